@@ -35,6 +35,8 @@
 //! | [`tensorfile`] | safetensors and npy, read and written |
 //! | [`packed`] | quantized tensors in files |
 //! | [`parity`] | which rule made the bytes of a quantized tensor, or what went wrong |
+//! | [`close`] | whether two tensors are close, element by element |
+//! | [`expected`] | what operations give on tensors of a user, and how far a right kernel may be from it |
 //! | [`accumulator`] | how tensor cores sum, bit for bit |
 //! | [`ops`] | what kernels compute: cases, inputs, expected outputs, bounds |
 
@@ -43,7 +45,9 @@
 
 pub mod accumulator;
 pub mod atomic;
+pub mod close;
 pub mod error;
+pub mod expected;
 pub mod formats;
 pub mod input;
 pub mod layouts;

@@ -1,0 +1,334 @@
+//! softmax(s·q·kᵀ + mask)·v with grouped heads, causal masks, sliding windows and sinks; and the log of the sums.
+//!
+//! Error: a score is off by that of its sum of products; its exponential by that, 4u and 4u for each unit of the exponent.
+//! Errors of the weights pull the output by their share of |v − o|; the additions of p·v are a sum of as many terms as keys, and
+//! weights that a kernel rounds before it multiplies (`p`) are off by half a unit in the last place each, independently. (Blanchard, Higham and
+//! Higham, *Accurately computing the log-sum-exp and softmax functions*, 2021.)
+
+use rayon::prelude::*;
+use safetensors::Dtype;
+
+use super::sum::{Terms, together};
+use super::{Call, Fault, Kind, Operation, Output, Takes, half_spacing};
+
+pub(super) const ATTENTION: Operation = Operation {
+    name: "attention",
+    doc: "means of values, weighted by the softmax of queries times keys",
+    takes: &[
+        Takes {
+            name: "q",
+            kind: Kind::Tensor,
+            doc: "[B, T, H, D]; [B, H, T, D] if layout = \"bhtd\"",
+        },
+        Takes {
+            name: "k",
+            kind: Kind::Tensor,
+            doc: "[B, S, G, D] with G heads, each of H/G queries' heads; or [B, G, S, D]",
+        },
+        Takes {
+            name: "v",
+            kind: Kind::Tensor,
+            doc: "[B, S, G, E], or [B, G, S, E]",
+        },
+        Takes {
+            name: "sinks",
+            kind: Kind::Optional,
+            doc: "[H]: a score of each head that is summed up and has no value",
+        },
+        Takes {
+            name: "scale",
+            kind: Kind::Number(f64::NAN),
+            doc: "multiplied by the scores; 1/√D if it is not given",
+        },
+        Takes {
+            name: "causal",
+            kind: Kind::Number(0.0),
+            doc: "whether the last query sees all keys, and each before it one less",
+        },
+        Takes {
+            name: "window",
+            kind: Kind::Number(0.0),
+            doc: "how many keys each query sees, its own the last; 0 for all. It implies causal",
+        },
+        Takes {
+            name: "layout",
+            kind: Kind::Word(&["bthd", "bhtd"]),
+            doc: "the order of the dimensions: FlashAttention's, or torch's",
+        },
+        Takes {
+            name: "p",
+            kind: Kind::Word(&["f32", "bf16", "f16", "e4m3"]),
+            doc: "the type that a kernel rounds weights to before it multiplies them by values",
+        },
+    ],
+    faults: &[
+        Fault {
+            name: "not_causal",
+            doc: "later keys are not masked",
+        },
+        Fault {
+            name: "causal_from_start",
+            doc: "the causal mask is aligned to the first key, not to the last",
+        },
+        Fault {
+            name: "own_key_masked",
+            doc: "each query's own key is masked, too",
+        },
+        Fault {
+            name: "no_scale",
+            doc: "the scale is left out",
+        },
+        Fault {
+            name: "last_key_missing",
+            doc: "the last key is left out",
+        },
+        Fault {
+            name: "other_group",
+            doc: "key head h mod G is read in the place of h/(H/G)",
+        },
+        Fault {
+            name: "no_sinks",
+            doc: "the sinks are left out",
+        },
+        Fault {
+            name: "window_one_more",
+            doc: "the window has one key more",
+        },
+        Fault {
+            name: "window_one_less",
+            doc: "the window has one key less",
+        },
+        Fault {
+            name: "no_window",
+            doc: "the window is left out",
+        },
+        Fault {
+            name: "base_two",
+            doc: "powers of 2 are taken in the place of powers of e",
+        },
+    ],
+    compute,
+};
+
+/// The sizes of a call.
+#[derive(Clone, Copy)]
+struct Sizes {
+    batch: usize,
+    queries: usize,
+    keys: usize,
+    heads: usize,
+    groups: usize,
+    dim: usize,
+    values: usize,
+    /// Heads come before tokens.
+    heads_first: bool,
+}
+
+impl Sizes {
+    fn of(call: &Call) -> Result<Self, String> {
+        let shapes = ["q", "k", "v"].map(|name| &call.tensor(name).shape[..]);
+        let heads_first = call.word("layout") == "bhtd";
+        let wrong = || {
+            let [q, k, v] = shapes;
+            format!(
+                "attention: 'q' is {q:?}, 'k' is {k:?} and 'v' is {v:?}, expected {} with H a multiple of G",
+                match heads_first {
+                    true => "[B, H, T, D], [B, G, S, D] and [B, G, S, E]",
+                    false => "[B, T, H, D], [B, S, G, D] and [B, S, G, E]",
+                }
+            )
+        };
+        let ordered = |shape: &[usize]| match (shape, heads_first) {
+            (&[batch, heads, tokens, dim], true) | (&[batch, tokens, heads, dim], false) => {
+                Ok([batch, heads, tokens, dim])
+            }
+            _ => Err(wrong()),
+        };
+        let [q, k, v] = [ordered(shapes[0])?, ordered(shapes[1])?, ordered(shapes[2])?];
+        let fit = q[0] == k[0] && k[..3] == v[..3] && q[3] == k[3] && k[1] > 0 && q[1].is_multiple_of(k[1]);
+        if !fit {
+            return Err(wrong());
+        }
+        call.expect("sinks", &[q[1]])?;
+        Ok(Self {
+            batch: q[0],
+            queries: q[2],
+            keys: k[2],
+            heads: q[1],
+            groups: k[1],
+            dim: q[3],
+            values: v[3],
+            heads_first,
+        })
+    }
+
+    /// The first element of a token's head.
+    fn at(self, [batch, head, token]: [usize; 3], [heads, tokens, dim]: [usize; 3]) -> usize {
+        match self.heads_first {
+            true => ((batch * heads + head) * tokens + token) * dim,
+            false => ((batch * tokens + token) * heads + head) * dim,
+        }
+    }
+}
+
+/// One query's output, its errors, and the log of its sum with its error.
+type Row = (Vec<(f64, f64)>, (f64, f64));
+
+fn compute(call: &Call) -> Result<Vec<Output>, String> {
+    let sizes = Sizes::of(call)?;
+    let Sizes {
+        batch,
+        queries,
+        heads,
+        values,
+        ..
+    } = sizes;
+    // In the order of the output: batch, then tokens or heads.
+    let row = |at: usize| {
+        let (inner, outer) = if sizes.heads_first {
+            (queries, heads)
+        } else {
+            (heads, queries)
+        };
+        let (b, first, second) = (at / (inner * outer), at / inner % outer, at % inner);
+        match sizes.heads_first {
+            true => one(call, sizes, [b, first, second]),
+            false => one(call, sizes, [b, second, first]),
+        }
+    };
+    let rows: Vec<Row> = (0..batch * queries * heads).into_par_iter().map(row).collect();
+    let mut shape = call.tensor("q").shape.clone();
+    shape[3] = values;
+    let (value, error) = rows.iter().flat_map(|(row, _)| row.iter().copied()).unzip();
+    let (logs, of_logs) = rows.iter().map(|(_, log)| *log).unzip();
+    Ok(vec![
+        Output {
+            name: "o",
+            shape: shape.clone(),
+            value,
+            error,
+        },
+        Output {
+            name: "lse",
+            shape: shape[..3].to_vec(),
+            value: logs,
+            error: of_logs,
+        },
+    ])
+}
+
+/// The keys that a query sees.
+fn seen(call: &Call, sizes: Sizes, token: usize) -> std::ops::Range<usize> {
+    let window = match (call.number("window") as usize, call.fault) {
+        (0, _) | (_, Some("no_window")) => 0,
+        (window, Some("window_one_more")) => window + 1,
+        (window, Some("window_one_less")) => window - 1,
+        (window, _) => window,
+    };
+    let causal = (call.flag("causal") || call.number("window") > 0.0) && !call.is("not_causal");
+    let keys = if call.is("last_key_missing") {
+        sizes.keys.saturating_sub(1)
+    } else {
+        sizes.keys
+    };
+    let aligned = match call.is("causal_from_start") {
+        true => token + 1,
+        false => (token + 1 + sizes.keys).saturating_sub(sizes.queries),
+    };
+    let aligned = aligned - usize::from(call.is("own_key_masked") && aligned > 0);
+    let end = if causal { aligned.min(keys) } else { keys };
+    let from = if window > 0 || call.number("window") > 0.0 && !call.is("no_window") {
+        end.saturating_sub(window)
+    } else {
+        0
+    };
+    from..end
+}
+
+fn one(call: &Call, sizes: Sizes, [b, head, token]: [usize; 3]) -> Row {
+    let Sizes { heads, groups, dim, .. } = sizes;
+    let (q, k, v) = (call.tensor("q"), call.tensor("k"), call.tensor("v"));
+    let group = if call.is("other_group") {
+        head % groups
+    } else {
+        head / (heads / groups)
+    };
+    let scale = match call.number("scale") {
+        _ if call.is("no_scale") => 1.0,
+        scale if scale.is_nan() => (dim as f64).sqrt().recip(),
+        scale => scale,
+    };
+    let base = if call.is("base_two") {
+        std::f64::consts::LN_2
+    } else {
+        1.0
+    };
+    let q = &q.data[sizes.at([b, head, token], [heads, sizes.queries, dim])..][..dim];
+    let keys = seen(call, sizes, token);
+    let mut scores = Vec::with_capacity(keys.len());
+    for key in keys.clone() {
+        let k = &k.data[sizes.at([b, group, key], [groups, sizes.keys, dim])..][..dim];
+        let terms = Terms::of(q.iter().zip(k).map(|(q, k)| q * k));
+        let score = terms.sum * scale * base;
+        scores.push((score, terms.error(call.u) * scale.abs() + 2.0 * call.u * score.abs()));
+    }
+    let sink = call
+        .optional("sinks")
+        .filter(|_| !call.is("no_sinks"))
+        .map(|sinks| sinks.data[head] * base);
+    let most = scores
+        .iter()
+        .map(|(score, _)| *score)
+        .chain(sink)
+        .fold(f64::NEG_INFINITY, f64::max);
+    let none = (vec![(0.0, 0.0); sizes.values], (f64::NEG_INFINITY, 0.0));
+    if most == f64::NEG_INFINITY {
+        return none;
+    }
+    let power = |(score, error): &(f64, f64)| {
+        let exponent = score - most;
+        let relative = error + (4.0 + 4.0 * exponent.abs().min(1e4)) * call.u;
+        (exponent.exp(), relative)
+    };
+    let mut powers: Vec<(f64, f64)> = scores.iter().map(power).collect();
+    let sums = Terms::of(
+        powers
+            .iter()
+            .map(|(power, _)| *power)
+            .chain(sink.map(|sink| (sink - most).exp())),
+    );
+    powers.iter_mut().for_each(|(power, _)| *power /= sums.sum);
+    let of_sum = sums.error(call.u) / sums.sum + 4.0 * call.u;
+    let p = match call.word("p") {
+        "bf16" => Some(Dtype::BF16),
+        "f16" => Some(Dtype::F16),
+        "e4m3" => Some(Dtype::F8_E4M3),
+        _ => None,
+    };
+    // What a weight is divided by when it is rounded is the kernel's choice, and with it the binade: at most half a spacing at
+    // the lower end of one, relative, and half the smallest step there is if the largest weight is 1.
+    let largest = powers.iter().map(|(p, _)| *p).fold(0.0, f64::max);
+    let rounded = |weight: f64| {
+        let of = |p| (half_spacing(p, 1.0) * weight).max(half_spacing(p, 0.0) * largest);
+        p.map_or(0.0, of)
+    };
+    let column = |col: usize| {
+        let values = keys
+            .clone()
+            .map(|key| v.data[sizes.at([b, group, key], [groups, sizes.keys, sizes.values]) + col]);
+        let terms = Terms::of(values.clone().zip(&powers).map(|(v, (p, _))| v * p));
+        let o = terms.sum;
+        let of_weights = together(
+            values
+                .clone()
+                .zip(&powers)
+                .map(|(v, (p, relative))| p * relative * (v - o).abs()),
+        );
+        let of_rounding = together(values.zip(&powers).map(|(v, (p, _))| rounded(*p) * v.abs()));
+        (o, terms.error(call.u) + of_weights + of_rounding + o.abs() * of_sum)
+    };
+    let log_error = together(powers.iter().map(|(p, relative)| p * relative));
+    let log = most + sums.sum.ln();
+    let columns = (0..sizes.values).map(column).collect();
+    (columns, (log, log_error + of_sum + 4.0 * call.u * log.abs()))
+}

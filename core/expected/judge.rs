@@ -1,0 +1,172 @@
+//! Outputs that are compared with what is expected, and what they look like if they are not that.
+
+use safetensors::Dtype;
+
+use super::{Call, Output};
+use crate::close::{Allowed, Comparison, Widen, compare};
+
+/// An output that was compared with what is expected.
+#[derive(Clone, Debug)]
+pub struct Judged {
+    /// What is expected.
+    pub expected: Output,
+    /// How far each element may be from it.
+    pub bounds: Vec<f64>,
+    /// The result.
+    pub comparison: Comparison,
+    /// What it looks like if elements are outside: the most telling first.
+    pub like: Vec<Likeness>,
+}
+
+/// Something else that the output may be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Likeness {
+    /// In words that follow "looks like".
+    pub what: String,
+    /// How many elements are outside if that is expected.
+    pub outside: usize,
+}
+
+/// Of the elements that are outside, those that may still be so under what an output is said to look like.
+const STILL_OUTSIDE: f64 = 0.02;
+
+/// Compares one output of a call with what is expected: the one called `name`, or the first.
+///
+/// # Errors
+/// What was given does not fit together, there is no such output, or the shape is another one.
+pub fn judge<G: Widen<Quick = f64>>(
+    call: &Call,
+    name: Option<&str>,
+    got: &[G],
+    shape: &[usize],
+    dtype: Dtype,
+) -> Result<Judged, String> {
+    let expected = output(call, name)?;
+    if expected.shape != shape {
+        return Err(format!(
+            "{}: '{}' is {shape:?}, expected {:?}",
+            call.operation().name,
+            expected.name,
+            expected.shape
+        ));
+    }
+    let bounds = expected.bounds(dtype);
+    let comparison = compare(got, &expected.value, Allowed::Bounds(&bounds), true);
+    let mut judged = Judged {
+        expected,
+        bounds,
+        comparison,
+        like: Vec::new(),
+    };
+    if judged.comparison.outside > 0 {
+        judged.like = like(call, name, got, dtype, &judged);
+    }
+    Ok(judged)
+}
+
+fn output(call: &Call, name: Option<&str>) -> Result<Output, String> {
+    let mut outputs = (call.operation().compute)(call)?;
+    let names: Vec<&str> = outputs.iter().map(|output| output.name).collect();
+    let at = name.map_or(Some(0), |name| names.iter().position(|known| *known == name));
+    let at = at.ok_or_else(|| {
+        let (operation, name) = (call.operation().name, name.unwrap_or_default());
+        format!("{operation} has no output '{name}'; it has {}", names.join(", "))
+    })?;
+    Ok(outputs.swap_remove(at))
+}
+
+/// Everything that explains nearly all elements that are outside.
+fn like<G: Widen<Quick = f64>>(
+    call: &Call,
+    name: Option<&str>,
+    got: &[G],
+    dtype: Dtype,
+    judged: &Judged,
+) -> Vec<Likeness> {
+    let limit = (judged.comparison.outside as f64 * STILL_OUTSIDE) as usize;
+    let mut found = Vec::new();
+    let mut try_one = |what: String, other: &[f64], bounds: &[f64]| {
+        let outside = compare(got, other, Allowed::Bounds(bounds), true).outside;
+        if outside <= limit {
+            found.push(Likeness { what, outside });
+        }
+    };
+    for takes in call.operation().takes {
+        let super::Kind::Word(words) = takes.kind else { continue };
+        for word in words.iter().filter(|word| **word != call.word(takes.name)) {
+            // Words of layout change the shape, or fail.
+            let other = output(&call.with(None, Some((takes.name, word))), name);
+            if let Some(other) = other.ok().filter(|other| other.shape == judged.expected.shape) {
+                try_one(
+                    format!("{} = \"{word}\"", takes.name),
+                    &other.value,
+                    &other.bounds(dtype),
+                );
+            }
+        }
+    }
+    for fault in call.operation().faults {
+        let other = output(&call.with(Some(fault.name), None), name);
+        if let Some(other) = other.ok().filter(|other| other.shape == judged.expected.shape) {
+            try_one(
+                format!("{}: {}", fault.name, fault.doc),
+                &other.value,
+                &other.bounds(dtype),
+            );
+        }
+    }
+    for (what, other, bounds) in moved(judged, got) {
+        try_one(what, &other, &bounds);
+    }
+    found.sort_by_key(|like| like.outside);
+    found
+}
+
+/// The expected numbers at other places, of another sign, or times a factor.
+fn moved<G: Widen<Quick = f64>>(judged: &Judged, got: &[G]) -> Vec<(String, Vec<f64>, Vec<f64>)> {
+    let (want, bounds) = (&judged.expected.value, &judged.bounds);
+    let cols = judged.expected.shape.last().copied().unwrap_or(1);
+    let mut all = vec![
+        (
+            "the right numbers with the other sign".into(),
+            want.iter().map(|x| -x).collect(),
+            bounds.clone(),
+        ),
+        ("all zeros".into(), vec![0.0; want.len()], vec![0.0; want.len()]),
+    ];
+    let rotated = |by: usize| {
+        let turn = |x: &[f64]| {
+            let mut x = x.to_vec();
+            x.rotate_left(by);
+            x
+        };
+        (turn(want), turn(bounds))
+    };
+    if want.len() > cols && cols > 0 {
+        for (what, by) in [("the next row", cols), ("the row before", want.len() - cols)] {
+            let (want, bounds) = rotated(by);
+            all.push((format!("each row the one that is expected of {what}"), want, bounds));
+        }
+    }
+    // A constant factor, as a scale that is wrong or missing gives.
+    let (mut along, mut square) = (0.0, 0.0);
+    for (got, want) in got
+        .iter()
+        .zip(want)
+        .filter(|(got, want)| got.widen().is_finite() && want.is_finite())
+    {
+        along += got.widen() * want;
+        square += want * want;
+    }
+    let factor = along / square;
+    if factor.is_finite() && factor != 0.0 && (factor - 1.0).abs() > 1e-4 {
+        let by = |x: &[f64]| x.iter().map(|x| x * factor).collect::<Vec<f64>>();
+        // The factor is known to the precision of the numbers, and what is multiplied by it may have been rounded before.
+        let other = by(want);
+        let spare = other.iter().zip(bounds);
+        let spare = spare.map(|(want, bound)| 2.5 * bound * factor.abs().max(1.0) + 1e-4 * want.abs());
+        let spare = spare.collect();
+        all.push((format!("the right numbers times {factor:.4}"), other, spare));
+    }
+    all
+}

@@ -1,0 +1,150 @@
+//! y = α·a·b + bias, of matrices, or of as many matrices as a has.
+//!
+//! Error: a sum of K products ([`Terms::error`]: n of them round, since products of f32 do), and 2u for α and the bias. Operands
+//! that are quantized are exact: their decoded values are the inputs.
+
+use rayon::prelude::*;
+use reference::ops::linear::Product;
+
+use super::sum::Terms;
+use super::{Call, Fault, Kind, Operation, Output, Takes};
+
+pub(super) const MATMUL: Operation = Operation {
+    name: "matmul",
+    doc: "a product of matrices, with a factor and a bias",
+    takes: &[
+        Takes {
+            name: "a",
+            kind: Kind::Tensor,
+            doc: "[..., M, K]",
+        },
+        Takes {
+            name: "b",
+            kind: Kind::Tensor,
+            doc: "[K, N]; [N, K] if b_rows = \"n\"",
+        },
+        Takes {
+            name: "bias",
+            kind: Kind::Optional,
+            doc: "[N]",
+        },
+        Takes {
+            name: "alpha",
+            kind: Kind::Number(1.0),
+            doc: "multiplied by, before the bias is added",
+        },
+        Takes {
+            name: "b_rows",
+            kind: Kind::Word(&["k", "n"]),
+            doc: "what the rows of b count: k, or n as in a linear layer's weight",
+        },
+    ],
+    faults: &[
+        Fault {
+            name: "b_transposed",
+            doc: "b is read with rows and columns exchanged (it is square)",
+        },
+        Fault {
+            name: "last_terms_missing",
+            doc: "the terms after the last whole multiple of 32 of K are left out, or the last 32",
+        },
+        Fault {
+            name: "half_of_terms",
+            doc: "the second half of K is left out",
+        },
+        Fault {
+            name: "no_bias",
+            doc: "the bias is left out",
+        },
+        Fault {
+            name: "no_alpha",
+            doc: "alpha is left out",
+        },
+        Fault {
+            name: "alpha_on_bias",
+            doc: "the bias is multiplied by alpha, too",
+        },
+    ],
+    compute,
+};
+
+fn compute(call: &Call) -> Result<Vec<Output>, String> {
+    let (a, b) = (call.tensor("a"), call.tensor("b"));
+    let k = a.cols();
+    let [rows, cols] = b.shape[..] else {
+        return Err(format!("matmul: 'b' is {:?}, expected a matrix", b.shape));
+    };
+    let by_n = call.word("b_rows") == "n";
+    let (inner, n) = if by_n { (cols, rows) } else { (rows, cols) };
+    if a.shape.len() < 2 || inner != k {
+        let (rows, of) = if by_n { ("N", "[N, K]") } else { ("K", "[K, N]") };
+        return Err(format!(
+            "matmul: 'a' is {:?} and 'b' is {:?}, expected [..., M, K] and {of}, where the rows of b count {rows}",
+            a.shape, b.shape
+        ));
+    }
+    call.expect("bias", &[n])?;
+    let by_n = by_n != (call.is("b_transposed") && rows == cols);
+    let used = match call.fault {
+        Some("last_terms_missing") => (k - 1) / 32 * 32,
+        Some("half_of_terms") => k / 2,
+        _ => k,
+    };
+    let m = a.data.len() / k.max(1);
+    let product = |a: &[f64], b: &[f64]| {
+        let mut y = vec![0.0; m * n];
+        const ROWS: usize = 64;
+        y.par_chunks_mut(ROWS * n)
+            .zip(a.par_chunks(ROWS * k))
+            .for_each(|(y, a)| {
+                Product {
+                    m: a.len() / k,
+                    n,
+                    k: used,
+                    x: a,
+                    x_stride: k,
+                    w: b,
+                    w_strides: if by_n { (k, 1) } else { (1, n) },
+                    y_stride: n,
+                    add: false,
+                }
+                .run(y);
+            });
+        y
+    };
+    let of =
+        |f: fn(f64) -> f64| -> [Vec<f64>; 2] { [a, b].map(|tensor| tensor.data.par_iter().map(|x| f(*x)).collect()) };
+    let sums = product(&a.data, &b.data);
+    let magnitudes = of(f64::abs);
+    let magnitudes = product(&magnitudes[0], &magnitudes[1]);
+    let squares = of(|x| x * x);
+    let squares = product(&squares[0], &squares[1]);
+    let (alpha, bias) = (call.number("alpha"), call.optional("bias"));
+    let element = |at: usize| {
+        let terms = Terms {
+            count: k as f64,
+            sum: sums[at],
+            magnitudes: magnitudes[at],
+            squares: squares[at],
+        };
+        let bias = bias.map_or(0.0, |bias| bias.data[at % n]);
+        let factor = if call.is("no_alpha") { 1.0 } else { alpha };
+        let bias = match call.fault {
+            Some("no_bias") => 0.0,
+            Some("alpha_on_bias") => alpha * bias,
+            _ => bias,
+        };
+        let scaled = factor * sums[at];
+        let error = factor.abs() * terms.error(call.u) + call.u * (scaled.abs() + (scaled + bias).abs());
+        (scaled + bias, error)
+    };
+    let (value, error) = (0..m * n).into_par_iter().map(element).unzip();
+    let mut shape = a.shape.clone();
+    *shape.last_mut().expect("it has columns") = n;
+    Ok(vec![Output {
+        name: "y",
+        shape,
+        value,
+        error,
+    }])
+}

@@ -1,0 +1,146 @@
+//! Operations on tensors that a user has: what they give in f64, and how far a right kernel may be from it.
+//!
+//! The error that an output may have has two parts. One is that of the computation, and each operation's file derives it from
+//! the values that appear on the way ([`Output::error`]); the other is half a spacing of the type that is stored
+//! ([`half_spacing`]). There is no number that somebody chose.
+//!
+//! Every operation also knows faults ([`Fault`]): other things that a kernel computes by mistake. A result that is not
+//! what is expected is compared with each of them, and is named if it is one of them.
+//!
+//! To add an operation, write a file with an [`Operation`] and a line in [`OPERATIONS`].
+
+mod attention;
+mod call;
+mod judge;
+mod matmul;
+mod rmsnorm;
+mod rope;
+mod silu_and_mul;
+mod softmax;
+mod sum;
+
+use safetensors::Dtype;
+
+pub use call::{Call, Given, Tensor};
+pub use judge::{Judged, Likeness, judge};
+
+use crate::error::did_you_mean;
+
+/// All operations.
+pub const OPERATIONS: &[&Operation] = &[
+    &attention::ATTENTION,
+    &matmul::MATMUL,
+    &rmsnorm::RMSNORM,
+    &rope::ROPE,
+    &silu_and_mul::SILU_AND_MUL,
+    &softmax::SOFTMAX,
+];
+
+/// An operation that is computed from a user's tensors.
+pub struct Operation {
+    /// Its name, e.g. `rmsnorm`.
+    pub name: &'static str,
+    /// One line that says what it computes.
+    pub doc: &'static str,
+    /// Tensors and numbers that it takes.
+    pub takes: &'static [Takes],
+    /// What kernels compute by mistake.
+    pub faults: &'static [Fault],
+    /// Its outputs.
+    pub compute: fn(&Call) -> Result<Vec<Output>, String>,
+}
+
+/// Something that an operation takes.
+pub struct Takes {
+    /// Its name in calls.
+    pub name: &'static str,
+    /// What it is.
+    pub kind: Kind,
+    /// Its shape or meaning, in a line.
+    pub doc: &'static str,
+}
+
+/// The kinds of what operations take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    /// A tensor that must be given.
+    Tensor,
+    /// A tensor that may be left out.
+    Optional,
+    /// A number, and what it is if it is not given; NaN if the operation then works it out.
+    Number(f64),
+    /// One of these words; the first if none is given.
+    Word(&'static [&'static str]),
+}
+
+/// Something that a kernel computes by mistake.
+pub struct Fault {
+    /// Its name, e.g. `no_variance`.
+    pub name: &'static str,
+    /// What is wrong, as words that follow "looks like".
+    pub doc: &'static str,
+}
+
+/// An output in f64.
+#[derive(Clone, Debug)]
+pub struct Output {
+    /// Its name, e.g. `y`.
+    pub name: &'static str,
+    /// Sizes of its dimensions.
+    pub shape: Vec<usize>,
+    /// Its elements, row-major.
+    pub value: Vec<f64>,
+    /// How far each may be from what a right kernel computes, before it is rounded to the type that is stored.
+    pub error: Vec<f64>,
+}
+
+impl Output {
+    /// How far each element that is stored in a type may be from its value.
+    pub fn bounds(&self, dtype: Dtype) -> Vec<f64> {
+        let elements = self.value.iter().zip(&self.error);
+        elements
+            .map(|(value, error)| error + half_spacing(dtype, value.abs() + error))
+            .collect()
+    }
+}
+
+/// Half the distance between the numbers of a type around `x`: how far rounding to nearest may move it. 0 for types that are
+/// not floating-point numbers.
+pub fn half_spacing(dtype: Dtype, x: f64) -> f64 {
+    // Bits of the significand, the leading one counted, and exponent of the smallest normal number.
+    let (digits, least) = match dtype {
+        Dtype::F64 => (53, -1022),
+        Dtype::F32 => (24, -126),
+        Dtype::BF16 => (8, -126),
+        Dtype::F16 => (11, -14),
+        Dtype::F8_E4M3 => (4, -6),
+        Dtype::F8_E5M2 => (3, -14),
+        _ => return 0.0,
+    };
+    if !x.is_finite() {
+        return x.abs();
+    }
+    let exponent = (((x.to_bits() >> 52) & 0x7ff) as i32 - 1023).max(least);
+    2f64.powi(exponent - digits)
+}
+
+impl std::fmt::Debug for Operation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl Operation {
+    /// The operation called `name`; the error names the nearest.
+    ///
+    /// # Errors
+    /// There is none of that name.
+    pub fn find(name: &str) -> Result<&'static Self, String> {
+        let found = OPERATIONS.iter().copied().find(|operation| operation.name == name);
+        found.ok_or_else(|| {
+            let names = || OPERATIONS.iter().map(|operation| operation.name);
+            let (hint, all) = (did_you_mean(name, names()), names().collect::<Vec<_>>().join(", "));
+            format!("no operation '{name}'{hint}; there are {all}")
+        })
+    }
+}

@@ -1,0 +1,178 @@
+//! y = w·x·(mean(x²) + ε)^−½, plain, zero-centred (1 + w) or gated.
+//!
+//! Error: the mean of squares has the relative error of its sum, of which the root halves what ε leaves of it; the root, its
+//! reciprocal and the products round with 8u in all. With `cast = "before_weight"` (transformers' Llama and Qwen) the normalised
+//! row is rounded to the output's type before the weight.
+
+use rayon::prelude::*;
+
+use super::sum::Terms;
+use super::{Call, Fault, Kind, Operation, Output, Takes, half_spacing};
+
+pub(super) const RMSNORM: Operation = Operation {
+    name: "rmsnorm",
+    doc: "rows divided by their root mean square, times a weight",
+    takes: &[
+        Takes {
+            name: "x",
+            kind: Kind::Tensor,
+            doc: "[..., C]",
+        },
+        Takes {
+            name: "weight",
+            kind: Kind::Optional,
+            doc: "[C]",
+        },
+        Takes {
+            name: "gate",
+            kind: Kind::Optional,
+            doc: "[..., C]; the normalised row is multiplied by SiLU of it",
+        },
+        Takes {
+            name: "eps",
+            kind: Kind::Number(1e-6),
+            doc: "added to the mean of squares",
+        },
+        Takes {
+            name: "zero_centered",
+            kind: Kind::Number(0.0),
+            doc: "whether 1 + weight is multiplied by",
+        },
+        Takes {
+            name: "cast",
+            kind: Kind::Word(&["after_weight", "before_weight"]),
+            doc: "where a kernel rounds to the type of the output: once at the end, or before the weight, too",
+        },
+    ],
+    faults: &[
+        Fault {
+            name: "no_variance",
+            doc: "the mean of squares is left out: x·weight/√eps",
+        },
+        Fault {
+            name: "sum_for_mean",
+            doc: "the sum of squares is taken for their mean",
+        },
+        Fault {
+            name: "half_of_row",
+            doc: "the mean of squares is that of the first half of a row",
+        },
+        Fault {
+            name: "neighbour_row",
+            doc: "the mean of squares is that of the next row",
+        },
+        Fault {
+            name: "no_eps",
+            doc: "eps is left out",
+        },
+        Fault {
+            name: "eps_tenfold",
+            doc: "eps is ten times as large",
+        },
+        Fault {
+            name: "eps_outside_root",
+            doc: "eps is added to the root, not to the mean of squares",
+        },
+        Fault {
+            name: "mean_subtracted",
+            doc: "the mean of the row is subtracted, as in LayerNorm",
+        },
+        Fault {
+            name: "no_weight",
+            doc: "the weight is left out",
+        },
+        Fault {
+            name: "other_center",
+            doc: "weight is taken for 1 + weight, or 1 + weight for weight",
+        },
+        Fault {
+            name: "gate_without_silu",
+            doc: "the gate is multiplied by as it is, without SiLU",
+        },
+    ],
+    compute,
+};
+
+fn compute(call: &Call) -> Result<Vec<Output>, String> {
+    let x = call.tensor("x");
+    let (cols, shape) = (x.cols(), x.shape.clone());
+    call.expect("weight", &[cols])?;
+    call.expect("gate", &shape)?;
+    let (eps, centered) = (
+        call.number("eps"),
+        call.flag("zero_centered") != call.is("other_center"),
+    );
+    let rows = x.data.len() / cols.max(1);
+    let squares = |row: usize| {
+        let mut x = &x.data[row * cols..][..cols];
+        if call.is("half_of_row") {
+            x = &x[..cols.div_ceil(2)];
+        }
+        let mean = if call.is("mean_subtracted") {
+            x.iter().sum::<f64>() / cols as f64
+        } else {
+            0.0
+        };
+        let terms = Terms::of(x.iter().map(|x| (x - mean) * (x - mean)));
+        let count = if call.is("sum_for_mean") { 1.0 } else { terms.count };
+        (terms, terms.sum / count, mean)
+    };
+    let row = |row: usize| {
+        let from = if call.is("neighbour_row") {
+            (row + 1) % rows
+        } else {
+            row
+        };
+        let (terms, mean_square, mean) = squares(from);
+        let mean_square = if call.is("no_variance") { 0.0 } else { mean_square };
+        let eps = match call.fault {
+            Some("no_eps" | "eps_outside_root") => 0.0,
+            Some("eps_tenfold") => 10.0 * eps,
+            _ => eps,
+        };
+        let root = (mean_square + eps).sqrt();
+        let root = if call.is("eps_outside_root") {
+            root + call.number("eps")
+        } else {
+            root
+        };
+        let scale = 1.0 / root;
+        let squared = if terms.sum > 0.0 {
+            terms.error(call.u) / terms.sum
+        } else {
+            0.0
+        };
+        let relative = 0.5 * squared * mean_square / (mean_square + eps) + 8.0 * call.u;
+        let element = move |col: usize| {
+            let at = row * cols + col;
+            let normed = (x.data[at] - mean) * scale;
+            let mut error = normed.abs() * relative;
+            if call.word("cast") == "before_weight" {
+                error += half_spacing(call.dtype, normed.abs() + error);
+            }
+            let weight = call.optional("weight").map_or(1.0, |weight| weight.data[col]);
+            let weight = match () {
+                () if call.is("no_weight") => 1.0,
+                () if centered => 1.0 + weight,
+                () => weight,
+            };
+            let (gate, of_gate) = call.optional("gate").map_or((1.0, 0.0), |gate| {
+                let gate = gate.data[at];
+                match call.is("gate_without_silu") {
+                    true => (gate, 0.0),
+                    false => (gate / (1.0 + (-gate).exp()), (8.0 + 2.0 * gate.abs()) * call.u),
+                }
+            });
+            let factor = weight * gate;
+            (normed * factor, (error + normed.abs() * of_gate) * factor.abs())
+        };
+        (0..cols).map(element)
+    };
+    let (value, error) = (0..rows).into_par_iter().flat_map_iter(row).unzip();
+    Ok(vec![Output {
+        name: "y",
+        shape,
+        value,
+        error,
+    }])
+}

@@ -1,0 +1,92 @@
+//! y = SiLU(gate)·up, of rows in which the gates come first and the ups follow.
+//!
+//! Error: g/(1 + e^−g) has the relative error of the exponential, (4 + 2|g|)·u, where that counts in the sum, and 6u of the sum, the
+//! quotient and the products.
+
+use rayon::prelude::*;
+
+use super::{Call, Fault, Kind, Operation, Output, Takes};
+
+pub(super) const SILU_AND_MUL: Operation = Operation {
+    name: "silu_and_mul",
+    doc: "SiLU of the first half of each row, times its second half",
+    takes: &[Takes {
+        name: "x",
+        kind: Kind::Tensor,
+        doc: "[..., 2 C]",
+    }],
+    faults: &[
+        Fault {
+            name: "halves_swapped",
+            doc: "the gate is taken for the up, and the up for the gate",
+        },
+        Fault {
+            name: "interleaved",
+            doc: "gate and up are taken from even and odd columns",
+        },
+        Fault {
+            name: "no_sigmoid",
+            doc: "the gate is multiplied by as it is",
+        },
+        Fault {
+            name: "sigmoid_only",
+            doc: "the sigmoid of the gate is not multiplied by the gate",
+        },
+        Fault {
+            name: "gelu",
+            doc: "GELU (tanh) is computed in the place of SiLU",
+        },
+    ],
+    compute,
+};
+
+fn compute(call: &Call) -> Result<Vec<Output>, String> {
+    let x = call.tensor("x");
+    let both = x.cols();
+    if both == 0 || !both.is_multiple_of(2) {
+        return Err(format!(
+            "silu_and_mul: 'x' is {:?}, expected an even last dimension",
+            x.shape
+        ));
+    }
+    let cols = both / 2;
+    let element = |at: usize| {
+        let (row, col) = (at / cols, at % cols);
+        let x = &x.data[row * both..][..both];
+        let (gate, up) = match call.fault {
+            Some("halves_swapped") => (x[cols + col], x[col]),
+            Some("interleaved") => (x[2 * col], x[2 * col + 1]),
+            _ => (x[col], x[cols + col]),
+        };
+        let power = (-gate).exp();
+        let activated = match call.fault {
+            Some("no_sigmoid") => gate,
+            Some("sigmoid_only") => 1.0 / (1.0 + power),
+            Some("gelu") => {
+                let inner = (2.0 / std::f64::consts::PI).sqrt() * (gate + 0.044_715 * gate.powi(3));
+                0.5 * gate * (1.0 + inner.tanh())
+            }
+            _ => gate / (1.0 + power),
+        };
+        // The share of the exponential in the sum; 1 if it overflows.
+        let share = 1.0 - 1.0 / (1.0 + power);
+        let relative = ((4.0 + 2.0 * gate.abs()) * share + 6.0) * call.u;
+        let y = activated * up;
+        // Where f32 has no normal number, a step of it may be lost; where its exponential ends, at 2^127.5 in some libraries, 0 is right.
+        let lost = match power > 2f64.powf(127.4) {
+            true => y.abs(),
+            false => f64::from(f32::MIN_POSITIVE) * call.u * (1.0 + up.abs()),
+        };
+        (y, y.abs() * relative + lost)
+    };
+    let len = x.data.len() / 2;
+    let (value, error) = (0..len).into_par_iter().map(element).unzip();
+    let mut shape = x.shape.clone();
+    *shape.last_mut().expect("it has columns") = cols;
+    Ok(vec![Output {
+        name: "y",
+        shape,
+        value,
+        error,
+    }])
+}

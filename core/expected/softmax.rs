@@ -1,0 +1,107 @@
+//! p = e^(s·x − m) / Σ e^(s·x − m) over rows.
+//!
+//! Error: the exponent is off by 2u·|s·x − m|, and the exponential by (4 + 2|s·x − m|)·u; the sum has the mean of these errors,
+//! weighted by p, and that of its own additions; 4u for the quotient. (Blanchard, Higham and Higham, *Accurately computing the
+//! log-sum-exp and softmax functions*, 2021.)
+
+use rayon::prelude::*;
+
+use super::sum::Terms;
+use super::{Call, Fault, Kind, Operation, Output, Takes};
+
+pub(super) const SOFTMAX: Operation = Operation {
+    name: "softmax",
+    doc: "exponentials of the elements of each row, divided by their sum",
+    takes: &[
+        Takes {
+            name: "x",
+            kind: Kind::Tensor,
+            doc: "[..., C]",
+        },
+        Takes {
+            name: "scale",
+            kind: Kind::Number(1.0),
+            doc: "multiplied by before the exponential",
+        },
+    ],
+    faults: &[
+        Fault {
+            name: "base_two",
+            doc: "powers of 2 are taken in the place of powers of e",
+        },
+        Fault {
+            name: "no_scale",
+            doc: "the scale is left out",
+        },
+        Fault {
+            name: "not_divided",
+            doc: "the exponentials are not divided by their sum",
+        },
+        Fault {
+            name: "last_missing",
+            doc: "the sum leaves out the last column",
+        },
+        Fault {
+            name: "neighbour_row",
+            doc: "the sum is that of the next row",
+        },
+    ],
+    compute,
+};
+
+fn compute(call: &Call) -> Result<Vec<Output>, String> {
+    let x = call.tensor("x");
+    let cols = x.cols();
+    let scale = if call.is("no_scale") { 1.0 } else { call.number("scale") };
+    let base = if call.is("base_two") {
+        std::f64::consts::LN_2
+    } else {
+        1.0
+    };
+    let rows = x.data.len() / cols.max(1);
+    // Exponents, exponentials, and what is known of their sum.
+    let of_row = |row: usize| {
+        let x = x.data[row * cols..][..cols].iter().map(|x| x * scale * base);
+        let exponents: Vec<f64> = x.collect();
+        let most = exponents.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let off = |x: f64| if x == f64::NEG_INFINITY { x } else { x - most };
+        let exponents: Vec<f64> = exponents.into_iter().map(off).collect();
+        let powers: Vec<f64> = exponents.iter().map(|x| x.exp()).collect();
+        let summed = if call.is("last_missing") {
+            &powers[..cols - 1]
+        } else {
+            &powers[..]
+        };
+        let terms = Terms::of(summed.iter().copied());
+        (exponents, powers, terms)
+    };
+    let row = |row: usize| {
+        let (exponents, powers, mut terms) = of_row(row);
+        if call.is("neighbour_row") {
+            terms = of_row((row + 1) % rows).2;
+        }
+        let relative = move |x: f64| (4.0 + 4.0 * x.abs().min(1e4)) * call.u;
+        let weighted: f64 = exponents
+            .iter()
+            .zip(&powers)
+            .map(|(x, p)| if *p > 0.0 { relative(*x) * p } else { 0.0 })
+            .sum();
+        let of_sum = weighted / terms.sum + terms.error(call.u) / terms.sum;
+        let divisor = if call.is("not_divided") { 1.0 } else { terms.sum };
+        let elements = exponents.into_iter().zip(powers);
+        elements.map(move |(x, power)| {
+            let p = power / divisor;
+            (
+                p,
+                p * (relative(x) + of_sum + 4.0 * call.u) + f64::from(f32::MIN_POSITIVE) * call.u,
+            )
+        })
+    };
+    let (value, error) = (0..rows).into_par_iter().flat_map_iter(row).unzip();
+    Ok(vec![Output {
+        name: "p",
+        shape: x.shape.clone(),
+        value,
+        error,
+    }])
+}

@@ -1,0 +1,150 @@
+//! Operations on the caller's tensors.
+
+use std::collections::BTreeMap;
+
+use numpy::{PyArray1, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyDict};
+use ulplab_core::expected::{Call, Given, Kind, OPERATIONS, Operation, Tensor, half_spacing};
+
+use crate::tensor::{Array, named};
+use crate::{found, numbers, wrong};
+
+/// What Python has of an array: the numbers in a shape.
+pub fn shaped<'py>(py: Python<'py>, values: Vec<f64>, shape: &[usize]) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
+    PyArray1::from_vec(py, values).reshape(shape)
+}
+
+/// A call with what Python gives: arrays, numbers and words.
+fn call(op: &str, given: &Bound<'_, PyDict>, dtype: &str, u: Option<f64>) -> PyResult<Call> {
+    let operation = Operation::find(op).map_err(wrong)?;
+    let mut all = BTreeMap::new();
+    for (name, value) in given {
+        let name: String = name.extract()?;
+        let value = if let Ok(array) = value.cast::<Array>() {
+            let array = array.get();
+            Given::Tensor(Tensor {
+                shape: array.shape.clone(),
+                data: numbers::widened(array).map_err(|why| wrong(format!("{op}: '{name}': {why}")))?,
+                dtype: array.dtype,
+            })
+        } else if let Ok(flag) = value.cast::<PyBool>() {
+            Given::Number(f64::from(u8::from(flag.is_true())))
+        } else if let Ok(number) = value.extract::<f64>() {
+            Given::Number(number)
+        } else if let Ok(word) = value.extract::<String>() {
+            Given::Word(word)
+        } else {
+            let kind = value.get_type().name()?;
+            return Err(PyTypeError::new_err(format!(
+                "{op}: '{name}' is a {kind}, expected a tensor, a number or a word"
+            )));
+        };
+        all.insert(name, value);
+    }
+    let dtype = named(dtype).ok_or_else(|| wrong(format!("no type '{dtype}'")))?;
+    let mut call = Call::new(operation, all, dtype).map_err(wrong)?;
+    if let Some(u) = u {
+        call.u = u;
+    }
+    Ok(call)
+}
+
+/// All operations: name, description, what each takes (name, kind, description, default), and its faults.
+#[pyfunction]
+pub fn operations(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
+    let all = OPERATIONS.iter().map(|operation| {
+        let found = PyDict::new(py);
+        found.set_item("name", operation.name)?;
+        found.set_item("doc", operation.doc)?;
+        let takes = operation.takes.iter().map(|takes| {
+            let (kind, default) = match takes.kind {
+                Kind::Tensor => ("tensor", String::new()),
+                Kind::Optional => ("tensor", "None".into()),
+                Kind::Number(default) if default.is_nan() => ("number", "None".into()),
+                Kind::Number(default) => ("number", default.to_string()),
+                Kind::Word(words) => ("word", format!("\"{}\"", words.join("\" | \""))),
+            };
+            (takes.name, kind, default, takes.doc)
+        });
+        found.set_item("takes", takes.collect::<Vec<_>>())?;
+        let faults = operation.faults.iter().map(|fault| (fault.name, fault.doc));
+        found.set_item("faults", faults.collect::<Vec<_>>())?;
+        Ok(found)
+    });
+    all.collect()
+}
+
+/// An output: its name, values, and errors before they are rounded to the type that is stored.
+type Output<'py> = (&'static str, Bound<'py, PyArrayDyn<f64>>, Bound<'py, PyArrayDyn<f64>>);
+
+/// The outputs of an operation, or of one of its faults.
+#[pyfunction]
+#[pyo3(signature = (op, given, dtype, u=None, fault=None))]
+pub fn expected<'py>(
+    py: Python<'py>,
+    op: &str,
+    given: &Bound<'py, PyDict>,
+    dtype: &str,
+    u: Option<f64>,
+    fault: Option<&str>,
+) -> PyResult<Vec<Output<'py>>> {
+    let call = call(op, given, dtype, u)?;
+    let operation = call.operation();
+    let known = operation.faults.iter().find(|known| Some(known.name) == fault);
+    if let (Some(fault), None) = (fault, known) {
+        let all: Vec<&str> = operation.faults.iter().map(|fault| fault.name).collect();
+        return Err(wrong(format!("{op} has no fault '{fault}'; it has {}", all.join(", "))));
+    }
+    let call = call.with(known.map(|fault| fault.name), None);
+    let outputs = py.detach(|| (operation.compute)(&call)).map_err(wrong)?;
+    let output = |output: ulplab_core::expected::Output| {
+        let value = shaped(py, output.value, &output.shape)?;
+        Ok((output.name, value, shaped(py, output.error, &output.shape)?))
+    };
+    outputs.into_iter().map(output).collect()
+}
+
+/// How far elements that are stored in a type may be from their values.
+#[pyfunction]
+pub fn bounds<'py>(
+    py: Python<'py>,
+    value: PyReadonlyArrayDyn<'py, f64>,
+    error: PyReadonlyArrayDyn<'py, f64>,
+    dtype: &str,
+) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
+    let dtype = named(dtype).ok_or_else(|| wrong(format!("no type '{dtype}'")))?;
+    let shape = value.as_array().shape().to_vec();
+    let (value, error) = (value.as_slice()?, error.as_slice()?);
+    let bounds = value
+        .iter()
+        .zip(error)
+        .map(|(value, error)| error + half_spacing(dtype, value.abs() + error));
+    shaped(py, bounds.collect(), &shape)
+}
+
+/// Compares an output with what an operation gives, and says what it looks like if it is not that.
+#[pyfunction]
+#[pyo3(signature = (op, got, given, output=None, u=None))]
+pub fn judge<'py>(
+    py: Python<'py>,
+    op: &str,
+    got: &Bound<'py, Array>,
+    given: &Bound<'py, PyDict>,
+    output: Option<&str>,
+    u: Option<f64>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let got = got.get();
+    let call = call(op, given, crate::tensor::name(got.dtype), u)?;
+    let judged = py.detach(|| {
+        let numbers = numbers::widened(got)?;
+        ulplab_core::expected::judge(&call, output, &numbers, &got.shape, got.dtype)
+    });
+    let judged = judged.map_err(wrong)?;
+    let result = found(py, &judged.comparison, &got.shape)?;
+    result.set_item("output", judged.expected.name)?;
+    let like: Vec<(String, usize)> = judged.like.into_iter().map(|like| (like.what, like.outside)).collect();
+    result.set_item("like", like)?;
+    Ok(result)
+}

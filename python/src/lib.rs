@@ -1,0 +1,125 @@
+//! The native part of the Python module `ulplab`; what users call is in `python/ulplab`, which documents it.
+
+mod expected;
+mod numbers;
+mod quantized;
+mod tensor;
+
+use half::{bf16, f16};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use safetensors::Dtype;
+use tensor::Array;
+use ulplab_core::close::{Allowed, Comparison, compare};
+use ulplab_core::metrics::{Metric, Pair, unravel};
+
+/// A mistake of the caller's, as Python has it.
+fn wrong(why: impl ToString) -> PyErr {
+    PyValueError::new_err(why.to_string())
+}
+
+/// What a comparison found, as a dictionary.
+fn found<'py>(py: Python<'py>, comparison: &Comparison, shape: &[usize]) -> PyResult<Bound<'py, PyDict>> {
+    let found = PyDict::new(py);
+    found.set_item("elements", comparison.elements)?;
+    found.set_item("outside", comparison.outside)?;
+    found.set_item("nan", comparison.nan)?;
+    found.set_item("infinite", comparison.infinite)?;
+    found.set_item("zeros_pass", comparison.zeros_pass)?;
+    found.set_item("constant", comparison.constant)?;
+    let worst = comparison.worst.map(|worst| {
+        (
+            unravel(worst.index, shape),
+            worst.got,
+            worst.want,
+            worst.bound,
+            worst.ratio(),
+        )
+    });
+    found.set_item("worst", worst)?;
+    Ok(found)
+}
+
+fn same_shape(got: &Array, want: &Array) -> PyResult<()> {
+    match got.shape == want.shape {
+        true => Ok(()),
+        false => Err(wrong(format!(
+            "shapes differ: got {:?}, want {:?}",
+            got.shape, want.shape
+        ))),
+    }
+}
+
+#[pymodule]
+mod _native {
+    use super::*;
+
+    #[pymodule_export]
+    use super::expected::{bounds, expected, judge, operations};
+    #[pymodule_export]
+    use super::quantized::{decode, diagnose, encode, place, unplace, with_rule};
+    #[pymodule_export]
+    use super::tensor::Array;
+
+    /// The version of ulplab.
+    #[pyfunction]
+    fn version() -> &'static str {
+        env!("CARGO_PKG_VERSION")
+    }
+
+    /// Compares element by element in f64: |got - want| <= atol + rtol * |want|.
+    #[pyfunction]
+    fn close<'py>(
+        py: Python<'py>,
+        got: &Bound<'py, Array>,
+        want: &Bound<'py, Array>,
+        rtol: f64,
+        atol: f64,
+        equal_nan: bool,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let (got, want) = (got.get(), want.get());
+        same_shape(got, want)?;
+        let comparison = py.detach(|| {
+            let allowed = Allowed::Tolerance { rtol, atol };
+            let (a, b) = (got.bytes(), want.bytes());
+            macro_rules! of {
+                ($type:ty) => {
+                    if let (Some(a), Some(b)) = (numbers::typed::<$type>(&a), numbers::typed::<$type>(&b)) {
+                        return Ok(compare(a, b, allowed, equal_nan));
+                    }
+                };
+            }
+            match (got.dtype, want.dtype) {
+                (Dtype::BF16, Dtype::BF16) => of!(bf16),
+                (Dtype::F16, Dtype::F16) => of!(f16),
+                (Dtype::F32, Dtype::F32) => of!(f32),
+                (Dtype::F64, Dtype::F64) => of!(f64),
+                _ => {}
+            }
+            let (a, b) = (numbers::widened(got)?, numbers::widened(want)?);
+            Ok(compare(&a, &b, allowed, equal_nan))
+        });
+        found(py, &comparison.map_err(|why: String| wrong(why))?, &got.shape)
+    }
+
+    /// Metrics of two tensors by name, in f64; None where one is not defined.
+    #[pyfunction]
+    fn metrics(
+        py: Python<'_>,
+        got: &Bound<'_, Array>,
+        want: &Bound<'_, Array>,
+        names: Vec<String>,
+    ) -> PyResult<Vec<Option<f64>>> {
+        let (got, want) = (got.get(), want.get());
+        same_shape(got, want)?;
+        let metrics = names.iter().map(|name| Metric::find(name));
+        let metrics: Vec<&Metric> = metrics.collect::<Result<_, _>>().map_err(wrong)?;
+        let measured = py.detach(|| {
+            let (got, want) = (numbers::widened(got)?, numbers::widened(want)?);
+            let pair = Pair::new(&want, &got);
+            Ok(metrics.iter().map(|metric| metric.measure(&pair)).collect())
+        });
+        measured.map_err(|why: String| wrong(why))
+    }
+}

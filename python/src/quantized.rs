@@ -1,0 +1,169 @@
+//! Number formats, layouts of scales, and the rule that made stored bytes.
+
+use numpy::PyArray1;
+use pyo3::prelude::*;
+use safetensors::Dtype;
+use ulplab_core::formats::{Encoded, GlobalScale};
+use ulplab_core::layouts::Layout;
+use ulplab_core::packed::block_format;
+use ulplab_core::parity;
+
+use crate::tensor::{Array, name};
+use crate::{numbers, wrong};
+
+/// A part of a quantized tensor: its name, bytes, type and shape.
+type Part<'py> = (&'static str, Bound<'py, PyArray1<u8>>, &'static str, Vec<usize>);
+
+fn rows_and_cols(shape: &[usize]) -> PyResult<(usize, usize)> {
+    match shape.split_last() {
+        Some((cols, rows)) if *cols > 0 => Ok((rows.iter().product(), *cols)),
+        _ => Err(wrong(format!(
+            "the tensor is {shape:?}, expected [..., C] with columns"
+        ))),
+    }
+}
+
+/// The numbers that a quantizer reads: those of the tensor, in f32.
+fn read(array: &Array) -> Result<Vec<f32>, String> {
+    match array.dtype {
+        Dtype::F64 => Err("elements are float64, expected float32 or fewer bits, as quantizers read".into()),
+        _ => Ok(numbers::widened(array)?.into_iter().map(|x| x as f32).collect()),
+    }
+}
+
+/// The parts of a tensor that is quantized to a format.
+#[pyfunction]
+#[pyo3(signature = (x, format, amax=None))]
+pub fn encode<'py>(
+    py: Python<'py>,
+    x: &Bound<'py, Array>,
+    format: &str,
+    amax: Option<f32>,
+) -> PyResult<Vec<Part<'py>>> {
+    let x = x.get();
+    let (_, cols) = rows_and_cols(&x.shape)?;
+    let (_, format) = block_format(format).map_err(wrong)?;
+    format.check(cols).map_err(wrong)?;
+    let global = amax.map_or(GlobalScale::Own, GlobalScale::Amax);
+    let encoded = py.detach(|| Ok(format.encode(&read(x)?, cols, global)));
+    let encoded = encoded.map_err(|why: String| wrong(why))?;
+    let part = |part: ulplab_core::formats::Part| {
+        (
+            part.name,
+            PyArray1::from_vec(py, part.bytes),
+            name(part.dtype),
+            part.shape,
+        )
+    };
+    Ok(encoded.parts.into_iter().map(part).collect())
+}
+
+/// The numbers of stored parts, row-major.
+#[pyfunction]
+pub fn decode<'py>(
+    py: Python<'py>,
+    parts: Vec<Bound<'py, Array>>,
+    rows: usize,
+    cols: usize,
+    format: &str,
+) -> PyResult<Bound<'py, PyArray1<f32>>> {
+    let (_, format) = block_format(format).map_err(wrong)?;
+    format.check(cols).map_err(wrong)?;
+    let mut wanted = format.parts(rows, cols);
+    if wanted.len() != parts.len() {
+        let names: Vec<&str> = wanted.iter().map(|part| part.name).collect();
+        return Err(wrong(format!(
+            "{} parts are given, expected {}",
+            parts.len(),
+            names.join(", ")
+        )));
+    }
+    for (wanted, found) in wanted.iter_mut().zip(&parts) {
+        let bytes = found.get().bytes();
+        let expected = wanted.shape.iter().product::<usize>() * wanted.dtype.bitsize() / 8;
+        if bytes.len() != expected {
+            let (name, found) = (wanted.name, bytes.len());
+            return Err(wrong(format!("'{name}' has {found} bytes, expected {expected}")));
+        }
+        wanted.bytes = bytes.into_owned();
+    }
+    let encoded = Encoded {
+        rows,
+        cols,
+        parts: wanted,
+    };
+    let mut values = vec![0.0; rows * cols];
+    py.detach(|| format.decode(&encoded, &mut values));
+    Ok(PyArray1::from_vec(py, values))
+}
+
+/// A layout by its name, of which `blocked_` may be left out.
+fn layout_of(name: &str) -> PyResult<&'static Layout> {
+    let found = Layout::find(&format!("blocked_{name}"));
+    found.or_else(|_| Layout::find(name)).map_err(wrong)
+}
+
+/// Scales `[rows, cols]` of a byte or four as a layout has them.
+#[pyfunction]
+pub fn place<'py>(py: Python<'py>, scales: &Bound<'py, Array>, layout: &str) -> PyResult<Bound<'py, PyArray1<u8>>> {
+    let scales = scales.get();
+    let placement = layout_of(layout)?.place(&scales.shape, &[]).map_err(wrong)?;
+    let placed = placement.forward(&scales.bytes()).map_err(wrong)?;
+    Ok(PyArray1::from_vec(py, placed))
+}
+
+/// The inverse: scales `[rows, cols]` from a layout's buffer.
+#[pyfunction]
+pub fn unplace<'py>(
+    py: Python<'py>,
+    buffer: &Bound<'py, Array>,
+    shape: Vec<usize>,
+    layout: &str,
+) -> PyResult<Bound<'py, PyArray1<u8>>> {
+    let placement = layout_of(layout)?.place(&shape, &[]).map_err(wrong)?;
+    let scales = placement.inverse(&buffer.get().bytes()).map_err(wrong)?;
+    Ok(PyArray1::from_vec(py, scales))
+}
+
+/// Whether a rule made stored codes, scales and global scales, the rules that did, and the conclusion in words with the findings.
+#[pyfunction]
+#[pyo3(signature = (x, stored, format, layout=None, named=false))]
+pub fn diagnose(
+    py: Python<'_>,
+    x: &Bound<'_, Array>,
+    stored: (Bound<'_, Array>, Bound<'_, Array>, Vec<f32>),
+    format: &str,
+    layout: Option<&str>,
+    named: bool,
+) -> PyResult<(bool, Vec<String>, String, Vec<String>)> {
+    let x = x.get();
+    let (_, cols) = rows_and_cols(&x.shape)?;
+    let (_, format) = block_format(format).map_err(wrong)?;
+    format.check(cols).map_err(wrong)?;
+    let layout = layout.map(layout_of).transpose()?;
+    let (data, scale, global) = stored;
+    let (data, scale) = (data.get().bytes(), scale.get().bytes());
+    let stored = parity::StoredBytes {
+        data: &data,
+        scale: &scale,
+        global,
+        layout,
+    };
+    let diagnosis = py.detach(|| Ok(parity::diagnose(&read(x)?, cols, &stored, &format, named)));
+    let diagnosis = diagnosis.map_err(|why: String| wrong(why))?;
+    let exact = diagnosis.exact.iter().map(|candidate| candidate.name());
+    let said = diagnosis.findings.iter().map(|finding| finding.detail.clone());
+    Ok((
+        diagnosis.explained(),
+        exact.collect(),
+        diagnosis.conclusion(),
+        said.collect(),
+    ))
+}
+
+/// A format with another rule for its scales.
+#[pyfunction]
+pub fn with_rule(format: &str, rule: &str) -> PyResult<String> {
+    let (_, format) = block_format(format).map_err(wrong)?;
+    Ok(format.with_rule(rule).map_err(wrong)?.to_string())
+}

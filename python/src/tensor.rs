@@ -1,0 +1,315 @@
+//! Tensors that come in by DLPack, without a copy where they are contiguous.
+//!
+//! The structures are those of `dlpack.h`, before version 1 and of version 1; a capsule is used once, as the standard
+//! asks (<https://dmlc.github.io/dlpack/latest/python_spec.html>).
+
+use std::borrow::Cow;
+use std::ffi::{CStr, c_void};
+use std::ptr::NonNull;
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyCapsuleMethods};
+use safetensors::Dtype;
+
+#[repr(C)]
+struct DlTensor {
+    data: *mut u8,
+    device_type: i32,
+    device_id: i32,
+    ndim: i32,
+    code: u8,
+    bits: u8,
+    lanes: u16,
+    shape: *const i64,
+    strides: *const i64,
+    byte_offset: u64,
+}
+
+#[repr(C)]
+struct Managed {
+    tensor: DlTensor,
+    context: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut Managed)>,
+}
+
+#[repr(C)]
+struct ManagedVersioned {
+    version: [u32; 2],
+    context: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut ManagedVersioned)>,
+    flags: u64,
+    tensor: DlTensor,
+}
+
+/// Names of capsules, before and after they were used.
+const NAMES: [[&CStr; 2]; 2] = [
+    [c"dltensor", c"used_dltensor"],
+    [c"dltensor_versioned", c"used_dltensor_versioned"],
+];
+
+/// What must be released when a tensor is no longer used.
+enum Owner {
+    Old(NonNull<Managed>),
+    Versioned(NonNull<ManagedVersioned>),
+}
+
+/// A tensor of another library, in the host's memory.
+#[pyclass(frozen, module = "ulplab")]
+pub struct Array {
+    owner: Owner,
+    data: *const u8,
+    pub dtype: Dtype,
+    pub shape: Vec<usize>,
+    /// In elements; none if the tensor is contiguous.
+    strides: Option<Vec<i64>>,
+}
+
+// SAFETY: the memory is the producer's, who keeps it until the deleter is called, and nothing here writes to it.
+unsafe impl Send for Array {}
+// SAFETY: as above: all threads only read.
+unsafe impl Sync for Array {}
+
+impl Drop for Array {
+    fn drop(&mut self) {
+        // SAFETY: the capsule was renamed, so the deleter is ours to call, once.
+        unsafe {
+            match self.owner {
+                Owner::Old(managed) => {
+                    if let Some(deleter) = managed.as_ref().deleter {
+                        deleter(managed.as_ptr());
+                    }
+                }
+                Owner::Versioned(managed) => {
+                    if let Some(deleter) = managed.as_ref().deleter {
+                        deleter(managed.as_ptr());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The type of a DLPack code and number of bits.
+fn dtype(code: u8, bits: u8) -> Option<Dtype> {
+    Some(match (code, bits) {
+        (0, 8) => Dtype::I8,
+        (0, 16) => Dtype::I16,
+        (0, 32) => Dtype::I32,
+        (0, 64) => Dtype::I64,
+        (1, 8) => Dtype::U8,
+        (1, 16) => Dtype::U16,
+        (1, 32) => Dtype::U32,
+        (1, 64) => Dtype::U64,
+        (2, 16) => Dtype::F16,
+        (2, 32) => Dtype::F32,
+        (2, 64) => Dtype::F64,
+        (4, 16) => Dtype::BF16,
+        (6, 8) => Dtype::BOOL,
+        (10, 8) => Dtype::F8_E4M3,
+        (12, 8) => Dtype::F8_E5M2,
+        (14, 8) => Dtype::F8_E8M0,
+        _ => return None,
+    })
+}
+
+/// The type of that name, as numpy, ml_dtypes and torch call it.
+pub fn named(name: &str) -> Option<Dtype> {
+    Some(match name {
+        "float64" => Dtype::F64,
+        "float32" => Dtype::F32,
+        "float16" => Dtype::F16,
+        "bfloat16" => Dtype::BF16,
+        "float8_e4m3fn" => Dtype::F8_E4M3,
+        "float8_e5m2" => Dtype::F8_E5M2,
+        "float8_e8m0fnu" => Dtype::F8_E8M0,
+        "int64" => Dtype::I64,
+        "int32" => Dtype::I32,
+        "int16" => Dtype::I16,
+        "int8" => Dtype::I8,
+        "uint64" => Dtype::U64,
+        "uint32" => Dtype::U32,
+        "uint16" => Dtype::U16,
+        "uint8" => Dtype::U8,
+        "bool" => Dtype::BOOL,
+        _ => return None,
+    })
+}
+
+/// The name that numpy, ml_dtypes and torch have for a type.
+pub fn name(dtype: Dtype) -> &'static str {
+    const ALL: [&str; 16] = [
+        "float64",
+        "float32",
+        "float16",
+        "bfloat16",
+        "float8_e4m3fn",
+        "float8_e5m2",
+        "float8_e8m0fnu",
+        "int64",
+        "int32",
+        "int16",
+        "int8",
+        "uint64",
+        "uint32",
+        "uint16",
+        "uint8",
+        "bool",
+    ];
+    ALL.into_iter()
+        .find(|name| named(name) == Some(dtype))
+        .unwrap_or("unknown")
+}
+
+#[pymethods]
+impl Array {
+    /// Takes a capsule of ``__dlpack__``. ``dtype`` names the type that the bits are of, if the producer could not say.
+    #[new]
+    #[pyo3(signature = (capsule, dtype=None))]
+    fn new(capsule: &Bound<'_, PyCapsule>, dtype: Option<&str>) -> PyResult<Self> {
+        let found = capsule.name()?;
+        // SAFETY: the name is a string of the producer's that outlives the capsule.
+        let found = found.map(|name| unsafe { name.as_cstr() });
+        let kind = NAMES.iter().position(|[name, _]| found == Some(*name));
+        let Some(kind) = kind else {
+            return Err(PyTypeError::new_err(
+                "expected a capsule of __dlpack__ that was not used before",
+            ));
+        };
+        let pointer = capsule.pointer_checked(Some(NAMES[kind][0]))?;
+        // SAFETY: a capsule of this name has such a structure.
+        let (tensor, owner) = unsafe {
+            match kind {
+                0 => {
+                    let managed = pointer.cast::<Managed>();
+                    (&managed.as_ref().tensor, Owner::Old(managed))
+                }
+                _ => {
+                    let managed = pointer.cast::<ManagedVersioned>();
+                    let [major, minor] = managed.as_ref().version;
+                    if major != 1 {
+                        return Err(PyTypeError::new_err(format!(
+                            "DLPack {major}.{minor} is unknown, expected version 1"
+                        )));
+                    }
+                    (&managed.as_ref().tensor, Owner::Versioned(managed))
+                }
+            }
+        };
+        let array = Self::of(tensor, owner, dtype)?;
+        // SAFETY: from now on the deleter is called when the array is dropped, and not by the capsule.
+        unsafe {
+            pyo3::ffi::PyCapsule_SetName(capsule.as_ptr(), NAMES[kind][1].as_ptr());
+        }
+        Ok(array)
+    }
+
+    /// Sizes of the dimensions.
+    #[getter]
+    fn shape(&self) -> Vec<usize> {
+        self.shape.clone()
+    }
+
+    /// The type of the elements, by the name that numpy, ml_dtypes and torch have for it.
+    #[getter]
+    fn dtype(&self) -> &'static str {
+        name(self.dtype)
+    }
+
+    /// The address of the first element.
+    #[getter]
+    fn address(&self) -> usize {
+        self.data as usize
+    }
+}
+
+impl Array {
+    /// What is refused here stays the producer's: the capsule keeps its name, and releases it.
+    fn of(tensor: &DlTensor, owner: Owner, named_dtype: Option<&str>) -> PyResult<Self> {
+        if ![1, 3].contains(&tensor.device_type) {
+            return Err(PyValueError::new_err(format!(
+                "the tensor is on device type {} of DLPack, expected one in the host's memory",
+                tensor.device_type
+            )));
+        }
+        let own = dtype(tensor.code, tensor.bits).filter(|_| tensor.lanes == 1);
+        let dtype = match named_dtype {
+            Some(name) => named(name).filter(|dtype| dtype.bitsize() == usize::from(tensor.bits)),
+            None => own,
+        };
+        let Some(dtype) = dtype else {
+            let (code, bits, lanes) = (tensor.code, tensor.bits, tensor.lanes);
+            return Err(PyTypeError::new_err(format!(
+                "elements are of DLPack type {code} with {bits} bits and {lanes} lanes{}, which is not known",
+                named_dtype
+                    .map(|name| format!(", said to be {name}"))
+                    .unwrap_or_default()
+            )));
+        };
+        let ndim = tensor.ndim as usize;
+        let (shape, strides) = if ndim == 0 {
+            (Vec::new(), None)
+        } else {
+            // SAFETY: both have as many numbers as there are dimensions; strides may be left out.
+            unsafe {
+                let shape = std::slice::from_raw_parts(tensor.shape, ndim);
+                let strides = NonNull::new(tensor.strides.cast_mut());
+                let strides = strides.map(|strides| std::slice::from_raw_parts(strides.as_ptr(), ndim).to_vec());
+                (shape.iter().map(|size| *size as usize).collect::<Vec<_>>(), strides)
+            }
+        };
+        let strides = strides.filter(|strides| !is_contiguous(&shape, strides));
+        Ok(Self {
+            owner,
+            data: tensor.data.wrapping_add(tensor.byte_offset as usize),
+            dtype,
+            shape,
+            strides,
+        })
+    }
+
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// The elements, row-major: those in memory if they are contiguous, else a copy.
+    pub fn bytes(&self) -> Cow<'_, [u8]> {
+        let size = self.dtype.bitsize() / 8;
+        if self.len() == 0 {
+            return Cow::Borrowed(&[]);
+        }
+        let Some(strides) = &self.strides else {
+            // SAFETY: the producer says that these elements are there, one after the other.
+            return Cow::Borrowed(unsafe { std::slice::from_raw_parts(self.data, self.len() * size) });
+        };
+        let mut bytes = Vec::with_capacity(self.len() * size);
+        let mut index = vec![0; self.shape.len()];
+        for _ in 0..self.len() {
+            let at: i64 = index.iter().zip(strides).map(|(at, stride)| *at as i64 * stride).sum();
+            // SAFETY: the index is within the shape, so the element is where its strides say.
+            bytes.extend_from_slice(unsafe {
+                std::slice::from_raw_parts(self.data.offset(at as isize * size as isize), size)
+            });
+            for (at, size) in index.iter_mut().zip(&self.shape).rev() {
+                *at += 1;
+                if *at < *size {
+                    break;
+                }
+                *at = 0;
+            }
+        }
+        Cow::Owned(bytes)
+    }
+}
+
+/// Whether these are the strides of a row-major tensor. Those of dimensions of size 1 may be anything.
+fn is_contiguous(shape: &[usize], strides: &[i64]) -> bool {
+    let mut expected = 1;
+    let mut dims = shape.iter().zip(strides).rev();
+    dims.all(|(&size, &stride)| {
+        let right = size == 1 || stride == expected;
+        expected *= size as i64;
+        right
+    })
+}

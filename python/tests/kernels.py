@@ -1,0 +1,109 @@
+"""Operations as kernels compute them: in float32, in an order of their own, rounded once at the end. The bounds must hold for all of
+these, and faults planted in them must be found."""
+
+from __future__ import annotations
+
+import numpy as np
+from ml_dtypes import bfloat16
+
+F32 = np.float32
+
+
+def rounded(x, dtype):
+    """The numbers as a type has them."""
+    return np.asarray(x, F32).astype(dtype)
+
+
+def summed(x, rng):
+    """Sums of the last dimension in float32: in pieces of some size, each one by one, the pieces in any order."""
+    size = int(rng.choice([1, 4, 16, 32, 128]))
+    x = np.asarray(x, F32)
+    rest = -x.shape[-1] % size
+    x = np.concatenate([x, np.zeros((*x.shape[:-1], rest), F32)], -1)
+    lanes = x.reshape(*x.shape[:-1], -1, size)
+    total = np.zeros(lanes.shape[:-2] + (size,), F32)
+    for piece in range(lanes.shape[-2]):
+        total += lanes[..., piece, :]
+    order = rng.permutation(size)
+    result = np.zeros(total.shape[:-1], F32)
+    for lane in order:
+        result += total[..., lane]
+    return result
+
+
+def rmsnorm(rng, x, weight, eps, gate=None, zero_centered=False, cast=None, dtype=bfloat16):
+    x, weight = x.astype(F32), weight.astype(F32)
+    weight = F32(1) + weight if zero_centered else weight
+    scale = F32(1) / np.sqrt(summed(x * x, rng) / F32(x.shape[-1]) + F32(eps))
+    y = x * scale[..., None]
+    if cast == "before_weight":
+        y = rounded(y, dtype).astype(F32)
+    y = y * weight
+    if gate is not None:
+        gate = gate.astype(F32)
+        y = y * (gate / (F32(1) + np.exp(-gate)))
+    return rounded(y, dtype)
+
+
+def silu_and_mul(rng, x, dtype=bfloat16):
+    gate, up = np.split(x.astype(F32), 2, -1)
+    with np.errstate(over="ignore"):
+        return rounded(gate / (F32(1) + np.exp(-gate)) * up, dtype)
+
+
+def softmax(rng, x, scale=1.0, dtype=bfloat16):
+    x = x.astype(F32) * F32(scale)
+    powers = np.exp(x - x.max(-1, keepdims=True))
+    return rounded(powers / summed(powers, rng)[..., None], dtype)
+
+
+def matmul(rng, a, b, bias=None, alpha=1.0, dtype=bfloat16):
+    y = summed(a.astype(F32)[..., :, None, :] * b.astype(F32).T, rng) * F32(alpha)
+    return rounded(y if bias is None else y + bias.astype(F32), dtype)
+
+
+def rope(rng, x, cos, sin, pairing="half", inverse=False, dtype=bfloat16):
+    y, pairs = x.astype(F32), cos.shape[-1]
+    cos, sin = cos.astype(F32)[:, None], sin.astype(F32)[:, None] * (-1 if inverse else 1)
+    if pairing == "half":
+        one, two = np.s_[..., :pairs], np.s_[..., pairs : 2 * pairs]
+    else:
+        one, two = np.s_[..., 0 : 2 * pairs : 2], np.s_[..., 1 : 2 * pairs : 2]
+    a, b = y[one].copy(), y[two].copy()
+    y[one], y[two] = a * cos - b * sin, b * cos + a * sin
+    return rounded(y, dtype)
+
+
+def attention(rng, q, k, v, scale=None, causal=False, window=0, sinks=None, layout="bthd", p="f32", dtype=bfloat16):
+    """Keys come in blocks with a running maximum, as in FlashAttention."""
+    if layout == "bthd":
+        q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
+    q, k, v = (x.astype(F32) for x in (q, k, v))
+    k, v = (np.repeat(x, q.shape[1] // x.shape[1], 1) for x in (k, v))
+    scale = F32(q.shape[-1] ** -0.5 if scale is None else scale)
+    scores = summed(q[..., :, None, :] * k[..., None, :, :], rng) * scale
+    queries, keys = scores.shape[-2:]
+    key, query = np.arange(keys)[None], np.arange(queries)[:, None] + keys - queries
+    hidden = (key > query if causal or window else False) | (key <= query - window if window else False)
+    scores = np.where(hidden, F32(-np.inf), scores)
+    block = int(rng.choice([3, 16, 64]))
+    top = np.full(scores.shape[:-1], -np.inf, F32)
+    total, out = np.zeros_like(top), np.zeros((*top.shape, v.shape[-1]), F32)
+    if sinks is not None:
+        top = np.broadcast_to(sinks.astype(F32)[None, :, None], top.shape).copy()
+        total = np.ones_like(total)
+    with np.errstate(invalid="ignore"):
+        for start in range(0, keys, block):
+            part = scores[..., start : start + block]
+            now = np.maximum(top, part.max(-1))
+            safe = np.where(np.isinf(now), F32(0), now)
+            kept = np.where(np.isinf(top), F32(0), np.exp(top - safe))
+            weights = np.exp(part - safe[..., None])
+            total = total * kept + weights.sum(-1, dtype=F32)
+            if p != "f32":
+                weights = rounded(weights, dtype).astype(F32)
+            values = v[..., start : start + block, :]
+            out = out * kept[..., None] + np.einsum("...qk,...kd->...qd", weights, values, dtype=F32, optimize=False)
+            top = now
+    out = np.where(total[..., None] > 0, out / np.where(total > 0, total, F32(1))[..., None], F32(0))
+    return rounded(out.swapaxes(1, 2) if layout == "bthd" else out, dtype)

@@ -1,0 +1,136 @@
+"""assert_close with numbers: it passes and fails as numpy's does, on every type, and warns of what shows nothing."""
+
+import warnings
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import ulplab
+
+TYPES = [np.float64, np.float32, np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2]
+
+
+@pytest.fixture(autouse=True)
+def strict():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+def closes(*given, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            ulplab.assert_close(*given, **options)
+        except AssertionError:
+            return False
+        return True
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda dtype: np.dtype(dtype).name)
+def test_it_agrees_with_numpy(dtype):
+    rng = np.random.default_rng(0)
+    verdicts = set()
+    for _ in range(300):
+        want = rng.standard_normal(int(rng.choice([1, 3, 700]))).astype(dtype)
+        got = (want.astype(np.float64) * (1 + rng.choice([0, 1e-4, 0.1]) * rng.standard_normal(want.shape))).astype(dtype)
+        rtol, atol = rng.choice([0, 1e-3, 0.3]), rng.choice([0, 1e-4, 0.2])
+        for special in (None, np.nan, np.inf, -np.inf):
+            if special is not None and (dtype is not ml_dtypes.float8_e4m3fn or np.isnan(special)):
+                got[rng.integers(len(got))] = special
+            equal_nan = bool(rng.integers(2))
+            a, b = got.astype(np.float64), want.astype(np.float64)
+            expected = np.allclose(a, b, rtol=rtol, atol=atol, equal_nan=equal_nan)
+            assert closes(got, want, rtol=rtol, atol=atol, equal_nan=equal_nan) == expected
+            verdicts.add(expected)
+    assert verdicts == {True, False}
+
+
+def test_types_may_differ_and_integers_are_exact():
+    x = np.array([1.0, 2.5, -3.0], np.float32)
+    ulplab.assert_close(x, x.astype(np.float64), rtol=0)
+    ulplab.assert_close(x.astype(ml_dtypes.bfloat16), x, rtol=0)
+    ulplab.assert_close([1, 2, 3], np.array([1.0, 2.0, 3.0]), rtol=0)
+    with pytest.raises(AssertionError):
+        ulplab.assert_close(np.array([2**53, 1]), np.array([2**53 - 1, 1]), rtol=0)
+    with pytest.raises(ValueError, match="2\\^53"):
+        ulplab.assert_close(np.array([2**53 + 1, 0]), np.array([2**53, 0]), rtol=0)
+
+
+def test_what_is_said():
+    want = np.arange(1, 13, dtype=np.float32).reshape(3, 4)
+    got = want.copy()
+    got[1, 2] = 9.0
+    got[2, 3] = np.nan
+    with pytest.raises(AssertionError) as error:
+        ulplab.assert_close(got, want, rtol=1e-2, atol=1e-3)
+    assert str(error.value) == (
+        "got (float32[3, 4]): 2 of 12 elements are outside |got - want| <= 0.001 + 0.01 * |want|\n"
+        "  1 of them are NaN on one side\n"
+        "  worst at [2, 3]: got nan, want 12, off by nan where 0.121 is allowed"
+    )
+    got[2, 3] = 12.0
+    with pytest.raises(AssertionError, match=r"worst at \[1, 2\]: got 9, want 7, off by 2 where 0.071 is allowed, 28.2 times as much"):
+        ulplab.assert_close(got, want, rtol=1e-2, atol=1e-3)
+    with pytest.raises(AssertionError, match=r"got is float32\[3, 4\], want is float32\[4, 3\]"):
+        ulplab.assert_close(got, want.T, rtol=1)
+
+
+def test_metrics():
+    rng = np.random.default_rng(0)
+    want = rng.standard_normal((50, 40)).astype(np.float32)
+    got = want + np.float32(0.01) * rng.standard_normal((50, 40)).astype(np.float32)
+    a, b = got.astype(np.float64).ravel(), want.astype(np.float64).ravel()
+    values = {
+        "cosine": a @ b / np.sqrt((a @ a) * (b @ b)),
+        "sqnr": 10 * np.log10((b @ b) / ((a - b) @ (a - b))),
+        "diff": 1 - 2 * (a @ b) / (a @ a + b @ b),
+        "relative_l2": np.linalg.norm(a - b) / np.linalg.norm(b),
+        "nsr": ((a - b) @ (a - b)) / (b @ b),
+        "max_abs": np.abs(a - b).max(),
+    }
+    for metric, value in values.items():
+        higher = metric in ("cosine", "sqnr")
+        for factor in (1 - 1e-9, 1 + 1e-9):
+            passes = (factor < 1) == higher
+            assert closes(got, want, **{metric: value * factor}) == passes, (metric, factor)
+    with pytest.raises(AssertionError, match="sqnr of got .* is 40.0.*, expected at least 60"):
+        ulplab.assert_close(got, want, sqnr=60)
+    got[0, 0] = np.nan
+    for metric, limit in {"cosine": -1, "sqnr": -1e9, "diff": 1e9, "max_abs": 1e9}.items():
+        assert not closes(got, want, **{metric: limit}), metric
+
+
+def test_assertions_that_show_little_are_warned_of():
+    small = np.array([1e-4, -2e-4, 3e-4], np.float32)
+    with pytest.warns(ulplab.UlplabWarning, match="zeros in the place of all 3 elements would be within"):
+        ulplab.assert_close(small.copy(), small, atol=1e-2)
+    with pytest.warns(ulplab.UlplabWarning, match="all elements that are wanted are equal"):
+        ulplab.assert_close(np.ones(4), np.ones(4), rtol=1e-3)
+    with pytest.warns(ulplab.UlplabWarning, match="are the same tensor"):
+        ulplab.assert_close(small, small, rtol=1e-3)
+    with pytest.warns(ulplab.UlplabWarning, match="share their memory"):
+        ulplab.assert_close(small[:], small, rtol=1e-3)
+
+
+def test_calls_that_assert_nothing_are_refused():
+    x = np.ones(3)
+    with pytest.raises(ulplab.NoGate):
+        ulplab.assert_close(x, x.copy())
+    with pytest.raises(TypeError, match="'want' is missing"):
+        ulplab.assert_close(x, rtol=1)
+    with pytest.raises(TypeError, match="'cosin' is no metric"):
+        ulplab.assert_close(x, x.copy(), cosin=1)
+    with pytest.raises(TypeError, match="either op and inputs, or want"):
+        ulplab.assert_close(x, x.copy(), op="rmsnorm", inputs={"x": x})
+    with pytest.raises(ValueError, match="rtol = nan"):
+        ulplab.assert_close(x, x.copy(), rtol=float("nan"))
+    with pytest.raises(ValueError, match="accumulate = 'f31'"):
+        ulplab.assert_close(x, op="rmsnorm", inputs={"x": x}, accumulate="f31")
+
+
+def test_empty_tensors_are_close():
+    ulplab.assert_close(np.ones((0, 4)), np.ones((0, 4)), rtol=0)
+    with pytest.raises(AssertionError):
+        ulplab.assert_close(np.ones((0, 4)), np.ones((4, 0)), rtol=0)

@@ -1,0 +1,216 @@
+"""Bounds hold for right kernels, and planted faults are outside them and are named."""
+
+import os
+
+import kernels
+import numpy as np
+import pytest
+from ml_dtypes import bfloat16
+
+import ulplab
+
+TYPES = [bfloat16, np.float16, np.float32]
+# Draws for each operation; ULPLAB_DRAWS=2000 makes about ten thousand of them.
+DRAWS = int(os.environ.get("ULPLAB_DRAWS", "30"))
+
+
+def normal(rng, *shape, dtype=bfloat16, scale=1.0):
+    return kernels.rounded(rng.standard_normal(shape) * scale, dtype)
+
+
+def draw_rmsnorm(rng, dtype):
+    cols = int(rng.choice([1, 7, 64, 129, 2048, 5120]))
+    x = normal(rng, 5, cols, dtype=dtype, scale=float(rng.choice([1 / (2 * cols), 1.0, 30.0])))
+    given = {"x": x, "weight": kernels.rounded(1 + 0.1 * rng.standard_normal(cols), dtype), "eps": 1e-6}
+    if rng.random() < 0.3:
+        given["gate"] = normal(rng, 5, cols, dtype=dtype, scale=3.0)
+    if rng.random() < 0.3:
+        given["zero_centered"] = True
+    if rng.random() < 0.3:
+        given["cast"] = "before_weight"
+    return given
+
+
+def draw_silu_and_mul(rng, dtype):
+    return {"x": normal(rng, 6, 2 * int(rng.choice([1, 9, 512])), dtype=dtype, scale=float(rng.choice([1.0, 20.0])))}
+
+
+def draw_softmax(rng, dtype):
+    x = normal(rng, 6, int(rng.choice([1, 3, 100, 4096])), dtype=dtype, scale=float(rng.choice([1.0, 10.0])))
+    return {"x": x, "scale": float(rng.choice([1.0, 0.125]))}
+
+
+def draw_matmul(rng, dtype):
+    m, n, k = int(rng.choice([1, 5])), int(rng.choice([1, 8])), int(rng.choice([1, 33, 512, 4096]))
+    given = {"a": normal(rng, m, k, dtype=dtype), "b": normal(rng, k, n, dtype=dtype), "alpha": 0.3}
+    if rng.random() < 0.5:
+        given["bias"] = normal(rng, n, dtype=dtype)
+    return given
+
+
+def draw_rope(rng, dtype):
+    pairs = int(rng.choice([1, 16]))
+    angles = rng.uniform(0, 6, (5, pairs))
+    given = {
+        "x": normal(rng, 5, 2, 2 * pairs + int(rng.choice([0, 6])), dtype=dtype),
+        "cos": np.cos(angles).astype(np.float32),
+        "sin": np.sin(angles).astype(np.float32),
+        "pairing": str(rng.choice(["half", "interleaved"])),
+    }
+    if rng.random() < 0.3:
+        given["inverse"] = True
+    return given
+
+
+def draw_attention(rng, dtype):
+    heads, groups, dim = 4, int(rng.choice([1, 2, 4])), int(rng.choice([8, 64]))
+    queries, keys = int(rng.choice([1, 5])), int(rng.choice([5, 70]))
+    layout = str(rng.choice(["bthd", "bhtd"]))
+
+    def tensor(tokens, heads, dim):
+        shape = (2, tokens, heads, dim) if layout == "bthd" else (2, heads, tokens, dim)
+        return normal(rng, *shape, dtype=dtype)
+
+    given = {"q": tensor(queries, heads, dim), "k": tensor(keys, groups, dim), "v": tensor(keys, groups, 24), "layout": layout}
+    if rng.random() < 0.5:
+        given["causal"] = True
+    if rng.random() < 0.3:
+        given["window"] = 4
+    if rng.random() < 0.3:
+        given["sinks"] = normal(rng, heads, dtype=np.float32)
+    if rng.random() < 0.3 and dtype is not np.float32:
+        given["p"] = "bf16" if dtype is bfloat16 else "f16"
+    return given
+
+
+OPERATIONS = {
+    "rmsnorm": draw_rmsnorm,
+    "silu_and_mul": draw_silu_and_mul,
+    "softmax": draw_softmax,
+    "matmul": draw_matmul,
+    "rope": draw_rope,
+    "attention": draw_attention,
+}
+
+
+def test_all_operations_are_drawn():
+    assert set(OPERATIONS) == {operation["name"] for operation in ulplab.reference.operations()}
+
+
+@pytest.mark.filterwarnings("ignore::ulplab.UlplabWarning")
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda dtype: np.dtype(dtype).name)
+@pytest.mark.parametrize("op", OPERATIONS)
+def test_no_right_kernel_is_outside(op, dtype):
+    for seed in range(DRAWS):
+        rng = np.random.default_rng(seed)
+        given = OPERATIONS[op](rng, dtype)
+        got = getattr(kernels, op)(rng, **given, dtype=dtype)
+        try:
+            ulplab.assert_close(got, op=op, inputs=given)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from None
+
+
+def given_for(op):
+    """Inputs that tell all faults of an operation apart: everything optional is given, and no two sizes are equal."""
+    rng = np.random.default_rng(7)
+    if op == "rmsnorm":
+        weight = kernels.rounded(1 + 0.1 * rng.standard_normal(80), bfloat16)
+        return {"x": normal(rng, 9, 80, scale=0.01), "weight": weight, "gate": normal(rng, 9, 80), "eps": 1e-5}
+    if op == "silu_and_mul":
+        return {"x": normal(rng, 9, 160)}
+    if op == "softmax":
+        return {"x": normal(rng, 9, 50), "scale": 0.5}
+    if op == "matmul":
+        return {"a": normal(rng, 9, 40), "b": normal(rng, 40, 40), "bias": normal(rng, 40), "alpha": 0.7}
+    if op == "rope":
+        angles = rng.uniform(0, 6, (9, 8))
+        return {"x": normal(rng, 9, 3, 20), "cos": np.cos(angles), "sin": np.sin(angles)}
+    q, k, v = normal(rng, 2, 9, 6, 16), normal(rng, 2, 11, 3, 16), normal(rng, 2, 11, 3, 20)
+    return {"q": q, "k": k, "v": v, "causal": True, "window": 4, "sinks": normal(rng, 6)}
+
+
+FAULTS = [
+    (operation["name"], fault) for operation in ulplab.reference.operations() for fault, _ in operation["faults"]
+]
+
+
+@pytest.mark.parametrize(("op", "fault"), FAULTS)
+def test_every_fault_is_outside_and_named(op, fault):
+    given = given_for(op)
+    right, wrong = ({}, {"fault": fault})
+    outputs = []
+    for options in (right, wrong):
+        found = ulplab.reference.compute(op, dtype="bfloat16", **given, **options)
+        found = found["o"] if isinstance(found, dict) else found
+        outputs.append(kernels.rounded(found.value, bfloat16))
+    ulplab.assert_close(outputs[0], op=op, inputs=given)
+    with pytest.raises(AssertionError) as error:
+        ulplab.assert_close(outputs[1], op=op, inputs=given)
+    assert f"looks like {fault}: " in str(error.value)
+
+
+@pytest.mark.parametrize("size", [5120, 8192])
+def test_what_published_tolerances_let_pass(size):
+    """vLLM's test_rms_norm: atol = rtol = 1e-2, x of N(0, 1) / (2 H), bf16."""
+    rng = np.random.default_rng(0)
+    x = normal(rng, 64, size, scale=1 / (2 * size))
+    weight = kernels.rounded(1 + 0.1 * rng.standard_normal(size), bfloat16)
+    given = {"x": x, "weight": weight, "eps": 1e-6}
+    want = kernels.rmsnorm(rng, x, weight, 1e-6)
+    for fault in ("no_variance", "half_of_row", "neighbour_row"):
+        wrong = kernels.rounded(ulplab.reference.rmsnorm(**given, fault=fault).value, bfloat16)
+        ulplab.assert_close(wrong, want, rtol=1e-2, atol=1e-2)
+        with pytest.raises(AssertionError, match=f"looks like {fault}"):
+            ulplab.assert_close(wrong, op="rmsnorm", inputs=given)
+
+
+def test_a_cast_before_the_weight_is_told_apart():
+    rng = np.random.default_rng(1)
+    given = {"x": normal(rng, 64, 4096), "weight": kernels.rounded(1 + 0.1 * rng.standard_normal(4096), bfloat16)}
+    got = kernels.rmsnorm(rng, **given, eps=1e-6, cast="before_weight")
+    with pytest.raises(AssertionError, match='looks like cast = "before_weight"; then 0 elements'):
+        ulplab.assert_close(got, op="rmsnorm", inputs=given)
+    ulplab.assert_close(got, op="rmsnorm", inputs=given, cast="before_weight")
+
+
+def test_scaled_moved_and_unsigned_outputs_are_named():
+    rng = np.random.default_rng(2)
+    given = {"x": normal(rng, 20, 64)}
+    got = kernels.softmax(rng, **given)
+    for wrong, named in [
+        (kernels.rounded(got.astype(np.float32) * 1.05, bfloat16), r"times 1\.05"),
+        (np.roll(got, -1, 0), "the next row"),
+        (np.zeros_like(got), "all zeros"),
+        (-got, "the other sign"),
+    ]:
+        with pytest.raises(AssertionError, match=f"looks like .*{named}"):
+            ulplab.assert_close(wrong, op="softmax", inputs=given)
+
+
+def test_bounds_use_half_the_spacing():
+    value = ulplab.reference.compute("rope", x=np.ones((1, 1, 2)), cos=np.ones((1, 1)), sin=np.zeros((1, 1)))
+    assert value.value.tolist() == [[[1.0, 1.0]]]
+    for name, digits in (("bfloat16", 8), ("float16", 11), ("float32", 24), ("float64", 53)):
+        bound = value.bound(name)
+        assert 2.0**-digits <= bound.min() <= bound.max() <= 2.0**-digits + 2.0**-22
+    assert value.bound(np.float16).tolist() == value.bound("float16").tolist()
+
+
+@pytest.mark.parametrize(
+    ("op", "given", "said"),
+    [
+        ("rmsnrom", {}, "no operation 'rmsnrom'; did you mean 'rmsnorm'?"),
+        ("rmsnorm", {}, r"'x' (\[..., C\]) is missing"),
+        ("rmsnorm", {"x": np.ones((2, 3)), "wieght": np.ones(3)}, "takes no 'wieght'; did you mean 'weight'?"),
+        ("rmsnorm", {"x": np.ones((2, 3)), "weight": np.ones(4)}, r"'weight' is \[4\], expected \[3\]"),
+        ("rmsnorm", {"x": np.ones((2, 3)), "cast": "never"}, "'cast' is 'never', expected one of 'after_weight', 'before_weight'"),
+        ("rmsnorm", {"x": np.ones((2, 3)), "eps": np.ones(3)}, "'eps' is a tensor, expected a number"),
+        ("matmul", {"a": np.ones((2, 3)), "b": np.ones((4, 5))}, r"'a' is \[2, 3\] and 'b' is \[4, 5\]"),
+        ("silu_and_mul", {"x": np.ones((2, 3))}, "expected an even last dimension"),
+        ("rmsnorm", {"x": np.ones((9, 9))}, r"'y' is \[2, 2\], expected \[9, 9\]"),
+    ],
+)
+def test_mistakes_are_named(op, given, said):
+    with pytest.raises(ValueError, match=said.replace("(\\[", "\\(\\[").replace("\\])", "\\]\\)").replace("?", r"\?")):
+        ulplab.assert_close(np.ones((2, 2), np.float32), op=op, inputs=given)

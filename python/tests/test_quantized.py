@@ -1,0 +1,99 @@
+"""Quantizers by rule, layouts of scales, and the rule that made stored bytes."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import ulplab
+
+
+@pytest.fixture
+def x():
+    rng = np.random.default_rng(0)
+    return (rng.standard_normal((130, 256)) * np.exp(rng.standard_normal((130, 1)))).astype(ml_dtypes.bfloat16)
+
+
+def nvfp4_of_vllm(x):
+    """The quantizer that vLLM's tests have (`nvfp4_utils.py`), as its formulas say, in numpy."""
+    x = x.astype(np.float32)
+    above = np.float32(448.0 * 6.0) / np.abs(x).max()
+    blocks = x.reshape(len(x), -1, 16)
+    scale = (above * (np.abs(blocks).max(-1) * np.float32(1 / 6))).astype(np.float32)
+    scale = np.clip(scale, -448, 448).astype(ml_dtypes.float8_e4m3fn)
+    stored = scale.astype(np.float32)
+    factor = np.where(stored == 0, np.float32(0), np.float32(1) / (stored * (np.float32(1) / above)))
+    values = np.clip(blocks * factor[..., None], -6, 6)
+    codes = values.astype(ml_dtypes.float4_e2m1fn).view(np.uint8).reshape(x.shape)
+    return codes[:, ::2] | codes[:, 1::2] << 4, scale.view(np.uint8), above
+
+
+def test_nvfp4_is_that_of_vllm(x):
+    q = ulplab.quantize(x, "nvfp4", rule="vllm")
+    codes, scales, above = nvfp4_of_vllm(x)
+    # The rule computes reciprocals as the GPU approximates them; these are exact. All scales agree, and nearly all codes do.
+    assert (q.scales == scales).all()
+    assert (q.codes != codes).mean() < 1e-3
+    assert q.global_scale == pytest.approx([1 / above], rel=1e-6) or q.global_scale == pytest.approx([above], rel=1e-6)
+
+
+@pytest.mark.parametrize("format", ["nvfp4", "mxfp4", "mxfp8", "fp8_b128", "fp8_b128_f32", "fp8_token", "fp8_tensor", "int4_g128"])
+def test_what_is_quantized_comes_back(x, format):
+    q = ulplab.quantize(x, format)
+    y = q.dequantize()
+    assert y.shape == x.shape and y.dtype == np.float32
+    ulplab.assert_close(y, x, sqnr=14)
+    again = ulplab.quantize(y, format)
+    if format in ("mxfp4", "mxfp8", "fp8_b128"):
+        assert (again.dequantize() == y).all()
+    assert ulplab.parity(x, q.codes, q.scales, q.global_scale, format=format).explained
+
+
+def test_a_library_without_numpy_floats_reads_the_scales(x):
+    q = ulplab.quantize(x, "mxfp8")
+    codes = q.codes.view(ml_dtypes.float8_e4m3fn).astype(np.float32).reshape(130, -1, 32)
+    scales = q.scales.view(ml_dtypes.float8_e8m0fnu).astype(np.float32)
+    ulplab.assert_close((codes * scales[..., None]).reshape(x.shape), q.dequantize(), rtol=0)
+
+
+def swizzled(scales):
+    """cuBLAS's order: tiles of 128 rows and 4 blocks, in which 4 rows that are 32 apart lie side by side."""
+    rows, blocks = -(-scales.shape[0] // 128) * 128, -(-scales.shape[1] // 4) * 4
+    padded = np.zeros((rows, blocks), np.uint8)
+    padded[: scales.shape[0], : scales.shape[1]] = scales
+    tiles = padded.reshape(rows // 128, 4, 32, blocks // 4, 4)
+    return tiles.transpose(0, 3, 2, 1, 4).ravel()
+
+
+def test_scales_are_laid_out_as_a_gemm_wants_them(x):
+    q = ulplab.quantize(x, "nvfp4")
+    assert (q.layout("128x4") == swizzled(q.scales)).all()
+    assert (q.layout("128x4") == q.layout("blocked_128x4")).all()
+    with pytest.raises(ValueError, match="unknown layout '128x5'"):
+        q.layout("128x5")
+
+
+def test_the_rule_is_found_and_faults_are_named(x):
+    q = ulplab.quantize(x, "nvfp4", rule="vllm")
+    ulplab.assert_quantized(q.codes, q.scales, x, "nvfp4", q.global_scale, rule="vllm")
+    ulplab.assert_quantized(q.codes, q.layout("128x4"), x, "nvfp4", q.global_scale, layout="128x4")
+    swapped = q.codes >> 4 | q.codes << 4
+    with pytest.raises(AssertionError, match="nibble"):
+        ulplab.assert_quantized(swapped, q.scales, x, "nvfp4", q.global_scale)
+    with pytest.raises(AssertionError, match="scale"):
+        ulplab.assert_quantized(q.codes, np.roll(q.scales, 1, 1), x, "nvfp4", q.global_scale)
+
+
+def test_mistakes_are_named(x):
+    with pytest.raises(ValueError, match="nvfp5"):
+        ulplab.quantize(x, "nvfp5")
+    with pytest.raises(ValueError, match="vlm"):
+        ulplab.quantize(x, "nvfp4", rule="vlm")
+    with pytest.raises(ValueError, match="float64"):
+        ulplab.quantize(x.astype(np.float64), "nvfp4")
+    with pytest.raises(ValueError, match="16|multiple|whole"):
+        ulplab.quantize(x[:, :17], "nvfp4_2d")
+    with pytest.raises(ValueError, match="expected \\[..., C\\]"):
+        ulplab.quantize(np.float32(3), "nvfp4")
+    q = ulplab.quantize(x, "nvfp4")
+    with pytest.raises(ValueError, match="'scale' has 3 bytes, expected 2080"):
+        ulplab.dequantize(q.codes, q.scales.ravel()[:3], q.global_scale, format="nvfp4", shape=q.shape)

@@ -1,0 +1,204 @@
+"""Which faults an assertion would let pass: it is asked again with faults in what it passed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Callable
+
+import numpy
+
+from . import reference
+
+# How many times as large a tensor is when a gate is asked what gain it notices.
+_GAINS = (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 9.0)
+
+
+def _copy(x: Any) -> Any:
+    return x.clone() if hasattr(x, "clone") else x.copy()
+
+
+def _roll(x: Any, axis: int) -> Any:
+    return x.roll(1, axis) if hasattr(x, "clone") else numpy.roll(x, 1, axis)
+
+
+def _with(x: Any, index: Any, value: Any) -> Any:
+    x = _copy(x)
+    x[index] = value
+    return x
+
+
+def _tile(x: Any) -> int:
+    return min(16, max(1, x.shape[-1] // 2))
+
+
+def _stale_row(x: Any) -> Any:
+    return _with(x, -1, _copy(x[-2])) if x.ndim > 1 and x.shape[0] > 1 else None
+
+
+# Each makes a faulty tensor of a right one, or gives None where it cannot.
+FAULTS: dict[str, Callable[[Any], Any]] = {
+    "all zeros": lambda x: _with(x, ..., 0),
+    "twice too large": lambda x: x * 2,
+    "5 % too large": lambda x: x * 1.05,
+    "all signs flipped": lambda x: -x,
+    "everywhere the mean": lambda x: _with(x, ..., x.mean()),
+    "rows moved on by one": lambda x: _roll(x, 0) if x.ndim > 1 and x.shape[0] > 1 else None,
+    "columns moved on by one": lambda x: _roll(x, x.ndim - 1) if x.shape[-1] > 1 else None,
+    "last columns not written (zeros)": lambda x: _with(x, (..., slice(-_tile(x), None)), 0),
+    "last row that of the one before": _stale_row,
+    "one element NaN": lambda x: _with(x, (-1,) * x.ndim, float("nan")),
+    "one element 0": lambda x: _with(x, (-1,) * x.ndim, 0),
+}
+
+
+def _is_tensor(x: Any) -> bool:
+    """Whether it is a tensor of real numbers that faults can be planted in."""
+    if isinstance(x, numpy.ndarray):
+        return numpy.issubdtype(x.dtype, numpy.floating) and x.size > 1 and x.ndim > 0
+    floating = getattr(x, "is_floating_point", None)
+    # Tensors of 8-bit floats have no arithmetic.
+    return callable(floating) and floating() and x.ndim > 0 and x.numel() > 1 and "float8" not in str(x.dtype)
+
+
+def _plain(x: Any) -> numpy.ndarray:
+    if hasattr(x, "detach"):
+        x = x.detach().cpu().double().numpy()
+    return numpy.asarray(x, numpy.float64)
+
+
+@dataclass
+class Place:
+    """What is known of the assertions at a line."""
+
+    gate: str
+    calls: int = 0
+    #: For each fault, how often it was planted, and how often it passed.
+    faults: dict[str, list[int]] = field(default_factory=dict)
+    #: The largest gain that passed, in any call.
+    gain: float = 0.0
+    #: The smallest rtol = atol that passes all calls.
+    needed: float = 0.0
+    #: For each fault that passed, the largest rtol = atol that notices it in every call.
+    noticing: dict[str, float] = field(default_factory=dict)
+
+    def survivors(self) -> list[str]:
+        """Faults that passed in at least one call, those that always did first."""
+        passed = {fault: passes / planted for fault, (planted, passes) in self.faults.items() if passes}
+        return sorted(passed, key=lambda fault: -passed[fault])
+
+    def join(self, other: Place) -> None:
+        """Adds what was found in another process."""
+        self.calls += other.calls
+        for fault, counts in other.faults.items():
+            mine = self.faults.setdefault(fault, [0, 0])
+            mine[0] += counts[0]
+            mine[1] += counts[1]
+        self.gain = max(self.gain, other.gain)
+        self.needed = max(self.needed, other.needed)
+        for fault, tolerance in other.noticing.items():
+            self.noticing[fault] = min(tolerance, self.noticing.get(fault, tolerance))
+
+    def lines(self, where: str) -> list[str]:
+        """The report of this line."""
+        calls = "1 call" if self.calls == 1 else f"{self.calls} calls"
+        lines = [f"{where}: {self.gate}, {calls}"]
+        survivors = self.survivors()
+        if not survivors:
+            return [lines[0] + ": notices every fault"]
+        for fault in survivors:
+            planted, passed = self.faults[fault]
+            lines.append(f"    lets pass: {fault}{'' if passed == planted else f' ({passed} of {planted})'}")
+        if self.gain:
+            lines.append(f"    largest gain that passes: {self.gain:.2g}")
+        # Twice what the values need leaves room for another seed.
+        tolerance = 2 * self.needed
+        still = [fault for fault in survivors if self.noticing.get(fault, 0.0) <= tolerance]
+        noticed = "all of them" if not still else f"all but: {', '.join(still)}"
+        if len(still) < len(survivors):
+            lines.append(f"    rtol = atol = {tolerance:.2g} passes these values, twice over, and notices {noticed}")
+        return lines
+
+
+def _distance(got: numpy.ndarray, want: numpy.ndarray) -> float:
+    """The smallest rtol = atol with which they are close."""
+    with numpy.errstate(invalid="ignore"):
+        off = numpy.abs(got - want) / (1 + numpy.abs(want))
+        same = (got == want) | numpy.isnan(got) & numpy.isnan(want)
+    off = numpy.where(same, 0.0, off)
+    return float("inf") if numpy.isnan(off).any() else float(off.max(initial=0.0))
+
+
+def ask(gate: Callable[[Any], bool], got: Any, want: Any, place: Place) -> None:
+    """Asks a gate that has passed ``got`` what it says of faults in it. ``gate`` says whether a tensor passes."""
+    if not _is_tensor(got) or not _is_tensor(want) or got.shape != want.shape:
+        return
+    place.calls += 1
+    plain = _plain(want)
+    place.needed = max(place.needed, _distance(_plain(got), plain))
+    for name, make in FAULTS.items():
+        wrong = make(got)
+        if wrong is None or _distance(_plain(wrong), _plain(got)) == 0.0:
+            continue
+        counts = place.faults.setdefault(name, [0, 0])
+        counts[0] += 1
+        if gate(wrong):
+            counts[1] += 1
+            noticing = _distance(_plain(wrong), plain)
+            place.noticing[name] = min(noticing, place.noticing.get(name, noticing))
+    passing = [gain for gain in _GAINS if gate(got * (1 + gain))]
+    place.gain = max([place.gain, *passing])
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What a gate says of the faults of an operation."""
+
+    #: The operation.
+    op: str
+    #: Whether what is right passes.
+    right_passes: bool
+    #: Faults that pass, with descriptions.
+    survivors: dict[str, str]
+    #: Faults that are noticed, with descriptions.
+    noticed: dict[str, str]
+
+    def __str__(self) -> str:
+        lines = [f"{self.op}: {len(self.noticed)} of {len(self.noticed) + len(self.survivors)} faults are noticed"]
+        if not self.right_passes:
+            lines.append("    what is right does not pass")
+        lines += [f"    lets pass: {name}: {doc}" for name, doc in self.survivors.items()]
+        return "\n".join(lines)
+
+
+def audit(
+    gate: Callable[[Any, Any], Any], op: str, inputs: dict[str, Any], dtype: Any = numpy.float32, output: str | None = None
+) -> Audit:
+    """Asks a gate about every fault of an operation that `ulplab.reference` has.
+
+    ``gate(got, want)`` is any assertion or function that says whether two arrays are close; both are numpy arrays of ``dtype``, e.g.
+    ``ml_dtypes.bfloat16``. Faults that change nothing for these inputs are not counted.
+    """
+    name = numpy.dtype(dtype).name
+
+    def rounded(fault: str | None) -> numpy.ndarray:
+        found = reference.compute(op, dtype=name, fault=fault, **inputs)
+        found = found[output or next(iter(found))] if isinstance(found, dict) else found
+        with numpy.errstate(over="ignore"):
+            return found.value.astype(numpy.float32).astype(dtype)
+
+    def passes(got: numpy.ndarray) -> bool:
+        try:
+            said = gate(got, right)
+        except AssertionError:
+            return False
+        return said is None or bool(said)
+
+    right = rounded(None)
+    operation = next((known for known in reference.operations() if known["name"] == op), None)
+    survivors: dict[str, str] = {}
+    noticed: dict[str, str] = {}
+    for fault, doc in operation["faults"] if operation else ():
+        wrong = rounded(fault)
+        if wrong.tobytes() != right.tobytes():
+            (survivors if passes(wrong) else noticed)[fault] = doc
+    return Audit(op, passes(right.copy()), survivors, noticed)

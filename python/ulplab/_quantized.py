@@ -1,0 +1,135 @@
+"""Quantizers by the rule of a library, to the bit, and the rule that made stored bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+
+from . import _native
+from ._tensors import array
+
+
+def format_of(format: str, rule: str | None = None) -> str:
+    """A format's name with another rule for its scales: ``nvfp4`` and ``te`` are ``e2m1/b16:e4m3(te)/t:f32``."""
+    return format if rule is None else _native.with_rule(format, rule)
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """A tensor that is quantized."""
+
+    #: The format, with the rule.
+    format: str
+    #: Shape of the tensor before it was quantized.
+    shape: tuple[int, ...]
+    #: Codes as bytes, those of 4 bits two in each, the first in the low half: ``[rows, bytes]``.
+    codes: numpy.ndarray
+    #: Scales as they are stored, ``[rows, blocks]``: bytes, or float32; None if the format has none.
+    scales: numpy.ndarray | None
+    #: The scale above the scales, float32 ``[1]`` or one for each row; None if the format has none.
+    global_scale: numpy.ndarray | None
+    _parts: tuple[numpy.ndarray, ...]
+
+    def dequantize(self) -> numpy.ndarray:
+        """The numbers in float32, in the shape of the tensor."""
+        return dequantize(*self._parts, format=self.format, shape=self.shape)
+
+    def layout(self, name: str) -> numpy.ndarray:
+        """The scales as bytes in the order that a GEMM wants, e.g. ``"128x4"``; ``ulplab list layouts`` has all."""
+        if self.scales is None:
+            raise ValueError(f"{self.format} has no scales")
+        return _native.place(array(self.scales, "scales"), name)
+
+
+def quantize(x: Any, format: str, rule: str | None = None, amax: float | None = None) -> Quantized:
+    """Quantizes ``x`` ``[..., C]`` along its last dimension, to the bit as the library does whose rule it is.
+
+    ``format`` is a name (``nvfp4``, ``mxfp8``, ``fp8_b128``, ...) or a format string; ``ulplab list formats`` has all. ``amax`` is the largest
+    magnitude that the global scale is made from, the tensor's own if it is not given.
+    """
+    format = format_of(format, rule)
+    x = array(x, "x")
+    parts = {
+        name: _typed(data, dtype, shape) for name, data, dtype, shape in _native.encode(x, format, amax)
+    }
+    return Quantized(
+        format=format,
+        shape=tuple(x.shape),
+        codes=parts["data"],
+        scales=parts.get("scale"),
+        global_scale=parts.get("global"),
+        _parts=tuple(parts.values()),
+    )
+
+
+def _typed(data: numpy.ndarray, dtype: str, shape: list[int]) -> numpy.ndarray:
+    # numpy has no 8-bit floats: they stay bytes.
+    known = {"float32": numpy.float32, "float16": numpy.float16}.get(dtype, numpy.uint8)
+    if dtype == "bfloat16":
+        known = numpy.uint16
+    return data.view(known).reshape(shape)
+
+
+def dequantize(*parts: Any, format: str, shape: tuple[int, ...]) -> numpy.ndarray:
+    """The numbers, in float32, of parts as `quantize` gives them: codes, scales, global scale."""
+    rows, cols = int(numpy.prod(shape[:-1])), shape[-1]
+    arrays = [array(part, f"part {at}") for at, part in enumerate(parts)]
+    return _native.decode(arrays, rows, cols, format).reshape(shape)
+
+
+@dataclass(frozen=True)
+class Parity:
+    """Which rule made stored bytes."""
+
+    #: Whether a rule explains every byte.
+    explained: bool
+    #: All rules that do.
+    rules: list[str]
+    #: The result in a sentence.
+    conclusion: str
+    #: What differs from the nearest rule, and how.
+    findings: list[str]
+
+    def __str__(self) -> str:
+        return "\n".join([self.conclusion, *(f"  {finding}" for finding in self.findings)])
+
+
+def parity(
+    x: Any,
+    codes: Any,
+    scales: Any,
+    global_scale: Any = None,
+    *,
+    format: str,
+    rule: str | None = None,
+    layout: str | None = None,
+) -> Parity:
+    """Looks for the rule that made codes and scales from ``x``; with ``rule``, says whether it was that one."""
+    above = [] if global_scale is None else numpy.ravel(numpy.asarray(global_scale, numpy.float32)).tolist()
+    found = _native.diagnose(
+        array(x, "x"),
+        (array(codes, "codes"), array(scales, "scales"), above),
+        format_of(format, rule),
+        layout,
+        rule is not None,
+    )
+    return Parity(*found)
+
+
+def assert_quantized(
+    codes: Any,
+    scales: Any,
+    x: Any,
+    format: str,
+    global_scale: Any = None,
+    *,
+    rule: str | None = None,
+    layout: str | None = None,
+) -> None:
+    """Raises AssertionError, with what went wrong, unless a rule of the format, or the one that is named, made these bytes from ``x``."""
+    __tracebackhide__ = True
+    found = parity(x, codes, scales, global_scale, format=format, rule=rule, layout=layout)
+    if not found.explained:
+        raise AssertionError(str(found))

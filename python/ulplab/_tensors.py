@@ -1,0 +1,96 @@
+"""Tensors of any library as arrays of the native module. No library is imported for it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy
+
+from . import _native
+
+
+class UlplabWarning(UserWarning):
+    """What makes an assertion say less than it seems to."""
+
+
+# Types that numpy has from ml_dtypes, which it does not hand over by DLPack: their bits travel as integers of the same size.
+_BITS = {
+    "bfloat16": numpy.uint16,
+    "float8_e4m3fn": numpy.uint8,
+    "float8_e5m2": numpy.uint8,
+    "float8_e8m0fnu": numpy.uint8,
+}
+
+
+def _capsule(x: Any) -> Any:
+    try:
+        return x.__dlpack__(max_version=(1, 0))
+    except TypeError:
+        return x.__dlpack__()
+
+
+def _from_numpy(x: numpy.ndarray) -> _native.Array:
+    name = x.dtype.name
+    if name in _BITS:
+        return _native.Array(_capsule(x.view(_BITS[name])), name)
+    if not x.dtype.isnative:
+        x = x.astype(x.dtype.newbyteorder("="))
+    return _native.Array(_capsule(x))
+
+
+def array(x: Any, name: str) -> _native.Array:
+    """``x`` as an array: without a copy if it is in the host's memory. ``name`` is what errors call it."""
+    if isinstance(x, _native.Array):
+        return x
+    if isinstance(x, numpy.ndarray):
+        try:
+            return _from_numpy(x)
+        except (TypeError, BufferError, ValueError) as error:
+            raise TypeError(f"'{name}' is an array of {x.dtype}: {error}") from error
+    if hasattr(x, "detach"):
+        x = x.detach()
+    if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
+        # 1 is the host, 3 is the host's memory that a GPU sees, too. What is elsewhere is copied.
+        if int(x.__dlpack_device__()[0]) not in (1, 3):
+            x = _to_host(x, name)
+            if isinstance(x, numpy.ndarray):
+                return _from_numpy(x)
+        try:
+            return _native.Array(_capsule(x))
+        except (TypeError, BufferError, RuntimeError, ValueError) as error:
+            return _as_bits(x, name, error)
+    if isinstance(x, (bool, int, float, list, tuple, numpy.generic)):
+        return _from_numpy(numpy.asarray(x))
+    raise TypeError(
+        f"'{name}' is a {type(x).__name__}, expected a tensor: a numpy array, or anything with __dlpack__"
+    )
+
+
+def _to_host(x: Any, name: str) -> Any:
+    for method in ("cpu", "get"):
+        if hasattr(x, method):
+            return getattr(x, method)()
+    if "jax" in type(x).__module__:
+        return numpy.asarray(x)
+    raise TypeError(f"'{name}' is a {type(x).__name__} on a device, and has no way to be copied to the host")
+
+
+def _as_bits(x: Any, name: str, error: Exception) -> _native.Array:
+    """A torch tensor of 8-bit floats that this version of torch does not export: its bits."""
+    dtype = str(getattr(x, "dtype", "")).removeprefix("torch.")
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor) and dtype in _BITS:
+        bits = torch.uint8 if _BITS[dtype] is numpy.uint8 else torch.int16
+        return _native.Array(_capsule(x.view(bits)), dtype)
+    raise TypeError(f"'{name}' cannot be read: {error}") from error
+
+
+def inputs(given: dict[str, Any]) -> dict[str, Any]:
+    """What is given to an operation: tensors as arrays, numbers and words as they are; what is None is left out."""
+    plain = (bool, int, float, str)
+    return {
+        name: value if isinstance(value, plain) else array(value, name)
+        for name, value in given.items()
+        if value is not None
+    }

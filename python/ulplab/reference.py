@@ -1,0 +1,77 @@
+"""What operations give in f64, and how far a right kernel may be from it.
+
+    ref = ulplab.reference.rmsnorm(x=x, weight=w, eps=1e-6)
+    ref.value                  # f64
+    ref.bound("bfloat16")      # how far each element of a bf16 output may be from it
+
+Each function takes what `ulplab.reference.operations()` lists. An operation with several outputs gives a dictionary of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable
+
+import numpy
+
+from . import _native
+from ._tensors import inputs
+
+
+@dataclass(frozen=True)
+class Expected:
+    """An output of an operation."""
+
+    #: The elements in f64.
+    value: numpy.ndarray
+    #: How far each may be from what a right kernel computes, before it is rounded to the type that is stored.
+    error: numpy.ndarray
+
+    def bound(self, dtype: Any) -> numpy.ndarray:
+        """How far each element that is stored in ``dtype`` may be from `value`.
+
+        The error of the computation, and half a spacing of the type. ``dtype`` is a name (``"bfloat16"``, ``"float16"``, ``"float32"``, ...),
+        or anything whose text ends in one, such as ``torch.bfloat16``.
+        """
+        name = getattr(dtype, "__name__", None) or str(dtype)
+        return _native.bounds(self.value, self.error, name.rpartition(".")[2])
+
+
+def operations() -> list[dict[str, Any]]:
+    """All operations: ``name``, ``doc``, what each ``takes`` (name, kind, default, description) and its ``faults`` (name, description)."""
+    return _native.operations()
+
+
+def compute(
+    op: str, *, accumulate: str = "f32", dtype: str = "float32", fault: str | None = None, **given: Any
+) -> Expected | dict[str, Expected]:
+    """The outputs of an operation, or of one of its faults.
+
+    ``accumulate`` is the type that a kernel adds in; ``dtype`` the type of its output, which matters only where numbers on the way are
+    rounded to it (``cast="before_weight"``).
+    """
+    from ._close import unit
+
+    outputs = _native.expected(op, inputs(given), dtype, unit(accumulate), fault)
+    all_outputs = {name: Expected(value, error) for name, value, error in outputs}
+    return next(iter(all_outputs.values())) if len(all_outputs) == 1 else all_outputs
+
+
+def _function(operation: dict[str, Any]) -> Callable[..., Any]:
+    name = operation["name"]
+
+    def call(**given: Any) -> Any:
+        return compute(name, **given)
+
+    lines = [f"{operation['doc'].capitalize()}.", ""]
+    for takes, kind, default, doc in operation["takes"]:
+        lines.append(f"{takes}: {kind}{f' = {default}' if default else ''}")
+        lines.append(f"    {doc}")
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = "\n".join(lines)
+    return call
+
+
+for _operation in operations():
+    globals()[_operation["name"]] = _function(_operation)
+__all__ = ["Expected", "compute", "operations", *(_operation["name"] for _operation in operations())]
