@@ -88,7 +88,9 @@ fn like<G: Widen<Quick = f64>>(
     let mut try_one = |what: String, other: &[f64], bounds: &[f64]| {
         let outside = compare(got, other, Allowed::Bounds(bounds), true).outside;
         if outside <= limit {
-            found.push(Likeness { what, outside });
+            // What is allowed in all: something that allows more explains more, and says less.
+            let allowed: f64 = bounds.iter().filter(|bound| bound.is_finite()).sum();
+            found.push((outside, allowed, Likeness { what, outside }));
         }
     };
     for takes in call.operation().takes {
@@ -118,8 +120,8 @@ fn like<G: Widen<Quick = f64>>(
     for (what, other, bounds) in moved(judged, got) {
         try_one(what, &other, &bounds);
     }
-    found.sort_by_key(|like| like.outside);
-    found
+    found.sort_by(|(a, a_allowed, _), (b, b_allowed, _)| a.cmp(b).then(a_allowed.total_cmp(b_allowed)));
+    found.into_iter().map(|(.., like)| like).collect()
 }
 
 /// The expected numbers at other places, of another sign, or times a factor.

@@ -6,6 +6,7 @@
 
 use rayon::prelude::*;
 
+use super::silu::silu;
 use super::sum::Terms;
 use super::{Call, Fault, Kind, Operation, Output, Takes, half_spacing};
 
@@ -160,11 +161,12 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
                 let gate = gate.data[at];
                 match call.is("gate_without_silu") {
                     true => (gate, 0.0),
-                    false => (gate / (1.0 + (-gate).exp()), (8.0 + 2.0 * gate.abs()) * call.u),
+                    false => silu(gate, call.u),
                 }
             });
             let factor = weight * gate;
-            (normed * factor, (error + normed.abs() * of_gate) * factor.abs())
+            let error = error * factor.abs() + (normed * weight).abs() * of_gate;
+            (normed * factor, error)
         };
         (0..cols).map(element)
     };
