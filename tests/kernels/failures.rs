@@ -2,8 +2,9 @@
 
 use safetensors::Dtype;
 use ulplab::formats::{GlobalScale, codec};
+use ulplab::gate::CHECKS;
 use ulplab::metrics::VIOLATIONS;
-use ulplab::ops::checks::{Band, GUARD_BYTE, guards, inputs, rerun};
+use ulplab::ops::checks::{Band, GUARD_BYTE, batch, graph, guards, inputs, rerun};
 use ulplab::ops::judge::{Judge, Measured};
 use ulplab::ops::{Buffer, OPS, Outputs};
 use ulplab::record::Failure;
@@ -364,5 +365,24 @@ fn every_operation_is_described() {
             let named = buffer.shape.iter().all(|dim| !dim.contains(" in "));
             assert!(named, "{}: {buffer:?}", op.name());
         }
+    }
+}
+
+/// A gate on one output would pass a kernel that fails a check whose name gates do not know.
+#[test]
+fn gates_bind_every_check() {
+    let (_, problem) = problems("swiglu").remove(0);
+    let output = problem.buffers.iter().find(|buffer| buffer.name == "y").unwrap();
+    let outputs = Outputs(vec![("y", vec![0; output.size()])]);
+    let of_row = Outputs(vec![("y", vec![0; output.size() / output.shape[0]])]);
+    let found = [
+        guards(&[]),
+        inputs(&[]),
+        rerun(&problem, &outputs, &outputs),
+        graph(&problem, &outputs, &outputs),
+        batch(&problem, &[0], &outputs, &of_row),
+    ];
+    for found in found {
+        assert!(CHECKS.contains(&found.output), "'{}' binds no gate", found.output);
     }
 }
