@@ -117,8 +117,8 @@ const FLOORS: [(&str, &[&[&str]]); 2] = [
     (
         "core",
         &[
-            &["accumulator", "error", "record", "random"],
-            &["atomic", "input", "pattern"],
+            &["accumulator", "close", "error", "record", "random"],
+            &["atomic", "expected", "input", "pattern"],
             &["formats", "layouts", "metrics"],
             &["tensorfile"],
             &["packed", "ops"],
