@@ -176,6 +176,12 @@ type Row = (Vec<(f64, f64)>, (f64, f64));
 
 fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let sizes = Sizes::of(call)?;
+    let window = call.number("window");
+    if window < 0.0 || window.fract() != 0.0 {
+        return Err(format!(
+            "attention: window = {window}, expected a whole number of keys, or 0"
+        ));
+    }
     let Sizes {
         batch,
         queries,
@@ -281,13 +287,15 @@ fn one(call: &Call, sizes: Sizes, [b, head, token]: [usize; 3]) -> Row {
         .map(|(score, _)| *score)
         .chain(sink)
         .fold(f64::NEG_INFINITY, f64::max);
-    let none = (vec![(0.0, 0.0); sizes.values], (f64::NEG_INFINITY, 0.0));
+    if scores.iter().any(|(score, _)| score.is_nan()) || sink.is_some_and(f64::is_nan) {
+        return (vec![(f64::NAN, 0.0); sizes.values], (f64::NAN, 0.0));
+    }
     if most == f64::NEG_INFINITY {
-        return none;
+        return (vec![(0.0, 0.0); sizes.values], (f64::NEG_INFINITY, 0.0));
     }
     let power = |(score, error): &(f64, f64)| {
         let exponent = score - most;
-        let relative = error + (4.0 + 4.0 * exponent.abs().min(1e4)) * call.u;
+        let relative = error + (4.0 + 4.0 * exponent.abs().min(1e4) + 2.0 * most.abs().min(1e4)) * call.u;
         (exponent.exp(), relative)
     };
     let mut powers: Vec<(f64, f64)> = scores.iter().map(power).collect();

@@ -67,12 +67,11 @@ impl Call {
             let found = given.get(takes.name);
             let expected = match (takes.kind, found) {
                 (Kind::Tensor, None) => return Err(format!("{name}: '{}' ({}) is missing", takes.name, takes.doc)),
-                (_, None)
-                | (Kind::Tensor | Kind::Optional, Some(Given::Tensor(_)))
-                | (Kind::Number(_), Some(Given::Number(_))) => continue,
+                (_, None) | (Kind::Tensor | Kind::Optional, Some(Given::Tensor(_))) => continue,
+                (Kind::Number(_), Some(Given::Number(number))) if number.is_finite() => continue,
                 (Kind::Word(words), Some(Given::Word(word))) if words.contains(&&word[..]) => continue,
                 (Kind::Word(words), _) => format!("one of '{}'", words.join("', '")),
-                (Kind::Number(_), _) => "a number".into(),
+                (Kind::Number(_), _) => "a finite number".into(),
                 (Kind::Tensor | Kind::Optional, _) => "a tensor".into(),
             };
             let found = match found {

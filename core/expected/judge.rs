@@ -2,7 +2,7 @@
 
 use safetensors::Dtype;
 
-use super::{Call, Output};
+use super::{Call, Output, overflow};
 use crate::close::{Allowed, Comparison, Widen, compare};
 
 /// An output that was compared with what is expected.
@@ -27,6 +27,15 @@ pub struct Likeness {
     pub outside: usize,
 }
 
+/// Why outputs are not compared.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Refused {
+    /// What is given does not fit together.
+    Call(String),
+    /// The output has another shape than the operation gives.
+    Shape(String),
+}
+
 /// Of the elements that are outside, those that may still be so under what an output is said to look like.
 const STILL_OUTSIDE: f64 = 0.02;
 
@@ -40,15 +49,21 @@ pub fn judge<G: Widen<Quick = f64>>(
     got: &[G],
     shape: &[usize],
     dtype: Dtype,
-) -> Result<Judged, String> {
-    let expected = output(call, name)?;
+) -> Result<Judged, Refused> {
+    let mut expected = output(call, name).map_err(Refused::Call)?;
     if expected.shape != shape {
-        return Err(format!(
-            "{}: '{}' is {shape:?}, expected {:?}",
-            call.operation().name,
-            expected.name,
-            expected.shape
-        ));
+        let name = call.operation().name;
+        let wanted = &expected.shape;
+        return Err(Refused::Shape(format!(
+            "{name} gives '{}' of shape {wanted:?}, got {shape:?}",
+            expected.name
+        )));
+    }
+    // What is surely too large for the type is infinite in it.
+    for (value, error) in expected.value.iter_mut().zip(&expected.error) {
+        if value.is_finite() && value.abs() - error >= overflow(dtype) {
+            *value = f64::INFINITY.copysign(*value);
+        }
     }
     let bounds = expected.bounds(dtype);
     let comparison = compare(got, &expected.value, Allowed::Bounds(&bounds), true);

@@ -23,7 +23,7 @@ mod sum;
 use safetensors::Dtype;
 
 pub use call::{Call, Given, Tensor};
-pub use judge::{Judged, Likeness, judge};
+pub use judge::{Judged, Likeness, Refused, judge};
 
 use crate::error::did_you_mean;
 
@@ -99,9 +99,23 @@ impl Output {
     /// How far each element that is stored in a type may be from its value.
     pub fn bounds(&self, dtype: Dtype) -> Vec<f64> {
         let elements = self.value.iter().zip(&self.error);
-        elements
-            .map(|(value, error)| error + half_spacing(dtype, value.abs() + error))
-            .collect()
+        elements.map(|(value, error)| bound(dtype, *value, *error)).collect()
+    }
+}
+
+/// How far an element that is stored in a type may be from its value. Numbers below the normal ones of f32 may be flushed to zero,
+/// as fast exponentials and compilers do.
+pub fn bound(dtype: Dtype, value: f64, error: f64) -> f64 {
+    error + half_spacing(dtype, value.abs() + error) + f64::from(f32::MIN_POSITIVE)
+}
+
+/// The magnitude from which rounding to a type gives an infinity; none if it does not.
+fn overflow(dtype: Dtype) -> f64 {
+    match dtype {
+        Dtype::F16 => 65_520.0,
+        Dtype::BF16 => (2.0 - 2f64.powi(-8)) * 2f64.powi(127),
+        Dtype::F32 => (2.0 - 2f64.powi(-24)) * 2f64.powi(127),
+        _ => f64::INFINITY,
     }
 }
 

@@ -99,6 +99,9 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let (cols, shape) = (x.cols(), x.shape.clone());
     call.expect("weight", &[cols])?;
     call.expect("gate", &shape)?;
+    if call.number("eps") < 0.0 {
+        return Err(format!("rmsnorm: eps = {}, expected 0 or more", call.number("eps")));
+    }
     let (eps, centered) = (
         call.number("eps"),
         call.flag("zero_centered") != call.is("other_center"),

@@ -1,6 +1,6 @@
 //! p = e^(s·x − m) / Σ e^(s·x − m) over rows.
 //!
-//! Error: the exponent is off by 2u·|s·x − m|, and the exponential by (4 + 2|s·x − m|)·u; the sum has the mean of these errors,
+//! Error: s·x and m are off by 2u of each, the exponent by 2u·|s·x − m| more, and the exponential by (4 + 2|s·x − m|)·u; the sum has the mean of these errors,
 //! weighted by p, and that of its own additions; 4u for the quotient. (Blanchard, Higham and Higham, *Accurately computing the
 //! log-sum-exp and softmax functions*, 2021.)
 
@@ -73,14 +73,16 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
             &powers[..]
         };
         let terms = Terms::of(summed.iter().copied());
-        (exponents, powers, terms)
+        (exponents, powers, terms, most)
     };
     let row = |row: usize| {
-        let (exponents, powers, mut terms) = of_row(row);
+        let (exponents, powers, mut terms, most) = of_row(row);
         if call.is("neighbour_row") {
             terms = of_row((row + 1) % rows).2;
         }
-        let relative = move |x: f64| (4.0 + 4.0 * x.abs().min(1e4)) * call.u;
+        // Of an element and of the largest, which are scaled before they are subtracted.
+        let scaled = |x: f64| 2.0 * ((x + most).abs() + most.abs()).min(1e4);
+        let relative = move |x: f64| (4.0 + 4.0 * x.abs().min(1e4) + scaled(x)) * call.u;
         let weighted: f64 = exponents
             .iter()
             .zip(&powers)

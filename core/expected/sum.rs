@@ -35,7 +35,13 @@ impl Terms {
     pub fn error(&self, u: f64) -> f64 {
         let worst = self.count * u * self.magnitudes * (1.0 + self.count * u);
         let likely = LAMBDA * u * (self.count * (self.sum * self.sum + self.squares)).sqrt();
-        likely.min(worst)
+        // Products below the normal numbers may be flushed to zero.
+        let flushed = if u > 0.0 {
+            self.count * f64::from(f32::MIN_POSITIVE)
+        } else {
+            0.0
+        };
+        likely.min(worst) + flushed
     }
 }
 

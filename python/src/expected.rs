@@ -3,17 +3,23 @@
 use std::collections::BTreeMap;
 
 use numpy::{PyArray1, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn};
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyAssertionError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict};
-use ulplab_core::expected::{Call, Given, Kind, OPERATIONS, Operation, Tensor, half_spacing};
+use ulplab_core::expected::{Call, Given, Kind, OPERATIONS, Operation, Refused, Tensor};
 
-use crate::tensor::{Array, named};
+use crate::tensor::{Array, NAMES, named};
 use crate::{found, numbers, wrong};
 
 /// What Python has of an array: the numbers in a shape.
 pub fn shaped<'py>(py: Python<'py>, values: Vec<f64>, shape: &[usize]) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
     PyArray1::from_vec(py, values).reshape(shape)
+}
+
+/// The type of that name.
+fn type_of(name: &str) -> PyResult<safetensors::Dtype> {
+    let known = || NAMES.join(", ");
+    named(name).ok_or_else(|| wrong(format!("no type '{name}', expected one of {}", known())))
 }
 
 /// A call with what Python gives: arrays, numbers and words.
@@ -43,7 +49,7 @@ fn call(op: &str, given: &Bound<'_, PyDict>, dtype: &str, u: Option<f64>) -> PyR
         };
         all.insert(name, value);
     }
-    let dtype = named(dtype).ok_or_else(|| wrong(format!("no type '{dtype}'")))?;
+    let dtype = type_of(dtype)?;
     let mut call = Call::new(operation, all, dtype).map_err(wrong)?;
     if let Some(u) = u {
         call.u = u;
@@ -114,13 +120,13 @@ pub fn bounds<'py>(
     error: PyReadonlyArrayDyn<'py, f64>,
     dtype: &str,
 ) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
-    let dtype = named(dtype).ok_or_else(|| wrong(format!("no type '{dtype}'")))?;
+    let dtype = type_of(dtype)?;
     let shape = value.as_array().shape().to_vec();
     let (value, error) = (value.as_slice()?, error.as_slice()?);
     let bounds = value
         .iter()
         .zip(error)
-        .map(|(value, error)| error + half_spacing(dtype, value.abs() + error));
+        .map(|(value, error)| ulplab_core::expected::bound(dtype, *value, *error));
     shaped(py, bounds.collect(), &shape)
 }
 
@@ -138,10 +144,13 @@ pub fn judge<'py>(
     let got = got.get();
     let call = call(op, given, crate::tensor::name(got.dtype), u)?;
     let judged = py.detach(|| {
-        let numbers = numbers::widened(got)?;
+        let numbers = numbers::widened(got).map_err(Refused::Call)?;
         ulplab_core::expected::judge(&call, output, &numbers, &got.shape, got.dtype)
     });
-    let judged = judged.map_err(wrong)?;
+    let judged = judged.map_err(|refused| match refused {
+        Refused::Call(why) => wrong(why),
+        Refused::Shape(why) => PyAssertionError::new_err(why),
+    })?;
     let result = found(py, &judged.comparison, &got.shape)?;
     result.set_item("output", judged.expected.name)?;
     let like: Vec<(String, usize)> = judged.like.into_iter().map(|like| (like.what, like.outside)).collect();

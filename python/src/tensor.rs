@@ -43,7 +43,7 @@ struct ManagedVersioned {
 }
 
 /// Names of capsules, before and after they were used.
-const NAMES: [[&CStr; 2]; 2] = [
+const CAPSULES: [[&CStr; 2]; 2] = [
     [c"dltensor", c"used_dltensor"],
     [c"dltensor_versioned", c"used_dltensor_versioned"],
 ];
@@ -116,10 +116,10 @@ fn dtype(code: u8, bits: u8) -> Option<Dtype> {
 /// The type of that name, as numpy, ml_dtypes and torch call it.
 pub fn named(name: &str) -> Option<Dtype> {
     Some(match name {
-        "float64" => Dtype::F64,
-        "float32" => Dtype::F32,
-        "float16" => Dtype::F16,
-        "bfloat16" => Dtype::BF16,
+        "float64" | "f64" => Dtype::F64,
+        "float32" | "f32" => Dtype::F32,
+        "float16" | "f16" => Dtype::F16,
+        "bfloat16" | "bf16" => Dtype::BF16,
         "float8_e4m3fn" => Dtype::F8_E4M3,
         "float8_e5m2" => Dtype::F8_E5M2,
         "float8_e8m0fnu" => Dtype::F8_E8M0,
@@ -136,27 +136,30 @@ pub fn named(name: &str) -> Option<Dtype> {
     })
 }
 
+/// Names of all types.
+pub const NAMES: [&str; 16] = [
+    "float64",
+    "float32",
+    "float16",
+    "bfloat16",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float8_e8m0fnu",
+    "int64",
+    "int32",
+    "int16",
+    "int8",
+    "uint64",
+    "uint32",
+    "uint16",
+    "uint8",
+    "bool",
+];
+
 /// The name that numpy, ml_dtypes and torch have for a type.
 pub fn name(dtype: Dtype) -> &'static str {
-    const ALL: [&str; 16] = [
-        "float64",
-        "float32",
-        "float16",
-        "bfloat16",
-        "float8_e4m3fn",
-        "float8_e5m2",
-        "float8_e8m0fnu",
-        "int64",
-        "int32",
-        "int16",
-        "int8",
-        "uint64",
-        "uint32",
-        "uint16",
-        "uint8",
-        "bool",
-    ];
-    ALL.into_iter()
+    NAMES
+        .into_iter()
         .find(|name| named(name) == Some(dtype))
         .unwrap_or("unknown")
 }
@@ -170,13 +173,13 @@ impl Array {
         let found = capsule.name()?;
         // SAFETY: the name is a string of the producer's that outlives the capsule.
         let found = found.map(|name| unsafe { name.as_cstr() });
-        let kind = NAMES.iter().position(|[name, _]| found == Some(*name));
+        let kind = CAPSULES.iter().position(|[name, _]| found == Some(*name));
         let Some(kind) = kind else {
             return Err(PyTypeError::new_err(
                 "expected a capsule of __dlpack__ that was not used before",
             ));
         };
-        let pointer = capsule.pointer_checked(Some(NAMES[kind][0]))?;
+        let pointer = capsule.pointer_checked(Some(CAPSULES[kind][0]))?;
         // SAFETY: a capsule of this name has such a structure.
         let (tensor, owner) = unsafe {
             match kind {
@@ -199,7 +202,7 @@ impl Array {
         let array = Self::of(tensor, owner, dtype)?;
         // SAFETY: from now on the deleter is called when the array is dropped, and not by the capsule.
         unsafe {
-            pyo3::ffi::PyCapsule_SetName(capsule.as_ptr(), NAMES[kind][1].as_ptr());
+            pyo3::ffi::PyCapsule_SetName(capsule.as_ptr(), CAPSULES[kind][1].as_ptr());
         }
         Ok(array)
     }

@@ -65,7 +65,9 @@ def test_faults_that_pass_are_listed_by_line(pytester, workers):
     assert "lets pass: all zeros" in loose and "lets pass: all signs flipped" not in loose
     assert found[f"{name}:15: numpy.testing.assert_allclose, 3 calls: notices every fault"] == []
     assert "lets pass: 5 % too large" in found[f"{name}:18: numpy.allclose, 1 call"]
-    assert len(found) == 4
+    whole = "testing.assert_allclose, 0 calls, and 1 that compare no two tensors of floating-point numbers of the same shape"
+    assert found[f"{name}:21: numpy.{whole}"] == []
+    assert len(found) == 5
 
 
 def test_a_suite_is_not_changed(pytester):
@@ -107,3 +109,32 @@ def test_faults_of_an_operation():
 
     bound = ulplab.audit(lambda got, want: ulplab.assert_close(got, op="rmsnorm", inputs=inputs), "rmsnorm", inputs, bfloat16)
     assert bound.right_passes and not bound.survivors
+
+
+def test_what_is_compared_may_be_named_and_of_any_kind(pytester):
+    pytester.makepyfile(
+        """
+import ml_dtypes, numpy as np
+from numpy.testing import assert_allclose
+
+X = np.arange(1.0, 9.0)
+
+def test_it():
+    assert_allclose(desired=X, actual=X + 1e-9, rtol=1)
+    assert_allclose(list(X), list(X + 1e-9), rtol=1)
+    assert np.allclose(X.astype(ml_dtypes.bfloat16), X.astype(ml_dtypes.bfloat16), rtol=1)
+    assert_allclose(X * 0, X * 0, atol=1)
+"""
+    )
+    result = pytester.runpytest_subprocess("--ulplab-audit")
+    found = sections(result)
+    name = "test_what_is_compared_may_be_named_and_of_any_kind.py"
+    for line in (7, 8):
+        assert "lets pass: 5 % too large" in found[f"{name}:{line}: numpy.testing.assert_allclose, 1 call"]
+    assert "lets pass: 5 % too large" in found[f"{name}:9: numpy.allclose, 1 call"]
+    assert not any("rtol = atol = 0" in line for line in found[f"{name}:9: numpy.allclose, 1 call"])
+
+
+def test_a_gate_without_the_audit_is_refused(pytester):
+    result = pytester.runpytest_subprocess("--ulplab-gate", "gates:close")
+    result.stderr.fnmatch_lines(["*--ulplab-gate is for --ulplab-audit*"])

@@ -205,12 +205,76 @@ def test_bounds_use_half_the_spacing():
         ("rmsnorm", {"x": np.ones((2, 3)), "wieght": np.ones(3)}, "takes no 'wieght'; did you mean 'weight'?"),
         ("rmsnorm", {"x": np.ones((2, 3)), "weight": np.ones(4)}, r"'weight' is \[4\], expected \[3\]"),
         ("rmsnorm", {"x": np.ones((2, 3)), "cast": "never"}, "'cast' is 'never', expected one of 'after_weight', 'before_weight'"),
-        ("rmsnorm", {"x": np.ones((2, 3)), "eps": np.ones(3)}, "'eps' is a tensor, expected a number"),
+        ("rmsnorm", {"x": np.ones((2, 3)), "eps": np.ones(3)}, "'eps' is a tensor, expected a finite number"),
         ("matmul", {"a": np.ones((2, 3)), "b": np.ones((4, 5))}, r"'a' is \[2, 3\] and 'b' is \[4, 5\]"),
         ("silu_and_mul", {"x": np.ones((2, 3))}, "expected an even last dimension"),
-        ("rmsnorm", {"x": np.ones((9, 9))}, r"'y' is \[2, 2\], expected \[9, 9\]"),
+        ("rmsnorm", {"x": np.ones((9, 9)), "eps": -1.0}, "eps = -1, expected 0 or more"),
+        ("rmsnorm", {"x": np.ones((9, 9)), "eps": np.float32(np.nan)}, "'eps' is NaN, expected a finite number"),
     ],
 )
 def test_mistakes_are_named(op, given, said):
     with pytest.raises(ValueError, match=said.replace("(\\[", "\\(\\[").replace("\\])", "\\]\\)").replace("?", r"\?")):
         ulplab.assert_close(np.ones((2, 2), np.float32), op=op, inputs=given)
+
+
+@pytest.mark.filterwarnings("ignore::ulplab.UlplabWarning")
+@pytest.mark.parametrize("size", [0, 1, 2, 32])
+def test_sizes_that_are_small_or_zero(size):
+    """Neither what is right nor what is wrong, by all faults, ends in anything but a verdict."""
+    ones = np.ones((3, size), np.float32)
+    given = {
+        "rmsnorm": {"x": ones},
+        "silu_and_mul": {"x": np.ones((3, 2 * size), np.float32)},
+        "softmax": {"x": ones},
+        "matmul": {"a": ones, "b": np.ones((size, 4), np.float32)},
+        "rope": {"x": np.ones((3, 1, 2 * size)), "cos": ones, "sin": ones * 0},
+        "attention": {name: np.ones((1, size, 2, 4), np.float32) for name in "qkv"},
+    }
+    for op in OPERATIONS:
+        found = ulplab.reference.compute(op, **given[op])
+        right = (found["o"] if isinstance(found, dict) else found).value.astype(np.float32)
+        ulplab.assert_close(right, op=op, inputs=given[op])
+        if right.size:
+            with pytest.raises(AssertionError, match="elements are outside"):
+                ulplab.assert_close(right + 1, op=op, inputs=given[op])
+        ulplab.audit(lambda got, want: True, op, given[op])
+    with pytest.raises(AssertionError, match=r"rmsnorm gives 'y' of shape \[3, \d+\], got \[2, 2\]"):
+        ulplab.assert_close(np.ones((2, 2)), op="rmsnorm", inputs=given["rmsnorm"])
+
+
+def test_nan_in_a_query_is_nan_in_its_row():
+    rng = np.random.default_rng(0)
+    given = {name: rng.standard_normal((1, 5, 2, 8)).astype(np.float32) for name in "qkv"}
+    given["q"][0, 1, 0, 3] = np.nan
+    got = kernels.attention(rng, **given, dtype=np.float32)
+    got[0, 1, 0] = np.nan
+    ulplab.assert_close(got, op="attention", inputs=given)
+    got[0, 1, 0] = 0
+    with pytest.raises(AssertionError, match="8 of 80 elements are outside"):
+        ulplab.assert_close(got, op="attention", inputs=given)
+
+
+def test_what_a_type_cannot_hold_is_infinite():
+    given = {"a": np.full((1, 64), 40.0), "b": np.full((64, 1), 40.0)}
+    ulplab.assert_close(np.full((1, 1), np.inf, np.float16), op="matmul", inputs=given)
+    with pytest.raises(AssertionError):
+        ulplab.assert_close(np.full((1, 1), 65504, np.float16), op="matmul", inputs=given)
+
+
+def test_scores_that_are_scaled_first_and_far_from_zero():
+    rng = np.random.default_rng(3)
+    for x, scale in [(3e4 + 3 * rng.standard_normal((16, 513)), 0.1), (3 * rng.standard_normal((16, 513)), 30.0)]:
+        x, scale = x.astype(np.float32), float(np.float32(scale))
+        ulplab.assert_close(kernels.softmax(rng, x, scale, np.float32), op="softmax", inputs={"x": x}, scale=scale)
+        c = np.float32(scale * np.log2(np.e))
+        powers = np.exp2(x * c - x.max(-1, keepdims=True) * c)
+        ulplab.assert_close(powers / powers.sum(-1, keepdims=True), op="softmax", inputs={"x": x}, scale=scale)
+
+
+def test_integer_sums_are_exact():
+    given = {"a": np.full((2, 4096), 127, np.int8), "b": np.full((4096, 3), 127, np.int8)}
+    right = np.full((2, 3), 127 * 127 * 4096, np.int32)
+    ulplab.assert_close(right, op="matmul", inputs=given, accumulate="i32")
+    right[1, 2] += 1
+    with pytest.raises(AssertionError, match="1 of 6"):
+        ulplab.assert_close(right, op="matmul", inputs=given, accumulate="i32")

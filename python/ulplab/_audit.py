@@ -51,10 +51,18 @@ FAULTS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+def _tensor(x: Any) -> Any:
+    """Arrays of jax, lists and tuples as numpy arrays, whose elements can be changed."""
+    is_jax = type(x).__module__.partition(".")[0] in ("jax", "jaxlib")
+    return numpy.asarray(x) if is_jax or isinstance(x, (list, tuple)) else x
+
+
 def _is_tensor(x: Any) -> bool:
     """Whether it is a tensor of real numbers that faults can be planted in."""
     if isinstance(x, numpy.ndarray):
-        return numpy.issubdtype(x.dtype, numpy.floating) and x.size > 1 and x.ndim > 0
+        # bfloat16 is no floating type of numpy's.
+        floating = numpy.issubdtype(x.dtype, numpy.floating) or x.dtype.name == "bfloat16"
+        return floating and x.size > 1 and x.ndim > 0
     floating = getattr(x, "is_floating_point", None)
     # Tensors of 8-bit floats have no arithmetic.
     return callable(floating) and floating() and x.ndim > 0 and x.numel() > 1 and "float8" not in str(x.dtype)
@@ -72,6 +80,8 @@ class Place:
 
     gate: str
     calls: int = 0
+    #: Calls that passed and were not asked again: they compare no two tensors of floating-point numbers of the same shape.
+    not_asked: int = 0
     #: For each fault, how often it was planted, and how often it passed.
     faults: dict[str, list[int]] = field(default_factory=dict)
     #: The largest gain that passed, in any call.
@@ -89,6 +99,7 @@ class Place:
     def join(self, other: Place) -> None:
         """Adds what was found in another process."""
         self.calls += other.calls
+        self.not_asked += other.not_asked
         for fault, counts in other.faults.items():
             mine = self.faults.setdefault(fault, [0, 0])
             mine[0] += counts[0]
@@ -103,6 +114,12 @@ class Place:
         calls = "1 call" if self.calls == 1 else f"{self.calls} calls"
         lines = [f"{where}: {self.gate}, {calls}"]
         survivors = self.survivors()
+        if self.not_asked:
+            lines[0] += f", and {self.not_asked} that compare no two tensors of floating-point numbers of the same shape"
+        if not self.calls:
+            return [lines[0]]
+        if not self.faults:
+            return [lines[0] + ": no fault changes these values"]
         if not survivors:
             return [lines[0] + ": notices every fault"]
         for fault in survivors:
@@ -114,7 +131,7 @@ class Place:
         tolerance = 2 * self.needed
         still = [fault for fault in survivors if self.noticing.get(fault, 0.0) <= tolerance]
         noticed = "all of them" if not still else f"all but: {', '.join(still)}"
-        if len(still) < len(survivors):
+        if len(still) < len(survivors) and self.needed > 0:
             lines.append(f"    rtol = atol = {tolerance:.2g} passes these values, twice over, and notices {noticed}")
         return lines
 
@@ -130,7 +147,9 @@ def _distance(got: numpy.ndarray, want: numpy.ndarray) -> float:
 
 def ask(gate: Callable[[Any], bool], got: Any, want: Any, place: Place) -> None:
     """Asks a gate that has passed ``got`` what it says of faults in it. ``gate`` says whether a tensor passes."""
+    got, want = _tensor(got), _tensor(want)
     if not _is_tensor(got) or not _is_tensor(want) or got.shape != want.shape:
+        place.not_asked += 1
         return
     place.calls += 1
     plain = _plain(want)

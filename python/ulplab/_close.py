@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -27,6 +28,8 @@ _UNITS = {
     "bf16": 2.0**-8,
     # What Hopper's tensor cores keep of sums of FP8 products.
     "fp8_tensor_core": 2.0**-14,
+    # Integers, whose sums are exact.
+    "i32": 0.0,
 }
 
 
@@ -69,7 +72,7 @@ def assert_close(
 
     ``assert_close(got, op="rmsnorm", inputs=dict(x=x, weight=w, eps=1e-6))``
         No number: what the operation gives is computed in f64, and how far each element may be from it follows from the inputs,
-        the type of ``got`` and the type that the kernel adds in (``accumulate``: f32, f64, tf32, f16, bf16 or fp8_tensor_core). Operations
+        the type of ``got`` and the type that the kernel adds in (``accumulate``: f32, f64, tf32, f16, bf16, fp8_tensor_core or i32). Operations
         and what they take are in ``ulplab.reference``. Words such as ``cast="before_weight"`` go into ``inputs`` or stand beside them.
 
     Shapes must be equal; nothing is broadcast. A NaN is wrong unless it meets a NaN and ``equal_nan`` is given (with ``op``, it may meet one);
@@ -80,7 +83,7 @@ def assert_close(
     if op is not None:
         if want is not None or rtol is not None or atol is not None:
             raise TypeError("assert_close: give either op and inputs, or want with rtol and atol")
-        _by_operation(got, op, {**(inputs or {}), **limits}, output, accumulate, name)
+        _by_operation(got, op, {**given_inputs(inputs or {}), **given_inputs(limits)}, output, accumulate, name)
         return
     if want is None:
         raise TypeError("assert_close: 'want' is missing; or give op and inputs")
@@ -120,7 +123,7 @@ def _by_operation(
 ) -> None:
     __tracebackhide__ = True
     got_array = array(got, name)
-    found = _native.judge(op, got_array, given_inputs(given), output, unit(accumulate))
+    found = _native.judge(op, got_array, given, output, unit(accumulate))
     _warn_of_little(found, f"the bound of {op}")
     if not found["outside"]:
         return
@@ -140,12 +143,16 @@ def _outside(name: str, got: _native.Array, found: dict[str, Any], bound: str) -
     outside, elements = found["outside"], found["elements"]
     index, value, want, allowed, ratio = found["worst"]
     lines = [f"{name} ({_shape(got)}): {outside:,} of {elements:,} elements are outside {bound}"]
-    for kind, words in (("nan", "NaN on one side"), ("infinite", "infinite on one side")):
+    for kind, words in (("nan", "NaN on one side, or on both without equal_nan"), ("infinite", "infinite on one side")):
         if found[kind]:
             lines.append(f"  {found[kind]:,} of them are {words}")
-    times = f", {ratio:.3g} times as much" if ratio != float("inf") else ""
-    off = abs(value - want)
-    lines.append(f"  worst at {index}: got {value:.9g}, want {want:.9g}, off by {off:.3g} where {allowed:.3g} is allowed{times}")
+    worst = f"  worst at {index}: got {value:.9g}, want {want:.9g}"
+    if not math.isfinite(allowed):
+        worst += "; there is no bound, as the inputs are not finite there"
+    elif math.isfinite(value - want):
+        worst += f", off by {abs(value - want):.4g} where {allowed:.4g} is allowed"
+        worst += f", {ratio:.3g} times as much" if math.isfinite(ratio) else ""
+    lines.append(worst)
     return "\n".join(lines)
 
 

@@ -88,9 +88,12 @@ def _as_bits(x: Any, name: str, error: Exception) -> _native.Array:
 
 def inputs(given: dict[str, Any]) -> dict[str, Any]:
     """What is given to an operation: tensors as arrays, numbers and words as they are; what is None is left out."""
-    plain = (bool, int, float, str)
-    return {
-        name: value if isinstance(value, plain) else array(value, name)
-        for name, value in given.items()
-        if value is not None
-    }
+    if not isinstance(given, dict):
+        raise TypeError(f"inputs is a {type(given).__name__}, expected a dictionary of tensors, numbers and words")
+
+    def one(value: Any, name: str) -> Any:
+        if isinstance(value, numpy.generic) or isinstance(value, numpy.ndarray) and value.ndim == 0:
+            value = value.item()
+        return value if isinstance(value, (bool, int, float, str)) else array(value, name)
+
+    return {name: one(value, name) for name, value in given.items() if value is not None}

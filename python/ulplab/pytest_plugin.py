@@ -23,6 +23,20 @@ _GATES = [
     ("ulplab", "assert_close"),
 ]
 _KEY = "ulplab_audit"
+# What gates call the tensors that they compare.
+_COMPARED = [{"actual", "a", "x", "input", "got"}, {"desired", "expected", "b", "y", "other", "want"}]
+
+
+def _compared(args: tuple, options: dict) -> tuple[list, dict] | None:
+    """The tensors that a call compares, and its other arguments by position or name; None if it names no two."""
+    args, options = list(args), dict(options)
+    for at, names in enumerate(_COMPARED):
+        if len(args) <= at:
+            named = names & options.keys()
+            if len(named) != 1:
+                return None
+            args.append(options.pop(named.pop()))
+    return args, options
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,6 +56,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("ulplab_gate") and not config.getoption("ulplab_audit"):
+        raise pytest.UsageError("--ulplab-gate is for --ulplab-audit, which is not given")
     if config.getoption("ulplab_audit"):
         config.pluginmanager.register(_Auditor(config), "ulplab_auditor")
 
@@ -64,7 +80,11 @@ class _Auditor:
             named.append((module, function))
         for module, function in _GATES + named:
             if importlib.util.find_spec(module.partition(".")[0]) is not None:
-                self.wrap(importlib.import_module(module), function)
+                try:
+                    found = importlib.import_module(module)
+                except ImportError as error:
+                    raise pytest.UsageError(f"--ulplab-gate {module}:{function}: {error}") from error
+                self.wrap(found, function)
 
     def wrap(self, module: Any, function: str) -> None:
         original = getattr(module, function, None)
@@ -75,10 +95,11 @@ class _Auditor:
         def gate(*args: Any, **options: Any) -> Any:
             __tracebackhide__ = True
             said = original(*args, **options)
-            if not self.asking and len(args) >= 2 and (said is None or bool(said)):
+            compared = None if self.asking else _compared(args, options)
+            if compared is not None and (said is None or bool(said)):
                 self.asking = True
                 try:
-                    self.ask(f"{module.__name__}.{function}", original, args, options)
+                    self.ask(f"{module.__name__}.{function}", original, *compared)
                 finally:
                     self.asking = False
             return said
@@ -86,7 +107,7 @@ class _Auditor:
         self.wrapped.append((module, function, original))
         setattr(module, function, gate)
 
-    def ask(self, name: str, original: Callable, args: tuple, options: dict) -> None:
+    def ask(self, name: str, original: Callable, args: list, options: dict) -> None:
         def passes(got: Any) -> bool:
             try:
                 said = original(got, *args[1:], **options)
@@ -119,9 +140,8 @@ class _Auditor:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         terminalreporter.section("ulplab audit")
-        asked = {where: place for where, place in self.places.items() if place.calls}
-        if not asked:
-            terminalreporter.write_line("no assertion compared two tensors of floating-point numbers and passed")
-        for where, place in sorted(asked.items(), key=lambda item: (-len(item[1].survivors()), item[0])):
+        if not self.places:
+            terminalreporter.write_line("no assertion that two tensors are close was called and passed")
+        for where, place in sorted(self.places.items(), key=lambda item: (-len(item[1].survivors()), item[0])):
             for line in place.lines(where):
                 terminalreporter.write_line(line)
