@@ -197,7 +197,10 @@ pub fn compare<G: Widen, W: Widen<Quick = G::Quick>>(
     let all = pieces.reduce(Partial::default, Partial::join);
     let first = want.first().map(|first| first.widen());
     // Nearly always, one of the first elements says no to both.
-    let zero_passes = |(at, want): (usize, &W)| want.widen().abs() <= allowed.at(at, want.widen());
+    let zero_passes = |(at, want): (usize, &W)| {
+        let bound = allowed.at(at, want.widen());
+        want.widen().abs() <= bound && bound < f64::INFINITY
+    };
     Comparison {
         elements: got.len(),
         outside: all.outside,

@@ -90,7 +90,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
         Some("half_of_terms") => k / 2,
         _ => k,
     };
-    let m = a.data.len() / k.max(1);
+    let m: usize = a.shape[..a.shape.len() - 1].iter().product();
     let product = |a: &[f64], b: &[f64]| {
         let mut y = vec![0.0; m * n];
         const ROWS: usize = 64;

@@ -81,7 +81,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
             terms = of_row((row + 1) % rows).2;
         }
         // Of an element and of the largest, which are scaled before they are subtracted.
-        let scaled = |x: f64| 2.0 * ((x + most).abs() + most.abs()).min(1e4);
+        let scaled = move |x: f64| 2.0 * ((x + most).abs() + most.abs()).min(1e4);
         let relative = move |x: f64| (4.0 + 4.0 * x.abs().min(1e4) + scaled(x)) * call.u;
         let weighted: f64 = exponents
             .iter()

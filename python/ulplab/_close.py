@@ -124,7 +124,7 @@ def _by_operation(
     __tracebackhide__ = True
     got_array = array(got, name)
     found = _native.judge(op, got_array, given, output, unit(accumulate))
-    _warn_of_little(found, f"the bound of {op}")
+    _warn_of_little(found, f"the bound of {op}", depth=5)
     if not found["outside"]:
         return
     lines = [_outside(f"{op}: {name}", got_array, found, f"the bound of '{found['output']}', sums in {accumulate}")]
@@ -156,11 +156,11 @@ def _outside(name: str, got: _native.Array, found: dict[str, Any], bound: str) -
     return "\n".join(lines)
 
 
-def _warn_of_little(found: dict[str, Any], what: str) -> None:
+def _warn_of_little(found: dict[str, Any], what: str, depth: int = 4) -> None:
     if found["zeros_pass"]:
-        _warn(f"zeros in the place of all {found['elements']:,} elements would be within {what}")
+        _warn(f"zeros in the place of all {found['elements']:,} elements would be within {what}", depth)
     elif found["constant"] and found["elements"] > 1:
-        _warn("all elements that are wanted are equal: what mixes them up is not noticed")
+        _warn("all elements that are wanted are equal: what mixes them up is not noticed", depth)
 
 
 def _warn_of_same(got: Any, want: Any, got_array: _native.Array, want_array: _native.Array) -> None:
@@ -170,5 +170,6 @@ def _warn_of_same(got: Any, want: Any, got_array: _native.Array, want_array: _na
         _warn("got and want share their memory")
 
 
-def _warn(message: str) -> None:
-    warnings.warn(message, UlplabWarning, stacklevel=4)
+def _warn(message: str, depth: int = 4) -> None:
+    # The caller of `assert_close` is so many frames above.
+    warnings.warn(message, UlplabWarning, stacklevel=depth)
