@@ -2,110 +2,72 @@
 //!
 //! Error: a score is off by that of its sum of products; its exponential by that, 4u and 4u for each unit of the exponent.
 //! Errors of the weights pull the output by their share of |v − o|; the additions of p·v are a sum of as many terms as keys, and
-//! weights that a kernel rounds before it multiplies (`p`) are off by half a unit in the last place each, independently. (Blanchard, Higham and
-//! Higham, *Accurately computing the log-sum-exp and softmax functions*, 2021.)
+//! weights that a kernel rounds before it multiplies (`p`) are off by half a unit in the last place each, independently.
+//! (Blanchard, Higham and Higham, *Accurately computing the log-sum-exp and softmax functions*, 2021.)
 
 use rayon::prelude::*;
 use safetensors::Dtype;
 
 use super::sum::{Terms, together};
-use super::{Call, Fault, Kind, Operation, Output, Takes, half_spacing};
+use super::{Call, Kind, Operation, Output, fault, half_spacing, takes};
 
 pub(super) const ATTENTION: Operation = Operation {
     name: "attention",
     doc: "means of values, weighted by the softmax of queries times keys",
     takes: &[
-        Takes {
-            name: "q",
-            kind: Kind::Tensor,
-            doc: "[B, T, H, D]; [B, H, T, D] if layout = \"bhtd\"",
-        },
-        Takes {
-            name: "k",
-            kind: Kind::Tensor,
-            doc: "[B, S, G, D] with G heads, each of H/G queries' heads; or [B, G, S, D]",
-        },
-        Takes {
-            name: "v",
-            kind: Kind::Tensor,
-            doc: "[B, S, G, E], or [B, G, S, E]",
-        },
-        Takes {
-            name: "sinks",
-            kind: Kind::Optional,
-            doc: "[H]: a score of each head that is summed up and has no value",
-        },
-        Takes {
-            name: "scale",
-            kind: Kind::Number(f64::NAN),
-            doc: "multiplied by the scores; 1/√D if it is not given",
-        },
-        Takes {
-            name: "causal",
-            kind: Kind::Number(0.0),
-            doc: "whether the last query sees all keys, and each before it one less",
-        },
-        Takes {
-            name: "window",
-            kind: Kind::Number(0.0),
-            doc: "how many keys each query sees, its own the last; 0 for all. It implies causal",
-        },
-        Takes {
-            name: "layout",
-            kind: Kind::Word(&["bthd", "bhtd"]),
-            doc: "the order of the dimensions: FlashAttention's, or torch's",
-        },
-        Takes {
-            name: "p",
-            kind: Kind::Word(&["f32", "bf16", "f16", "e4m3"]),
-            doc: "the type that a kernel rounds weights to before it multiplies them by values",
-        },
+        takes("q", Kind::Tensor, "[B, T, H, D]; [B, H, T, D] if layout = \"bhtd\""),
+        takes(
+            "k",
+            Kind::Tensor,
+            "[B, S, G, D] with G heads, each of H/G queries' heads; or [B, G, S, D]",
+        ),
+        takes("v", Kind::Tensor, "[B, S, G, E], or [B, G, S, E]"),
+        takes(
+            "sinks",
+            Kind::Optional,
+            "[H]: a score of each head that is summed up and has no value",
+        ),
+        takes(
+            "scale",
+            Kind::Number(f64::NAN),
+            "multiplied by the scores; 1/√D if it is not given",
+        ),
+        takes(
+            "causal",
+            Kind::Number(0.0),
+            "whether the last query sees all keys, and each before it one less",
+        ),
+        takes(
+            "window",
+            Kind::Number(0.0),
+            "how many keys each query sees, its own the last; 0 for all. It implies causal",
+        ),
+        takes(
+            "layout",
+            Kind::Word(&["bthd", "bhtd"]),
+            "the order of the dimensions: FlashAttention's, or torch's",
+        ),
+        takes(
+            "p",
+            Kind::Word(&["f32", "bf16", "f16", "e4m3"]),
+            "the type that a kernel rounds weights to before it multiplies them by values",
+        ),
     ],
     faults: &[
-        Fault {
-            name: "not_causal",
-            doc: "later keys are not masked",
-        },
-        Fault {
-            name: "causal_from_start",
-            doc: "the causal mask is aligned to the first key, not to the last",
-        },
-        Fault {
-            name: "own_key_masked",
-            doc: "each query's own key is masked, too",
-        },
-        Fault {
-            name: "no_scale",
-            doc: "the scale is left out",
-        },
-        Fault {
-            name: "last_key_missing",
-            doc: "the last key is left out",
-        },
-        Fault {
-            name: "other_group",
-            doc: "key head h mod G is read in the place of h/(H/G)",
-        },
-        Fault {
-            name: "no_sinks",
-            doc: "the sinks are left out",
-        },
-        Fault {
-            name: "window_one_more",
-            doc: "the window has one key more",
-        },
-        Fault {
-            name: "window_one_less",
-            doc: "the window has one key less",
-        },
-        Fault {
-            name: "no_window",
-            doc: "the window is left out",
-        },
-        Fault {
-            name: "base_two",
-            doc: "powers of 2 are taken in the place of powers of e",
-        },
+        fault("not_causal", "later keys are not masked"),
+        fault(
+            "causal_from_start",
+            "the causal mask is aligned to the first key, not to the last",
+        ),
+        fault("own_key_masked", "each query's own key is masked, too"),
+        fault("no_scale", "the scale is left out"),
+        fault("last_key_missing", "the last key is left out"),
+        fault("other_group", "key head h mod G is read in the place of h/(H/G)"),
+        fault("no_sinks", "the sinks are left out"),
+        fault("window_one_more", "the window has one key more"),
+        fault("window_one_less", "the window has one key less"),
+        fault("no_window", "the window is left out"),
+        fault("base_two", "powers of 2 are taken in the place of powers of e"),
     ],
     compute,
 };
@@ -226,12 +188,12 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
 /// The keys that a query sees.
 fn seen(call: &Call, sizes: Sizes, token: usize) -> std::ops::Range<usize> {
     let window = match (call.number("window") as usize, call.fault) {
-        (0, _) | (_, Some("no_window")) => 0,
-        (window, Some("window_one_more")) => window + 1,
-        (window, Some("window_one_less")) => window - 1,
-        (window, _) => window,
+        (0, _) | (_, Some("no_window")) => None,
+        (window, Some("window_one_more")) => Some(window + 1),
+        (window, Some("window_one_less")) => Some(window - 1),
+        (window, _) => Some(window),
     };
-    let causal = (call.flag("causal") || call.number("window") > 0.0) && !call.is("not_causal");
+    let causal = (call.flag("causal") || call.flag("window")) && !call.is("not_causal");
     let keys = if call.is("last_key_missing") {
         sizes.keys.saturating_sub(1)
     } else {
@@ -243,11 +205,7 @@ fn seen(call: &Call, sizes: Sizes, token: usize) -> std::ops::Range<usize> {
     };
     let aligned = aligned - usize::from(call.is("own_key_masked") && aligned > 0);
     let end = if causal { aligned.min(keys) } else { keys };
-    let from = if window > 0 || call.number("window") > 0.0 && !call.is("no_window") {
-        end.saturating_sub(window)
-    } else {
-        0
-    };
+    let from = window.map_or(0, |window| end.saturating_sub(window));
     from..end
 }
 

@@ -14,8 +14,6 @@ pub struct Tensor {
     pub shape: Vec<usize>,
     /// Its elements, row-major.
     pub data: Vec<f64>,
-    /// The type that it was stored in.
-    pub dtype: Dtype,
 }
 
 impl Tensor {

@@ -36,7 +36,7 @@ pub enum Refused {
     Shape(String),
 }
 
-/// Of the elements that are outside, those that may still be so under what an output is said to look like.
+/// The share of the elements outside that may still be so under what an output is said to look like.
 const STILL_OUTSIDE: f64 = 0.02;
 
 /// Compares one output of a call with what is expected: the one called `name`, or the first.

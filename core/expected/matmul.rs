@@ -7,63 +7,35 @@ use rayon::prelude::*;
 use reference::ops::linear::Product;
 
 use super::sum::Terms;
-use super::{Call, Fault, Kind, Operation, Output, Takes};
+use super::{Call, Kind, Operation, Output, fault, takes};
 
 pub(super) const MATMUL: Operation = Operation {
     name: "matmul",
     doc: "a product of matrices, with a factor and a bias",
     takes: &[
-        Takes {
-            name: "a",
-            kind: Kind::Tensor,
-            doc: "[..., M, K]",
-        },
-        Takes {
-            name: "b",
-            kind: Kind::Tensor,
-            doc: "[K, N]; [N, K] if b_rows = \"n\"",
-        },
-        Takes {
-            name: "bias",
-            kind: Kind::Optional,
-            doc: "[N]",
-        },
-        Takes {
-            name: "alpha",
-            kind: Kind::Number(1.0),
-            doc: "multiplied by, before the bias is added",
-        },
-        Takes {
-            name: "b_rows",
-            kind: Kind::Word(&["k", "n"]),
-            doc: "what the rows of b count: k, or n as in a linear layer's weight",
-        },
+        takes("a", Kind::Tensor, "[..., M, K]"),
+        takes("b", Kind::Tensor, "[K, N]; [N, K] if b_rows = \"n\""),
+        takes("bias", Kind::Optional, "[N]"),
+        takes("alpha", Kind::Number(1.0), "multiplied by, before the bias is added"),
+        takes(
+            "b_rows",
+            Kind::Word(&["k", "n"]),
+            "what the rows of b count: k, or n as in a linear layer's weight",
+        ),
     ],
     faults: &[
-        Fault {
-            name: "b_transposed",
-            doc: "b is read with rows and columns exchanged (it is square)",
-        },
-        Fault {
-            name: "last_terms_missing",
-            doc: "the terms after the last whole multiple of 32 of K are left out, or the last 32",
-        },
-        Fault {
-            name: "half_of_terms",
-            doc: "the second half of K is left out",
-        },
-        Fault {
-            name: "no_bias",
-            doc: "the bias is left out",
-        },
-        Fault {
-            name: "no_alpha",
-            doc: "alpha is left out",
-        },
-        Fault {
-            name: "alpha_on_bias",
-            doc: "the bias is multiplied by alpha, too",
-        },
+        fault(
+            "b_transposed",
+            "b is read with rows and columns exchanged (it is square)",
+        ),
+        fault(
+            "last_terms_missing",
+            "the terms after the last whole multiple of 32 of K are left out, or the last 32",
+        ),
+        fault("half_of_terms", "the second half of K is left out"),
+        fault("no_bias", "the bias is left out"),
+        fault("no_alpha", "alpha is left out"),
+        fault("alpha_on_bias", "the bias is multiplied by alpha, too"),
     ],
     compute,
 };

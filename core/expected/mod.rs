@@ -61,6 +61,10 @@ pub struct Takes {
     pub doc: &'static str,
 }
 
+const fn takes(name: &'static str, kind: Kind, doc: &'static str) -> Takes {
+    Takes { name, kind, doc }
+}
+
 /// The kinds of what operations take.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
@@ -80,6 +84,10 @@ pub struct Fault {
     pub name: &'static str,
     /// What is wrong, as words that follow "looks like".
     pub doc: &'static str,
+}
+
+const fn fault(name: &'static str, doc: &'static str) -> Fault {
+    Fault { name, doc }
 }
 
 /// An output in f64.

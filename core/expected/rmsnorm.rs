@@ -8,88 +8,49 @@ use rayon::prelude::*;
 
 use super::silu::silu;
 use super::sum::Terms;
-use super::{Call, Fault, Kind, Operation, Output, Takes, half_spacing};
+use super::{Call, Kind, Operation, Output, fault, half_spacing, takes};
 
 pub(super) const RMSNORM: Operation = Operation {
     name: "rmsnorm",
     doc: "rows divided by their root mean square, times a weight",
     takes: &[
-        Takes {
-            name: "x",
-            kind: Kind::Tensor,
-            doc: "[..., C]",
-        },
-        Takes {
-            name: "weight",
-            kind: Kind::Optional,
-            doc: "[C]",
-        },
-        Takes {
-            name: "gate",
-            kind: Kind::Optional,
-            doc: "[..., C]; the normalised row is multiplied by SiLU of it",
-        },
-        Takes {
-            name: "eps",
-            kind: Kind::Number(1e-6),
-            doc: "added to the mean of squares",
-        },
-        Takes {
-            name: "zero_centered",
-            kind: Kind::Number(0.0),
-            doc: "whether 1 + weight is multiplied by",
-        },
-        Takes {
-            name: "cast",
-            kind: Kind::Word(&["after_weight", "before_weight"]),
-            doc: "where a kernel rounds to the type of the output: once at the end, or before the weight, too",
-        },
+        takes("x", Kind::Tensor, "[..., C]"),
+        takes("weight", Kind::Optional, "[C]"),
+        takes(
+            "gate",
+            Kind::Optional,
+            "[..., C]; the normalised row is multiplied by SiLU of it",
+        ),
+        takes("eps", Kind::Number(1e-6), "added to the mean of squares"),
+        takes(
+            "zero_centered",
+            Kind::Number(0.0),
+            "whether 1 + weight is multiplied by",
+        ),
+        takes(
+            "cast",
+            Kind::Word(&["after_weight", "before_weight"]),
+            "where a kernel rounds to the type of the output: once at the end, or before the weight, too",
+        ),
     ],
     faults: &[
-        Fault {
-            name: "no_variance",
-            doc: "the mean of squares is left out: x·weight/√eps",
-        },
-        Fault {
-            name: "sum_for_mean",
-            doc: "the sum of squares is taken for their mean",
-        },
-        Fault {
-            name: "half_of_row",
-            doc: "the mean of squares is that of the first half of a row",
-        },
-        Fault {
-            name: "neighbour_row",
-            doc: "the mean of squares is that of the next row",
-        },
-        Fault {
-            name: "no_eps",
-            doc: "eps is left out",
-        },
-        Fault {
-            name: "eps_tenfold",
-            doc: "eps is ten times as large",
-        },
-        Fault {
-            name: "eps_outside_root",
-            doc: "eps is added to the root, not to the mean of squares",
-        },
-        Fault {
-            name: "mean_subtracted",
-            doc: "the mean of the row is subtracted, as in LayerNorm",
-        },
-        Fault {
-            name: "no_weight",
-            doc: "the weight is left out",
-        },
-        Fault {
-            name: "other_center",
-            doc: "weight is taken for 1 + weight, or 1 + weight for weight",
-        },
-        Fault {
-            name: "gate_without_silu",
-            doc: "the gate is multiplied by as it is, without SiLU",
-        },
+        fault("no_variance", "the mean of squares is left out: x·weight/√eps"),
+        fault("sum_for_mean", "the sum of squares is taken for their mean"),
+        fault("half_of_row", "the mean of squares is that of the first half of a row"),
+        fault("neighbour_row", "the mean of squares is that of the next row"),
+        fault("no_eps", "eps is left out"),
+        fault("eps_tenfold", "eps is ten times as large"),
+        fault(
+            "eps_outside_root",
+            "eps is added to the root, not to the mean of squares",
+        ),
+        fault("mean_subtracted", "the mean of the row is subtracted, as in LayerNorm"),
+        fault("no_weight", "the weight is left out"),
+        fault(
+            "other_center",
+            "weight is taken for 1 + weight, or 1 + weight for weight",
+        ),
+        fault("gate_without_silu", "the gate is multiplied by as it is, without SiLU"),
     ],
     compute,
 };

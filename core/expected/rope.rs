@@ -5,63 +5,29 @@
 
 use rayon::prelude::*;
 
-use super::{Call, Fault, Kind, Operation, Output, Takes};
+use super::{Call, Kind, Operation, Output, fault, takes};
 
 pub(super) const ROPE: Operation = Operation {
     name: "rope",
     doc: "pairs of channels turned by the angle of their position",
     takes: &[
-        Takes {
-            name: "x",
-            kind: Kind::Tensor,
-            doc: "[T, H, D]",
-        },
-        Takes {
-            name: "cos",
-            kind: Kind::Tensor,
-            doc: "[T, R/2]: the first R channels of D are turned",
-        },
-        Takes {
-            name: "sin",
-            kind: Kind::Tensor,
-            doc: "[T, R/2]",
-        },
-        Takes {
-            name: "pairing",
-            kind: Kind::Word(&["half", "interleaved"]),
-            doc: "which channels are a pair: i and i + R/2, or 2i and 2i + 1",
-        },
-        Takes {
-            name: "inverse",
-            kind: Kind::Number(0.0),
-            doc: "whether they are turned back",
-        },
+        takes("x", Kind::Tensor, "[T, H, D]"),
+        takes("cos", Kind::Tensor, "[T, R/2]: the first R channels of D are turned"),
+        takes("sin", Kind::Tensor, "[T, R/2]"),
+        takes(
+            "pairing",
+            Kind::Word(&["half", "interleaved"]),
+            "which channels are a pair: i and i + R/2, or 2i and 2i + 1",
+        ),
+        takes("inverse", Kind::Number(0.0), "whether they are turned back"),
     ],
     faults: &[
-        Fault {
-            name: "other_pairing",
-            doc: "the pairs are those of the other pairing",
-        },
-        Fault {
-            name: "turned_back",
-            doc: "the sign of the sine is wrong",
-        },
-        Fault {
-            name: "next_position",
-            doc: "the angles are those of the next position",
-        },
-        Fault {
-            name: "cos_sin_swapped",
-            doc: "cosine and sine are exchanged",
-        },
-        Fault {
-            name: "first_position",
-            doc: "all positions have the angles of the first",
-        },
-        Fault {
-            name: "not_turned",
-            doc: "nothing is turned",
-        },
+        fault("other_pairing", "the pairs are those of the other pairing"),
+        fault("turned_back", "the sign of the sine is wrong"),
+        fault("next_position", "the angles are those of the next position"),
+        fault("cos_sin_swapped", "cosine and sine are exchanged"),
+        fault("first_position", "all positions have the angles of the first"),
+        fault("not_turned", "nothing is turned"),
     ],
     compute,
 };

@@ -5,37 +5,21 @@
 use rayon::prelude::*;
 
 use super::silu::silu;
-use super::{Call, Fault, Kind, Operation, Output, Takes};
+use super::{Call, Kind, Operation, Output, fault, takes};
 
 pub(super) const SILU_AND_MUL: Operation = Operation {
     name: "silu_and_mul",
     doc: "SiLU of the first half of each row, times its second half",
-    takes: &[Takes {
-        name: "x",
-        kind: Kind::Tensor,
-        doc: "[..., 2 C]",
-    }],
+    takes: &[takes("x", Kind::Tensor, "[..., 2 C]")],
     faults: &[
-        Fault {
-            name: "halves_swapped",
-            doc: "the gate is taken for the up, and the up for the gate",
-        },
-        Fault {
-            name: "interleaved",
-            doc: "gate and up are taken from even and odd columns",
-        },
-        Fault {
-            name: "no_sigmoid",
-            doc: "the gate is multiplied by as it is",
-        },
-        Fault {
-            name: "sigmoid_only",
-            doc: "the sigmoid of the gate is not multiplied by the gate",
-        },
-        Fault {
-            name: "gelu",
-            doc: "GELU (tanh) is computed in the place of SiLU",
-        },
+        fault(
+            "halves_swapped",
+            "the gate is taken for the up, and the up for the gate",
+        ),
+        fault("interleaved", "gate and up are taken from even and odd columns"),
+        fault("no_sigmoid", "the gate is multiplied by as it is"),
+        fault("sigmoid_only", "the sigmoid of the gate is not multiplied by the gate"),
+        fault("gelu", "GELU (tanh) is computed in the place of SiLU"),
     ],
     compute,
 };

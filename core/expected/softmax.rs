@@ -1,50 +1,27 @@
 //! p = e^(s·x − m) / Σ e^(s·x − m) over rows.
 //!
-//! Error: s·x and m are off by 2u of each, the exponent by 2u·|s·x − m| more, and the exponential by (4 + 2|s·x − m|)·u; the sum has the mean of these errors,
-//! weighted by p, and that of its own additions; 4u for the quotient. (Blanchard, Higham and Higham, *Accurately computing the
-//! log-sum-exp and softmax functions*, 2021.)
+//! Error: s·x and m are off by 2u of each, the exponent by 2u·|s·x − m| more, and the exponential by (4 + 2|s·x − m|)·u. The sum
+//! has the mean of these errors, weighted by p, and that of its own additions; the quotient adds 4u. (Blanchard, Higham and
+//! Higham, *Accurately computing the log-sum-exp and softmax functions*, 2021.)
 
 use rayon::prelude::*;
 
 use super::sum::Terms;
-use super::{Call, Fault, Kind, Operation, Output, Takes};
+use super::{Call, Kind, Operation, Output, fault, takes};
 
 pub(super) const SOFTMAX: Operation = Operation {
     name: "softmax",
     doc: "exponentials of the elements of each row, divided by their sum",
     takes: &[
-        Takes {
-            name: "x",
-            kind: Kind::Tensor,
-            doc: "[..., C]",
-        },
-        Takes {
-            name: "scale",
-            kind: Kind::Number(1.0),
-            doc: "multiplied by before the exponential",
-        },
+        takes("x", Kind::Tensor, "[..., C]"),
+        takes("scale", Kind::Number(1.0), "multiplied by before the exponential"),
     ],
     faults: &[
-        Fault {
-            name: "base_two",
-            doc: "powers of 2 are taken in the place of powers of e",
-        },
-        Fault {
-            name: "no_scale",
-            doc: "the scale is left out",
-        },
-        Fault {
-            name: "not_divided",
-            doc: "the exponentials are not divided by their sum",
-        },
-        Fault {
-            name: "last_missing",
-            doc: "the sum leaves out the last column",
-        },
-        Fault {
-            name: "neighbour_row",
-            doc: "the sum is that of the next row",
-        },
+        fault("base_two", "powers of 2 are taken in the place of powers of e"),
+        fault("no_scale", "the scale is left out"),
+        fault("not_divided", "the exponentials are not divided by their sum"),
+        fault("last_missing", "the sum leaves out the last column"),
+        fault("neighbour_row", "the sum is that of the next row"),
     ],
     compute,
 };
@@ -80,7 +57,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
         if call.is("neighbour_row") {
             terms = of_row((row + 1) % rows).2;
         }
-        // Of an element and of the largest, which are scaled before they are subtracted.
+        // An element and the largest are scaled before they are subtracted.
         let scaled = move |x: f64| 2.0 * ((x + most).abs() + most.abs()).min(1e4);
         let relative = move |x: f64| (4.0 + 4.0 * x.abs().min(1e4) + scaled(x)) * call.u;
         let weighted: f64 = exponents

@@ -12,7 +12,7 @@ use crate::tensor::{Array, NAMES, named};
 use crate::{found, numbers, wrong};
 
 /// What Python has of an array: the numbers in a shape.
-pub fn shaped<'py>(py: Python<'py>, values: Vec<f64>, shape: &[usize]) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
+fn shaped<'py>(py: Python<'py>, values: Vec<f64>, shape: &[usize]) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
     PyArray1::from_vec(py, values).reshape(shape)
 }
 
@@ -23,7 +23,7 @@ fn type_of(name: &str) -> PyResult<safetensors::Dtype> {
 }
 
 /// A call with what Python gives: arrays, numbers and words.
-fn call(op: &str, given: &Bound<'_, PyDict>, dtype: &str, u: Option<f64>) -> PyResult<Call> {
+fn call(op: &str, given: &Bound<'_, PyDict>, dtype: &str, u: f64) -> PyResult<Call> {
     let operation = Operation::find(op).map_err(wrong)?;
     let mut all = BTreeMap::new();
     for (name, value) in given {
@@ -33,7 +33,6 @@ fn call(op: &str, given: &Bound<'_, PyDict>, dtype: &str, u: Option<f64>) -> PyR
             Given::Tensor(Tensor {
                 shape: array.shape.clone(),
                 data: numbers::widened(array).map_err(|why| wrong(format!("{op}: '{name}': {why}")))?,
-                dtype: array.dtype,
             })
         } else if let Ok(flag) = value.cast::<PyBool>() {
             Given::Number(f64::from(u8::from(flag.is_true())))
@@ -51,9 +50,7 @@ fn call(op: &str, given: &Bound<'_, PyDict>, dtype: &str, u: Option<f64>) -> PyR
     }
     let dtype = type_of(dtype)?;
     let mut call = Call::new(operation, all, dtype).map_err(wrong)?;
-    if let Some(u) = u {
-        call.u = u;
-    }
+    call.u = u;
     Ok(call)
 }
 
@@ -87,13 +84,13 @@ type Output<'py> = (&'static str, Bound<'py, PyArrayDyn<f64>>, Bound<'py, PyArra
 
 /// The outputs of an operation, or of one of its faults.
 #[pyfunction]
-#[pyo3(signature = (op, given, dtype, u=None, fault=None))]
+#[pyo3(signature = (op, given, dtype, u, fault=None))]
 pub fn expected<'py>(
     py: Python<'py>,
     op: &str,
     given: &Bound<'py, PyDict>,
     dtype: &str,
-    u: Option<f64>,
+    u: f64,
     fault: Option<&str>,
 ) -> PyResult<Vec<Output<'py>>> {
     let call = call(op, given, dtype, u)?;
@@ -132,14 +129,14 @@ pub fn bounds<'py>(
 
 /// Compares an output with what an operation gives, and says what it looks like if it is not that.
 #[pyfunction]
-#[pyo3(signature = (op, got, given, output=None, u=None))]
+#[pyo3(signature = (op, got, given, u, output=None))]
 pub fn judge<'py>(
     py: Python<'py>,
     op: &str,
     got: &Bound<'py, Array>,
     given: &Bound<'py, PyDict>,
+    u: f64,
     output: Option<&str>,
-    u: Option<f64>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let got = got.get();
     let call = call(op, given, crate::tensor::name(got.dtype), u)?;

@@ -58,7 +58,7 @@ mod _native {
     #[pymodule_export]
     use super::expected::{bounds, expected, judge, operations};
     #[pymodule_export]
-    use super::quantized::{decode, diagnose, encode, place, unplace, with_rule};
+    use super::quantized::{decode, diagnose, encode, place, with_rule};
     #[pymodule_export]
     use super::tensor::Array;
 
@@ -82,19 +82,27 @@ mod _native {
         same_shape(got, want)?;
         let comparison = py.detach(|| {
             let allowed = Allowed::Tolerance { rtol, atol };
-            let (a, b) = (got.bytes(), want.bytes());
             macro_rules! of {
                 ($type:ty) => {
+                    let (a, b) = (got.bytes(), want.bytes());
                     if let (Some(a), Some(b)) = (numbers::typed::<$type>(&a), numbers::typed::<$type>(&b)) {
                         return Ok(compare(a, b, allowed, equal_nan));
                     }
                 };
             }
             match (got.dtype, want.dtype) {
-                (Dtype::BF16, Dtype::BF16) => of!(bf16),
-                (Dtype::F16, Dtype::F16) => of!(f16),
-                (Dtype::F32, Dtype::F32) => of!(f32),
-                (Dtype::F64, Dtype::F64) => of!(f64),
+                (Dtype::BF16, Dtype::BF16) => {
+                    of!(bf16);
+                }
+                (Dtype::F16, Dtype::F16) => {
+                    of!(f16);
+                }
+                (Dtype::F32, Dtype::F32) => {
+                    of!(f32);
+                }
+                (Dtype::F64, Dtype::F64) => {
+                    of!(f64);
+                }
                 _ => {}
             }
             let (a, b) = (numbers::widened(got)?, numbers::widened(want)?);

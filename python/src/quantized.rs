@@ -112,19 +112,6 @@ pub fn place<'py>(py: Python<'py>, scales: &Bound<'py, Array>, layout: &str) -> 
     Ok(PyArray1::from_vec(py, placed))
 }
 
-/// The inverse: scales `[rows, cols]` from a layout's buffer.
-#[pyfunction]
-pub fn unplace<'py>(
-    py: Python<'py>,
-    buffer: &Bound<'py, Array>,
-    shape: Vec<usize>,
-    layout: &str,
-) -> PyResult<Bound<'py, PyArray1<u8>>> {
-    let placement = layout_of(layout)?.place(&shape, &[]).map_err(wrong)?;
-    let scales = placement.inverse(&buffer.get().bytes()).map_err(wrong)?;
-    Ok(PyArray1::from_vec(py, scales))
-}
-
 /// Whether a rule made stored codes, scales and global scales, the rules that did, and the conclusion in words with the findings.
 #[pyfunction]
 #[pyo3(signature = (x, stored, format, layout=None, named=false))]

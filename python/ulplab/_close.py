@@ -123,7 +123,7 @@ def _by_operation(
 ) -> None:
     __tracebackhide__ = True
     got_array = array(got, name)
-    found = _native.judge(op, got_array, given, output, unit(accumulate))
+    found = _native.judge(op, got_array, given, unit(accumulate), output)
     _warn_of_little(found, f"the bound of {op}", depth=5)
     if not found["outside"]:
         return

@@ -15,6 +15,7 @@ from typing import Any, Callable
 import numpy
 
 from . import _native
+from ._close import unit
 from ._tensors import inputs
 
 
@@ -50,8 +51,6 @@ def compute(
     ``accumulate`` is the type that a kernel adds in; ``dtype`` the type of its output, which matters only where numbers on the way are
     rounded to it (``cast="before_weight"``).
     """
-    from ._close import unit
-
     outputs = _native.expected(op, inputs(given), dtype, unit(accumulate), fault)
     all_outputs = {name: Expected(value, error) for name, value, error in outputs}
     return next(iter(all_outputs.values())) if len(all_outputs) == 1 else all_outputs
