@@ -30,6 +30,8 @@ mod hyper_head;
 mod index_scores;
 #[path = "kernels/judgement.rs"]
 mod judgement;
+#[path = "kernels/large.rs"]
+mod large;
 #[path = "kernels/linear.rs"]
 mod linear;
 #[path = "kernels/mhc_post.rs"]
