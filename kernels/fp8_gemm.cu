@@ -40,7 +40,7 @@ cluster = ["1 + (ceil(K, 512) * (8 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32)
 block = [384]
 shared = 232448
 programmatic = true
-args = ["x", "x_scale", "packed", "w_scale", "y", "B", "N", "K", "ceil(ceil(N, 32), sms)"]
+args = ["x", "x_scale", "packed", "w_scale", "y", "B", "N", "K"]
 
 [[mutant]]
 name = "neighbours_scale"
@@ -282,8 +282,8 @@ __device__ void pipelined(const u8 *x, const float *x_scale, const u8 *w, const 
             pipelined<64>(x, x_scale, w, w_scale, y, B, N, K);                                                                   \
     }                                                                                                                            \
     extern "C" __global__ void __launch_bounds__(384, 1) fp8_gemm_warpgroups_##OUT(                                              \
-        const u8 *x, const float *x_scale, const u8 *packed, const float *w_scale, Y *y, int B, int N, int K, int per) {         \
-        warpgroups(x, x_scale, packed, w_scale, y, B, N, K, per);                                                                \
+        const u8 *x, const float *x_scale, const u8 *packed, const float *w_scale, Y *y, int B, int N, int K) {                  \
+        warpgroups(x, x_scale, packed, w_scale, y, B, N, K);                                                                     \
     }
 ENTRIES(bf16, bf16)
 ENTRIES(f32, float)

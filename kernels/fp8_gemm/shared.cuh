@@ -38,7 +38,7 @@ struct Place {
 // What a thread block does, and where it has what. All follows from the sizes, as do the numbers in the header.
 struct Work {
     int N, K, blocks, chunks; // of 128 and of 512 columns
-    int first, tiles;         // tiles of weights of this thread block; those from the last on are copies of the last
+    int per, first, tiles;    // tiles of weights of a thread block and of this one; those past the last are copies of the last
     int begin, tokens;        // rows of x
     int rows;                 // rows with a place in shared memory: 8, 16, 32 or 64
     int groups, passes;       // consumer warpgroups that have a tile in the first pass, and passes
@@ -49,11 +49,12 @@ struct Work {
     float *x_scale, *w_scale;
     Barriers *barriers;
 
-    __device__ __forceinline__ Work(u8 *shared, int B, int N, int K, int per) : N(N), K(K) {
+    __device__ __forceinline__ Work(u8 *shared, int B, int N, int K) : N(N), K(K) {
         u32 cluster;
         asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(cluster));
         pair = cluster == 2;
         blocks = (K + 127) / 128, chunks = (blocks + BLOCKS - 1) / BLOCKS;
+        per = (all_tiles() + gridDim.x - 1) / gridDim.x;
         first = blockIdx.x * per;
         // Thread blocks that share x need it equally often.
         tiles = pair ? per : min(per, all_tiles() - first);
@@ -64,22 +65,22 @@ struct Work {
         resident = slots == chunks;
         // Four scales more, and eight rows are read without bank conflicts.
         x_scale_stride = BLOCKS * chunks + 4, w_scale_stride = BLOCKS * chunks;
-        const int scales = (rows * x_scale_stride + scale_rows(per) * w_scale_stride) * 4;
+        const int scales = (rows * x_scale_stride + scale_rows() * w_scale_stride) * 4;
         const int left = SHARED - (int)sizeof(Barriers) - slots * rows * X_STRIDE - scales;
         stages = min(MOST_STAGES, left / STAGE) / groups;
         ring = shared;
         x = ring + groups * stages * STAGE;
         x_scale = (float *)(x + slots * rows * X_STRIDE);
         w_scale = x_scale + rows * x_scale_stride;
-        barriers = (Barriers *)(w_scale + scale_rows(per) * w_scale_stride);
+        barriers = (Barriers *)(w_scale + scale_rows() * w_scale_stride);
     }
 
     __device__ __forceinline__ int all_tiles() const {
         return (N + TILE_WEIGHTS - 1) / TILE_WEIGHTS;
     }
 
-    // Rows of scales of weights, one for 128 rows, that `per` tiles can meet.
-    static __device__ __forceinline__ int scale_rows(int per) {
+    // Rows of scales of weights, one for 128 rows, that the tiles of a thread block can meet.
+    __device__ __forceinline__ int scale_rows() const {
         return per / 4 + 2;
     }
 

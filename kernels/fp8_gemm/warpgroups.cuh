@@ -148,10 +148,10 @@ __device__ __forceinline__ void cp_async_4(float *to, const float *from) {
 }
 
 // The scales of all tokens and weights of the thread block, a row for a warp. All are under way at once.
-__device__ __forceinline__ void load_scales(const Work &work, const float *x_scale, const float *w_scale, int per) {
+__device__ __forceinline__ void load_scales(const Work &work, const float *x_scale, const float *w_scale) {
     const int warp = (threadIdx.x - PRODUCERS) / 32, lane = threadIdx.x % 32, blocks = work.blocks;
     const int all = (work.N + 127) / 128, first = work.first / 4;
-    for (int row = warp; row < Work::scale_rows(per) && first + row < all; row += CONSUMERS / 32) {
+    for (int row = warp; row < work.scale_rows() && first + row < all; row += CONSUMERS / 32) {
         for (int block = lane; block < blocks; block += 32) {
 #ifdef MUTANT_NEIGHBOURS_SCALE
             const int from = min(block + 1, blocks - 1);
@@ -374,13 +374,12 @@ template <class Y> __device__ __forceinline__ void consume(const Work &work, Y *
     }
 }
 
-// `per` is the number of tiles of a thread block.
 template <class Y>
 __device__ __forceinline__ void warpgroups(const u8 *x, const float *x_scale, const u8 *packed, const float *w_scale, Y *y, int B,
-                                           int N, int K, int per) {
+                                           int N, int K) {
     extern __shared__ __align__(1024) u8 shared[];
     launch_dependent_grids();
-    const Work work(shared, B, N, K, per);
+    const Work work(shared, B, N, K);
     if (threadIdx.x < MOST_SLOTS) {
         // Four warps release a stage; those of all consumer warpgroups that read it release x.
         if (threadIdx.x < MOST_STAGES)
@@ -397,7 +396,7 @@ __device__ __forceinline__ void warpgroups(const u8 *x, const float *x_scale, co
     } else if (threadIdx.x < PRODUCERS) {
         produce_x(work, x);
     } else {
-        load_scales(work, x_scale, w_scale, per);
+        load_scales(work, x_scale, w_scale);
         if (work.pair)
             cluster_wait();
         consume(work, y);
