@@ -7,7 +7,7 @@ needs = ["K % 16 == 0"]
 
 [[variant.launch]]
 entry = "fp8_gemm_simple_{out}"
-grid = ["ceil(N, 64)", "ceil(B, 64)"]
+grid = ["ceil(B, 64)", "ceil(N, 64)"]
 block = [128]
 args = ["x", "x_scale", "w", "w_scale", "y", "B", "N", "K"]
 
@@ -19,7 +19,7 @@ needs = ["K % 16 == 0", "K <= 16384"]
 
 [[variant.launch]]
 entry = "fp8_gemm_pipelined_{out}"
-grid = ["ceil(N, 64)", "ceil(B, 8 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32))"]
+grid = ["ceil(B, 8 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32))", "ceil(N, 64)"]
 block = [128]
 shared = "(8 - 2 * (B > 32)) * 128 * (72 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32)) + 4 * ceil(K, 128) * (8 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32))"
 args = ["x", "x_scale", "w", "w_scale", "y", "B", "N", "K"]
@@ -28,7 +28,7 @@ args = ["x", "x_scale", "w", "w_scale", "y", "B", "N", "K"]
 name = "warpgroups"
 doc = "weights packed beforehand; 32 weights and 64 tokens for a tile, whose weights are columns of the instruction; producer warps copy in bulk, a consumer warpgroup adds the scaled sums of a block during the products of the next"
 arch = "sm_90a"
-needs = ["K % 16 == 0", "K <= 16384", "N <= 262144"]
+needs = ["K % 16 == 0", "K <= 16384", "N <= 262144", "B <= 64 * 65535"]
 scratch = [{ name = "packed", bytes = "ceil(N, 32) * ceil(K, 128) * 4096" }]
 prepare = [{ entry = "fp8_gemm_pack", grid = ["ceil(N, 32)", "ceil(K, 128)"], block = [256], args = ["w", "packed", "N", "K"] }]
 
@@ -109,7 +109,7 @@ template <class Y>
 __device__ void simple(const u8 *x, const float *x_scale, const u8 *w, const float *w_scale, Y *y, int B, int N, int K) {
     __shared__ __align__(1024) u8 w_tile[64 * 128];
     __shared__ __align__(1024) u8 x_tile[64 * 128];
-    const int n0 = blockIdx.x * 64, b0 = blockIdx.y * 64, blocks = (K + 127) / 128;
+    const int n0 = blockIdx.y * 64, b0 = blockIdx.x * 64, blocks = (K + 127) / 128;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     float acc[32], sums[32];
 #pragma unroll
@@ -150,7 +150,7 @@ __device__ void simple(const u8 *x, const float *x_scale, const u8 *w, const flo
 #pragma unroll
         for (int i = 0; i < 32; i++) {
             const int token = b0 + i / 4 * 8 + 2 * (lane % 4) + i % 2;
-            const float tokens = token < B ? x_scale[token * blocks + block] : 0.0f;
+            const float tokens = token < B ? x_scale[size_t(token) * blocks + block] : 0.0f;
 #if defined(MUTANT_ROUNDED_TWICE)
             acc[i] = acc[i] + sums[i] * (tokens * weights);
 #elif defined(MUTANT_SCALED_IN_TURN)
@@ -173,7 +173,7 @@ template <int T, class Y>
 __device__ void pipelined(const u8 *x, const float *x_scale, const u8 *w, const float *w_scale, Y *y, int B, int N, int K) {
     extern __shared__ __align__(1024) u8 stages[];
     constexpr int STAGE = (64 + T) * 128, STAGES = T == 64 ? 6 : 8;
-    const int n0 = blockIdx.x * 64, b0 = blockIdx.y * T, all = (K + 127) / 128;
+    const int n0 = blockIdx.y * 64, b0 = blockIdx.x * T, all = (K + 127) / 128;
 #ifdef MUTANT_TAIL_SKIPPED
     const int blocks = K / 128;
 #else

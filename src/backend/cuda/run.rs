@@ -105,10 +105,12 @@ impl<'a> Running<'a> {
         self.launch_on(&self.set, false)
     }
 
-    /// Runs the preparing launches.
+    /// Runs the preparing launches, and waits for them, as who loads a model does: a launch that may start early can read what they
+    /// left.
     fn prepare(&self, set: &ProblemCopy) -> Result<()> {
         let mut turns = set.prepare.iter();
-        turns.try_for_each(|turn| self.put(&self.plan.prepare, &self.loaded[0], turn, false))
+        turns.try_for_each(|turn| self.put(&self.plan.prepare, &self.loaded[0], turn, false))?;
+        if set.prepare.is_empty() { Ok(()) } else { self.device.wait() }
     }
 
     fn launch_on(&self, set: &ProblemCopy, taps: bool) -> Result<()> {
