@@ -110,7 +110,11 @@ impl<'a> Running<'a> {
     fn prepare(&self, set: &ProblemCopy) -> Result<()> {
         let mut turns = set.prepare.iter();
         turns.try_for_each(|turn| self.put(&self.plan.prepare, &self.loaded[0], turn, false))?;
-        if set.prepare.is_empty() { Ok(()) } else { self.device.wait() }
+        if set.prepare.is_empty() {
+            Ok(())
+        } else {
+            self.device.wait()
+        }
     }
 
     fn launch_on(&self, set: &ProblemCopy, taps: bool) -> Result<()> {
