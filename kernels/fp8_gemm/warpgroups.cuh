@@ -399,7 +399,9 @@ __device__ __forceinline__ void warpgroups(const u8 *x, const float *x_scale, co
         load_scales(work, x_scale, w_scale);
         if (work.pair)
             cluster_wait();
-        consume(work, y);
+        // With one tile there is work for one warpgroup, and only it releases x.
+        if (threadIdx.x / 128 <= work.groups)
+            consume(work, y);
     }
     // Nobody leaves while the other may still copy to its memory or arrive at its barriers.
     if (work.pair)

@@ -5,6 +5,7 @@ use std::ptr::null_mut;
 
 use cudarc::driver::{result, sys};
 
+use super::turn::Turns;
 use ulplab_core::error::{Error, Result};
 
 /// The first GPU of the machine, and one stream on it. Used from one thread.
@@ -22,6 +23,8 @@ pub struct Device {
     pub sms: i64,
     /// Bytes of the second-level cache.
     pub l2: usize,
+    /// Who else uses it waits for these.
+    pub turns: Turns,
 }
 
 /// A driver error as a set-up error.
@@ -81,6 +84,7 @@ impl Device {
             major,
             sms: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?.into(),
             l2: attribute(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)? as usize,
+            turns: Turns::open(),
         })
     }
 

@@ -17,6 +17,7 @@ pub mod session;
 pub mod shipped;
 pub mod time;
 pub mod toolkit;
+mod turn;
 
 pub use device::Device;
 pub use header::{Mutant, Source, Variant};

@@ -148,6 +148,7 @@ impl<'a> Running<'a> {
 
     /// How long each launch of the plan takes that is timed, as one of many of its kind in a graph.
     pub fn trace(&self) -> Result<Vec<Option<Spread>>> {
+        let _turn = self.device.turns.alone();
         let alone = |step: usize| {
             let turns = self.set.launches.iter().filter(|turn| turn.step == step);
             let works = turns.map(|turn| move || self.put(&self.plan.steps, &self.loaded[1], turn, false));
@@ -159,6 +160,7 @@ impl<'a> Running<'a> {
 
     /// How long it takes.
     pub fn time(&self) -> Result<Times> {
+        let _turn = self.device.turns.alone();
         self.prepare(&self.set)?;
         let mut times = self.session.watch().time(&|| self.launch())?;
         times.rotated = match self.sets() {
@@ -196,6 +198,7 @@ impl<'a> Running<'a> {
 
     /// Its outputs, and the results of all checks and judgements.
     pub fn judged(&self) -> Result<Checked> {
+        let _turn = self.device.turns.shared();
         guards::judged(self, self.variant.nondeterministic.is_none())
     }
 

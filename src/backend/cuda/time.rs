@@ -210,6 +210,7 @@ impl<'a> Stopwatch<'a> {
 
     /// The fastest rates that were measured on this device.
     pub fn ceilings(&self) -> Result<Ceilings> {
+        let _turn = self.device.turns.alone();
         Ok(Ceilings {
             copy_gb_s: self.copy_bandwidth()? / 1e3,
             matmul_tflop_s: self.matmul_rate(Factor::Bf16)?.map(|rate| rate / 1e6),
