@@ -16,6 +16,7 @@ mod delta_prefill;
 mod dequantize;
 mod diagonal_ssm;
 mod experts;
+mod fp4_gemm;
 mod fp8_gemm;
 mod grid;
 pub mod guards;
@@ -60,6 +61,7 @@ pub const OPS: &[&dyn Op] = &[
     &dequantize::Dequantize,
     &diagonal_ssm::DiagonalSsmOp,
     &experts::ExpertsOp,
+    &fp4_gemm::Fp4Gemm,
     &fp8_gemm::Fp8Gemm,
     &hyper_head::HyperHeadOp,
     &index_scores::IndexScores,
