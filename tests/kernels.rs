@@ -22,6 +22,8 @@ mod diagonal_ssm;
 mod experts;
 #[path = "kernels/failures.rs"]
 mod failures;
+#[path = "kernels/fp4_gemm.rs"]
+mod fp4_gemm;
 #[path = "kernels/fp8_gemm.rs"]
 mod fp8_gemm;
 #[path = "kernels/hyper_head.rs"]

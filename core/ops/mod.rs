@@ -17,6 +17,7 @@ mod delta_prefill;
 mod dequantize;
 mod diagonal_ssm;
 mod experts;
+mod fp4_gemm;
 mod fp8_gemm;
 mod grid;
 pub mod guards;
@@ -62,6 +63,7 @@ pub const OPS: &[&dyn Op] = &[
     &dequantize::Dequantize,
     &diagonal_ssm::DiagonalSsmOp,
     &experts::ExpertsOp,
+    &fp4_gemm::Fp4Gemm,
     &fp8_gemm::Fp8Gemm,
     &hyper_head::HyperHeadOp,
     &index_scores::IndexScores,
