@@ -6,7 +6,7 @@ arch = "sm_90a"
 
 [[variant.launch]]
 entry = "fp4_gemm_simple_{format}_{out}"
-grid = ["ceil(N, 64)", "ceil(B, 64)"]
+grid = ["ceil(B, 64)", "ceil(N, 64)"]
 block = [128]
 args = ["x", "w", "w_scale", "w_tensor", "y", "B", "N", "K"]
 
@@ -14,7 +14,7 @@ args = ["x", "w", "w_scale", "w_tensor", "y", "B", "N", "K"]
 name = "registers"
 doc = "128 rows of w, decoded into registers, and 8 to 64 rows of x; a cluster shares the columns, 1024 each, and adds in shared memory; weights repacked at load"
 arch = "sm_90a"
-needs = ["K <= 8192"]
+needs = ["K <= 8192", "B <= 64 * 65535"]
 scratch = [{ name = "packed", bytes = "ceil(N, 128) * ceil(K, 128) * 9216" }]
 prepare = [{ entry = "fp4_gemm_pack_{format}", grid = ["ceil(K, 128)", "ceil(N, 128)"], block = [256], args = ["w", "w_scale", "packed", "N", "K"] }]
 

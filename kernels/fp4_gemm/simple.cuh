@@ -5,7 +5,7 @@ template <class F, class Y>
 __device__ void simple(const bf16 *x, const u8 *w, const u8 *w_scale, const float *w_tensor, Y *y, int B, int N, int K) {
     __shared__ __align__(1024) u8 w_tile[64 * 128];
     __shared__ __align__(1024) u8 x_tile[64 * 128];
-    const int n0 = blockIdx.x * 64, b0 = blockIdx.y * 64, blocks = (K + F::block - 1) / F::block;
+    const int n0 = blockIdx.y * 64, b0 = blockIdx.x * 64, blocks = (K + F::block - 1) / F::block;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, last = columns(K);
     float sums[32], total[32];
 #pragma unroll
