@@ -22,8 +22,6 @@ mod diagonal_ssm;
 mod experts;
 #[path = "kernels/failures.rs"]
 mod failures;
-#[path = "kernels/fp4_gemm.rs"]
-mod fp4_gemm;
 #[path = "kernels/fp8_gemm.rs"]
 mod fp8_gemm;
 #[path = "kernels/hyper_head.rs"]
@@ -32,8 +30,6 @@ mod hyper_head;
 mod index_scores;
 #[path = "kernels/judgement.rs"]
 mod judgement;
-#[path = "kernels/large.rs"]
-mod large;
 #[path = "kernels/linear.rs"]
 mod linear;
 #[path = "kernels/mhc_post.rs"]

@@ -130,7 +130,6 @@ impl Call {
                 judges: Vec::new(),
                 batch: None,
                 runs: 1,
-                large: false,
             },
         }
     }

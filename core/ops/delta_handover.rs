@@ -77,7 +77,6 @@ impl Op for DeltaHandover {
             judges,
             batch: None,
             runs: 1,
-            large: false,
         })
     }
 }

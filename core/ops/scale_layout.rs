@@ -69,7 +69,6 @@ impl Op for ScaleLayout {
             judges: vec![Judge::equal("y", Dtype::U8, &shape, want, WHY)],
             batch: None,
             runs: 1,
-            large: false,
         })
     }
 }

@@ -77,7 +77,6 @@ impl Op for Wgmma {
             judges: vec![Judge::equal("d", Dtype::F32, &shape, f32_bytes(&want), WHY)],
             batch: None,
             runs: 1,
-            large: false,
         })
     }
 }

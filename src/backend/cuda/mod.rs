@@ -9,7 +9,6 @@ pub mod header;
 mod like;
 pub mod matmul;
 pub mod plan;
-mod repeat;
 pub mod run;
 pub mod runner;
 pub mod sequence;

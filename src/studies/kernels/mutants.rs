@@ -83,7 +83,7 @@ impl Variants<'_> {
             if results.iter().all(|(_, result)| result.killed.is_some()) {
                 break;
             }
-            let problem = ops::problem_with(op, &case, self.cells.data).map_err(Error::Usage)?;
+            let problem = op.problem(&case, self.cells.data).map_err(Error::Usage)?;
             let bench = kernels.case(&case, &problem);
             for (variant, result) in results.iter_mut().filter(|(_, result)| result.killed.is_none()) {
                 let checked = bench.check(variant)?;

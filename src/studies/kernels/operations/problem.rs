@@ -29,7 +29,6 @@ impl OwnOp {
             judges,
             batch: None,
             runs: 1,
-            large: false,
         })
     }
 
@@ -78,7 +77,6 @@ impl OwnOp {
             judges: Vec::new(),
             batch: None,
             runs: 1,
-            large: false,
         };
         let program = Program::new(&self.name, &self.reference, Mode::Once, self.timeout, stop);
         let left = program
