@@ -28,6 +28,8 @@ mod fp4_gemm;
 mod fp8_gemm;
 #[path = "kernels/hyper_head.rs"]
 mod hyper_head;
+#[path = "kernels/index_records.rs"]
+mod index_records;
 #[path = "kernels/index_scores.rs"]
 mod index_scores;
 #[path = "kernels/judgement.rs"]

@@ -22,6 +22,7 @@ mod fp8_gemm;
 mod grid;
 pub mod guards;
 mod hyper_head;
+mod index_records;
 mod index_scores;
 pub mod judge;
 mod linear;
@@ -66,6 +67,7 @@ pub const OPS: &[&dyn Op] = &[
     &fp4_gemm::Fp4Gemm,
     &fp8_gemm::Fp8Gemm,
     &hyper_head::HyperHeadOp,
+    &index_records::IndexRecords,
     &index_scores::IndexScores,
     &linear::Linear,
     &mhc_post::MhcPost,
