@@ -68,7 +68,8 @@ def test_what_is_said():
     assert str(error.value) == (
         "got (float32[3, 4]): 2 of 12 elements are outside |got - want| <= 0.001 + 0.01 * |want|\n"
         "  1 of them are NaN on one side, or on both without equal_nan\n"
-        "  worst at [2, 3]: got nan, want 12"
+        "  worst at [2, 3]: got nan, want 12\n"
+        "  outside: all in rows 1 to 2, columns 2 to 3, one in each row"
     )
     got[2, 3] = 12.0
     with pytest.raises(AssertionError, match=r"worst at \[1, 2\]: got 9, want 7, off by 2 where 0.071 is allowed, 28.2 times as much"):
