@@ -13,6 +13,7 @@ from ._audit import Audit, audit
 from ._calibrate import Calibration, calibrate
 from ._close import NoGate, assert_close
 from ._native import version as _version
+from ._invariant import assert_invariant
 from ._quantized import Quantized, assert_quantized, dequantize, parity, quantize
 from ._records import reproduce
 from ._tensors import UlplabWarning
@@ -26,6 +27,7 @@ __all__ = [
     "Quantized",
     "UlplabWarning",
     "assert_close",
+    "assert_invariant",
     "assert_quantized",
     "audit",
     "calibrate",
