@@ -191,10 +191,10 @@ def _where(got: numpy.ndarray, want: numpy.ndarray, bound: numpy.ndarray, equal_
         inside |= equal_nan & numpy.isnan(got) & numpy.isnan(want)
         flipped = numpy.abs(got + want) <= bound
     mask = 1 + 2 * numpy.isnan(got) + 4 * (got == 0) + 8 * (flipped & (got * want < 0))
-    mask = numpy.ascontiguousarray(numpy.where(inside, 0, mask), numpy.uint8)
+    mask = numpy.where(inside, 0, mask).astype(numpy.uint8)
     if not mask.any():
         return []
-    place, kinds = _native.pattern(array(mask, "mask"))
+    place, kinds = _errors.place(mask)
     words = [place, *(what for bit, what in _KINDS.items() if what and kinds & bit)]
     return [f"  outside: {', '.join(words)}"]
 

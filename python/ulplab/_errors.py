@@ -22,6 +22,7 @@ squares over E^2, each in 0..1, is above 1/3 + 4 / root of G once in 10^13 (Hoef
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy
@@ -192,7 +193,7 @@ def _place(x: numpy.ndarray, dtype: str) -> numpy.ndarray:
     """Which number of its type each is, counted from 0."""
     digits, least = BITS[dtype]
     x = numpy.where(numpy.isfinite(x), x, 0.0)
-    exponent = numpy.maximum(numpy.frexp(numpy.abs(x))[1] - 1, least)
+    exponent = numpy.where(x == 0, least, numpy.maximum(numpy.frexp(numpy.abs(x))[1] - 1, least))
     # Numbers below the first normal one, and 2^(digits - 1) in each binade. The first product is exact.
     within = numpy.ldexp(numpy.ldexp(numpy.abs(x), digits - 1 - exponent // 2), -(exponent - exponent // 2)).astype(numpy.int64)
     return numpy.where(x < 0, -1, 1) * (within + (exponent - least).astype(numpy.int64) * 2 ** (digits - 1))
@@ -221,3 +222,11 @@ def divergence(got: numpy.ndarray, want: numpy.ndarray) -> float | None:
         found = float(terms.sum(axis=-1).mean())
     # Of two equal rows, roundings may leave a little less than 0.
     return None if numpy.isnan(found) else max(found, 0.0)
+
+
+def place(mask: numpy.ndarray) -> tuple[str, int]:
+    """Where the elements of a uint8 mask that are not 0 are, in words, and the bits that all of them share."""
+    words, kinds = _native.pattern(_native.Array(numpy.ascontiguousarray(mask).__dlpack__()))
+    # The words count rows and columns; other dimensions have no name.
+    words = re.sub(r"index of dimension (\d)s", r"indices of dimension \1", words)
+    return words.replace("index of a middle dimensions", "indices of a middle dimension"), kinds

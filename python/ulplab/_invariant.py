@@ -7,7 +7,7 @@ from typing import Any, Callable, Iterable
 
 import numpy
 
-from . import _errors, _native
+from . import _errors
 from ._files import Stored
 
 
@@ -125,8 +125,7 @@ def assert_invariant(
         others = tuple(at for at in range(same.ndim) if at != axis)
         differing = numpy.asarray(indices)[~same.all(axis=others)]
         listed = ", ".join(str(at) for at in differing[:6]) + (", ..." if differing.size > 6 else "")
-        mask = numpy.ascontiguousarray(~same, numpy.uint8)
-        place_of, _ = _native.pattern(Stored(mask, "uint8").array())
+        place_of, _ = _errors.place((~same).astype(numpy.uint8))
         said.append(
             f"  {what}: {_apart(found, expected, same)}; {unit}s {listed} ({differing.size:,} of {len(indices):,}); {place_of}"
         )

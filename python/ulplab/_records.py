@@ -23,7 +23,8 @@ _ROWS = {
 }
 # Rows that are kept on each side of the worst element's.
 _AROUND = 2
-# Tensors that have no rows of their own are kept whole up to so many bytes.
+# Up to so many bytes, tensors are kept whole; the rows around the worst element of larger ones, up to so many in all.
+_WHOLE = 1 << 20
 _MOST = 64 << 20
 
 
@@ -114,7 +115,8 @@ def capsule(path: str, tensors: dict[str, Any], call: dict[str, Any], worst: Any
     of_rows, dimension = _ROWS.get(op, (set(), 0)) if op else ({"want"}, -1)
     rows = None
     got = kept["got"]
-    if worst and got.bits.ndim > 1 and of_rows:
+    whole = sum(stored.bits.nbytes for stored in kept.values()) <= _WHOLE
+    if worst and got.bits.ndim > 1 and of_rows and not whole:
         sizes = got.shape[:-1] if dimension == -1 else got.shape[:1]
         flat = 0
         for size, index in zip(sizes, worst):
@@ -137,8 +139,8 @@ def capsule(path: str, tensors: dict[str, Any], call: dict[str, Any], worst: Any
 def reproduce(path: str | os.PathLike[str]) -> None:
     """Asks a failed assertion again, from the file that a report kept of it.
 
-    ``pytest --ulplab-report DIR`` writes one for each: the rows around the worst element, and what was asked. Raises the AssertionError that
-    the test raised, with the counts of the rows that were kept; ValueError if the file is of another kind.
+    ``pytest --ulplab-report DIR`` writes one for each: what was asked, and the tensors, or of large ones the rows around the worst element.
+    Raises the AssertionError that the test raised, with the counts of the rows that were kept; ValueError if the file is of another kind.
     """
     from ._close import assert_close
 
