@@ -15,7 +15,9 @@ from ._close import NoGate, assert_close
 from ._native import version as _version
 from ._invariant import assert_invariant
 from ._quantized import Quantized, assert_quantized, dequantize, parity, quantize
+from ._dumps import read_polygraphy, read_workloads
 from ._records import reproduce
+from ._replay import Replay, replay
 from ._tensors import UlplabWarning
 from . import reference
 
@@ -25,6 +27,7 @@ __all__ = [
     "Calibration",
     "NoGate",
     "Quantized",
+    "Replay",
     "UlplabWarning",
     "assert_close",
     "assert_invariant",
@@ -34,6 +37,9 @@ __all__ = [
     "dequantize",
     "parity",
     "quantize",
+    "read_polygraphy",
+    "read_workloads",
     "reference",
+    "replay",
     "reproduce",
 ]
