@@ -142,14 +142,19 @@ pub fn judge<'py>(
     let call = call(op, given, crate::tensor::name(got.dtype), u)?;
     let judged = py.detach(|| {
         let numbers = numbers::widened(got).map_err(Refused::Call)?;
-        ulplab_core::expected::judge(&call, output, &numbers, &got.shape, got.dtype)
+        let judged = ulplab_core::expected::judge(&call, output, &numbers, &got.shape, got.dtype)?;
+        Ok((judged, numbers))
     });
-    let judged = judged.map_err(|refused| match refused {
+    let (judged, numbers) = judged.map_err(|refused| match refused {
         Refused::Call(why) => wrong(why),
         Refused::Shape(why) => PyAssertionError::new_err(why),
     })?;
     let result = found(py, &judged.comparison, &got.shape)?;
     result.set_item("output", judged.expected.name)?;
+    result.set_item("got", shaped(py, numbers, &got.shape)?)?;
+    result.set_item("value", shaped(py, judged.expected.value, &got.shape)?)?;
+    result.set_item("error", shaped(py, judged.expected.error, &got.shape)?)?;
+    result.set_item("bound", shaped(py, judged.bounds, &got.shape)?)?;
     let like: Vec<(String, usize)> = judged.like.into_iter().map(|like| (like.what, like.outside)).collect();
     result.set_item("like", like)?;
     Ok(result)

@@ -2,6 +2,9 @@
 
 mod expected;
 mod numbers;
+// The words for where wrong elements are, which have no dependencies of their own.
+#[path = "../../core/ops/judge/pattern.rs"]
+mod pattern;
 mod quantized;
 mod tensor;
 
@@ -58,6 +61,8 @@ mod _native {
     #[pymodule_export]
     use super::expected::{bounds, expected, judge, operations};
     #[pymodule_export]
+    use super::numbers::widen;
+    #[pymodule_export]
     use super::quantized::{decode, diagnose, encode, place, with_rule};
     #[pymodule_export]
     use super::tensor::Array;
@@ -109,6 +114,20 @@ mod _native {
             Ok(compare(&a, &b, allowed, equal_nan))
         });
         found(py, &comparison.map_err(|why: String| wrong(why))?, &got.shape)
+    }
+
+    /// Where the elements of a mask that are not 0 are, and which bits all of them share: `("all in columns 2 to 3", 1)`.
+    #[pyfunction]
+    fn pattern(py: Python<'_>, mask: &Bound<'_, Array>) -> PyResult<(String, u16)> {
+        let mask = mask.get();
+        if mask.dtype != Dtype::U8 {
+            return Err(wrong("a mask has elements of uint8"));
+        }
+        let found = py.detach(|| {
+            let kinds = mask.bytes();
+            super::pattern::find(&mask.shape, false, &|at| kinds[at] != 0, &|at| kinds[at].into())
+        });
+        Ok((found.place, found.kinds))
     }
 
     /// Metrics of two tensors by name, in f64; None where one is not defined.

@@ -1,9 +1,12 @@
 //! Elements of tensors as numbers.
 
+use numpy::{PyArray1, PyArrayDyn, PyArrayMethods};
+use pyo3::prelude::*;
 use safetensors::Dtype;
 use ulplab_core::tensorfile::Tensor;
 
 use crate::tensor::{Array, name};
+use crate::wrong;
 
 /// The largest magnitude up to which f64 has every integer.
 const MOST_INTEGER: i128 = 1 << 53;
@@ -43,4 +46,12 @@ pub fn widened(array: &Array) -> Result<Vec<f64>, String> {
     }
     let numbers = tensor.to_f64();
     numbers.ok_or_else(|| format!("elements are {}, expected numbers", name(array.dtype)))
+}
+
+/// All elements in f64, as an array of the same shape.
+#[pyfunction]
+pub fn widen<'py>(py: Python<'py>, x: &Bound<'py, Array>) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
+    let x = x.get();
+    let numbers = py.detach(|| widened(x)).map_err(wrong)?;
+    PyArray1::from_vec(py, numbers).reshape(x.shape.as_slice())
 }

@@ -68,7 +68,8 @@ def test_what_is_said():
     assert str(error.value) == (
         "got (float32[3, 4]): 2 of 12 elements are outside |got - want| <= 0.001 + 0.01 * |want|\n"
         "  1 of them are NaN on one side, or on both without equal_nan\n"
-        "  worst at [2, 3]: got nan, want 12"
+        "  worst at [2, 3]: got nan, want 12\n"
+        "  outside: all in rows 1 to 2, columns 2 to 3, one in each row"
     )
     got[2, 3] = 12.0
     with pytest.raises(AssertionError, match=r"worst at \[1, 2\]: got 9, want 7, off by 2 where 0.071 is allowed, 28.2 times as much"):
@@ -134,3 +135,54 @@ def test_empty_tensors_are_close():
     ulplab.assert_close(np.ones((0, 4)), np.ones((0, 4)), rtol=0)
     with pytest.raises(AssertionError):
         ulplab.assert_close(np.ones((0, 4)), np.ones((4, 0)), rtol=0)
+
+
+def test_limits_in_ulps():
+    for dtype in TYPES:
+        name = np.dtype(dtype).name
+        bits = {8: np.uint64, 4: np.uint32, 2: np.uint16, 1: np.uint8}[np.dtype(dtype).itemsize]
+        # All numbers of a type with few bits, some of the others: from zero through the subnormal numbers.
+        codes = np.arange(1, 100, dtype=bits) if bits is np.uint8 else np.linspace(0, np.array(1, dtype).view(bits), 999).astype(bits)
+        for step in (1, 5):
+            want, got = codes.view(dtype), (codes + bits(step)).view(dtype)
+            ulplab.assert_close(got, want, ulp=step)
+            ulplab.assert_close(-got, -want, ulp=step)
+            with pytest.raises(AssertionError, match=f"ulp of got .{name}.* is {step}, expected at most {step - 1}"):
+                ulplab.assert_close(got, want, ulp=step - 1)
+    tiny = np.array([5e-324, 1.0])
+    ulplab.assert_close(-tiny * [1, -1], tiny, ulp=2)
+    assert not closes(-tiny * [1, -1], tiny, ulp=1)
+    nan = np.array([np.nan, 1.0])
+    assert closes(nan, nan.copy(), ulp=0, equal_nan=True) and not closes(nan, nan.copy(), ulp=99)
+    assert not closes(np.array([np.inf, 1.0]), np.array([1e308, 1.0]), ulp=1e300)
+    with pytest.raises(TypeError, match="ulp: got is float32, want is float64, expected the same type"):
+        ulplab.assert_close(np.float32([1]), np.float64([1]), ulp=1)
+
+
+def test_limits_of_divergence():
+    rng = np.random.default_rng(0)
+    want, got = rng.standard_normal((5, 7)), rng.standard_normal((5, 7))
+    p, q = (np.exp(x) / np.exp(x).sum(-1, keepdims=True) for x in (want, got))
+    kl = float((p * np.log(p / q)).sum(-1).mean())
+    ulplab.assert_close(got, want, kl=kl * 1.000001)
+    assert not closes(got, want, kl=kl * 0.999999)
+    ulplab.assert_close(want + 100, want, kl=1e-12)
+    got[2, 2] = np.nan
+    assert not closes(got, want, kl=1e9)
+
+
+def test_where_elements_outside_are():
+    want = np.random.default_rng(0).standard_normal((8, 40))
+    for index, value, said in [
+        (np.s_[3], 9.0, "all of row 3"),
+        (np.s_[:, 32:], 9.0, "all of columns 32 to 39, the tail beyond a multiple of 32"),
+        (np.s_[:, 1::4], 9.0, "all of every 4th column, from 1 on"),
+        (np.s_[:, 8:16], 0.0, "all of columns 8 to 15, where 0 was found: never written?"),
+        (np.s_[0], np.nan, "all of row 0, where NaN was found"),
+        (np.s_[5], -want[5], "all of row 5, with the sign flipped"),
+    ]:
+        got = want.copy()
+        got[index] = value
+        with pytest.raises(AssertionError) as error:
+            ulplab.assert_close(got, want, rtol=1e-6)
+        assert f"  outside: {said}" in str(error.value).splitlines()

@@ -10,23 +10,36 @@ None of these libraries but numpy is imported.
 """
 
 from ._audit import Audit, audit
+from ._calibrate import Calibration, calibrate
 from ._close import NoGate, assert_close
 from ._native import version as _version
+from ._invariant import assert_invariant
 from ._quantized import Quantized, assert_quantized, dequantize, parity, quantize
+from ._dumps import read_polygraphy, read_workloads
+from ._records import reproduce
+from ._replay import Replay, replay
 from ._tensors import UlplabWarning
 from . import reference
 
 __version__ = _version()
 __all__ = [
     "Audit",
+    "Calibration",
     "NoGate",
     "Quantized",
+    "Replay",
     "UlplabWarning",
     "assert_close",
+    "assert_invariant",
     "assert_quantized",
     "audit",
+    "calibrate",
     "dequantize",
     "parity",
     "quantize",
+    "read_polygraphy",
+    "read_workloads",
     "reference",
+    "replay",
+    "reproduce",
 ]

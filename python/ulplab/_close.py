@@ -6,7 +6,9 @@ import math
 import warnings
 from typing import Any
 
-from . import _native
+import numpy
+
+from . import _errors, _native, _records
 from ._tensors import UlplabWarning, array, inputs as given_inputs
 
 # Metrics that a limit can be given for, and whether a larger value is better.
@@ -17,6 +19,8 @@ _METRICS = {
     "relative_l2": False,
     "nsr": False,
     "max_abs": False,
+    "ulp": False,
+    "kl": False,
 }
 
 # The types that kernels add in, and the unit roundoff of each: half the spacing at 1.
@@ -54,6 +58,7 @@ def assert_close(
     inputs: dict[str, Any] | None = None,
     output: str | None = None,
     accumulate: str = "f32",
+    bias: str | None = "warn",
     equal_nan: bool = False,
     name: str = "got",
     **limits: Any,
@@ -67,13 +72,17 @@ def assert_close(
 
     ``assert_close(got, want, cosine=0.999)``
         A metric of the whole tensors, in f64: ``cosine`` and ``sqnr`` (in dB) at least as large as given, ``diff``
-        (``1 - 2 <x, y> / (<x, x> + <y, y>)``, DeepGEMM's), ``relative_l2``, ``nsr`` and ``max_abs`` at most. With ``rtol`` or ``atol``, both
-        must hold.
+        (``1 - 2 <x, y> / (<x, x> + <y, y>)``, DeepGEMM's), ``relative_l2``, ``nsr`` and ``max_abs`` at most. ``ulp``: no
+        element of two tensors of the same floating-point type is more such numbers apart; 0 and -0 are none apart. ``kl``: the mean over rows of the
+        Kullback-Leibler divergence, in nats, of the softmax of ``got`` from that of ``want``; both are logits [..., C]. With ``rtol`` or
+        ``atol``, all must hold.
 
     ``assert_close(got, op="rmsnorm", inputs=dict(x=x, weight=w, eps=1e-6))``
         No number: what the operation gives is computed in f64, and how far each element may be from it follows from the inputs,
         the type of ``got`` and the type that the kernel adds in (``accumulate``: f32, f64, tf32, f16, bf16, fp8_tensor_core or i32). Operations
-        and what they take are in ``ulplab.reference``. Words such as ``cast="before_weight"`` go into ``inputs`` or stand beside them.
+        and what they take are in ``ulplab.reference``. Words such as ``cast="before_weight"`` go into ``inputs`` or stand beside them. If all elements
+        are inside, their mean error and mean square are looked at (rmsnorm, rope, silu_and_mul and softmax, from 16 rows [..., C] on): what right
+        kernels do not have is an UlplabWarning, an AssertionError if ``bias="fail"``, and not looked for if ``bias=None``.
 
     Shapes must be equal; nothing is broadcast. A NaN is wrong unless it meets a NaN and ``equal_nan`` is given (with ``op``, it may meet one);
     an infinity must meet the same infinity. An UlplabWarning tells of assertions that say little: if zeros would pass, too, if all wanted
@@ -83,7 +92,10 @@ def assert_close(
     if op is not None:
         if want is not None or rtol is not None or atol is not None:
             raise TypeError("assert_close: give either op and inputs, or want with rtol and atol")
-        _by_operation(got, op, {**given_inputs(inputs or {}), **given_inputs(limits)}, output, accumulate, name)
+        if bias not in ("warn", "fail", None):
+            raise ValueError(f"bias = {bias!r}, expected 'warn', 'fail' or None")
+        given = {**(inputs or {}), **limits} if isinstance(inputs or {}, dict) else inputs
+        _by_operation(got, op, given, output, accumulate, name, bias)
         return
     if want is None:
         raise TypeError("assert_close: 'want' is missing; or give op and inputs")
@@ -97,6 +109,7 @@ def assert_close(
         raise AssertionError(f"{name} is {_shape(got_array)}, want is {_shape(want_array)}")
     _warn_of_same(got, want, got_array, want_array)
     said = []
+    worst, ratio = None, None
     if rtol is not None or atol is not None:
         rtol, atol = rtol or 0.0, atol or 0.0
         if not (rtol >= 0 and atol >= 0):
@@ -105,8 +118,11 @@ def assert_close(
         _warn_of_little(found, f"rtol = {rtol:g}, atol = {atol:g}")
         if found["outside"]:
             said.append(_outside(name, got_array, found, f"|got - want| <= {atol:g} + {rtol:g} * |want|"))
+            wide_got, wide_want = _native.widen(got_array), _native.widen(want_array)
+            said += _where(wide_got, wide_want, atol + rtol * numpy.abs(wide_want), equal_nan)
+            worst, ratio = found["worst"][0], found["worst"][-1]
     if limits:
-        values = _native.metrics(got_array, want_array, list(limits))
+        values = _measured(got_array, want_array, list(limits), equal_nan)
         for (metric, limit), value in zip(limits.items(), values):
             higher = _METRICS[metric]
             # A value that is not a number passes nothing.
@@ -114,25 +130,85 @@ def assert_close(
                 bound = "at least" if higher else "at most"
                 shown = "not defined" if value is None else f"{value:.6g}"
                 said.append(f"{metric} of {name} ({_shape(got_array)}) is {shown}, expected {bound} {limit:g}")
+    asked = f"rtol = {rtol}, atol = {atol}" if rtol is not None else ""
+    asked = ", ".join([asked] * bool(asked) + [f"{metric} = {limit}" for metric, limit in limits.items()])
+    _records.note(name, asked, ratio, "\n".join(said), {"got": got, "want": want}, {"rtol": rtol, "atol": atol, "equal_nan": equal_nan, **limits}, worst=worst)
     if said:
         raise AssertionError("\n".join(said))
 
 
 def _by_operation(
-    got: Any, op: str, given: dict[str, Any], output: str | None, accumulate: str, name: str
+    got: Any, op: str, inputs: dict[str, Any], output: str | None, accumulate: str, name: str, bias: str | None
 ) -> None:
     __tracebackhide__ = True
+    given = given_inputs(inputs)
     got_array = array(got, name)
     found = _native.judge(op, got_array, given, unit(accumulate), output)
     _warn_of_little(found, f"the bound of {op}", depth=5)
+    kept = {"got": got, **inputs}
+    call = {"op": op, "output": output, "accumulate": accumulate}
+
+    def note(ratio: float, message: str, verdict: str = "") -> None:
+        _records.note(name, f"op = {op}", ratio, message, kept, call, verdict, found["worst"] and found["worst"][0])
+
     if not found["outside"]:
+        ratio = _records.wanted() and float(_errors.ratios(found["got"], found["value"], found["bound"]).max(initial=0.0))
+        biased = _biased(op, found, got_array.dtype, unit(accumulate)) if bias else []
+        message = "\n".join(f"{op}: {name} ({_shape(got_array)}): {line}" for line in biased)
+        note(ratio, message, "" if not message or bias == "fail" else "warning")
+        if message and bias == "fail":
+            raise AssertionError(message)
+        if message:
+            _warn(message)
         return
     lines = [_outside(f"{op}: {name}", got_array, found, f"the bound of '{found['output']}', sums in {accumulate}")]
+    lines += _where(found["got"], found["value"], found["bound"], equal_nan=True)
     for what, outside in found["like"][:4]:
         lines.append(f"  looks like {what}; then {outside:,} elements are outside")
     if not found["like"]:
         lines.append(f"  looks like none of the faults that ulplab.reference.{op} knows")
+    note(found["worst"][-1], "\n".join(lines))
     raise AssertionError("\n".join(lines))
+
+
+def _biased(op: str, found: dict[str, Any], dtype: str, u: float) -> list[str]:
+    if not _errors.judged(op) or found["value"].size == 0:
+        return []
+    return _errors.Bias(op, found["got"], found["value"], found["error"], found["bound"], dtype, u).found()
+
+
+# What all elements outside may have in common.
+_KINDS = {1: "", 2: "where NaN was found", 4: "where 0 was found: never written?", 8: "with the sign flipped"}
+
+
+def _where(got: numpy.ndarray, want: numpy.ndarray, bound: numpy.ndarray, equal_nan: bool) -> list[str]:
+    """Where the elements outside are, and what they share."""
+    if got.ndim == 0:
+        return []
+    with numpy.errstate(invalid="ignore"):
+        inside = (numpy.abs(got - want) <= bound) & numpy.isfinite(bound)
+        inside = numpy.where(numpy.isinf(got) | numpy.isinf(want), got == want, inside)
+        inside |= equal_nan & numpy.isnan(got) & numpy.isnan(want)
+        flipped = numpy.abs(got + want) <= bound
+    mask = 1 + 2 * numpy.isnan(got) + 4 * (got == 0) + 8 * (flipped & (got * want < 0))
+    mask = numpy.where(inside, 0, mask).astype(numpy.uint8)
+    if not mask.any():
+        return []
+    place, kinds = _errors.place(mask)
+    words = [place, *(what for bit, what in _KINDS.items() if what and kinds & bit)]
+    return [f"  outside: {', '.join(words)}"]
+
+
+def _measured(got: _native.Array, want: _native.Array, names: list[str], equal_nan: bool) -> list[float | None]:
+    native = [name for name in names if name not in ("ulp", "kl")]
+    values = dict(zip(native, _native.metrics(got, want, native))) if native else {}
+    if "ulp" in names:
+        if got.dtype != want.dtype or got.dtype not in _errors.BITS:
+            raise TypeError(f"ulp: got is {got.dtype}, want is {want.dtype}, expected the same type, one of {', '.join(_errors.BITS)}")
+        values["ulp"] = _errors.ulps(_native.widen(got), _native.widen(want), got.dtype, equal_nan)
+    if "kl" in names:
+        values["kl"] = _errors.divergence(_native.widen(got), _native.widen(want))
+    return [values[name] for name in names]
 
 
 def _shape(x: _native.Array) -> str:

@@ -43,6 +43,8 @@ def array(x: Any, name: str) -> _native.Array:
     """``x`` as an array: without a copy if it is in the host's memory. ``name`` is what errors call it."""
     if isinstance(x, _native.Array):
         return x
+    if type(x).__name__ == "Stored" and type(x).__module__ == f"{__package__}._files":
+        return x.array()
     if isinstance(x, numpy.ndarray):
         try:
             return _from_numpy(x)

@@ -1,4 +1,7 @@
-"""``pytest --ulplab-audit``: which faults the assertions of a suite would let pass. Nothing but pytest is imported until it is asked for."""
+"""``pytest --ulplab-audit``: which faults the assertions of a suite would let pass; ``--ulplab-report DIR``: what those of ulplab said.
+
+Nothing but pytest is imported until it is asked for.
+"""
 
 from __future__ import annotations
 
@@ -53,9 +56,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="MODULE:FUNCTION",
         help="another function to ask: its first two arguments are compared, and it raises AssertionError or returns whether they are close",
     )
+    group.addoption(
+        "--ulplab-report",
+        metavar="DIR",
+        default=os.environ.get("ULPLAB_REPORT") or None,
+        help="write what assertions of ulplab said to DIR/index.html, and the inputs of those that failed to DIR/capsules (or ULPLAB_REPORT=DIR)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("ulplab_report"):
+        from ._report import Reporter
+
+        config.pluginmanager.register(Reporter(config, config.getoption("ulplab_report")), "ulplab_reporter")
     if config.getoption("ulplab_gate") and not config.getoption("ulplab_audit"):
         raise pytest.UsageError("--ulplab-gate is for --ulplab-audit, which is not given")
     if config.getoption("ulplab_audit"):

@@ -1,0 +1,43 @@
+"""Prints which faults gates of published suites let pass: `python examples/audit/run.py`, with ulplab, pytest and ml_dtypes installed.
+
+First the faults of each operation, by gate; then what `pytest --ulplab-audit` says of the same tests, which are not edited for it.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import published
+
+
+def passes(gate, got, want):
+    try:
+        said = gate(got, want)
+    except AssertionError:
+        return False
+    return said is None or bool(said)
+
+
+def survivors():
+    """By the name of a gate: whether what is right passes, which faults pass, and which are noticed."""
+    found = {}
+    for name, gate, make in published.TABLE:
+        right, faults = make()
+        kept = [fault for fault, wrong in faults.items() if passes(gate, wrong, right)]
+        found[name] = (passes(gate, right, right), kept, [fault for fault in faults if fault not in kept])
+    return found
+
+
+def main():
+    for name, (right, kept, noticed) in survivors().items():
+        print(f"{name}{'' if right else ': WHAT IS RIGHT DOES NOT PASS'}")
+        print(f"    lets pass: {', '.join(kept) or 'nothing'}")
+        print(f"    notices:   {', '.join(noticed) or 'nothing'}")
+    here = Path(__file__).parent
+    gates = [f"--ulplab-gate=published:{name}" for name in ("share", "kernel_is_wanted")]
+    options = ["-q", "-p", "no:cacheprovider", "--ulplab-audit", *gates, str(here / "test_published.py")]
+    return subprocess.run([sys.executable, "-m", "pytest", *options], cwd=here, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

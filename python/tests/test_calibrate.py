@@ -1,0 +1,117 @@
+"""Size and power of gates; the mean of errors."""
+
+import kernels
+import numpy as np
+import pytest
+from ml_dtypes import bfloat16
+from test_operations import DRAWS, TYPES, normal
+
+import ulplab
+
+
+def norm(dtype, gain=1.0, rows=64, seed=0, cols=512, **options):
+    rng = np.random.default_rng(seed)
+    given = {"x": normal(rng, rows, cols, dtype=dtype), "weight": kernels.rounded(1 + 0.1 * rng.standard_normal(cols), dtype)}
+    value = ulplab.reference.compute("rmsnorm", **given, **options).value * gain
+    return kernels.rounded(value, dtype), given
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda dtype: np.dtype(dtype).name)
+@pytest.mark.parametrize("op", ["rmsnorm", "softmax", "silu_and_mul", "rope"])
+def test_no_right_kernel_of_many_rows_is_biased(op, dtype):
+    for seed in range(max(4, DRAWS // 6)):
+        rng = np.random.default_rng(seed)
+        rows, cols = int(rng.choice([16, 64, 300])), int(rng.choice([2, 16, 256]))
+        scale = float(rng.choice([1e-3, 1.0, 8.0]))
+        given = {"x": normal(rng, rows, cols, dtype=dtype, scale=scale)}
+        if rng.random() < 0.3:
+            # Rows that are equal, or differ by a power of two, have the same errors.
+            given["x"] = (given["x"][:1].astype(np.float64) * 2.0 ** rng.integers(0, 3, (rows, 1))).astype(dtype)
+        elif rng.random() < 0.3:
+            # Numbers that are nearly equal are rounded to the same one.
+            given["x"] = kernels.rounded(1 + 1e-3 * rng.standard_normal((rows, cols)), dtype)
+        if op == "rope":
+            angles = rng.uniform(0, 6, (rows, cols // 2))
+            given |= {"x": given["x"][:, None], "cos": np.cos(angles).astype(np.float32), "sin": np.sin(angles).astype(np.float32)}
+        if op == "rmsnorm":
+            given |= {"weight": np.ones(cols, dtype), "eps": 1e-6}
+        got = getattr(kernels, op)(rng, **given, dtype=dtype)
+        try:
+            ulplab.assert_close(got, op=op, inputs=given, bias="fail")
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from None
+
+
+@pytest.mark.parametrize(("dtype", "gain"), [(np.float32, 1e-5), (np.float16, 1e-5), (bfloat16, 1e-5)])
+def test_a_gain_below_the_bound_of_elements_shows_in_their_mean(dtype, gain):
+    got, given = norm(dtype, 1 + gain, rows=512, cols=2048)
+    ulplab.assert_close(got, op="rmsnorm", inputs=given, bias=None)
+    with pytest.warns(ulplab.UlplabWarning, match=r"errors point away from zero: .* right kernels have at most .* as of a gain of \+(9\.|1|1\.)"):
+        ulplab.assert_close(got, op="rmsnorm", inputs=given)
+    with pytest.raises(AssertionError, match="errors point away from zero"):
+        ulplab.assert_close(got, op="rmsnorm", inputs=given, bias="fail")
+    got, given = norm(dtype, 1 - gain, rows=512, cols=2048)
+    with pytest.raises(AssertionError, match="errors point towards zero"):
+        ulplab.assert_close(got, op="rmsnorm", inputs=given, bias="fail")
+
+
+def test_a_tenfold_eps_below_the_bound_shows_in_the_mean():
+    got, given = norm(np.float32, rows=256, cols=5120, fault="eps_tenfold")
+    ulplab.assert_close(got, op="rmsnorm", inputs=given, bias=None)
+    with pytest.raises(AssertionError, match="as of a gain of -4"):
+        ulplab.assert_close(got, op="rmsnorm", inputs=given, bias="fail")
+
+
+def test_errors_of_the_size_of_the_bound_show_in_their_mean_square():
+    rng = np.random.default_rng(0)
+    right, given = norm(np.float32, rows=256, cols=2048)
+    found = ulplab.reference.rmsnorm(**given)
+    got = (found.value + 0.95 * found.error * rng.choice([-1, 1], found.value.shape)).astype(np.float32)
+    with pytest.raises(AssertionError, match="errors are large: their mean square is 0.8"):
+        ulplab.assert_close(got, op="rmsnorm", inputs=given, bias="fail")
+    ulplab.assert_close(right, op="rmsnorm", inputs=given, bias="fail")
+
+
+def kernel(**given):
+    return kernels.rmsnorm(np.random.default_rng(0), **given, dtype=np.float32)
+
+
+def test_size_and_power():
+    found = ulplab.calibrate(kernel, "rmsnorm", seeds=300)
+    assert found.failed["bound"] == found.failed["bias"] == 0
+    assert len(found.ratios) == 300 and 0 < found.ratios[-1] <= 1
+    # The threshold is sharper than the bound, and notices smaller gains.
+    assert found.threshold == found.ratios[-1] < 1
+    assert found.gains["threshold"] < found.gains["bound"] < 1e-3
+    assert found.faults["bound"]["no_variance"] == 1.0
+    assert "eps" in found.factors["bound"] and "zero_centered" not in found.factors["bound"]
+    text = str(found)
+    for words in ("300 seeds", "threshold", "95 % confidence", "size 0 of 300", "power", "eps: "):
+        assert words in text
+
+
+def test_what_seeds_support():
+    found = ulplab.calibrate(kernel, "rmsnorm", seeds=20, alarms=1e-3)
+    assert found.threshold is None and found.seeds_needed == 2995
+    assert found.supported == pytest.approx(1 - 0.05 ** (1 / 20))
+    assert "that takes 2,995 seeds; these support 0.14" in str(found)
+
+
+def test_thresholds_hold_as_often_as_they_say():
+    """Of uniform draws, a threshold t has 1 - t false alarms: more than asked for in at most 5 % of trials."""
+    from ulplab._calibrate import _above
+
+    rng, trials, seeds, alarms = np.random.default_rng(0), 4000, 500, 0.02
+    above = _above(seeds, alarms, 0.95)
+    draws = np.sort(rng.random((trials, seeds)), 1)
+    broken = (1 - draws[:, seeds - 1 - above] > alarms).mean()
+    assert above == 4 and 0.01 < broken <= 0.05 + 3 * (0.05 * 0.95 / trials) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"seeds": 0}, "seeds = 0"), ({"alarms": 0}, "alarms = 0, expected"), ({"confidence": 1}, "confidence = 1, expected"), ({"op": "none"}, "'none'")],
+)
+def test_mistakes(options, said):
+    with pytest.raises(ValueError, match=said):
+        ulplab.calibrate(kernel, **{"op": "rmsnorm", **options})

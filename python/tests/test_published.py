@@ -1,0 +1,45 @@
+"""The gates of examples/audit let pass the faults that docs/python.md lists."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+AUDIT = Path(__file__).resolve().parents[2] / "examples" / "audit"
+
+
+@pytest.fixture(scope="module")
+def found(request):
+    import sys
+
+    sys.path.insert(0, str(AUDIT))
+    try:
+        spec = importlib.util.spec_from_file_location("audit_run", AUDIT / "run.py")
+        run = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(run)
+        return run.survivors()
+    finally:
+        sys.path.remove(str(AUDIT))
+
+
+def test_what_is_right_passes(found):
+    assert all(right for right, _, _ in found.values())
+
+
+@pytest.mark.parametrize(
+    ("gate", "kept"),
+    [
+        ("vLLM test_rms_norm, bf16, H = 768", []),
+        ("vLLM test_rms_norm, bf16, H = 5120", ["no_variance", "half_of_row", "neighbour_row"]),
+        ("vLLM test_rms_norm, bf16, H = 8192", ["no_variance", "half_of_row", "neighbour_row"]),
+        ("FlashInfer test_norm_quant, scale 1", ["2 times too large", "100 times too large", "every output +-448", "no variance"]),
+        ("vLLM NVFP4 product, fp16", ["alpha 5 % too large", "alpha 9 % too large"]),
+    ],
+)
+def test_what_passes(found, gate, kept):
+    assert found[gate][1] == kept
+
+
+def test_nearly_everything_passes_where_one_percent_may_be_wrong(found):
+    _, kept, noticed = found["SGLang test_cutedsl_gdn_precision, B = 16"]
+    assert len(kept) == 8 and noticed == ["all zeros"]

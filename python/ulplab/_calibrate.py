@@ -1,0 +1,239 @@
+"""Size and power of a gate: how often it fails what is right, and which faults it notices."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from dataclasses import dataclass, field
+from typing import Any, Callable
+
+import numpy
+
+from . import _draws, _errors, _native, reference
+from ._close import unit
+from ._tensors import array, inputs as given_inputs
+
+# Gains that are tried: 2^-24, a unit roundoff of f32, to 1.
+_GAINS = tuple(2.0**power for power in range(-24, 1))
+# What numbers such as eps are multiplied by.
+_FACTORS = (1.001, 1.01, 1.1, 2.0, 10.0, 100.0)
+# Seeds on which faults are tried: each asks for the operation to be computed once more.
+_FAULT_SEEDS = 10
+
+
+def seeds_for(alarms: float, confidence: float) -> int:
+    """How many seeds must pass a threshold before a rate of false alarms of at most ``alarms`` is supported: (1 - alarms)^n <= 1 - confidence."""
+    return math.ceil(math.log(1 - confidence) / math.log1p(-alarms))
+
+
+def _above(seeds: int, alarms: float, confidence: float) -> int:
+    """How many of the largest ratios may lie above a threshold so that its rate of false alarms is at most ``alarms``; -1 if not even none.
+
+    The k-th largest of n draws is passed by a share p of all draws or more with probability P(Bin(n, p) < k) (Clopper and Pearson 1934).
+    """
+    below, count = 0.0, -1
+    for k in range(seeds):
+        log = math.lgamma(seeds + 1) - math.lgamma(k + 1) - math.lgamma(seeds - k + 1)
+        below += math.exp(log + k * math.log(alarms) + (seeds - k) * math.log1p(-alarms))
+        if below > 1 - confidence:
+            break
+        count = k
+    return count
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What is known of a gate from a right kernel on drawn inputs. ``print`` shows all of it."""
+
+    op: str
+    #: The type of the kernel's output.
+    dtype: str
+    #: The largest error over bound of each seed, the smallest first.
+    ratios: numpy.ndarray
+    #: The rate of false alarms that was asked for, and the confidence.
+    alarms: float
+    confidence: float
+    #: The ratio that fails right kernels at most that often; None if the seeds do not support one.
+    threshold: float | None
+    #: How many seeds the rate needs at least.
+    seeds_needed: int
+    #: The rate that the largest ratio found stands for, with the confidence: what these seeds support at best.
+    supported: float
+    #: The largest |mean error| over bound of a seed, and the largest share of what is allowed; None if it is not derived for the operation.
+    bias: tuple[float, float] | None
+    #: For each gate (``bound``, ``threshold``, ``bias``), how often it failed the kernel.
+    failed: dict[str, int]
+    #: For each gate and fault, the share of seeds in which it is noticed; faults that change nothing are left out.
+    faults: dict[str, dict[str, float]] = field(default_factory=dict)
+    #: For each gate, the smallest gain noticed in all seeds that were tried; infinite if none is.
+    gains: dict[str, float] = field(default_factory=dict)
+    #: For each gate and number of the operation, the smallest factor noticed in all seeds that were tried; infinite if none is.
+    factors: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        quantiles = [float(numpy.quantile(self.ratios, q)) for q in (0.5, 0.9, 0.99, 1.0)]
+        seeds, percent = len(self.ratios), f"{100 * self.confidence:g} %"
+        lines = [
+            f"{self.op}, {self.dtype}, {seeds:,} seeds",
+            "  error / bound: median {:.3g}, 90 % {:.3g}, 99 % {:.3g}, largest {:.3g}".format(*quantiles),
+        ]
+        if self.threshold is None:
+            lines.append(
+                f"  no threshold for {self.alarms:g} false alarms: that takes {self.seeds_needed:,} seeds; "
+                f"these support {self.supported:.2g} for {quantiles[-1]:.3g} ({percent} confidence)"
+            )
+        else:
+            lines.append(f"  threshold {self.threshold:.3g}: at most {self.alarms:g} false alarms, with {percent} confidence")
+        if self.bias:
+            lines.append(f"  mean error / bound: at most {self.bias[0]:.3g}, {self.bias[1]:.3g} times what is allowed")
+        for gate, failed in self.failed.items():
+            unnoticed = [f"{fault} ({share:.0%})" for fault, share in self.faults[gate].items() if share < 1]
+            all_of = f"{sum(share == 1 for share in self.faults[gate].values())} of {len(self.faults[gate])} faults"
+            gain = self.gains[gate]
+            lines.append(f"  {gate}: size {failed} of {seeds:,}; power: {all_of}, gains {f'from {gain:.2g}' if gain < math.inf else 'none'}")
+            for number, factor in self.factors[gate].items():
+                lines.append(f"    {number}: {f'{factor:g} times as large' if factor < math.inf else 'no factor up to 100'} is noticed")
+            if unnoticed:
+                lines.append(f"    not always noticed: {', '.join(unnoticed)}")
+        return "\n".join(lines)
+
+
+def calibrate(
+    kernel: Callable[..., Any],
+    op: str,
+    seeds: int = 1000,
+    *,
+    inputs: Callable[[numpy.random.Generator], dict[str, Any]] | None = None,
+    output: str | None = None,
+    accumulate: str = "f32",
+    alarms: float = 1e-2,
+    confidence: float = 0.95,
+) -> Calibration:
+    """Measures a gate on a kernel that is right: its size (how often it fails the kernel) and its power (what it notices).
+
+    ``kernel(**given)`` gives the output, of the shape that ``ulplab.reference.OP`` gives. ``inputs(rng)`` draws what it is given; without it,
+    float32 arrays of 24 to 32 rows are drawn. Three gates are measured: the ``bound`` (an error larger than it fails), the
+    ``threshold`` (the ratio of error and bound that at most a share of ``alarms`` of such draws passes, with ``confidence``), and the
+    ``bias`` (the mean error, and the mean square). A threshold is measured, not extrapolated: a rate p takes about 3/p seeds for 95 %. It
+    holds for this kernel and such inputs.
+
+    Raises ValueError if an argument is out of its range or inputs do not fit, AssertionError if an output has another shape.
+    """
+    if isinstance(seeds, bool) or not isinstance(seeds, numbers.Integral) or seeds < 1:
+        raise ValueError(f"seeds = {seeds!r}, expected an integer of at least 1")
+    for name, value in (("alarms", alarms), ("confidence", confidence)):
+        if not 0 < value < 1:
+            raise ValueError(f"{name} = {value!r}, expected a number between 0 and 1")
+    u, draw = unit(accumulate), inputs or _draws.of(op)
+    derived = _errors.judged(op)
+    ratios, biases, failed = numpy.zeros(seeds), [], {"bound": 0, "threshold": 0, "bias": 0}
+    samples, dtype = [], ""
+    for seed in range(seeds):
+        given = draw(numpy.random.default_rng(seed))
+        got = array(kernel(**given), "kernel(...)")
+        given = given_inputs(given)
+        found, dtype = _native.judge(op, got, given, u, output), got.dtype
+        ratios[seed] = _errors.ratios(found["got"], found["value"], found["bound"]).max(initial=0.0)
+        failed["bound"] += bool(found["outside"])
+        if derived and found["value"].size:
+            bias = _errors.Bias(op, found["got"], found["value"], found["error"], found["bound"], dtype, u)
+            mean = max(abs(bias.gain), abs(bias.offset))
+            biases.append((mean, mean / bias.gain_allowed if bias.gain_allowed else 0.0))
+            failed["bias"] += bool(bias.found())
+        if seed < _FAULT_SEEDS:
+            samples.append((given, found))
+    ratios.sort()
+    above = _above(seeds, alarms, confidence)
+    threshold = None if above < 0 else float(ratios[seeds - 1 - above])
+    if threshold is None:
+        del failed["threshold"]
+    else:
+        failed["threshold"] = int((ratios > threshold).sum())
+    if not derived:
+        del failed["bias"]
+    found = Calibration(
+        op=op,
+        dtype=dtype,
+        ratios=ratios,
+        alarms=alarms,
+        confidence=confidence,
+        threshold=threshold,
+        seeds_needed=seeds_for(alarms, confidence),
+        supported=1 - (1 - confidence) ** (1 / seeds),
+        bias=tuple(max(part) for part in zip(*biases)) if biases else None,
+        failed=failed,
+    )
+    _power(found, samples, output, accumulate)
+    return found
+
+
+def _power(found: Calibration, samples: list[tuple[dict, dict]], output: str | None, accumulate: str) -> None:
+    """Tries every fault, gain and factor on the first seeds."""
+    operation = next(known for known in reference.operations() if known["name"] == found.op)
+    u, gates = unit(accumulate), list(found.failed)
+
+    def outcome(wrong: numpy.ndarray, right: dict[str, Any]) -> dict[str, bool]:
+        ratio = _errors.ratios(wrong, right["value"], right["bound"]).max(initial=0.0)
+        noticed = {"bound": ratio > 1, "threshold": found.threshold is not None and ratio > found.threshold, "bias": False}
+        if "bias" in gates:
+            bias = _errors.Bias(found.op, wrong, right["value"], right["error"], right["bound"], found.dtype, u)
+            noticed["bias"] = bool(bias.found())
+        return noticed
+
+    def computed(given: dict[str, Any], shape: tuple[int, ...], fault: str | None = None) -> numpy.ndarray | None:
+        outputs = _native.expected(found.op, given, found.dtype, u, fault)
+        values = next(value for name, value, _ in outputs if output in (None, name))
+        return _errors.rounded(values, found.dtype) if values.shape == shape else None
+
+    def tried(make: Callable[[dict, dict], numpy.ndarray | None]) -> dict[str, list[bool]]:
+        said: dict[str, list[bool]] = {gate: [] for gate in gates}
+        for given, right in samples:
+            wrong = make(given, right)
+            # What changes no element that is stored is no fault.
+            if wrong is None or numpy.array_equal(wrong, _errors.rounded(right["value"], found.dtype), equal_nan=True):
+                continue
+            for gate, noticed in outcome(wrong, right).items():
+                if gate in said:
+                    said[gate].append(noticed)
+        return said
+
+    for gate in gates:
+        found.faults[gate], found.factors[gate], found.gains[gate] = {}, {}, math.inf
+    for fault, _ in operation["faults"]:
+        for gate, said in tried(lambda given, right: computed(given, right["value"].shape, fault)).items():
+            if said:
+                found.faults[gate][fault] = sum(said) / len(said)
+
+    def smallest(sizes: tuple[float, ...], make: Callable[[float], Callable], keep: Callable[[str, float], None]) -> None:
+        # From the largest down: what is noticed must be noticed at every larger size, too.
+        left = set(gates)
+        for size in sorted(sizes, reverse=True):
+            said = tried(make(size))
+            left = {gate for gate in left if len(said[gate]) == len(samples) and all(said[gate])}
+            for gate in left:
+                keep(gate, size)
+            if not left:
+                break
+
+    smallest(
+        _GAINS,
+        lambda gain: lambda given, right: _errors.rounded(right["got"] * (1 + gain), found.dtype),
+        lambda gate, gain: found.gains.__setitem__(gate, gain),
+    )
+    for name, kind, default, _ in operation["takes"]:
+        value = samples[0][0].get(name, default)
+        if kind != "number" or isinstance(value, bool) or value in ("", "None", "0", 0, 0.0):
+            continue
+        for gate in gates:
+            found.factors[gate][name] = math.inf
+
+        def scaled(factor: float, name: str = name, default: str = default) -> Callable:
+            def make(given: dict, right: dict) -> numpy.ndarray | None:
+                return computed({**given, name: float(given.get(name, default)) * factor}, right["value"].shape)
+
+            return make
+
+        def keep(gate: str, factor: float, name: str = name) -> None:
+            found.factors[gate][name] = factor
+
+        smallest(_FACTORS, scaled, keep)

@@ -1,0 +1,58 @@
+"""Inputs of operations, drawn at random, for those that a caller has none for."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import numpy
+
+Draw = Callable[[numpy.random.Generator], dict[str, Any]]
+
+
+def _rmsnorm(rng: numpy.random.Generator) -> dict[str, Any]:
+    scale = 10.0 ** rng.uniform(-3, 1)
+    return {"x": rng.standard_normal((32, 512)) * scale, "weight": 1 + 0.1 * rng.standard_normal(512), "eps": 1e-6}
+
+
+def _silu_and_mul(rng: numpy.random.Generator) -> dict[str, Any]:
+    return {"x": rng.standard_normal((32, 512)) * rng.uniform(0.5, 5)}
+
+
+def _softmax(rng: numpy.random.Generator) -> dict[str, Any]:
+    return {"x": rng.standard_normal((32, 256)) * rng.uniform(0.5, 8), "scale": 1.0}
+
+
+def _matmul(rng: numpy.random.Generator) -> dict[str, Any]:
+    return {"a": rng.standard_normal((24, 256)), "b": rng.standard_normal((256, 32))}
+
+
+def _rope(rng: numpy.random.Generator) -> dict[str, Any]:
+    angles = rng.integers(0, 4096, (32, 1)) * 10_000.0 ** -(numpy.arange(16) / 16)
+    return {"x": rng.standard_normal((32, 4, 32)), "cos": numpy.cos(angles), "sin": numpy.sin(angles)}
+
+
+def _attention(rng: numpy.random.Generator) -> dict[str, Any]:
+    q, kv = (1, 8, 4, 32), (1, 40, 2, 32)
+    return {"q": rng.standard_normal(q), "k": rng.standard_normal(kv), "v": rng.standard_normal(kv), "causal": True}
+
+
+_DRAWS: dict[str, Draw] = {
+    "rmsnorm": _rmsnorm,
+    "silu_and_mul": _silu_and_mul,
+    "softmax": _softmax,
+    "matmul": _matmul,
+    "rope": _rope,
+    "attention": _attention,
+}
+
+
+def of(op: str) -> Draw:
+    """What draws inputs of an operation, in float32. ValueError if there is nothing for it."""
+    if op not in _DRAWS:
+        raise ValueError(f"inputs of '{op}' are not drawn, expected inputs=FUNCTION of a random generator; drawn are {', '.join(_DRAWS)}")
+
+    def draw(rng: numpy.random.Generator) -> dict[str, Any]:
+        given = _DRAWS[op](rng)
+        return {name: x.astype(numpy.float32) if isinstance(x, numpy.ndarray) else x for name, x in given.items()}
+
+    return draw

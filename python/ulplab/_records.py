@@ -1,0 +1,156 @@
+"""What assertions said, for a report: nothing is kept unless a report was asked for."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import sys
+from typing import Any
+
+import numpy
+
+from . import _files
+
+# Tensors whose rows go with those of the output, by operation, and which of their dimensions has the rows: all but the last of an
+# [..., C] tensor together (-1), or the first.
+_ROWS = {
+    "rmsnorm": ({"x", "gate"}, -1),
+    "softmax": ({"x"}, -1),
+    "silu_and_mul": ({"x"}, -1),
+    "rope": ({"x", "cos", "sin"}, 0),
+}
+# Rows that are kept on each side of the worst element's.
+_AROUND = 2
+# Up to so many bytes, tensors are kept whole; the rows around the worst element of larger ones, up to so many in all.
+_WHOLE = 1 << 20
+_MOST = 64 << 20
+
+
+class Recorder:
+    """Keeps what assertions said, and writes a file of tensors for each that failed."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.records: list[dict[str, Any]] = []
+        #: The test that runs.
+        self.test = ""
+        self.worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+        os.makedirs(os.path.join(folder, "capsules"), exist_ok=True)
+
+    def keep(self, record: dict[str, Any], tensors: dict[str, Any], call: dict[str, Any], worst: Any) -> None:
+        record["test"] = self.test
+        if record["verdict"] == "failed":
+            plain = re.sub(r"[^A-Za-z0-9_.]+", "-", self.test.rpartition("/")[2]).strip("-")[-80:] or "assertion"
+            name = f"{plain}{'-' + self.worker if self.worker else ''}-{len(self.records)}.safetensors"
+            path = os.path.join(self.folder, "capsules", name)
+            try:
+                capsule(path, tensors, call, worst, record)
+                record["capsule"] = f"capsules/{name}"
+                record["reproduce"] = f'python -c "import ulplab; ulplab.reproduce({path!r})"'
+            except Exception as error:  # noqa: BLE001 -- the assertion must be raised, whatever becomes of its record
+                record["capsule_error"] = f"{type(error).__name__}: {error}"
+        self.records.append(record)
+
+
+_recorder: Recorder | None = None
+
+
+def start(recorder: Recorder | None) -> None:
+    """From now on, assertions are kept; with None, no longer."""
+    global _recorder
+    _recorder = recorder
+
+
+def wanted() -> bool:
+    """Whether assertions are kept."""
+    return _recorder is not None
+
+
+def note(
+    name: str,
+    asked: str,
+    ratio: float | None,
+    message: str,
+    tensors: dict[str, Any],
+    call: dict[str, Any],
+    verdict: str = "",
+    worst: Any = None,
+) -> None:
+    """Keeps what an assertion said."""
+    if _recorder is None:
+        return
+    ratio = None if ratio is None or ratio is False else float(ratio)
+    record = {
+        "name": name,
+        "asked": asked,
+        # JSON has no infinity.
+        "ratio": ratio if ratio is None or math.isfinite(ratio) else "infinite",
+        "verdict": verdict or ("failed" if message else "passed"),
+        "message": message,
+        "where": _caller(),
+    }
+    _recorder.keep(record, tensors, call, worst)
+
+
+def _caller() -> str:
+    frame = sys._getframe(1)
+    here = os.path.dirname(os.path.abspath(__file__))
+    while frame.f_back is not None and os.path.dirname(os.path.abspath(frame.f_code.co_filename)) == here:
+        frame = frame.f_back
+    return f"{os.path.relpath(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def capsule(path: str, tensors: dict[str, Any], call: dict[str, Any], worst: Any, record: dict[str, Any]) -> None:
+    """Writes the inputs around the worst element, and what is needed to ask again."""
+    op = call.get("op")
+    words = {name: value for name, value in tensors.items() if isinstance(value, (bool, int, float, str))}
+    words |= {name: value.item() for name, value in tensors.items() if isinstance(value, numpy.generic)}
+    kept = {
+        name: _files.Stored.of(numpy.asarray(value) if isinstance(value, (list, tuple)) else value)
+        for name, value in tensors.items()
+        if name not in words and value is not None
+    }
+    of_rows, dimension = _ROWS.get(op, (set(), 0)) if op else ({"want"}, -1)
+    rows = None
+    got = kept["got"]
+    whole = sum(stored.bits.nbytes for stored in kept.values()) <= _WHOLE
+    if worst and got.bits.ndim > 1 and of_rows and not whole:
+        sizes = got.shape[:-1] if dimension == -1 else got.shape[:1]
+        flat = 0
+        for size, index in zip(sizes, worst):
+            flat = flat * size + int(index)
+        count = math.prod(sizes)
+        # Rows next to it are kept, too, and the last one's neighbour is the first.
+        rows = [at % count for at in range(flat - _AROUND, flat + _AROUND + 1)] if count > 2 * _AROUND else list(range(count))
+        for name in of_rows | {"got"}:
+            if name in kept and kept[name].bits.ndim > 1:
+                bits = kept[name].bits
+                flat_rows = bits.reshape(-1, bits.shape[-1]) if dimension == -1 else bits
+                kept[name] = _files.Stored(flat_rows[rows], kept[name].dtype)
+    size = sum(stored.bits.nbytes for stored in kept.values())
+    if size > _MOST:
+        raise ValueError(f"the tensors have {size:,} bytes, and at most {_MOST:,} are kept")
+    about = {"call": call, "words": words, "rows": rows, "test": record["test"], "message": record["message"]}
+    _files.write(path, kept, {"ulplab": json.dumps(about)})
+
+
+def reproduce(path: str | os.PathLike[str]) -> None:
+    """Asks a failed assertion again, from the file that a report kept of it.
+
+    ``pytest --ulplab-report DIR`` writes one for each: what was asked, and the tensors, or of large ones the rows around the worst element.
+    Raises the AssertionError that the test raised, with the counts of the rows that were kept; ValueError if the file is of another kind.
+    """
+    from ._close import assert_close
+
+    __tracebackhide__ = True
+    tensors, metadata = _files.read(path)
+    if "ulplab" not in metadata:
+        raise ValueError(f"{path}: this safetensors file is none that a report of ulplab has written")
+    about = json.loads(metadata["ulplab"])
+    call, got = about["call"], tensors.pop("got")
+    if call.get("op"):
+        assert_close(got, op=call["op"], inputs={**tensors, **about["words"]}, output=call["output"], accumulate=call["accumulate"])
+    else:
+        assert_close(got, tensors["want"], **{name: value for name, value in call.items() if value is not None})
