@@ -15,6 +15,7 @@ mod judge;
 mod matmul;
 mod rmsnorm;
 mod rope;
+mod scaled;
 mod silu;
 mod silu_and_mul;
 mod softmax;

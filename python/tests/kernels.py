@@ -14,6 +14,11 @@ def rounded(x, dtype):
     return np.asarray(x, F32).astype(dtype)
 
 
+def normal(rng, *shape, dtype=bfloat16, scale=1.0):
+    """Numbers of a normal distribution, in a type."""
+    return rounded(rng.standard_normal(shape) * scale, dtype)
+
+
 def summed(x, rng):
     """Sums of the last dimension in float32: in pieces of some size, each one by one, the pieces in any order."""
     size = int(rng.choice([1, 4, 16, 32, 128]))
@@ -55,11 +60,6 @@ def softmax(rng, x, scale=1.0, dtype=bfloat16):
     x = x.astype(F32) * F32(scale)
     powers = np.exp(x - x.max(-1, keepdims=True))
     return rounded(powers / summed(powers, rng)[..., None], dtype)
-
-
-def matmul(rng, a, b, bias=None, alpha=1.0, dtype=bfloat16):
-    y = summed(a.astype(F32)[..., :, None, :] * b.astype(F32).T, rng) * F32(alpha)
-    return rounded(y if bias is None else y + bias.astype(F32), dtype)
 
 
 def rope(rng, x, cos, sin, pairing="half", inverse=False, dtype=bfloat16):
