@@ -217,10 +217,5 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let (value, error) = (0..sums.len()).into_par_iter().map(element).unzip();
     let mut shape = a.shape;
     *shape.last_mut().expect("it has columns") = sizes.n;
-    Ok(vec![Output {
-        name: "y",
-        shape,
-        value,
-        error,
-    }])
+    Ok(vec![Output::new("y", shape, value, error)])
 }

@@ -11,10 +11,15 @@
 
 mod attention;
 mod call;
+mod causal_conv1d;
+mod gated_delta;
 mod judge;
 mod matmul;
+mod moe;
+mod paging;
 mod rmsnorm;
 mod rope;
+mod routing;
 mod scaled;
 mod silu;
 mod silu_and_mul;
@@ -31,7 +36,10 @@ use crate::error::did_you_mean;
 /// All operations.
 pub const OPERATIONS: &[&Operation] = &[
     &attention::ATTENTION,
+    &causal_conv1d::CAUSAL_CONV1D,
+    &gated_delta::GATED_DELTA,
     &matmul::MATMUL,
+    &moe::MOE,
     &rmsnorm::RMSNORM,
     &rope::ROPE,
     &silu_and_mul::SILU_AND_MUL,
@@ -102,9 +110,33 @@ pub struct Output {
     pub value: Vec<f64>,
     /// How far each may be from what a right kernel computes, before it is rounded to the type that is stored.
     pub error: Vec<f64>,
+    /// Other things that parts of it may be, where what decides between them is closer than a right kernel's error.
+    pub others: Vec<Other>,
+}
+
+/// Elements that may have other values: all of them together.
+#[derive(Clone, Debug)]
+pub struct Other {
+    /// The first element.
+    pub start: usize,
+    /// The elements from there.
+    pub value: Vec<f64>,
+    /// How far each may be off.
+    pub error: Vec<f64>,
 }
 
 impl Output {
+    /// An output that is one thing only.
+    pub(crate) fn new(name: &'static str, shape: Vec<usize>, value: Vec<f64>, error: Vec<f64>) -> Self {
+        Self {
+            name,
+            shape,
+            value,
+            error,
+            others: Vec::new(),
+        }
+    }
+
     /// How far each element that is stored in a type may be from its value.
     pub fn bounds(&self, dtype: Dtype) -> Vec<f64> {
         let elements = self.value.iter().zip(&self.error);

@@ -135,10 +135,5 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
         (0..cols).map(element)
     };
     let (value, error) = (0..rows).into_par_iter().flat_map_iter(row).unzip();
-    Ok(vec![Output {
-        name: "y",
-        shape,
-        value,
-        error,
-    }])
+    Ok(vec![Output::new("y", shape, value, error)])
 }

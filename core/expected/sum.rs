@@ -28,6 +28,29 @@ impl Terms {
         })
     }
 
+    /// The products of two vectors' elements, summed up in several parts so that they are computed side by side.
+    pub fn dot(a: &[f64], b: &[f64]) -> Self {
+        const LANES: usize = 8;
+        let (mut sum, mut magnitudes, mut squares) = ([0.0; LANES], [0.0; LANES], [0.0; LANES]);
+        let (a_parts, a_rest) = a.as_chunks::<LANES>();
+        let (b_parts, b_rest) = b.as_chunks::<LANES>();
+        for (a, b) in a_parts.iter().zip(b_parts) {
+            for lane in 0..LANES {
+                let term = a[lane] * b[lane];
+                sum[lane] += term;
+                magnitudes[lane] += term.abs();
+                squares[lane] += term * term;
+            }
+        }
+        let rest = Self::of(a_rest.iter().zip(b_rest).map(|(a, b)| a * b));
+        Self {
+            count: a.len().min(b.len()) as f64,
+            sum: rest.sum + sum.iter().sum::<f64>(),
+            magnitudes: rest.magnitudes + magnitudes.iter().sum::<f64>(),
+            squares: rest.squares + squares.iter().sum::<f64>(),
+        }
+    }
+
     /// How far the sum of rounded products may be off, with unit roundoff `u`, in any order: the smaller of the worst case,
     /// n·u·Σ|t| (Higham, *Accuracy and Stability of Numerical Algorithms*, §4.2), and the likely one, λ·u·√(n·(sum² + Σt²)) (Higham
     /// and Mary, *A New Approach to Probabilistic Rounding Error Analysis*, 2019; sum² + Σt² is the mean square of partial sums

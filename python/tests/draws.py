@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import kernels
+import kernels_attention as attention
+import kernels_conv1d as conv1d
+import kernels_gated_delta as gated_delta
 import kernels_matmul as matmul
+import kernels_moe as moe
 import numpy as np
 from kernels import normal
 from ml_dtypes import bfloat16
@@ -45,27 +49,6 @@ def draw_rope(rng, dtype):
     return given
 
 
-def draw_attention(rng, dtype):
-    heads, groups, dim = 4, int(rng.choice([1, 2, 4])), int(rng.choice([8, 64]))
-    queries, keys = int(rng.choice([1, 5])), int(rng.choice([5, 70]))
-    layout = str(rng.choice(["bthd", "bhtd"]))
-
-    def tensor(tokens, heads, dim):
-        shape = (2, tokens, heads, dim) if layout == "bthd" else (2, heads, tokens, dim)
-        return normal(rng, *shape, dtype=dtype)
-
-    given = {"q": tensor(queries, heads, dim), "k": tensor(keys, groups, dim), "v": tensor(keys, groups, 24), "layout": layout}
-    if rng.random() < 0.5:
-        given["causal"] = True
-    if rng.random() < 0.3:
-        given["window"] = 4
-    if rng.random() < 0.3:
-        given["sinks"] = normal(rng, heads, dtype=np.float32)
-    if rng.random() < 0.3 and dtype is not np.float32:
-        given["p"] = "bf16" if dtype is bfloat16 else "f16"
-    return given
-
-
 def given_rmsnorm(rng):
     weight = kernels.rounded(1 + 0.1 * rng.standard_normal(80), bfloat16)
     return [{"x": normal(rng, 9, 80, scale=0.01), "weight": weight, "gate": normal(rng, 9, 80), "eps": 1e-5}]
@@ -76,35 +59,67 @@ def given_rope(rng):
     return [{"x": normal(rng, 9, 3, 20), "cos": np.cos(angles), "sin": np.sin(angles)}]
 
 
-def given_attention(rng):
-    q, k, v = normal(rng, 2, 9, 6, 16), normal(rng, 2, 11, 3, 16), normal(rng, 2, 11, 3, 20)
-    return [{"q": q, "k": k, "v": v, "causal": True, "window": 4, "sinks": normal(rng, 6)}]
-
-
 # Inputs at random, of a type.
 OPERATIONS = {
     "rmsnorm": draw_rmsnorm,
     "silu_and_mul": draw_silu_and_mul,
     "softmax": draw_softmax,
+    "gated_delta": gated_delta.draw,
     "matmul": matmul.draw,
+    "moe": moe.draw,
     "rope": draw_rope,
-    "attention": draw_attention,
+    "attention": attention.draw,
+    "causal_conv1d": conv1d.draw,
 }
 # What computes each as kernels do.
 KERNELS = {
     "rmsnorm": kernels.rmsnorm,
     "silu_and_mul": kernels.silu_and_mul,
     "softmax": kernels.softmax,
+    "gated_delta": gated_delta.kernel,
     "matmul": matmul.kernel,
+    "moe": moe.kernel,
     "rope": kernels.rope,
-    "attention": kernels.attention,
+    "attention": attention.kernel,
+    "causal_conv1d": conv1d.kernel,
 }
 # Inputs that tell all faults of an operation apart: no two sizes are equal, and everything optional is given in one of them.
 GIVEN = {
     "rmsnorm": given_rmsnorm,
     "silu_and_mul": lambda rng: [{"x": normal(rng, 9, 160)}],
     "softmax": lambda rng: [{"x": normal(rng, 9, 50), "scale": 0.5}],
+    "gated_delta": gated_delta.given,
     "matmul": matmul.given,
+    "moe": moe.given,
     "rope": given_rope,
-    "attention": given_attention,
+    "attention": attention.given,
+    "causal_conv1d": conv1d.given,
+}
+
+
+def ones(*shape):
+    return np.ones(shape, np.float32)
+
+
+# Inputs of a size that may be small, or 0.
+SMALL = {
+    "rmsnorm": lambda size: {"x": ones(3, size)},
+    "silu_and_mul": lambda size: {"x": ones(3, 2 * size)},
+    "softmax": lambda size: {"x": ones(3, size)},
+    "matmul": lambda size: {"a": ones(3, size), "b": ones(size, 4)},
+    "rope": lambda size: {"x": ones(3, 1, 2 * size), "cos": ones(3, size), "sin": 0 * ones(3, size)},
+    "attention": lambda size: {name: ones(1, size, 2, 4) for name in "qkv"},
+    "moe": lambda size: {
+        "x": ones(3, size),
+        "w13": ones(2, 2 * size, size),
+        "w2": ones(2, size, size),
+        "logits": ones(3, 2),
+        "top_k": 1,
+    },
+    "gated_delta": lambda size: {
+        **{name: ones(2, 3, 2, size) for name in "qkv"},
+        "g": -ones(2, 3, 2),
+        "beta": ones(2, 3, 2),
+    },
+    "causal_conv1d": lambda size: {"x": ones(2, 3, size), "weight": ones(3, 4), "bias": ones(3)},
 }

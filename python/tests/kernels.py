@@ -72,38 +72,3 @@ def rope(rng, x, cos, sin, pairing="half", inverse=False, dtype=bfloat16):
     a, b = y[one].copy(), y[two].copy()
     y[one], y[two] = a * cos - b * sin, b * cos + a * sin
     return rounded(y, dtype)
-
-
-def attention(rng, q, k, v, scale=None, causal=False, window=0, sinks=None, layout="bthd", p="f32", dtype=bfloat16):
-    """Keys come in blocks with a running maximum, as in FlashAttention."""
-    if layout == "bthd":
-        q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
-    q, k, v = (x.astype(F32) for x in (q, k, v))
-    k, v = (np.repeat(x, q.shape[1] // x.shape[1], 1) for x in (k, v))
-    scale = F32(q.shape[-1] ** -0.5 if scale is None else scale)
-    scores = summed(q[..., :, None, :] * k[..., None, :, :], rng) * scale
-    queries, keys = scores.shape[-2:]
-    key, query = np.arange(keys)[None], np.arange(queries)[:, None] + keys - queries
-    hidden = (key > query if causal or window else False) | (key <= query - window if window else False)
-    scores = np.where(hidden, F32(-np.inf), scores)
-    block = int(rng.choice([3, 16, 64]))
-    top = np.full(scores.shape[:-1], -np.inf, F32)
-    total, out = np.zeros_like(top), np.zeros((*top.shape, v.shape[-1]), F32)
-    if sinks is not None:
-        top = np.broadcast_to(sinks.astype(F32)[None, :, None], top.shape).copy()
-        total = np.ones_like(total)
-    with np.errstate(invalid="ignore"):
-        for start in range(0, keys, block):
-            part = scores[..., start : start + block]
-            now = np.maximum(top, part.max(-1))
-            safe = np.where(np.isinf(now), F32(0), now)
-            kept = np.where(np.isinf(top), F32(0), np.exp(top - safe))
-            weights = np.exp(part - safe[..., None])
-            total = total * kept + weights.sum(-1, dtype=F32)
-            if p != "f32":
-                weights = rounded(weights, dtype).astype(F32)
-            values = v[..., start : start + block, :]
-            out = out * kept[..., None] + np.einsum("...qk,...kd->...qd", weights, values, dtype=F32, optimize=False)
-            top = now
-    out = np.where(total[..., None] > 0, out / np.where(total > 0, total, F32(1))[..., None], F32(0))
-    return rounded(out.swapaxes(1, 2) if layout == "bthd" else out, dtype)

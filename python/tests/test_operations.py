@@ -5,7 +5,7 @@ import os
 import kernels
 import numpy as np
 import pytest
-from draws import GIVEN, KERNELS, OPERATIONS
+from draws import GIVEN, KERNELS, OPERATIONS, SMALL
 from kernels import normal
 from ml_dtypes import bfloat16
 
@@ -131,18 +131,10 @@ def test_mistakes_are_named(op, given, said):
 @pytest.mark.parametrize("size", [0, 1, 2, 32])
 def test_sizes_that_are_small_or_zero(size):
     """Neither what is right nor what is wrong, by all faults, ends in anything but a verdict."""
-    ones = np.ones((3, size), np.float32)
-    given = {
-        "rmsnorm": {"x": ones},
-        "silu_and_mul": {"x": np.ones((3, 2 * size), np.float32)},
-        "softmax": {"x": ones},
-        "matmul": {"a": ones, "b": np.ones((size, 4), np.float32)},
-        "rope": {"x": np.ones((3, 1, 2 * size)), "cos": ones, "sin": ones * 0},
-        "attention": {name: np.ones((1, size, 2, 4), np.float32) for name in "qkv"},
-    }
+    given = {op: make(size) for op, make in SMALL.items()}
     for op in OPERATIONS:
         found = ulplab.reference.compute(op, **given[op])
-        right = (found["o"] if isinstance(found, dict) else found).value.astype(np.float32)
+        right = (next(iter(found.values())) if isinstance(found, dict) else found).value.astype(np.float32)
         ulplab.assert_close(right, op=op, inputs=given[op])
         if right.size:
             with pytest.raises(AssertionError, match="elements are outside"):
@@ -156,7 +148,7 @@ def test_nan_in_a_query_is_nan_in_its_row():
     rng = np.random.default_rng(0)
     given = {name: rng.standard_normal((1, 5, 2, 8)).astype(np.float32) for name in "qkv"}
     given["q"][0, 1, 0, 3] = np.nan
-    got = kernels.attention(rng, **given, dtype=np.float32)
+    got = KERNELS["attention"](rng, **given, dtype=np.float32)["o"]
     got[0, 1, 0] = np.nan
     ulplab.assert_close(got, op="attention", inputs=given)
     got[0, 1, 0] = 0

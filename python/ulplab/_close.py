@@ -73,7 +73,8 @@ def assert_close(
     ``assert_close(got, op="rmsnorm", inputs=dict(x=x, weight=w, eps=1e-6))``
         No number: what the operation gives is computed in f64, and how far each element may be from it follows from the inputs,
         the type of ``got`` and the type that the kernel adds in (``accumulate``: f32, f64, tf32, f16, bf16, fp8_tensor_core or i32). Operations
-        and what they take are in ``ulplab.reference``. Words such as ``cast="before_weight"`` go into ``inputs`` or stand beside them.
+        and what they take are in ``ulplab.reference``. ``output`` names the output that ``got`` is, if there are several; or ``got`` is a
+        dictionary of them, ``{"y": y, "state": state}``. Words such as ``cast="before_weight"`` go into ``inputs`` or stand beside them.
 
     Shapes must be equal; nothing is broadcast. A NaN is wrong unless it meets a NaN and ``equal_nan`` is given (with ``op``, it may meet one);
     an infinity must meet the same infinity. An UlplabWarning tells of assertions that say little: if zeros would pass, too, if all wanted
@@ -83,7 +84,13 @@ def assert_close(
     if op is not None:
         if want is not None or rtol is not None or atol is not None:
             raise TypeError("assert_close: give either op and inputs, or want with rtol and atol")
-        _by_operation(got, op, {**given_inputs(inputs or {}), **given_inputs(limits)}, output, accumulate, name)
+        outputs = got if isinstance(got, dict) else {output: got}
+        if not outputs or isinstance(got, dict) and output is not None:
+            raise TypeError("assert_close: give a tensor and the name of its output, or a dictionary of outputs by their names")
+        given = {**given_inputs(inputs or {}), **given_inputs(limits)}
+        wrong = [_by_operation(one, op, given, output, accumulate, name) for output, one in outputs.items()]
+        if any(wrong):
+            raise AssertionError("\n".join(lines for lines in wrong if lines))
         return
     if want is None:
         raise TypeError("assert_close: 'want' is missing; or give op and inputs")
@@ -120,19 +127,20 @@ def assert_close(
 
 def _by_operation(
     got: Any, op: str, given: dict[str, Any], output: str | None, accumulate: str, name: str
-) -> None:
+) -> str:
+    """What is wrong with an output, if anything."""
     __tracebackhide__ = True
     got_array = array(got, name)
     found = _native.judge(op, got_array, given, unit(accumulate), output)
     _warn_of_little(found, f"the bound of {op}", depth=5)
     if not found["outside"]:
-        return
+        return ""
     lines = [_outside(f"{op}: {name}", got_array, found, f"the bound of '{found['output']}', sums in {accumulate}")]
     for what, outside in found["like"][:4]:
         lines.append(f"  looks like {what}; then {outside:,} elements are outside")
     if not found["like"]:
         lines.append(f"  looks like none of the faults that ulplab.reference.{op} knows")
-    raise AssertionError("\n".join(lines))
+    return "\n".join(lines)
 
 
 def _shape(x: _native.Array) -> str:
