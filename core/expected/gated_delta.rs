@@ -56,22 +56,23 @@ pub(super) const GATED_DELTA: Operation = Operation {
     ],
     faults: &[
         fault("state_not_written", "the state is the one before"),
-        fault("state_not_read", "zeros are read in the place of the state"),
+        fault("state_not_read", "zeros are read in the place of the state").of("state"),
         fault(
             "state_read_transposed",
             "the state is read in the other layout, and written in the right one",
-        ),
+        )
+        .of("state"),
         fault("no_decay", "nothing decays"),
         fault(
             "decay_on_values",
             "the decay of a key channel is that of the value channel",
         ),
         fault("decay_after_read", "k reads the state before it decays"),
-        fault("no_beta", "beta is left out"),
-        fault("no_delta", "what k reads is not subtracted from v"),
+        fault("no_beta", "beta is left out").of("beta"),
+        fault("no_delta", "what k reads is not subtracted from v").of("beta"),
         fault("read_before_update", "q reads the state before it is updated"),
-        fault("no_l2norm", "q and k are not normalised"),
-        fault("no_l2norm_eps", "eps of the norm is left out"),
+        fault("no_l2norm", "q and k are not normalised").of("l2norm"),
+        fault("no_l2norm_eps", "eps of the norm is left out").of("l2norm"),
         fault("no_scale", "the scale is left out"),
         fault("other_group", "key head h mod H is read in the place of h/(HV/H)"),
     ],
@@ -345,5 +346,94 @@ impl Head {
         let norm = q.iter().map(|q| q * q).sum::<f64>().sqrt();
         let error = of_early + of_sums + written + rounded + norm * before + 2.0 * u * o.abs();
         (o, 1.01 * error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use reference::Tensor as Of;
+    use reference::ops::linear_attention::{Decay, Inputs, Recurrent, State, Vk, forward, l2_normalize};
+    use safetensors::Dtype;
+
+    use super::super::{Given, Operation};
+    use super::*;
+
+    /// Numbers between −1 and 1.
+    fn random(shape: &[usize], seed: &mut u64) -> Vec<f64> {
+        let mut one = || {
+            *seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (*seed >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+        };
+        (0..shape.iter().product()).map(|_| one()).collect()
+    }
+
+    #[test]
+    fn the_same_as_the_reference() {
+        let (tokens, heads, values, key, value) = (5, 2, 4, 6, 3);
+        for channels in [false, true] {
+            let seed = &mut 7;
+            let gates = if channels { vec![values, key] } else { vec![values] };
+            let shapes = [
+                ("q", vec![heads, key]),
+                ("k", vec![heads, key]),
+                ("v", vec![values, value]),
+                ("g", gates),
+                ("beta", vec![values]),
+            ];
+            let mut all: BTreeMap<&str, Of<f64>> = BTreeMap::new();
+            for (name, shape) in shapes {
+                let shape = [vec![tokens], shape].concat();
+                let mut data = random(&shape, seed);
+                if name == "g" {
+                    data.iter_mut().for_each(|g| *g = -g.abs());
+                }
+                all.insert(name, Of::new(shape, data));
+            }
+            let state = Of::new([1, values, value, key], random(&[values, value, key], seed));
+            let tensor = |of: &Of<f64>, shape: Vec<usize>| {
+                Given::Tensor(Tensor {
+                    shape,
+                    data: of.data.clone(),
+                })
+            };
+            let mut given: BTreeMap<String, Given> = all
+                .iter()
+                .map(|(name, of)| ((*name).into(), tensor(of, [&[1], &of.shape[..]].concat())))
+                .collect();
+            given.insert("state".into(), tensor(&state, vec![1, values, value, key]));
+            given.insert("layout".into(), Given::Word("vk".into()));
+            given.insert("l2norm".into(), Given::Number(1.0));
+            let call = Call::new(Operation::find("gated_delta").unwrap(), given, Dtype::F64).unwrap();
+            let outputs = compute(&call).unwrap();
+
+            let [mut q, mut k] = ["q", "k"].map(|name| all[name].clone());
+            l2_normalize(&mut q, 1e-6);
+            l2_normalize(&mut k, 1e-6);
+            let inputs = Inputs {
+                cu_seqlens: &[0, tokens],
+                q: &q,
+                k: &k,
+                v: &all["v"],
+                decay: if channels {
+                    Decay::Channel(&all["g"])
+                } else {
+                    Decay::Head(&all["g"])
+                },
+                beta: Some(&all["beta"]),
+                scale: (key as f64).sqrt().recip(),
+            };
+            let mut pool = State::<f64, Vk>::new(state).unwrap();
+            let o = forward(&inputs, &Recurrent::DEFINITION, &mut pool, None).unwrap();
+            for (output, expected) in outputs.iter().zip([&o.data, &pool.tensor().data]) {
+                assert_eq!(output.value.len(), expected.len());
+                for (x, y) in output.value.iter().zip(expected) {
+                    assert!((x - y).abs() <= 1e-14, "{}: {x} and {y}", output.name);
+                }
+            }
+        }
     }
 }

@@ -57,37 +57,43 @@ pub(super) const MATMUL: Operation = Operation {
         ),
         fault("last_block_missing", "the last block of scales along K is left out"),
         fault("half_of_terms", "the second half of K is left out"),
-        fault("no_bias", "the bias is left out"),
-        fault("no_alpha", "alpha is left out"),
-        fault("alpha_on_bias", "the bias is multiplied by alpha, too"),
-        fault("no_a_scale", "the scales of a are left out"),
-        fault("no_b_scale", "the scales of b are left out"),
+        fault("no_bias", "the bias is left out").of("bias"),
+        fault("no_alpha", "alpha is left out").of("alpha"),
+        fault("alpha_on_bias", "the bias is multiplied by alpha, too").of("bias"),
+        fault("no_a_scale", "the scales of a are left out").of("a_scale"),
+        fault("no_b_scale", "the scales of b are left out").of("b_scale"),
         fault(
             "a_scale_of_next_block",
             "the scales of a are those of the next block of K",
-        ),
+        )
+        .of("a_scale"),
         fault(
             "b_scale_of_next_block",
             "the scales of b are those of the next block of K",
-        ),
+        )
+        .of("b_scale"),
         fault(
             "a_scale_of_next_row",
             "the scales of a are those of the next block of rows",
-        ),
+        )
+        .of("a_scale"),
         fault(
             "b_scale_of_next_column",
             "the scales of b are those of the next block of columns",
-        ),
-        fault("a_scale_for_b", "b is multiplied by the scales of a, not by its own"),
-        fault("b_scale_for_a", "a is multiplied by the scales of b, not by its own"),
+        )
+        .of("b_scale"),
+        fault("a_scale_for_b", "b is multiplied by the scales of a, not by its own").of("b_scale"),
+        fault("b_scale_for_a", "a is multiplied by the scales of b, not by its own").of("a_scale"),
         fault(
             "a_scale_transposed",
             "the grid of the scales of a is read in the other order of dimensions",
-        ),
+        )
+        .of("a_scale"),
         fault(
             "b_scale_transposed",
             "the grid of the scales of b is read in the other order of dimensions",
-        ),
+        )
+        .of("b_scale"),
         fault(
             "batch_of_first",
             "the first matrix of b is multiplied by in every batch",

@@ -14,6 +14,7 @@ mod call;
 mod causal_conv1d;
 mod gated_delta;
 mod judge;
+mod layernorm;
 mod matmul;
 mod moe;
 mod paging;
@@ -25,6 +26,7 @@ mod silu;
 mod silu_and_mul;
 mod softmax;
 mod sum;
+mod top_k;
 
 use safetensors::Dtype;
 
@@ -38,12 +40,14 @@ pub const OPERATIONS: &[&Operation] = &[
     &attention::ATTENTION,
     &causal_conv1d::CAUSAL_CONV1D,
     &gated_delta::GATED_DELTA,
+    &layernorm::LAYERNORM,
     &matmul::MATMUL,
     &moe::MOE,
     &rmsnorm::RMSNORM,
     &rope::ROPE,
     &silu_and_mul::SILU_AND_MUL,
     &softmax::SOFTMAX,
+    &top_k::TOP_K,
 ];
 
 /// An operation that is computed from a user's tensors.
@@ -93,10 +97,22 @@ pub struct Fault {
     pub name: &'static str,
     /// What is wrong, as words that follow "looks like".
     pub doc: &'static str,
+    /// What must be given for it to change anything, if that is something that may be left out.
+    pub needs: Option<&'static str>,
 }
 
 const fn fault(name: &'static str, doc: &'static str) -> Fault {
-    Fault { name, doc }
+    Fault { name, doc, needs: None }
+}
+
+impl Fault {
+    /// The same of something that may be left out.
+    const fn of(self, needs: &'static str) -> Self {
+        Self {
+            needs: Some(needs),
+            ..self
+        }
+    }
 }
 
 /// An output in f64.

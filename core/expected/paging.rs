@@ -57,7 +57,10 @@ impl<'a> Keys<'a> {
         if let Some((table, cols)) = table {
             for (row, length) in table.chunks_exact(cols.max(1)).zip(&keys.lengths) {
                 let used = &row[..length.div_ceil(page.max(1))];
-                if let Some(wrong) = used.iter().find(|x| whole(**x, pages.saturating_sub(1)).is_none()) {
+                if let Some(wrong) = used
+                    .iter()
+                    .find(|x| whole(**x + 1.0, pages).is_none_or(|page| page == 0))
+                {
                     return Err(format!(
                         "{name}: 'block_table' has {wrong} for a page that is used, expected one of the {pages} pages of 'k'"
                     ));

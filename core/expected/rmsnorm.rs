@@ -45,12 +45,12 @@ pub(super) const RMSNORM: Operation = Operation {
             "eps is added to the root, not to the mean of squares",
         ),
         fault("mean_subtracted", "the mean of the row is subtracted, as in LayerNorm"),
-        fault("no_weight", "the weight is left out"),
+        fault("no_weight", "the weight is left out").of("weight"),
         fault(
             "other_center",
             "weight is taken for 1 + weight, or 1 + weight for weight",
         ),
-        fault("gate_without_silu", "the gate is multiplied by as it is, without SiLU"),
+        fault("gate_without_silu", "the gate is multiplied by as it is, without SiLU").of("gate"),
     ],
     compute,
 };

@@ -130,7 +130,9 @@ impl Router {
         }
         let chosen = experts.into_iter().zip(weights);
         let chosen = chosen.map(|(at, (weight, relative))| (at, weight * factor, relative + 2.0 * u));
-        chosen.take(self.chosen - usize::from(call.is("one_fewer"))).collect()
+        chosen
+            .take(self.chosen.saturating_sub(usize::from(call.is("one_fewer"))))
+            .collect()
     }
 }
 

@@ -161,7 +161,13 @@ fn scales<'a>(call: &'a Call, name: &str) -> Result<Option<Scales<'a>>, String> 
     };
     let (mut shape, k_last) = (call.tensor(name).shape.clone(), k_last(call, name));
     if call.word(&format!("{name}_codes")) == "e2m1" {
-        *shape.last_mut().expect("it is a matrix") *= 2;
+        shape.last_mut().into_iter().for_each(|size| *size *= 2);
+    }
+    if shape.len() < 2 {
+        return Err(format!(
+            "{}: '{name}' is {shape:?}, expected a matrix or several",
+            call.operation().name
+        ));
     }
     let (lead, last) = shape.split_at(shape.len() - 2);
     let [outer, k] = if k_last { [last[0], last[1]] } else { [last[1], last[0]] };

@@ -62,9 +62,34 @@ def softmax(rng, x, scale=1.0, dtype=bfloat16):
     return rounded(powers / summed(powers, rng)[..., None], dtype)
 
 
-def rope(rng, x, cos, sin, pairing="half", inverse=False, dtype=bfloat16):
-    y, pairs = x.astype(F32), cos.shape[-1]
-    cos, sin = cos.astype(F32)[:, None], sin.astype(F32)[:, None] * (-1 if inverse else 1)
+def layernorm(rng, x, weight=None, bias=None, eps=1e-5, variance=None, dtype=bfloat16):
+    x, count = x.astype(F32), F32(x.shape[-1])
+    mean = summed(x, rng)[..., None] / count
+    if variance == "of_squares":
+        var = np.maximum(summed(x * x, rng)[..., None] / count - mean * mean, F32(0))
+    else:
+        var = summed((x - mean) * (x - mean), rng)[..., None] / count
+    with np.errstate(divide="ignore", invalid="ignore"):
+        y = (x - mean) * (F32(1) / np.sqrt(var + F32(eps)))
+    y = y if weight is None else y * weight.astype(F32)
+    return rounded(y if bias is None else y + bias.astype(F32), dtype)
+
+
+def top_k(rng, x, k, ties="lower_index", dtype=bfloat16):
+    mixed = rng.permutation(x.shape[-1]) if ties == "any" else np.arange(x.shape[-1])
+    indices = mixed[np.argsort(-x.astype(F32)[:, mixed], -1, kind="stable")[:, :k]]
+    return {"values": np.take_along_axis(x, indices, -1), "indices": indices.astype(np.int64)}
+
+
+def rope(rng, x, cos, sin, pairing="half", inverse=False, layout="bthd", width="half", dtype=bfloat16):
+    y, dims = x.astype(F32), cos.shape[-1]
+    turned = dims if width == "full" else 2 * dims
+    pairs = turned // 2
+    if width == "full":
+        cos, sin = (a[..., :pairs] if pairing == "half" else a[..., ::2] for a in (cos, sin))
+    cos, sin = cos.astype(F32), sin.astype(F32) * (-1 if inverse else 1)
+    axis = -2 if layout == "bthd" else -3
+    cos, sin = np.expand_dims(cos, axis), np.expand_dims(sin, axis)
     if pairing == "half":
         one, two = np.s_[..., :pairs], np.s_[..., pairs : 2 * pairs]
     else:
