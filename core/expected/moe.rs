@@ -40,6 +40,12 @@ pub(super) const MOE: Operation = Operation {
             "[E]: added to scores for the choice only",
         ),
         takes("top_k", Kind::Number(f64::NAN), "experts of a token"),
+        takes("groups", Kind::Number(1.0), "equal parts of the experts"),
+        takes(
+            "top_groups",
+            Kind::Number(f64::NAN),
+            "groups that experts are of: with the largest sum of two scores with their bias, or largest score without; all if not given",
+        ),
         takes("scores", Kind::Word(&["softmax", "sigmoid"]), "what logits become"),
         takes(
             "renormalize",
@@ -75,6 +81,12 @@ pub(super) const MOE: Operation = Operation {
             "next_expert",
             "the expert with the next number computes in the place of each",
         ),
+        fault("no_groups", "experts are chosen of all groups").of("top_groups"),
+        fault(
+            "groups_by_other",
+            "groups are chosen by their best expert, not by the sum of two, or the other way around",
+        )
+        .of("top_groups"),
         fault("weight_twice", "weights are multiplied by twice"),
         fault("no_weight", "weights are left out"),
         fault("last_token_missing", "each expert leaves out the last of its tokens"),
@@ -181,6 +193,24 @@ impl<'a> Moe<'a> {
                 if k.is_nan() { "missing".into() } else { k.to_string() }
             ));
         }
+        let whole = |x: f64, least: usize, most: usize| {
+            (x >= least as f64 && x <= most as f64 && x.fract() == 0.0).then_some(x as usize)
+        };
+        let groups = whole(call.number("groups"), 1, experts.max(1)).filter(|groups| experts.is_multiple_of(*groups));
+        let Some(groups) = groups else {
+            return Err(format!(
+                "moe: groups = {}, expected a number that divides {experts} experts",
+                call.number("groups")
+            ));
+        };
+        let chosen_groups = match call.number("top_groups") {
+            found if found.is_nan() => groups,
+            found => whole(found, 1, groups)
+                .filter(|chosen| chosen * (experts / groups) >= k as usize)
+                .ok_or_else(|| {
+                    format!("moe: top_groups = {found}, expected 1 to {groups} groups, and {k} experts or more in them")
+                })?,
+        };
         let limit = call.number("limit");
         if limit < 0.0 {
             return Err(format!("moe: limit = {limit}, expected 0 or more"));
@@ -206,6 +236,8 @@ impl<'a> Moe<'a> {
             router: Router {
                 experts,
                 chosen: k as usize,
+                groups,
+                chosen_groups,
             },
             inner: both / 2,
             shared: shared.filter(|_| !call.is("no_shared")),

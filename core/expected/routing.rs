@@ -1,7 +1,8 @@
 //! Which experts a token goes to, and with what weights.
 //!
-//! Scores are the softmax or the sigmoid of the logits; the k largest of score + bias are chosen, and their weights are their scores,
-//! divided by the sum of those chosen if they are renormalised, times a factor.
+//! Scores are the softmax or the sigmoid of the logits; the k largest of score + bias are chosen, of all experts or of those of a few
+//! groups (DeepSeek-V3), and their weights are their scores, divided by the sum of those chosen if they are renormalised, times a
+//! factor.
 //!
 //! Error: logits that are given are exact, and those of a router's weights have the error e of a sum of products. The relative error of a
 //! sigmoid is (1 − σ)·(e + (4 + 2|l|)·u) + 4u. That of a softmax is e + (4 + 4|l − m| + 2|l| + 2|m|)·u, the mean of this over all experts, and
@@ -21,6 +22,10 @@ pub struct Router {
     pub experts: usize,
     /// Experts that a token goes to.
     pub chosen: usize,
+    /// Equal parts of the experts, one after the other.
+    pub groups: usize,
+    /// Groups that a token's experts may be of.
+    pub chosen_groups: usize,
 }
 
 /// The experts of a token, each with its weight and the relative error of that.
@@ -72,30 +77,47 @@ impl Router {
     /// Every choice of experts that errors allow for these logits, that of the exact scores first.
     pub fn choices(&self, call: &Call, logits: &[(f64, f64)]) -> Vec<Chosen> {
         let Scores { scores, deciding } = self.scores(call, logits);
-        let mut order: Vec<usize> = (0..self.experts).collect();
-        order.sort_by(|&a, &b| deciding[b].0.total_cmp(&deciding[a].0).then(a.cmp(&b)));
-        let k = self.chosen;
-        let mut sets = vec![order[..k].to_vec()];
-        if k < self.experts && k > 0 {
-            // Sure to be chosen: above all that could take the k-th place, and the other way around.
-            let reach = |at: &usize| deciding[*at].0 + deciding[*at].1;
-            let least = |at: &usize| deciding[*at].0 - deciding[*at].1;
-            let best_out = order[k..].iter().map(reach).fold(f64::NEG_INFINITY, f64::max);
-            let worst_in = order[..k].iter().map(least).fold(f64::INFINITY, f64::min);
-            let sure = order[..k].iter().copied().filter(|at| least(at) > best_out);
-            let sure: Vec<usize> = sure.collect();
-            let open = |at: &usize| !sure.contains(at) && reach(at) >= worst_in;
-            let open: Vec<usize> = order.iter().copied().filter(open).collect();
-            let places = k - sure.len();
-            let mut picks: Vec<usize> = (0..places).collect();
-            while sets.len() < MOST_CHOICES && next(&mut picks, open.len()) {
-                let set = sure.iter().copied().chain(picks.iter().map(|pick| open[*pick]));
-                sets.push(set.collect());
-            }
+        let mut sets = Vec::new();
+        for groups in self.groups(call, &deciding) {
+            let size = (self.experts / self.groups).max(1);
+            let experts: Vec<usize> = (0..self.experts).filter(|at| groups.contains(&(at / size))).collect();
+            let of_experts: Vec<(f64, f64)> = experts.iter().map(|at| deciding[*at]).collect();
+            let found = admissible(&of_experts, self.chosen);
+            sets.extend(
+                found
+                    .iter()
+                    .map(|set| set.iter().map(|at| experts[*at]).collect::<Vec<usize>>()),
+            );
         }
+        sets.truncate(MOST_CHOICES);
         sets.iter()
             .map(|set| self.weights(call, set, &scores, &deciding))
             .collect()
+    }
+
+    /// The groups that a token's experts may be of, every choice that errors allow: those whose two best experts, or whose best if
+    /// there is no bias, have the largest scores.
+    fn groups(&self, call: &Call, deciding: &[(f64, f64)]) -> Vec<Vec<usize>> {
+        if self.chosen_groups == self.groups || call.is("no_groups") {
+            return vec![(0..self.groups).collect()];
+        }
+        let best = match call.has("selection_bias") != call.is("groups_by_other") {
+            true => 2,
+            false => 1,
+        };
+        let group = |experts: &[(f64, f64)]| {
+            let largest = |of: fn(&(f64, f64)) -> f64| {
+                let mut all: Vec<f64> = experts.iter().map(of).collect();
+                all.sort_by(|a, b| b.total_cmp(a));
+                all.iter().take(best).sum::<f64>()
+            };
+            // No sum of the largest is off by more than as many errors.
+            let score = largest(|(score, _)| *score);
+            (score, largest(|(_, error)| *error) + call.u * score.abs())
+        };
+        let size = (self.experts / self.groups).max(1);
+        let scores: Vec<(f64, f64)> = deciding.chunks(size).map(group).collect();
+        admissible(&scores, self.chosen_groups)
     }
 
     /// The weights of the experts that were chosen.
@@ -131,9 +153,34 @@ impl Router {
         let chosen = experts.into_iter().zip(weights);
         let chosen = chosen.map(|(at, (weight, relative))| (at, weight * factor, relative + 2.0 * u));
         chosen
-            .take(self.chosen.saturating_sub(usize::from(call.is("one_fewer"))))
+            .take(set.len().saturating_sub(usize::from(call.is("one_fewer"))))
             .collect()
     }
+}
+
+/// Every choice of `k` that errors of the scores allow, that of the exact ones first.
+fn admissible(scores: &[(f64, f64)], k: usize) -> Vec<Vec<usize>> {
+    let mut order: Vec<usize> = (0..scores.len()).collect();
+    order.sort_by(|&a, &b| scores[b].0.total_cmp(&scores[a].0).then(a.cmp(&b)));
+    let k = k.min(order.len());
+    let mut sets = vec![order[..k].to_vec()];
+    if k == order.len() || k == 0 {
+        return sets;
+    }
+    // Sure to be chosen: above all that could take the k-th place, and the other way around.
+    let reach = |at: &usize| scores[*at].0 + scores[*at].1;
+    let least = |at: &usize| scores[*at].0 - scores[*at].1;
+    let best_out = order[k..].iter().map(reach).fold(f64::NEG_INFINITY, f64::max);
+    let worst_in = order[..k].iter().map(least).fold(f64::INFINITY, f64::min);
+    let sure: Vec<usize> = order[..k].iter().copied().filter(|at| least(at) > best_out).collect();
+    let open = |at: &usize| !sure.contains(at) && reach(at) >= worst_in;
+    let open: Vec<usize> = order.iter().copied().filter(open).collect();
+    let mut picks: Vec<usize> = (0..k - sure.len()).collect();
+    while sets.len() < MOST_CHOICES && next(&mut picks, open.len()) {
+        let set = sure.iter().copied().chain(picks.iter().map(|pick| open[*pick]));
+        sets.push(set.collect());
+    }
+    sets
 }
 
 /// The next choice of as many of `of` numbers, in order; whether there is one.

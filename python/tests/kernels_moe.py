@@ -37,6 +37,8 @@ def kernel(
     scores="softmax",
     renormalize=True,
     scaling_factor=1.0,
+    groups=1,
+    top_groups=None,
     limit=None,
     stored="f32",
     dtype=bfloat16,
@@ -49,6 +51,14 @@ def kernel(
     else:
         score = F32(1) / (F32(1) + np.exp(-logits))
     key = score if selection_bias is None else score + selection_bias.astype(F32)
+    if top_groups is not None:
+        of_groups = key.reshape(len(key), groups, -1)
+        best = np.sort(of_groups, -1)[..., -2 if selection_bias is not None else -1 :].sum(-1, dtype=F32)
+        mixed = rng.permutation(groups)
+        kept = mixed[np.argsort(-best[:, mixed], -1, kind="stable")[:, :top_groups]]
+        hidden = np.ones((len(key), groups), bool)
+        np.put_along_axis(hidden, kept, False, -1)
+        key = np.where(np.repeat(hidden, key.shape[-1] // groups, -1), F32(-np.inf), key)
     # Equal keys in any order.
     mixed = rng.permutation(key.shape[-1])
     chosen = mixed[np.argsort(-key[:, mixed], -1, kind="stable")[:, :top_k]]
@@ -90,6 +100,8 @@ def draw(rng, dtype):
         given["logits"] = normal(rng, tokens, experts, dtype=dtype, scale=float(rng.choice([1.0, 4.0])))
     if rng.random() < 0.4:
         given["selection_bias"] = rng.standard_normal(experts).astype(np.float32)
+    if experts == 16 and rng.random() < 0.6:
+        given["groups"], given["top_groups"] = 4, int(rng.integers(1, 4))
     if rng.random() < 0.3:
         given["renormalize"] = False
     if rng.random() < 0.3:
@@ -116,4 +128,7 @@ def given(rng):
         "scaling_factor": 2.5,
         "limit": 0.8,
     }
-    return [full]
+    grouped = sizes(rng, 40, 32, 12, 8)
+    grouped |= {"logits": normal(rng, 40, 12), "top_k": 3, "groups": 4, "top_groups": 2}
+    biased = {**grouped, "selection_bias": rng.standard_normal(12).astype(np.float32)}
+    return [full, grouped, biased]
