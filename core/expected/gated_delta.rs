@@ -1,10 +1,10 @@
-//! The gated delta rule, token by token: S ← diag(α)·S, d = β·(v − Sᵀk), S ← S + k·dᵀ, o = s·Sᵀq with α = e^g, of GDN (one decay for a head)
-//! and KDA (one for each key channel); and the state that is left. One token is a step of a decoder.
+//! The gated delta rule, token by token: S ← diag(α)·S, d = β·(v − Sᵀk), S ← S + k·dᵀ, o = s·Sᵀq with α = e^g, of GDN (one decay for a
+//! head) and KDA (one for each key channel); and the state that is left. One token is a step of a decoder.
 //!
-//! Error of a token, to first order and one percent for the rest, in the columns of S, which do not meet:
-//! α is off by (4 + 2|g|)·u, and q and k by half the error of their sum of squares and 4u if they are normalised. r = Sᵀk has the error of its
-//! sum, errors of all its terms in common (|r|·ρ), and independent ones of each. d has |β| times that and 3u, and S has e_d·|k| of it, what
-//! was off in α·S, and its own rounding. A kernel may read q before or after the update: both sums count, and of d what k·q leaves.
+//! Error of a token, to first order and one percent for the rest, in the columns of S, which do not meet: α is off by (4 + 2|g|)·u, and q
+//! and k by half the error of their sum of squares and 4u if they are normalised. r = Sᵀk has the error of its sum, errors that all its
+//! terms share (|r|·ρ), and independent ones of each. d has |β| times that and 3u, and S has |k| times that of d, what was off in
+//! α·S, and its own rounding. A kernel may read q before or after the update: both sums count, and of d what k·q leaves.
 //!
 //! What was off before the token is multiplied by diag(α)·(I − β·k·kᵀ), whose norm is at most max α·max(1, |1 − β·|k|²|): the length ε of
 //! the error of each column follows from that and the length of what a token adds. An element of a state is off by no more than

@@ -1,9 +1,10 @@
 //! y = w·(x − mean)·(var + ε)^−½ + b over rows.
 //!
-//! Error: the mean has that of its sum, e_m = Terms::error/n + u·|m|, and a difference from it e_m + u·|x − m|. The sum of squares of these has
-//! the error of a sum, 2u of each square, and n·e_m², as e_m itself cancels in it: Σ(x − m) = 0. A kernel that takes the mean of squares less
-//! the square of the mean (`variance`) has the error of that sum, and 2|m|·e_m + e_m² + 2u·m² more, which is much where rows are far from zero. The
-//! root is taken of what the variance may be at least, and of no less than ε, or at most; the rest rounds with 6u and, for the bias, u.
+//! Error: the mean has that of its sum, e_m = Terms::error/n + u·|m|, and a difference from it e_m + u·|x − m|. The sum of squares of
+//! these has the error of a sum, 2u of each square, and n·e_m², as e_m itself cancels in it: Σ(x − m) = 0. A kernel that takes the mean of
+//! squares less the square of the mean (`variance`) has the error of that sum, and 2|m|·e_m + e_m² + 4u·(m² + var) more, which is
+//! much where rows are far from zero. The root is that of what the variance may be at least, and of no less than ε, or at most; the
+//! rest rounds with 6u and, for the bias, u.
 
 use rayon::prelude::*;
 

@@ -4,12 +4,11 @@
 //! groups (DeepSeek-V3), and their weights are their scores, divided by the sum of those chosen if they are renormalised, times a
 //! factor.
 //!
-//! Error: logits that are given are exact, and those of a router's weights have the error e of a sum of products. The relative error of a
-//! sigmoid is (1 − σ)·(e + (4 + 2|l|)·u) + 4u. That of a softmax is e + (4 + 4|l − m| + 2|l| + 2|m|)·u, the mean of this over all experts, and
-//! that of the sum. Two experts whose scores are closer than the sum of their errors may change places: any choice of the k that
-//! errors allow is right, with the weights that belong to it.
+//! Error: logits that are given are exact, and those of a router's weights have the error e of a sum of products. The relative error of
+//! a sigmoid is (1 − σ)·(e + (4 + 2|l|)·u) + 4u. That of a softmax is e + (4 + 4|l − m| + 2|l| + 2|m|)·u, the mean of this over all
+//! experts, and that of the sum. Two experts whose scores are closer than the sum of their errors may change places: any choice of the k
+//! that errors allow is right, with the weights that belong to it.
 
-use super::Call;
 use super::sum::Terms;
 
 /// How many choices of a token are tried, the most likely first.
