@@ -1,4 +1,5 @@
-//! softmax(s·q·kᵀ + mask)·v with grouped heads, causal masks, sliding windows and sinks; and the log of the sums.
+//! softmax(s·q·kᵀ + mask)·v with grouped heads, causal masks, sliding windows and sinks; and the log of the sums. Keys and values
+//! may be in the pages of a cache, and sequences of different lengths ([`super::paging`]).
 //!
 //! Error: a score is off by that of its sum of products; its exponential by that, 4u and 4u for each unit of the exponent.
 //! Errors of the weights pull the output by their share of |v − o|; the additions of p·v are a sum of as many terms as keys, and
@@ -8,6 +9,7 @@
 use rayon::prelude::*;
 use safetensors::Dtype;
 
+use super::paging::Keys;
 use super::sum::{Terms, together};
 use super::{Call, Kind, Operation, Output, fault, half_spacing, takes};
 
@@ -19,9 +21,19 @@ pub(super) const ATTENTION: Operation = Operation {
         takes(
             "k",
             Kind::Tensor,
-            "[B, S, G, D] with G heads, each of H/G queries' heads; or [B, G, S, D]",
+            "[B, S, G, D] with G heads, each of H/G queries' heads; or [B, G, S, D]. With a block_table, pages of S tokens",
         ),
         takes("v", Kind::Tensor, "[B, S, G, E], or [B, G, S, E]"),
+        takes(
+            "block_table",
+            Kind::Optional,
+            "[B, P]: which pages of k and v each sequence has; their numbers count from 0, what is not used may be anything",
+        ),
+        takes(
+            "seq_lens",
+            Kind::Optional,
+            "[B]: how many keys each sequence has; all if not given",
+        ),
         takes(
             "sinks",
             Kind::Optional,
@@ -32,6 +44,8 @@ pub(super) const ATTENTION: Operation = Operation {
             Kind::Number(f64::NAN),
             "multiplied by the scores; 1/√D if it is not given",
         ),
+        takes("k_scale", Kind::Number(1.0), "what k was divided by when it was stored"),
+        takes("v_scale", Kind::Number(1.0), "what v was divided by when it was stored"),
         takes(
             "causal",
             Kind::Number(0.0),
@@ -46,6 +60,11 @@ pub(super) const ATTENTION: Operation = Operation {
             "layout",
             Kind::Word(&["bthd", "bhtd"]),
             "the order of the dimensions: FlashAttention's, or torch's",
+        ),
+        takes(
+            "lse_base",
+            Kind::Word(&["e", "2"]),
+            "whose logarithm lse is: e's (FlashAttention), or 2's (FlashInfer)",
         ),
         takes(
             "p",
@@ -63,11 +82,27 @@ pub(super) const ATTENTION: Operation = Operation {
         fault("no_scale", "the scale is left out"),
         fault("last_key_missing", "the last key is left out"),
         fault("other_group", "key head h mod G is read in the place of h/(H/G)"),
-        fault("no_sinks", "the sinks are left out"),
-        fault("window_one_more", "the window has one key more"),
-        fault("window_one_less", "the window has one key less"),
-        fault("no_window", "the window is left out"),
+        fault("no_sinks", "the sinks are left out").of("sinks"),
+        fault("window_one_more", "the window has one key more").of("window"),
+        fault("window_one_less", "the window has one key less").of("window"),
+        fault("no_window", "the window is left out").of("window"),
         fault("base_two", "powers of 2 are taken in the place of powers of e"),
+        fault("next_table", "the pages are those of the next sequence").of("block_table"),
+        fault(
+            "pages_in_order",
+            "the pages are read one after the other, not as the table says",
+        )
+        .of("block_table"),
+        fault("last_page_missing", "the last page is left out").of("block_table"),
+        fault("stale_length", "the lengths are those before the keys of these queries"),
+        fault("next_length", "the length is that of the next sequence").of("seq_lens"),
+        fault(
+            "no_lengths",
+            "all keys that there is room for are read, whatever the lengths",
+        )
+        .of("seq_lens"),
+        fault("no_k_scale", "k_scale is left out").of("k_scale"),
+        fault("no_v_scale", "v_scale is left out").of("v_scale"),
     ],
     compute,
 };
@@ -77,7 +112,10 @@ pub(super) const ATTENTION: Operation = Operation {
 struct Sizes {
     batch: usize,
     queries: usize,
-    keys: usize,
+    /// Pages of keys: one for each sequence if there is no table.
+    pages: usize,
+    /// Keys of a page.
+    page: usize,
     heads: usize,
     groups: usize,
     dim: usize,
@@ -93,7 +131,8 @@ impl Sizes {
         let wrong = || {
             let [q, k, v] = shapes;
             format!(
-                "attention: 'q' is {q:?}, 'k' is {k:?} and 'v' is {v:?}, expected {} with H a multiple of G",
+                "attention: 'q' is {q:?}, 'k' is {k:?} and 'v' is {v:?}, expected {} with H a multiple of G (B of k and v \
+                 are pages if there is a block_table)",
                 match heads_first {
                     true => "[B, H, T, D], [B, G, S, D] and [B, G, S, E]",
                     false => "[B, T, H, D], [B, S, G, D] and [B, S, G, E]",
@@ -107,7 +146,8 @@ impl Sizes {
             _ => Err(wrong()),
         };
         let [q, k, v] = [ordered(shapes[0])?, ordered(shapes[1])?, ordered(shapes[2])?];
-        let fit = q[0] == k[0] && k[..3] == v[..3] && q[3] == k[3] && k[1] > 0 && q[1].is_multiple_of(k[1]);
+        let paged = call.optional("block_table").is_some();
+        let fit = (paged || q[0] == k[0]) && k[..3] == v[..3] && q[3] == k[3] && k[1] > 0 && q[1].is_multiple_of(k[1]);
         if !fit {
             return Err(wrong());
         }
@@ -115,7 +155,8 @@ impl Sizes {
         Ok(Self {
             batch: q[0],
             queries: q[2],
-            keys: k[2],
+            pages: k[0],
+            page: k[2],
             heads: q[1],
             groups: k[1],
             dim: q[3],
@@ -138,6 +179,7 @@ type Row = (Vec<(f64, f64)>, (f64, f64));
 
 fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let sizes = Sizes::of(call)?;
+    let keys = &Keys::of(call, sizes.batch, sizes.pages, sizes.page)?;
     let window = call.number("window");
     if window < 0.0 || window.fract() != 0.0 {
         return Err(format!(
@@ -160,8 +202,8 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
         };
         let (b, first, second) = (at / (inner * outer), at / inner % outer, at % inner);
         match sizes.heads_first {
-            true => one(call, sizes, [b, first, second]),
-            false => one(call, sizes, [b, second, first]),
+            true => one(call, keys, sizes, [b, first, second]),
+            false => one(call, keys, sizes, [b, second, first]),
         }
     };
     let rows: Vec<Row> = (0..batch * queries * heads).into_par_iter().map(row).collect();
@@ -170,23 +212,13 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let (value, error) = rows.iter().flat_map(|(row, _)| row.iter().copied()).unzip();
     let (logs, of_logs) = rows.iter().map(|(_, log)| *log).unzip();
     Ok(vec![
-        Output {
-            name: "o",
-            shape: shape.clone(),
-            value,
-            error,
-        },
-        Output {
-            name: "lse",
-            shape: shape[..3].to_vec(),
-            value: logs,
-            error: of_logs,
-        },
+        Output::new("o", shape.clone(), value, error),
+        Output::new("lse", shape[..3].to_vec(), logs, of_logs),
     ])
 }
 
 /// The keys that a query sees.
-fn seen(call: &Call, sizes: Sizes, token: usize) -> std::ops::Range<usize> {
+fn seen(call: &Call, all: &Keys, sizes: Sizes, [sequence, token]: [usize; 2]) -> std::ops::Range<usize> {
     let window = match (call.number("window") as usize, call.fault) {
         (0, _) | (_, Some("no_window")) => None,
         (window, Some("window_one_more")) => Some(window + 1),
@@ -194,14 +226,11 @@ fn seen(call: &Call, sizes: Sizes, token: usize) -> std::ops::Range<usize> {
         (window, _) => Some(window),
     };
     let causal = (call.flag("causal") || call.flag("window")) && !call.is("not_causal");
-    let keys = if call.is("last_key_missing") {
-        sizes.keys.saturating_sub(1)
-    } else {
-        sizes.keys
-    };
+    let length = all.length(sequence, sizes.queries);
+    let keys = all.read(length);
     let aligned = match call.is("causal_from_start") {
         true => token + 1,
-        false => (token + 1 + sizes.keys).saturating_sub(sizes.queries),
+        false => (token + 1 + length).saturating_sub(sizes.queries),
     };
     let aligned = aligned - usize::from(call.is("own_key_masked") && aligned > 0);
     let end = if causal { aligned.min(keys) } else { keys };
@@ -209,7 +238,7 @@ fn seen(call: &Call, sizes: Sizes, token: usize) -> std::ops::Range<usize> {
     from..end
 }
 
-fn one(call: &Call, sizes: Sizes, [b, head, token]: [usize; 3]) -> Row {
+fn one(call: &Call, all: &Keys, sizes: Sizes, [b, head, token]: [usize; 3]) -> Row {
     let Sizes { heads, groups, dim, .. } = sizes;
     let (q, k, v) = (call.tensor("q"), call.tensor("k"), call.tensor("v"));
     let group = if call.is("other_group") {
@@ -222,19 +251,22 @@ fn one(call: &Call, sizes: Sizes, [b, head, token]: [usize; 3]) -> Row {
         scale if scale.is_nan() => (dim as f64).sqrt().recip(),
         scale => scale,
     };
+    let stored = |name, fault| if call.is(fault) { 1.0 } else { call.number(name) };
+    let (scale, v_scale) = (scale * stored("k_scale", "no_k_scale"), stored("v_scale", "no_v_scale"));
     let base = if call.is("base_two") {
         std::f64::consts::LN_2
     } else {
         1.0
     };
     let q = &q.data[sizes.at([b, head, token], [heads, sizes.queries, dim])..][..dim];
-    let keys = seen(call, sizes, token);
-    let mut scores = Vec::with_capacity(keys.len());
-    for key in keys.clone() {
-        let k = &k.data[sizes.at([b, group, key], [groups, sizes.keys, dim])..][..dim];
+    let keys = seen(call, all, sizes, [b, token]);
+    let places: Vec<(usize, usize)> = keys.map(|key| all.place(b, key)).collect();
+    let mut scores = Vec::with_capacity(places.len());
+    for &(page, slot) in &places {
+        let k = &k.data[sizes.at([page, group, slot], [groups, sizes.page, dim])..][..dim];
         let terms = Terms::of(q.iter().zip(k).map(|(q, k)| q * k));
         let score = terms.sum * scale * base;
-        scores.push((score, terms.error(call.u) * scale.abs() + 2.0 * call.u * score.abs()));
+        scores.push((score, terms.error(call.u) * scale.abs() + 3.0 * call.u * score.abs()));
     }
     let sink = call
         .optional("sinks")
@@ -279,9 +311,9 @@ fn one(call: &Call, sizes: Sizes, [b, head, token]: [usize; 3]) -> Row {
         p.map_or(0.0, of)
     };
     let column = |col: usize| {
-        let values = keys
-            .clone()
-            .map(|key| v.data[sizes.at([b, group, key], [groups, sizes.keys, sizes.values]) + col]);
+        let values = places
+            .iter()
+            .map(|&(page, slot)| v.data[sizes.at([page, group, slot], [groups, sizes.page, sizes.values]) + col]);
         let terms = Terms::of(values.clone().zip(&powers).map(|(v, (p, _))| v * p));
         let o = terms.sum;
         let of_weights = together(
@@ -291,10 +323,17 @@ fn one(call: &Call, sizes: Sizes, [b, head, token]: [usize; 3]) -> Row {
                 .map(|(v, (p, relative))| p * relative * (v - o).abs()),
         );
         let of_rounding = together(values.zip(&powers).map(|(v, (p, _))| rounded(*p) * v.abs()));
-        (o, terms.error(call.u) + of_weights + of_rounding + o.abs() * of_sum)
+        let error = terms.error(call.u) + of_weights + of_rounding + o.abs() * (of_sum + call.u);
+        (o * v_scale, error * v_scale.abs())
     };
     let log_error = together(powers.iter().map(|(p, relative)| p * relative));
     let log = most + sums.sum.ln();
     let columns = (0..sizes.values).map(column).collect();
-    (columns, (log, log_error + of_sum + 4.0 * call.u * log.abs()))
+    let log_error = log_error + of_sum + 4.0 * call.u * log.abs();
+    let per = if call.word("lse_base") == "2" {
+        std::f64::consts::LOG2_E
+    } else {
+        1.0
+    };
+    (columns, (log * per, log_error * per))
 }

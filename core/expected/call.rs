@@ -104,6 +104,11 @@ impl Call {
         other
     }
 
+    /// Whether something is given.
+    pub fn has(&self, name: &str) -> bool {
+        self.given.contains_key(name)
+    }
+
     /// Whether this fault is computed.
     pub fn is(&self, fault: &str) -> bool {
         self.fault == Some(fault)

@@ -2,7 +2,7 @@
 
 use safetensors::Dtype;
 
-use super::{Call, Output, overflow};
+use super::{Call, Other, Output, bound, overflow};
 use crate::close::{Allowed, Comparison, Widen, compare};
 
 /// An output that was compared with what is expected.
@@ -59,6 +59,7 @@ pub fn judge<G: Widen<Quick = f64>>(
             expected.name
         )));
     }
+    settle(&mut expected, got, dtype);
     // What is surely too large for the type is infinite in it.
     for (value, error) in expected.value.iter_mut().zip(&expected.error) {
         if value.is_finite() && value.abs() - error >= overflow(dtype) {
@@ -90,6 +91,31 @@ fn output(call: &Call, name: Option<&str>) -> Result<Output, String> {
     Ok(outputs.swap_remove(at))
 }
 
+/// Takes, of what parts of an output may be, what is nearest to those that are there.
+fn settle<G: Widen<Quick = f64>>(expected: &mut Output, got: &[G], dtype: Dtype) {
+    let outside = |start: usize, value: &[f64], error: &[f64]| {
+        let bounds: Vec<f64> = value.iter().zip(error).map(|(x, e)| bound(dtype, *x, *e)).collect();
+        let got = &got[start..][..value.len()];
+        compare(got, value, Allowed::Bounds(&bounds), true).outside
+    };
+    for Other { start, value, error } in std::mem::take(&mut expected.others) {
+        let all = start..start + value.len();
+        let now = outside(start, &expected.value[all.clone()], &expected.error[all.clone()]);
+        if now > 0 && outside(start, &value, &error) < now {
+            expected.value[all.clone()].copy_from_slice(&value);
+            expected.error[all].copy_from_slice(&error);
+        }
+    }
+    // What may be too large for the type may be infinite in it.
+    let overflow = overflow(dtype);
+    for ((value, error), got) in expected.value.iter_mut().zip(&expected.error).zip(got) {
+        let got = got.widen();
+        if got.is_infinite() && value.is_finite() && *value * got.signum() + error >= overflow {
+            *value = got;
+        }
+    }
+}
+
 /// Everything that explains nearly all elements that are outside.
 fn like<G: Widen<Quick = f64>>(
     call: &Call,
@@ -113,7 +139,8 @@ fn like<G: Widen<Quick = f64>>(
         for word in words.iter().filter(|word| **word != call.word(takes.name)) {
             // Words of layout change the shape, or fail.
             let other = output(&call.with(None, Some((takes.name, word))), name);
-            if let Some(other) = other.ok().filter(|other| other.shape == judged.expected.shape) {
+            if let Some(mut other) = other.ok().filter(|other| other.shape == judged.expected.shape) {
+                settle(&mut other, got, dtype);
                 try_one(
                     format!("{} = \"{word}\"", takes.name),
                     &other.value,
@@ -122,9 +149,11 @@ fn like<G: Widen<Quick = f64>>(
             }
         }
     }
-    for fault in call.operation().faults {
+    let faults = call.operation().faults.iter();
+    for fault in faults.filter(|fault| fault.needs.is_none_or(|needs| call.has(needs))) {
         let other = output(&call.with(Some(fault.name), None), name);
-        if let Some(other) = other.ok().filter(|other| other.shape == judged.expected.shape) {
+        if let Some(mut other) = other.ok().filter(|other| other.shape == judged.expected.shape) {
+            settle(&mut other, got, dtype);
             try_one(
                 format!("{}: {}", fault.name, fault.doc),
                 &other.value,

@@ -11,14 +11,22 @@
 
 mod attention;
 mod call;
+mod causal_conv1d;
+mod gated_delta;
 mod judge;
+mod layernorm;
 mod matmul;
+mod moe;
+mod paging;
 mod rmsnorm;
 mod rope;
+mod routing;
+mod scaled;
 mod silu;
 mod silu_and_mul;
 mod softmax;
 mod sum;
+mod top_k;
 
 use safetensors::Dtype;
 
@@ -30,11 +38,16 @@ use crate::error::did_you_mean;
 /// All operations.
 pub const OPERATIONS: &[&Operation] = &[
     &attention::ATTENTION,
+    &causal_conv1d::CAUSAL_CONV1D,
+    &gated_delta::GATED_DELTA,
+    &layernorm::LAYERNORM,
     &matmul::MATMUL,
+    &moe::MOE,
     &rmsnorm::RMSNORM,
     &rope::ROPE,
     &silu_and_mul::SILU_AND_MUL,
     &softmax::SOFTMAX,
+    &top_k::TOP_K,
 ];
 
 /// An operation that is computed from a user's tensors.
@@ -84,10 +97,22 @@ pub struct Fault {
     pub name: &'static str,
     /// What is wrong, as words that follow "looks like".
     pub doc: &'static str,
+    /// What must be given for it to change anything, if that is something that may be left out.
+    pub needs: Option<&'static str>,
 }
 
 const fn fault(name: &'static str, doc: &'static str) -> Fault {
-    Fault { name, doc }
+    Fault { name, doc, needs: None }
+}
+
+impl Fault {
+    /// The same of something that may be left out.
+    const fn of(self, needs: &'static str) -> Self {
+        Self {
+            needs: Some(needs),
+            ..self
+        }
+    }
 }
 
 /// An output in f64.
@@ -101,9 +126,33 @@ pub struct Output {
     pub value: Vec<f64>,
     /// How far each may be from what a right kernel computes, before it is rounded to the type that is stored.
     pub error: Vec<f64>,
+    /// Other things that parts of it may be, where what decides between them is closer than a right kernel's error.
+    pub others: Vec<Other>,
+}
+
+/// Elements that may have other values: all of them together.
+#[derive(Clone, Debug)]
+pub struct Other {
+    /// The first element.
+    pub start: usize,
+    /// The elements from there.
+    pub value: Vec<f64>,
+    /// How far each may be off.
+    pub error: Vec<f64>,
 }
 
 impl Output {
+    /// An output that is one thing only.
+    pub(crate) fn new(name: &'static str, shape: Vec<usize>, value: Vec<f64>, error: Vec<f64>) -> Self {
+        Self {
+            name,
+            shape,
+            value,
+            error,
+            others: Vec::new(),
+        }
+    }
+
     /// How far each element that is stored in a type may be from its value.
     pub fn bounds(&self, dtype: Dtype) -> Vec<f64> {
         let elements = self.value.iter().zip(&self.error);

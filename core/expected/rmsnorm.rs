@@ -45,12 +45,12 @@ pub(super) const RMSNORM: Operation = Operation {
             "eps is added to the root, not to the mean of squares",
         ),
         fault("mean_subtracted", "the mean of the row is subtracted, as in LayerNorm"),
-        fault("no_weight", "the weight is left out"),
+        fault("no_weight", "the weight is left out").of("weight"),
         fault(
             "other_center",
             "weight is taken for 1 + weight, or 1 + weight for weight",
         ),
-        fault("gate_without_silu", "the gate is multiplied by as it is, without SiLU"),
+        fault("gate_without_silu", "the gate is multiplied by as it is, without SiLU").of("gate"),
     ],
     compute,
 };
@@ -135,10 +135,5 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
         (0..cols).map(element)
     };
     let (value, error) = (0..rows).into_par_iter().flat_map_iter(row).unzip();
-    Ok(vec![Output {
-        name: "y",
-        shape,
-        value,
-        error,
-    }])
+    Ok(vec![Output::new("y", shape, value, error)])
 }

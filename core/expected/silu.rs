@@ -13,3 +13,12 @@ pub fn silu(g: f64, u: f64) -> (f64, f64) {
     // Below the normal numbers of f32, a step may be lost.
     (value, value.abs() * relative + f64::from(f32::MIN_POSITIVE) * u)
 }
+
+/// The same of a number that is off by `error` itself, which SiLU passes on multiplied by its slope; its second derivative is at most
+/// ½, so that ¼·error² is more than the rest.
+pub fn silu_of(g: f64, error: f64, u: f64) -> (f64, f64) {
+    let (value, own) = silu(g, u);
+    let sigmoid = 1.0 / (1.0 + (-g).exp());
+    let slope = (sigmoid * (1.0 + g * (1.0 - sigmoid))).abs();
+    (value, own + slope * error + 0.25 * error * error)
+}

@@ -59,10 +59,5 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let (value, error) = (0..len).into_par_iter().map(element).unzip();
     let mut shape = x.shape.clone();
     *shape.last_mut().expect("it has columns") = cols;
-    Ok(vec![Output {
-        name: "y",
-        shape,
-        value,
-        error,
-    }])
+    Ok(vec![Output::new("y", shape, value, error)])
 }

@@ -77,10 +77,5 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
         })
     };
     let (value, error) = (0..rows).into_par_iter().flat_map_iter(row).unzip();
-    Ok(vec![Output {
-        name: "p",
-        shape: x.shape.clone(),
-        value,
-        error,
-    }])
+    Ok(vec![Output::new("p", x.shape.clone(), value, error)])
 }

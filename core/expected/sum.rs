@@ -2,7 +2,7 @@
 
 /// How many times the root of the sum of squared roundings is taken for a bound: one sum in 10¹³ passes it if roundings are
 /// independent (Hoeffding: 2·e^(−λ²/2)), and a tensor core, which truncates, is within it for fewer than 36,000 terms.
-const LAMBDA: f64 = 8.0;
+pub const LAMBDA: f64 = 8.0;
 
 /// What is known of the terms of a sum.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,6 +26,29 @@ impl Terms {
             magnitudes: all.magnitudes + term.abs(),
             squares: all.squares + term * term,
         })
+    }
+
+    /// The products of two vectors' elements, summed up in several parts so that they are computed side by side.
+    pub fn dot(a: &[f64], b: &[f64]) -> Self {
+        const LANES: usize = 8;
+        let (mut sum, mut magnitudes, mut squares) = ([0.0; LANES], [0.0; LANES], [0.0; LANES]);
+        let (a_parts, a_rest) = a.as_chunks::<LANES>();
+        let (b_parts, b_rest) = b.as_chunks::<LANES>();
+        for (a, b) in a_parts.iter().zip(b_parts) {
+            for lane in 0..LANES {
+                let term = a[lane] * b[lane];
+                sum[lane] += term;
+                magnitudes[lane] += term.abs();
+                squares[lane] += term * term;
+            }
+        }
+        let rest = Self::of(a_rest.iter().zip(b_rest).map(|(a, b)| a * b));
+        Self {
+            count: a.len().min(b.len()) as f64,
+            sum: rest.sum + sum.iter().sum::<f64>(),
+            magnitudes: rest.magnitudes + magnitudes.iter().sum::<f64>(),
+            squares: rest.squares + squares.iter().sum::<f64>(),
+        }
     }
 
     /// How far the sum of rounded products may be off, with unit roundoff `u`, in any order: the smaller of the worst case,

@@ -14,6 +14,11 @@ def rounded(x, dtype):
     return np.asarray(x, F32).astype(dtype)
 
 
+def normal(rng, *shape, dtype=bfloat16, scale=1.0):
+    """Numbers of a normal distribution, in a type."""
+    return rounded(rng.standard_normal(shape) * scale, dtype)
+
+
 def summed(x, rng):
     """Sums of the last dimension in float32: in pieces of some size, each one by one, the pieces in any order."""
     size = int(rng.choice([1, 4, 16, 32, 128]))
@@ -57,14 +62,34 @@ def softmax(rng, x, scale=1.0, dtype=bfloat16):
     return rounded(powers / summed(powers, rng)[..., None], dtype)
 
 
-def matmul(rng, a, b, bias=None, alpha=1.0, dtype=bfloat16):
-    y = summed(a.astype(F32)[..., :, None, :] * b.astype(F32).T, rng) * F32(alpha)
+def layernorm(rng, x, weight=None, bias=None, eps=1e-5, variance=None, dtype=bfloat16):
+    x, count = x.astype(F32), F32(x.shape[-1])
+    mean = summed(x, rng)[..., None] / count
+    if variance == "of_squares":
+        var = np.maximum(summed(x * x, rng)[..., None] / count - mean * mean, F32(0))
+    else:
+        var = summed((x - mean) * (x - mean), rng)[..., None] / count
+    with np.errstate(divide="ignore", invalid="ignore"):
+        y = (x - mean) * (F32(1) / np.sqrt(var + F32(eps)))
+    y = y if weight is None else y * weight.astype(F32)
     return rounded(y if bias is None else y + bias.astype(F32), dtype)
 
 
-def rope(rng, x, cos, sin, pairing="half", inverse=False, dtype=bfloat16):
-    y, pairs = x.astype(F32), cos.shape[-1]
-    cos, sin = cos.astype(F32)[:, None], sin.astype(F32)[:, None] * (-1 if inverse else 1)
+def top_k(rng, x, k, ties="lower_index", dtype=bfloat16):
+    mixed = rng.permutation(x.shape[-1]) if ties == "any" else np.arange(x.shape[-1])
+    indices = mixed[np.argsort(-x.astype(F32)[:, mixed], -1, kind="stable")[:, :k]]
+    return {"values": np.take_along_axis(x, indices, -1), "indices": indices.astype(np.int64)}
+
+
+def rope(rng, x, cos, sin, pairing="half", inverse=False, layout="bthd", width="half", dtype=bfloat16):
+    y, dims = x.astype(F32), cos.shape[-1]
+    turned = dims if width == "full" else 2 * dims
+    pairs = turned // 2
+    if width == "full":
+        cos, sin = (a[..., :pairs] if pairing == "half" else a[..., ::2] for a in (cos, sin))
+    cos, sin = cos.astype(F32), sin.astype(F32) * (-1 if inverse else 1)
+    axis = -2 if layout == "bthd" else -3
+    cos, sin = np.expand_dims(cos, axis), np.expand_dims(sin, axis)
     if pairing == "half":
         one, two = np.s_[..., :pairs], np.s_[..., pairs : 2 * pairs]
     else:
@@ -72,38 +97,3 @@ def rope(rng, x, cos, sin, pairing="half", inverse=False, dtype=bfloat16):
     a, b = y[one].copy(), y[two].copy()
     y[one], y[two] = a * cos - b * sin, b * cos + a * sin
     return rounded(y, dtype)
-
-
-def attention(rng, q, k, v, scale=None, causal=False, window=0, sinks=None, layout="bthd", p="f32", dtype=bfloat16):
-    """Keys come in blocks with a running maximum, as in FlashAttention."""
-    if layout == "bthd":
-        q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
-    q, k, v = (x.astype(F32) for x in (q, k, v))
-    k, v = (np.repeat(x, q.shape[1] // x.shape[1], 1) for x in (k, v))
-    scale = F32(q.shape[-1] ** -0.5 if scale is None else scale)
-    scores = summed(q[..., :, None, :] * k[..., None, :, :], rng) * scale
-    queries, keys = scores.shape[-2:]
-    key, query = np.arange(keys)[None], np.arange(queries)[:, None] + keys - queries
-    hidden = (key > query if causal or window else False) | (key <= query - window if window else False)
-    scores = np.where(hidden, F32(-np.inf), scores)
-    block = int(rng.choice([3, 16, 64]))
-    top = np.full(scores.shape[:-1], -np.inf, F32)
-    total, out = np.zeros_like(top), np.zeros((*top.shape, v.shape[-1]), F32)
-    if sinks is not None:
-        top = np.broadcast_to(sinks.astype(F32)[None, :, None], top.shape).copy()
-        total = np.ones_like(total)
-    with np.errstate(invalid="ignore"):
-        for start in range(0, keys, block):
-            part = scores[..., start : start + block]
-            now = np.maximum(top, part.max(-1))
-            safe = np.where(np.isinf(now), F32(0), now)
-            kept = np.where(np.isinf(top), F32(0), np.exp(top - safe))
-            weights = np.exp(part - safe[..., None])
-            total = total * kept + weights.sum(-1, dtype=F32)
-            if p != "f32":
-                weights = rounded(weights, dtype).astype(F32)
-            values = v[..., start : start + block, :]
-            out = out * kept[..., None] + np.einsum("...qk,...kd->...qd", weights, values, dtype=F32, optimize=False)
-            top = now
-    out = np.where(total[..., None] > 0, out / np.where(total > 0, total, F32(1))[..., None], F32(0))
-    return rounded(out.swapaxes(1, 2) if layout == "bthd" else out, dtype)

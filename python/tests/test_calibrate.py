@@ -37,7 +37,7 @@ def test_no_right_kernel_of_many_rows_is_biased(op, dtype):
             given |= {"weight": np.ones(cols, dtype), "eps": 1e-6}
         got = getattr(kernels, op)(rng, **given, dtype=dtype)
         try:
-            ulplab.assert_close(got, op=op, inputs=given, bias="fail")
+            ulplab.assert_close(got, op=op, inputs=given, systematic="fail")
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from None
 
@@ -45,21 +45,21 @@ def test_no_right_kernel_of_many_rows_is_biased(op, dtype):
 @pytest.mark.parametrize(("dtype", "gain"), [(np.float32, 1e-5), (np.float16, 1e-5), (bfloat16, 1e-5)])
 def test_a_gain_below_the_bound_of_elements_shows_in_their_mean(dtype, gain):
     got, given = norm(dtype, 1 + gain, rows=512, cols=2048)
-    ulplab.assert_close(got, op="rmsnorm", inputs=given, bias=None)
+    ulplab.assert_close(got, op="rmsnorm", inputs=given, systematic=None)
     with pytest.warns(ulplab.UlplabWarning, match=r"errors point away from zero: .* right kernels have at most .* as of a gain of \+(9\.|1|1\.)"):
         ulplab.assert_close(got, op="rmsnorm", inputs=given)
     with pytest.raises(AssertionError, match="errors point away from zero"):
-        ulplab.assert_close(got, op="rmsnorm", inputs=given, bias="fail")
+        ulplab.assert_close(got, op="rmsnorm", inputs=given, systematic="fail")
     got, given = norm(dtype, 1 - gain, rows=512, cols=2048)
     with pytest.raises(AssertionError, match="errors point towards zero"):
-        ulplab.assert_close(got, op="rmsnorm", inputs=given, bias="fail")
+        ulplab.assert_close(got, op="rmsnorm", inputs=given, systematic="fail")
 
 
 def test_a_tenfold_eps_below_the_bound_shows_in_the_mean():
     got, given = norm(np.float32, rows=256, cols=5120, fault="eps_tenfold")
-    ulplab.assert_close(got, op="rmsnorm", inputs=given, bias=None)
+    ulplab.assert_close(got, op="rmsnorm", inputs=given, systematic=None)
     with pytest.raises(AssertionError, match="as of a gain of -4"):
-        ulplab.assert_close(got, op="rmsnorm", inputs=given, bias="fail")
+        ulplab.assert_close(got, op="rmsnorm", inputs=given, systematic="fail")
 
 
 def test_errors_of_the_size_of_the_bound_show_in_their_mean_square():
@@ -68,8 +68,8 @@ def test_errors_of_the_size_of_the_bound_show_in_their_mean_square():
     found = ulplab.reference.rmsnorm(**given)
     got = (found.value + 0.95 * found.error * rng.choice([-1, 1], found.value.shape)).astype(np.float32)
     with pytest.raises(AssertionError, match="errors are large: their mean square is 0.8"):
-        ulplab.assert_close(got, op="rmsnorm", inputs=given, bias="fail")
-    ulplab.assert_close(right, op="rmsnorm", inputs=given, bias="fail")
+        ulplab.assert_close(got, op="rmsnorm", inputs=given, systematic="fail")
+    ulplab.assert_close(right, op="rmsnorm", inputs=given, systematic="fail")
 
 
 def kernel(**given):

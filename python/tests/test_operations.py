@@ -5,6 +5,8 @@ import os
 import kernels
 import numpy as np
 import pytest
+from draws import GIVEN, KERNELS, OPERATIONS, SMALL
+from kernels import normal
 from ml_dtypes import bfloat16
 
 import ulplab
@@ -12,85 +14,6 @@ import ulplab
 TYPES = [bfloat16, np.float16, np.float32]
 # Draws for each operation; ULPLAB_DRAWS=2000 makes about ten thousand of them.
 DRAWS = int(os.environ.get("ULPLAB_DRAWS", "30"))
-
-
-def normal(rng, *shape, dtype=bfloat16, scale=1.0):
-    return kernels.rounded(rng.standard_normal(shape) * scale, dtype)
-
-
-def draw_rmsnorm(rng, dtype):
-    cols = int(rng.choice([1, 7, 64, 129, 2048, 5120]))
-    x = normal(rng, 5, cols, dtype=dtype, scale=float(rng.choice([1 / (2 * cols), 1.0, 30.0])))
-    given = {"x": x, "weight": kernels.rounded(1 + 0.1 * rng.standard_normal(cols), dtype), "eps": 1e-6}
-    if rng.random() < 0.3:
-        given["gate"] = normal(rng, 5, cols, dtype=dtype, scale=3.0)
-    if rng.random() < 0.3:
-        given["zero_centered"] = True
-    if rng.random() < 0.3:
-        given["cast"] = "before_weight"
-    return given
-
-
-def draw_silu_and_mul(rng, dtype):
-    return {"x": normal(rng, 6, 2 * int(rng.choice([1, 9, 512])), dtype=dtype, scale=float(rng.choice([1.0, 20.0])))}
-
-
-def draw_softmax(rng, dtype):
-    x = normal(rng, 6, int(rng.choice([1, 3, 100, 4096])), dtype=dtype, scale=float(rng.choice([1.0, 10.0])))
-    return {"x": x, "scale": float(rng.choice([1.0, 0.125]))}
-
-
-def draw_matmul(rng, dtype):
-    m, n, k = int(rng.choice([1, 5])), int(rng.choice([1, 8])), int(rng.choice([1, 33, 512, 4096]))
-    given = {"a": normal(rng, m, k, dtype=dtype), "b": normal(rng, k, n, dtype=dtype), "alpha": 0.3}
-    if rng.random() < 0.5:
-        given["bias"] = normal(rng, n, dtype=dtype)
-    return given
-
-
-def draw_rope(rng, dtype):
-    pairs = int(rng.choice([1, 16]))
-    angles = rng.uniform(0, 6, (5, pairs))
-    given = {
-        "x": normal(rng, 5, 2, 2 * pairs + int(rng.choice([0, 6])), dtype=dtype),
-        "cos": np.cos(angles).astype(np.float32),
-        "sin": np.sin(angles).astype(np.float32),
-        "pairing": str(rng.choice(["half", "interleaved"])),
-    }
-    if rng.random() < 0.3:
-        given["inverse"] = True
-    return given
-
-
-def draw_attention(rng, dtype):
-    heads, groups, dim = 4, int(rng.choice([1, 2, 4])), int(rng.choice([8, 64]))
-    queries, keys = int(rng.choice([1, 5])), int(rng.choice([5, 70]))
-    layout = str(rng.choice(["bthd", "bhtd"]))
-
-    def tensor(tokens, heads, dim):
-        shape = (2, tokens, heads, dim) if layout == "bthd" else (2, heads, tokens, dim)
-        return normal(rng, *shape, dtype=dtype)
-
-    given = {"q": tensor(queries, heads, dim), "k": tensor(keys, groups, dim), "v": tensor(keys, groups, 24), "layout": layout}
-    if rng.random() < 0.5:
-        given["causal"] = True
-    if rng.random() < 0.3:
-        given["window"] = 4
-    if rng.random() < 0.3:
-        given["sinks"] = normal(rng, heads, dtype=np.float32)
-    if rng.random() < 0.3 and dtype is not np.float32:
-        given["p"] = "bf16" if dtype is bfloat16 else "f16"
-    return given
-
-
-OPERATIONS = {
-    "rmsnorm": draw_rmsnorm,
-    "silu_and_mul": draw_silu_and_mul,
-    "softmax": draw_softmax,
-    "matmul": draw_matmul,
-    "rope": draw_rope,
-    "attention": draw_attention,
-}
 
 
 def test_all_operations_are_drawn():
@@ -104,30 +27,11 @@ def test_no_right_kernel_is_outside(op, dtype):
     for seed in range(DRAWS):
         rng = np.random.default_rng(seed)
         given = OPERATIONS[op](rng, dtype)
-        got = getattr(kernels, op)(rng, **given, dtype=dtype)
+        got = KERNELS[op](rng, **given, dtype=dtype)
         try:
-            ulplab.assert_close(got, op=op, inputs=given, bias="fail")
+            ulplab.assert_close(got, op=op, inputs=given, systematic="fail")
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from None
-
-
-def given_for(op):
-    """Inputs that tell all faults of an operation apart: everything optional is given, and no two sizes are equal."""
-    rng = np.random.default_rng(7)
-    if op == "rmsnorm":
-        weight = kernels.rounded(1 + 0.1 * rng.standard_normal(80), bfloat16)
-        return {"x": normal(rng, 9, 80, scale=0.01), "weight": weight, "gate": normal(rng, 9, 80), "eps": 1e-5}
-    if op == "silu_and_mul":
-        return {"x": normal(rng, 9, 160)}
-    if op == "softmax":
-        return {"x": normal(rng, 9, 50), "scale": 0.5}
-    if op == "matmul":
-        return {"a": normal(rng, 9, 40), "b": normal(rng, 40, 40), "bias": normal(rng, 40), "alpha": 0.7}
-    if op == "rope":
-        angles = rng.uniform(0, 6, (9, 8))
-        return {"x": normal(rng, 9, 3, 20), "cos": np.cos(angles), "sin": np.sin(angles)}
-    q, k, v = normal(rng, 2, 9, 6, 16), normal(rng, 2, 11, 3, 16), normal(rng, 2, 11, 3, 20)
-    return {"q": q, "k": k, "v": v, "causal": True, "window": 4, "sinks": normal(rng, 6)}
 
 
 FAULTS = [
@@ -137,17 +41,23 @@ FAULTS = [
 
 @pytest.mark.parametrize(("op", "fault"), FAULTS)
 def test_every_fault_is_outside_and_named(op, fault):
-    given = given_for(op)
-    right, wrong = ({}, {"fault": fault})
-    outputs = []
-    for options in (right, wrong):
-        found = ulplab.reference.compute(op, dtype="bfloat16", **given, **options)
-        found = found["o"] if isinstance(found, dict) else found
-        outputs.append(kernels.rounded(found.value, bfloat16))
-    ulplab.assert_close(outputs[0], op=op, inputs=given)
-    with pytest.raises(AssertionError) as error:
-        ulplab.assert_close(outputs[1], op=op, inputs=given)
-    assert f"looks like {fault}: " in str(error.value)
+    named = 0
+    for given in GIVEN[op](np.random.default_rng(7)):
+        right, wrong = (
+            ulplab.reference.compute(op, dtype="bfloat16", fault=planted, **given) for planted in (None, fault)
+        )
+        if not isinstance(right, dict):
+            right, wrong = {None: right}, {None: wrong}
+        for output in right:
+            rounded = [kernels.rounded(found[output].value, bfloat16) for found in (right, wrong)]
+            ulplab.assert_close(rounded[0], op=op, inputs=given, output=output)
+            if rounded[0].tobytes() == rounded[1].tobytes():
+                continue
+            with pytest.raises(AssertionError) as error:
+                ulplab.assert_close(rounded[1], op=op, inputs=given, output=output)
+            assert f"looks like {fault}: " in str(error.value)
+            named += 1
+    assert named > 0
 
 
 @pytest.mark.parametrize("size", [5120, 8192])
@@ -221,18 +131,10 @@ def test_mistakes_are_named(op, given, said):
 @pytest.mark.parametrize("size", [0, 1, 2, 32])
 def test_sizes_that_are_small_or_zero(size):
     """Neither what is right nor what is wrong, by all faults, ends in anything but a verdict."""
-    ones = np.ones((3, size), np.float32)
-    given = {
-        "rmsnorm": {"x": ones},
-        "silu_and_mul": {"x": np.ones((3, 2 * size), np.float32)},
-        "softmax": {"x": ones},
-        "matmul": {"a": ones, "b": np.ones((size, 4), np.float32)},
-        "rope": {"x": np.ones((3, 1, 2 * size)), "cos": ones, "sin": ones * 0},
-        "attention": {name: np.ones((1, size, 2, 4), np.float32) for name in "qkv"},
-    }
+    given = {op: make(size) for op, make in SMALL.items()}
     for op in OPERATIONS:
         found = ulplab.reference.compute(op, **given[op])
-        right = (found["o"] if isinstance(found, dict) else found).value.astype(np.float32)
+        right = (next(iter(found.values())) if isinstance(found, dict) else found).value.astype(np.float32)
         ulplab.assert_close(right, op=op, inputs=given[op])
         if right.size:
             with pytest.raises(AssertionError, match="elements are outside"):
@@ -246,7 +148,7 @@ def test_nan_in_a_query_is_nan_in_its_row():
     rng = np.random.default_rng(0)
     given = {name: rng.standard_normal((1, 5, 2, 8)).astype(np.float32) for name in "qkv"}
     given["q"][0, 1, 0, 3] = np.nan
-    got = kernels.attention(rng, **given, dtype=np.float32)
+    got = KERNELS["attention"](rng, **given, dtype=np.float32)["o"]
     got[0, 1, 0] = np.nan
     ulplab.assert_close(got, op="attention", inputs=given)
     got[0, 1, 0] = 0

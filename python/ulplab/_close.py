@@ -58,7 +58,7 @@ def assert_close(
     inputs: dict[str, Any] | None = None,
     output: str | None = None,
     accumulate: str = "f32",
-    bias: str | None = "warn",
+    systematic: str | None = "warn",
     equal_nan: bool = False,
     name: str = "got",
     **limits: Any,
@@ -80,9 +80,11 @@ def assert_close(
     ``assert_close(got, op="rmsnorm", inputs=dict(x=x, weight=w, eps=1e-6))``
         No number: what the operation gives is computed in f64, and how far each element may be from it follows from the inputs,
         the type of ``got`` and the type that the kernel adds in (``accumulate``: f32, f64, tf32, f16, bf16, fp8_tensor_core or i32). Operations
-        and what they take are in ``ulplab.reference``. Words such as ``cast="before_weight"`` go into ``inputs`` or stand beside them. If all elements
-        are inside, their mean error and mean square are looked at (rmsnorm, rope, silu_and_mul and softmax, from 16 rows [..., C] on): what right
-        kernels do not have is an UlplabWarning, an AssertionError if ``bias="fail"``, and not looked for if ``bias=None``.
+        and what they take are in ``ulplab.reference``. ``output`` names the output that ``got`` is, if there are several; or ``got`` is a
+        dictionary of them, ``{"y": y, "state": state}``. Words such as ``cast="before_weight"`` go into ``inputs`` or stand beside them. If
+        all elements are inside, their mean error and mean square are looked at (rmsnorm, rope, silu_and_mul and softmax, from 16 rows
+        [..., C] on): what right kernels do not have is an UlplabWarning, an AssertionError if ``systematic="fail"``, and not looked for if
+        ``systematic=None``.
 
     Shapes must be equal; nothing is broadcast. A NaN is wrong unless it meets a NaN and ``equal_nan`` is given (with ``op``, it may meet one);
     an infinity must meet the same infinity. An UlplabWarning tells of assertions that say little: if zeros would pass, too, if all wanted
@@ -92,10 +94,15 @@ def assert_close(
     if op is not None:
         if want is not None or rtol is not None or atol is not None:
             raise TypeError("assert_close: give either op and inputs, or want with rtol and atol")
-        if bias not in ("warn", "fail", None):
-            raise ValueError(f"bias = {bias!r}, expected 'warn', 'fail' or None")
+        if systematic not in ("warn", "fail", None):
+            raise ValueError(f"systematic = {systematic!r}, expected 'warn', 'fail' or None")
+        outputs = got if isinstance(got, dict) else {output: got}
+        if not outputs or isinstance(got, dict) and output is not None:
+            raise TypeError("assert_close: give a tensor and the name of its output, or a dictionary of outputs by their names")
         given = {**(inputs or {}), **limits} if isinstance(inputs or {}, dict) else inputs
-        _by_operation(got, op, given, output, accumulate, name, bias)
+        wrong = [_by_operation(one, op, given, output, accumulate, name, systematic) for output, one in outputs.items()]
+        if any(wrong):
+            raise AssertionError("\n".join(lines for lines in wrong if lines))
         return
     if want is None:
         raise TypeError("assert_close: 'want' is missing; or give op and inputs")
@@ -138,8 +145,9 @@ def assert_close(
 
 
 def _by_operation(
-    got: Any, op: str, inputs: dict[str, Any], output: str | None, accumulate: str, name: str, bias: str | None
-) -> None:
+    got: Any, op: str, inputs: dict[str, Any], output: str | None, accumulate: str, name: str, systematic: str | None
+) -> str:
+    """What is wrong with an output, if anything."""
     __tracebackhide__ = True
     given = given_inputs(inputs)
     got_array = array(got, name)
@@ -153,14 +161,13 @@ def _by_operation(
 
     if not found["outside"]:
         ratio = _records.wanted() and float(_errors.ratios(found["got"], found["value"], found["bound"]).max(initial=0.0))
-        biased = _biased(op, found, got_array.dtype, unit(accumulate)) if bias else []
-        message = "\n".join(f"{op}: {name} ({_shape(got_array)}): {line}" for line in biased)
-        note(ratio, message, "" if not message or bias == "fail" else "warning")
-        if message and bias == "fail":
-            raise AssertionError(message)
-        if message:
+        leaning = _systematic(op, found, got_array.dtype, unit(accumulate)) if systematic else []
+        message = "\n".join(f"{op}: {name} ({_shape(got_array)}): {line}" for line in leaning)
+        note(ratio, message, "" if not message or systematic == "fail" else "warning")
+        if message and systematic == "warn":
             _warn(message)
-        return
+            return ""
+        return message
     lines = [_outside(f"{op}: {name}", got_array, found, f"the bound of '{found['output']}', sums in {accumulate}")]
     lines += _where(found["got"], found["value"], found["bound"], equal_nan=True)
     for what, outside in found["like"][:4]:
@@ -168,10 +175,10 @@ def _by_operation(
     if not found["like"]:
         lines.append(f"  looks like none of the faults that ulplab.reference.{op} knows")
     note(found["worst"][-1], "\n".join(lines))
-    raise AssertionError("\n".join(lines))
+    return "\n".join(lines)
 
 
-def _biased(op: str, found: dict[str, Any], dtype: str, u: float) -> list[str]:
+def _systematic(op: str, found: dict[str, Any], dtype: str, u: float) -> list[str]:
     if not _errors.judged(op) or found["value"].size == 0:
         return []
     return _errors.Bias(op, found["got"], found["value"], found["error"], found["bound"], dtype, u).found()

@@ -1,0 +1,439 @@
+//! The gated delta rule, token by token: S ← diag(α)·S, d = β·(v − Sᵀk), S ← S + k·dᵀ, o = s·Sᵀq with α = e^g, of GDN (one decay for a
+//! head) and KDA (one for each key channel); and the state that is left. One token is a step of a decoder.
+//!
+//! Error of a token, to first order and one percent for the rest, in the columns of S, which do not meet: α is off by (4 + 2|g|)·u, and q
+//! and k by half the error of their sum of squares and 4u if they are normalised. r = Sᵀk has the error of its sum, errors that all its
+//! terms share (|r|·ρ), and independent ones of each. d has |β| times that and 3u, and S has |k| times that of d, what was off in
+//! α·S, and its own rounding. A kernel may read q before or after the update: both sums count, and of d what k·q leaves.
+//!
+//! What was off before the token is multiplied by diag(α)·(I − β·k·kᵀ), whose norm is at most max α·max(1, |1 − β·|k|²|): the length ε of
+//! the error of each column follows from that and the length of what a token adds. An element of a state is off by no more than
+//! ε, and an output by |s|·|q|·ε.
+
+use rayon::prelude::*;
+
+use super::sum::{Terms, together};
+use super::{Call, Kind, Operation, Output, Tensor, fault, takes};
+
+pub(super) const GATED_DELTA: Operation = Operation {
+    name: "gated_delta",
+    doc: "the gated delta rule token by token, and the state that is left",
+    takes: &[
+        takes("q", Kind::Tensor, "[B, T, H, K]"),
+        takes("k", Kind::Tensor, "[B, T, H, K]"),
+        takes(
+            "v",
+            Kind::Tensor,
+            "[B, T, HV, V]; value head h belongs to key head h/(HV/H)",
+        ),
+        takes(
+            "g",
+            Kind::Tensor,
+            "[B, T, HV], or [B, T, HV, K] for a decay of each key channel: logs of decays, at most 0",
+        ),
+        takes(
+            "beta",
+            Kind::Optional,
+            "[B, T, HV]; without it v is written as it is, without the delta rule",
+        ),
+        takes(
+            "state",
+            Kind::Optional,
+            "[B, HV, K, V], or [B, HV, V, K] if layout = \"vk\": before the first token; zeros if not given",
+        ),
+        takes("scale", Kind::Number(f64::NAN), "of q; 1/√K if it is not given"),
+        takes(
+            "l2norm",
+            Kind::Number(0.0),
+            "whether q and k are divided by √(Σ x² + eps)",
+        ),
+        takes("eps", Kind::Number(1e-6), "of that norm"),
+        takes(
+            "layout",
+            Kind::Word(&["kv", "vk"]),
+            "the order of the last two dimensions of the state",
+        ),
+    ],
+    faults: &[
+        fault("state_not_written", "the state is the one before"),
+        fault("state_not_read", "zeros are read in the place of the state").of("state"),
+        fault(
+            "state_read_transposed",
+            "the state is read in the other layout, and written in the right one",
+        )
+        .of("state"),
+        fault("no_decay", "nothing decays"),
+        fault(
+            "decay_on_values",
+            "the decay of a key channel is that of the value channel",
+        ),
+        fault("decay_after_read", "k reads the state before it decays"),
+        fault("no_beta", "beta is left out").of("beta"),
+        fault("no_delta", "what k reads is not subtracted from v").of("beta"),
+        fault("read_before_update", "q reads the state before it is updated"),
+        fault("no_l2norm", "q and k are not normalised").of("l2norm"),
+        fault("no_l2norm_eps", "eps of the norm is left out").of("l2norm"),
+        fault("no_scale", "the scale is left out"),
+        fault("other_group", "key head h mod H is read in the place of h/(HV/H)"),
+    ],
+    compute,
+};
+
+/// The sizes of a call.
+#[derive(Clone, Copy)]
+struct Sizes {
+    batch: usize,
+    tokens: usize,
+    heads: usize,
+    values: usize,
+    key: usize,
+    value: usize,
+    /// Decays of a head: 1 or K.
+    gates: usize,
+}
+
+impl Sizes {
+    fn of(call: &Call) -> Result<Self, String> {
+        let [q, v, g] = ["q", "v", "g"].map(|name| &call.tensor(name).shape);
+        let (&[batch, tokens, heads, key], &[_, _, values, value]) = (&q[..], &v[..]) else {
+            return Err(format!(
+                "gated_delta: 'q' is {q:?} and 'v' is {v:?}, expected [B, T, H, K] and [B, T, HV, V]"
+            ));
+        };
+        call.expect("k", q)?;
+        if v[..2] != q[..2] || heads == 0 || !values.is_multiple_of(heads) {
+            return Err(format!(
+                "gated_delta: 'v' is {v:?}, expected [{batch}, {tokens}, HV, V] with HV a multiple of {heads}"
+            ));
+        }
+        let gates = match g[..] {
+            [b, t, h] if [b, t, h] == [batch, tokens, values] => 1,
+            [b, t, h, k] if [b, t, h, k] == [batch, tokens, values, key] => key,
+            _ => {
+                return Err(format!(
+                    "gated_delta: 'g' is {g:?}, expected [{batch}, {tokens}, {values}], or that and {key}"
+                ));
+            }
+        };
+        if let Some(g) = call.tensor("g").data.iter().find(|g| **g > 0.0) {
+            return Err(format!("gated_delta: 'g' has {g}, expected logs of decays, at most 0"));
+        }
+        call.expect("beta", &[batch, tokens, values])?;
+        let [rows, cols] = if call.word("layout") == "vk" {
+            [value, key]
+        } else {
+            [key, value]
+        };
+        call.expect("state", &[batch, values, rows, cols])?;
+        Ok(Self {
+            batch,
+            tokens,
+            heads,
+            values,
+            key,
+            value,
+            gates,
+        })
+    }
+}
+
+/// What a token gives to a value head.
+struct Token {
+    /// q, normalised and scaled, and k.
+    q: Vec<f64>,
+    k: Vec<f64>,
+    /// Their relative errors.
+    off: [f64; 2],
+    /// Decays with their relative errors: 1 or K.
+    decays: Vec<(f64, f64)>,
+    beta: Option<f64>,
+}
+
+/// One value head: its state by columns, `[V, K]`, and the error of each element and each column.
+struct Head {
+    state: Vec<f64>,
+    error: Vec<f64>,
+    length: Vec<f64>,
+}
+
+/// A head's outputs, and its state as it is stored, each with errors.
+type Done = (Vec<(f64, f64)>, Vec<(f64, f64)>);
+
+fn compute(call: &Call) -> Result<Vec<Output>, String> {
+    let sizes = Sizes::of(call)?;
+    let Sizes {
+        batch,
+        tokens,
+        values,
+        key,
+        value,
+        ..
+    } = sizes;
+    let heads: Vec<Done> = (0..batch * values)
+        .into_par_iter()
+        .map(|at| head(call, sizes, at))
+        .collect();
+    let out = |at: usize| {
+        let (token, place) = (at / (values * value), at % (values * value));
+        let (sequence, token) = (token / tokens, token % tokens);
+        heads[sequence * values + place / value].0[token * value + place % value]
+    };
+    let (o, of_o) = (0..batch * tokens * values * value).map(out).unzip();
+    let (state, of_state) = heads.iter().flat_map(|(_, state)| state.iter().copied()).unzip();
+    let matrix = if call.word("layout") == "vk" {
+        [value, key]
+    } else {
+        [key, value]
+    };
+    let shape = vec![batch, values, matrix[0], matrix[1]];
+    Ok(vec![
+        Output::new("o", call.tensor("v").shape.clone(), o, of_o),
+        Output::new("state", shape, state, of_state),
+    ])
+}
+
+/// All tokens of value head `at` of all sequences.
+fn head(call: &Call, sizes: Sizes, at: usize) -> Done {
+    let Sizes { tokens, key, value, .. } = sizes;
+    let by_value = call.word("layout") == "vk";
+    let size = key * value;
+    let before = call.optional("state").map(|state| &state.data[at * size..][..size]);
+    // As columns of [K, V], which are the rows of [V, K].
+    let transposed = by_value == call.is("state_read_transposed");
+    let read = |to: usize| match before.filter(|_| !call.is("state_not_read")) {
+        Some(before) if transposed => before[to % key * value + to / key],
+        Some(before) => before[to],
+        None => 0.0,
+    };
+    let mut head = Head {
+        state: (0..size).map(read).collect(),
+        error: vec![0.0; size],
+        length: vec![0.0; value],
+    };
+    let mut outputs = Vec::with_capacity(tokens * value);
+    for token in 0..tokens {
+        let (sequence, own) = (at / sizes.values, at % sizes.values);
+        let place = (sequence * tokens + token) * sizes.values + own;
+        let given = Token::of(call, sizes, [sequence, token, own]);
+        let v = &call.tensor("v").data[place * value..][..value];
+        outputs.extend(v.iter().enumerate().map(|(col, v)| head.step(call, &given, col, *v)));
+    }
+    let stored = |to: usize| {
+        let from = if by_value { to } else { to % value * key + to / value };
+        match before {
+            Some(before) if call.is("state_not_written") => (before[to], 0.0),
+            None if call.is("state_not_written") => (0.0, 0.0),
+            _ => (head.state[from], head.error[from]),
+        }
+    };
+    (outputs, (0..size).map(stored).collect())
+}
+
+impl Token {
+    fn of(call: &Call, sizes: Sizes, [sequence, token, own]: [usize; 3]) -> Self {
+        let Sizes {
+            tokens,
+            heads,
+            values,
+            key,
+            gates,
+            ..
+        } = sizes;
+        let row = sequence * tokens + token;
+        let key_head = match call.is("other_group") {
+            true => own % heads,
+            false => own / (values / heads),
+        };
+        let normed = |tensor: &Tensor| {
+            let x = &tensor.data[(row * heads + key_head) * key..][..key];
+            if !call.flag("l2norm") || call.is("no_l2norm") {
+                return (x.to_vec(), 0.0);
+            }
+            let eps = if call.is("no_l2norm_eps") {
+                0.0
+            } else {
+                call.number("eps")
+            };
+            let terms = Terms::dot(x, x);
+            let square = terms.sum + eps;
+            if square == 0.0 {
+                return (vec![0.0; key], 0.0);
+            }
+            let relative = 0.5 * terms.error(call.u) / square + 4.0 * call.u;
+            (x.iter().map(|x| x / square.sqrt()).collect(), relative)
+        };
+        let ((mut q, of_q), (k, of_k)) = (normed(call.tensor("q")), normed(call.tensor("k")));
+        let scale = match call.number("scale") {
+            _ if call.is("no_scale") => 1.0,
+            scale if scale.is_nan() => (key as f64).sqrt().recip(),
+            scale => scale,
+        };
+        q.iter_mut().for_each(|q| *q *= scale);
+        let place = row * values + own;
+        let decay = |g: &f64| match call.is("no_decay") {
+            true => (1.0, 0.0),
+            false => (g.exp(), (4.0 + 2.0 * g.abs().min(1e4)) * call.u),
+        };
+        let beta = call.optional("beta").map(|beta| beta.data[place]);
+        Self {
+            q,
+            k,
+            off: [of_q + 2.0 * call.u, of_k],
+            decays: call.tensor("g").data[place * gates..][..gates]
+                .iter()
+                .map(decay)
+                .collect(),
+            beta: beta.map(|beta| if call.is("no_beta") { 1.0 } else { beta }),
+        }
+    }
+}
+
+impl Head {
+    /// A token in the column of a value channel: the output with its error.
+    fn step(&mut self, call: &Call, token: &Token, col: usize, v: f64) -> (f64, f64) {
+        let Token { q, k, .. } = token;
+        let (u, [of_q, of_k], keys) = (call.u, token.off, k.len());
+        let state = &mut self.state[col * keys..][..keys];
+        let decay = |at: usize| match (call.is("decay_on_values"), token.decays.len()) {
+            (true, gates) => token.decays[col % gates],
+            (_, 1) => token.decays[0],
+            _ => token.decays[at],
+        };
+        let undecayed = call.is("decay_after_read").then(|| Terms::dot(k, state).sum);
+        for (at, s) in state.iter_mut().enumerate() {
+            *s *= decay(at).0;
+        }
+        // Errors that all terms share, as those of one decay, and of each.
+        let of_decay = (0..keys).map(|at| decay(at).1).fold(0.0, f64::max);
+        let read_by = |x: &[f64], of_x: f64| {
+            let terms = Terms::dot(x, state);
+            let each = x.iter().zip(&*state).map(|(x, s)| (x * s).abs() * (of_decay + 2.0 * u));
+            (
+                terms.sum,
+                terms.error(u) + terms.sum.abs() * (of_decay + of_x + u) + together(each),
+            )
+        };
+        let (r, of_r) = read_by(k, of_k);
+        let r = undecayed.unwrap_or(r);
+        let (d, of_d) = match token.beta {
+            None => (v, 0.0),
+            Some(beta) => {
+                let d = beta * if call.is("no_delta") { v } else { v - r };
+                (d, beta.abs() * of_r + 3.0 * u * d.abs())
+            }
+        };
+        let (early, of_early) = read_by(q, of_q);
+        let square: f64 = k.iter().map(|k| k * k).sum();
+        let kept = token.beta.map_or(1.0, |beta| (1.0 - beta * square).abs().max(1.0));
+        let most = (0..keys).map(|at| decay(at).0).fold(0.0, f64::max);
+        let before = most * kept * self.length[col];
+        let mut length = 0.0;
+        for (at, (s, k)) in state.iter_mut().zip(k).enumerate() {
+            let (old, new) = (*s, k * d);
+            *s += new;
+            let own = old.abs() * (decay(at).1 + u) + k.abs() * of_d + new.abs() * (of_k + u) + u * s.abs();
+            length += own * own;
+            self.error[col * keys + at] = 1.01 * (own + before);
+        }
+        self.length[col] = 1.01 * (length.sqrt() + before);
+        let (late, overlap) = (Terms::dot(q, state), Terms::dot(q, k));
+        let o = if call.is("read_before_update") { early } else { late.sum };
+        let of_sums = late.error(u)
+            + overlap.error(u) * d.abs()
+            + together(q.iter().zip(&*state).map(|(q, s)| 2.0 * u * (q * s).abs()));
+        let written = overlap.sum.abs() * (of_d + (of_k + of_q + 2.0 * u) * d.abs());
+        let rounded = together(q.iter().zip(k).map(|(q, k)| 2.0 * u * (q * k * d).abs()));
+        let norm = q.iter().map(|q| q * q).sum::<f64>().sqrt();
+        let error = of_early + of_sums + written + rounded + norm * before + 2.0 * u * o.abs();
+        (o, 1.01 * error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use reference::Tensor as Of;
+    use reference::ops::linear_attention::{Decay, Inputs, Recurrent, State, Vk, forward, l2_normalize};
+    use safetensors::Dtype;
+
+    use super::super::{Given, Operation};
+    use super::*;
+
+    /// Numbers between −1 and 1.
+    fn random(shape: &[usize], seed: &mut u64) -> Vec<f64> {
+        let mut one = || {
+            *seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (*seed >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+        };
+        (0..shape.iter().product()).map(|_| one()).collect()
+    }
+
+    #[test]
+    fn the_same_as_the_reference() {
+        let (tokens, heads, values, key, value) = (5, 2, 4, 6, 3);
+        for channels in [false, true] {
+            let seed = &mut 7;
+            let gates = if channels { vec![values, key] } else { vec![values] };
+            let shapes = [
+                ("q", vec![heads, key]),
+                ("k", vec![heads, key]),
+                ("v", vec![values, value]),
+                ("g", gates),
+                ("beta", vec![values]),
+            ];
+            let mut all: BTreeMap<&str, Of<f64>> = BTreeMap::new();
+            for (name, shape) in shapes {
+                let shape = [vec![tokens], shape].concat();
+                let mut data = random(&shape, seed);
+                if name == "g" {
+                    data.iter_mut().for_each(|g| *g = -g.abs());
+                }
+                all.insert(name, Of::new(shape, data));
+            }
+            let state = Of::new([1, values, value, key], random(&[values, value, key], seed));
+            let tensor = |of: &Of<f64>, shape: Vec<usize>| {
+                Given::Tensor(Tensor {
+                    shape,
+                    data: of.data.clone(),
+                })
+            };
+            let mut given: BTreeMap<String, Given> = all
+                .iter()
+                .map(|(name, of)| ((*name).into(), tensor(of, [&[1], &of.shape[..]].concat())))
+                .collect();
+            given.insert("state".into(), tensor(&state, vec![1, values, value, key]));
+            given.insert("layout".into(), Given::Word("vk".into()));
+            given.insert("l2norm".into(), Given::Number(1.0));
+            let call = Call::new(Operation::find("gated_delta").unwrap(), given, Dtype::F64).unwrap();
+            let outputs = compute(&call).unwrap();
+
+            let [mut q, mut k] = ["q", "k"].map(|name| all[name].clone());
+            l2_normalize(&mut q, 1e-6);
+            l2_normalize(&mut k, 1e-6);
+            let inputs = Inputs {
+                cu_seqlens: &[0, tokens],
+                q: &q,
+                k: &k,
+                v: &all["v"],
+                decay: if channels {
+                    Decay::Channel(&all["g"])
+                } else {
+                    Decay::Head(&all["g"])
+                },
+                beta: Some(&all["beta"]),
+                scale: (key as f64).sqrt().recip(),
+            };
+            let mut pool = State::<f64, Vk>::new(state).unwrap();
+            let o = forward(&inputs, &Recurrent::DEFINITION, &mut pool, None).unwrap();
+            for (output, expected) in outputs.iter().zip([&o.data, &pool.tensor().data]) {
+                assert_eq!(output.value.len(), expected.len());
+                for (x, y) in output.value.iter().zip(expected) {
+                    assert!((x - y).abs() <= 1e-14, "{}: {x} and {y}", output.name);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Where the keys and values of each sequence lie: one after the other, or in the pages of a cache that a table names.
+
+use super::Call;
+
+/// The keys of all sequences.
+pub struct Keys<'a> {
+    call: &'a Call,
+    /// Tokens of a page, or those that there is room for in a sequence.
+    page: usize,
+    /// Pages of the cache.
+    pages: usize,
+    /// Pages of every sequence, with the number of columns.
+    table: Option<(&'a [f64], usize)>,
+    /// Tokens that each sequence has.
+    lengths: Vec<usize>,
+}
+
+impl<'a> Keys<'a> {
+    /// The keys of a call of `batch` sequences, whose tensor of keys has `pages` of `page` tokens.
+    ///
+    /// # Errors
+    /// A table or lengths of another shape, or with numbers that are not pages or not lengths.
+    pub fn of(call: &'a Call, batch: usize, pages: usize, page: usize) -> Result<Self, String> {
+        let name = call.operation().name;
+        let table = match call.optional("block_table") {
+            None => None,
+            Some(table) => match table.shape[..] {
+                [rows, cols] if rows == batch => Some((&table.data[..], cols)),
+                _ => {
+                    return Err(format!(
+                        "{name}: 'block_table' is {:?}, expected [{batch}, pages of a sequence]",
+                        table.shape
+                    ));
+                }
+            },
+        };
+        call.expect("seq_lens", &[batch])?;
+        let room = table.map_or(page, |(_, cols)| cols * page);
+        let whole = |x: f64, most: usize| (x >= 0.0 && x.fract() == 0.0 && x <= most as f64).then_some(x as usize);
+        let lengths = match call.optional("seq_lens") {
+            None => vec![room; batch],
+            Some(lengths) => {
+                let lengths = lengths.data.iter().map(|x| {
+                    let wrong = || format!("{name}: 'seq_lens' has {x}, expected whole numbers of at most {room} keys");
+                    whole(*x, room).ok_or_else(wrong)
+                });
+                lengths.collect::<Result<_, _>>()?
+            }
+        };
+        let keys = Self {
+            call,
+            page,
+            pages,
+            table,
+            lengths,
+        };
+        if let Some((table, cols)) = table {
+            for (row, length) in table.chunks_exact(cols.max(1)).zip(&keys.lengths) {
+                let used = &row[..length.div_ceil(page.max(1))];
+                if let Some(wrong) = used
+                    .iter()
+                    .find(|x| whole(**x + 1.0, pages).is_none_or(|page| page == 0))
+                {
+                    return Err(format!(
+                        "{name}: 'block_table' has {wrong} for a page that is used, expected one of the {pages} pages of 'k'"
+                    ));
+                }
+            }
+        }
+        Ok(keys)
+    }
+
+    /// How many keys a sequence has, as its queries' places are counted from.
+    pub fn length(&self, sequence: usize, queries: usize) -> usize {
+        let room = self.table.map_or(self.page, |(_, cols)| cols * self.page);
+        match self.call.fault {
+            Some("stale_length") => self.lengths[sequence].saturating_sub(queries),
+            Some("next_length") => self.lengths[(sequence + 1) % self.lengths.len()],
+            Some("no_lengths") => room,
+            _ => self.lengths[sequence],
+        }
+    }
+
+    /// How many of `length` keys are read.
+    pub fn read(&self, length: usize) -> usize {
+        match self.call.fault {
+            Some("last_key_missing") => length.saturating_sub(1),
+            Some("last_page_missing") if self.table.is_some() => {
+                length.saturating_sub(1) / self.page.max(1) * self.page
+            }
+            _ => length,
+        }
+    }
+
+    /// The page and the place in it of a sequence's key.
+    pub fn place(&self, sequence: usize, key: usize) -> (usize, usize) {
+        let Some((table, cols)) = self.table else {
+            return (sequence, key);
+        };
+        let (column, slot) = (key / self.page, key % self.page);
+        let row = match self.call.is("next_table") {
+            true => (sequence + 1) % self.lengths.len(),
+            false => sequence,
+        };
+        let page = match self.call.is("pages_in_order") {
+            true => row * cols + column,
+            // What is not used may be anything.
+            false => table[row * cols + column].max(0.0) as usize,
+        };
+        (page % self.pages, slot)
+    }
+}

@@ -1,0 +1,210 @@
+//! Operands of products that are stored as codes with scales: one scale for a tensor, a row, a column or a block.
+//!
+//! Error: a kernel multiplies every element by its scale before it adds, or the sum of a block by the product of two scales, or the
+//! sum of all by a scale. Each way rounds at most three times, and the terms of a block may share their roundings. That is at most
+//! 3u·|sum| at the end, and at most 3u·Σ|t| before; if roundings of different blocks are independent, λ·3u·√(Σ_b S_b²), where S_b² ≤
+//! g·Σ_{t∈b} t² for the sum S_b of a block of g terms (Cauchy and Schwarz). Where all terms share their scales, g = 1: they are
+//! multiplied at the end, or term by term.
+
+use super::sum::{LAMBDA, Terms};
+use super::{Call, Tensor};
+
+/// The numbers of an operand, and the block along K that shares a scale.
+pub struct Operand {
+    /// Sizes: those of the batch, and two.
+    pub shape: Vec<usize>,
+    /// The numbers, with scales multiplied.
+    pub data: Vec<f64>,
+    /// How many elements along K share a scale, if there are scales.
+    pub block: Option<usize>,
+}
+
+/// A grid of scales over the last two dimensions.
+struct Scales<'a> {
+    data: &'a [f64],
+    /// Whether there is a grid for every matrix, not one for all.
+    batched: bool,
+    /// Blocks along the outer dimension (rows of a, columns of b) and along K.
+    counts: [usize; 2],
+    /// Elements of a block, likewise.
+    blocks: [usize; 2],
+    k_last: bool,
+}
+
+impl Scales<'_> {
+    fn at(&self, batch: usize, [outer, k]: [usize; 2], how: How) -> f64 {
+        let [outers, ks] = self.counts;
+        let mut outer = outer / self.blocks[0] % outers.max(1);
+        let mut k = k / self.blocks[1] % ks.max(1);
+        match how {
+            How::NextBlock => k = (k + 1) % ks.max(1),
+            How::NextOuter => outer = (outer + 1) % outers.max(1),
+            _ => (),
+        }
+        let by_rows = self.k_last != (how == How::Transposed);
+        let at = if by_rows { outer * ks + k } else { k * outers + outer };
+        let grid = if self.batched { batch * outers * ks } else { 0 };
+        self.data.get(grid + at).copied().unwrap_or(1.0)
+    }
+}
+
+/// Which scale is read.
+#[derive(Clone, Copy, PartialEq)]
+enum How {
+    Right,
+    NextBlock,
+    NextOuter,
+    Transposed,
+    Other,
+    None,
+}
+
+/// How many elements share a scale if `count` scales are there for `size` of them: all, a power of two, or equal parts.
+fn block(size: usize, count: usize) -> Option<usize> {
+    if count == 1 {
+        return Some(size.max(1));
+    }
+    let power = (0..usize::BITS - 1).map(|power| 1usize << power);
+    let equal = || (count > 0 && size.is_multiple_of(count)).then(|| (size / count).max(1));
+    power
+        .take_while(|block| *block <= size.max(1))
+        .find(|block| size.div_ceil(*block) == count)
+        .or_else(equal)
+}
+
+/// The operand called `name`, a or b: its codes decoded, and multiplied by its scales.
+///
+/// # Errors
+/// Shapes that do not fit, and codes that are not bytes.
+pub fn operand(call: &Call, name: &str) -> Result<Operand, String> {
+    let (shape, mut data) = decoded(call, name)?;
+    let (Some(own), other) = (scales(call, name)?, scales(call, if name == "a" { "b" } else { "a" })?) else {
+        return Ok(Operand {
+            shape,
+            data,
+            block: None,
+        });
+    };
+    let block = own.blocks[1];
+    let how = match (name, call.fault.unwrap_or_default()) {
+        ("a", "a_scale_of_next_block") | ("b", "b_scale_of_next_block") => How::NextBlock,
+        ("a", "a_scale_of_next_row") | ("b", "b_scale_of_next_column") => How::NextOuter,
+        ("a", "a_scale_transposed") | ("b", "b_scale_transposed") => How::Transposed,
+        ("a", "b_scale_for_a") | ("b", "a_scale_for_b") => How::Other,
+        ("a", "no_a_scale") | ("b", "no_b_scale") => How::None,
+        _ => How::Right,
+    };
+    let [rows, cols] = [shape[shape.len() - 2], shape[shape.len() - 1]];
+    for (row_at, row) in data.chunks_exact_mut(cols.max(1)).enumerate() {
+        let (batch, row_at) = (row_at / rows, row_at % rows);
+        for (col, x) in row.iter_mut().enumerate() {
+            let place = if own.k_last { [row_at, col] } else { [col, row_at] };
+            *x *= match (how, &other) {
+                (How::None, _) | (How::Other, None) => 1.0,
+                (How::Other, Some(other)) => other.at(batch, place, How::Right),
+                _ => own.at(batch, place, how),
+            };
+        }
+    }
+    Ok(Operand {
+        shape,
+        data,
+        block: Some(block),
+    })
+}
+
+/// The shape and the numbers of an operand before it is scaled.
+fn decoded(call: &Call, name: &str) -> Result<(Vec<usize>, Vec<f64>), String> {
+    let tensor = call.tensor(name);
+    let Tensor { shape, data } = tensor;
+    let of = call.operation().name;
+    if shape.len() < 2 {
+        return Err(format!("{of}: '{name}' is {shape:?}, expected a matrix or several"));
+    }
+    if call.word(&format!("{name}_codes")) != "e2m1" {
+        return Ok((shape.clone(), data.clone()));
+    }
+    if !k_last(call, name) {
+        return Err(format!(
+            "{of}: {name}_codes = \"e2m1\" with b_rows = \"k\", expected b_rows = \"n\": two codes of a byte are neighbours along K"
+        ));
+    }
+    if let Some(x) = data.iter().find(|x| !(0.0..256.0).contains(*x) || x.fract() != 0.0) {
+        return Err(format!(
+            "{of}: '{name}' has an element {x}, expected bytes (uint8) of two E2M1 codes each"
+        ));
+    }
+    let numbers = data.iter().flat_map(|byte| {
+        let byte = *byte as u8;
+        [byte & 15, byte >> 4].map(e2m1)
+    });
+    let mut shape = shape.clone();
+    *shape.last_mut().expect("it has two dimensions") *= 2;
+    Ok((shape, numbers.collect()))
+}
+
+/// The number of a code of E2M1.
+fn e2m1(code: u8) -> f64 {
+    let magnitude = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][usize::from(code & 7)];
+    if code & 8 == 0 { magnitude } else { -magnitude }
+}
+
+/// Whether K is the last dimension of an operand.
+fn k_last(call: &Call, name: &str) -> bool {
+    name == "a" || call.word("b_rows") == "n"
+}
+
+/// The scales of an operand, if it has any.
+fn scales<'a>(call: &'a Call, name: &str) -> Result<Option<Scales<'a>>, String> {
+    let Some(scale) = call.optional(&format!("{name}_scale")) else {
+        return Ok(None);
+    };
+    let (mut shape, k_last) = (call.tensor(name).shape.clone(), k_last(call, name));
+    if call.word(&format!("{name}_codes")) == "e2m1" {
+        shape.last_mut().into_iter().for_each(|size| *size *= 2);
+    }
+    if shape.len() < 2 {
+        return Err(format!(
+            "{}: '{name}' is {shape:?}, expected a matrix or several",
+            call.operation().name
+        ));
+    }
+    let (lead, last) = shape.split_at(shape.len() - 2);
+    let [outer, k] = if k_last { [last[0], last[1]] } else { [last[1], last[0]] };
+    let dims = scale.shape.len();
+    let counts = match scale.shape[..] {
+        [] | [1] => Some([1, 1]),
+        [each] if each == outer => Some([outer, 1]),
+        [.., rows, cols] if dims == 2 || scale.shape[..dims - 2] == *lead => {
+            Some(if k_last { [rows, cols] } else { [cols, rows] })
+        }
+        _ => None,
+    };
+    let blocks = counts.and_then(|[outers, ks]| Some([block(outer, outers)?, block(k, ks)?]));
+    let (Some(counts), Some(blocks)) = (counts, blocks) else {
+        return Err(format!(
+            "{}: '{name}_scale' is {:?} for {name} of {shape:?}, expected one number, {outer} of them, or {lead:?} and a grid of blocks \
+             of {last:?}",
+            call.operation().name,
+            scale.shape,
+        ));
+    };
+    Ok(Some(Scales {
+        data: &scale.data,
+        batched: dims > 2,
+        counts,
+        blocks,
+        k_last,
+    }))
+}
+
+/// How far a sum of scaled terms may be off by its scales, which are shared by blocks of `block` terms.
+pub fn error(terms: &Terms, block: usize, u: f64) -> f64 {
+    let shared = if (block as f64) < terms.count {
+        block as f64
+    } else {
+        1.0
+    };
+    let before = terms.magnitudes.min(LAMBDA * (shared * terms.squares).sqrt());
+    3.0 * u * (terms.sum.abs() + before)
+}

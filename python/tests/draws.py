@@ -1,0 +1,169 @@
+"""Inputs of operations, drawn at random, and such that tell their faults apart."""
+
+from __future__ import annotations
+
+import kernels
+import kernels_attention as attention
+import kernels_conv1d as conv1d
+import kernels_gated_delta as gated_delta
+import kernels_matmul as matmul
+import kernels_moe as moe
+import numpy as np
+from kernels import normal
+from ml_dtypes import bfloat16
+
+
+def draw_rmsnorm(rng, dtype):
+    cols = int(rng.choice([1, 7, 64, 129, 2048, 5120]))
+    x = normal(rng, 5, cols, dtype=dtype, scale=float(rng.choice([1 / (2 * cols), 1.0, 30.0])))
+    given = {"x": x, "weight": kernels.rounded(1 + 0.1 * rng.standard_normal(cols), dtype), "eps": 1e-6}
+    if rng.random() < 0.3:
+        given["gate"] = normal(rng, 5, cols, dtype=dtype, scale=3.0)
+    if rng.random() < 0.3:
+        given["zero_centered"] = True
+    if rng.random() < 0.3:
+        given["cast"] = "before_weight"
+    return given
+
+
+def draw_silu_and_mul(rng, dtype):
+    return {"x": normal(rng, 6, 2 * int(rng.choice([1, 9, 512])), dtype=dtype, scale=float(rng.choice([1.0, 20.0])))}
+
+
+def draw_softmax(rng, dtype):
+    x = normal(rng, 6, int(rng.choice([1, 3, 100, 4096])), dtype=dtype, scale=float(rng.choice([1.0, 10.0])))
+    return {"x": x, "scale": float(rng.choice([1.0, 0.125]))}
+
+
+def draw_layernorm(rng, dtype):
+    cols = int(rng.choice([1, 7, 64, 1000, 4096]))
+    far = float(rng.choice([0.0, 1.0, 100.0]))
+    x = kernels.rounded(far + rng.standard_normal((5, cols)) * rng.choice([0.01, 1.0, 30.0]), dtype)
+    given = {"x": x, "eps": float(rng.choice([1e-5, 1e-12])), "variance": str(rng.choice(["of_differences", "of_squares"]))}
+    if rng.random() < 0.7:
+        given["weight"] = kernels.rounded(1 + 0.1 * rng.standard_normal(cols), dtype)
+    if rng.random() < 0.7:
+        given["bias"] = normal(rng, cols, dtype=dtype)
+    return given
+
+
+def draw_top_k(rng, dtype):
+    cols = int(rng.choice([1, 10, 100]))
+    x = rng.integers(-4, 5, (6, cols)) / 4 if rng.random() < 0.5 else rng.standard_normal((6, cols))
+    k = int(rng.integers(0, min(cols, 12) + 1))
+    return {"x": kernels.rounded(x, dtype), "k": k, "ties": str(rng.choice(["lower_index", "any"]))}
+
+
+def draw_rope(rng, dtype):
+    pairs, batch = int(rng.choice([1, 16])), int(rng.choice([1, 3]))
+    angles = rng.uniform(0, 6, (batch, 5, pairs) if rng.random() < 0.5 else (5, pairs))
+    given = {"pairing": str(rng.choice(["half", "interleaved"])), "layout": str(rng.choice(["bthd", "bhtd"]))}
+    if rng.random() < 0.5:
+        given["width"] = "full"
+        angles = np.concatenate([angles, angles], -1) if given["pairing"] == "half" else np.repeat(angles, 2, -1)
+    order = (5, 2) if given["layout"] == "bthd" else (2, 5)
+    batches = (batch,) if angles.ndim == 3 or rng.random() < 0.5 else ()
+    given |= {
+        "x": normal(rng, *batches, *order, 2 * pairs + int(rng.choice([0, 6])), dtype=dtype),
+        "cos": np.cos(angles).astype(np.float32),
+        "sin": np.sin(angles).astype(np.float32),
+    }
+    if rng.random() < 0.3:
+        given["inverse"] = True
+    return given
+
+
+def given_rmsnorm(rng):
+    weight = kernels.rounded(1 + 0.1 * rng.standard_normal(80), bfloat16)
+    return [{"x": normal(rng, 9, 80, scale=0.01), "weight": weight, "gate": normal(rng, 9, 80), "eps": 1e-5}]
+
+
+def given_rope(rng):
+    angles = rng.uniform(0, 6, (3, 9, 8))
+    plain = {"x": normal(rng, 9, 3, 20), "cos": np.cos(angles[0]), "sin": np.sin(angles[0])}
+    angles = np.concatenate([angles, angles], -1)
+    full = {"x": normal(rng, 3, 2, 9, 20), "cos": np.cos(angles), "sin": np.sin(angles), "layout": "bhtd", "width": "full"}
+    return [plain, full]
+
+
+def given_layernorm(rng):
+    weight = kernels.rounded(1 + 0.1 * rng.standard_normal(80), bfloat16)
+    return [{"x": kernels.rounded(rng.normal(0.02, 0.01, (9, 80)), bfloat16), "weight": weight, "bias": normal(rng, 80)}]
+
+
+def given_top_k(rng):
+    return [{"x": kernels.rounded(rng.integers(-99, 100, (30, 60)) / 32, bfloat16), "k": 6}]
+
+
+# Inputs at random, of a type.
+OPERATIONS = {
+    "rmsnorm": draw_rmsnorm,
+    "silu_and_mul": draw_silu_and_mul,
+    "softmax": draw_softmax,
+    "gated_delta": gated_delta.draw,
+    "matmul": matmul.draw,
+    "moe": moe.draw,
+    "rope": draw_rope,
+    "attention": attention.draw,
+    "causal_conv1d": conv1d.draw,
+    "layernorm": draw_layernorm,
+    "top_k": draw_top_k,
+}
+# What computes each as kernels do.
+KERNELS = {
+    "rmsnorm": kernels.rmsnorm,
+    "silu_and_mul": kernels.silu_and_mul,
+    "softmax": kernels.softmax,
+    "gated_delta": gated_delta.kernel,
+    "matmul": matmul.kernel,
+    "moe": moe.kernel,
+    "rope": kernels.rope,
+    "attention": attention.kernel,
+    "causal_conv1d": conv1d.kernel,
+    "layernorm": kernels.layernorm,
+    "top_k": kernels.top_k,
+}
+# Inputs that tell all faults of an operation apart: no two sizes are equal, and everything optional is given in one of them.
+GIVEN = {
+    "rmsnorm": given_rmsnorm,
+    "silu_and_mul": lambda rng: [{"x": normal(rng, 9, 160)}],
+    "softmax": lambda rng: [{"x": normal(rng, 9, 50), "scale": 0.5}],
+    "gated_delta": gated_delta.given,
+    "matmul": matmul.given,
+    "moe": moe.given,
+    "rope": given_rope,
+    "attention": attention.given,
+    "causal_conv1d": conv1d.given,
+    "layernorm": given_layernorm,
+    "top_k": given_top_k,
+}
+
+
+def ones(*shape):
+    return np.ones(shape, np.float32)
+
+
+# Inputs of a size that may be small, or 0.
+SMALL = {
+    "rmsnorm": lambda size: {"x": ones(3, size)},
+    "silu_and_mul": lambda size: {"x": ones(3, 2 * size)},
+    "softmax": lambda size: {"x": ones(3, size)},
+    "layernorm": lambda size: {"x": ones(3, size)},
+    "top_k": lambda size: {"x": np.arange(3 * size, dtype=np.float32).reshape(3, size), "k": min(size, 3)},
+    "matmul": lambda size: {"a": ones(3, size), "b": ones(size, 4)},
+    "rope": lambda size: {"x": ones(3, 1, 2 * size), "cos": ones(3, size), "sin": 0 * ones(3, size)},
+    "attention": lambda size: {name: ones(1, size, 2, 4) for name in "qkv"},
+    "moe": lambda size: {
+        "x": ones(3, size),
+        "w13": ones(2, 2 * size, size),
+        "w2": ones(2, size, size),
+        "logits": ones(3, 2),
+        "top_k": 1,
+    },
+    "gated_delta": lambda size: {
+        **{name: ones(2, 3, 2, size) for name in "qkv"},
+        "g": -ones(2, 3, 2),
+        "beta": ones(2, 3, 2),
+    },
+    "causal_conv1d": lambda size: {"x": ones(2, 3, size), "weight": ones(3, 4), "bias": ones(3)},
+}

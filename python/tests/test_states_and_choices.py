@@ -1,0 +1,140 @@
+"""Operations with several outputs, with choices that errors leave open, and with inputs that do not fit."""
+
+import kernels_attention as attention
+import kernels_gated_delta as gated_delta
+import kernels_matmul as matmul
+import kernels_moe as moe
+import numpy as np
+import pytest
+from draws import GIVEN, KERNELS
+from kernels import normal, rounded
+from ml_dtypes import bfloat16
+
+import ulplab
+
+
+def test_a_state_that_is_not_written_is_named():
+    rng = np.random.default_rng(0)
+    for op, given in (("causal_conv1d", GIVEN["causal_conv1d"](rng)[0]), ("gated_delta", GIVEN["gated_delta"](rng)[1])):
+        got = KERNELS[op](rng, **given)
+        ulplab.assert_close(got, op=op, inputs=given)
+        first = next(iter(got))
+        got["state"] = given["state"]
+        ulplab.assert_close(got[first], op=op, inputs=given, output=first)
+        with pytest.raises(AssertionError, match="bound of 'state'.*\n.*\n.*looks like state_not_written"):
+            ulplab.assert_close(got, op=op, inputs=given)
+
+
+def test_outputs_are_asked_for_by_name():
+    given = {"x": np.ones((2, 3)), "k": 2}
+    right = {"values": np.ones((2, 2)), "indices": np.array([[0, 1], [0, 1]])}
+    with pytest.warns(ulplab.UlplabWarning):
+        ulplab.assert_close(right, op="top_k", inputs=given)
+    with pytest.raises(ValueError, match="top_k has no output 'places'; it has values, indices"):
+        ulplab.assert_close({"places": right["indices"]}, op="top_k", inputs=given)
+    with pytest.raises(TypeError, match="a dictionary of outputs"):
+        ulplab.assert_close(right, op="top_k", inputs=given, output="values")
+    with pytest.raises(TypeError, match="a dictionary of outputs"):
+        ulplab.assert_close({}, op="top_k", inputs=given)
+
+
+def test_experts_that_scores_cannot_tell_apart():
+    rng = np.random.default_rng(1)
+    given = moe.sizes(rng, 4, 32, 5, 24)
+    # Tokens 0 and 1 have two experts that are equal, or nearly so, for the last place.
+    logits = np.array([[3, 2, 2, 0, 1], [3, 2, 2 + 2e-7, 0, 1], [3, 2, 2.001, 0, 1], [0, 1, 2, 3, 4]], np.float32)
+    for chosen in ([0, 1], [0, 2]):
+        pushed = logits.copy()
+        pushed[:2, chosen[1]] += 1e-6
+        got = moe.kernel(rng, **given, logits=pushed, top_k=2)
+        ulplab.assert_close(got, op="moe", inputs=given, logits=logits, top_k=2)
+    pushed = logits.copy()
+    pushed[2, 1] += 0.01
+    got = moe.kernel(rng, **given, logits=pushed, top_k=2)
+    with pytest.raises(AssertionError, match="of 128 elements are outside"):
+        ulplab.assert_close(got, op="moe", inputs=given, logits=logits, top_k=2)
+
+
+def test_equal_elements_in_any_order_but_each_once():
+    x = np.array([[1, 5, 5, 5, 0]], np.float32)
+    for indices in ([1, 2, 3], [3, 1, 2]):
+        ulplab.assert_close(np.array([indices]), op="top_k", inputs={"x": x, "k": 3}, output="indices", ties="any")
+    for indices in ([1, 1, 2], [0, 1, 2]):
+        with pytest.raises(AssertionError):
+            ulplab.assert_close(np.array([indices]), op="top_k", inputs={"x": x, "k": 3}, output="indices", ties="any")
+    with pytest.raises(AssertionError, match='looks like ties = "any"'):
+        ulplab.assert_close(np.array([[3, 1, 2]]), op="top_k", inputs={"x": x, "k": 3}, output="indices")
+
+
+def test_the_base_of_lse_is_said():
+    rng = np.random.default_rng(2)
+    given = {name: normal(rng, 1, 7, 2, 16) for name in "qkv"}
+    got = attention.kernel(rng, **given, lse_base="2")["lse"]
+    ulplab.assert_close(got, op="attention", inputs=given, output="lse", lse_base="2")
+    with pytest.raises(AssertionError, match='looks like lse_base = "2"'):
+        ulplab.assert_close(got, op="attention", inputs=given, output="lse")
+
+
+def test_operands_that_are_dequantized_are_the_same_as_codes_with_scales():
+    rng = np.random.default_rng(3)
+    given = matmul.nvfp4(rng, 5, 8, 64)
+    got = matmul.kernel(rng, **given)
+    ulplab.assert_close(got, op="matmul", inputs=given)
+    whole = {}
+    for name in "ab":
+        x = matmul.codes(given[name], "e2m1")
+        whole[name] = x * matmul.spread(given[f"{name}_scale"], x.shape)
+    ulplab.assert_close(got, op="matmul", inputs=whole, b_rows="n", alpha=given["alpha"])
+
+
+def test_a_state_in_bf16_over_many_tokens():
+    """Errors of one token meet those of the next: 200 tokens in float32, the state stored once at the end."""
+    rng = np.random.default_rng(4)
+    given = gated_delta.inputs(rng, 1, 200, 2, 4, 32, 16)
+    given |= {"beta": rng.uniform(0, 1, (1, 200, 4)).astype(np.float32), "l2norm": True}
+    got = gated_delta.kernel(rng, **given, state_dtype=bfloat16)
+    ulplab.assert_close(got, op="gated_delta", inputs=given)
+    wrong = {"o": rounded(got["o"].astype(np.float32) * 1.02, bfloat16)}
+    with pytest.raises(AssertionError, match="elements are outside"):
+        ulplab.assert_close(wrong, op="gated_delta", inputs=given)
+
+
+def ones(*shape):
+    return np.ones(shape, np.float32)
+
+
+def qkv(queries=(2, 1, 4, 8), keys=(6, 4, 2, 8)):
+    return {"q": ones(*queries), "k": ones(*keys), "v": ones(*keys)}
+
+
+TABLE = np.array([[0, 1], [2, 6]], np.int32)
+
+
+@pytest.mark.parametrize(
+    ("op", "given", "said"),
+    [
+        ("matmul", {"a": ones(4, 64), "b": ones(64, 3), "a_scale": ones(3, 2)}, r"'a_scale' is \[3, 2\] for a of \[4, 64\]"),
+        ("matmul", {"a": ones(4, 64), "b": ones(64), "b_scale": ones(1)}, r"'b' is \[64\], expected a matrix"),
+        ("matmul", {"a": ones(4, 64), "b": ones(64, 3), "b_codes": "e2m1"}, "expected b_rows = \"n\""),
+        ("matmul", {"a": 300 * ones(4, 8), "b": ones(16, 3), "a_codes": "e2m1"}, "'a' has an element 300, expected bytes"),
+        ("matmul", {"a": ones(2, 4, 8), "b": ones(3, 8, 5)}, r"'b' is \[3, 8, 5\]"),
+        ("attention", {**qkv(), "block_table": TABLE, "seq_lens": [8, 5]}, "'block_table' has 6 for a page that is used"),
+        ("attention", {**qkv(), "block_table": TABLE, "seq_lens": [9, 4]}, "'seq_lens' has 9, expected whole numbers of at most 8"),
+        ("attention", {**qkv(), "block_table": TABLE[:1]}, r"'block_table' is \[1, 2\], expected \[2, pages of a sequence\]"),
+        ("attention", {**qkv(keys=(0, 4, 2, 8)), "block_table": TABLE, "seq_lens": [1, 1]}, "expected one of the 0 pages"),
+        ("attention", {**qkv(keys=(2, 4, 2, 8)), "seq_lens": [1, 1, 1]}, r"'seq_lens' is \[3\], expected \[2\]"),
+        ("causal_conv1d", {"x": ones(2, 3, 4), "weight": ones(4, 4)}, r"'weight' is \[4, 4\], expected \[3, W\]"),
+        ("causal_conv1d", {"x": ones(2, 3), "weight": ones(3, 4), "state": ones(2, 3, 2)}, "with S of 3 or more"),
+        ("moe", {"x": ones(2, 3), "w13": ones(4, 6, 3), "w2": ones(4, 3, 3), "top_k": 2}, "expected one of them"),
+        ("moe", {"x": ones(2, 3), "w13": ones(4, 6, 3), "w2": ones(4, 3, 3), "logits": ones(2, 4)}, "'top_k' is missing"),
+        ("moe", {"x": ones(2, 3), "w13": ones(4, 5, 3), "w2": ones(4, 3, 3), "top_k": 2}, r"'w13' is \[4, 5, 3\]"),
+        ("gated_delta", {"q": ones(1, 2, 2, 4), "k": ones(1, 2, 2, 4), "v": ones(1, 2, 3, 4), "g": ones(1)}, "HV a multiple of 2"),
+        ("gated_delta", {**{x: ones(1, 2, 2, 4) for x in "qkv"}, "g": ones(1, 2, 2)}, "'g' has 1, expected logs of decays"),
+        ("top_k", {"x": ones(2, 3), "k": 4}, "'k' is 4, expected a whole number of at most 3 columns"),
+        ("rope", {"x": ones(5, 2, 8), "cos": ones(5, 3), "sin": ones(5, 3), "width": "full"}, "expected .* with an even R up to 8"),
+        ("layernorm", {"x": ones(5, 2), "eps": -1.0}, "eps = -1, expected 0 or more"),
+    ],
+)
+def test_mistakes_are_named(op, given, said):
+    with pytest.raises(ValueError, match=said):
+        ulplab.assert_close(ones(2, 2), op=op, inputs=given)
