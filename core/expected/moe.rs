@@ -2,10 +2,11 @@
 //! expert that all tokens go through.
 //!
 //! Error, from the input on: gate and up are sums of products; SiLU and the product with up pass their errors on, with second-order
-//! terms; so does the second product, where errors of the inner elements are independent, and each expert's output has the relative
-//! error of its weight. What a kernel stores in a type between its parts (`stored`: gate and up, their product, the output of an expert
-//! and the sum of outputs after each) is rounded to it; as the weight may be multiplied before or after, half a spacing at the
-//! lower end of a binade is allowed for the last three. The last sum is one of k terms, or k + 1.
+//! terms; so does the second product, where errors of the inner elements are independent, and each expert's output has the
+//! relative error of its weight. What a kernel stores in a type between its parts (`stored`: gate and up, their product, the output of
+//! an expert, its weight, the product of the two, and the sum of outputs after each) is rounded to it; as the weight may be
+//! multiplied before or after, half a spacing at the lower end of a binade is allowed for all but the first. The last sum is one of k
+//! terms, or k + 1.
 
 use rayon::prelude::*;
 use safetensors::Dtype;
@@ -288,7 +289,10 @@ impl<'a> Moe<'a> {
             let out = self.expert(number).apply(call, x).into_iter();
             let weighted = |(y, error): (f64, f64)| {
                 let y = y * weight;
-                (y, error * weight.abs() + (relative + 2.0 * call.u) * y.abs())
+                (
+                    y,
+                    error * weight.abs() + (relative + 2.0 * call.u) * y.abs() + 2.0 * rounding(dtype, y),
+                )
             };
             parts.push(out.map(weighted).collect());
         }

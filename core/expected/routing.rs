@@ -9,6 +9,7 @@
 //! experts, and that of the sum. Two experts whose scores are closer than the sum of their errors may change places: any choice of the k
 //! that errors allow is right, with the weights that belong to it.
 
+use super::Call;
 use super::sum::Terms;
 
 /// How many choices of a token are tried, the most likely first.

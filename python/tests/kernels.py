@@ -62,11 +62,23 @@ def softmax(rng, x, scale=1.0, dtype=bfloat16):
     return rounded(powers / summed(powers, rng)[..., None], dtype)
 
 
+def welford(x):
+    """Mean and variance, element by element."""
+    mean, squares = np.zeros(x.shape[:-1], F32), np.zeros(x.shape[:-1], F32)
+    for at in range(x.shape[-1]):
+        off = x[..., at] - mean
+        mean = mean + off / F32(at + 1)
+        squares = squares + off * (x[..., at] - mean)
+    return mean[..., None], squares[..., None] / F32(x.shape[-1])
+
+
 def layernorm(rng, x, weight=None, bias=None, eps=1e-5, variance=None, dtype=bfloat16):
     x, count = x.astype(F32), F32(x.shape[-1])
     mean = summed(x, rng)[..., None] / count
     if variance == "of_squares":
         var = np.maximum(summed(x * x, rng)[..., None] / count - mean * mean, F32(0))
+    elif rng.random() < 0.3:
+        mean, var = welford(x)
     else:
         var = summed((x - mean) * (x - mean), rng)[..., None] / count
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -66,12 +66,16 @@ def kernel(
     if renormalize:
         weights = weights / weights.sum(-1, keepdims=True, dtype=F32)
     weights = weights * F32(scaling_factor)
-    before = rng.random() < 0.5
+    before, cast = rng.random() < 0.5, rng.random() < 0.3
+    if cast:
+        # transformers: the weight has the type of what it is multiplied by.
+        before, weights = False, rounded(weights, stored).astype(F32)
     y = np.zeros(x.shape, F32)
     for token in range(len(x)):
         for slot in rng.permutation(top_k):
             at, weight = chosen[token, slot], weights[token, slot]
             out = expert(rng, x[token], w13[at], w2[at], limit, stored, weight if before else None)
+            out = rounded(out, stored).astype(F32) if cast else out
             out = rounded(out if before else out * weight, stored).astype(F32)
             y[token] = rounded(y[token] + out, stored).astype(F32)
     if shared_w13 is not None:
