@@ -106,7 +106,7 @@ def test_no_right_kernel_is_outside(op, dtype):
         given = OPERATIONS[op](rng, dtype)
         got = getattr(kernels, op)(rng, **given, dtype=dtype)
         try:
-            ulplab.assert_close(got, op=op, inputs=given, bias="fail")
+            ulplab.assert_close(got, op=op, inputs=given, mean_error="fail")
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from None
 

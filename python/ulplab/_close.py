@@ -58,7 +58,7 @@ def assert_close(
     inputs: dict[str, Any] | None = None,
     output: str | None = None,
     accumulate: str = "f32",
-    bias: str | None = "warn",
+    mean_error: str | None = "warn",
     equal_nan: bool = False,
     name: str = "got",
     **limits: Any,
@@ -73,29 +73,30 @@ def assert_close(
     ``assert_close(got, want, cosine=0.999)``
         A metric of the whole tensors, in f64: ``cosine`` and ``sqnr`` (in dB) at least as large as given, ``diff``
         (``1 - 2 <x, y> / (<x, x> + <y, y>)``, DeepGEMM's), ``relative_l2``, ``nsr`` and ``max_abs`` at most. ``ulp``: no
-        element of two tensors of the same floating-point type is more such numbers apart; 0 and -0 are none apart. ``kl``: the mean over rows of the
-        Kullback-Leibler divergence, in nats, of the softmax of ``got`` from that of ``want``; both are logits [..., C]. With ``rtol`` or
-        ``atol``, all must hold.
+        element of two tensors of the same floating-point type is more such numbers apart; 0 and -0 are none apart. ``kl``: the mean over
+        rows of the Kullback-Leibler divergence, in nats, of the softmax of ``got`` from that of ``want``; both are logits [..., C]. With
+        ``rtol`` or ``atol``, all must hold.
 
     ``assert_close(got, op="rmsnorm", inputs=dict(x=x, weight=w, eps=1e-6))``
         No number: what the operation gives is computed in f64, and how far each element may be from it follows from the inputs,
-        the type of ``got`` and the type that the kernel adds in (``accumulate``: f32, f64, tf32, f16, bf16, fp8_tensor_core or i32). Operations
-        and what they take are in ``ulplab.reference``. Words such as ``cast="before_weight"`` go into ``inputs`` or stand beside them. If all elements
-        are inside, their mean error and mean square are looked at (rmsnorm, rope, silu_and_mul and softmax, from 16 rows [..., C] on): what right
-        kernels do not have is an UlplabWarning, an AssertionError if ``bias="fail"``, and not looked for if ``bias=None``.
+        the type of ``got`` and the type that the kernel adds in (``accumulate``: f32, f64, tf32, f16, bf16, fp8_tensor_core or i32).
+        Operations and what they take are in ``ulplab.reference``. Words such as ``cast="before_weight"`` go into ``inputs`` or stand
+        beside them. If all elements are inside, their mean error and mean square are looked at (rmsnorm, rope, silu_and_mul and softmax,
+        from 16 rows [..., C] on): what right kernels do not have is an UlplabWarning, an AssertionError if ``mean_error="fail"``, and not
+        looked for if ``mean_error=None``.
 
-    Shapes must be equal; nothing is broadcast. A NaN is wrong unless it meets a NaN and ``equal_nan`` is given (with ``op``, it may meet one);
-    an infinity must meet the same infinity. An UlplabWarning tells of assertions that say little: if zeros would pass, too, if all wanted
-    elements are equal, or if ``got`` and ``want`` are the same memory.
+    Shapes must be equal; nothing is broadcast. A NaN is wrong unless it meets a NaN and ``equal_nan`` is given (with ``op``, it may meet
+    one); an infinity must meet the same infinity. An UlplabWarning tells of assertions that say little: if zeros would pass, too, if all
+    wanted elements are equal, or if ``got`` and ``want`` are the same memory.
     """
     __tracebackhide__ = True
     if op is not None:
         if want is not None or rtol is not None or atol is not None:
             raise TypeError("assert_close: give either op and inputs, or want with rtol and atol")
-        if bias not in ("warn", "fail", None):
-            raise ValueError(f"bias = {bias!r}, expected 'warn', 'fail' or None")
+        if mean_error not in ("warn", "fail", None):
+            raise ValueError(f"mean_error = {mean_error!r}, expected 'warn', 'fail' or None")
         given = {**(inputs or {}), **limits} if isinstance(inputs or {}, dict) else inputs
-        _by_operation(got, op, given, output, accumulate, name, bias)
+        _by_operation(got, op, given, output, accumulate, name, mean_error)
         return
     if want is None:
         raise TypeError("assert_close: 'want' is missing; or give op and inputs")
@@ -132,13 +133,14 @@ def assert_close(
                 said.append(f"{metric} of {name} ({_shape(got_array)}) is {shown}, expected {bound} {limit:g}")
     asked = f"rtol = {rtol}, atol = {atol}" if rtol is not None else ""
     asked = ", ".join([asked] * bool(asked) + [f"{metric} = {limit}" for metric, limit in limits.items()])
-    _records.note(name, asked, ratio, "\n".join(said), {"got": got, "want": want}, {"rtol": rtol, "atol": atol, "equal_nan": equal_nan, **limits}, worst=worst)
+    call = {"rtol": rtol, "atol": atol, "equal_nan": equal_nan, **limits}
+    _records.note(name, asked, ratio, "\n".join(said), {"got": got, "want": want}, call, worst=worst)
     if said:
         raise AssertionError("\n".join(said))
 
 
 def _by_operation(
-    got: Any, op: str, inputs: dict[str, Any], output: str | None, accumulate: str, name: str, bias: str | None
+    got: Any, op: str, inputs: dict[str, Any], output: str | None, accumulate: str, name: str, mean_error: str | None
 ) -> None:
     __tracebackhide__ = True
     given = given_inputs(inputs)
@@ -153,10 +155,10 @@ def _by_operation(
 
     if not found["outside"]:
         ratio = _records.wanted() and float(_errors.ratios(found["got"], found["value"], found["bound"]).max(initial=0.0))
-        biased = _biased(op, found, got_array.dtype, unit(accumulate)) if bias else []
+        biased = _biased(op, found, got_array.dtype, unit(accumulate)) if mean_error else []
         message = "\n".join(f"{op}: {name} ({_shape(got_array)}): {line}" for line in biased)
-        note(ratio, message, "" if not message or bias == "fail" else "warning")
-        if message and bias == "fail":
+        note(ratio, message, "" if not message or mean_error == "fail" else "warning")
+        if message and mean_error == "fail":
             raise AssertionError(message)
         if message:
             _warn(message)
