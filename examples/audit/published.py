@@ -107,7 +107,12 @@ def scaled_mm():
     rng = np.random.default_rng(42)
     a, b = (np.asarray(ulplab.quantize(rng.standard_normal((128, 256)).astype(np.float32), "nvfp4").dequantize()) for _ in range(2))
     y = ulplab.reference.matmul(a=a, b=b, b_rows="n").value
-    faults = {"alpha 5 % too large": 1.05 * y, "alpha 9 % too large": 1.09 * y, "alpha 20 % too large": 1.2 * y, "b of the next row": np.roll(y, 1, 1)}
+    faults = {
+        "alpha 5 % too large": 1.05 * y,
+        "alpha 9 % too large": 1.09 * y,
+        "alpha 20 % too large": 1.2 * y,
+        "b of the next row": np.roll(y, 1, 1),
+    }
     return rounded(y, np.float16), {name: rounded(wrong, np.float16) for name, wrong in faults.items()}
 
 
@@ -115,6 +120,9 @@ def scaled_mm():
 TABLE = [
     *[(f"vLLM test_rms_norm, bf16, H = {size}", loose(1e-2), lambda size=size: rms_norm(size)) for size in (768, 5120, 8192)],
     ("SGLang test_cutedsl_gdn_precision, B = 16", share, gated_delta),
-    *[(f"FlashInfer test_norm_quant, scale {scale:g}", kernel_is_wanted, lambda scale=scale: norm_quant(scale)) for scale in (0.01, 1.0, 10.0)],
+    *[
+        (f"FlashInfer test_norm_quant, scale {scale:g}", kernel_is_wanted, lambda scale=scale: norm_quant(scale))
+        for scale in (0.01, 1.0, 10.0)
+    ],
     ("vLLM NVFP4 product, fp16", loose(0.1), scaled_mm),
 ]

@@ -37,7 +37,7 @@ def test_no_right_kernel_of_many_rows_is_biased(op, dtype):
             given |= {"weight": np.ones(cols, dtype), "eps": 1e-6}
         got = getattr(kernels, op)(rng, **given, dtype=dtype)
         try:
-            ulplab.assert_close(got, op=op, inputs=given, systematic="fail")
+            ulplab.assert_close(got, op=op, inputs=given, mean_error="fail")
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from None
 
@@ -45,21 +45,23 @@ def test_no_right_kernel_of_many_rows_is_biased(op, dtype):
 @pytest.mark.parametrize(("dtype", "gain"), [(np.float32, 1e-5), (np.float16, 1e-5), (bfloat16, 1e-5)])
 def test_a_gain_below_the_bound_of_elements_shows_in_their_mean(dtype, gain):
     got, given = norm(dtype, 1 + gain, rows=512, cols=2048)
-    ulplab.assert_close(got, op="rmsnorm", inputs=given, systematic=None)
-    with pytest.warns(ulplab.UlplabWarning, match=r"errors point away from zero: .* right kernels have at most .* as of a gain of \+(9\.|1|1\.)"):
+    ulplab.assert_close(got, op="rmsnorm", inputs=given, mean_error=None)
+    with pytest.warns(
+        ulplab.UlplabWarning, match=r"errors point away from zero: .* right kernels have at most .* as of a gain of \+(9\.|1|1\.)"
+    ):
         ulplab.assert_close(got, op="rmsnorm", inputs=given)
     with pytest.raises(AssertionError, match="errors point away from zero"):
-        ulplab.assert_close(got, op="rmsnorm", inputs=given, systematic="fail")
+        ulplab.assert_close(got, op="rmsnorm", inputs=given, mean_error="fail")
     got, given = norm(dtype, 1 - gain, rows=512, cols=2048)
     with pytest.raises(AssertionError, match="errors point towards zero"):
-        ulplab.assert_close(got, op="rmsnorm", inputs=given, systematic="fail")
+        ulplab.assert_close(got, op="rmsnorm", inputs=given, mean_error="fail")
 
 
 def test_a_tenfold_eps_below_the_bound_shows_in_the_mean():
     got, given = norm(np.float32, rows=256, cols=5120, fault="eps_tenfold")
-    ulplab.assert_close(got, op="rmsnorm", inputs=given, systematic=None)
+    ulplab.assert_close(got, op="rmsnorm", inputs=given, mean_error=None)
     with pytest.raises(AssertionError, match="as of a gain of -4"):
-        ulplab.assert_close(got, op="rmsnorm", inputs=given, systematic="fail")
+        ulplab.assert_close(got, op="rmsnorm", inputs=given, mean_error="fail")
 
 
 def test_errors_of_the_size_of_the_bound_show_in_their_mean_square():
@@ -68,8 +70,8 @@ def test_errors_of_the_size_of_the_bound_show_in_their_mean_square():
     found = ulplab.reference.rmsnorm(**given)
     got = (found.value + 0.95 * found.error * rng.choice([-1, 1], found.value.shape)).astype(np.float32)
     with pytest.raises(AssertionError, match="errors are large: their mean square is 0.8"):
-        ulplab.assert_close(got, op="rmsnorm", inputs=given, systematic="fail")
-    ulplab.assert_close(right, op="rmsnorm", inputs=given, systematic="fail")
+        ulplab.assert_close(got, op="rmsnorm", inputs=given, mean_error="fail")
+    ulplab.assert_close(right, op="rmsnorm", inputs=given, mean_error="fail")
 
 
 def kernel(**given):
@@ -108,9 +110,24 @@ def test_thresholds_hold_as_often_as_they_say():
     assert above == 4 and 0.01 < broken <= 0.05 + 3 * (0.05 * 0.95 / trials) ** 0.5
 
 
+def test_the_mean_of_errors_is_no_input_of_an_operation():
+    rng = np.random.default_rng(0)
+    given = {"a": normal(rng, 8, 16), "b": normal(rng, 16, 4), "bias": normal(rng, 4)}
+    got = kernels.matmul(rng, **given)
+    # What an operation takes may stand beside the inputs.
+    ulplab.assert_close(got, op="matmul", inputs={"a": given["a"], "b": given["b"]}, bias=given["bias"])
+    with pytest.raises(ValueError, match="mean_error = 'never', expected 'warn', 'fail' or None"):
+        ulplab.assert_close(got, op="matmul", inputs=given, mean_error="never")
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
-    [({"seeds": 0}, "seeds = 0"), ({"alarms": 0}, "alarms = 0, expected"), ({"confidence": 1}, "confidence = 1, expected"), ({"op": "none"}, "'none'")],
+    [
+        ({"seeds": 0}, "seeds = 0"),
+        ({"alarms": 0}, "alarms = 0, expected"),
+        ({"confidence": 1}, "confidence = 1, expected"),
+        ({"op": "none"}, "'none'"),
+    ],
 )
 def test_mistakes(options, said):
     with pytest.raises(ValueError, match=said):

@@ -51,7 +51,11 @@ def test_a_kernel_that_is():
         (by_batch, r"batch = 1 for 9: .* elements differ, by \d ulp at most; rows ", "place"),
         (by_place, r"place, rows in the opposite order: .* rows 8, 0 \(2 of 9\)", "repeat"),
         (by_neighbour, r"neighbours, even rows beside copies of themselves: .*ulp at most", "repeat|place"),
-        (by_length, r"split = 8 for 40: 36 of 5,760 elements differ, none of them by numbers, 36 are NaN on one side only; positions 7, 15, 23, 31 ", "batch"),
+        (
+            by_length,
+            r"split = 8 for 40: .* elements differ, none of them by numbers, 36 are NaN on one side only; positions 7, 15, 23, 31 ",
+            "batch",
+        ),
     ],
 )
 def test_what_it_depends_on_is_named(kernel, said, unsaid):

@@ -7,7 +7,6 @@ import json
 import kernels
 import numpy as np
 import pytest
-from ml_dtypes import bfloat16
 from test_operations import normal
 
 import ulplab
@@ -15,8 +14,8 @@ from ulplab import _files
 
 RNG = np.random.default_rng(0)
 SIGNATURES = {
-    "rmsnorm": "(input: torch.Tensor, weight: torch.Tensor, eps: float = 1e-06, out: Optional[torch.Tensor] = None, enable_pdl: Optional[bool] = None)",
-    "softmax": "(logits: torch.Tensor, temperature: Union[torch.Tensor, float, NoneType] = None, enable_pdl: Optional[bool] = None) -> torch.Tensor",
+    "rmsnorm": "(input: torch.Tensor, weight: torch.Tensor, eps: float = 1e-06, out: Optional[torch.Tensor] = None, enable_pdl=None)",
+    "softmax": "(logits: torch.Tensor, temperature: Union[torch.Tensor, float, NoneType] = None, enable_pdl=None) -> torch.Tensor",
     "single_prefill_with_kv_cache": "(q, k, v, scale_q=None, kv_layout: str = 'NHD', causal: bool = False, window_left: int = -1)",
 }
 
@@ -59,9 +58,17 @@ def test_flight_records(tmp_path):
     assert found[0].op == "rmsnorm" and found[0].ratio > 1 and found[0].function == "rmsnorm"
     assert sorted(call.op for call in found.of("passed")) == ["attention", "attention", "rmsnorm", "softmax"]
     reasons = "\n".join(call.message for call in found.of("not judged"))
-    for said in ("temperature is torch.Tensor|temperature is no positive", "'weight_bias' is not known", "crashed", "function is not known", "soft_cap = 30"):
+    for said in (
+        "temperature is torch.Tensor|temperature is no positive",
+        "'weight_bias' is not known",
+        "crashed",
+        "function is not known",
+        "soft_cap = 30",
+    ):
         assert any(part in reasons for part in said.split("|")), reasons
-    assert str(found).startswith("10 outputs of calls: 1 failed, 0 biased, 4 passed, 5 not judged\nfailed: rmsnorm as rmsnorm, error / bound ")
+    assert str(found).startswith(
+        "10 outputs of calls: 1 failed, 0 biased, 4 passed, 5 not judged\nfailed: rmsnorm as rmsnorm, error / bound "
+    )
 
 
 def test_rotations_give_two_outputs(tmp_path):

@@ -44,7 +44,9 @@ def test_what_failed_can_be_asked_again(pytester, workers):
     if workers:
         pytest.importorskip("xdist")
     pytester.makepyfile(SUITE)
-    result = pytester.runpytest_subprocess("--ulplab-report", "out", "--junit-xml", "junit.xml", *(["-n", str(workers)] if workers else []))
+    result = pytester.runpytest_subprocess(
+        "--ulplab-report", "out", "--junit-xml", "junit.xml", *(["-n", str(workers)] if workers else [])
+    )
     result.assert_outcomes(passed=2, failed=2, warnings=1)
     result.stdout.fnmatch_lines(["4 assertions, 2 failed: *index.html", "python -c *ulplab.reproduce*"])
     records = [json.loads(line) for line in (pytester.path / "out/assertions.jsonl").read_text().splitlines()]
@@ -66,7 +68,9 @@ def test_what_failed_can_be_asked_again(pytester, workers):
             ulplab.reproduce(path)
         worst = found[name]["message"].partition("got ")[2].partition(" want")[0]
         assert said in str(error.value) and worst.partition(",")[0].rpartition(" ")[2] in str(error.value)
-    again = subprocess.run(found["test_wrong"]["reproduce"].replace("python", sys.executable, 1), shell=True, capture_output=True, text=True)
+    again = subprocess.run(
+        found["test_wrong"]["reproduce"].replace("python", sys.executable, 1), shell=True, capture_output=True, text=True
+    )
     assert again.returncode != 0 and "looks like neighbour_row" in again.stderr
     page = (pytester.path / "out/index.html").read_text()
     assert "Assertions: 2 failed, 1 warning, 1 passed" in page and "errors point away from zero" in page

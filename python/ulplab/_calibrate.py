@@ -22,7 +22,7 @@ _FAULT_SEEDS = 10
 
 
 def seeds_for(alarms: float, confidence: float) -> int:
-    """How many seeds must pass a threshold before a rate of false alarms of at most ``alarms`` is supported: (1 - alarms)^n <= 1 - confidence."""
+    """How many seeds support a rate of false alarms of at most ``alarms``, if all are inside: (1 - alarms)^n <= 1 - confidence."""
     return math.ceil(math.log(1 - confidence) / math.log1p(-alarms))
 
 
@@ -90,7 +90,9 @@ class Calibration:
             unnoticed = [f"{fault} ({share:.0%})" for fault, share in self.faults[gate].items() if share < 1]
             all_of = f"{sum(share == 1 for share in self.faults[gate].values())} of {len(self.faults[gate])} faults"
             gain = self.gains[gate]
-            lines.append(f"  {gate}: size {failed} of {seeds:,}; power: {all_of}, gains {f'from {gain:.2g}' if gain < math.inf else 'none'}")
+            lines.append(
+                f"  {gate}: size {failed} of {seeds:,}; power: {all_of}, gains {f'from {gain:.2g}' if gain < math.inf else 'none'}"
+            )
             for number, factor in self.factors[gate].items():
                 lines.append(f"    {number}: {f'{factor:g} times as large' if factor < math.inf else 'no factor up to 100'} is noticed")
             if unnoticed:
@@ -111,8 +113,8 @@ def calibrate(
 ) -> Calibration:
     """Measures a gate on a kernel that is right: its size (how often it fails the kernel) and its power (what it notices).
 
-    ``kernel(**given)`` gives the output, of the shape that ``ulplab.reference.OP`` gives. ``inputs(rng)`` draws what it is given; without it,
-    float32 arrays of 24 to 32 rows are drawn. Three gates are measured: the ``bound`` (an error larger than it fails), the
+    ``kernel(**given)`` gives the output, of the shape that ``ulplab.reference.OP`` gives. ``inputs(rng)`` draws what it is given; without
+    it, float32 arrays of 24 to 32 rows are drawn. Three gates are measured: the ``bound`` (an error larger than it fails), the
     ``threshold`` (the ratio of error and bound that at most a share of ``alarms`` of such draws passes, with ``confidence``), and the
     ``bias`` (the mean error, and the mean square). A threshold is measured, not extrapolated: a rate p takes about 3/p seeds for 95 %. It
     holds for this kernel and such inputs.

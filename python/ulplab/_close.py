@@ -58,7 +58,7 @@ def assert_close(
     inputs: dict[str, Any] | None = None,
     output: str | None = None,
     accumulate: str = "f32",
-    systematic: str | None = "warn",
+    mean_error: str | None = "warn",
     equal_nan: bool = False,
     name: str = "got",
     **limits: Any,
@@ -73,9 +73,9 @@ def assert_close(
     ``assert_close(got, want, cosine=0.999)``
         A metric of the whole tensors, in f64: ``cosine`` and ``sqnr`` (in dB) at least as large as given, ``diff``
         (``1 - 2 <x, y> / (<x, x> + <y, y>)``, DeepGEMM's), ``relative_l2``, ``nsr`` and ``max_abs`` at most. ``ulp``: no
-        element of two tensors of the same floating-point type is more such numbers apart; 0 and -0 are none apart. ``kl``: the mean over rows of the
-        Kullback-Leibler divergence, in nats, of the softmax of ``got`` from that of ``want``; both are logits [..., C]. With ``rtol`` or
-        ``atol``, all must hold.
+        element of two tensors of the same floating-point type is more such numbers apart; 0 and -0 are none apart. ``kl``: the mean over
+        rows of the Kullback-Leibler divergence, in nats, of the softmax of ``got`` from that of ``want``; both are logits [..., C]. With
+        ``rtol`` or ``atol``, all must hold.
 
     ``assert_close(got, op="rmsnorm", inputs=dict(x=x, weight=w, eps=1e-6))``
         No number: what the operation gives is computed in f64, and how far each element may be from it follows from the inputs,
@@ -83,24 +83,24 @@ def assert_close(
         and what they take are in ``ulplab.reference``. ``output`` names the output that ``got`` is, if there are several; or ``got`` is a
         dictionary of them, ``{"y": y, "state": state}``. Words such as ``cast="before_weight"`` go into ``inputs`` or stand beside them. If
         all elements are inside, their mean error and mean square are looked at (rmsnorm, rope, silu_and_mul and softmax, from 16 rows
-        [..., C] on): what right kernels do not have is an UlplabWarning, an AssertionError if ``systematic="fail"``, and not looked for if
-        ``systematic=None``.
+        [..., C] on): what right kernels do not have is an UlplabWarning, an AssertionError if ``mean_error="fail"``, and not looked for if
+        ``mean_error=None``.
 
-    Shapes must be equal; nothing is broadcast. A NaN is wrong unless it meets a NaN and ``equal_nan`` is given (with ``op``, it may meet one);
-    an infinity must meet the same infinity. An UlplabWarning tells of assertions that say little: if zeros would pass, too, if all wanted
-    elements are equal, or if ``got`` and ``want`` are the same memory.
+    Shapes must be equal; nothing is broadcast. A NaN is wrong unless it meets a NaN and ``equal_nan`` is given (with ``op``, it may meet
+    one); an infinity must meet the same infinity. An UlplabWarning tells of assertions that say little: if zeros would pass, too, if all
+    wanted elements are equal, or if ``got`` and ``want`` are the same memory.
     """
     __tracebackhide__ = True
     if op is not None:
         if want is not None or rtol is not None or atol is not None:
             raise TypeError("assert_close: give either op and inputs, or want with rtol and atol")
-        if systematic not in ("warn", "fail", None):
-            raise ValueError(f"systematic = {systematic!r}, expected 'warn', 'fail' or None")
+        if mean_error not in ("warn", "fail", None):
+            raise ValueError(f"mean_error = {mean_error!r}, expected 'warn', 'fail' or None")
         outputs = got if isinstance(got, dict) else {output: got}
         if not outputs or isinstance(got, dict) and output is not None:
             raise TypeError("assert_close: give a tensor and the name of its output, or a dictionary of outputs by their names")
         given = {**(inputs or {}), **limits} if isinstance(inputs or {}, dict) else inputs
-        wrong = [_by_operation(one, op, given, output, accumulate, name, systematic) for output, one in outputs.items()]
+        wrong = [_by_operation(one, op, given, output, accumulate, name, mean_error) for output, one in outputs.items()]
         if any(wrong):
             raise AssertionError("\n".join(lines for lines in wrong if lines))
         return
@@ -139,13 +139,14 @@ def assert_close(
                 said.append(f"{metric} of {name} ({_shape(got_array)}) is {shown}, expected {bound} {limit:g}")
     asked = f"rtol = {rtol}, atol = {atol}" if rtol is not None else ""
     asked = ", ".join([asked] * bool(asked) + [f"{metric} = {limit}" for metric, limit in limits.items()])
-    _records.note(name, asked, ratio, "\n".join(said), {"got": got, "want": want}, {"rtol": rtol, "atol": atol, "equal_nan": equal_nan, **limits}, worst=worst)
+    call = {"rtol": rtol, "atol": atol, "equal_nan": equal_nan, **limits}
+    _records.note(name, asked, ratio, "\n".join(said), {"got": got, "want": want}, call, worst=worst)
     if said:
         raise AssertionError("\n".join(said))
 
 
 def _by_operation(
-    got: Any, op: str, inputs: dict[str, Any], output: str | None, accumulate: str, name: str, systematic: str | None
+    got: Any, op: str, inputs: dict[str, Any], output: str | None, accumulate: str, name: str, mean_error: str | None
 ) -> str:
     """What is wrong with an output, if anything."""
     __tracebackhide__ = True
@@ -161,10 +162,10 @@ def _by_operation(
 
     if not found["outside"]:
         ratio = _records.wanted() and float(_errors.ratios(found["got"], found["value"], found["bound"]).max(initial=0.0))
-        leaning = _systematic(op, found, got_array.dtype, unit(accumulate)) if systematic else []
+        leaning = _biased(op, found, got_array.dtype, unit(accumulate)) if mean_error else []
         message = "\n".join(f"{op}: {name} ({_shape(got_array)}): {line}" for line in leaning)
-        note(ratio, message, "" if not message or systematic == "fail" else "warning")
-        if message and systematic == "warn":
+        note(ratio, message, "" if not message or mean_error == "fail" else "warning")
+        if message and mean_error == "warn":
             _warn(message)
             return ""
         return message
@@ -178,7 +179,7 @@ def _by_operation(
     return "\n".join(lines)
 
 
-def _systematic(op: str, found: dict[str, Any], dtype: str, u: float) -> list[str]:
+def _biased(op: str, found: dict[str, Any], dtype: str, u: float) -> list[str]:
     if not _errors.judged(op) or found["value"].size == 0:
         return []
     return _errors.Bias(op, found["got"], found["value"], found["error"], found["bound"], dtype, u).found()

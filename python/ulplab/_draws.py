@@ -49,7 +49,9 @@ _DRAWS: dict[str, Draw] = {
 def of(op: str) -> Draw:
     """What draws inputs of an operation, in float32. ValueError if there is nothing for it."""
     if op not in _DRAWS:
-        raise ValueError(f"inputs of '{op}' are not drawn, expected inputs=FUNCTION of a random generator; drawn are {', '.join(_DRAWS)}")
+        raise ValueError(
+            f"inputs of '{op}' are not drawn, expected inputs=FUNCTION of a random generator; drawn are {', '.join(_DRAWS)}"
+        )
 
     def draw(rng: numpy.random.Generator) -> dict[str, Any]:
         given = _DRAWS[op](rng)

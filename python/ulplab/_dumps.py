@@ -41,7 +41,9 @@ def tensors(path: Path) -> dict[str, Any]:
         return {}
     torch = sys.modules.get("torch")
     if torch is None:
-        raise ValueError(f"{path.with_suffix('.pt')} is read by torch only, and it is not imported; record with FLASHINFER_DUMP_SAFETENSORS=1")
+        raise ValueError(
+            f"{path.with_suffix('.pt')} is read by torch only, and it is not imported; record with FLASHINFER_DUMP_SAFETENSORS=1"
+        )
     return torch.load(path.with_suffix(".pt"), map_location="cpu", weights_only=True)
 
 
@@ -154,8 +156,9 @@ def msprobe(folder: Path) -> list[Recorded]:
 def read_workloads(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The workloads of a flashinfer-bench file of JSON lines: ``definition``, ``uuid``, ``axes`` and ``inputs``.
 
-    Inputs that lie in a safetensors file are read (paths are looked for beside the file and in the folders above it), scalars are numbers, and random
-    ones are None: nobody has recorded them. Hand the tensors to a kernel, and its output to `assert_close`. ValueError if a file is wrong.
+    Inputs that lie in a safetensors file are read (paths are looked for beside the file and in the folders above it), scalars are
+    numbers, and random ones are None: nobody has recorded them. Hand the tensors to a kernel, and its output to `assert_close`.
+    ValueError if a file is wrong.
     """
     path, found = Path(path), []
     for number, line in enumerate(_lines(path), 1):
@@ -171,13 +174,17 @@ def read_workloads(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
                     raise ValueError(f"{path}:{number}: '{name}': there is no file {entry.get('path')}")
                 held = read(roots[0] / entry["path"])[0]
                 if entry.get("tensor_key") not in held:
-                    raise ValueError(f"{path}:{number}: '{name}': {entry['path']} has no '{entry.get('tensor_key')}'; it has {', '.join(held)}")
+                    raise ValueError(
+                        f"{path}:{number}: '{name}': {entry['path']} has no '{entry.get('tensor_key')}'; it has {', '.join(held)}"
+                    )
                 inputs[name] = held[entry["tensor_key"]]
             elif kind in ("scalar", "random"):
                 inputs[name] = entry.get("value")
             else:
                 raise ValueError(f"{path}:{number}: '{name}' is of type {kind!r}, expected safetensors, scalar or random")
-        found.append({"definition": line.get("definition"), "uuid": workload.get("uuid"), "axes": workload.get("axes") or {}, "inputs": inputs})
+        found.append(
+            {"definition": line.get("definition"), "uuid": workload.get("uuid"), "axes": workload.get("axes") or {}, "inputs": inputs}
+        )
     return found
 
 
@@ -191,6 +198,8 @@ def read_polygraphy(path: str | os.PathLike[str]) -> dict[str, list[dict[str, nu
 
     try:
         runs = json.loads(Path(path).read_text(encoding="utf-8"))["lst"]
-        return {runner: [{name: array(one) for name, one in run["outputs"].items()} for run in iterations] for runner, iterations in runs}
+        return {
+            runner: [{name: array(one) for name, one in run["outputs"].items()} for run in iterations] for runner, iterations in runs
+        }
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: no outputs of Polygraphy: {error!r}") from error

@@ -7,13 +7,14 @@ t = stored - r(v) is 0 where no number within E of v rounds to another. Elsewher
 if v lies anywhere in its spacing: the rounding to the stored type drops out of the mean of t, however coarse the type is.
 With weights w = 1 / bound, and the sign of v for a gain (all magnitudes too large) or none for an offset, a right kernel has
 
-    |sum of w t|  <=  sum of w 8u |v|  +  root of the sum over rows of (sum of w E)^2  +  8 root of the sum over places of (sum of w s)^2
+    |sum of w t|  <=  sum of w 8u |v|  +  root of 2 sum over rows of (sum of w E)^2  +  8 root of sum over places of (sum of w s)^2
 
 The first part may point in one direction everywhere: two functions of up to 2 ulp, such as a reciprocal root and a quotient, and an
-exponential has 2u |x| more (``_LEANING``). The second is what differs from row to row: E is 8 times the scale of a sum's
-roundings, all elements of a row may share its error, and rows are independent. The third is the place of v in its spacing s, for the
-elements that can be rounded either way; numbers with the same digits, or of a row and as near as E, are at the same place. Both are passed once in 10^13
-(Hoeffding: 2 exp(-8^2 / 2)). Rows of equal numbers count as one row.
+exponential has 2u |x| more (``_LEANING``). The second is what differs from row to row: all elements of a row may share
+its error, and rows are independent. E is 8 times the scale of a sum's roundings, root of n u, or for few terms (n + 8) u, which is at
+least 8 root of n u / root of 2. The third is the place of v in its spacing s, for the
+elements that can be rounded either way; numbers with the same digits, or of a row and as near as E, are at the same place. Both are
+passed once in 10^13 (Hoeffding: 2 exp(-8^2 / 2)). Rows of equal numbers count as one row.
 
 The mean square: an error that is symmetric and more often small than large within +-E has at most a mean square of E^2 / 3 (Gauss
 1823); the part of the error that rounding does not explain, max(0, |stored - v| - s / 2), is at most |e|. The mean of G rows' mean
@@ -36,6 +37,8 @@ _LEANING = {"rmsnorm": 0.0, "rope": 0.0, "silu_and_mul": 2.0, "softmax": 2.0}
 _LAMBDA = 8.0
 #: Rows that are needed before a mean says more than a bound.
 _ROWS = 16
+#: About so many elements are looked at: a quarter of a second.
+_MOST = 1 << 20
 
 
 def name_of(dtype: Any) -> str:
@@ -76,14 +79,19 @@ def ratios(got: numpy.ndarray, value: numpy.ndarray, bound: numpy.ndarray) -> nu
 class Bias:
     """The mean and the mean square of the errors of an output.
 
-    ``gain`` and ``offset`` are means of errors over bounds, away from zero and upwards; ``gain_allowed`` and ``offset_allowed`` what a right
-    kernel has at most. ``square`` and ``square_allowed`` are those of the mean square. ``relative_gain`` is the factor, less 1, that
+    ``gain`` and ``offset`` are means of errors over bounds, away from zero and upwards; ``gain_allowed`` and ``offset_allowed`` what a
+    right kernel has at most. ``square`` and ``square_allowed`` are those of the mean square. ``relative_gain`` is the factor, less 1, that
     fits best. ``rows`` counts rows that differ.
     """
 
-    def __init__(self, op: str, got: numpy.ndarray, value: numpy.ndarray, error: numpy.ndarray, bound: numpy.ndarray, dtype: str, u: float) -> None:
+    def __init__(
+        self, op: str, got: numpy.ndarray, value: numpy.ndarray, error: numpy.ndarray, bound: numpy.ndarray, dtype: str, u: float
+    ) -> None:
         cols = value.shape[-1] if value.ndim else 1
         got, value, error, bound = (x.reshape(-1, max(cols, 1)) for x in (got, value, error, bound))
+        # Of many rows, some that lie evenly: which they are does not depend on what was found.
+        every = max(1, value.size // _MOST)
+        got, value, error, bound = (x[::every] for x in (got, value, error, bound))
         step = spacing(value, dtype)
         known = numpy.isfinite(got) & numpy.isfinite(value) & numpy.isfinite(error) & (bound > 0)
         # Where the error is larger than the number, the number has no digits, and a spacing around it says nothing.
@@ -99,7 +107,7 @@ class Bias:
         lean = weight * numpy.minimum(error, (8.0 * u + _LEANING[op] * u * _exponents(op, value_known)) * numpy.abs(value_known))
         of_rows = numpy.bincount(row, (weight * error).sum(1))
         of_places = _together(value_known, error, weight * step, either, row)
-        allowed = lean.sum() + numpy.sqrt((of_rows**2).sum()) + _LAMBDA * of_places
+        allowed = lean.sum() + numpy.sqrt(2 * (of_rows**2).sum()) + _LAMBDA * of_places
         count = max(self.elements, 1)
         allowed = float(min(allowed, (weight * (error + step)).sum())) / count
         self.gain_allowed = self.offset_allowed = allowed
@@ -120,10 +128,14 @@ class Bias:
             return []
         said = []
         where = f"over {self.elements:,} elements of {self.rows:,} rows"
-        for what, measured, allowed in (("away from zero", self.gain, self.gain_allowed), ("upwards", self.offset, self.offset_allowed)):
+        for what, measured, allowed in (
+            ("away from zero", self.gain, self.gain_allowed),
+            ("upwards", self.offset, self.offset_allowed),
+        ):
             if abs(measured) > allowed:
                 what = what if measured > 0 else {"away from zero": "towards zero", "upwards": "downwards"}[what]
-                text = f"errors point {what}: their mean is {abs(measured):.3g} of the bound {where}, where right kernels have at most {allowed:.3g}"
+                text = f"errors point {what}: their mean is {abs(measured):.3g} of the bound {where}, "
+                text += f"where right kernels have at most {allowed:.3g}"
                 if what.endswith("zero"):
                     text += f"; as of a gain of {self.relative_gain:+.2g}"
                 said.append(text)
@@ -220,7 +232,7 @@ def divergence(got: numpy.ndarray, want: numpy.ndarray) -> float | None:
         p, q = logs(want), logs(got)
         terms = numpy.where(numpy.isneginf(p), 0.0, numpy.exp(p) * (p - q))
         found = float(terms.sum(axis=-1).mean())
-    # Of two equal rows, roundings may leave a little less than 0.
+    # Roundings of two equal rows may leave a little less than 0.
     return None if numpy.isnan(found) else max(found, 0.0)
 
 

@@ -64,8 +64,8 @@ def assert_invariant(
 ) -> None:
     """Raises AssertionError unless each row of a kernel's output has the same bits whatever it is computed beside.
 
-    ``kernel(**inputs)`` gives a tensor, or several (``output`` says which, by name or position). ``rows`` names the inputs whose first dimension is
-    that of the rows, [B, ...], as is that of the output; without it, all tensors whose first dimension is as long as the
+    ``kernel(**inputs)`` gives a tensor, or several (``output`` says which, by name or position). ``rows`` names the inputs whose first
+    dimension is that of the rows, [B, ...], as is that of the output; without it, all tensors whose first dimension is as long as the
     output's. All B rows at once are what others are compared with:
 
     ``repeat``     the same call again, so many times
@@ -106,9 +106,13 @@ def assert_invariant(
     chosen = [name for name, shape in shaped.items() if shape[:1] == (count,)] if rows is None else list(rows)
     for name in chosen:
         if shaped.get(name, ())[:1] != (count,):
-            raise ValueError(f"rows: '{name}' is {list(shaped.get(name, ()))}, expected [{count}, ...] as the output {list(whole.shape)}")
+            raise ValueError(
+                f"rows: '{name}' is {list(shaped.get(name, ()))}, expected [{count}, ...] as the output {list(whole.shape)}"
+            )
     if not chosen:
-        raise ValueError(f"no input has a first dimension of {count}, as the output {list(whole.shape)} has; say which have rows by rows=")
+        raise ValueError(
+            f"no input has a first dimension of {count}, as the output {list(whole.shape)} has; say which have rows by rows="
+        )
 
     def of_rows(index: Any) -> Stored:
         return call({name: _take(x, index, 0) if name in chosen else x for name, x in inputs.items()})
@@ -126,9 +130,7 @@ def assert_invariant(
         differing = numpy.asarray(indices)[~same.all(axis=others)]
         listed = ", ".join(str(at) for at in differing[:6]) + (", ..." if differing.size > 6 else "")
         place_of, _ = _errors.place((~same).astype(numpy.uint8))
-        said.append(
-            f"  {what}: {_apart(found, expected, same)}; {unit}s {listed} ({differing.size:,} of {len(indices):,}); {place_of}"
-        )
+        said.append(f"  {what}: {_apart(found, expected, same)}; {unit}s {listed} ({differing.size:,} of {len(indices):,}); {place_of}")
 
     everything = numpy.arange(count)
     for again in range(repeat - 1):
@@ -139,12 +141,17 @@ def assert_invariant(
             joined = Stored(numpy.concatenate([part.bits for part in parts]), parts[0].dtype)
             compare(f"batch = {size} for {count}", joined, whole, everything, "row")
     if place and count > 1:
-        for what, order in (("rows in the opposite order", everything[::-1].copy()), ("rows moved on by one", numpy.roll(everything, 1))):
+        for what, order in (
+            ("rows in the opposite order", everything[::-1].copy()),
+            ("rows moved on by one", numpy.roll(everything, 1)),
+        ):
             compare(f"place, {what}", of_rows(order), whole[order], order, "row")
     if neighbours and count > 1:
         for first in (0, 1):
             order = numpy.minimum(everything // 2 * 2 + first, count - 1)
-            compare(f"neighbours, {'odd' if first else 'even'} rows beside copies of themselves", of_rows(order), whole[order], order, "row")
+            compare(
+                f"neighbours, {'odd' if first else 'even'} rows beside copies of themselves", of_rows(order), whole[order], order, "row"
+            )
     split_names = chosen if split_rows is None else list(split_rows)
     for size in chunks:
         lengths = {name: shaped.get(name, ())[split_axis : split_axis + 1] for name in split_names}
@@ -156,7 +163,12 @@ def assert_invariant(
                 f"as in the output {list(whole.shape)}; say which inputs have positions by split_rows="
             )
         parts = [
-            call({name: _take(x, slice(at, min(at + size, length)), split_axis) if name in split_names else x for name, x in inputs.items()})
+            call(
+                {
+                    name: _take(x, slice(at, min(at + size, length)), split_axis) if name in split_names else x
+                    for name, x in inputs.items()
+                }
+            )
             for at in range(0, length, size)
         ]
         joined = Stored(numpy.concatenate([part.bits for part in parts], axis=split_axis), parts[0].dtype)

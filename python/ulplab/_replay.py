@@ -23,7 +23,11 @@ Judgement = tuple[int, str, dict[str, Any], tuple[int, ...] | None]
 
 def _take(given: dict[str, Any], needed: tuple[str, ...], optional: dict[str, Any], ignored: tuple[str, ...] = ()) -> list[Any]:
     """Arguments by name. What is neither known nor None makes the call one that is not judged."""
-    extra = [name for name, value in given.items() if name not in needed and name not in optional and name not in ignored and value is not None]
+    extra = [
+        name
+        for name, value in given.items()
+        if name not in needed and name not in optional and name not in ignored and value is not None
+    ]
     if extra:
         raise _Unknown(f"its argument '{extra[0]}' is not known")
     missing = [name for name in needed if given.get(name) is None]
@@ -73,7 +77,14 @@ def _reshaped(x: Any, shape: tuple[int, ...]) -> Stored:
 
 
 def _single(decode: bool) -> Callable[[dict[str, Any]], list[Judgement]]:
-    plain = {"kv_layout": "NHD", "pos_encoding_mode": "NONE", "causal": False, "sm_scale": None, "window_left": -1, "logits_soft_cap": 0.0}
+    plain = {
+        "kv_layout": "NHD",
+        "pos_encoding_mode": "NONE",
+        "causal": False,
+        "sm_scale": None,
+        "window_left": -1,
+        "logits_soft_cap": 0.0,
+    }
     plain |= {"use_fp16_qk_reduction": False}
 
     def judge(given: dict[str, Any]) -> list[Judgement]:
@@ -202,10 +213,10 @@ _VERDICTS = ("failed", "biased", "passed", "not judged")
 def replay(folder: str | os.PathLike[str], accumulate: str = "f32") -> Replay:
     """Computes recorded calls once more in f64 from their recorded inputs, and judges their recorded outputs: the worst first.
 
-    ``folder`` is what FlashInfer's flight recorder wrote (``FLASHINFER_LOGLEVEL=10 FLASHINFER_DUMP_SAFETENSORS=1``), or msProbe with ``npy`` files.
-    Calls of functions and with arguments that are not known, that have no outputs, or whose files cannot be read are *not judged*,
-    and never passed. ``.pt`` files are read by torch if the caller has imported it (``weights_only=True``). ``accumulate`` is the type that kernels
-    add in. ValueError if the folder holds neither.
+    ``folder`` is what FlashInfer's flight recorder wrote (``FLASHINFER_LOGLEVEL=10 FLASHINFER_DUMP_SAFETENSORS=1``), or msProbe with
+    ``npy`` files. Calls of functions and with arguments that are not known, that have no outputs, or whose files cannot be read are *not
+    judged*, and never passed. ``.pt`` files are read by torch if the caller has imported it (``weights_only=True``). ``accumulate`` is
+    the type that kernels add in. ValueError if the folder holds neither.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -258,6 +269,8 @@ def _judged(call: _dumps.Recorded, known: Callable[[dict[str, Any]], list[Judgem
             continue
         biased = []
         if _errors.judged(op) and judged["value"].size:
-            biased = _errors.Bias(op, *(judged[part] for part in ("got", "value", "error", "bound")), held.dtype, unit(accumulate)).found()
+            biased = _errors.Bias(
+                op, *(judged[part] for part in ("got", "value", "error", "bound")), held.dtype, unit(accumulate)
+            ).found()
         found.append(Replayed(call.function, call.path, "biased" if biased else "passed", ratio, "\n".join(biased), op))
     return found

@@ -16,8 +16,10 @@ _ORDER = {"failed": 0, "warning": 1, "passed": 2}
 
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; color: #1b1f24; background: #fff }
-table { border-collapse: collapse; width: 100% } th, td { text-align: left; vertical-align: top; padding: .45rem .6rem; border-bottom: 1px solid #d8dee4 }
-td.number { text-align: right; font-variant-numeric: tabular-nums } pre { margin: 0; white-space: pre-wrap; overflow-wrap: anywhere; font-size: 13px }
+table { border-collapse: collapse; width: 100% }
+th, td { text-align: left; vertical-align: top; padding: .45rem .6rem; border-bottom: 1px solid #d8dee4 }
+td.number { text-align: right; font-variant-numeric: tabular-nums }
+pre { margin: 0; white-space: pre-wrap; overflow-wrap: anywhere; font-size: 13px }
 code { font-size: 13px; overflow-wrap: anywhere } .failed { color: #a40e26; font-weight: 600 } .warning { color: #7d4e00; font-weight: 600 }
 .passed { color: #116329 } .bar { display: block; height: 4px; background: currentColor; border-radius: 2px; margin-top: 4px }
 """
@@ -50,7 +52,8 @@ def page(records: list[dict[str, Any]]) -> str:
     summary = ", ".join(f"{count:,} {verdict}" for verdict, count in counts.items())
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>ulplab: {summary}</title><style>{_STYLE}</style></head><body>'
-        f"<h1>Assertions: {summary}</h1><table><thead><tr><th>Verdict</th><th>Test</th><th>Asked</th><th>Error / bound</th><th>What was said</th>"
+        f"<h1>Assertions: {summary}</h1><table><thead><tr><th>Verdict</th><th>Test</th><th>Asked</th>"
+        "<th>Error / bound</th><th>What was said</th>"
         f"</tr></thead><tbody>\n{chr(10).join(rows)}\n</tbody></table></body></html>\n"
     )
 
@@ -110,6 +113,10 @@ class Reporter:
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         terminalreporter.section("ulplab report")
         failed = [record for record in self.records if record["verdict"] == "failed"]
-        terminalreporter.write_line(f"{len(self.records):,} assertions, {len(failed):,} failed: {os.path.join(self.folder, 'index.html')}")
+        terminalreporter.write_line(
+            f"{len(self.records):,} assertions, {len(failed):,} failed: {os.path.join(self.folder, 'index.html')}"
+        )
         for record in failed:
-            terminalreporter.write_line(record.get("reproduce", f"{record['test']}: inputs were not kept: {record.get('capsule_error')}"))
+            terminalreporter.write_line(
+                record.get("reproduce", f"{record['test']}: inputs were not kept: {record.get('capsule_error')}")
+            )

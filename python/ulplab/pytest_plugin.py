@@ -60,7 +60,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--ulplab-report",
         metavar="DIR",
         default=os.environ.get("ULPLAB_REPORT") or None,
-        help="write what assertions of ulplab said to DIR/index.html, and the inputs of those that failed to DIR/capsules (or ULPLAB_REPORT=DIR)",
+        help="write what assertions of ulplab said to DIR/index.html, and inputs of what failed to DIR/capsules (or ULPLAB_REPORT=DIR)",
     )
 
 
