@@ -1,6 +1,7 @@
 """Size and power of gates; the mean of errors."""
 
 import kernels
+import kernels_matmul
 import numpy as np
 import pytest
 from ml_dtypes import bfloat16
@@ -113,7 +114,7 @@ def test_thresholds_hold_as_often_as_they_say():
 def test_the_mean_of_errors_is_no_input_of_an_operation():
     rng = np.random.default_rng(0)
     given = {"a": normal(rng, 8, 16), "b": normal(rng, 16, 4), "bias": normal(rng, 4)}
-    got = kernels.matmul(rng, **given)
+    got = kernels_matmul.kernel(rng, **given)
     # What an operation takes may stand beside the inputs.
     ulplab.assert_close(got, op="matmul", inputs={"a": given["a"], "b": given["b"]}, bias=given["bias"])
     with pytest.raises(ValueError, match="mean_error = 'never', expected 'warn', 'fail' or None"):
@@ -132,3 +133,18 @@ def test_the_mean_of_errors_is_no_input_of_an_operation():
 def test_mistakes(options, said):
     with pytest.raises(ValueError, match=said):
         ulplab.calibrate(kernel, **{"op": "rmsnorm", **options})
+
+
+@pytest.mark.filterwarnings("ignore::ulplab.UlplabWarning")
+@pytest.mark.parametrize("op", [operation["name"] for operation in ulplab.reference.operations()])
+def test_inputs_of_every_operation_are_drawn(op):
+    def right(**given):
+        found = getattr(ulplab.reference, op)(**given)
+        first = next(iter(found.values())) if isinstance(found, dict) else found
+        return first.value.astype(np.float32)
+
+    found = ulplab.calibrate(right, op, seeds=2)
+    assert found.failed["bound"] == 0 and found.ratios.max() <= 1
+    # Nearly all faults are noticed of such inputs.
+    noticed = [share == 1 for share in found.faults["bound"].values()]
+    assert sum(noticed) > len(noticed) / 2

@@ -5,6 +5,8 @@ import io
 import json
 
 import kernels
+import kernels_attention
+import kernels_matmul
 import numpy as np
 import pytest
 from test_operations import normal
@@ -48,7 +50,7 @@ def test_flight_records(tmp_path):
     record(tmp_path, "rmsnorm", (x, w), {}, right, status="crashed")
     record(tmp_path, "fused_moe", (x,), {}, right)
     q, k, v = normal(RNG, 5, 4, 16), normal(RNG, 9, 2, 16), normal(RNG, 9, 2, 16)
-    o = kernels.attention(RNG, q[None], k[None], v[None], causal=True, window=4)[0]
+    o = kernels_attention.kernel(RNG, q[None], k[None], v[None], causal=True, window=4)["o"][0]
     record(tmp_path, "single_prefill_with_kv_cache", (q, k, v), {"causal": True, "window_left": 3}, o)
     swapped = {"causal": True, "window_left": 3, "kv_layout": "HND"}
     record(tmp_path, "single_prefill_with_kv_cache", (q, k.swapaxes(0, 1), v.swapaxes(0, 1)), swapped, o)
@@ -121,8 +123,8 @@ def test_msprobe(tmp_path):
     data = {
         "Functional.softmax.0.forward": entry("s0", [x], {"dim": -1}, kernels.softmax(RNG, x)),
         "Functional.softmax.1.forward": entry("s1", [x], {"dim": 0}, kernels.softmax(RNG, x)),
-        "Functional.linear.0.forward": entry("l0", [x, w], {}, kernels.matmul(RNG, x, w.T)),
-        "Functional.linear.1.forward": entry("l1", [x, w], {}, kernels.matmul(RNG, x, -w.T)),
+        "Functional.linear.0.forward": entry("l0", [x, w], {}, kernels_matmul.kernel(RNG, x, w.T)),
+        "Functional.linear.1.forward": entry("l1", [x, w], {}, kernels_matmul.kernel(RNG, x, -w.T)),
         "Functional.gelu.0.forward": entry("g0", [x], {}, x),
         "Functional.softmax.0.backward": {},
     }

@@ -224,10 +224,9 @@ def _power(found: Calibration, samples: list[tuple[dict, dict]], output: str | N
     )
     for name, kind, default, _ in operation["takes"]:
         value = samples[0][0].get(name, default)
-        if kind != "number" or isinstance(value, bool) or value in ("", "None", "0", 0, 0.0):
+        # Whole numbers count something: twice as many is another question, or none.
+        if kind != "number" or isinstance(value, numbers.Integral) or value in ("", "None", "0", 0.0):
             continue
-        for gate in gates:
-            found.factors[gate][name] = math.inf
 
         def scaled(factor: float, name: str = name, default: str = default) -> Callable:
             def make(given: dict, right: dict) -> numpy.ndarray | None:
@@ -238,4 +237,10 @@ def _power(found: Calibration, samples: list[tuple[dict, dict]], output: str | N
         def keep(gate: str, factor: float, name: str = name) -> None:
             found.factors[gate][name] = factor
 
+        try:
+            scaled(_FACTORS[-1])(*samples[0])
+        except ValueError:
+            continue
+        for gate in gates:
+            found.factors[gate][name] = math.inf
         smallest(_FACTORS, scaled, keep)

@@ -100,7 +100,10 @@ def assert_close(
         if not outputs or isinstance(got, dict) and output is not None:
             raise TypeError("assert_close: give a tensor and the name of its output, or a dictionary of outputs by their names")
         given = {**(inputs or {}), **limits} if isinstance(inputs or {}, dict) else inputs
-        wrong = [_by_operation(one, op, given, output, accumulate, name, mean_error) for output, one in outputs.items()]
+        wrong = []
+        # No comprehension, which would be a frame between a warning and the caller it points to.
+        for output, one in outputs.items():
+            wrong.append(_by_operation(one, op, given, output, accumulate, name, mean_error))
         if any(wrong):
             raise AssertionError("\n".join(lines for lines in wrong if lines))
         return

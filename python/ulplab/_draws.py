@@ -36,7 +36,37 @@ def _attention(rng: numpy.random.Generator) -> dict[str, Any]:
     return {"q": rng.standard_normal(q), "k": rng.standard_normal(kv), "v": rng.standard_normal(kv), "causal": True}
 
 
+def _layernorm(rng: numpy.random.Generator) -> dict[str, Any]:
+    x = rng.uniform(-3, 3) + rng.standard_normal((32, 512))
+    return {"x": x, "weight": 1 + 0.1 * rng.standard_normal(512), "bias": rng.standard_normal(512), "eps": 1e-5}
+
+
+def _top_k(rng: numpy.random.Generator) -> dict[str, Any]:
+    return {"x": rng.standard_normal((32, 256)), "k": 8}
+
+
+def _causal_conv1d(rng: numpy.random.Generator) -> dict[str, Any]:
+    shapes = {"x": (3, 32, 24), "weight": (32, 4), "bias": (32,), "state": (3, 32, 3)}
+    return {**{name: rng.standard_normal(shape) for name, shape in shapes.items()}, "activation": "silu"}
+
+
+def _gated_delta(rng: numpy.random.Generator) -> dict[str, Any]:
+    given = {name: rng.standard_normal((2, 6, 4, dim)) for name, dim in (("q", 16), ("k", 16), ("v", 24))}
+    gates = {"g": -rng.uniform(0, 1, (2, 6, 4)), "beta": rng.uniform(0, 1, (2, 6, 4))}
+    return {**given, **gates, "state": rng.standard_normal((2, 4, 16, 24)), "l2norm": True}
+
+
+def _moe(rng: numpy.random.Generator) -> dict[str, Any]:
+    shapes = {"x": (24, 32), "w13": (4, 48, 32), "w2": (4, 32, 24), "logits": (24, 4)}
+    return {**{name: rng.standard_normal(shape) / shape[-1] ** 0.5 for name, shape in shapes.items()}, "top_k": 2}
+
+
 _DRAWS: dict[str, Draw] = {
+    "layernorm": _layernorm,
+    "top_k": _top_k,
+    "causal_conv1d": _causal_conv1d,
+    "gated_delta": _gated_delta,
+    "moe": _moe,
     "rmsnorm": _rmsnorm,
     "silu_and_mul": _silu_and_mul,
     "softmax": _softmax,
