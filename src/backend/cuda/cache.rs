@@ -25,6 +25,11 @@ impl Cache {
         Self(Some(folder.into()))
     }
 
+    /// Whether there is a folder.
+    pub fn keeps(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// The entry of a key.
     pub fn get(&self, key: &str) -> Option<Cubin> {
         let folder = self.0.as_ref()?;

@@ -45,6 +45,13 @@ impl<'d> Session<'d> {
         })
     }
 
+    /// Compiles a file with each of its faults, before they are loaded one after the other.
+    pub fn compile_faults(&self, source: &Source) {
+        let faults = source.header.mutants.iter().map(Some);
+        let works: Vec<_> = faults.map(|fault| (source, self.device.arch.as_str(), fault)).collect();
+        self.toolkit.compile_ahead(&works);
+    }
+
     /// Whether a variant is for this device.
     pub fn runs(&self, variant: &Variant) -> bool {
         variant.arch.as_ref().is_none_or(|arch| *arch == self.device.arch)

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::null;
 
 use libloading::Library;
+use rayon::prelude::*;
 
 use super::cache;
 use super::cache::Cache;
@@ -119,6 +120,15 @@ impl Toolkit {
             .map_err(|why| Error::data(&source.path, format!("does not compile for {arch}:\n{why}")))?;
         self.cache.put(&key, &cubin);
         Ok(cubin)
+    }
+
+    /// Compiles files, each for an architecture and with a planted fault or none, as many at a time as there are cores, so that they
+    /// are in the cache when one after the other is asked for. An error comes again then.
+    pub fn compile_ahead(&self, works: &[(&Source, &str, Option<&Mutant>)]) {
+        if self.cache.keeps() {
+            let works = works.par_iter();
+            works.for_each(|(source, arch, fault)| drop(self.compile(source, arch, *fault)));
+        }
     }
 
     fn run(&self, text: &str, name: &str, options: &[String]) -> std::result::Result<Cubin, String> {

@@ -52,6 +52,15 @@ impl Compile<'_> {
             .iter()
             .filter(|source| !of_op(&source.op, &cells).is_empty());
         let selected: Vec<Source> = selected.cloned().collect();
+        let mut works = Vec::new();
+        for source in &selected {
+            for arch in ARCHITECTURES {
+                let faults = source.header.mutants.iter().filter(|_| self.faults);
+                works.push((source, *arch, None));
+                works.extend(faults.map(|fault| (source, *arch, Some(fault))));
+            }
+        }
+        toolkit.compile_ahead(&works);
         let mut rows = Vec::new();
         let mut findings = Findings::new();
         for source in &selected {

@@ -6,6 +6,7 @@ use crate::run::plan::Cell;
 use ulplab_core::error::{Error, Result};
 use ulplab_core::ops;
 use ulplab_core::ops::checks::failures;
+use ulplab_core::ops::{Case, Problem};
 
 /// A fault in one variant, and whether it was noticed.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,22 +51,30 @@ impl Variants<'_> {
             .iter()
             .filter(|source| !of_op(&source.op, cells).is_empty())
         {
+            let op = ops::find(&source.op).map_err(Error::Usage)?;
+            // Large cases are for times; activations of the model are the slowest to come by and add little here.
+            let small = |case: &Case| !case.timed && !case.inputs.need_model();
+            let cases: Vec<_> = op.cases().into_iter().filter(small).collect();
+            // Made at the first fault that gets as far, and kept for the others.
+            let mut problems = Vec::new();
+            self.session.compile_faults(source);
             for mutant in &source.header.mutants {
-                results.extend(self.results(source, mutant)?);
+                results.extend(self.results(source, mutant, &cases, &mut problems)?);
             }
         }
         Ok(results)
     }
 
-    fn results(&self, source: &Source, mutant: &Mutant) -> Result<Vec<MutantResult>> {
+    /// What the cases show of a fault; `problems` are those of the first cases.
+    fn results(
+        &self,
+        source: &Source,
+        mutant: &Mutant,
+        cases: &[Case],
+        problems: &mut Vec<Problem>,
+    ) -> Result<Vec<MutantResult>> {
         let kernels = self.session.load_with(source, Some(mutant))?;
         let op = ops::find(&source.op).map_err(Error::Usage)?;
-        // Large cases are for times; activations of the model are the slowest to come by and add little here.
-        let cases: Vec<_> = op
-            .cases()
-            .into_iter()
-            .filter(|case| !case.timed && !case.inputs.need_model())
-            .collect();
         let variants = source.header.variants.iter();
         let named = variants.filter(|variant| mutant.is_of(&variant.name) && self.session.runs(variant));
         let mut results: Vec<_> = named
@@ -79,12 +88,14 @@ impl Variants<'_> {
                 (variant, result)
             })
             .collect();
-        for case in cases {
+        for (number, case) in cases.iter().enumerate() {
             if results.iter().all(|(_, result)| result.killed.is_some()) {
                 break;
             }
-            let problem = op.problem(&case, self.cells.data).map_err(Error::Usage)?;
-            let bench = kernels.case(&case, &problem);
+            if problems.len() == number {
+                problems.push(op.problem(case, self.cells.data).map_err(Error::Usage)?);
+            }
+            let bench = kernels.case(case, &problems[number]);
             for (variant, result) in results.iter_mut().filter(|(_, result)| result.killed.is_none()) {
                 let checked = bench.check(variant)?;
                 let first = checked.and_then(|checked| failures(&checked.measured).next().cloned());
