@@ -6,7 +6,8 @@ from typing import Any, Callable
 
 import numpy
 
-Draw = Callable[[numpy.random.Generator], dict[str, Any]]
+# As text: numpy.random takes longer to import than all of this module.
+Draw = Callable[["numpy.random.Generator"], dict[str, Any]]
 
 
 def _rmsnorm(rng: numpy.random.Generator) -> dict[str, Any]:
