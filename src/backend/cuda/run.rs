@@ -261,6 +261,7 @@ impl<'a> Running<'a> {
 
     /// What all runs of the problem leave, as replays of one graph, and the seconds that they take.
     pub fn generated(&self) -> Result<(Outputs, f64)> {
+        let _turn = self.device.turns.alone();
         let us = self.replay_runs(0)?;
         let us = us.ok_or_else(|| Error::Setup("the launches cannot be captured as a graph".into()))?;
         Ok((self.written(|_| true)?, us / 1e6))

@@ -66,9 +66,11 @@ pub(super) fn run(args: &CompareArgs) -> Result<Exit> {
     });
     let running = running.collect::<Result<Vec<_>>>()?;
     let replays = [replay(&running[0])?, replay(&running[1])?];
+    let turn = device.turns.alone();
     let pairs = (0..args.pairs)
         .map(|pair| take(&replays, pair % 2 == 1))
         .collect::<Result<Vec<_>>>()?;
+    drop(turn);
     let measured = Comparison::new(device.describe(), names, &pairs);
     match args.json {
         true => json::print(&measured)?,
