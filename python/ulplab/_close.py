@@ -160,11 +160,13 @@ def _by_operation(
     kept = {"got": got, **inputs}
     call = {"op": op, "output": output, "accumulate": accumulate}
 
-    def note(ratio: float, message: str, verdict: str = "") -> None:
+    def note(ratio: float | None, message: str, verdict: str = "") -> None:
         _records.note(name, f"op = {op}", ratio, message, kept, call, verdict, found["worst"] and found["worst"][0])
 
     if not found["outside"]:
-        ratio = _records.wanted() and float(_errors.ratios(found["got"], found["value"], found["bound"]).max(initial=0.0))
+        ratio = None
+        if _records.wanted():
+            ratio = float(_errors.ratios(found["got"], found["value"], found["bound"]).max(initial=0.0))
         leaning = _biased(op, found, got_array.dtype, unit(accumulate)) if mean_error else []
         message = "\n".join(f"{op}: {name} ({_shape(got_array)}): {line}" for line in leaning)
         note(ratio, message, "" if not message or mean_error == "fail" else "warning")

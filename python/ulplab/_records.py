@@ -81,7 +81,7 @@ def note(
     """Keeps what an assertion said."""
     if _recorder is None:
         return
-    ratio = None if ratio is None or ratio is False else float(ratio)
+    ratio = None if ratio is None else float(ratio)
     record = {
         "name": name,
         "asked": asked,

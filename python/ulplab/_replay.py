@@ -110,18 +110,6 @@ def _single(decode: bool) -> Callable[[dict[str, Any]], list[Judgement]]:
     return judge
 
 
-# By the function's name, in FlashInfer.
-_FLASHINFER: dict[str, Callable[[dict[str, Any]], list[Judgement]]] = {
-    "rmsnorm": _rmsnorm(False),
-    "gemma_rmsnorm": _rmsnorm(True),
-    "silu_and_mul": _silu_and_mul,
-    "softmax": _softmax,
-    "mm_bf16": _mm,
-    "single_prefill_with_kv_cache": _single(False),
-    "single_decode_with_kv_cache": _single(True),
-}
-
-
 def _rope(given: dict[str, Any]) -> list[Judgement]:
     names = ("positions", "query", "key", "head_size", "cos_sin_cache")
     positions, query, key, size, cache, neox = _take(given, names, {"is_neox": True}, _LAUNCH)
@@ -137,7 +125,17 @@ def _rope(given: dict[str, Any]) -> list[Judgement]:
     return judgements
 
 
-_FLASHINFER["apply_rope_with_cos_sin_cache"] = _rope
+# By the function's name, in FlashInfer.
+_FLASHINFER: dict[str, Callable[[dict[str, Any]], list[Judgement]]] = {
+    "rmsnorm": _rmsnorm(False),
+    "gemma_rmsnorm": _rmsnorm(True),
+    "silu_and_mul": _silu_and_mul,
+    "softmax": _softmax,
+    "mm_bf16": _mm,
+    "single_prefill_with_kv_cache": _single(False),
+    "single_decode_with_kv_cache": _single(True),
+    "apply_rope_with_cos_sin_cache": _rope,
+}
 
 
 def _torch_softmax(given: dict[str, Any]) -> list[Judgement]:

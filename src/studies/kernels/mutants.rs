@@ -1,12 +1,14 @@
 //! Planted faults: whether the checks notice each of them.
 
+use std::cell::OnceCell;
+
 use super::{Variants, of_op};
 use crate::backend::cuda::{Mutant, Source};
 use crate::run::plan::Cell;
 use ulplab_core::error::{Error, Result};
 use ulplab_core::ops;
 use ulplab_core::ops::checks::failures;
-use ulplab_core::ops::{Case, Problem};
+use ulplab_core::ops::{Case, Op, Problem};
 
 /// A fault in one variant, and whether it was noticed.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,27 +56,26 @@ impl Variants<'_> {
             let op = ops::find(&source.op).map_err(Error::Usage)?;
             // Large cases are for times; activations of the model are the slowest to come by and add little here.
             let small = |case: &Case| !case.timed && !case.inputs.need_model();
-            let cases: Vec<_> = op.cases().into_iter().filter(small).collect();
-            // Made at the first fault that gets as far, and kept for the others.
-            let mut problems = Vec::new();
+            let cases = op.cases().into_iter().filter(small);
+            // Problems are made at the first fault that gets as far, and kept for the others.
+            let cases: Vec<_> = cases.map(|case| (case, OnceCell::new())).collect();
             self.session.compile_faults(source);
             for mutant in &source.header.mutants {
-                results.extend(self.results(source, mutant, &cases, &mut problems)?);
+                results.extend(self.results(source, mutant, op, &cases)?);
             }
         }
         Ok(results)
     }
 
-    /// What the cases show of a fault; `problems` are those of the first cases.
+    /// What the cases show of a fault.
     fn results(
         &self,
         source: &Source,
         mutant: &Mutant,
-        cases: &[Case],
-        problems: &mut Vec<Problem>,
+        op: &dyn Op,
+        cases: &[(Case, OnceCell<Problem>)],
     ) -> Result<Vec<MutantResult>> {
         let kernels = self.session.load_with(source, Some(mutant))?;
-        let op = ops::find(&source.op).map_err(Error::Usage)?;
         let variants = source.header.variants.iter();
         let named = variants.filter(|variant| mutant.is_of(&variant.name) && self.session.runs(variant));
         let mut results: Vec<_> = named
@@ -88,14 +89,18 @@ impl Variants<'_> {
                 (variant, result)
             })
             .collect();
-        for (number, case) in cases.iter().enumerate() {
+        for (case, problem) in cases {
             if results.iter().all(|(_, result)| result.killed.is_some()) {
                 break;
             }
-            if problems.len() == number {
-                problems.push(op.problem(case, self.cells.data).map_err(Error::Usage)?);
-            }
-            let bench = kernels.case(case, &problems[number]);
+            let problem = match problem.get() {
+                Some(problem) => problem,
+                None => {
+                    let made = op.problem(case, self.cells.data).map_err(Error::Usage)?;
+                    problem.get_or_init(|| made)
+                }
+            };
+            let bench = kernels.case(case, problem);
             for (variant, result) in results.iter_mut().filter(|(_, result)| result.killed.is_none()) {
                 let checked = bench.check(variant)?;
                 let first = checked.and_then(|checked| failures(&checked.measured).next().cloned());
