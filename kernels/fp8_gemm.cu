@@ -7,7 +7,7 @@ needs = ["K % 16 == 0"]
 
 [[variant.launch]]
 entry = "fp8_gemm_simple_{out}"
-grid = ["ceil(N, 64)", "ceil(B, 64)"]
+grid = ["ceil(B, 64)", "ceil(N, 64)"]
 block = [128]
 args = ["x", "x_scale", "w", "w_scale", "y", "B", "N", "K"]
 
@@ -19,10 +19,28 @@ needs = ["K % 16 == 0", "K <= 16384"]
 
 [[variant.launch]]
 entry = "fp8_gemm_pipelined_{out}"
-grid = ["ceil(N, 64)", "ceil(B, 8 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32))"]
+grid = ["ceil(B, 8 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32))", "ceil(N, 64)"]
 block = [128]
 shared = "(8 - 2 * (B > 32)) * 128 * (72 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32)) + 4 * ceil(K, 128) * (8 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32))"
 args = ["x", "x_scale", "w", "w_scale", "y", "B", "N", "K"]
+
+[[variant]]
+name = "warpgroups"
+doc = "weights packed beforehand; 32 weights and 64 tokens for a tile, whose weights are columns of the instruction; producer warps copy in bulk, a consumer warpgroup adds the scaled sums of a block during the products of the next"
+arch = "sm_90a"
+needs = ["K % 16 == 0", "K <= 16384", "N <= 262144", "B <= 64 * 65535"]
+scratch = [{ name = "packed", bytes = "ceil(N, 32) * ceil(K, 128) * 4096" }]
+prepare = [{ entry = "fp8_gemm_pack", grid = ["ceil(N, 32)", "ceil(K, 128)"], block = [256], args = ["w", "packed", "N", "K"] }]
+
+# Thread blocks share x in pairs if not all of it fits the shared memory of one.
+[[variant.launch]]
+entry = "fp8_gemm_warpgroups_{out}"
+grid = ["ceil(ceil(ceil(N, 32), ceil(ceil(N, 32), sms)), 1 + (ceil(K, 512) * (8 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32)) > 192)) * (1 + (ceil(K, 512) * (8 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32)) > 192))", "ceil(B, 64)"]
+cluster = ["1 + (ceil(K, 512) * (8 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32)) > 192)"]
+block = [384]
+shared = 232448
+programmatic = true
+args = ["x", "x_scale", "packed", "w_scale", "y", "B", "N", "K"]
 
 [[mutant]]
 name = "neighbours_scale"
@@ -49,17 +67,32 @@ variants = ["simple"]
 [[mutant]]
 name = "stage_overwritten"
 doc = "the copy of a later block begins before the products of the one in its place are done"
-variants = ["pipelined"]
+variants = ["pipelined", "warpgroups"]
+
+[[mutant]]
+name = "parity_kept"
+doc = "consumers wait for the parity of the first round of the ring in all rounds"
+variants = ["warpgroups"]
+
+[[mutant]]
+name = "warpgroups_exchanged"
+doc = "each of two warpgroups stores its sums where those of the other belong"
+variants = ["warpgroups"]
+
+[[mutant]]
+name = "tokens_of_peer"
+doc = "the second thread block of a pair copies the tokens of the first in place of its own"
+variants = ["warpgroups"]
 */
 
 // reference: core/ops/fp8_gemm.rs
 //
-// x [B, K] and w [N, K] in E4M3, y [B, N] in bfloat16 or f32. Weights are rows of the instruction and tokens its columns, so that few
-// tokens fill it, too.
+// x [B, K] and w [N, K] in E4M3, y [B, N] in bfloat16 or f32. In `simple` and `pipelined` weights are rows of the instruction and
+// tokens its columns, so that few tokens fill it, too; in `warpgroups` it is the other way round. The bits are the same, because
+// products of factors commute and the order of a sum within an instruction does not matter.
 
 #if __CUDA_ARCH__ == 900
-#include "lib/tma.cuh"
-#include "wgmma/widths.cuh"
+#include "fp8_gemm/warpgroups.cuh"
 
 // Copies 128 bytes of each of 64 rows into a tile with the 128-byte swizzle; what lies outside of the matrix is 0.
 __device__ void to_tile(u8 *tile, const u8 *from, int first, int rows, int col, int K) {
@@ -76,7 +109,7 @@ template <class Y>
 __device__ void simple(const u8 *x, const float *x_scale, const u8 *w, const float *w_scale, Y *y, int B, int N, int K) {
     __shared__ __align__(1024) u8 w_tile[64 * 128];
     __shared__ __align__(1024) u8 x_tile[64 * 128];
-    const int n0 = blockIdx.x * 64, b0 = blockIdx.y * 64, blocks = (K + 127) / 128;
+    const int n0 = blockIdx.y * 64, b0 = blockIdx.x * 64, blocks = (K + 127) / 128;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     float acc[32], sums[32];
 #pragma unroll
@@ -117,7 +150,7 @@ __device__ void simple(const u8 *x, const float *x_scale, const u8 *w, const flo
 #pragma unroll
         for (int i = 0; i < 32; i++) {
             const int token = b0 + i / 4 * 8 + 2 * (lane % 4) + i % 2;
-            const float tokens = token < B ? x_scale[token * blocks + block] : 0.0f;
+            const float tokens = token < B ? x_scale[size_t(token) * blocks + block] : 0.0f;
 #if defined(MUTANT_ROUNDED_TWICE)
             acc[i] = acc[i] + sums[i] * (tokens * weights);
 #elif defined(MUTANT_SCALED_IN_TURN)
@@ -140,7 +173,7 @@ template <int T, class Y>
 __device__ void pipelined(const u8 *x, const float *x_scale, const u8 *w, const float *w_scale, Y *y, int B, int N, int K) {
     extern __shared__ __align__(1024) u8 stages[];
     constexpr int STAGE = (64 + T) * 128, STAGES = T == 64 ? 6 : 8;
-    const int n0 = blockIdx.x * 64, b0 = blockIdx.y * T, all = (K + 127) / 128;
+    const int n0 = blockIdx.y * 64, b0 = blockIdx.x * T, all = (K + 127) / 128;
 #ifdef MUTANT_TAIL_SKIPPED
     const int blocks = K / 128;
 #else
@@ -247,7 +280,15 @@ __device__ void pipelined(const u8 *x, const float *x_scale, const u8 *w, const 
             pipelined<32>(x, x_scale, w, w_scale, y, B, N, K);                                                                   \
         else                                                                                                                     \
             pipelined<64>(x, x_scale, w, w_scale, y, B, N, K);                                                                   \
+    }                                                                                                                            \
+    extern "C" __global__ void __launch_bounds__(384, 1) fp8_gemm_warpgroups_##OUT(                                              \
+        const u8 *x, const float *x_scale, const u8 *packed, const float *w_scale, Y *y, int B, int N, int K) {                  \
+        warpgroups(x, x_scale, packed, w_scale, y, B, N, K);                                                                     \
     }
 ENTRIES(bf16, bf16)
 ENTRIES(f32, float)
+
+extern "C" __global__ void __launch_bounds__(256) fp8_gemm_pack(const u8 *w, u8 *packed, int N, int K) {
+    pack_unit(w, packed, N, K);
+}
 #endif

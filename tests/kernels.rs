@@ -22,14 +22,20 @@ mod diagonal_ssm;
 mod experts;
 #[path = "kernels/failures.rs"]
 mod failures;
+#[path = "kernels/fp4_gemm.rs"]
+mod fp4_gemm;
 #[path = "kernels/fp8_gemm.rs"]
 mod fp8_gemm;
 #[path = "kernels/hyper_head.rs"]
 mod hyper_head;
+#[path = "kernels/index_records.rs"]
+mod index_records;
 #[path = "kernels/index_scores.rs"]
 mod index_scores;
 #[path = "kernels/judgement.rs"]
 mod judgement;
+#[path = "kernels/large.rs"]
+mod large;
 #[path = "kernels/linear.rs"]
 mod linear;
 #[path = "kernels/mhc_post.rs"]

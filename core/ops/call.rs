@@ -130,6 +130,7 @@ impl Call {
                 judges: Vec::new(),
                 batch: None,
                 runs: 1,
+                large: false,
             },
         }
     }

@@ -20,6 +20,58 @@ pub struct Band {
     pub bytes: Vec<u8>,
 }
 
+/// What differs when rows are repeated until addresses are large.
+pub struct Repeated {
+    /// The number of rows.
+    pub rows: usize,
+    /// The bytes that were compared.
+    pub bytes: u64,
+    /// Outputs that differ from those of the few rows that are repeated.
+    pub differing: Vec<Differing>,
+    /// Guard bands after the run.
+    pub bands: Vec<Band>,
+}
+
+/// Bytes of an output that are not what they should be.
+pub struct Differing {
+    /// Name of the output.
+    pub output: &'static str,
+    /// How many they are.
+    pub count: u64,
+    /// Place of the first of them.
+    pub first: u64,
+    /// Bytes of a row.
+    pub row: u64,
+}
+
+/// Counts the bytes in which repeated rows differ from those of a small batch.
+pub fn large(repeated: &Repeated) -> Measured {
+    let rows = repeated.rows;
+    let outputs = repeated.differing.iter().map(|found| {
+        let Differing {
+            output,
+            count,
+            first,
+            row,
+        } = found;
+        let at = format!("the first at byte {first}, in row {}", first / row.max(&1));
+        (*count as usize, format!("{count} bytes of '{output}', {at}"))
+    });
+    let guards = repeated.bands.iter().filter_map(Band::touched);
+    let guards = guards.map(|(count, said)| (count, format!("guard bytes: {said}")));
+    let (counts, said): (Vec<usize>, Vec<String>) = outputs.chain(guards).unzip();
+    violations("large", counts.iter().sum(), repeated.bytes as usize, || Failure {
+        message: format!(
+            "large: with {rows} rows, outputs differ from those of a small batch: {}",
+            said.join("; ")
+        ),
+        bound: Some(0.0),
+        why: "a row must have the same bytes where addresses, or numbers of elements or rows, pass 32 bits".into(),
+        pattern: said.join("; "),
+        ..Failure::default()
+    })
+}
+
 /// Counts the guard bytes that the kernel overwrote.
 pub fn guards(bands: &[Band]) -> Measured {
     let all = bands.iter().map(|band| band.bytes.len()).sum();

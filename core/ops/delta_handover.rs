@@ -77,6 +77,7 @@ impl Op for DeltaHandover {
             judges,
             batch: None,
             runs: 1,
+            large: false,
         })
     }
 }

@@ -5,7 +5,7 @@ use safetensors::Dtype;
 use super::blocks::{AMAX, Blocks, Timed, amax_input, blocks_and_types, check, numbers, parameters};
 use super::data::{bf16_bytes, f32_bytes};
 use super::judge::Judge;
-use super::{Buffer, Case, Data, Inputs, Op, Parameters, Problem};
+use super::{Batch, Buffer, Case, Data, Inputs, Op, Parameters, Problem};
 
 pub struct Dequantize;
 
@@ -62,7 +62,10 @@ impl Op for Dequantize {
         buffers.push(amax_input());
         buffers.push(Buffer::output("y", dtype, &[rows, cols]));
         let judge = Judge::equal("y", dtype, &[rows, cols], want, WHY).any_nan(0..cols);
-        Ok(Problem::new(buffers, vec![judge]))
+        Ok(Problem {
+            batch: Some(Batch::new("T", &["data", "scale", "y"])),
+            ..Problem::new(buffers, vec![judge])
+        })
     }
 }
 

@@ -77,7 +77,14 @@ fn cases(out: &'static str) -> Vec<Case> {
         [64, 1, 16],
         [65, 129, 2064],
         [128, 384, 1536],
+        // More tiles than multiprocessors, the last one alone, and rows of y without alignment.
+        [3, 4300, 1040],
+        // More columns than any ring of stages holds; also with a last block that is not whole.
+        [1, 70, 16384],
+        [5, 100, 8208],
     ];
+    // Rows too long to stay in shared memory, for more tiles than multiprocessors.
+    let streamed = [33, 4264, 1552];
     let edges = [[13, 264, 912], [64, 128, 4096]];
     let timed = [1, 8, 64].into_iter().flat_map(|b| [[b, 32768, 1024], [b, 4096, 8192]]);
     let name = |[b, n, k]: [i64; 3]| format!("b{b}.{n}x{k}");
@@ -89,6 +96,7 @@ fn cases(out: &'static str) -> Vec<Case> {
         grid = grid.edges(&format!("edges.{}", name(shape)), shape);
     }
     if out == "bf16" {
+        grid = grid.random(&name(streamed), streamed);
         for shape in timed {
             grid = grid.timed(&name(shape), shape);
         }

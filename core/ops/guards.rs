@@ -2,7 +2,7 @@
 //! a run on other rows of its batch must give the same bytes. These checks belong to the judgement of every operation, so they are part of its digest.
 
 use super::checks;
-use super::checks::Band;
+use super::checks::{Band, Repeated};
 use super::judge::{Measured, POISON_BYTE};
 use super::{Buffer, Outputs, Problem, Role};
 use crate::error::Result;
@@ -28,6 +28,10 @@ pub trait Guarded {
 
     /// What the kernel writes on a batch of these rows of the problem; none if it does not take such a batch.
     fn on_rows(&self, rows: &[usize]) -> Result<Option<Outputs>>;
+
+    /// What differs from `outputs`, those of the problem itself, when all of its rows are there `times` times, or as often as
+    /// memory for scratch allows; none if the kernel does not take such a batch.
+    fn repeated(&self, times: usize, outputs: &Outputs) -> Result<Option<Repeated>>;
 
     /// The guard bands of [`GUARD`] bytes before and behind every buffer, inputs and scratch included.
     fn bands(&self) -> Result<Vec<Band>>;
@@ -104,9 +108,19 @@ fn batches(kernel: &impl Guarded, outputs: &Outputs) -> Result<Option<Measured>>
     Ok(measured)
 }
 
-/// Runs a kernel, checks it as [`check`] does, and judges its outputs.
+/// Runs a kernel, checks it as [`check`] does, and judges its outputs. If all is right, and the problem asks for it, the kernel is
+/// run with rows repeated until addresses are large: every row must have the same outputs.
 pub fn judged(kernel: &impl Guarded, deterministic: bool) -> Result<Checked> {
     let Checked { outputs, mut measured } = check(kernel, deterministic)?;
-    measured.extend(kernel.problem().judge(&outputs));
+    let problem = kernel.problem();
+    measured.extend(problem.judge(&outputs));
+    let right = checks::failures(&measured).next().is_none();
+    if let Some(times) = problem
+        .times_to_large()
+        .filter(|_| problem.large && deterministic && right)
+    {
+        let repeated = kernel.repeated(times, &outputs)?;
+        measured.extend(repeated.map(|repeated| checks::large(&repeated)));
+    }
     Ok(Checked { outputs, measured })
 }

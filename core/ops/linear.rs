@@ -32,9 +32,15 @@ impl Op for Linear {
             for shape in [
                 [1, 1, 48, 64],
                 [2, 1, 200, 48],
+                // Few numbers in and many out: with its rows repeated, outputs are large, and columns fill a grid.
+                [3, 1, 5000, 24],
                 [7, 2, 32, 512],
                 [8, 3, 24, 63],
                 [9, 1, 1, 1024],
+                // K in two and in four parts, the last of which is shorter.
+                [33, 2, 70, 1032],
+                [17, 1, 100, 2056],
+                [6, 1, 65, 3144],
                 [65, 1, 136, 72],
                 [128, 2, 40, 96],
                 [70_000, 1, 3, 8],

@@ -4,6 +4,7 @@
 //! To add an operation, write a file here with an [`Op`], a line in [`OPS`], and `kernels/<op>.cu`. To add a variant, edit
 //! only the `.cu`.
 
+mod batch;
 mod blocks;
 pub mod call;
 pub mod checks;
@@ -16,10 +17,12 @@ mod delta_prefill;
 mod dequantize;
 mod diagonal_ssm;
 mod experts;
+mod fp4_gemm;
 mod fp8_gemm;
 mod grid;
 pub mod guards;
 mod hyper_head;
+mod index_records;
 mod index_scores;
 pub mod judge;
 mod linear;
@@ -46,6 +49,7 @@ mod wgmma;
 
 use safetensors::Dtype;
 
+pub use batch::{Batch, MOST_REPEATED, problem_with};
 pub use data::{Data, Rows, Sites};
 use judge::{Judge, Measured};
 pub use parameters::{MOST_ELEMENTS, Parameters, Range, lasting};
@@ -60,8 +64,10 @@ pub const OPS: &[&dyn Op] = &[
     &dequantize::Dequantize,
     &diagonal_ssm::DiagonalSsmOp,
     &experts::ExpertsOp,
+    &fp4_gemm::Fp4Gemm,
     &fp8_gemm::Fp8Gemm,
     &hyper_head::HyperHeadOp,
+    &index_records::IndexRecords,
     &index_scores::IndexScores,
     &linear::Linear,
     &mhc_post::MhcPost,
@@ -195,51 +201,8 @@ pub struct Problem {
     /// How often the kernel is run, one run after the other, before its outputs are judged: buffers that are changed in place
     /// go on from run to run.
     pub runs: usize,
-}
-
-/// Rows that are computed independently: each must have the same bits whatever other rows there are, and wherever it is among
-/// them.
-#[derive(Clone, Debug)]
-pub struct Batch {
-    /// The size that counts the rows.
-    pub dim: &'static str,
-    /// The buffers that have the rows as a dimension, and which one it is; the others are shared by all rows.
-    pub buffers: Vec<(&'static str, usize)>,
-}
-
-impl Batch {
-    /// Rows that `dim` counts, the first dimension of these buffers.
-    pub fn new(dim: &'static str, buffers: &[&'static str]) -> Self {
-        let none = Vec::new();
-        Self { dim, buffers: none }.along(0, buffers)
-    }
-
-    /// With buffers that have the rows as dimension `axis`.
-    #[must_use]
-    pub fn along(mut self, axis: usize, buffers: &[&'static str]) -> Self {
-        self.buffers.extend(buffers.iter().map(|name| (*name, axis)));
-        self
-    }
-
-    /// The number of rows in a buffer, and the number of blocks of rows, each of which has all of them.
-    pub(crate) fn rows_in(&self, buffer: &Buffer) -> Option<[usize; 2]> {
-        let (_, axis) = self.buffers.iter().find(|(name, _)| *name == buffer.name)?;
-        Some([buffer.shape[*axis], buffer.shape[..*axis].iter().product()])
-    }
-
-    /// A buffer, and bytes of its shape, with only these rows.
-    pub(crate) fn picked(&self, buffer: &Buffer, bytes: &[u8], rows: &[usize]) -> (Vec<usize>, Vec<u8>) {
-        let mut shape = buffer.shape.clone();
-        let found = self.buffers.iter().find(|(name, _)| *name == buffer.name);
-        let (Some((_, axis)), Some([count, blocks])) = (found, self.rows_in(buffer)) else {
-            return (shape, bytes.to_vec());
-        };
-        shape[*axis] = rows.len();
-        let each = bytes.len() / (blocks * count).max(1);
-        let picked = (0..blocks).flat_map(|block| rows.iter().map(move |row| (block * count + row) * each));
-        let picked = picked.flat_map(|at| &bytes[at..at + each]).copied();
-        (shape, picked.collect())
-    }
+    /// Whether it is also run with its rows repeated until addresses are large.
+    pub large: bool,
 }
 
 impl Problem {
@@ -255,39 +218,8 @@ impl Problem {
             judges,
             batch: None,
             runs: 1,
+            large: false,
         }
-    }
-
-    /// The number of rows that do not depend on each other, if there are such.
-    pub(crate) fn rows(&self) -> Option<usize> {
-        let batch = self.batch.as_ref()?;
-        let rows = self.buffers.iter().find_map(|buffer| batch.rows_in(buffer));
-        rows.map(|[rows, _]| rows).filter(|rows| *rows > 0)
-    }
-
-    /// The problem, without judgements, of some rows of the batch, in this order; none if no rows are independent. A row may
-    /// be there more than once.
-    pub fn of_rows(&self, case: &Case, rows: &[usize]) -> Option<(Case, Self)> {
-        let batch = self.batch.as_ref()?;
-        let mut case = case.clone();
-        let (_, size) = case.dims.iter_mut().find(|(dim, _)| *dim == batch.dim)?;
-        *size = rows.len() as i64;
-        let buffers = self.buffers.iter().map(|buffer| {
-            let (shape, bytes) = batch.picked(buffer, &buffer.bytes, rows);
-            Buffer {
-                shape,
-                bytes,
-                ..buffer.clone()
-            }
-        });
-        let problem = Self {
-            buffers: buffers.collect(),
-            scalars: self.scalars.clone(),
-            batch: None,
-            judges: Vec::new(),
-            ..*self
-        };
-        Some((case, problem))
     }
 
     /// Measures outputs by all judgements.
@@ -318,7 +250,7 @@ pub struct Buffer {
     pub dtype: Dtype,
     /// Shape in elements of `dtype`.
     pub shape: Vec<usize>,
-    /// The contents before the run, little-endian; empty for outputs.
+    /// The contents before the run, little-endian; empty for outputs. They repeat if the buffer is larger.
     pub bytes: Vec<u8>,
 }
 
@@ -453,5 +385,5 @@ pub fn problem(op: &dyn Op, case: &Case) -> Result<Problem, String> {
             case.name
         ))
     };
-    op.problem(case, &Data::new(0, &none))
+    problem_with(op, case, &Data::new(0, &none))
 }

@@ -5,7 +5,7 @@ use safetensors::Dtype;
 use super::blocks::{AMAX, Blocks, NVFP4, Timed, amax_input, blocks_and_types, check, numbers, parameters};
 use super::grid::{Rows, element_bytes};
 use super::judge::Judge;
-use super::{Buffer, Case, Data, Op, Parameters, Problem};
+use super::{Batch, Buffer, Case, Data, Op, Parameters, Problem};
 
 pub struct Quantize;
 
@@ -49,7 +49,12 @@ impl Op for Quantize {
         let parts = want.parts.into_iter().take(2);
         let parts = parts.map(|part| Judge::equal(part.name, part.dtype, &part.shape, part.bytes, WHY));
         let judges = parts.chain(amax).collect();
-        Ok(Problem::new(buffers, judges))
+        // A largest magnitude that is the tensor's own depends on all rows.
+        let batch = (!find).then(|| Batch::new("T", &["x", "data", "scale"]));
+        Ok(Problem {
+            batch,
+            ..Problem::new(buffers, judges)
+        })
     }
 }
 

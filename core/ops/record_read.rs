@@ -10,7 +10,7 @@ use super::dequantize::WHY;
 use super::grid::{Grid, element_bytes};
 use super::judge::Judge;
 use super::slots::{Slots, encoded, layout, site_of, vectors};
-use super::{Buffer, Case, Data, Inputs, Op, Problem};
+use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem};
 use crate::formats::{KvRecord, PAGE, RECORDS, codec};
 
 pub struct RecordRead;
@@ -61,8 +61,9 @@ impl Op for RecordRead {
             bytes: bytes as u64,
             flops: 0,
             judges: vec![Judge::equal("out", dtype, &shape, want, WHY).any_nan(0..dim)],
-            batch: None,
+            batch: Some(Batch::new("T", &["slots", "out"])),
             runs: 1,
+            large: false,
         })
     }
 }
@@ -85,8 +86,11 @@ fn cases(record: &'static KvRecord) -> Vec<Case> {
     };
     let large = ["v4_bf16", "v4_fp8"].contains(&record.name);
     let cases = [
-        grid("bf16").timed("t1", (1, 8)).timed("t16384", (16384, 4)),
-        grid("f32").timed("t16384", (16384, 4)),
+        grid("bf16")
+            .random("t37", (37, 4))
+            .timed("t1", (1, 8))
+            .timed("t16384", (16384, 4)),
+        grid("f32").random("t37", (37, 8)).timed("t16384", (16384, 4)),
         grid("bf16").edges("edges", (501, 8)),
         grid("f32").edges("edges", (501, 4)),
         grid("bf16").site("model", site_of(record), (61 * 16, 8)),

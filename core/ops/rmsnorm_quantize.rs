@@ -4,7 +4,7 @@ use super::blocks::{AMAX, Blocks, Timed, amax_input, blocks_and_types, check, nu
 use super::grid::element_bytes;
 use super::judge::Judge;
 use super::rmsnorm::{EPS_RANGE, Normed, error, why};
-use super::{Case, Data, Op, Parameters, Problem, Scalar};
+use super::{Batch, Case, Data, Op, Parameters, Problem, Scalar};
 
 pub struct RmsNormQuantize;
 
@@ -53,6 +53,7 @@ impl Op for RmsNormQuantize {
         let judge = Judge::admissible(stored, cols, want, move |_, y| error(cols, eps, y), why(cols));
         Ok(Problem {
             scalars: vec![("eps", Scalar::F32(eps))],
+            batch: Some(Batch::new("T", &["x", "data", "scale"])),
             ..Problem::new(buffers, vec![judge])
         })
     }

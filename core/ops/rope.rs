@@ -89,6 +89,7 @@ impl Op for Rope {
             judges: vec![Judge::equal("x", dtype, &shape, want, WHY).any_nan(d - r..d)],
             batch: Some(Batch::new("T", &["x", "cos", "sin"])),
             runs: 1,
+            large: false,
         })
     }
 }

@@ -69,6 +69,7 @@ impl Op for ScaleLayout {
             judges: vec![Judge::equal("y", Dtype::U8, &shape, want, WHY)],
             batch: None,
             runs: 1,
+            large: false,
         })
     }
 }

@@ -5,7 +5,7 @@ use safetensors::Dtype;
 
 use super::grid::{Grid, element_bytes};
 use super::judge::Judge;
-use super::{Buffer, Case, Data, Op, Parameters, Problem};
+use super::{Batch, Buffer, Case, Data, Op, Parameters, Problem};
 
 pub struct StateTranspose;
 
@@ -50,8 +50,9 @@ impl Op for StateTranspose {
             ],
             scalars: vec![],
             flops: 0,
-            batch: None,
+            batch: Some(Batch::new("B", &["x", "y"])),
             runs: 1,
+            large: false,
             judges: vec![Judge::equal(
                 "y",
                 dtype,

@@ -3,7 +3,7 @@
 use super::blocks::{AMAX, Blocks, Timed, amax_input, blocks_and_types, check, numbers, parameters};
 use super::judge::Judge;
 use super::swiglu::{Activated, LIMIT_RANGE, WHY};
-use super::{Case, Data, Op, Parameters, Problem, Scalar};
+use super::{Batch, Case, Data, Op, Parameters, Problem, Scalar};
 
 pub struct SwiGluQuantize;
 
@@ -50,6 +50,7 @@ impl Op for SwiGluQuantize {
         let judge = Judge::admissible(stored, cols, want, move |at, _| error[at], WHY);
         Ok(Problem {
             scalars: vec![("limit", Scalar::F32(limit))],
+            batch: Some(Batch::new("T", &["gate_up", "data", "scale"])),
             ..Problem::new(buffers, vec![judge])
         })
     }

@@ -77,6 +77,7 @@ impl Op for Wgmma {
             judges: vec![Judge::equal("d", Dtype::F32, &shape, f32_bytes(&want), WHY)],
             batch: None,
             runs: 1,
+            large: false,
         })
     }
 }

@@ -120,7 +120,9 @@ pub fn judge(bindings: &[Binding], summaries: &[Summary]) -> Result<Vec<Verdict>
 
 /// Site of the records of faults other than wrong outputs: it did not run, wrote where it must not, or left something else
 /// when it was run again.
-pub const CHECKS: [&str; 7] = ["program", "launch", "inputs", "guards", "rerun", "graph", "batch"];
+pub const CHECKS: [&str; 8] = [
+    "program", "launch", "inputs", "guards", "rerun", "graph", "batch", "large",
+];
 
 /// Whether a rule binds what went wrong in a check, whatever its `at` says: outputs that pass say nothing of a kernel that
 /// fails one, and there are none of a program that did not run, which is a violation that is NaN and fails every rule.

@@ -299,7 +299,14 @@ fn a_gate_binds_an_output() {
     let words = ["gate: 'yy' matches no output of the operations; did you mean 'y'?"];
     refuses(&text, ["at = \"y\"", "at = \"yy\""], &words);
     let shipped = ["sweep", "experiments/outside.toml", "--dry-run", "--rules"];
-    for (at, exit) in [("x", 0), ("rerun", 0), ("graph", 0), ("batch", 0), ("y", 2)] {
+    for (at, exit) in [
+        ("x", 0),
+        ("rerun", 0),
+        ("graph", 0),
+        ("batch", 0),
+        ("large", 0),
+        ("y", 2),
+    ] {
         let rules = folder.path().join("rules.toml");
         let gate = text
             .split("[[gate]]")

@@ -52,6 +52,7 @@ fn next(case: &Case, problem: &Problem, states: Vec<u8>) -> (Case, Problem) {
         judges: Vec::new(),
         batch: None,
         runs: 1,
+        large: false,
     };
     (decode, problem)
 }

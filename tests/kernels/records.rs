@@ -55,7 +55,7 @@ fn decoded(record: &dyn Codec, dim: usize, pages: &[u8], stride: usize) -> Vec<f
 #[test]
 fn record_read_wants_the_values_of_the_codec() {
     let all = problems("record_read");
-    assert_eq!(all.len(), 2 * RECORDS.len());
+    assert_eq!(all.len(), 4 * RECORDS.len());
     for (case, problem) in &all {
         let (layout, codec) = record(case);
         let values = decoded(&*codec, layout.dim, buffer(problem, "pages"), layout.page_stride(PAGE));

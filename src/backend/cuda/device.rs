@@ -136,6 +136,22 @@ impl Device {
         self.wait()
     }
 
+    /// Writes as [`write`](Self::write) does, and repeats the bytes until they fill `len`.
+    pub fn write_repeated(&self, memory: &Memory, at: usize, bytes: &[u8], len: usize) -> Result<()> {
+        self.write(memory, at, bytes)?;
+        let (start, mut done) = (memory.address + at as u64, bytes.len());
+        assert!(at + len <= memory.len, "write within memory");
+        while done > 0 && done < len {
+            let more = done.min(len - done);
+            // SAFETY: within the allocation; the parts do not overlap.
+            cuda("cuMemcpyDtoDAsync", unsafe {
+                result::memcpy_dtod_async(start + done as u64, start, more, self.stream)
+            })?;
+            done += more;
+        }
+        Ok(())
+    }
+
     /// Copies from the device, after all work before.
     pub fn read(&self, memory: &Memory, at: usize, len: usize) -> Result<Vec<u8>> {
         assert!(at + len <= memory.len, "read within memory");

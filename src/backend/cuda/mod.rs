@@ -9,6 +9,7 @@ pub mod header;
 mod like;
 pub mod matmul;
 pub mod plan;
+mod repeat;
 pub mod run;
 pub mod runner;
 pub mod sequence;

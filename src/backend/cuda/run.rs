@@ -6,22 +6,22 @@ use super::header::Variant;
 use super::matmul::{Matmul, Operands};
 use super::plan::{Named, Plan, Step, Work};
 use super::sequence::Turn;
-use super::time::{Replay, Spread, Stopwatch, Times};
+use super::session::Session;
+use super::time::{Replay, Spread, Times};
 use ulplab_core::error::{Error, Result};
-use ulplab_core::ops::checks::{Band, GUARD_BYTE, failures};
+use ulplab_core::ops::checks::{Band, Differing, GUARD_BYTE, Repeated, failures};
 use ulplab_core::ops::guards;
 use ulplab_core::ops::guards::{Checked, GUARD, Guarded};
-use ulplab_core::ops::judge::Measured;
-use ulplab_core::ops::{Buffer, Case, Outputs, Problem, Role, Scalar};
+use ulplab_core::ops::judge::{Measured, POISON_BYTE};
+use ulplab_core::ops::{Buffer, Case, MOST_REPEATED, Outputs, Problem, Role, Scalar};
 
 /// Most copies of a problem that are made to time it.
 const MOST_SETS: usize = 128;
 
 /// A problem on the device, ready to be run.
 pub struct Running<'a> {
+    session: &'a Session<'a>,
     device: &'a Device,
-    /// What its times are taken with.
-    watch: &'a Stopwatch<'a>,
     problem: &'a Problem,
     case: &'a Case,
     module: &'a Module,
@@ -61,17 +61,17 @@ enum LaunchInputs {
 
 impl<'a> Running<'a> {
     pub fn new(
-        watch: &'a Stopwatch<'a>,
+        session: &'a Session<'a>,
         module: &'a Module,
         (case, problem): (&'a Case, &'a Problem),
         (variant, plan): (&'a Variant, Plan),
     ) -> Result<Self> {
-        let device = watch.device;
+        let device = session.device;
         let load = |step: &Step| Loaded::new(device, module, step);
         let load = |steps: &[Step]| steps.iter().map(load).collect::<Result<Vec<_>>>();
         let mut running = Self {
+            session,
             device,
-            watch,
             problem,
             case,
             loaded: [load(&plan.prepare)?, load(&plan.steps)?],
@@ -81,7 +81,7 @@ impl<'a> Running<'a> {
             plan,
         };
         for (buffer, memory) in problem.buffers.iter().zip(&running.set.buffers) {
-            device.write(memory, GUARD, &buffer.bytes)?;
+            device.write_repeated(memory, GUARD, &buffer.bytes, buffer.size())?;
         }
         running.tune()?;
         Ok(running)
@@ -152,7 +152,7 @@ impl<'a> Running<'a> {
         let alone = |step: usize| {
             let turns = self.set.launches.iter().filter(|turn| turn.step == step);
             let works = turns.map(|turn| move || self.put(&self.plan.steps, &self.loaded[1], turn, false));
-            self.watch.replayed(&works.collect::<Vec<_>>())
+            self.session.watch().replayed(&works.collect::<Vec<_>>())
         };
         let steps = (0..self.plan.steps.len()).filter(|step| !self.plan.steps[*step].tap);
         steps.map(alone).collect()
@@ -162,7 +162,7 @@ impl<'a> Running<'a> {
     pub fn time(&self) -> Result<Times> {
         let _turn = self.device.turns.alone();
         self.prepare(&self.set)?;
-        let mut times = self.watch.time(&|| self.launch())?;
+        let mut times = self.session.watch().time(&|| self.launch())?;
         times.rotated = match self.sets() {
             // One set does not fit the cache: it has been measured.
             1 => times.graph,
@@ -193,7 +193,7 @@ impl<'a> Running<'a> {
         let more = more.collect::<Result<Vec<_>>>()?;
         let works = std::iter::once(&self.set).chain(&more);
         let works: Vec<_> = works.map(|set| move || self.launch_on(set, false)).collect();
-        self.watch.replayed(&works)
+        self.session.watch().replayed(&works)
     }
 
     /// Its outputs, and the results of all checks and judgements.
@@ -221,7 +221,7 @@ impl<'a> Running<'a> {
     /// A graph of many runs, ready to be timed; none if the launches cannot be captured.
     pub fn replay(&self) -> Result<Option<Replay<'_>>> {
         self.prepare(&self.set)?;
-        self.watch.replay(&[|| self.launch()])
+        self.session.watch().replay(&[|| self.launch()])
     }
 
     /// Poisons outputs and scratch, and restores what is changed in place.
@@ -231,7 +231,7 @@ impl<'a> Running<'a> {
             match buffer.role {
                 Role::In => {}
                 Role::Out => device.fill(memory, GUARD, buffer.size(), poison)?,
-                Role::InOut => device.write(memory, GUARD, &buffer.bytes)?,
+                Role::InOut => device.write_repeated(memory, GUARD, &buffer.bytes, buffer.size())?,
             }
         }
         for ((_, bytes, _), memory) in self.plan.scratch.iter().zip(&self.set.scratch) {
@@ -252,11 +252,11 @@ impl<'a> Running<'a> {
     /// cannot be captured.
     fn replay_runs(&self, poison: u8) -> Result<Option<f64>> {
         self.begin(poison)?;
-        let Some(graph) = self.watch.capture(&|| self.launch())? else {
+        let Some(graph) = self.session.watch().capture(&|| self.launch())? else {
             return Ok(None);
         };
         let runs = || (0..self.problem.runs).try_for_each(|_| graph.launch(self.device));
-        self.watch.once(runs).map(Some)
+        self.session.watch().once(runs).map(Some)
     }
 
     /// What all runs of the problem leave, as replays of one graph, and the seconds that they take.
@@ -265,6 +265,36 @@ impl<'a> Running<'a> {
         let us = self.replay_runs(0)?;
         let us = us.ok_or_else(|| Error::Setup("the launches cannot be captured as a graph".into()))?;
         Ok((self.written(|_| true)?, us / 1e6))
+    }
+
+    /// Where the buffers that it writes differ from `outputs`, over and over, and the guard bands.
+    fn differing(&self, outputs: &Outputs, rows: usize) -> Result<Repeated> {
+        let (mut differing, mut bytes) = (Vec::new(), 0);
+        let memories = self.problem.buffers.iter().zip(&self.set.buffers);
+        for (buffer, memory) in memories.filter(|(buffer, _)| buffer.role != Role::In) {
+            let (want, size) = (outputs.get(buffer.name), buffer.size());
+            let first = self.device.read(memory, GUARD, want.len())?;
+            let wrong = |at: &usize| first[*at] != want[*at];
+            let at = (0..want.len()).find(wrong).map(|at| at as u64);
+            let repeats = self.session.repeats()?;
+            let found = match at {
+                Some(first) => Some((first, (0..want.len()).filter(wrong).count() as u64)),
+                None => repeats.differing(self.device, (memory, GUARD), want.len(), size)?,
+            };
+            differing.extend(found.map(|(first, count)| Differing {
+                output: buffer.name,
+                count,
+                first,
+                row: (size / rows) as u64,
+            }));
+            bytes += size as u64;
+        }
+        Ok(Repeated {
+            rows,
+            bytes,
+            differing,
+            bands: self.bands()?,
+        })
     }
 
     /// What one run leaves in the buffers that it writes.
@@ -301,8 +331,37 @@ impl Guarded for Running<'_> {
             return Ok(None);
         };
         let plan = Plan::new(self.variant, &case, self.device.sms).map_err(Error::Usage)?;
-        let on = |plan| Running::new(self.watch, self.module, (&case, &problem), (self.variant, plan))?.outputs();
+        let on = |plan| Running::new(self.session, self.module, (&case, &problem), (self.variant, plan))?.outputs();
         plan.map(on).transpose()
+    }
+
+    fn repeated(&self, mut times: usize, outputs: &Outputs) -> Result<Option<Repeated>> {
+        if self.variant.varies_with_batch.is_some() {
+            return Ok(None);
+        }
+        loop {
+            let Some((case, problem)) = self.problem.repeated(self.case, times) else {
+                return Ok(None);
+            };
+            let Some(plan) = Plan::new(self.variant, &case, self.device.sms).map_err(Error::Usage)? else {
+                return Ok(None);
+            };
+            let scratch = plan.scratch.iter().map(|(_, bytes, _)| *bytes);
+            let size: usize = problem.buffers.iter().map(Buffer::size).chain(scratch).sum();
+            if size > 2 * MOST_REPEATED && times > 1 {
+                times /= 2;
+                continue;
+            }
+            let running = Running::new(self.session, self.module, (&case, &problem), (self.variant, plan))?;
+            running.begin(POISON_BYTE)?;
+            (0..problem.runs).try_for_each(|_| running.launch_on(&running.set, true))?;
+            return running
+                .differing(
+                    outputs,
+                    case.dim(self.problem.batch.as_ref().map_or("", |batch| batch.dim)),
+                )
+                .map(Some);
+        }
     }
 
     fn bands(&self) -> Result<Vec<Band>> {

@@ -3,9 +3,12 @@
 //! A [`Session`] loads a file of [`Kernels`], with a planted fault or none; on a case they are a [`Bench`], where a variant
 //! is checked, or readied to be timed.
 
+use std::cell::OnceCell;
+
 use super::device::{Device, Module};
 use super::header::{Mutant, Source, Variant};
 use super::plan::Plan;
+use super::repeat::Repeats;
 use super::run::Running;
 use super::time::Stopwatch;
 use super::toolkit::Toolkit;
@@ -18,6 +21,7 @@ pub struct Session<'d> {
     pub device: &'d Device,
     toolkit: Toolkit,
     watch: Stopwatch<'d>,
+    repeats: OnceCell<Repeats>,
 }
 
 impl<'d> Session<'d> {
@@ -27,6 +31,7 @@ impl<'d> Session<'d> {
             device,
             toolkit: Toolkit::open()?,
             watch: Stopwatch::new(device)?,
+            repeats: OnceCell::new(),
         })
     }
 
@@ -55,6 +60,15 @@ impl<'d> Session<'d> {
     /// Whether a variant is for this device.
     pub fn runs(&self, variant: &Variant) -> bool {
         variant.arch.as_ref().is_none_or(|arch| *arch == self.device.arch)
+    }
+
+    /// What compares contents that repeat.
+    pub fn repeats(&self) -> Result<&Repeats> {
+        if self.repeats.get().is_none() {
+            let repeats = Repeats::new(&self.toolkit, self.device)?;
+            let _ = self.repeats.set(repeats);
+        }
+        Ok(self.repeats.get().expect("just set"))
     }
 
     /// What times are taken with.
@@ -101,7 +115,7 @@ impl<'a> Bench<'a> {
     /// A variant ready to be run, by its plan.
     pub fn ready(&self, variant: &'a Variant, plan: Plan) -> Result<Running<'a>> {
         let Kernels { session, module, .. } = self.kernels;
-        Running::new(session.watch(), module, (self.case, self.problem), (variant, plan))
+        Running::new(session, module, (self.case, self.problem), (variant, plan))
     }
 
     /// Outputs of a variant, and the results of checks and judgements; none if it has no plan.

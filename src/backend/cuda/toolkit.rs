@@ -131,6 +131,20 @@ impl Toolkit {
         }
     }
 
+    /// Compiles a text that includes nothing.
+    pub fn compile_text(&self, name: &str, text: &str, arch: &str) -> Result<Cubin> {
+        let options = [FLAGS[0].to_string(), format!("--gpu-architecture={arch}")];
+        let key = cache::key(&blake3::hash(text.as_bytes()), &options, self.version);
+        if let Some(cubin) = self.cache.get(&key) {
+            return Ok(cubin);
+        }
+        let cubin = self
+            .run(text, name, &options)
+            .map_err(|why| Error::Setup(format!("'{name}' does not compile for {arch}:\n{why}")))?;
+        self.cache.put(&key, &cubin);
+        Ok(cubin)
+    }
+
     fn run(&self, text: &str, name: &str, options: &[String]) -> std::result::Result<Cubin, String> {
         let c = |text: &str| CString::new(text).map_err(|_| "a NUL byte in the source or an option".to_string());
         let (text, name) = (c(text)?, c(name)?);

@@ -58,7 +58,7 @@ fn problem(op: &dyn Op, case: &Case) -> Result<Problem> {
     let folder = Datasets::open(None)?.checkpoint(MODEL)?;
     let none = |pattern: &str| Err(format!("no model is read at {pattern}"));
     let data = Data::new(0, &none).with_checkpoint(Some(&folder));
-    op.problem(case, &data).map_err(Error::Usage)
+    ops::problem_with(op, case, &data).map_err(Error::Usage)
 }
 
 /// The shipped experiment with all kernels.

@@ -96,7 +96,7 @@ impl Variants<'_> {
             let problem = match problem.get() {
                 Some(problem) => problem,
                 None => {
-                    let made = op.problem(case, self.cells.data).map_err(Error::Usage)?;
+                    let made = ops::problem_with(op, case, self.cells.data).map_err(Error::Usage)?;
                     problem.get_or_init(|| made)
                 }
             };

@@ -104,7 +104,7 @@ impl<'a> Operation<'a> {
     /// be had (the inner error) only fail the case.
     pub fn problem(&self, case: &Case, data: &Data, stop: &AtomicBool) -> Result<Result<Problem, String>> {
         match self.is {
-            Kind::Shipped(op) => Ok(op.problem(case, data)),
+            Kind::Shipped(op) => Ok(ops::problem_with(op, case, data)),
             Kind::Own(op) => op.problem(case, data, stop).map(Ok),
         }
     }

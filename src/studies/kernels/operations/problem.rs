@@ -29,6 +29,7 @@ impl OwnOp {
             judges,
             batch: None,
             runs: 1,
+            large: false,
         })
     }
 
@@ -77,6 +78,7 @@ impl OwnOp {
             judges: Vec::new(),
             batch: None,
             runs: 1,
+            large: false,
         };
         let program = Program::new(&self.name, &self.reference, Mode::Once, self.timeout, stop);
         let left = program

@@ -1,0 +1,74 @@
+//! Contents that repeat: buffers that are filled with them, and compared with them, on the device.
+
+use super::device::{Argument, Device, Function, Memory, Module, Shape};
+use super::toolkit::Toolkit;
+use ulplab_core::error::Result;
+
+/// Compares memory with its own first part.
+pub struct Repeats {
+    function: Function,
+    /// Keeps the function.
+    _module: Module,
+}
+
+const NAME: &str = "differing";
+/// Every block compares whole parts of `period` bytes with the first; `found` is the number of bytes that differ and the place of
+/// the first of them.
+const TEXT: &str = r#"
+typedef unsigned long long u64;
+extern "C" __global__ void differing(const unsigned char *bytes, u64 period, u64 size, u64 *found) {
+    u64 count = 0, first = ~0ull;
+    for (u64 part = (blockIdx.x + 1) * period; part < size; part += gridDim.x * period)
+        for (u64 at = threadIdx.x; at < period; at += blockDim.x)
+            if (bytes[part + at] != bytes[at])
+                count++, first = min(first, part + at);
+    if (count)
+        atomicAdd(found, count), atomicMin(found + 1, first);
+}
+"#;
+
+impl Repeats {
+    pub fn new(toolkit: &Toolkit, device: &Device) -> Result<Self> {
+        let module = Module::load(&toolkit.compile_text(NAME, TEXT, &device.arch)?.bytes)?;
+        let function = module.function(NAME)?;
+        Ok(Self {
+            function,
+            _module: module,
+        })
+    }
+
+    /// The bytes, of `size` from `at` on, that are not those of the first `period` bytes, over and over: the place of the first of
+    /// them, and their number.
+    pub fn differing(
+        &self,
+        device: &Device,
+        (memory, at): (&Memory, usize),
+        period: usize,
+        size: usize,
+    ) -> Result<Option<(u64, u64)>> {
+        if period == 0 || size <= period {
+            return Ok(None);
+        }
+        let found = device.memory(16)?;
+        let none: [u64; 2] = [0, u64::MAX];
+        device.write(&found, 0, &none.map(u64::to_le_bytes).concat())?;
+        let shape = Shape {
+            grid: [device.sms as u32 * 8, 1, 1],
+            block: [256, 1, 1],
+            cluster: None,
+            shared: 0,
+            cooperative: false,
+            programmatic: false,
+        };
+        let [at, period, size] = [memory.address + at as u64, period as u64, size as u64];
+        device.launch(
+            self.function,
+            &shape,
+            &[at, period, size, found.address].map(Argument::Wide),
+        )?;
+        let bytes = device.read(&found, 0, 16)?;
+        let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        let (count, first) = (number(0), number(8));
+        Ok((count > 0).then_some((first, count)))
+    }
+}
