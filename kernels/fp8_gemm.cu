@@ -70,8 +70,8 @@ doc = "the copy of a later block begins before the products of the one in its pl
 variants = ["pipelined", "warpgroups"]
 
 [[mutant]]
-name = "parity_kept"
-doc = "consumers wait for the parity of the first round of the ring in all rounds"
+name = "rounds_not_awaited"
+doc = "consumers wait for the copies of every second round of the ring only"
 variants = ["warpgroups"]
 
 [[mutant]]

@@ -6,6 +6,7 @@ use std::ptr::null_mut;
 use cudarc::driver::{result, sys};
 
 use super::turn::Turns;
+use super::watch::Watch;
 use ulplab_core::error::{Error, Result};
 
 /// The first GPU of the machine, and one stream on it. Used from one thread.
@@ -25,6 +26,8 @@ pub struct Device {
     pub l2: usize,
     /// Who else uses it waits for these.
     pub turns: Turns,
+    /// Ends the process if a kernel never returns.
+    pub watch: Watch,
 }
 
 /// A driver error as a set-up error.
@@ -85,6 +88,7 @@ impl Device {
             sms: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?.into(),
             l2: attribute(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)? as usize,
             turns: Turns::open(),
+            watch: Watch::default(),
         })
     }
 
@@ -99,7 +103,8 @@ impl Device {
     /// Waits for all work; an error of any launch before shows here.
     pub fn wait(&self) -> Result<()> {
         // SAFETY: the stream is ours.
-        cuda("kernel", unsafe { result::stream::synchronize(self.stream) })
+        let done = || unsafe { sys::cuStreamQuery(self.stream) };
+        cuda("kernel", self.watch.until(done))
     }
 
     pub fn memory(&self, len: usize) -> Result<Memory> {

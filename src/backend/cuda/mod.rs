@@ -18,6 +18,7 @@ pub mod shipped;
 pub mod time;
 pub mod toolkit;
 mod turn;
+mod watch;
 
 pub use device::Device;
 pub use header::{Mutant, Source, Variant};

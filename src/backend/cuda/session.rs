@@ -46,6 +46,7 @@ impl<'d> Session<'d> {
         Ok(Kernels {
             session: self,
             source,
+            fault: fault.map(|fault| format!(" with the fault '{}'", fault.name)),
             module: Module::load(&cubin.bytes)?,
         })
     }
@@ -81,6 +82,8 @@ impl<'d> Session<'d> {
 pub struct Kernels<'s> {
     session: &'s Session<'s>,
     source: &'s Source,
+    /// In the words of messages, if one is planted.
+    fault: Option<String>,
     module: Module,
 }
 
@@ -114,7 +117,15 @@ impl<'a> Bench<'a> {
 
     /// A variant ready to be run, by its plan.
     pub fn ready(&self, variant: &'a Variant, plan: Plan) -> Result<Running<'a>> {
-        let Kernels { session, module, .. } = self.kernels;
+        let Kernels {
+            session,
+            source,
+            fault,
+            module,
+        } = self.kernels;
+        let (op, fault) = (&source.op, fault.as_deref().unwrap_or_default());
+        let what = format!("{op}.{}{fault} on {}", variant.name, self.case.name);
+        session.device.watch.expect(what);
         Running::new(session, module, (self.case, self.problem), (variant, plan))
     }
 

@@ -1,0 +1,55 @@
+//! Waiting for a GPU, with an end: nothing stops a kernel whose threads wait for each other for ever, except that its process ends.
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use cudarc::driver::result::DriverError;
+use cudarc::driver::sys::CUresult;
+use ulplab_core::error::Exit;
+
+/// Longest time that a wait may take. The slowest kernels that are right, on the largest cases, take some seconds.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// Knows what is run, and how long it is waited for.
+#[derive(Default)]
+pub struct Watch(Mutex<String>);
+
+impl Watch {
+    /// Says what runs from here on.
+    pub fn expect(&self, what: String) {
+        if let Ok(mut now) = self.0.lock() {
+            *now = what;
+        }
+    }
+
+    /// Asks until all work is done. Work that takes longer than any right kernel ends the process; cells that were finished before are
+    /// on disk.
+    pub fn until(&self, done: impl Fn() -> CUresult) -> Result<(), DriverError> {
+        let since = Instant::now();
+        loop {
+            let (state, waited) = (done(), since.elapsed());
+            if state != CUresult::CUDA_ERROR_NOT_READY {
+                return state.result();
+            }
+            if waited > LONGEST {
+                self.give_up();
+            }
+            match waited.as_millis() {
+                0 => std::hint::spin_loop(),
+                waited => std::thread::sleep(Duration::from_millis(waited.min(200) as u64 / 20)),
+            }
+        }
+    }
+
+    fn give_up(&self) -> ! {
+        let what = self.0.lock().map_or_else(|_| String::new(), |what| what.clone());
+        eprintln!(
+            "error: {what}: the kernel has not returned for {} s; do its threads wait for what never comes? Only the end of the process \
+             stops it. Cells that were finished before are kept",
+            LONGEST.as_secs()
+        );
+        // Whatever is done at a regular exit would wait for the kernel.
+        // SAFETY: ends the process.
+        unsafe { nix::libc::_exit(Exit::Incomplete as i32) }
+    }
+}
