@@ -44,6 +44,8 @@ mod mhc_post;
 mod mhc_pre;
 #[path = "kernels/quantize.rs"]
 mod quantize;
+#[path = "kernels/record_attention.rs"]
+mod record_attention;
 #[path = "kernels/records.rs"]
 mod records;
 #[path = "kernels/rope.rs"]

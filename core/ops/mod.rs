@@ -30,6 +30,7 @@ mod mhc_post;
 mod mhc_pre;
 mod parameters;
 mod quantize;
+mod record_attention;
 mod record_read;
 mod record_write;
 mod rmsnorm;
@@ -73,6 +74,7 @@ pub const OPS: &[&dyn Op] = &[
     &mhc_post::MhcPost,
     &mhc_pre::MhcPre,
     &quantize::Quantize,
+    &record_attention::RecordAttention,
     &record_read::RecordRead,
     &record_write::RecordWrite,
     &rmsnorm::RmsNorm,

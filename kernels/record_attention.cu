@@ -1,0 +1,113 @@
+/*
+[[variant]]
+name = "simple"
+doc = "a thread block for each head of a row, a warp for a key; a pass over the keys for the scores, one for the result, both of which decode"
+scratch = [{ name = "scores", bytes = "B * H * (Wn + K) * 4" }]
+
+[[variant.launch]]
+entry = "record_attention_simple_{record}_{dtype}"
+grid = ["H", "min(B, 65535)"]
+block = [256]
+args = ["q", "window_pages", "window_slots", "window_count", "pages", "slots", "count", "sinks", "out", "scores", "B", "H", "Wn", "K", "window_own", "own", "window_listed", "listed", "scale"]
+
+[[variant]]
+name = "cluster"
+doc = "64 heads and a share of the keys for a thread block: a producer warpgroup decodes 64 keys to bf16 while two consumer warpgroups are at the 64 before; the cluster of a row adds up through shared memory"
+arch = "sm_90a"
+needs = ["size == 2", "B * 8 < 2147483648"]
+
+[[variant.launch]]
+entry = "record_attention_cluster_{record}_{dtype}"
+grid = ["B * ceil(ceil(Wn + K, 64), ceil(ceil(Wn + K, 64), 8))", "ceil(H, 64)"]
+cluster = ["ceil(ceil(Wn + K, 64), ceil(ceil(Wn + K, 64), 8))"]
+block = [384]
+shared = 208896
+args = ["q", "window_pages", "window_slots", "window_count", "pages", "slots", "count", "sinks", "out", "H", "Wn", "K", "window_own", "own", "window_listed", "listed", "scale"]
+
+[[mutant]]
+name = "sink_left_out"
+doc = "the denominator lacks the sink"
+
+[[mutant]]
+name = "skipped_slot_read"
+doc = "a slot of -1 reads slot 0"
+
+[[mutant]]
+name = "count_ignored"
+doc = "slots behind the count are read"
+
+[[mutant]]
+name = "scales_of_first_slot"
+doc = "every key has the scales of the first one of its page"
+
+[[mutant]]
+name = "pages_unpadded"
+doc = "pages follow each other without the bytes that pad them"
+
+[[mutant]]
+name = "pool_of_first_row"
+doc = "every row reads the pages of the first"
+
+[[mutant]]
+name = "scores_rounded"
+doc = "scores are rounded to bf16"
+
+[[mutant]]
+name = "maximum_of_half"
+doc = "the maximum is that of the first warp, or of the warpgroup's own keys"
+
+[[mutant]]
+name = "last_rank_lost"
+doc = "the sums of the last thread block of the cluster that has keys are left out"
+variants = ["cluster"]
+
+[[mutant]]
+name = "sink_of_each_rank"
+doc = "each thread block of the cluster adds the sink"
+variants = ["cluster"]
+
+[[mutant]]
+name = "tile_overwritten"
+doc = "keys are decoded over those whose products are still under way"
+variants = ["cluster"]
+*/
+
+// reference: core/ops/record_attention.rs
+//
+// Keys of a row: those of its window, then its entries. Each part has a pool of pages, one for all rows or one for each, and a list
+// of slots, or the slots from 0 on. A key is its record's decoded numbers, rounded to bfloat16, and is its own value.
+
+#include "record/layout.cuh"
+#include "record_attention/keys.cuh"
+#include "record_attention/simple.cuh"
+#if __CUDA_ARCH__ == 900
+#include "record_attention/cluster.cuh"
+#endif
+
+#define PARTS                                                                                                                    \
+    const u8 *window_pages, const int *window_slots, const int *window_count, const u8 *pages, const int *slots, const int *count
+#define SIZES int heads, int window_places, int places, int window_own, int own, int window_listed, int listed, float scale
+#define BOTH                                                                                          \
+    Part{window_pages, window_slots, window_count, window_own, window_listed, window_places}, Part {  \
+        pages, slots, count, own, listed, places                                                      \
+    }
+
+#define SIMPLE(R, DTYPE, T)                                                                                                    \
+    extern "C" __global__ void __launch_bounds__(256) record_attention_simple_##R##_##DTYPE(                                   \
+        const T *q, PARTS, const float *sinks, T *out, float *scores, int rows, SIZES) {                                       \
+        simple<R>(q, BOTH, sinks, out, scores, rows, heads, scale);                                                            \
+    }
+#define CLUSTER(R)                                                                                                             \
+    extern "C" __global__ void __launch_bounds__(384, 1)                                                                       \
+        record_attention_cluster_##R##_bf16(const bf16 *q, PARTS, const float *sinks, bf16 *out, SIZES) {                      \
+        attend<R>(q, BOTH, sinks, out, heads, scale);                                                                          \
+    }
+#define ENTRIES(R)         \
+    SIMPLE(R, bf16, bf16)  \
+    SIMPLE(R, f32, float)
+#define FOR_RECORDS_OF_512(MACRO) \
+    MACRO(v4_fp8) MACRO(v4_nvfp4) MACRO(v4_mxfp4) MACRO(v41_mxfp8) MACRO(v41_fp4) MACRO(v32_fp8) MACRO(v4_bf16)
+FOR_RECORDS_OF_512(ENTRIES)
+#if __CUDA_ARCH__ == 900
+FOR_RECORDS_OF_512(CLUSTER)
+#endif
