@@ -70,11 +70,6 @@ doc = "the copy of a later block begins before the products of the one in its pl
 variants = ["pipelined", "warpgroups"]
 
 [[mutant]]
-name = "rounds_not_awaited"
-doc = "consumers wait for the copies of every second round of the ring only"
-variants = ["warpgroups"]
-
-[[mutant]]
 name = "warpgroups_exchanged"
 doc = "each of two warpgroups stores its sums where those of the other belong"
 variants = ["warpgroups"]

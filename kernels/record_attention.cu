@@ -80,34 +80,34 @@ variants = ["cluster"]
 #include "record/layout.cuh"
 #include "record_attention/keys.cuh"
 #include "record_attention/simple.cuh"
-#if __CUDA_ARCH__ == 900
+#if __CUDA_ARCH__ == 900 && !defined RECORD_ATTENTION_SIMPLE
 #include "record_attention/cluster.cuh"
 #endif
 
-#define PARTS                                                                                                                    \
+#define RECORD_PARTS \
     const u8 *window_pages, const int *window_slots, const int *window_count, const u8 *pages, const int *slots, const int *count
-#define SIZES int heads, int window_places, int places, int window_own, int own, int window_listed, int listed, float scale
-#define BOTH                                                                                          \
-    Part{window_pages, window_slots, window_count, window_own, window_listed, window_places}, Part {  \
-        pages, slots, count, own, listed, places                                                      \
+#define RECORD_SIZES int heads, int window_places, int places, int window_own, int own, int window_listed, int listed, float scale
+#define RECORD_BOTH                                                                                  \
+    Part{window_pages, window_slots, window_count, window_own, window_listed, window_places}, Part { \
+        pages, slots, count, own, listed, places                                                     \
     }
 
-#define SIMPLE(R, DTYPE, T)                                                                                                    \
-    extern "C" __global__ void __launch_bounds__(256) record_attention_simple_##R##_##DTYPE(                                   \
-        const T *q, PARTS, const float *sinks, T *out, float *scores, int rows, SIZES) {                                       \
-        simple<R>(q, BOTH, sinks, out, scores, rows, heads, scale);                                                            \
+#define SIMPLE(R, DTYPE, T)                                                                            \
+    extern "C" __global__ void __launch_bounds__(256) record_attention_simple_##R##_##DTYPE(           \
+        const T *q, RECORD_PARTS, const float *sinks, T *out, float *scores, int rows, RECORD_SIZES) { \
+        simple<R>(q, RECORD_BOTH, sinks, out, scores, rows, heads, scale);                             \
     }
-#define CLUSTER(R)                                                                                                             \
-    extern "C" __global__ void __launch_bounds__(384, 1)                                                                       \
-        record_attention_cluster_##R##_bf16(const bf16 *q, PARTS, const float *sinks, bf16 *out, SIZES) {                      \
-        attend<R>(q, BOTH, sinks, out, heads, scale);                                                                          \
+#define CLUSTER(R)                                                                                                      \
+    extern "C" __global__ void __launch_bounds__(384, 1)                                                                \
+        record_attention_cluster_##R##_bf16(const bf16 *q, RECORD_PARTS, const float *sinks, bf16 *out, RECORD_SIZES) { \
+        attend<R>(q, RECORD_BOTH, sinks, out, heads, scale);                                                            \
     }
-#define ENTRIES(R)         \
-    SIMPLE(R, bf16, bf16)  \
+#define ENTRIES(R)        \
+    SIMPLE(R, bf16, bf16) \
     SIMPLE(R, f32, float)
 #define FOR_RECORDS_OF_512(MACRO) \
     MACRO(v4_fp8) MACRO(v4_nvfp4) MACRO(v4_mxfp4) MACRO(v41_mxfp8) MACRO(v41_fp4) MACRO(v32_fp8) MACRO(v4_bf16)
 FOR_RECORDS_OF_512(ENTRIES)
-#if __CUDA_ARCH__ == 900
+#if __CUDA_ARCH__ == 900 && !defined RECORD_ATTENTION_SIMPLE
 FOR_RECORDS_OF_512(CLUSTER)
 #endif

@@ -252,13 +252,7 @@ template <class Y> __device__ __forceinline__ void consume(const Work &work, Y *
         else
             mbarrier_wait_parity(barriers->x_full + x.slot, x.parity);
     };
-    const auto wait_w = [&] {
-#ifdef MUTANT_ROUNDS_NOT_AWAITED
-        if (w.parity == 1)
-            return;
-#endif
-        mbarrier_wait_parity(full + w.slot, w.parity);
-    };
+    const auto wait_w = [&] { mbarrier_wait_parity(full + w.slot, w.parity); };
     // By warps whose products of the stage are done.
     const auto release_x = [&](Place x) {
         if (lane == 0 && !work.resident) {
@@ -269,9 +263,6 @@ template <class Y> __device__ __forceinline__ void consume(const Work &work, Y *
         __syncwarp();
     };
     const auto release_w = [&](Place w) {
-#ifdef MUTANT_ROUNDS_NOT_AWAITED
-        mbarrier_wait_parity(full + w.slot, w.parity);
-#endif
         if (lane == 0)
             mbarrier_arrive(empty + w.slot);
     };

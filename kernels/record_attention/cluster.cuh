@@ -280,8 +280,7 @@ __device__ __forceinline__ void merge(Attention &shared, int rank, int ranks, in
             maximum = fmaxf(maximum, ld_shared_cluster(map_shared_rank(shared.maximum + head, from)));
         maximum = finite_maximum(maximum);
         for (int from = 0; from < active; from++) {
-            const float weight =
-                ex2_approx_ftz(ld_shared_cluster(map_shared_rank(shared.maximum + head, from)) - maximum);
+            const float weight = ex2_approx_ftz(ld_shared_cluster(map_shared_rank(shared.maximum + head, from)) - maximum);
             const float sum = ld_shared_cluster(map_shared_rank(shared.sum[0] + head, from)) +
                               ld_shared_cluster(map_shared_rank(shared.sum[1] + head, from));
             shared.weight[from][head] = weight;
@@ -337,18 +336,22 @@ __device__ __forceinline__ void attend(const bf16 *q, const Part window, const P
         fence_mbarrier_init();
     }
     __syncthreads();
-    if (threadIdx.x < 128) {
-        warpgroup_reg_dealloc<104>();
-        if (first < end)
+    const bool producer = threadIdx.x < 128;
+    if (first < end) {
+        if (producer) {
+            warpgroup_reg_dealloc<104>();
             produce<R>(shared, keys, first, end);
-        warpgroup_reg_alloc<168>();
-    } else {
-        warpgroup_reg_alloc<200>();
-        if (first < end) {
+        } else {
+            warpgroup_reg_alloc<200>();
             load_queries(shared, q + at, heads - first_head);
             consume(shared, end - first, scale);
         }
-        warpgroup_reg_dealloc<168>();
+        // Registers that go back to producers too early would be missing where consumers still wait for theirs.
+        __syncthreads();
+        if (producer)
+            warpgroup_reg_alloc<168>();
+        else
+            warpgroup_reg_dealloc<168>();
     }
     cluster_sync();
     merge(shared, rank, ranks, active, sinks + first_head, out + at, heads - first_head);

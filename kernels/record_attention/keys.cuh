@@ -106,7 +106,7 @@ template <class R> struct Run {
             const u32 by = to_bf16x2(factor, factor);
 #pragma unroll
             for (int i = 0; i < 8; i++) {
-                const u32 codes = in[i / 4] >> i % 4 * 8, spread = codes | codes << 12;
+                const u32 codes = in[i / 4] >> i % 4 * 8 & 0xff, spread = codes | codes << 12;
                 const u32 value = (spread << 6 & 0x01c001c0) | (spread << 12 & 0x80008000);
                 pairs[i] = times_bf16x2(times_bf16x2(value, 0x7e807e80), by);
             }

@@ -120,7 +120,7 @@ fn outputs(case: &Case, problem: &Problem, mistake: Mistake) -> Vec<u8> {
         }
         for (weight, key) in weights.iter().zip(&keys) {
             let weight = match mistake {
-                Mistake::ThreeBits => f32::from_bits((weight.to_bits() + (1 << 19)) & !((1 << 20) - 1)),
+                Mistake::ThreeBits => f32::from_bits(weight.to_bits().wrapping_add(1 << 19) & !((1 << 20) - 1)),
                 _ if bf16 => half::bf16::from_f32(*weight).to_f32(),
                 _ => *weight,
             };
