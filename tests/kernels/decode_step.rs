@@ -129,6 +129,10 @@ impl Numerics<f32> for Kernel<'_> {
 fn read_of_record(record: Option<&str>, site: &Site, tensor: &mut Tensor<f32>) {
     if let Some(record) = record.filter(|_| site.name.starts_with("attention.kv.")) {
         codec(record).unwrap().round(&mut tensor.data, 512);
+        tensor
+            .data
+            .iter_mut()
+            .for_each(|x| *x = half::bf16::from_f32(*x).to_f32());
     }
 }
 

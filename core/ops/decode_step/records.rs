@@ -8,6 +8,7 @@ use reference::{Bounded, Numerics, Site, Tensor};
 use safetensors::Dtype;
 
 use super::super::Buffer;
+use super::super::data::round_to_bf16;
 use super::super::slots::rows;
 use crate::formats::{Codec, KvRecord, PAGE, RECORDS, codec};
 
@@ -50,6 +51,7 @@ impl Numerics<f32> for Stored {
     fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {
         if let Some(codec) = self.0.as_ref().filter(|_| KEYS.contains(&site.name)) {
             codec.round(&mut tensor.data, tensor.shape[tensor.shape.len() - 1]);
+            round_to_bf16(&mut tensor.data);
         }
     }
 }
@@ -86,10 +88,11 @@ impl Records {
         })
     }
 
-    /// What kernels read of a vector once it has been stored.
+    /// What attention reads of a vector once it has been stored: its record's numbers, rounded to bfloat16.
     pub fn read(&self, vector: &[f32]) -> Vec<f32> {
-        let mut read = vec![0.0; vector.len()];
-        self.codec.decode(&self.codec.encode(vector, vector.len()), &mut read);
+        let mut read = vector.to_vec();
+        self.codec.round(&mut read, vector.len());
+        round_to_bf16(&mut read);
         read
     }
 
