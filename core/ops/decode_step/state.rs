@@ -6,10 +6,9 @@ use safetensors::Dtype;
 
 use super::super::Buffer;
 use super::super::data::f32_bytes;
-use super::records::Records;
 
 /// The buffers of the state, `[layers, B, slots, width]`.
-const NAMES: [&str; 10] = [
+pub(super) const NAMES: [&str; 10] = [
     "window",
     "csa_ring_kv",
     "csa_ring_gate",
@@ -35,17 +34,9 @@ pub struct Cache {
     pub ring: bool,
 }
 
-/// Those that hold keys, which may be records.
-const OF_KEYS: [&str; 3] = ["window", "csa_entries", "hca_entries"];
-
-/// All buffers of the state: arrays of numbers, and the pages of records if keys are stored as such.
+/// All buffers of the state.
 #[derive(Clone)]
-pub struct Caches {
-    /// The arrays of numbers.
-    pub arrays: Vec<Cache>,
-    /// Keys, if they are records.
-    pub records: Option<Records>,
-}
+pub struct Caches(pub Vec<Cache>);
 
 /// A row of a buffer: its name, the number of the layer among those of the kind, and the slot.
 pub(super) type Place = (&'static str, usize, usize);
@@ -54,8 +45,8 @@ impl Caches {
     /// Caches into which nothing has been written.
     ///
     /// # Errors
-    /// A layer has no compressor, or keys do not fit the record.
-    pub fn empty(config: &Config, rows: usize, positions: usize, record: Option<&str>) -> Result<Self, String> {
+    /// A layer has no compressor.
+    pub fn empty(config: &Config, rows: usize, positions: usize) -> Result<Self, String> {
         let count = |kind| config.layer_types.iter().filter(|other| **other == kind).count();
         let (sparse, heavy) = (count(LayerType::Sparse), count(LayerType::Heavy));
         let rate = |kind| {
@@ -77,41 +68,35 @@ impl Caches {
             [heavy, heavy_rate, dim],
             [heavy, (positions / heavy_rate).max(1), dim],
         ];
-        let arrays = NAMES
+        let caches = NAMES
             .into_iter()
             .zip(shapes)
-            .filter(|(name, _)| record.is_none() || !OF_KEYS.contains(name))
             .map(|(name, [layers, slots, width])| Cache {
                 name,
                 shape: [layers, rows, slots, width],
                 values: vec![f32::NAN; layers * rows * slots * width],
                 ring: !name.ends_with("entries"),
             });
-        let records = record.map(|record| Records::empty(record, config, rows, positions));
-        Ok(Self {
-            arrays: arrays.collect(),
-            records: records.transpose()?,
-        })
+        Ok(Self(caches.collect()))
     }
 
-    /// Writes the state of a row; what is stored as records is replaced by what is read of them.
-    pub fn put(&mut self, config: &Config, row: usize, parts: &mut StateParts<f32>) {
-        if let Some(records) = &mut self.records {
-            records.put(config, row, parts);
-        }
+    /// Writes the state of a row.
+    pub fn put(&mut self, config: &Config, row: usize, parts: &StateParts<f32>) {
         each(config, parts, |(name, layer, slot), values| {
-            if let Some(cache) = self.arrays.iter_mut().find(|cache| cache.name == name) {
-                let at = cache.place(layer, row, slot);
-                cache.values[at..][..values.len()].copy_from_slice(values);
-            }
+            let cache = self
+                .0
+                .iter_mut()
+                .find(|cache| cache.name == name)
+                .expect("it is listed");
+            let at = cache.place(layer, row, slot);
+            cache.values[at..][..values.len()].copy_from_slice(values);
         });
     }
 
     /// The buffers, to be changed in place.
     pub fn buffers(&self) -> impl Iterator<Item = Buffer> {
         let buffer = |cache: &Cache| Buffer::in_place(cache.name, Dtype::F32, &cache.shape, f32_bytes(&cache.values));
-        let pages = self.records.iter().flat_map(Records::buffers);
-        self.arrays.iter().map(buffer).chain(pages)
+        self.0.iter().map(buffer)
     }
 }
 
