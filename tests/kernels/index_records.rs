@@ -45,7 +45,7 @@ fn key(fp8: bool, page: &[u8], slot: usize, mistake: Mistake) -> (Vec<u16>, f32)
             255 => f64::NAN,
             scale => 2f64.powi(i32::from(scale) - 127),
         };
-        bf16::from_f64(f64::from(E2M1.decode(code.into())) * scale).to_bits()
+        bf16::from_f32((f64::from(E2M1.decode(code.into())) * scale) as f32).to_bits()
     };
     ((0..128).map(number).collect(), 1.0)
 }

@@ -43,7 +43,7 @@ impl Watch {
 
     fn give_up(&self) -> ! {
         let what = self.0.lock().map_or_else(|_| String::new(), |what| what.clone());
-        eprintln!(
+        errln!(
             "error: {what}: the kernel has not returned for {} s; do its threads wait for what never comes? Only the end of the process \
              stops it. Cells that were finished before are kept",
             LONGEST.as_secs()
