@@ -89,6 +89,13 @@ def test_all_numbers_of_small_types(name):
     ulplab.assert_close(bits.view(dtype), wide, rtol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("name", ["float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e3m4", "float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn"])
+def test_types_that_are_widened(name):
+    dtype = np.dtype(getattr(ml_dtypes, name))
+    bits = np.arange(2 ** ml_dtypes.finfo(dtype).bits, dtype=np.uint8)
+    ulplab.assert_close(bits.view(dtype), bits.view(dtype).astype(np.float64), rtol=0, equal_nan=True)
+
+
 def test_scales_of_powers_of_two():
     bits = np.arange(256, dtype=np.uint8)
     values = np.append(2.0 ** (np.arange(255) - 127.0), np.nan)
@@ -126,9 +133,33 @@ def test_torch_tensors():
         y = x.to(dtype)
         ulplab.assert_close(y, y.to(torch.float64).numpy(), rtol=0)
         ulplab.assert_close(y.T, y.to(torch.float64).numpy().T, rtol=0)
+    for dtype in (torch.float8_e4m3fnuz, torch.float8_e5m2fnuz):
+        y = x.to(dtype)
+        ulplab.assert_close(y, y.to(torch.float64).numpy(), rtol=0)
     weight = torch.ones(7, requires_grad=True)
     normed = torch.nn.functional.rms_norm(x.to(torch.bfloat16), (7,), weight.to(torch.bfloat16), 1e-6)
     ulplab.assert_close(normed, op="rmsnorm", inputs={"x": x.to(torch.bfloat16), "weight": weight}, cast="before_weight")
+
+
+def test_torch_pairs_of_4_bits():
+    torch = pytest.importorskip("torch")
+    if not hasattr(torch, "float4_e2m1fn_x2"):
+        pytest.skip("this torch has no 4-bit floats")
+    codes = np.arange(256, dtype=np.uint8).reshape(8, 32)
+    pairs = torch.from_numpy(codes).view(torch.float4_e2m1fn_x2)
+    halves = np.stack([codes & 15, codes >> 4], axis=-1).reshape(8, 64)
+    ulplab.assert_close(pairs, halves.view(ml_dtypes.float4_e2m1fn).astype(np.float64), rtol=0)
+
+
+def test_torch_tensors_that_cannot_be_read():
+    torch = pytest.importorskip("torch")
+    for wrong, said in [
+        (torch.empty(3, device="meta"), "'got'.*meta"),
+        (torch.eye(3).to_sparse(), "'got'"),
+        (torch.ones(3, dtype=torch.complex64), "'got' is of complex64"),
+    ]:
+        with pytest.raises(TypeError, match=said):
+            ulplab.assert_close(wrong, np.ones(3), rtol=0)
 
 
 def test_no_library_is_imported():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy
@@ -30,7 +30,7 @@ class Quantized:
     scales: numpy.ndarray | None
     #: The scale above the scales, float32 ``[1]`` or one for each row; None if the format has none.
     global_scale: numpy.ndarray | None
-    _parts: tuple[numpy.ndarray, ...]
+    _parts: tuple[numpy.ndarray, ...] = field(repr=False)
 
     def dequantize(self) -> numpy.ndarray:
         """The numbers in float32, in the shape of the tensor."""

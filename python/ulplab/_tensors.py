@@ -23,6 +23,22 @@ _BITS = {
 }
 
 
+# Floats of 8 bits and fewer that the native module does not know; float32 holds them exactly.
+_WIDENED = (
+    "float8_e4m3fnuz",
+    "float8_e5m2fnuz",
+    "float8_e4m3b11fnuz",
+    "float8_e4m3",
+    "float8_e3m4",
+    "float6_e2m3fn",
+    "float6_e3m2fn",
+    "float4_e2m1fn",
+)
+# torch's pairs of 4-bit floats, the first in the low half of a byte.
+_PAIRS = "float4_e2m1fn_x2"
+_E2M1 = numpy.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], numpy.float32)
+
+
 def _capsule(x: Any) -> Any:
     try:
         return x.__dlpack__(max_version=(1, 0))
@@ -34,6 +50,8 @@ def _from_numpy(x: numpy.ndarray) -> _native.Array:
     name = x.dtype.name
     if name in _BITS:
         return _native.Array(_capsule(x.view(_BITS[name])), name)
+    if name in _WIDENED:
+        return _native.Array(_capsule(x.astype(numpy.float32)))
     if not x.dtype.isnative:
         x = x.astype(x.dtype.newbyteorder("="))
     return _native.Array(_capsule(x))
@@ -53,8 +71,12 @@ def array(x: Any, name: str) -> _native.Array:
     if hasattr(x, "detach"):
         x = x.detach()
     if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
+        try:
+            device = int(x.__dlpack_device__()[0])
+        except (RuntimeError, ValueError) as error:
+            raise TypeError(f"'{name}' is a {type(x).__name__} on {getattr(x, 'device', 'a device')}, which has no numbers to read: {error}") from error
         # 1 is the host, 3 is the host's memory that a GPU sees, too. What is elsewhere is copied.
-        if int(x.__dlpack_device__()[0]) not in (1, 3):
+        if device not in (1, 3):
             x = _to_host(x, name)
             if isinstance(x, numpy.ndarray):
                 return _from_numpy(x)
@@ -79,13 +101,21 @@ def _to_host(x: Any, name: str) -> Any:
 
 
 def _as_bits(x: Any, name: str, error: Exception) -> _native.Array:
-    """A torch tensor of 8-bit floats that this version of torch does not export: its bits."""
+    """A torch tensor of small floats that this version of torch does not export, or the native module does not know: its bits, or its
+    numbers in float32. Pairs of 4-bit floats become two elements of the last dimension."""
     dtype = str(getattr(x, "dtype", "")).removeprefix("torch.")
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(x, torch.Tensor) and dtype in _BITS:
-        bits = torch.uint8 if _BITS[dtype] is numpy.uint8 else torch.int16
-        return _native.Array(_capsule(x.view(bits)), dtype)
-    raise TypeError(f"'{name}' cannot be read: {error}") from error
+    if torch is not None and isinstance(x, torch.Tensor):
+        if dtype in _BITS:
+            bits = torch.uint8 if _BITS[dtype] is numpy.uint8 else torch.int16
+            return _native.Array(_capsule(x.view(bits)), dtype)
+        if dtype in _WIDENED:
+            return _native.Array(_capsule(x.to(torch.float32)))
+        if dtype == _PAIRS:
+            codes = x.view(torch.uint8).numpy()
+            numbers = _E2M1[numpy.stack([codes & 15, codes >> 4], axis=-1)]
+            return _native.Array(_capsule(numbers.reshape(*codes.shape[:-1], -1)))
+    raise TypeError(f"'{name}' is of {dtype or type(x).__name__} and cannot be read: {error}") from error
 
 
 def inputs(given: dict[str, Any]) -> dict[str, Any]:
