@@ -94,8 +94,9 @@ fn outputs(case: &Case, problem: &Problem, mistake: Mistake) -> Vec<u8> {
 fn experts_wants_the_weighted_sum_of_clamped_experts() {
     for (case, problem) in &problems("experts") {
         accepts_only(case, problem, &[("y", outputs(case, problem, Mistake::None))]);
-        // What bf16 rounds once more hides that it was rounded before.
-        let seen = |mistake: &Mistake| *mistake != Mistake::Rounded || case.key("dtype") == "f32";
+        // What bf16 rounds once more hides that it was rounded before, and so does the bound of a sum of thousands of products.
+        let fine = case.key("dtype") == "f32" && case.dim("D") < 1024;
+        let seen = |mistake: &Mistake| *mistake != Mistake::Rounded || fine;
         for mistake in MISTAKES.into_iter().filter(seen) {
             let found = violations(problem, vec![("y", outputs(case, problem, mistake))]);
             assert!(found >= 1.0, "{}: {mistake:?}", case.name);
