@@ -2,6 +2,7 @@
 
 mod cache;
 mod calls;
+mod copies;
 pub mod cubin;
 pub mod device;
 pub mod expr;

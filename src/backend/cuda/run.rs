@@ -1,19 +1,18 @@
 //! A run of a variant on a problem, with all checks for writes outside its outputs.
 
-use super::device::{Argument, Device, Function, Memory, Module};
-use super::expr::eval;
+use super::copies::{BoundLaunch, LaunchInputs, ProblemCopy};
+use super::device::{Device, Function, Module};
 use super::header::Variant;
-use super::matmul::{Matmul, Operands};
-use super::plan::{Named, Plan, Step, Work};
-use super::sequence::Turn;
+use super::matmul::Matmul;
+use super::plan::{Plan, Step, Work};
 use super::session::Session;
 use super::time::{Replay, Spread, Times};
 use ulplab_core::error::{Error, Result};
-use ulplab_core::ops::checks::{Band, Differing, GUARD_BYTE, Repeated, failures};
+use ulplab_core::ops::checks::{Band, Differing, Repeated, failures};
 use ulplab_core::ops::guards;
 use ulplab_core::ops::guards::{Checked, GUARD, Guarded};
 use ulplab_core::ops::judge::{Measured, POISON_BYTE};
-use ulplab_core::ops::{Buffer, Case, MOST_REPEATED, Outputs, Problem, Role, Scalar};
+use ulplab_core::ops::{Buffer, Case, MOST_REPEATED, Outputs, Problem, Role};
 
 /// Most copies of a problem that are made to time it.
 const MOST_SETS: usize = 128;
@@ -36,27 +35,6 @@ pub struct Running<'a> {
 enum Loaded<'a> {
     Kernel(Function),
     Matmul(Matmul<'a>),
-}
-
-/// Memory of everything a run reads and writes, and the launches on it.
-struct ProblemCopy {
-    buffers: Vec<Memory>,
-    scratch: Vec<Memory>,
-    prepare: Vec<BoundLaunch>,
-    launches: Vec<BoundLaunch>,
-}
-
-/// One launch of the sequence: its number in the plan, and its arguments.
-struct BoundLaunch {
-    step: usize,
-    on: LaunchInputs,
-}
-
-/// What a launch reads and writes.
-enum LaunchInputs {
-    /// Without taps, and with them.
-    Arguments([Vec<Argument>; 2]),
-    Operands(Operands),
 }
 
 impl<'a> Running<'a> {
@@ -400,135 +378,6 @@ impl<'a> Loaded<'a> {
             Work::Matmul { product, .. } => Matmul::new(device, *product)?
                 .map(Self::Matmul)
                 .ok_or_else(|| Error::Setup(format!("launch '{}': there is no cuBLASLt", step.name))),
-        }
-    }
-}
-
-impl ProblemCopy {
-    /// Memory between guard bands, and launches with its addresses.
-    fn new(device: &Device, case: &Case, problem: &Problem, plan: &Plan) -> Result<Self> {
-        let guarded = |len: usize| {
-            let memory = device.memory(len + 2 * GUARD)?;
-            device.fill(&memory, 0, memory.len, GUARD_BYTE)?;
-            Ok(memory)
-        };
-        let buffers = problem.buffers.iter().map(|buffer| guarded(buffer.size()));
-        let scratch = plan.scratch.iter().map(|(_, bytes, _)| guarded(*bytes));
-        let mut set = Self {
-            buffers: buffers.collect::<Result<_>>()?,
-            scratch: scratch.collect::<Result<_>>()?,
-            prepare: Vec::new(),
-            launches: Vec::new(),
-        };
-        let names = Names { case, problem, plan };
-        let turned = |step: usize, work: &Work, turn: &Turn| {
-            let on = names.on(&set, work, turn)?;
-            Ok(BoundLaunch { step, on })
-        };
-        let once = Turn::default();
-        let prepare = plan.prepare.iter().enumerate();
-        let prepare = prepare.map(|(at, step)| turned(at, &step.work, &once));
-        let launches = plan.order.iter();
-        let launches = launches.map(|(step, turn)| turned(*step, &plan.steps[*step].work, turn));
-        let (prepare, launches) = (prepare.collect::<Result<_>>()?, launches.collect::<Result<_>>()?);
-        (set.prepare, set.launches) = (prepare, launches);
-        Ok(set)
-    }
-}
-
-/// What arguments of launches may name.
-struct Names<'a> {
-    case: &'a Case,
-    problem: &'a Problem,
-    plan: &'a Plan,
-}
-
-impl Names<'_> {
-    fn on(&self, set: &ProblemCopy, work: &Work, turn: &Turn) -> Result<LaunchInputs> {
-        let address = |name: &String| match self.argument(set, name, turn)? {
-            Argument::Wide(address) => Ok(address),
-            Argument::Narrow(_) => Err(Error::Usage(format!("'{name}' of a matmul is no buffer or scratch"))),
-        };
-        Ok(match work {
-            Work::Kernel { arguments, taps, .. } => {
-                let tapped = arguments.iter().map(|name| self.argument(set, name, turn));
-                let tapped = tapped.collect::<Result<Vec<_>>>()?;
-                let untapped = arguments
-                    .iter()
-                    .zip(&tapped)
-                    .map(|(name, argument)| match taps.contains(name) {
-                        true => Argument::Wide(0),
-                        false => *argument,
-                    });
-                LaunchInputs::Arguments([untapped.collect(), tapped])
-            }
-            Work::Matmul {
-                matrices: [a, b, d],
-                scales,
-                ..
-            } => LaunchInputs::Operands(Operands {
-                matrices: [address(a)?, address(b)?, address(d)?],
-                scales: match scales {
-                    Some([of_a, of_b]) => Some([address(of_a)?, address(of_b)?]),
-                    None => None,
-                },
-            }),
-        })
-    }
-
-    /// The address of a buffer's part at an index of its first dimension.
-    fn part(&self, set: &ProblemCopy, name: &str, index: &str, turn: &Turn) -> Result<Argument> {
-        let wrong = |why: String| Error::Usage(format!("argument '{name}[{index}]': {why}"));
-        let at = self.number(index, turn).map_err(wrong)?;
-        let buffer = self.problem.buffers.iter().position(|buffer| buffer.name == name);
-        let buffer = buffer.ok_or_else(|| wrong("only buffers of the operation have parts".into()))?;
-        let (memory, buffer) = (&set.buffers[buffer], &self.problem.buffers[buffer]);
-        let parts = buffer.shape.first().copied().unwrap_or(0);
-        let at = usize::try_from(at).ok().filter(|at| *at < parts);
-        let at = at.ok_or_else(|| wrong(format!("its shape is {:?}", buffer.shape)))?;
-        Ok(Argument::Wide(
-            memory.address + (GUARD + buffer.size() / parts * at) as u64,
-        ))
-    }
-
-    /// The value of an expression over sizes and the repetitions that a launch is in.
-    fn number(&self, text: &str, turn: &Turn) -> std::result::Result<i64, String> {
-        let dim = |name: &str| self.case.dims.iter().find(|(dim, _)| *dim == name);
-        eval(text, &|name| {
-            turn.counter(name).or_else(|| dim(name).map(|(_, size)| *size))
-        })
-    }
-
-    fn argument(&self, set: &ProblemCopy, name: &str, turn: &Turn) -> Result<Argument> {
-        let address = |memory: &Memory| Argument::Wide(memory.address + GUARD as u64);
-        let int = |value: i64| {
-            let narrow = i32::try_from(value).map_err(|_| Error::Usage(format!("size {name} = {value} is no int")))?;
-            Ok(Argument::Narrow(narrow.cast_unsigned()))
-        };
-        match Named::new(name) {
-            Named::Whole(_) => {}
-            Named::Part(buffer, index) => return self.part(set, buffer, index, turn),
-            Named::Number(text) => {
-                let wrong = |why| Error::Usage(format!("argument '{name}': {why}"));
-                return int(self.number(text, turn).map_err(wrong)?);
-            }
-        }
-        let buffer = self.problem.buffers.iter().position(|buffer| buffer.name == name);
-        let scratch = self.plan.scratch.iter().position(|(scratch, ..)| scratch == name);
-        let scalar = self.problem.scalars.iter().find(|(scalar, _)| *scalar == name);
-        let dim = self.case.dims.iter().find(|(dim, _)| *dim == name);
-        match (buffer, scratch, scalar, dim) {
-            (Some(at), ..) => Ok(address(&set.buffers[at])),
-            (_, Some(at), ..) => Ok(address(&set.scratch[at])),
-            (_, _, Some((_, scalar)), _) => Ok(match *scalar {
-                Scalar::I32(value) => Argument::Narrow(value.cast_unsigned()),
-                Scalar::I64(value) => Argument::Wide(value.cast_unsigned()),
-                Scalar::F32(value) => Argument::Narrow(value.to_bits()),
-            }),
-            (_, _, _, Some((_, size))) => int(*size),
-            _ => Err(Error::Usage(format!(
-                "argument '{name}' is no buffer, scratch, scalar or size of the operation"
-            ))),
         }
     }
 }
