@@ -1,5 +1,5 @@
 //! softmax(s·q·kᵀ + mask)·v with grouped heads, causal masks, sliding windows and sinks; and the log of the sums. Keys and values
-//! may be in the pages of a cache, and sequences of different lengths ([`super::paging`]).
+//! may be in the pages of a cache, and sequences of different lengths, also one behind the other ([`super::paging`]).
 //!
 //! Error: a score is off by that of its sum of products; its exponential by that, 4u and 4u for each unit of the exponent.
 //! Errors of the weights pull the output by their share of |v − o|; the additions of p·v are a sum of as many terms as keys, and
@@ -9,7 +9,7 @@
 use rayon::prelude::*;
 use safetensors::Dtype;
 
-use super::paging::Keys;
+use super::paging::{Keys, starts};
 use super::sum::{Terms, together};
 use super::{Call, Kind, Operation, Output, fault, half_spacing, takes};
 
@@ -17,13 +17,28 @@ pub(super) const ATTENTION: Operation = Operation {
     name: "attention",
     doc: "means of values, weighted by the softmax of queries times keys",
     takes: &[
-        takes("q", Kind::Tensor, "[B, T, H, D]; [B, H, T, D] if layout = \"bhtd\""),
+        takes(
+            "q",
+            Kind::Tensor,
+            "[B, T, H, D]; [B, H, T, D] if layout = \"bhtd\"; [tokens, H, D] with cu_seqlens_q",
+        ),
         takes(
             "k",
             Kind::Tensor,
-            "[B, S, G, D] with G heads, each of H/G queries' heads; or [B, G, S, D]. With a block_table, pages of S tokens",
+            "[B, S, G, D] with G heads, each of H/G queries' heads; or [B, G, S, D]. With a block_table, pages of S tokens; [tokens, G, D] \
+             with cu_seqlens_k",
         ),
-        takes("v", Kind::Tensor, "[B, S, G, E], or [B, G, S, E]"),
+        takes("v", Kind::Tensor, "[B, S, G, E], [B, G, S, E], or [tokens, G, E]"),
+        takes(
+            "cu_seqlens_q",
+            Kind::Optional,
+            "[B + 1]: where the queries of each sequence begin in q, and where the last end",
+        ),
+        takes(
+            "cu_seqlens_k",
+            Kind::Optional,
+            "[B + 1]: where the keys of each sequence begin in k and v, and where the last end",
+        ),
         takes(
             "block_table",
             Kind::Optional,
@@ -101,6 +116,12 @@ pub(super) const ATTENTION: Operation = Operation {
             "all keys that there is room for are read, whatever the lengths",
         )
         .of("seq_lens"),
+        fault("next_start", "keys begin where those of the next sequence do").of("cu_seqlens_k"),
+        fault(
+            "first_count",
+            "masks are aligned as if all sequences had as many queries as the first",
+        )
+        .of("cu_seqlens_q"),
         fault("no_k_scale", "k_scale is left out").of("k_scale"),
         fault("no_v_scale", "v_scale is left out").of("v_scale"),
     ],
@@ -108,11 +129,13 @@ pub(super) const ATTENTION: Operation = Operation {
 };
 
 /// The sizes of a call.
-#[derive(Clone, Copy)]
 struct Sizes {
     batch: usize,
+    /// Queries of each sequence, or of all together if they lie one behind the other.
     queries: usize,
-    /// Pages of keys: one for each sequence if there is no table.
+    /// Where queries begin and end that lie one behind the other.
+    starts: Option<Vec<usize>>,
+    /// Pages of keys: one for each sequence if there is no table, one for all if they lie one behind the other.
     pages: usize,
     /// Keys of a page.
     page: usize,
@@ -128,33 +151,44 @@ impl Sizes {
     fn of(call: &Call) -> Result<Self, String> {
         let shapes = ["q", "k", "v"].map(|name| &call.tensor(name).shape[..]);
         let heads_first = call.word("layout") == "bhtd";
+        let ragged = ["cu_seqlens_q", "cu_seqlens_k"].map(|name| call.optional(name).is_some());
         let wrong = || {
             let [q, k, v] = shapes;
+            let expected = match (heads_first, ragged) {
+                (true, [false, false]) => "[B, H, T, D], [B, G, S, D] and [B, G, S, E]",
+                (false, [false, false]) => "[B, T, H, D], [B, S, G, D] and [B, S, G, E]",
+                (false, [true, true]) => "[tokens, H, D], [tokens, G, D] and [tokens, G, E]",
+                (false, [true, false]) => "[tokens, H, D], [pages, S, G, D] and [pages, S, G, E] with a block_table",
+                _ => "layout = \"bthd\", and cu_seqlens_q beside cu_seqlens_k, and",
+            };
             format!(
-                "attention: 'q' is {q:?}, 'k' is {k:?} and 'v' is {v:?}, expected {} with H a multiple of G (B of k and v \
-                 are pages if there is a block_table)",
-                match heads_first {
-                    true => "[B, H, T, D], [B, G, S, D] and [B, G, S, E]",
-                    false => "[B, T, H, D], [B, S, G, D] and [B, S, G, E]",
-                }
+                "attention: 'q' is {q:?}, 'k' is {k:?} and 'v' is {v:?}, expected {expected} with H a multiple of G (B of k and v \
+                 are pages if there is a block_table)"
             )
         };
-        let ordered = |shape: &[usize]| match (shape, heads_first) {
-            (&[batch, heads, tokens, dim], true) | (&[batch, tokens, heads, dim], false) => {
+        let paged = call.optional("block_table").is_some();
+        if heads_first && ragged != [false, false] || ragged == [false, true] || ragged == [true, false] && !paged {
+            return Err(wrong());
+        }
+        let ordered = |shape: &[usize], ragged: bool| match (shape, heads_first, ragged) {
+            (&[batch, heads, tokens, dim], true, false) | (&[batch, tokens, heads, dim], false, false) => {
                 Ok([batch, heads, tokens, dim])
             }
+            (&[tokens, heads, dim], false, true) => Ok([1, heads, tokens, dim]),
             _ => Err(wrong()),
         };
-        let [q, k, v] = [ordered(shapes[0])?, ordered(shapes[1])?, ordered(shapes[2])?];
-        let paged = call.optional("block_table").is_some();
+        let q = ordered(shapes[0], ragged[0])?;
+        let [k, v] = [ordered(shapes[1], ragged[1])?, ordered(shapes[2], ragged[1])?];
         let fit = (paged || q[0] == k[0]) && k[..3] == v[..3] && q[3] == k[3] && k[1] > 0 && q[1].is_multiple_of(k[1]);
         if !fit {
             return Err(wrong());
         }
         call.expect("sinks", &[q[1]])?;
+        let starts = starts(call, "cu_seqlens_q", q[2])?;
         Ok(Self {
-            batch: q[0],
+            batch: starts.as_ref().map_or(q[0], |starts| starts.len() - 1),
             queries: q[2],
+            starts,
             pages: k[0],
             page: k[2],
             heads: q[1],
@@ -165,8 +199,41 @@ impl Sizes {
         })
     }
 
+    /// How many queries a sequence has.
+    fn count(&self, sequence: usize) -> usize {
+        self.starts
+            .as_ref()
+            .map_or(self.queries, |starts| starts[sequence + 1] - starts[sequence])
+    }
+
+    /// The row of q, and the token in it, that has a sequence's query.
+    fn query(&self, sequence: usize, token: usize) -> [usize; 2] {
+        self.starts
+            .as_ref()
+            .map_or([sequence, token], |starts| [0, starts[sequence] + token])
+    }
+
+    /// The sequence, the head and the token of an element of the output's rows.
+    fn row(&self, at: usize) -> [usize; 3] {
+        if let Some(starts) = &self.starts {
+            let (token, head) = (at / self.heads, at % self.heads);
+            // The last sequence that begins here or before: those before it may have no queries.
+            let sequence = starts.partition_point(|start| *start <= token) - 1;
+            return [sequence, head, token - starts[sequence]];
+        }
+        let (inner, outer) = match self.heads_first {
+            true => (self.queries, self.heads),
+            false => (self.heads, self.queries),
+        };
+        let (b, first, second) = (at / (inner * outer), at / inner % outer, at % inner);
+        match self.heads_first {
+            true => [b, first, second],
+            false => [b, second, first],
+        }
+    }
+
     /// The first element of a token's head.
-    fn at(self, [batch, head, token]: [usize; 3], [heads, tokens, dim]: [usize; 3]) -> usize {
+    fn at(&self, [batch, head, token]: [usize; 3], [heads, tokens, dim]: [usize; 3]) -> usize {
         match self.heads_first {
             true => ((batch * heads + head) * tokens + token) * dim,
             false => ((batch * tokens + token) * heads + head) * dim,
@@ -186,39 +253,24 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
             "attention: window = {window}, expected a whole number of keys, or 0"
         ));
     }
-    let Sizes {
-        batch,
-        queries,
-        heads,
-        values,
-        ..
-    } = sizes;
-    // In the order of the output: batch, then tokens or heads.
-    let row = |at: usize| {
-        let (inner, outer) = if sizes.heads_first {
-            (queries, heads)
-        } else {
-            (heads, queries)
-        };
-        let (b, first, second) = (at / (inner * outer), at / inner % outer, at % inner);
-        match sizes.heads_first {
-            true => one(call, keys, sizes, [b, first, second]),
-            false => one(call, keys, sizes, [b, second, first]),
-        }
-    };
-    let rows: Vec<Row> = (0..batch * queries * heads).into_par_iter().map(row).collect();
+    let elements: usize = call.tensor("q").shape.iter().product();
+    let rows = (0..elements / sizes.dim.max(1)).into_par_iter();
+    let rows: Vec<Row> = rows.map(|at| one(call, keys, &sizes, sizes.row(at))).collect();
     let mut shape = call.tensor("q").shape.clone();
-    shape[3] = values;
+    let of_lse = shape[..shape.len() - 1].to_vec();
+    if let Some(last) = shape.last_mut() {
+        *last = sizes.values;
+    }
     let (value, error) = rows.iter().flat_map(|(row, _)| row.iter().copied()).unzip();
     let (logs, of_logs) = rows.iter().map(|(_, log)| *log).unzip();
     Ok(vec![
         Output::new("o", shape.clone(), value, error),
-        Output::new("lse", shape[..3].to_vec(), logs, of_logs),
+        Output::new("lse", of_lse, logs, of_logs),
     ])
 }
 
 /// The keys that a query sees.
-fn seen(call: &Call, all: &Keys, sizes: Sizes, [sequence, token]: [usize; 2]) -> std::ops::Range<usize> {
+fn seen(call: &Call, all: &Keys, sizes: &Sizes, [sequence, token]: [usize; 2]) -> std::ops::Range<usize> {
     let window = match (call.number("window") as usize, call.fault) {
         (0, _) | (_, Some("no_window")) => None,
         (window, Some("window_one_more")) => Some(window + 1),
@@ -226,11 +278,12 @@ fn seen(call: &Call, all: &Keys, sizes: Sizes, [sequence, token]: [usize; 2]) ->
         (window, _) => Some(window),
     };
     let causal = (call.flag("causal") || call.flag("window")) && !call.is("not_causal");
-    let length = all.length(sequence, sizes.queries);
+    let queries = sizes.count(if call.is("first_count") { 0 } else { sequence });
+    let length = all.length(sequence, queries);
     let keys = all.read(length);
     let aligned = match call.is("causal_from_start") {
         true => token + 1,
-        false => (token + 1 + length).saturating_sub(sizes.queries),
+        false => (token + 1 + length).saturating_sub(queries),
     };
     let aligned = aligned - usize::from(call.is("own_key_masked") && aligned > 0);
     let end = if causal { aligned.min(keys) } else { keys };
@@ -238,8 +291,8 @@ fn seen(call: &Call, all: &Keys, sizes: Sizes, [sequence, token]: [usize; 2]) ->
     from..end
 }
 
-fn one(call: &Call, all: &Keys, sizes: Sizes, [b, head, token]: [usize; 3]) -> Row {
-    let Sizes { heads, groups, dim, .. } = sizes;
+fn one(call: &Call, all: &Keys, sizes: &Sizes, [b, head, token]: [usize; 3]) -> Row {
+    let Sizes { heads, groups, dim, .. } = *sizes;
     let (q, k, v) = (call.tensor("q"), call.tensor("k"), call.tensor("v"));
     let group = if call.is("other_group") {
         head % groups
@@ -258,7 +311,8 @@ fn one(call: &Call, all: &Keys, sizes: Sizes, [b, head, token]: [usize; 3]) -> R
     } else {
         1.0
     };
-    let q = &q.data[sizes.at([b, head, token], [heads, sizes.queries, dim])..][..dim];
+    let [row, place] = sizes.query(b, token);
+    let q = &q.data[sizes.at([row, head, place], [heads, sizes.queries, dim])..][..dim];
     let keys = seen(call, all, sizes, [b, token]);
     let places: Vec<(usize, usize)> = keys.map(|key| all.place(b, key)).collect();
     let mut scores = Vec::with_capacity(places.len());

@@ -1,4 +1,5 @@
-//! Where the keys and values of each sequence lie: one after the other, or in the pages of a cache that a table names.
+//! Where the keys and values of each sequence lie: in a row of their own, one sequence behind the other, or in the pages of a cache that a
+//! table names.
 
 use super::Call;
 
@@ -11,8 +12,35 @@ pub struct Keys<'a> {
     pages: usize,
     /// Pages of every sequence, with the number of columns.
     table: Option<(&'a [f64], usize)>,
+    /// Where each sequence begins, if they lie one behind the other, and where the last ends.
+    starts: Option<Vec<usize>>,
     /// Tokens that each sequence has.
     lengths: Vec<usize>,
+}
+
+/// Where sequences of so many tokens in all begin, and where the last ends; none if the call does not say.
+///
+/// # Errors
+/// Numbers that do not begin with 0, ascend, and end with the number of tokens.
+pub fn starts(call: &Call, name: &str, tokens: usize) -> Result<Option<Vec<usize>>, String> {
+    let Some(given) = call.optional(name) else {
+        return Ok(None);
+    };
+    let wrong = || {
+        let operation = call.operation().name;
+        format!(
+            "{operation}: '{name}' is {:?}, expected whole numbers that begin with 0, ascend and end with {tokens}, the tokens that there are",
+            given.data
+        )
+    };
+    let whole = |x: &f64| (*x >= 0.0 && x.fract() == 0.0).then_some(*x as usize);
+    let starts: Vec<usize> = given.data.iter().map(whole).collect::<Option<_>>().ok_or_else(wrong)?;
+    let right = given.shape.len() == 1
+        && starts.len() > 1
+        && starts[0] == 0
+        && starts.is_sorted()
+        && starts[starts.len() - 1] == tokens;
+    if right { Ok(Some(starts)) } else { Err(wrong()) }
 }
 
 impl<'a> Keys<'a> {
@@ -35,10 +63,22 @@ impl<'a> Keys<'a> {
             },
         };
         call.expect("seq_lens", &[batch])?;
+        let starts = starts(call, "cu_seqlens_k", page)?;
+        if let Some(starts) = &starts
+            && (starts.len() != batch + 1 || table.is_some() || call.optional("seq_lens").is_some())
+        {
+            let found = starts.len() - 1;
+            return Err(format!(
+                "{name}: 'cu_seqlens_k' is of {found} sequences, expected {batch}, and neither a block_table nor seq_lens beside it"
+            ));
+        }
         let room = table.map_or(page, |(_, cols)| cols * page);
         let whole = |x: f64, most: usize| (x >= 0.0 && x.fract() == 0.0 && x <= most as f64).then_some(x as usize);
         let lengths = match call.optional("seq_lens") {
-            None => vec![room; batch],
+            None => match &starts {
+                Some(starts) => starts.windows(2).map(|pair| pair[1] - pair[0]).collect(),
+                None => vec![room; batch],
+            },
             Some(lengths) => {
                 let lengths = lengths.data.iter().map(|x| {
                     let wrong = || format!("{name}: 'seq_lens' has {x}, expected whole numbers of at most {room} keys");
@@ -52,6 +92,7 @@ impl<'a> Keys<'a> {
             page,
             pages,
             table,
+            starts,
             lengths,
         };
         if let Some((table, cols)) = table {
@@ -94,6 +135,13 @@ impl<'a> Keys<'a> {
 
     /// The page and the place in it of a sequence's key.
     pub fn place(&self, sequence: usize, key: usize) -> (usize, usize) {
+        if let Some(starts) = &self.starts {
+            let begins = match self.call.is("next_start") {
+                true => (sequence + 1) % self.lengths.len(),
+                false => sequence,
+            };
+            return (0, (starts[begins] + key) % self.page);
+        }
         let Some((table, cols)) = self.table else {
             return (sequence, key);
         };

@@ -50,9 +50,22 @@ def kernel(
     k_scale=1.0,
     v_scale=1.0,
     lse_base="e",
+    cu_seqlens_q=None,
+    cu_seqlens_k=None,
     dtype=bfloat16,
     **rest,
 ):
+    if cu_seqlens_q is not None:
+        parts = []
+        for b, (first, end) in enumerate(zip(cu_seqlens_q, cu_seqlens_q[1:])):
+            if cu_seqlens_k is not None:
+                keys = slice(cu_seqlens_k[b], cu_seqlens_k[b + 1])
+                of_keys = {"k": k[None, keys], "v": v[None, keys]}
+            else:
+                of_keys = {"k": k, "v": v, "block_table": block_table[b : b + 1], "seq_lens": seq_lens[b : b + 1]}
+            common = {"scale": scale, "k_scale": k_scale, "v_scale": v_scale, "lse_base": lse_base, "dtype": dtype}
+            parts.append(kernel(rng, q[None, first:end], **of_keys, **common, **rest))
+        return {name: np.concatenate([part[name][0] for part in parts]) for name in ("o", "lse")}
     if layout == "bthd":
         q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
     q, k, v = (x.astype(F32) for x in (q, k, v))
@@ -72,7 +85,24 @@ def kernel(
     return {"o": rounded(o, dtype), "lse": lse}
 
 
+def ragged(rng, heads, groups, dim, values, paged, dtype=bfloat16):
+    """Sequences one behind the other; one has no queries."""
+    counts, lengths = np.array([3, 0, 1, 6]), np.array([7, 2, 1, 9])
+    starts = [np.concatenate([[0], np.cumsum(x)]).astype(np.int32) for x in (counts, lengths)]
+    given = {"q": normal(rng, int(counts.sum()), heads, dim, dtype=dtype), "cu_seqlens_q": starts[0]}
+    if paged:
+        table = rng.permutation(14)[:12].reshape(4, 3).astype(np.int32)
+        given |= {"block_table": table, "seq_lens": lengths.astype(np.int32)}
+    else:
+        given["cu_seqlens_k"] = starts[1]
+    of_cache = (14, 4) if paged else (int(lengths.sum()),)
+    return given | {name: normal(rng, *of_cache, groups, cols, dtype=dtype) for name, cols in (("k", dim), ("v", values))}
+
+
 def draw(rng, dtype):
+    if rng.random() < 0.25:
+        groups = int(rng.choice([1, 2, 4]))
+        return ragged(rng, 4, groups, 16, 24, rng.random() < 0.5, dtype) | {"causal": bool(rng.random() < 0.7)}
     heads, groups, dim = 4, int(rng.choice([1, 2, 4])), int(rng.choice([8, 64]))
     queries, keys = int(rng.choice([1, 5])), int(rng.choice([5, 70]))
     layout, given = str(rng.choice(["bthd", "bhtd"])), {}
@@ -117,4 +147,4 @@ def given(rng):
         "k_scale": 0.7,
         "v_scale": 1.3,
     }
-    return [dense, paged]
+    return [dense, paged, ragged(rng, 6, 3, 16, 20, False) | {"causal": True}, ragged(rng, 6, 3, 16, 20, True) | {"causal": True}]

@@ -107,6 +107,12 @@ def qkv(queries=(2, 1, 4, 8), keys=(6, 4, 2, 8)):
     return {"q": ones(*queries), "k": ones(*keys), "v": ones(*keys)}
 
 
+def ragged():
+    """Two sequences, one behind the other."""
+    starts = {"cu_seqlens_q": [0, 2, 5], "cu_seqlens_k": [0, 4, 6]}
+    return {"q": ones(5, 4, 8), "k": ones(6, 2, 8), "v": ones(6, 2, 8), **starts}
+
+
 TABLE = np.array([[0, 1], [2, 6]], np.int32)
 
 
@@ -123,6 +129,11 @@ TABLE = np.array([[0, 1], [2, 6]], np.int32)
         ("attention", {**qkv(), "block_table": TABLE[:1]}, r"'block_table' is \[1, 2\], expected \[2, pages of a sequence\]"),
         ("attention", {**qkv(keys=(0, 4, 2, 8)), "block_table": TABLE, "seq_lens": [1, 1]}, "expected one of the 0 pages"),
         ("attention", {**qkv(keys=(2, 4, 2, 8)), "seq_lens": [1, 1, 1]}, r"'seq_lens' is \[3\], expected \[2\]"),
+        ("attention", {**ragged(), "cu_seqlens_q": [0, 3, 2, 5]}, r"'cu_seqlens_q' is \[0.0, 3.0, 2.0, 5.0\], expected whole numbers that"),
+        ("attention", {**ragged(), "cu_seqlens_q": [0, 4]}, "ascend and end with 5"),
+        ("attention", {**ragged(), "cu_seqlens_k": [0, 6]}, "'cu_seqlens_k' is of 1 sequences, expected 2"),
+        ("attention", {**ragged(), "cu_seqlens_k": None}, "with a block_table"),
+        ("attention", {**ragged(), "layout": "bhtd"}, 'expected layout = "bthd"'),
         ("causal_conv1d", {"x": ones(2, 3, 4), "weight": ones(4, 4)}, r"'weight' is \[4, 4\], expected \[3, W\]"),
         ("causal_conv1d", {"x": ones(2, 3), "weight": ones(3, 4), "state": ones(2, 3, 2)}, "with S of 3 or more"),
         ("moe", {"x": ones(2, 3), "w13": ones(4, 6, 3), "w2": ones(4, 3, 3), "top_k": 2}, "expected one of them"),
