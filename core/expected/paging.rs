@@ -116,8 +116,8 @@ impl<'a> Keys<'a> {
         let room = self.table.map_or(self.page, |(_, cols)| cols * self.page);
         match self.call.fault {
             Some("stale_length") => self.lengths[sequence].saturating_sub(queries),
-            Some("next_length") => self.lengths[(sequence + 1) % self.lengths.len()],
-            Some("no_lengths") => room,
+            Some("next_length") if self.starts.is_none() => self.lengths[(sequence + 1) % self.lengths.len()],
+            Some("no_lengths") if self.starts.is_none() => room,
             _ => self.lengths[sequence],
         }
     }

@@ -58,6 +58,8 @@ def kernel(
     if cu_seqlens_q is not None:
         parts = []
         for b, (first, end) in enumerate(zip(cu_seqlens_q, cu_seqlens_q[1:])):
+            if first == end:
+                continue
             if cu_seqlens_k is not None:
                 keys = slice(cu_seqlens_k[b], cu_seqlens_k[b + 1])
                 of_keys = {"k": k[None, keys], "v": v[None, keys]}
