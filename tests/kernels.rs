@@ -83,7 +83,7 @@ use ulplab::dataset::{Checkpoint, Manifest};
 use ulplab::metrics::VIOLATIONS;
 use ulplab::ops::data::{bf16_bytes, f32_bytes};
 use ulplab::ops::judge::Judge;
-use ulplab::ops::{Case, Data, OPS, Outputs, Problem, Role};
+use ulplab::ops::{Buffer, Case, Data, OPS, Outputs, Problem, Role};
 use ulplab::studies::Text;
 use ulplab::studies::kernels::sites;
 
@@ -112,9 +112,19 @@ fn problems(op: &str) -> Vec<(Case, Problem)> {
         .collect()
 }
 
+/// A buffer, by its name.
+fn buffer<'a>(problem: &'a Problem, name: &str) -> &'a Buffer {
+    problem.buffers.iter().find(|buffer| buffer.name == name).unwrap()
+}
+
+/// The bytes of an input, by its name.
+fn bytes<'a>(problem: &'a Problem, name: &str) -> &'a [u8] {
+    &buffer(problem, name).bytes
+}
+
 /// An input as f32, by its name.
 fn values(problem: &Problem, name: &str) -> Vec<f32> {
-    let buffer = problem.buffers.iter().find(|buffer| buffer.name == name).unwrap();
+    let buffer = buffer(problem, name);
     let size = buffer.dtype.bitsize() / 8;
     ulplab::ops::data::floats(&buffer.bytes, size)
         .into_iter()
@@ -124,8 +134,7 @@ fn values(problem: &Problem, name: &str) -> Vec<f32> {
 
 /// An input of whole numbers, by its name.
 fn integers(problem: &Problem, name: &str) -> Vec<i32> {
-    let buffer = problem.buffers.iter().find(|buffer| buffer.name == name).unwrap();
-    let bytes = buffer.bytes.chunks_exact(4);
+    let bytes = bytes(problem, name).chunks_exact(4);
     bytes
         .map(|bytes| i32::from_le_bytes(bytes.try_into().unwrap()))
         .collect()
@@ -172,7 +181,7 @@ fn a_bound_that_is_nan_admits_nothing() {
 /// The named outputs are accepted, and not if any of a few bits of any of them is flipped.
 fn accepts_only(case: &Case, problem: &Problem, outputs: &[(&'static str, Vec<u8>)]) {
     for (name, bytes) in outputs {
-        let buffer = problem.buffers.iter().find(|buffer| buffer.name == *name).unwrap();
+        let buffer = buffer(problem, name);
         assert_ne!(buffer.role, Role::In, "{}: {name}", case.name);
         assert_eq!(buffer.size(), bytes.len(), "{}: {name}", case.name);
     }

@@ -253,18 +253,15 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
             "attention: window = {window}, expected a whole number of keys, or 0"
         ));
     }
-    let elements: usize = call.tensor("q").shape.iter().product();
-    let rows = (0..elements / sizes.dim.max(1)).into_par_iter();
+    let q = &call.tensor("q").shape;
+    let of_lse = q[..q.len() - 1].to_vec();
+    let of_output = [&of_lse[..], &[sizes.values]].concat();
+    let rows = (0..of_lse.iter().product()).into_par_iter();
     let rows: Vec<Row> = rows.map(|at| one(call, keys, &sizes, sizes.row(at))).collect();
-    let mut shape = call.tensor("q").shape.clone();
-    let of_lse = shape[..shape.len() - 1].to_vec();
-    if let Some(last) = shape.last_mut() {
-        *last = sizes.values;
-    }
     let (value, error) = rows.iter().flat_map(|(row, _)| row.iter().copied()).unzip();
     let (logs, of_logs) = rows.iter().map(|(_, log)| *log).unzip();
     Ok(vec![
-        Output::new("o", shape.clone(), value, error),
+        Output::new("o", of_output, value, error),
         Output::new("lse", of_lse, logs, of_logs),
     ])
 }

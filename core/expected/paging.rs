@@ -29,7 +29,8 @@ pub fn starts(call: &Call, name: &str, tokens: usize) -> Result<Option<Vec<usize
     let wrong = || {
         let operation = call.operation().name;
         format!(
-            "{operation}: '{name}' is {:?}, expected whole numbers that begin with 0, ascend and end with {tokens}, the tokens that there are",
+            "{operation}: '{name}' is {:?}, expected whole numbers that begin with 0, ascend and end with {tokens}, the tokens \
+             that there are",
             given.data
         )
     };

@@ -66,6 +66,11 @@ def test_equal_elements_in_any_order_but_each_once():
         ulplab.assert_close(np.array([[3, 1, 2]]), op="top_k", inputs={"x": x, "k": 3}, output="indices")
 
 
+def test_heads_without_channels_have_outputs_of_the_right_shape():
+    found = ulplab.reference.compute("attention", q=ones(1, 2, 2, 0), k=ones(1, 3, 2, 0), v=ones(1, 3, 2, 4))
+    assert found["o"].value.shape == (1, 2, 2, 4) and found["lse"].value.shape == (1, 2, 2)
+
+
 def test_the_base_of_lse_is_said():
     rng = np.random.default_rng(2)
     given = {name: normal(rng, 1, 7, 2, 16) for name in "qkv"}

@@ -36,7 +36,6 @@ _WIDENED = (
 )
 # torch's pairs of 4-bit floats, the first in the low half of a byte.
 _PAIRS = "float4_e2m1fn_x2"
-_E2M1 = numpy.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], numpy.float32)
 
 
 def _capsule(x: Any) -> Any:
@@ -74,7 +73,8 @@ def array(x: Any, name: str) -> _native.Array:
         try:
             device = int(x.__dlpack_device__()[0])
         except (RuntimeError, ValueError) as error:
-            raise TypeError(f"'{name}' is a {type(x).__name__} on {getattr(x, 'device', 'a device')}, which has no numbers to read: {error}") from error
+            where = getattr(x, "device", "a device")
+            raise TypeError(f"'{name}' is a {type(x).__name__} on {where}, which has no numbers to read: {error}") from error
         # 1 is the host, 3 is the host's memory that a GPU sees, too. What is elsewhere is copied.
         if device not in (1, 3):
             x = _to_host(x, name)
@@ -112,10 +112,15 @@ def _as_bits(x: Any, name: str, error: Exception) -> _native.Array:
         if dtype in _WIDENED:
             return _native.Array(_capsule(x.to(torch.float32)))
         if dtype == _PAIRS:
-            codes = x.view(torch.uint8).numpy()
-            numbers = _E2M1[numpy.stack([codes & 15, codes >> 4], axis=-1)]
-            return _native.Array(_capsule(numbers.reshape(*codes.shape[:-1], -1)))
+            return _native.Array(_capsule(_pairs(x.view(torch.uint8).numpy())))
     raise TypeError(f"'{name}' is of {dtype or type(x).__name__} and cannot be read: {error}") from error
+
+
+def _pairs(codes: numpy.ndarray) -> numpy.ndarray:
+    """The numbers of bytes of two 4-bit floats each: those of MXFP4 under scales of 1."""
+    rows, cols = int(numpy.prod(codes.shape[:-1])), 2 * codes.shape[-1]
+    ones = numpy.full((rows, -(-cols // 32)), 127, numpy.uint8)
+    return _native.decode([_from_numpy(codes), _from_numpy(ones)], rows, cols, "mxfp4").reshape(*codes.shape[:-1], cols)
 
 
 def inputs(given: dict[str, Any]) -> dict[str, Any]:

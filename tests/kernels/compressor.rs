@@ -2,7 +2,7 @@ use safetensors::Dtype;
 use ulplab::ops::data::f32_bytes;
 use ulplab::ops::{Case, Problem};
 
-use super::{accepts_only, problems, stored, values, violations};
+use super::{accepts_only, buffer, problems, stored, values, violations};
 
 /// What can be got wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,7 +31,7 @@ fn outputs(case: &Case, problem: &Problem, mistake: Mistake) -> Vec<(&'static st
         ["kv", "gate", "ape", "weight", "cos", "sin"].map(|name| values(problem, name));
     let [mut ring_kv, mut ring_gate, mut entries] =
         ["ring_kv", "ring_gate", "entries"].map(|name| values(problem, name));
-    let buffer = |name: &str| problem.buffers.iter().find(|buffer| buffer.name == name).unwrap();
+    let buffer = |name: &str| buffer(problem, name);
     let positions = buffer("position").bytes.as_chunks::<4>().0;
     let old = (ring_kv.clone(), ring_gate.clone());
     let mut stages = vec![0f32; positions.len() * 3 * d];

@@ -8,7 +8,7 @@ use ulplab::ops::data::{f32_bytes, floats};
 use ulplab::ops::decode_step::{self, Caches};
 use ulplab::ops::{Case, Data, Outputs, Problem};
 
-use super::{integers, problems};
+use super::{buffer, integers, problems};
 
 /// What goes wrong at one site of one layer, in one run.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -64,7 +64,7 @@ impl Kernel<'_> {
             "moe.router" => layer - 1,
             _ => layer,
         };
-        let buffer = self.problem.buffers.iter().find(|buffer| buffer.name == *name).unwrap();
+        let buffer = buffer(self.problem, name);
         let [_, layers, rows, cols] = buffer.shape[..] else {
             unreachable!("taps have four dimensions")
         };

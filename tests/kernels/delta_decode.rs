@@ -1,7 +1,7 @@
 use ulplab::ops::data::bf16_bytes;
 use ulplab::ops::{Case, Problem};
 
-use super::{problems, stored, values, violations};
+use super::{buffer, problems, stored, values, violations};
 
 /// A way to be wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,7 +26,7 @@ pub fn decoded(case: &Case, problem: &Problem, mistake: Mistake) -> Vec<(&'stati
     let [tokens, heads, group, keys, cols, slots] = ["B", "H", "G", "K", "V", "slots"].map(|dim| case.dim(dim));
     let [q, k, v, gate, beta] = ["q", "k", "v", "gate", "beta"].map(|name| values(problem, name));
     let [a_log, dt_bias, mut state] = ["a_log", "dt_bias", "state"].map(|name| values(problem, name));
-    let find = |name| problem.buffers.iter().find(|buffer| buffer.name == name).unwrap();
+    let find = |name| buffer(problem, name);
     let (indices, _) = find("indices").bytes.as_chunks::<4>();
     let values_heads = heads * group;
     let mut o = vec![0f32; tokens * values_heads * cols];

@@ -1,7 +1,7 @@
 use ulplab::ops::data::f32_bytes;
 use ulplab::ops::{Case, Problem};
 
-use super::{problems, stored, values, violations};
+use super::{buffer, problems, stored, values, violations};
 
 /// What can be got wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -22,7 +22,7 @@ pub enum Mistake {
 pub fn prefill(case: &Case, problem: &Problem, mistake: Mistake) -> Vec<(&'static str, Vec<u8>)> {
     let [n, h, hv, k, v, decays] = ["N", "H", "HV", "K", "V", "G"].map(|dim| case.dim(dim));
     let [q, keys, x, g, beta, initial] = ["q", "k", "v", "g", "beta", "initial"].map(|name| values(problem, name));
-    let starts = problem.buffers.iter().find(|buffer| buffer.name == "starts").unwrap();
+    let starts = buffer(problem, "starts");
     let starts: Vec<usize> = starts
         .bytes
         .chunks(case.dim("index"))

@@ -1,7 +1,7 @@
 use safetensors::Dtype;
 use ulplab::ops::{Case, Problem};
 
-use super::{accepts_only, problems, stored, values, violations};
+use super::{accepts_only, buffer, problems, stored, values, violations};
 
 /// What can be got wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -57,7 +57,7 @@ fn outputs(case: &Case, problem: &Problem, mistake: Mistake) -> Vec<u8> {
     let [dim, inner, k] = ["D", "I", "K"].map(|name| case.dim(name));
     let [gate_up, down] = ["gate_up", "down"].map(|name| values(problem, name));
     let shared = ["shared_gate_up", "shared_down"].map(|name| values(problem, name));
-    let experts = problem.buffers.iter().find(|buffer| buffer.name == "experts").unwrap();
+    let experts = buffer(problem, "experts");
     let experts = experts
         .bytes
         .as_chunks()
@@ -86,7 +86,7 @@ fn outputs(case: &Case, problem: &Problem, mistake: Mistake) -> Vec<u8> {
         }
         all.extend(y);
     }
-    let y = problem.buffers.iter().find(|buffer| buffer.name == "y").unwrap();
+    let y = buffer(problem, "y");
     stored(y.dtype == Dtype::BF16, &all)
 }
 

@@ -9,7 +9,7 @@ use ulplab::ops::judge::{Judge, Measured};
 use ulplab::ops::{Buffer, OPS, Outputs};
 use ulplab::record::Failure;
 
-use super::{bf16_bytes, f32_bytes, problems};
+use super::{bf16_bytes, buffer, f32_bytes, problems};
 
 /// The failure that a judgement finds in an output.
 fn failure(judge: &Judge, got: Vec<u8>) -> Failure {
@@ -327,7 +327,7 @@ fn guards_inputs_and_second_runs_are_named() {
     );
 
     let (_, problem) = problems("state_transpose").remove(0);
-    let output = problem.buffers.iter().find(|buffer| buffer.name == "y").unwrap();
+    let output = buffer(&problem, "y");
     let (first, mut second) = (vec![0; output.size()], vec![0; output.size()]);
     second[4] = 1;
     let outputs = |bytes| Outputs(vec![("y", bytes)]);
@@ -372,7 +372,7 @@ fn every_operation_is_described() {
 #[test]
 fn gates_bind_every_check() {
     let (_, problem) = problems("swiglu").remove(0);
-    let output = problem.buffers.iter().find(|buffer| buffer.name == "y").unwrap();
+    let output = buffer(&problem, "y");
     let outputs = Outputs(vec![("y", vec![0; output.size()])]);
     let of_row = Outputs(vec![("y", vec![0; output.size() / output.shape[0]])]);
     let found = [

@@ -1,7 +1,7 @@
 use rayon::prelude::*;
 
 use super::wgmma::rule;
-use super::{accepts_only, problems, stored, values, violations};
+use super::{accepts_only, bytes, problems, stored, values, violations};
 use ulplab::ops::{Case, Problem};
 
 /// What can be got wrong.
@@ -20,8 +20,8 @@ const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
 
 fn outputs(case: &Case, problem: &Problem, mistake: Mistake) -> Vec<u8> {
     let [b, n, k] = ["B", "N", "K"].map(|dim| case.dim(dim));
-    let bytes = |name: &str| &problem.buffers.iter().find(|buffer| buffer.name == name).unwrap().bytes;
-    let (w, w_scale, tensor) = (bytes("w"), bytes("w_scale"), values(problem, "w_tensor")[0]);
+    let (w, w_scale) = (bytes(problem, "w"), bytes(problem, "w_scale"));
+    let tensor = values(problem, "w_tensor")[0];
     let bits = |x: f32| half::bf16::from_f32(x).to_bits();
     let x: Vec<u16> = values(problem, "x").into_iter().map(bits).collect();
     let nvfp4 = case.key("format") == "nvfp4";

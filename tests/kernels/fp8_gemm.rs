@@ -1,5 +1,5 @@
 use super::wgmma::rule;
-use super::{accepts_only, problems, stored, values, violations};
+use super::{accepts_only, buffer, problems, stored, values, violations};
 use ulplab::ops::{Case, Problem};
 
 /// What can be got wrong.
@@ -19,7 +19,7 @@ enum Mistake {
 fn outputs(case: &Case, problem: &Problem, mistake: Mistake) -> Vec<u8> {
     let [b, n, k] = ["B", "N", "K"].map(|dim| case.dim(dim));
     let codes = |name: &str| -> Vec<u16> {
-        let buffer = problem.buffers.iter().find(|buffer| buffer.name == name).unwrap();
+        let buffer = buffer(problem, name);
         buffer.bytes.iter().map(|code| u16::from(*code)).collect()
     };
     let (x, w) = (codes("x"), codes("w"));

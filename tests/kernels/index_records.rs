@@ -1,5 +1,5 @@
 use super::wgmma::rule;
-use super::{accepts_only, integers, problems, values, violations};
+use super::{accepts_only, bytes, integers, problems, values, violations};
 use half::bf16;
 use ulplab::formats::{E2M1, E4M3};
 use ulplab::ops::data::f32_bytes;
@@ -21,11 +21,6 @@ enum Mistake {
     Zeros,
     /// The high nibble of a byte comes first, or the scale of a key of FP8 is its neighbour's.
     OtherBytes,
-}
-
-fn bytes<'a>(problem: &'a Problem, name: &str) -> &'a [u8] {
-    let buffer = problem.buffers.iter().find(|buffer| buffer.name == name);
-    &buffer.unwrap().bytes
 }
 
 /// The codes of a key as its tensor cores take them, and what its sums are multiplied by.

@@ -1,7 +1,7 @@
 use safetensors::Dtype;
 use ulplab::formats::{Format, GlobalScale};
 
-use super::{accepts_only, problems, stored, values};
+use super::{accepts_only, buffer, problems, stored, values};
 
 /// Formats of the cases, by key.
 pub fn format(key: &str) -> Format {
@@ -64,7 +64,7 @@ fn dequantize_wants_the_values_of_the_codes() {
         }
         let mut y = vec![0.0; rows * cols];
         format.decode(&ulplab::formats::Encoded { rows, cols, parts }, &mut y);
-        let output = problem.buffers.iter().find(|buffer| buffer.name == "y").unwrap();
+        let output = buffer(problem, "y");
         accepts_only(case, problem, &[("y", stored(output.dtype == Dtype::BF16, &y))]);
     }
 }

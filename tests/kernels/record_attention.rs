@@ -2,7 +2,7 @@ use safetensors::Dtype;
 use ulplab::formats::{Encoded, PAGE, Part, codec};
 use ulplab::ops::{Case, Problem};
 
-use super::{accepts_only, integers, problems, stored, values, violations};
+use super::{accepts_only, buffer, integers, problems, stored, values, violations};
 
 /// What can be got wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -35,7 +35,7 @@ struct Keys {
 impl Keys {
     fn new(case: &Case, problem: &Problem, names: [&str; 6]) -> Self {
         let [pages, slots, count, own, listed, places] = names;
-        let buffer = problem.buffers.iter().find(|buffer| buffer.name == pages).unwrap();
+        let buffer = buffer(problem, pages);
         let stride = *buffer.shape.last().unwrap();
         let rows = buffer.bytes.len() / stride * PAGE;
         let part = Part {

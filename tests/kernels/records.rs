@@ -1,14 +1,10 @@
 use ulplab::formats::{Codec, Encoded, KvRecord, PAGE, Part, RECORDS, codec};
 use ulplab::ops::{Case, Problem};
 
-use super::{accepts_only, problems, stored, values, violations};
-
-fn buffer<'a>(problem: &'a Problem, name: &str) -> &'a [u8] {
-    &problem.buffers.iter().find(|buffer| buffer.name == name).unwrap().bytes
-}
+use super::{accepts_only, bytes, problems, stored, values, violations};
 
 fn slots(case: &Case, problem: &Problem) -> Vec<i64> {
-    let bytes = buffer(problem, "slots");
+    let bytes = bytes(problem, "slots");
     match case.dim("slot_bytes") {
         4 => bytes
             .as_chunks()
@@ -58,7 +54,7 @@ fn record_read_wants_the_values_of_the_codec() {
     assert_eq!(all.len(), 4 * RECORDS.len());
     for (case, problem) in &all {
         let (layout, codec) = record(case);
-        let values = decoded(&*codec, layout.dim, buffer(problem, "pages"), layout.page_stride(PAGE));
+        let values = decoded(&*codec, layout.dim, bytes(problem, "pages"), layout.page_stride(PAGE));
         let zeros = vec![0.0; layout.dim];
         let out: Vec<f32> = slots(case, problem)
             .into_iter()
@@ -77,7 +73,7 @@ fn written(case: &Case, problem: &Problem, x: &[f32]) -> Vec<u8> {
     let (layout, codec) = record(case);
     let dense = codec.encode(x, layout.dim);
     let stride = layout.page_stride(PAGE);
-    let mut pages = buffer(problem, "pages").to_vec();
+    let mut pages = bytes(problem, "pages").to_vec();
     for (token, slot) in slots(case, problem).into_iter().enumerate() {
         let Ok(slot) = usize::try_from(slot) else { continue };
         let mut region = 0;
@@ -104,7 +100,7 @@ fn record_write_wants_the_bytes_of_the_codec_and_nothing_else_changed() {
 /// RMSNorm and RoPE in f32, sums from first to last.
 fn normed(problem: &Problem, dim: usize, mistake: impl Fn(usize, &mut f32)) -> Vec<f32> {
     let (weight, cos_sin) = (values(problem, "weight"), values(problem, "cos_sin"));
-    let positions = buffer(problem, "positions")
+    let positions = bytes(problem, "positions")
         .as_chunks()
         .0
         .iter()

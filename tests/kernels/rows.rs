@@ -5,7 +5,7 @@ use ulplab::formats::GlobalScale;
 use ulplab::ops::{Case, Problem, Scalar};
 
 use super::quantize::format;
-use super::{accepts_only, problems, stored, values};
+use super::{accepts_only, buffer, problems, stored, values};
 
 fn scalar(problem: &Problem, name: &str) -> f64 {
     match problem.scalars.iter().find(|(scalar, _)| *scalar == name) {
@@ -52,7 +52,7 @@ fn activated(case: &Case, problem: &Problem) -> Vec<f32> {
 fn plain(op: &str, compute: fn(&Case, &Problem) -> Vec<f32>) {
     for (case, problem) in &problems(op) {
         let y = compute(case, problem);
-        let output = problem.buffers.iter().find(|buffer| buffer.name == "y").unwrap();
+        let output = buffer(problem, "y");
         accepts_only(case, problem, &[("y", stored(output.dtype == Dtype::BF16, &y))]);
     }
 }

@@ -4,7 +4,7 @@ use ulplab::formats::element;
 use ulplab::ops::data::{bf16_bytes, f32_bytes, round_to_bf16};
 use ulplab::ops::{Case, Data, Problem};
 
-use super::{accepts_only, values, violations};
+use super::{accepts_only, buffer, values, violations};
 
 /// What can be got wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,7 +38,7 @@ struct Kernel<'a> {
 impl<'a> Kernel<'a> {
     fn new(case: &'a Case, problem: &'a Problem, mistake: Mistake) -> Self {
         let linear = |name: &str, scale: &str| {
-            let buffer = problem.buffers.iter().find(|buffer| buffer.name == name).unwrap();
+            let buffer = buffer(problem, name);
             let cols = buffer.shape[1];
             let data = match case.key("W") {
                 "bf16" => values(problem, name),

@@ -2,7 +2,7 @@ use std::cmp::Ordering;
 
 use ulplab::ops::{Case, Problem};
 
-use super::{accepts_only, problems, values, violations};
+use super::{accepts_only, buffer, problems, values, violations};
 
 /// What can be got wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,7 +34,7 @@ fn order(a: f32, b: f32, mistake: Mistake) -> Ordering {
 
 fn indices(case: &Case, problem: &Problem, mistake: Mistake) -> Vec<u8> {
     let (scores, k) = (values(problem, "scores"), case.dim("K"));
-    let count = problem.buffers.iter().find(|buffer| buffer.name == "count").unwrap();
+    let count = buffer(problem, "count");
     let counts = count.bytes.as_chunks::<4>().0;
     let mut out = Vec::new();
     for (scores, count) in scores.chunks(case.dim("N")).zip(counts) {

@@ -4,7 +4,7 @@ use rayon::prelude::*;
 use ulplab::ops::data::f32_bytes;
 use ulplab::ops::{Case, Problem};
 
-use super::{accepts_only, problems, values, violations};
+use super::{accepts_only, buffer, problems, values, violations};
 
 /// How a step is summed; some are wrong.
 #[derive(Clone, Copy, Debug)]
@@ -156,7 +156,7 @@ fn outputs(rule: &Rule, case: &Case, problem: &Problem) -> Vec<u8> {
     let [width, terms] = ["N", "K"].map(|dim| case.dim(dim));
     let bf16 = case.key("operand") == "bf16";
     let codes = |name: &str| -> Vec<u16> {
-        let buffer = problem.buffers.iter().find(|buffer| buffer.name == name).unwrap();
+        let buffer = buffer(problem, name);
         match bf16 {
             true => buffer
                 .bytes

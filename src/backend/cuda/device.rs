@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use cudarc::driver::{result, sys};
 
 use super::turn::Turns;
-use super::watch::Watch;
+use super::watchdog::Watchdog;
 use ulplab_core::error::{Error, Result};
 
 /// The first GPU of the machine, and one stream on it. Used from one thread.
@@ -27,7 +27,7 @@ pub struct Device {
     /// Who else uses it waits for these.
     pub turns: Turns,
     /// Ends the process if a kernel never returns.
-    pub watch: Watch,
+    pub watchdog: Watchdog,
 }
 
 /// A driver error as a set-up error.
@@ -88,7 +88,7 @@ impl Device {
             sms: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?.into(),
             l2: attribute(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)? as usize,
             turns: Turns::open(),
-            watch: Watch::default(),
+            watchdog: Watchdog::default(),
         })
     }
 
@@ -104,7 +104,7 @@ impl Device {
     pub fn wait(&self) -> Result<()> {
         // SAFETY: the stream is ours.
         let done = || unsafe { sys::cuStreamQuery(self.stream) };
-        cuda("kernel", self.watch.until(done))
+        cuda("kernel", self.watchdog.until(done))
     }
 
     pub fn memory(&self, len: usize) -> Result<Memory> {

@@ -19,7 +19,7 @@ pub mod shipped;
 pub mod time;
 pub mod toolkit;
 mod turn;
-mod watch;
+mod watchdog;
 
 pub use device::Device;
 pub use header::{Mutant, Source, Variant};

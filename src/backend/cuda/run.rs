@@ -314,9 +314,10 @@ impl Guarded for Running<'_> {
     }
 
     fn repeated(&self, mut times: usize, outputs: &Outputs) -> Result<Option<Repeated>> {
-        if self.variant.varies_with_batch.is_some() {
+        let batch = self.problem.batch.as_ref();
+        let Some(batch) = batch.filter(|_| self.variant.varies_with_batch.is_none()) else {
             return Ok(None);
-        }
+        };
         loop {
             let Some((case, problem)) = self.problem.repeated(self.case, times) else {
                 return Ok(None);
@@ -333,12 +334,7 @@ impl Guarded for Running<'_> {
             let running = Running::new(self.session, self.module, (&case, &problem), (self.variant, plan))?;
             running.begin(POISON_BYTE)?;
             (0..problem.runs).try_for_each(|_| running.launch_on(&running.set, true))?;
-            return running
-                .differing(
-                    outputs,
-                    case.dim(self.problem.batch.as_ref().map_or("", |batch| batch.dim)),
-                )
-                .map(Some);
+            return running.differing(outputs, case.dim(batch.dim)).map(Some);
         }
     }
 

@@ -65,11 +65,13 @@ impl<'d> Session<'d> {
 
     /// What compares contents that repeat.
     pub fn repeats(&self) -> Result<&Repeats> {
-        if self.repeats.get().is_none() {
-            let repeats = Repeats::new(&self.toolkit, self.device)?;
-            let _ = self.repeats.set(repeats);
+        match self.repeats.get() {
+            Some(repeats) => Ok(repeats),
+            None => {
+                let made = Repeats::new(&self.toolkit, self.device)?;
+                Ok(self.repeats.get_or_init(|| made))
+            }
         }
-        Ok(self.repeats.get().expect("just set"))
     }
 
     /// What times are taken with.
@@ -125,7 +127,7 @@ impl<'a> Bench<'a> {
         } = self.kernels;
         let (op, fault) = (&source.op, fault.as_deref().unwrap_or_default());
         let what = format!("{op}.{}{fault} on {}", variant.name, self.case.name);
-        session.device.watch.expect(what);
+        session.device.watchdog.expect(what);
         Running::new(session, module, (self.case, self.problem), (variant, plan))
     }
 

@@ -79,7 +79,10 @@ impl<'a> Timer<'a> {
         record(self.events[1])?;
         // SAFETY: both events are recorded.
         unsafe {
-            cuda("kernel", self.device.watch.until(|| sys::cuEventQuery(self.events[1])))?;
+            cuda(
+                "kernel",
+                self.device.watchdog.until(|| sys::cuEventQuery(self.events[1])),
+            )?;
             let milliseconds = cuda(
                 "cuEventElapsedTime",
                 result::event::elapsed(self.events[0], self.events[1]),

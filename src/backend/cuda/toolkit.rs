@@ -111,15 +111,10 @@ impl Toolkit {
             .filter(|option| !option.starts_with("-I"))
             .cloned()
             .collect();
-        let key = cache::key(&source.digest(), &made_by, self.version);
-        if let Some(cubin) = self.cache.get(&key) {
-            return Ok(cubin);
-        }
-        let cubin = self
-            .run(&source.text, &path.to_string(), &options)
-            .map_err(|why| Error::data(&source.path, format!("does not compile for {arch}:\n{why}")))?;
-        self.cache.put(&key, &cubin);
-        Ok(cubin)
+        self.cached(&source.digest(), &made_by, || {
+            let made = self.run(&source.text, &path.to_string(), &options);
+            made.map_err(|why| Error::data(&source.path, format!("does not compile for {arch}:\n{why}")))
+        })
     }
 
     /// Compiles files, each for an architecture and with a planted fault or none, as many at a time as there are cores, so that they
@@ -134,13 +129,19 @@ impl Toolkit {
     /// Compiles a text that includes nothing.
     pub fn compile_text(&self, name: &str, text: &str, arch: &str) -> Result<Cubin> {
         let options = [FLAGS[0].to_string(), format!("--gpu-architecture={arch}")];
-        let key = cache::key(&blake3::hash(text.as_bytes()), &options, self.version);
+        self.cached(&blake3::hash(text.as_bytes()), &options, || {
+            let made = self.run(text, name, &options);
+            made.map_err(|why| Error::Setup(format!("'{name}' does not compile for {arch}:\n{why}")))
+        })
+    }
+
+    /// What the cache has of a text of this digest, made by these options; else what `make` makes, which the cache keeps.
+    fn cached(&self, text: &blake3::Hash, made_by: &[String], make: impl FnOnce() -> Result<Cubin>) -> Result<Cubin> {
+        let key = cache::key(text, made_by, self.version);
         if let Some(cubin) = self.cache.get(&key) {
             return Ok(cubin);
         }
-        let cubin = self
-            .run(text, name, &options)
-            .map_err(|why| Error::Setup(format!("'{name}' does not compile for {arch}:\n{why}")))?;
+        let cubin = make()?;
         self.cache.put(&key, &cubin);
         Ok(cubin)
     }

@@ -1,6 +1,6 @@
 //! Waiting for a GPU, with an end: nothing stops a kernel whose threads wait for each other for ever, except that its process ends.
 
-use std::sync::Mutex;
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::result::DriverError;
@@ -12,14 +12,12 @@ const LONGEST: Duration = Duration::from_secs(60);
 
 /// Knows what is run, and how long it is waited for.
 #[derive(Default)]
-pub struct Watch(Mutex<String>);
+pub struct Watchdog(RefCell<String>);
 
-impl Watch {
+impl Watchdog {
     /// Says what runs from here on.
     pub fn expect(&self, what: String) {
-        if let Ok(mut now) = self.0.lock() {
-            *now = what;
-        }
+        self.0.replace(what);
     }
 
     /// Asks until all work is done. Work that takes longer than any right kernel ends the process; cells that were finished before are
@@ -42,10 +40,10 @@ impl Watch {
     }
 
     fn give_up(&self) -> ! {
-        let what = self.0.lock().map_or_else(|_| String::new(), |what| what.clone());
         errln!(
-            "error: {what}: the kernel has not returned for {} s; do its threads wait for what never comes? Only the end of the process \
+            "error: {}: the kernel has not returned for {} s; do its threads wait for what never comes? Only the end of the process \
              stops it. Cells that were finished before are kept",
+            self.0.borrow(),
             LONGEST.as_secs()
         );
         // Whatever is done at a regular exit would wait for the kernel.
