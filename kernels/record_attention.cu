@@ -12,7 +12,7 @@ args = ["q", "window_pages", "window_slots", "window_count", "pages", "slots", "
 
 [[variant]]
 name = "cluster"
-doc = "64 heads and a share of the keys for a thread block: a producer warpgroup decodes 64 keys to bf16 while two consumer warpgroups are at the 64 before; the cluster of a row adds up through shared memory"
+doc = "64 heads and a share of the keys for a thread block: two producer warpgroups decode 64 keys to bf16 while two consumer warpgroups are at the 64 before; the cluster of a row adds up through shared memory"
 arch = "sm_90a"
 needs = ["size == 2", "B * 8 < 2147483648"]
 
@@ -20,7 +20,7 @@ needs = ["size == 2", "B * 8 < 2147483648"]
 entry = "record_attention_cluster_{record}_{dtype}"
 grid = ["B * ceil(ceil(Wn + K, 64), ceil(ceil(Wn + K, 64), 8))", "ceil(H, 64)"]
 cluster = ["ceil(ceil(Wn + K, 64), ceil(ceil(Wn + K, 64), 8))"]
-block = [384]
+block = [512]
 shared = 208896
 args = ["q", "window_pages", "window_slots", "window_count", "pages", "slots", "count", "sinks", "out", "H", "Wn", "K", "window_own", "own", "window_listed", "listed", "scale"]
 
@@ -98,7 +98,7 @@ variants = ["cluster"]
         simple<R>(q, RECORD_BOTH, sinks, out, scores, rows, heads, scale);                             \
     }
 #define CLUSTER(R)                                                                                                      \
-    extern "C" __global__ void __launch_bounds__(384, 1)                                                                \
+    extern "C" __global__ void __launch_bounds__(512, 1)                                                                \
         record_attention_cluster_##R##_bf16(const bf16 *q, RECORD_PARTS, const float *sinks, bf16 *out, RECORD_SIZES) { \
         attend<R>(q, RECORD_BOTH, sinks, out, heads, scale);                                                            \
     }

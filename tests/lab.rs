@@ -20,3 +20,5 @@ mod sources;
 mod studies;
 #[path = "swap_ffn.rs"]
 mod swap_ffn;
+#[path = "whole_steps.rs"]
+mod whole_steps;

@@ -387,6 +387,7 @@ fn what_cannot_be_measured_is_an_error() {
         let bench = Bench {
             window: "draw-1",
             text: None,
+            folder: None,
             load_f64: &|| unreachable!("there is no model"),
             stop: &false.into(),
             done: &|_, records| {

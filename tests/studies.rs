@@ -180,6 +180,7 @@ fn a_study_is_a_type_and_a_line() {
         let bench = Bench {
             window,
             text: None,
+            folder: None,
             load_f64: &|| unreachable!("there is no model"),
             stop: &false.into(),
             done: &|_, records| {

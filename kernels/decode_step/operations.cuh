@@ -6,6 +6,9 @@
 #include "lib/cluster.cuh"
 #include "lib/mma.cuh"
 #include "lib/reduce.cuh"
+#include "lib/tma.cuh"
+#include "record/encode.cuh"
+#include "wgmma/widths.cuh"
 
 #include "mhc_pre/simple.cuh"
 
@@ -49,6 +52,17 @@ namespace sparse_attention_file {
 #undef ENTRIES
 #undef ENTRY
 } // namespace sparse_attention_file
+namespace record_write_file {
+#include "record_write.cu"
+#undef ENTRIES
+#undef ENTRY
+} // namespace record_write_file
+namespace record_attention_file {
+#define RECORD_ATTENTION_SIMPLE
+#include "record_attention.cu"
+#undef ENTRIES
+#undef ENTRY
+} // namespace record_attention_file
 namespace router_file {
 #include "router.cu"
 #undef ENTRIES

@@ -1,7 +1,7 @@
 // 64 heads of a row for each thread block; those of a cluster share its keys, in tiles of 64, as evenly as whole tiles allow. What a
 // thread block reads, and so the order of all sums, follows from the number of keys of the row alone.
 //
-// The producer warpgroup decodes a tile to bfloat16, as wgmma reads it: eight panels of 64 channels. It is operand B of both products:
+// Two producer warpgroups decode a tile to bfloat16, as wgmma reads it: eight panels of 64 channels. It is operand B of both products:
 // scores [64 heads, 64 keys], of which each consumer warpgroup has half of the keys, and results [64 heads, 512], of which each has
 // half of the channels. Probabilities go through shared memory, because each warpgroup needs those of both.
 //
@@ -10,6 +10,7 @@
 #pragma once
 
 #include "lib/cluster.cuh"
+#include "lib/tma.cuh"
 #include "wgmma/widths.cuh"
 
 constexpr int TILE = 64, HEADS = 64, PANELS = 8, MOST_RANKS = 8;
@@ -17,6 +18,7 @@ constexpr int TILE_BYTES = PANELS * PANEL;
 // The sums of a head, with space behind them so that eight heads lie in different banks.
 constexpr int SUM_STRIDE = 520;
 constexpr int CONSUMED = 1, ROUNDED = 2; // named barriers of the consumers
+constexpr int PRODUCERS = 256, CONSUMERS = 256, WARP_KEYS = TILE / (PRODUCERS / 32);
 
 struct Attention {
     u8 q[TILE_BYTES], keys[2][TILE_BYTES];
@@ -58,7 +60,7 @@ __device__ __forceinline__ float finite_maximum(float x) {
     return x == -__int_as_float(0x7f800000) ? 0.0f : x;
 }
 
-// ---- the producer warpgroup: 16 keys of a tile for a warp
+// ---- the producer warpgroups: eight keys of a tile for a warp
 
 template <class R, int KEYS> struct Raw {
     static constexpr bool CODES = R::CODED > 0;
@@ -120,33 +122,44 @@ template <class R, int KEYS> struct Raw {
     }
 };
 
+// Records of the next keys are on their way while those before are decoded, and slots come a tile earlier still.
 template <class R> __device__ __forceinline__ void produce(Attention &shared, const Keys<R> &keys, int first, int end) {
-    // As many keys at a time as there are registers for.
-    constexpr int AT_ONCE = R::CODED == 0 ? 4 : 8;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, all = keys.count();
+    // As many keys at a time as there are registers for, twice.
+    constexpr int AT_ONCE = R::CODED == 0 ? 2 : 4, BATCHES = WARP_KEYS / AT_ONCE;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, all = keys.count(), row = warp * WARP_KEYS;
+    const auto slots_of = [&](int tile) {
+        const int at = tile * TILE + row + lane % WARP_KEYS;
+        return tile < end && at < all ? keys.slot(at) : -1;
+    };
+    Raw<R, AT_ONCE> even, odd;
+    int slots = slots_of(first), later = slots_of(first + 1);
+    even.load(keys, first * TILE + row, slots, 0, lane);
     for (int tile = first; tile < end; tile++) {
-        const int stage = (tile - first) % 2, at = tile * TILE + warp * 16;
+        const int stage = (tile - first) % 2, next = later, at = tile * TILE + row;
         const u32 parity = (tile - first) / 2 % 2;
-        const int mine = at + lane % 16;
-        const int slots = mine < all ? keys.slot(mine) : -1;
+        later = slots_of(tile + 2);
         u8 *const to = shared.keys[stage];
-#pragma unroll
-        for (int batch = 0; batch < 16 / AT_ONCE; batch++) {
-            Raw<R, AT_ONCE> raw;
-            raw.load(keys, at + batch * AT_ONCE, slots, batch * AT_ONCE, lane);
+        odd.load(keys, at + AT_ONCE, slots, AT_ONCE, lane);
 #ifndef MUTANT_TILE_OVERWRITTEN
-            if (batch == 0)
-                mbarrier_wait_parity(shared.empty + stage, parity ^ 1);
+        mbarrier_wait_parity(shared.empty + stage, parity ^ 1);
 #endif
-            raw.store(to, warp * 16 + batch * AT_ONCE, slots, batch * AT_ONCE, lane);
+        even.store(to, row, slots, 0, lane);
+        if constexpr (BATCHES == 4) {
+            even.load(keys, at + 2 * AT_ONCE, slots, 2 * AT_ONCE, lane);
+            odd.store(to, row + AT_ONCE, slots, AT_ONCE, lane);
+            odd.load(keys, at + 3 * AT_ONCE, slots, 3 * AT_ONCE, lane);
+            even.store(to, row + 2 * AT_ONCE, slots, 2 * AT_ONCE, lane);
         }
+        even.load(keys, at + TILE, next, 0, lane);
+        odd.store(to, row + (BATCHES - 1) * AT_ONCE, slots, (BATCHES - 1) * AT_ONCE, lane);
 #ifdef MUTANT_TILE_OVERWRITTEN
         mbarrier_wait_parity(shared.empty + stage, parity ^ 1);
 #endif
-        if (lane < 16)
-            shared.valid[stage][warp * 16 + lane] = slots >= 0;
+        if (lane < WARP_KEYS)
+            shared.valid[stage][row + lane] = slots >= 0;
         fence_proxy_async_shared();
         mbarrier_arrive(shared.full + stage);
+        slots = next;
     }
 }
 
@@ -154,18 +167,20 @@ template <class R> __device__ __forceinline__ void produce(Attention &shared, co
 
 // The queries of 64 heads, zeros behind the last.
 __device__ __forceinline__ void load_queries(Attention &shared, const bf16 *q, int heads) {
-    const uint4 *const from = (const uint4 *)q;
-    for (int i = threadIdx.x - 128; i < HEADS * 64; i += 256) {
+    const u32 to = smem_address(shared.q);
+#pragma unroll 4
+    for (int i = threadIdx.x - PRODUCERS; i < HEADS * 64; i += CONSUMERS) {
         const int head = i / 64, chunk = i % 64;
-        const uint4 x = head < heads ? __ldg(from + i) : make_uint4(0, 0, 0, 0);
-        *(uint4 *)(shared.q + swizzle_128b(head, chunk)) = x;
+        cp_async_16_zfill(to + swizzle_128b(head, chunk), q + (head < heads ? i * 8 : 0), head < heads);
     }
+    cp_async_commit_group();
+    cp_async_wait_group<0>();
     fence_proxy_async_shared();
-    named_barrier_sync(CONSUMED, 256);
+    named_barrier_sync(CONSUMED, CONSUMERS);
 }
 
 __device__ __forceinline__ void consume(Attention &shared, int tiles, float scale) {
-    const int group = __shfl_sync(0xffffffff, threadIdx.x / 128 - 1, 0);
+    const int group = __shfl_sync(0xffffffff, threadIdx.x / 128 - 2, 0);
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     const int head = warp * 16 + lane / 4; // and the eighth behind it
     const float by = scale * 1.44269504f;
@@ -206,7 +221,7 @@ __device__ __forceinline__ void consume(Attention &shared, int tiles, float scal
             if (lane % 4 == 0)
                 shared.top[group][head + 8 * half] = top[half];
         }
-        named_barrier_sync(CONSUMED, 256);
+        named_barrier_sync(CONSUMED, CONSUMERS);
         float before[2], subtracted[2];
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -232,7 +247,7 @@ __device__ __forceinline__ void consume(Attention &shared, int tiles, float scal
 #pragma unroll
         for (int i = 0; i < 4 * 8 * 4; i++)
             o[i / 32][i / 4 % 8][i % 4] *= before[i / 2 % 2];
-        named_barrier_sync(ROUNDED, 256);
+        named_barrier_sync(ROUNDED, CONSUMERS);
         u32 p[4][4];
 #pragma unroll
         for (int step = 0; step < 4; step++)
@@ -258,7 +273,7 @@ __device__ __forceinline__ void consume(Attention &shared, int tiles, float scal
         }
     }
     // The last keys and probabilities have been read.
-    named_barrier_sync(CONSUMED, 256);
+    named_barrier_sync(CONSUMED, CONSUMERS);
     float *const results = shared.results() + group * 256 + lane % 4 * 2;
 #pragma unroll
     for (int i = 0; i < 4 * 8 * 4; i += 2)
@@ -275,16 +290,26 @@ __device__ __forceinline__ void merge(Attention &shared, int rank, int ranks, in
 #endif
     if (threadIdx.x < HEADS) {
         const int head = threadIdx.x;
-        float maximum = -__int_as_float(0x7f800000), denominator = 0.0f;
-        for (int from = 0; from < active; from++)
-            maximum = fmaxf(maximum, ld_shared_cluster(map_shared_rank(shared.maximum + head, from)));
+        // All that other thread blocks have is asked for at once.
+        float maxima[MOST_RANKS], sums[MOST_RANKS][2];
+#pragma unroll
+        for (int from = 0; from < MOST_RANKS; from++) {
+            const bool there = from < active;
+            maxima[from] = there ? ld_shared_cluster(map_shared_rank(shared.maximum + head, from)) : -__int_as_float(0x7f800000);
+            sums[from][0] = there ? ld_shared_cluster(map_shared_rank(shared.sum[0] + head, from)) : 0.0f;
+            sums[from][1] = there ? ld_shared_cluster(map_shared_rank(shared.sum[1] + head, from)) : 0.0f;
+        }
+        float maximum = maxima[0], denominator = 0.0f;
+#pragma unroll
+        for (int from = 1; from < MOST_RANKS; from++)
+            maximum = fmaxf(maximum, maxima[from]);
         maximum = finite_maximum(maximum);
-        for (int from = 0; from < active; from++) {
-            const float weight = ex2_approx_ftz(ld_shared_cluster(map_shared_rank(shared.maximum + head, from)) - maximum);
-            const float sum = ld_shared_cluster(map_shared_rank(shared.sum[0] + head, from)) +
-                              ld_shared_cluster(map_shared_rank(shared.sum[1] + head, from));
+#pragma unroll
+        for (int from = 0; from < MOST_RANKS; from++) {
+            const float weight = ex2_approx_ftz(maxima[from] - maximum);
             shared.weight[from][head] = weight;
-            denominator = fmaf(weight, sum, denominator);
+            if (from < active)
+                denominator = fmaf(weight, sums[from][0] + sums[from][1], denominator);
         }
 #ifndef MUTANT_SINK_LEFT_OUT
         if (head < heads) {
@@ -300,16 +325,22 @@ __device__ __forceinline__ void merge(Attention &shared, int rank, int ranks, in
     }
     __syncthreads();
     const float *const results = shared.results();
-    for (int i = rank * 384 + threadIdx.x; i < HEADS * 128; i += ranks * 384) {
+    for (int i = rank * (PRODUCERS + CONSUMERS) + threadIdx.x; i < HEADS * 128; i += ranks * (PRODUCERS + CONSUMERS)) {
         const int head = i / 128, four = i % 128;
         if (head >= heads)
             continue;
-        float4 o = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        for (int from = 0; from < active; from++) {
+        float4 x[MOST_RANKS], o = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+        for (int from = 0; from < MOST_RANKS; from++)
+            if (from < active)
+                x[from] = ld_shared_cluster_v4(map_shared_rank(results + head * SUM_STRIDE + four * 4, from));
+#pragma unroll
+        for (int from = 0; from < MOST_RANKS; from++) {
+            if (from >= active)
+                break;
             const float weight = shared.weight[from][head];
-            const float4 x = ld_shared_cluster_v4(map_shared_rank(results + head * SUM_STRIDE + four * 4, from));
-            o.x = fmaf(weight, x.x, o.x), o.y = fmaf(weight, x.y, o.y);
-            o.z = fmaf(weight, x.z, o.z), o.w = fmaf(weight, x.w, o.w);
+            o.x = fmaf(weight, x[from].x, o.x), o.y = fmaf(weight, x[from].y, o.y);
+            o.z = fmaf(weight, x[from].z, o.z), o.w = fmaf(weight, x[from].w, o.w);
         }
         const float denominator = shared.denominator[head];
         if (denominator != 0.0f)
@@ -332,26 +363,26 @@ __device__ __forceinline__ void attend(const bf16 *q, const Part window, const P
     const int tiles = (keys.count() + TILE - 1) / TILE, each = (tiles + ranks - 1) / ranks;
     const int first = rank * each, end = min(first + each, tiles), active = each ? (tiles + each - 1) / each : 0;
     if (threadIdx.x < 2) {
-        mbarrier_init(shared.full + threadIdx.x, 128), mbarrier_init(shared.empty + threadIdx.x, 8);
+        mbarrier_init(shared.full + threadIdx.x, PRODUCERS), mbarrier_init(shared.empty + threadIdx.x, CONSUMERS / 32);
         fence_mbarrier_init();
     }
     __syncthreads();
-    const bool producer = threadIdx.x < 128;
+    const bool producer = threadIdx.x < PRODUCERS;
     if (first < end) {
         if (producer) {
-            warpgroup_reg_dealloc<104>();
+            warpgroup_reg_dealloc<80>();
             produce<R>(shared, keys, first, end);
         } else {
-            warpgroup_reg_alloc<200>();
+            warpgroup_reg_alloc<176>();
             load_queries(shared, q + at, heads - first_head);
             consume(shared, end - first, scale);
         }
         // Registers that go back to producers too early would be missing where consumers still wait for theirs.
         __syncthreads();
         if (producer)
-            warpgroup_reg_alloc<168>();
+            warpgroup_reg_alloc<128>();
         else
-            warpgroup_reg_dealloc<168>();
+            warpgroup_reg_dealloc<128>();
     }
     cluster_sync();
     merge(shared, rank, ranks, active, sinks + first_head, out + at, heads - first_head);

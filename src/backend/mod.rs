@@ -5,3 +5,4 @@ pub mod program;
 pub mod recipe;
 pub mod rounding;
 pub mod stand_in;
+pub mod step;

@@ -45,9 +45,12 @@ pub struct GenerateArgs {
     /// `cuda` generates with kernels, too: all of it in one graph, which is replayed for each token.
     #[arg(long, value_enum)]
     pub device: Option<GenerateOn>,
-    /// Variant of decode_step that generates.
-    #[arg(long, value_name = "NAME", default_value = "persistent", requires = "device")]
-    pub variant: String,
+    /// Variant of decode_step that generates [default: persistent, or records if keys are records].
+    #[arg(long, value_name = "NAME", requires = "device")]
+    pub variant: Option<String>,
+    /// KV records that kernels store keys in, and read: v4_fp8, v4_nvfp4, ... (`ulplab formats` lists them).
+    #[arg(long, value_name = "FORMAT", requires = "device")]
+    pub record: Option<String>,
     /// Folder of the data sets [default: $ULPLAB_DATASETS, or datasets/ here or in a folder above].
     #[arg(long, value_name = "DIR")]
     pub datasets: Option<PathBuf>,
@@ -114,7 +117,8 @@ pub fn run(args: &GenerateArgs) -> Result<Exit> {
 /// Text by the kernels of `decode_step`, and what made it.
 fn on_device(device: &Device, folder: &Path, args: &GenerateArgs) -> Result<(String, Vec<u8>)> {
     let source = Source::read(&shipped::folder()?.join("decode_step.cu"))?;
-    let variant = source.named(&args.variant)?;
+    let fastest = args.record.as_ref().map_or("persistent", |_| "records");
+    let variant = source.named(args.variant.as_deref().unwrap_or(fastest))?;
     let prompt: Vec<u32> = args.prompt.bytes().map(u32::from).collect();
     let generation = Generation {
         folder,
@@ -122,6 +126,7 @@ fn on_device(device: &Device, folder: &Path, args: &GenerateArgs) -> Result<(Str
         tokens: args.tokens,
         temperature: args.temperature as f32,
         seed: args.seed.cast_signed(),
+        record: args.record.as_deref(),
     };
     let (case, problem) = generation.problem().map_err(Error::Usage)?;
     let session = Session::open(device)?;
@@ -133,10 +138,16 @@ fn on_device(device: &Device, folder: &Path, args: &GenerateArgs) -> Result<(Str
     let tokens = outputs.get("tokens").chunks_exact(4);
     let text = tokens.map(|token| token[0]).collect();
     let rate = args.tokens as f64 / seconds;
-    Ok((
-        format!("{}.{} on {}, {rate:.0} tokens/s", source.op, variant.name, device.name),
-        text,
-    ))
+    let record = args
+        .record
+        .iter()
+        .map(|record| format!(", {record}"))
+        .collect::<String>();
+    let what = format!(
+        "{}.{}{record} on {}, {rate:.0} tokens/s",
+        source.op, variant.name, device.name
+    );
+    Ok((what, text))
 }
 
 /// One text; with several, each has a heading with its name and the first difference from the reference's.
@@ -169,10 +180,15 @@ fn recipes(args: &GenerateArgs) -> Result<Vec<Recipe>> {
                 let hint = did_you_mean(name, known.iter().map(|(known, _)| *known));
                 Error::Usage(format!("{} has no recipe '{name}'{hint}", args.experiment.display()))
             })?;
-            recipes.push(serde_json::from_value((*recipe).clone()).map_err(|why| {
-                let file = args.experiment.display();
-                Error::Usage(format!("{file}: recipe '{name}' is not a recipe of a model: {why}"))
-            })?);
+            let file = args.experiment.display();
+            let recipe: Recipe = serde_json::from_value((*recipe).clone())
+                .map_err(|why| Error::Usage(format!("{file}: recipe '{name}' is not a recipe of a model: {why}")))?;
+            if let Some(step) = &recipe.step {
+                return Err(Error::Usage(format!(
+                    "{file}: recipe '{name}' is a whole step, {step}: --device cuda generates by it, with --variant and --record"
+                )));
+            }
+            recipes.push(recipe);
         }
     }
     if !args.round.is_empty() {

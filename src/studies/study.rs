@@ -1,6 +1,7 @@
 //! The interface of a kind of experiment to the rest of the program.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rayon::prelude::*;
@@ -103,6 +104,8 @@ pub struct Bench<'a> {
     pub window: &'a str,
     /// The data to read there; none if the window is drawn.
     pub text: Option<Text<'a>>,
+    /// The folder of the model, if there is one.
+    pub folder: Option<&'a Path>,
     /// Loads the model's f64 twin, which only the reference's own check needs.
     pub load_f64: &'a (dyn Fn() -> Result<Box<dyn Model<f64>>> + Sync),
     /// Once it is true, cells not yet begun are left out.

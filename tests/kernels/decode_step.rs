@@ -1,14 +1,19 @@
 //! The reference in f32 in the place of a kernel.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
 use reference::paths::Weights;
 use reference::paths::deepseek_v4::{Config, Model, State, StateParts};
 use reference::{Choice, Numerics, Site, Tensor};
+use ulplab::dataset::Checkpoint;
+use ulplab::formats::codec;
 use ulplab::metrics::VIOLATIONS;
 use ulplab::ops::data::{f32_bytes, floats};
-use ulplab::ops::decode_step::{self, Caches};
+use ulplab::ops::decode_step::{self, Caches, Reading};
 use ulplab::ops::{Case, Data, Outputs, Problem};
 
-use super::{buffer, integers, problems};
+use super::{buffer, datasets, integers, problems};
 
 /// What goes wrong at one site of one layer, in one run.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,6 +29,10 @@ enum Mistake {
     StateStale,
     /// A token is not the one with the largest logit.
     Token,
+    /// The records of the last run are not stored.
+    RecordStale,
+    /// Attention reads numbers in place of the records that they are stored as.
+    NumbersRead,
 }
 
 /// Keeps what passes as the kernels' taps do.
@@ -33,6 +42,8 @@ struct Kernel<'a> {
     /// Run and row.
     at: [usize; 2],
     mistake: Mistake,
+    /// The format of keys, if they are records.
+    record: Option<&'a str>,
 }
 
 /// Sites and the buffers that keep them.
@@ -53,15 +64,18 @@ const TAPS: [(&str, &str); 13] = [
 ];
 
 impl Kernel<'_> {
-    /// Layers of the small model: indexers are in the third and the fifth, all but the first have learned routers.
+    /// Sparse layers, which have indexers, and heavy ones take turns after the first heavy ones; the first layers have no learned
+    /// router.
     fn keep(&mut self, site: &Site, bytes: &[u8]) {
         let Some((_, name)) = TAPS.iter().find(|(tap, _)| *tap == site.name) else {
             return;
         };
         let layer = site.layer.unwrap();
+        let layers = |name: &str| buffer(self.problem, name).shape[1];
+        let all = layers("at_output");
         let layer = match site.name {
-            name if name.starts_with("attention.indexer") => (layer - 2) / 2,
-            "moe.router" => layer - 1,
+            name if name.starts_with("attention.indexer") => (layer + 2 * layers("at_topk") - all) / 2,
+            "moe.router" => layer + layers("at_router") - all,
             _ => layer,
         };
         let buffer = buffer(self.problem, name);
@@ -91,6 +105,7 @@ impl Numerics<f32> for Kernel<'_> {
             }
         }
         self.keep(site, &f32_bytes(&tensor.data));
+        read_of_record(self.record, site, tensor);
     }
 
     fn choice(&mut self, site: &Site, choice: &mut Choice<f32>) {
@@ -114,6 +129,26 @@ impl Numerics<f32> for Kernel<'_> {
         }
         let bytes: Vec<u8> = choice.indices.iter().flat_map(|index| index.to_le_bytes()).collect();
         self.keep(site, &bytes);
+    }
+}
+
+/// Replaces keys by what is read of their records.
+fn read_of_record(record: Option<&str>, site: &Site, tensor: &mut Tensor<f32>) {
+    if let Some(record) = record.filter(|_| site.name.starts_with("attention.kv.")) {
+        codec(record).unwrap().round(&mut tensor.data, 512);
+        tensor
+            .data
+            .iter_mut()
+            .for_each(|x| *x = half::bf16::from_f32(*x).to_f32());
+    }
+}
+
+/// The reference with keys that are records.
+struct Stored<'a>(Option<&'a str>);
+
+impl Numerics<f32> for Stored<'_> {
+    fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {
+        read_of_record(self.0, site, tensor);
     }
 }
 
@@ -212,8 +247,14 @@ fn bytes(values: &[i32]) -> Vec<u8> {
 }
 
 /// What kernels leave that compute as the reference does in f32, but for a mistake.
-fn outputs(config: &Config, problem: &Problem, mistake: Mistake) -> Outputs {
+fn outputs(config: &Config, problem: &Problem, record: Option<&str>, mistake: Mistake) -> Outputs {
     let model: Model<f32> = Model::load(config.clone(), &mut Stacked(problem)).unwrap();
+    outputs_of(&model, problem, record, mistake)
+}
+
+/// The same, with this model.
+fn outputs_of(model: &Model<f32>, problem: &Problem, record: Option<&str>, mistake: Mistake) -> Outputs {
+    let config = model.config();
     let (runs, vocabulary) = (problem.runs, config.vocab_size);
     let (mut token, mut position) = (integers(problem, "token"), integers(problem, "position"));
     let forced = integers(problem, "forced");
@@ -224,14 +265,9 @@ fn outputs(config: &Config, problem: &Problem, mistake: Mistake) -> Outputs {
         .filter(|buffer| buffer.role != ulplab::ops::Role::In);
     let mut outputs: Vec<(&'static str, Vec<u8>)> =
         written.map(|buffer| (buffer.name, vec![0; buffer.size()])).collect();
-    let last = problem
-        .buffers
-        .iter()
-        .find(|buffer| buffer.name == "cos")
-        .unwrap()
-        .shape[0];
-    let mut caches = Caches::empty(config, rows, last).unwrap();
-    for cache in &mut caches.0 {
+    let last = buffer(problem, "cos").shape[0];
+    let mut caches = Caches::empty(config, rows, last, record).unwrap();
+    for cache in &mut caches.arrays {
         cache.values = super::values(problem, cache.name);
     }
     let mut logits = vec![0.0; runs * rows * vocabulary];
@@ -240,13 +276,21 @@ fn outputs(config: &Config, problem: &Problem, mistake: Mistake) -> Outputs {
         if position[row] < 0 {
             continue;
         }
-        let mut state = begin(config, &model, position[row] as usize);
+        let start = position[row] as usize;
+        let mut state = begin(config, model, start, record);
+        if let Some(records) = &mut caches.records {
+            // What is stored once more is read once more.
+            let mut parts = state.to_parts();
+            records.put(config, row, &mut parts);
+            state = State::from_parts(config, parts).unwrap();
+        }
         for run in 0..runs {
             let mut kernel = Kernel {
                 problem,
                 taps: &mut outputs,
                 at: [run, row],
                 mistake,
+                record: record.filter(|_| mistake != Mistake::NumbersRead),
             };
             let found = model.run(&mut state, &[token[row] as u32], &mut kernel).unwrap();
             let at = run * rows + row;
@@ -266,13 +310,31 @@ fn outputs(config: &Config, problem: &Problem, mistake: Mistake) -> Outputs {
             let end = keys.data.len();
             keys.data[end - 3..].fill(0.0);
         }
-        caches.put(config, row, &parts);
+        if let Some(records) = &mut caches.records {
+            for run in 0..runs - usize::from(mistake == Mistake::RecordStale) {
+                let vector = |site: &str, layer: usize| {
+                    let (_, name) = TAPS.iter().find(|(tap, _)| *tap == site).unwrap();
+                    let (_, values) = outputs.iter().find(|(tap, _)| tap == name).unwrap();
+                    let at = (run * config.num_hidden_layers + layer) * rows + row;
+                    floats(&values[at * 512 * 4..][..512 * 4], 4)
+                        .into_iter()
+                        .map(|x| x as f32)
+                        .collect()
+                };
+                records.step(config, row, start + run, vector);
+            }
+            let stored = records.clone();
+            caches.put(config, row, &mut parts);
+            caches.records = Some(stored);
+        } else {
+            caches.put(config, row, &mut parts);
+        }
     }
     let mut set = |name: &str, bytes: Vec<u8>| {
         outputs.iter_mut().find(|(output, _)| *output == name).unwrap().1 = bytes;
     };
-    for cache in &caches.0 {
-        set(cache.name, f32_bytes(&cache.values));
+    for buffer in caches.buffers() {
+        set(buffer.name, buffer.bytes);
     }
     set("logits", f32_bytes(&logits));
     set("tokens", bytes(&tokens));
@@ -283,7 +345,7 @@ fn outputs(config: &Config, problem: &Problem, mistake: Mistake) -> Outputs {
 }
 
 /// The state after the tokens that the case begins with.
-fn begin(config: &Config, model: &Model<f32>, tokens: usize) -> State<f32> {
+fn begin(config: &Config, model: &Model<f32>, tokens: usize, record: Option<&str>) -> State<f32> {
     let prompt = b"First Citizen:\nBefore we proceed any further";
     let ids = prompt[..tokens]
         .iter()
@@ -291,7 +353,7 @@ fn begin(config: &Config, model: &Model<f32>, tokens: usize) -> State<f32> {
     let mut state = model.state();
     if tokens > 0 {
         let ids: Vec<u32> = ids.collect();
-        model.run(&mut state, &ids, &mut reference::Plain).unwrap();
+        model.run(&mut state, &ids, &mut Stored(record)).unwrap();
     }
     state
 }
@@ -315,12 +377,33 @@ fn small() -> Vec<(Case, Problem, Config)> {
         .collect()
 }
 
+/// The format of a case's keys, if they are records.
+fn record(case: &Case) -> Option<&str> {
+    let found = case.keys.iter().find(|(key, _)| *key == "record");
+    found.map(|(_, record)| record.as_str())
+}
+
+/// Where keys are records, each byte of them follows from the vectors that were stored, and attention reads what they hold.
+#[test]
+fn decode_step_reads_the_records_that_it_stores() {
+    let all = small();
+    let (case, problem, config) = all.iter().find(|(case, ..)| case.name == "v4_nvfp4.small.b3").unwrap();
+    for (mistake, places) in [
+        (Mistake::Scaled("attention.kv.window"), &["at_kv_window"][..]),
+        (Mistake::RecordStale, &["window_pages", "csa_pages"]),
+        (Mistake::NumbersRead, &["at_heads"]),
+    ] {
+        let found = wrong(problem, &outputs(config, problem, record(case), mistake));
+        assert_eq!(found, places, "{mistake:?}");
+    }
+}
+
 #[test]
 fn decode_step_accepts_the_reference_in_f32() {
     for (case, problem, config) in &small() {
-        let outputs = outputs(config, problem, Mistake::None);
+        let outputs = outputs(config, problem, record(case), Mistake::None);
         assert_eq!(wrong(problem, &outputs), [""; 0], "{}", case.name);
-        for (name, bytes) in &outputs.0 {
+        for (name, bytes) in outputs.0.iter().filter(|(name, _)| !name.ends_with("pages")) {
             let some = floats(bytes, 4).iter().any(|x| *x != 0.0);
             assert!(some || *name == "token", "{}: {name} is zeros", case.name);
         }
@@ -332,6 +415,7 @@ fn decode_step_accepts_the_reference_in_f32() {
 fn decode_step_tells_a_fault_at_its_site() {
     let all = small();
     let (_, problem, config) = &all[0];
+    let outputs = |config, problem, mistake| outputs(config, problem, None, mistake);
     for (mistake, place) in [
         (Mistake::Scaled("attention.input"), "at_attention_input"),
         (Mistake::Rounded("attention.query"), "at_query"),
@@ -354,5 +438,74 @@ fn decode_step_tells_a_fault_at_its_site() {
             &[place]
         };
         assert_eq!(found, expected, "{mistake:?}");
+    }
+}
+
+/// What passes at the sites, before it is stored; rows of later calls follow those of earlier ones.
+#[derive(Default)]
+struct Passed {
+    tensors: HashMap<String, Tensor<f32>>,
+    choices: HashMap<String, Vec<i32>>,
+    record: Option<&'static str>,
+}
+
+impl Numerics<f32> for Passed {
+    fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {
+        match self.tensors.entry(site.to_string()) {
+            Entry::Vacant(place) => _ = place.insert(tensor.clone()),
+            Entry::Occupied(mut place) => {
+                place.get_mut().shape[0] += tensor.shape[0];
+                place.get_mut().data.extend(&tensor.data);
+            }
+        }
+        read_of_record(self.record, site, tensor);
+    }
+
+    fn choice(&mut self, site: &Site, choice: &mut Choice<f32>) {
+        let mut indices = choice.indices.clone();
+        for row in indices.chunks_exact_mut(choice.k) {
+            row.sort_unstable();
+        }
+        self.choices.entry(site.to_string()).or_default().extend(indices);
+    }
+}
+
+/// What kernels leave passes the sites as in the reference, in the same shapes.
+#[test]
+fn decode_step_passes_a_text_as_the_reference_does() {
+    let folder = datasets().checkpoint("dsv4-mini").unwrap();
+    // One heavy entry, of 128 tokens.
+    let text = b"First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n\n\
+        First Citizen:\nYou are all resolved rather to die";
+    let ids: Vec<u32> = text.iter().map(|byte| u32::from(*byte)).collect();
+    assert!(ids.len() >= 128);
+    let config = std::fs::read_to_string(folder.join("config.json")).unwrap();
+    let config: Config = serde_json::from_str(&config).unwrap();
+    let model: Model<f32> = Model::load(config, &mut Checkpoint::open(&folder).unwrap()).unwrap();
+    let record = Some("v4_fp8");
+    let reading = Reading {
+        folder: &folder,
+        ids: &ids,
+        record,
+    };
+    let (_, problem) = reading.problem().unwrap();
+    let mut want = Passed {
+        record,
+        ..Passed::default()
+    };
+    let mut state = model.state();
+    for id in &ids {
+        model.run(&mut state, &[*id], &mut want).unwrap();
+    }
+    let mut got = Passed::default();
+    let left = outputs_of(&model, &problem, record, Mistake::None);
+    let logits = reading.pass(&left, &mut got).unwrap();
+    got.tensors.insert("logits".into(), logits);
+    assert_eq!((got.tensors.len(), got.choices.len()), (61 * 9 + 29 * 2 + 1, 29 + 58));
+    for (site, tensor) in &got.tensors {
+        assert!(*tensor == want.tensors[site], "{record:?} {site}: {:?}", tensor.shape);
+    }
+    for (site, choice) in &got.choices {
+        assert_eq!(*choice, want.choices[site], "{record:?} {site}");
     }
 }

@@ -7,13 +7,16 @@ use reference::paths::deepseek_v4::{Config, Model, State, StateParts, sites};
 use reference::{Bounded, Choice, Numerics, Operations, Real, Site, Tensor};
 use safetensors::Dtype;
 
-use super::super::Outputs;
 use super::super::data::{exact, f32_values};
 use super::super::judge::{Judge, Part};
 use super::super::mhc_pre::normalized;
+use super::super::{Buffer, Outputs};
+use super::records::Records;
 use super::state::{self, Caches};
-use super::{STREAMS, Step, TAPS, WHY};
+use super::{STREAMS, Step, TAPS, Tap, WHY};
 
+const WHY_RECORDS: &str = "a record's bytes follow from the vector that is stored (docs/formats.md), which was kept; all other bytes \
+                           must be as they were";
 const ALIKE: &str = "rows that begin alike and read the same tokens have the same bits, wherever they are in the batch";
 
 /// What a number must be, and how far a right one may be from it.
@@ -182,6 +185,7 @@ impl Follower {
                 .unwrap_or(0);
             let mut follow = Follow {
                 config,
+                records: self.step.caches.records.as_ref(),
                 layers: &self.layers,
                 found,
                 at: [run, row, rows],
@@ -207,7 +211,10 @@ impl Follower {
     fn states(&self, rows: &[Option<RowExpected>], outputs: &Outputs) -> Vec<Part> {
         let Step {
             source,
-            caches: Caches(caches),
+            caches: Caches {
+                arrays: caches,
+                records,
+            },
             runs,
             starts,
             ..
@@ -229,10 +236,9 @@ impl Follower {
         for (number, row) in rows.iter().enumerate() {
             let Some(row) = row else { continue };
             state::each(&source.config, &row.state, |(name, layer, slot), values| {
-                let cache = caches
-                    .iter()
-                    .position(|cache| cache.name == name)
-                    .expect("it is listed");
+                let Some(cache) = caches.iter().position(|cache| cache.name == name) else {
+                    return;
+                };
                 let at = caches[cache].place(layer, number, slot);
                 for (expected, x) in expected[cache][at..].iter_mut().zip(values) {
                     *expected = (x.value(), x.error());
@@ -240,9 +246,46 @@ impl Follower {
             });
         }
         let parts = caches.iter().zip(expected);
-        parts
-            .map(|(cache, expected)| part(cache.name, Dtype::F32, &cache.shape, expected, outputs))
+        let arrays = parts.map(|(cache, expected)| part(cache.name, Dtype::F32, &cache.shape, expected, outputs));
+        arrays
+            .chain(records.iter().flat_map(|records| self.pages(records, outputs)))
             .collect()
+    }
+
+    /// Pages of records: every byte follows from what was there before the runs and from the vectors that kernels kept.
+    fn pages(&self, records: &Records, outputs: &Outputs) -> Vec<Part> {
+        let Step {
+            source, runs, starts, ..
+        } = &self.step;
+        let (config, mut records) = (&source.config, records.clone());
+        let kept = |site: &str| {
+            let number = TAPS.iter().position(|tap| tap.site == site).expect("keys have taps");
+            (number, f32_values(outputs.get(TAPS[number].buffer), 4))
+        };
+        let kept = [sites::WINDOW, sites::COMPRESSED].map(kept);
+        for (row, start) in starts.iter().enumerate() {
+            let Some(start) = start else { continue };
+            for run in 0..*runs {
+                records.step(config, row, start.tokens + run, |site, layer| {
+                    let (number, values) = kept
+                        .iter()
+                        .find(|(number, _)| TAPS[*number].site == site)
+                        .expect("kept");
+                    let (layers, cols) = (&self.layers[*number], (TAPS[*number].cols)(config));
+                    let layer = layers
+                        .iter()
+                        .position(|other| *other == layer)
+                        .expect("all layers have it");
+                    let at = ((run * layers.len() + layer) * starts.len() + row) * cols;
+                    values[at..at + cols].to_vec()
+                });
+            }
+        }
+        let part = |buffer: Buffer| {
+            let judge = Judge::equal(buffer.name, Dtype::U8, &buffer.shape, buffer.bytes, WHY_RECORDS);
+            judge.on(outputs.get(buffer.name).to_vec())
+        };
+        records.buffers().map(part).collect()
     }
 
     /// The tokens that the next run reads, the positions, and the number of runs.
@@ -289,7 +332,7 @@ fn integers(bytes: &[u8]) -> Vec<i32> {
         .collect()
 }
 
-fn numbers(dtype: Dtype, bytes: &[u8]) -> Vec<f32> {
+pub(super) fn numbers(dtype: Dtype, bytes: &[u8]) -> Vec<f32> {
     match dtype {
         Dtype::I32 => integers(bytes).into_iter().map(|x| x as f32).collect(),
         _ => f32_values(bytes, 4),
@@ -306,6 +349,7 @@ fn best(logits: &[f32]) -> i32 {
 /// Called at the sites of one token.
 struct Follow<'a> {
     config: &'a Config,
+    records: Option<&'a Records>,
     layers: &'a [Vec<usize>],
     found: &'a Found,
     /// Run, row, and number of rows.
@@ -316,7 +360,7 @@ struct Follow<'a> {
 
 impl Follow<'_> {
     /// What the kernel had at a site, and where what is expected of it goes.
-    fn places(&mut self, site: &Site) -> Option<(&[f32], &mut [Expected])> {
+    fn places(&mut self, site: &Site) -> Option<(&'static Tap, &[f32], &mut [Expected])> {
         let number = TAPS.iter().position(|tap| tap.site == site.name)?;
         let layers = &self.layers[number];
         let layer = layers.iter().position(|layer| Some(*layer) == site.layer)?;
@@ -324,7 +368,11 @@ impl Follow<'_> {
         let [run, row, rows] = self.at;
         let group = run * layers.len() + layer;
         let found = &self.found.taps[number][(group * rows + row) * cols..][..cols];
-        Some((found, &mut self.expected.taps[number][group * cols..][..cols]))
+        Some((
+            &TAPS[number],
+            found,
+            &mut self.expected.taps[number][group * cols..][..cols],
+        ))
     }
 }
 
@@ -335,14 +383,18 @@ impl Numerics<Bounded> for Follow<'_> {
             self.expected.logits.extend(logits);
             return;
         }
+        let records = self.records;
         // The streams that enter a layer are those that have left the one before.
-        let Some((found, expected)) = self.places(site) else {
+        let Some((tap, found, expected)) = self.places(site) else {
             return;
         };
         for (expected, x) in expected.iter_mut().zip(&tensor.data) {
             *expected = (x.value(), x.error());
         }
-        tensor.data = exact([found.len()], found).data;
+        tensor.data = match records {
+            Some(records) => records.pass(tap.site, found),
+            None => exact([found.len()], found).data,
+        };
     }
 
     fn choice(&mut self, site: &Site, choice: &mut Choice<Bounded>) {
@@ -352,7 +404,7 @@ impl Numerics<Bounded> for Follow<'_> {
             // Selected entries are read in the order of their numbers.
             wanted.sort_unstable_by_key(|index| if *index < 0 { i32::MAX } else { *index });
         }
-        let Some((found, expected)) = self.places(site) else {
+        let Some((_, found, expected)) = self.places(site) else {
             return;
         };
         let found: Vec<i32> = found.iter().map(|x| *x as i32).collect();

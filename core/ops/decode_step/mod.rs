@@ -1,29 +1,33 @@
 //! A whole decode step of DeepSeek-V4: B sequences, one token each, through all layers to the next token, which the next run
 //! reads. A case is a number of runs, one after the other.
 //!
-//! The definition is the model path `deepseek_v4` of the reference. Everything is f32. The reference is run on the kernel's own values:
+//! The definition is the model path `deepseek_v4` of the reference. Everything is f32, except that keys may be stored as KV records.
+//! The reference is run on the kernel's own values:
 //! at every site of every layer it takes what the kernel had there, and bounds what follows up to the next site
 //! ([`follow`]). So a fault is told at the first site behind it, and errors do not pile up over layers.
 
 mod follow;
+mod records;
+mod sequence;
 mod sizes;
 mod state;
 mod weights;
 
-use std::path::Path;
-
-use reference::Plain;
 use reference::paths::deepseek_v4::{Config, LayerType, RouterType, StateParts, sites};
 use safetensors::Dtype;
 
 pub use super::sample::Draw;
 use follow::Follower;
+pub use records::Records;
+use records::Stored;
+pub use sequence::{Generation, Reading};
 use sizes::Sizes;
 pub use state::Caches;
 use weights::Source;
 
 use super::judge::Judge;
 use super::{Batch, Buffer, Case, Data, Inputs, Op, Outputs, Problem, Scalar};
+use crate::formats::RECORDS;
 
 /// The operation.
 pub struct DecodeStep;
@@ -112,6 +116,8 @@ struct Plan {
     positions: usize,
     inputs: Inputs,
     timed: bool,
+    /// The format of keys, if they are records.
+    record: Option<&'static str>,
 }
 
 const CASES: [Plan; 6] = [
@@ -122,6 +128,7 @@ const CASES: [Plan; 6] = [
         positions: 42,
         inputs: Inputs::Random,
         timed: false,
+        record: None,
     },
     Plan {
         name: "small.b5.padding",
@@ -130,6 +137,7 @@ const CASES: [Plan; 6] = [
         positions: 21,
         inputs: Inputs::Random,
         timed: false,
+        record: None,
     },
     Plan {
         name: "model.b3",
@@ -138,6 +146,7 @@ const CASES: [Plan; 6] = [
         positions: 384,
         inputs: Inputs::Weights,
         timed: false,
+        record: None,
     },
     Plan {
         name: "model.b9",
@@ -146,6 +155,7 @@ const CASES: [Plan; 6] = [
         positions: 512,
         inputs: Inputs::Weights,
         timed: false,
+        record: None,
     },
     Plan {
         name: "model.b1.511",
@@ -154,6 +164,7 @@ const CASES: [Plan; 6] = [
         positions: 512,
         inputs: Inputs::Weights,
         timed: true,
+        record: None,
     },
     Plan {
         name: "model.b64.127",
@@ -162,8 +173,63 @@ const CASES: [Plan; 6] = [
         positions: 128,
         inputs: Inputs::Weights,
         timed: true,
+        record: None,
     },
 ];
+
+/// Cases of all records in a small model, and of two of them in the trained one.
+fn plans() -> Vec<Plan> {
+    let of_records = RECORDS.iter().filter(|record| record.dim == RECORD_KEYS[0]);
+    let small = of_records.map(|record| Plan {
+        name: "small.b3",
+        starts: &[0, 5, 20],
+        runs: 16,
+        positions: 42,
+        inputs: Inputs::Random,
+        timed: false,
+        record: Some(record.name),
+    });
+    let trained = ["v4_fp8", "v4_nvfp4"].map(|record| Plan {
+        name: "model.b3",
+        starts: &[0, 123, 254],
+        runs: 6,
+        positions: 384,
+        inputs: Inputs::Weights,
+        timed: false,
+        record: Some(record),
+    });
+    CASES.into_iter().chain(small).chain(trained).collect()
+}
+
+/// Channels of keys of the small model, and how many of them are turned; and of one whose keys are records.
+const SMALL_KEYS: [usize; 2] = [24, 8];
+const RECORD_KEYS: [usize; 2] = [512, 8];
+
+impl Plan {
+    fn of(case: &Case) -> Result<Self, String> {
+        let found = plans().into_iter().find(|plan| plan.name() == case.name);
+        found.ok_or_else(|| format!("no case '{}'", case.name))
+    }
+
+    fn name(&self) -> String {
+        match self.record {
+            Some(record) => format!("{record}.{}", self.name),
+            None => self.name.into(),
+        }
+    }
+
+    /// The model, without weights if it is drawn.
+    fn source(&self, data: &Data) -> Result<Source, String> {
+        match self.inputs {
+            Inputs::Weights => Source::open(data.checkpoint()?),
+            _ => Ok(self.drawn(data.seed())),
+        }
+    }
+
+    fn drawn(&self, seed: u64) -> Source {
+        Source::drawn(seed, if self.record.is_some() { RECORD_KEYS } else { SMALL_KEYS })
+    }
+}
 
 impl Op for DecodeStep {
     fn name(&self) -> &'static str {
@@ -175,35 +241,38 @@ impl Op for DecodeStep {
     }
 
     fn cases(&self) -> Vec<Case> {
-        let case = |plan: &Plan| {
+        let case = |plan: Plan| {
             // The sizes of the trained model are needed before it is opened: launches are planned without it.
             let config = match plan.inputs {
                 Inputs::Weights => Sizes::MODEL,
-                _ => Sizes::of(&Source::drawn(0)).expect("the drawn model has layers that kernels know"),
+                _ => Sizes::of(&plan.drawn(0)).expect("the drawn model has layers that kernels know"),
             };
             Case {
-                name: plan.name.into(),
-                keys: Vec::new(),
-                dims: config.dims(plan.starts.len(), plan.runs, plan.positions),
+                name: plan.name(),
+                keys: plan
+                    .record
+                    .map(|record| ("record", record.into()))
+                    .into_iter()
+                    .collect(),
+                dims: config.dims(plan.starts.len(), plan.runs, plan.positions, plan.record.is_some()),
                 inputs: plan.inputs,
                 timed: plan.timed,
             }
         };
-        CASES.iter().map(case).collect()
+        plans().into_iter().map(case).collect()
     }
 
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
-        let plan = CASES.iter().find(|plan| plan.name == case.name);
-        let plan = plan.ok_or_else(|| format!("no case '{}'", case.name))?;
-        let source = source(plan, data)?;
+        let plan = Plan::of(case)?;
+        let source = plan.source(data)?;
         let sizes = Sizes::of(&source)?;
-        for (name, size) in sizes.dims(plan.starts.len(), plan.runs, plan.positions) {
+        for (name, size) in sizes.dims(plan.starts.len(), plan.runs, plan.positions, plan.record.is_some()) {
             let expected = case.dim(name) as i64;
             if size != expected {
                 return Err(format!("the model's {name} is {size}, this case is for {expected}"));
             }
         }
-        Step::new(source, plan)?.problem()
+        Step::new(source, &plan)?.problem()
     }
 }
 
@@ -212,59 +281,7 @@ impl Op for DecodeStep {
 /// # Errors
 /// There is no such case, or the model cannot be opened.
 pub fn config(case: &Case, data: &Data) -> Result<Config, String> {
-    let plan = CASES.iter().find(|plan| plan.name == case.name);
-    let plan = plan.ok_or_else(|| format!("no case '{}'", case.name))?;
-    Ok(source(plan, data)?.config)
-}
-
-fn source(plan: &Plan, data: &Data) -> Result<Source, String> {
-    match plan.inputs {
-        Inputs::Weights => Source::open(data.checkpoint()?),
-        _ => Ok(Source::drawn(data.seed())),
-    }
-}
-
-/// One sequence that goes on by itself.
-pub struct Generation<'a> {
-    /// The folder of the model.
-    pub folder: &'a Path,
-    /// The tokens that it begins with, at least one.
-    pub prompt: &'a [u32],
-    /// The number of tokens that follow.
-    pub tokens: usize,
-    /// 0 always takes the most probable token.
-    pub temperature: f32,
-    /// Seed of the draws.
-    pub seed: i64,
-}
-
-impl Generation<'_> {
-    /// The runs that generate the tokens, which are left in the output `tokens`. The reference reads all of the prompt but the last
-    /// token. Nothing is kept to be judged.
-    ///
-    /// # Errors
-    /// A model that kernels do not know, and no prompt.
-    pub fn problem(&self) -> Result<(Case, Problem), String> {
-        let (last, read) = self.prompt.split_last().ok_or("there is no prompt")?;
-        let source = Source::open(self.folder)?;
-        let model = source.model::<f32>()?;
-        let mut state = model.state();
-        if !read.is_empty() {
-            model.run(&mut state, read, &mut Plain)?;
-        }
-        let (starts, forced) = (vec![Some(state.to_parts())], vec![-1; self.tokens]);
-        let sizes = [self.tokens, self.prompt.len() + self.tokens];
-        let mut step = Step::begin(source, starts, sizes, vec![*last as i32], forced)?;
-        (step.kept, step.temperature, step.seed) = (1, self.temperature, self.seed);
-        let case = Case {
-            name: "generation".into(),
-            keys: Vec::new(),
-            dims: step.dims.clone(),
-            inputs: Inputs::Weights,
-            timed: false,
-        };
-        Ok((case, step.problem()?))
-    }
+    Ok(Plan::of(case)?.source(data)?.config)
 }
 
 /// A case with everything that it begins with.
@@ -303,7 +320,7 @@ impl Step {
                     let mut state = model.state();
                     let ids: Vec<u32> = (0..start as usize).map(token).collect();
                     if !ids.is_empty() {
-                        model.run(&mut state, &ids, &mut Plain)?;
+                        model.run(&mut state, &ids, &mut Stored::new(plan.record)?)?;
                     }
                     known.push((start, state.to_parts()));
                     state.to_parts()
@@ -318,20 +335,26 @@ impl Step {
         };
         let all = |run: usize| plan.starts.iter().map(move |start| given(run, *start));
         let forced = (0..plan.runs).flat_map(all).collect();
-        Self::begin(source, starts, [plan.runs, plan.positions], all(0).collect(), forced)
+        Self::begin(
+            source,
+            starts,
+            [plan.runs, plan.positions],
+            (all(0).collect(), forced),
+            plan.record,
+        )
     }
 
     /// Sequences in these states, which read these tokens, with room for so many positions.
     fn begin(
         source: Source,
-        starts: Vec<Option<StateParts<f32>>>,
+        mut starts: Vec<Option<StateParts<f32>>>,
         [runs, positions]: [usize; 2],
-        tokens: Vec<i32>,
-        forced: Vec<i32>,
+        (tokens, forced): (Vec<i32>, Vec<i32>),
+        record: Option<&str>,
     ) -> Result<Self, String> {
-        let dims = Sizes::of(&source)?.dims(starts.len(), runs, positions);
-        let mut caches = Caches::empty(&source.config, starts.len(), positions)?;
-        for (row, parts) in starts.iter().enumerate() {
+        let dims = Sizes::of(&source)?.dims(starts.len(), runs, positions, record.is_some());
+        let mut caches = Caches::empty(&source.config, starts.len(), positions, record)?;
+        for (row, parts) in starts.iter_mut().enumerate() {
             if let Some(parts) = parts {
                 caches.put(&source.config, row, parts);
             }
@@ -380,8 +403,9 @@ impl Step {
             Buffer::in_place("clock", Dtype::I32, &[1], integers(&[0])),
         ]);
         let mut batch = Batch::new("B", &["temperature", "sequence", "token", "position"]);
-        batch = batch.along(1, &["forced", "logits", "tokens"]).along(1, &state::NAMES);
+        batch = batch.along(1, &["forced", "logits", "tokens"]);
         for cache in self.caches.buffers() {
+            batch = batch.along(1, &[cache.name]);
             buffers.push(cache);
         }
         for tap in &TAPS {

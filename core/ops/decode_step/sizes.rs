@@ -4,6 +4,7 @@ use reference::paths::deepseek_v4::{LayerType, RouterType};
 
 use super::weights::Source;
 use super::{EPS, STREAMS};
+use crate::formats::PAGE;
 
 /// The sizes of a model, in the order of [`Sizes::NAMES`].
 pub(super) struct Sizes([i64; 24]);
@@ -85,18 +86,24 @@ impl Sizes {
         Ok(Self(sizes.map(|size| size as i64)))
     }
 
-    /// All sizes of a case: besides those of the model the rows B, the runs S, positions P, and the entries of sparse and of
-    /// heavy layers that caches have room for.
-    pub fn dims(&self, rows: usize, runs: usize, positions: usize) -> Vec<(&'static str, i64)> {
+    /// All sizes of a case: besides those of the model the rows B, the runs S, positions P, the entries of sparse and of heavy layers
+    /// that caches have room for, whether they hold records, and the pages that a row's window and entries would take as such.
+    pub fn dims(&self, rows: usize, runs: usize, positions: usize, records: bool) -> Vec<(&'static str, i64)> {
         let model = Self::NAMES.into_iter().zip(self.0);
         let rate = |name: &str| self.0[Self::NAMES.iter().position(|other| *other == name).expect("a size")];
         let positions = positions as i64;
+        let (sparse, heavy) = ((positions / rate("ms")).max(1), (positions / rate("mh")).max(1));
+        let pages = |slots: i64| (slots.max(1) as usize).div_ceil(PAGE) as i64;
         let others = [
             ("B", rows as i64),
             ("S", runs as i64),
             ("P", positions),
-            ("Ns", positions / rate("ms")),
-            ("Nh", (positions / rate("mh")).max(1)),
+            ("Ns", sparse),
+            ("Nh", heavy),
+            ("records", records.into()),
+            ("window_pages_of_row", pages(rate("Wn"))),
+            ("csa_pages_of_row", pages(sparse)),
+            ("hca_pages_of_row", pages(heavy)),
         ];
         model.chain(others).collect()
     }

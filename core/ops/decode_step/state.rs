@@ -6,9 +6,10 @@ use safetensors::Dtype;
 
 use super::super::Buffer;
 use super::super::data::f32_bytes;
+use super::records::Records;
 
 /// The buffers of the state, `[layers, B, slots, width]`.
-pub(super) const NAMES: [&str; 10] = [
+const NAMES: [&str; 10] = [
     "window",
     "csa_ring_kv",
     "csa_ring_gate",
@@ -34,9 +35,17 @@ pub struct Cache {
     pub ring: bool,
 }
 
-/// All buffers of the state.
+/// Those that hold keys, which may be records.
+const OF_KEYS: [&str; 3] = ["window", "csa_entries", "hca_entries"];
+
+/// All buffers of the state: arrays of numbers, and the pages of records if keys are stored as such.
 #[derive(Clone)]
-pub struct Caches(pub Vec<Cache>);
+pub struct Caches {
+    /// The arrays of numbers.
+    pub arrays: Vec<Cache>,
+    /// Keys, if they are records.
+    pub records: Option<Records>,
+}
 
 /// A row of a buffer: its name, the number of the layer among those of the kind, and the slot.
 pub(super) type Place = (&'static str, usize, usize);
@@ -45,8 +54,8 @@ impl Caches {
     /// Caches into which nothing has been written.
     ///
     /// # Errors
-    /// A layer has no compressor.
-    pub fn empty(config: &Config, rows: usize, positions: usize) -> Result<Self, String> {
+    /// A layer has no compressor, or keys do not fit the record.
+    pub fn empty(config: &Config, rows: usize, positions: usize, record: Option<&str>) -> Result<Self, String> {
         let count = |kind| config.layer_types.iter().filter(|other| **other == kind).count();
         let (sparse, heavy) = (count(LayerType::Sparse), count(LayerType::Heavy));
         let rate = |kind| {
@@ -60,43 +69,49 @@ impl Caches {
             [sparse + heavy, config.sliding_window, dim],
             [sparse, 2 * sparse_rate, 2 * dim],
             [sparse, 2 * sparse_rate, 2 * dim],
-            [sparse, positions / sparse_rate, dim],
+            [sparse, (positions / sparse_rate).max(1), dim],
             [sparse, 2 * sparse_rate, 2 * index],
             [sparse, 2 * sparse_rate, 2 * index],
-            [sparse, positions / sparse_rate, index],
+            [sparse, (positions / sparse_rate).max(1), index],
             [heavy, heavy_rate, dim],
             [heavy, heavy_rate, dim],
             [heavy, (positions / heavy_rate).max(1), dim],
         ];
-        let caches = NAMES
+        let arrays = NAMES
             .into_iter()
             .zip(shapes)
+            .filter(|(name, _)| record.is_none() || !OF_KEYS.contains(name))
             .map(|(name, [layers, slots, width])| Cache {
                 name,
                 shape: [layers, rows, slots, width],
                 values: vec![f32::NAN; layers * rows * slots * width],
                 ring: !name.ends_with("entries"),
             });
-        Ok(Self(caches.collect()))
+        let records = record.map(|record| Records::empty(record, config, rows, positions));
+        Ok(Self {
+            arrays: arrays.collect(),
+            records: records.transpose()?,
+        })
     }
 
-    /// Writes the state of a row.
-    pub fn put(&mut self, config: &Config, row: usize, parts: &StateParts<f32>) {
+    /// Writes the state of a row; what is stored as records is replaced by what is read of them.
+    pub fn put(&mut self, config: &Config, row: usize, parts: &mut StateParts<f32>) {
+        if let Some(records) = &mut self.records {
+            records.put(config, row, parts);
+        }
         each(config, parts, |(name, layer, slot), values| {
-            let cache = self
-                .0
-                .iter_mut()
-                .find(|cache| cache.name == name)
-                .expect("it is listed");
-            let at = cache.place(layer, row, slot);
-            cache.values[at..][..values.len()].copy_from_slice(values);
+            if let Some(cache) = self.arrays.iter_mut().find(|cache| cache.name == name) {
+                let at = cache.place(layer, row, slot);
+                cache.values[at..][..values.len()].copy_from_slice(values);
+            }
         });
     }
 
     /// The buffers, to be changed in place.
     pub fn buffers(&self) -> impl Iterator<Item = Buffer> {
         let buffer = |cache: &Cache| Buffer::in_place(cache.name, Dtype::F32, &cache.shape, f32_bytes(&cache.values));
-        self.0.iter().map(buffer)
+        let pages = self.records.iter().flat_map(Records::buffers);
+        self.arrays.iter().map(buffer).chain(pages)
     }
 }
 

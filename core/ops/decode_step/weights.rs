@@ -40,8 +40,9 @@ impl Source {
         matches!(self.tensors, Tensors::Drawn(_))
     }
 
-    /// A small model of drawn weights, with layers of all types and sizes that differ from each other.
-    pub fn drawn(seed: u64) -> Self {
+    /// A small model of drawn weights, with layers of all types and sizes that differ from each other; its keys have so many channels,
+    /// of which so many are turned.
+    pub fn drawn(seed: u64, [head_dim, qk_rope_head_dim]: [usize; 2]) -> Self {
         let rope = |theta| RopeParameters {
             rope_type: "default".into(),
             rope_theta: theta,
@@ -58,8 +59,8 @@ impl Source {
             moe_intermediate_size: 12,
             num_hidden_layers: 6,
             num_attention_heads: 6,
-            head_dim: 24,
-            qk_rope_head_dim: 8,
+            head_dim,
+            qk_rope_head_dim,
             q_lora_rank: 20,
             num_experts_per_tok: 3,
             n_routed_experts: 7,

@@ -213,17 +213,27 @@ impl Source {
             .and_then(|rest| rest.split_once("*/"))
             .ok_or_else(|| wrong("does not begin with a comment that describes its variants".into()))?
             .0;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let mut includes = Vec::new();
+        let plain = &without_parents(path);
+        collect(plain.parent().unwrap_or(Path::new("")), plain, &text, &mut includes)?;
+        let mut comment = comment.to_string();
+        for (name, more) in includes.iter().filter(|(name, _)| name.ends_with(".cuh")) {
+            let more = more.strip_prefix("/*\n[[").and_then(|rest| rest.split_once("*/"));
+            let Some((more, _)) = more else { continue };
+            toml::from_str::<toml::Table>(&format!("[[{more}"))
+                .map_err(|error| Error::data(folder.join(name), format!("header: {error}")))?;
+            comment = format!("{comment}\n[[{more}");
+        }
+        let comment = comment.as_str();
         let mut header: toml::Table = toml::from_str(comment).map_err(|error| wrong(format!("header: {error}")))?;
         like::resolve(&mut header).map_err(|why| wrong(format!("header: {why}")))?;
-        let folder = path.parent().unwrap_or(Path::new(""));
         calls::resolve(&mut header, folder).map_err(|why| wrong(format!("header: {why}")))?;
         if let Some(why) = missing(comment, &header) {
             return Err(wrong(why));
         }
         let header = Header::deserialize(header).map_err(|error| wrong(located(comment, &error.to_string())))?;
-        let mut includes = Vec::new();
-        let path = &without_parents(path);
-        collect(path.parent().unwrap_or(Path::new("")), path, &text, &mut includes)?;
+        let path = plain;
         let source = Self {
             op: path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
             path: path.into(),

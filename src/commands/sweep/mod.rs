@@ -216,6 +216,7 @@ fn execute(
                 let bench = Bench {
                     window,
                     text: index.checked_sub(draws).and_then(|at| text(&ids[at])),
+                    folder: prepared.folder.as_deref(),
                     load_f64: &|| load(prepared.folder.as_deref().unwrap_or(Path::new(""))),
                     stop: &signal::STOP,
                     done: &done,

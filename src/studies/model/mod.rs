@@ -6,6 +6,7 @@ mod samples;
 mod show;
 
 use std::collections::HashMap;
+use std::num::NonZeroUsize;
 
 use reference::paths::{Config, readers};
 use reference::sites::When;
@@ -19,16 +20,18 @@ use super::study::{Bench, Body, ReadyRecipes, Runs, Study, body_of, check_among,
 use crate::backend::recipe::Round;
 use crate::backend::rounding::Rounding;
 use crate::backend::stand_in::stand_in;
+use crate::backend::step::WholeStep;
 use crate::experiment::{Mistake, Window};
 use crate::report::Show;
 use crate::run::RecipeInfo;
 use crate::run::plan::{Cell, Plan, REFERENCE, RecipePlan};
-use ulplab_core::error::{Error, Result};
+use ulplab_core::error::{Error, Result, did_you_mean};
 use ulplab_core::ops::call::Type;
 use ulplab_core::pattern::{matches, matches_nothing};
 use ulplab_core::record::Phase;
 
-pub use run::{finite, run_candidate, run_reference};
+use probe::Probe;
+pub use run::{finite, run_candidate, run_recorded, run_reference, run_step};
 pub use samples::{Sample, recorded};
 
 /// A whole model: rounded at its sites, compared with itself.
@@ -69,16 +72,79 @@ pub struct Recipe {
     /// Type of the tensors that these read and write.
     #[serde(default, skip_serializing_if = "Type::is_f32")]
     pub dtype: Type,
+    /// A kernel that computes the whole model token by token, `decode_step.VARIANT`; it runs free.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+    /// Tokens that the model reads in one call, `1` as in decoding; all at once if it isn't said. Only the order of sums follows
+    /// from it: so it shows what any other order would change. It runs free.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chunk: Option<NonZeroUsize>,
+    /// Compare with another recipe in the place of the reference: how near do kernels come to what they should compute? Both run
+    /// free.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub against: Option<String>,
 }
 
 impl Recipe {
-    /// The recipe made ready to run.
+    /// The recipe made ready to run as the reference's path.
     ///
     /// # Errors
     /// What is wrong, and where in the recipe.
     pub fn resolve(&self, config: &dyn Config, seed: u64) -> Result<Rounding, Mistake> {
         let kernels = stand_in(&self.kernels, self.dtype)?;
         Rounding::resolve(&self.rounds, self.noise.then_some(seed), kernels, config)
+    }
+}
+
+impl Recipe {
+    /// Whether it has no local phase: a layer alone is not what it computes, or not what it is compared with.
+    fn runs_free(&self) -> bool {
+        self.step.is_some() || self.chunk.is_some() || self.against.is_some()
+    }
+
+    /// Its description, and what it is compared with if that is not the reference.
+    fn documented(&self) -> String {
+        match &self.against {
+            Some(other) => format!("{}; compared with '{other}', not with the reference", self.doc),
+            None => self.doc.clone(),
+        }
+    }
+}
+
+impl ModelStudy {
+    fn check_recipe(&self, recipe: &Recipe) -> Result<(), Mistake> {
+        if recipe.kernels.is_empty() && !recipe.dtype.is_f32() {
+            let message = "'dtype' is the type that 'kernels' read and write, and there are none";
+            return Err(Mistake::at("dtype", message));
+        }
+        if recipe.step.is_some() && (recipe.noise || recipe.chunk.is_some() || !recipe.kernels.is_empty()) {
+            let message = "a whole step by kernels has no 'kernels', no 'noise' and no 'chunk' besides";
+            return Err(Mistake::at("step", message));
+        }
+        if recipe.runs_free() && !self.phases.contains(&Phase::Cumulative) {
+            return Err(Mistake::new("it runs free: expected \"cumulative\" among 'phases'"));
+        }
+        let twice = |recipe: &Recipe| recipe.rounds.iter().any(|round| round.role.is_some());
+        if recipe.runs_free() && twice(recipe) {
+            let message = "a recipe that rounds one reader of a vector only has no 'step', 'chunk' or 'against'";
+            return Err(Mistake::new(message));
+        }
+        let Some(against) = &recipe.against else {
+            return Ok(());
+        };
+        let names = || self.recipes.iter().map(|other| other.name.as_str());
+        let message = match self.recipes.iter().find(|other| other.name == *against) {
+            None => format!("there is no recipe '{against}'{}", did_you_mean(against, names())),
+            Some(other) if other.name == recipe.name => "a recipe is not compared with itself".into(),
+            Some(other) if other.runs_free() => {
+                format!("'{against}' has a 'step', a 'chunk' or an 'against' itself: expected a recipe without")
+            }
+            Some(other) if twice(other) => {
+                format!("'{against}' rounds one reader of a vector only, which then passes twice")
+            }
+            Some(_) => return Ok(()),
+        };
+        Err(Mistake::at("against", message))
     }
 }
 
@@ -103,10 +169,8 @@ impl Study for ModelStudy {
             return Err(Mistake::at("window", message));
         }
         for (at, recipe) in self.recipes.iter().enumerate() {
-            if recipe.kernels.is_empty() && !recipe.dtype.is_f32() {
-                let message = "'dtype' is the type that 'kernels' read and write, and there are none";
-                return Err(Mistake::at("dtype", message).in_recipe(&recipe.name, at));
-            }
+            self.check_recipe(recipe)
+                .map_err(|mistake| mistake.in_recipe(&recipe.name, at))?;
         }
         Ok(())
     }
@@ -120,6 +184,11 @@ impl Study for ModelStudy {
             phases: vec![Phase::Cumulative],
             windows: None,
         };
+        for (plan, recipe) in plan.recipes.iter_mut().zip(&self.recipes) {
+            if recipe.runs_free() {
+                plan.phases = vec![Phase::Cumulative];
+            }
+        }
         plan.recipes.insert(0, own);
         plan
     }
@@ -127,7 +196,7 @@ impl Study for ModelStudy {
     fn recipes(&self) -> Vec<RecipeInfo> {
         let info = |recipe: &Recipe| RecipeInfo {
             noise: recipe.noise,
-            ..RecipeInfo::new(&recipe.name, &recipe.doc)
+            ..RecipeInfo::new(&recipe.name, &recipe.documented())
         };
         self.recipes.iter().map(info).collect()
     }
@@ -168,20 +237,18 @@ impl Study for ModelStudy {
 
     fn ready<'a>(&'a self, seed: u64, config: Option<&dyn Config>) -> Result<Runs<'a>, Mistake> {
         let config = config.ok_or_else(|| Mistake::at("model", "model is missing"))?;
-        let mut roundings = HashMap::from([(REFERENCE, Rounding::none())]);
-        let mut bytes = HashMap::new();
+        let mut recipes = HashMap::from([(REFERENCE, ReadyRecipe::of(Rounding::none()))]);
         for (at, recipe) in self.recipes.iter().enumerate() {
-            let rounding = recipe
-                .resolve(config, seed)
-                .map_err(|mistake| mistake.in_recipe(&recipe.name, at))?;
-            bytes.insert(recipe.name.as_str(), rounding.cache_bytes(config));
-            roundings.insert(&recipe.name, rounding);
+            let ready = ReadyRecipe::new(recipe, config, seed);
+            let ready = ready.map_err(|mistake| mistake.in_recipe(&recipe.name, at))?;
+            recipes.insert(&recipe.name, ready);
         }
-        Ok(Runs::Windows(Box::new(ReadyModel { roundings, bytes })))
+        Ok(Runs::Windows(Box::new(ReadyModel { recipes })))
     }
 
     fn stands_in(&self) -> bool {
-        self.recipes.iter().any(|recipe| !recipe.kernels.is_empty())
+        let kernels = |recipe: &Recipe| !recipe.kernels.is_empty() || recipe.step.is_some();
+        self.recipes.iter().any(kernels)
     }
 
     fn body(&self) -> Map<String, Value> {
@@ -190,29 +257,77 @@ impl Study for ModelStudy {
 }
 
 struct ReadyModel<'a> {
-    roundings: HashMap<&'a str, Rounding>,
-    bytes: HashMap<&'a str, (Option<f64>, Option<f64>)>,
+    recipes: HashMap<&'a str, ReadyRecipe<'a>>,
+}
+
+struct ReadyRecipe<'a> {
+    rounding: Rounding,
+    /// Bytes of a cached vector, and of all caches for a token.
+    bytes: (Option<f64>, Option<f64>),
+    step: Option<WholeStep>,
+    /// Tokens in a call; all if there is none.
+    chunk: Option<NonZeroUsize>,
+    /// The recipe that it is compared with; the reference if none is named.
+    against: Option<&'a str>,
+}
+
+impl<'a> ReadyRecipe<'a> {
+    fn of(rounding: Rounding) -> Self {
+        Self {
+            rounding,
+            bytes: (None, None),
+            step: None,
+            chunk: None,
+            against: None,
+        }
+    }
+
+    fn new(recipe: &'a Recipe, config: &dyn Config, seed: u64) -> Result<Self, Mistake> {
+        let rounding = recipe.resolve(config, seed)?;
+        let find = |name: &String| WholeStep::find(name, &recipe.rounds);
+        Ok(Self {
+            // What passes beside another recipe may still be far from the reference: it is no format to recommend.
+            bytes: match recipe.against {
+                Some(_) => (None, None),
+                None => rounding.cache_bytes(config),
+            },
+            step: recipe.step.as_ref().map(find).transpose()?,
+            chunk: recipe.chunk,
+            against: recipe.against.as_deref(),
+            rounding,
+        })
+    }
 }
 
 impl ReadyRecipes for ReadyModel<'_> {
     fn window(&self, bench: &Bench, cells: &[&Cell]) -> Result<()> {
-        let text = bench
-            .text
-            .ok_or_else(|| Error::Usage(format!("window '{}' has no text", bench.window)))?;
+        let none = |what: &str| Error::Usage(format!("window '{}' has no {what}", bench.window));
+        let text = bench.text.ok_or_else(|| none("text"))?;
         let want = run_reference(text.model, text.ids)?;
         finite(&want.logits, bench.window)?;
         bench.each(cells, |cell, blank| {
-            let rounding = of_recipe(&self.roundings, cell)?;
+            let ready = of_recipe(&self.recipes, cell)?;
             if cell.recipe == REFERENCE {
                 let exact = run_reference(&*(bench.load_f64)()?, text.ids)?;
-                return run_candidate(text, rounding, &exact, blank);
+                return run_candidate(text, &ready.rounding, &exact, blank);
             }
-            run_candidate(text, rounding, &want, blank)
+            let all = text.ids.len();
+            let other = ready.against.and_then(|other| self.recipes.get(other));
+            let other = other
+                .map(|other| run_recorded(text, &other.rounding, all))
+                .transpose()?;
+            let want = other.as_ref().unwrap_or(&want);
+            let got = match (&ready.step, ready.chunk) {
+                (Some(step), _) => run_step(text, bench.folder.ok_or_else(|| none("model"))?, step, &ready.rounding)?,
+                (None, Some(chunk)) => run_recorded(text, &ready.rounding, chunk.get())?,
+                (None, None) => return run_candidate(text, &ready.rounding, want, blank),
+            };
+            Ok(Probe::new(&ready.rounding, want, blank.phase, blank).replay(&got, text.ids))
         })
     }
 
     fn bytes(&self, recipe: &str) -> (Option<f64>, Option<f64>) {
-        self.bytes.get(recipe).copied().unwrap_or_default()
+        self.recipes.get(recipe).map(|ready| ready.bytes).unwrap_or_default()
     }
 }
 

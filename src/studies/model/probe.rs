@@ -1,6 +1,7 @@
 //! Watching a run from its sites.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use reference::paths::Path;
 use reference::sites::{Decision, Flow};
@@ -105,6 +106,7 @@ impl<T: Real> Recorder<T> {
 }
 
 impl<T: Real> Numerics<T> for Recorder<T> {
+    /// Rows of a later call follow those of the calls before.
     fn site(&mut self, site: &Site, tensor: &mut Tensor<T>) {
         let known = self.path.site(site.name);
         let kept = known.is_some_and(|known| match known.flow {
@@ -115,16 +117,86 @@ impl<T: Real> Numerics<T> for Recorder<T> {
             Flow::Inside | Flow::Enters => known.compared,
         });
         if kept || self.is_mass(site) {
-            self.tensors.insert((site.layer, site.name), tensor.clone());
+            match self.tensors.entry((site.layer, site.name)) {
+                Entry::Vacant(place) => _ = place.insert(tensor.clone()),
+                Entry::Occupied(mut place) => append(place.get_mut(), tensor),
+            }
         }
     }
 
     fn choice(&mut self, site: &Site, choice: &mut Choice<T>) {
-        self.choices.insert((site.layer, site.name), choice.clone());
+        match self.choices.entry((site.layer, site.name)) {
+            Entry::Vacant(place) => _ = place.insert(choice.clone()),
+            Entry::Occupied(mut place) => {
+                let all = place.get_mut();
+                let candidates = all.scores.cols().max(choice.scores.cols());
+                all.indices.extend(&choice.indices);
+                widen(&mut all.scores, candidates);
+                let mut scores = choice.scores.clone();
+                widen(&mut scores, candidates);
+                append(&mut all.scores, &scores);
+            }
+        }
     }
 
     fn wants(&self, site: &Site) -> bool {
         self.is_mass(site)
+    }
+}
+
+/// Adds rows to a tensor.
+pub fn append<T: Real>(all: &mut Tensor<T>, rows: &Tensor<T>) {
+    all.shape[0] += rows.shape[0];
+    all.data.extend(&rows.data);
+}
+
+/// Adds candidates that no row may select: a later call sees more of them.
+fn widen<T: Real>(scores: &mut Tensor<T>, candidates: usize) {
+    let (rows, cols) = (scores.rows(), scores.cols());
+    if cols < candidates {
+        let mut wide = Tensor::full([rows, candidates], T::NEG_INFINITY);
+        for row in 0..rows {
+            wide.row_mut(row)[..cols].copy_from_slice(scores.row(row));
+        }
+        *scores = wide;
+    }
+}
+
+/// Records the trace of a recipe: of what its rounding leaves.
+pub struct RoundedRecorder<'a> {
+    rounding: &'a Rounding,
+    pub recorder: Recorder<f32>,
+}
+
+impl<'a> RoundedRecorder<'a> {
+    pub fn new(rounding: &'a Rounding, path: &'static dyn Path) -> Self {
+        Self {
+            rounding,
+            recorder: Recorder::new(path),
+        }
+    }
+}
+
+impl Numerics<f32> for RoundedRecorder<'_> {
+    fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {
+        self.rounding.apply(site, tensor);
+        self.recorder.site(site, tensor);
+    }
+
+    fn choice(&mut self, site: &Site, choice: &mut Choice<f32>) {
+        self.recorder.choice(site, choice);
+    }
+
+    fn wants(&self, site: &Site) -> bool {
+        self.recorder.wants(site)
+    }
+
+    fn splits(&self, site: &Site) -> bool {
+        self.rounding.splits(site)
+    }
+
+    fn operations(&self) -> &dyn Operations<f32> {
+        self.rounding.operations()
     }
 }
 
@@ -162,6 +234,23 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
             &[],
         );
         self.records
+    }
+
+    /// Measures a run that has ended: what passed at each site, in the order in which a model passes them.
+    pub fn replay(mut self, got: &Trace<f32>, ids: &[u32]) -> Vec<Record> {
+        let mut places: Vec<Place> = got.tensors.keys().chain(got.choices.keys()).copied().collect();
+        let order = |name: &str| got.path.sites().iter().position(|site| site.name == name);
+        places.sort_unstable_by_key(|(layer, name)| (layer.is_none(), *layer, order(name)));
+        for place in places {
+            let site = Site::new(place.0, place.1);
+            if let Some(tensor) = got.tensors.get(&place) {
+                self.compare(&site, tensor);
+            }
+            if let Some(choice) = got.choices.get(&place) {
+                self.choice(&site, &mut choice.clone());
+            }
+        }
+        self.finish(&got.logits, ids)
     }
 
     /// Feeds a layer what the reference fed it: what left the layer before.
@@ -231,7 +320,8 @@ pub fn decision<W: Real + Into<f64>>(
     let (k, candidates) = (want.k, want.scores.cols());
     let choice = metrics::Choice::new(&want.indices, &got.indices, k, &want.scores.data, candidates, mass);
     let mut measured: Vec<Record> = records(blank, &choice, &[]).collect();
-    if selects {
+    // A whole step by kernels tells what it selects, not the scores behind it.
+    if selects && got.scores.cols() == candidates {
         let threshold = Threshold::new(&want.scores.data, &got.scores.data, candidates, k, &choice);
         measured.extend(records(blank, &threshold, &[]));
     }

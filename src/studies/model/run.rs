@@ -1,10 +1,13 @@
 //! The model on a window: the reference, and candidates beside it.
 
+use std::path::Path;
+
 use reference::paths::{Input, Model, Scalar};
 use reference::{Numerics, Real, Tensor};
 
-use super::probe::{Probe, Recorder, Trace};
+use super::probe::{Probe, Recorder, RoundedRecorder, Trace, append};
 use crate::backend::rounding::Rounding;
+use crate::backend::step::WholeStep;
 use crate::studies::study::Text;
 use ulplab_core::error::{Error, Result};
 use ulplab_core::record::Record;
@@ -14,6 +17,26 @@ pub fn run_reference<T: Scalar>(model: &dyn Model<T>, ids: &[u32]) -> Result<Tra
     let mut recorder = Recorder::new(model.config().path());
     let logits = from_start(model, ids, &mut recorder)?;
     Ok(recorder.finish(logits))
+}
+
+/// Runs a recipe, so many tokens in a call, and keeps what can be compared.
+pub fn run_recorded(text: Text<'_>, rounding: &Rounding, chunk: usize) -> Result<Trace<f32>> {
+    let mut recorder = RoundedRecorder::new(rounding, text.model.config().path());
+    let mut state = text.model.state(Vec::new()).map_err(Error::Reference)?;
+    let mut logits = Tensor::new([0, 0], Vec::new());
+    for ids in text.ids.chunks(chunk) {
+        let rows = rounding.run(text.model, &mut *state, ids, &mut recorder)?;
+        logits.shape[1] = rows.cols();
+        append(&mut logits, &rows);
+    }
+    Ok(recorder.recorder.finish(logits))
+}
+
+/// Has kernels read the text, rounding as the recipe does, and keeps what can be compared.
+pub fn run_step(text: Text<'_>, folder: &Path, step: &WholeStep, rounding: &Rounding) -> Result<Trace<f32>> {
+    let mut recorder = RoundedRecorder::new(rounding, text.model.config().path());
+    let logits = step.read(folder, text.ids, &mut recorder)?;
+    Ok(recorder.recorder.finish(logits))
 }
 
 /// Has a model read tokens from the first on.

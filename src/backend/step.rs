@@ -1,0 +1,87 @@
+//! A whole decode step that stands in for a model: kernels read a text token by token.
+
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use reference::{Numerics, Tensor};
+
+use super::cuda::runner::ChosenVariants;
+use super::cuda::{Device, Session};
+use super::recipe::Round;
+use super::stand_in::chosen;
+use crate::experiment::Mistake;
+use ulplab_core::error::{Error, Result};
+use ulplab_core::ops::decode_step::Reading;
+
+/// What kernels can round: keys, which they store as KV records.
+const KEYS: &str = "layers.*.attention.kv.*";
+
+/// A variant of the decode step, and how it stores keys.
+pub struct WholeStep {
+    chosen: ChosenVariants,
+    record: Option<String>,
+}
+
+/// Texts are read one after the other: what is kept of one takes hundreds of megabytes.
+static ALONE: Mutex<()> = Mutex::new(());
+
+impl WholeStep {
+    /// Finds the variant with this name, `decode_step.records`, which rounds what a recipe does.
+    ///
+    /// # Errors
+    /// There is none, or the recipe rounds what kernels do not.
+    pub fn find(name: &str, rounds: &[Round]) -> Result<Self, Mistake> {
+        let found = chosen(&[name.to_string()], &["decode_step"]);
+        let found = found.map_err(|mistake| Mistake::at("step", mistake.message))?;
+        let plain = |round: &Round| Round {
+            at: KEYS.into(),
+            format: round.format.clone(),
+            ..Round::default()
+        };
+        let record = match rounds {
+            [] => None,
+            [round] if *round == plain(round) => Some(round.format.clone()),
+            _ => {
+                let message = format!(
+                    "a whole step can store keys as records only: expected one entry, {{ at = \"{KEYS}\", format = RECORD }}, or none"
+                );
+                return Err(Mistake::at("round", message));
+            }
+        };
+        let chosen = found.into_iter().next();
+        let chosen = chosen.ok_or_else(|| Mistake::at("step", format!("'{name}' is no kernel")))?;
+        Ok(Self { chosen, record })
+    }
+
+    /// Reads a text with the checkpoint in `folder`, and calls `numerics` at the sites whose values kernels keep; returns the logits.
+    ///
+    /// # Errors
+    /// There is no GPU, or kernels do not take the model.
+    pub fn read(&self, folder: &Path, ids: &[u32], numerics: &mut dyn Numerics<f32>) -> Result<Tensor<f32>> {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let ChosenVariants { source, variants } = &self.chosen;
+        let reading = Reading {
+            folder,
+            ids,
+            record: self.record.as_deref(),
+        };
+        let (case, problem) = reading.problem().map_err(Error::Usage)?;
+        let device = Device::open()?;
+        let session = Session::open(&device)?;
+        let kernels = session.load(source)?;
+        let bench = kernels.case(&case, &problem);
+        for variant in variants {
+            if let Some(plan) = bench.plan(variant)? {
+                let outputs = bench.ready(variant, plan)?.outputs()?;
+                return reading.pass(&outputs, numerics).map_err(Error::Usage);
+            }
+        }
+        let keys = self.record.as_deref().unwrap_or("numbers");
+        let names: Vec<&str> = variants.iter().map(|variant| variant.name.as_str()).collect();
+        Err(Error::Usage(format!(
+            "{}.{} does not take this model with {keys} as keys",
+            source.op,
+            names.join(", ")
+        )))
+    }
+}
