@@ -149,7 +149,10 @@ impl Records {
         for layer in 0..config.num_hidden_layers {
             let slot = position % config.sliding_window;
             self.store(config, (0, layer, row), slot, &tap(sites::WINDOW, layer));
-            if let Some(rate) = config.compress_rate(layer).filter(|rate| (position + 1).is_multiple_of(*rate)) {
+            if let Some(rate) = config
+                .compress_rate(layer)
+                .filter(|rate| (position + 1).is_multiple_of(*rate))
+            {
                 let (pool, entry) = (Self::entries(config, layer), (position + 1) / rate - 1);
                 self.store(config, (pool, layer, row), entry, &tap(sites::COMPRESSED, layer));
             }

@@ -312,10 +312,14 @@ impl ReadyRecipes for ReadyModel<'_> {
                 return run_candidate(text, &ready.rounding, &exact, blank);
             }
             let all = text.ids.len();
-            let other = ready.against.and_then(|other| self.recipes.get(other));
-            let other = other
-                .map(|other| run_recorded(text, &other.rounding, all))
-                .transpose()?;
+            let run_other = |other: &str| {
+                let other = self
+                    .recipes
+                    .get(other)
+                    .ok_or_else(|| none(&format!("recipe '{other}'")))?;
+                run_recorded(text, &other.rounding, all)
+            };
+            let other = ready.against.map(run_other).transpose()?;
             let want = other.as_ref().unwrap_or(&want);
             let got = match (&ready.step, ready.chunk) {
                 (Some(step), _) => run_step(text, bench.folder.ok_or_else(|| none("model"))?, step, &ready.rounding)?,
