@@ -216,7 +216,8 @@ impl Source {
         let folder = path.parent().unwrap_or(Path::new(""));
         let mut includes = Vec::new();
         let plain = &without_parents(path);
-        collect(plain.parent().unwrap_or(Path::new("")), plain, &text, &mut includes)?;
+        // A mistake in the header is told before a file that is not there.
+        let collected = collect(plain.parent().unwrap_or(Path::new("")), plain, &text, &mut includes);
         let mut comment = comment.to_string();
         for (name, more) in includes.iter().filter(|(name, _)| name.ends_with(".cuh")) {
             let more = more.strip_prefix("/*\n[[").and_then(|rest| rest.split_once("*/"));
@@ -233,6 +234,7 @@ impl Source {
             return Err(wrong(why));
         }
         let header = Header::deserialize(header).map_err(|error| wrong(located(comment, &error.to_string())))?;
+        collected?;
         let path = plain;
         let source = Self {
             op: path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
