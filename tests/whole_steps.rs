@@ -22,7 +22,8 @@ fn of_model(phases: &str, more: &str) -> ExperimentFile {
 fn a_recipe_is_compared_with_another() {
     let recipe = |name: &str, format: &str, more: &str| {
         format!(
-            "[[recipe]]\nname = '{name}'\ndoc = 'x'\nagainst = 'fp8'\nround = [{{ at = 'layers.*.attention.kv.*', format = '{format}' }}]\n{more}"
+            "[[recipe]]\nname = '{name}'\ndoc = 'x'\nagainst = 'fp8'\n{more}\
+             round = [{{ at = 'layers.*.attention.kv.*', format = '{format}' }}]\n"
         )
     };
     let file = of_model(

@@ -13,9 +13,6 @@ use crate::experiment::Mistake;
 use ulplab_core::error::{Error, Result};
 use ulplab_core::ops::decode_step::Reading;
 
-/// What kernels can round: keys, which they store as KV records.
-const KEYS: &str = "layers.*.attention.kv.*";
-
 /// A variant of the decode step, and how it stores keys.
 pub struct WholeStep {
     chosen: ChosenVariants,
@@ -34,7 +31,7 @@ impl WholeStep {
         let found = chosen(&[name.to_string()], &["decode_step"]);
         let found = found.map_err(|mistake| Mistake::at("step", mistake.message))?;
         let plain = |round: &Round| Round {
-            at: KEYS.into(),
+            at: Reading::STORED.into(),
             format: round.format.clone(),
             ..Round::default()
         };
@@ -42,8 +39,9 @@ impl WholeStep {
             [] => None,
             [round] if *round == plain(round) => Some(round.format.clone()),
             _ => {
+                let at = Reading::STORED;
                 let message = format!(
-                    "a whole step can store keys as records only: expected one entry, {{ at = \"{KEYS}\", format = RECORD }}, or none"
+                    "a whole step can store keys as records only: expected one entry, {{ at = \"{at}\", format = RECORD }}, or none"
                 );
                 return Err(Mistake::at("round", message));
             }

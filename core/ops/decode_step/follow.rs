@@ -29,7 +29,6 @@ pub(super) struct Follower {
     layers: Vec<Vec<usize>>,
 }
 
-/// What the kernel left.
 struct Found {
     /// Values of the taps; choices are whole numbers.
     taps: Vec<Vec<f32>>,
@@ -206,8 +205,7 @@ impl Follower {
         expected
     }
 
-    /// Every cache: what the reference keeps must be there, what no run has reached must be as it was. A slot of a ring that
-    /// was written in these runs and that the reference no longer keeps is not read again.
+    /// Every cache: what the reference keeps must be there, what no run has reached must be as it was. Other slots of rings are free.
     fn states(&self, rows: &[Option<RowExpected>], outputs: &Outputs) -> Vec<Part> {
         let Step {
             source,
@@ -423,8 +421,7 @@ impl Numerics<Bounded> for Follow<'_> {
     }
 }
 
-/// Whether indices are a choice at all: of candidates, as many as must be chosen, all different, and in ascending order unless
-/// the best come first.
+/// Whether indices are a choice at all: as many candidates as must be chosen, all different, ascending unless the best come first.
 fn possible(scores: &[Bounded], found: &[i32], wanted: &[i32], ordered: bool) -> bool {
     let count = wanted.iter().filter(|index| **index >= 0).count();
     let (chosen, rest) = found.split_at(count);

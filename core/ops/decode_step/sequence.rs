@@ -63,6 +63,9 @@ pub struct Reading<'a> {
 }
 
 impl Reading<'_> {
+    /// The sites whose vectors may be stored as KV records, as a pattern.
+    pub const STORED: &'static str = "layers.*.attention.kv.*";
+
     /// The runs that read the tokens.
     ///
     /// # Errors

@@ -1,0 +1,81 @@
+//! A text that kernels have read, passed at the sites as the reference passes it.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use reference::paths::deepseek_v4::{Config, Model};
+use reference::{Choice, Numerics, Site, Tensor};
+use ulplab::dataset::Checkpoint;
+use ulplab::ops::decode_step::Reading;
+
+use super::super::datasets;
+use super::{Mistake, outputs_of, read_of_record};
+
+/// What passes at the sites, before it is stored; rows of later calls follow those of earlier ones.
+#[derive(Default)]
+struct Passed {
+    tensors: HashMap<String, Tensor<f32>>,
+    choices: HashMap<String, Vec<i32>>,
+    record: Option<&'static str>,
+}
+
+impl Numerics<f32> for Passed {
+    fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {
+        match self.tensors.entry(site.to_string()) {
+            Entry::Vacant(place) => _ = place.insert(tensor.clone()),
+            Entry::Occupied(mut place) => {
+                place.get_mut().shape[0] += tensor.shape[0];
+                place.get_mut().data.extend(&tensor.data);
+            }
+        }
+        read_of_record(self.record, site, tensor);
+    }
+
+    fn choice(&mut self, site: &Site, choice: &mut Choice<f32>) {
+        let mut indices = choice.indices.clone();
+        for row in indices.chunks_exact_mut(choice.k) {
+            row.sort_unstable();
+        }
+        self.choices.entry(site.to_string()).or_default().extend(indices);
+    }
+}
+
+/// What kernels leave passes the sites as in the reference, in the same shapes.
+#[test]
+fn decode_step_passes_a_text_as_the_reference_does() {
+    let folder = datasets().checkpoint("dsv4-mini").unwrap();
+    // One heavy entry, of 128 tokens.
+    let text = b"First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n\n\
+        First Citizen:\nYou are all resolved rather to die";
+    let ids: Vec<u32> = text.iter().map(|byte| u32::from(*byte)).collect();
+    assert!(ids.len() >= 128);
+    let config = std::fs::read_to_string(folder.join("config.json")).unwrap();
+    let config: Config = serde_json::from_str(&config).unwrap();
+    let model: Model<f32> = Model::load(config, &mut Checkpoint::open(&folder).unwrap()).unwrap();
+    let record = Some("v4_fp8");
+    let reading = Reading {
+        folder: &folder,
+        ids: &ids,
+        record,
+    };
+    let (_, problem) = reading.problem().unwrap();
+    let mut want = Passed {
+        record,
+        ..Passed::default()
+    };
+    let mut state = model.state();
+    for id in &ids {
+        model.run(&mut state, &[*id], &mut want).unwrap();
+    }
+    let mut got = Passed::default();
+    let left = outputs_of(&model, &problem, record, Mistake::None);
+    let logits = reading.pass(&left, &mut got).unwrap();
+    got.tensors.insert("logits".into(), logits);
+    assert_eq!((got.tensors.len(), got.choices.len()), (61 * 9 + 29 * 2 + 1, 29 + 58));
+    for (site, tensor) in &got.tensors {
+        assert!(*tensor == want.tensors[site], "{record:?} {site}: {:?}", tensor.shape);
+    }
+    for (site, choice) in &got.choices {
+        assert_eq!(*choice, want.choices[site], "{record:?} {site}");
+    }
+}
