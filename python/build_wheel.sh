@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Builds the wheel of this folder, with the program `ulplab` and what is shipped with it: build_wheel.sh [FOLDER] leaves it in FOLDER, by
-# default dist/ here. Needs Rust, Python with venv, and binutils. ULPLAB_WHEEL_PROFILE is the profile of Cargo (`dist` is smaller and
-# takes more than five minutes on two cores), ULPLAB_WHEEL_PROGRAM a
-# program that is built already.
+# default dist/ here. Needs Rust, Python with venv, and binutils. ULPLAB_WHEEL_PROFILE is the profile of Cargo (`dist` is smaller and takes
+# more than five minutes on two cores), ULPLAB_WHEEL_PROGRAM a program that is built already.
 set -euo pipefail
 out=$(realpath -m "${1:-$(dirname "${BASH_SOURCE[0]}")/dist}")
 cd "$(dirname "${BASH_SOURCE[0]}")"

@@ -8,6 +8,14 @@ use ulplab::experiment::file::ExperimentFile;
 use ulplab::run::plan::Cell;
 use ulplab::studies::{Bench, Runs, Text};
 
+fn datasets() -> Manifest {
+    Manifest::open(Some(&Path::new(env!("CARGO_MANIFEST_DIR")).join("datasets"))).unwrap()
+}
+
+fn checkpoint() -> Checkpoint {
+    Checkpoint::open(&datasets().checkpoint("dsv4-mini").unwrap()).unwrap()
+}
+
 /// A model's experiment in which these lines follow the first recipe, `fp8`.
 fn of_model(phases: &str, more: &str) -> ExperimentFile {
     let text = format!(
@@ -44,10 +52,9 @@ fn a_recipe_is_compared_with_another() {
     let documents: Vec<String> = study.recipes().into_iter().map(|recipe| recipe.doc).collect();
     assert_eq!(documents[..2], ["x", "x; compared with 'fp8', not with the reference"]);
 
-    let datasets = Manifest::open(Some(&Path::new(env!("CARGO_MANIFEST_DIR")).join("datasets"))).unwrap();
-    let mut checkpoint = Checkpoint::open(&datasets.checkpoint("dsv4-mini").unwrap()).unwrap();
+    let mut checkpoint = checkpoint();
     let model = checkpoint.load::<f32>().unwrap();
-    let ids: Vec<u32> = datasets
+    let ids: Vec<u32> = datasets()
         .text("alice", 0, 40)
         .unwrap()
         .into_iter()
@@ -149,10 +156,7 @@ fn a_whole_step_rounds_keys_alone() {
     ] {
         let file = of_model(phases, &format!("[[recipe]]\nname = 'y'\ndoc = 'x'\n{keys}\n"));
         let parsed = ulplab::studies::parse(&file).unwrap();
-        let datasets = Manifest::open(Some(&Path::new(env!("CARGO_MANIFEST_DIR")).join("datasets"))).unwrap();
-        let config = Checkpoint::open(&datasets.checkpoint("dsv4-mini").unwrap())
-            .unwrap()
-            .config;
+        let config = checkpoint().config;
         let mistake = parsed
             .study
             .check()

@@ -5,8 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use reference::{Numerics, Tensor};
 
-use super::cuda::runner::ChosenVariants;
-use super::cuda::{Device, Session};
+use super::cuda::{Device, Session, Source, Variant};
 use super::recipe::Round;
 use super::stand_in::chosen;
 use crate::experiment::Mistake;
@@ -15,7 +14,8 @@ use ulplab_core::ops::decode_step::Reading;
 
 /// A variant of the decode step, and how it stores keys.
 pub struct WholeStep {
-    chosen: ChosenVariants,
+    source: Source,
+    variant: Variant,
     record: Option<String>,
 }
 
@@ -46,9 +46,14 @@ impl WholeStep {
                 return Err(Mistake::at("round", message));
             }
         };
-        let chosen = found.into_iter().next();
-        let chosen = chosen.ok_or_else(|| Mistake::at("step", format!("'{name}' is no kernel")))?;
-        Ok(Self { chosen, record })
+        let found = found.into_iter().next();
+        let found = found.and_then(|mut found| Some((found.variants.pop()?, found.source)));
+        let (variant, source) = found.ok_or_else(|| Mistake::at("step", format!("'{name}' is no kernel")))?;
+        Ok(Self {
+            source,
+            variant,
+            record,
+        })
     }
 
     /// Reads a text with the checkpoint in `folder`, and calls `numerics` at the sites whose values kernels keep; returns the logits.
@@ -57,7 +62,6 @@ impl WholeStep {
     /// There is no GPU, or kernels do not take the model.
     pub fn read(&self, folder: &Path, ids: &[u32], numerics: &mut dyn Numerics<f32>) -> Result<Tensor<f32>> {
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let ChosenVariants { source, variants } = &self.chosen;
         let reading = Reading {
             folder,
             ids,
@@ -66,20 +70,8 @@ impl WholeStep {
         let (case, problem) = reading.problem().map_err(Error::Usage)?;
         let device = Device::open()?;
         let session = Session::open(&device)?;
-        let kernels = session.load(source)?;
-        let bench = kernels.case(&case, &problem);
-        for variant in variants {
-            if let Some(plan) = bench.plan(variant)? {
-                let outputs = bench.ready(variant, plan)?.outputs()?;
-                return reading.pass(&outputs, numerics).map_err(Error::Usage);
-            }
-        }
-        let keys = self.record.as_deref().unwrap_or("numbers");
-        let names: Vec<&str> = variants.iter().map(|variant| variant.name.as_str()).collect();
-        Err(Error::Usage(format!(
-            "{}.{} does not take this model with {keys} as keys",
-            source.op,
-            names.join(", ")
-        )))
+        let kernels = session.load(&self.source)?;
+        let outputs = kernels.case(&case, &problem).running(&self.variant)?.outputs()?;
+        reading.pass(&outputs, numerics).map_err(Error::Usage)
     }
 }

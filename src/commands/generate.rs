@@ -132,9 +132,7 @@ fn on_device(device: &Device, folder: &Path, args: &GenerateArgs) -> Result<(Str
     let session = Session::open(device)?;
     let kernels = session.load(&source)?;
     let bench = kernels.case(&case, &problem);
-    let plan = bench.plan(variant)?;
-    let plan = plan.ok_or_else(|| Error::Usage(format!("{}.{} does not take this model", source.op, variant.name)))?;
-    let (outputs, seconds) = bench.ready(variant, plan)?.generated()?;
+    let (outputs, seconds) = bench.running(variant)?.generated()?;
     let tokens = outputs.get("tokens").chunks_exact(4);
     let text = tokens.map(|token| token[0]).collect();
     let rate = args.tokens as f64 / seconds;

@@ -152,7 +152,7 @@ impl Tap {
 
 fn case(name: &str, record: Option<&str>, step: &Step) -> Case {
     Case {
-        name: name.into(),
+        name: record.map_or(name.into(), |record| format!("{name} with keys as {record}")),
         keys: record.map(|record| ("record", record.into())).into_iter().collect(),
         dims: step.dims.clone(),
         inputs: Inputs::Weights,

@@ -137,11 +137,11 @@ impl<'a> Bench<'a> {
         running.map(|running| running.judged()).transpose()
     }
 
-    /// A variant ready to be timed: an error if it cannot be run, or if it is wrong.
-    pub fn right(&self, variant: &'a Variant) -> Result<Running<'a>> {
-        let name = format!("{}.{}", self.kernels.source.op, variant.name);
+    /// A variant ready to be run: an error if it has no plan.
+    pub fn running(&self, variant: &'a Variant) -> Result<Running<'a>> {
         let plan = self.plan(variant)?.ok_or_else(|| {
             let device = self.kernels.session.device;
+            let name = self.name(variant);
             Error::Usage(match &variant.arch {
                 Some(arch) if *arch != device.arch => {
                     format!("{name} is for {arch}, and this device is {}", device.arch)
@@ -149,8 +149,17 @@ impl<'a> Bench<'a> {
                 _ => format!("{name} does not take case '{}'", self.case.name),
             })
         })?;
-        let running = self.ready(variant, plan)?;
-        running.right(&name)?;
+        self.ready(variant, plan)
+    }
+
+    /// A variant ready to be timed: an error if it cannot be run, or if it is wrong.
+    pub fn right(&self, variant: &'a Variant) -> Result<Running<'a>> {
+        let running = self.running(variant)?;
+        running.right(&self.name(variant))?;
         Ok(running)
+    }
+
+    fn name(&self, variant: &Variant) -> String {
+        format!("{}.{}", self.kernels.source.op, variant.name)
     }
 }
