@@ -42,7 +42,7 @@ scratch = [
     { name = "cos_t", bytes = "B * R / 2 * 4" }, { name = "sin_t", bytes = "B * R / 2 * 4" },
     { name = "sparse_count", bytes = "B * 4" }, { name = "heavy_count", bytes = "B * 4" },
 ]
-with = { dtype = "f32", T = "B", norm_eps = "eps" }
+with = { dtype = "f32", out = "f32", T = "B", norm_eps = "eps" }
 
 # where the step begins
 [[variant.launch]]
@@ -70,7 +70,7 @@ args = ["normed", "at_attention_input", "clock", "@layers", "layers", "B", "S", 
 [[variant.launch]]
 name = "q_down"
 call = "linear.simple"
-with = { out = "f32", x = "normed", w = "q_a[@layers]", y = "low", G = 1, N = "Rq", K = "C" }
+with = { x = "normed", w = "q_a[@layers]", w_scale = "q_a_scales[@layers]", y = "low", G = 1, N = "Rq", K = "C" }
 [[variant.launch]]
 name = "q_low_norm"
 call = "rmsnorm.simple"
@@ -78,7 +78,7 @@ with = { x = "low", weight = "q_norm[@layers]", y = "low_normed", C = "Rq" }
 [[variant.launch]]
 name = "q_up"
 call = "linear.simple"
-with = { out = "f32", x = "low_normed", w = "q_b[@layers]", y = "raw_query", G = 1, N = "HD", K = "Rq" }
+with = { x = "low_normed", w = "q_b[@layers]", w_scale = "q_b_scales[@layers]", y = "raw_query", G = 1, N = "HD", K = "Rq" }
 [[variant.launch]]
 name = "head_norm"
 call = "rmsnorm.simple"
@@ -99,7 +99,7 @@ args = ["query", "at_query", "clock", "@layers", "layers", "B", "S", "HD", "HD",
 [[variant.launch]]
 name = "kv_down"
 call = "linear.simple"
-with = { out = "f32", x = "normed", w = "kv[@layers]", y = "raw_kv", G = 1, N = "D", K = "C" }
+with = { x = "normed", w = "kv[@layers]", w_scale = "kv_scales[@layers]", y = "raw_kv", G = 1, N = "D", K = "C" }
 [[variant.launch]]
 name = "kv_row_norm"
 call = "rmsnorm.simple"
@@ -126,11 +126,17 @@ args = ["kv_row", "position", "window[@layers]", "Wn", "D"]
 [[variant.launch]]
 name = "csa_values"
 call = "linear.simple"
-with = { out = "f32", x = "normed", w = "csa_kv[(@layers - lead) / 2]", y = "values", G = 1, N = "2 * D", K = "C" }
+with = [
+    { x = "normed", w = "csa_kv[(@layers - lead) / 2]", w_scale = "csa_kv_scales[(@layers - lead) / 2]", y = "values", G = 1 },
+    { N = "2 * D", K = "C" },
+]
 [[variant.launch]]
 name = "csa_logits"
 call = "linear.simple"
-with = { out = "f32", x = "normed", w = "csa_gate[(@layers - lead) / 2]", y = "logits_of_slots", G = 1, N = "2 * D", K = "C" }
+with = [
+    { x = "normed", w = "csa_gate[(@layers - lead) / 2]", w_scale = "csa_gate_scales[(@layers - lead) / 2]" },
+    { y = "logits_of_slots", G = 1, N = "2 * D", K = "C" },
+]
 [[variant.launch]]
 name = "csa_compress"
 call = "compressor.simple"
@@ -150,7 +156,10 @@ args = ["stages", "at_kv_compressed", "clock", "@layers", "layers", "B", "S", "D
 [[variant.launch]]
 name = "index_up"
 call = "linear.simple"
-with = { out = "f32", x = "low_normed", w = "index_q[(@layers - lead) / 2]", y = "index_query", G = 1, N = "HI * DI", K = "Rq" }
+with = [
+    { x = "low_normed", w = "index_q[(@layers - lead) / 2]", w_scale = "index_q_scales[(@layers - lead) / 2]", y = "index_query" },
+    { G = 1, N = "HI * DI", K = "Rq" },
+]
 [[variant.launch]]
 name = "index_rope"
 call = "rope.simple"
@@ -165,13 +174,16 @@ args = ["index_query", "at_index_query", "clock", "(@layers - lead) / 2", "spars
 [[variant.launch]]
 name = "index_values"
 call = "linear.simple"
-with = { out = "f32", x = "normed", w = "index_kv[(@layers - lead) / 2]", y = "values", G = 1, N = "2 * DI", K = "C" }
+with = [
+    { x = "normed", w = "index_kv[(@layers - lead) / 2]", w_scale = "index_kv_scales[(@layers - lead) / 2]", y = "values", G = 1 },
+    { N = "2 * DI", K = "C" },
+]
 [[variant.launch]]
 name = "index_logits"
 call = "linear.simple"
 with = [
-    { out = "f32", x = "normed", w = "index_gate[(@layers - lead) / 2]", y = "logits_of_slots", G = 1, N = "2 * DI" },
-    { K = "C" },
+    { x = "normed", w = "index_gate[(@layers - lead) / 2]", w_scale = "index_gate_scales[(@layers - lead) / 2]" },
+    { y = "logits_of_slots", G = 1, N = "2 * DI", K = "C" },
 ]
 [[variant.launch]]
 name = "index_compress"
@@ -192,7 +204,10 @@ args = ["stages", "at_index_key", "clock", "(@layers - lead) / 2", "sparse", "B"
 [[variant.launch]]
 name = "index_weights"
 call = "linear.simple"
-with = { out = "f32", x = "normed", w = "index_heads[(@layers - lead) / 2]", y = "head_weights", G = 1, N = "HI", K = "C" }
+with = [
+    { x = "normed", w = "index_heads[(@layers - lead) / 2]", w_scale = "index_heads_scales[(@layers - lead) / 2]" },
+    { y = "head_weights", G = 1, N = "HI", K = "C" },
+]
 [[variant.launch]]
 name = "index_score"
 call = "index_scores.simple"
@@ -225,15 +240,16 @@ with = [
 name = "hca_values"
 call = "linear.simple"
 with = [
-    { out = "f32", x = "normed", w = "hca_kv[min(@layers, lead) + max(0, @layers - lead) / 2]", y = "values", G = 1 },
-    { N = "D", K = "C" },
+    { x = "normed", w = "hca_kv[min(@layers, lead) + max(0, @layers - lead) / 2]" },
+    { w_scale = "hca_kv_scales[min(@layers, lead) + max(0, @layers - lead) / 2]", y = "values", G = 1, N = "D", K = "C" },
 ]
 [[variant.launch]]
 name = "hca_logits"
 call = "linear.simple"
 with = [
-    { out = "f32", x = "normed", w = "hca_gate[min(@layers, lead) + max(0, @layers - lead) / 2]", y = "logits_of_slots" },
-    { G = 1, N = "D", K = "C" },
+    { x = "normed", w = "hca_gate[min(@layers, lead) + max(0, @layers - lead) / 2]" },
+    { w_scale = "hca_gate_scales[min(@layers, lead) + max(0, @layers - lead) / 2]", y = "logits_of_slots", G = 1, N = "D" },
+    { K = "C" },
 ]
 [[variant.launch]]
 name = "hca_compress"
@@ -276,11 +292,11 @@ args = ["heads", "at_heads", "clock", "@layers", "layers", "B", "S", "HD", "HD",
 [[variant.launch]]
 name = "o_down"
 call = "linear.simple"
-with = { out = "f32", x = "heads", w = "o_a[@layers]", y = "low_heads", N = "Ro", K = "HD / G" }
+with = { x = "heads", w = "o_a[@layers]", w_scale = "o_a_scales[@layers]", y = "low_heads", N = "Ro", K = "HD / G" }
 [[variant.launch]]
 name = "o_up"
 call = "linear.simple"
-with = { out = "f32", x = "low_heads", w = "o_b[@layers]", y = "out", G = 1, N = "C", K = "G * Ro" }
+with = { x = "low_heads", w = "o_b[@layers]", w_scale = "o_b_scales[@layers]", y = "out", G = 1, N = "C", K = "G * Ro" }
 [[variant.launch]]
 name = "tap_attention_output"
 entry = "decode_step_tap"
@@ -311,7 +327,7 @@ args = ["normed", "at_moe_input", "clock", "@layers", "layers", "B", "S", "C", "
 [[variant.launch]]
 name = "router_logits"
 call = "linear.simple"
-with = { out = "f32", x = "normed", w = "gate[@layers]", y = "expert_logits", G = 1, N = "E", K = "C" }
+with = { x = "normed", w = "gate[@layers]", w_scale = "gate_scales[@layers]", y = "expert_logits", G = 1, N = "E", K = "C" }
 [[variant.launch]]
 name = "route_table"
 call = "router.simple"
@@ -337,9 +353,11 @@ args = ["expert", "at_router", "clock", "@layers - hashes", "layers - hashes", "
 name = "mixture"
 call = "experts.simple"
 with = [
-    { x = "normed", experts = "expert", weights = "expert_weight", gate_up = "gate_up[@layers]" },
-    { shared_gate_up = "shared_gate_up[@layers]", down = "down[@layers]", shared_down = "shared_down[@layers]", y = "out" },
-    { D = "C" },
+    { x = "normed", experts = "expert", weights = "expert_weight", gate_up = "gate_up[@layers]", down = "down[@layers]" },
+    { gate_up_scale = "gate_up_scales[@layers]", down_scale = "down_scales[@layers]", gate_up_level = "gate_up_level[@layers]" },
+    { down_level = "down_level[@layers]", shared_gate_up = "shared_gate_up[@layers]", shared_down = "shared_down[@layers]" },
+    { shared_gate_up_scale = "shared_gate_up_scales[@layers]", shared_down_scale = "shared_down_scales[@layers]" },
+    { y = "out", D = "C" },
 ]
 [[variant.launch]]
 name = "tap_moe_output"
@@ -368,7 +386,7 @@ with = { fn = "head_fn", base = "head_base", scale = "head_scale", weight = "fin
 [[variant.launch]]
 name = "head_product"
 call = "linear.simple"
-with = { out = "f32", x = "normed", w = "head", y = "row_logits", G = 1, N = "V", K = "C" }
+with = { x = "normed", w = "head", w_scale = "head_scales", y = "row_logits", G = 1, N = "V", K = "C" }
 [[variant.launch]]
 name = "keep_logits"
 entry = "decode_step_keep"
@@ -392,7 +410,7 @@ doc = """
 a cluster of thread blocks runs all layers for one sequence, and exchanges vectors through shared memory; small models \
 only. The number of blocks follows from that of the sequences, and changes no bits"""
 needs = [
-    "records == 0",
+    "records == 0 && routed_bits == weight_bits",
     "C <= 64 && Rq <= 64 && D <= 512 && H <= 8 && HD <= 1024 && DI <= 128 && HI <= 8 && HI * DI <= 512 && G * Ro <= 64",
     "R <= 64 && E <= 32 && K <= 4 && K <= E && (K + 1) * I <= 256 && I <= 64 && V <= 256 && topk <= 64 && 2 * ms <= 128 && mh <= 128 && H + HI <= 16",
     "C % 4 == 0 && Rq % 4 == 0 && D % 8 == 0 && DI % 8 == 0 && R % 8 == 0 && G * Ro % 4 == 0 && I % 4 == 0",
@@ -402,22 +420,25 @@ scratch = [{ name = "sampled", bytes = "B * 4" }]
 
 [[variant.launch]]
 name = "step"
-entry = "decode_step_persistent"
+entry = "decode_step_persistent_{stored}"
 grid = ["B * (16 / (1 + (B > 4)) / (1 + (B > 16)) / (1 + (B > 32)) / (1 + (B > 64)))"]
 block = [544]
 cluster = ["16 / (1 + (B > 4)) / (1 + (B > 16)) / (1 + (B > 32)) / (1 + (B > 64))"]
 shared = "81920 + 8 * Ns + 4 * H * (Wn + max(Nh, topk))"
 args = [
-    "embedding", "head_fn", "head_base", "head_scale", "final_norm", "head", "attn_fn", "attn_base", "attn_scale", "attn_norm",
-    "q_a", "q_norm", "q_b", "kv", "kv_norm", "sinks", "o_a", "o_b", "moe_fn", "moe_base", "moe_scale", "moe_norm", "gate",
-    "gate_up", "down", "shared_gate_up", "shared_down", "bias", "table", "csa_kv", "csa_gate", "csa_ape", "csa_norm",
-    "index_kv", "index_gate", "index_ape", "index_norm", "index_q", "index_heads", "hca_kv", "hca_gate", "hca_ape", "hca_norm",
-    "cos", "sin", "temperature", "sequence", "token", "position", "clock", "window", "csa_ring_kv", "csa_ring_gate",
-    "csa_entries", "index_ring_kv", "index_ring_gate", "index_entries", "hca_ring_kv", "hca_ring_gate", "hca_entries", "logits",
-    "sampled", "at_attention_input", "at_query", "at_kv_window", "at_kv_compressed", "at_index_query", "at_index_key",
-    "at_topk", "at_heads", "at_attention_output", "at_moe_input", "at_router", "at_moe_output", "at_output", "B", "S", "layers",
-    "lead", "hashes", "V", "C", "Rq", "H", "D", "R", "G", "Ro", "Wn", "HI", "DI", "topk", "E", "K", "I", "ms", "mh", "sparse",
-    "Ns", "Nh", "eps", "index_scale", "attention_scale", "router_scale", "limit", "seed",
+    "embedding", "head_fn", "head_base", "head_scale", "final_norm", "head", "head_scales", "attn_fn", "attn_base",
+    "attn_scale", "attn_norm", "q_a", "q_a_scales", "q_norm", "q_b", "q_b_scales", "kv", "kv_scales", "kv_norm", "sinks", "o_a",
+    "o_a_scales", "o_b", "o_b_scales", "moe_fn", "moe_base", "moe_scale", "moe_norm", "gate", "gate_scales", "gate_up",
+    "gate_up_scales", "down", "down_scales", "shared_gate_up", "shared_gate_up_scales", "shared_down", "shared_down_scales",
+    "bias", "table", "csa_kv", "csa_kv_scales", "csa_gate", "csa_gate_scales", "csa_ape", "csa_norm", "index_kv",
+    "index_kv_scales", "index_gate", "index_gate_scales", "index_ape", "index_norm", "index_q", "index_q_scales", "index_heads",
+    "index_heads_scales", "hca_kv", "hca_kv_scales", "hca_gate", "hca_gate_scales", "hca_ape", "hca_norm", "cos", "sin",
+    "temperature", "sequence", "token", "position", "clock", "window", "csa_ring_kv", "csa_ring_gate", "csa_entries",
+    "index_ring_kv", "index_ring_gate", "index_entries", "hca_ring_kv", "hca_ring_gate", "hca_entries", "logits", "sampled",
+    "at_attention_input", "at_query", "at_kv_window", "at_kv_compressed", "at_index_query", "at_index_key", "at_topk",
+    "at_heads", "at_attention_output", "at_moe_input", "at_router", "at_moe_output", "at_output", "B", "S", "layers", "lead",
+    "hashes", "V", "C", "Rq", "H", "D", "R", "G", "Ro", "Wn", "HI", "DI", "topk", "E", "K", "I", "ms", "mh", "sparse", "Ns",
+    "Nh", "eps", "index_scale", "attention_scale", "router_scale", "limit", "seed",
 ]
 taps = [
     "at_attention_input", "at_query", "at_kv_window", "at_kv_compressed", "at_index_query", "at_index_key", "at_topk",

@@ -5,16 +5,21 @@ doc = "a warp for each number between the products, then a warp for each number 
 scratch = [{ name = "hidden", bytes = "B * (K + 1) * I * 4" }]
 
 [[variant.launch]]
-entry = "experts_simple_hidden_{dtype}"
+entry = "experts_simple_hidden_{dtype}_{stored}_{routed}"
 grid = ["ceil((K + 1) * I, 8)", "min(B, 65535)"]
 block = [256]
-args = ["x", "experts", "weights", "gate_up", "shared_gate_up", "hidden", "B", "E", "K", "D", "I", "limit"]
+args = [
+    "x", "experts", "weights", "gate_up", "gate_up_scale", "gate_up_level", "shared_gate_up", "shared_gate_up_scale", "hidden",
+    "B", "E", "K", "D", "I", "limit",
+]
 
 [[variant.launch]]
-entry = "experts_simple_down_{dtype}"
+entry = "experts_simple_down_{dtype}_{stored}_{routed}"
 grid = ["ceil(D, 8)", "min(B, 65535)"]
 block = [256]
-args = ["hidden", "experts", "down", "shared_down", "y", "B", "E", "K", "D", "I"]
+args = [
+    "hidden", "experts", "down", "down_scale", "down_level", "shared_down", "shared_down_scale", "y", "B", "E", "K", "D", "I",
+]
 
 [[variant]]
 name = "grouped"
@@ -35,16 +40,22 @@ block = [32]
 args = ["experts", "first", "order", "B", "E", "K"]
 
 [[variant.launch]]
-entry = "experts_grouped_hidden_{dtype}"
+entry = "experts_grouped_hidden_{dtype}_{stored}_{routed}"
 grid = ["E + 1", "ceil(I, 8)"]
 block = [256]
-args = ["x", "first", "order", "weights", "gate_up", "shared_gate_up", "hidden", "B", "E", "K", "D", "I", "limit"]
+args = [
+    "x", "first", "order", "weights", "gate_up", "gate_up_scale", "gate_up_level", "shared_gate_up", "shared_gate_up_scale",
+    "hidden", "B", "E", "K", "D", "I", "limit",
+]
 
 [[variant.launch]]
-entry = "experts_grouped_down_{dtype}"
+entry = "experts_grouped_down_{dtype}_{stored}_{routed}"
 grid = ["E + 1", "ceil(D, 8)"]
 block = [256]
-args = ["hidden", "first", "order", "down", "shared_down", "parts", "B", "E", "K", "D", "I"]
+args = [
+    "hidden", "first", "order", "down", "down_scale", "down_level", "shared_down", "shared_down_scale", "parts", "B", "E", "K",
+    "D", "I",
+]
 
 [[variant.launch]]
 entry = "experts_grouped_sum_{dtype}"
@@ -82,6 +93,18 @@ name = "tail_skipped"
 doc = "columns after the last 32 are left out of the first product"
 
 [[mutant]]
+name = "scales_of_row_before"
+doc = "codes have the scales of the row before"
+
+[[mutant]]
+name = "level_of_first_expert"
+doc = "all experts have the number above their scales that the first one has"
+
+[[mutant]]
+name = "nibble_order"
+doc = "the high half of a byte is taken for the first of two codes"
+
+[[mutant]]
 name = "rows_of_the_grid"
 doc = "rows after the first 65,535 are left as they are"
 
@@ -94,36 +117,72 @@ variants = ["grouped"]
 // reference: reference/ops/experts.rs
 //
 // x and y [B, D], experts and weights [B, K], gate_up [E, 2·I, D], down [E, D, I], shared_gate_up [2·I, D], shared_down [D, I]. A
-// slot of -1 has no expert. hidden [B, K + 1, I] holds silu(gate) · up · weight in f32; slot K is the shared expert.
+// slot of -1 has no expert. hidden [B, K + 1, I] holds silu(gate) · up · weight in f32; slot K is the shared expert. Matrices are
+// numbers or codes; their scales follow rows, and one f32 stands above those of a routed expert's matrix.
 
 #include "swiglu/swiglu.cuh"
+
+#include "lib/stored.cuh"
 
 // Rows that share what is read of a matrix.
 constexpr int TILE = 8;
 
+// Matrices of a kind, one for each expert, as they are stored in the way W.
+template <class W> struct Matrices {
+    const typename W::Code *codes;
+    const typename W::Scale *scales;
+    const float *levels;
+    int rows, cols;
+
+    __device__ __forceinline__ typename W::Row row(int expert, int row) const {
+#ifdef MUTANT_LEVEL_OF_FIRST_EXPERT
+        const float *const level = levels;
+#else
+        const float *const level = levels + expert;
+#endif
+        return typename W::Row(codes, scales, level, (size_t)expert * rows + row, cols);
+    }
+};
+
+// The routed experts, stored in the way R, and the shared one, in the way S.
+template <class R, class S> struct Both {
+    Matrices<R> routed;
+    Matrices<S> shared;
+};
+
 // What a lane has of the products of a row of a matrix and ROWS vectors; warp_sum adds the lanes up. The order depends on the
 // length only.
-template <int ROWS, class W, class X>
-__device__ __forceinline__ void dot(const W *w, const X *const (&x)[ROWS], int length, float (&sum)[ROWS]) {
+template <int ROWS, class Row, class X>
+__device__ __forceinline__ void dot(const Row &w, const X *const (&x)[ROWS], int length, float (&sum)[ROWS]) {
     for (int at = threadIdx.x % 32; at < length; at += 32) {
-        const float own = to_f32(w[at]);
+        const float own = w[at];
 #pragma unroll
         for (int row = 0; row < ROWS; row++)
             sum[row] = fmaf(own, to_f32(x[row][at]), sum[row]);
     }
 }
 
-// Number `unit` between the products, of ROWS rows x: all lanes have them. An expert's matrix is gate_up, [2·inner, dim].
-template <int ROWS, class T>
-__device__ __forceinline__ void hidden_of(const T *gate_up, const T *const (&x)[ROWS], int unit, int dim, int inner, float limit,
-                                          float (&out)[ROWS]) {
+// The product of a row of a matrix and a vector: all lanes have it.
+template <class Row> __device__ __forceinline__ float product(const Row &w, const float *x, int length) {
+    const float *const own[1] = {x};
+    float sum[1] = {};
+    dot(w, own, length, sum);
+    return warp_sum(sum[0]);
+}
+
+// Number `unit` between the products, of ROWS rows x through an expert: all lanes have them.
+template <int ROWS, class W, class T>
+__device__ __forceinline__ void hidden_of(const Matrices<W> &gate_up, int expert, const T *const (&x)[ROWS], int unit, int inner,
+                                          float limit, float (&out)[ROWS]) {
 #ifdef MUTANT_GATE_UP_INTERLEAVED
-    const T *gate_row = gate_up + (size_t)(2 * unit) * dim, *up_row = gate_up + (size_t)(2 * unit + 1) * dim;
+    const typename W::Row gate_row = gate_up.row(expert, 2 * unit), up_row = gate_up.row(expert, 2 * unit + 1);
 #else
-    const T *gate_row = gate_up + (size_t)unit * dim, *up_row = gate_up + (size_t)(inner + unit) * dim;
+    const typename W::Row gate_row = gate_up.row(expert, unit), up_row = gate_up.row(expert, inner + unit);
 #endif
 #ifdef MUTANT_TAIL_SKIPPED
-    dim = dim / 32 * 32;
+    const int dim = gate_up.cols / 32 * 32;
+#else
+    const int dim = gate_up.cols;
 #endif
     float gate[ROWS] = {}, up[ROWS] = {};
     dot(gate_row, x, dim, gate);
@@ -168,9 +227,9 @@ __device__ __forceinline__ int next_slot(const int *experts, int selected, int l
 
 // ---- simple
 
-template <class T>
-__device__ void simple_hidden(const T *x, const int *experts, const float *weights, const T *gate_up, const T *shared_gate_up,
-                              float *hidden, int rows, int selected, int dim, int inner, float limit) {
+template <class R, class S, class T>
+__device__ void simple_hidden(const T *x, const int *experts, const float *weights, const Both<R, S> gate_up, float *hidden,
+                              int rows, int selected, int dim, int inner, float limit) {
     const int at = blockIdx.x * 8 + threadIdx.x / 32, slot = at / inner, unit = at % inner;
     if (slot > selected)
         return;
@@ -184,17 +243,19 @@ __device__ void simple_hidden(const T *x, const int *experts, const float *weigh
             continue;
         const T *const own[1] = {x + (size_t)row * dim};
         float out[1];
-        hidden_of(shared ? shared_gate_up : gate_up + (size_t)expert * 2 * inner * dim, own, unit, dim, inner,
-                  limit_of(shared, limit), out);
+        if (shared)
+            hidden_of(gate_up.shared, 0, own, unit, inner, limit_of(true, limit), out);
+        else
+            hidden_of(gate_up.routed, expert, own, unit, inner, limit_of(false, limit), out);
         const float weight = shared ? 1.0f : weight_of(weights + (size_t)row * selected, slot);
         if (threadIdx.x % 32 == 0)
             hidden[((size_t)row * (selected + 1) + slot) * inner + unit] = out[0] * weight;
     }
 }
 
-template <class T>
-__device__ void simple_down(const float *hidden, const int *experts, const T *down, const T *shared_down, T *y, int rows,
-                            int selected, int dim, int inner) {
+template <class R, class S, class T>
+__device__ void simple_down(const float *hidden, const int *experts, const Both<R, S> down, T *y, int rows, int selected, int dim,
+                            int inner) {
     const int channel = blockIdx.x * 8 + threadIdx.x / 32;
     if (channel >= dim)
         return;
@@ -204,21 +265,15 @@ __device__ void simple_down(const float *hidden, const int *experts, const T *do
     for (int row = blockIdx.y; row < rows; row += gridDim.y) {
         const int *own_experts = experts + (size_t)row * selected;
         const float *own_hidden = hidden + (size_t)row * (selected + 1) * inner;
-        const auto product = [&](const T *matrix, int slot) {
-            const float *const from[1] = {own_hidden + (size_t)slot * inner};
-            float sum[1] = {};
-            dot(matrix + (size_t)channel * inner, from, inner, sum);
-            return warp_sum(sum[0]);
-        };
         float sum = 0.0f;
 #ifdef MUTANT_NONE_IS_FIRST
         for (int slot = 0; slot < selected; slot++)
-            sum += product(down + (size_t)max(own_experts[slot], 0) * dim * inner, slot);
+            sum += product(down.routed.row(max(own_experts[slot], 0), channel), own_hidden + (size_t)slot * inner, inner);
 #else
         for (int slot = next_slot(own_experts, selected, -1); slot >= 0; slot = next_slot(own_experts, selected, slot))
-            sum += product(down + (size_t)own_experts[slot] * dim * inner, slot);
+            sum += product(down.routed.row(own_experts[slot], channel), own_hidden + (size_t)slot * inner, inner);
 #endif
-        sum += product(shared_down, selected);
+        sum += product(down.shared.row(0, channel), own_hidden + (size_t)selected * inner, inner);
         if (threadIdx.x % 32 == 0)
             from_f32(y[(size_t)row * dim + channel], sum);
     }
@@ -280,15 +335,13 @@ struct Group {
     }
 };
 
-template <class T>
-__device__ void grouped_hidden(const T *x, const int *first, const int *order, const float *weights, const T *gate_up,
-                               const T *shared_gate_up, float *hidden, int rows, int count, int selected, int dim, int inner,
-                               float limit) {
+template <class R, class S, class T>
+__device__ void grouped_hidden(const T *x, const int *first, const int *order, const float *weights, const Both<R, S> gate_up,
+                               float *hidden, int rows, int count, int selected, int dim, int inner, float limit) {
     const int expert = blockIdx.x, unit = blockIdx.y * 8 + threadIdx.x / 32;
     if (unit >= inner)
         return;
     const Group group(first, order, expert, rows, count, selected);
-    const T *matrix = group.shared ? shared_gate_up : gate_up + (size_t)expert * 2 * inner * dim;
     for (int tile = 0; tile < group.size; tile += TILE) {
         // A tile that is not full repeats the last.
         const T *from[TILE];
@@ -296,7 +349,10 @@ __device__ void grouped_hidden(const T *x, const int *first, const int *order, c
         for (int i = 0; i < TILE; i++)
             from[i] = x + (size_t)group.row(min(tile + i, group.size - 1)) * dim;
         float out[TILE];
-        hidden_of(matrix, from, unit, dim, inner, limit_of(group.shared, limit), out);
+        if (group.shared)
+            hidden_of(gate_up.shared, 0, from, unit, inner, limit_of(true, limit), out);
+        else
+            hidden_of(gate_up.routed, expert, from, unit, inner, limit_of(false, limit), out);
 #pragma unroll
         for (int i = 0; i < TILE; i++) {
             if (threadIdx.x % 32 == 0 && tile + i < group.size) {
@@ -308,21 +364,23 @@ __device__ void grouped_hidden(const T *x, const int *first, const int *order, c
     }
 }
 
-template <class T>
-__device__ void grouped_down(const float *hidden, const int *first, const int *order, const T *down, const T *shared_down,
-                             float *parts, int rows, int count, int selected, int dim, int inner) {
+template <class R, class S>
+__device__ void grouped_down(const float *hidden, const int *first, const int *order, const Both<R, S> down, float *parts,
+                             int rows, int count, int selected, int dim, int inner) {
     const int expert = blockIdx.x, channel = blockIdx.y * 8 + threadIdx.x / 32;
     if (channel >= dim)
         return;
     const Group group(first, order, expert, rows, count, selected);
-    const T *matrix = group.shared ? shared_down : down + (size_t)expert * dim * inner;
     for (int tile = 0; tile < group.size; tile += TILE) {
         const float *from[TILE];
 #pragma unroll
         for (int i = 0; i < TILE; i++)
             from[i] = hidden + group.place(min(tile + i, group.size - 1)) * inner;
         float sum[TILE] = {};
-        dot(matrix + (size_t)channel * inner, from, inner, sum);
+        if (group.shared)
+            dot(down.shared.row(0, channel), from, inner, sum);
+        else
+            dot(down.routed.row(expert, channel), from, inner, sum);
 #pragma unroll
         for (int i = 0; i < TILE; i++) {
             const float total = warp_sum(sum[i]);
@@ -350,31 +408,56 @@ template <class T> __device__ void grouped_sum(const float *parts, const int *ex
     }
 }
 
-#define ENTRIES(DTYPE, T)                                                                                                     \
-    extern "C" __global__ void __launch_bounds__(256) experts_simple_hidden_##DTYPE(                                          \
-        const T *x, const int *experts, const float *weights, const T *gate_up, const T *shared_gate_up, float *hidden,       \
-        int rows, int count, int selected, int dim, int inner, float limit) {                                                 \
-        simple_hidden(x, experts, weights, gate_up, shared_gate_up, hidden, rows, selected, dim, inner, limit);               \
-    }                                                                                                                         \
-    extern "C" __global__ void __launch_bounds__(256)                                                                         \
-        experts_simple_down_##DTYPE(const float *hidden, const int *experts, const T *down, const T *shared_down, T *y,       \
-                                    int rows, int count, int selected, int dim, int inner) {                                  \
-        simple_down(hidden, experts, down, shared_down, y, rows, selected, dim, inner);                                       \
-    }                                                                                                                         \
-    extern "C" __global__ void __launch_bounds__(256) experts_grouped_hidden_##DTYPE(                                         \
-        const T *x, const int *first, const int *order, const float *weights, const T *gate_up, const T *shared_gate_up,      \
-        float *hidden, int rows, int count, int selected, int dim, int inner, float limit) {                                  \
-        grouped_hidden(x, first, order, weights, gate_up, shared_gate_up, hidden, rows, count, selected, dim, inner, limit);  \
-    }                                                                                                                         \
-    extern "C" __global__ void __launch_bounds__(256) experts_grouped_down_##DTYPE(                                           \
-        const float *hidden, const int *first, const int *order, const T *down, const T *shared_down, float *parts, int rows, \
-        int count, int selected, int dim, int inner) {                                                                        \
-        grouped_down(hidden, first, order, down, shared_down, parts, rows, count, selected, dim, inner);                      \
-    }                                                                                                                         \
-    extern "C" __global__ void __launch_bounds__(256)                                                                         \
-        experts_grouped_sum_##DTYPE(const float *parts, const int *experts, T *y, int rows, int selected, int dim) {          \
-        grouped_sum(parts, experts, y, rows, selected, dim);                                                                  \
+#define EXPERTS_GATE_UP(R, S)                                                                                         \
+    const R::Code *gate_up, const R::Scale *gate_up_scale, const float *gate_up_level, const S::Code *shared_gate_up, \
+        const S::Scale *shared_gate_up_scale
+#define EXPERTS_DOWN(R, S)                                                                                \
+    const R::Code *down, const R::Scale *down_scale, const float *down_level, const S::Code *shared_down, \
+        const S::Scale *shared_down_scale
+#define EXPERTS_BOTH(R, S, NAME, ROWS, COLS)                          \
+    Both<R, S> {                                                      \
+        {NAME, NAME##_scale, NAME##_level, ROWS, COLS}, {             \
+            shared_##NAME, shared_##NAME##_scale, nullptr, ROWS, COLS \
+        }                                                             \
     }
 
-ENTRIES(bf16, bf16)
-ENTRIES(f32, float)
+// R and S are the ways in which routed experts and the shared one are stored, T is the type of x and y.
+#define ENTRIES(NAME, R, S, T)                                                                                                   \
+    extern "C" __global__ void __launch_bounds__(256)                                                                            \
+        experts_simple_hidden_##NAME(const T *x, const int *experts, const float *weights, EXPERTS_GATE_UP(R, S), float *hidden, \
+                                     int rows, int count, int selected, int dim, int inner, float limit) {                       \
+        simple_hidden(x, experts, weights, EXPERTS_BOTH(R, S, gate_up, 2 * inner, dim), hidden, rows, selected, dim, inner,      \
+                      limit);                                                                                                    \
+    }                                                                                                                            \
+    extern "C" __global__ void __launch_bounds__(256)                                                                            \
+        experts_simple_down_##NAME(const float *hidden, const int *experts, EXPERTS_DOWN(R, S), T *y, int rows, int count,       \
+                                   int selected, int dim, int inner) {                                                           \
+        simple_down(hidden, experts, EXPERTS_BOTH(R, S, down, dim, inner), y, rows, selected, dim, inner);                       \
+    }                                                                                                                            \
+    extern "C" __global__ void __launch_bounds__(256) experts_grouped_hidden_##NAME(                                             \
+        const T *x, const int *first, const int *order, const float *weights, EXPERTS_GATE_UP(R, S), float *hidden, int rows,    \
+        int count, int selected, int dim, int inner, float limit) {                                                              \
+        grouped_hidden(x, first, order, weights, EXPERTS_BOTH(R, S, gate_up, 2 * inner, dim), hidden, rows, count, selected,     \
+                       dim, inner, limit);                                                                                       \
+    }                                                                                                                            \
+    extern "C" __global__ void __launch_bounds__(256)                                                                            \
+        experts_grouped_down_##NAME(const float *hidden, const int *first, const int *order, EXPERTS_DOWN(R, S), float *parts,   \
+                                    int rows, int count, int selected, int dim, int inner) {                                     \
+        grouped_down(hidden, first, order, EXPERTS_BOTH(R, S, down, dim, inner), parts, rows, count, selected, dim, inner);      \
+    }
+
+ENTRIES(bf16_bf16_bf16, stored_bf16, stored_bf16, bf16)
+ENTRIES(f32_f32_f32, stored_f32, stored_f32, float)
+ENTRIES(f32_bf16_bf16, stored_bf16, stored_bf16, float)
+ENTRIES(f32_fp8_b64_f32_fp8_b64_f32, stored_fp8_b64_f32, stored_fp8_b64_f32, float)
+ENTRIES(f32_fp8_b64_f32_mxfp4, stored_mxfp4, stored_fp8_b64_f32, float)
+ENTRIES(f32_fp8_b64_f32_nvfp4, stored_nvfp4, stored_fp8_b64_f32, float)
+
+#define ENTRY(DTYPE, T)                                                                                              \
+    extern "C" __global__ void __launch_bounds__(256)                                                                \
+        experts_grouped_sum_##DTYPE(const float *parts, const int *experts, T *y, int rows, int selected, int dim) { \
+        grouped_sum(parts, experts, y, rows, selected, dim);                                                         \
+    }
+
+ENTRY(bf16, bf16)
+ENTRY(f32, float)

@@ -1,18 +1,18 @@
 /*
 [[variant]]
 name = "simple"
-doc = "a warp for each column, for eight rows at a time"
+doc = "a warp for each column, for eight rows at a time; weights are decoded one by one"
 
 [[variant.launch]]
-entry = "linear_simple_{dtype}_{out}"
+entry = "linear_simple_{dtype}_{stored}_{out}"
 grid = ["ceil(N, 4)", "G"]
 block = [128]
-args = ["x", "w", "y", "B", "G", "N", "K"]
+args = ["x", "w", "w_scale", "y", "B", "G", "N", "K"]
 
 [[variant]]
 name = "vector"
 doc = "a warp for each column, for eight rows at a time, by 16 bytes"
-needs = ["K * size % 16 == 0"]
+needs = ["size > 0 && K * size % 16 == 0"]
 
 [[variant.launch]]
 entry = "linear_vector_{dtype}_{out}"
@@ -61,6 +61,11 @@ doc = "the sums of the upper half of a warp are left out"
 variants = ["simple", "vector"]
 
 [[mutant]]
+name = "scales_of_row_before"
+doc = "codes have the scales of the row before"
+variants = ["simple"]
+
+[[mutant]]
 name = "last_part_lost"
 doc = "the sums of the last thread block that has a part of K are left out"
 variants = ["tensor"]
@@ -82,6 +87,7 @@ variants = ["tensor"]
 // added in a tree; tensor cores have sixteen elements after the other, and parts of K are added in order.
 
 #include "lib/reduce.cuh"
+#include "lib/stored.cuh"
 
 constexpr int ROWS = 8;
 
@@ -97,16 +103,16 @@ __device__ __forceinline__ float lanes_added(float sum) {
     return warp_sum(sum);
 }
 
-// Calls `add(sums, xs, at)` for every step of a row; xs are the rows, of which `count` are there.
+// Calls `add(sums, xs, at)` for every eight rows; xs are the rows of x, and `at` is that of w.
 template <class T, class Y, class Add>
-__device__ __forceinline__ void columns(const T *x, const T *w, Y *y, int rows, int groups, int N, int K, Add add) {
+__device__ __forceinline__ void columns(const T *x, Y *y, int rows, int groups, int N, int K, Add add) {
     const int column = blockIdx.x * 4 + threadIdx.x / 32, group = blockIdx.y;
     if (column >= N)
         return;
 #ifdef MUTANT_FIRST_GROUP
-    const T *weights = w + (size_t)column * K;
+    const size_t of_weights = column;
 #else
-    const T *weights = w + ((size_t)group * N + column) * K;
+    const size_t of_weights = (size_t)group * N + column;
 #endif
 #ifdef MUTANT_LAST_ROWS_LOST
     rows = rows < ROWS ? rows : rows / ROWS * ROWS;
@@ -125,7 +131,7 @@ __device__ __forceinline__ void columns(const T *x, const T *w, Y *y, int rows, 
             of_row[row] = x + (at * groups + group) * K;
 #endif
         }
-        add(sums, of_row, weights);
+        add(sums, of_row, of_weights);
 #pragma unroll
         for (int row = 0; row < ROWS; row++) {
             const float sum = lanes_added(sums[row]);
@@ -135,16 +141,18 @@ __device__ __forceinline__ void columns(const T *x, const T *w, Y *y, int rows, 
     }
 }
 
-template <class T, class Y>
-__device__ __forceinline__ void simple(const T *x, const T *w, Y *y, int rows, int groups, int N, int K) {
+template <class W, class T, class Y>
+__device__ __forceinline__ void simple(const T *x, const typename W::Code *w, const typename W::Scale *w_scale, Y *y, int rows,
+                                       int groups, int N, int K) {
 #ifdef MUTANT_TAIL_SKIPPED
     const int last = K / 32 * 32;
 #else
     const int last = K;
 #endif
-    columns(x, w, y, rows, groups, N, K, [=](float (&sums)[ROWS], const T *(&of_row)[ROWS], const T *weights) {
+    columns(x, y, rows, groups, N, K, [=](float (&sums)[ROWS], const T *(&of_row)[ROWS], size_t at) {
+        const typename W::Row weights(w, w_scale, nullptr, at, K);
         for (int k = threadIdx.x % 32; k < last; k += 32) {
-            const float weight = to_f32(weights[k]);
+            const float weight = weights[k];
 #pragma unroll
             for (int row = 0; row < ROWS; row++)
                 sums[row] = __fmaf_rn(to_f32(of_row[row][k]), weight, sums[row]);
@@ -175,10 +183,11 @@ __device__ __forceinline__ void vector(const T *x, const T *w, Y *y, int rows, i
 #else
     const int last = K / EACH;
 #endif
-    columns(x, w, y, rows, groups, N, K, [=](float (&sums)[ROWS], const T *(&of_row)[ROWS], const T *weights) {
+    columns(x, y, rows, groups, N, K, [=](float (&sums)[ROWS], const T *(&of_row)[ROWS], size_t at) {
+        const uint4 *const weights = (const uint4 *)(w + at * K);
         for (int k = threadIdx.x % 32; k < last; k += 32) {
             float weight[EACH], value[EACH];
-            unpack(((const uint4 *)weights)[k], weight);
+            unpack(weights[k], weight);
 #pragma unroll
             for (int row = 0; row < ROWS; row++) {
                 unpack(((const uint4 *)of_row[row])[k], value);
@@ -190,18 +199,26 @@ __device__ __forceinline__ void vector(const T *x, const T *w, Y *y, int rows, i
     });
 }
 
-#define ENTRIES(VARIANT, DTYPE, OUT, T, Y)                                                                     \
-    extern "C" __global__ void __launch_bounds__(128)                                                          \
-        linear_##VARIANT##_##DTYPE##_##OUT(const T *x, const T *w, Y *y, int rows, int groups, int N, int K) { \
-        VARIANT(x, w, y, rows, groups, N, K);                                                                  \
+#define ENTRY(DTYPE, WEIGHTS, OUT, T, Y)                                                                                        \
+    extern "C" __global__ void __launch_bounds__(128) linear_simple_##DTYPE##_##WEIGHTS##_##OUT(                                \
+        const T *x, const stored_##WEIGHTS::Code *w, const stored_##WEIGHTS::Scale *w_scale, Y *y, int rows, int groups, int N, \
+        int K) {                                                                                                                \
+        simple<stored_##WEIGHTS>(x, w, w_scale, y, rows, groups, N, K);                                                         \
+    }
+#define ENTRIES(DTYPE, OUT, T, Y)                                                                         \
+    extern "C" __global__ void __launch_bounds__(128)                                                     \
+        linear_vector_##DTYPE##_##OUT(const T *x, const T *w, Y *y, int rows, int groups, int N, int K) { \
+        vector(x, w, y, rows, groups, N, K);                                                              \
     }
 
-ENTRIES(simple, f32, f32, float, float)
-ENTRIES(simple, bf16, bf16, bf16, bf16)
-ENTRIES(simple, bf16, f32, bf16, float)
-ENTRIES(vector, f32, f32, float, float)
-ENTRIES(vector, bf16, bf16, bf16, bf16)
-ENTRIES(vector, bf16, f32, bf16, float)
+ENTRY(f32, f32, f32, float, float)
+ENTRY(f32, bf16, f32, float, float)
+ENTRY(f32, fp8_b64_f32, f32, float, float)
+ENTRY(bf16, bf16, bf16, bf16, bf16)
+ENTRY(bf16, bf16, f32, bf16, float)
+ENTRIES(f32, f32, float, float)
+ENTRIES(bf16, bf16, bf16, bf16)
+ENTRIES(bf16, f32, bf16, float)
 
 // ---- tensor
 

@@ -132,6 +132,49 @@ fn values(problem: &Problem, name: &str) -> Vec<f32> {
         .collect()
 }
 
+/// Matrices of rows with so many columns, as kernels read them: numbers, or codes of a block format with scales, and a number above
+/// the scales of each `of_level` elements.
+fn matrices(
+    problem: &Problem,
+    format: &str,
+    name: &str,
+    scales: &str,
+    level: Option<(&str, usize)>,
+    cols: usize,
+) -> Vec<f32> {
+    let (bits, width) = match format {
+        "f32" | "bf16" => return values(problem, name),
+        "fp8_b64_f32" => (8, 64),
+        "mxfp4" => (4, 32),
+        "nvfp4" => (4, 16),
+        other => panic!("no format '{other}'"),
+    };
+    let (codes, scales) = (bytes(problem, name), buffer(problem, scales));
+    let levels = level.map(|(name, each)| (values(problem, name), each));
+    let magnitudes = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+    let e4m3 = |code: u8| float8::F8E4M3::from_bits(code).to_f32();
+    let element = |at: usize| {
+        let nibble = codes[at * bits / 8] >> (at % 2 * 4) & 15;
+        let code = match bits {
+            8 => e4m3(codes[at]),
+            _ if nibble < 8 => magnitudes[usize::from(nibble)],
+            _ => -magnitudes[usize::from(nibble & 7)],
+        };
+        let block = at / cols * cols.div_ceil(width) + at % cols / width;
+        let scale = match format {
+            "fp8_b64_f32" => f32::from_le_bytes(scales.bytes[4 * block..][..4].try_into().unwrap()),
+            "mxfp4" if scales.bytes[block] == 255 => f32::NAN,
+            "mxfp4" => 2f64.powi(i32::from(scales.bytes[block]) - 127) as f32,
+            _ => {
+                let (levels, each) = levels.as_ref().expect("a number stands above the scales");
+                e4m3(scales.bytes[block]) * levels[at / each] * (1.0 / 2688.0)
+            }
+        };
+        code * scale
+    };
+    (0..codes.len() * 8 / bits).map(element).collect()
+}
+
 /// An input of whole numbers, by its name.
 fn integers(problem: &Problem, name: &str) -> Vec<i32> {
     let bytes = bytes(problem, name).chunks_exact(4);

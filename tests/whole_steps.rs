@@ -138,6 +138,12 @@ fn a_whole_step_rounds_keys_alone() {
             "no 'noise' and no 'chunk'",
         ),
         (
+            cumulative,
+            "step = 'decode_step.simple'\nweights = 'fp8_b64_f32+mxfp'".into(),
+            "did you mean 'fp8_b64_f32+mxfp4'?",
+        ),
+        (cumulative, "weights = 'bf16'".into(), "there is no 'step'"),
+        (
             "'local'",
             "step = 'decode_step.simple'".into(),
             "expected \"cumulative\" among 'phases'",

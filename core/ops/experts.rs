@@ -4,7 +4,9 @@
 //! w is the router's weight: it is applied before W₂. A row's experts are added in ascending order of their numbers, the
 //! shared expert, which has no weight, last: [`Experts::apply`]. A slot of −1 has no expert, and its weight is not read.
 //!
-//! The numbers between the products stay f32, also if the matrices are bf16, so that only y is rounded.
+//! The numbers between the products stay f32, also if the matrices are bf16, so that only y is rounded. Matrices may be stored in
+//! another way than x: as bfloat16, FP8 codes with a scale for 64 columns, or, those of routed experts, MXFP4 or NVFP4. They are
+//! decoded, and x is not rounded.
 
 use std::collections::BTreeSet;
 
@@ -16,6 +18,7 @@ use safetensors::Dtype;
 use super::data::{exact, round_to_bf16};
 use super::grid::Grid;
 use super::judge::Judge;
+use super::stored::{FP8, Matrices, Storage};
 use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem, Scalar};
 
 /// The operation `experts`.
@@ -36,8 +39,16 @@ impl Op for ExpertsOp {
     }
 
     fn cases(&self) -> Vec<Case> {
-        let keys = [("bf16", "spread"), ("bf16", "one"), ("f32", "spread"), ("f32", "one")];
-        keys.into_iter().flat_map(|(dtype, to)| cases(dtype, to)).collect()
+        let ways = [
+            ["bf16", "bf16", "bf16"],
+            ["f32", "f32", "f32"],
+            ["f32", "bf16", "bf16"],
+            ["f32", FP8, FP8],
+            ["f32", FP8, "mxfp4"],
+            ["f32", FP8, "nvfp4"],
+        ];
+        let cases = |way| ["spread", "one"].map(|to| cases(way, to)).concat();
+        ways.into_iter().flat_map(cases).collect()
     }
 
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
@@ -51,17 +62,21 @@ impl Op for ExpertsOp {
         if case.inputs == Inputs::Edges {
             x.chunks_exact_mut(dim).enumerate().for_each(edge);
         }
-        let matrices = Matrices::new(case, &routed.used(), data);
-        let drawn = |name: &str, len: usize, size: f32| drawn(name, len, size, dtype, data);
-        let shared_gate_up = drawn("shared_gate_up", 2 * inner * dim, GATES / (dim as f32).sqrt());
-        let shared_down = drawn("shared_down", dim * inner, (inner as f32).powf(-0.5));
+        let [own, shared] = ["routed", "stored"].map(|key| Storage::named(case.key(key)));
+        let [own, shared] = [own?, shared?];
+        let used = routed.used();
+        let gate_up = matrices("gate_up", own, case, (&used, 2 * inner, dim), data)?;
+        let down = matrices("down", own, case, (&used, dim, inner), data)?;
+        let [mut shared_gate_up, mut shared_down] = [Matrices::new(shared, dim), Matrices::new(shared, inner)];
+        shared_gate_up.push(&drawn("shared_gate_up", [2 * inner, dim], data))?;
+        shared_down.push(&drawn("shared_down", [dim, inner], data))?;
         if dtype == Dtype::BF16 {
             round_to_bf16(&mut x);
         }
 
         let experts = Experts {
-            routed: matrices.experts(&routed.used(), [dim, inner]),
-            shared: expert(&shared_gate_up, &shared_down, [dim, inner]),
+            routed: experts(&gate_up.values, &down.values, &used, [dim, inner]),
+            shared: expert(&shared_gate_up.values, &shared_down.values, [dim, inner]),
             limit: Bounded::exact(LIMIT),
         };
         let (choice, weights) = routed.in_front();
@@ -69,22 +84,24 @@ impl Op for ExpertsOp {
         let judge = Judge::bounded("y", dtype, &[rows, dim], &want.data, WHY)?;
 
         let count = case.dim("E");
-        let buffers = vec![
+        let mut buffers = vec![
             Buffer::floats("x", dtype, &[rows, dim], &x),
             Buffer::input("experts", Dtype::I32, &[rows, k], routed.bytes()),
             Buffer::f32("weights", &[rows, k], &routed.weights),
-            Buffer::floats("gate_up", dtype, &[count, 2 * inner, dim], &matrices.gate_up),
-            Buffer::floats("down", dtype, &[count, dim, inner], &matrices.down),
-            Buffer::floats("shared_gate_up", dtype, &[2 * inner, dim], &shared_gate_up),
-            Buffer::floats("shared_down", dtype, &[dim, inner], &shared_down),
+            gate_up.level_buffer("gate_up_level", &[count]),
+            down.level_buffer("down_level", &[count]),
             Buffer::output("y", dtype, &[rows, dim]),
         ];
+        buffers.extend(gate_up.buffers(["gate_up", "gate_up_scale"], &[count, 2 * inner])?);
+        buffers.extend(down.buffers(["down", "down_scale"], &[count, dim])?);
+        buffers.extend(shared_gate_up.buffers(["shared_gate_up", "shared_gate_up_scale"], &[2 * inner])?);
+        buffers.extend(shared_down.buffers(["shared_down", "shared_down_scale"], &[dim])?);
         // Experts that no row goes to need not be read.
-        let elements = 2 * rows * dim + 3 * dim * inner * (1 + routed.used().len());
+        let bits = 3 * dim * inner * (shared.bits()? + used.len() * own.bits()?);
         let sent = routed.experts.iter().filter(|expert| **expert >= 0).count();
         Ok(Problem {
             scalars: vec![("limit", Scalar::F32(LIMIT))],
-            bytes: (elements * dtype.bitsize() / 8 + 8 * rows * k) as u64,
+            bytes: ((2 * rows * dim * dtype.bitsize() + bits) / 8 + 8 * rows * k) as u64,
             flops: (6 * dim * inner * (rows + sent)) as u64,
             batch: Some(Batch::new("B", &["x", "experts", "weights", "y"])),
             ..Problem::new(buffers, vec![judge])
@@ -92,12 +109,24 @@ impl Op for ExpertsOp {
     }
 }
 
-/// Rows go to `one` expert, or are `spread` over all.
-fn cases(dtype: &'static str, to: &'static str) -> Vec<Case> {
+/// Rows go to `one` expert, or are `spread` over all. The way is the type of x, and how the shared expert and the others are stored.
+fn cases([dtype, weights, routed]: [&'static str; 3], to: &'static str) -> Vec<Case> {
     let dims = |[rows, experts, k, dim, inner]: [i64; 5]| {
         vec![("B", rows), ("E", experts), ("K", k), ("D", dim), ("I", inner)]
     };
-    let grid = Grid::new(format!("{dtype}.{to}"), &[("dtype", dtype), ("routing", to)], dims);
+    let keys = [
+        ("dtype", dtype),
+        ("stored", weights),
+        ("routed", routed),
+        ("routing", to),
+    ];
+    let same = dtype == weights && dtype == routed;
+    let prefix = match (same, weights == routed) {
+        (true, _) => format!("{dtype}.{to}"),
+        (false, true) => format!("{dtype}.{weights}.{to}"),
+        (false, false) => format!("{dtype}.{weights}.{routed}.{to}"),
+    };
+    let grid = Grid::new(prefix, &keys, dims);
     // The first case of three rows is the one that is repeated: long rows are large before there are too many for a warp to sort.
     if to == "one" {
         return grid
@@ -109,7 +138,12 @@ fn cases(dtype: &'static str, to: &'static str) -> Vec<Case> {
         .random("b3.4x7168x8", [3, 4, 2, 7168, 8])
         .random("b7.4x64x48", [7, 4, 2, 64, 48])
         .random("b9.7x72x40", [9, 7, 3, 72, 40])
-        .random("b8.5x40x33", [8, 5, 1, 40, 33])
+        .when(!routed.ends_with("fp4"), |grid| {
+            grid.random("b8.5x40x33", [8, 5, 1, 40, 33])
+        })
+        .when(routed.ends_with("fp4"), |grid| {
+            grid.random("b8.5x70x34", [8, 5, 1, 70, 34])
+        })
         .random("b2.256x256x96", [2, 256, 6, 256, 96])
         .random("b65.7x64x48", [65, 7, 2, 64, 48])
         .edges("edges.b64.9x72x40", [64, 9, 4, 72, 40])
@@ -203,48 +237,35 @@ impl Routed {
 }
 
 /// The matrices of all routed experts; those that no row goes to are NaN.
-struct Matrices {
-    /// `[E, 2 · I, D]`.
-    gate_up: Vec<f32>,
-    /// `[E, D, I]`.
-    down: Vec<f32>,
-}
-
-impl Matrices {
-    fn new(case: &Case, used: &BTreeSet<usize>, data: &Data) -> Self {
-        let [count, dim, inner] = ["E", "D", "I"].map(|dim| case.dim(dim));
-        let dtype = match case.key("dtype") {
-            "bf16" => Dtype::BF16,
-            _ => Dtype::F32,
-        };
-        let all = |name: &str, len: usize, size: f32| {
-            let mut all = vec![f32::NAN; count * len];
-            for &number in used {
-                let own = drawn(&format!("{name}/{number}"), len, size, dtype, data);
-                all[number * len..][..len].copy_from_slice(&own);
-            }
-            all
-        };
-        Self {
-            gate_up: all("gate_up", 2 * inner * dim, GATES / (dim as f32).sqrt()),
-            down: all("down", dim * inner, (inner as f32).powf(-0.5)),
+fn matrices(
+    name: &str,
+    storage: Storage,
+    case: &Case,
+    (used, rows, cols): (&BTreeSet<usize>, usize, usize),
+    data: &Data,
+) -> Result<Matrices, String> {
+    let mut all = Matrices::new(storage, cols);
+    for number in 0..case.dim("E") {
+        match used.contains(&number) {
+            true => all.push(&drawn(&format!("{name}/{number}"), [rows, cols], data))?,
+            false => all.push_poison(rows * cols)?,
         }
     }
+    Ok(all)
+}
 
-    /// The experts by number; those that no row goes to are empty.
-    fn experts(&self, used: &BTreeSet<usize>, [dim, inner]: [usize; 2]) -> Vec<Expert<Bounded>> {
-        let pairs = self
-            .gate_up
-            .chunks_exact(2 * inner * dim)
-            .zip(self.down.chunks_exact(dim * inner));
-        let each = pairs
-            .enumerate()
-            .map(|(number, (gate_up, down))| match used.contains(&number) {
-                true => expert(gate_up, down, [dim, inner]),
-                false => expert(&[], &[], [0, 0]),
-            });
-        each.collect()
-    }
+/// The experts by number; those that no row goes to are empty.
+fn experts(gate_up: &[f32], down: &[f32], used: &BTreeSet<usize>, [dim, inner]: [usize; 2]) -> Vec<Expert<Bounded>> {
+    let pairs = gate_up
+        .chunks_exact(2 * inner * dim)
+        .zip(down.chunks_exact(dim * inner));
+    let each = pairs
+        .enumerate()
+        .map(|(number, (gate_up, down))| match used.contains(&number) {
+            true => expert(gate_up, down, [dim, inner]),
+            false => expert(&[], &[], [0, 0]),
+        });
+    each.collect()
 }
 
 fn expert(gate_up: &[f32], down: &[f32], [dim, inner]: [usize; 2]) -> Expert<Bounded> {
@@ -258,13 +279,11 @@ fn expert(gate_up: &[f32], down: &[f32], [dim, inner]: [usize; 2]) -> Expert<Bou
     }
 }
 
-/// Random numbers of this size that the type has.
-fn drawn(name: &str, len: usize, size: f32, dtype: Dtype, data: &Data) -> Vec<f32> {
-    let mut values = data.normal(&format!("experts/{name}"), len);
-    values.iter_mut().for_each(|x| *x *= size);
-    if dtype == Dtype::BF16 {
-        round_to_bf16(&mut values);
-    }
+/// A random matrix, before it is stored: gates and what they are multiplied with are large, and results about as large as rows are.
+fn drawn(name: &str, [rows, cols]: [usize; 2], data: &Data) -> Vec<f32> {
+    let mut values = data.normal(&format!("experts/{name}"), rows * cols);
+    let size = if name.contains("gate_up") { GATES } else { 1.0 };
+    values.iter_mut().for_each(|x| *x *= size / (cols as f32).sqrt());
     values
 }
 

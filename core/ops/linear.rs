@@ -1,5 +1,6 @@
 //! y [B, G, N] = x [B, G, K] · wᵀ, w [G, N, K]: a product with weights, or several of them side by side, one for each group of columns,
-//! as in DeepSeek's grouped output projection. Sums are f32.
+//! as in DeepSeek's grouped output projection. Sums are f32. Weights may be stored in another way than x: as bfloat16, or as FP8
+//! codes with a scale for 64 columns. They are decoded, and x is not rounded.
 
 use reference::ops::linear::Product;
 use reference::{Bounded, Real};
@@ -8,6 +9,7 @@ use safetensors::Dtype;
 use super::data::{exact, round_to_bf16};
 use super::grid::Grid;
 use super::judge::Judge;
+use super::stored::{FP8, Matrices, Storage};
 use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem};
 
 /// The operation.
@@ -23,12 +25,22 @@ impl Op for Linear {
     }
 
     fn cases(&self) -> Vec<Case> {
-        let of_types = |(dtype, out): (&'static str, &'static str)| {
-            let keys = [("dtype", dtype), ("out", out)];
-            let size = if dtype == "bf16" { 2 } else { 4 };
+        let of_types = |(dtype, weights, out): (&'static str, &'static str, &'static str)| {
+            let keys = [("dtype", dtype), ("stored", weights), ("out", out)];
+            // Bytes of an element of either operand; 0 if they are stored in two ways.
+            let size = match (dtype, weights) {
+                ("bf16", "bf16") => 2,
+                ("f32", "f32") => 4,
+                _ => 0,
+            };
+            let prefix = if size > 0 {
+                format!("{dtype}.{out}")
+            } else {
+                format!("{dtype}.{weights}.{out}")
+            };
             let dims = move |[b, g, n, k]: [i64; 4]| vec![("B", b), ("G", g), ("N", n), ("K", k), ("size", size)];
             let name = |[b, g, n, k]: [i64; 4]| format!("b{b}.{g}x{n}x{k}");
-            let mut grid = Grid::new(format!("{dtype}.{out}"), &keys, dims);
+            let mut grid = Grid::new(prefix, &keys, dims);
             for shape in [
                 [1, 1, 48, 64],
                 [2, 1, 200, 48],
@@ -56,7 +68,13 @@ impl Op for Linear {
             }
             grid.done()
         };
-        let types = [("f32", "f32"), ("bf16", "bf16"), ("bf16", "f32")];
+        let types = [
+            ("f32", "f32", "f32"),
+            ("bf16", "bf16", "bf16"),
+            ("bf16", "bf16", "f32"),
+            ("f32", "bf16", "f32"),
+            ("f32", FP8, "f32"),
+        ];
         types.into_iter().flat_map(of_types).collect()
     }
 
@@ -79,12 +97,17 @@ impl Op for Linear {
         }
         if dtype == Dtype::BF16 {
             round_to_bf16(&mut x);
-            round_to_bf16(&mut w);
         }
-        let want = product([b, g, n, k], &x, &w);
+        let mut matrices = Matrices::new(Storage::named(case.key("stored"))?, k);
+        for w in w.chunks_exact(n * k) {
+            matrices.push(w)?;
+        }
+        let want = product([b, g, n, k], &x, &matrices.values);
+        let [w, w_scale] = matrices.buffers(["w", "w_scale"], &[g, n])?;
         let buffers = vec![
             Buffer::floats("x", dtype, &[b, g, k], &x),
-            Buffer::floats("w", dtype, &[g, n, k], &w),
+            w,
+            w_scale,
             Buffer::output("y", out, &[b, g, n]),
         ];
         let judge = Judge::bounded("y", out, &[b, g, n], &want, WHY)?;

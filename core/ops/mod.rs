@@ -42,6 +42,7 @@ mod scale_layout;
 mod slots;
 mod sparse_attention;
 mod state_transpose;
+mod stored;
 pub mod swap_ffn;
 mod swiglu;
 mod swiglu_quantize;

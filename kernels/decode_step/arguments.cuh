@@ -10,18 +10,22 @@ namespace persistent {
 // clang-format off
 #define DECODE_STEP_POINTERS(X)                                                                                       \
     X(const float, embedding) X(const float, head_fn) X(const float, head_base) X(const float, head_scale)            \
-    X(const float, final_norm) X(const float, head)                                                                   \
+    X(const float, final_norm) X(const Code, head) X(const Scale, head_scales)                                         \
     X(const float, attn_fn) X(const float, attn_base) X(const float, attn_scale) X(const float, attn_norm)            \
-    X(const float, q_a) X(const float, q_norm) X(const float, q_b) X(const float, kv) X(const float, kv_norm)         \
-    X(const float, sinks)                                                                                             \
-    X(const float, o_a) X(const float, o_b)                                                                           \
+    X(const Code, q_a) X(const Scale, q_a_scales) X(const float, q_norm) X(const Code, q_b) X(const Scale, q_b_scales)  \
+    X(const Code, kv) X(const Scale, kv_scales) X(const float, kv_norm) X(const float, sinks)                          \
+    X(const Code, o_a) X(const Scale, o_a_scales) X(const Code, o_b) X(const Scale, o_b_scales)                         \
     X(const float, moe_fn) X(const float, moe_base) X(const float, moe_scale) X(const float, moe_norm)                \
-    X(const float, gate) X(const float, gate_up) X(const float, down) X(const float, shared_gate_up)                  \
-    X(const float, shared_down) X(const float, bias) X(const int, table)                                              \
-    X(const float, csa_kv) X(const float, csa_gate) X(const float, csa_ape) X(const float, csa_norm)                  \
-    X(const float, index_kv) X(const float, index_gate) X(const float, index_ape) X(const float, index_norm)          \
-    X(const float, index_q) X(const float, index_heads)                                                               \
-    X(const float, hca_kv) X(const float, hca_gate) X(const float, hca_ape) X(const float, hca_norm)                  \
+    X(const Code, gate) X(const Scale, gate_scales) X(const Code, gate_up) X(const Scale, gate_up_scales)               \
+    X(const Code, down) X(const Scale, down_scales) X(const Code, shared_gate_up) X(const Scale, shared_gate_up_scales) \
+    X(const Code, shared_down) X(const Scale, shared_down_scales) X(const float, bias) X(const int, table)             \
+    X(const Code, csa_kv) X(const Scale, csa_kv_scales) X(const Code, csa_gate) X(const Scale, csa_gate_scales)         \
+    X(const float, csa_ape) X(const float, csa_norm)                                                                  \
+    X(const Code, index_kv) X(const Scale, index_kv_scales) X(const Code, index_gate) X(const Scale, index_gate_scales) \
+    X(const float, index_ape) X(const float, index_norm)                                                              \
+    X(const Code, index_q) X(const Scale, index_q_scales) X(const Code, index_heads) X(const Scale, index_heads_scales) \
+    X(const Code, hca_kv) X(const Scale, hca_kv_scales) X(const Code, hca_gate) X(const Scale, hca_gate_scales)         \
+    X(const float, hca_ape) X(const float, hca_norm)                                                                  \
     X(const float, cos) X(const float, sin) X(const float, temperature) X(const int, sequence) X(const int, token)    \
     X(const int, position) X(const int, clock)                                                                        \
     X(float, window) X(float, csa_ring_kv) X(float, csa_ring_gate) X(float, csa_entries)                              \
@@ -38,7 +42,9 @@ namespace persistent {
     X(E) X(K) X(I) X(ms) X(mh) X(sparse) X(Ns) X(Nh)
 // clang-format on
 
-struct Arguments {
+template <class W> struct Arguments {
+    typedef typename W::Code Code;
+    typedef typename W::Scale Scale;
 #define FIELD(TYPE, NAME) TYPE *NAME;
     DECODE_STEP_POINTERS(FIELD)
 #undef FIELD
@@ -58,14 +64,29 @@ constexpr int MOST_C = 64, MOST_RQ = 64, MOST_D = 512, MOST_HD = 1024, MOST_H = 
 constexpr int MOST_POOLED = 128;
 constexpr int OWN = MOST_RQ + MOST_D + MOST_HI + 4 * MOST_D + 4 * MOST_DI;
 
-// Numbers that layers of a kind read: those of the first, and how far the next are from them.
+// Bytes that layers of a kind read: those of the first, and how far the next are from them.
 struct Range {
-    const float *start;
+    const char *start;
     size_t stride, count;
     int of_sparse, of_heavy;
 };
 
-constexpr int MOST_RANGES = 48;
+constexpr int MOST_RANGES = 64;
+
+// A matrix as it is stored; the rows that it begins with may be those of a layer.
+template <class W> struct Matrix {
+    const typename W::Code *codes;
+    const typename W::Scale *scales;
+
+    // The matrix from a row on.
+    template <class At> __device__ __forceinline__ Matrix from(At row, int cols) const {
+        return {codes + row * W::codes_of(cols), scales + row * W::scales_of(cols)};
+    }
+
+    __device__ __forceinline__ typename W::Row row(int at, int cols) const {
+        return typename W::Row(codes, scales, nullptr, at, cols);
+    }
+};
 
 // How streams are mixed at one place.
 struct Mixing {
@@ -87,20 +108,20 @@ struct Compressor {
 };
 
 // A layer, with the state of one row.
-struct Layer {
+template <class W> struct Layer {
     int layer;
     // Whether it is a sparse one, and its number among those of its kind.
     int sparse, number;
     // Before attention, and before the experts.
     Mixing mixing[2];
     // Of the first products, as `DownShares::row` counts them.
-    const float *matrices[7];
+    Matrix<W> matrices[7];
     // Vectors of the window, and the one of the token.
     float *window, *own_vector;
     Compressor main, index;
 };
 
-struct alignas(16) Shared {
+template <class W> struct alignas(16) Shared {
     // The streams, and what goes into and comes out of a block.
     float x[4 * MOST_C], normed[MOST_C], out[MOST_C];
     float comb[16], post[4];
@@ -124,7 +145,7 @@ struct alignas(16) Shared {
     u32 down_rows[2][OWN];
     u16 channels[3][2 * MOST_D], hidden_rows[MOST_HIDDEN];
     // This layer and the next.
-    Layer layers[2];
+    Layer<W> layers[2];
     Range ranges[MOST_RANGES];
 
     // Behind it: index scores, whether each entry is chosen, and the scores of all heads.
@@ -132,15 +153,15 @@ struct alignas(16) Shared {
         return (float *)(this + 1);
     }
 
-    __device__ __forceinline__ int *taken(const Arguments &a) {
+    __device__ __forceinline__ int *taken(const Arguments<W> &a) {
         return (int *)(index_scores() + a.Ns);
     }
 
-    __device__ __forceinline__ float *scores(const Arguments &a, int head) {
+    __device__ __forceinline__ float *scores(const Arguments<W> &a, int head) {
         return index_scores() + 2 * a.Ns + (size_t)head * (a.Wn + max(a.Nh, a.topk));
     }
 };
-static_assert(sizeof(Shared) <= 81920, "the header reserves as much");
+static_assert(sizeof(Shared<stored_f32>) <= 81920 && sizeof(Shared<stored_fp8_b64_f32>) <= 81920, "the header reserves as much");
 
 // A row of the batch in one run.
 struct Row {
@@ -148,9 +169,9 @@ struct Row {
 };
 
 // Everything that a phase needs.
-struct Context {
-    const Arguments &a;
-    Shared &s;
+template <class W> struct Context {
+    const Arguments<W> &a;
+    Shared<W> &s;
     Team team;
     Row row;
 

@@ -11,7 +11,8 @@ namespace persistent {
 // Stores the values and logits of a token in the rings, and pools the channels of the share, if the token closes its window, into
 // `pooled`. `own` has values, then logits, [halves, channels of the share] each. A warp has 32 channels of few tokens; of many, all
 // warps share the tokens.
-__device__ __forceinline__ void pool(const Context &c, const Compressor &of, Share share, const u16 *channels, float *own,
+template <class W>
+__device__ __forceinline__ void pool(const Context<W> &c, const Compressor &of, Share share, const u16 *channels, float *own,
                                      float ape_of_first, float *pooled) {
     constexpr int EACH = (MOST_POOLED + WARPS - 1) / WARPS;
     const int t = c.row.position, lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = share.count, width = of.dim * of.halves;
@@ -81,8 +82,8 @@ __device__ __forceinline__ void pool(const Context &c, const Compressor &of, Sha
 }
 
 // The products of the block's input: queries' rank, the window's vector, weights of index heads, and both compressors.
-__device__ __forceinline__ void down(const Context &c, const Layer &layer) {
-    const Arguments &a = c.a;
+template <class W> __device__ __forceinline__ void down(const Context<W> &c, const Layer<W> &layer) {
+    const Arguments<W> &a = c.a;
     const DownShares shares(c, layer.sparse);
     const Share low = shares.low, kv = shares.kv, heads = shares.heads, index = shares.index;
     float *const own_kv = c.s.own + low.count, *const own_heads = own_kv + kv.count, *const own_main = own_heads + heads.count;
@@ -96,7 +97,7 @@ __device__ __forceinline__ void down(const Context &c, const Layer &layer) {
     const float main_ape = ape(layer.main, kv, main_channels);
     const float index_ape = layer.sparse ? ape(layer.index, index, index_channels) : 0.0f;
     products<16, 7>(
-        shares.count(), a.C, [&](int unit) { return layer.matrices[rows[unit] >> 24] + (rows[unit] & 0xffffff) * a.C; },
+        shares.count(), a.C, [&](int unit) { return layer.matrices[rows[unit] >> 24].row(rows[unit] & 0xffffff, a.C); },
         [&](int) { return c.s.normed; },
         [&](int unit, float product) {
             if (threadIdx.x % 16 == 0)
@@ -120,7 +121,7 @@ __device__ __forceinline__ void down(const Context &c, const Layer &layer) {
 // ---- up, with what is kept of the token
 
 // The inverse root mean square of `count` numbers, by a warp.
-__device__ __forceinline__ float inverse_rms_of(const Context &c, const float *x, int count) {
+template <class W> __device__ __forceinline__ float inverse_rms_of(const Context<W> &c, const float *x, int count) {
     float squares = 0.0f;
 #pragma unroll 4
     for (int at = threadIdx.x % 32 * 4; at < count; at += 128)
@@ -140,7 +141,8 @@ struct Pair {
     }
 
     // Norms and turns it, and stores it at `to`, and where a tap keeps it.
-    __device__ __forceinline__ void store(const Context &c, const float *x, float inverse, int dim, int table, float *to,
+    template <class W>
+    __device__ __forceinline__ void store(const Context<W> &c, const float *x, float inverse, int dim, int table, float *to,
                                           float *kept) const {
         if (!there)
             return;
@@ -154,7 +156,8 @@ struct Pair {
     }
 
     // The same of the entry that the token completes; a tap keeps zeros if there is none.
-    __device__ __forceinline__ void store_entry(const Context &c, const Compressor &of, const float *pooled, float inverse,
+    template <class W>
+    __device__ __forceinline__ void store_entry(const Context<W> &c, const Compressor &of, const float *pooled, float inverse,
                                                 int table, float *kept) const {
         if (of.entry)
             store(c, pooled, inverse, of.dim, table, of.entry, kept);
@@ -163,8 +166,8 @@ struct Pair {
     }
 };
 
-__device__ __forceinline__ void up(const Context &c, const Layer &layer) {
-    const Arguments &a = c.a;
+template <class W> __device__ __forceinline__ void up(const Context<W> &c, const Layer<W> &layer) {
+    const Arguments<W> &a = c.a;
     const int warp = threadIdx.x / 32;
     const Share kv = c.team.share<8>(a.D), index = c.team.share<8>(layer.sparse ? a.DI : 0);
     const float low_norm = threadIdx.x < a.Rq ? __ldg(a.q_norm + (size_t)layer.layer * a.Rq + threadIdx.x) : 0.0f;
@@ -189,10 +192,12 @@ __device__ __forceinline__ void up(const Context &c, const Layer &layer) {
     workers_sync();
 
     const Share query = c.team.share<4>(a.H * a.D), index_query = c.team.share<4>(layer.sparse ? a.HI * a.DI : 0);
-    const float *const q_b = a.q_b + ((size_t)layer.layer * a.H * a.D + query.first) * a.Rq;
-    const float *const index_q = a.index_q + ((size_t)layer.number * a.HI * a.DI + index_query.first - query.count) * a.Rq;
+    const auto q_b = Matrix<W>{a.q_b, a.q_b_scales}.from((size_t)layer.layer * a.H * a.D + query.first, a.Rq);
+    const auto index_q =
+        Matrix<W>{a.index_q, a.index_q_scales}.from((size_t)layer.number * a.HI * a.DI + index_query.first, a.Rq);
     products<16, 3>(
-        query.count + index_query.count, a.Rq, [&](int unit) { return (unit < query.count ? q_b : index_q) + unit * a.Rq; },
+        query.count + index_query.count, a.Rq,
+        [&](int unit) { return unit < query.count ? q_b.row(unit, a.Rq) : index_q.row(unit - query.count, a.Rq); },
         [&](int) { return c.s.low; },
         [&](int unit, float product) {
             if (threadIdx.x % 16 == 0)
@@ -206,8 +211,8 @@ __device__ __forceinline__ void up(const Context &c, const Layer &layer) {
 // ---- queries and index scores
 
 // Norms the heads of queries, and turns them and those of index queries.
-__device__ __forceinline__ void queries(const Context &c, const Layer &layer) {
-    const Arguments &a = c.a;
+template <class W> __device__ __forceinline__ void queries(const Context<W> &c, const Layer<W> &layer) {
+    const Arguments<W> &a = c.a;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if (warp < a.H) {
         const float inverse = inverse_rms_of(c, c.s.query + warp * a.D, a.D);
@@ -236,8 +241,8 @@ __device__ __forceinline__ void queries(const Context &c, const Layer &layer) {
 }
 
 // A warp for each entry.
-__device__ __forceinline__ void index_scores(const Context &c, const Layer &layer, int entries) {
-    const Arguments &a = c.a;
+template <class W> __device__ __forceinline__ void index_scores(const Context<W> &c, const Layer<W> &layer, int entries) {
+    const Arguments<W> &a = c.a;
     const int lane = threadIdx.x % 32, at = 4 * lane;
 #pragma unroll 1
     for (int entry = c.team.rank * WARPS + threadIdx.x / 32; entry < entries; entry += c.team.ranks() * WARPS) {
@@ -256,8 +261,8 @@ __device__ __forceinline__ void index_scores(const Context &c, const Layer &laye
 // ---- the choice of entries
 
 // Chooses the first `topk` in the order of scores, in the order of their numbers; -1 behind them if there are fewer.
-__device__ __forceinline__ void select(const Context &c, const Layer &layer, int entries) {
-    const Arguments &a = c.a;
+template <class W> __device__ __forceinline__ void select(const Context<W> &c, const Layer<W> &layer, int entries) {
+    const Arguments<W> &a = c.a;
     const int lane = threadIdx.x % 32;
     if (entries <= a.topk) {
 #pragma unroll 1
@@ -307,7 +312,7 @@ struct Keys {
     const int *chosen;
     int recent, oldest, slots, dim, count;
 
-    __device__ __forceinline__ Keys(const Context &c, const Layer &layer, int available) {
+    template <class W> __device__ __forceinline__ Keys(const Context<W> &c, const Layer<W> &layer, int available) {
         const int t = c.row.position, first = max(0, t - c.a.Wn + 1);
         window = layer.window, entries = layer.main.entries, chosen = layer.sparse ? c.s.chosen : nullptr;
         recent = t - first + 1, oldest = first % c.a.Wn, slots = c.a.Wn, dim = c.a.D;
@@ -324,9 +329,9 @@ struct Keys {
 };
 
 // A warp for each key.
-__device__ __forceinline__ void scores(const Context &c, const Keys &keys) {
+template <class W> __device__ __forceinline__ void scores(const Context<W> &c, const Keys &keys) {
     constexpr int PARTS = MOST_D / 128;
-    const Arguments &a = c.a;
+    const Arguments<W> &a = c.a;
     const int lane = threadIdx.x % 32;
 #pragma unroll 1
     for (int key = c.team.rank * WARPS + threadIdx.x / 32; key < keys.count; key += c.team.ranks() * WARPS) {
@@ -352,8 +357,8 @@ __device__ __forceinline__ void scores(const Context &c, const Keys &keys) {
 }
 
 // Scores become shares, not yet divided by their total; a warp for each head, which has its sink.
-__device__ __forceinline__ void softmax(const Context &c, float sink, int keys) {
-    const Arguments &a = c.a;
+template <class W> __device__ __forceinline__ void softmax(const Context<W> &c, float sink, int keys) {
+    const Arguments<W> &a = c.a;
     const int lane = threadIdx.x % 32, head = threadIdx.x / 32;
     if (head < a.H) {
         float *const own = c.s.scores(a, head);
@@ -379,9 +384,9 @@ __device__ __forceinline__ void softmax(const Context &c, float sink, int keys) 
 
 // What heads read, turned back: a warp for eight channels, of which two lanes have four each; sixteen pairs of lanes take turns with
 // the keys, and load some at a time.
-__device__ __forceinline__ void attend(const Context &c, const Keys &keys) {
+template <class W> __device__ __forceinline__ void attend(const Context<W> &c, const Keys &keys) {
     constexpr int TURNS = 16, EACH = 6;
-    const Arguments &a = c.a;
+    const Arguments<W> &a = c.a;
     const int lane = threadIdx.x % 32, turn = lane / 2;
     const Share share = c.team.share<8>(a.H * a.D);
     int at = share.first + threadIdx.x / 32 * 8 + lane % 2 * 4, head = at / a.D, channel = at % a.D;
@@ -428,24 +433,24 @@ __device__ __forceinline__ void attend(const Context &c, const Keys &keys) {
 
 // ---- the output
 
-__device__ __forceinline__ void output_down(const Context &c, const Layer &layer) {
-    const Arguments &a = c.a;
+template <class W> __device__ __forceinline__ void output_down(const Context<W> &c, const Layer<W> &layer) {
+    const Arguments<W> &a = c.a;
     const int of_group = a.H * a.D / a.G;
     const Share share = c.team.share<1>(a.G * a.Ro);
-    const float *const o_a = a.o_a + ((size_t)layer.layer * a.G * a.Ro + share.first) * of_group;
+    const auto o_a = Matrix<W>{a.o_a, a.o_a_scales}.from((size_t)layer.layer * a.G * a.Ro + share.first, of_group);
     products<32, 1>(
-        share.count, of_group, [&](int unit) { return o_a + unit * of_group; },
+        share.count, of_group, [&](int unit) { return o_a.row(unit, of_group); },
         [&](int unit) { return c.s.heads + (share.first + unit) / a.Ro * of_group; },
         [&](int unit, float product) { c.team.give(c.s.low_heads + share.first + unit, product, threadIdx.x % 32); });
 }
 
 // By each CTA, all of it.
-__device__ __forceinline__ void output_up(const Context &c, const Layer &layer) {
-    const Arguments &a = c.a;
+template <class W> __device__ __forceinline__ void output_up(const Context<W> &c, const Layer<W> &layer) {
+    const Arguments<W> &a = c.a;
     const int rank = a.G * a.Ro;
-    const float *const o_b = a.o_b + (size_t)layer.layer * a.C * rank;
+    const auto o_b = Matrix<W>{a.o_b, a.o_b_scales}.from((size_t)layer.layer * a.C, rank);
     products<16, 2>(
-        a.C, rank, [&](int unit) { return o_b + unit * rank; }, [&](int) { return c.s.low_heads; },
+        a.C, rank, [&](int unit) { return o_b.row(unit, rank); }, [&](int) { return c.s.low_heads; },
         [&](int unit, float product) {
             if (threadIdx.x % 16 == 0)
                 c.s.out[unit] = product;
@@ -454,8 +459,8 @@ __device__ __forceinline__ void output_up(const Context &c, const Layer &layer) 
     c.keep(a.at_attention_output, layer.layer, a.layers, c.s.out, a.C);
 }
 
-__device__ __forceinline__ void attention(const Context &c, const Layer &layer) {
-    const Arguments &a = c.a;
+template <class W> __device__ __forceinline__ void attention(const Context<W> &c, const Layer<W> &layer) {
+    const Arguments<W> &a = c.a;
     const float sink = __ldg(a.sinks + layer.layer * a.H + min((int)threadIdx.x / 32, a.H - 1));
     c.keep(a.at_attention_input, layer.layer, a.layers, c.s.normed, a.C);
     down(c, layer);

@@ -10,15 +10,15 @@ struct Kind {
     bool sparse;
     int number;
 
-    __device__ __forceinline__ Kind(const Arguments &a, int layer) {
+    template <class W> __device__ __forceinline__ Kind(const Arguments<W> &a, int layer) {
         sparse = layer >= a.lead && (layer - a.lead) % 2 == 0;
         number = sparse ? (layer - a.lead) / 2 : min(layer, a.lead) + max(0, layer - a.lead) / 2;
     }
 };
 
 // By one thread of the mixer: where everything of a layer is.
-__device__ __forceinline__ void find(const Context &c, int layer, Layer &to) {
-    const Arguments &a = c.a;
+template <class W> __device__ __forceinline__ void find(const Context<W> &c, int layer, Layer<W> &to) {
+    const Arguments<W> &a = c.a;
     const Kind kind(a, layer);
     const int number = kind.number, t = c.row.position;
     const size_t at = (size_t)number * a.B + c.row.row, wide = STREAMS * a.C;
@@ -53,18 +53,22 @@ __device__ __forceinline__ void find(const Context &c, int layer, Layer &to) {
                           (first + slots) % slots,
                           window};
     };
-    to.matrices[0] = a.q_a + (size_t)layer * a.Rq * a.C, to.matrices[1] = a.kv + (size_t)layer * a.D * a.C;
+    const auto matrix = [&](const typename W::Code *codes, const typename W::Scale *scales, int at, int rows) {
+        return Matrix<W>{codes, scales}.from((size_t)at * rows, a.C);
+    };
+    to.matrices[0] = matrix(a.q_a, a.q_a_scales, layer, a.Rq), to.matrices[1] = matrix(a.kv, a.kv_scales, layer, a.D);
     if (kind.sparse) {
-        const size_t main = (size_t)number * 2 * a.D * a.C, index = (size_t)number * 2 * a.DI * a.C;
-        to.matrices[2] = a.index_heads + (size_t)number * a.HI * a.C;
-        to.matrices[3] = a.csa_kv + main, to.matrices[4] = a.csa_gate + main;
-        to.matrices[5] = a.index_kv + index, to.matrices[6] = a.index_gate + index;
+        to.matrices[2] = matrix(a.index_heads, a.index_heads_scales, number, a.HI);
+        to.matrices[3] = matrix(a.csa_kv, a.csa_kv_scales, number, 2 * a.D);
+        to.matrices[4] = matrix(a.csa_gate, a.csa_gate_scales, number, 2 * a.D);
+        to.matrices[5] = matrix(a.index_kv, a.index_kv_scales, number, 2 * a.DI);
+        to.matrices[6] = matrix(a.index_gate, a.index_gate_scales, number, 2 * a.DI);
         to.main = compressor(a.csa_ape, a.csa_norm, a.csa_ring_kv, a.csa_ring_gate, a.csa_entries, a.ms, a.D, 2, a.Ns);
         to.index =
             compressor(a.index_ape, a.index_norm, a.index_ring_kv, a.index_ring_gate, a.index_entries, a.ms, a.DI, 2, a.Ns);
     } else {
-        const size_t main = (size_t)number * a.D * a.C;
-        to.matrices[3] = a.hca_kv + main, to.matrices[4] = a.hca_gate + main;
+        to.matrices[3] = matrix(a.hca_kv, a.hca_kv_scales, number, a.D);
+        to.matrices[4] = matrix(a.hca_gate, a.hca_gate_scales, number, a.D);
         to.main = compressor(a.hca_ape, a.hca_norm, a.hca_ring_kv, a.hca_ring_gate, a.hca_entries, a.mh, a.D, 1, a.Nh);
     }
 }
@@ -75,7 +79,7 @@ struct DownShares {
     Share low, kv, heads, index;
     int halves;
 
-    __device__ __forceinline__ DownShares(const Context &c, bool sparse) : halves(sparse ? 2 : 1) {
+    template <class W> __device__ __forceinline__ DownShares(const Context<W> &c, bool sparse) : halves(sparse ? 2 : 1) {
         low = c.team.share<4>(c.a.Rq), kv = c.team.share<8>(c.a.D);
         heads = c.team.share<1>(sparse ? c.a.HI : 0), index = c.team.share<8>(sparse ? c.a.DI : 0);
     }
@@ -89,7 +93,7 @@ struct DownShares {
     }
 
     // The row of a unit: the number of its matrix, and the row there.
-    __device__ __forceinline__ u32 row(int unit, const Arguments &a) const {
+    template <class W> __device__ __forceinline__ u32 row(int unit, const Arguments<W> &a) const {
         const auto compressor = [&](u32 matrix, Share share, int dim) {
             const int which = unit / share.count, channel = share.first + unit % share.count;
             return matrix + which / halves << 24 | (which % halves * dim + channel);
@@ -111,8 +115,8 @@ struct DownShares {
 };
 
 // Lists what this CTA has a share of.
-__device__ __forceinline__ void list_shares(const Context &c) {
-    const Arguments &a = c.a;
+template <class W> __device__ __forceinline__ void list_shares(const Context<W> &c) {
+    const Arguments<W> &a = c.a;
 #pragma unroll 1
     for (int sparse = 0; sparse < 2; sparse++) {
         const DownShares shares(c, sparse);

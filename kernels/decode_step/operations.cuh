@@ -6,6 +6,7 @@
 #include "lib/cluster.cuh"
 #include "lib/mma.cuh"
 #include "lib/reduce.cuh"
+#include "lib/stored.cuh"
 #include "lib/tma.cuh"
 #include "record/encode.cuh"
 #include "wgmma/widths.cuh"

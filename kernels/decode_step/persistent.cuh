@@ -9,8 +9,8 @@ namespace persistent {
 // ---- experts
 
 // The experts of the token, and their weights; by the first warp, a lane for each expert.
-__device__ __forceinline__ void route(const Context &c, int layer, float bias) {
-    const Arguments &a = c.a;
+template <class W> __device__ __forceinline__ void route(const Context<W> &c, int layer, float bias) {
+    const Arguments<W> &a = c.a;
     const int lane = threadIdx.x % 32;
     const float sigma = lane < a.E ? router_file::sqrt_softplus(c.s.expert_logits[lane]) : 0.0f;
     const u64 place = lane < a.E ? router_file::place_of(sigma + bias, lane) : 0;
@@ -35,16 +35,17 @@ __device__ __forceinline__ void route(const Context &c, int layer, float bias) {
 
 // The second products, added up over experts; by each CTA, all of it. Sixteen lanes have two channels, and load a number of slots at
 // a time.
-__device__ __forceinline__ void mix(const Context &c, int layer) {
+template <class W> __device__ __forceinline__ void mix(const Context<W> &c, int layer) {
     constexpr int GROUPS = WORKERS / 16, SLOTS = 3;
-    const Arguments &a = c.a;
+    const Arguments<W> &a = c.a;
     const int lane = threadIdx.x % 16;
 #ifdef MUTANT_SHARED_EXPERT_LOST
     const int slots = a.K;
 #else
     const int slots = a.K + 1;
 #endif
-    const float *const down = a.down + (size_t)layer * a.E * a.C * a.I, *const shared = a.shared_down + (size_t)layer * a.C * a.I;
+    const auto down = Matrix<W>{a.down, a.down_scales}.from((size_t)layer * a.E * a.C, a.I);
+    const auto shared = Matrix<W>{a.shared_down, a.shared_down_scales}.from((size_t)layer * a.C, a.I);
 #pragma unroll 1
     for (int first = 0; first < a.C; first += 2 * GROUPS) {
         const int channel = first + threadIdx.x / 16, other = channel + GROUPS;
@@ -55,10 +56,11 @@ __device__ __forceinline__ void mix(const Context &c, int layer) {
 #pragma unroll
             for (int i = 0; i < SLOTS; i++) {
                 const int slot = block + i;
-                const float *const matrix = (slot < a.K ? down + c.s.experts[slot] * a.C * a.I : shared) + 4 * lane;
+                const Matrix<W> matrix = slot < a.K ? down.from(c.s.experts[slot] * a.C, a.I) : shared;
                 const bool there = slot < slots && 4 * lane < a.I;
-                weights[0][i] = there && channel < a.C ? ldg4(matrix + channel * a.I) : make_float4(0, 0, 0, 0);
-                weights[1][i] = there && other < a.C ? ldg4(matrix + other * a.I) : make_float4(0, 0, 0, 0);
+                const float4 zeros = make_float4(0, 0, 0, 0);
+                weights[0][i] = there && channel < a.C ? matrix.row(channel, a.I).four(4 * lane) : zeros;
+                weights[1][i] = there && other < a.C ? matrix.row(other, a.I).four(4 * lane) : zeros;
             }
 #pragma unroll
             for (int i = 0; i < SLOTS; i++) {
@@ -77,13 +79,13 @@ __device__ __forceinline__ void mix(const Context &c, int layer) {
     workers_sync();
 }
 
-__device__ __forceinline__ void experts(const Context &c, int layer) {
-    const Arguments &a = c.a;
+template <class W> __device__ __forceinline__ void experts(const Context<W> &c, int layer) {
+    const Arguments<W> &a = c.a;
     const float bias = __ldg(a.bias + layer * a.E + min((int)threadIdx.x % 32, a.E - 1));
     c.keep(a.at_moe_input, layer, a.layers, c.s.normed, a.C);
-    const float *const gate = a.gate + (size_t)layer * a.E * a.C;
+    const auto gate = Matrix<W>{a.gate, a.gate_scales}.from((size_t)layer * a.E, a.C);
     products<16, 1>(
-        a.E, a.C, [&](int unit) { return gate + unit * a.C; }, [&](int) { return c.s.normed; },
+        a.E, a.C, [&](int unit) { return gate.row(unit, a.C); }, [&](int) { return c.s.normed; },
         [&](int unit, float product) {
             if (threadIdx.x % 16 == 0)
                 c.s.expert_logits[unit] = product;
@@ -97,13 +99,13 @@ __device__ __forceinline__ void experts(const Context &c, int layer) {
 
     // Rows of gate and of up in turn, so that the two halves of a warp have both of one number.
     const Share share = c.team.share<1>((a.K + 1) * a.I);
-    const float *const gate_up = a.gate_up + (size_t)layer * a.E * 2 * a.I * a.C;
-    const float *const shared = a.shared_gate_up + (size_t)layer * 2 * a.I * a.C;
+    const auto gate_up = Matrix<W>{a.gate_up, a.gate_up_scales}.from((size_t)layer * a.E * 2 * a.I, a.C);
+    const auto shared = Matrix<W>{a.shared_gate_up, a.shared_gate_up_scales}.from((size_t)layer * 2 * a.I, a.C);
     products<16, 2>(
         2 * share.count, a.C,
         [&](int unit) {
             const int of = c.s.hidden_rows[unit / 2], slot = of >> 8, row = (of & 255) + unit % 2 * a.I;
-            return slot < a.K ? gate_up + (c.s.experts[slot] * 2 * a.I + row) * a.C : shared + row * a.C;
+            return slot < a.K ? gate_up.row(c.s.experts[slot] * 2 * a.I + row, a.C) : shared.row(row, a.C);
         },
         [&](int) { return c.s.normed; },
         [&](int unit, float product) {
@@ -123,8 +125,8 @@ __device__ __forceinline__ void experts(const Context &c, int layer) {
 // ---- all layers
 
 // The streams of the token, and angles.
-__device__ __forceinline__ void begin(const Context &c) {
-    const Arguments &a = c.a;
+template <class W> __device__ __forceinline__ void begin(const Context<W> &c) {
+    const Arguments<W> &a = c.a;
     const int t = turned_position(a.position, c.row.row), pairs = a.R / 2;
 #pragma unroll 1
     for (int at = threadIdx.x; at < STREAMS * a.C; at += WORKERS)
@@ -145,7 +147,7 @@ __device__ __forceinline__ void begin(const Context &c) {
 }
 
 // Zeros in the place of values that a tap keeps.
-template <class T> __device__ __forceinline__ void clear(const Context &c, T *tap, int layers, int cols) {
+template <class W, class T> __device__ __forceinline__ void clear(const Context<W> &c, T *tap, int layers, int cols) {
 #pragma unroll 1
     for (int layer = 0; tap && layer < layers; layer++)
 #pragma unroll 1
@@ -154,8 +156,8 @@ template <class T> __device__ __forceinline__ void clear(const Context &c, T *ta
 }
 
 // What a row of padding leaves.
-__device__ __forceinline__ void pad(const Context &c) {
-    const Arguments &a = c.a;
+template <class W> __device__ __forceinline__ void pad(const Context<W> &c) {
+    const Arguments<W> &a = c.a;
     clear(c, a.at_attention_input, a.layers, a.C);
     clear(c, a.at_query, a.layers, a.H * a.D);
     clear(c, a.at_kv_window, a.layers, a.D);
@@ -174,12 +176,12 @@ __device__ __forceinline__ void pad(const Context &c) {
         a.sampled[c.row.row] = -1;
 }
 
-__device__ __forceinline__ void step(const Arguments &a) {
+template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
     extern __shared__ float4 smem[];
-    Shared &s = *(Shared *)smem;
+    Shared<W> &s = *(Shared<W> *)smem;
     const Team team = Team::own();
     const int row = blockIdx.x >> team.bits;
-    const Context c = {a, s, team, {row, min(*a.clock, a.S - 1), a.position[row], token_of(a.token, row)}};
+    const Context<W> c = {a, s, team, {row, min(*a.clock, a.S - 1), a.position[row], token_of(a.token, row)}};
     if (c.row.position < 0) {
         if (team.rank == 0)
             pad(c);
@@ -195,7 +197,7 @@ __device__ __forceinline__ void step(const Arguments &a) {
 #pragma unroll 1
         for (int half = 0; half < 2 * a.layers; half++) {
             const int next = half / 2 + 1;
-            const Layer &layer = s.layers[half / 2 % 2];
+            const Layer<W> &layer = s.layers[half / 2 % 2];
             make_mixing(c, layer.mixing[half % 2], [&] {
                 if (half % 2 == 1 || next == a.layers)
                     return;
@@ -214,7 +216,7 @@ __device__ __forceinline__ void step(const Arguments &a) {
     begin(c);
 #pragma unroll 1
     for (int half = 0; half < 2 * a.layers; half++) {
-        const Layer &layer = s.layers[half / 2 % 2];
+        const Layer<W> &layer = s.layers[half / 2 % 2];
         const Mixing &mixing = layer.mixing[half % 2];
         enter(c, mixing.fn, mixing.base, mixing.scale, mixing.norm, MUS);
         if (half % 2 == 0)
@@ -230,20 +232,28 @@ __device__ __forceinline__ void step(const Arguments &a) {
 
 } // namespace persistent
 
-extern "C" __global__ void __launch_bounds__(persistent::THREADS, 1) decode_step_persistent(
 #define PARAMETER(TYPE, NAME) TYPE *NAME,
-    DECODE_STEP_POINTERS(PARAMETER)
-#undef PARAMETER
-#define PARAMETER(NAME) int NAME,
-        DECODE_STEP_SIZES(PARAMETER)
-#undef PARAMETER
-            float eps,
-    float index_scale, float attention_scale, float router_scale, float limit, long long seed) {
+#define SIZE_PARAMETER(NAME) int NAME,
 #define POINTER(TYPE, NAME) NAME,
 #define SIZE(NAME) NAME,
-    const persistent::Arguments arguments = {
-        DECODE_STEP_POINTERS(POINTER) DECODE_STEP_SIZES(SIZE) eps, index_scale, attention_scale, router_scale, limit, seed};
-#undef POINTER
-#undef SIZE
-    persistent::step(arguments);
-}
+#define PERSISTENT(WEIGHTS)                                                                                    \
+    namespace of_##WEIGHTS {                                                                                   \
+        typedef stored_##WEIGHTS::Code Code;                                                                   \
+        typedef stored_##WEIGHTS::Scale Scale;                                                                 \
+        extern "C" __global__ void __launch_bounds__(persistent::THREADS, 1) decode_step_persistent_##WEIGHTS( \
+            DECODE_STEP_POINTERS(PARAMETER) DECODE_STEP_SIZES(SIZE_PARAMETER) float eps, float index_scale,    \
+            float attention_scale, float router_scale, float limit, long long seed) {                          \
+            const persistent::Arguments<stored_##WEIGHTS> arguments = {                                        \
+                DECODE_STEP_POINTERS(POINTER) DECODE_STEP_SIZES(SIZE) eps,                                     \
+                index_scale,                                                                                   \
+                attention_scale,                                                                               \
+                router_scale,                                                                                  \
+                limit,                                                                                         \
+                seed};                                                                                         \
+            persistent::step(arguments);                                                                       \
+        }                                                                                                      \
+    }
+
+PERSISTENT(f32)
+PERSISTENT(bf16)
+PERSISTENT(fp8_b64_f32)

@@ -7,8 +7,9 @@ namespace persistent {
 
 // What goes into a block: the weighted sum of the streams, normed. A matrix of `count` rows times the streams gives the logits; the
 // first four are those of the weights, from the others the mixer computes how the block's output is mixed back.
-__device__ __forceinline__ void enter(const Context &c, const float *fn, const float *base, const float *scale, const float *norm,
-                                      int count) {
+template <class W>
+__device__ __forceinline__ void enter(const Context<W> &c, const float *fn, const float *base, const float *scale,
+                                      const float *norm, int count) {
     constexpr int PARTS = MOST_C / 32;
     static_assert(MUS <= WORKERS / 16, "each row has its lanes");
     const int channels = c.a.C, wide = STREAMS * channels, unit = threadIdx.x / 16, lane = threadIdx.x % 16;
@@ -58,7 +59,7 @@ __device__ __forceinline__ void enter(const Context &c, const float *fn, const f
 
 // By the mixer: the weights that mix a block's output back. Sinkhorn's iterations take longer than a phase, so the mixer arrives at
 // the next exchange before it begins. `more` is what else there is time for.
-template <class More> __device__ __forceinline__ void make_mixing(const Context &c, const Mixing &mixing, More more) {
+template <class W, class More> __device__ __forceinline__ void make_mixing(const Context<W> &c, const Mixing &mixing, More more) {
     named_barrier_sync(PRODUCTS_READY, THREADS);
     cluster_arrive();
     const auto mu = [&](int i) { return c.s.mus[i]; };
@@ -74,7 +75,7 @@ template <class More> __device__ __forceinline__ void make_mixing(const Context 
 }
 
 // Mixes a block's output, in `out`, back into the streams.
-__device__ __forceinline__ void leave(const Context &c) {
+template <class W> __device__ __forceinline__ void leave(const Context<W> &c) {
     named_barrier_sync(MIXING_READY, THREADS);
 #pragma unroll 1
     for (int channel = threadIdx.x; channel < c.a.C; channel += WORKERS) {
@@ -95,13 +96,14 @@ __device__ __forceinline__ void leave(const Context &c) {
 }
 
 // Logits, and the next token.
-__device__ __forceinline__ void head(const Context &c) {
-    const Arguments &a = c.a;
+template <class W> __device__ __forceinline__ void head(const Context<W> &c) {
+    const Arguments<W> &a = c.a;
     enter(c, a.head_fn, a.head_base, a.head_scale, a.final_norm, STREAMS);
     const Share share = c.team.share<1>(a.V);
     float *logits = a.logits + ((size_t)c.row.run * a.B + c.row.row) * a.V;
     products<16, 2>(
-        share.count, a.C, [&](int unit) { return a.head + (size_t)(share.first + unit) * a.C; }, [&](int) { return c.s.normed; },
+        share.count, a.C, [&](int unit) { return typename W::Row(a.head, a.head_scales, nullptr, share.first + unit, a.C); },
+        [&](int) { return c.s.normed; },
         [&](int unit, float product) {
             const int token = share.first + unit, lane = threadIdx.x % 16;
             if (lane == 0)

@@ -4,6 +4,7 @@
 
 #include "lib/cluster.cuh"
 #include "lib/reduce.cuh"
+#include "lib/stored.cuh"
 
 namespace persistent {
 
@@ -97,12 +98,14 @@ __device__ __forceinline__ void products(int count, int K, Row row, Vector vecto
     const int group = threadIdx.x / LANES, lane = threadIdx.x % LANES;
 #pragma unroll 1
     for (int first = 0; first < count; first += GROUPS * UNITS) {
-        const float *weights[UNITS], *values[UNITS];
+        decltype(row(0)) weights[UNITS];
+        const float *values[UNITS];
         float sum[UNITS] = {};
 #pragma unroll
         for (int u = 0; u < UNITS; u++) {
             const int unit = first + u * GROUPS + group;
-            weights[u] = unit < count ? row(unit) : nullptr;
+            if (unit < count)
+                weights[u] = row(unit);
             values[u] = vector(min(unit, count - 1));
         }
 #pragma unroll UNROLL
@@ -110,7 +113,7 @@ __device__ __forceinline__ void products(int count, int K, Row row, Vector vecto
             float4 loaded[UNITS];
 #pragma unroll
             for (int u = 0; u < UNITS; u++)
-                loaded[u] = weights[u] ? ldg4(weights[u] + at) : make_float4(0, 0, 0, 0);
+                loaded[u] = first + u * GROUPS + group < count ? weights[u].four(at) : make_float4(0, 0, 0, 0);
 #pragma unroll
             for (int u = 0; u < UNITS; u++)
                 sum[u] = dot4(loaded[u], load4(values[u] + at), sum[u]);
@@ -120,7 +123,7 @@ __device__ __forceinline__ void products(int count, int K, Row row, Vector vecto
             sum[u] = lanes_sum<LANES>(sum[u]);
 #pragma unroll
         for (int u = 0; u < UNITS; u++)
-            if (weights[u])
+            if (first + u * GROUPS + group < count)
                 done(first + u * GROUPS + group, sum[u]);
     }
 }

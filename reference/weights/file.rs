@@ -169,6 +169,25 @@ impl Safetensors {
         })
     }
 
+    /// The codes of a tensor that is stored as E4M3 with f32 scales, one for every `cols` columns of a row or for what there is of
+    /// them, and its scales; none if it is stored otherwise.
+    ///
+    /// # Errors
+    /// As [`Safetensors::floats`], but for elements that are not finite.
+    pub fn e4m3_rows(&self, name: &str, shape: &[usize], cols: usize) -> Result<Option<(&[u8], Vec<f32>)>, Error> {
+        let stored = self.find(name, shape, false)?;
+        let Some((scale, block)) = self.scale_of(name, stored)? else {
+            return Ok(None);
+        };
+        let (of_rows, of_cols) = block.split_at(block.len().saturating_sub(1));
+        let whole = shape.last().map_or(0, |width| cols.min(*width));
+        let types = (stored.dtype, scale.dtype) == (Dtype::F8_E4M3, Dtype::F32);
+        if !types || of_rows.iter().any(|rows| *rows != 1) || of_cols != [whole] {
+            return Ok(None);
+        }
+        Ok(Some((self.bytes(stored), self.decoded(name, scale)?)))
+    }
+
     /// A tensor of integers from 0 to `limit − 1`.
     ///
     /// # Errors

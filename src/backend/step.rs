@@ -9,25 +9,36 @@ use super::cuda::{Device, Session, Source, Variant};
 use super::recipe::Round;
 use super::stand_in::chosen;
 use crate::experiment::Mistake;
-use ulplab_core::error::{Error, Result};
-use ulplab_core::ops::decode_step::Reading;
+use ulplab_core::error::{Error, Result, did_you_mean};
+use ulplab_core::ops::decode_step::{Formats, Reading, WEIGHTS};
 
 /// A variant of the decode step, and how it stores keys.
 pub struct WholeStep {
     source: Source,
     variant: Variant,
     record: Option<String>,
+    weights: String,
 }
 
 /// Texts are read one after the other: what is kept of one takes hundreds of megabytes.
 static ALONE: Mutex<()> = Mutex::new(());
 
 impl WholeStep {
-    /// Finds the variant with this name, `decode_step.records`, which rounds what a recipe does.
+    /// Finds the variant with this name, `decode_step.records`, which rounds what a recipe does, and reads weights that are stored so.
     ///
     /// # Errors
-    /// There is none, or the recipe rounds what kernels do not.
-    pub fn find(name: &str, rounds: &[Round]) -> Result<Self, Mistake> {
+    /// There is none, or the recipe rounds what kernels do not, or they do not store weights so.
+    pub fn find(name: &str, rounds: &[Round], weights: Option<&str>) -> Result<Self, Mistake> {
+        let weights = weights.unwrap_or(Formats::F32.weights);
+        if !WEIGHTS.contains(&weights) {
+            let near = did_you_mean(weights, WEIGHTS);
+            let message = format!(
+                "kernels do not store weights as '{weights}': expected one of {}{near}",
+                WEIGHTS.join(", ")
+            );
+            return Err(Mistake::at("weights", message));
+        }
+
         let found = chosen(&[name.to_string()], &["decode_step"]);
         let found = found.map_err(|mistake| Mistake::at("step", mistake.message))?;
         let plain = |round: &Round| Round {
@@ -53,6 +64,7 @@ impl WholeStep {
             source,
             variant,
             record,
+            weights: weights.into(),
         })
     }
 
@@ -65,7 +77,10 @@ impl WholeStep {
         let reading = Reading {
             folder,
             ids,
-            record: self.record.as_deref(),
+            formats: Formats {
+                record: self.record.as_deref(),
+                weights: &self.weights,
+            },
         };
         let (case, problem) = reading.problem().map_err(Error::Usage)?;
         let device = Device::open()?;

@@ -13,7 +13,7 @@ use crate::experiment::file::ExperimentFile;
 use crate::studies;
 use crate::studies::model::Recipe;
 use ulplab_core::error::{Error, Exit, Result, did_you_mean};
-use ulplab_core::ops::decode_step::{Draw, Generation};
+use ulplab_core::ops::decode_step::{Draw, Formats, Generation};
 
 /// Generate text with the reference, and with recipes for comparison.
 #[derive(Debug, clap::Args)]
@@ -45,12 +45,15 @@ pub struct GenerateArgs {
     /// `cuda` generates with kernels, too: all of it in one graph, which is replayed for each token.
     #[arg(long, value_enum)]
     pub device: Option<GenerateOn>,
-    /// Variant of decode_step that generates [default: persistent, or records if keys are records].
+    /// Variant of decode_step that generates [default: persistent; records if keys are records; simple if only experts have 4 bits].
     #[arg(long, value_name = "NAME", requires = "device")]
     pub variant: Option<String>,
     /// KV records that kernels store keys in, and read: v4_fp8, v4_nvfp4, ... (`ulplab formats` lists them).
     #[arg(long, value_name = "FORMAT", requires = "device")]
     pub record: Option<String>,
+    /// How kernels store matrices: f32, bf16, fp8_b64_f32, fp8_b64_f32+mxfp4 or fp8_b64_f32+nvfp4 (routed experts behind the +).
+    #[arg(long, value_name = "FORMATS", requires = "device", default_value = "f32")]
+    pub weights: String,
     /// Folder of the data sets [default: $ULPLAB_DATASETS, or datasets/ here or in a folder above].
     #[arg(long, value_name = "DIR")]
     pub datasets: Option<PathBuf>,
@@ -117,7 +120,11 @@ pub fn run(args: &GenerateArgs) -> Result<Exit> {
 /// Text by the kernels of `decode_step`, and what made it.
 fn on_device(device: &Device, folder: &Path, args: &GenerateArgs) -> Result<(String, Vec<u8>)> {
     let source = Source::read(&shipped::folder()?.join("decode_step.cu"))?;
-    let fastest = args.record.as_ref().map_or("persistent", |_| "records");
+    let fastest = match &args.record {
+        Some(_) => "records",
+        None if args.weights.contains('+') => "simple",
+        None => "persistent",
+    };
     let variant = source.named(args.variant.as_deref().unwrap_or(fastest))?;
     let prompt: Vec<u32> = args.prompt.bytes().map(u32::from).collect();
     let generation = Generation {
@@ -126,7 +133,10 @@ fn on_device(device: &Device, folder: &Path, args: &GenerateArgs) -> Result<(Str
         tokens: args.tokens,
         temperature: args.temperature as f32,
         seed: args.seed.cast_signed(),
-        record: args.record.as_deref(),
+        formats: Formats {
+            record: args.record.as_deref(),
+            weights: &args.weights,
+        },
     };
     let (case, problem) = generation.problem().map_err(Error::Usage)?;
     let session = Session::open(device)?;
@@ -136,13 +146,14 @@ fn on_device(device: &Device, folder: &Path, args: &GenerateArgs) -> Result<(Str
     let tokens = outputs.get("tokens").chunks_exact(4);
     let text = tokens.map(|token| token[0]).collect();
     let rate = args.tokens as f64 / seconds;
-    let record = args
-        .record
-        .iter()
-        .map(|record| format!(", {record}"))
-        .collect::<String>();
+    let weights = Some(&args.weights).filter(|weights| *weights != Formats::F32.weights);
+    let formats: String = weights
+        .into_iter()
+        .chain(&args.record)
+        .map(|format| format!(", {format}"))
+        .collect();
     let what = format!(
-        "{}.{}{record} on {}, {rate:.0} tokens/s",
+        "{}.{}{formats} on {}, {rate:.0} tokens/s",
         source.op, variant.name, device.name
     );
     Ok((what, text))
@@ -183,7 +194,7 @@ fn recipes(args: &GenerateArgs) -> Result<Vec<Recipe>> {
                 .map_err(|why| Error::Usage(format!("{file}: recipe '{name}' is not a recipe of a model: {why}")))?;
             if let Some(step) = &recipe.step {
                 return Err(Error::Usage(format!(
-                    "{file}: recipe '{name}' is a whole step, {step}: --device cuda generates by it, with --variant and --record"
+                    "{file}: recipe '{name}' is a whole step, {step}: --device cuda generates by it, with --variant, --record and --weights"
                 )));
             }
             recipes.push(recipe);

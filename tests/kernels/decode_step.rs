@@ -3,6 +3,7 @@
 use reference::paths::Weights;
 use reference::paths::deepseek_v4::{Config, Model, State, StateParts};
 use reference::{Choice, Numerics, Site, Tensor};
+use safetensors::Dtype;
 use ulplab::formats::codec;
 use ulplab::metrics::VIOLATIONS;
 use ulplab::ops::data::{f32_bytes, floats};
@@ -158,11 +159,12 @@ impl Weights for Stacked<'_> {
     type Error = String;
 
     fn floats(&mut self, name: &str, _: &[usize]) -> Result<Vec<f32>, String> {
-        let values = |buffer: &str| super::values(self.0, buffer);
-        let part = |buffer: &str, at: usize| {
-            let shape = &self.0.buffers.iter().find(|other| other.name == buffer).unwrap().shape;
-            let each: usize = shape[1..].iter().product();
-            values(buffer)[at * each..][..each].to_vec()
+        let values = |name: &str| weights(self.0, name);
+        let part = |name: &str, at: usize| {
+            let layers = buffer(self.0, name).shape[0];
+            let values = values(name);
+            let each = values.len() / layers;
+            values[at * each..][..each].to_vec()
         };
         let Some((layer, tensor)) = name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')) else {
             return Ok(values(match name {
@@ -239,6 +241,29 @@ impl Weights for Stacked<'_> {
         assert_eq!(name, "model.layers.0.mlp.gate.tid2eid");
         Ok(integers(self.0, "table").into_iter().map(i32::cast_unsigned).collect())
     }
+}
+
+/// What is read of a weight, whichever way it is stored.
+fn weights(problem: &Problem, name: &str) -> Vec<f32> {
+    let scales = format!("{name}_scales");
+    let Some(scales) = problem.buffers.iter().find(|other| other.name == scales) else {
+        return super::values(problem, name);
+    };
+    let codes = buffer(problem, name);
+    let (format, halves) = match (codes.dtype, scales.dtype) {
+        (Dtype::F32, _) => ("f32", 1),
+        (Dtype::BF16, _) => ("bf16", 1),
+        (Dtype::F8_E4M3, Dtype::F32) => ("fp8_b64_f32", 1),
+        (Dtype::U8, Dtype::F8_E8M0) => ("mxfp4", 2),
+        (Dtype::U8, Dtype::F8_E4M3) => ("nvfp4", 2),
+        other => panic!("{name} is stored as {other:?}"),
+    };
+    let [.., rows, cols] = codes.shape[..] else {
+        panic!("{name} has no rows")
+    };
+    let level = format!("{name}_level");
+    let level = (halves == 2).then_some((level.as_str(), rows * cols * halves));
+    super::matrices(problem, format, name, scales.name, level, cols * halves)
 }
 
 fn bytes(values: &[i32]) -> Vec<u8> {

@@ -1,7 +1,7 @@
 use safetensors::Dtype;
 use ulplab::ops::{Case, Problem};
 
-use super::{accepts_only, buffer, problems, stored, values, violations};
+use super::{accepts_only, buffer, matrices, problems, stored, values, violations};
 
 /// What can be got wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -55,8 +55,28 @@ fn add(y: &mut [f32], x: &[f32], [gate_up, down]: [&[f32]; 2], weight: f32, mist
 
 fn outputs(case: &Case, problem: &Problem, mistake: Mistake) -> Vec<u8> {
     let [dim, inner, k] = ["D", "I", "K"].map(|name| case.dim(name));
-    let [gate_up, down] = ["gate_up", "down"].map(|name| values(problem, name));
-    let shared = ["shared_gate_up", "shared_down"].map(|name| values(problem, name));
+    let [own, shared] = ["routed", "stored"].map(|key| case.key(key));
+    let elements = 2 * inner * dim;
+    let gate_up = matrices(
+        problem,
+        own,
+        "gate_up",
+        "gate_up_scale",
+        Some(("gate_up_level", elements)),
+        dim,
+    );
+    let down = matrices(
+        problem,
+        own,
+        "down",
+        "down_scale",
+        Some(("down_level", elements / 2)),
+        inner,
+    );
+    let shared = [
+        matrices(problem, shared, "shared_gate_up", "shared_gate_up_scale", None, dim),
+        matrices(problem, shared, "shared_down", "shared_down_scale", None, inner),
+    ];
     let experts = buffer(problem, "experts");
     let experts = experts
         .bytes

@@ -1,6 +1,6 @@
 use ulplab::ops::{Case, Problem};
 
-use super::{accepts_only, problems, stored, values, violations};
+use super::{accepts_only, matrices, problems, stored, values, violations};
 
 /// What can be got wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -16,7 +16,8 @@ enum Mistake {
 
 fn outputs(case: &Case, problem: &Problem, mistake: Mistake) -> Vec<u8> {
     let [b, g, n, k] = ["B", "G", "N", "K"].map(|dim| case.dim(dim));
-    let (x, w) = (values(problem, "x"), values(problem, "w"));
+    let x = values(problem, "x");
+    let w = matrices(problem, case.key("stored"), "w", "w_scale", None, k);
     let mut y = Vec::new();
     for at in 0..b * g * n {
         let (row, column) = (at / n, at % n);

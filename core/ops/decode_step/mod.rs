@@ -1,7 +1,8 @@
 //! A whole decode step of DeepSeek-V4: B sequences, one token each, through all layers to the next token, which the next run
 //! reads. A case is a number of runs, one after the other.
 //!
-//! The definition is the model path `deepseek_v4` of the reference. Everything is f32, except that keys may be stored as KV records.
+//! The definition is the model path `deepseek_v4` of the reference. Everything is f32, except that keys may be stored as KV records,
+//! and matrices as bfloat16 or as codes with scales ([`Formats`]): then they are the model's weights as they are read.
 //! The reference is run on the kernel's own values:
 //! at every site of every layer it takes what the kernel had there, and bounds what follows up to the next site
 //! ([`follow`]). So a fault is told at the first site behind it, and errors do not pile up over layers.
@@ -23,7 +24,8 @@ use records::Stored;
 pub use sequence::{Generation, Reading};
 use sizes::Sizes;
 pub use state::Caches;
-use weights::Source;
+pub use weights::WEIGHTS;
+use weights::{Source, Storages, pair};
 
 use super::judge::Judge;
 use super::{Batch, Buffer, Case, Data, Inputs, Op, Outputs, Problem, Scalar};
@@ -116,8 +118,48 @@ struct Plan {
     positions: usize,
     inputs: Inputs,
     timed: bool,
-    /// The format of keys, if they are records.
-    record: Option<&'static str>,
+    formats: Formats<'static>,
+}
+
+/// How a step stores its keys and its weights.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Formats<'a> {
+    /// The format of keys, if they are stored as KV records.
+    pub record: Option<&'a str>,
+    /// How matrices are stored, one of [`WEIGHTS`].
+    pub weights: &'a str,
+}
+
+impl<'a> Formats<'a> {
+    /// Everything is f32.
+    pub const F32: Self = Self {
+        record: None,
+        weights: "f32",
+    };
+
+    /// The same with keys as these records.
+    pub const fn with_record(self, record: &'a str) -> Self {
+        let record = Some(record);
+        Self { record, ..self }
+    }
+
+    /// The same with weights that are stored so.
+    pub const fn with_weights(self, weights: &'a str) -> Self {
+        Self { weights, ..self }
+    }
+
+    /// The keys of a case, and what stands before its name.
+    fn keys(self) -> (Vec<(&'static str, String)>, String) {
+        let [dense, routed] = pair(self.weights);
+        let mut keys = vec![("stored", dense.to_string()), ("routed", routed.to_string())];
+        keys.extend(self.record.map(|record| ("record", record.to_string())));
+        let weights = Some(self.weights).filter(|weights| *weights != Self::F32.weights);
+        let prefix = weights
+            .into_iter()
+            .chain(self.record)
+            .map(|format| format!("{format}."));
+        (keys, prefix.collect())
+    }
 }
 
 const CASES: [Plan; 6] = [
@@ -128,7 +170,7 @@ const CASES: [Plan; 6] = [
         positions: 42,
         inputs: Inputs::Random,
         timed: false,
-        record: None,
+        formats: Formats::F32,
     },
     Plan {
         name: "small.b5.padding",
@@ -137,7 +179,7 @@ const CASES: [Plan; 6] = [
         positions: 21,
         inputs: Inputs::Random,
         timed: false,
-        record: None,
+        formats: Formats::F32,
     },
     Plan {
         name: "model.b3",
@@ -146,7 +188,7 @@ const CASES: [Plan; 6] = [
         positions: 384,
         inputs: Inputs::Weights,
         timed: false,
-        record: None,
+        formats: Formats::F32,
     },
     Plan {
         name: "model.b9",
@@ -155,7 +197,7 @@ const CASES: [Plan; 6] = [
         positions: 512,
         inputs: Inputs::Weights,
         timed: false,
-        record: None,
+        formats: Formats::F32,
     },
     Plan {
         name: "model.b1.511",
@@ -164,7 +206,7 @@ const CASES: [Plan; 6] = [
         positions: 512,
         inputs: Inputs::Weights,
         timed: true,
-        record: None,
+        formats: Formats::F32,
     },
     Plan {
         name: "model.b64.127",
@@ -173,32 +215,42 @@ const CASES: [Plan; 6] = [
         positions: 128,
         inputs: Inputs::Weights,
         timed: true,
-        record: None,
+        formats: Formats::F32,
     },
 ];
 
-/// Cases of all records in a small model, and of two of them in the trained one.
+/// Cases of all records and of all ways to store weights in a small model, and of some of them in the trained one.
 fn plans() -> Vec<Plan> {
-    let of_records = RECORDS.iter().filter(|record| record.dim == RECORD_KEYS[0]);
-    let small = of_records.map(|record| Plan {
-        name: "small.b3",
-        starts: &[0, 5, 20],
-        runs: 16,
-        positions: 42,
-        inputs: Inputs::Random,
-        timed: false,
-        record: Some(record.name),
-    });
-    let trained = ["v4_fp8", "v4_nvfp4"].map(|record| Plan {
+    let [first, .., slow, fast] = &CASES;
+    let records = RECORDS.iter().filter(|record| record.dim == RECORD_KEYS[0]);
+    let records = records.map(|record| Formats::F32.with_record(record.name));
+    let weights = WEIGHTS[1..].iter().map(|weights| Formats::F32.with_weights(weights));
+    let [.., fp8, mxfp4, nvfp4] = WEIGHTS;
+    let small = records
+        .chain(weights)
+        .chain([Formats::F32.with_record("v4_fp8").with_weights(mxfp4)]);
+    let small = small.map(|formats| Plan { formats, ..*first });
+    let trained = [
+        Formats::F32.with_record("v4_fp8"),
+        Formats::F32.with_record("v4_nvfp4"),
+        Formats::F32.with_record("v4_fp8").with_weights(fp8),
+        Formats::F32.with_record("v4_nvfp4").with_weights(nvfp4),
+    ];
+    let trained = trained.map(|formats| Plan {
         name: "model.b3",
         starts: &[0, 123, 254],
         runs: 6,
         positions: 384,
         inputs: Inputs::Weights,
         timed: false,
-        record: Some(record),
+        formats,
     });
-    CASES.into_iter().chain(small).chain(trained).collect()
+    let of_fp8 = Formats::F32.with_weights(fp8);
+    let timed = [slow, fast].map(|plan| Plan {
+        formats: of_fp8,
+        ..*plan
+    });
+    CASES.into_iter().chain(small).chain(trained).chain(timed).collect()
 }
 
 /// Channels of keys of the small model, and how many of them are turned; and of one whose keys are records.
@@ -212,22 +264,31 @@ impl Plan {
     }
 
     fn name(&self) -> String {
-        match self.record {
-            Some(record) => format!("{record}.{}", self.name),
-            None => self.name.into(),
-        }
+        self.formats.keys().1 + self.name
     }
 
     /// The model, without weights if it is drawn.
     fn source(&self, data: &Data) -> Result<Source, String> {
         match self.inputs {
-            Inputs::Weights => Source::open(data.checkpoint()?),
-            _ => Ok(self.drawn(data.seed())),
+            Inputs::Weights => Source::open(data.checkpoint()?, Storages::named(self.formats.weights)?),
+            _ => self.drawn(data.seed()),
         }
     }
 
-    fn drawn(&self, seed: u64) -> Source {
-        Source::drawn(seed, if self.record.is_some() { RECORD_KEYS } else { SMALL_KEYS })
+    fn drawn(&self, seed: u64) -> Result<Source, String> {
+        let keys = if self.formats.record.is_some() {
+            RECORD_KEYS
+        } else {
+            SMALL_KEYS
+        };
+        Ok(Source::drawn(seed, keys, Storages::named(self.formats.weights)?))
+    }
+
+    /// All sizes of the case with this model.
+    fn dims(&self, sizes: &Sizes) -> Result<Vec<(&'static str, i64)>, String> {
+        let counts = [self.starts.len(), self.runs, self.positions];
+        let bits = Storages::named(self.formats.weights)?.bits()?;
+        Ok(sizes.dims(counts, self.formats.record.is_some(), bits))
     }
 }
 
@@ -243,18 +304,15 @@ impl Op for DecodeStep {
     fn cases(&self) -> Vec<Case> {
         let case = |plan: Plan| {
             // The sizes of the trained model are needed before it is opened: launches are planned without it.
-            let config = match plan.inputs {
-                Inputs::Weights => Sizes::MODEL,
-                _ => Sizes::of(&plan.drawn(0)).expect("the drawn model has layers that kernels know"),
+            let sizes = match plan.inputs {
+                Inputs::Weights => Ok(Sizes::MODEL),
+                _ => plan.drawn(0).and_then(|source| Sizes::of(&source)),
             };
+            let dims = sizes.and_then(|sizes| plan.dims(&sizes));
             Case {
                 name: plan.name(),
-                keys: plan
-                    .record
-                    .map(|record| ("record", record.into()))
-                    .into_iter()
-                    .collect(),
-                dims: config.dims(plan.starts.len(), plan.runs, plan.positions, plan.record.is_some()),
+                keys: plan.formats.keys().0,
+                dims: dims.expect("the drawn model has layers, and plans have formats, that kernels know"),
                 inputs: plan.inputs,
                 timed: plan.timed,
             }
@@ -266,7 +324,7 @@ impl Op for DecodeStep {
         let plan = Plan::of(case)?;
         let source = plan.source(data)?;
         let sizes = Sizes::of(&source)?;
-        for (name, size) in sizes.dims(plan.starts.len(), plan.runs, plan.positions, plan.record.is_some()) {
+        for (name, size) in plan.dims(&sizes)? {
             let expected = case.dim(name) as i64;
             if size != expected {
                 return Err(format!("the model's {name} is {size}, this case is for {expected}"));
@@ -320,7 +378,7 @@ impl Step {
                     let mut state = model.state();
                     let ids: Vec<u32> = (0..start as usize).map(token).collect();
                     if !ids.is_empty() {
-                        model.run(&mut state, &ids, &mut Stored::new(plan.record)?)?;
+                        model.run(&mut state, &ids, &mut Stored::new(plan.formats.record)?)?;
                     }
                     known.push((start, state.to_parts()));
                     state.to_parts()
@@ -340,7 +398,7 @@ impl Step {
             starts,
             [plan.runs, plan.positions],
             (all(0).collect(), forced),
-            plan.record,
+            plan.formats.record,
         )
     }
 
@@ -352,7 +410,8 @@ impl Step {
         (tokens, forced): (Vec<i32>, Vec<i32>),
         record: Option<&str>,
     ) -> Result<Self, String> {
-        let dims = Sizes::of(&source)?.dims(starts.len(), runs, positions, record.is_some());
+        let bits = source.storages.bits()?;
+        let dims = Sizes::of(&source)?.dims([starts.len(), runs, positions], record.is_some(), bits);
         let mut caches = Caches::empty(&source.config, starts.len(), positions, record)?;
         for (row, parts) in starts.iter_mut().enumerate() {
             if let Some(parts) = parts {

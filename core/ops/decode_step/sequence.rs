@@ -11,8 +11,8 @@ use super::super::data::f32_values;
 use super::super::{Case, Inputs, Outputs, Problem};
 use super::follow::numbers;
 use super::records::Stored;
-use super::weights::Source;
-use super::{Step, TAPS, Tap};
+use super::weights::{Source, Storages};
+use super::{Formats, Step, TAPS, Tap};
 
 /// One sequence that goes on by itself.
 pub struct Generation<'a> {
@@ -26,8 +26,8 @@ pub struct Generation<'a> {
     pub temperature: f32,
     /// Seed of the draws.
     pub seed: i64,
-    /// The format of keys, if they are stored as KV records.
-    pub record: Option<&'a str>,
+    /// How keys and weights are stored.
+    pub formats: Formats<'a>,
 }
 
 impl Generation<'_> {
@@ -38,17 +38,17 @@ impl Generation<'_> {
     /// A model that kernels do not know, and no prompt.
     pub fn problem(&self) -> Result<(Case, Problem), String> {
         let (last, read) = self.prompt.split_last().ok_or("there is no prompt")?;
-        let source = Source::open(self.folder)?;
+        let source = Source::open(self.folder, Storages::named(self.formats.weights)?)?;
         let model = source.model::<f32>()?;
         let mut state = model.state();
         if !read.is_empty() {
-            model.run(&mut state, read, &mut Stored::new(self.record)?)?;
+            model.run(&mut state, read, &mut Stored::new(self.formats.record)?)?;
         }
         let (starts, forced) = (vec![Some(state.to_parts())], vec![-1; self.tokens]);
         let sizes = [self.tokens, self.prompt.len() + self.tokens];
-        let mut step = Step::begin(source, starts, sizes, (vec![*last as i32], forced), self.record)?;
+        let mut step = Step::begin(source, starts, sizes, (vec![*last as i32], forced), self.formats.record)?;
         (step.kept, step.temperature, step.seed) = (1, self.temperature, self.seed);
-        Ok((case("generation", self.record, &step), step.problem()?))
+        Ok((case("generation", self.formats, &step), step.problem()?))
     }
 }
 
@@ -58,8 +58,8 @@ pub struct Reading<'a> {
     pub folder: &'a Path,
     /// The tokens, at least one.
     pub ids: &'a [u32],
-    /// The format of keys, if they are stored as KV records.
-    pub record: Option<&'a str>,
+    /// How keys and weights are stored.
+    pub formats: Formats<'a>,
 }
 
 impl Reading<'_> {
@@ -72,7 +72,7 @@ impl Reading<'_> {
     /// A model that kernels do not know, and no tokens.
     pub fn problem(&self) -> Result<(Case, Problem), String> {
         let first = *self.ids.first().ok_or("there are no tokens")?;
-        let source = Source::open(self.folder)?;
+        let source = Source::open(self.folder, Storages::named(self.formats.weights)?)?;
         let start = source.model::<f32>()?.state().to_parts();
         let forced = self.ids.iter().map(|id| *id as i32).collect();
         let sizes = [self.ids.len(); 2];
@@ -81,9 +81,9 @@ impl Reading<'_> {
             vec![Some(start)],
             sizes,
             (vec![first as i32], forced),
-            self.record,
+            self.formats.record,
         )?;
-        Ok((case("reading", self.record, &step), step.problem()?))
+        Ok((case("reading", self.formats, &step), step.problem()?))
     }
 
     /// Passes what the runs have left at the sites that they keep, layer by layer, all tokens at once, as a model does that reads
@@ -92,7 +92,7 @@ impl Reading<'_> {
     /// # Errors
     /// The model cannot be opened.
     pub fn pass(&self, outputs: &Outputs, numerics: &mut dyn Numerics<f32>) -> Result<Tensor<f32>, String> {
-        let config = Source::open(self.folder)?.config;
+        let config = Source::open(self.folder, Storages::named(Formats::F32.weights)?)?.config;
         let tokens = self.ids.len();
         let kept: Vec<Vec<f32>> = TAPS
             .iter()
@@ -150,10 +150,11 @@ impl Tap {
     }
 }
 
-fn case(name: &str, record: Option<&str>, step: &Step) -> Case {
+fn case(name: &str, formats: Formats, step: &Step) -> Case {
+    let (keys, prefix) = formats.keys();
     Case {
-        name: record.map_or(name.into(), |record| format!("{name} with keys as {record}")),
-        keys: record.map(|record| ("record", record.into())).into_iter().collect(),
+        name: prefix + name,
+        keys,
         dims: step.dims.clone(),
         inputs: Inputs::Weights,
         timed: false,

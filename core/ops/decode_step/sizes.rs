@@ -87,8 +87,14 @@ impl Sizes {
     }
 
     /// All sizes of a case: besides those of the model the rows B, the runs S, positions P, the entries of sparse and of heavy layers
-    /// that caches have room for, whether they hold records, and the pages that a row's window and entries would take as such.
-    pub fn dims(&self, rows: usize, runs: usize, positions: usize, records: bool) -> Vec<(&'static str, i64)> {
+    /// that caches have room for, whether they hold records, the pages that a row's window and entries would take as such, and the bits
+    /// of a weight and of one of routed experts.
+    pub fn dims(
+        &self,
+        [rows, runs, positions]: [usize; 3],
+        records: bool,
+        [weight_bits, routed_bits]: [usize; 2],
+    ) -> Vec<(&'static str, i64)> {
         let model = Self::NAMES.into_iter().zip(self.0);
         let rate = |name: &str| self.0[Self::NAMES.iter().position(|other| *other == name).expect("a size")];
         let positions = positions as i64;
@@ -104,6 +110,8 @@ impl Sizes {
             ("window_pages_of_row", pages(rate("Wn"))),
             ("csa_pages_of_row", pages(sparse)),
             ("hca_pages_of_row", pages(heavy)),
+            ("weight_bits", weight_bits as i64),
+            ("routed_bits", routed_bits as i64),
         ];
         model.chain(others).collect()
     }

@@ -1,4 +1,5 @@
-//! A model's weights as kernels read them: tensors of all layers of a kind in one buffer.
+//! A model's weights as kernels read them: tensors of all layers of a kind in one buffer. Matrices may be stored as bfloat16 or as
+//! codes with scales; then the model is the one whose weights are what is read of them.
 
 use std::path::Path;
 
@@ -7,12 +8,77 @@ use reference::paths::{Scalar, Weights};
 use reference::weights::Safetensors;
 use safetensors::Dtype;
 
+use super::super::stored::{FP8, Matrices, Storage};
 use super::super::{Buffer, Data};
 use crate::input;
+
+/// How matrices are stored: those of routed experts, and all others. Embeddings, the matrices that mix streams, norms and biases are
+/// f32 always.
+#[derive(Clone, Copy)]
+pub(super) struct Storages {
+    dense: Storage,
+    routed: Storage,
+}
+
+/// The ways to store matrices for which kernels are compiled: one for all, or one for those of routed experts behind a `+`.
+pub const WEIGHTS: [&str; 5] = ["f32", "bf16", FP8, "fp8_b64_f32+mxfp4", "fp8_b64_f32+nvfp4"];
+
+/// The names of buffers of matrices, and of those of their scales.
+macro_rules! with_scales {
+    ($($name:ident)*) => { [$([stringify!($name), concat!(stringify!($name), "_scales")]),*] };
+}
+const MATRICES: [[&str; 2]; 19] = with_scales!(
+    head q_a q_b kv o_a o_b gate gate_up down shared_gate_up shared_down csa_kv csa_gate hca_kv hca_gate index_kv index_gate
+    index_q index_heads
+);
+
+/// How all matrices but those of routed experts are stored, and these.
+pub(super) fn pair(weights: &str) -> [&str; 2] {
+    weights
+        .split_once('+')
+        .map_or([weights; 2], |(dense, routed)| [dense, routed])
+}
+
+impl Storages {
+    /// Those with a name of [`WEIGHTS`].
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn named(weights: &str) -> Result<Self, String> {
+        if !WEIGHTS.contains(&weights) {
+            let known = WEIGHTS.join(", ");
+            return Err(format!(
+                "a whole step does not store weights as '{weights}': expected one of {known}"
+            ));
+        }
+        let [dense, routed] = pair(weights);
+        Ok(Self {
+            dense: Storage::named(dense)?,
+            routed: Storage::named(routed)?,
+        })
+    }
+
+    /// How a tensor is stored, if it is a matrix that may be codes.
+    fn of(self, tensor: &str) -> Option<Storage> {
+        let dense =
+            tensor.ends_with("_proj.weight") || tensor.ends_with("mlp.gate.weight") || tensor == "lm_head.weight";
+        match () {
+            _ if tensor.contains("mlp.experts.") => Some(self.routed),
+            _ if dense => Some(self.dense),
+            _ => None,
+        }
+    }
+
+    /// Bits of an element of each.
+    pub fn bits(self) -> Result<[usize; 2], String> {
+        Ok([self.dense.bits()?, self.routed.bits()?])
+    }
+}
 
 /// A model with the source of its weights.
 pub(super) struct Source {
     pub config: Config,
+    pub storages: Storages,
     tensors: Tensors,
 }
 
@@ -23,14 +89,15 @@ enum Tensors {
 }
 
 impl Source {
-    /// Opens a checkpoint.
-    pub fn open(folder: &Path) -> Result<Self, String> {
+    /// Opens a checkpoint. Weights that are to be E4M3 with f32 scales keep their codes if they are stored so.
+    pub fn open(folder: &Path, storages: Storages) -> Result<Self, String> {
         let file = folder.join("config.json");
         let text = input::text(&file).map_err(|error| error.to_string())?;
         let config = serde_json::from_str(&text).map_err(|error| format!("{}: {error}", file.display()))?;
         let files = Safetensors::open(folder).map_err(|error| error.to_string())?;
         Ok(Self {
             config,
+            storages,
             tensors: Tensors::Files(Box::new(files)),
         })
     }
@@ -42,7 +109,7 @@ impl Source {
 
     /// A small model of drawn weights, with layers of all types and sizes that differ from each other; its keys have so many channels,
     /// of which so many are turned.
-    pub fn drawn(seed: u64, [head_dim, qk_rope_head_dim]: [usize; 2]) -> Self {
+    pub fn drawn(seed: u64, [head_dim, qk_rope_head_dim]: [usize; 2], storages: Storages) -> Self {
         let rope = |theta| RopeParameters {
             rope_type: "default".into(),
             rope_theta: theta,
@@ -87,6 +154,7 @@ impl Source {
         };
         Self {
             config,
+            storages,
             tensors: Tensors::Drawn(seed),
         }
     }
@@ -133,9 +201,9 @@ impl Source {
             self.whole("head_base", "model.hc_head.hc_base", &[streams])?,
             self.whole("head_scale", "model.hc_head.hc_scale", &[1])?,
             self.whole("final_norm", "model.norm.weight", &[hidden])?,
-            self.whole("head", "lm_head.weight", &[vocabulary, hidden])?,
             Buffer::f32("ones", &[dim], &vec![1.0; dim]),
         ];
+        buffers.extend(self.matrices("head", &["lm_head.weight".into()], &[vocabulary, hidden], &[])?);
         let compressor = "self_attn.compressor";
         let tables: [(&[usize], &[(&'static str, String, Vec<usize>)]); 3] = [
             (
@@ -194,7 +262,7 @@ impl Source {
         ];
         for (layers, tensors) in tables {
             for (name, tensor, shape) in tensors {
-                buffers.push(self.stacked(name, layers, tensor, shape)?);
+                buffers.extend(self.stacked(name, layers, tensor, shape)?);
             }
         }
         let indexer = format!("{compressor}.indexer");
@@ -216,16 +284,12 @@ impl Source {
             ),
         ];
         for (name, tensor, shape) in index.iter().chain(&others) {
-            buffers.push(self.stacked(name, &sparse, tensor, shape)?);
+            buffers.extend(self.stacked(name, &sparse, tensor, shape)?);
         }
-        let mut shared = Vec::new();
-        for layer in &all {
-            for half in ["gate", "up"] {
-                let name = format!("model.layers.{layer}.mlp.shared_experts.{half}_proj.weight");
-                shared.extend(self.floats(&name, &[inner, hidden])?);
-            }
-        }
-        buffers.push(Buffer::f32("shared_gate_up", &[all.len(), 2 * inner, hidden], &shared));
+        let halves =
+            |layer| ["gate", "up"].map(|half| format!("model.layers.{layer}.mlp.shared_experts.{half}_proj.weight"));
+        let shared: Vec<String> = all.iter().flat_map(halves).collect();
+        buffers.extend(self.matrices("shared_gate_up", &shared, &[inner, hidden], &[all.len(), 2 * inner])?);
         buffers.extend(self.routers(experts, chosen, vocabulary)?);
         Ok(buffers)
     }
@@ -263,15 +327,88 @@ impl Source {
         Ok(Buffer::f32(name, shape, &self.floats(tensor, shape)?))
     }
 
-    fn stacked(&self, name: &'static str, layers: &[usize], tensor: &str, shape: &[usize]) -> Result<Buffer, String> {
-        let mut values = Vec::new();
-        for layer in layers {
-            values.extend(self.floats(&format!("model.layers.{layer}.{tensor}"), shape)?);
+    fn stacked(
+        &self,
+        name: &'static str,
+        layers: &[usize],
+        tensor: &str,
+        shape: &[usize],
+    ) -> Result<Vec<Buffer>, String> {
+        let tensors: Vec<String> = layers
+            .iter()
+            .map(|layer| format!("model.layers.{layer}.{tensor}"))
+            .collect();
+        let shapes = [&[layers.len()], shape].concat();
+        if self.storages.of(tensor).is_some() {
+            return self.matrices(name, &tensors, shape, &shapes[..shapes.len() - 1]);
         }
-        Ok(Buffer::f32(name, &[&[layers.len()], shape].concat(), &values))
+        let mut values = Vec::new();
+        for tensor in &tensors {
+            values.extend(self.floats(tensor, shape)?);
+        }
+        Ok(vec![Buffer::f32(name, &shapes, &values)])
     }
 
+    /// Buffers of matrices of one shape, of their scales, and of the numbers above these if they are of routed experts. `lead` has all
+    /// dimensions but the last, if they are not those of one tensor.
+    fn matrices(
+        &self,
+        name: &'static str,
+        tensors: &[String],
+        shape: &[usize],
+        lead: &[usize],
+    ) -> Result<Vec<Buffer>, String> {
+        let names = MATRICES.into_iter().find(|[codes, _]| *codes == name);
+        let names = names.ok_or_else(|| format!("no buffer of matrices is called '{name}'"))?;
+        let storage = tensors.first().and_then(|tensor| self.storages.of(tensor));
+        let mut all = Matrices::new(storage.unwrap_or(self.storages.dense), shape[shape.len() - 1]);
+        for tensor in tensors {
+            all.append(self.stored(tensor, shape)?);
+        }
+        let lead = if lead.is_empty() {
+            &shape[..shape.len() - 1]
+        } else {
+            lead
+        };
+        let mut buffers = Vec::from(all.buffers(names, lead)?);
+        let level = [("gate_up", "gate_up_level"), ("down", "down_level")];
+        if let Some((_, level)) = level.into_iter().find(|(of, _)| *of == name) {
+            buffers.push(all.level_buffer(level, &lead[..lead.len() - 1]));
+        }
+        Ok(buffers)
+    }
+
+    /// The matrices of a tensor as they are stored.
+    fn stored(&self, name: &str, shape: &[usize]) -> Result<Matrices, String> {
+        let storage = self.storages.of(name).ok_or_else(|| format!("'{name}' is no matrix"))?;
+        let [.., rows, cols] = *shape else {
+            return Err(format!("'{name}' has shape {shape:?}, expected rows and columns"));
+        };
+        let values = self.numbers(name, shape)?;
+        let mut matrices = Matrices::new(storage, cols);
+        if let (Tensors::Files(files), Some(width)) = (&self.tensors, storage.e4m3_columns()) {
+            let own = files.e4m3_rows(name, shape, width).map_err(|error| error.to_string())?;
+            if let Some((codes, scales)) = own {
+                matrices.push_coded(codes, &scales, &values, rows);
+                return Ok(matrices);
+            }
+        }
+        for matrix in values.chunks_exact(rows * cols) {
+            matrices.push(matrix).map_err(|why| format!("'{name}': {why}"))?;
+        }
+        Ok(matrices)
+    }
+
+    /// The values of a tensor: what is read of it, if it is stored as codes.
     fn floats(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, String> {
+        match self.storages.of(name) {
+            Some(_) => Ok(self.stored(name, shape)?.values),
+            None => self.numbers(name, shape),
+        }
+    }
+
+    /// The values of a tensor before it is stored.
+    fn numbers(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, String> {
         match &self.tensors {
             Tensors::Files(files) => files.floats(name, shape).map_err(|error| error.to_string()),
             Tensors::Drawn(seed) => Ok(drawn(*seed, name, shape)),

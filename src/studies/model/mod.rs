@@ -75,6 +75,10 @@ pub struct Recipe {
     /// A kernel that computes the whole model token by token, `decode_step.VARIANT`; it runs free.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
+    /// How these kernels store matrices: `f32`, `bf16`, `fp8_b64_f32` (a checkpoint's own codes, if it has such), or that and, behind
+    /// a `+`, `mxfp4` or `nvfp4` for routed experts. They are decoded where they are read; activations stay f32.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<String>,
     /// Tokens that the model reads in one call, `1` as in decoding; all at once if it isn't said. Only the order of sums follows
     /// from it: so it shows what any other order would change. It runs free.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -120,6 +124,10 @@ impl ModelStudy {
         if recipe.step.is_some() && (recipe.noise || recipe.chunk.is_some() || !recipe.kernels.is_empty()) {
             let message = "a whole step by kernels has no 'kernels', no 'noise' and no 'chunk' besides";
             return Err(Mistake::at("step", message));
+        }
+        if recipe.weights.is_some() && recipe.step.is_none() {
+            let message = "'weights' says how the kernels of a whole step store matrices, and there is no 'step'";
+            return Err(Mistake::at("weights", message));
         }
         if recipe.runs_free() && !self.phases.contains(&Phase::Cumulative) {
             return Err(Mistake::new("it runs free: expected \"cumulative\" among 'phases'"));
@@ -284,7 +292,7 @@ impl<'a> ReadyRecipe<'a> {
 
     fn new(recipe: &'a Recipe, config: &dyn Config, seed: u64) -> Result<Self, Mistake> {
         let rounding = recipe.resolve(config, seed)?;
-        let find = |name: &String| WholeStep::find(name, &recipe.rounds);
+        let find = |name: &String| WholeStep::find(name, &recipe.rounds, recipe.weights.as_deref());
         Ok(Self {
             // What passes beside another recipe may still be far from the reference: it is no format to recommend.
             bytes: match recipe.against {

@@ -6,10 +6,10 @@ use std::collections::hash_map::Entry;
 use reference::paths::deepseek_v4::{Config, Model};
 use reference::{Choice, Numerics, Site, Tensor};
 use ulplab::dataset::Checkpoint;
-use ulplab::ops::decode_step::Reading;
+use ulplab::ops::decode_step::{Formats, Reading};
 
 use super::super::datasets;
-use super::{Mistake, outputs_of, read_of_record};
+use super::{Mistake, outputs_of, read_of_record, weights};
 
 /// What passes at the sites, before it is stored; rows of later calls follow those of earlier ones.
 #[derive(Default)]
@@ -56,7 +56,7 @@ fn decode_step_passes_a_text_as_the_reference_does() {
     let reading = Reading {
         folder: &folder,
         ids: &ids,
-        record,
+        formats: Formats::F32.with_record("v4_fp8"),
     };
     let (_, problem) = reading.problem().unwrap();
     let mut want = Passed {
@@ -77,5 +77,33 @@ fn decode_step_passes_a_text_as_the_reference_does() {
     }
     for (site, choice) in &got.choices {
         assert_eq!(*choice, want.choices[site], "{record:?} {site}");
+    }
+}
+
+/// FP8 weights are the checkpoint's own codes and scales, so that kernels read the very weights of the reference; 4-bit experts are others.
+#[test]
+fn decode_step_keeps_the_codes_of_a_checkpoint() {
+    let folder = datasets().checkpoint("dsv4-mini").unwrap();
+    let problem = |weights| {
+        let (ids, formats) = (&[65], Formats::F32.with_weights(weights));
+        let reading = Reading {
+            folder: &folder,
+            ids,
+            formats,
+        };
+        reading.problem().unwrap().1
+    };
+    let [plain, fp8, mxfp4] = ["f32", "fp8_b64_f32", "fp8_b64_f32+mxfp4"].map(problem);
+    let stored = plain
+        .buffers
+        .iter()
+        .filter_map(|buffer| buffer.name.strip_suffix("_scales"));
+    let stored: Vec<&str> = stored.collect();
+    assert_eq!(stored.len(), 19);
+    for name in stored {
+        let own = weights(&plain, name);
+        assert!(own == weights(&fp8, name), "{name}");
+        let same = own == weights(&mxfp4, name);
+        assert_eq!(same, !["gate_up", "down"].contains(&name), "{name}");
     }
 }
