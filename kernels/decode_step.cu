@@ -511,4 +511,6 @@ variants = ["persistent"]
 
 #include "decode_step/records.cuh"
 
+#include "decode_step/indexed.cuh"
+
 #include "decode_step/persistent.cuh"

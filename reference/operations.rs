@@ -2,9 +2,10 @@
 
 use crate::ops::experts;
 use crate::ops::hyper_connection::{HyperConnection, Mixing};
+use crate::ops::indexer;
 use crate::ops::rmsnorm::rmsnorm;
 use crate::ops::rope::Rope;
-use crate::{Plain, Real, Tensor};
+use crate::{Choice, Plain, Real, Tensor};
 
 /// Every method is the reference's own; who stands in for an operation gives its result in another way.
 pub trait Operations<T: Real>: Sync {
@@ -31,6 +32,18 @@ pub trait Operations<T: Real>: Sync {
         let (mut input, mixing) = mixer.pre(x);
         rmsnorm(&mut input, Some(weight), eps);
         (input, mixing)
+    }
+
+    /// The entries that each query reads, as [`indexer::select`].
+    fn index(
+        &self,
+        query: &Tensor<T>,
+        head_weights: &Tensor<T>,
+        keys: &[T],
+        k: usize,
+        visible: &(dyn Fn(usize) -> usize + Sync),
+    ) -> Choice<T> {
+        indexer::select(query, head_weights, keys, k, visible)
     }
 
     /// Rows [gate, up] of `2·inner` → rows of `inner`, as [`experts::swiglu_rows`].

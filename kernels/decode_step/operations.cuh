@@ -64,6 +64,13 @@ namespace record_attention_file {
 #undef ENTRIES
 #undef ENTRY
 } // namespace record_attention_file
+#if __CUDA_ARCH__ == 900
+namespace index_records_file {
+#include "index_records.cu"
+#undef ENTRIES
+#undef ENTRY
+} // namespace index_records_file
+#endif
 namespace router_file {
 #include "router.cu"
 #undef ENTRIES

@@ -3,45 +3,9 @@
 name = "records"
 doc = "as `simple`; keys are stored as KV records in pages, and attention reads these"
 like = "simple"
-needs = ["records == 1"]
-sequence = """
-begin places
-layers(
-    attn_mix tap_attention_input
-    q_down q_low_norm q_up head_norm query_rope tap_query
-    kv_down kv_row_norm kv_rope tap_kv_window push window_write
-    [@layers >= lead && (@layers - lead) % 2 == 0](
-        csa_values csa_logits csa_compress tap_csa_entry entry_row csa_write
-        index_up index_rope tap_index_query index_values index_logits index_compress tap_index_key
-        index_weights index_score select tap_topk
-        attend_sparse
-    )
-    [@layers < lead || (@layers - lead) % 2 == 1](
-        hca_values hca_logits hca_compress tap_hca_entry entry_row hca_write
-        attend_heavy
-    )
-    heads_rope tap_heads o_down o_up tap_attention_output attn_post
-    moe_mix tap_moe_input
-    router_logits [@layers < hashes](route_table) [@layers >= hashes](route_bias tap_router)
-    mixture tap_moe_output moe_post tap_output
-)
-head_mix head_product keep_logits next end
-"""
-scratch = [
-    { name = "x", bytes = "B * wide * 4" }, { name = "normed", bytes = "B * C * 4" }, { name = "post", bytes = "B * 4 * 4" },
-    { name = "comb", bytes = "B * 16 * 4" }, { name = "low", bytes = "B * Rq * 4" },
-    { name = "low_normed", bytes = "B * Rq * 4" }, { name = "raw_query", bytes = "B * HD * 4" },
-    { name = "query", bytes = "B * HD * 4" }, { name = "raw_kv", bytes = "B * D * 4" },
-    { name = "kv_row", bytes = "B * D * 4" }, { name = "values", bytes = "B * 2 * max(D, DI) * 4" },
-    { name = "logits_of_slots", bytes = "B * 2 * max(D, DI) * 4" }, { name = "stages", bytes = "B * 3 * max(D, DI) * 4" },
-    { name = "index_query", bytes = "B * HI * DI * 4" }, { name = "head_weights", bytes = "B * HI * 4" },
-    { name = "scores", bytes = "B * Ns * 4" }, { name = "chosen", bytes = "B * topk * 4" },
-    { name = "heads", bytes = "B * HD * 4" }, { name = "low_heads", bytes = "B * G * Ro * 4" },
-    { name = "out", bytes = "B * C * 4" }, { name = "expert_logits", bytes = "B * E * 4" },
-    { name = "expert", bytes = "B * K * 4" }, { name = "expert_weight", bytes = "B * K * 4" },
-    { name = "row_logits", bytes = "B * V * 4" }, { name = "sampled", bytes = "B * 4" },
-    { name = "cos_t", bytes = "B * R / 2 * 4" }, { name = "sin_t", bytes = "B * R / 2 * 4" },
-    { name = "sparse_count", bytes = "B * 4" }, { name = "heavy_count", bytes = "B * 4" },
+needs = ["records == 1", "indexed == 0"]
+in_sequence = { begin = "begin places", push = "push window_write", tap_csa_entry = "tap_csa_entry entry_row csa_write", tap_hca_entry = "tap_hca_entry entry_row hca_write" }
+more_scratch = [
     { name = "row", bytes = "B * D * 2" }, { name = "window_count", bytes = "B * 4" }, { name = "chosen_count", bytes = "B * 4" },
     { name = "window_at", bytes = "B * 4" }, { name = "csa_at", bytes = "B * 4" }, { name = "hca_at", bytes = "B * 4" },
     { name = "unread", bytes = "B * max(Ns, Nh) * D * 4" },

@@ -91,40 +91,35 @@ struct Team {
 };
 
 // Products of rows of a matrix with vectors in shared memory, both of K numbers: LANES lanes for each, UNITS of which are loaded
-// together. Unit u is row(u) · vector(u); all lanes that have it call done(u, product). The order of a sum depends on K alone.
+// together. Unit u is row(u) · vector(u); all lanes that have it call done(u, product). The order of a sum depends on K alone. A row is
+// asked for where it is loaded, as registers do not hold the places of all.
 template <int LANES, int UNITS, class Row, class Vector, class Done>
 __device__ __forceinline__ void products(int count, int K, Row row, Vector vector, Done done) {
     constexpr int GROUPS = WORKERS / LANES, UNROLL = UNITS == 1 ? 4 : 1;
-    const int group = threadIdx.x / LANES, lane = threadIdx.x % LANES;
+    const int lane = threadIdx.x % LANES;
 #pragma unroll 1
-    for (int first = 0; first < count; first += GROUPS * UNITS) {
-        decltype(row(0)) weights[UNITS];
-        const float *values[UNITS];
+    for (int block = 0; block < count; block += GROUPS * UNITS) {
+        const int first = block + threadIdx.x / LANES;
         float sum[UNITS] = {};
-#pragma unroll
-        for (int u = 0; u < UNITS; u++) {
-            const int unit = first + u * GROUPS + group;
-            if (unit < count)
-                weights[u] = row(unit);
-            values[u] = vector(min(unit, count - 1));
-        }
 #pragma unroll UNROLL
         for (int at = 4 * lane; at < K; at += 4 * LANES) {
             float4 loaded[UNITS];
 #pragma unroll
-            for (int u = 0; u < UNITS; u++)
-                loaded[u] = first + u * GROUPS + group < count ? weights[u].four(at) : make_float4(0, 0, 0, 0);
+            for (int u = 0; u < UNITS; u++) {
+                const int unit = first + u * GROUPS;
+                loaded[u] = unit < count ? row(unit).four(at) : make_float4(0, 0, 0, 0);
+            }
 #pragma unroll
             for (int u = 0; u < UNITS; u++)
-                sum[u] = dot4(loaded[u], load4(values[u] + at), sum[u]);
+                sum[u] = dot4(loaded[u], load4(vector(min(first + u * GROUPS, count - 1)) + at), sum[u]);
         }
 #pragma unroll
         for (int u = 0; u < UNITS; u++)
             sum[u] = lanes_sum<LANES>(sum[u]);
 #pragma unroll
         for (int u = 0; u < UNITS; u++)
-            if (first + u * GROUPS + group < count)
-                done(first + u * GROUPS + group, sum[u]);
+            if (first + u * GROUPS < count)
+                done(first + u * GROUPS, sum[u]);
     }
 }
 

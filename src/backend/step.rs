@@ -10,35 +10,43 @@ use super::recipe::Round;
 use super::stand_in::chosen;
 use crate::experiment::Mistake;
 use ulplab_core::error::{Error, Result, did_you_mean};
-use ulplab_core::ops::decode_step::{Formats, Reading, WEIGHTS};
+use ulplab_core::ops::decode_step::{Formats, INDEX_RECORDS, Reading, WEIGHTS};
 
 /// A variant of the decode step, and how it stores keys.
 pub struct WholeStep {
     source: Source,
     variant: Variant,
     record: Option<String>,
+    index: Option<String>,
     weights: String,
+}
+
+/// Whether kernels know a format of a key of recipes.
+fn known(key: &str, format: &str, formats: &[&str]) -> Result<(), Mistake> {
+    if formats.contains(&format) {
+        return Ok(());
+    }
+    let near = did_you_mean(format, formats.iter().copied());
+    let formats = formats.join(", ");
+    Err(Mistake::at(
+        key,
+        format!("kernels know no '{format}' here: expected one of {formats}{near}"),
+    ))
 }
 
 /// Texts are read one after the other: what is kept of one takes hundreds of megabytes.
 static ALONE: Mutex<()> = Mutex::new(());
 
 impl WholeStep {
-    /// Finds the variant with this name, `decode_step.records`, which rounds what a recipe does, and reads weights that are stored so.
+    /// Finds the variant with this name, `decode_step.records`, which rounds what a recipe does, and reads weights and index keys that
+    /// are stored so.
     ///
     /// # Errors
-    /// There is none, or the recipe rounds what kernels do not, or they do not store weights so.
-    pub fn find(name: &str, rounds: &[Round], weights: Option<&str>) -> Result<Self, Mistake> {
+    /// There is none, or the recipe rounds what kernels do not, or they know no such format.
+    pub fn find(name: &str, rounds: &[Round], weights: Option<&str>, index: Option<&str>) -> Result<Self, Mistake> {
         let weights = weights.unwrap_or(Formats::F32.weights);
-        if !WEIGHTS.contains(&weights) {
-            let near = did_you_mean(weights, WEIGHTS);
-            let message = format!(
-                "kernels do not store weights as '{weights}': expected one of {}{near}",
-                WEIGHTS.join(", ")
-            );
-            return Err(Mistake::at("weights", message));
-        }
-
+        known("weights", weights, &WEIGHTS)?;
+        index.map_or(Ok(()), |index| known("index", index, &INDEX_RECORDS))?;
         let found = chosen(&[name.to_string()], &["decode_step"]);
         let found = found.map_err(|mistake| Mistake::at("step", mistake.message))?;
         let plain = |round: &Round| Round {
@@ -65,6 +73,7 @@ impl WholeStep {
             variant,
             record,
             weights: weights.into(),
+            index: index.map(String::from),
         })
     }
 
@@ -79,6 +88,7 @@ impl WholeStep {
             ids,
             formats: Formats {
                 record: self.record.as_deref(),
+                index: self.index.as_deref(),
                 weights: &self.weights,
             },
         };

@@ -45,12 +45,15 @@ pub struct GenerateArgs {
     /// `cuda` generates with kernels, too: all of it in one graph, which is replayed for each token.
     #[arg(long, value_enum)]
     pub device: Option<GenerateOn>,
-    /// Variant of decode_step that generates [default: persistent; records if keys are records; simple if only experts have 4 bits].
+    /// Variant of decode_step that generates [default: persistent; records or indexed if keys, or index keys, are records; simple if experts have four bits].
     #[arg(long, value_name = "NAME", requires = "device")]
     pub variant: Option<String>,
     /// KV records that kernels store keys in, and read: v4_fp8, v4_nvfp4, ... (`ulplab formats` lists them).
     #[arg(long, value_name = "FORMAT", requires = "device")]
     pub record: Option<String>,
+    /// Records that kernels store index keys in, and score: index_fp8 or index_mxfp4; keys must be records, too.
+    #[arg(long, value_name = "FORMAT", requires = "record")]
+    pub index: Option<String>,
     /// How kernels store matrices: f32, bf16, fp8_b64_f32, fp8_b64_f32+mxfp4 or fp8_b64_f32+nvfp4 (routed experts behind the +).
     #[arg(long, value_name = "FORMATS", requires = "device", default_value = "f32")]
     pub weights: String,
@@ -121,6 +124,7 @@ pub fn run(args: &GenerateArgs) -> Result<Exit> {
 fn on_device(device: &Device, folder: &Path, args: &GenerateArgs) -> Result<(String, Vec<u8>)> {
     let source = Source::read(&shipped::folder()?.join("decode_step.cu"))?;
     let fastest = match &args.record {
+        Some(_) if args.index.is_some() => "indexed",
         Some(_) => "records",
         None if args.weights.contains('+') => "simple",
         None => "persistent",
@@ -135,6 +139,7 @@ fn on_device(device: &Device, folder: &Path, args: &GenerateArgs) -> Result<(Str
         seed: args.seed.cast_signed(),
         formats: Formats {
             record: args.record.as_deref(),
+            index: args.index.as_deref(),
             weights: &args.weights,
         },
     };
@@ -150,6 +155,7 @@ fn on_device(device: &Device, folder: &Path, args: &GenerateArgs) -> Result<(Str
     let formats: String = weights
         .into_iter()
         .chain(&args.record)
+        .chain(&args.index)
         .map(|format| format!(", {format}"))
         .collect();
     let what = format!(
@@ -194,7 +200,7 @@ fn recipes(args: &GenerateArgs) -> Result<Vec<Recipe>> {
                 .map_err(|why| Error::Usage(format!("{file}: recipe '{name}' is not a recipe of a model: {why}")))?;
             if let Some(step) = &recipe.step {
                 return Err(Error::Usage(format!(
-                    "{file}: recipe '{name}' is a whole step, {step}: --device cuda generates by it, with --variant, --record and --weights"
+                    "{file}: recipe '{name}' is a whole step, {step}: --device cuda generates by it, with --variant, --record, --index and --weights"
                 )));
             }
             recipes.push(recipe);

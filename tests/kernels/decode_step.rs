@@ -1,13 +1,15 @@
 //! The reference in f32 in the place of a kernel.
 
+use std::sync::Arc;
+
 use reference::paths::Weights;
 use reference::paths::deepseek_v4::{Config, Model, State, StateParts};
 use reference::{Choice, Numerics, Site, Tensor};
 use safetensors::Dtype;
-use ulplab::formats::codec;
+use ulplab::formats::{codec, hadamard};
 use ulplab::metrics::VIOLATIONS;
 use ulplab::ops::data::{f32_bytes, floats};
-use ulplab::ops::decode_step::{self, Caches};
+use ulplab::ops::decode_step::{self, Caches, Formats};
 use ulplab::ops::{Case, Data, Outputs, Problem};
 
 use super::{buffer, integers, problems};
@@ -42,8 +44,7 @@ struct Kernel<'a> {
     /// Run and row.
     at: [usize; 2],
     mistake: Mistake,
-    /// The format of keys, if they are records.
-    record: Option<&'a str>,
+    formats: Formats<'a>,
 }
 
 /// Sites and the buffers that keep them.
@@ -105,7 +106,7 @@ impl Numerics<f32> for Kernel<'_> {
             }
         }
         self.keep(site, &f32_bytes(&tensor.data));
-        read_of_record(self.record, site, tensor);
+        read_of_records(self.formats, site, tensor);
     }
 
     fn choice(&mut self, site: &Site, choice: &mut Choice<f32>) {
@@ -132,23 +133,39 @@ impl Numerics<f32> for Kernel<'_> {
     }
 }
 
-/// Replaces keys by what is read of their records.
-fn read_of_record(record: Option<&str>, site: &Site, tensor: &mut Tensor<f32>) {
-    if let Some(record) = record.filter(|_| site.name.starts_with("attention.kv.")) {
-        codec(record).unwrap().round(&mut tensor.data, 512);
-        tensor
-            .data
-            .iter_mut()
-            .for_each(|x| *x = half::bf16::from_f32(*x).to_f32());
+/// Replaces keys, and index keys and queries, by what is read of their records.
+fn read_of_records(formats: Formats, site: &Site, tensor: &mut Tensor<f32>) {
+    let rounded = |data: &mut [f32]| data.iter_mut().for_each(|x| *x = half::bf16::from_f32(*x).to_f32());
+    let round = |format: &str, data: &mut [f32], cols| codec(format).unwrap().round(data, cols);
+    let data = &mut tensor.data[..];
+    match (formats.record, formats.index, site.name) {
+        (Some(record), _, name) if name.starts_with("attention.kv.") => {
+            round(record, data, 512);
+            rounded(data);
+        }
+        (_, Some("index_fp8"), "attention.indexer.query") => round("e4m3/b128:e8m0(act_quant)", data, 128),
+        (_, Some("index_mxfp4"), "attention.indexer.query") => {
+            hadamard(data, 128).unwrap();
+            round("index_mxfp4", data, 128);
+        }
+        (_, Some(index), "attention.indexer.key") => {
+            if index == "index_mxfp4" {
+                hadamard(data, 128).unwrap();
+            }
+            rounded(data);
+            round(index, data, 128);
+        }
+        _ => {}
     }
 }
 
-/// The reference with keys that are records.
+/// The reference with keys that are records; index keys are stored only once they are all there.
 struct Stored<'a>(Option<&'a str>);
 
 impl Numerics<f32> for Stored<'_> {
     fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {
-        read_of_record(self.0, site, tensor);
+        let formats = self.0.map_or(Formats::F32, |record| Formats::F32.with_record(record));
+        read_of_records(formats, site, tensor);
     }
 }
 
@@ -271,13 +288,13 @@ fn bytes(values: &[i32]) -> Vec<u8> {
 }
 
 /// What kernels leave that compute as the reference does in f32, but for a mistake.
-fn outputs(config: &Config, problem: &Problem, record: Option<&str>, mistake: Mistake) -> Outputs {
+fn outputs(config: &Config, problem: &Problem, formats: Formats, mistake: Mistake) -> Outputs {
     let model: Model<f32> = Model::load(config.clone(), &mut Stacked(problem)).unwrap();
-    outputs_of(&model, problem, record, mistake)
+    outputs_of(&model, problem, formats, mistake)
 }
 
 /// The same, with this model.
-fn outputs_of(model: &Model<f32>, problem: &Problem, record: Option<&str>, mistake: Mistake) -> Outputs {
+fn outputs_of(model: &Model<f32>, problem: &Problem, formats: Formats, mistake: Mistake) -> Outputs {
     let config = model.config();
     let (runs, vocabulary) = (problem.runs, config.vocab_size);
     let (mut token, mut position) = (integers(problem, "token"), integers(problem, "position"));
@@ -290,7 +307,7 @@ fn outputs_of(model: &Model<f32>, problem: &Problem, record: Option<&str>, mista
     let mut outputs: Vec<(&'static str, Vec<u8>)> =
         written.map(|buffer| (buffer.name, vec![0; buffer.size()])).collect();
     let last = buffer(problem, "cos").shape[0];
-    let mut caches = Caches::empty(config, rows, last, record).unwrap();
+    let mut caches = Caches::empty(config, rows, last, formats).unwrap();
     for cache in &mut caches.arrays {
         cache.values = super::values(problem, cache.name);
     }
@@ -301,11 +318,11 @@ fn outputs_of(model: &Model<f32>, problem: &Problem, record: Option<&str>, mista
             continue;
         }
         let start = position[row] as usize;
-        let mut state = begin(config, model, start, record);
-        if let Some(records) = &mut caches.records {
+        let mut state = begin(config, model, start, formats.record);
+        if formats.record.is_some() {
             // What is stored once more is read once more.
             let mut parts = state.to_parts();
-            records.put(config, row, &mut parts);
+            caches.put(config, row, &mut parts);
             state = State::from_parts(config, parts).unwrap();
         }
         for run in 0..runs {
@@ -314,7 +331,10 @@ fn outputs_of(model: &Model<f32>, problem: &Problem, record: Option<&str>, mista
                 taps: &mut outputs,
                 at: [run, row],
                 mistake,
-                record: record.filter(|_| mistake != Mistake::NumbersRead),
+                formats: Formats {
+                    record: formats.record.filter(|_| mistake != Mistake::NumbersRead),
+                    ..formats
+                },
             };
             let found = model.run(&mut state, &[token[row] as u32], &mut kernel).unwrap();
             let at = run * rows + row;
@@ -347,9 +367,23 @@ fn outputs_of(model: &Model<f32>, problem: &Problem, record: Option<&str>, mista
                 };
                 records.step(config, row, start + run, vector);
             }
-            let stored = records.clone();
+            let (stored, mut index) = (records.clone(), caches.index.clone());
+            if let Some(index) = &mut index {
+                let keys = &outputs.iter().find(|(tap, _)| *tap == "at_index_key").unwrap().1;
+                let sparse = buffer(problem, "at_index_key").shape[1];
+                for run in 0..runs {
+                    Arc::make_mut(index).step(config, row, start + run, |layer| {
+                        // Sparse layers are the third and the fifth.
+                        let at = ((run * sparse + (layer - 2) / 2) * rows + row) * 128 * 4;
+                        floats(&keys[at..][..128 * 4], 4)
+                            .into_iter()
+                            .map(|x| x as f32)
+                            .collect()
+                    });
+                }
+            }
             caches.put(config, row, &mut parts);
-            caches.records = Some(stored);
+            (caches.records, caches.index) = (Some(stored), index);
         } else {
             caches.put(config, row, &mut parts);
         }
@@ -401,10 +435,19 @@ fn small() -> Vec<(Case, Problem, Config)> {
         .collect()
 }
 
-/// The format of a case's keys, if they are records.
-fn record(case: &Case) -> Option<&str> {
-    let found = case.keys.iter().find(|(key, _)| *key == "record");
-    found.map(|(_, record)| record.as_str())
+/// How a case stores keys; weights are those of its buffers.
+fn formats(case: &Case) -> Formats<'_> {
+    let key = |name: &str| {
+        case.keys
+            .iter()
+            .find(|(key, _)| *key == name)
+            .map(|(_, format)| format.as_str())
+    };
+    Formats {
+        record: key("record"),
+        index: key("index"),
+        ..Formats::F32
+    }
 }
 
 /// Where keys are records, each byte of them follows from the vectors that were stored, and attention reads what they hold.
@@ -417,15 +460,40 @@ fn decode_step_reads_the_records_that_it_stores() {
         (Mistake::RecordStale, &["window_pages", "csa_pages"]),
         (Mistake::NumbersRead, &["at_heads"]),
     ] {
-        let found = wrong(problem, &outputs(config, problem, record(case), mistake));
+        let found = wrong(problem, &outputs(config, problem, formats(case), mistake));
         assert_eq!(found, places, "{mistake:?}");
     }
+}
+
+/// Where index keys are records, too, the choice is that of the codes, and every byte of the keys is judged.
+#[test]
+fn decode_step_scores_the_index_keys_that_it_stores() {
+    let all = small();
+    let indexed = all.iter().filter(|(case, ..)| formats(case).index.is_some());
+    let mut count = 0;
+    for (case, problem, config) in indexed {
+        for (mistake, places) in [
+            (Mistake::Scaled("attention.indexer.key"), &["at_index_key"][..]),
+            (Mistake::Scaled("attention.indexer.query"), &["at_index_query"]),
+            (Mistake::Chosen("attention.indexer.topk"), &["at_topk"]),
+        ] {
+            let found = wrong(problem, &outputs(config, problem, formats(case), mistake));
+            assert_eq!(found, places, "{}: {mistake:?}", case.name);
+        }
+        let mut right = outputs(config, problem, formats(case), Mistake::None);
+        let pages = right.0.iter_mut().find(|(name, _)| *name == "index_pages").unwrap();
+        let at = pages.1.iter().position(|byte| *byte != 0xff).unwrap();
+        pages.1[at] ^= 1;
+        assert_eq!(wrong(problem, &right), ["index_pages"], "{}", case.name);
+        count += 1;
+    }
+    assert_eq!(count, 2);
 }
 
 #[test]
 fn decode_step_accepts_the_reference_in_f32() {
     for (case, problem, config) in &small() {
-        let outputs = outputs(config, problem, record(case), Mistake::None);
+        let outputs = outputs(config, problem, formats(case), Mistake::None);
         assert_eq!(wrong(problem, &outputs), [""; 0], "{}", case.name);
         for (name, bytes) in outputs.0.iter().filter(|(name, _)| !name.ends_with("pages")) {
             let some = floats(bytes, 4).iter().any(|x| *x != 0.0);
@@ -439,7 +507,7 @@ fn decode_step_accepts_the_reference_in_f32() {
 fn decode_step_tells_a_fault_at_its_site() {
     let all = small();
     let (_, problem, config) = &all[0];
-    let outputs = |config, problem, mistake| outputs(config, problem, None, mistake);
+    let outputs = |config, problem, mistake| outputs(config, problem, Formats::F32, mistake);
     for (mistake, place) in [
         (Mistake::Scaled("attention.input"), "at_attention_input"),
         (Mistake::Rounded("attention.query"), "at_query"),

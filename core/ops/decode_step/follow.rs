@@ -1,19 +1,18 @@
 //! The reference on the values that a kernel had: at every site it takes the kernel's own, once it has said what they must be.
 
 use rayon::prelude::*;
-use reference::ops::hyper_connection::{HyperConnection, Mixing, combine};
-use reference::ops::rmsnorm::rmsnorm;
 use reference::paths::deepseek_v4::{Config, Model, State, StateParts, sites};
-use reference::{Bounded, Choice, Numerics, Operations, Real, Site, Tensor};
+use reference::{Bounded, Choice, Numerics, Operations, Site, Tensor};
 use safetensors::Dtype;
 
 use super::super::data::{exact, f32_values};
 use super::super::judge::{Judge, Part};
-use super::super::mhc_pre::normalized;
 use super::super::{Buffer, Outputs};
+use super::followed::{Followed, admissible, possible};
+use super::index::{Asked, IndexPages};
 use super::records::Records;
 use super::state::{self, Caches};
-use super::{STREAMS, Step, TAPS, Tap, WHY};
+use super::{Step, TAPS, Tap, WHY};
 
 const WHY_RECORDS: &str = "a record's bytes follow from the vector that is stored (docs/formats.md), which was kept; all other bytes \
                            must be as they were";
@@ -175,6 +174,12 @@ impl Follower {
                 layers: Vec::new(),
             },
         };
+        let indexed = start.layers.iter().find_map(|layer| layer.index.as_ref());
+        let entries = indexed.map_or(0, |index| index.entries.keys.rows());
+        let index = self.step.caches.index.clone();
+        let mut mixing = Followed {
+            index: index.map(|index| Asked::new(index, row, entries)),
+        };
         let mut token = tokens[row];
         for run in 0..*runs {
             // A token that does not exist is told where tokens are judged.
@@ -189,7 +194,7 @@ impl Follower {
                 found,
                 at: [run, row, rows],
                 expected: &mut expected,
-                mixing: Mixed,
+                mixing: &mut mixing,
             };
             model
                 .run(&mut state, &[id], &mut follow)
@@ -209,10 +214,12 @@ impl Follower {
     fn states(&self, rows: &[Option<RowExpected>], outputs: &Outputs) -> Vec<Part> {
         let Step {
             source,
-            caches: Caches {
-                arrays: caches,
-                records,
-            },
+            caches:
+                Caches {
+                    arrays: caches,
+                    records,
+                    index,
+                },
             runs,
             starts,
             ..
@@ -247,43 +254,58 @@ impl Follower {
         let arrays = parts.map(|(cache, expected)| part(cache.name, Dtype::F32, &cache.shape, expected, outputs));
         arrays
             .chain(records.iter().flat_map(|records| self.pages(records, outputs)))
+            .chain(index.iter().map(|index| self.index_pages(index, outputs)))
             .collect()
+    }
+
+    /// What a tap has kept, and its number.
+    fn kept(&self, site: &str, outputs: &Outputs) -> (usize, Vec<f32>) {
+        let number = TAPS.iter().position(|tap| tap.site == site).expect("keys have taps");
+        (number, f32_values(outputs.get(TAPS[number].buffer), 4))
+    }
+
+    /// What a tap has kept of a row's layer in a run.
+    fn kept_row<'a>(&self, (number, values): &'a (usize, Vec<f32>), [run, layer, row]: [usize; 3]) -> &'a [f32] {
+        let (layers, cols) = (&self.layers[*number], (TAPS[*number].cols)(&self.step.source.config));
+        let layer = layers
+            .iter()
+            .position(|other| *other == layer)
+            .expect("the layer has it");
+        let at = ((run * layers.len() + layer) * self.step.starts.len() + row) * cols;
+        &values[at..at + cols]
+    }
+
+    /// Every row that is not padding, and every run: its number, the row's, and the position of its token.
+    fn steps(&self) -> impl Iterator<Item = [usize; 3]> {
+        let Step { runs, starts, .. } = &self.step;
+        let rows = starts.iter().enumerate();
+        rows.filter_map(|(row, start)| Some((row, start.as_ref()?.tokens)))
+            .flat_map(|(row, tokens)| (0..*runs).map(move |run| [run, row, tokens + run]))
     }
 
     /// Pages of records: every byte follows from what was there before the runs and from the vectors that kernels kept.
     fn pages(&self, records: &Records, outputs: &Outputs) -> Vec<Part> {
-        let Step {
-            source, runs, starts, ..
-        } = &self.step;
-        let (config, mut records) = (&source.config, records.clone());
-        let kept = |site: &str| {
-            let number = TAPS.iter().position(|tap| tap.site == site).expect("keys have taps");
-            (number, f32_values(outputs.get(TAPS[number].buffer), 4))
-        };
-        let kept = [sites::WINDOW, sites::COMPRESSED].map(kept);
-        for (row, start) in starts.iter().enumerate() {
-            let Some(start) = start else { continue };
-            for run in 0..*runs {
-                records.step(config, row, start.tokens + run, |site, layer| {
-                    let (number, values) = kept
-                        .iter()
-                        .find(|(number, _)| TAPS[*number].site == site)
-                        .expect("kept");
-                    let (layers, cols) = (&self.layers[*number], (TAPS[*number].cols)(config));
-                    let layer = layers
-                        .iter()
-                        .position(|other| *other == layer)
-                        .expect("all layers have it");
-                    let at = ((run * layers.len() + layer) * starts.len() + row) * cols;
-                    values[at..at + cols].to_vec()
-                });
-            }
+        let mut records = records.clone();
+        let [window, compressed] = [sites::WINDOW, sites::COMPRESSED].map(|site| self.kept(site, outputs));
+        for [run, row, position] in self.steps() {
+            records.step(&self.step.source.config, row, position, |site, layer| {
+                let kept = if site == sites::WINDOW { &window } else { &compressed };
+                self.kept_row(kept, [run, layer, row]).to_vec()
+            });
         }
-        let part = |buffer: Buffer| {
-            let judge = Judge::equal(buffer.name, Dtype::U8, &buffer.shape, buffer.bytes, WHY_RECORDS);
-            judge.on(outputs.get(buffer.name).to_vec())
-        };
-        records.buffers().map(part).collect()
+        records.buffers().map(|buffer| of_bytes(buffer, outputs)).collect()
+    }
+
+    /// The same of index keys.
+    fn index_pages(&self, index: &IndexPages, outputs: &Outputs) -> Part {
+        let mut index = index.clone();
+        let kept = self.kept(sites::INDEX_KEY, outputs);
+        for [run, row, position] in self.steps() {
+            index.step(&self.step.source.config, row, position, |layer| {
+                self.kept_row(&kept, [run, layer, row]).to_vec()
+            });
+        }
+        of_bytes(index.buffer(), outputs)
     }
 
     /// The tokens that the next run reads, the positions, and the number of runs.
@@ -316,6 +338,12 @@ fn part(name: &'static str, dtype: Dtype, shape: &[usize], expected: Vec<Expecte
     let (want, bounds): (Vec<f64>, Vec<f64>) = expected.into_iter().unzip();
     let judge = Judge::within(name, dtype, shape, want, move |at, _| bounds[at], WHY).without_metrics();
     judge.on(outputs.get(name).to_vec())
+}
+
+/// The bytes that a buffer must have.
+fn of_bytes(buffer: Buffer, outputs: &Outputs) -> Part {
+    let judge = Judge::equal(buffer.name, Dtype::U8, &buffer.shape, buffer.bytes, WHY_RECORDS);
+    judge.on(outputs.get(buffer.name).to_vec())
 }
 
 fn equal(name: &'static str, shape: &[usize], want: &[i32], outputs: &Outputs) -> Part {
@@ -353,10 +381,21 @@ struct Follow<'a> {
     /// Run, row, and number of rows.
     at: [usize; 3],
     expected: &'a mut RowExpected,
-    mixing: Mixed,
+    mixing: &'a mut Followed,
+}
+
+/// Numbers without an error.
+fn plain(values: &[f32]) -> Vec<Bounded> {
+    exact([values.len()], values).data
 }
 
 impl Follow<'_> {
+    /// The layers that have a tap.
+    fn layers_of(&self, site: &str) -> &[usize] {
+        let number = TAPS.iter().position(|tap| tap.site == site);
+        number.map_or(&[], |number| &self.layers[number])
+    }
+
     /// What the kernel had at a site, and where what is expected of it goes.
     fn places(&mut self, site: &Site) -> Option<(&'static Tap, &[f32], &mut [Expected])> {
         let number = TAPS.iter().position(|tap| tap.site == site.name)?;
@@ -382,6 +421,10 @@ impl Numerics<Bounded> for Follow<'_> {
             return;
         }
         let records = self.records;
+        let indexed = self
+            .layers_of(sites::INDEX_KEY)
+            .iter()
+            .position(|layer| Some(*layer) == site.layer);
         // The streams that enter a layer are those that have left the one before.
         let Some((tap, found, expected)) = self.places(site) else {
             return;
@@ -389,9 +432,12 @@ impl Numerics<Bounded> for Follow<'_> {
         for (expected, x) in expected.iter_mut().zip(&tensor.data) {
             *expected = (x.value(), x.error());
         }
-        tensor.data = match records {
-            Some(records) => records.pass(tap.site, found),
-            None => exact([found.len()], found).data,
+        let found = found.to_vec();
+        tensor.data = match (&mut self.mixing.index, indexed, records) {
+            (Some(asked), Some(layer), _) if tap.site == sites::INDEX_QUERY => plain(&asked.ask(layer, &found)),
+            (Some(asked), Some(layer), _) if tap.site == sites::INDEX_KEY => plain(&asked.add(layer, &found)),
+            (_, _, Some(records)) => records.pass(tap.site, &found),
+            _ => plain(&found),
         };
     }
 
@@ -417,84 +463,6 @@ impl Numerics<Bounded> for Follow<'_> {
     }
 
     fn operations(&self) -> &dyn Operations<Bounded> {
-        &self.mixing
-    }
-}
-
-/// Whether indices are a choice at all: as many candidates as must be chosen, all different, ascending unless the best come first.
-fn possible(scores: &[Bounded], found: &[i32], wanted: &[i32], ordered: bool) -> bool {
-    let count = wanted.iter().filter(|index| **index >= 0).count();
-    let (chosen, rest) = found.split_at(count);
-    let candidate = |index: &i32| {
-        let score = usize::try_from(*index).ok().and_then(|index| scores.get(index));
-        score.is_some_and(|score| score.value() != f64::NEG_INFINITY)
-    };
-    let ascending = ordered || chosen.windows(2).all(|pair| pair[0] < pair[1]);
-    let different = chosen
-        .iter()
-        .enumerate()
-        .all(|(at, index)| !chosen[..at].contains(index));
-    chosen.iter().all(candidate) && rest.iter().all(|index| *index == -1) && ascending && different
-}
-
-/// Whether no candidate that is chosen is surely worse than one that is left out, or than one behind it where order counts.
-fn admissible(scores: &[Bounded], found: &[i32], ordered: bool) -> bool {
-    let chosen: Vec<usize> = found.iter().filter_map(|index| usize::try_from(*index).ok()).collect();
-    let least = |index: usize| scores[index].value() - scores[index].error();
-    let left = (0..scores.len()).filter(|index| !chosen.contains(index));
-    let mut behind = left.map(least).fold(f64::NEG_INFINITY, f64::max);
-    for &index in chosen.iter().rev() {
-        if scores[index].value() + scores[index].error() < behind {
-            return false;
-        }
-        if ordered {
-            behind = behind.max(least(index));
-        }
-    }
-    true
-}
-
-/// Bounds of the mixing weights: Sinkhorn's iterations do not amplify errors, but a bound that follows them one by one would.
-struct Mixed;
-
-impl Operations<Bounded> for Mixed {
-    fn mhc_pre(
-        &self,
-        mixer: &HyperConnection<Bounded>,
-        x: &Tensor<Bounded>,
-        weight: &[Bounded],
-        eps: Bounded,
-    ) -> (Tensor<Bounded>, Mixing<Bounded>) {
-        let (tokens, dim) = (x.shape[0], x.cols());
-        let logits = mixer.logits(x);
-        let mut input = Tensor::full([tokens, dim], Bounded::ZERO);
-        let mut mixing = Mixing {
-            post: Tensor::full([tokens, STREAMS], Bounded::ZERO),
-            comb: Tensor::full([tokens, STREAMS, STREAMS], Bounded::ZERO),
-        };
-        for token in 0..tokens {
-            let (pre, rest) = logits.row(token).split_at(STREAMS);
-            let (post, comb) = rest.split_at(STREAMS);
-            let weights: Vec<Bounded> = pre.iter().map(|x| x.sigmoid() + mixer.eps).collect();
-            let x = &x.data[token * STREAMS * dim..][..STREAMS * dim];
-            combine(x, &weights, input.row_mut(token));
-            let twice = |x: &Bounded| x.sigmoid() + x.sigmoid();
-            mixing
-                .post
-                .row_mut(token)
-                .iter_mut()
-                .zip(post)
-                .for_each(|(to, x)| *to = twice(x));
-            let (values, errors): (Vec<f64>, Vec<f64>) = comb.iter().map(|x| (x.value(), x.error())).unzip();
-            let (values, bounds) = normalized(&values, &errors);
-            let comb = values
-                .into_iter()
-                .zip(bounds)
-                .map(|(value, bound)| Bounded::new(value, bound));
-            let to = &mut mixing.comb.data[token * STREAMS * STREAMS..][..STREAMS * STREAMS];
-            to.iter_mut().zip(comb).for_each(|(to, x)| *to = x);
-        }
-        rmsnorm(&mut input, Some(weight), eps);
-        (input, mixing)
+        &*self.mixing
     }
 }

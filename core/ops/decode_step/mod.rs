@@ -7,7 +7,11 @@
 //! at every site of every layer it takes what the kernel had there, and bounds what follows up to the next site
 //! ([`follow`]). So a fault is told at the first site behind it, and errors do not pile up over layers.
 
+mod cases;
 mod follow;
+mod followed;
+mod formats;
+mod index;
 mod records;
 mod sequence;
 mod sizes;
@@ -18,18 +22,19 @@ use reference::paths::deepseek_v4::{Config, LayerType, RouterType, StateParts, s
 use safetensors::Dtype;
 
 pub use super::sample::Draw;
+use cases::{Plan, plans};
 use follow::Follower;
+pub use formats::{Formats, WEIGHTS};
+pub use index::{INDEX_RECORDS, IndexPages};
 pub use records::Records;
 use records::Stored;
 pub use sequence::{Generation, Reading};
 use sizes::Sizes;
 pub use state::Caches;
-pub use weights::WEIGHTS;
-use weights::{Source, Storages, pair};
+use weights::Source;
 
 use super::judge::Judge;
 use super::{Batch, Buffer, Case, Data, Inputs, Op, Outputs, Problem, Scalar};
-use crate::formats::RECORDS;
 
 /// The operation.
 pub struct DecodeStep;
@@ -108,189 +113,6 @@ pub(super) const TAPS: [Tap; 13] = [
     Tap::of(sites::MOE_OUTPUT, "at_moe_output", |c| c.hidden_size),
     Tap::of(sites::OUTPUT, "at_output", |c| STREAMS * c.hidden_size),
 ];
-
-/// A case: rows begin after so many tokens; −1 is a row of padding.
-struct Plan {
-    name: &'static str,
-    starts: &'static [i64],
-    runs: usize,
-    /// Positions that caches have room for.
-    positions: usize,
-    inputs: Inputs,
-    timed: bool,
-    formats: Formats<'static>,
-}
-
-/// How a step stores its keys and its weights.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Formats<'a> {
-    /// The format of keys, if they are stored as KV records.
-    pub record: Option<&'a str>,
-    /// How matrices are stored, one of [`WEIGHTS`].
-    pub weights: &'a str,
-}
-
-impl<'a> Formats<'a> {
-    /// Everything is f32.
-    pub const F32: Self = Self {
-        record: None,
-        weights: "f32",
-    };
-
-    /// The same with keys as these records.
-    pub const fn with_record(self, record: &'a str) -> Self {
-        let record = Some(record);
-        Self { record, ..self }
-    }
-
-    /// The same with weights that are stored so.
-    pub const fn with_weights(self, weights: &'a str) -> Self {
-        Self { weights, ..self }
-    }
-
-    /// The keys of a case, and what stands before its name.
-    fn keys(self) -> (Vec<(&'static str, String)>, String) {
-        let [dense, routed] = pair(self.weights);
-        let mut keys = vec![("stored", dense.to_string()), ("routed", routed.to_string())];
-        keys.extend(self.record.map(|record| ("record", record.to_string())));
-        let weights = Some(self.weights).filter(|weights| *weights != Self::F32.weights);
-        let prefix = weights
-            .into_iter()
-            .chain(self.record)
-            .map(|format| format!("{format}."));
-        (keys, prefix.collect())
-    }
-}
-
-const CASES: [Plan; 6] = [
-    Plan {
-        name: "small.b3",
-        starts: &[0, 5, 20],
-        runs: 16,
-        positions: 42,
-        inputs: Inputs::Random,
-        timed: false,
-        formats: Formats::F32,
-    },
-    Plan {
-        name: "small.b5.padding",
-        starts: &[-1, 13, -1, 2, 13],
-        runs: 4,
-        positions: 21,
-        inputs: Inputs::Random,
-        timed: false,
-        formats: Formats::F32,
-    },
-    Plan {
-        name: "model.b3",
-        starts: &[0, 110, 119],
-        runs: 22,
-        positions: 384,
-        inputs: Inputs::Weights,
-        timed: false,
-        formats: Formats::F32,
-    },
-    Plan {
-        name: "model.b9",
-        starts: &[1, 3, 4, 62, 63, 64, 126, 127, 509],
-        runs: 3,
-        positions: 512,
-        inputs: Inputs::Weights,
-        timed: false,
-        formats: Formats::F32,
-    },
-    Plan {
-        name: "model.b1.511",
-        starts: &[511],
-        runs: 1,
-        positions: 512,
-        inputs: Inputs::Weights,
-        timed: true,
-        formats: Formats::F32,
-    },
-    Plan {
-        name: "model.b64.127",
-        starts: &[127; 64],
-        runs: 1,
-        positions: 128,
-        inputs: Inputs::Weights,
-        timed: true,
-        formats: Formats::F32,
-    },
-];
-
-/// Cases of all records and of all ways to store weights in a small model, and of some of them in the trained one.
-fn plans() -> Vec<Plan> {
-    let [first, .., slow, fast] = &CASES;
-    let records = RECORDS.iter().filter(|record| record.dim == RECORD_KEYS[0]);
-    let records = records.map(|record| Formats::F32.with_record(record.name));
-    let weights = WEIGHTS[1..].iter().map(|weights| Formats::F32.with_weights(weights));
-    let [.., fp8, mxfp4, nvfp4] = WEIGHTS;
-    let small = records
-        .chain(weights)
-        .chain([Formats::F32.with_record("v4_fp8").with_weights(mxfp4)]);
-    let small = small.map(|formats| Plan { formats, ..*first });
-    let trained = [
-        Formats::F32.with_record("v4_fp8"),
-        Formats::F32.with_record("v4_nvfp4"),
-        Formats::F32.with_record("v4_fp8").with_weights(fp8),
-        Formats::F32.with_record("v4_nvfp4").with_weights(nvfp4),
-    ];
-    let trained = trained.map(|formats| Plan {
-        name: "model.b3",
-        starts: &[0, 123, 254],
-        runs: 6,
-        positions: 384,
-        inputs: Inputs::Weights,
-        timed: false,
-        formats,
-    });
-    let of_fp8 = Formats::F32.with_weights(fp8);
-    let timed = [slow, fast].map(|plan| Plan {
-        formats: of_fp8,
-        ..*plan
-    });
-    CASES.into_iter().chain(small).chain(trained).chain(timed).collect()
-}
-
-/// Channels of keys of the small model, and how many of them are turned; and of one whose keys are records.
-const SMALL_KEYS: [usize; 2] = [24, 8];
-const RECORD_KEYS: [usize; 2] = [512, 8];
-
-impl Plan {
-    fn of(case: &Case) -> Result<Self, String> {
-        let found = plans().into_iter().find(|plan| plan.name() == case.name);
-        found.ok_or_else(|| format!("no case '{}'", case.name))
-    }
-
-    fn name(&self) -> String {
-        self.formats.keys().1 + self.name
-    }
-
-    /// The model, without weights if it is drawn.
-    fn source(&self, data: &Data) -> Result<Source, String> {
-        match self.inputs {
-            Inputs::Weights => Source::open(data.checkpoint()?, Storages::named(self.formats.weights)?),
-            _ => self.drawn(data.seed()),
-        }
-    }
-
-    fn drawn(&self, seed: u64) -> Result<Source, String> {
-        let keys = if self.formats.record.is_some() {
-            RECORD_KEYS
-        } else {
-            SMALL_KEYS
-        };
-        Ok(Source::drawn(seed, keys, Storages::named(self.formats.weights)?))
-    }
-
-    /// All sizes of the case with this model.
-    fn dims(&self, sizes: &Sizes) -> Result<Vec<(&'static str, i64)>, String> {
-        let counts = [self.starts.len(), self.runs, self.positions];
-        let bits = Storages::named(self.formats.weights)?.bits()?;
-        Ok(sizes.dims(counts, self.formats.record.is_some(), bits))
-    }
-}
 
 impl Op for DecodeStep {
     fn name(&self) -> &'static str {
@@ -398,7 +220,7 @@ impl Step {
             starts,
             [plan.runs, plan.positions],
             (all(0).collect(), forced),
-            plan.formats.record,
+            plan.formats,
         )
     }
 
@@ -408,11 +230,11 @@ impl Step {
         mut starts: Vec<Option<StateParts<f32>>>,
         [runs, positions]: [usize; 2],
         (tokens, forced): (Vec<i32>, Vec<i32>),
-        record: Option<&str>,
+        formats: Formats,
     ) -> Result<Self, String> {
         let bits = source.storages.bits()?;
-        let dims = Sizes::of(&source)?.dims([starts.len(), runs, positions], record.is_some(), bits);
-        let mut caches = Caches::empty(&source.config, starts.len(), positions, record)?;
+        let dims = Sizes::of(&source)?.dims([starts.len(), runs, positions], formats.records(), bits);
+        let mut caches = Caches::empty(&source.config, starts.len(), positions, formats)?;
         for (row, parts) in starts.iter_mut().enumerate() {
             if let Some(parts) = parts {
                 caches.put(&source.config, row, parts);

@@ -1,6 +1,7 @@
 //! Caches that hold KV records in place of numbers: the window, and the compressed entries of sparse and of heavy layers. Every row
 //! has pages of its own, and a vector's slot is its place in the ring or the number of the entry.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use reference::paths::deepseek_v4::{Config, LayerType, StateParts, sites};
@@ -22,19 +23,79 @@ const POOLS: [(&str, Option<LayerType>); 3] = [
 /// Sites whose vectors are stored.
 const KEYS: [&str; 2] = [sites::WINDOW, sites::COMPRESSED];
 
-/// A format of records, and the pages of all rows.
+/// Keys as records: the pages of each pool.
 #[derive(Clone)]
-pub struct Records {
-    record: &'static KvRecord,
-    codec: Arc<dyn Codec>,
-    pools: [Pool; 3],
+pub struct Records([Pages; 3]);
+
+/// Pages `[layers, B, pages, bytes]` of records; a row's pages follow each other.
+#[derive(Clone)]
+pub(super) struct Pages {
+    pub record: &'static KvRecord,
+    pub codec: Arc<dyn Codec>,
+    pub shape: [usize; 4],
+    pub bytes: Vec<u8>,
 }
 
-/// Pages `[layers, B, pages, bytes]`.
-#[derive(Clone)]
-struct Pool {
-    shape: [usize; 4],
-    bytes: Vec<u8>,
+impl Pages {
+    /// Pages for so many slots of each row into which nothing has been written: all bytes are 255, which is NaN in every format.
+    ///
+    /// # Errors
+    /// There is no such record, or it has another number of channels.
+    pub fn empty(name: &str, channels: usize, [layers, rows, slots]: [usize; 3]) -> Result<Self, String> {
+        let record = RECORDS.iter().copied().find(|record| record.name == name);
+        let record = record.ok_or_else(|| format!("no record '{name}'"))?;
+        if record.dim != channels {
+            let dim = record.dim;
+            return Err(format!(
+                "record '{name}' has {dim} channels, and the model's keys have {channels}"
+            ));
+        }
+        let shape = [layers, rows, slots.div_ceil(PAGE), record.page_stride(PAGE)];
+        Ok(Self {
+            record,
+            codec: codec(name)?,
+            bytes: vec![0xff; shape.iter().product()],
+            shape,
+        })
+    }
+
+    /// A page for one layer and row, of the same records, into which nothing has been written.
+    pub fn alone(&self) -> Self {
+        let stride = self.shape[3];
+        Self {
+            codec: self.codec.clone(),
+            shape: [1, 1, 1, stride],
+            bytes: vec![0xff; stride],
+            ..*self
+        }
+    }
+
+    /// The bytes of a row's pages.
+    fn of_row(&self, layer: usize, row: usize) -> Range<usize> {
+        let each = self.shape[2] * self.shape[3];
+        let first = (layer * self.shape[1] + row) * each;
+        first..first + each
+    }
+
+    /// Stores a vector.
+    pub fn store(&mut self, [layer, row, slot]: [usize; 3], vector: &[f32]) {
+        let encoded = self.codec.encode(vector, vector.len());
+        let pages = self.of_row(layer, row);
+        for (from, to) in rows(self.record, 0).zip(rows(self.record, slot)) {
+            self.bytes[pages.clone()][to].copy_from_slice(&encoded.part("pages")[from]);
+        }
+    }
+
+    /// The bytes of a slot, one region after the other.
+    pub fn slot(&self, [layer, row, slot]: [usize; 3]) -> Vec<&[u8]> {
+        let pages = &self.bytes[self.of_row(layer, row)];
+        rows(self.record, slot).map(|region| &pages[region]).collect()
+    }
+
+    /// The buffer, to be changed in place.
+    pub fn buffer(&self, name: &'static str) -> Buffer {
+        Buffer::in_place(name, Dtype::U8, &self.shape, self.bytes.clone())
+    }
 }
 
 /// Runs a model whose keys are stored in a format, if one is given: what attention reads is what is read of them.
@@ -57,41 +118,28 @@ impl Numerics<f32> for Stored {
 }
 
 impl Records {
-    /// Pages into which nothing has been written: all bytes are 255, which is NaN in every format.
+    /// Pages into which nothing has been written.
     ///
     /// # Errors
     /// There is no such record, or it has another number of channels than the model's keys.
     pub fn empty(name: &str, config: &Config, batch: usize, positions: usize) -> Result<Self, String> {
-        let record = RECORDS.iter().copied().find(|record| record.name == name);
-        let record = record.ok_or_else(|| format!("no record '{name}'"))?;
-        if record.dim != config.head_dim {
-            let (dim, found) = (record.dim, config.head_dim);
-            return Err(format!(
-                "record '{name}' has {dim} channels, and the model's keys have {found}"
-            ));
-        }
-        let pools = POOLS.map(|(_, kind)| {
+        let pool = |(_, kind): (&str, Option<LayerType>)| {
             let of_kind = config
                 .layer_types
                 .iter()
                 .filter(|other| kind.is_none_or(|kind| **other == kind));
             let slots = kind.and_then(|kind| config.rate(kind));
             let slots = slots.map_or(config.sliding_window, |rate| (positions / rate).max(1));
-            let shape = [of_kind.count(), batch, slots.div_ceil(PAGE), record.page_stride(PAGE)];
-            let bytes = vec![0xff; shape.iter().product()];
-            Pool { shape, bytes }
-        });
-        Ok(Self {
-            record,
-            codec: codec(name)?,
-            pools,
-        })
+            Pages::empty(name, config.head_dim, [of_kind.count(), batch, slots])
+        };
+        let [window, sparse, heavy] = POOLS.map(pool);
+        Ok(Self([window?, sparse?, heavy?]))
     }
 
     /// What attention reads of a vector once it has been stored: its record's numbers, rounded to bfloat16.
     pub fn read(&self, vector: &[f32]) -> Vec<f32> {
         let mut read = vector.to_vec();
-        self.codec.round(&mut read, vector.len());
+        self.0[0].codec.round(&mut read, vector.len());
         round_to_bf16(&mut read);
         read
     }
@@ -133,14 +181,7 @@ impl Records {
         let kind = POOLS[pool].1;
         let before = config.layer_types[..layer].iter();
         let layer = before.filter(|other| kind.is_none_or(|kind| **other == kind)).count();
-        let encoded = self.codec.encode(vector, vector.len());
-        let Pool { shape, bytes } = &mut self.pools[pool];
-        let of_row = shape[2] * shape[3];
-        let first = (layer * shape[1] + row) * of_row;
-        let page = &mut bytes[first..first + of_row];
-        for (from, to) in rows(self.record, 0).zip(rows(self.record, slot)) {
-            page[to].copy_from_slice(&encoded.part("pages")[from]);
-        }
+        self.0[pool].store([layer, row, slot], vector);
     }
 
     /// Stores what a run computes for a row: the vector of its token, and that of an entry if the token completes one. Taps have the
@@ -168,9 +209,6 @@ impl Records {
 
     /// The buffers, to be changed in place.
     pub fn buffers(&self) -> impl Iterator<Item = Buffer> {
-        let buffer = |((name, _), pool): (&(&'static str, _), &Pool)| {
-            Buffer::in_place(name, Dtype::U8, &pool.shape, pool.bytes.clone())
-        };
-        POOLS.iter().zip(&self.pools).map(buffer)
+        POOLS.iter().zip(&self.0).map(|((name, _), pages)| pages.buffer(name))
     }
 }

@@ -10,9 +10,10 @@ use safetensors::Dtype;
 use super::super::data::f32_values;
 use super::super::{Case, Inputs, Outputs, Problem};
 use super::follow::numbers;
+use super::formats::{Formats, Storages};
 use super::records::Stored;
-use super::weights::{Source, Storages};
-use super::{Formats, Step, TAPS, Tap};
+use super::weights::Source;
+use super::{Step, TAPS, Tap};
 
 /// One sequence that goes on by itself.
 pub struct Generation<'a> {
@@ -46,7 +47,7 @@ impl Generation<'_> {
         }
         let (starts, forced) = (vec![Some(state.to_parts())], vec![-1; self.tokens]);
         let sizes = [self.tokens, self.prompt.len() + self.tokens];
-        let mut step = Step::begin(source, starts, sizes, (vec![*last as i32], forced), self.formats.record)?;
+        let mut step = Step::begin(source, starts, sizes, (vec![*last as i32], forced), self.formats)?;
         (step.kept, step.temperature, step.seed) = (1, self.temperature, self.seed);
         Ok((case("generation", self.formats, &step), step.problem()?))
     }
@@ -81,7 +82,7 @@ impl Reading<'_> {
             vec![Some(start)],
             sizes,
             (vec![first as i32], forced),
-            self.formats.record,
+            self.formats,
         )?;
         Ok((case("reading", self.formats, &step), step.problem()?))
     }

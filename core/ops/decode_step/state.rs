@@ -1,11 +1,15 @@
 //! The state of all sequences as kernels keep it: rings and arrays of entries, those of all layers of a kind in one buffer.
 
+use std::sync::Arc;
+
 use reference::paths::deepseek_v4::{CompressedParts, Config, LayerType, StateParts};
 use reference::{Bounded, Real};
 use safetensors::Dtype;
 
 use super::super::Buffer;
 use super::super::data::f32_bytes;
+use super::Formats;
+use super::index::IndexPages;
 use super::records::Records;
 
 /// The buffers of the state, `[layers, B, slots, width]`.
@@ -45,6 +49,8 @@ pub struct Caches {
     pub arrays: Vec<Cache>,
     /// Keys, if they are records.
     pub records: Option<Records>,
+    /// Index keys, if they are records.
+    pub index: Option<Arc<IndexPages>>,
 }
 
 /// A row of a buffer: its name, the number of the layer among those of the kind, and the slot.
@@ -55,7 +61,7 @@ impl Caches {
     ///
     /// # Errors
     /// A layer has no compressor, or keys do not fit the record.
-    pub fn empty(config: &Config, rows: usize, positions: usize, record: Option<&str>) -> Result<Self, String> {
+    pub fn empty(config: &Config, rows: usize, positions: usize, formats: Formats) -> Result<Self, String> {
         let count = |kind| config.layer_types.iter().filter(|other| **other == kind).count();
         let (sparse, heavy) = (count(LayerType::Sparse), count(LayerType::Heavy));
         let rate = |kind| {
@@ -80,17 +86,24 @@ impl Caches {
         let arrays = NAMES
             .into_iter()
             .zip(shapes)
-            .filter(|(name, _)| record.is_none() || !OF_KEYS.contains(name))
+            .filter(|(name, _)| formats.record.is_none() || !OF_KEYS.contains(name))
+            .filter(|(name, _)| formats.index.is_none() || *name != "index_entries")
             .map(|(name, [layers, slots, width])| Cache {
                 name,
                 shape: [layers, rows, slots, width],
                 values: vec![f32::NAN; layers * rows * slots * width],
                 ring: !name.ends_with("entries"),
             });
-        let records = record.map(|record| Records::empty(record, config, rows, positions));
+        let records = formats
+            .record
+            .map(|record| Records::empty(record, config, rows, positions));
+        let index = formats
+            .index
+            .map(|index| IndexPages::empty(index, config, rows, positions));
         Ok(Self {
             arrays: arrays.collect(),
             records: records.transpose()?,
+            index: index.transpose()?.map(Arc::new),
         })
     }
 
@@ -98,6 +111,11 @@ impl Caches {
     pub fn put(&mut self, config: &Config, row: usize, parts: &mut StateParts<f32>) {
         if let Some(records) = &mut self.records {
             records.put(config, row, parts);
+        }
+        if let Some(index) = &mut self.index {
+            let index = Arc::make_mut(index);
+            let sparse = parts.layers.iter_mut().filter_map(|layer| layer.index.as_mut());
+            sparse.enumerate().for_each(|(layer, keys)| index.put(layer, row, keys));
         }
         each(config, parts, |(name, layer, slot), values| {
             if let Some(cache) = self.arrays.iter_mut().find(|cache| cache.name == name) {
@@ -111,7 +129,8 @@ impl Caches {
     pub fn buffers(&self) -> impl Iterator<Item = Buffer> {
         let buffer = |cache: &Cache| Buffer::in_place(cache.name, Dtype::F32, &cache.shape, f32_bytes(&cache.values));
         let pages = self.records.iter().flat_map(Records::buffers);
-        self.arrays.iter().map(buffer).chain(pages)
+        let index = self.index.iter().map(|index| index.buffer());
+        self.arrays.iter().map(buffer).chain(pages).chain(index)
     }
 }
 

@@ -8,20 +8,10 @@ use reference::paths::{Scalar, Weights};
 use reference::weights::Safetensors;
 use safetensors::Dtype;
 
-use super::super::stored::{FP8, Matrices, Storage};
+use super::super::stored::Matrices;
 use super::super::{Buffer, Data};
+use super::formats::Storages;
 use crate::input;
-
-/// How matrices are stored: those of routed experts, and all others. Embeddings, the matrices that mix streams, norms and biases are
-/// f32 always.
-#[derive(Clone, Copy)]
-pub(super) struct Storages {
-    dense: Storage,
-    routed: Storage,
-}
-
-/// The ways to store matrices for which kernels are compiled: one for all, or one for those of routed experts behind a `+`.
-pub const WEIGHTS: [&str; 5] = ["f32", "bf16", FP8, "fp8_b64_f32+mxfp4", "fp8_b64_f32+nvfp4"];
 
 /// The names of buffers of matrices, and of those of their scales.
 macro_rules! with_scales {
@@ -31,49 +21,6 @@ const MATRICES: [[&str; 2]; 19] = with_scales!(
     head q_a q_b kv o_a o_b gate gate_up down shared_gate_up shared_down csa_kv csa_gate hca_kv hca_gate index_kv index_gate
     index_q index_heads
 );
-
-/// How all matrices but those of routed experts are stored, and these.
-pub(super) fn pair(weights: &str) -> [&str; 2] {
-    weights
-        .split_once('+')
-        .map_or([weights; 2], |(dense, routed)| [dense, routed])
-}
-
-impl Storages {
-    /// Those with a name of [`WEIGHTS`].
-    ///
-    /// # Errors
-    /// There is none.
-    pub fn named(weights: &str) -> Result<Self, String> {
-        if !WEIGHTS.contains(&weights) {
-            let known = WEIGHTS.join(", ");
-            return Err(format!(
-                "a whole step does not store weights as '{weights}': expected one of {known}"
-            ));
-        }
-        let [dense, routed] = pair(weights);
-        Ok(Self {
-            dense: Storage::named(dense)?,
-            routed: Storage::named(routed)?,
-        })
-    }
-
-    /// How a tensor is stored, if it is a matrix that may be codes.
-    fn of(self, tensor: &str) -> Option<Storage> {
-        let dense =
-            tensor.ends_with("_proj.weight") || tensor.ends_with("mlp.gate.weight") || tensor == "lm_head.weight";
-        match () {
-            _ if tensor.contains("mlp.experts.") => Some(self.routed),
-            _ if dense => Some(self.dense),
-            _ => None,
-        }
-    }
-
-    /// Bits of an element of each.
-    pub fn bits(self) -> Result<[usize; 2], String> {
-        Ok([self.dense.bits()?, self.routed.bits()?])
-    }
-}
 
 /// A model with the source of its weights.
 pub(super) struct Source {
@@ -108,8 +55,8 @@ impl Source {
     }
 
     /// A small model of drawn weights, with layers of all types and sizes that differ from each other; its keys have so many channels,
-    /// of which so many are turned.
-    pub fn drawn(seed: u64, [head_dim, qk_rope_head_dim]: [usize; 2], storages: Storages) -> Self {
+    /// of which so many are turned, and index keys so many.
+    pub fn drawn(seed: u64, [head_dim, qk_rope_head_dim, index_head_dim]: [usize; 3], storages: Storages) -> Self {
         let rope = |theta| RopeParameters {
             rope_type: "default".into(),
             rope_theta: theta,
@@ -137,7 +84,7 @@ impl Source {
             o_groups: 2,
             o_lora_rank: 14,
             index_n_heads: 3,
-            index_head_dim: 16,
+            index_head_dim,
             index_topk: 4,
             hc_mult: super::STREAMS,
             hc_sinkhorn_iters: 20,

@@ -5,13 +5,13 @@ use rayon::prelude::*;
 use super::config::LayerType;
 use super::sites::*;
 use super::state::{Compressed, LayerState};
+use crate::ops::BLOCK;
 use crate::ops::attention::{KeyRows, attend};
 use crate::ops::experts::Experts;
 use crate::ops::hyper_connection::HyperConnection;
 use crate::ops::linear::{Linear, Product};
 use crate::ops::rope::Rope;
 use crate::ops::router::{Selection, select, sqrt_softplus, weights};
-use crate::ops::{BLOCK, indexer};
 use crate::{Choice, Numerics, Real, Role, Site, Tensor};
 
 /// Queries that attend together.
@@ -180,7 +180,8 @@ impl<T: Real> Layer<T> {
         head_weights.data.iter_mut().for_each(|weight| *weight *= scale);
         let rate = indexer.compressor.rate();
         let visible = |row: usize| (start + row + 1) / rate;
-        let mut choice = indexer::select(&query, &head_weights, index.entries.keys(), indexer.top_k, visible);
+        let operations = cx.numerics.operations();
+        let mut choice = operations.index(&query, &head_weights, index.entries.keys(), indexer.top_k, &visible);
         cx.numerics.choice(&cx.at(TOPK, start), &mut choice);
         Some(choice)
     }

@@ -231,7 +231,7 @@ fn names(launches: &[Value], scratch: Option<&Value>) -> BTreeSet<String> {
 }
 
 /// A text in which words are replaced.
-fn words(text: &str, mut replaced: impl FnMut(&str) -> Option<String>) -> String {
+pub(super) fn words(text: &str, mut replaced: impl FnMut(&str) -> Option<String>) -> String {
     let mut out = String::new();
     let mut rest = text;
     while let Some(start) = rest.find(|c: char| c.is_alphabetic() || c == '_') {

@@ -2,8 +2,11 @@
 
 use toml::{Table, Value};
 
+use super::calls::words;
+
 /// Puts into every variant with `like = "NAME"` what it leaves out of that one, which stands before it: of launches, and of
-/// `prepare`, those with the same name are merged key by key, others added. Then gives all its launches the keys of `each`.
+/// `prepare`, those with the same name are merged key by key, others added. `more_scratch` is scratch besides the other's, and
+/// `in_sequence` says for names of the other's sequence what stands in their place. Then gives all launches the keys of `each`.
 pub fn resolve(header: &mut Table) -> Result<(), String> {
     let Some(Value::Array(variants)) = header.get_mut("variant") else {
         return Ok(());
@@ -17,7 +20,7 @@ pub fn resolve(header: &mut Table) -> Result<(), String> {
             let named = |other: &&Value| other.get("name").is_some_and(|name| *name == like);
             let model = before.iter().find(named).and_then(Value::as_table);
             let model = model.ok_or_else(|| format!("like = {like}: no variant before it has that name"))?;
-            inherit(variant, model);
+            inherit(variant, model)?;
         }
         let Some(each) = variant.remove("each") else { continue };
         let each = each.as_table().ok_or("each: expected keys of launches")?;
@@ -38,7 +41,32 @@ fn name(launch: &Value) -> Option<&Value> {
     launch.get("name").or(launch.get("entry"))
 }
 
-fn inherit(variant: &mut Table, model: &Table) {
+fn inherit(variant: &mut Table, model: &Table) -> Result<(), String> {
+    if let Some(more) = variant.remove("more_scratch") {
+        let (Value::Array(more), Some(Value::Array(others))) = (&more, model.get("scratch")) else {
+            return Err(format!(
+                "more_scratch = {more}: expected a list, as the other's scratch is"
+            ));
+        };
+        variant.insert("scratch".into(), Value::Array([&others[..], more].concat()));
+    }
+    if let Some(changed) = variant.remove("in_sequence") {
+        let sequence = model.get("sequence").and_then(Value::as_str);
+        let (Some(changed), Some(sequence)) = (changed.as_table(), sequence) else {
+            return Err(format!(
+                "in_sequence = {changed}: expected a table, and a sequence of the other"
+            ));
+        };
+        let mut left: Vec<&String> = changed.keys().collect();
+        let sequence = words(sequence, |word| {
+            left.retain(|name| *name != word);
+            changed.get(word).and_then(Value::as_str).map(String::from)
+        });
+        if let Some(stray) = left.first() {
+            return Err(format!("in_sequence: the other's sequence has no '{stray}'"));
+        }
+        variant.insert("sequence".into(), Value::String(sequence));
+    }
     for list in ["launch", "prepare"] {
         let (Some(Value::Array(own)), Some(Value::Array(others))) = (variant.get(list), model.get(list)) else {
             continue;
@@ -60,6 +88,7 @@ fn inherit(variant: &mut Table, model: &Table) {
         variant.insert(list.into(), Value::Array(merged));
     }
     fill(variant, model);
+    Ok(())
 }
 
 /// Adds the keys that are not there.
@@ -116,6 +145,29 @@ mod tests {
             ]
         "#;
         assert_eq!(resolved(short).unwrap(), long.parse().unwrap());
+    }
+
+    #[test]
+    fn scratch_is_added_and_sequences_are_changed() {
+        let text = |more: &str| {
+            format!(
+                "[[variant]]\nname = 'a'\nsequence = 'begin 8(mix attend) mix_end'\nscratch = [{{ name = 'x' }}]\n\
+                 [[variant]]\nname = 'b'\nlike = 'a'\n{more}"
+            )
+        };
+        let found = resolved(&text(
+            "more_scratch = [{ name = 'y' }]\nin_sequence = { mix = 'mix tap', begin = '' }",
+        ));
+        let found = &found.unwrap()["variant"][1];
+        assert_eq!(found["sequence"].as_str(), Some(" 8(mix tap attend) mix_end"));
+        let scratch = found["scratch"].as_array().unwrap();
+        assert_eq!(
+            (scratch[0]["name"].as_str(), scratch[1]["name"].as_str()),
+            (Some("x"), Some("y"))
+        );
+        let error = resolved(&text("in_sequence = { mixed = 'mix' }")).unwrap_err();
+        assert_eq!(error, "in_sequence: the other's sequence has no 'mixed'");
+        assert!(resolved(&text("more_scratch = 'y'")).is_err());
     }
 
     #[test]

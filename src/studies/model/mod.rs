@@ -79,6 +79,9 @@ pub struct Recipe {
     /// a `+`, `mxfp4` or `nvfp4` for routed experts. They are decoded where they are read; activations stay f32.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights: Option<String>,
+    /// How these kernels store index keys, and queries: `index_fp8` or `index_mxfp4`; as f32 if it isn't said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub index: Option<String>,
     /// Tokens that the model reads in one call, `1` as in decoding; all at once if it isn't said. Only the order of sums follows
     /// from it: so it shows what any other order would change. It runs free.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -125,9 +128,11 @@ impl ModelStudy {
             let message = "a whole step by kernels has no 'kernels', no 'noise' and no 'chunk' besides";
             return Err(Mistake::at("step", message));
         }
-        if recipe.weights.is_some() && recipe.step.is_none() {
-            let message = "'weights' says how the kernels of a whole step store matrices, and there is no 'step'";
-            return Err(Mistake::at("weights", message));
+        for (key, said) in [("weights", &recipe.weights), ("index", &recipe.index)] {
+            if said.is_some() && recipe.step.is_none() {
+                let message = format!("'{key}' is of the kernels of a whole step, and there is no 'step'");
+                return Err(Mistake::at(key, message));
+            }
         }
         if recipe.runs_free() && !self.phases.contains(&Phase::Cumulative) {
             return Err(Mistake::new("it runs free: expected \"cumulative\" among 'phases'"));
@@ -292,7 +297,8 @@ impl<'a> ReadyRecipe<'a> {
 
     fn new(recipe: &'a Recipe, config: &dyn Config, seed: u64) -> Result<Self, Mistake> {
         let rounding = recipe.resolve(config, seed)?;
-        let find = |name: &String| WholeStep::find(name, &recipe.rounds, recipe.weights.as_deref());
+        let find =
+            |name: &String| WholeStep::find(name, &recipe.rounds, recipe.weights.as_deref(), recipe.index.as_deref());
         Ok(Self {
             // What passes beside another recipe may still be far from the reference: it is no format to recommend.
             bytes: match recipe.against {

@@ -9,14 +9,23 @@ use ulplab::dataset::Checkpoint;
 use ulplab::ops::decode_step::{Formats, Reading};
 
 use super::super::datasets;
-use super::{Mistake, outputs_of, read_of_record, weights};
+use super::{Mistake, outputs_of, read_of_records, weights};
 
 /// What passes at the sites, before it is stored; rows of later calls follow those of earlier ones.
-#[derive(Default)]
 struct Passed {
     tensors: HashMap<String, Tensor<f32>>,
     choices: HashMap<String, Vec<i32>>,
-    record: Option<&'static str>,
+    formats: Formats<'static>,
+}
+
+impl Passed {
+    fn new(formats: Formats<'static>) -> Self {
+        Self {
+            tensors: HashMap::new(),
+            choices: HashMap::new(),
+            formats,
+        }
+    }
 }
 
 impl Numerics<f32> for Passed {
@@ -28,7 +37,7 @@ impl Numerics<f32> for Passed {
                 place.get_mut().data.extend(&tensor.data);
             }
         }
-        read_of_record(self.record, site, tensor);
+        read_of_records(self.formats, site, tensor);
     }
 
     fn choice(&mut self, site: &Site, choice: &mut Choice<f32>) {
@@ -52,31 +61,28 @@ fn decode_step_passes_a_text_as_the_reference_does() {
     let config = std::fs::read_to_string(folder.join("config.json")).unwrap();
     let config: Config = serde_json::from_str(&config).unwrap();
     let model: Model<f32> = Model::load(config, &mut Checkpoint::open(&folder).unwrap()).unwrap();
-    let record = Some("v4_fp8");
+    let formats = Formats::F32.with_record("v4_fp8");
     let reading = Reading {
         folder: &folder,
         ids: &ids,
-        formats: Formats::F32.with_record("v4_fp8"),
+        formats,
     };
     let (_, problem) = reading.problem().unwrap();
-    let mut want = Passed {
-        record,
-        ..Passed::default()
-    };
+    let mut want = Passed::new(formats);
     let mut state = model.state();
     for id in &ids {
         model.run(&mut state, &[*id], &mut want).unwrap();
     }
-    let mut got = Passed::default();
-    let left = outputs_of(&model, &problem, record, Mistake::None);
+    let mut got = Passed::new(Formats::F32);
+    let left = outputs_of(&model, &problem, formats, Mistake::None);
     let logits = reading.pass(&left, &mut got).unwrap();
     got.tensors.insert("logits".into(), logits);
     assert_eq!((got.tensors.len(), got.choices.len()), (61 * 9 + 29 * 2 + 1, 29 + 58));
     for (site, tensor) in &got.tensors {
-        assert!(*tensor == want.tensors[site], "{record:?} {site}: {:?}", tensor.shape);
+        assert!(*tensor == want.tensors[site], "{formats:?} {site}: {:?}", tensor.shape);
     }
     for (site, choice) in &got.choices {
-        assert_eq!(*choice, want.choices[site], "{record:?} {site}");
+        assert_eq!(*choice, want.choices[site], "{formats:?} {site}");
     }
 }
 

@@ -1,0 +1,153 @@
+//! The cases: which model, how it is stored, and where rows begin.
+
+use super::super::{Case, Data, Inputs};
+use super::formats::{Formats, Storages, WEIGHTS};
+use super::index::INDEX_RECORDS;
+use super::sizes::Sizes;
+use super::weights::Source;
+use crate::formats::RECORDS;
+
+/// A case: rows begin after so many tokens; −1 is a row of padding.
+pub(super) struct Plan {
+    pub name: &'static str,
+    pub starts: &'static [i64],
+    pub runs: usize,
+    /// Positions that caches have room for.
+    pub positions: usize,
+    pub inputs: Inputs,
+    pub timed: bool,
+    pub formats: Formats<'static>,
+}
+
+const CASES: [Plan; 6] = [
+    Plan {
+        name: "small.b3",
+        starts: &[0, 5, 20],
+        runs: 16,
+        positions: 42,
+        inputs: Inputs::Random,
+        timed: false,
+        formats: Formats::F32,
+    },
+    Plan {
+        name: "small.b5.padding",
+        starts: &[-1, 13, -1, 2, 13],
+        runs: 4,
+        positions: 21,
+        inputs: Inputs::Random,
+        timed: false,
+        formats: Formats::F32,
+    },
+    Plan {
+        name: "model.b3",
+        starts: &[0, 110, 119],
+        runs: 22,
+        positions: 384,
+        inputs: Inputs::Weights,
+        timed: false,
+        formats: Formats::F32,
+    },
+    Plan {
+        name: "model.b9",
+        starts: &[1, 3, 4, 62, 63, 64, 126, 127, 509],
+        runs: 3,
+        positions: 512,
+        inputs: Inputs::Weights,
+        timed: false,
+        formats: Formats::F32,
+    },
+    Plan {
+        name: "model.b1.511",
+        starts: &[511],
+        runs: 1,
+        positions: 512,
+        inputs: Inputs::Weights,
+        timed: true,
+        formats: Formats::F32,
+    },
+    Plan {
+        name: "model.b64.127",
+        starts: &[127; 64],
+        runs: 1,
+        positions: 128,
+        inputs: Inputs::Weights,
+        timed: true,
+        formats: Formats::F32,
+    },
+];
+
+/// Cases of all records and of all ways to store weights in a small model, and of some of them in the trained one.
+pub(super) fn plans() -> Vec<Plan> {
+    let [first, .., slow, fast] = &CASES;
+    let records = RECORDS.iter().filter(|record| record.dim == RECORD_KEYS[0]);
+    let records = records.map(|record| Formats::F32.with_record(record.name));
+    let weights = WEIGHTS[1..].iter().map(|weights| Formats::F32.with_weights(weights));
+    let [.., fp8, mxfp4, nvfp4] = WEIGHTS;
+    let [index_fp8, index_mxfp4] = INDEX_RECORDS;
+    let fp8_keys = Formats::F32.with_record("v4_fp8");
+    let nvfp4_keys = Formats::F32.with_record("v4_nvfp4");
+    let several = [
+        fp8_keys.with_weights(fp8),
+        nvfp4_keys.with_weights(nvfp4),
+        fp8_keys.with_index(index_fp8).with_weights(mxfp4),
+        nvfp4_keys.with_index(index_mxfp4),
+    ];
+    let small = records.chain(weights).chain(several);
+    let small = small.map(|formats| Plan { formats, ..*first });
+    let trained = [fp8_keys, nvfp4_keys].into_iter().chain(several).map(|formats| Plan {
+        name: "model.b3",
+        starts: &[0, 123, 254],
+        runs: 6,
+        positions: 384,
+        inputs: Inputs::Weights,
+        timed: false,
+        formats,
+    });
+    let of_fp8 = Formats::F32.with_weights(fp8);
+    let timed = [slow, fast].map(|plan| Plan {
+        formats: of_fp8,
+        ..*plan
+    });
+    CASES.into_iter().chain(small).chain(trained).chain(timed).collect()
+}
+
+/// Channels of keys of the small model, how many of them are turned, and channels of index keys; and of one whose keys are records, and
+/// of one whose index keys are records, too.
+const SMALL_KEYS: [usize; 3] = [24, 8, 16];
+const RECORD_KEYS: [usize; 3] = [512, 8, 16];
+const INDEX_KEYS: [usize; 3] = [512, 8, 128];
+
+impl Plan {
+    pub fn of(case: &Case) -> Result<Self, String> {
+        let found = plans().into_iter().find(|plan| plan.name() == case.name);
+        found.ok_or_else(|| format!("no case '{}'", case.name))
+    }
+
+    pub fn name(&self) -> String {
+        self.formats.keys().1 + self.name
+    }
+
+    /// The model, without weights if it is drawn.
+    pub fn source(&self, data: &Data) -> Result<Source, String> {
+        match self.inputs {
+            Inputs::Weights => Source::open(data.checkpoint()?, Storages::named(self.formats.weights)?),
+            _ => self.drawn(data.seed()),
+        }
+    }
+
+    pub fn drawn(&self, seed: u64) -> Result<Source, String> {
+        let keys = match self.formats.records() {
+            [_, true] => INDEX_KEYS,
+            [true, false] => RECORD_KEYS,
+            [false, false] => SMALL_KEYS,
+        };
+        Ok(Source::drawn(seed, keys, Storages::named(self.formats.weights)?))
+    }
+
+    /// All sizes of the case with this model.
+    pub fn dims(&self, sizes: &Sizes) -> Result<Vec<(&'static str, i64)>, String> {
+        let counts = [self.starts.len(), self.runs, self.positions];
+        let bits = Storages::named(self.formats.weights)?.bits()?;
+        Ok(sizes.dims(counts, self.formats.records(), bits))
+    }
+}
