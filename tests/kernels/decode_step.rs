@@ -146,13 +146,12 @@ fn read_of_records(formats: Formats, site: &Site, tensor: &mut Tensor<f32>) {
         (_, Some("index_fp8"), "attention.indexer.query") => round("e4m3/b128:e8m0(act_quant)", data, 128),
         (_, Some("index_mxfp4"), "attention.indexer.query") => {
             hadamard(data, 128).unwrap();
-            round("index_mxfp4", data, 128);
+            round("e2m1/b32:e8m0(fp4_act_quant)", data, 128);
         }
         (_, Some(index), "attention.indexer.key") => {
             if index == "index_mxfp4" {
                 hadamard(data, 128).unwrap();
             }
-            rounded(data);
             round(index, data, 128);
         }
         _ => {}

@@ -2,7 +2,8 @@
 //! products by tensor cores, whose sums are known to the bit, so that only the head weights bring an error.
 //!
 //! With `index_fp8`, a query is E4M3 under a power of two for each head, and a key is E4M3 under an f32. With `index_mxfp4`, both are
-//! rotated by a Hadamard matrix before they are stored as MXFP4. A key is rounded to bfloat16 before it is stored, as every record is.
+//! rotated by a Hadamard matrix before they become MXFP4. A key is rounded to bfloat16 before it is stored, as every record is; a query
+//! is not.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use reference::{Bounded, Choice, Real, Tensor};
 
 use super::super::Buffer;
 use super::super::blocks::BLOCKS;
-use super::super::data::{floats, round_to_bf16};
+use super::super::data::floats;
 use super::super::slots::{encoded, rows};
 use super::records::Pages;
 use crate::accumulator::{Accumulator, Factor, Operand, WGMMA_BF16, WGMMA_E4M3};
@@ -20,8 +21,8 @@ use crate::formats::{Format, GlobalScale, PAGE, hadamard};
 
 /// The records of index keys.
 pub const INDEX_RECORDS: [&str; 2] = ["index_fp8", "index_mxfp4"];
-/// The block format of FP8 queries: one block is a head.
-const QUERY: &str = "fp8_b128";
+/// The block formats of queries; a head is one block, or four.
+const QUERIES: [&str; 2] = ["fp8_b128", "mxfp4"];
 
 /// The pages of index keys of all rows.
 #[derive(Clone)]
@@ -45,12 +46,11 @@ impl IndexPages {
     /// # Errors
     /// There is no such record of index keys, or it has another number of channels than the model's.
     pub fn empty(name: &str, config: &Config, rows: usize, positions: usize) -> Result<Self, String> {
-        if !INDEX_RECORDS.contains(&name) {
+        let query = INDEX_RECORDS.iter().zip(QUERIES).find(|(record, _)| **record == name);
+        let (_, query) = query.ok_or_else(|| {
             let known = INDEX_RECORDS.join(", ");
-            return Err(format!(
-                "no record of index keys is called '{name}': expected one of {known}"
-            ));
-        }
+            format!("no record of index keys is called '{name}': expected one of {known}")
+        })?;
         let layers = config.layer_types.iter().filter(|kind| **kind == LayerType::Sparse);
         let rate = config
             .rate(LayerType::Sparse)
@@ -58,7 +58,7 @@ impl IndexPages {
         let slots = (positions / rate).max(1);
         let query = BLOCKS
             .iter()
-            .find(|blocks| blocks.key == QUERY)
+            .find(|blocks| blocks.key == query)
             .expect("a block format");
         Ok(Self {
             pages: Pages::empty(name, config.index_head_dim, [layers.count(), rows, slots])?,
@@ -70,19 +70,12 @@ impl IndexPages {
         self.pages.record.name == INDEX_RECORDS[0]
     }
 
-    /// A key, as it is before it is stored.
-    fn prepared(&self, key: &[f32]) -> Vec<f32> {
+    /// Stores a key, and gives what is read of it.
+    fn store(&mut self, place: [usize; 3], key: &[f32]) -> Vec<f32> {
         let mut key = key.to_vec();
         if !self.fp8() {
             hadamard(&mut key, self.pages.record.dim).expect("a power of two of channels");
         }
-        round_to_bf16(&mut key);
-        key
-    }
-
-    /// Stores a key, and gives what is read of it.
-    fn store(&mut self, place: [usize; 3], key: &[f32]) -> Vec<f32> {
-        let mut key = self.prepared(key);
         self.pages.store(place, &key);
         self.pages.codec.round(&mut key, self.pages.record.dim);
         key
@@ -138,25 +131,30 @@ impl IndexPages {
     /// The heads of a query as tensor cores take them, and what they stand for.
     fn query(&self, query: &[f32]) -> (Vec<Coded>, Vec<f32>) {
         let dim = self.pages.record.dim;
-        let mut values = query.to_vec();
-        if self.fp8() {
-            let coded = self.query.encode(query, dim, GlobalScale::Own);
-            self.query.decode(&coded, &mut values);
-            let scale = |code: &u8| 2f64.powi(i32::from(*code) - 127) as f32;
-            let heads = coded.part("data").chunks_exact(dim).zip(coded.part("scale"));
-            let coded = heads.map(|(codes, code)| Coded {
-                factors: codes.iter().map(|code| Operand::E4m3.factor((*code).into())).collect(),
-                scale: if *code == 255 { f32::NAN } else { scale(code) },
-            });
-            return (coded.collect(), values);
+        let (mut query, mut values) = (query.to_vec(), vec![0.0; query.len()]);
+        if !self.fp8() {
+            hadamard(&mut query, dim).expect("a power of two of channels");
         }
-        hadamard(&mut values, dim).expect("a power of two of channels");
-        self.pages.codec.round(&mut values, dim);
-        let coded = values.chunks_exact(dim).map(|head| Coded {
-            factors: head.iter().map(bf16_factor).collect(),
-            scale: 1.0,
+        let coded = self.query.encode(&query, dim, GlobalScale::Own);
+        self.query.decode(&coded, &mut values);
+        let heads = values.chunks_exact(dim).enumerate();
+        let heads = heads.map(|(head, values)| {
+            if !self.fp8() {
+                return Coded {
+                    factors: values.iter().map(bf16_factor).collect(),
+                    scale: 1.0,
+                };
+            }
+            let codes = &coded.part("data")[head * dim..][..dim];
+            Coded {
+                factors: codes.iter().map(|code| Operand::E4m3.factor((*code).into())).collect(),
+                scale: match coded.part("scale")[head] {
+                    255 => f32::NAN,
+                    code => 2f64.powi(i32::from(code) - 127) as f32,
+                },
+            }
         });
-        (coded.collect(), values)
+        (heads.collect(), values)
     }
 
     fn rule(&self) -> Accumulator {

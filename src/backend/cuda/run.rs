@@ -176,7 +176,6 @@ impl<'a> Running<'a> {
 
     /// Its outputs, and the results of all checks and judgements.
     pub fn judged(&self) -> Result<Checked> {
-        let _turn = self.device.turns.shared();
         guards::judged(self, self.variant.nondeterministic.is_none())
     }
 
@@ -287,12 +286,14 @@ impl Guarded for Running<'_> {
     }
 
     fn run(&self, poison: u8) -> Result<Outputs> {
+        let _turn = self.device.turns.shared();
         self.begin(poison)?;
         (0..self.problem.runs).try_for_each(|_| self.launch_on(&self.set, true))?;
         self.written(|_| true)
     }
 
     fn replayed(&self, poison: u8) -> Result<Option<Outputs>> {
+        let _turn = self.device.turns.shared();
         if self.replay_runs(poison)?.is_none() {
             return Ok(None);
         }
@@ -318,6 +319,7 @@ impl Guarded for Running<'_> {
         let Some(batch) = batch.filter(|_| self.variant.varies_with_batch.is_none()) else {
             return Ok(None);
         };
+        let _turn = self.device.turns.shared();
         loop {
             let Some((case, problem)) = self.problem.repeated(self.case, times) else {
                 return Ok(None);
@@ -339,6 +341,7 @@ impl Guarded for Running<'_> {
     }
 
     fn bands(&self) -> Result<Vec<Band>> {
+        let _turn = self.device.turns.shared();
         let buffers = self.problem.buffers.iter().map(|buffer| buffer.name);
         let names = buffers.chain(self.plan.scratch.iter().map(|(name, ..)| name.as_str()));
         let mut bands = Vec::new();
@@ -356,6 +359,7 @@ impl Guarded for Running<'_> {
     }
 
     fn read(&self, buffer: &Buffer) -> Result<Vec<u8>> {
+        let _turn = self.device.turns.shared();
         let mut memories = self.problem.buffers.iter().zip(&self.set.buffers);
         let memory = memories.find(|(other, _)| other.name == buffer.name);
         let memory = memory.ok_or_else(|| Error::Usage(format!("'{}' is no buffer of the problem", buffer.name)))?;

@@ -2,12 +2,13 @@
 
 use std::fs::File;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A file that processes lock, in the folder for what lives as long as a user's session.
-pub struct Turns(Option<File>);
+/// A file that processes lock, in the folder for what lives as long as a user's session, and how many turns this process has.
+pub struct Turns(Option<File>, AtomicUsize);
 
-/// The lock, until it is dropped.
-pub struct Turn<'a>(Option<&'a File>);
+/// The lock, until it is dropped, and all turns that were taken within it.
+pub struct Turn<'a>(Option<&'a Turns>);
 
 impl Turns {
     /// Without a folder that can be written, nobody waits for anybody.
@@ -18,23 +19,36 @@ impl Turns {
             .truncate(false)
             .write(true)
             .open(folder.join("ulplab-gpu-0.lock"));
-        Self(file.ok())
+        Self(file.ok(), AtomicUsize::new(0))
     }
 
-    /// Waits until nobody takes times.
+    /// Waits until nobody takes times. It is held while the device works, and not while results are judged: who waits to be alone
+    /// would wait for that, too.
     pub fn shared(&self) -> Turn<'_> {
-        Turn(self.0.as_ref().filter(|file| file.lock_shared().is_ok()))
+        self.turn(File::lock_shared)
     }
 
     /// Waits until nobody else uses the device.
     pub fn alone(&self) -> Turn<'_> {
-        Turn(self.0.as_ref().filter(|file| file.lock().is_ok()))
+        self.turn(File::lock)
+    }
+
+    /// A turn within another is part of it.
+    fn turn(&self, lock: impl Fn(&File) -> std::io::Result<()>) -> Turn<'_> {
+        let Some(file) = &self.0 else { return Turn(None) };
+        let first = self.1.fetch_add(1, Ordering::SeqCst) == 0;
+        if first && lock(file).is_err() {
+            self.1.fetch_sub(1, Ordering::SeqCst);
+            return Turn(None);
+        }
+        Turn(Some(self))
     }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        if let Some(file) = self.0 {
+        let Some(Turns(Some(file), count)) = self.0 else { return };
+        if count.fetch_sub(1, Ordering::SeqCst) == 1 {
             // The lock ends with the process at the latest.
             let _ = file.unlock();
         }
@@ -43,7 +57,7 @@ impl Drop for Turn<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::AtomicBool;
     use std::time::Duration;
 
     use super::*;
@@ -51,10 +65,17 @@ mod tests {
     #[test]
     fn who_is_alone_waits_for_all_others() {
         let folder = tempfile::tempdir().unwrap();
-        let open = || Turns(Some(File::create(folder.path().join("lock")).unwrap()));
+        let open = || {
+            Turns(
+                Some(File::create(folder.path().join("lock")).unwrap()),
+                AtomicUsize::new(0),
+            )
+        };
         let (first, second, third) = (open(), open(), open());
         // Two share it.
         let (a, b) = (first.shared(), second.shared());
+        // A turn within a turn ends nothing.
+        drop(first.shared());
         let alone = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -74,7 +95,7 @@ mod tests {
 
     #[test]
     fn nobody_waits_without_a_file() {
-        let none = Turns(None);
+        let none = Turns(None, AtomicUsize::new(0));
         let (_a, _b) = (none.alone(), none.alone());
     }
 }
