@@ -150,7 +150,7 @@ impl Source {
             self.whole("final_norm", "model.norm.weight", &[hidden])?,
             Buffer::f32("ones", &[dim], &vec![1.0; dim]),
         ];
-        buffers.extend(self.matrices("head", &["lm_head.weight".into()], &[vocabulary, hidden], &[])?);
+        buffers.extend(self.matrices("head", &["lm_head.weight".into()], &[vocabulary, hidden], &[vocabulary])?);
         let compressor = "self_attn.compressor";
         let tables: [(&[usize], &[(&'static str, String, Vec<usize>)]); 3] = [
             (
@@ -296,8 +296,8 @@ impl Source {
         Ok(vec![Buffer::f32(name, &shapes, &values)])
     }
 
-    /// Buffers of matrices of one shape, of their scales, and of the numbers above these if they are of routed experts. `lead` has all
-    /// dimensions but the last, if they are not those of one tensor.
+    /// Buffers of matrices of one shape, of their scales, and of the numbers above these if they are of routed experts. A tensor
+    /// has this shape; `lead` are the dimensions of all of them together, but for the last.
     fn matrices(
         &self,
         name: &'static str,
@@ -312,11 +312,6 @@ impl Source {
         for tensor in tensors {
             all.append(self.stored(tensor, shape)?);
         }
-        let lead = if lead.is_empty() {
-            &shape[..shape.len() - 1]
-        } else {
-            lead
-        };
         let mut buffers = Vec::from(all.buffers(names, lead)?);
         let level = [("gate_up", "gate_up_level"), ("down", "down_level")];
         if let Some((_, level)) = level.into_iter().find(|(of, _)| *of == name) {
