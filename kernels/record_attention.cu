@@ -12,7 +12,7 @@ args = ["q", "window_pages", "window_slots", "window_count", "pages", "slots", "
 
 [[variant]]
 name = "cluster"
-doc = "64 heads and a share of the keys for a thread block: two producer warpgroups decode 64 keys to bf16 while two consumer warpgroups are at the 64 before; the cluster of a row adds up through shared memory"
+doc = "64 heads and a share of the keys for a thread block: two producer warpgroups decode keys to bf16, two consumer warpgroups take turns with the scores of 32 and share the channels of the results; the cluster of a row adds up through shared memory"
 arch = "sm_90a"
 needs = ["size == 2", "B * 8 < 2147483648"]
 

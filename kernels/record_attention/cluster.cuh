@@ -1,9 +1,9 @@
-// 64 heads of a row for each thread block; those of a cluster share its keys, in tiles of 32, as evenly as whole tiles allow. What a
-// thread block reads, and so the order of all sums, follows from the number of keys of the row alone.
+// 64 heads of a row for each thread block; those of a cluster share its keys, in tiles of 32, as evenly as whole tiles allow.
+// What a thread block reads, and so the order of all sums, follows from the number of keys of the row alone.
 //
-// Two producer warpgroups decode tiles. Two consumer warpgroups have half of the channels of the results each, [64 heads, 256], and
-// take turns with scores: those of a tile, [64, 32], are one warpgroup's, which hands the exponentials to the other. So while one
-// computes exponentials, tensor cores are at the products of the other.
+// Two producer warpgroups decode tiles. Two consumer warpgroups have half of the channels of the results each, [64 heads, 256],
+// and take turns with scores: those of a tile, [64, 32], are one warpgroup's, which hands the exponentials to the other. So while
+// one computes exponentials, tensor cores are at the products of the other.
 //
 // Two tiles cost tensor cores 2,048 cycles, and their operands shared memory some 2,600. Of `v4_fp8` they are 37 KB, which a
 // multiprocessor's share of memory bandwidth brings in 2,000.
@@ -85,8 +85,8 @@ struct Consumer {
         return smem_address(shared.keys[stage / 2]) + stage % 2 * TILE * 128;
     }
 
-    // The descriptor of what lies so many times 16 bytes behind. It seems to change from use to use, so that the compiler keeps none in
-    // registers, of which there are too few.
+    // The descriptor of what lies so many times 16 bytes behind. It seems to change from use to use, so that the compiler keeps
+    // none in registers, of which there are too few.
     static __device__ __forceinline__ u64 descriptor(u32 at, int sixteens) {
         const u64 begin = wgmma_descriptor(at);
         u64 out;
@@ -109,8 +109,8 @@ struct Consumer {
         wgmma_commit_group();
     }
 
-    // Adds exponentials, by what they are to be multiplied with `before`, to the results; and lets the producers have the tile before,
-    // whose products are done.
+    // Adds a tile's values times exponentials to the results, which are multiplied by `before` first; and lets the producers have
+    // the tile before, whose products are done.
     __device__ __forceinline__ void add_values(int tile, const u32 (&exponentials)[2][4], const float (&before)[2]) {
         if (tile > 0 && lane == 0)
             mbarrier_arrive(shared.empty + (tile - 1) % STAGES);
@@ -132,7 +132,7 @@ struct Consumer {
         wgmma_commit_group();
     }
 
-    // The turn of this warpgroup: its scores are under way, and behind them the values of the tile before.
+    // The turn of this warpgroup, whose scores are there.
     __device__ __forceinline__ void own_tile(int tile) {
         // Score i of a thread: key i / 4 * 8 + 2 (lane % 4) + i % 2, head i / 2 % 2. Four keys have a byte of bits.
         const uint2 bits = *(const uint2 *)(shared.valid + tile % STAGES);
@@ -180,7 +180,8 @@ struct Consumer {
         add_values(tile, exponentials, before);
     }
 
-    // The turn of the other warpgroup: behind the values of the tile before, which was this one's, are the scores of the tile after.
+    // The turn of the other warpgroup. Values of the tile before, which was this one's, are under way, and behind them the scores
+    // of the tile after.
     __device__ __forceinline__ void others_tile(int tile) {
         named_barrier_sync(HANDED + (group ^ 1), CONSUMERS);
         wgmma_wait_group<1>();
@@ -273,8 +274,8 @@ struct Consumer {
         return denominator == 0.0f ? own : own / denominator;
     }
 
-    // Sends the results, in slices of eight channels of all heads, to the ranks that add them up: `each` slices to a rank, which has
-    // room for those of each rank.
+    // Sends the results, in slices of eight channels of all heads, to the ranks that add them up: `each` slices to a rank, which
+    // has room for those of each rank.
     __device__ __forceinline__ void send(int rank, int each, int heads, const float (&weights)[2]) const {
         const float *const from = shared.slices() + (rank * each * HEADS + head) * 8 + lane % 4 * 2;
         int owner = group * 32 / each, slice = group * 32 % each;

@@ -53,7 +53,7 @@ template <class R> struct Keys {
         return at < window.count ? window.slot(at) : entries.slot(at - window.count);
     }
 
-    // The same if the window is full, which the rule is; -1 if there can be no such key. It takes no count, and so need not wait for one.
+    // The same if the window is full, as it mostly is; -1 if there can be no such key. It needs no count, and so waits for none.
     __device__ __forceinline__ int slot_if_full(int at) const {
         const int entry = at - window.places;
         return entry < 0 ? window.slot(at) : entry < entries.places ? entries.slot(entry) : -1;

@@ -137,7 +137,8 @@ __device__ __forceinline__ int key_of_lane(int tile) {
 
 // Tiles from `first` to before `end`, of which the first eight are found.
 //
-// Records of a tile are on their way to registers while those of the one before are decoded, and those of four to twelve tiles to L2.
+// Records of a tile are on their way to registers while those of the one before are decoded, and those of four to twelve tiles
+// are on their way to L2.
 template <class R>
 __device__ __forceinline__ void produce(Attention &shared, const Keys<R> &keys, int first, int end, Found found) {
     constexpr int HALF = WARP_KEYS / 2;
