@@ -12,16 +12,16 @@ args = ["q", "window_pages", "window_slots", "window_count", "pages", "slots", "
 
 [[variant]]
 name = "cluster"
-doc = "64 heads and a share of the keys for a thread block: two producer warpgroups decode 64 keys to bf16 while two consumer warpgroups are at the 64 before; the cluster of a row adds up through shared memory"
+doc = "64 heads and a share of the keys for a thread block: two producer warpgroups decode keys to bf16, two consumer warpgroups take turns with the scores of 32 and share the channels of the results; the cluster of a row adds up through shared memory"
 arch = "sm_90a"
 needs = ["size == 2", "B * 8 < 2147483648"]
 
 [[variant.launch]]
 entry = "record_attention_cluster_{record}_{dtype}"
-grid = ["B * ceil(ceil(Wn + K, 64), ceil(ceil(Wn + K, 64), 8))", "ceil(H, 64)"]
-cluster = ["ceil(ceil(Wn + K, 64), ceil(ceil(Wn + K, 64), 8))"]
+grid = ["B * min(max(ceil(Wn + K, 320), 1), 8)", "ceil(H, 64)"]
+cluster = ["min(max(ceil(Wn + K, 320), 1), 8)"]
 block = [512]
-shared = 208896
+shared = 210048
 args = ["q", "window_pages", "window_slots", "window_count", "pages", "slots", "count", "sinks", "out", "H", "Wn", "K", "window_own", "own", "window_listed", "listed", "scale"]
 
 [[mutant]]
@@ -64,6 +64,21 @@ variants = ["cluster"]
 [[mutant]]
 name = "sink_of_each_rank"
 doc = "each thread block of the cluster adds the sink"
+variants = ["cluster"]
+
+[[mutant]]
+name = "slices_of_next_rank"
+doc = "slices of the results go to the rank before the one that adds them up"
+variants = ["cluster"]
+
+[[mutant]]
+name = "results_not_rescaled"
+doc = "results keep their scale when the maximum grows"
+variants = ["cluster"]
+
+[[mutant]]
+name = "own_exponentials"
+doc = "a warpgroup multiplies values of the other's keys by the exponentials of its own before"
 variants = ["cluster"]
 
 [[mutant]]

@@ -1,52 +1,30 @@
-// 64 heads of a row for each thread block; those of a cluster share its keys, in tiles of 64, as evenly as whole tiles allow. What a
-// thread block reads, and so the order of all sums, follows from the number of keys of the row alone.
+// 64 heads of a row for each thread block; those of a cluster share its keys, in tiles of 32, as evenly as whole tiles allow.
+// What a thread block reads, and so the order of all sums, follows from the number of keys of the row alone.
 //
-// Two producer warpgroups decode a tile to bfloat16, as wgmma reads it: eight panels of 64 channels. It is operand B of both products:
-// scores [64 heads, 64 keys], of which each consumer warpgroup has half of the keys, and results [64 heads, 512], of which each has
-// half of the channels. Probabilities go through shared memory, because each warpgroup needs those of both.
+// Two producer warpgroups decode tiles. Two consumer warpgroups have half of the channels of the results each, [64 heads, 256],
+// and take turns with scores: those of a tile, [64, 32], are one warpgroup's, which hands the exponentials to the other. So while
+// one computes exponentials, tensor cores are at the products of the other.
 //
-// A tile costs tensor cores 2,048 cycles, and its operands shared memory some 2,600. A tile of `v4_fp8` is 37 KB, which a
+// Two tiles cost tensor cores 2,048 cycles, and their operands shared memory some 2,600. Of `v4_fp8` they are 37 KB, which a
 // multiprocessor's share of memory bandwidth brings in 2,000.
 #pragma once
 
-#include "lib/cluster.cuh"
-#include "lib/tma.cuh"
-#include "wgmma/widths.cuh"
+#include "record_attention/tiles.cuh"
 
-constexpr int TILE = 64, HEADS = 64, PANELS = 8, MOST_RANKS = 8;
-constexpr int TILE_BYTES = PANELS * PANEL;
-// The sums of a head, with space behind them so that eight heads lie in different banks.
-constexpr int SUM_STRIDE = 520;
-constexpr int CONSUMED = 1, ROUNDED = 2; // named barriers of the consumers
-constexpr int PRODUCERS = 256, CONSUMERS = 256, WARP_KEYS = TILE / (PRODUCERS / 32);
+// Named barriers of the consumers: their queries are there; the exponentials of each warpgroup are.
+constexpr int QUERIES = 1, HANDED = 2;
 
-struct Attention {
-    u8 q[TILE_BYTES], keys[2][TILE_BYTES];
-    u8 probabilities[TILE * HEADS * 2];
-    u64 full[2], empty[2];
-    u8 valid[2][TILE];
-    float top[2][HEADS], sum[2][HEADS], maximum[HEADS];
-    float weight[MOST_RANKS][HEADS], denominator[HEADS];
+// The maximum that exponentials are relative to grows only if it has to by more than this, as a power of two: results are seldom
+// multiplied by what that changes, and exponentials are no larger than 2^8.
+constexpr float SLACK = 8.0f;
 
-    // The results of the thread block, in place of keys and probabilities.
-    __device__ __forceinline__ float *results() {
-        return (float *)keys;
-    }
-};
-static_assert(sizeof(Attention) <= 208896, "launch.shared in the header");
-static_assert(HEADS * SUM_STRIDE * 4 <= 2 * TILE_BYTES + TILE * HEADS * 2, "results fit where keys and probabilities are");
-
-__device__ __forceinline__ void fence_proxy_async_shared() {
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
-__device__ __forceinline__ float4 ld_shared_cluster_v4(u32 from) {
-    float4 x;
-    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
-                 : "r"(from)
-                 : "memory");
-    return x;
+// c [64, 32] = a · bᵀ, the first of the steps that `Step` adds up.
+__device__ __forceinline__ void first_step(float (&c)[16], u64 a, u64 b) {
+    asm volatile("{ .reg .pred add;\nsetp.ne.b32 add, 0, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" NAMES_32 "}, %16, %17, add, 1, 1, 0, 0; }"
+                 : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3]), "=f"(c[4]), "=f"(c[5]), "=f"(c[6]), "=f"(c[7]), "=f"(c[8]),
+                   "=f"(c[9]), "=f"(c[10]), "=f"(c[11]), "=f"(c[12]), "=f"(c[13]), "=f"(c[14]), "=f"(c[15])
+                 : "l"(a), "l"(b));
 }
 
 __device__ __forceinline__ float ld_shared_cluster(u32 from) {
@@ -55,297 +33,292 @@ __device__ __forceinline__ float ld_shared_cluster(u32 from) {
     return x;
 }
 
-// Nothing is less than it, so that -infinity minus the maximum is no NaN where there are no keys.
-__device__ __forceinline__ float finite_maximum(float x) {
-    return x == -__int_as_float(0x7f800000) ? 0.0f : x;
+__device__ __forceinline__ void st_shared_cluster(u32 to, float x, float y) {
+    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x), "f"(y) : "memory");
 }
 
-// ---- the producer warpgroups: eight keys of a tile for a warp
+__device__ __forceinline__ float infinity() {
+    return __uint_as_float(INFINITY_BITS);
+}
 
-template <class R, int KEYS> struct Raw {
-    static constexpr bool CODES = R::CODED > 0;
-    static constexpr int RUNS = R::CODED / RUN, EIGHTS = (R::DIM - R::CODED) / 8;
-    // A group of lanes loads the channels of a key that are stored as they are.
-    static constexpr int LANES = EIGHTS < 32 ? EIGHTS : 32, OF_LOAD = EIGHTS ? 32 / LANES : 1;
-    static constexpr int LOADS = EIGHTS ? KEYS / OF_LOAD * (EIGHTS / LANES) : 0;
-    Run<R> runs[CODES ? KEYS : 1];
-    uint4 plain[LOADS ? LOADS : 1];
+// Nothing is less than it, so that -infinity minus the maximum is no NaN where there are no keys.
+__device__ __forceinline__ float finite_maximum(float x) {
+    return x == -infinity() ? 0.0f : x;
+}
 
-    // The number of the key of a load, and its vector of eight channels.
-    static __device__ __forceinline__ int2 of_load(int load, int lane) {
-        constexpr int TIMES = EIGHTS ? EIGHTS / LANES : 1;
-        return make_int2(load / TIMES * OF_LOAD + lane / (LANES ? LANES : 1), load % TIMES * LANES + lane % (LANES ? LANES : 1));
-    }
-
-    // Keys from `first` on; lane l knows the slot of key l.
-    __device__ __forceinline__ void load(const Keys<R> &keys, int first, int slots, int from, int lane) {
-        if constexpr (CODES) {
-#pragma unroll
-            for (int key = 0; key < KEYS; key++) {
-                const int slot = __shfl_sync(0xffffffff, slots, from + key);
-                if (slot >= 0 && lane < RUNS)
-                    runs[key].load(keys.record(first + key, slot), lane);
-            }
-        }
-#pragma unroll
-        for (int load = 0; load < LOADS; load++) {
-            const int2 of = of_load(load, lane);
-            const int slot = __shfl_sync(0xffffffff, slots, from + of.x);
-            plain[load] = make_uint4(0, 0, 0, 0);
-            if (slot >= 0)
-                plain[load] = plain_eight<R>(keys.record(first + of.x, slot), of.y);
-        }
-    }
-
-    // Rows of the tile from `row` on.
-    __device__ __forceinline__ void store(u8 *tile, int row, int slots, int from, int lane) const {
-        if constexpr (CODES) {
-#pragma unroll
-            for (int key = 0; key < KEYS; key++) {
-                const int slot = __shfl_sync(0xffffffff, slots, from + key);
-                uint4 out[2] = {};
-                if (lane >= RUNS)
-                    continue;
-                if (slot >= 0)
-                    runs[key].decode(out);
-                // Lanes that are four apart have the same banks, unless they exchange their halves.
-                const int odd = lane / 4 % 2;
-                *(uint4 *)(tile + swizzle_128b(row + key, 2 * lane + odd)) = odd ? out[1] : out[0];
-                *(uint4 *)(tile + swizzle_128b(row + key, 2 * lane + 1 - odd)) = odd ? out[0] : out[1];
-            }
-        }
-#pragma unroll
-        for (int load = 0; load < LOADS; load++) {
-            const int2 of = of_load(load, lane);
-            *(uint4 *)(tile + swizzle_128b(row + of.x, R::CODED / 8 + of.y)) = plain[load];
-        }
-    }
-};
-
-// Records of the next keys are on their way while those before are decoded, and slots come a tile earlier still.
-template <class R> __device__ __forceinline__ void produce(Attention &shared, const Keys<R> &keys, int first, int end) {
-    // As many keys at a time as there are registers for, twice.
-    constexpr int AT_ONCE = R::CODED == 0 ? 2 : 4, BATCHES = WARP_KEYS / AT_ONCE;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, all = keys.count(), row = warp * WARP_KEYS;
-    const auto slots_of = [&](int tile) {
-        const int at = tile * TILE + row + lane % WARP_KEYS;
-        return tile < end && at < all ? keys.slot(at) : -1;
-    };
-    Raw<R, AT_ONCE> even, odd;
-    int slots = slots_of(first), later = slots_of(first + 1);
-    even.load(keys, first * TILE + row, slots, 0, lane);
-    for (int tile = first; tile < end; tile++) {
-        const int stage = (tile - first) % 2, next = later, at = tile * TILE + row;
-        const u32 parity = (tile - first) / 2 % 2;
-        later = slots_of(tile + 2);
-        u8 *const to = shared.keys[stage];
-        odd.load(keys, at + AT_ONCE, slots, AT_ONCE, lane);
-#ifndef MUTANT_TILE_OVERWRITTEN
-        mbarrier_wait_parity(shared.empty + stage, parity ^ 1);
-#endif
-        even.store(to, row, slots, 0, lane);
-        if constexpr (BATCHES == 4) {
-            even.load(keys, at + 2 * AT_ONCE, slots, 2 * AT_ONCE, lane);
-            odd.store(to, row + AT_ONCE, slots, AT_ONCE, lane);
-            odd.load(keys, at + 3 * AT_ONCE, slots, 3 * AT_ONCE, lane);
-            even.store(to, row + 2 * AT_ONCE, slots, 2 * AT_ONCE, lane);
-        }
-        even.load(keys, at + TILE, next, 0, lane);
-        odd.store(to, row + (BATCHES - 1) * AT_ONCE, slots, (BATCHES - 1) * AT_ONCE, lane);
-#ifdef MUTANT_TILE_OVERWRITTEN
-        mbarrier_wait_parity(shared.empty + stage, parity ^ 1);
-#endif
-        if (lane < WARP_KEYS)
-            shared.valid[stage][row + lane] = slots >= 0;
-        fence_proxy_async_shared();
-        mbarrier_arrive(shared.full + stage);
-        slots = next;
-    }
+__device__ __forceinline__ float lanes_maximum(float x) {
+    x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
+    return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
 }
 
 // ---- the consumer warpgroups
 
-// The queries of 64 heads, zeros behind the last.
-__device__ __forceinline__ void load_queries(Attention &shared, const bf16 *q, int heads) {
+// The queries of 64 heads, zeros behind the last, and their sinks.
+__device__ __forceinline__ void request_queries(Attention &shared, const bf16 *q, const float *sinks, int heads) {
+    const int thread = threadIdx.x - PRODUCERS;
     const u32 to = smem_address(shared.q);
 #pragma unroll 4
-    for (int i = threadIdx.x - PRODUCERS; i < HEADS * 64; i += CONSUMERS) {
+    for (int i = thread; i < HEADS * 64; i += CONSUMERS) {
         const int head = i / 64, chunk = i % 64;
         cp_async_16_zfill(to + swizzle_128b(head, chunk), q + (head < heads ? i * 8 : 0), head < heads);
     }
     cp_async_commit_group();
-    cp_async_wait_group<0>();
-    fence_proxy_async_shared();
-    named_barrier_sync(CONSUMED, CONSUMERS);
+    if (thread < HEADS)
+        shared.sinks[thread] = thread < heads ? sinks[thread] : -infinity();
 }
 
-__device__ __forceinline__ void consume(Attention &shared, int tiles, float scale) {
-    const int group = __shfl_sync(0xffffffff, threadIdx.x / 128 - 2, 0);
-    const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-    const int head = warp * 16 + lane / 4; // and the eighth behind it
-    const float by = scale * 1.44269504f;
-    float o[4][8][4] = {}, maximum[2], sum[2] = {};
-    maximum[0] = maximum[1] = -__int_as_float(0x7f800000);
-    const u64 q = wgmma_descriptor(smem_address(shared.q));
-    const u32 probabilities = smem_address(shared.probabilities);
-    const u32 operand = probabilities + (warp * 16 + lane % 16) * 128;
-    for (int tile = 0; tile < tiles; tile++) {
-        const int stage = tile % 2;
-        mbarrier_wait_parity(shared.full + stage, tile / 2 % 2);
-        const u64 keys = wgmma_descriptor(smem_address(shared.keys[stage]));
-        float s[16] = {};
+// The state of a consumer thread: its heads are `head` and the eighth behind it, its channels those of accumulators of wgmma.
+struct Consumer {
+    Attention &shared;
+    const int group, warp, lane, head, thread, tiles;
+    const float scale; // of scores whose exponentials are powers of two
+    float results[4][8][4], scores[16], maximum[2], sum[2];
+
+    __device__ __forceinline__ Consumer(Attention &shared, int tiles, float scale)
+        : shared(shared), group(__shfl_sync(0xffffffff, threadIdx.x / 128 - PRODUCERS / 128, 0)), warp(threadIdx.x / 32 % 4),
+          lane(threadIdx.x % 32), head(warp * 16 + lane / 4), thread(threadIdx.x % 128), tiles(tiles), scale(scale * 1.44269504f),
+          results{}, maximum{-infinity(), -infinity()}, sum{} {}
+
+    // A tile in its panels.
+    __device__ __forceinline__ u32 keys(int tile) const {
+        const int stage = tile % STAGES;
+        return smem_address(shared.keys[stage / 2]) + stage % 2 * TILE * 128;
+    }
+
+    // The descriptor of what lies so many times 16 bytes behind. It seems to change from use to use, so that the compiler keeps
+    // none in registers, of which there are too few.
+    static __device__ __forceinline__ u64 descriptor(u32 at, int sixteens) {
+        const u64 begin = wgmma_descriptor(at);
+        u64 out;
+        asm volatile("mov.b64 %0, {%1, %2};" : "=l"(out) : "r"((u32)begin + sixteens), "r"((u32)(begin >> 32)));
+        return out;
+    }
+
+    // Sets out for the scores of a tile; behind the last, for scores that nobody reads.
+    __device__ __forceinline__ void request_scores(int tile) {
+        if (tile < tiles)
+            mbarrier_wait_parity(shared.full + tile % STAGES, tile / STAGES % 2);
+        const u32 q = smem_address(shared.q), k = keys(tile);
         wgmma_fence();
+        first_step(scores, descriptor(q, 0), descriptor(k, 0));
 #pragma unroll
-        for (int step = 0; step < 32; step++) {
+        for (int step = 1; step < 32; step++) {
             const int at = step / 4 * (PANEL / 16) + step % 4 * 2;
-            Step<Bf16, 32>::shared(s, q + at, keys + at + group * (32 * 128 / 16));
+            Step<Bf16, 32>::shared(scores, descriptor(q, at), descriptor(k, at));
         }
         wgmma_commit_group();
-        wgmma_wait_group<0>();
+    }
 
-        // Accumulators i of a thread: key i / 4 * 8 + 2 (lane % 4) + i % 2 of the warpgroup, head i / 2 % 2.
-        const u8 *const valid = shared.valid[stage] + group * 32 + lane % 4 * 2;
-        float top[2] = {-__int_as_float(0x7f800000), -__int_as_float(0x7f800000)};
+    // Adds a tile's values times exponentials to the results, which are multiplied by `before` first; and lets the producers have
+    // the tile before, whose products are done.
+    __device__ __forceinline__ void add_values(int tile, const u32 (&exponentials)[2][4], const float (&before)[2]) {
+        if (tile > 0 && lane == 0)
+            mbarrier_arrive(shared.empty + (tile - 1) % STAGES);
+        __syncwarp();
+#ifndef MUTANT_RESULTS_NOT_RESCALED
+        if (__any_sync(0xffffffff, before[0] != 1.0f || before[1] != 1.0f)) {
+#pragma unroll
+            for (int i = 0; i < 4 * 8 * 4; i++)
+                results[i / 32][i / 4 % 8][i % 4] *= before[i / 2 % 2];
+        }
+#endif
+        wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < 2; step++)
+#pragma unroll
+            for (int panel = 0; panel < 4; panel++)
+                wgmma_rs<true>(results[panel], exponentials[step],
+                               descriptor(keys(tile) + group * 4 * PANEL, panel * (PANEL / 16) + 16 * step * (128 / 16)));
+        wgmma_commit_group();
+    }
+
+    // The turn of this warpgroup, whose scores are there.
+    __device__ __forceinline__ void own_tile(int tile) {
+        // Score i of a thread: key i / 4 * 8 + 2 (lane % 4) + i % 2, head i / 2 % 2. Four keys have a byte of bits.
+        const uint2 bits = *(const uint2 *)(shared.valid + tile % STAGES);
+        const int first = lane % 4 / 2 * 8 + lane % 2 * 2;
+        const u32 valid[2] = {bits.x >> first, bits.y >> first};
+        float top[2] = {-infinity(), -infinity()}, before[2], subtracted[2];
 #pragma unroll
         for (int i = 0; i < 16; i++) {
-            s[i] = valid[i / 4 * 8 + i % 2] ? s[i] * by : -__int_as_float(0x7f800000);
+            scores[i] = valid[i / 8] >> (i / 4 % 2 * 16 + i % 2) & 1 ? scores[i] * scale : -infinity();
 #ifdef MUTANT_SCORES_ROUNDED
-            s[i] = from_bf16x2(to_bf16x2(s[i], 0.0f)).x;
+            scores[i] = from_bf16x2(to_bf16x2(scores[i], 0.0f)).x;
 #endif
-            top[i / 2 % 2] = fmaxf(top[i / 2 % 2], s[i]);
-        }
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            top[half] = fmaxf(top[half], __shfl_xor_sync(0xffffffff, top[half], 1));
-            top[half] = fmaxf(top[half], __shfl_xor_sync(0xffffffff, top[half], 2));
-            if (lane % 4 == 0)
-                shared.top[group][head + 8 * half] = top[half];
-        }
-        named_barrier_sync(CONSUMED, CONSUMERS);
-        float before[2], subtracted[2];
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            before[half] = maximum[half];
 #ifdef MUTANT_MAXIMUM_OF_HALF
-            maximum[half] = fmaxf(maximum[half], top[half]);
-#else
-            maximum[half] = fmaxf(maximum[half], shared.top[group ^ 1][head + 8 * half]);
-            maximum[half] = fmaxf(maximum[half], top[half]);
+            if (i >= 8)
+                continue;
 #endif
+            top[i / 2 % 2] = fmaxf(top[i / 2 % 2], scores[i]);
+        }
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            top[half] = lanes_maximum(top[half]);
+            const bool grows = top[half] > maximum[half] + SLACK;
+            before[half] = grows ? ex2_approx_ftz(maximum[half] - top[half]) : 1.0f;
+            maximum[half] = grows ? top[half] : maximum[half];
             subtracted[half] = finite_maximum(maximum[half]);
-            before[half] = ex2_approx_ftz(before[half] - subtracted[half]);
             sum[half] *= before[half];
         }
 #pragma unroll
-        for (int i = 0; i < 16; i += 2) {
-            const int half = i / 2 % 2, row = head + 8 * half;
-            const float low = ex2_approx_ftz(s[i] - subtracted[half]), high = ex2_approx_ftz(s[i + 1] - subtracted[half]);
-            sum[half] += low + high;
-            const u32 to = probabilities + row * 128 + (((group * 4 + i / 4) ^ row) & 7) * 16 + lane % 4 * 4;
-            asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(to_bf16x2(low, high)) : "memory");
+        for (int i = 0; i < 16; i++) {
+            scores[i] = ex2_approx_ftz(scores[i] - subtracted[i / 2 % 2]);
+            sum[i / 2 % 2] += scores[i];
         }
+        u32 exponentials[2][4];
+        Handed &handed = shared.handed[group];
 #pragma unroll
-        for (int i = 0; i < 4 * 8 * 4; i++)
-            o[i / 32][i / 4 % 8][i % 4] *= before[i / 2 % 2];
-        named_barrier_sync(ROUNDED, CONSUMERS);
-        u32 p[4][4];
+        for (int step = 0; step < 2; step++) {
 #pragma unroll
-        for (int step = 0; step < 4; step++)
-            ldmatrix_x4(p[step], operand + (((2 * step + lane / 16) ^ (warp * 16 + lane % 16)) & 7) * 16);
-        wgmma_fence();
-#pragma unroll
-        for (int step = 0; step < 4; step++)
-#pragma unroll
-            for (int panel = 0; panel < 4; panel++)
-                wgmma_rs<true>(o[panel], p[step], keys + (group * 4 + panel) * (PANEL / 16) + step * (16 * 128 / 16));
-        wgmma_commit_group();
-        wgmma_wait_group<0>();
-        if (lane == 0)
-            mbarrier_arrive(shared.empty + stage);
-        __syncwarp();
+            for (int i = 0; i < 4; i++)
+                exponentials[step][i] = to_bf16x2(scores[8 * step + 2 * i], scores[8 * step + 2 * i + 1]);
+            handed.exponentials[step][thread] =
+                make_uint4(exponentials[step][0], exponentials[step][1], exponentials[step][2], exponentials[step][3]);
+        }
+        handed.maxima[thread] = make_float4(before[0], before[1], maximum[0], maximum[1]);
+        named_barrier_arrive(HANDED + group, CONSUMERS);
+        add_values(tile, exponentials, before);
     }
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        sum[half] = lanes_sum<4>(sum[half]);
-        if (lane % 4 == 0) {
-            shared.sum[group][head + 8 * half] = sum[half];
-            shared.maximum[head + 8 * half] = maximum[half];
-        }
-    }
-    // The last keys and probabilities have been read.
-    named_barrier_sync(CONSUMED, CONSUMERS);
-    float *const results = shared.results() + group * 256 + lane % 4 * 2;
-#pragma unroll
-    for (int i = 0; i < 4 * 8 * 4; i += 2)
-        *(float2 *)(results + (head + 8 * (i / 2 % 2)) * SUM_STRIDE + i / 32 * 64 + i / 4 % 8 * 8) =
-            make_float2(o[i / 32][i / 4 % 8][i % 4], o[i / 32][i / 4 % 8][i % 4 + 1]);
-}
 
-// ---- the sums of a cluster, in the order of its ranks
-
-__device__ __forceinline__ void merge(Attention &shared, int rank, int ranks, int active, const float *sinks, bf16 *out,
-                                      int heads) {
-#ifdef MUTANT_LAST_RANK_LOST
-    active = active > 1 ? active - 1 : active;
-#endif
-    if (threadIdx.x < HEADS) {
-        const int head = threadIdx.x;
-        // All that other thread blocks have is asked for at once.
-        float maxima[MOST_RANKS], sums[MOST_RANKS][2];
-#pragma unroll
-        for (int from = 0; from < MOST_RANKS; from++) {
-            const bool there = from < active;
-            maxima[from] = there ? ld_shared_cluster(map_shared_rank(shared.maximum + head, from)) : -__int_as_float(0x7f800000);
-            sums[from][0] = there ? ld_shared_cluster(map_shared_rank(shared.sum[0] + head, from)) : 0.0f;
-            sums[from][1] = there ? ld_shared_cluster(map_shared_rank(shared.sum[1] + head, from)) : 0.0f;
-        }
-        float maximum = maxima[0], denominator = 0.0f;
-#pragma unroll
-        for (int from = 1; from < MOST_RANKS; from++)
-            maximum = fmaxf(maximum, maxima[from]);
-        maximum = finite_maximum(maximum);
-#pragma unroll
-        for (int from = 0; from < MOST_RANKS; from++) {
-            const float weight = ex2_approx_ftz(maxima[from] - maximum);
-            shared.weight[from][head] = weight;
-            if (from < active)
-                denominator = fmaf(weight, sums[from][0] + sums[from][1], denominator);
-        }
-#ifndef MUTANT_SINK_LEFT_OUT
-        if (head < heads) {
-            const float sink = ex2_approx_ftz(sinks[head] * 1.44269504f - maximum);
-#ifdef MUTANT_SINK_OF_EACH_RANK
-            denominator += active * sink;
+    // The turn of the other warpgroup. Values of the tile before, which was this one's, are under way, and behind them the scores
+    // of the tile after.
+    __device__ __forceinline__ void others_tile(int tile) {
+        named_barrier_sync(HANDED + (group ^ 1), CONSUMERS);
+        wgmma_wait_group<1>();
+#ifdef MUTANT_OWN_EXPONENTIALS
+        const Handed &handed = shared.handed[group];
 #else
-            denominator += sink;
+        const Handed &handed = shared.handed[group ^ 1];
 #endif
+        u32 exponentials[2][4];
+#pragma unroll
+        for (int step = 0; step < 2; step++) {
+            const uint4 all = handed.exponentials[step][thread];
+            exponentials[step][0] = all.x, exponentials[step][1] = all.y, exponentials[step][2] = all.z,
+            exponentials[step][3] = all.w;
         }
-#endif
-        shared.denominator[head] = denominator;
+        const float4 maxima = handed.maxima[thread];
+        const float before[2] = {maxima.x, maxima.y};
+        maximum[0] = maxima.z, maximum[1] = maxima.w;
+        sum[0] *= before[0], sum[1] *= before[1];
+        add_values(tile, exponentials, before);
     }
-    __syncthreads();
-    const float *const results = shared.results();
-    for (int i = rank * (PRODUCERS + CONSUMERS) + threadIdx.x; i < HEADS * 128; i += ranks * (PRODUCERS + CONSUMERS)) {
-        const int head = i / 128, four = i % 128;
+
+    // Of at least one tile. The first turn of the second warpgroup is the other's.
+    __device__ __forceinline__ void consume() {
+        if (group == 0) {
+            request_scores(0);
+            wgmma_wait_group<0>();
+        } else {
+            request_scores(1);
+            others_tile(0);
+            wgmma_wait_group<0>();
+        }
+        if (group >= tiles)
+            return;
+        int tile = group;
+        for (; tile + 2 < tiles; tile += 2) {
+            own_tile(tile);
+            request_scores(tile + 2);
+            others_tile(tile + 1);
+            wgmma_wait_group<0>();
+        }
+        own_tile(tile);
+        wgmma_wait_group<0>();
+        if (tile + 1 < tiles)
+            others_tile(tile + 1);
+        wgmma_wait_group<0>();
+    }
+
+    // Publishes what the other ranks need of this one's sums.
+    __device__ __forceinline__ void publish() {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            sum[half] = lanes_sum<4>(sum[half]);
+            if (lane % 4 == 0) {
+                shared.sum[group][head + 8 * half] = sum[half];
+                shared.maximum[head + 8 * half] = maximum[half];
+            }
+        }
+    }
+
+    // What a head's results are multiplied by, so that those of all ranks add up to what is wanted.
+    __device__ __forceinline__ float weight(int half, int active) const {
+        const int of = head + 8 * half;
+        float maxima[MOST_RANKS / 4], sums[MOST_RANKS / 4], top = -infinity(), denominator = 0.0f;
+        // Four lanes have a head: each asks for the sums of two ranks.
+#pragma unroll
+        for (int i = 0; i < MOST_RANKS / 4; i++) {
+            const int from = lane % 4 + 4 * i;
+            const bool there = from < active;
+            maxima[i] = there ? ld_shared_cluster(map_shared_rank(shared.maximum + of, from)) : -infinity();
+            sums[i] = there ? ld_shared_cluster(map_shared_rank(shared.sum[0] + of, from)) +
+                                  ld_shared_cluster(map_shared_rank(shared.sum[1] + of, from))
+                            : 0.0f;
+            top = fmaxf(top, maxima[i]);
+        }
+        top = finite_maximum(lanes_maximum(top));
+#pragma unroll
+        for (int i = 0; i < MOST_RANKS / 4; i++)
+            denominator = fmaf(ex2_approx_ftz(maxima[i] - top), sums[i], denominator);
+        denominator = lanes_sum<4>(denominator);
+#ifndef MUTANT_SINK_LEFT_OUT
+        const float sink = ex2_approx_ftz(shared.sinks[of] * 1.44269504f - top);
+#ifdef MUTANT_SINK_OF_EACH_RANK
+        denominator += active * sink;
+#else
+        denominator += sink;
+#endif
+#endif
+        const float own = ex2_approx_ftz(maximum[half] - top);
+        return denominator == 0.0f ? own : own / denominator;
+    }
+
+    // Sends the results, in slices of eight channels of all heads, to the ranks that add them up: `each` slices to a rank, which
+    // has room for those of each rank.
+    __device__ __forceinline__ void send(int rank, int each, int heads, const float (&weights)[2]) const {
+        const float *const from = shared.slices() + (rank * each * HEADS + head) * 8 + lane % 4 * 2;
+        int owner = group * 32 / each, slice = group * 32 % each;
+        const auto address = [&] {
+#ifdef MUTANT_SLICES_OF_NEXT_RANK
+            return map_shared_rank(from + slice * HEADS * 8, owner > 0 ? owner - 1 : 0);
+#else
+            return map_shared_rank(from + slice * HEADS * 8, owner);
+#endif
+        };
+        u32 to = address();
+#pragma unroll
+        for (int i = 0; i < 32; i++) {
+            const float (&x)[4] = results[i / 8][i % 8];
+            if (head < heads)
+                st_shared_cluster(to, x[0] * weights[0], x[1] * weights[0]);
+            if (head + 8 < heads)
+                st_shared_cluster(to + 8 * 8 * 4, x[2] * weights[1], x[3] * weights[1]);
+            to += HEADS * 8 * 4;
+            if (++slice == each) {
+                owner++, slice = 0;
+                to = address();
+            }
+        }
+    }
+};
+
+// Adds up the slices of this rank, in the order of the ranks that sent them.
+__device__ __forceinline__ void add_slices(Attention &shared, int rank, int each, int active, bf16 *out, int heads) {
+    const int slices = min(each, 64 - rank * each);
+    for (int i = threadIdx.x - PRODUCERS; i < slices * HEADS * 2; i += CONSUMERS) {
+        const int head = i / 2 % HEADS, slice = rank * each + i / (HEADS * 2);
         if (head >= heads)
             continue;
-        float4 x[MOST_RANKS], o = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll
-        for (int from = 0; from < MOST_RANKS; from++)
-            if (from < active)
-                x[from] = ld_shared_cluster_v4(map_shared_rank(results + head * SUM_STRIDE + four * 4, from));
+        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
         for (int from = 0; from < MOST_RANKS; from++) {
             if (from >= active)
                 break;
-            const float weight = shared.weight[from][head];
-            o.x = fmaf(weight, x[from].x, o.x), o.y = fmaf(weight, x[from].y, o.y);
-            o.z = fmaf(weight, x[from].z, o.z), o.w = fmaf(weight, x[from].w, o.w);
+            const float4 x = ((const float4 *)shared.slices())[from * each * HEADS * 2 + i];
+            sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
         }
-        const float denominator = shared.denominator[head];
-        if (denominator != 0.0f)
-            o.x /= denominator, o.y /= denominator, o.z /= denominator, o.w /= denominator;
-        ((uint2 *)out)[i] = to_bf16x4(o);
+        ((uint2 *)out)[head * 128 + slice * 2 + i % 2] = to_bf16x4(sum);
     }
 }
 
@@ -359,33 +332,52 @@ __device__ __forceinline__ void attend(const bf16 *q, const Part window, const P
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     const int row = blockIdx.x / ranks, first_head = blockIdx.y * HEADS;
     const size_t at = ((size_t)row * heads + first_head) * R::DIM;
+    heads = min(heads - first_head, HEADS);
+    const bool producer = threadIdx.x < PRODUCERS;
+    if (!producer)
+        request_queries(shared, q + at, sinks + first_head, heads);
     const Keys<R> keys(window, entries, row);
-    const int tiles = (keys.count() + TILE - 1) / TILE, each = (tiles + ranks - 1) / ranks;
-    const int first = rank * each, end = min(first + each, tiles), active = each ? (tiles + each - 1) / each : 0;
-    if (threadIdx.x < 2) {
+    // Slots are asked for before the counts are there, as if both parts were full.
+    const auto share = [&](int all) { return ((all + TILE - 1) / TILE + (int)ranks - 1) / (int)ranks; };
+    const int first_if_full = rank * share(window.places + entries.places);
+    int slot = producer ? keys.slot_if_full(key_of_lane(first_if_full)) : -1;
+    if (threadIdx.x < STAGES) {
         mbarrier_init(shared.full + threadIdx.x, PRODUCERS), mbarrier_init(shared.empty + threadIdx.x, CONSUMERS / 32);
         fence_mbarrier_init();
     }
     __syncthreads();
-    const bool producer = threadIdx.x < PRODUCERS;
-    if (first < end) {
-        if (producer) {
-            warpgroup_reg_dealloc<80>();
-            produce<R>(shared, keys, first, end);
-        } else {
-            warpgroup_reg_alloc<176>();
-            load_queries(shared, q + at, heads - first_head);
-            consume(shared, end - first, scale);
-        }
-        // Registers that go back to producers too early would be missing where consumers still wait for theirs.
-        __syncthreads();
-        if (producer)
-            warpgroup_reg_alloc<128>();
-        else
-            warpgroup_reg_dealloc<128>();
+    const int all = keys.count(), tiles = (all + TILE - 1) / TILE, each = share(all), first = rank * each;
+    const int end = min(first + each, tiles);
+    int active = each ? (tiles + each - 1) / each : 0;
+    if (producer) {
+        warpgroup_reg_dealloc<72>();
+        const int key = key_of_lane(first);
+        if (first != first_if_full || keys.window.count != window.places)
+            slot = key < all ? keys.slot(key) : -1;
+        Found found;
+        found.find(keys, key, key < min(end * TILE, all) ? slot : -1);
+        if (first < end)
+            produce(shared, keys, first, end, found);
+        cluster_sync();
+        cluster_sync();
+    } else {
+        warpgroup_reg_alloc<184>();
+        cp_async_wait_group<0>();
+        fence_proxy_async_smem();
+        named_barrier_sync(QUERIES, CONSUMERS);
+        Consumer consumer(shared, end - first, scale);
+        if (first < end)
+            consumer.consume();
+        consumer.publish();
+#ifdef MUTANT_LAST_RANK_LOST
+        active = active > 1 ? active - 1 : active;
+#endif
+        const int slices = (64 + ranks - 1) / ranks;
+        cluster_sync();
+        const float weights[2] = {consumer.weight(0, active), consumer.weight(1, active)};
+        if (rank < active)
+            consumer.send(rank, slices, heads, weights);
+        cluster_sync();
+        add_slices(shared, rank, slices, active, out + at, heads);
     }
-    cluster_sync();
-    merge(shared, rank, ranks, active, sinks + first_head, out + at, heads - first_head);
-    // Nobody leaves while others read its memory.
-    cluster_sync();
 }

@@ -12,9 +12,9 @@ struct Part {
 template <class R> struct RowPart {
     const u8 *pages;
     const int *slots;
-    int count;
+    int count, places;
 
-    __device__ __forceinline__ RowPart(const Part &of, int row) {
+    __device__ __forceinline__ RowPart(const Part &of, int row) : places(of.places) {
 #ifdef MUTANT_POOL_OF_FIRST_ROW
         pages = of.pages;
 #else
@@ -51,6 +51,12 @@ template <class R> struct Keys {
     // The slot of key `at`, which is one of the window or of the entries.
     __device__ __forceinline__ int slot(int at) const {
         return at < window.count ? window.slot(at) : entries.slot(at - window.count);
+    }
+
+    // The same if the window is full, as it mostly is; -1 if there can be no such key. It needs no count, and so waits for none.
+    __device__ __forceinline__ int slot_if_full(int at) const {
+        const int entry = at - window.places;
+        return entry < 0 ? window.slot(at) : entry < entries.places ? entries.slot(entry) : -1;
     }
 
     // The record of a key, whose slot is not negative.
@@ -93,8 +99,17 @@ template <class R> struct Run {
     __device__ __forceinline__ void decode(uint4 (&out)[2]) const {
         const u32 in[4] = {words.x, words.y, words.z, words.w};
         u32 pairs[8];
-        const float factor = R::Rule::decode(scale, {});
-        if constexpr (R::Element::bits == 8) {
+        if (fits_bf16x2(in)) {
+            // Four bits up, exponent and fraction of a code are those of a bfloat16 that is 2^120 times smaller. The product with
+            // 2^120 times the scale is exact, or rounded once where it is subnormal.
+            const u32 by = ((u32)scale + 120) * 0x00800080;
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                const u32 spread = __byte_perm(in[i / 2], 0, i % 2 ? 0x3424 : 0x1404);
+                pairs[i] = times_bf16x2((spread >> 4 & 0x07f007f0) | (spread & 0x80008000), by);
+            }
+        } else if constexpr (R::Element::bits == 8) {
+            const float factor = R::Rule::decode(scale, {});
 #pragma unroll
             for (int i = 0; i < 8; i++) {
                 float low, high;
@@ -103,6 +118,7 @@ template <class R> struct Run {
             }
         } else {
             // Three bits of a bfloat16, times 2^126, then times the scale: both are exact.
+            const float factor = R::Rule::decode(scale, {});
             const u32 by = to_bf16x2(factor, factor);
 #pragma unroll
             for (int i = 0; i < 8; i++) {
@@ -113,6 +129,18 @@ template <class R> struct Run {
         }
         out[0] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
         out[1] = make_uint4(pairs[4], pairs[5], pairs[6], pairs[7]);
+    }
+
+    // Whether codes are E4M3, none of them NaN, and the scale is E8M0, so small that 2^120 times as much is a bfloat16.
+    __device__ __forceinline__ bool fits_bf16x2(const u32 (&in)[4]) const {
+        if constexpr (R::Element::bits == 8 && sizeof(typename R::Stored) == 1) {
+            u32 nan = 0;
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                nan |= (in[i] & 0x7f7f7f7f) + 0x01010101;
+            return scale <= 134 && !(nan & 0x80808080);
+        }
+        return false;
     }
 };
 
