@@ -1,3 +1,72 @@
+/*
+[[variant]]
+name = "persistent"
+doc = """
+a cluster of thread blocks runs all layers for one sequence, and exchanges vectors through shared memory; small models \
+only. The number of blocks follows from that of the sequences, and changes no bits"""
+needs = [
+    "records == 0 && routed_bits == weight_bits",
+    "C <= 64 && Rq <= 64 && D <= 512 && H <= 8 && HD <= 1024 && DI <= 128 && HI <= 8 && HI * DI <= 512 && G * Ro <= 64",
+    "R <= 64 && E <= 32 && K <= 4 && K <= E && (K + 1) * I <= 256 && I <= 64 && V <= 256 && topk <= 64 && 2 * ms <= 128 && mh <= 128 && H + HI <= 16",
+    "C % 4 == 0 && Rq % 4 == 0 && D % 8 == 0 && DI % 8 == 0 && R % 8 == 0 && G * Ro % 4 == 0 && I % 4 == 0",
+    "81920 + 8 * Ns + 4 * H * (Wn + max(Nh, topk)) <= 232448",
+]
+scratch = [{ name = "sampled", bytes = "B * 4" }]
+
+[[variant.launch]]
+name = "step"
+entry = "decode_step_persistent_{stored}"
+grid = ["B * (16 / (1 + (B > 4)) / (1 + (B > 16)) / (1 + (B > 32)) / (1 + (B > 64)))"]
+block = [544]
+cluster = ["16 / (1 + (B > 4)) / (1 + (B > 16)) / (1 + (B > 32)) / (1 + (B > 64))"]
+shared = "81920 + 8 * Ns + 4 * H * (Wn + max(Nh, topk))"
+args = [
+    "embedding", "head_fn", "head_base", "head_scale", "final_norm", "head", "head_scales", "attn_fn", "attn_base",
+    "attn_scale", "attn_norm", "q_a", "q_a_scales", "q_norm", "q_b", "q_b_scales", "kv", "kv_scales", "kv_norm", "sinks", "o_a",
+    "o_a_scales", "o_b", "o_b_scales", "moe_fn", "moe_base", "moe_scale", "moe_norm", "gate", "gate_scales", "gate_up",
+    "gate_up_scales", "down", "down_scales", "shared_gate_up", "shared_gate_up_scales", "shared_down", "shared_down_scales",
+    "bias", "table", "csa_kv", "csa_kv_scales", "csa_gate", "csa_gate_scales", "csa_ape", "csa_norm", "index_kv",
+    "index_kv_scales", "index_gate", "index_gate_scales", "index_ape", "index_norm", "index_q", "index_q_scales", "index_heads",
+    "index_heads_scales", "hca_kv", "hca_kv_scales", "hca_gate", "hca_gate_scales", "hca_ape", "hca_norm", "cos", "sin",
+    "temperature", "sequence", "token", "position", "clock", "window", "csa_ring_kv", "csa_ring_gate", "csa_entries",
+    "index_ring_kv", "index_ring_gate", "index_entries", "hca_ring_kv", "hca_ring_gate", "hca_entries", "logits", "sampled",
+    "at_attention_input", "at_query", "at_kv_window", "at_kv_compressed", "at_index_query", "at_index_key", "at_topk",
+    "at_heads", "at_attention_output", "at_moe_input", "at_router", "at_moe_output", "at_output", "B", "S", "layers", "lead",
+    "hashes", "V", "C", "Rq", "H", "D", "R", "G", "Ro", "Wn", "HI", "DI", "topk", "E", "K", "I", "ms", "mh", "sparse", "Ns",
+    "Nh", "eps", "index_scale", "attention_scale", "router_scale", "limit", "seed",
+]
+taps = [
+    "at_attention_input", "at_query", "at_kv_window", "at_kv_compressed", "at_index_query", "at_index_key", "at_topk",
+    "at_heads", "at_attention_output", "at_moe_input", "at_router", "at_moe_output", "at_output",
+]
+[[variant.launch]]
+name = "end"
+entry = "decode_step_end"
+grid = [1]
+block = [256]
+args = ["sampled", "forced", "clock", "token", "position", "tokens", "B", "S", "P"]
+
+[[mutant]]
+name = "absent_pooled_as_zeros"
+doc = "tokens before the first are pooled, as zeros"
+variants = ["persistent"]
+
+[[mutant]]
+name = "entry_turned_late"
+doc = "entries have the angles of the last token of their window"
+variants = ["persistent"]
+
+[[mutant]]
+name = "last_key_lost"
+doc = "the last key is not read"
+variants = ["persistent"]
+
+[[mutant]]
+name = "shared_expert_lost"
+doc = "the shared expert is not added"
+variants = ["persistent"]
+*/
+
 // The variant `persistent`: a cluster of CTAs runs all layers for one sequence.
 #pragma once
 

@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use reference::paths::Weights;
 use reference::paths::deepseek_v4::{Config, Model, State, StateParts};
 use reference::{Choice, Numerics, Site, Tensor};
-use safetensors::Dtype;
 use ulplab::formats::{codec, hadamard};
 use ulplab::metrics::VIOLATIONS;
 use ulplab::ops::data::{f32_bytes, floats};
@@ -13,9 +11,12 @@ use ulplab::ops::decode_step::{self, Caches, Formats};
 use ulplab::ops::{Case, Data, Outputs, Problem};
 
 use super::{buffer, integers, problems};
+use weights::Stacked;
 
 #[path = "decode_step/text.rs"]
 mod text;
+#[path = "decode_step/weights.rs"]
+mod weights;
 
 /// What goes wrong at one site of one layer, in one run.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -166,120 +167,6 @@ impl Numerics<f32> for Stored<'_> {
         let formats = self.0.map_or(Formats::F32, |record| Formats::F32.with_record(record));
         read_of_records(formats, site, tensor);
     }
-}
-
-/// The weights of a problem's buffers, by the names of a checkpoint.
-struct Stacked<'a>(&'a Problem);
-
-impl Weights for Stacked<'_> {
-    type Error = String;
-
-    fn floats(&mut self, name: &str, _: &[usize]) -> Result<Vec<f32>, String> {
-        let values = |name: &str| weights(self.0, name);
-        let part = |name: &str, at: usize| {
-            let layers = buffer(self.0, name).shape[0];
-            let values = values(name);
-            let each = values.len() / layers;
-            values[at * each..][..each].to_vec()
-        };
-        let Some((layer, tensor)) = name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')) else {
-            return Ok(values(match name {
-                "model.embed_tokens.weight" => "embedding",
-                "model.hc_head.hc_fn" => "head_fn",
-                "model.hc_head.hc_base" => "head_base",
-                "model.hc_head.hc_scale" => "head_scale",
-                "model.norm.weight" => "final_norm",
-                "lm_head.weight" => "head",
-                other => return Err(format!("no {other}")),
-            }));
-        };
-        let layer: usize = layer.parse().unwrap();
-        // Heavy, heavy, sparse, heavy, sparse, heavy.
-        let (kind, at) = [("hca", 0), ("hca", 1), ("csa", 0), ("hca", 2), ("csa", 1), ("hca", 3)][layer];
-        let compressor = |rest: &str, prefix: &str| {
-            let end = match rest {
-                "kv_proj.weight" => "kv",
-                "gate_proj.weight" => "gate",
-                "position_bias" => "ape",
-                "kv_norm.weight" => "norm",
-                other => return Err(format!("no {other}")),
-            };
-            Ok(part(&format!("{prefix}_{end}"), at))
-        };
-        let shared = |half: usize| {
-            let both = part("shared_gate_up", layer);
-            both[half * both.len() / 2..][..both.len() / 2].to_vec()
-        };
-        if let Some(rest) = tensor.strip_prefix("self_attn.compressor.indexer.") {
-            return match rest {
-                "q_b_proj.weight" => Ok(part("index_q", at)),
-                "scorer.weights_proj.weight" => Ok(part("index_heads", at)),
-                rest => compressor(rest, "index"),
-            };
-        }
-        if let Some(rest) = tensor.strip_prefix("self_attn.compressor.") {
-            return compressor(rest, kind);
-        }
-        Ok(match tensor {
-            "mlp.shared_experts.gate_proj.weight" => shared(0),
-            "mlp.shared_experts.up_proj.weight" => shared(1),
-            other => part(
-                match other {
-                    "attn_hc.fn" => "attn_fn",
-                    "attn_hc.base" => "attn_base",
-                    "attn_hc.scale" => "attn_scale",
-                    "input_layernorm.weight" => "attn_norm",
-                    "self_attn.q_a_proj.weight" => "q_a",
-                    "self_attn.q_a_norm.weight" => "q_norm",
-                    "self_attn.q_b_proj.weight" => "q_b",
-                    "self_attn.kv_proj.weight" => "kv",
-                    "self_attn.kv_norm.weight" => "kv_norm",
-                    "self_attn.sinks" => "sinks",
-                    "self_attn.o_a_proj.weight" => "o_a",
-                    "self_attn.o_b_proj.weight" => "o_b",
-                    "ffn_hc.fn" => "moe_fn",
-                    "ffn_hc.base" => "moe_base",
-                    "ffn_hc.scale" => "moe_scale",
-                    "post_attention_layernorm.weight" => "moe_norm",
-                    "mlp.gate.weight" => "gate",
-                    "mlp.gate.e_score_correction_bias" => "bias",
-                    "mlp.experts.gate_up_proj" => "gate_up",
-                    "mlp.experts.down_proj" => "down",
-                    "mlp.shared_experts.down_proj.weight" => "shared_down",
-                    other => return Err(format!("no {other}")),
-                },
-                layer,
-            ),
-        })
-    }
-
-    fn integers(&mut self, name: &str, _: &[usize]) -> Result<Vec<u32>, String> {
-        assert_eq!(name, "model.layers.0.mlp.gate.tid2eid");
-        Ok(integers(self.0, "table").into_iter().map(i32::cast_unsigned).collect())
-    }
-}
-
-/// What is read of a weight, whichever way it is stored.
-fn weights(problem: &Problem, name: &str) -> Vec<f32> {
-    let scales = format!("{name}_scales");
-    let Some(scales) = problem.buffers.iter().find(|other| other.name == scales) else {
-        return super::values(problem, name);
-    };
-    let codes = buffer(problem, name);
-    let (format, halves) = match (codes.dtype, scales.dtype) {
-        (Dtype::F32, _) => ("f32", 1),
-        (Dtype::BF16, _) => ("bf16", 1),
-        (Dtype::F8_E4M3, Dtype::F32) => ("fp8_b64_f32", 1),
-        (Dtype::U8, Dtype::F8_E8M0) => ("mxfp4", 2),
-        (Dtype::U8, Dtype::F8_E4M3) => ("nvfp4", 2),
-        other => panic!("{name} is stored as {other:?}"),
-    };
-    let [.., rows, cols] = codes.shape[..] else {
-        panic!("{name} has no rows")
-    };
-    let level = format!("{name}_level");
-    let level = (halves == 2).then_some((level.as_str(), rows * cols * halves));
-    super::matrices(problem, format, name, scales.name, level, cols * halves)
 }
 
 fn bytes(values: &[i32]) -> Vec<u8> {
