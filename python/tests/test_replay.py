@@ -18,25 +18,104 @@ RNG = np.random.default_rng(0)
 SIGNATURES = {
     "rmsnorm": "(input: torch.Tensor, weight: torch.Tensor, eps: float = 1e-06, out: Optional[torch.Tensor] = None, enable_pdl=None)",
     "softmax": "(logits: torch.Tensor, temperature: Union[torch.Tensor, float, NoneType] = None, enable_pdl=None) -> torch.Tensor",
+    "BatchDecodeWithPagedKVCacheWrapper.__init__": "(self, float_workspace_buffer, kv_layout: str = 'NHD', use_cuda_graph=False)",
+    "BatchDecodeWithPagedKVCacheWrapper.plan": "(self, indptr, indices, last_page_len, num_qo_heads, num_kv_heads, head_dim, page_size)",
+    "BatchDecodeWithPagedKVCacheWrapper.run": "(self, q, paged_kv_cache, *args, q_scale=None, k_scale=None, return_lse=False)",
+    "BatchPrefillWithPagedKVCacheWrapper.run": "(self, q, paged_kv_cache, *args, k_scale=None)",
+    "BatchPrefillWithRaggedKVCacheWrapper.run": "(self, q, k, v, *args, k_scale=None)",
     "single_prefill_with_kv_cache": "(q, k, v, scale_q=None, kv_layout: str = 'NHD', causal: bool = False, window_left: int = -1)",
 }
 
 
-def record(folder, function, args, kwargs, result, status="completed"):
-    """As FlashInfer's recorder writes a call."""
-    here = folder / f"20261123_101010_123_pid7_{function}_call{len(list(folder.iterdir())) + 1:04d}"
+def record(folder, function, args, kwargs, result, status="completed", of=None):
+    """As FlashInfer's recorder writes a call; `of` is the number of the wrapper whose method it is."""
+    here = folder / f"20261123_101010_{len(list(folder.iterdir())):03}_pid7_{function}_call0001"
     here.mkdir()
     given = {f"arg_{at}": value for at, value in enumerate(args)} | {f"kwarg_{name}": value for name, value in kwargs.items()}
+    # A tuple's tensors have names of their own.
+    for name in [name for name, value in given.items() if isinstance(value, tuple)]:
+        given |= {f"{name}__{at}": part for at, part in enumerate(given[name])}
+        given[name] = {"type": "tuple", "length": 2, "truncated": False}
     _files.write(here / "inputs.safetensors", {name: x for name, x in given.items() if isinstance(x, np.ndarray)}, {})
     about = {"function_name": function, "input_metadata": {name: x for name, x in given.items() if not isinstance(x, np.ndarray)}}
-    about |= {"function_signature": SIGNATURES.get(function, "(...)"), "execution_status": "inputs_saved"}
+    about |= {"function_signature": SIGNATURES.get(function, "(...)"), "execution_status": "inputs_saved", "process_id": 7}
+    about |= {} if of is None else {"self_id": of}
     lines = [about]
     if status == "completed":
         results = result if isinstance(result, tuple) else None
         outputs = {f"result_{at}": x for at, x in enumerate(results)} if results else {"result": result}
+        outputs = {} if result is None else outputs
         _files.write(here / "outputs.safetensors", outputs, {})
         lines.append({**about, "execution_status": status})
     (here / "metadata.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+ME = {"type": "object"}
+PAGED = "BatchDecodeWithPagedKVCacheWrapper"
+
+
+def paged(layout="NHD"):
+    """Queries, a cache of pages of 4 keys, its indptr, indices and last_page_len, and attention of each sequence's last query."""
+    q, cache = normal(RNG, 3, 4, 16), normal(RNG, 7, 2, 4, 2, 16)
+    indptr, indices, last = np.array([0, 2, 2, 5], np.int32), np.array([6, 1, 0, 5, 3], np.int32), np.array([3, 0, 2], np.int32)
+    o = np.zeros_like(q)
+    for row, (first, end) in enumerate(zip(indptr, indptr[1:])):
+        keys = cache[indices[first:end]]
+        count = max(0, (end - first - 1) * 4 + last[row])
+        if count:
+            k, v = (keys[:, part].reshape(-1, 2, 16)[:count] for part in (0, 1))
+            o[row] = kernels_attention.kernel(RNG, q[None, None, row], k[None], v[None], causal=True)["o"][0, 0]
+    return q, cache if layout == "NHD" else np.ascontiguousarray(cache.swapaxes(2, 3)), (indptr, indices, last), o
+
+
+def test_wrappers_are_judged_with_their_plans(tmp_path):
+    q, cache, plan, o = paged()
+    sizes = (4, 2, 16, 4)
+    record(tmp_path, f"{PAGED}.__init__", (ME, np.zeros(4, np.uint8)), {}, None, of=1)
+    record(tmp_path, f"{PAGED}.plan", (ME, *plan, *sizes), {"q_data_type": "torch.float32"}, None, of=1)
+    record(tmp_path, f"{PAGED}.run", (ME, q, cache), {}, o, of=1)
+    # A later plan of the same wrapper: the first sequence has the pages of another.
+    record(tmp_path, f"{PAGED}.plan", (ME, plan[0], plan[1][::-1].copy(), plan[2], *sizes), {}, None, of=1)
+    record(tmp_path, f"{PAGED}.run", (ME, q, cache), {}, o, of=1)
+    # No plan, and a mask.
+    record(tmp_path, f"{PAGED}.run", (ME, q, cache), {}, o, of=2)
+    q, cache, plan, o = paged("HND")
+    record(tmp_path, f"{PAGED}.plan", (ME, *plan, *sizes), {"logits_soft_cap": 0.0}, None, of=3)
+    record(tmp_path, f"{PAGED}.run", (ME, q, (cache[:, 0].copy(), cache[:, 1].copy())), {"return_lse": True}, (o, o[..., 0]), of=3)
+    record(tmp_path, f"{PAGED}.plan", (ME, *plan, *sizes), {"custom_mask": np.zeros(4, np.uint8)}, None, of=4)
+    record(tmp_path, f"{PAGED}.run", (ME, q, cache), {}, o, of=4)
+    found = ulplab.replay(tmp_path)
+    assert [call.verdict for call in found] == ["failed", "passed", "passed", "not judged", "not judged"], str(found)
+    assert "no plan" in str(found) and "custom_mask" in str(found)
+
+
+def test_prefill_of_wrappers(tmp_path):
+    q, cache, (indptr, indices, last), _ = paged()
+    starts = np.array([0, 2, 2, 3], np.int32)
+    o = np.zeros_like(q)
+    ragged = [np.zeros((0, 2, 16), np.float32)] * 2
+    lengths = []
+    for row, (first, end) in enumerate(zip(indptr, indptr[1:])):
+        keys = cache[indices[first:end]]
+        count = max(0, (end - first - 1) * 4 + last[row])
+        k, v = (keys[:, part].reshape(-1, 2, 16)[:count] for part in (0, 1))
+        ragged, lengths = [np.concatenate(both) for both in zip(ragged, (k, v))], lengths + [count]
+        own = slice(starts[row], starts[row + 1])
+        if count:
+            o[own] = kernels_attention.kernel(RNG, q[None, own], k[None], v[None], causal=True)["o"][0]
+    sizes = {"num_qo_heads": 4, "num_kv_heads": 2, "head_dim_qk": 16, "causal": True}
+    pages = {"paged_kv_indptr": indptr, "paged_kv_indices": indices, "paged_kv_last_page_len": last, "page_size": 4}
+    wrapper = "BatchPrefillWithPagedKVCacheWrapper"
+    record(tmp_path, f"{wrapper}.plan", (ME,), {"qo_indptr": starts, **pages, **sizes}, None, of=1)
+    record(tmp_path, f"{wrapper}.run", (ME, q, cache), {}, o, of=1)
+    wrapper = "BatchPrefillWithRaggedKVCacheWrapper"
+    ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    record(tmp_path, f"{wrapper}.plan", (ME,), {"qo_indptr": starts, "kv_indptr": ends, **sizes}, None, of=2)
+    record(tmp_path, f"{wrapper}.run", (ME, q, *ragged), {}, o, of=2)
+    record(tmp_path, f"{wrapper}.plan", (ME,), {"qo_indptr": starts, "kv_indptr": ends, **sizes, "causal": False}, None, of=2)
+    record(tmp_path, f"{wrapper}.run", (ME, q, *ragged), {}, o, of=2)
+    found = ulplab.replay(tmp_path)
+    assert [(call.verdict, call.op) for call in found] == [("failed", "attention"), ("passed", "attention"), ("passed", "attention")], str(found)
 
 
 def test_flight_records(tmp_path):

@@ -39,12 +39,15 @@ def tensors(path: Path) -> dict[str, Any]:
         return dict(read(path.with_suffix(".safetensors"))[0])
     if not path.with_suffix(".pt").exists():
         return {}
+    return _by_torch(path.with_suffix(".pt"), "record with FLASHINFER_DUMP_SAFETENSORS=1")
+
+
+def _by_torch(path: Path, instead: str) -> Any:
+    """What torch reads in a .pt file, if the caller has imported it."""
     torch = sys.modules.get("torch")
     if torch is None:
-        raise ValueError(
-            f"{path.with_suffix('.pt')} is read by torch only, and it is not imported; record with FLASHINFER_DUMP_SAFETENSORS=1"
-        )
-    return torch.load(path.with_suffix(".pt"), map_location="cpu", weights_only=True)
+        raise ValueError(f"{path} is read by torch only, and it is not imported; {instead}")
+    return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
@@ -78,8 +81,12 @@ def _names(signature: str) -> list[str]:
 
 
 def flashinfer(folder: Path) -> list[Recorded]:
-    """The calls that FlashInfer's flight recorder wrote: a folder each, with metadata.jsonl."""
-    calls = []
+    """The calls that FlashInfer's flight recorder wrote: a folder each, with metadata.jsonl.
+
+    What a wrapper was given when it was made and planned is given to its later calls, as ``init.NAME`` and ``plan.NAME``.
+    """
+    calls: list[Recorded] = []
+    wrappers: dict[tuple[Any, Any], dict[str, Any]] = {}
     for file in sorted(folder.rglob("metadata.jsonl")):
         here = file.parent
         if file.parent.parent.name != "graph_flushes" and (here / "graph_flushes").is_dir():
@@ -97,10 +104,24 @@ def flashinfer(folder: Path) -> list[Recorded]:
             continue
         names = _names(str(about.get("function_signature", "")))
         for key, value in given.items():
-            position = re.fullmatch(r"arg_(\d+)", key)
+            # Tensors within a tuple have its name and their places.
+            position = re.fullmatch(r"arg_(\d+)((?:__\d+)*)", key)
             if position and int(position[1]) < len(names):
-                key = names[int(position[1])]
+                key = names[int(position[1])] + position[2]
             call.given[key.removeprefix("kwarg_")] = value
+        part = {"__init__": "init", "plan": "plan", "begin_forward": "plan"}.get(call.function.rpartition(".")[2])
+        if "self_id" in about:
+            own = wrappers.setdefault((about.get("process_id"), about["self_id"]), {})
+            if part:
+                # A plan takes the place of the one before it.
+                for name in [name for name in own if name.startswith(f"{part}.")]:
+                    del own[name]
+                own.update({f"{part}.{name}": value for name, value in call.given.items() if name != "self"})
+                if part == "init":
+                    own.setdefault("init.kv_layout", "NHD")
+                calls.remove(call)
+                continue
+            call.given |= {name: value for name, value in own.items() if name.startswith("plan.") or name == "init.kv_layout"}
         order = sorted(outputs, key=lambda key: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", key)])
         call.outputs = [outputs[key] for key in order]
         if about.get("execution_status") == "inputs_saved":
@@ -132,9 +153,7 @@ def msprobe(folder: Path) -> list[Recorded]:
                 dtype = str(entry.get("dtype", "")).removeprefix("torch.")
                 exact = dtype == "bfloat16" and found.dtype == numpy.float32
                 return Stored((found.view(numpy.uint32) >> 16).astype(numpy.uint16), dtype) if exact else found
-            if path.suffix == ".pt" and sys.modules.get("torch"):
-                return sys.modules["torch"].load(path, map_location="cpu", weights_only=True)
-            raise ValueError(f"{path.name} is read by torch only, and it is not imported; dump with file_format npy")
+            return _by_torch(path, "dump with file_format npy")
 
         for name, entry in data.items():
             if not name.endswith(".forward") and ".forward." not in name:
@@ -150,6 +169,41 @@ def msprobe(folder: Path) -> list[Recorded]:
                 call.missing = f"{type(error).__name__}: {error}"
             if not call.outputs and not call.missing:
                 call.missing = "it has no outputs"
+    return calls
+
+
+def recording(folder: Path) -> list[Recorded]:
+    """The calls that `ulplab.record` kept in a folder: calls.jsonl, and shards of tensors."""
+    if not (folder / "calls.jsonl").is_file():
+        return []
+    kept: dict[str, Stored] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        kept |= read(file)[0]
+
+    def value(name: Any) -> Stored:
+        if name not in kept:
+            raise ValueError(f"no file has the tensor '{name}'")
+        return kept[name]
+
+    calls = []
+    for number, line in enumerate(_lines(folder / "calls.jsonl"), 1):
+        if "module" not in line:
+            continue
+        module = str(line["module"])
+        call = Recorded(str(line.get("class", module)), f"{folder / 'calls.jsonl'}:{number}: {module}")
+        calls.append(call)
+        if "error" in line:
+            call.missing = f"the module has raised {line['error']}"
+            continue
+        try:
+            call.given = {key: value(name) for key, name in (line.get("inputs") or {}).items()} | (line.get("words") or {})
+            call.given |= {f"self.{key}": value(name) for key, name in (line.get("parameters") or {}).items()}
+            call.given |= {f"self.{key}": one for key, one in (line.get("attributes") or {}).items()}
+            call.outputs = [value(name) for name in (line.get("outputs") or {}).values()]
+        except (ValueError, AttributeError) as error:
+            call.missing = f"{type(error).__name__}: {error}"
+        if not call.outputs and not call.missing:
+            call.missing = "it has no outputs"
     return calls
 
 

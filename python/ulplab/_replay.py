@@ -5,172 +5,14 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable
 
 from . import _dumps, _errors, _native
 from ._close import _outside, _where, unit
 from ._files import Stored
+from ._flashinfer import FLASHINFER
+from ._known import Judge, Unknown, reshaped
+from ._modules import MSPROBE, OPERATIONS, of_class
 from ._tensors import array, inputs as given_inputs
-
-
-class _Unknown(Exception):
-    """Why a call is not judged."""
-
-
-# An output to judge: its place in the call's outputs, the operation, what it is given, and its shape there.
-Judgement = tuple[int, str, dict[str, Any], tuple[int, ...] | None]
-
-
-def _take(given: dict[str, Any], needed: tuple[str, ...], optional: dict[str, Any], ignored: tuple[str, ...] = ()) -> list[Any]:
-    """Arguments by name. What is neither known nor None makes the call one that is not judged."""
-    extra = [
-        name
-        for name, value in given.items()
-        if name not in needed and name not in optional and name not in ignored and value is not None
-    ]
-    if extra:
-        raise _Unknown(f"its argument '{extra[0]}' is not known")
-    missing = [name for name in needed if given.get(name) is None]
-    if missing:
-        raise _Unknown(f"its argument '{missing[0]}' was not recorded")
-    values = [given[name] for name in needed]
-    for name, default in optional.items():
-        value = given.get(name)
-        if isinstance(value, dict):
-            raise _Unknown(f"its argument '{name}' is {value.get('type', 'an object')}")
-        values.append(default if value is None else value)
-    return values
-
-
-# Where outputs are written, and how a kernel is launched: neither changes what it computes.
-_LAUNCH = ("out", "enable_pdl", "backend")
-
-
-def _rmsnorm(centered: bool) -> Callable[[dict[str, Any]], list[Judgement]]:
-    def judge(given: dict[str, Any]) -> list[Judgement]:
-        x, weight, eps = _take(given, ("input", "weight"), {"eps": 1e-6}, _LAUNCH)
-        return [(0, "rmsnorm", {"x": x, "weight": weight, "eps": eps, "zero_centered": centered}, None)]
-
-    return judge
-
-
-def _silu_and_mul(given: dict[str, Any]) -> list[Judgement]:
-    (x,) = _take(given, ("input",), {}, _LAUNCH)
-    return [(0, "silu_and_mul", {"x": x}, None)]
-
-
-def _softmax(given: dict[str, Any]) -> list[Judgement]:
-    x, temperature = _take(given, ("logits",), {"temperature": 1.0}, (*_LAUNCH, "workspace_buffer"))
-    if not isinstance(temperature, (int, float)) or temperature <= 0:
-        raise _Unknown("its temperature is no positive number")
-    return [(0, "softmax", {"x": x, "scale": 1.0 / temperature}, None)]
-
-
-def _mm(given: dict[str, Any]) -> list[Judgement]:
-    a, b, bias = _take(given, ("a", "b"), {"bias": None}, (*_LAUNCH, "out_dtype", "pdl"))
-    return [(0, "matmul", {"a": a, "b": b, "bias": bias}, None)]
-
-
-def _reshaped(x: Any, shape: tuple[int, ...]) -> Stored:
-    stored = Stored.of(x)
-    return Stored(stored.bits.reshape(shape), stored.dtype)
-
-
-def _single(decode: bool) -> Callable[[dict[str, Any]], list[Judgement]]:
-    plain = {
-        "kv_layout": "NHD",
-        "pos_encoding_mode": "NONE",
-        "causal": False,
-        "sm_scale": None,
-        "window_left": -1,
-        "logits_soft_cap": 0.0,
-    }
-    plain |= {"use_fp16_qk_reduction": False}
-
-    def judge(given: dict[str, Any]) -> list[Judgement]:
-        ignored = (*_LAUNCH, "use_tensor_cores", "return_lse", "kv_cache_sf", "rope_scale", "rope_theta")
-        q, k, v, layout, pos, causal, scale, window, cap, half = _take(given, ("q", "k", "v"), plain, ignored)
-        if pos != "NONE" or cap or half:
-            raise _Unknown(f"pos_encoding_mode = {pos}, logits_soft_cap = {cap}, use_fp16_qk_reduction = {half}")
-        q, k, v = (Stored.of(x) for x in (q, k, v))
-        if k.bits.ndim != 3 or v.bits.ndim != 3 or q.bits.ndim != (2 if decode else 3) or layout not in ("NHD", "HND"):
-            raise _Unknown(f"q, k, v are {list(q.shape)}, {list(k.shape)}, {list(v.shape)} in the layout {layout}")
-        if layout == "HND":
-            k, v = (Stored(x.bits.swapaxes(0, 1), x.dtype) for x in (k, v))
-        if decode:
-            q = _reshaped(q, (1, *q.shape))
-        q, k, v = (_reshaped(x, (1, *x.shape)) for x in (q, k, v))
-        if window >= 0 and not (causal or decode):
-            raise _Unknown("it has a window without a causal mask")
-        words = {"q": q, "k": k, "v": v, "scale": scale, "causal": bool(causal or decode)}
-        # FlashInfer counts the keys to the left, the operation the query's own, too.
-        words |= {"window": window + 1} if window >= 0 else {}
-        return [(0, "attention", words, (1, q.shape[1], q.shape[2], v.shape[3]))]
-
-    return judge
-
-
-def _rope(given: dict[str, Any]) -> list[Judgement]:
-    names = ("positions", "query", "key", "head_size", "cos_sin_cache")
-    positions, query, key, size, cache, neox = _take(given, names, {"is_neox": True}, _LAUNCH)
-    positions, cache, size = Stored.of(positions), Stored.of(cache), int(size)
-    half = cache.shape[-1] // 2
-    rows = cache.bits[positions.bits.reshape(-1)]
-    cos, sin = (Stored(part, cache.dtype) for part in (rows[:, :half], rows[:, half:]))
-    judgements: list[Judgement] = []
-    for at, x in enumerate((query, key)):
-        x = _reshaped(x, (rows.shape[0], -1, size))
-        words = {"x": x, "cos": cos, "sin": sin, "pairing": "half" if neox else "interleaved"}
-        judgements.append((at, "rope", words, x.shape))
-    return judgements
-
-
-# By the function's name, in FlashInfer.
-_FLASHINFER: dict[str, Callable[[dict[str, Any]], list[Judgement]]] = {
-    "rmsnorm": _rmsnorm(False),
-    "gemma_rmsnorm": _rmsnorm(True),
-    "silu_and_mul": _silu_and_mul,
-    "softmax": _softmax,
-    "mm_bf16": _mm,
-    "single_prefill_with_kv_cache": _single(False),
-    "single_decode_with_kv_cache": _single(True),
-    "apply_rope_with_cos_sin_cache": _rope,
-}
-
-
-def _torch_softmax(given: dict[str, Any]) -> list[Judgement]:
-    x, dim = _take(given, ("arg_0",), {"dim": given.get("arg_1")}, ("arg_1", "_stacklevel"))
-    if dim not in (-1, Stored.of(x).bits.ndim - 1):
-        raise _Unknown(f"dim = {dim}, expected the last")
-    return [(0, "softmax", {"x": x}, None)]
-
-
-def _torch_matmul(given: dict[str, Any]) -> list[Judgement]:
-    a, b = _take(given, ("arg_0", "arg_1"), {})
-    if Stored.of(b).bits.ndim != 2:
-        raise _Unknown(f"the second factor is {list(Stored.of(b).shape)}, expected [K, N]")
-    return [(0, "matmul", {"a": a, "b": b}, None)]
-
-
-def _torch_linear(given: dict[str, Any]) -> list[Judgement]:
-    a, b, bias = _take(given, ("arg_0", "arg_1"), {"bias": given.get("arg_2")}, ("arg_2",))
-    return [(0, "matmul", {"a": a, "b": b, "bias": bias, "b_rows": "n"}, None)]
-
-
-def _npu_rms_norm(given: dict[str, Any]) -> list[Judgement]:
-    x, weight, eps = _take(given, ("arg_0", "arg_1"), {"epsilon": given.get("arg_2") or 1e-6}, ("arg_2",))
-    return [(0, "rmsnorm", {"x": x, "weight": weight, "eps": eps}, None)]
-
-
-# By the part of msProbe's name that says what is called.
-_MSPROBE = {
-    "Functional.softmax": _torch_softmax,
-    "Torch.softmax": _torch_softmax,
-    "Torch.matmul": _torch_matmul,
-    "Torch.mm": _torch_matmul,
-    "Functional.linear": _torch_linear,
-    "NPU.npu_rms_norm": _npu_rms_norm,
-}
 
 
 @dataclass(frozen=True)
@@ -208,11 +50,12 @@ class Replay(list):
 _VERDICTS = ("failed", "biased", "passed", "not judged")
 
 
-def replay(folder: str | os.PathLike[str], accumulate: str = "f32") -> Replay:
+def replay(folder: str | os.PathLike[str], accumulate: str = "f32", modules: dict[str, str] | None = None) -> Replay:
     """Computes recorded calls once more in f64 from their recorded inputs, and judges their recorded outputs: the worst first.
 
-    ``folder`` is what FlashInfer's flight recorder wrote (``FLASHINFER_LOGLEVEL=10 FLASHINFER_DUMP_SAFETENSORS=1``), or msProbe with
-    ``npy`` files. Calls of functions and with arguments that are not known, that have no outputs, or whose files cannot be read are *not
+    ``folder`` is what FlashInfer's flight recorder wrote (``FLASHINFER_LOGLEVEL=10 FLASHINFER_DUMP_SAFETENSORS=1``), msProbe with
+    ``npy`` files, or :func:`ulplab.record`; ``modules`` then says for classes of modules which of ``rmsnorm``, ``gemma_rmsnorm``,
+    ``layernorm``, ``linear``, ``silu_and_mul`` and ``softmax`` they compute, besides those that are known by their names. Calls of functions and with arguments that are not known, that have no outputs, or whose files cannot be read are *not
     judged*, and never passed. ``.pt`` files are read by torch if the caller has imported it (``weights_only=True``). ``accumulate`` is
     the type that kernels add in. ValueError if the folder holds neither.
     """
@@ -220,17 +63,23 @@ def replay(folder: str | os.PathLike[str], accumulate: str = "f32") -> Replay:
     if not root.is_dir():
         raise ValueError(f"{folder} is no folder")
     unit(accumulate)
-    calls = [(call, _FLASHINFER.get(call.function)) for call in _dumps.flashinfer(root)]
+    calls = [(call, FLASHINFER.get(call.function)) for call in _dumps.flashinfer(root)]
     for call in _dumps.msprobe(root):
-        calls.append((call, _MSPROBE.get(".".join(call.function.split(".")[:2]))))
+        calls.append((call, MSPROBE.get(".".join(call.function.split(".")[:2]))))
+    stray = [op for op in (modules or {}).values() if op not in OPERATIONS]
+    if stray:
+        raise ValueError(f"modules: no operation '{stray[0]}', expected one of {', '.join(OPERATIONS)}")
+    calls += [(call, of_class(call.function, modules or {})) for call in _dumps.recording(root)]
     if not calls:
-        raise ValueError(f"{folder} holds no calls: neither metadata.jsonl of FlashInfer's recorder, nor dump.json of msProbe")
+        raise ValueError(
+            f"{folder} holds no calls: neither metadata.jsonl of FlashInfer's recorder, nor dump.json of msProbe, nor calls.jsonl"
+        )
     found = [one for call, known in calls for one in _judged(call, known, accumulate)]
     found.sort(key=lambda one: (_VERDICTS.index(one.verdict), -(one.ratio or 0.0)))
     return Replay(found)
 
 
-def _judged(call: _dumps.Recorded, known: Callable[[dict[str, Any]], list[Judgement]] | None, accumulate: str) -> list[Replayed]:
+def _judged(call: _dumps.Recorded, known: Judge | None, accumulate: str) -> list[Replayed]:
     def refused(why: str, op: str = "") -> Replayed:
         return Replayed(call.function, call.path, "not judged", None, why, op)
 
@@ -240,7 +89,7 @@ def _judged(call: _dumps.Recorded, known: Callable[[dict[str, Any]], list[Judgem
         return [refused("the function is not known")]
     try:
         judgements = known(call.given)
-    except _Unknown as error:
+    except Unknown as error:
         return [refused(str(error))]
     except (ValueError, TypeError, IndexError, AttributeError) as error:
         return [refused(f"{type(error).__name__}: {error}")]
@@ -248,12 +97,12 @@ def _judged(call: _dumps.Recorded, known: Callable[[dict[str, Any]], list[Judgem
     for at, op, given, shape in judgements:
         try:
             if at >= len(call.outputs):
-                raise _Unknown(f"output {at} was not recorded")
+                raise Unknown(f"output {at} was not recorded")
             got = Stored.of(call.outputs[at])
-            got = got if shape is None else _reshaped(got, shape)
+            got = got if shape is None else reshaped(got, shape)
             held = array(got, "got")
             judged = _native.judge(op, held, given_inputs(given), unit(accumulate), None)
-        except (_Unknown, ValueError, TypeError) as error:
+        except (Unknown, ValueError, TypeError) as error:
             found.append(refused(str(error), op))
             continue
         except AssertionError as error:
