@@ -96,17 +96,25 @@ template <class R> struct Run {
         scale = __ldg((const typename R::Stored *)(token.tail + R::SCALES) + at * RUN / R::BLOCK);
     }
 
-    __device__ __forceinline__ void decode(uint4 (&out)[2]) const {
-        const u32 in[4] = {words.x, words.y, words.z, words.w};
+    // Both halves of the run, or the second and then the first.
+    __device__ __forceinline__ void decode(uint4 (&out)[2], bool swapped = false) const {
+        const uint2 low = make_uint2(words.x, words.y), high = make_uint2(words.z, words.w);
+        u32 in[4];
+        if constexpr (BYTES == 16) {
+            in[0] = swapped ? high.x : low.x, in[1] = swapped ? high.y : low.y;
+            in[2] = swapped ? low.x : high.x, in[3] = swapped ? low.y : high.y;
+        } else {
+            in[0] = swapped ? low.y : low.x, in[1] = swapped ? low.x : low.y;
+        }
         u32 pairs[8];
         if (fits_bf16x2(in)) {
-            // Four bits up, exponent and fraction of a code are those of a bfloat16 that is 2^120 times smaller. The product with
-            // 2^120 times the scale is exact, or rounded once where it is subnormal.
+            // Four bits up, exponent and fraction of a code are those of a bfloat16 that is 2^120 times smaller, whose sign is four
+            // bits further up. The product with 2^120 times the scale is exact, or rounded once where it is subnormal.
             const u32 by = ((u32)scale + 120) * 0x00800080;
 #pragma unroll
             for (int i = 0; i < 8; i++) {
-                const u32 spread = __byte_perm(in[i / 2], 0, i % 2 ? 0x3424 : 0x1404);
-                pairs[i] = times_bf16x2((spread >> 4 & 0x07f007f0) | (spread & 0x80008000), by);
+                const u32 codes = __byte_perm(in[i / 2], 0, i % 2 ? 0x4342 : 0x4140);
+                pairs[i] = times_bf16x2((codes + (codes & 0x00800080) * 15) * 16, by);
             }
         } else if constexpr (R::Element::bits == 8) {
             const float factor = R::Rule::decode(scale, {});
@@ -134,11 +142,12 @@ template <class R> struct Run {
     // Whether codes are E4M3, none of them NaN, and the scale is E8M0, so small that 2^120 times as much is a bfloat16.
     __device__ __forceinline__ bool fits_bf16x2(const u32 (&in)[4]) const {
         if constexpr (R::Element::bits == 8 && sizeof(typename R::Stored) == 1) {
-            u32 nan = 0;
+            // One more changes the sign of a code that is NaN, and of no other, unless the code below it is NaN.
+            u32 changed = 0;
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                nan |= (in[i] & 0x7f7f7f7f) + 0x01010101;
-            return scale <= 134 && !(nan & 0x80808080);
+                changed |= in[i] ^ (in[i] + 0x01010101);
+            return scale <= 134 && !(changed & 0x80808080);
         }
         return false;
     }

@@ -109,12 +109,12 @@ template <class R, int KEYS> struct Raw {
                 uint4 out[2] = {};
                 if (lane >= RUNS)
                     continue;
-                if (valid >> key & 1)
-                    runs[key].decode(out);
                 // Lanes that are four apart have the same banks, unless they exchange their halves.
                 const int odd = lane / 4 % 2;
-                *(uint4 *)(panels + swizzle_128b(row + key, 2 * lane + odd)) = odd ? out[1] : out[0];
-                *(uint4 *)(panels + swizzle_128b(row + key, 2 * lane + 1 - odd)) = odd ? out[0] : out[1];
+                if (valid >> key & 1)
+                    runs[key].decode(out, odd);
+                *(uint4 *)(panels + swizzle_128b(row + key, 2 * lane + odd)) = out[0];
+                *(uint4 *)(panels + swizzle_128b(row + key, 2 * lane + 1 - odd)) = out[1];
             }
         }
 #pragma unroll
