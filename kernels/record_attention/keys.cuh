@@ -108,7 +108,7 @@ template <class R> struct Run {
         }
         u32 pairs[8];
         if (fits_bf16x2(in)) {
-            // Four bits up, exponent and fraction of a code are those of a bfloat16 that is 2^120 times smaller, whose sign is four
+            // Four bits up, exponent and fraction of a code are those of a bfloat16 that is 2^120 times smaller; its sign is four
             // bits further up. The product with 2^120 times the scale is exact, or rounded once where it is subnormal.
             const u32 by = ((u32)scale + 120) * 0x00800080;
 #pragma unroll

@@ -24,14 +24,15 @@ struct Attention {
     u64 full[STAGES], empty[STAGES];
     // A byte of each producer warp, a bit for each key that there is.
     u64 valid[STAGES];
-    float maximum[HEADS], sum[2][HEADS], sinks[HEADS];
+    // The maxima and the sums of exponentials of each rank, which sends them.
+    float maxima[MOST_RANKS][HEADS], sums[MOST_RANKS][2][HEADS], sinks[HEADS];
 
     // Slices of the results of all ranks, in place of queries and keys.
     __device__ __forceinline__ float *slices() {
         return (float *)q;
     }
 };
-static_assert(sizeof(Attention) <= 210048, "launch.shared in the header");
+static_assert(sizeof(Attention) <= 215680, "launch.shared in the header");
 
 // ---- the producer warpgroups: four keys of a tile for a warp
 
