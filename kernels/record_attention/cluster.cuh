@@ -27,6 +27,11 @@ __device__ __forceinline__ void first_step(float (&c)[16], u64 a, u64 b) {
                  : "l"(a), "l"(b));
 }
 
+// Arrives, but what was written before need not be seen.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+
 // The same place in the shared memory of CTA `rank`, which may be this one.
 template <class T> __device__ __forceinline__ T *of_rank(T *at, int rank, int own) {
     u64 address;
@@ -341,7 +346,7 @@ __device__ __forceinline__ void attend(const bf16 *q, const Part window, const P
     }
     __syncthreads();
     // Before anybody writes to another's memory, all must have begun.
-    cluster_arrive();
+    cluster_arrive_relaxed();
     const int all = keys.count(), tiles = (all + TILE - 1) / TILE, each = share(all), first = rank * each;
     const int end = min(first + each, tiles);
     int active = each ? (tiles + each - 1) / each : 0;
