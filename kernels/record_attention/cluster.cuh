@@ -273,6 +273,19 @@ struct Consumer {
         return denominator == 0.0f ? own : own / denominator;
     }
 
+    // Writes the results of the only rank.
+    __device__ __forceinline__ void write(bf16 *out, int heads, const float (&weights)[2]) const {
+        u32 *const to = (u32 *)out + head * 256 + group * 128 + lane % 4;
+#pragma unroll
+        for (int i = 0; i < 32; i++) {
+            const float (&x)[4] = results[i / 8][i % 8];
+            if (head < heads)
+                to[i * 4] = to_bf16x2(x[0] * weights[0], x[1] * weights[0]);
+            if (head + 8 < heads)
+                to[8 * 256 + i * 4] = to_bf16x2(x[2] * weights[1], x[3] * weights[1]);
+        }
+    }
+
     // Sends the results, in slices of eight channels of all heads, to the ranks that add them up: `each` slices to a rank, which
     // has room for those of each rank.
     __device__ __forceinline__ void send(int rank, int each, int heads, const float (&weights)[2]) const {
@@ -361,7 +374,8 @@ __device__ __forceinline__ void attend(const bf16 *q, const Part window, const P
             produce(shared, keys, first, end, found);
         cluster_wait();
         cluster_sync();
-        cluster_sync();
+        if (ranks > 1)
+            cluster_sync();
     } else {
         warpgroup_reg_alloc<184>();
         cp_async_wait_group<0>();
@@ -375,9 +389,13 @@ __device__ __forceinline__ void attend(const bf16 *q, const Part window, const P
 #ifdef MUTANT_LAST_RANK_LOST
         active = active > 1 ? active - 1 : active;
 #endif
-        const int slices = (64 + ranks - 1) / ranks;
         cluster_sync();
         const float weights[2] = {consumer.weight(0, active), consumer.weight(1, active)};
+        if (ranks == 1) {
+            consumer.write(out + at, heads, weights);
+            return;
+        }
+        const int slices = (64 + ranks - 1) / ranks;
         if (rank < active)
             consumer.send(rank, slices, heads, weights);
         cluster_sync();
