@@ -55,18 +55,25 @@ __device__ __forceinline__ float lanes_maximum(float x) {
 
 // ---- the consumer warpgroups
 
-// The queries of 64 heads, zeros behind the last, and their sinks.
-__device__ __forceinline__ void request_queries(Attention &shared, const bf16 *q, const float *sinks, int heads) {
-    const int thread = threadIdx.x - PRODUCERS;
+// The queries of 64 heads, zeros behind the last.
+__device__ __forceinline__ void request_queries(Attention &shared, const bf16 *q, int heads) {
     const u32 to = smem_address(shared.q);
 #pragma unroll 4
-    for (int i = thread; i < HEADS * 64; i += CONSUMERS) {
+    for (int i = threadIdx.x - PRODUCERS; i < HEADS * 64; i += CONSUMERS) {
         const int head = i / 64, chunk = i % 64;
         cp_async_16_zfill(to + swizzle_128b(head, chunk), q + (head < heads ? i * 8 : 0), head < heads);
     }
     cp_async_commit_group();
-    if (thread < HEADS)
-        shared.sinks[thread] = thread < heads ? sinks[thread] : -infinity();
+}
+
+// Returns when all are there, and their sinks.
+__device__ __forceinline__ void wait_for_queries(Attention &shared, const float *sinks, int heads) {
+    const int head = threadIdx.x - PRODUCERS;
+    if (head < HEADS)
+        shared.sinks[head] = head < heads ? sinks[head] : -infinity();
+    cp_async_wait_group<0>();
+    fence_proxy_async_smem();
+    named_barrier_sync(QUERIES, CONSUMERS);
 }
 
 // The state of a consumer thread: its heads are `head` and the eighth behind it, its channels those of accumulators of wgmma.
@@ -347,12 +354,12 @@ __device__ __forceinline__ void attend(const bf16 *q, const Part window, const P
     heads = min(heads - first_head, HEADS);
     const bool producer = threadIdx.x < PRODUCERS;
     if (!producer)
-        request_queries(shared, q + at, sinks + first_head, heads);
-    const Keys<R> keys(window, entries, row);
+        request_queries(shared, q + at, heads);
     // Slots are asked for before the counts are there, as if both parts were full.
     const auto share = [&](int all) { return ((all + TILE - 1) / TILE + (int)ranks - 1) / (int)ranks; };
     const int first_if_full = rank * share(window.places + entries.places);
-    int slot = producer ? keys.slot_if_full(key_of_lane(first_if_full)) : -1;
+    int slot = producer ? slot_if_full(window, entries, row, key_of_lane(first_if_full)) : -1;
+    const Keys<R> keys(window, entries, row);
     if (threadIdx.x < STAGES) {
         mbarrier_init(shared.full + threadIdx.x, PRODUCERS), mbarrier_init(shared.empty + threadIdx.x, CONSUMERS / 32);
         fence_mbarrier_init();
@@ -378,9 +385,7 @@ __device__ __forceinline__ void attend(const bf16 *q, const Part window, const P
             cluster_sync();
     } else {
         warpgroup_reg_alloc<184>();
-        cp_async_wait_group<0>();
-        fence_proxy_async_smem();
-        named_barrier_sync(QUERIES, CONSUMERS);
+        wait_for_queries(shared, sinks + first_head, heads);
         Consumer consumer(shared, end - first, scale);
         if (first < end)
             consumer.consume();

@@ -6,21 +6,44 @@ struct Part {
     const u8 *pages;
     const int *slots, *count;
     int pages_own, listed, places;
+
+    // The list of a row, if there are lists.
+    __device__ __forceinline__ const int *slots_of(int row) const {
+        return listed ? slots + (size_t)row * places : nullptr;
+    }
 };
+
+// The slot of a place; negative if there is none.
+__device__ __forceinline__ int slot_of_place(const int *slots, int place) {
+    const int slot = slots ? slots[place] : place;
+#ifdef MUTANT_SKIPPED_SLOT_READ
+    return max(slot, 0);
+#endif
+    return slot;
+}
+
+// The slot of key `at` of a row whose window is full, as most are; -1 if there can be no such key. It takes no count, and so waits
+// for none.
+__device__ __forceinline__ int slot_if_full(const Part &window, const Part &entries, int row, int at) {
+    const int entry = at - window.places;
+    if (entry >= entries.places)
+        return -1;
+    return entry < 0 ? slot_of_place(window.slots_of(row), at) : slot_of_place(entries.slots_of(row), entry);
+}
 
 // A part of one row. 32-bit slots suffice, and 32-bit offsets of bytes do not.
 template <class R> struct RowPart {
     const u8 *pages;
     const int *slots;
-    int count, places;
+    int count;
 
-    __device__ __forceinline__ RowPart(const Part &of, int row) : places(of.places) {
+    __device__ __forceinline__ RowPart(const Part &of, int row) {
 #ifdef MUTANT_POOL_OF_FIRST_ROW
         pages = of.pages;
 #else
         pages = of.pages + (u64)row * of.pages_own * page_bytes<R>;
 #endif
-        slots = of.listed ? of.slots + (size_t)row * of.places : nullptr;
+        slots = of.slots_of(row);
 #ifdef MUTANT_COUNT_IGNORED
         count = of.count[row] > 0 ? of.places : 0;
 #else
@@ -28,13 +51,8 @@ template <class R> struct RowPart {
 #endif
     }
 
-    // The slot of a place; negative if there is none.
     __device__ __forceinline__ int slot(int place) const {
-        const int slot = slots ? slots[place] : place;
-#ifdef MUTANT_SKIPPED_SLOT_READ
-        return max(slot, 0);
-#endif
-        return slot;
+        return slot_of_place(slots, place);
     }
 };
 
@@ -51,12 +69,6 @@ template <class R> struct Keys {
     // The slot of key `at`, which is one of the window or of the entries.
     __device__ __forceinline__ int slot(int at) const {
         return at < window.count ? window.slot(at) : entries.slot(at - window.count);
-    }
-
-    // The same if the window is full, as it mostly is; -1 if there can be no such key. It needs no count, and so waits for none.
-    __device__ __forceinline__ int slot_if_full(int at) const {
-        const int entry = at - window.places;
-        return entry < 0 ? window.slot(at) : entry < entries.places ? entries.slot(entry) : -1;
     }
 
     // The record of a key, whose slot is not negative.
