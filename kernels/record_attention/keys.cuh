@@ -22,8 +22,8 @@ __device__ __forceinline__ int slot_of_place(const int *slots, int place) {
     return slot;
 }
 
-// The slot of key `at` of a row whose window is full, as most are; -1 if there can be no such key. It takes no count, and so waits
-// for none.
+// The slot of key `at` of a row whose window is full, as most are; -1 if there can be no such key. It takes no count, and so
+// waits for none.
 __device__ __forceinline__ int slot_if_full(const Part &window, const Part &entries, int row, int at) {
     const int entry = at - window.places;
     if (entry >= entries.places)

@@ -58,9 +58,13 @@ struct Found {
     template <class R> __device__ __forceinline__ void prefetch() const {
         if (row == 0)
             return;
-        tma_prefetch_l2((const u8 *)row, R::ROW);
+        const u8 *const begin = (const u8 *)row;
+#pragma unroll
+        for (int at = 0; at < R::ROW; at += 128)
+            prefetch_l2(begin + at);
+        prefetch_l2(begin + R::ROW - 1);
         if (R::TAIL)
-            prefetch_l2((const u8 *)row + tail);
+            prefetch_l2(begin + tail);
     }
 };
 
