@@ -21,7 +21,7 @@ entry = "record_attention_cluster_{record}_{dtype}"
 grid = ["B * min(max(ceil(Wn + K, 320), 1), 8)", "ceil(H, 64)"]
 cluster = ["min(max(ceil(Wn + K, 320), 1), 8)"]
 block = [512]
-shared = 210048
+shared = 215680
 args = ["q", "window_pages", "window_slots", "window_count", "pages", "slots", "count", "sinks", "out", "H", "Wn", "K", "window_own", "own", "window_listed", "listed", "scale"]
 
 [[mutant]]

@@ -27,14 +27,16 @@ __device__ __forceinline__ void first_step(float (&c)[16], u64 a, u64 b) {
                  : "l"(a), "l"(b));
 }
 
-__device__ __forceinline__ float ld_shared_cluster(u32 from) {
-    float x;
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
-    return x;
+// Arrives, but what was written before need not be seen.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 
-__device__ __forceinline__ void st_shared_cluster(u32 to, float x, float y) {
-    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x), "f"(y) : "memory");
+// The same place in the shared memory of CTA `rank`, which may be this one.
+template <class T> __device__ __forceinline__ T *of_rank(T *at, int rank, int own) {
+    u64 address;
+    asm("mapa.u64 %0, %1, %2;" : "=l"(address) : "l"(at), "r"(rank));
+    return rank == own ? at : (T *)address;
 }
 
 __device__ __forceinline__ float infinity() {
@@ -53,18 +55,25 @@ __device__ __forceinline__ float lanes_maximum(float x) {
 
 // ---- the consumer warpgroups
 
-// The queries of 64 heads, zeros behind the last, and their sinks.
-__device__ __forceinline__ void request_queries(Attention &shared, const bf16 *q, const float *sinks, int heads) {
-    const int thread = threadIdx.x - PRODUCERS;
+// The queries of 64 heads, zeros behind the last.
+__device__ __forceinline__ void request_queries(Attention &shared, const bf16 *q, int heads) {
     const u32 to = smem_address(shared.q);
 #pragma unroll 4
-    for (int i = thread; i < HEADS * 64; i += CONSUMERS) {
+    for (int i = threadIdx.x - PRODUCERS; i < HEADS * 64; i += CONSUMERS) {
         const int head = i / 64, chunk = i % 64;
         cp_async_16_zfill(to + swizzle_128b(head, chunk), q + (head < heads ? i * 8 : 0), head < heads);
     }
     cp_async_commit_group();
-    if (thread < HEADS)
-        shared.sinks[thread] = thread < heads ? sinks[thread] : -infinity();
+}
+
+// Returns when all are there, and their sinks.
+__device__ __forceinline__ void wait_for_queries(Attention &shared, const float *sinks, int heads) {
+    const int head = threadIdx.x - PRODUCERS;
+    if (head < HEADS)
+        shared.sinks[head] = head < heads ? sinks[head] : -infinity();
+    cp_async_wait_group<0>();
+    fence_proxy_async_smem();
+    named_barrier_sync(QUERIES, CONSUMERS);
 }
 
 // The state of a consumer thread: its heads are `head` and the eighth behind it, its channels those of accumulators of wgmma.
@@ -145,10 +154,6 @@ struct Consumer {
 #ifdef MUTANT_SCORES_ROUNDED
             scores[i] = from_bf16x2(to_bf16x2(scores[i], 0.0f)).x;
 #endif
-#ifdef MUTANT_MAXIMUM_OF_HALF
-            if (i >= 8)
-                continue;
-#endif
             top[i / 2 % 2] = fmaxf(top[i / 2 % 2], scores[i]);
         }
 #pragma unroll
@@ -199,7 +204,9 @@ struct Consumer {
         }
         const float4 maxima = handed.maxima[thread];
         const float before[2] = {maxima.x, maxima.y};
+#ifndef MUTANT_MAXIMUM_OF_HALF
         maximum[0] = maxima.z, maximum[1] = maxima.w;
+#endif
         sum[0] *= before[0], sum[1] *= before[1];
         add_values(tile, exponentials, before);
     }
@@ -230,14 +237,18 @@ struct Consumer {
         wgmma_wait_group<0>();
     }
 
-    // Publishes what the other ranks need of this one's sums.
-    __device__ __forceinline__ void publish() {
+    // Tells all ranks the maxima and the sums of this one. Four lanes have a head: each tells two ranks.
+    __device__ __forceinline__ void publish(int rank, int ranks) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             sum[half] = lanes_sum<4>(sum[half]);
-            if (lane % 4 == 0) {
-                shared.sum[group][head + 8 * half] = sum[half];
-                shared.maximum[head + 8 * half] = maximum[half];
+#pragma unroll
+            for (int to = lane % 4; to < MOST_RANKS; to += 4) {
+                if (to >= ranks)
+                    break;
+                *of_rank(shared.sums[rank][group] + head + 8 * half, to, rank) = sum[half];
+                if (group == 0)
+                    *of_rank(shared.maxima[rank] + head + 8 * half, to, rank) = maximum[half];
             }
         }
     }
@@ -245,23 +256,18 @@ struct Consumer {
     // What a head's results are multiplied by, so that those of all ranks add up to what is wanted.
     __device__ __forceinline__ float weight(int half, int active) const {
         const int of = head + 8 * half;
-        float maxima[MOST_RANKS / 4], sums[MOST_RANKS / 4], top = -infinity(), denominator = 0.0f;
-        // Four lanes have a head: each asks for the sums of two ranks.
+        float maxima[MOST_RANKS], top = -infinity(), denominator = 0.0f;
 #pragma unroll
-        for (int i = 0; i < MOST_RANKS / 4; i++) {
-            const int from = lane % 4 + 4 * i;
-            const bool there = from < active;
-            maxima[i] = there ? ld_shared_cluster(map_shared_rank(shared.maximum + of, from)) : -infinity();
-            sums[i] = there ? ld_shared_cluster(map_shared_rank(shared.sum[0] + of, from)) +
-                                  ld_shared_cluster(map_shared_rank(shared.sum[1] + of, from))
-                            : 0.0f;
-            top = fmaxf(top, maxima[i]);
+        for (int from = 0; from < MOST_RANKS; from++) {
+            maxima[from] = from < active ? shared.maxima[from][of] : -infinity();
+            top = fmaxf(top, maxima[from]);
         }
-        top = finite_maximum(lanes_maximum(top));
+        top = finite_maximum(top);
 #pragma unroll
-        for (int i = 0; i < MOST_RANKS / 4; i++)
-            denominator = fmaf(ex2_approx_ftz(maxima[i] - top), sums[i], denominator);
-        denominator = lanes_sum<4>(denominator);
+        for (int from = 0; from < MOST_RANKS; from++)
+            if (from < active)
+                denominator =
+                    fmaf(ex2_approx_ftz(maxima[from] - top), shared.sums[from][0][of] + shared.sums[from][1][of], denominator);
 #ifndef MUTANT_SINK_LEFT_OUT
         const float sink = ex2_approx_ftz(shared.sinks[of] * 1.44269504f - top);
 #ifdef MUTANT_SINK_OF_EACH_RANK
@@ -274,30 +280,43 @@ struct Consumer {
         return denominator == 0.0f ? own : own / denominator;
     }
 
-    // Sends the results, in slices of eight channels of all heads, to the ranks that add them up: `each` slices to a rank, which
-    // has room for those of each rank.
-    __device__ __forceinline__ void send(int rank, int each, int heads, const float (&weights)[2]) const {
-        const float *const from = shared.slices() + (rank * each * HEADS + head) * 8 + lane % 4 * 2;
-        int owner = group * 32 / each, slice = group * 32 % each;
-        const auto address = [&] {
-#ifdef MUTANT_SLICES_OF_NEXT_RANK
-            return map_shared_rank(from + slice * HEADS * 8, owner > 0 ? owner - 1 : 0);
-#else
-            return map_shared_rank(from + slice * HEADS * 8, owner);
-#endif
-        };
-        u32 to = address();
+    // Writes the results of the only rank.
+    __device__ __forceinline__ void write(bf16 *out, int heads, const float (&weights)[2]) const {
+        u32 *const to = (u32 *)out + head * 256 + group * 128 + lane % 4;
 #pragma unroll
         for (int i = 0; i < 32; i++) {
             const float (&x)[4] = results[i / 8][i % 8];
             if (head < heads)
-                st_shared_cluster(to, x[0] * weights[0], x[1] * weights[0]);
+                to[i * 4] = to_bf16x2(x[0] * weights[0], x[1] * weights[0]);
             if (head + 8 < heads)
-                st_shared_cluster(to + 8 * 8 * 4, x[2] * weights[1], x[3] * weights[1]);
-            to += HEADS * 8 * 4;
-            if (++slice == each) {
+                to[8 * 256 + i * 4] = to_bf16x2(x[2] * weights[1], x[3] * weights[1]);
+        }
+    }
+
+    // Sends the results, in slices of eight channels of all heads, to the ranks that add them up: `each` slices to a rank, which
+    // has room for those of each rank.
+    __device__ __forceinline__ void send(int rank, int each, int heads, const float (&weights)[2]) const {
+        float *const room = shared.slices() + (rank * each * HEADS + head) * 8 + lane % 4 * 2;
+        int owner = group * 32 / each, slice = group * 32 % each;
+        const auto of_owner = [&] {
+#ifdef MUTANT_SLICES_OF_NEXT_RANK
+            return of_rank(room + slice * HEADS * 8, owner > 0 ? owner - 1 : 0, rank);
+#else
+            return of_rank(room + slice * HEADS * 8, owner, rank);
+#endif
+        };
+        float *to = of_owner();
+#pragma unroll
+        for (int i = 0; i < 32; i++) {
+            const float (&x)[4] = results[i / 8][i % 8];
+            if (head < heads)
+                *(float2 *)to = make_float2(x[0] * weights[0], x[1] * weights[0]);
+            if (head + 8 < heads)
+                *(float2 *)(to + 8 * 8) = make_float2(x[2] * weights[1], x[3] * weights[1]);
+            to += HEADS * 8;
+            if (++slice == each && i < 31) {
                 owner++, slice = 0;
-                to = address();
+                to = of_owner();
             }
         }
     }
@@ -335,17 +354,19 @@ __device__ __forceinline__ void attend(const bf16 *q, const Part window, const P
     heads = min(heads - first_head, HEADS);
     const bool producer = threadIdx.x < PRODUCERS;
     if (!producer)
-        request_queries(shared, q + at, sinks + first_head, heads);
-    const Keys<R> keys(window, entries, row);
+        request_queries(shared, q + at, heads);
     // Slots are asked for before the counts are there, as if both parts were full.
     const auto share = [&](int all) { return ((all + TILE - 1) / TILE + (int)ranks - 1) / (int)ranks; };
     const int first_if_full = rank * share(window.places + entries.places);
-    int slot = producer ? keys.slot_if_full(key_of_lane(first_if_full)) : -1;
+    int slot = producer ? slot_if_full(window, entries, row, key_of_lane(first_if_full)) : -1;
+    const Keys<R> keys(window, entries, row);
     if (threadIdx.x < STAGES) {
         mbarrier_init(shared.full + threadIdx.x, PRODUCERS), mbarrier_init(shared.empty + threadIdx.x, CONSUMERS / 32);
         fence_mbarrier_init();
     }
     __syncthreads();
+    // Before anybody writes to another's memory, all must have begun.
+    cluster_arrive_relaxed();
     const int all = keys.count(), tiles = (all + TILE - 1) / TILE, each = share(all), first = rank * each;
     const int end = min(first + each, tiles);
     int active = each ? (tiles + each - 1) / each : 0;
@@ -358,23 +379,28 @@ __device__ __forceinline__ void attend(const bf16 *q, const Part window, const P
         found.find(keys, key, key < min(end * TILE, all) ? slot : -1);
         if (first < end)
             produce(shared, keys, first, end, found);
+        cluster_wait();
         cluster_sync();
-        cluster_sync();
+        if (ranks > 1)
+            cluster_sync();
     } else {
         warpgroup_reg_alloc<184>();
-        cp_async_wait_group<0>();
-        fence_proxy_async_smem();
-        named_barrier_sync(QUERIES, CONSUMERS);
+        wait_for_queries(shared, sinks + first_head, heads);
         Consumer consumer(shared, end - first, scale);
         if (first < end)
             consumer.consume();
-        consumer.publish();
+        cluster_wait();
+        consumer.publish(rank, ranks);
 #ifdef MUTANT_LAST_RANK_LOST
         active = active > 1 ? active - 1 : active;
 #endif
-        const int slices = (64 + ranks - 1) / ranks;
         cluster_sync();
         const float weights[2] = {consumer.weight(0, active), consumer.weight(1, active)};
+        if (ranks == 1) {
+            consumer.write(out + at, heads, weights);
+            return;
+        }
+        const int slices = (64 + ranks - 1) / ranks;
         if (rank < active)
             consumer.send(rank, slices, heads, weights);
         cluster_sync();

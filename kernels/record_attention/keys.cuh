@@ -6,21 +6,44 @@ struct Part {
     const u8 *pages;
     const int *slots, *count;
     int pages_own, listed, places;
+
+    // The list of a row, if there are lists.
+    __device__ __forceinline__ const int *slots_of(int row) const {
+        return listed ? slots + (size_t)row * places : nullptr;
+    }
 };
+
+// The slot of a place; negative if there is none.
+__device__ __forceinline__ int slot_of_place(const int *slots, int place) {
+    const int slot = slots ? slots[place] : place;
+#ifdef MUTANT_SKIPPED_SLOT_READ
+    return max(slot, 0);
+#endif
+    return slot;
+}
+
+// The slot of key `at` of a row whose window is full, as most are; -1 if there can be no such key. It takes no count, and so
+// waits for none.
+__device__ __forceinline__ int slot_if_full(const Part &window, const Part &entries, int row, int at) {
+    const int entry = at - window.places;
+    if (entry >= entries.places)
+        return -1;
+    return entry < 0 ? slot_of_place(window.slots_of(row), at) : slot_of_place(entries.slots_of(row), entry);
+}
 
 // A part of one row. 32-bit slots suffice, and 32-bit offsets of bytes do not.
 template <class R> struct RowPart {
     const u8 *pages;
     const int *slots;
-    int count, places;
+    int count;
 
-    __device__ __forceinline__ RowPart(const Part &of, int row) : places(of.places) {
+    __device__ __forceinline__ RowPart(const Part &of, int row) {
 #ifdef MUTANT_POOL_OF_FIRST_ROW
         pages = of.pages;
 #else
         pages = of.pages + (u64)row * of.pages_own * page_bytes<R>;
 #endif
-        slots = of.listed ? of.slots + (size_t)row * of.places : nullptr;
+        slots = of.slots_of(row);
 #ifdef MUTANT_COUNT_IGNORED
         count = of.count[row] > 0 ? of.places : 0;
 #else
@@ -28,13 +51,8 @@ template <class R> struct RowPart {
 #endif
     }
 
-    // The slot of a place; negative if there is none.
     __device__ __forceinline__ int slot(int place) const {
-        const int slot = slots ? slots[place] : place;
-#ifdef MUTANT_SKIPPED_SLOT_READ
-        return max(slot, 0);
-#endif
-        return slot;
+        return slot_of_place(slots, place);
     }
 };
 
@@ -51,12 +69,6 @@ template <class R> struct Keys {
     // The slot of key `at`, which is one of the window or of the entries.
     __device__ __forceinline__ int slot(int at) const {
         return at < window.count ? window.slot(at) : entries.slot(at - window.count);
-    }
-
-    // The same if the window is full, as it mostly is; -1 if there can be no such key. It needs no count, and so waits for none.
-    __device__ __forceinline__ int slot_if_full(int at) const {
-        const int entry = at - window.places;
-        return entry < 0 ? window.slot(at) : entry < entries.places ? entries.slot(entry) : -1;
     }
 
     // The record of a key, whose slot is not negative.
@@ -96,17 +108,25 @@ template <class R> struct Run {
         scale = __ldg((const typename R::Stored *)(token.tail + R::SCALES) + at * RUN / R::BLOCK);
     }
 
-    __device__ __forceinline__ void decode(uint4 (&out)[2]) const {
-        const u32 in[4] = {words.x, words.y, words.z, words.w};
+    // Both halves of the run, or the second and then the first.
+    __device__ __forceinline__ void decode(uint4 (&out)[2], bool swapped = false) const {
+        const uint2 low = make_uint2(words.x, words.y), high = make_uint2(words.z, words.w);
+        u32 in[4];
+        if constexpr (BYTES == 16) {
+            in[0] = swapped ? high.x : low.x, in[1] = swapped ? high.y : low.y;
+            in[2] = swapped ? low.x : high.x, in[3] = swapped ? low.y : high.y;
+        } else {
+            in[0] = swapped ? low.y : low.x, in[1] = swapped ? low.x : low.y;
+        }
         u32 pairs[8];
         if (fits_bf16x2(in)) {
-            // Four bits up, exponent and fraction of a code are those of a bfloat16 that is 2^120 times smaller. The product with
-            // 2^120 times the scale is exact, or rounded once where it is subnormal.
+            // Four bits up, exponent and fraction of a code are those of a bfloat16 that is 2^120 times smaller; its sign is four
+            // bits further up. The product with 2^120 times the scale is exact, or rounded once where it is subnormal.
             const u32 by = ((u32)scale + 120) * 0x00800080;
 #pragma unroll
             for (int i = 0; i < 8; i++) {
-                const u32 spread = __byte_perm(in[i / 2], 0, i % 2 ? 0x3424 : 0x1404);
-                pairs[i] = times_bf16x2((spread >> 4 & 0x07f007f0) | (spread & 0x80008000), by);
+                const u32 codes = __byte_perm(in[i / 2], 0, i % 2 ? 0x4342 : 0x4140);
+                pairs[i] = times_bf16x2((codes + (codes & 0x00800080) * 15) * 16, by);
             }
         } else if constexpr (R::Element::bits == 8) {
             const float factor = R::Rule::decode(scale, {});
@@ -134,11 +154,12 @@ template <class R> struct Run {
     // Whether codes are E4M3, none of them NaN, and the scale is E8M0, so small that 2^120 times as much is a bfloat16.
     __device__ __forceinline__ bool fits_bf16x2(const u32 (&in)[4]) const {
         if constexpr (R::Element::bits == 8 && sizeof(typename R::Stored) == 1) {
-            u32 nan = 0;
+            // One more changes the sign of a code that is NaN, and of no other, unless the code below it is NaN.
+            u32 changed = 0;
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                nan |= (in[i] & 0x7f7f7f7f) + 0x01010101;
-            return scale <= 134 && !(nan & 0x80808080);
+                changed |= in[i] ^ (in[i] + 0x01010101);
+            return scale <= 134 && !(changed & 0x80808080);
         }
         return false;
     }

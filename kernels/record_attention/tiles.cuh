@@ -24,14 +24,15 @@ struct Attention {
     u64 full[STAGES], empty[STAGES];
     // A byte of each producer warp, a bit for each key that there is.
     u64 valid[STAGES];
-    float maximum[HEADS], sum[2][HEADS], sinks[HEADS];
+    // The maxima and the sums of exponentials of each rank, which sends them.
+    float maxima[MOST_RANKS][HEADS], sums[MOST_RANKS][2][HEADS], sinks[HEADS];
 
     // Slices of the results of all ranks, in place of queries and keys.
     __device__ __forceinline__ float *slices() {
         return (float *)q;
     }
 };
-static_assert(sizeof(Attention) <= 210048, "launch.shared in the header");
+static_assert(sizeof(Attention) <= 215680, "launch.shared in the header");
 
 // ---- the producer warpgroups: four keys of a tile for a warp
 
@@ -57,9 +58,13 @@ struct Found {
     template <class R> __device__ __forceinline__ void prefetch() const {
         if (row == 0)
             return;
-        tma_prefetch_l2((const u8 *)row, R::ROW);
+        const u8 *const begin = (const u8 *)row;
+#pragma unroll
+        for (int at = 0; at < R::ROW; at += 128)
+            prefetch_l2(begin + at);
+        prefetch_l2(begin + R::ROW - 1);
         if (R::TAIL)
-            prefetch_l2((const u8 *)row + tail);
+            prefetch_l2(begin + tail);
     }
 };
 
@@ -109,12 +114,12 @@ template <class R, int KEYS> struct Raw {
                 uint4 out[2] = {};
                 if (lane >= RUNS)
                     continue;
-                if (valid >> key & 1)
-                    runs[key].decode(out);
                 // Lanes that are four apart have the same banks, unless they exchange their halves.
                 const int odd = lane / 4 % 2;
-                *(uint4 *)(panels + swizzle_128b(row + key, 2 * lane + odd)) = odd ? out[1] : out[0];
-                *(uint4 *)(panels + swizzle_128b(row + key, 2 * lane + 1 - odd)) = odd ? out[0] : out[1];
+                if (valid >> key & 1)
+                    runs[key].decode(out, odd);
+                *(uint4 *)(panels + swizzle_128b(row + key, 2 * lane + odd)) = out[0];
+                *(uint4 *)(panels + swizzle_128b(row + key, 2 * lane + 1 - odd)) = out[1];
             }
         }
 #pragma unroll
