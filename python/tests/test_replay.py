@@ -21,6 +21,8 @@ SIGNATURES = {
     "BatchDecodeWithPagedKVCacheWrapper.__init__": "(self, float_workspace_buffer, kv_layout: str = 'NHD', use_cuda_graph=False)",
     "BatchDecodeWithPagedKVCacheWrapper.plan": "(self, indptr, indices, last_page_len, num_qo_heads, num_kv_heads, head_dim, page_size)",
     "BatchDecodeWithPagedKVCacheWrapper.run": "(self, q, paged_kv_cache, *args, q_scale=None, k_scale=None, return_lse=False)",
+    "BatchPrefillWithPagedKVCacheWrapper.plan": "(self, qo_indptr, paged_kv_indptr)",
+    "BatchPrefillWithRaggedKVCacheWrapper.plan": "(self, qo_indptr, kv_indptr)",
     "BatchPrefillWithPagedKVCacheWrapper.run": "(self, q, paged_kv_cache, *args, k_scale=None)",
     "BatchPrefillWithRaggedKVCacheWrapper.run": "(self, q, k, v, *args, k_scale=None)",
     "single_prefill_with_kv_cache": "(q, k, v, scale_q=None, kv_layout: str = 'NHD', causal: bool = False, window_left: int = -1)",

@@ -64,8 +64,6 @@ def _scale(given: dict[str, Any], width: int) -> float:
 
 def _batch(given: dict[str, Any], keys: dict[str, Any], starts: str | None, tensors: tuple[str, ...]) -> list[Judgement]:
     """Attention of a wrapper: queries one behind the other, or one for each sequence if `starts` is None."""
-    if not any(name.startswith("plan.") for name in given):
-        raise Unknown("no plan of its wrapper was recorded before it")
     of_plan = {name.removeprefix("plan."): value for name, value in given.items() if name.startswith("plan.")}
     used = ("sm_scale", "window_left", "pos_encoding_mode", "logits_soft_cap", "use_fp16_qk_reduction")
     take(of_plan, (), {name: None for name in used}, (*_PLANNED, *tensors))
@@ -143,8 +141,11 @@ def _prefill_ragged(given: dict[str, Any]) -> list[Judgement]:
 
 
 def _given(given: dict[str, Any], cache: str) -> tuple[str, ...]:
-    """The names that a wrapper's `run` may be given."""
-    return (*_RUN, cache, f"{cache}__0", f"{cache}__1", *(name for name in given if name.startswith("plan.")))
+    """The names that a wrapper's `run` may be given, once it has been planned."""
+    planned = [name for name in given if name.startswith("plan.")]
+    if not planned:
+        raise Unknown("no plan of its wrapper was recorded before it")
+    return (*_RUN, cache, f"{cache}__0", f"{cache}__1", *planned)
 
 
 def _single(decode: bool) -> Judge:
