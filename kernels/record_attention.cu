@@ -12,7 +12,7 @@ args = ["q", "window_pages", "window_slots", "window_count", "pages", "slots", "
 
 [[variant]]
 name = "cluster"
-doc = "64 heads and a share of the keys for a thread block: two producer warpgroups decode keys to bf16, two consumer warpgroups take turns with the scores of 32 and share the channels of the results; the cluster of a row adds up through shared memory"
+doc = "64 heads and a share of the keys for a thread block: two producer warpgroups decode keys to bf16, two consumer warpgroups take turns with the scores of 32 and share the channels of the results; the cluster of a row adds up through shared memory; 320 keys and more for each thread block"
 arch = "sm_90a"
 needs = ["size == 2", "B * 8 < 2147483648"]
 
@@ -23,6 +23,26 @@ cluster = ["min(max(ceil(Wn + K, 320), 1), 8)"]
 block = [512]
 shared = 215680
 args = ["q", "window_pages", "window_slots", "window_count", "pages", "slots", "count", "sinks", "out", "H", "Wn", "K", "window_own", "own", "window_listed", "listed", "scale"]
+
+[[variant]]
+name = "cluster_128"
+doc = "128 keys and more for each thread block of a cluster: for few rows"
+like = "cluster"
+
+[[variant.launch]]
+entry = "record_attention_cluster_{record}_{dtype}"
+grid = ["B * min(max(ceil(Wn + K, 128), 1), 8)", "ceil(H, 64)"]
+cluster = ["min(max(ceil(Wn + K, 128), 1), 8)"]
+
+[[variant]]
+name = "cluster_1152"
+doc = "1,152 keys and more for each thread block of a cluster: for many rows and heads"
+like = "cluster"
+
+[[variant.launch]]
+entry = "record_attention_cluster_{record}_{dtype}"
+grid = ["B * min(max(ceil(Wn + K, 1152), 1), 8)", "ceil(H, 64)"]
+cluster = ["min(max(ceil(Wn + K, 1152), 1), 8)"]
 
 [[mutant]]
 name = "sink_left_out"
