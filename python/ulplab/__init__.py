@@ -16,6 +16,7 @@ from ._native import version as _version
 from ._invariant import assert_invariant
 from ._quantized import Quantized, assert_quantized, dequantize, parity, quantize
 from ._dumps import read_polygraphy, read_workloads
+from ._recorder import Recording, record
 from ._records import reproduce
 from ._replay import Replay, replay
 from ._tensors import UlplabWarning
@@ -27,6 +28,7 @@ __all__ = [
     "Calibration",
     "NoGate",
     "Quantized",
+    "Recording",
     "Replay",
     "UlplabWarning",
     "assert_close",
@@ -39,6 +41,7 @@ __all__ = [
     "quantize",
     "read_polygraphy",
     "read_workloads",
+    "record",
     "reference",
     "replay",
     "reproduce",

@@ -15,6 +15,7 @@ from typing import Any
 import numpy
 
 from ._files import Stored, read
+from ._recorder import INDEX, VERSION
 
 
 @dataclass
@@ -31,6 +32,16 @@ class Recorded:
     outputs: list[Any] = field(default_factory=list)
     #: Why it cannot be judged, if something is missing.
     missing: str = ""
+    #: Attributes of its module that are numbers or words.
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def _of_torch(path: Path, instead: str) -> Any:
+    """What is in a .pt file, by the caller's torch. ``instead`` says how to record without it."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        raise ValueError(f"{path} is read by torch only, and it is not imported; {instead}")
+    return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def tensors(path: Path) -> dict[str, Any]:
@@ -39,12 +50,7 @@ def tensors(path: Path) -> dict[str, Any]:
         return dict(read(path.with_suffix(".safetensors"))[0])
     if not path.with_suffix(".pt").exists():
         return {}
-    torch = sys.modules.get("torch")
-    if torch is None:
-        raise ValueError(
-            f"{path.with_suffix('.pt')} is read by torch only, and it is not imported; record with FLASHINFER_DUMP_SAFETENSORS=1"
-        )
-    return torch.load(path.with_suffix(".pt"), map_location="cpu", weights_only=True)
+    return _of_torch(path.with_suffix(".pt"), "record with FLASHINFER_DUMP_SAFETENSORS=1")
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
@@ -132,9 +138,7 @@ def msprobe(folder: Path) -> list[Recorded]:
                 dtype = str(entry.get("dtype", "")).removeprefix("torch.")
                 exact = dtype == "bfloat16" and found.dtype == numpy.float32
                 return Stored((found.view(numpy.uint32) >> 16).astype(numpy.uint16), dtype) if exact else found
-            if path.suffix == ".pt" and sys.modules.get("torch"):
-                return sys.modules["torch"].load(path, map_location="cpu", weights_only=True)
-            raise ValueError(f"{path.name} is read by torch only, and it is not imported; dump with file_format npy")
+            return _of_torch(path, "dump with file_format npy")
 
         for name, entry in data.items():
             if not name.endswith(".forward") and ".forward." not in name:
@@ -150,6 +154,42 @@ def msprobe(folder: Path) -> list[Recorded]:
                 call.missing = f"{type(error).__name__}: {error}"
             if not call.outputs and not call.missing:
                 call.missing = "it has no outputs"
+    return calls
+
+
+def recordings(folder: Path) -> list[Recorded]:
+    """The calls that `ulplab.record` kept; the function is the module's package and class."""
+    calls = []
+    for file in sorted(folder.rglob(INDEX)):
+        try:
+            about = json.loads(file.read_text(encoding="utf-8"))
+            version, entries = about["ulplab_recording"], about["calls"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{file}: no recording of ulplab: {error!r}") from error
+        if version != VERSION:
+            raise ValueError(f"{file}: ulplab_recording = {version!r}, expected {VERSION}")
+        shards: dict[str, dict[str, Stored]] = {}
+
+        def value(entry: Any, root: Path = file.parent, shards: dict[str, dict[str, Stored]] = shards) -> Any:
+            if isinstance(entry, list):
+                return [value(one) for one in entry]
+            if not isinstance(entry, dict) or "tensor" not in entry:
+                return entry
+            if entry["file"] not in shards:
+                shards[entry["file"]] = read(root / entry["file"])[0]
+            return shards[entry["file"]][entry["tensor"]]
+
+        for entry in entries:
+            call = Recorded(entry["class"], f"{file.parent}: {entry['module']}, call {entry['call']}", settings=entry["settings"])
+            calls.append(call)
+            try:
+                call.given = {name: value(one) for name, one in {**entry["inputs"], **entry["parameters"]}.items()}
+                outputs = value(entry.get("outputs", []))
+                call.outputs = outputs if isinstance(outputs, list) else [outputs]
+            except (ValueError, KeyError, OSError) as error:
+                call.missing = f"{type(error).__name__}: {error}"
+            if not call.outputs and not call.missing:
+                call.missing = entry.get("missing", "it has inputs and no outputs: the module has raised an error")
     return calls
 
 

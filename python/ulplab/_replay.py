@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable
+
+import numpy
 
 from . import _dumps, _errors, _native
 from ._close import _outside, _where, unit
@@ -15,6 +18,13 @@ from ._tensors import array, inputs as given_inputs
 
 class _Unknown(Exception):
     """Why a call is not judged."""
+
+
+@dataclass(frozen=True)
+class _Output:
+    """A recorded output that an operation is given."""
+
+    at: int
 
 
 # An output to judge: its place in the call's outputs, the operation, what it is given, and its shape there.
@@ -173,6 +183,72 @@ _MSPROBE = {
 }
 
 
+# What a module is given, and its attributes that are numbers or words.
+_Module = Callable[[dict[str, Any], dict[str, Any]], list[Judgement]]
+
+
+def _eps(settings: dict[str, Any]) -> float:
+    found = [settings[name] for name in ("variance_epsilon", "eps", "epsilon") if isinstance(settings.get(name), float)]
+    if not found:
+        raise _Unknown("its ε is not known: it has no attribute variance_epsilon, eps or epsilon")
+    return found[0]
+
+
+def _rms_module(centered: bool = False, cast: str | None = None) -> _Module:
+    def judge(given: dict[str, Any], settings: dict[str, Any]) -> list[Judgement]:
+        x, weight, residual = _take(given, ("arg_0",), {"weight": None, "residual": given.get("arg_1")}, ("arg_1",))
+        words = {"weight": weight, "eps": _eps(settings), "zero_centered": centered, "cast": cast}
+        if residual is None:
+            return [(0, "rmsnorm", {"x": x, **words}, None)]
+        # The sum is stored, and what is stored is normed; its own rounding is judged as that of a product with two ones.
+        terms = numpy.stack([Stored.of(part).widened().reshape(-1) for part in (x, residual)], axis=-1)
+        total = {"a": terms, "b": numpy.ones((2, 1))}
+        return [(0, "rmsnorm", {"x": _Output(1), **words}, None), (1, "matmul", total, (len(terms), 1))]
+
+    return judge
+
+
+def _linear_module(given: dict[str, Any], settings: dict[str, Any]) -> list[Judgement]:
+    x, weight, bias = _take(given, ("arg_0", "weight"), {"bias": None})
+    x, weight = Stored.of(x), Stored.of(weight)
+    rows = math.prod(x.shape[:-1])
+    flat = _reshaped(x, (rows, x.shape[-1]))
+    return [(0, "matmul", {"a": flat, "b": weight, "bias": bias, "b_rows": "n"}, (rows, weight.shape[0]))]
+
+
+def _layer_module(given: dict[str, Any], settings: dict[str, Any]) -> list[Judgement]:
+    x, weight, bias = _take(given, ("arg_0",), {"weight": None, "bias": None})
+    return [(0, "layernorm", {"x": x, "weight": weight, "bias": bias, "eps": _eps(settings)}, None)]
+
+
+def _silu_module(given: dict[str, Any], settings: dict[str, Any]) -> list[Judgement]:
+    return [(0, "silu_and_mul", {"x": _take(given, ("arg_0",), {})[0]}, None)]
+
+
+#: What modules may be said to be, by name.
+_KINDS: dict[str, _Module] = {
+    "rmsnorm": _rms_module(),
+    "rmsnorm_cast": _rms_module(cast="before_weight"),
+    "gemma_rmsnorm": _rms_module(centered=True),
+    "layernorm": _layer_module,
+    "linear": _linear_module,
+    "silu_and_mul": _silu_module,
+}
+
+# Kinds of classes, as torch, vLLM and SGLang (the first), and transformers call them. A package before a name is one that differs.
+_CLASSES = {
+    "vllm.RMSNorm": "rmsnorm_cast",
+    **{"RMSNorm": "rmsnorm", "GemmaRMSNorm": "gemma_rmsnorm", "LayerNorm": "layernorm", "Linear": "linear", "SiluAndMul": "silu_and_mul"},
+    **{f"{model}RMSNorm": "rmsnorm_cast" for model in ("Llama", "Mistral", "Mixtral", "Qwen2", "Qwen3", "Qwen3Moe", "DeepseekV3")},
+    **{f"Gemma{version}RMSNorm": "gemma_rmsnorm" for version in (2, 3)},
+}
+
+
+def _of_module(call: _dumps.Recorded, classes: dict[str, str]) -> Callable[[dict[str, Any]], list[Judgement]] | None:
+    kind = classes.get(call.function, classes.get(call.function.rpartition(".")[2]))
+    return kind and (lambda given: _KINDS[kind](given, call.settings))
+
+
 @dataclass(frozen=True)
 class Replayed:
     """What was found of an output of a recorded call."""
@@ -208,23 +284,33 @@ class Replay(list):
 _VERDICTS = ("failed", "biased", "passed", "not judged")
 
 
-def replay(folder: str | os.PathLike[str], accumulate: str = "f32") -> Replay:
+def replay(folder: str | os.PathLike[str], accumulate: str = "f32", *, modules: dict[str, str] | None = None) -> Replay:
     """Computes recorded calls once more in f64 from their recorded inputs, and judges their recorded outputs: the worst first.
 
-    ``folder`` is what FlashInfer's flight recorder wrote (``FLASHINFER_LOGLEVEL=10 FLASHINFER_DUMP_SAFETENSORS=1``), or msProbe with
-    ``npy`` files. Calls of functions and with arguments that are not known, that have no outputs, or whose files cannot be read are *not
+    ``folder`` is what `ulplab.record` wrote, or FlashInfer's flight recorder (``FLASHINFER_LOGLEVEL=10 FLASHINFER_DUMP_SAFETENSORS=1``),
+    or msProbe with ``npy`` files. ``modules`` says what classes of recorded modules are, beside those that are known:
+    ``{"MyNorm": "rmsnorm"}`` or ``{"package.MyNorm": "rmsnorm"}``, one of rmsnorm, rmsnorm_cast (which rounds before the weight), gemma_rmsnorm (which multiplies by 1 +
+    weight), layernorm, linear and silu_and_mul; ``{"Linear": ""}`` leaves a class out. Calls of functions and with arguments that are not known, that have no outputs, or whose files cannot be read are *not
     judged*, and never passed. ``.pt`` files are read by torch if the caller has imported it (``weights_only=True``). ``accumulate`` is
-    the type that kernels add in. ValueError if the folder holds neither.
+    the type that kernels add in. ValueError if the folder holds none of these.
     """
     root = Path(folder)
     if not root.is_dir():
         raise ValueError(f"{folder} is no folder")
     unit(accumulate)
+    classes = {**_CLASSES, **(modules or {})}
+    unknown = [kind for kind in classes.values() if kind and kind not in _KINDS]
+    if unknown:
+        raise ValueError(f"modules: '{unknown[0]}' is no kind of module, expected one of {', '.join(_KINDS)}")
     calls = [(call, _FLASHINFER.get(call.function)) for call in _dumps.flashinfer(root)]
     for call in _dumps.msprobe(root):
         calls.append((call, _MSPROBE.get(".".join(call.function.split(".")[:2]))))
+    calls += [(call, _of_module(call, classes)) for call in _dumps.recordings(root)]
     if not calls:
-        raise ValueError(f"{folder} holds no calls: neither metadata.jsonl of FlashInfer's recorder, nor dump.json of msProbe")
+        raise ValueError(
+            f"{folder} holds no calls: neither recording.json of ulplab.record, metadata.jsonl of FlashInfer's recorder, nor dump.json of "
+            "msProbe"
+        )
     found = [one for call, known in calls for one in _judged(call, known, accumulate)]
     found.sort(key=lambda one: (_VERDICTS.index(one.verdict), -(one.ratio or 0.0)))
     return Replay(found)
@@ -249,6 +335,7 @@ def _judged(call: _dumps.Recorded, known: Callable[[dict[str, Any]], list[Judgem
         try:
             if at >= len(call.outputs):
                 raise _Unknown(f"output {at} was not recorded")
+            given = {name: call.outputs[value.at] if isinstance(value, _Output) else value for name, value in given.items()}
             got = Stored.of(call.outputs[at])
             got = got if shape is None else _reshaped(got, shape)
             held = array(got, "got")
