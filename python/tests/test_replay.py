@@ -22,18 +22,25 @@ SIGNATURES = {
 }
 
 
-def record(folder, function, args, kwargs, result, status="completed"):
+def record(folder, function, args, kwargs, result, status="completed", about=None):
     """As FlashInfer's recorder writes a call."""
-    here = folder / f"20261123_101010_123_pid7_{function}_call{len(list(folder.iterdir())) + 1:04d}"
+    number = len(list(folder.iterdir())) + 1
+    here = folder / f"20261123_101010_{number:03d}_pid7_{function}_call{number:04d}"
     here.mkdir()
     given = {f"arg_{at}": value for at, value in enumerate(args)} | {f"kwarg_{name}": value for name, value in kwargs.items()}
+    for name, value in list(given.items()):
+        if isinstance(value, tuple):
+            items = [{"type": "torch.Tensor", "tensor_key": f"{name}__{at}"} for at in range(len(value))]
+            given |= {f"{name}__{at}": one for at, one in enumerate(value)}
+            given[name] = {"type": "tuple", "items": items, "truncated": False}
     _files.write(here / "inputs.safetensors", {name: x for name, x in given.items() if isinstance(x, np.ndarray)}, {})
-    about = {"function_name": function, "input_metadata": {name: x for name, x in given.items() if not isinstance(x, np.ndarray)}}
-    about |= {"function_signature": SIGNATURES.get(function, "(...)"), "execution_status": "inputs_saved"}
+    plain = {name: x for name, x in given.items() if not isinstance(x, np.ndarray)}
+    about = {**(about or {}), "function_name": function, "input_metadata": plain}
+    about |= {"function_signature": SIGNATURES.get(function, "(self, ...)" if "." in function else "(...)"), "execution_status": "inputs_saved"}
     lines = [about]
     if status == "completed":
         results = result if isinstance(result, tuple) else None
-        outputs = {f"result_{at}": x for at, x in enumerate(results)} if results else {"result": result}
+        outputs = {f"result_{at}": x for at, x in enumerate(results)} if results else {"result": result} if result is not None else {}
         _files.write(here / "outputs.safetensors", outputs, {})
         lines.append({**about, "execution_status": status})
     (here / "metadata.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -164,3 +171,79 @@ def test_workloads_and_polygraphy(tmp_path):
     file.write_text("{}")
     with pytest.raises(ValueError, match="no outputs of Polygraphy"):
         ulplab.read_polygraphy(file)
+
+
+def plan(folder, wrapper, plans, run, result, made=None):
+    """A wrapper that is made, planned and run, as FlashInfer's recorder writes it."""
+    object_id = {"self_id": 4711, "process_id": 7}
+    itself = {"type": wrapper, "repr": "<...>"}
+    for method, given, found in (("__init__", made, None), ("plan", plans, None), ("run", run, result)):
+        if given is not None:
+            record(folder, f"{wrapper}.{method}", (itself,), given, found, about=object_id)
+
+
+def paged(lengths, heads=2, size=16, page=4):
+    """A cache of pages in an order of its own, and what FlashInfer's plans say of it."""
+    counts = [-(-length // page) for length in lengths]
+    pages = RNG.permutation(sum(counts) + 3)[: sum(counts)].astype(np.int32)
+    cache = normal(RNG, sum(counts) + 3, 2, page, heads, size)
+    indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    last = np.array([length - (count - 1) * page for length, count in zip(lengths, counts)], np.int32)
+    return cache, indptr, pages, last
+
+
+def attention(q, starts, cache, indptr, pages, last, **words):
+    rows = []
+    for at, (begin, end) in enumerate(zip(starts, starts[1:])):
+        mine = cache[pages[indptr[at] : indptr[at + 1]]]
+        count = (len(mine) - 1) * cache.shape[2] + last[at]
+        k, v = (mine[:, part].reshape(-1, *mine.shape[3:])[:count] for part in (0, 1))
+        rows.append(kernels_attention.kernel(RNG, q[None, begin:end], k[None], v[None], **words)["o"][0])
+    return np.concatenate(rows)
+
+
+def test_paged_decode(tmp_path):
+    wrapper, (cache, indptr, pages, last) = "BatchDecodeWithPagedKVCacheWrapper", paged([9, 4, 1])
+    q = normal(RNG, 3, 4, 16)
+    right = attention(q, [0, 1, 2, 3], cache, indptr, pages, last, causal=True)
+    plans = {"indptr": indptr, "indices": pages, "last_page_len": last}
+    plans |= {"num_qo_heads": 4, "num_kv_heads": 2, "head_dim": 16, "page_size": 4}
+    made = {"kv_layout": "NHD"}
+    plan(tmp_path, wrapper, plans, {"q": q, "paged_kv_cache": cache}, right, made)
+    # Two tensors, heads before tokens.
+    k, v = (np.ascontiguousarray(cache[:, part].swapaxes(1, 2)) for part in (0, 1))
+    plan(tmp_path, wrapper, plans, {"q": q, "paged_kv_cache": (k, v)}, right, {"kv_layout": "HND"})
+    plan(tmp_path, wrapper, {**plans, "window_left": 2}, {"q": q, "paged_kv_cache": cache}, right, made)
+    plan(tmp_path, wrapper, {**plans, "indices": np.roll(pages, 1)}, {"q": q, "paged_kv_cache": cache}, right, made)
+    plan(tmp_path, wrapper, {**plans, "logits_soft_cap": 30.0}, {"q": q, "paged_kv_cache": cache}, right, made)
+    found = ulplab.replay(tmp_path)
+    assert [(one.verdict, one.op) for one in found] == [("failed", "attention")] * 2 + [("passed", "attention")] * 2 + [("not judged", "")]
+    assert found[-1].function == f"{wrapper}.run" and "logits_soft_cap = 30.0" in found[-1].message
+
+
+def test_batches_of_prefill(tmp_path):
+    (cache, indptr, pages, last), starts = paged([9, 4, 6]), np.array([0, 3, 5, 6], np.int32)
+    q = normal(RNG, 6, 4, 16)
+    right = attention(q, starts, cache, indptr, pages, last, causal=True, window=3)
+    plans = {"qo_indptr": starts, "paged_kv_indptr": indptr, "paged_kv_indices": pages, "paged_kv_last_page_len": last}
+    plans |= {"causal": True, "window_left": 2}
+    plan(tmp_path, "BatchPrefillWithPagedKVCacheWrapper", plans, {"q": q, "paged_kv_cache": cache}, right, {})
+    plan(tmp_path, "BatchPrefillWithPagedKVCacheWrapper", plans, {"q": q[:5], "paged_kv_cache": cache}, right[:5], {})
+    ends = np.array([0, 9, 13, 19], np.int32)
+    k, v = normal(RNG, 19, 2, 16), normal(RNG, 19, 2, 16)
+    rows = [
+        kernels_attention.kernel(RNG, q[None, a:b], k[None, c:d], v[None, c:d])["o"][0]
+        for a, b, c, d in zip(starts, starts[1:], ends, ends[1:])
+    ]
+    run = {"q": q, "k": k, "v": v}
+    plan(tmp_path, "BatchPrefillWithRaggedKVCacheWrapper", {"qo_indptr": starts, "kv_indptr": ends}, run, np.concatenate(rows), {})
+    found = ulplab.replay(tmp_path)
+    assert [one.verdict for one in found] == ["passed", "passed", "not judged"]
+    assert "q is [5, 4, 16], and its plan has 6 queries" in found[-1].message
+
+
+def test_a_wrapper_without_its_plan_is_not_judged(tmp_path):
+    q, k = normal(RNG, 6, 4, 16), normal(RNG, 6, 4, 16)
+    plan(tmp_path, "BatchPrefillWithRaggedKVCacheWrapper", None, {"q": q, "k": k, "v": k}, q, {})
+    (found,) = ulplab.replay(tmp_path)
+    assert (found.verdict, found.message) == ("not judged", "its plan was not recorded")

@@ -32,7 +32,7 @@ class Recorded:
     outputs: list[Any] = field(default_factory=list)
     #: Why it cannot be judged, if something is missing.
     missing: str = ""
-    #: Attributes of its module that are numbers or words.
+    #: What its object has: attributes of a module that are numbers or words; of a wrapper, the arguments of ``__init__`` and ``plan``.
     settings: dict[str, Any] = field(default_factory=dict)
 
 
@@ -83,9 +83,24 @@ def _names(signature: str) -> list[str]:
     return names
 
 
+def _rebuilt(value: Any, held: dict[str, Any]) -> Any:
+    """What FlashInfer's metadata says of an argument, with the tensors that are in it."""
+    if isinstance(value, dict) and value.get("tensor_key") in held:
+        return held[value["tensor_key"]]
+    if isinstance(value, dict) and value.get("type") in ("tuple", "list") and not value.get("truncated"):
+        return [_rebuilt(one, held) for one in value.get("items", [])]
+    return value
+
+
+# What is called before a wrapper computes.
+_READYING = ("__init__", "plan")
+
+
 def flashinfer(folder: Path) -> list[Recorded]:
-    """The calls that FlashInfer's flight recorder wrote: a folder each, with metadata.jsonl."""
+    """The calls that FlashInfer's flight recorder wrote: a folder each, with metadata.jsonl. Folders are named by time. What readies a
+    wrapper is no call of its own: it is in the settings of those that follow."""
     calls = []
+    objects: dict[tuple[Any, Any], dict[str, Any]] = {}
     for file in sorted(folder.rglob("metadata.jsonl")):
         here = file.parent
         if file.parent.parent.name != "graph_flushes" and (here / "graph_flushes").is_dir():
@@ -96,7 +111,14 @@ def flashinfer(folder: Path) -> list[Recorded]:
         try:
             about = _lines(file)[-1]
             call.function = str(about["function_name"])
-            given = {**tensors(here / "inputs"), **about.get("input_metadata", {})}
+            wrapper, _, method = call.function.rpartition(".")
+            about_object = objects.setdefault((about.get("process_id"), about["self_id"]), {}) if wrapper and "self_id" in about else {}
+            # If it cannot be read, what was there before must not be taken for it.
+            about_object.pop(method, None)
+            held = tensors(here / "inputs")
+            # Tensors in a list are there under names of their own.
+            given = {key: value for key, value in held.items() if re.fullmatch(r"arg_\d+|kwarg_(?!.*__\d+$).*", key)}
+            given |= {key: _rebuilt(value, held) for key, value in about.get("input_metadata", {}).items()}
             outputs = tensors(here / "outputs")
         except (ValueError, KeyError, IndexError, OSError) as error:
             call.missing = f"{type(error).__name__}: {error}"
@@ -107,6 +129,13 @@ def flashinfer(folder: Path) -> list[Recorded]:
             if position and int(position[1]) < len(names):
                 key = names[int(position[1])]
             call.given[key.removeprefix("kwarg_")] = value
+        if wrapper:
+            call.given.pop("self", None)
+            if method in _READYING:
+                about_object[method] = call.given
+                calls.pop()
+                continue
+            call.settings = dict(about_object)
         order = sorted(outputs, key=lambda key: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", key)])
         call.outputs = [outputs[key] for key in order]
         if about.get("execution_status") == "inputs_saved":

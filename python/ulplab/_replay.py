@@ -31,6 +31,10 @@ class _Output:
 Judgement = tuple[int, str, dict[str, Any], tuple[int, ...] | None]
 
 
+# What a method is given, and what its object has.
+_Module = Callable[[dict[str, Any], dict[str, Any]], list[Judgement]]
+
+
 def _take(given: dict[str, Any], needed: tuple[str, ...], optional: dict[str, Any], ignored: tuple[str, ...] = ()) -> list[Any]:
     """Arguments by name. What is neither known nor None makes the call one that is not judged."""
     extra = [
@@ -95,11 +99,11 @@ def _single(decode: bool) -> Callable[[dict[str, Any]], list[Judgement]]:
         "window_left": -1,
         "logits_soft_cap": 0.0,
     }
-    plain |= {"use_fp16_qk_reduction": False}
+    plain |= {"use_fp16_qk_reduction": False, "use_tensor_cores": False}
 
     def judge(given: dict[str, Any]) -> list[Judgement]:
-        ignored = (*_LAUNCH, "use_tensor_cores", "return_lse", "kv_cache_sf", "rope_scale", "rope_theta")
-        q, k, v, layout, pos, causal, scale, window, cap, half = _take(given, ("q", "k", "v"), plain, ignored)
+        ignored = (*_LAUNCH, "return_lse", "kv_cache_sf", "rope_scale", "rope_theta")
+        q, k, v, layout, pos, causal, scale, window, cap, half, tensor_cores = _take(given, ("q", "k", "v"), plain, ignored)
         if pos != "NONE" or cap or half:
             raise _Unknown(f"pos_encoding_mode = {pos}, logits_soft_cap = {cap}, use_fp16_qk_reduction = {half}")
         q, k, v = (Stored.of(x) for x in (q, k, v))
@@ -115,9 +119,104 @@ def _single(decode: bool) -> Callable[[dict[str, Any]], list[Judgement]]:
         words = {"q": q, "k": k, "v": v, "scale": scale, "causal": bool(causal or decode)}
         # FlashInfer counts the keys to the left, the operation the query's own, too.
         words |= {"window": window + 1} if window >= 0 else {}
+        words |= _rounded_weights(v) if not decode or tensor_cores else {}
         return [(0, "attention", words, (1, q.shape[1], q.shape[2], v.shape[3]))]
 
     return judge
+
+
+def _rounded_weights(v: Stored) -> dict[str, str]:
+    """Tensor cores multiply values by weights of the values' type."""
+    return {"p": {"bfloat16": "bf16", "float16": "f16"}[v.dtype]} if v.dtype in ("bfloat16", "float16") else {}
+
+
+def _integers(x: Any) -> numpy.ndarray:
+    return Stored.of(x).bits.astype(numpy.int64)
+
+
+def _pages(cache: Any, layout: str) -> tuple[Stored, Stored]:
+    """The keys and the values of a paged cache, [pages, tokens, heads, D] each."""
+    if isinstance(cache, list) and len(cache) == 2:
+        k, v = (Stored.of(part) for part in cache)
+    else:
+        both = Stored.of(cache)
+        if both.bits.ndim != 5 or both.shape[1] != 2:
+            raise _Unknown(f"its cache is {list(both.shape)}, expected [pages, 2, ...] or two tensors")
+        k, v = both[:, 0], both[:, 1]
+    if k.bits.ndim != 4 or v.bits.ndim != 4 or layout not in ("NHD", "HND"):
+        raise _Unknown(f"its keys and values are {list(k.shape)} and {list(v.shape)} in the layout {layout}")
+    return (k, v) if layout == "NHD" else (Stored(k.bits.swapaxes(1, 2), k.dtype), Stored(v.bits.swapaxes(1, 2), v.dtype))
+
+
+# What a plan says of how it is computed, and what `run` says of where results go; numbers of heads and types are those of the tensors.
+_PLANNED = ("num_qo_heads", "num_kv_heads", "head_dim", "head_dim_qk", "head_dim_vo", "page_size", "q_data_type", "kv_data_type")
+_PLANNED += ("o_data_type", "data_type", "rope_scale", "rope_theta", "non_blocking", "fixed_split_size", "disable_split_kv")
+_PLANNED += ("block_tables", "seq_lens", "seq_lens_q", "max_token_per_sequence", "max_sequence_kv", "max_q_len", "max_kv_len")
+_RUN = (*_LAUNCH, "lse", "return_lse", "kv_block_scales")
+
+
+def _wrapper(decode: bool, paged: bool) -> _Module:
+    """A batch wrapper's ``run``: sequences and pages are those of its plan."""
+
+    def judge(given: dict[str, Any], settings: dict[str, Any]) -> list[Judgement]:
+        for name in ("__init__", "plan"):
+            if name not in settings:
+                raise _Unknown(f"its {name} was not recorded")
+        layout = settings["__init__"].get("kv_layout") or "NHD"
+        ends = {
+            (True, True): ("indptr", "indices", "last_page_len"),
+            (False, True): ("qo_indptr", "paged_kv_indptr", "paged_kv_indices", "paged_kv_last_page_len"),
+            (False, False): ("qo_indptr", "kv_indptr"),
+        }[decode, paged]
+        plain = {"causal": False, "pos_encoding_mode": "NONE", "window_left": -1, "logits_soft_cap": 0.0, "sm_scale": None}
+        plain |= {"use_fp16_qk_reduction": False}
+        planned = _take(settings["plan"], ends, plain, _PLANNED)
+        indices, (causal, pos, window, cap, scale, half) = [_integers(x) for x in planned[: len(ends)]], planned[len(ends) :]
+        tensors = ("q", "paged_kv_cache") if paged else ("q", "k", "v")
+        scales = {"window_left": None, "k_scale": 1.0, "v_scale": 1.0, "sinks": None}
+        values = _take(given, tensors, scales, _RUN)
+        now, k_scale, v_scale, sinks = values[len(tensors) :]
+        window = window if now is None else now
+        if pos != "NONE" or cap or half:
+            raise _Unknown(f"pos_encoding_mode = {pos}, logits_soft_cap = {cap}, use_fp16_qk_reduction = {half}")
+        if window >= 0 and not (causal or decode):
+            raise _Unknown("it has a window without a causal mask")
+        q = Stored.of(values[0])
+        starts = numpy.arange(len(indices[0])) if decode else indices.pop(0)
+        if q.bits.ndim != 3 or starts[-1] != q.shape[0]:
+            raise _Unknown(f"q is {list(q.shape)}, and its plan has {starts[-1]} queries")
+        words: dict[str, Any] = {"q": q, "cu_seqlens_q": starts, "scale": scale, "causal": bool(causal or decode)}
+        words |= {"sinks": sinks, "k_scale": k_scale, "v_scale": v_scale, "window": window + 1 if window >= 0 else 0}
+        if paged:
+            k, v = _pages(values[1], layout)
+            first, pages, last = indices
+            counts = numpy.diff(first)
+            table = numpy.zeros((len(counts), max(1, counts.max(initial=0))), numpy.int64)
+            for row, (begin, count) in enumerate(zip(first, counts)):
+                table[row, :count] = pages[begin : begin + count]
+            words |= {"block_table": table, "seq_lens": numpy.where(counts > 0, (counts - 1) * k.shape[1] + last, 0)}
+        else:
+            k, v = (Stored.of(x) for x in values[1:3])
+            if layout != "NHD":
+                raise _Unknown(f"its layout is {layout}, expected NHD")
+            words |= {"cu_seqlens_k": indices[0]}
+        if not decode or settings["__init__"].get("use_tensor_cores"):
+            words |= _rounded_weights(v)
+        return [(0, "attention", {**words, "k": k, "v": v}, (q.shape[0], q.shape[1], v.shape[-1]))]
+
+    return judge
+
+
+# By the wrapper's class and method, in FlashInfer; those for CUDA graphs compute the same.
+_WRAPPERS: dict[str, _Module] = {
+    f"{graph}{name}.run": _wrapper(decode, paged)
+    for graph in ("", "CUDAGraph")
+    for name, decode, paged in (
+        ("BatchDecodeWithPagedKVCacheWrapper", True, True),
+        ("BatchPrefillWithPagedKVCacheWrapper", False, True),
+        ("BatchPrefillWithRaggedKVCacheWrapper", False, False),
+    )
+}
 
 
 def _rope(given: dict[str, Any]) -> list[Judgement]:
@@ -183,10 +282,6 @@ _MSPROBE = {
 }
 
 
-# What a module is given, and its attributes that are numbers or words.
-_Module = Callable[[dict[str, Any], dict[str, Any]], list[Judgement]]
-
-
 def _eps(settings: dict[str, Any]) -> float:
     found = [settings[name] for name in ("variance_epsilon", "eps", "epsilon") if isinstance(settings.get(name), float)]
     if not found:
@@ -244,9 +339,9 @@ _CLASSES = {
 }
 
 
-def _of_module(call: _dumps.Recorded, classes: dict[str, str]) -> Callable[[dict[str, Any]], list[Judgement]] | None:
-    kind = classes.get(call.function, classes.get(call.function.rpartition(".")[2]))
-    return kind and (lambda given: _KINDS[kind](given, call.settings))
+def _known(call: _dumps.Recorded, method: _Module | None) -> Callable[[dict[str, Any]], list[Judgement]] | None:
+    """A function of what is given alone."""
+    return method and (lambda given: method(given, call.settings))
 
 
 @dataclass(frozen=True)
@@ -302,10 +397,14 @@ def replay(folder: str | os.PathLike[str], accumulate: str = "f32", *, modules: 
     unknown = [kind for kind in classes.values() if kind and kind not in _KINDS]
     if unknown:
         raise ValueError(f"modules: '{unknown[0]}' is no kind of module, expected one of {', '.join(_KINDS)}")
-    calls = [(call, _FLASHINFER.get(call.function)) for call in _dumps.flashinfer(root)]
+    calls = []
+    for call in _dumps.flashinfer(root):
+        calls.append((call, _FLASHINFER.get(call.function) or _known(call, _WRAPPERS.get(call.function))))
     for call in _dumps.msprobe(root):
         calls.append((call, _MSPROBE.get(".".join(call.function.split(".")[:2]))))
-    calls += [(call, _of_module(call, classes)) for call in _dumps.recordings(root)]
+    for call in _dumps.recordings(root):
+        kind = classes.get(call.function, classes.get(call.function.rpartition(".")[2]))
+        calls.append((call, _known(call, _KINDS[kind] if kind else None)))
     if not calls:
         raise ValueError(
             f"{folder} holds no calls: neither recording.json of ulplab.record, metadata.jsonl of FlashInfer's recorder, nor dump.json of "
