@@ -7,6 +7,7 @@ import json
 import kernels
 import kernels_attention
 import kernels_matmul
+import ml_dtypes
 import numpy as np
 import pytest
 from test_operations import normal
@@ -247,3 +248,16 @@ def test_a_wrapper_without_its_plan_is_not_judged(tmp_path):
     plan(tmp_path, "BatchPrefillWithRaggedKVCacheWrapper", None, {"q": q, "k": k, "v": k}, q, {})
     (found,) = ulplab.replay(tmp_path)
     assert (found.verdict, found.message) == ("not judged", "its plan was not recorded")
+
+
+def test_products_of_fp8(tmp_path):
+    a, b = (normal(RNG, *shape).astype(ml_dtypes.float8_e4m3fn) for shape in ((2, 5, 64), (2, 64, 7)))
+    scales = {"A_scale": np.float32([0.5]), "B_scale": np.float32([0.25])}
+    right = kernels_matmul.kernel(RNG, a.astype(np.float32), b.astype(np.float32), alpha=0.125)
+    given = {"A": a, "B": b, **scales, "dtype": {"type": "torch.dtype", "value": "torch.bfloat16"}}
+    record(tmp_path, "bmm_fp8", (), given, right)
+    record(tmp_path, "bmm_fp8", (), {**given, "A_scale": np.float32([1.0])}, right)
+    record(tmp_path, "fused_add_rmsnorm", (a,), {}, None)
+    found = ulplab.replay(tmp_path)
+    assert [(one.verdict, one.op) for one in found] == [("failed", "matmul"), ("passed", "matmul"), ("not judged", "")]
+    assert "what a call writes to its arguments is not recorded" in found[-1].message

@@ -141,7 +141,7 @@ def flashinfer(folder: Path) -> list[Recorded]:
         if about.get("execution_status") == "inputs_saved":
             call.missing = "it has inputs and no outputs: the call has crashed, or was cut off"
         elif not outputs:
-            call.missing = "it has no outputs"
+            call.missing = "it has no outputs; what a call writes to its arguments is not recorded"
     return calls
 
 

@@ -85,6 +85,12 @@ def _mm(given: dict[str, Any]) -> list[Judgement]:
     return [(0, "matmul", {"a": a, "b": b, "bias": bias}, None)]
 
 
+def _bmm_fp8(given: dict[str, Any]) -> list[Judgement]:
+    names = ("A", "B", "A_scale", "B_scale")
+    words = dict(zip(("a", "b", "a_scale", "b_scale"), _take(given, names, {}, (*_LAUNCH, "dtype"))))
+    return [(0, "matmul", words, None)]
+
+
 def _reshaped(x: Any, shape: tuple[int, ...]) -> Stored:
     stored = Stored.of(x)
     return Stored(stored.bits.reshape(shape), stored.dtype)
@@ -241,6 +247,7 @@ _FLASHINFER: dict[str, Callable[[dict[str, Any]], list[Judgement]]] = {
     "silu_and_mul": _silu_and_mul,
     "softmax": _softmax,
     "mm_bf16": _mm,
+    "bmm_fp8": _bmm_fp8,
     "single_prefill_with_kv_cache": _single(False),
     "single_decode_with_kv_cache": _single(True),
     "apply_rope_with_cos_sin_cache": _rope,
