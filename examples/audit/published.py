@@ -1,7 +1,8 @@
 """Gates of published test suites, on inputs as they draw them, and faults of the operations they test.
 
 Written anew in numpy after vLLM's test_layernorm.py and test_flashinfer_nvfp4_scaled_mm.py, SGLang's test_cutedsl_gdn.py, and
-FlashInfer's test_norm.py and tests/trace, as they were in November 2026. It shows what a gate cannot see, not that a kernel is wrong.
+FlashInfer's test_norm.py and tests/trace, as they were in November 2026. It shows what a gate cannot see, not that a kernel is
+wrong.
 """
 
 from __future__ import annotations
@@ -138,13 +139,12 @@ def mean_magnitude(got, want):
 
 
 def right_product(dtype, shape, seed):
-    """What a right NVFP4 product gives, and the reference of vLLM's test, whose operands are rounded to the type of the output."""
+    """What a right NVFP4 product gives, and the reference of vLLM's test, whose operands are rounded to the output's type."""
     rng = np.random.default_rng(seed)
     m, n, k = shape
-    a, b = (
-        np.asarray(ulplab.quantize(rng.standard_normal((rows, k)).astype(dtype), "nvfp4", rule="vllm").dequantize()) for rows in (m, n)
-    )
-    narrow_a, narrow_b = (rounded(x, dtype).astype(np.float32) for x in (a, b))
+    a, b = (rng.standard_normal((rows, k)).astype(dtype) for rows in (m, n))
+    a, b = (np.asarray(ulplab.quantize(x, "nvfp4", rule="vllm").dequantize()) for x in (a, b))
+    narrow_a, narrow_b = (rounded(x, dtype).astype(np.float64) for x in (a, b))
     return rounded(a.astype(np.float64) @ b.astype(np.float64).T, dtype), rounded(narrow_a @ narrow_b.T, dtype)
 
 

@@ -1,9 +1,9 @@
-//! Tensors in the memory of a CUDA device, read in chunks through the driver, which is loaded at run time: without the library that the
-//! tensor is of, and without a copy of all of it in the host's memory.
+//! Tensors in the memory of a CUDA device, read in chunks through the driver, which is loaded at run time: without the library
+//! that the tensor is of, and without a copy of all of it in the host's memory.
 //!
-//! The producer was told that the tensor is read on the legacy default stream (`__dlpack__(stream=1)`), and has made that stream wait
-//! for what writes the tensor. Once that stream is idle, chunks are copied on two streams of our own, each to a pinned buffer: one is
-//! read while the other is filled.
+//! The producer was told that the tensor is read on the legacy default stream (`__dlpack__(stream=1)`), and has made that stream
+//! wait for what writes the tensor. Once that stream is idle, chunks are copied on two streams of our own, each to a pinned
+//! buffer: one is read while the other is filled.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::path::PathBuf;
@@ -56,7 +56,8 @@ driver! {
     copy = "cuMemcpyDtoHAsync_v2" (*mut c_void, u64, usize, *mut c_void);
 }
 
-/// The driver, if there is one: loaded when it is first asked for. `ULPLAB_CUDA_DRIVER` names another file than that of the system.
+/// The driver, if there is one: loaded when it is first asked for. `ULPLAB_CUDA_DRIVER` names another file than that of the
+/// system.
 fn driver() -> Option<&'static Driver> {
     static DRIVER: OnceLock<Option<Driver>> = OnceLock::new();
     let load = || {
@@ -252,7 +253,8 @@ impl Chunks {
 impl Drop for Chunks {
     fn drop(&mut self) {
         let Some(reader) = self.reader.take() else { return };
-        // Nothing may be written to the buffers, nor read from the tensor, once they belong to others. A reader that fails is not kept.
+        // Nothing may be written to the buffers, nor read from the tensor, once they belong to others. A reader that fails is not
+        // kept.
         let waited = reader.lanes.iter().all(|lane| reader.wait(lane.stream).is_ok());
         if waited {
             IDLE.lock().unwrap_or_else(PoisonError::into_inner).push(reader);

@@ -242,8 +242,8 @@ impl Array {
             kind if CUDA.contains(&kind) && cuda::available() => Some(tensor.device_id),
             kind => {
                 return Err(PyValueError::new_err(format!(
-                    "the tensor is on device type {kind} of DLPack, expected one in memory of the host, or of a CUDA device whose \
-                     driver is there"
+                    "the tensor is on device type {kind} of DLPack, expected one in memory of the host, or of a CUDA device \
+                     whose driver is there"
                 )));
             }
         };

@@ -1,5 +1,5 @@
-// A CUDA driver without a device, for tests: its memory is the host's, at addresses that nobody else can read, and copies are made no
-// earlier than the stream is waited for.
+// A CUDA driver without a device, for tests: its memory is the host's, at addresses that nobody else can read, and copies are
+// made no earlier than the stream is waited for.
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -19,14 +19,16 @@ struct stream {
     int waiting;
 };
 
-// What tests ask for: bytes copied, of the largest copy, and pinned; how often the legacy default stream was waited for; contexts that
-// are current; and what is set to make the copy that comes after so many fail.
+// What tests ask for: bytes copied, of the largest copy, and pinned; how often the legacy default stream was waited for; contexts
+// that are current; and what is set to make the copy that comes after so many fail.
 uint64_t fake_copied, fake_largest, fake_pinned, fake_waited;
 int64_t fake_current, fake_fails_after = -1;
 
 static int context;
 
-int cuInit(unsigned flags) { return flags ? 1 : 0; }
+int cuInit(unsigned flags) {
+    return flags ? 1 : 0;
+}
 
 int cuGetErrorName(int code, const char **name) {
     *name = code == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : "CUDA_ERROR_INVALID_VALUE";

@@ -64,7 +64,8 @@ def comparisons():
             for at in {0, size // 2, size - 1} if size > 1 else ():
                 wrong = got.copy()
                 wrong[at] = 101
-                for a, b in ((OnDevice(wrong), OnDevice(want)), (OnDevice(wrong, versioned=False), want), (wrong, OnDevice(want))):
+                older = OnDevice(wrong, versioned=False)
+                for a, b in ((OnDevice(wrong), OnDevice(want)), (older, want), (wrong, OnDevice(want))):
                     with pytest.raises(AssertionError, match=rf"1 of {size:,} elements .*\n  worst at \[{at}\]: got 101"):
                         ulplab.assert_close(a, b, rtol=1e-3, atol=0)
             before = counter("copied").value

@@ -32,7 +32,8 @@ class Recorded:
     outputs: list[Any] = field(default_factory=list)
     #: Why it cannot be judged, if something is missing.
     missing: str = ""
-    #: What its object has: attributes of a module that are numbers or words; of a wrapper, the arguments of ``__init__`` and ``plan``.
+    #: What its object has: attributes of a module that are numbers or words; of a wrapper, the arguments of ``__init__`` and
+    #: ``plan``.
     settings: dict[str, Any] = field(default_factory=dict)
 
 
@@ -97,8 +98,8 @@ _READYING = ("__init__", "plan")
 
 
 def flashinfer(folder: Path) -> list[Recorded]:
-    """The calls that FlashInfer's flight recorder wrote: a folder each, with metadata.jsonl. Folders are named by time. What readies a
-    wrapper is no call of its own: it is in the settings of those that follow."""
+    """The calls that FlashInfer's flight recorder wrote: a folder each, with metadata.jsonl. Folders are named by time. What
+    readies a wrapper is no call of its own: it is in the settings of those that follow."""
     calls = []
     objects: dict[tuple[Any, Any], dict[str, Any]] = {}
     for file in sorted(folder.rglob("metadata.jsonl")):
@@ -112,7 +113,7 @@ def flashinfer(folder: Path) -> list[Recorded]:
             about = _lines(file)[-1]
             call.function = str(about["function_name"])
             wrapper, _, method = call.function.rpartition(".")
-            about_object = objects.setdefault((about.get("process_id"), about["self_id"]), {}) if wrapper and "self_id" in about else {}
+            about_object = objects.setdefault((about.get("process_id"), about["self_id"]), {}) if wrapper else {}
             # If it cannot be read, what was there before must not be taken for it.
             about_object.pop(method, None)
             held = tensors(here / "inputs")

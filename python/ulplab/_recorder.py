@@ -26,7 +26,8 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 class Recording:
-    """What `record` gives: use it in a ``with`` block. ``calls``, ``bytes`` and ``left_out`` count what was recorded, and what was not."""
+    """What `record` gives: use it in a ``with`` block. ``calls``, ``bytes`` and ``left_out`` count what was recorded, and what
+    was not."""
 
     def __init__(self, model: Any, folder: Path, modules: list[str], max_calls: int, max_bytes: int, parameters: bool) -> None:
         self.folder = folder
@@ -35,9 +36,10 @@ class Recording:
         self.left_out = 0
         self._max_calls, self._max_bytes = max_calls, max_bytes
         self._parameters = parameters
-        self._chosen = [(name, module) for name, module in model.named_modules() if any(fnmatchcase(name, one) for one in modules)]
+        known = list(model.named_modules())
+        self._chosen = [(name, module) for name, module in known if any(fnmatchcase(name, one) for one in modules)]
         if not self._chosen:
-            names = ", ".join(repr(name) for name, _ in list(model.named_modules())[:8])
+            names = ", ".join(repr(name) for name, _ in known[:8])
             raise ValueError(f"modules = {modules}: the model has none of these names; it has {names}, ...")
         self._handles: list[Any] = []
         # Calls that have begun and not ended, by module: a module may call itself.
@@ -84,9 +86,10 @@ class Recording:
                 begun.append(None)
                 return
             self.calls += 1
-            prefix = f"{name or 'model'}.{at - 1}"
+            root = name or "model"
+            prefix = f"{root}.{at - 1}"
             if name not in self._known:
-                self._known[name] = {key: self._keep(f"{name or 'model'}.parameters.{key}", value) for key, value in parameters.items()}
+                self._known[name] = {key: self._keep(f"{root}.parameters.{key}", value) for key, value in parameters.items()}
             entry = {
                 "module": name,
                 # The package and the class: packages have different modules of the same name.
@@ -182,14 +185,15 @@ def record(
             model(tokens)
         print(ulplab.replay("calls"))          # each call of a known module, judged
 
-    ``modules`` are patterns of names as ``model.named_modules()`` has them (``*`` and ``?``, as of files; several in a list). Each call
-    keeps its inputs, which are cloned before the module runs, so that one that writes to them changes nothing; its outputs, cloned when it
-    returns; the parameters of the module, once; and its attributes that are numbers or words. Calls beyond ``max_calls``, and those that
-    ``max_bytes`` bytes of tensors have no room for, are left out, and an UlplabWarning says how many. ``parameters=False`` leaves weights out.
+    ``modules`` are patterns of names as ``model.named_modules()`` has them (``*`` and ``?``, as of files; several in a list).
+    Each call keeps its inputs, which are cloned before the module runs, so that one that writes to them changes nothing; its
+    outputs, cloned when it returns; the parameters of the module, once; and its attributes that are numbers or words. Calls
+    beyond ``max_calls``, and those that ``max_bytes`` bytes of tensors have no room for, are left out, and an UlplabWarning says
+    how many. ``parameters=False`` leaves weights out.
 
     The model is torch's, or anything with ``named_modules()`` whose modules have ``register_forward_pre_hook`` and
-    ``register_forward_hook``. Graphs that were compiled or captured before call no hooks. The folder is made; it must be empty. What is in
-    it docs/python.md says. ``ulplab compare WANT GOT`` compares two recordings of the same calls.
+    ``register_forward_hook``. Graphs that were compiled or captured before call no hooks. The folder is made; it must be empty.
+    What is in it docs/python.md says. ``ulplab compare WANT GOT`` compares two recordings of the same calls.
 
     ValueError if no module has such a name, or the folder is not empty.
     """

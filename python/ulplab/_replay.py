@@ -154,7 +154,8 @@ def _pages(cache: Any, layout: str) -> tuple[Stored, Stored]:
     return (k, v) if layout == "NHD" else (Stored(k.bits.swapaxes(1, 2), k.dtype), Stored(v.bits.swapaxes(1, 2), v.dtype))
 
 
-# What a plan says of how it is computed, and what `run` says of where results go; numbers of heads and types are those of the tensors.
+# What a plan says of how it is computed, and what `run` says of where results go. Numbers of heads and types are those of the
+# tensors.
 _PLANNED = ("num_qo_heads", "num_kv_heads", "head_dim", "head_dim_qk", "head_dim_vo", "page_size", "q_data_type", "kv_data_type")
 _PLANNED += ("o_data_type", "data_type", "rope_scale", "rope_theta", "non_blocking", "fixed_split_size", "disable_split_kv")
 _PLANNED += ("block_tables", "seq_lens", "seq_lens_q", "max_token_per_sequence", "max_sequence_kv", "max_q_len", "max_kv_len")
@@ -337,12 +338,16 @@ _KINDS: dict[str, _Module] = {
     "silu_and_mul": _silu_module,
 }
 
-# Kinds of classes, as torch, vLLM and SGLang (the first), and transformers call them. A package before a name is one that differs.
+# Kinds of classes, as torch, vLLM and SGLang (the first), and transformers call them. A package before a name is one that
+# differs: vLLM's kernels round before the weight.
 _CLASSES = {
     "vllm.RMSNorm": "rmsnorm_cast",
-    **{"RMSNorm": "rmsnorm", "GemmaRMSNorm": "gemma_rmsnorm", "LayerNorm": "layernorm", "Linear": "linear", "SiluAndMul": "silu_and_mul"},
+    "RMSNorm": "rmsnorm",
+    "LayerNorm": "layernorm",
+    "Linear": "linear",
+    "SiluAndMul": "silu_and_mul",
     **{f"{model}RMSNorm": "rmsnorm_cast" for model in ("Llama", "Mistral", "Mixtral", "Qwen2", "Qwen3", "Qwen3Moe", "DeepseekV3")},
-    **{f"Gemma{version}RMSNorm": "gemma_rmsnorm" for version in (2, 3)},
+    **{f"Gemma{version}RMSNorm": "gemma_rmsnorm" for version in ("", 2, 3)},
 }
 
 
@@ -389,12 +394,13 @@ _VERDICTS = ("failed", "biased", "passed", "not judged")
 def replay(folder: str | os.PathLike[str], accumulate: str = "f32", *, modules: dict[str, str] | None = None) -> Replay:
     """Computes recorded calls once more in f64 from their recorded inputs, and judges their recorded outputs: the worst first.
 
-    ``folder`` is what `ulplab.record` wrote, or FlashInfer's flight recorder (``FLASHINFER_LOGLEVEL=10 FLASHINFER_DUMP_SAFETENSORS=1``),
-    or msProbe with ``npy`` files. ``modules`` says what classes of recorded modules are, beside those that are known:
-    ``{"MyNorm": "rmsnorm"}`` or ``{"package.MyNorm": "rmsnorm"}``, one of rmsnorm, rmsnorm_cast (which rounds before the weight), gemma_rmsnorm (which multiplies by 1 +
-    weight), layernorm, linear and silu_and_mul; ``{"Linear": ""}`` leaves a class out. Calls of functions and with arguments that are not known, that have no outputs, or whose files cannot be read are *not
-    judged*, and never passed. ``.pt`` files are read by torch if the caller has imported it (``weights_only=True``). ``accumulate`` is
-    the type that kernels add in. ValueError if the folder holds none of these.
+    ``folder`` is what `ulplab.record` wrote, or FlashInfer's flight recorder (``FLASHINFER_LOGLEVEL=10
+    FLASHINFER_DUMP_SAFETENSORS=1``), or msProbe with ``npy`` files. ``modules`` says what classes of recorded modules are, beside
+    those that are known: ``{"MyNorm": "rmsnorm"}`` or ``{"package.MyNorm": "rmsnorm"}``, one of rmsnorm, rmsnorm_cast (which
+    rounds before the weight), gemma_rmsnorm (which multiplies by 1 + weight), layernorm, linear and silu_and_mul; ``{"Linear":
+    ""}`` leaves a class out. Calls of functions and with arguments that are not known, that have no outputs, or whose files
+    cannot be read are *not judged*, and never passed. ``.pt`` files are read by torch if the caller has imported it
+    (``weights_only=True``). ``accumulate`` is the type that kernels add in. ValueError if the folder holds none of these.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -414,8 +420,8 @@ def replay(folder: str | os.PathLike[str], accumulate: str = "f32", *, modules: 
         calls.append((call, _known(call, _KINDS[kind] if kind else None)))
     if not calls:
         raise ValueError(
-            f"{folder} holds no calls: neither recording.json of ulplab.record, metadata.jsonl of FlashInfer's recorder, nor dump.json of "
-            "msProbe"
+            f"{folder} holds no calls: neither recording.json of ulplab.record, metadata.jsonl of FlashInfer's recorder, nor "
+            "dump.json of msProbe"
         )
     found = [one for call, known in calls for one in _judged(call, known, accumulate)]
     found.sort(key=lambda one: (_VERDICTS.index(one.verdict), -(one.ratio or 0.0)))

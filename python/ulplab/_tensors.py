@@ -53,8 +53,8 @@ def _capsule(x: Any, **on: int) -> Any:
 
 
 def _on_device(x: Any) -> _native.Array | None:
-    """A tensor in memory of CUDA, where it is; None if it cannot be read there: it is not contiguous, of a type that is not known, or
-    there is no driver."""
+    """A tensor in memory of CUDA, where it is; None if it cannot be read there: it is not contiguous, its type is not known, or there
+    is no driver."""
     if int(x.__dlpack_device__()[0]) not in _CUDA or not _native.reads_cuda():
         return None
     try:
