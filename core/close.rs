@@ -161,8 +161,36 @@ pub struct Comparison {
     pub worst: Option<Element>,
     /// Whether zeros in the place of all elements would be inside, too.
     pub zeros_pass: bool,
-    /// Whether all wanted numbers are the same.
-    pub constant: bool,
+    /// The number that all wanted ones are, if they are the same.
+    pub constant: Option<f64>,
+}
+
+impl Comparison {
+    /// Adds what was found of the elements behind these.
+    pub fn append(&mut self, mut next: Self) {
+        if let Some(worst) = &mut next.worst {
+            worst.index += self.elements;
+        }
+        if self.elements == 0 {
+            *self = next;
+        } else if next.elements > 0 {
+            self.elements += next.elements;
+            self.outside += next.outside;
+            self.nan += next.nan;
+            self.infinite += next.infinite;
+            self.worst = worse(self.worst, next.worst);
+            self.zeros_pass &= next.zeros_pass;
+            self.constant = self.constant.filter(|_| self.constant == next.constant);
+        }
+    }
+}
+
+/// The element that is more bounds away from what is wanted; of two alike, the first.
+fn worse(a: Option<Element>, b: Option<Element>) -> Option<Element> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(if b.ratio() > a.ratio() { b } else { a }),
+        (a, b) => a.or(b),
+    }
 }
 
 /// Elements that a thread compares at a time.
@@ -208,7 +236,7 @@ pub fn compare<G: Widen, W: Widen<Quick = G::Quick>>(
         infinite: all.infinite,
         worst: all.worst,
         zeros_pass: first.is_some() && want.iter().enumerate().all(zero_passes),
-        constant: first.is_some_and(|first| want.iter().all(|want| want.widen() == first)),
+        constant: first.filter(|first| want.iter().all(|want| want.widen() == *first)),
     }
 }
 
@@ -230,15 +258,11 @@ struct Partial {
 
 impl Partial {
     fn join(self, other: Self) -> Self {
-        let worse = |a: Element, b: Element| if b.ratio() > a.ratio() { b } else { a };
         Self {
             outside: self.outside + other.outside,
             nan: self.nan + other.nan,
             infinite: self.infinite + other.infinite,
-            worst: match (self.worst, other.worst) {
-                (Some(a), Some(b)) => Some(worse(a, b)),
-                (a, b) => a.or(b),
-            },
+            worst: worse(self.worst, other.worst),
         }
     }
 }
@@ -384,9 +408,34 @@ mod tests {
         let want = [1e-4f32, -2e-4, 3e-4];
         assert!(compare(&want, &want, tolerance(1e-2, 1e-2), false).zeros_pass);
         assert!(!compare(&want, &want, tolerance(1e-2, 2e-4), false).zeros_pass);
-        assert!(compare(&[0.5f32; 4], &[0.5f32; 4], tolerance(0.0, 0.0), false).constant);
-        assert!(!compare(&want, &want, tolerance(0.0, 0.0), false).constant);
+        assert_eq!(
+            compare(&[0.5f32; 4], &[0.5f32; 4], tolerance(0.0, 0.0), false).constant,
+            Some(0.5)
+        );
+        assert_eq!(compare(&want, &want, tolerance(0.0, 0.0), false).constant, None);
         let none = compare::<f32, f32>(&[], &[], tolerance(0.0, 0.0), false);
-        assert_eq!((none.outside, none.zeros_pass, none.constant), (0, false, false));
+        assert_eq!((none.outside, none.zeros_pass, none.constant), (0, false, None));
+    }
+
+    #[test]
+    fn parts_one_after_the_other_are_the_whole() {
+        let mut want: Vec<f64> = (0..1000).map(|at| 1.0 + f64::from(at)).collect();
+        let mut got = want.clone();
+        (got[3], got[600], got[999]) = (f64::NAN, f64::INFINITY, 1.0);
+        for fixed in [false, true] {
+            if fixed {
+                want.fill(2.0);
+            }
+            let whole = compare(&got, &want, tolerance(0.0, 0.5), false);
+            for size in [1, 7, 599, 1000] {
+                let mut parts = Comparison::default();
+                for (got, want) in got.chunks(size).zip(want.chunks(size)) {
+                    parts.append(compare(got, want, tolerance(0.0, 0.5), false));
+                    parts.append(Comparison::default());
+                }
+                // NaN is not equal to itself.
+                assert_eq!(format!("{parts:?}"), format!("{whole:?}"), "{size}");
+            }
+        }
     }
 }

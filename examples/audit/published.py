@@ -1,7 +1,8 @@
 """Gates of published test suites, on inputs as they draw them, and faults of the operations they test.
 
 Written anew in numpy after vLLM's test_layernorm.py and test_flashinfer_nvfp4_scaled_mm.py, SGLang's test_cutedsl_gdn.py, and
-FlashInfer's test_norm.py, as they were in November 2026. It shows what a gate cannot see, not that a kernel is wrong.
+FlashInfer's test_norm.py and tests/trace, as they were in November 2026. It shows what a gate cannot see, not that a kernel is
+wrong.
 """
 
 from __future__ import annotations
@@ -116,6 +117,40 @@ def scaled_mm():
     return rounded(y, np.float16), {name: rounded(wrong, np.float16) for name, wrong in faults.items()}
 
 
+def mxfp8_quantize():
+    """FlashInfer's trace of mxfp8_quantize: codes alone are looked at."""
+    rng = np.random.default_rng(3)
+    x = rounded(rng.standard_normal((128, 1024)))
+    codes = np.asarray(ulplab.quantize(x, "mxfp8").codes).view(float8_e4m3fn).astype(np.float32)
+    mean = np.abs(codes).mean()
+    faults = {
+        "columns reversed": codes[:, ::-1],
+        "all signs lost": np.abs(codes),
+        "constant": np.full_like(codes, mean),
+        "scales 2 times too large": codes / 2,
+        "all zeros": 0 * codes,
+    }
+    return codes, faults
+
+
+def mean_magnitude(got, want):
+    """FlashInfer's: means of magnitudes are within atol = 2 and rtol = 0.5."""
+    np.testing.assert_allclose(np.abs(got).mean(), np.abs(want).mean(), rtol=0.5, atol=2.0)
+
+
+def right_product(dtype, shape, seed):
+    """What a right NVFP4 product gives, and the reference of vLLM's test, whose operands are rounded to the output's type."""
+    rng = np.random.default_rng(seed)
+    m, n, k = shape
+    a, b = (rng.standard_normal((rows, k)).astype(dtype) for rows in (m, n))
+    a, b = (np.asarray(ulplab.quantize(x, "nvfp4", rule="vllm").dequantize()) for x in (a, b))
+    narrow_a, narrow_b = (rounded(x, dtype).astype(np.float64) for x in (a, b))
+    return rounded(a.astype(np.float64) @ b.astype(np.float64).T, dtype), rounded(narrow_a @ narrow_b.T, dtype)
+
+
+#: Sizes and type of products that are right, of which the same gate refuses some.
+PRODUCTS = [(bfloat16, (128, 128, 128)), (bfloat16, (128, 128, 256)), (bfloat16, (128, 256, 256)), (np.float16, (128, 256, 256))]
+
 #: Name, gate, and what gives a right output and wrong ones.
 TABLE = [
     *[(f"vLLM test_rms_norm, bf16, H = {size}", loose(1e-2), lambda size=size: rms_norm(size)) for size in (768, 5120, 8192)],
@@ -124,5 +159,10 @@ TABLE = [
         (f"FlashInfer test_norm_quant, scale {scale:g}", kernel_is_wanted, lambda scale=scale: norm_quant(scale))
         for scale in (0.01, 1.0, 10.0)
     ],
+    *[
+        (f"FlashInfer trace rmsnorm_quant, scale {scale:g}", loose(1.0), lambda scale=scale: norm_quant(scale))
+        for scale in (0.01, 1.0, 10.0)
+    ],
+    ("FlashInfer trace mxfp8_quantize", mean_magnitude, mxfp8_quantize),
     ("vLLM NVFP4 product, fp16", loose(0.1), scaled_mm),
 ]

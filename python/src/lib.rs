@@ -1,5 +1,6 @@
 //! The native part of the Python module `ulplab`; what users call is in `python/ulplab`, which documents it.
 
+mod cuda;
 mod expected;
 mod numbers;
 // The words for where wrong elements are, which have no dependencies of their own.
@@ -30,7 +31,7 @@ fn found<'py>(py: Python<'py>, comparison: &Comparison, shape: &[usize]) -> PyRe
     found.set_item("nan", comparison.nan)?;
     found.set_item("infinite", comparison.infinite)?;
     found.set_item("zeros_pass", comparison.zeros_pass)?;
-    found.set_item("constant", comparison.constant)?;
+    found.set_item("constant", comparison.constant.is_some())?;
     let worst = comparison.worst.map(|worst| {
         (
             unravel(worst.index, shape),
@@ -73,6 +74,12 @@ mod _native {
         env!("CARGO_PKG_VERSION")
     }
 
+    /// Whether memory of CUDA devices can be read: the driver is there. It is loaded by the first call.
+    #[pyfunction]
+    fn reads_cuda() -> bool {
+        cuda::available()
+    }
+
     /// Compares element by element in f64: |got - want| <= atol + rtol * |want|.
     #[pyfunction]
     fn close<'py>(
@@ -85,12 +92,11 @@ mod _native {
     ) -> PyResult<Bound<'py, PyDict>> {
         let (got, want) = (got.get(), want.get());
         same_shape(got, want)?;
-        let comparison = py.detach(|| {
-            let allowed = Allowed::Tolerance { rtol, atol };
+        let allowed = Allowed::Tolerance { rtol, atol };
+        let of_chunk = |a: &[u8], b: &[u8]| {
             macro_rules! of {
                 ($type:ty) => {
-                    let (a, b) = (got.bytes(), want.bytes());
-                    if let (Some(a), Some(b)) = (numbers::typed::<$type>(&a), numbers::typed::<$type>(&b)) {
+                    if let (Some(a), Some(b)) = (numbers::typed::<$type>(a), numbers::typed::<$type>(b)) {
                         return Ok(compare(a, b, allowed, equal_nan));
                     }
                 };
@@ -110,8 +116,17 @@ mod _native {
                 }
                 _ => {}
             }
-            let (a, b) = (numbers::widened(got)?, numbers::widened(want)?);
-            Ok(compare(&a, &b, allowed, equal_nan))
+            let a = numbers::widened_bytes(got.dtype, a)?;
+            let b = numbers::widened_bytes(want.dtype, b)?;
+            Ok::<_, String>(compare(&a, &b, allowed, equal_nan))
+        };
+        let comparison = py.detach(|| {
+            let mut all = Comparison::default();
+            tensor::together(got, want, |a, b| {
+                all.append(of_chunk(a, b)?);
+                Ok(())
+            })?;
+            Ok(all)
         });
         found(py, &comparison.map_err(|why: String| wrong(why))?, &got.shape)
     }
@@ -123,10 +138,9 @@ mod _native {
         if mask.dtype != Dtype::U8 {
             return Err(wrong("a mask has elements of uint8"));
         }
-        let found = py.detach(|| {
-            let kinds = mask.bytes();
-            super::pattern::find(&mask.shape, false, &|at| kinds[at] != 0, &|at| kinds[at].into())
-        });
+        let kinds = mask.bytes().map_err(wrong)?;
+        let found =
+            py.detach(|| super::pattern::find(&mask.shape, false, &|at| kinds[at] != 0, &|at| kinds[at].into()));
         Ok((found.place, found.kinds))
     }
 

@@ -21,23 +21,31 @@ pub fn typed<T: Copy>(bytes: &[u8]) -> Option<&[T]> {
 /// All elements in f64.
 ///
 /// # Errors
-/// Integers that f64 does not have, and types that are not numbers.
+/// Those of [`widened_bytes`], and a device that cannot be read.
 pub fn widened(array: &Array) -> Result<Vec<f64>, String> {
+    widened_bytes(array.dtype, &array.bytes()?)
+}
+
+/// Elements of a type in f64.
+///
+/// # Errors
+/// Integers that f64 does not have, and types that are not numbers.
+pub fn widened_bytes(dtype: Dtype, bytes: &[u8]) -> Result<Vec<f64>, String> {
     // Files of tensors have no numbers of this type, only scales of others.
-    if array.dtype == Dtype::F8_E8M0 {
+    if dtype == Dtype::F8_E8M0 {
         let power = |code: &u8| match code {
             255 => f64::NAN,
             code => 2f64.powi(i32::from(*code) - 127),
         };
-        return Ok(array.bytes().iter().map(power).collect());
+        return Ok(bytes.iter().map(power).collect());
     }
     let tensor = Tensor {
         name: "",
-        dtype: array.dtype,
-        shape: &array.shape,
-        bytes: &array.bytes(),
+        dtype,
+        shape: &[bytes.len() / (dtype.bitsize() / 8)],
+        bytes,
     };
-    if matches!(array.dtype, Dtype::I64 | Dtype::U64)
+    if matches!(dtype, Dtype::I64 | Dtype::U64)
         && let Some(x) = tensor.integers().find(|x| x.abs() > MOST_INTEGER)
     {
         return Err(format!(
@@ -45,7 +53,7 @@ pub fn widened(array: &Array) -> Result<Vec<f64>, String> {
         ));
     }
     let numbers = tensor.to_f64();
-    numbers.ok_or_else(|| format!("elements are {}, expected numbers", name(array.dtype)))
+    numbers.ok_or_else(|| format!("elements are {}, expected numbers", name(dtype)))
 }
 
 /// All elements in f64, as an array of the same shape.

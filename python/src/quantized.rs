@@ -79,7 +79,7 @@ pub fn decode<'py>(
         )));
     }
     for (wanted, found) in wanted.iter_mut().zip(&parts) {
-        let bytes = found.get().bytes();
+        let bytes = found.get().bytes().map_err(wrong)?;
         let expected = wanted.shape.iter().product::<usize>() * wanted.dtype.bitsize() / 8;
         if bytes.len() != expected {
             let (name, found) = (wanted.name, bytes.len());
@@ -108,7 +108,7 @@ fn layout_of(name: &str) -> PyResult<&'static Layout> {
 pub fn place<'py>(py: Python<'py>, scales: &Bound<'py, Array>, layout: &str) -> PyResult<Bound<'py, PyArray1<u8>>> {
     let scales = scales.get();
     let placement = layout_of(layout)?.place(&scales.shape, &[]).map_err(wrong)?;
-    let placed = placement.forward(&scales.bytes()).map_err(wrong)?;
+    let placed = placement.forward(&scales.bytes().map_err(wrong)?).map_err(wrong)?;
     Ok(PyArray1::from_vec(py, placed))
 }
 
@@ -129,7 +129,7 @@ pub fn diagnose(
     format.check(cols).map_err(wrong)?;
     let layout = layout.map(layout_of).transpose()?;
     let (data, scale, global) = stored;
-    let (data, scale) = (data.get().bytes(), scale.get().bytes());
+    let (data, scale) = (data.get().bytes().map_err(wrong)?, scale.get().bytes().map_err(wrong)?);
     let stored = parity::StoredBytes {
         data: &data,
         scale: &scale,

@@ -1,4 +1,4 @@
-//! Tensors that come in by DLPack, without a copy where they are contiguous.
+//! Tensors that come in by DLPack, without a copy where they are contiguous and in the host's memory.
 //!
 //! The structures are those of `dlpack.h`, before version 1 and of version 1; a capsule is used once, as the standard
 //! asks (<https://dmlc.github.io/dlpack/latest/python_spec.html>).
@@ -7,10 +7,12 @@ use std::borrow::Cow;
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
 
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyCapsuleMethods};
 use safetensors::Dtype;
+
+use crate::cuda;
 
 #[repr(C)]
 struct DlTensor {
@@ -54,11 +56,17 @@ enum Owner {
     Versioned(NonNull<ManagedVersioned>),
 }
 
-/// A tensor of another library, in the host's memory.
+/// DLPack's types of devices: the host, the host's memory that a device sees, too, and those that the CUDA driver copies from.
+const HOST: [i32; 2] = [1, 3];
+const CUDA: [i32; 2] = [2, 13];
+
+/// A tensor of another library.
 #[pyclass(frozen, module = "ulplab")]
 pub struct Array {
     owner: Owner,
     data: *const u8,
+    /// The CUDA device that has the elements; none if the host has them.
+    device: Option<i32>,
     pub dtype: Dtype,
     pub shape: Vec<usize>,
     /// In elements; none if the tensor is contiguous.
@@ -229,12 +237,16 @@ impl Array {
 impl Array {
     /// What is refused here stays the producer's: the capsule keeps its name, and releases it.
     fn of(tensor: &DlTensor, owner: Owner, named_dtype: Option<&str>) -> PyResult<Self> {
-        if ![1, 3].contains(&tensor.device_type) {
-            return Err(PyValueError::new_err(format!(
-                "the tensor is on device type {} of DLPack, expected one in the host's memory",
-                tensor.device_type
-            )));
-        }
+        let device = match tensor.device_type {
+            kind if HOST.contains(&kind) => None,
+            kind if CUDA.contains(&kind) && cuda::available() => Some(tensor.device_id),
+            kind => {
+                return Err(PyValueError::new_err(format!(
+                    "the tensor is on device type {kind} of DLPack, expected one in memory of the host, or of a CUDA device \
+                     whose driver is there"
+                )));
+            }
+        };
         let own = dtype(tensor.code, tensor.bits).filter(|_| tensor.lanes == 1);
         let dtype = match named_dtype {
             Some(name) => named(name).filter(|dtype| dtype.bitsize() == usize::from(tensor.bits)),
@@ -262,9 +274,15 @@ impl Array {
             }
         };
         let strides = strides.filter(|strides| !is_contiguous(&shape, strides));
+        if device.is_some() && strides.is_some() {
+            return Err(PyBufferError::new_err(format!(
+                "the tensor {shape:?} on a device is not contiguous"
+            )));
+        }
         Ok(Self {
             owner,
             data: tensor.data.wrapping_add(tensor.byte_offset as usize),
+            device,
             dtype,
             shape,
             strides,
@@ -276,9 +294,51 @@ impl Array {
         self.shape.iter().product()
     }
 
-    /// The elements, row-major: those in memory if they are contiguous, else a copy.
-    pub fn bytes(&self) -> Cow<'_, [u8]> {
-        let size = self.dtype.bitsize() / 8;
+    /// The bytes of an element.
+    fn size(&self) -> usize {
+        self.dtype.bitsize() / 8
+    }
+
+    /// The elements, row-major: those in memory if they are contiguous and the host's, else a copy.
+    ///
+    /// # Errors
+    /// A device that cannot be read.
+    pub fn bytes(&self) -> Result<Cow<'_, [u8]>, String> {
+        if self.device.is_none() {
+            return Ok(self.on_host());
+        }
+        let mut bytes = Vec::with_capacity(self.len() * self.size());
+        let mut chunks = self.chunks(DEVICE_ELEMENTS)?;
+        loop {
+            match chunks.next()? {
+                [] => return Ok(Cow::Owned(bytes)),
+                chunk => bytes.extend_from_slice(chunk),
+            }
+        }
+    }
+
+    /// The elements in chunks of so many.
+    ///
+    /// # Errors
+    /// A device that cannot be read.
+    pub fn chunks(&self, elements: usize) -> Result<Chunks<'_>, String> {
+        let chunk = elements * self.size();
+        Ok(match self.device {
+            Some(device) => {
+                let len = self.len() * self.size();
+                Chunks::Device(cuda::Chunks::new(device, self.data as u64, len, chunk)?)
+            }
+            None => Chunks::Host {
+                bytes: self.on_host(),
+                read: 0,
+                chunk,
+            },
+        })
+    }
+
+    /// The elements in the host's memory.
+    fn on_host(&self) -> Cow<'_, [u8]> {
+        let size = self.size();
         if self.len() == 0 {
             return Cow::Borrowed(&[]);
         }
@@ -306,13 +366,61 @@ impl Array {
     }
 }
 
-/// Whether these are the strides of a row-major tensor. Those of dimensions of size 1 may be anything.
+/// Elements of a chunk of a device's memory, at most 8 bytes each.
+const DEVICE_ELEMENTS: usize = cuda::CHUNK / 8;
+
+/// A tensor's elements, chunk by chunk.
+pub enum Chunks<'a> {
+    Host {
+        bytes: Cow<'a, [u8]>,
+        /// Bytes that were handed over, and those of a chunk.
+        read: usize,
+        chunk: usize,
+    },
+    Device(cuda::Chunks),
+}
+
+impl Chunks<'_> {
+    /// The bytes of the next chunk; nothing at the end.
+    ///
+    /// # Errors
+    /// A device that cannot be read.
+    pub fn next(&mut self) -> Result<&[u8], String> {
+        match self {
+            Self::Device(chunks) => chunks.next(),
+            Self::Host { bytes, read, chunk } => {
+                let from = *read;
+                *read = bytes.len().min(from.saturating_add(*chunk));
+                Ok(&bytes[from..*read])
+            }
+        }
+    }
+}
+
+/// Hands over the elements of two tensors of one shape, chunk by chunk: all of them at once if the host has both.
+///
+/// # Errors
+/// Those of `each`, and a device that cannot be read.
+pub fn together(a: &Array, b: &Array, mut each: impl FnMut(&[u8], &[u8]) -> Result<(), String>) -> Result<(), String> {
+    let elements = match (a.device, b.device) {
+        (None, None) => a.len().max(1),
+        _ => DEVICE_ELEMENTS,
+    };
+    let (mut of_a, mut of_b) = (a.chunks(elements)?, b.chunks(elements)?);
+    for _ in 0..a.len().div_ceil(elements) {
+        each(of_a.next()?, of_b.next()?)?;
+    }
+    Ok(())
+}
+
+/// Whether these are the strides of a row-major tensor. Those of dimensions of size 1, and of no elements, may be anything.
 fn is_contiguous(shape: &[usize], strides: &[i64]) -> bool {
     let mut expected = 1;
     let mut dims = shape.iter().zip(strides).rev();
-    dims.all(|(&size, &stride)| {
-        let right = size == 1 || stride == expected;
-        expected *= size as i64;
-        right
-    })
+    shape.contains(&0)
+        || dims.all(|(&size, &stride)| {
+            let right = size == 1 || stride == expected;
+            expected *= size as i64;
+            right
+        })
 }

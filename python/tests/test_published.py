@@ -9,7 +9,12 @@ AUDIT = Path(__file__).resolve().parents[2] / "examples" / "audit"
 
 
 @pytest.fixture(scope="module")
-def found(request):
+def found(run):
+    return run.survivors()
+
+
+@pytest.fixture(scope="module")
+def run():
     import sys
 
     sys.path.insert(0, str(AUDIT))
@@ -17,9 +22,13 @@ def found(request):
         spec = importlib.util.spec_from_file_location("audit_run", AUDIT / "run.py")
         run = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(run)
-        return run.survivors()
+        return run
     finally:
         sys.path.remove(str(AUDIT))
+
+
+def test_products_that_are_right_are_refused(run):
+    assert list(run.refused().values()) == [1, 17, 29, 0]
 
 
 def test_what_is_right_passes(found):
@@ -33,6 +42,11 @@ def test_what_is_right_passes(found):
         ("vLLM test_rms_norm, bf16, H = 5120", ["no_variance", "half_of_row", "neighbour_row"]),
         ("vLLM test_rms_norm, bf16, H = 8192", ["no_variance", "half_of_row", "neighbour_row"]),
         ("FlashInfer test_norm_quant, scale 1", ["2 times too large", "100 times too large", "every output +-448", "no variance"]),
+        ("FlashInfer trace rmsnorm_quant, scale 1", ["2 times too large", "no variance", "all zeros"]),
+        (
+            "FlashInfer trace mxfp8_quantize",
+            ["columns reversed", "all signs lost", "constant", "scales 2 times too large"],
+        ),
         ("vLLM NVFP4 product, fp16", ["alpha 5 % too large", "alpha 9 % too large"]),
     ],
 )

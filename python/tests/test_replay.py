@@ -7,6 +7,7 @@ import json
 import kernels
 import kernels_attention
 import kernels_matmul
+import ml_dtypes
 import numpy as np
 import pytest
 from test_operations import normal
@@ -18,106 +19,34 @@ RNG = np.random.default_rng(0)
 SIGNATURES = {
     "rmsnorm": "(input: torch.Tensor, weight: torch.Tensor, eps: float = 1e-06, out: Optional[torch.Tensor] = None, enable_pdl=None)",
     "softmax": "(logits: torch.Tensor, temperature: Union[torch.Tensor, float, NoneType] = None, enable_pdl=None) -> torch.Tensor",
-    "BatchDecodeWithPagedKVCacheWrapper.__init__": "(self, float_workspace_buffer, kv_layout: str = 'NHD', use_cuda_graph=False)",
-    "BatchDecodeWithPagedKVCacheWrapper.plan": "(self, indptr, indices, last_page_len, num_qo_heads, num_kv_heads, head_dim, page_size)",
-    "BatchDecodeWithPagedKVCacheWrapper.run": "(self, q, paged_kv_cache, *args, q_scale=None, k_scale=None, return_lse=False)",
-    "BatchPrefillWithPagedKVCacheWrapper.plan": "(self, qo_indptr, paged_kv_indptr)",
-    "BatchPrefillWithRaggedKVCacheWrapper.plan": "(self, qo_indptr, kv_indptr)",
-    "BatchPrefillWithPagedKVCacheWrapper.run": "(self, q, paged_kv_cache, *args, k_scale=None)",
-    "BatchPrefillWithRaggedKVCacheWrapper.run": "(self, q, k, v, *args, k_scale=None)",
     "single_prefill_with_kv_cache": "(q, k, v, scale_q=None, kv_layout: str = 'NHD', causal: bool = False, window_left: int = -1)",
 }
 
 
-def record(folder, function, args, kwargs, result, status="completed", of=None):
-    """As FlashInfer's recorder writes a call; `of` is the number of the wrapper whose method it is."""
-    here = folder / f"20261123_101010_{len(list(folder.iterdir())):03}_pid7_{function}_call0001"
+def record(folder, function, args, kwargs, result, status="completed", about=None):
+    """As FlashInfer's recorder writes a call."""
+    number = len(list(folder.iterdir())) + 1
+    here = folder / f"20261123_101010_{number:03d}_pid7_{function}_call{number:04d}"
     here.mkdir()
     given = {f"arg_{at}": value for at, value in enumerate(args)} | {f"kwarg_{name}": value for name, value in kwargs.items()}
-    # A tuple's tensors have names of their own.
-    for name in [name for name, value in given.items() if isinstance(value, tuple)]:
-        given |= {f"{name}__{at}": part for at, part in enumerate(given[name])}
-        given[name] = {"type": "tuple", "length": 2, "truncated": False}
+    for name, value in list(given.items()):
+        if isinstance(value, tuple):
+            items = [{"type": "torch.Tensor", "tensor_key": f"{name}__{at}"} for at in range(len(value))]
+            given |= {f"{name}__{at}": one for at, one in enumerate(value)}
+            given[name] = {"type": "tuple", "items": items, "truncated": False}
     _files.write(here / "inputs.safetensors", {name: x for name, x in given.items() if isinstance(x, np.ndarray)}, {})
-    about = {"function_name": function, "input_metadata": {name: x for name, x in given.items() if not isinstance(x, np.ndarray)}}
-    about |= {"function_signature": SIGNATURES.get(function, "(...)"), "execution_status": "inputs_saved", "process_id": 7}
-    about |= {} if of is None else {"self_id": of}
+    plain = {name: x for name, x in given.items() if not isinstance(x, np.ndarray)}
+    about = {**(about or {}), "function_name": function, "input_metadata": plain}
+    signature = SIGNATURES.get(function, "(self, ...)" if "." in function else "(...)")
+    about |= {"function_signature": signature, "execution_status": "inputs_saved"}
     lines = [about]
     if status == "completed":
         results = result if isinstance(result, tuple) else None
         outputs = {f"result_{at}": x for at, x in enumerate(results)} if results else {"result": result}
-        outputs = {} if result is None else outputs
+        outputs = {name: x for name, x in outputs.items() if x is not None}
         _files.write(here / "outputs.safetensors", outputs, {})
         lines.append({**about, "execution_status": status})
     (here / "metadata.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-
-ME = {"type": "object"}
-PAGED = "BatchDecodeWithPagedKVCacheWrapper"
-
-
-def paged(layout="NHD"):
-    """Queries, a cache of pages of 4 keys, its indptr, indices and last_page_len, and attention of each sequence's last query."""
-    q, cache = normal(RNG, 3, 4, 16), normal(RNG, 7, 2, 4, 2, 16)
-    indptr, indices, last = np.array([0, 2, 2, 5], np.int32), np.array([6, 1, 0, 5, 3], np.int32), np.array([3, 0, 2], np.int32)
-    o = np.zeros_like(q)
-    for row, (first, end) in enumerate(zip(indptr, indptr[1:])):
-        keys = cache[indices[first:end]]
-        count = max(0, (end - first - 1) * 4 + last[row])
-        if count:
-            k, v = (keys[:, part].reshape(-1, 2, 16)[:count] for part in (0, 1))
-            o[row] = kernels_attention.kernel(RNG, q[None, None, row], k[None], v[None], causal=True)["o"][0, 0]
-    return q, cache if layout == "NHD" else np.ascontiguousarray(cache.swapaxes(2, 3)), (indptr, indices, last), o
-
-
-def test_wrappers_are_judged_with_their_plans(tmp_path):
-    q, cache, plan, o = paged()
-    sizes = (4, 2, 16, 4)
-    record(tmp_path, f"{PAGED}.__init__", (ME, np.zeros(4, np.uint8)), {}, None, of=1)
-    record(tmp_path, f"{PAGED}.plan", (ME, *plan, *sizes), {"q_data_type": "torch.float32"}, None, of=1)
-    record(tmp_path, f"{PAGED}.run", (ME, q, cache), {}, o, of=1)
-    # A later plan of the same wrapper: the first sequence has the pages of another.
-    record(tmp_path, f"{PAGED}.plan", (ME, plan[0], plan[1][::-1].copy(), plan[2], *sizes), {}, None, of=1)
-    record(tmp_path, f"{PAGED}.run", (ME, q, cache), {}, o, of=1)
-    # No plan, and a mask.
-    record(tmp_path, f"{PAGED}.run", (ME, q, cache), {}, o, of=2)
-    q, cache, plan, o = paged("HND")
-    record(tmp_path, f"{PAGED}.plan", (ME, *plan, *sizes), {"logits_soft_cap": 0.0}, None, of=3)
-    record(tmp_path, f"{PAGED}.run", (ME, q, (cache[:, 0].copy(), cache[:, 1].copy())), {"return_lse": True}, (o, o[..., 0]), of=3)
-    record(tmp_path, f"{PAGED}.plan", (ME, *plan, *sizes), {"custom_mask": np.zeros(4, np.uint8)}, None, of=4)
-    record(tmp_path, f"{PAGED}.run", (ME, q, cache), {}, o, of=4)
-    found = ulplab.replay(tmp_path)
-    assert [call.verdict for call in found] == ["failed", "passed", "passed", "not judged", "not judged"], str(found)
-    assert "no plan" in str(found) and "custom_mask" in str(found)
-
-
-def test_prefill_of_wrappers(tmp_path):
-    q, cache, (indptr, indices, last), _ = paged()
-    starts = np.array([0, 2, 2, 3], np.int32)
-    o = np.zeros_like(q)
-    ragged = [np.zeros((0, 2, 16), np.float32)] * 2
-    lengths = []
-    for row, (first, end) in enumerate(zip(indptr, indptr[1:])):
-        keys = cache[indices[first:end]]
-        count = max(0, (end - first - 1) * 4 + last[row])
-        k, v = (keys[:, part].reshape(-1, 2, 16)[:count] for part in (0, 1))
-        ragged, lengths = [np.concatenate(both) for both in zip(ragged, (k, v))], lengths + [count]
-        own = slice(starts[row], starts[row + 1])
-        if count:
-            o[own] = kernels_attention.kernel(RNG, q[None, own], k[None], v[None], causal=True)["o"][0]
-    sizes = {"num_qo_heads": 4, "num_kv_heads": 2, "head_dim_qk": 16, "causal": True}
-    pages = {"paged_kv_indptr": indptr, "paged_kv_indices": indices, "paged_kv_last_page_len": last, "page_size": 4}
-    wrapper = "BatchPrefillWithPagedKVCacheWrapper"
-    record(tmp_path, f"{wrapper}.plan", (ME,), {"qo_indptr": starts, **pages, **sizes}, None, of=1)
-    record(tmp_path, f"{wrapper}.run", (ME, q, cache), {}, o, of=1)
-    wrapper = "BatchPrefillWithRaggedKVCacheWrapper"
-    ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    record(tmp_path, f"{wrapper}.plan", (ME,), {"qo_indptr": starts, "kv_indptr": ends, **sizes}, None, of=2)
-    record(tmp_path, f"{wrapper}.run", (ME, q, *ragged), {}, o, of=2)
-    record(tmp_path, f"{wrapper}.plan", (ME,), {"qo_indptr": starts, "kv_indptr": ends, **sizes, "causal": False}, None, of=2)
-    record(tmp_path, f"{wrapper}.run", (ME, q, *ragged), {}, o, of=2)
-    found = ulplab.replay(tmp_path)
-    assert [(call.verdict, call.op) for call in found] == [("failed", "attention"), ("passed", "attention"), ("passed", "attention")], str(found)
 
 
 def test_flight_records(tmp_path):
@@ -245,3 +174,93 @@ def test_workloads_and_polygraphy(tmp_path):
     file.write_text("{}")
     with pytest.raises(ValueError, match="no outputs of Polygraphy"):
         ulplab.read_polygraphy(file)
+
+
+def plan(folder, wrapper, plans, run, result, made=None):
+    """A wrapper that is made, planned and run, as FlashInfer's recorder writes it."""
+    object_id = {"self_id": 4711, "process_id": 7}
+    itself = {"type": wrapper, "repr": "<...>"}
+    for method, given, found in (("__init__", made, None), ("plan", plans, None), ("run", run, result)):
+        if given is not None:
+            record(folder, f"{wrapper}.{method}", (itself,), given, found, about=object_id)
+
+
+def paged(lengths, heads=2, size=16, page=4):
+    """A cache of pages in an order of its own, and what FlashInfer's plans say of it."""
+    counts = [-(-length // page) for length in lengths]
+    pages = RNG.permutation(sum(counts) + 3)[: sum(counts)].astype(np.int32)
+    cache = normal(RNG, sum(counts) + 3, 2, page, heads, size)
+    indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    last = np.array([length - (count - 1) * page for length, count in zip(lengths, counts)], np.int32)
+    return cache, indptr, pages, last
+
+
+def attention(q, starts, cache, indptr, pages, last, **words):
+    rows = []
+    for at, (begin, end) in enumerate(zip(starts, starts[1:])):
+        mine = cache[pages[indptr[at] : indptr[at + 1]]]
+        count = (len(mine) - 1) * cache.shape[2] + last[at]
+        k, v = (mine[:, part].reshape(-1, *mine.shape[3:])[:count] for part in (0, 1))
+        rows.append(kernels_attention.kernel(RNG, q[None, begin:end], k[None], v[None], **words)["o"][0])
+    return np.concatenate(rows)
+
+
+def test_paged_decode(tmp_path):
+    wrapper, (cache, indptr, pages, last) = "BatchDecodeWithPagedKVCacheWrapper", paged([9, 4, 1])
+    q = normal(RNG, 3, 4, 16)
+    right = attention(q, [0, 1, 2, 3], cache, indptr, pages, last, causal=True)
+    plans = {"indptr": indptr, "indices": pages, "last_page_len": last}
+    plans |= {"num_qo_heads": 4, "num_kv_heads": 2, "head_dim": 16, "page_size": 4}
+    made = {"kv_layout": "NHD"}
+    plan(tmp_path, wrapper, plans, {"q": q, "paged_kv_cache": cache}, right, made)
+    # Two tensors, heads before tokens.
+    k, v = (np.ascontiguousarray(cache[:, part].swapaxes(1, 2)) for part in (0, 1))
+    plan(tmp_path, wrapper, plans, {"q": q, "paged_kv_cache": (k, v)}, right, {"kv_layout": "HND"})
+    plan(tmp_path, wrapper, {**plans, "window_left": 2}, {"q": q, "paged_kv_cache": cache}, right, made)
+    plan(tmp_path, wrapper, {**plans, "indices": np.roll(pages, 1)}, {"q": q, "paged_kv_cache": cache}, right, made)
+    plan(tmp_path, wrapper, {**plans, "logits_soft_cap": 30.0}, {"q": q, "paged_kv_cache": cache}, right, made)
+    found = ulplab.replay(tmp_path)
+    assert [one.verdict for one in found] == ["failed"] * 2 + ["passed"] * 2 + ["not judged"]
+    assert {one.op for one in found[:4]} == {"attention"}
+    assert found[-1].function == f"{wrapper}.run" and "logits_soft_cap = 30.0" in found[-1].message
+
+
+def test_batches_of_prefill(tmp_path):
+    (cache, indptr, pages, last), starts = paged([9, 4, 6]), np.array([0, 3, 5, 6], np.int32)
+    q = normal(RNG, 6, 4, 16)
+    right = attention(q, starts, cache, indptr, pages, last, causal=True, window=3)
+    plans = {"qo_indptr": starts, "paged_kv_indptr": indptr, "paged_kv_indices": pages, "paged_kv_last_page_len": last}
+    plans |= {"causal": True, "window_left": 2}
+    plan(tmp_path, "BatchPrefillWithPagedKVCacheWrapper", plans, {"q": q, "paged_kv_cache": cache}, right, {})
+    plan(tmp_path, "BatchPrefillWithPagedKVCacheWrapper", plans, {"q": q[:5], "paged_kv_cache": cache}, right[:5], {})
+    ends = np.array([0, 9, 13, 19], np.int32)
+    k, v = normal(RNG, 19, 2, 16), normal(RNG, 19, 2, 16)
+    rows = [
+        kernels_attention.kernel(RNG, q[None, a:b], k[None, c:d], v[None, c:d])["o"][0]
+        for a, b, c, d in zip(starts, starts[1:], ends, ends[1:])
+    ]
+    plans, run = {"qo_indptr": starts, "kv_indptr": ends}, {"q": q, "k": k, "v": v}
+    plan(tmp_path, "BatchPrefillWithRaggedKVCacheWrapper", plans, run, np.concatenate(rows), {})
+    found = ulplab.replay(tmp_path)
+    assert [one.verdict for one in found] == ["passed", "passed", "not judged"]
+    assert "q is [5, 4, 16], and its plan has 6 queries" in found[-1].message
+
+
+def test_a_wrapper_without_its_plan_is_not_judged(tmp_path):
+    q, k = normal(RNG, 6, 4, 16), normal(RNG, 6, 4, 16)
+    plan(tmp_path, "BatchPrefillWithRaggedKVCacheWrapper", None, {"q": q, "k": k, "v": k}, q, {})
+    (found,) = ulplab.replay(tmp_path)
+    assert (found.verdict, found.message) == ("not judged", "its plan was not recorded")
+
+
+def test_products_of_fp8(tmp_path):
+    a, b = (normal(RNG, *shape).astype(ml_dtypes.float8_e4m3fn) for shape in ((2, 5, 64), (2, 64, 7)))
+    scales = {"A_scale": np.float32([0.5]), "B_scale": np.float32([0.25])}
+    right = kernels_matmul.kernel(RNG, a.astype(np.float32), b.astype(np.float32), alpha=0.125)
+    given = {"A": a, "B": b, **scales, "dtype": {"type": "torch.dtype", "value": "torch.bfloat16"}}
+    record(tmp_path, "bmm_fp8", (), given, right)
+    record(tmp_path, "bmm_fp8", (), {**given, "A_scale": np.float32([1.0])}, right)
+    record(tmp_path, "fused_add_rmsnorm", (a,), {}, None)
+    found = ulplab.replay(tmp_path)
+    assert [(one.verdict, one.op) for one in found] == [("failed", "matmul"), ("passed", "matmul"), ("not judged", "")]
+    assert "what a call writes to its arguments is not recorded" in found[-1].message

@@ -16,7 +16,7 @@ from ._native import version as _version
 from ._invariant import assert_invariant
 from ._quantized import Quantized, assert_quantized, dequantize, parity, quantize
 from ._dumps import read_polygraphy, read_workloads
-from ._recording import Recording, record
+from ._recorder import Recording, record
 from ._records import reproduce
 from ._replay import Replay, replay
 from ._tensors import UlplabWarning

@@ -15,6 +15,7 @@ from typing import Any
 import numpy
 
 from ._files import Stored, read
+from ._recorder import INDEX, VERSION
 
 
 @dataclass
@@ -31,6 +32,17 @@ class Recorded:
     outputs: list[Any] = field(default_factory=list)
     #: Why it cannot be judged, if something is missing.
     missing: str = ""
+    #: What its object has: attributes of a module that are numbers or words; of a wrapper, the arguments of ``__init__`` and
+    #: ``plan``.
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def _of_torch(path: Path, instead: str) -> Any:
+    """What is in a .pt file, by the caller's torch. ``instead`` says how to record without it."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        raise ValueError(f"{path} is read by torch only, and it is not imported; {instead}")
+    return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def tensors(path: Path) -> dict[str, Any]:
@@ -39,15 +51,7 @@ def tensors(path: Path) -> dict[str, Any]:
         return dict(read(path.with_suffix(".safetensors"))[0])
     if not path.with_suffix(".pt").exists():
         return {}
-    return _by_torch(path.with_suffix(".pt"), "record with FLASHINFER_DUMP_SAFETENSORS=1")
-
-
-def _by_torch(path: Path, instead: str) -> Any:
-    """What torch reads in a .pt file, if the caller has imported it."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        raise ValueError(f"{path} is read by torch only, and it is not imported; {instead}")
-    return torch.load(path, map_location="cpu", weights_only=True)
+    return _of_torch(path.with_suffix(".pt"), "record with FLASHINFER_DUMP_SAFETENSORS=1")
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
@@ -80,13 +84,24 @@ def _names(signature: str) -> list[str]:
     return names
 
 
-def flashinfer(folder: Path) -> list[Recorded]:
-    """The calls that FlashInfer's flight recorder wrote: a folder each, with metadata.jsonl.
+def _rebuilt(value: Any, held: dict[str, Any]) -> Any:
+    """What FlashInfer's metadata says of an argument, with the tensors that are in it."""
+    if isinstance(value, dict) and value.get("tensor_key") in held:
+        return held[value["tensor_key"]]
+    if isinstance(value, dict) and value.get("type") in ("tuple", "list") and not value.get("truncated"):
+        return [_rebuilt(one, held) for one in value.get("items", [])]
+    return value
 
-    What a wrapper was given when it was made and planned is given to its later calls, as ``init.NAME`` and ``plan.NAME``.
-    """
-    calls: list[Recorded] = []
-    wrappers: dict[tuple[Any, Any], dict[str, Any]] = {}
+
+# What is called before a wrapper computes.
+_READYING = ("__init__", "plan")
+
+
+def flashinfer(folder: Path) -> list[Recorded]:
+    """The calls that FlashInfer's flight recorder wrote: a folder each, with metadata.jsonl. Folders are named by time. What
+    readies a wrapper is no call of its own: it is in the settings of those that follow."""
+    calls = []
+    objects: dict[tuple[Any, Any], dict[str, Any]] = {}
     for file in sorted(folder.rglob("metadata.jsonl")):
         here = file.parent
         if file.parent.parent.name != "graph_flushes" and (here / "graph_flushes").is_dir():
@@ -97,37 +112,37 @@ def flashinfer(folder: Path) -> list[Recorded]:
         try:
             about = _lines(file)[-1]
             call.function = str(about["function_name"])
-            given = {**tensors(here / "inputs"), **about.get("input_metadata", {})}
+            wrapper, _, method = call.function.rpartition(".")
+            about_object = objects.setdefault((about.get("process_id"), about["self_id"]), {}) if wrapper else {}
+            # If it cannot be read, what was there before must not be taken for it.
+            about_object.pop(method, None)
+            held = tensors(here / "inputs")
+            # Tensors in a list are there under names of their own.
+            given = {key: value for key, value in held.items() if re.fullmatch(r"arg_\d+|kwarg_(?!.*__\d+$).*", key)}
+            given |= {key: _rebuilt(value, held) for key, value in about.get("input_metadata", {}).items()}
             outputs = tensors(here / "outputs")
         except (ValueError, KeyError, IndexError, OSError) as error:
             call.missing = f"{type(error).__name__}: {error}"
             continue
         names = _names(str(about.get("function_signature", "")))
         for key, value in given.items():
-            # Tensors within a tuple have its name and their places.
-            position = re.fullmatch(r"arg_(\d+)((?:__\d+)*)", key)
+            position = re.fullmatch(r"arg_(\d+)", key)
             if position and int(position[1]) < len(names):
-                key = names[int(position[1])] + position[2]
+                key = names[int(position[1])]
             call.given[key.removeprefix("kwarg_")] = value
-        part = {"__init__": "init", "plan": "plan", "begin_forward": "plan"}.get(call.function.rpartition(".")[2])
-        if "self_id" in about:
-            own = wrappers.setdefault((about.get("process_id"), about["self_id"]), {})
-            if part:
-                # A plan takes the place of the one before it.
-                for name in [name for name in own if name.startswith(f"{part}.")]:
-                    del own[name]
-                own.update({f"{part}.{name}": value for name, value in call.given.items() if name != "self"})
-                if part == "init":
-                    own.setdefault("init.kv_layout", "NHD")
-                calls.remove(call)
+        if wrapper:
+            call.given.pop("self", None)
+            if method in _READYING:
+                about_object[method] = call.given
+                calls.pop()
                 continue
-            call.given |= {name: value for name, value in own.items() if name.startswith("plan.") or name == "init.kv_layout"}
+            call.settings = dict(about_object)
         order = sorted(outputs, key=lambda key: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", key)])
         call.outputs = [outputs[key] for key in order]
         if about.get("execution_status") == "inputs_saved":
             call.missing = "it has inputs and no outputs: the call has crashed, or was cut off"
         elif not outputs:
-            call.missing = "it has no outputs"
+            call.missing = "it has no outputs; what a call writes to its arguments is not recorded"
     return calls
 
 
@@ -153,7 +168,7 @@ def msprobe(folder: Path) -> list[Recorded]:
                 dtype = str(entry.get("dtype", "")).removeprefix("torch.")
                 exact = dtype == "bfloat16" and found.dtype == numpy.float32
                 return Stored((found.view(numpy.uint32) >> 16).astype(numpy.uint16), dtype) if exact else found
-            return _by_torch(path, "dump with file_format npy")
+            return _of_torch(path, "dump with file_format npy")
 
         for name, entry in data.items():
             if not name.endswith(".forward") and ".forward." not in name:
@@ -172,38 +187,39 @@ def msprobe(folder: Path) -> list[Recorded]:
     return calls
 
 
-def recording(folder: Path) -> list[Recorded]:
-    """The calls that `ulplab.record` kept in a folder: calls.jsonl, and shards of tensors."""
-    if not (folder / "calls.jsonl").is_file():
-        return []
-    kept: dict[str, Stored] = {}
-    for file in sorted(folder.glob("*.safetensors")):
-        kept |= read(file)[0]
-
-    def value(name: Any) -> Stored:
-        if name not in kept:
-            raise ValueError(f"no file has the tensor '{name}'")
-        return kept[name]
-
+def recordings(folder: Path) -> list[Recorded]:
+    """The calls that `ulplab.record` kept; the function is the module's package and class."""
     calls = []
-    for number, line in enumerate(_lines(folder / "calls.jsonl"), 1):
-        if "module" not in line:
-            continue
-        module = str(line["module"])
-        call = Recorded(str(line.get("class", module)), f"{folder / 'calls.jsonl'}:{number}: {module}")
-        calls.append(call)
-        if "error" in line:
-            call.missing = f"the module has raised {line['error']}"
-            continue
+    for file in sorted(folder.rglob(INDEX)):
         try:
-            call.given = {key: value(name) for key, name in (line.get("inputs") or {}).items()} | (line.get("words") or {})
-            call.given |= {f"self.{key}": value(name) for key, name in (line.get("parameters") or {}).items()}
-            call.given |= {f"self.{key}": one for key, one in (line.get("attributes") or {}).items()}
-            call.outputs = [value(name) for name in (line.get("outputs") or {}).values()]
-        except (ValueError, AttributeError) as error:
-            call.missing = f"{type(error).__name__}: {error}"
-        if not call.outputs and not call.missing:
-            call.missing = "it has no outputs"
+            about = json.loads(file.read_text(encoding="utf-8"))
+            version, entries = about["ulplab_recording"], about["calls"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{file}: no recording of ulplab: {error!r}") from error
+        if version != VERSION:
+            raise ValueError(f"{file}: ulplab_recording = {version!r}, expected {VERSION}")
+        shards: dict[str, dict[str, Stored]] = {}
+
+        def value(entry: Any, root: Path = file.parent, shards: dict[str, dict[str, Stored]] = shards) -> Any:
+            if isinstance(entry, list):
+                return [value(one) for one in entry]
+            if not isinstance(entry, dict) or "tensor" not in entry:
+                return entry
+            if entry["file"] not in shards:
+                shards[entry["file"]] = read(root / entry["file"])[0]
+            return shards[entry["file"]][entry["tensor"]]
+
+        for entry in entries:
+            call = Recorded(entry["class"], f"{file.parent}: {entry['module']}, call {entry['call']}", settings=entry["settings"])
+            calls.append(call)
+            try:
+                call.given = {name: value(one) for name, one in {**entry["inputs"], **entry["parameters"]}.items()}
+                outputs = value(entry.get("outputs", []))
+                call.outputs = outputs if isinstance(outputs, list) else [outputs]
+            except (ValueError, KeyError, OSError) as error:
+                call.missing = f"{type(error).__name__}: {error}"
+            if not call.outputs and not call.missing:
+                call.missing = entry.get("missing", "it has inputs and no outputs: the module has raised an error")
     return calls
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy
 
 from . import _native
-from ._tensors import _BITS, _capsule, _to_host
+from ._tensors import _BITS, _HOST, _capsule, _to_host
 
 # The types of safetensors, and those of numpy that have their bits.
 _TYPES = {
@@ -53,7 +53,7 @@ class Stored:
             return x
         if not isinstance(x, numpy.ndarray):
             x = x.detach() if hasattr(x, "detach") else x
-            if hasattr(x, "__dlpack_device__") and int(x.__dlpack_device__()[0]) not in (1, 3):
+            if hasattr(x, "__dlpack_device__") and int(x.__dlpack_device__()[0]) not in _HOST:
                 x = _to_host(x, "tensor")
             name = str(getattr(x, "dtype", "")).rpartition(".")[2]
             if name in _BITS and hasattr(x, "view") and hasattr(x, "numpy"):

@@ -38,11 +38,29 @@ _WIDENED = (
 _PAIRS = "float4_e2m1fn_x2"
 
 
-def _capsule(x: Any) -> Any:
+# Devices of DLPack: the host, and the host's memory that a GPU sees, too; memory of CUDA, and what it moves to and fro.
+_HOST = (1, 3)
+_CUDA = (2, 13)
+# The stream that the native module reads memory of CUDA on, as DLPack has it: the legacy default stream.
+_STREAM = 1
+
+
+def _capsule(x: Any, **on: int) -> Any:
     try:
-        return x.__dlpack__(max_version=(1, 0))
+        return x.__dlpack__(max_version=(1, 0), **on)
     except TypeError:
-        return x.__dlpack__()
+        return x.__dlpack__(**on)
+
+
+def _on_device(x: Any) -> _native.Array | None:
+    """A tensor in memory of CUDA, where it is; None if it cannot be read there: it is not contiguous, its type is not known, or there
+    is no driver."""
+    if int(x.__dlpack_device__()[0]) not in _CUDA or not _native.reads_cuda():
+        return None
+    try:
+        return _native.Array(_capsule(x, stream=_STREAM))
+    except (TypeError, BufferError, RuntimeError, ValueError):
+        return None
 
 
 def _from_numpy(x: numpy.ndarray) -> _native.Array:
@@ -57,7 +75,7 @@ def _from_numpy(x: numpy.ndarray) -> _native.Array:
 
 
 def array(x: Any, name: str) -> _native.Array:
-    """``x`` as an array: without a copy if it is in the host's memory. ``name`` is what errors call it."""
+    """``x`` as an array: without a copy if it is in memory of the host or of CUDA. ``name`` is what errors call it."""
     if isinstance(x, _native.Array):
         return x
     if type(x).__name__ == "Stored" and type(x).__module__ == f"{__package__}._files":
@@ -75,8 +93,10 @@ def array(x: Any, name: str) -> _native.Array:
         except (RuntimeError, ValueError) as error:
             where = getattr(x, "device", "a device")
             raise TypeError(f"'{name}' is a {type(x).__name__} on {where}, which has no numbers to read: {error}") from error
-        # 1 is the host, 3 is the host's memory that a GPU sees, too. What is elsewhere is copied.
-        if device not in (1, 3):
+        if device not in _HOST:
+            held = _on_device(x)
+            if held is not None:
+                return held
             x = _to_host(x, name)
             if isinstance(x, numpy.ndarray):
                 return _from_numpy(x)
