@@ -138,12 +138,18 @@ def mean_magnitude(got, want):
     np.testing.assert_allclose(np.abs(got).mean(), np.abs(want).mean(), rtol=0.5, atol=2.0)
 
 
+def global_amax(x):
+    """The magnitude that the test's global scale stands for: it divides in the type of ``x``, so the quotient is rounded to it."""
+    most = 448 * 6
+    return float(most / rounded(most / np.abs(x.astype(np.float32)).max(), x.dtype).astype(np.float32))
+
+
 def right_product(dtype, shape, seed):
     """What a right NVFP4 product gives, and the reference of vLLM's test, whose operands are rounded to the output's type."""
     rng = np.random.default_rng(seed)
     m, n, k = shape
     a, b = (rng.standard_normal((rows, k)).astype(dtype) for rows in (m, n))
-    a, b = (np.asarray(ulplab.quantize(x, "nvfp4", rule="vllm").dequantize()) for x in (a, b))
+    a, b = (np.asarray(ulplab.quantize(x, "nvfp4", rule="vllm", amax=global_amax(x)).dequantize()) for x in (a, b))
     narrow_a, narrow_b = (rounded(x, dtype).astype(np.float64) for x in (a, b))
     return rounded(a.astype(np.float64) @ b.astype(np.float64).T, dtype), rounded(narrow_a @ narrow_b.T, dtype)
 
