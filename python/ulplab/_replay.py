@@ -27,8 +27,9 @@ class _Output:
     at: int
 
 
-# An output to judge: its place in the call's outputs, the operation, what it is given, and its shape there.
-Judgement = tuple[int, str, dict[str, Any], tuple[int, ...] | None]
+# An output to judge: its place in the call's outputs, the operation, what it is given, and its shape there. Where right kernels
+# differ, it is given one of several.
+Judgement = tuple[int, str, "dict[str, Any] | list[dict[str, Any]]", "tuple[int, ...] | None"]
 
 
 # What a method is given, and what its object has.
@@ -85,10 +86,19 @@ def _mm(given: dict[str, Any]) -> list[Judgement]:
     return [(0, "matmul", {"a": a, "b": b, "bias": bias}, None)]
 
 
-def _bmm_fp8(given: dict[str, Any]) -> list[Judgement]:
-    names = ("A", "B", "A_scale", "B_scale")
-    words = dict(zip(("a", "b", "a_scale", "b_scale"), _take(given, names, {}, (*_LAUNCH, "dtype"))))
-    return [(0, "matmul", words, None)]
+def _bmm(*scales: str) -> Callable[[dict[str, Any]], list[Judgement]]:
+    def judge(given: dict[str, Any]) -> list[Judgement]:
+        names = ("A", "B", *scales)
+        values = _take(given, names, {}, (*_LAUNCH, "dtype", "out_dtype"))
+        return [(0, "matmul", {name.lower(): value for name, value in zip(names, values)}, None)]
+
+    return judge
+
+
+def _layernorm(given: dict[str, Any]) -> list[Judgement]:
+    x, weight, bias, eps = _take(given, ("input", "gemma", "beta"), {"eps": 1e-6}, _LAUNCH)
+    words = {"x": x, "weight": weight, "bias": bias, "eps": eps}
+    return [(0, "layernorm", words, None)]
 
 
 def _reshaped(x: Any, shape: tuple[int, ...]) -> Stored:
@@ -125,15 +135,21 @@ def _single(decode: bool) -> Callable[[dict[str, Any]], list[Judgement]]:
         words = {"q": q, "k": k, "v": v, "scale": scale, "causal": bool(causal or decode)}
         # FlashInfer counts the keys to the left, the operation the query's own, too.
         words |= {"window": window + 1} if window >= 0 else {}
-        words |= _rounded_weights(v) if not decode or tensor_cores else {}
+        words |= _rounded_weights(q) if not decode or tensor_cores else {}
         return [(0, "attention", words, (1, q.shape[1], q.shape[2], v.shape[3]))]
 
     return judge
 
 
-def _rounded_weights(v: Stored) -> dict[str, str]:
-    """Tensor cores multiply values by weights of the values' type."""
-    return {"p": {"bfloat16": "bf16", "float16": "f16"}[v.dtype]} if v.dtype in ("bfloat16", "float16") else {}
+# The types that tensor cores take weights in, by that of the queries.
+_WEIGHTS = {"bfloat16": "bf16", "float16": "f16", "float8_e4m3fn": "e4m3"}
+
+
+def _rounded_weights(q: Stored) -> dict[str, str]:
+    """Tensor cores multiply values by weights of the queries' type; a cache of fewer bits is widened to it."""
+    if q.dtype not in _WEIGHTS:
+        raise _Unknown(f"its queries are {q.dtype}, which tensor cores do not take")
+    return {"p": _WEIGHTS[q.dtype]}
 
 
 def _integers(x: Any) -> numpy.ndarray:
@@ -207,8 +223,9 @@ def _wrapper(decode: bool, paged: bool) -> _Module:
             if layout != "NHD":
                 raise _Unknown(f"its layout is {layout}, expected NHD")
             words |= {"cu_seqlens_k": indices[0]}
-        if not decode or settings["__init__"].get("use_tensor_cores"):
-            words |= _rounded_weights(v)
+        made = settings["__init__"]
+        if not decode or made.get("use_tensor_cores") or made.get("backend") in ("trtllm-gen", "cute-dsl"):
+            words |= _rounded_weights(q)
         return [(0, "attention", {**words, "k": k, "v": v}, (q.shape[0], q.shape[1], v.shape[-1]))]
 
     return judge
@@ -248,7 +265,9 @@ _FLASHINFER: dict[str, Callable[[dict[str, Any]], list[Judgement]]] = {
     "silu_and_mul": _silu_and_mul,
     "softmax": _softmax,
     "mm_bf16": _mm,
-    "bmm_fp8": _bmm_fp8,
+    "bmm_bf16": _bmm(),
+    "bmm_fp8": _bmm("A_scale", "B_scale"),
+    "layernorm": _layernorm,
     "single_prefill_with_kv_cache": _single(False),
     "single_decode_with_kv_cache": _single(True),
     "apply_rope_with_cos_sin_cache": _rope,
@@ -297,16 +316,26 @@ def _eps(settings: dict[str, Any]) -> float:
     return found[0]
 
 
+def _of_last_dimension(settings: dict[str, Any]) -> None:
+    """Refuses norms over several dimensions, and over a part of one."""
+    shape, part = settings.get("normalized_shape"), settings.get("variance_size_override")
+    if isinstance(shape, list) and len(shape) != 1 or part is not None:
+        raise _Unknown(f"normalized_shape = {shape}, variance_size_override = {part}; expected a norm over the last dimension")
+
+
 def _rms_module(centered: bool = False, cast: str | None = None) -> _Module:
     def judge(given: dict[str, Any], settings: dict[str, Any]) -> list[Judgement]:
         x, weight, residual = _take(given, ("arg_0",), {"weight": None, "residual": given.get("arg_1")}, ("arg_1",))
+        _of_last_dimension(settings)
         words = {"weight": weight, "eps": _eps(settings), "zero_centered": centered, "cast": cast}
         if residual is None:
             return [(0, "rmsnorm", {"x": x, **words}, None)]
-        # The sum is stored, and what is stored is normed; its own rounding is judged as that of a product with two ones.
-        terms = numpy.stack([Stored.of(part).widened().reshape(-1) for part in (x, residual)], axis=-1)
-        total = {"a": terms, "b": numpy.ones((2, 1))}
-        return [(0, "rmsnorm", {"x": _Output(1), **words}, None), (1, "matmul", total, (len(terms), 1))]
+        # The sum is stored; its own rounding is judged as that of a product with two ones. What is normed is what was stored
+        # (vLLM), or the sum before that (FlashInfer, SGLang).
+        terms = numpy.stack([Stored.of(part).widened() for part in (x, residual)], axis=-1)
+        normed = [{"x": one, **words} for one in (_Output(1), terms.sum(-1).astype(numpy.float32))]
+        total = {"a": terms.reshape(-1, 2), "b": numpy.ones((2, 1))}
+        return [(0, "rmsnorm", normed, None), (1, "matmul", total, (terms.size // 2, 1))]
 
     return judge
 
@@ -321,6 +350,7 @@ def _linear_module(given: dict[str, Any], settings: dict[str, Any]) -> list[Judg
 
 def _layer_module(given: dict[str, Any], settings: dict[str, Any]) -> list[Judgement]:
     x, weight, bias = _take(given, ("arg_0",), {"weight": None, "bias": None})
+    _of_last_dimension(settings)
     return [(0, "layernorm", {"x": x, "weight": weight, "bias": bias, "eps": _eps(settings)}, None)]
 
 
@@ -428,6 +458,14 @@ def replay(folder: str | os.PathLike[str], accumulate: str = "f32", *, modules: 
     return Replay(found)
 
 
+def _given(words: dict[str, Any], outputs: list[Any]) -> dict[str, Any]:
+    """What an operation is given, with the recorded outputs among it."""
+    missing = [value.at for value in words.values() if isinstance(value, _Output) and value.at >= len(outputs)]
+    if missing:
+        raise _Unknown(f"output {missing[0]} was not recorded")
+    return given_inputs({name: outputs[value.at] if isinstance(value, _Output) else value for name, value in words.items()})
+
+
 def _judged(call: _dumps.Recorded, known: Callable[[dict[str, Any]], list[Judgement]] | None, accumulate: str) -> list[Replayed]:
     def refused(why: str, op: str = "") -> Replayed:
         return Replayed(call.function, call.path, "not judged", None, why, op)
@@ -447,11 +485,12 @@ def _judged(call: _dumps.Recorded, known: Callable[[dict[str, Any]], list[Judgem
         try:
             if at >= len(call.outputs):
                 raise _Unknown(f"output {at} was not recorded")
-            given = {name: call.outputs[value.at] if isinstance(value, _Output) else value for name, value in given.items()}
             got = Stored.of(call.outputs[at])
             got = got if shape is None else _reshaped(got, shape)
             held = array(got, "got")
-            judged = _native.judge(op, held, given_inputs(given), unit(accumulate), None)
+            choices = [_given(one, call.outputs) for one in (given if isinstance(given, list) else [given])]
+            all_judged = [_native.judge(op, held, one, unit(accumulate), None) for one in choices]
+            judged = min(all_judged, key=lambda one: one["outside"])
         except (_Unknown, ValueError, TypeError) as error:
             found.append(refused(str(error), op))
             continue
@@ -462,6 +501,7 @@ def _judged(call: _dumps.Recorded, known: Callable[[dict[str, Any]], list[Judgem
         if judged["outside"]:
             lines = [_outside("output", held, judged, "the bound"), *_where(judged["got"], judged["value"], judged["bound"], True)]
             lines += [f"looks like {what}; then {outside:,} elements are outside" for what, outside in judged["like"][:4]]
+            lines += [call.caution] if call.caution else []
             found.append(Replayed(call.function, call.path, "failed", ratio, "\n".join(lines), op))
             continue
         biased = []
