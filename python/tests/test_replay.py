@@ -350,3 +350,41 @@ def test_norms_and_products_of_batches(tmp_path):
     assert sorted((one.verdict, one.op) for one in found) == [
         ("failed", "layernorm"), ("failed", "matmul"), ("passed", "layernorm"), ("passed", "matmul"),
     ]
+
+
+def test_scales_of_groups(tmp_path):
+    fp8 = ml_dtypes.float8_e4m3fn
+    a, b = normal(RNG, 5, 256).astype(fp8), normal(RNG, 128, 256).astype(fp8)
+    a_scale, b_scale = (RNG.uniform(0.5, 2, shape).astype(np.float32) for shape in ((5, 2), (1, 2)))
+    right = kernels_matmul.kernel(RNG, a.astype(np.float32), b.astype(np.float32), b_rows="n", a_scale=a_scale, b_scale=b_scale)
+    given = {"a": a, "b": b, "scale_major_mode": "K"}
+    record(tmp_path, "gemm_fp8_nt_groupwise", (), {**given, "a_scale": a_scale, "b_scale": b_scale}, right)
+    turned = {"a_scale": a_scale.T.copy(), "b_scale": b_scale.T.copy(), "scale_major_mode": "MN"}
+    record(tmp_path, "gemm_fp8_nt_groupwise", (), {**given, **turned}, right)
+    record(tmp_path, "gemm_fp8_nt_groupwise", (), {**given, "a_scale": a_scale[:, ::-1].copy(), "b_scale": b_scale}, right)
+    record(tmp_path, "gemm_fp8_nt_groupwise", (), {"a": a, "b": b, "a_scale": a_scale, "b_scale": b_scale}, right)
+    found = ulplab.replay(tmp_path)
+    assert [one.verdict for one in found] == ["failed", "passed", "passed", "not judged"]
+    assert found[-1].message == "its scale_major_mode is not given, expected K or MN"
+
+
+def test_the_largest_in_any_order(tmp_path):
+    x = np.array([[3, 7, -np.inf, 7, 1, 7], [np.nan, np.inf, 2, 5, -4, np.inf]], np.float32)
+    cases = [
+        # The order of what is found is not promised, and any of the equal elements may be found.
+        ({}, [[7, 7], [np.inf, np.nan]], [[5, 1], [5, 0]], ["passed"] * 2),
+        ({"sorted": True}, [[7, 7], [np.nan, np.inf]], [[5, 1], [0, 5]], ["passed"] * 2),
+        ({"sorted": True}, [[7, 7], [np.inf, np.nan]], [[5, 1], [5, 0]], ["failed"] * 2),
+        # The elements of lower index are found, in any order.
+        ({"tie_break": {"type": "enum", "value": 1}}, [[7, 7], [np.inf, np.nan]], [[3, 1], [1, 0]], ["passed"] * 2),
+        ({"tie_break": 1, "sorted": True}, [[7, 7], [np.nan, np.inf]], [[3, 1], [0, 1]], ["passed"] * 2),
+        ({"tie_break": 1}, [[7, 7], [np.inf, np.nan]], [[5, 1], [1, 0]], ["failed", "passed"]),
+        # An index is named twice; a value is not that of its index.
+        ({}, [[7, 7], [np.inf, np.nan]], [[1, 1], [5, 0]], ["failed", "passed"]),
+        ({}, [[7, 3], [np.inf, np.nan]], [[1, 3], [5, 0]], ["failed", "passed"]),
+        ({"tie_break": 2}, [[7, 7], [np.inf, np.nan]], [[5, 3], [5, 0]], ["not judged"]),
+    ]
+    for at, (words, values, indices, verdicts) in enumerate(cases):
+        (tmp_path / str(at)).mkdir()
+        record(tmp_path / str(at), "top_k", (), {"input": x, "k": 2, **words}, (np.float32(values), np.int64(indices)))
+        assert [one.verdict for one in ulplab.replay(tmp_path / str(at))] == verdicts, cases[at]

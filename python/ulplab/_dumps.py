@@ -87,11 +87,13 @@ def _names(signature: str) -> list[str]:
 
 
 def _rebuilt(value: Any, held: dict[str, Any]) -> Any:
-    """What FlashInfer's metadata says of an argument, with the tensors that are in it."""
+    """What FlashInfer's metadata says of an argument, with the tensors that are in it; members of an enumeration by their value."""
     if isinstance(value, dict) and value.get("tensor_key") in held:
         return held[value["tensor_key"]]
     if isinstance(value, dict) and value.get("type") in ("tuple", "list") and not value.get("truncated"):
         return [_rebuilt(one, held) for one in value.get("items", [])]
+    if isinstance(value, dict) and value.get("type") == "enum":
+        return value.get("value")
     return value
 
 
