@@ -3,7 +3,10 @@
 import base64
 import io
 import json
+import pickle
 import shutil
+import sys
+import types
 
 import kernels
 import kernels_attention
@@ -97,7 +100,7 @@ def test_rotations_give_two_outputs(tmp_path):
     assert [call.verdict for call in ulplab.replay(tmp_path)] == ["failed"] * 2 + ["passed"] * 2
 
 
-def test_broken_records_are_not_judged(tmp_path):
+def test_broken_records_are_not_judged(tmp_path, monkeypatch):
     x, w = normal(RNG, 4, 8), normal(RNG, 8)
     record(tmp_path, "rmsnorm", (x, w), {}, kernels.rmsnorm(RNG, x, w, 1e-6))
     record(tmp_path, "rmsnorm", (x, w[:5]), {}, x)
@@ -109,7 +112,17 @@ def test_broken_records_are_not_judged(tmp_path):
     assert any("'arg_1' is BF16 [8] in bytes" in call.message for call in found)
     assert any("'weight' is [5], expected [8]" in call.message for call in found)
     (first / "inputs.safetensors").rename(first / "inputs.pt")
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
     assert any("read by torch only" in call.message for call in ulplab.replay(tmp_path))
+
+    def load(path, map_location, weights_only):
+        assert weights_only
+        raise pickle.UnpicklingError("planted")
+
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(load=load))
+    assert any("torch cannot read it: UnpicklingError: planted" in call.message for call in ulplab.replay(tmp_path))
+    monkeypatch.setattr(sys.modules["torch"], "load", lambda path, **_: [x])
+    assert any("holds a list, expected tensors by name" in call.message for call in ulplab.replay(tmp_path))
     with pytest.raises(ValueError, match="is no folder"):
         ulplab.replay(tmp_path / "none")
     (tmp_path / "empty").mkdir()
@@ -336,6 +349,9 @@ def test_weights_are_rounded_as_queries_are(tmp_path):
     found = ulplab.replay(tmp_path)
     assert [one.verdict for one in found] == ["failed", "passed", "not judged"]
     assert "its queries are float32, which tensor cores do not take" in found[-1].message
+    # Scales of blocks of a cache are never left out.
+    record(tmp_path, "single_prefill_with_kv_cache", (q, k, v), {"kv_cache_sf": np.ones(4, np.uint8)}, right)
+    assert any("'kv_cache_sf' is not known" in one.message for one in ulplab.replay(tmp_path))
 
 
 def test_norms_and_products_of_batches(tmp_path):

@@ -163,7 +163,7 @@ def _single(decode: bool) -> Function:
     plain |= {"use_fp16_qk_reduction": False, "use_tensor_cores": False}
 
     def judge(given: dict[str, Any]) -> list[Judgement]:
-        ignored = (*_LAUNCH, "return_lse", "kv_cache_sf", "rope_scale", "rope_theta")
+        ignored = (*_LAUNCH, "return_lse", "rope_scale", "rope_theta")
         q, k, v, layout, pos, causal, scale, window, cap, half, tensor_cores = _take(given, ("q", "k", "v"), plain, ignored)
         if pos != "NONE" or cap or half:
             raise Unknown(f"pos_encoding_mode = {pos}, logits_soft_cap = {cap}, use_fp16_qk_reduction = {half}")
@@ -217,10 +217,11 @@ def _pages(cache: Any, layout: str) -> tuple[Stored, Stored]:
 
 # What a plan says of how it is computed, and what `run` says of where results go. Numbers of heads and types are those of the
 # tensors.
-_PLANNED = ("num_qo_heads", "num_kv_heads", "head_dim", "head_dim_qk", "head_dim_vo", "page_size", "q_data_type", "kv_data_type")
-_PLANNED += ("o_data_type", "data_type", "rope_scale", "rope_theta", "non_blocking", "fixed_split_size", "disable_split_kv")
-_PLANNED += ("block_tables", "seq_lens", "seq_lens_q", "max_token_per_sequence", "max_sequence_kv", "max_q_len", "max_kv_len")
-_RUN = (*_LAUNCH, "lse", "return_lse", "kv_block_scales")
+_PLANNED: tuple[str, ...] = ("num_qo_heads", "num_kv_heads", "head_dim", "head_dim_qk", "head_dim_vo", "page_size", "q_data_type")
+_PLANNED += ("kv_data_type", "o_data_type", "data_type", "rope_scale", "rope_theta", "non_blocking", "fixed_split_size")
+_PLANNED += ("disable_split_kv", "block_tables", "seq_lens", "seq_lens_q", "max_token_per_sequence", "max_sequence_kv")
+_PLANNED += ("max_q_len", "max_kv_len")
+_RUN = (*_LAUNCH, "lse", "return_lse")
 
 
 def _wrapper(decode: bool, paged: bool) -> Method:
@@ -359,7 +360,7 @@ def _eps(settings: dict[str, Any]) -> float:
     found = [settings[name] for name in ("variance_epsilon", "eps", "epsilon") if isinstance(settings.get(name), float)]
     if not found:
         raise Unknown("its ε is not known: it has no attribute variance_epsilon, eps or epsilon")
-    return found[0]
+    return float(found[0])
 
 
 def _of_last_dimension(settings: dict[str, Any]) -> None:

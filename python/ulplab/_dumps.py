@@ -44,7 +44,10 @@ def _of_torch(path: Path, instead: str) -> Any:
     torch = sys.modules.get("torch")
     if torch is None:
         raise ValueError(f"{path} is read by torch only, and it is not imported; {instead}")
-    return torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # noqa: BLE001 -- torch raises errors of many kinds for a file that is broken
+        raise ValueError(f"{path}: torch cannot read it: {type(error).__name__}: {error}") from error
 
 
 def tensors(path: Path) -> dict[str, Any]:
@@ -53,7 +56,10 @@ def tensors(path: Path) -> dict[str, Any]:
         return dict(read(path.with_suffix(".safetensors"))[0])
     if not path.with_suffix(".pt").exists():
         return {}
-    return _of_torch(path.with_suffix(".pt"), "record with FLASHINFER_DUMP_SAFETENSORS=1")
+    found = _of_torch(path.with_suffix(".pt"), "record with FLASHINFER_DUMP_SAFETENSORS=1")
+    if not isinstance(found, dict):
+        raise ValueError(f"{path.with_suffix('.pt')} holds a {type(found).__name__}, expected tensors by name")
+    return found
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ class Replayed:
     op: str = ""
 
 
-class Replay(list):
+class Replay(list[Replayed]):
     """The calls that were replayed, the worst first. ``print`` shows them."""
 
     def of(self, verdict: str) -> list[Replayed]:
