@@ -93,7 +93,7 @@ def _names(signature: str) -> list[str]:
 
 
 def _rebuilt(value: Any, held: dict[str, Any]) -> Any:
-    """What FlashInfer's metadata says of an argument, with the tensors that are in it; members of an enumeration by their value."""
+    """What FlashInfer's metadata says of an argument, with the tensors in it; members of enumerations by their values."""
     if isinstance(value, dict) and value.get("tensor_key") in held:
         return held[value["tensor_key"]]
     if isinstance(value, dict) and value.get("type") in ("tuple", "list") and not value.get("truncated"):
