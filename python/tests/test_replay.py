@@ -398,9 +398,11 @@ def test_the_largest_in_any_order(tmp_path):
         # An index is named twice; a value is not that of its index.
         ({}, [[7, 7], [np.inf, np.nan]], [[1, 1], [5, 0]], ["failed", "passed"]),
         ({}, [[7, 3], [np.inf, np.nan]], [[1, 3], [5, 0]], ["failed", "passed"]),
+        ({"sorted": True}, [[7], [np.nan]], [[3], [0]], ["passed"] * 2),
         ({"tie_break": 2}, [[7, 7], [np.inf, np.nan]], [[5, 3], [5, 0]], ["not judged"]),
     ]
     for at, (words, values, indices, verdicts) in enumerate(cases):
         (tmp_path / str(at)).mkdir()
-        record(tmp_path / str(at), "top_k", (), {"input": x, "k": 2, **words}, (np.float32(values), np.int64(indices)))
+        given = {"input": x, "k": len(values[0]), **words}
+        record(tmp_path / str(at), "top_k", (), given, (np.float32(values), np.int64(indices)))
         assert [one.verdict for one in ulplab.replay(tmp_path / str(at))] == verdicts, cases[at]

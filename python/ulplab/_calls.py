@@ -128,9 +128,9 @@ def _top_k(given: dict[str, Any], outputs: list[Any]) -> list[Judgement]:
     of_nan = numpy.isnan(numbers)
     numbers = numpy.where(of_nan, numpy.inf, numbers)
     if in_order:
-        same = (numbers[..., 1:] == numbers[..., :-1]) & (of_nan[..., 1:] == of_nan[..., :-1])
-        runs = numpy.concatenate([numpy.zeros_like(same[..., :1]), ~same], axis=-1).cumsum(axis=-1)
-        order = numpy.lexsort((indices.bits, runs))
+        changes = numpy.ones_like(of_nan)
+        changes[..., 1:] = (numbers[..., 1:] != numbers[..., :-1]) | (of_nan[..., 1:] != of_nan[..., :-1])
+        order = numpy.lexsort((indices.bits, changes.cumsum(axis=-1)))
     else:
         order = numpy.lexsort((indices.bits, -numbers, ~of_nan))
     words = {"x": x, "k": k, "ties": "lower_index" if tie_break else "any"}

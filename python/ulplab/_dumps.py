@@ -34,8 +34,8 @@ class Recorded:
     missing: str = ""
     #: What may be wrong with what was recorded, for a call that fails.
     caution: str = ""
-    #: What its object has: attributes of a module that are numbers or words; of a wrapper, the arguments of ``__init__`` and
-    #: ``plan``.
+    #: What its object has: attributes of a module that are numbers, words or tuples of them; of a wrapper, the arguments of
+    #: ``__init__`` and ``plan``.
     settings: dict[str, Any] = field(default_factory=dict)
 
 
