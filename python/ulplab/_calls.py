@@ -151,35 +151,42 @@ def reshaped(x: Any, shape: tuple[int, ...]) -> Stored:
     return Stored(stored.bits.reshape(shape), stored.dtype)
 
 
+# How attention is computed, and what it is if nothing is said.
+_ATTENTION = {"causal": False, "window_left": -1, "sm_scale": None}
+_ATTENTION |= {"pos_encoding_mode": "NONE", "logits_soft_cap": 0.0, "use_fp16_qk_reduction": False}
+
+
+def _attention(causal: Any, window: Any, scale: Any, pos: Any, cap: Any, half: Any) -> dict[str, Any]:
+    """What the operation is told of `_ATTENTION`."""
+    if pos != "NONE" or cap or half:
+        raise Unknown(f"pos_encoding_mode = {pos}, logits_soft_cap = {cap}, use_fp16_qk_reduction = {half}")
+    if window >= 0 and not causal:
+        raise Unknown("it has a window without a causal mask")
+    words = {"scale": scale, "causal": bool(causal)}
+    # FlashInfer counts the keys to the left, the operation the query's own, too.
+    return {**words, "window": window + 1} if window >= 0 else words
+
+
+def _heads_and_tokens_swapped(x: Stored) -> Stored:
+    return Stored(x.bits.swapaxes(-3, -2), x.dtype)
+
+
 def _single(decode: bool) -> Function:
-    plain = {
-        "kv_layout": "NHD",
-        "pos_encoding_mode": "NONE",
-        "causal": False,
-        "sm_scale": None,
-        "window_left": -1,
-        "logits_soft_cap": 0.0,
-    }
-    plain |= {"use_fp16_qk_reduction": False, "use_tensor_cores": False}
+    plain = {"kv_layout": "NHD", "use_tensor_cores": False, **_ATTENTION}
 
     def judge(given: dict[str, Any]) -> list[Judgement]:
         ignored = (*_LAUNCH, "return_lse", "rope_scale", "rope_theta")
-        q, k, v, layout, pos, causal, scale, window, cap, half, tensor_cores = _take(given, ("q", "k", "v"), plain, ignored)
-        if pos != "NONE" or cap or half:
-            raise Unknown(f"pos_encoding_mode = {pos}, logits_soft_cap = {cap}, use_fp16_qk_reduction = {half}")
+        q, k, v, layout, tensor_cores, causal, *others = _take(given, ("q", "k", "v"), plain, ignored)
+        words = _attention(causal or decode, *others)
         q, k, v = (Stored.of(x) for x in (q, k, v))
         if k.bits.ndim != 3 or v.bits.ndim != 3 or q.bits.ndim != (2 if decode else 3) or layout not in ("NHD", "HND"):
             raise Unknown(f"q, k, v are {list(q.shape)}, {list(k.shape)}, {list(v.shape)} in the layout {layout}")
         if layout == "HND":
-            k, v = (Stored(x.bits.swapaxes(0, 1), x.dtype) for x in (k, v))
+            k, v = (_heads_and_tokens_swapped(x) for x in (k, v))
         if decode:
             q = reshaped(q, (1, *q.shape))
         q, k, v = (reshaped(x, (1, *x.shape)) for x in (q, k, v))
-        if window >= 0 and not (causal or decode):
-            raise Unknown("it has a window without a causal mask")
-        words = {"q": q, "k": k, "v": v, "scale": scale, "causal": bool(causal or decode)}
-        # FlashInfer counts the keys to the left, the operation the query's own, too.
-        words |= {"window": window + 1} if window >= 0 else {}
+        words |= {"q": q, "k": k, "v": v}
         words |= _rounded_weights(q) if not decode or tensor_cores else {}
         return [Judgement(0, "attention", words, (1, q.shape[1], q.shape[2], v.shape[3]))]
 
@@ -212,7 +219,7 @@ def _pages(cache: Any, layout: str) -> tuple[Stored, Stored]:
         k, v = both[:, 0], both[:, 1]
     if k.bits.ndim != 4 or v.bits.ndim != 4 or layout not in ("NHD", "HND"):
         raise Unknown(f"its keys and values are {list(k.shape)} and {list(v.shape)} in the layout {layout}")
-    return (k, v) if layout == "NHD" else (Stored(k.bits.swapaxes(1, 2), k.dtype), Stored(v.bits.swapaxes(1, 2), v.dtype))
+    return (k, v) if layout == "NHD" else (_heads_and_tokens_swapped(k), _heads_and_tokens_swapped(v))
 
 
 # What a plan says of how it is computed, and what `run` says of where results go. Numbers of heads and types are those of the
@@ -237,25 +244,18 @@ def _wrapper(decode: bool, paged: bool) -> Method:
             (False, True): ("qo_indptr", "paged_kv_indptr", "paged_kv_indices", "paged_kv_last_page_len"),
             (False, False): ("qo_indptr", "kv_indptr"),
         }[decode, paged]
-        plain = {"causal": False, "pos_encoding_mode": "NONE", "window_left": -1, "logits_soft_cap": 0.0, "sm_scale": None}
-        plain |= {"use_fp16_qk_reduction": False}
-        planned = _take(settings["plan"], ends, plain, _PLANNED)
-        indices, (causal, pos, window, cap, scale, half) = [_integers(x) for x in planned[: len(ends)]], planned[len(ends) :]
+        planned = _take(settings["plan"], ends, _ATTENTION, _PLANNED)
+        indices, (causal, window, *others) = [_integers(x) for x in planned[: len(ends)]], planned[len(ends) :]
         tensors = ("q", "paged_kv_cache") if paged else ("q", "k", "v")
         scales = {"window_left": None, "k_scale": 1.0, "v_scale": 1.0, "sinks": None}
         values = _take(given, tensors, scales, _RUN)
         now, k_scale, v_scale, sinks = values[len(tensors) :]
-        window = window if now is None else now
-        if pos != "NONE" or cap or half:
-            raise Unknown(f"pos_encoding_mode = {pos}, logits_soft_cap = {cap}, use_fp16_qk_reduction = {half}")
-        if window >= 0 and not (causal or decode):
-            raise Unknown("it has a window without a causal mask")
+        words = _attention(causal or decode, window if now is None else now, *others)
         q = Stored.of(values[0])
         starts = numpy.arange(len(indices[0])) if decode else indices.pop(0)
         if q.bits.ndim != 3 or starts[-1] != q.shape[0]:
             raise Unknown(f"q is {list(q.shape)}, and its plan has {starts[-1]} queries")
-        words: dict[str, Any] = {"q": q, "cu_seqlens_q": starts, "scale": scale, "causal": bool(causal or decode)}
-        words |= {"sinks": sinks, "k_scale": k_scale, "v_scale": v_scale, "window": window + 1 if window >= 0 else 0}
+        words |= {"q": q, "cu_seqlens_q": starts, "sinks": sinks, "k_scale": k_scale, "v_scale": v_scale}
         if paged:
             k, v = _pages(values[1], layout)
             first, pages, last = indices
