@@ -49,6 +49,11 @@ block = [128]
 args = ["u", "a", "b", "c", "y", "S"]
 
 [[mutant]]
+name = "carry_rounded"
+doc = "states that are carried from one piece to the next are rounded to bf16"
+variants = ["rows"]
+
+[[mutant]]
 name = "input_late"
 doc = "an output is of the state before its input"
 variants = ["simple", "heads", "cluster"]

@@ -43,6 +43,11 @@ programmatic = true
 args = ["x", "x_scale", "packed", "w_scale", "y", "B", "N", "K"]
 
 [[mutant]]
+name = "scales_from_first"
+doc = "scales of weights are counted from a thread block's first tile, right only if that is a multiple of four"
+variants = ["warpgroups"]
+
+[[mutant]]
 name = "neighbours_scale"
 doc = "weights have the scale of the next block of columns"
 

@@ -56,6 +56,23 @@ name = "one_iteration"
 doc = "columns are normalised once, rows by the softmax only"
 
 [[mutant]]
+name = "nineteen_iterations"
+doc = "the last of the 20 iterations is left out"
+
+[[mutant]]
+name = "projection_bf16"
+doc = "the projection is rounded to bf16, where exact thirds are meant"
+
+[[mutant]]
+name = "norm_eps_of_pre"
+doc = "the weights of streams have the norms' epsilon added"
+
+[[mutant]]
+name = "full_queue_late"
+doc = "when the queue of 32 tokens is full, they are written one place late"
+variants = ["resident"]
+
+[[mutant]]
 name = "share_lost"
 doc = "the last of the sums over parts of the channels is left out"
 
@@ -107,7 +124,8 @@ extern "C" __global__ void __launch_bounds__(288)
         load_vec4(x + stream * DIM + channel, v);
 #pragma unroll
         for (int i = 0; i < EACH; i++)
-            sum[i] = warp_sum(fmaf(f[i].x, v[0], f[i].y * v[1]) + fmaf(f[i].z, v[2], f[i].w * v[3]));
+            sum[i] = warp_sum(fmaf(projection(f[i].x), v[0], projection(f[i].y) * v[1]) +
+                              fmaf(projection(f[i].z), v[2], projection(f[i].w) * v[3]));
         if (lane == 0) {
 #pragma unroll
             for (int i = 0; i < EACH; i++)
@@ -198,7 +216,7 @@ extern "C" __global__ void __launch_bounds__(512)
         return;
     }
     // Each lane makes one weight; shuffles give it to all.
-    const float weight_of_lane = sigmoid(logit(mu(lane % STREAMS), lane % STREAMS, parameters)) + eps;
+    const float weight_of_lane = sigmoid(logit(mu(lane % STREAMS), lane % STREAMS, parameters)) + eps_of_pre(parameters);
     float pre[STREAMS], squares = 0, u = 0;
 #pragma unroll
     for (int i = 0; i < STREAMS; i++) {

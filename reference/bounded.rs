@@ -28,6 +28,10 @@ const U: f64 = 1.0 / (1 << 24) as f64;
 /// Smallest step of f32, 2⁻¹⁴⁹.
 const STEP: f64 = f32::from_bits(1) as f64;
 
+/// How many times the root of the sum of squared roundings is taken for a bound: one sum in 10¹³ passes it if roundings are
+/// independent (Hoeffding: 2·e^(−λ²/2)), and a tensor core, which truncates, is within it for fewer than 36,000 terms.
+pub const LAMBDA: f64 = 8.0;
+
 /// A number in f64, and how far its f32 computation may be from it.
 ///
 /// A sum is not rounded before it is used: it has the number and the magnitudes of its terms, so that its bound does

@@ -137,7 +137,7 @@ pub mod tensor;
 #[cfg(feature = "safetensors")]
 pub mod weights;
 
-pub use bounded::Bounded;
+pub use bounded::{Bounded, LAMBDA};
 pub use numerics::{Choice, Numerics, Plain};
 pub use operations::Operations;
 pub use real::Real;

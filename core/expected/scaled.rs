@@ -6,7 +6,9 @@
 //! g·Σ_{t∈b} t² for the sum S_b of a block of g terms (Cauchy and Schwarz). Where all terms share their scales, g = 1: they are
 //! multiplied at the end, or term by term.
 
-use super::sum::{LAMBDA, Terms};
+use reference::LAMBDA;
+
+use super::sum::Terms;
 use super::{Call, Tensor};
 
 /// The numbers of an operand, and the block along K that shares a scale.

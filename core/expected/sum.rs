@@ -1,8 +1,6 @@
 //! How far a sum that is computed in a type of few digits may be from the exact one.
 
-/// How many times the root of the sum of squared roundings is taken for a bound: one sum in 10¹³ passes it if roundings are
-/// independent (Hoeffding: 2·e^(−λ²/2)), and a tensor core, which truncates, is within it for fewer than 36,000 terms.
-pub const LAMBDA: f64 = 8.0;
+use reference::LAMBDA;
 
 /// What is known of the terms of a sum.
 #[derive(Clone, Copy, Debug, Default)]

@@ -32,6 +32,8 @@ impl Op for DiagonalSsmOp {
             .random("short", [64, 2048, 32])
             .edges("edges", [32, 4096, 32])
             .random("odd", [5, 77, 7])
+            // More than two pieces, from each of which states are carried to the next.
+            .random("long", [3, 8200, 32])
             .edges("wide", [3, 130, 100])
             .done()
     }

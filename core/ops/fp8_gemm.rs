@@ -79,6 +79,8 @@ fn cases(out: &'static str) -> Vec<Case> {
         [128, 384, 1536],
         // More tiles than multiprocessors, the last one alone, and rows of y without alignment.
         [3, 4300, 1040],
+        // A number of tiles for each multiprocessor that is no multiple of four, so that few begin with new scales.
+        [2, 9600, 160],
         // More columns than any ring of stages holds; also with a last block that is not whole.
         [1, 70, 16384],
         [5, 100, 8208],

@@ -283,7 +283,16 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 3)
         }
         // ---- products of the initial states
         if (warp == WARPS - 1 && row == 7)
+#ifdef MUTANT_CARRY_ROUNDED
+        {
+#pragma unroll
+            for (int n = 0; n < 8; n++)
+                x[n] = __uint_as_float(to_bf16x2(x[n], 0.0f) << 16);
             store_fragment(smem.carry[(piece + 1) % 2], col, x);
+        }
+#else
+            store_fragment(smem.carry[(piece + 1) % 2], col, x);
+#endif
 #pragma unroll
         for (int k = 0; k < 4; k++) {
 #pragma unroll

@@ -285,7 +285,11 @@ template <class Y> __device__ __forceinline__ void consume(const Work &work, Y *
             }
             break;
         }
+#ifdef MUTANT_SCALES_FROM_FIRST
+        const float *const scale_w = work.w_scale + tile / 4 * work.w_scale_stride;
+#else
         const float *const scale_w = work.w_scale + ((work.first + tile) / 4 - work.first / 4) * work.w_scale_stride;
+#endif
         // Those of the thread's tokens for the blocks of a stage.
         const auto scales_at = [&](float2(&scale)[BLOCKS], int stage) {
             const float4 by_0 = ((const float4 *)scale_0)[stage], by_1 = ((const float4 *)scale_1)[stage];

@@ -61,6 +61,7 @@ __device__ __forceinline__ void mma_warps(const float *fn, u32 stages, float *pa
 #pragma unroll
         for (int i = 0; i < 6; i++) {
             float2 f = __ldg((const float2 *)(from + (size_t)(i / 2 * 8) * K + k % STREAMS * DIM + k / STREAMS * 16 + i % 2 * 8));
+            f = make_float2(projection(f.x), projection(f.y));
 #pragma unroll
             for (int part = 0; part < PARTS; part++)
                 b[k][part][i] = split_off_bf16(f);
@@ -232,7 +233,7 @@ __device__ __forceinline__ void reduce_warp(Exchange exchange, float (*queue)[MU
         const float squares_of_v = (__shfl_sync(~0u, each[0], MUS) + __shfl_sync(~0u, each[0], MUS + 5)) +
                                    (__shfl_sync(~0u, rest[0], 2) + __shfl_sync(~0u, rest[0], 7));
         const float mu = each[0] * rsqrtf(squares_of_v / K + parameters.norm_eps);
-        const float weight = sigmoid(mu * lane_scale + lane_base) + parameters.eps;
+        const float weight = sigmoid(mu * lane_scale + lane_base) + eps_of_pre(parameters);
         float pre[STREAMS];
 #pragma unroll
         for (int i = 0; i < STREAMS; i++)
@@ -253,7 +254,11 @@ __device__ __forceinline__ void reduce_warp(Exchange exchange, float (*queue)[MU
         queued++;
         if (queued == 32 || it + 2 >= steps) {
             __syncwarp();
+#ifdef MUTANT_FULL_QUEUE_LATE
+            const int index = token_of(it - 2 * (min(queued, 31) - 1 - lane));
+#else
             const int index = token_of(it - 2 * (queued - 1 - lane));
+#endif
             if (lane < queued && index < tokens) {
                 const auto of = [&](int i) { return queue[lane][i]; };
                 make_post(of, parameters, post + (size_t)index * STREAMS);

@@ -19,7 +19,7 @@ __device__ void simple(const T *__restrict__ all_x, const float *__restrict__ fn
         for (int at = threadIdx.x; at < k; at += 256) {
             const float v = to_f32(x[at]);
             for (int i = 0; i < MUS; i++)
-                sum[i] = fmaf(fn[(size_t)i * k + at], v, sum[i]);
+                sum[i] = fmaf(projection(fn[(size_t)i * k + at]), v, sum[i]);
             sum[MUS] = fmaf(v, v, sum[MUS]);
         }
         for (int i = 0; i <= MUS; i++) {
@@ -48,7 +48,7 @@ __device__ void simple(const T *__restrict__ all_x, const float *__restrict__ fn
             make_post(mu, parameters, post + (size_t)token * STREAMS);
         float pre[STREAMS];
         for (int i = 0; i < STREAMS; i++)
-            pre[i] = sigmoid(logit(mu(i), i, parameters)) + parameters.eps;
+            pre[i] = sigmoid(logit(mu(i), i, parameters)) + eps_of_pre(parameters);
         const auto mixed = [&](int channel) {
             float u = 0;
             for (int i = 0; i < STREAMS; i++)

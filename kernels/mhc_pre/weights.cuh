@@ -20,6 +20,24 @@ __device__ __forceinline__ float sigmoid(float x) {
     return rcp_approx(1 + expf(-x));
 }
 
+// What is added to the weights of streams.
+__device__ __forceinline__ float eps_of_pre(Parameters parameters) {
+#ifdef MUTANT_NORM_EPS_OF_PRE
+    return parameters.norm_eps;
+#else
+    return parameters.eps;
+#endif
+}
+
+// A number of the projection.
+__device__ __forceinline__ float projection(float f) {
+#ifdef MUTANT_PROJECTION_BF16
+    return __uint_as_float(to_bf16x2(f, f) << 16);
+#else
+    return f;
+#endif
+}
+
 // Row softmax, + ε, then ITERATIONS column normalisations with row normalisations between, each of which divides by sum + ε. The
 // matrix is kept as first / (row · column): the next divisor of a line is the sum of what the other divisors leave of it, plus ε
 // times its last one.
@@ -48,6 +66,8 @@ __device__ __forceinline__ void sinkhorn(float (&c)[16], float eps) {
     columns();
 #ifdef MUTANT_ONE_ITERATION
     for (int i = 1; i < 1; i++) {
+#elif defined(MUTANT_NINETEEN_ITERATIONS)
+    for (int i = 1; i < ITERATIONS - 1; i++) {
 #else
     for (int i = 1; i < ITERATIONS; i++) {
 #endif

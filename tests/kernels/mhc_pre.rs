@@ -13,7 +13,7 @@ struct Token {
 fn pre(x: &[f32], fn_: &[f32], base: &[f32], scale: &[f32], weight: &[f32]) -> Token {
     let (k, dim) = (x.len(), weight.len());
     let sigmoid = |x: f32| 1.0 / (1.0 + (-x).exp());
-    let rms = |x: &[f32]| (x.iter().map(|x| x * x).sum::<f32>() / x.len() as f32 + 1e-6).sqrt();
+    let rms = |x: &[f32]| (x.iter().map(|x| x * x).sum::<f32>() / x.len() as f32 + 1e-5).sqrt();
     let all = rms(x);
     let logit = |i: usize| {
         let mu: f32 = x.iter().zip(&fn_[i * k..]).map(|(x, f)| x * f).sum();

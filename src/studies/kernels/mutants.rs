@@ -54,11 +54,11 @@ impl Variants<'_> {
             .filter(|source| !of_op(&source.op, cells).is_empty())
         {
             let op = ops::find(&source.op).map_err(Error::Usage)?;
-            // Large cases are for times; activations of the model are the slowest to come by and add little here.
-            let small = |case: &Case| !case.timed && !case.inputs.need_model();
-            let cases = op.cases().into_iter().filter(small);
+            // The large cases that are timed, and activations of the model, come last: few faults get as far.
+            let mut cases = op.cases();
+            cases.sort_by_key(|case| case.timed || case.inputs.need_model());
             // Problems are made at the first fault that gets as far, and kept for the others.
-            let cases: Vec<_> = cases.map(|case| (case, OnceCell::new())).collect();
+            let cases: Vec<_> = cases.into_iter().map(|case| (case, OnceCell::new())).collect();
             self.session.compile_faults(source);
             for mutant in &source.header.mutants {
                 results.extend(self.results(source, mutant, op, &cases)?);

@@ -1,0 +1,282 @@
+// The products of both launches: a producer warp copies stages of 256 columns, in bulk, and two consumer warpgroups multiply 64
+// rows of a matrix each by the tokens of a tile. Weights go into the registers that wgmma takes as A.
+//
+// An item is a tile of tokens and a block of 128 rows; thread blocks take items in turn, and the producer goes on to the next
+// while consumers are at the last. Two thread blocks share a multiprocessor.
+//
+// The budget of a multiprocessor for MXFP4 weights at the rate of a copy, 4.27 TB/s on 132 multiprocessors of 1.8 GHz: 18 bytes
+// or 34 codes a cycle. A register of A has 64 codes, two for each lane of a warp, so there are 0.53 of them in a cycle, and in
+// each:
+//   integer units   2 instructions in all; four registers need 5 shifts and 6 logical operations, or 1.5 in a cycle; the compiler
+//                   may make multiplications of shifts to the left
+//   issue           4 instructions; besides these a multiplication for each register and half an instruction for scales,
+//                   2.3 in all; an NVFP4 register takes two multiplications and 1.5 instructions for scales, 3.3 in all
+//   tensor cores    an m64n16k16 takes 16 registers: one in 30 cycles
+//   in flight       3 stages of 17 KB of either thread block, 104 KB; 4.27 TB/s times 1 us are 32 KB
+// So at 0.7 of the rate half to three quarters of the integer units are busy. Nothing here was measured.
+#pragma once
+
+#include "moe_fp4/layout.cuh"
+
+constexpr int CONSUMERS = 256, THREADS = CONSUMERS + 32;
+constexpr int STAGES = 4;
+// Chunks of 64 columns of a stage, and of a part that is summed from 0.
+constexpr int CHUNKS = 4, PART_CHUNKS = 16;
+
+// Bytes of a stage: weights, and then tokens, of which groups of eight have CHUNKS times 1 KB each.
+template <class F> constexpr int STAGE_WEIGHTS = CHUNKS * UNIT_BYTES<F>;
+template <class F> constexpr int STAGE_BYTES = STAGE_WEIGHTS<F> + TOKENS / 8 * CHUNKS * 1024;
+
+// What a launch multiplies: for all experts, `blocks` of 128 packed rows, and tokens of K columns.
+struct Operands {
+    const u8 *tokens;
+    const int4 *tiles;
+    const int2 *order;
+    const u8 *packed;
+    const u32 *general;
+    int blocks, K;
+
+    __device__ __forceinline__ int chunks() const {
+#ifdef MUTANT_TAIL_SKIPPED
+        return max(K / 64, 1);
+#else
+        return (K + 63) / 64;
+#endif
+    }
+    __device__ __forceinline__ int packed_chunks() const {
+        return (K + 63) / 64;
+    }
+    __device__ __forceinline__ int4 tile(int number) const {
+        const uint4 tile = ld_relaxed((const uint4 *)tiles + number);
+        return make_int4(tile.x, tile.y, tile.z, tile.w);
+    }
+    __device__ __forceinline__ int items() const {
+        return ld_relaxed((const u32 *)tiles) * blocks;
+    }
+};
+
+// A slot of the ring, and the parity of the round.
+struct Slot {
+    int number = 0;
+    u32 parity = 0;
+
+    __device__ __forceinline__ void next() {
+        if (++number == STAGES)
+            number = 0, parity ^= 1;
+    }
+};
+
+struct Ring {
+    u8 *stages;
+    u64 *full, *empty;
+
+    // By all threads.
+    __device__ __forceinline__ Ring(u8 *stages, u64 *barriers) : stages(stages), full(barriers), empty(barriers + STAGES) {
+        if (threadIdx.x < STAGES) {
+            mbarrier_init(full + threadIdx.x, 1), mbarrier_init(empty + threadIdx.x, CONSUMERS / 32);
+            fence_mbarrier_init();
+        }
+        __syncthreads();
+    }
+};
+
+// ---- producer
+
+// A stage of an item.
+struct Cursor {
+    const Operands &operands;
+    int item, items, stage = 0;
+    int4 tile;
+
+    __device__ __forceinline__ Cursor(const Operands &operands) : operands(operands), item(blockIdx.x), items(operands.items()) {
+        load();
+    }
+    __device__ __forceinline__ void load() {
+        if (item < items)
+            tile = operands.tile(1 + item / operands.blocks);
+    }
+    __device__ __forceinline__ bool valid() const {
+        return item < items;
+    }
+    __device__ __forceinline__ void next() {
+        if (++stage * CHUNKS >= operands.chunks()) {
+            stage = 0, item += gridDim.x;
+            load();
+        }
+    }
+    __device__ __forceinline__ int chunks() const {
+        return min(CHUNKS, operands.chunks() - CHUNKS * stage);
+    }
+    __device__ __forceinline__ int groups() const {
+        return (tile.z + 7) / 8;
+    }
+};
+
+// One thread copies. If tiles are known before the launch before this one has ended, so are the first weights.
+template <class F, bool EARLY> __device__ __forceinline__ void produce(const Operands &operands, const Ring &ring) {
+    const u64 policy = evict_first_policy();
+    const auto request_weights = [&](const Cursor &at, int slot, int to) {
+        const size_t block = size_t(at.tile.x) * operands.blocks + at.item % operands.blocks;
+        const u8 *const from = operands.packed + (block * operands.packed_chunks() + CHUNKS * at.stage) * UNIT_BYTES<F>;
+        mbarrier_arrive_expect_tx(ring.full + slot, at.chunks() * (UNIT_BYTES<F> + at.groups() * 1024));
+        tma_load_1d(smem_address(ring.stages) + to * STAGE_BYTES<F>, from, at.chunks() * UNIT_BYTES<F>,
+                    smem_address(ring.full + slot), policy);
+    };
+    const auto request_tokens = [&](const Cursor &at, int slot, int to) {
+        for (int group = 0; group < at.groups(); group++) {
+            const u8 *const from =
+                operands.tokens + (size_t(at.tile.w + group) * operands.packed_chunks() + CHUNKS * at.stage) * 1024;
+            tma_load_1d(ring.stages + to * STAGE_BYTES<F> + STAGE_WEIGHTS<F> + group * CHUNKS * 1024, from, at.chunks() * 1024,
+                        ring.full + slot);
+        }
+    };
+    int early = 0;
+    if (EARLY) {
+        fence_proxy_async();
+        for (Cursor at(operands); at.valid() && early < STAGES; at.next(), early++)
+            request_weights(at, early, early);
+        wait_on_dependent_grids();
+    }
+    // Bulk copies see what the launches before have written.
+    fence_proxy_async();
+    Slot slot;
+    int requested = 0;
+    for (Cursor at(operands); at.valid(); at.next(), slot.next(), requested++) {
+        int to = slot.number;
+        if (requested >= early) {
+            mbarrier_wait_parity(ring.empty + slot.number, slot.parity ^ 1);
+#ifdef MUTANT_SLOT_OVERWRITTEN
+            to = requested >= STAGES ? (to + 1) % STAGES : to;
+#endif
+            request_weights(at, slot.number, to);
+        }
+        request_tokens(at, slot.number, to);
+    }
+}
+
+// ---- consumers
+
+// Which of 128 rows a consumer thread has, and the eighth below: sums 0 and 1 of each four are those of the first, 2 and 3
+// those of the second.
+__device__ __forceinline__ int row_of_thread() {
+    return threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+}
+
+// The token of sum i % 2 of four number i / 2, and of the sum two below.
+__device__ __forceinline__ int token_of_thread(int i) {
+    return i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2;
+}
+
+// The compiler must see that all threads of a warp go the same way, or it waits for each product.
+__device__ __forceinline__ int same_of_warp(int x) {
+    return __shfl_sync(0xffffffff, x, 0);
+}
+
+// Weights of 64 columns as operand A of four instructions.
+template <class F, bool GENERAL> __device__ __forceinline__ void decode_chunk(u32 (&a)[4][4], const u8 *unit) {
+    const uint4 four = ((const uint4 *)unit)[threadIdx.x];
+    const u32 words[4] = {four.x, four.y, four.z, four.w};
+    const Scales<F, GENERAL> scales(unit + UNIT_CODES + threadIdx.x / 4 * (128 / F::block));
+#pragma unroll
+    for (int step = 0; step < 4; step++)
+#pragma unroll
+        for (int reg = 0; reg < 4; reg++)
+            a[step][reg] = scales.times(extracted(words[step], reg), reg % 2, step * 16 / F::block);
+}
+
+// The products of 64 columns of all rows and tokens. Instructions for both kinds of scales would be serialized: only decoding
+// has a branch.
+template <class F>
+__device__ __forceinline__ void multiply_chunk(float (&sums)[TOKENS / 2], u32 (&a)[4][4], bool general, const u8 *unit,
+                                               u64 tokens) {
+    if (general)
+        decode_chunk<F, true>(a, unit);
+    else
+        decode_chunk<F, false>(a, unit);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < 4; step++)
+        Step<Bf16, TOKENS>::registers(sums, a[step], tokens + step * 2);
+    wgmma_commit_group();
+}
+
+// The products of an item.
+template <class F>
+__device__ __forceinline__ void multiply_item(const Ring &ring, Slot &slot, bool general, int chunks,
+                                              float (&total)[TOKENS / 2]) {
+    // Groups of tokens lie CHUNKS KB apart, not 1 KB.
+    constexpr u64 STRIDE = u64(CHUNKS - 1) * 64 << 32;
+    float sums[TOKENS / 2];
+    u32 a[2][4][4];
+#pragma unroll
+    for (int i = 0; i < TOKENS / 2; i++)
+        sums[i] = 0.0f;
+    for (int first = 0; first < chunks; first += CHUNKS) {
+        mbarrier_wait_parity(ring.full + slot.number, slot.parity);
+        const u8 *const stage = ring.stages + slot.number * STAGE_BYTES<F>;
+        const u64 tokens = wgmma_descriptor(smem_address(stage + STAGE_WEIGHTS<F>)) + STRIDE;
+        if (first + CHUNKS <= chunks) {
+#pragma unroll
+            for (int chunk = 0; chunk < CHUNKS; chunk++) {
+                // The registers are free once all products but the last four are done.
+                wgmma_wait_group<1>();
+                multiply_chunk<F>(sums, a[chunk % 2], general, stage + chunk * UNIT_BYTES<F>, tokens + chunk * 64);
+            }
+        } else {
+            for (int chunk = 0; chunk < chunks - first; chunk++) {
+                multiply_chunk<F>(sums, a[0], general, stage + chunk * UNIT_BYTES<F>, tokens + chunk * 64);
+                wgmma_wait_group<0>();
+            }
+        }
+        wgmma_wait_group<0>();
+        if (threadIdx.x % 32 == 0)
+            mbarrier_arrive(ring.empty + slot.number);
+        __syncwarp();
+        slot.next();
+        const int done = first + CHUNKS;
+        if (done % PART_CHUNKS == 0 || done >= chunks) {
+#ifdef MUTANT_LAST_PART_LOST
+            if (first >= PART_CHUNKS && done >= chunks)
+                break;
+#endif
+#pragma unroll
+            for (int i = 0; i < TOKENS / 2; i++) {
+                total[i] = first < PART_CHUNKS ? sums[i] : total[i] + sums[i];
+                sums[i] = 0.0f;
+            }
+        }
+    }
+}
+
+// Multiplies an item and hands the sums on, for each token that the thread has.
+template <class F, class Finish>
+__device__ __forceinline__ void consume_item(const Operands &operands, const Ring &ring, Slot &slot, int item, int4 tile,
+                                             Finish finish) {
+    const int block = item % operands.blocks;
+    float total[TOKENS / 2];
+    const bool general = same_of_warp(operands.general[size_t(tile.x) * operands.blocks + block]);
+    multiply_item<F>(ring, slot, general, operands.chunks(), total);
+#pragma unroll
+    for (int i = 0; i < TOKENS / 4; i++) {
+        const int token = token_of_thread(i);
+        if (token >= tile.z)
+            continue;
+#ifdef MUTANT_ORDER_OFF_BY_ONE
+        const int2 entry = operands.order[tile.y + (token + 1) % tile.z];
+#else
+        const int2 entry = operands.order[tile.y + token];
+#endif
+        finish(tile, block, token, entry.x, __int_as_float(entry.y), total[i / 2 * 4 + i % 2], total[i / 2 * 4 + 2 + i % 2]);
+    }
+}
+
+// All items of this thread block.
+template <class F, class Finish>
+__device__ __forceinline__ void consume(const Operands &operands, const Ring &ring, Finish finish) {
+    Slot slot;
+    const int items = same_of_warp(operands.items());
+    for (int item = blockIdx.x; item < items; item += gridDim.x) {
+        const int4 tile = operands.tile(1 + item / operands.blocks);
+        consume_item<F>(operands, ring, slot, item, tile, finish);
+    }
+}
