@@ -28,6 +28,7 @@ pub mod judge;
 mod linear;
 mod mhc_post;
 mod mhc_pre;
+mod moe_fp4;
 mod parameters;
 mod quantize;
 mod record_attention;
@@ -74,6 +75,7 @@ pub const OPS: &[&dyn Op] = &[
     &linear::Linear,
     &mhc_post::MhcPost,
     &mhc_pre::MhcPre,
+    &moe_fp4::MoeFp4,
     &quantize::Quantize,
     &record_attention::RecordAttention,
     &record_read::RecordRead,
