@@ -1,17 +1,19 @@
-// The products of both launches: a producer warp copies stages of 256 columns, in bulk, and two consumer warpgroups multiply 64 rows
-// of a matrix each by the tokens of a tile. Weights go into the registers that wgmma takes as A.
+// The products of both launches: a producer warp copies stages of 256 columns, in bulk, and two consumer warpgroups multiply 64
+// rows of a matrix each by the tokens of a tile. Weights go into the registers that wgmma takes as A.
 //
 // An item is a tile of tokens and a block of 128 rows; thread blocks take items in turn, and the producer goes on to the next
 // while consumers are at the last. Two thread blocks share a multiprocessor.
 //
-// The budget of a multiprocessor for MXFP4 weights at the rate of a copy, 4.27 TB/s or 18 bytes a cycle of 1.8 GHz, which are 34 codes
-// and, of 32 lanes with two codes each, 0.53 registers of A in each of the four schedulers' 4 instructions a cycle:
-//   integer units   2 instructions a cycle in all: for four registers 5 shifts, of which the compiler makes multiplications of some,
-//                   and 7 logical ones: 3 for a register at most, 1.6 a cycle
-//   others          1 multiplication for a register, the factors of scales 0.5: 0.8 a cycle
-//   tensor cores    an m64n8k16 for 32 registers: one in 60 cycles
-//   in flight       up to 70 KB of weights, and 2 stages of the other thread block's
-// An NVFP4 register takes 2 multiplications and 1.5 instructions for scales.
+// The budget of a multiprocessor for MXFP4 weights at the rate of a copy, 4.27 TB/s on 132 multiprocessors of 1.8 GHz: 18 bytes
+// or 34 codes a cycle. A register of A has 64 codes, two for each lane of a warp, so there are 0.53 of them in a cycle, and in
+// each:
+//   integer units   2 instructions in all; four registers need 5 shifts and 6 logical operations, or 1.5 in a cycle; the compiler
+//                   may make multiplications of shifts to the left
+//   issue           4 instructions; besides these a multiplication for each register and half an instruction for scales,
+//                   2.3 in all; an NVFP4 register takes two multiplications and 1.5 instructions for scales, 3.3 in all
+//   tensor cores    an m64n16k16 takes 16 registers: one in 30 cycles
+//   in flight       3 stages of 17 KB of either thread block, 104 KB; 4.27 TB/s times 1 us are 32 KB
+// So at 0.7 of the rate half to three quarters of the integer units are busy. Nothing here was measured.
 #pragma once
 
 #include "moe_fp4/layout.cuh"
@@ -154,8 +156,8 @@ template <class F, bool EARLY> __device__ __forceinline__ void produce(const Ope
 
 // ---- consumers
 
-// Which of 128 rows a consumer thread has, and the eighth below: sums 0 and 1 of each four are those of the first, 2 and 3 those of
-// the second.
+// Which of 128 rows a consumer thread has, and the eighth below: sums 0 and 1 of each four are those of the first, 2 and 3
+// those of the second.
 __device__ __forceinline__ int row_of_thread() {
     return threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
 }
@@ -182,8 +184,8 @@ template <class F, bool GENERAL> __device__ __forceinline__ void decode_chunk(u3
             a[step][reg] = scales.times(extracted(words[step], reg), reg % 2, step * 16 / F::block);
 }
 
-// The products of 64 columns of all rows and tokens. Instructions for both kinds of scales would be serialized: only decoding has a
-// branch.
+// The products of 64 columns of all rows and tokens. Instructions for both kinds of scales would be serialized: only decoding
+// has a branch.
 template <class F>
 __device__ __forceinline__ void multiply_chunk(float (&sums)[TOKENS / 2], u32 (&a)[4][4], bool general, const u8 *unit,
                                                u64 tokens) {
