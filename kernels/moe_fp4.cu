@@ -152,9 +152,9 @@ variants = ["grouped"]
 
 // reference: core/ops/moe_fp4.rs
 //
-// x and y [B, D], experts and weights [B, K], hidden [B, K + 1, I] in bfloat16. gate_up [E + 1, 2·I, D / 2] and down [E + 1, D, I / 2]
-// with the first column in the low nibble, and a byte of scale for each block of columns. The last matrices are those of the
-// shared expert, and the last slot is its slot. A slot of -1 has no expert.
+// x and y [B, D], experts and weights [B, K], hidden [B, K + 1, I] in bfloat16. gate_up [E + 1, 2·I, D / 2] and down [E + 1, D,
+// I / 2] with the first column in the low nibble, and a byte of scale for each block of columns. The last matrices are those of
+// the shared expert, and the last slot is its slot. A slot of -1 has no expert.
 
 #if __CUDA_ARCH__ == 900
 #include "fp4_gemm.cu"

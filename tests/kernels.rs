@@ -42,6 +42,8 @@ mod linear;
 mod mhc_post;
 #[path = "kernels/mhc_pre.rs"]
 mod mhc_pre;
+#[path = "kernels/moe_fp4.rs"]
+mod moe_fp4;
 #[path = "kernels/quantize.rs"]
 mod quantize;
 #[path = "kernels/record_attention.rs"]

@@ -6,10 +6,11 @@
 //! sums: 1024 columns at a time are summed by tensor cores ([`WGMMA_BF16`]), the sums are added in f32, in ascending order, and
 //! the tensor's scale is multiplied in f32.
 //!
-//! Between the products is h = silu(min(g, c)) · clamp(u, −c, c) · w, rounded once to bfloat16, with w the router's weight, or 1 for
-//! the shared expert. It is an output, so that both halves are judged apart: h within the error of f32 arithmetic, and y bit for bit,
-//! given the h that the kernel found. A row's experts are added in f32, in ascending order of their numbers and then of their
-//! slots, the shared expert last. A slot of −1 has no expert, its weight is not read, and its h is 0. Thus bits do not depend on B.
+//! Between the products is h = silu(min(g, c)) · clamp(u, −c, c) · w, rounded once to bfloat16, with w the router's weight, or
+//! 1 for the shared expert. It is an output, so that both halves are judged apart: h within the error of f32 arithmetic, and y
+//! bit for bit, given the h that the kernel found. A row's experts are added in f32, in ascending order of their numbers and
+//! then of their slots, the shared expert last. A slot of −1 has no expert, its weight is not read, and its h is 0. Thus bits
+//! do not depend on B.
 
 use std::sync::Arc;
 
@@ -153,12 +154,12 @@ fn cases(format: &'static str, out: &'static str, to: &'static str) -> Vec<Case>
 }
 
 const WHY_HIDDEN: &str = "the sums of both products are defined to the bit, as those of y; f32 arithmetic then errs by at most \
-                          (13 + 2|g|) units of 2^-24: the exponential, its argument, a reciprocal, a sum and three products; for g below \
-                          -87, it may underflow to 0; then half a step of bfloat16; without an expert it is 0";
+                          (13 + 2|g|) units of 2^-24: the exponential, its argument, a reciprocal, a sum and three products; \
+                          for g below -87, it may underflow to 0; then half a step of bfloat16; without an expert it is 0";
 
-const WHY: &str = "given the numbers between the products: weights are exact in bf16, the order of the sums is defined, tensor cores \
-                   sum by a known rule (core/accumulator.rs), and f32 and bf16 are rounded to nearest even, so every bit is defined; \
-                   any NaN matches any other";
+const WHY: &str = "given the numbers between the products: weights are exact in bf16, the order of the sums is defined, tensor \
+                   cores sum by a known rule (core/accumulator.rs), and f32 and bf16 are rounded to nearest even, so every bit \
+                   is defined; any NaN matches any other";
 
 // ---- routing
 

@@ -14,9 +14,8 @@ template <class F> __device__ __forceinline__ void down(const Operands &operands
         return;
     wait_on_dependent_grids();
     launch_dependent_grids();
-    const Lane lane;
-    consume<F>(operands, ring, lane, [&](int4 tile, int block, int token, int place, float weight, float upper, float lower) {
-        const int channel = block * 128 + lane.row;
+    consume<F>(operands, ring, [&](int4 tile, int block, int token, int place, float weight, float upper, float lower) {
+        const int channel = block * 128 + row_of_thread();
         const float tensor = tensors[tile.x];
         if (channel < D)
             parts[size_t(place) * D + channel] = upper * tensor;

@@ -16,10 +16,9 @@ __device__ __forceinline__ void gate_up(const Operands &operands, const float *t
         produce<F, false>(operands, ring);
     if (threadIdx.x >= CONSUMERS)
         return;
-    const Lane lane;
     const int chunks = (I + 63) / 64;
-    consume<F>(operands, ring, lane, [&](int4 tile, int block, int token, int place, float weight, float gate, float up) {
-        const int of_block = lane.warp * 8 + lane.row % 8, unit = block * 64 + of_block;
+    consume<F>(operands, ring, [&](int4 tile, int block, int token, int place, float weight, float gate, float up) {
+        const int of_block = int(threadIdx.x) / 4, unit = block * 64 + of_block;
         const float2 tensor = gate_up_tensors(tensors, tile.x);
         float out = 0.0f;
         if (unit < I)

@@ -24,9 +24,9 @@ template <bool GATE_UP> __device__ __forceinline__ int packed_row(int block, int
     return unit < count ? r / 8 % 2 * count + unit : -1;
 }
 
-// A word has the codes of a thread for one instruction: registers 0 to 3 of A, of which each has a code in either half. Bits lie where
-// a shift and a mask bring the sign to bit 15 and the others to bits 8 to 6 of a bfloat16; only the last register takes
-// what is left: 15 8..6, 12 5..3, 9 2..0, and 14 13 11..10.
+// A word has the codes of a thread for one instruction: registers 0 to 3 of A, of which each has a code in either half. Bits
+// lie where a shift and a mask bring the sign to bit 15 and the others to bits 8 to 6 of a bfloat16; only the last register
+// takes what is left: 15 8..6, 12 5..3, 9 2..0, and 14 13 11..10.
 __device__ __forceinline__ u32 placed(u32 code, int reg) {
     const u32 sign = code >> 3, rest = code & 7;
     return reg == 3 ? sign << 14 | (rest >> 2) << 13 | (rest & 3) << 10 : sign << (15 - 3 * reg) | rest << (6 - 3 * reg);
@@ -39,8 +39,8 @@ __device__ __forceinline__ u32 extracted(u32 word, int reg) {
     return word << 3 * reg & 0x81c081c0;
 }
 
-// Scales are plain if one or two multiplications of what a shift makes of the code decode weights: E8M0 up to 2, E4M3 neither negative
-// nor NaN. All that is computed here is exact.
+// Scales are plain if one or two multiplications of what a shift makes of the code decode weights: E8M0 up to 2, E4M3 neither
+// negative nor NaN. All that is computed here is exact.
 __device__ __forceinline__ bool is_plain(Mxfp4, u32 code) {
     return code <= 128;
 }
@@ -101,8 +101,8 @@ template <> struct Scales<Nvfp4, false> {
 };
 
 // Packs 128 rows of an expert's matrix [count or 2 · count, K]: for each 64 columns the codes, 16 bytes for a thread of either
-// warpgroup, and the scales of rows r and r + 8, which a thread has, next to each other. Outside of the matrix all is 0. `general` says
-// whether a scale is not plain.
+// warpgroup, and the scales of rows r and r + 8, which a thread has, next to each other. Outside of the matrix all is 0.
+// `general` says whether a scale is not plain.
 template <class F, bool GATE_UP>
 __device__ void pack_matrix(const u8 *codes, const u8 *scales, u8 *packed, u32 *general, int count, int K) {
     const int block = blockIdx.x, chunks = (K + 63) / 64, blocks = K / F::block;

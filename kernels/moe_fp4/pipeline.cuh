@@ -1,17 +1,19 @@
-// The products of both launches: a producer warp copies stages of 256 columns, in bulk, and two consumer warpgroups multiply 64 rows
-// of a matrix each by the tokens of a tile. Weights go into the registers that wgmma takes as A.
+// The products of both launches: a producer warp copies stages of 256 columns, in bulk, and two consumer warpgroups multiply 64
+// rows of a matrix each by the tokens of a tile. Weights go into the registers that wgmma takes as A.
 //
 // An item is a tile of tokens and a block of 128 rows; thread blocks take items in turn, and the producer goes on to the next
 // while consumers are at the last. Two thread blocks share a multiprocessor.
 //
-// The budget of a multiprocessor for MXFP4 weights at the rate of a copy, 4.27 TB/s or 18 bytes a cycle of 1.8 GHz, which are 34 codes
-// and, of 32 lanes with two codes each, 0.53 registers of A in each of the four schedulers' 4 instructions a cycle:
-//   integer units   2 instructions a cycle in all: for four registers 5 shifts, of which the compiler makes multiplications of some,
-//                   and 7 logical ones: 3 for a register at most, 1.6 a cycle
-//   others          1 multiplication for a register, the factors of scales 0.5: 0.8 a cycle
-//   tensor cores    an m64n8k16 for 32 registers: one in 60 cycles
-//   in flight       up to 70 KB of weights, and 2 stages of the other thread block's
-// An NVFP4 register takes 2 multiplications and 1.5 instructions for scales.
+// The budget of a multiprocessor for MXFP4 weights at the rate of a copy, 4.27 TB/s on 132 multiprocessors of 1.8 GHz: 18 bytes
+// or 34 codes a cycle. A register of A has 64 codes, two for each lane of a warp, so there are 0.53 of them in a cycle, and in
+// each:
+//   integer units   2 instructions in all; four registers need 5 shifts and 6 logical operations, or 1.5 in a cycle; the compiler
+//                   may make multiplications of shifts to the left
+//   issue           4 instructions; besides these a multiplication for each register and half an instruction for scales,
+//                   2.3 in all; an NVFP4 register takes two multiplications and 1.5 instructions for scales, 3.3 in all
+//   tensor cores    an m64n16k16 takes 16 registers: one in 30 cycles
+//   in flight       3 stages of 17 KB of either thread block, 104 KB; 4.27 TB/s times 1 us are 32 KB
+// So at 0.7 of the rate half to three quarters of the integer units are busy. Nothing here was measured.
 #pragma once
 
 #include "moe_fp4/layout.cuh"
@@ -154,44 +156,60 @@ template <class F, bool EARLY> __device__ __forceinline__ void produce(const Ope
 
 // ---- consumers
 
-// Which of 128 rows, and of the tokens, a consumer thread has: sums 0 and 1 of each four are those of `row`, 2 and 3 those of the eighth
-// below; 4 j to 4 j + 3 are of tokens 8 j + `token` and the next.
-struct Lane {
-    int thread, warp, row, token;
+// Which of 128 rows a consumer thread has, and the eighth below: sums 0 and 1 of each four are those of the first, 2 and 3
+// those of the second.
+__device__ __forceinline__ int row_of_thread() {
+    return threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+}
 
-    __device__ __forceinline__ Lane() : thread(threadIdx.x), warp(thread / 32), row(warp * 16 + thread % 32 / 4) {
-        token = thread % 4 * 2;
-    }
-};
+// The token of sum i % 2 of four number i / 2, and of the sum two below.
+__device__ __forceinline__ int token_of_thread(int i) {
+    return i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2;
+}
 
-// The products of 64 columns of all rows and tokens.
-template <class F, bool GENERAL, int T>
-__device__ __forceinline__ void multiply_chunk(float (&sums)[T / 2], u32 (&a)[4][4], const Lane &lane, const u8 *unit,
-                                               u64 tokens) {
-    const uint4 four = ((const uint4 *)unit)[lane.thread];
+// The compiler must see that all threads of a warp go the same way, or it waits for each product.
+__device__ __forceinline__ int same_of_warp(int x) {
+    return __shfl_sync(0xffffffff, x, 0);
+}
+
+// Weights of 64 columns as operand A of four instructions.
+template <class F, bool GENERAL> __device__ __forceinline__ void decode_chunk(u32 (&a)[4][4], const u8 *unit) {
+    const uint4 four = ((const uint4 *)unit)[threadIdx.x];
     const u32 words[4] = {four.x, four.y, four.z, four.w};
-    const Scales<F, GENERAL> scales(unit + UNIT_CODES + (lane.warp * 8 + lane.thread % 32 / 4) * (128 / F::block));
+    const Scales<F, GENERAL> scales(unit + UNIT_CODES + threadIdx.x / 4 * (128 / F::block));
 #pragma unroll
     for (int step = 0; step < 4; step++)
 #pragma unroll
         for (int reg = 0; reg < 4; reg++)
             a[step][reg] = scales.times(extracted(words[step], reg), reg % 2, step * 16 / F::block);
+}
+
+// The products of 64 columns of all rows and tokens. Instructions for both kinds of scales would be serialized: only decoding
+// has a branch.
+template <class F>
+__device__ __forceinline__ void multiply_chunk(float (&sums)[TOKENS / 2], u32 (&a)[4][4], bool general, const u8 *unit,
+                                               u64 tokens) {
+    if (general)
+        decode_chunk<F, true>(a, unit);
+    else
+        decode_chunk<F, false>(a, unit);
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 4; step++)
-        Step<Bf16, T>::registers(sums, a[step], tokens + step * 2);
+        Step<Bf16, TOKENS>::registers(sums, a[step], tokens + step * 2);
     wgmma_commit_group();
 }
 
 // The products of an item.
-template <class F, bool GENERAL, int T>
-__device__ __forceinline__ void multiply_item(const Ring &ring, Slot &slot, const Lane &lane, int chunks, float (&total)[T / 2]) {
+template <class F>
+__device__ __forceinline__ void multiply_item(const Ring &ring, Slot &slot, bool general, int chunks,
+                                              float (&total)[TOKENS / 2]) {
     // Groups of tokens lie CHUNKS KB apart, not 1 KB.
     constexpr u64 STRIDE = u64(CHUNKS - 1) * 64 << 32;
-    float sums[T / 2];
+    float sums[TOKENS / 2];
     u32 a[2][4][4];
 #pragma unroll
-    for (int i = 0; i < T / 2; i++)
+    for (int i = 0; i < TOKENS / 2; i++)
         sums[i] = 0.0f;
     for (int first = 0; first < chunks; first += CHUNKS) {
         mbarrier_wait_parity(ring.full + slot.number, slot.parity);
@@ -202,16 +220,16 @@ __device__ __forceinline__ void multiply_item(const Ring &ring, Slot &slot, cons
             for (int chunk = 0; chunk < CHUNKS; chunk++) {
                 // The registers are free once all products but the last four are done.
                 wgmma_wait_group<1>();
-                multiply_chunk<F, GENERAL, T>(sums, a[chunk % 2], lane, stage + chunk * UNIT_BYTES<F>, tokens + chunk * 64);
+                multiply_chunk<F>(sums, a[chunk % 2], general, stage + chunk * UNIT_BYTES<F>, tokens + chunk * 64);
             }
         } else {
             for (int chunk = 0; chunk < chunks - first; chunk++) {
+                multiply_chunk<F>(sums, a[0], general, stage + chunk * UNIT_BYTES<F>, tokens + chunk * 64);
                 wgmma_wait_group<0>();
-                multiply_chunk<F, GENERAL, T>(sums, a[0], lane, stage + chunk * UNIT_BYTES<F>, tokens + chunk * 64);
             }
         }
         wgmma_wait_group<0>();
-        if (lane.thread % 32 == 0)
+        if (threadIdx.x % 32 == 0)
             mbarrier_arrive(ring.empty + slot.number);
         __syncwarp();
         slot.next();
@@ -222,7 +240,7 @@ __device__ __forceinline__ void multiply_item(const Ring &ring, Slot &slot, cons
                 break;
 #endif
 #pragma unroll
-            for (int i = 0; i < T / 2; i++) {
+            for (int i = 0; i < TOKENS / 2; i++) {
                 total[i] = first < PART_CHUNKS ? sums[i] : total[i] + sums[i];
                 sums[i] = 0.0f;
             }
@@ -230,47 +248,35 @@ __device__ __forceinline__ void multiply_item(const Ring &ring, Slot &slot, cons
     }
 }
 
-// Multiplies an item and hands the sums on: finish(expert, block, row, token, place, weight, upper and lower sum) for each token that
-// the thread has.
-template <class F, int T, class Finish>
-__device__ __forceinline__ void consume_item(const Operands &operands, const Ring &ring, Slot &slot, const Lane &lane, int item,
-                                             int4 tile, Finish finish) {
+// Multiplies an item and hands the sums on, for each token that the thread has.
+template <class F, class Finish>
+__device__ __forceinline__ void consume_item(const Operands &operands, const Ring &ring, Slot &slot, int item, int4 tile,
+                                             Finish finish) {
     const int block = item % operands.blocks;
-    const auto token = [&](int i) { return i / 2 * 8 + lane.token + i % 2; };
-    int2 entries[T / 4];
+    float total[TOKENS / 2];
+    const bool general = same_of_warp(operands.general[size_t(tile.x) * operands.blocks + block]);
+    multiply_item<F>(ring, slot, general, operands.chunks(), total);
 #pragma unroll
-    for (int i = 0; i < T / 4; i++) {
-        entries[i] = make_int2(0, 0);
-        if (token(i) < tile.z)
-            entries[i] = operands.order[tile.y + token(i)];
-    }
-    float total[T / 2];
-    if (operands.general[size_t(tile.x) * operands.blocks + block])
-        multiply_item<F, true, T>(ring, slot, lane, operands.chunks(), total);
-    else
-        multiply_item<F, false, T>(ring, slot, lane, operands.chunks(), total);
-#pragma unroll
-    for (int i = 0; i < T / 4; i++) {
-        if (token(i) >= tile.z)
+    for (int i = 0; i < TOKENS / 4; i++) {
+        const int token = token_of_thread(i);
+        if (token >= tile.z)
             continue;
 #ifdef MUTANT_ORDER_OFF_BY_ONE
-        entries[i] = operands.order[tile.y + (token(i) + 1) % tile.z];
+        const int2 entry = operands.order[tile.y + (token + 1) % tile.z];
+#else
+        const int2 entry = operands.order[tile.y + token];
 #endif
-        finish(tile, block, token(i), entries[i].x, __int_as_float(entries[i].y), total[i / 2 * 4 + i % 2],
-               total[i / 2 * 4 + 2 + i % 2]);
+        finish(tile, block, token, entry.x, __int_as_float(entry.y), total[i / 2 * 4 + i % 2], total[i / 2 * 4 + 2 + i % 2]);
     }
 }
 
 // All items of this thread block.
 template <class F, class Finish>
-__device__ __forceinline__ void consume(const Operands &operands, const Ring &ring, const Lane &lane, Finish finish) {
+__device__ __forceinline__ void consume(const Operands &operands, const Ring &ring, Finish finish) {
     Slot slot;
-    const int items = operands.items();
+    const int items = same_of_warp(operands.items());
     for (int item = blockIdx.x; item < items; item += gridDim.x) {
         const int4 tile = operands.tile(1 + item / operands.blocks);
-        if (tile.z <= 8)
-            consume_item<F, 8>(operands, ring, slot, lane, item, tile, finish);
-        else
-            consume_item<F, 16>(operands, ring, slot, lane, item, tile, finish);
+        consume_item<F>(operands, ring, slot, item, tile, finish);
     }
 }

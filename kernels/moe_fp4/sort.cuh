@@ -5,8 +5,8 @@
 // groups of eight that begin anew with each expert: [group, 64 columns, 8 rows of 128 bytes], swizzled as wgmma reads them.
 // Numbers of rows that an expert lacks in its last group are anything: columns of the instruction do not mix.
 //
-// The first of `tiles` has their number; each of the others has the expert, its first place in `order`, the number of its tokens, and
-// its first group.
+// The first of `tiles` has their number; each of the others has the expert, its first place in `order`, the number of its
+// tokens, and its first group.
 #pragma once
 
 #include "moe_fp4/layout.cuh"
