@@ -175,8 +175,8 @@ impl Reader {
     /// Starts to copy `len` bytes at `address` to a lane's buffer.
     fn start(&self, lane: Lane, address: u64, len: usize) -> Result<(), String> {
         let _current = Current::push(self.driver, self.context)?;
-        // SAFETY: the producer of the tensor says that these bytes are there, and no more than CHUNK are asked for.
-        let code = unsafe { (self.driver.copy)(lane.buffer, address, len.min(CHUNK), lane.stream) };
+        // SAFETY: the producer of the tensor says that these bytes are there, and `Chunks` asks for no more than CHUNK.
+        let code = unsafe { (self.driver.copy)(lane.buffer, address, len, lane.stream) };
         self.driver.done("copy from the device", code)
     }
 }

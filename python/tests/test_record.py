@@ -119,7 +119,7 @@ def test_calls_are_kept_as_they_were_and_judged(tmp_path):
     ]
     held, _ = _files.read(tmp_path / "calls/calls-00001.safetensors")
     assert sum(stored.bits.nbytes for stored in held.values()) == recording.bytes
-    assert (held["norm.0.inputs.arg_0"].bits == before.view(np.uint16)).all()
+    assert (held["norm@0.inputs.arg_0"].bits == before.view(np.uint16)).all()
     assert calls[2]["inputs"]["mask"] is None and calls[2]["inputs"]["lengths"][1] == 7
     assert calls[1]["settings"] == {"variance_epsilon": 1e-5}
     found = ulplab.replay(tmp_path / "calls")
@@ -213,7 +213,7 @@ def test_two_recordings_are_compared_by_the_program(tmp_path):
 
     assert compare("got").returncode == 0
     off = compare("off")
-    assert off.returncode != 0 and "act.0.output" in off.stdout + off.stderr
+    assert off.returncode != 0 and "act@0.output" in off.stdout + off.stderr
 
 
 def test_tensors_lie_in_shards(tmp_path, monkeypatch):
@@ -225,3 +225,56 @@ def test_tensors_lie_in_shards(tmp_path, monkeypatch):
     assert len(list(tmp_path.glob("calls-*.safetensors"))) > 3
     found = ulplab.replay(tmp_path)
     assert len(found.of("passed")) == 15 and not found.of("failed")
+
+
+def test_a_model_and_its_child_called_model_are_apart(tmp_path):
+    class Causal(Module):
+        def __init__(self):
+            super().__init__()
+            self.model = Linear(weight=normal(RNG, 32, 32))
+
+        def forward(self, x):
+            return -self.model(x)
+
+    model = Causal()
+    with ulplab.record(model, tmp_path) as recording:
+        model(normal(RNG, 4, 32))
+    held, _ = _files.read(tmp_path / "calls-00001.safetensors")
+    assert {"@0.output", "model@0.output"} <= set(held) and sum(one.bits.nbytes for one in held.values()) == recording.bytes
+    assert [one.verdict for one in ulplab.replay(tmp_path)] == ["passed", "not judged"]
+
+
+def test_what_is_normed_is_the_sum_or_what_is_stored_of_it(tmp_path):
+    """vLLM's kernels norm what they have stored; FlashInfer's the sum before it is rounded. No kernel norms the input alone."""
+    model = RMSNorm(256)
+
+    def forward(x, residual):
+        total = x.astype(np.float32) + residual.astype(np.float32)
+        normed = {"sum": total, "stored": total.astype(BF16), "input": x}[model.norms]
+        return kernels.rmsnorm(RNG, normed, model._parameters["weight"], 1e-5, dtype=BF16), total.astype(BF16)
+
+    model.forward = forward
+    for model.norms in ("sum", "stored", "input"):
+        with ulplab.record(model, tmp_path / model.norms):
+            model(normal(RNG, 20, 256), normal(RNG, 20, 256))
+        verdicts = {one.op: one.verdict for one in ulplab.replay(tmp_path / model.norms)}
+        assert verdicts == {"matmul": "passed", "rmsnorm": "failed" if model.norms == "input" else "passed"}, model.norms
+
+
+def test_norms_over_several_dimensions_are_not_judged(tmp_path):
+    class LayerNorm(Module):
+        def __init__(self, *shape):
+            super().__init__()
+            self.normalized_shape, self.eps = shape, 1e-5
+
+        def forward(self, x):
+            flat = x.reshape(-1, np.prod(self.normalized_shape))
+            return kernels.layernorm(RNG, flat, np.ones(flat.shape[-1]), np.zeros(flat.shape[-1]), 1e-5).reshape(x.shape)
+
+    for shape, verdict in (((16,), "passed"), ((4, 16), "not judged")):
+        model = LayerNorm(*shape)
+        with ulplab.record(model, tmp_path / str(len(shape))):
+            model(normal(RNG, 6, 4, 16))
+        (found,) = ulplab.replay(tmp_path / str(len(shape)))
+        assert found.verdict == verdict
+    assert "normalized_shape = [4, 16]" in found.message

@@ -3,6 +3,10 @@
 import base64
 import io
 import json
+import pickle
+import shutil
+import sys
+import types
 
 import kernels
 import kernels_attention
@@ -96,7 +100,7 @@ def test_rotations_give_two_outputs(tmp_path):
     assert [call.verdict for call in ulplab.replay(tmp_path)] == ["failed"] * 2 + ["passed"] * 2
 
 
-def test_broken_records_are_not_judged(tmp_path):
+def test_broken_records_are_not_judged(tmp_path, monkeypatch):
     x, w = normal(RNG, 4, 8), normal(RNG, 8)
     record(tmp_path, "rmsnorm", (x, w), {}, kernels.rmsnorm(RNG, x, w, 1e-6))
     record(tmp_path, "rmsnorm", (x, w[:5]), {}, x)
@@ -108,7 +112,17 @@ def test_broken_records_are_not_judged(tmp_path):
     assert any("'arg_1' is BF16 [8] in bytes" in call.message for call in found)
     assert any("'weight' is [5], expected [8]" in call.message for call in found)
     (first / "inputs.safetensors").rename(first / "inputs.pt")
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
     assert any("read by torch only" in call.message for call in ulplab.replay(tmp_path))
+
+    def load(path, map_location, weights_only):
+        assert weights_only
+        raise pickle.UnpicklingError("planted")
+
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(load=load))
+    assert any("torch cannot read it: UnpicklingError: planted" in call.message for call in ulplab.replay(tmp_path))
+    monkeypatch.setattr(sys.modules["torch"], "load", lambda path, **_: [x])
+    assert any("holds a list, expected tensors by name" in call.message for call in ulplab.replay(tmp_path))
     with pytest.raises(ValueError, match="is no folder"):
         ulplab.replay(tmp_path / "none")
     (tmp_path / "empty").mkdir()
@@ -264,3 +278,131 @@ def test_products_of_fp8(tmp_path):
     found = ulplab.replay(tmp_path)
     assert [(one.verdict, one.op) for one in found] == [("failed", "matmul"), ("passed", "matmul"), ("not judged", "")]
     assert "what a call writes to its arguments is not recorded" in found[-1].message
+
+
+def session(folder, order):
+    """As FlashInfer's recorder lists the calls of a session, in a folder that has been moved since."""
+    lines = [json.dumps({"dump_dir": f"/elsewhere/{name}"}) for name in order]
+    (folder / "session.jsonl").write_text("\n".join([*lines, '{"dump_']))
+
+
+def test_calls_of_one_millisecond_are_in_the_order_of_the_session(tmp_path):
+    wrapper, starts = "BatchPrefillWithRaggedKVCacheWrapper", np.array([0, 6], np.int32)
+    q, k = normal(RNG, 6, 4, 16), normal(RNG, 6, 2, 16)
+    plans, run = {"qo_indptr": starts, "kv_indptr": starts}, {"q": q, "k": k, "v": k}
+    right = kernels_attention.kernel(RNG, q[None], k[None], k[None])["o"][0]
+    plan(tmp_path, wrapper, plans, run, right, {})
+    plan(tmp_path, wrapper, {**plans, "causal": True}, None, None)
+    order = sorted(tmp_path.iterdir())
+    names = [f"20261123_101010_123_pid7_{one.name.partition('pid7_')[2]}" for one in order]
+    for one, name in zip(order, names):
+        one.rename(tmp_path / name)
+    assert [one.verdict for one in ulplab.replay(tmp_path)] == ["failed"], "the second plan's name comes before the run's"
+    session(tmp_path, names)
+    assert [one.verdict for one in ulplab.replay(tmp_path)] == ["passed"]
+
+
+def test_runs_of_a_graph_follow_the_plan_before_them(tmp_path):
+    wrapper, (cache, indptr, pages, last) = "BatchDecodeWithPagedKVCacheWrapper", paged([9, 4])
+    q = normal(RNG, 2, 4, 16)
+    plans = {"indptr": indptr, "indices": pages, "last_page_len": last}
+    plan(tmp_path, wrapper, {**plans, "last_page_len": last - 1}, {"q": q, "paged_kv_cache": cache}, q, {})
+    made, planned, run = sorted(tmp_path.iterdir())
+    plan(tmp_path, wrapper, plans, None, None)
+    replanned = max(tmp_path.iterdir())
+    right = attention(q, [0, 1, 2], cache, indptr, pages, last, causal=True)
+    about = {**json.loads((run / "metadata.jsonl").read_text().splitlines()[-1]), "graph_capture": True}
+    flushes = [f"{run.name}/graph_flushes/flush_{at:04d}" for at in (1, 2)]
+    for name, result in zip(flushes, (right, -right)):
+        (tmp_path / name).mkdir(parents=True)
+        shutil.copy(run / "inputs.safetensors", tmp_path / name)
+        _files.write(tmp_path / name / "outputs.safetensors", {"result": result}, {})
+        (tmp_path / name / "metadata.jsonl").write_text(json.dumps(about))
+    session(tmp_path, [made.name, planned.name, run.name, replanned.name, *flushes])
+    failed, passed = ulplab.replay(tmp_path)
+    assert (failed.verdict, passed.verdict) == ("failed", "passed")
+    assert "recorded after its CUDA graph had run" in failed.message and not passed.message
+    shutil.rmtree(run / "graph_flushes")
+    pending = {**about, "execution_status": "graph_capture_pending_flush"}
+    (run / "metadata.jsonl").write_text(json.dumps(pending))
+    (run / "outputs.safetensors").unlink()
+    assert [one.message for one in ulplab.replay(tmp_path)] == ["it was captured in a CUDA graph, of which no run was recorded"]
+
+
+def test_a_new_object_has_no_plan_of_an_old_one(tmp_path):
+    wrapper, starts = "BatchPrefillWithRaggedKVCacheWrapper", np.array([0, 6], np.int32)
+    q, k = normal(RNG, 6, 4, 16), normal(RNG, 6, 2, 16)
+    plan(tmp_path, wrapper, {"qo_indptr": starts, "kv_indptr": starts}, None, None, {})
+    plan(tmp_path, wrapper, None, {"q": q, "k": k, "v": k}, q, {})
+    assert [one.message for one in ulplab.replay(tmp_path)] == ["its plan was not recorded"]
+
+
+def test_weights_are_rounded_as_queries_are(tmp_path):
+    """Tensor cores widen a cache of FP8 to the type of the queries, and multiply it by weights of that."""
+    fp8 = ml_dtypes.float8_e4m3fn
+    q, k, v = normal(RNG, 40, 4, 16), normal(RNG, 90, 2, 16).astype(fp8), normal(RNG, 90, 2, 16).astype(fp8)
+    wide = [x.astype(np.float32).astype(ml_dtypes.bfloat16) for x in (k, v)]
+    right = kernels_attention.kernel(RNG, q[None], *(x[None] for x in wide), p="bf16")["o"][0].astype(np.float32)
+    record(tmp_path, "single_prefill_with_kv_cache", (q, k, v), {}, right)
+    record(tmp_path, "single_prefill_with_kv_cache", (q.astype(np.float32), k, v), {}, right)
+    record(tmp_path, "single_prefill_with_kv_cache", (q, k, v), {"causal": True}, right)
+    found = ulplab.replay(tmp_path)
+    assert [one.verdict for one in found] == ["failed", "passed", "not judged"]
+    assert "its queries are float32, which tensor cores do not take" in found[-1].message
+    # Scales of blocks of a cache are never left out.
+    record(tmp_path, "single_prefill_with_kv_cache", (q, k, v), {"kv_cache_sf": np.ones(4, np.uint8)}, right)
+    assert any("'kv_cache_sf' is not known" in one.message for one in ulplab.replay(tmp_path))
+
+
+def test_norms_and_products_of_batches(tmp_path):
+    x, weight, bias = normal(RNG, 7, 64), *(normal(RNG, 64).astype(np.float32) for _ in range(2))
+    given = {"input": x, "gemma": weight, "beta": bias, "eps": 1e-5}
+    record(tmp_path, "layernorm", (), given, kernels.layernorm(RNG, x, weight, bias, 1e-5))
+    record(tmp_path, "layernorm", (), {**given, "eps": 1.0}, kernels.layernorm(RNG, x, weight, bias, 1e-5))
+    a, b = normal(RNG, 3, 5, 32), normal(RNG, 3, 32, 6)
+    record(tmp_path, "bmm_bf16", (), {"A": a, "B": b}, kernels_matmul.kernel(RNG, a, b))
+    record(tmp_path, "bmm_bf16", (), {"A": a, "B": b[::-1].copy()}, kernels_matmul.kernel(RNG, a, b))
+    found = ulplab.replay(tmp_path)
+    assert sorted((one.verdict, one.op) for one in found) == [
+        ("failed", "layernorm"), ("failed", "matmul"), ("passed", "layernorm"), ("passed", "matmul"),
+    ]
+
+
+def test_scales_of_groups(tmp_path):
+    fp8 = ml_dtypes.float8_e4m3fn
+    a, b = normal(RNG, 5, 256).astype(fp8), normal(RNG, 128, 256).astype(fp8)
+    a_scale, b_scale = (RNG.uniform(0.5, 2, shape).astype(np.float32) for shape in ((5, 2), (1, 2)))
+    right = kernels_matmul.kernel(RNG, a.astype(np.float32), b.astype(np.float32), b_rows="n", a_scale=a_scale, b_scale=b_scale)
+    given = {"a": a, "b": b, "scale_major_mode": "K"}
+    record(tmp_path, "gemm_fp8_nt_groupwise", (), {**given, "a_scale": a_scale, "b_scale": b_scale}, right)
+    turned = {"a_scale": a_scale.T.copy(), "b_scale": b_scale.T.copy(), "scale_major_mode": "MN"}
+    record(tmp_path, "gemm_fp8_nt_groupwise", (), {**given, **turned}, right)
+    record(tmp_path, "gemm_fp8_nt_groupwise", (), {**given, "a_scale": a_scale[:, ::-1].copy(), "b_scale": b_scale}, right)
+    record(tmp_path, "gemm_fp8_nt_groupwise", (), {"a": a, "b": b, "a_scale": a_scale, "b_scale": b_scale}, right)
+    found = ulplab.replay(tmp_path)
+    assert [one.verdict for one in found] == ["failed", "passed", "passed", "not judged"]
+    assert found[-1].message == "its scale_major_mode is not given, expected K or MN"
+
+
+def test_the_largest_in_any_order(tmp_path):
+    x = np.array([[3, 7, -np.inf, 7, 1, 7], [np.nan, np.inf, 2, 5, -4, np.inf]], np.float32)
+    cases = [
+        # The order of what is found is not promised, and any of the equal elements may be found.
+        ({}, [[7, 7], [np.inf, np.nan]], [[5, 1], [5, 0]], ["passed"] * 2),
+        ({"sorted": True}, [[7, 7], [np.nan, np.inf]], [[5, 1], [0, 5]], ["passed"] * 2),
+        ({"sorted": True}, [[7, 7], [np.inf, np.nan]], [[5, 1], [5, 0]], ["failed"] * 2),
+        # The elements of lower index are found, in any order.
+        ({"tie_break": {"type": "enum", "value": 1}}, [[7, 7], [np.inf, np.nan]], [[3, 1], [1, 0]], ["passed"] * 2),
+        ({"tie_break": 1, "sorted": True}, [[7, 7], [np.nan, np.inf]], [[3, 1], [0, 1]], ["passed"] * 2),
+        ({"tie_break": 1}, [[7, 7], [np.inf, np.nan]], [[5, 1], [1, 0]], ["failed", "passed"]),
+        # An index is named twice; a value is not that of its index.
+        ({}, [[7, 7], [np.inf, np.nan]], [[1, 1], [5, 0]], ["failed", "passed"]),
+        ({}, [[7, 3], [np.inf, np.nan]], [[1, 3], [5, 0]], ["failed", "passed"]),
+        ({"sorted": True}, [[7], [np.nan]], [[3], [0]], ["passed"] * 2),
+        ({"tie_break": 2}, [[7, 7], [np.inf, np.nan]], [[5, 3], [5, 0]], ["not judged"]),
+    ]
+    for at, (words, values, indices, verdicts) in enumerate(cases):
+        (tmp_path / str(at)).mkdir()
+        given = {"input": x, "k": len(values[0]), **words}
+        record(tmp_path / str(at), "top_k", (), given, (np.float32(values), np.int64(indices)))
+        assert [one.verdict for one in ulplab.replay(tmp_path / str(at))] == verdicts, cases[at]

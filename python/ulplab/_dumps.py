@@ -32,8 +32,10 @@ class Recorded:
     outputs: list[Any] = field(default_factory=list)
     #: Why it cannot be judged, if something is missing.
     missing: str = ""
-    #: What its object has: attributes of a module that are numbers or words; of a wrapper, the arguments of ``__init__`` and
-    #: ``plan``.
+    #: What may be wrong with what was recorded, for a call that fails.
+    caution: str = ""
+    #: What its object has: attributes of a module that are numbers, words or tuples of them; of a wrapper, the arguments of
+    #: ``__init__`` and ``plan``.
     settings: dict[str, Any] = field(default_factory=dict)
 
 
@@ -42,7 +44,10 @@ def _of_torch(path: Path, instead: str) -> Any:
     torch = sys.modules.get("torch")
     if torch is None:
         raise ValueError(f"{path} is read by torch only, and it is not imported; {instead}")
-    return torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # noqa: BLE001 -- torch raises errors of many kinds for a file that is broken
+        raise ValueError(f"{path}: torch cannot read it: {type(error).__name__}: {error}") from error
 
 
 def tensors(path: Path) -> dict[str, Any]:
@@ -51,7 +56,10 @@ def tensors(path: Path) -> dict[str, Any]:
         return dict(read(path.with_suffix(".safetensors"))[0])
     if not path.with_suffix(".pt").exists():
         return {}
-    return _of_torch(path.with_suffix(".pt"), "record with FLASHINFER_DUMP_SAFETENSORS=1")
+    found = _of_torch(path.with_suffix(".pt"), "record with FLASHINFER_DUMP_SAFETENSORS=1")
+    if not isinstance(found, dict):
+        raise ValueError(f"{path.with_suffix('.pt')} holds a {type(found).__name__}, expected tensors by name")
+    return found
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
@@ -85,24 +93,46 @@ def _names(signature: str) -> list[str]:
 
 
 def _rebuilt(value: Any, held: dict[str, Any]) -> Any:
-    """What FlashInfer's metadata says of an argument, with the tensors that are in it."""
+    """What FlashInfer's metadata says of an argument, with the tensors in it; members of enumerations by their values."""
     if isinstance(value, dict) and value.get("tensor_key") in held:
         return held[value["tensor_key"]]
     if isinstance(value, dict) and value.get("type") in ("tuple", "list") and not value.get("truncated"):
         return [_rebuilt(one, held) for one in value.get("items", [])]
+    if isinstance(value, dict) and value.get("type") == "enum":
+        return value.get("value")
     return value
+
+
+def _in_order(folder: Path) -> list[Path]:
+    """The metadata of FlashInfer's calls in the order in which they were recorded: that of session.jsonl. Folders that it does not
+    name come last, in the order of their names, which begin with the time in milliseconds."""
+    places: dict[Path, int] = {}
+    for session in sorted(folder.rglob("session.jsonl")):
+        for line in session.read_text(encoding="utf-8").splitlines():
+            try:
+                parts = Path(json.loads(line)["dump_dir"]).parts
+            except (ValueError, KeyError, TypeError):
+                # A process that was killed leaves half a line. What is judged is in the folders of the calls.
+                continue
+            # The recording may have been moved: what is above the folder of a call is not asked for.
+            of_call = parts[-3:] if parts[-2:-1] == ("graph_flushes",) else parts[-1:]
+            places.setdefault(session.parent.joinpath(*of_call), len(places))
+    return sorted(folder.rglob("metadata.jsonl"), key=lambda file: (places.get(file.parent, len(places)), file))
 
 
 # What is called before a wrapper computes.
 _READYING = ("__init__", "plan")
+_OF_GRAPH = (
+    "it was recorded after its CUDA graph had run: an input that a later call of the graph writes to is not what it was given"
+)
 
 
 def flashinfer(folder: Path) -> list[Recorded]:
-    """The calls that FlashInfer's flight recorder wrote: a folder each, with metadata.jsonl. Folders are named by time. What
-    readies a wrapper is no call of its own: it is in the settings of those that follow."""
+    """The calls that FlashInfer's flight recorder wrote: a folder each, with metadata.jsonl. What readies a wrapper is no call of
+    its own: it is in the settings of those that follow."""
     calls = []
     objects: dict[tuple[Any, Any], dict[str, Any]] = {}
-    for file in sorted(folder.rglob("metadata.jsonl")):
+    for file in _in_order(folder):
         here = file.parent
         if file.parent.parent.name != "graph_flushes" and (here / "graph_flushes").is_dir():
             # Its replays are read one by one.
@@ -114,8 +144,11 @@ def flashinfer(folder: Path) -> list[Recorded]:
             call.function = str(about["function_name"])
             wrapper, _, method = call.function.rpartition(".")
             about_object = objects.setdefault((about.get("process_id"), about["self_id"]), {}) if wrapper else {}
-            # If it cannot be read, what was there before must not be taken for it.
+            # If it cannot be read, what was there before must not be taken for it; a new object may have an old one's number.
             about_object.pop(method, None)
+            if method == "__init__":
+                about_object.clear()
+            call.caution = _OF_GRAPH if about.get("graph_capture") else ""
             held = tensors(here / "inputs")
             # Tensors in a list are there under names of their own.
             given = {key: value for key, value in held.items() if re.fullmatch(r"arg_\d+|kwarg_(?!.*__\d+$).*", key)}
@@ -139,7 +172,9 @@ def flashinfer(folder: Path) -> list[Recorded]:
             call.settings = dict(about_object)
         order = sorted(outputs, key=lambda key: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", key)])
         call.outputs = [outputs[key] for key in order]
-        if about.get("execution_status") == "inputs_saved":
+        if about.get("execution_status") == "graph_capture_pending_flush":
+            call.missing = "it was captured in a CUDA graph, of which no run was recorded"
+        elif about.get("execution_status") == "inputs_saved":
             call.missing = "it has inputs and no outputs: the call has crashed, or was cut off"
         elif not outputs:
             call.missing = "it has no outputs; what a call writes to its arguments is not recorded"

@@ -86,10 +86,10 @@ class Recording:
                 begun.append(None)
                 return
             self.calls += 1
-            root = name or "model"
-            prefix = f"{root}.{at - 1}"
+            # The letter ends the module's name: after a dot, a call of one module could have the key of another's child.
+            prefix = f"{name}@{at - 1}"
             if name not in self._known:
-                self._known[name] = {key: self._keep(f"{root}.parameters.{key}", value) for key, value in parameters.items()}
+                self._known[name] = {key: self._keep(f"{name}@parameters.{key}", value) for key, value in parameters.items()}
             entry = {
                 "module": name,
                 # The package and the class: packages have different modules of the same name.
@@ -100,7 +100,7 @@ class Recording:
                 "settings": {
                     key: value
                     for key, value in vars(module).items()
-                    if isinstance(value, _PLAIN) and not key.startswith("_") and key != "training"
+                    if _is_setting(value) and not key.startswith("_") and key != "training"
                 },
             }
             self._entries.append(entry)
@@ -117,7 +117,7 @@ class Recording:
                 entry["missing"] = f"its outputs have {size:,} bytes, and {self._max_bytes - self.bytes:,} of max_bytes were left"
                 self.left_out += 1
                 return
-            entry["outputs"] = self._keep(f"{name or 'model'}.{entry['call']}.output", output)
+            entry["outputs"] = self._keep(f"{name}@{entry['call']}.output", output)
 
         return before, after
 
@@ -151,6 +151,11 @@ class Recording:
             self._held, self._waiting = {}, 0
         about = {"ulplab_recording": VERSION, "left_out": self.left_out, "calls": self._entries}
         (self.folder / INDEX).write_text(json.dumps(about, indent=1), encoding="utf-8")
+
+
+def _is_setting(value: Any) -> bool:
+    """Whether an attribute is a number, a word, or a tuple of these."""
+    return isinstance(value, _PLAIN) or isinstance(value, tuple) and all(isinstance(one, _PLAIN) for one in value)
 
 
 def _is_tensor(x: Any) -> bool:
@@ -187,9 +192,9 @@ def record(
 
     ``modules`` are patterns of names as ``model.named_modules()`` has them (``*`` and ``?``, as of files; several in a list).
     Each call keeps its inputs, which are cloned before the module runs, so that one that writes to them changes nothing; its
-    outputs, cloned when it returns; the parameters of the module, once; and its attributes that are numbers or words. Calls
-    beyond ``max_calls``, and those that ``max_bytes`` bytes of tensors have no room for, are left out, and an UlplabWarning says
-    how many. ``parameters=False`` leaves weights out.
+    outputs, cloned when it returns; the parameters of the module, once; and its attributes that are numbers, words or tuples of
+    them. Calls beyond ``max_calls``, and those that ``max_bytes`` bytes of tensors have no room for, are left out, and an
+    UlplabWarning says how many. ``parameters=False`` leaves weights out.
 
     The model is torch's, or anything with ``named_modules()`` whose modules have ``register_forward_pre_hook`` and
     ``register_forward_hook``. Graphs that were compiled or captured before call no hooks. The folder is made; it must be empty.

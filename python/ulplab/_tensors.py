@@ -55,7 +55,7 @@ def _capsule(x: Any, **on: int) -> Any:
 def _on_device(x: Any) -> _native.Array | None:
     """A tensor in memory of CUDA, where it is; None if it cannot be read there: it is not contiguous, its type is not known, or there
     is no driver."""
-    if int(x.__dlpack_device__()[0]) not in _CUDA or not _native.reads_cuda():
+    if not _native.reads_cuda():
         return None
     try:
         return _native.Array(_capsule(x, stream=_STREAM))
@@ -94,7 +94,7 @@ def array(x: Any, name: str) -> _native.Array:
             where = getattr(x, "device", "a device")
             raise TypeError(f"'{name}' is a {type(x).__name__} on {where}, which has no numbers to read: {error}") from error
         if device not in _HOST:
-            held = _on_device(x)
+            held = _on_device(x) if device in _CUDA else None
             if held is not None:
                 return held
             x = _to_host(x, name)

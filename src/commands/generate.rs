@@ -45,7 +45,8 @@ pub struct GenerateArgs {
     /// `cuda` generates with kernels, too: all of it in one graph, which is replayed for each token.
     #[arg(long, value_enum)]
     pub device: Option<GenerateOn>,
-    /// Variant of decode_step that generates [default: persistent; records or indexed if keys, or index keys, are records; simple if experts have four bits].
+    /// Variant of decode_step that generates [default: persistent; records or indexed if keys, or index keys, are records; simple
+    /// if experts have four bits].
     #[arg(long, value_name = "NAME", requires = "device")]
     pub variant: Option<String>,
     /// KV records that kernels store keys in, and read: v4_fp8, v4_nvfp4, ... (`ulplab formats` lists them).
@@ -200,7 +201,8 @@ fn recipes(args: &GenerateArgs) -> Result<Vec<Recipe>> {
                 .map_err(|why| Error::Usage(format!("{file}: recipe '{name}' is not a recipe of a model: {why}")))?;
             if let Some(step) = &recipe.step {
                 return Err(Error::Usage(format!(
-                    "{file}: recipe '{name}' is a whole step, {step}: --device cuda generates by it, with --variant, --record, --index and --weights"
+                    "{file}: recipe '{name}' is a whole step, {step}: --device cuda generates by it, with --variant, --record, \
+                     --index and --weights"
                 )));
             }
             recipes.push(recipe);

@@ -87,8 +87,8 @@ impl Sizes {
     }
 
     /// All sizes of a case: besides those of the model the rows B, the runs S, positions P, the entries of sparse and of heavy layers
-    /// that caches have room for, whether they hold records, and index keys are such, the pages that a row's window and entries would take as such, and the bits
-    /// of a weight and of one of routed experts.
+    /// that caches have room for, whether they hold records, and index keys are such, the pages that a row's window and entries
+    /// would take as such, and the bits of a weight and of one of routed experts.
     pub fn dims(
         &self,
         [rows, runs, positions]: [usize; 3],

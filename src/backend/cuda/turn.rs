@@ -2,10 +2,14 @@
 
 use std::fs::File;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A file that processes lock, in the folder for what lives as long as a user's session, and how many turns this process has.
-pub struct Turns(Option<File>, AtomicUsize);
+/// A file that processes lock, in the folder for what lives as long as a user's session.
+pub struct Turns {
+    file: Option<File>,
+    /// How many turns this process has.
+    held: Mutex<usize>,
+}
 
 /// The lock, until it is dropped, and all turns that were taken within it.
 pub struct Turn<'a>(Option<&'a Turns>);
@@ -19,7 +23,16 @@ impl Turns {
             .truncate(false)
             .write(true)
             .open(folder.join("ulplab-gpu-0.lock"));
-        Self(file.ok(), AtomicUsize::new(0))
+        Self::on(file.ok())
+    }
+
+    fn on(file: Option<File>) -> Self {
+        let held = Mutex::new(0);
+        Self { file, held }
+    }
+
+    fn held(&self) -> MutexGuard<'_, usize> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until nobody takes times. It is held while the device works, and not while results are judged: who waits to be alone
@@ -35,20 +48,22 @@ impl Turns {
 
     /// A turn within another is part of it.
     fn turn(&self, lock: impl Fn(&File) -> std::io::Result<()>) -> Turn<'_> {
-        let Some(file) = &self.0 else { return Turn(None) };
-        let first = self.1.fetch_add(1, Ordering::SeqCst) == 0;
-        if first && lock(file).is_err() {
-            self.1.fetch_sub(1, Ordering::SeqCst);
+        let Some(file) = &self.file else { return Turn(None) };
+        let mut held = self.held();
+        if *held == 0 && lock(file).is_err() {
             return Turn(None);
         }
+        *held += 1;
         Turn(Some(self))
     }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let Some(Turns(Some(file), count)) = self.0 else { return };
-        if count.fetch_sub(1, Ordering::SeqCst) == 1 {
+        let Some(turns) = self.0 else { return };
+        let mut held = turns.held();
+        *held -= 1;
+        if let Some(file) = turns.file.as_ref().filter(|_| *held == 0) {
             // The lock ends with the process at the latest.
             let _ = file.unlock();
         }
@@ -57,7 +72,7 @@ impl Drop for Turn<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
 
     use super::*;
@@ -65,12 +80,7 @@ mod tests {
     #[test]
     fn who_is_alone_waits_for_all_others() {
         let folder = tempfile::tempdir().unwrap();
-        let open = || {
-            Turns(
-                Some(File::create(folder.path().join("lock")).unwrap()),
-                AtomicUsize::new(0),
-            )
-        };
+        let open = || Turns::on(Some(File::create(folder.path().join("lock")).unwrap()));
         let (first, second, third) = (open(), open(), open());
         // Two share it.
         let (a, b) = (first.shared(), second.shared());
@@ -95,7 +105,7 @@ mod tests {
 
     #[test]
     fn nobody_waits_without_a_file() {
-        let none = Turns(None, AtomicUsize::new(0));
+        let none = Turns::on(None);
         let (_a, _b) = (none.alone(), none.alone());
     }
 }
