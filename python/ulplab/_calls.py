@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Callable
 
 import numpy
@@ -30,14 +30,16 @@ class Judgement:
     #: Its place in the call's outputs.
     at: int
     op: str
-    #: What the operation is given; where right kernels differ, one of several.
-    given: dict[str, Any] | list[dict[str, Any]]
+    #: What the operation is given.
+    given: dict[str, Any]
     #: Its shape in the operation, if that is another.
     shape: tuple[int, ...] | None = None
     #: Its name in the operation, if that has several.
     output: str | None = None
     #: The output itself, if its order is not promised and is settled here.
     settled: Stored | None = None
+    #: What else the operation is given, where right kernels differ, by what a verdict says of it: the first that holds counts.
+    choices: dict[str, dict[str, Any]] = field(default_factory=lambda: {"": {}})
 
 
 #: A function of what a call is given.
@@ -370,19 +372,33 @@ def _of_last_dimension(settings: dict[str, Any]) -> None:
         raise Unknown(f"normalized_shape = {shape}, variance_size_override = {part}; expected a norm over the last dimension")
 
 
-def _rms_module(centered: bool = False, cast: str | None = None) -> Method:
+# Where a norm rounds to the type of its output. The second leaves room for the first, and is said of those that need it.
+_AFTER, _BEFORE = ({f'cast = "{cast}"': {"cast": cast}} for cast in ("after_weight", "before_weight"))
+
+
+def _rms_module(centered: bool = False, casts: dict[str, dict[str, Any]] = _AFTER) -> Method:
+    """A norm that rounds in one of the ways that ``casts`` has, unless the module itself tells, as SGLang's do."""
+
     def judge(given: dict[str, Any], settings: dict[str, Any]) -> list[Judgement]:
         x, weight, residual = _take(given, ("arg_0",), {"weight": None, "residual": given.get("arg_1")}, ("arg_1",))
         _of_last_dimension(settings)
-        words = {"weight": weight, "eps": _eps(settings), "zero_centered": centered, "cast": cast}
+        words = {"weight": weight, "eps": _eps(settings), "zero_centered": centered}
+        first = settings.get("cast_x_before_out_mul")
+        choices = casts if not isinstance(first, bool) else _AFTER | _BEFORE if first else _AFTER
         if residual is None:
-            return [Judgement(0, "rmsnorm", {"x": x, **words})]
+            return [Judgement(0, "rmsnorm", {"x": x, **words}, choices=choices)]
         # The sum is stored; its own rounding is judged as that of a product with two ones. What is normed is what was stored
         # (vLLM), or the sum before that (FlashInfer, SGLang).
         terms = numpy.stack([Stored.of(part).widened() for part in (x, residual)], axis=-1)
-        normed = [{"x": one, **words} for one in (Output(1), terms.sum(-1).astype(numpy.float32))]
+        normed = {"the sum as it is stored": Output(1), "the sum before it is stored": terms.sum(-1).astype(numpy.float32)}
+        choices = {
+            f"{which}, of {said}": {"x": one, **word} for which, word in choices.items() for said, one in normed.items()
+        }
         total = {"a": terms.reshape(-1, 2), "b": numpy.ones((2, 1))}
-        return [Judgement(0, "rmsnorm", normed), Judgement(1, "matmul", total, (terms.size // 2, 1))]
+        return [
+            Judgement(0, "rmsnorm", words, choices=choices),
+            Judgement(1, "matmul", total, (terms.size // 2, 1)),
+        ]
 
     return judge
 
@@ -408,23 +424,26 @@ def _silu_module(given: dict[str, Any], settings: dict[str, Any]) -> list[Judgem
 #: What modules may be said to be, by name.
 KINDS: dict[str, Method] = {
     "rmsnorm": _rms_module(),
-    "rmsnorm_cast": _rms_module(cast="before_weight"),
+    "rmsnorm_cast": _rms_module(casts=_AFTER | _BEFORE),
     "gemma_rmsnorm": _rms_module(centered=True),
     "layernorm": _layer_module,
     "linear": _linear_module,
     "silu_and_mul": _silu_module,
 }
 
-# Kinds of classes, as torch, vLLM and SGLang (the first), and transformers call them. A package before a name is one that
-# differs: vLLM's kernels round before the weight.
+# Kinds of classes, as torch, SGLang, vLLM and transformers call them; a package before a name is one that differs. Many models
+# have an RMSNorm of their own, which rounds as Llama's does or at the end. vLLM's has rounded before the weight up to 0.19 and
+# not in 0.20, and what came later has done either (vLLM #40860, #42379).
 CLASSES = {
-    "vllm.RMSNorm": "rmsnorm_cast",
-    "RMSNorm": "rmsnorm",
+    "torch.RMSNorm": "rmsnorm",
+    "sglang.RMSNorm": "rmsnorm",
+    "RMSNorm": "rmsnorm_cast",
     "LayerNorm": "layernorm",
     "Linear": "linear",
     "SiluAndMul": "silu_and_mul",
     **{f"{model}RMSNorm": "rmsnorm_cast" for model in ("Llama", "Mistral", "Mixtral", "Qwen2", "Qwen3", "Qwen3Moe", "DeepseekV3")},
-    **{f"Gemma{version}RMSNorm": "gemma_rmsnorm" for version in ("", 2, 3)},
+    **{f"{model}RMSNorm": "rmsnorm" for model in ("GptOss", "Olmo2")},
+    **{f"{model}RMSNorm": "gemma_rmsnorm" for model in ("Gemma", "Gemma2", "Gemma3", "Qwen3Next")},
 }
 
 

@@ -22,7 +22,7 @@ class Replayed:
     verdict: str
     #: The largest error over its bound; None if it was not judged.
     ratio: float | None
-    #: What is wrong, or why it was not judged.
+    #: What is wrong, why it was not judged, or which of several choices that are right was found.
     message: str
     op: str = ""
 
@@ -53,7 +53,7 @@ def replay(folder: str | os.PathLike[str], accumulate: str = "f32", *, modules: 
     ``folder`` is what `ulplab.record` wrote, or FlashInfer's flight recorder (``FLASHINFER_LOGLEVEL=10
     FLASHINFER_DUMP_SAFETENSORS=1``), or msProbe with ``npy`` files. ``modules`` says what classes of recorded modules are, beside
     those that are known: ``{"MyNorm": "rmsnorm"}`` or ``{"package.MyNorm": "rmsnorm"}``, one of rmsnorm, rmsnorm_cast (which
-    rounds before the weight), gemma_rmsnorm (which multiplies by 1 + weight), layernorm, linear and silu_and_mul; ``{"Linear":
+    may round before the weight; the verdict says whether it does), gemma_rmsnorm (which multiplies by 1 + weight), layernorm, linear and silu_and_mul; ``{"Linear":
     ""}`` leaves a class out. Calls of functions and with arguments that are not known, that have no outputs, or whose files
     cannot be read are *not judged*, and never passed. ``.pt`` files are read by torch if the caller has imported it
     (``weights_only=True``). ``accumulate`` is the type that kernels add in. ValueError if the folder holds none of these.
@@ -101,10 +101,15 @@ def _judged(call: _dumps.Recorded, known: _calls.Function | None, accumulate: st
                 raise _calls.Unknown(f"output {one.at} was not recorded")
             got = one.settled or Stored.of(call.outputs[one.at])
             held = array(got if one.shape is None else _calls.reshaped(got, one.shape), "got")
-            choices = one.given if isinstance(one.given, list) else [one.given]
-            given = [given_inputs(_calls.with_outputs(words, call.outputs)) for words in choices]
-            all_judged = [_native.judge(op, held, words, unit(accumulate), output) for words in given]
-            judged = min(all_judged, key=lambda judged: judged["outside"])
+            by_choice = {}
+            for said, words in one.choices.items():
+                given = given_inputs(_calls.with_outputs({**one.given, **words}, call.outputs))
+                by_choice[said] = _native.judge(op, held, given, unit(accumulate), output)
+                if not by_choice[said]["outside"]:
+                    break
+            said, judged = min(by_choice.items(), key=lambda item: item[1]["outside"])
+            # Where several are right, which one it is.
+            chosen = [f"with {said}"] if len(one.choices) > 1 else []
         except (_calls.Unknown, ValueError, TypeError) as error:
             found.append(refused(str(error), op))
             continue
@@ -116,7 +121,7 @@ def _judged(call: _dumps.Recorded, known: _calls.Function | None, accumulate: st
             lines = [_outside(output or "output", held, judged, "the bound")]
             lines += _where(judged["got"], judged["value"], judged["bound"], True)
             lines += [f"looks like {what}; then {outside:,} elements are outside" for what, outside in judged["like"][:4]]
-            lines += [call.caution] if call.caution else []
+            lines += [*chosen, *([call.caution] if call.caution else [])]
             found.append(Replayed(call.function, call.path, "failed", ratio, "\n".join(lines), op))
             continue
         biased = []
@@ -124,5 +129,5 @@ def _judged(call: _dumps.Recorded, known: _calls.Function | None, accumulate: st
             biased = _errors.Bias(
                 op, *(judged[part] for part in ("got", "value", "error", "bound")), held.dtype, unit(accumulate)
             ).found()
-        found.append(Replayed(call.function, call.path, "biased" if biased else "passed", ratio, "\n".join(biased), op))
+        found.append(Replayed(call.function, call.path, "biased" if biased else "passed", ratio, "\n".join(biased + chosen), op))
     return found
