@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import _calls, _dumps, _errors, _native
+from . import _calls, _dumps, _errors, _flashinfer, _modules, _native
 from ._close import _outside, _where, unit
 from ._files import Stored
 from ._tensors import array, inputs as given_inputs
@@ -62,13 +62,13 @@ def replay(folder: str | os.PathLike[str], accumulate: str = "f32", *, modules: 
     if not root.is_dir():
         raise ValueError(f"{folder} is no folder")
     unit(accumulate)
-    classes = {**_calls.CLASSES, **(modules or {})}
-    unknown = [kind for kind in classes.values() if kind and kind not in _calls.KINDS]
+    classes = {**_modules.CLASSES, **(modules or {})}
+    unknown = [kind for kind in classes.values() if kind and kind not in _modules.KINDS]
     if unknown:
-        raise ValueError(f"modules: '{unknown[0]}' is no kind of module, expected one of {', '.join(_calls.KINDS)}")
-    calls = [(call, _calls.flashinfer(call)) for call in _dumps.flashinfer(root)]
-    calls += [(call, _calls.msprobe(call)) for call in _dumps.msprobe(root)]
-    calls += [(call, _calls.module(call, classes)) for call in _dumps.recordings(root)]
+        raise ValueError(f"modules: '{unknown[0]}' is no kind of module, expected one of {', '.join(_modules.KINDS)}")
+    calls = [(call, _flashinfer.known(call)) for call in _dumps.flashinfer(root)]
+    calls += [(call, _modules.msprobe(call)) for call in _dumps.msprobe(root)]
+    calls += [(call, _modules.module(call, classes)) for call in _dumps.recordings(root)]
     if not calls:
         raise ValueError(
             f"{folder} holds no calls: neither recording.json of ulplab.record, metadata.jsonl of FlashInfer's recorder, nor "
