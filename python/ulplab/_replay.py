@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import _calls, _dumps, _errors, _flashinfer, _modules, _native
+from . import _calls, _checkpoint, _dumps, _errors, _flashinfer, _modules, _native
 from ._close import _outside, _where, unit
 from ._files import Stored
 from ._tensors import array, inputs as given_inputs
@@ -47,11 +47,19 @@ class Replay(list[Replayed]):
 _VERDICTS = ("failed", "biased", "passed", "not judged")
 
 
-def replay(folder: str | os.PathLike[str], accumulate: str = "f32", *, modules: dict[str, str] | None = None) -> Replay:
+def replay(
+    folder: str | os.PathLike[str],
+    accumulate: str = "f32",
+    *,
+    modules: dict[str, str] | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+) -> Replay:
     """Computes recorded calls once more in f64 from their recorded inputs, and judges their recorded outputs: the worst first.
 
     ``folder`` is what `ulplab.record` wrote, or FlashInfer's flight recorder (``FLASHINFER_LOGLEVEL=10
-    FLASHINFER_DUMP_SAFETENSORS=1``), or msProbe with ``npy`` files. ``modules`` says what classes of recorded modules are, beside
+    FLASHINFER_DUMP_SAFETENSORS=1``), or msProbe with ``npy`` files, or SGLang (``--debug-tensor-dump-output-folder``, or its
+    dumper with ``DUMPER_NON_INTRUSIVE_MODE=all``), or vLLM with dumps of that form. These two have names of modules and nothing
+    else: ``checkpoint`` is the folder of the model that was served, with config.json and safetensors. ``modules`` says what classes of recorded modules are, beside
     those that are known: ``{"MyNorm": "rmsnorm"}`` or ``{"package.MyNorm": "rmsnorm"}``, one of rmsnorm, rmsnorm_cast (which
     may round before the weight; the verdict says whether it does), gemma_rmsnorm (which multiplies by 1 + weight), layernorm, linear and silu_and_mul; ``{"Linear":
     ""}`` leaves a class out. Calls of functions and with arguments that are not known, that have no outputs, or whose files
@@ -69,10 +77,12 @@ def replay(folder: str | os.PathLike[str], accumulate: str = "f32", *, modules: 
     calls = [(call, _flashinfer.known(call)) for call in _dumps.flashinfer(root)]
     calls += [(call, _modules.msprobe(call)) for call in _dumps.msprobe(root)]
     calls += [(call, _modules.module(call, classes)) for call in _dumps.recordings(root)]
+    served = None if checkpoint is None else _checkpoint.Checkpoint(checkpoint)
+    calls += [(call, _checkpoint.known(call, served)) for call in _dumps.passes(root) + _dumps.dumper(root)]
     if not calls:
         raise ValueError(
-            f"{folder} holds no calls: neither recording.json of ulplab.record, metadata.jsonl of FlashInfer's recorder, nor "
-            "dump.json of msProbe"
+            f"{folder} holds no calls: neither recording.json of ulplab.record, metadata.jsonl of FlashInfer's recorder, "
+            "dump.json of msProbe, Pass*.pt of SGLang, nor *___name=*.pt of its dumper"
         )
     found = [one for call, known in calls for one in _judged(call, known, accumulate)]
     found.sort(key=lambda one: (_VERDICTS.index(one.verdict), -(one.ratio or 0.0)))
