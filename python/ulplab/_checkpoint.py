@@ -78,10 +78,12 @@ def known(call: Recorded, checkpoint: Checkpoint | None) -> Function | None:
     """What a call of a module computes, whose function is its name; None if the name is not known."""
     part = call.function.rpartition(".")[2]
     kind = _NAMES.get(part)
+    if kind is None:
+        return None
 
     def judge(given: dict[str, Any]) -> list[Judgement]:
         if checkpoint is None:
             raise Unknown("its dump has no attributes of modules: give checkpoint=, the folder of the model that was served")
         return checkpoint.judge(call, part, kind, given)
 
-    return judge if kind else None
+    return judge

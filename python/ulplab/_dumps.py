@@ -391,7 +391,8 @@ def read_polygraphy(path: str | os.PathLike[str]) -> dict[str, list[dict[str, nu
     def array(entry: Any) -> numpy.ndarray:
         while isinstance(entry, dict) and not isinstance(entry.get("array"), str):
             entry = entry["values"] if "values" in entry else entry["array"]
-        return numpy.load(io.BytesIO(base64.b64decode(entry["array"])), allow_pickle=False)
+        found: numpy.ndarray = numpy.load(io.BytesIO(base64.b64decode(entry["array"])), allow_pickle=False)
+        return found
 
     try:
         runs = json.loads(Path(path).read_text(encoding="utf-8"))["lst"]

@@ -125,10 +125,10 @@ def read(path: str | os.PathLike[str], names: Collection[str] | None = None) -> 
         try:
             dtype, shape, (begin, end) = entry["dtype"], [int(size) for size in entry["shape"]], entry["data_offsets"]
             known, bits = _TYPES.get(dtype, (None, numpy.uint8))
-            whole = known and 0 <= begin <= end <= data.size and end - begin == math.prod(shape) * numpy.dtype(bits).itemsize
+            whole = known is not None and 0 <= begin <= end <= data.size and end - begin == math.prod(shape) * numpy.dtype(bits).itemsize
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path}: '{name}' has no dtype, shape and data_offsets: {error!r}") from error
-        if not whole:
+        if known is None or not whole:
             raise ValueError(f"{path}: '{name}' is {dtype} {shape} in bytes {begin} to {end} of {data.size}")
         tensors[name] = Stored(numpy.frombuffer(data[begin:end].tobytes(), bits).reshape(shape), known)
     return tensors, metadata

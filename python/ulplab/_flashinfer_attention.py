@@ -11,7 +11,7 @@ from ._files import Stored
 
 
 # How attention is computed, and what it is if nothing is said.
-_ATTENTION = {"causal": False, "window_left": -1, "sm_scale": None}
+_ATTENTION: dict[str, Any] = {"causal": False, "window_left": -1, "sm_scale": None}
 _ATTENTION |= {"pos_encoding_mode": "NONE", "logits_soft_cap": 0.0, "use_fp16_qk_reduction": False}
 
 

@@ -75,7 +75,9 @@ def unplaced(placed: numpy.ndarray, rows: int, cols: int, layout: str) -> numpy.
     filled = moved(numpy.ones_like(places)) == 1
     if placed.shape != filled.shape:
         raise ValueError(f"{placed.size} scales, expected {filled.size}: {rows} x {cols} in the layout {layout}")
-    numbers = sum(moved(places >> shift & 255).astype(numpy.int64) << shift for shift in (0, 8, 16, 24))
+    numbers = numpy.zeros(filled.shape, numpy.int64)
+    for shift in (0, 8, 16, 24):
+        numbers |= moved(places >> shift & 255).astype(numpy.int64) << shift
     plain = numpy.empty(rows * cols, numpy.uint8)
     plain[numbers[filled]] = placed[filled]
     return plain.reshape(rows, cols)
@@ -83,10 +85,8 @@ def unplaced(placed: numpy.ndarray, rows: int, cols: int, layout: str) -> numpy.
 
 def _typed(data: numpy.ndarray, dtype: str, shape: list[int]) -> numpy.ndarray:
     # numpy has no 8-bit floats: they stay bytes.
-    known = {"float32": numpy.float32, "float16": numpy.float16}.get(dtype, numpy.uint8)
-    if dtype == "bfloat16":
-        known = numpy.uint16
-    return data.view(known).reshape(shape)
+    known = {"float32": "float32", "float16": "float16", "bfloat16": "uint16"}
+    return data.view(numpy.dtype(known.get(dtype, "uint8"))).reshape(shape)
 
 
 def dequantize(*parts: Any, format: str, shape: tuple[int, ...]) -> numpy.ndarray:

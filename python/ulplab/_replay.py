@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import _calls, _checkpoint, _dumps, _errors, _flashinfer, _modules, _native
-from ._close import _outside, _where, unit
+from ._close import _biased, _outside, _where, unit
 from ._files import Stored
 from ._tensors import array, inputs as given_inputs
 
@@ -134,10 +134,6 @@ def _judged(call: _dumps.Recorded, known: _calls.Function | None, accumulate: st
             lines += [*chosen, *([call.caution] if call.caution else [])]
             found.append(Replayed(call.function, call.path, "failed", ratio, "\n".join(lines), op))
             continue
-        biased = []
-        if _errors.judged(op) and judged["value"].size:
-            biased = _errors.Bias(
-                op, *(judged[part] for part in ("got", "value", "error", "bound")), held.dtype, unit(accumulate)
-            ).found()
+        biased = _biased(op, judged, held.dtype, unit(accumulate))
         found.append(Replayed(call.function, call.path, "biased" if biased else "passed", ratio, "\n".join(biased + chosen), op))
     return found
