@@ -10,6 +10,7 @@ import types
 
 import kernels
 import kernels_attention
+import kernels_gated_delta
 import kernels_matmul
 import ml_dtypes
 import numpy as np
@@ -505,10 +506,75 @@ def test_latent_attention(tmp_path):
         assert [one.verdict for one in ulplab.replay(tmp_path / str(at))] == verdicts, at
 
 
+def fast_exp(x):
+    """As ex2.approx of x log2(e), off by as much as PTX says that it may be."""
+    x = x.astype(np.float32) * np.float32(np.log2(np.e))
+    return (np.exp2(x.astype(np.float64)) * (1 + RNG.choice([-1, 1], x.shape) * 2.0**-22)).astype(np.float32)
+
+
+def fast_log(x):
+    log = np.log2(x.astype(np.float64))
+    return (log + RNG.choice([-1, 1], x.shape) * 2.0**-22 * np.maximum(1, np.abs(log))).astype(np.float32) * np.float32(np.log(2))
+
+
+def gated_delta(given, layout, gates=lambda g, beta: (g, beta)):
+    """FlashInfer's: gates in float32, from approximations."""
+    a_log, a, dt_bias, b = (given[name].astype(np.float32) for name in ("A_log", "a", "dt_bias", "b"))
+    x = a + dt_bias
+    g = -fast_exp(a_log) * np.where(x <= 20, fast_log(1 + fast_exp(np.minimum(x, 20))), x)
+    g, beta = gates(g, 1 / (1 + fast_exp(-b)))
+    words = {"scale": given.get("scale"), "l2norm": given["use_qk_l2norm"], "layout": layout}
+    return kernels_gated_delta.kernel(RNG, *(given[name] for name in "qkv"), g, beta, given["state"], **words)
+
+
+@pytest.mark.parametrize("layout", ["kv", "vk"])
+def test_a_step_of_a_gated_delta_rule(tmp_path, layout):
+    """The kernel computes its gates: the bound has what that may be off, and no more than a fault of them."""
+    function = "gated_delta_rule_decode" + ("_pretranspose" if layout == "vk" else "")
+
+    def draw(size):
+        given = {"q": normal(RNG, 5, 1, 2, 16), "k": normal(RNG, 5, 1, 2, 16), "v": normal(RNG, 5, 1, 4, 24)}
+        given |= {"state": RNG.standard_normal((5, 4, 16, 24) if layout == "kv" else (5, 4, 24, 16)).astype(np.float32)}
+        given |= {"A_log": (size * RNG.standard_normal(4)).astype(np.float32), "dt_bias": normal(RNG, 4)}
+        given |= {"a": normal(RNG, 5, 1, 4, scale=4 * size), "b": normal(RNG, 5, 1, 4, scale=4)}
+        return given | {"use_qk_l2norm": bool(RNG.integers(2))} | ({"scale": 0.4} if RNG.integers(2) else {})
+
+    def judged(name, given, outputs):
+        (tmp_path / name).mkdir()
+        record(tmp_path / name, function, (), given, outputs)
+        return ulplab.replay(tmp_path / name)
+
+    for at in range(60):
+        given = draw([0.3, 1.0, 2.0][at % 3])
+        found = gated_delta(given, layout)
+        calls = judged(f"right{at}", given, (found["o"], found["state"]))
+        assert [one.verdict for one in calls] == ["passed"] * 2, calls
+    faults = {
+        "beta is 1": lambda g, beta: (g, np.ones_like(beta)),
+        "a decay is off by 1e-5": lambda g, beta: (g + np.float32(1e-5), beta),
+        "beta is off by 1e-5": lambda g, beta: (g, beta * np.float32(1 + 1e-5)),
+        "the neighbour's decay": lambda g, beta: (np.roll(g, 1, -1), beta),
+    }
+    for name, fault in faults.items():
+        given = draw(0.3)
+        found = gated_delta(given, layout, fault)
+        calls = judged(name, given, (found["o"], found["state"]))
+        assert calls[0].verdict == "failed", name
+    found = gated_delta(given, layout)
+    state, _ = judged("the state is not written", given, (found["o"], given["state"]))
+    assert state.verdict == "failed" and "looks like state_not_written" in state.message
+    many = {**given, "q": np.repeat(given["q"], 2, 1)}
+    calls = judged("two tokens", many, (found["o"], found["state"]))
+    assert "expected one token and float32" in calls[0].message
+    narrow = {**given, "state": given["state"].astype(ml_dtypes.bfloat16)}
+    calls = judged("a state in bf16", narrow, (found["o"], found["state"]))
+    assert calls[0].verdict == "not judged"
+
+
 def test_gated_delta_rules_say_why_they_are_not_judged(tmp_path):
-    q = normal(RNG, 1, 1, 2, 16)
-    record(tmp_path, "gated_delta_rule_decode", (), {"q": q, "k": q, "v": q}, (q, q))
+    q = normal(RNG, 1, 2, 2, 16)
+    record(tmp_path, "gated_delta_rule_mtp", (), {"q": q, "k": q, "v": q}, (q, q))
     record(tmp_path, "chunk_gated_delta_rule", (), {"q": q[0], "k": q[0], "v": q[0]}, q[0])
-    decode, chunk = sorted(ulplab.replay(tmp_path), key=lambda one: one.function, reverse=True)
-    assert decode.verdict == chunk.verdict == "not judged"
-    assert "exponentials whose errors its bound does not have" in decode.message and "of a chunk" in chunk.message
+    steps, chunk = sorted(ulplab.replay(tmp_path), key=lambda one: one.function, reverse=True)
+    assert steps.verdict == chunk.verdict == "not judged"
+    assert "errors of the first are in the state of the next" in steps.message and "of a chunk" in chunk.message

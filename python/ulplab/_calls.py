@@ -37,6 +37,8 @@ class Judgement:
     settled: Stored | None = None
     #: What else the operation is given, where right kernels differ, by what a verdict says of it: the first that holds counts.
     choices: dict[str, dict[str, Any]] = field(default_factory=lambda: {"": {}})
+    #: Where a kernel computes what the operation is given: what it is given at the ends of that. The output lies between them.
+    corners: list[dict[str, Any]] = field(default_factory=list)
 
 
 #: A function of what a call is given.

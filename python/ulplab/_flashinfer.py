@@ -148,6 +148,50 @@ def _rope(given: dict[str, Any]) -> list[Judgement]:
     return judgements
 
 
+# The unit roundoff of f32.
+_U = 2.0**-24
+
+
+def _exp_error(x: numpy.ndarray) -> numpy.ndarray:
+    """The relative error of ex2.approx of x·log2(e): two units in the last place (PTX), and two roundings of the exponent."""
+    return (4 + 2 * numpy.abs(x)) * _U
+
+
+def _gates(*given: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """g = -exp(A_log)·softplus(a + dt_bias) and beta = sigmoid(b), and both at the ends of what they are in a kernel.
+
+    lg2.approx is off by 2^-22, or by that times its value if this is larger (PTX). The argument of the logarithm is off by what its
+    exponential is, whose share of it is sigmoid(x). Above 20 softplus(x) is x.
+    """
+    a_log, a, dt_bias, b = (Stored.of(x).widened() for x in given)
+    x = a + dt_bias
+    with numpy.errstate(over="ignore"):
+        plus, share, rate = numpy.logaddexp(0, x), 1 / (1 + numpy.exp(-x)), numpy.exp(a_log)
+        beta = 1 / (1 + numpy.exp(-b))
+    off = _U * (2 + 4 * numpy.maximum(1, plus) + 2 * plus) + share * (_exp_error(x) + _U * numpy.abs(x))
+    g = -rate * plus
+    g_off = rate * off - g * (_exp_error(a_log) + _U)
+    beta_off = beta * ((1 - beta) * _exp_error(b) + 6 * _U)
+    ends = [{"g": numpy.minimum(g + one * g_off, 0), "beta": beta + two * beta_off} for one in (-1, 1) for two in (-1, 1)]
+    return {"g": g, "beta": beta}, ends
+
+
+def _gated_delta(layout: str) -> Function:
+    """One token, whose gates the kernel computes: output and state are linear in the decay and in beta, so they lie between those at
+    the ends of both."""
+
+    def judge(given: dict[str, Any]) -> list[Judgement]:
+        names = ("q", "k", "v", "state", "A_log", "a", "dt_bias", "b")
+        q, k, v, state, *gates, scale, l2norm = take(given, names, {"scale": None, "use_qk_l2norm": True}, ("output",))
+        if Stored.of(q).shape[1:2] != (1,) or Stored.of(state).dtype != "float32":
+            raise Unknown(f"q is {list(Stored.of(q).shape)} and its state {Stored.of(state).dtype}, expected one token and float32")
+        words, corners = _gates(*gates)
+        words |= {"q": q, "k": k, "v": v, "state": state, "scale": scale, "l2norm": l2norm, "eps": 1e-6, "layout": layout}
+        return [Judgement(at, "gated_delta", words, None, name, corners=corners) for at, name in enumerate(("o", "state"))]
+
+    return judge
+
+
 # By the function's name, in FlashInfer.
 _FUNCTIONS: dict[str, Function] = {
     **_flashinfer_attention.FUNCTIONS,
@@ -162,18 +206,16 @@ _FUNCTIONS: dict[str, Function] = {
     "mm_fp4": _mm_fp4,
     "bmm_fp8": _bmm("A_scale", "B_scale"),
     "layernorm": _layernorm,
+    "gated_delta_rule_decode": _gated_delta("kv"),
+    "gated_delta_rule_decode_pretranspose": _gated_delta("vk"),
     "apply_rope_with_cos_sin_cache": _rope,
 }
 
 
 # Why calls of functions that are known are not judged.
-_GATES = "it computes decays and beta itself, with exponentials whose errors its bound does not have"
-_CHUNKS = "it multiplies matrices of a chunk, whose rounding the bound of the recurrence does not have"
 _NOT_JUDGED = {
-    "chunk_gated_delta_rule": _CHUNKS,
-    "gated_delta_rule_decode": _GATES,
-    "gated_delta_rule_decode_pretranspose": _GATES,
-    "gated_delta_rule_mtp": _GATES,
+    "chunk_gated_delta_rule": "it multiplies matrices of a chunk, whose rounding the bound of the recurrence does not have",
+    "gated_delta_rule_mtp": "it computes gates of several tokens, and errors of the first are in the state of the next",
 }
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy
 
 from . import _calls, _checkpoint, _dumps, _errors, _flashinfer, _modules, _native
 from ._close import _biased, _outside, _where, unit
@@ -113,8 +116,12 @@ def _judged(call: _dumps.Recorded, known: _calls.Function | None, accumulate: st
             held = array(got if one.shape is None else _calls.reshaped(got, one.shape), "got")
             by_choice = {}
             for said, words in one.choices.items():
-                given = given_inputs(_calls.with_outputs({**one.given, **words}, call.outputs))
-                by_choice[said] = _native.judge(op, held, given, unit(accumulate), output)
+                given = _calls.with_outputs({**one.given, **words}, call.outputs)
+                judged = _native.judge(op, held, given_inputs(given), unit(accumulate), output)
+                if judged["outside"] and one.corners:
+                    ends = [given_inputs({**given, **corner}) for corner in one.corners]
+                    _widen(judged, [_native.judge(op, held, end, unit(accumulate), output) for end in ends])
+                by_choice[said] = judged
                 if not by_choice[said]["outside"]:
                     break
             said, judged = min(by_choice.items(), key=lambda item: item[1]["outside"])
@@ -137,3 +144,13 @@ def _judged(call: _dumps.Recorded, known: _calls.Function | None, accumulate: st
         biased = _biased(op, judged, held.dtype, unit(accumulate))
         found.append(Replayed(call.function, call.path, "biased" if biased else "passed", ratio, "\n".join(biased + chosen), op))
     return found
+
+
+def _widen(judged: dict[str, Any], ends: list[dict[str, Any]]) -> None:
+    """Widens a bound to those of the ends of what an operation may have been given."""
+    got, value = judged["got"], judged["value"]
+    judged["bound"] = bound = numpy.maximum.reduce([numpy.abs(end["value"] - value) + end["bound"] for end in ends])
+    ratios = _errors.ratios(got, value, bound)
+    judged["outside"] = int((ratios > 1).sum())
+    at = numpy.unravel_index(ratios.argmax(), ratios.shape)
+    judged["worst"] = (list(map(int, at)), float(got[at]), float(value[at]), float(bound[at]), float(ratios[at]))
