@@ -1,8 +1,8 @@
 """Gates of published test suites, on inputs as they draw them, and faults of the operations they test.
 
-Written anew in numpy after vLLM's test_layernorm.py, test_cache.py and test_flashinfer_nvfp4_scaled_mm.py, SGLang's test_cutedsl_gdn.py, and
-FlashInfer's test_norm.py and tests/trace, as they were in November 2026. It shows what a gate cannot see, not that a kernel is
-wrong.
+Written anew in numpy after vLLM's test_layernorm.py, test_cache.py and test_flashinfer_nvfp4_scaled_mm.py, SGLang's
+test_cutedsl_gdn.py, and FlashInfer's test_norm.py and tests/trace, as they were in November 2026. It shows what a gate cannot
+see, not that a kernel is wrong.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def mxfp8_quantize():
 
 
 def nvfp4_cache():
-    """vLLM's test_reshape_and_cache_flash[nvfp4]: what a cache in FP4 keeps is compared with what was put in, 42 tokens of 8 heads of 64."""
+    """vLLM's test_reshape_and_cache_flash[nvfp4], 42 tokens of 8 heads of 64: what a cache in FP4 keeps, and what was put in."""
     rng = np.random.default_rng(4)
     x = rounded(rng.standard_normal((42, 8, 64)))
     quantized = ulplab.quantize(x, "nvfp4", rule="vllm")
@@ -189,7 +189,7 @@ def global_amax(x):
 
 
 def product(dtype, shape, seed):
-    """What a right NVFP4 product gives in f64, and the reference of vLLM's test, whose operands are rounded to the output's type."""
+    """A right NVFP4 product in f64, and the reference of vLLM's test, whose operands are rounded to the output's type."""
     rng = np.random.default_rng(seed)
     m, n, k = shape
     a, b = (rng.standard_normal((rows, k)).astype(dtype) for rows in (m, n))

@@ -484,7 +484,8 @@ def test_latent_attention(tmp_path):
     rows = []
     for at, (begin, end) in enumerate(zip(starts, starts[1:])):
         k = cache[pages[first[at] : first[at + 1]]].reshape(1, -1, 1, 32)[:, : lengths[at]]
-        rows.append(kernels_attention.kernel(RNG, q[None, begin:end], k, k[..., :24], causal=True, scale=0.3, lse_base="2", p="bf16"))
+        words = {"causal": True, "scale": 0.3, "lse_base": "2", "p": "bf16"}
+        rows.append(kernels_attention.kernel(RNG, q[None, begin:end], k, k[..., :24], **words))
     right = tuple(np.concatenate([row[name][0] for row in rows]) for name in ("o", "lse"))
     plans = {"qo_indptr": starts, "kv_indptr": first, "kv_indices": pages, "kv_len_arr": lengths.astype(np.int32)}
     plans |= {"num_heads": 4, "head_dim_ckv": 24, "head_dim_kpe": 8, "page_size": 4, "causal": True, "sm_scale": 0.3}

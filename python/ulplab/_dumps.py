@@ -272,8 +272,8 @@ _BEFORE = {
 
 
 def passes(folder: Path) -> list[Recorded]:
-    """The calls of SGLang's ``--debug-tensor-dump-output-folder``, and of vLLM's dumps of the same form: PassN.pt has the outputs of
-    all modules without children, by name, in the order in which they ran. Inputs are the outputs of the module before."""
+    """The calls of SGLang's ``--debug-tensor-dump-output-folder``, and of vLLM's dumps of that form: PassN.pt has the outputs of all
+    modules without children, by name, in the order in which they ran. Inputs are the outputs of the module before."""
     calls = []
     ranks = {file.parent for file in folder.rglob("Pass*.pt")}
     for file in sorted(folder.rglob("Pass*.pt")):
@@ -303,8 +303,8 @@ def passes(folder: Path) -> list[Recorded]:
 
 
 def dumper(folder: Path) -> list[Recorded]:
-    """The calls of SGLang's dumper with ``DUMPER_NON_INTRUSIVE_MODE=all``: a file for each input, output and parameter, whose name
-    says of which module."""
+    """The calls of SGLang's dumper with ``DUMPER_NON_INTRUSIVE_MODE=all``: a file for each input, output and parameter, which is
+    named after its module."""
     calls: list[Recorded] = []
     parameters: dict[tuple[str, str], dict[str, Any]] = {}
     for folder in sorted({file.parent for file in folder.rglob("*___name=*.pt")}):

@@ -115,7 +115,7 @@ def header(path: str | os.PathLike[str]) -> tuple[dict[str, Any], numpy.ndarray]
 
 
 def read(path: str | os.PathLike[str], names: Collection[str] | None = None) -> tuple[dict[str, Stored], dict[str, str]]:
-    """The tensors of a safetensors file, or those of ``names``, and the strings in its header. ValueError if it is no such file."""
+    """The tensors of a safetensors file, or those of ``names``, and the strings in its header. ValueError if it is none."""
     entries, data = header(path)
     tensors = {}
     metadata = entries.pop("__metadata__", None) or {}
@@ -125,7 +125,7 @@ def read(path: str | os.PathLike[str], names: Collection[str] | None = None) -> 
         try:
             dtype, shape, (begin, end) = entry["dtype"], [int(size) for size in entry["shape"]], entry["data_offsets"]
             known, bits = _TYPES.get(dtype, (None, numpy.uint8))
-            whole = known is not None and 0 <= begin <= end <= data.size and end - begin == math.prod(shape) * numpy.dtype(bits).itemsize
+            whole = 0 <= begin <= end <= data.size and end - begin == math.prod(shape) * numpy.dtype(bits).itemsize
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path}: '{name}' has no dtype, shape and data_offsets: {error!r}") from error
         if known is None or not whole:

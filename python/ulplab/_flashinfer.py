@@ -154,14 +154,15 @@ _U = 2.0**-24
 
 def _exp_error(x: numpy.ndarray) -> numpy.ndarray:
     """The relative error of ex2.approx of x·log2(e): two units in the last place (PTX), and two roundings of the exponent."""
-    return (4 + 2 * numpy.abs(x)) * _U
+    error: numpy.ndarray = (4 + 2 * numpy.abs(x)) * _U
+    return error
 
 
 def _gates(*given: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """g = -exp(A_log)·softplus(a + dt_bias) and beta = sigmoid(b), and both at the ends of what they are in a kernel.
 
-    lg2.approx is off by 2^-22, or by that times its value if this is larger (PTX). The argument of the logarithm is off by what its
-    exponential is, whose share of it is sigmoid(x). Above 20 softplus(x) is x.
+    lg2.approx is off by 2^-22, or by that times its value if this is larger (PTX). The argument of the logarithm is off by
+    what its exponential is, whose share of it is sigmoid(x). Above 20 softplus(x) is x.
     """
     a_log, a, dt_bias, b = (Stored.of(x).widened() for x in given)
     x = a + dt_bias
@@ -177,14 +178,15 @@ def _gates(*given: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def _gated_delta(layout: str) -> Function:
-    """One token, whose gates the kernel computes: output and state are linear in the decay and in beta, so they lie between those at
-    the ends of both."""
+    """One token, whose gates the kernel computes: output and state are linear in the decay and in beta, so they lie between
+    those at the ends of both."""
 
     def judge(given: dict[str, Any]) -> list[Judgement]:
         names = ("q", "k", "v", "state", "A_log", "a", "dt_bias", "b")
         q, k, v, state, *gates, scale, l2norm = take(given, names, {"scale": None, "use_qk_l2norm": True}, ("output",))
-        if Stored.of(q).shape[1:2] != (1,) or Stored.of(state).dtype != "float32":
-            raise Unknown(f"q is {list(Stored.of(q).shape)} and its state {Stored.of(state).dtype}, expected one token and float32")
+        q, state = Stored.of(q), Stored.of(state)
+        if q.shape[1:2] != (1,) or state.dtype != "float32":
+            raise Unknown(f"q is {list(q.shape)} and its state {state.dtype}, expected one token and float32")
         words, corners = _gates(*gates)
         words |= {"q": q, "k": k, "v": v, "state": state, "scale": scale, "l2norm": l2norm, "eps": 1e-6, "layout": layout}
         return [Judgement(at, "gated_delta", words, None, name, corners=corners) for at, name in enumerate(("o", "state"))]

@@ -152,8 +152,8 @@ def _joined(*parts: Any) -> Stored:
 
 
 def _latent(given: dict[str, Any], settings: dict[str, Any]) -> list[Judgement]:
-    """MLA with absorbed projections: all heads of a query read one key, a latent and its rotated part, and the latent is the value.
-    Scales of a cache in FP8, and of an output in it, are not known."""
+    """MLA with absorbed projections: all heads of a query read one key, a latent and its rotated part, and the latent is the
+    value. Scales of a cache in FP8, and of an output in it, are not known."""
     if "plan" not in settings:
         raise Unknown("its plan was not recorded")
     ends = ("qo_indptr", "kv_indptr", "kv_indices", "kv_len_arr")
@@ -161,7 +161,8 @@ def _latent(given: dict[str, Any], settings: dict[str, Any]) -> list[Judgement]:
     *planned, causal, scale = take(settings["plan"], (*ends, "causal", "sm_scale"), {}, of_heads)
     starts, first, pages, lengths = (_integers(x) for x in planned)
     tensors = ("q_nope", "q_pe", "ckv_cache", "kpe_cache")
-    *parts, with_lse, base_e = take(given, tensors, {"return_lse": False, "return_lse_base_on_e": False}, (*LAUNCH, "lse", "profiler_buffer"))
+    of_lse = {"return_lse": False, "return_lse_base_on_e": False}
+    *parts, with_lse, base_e = take(given, tensors, of_lse, (*LAUNCH, "lse", "profiler_buffer"))
     q, k = _joined(*parts[:2]), _joined(*parts[2:])
     v = Stored.of(parts[2])
     if q.bits.ndim != 3 or k.bits.ndim != 3 or starts[-1] != q.shape[0]:

@@ -130,9 +130,10 @@ CLASSES = {
     "LayerNorm": "layernorm",
     "Linear": "linear",
     "SiluAndMul": "silu_and_mul",
-    **{f"{model}RMSNorm": "rmsnorm_cast" for model in ("Llama", "Mistral", "Mixtral", "Qwen2", "Qwen3", "Qwen3Moe", "DeepseekV3")},
-    **{f"{model}RMSNorm": "rmsnorm" for model in ("GptOss", "Olmo2")},
-    **{f"{model}RMSNorm": "gemma_rmsnorm" for model in ("Gemma", "Gemma2", "Gemma3", "Qwen3Next")},
+    **dict.fromkeys(("LlamaRMSNorm", "MistralRMSNorm", "MixtralRMSNorm", "DeepseekV3RMSNorm"), "rmsnorm_cast"),
+    **dict.fromkeys(("Qwen2RMSNorm", "Qwen3RMSNorm", "Qwen3MoeRMSNorm"), "rmsnorm_cast"),
+    **dict.fromkeys(("GptOssRMSNorm", "Olmo2RMSNorm"), "rmsnorm"),
+    **dict.fromkeys(("GemmaRMSNorm", "Gemma2RMSNorm", "Gemma3RMSNorm", "Qwen3NextRMSNorm"), "gemma_rmsnorm"),
 }
 
 

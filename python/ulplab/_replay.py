@@ -61,12 +61,14 @@ def replay(
 
     ``folder`` is what `ulplab.record` wrote, or FlashInfer's flight recorder (``FLASHINFER_LOGLEVEL=10
     FLASHINFER_DUMP_SAFETENSORS=1``), or msProbe with ``npy`` files, or SGLang (``--debug-tensor-dump-output-folder``, or its
-    dumper with ``DUMPER_NON_INTRUSIVE_MODE=all``), or vLLM with dumps of that form. These two have names of modules and nothing
-    else: ``checkpoint`` is the folder of the model that was served, with config.json and safetensors. ``modules`` says what classes of recorded modules are, beside
-    those that are known: ``{"MyNorm": "rmsnorm"}`` or ``{"package.MyNorm": "rmsnorm"}``, one of rmsnorm, rmsnorm_cast (which
-    may round before the weight; the verdict says whether it does), gemma_rmsnorm (which multiplies by 1 + weight), layernorm, linear and silu_and_mul; ``{"Linear":
-    ""}`` leaves a class out. Calls of functions and with arguments that are not known, that have no outputs, or whose files
-    cannot be read are *not judged*, and never passed. ``.pt`` files are read by torch if the caller has imported it
+    dumper with ``DUMPER_NON_INTRUSIVE_MODE=all``), or vLLM with dumps of that form. These last have names of modules and
+    tensors: ``checkpoint`` is the folder of the model that was served, with config.json and safetensors.
+
+    ``modules`` says what classes of recorded modules are, beside those that are known: ``{"MyNorm": "rmsnorm"}`` or
+    ``{"package.MyNorm": "rmsnorm"}``, one of rmsnorm, rmsnorm_cast (which may round before the weight, too; the verdict says
+    whether it does), gemma_rmsnorm (which multiplies by 1 + weight), layernorm, linear and silu_and_mul; ``{"Linear": ""}``
+    leaves a class out. Calls of functions and with arguments that are not known, that have no outputs, or whose files cannot
+    be read are *not judged*, and never passed. ``.pt`` files are read by torch if the caller has imported it
     (``weights_only=True``). ``accumulate`` is the type that kernels add in. ValueError if the folder holds none of these.
     """
     root = Path(folder)
