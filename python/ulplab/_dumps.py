@@ -307,9 +307,9 @@ def dumper(folder: Path) -> list[Recorded]:
     named after its module."""
     calls: list[Recorded] = []
     parameters: dict[tuple[str, str], dict[str, Any]] = {}
-    for folder in sorted({file.parent for file in folder.rglob("*___name=*.pt")}):
+    for here in sorted({file.parent for file in folder.rglob("*___name=*.pt")}):
         files = []
-        for file in folder.glob("*___name=*.pt"):
+        for file in here.glob("*___name=*.pt"):
             tags = dict(tag.partition("=")[::2] for tag in file.stem.split("___"))
             files.append((tags.get("rank", "0"), int(tags.get("dump_index", 0)), tags["name"], file))
         # Calls that have begun, by rank and module.
@@ -325,7 +325,7 @@ def dumper(folder: Path) -> list[Recorded]:
             module, argument, place = of_call[1] or "", of_call[2], of_call[3]
             call = begun.get((rank, module))
             if call is None or argument is not None and call.outputs:
-                call = begun[rank, module] = Recorded(module, f"{folder}: {module}, rank {rank}")
+                call = begun[rank, module] = Recorded(module, f"{here}: {module}, rank {rank}")
                 calls.append(call)
             try:
                 held = _of_torch(file, "import torch")
