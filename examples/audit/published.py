@@ -1,8 +1,8 @@
 """Gates of published test suites, on inputs as they draw them, and faults of the operations they test.
 
-Written anew in numpy after vLLM's test_layernorm.py and test_flashinfer_nvfp4_scaled_mm.py, SGLang's test_cutedsl_gdn.py, and
-FlashInfer's test_norm.py and tests/trace, as they were in November 2026. It shows what a gate cannot see, not that a kernel is
-wrong.
+Written anew in numpy after vLLM's test_layernorm.py, test_cache.py and test_flashinfer_nvfp4_scaled_mm.py, SGLang's
+test_cutedsl_gdn.py, and FlashInfer's test_norm.py and tests/trace, as they were in November 2026. It shows what a gate cannot
+see, not that a kernel is wrong.
 """
 
 from __future__ import annotations
@@ -27,9 +27,12 @@ def kernel_is_wanted(got, want):
     np.testing.assert_allclose(np.asarray(want, np.float32), np.asarray(got, np.float32), rtol=1, atol=1)
 
 
-def loose(tolerance):
+def loose(rtol, atol=None):
+    """``atol`` is ``rtol`` if it is not given."""
+
     def gate(got, want):
-        np.testing.assert_allclose(np.asarray(got, np.float32), np.asarray(want, np.float32), rtol=tolerance, atol=tolerance)
+        got, want = (np.asarray(x, np.float32) for x in (got, want))
+        np.testing.assert_allclose(got, want, rtol=rtol, atol=rtol if atol is None else atol)
 
     return gate
 
@@ -121,16 +124,57 @@ def mxfp8_quantize():
     """FlashInfer's trace of mxfp8_quantize: codes alone are looked at."""
     rng = np.random.default_rng(3)
     x = rounded(rng.standard_normal((128, 1024)))
-    codes = np.asarray(ulplab.quantize(x, "mxfp8").codes).view(float8_e4m3fn).astype(np.float32)
-    mean = np.abs(codes).mean()
+    quantized = ulplab.quantize(x, "mxfp8")
+    codes = np.asarray(quantized.codes).view(float8_e4m3fn).astype(np.float32)
+    scales = np.exp2(quantized.scales.astype(np.float32) - 127)
+    blocks = x.astype(np.float32).reshape(*scales.shape, 32)
+
+    def under(scales):
+        """The codes that the numbers have under other scales: what is too large saturates."""
+        return np.clip(blocks / scales[..., None], -448, 448).astype(float8_e4m3fn).astype(np.float32).reshape(codes.shape)
+
+    assert (under(scales) == codes).all()
     faults = {
         "columns reversed": codes[:, ::-1],
         "all signs lost": np.abs(codes),
-        "constant": np.full_like(codes, mean),
-        "scales 2 times too large": codes / 2,
+        "constant": np.full_like(codes, np.abs(codes).mean()),
+        "scales 2 times too large": under(2 * scales),
+        "scales 1.5 times too small, top of blocks saturates": under(scales / 1.5),
+        "one scale for all blocks": under(np.full_like(scales, scales.max())),
+        "scale of the next block": under(np.roll(scales, 1, 1)),
+        "scales not written": codes,
+        "rows exchanged": np.roll(codes, 1, 0),
         "all zeros": 0 * codes,
     }
     return codes, faults
+
+
+def nvfp4_cache():
+    """vLLM's test_reshape_and_cache_flash[nvfp4], 42 tokens of 8 heads of 64: what a cache in FP4 keeps, and what was put in."""
+    rng = np.random.default_rng(4)
+    x = rounded(rng.standard_normal((42, 8, 64)))
+    quantized = ulplab.quantize(x, "nvfp4", rule="vllm")
+    scales = quantized.scales.view(float8_e4m3fn).astype(np.float32)
+    right = quantized.dequantize()
+    # The values of codes times the global scale: what is left of a number without its block's.
+    bare = right.reshape(*scales.shape, 16) / scales[..., None]
+
+    def under(scales):
+        return (bare * scales[..., None]).reshape(x.shape)
+
+    four = scales.reshape(42, 8, 4)[:40].reshape(10, 4, 8, 4)
+    swizzled = np.concatenate([four.transpose(0, 3, 2, 1).reshape(40, 8, 4), scales.reshape(42, 8, 4)[40:]])
+    faults = {
+        "scales of a row replaced by their mean": under(np.broadcast_to(scales.mean(1, keepdims=True), scales.shape)),
+        "one scale for all blocks": under(np.full_like(scales, scales.mean())),
+        "scales of 4 tokens x 4 blocks transposed": under(swizzled.reshape(scales.shape)),
+        "scales of the next block": under(np.roll(scales, 1, 1)),
+        "5 % too large": 1.05 * right,
+        "20 % too large": 1.2 * right,
+        "signs lost": np.abs(right),
+        "all zeros": 0 * right,
+    }
+    return right, faults, x.astype(np.float32)
 
 
 def mean_magnitude(got, want):
@@ -144,20 +188,23 @@ def global_amax(x):
     return float(most / rounded(most / np.abs(x.astype(np.float32)).max(), x.dtype).astype(np.float32))
 
 
-def right_product(dtype, shape, seed):
-    """What a right NVFP4 product gives, and the reference of vLLM's test, whose operands are rounded to the output's type."""
+def product(dtype, shape, seed):
+    """A right NVFP4 product in f64, and the reference of vLLM's test, whose operands are rounded to the output's type."""
     rng = np.random.default_rng(seed)
     m, n, k = shape
     a, b = (rng.standard_normal((rows, k)).astype(dtype) for rows in (m, n))
     a, b = (np.asarray(ulplab.quantize(x, "nvfp4", rule="vllm", amax=global_amax(x)).dequantize()) for x in (a, b))
     narrow_a, narrow_b = (rounded(x, dtype).astype(np.float64) for x in (a, b))
-    return rounded(a.astype(np.float64) @ b.astype(np.float64).T, dtype), rounded(narrow_a @ narrow_b.T, dtype)
+    return a.astype(np.float64) @ b.astype(np.float64).T, rounded(narrow_a @ narrow_b.T, dtype)
 
 
-#: Sizes and type of products that are right, of which the same gate refuses some.
-PRODUCTS = [(bfloat16, (128, 128, 128)), (bfloat16, (128, 128, 256)), (bfloat16, (128, 256, 256)), (np.float16, (128, 256, 256))]
+#: Types and sizes of products that the same gate is asked of. Of those that are right it refuses some.
+PRODUCTS = [(bfloat16, (128, 128, size)) for size in (128, 192, 256)]
+PRODUCTS += [(bfloat16, (128, 256, 256)), (np.float16, (128, 256, 256))]
+#: What products are multiplied by: the right ones, and an alpha that is off.
+GAINS = (1.0, 1.05, 1.09)
 
-#: Name, gate, and what gives a right output and wrong ones.
+#: Name, gate, and what gives a right output, wrong ones, and what they are compared with, if that is not the right one.
 TABLE = [
     *[(f"vLLM test_rms_norm, bf16, H = {size}", loose(1e-2), lambda size=size: rms_norm(size)) for size in (768, 5120, 8192)],
     ("SGLang test_cutedsl_gdn_precision, B = 16", share, gated_delta),
@@ -170,5 +217,6 @@ TABLE = [
         for scale in (0.01, 1.0, 10.0)
     ],
     ("FlashInfer trace mxfp8_quantize", mean_magnitude, mxfp8_quantize),
+    ("vLLM test_reshape_and_cache_flash[nvfp4]", loose(0.5, 1.5), nvfp4_cache),
     ("vLLM NVFP4 product, fp16", loose(0.1), scaled_mm),
 ]

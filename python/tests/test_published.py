@@ -27,8 +27,10 @@ def run():
         sys.path.remove(str(AUDIT))
 
 
-def test_products_that_are_right_are_refused(run):
-    assert list(run.refused().values()) == [1, 34, 44, 0]
+def test_products_that_are_right_are_refused_and_wrong_ones_pass(run):
+    """Of 60 seeds, how many pass with a right alpha, and with one that is 5 % and 9 % too large."""
+    passed = [list(one.values()) for one in run.products().values()]
+    assert passed == [[59, 54, 42], [50, 36, 14], [26, 15, 8], [16, 10, 5], [60, 60, 60]]
 
 
 def test_what_is_right_passes(found):
@@ -45,7 +47,20 @@ def test_what_is_right_passes(found):
         ("FlashInfer trace rmsnorm_quant, scale 1", ["2 times too large", "no variance", "all zeros"]),
         (
             "FlashInfer trace mxfp8_quantize",
-            ["columns reversed", "all signs lost", "constant", "scales 2 times too large"],
+            [
+                "columns reversed",
+                "all signs lost",
+                "constant",
+                "scales 2 times too large",
+                "scales 1.5 times too small, top of blocks saturates",
+                "scale of the next block",
+                "scales not written",
+                "rows exchanged",
+            ],
+        ),
+        (
+            "vLLM test_reshape_and_cache_flash[nvfp4]",
+            ["scales of a row replaced by their mean", "one scale for all blocks", "5 % too large", "20 % too large"],
         ),
         ("vLLM NVFP4 product, fp16", ["alpha 5 % too large", "alpha 9 % too large"]),
     ],

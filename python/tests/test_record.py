@@ -261,6 +261,48 @@ def test_what_is_normed_is_the_sum_or_what_is_stored_of_it(tmp_path):
         assert verdicts == {"matmul": "passed", "rmsnorm": "failed" if model.norms == "input" else "passed"}, model.norms
 
 
+CASTS = ("after_weight", "before_weight")
+
+
+@pytest.mark.parametrize(("kind", "first", "casts"), [
+    ("torch.nn.RMSNorm", None, CASTS[:1]),
+    ("sglang.RMSNorm", None, CASTS[:1]),
+    ("sglang.RMSNorm", False, CASTS[:1]),
+    ("transformers.GptOssRMSNorm", None, CASTS[:1]),
+    ("sglang.RMSNorm", True, CASTS),
+    ("transformers.LlamaRMSNorm", None, CASTS),
+    ("vllm.RMSNorm", None, CASTS),
+    ("mine.RMSNorm", None, CASTS),
+])
+@pytest.mark.parametrize("residual", [False, True])
+def test_a_norm_rounds_where_its_class_may(tmp_path, kind, first, casts, residual):
+    """Where a class may do either, the verdict says which it does; a fault is one with either."""
+    package, _, name = kind.rpartition(".")
+    model = type(name, (RMSNorm,), {"__module__": package})(256)
+    if first is not None:
+        model.cast_x_before_out_mul = first
+
+    def forward(x, residual=None):
+        total = x if residual is None else (x.astype(np.float32) + residual.astype(np.float32)).astype(BF16)
+        y = kernels.rmsnorm(RNG, total, model._parameters["weight"], 1e-5, cast=model.cast)
+        y = np.roll(y, 1, 0) if model.fault else y
+        return y if residual is None else (y, total)
+
+    model.forward = forward
+    for model.fault in (False, True):
+        for model.cast in CASTS:
+            folder = tmp_path / f"{model.cast}-{model.fault}"
+            with ulplab.record(model, folder):
+                model(*(normal(RNG, 40, 256) for _ in range(1 + residual)))
+            (found,) = (one for one in ulplab.replay(folder) if one.op == "rmsnorm")
+            right = model.cast in casts and not model.fault
+            assert found.verdict == ("passed" if right else "failed"), found.message
+            if right:
+                assert (f'with cast = "{model.cast}"' in found.message) == (len(casts) == 2 or residual)
+            elif not model.fault and not residual:
+                assert "looks like cast = " in found.message
+
+
 def test_norms_over_several_dimensions_are_not_judged(tmp_path):
     class LayerNorm(Module):
         def __init__(self, *shape):

@@ -28,7 +28,7 @@ def _with(x: Any, index: Any, value: Any) -> Any:
 
 
 def _tile(x: Any) -> int:
-    return min(16, max(1, x.shape[-1] // 2))
+    return min(16, max(1, int(x.shape[-1]) // 2))
 
 
 def _stale_row(x: Any) -> Any:

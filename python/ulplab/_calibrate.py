@@ -17,6 +17,8 @@ from ._tensors import array, inputs as given_inputs
 _GAINS = tuple(2.0**power for power in range(-24, 1))
 # What numbers such as eps are multiplied by.
 _FACTORS = (1.001, 1.01, 1.1, 2.0, 10.0, 100.0)
+# What makes an output of a fault, of what an operation is given and what it gives; None if it has none.
+_Fault = Callable[[dict[str, Any], dict[str, Any]], "numpy.ndarray | None"]
 # Seeds on which faults are tried: each asks for the operation to be computed once more.
 _FAULT_SEEDS = 10
 
@@ -169,7 +171,7 @@ def calibrate(
     return found
 
 
-def _power(found: Calibration, samples: list[tuple[dict, dict]], output: str | None, accumulate: str) -> None:
+def _power(found: Calibration, samples: list[tuple[dict[str, Any], dict[str, Any]]], output: str | None, accumulate: str) -> None:
     """Tries every fault, gain and factor on the first seeds."""
     operation = next(known for known in reference.operations() if known["name"] == found.op)
     u, gates = unit(accumulate), list(found.failed)
@@ -187,7 +189,7 @@ def _power(found: Calibration, samples: list[tuple[dict, dict]], output: str | N
         values = next(value for name, value, _ in outputs if output in (None, name))
         return _errors.rounded(values, found.dtype) if values.shape == shape else None
 
-    def tried(make: Callable[[dict, dict], numpy.ndarray | None]) -> dict[str, list[bool]]:
+    def tried(make: _Fault) -> dict[str, list[bool]]:
         said: dict[str, list[bool]] = {gate: [] for gate in gates}
         for given, right in samples:
             wrong = make(given, right)
@@ -206,7 +208,7 @@ def _power(found: Calibration, samples: list[tuple[dict, dict]], output: str | N
             if said:
                 found.faults[gate][fault] = sum(said) / len(said)
 
-    def smallest(sizes: tuple[float, ...], make: Callable[[float], Callable], keep: Callable[[str, float], None]) -> None:
+    def smallest(sizes: tuple[float, ...], make: Callable[[float], _Fault], keep: Callable[[str, float], None]) -> None:
         # From the largest down: what is noticed must be noticed at every larger size, too.
         left = set(gates)
         for size in sorted(sizes, reverse=True):
@@ -228,8 +230,8 @@ def _power(found: Calibration, samples: list[tuple[dict, dict]], output: str | N
         if kind != "number" or isinstance(value, numbers.Integral) or value in ("", "None", "0", 0.0):
             continue
 
-        def scaled(factor: float, name: str = name, default: str = default) -> Callable:
-            def make(given: dict, right: dict) -> numpy.ndarray | None:
+        def scaled(factor: float, name: str = name, default: str = default) -> _Fault:
+            def make(given: dict[str, Any], right: dict[str, Any]) -> numpy.ndarray | None:
                 return computed({**given, name: float(given.get(name, default)) * factor}, right["value"].shape)
 
             return make

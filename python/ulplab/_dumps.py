@@ -258,6 +258,98 @@ def recordings(folder: Path) -> list[Recorded]:
     return calls
 
 
+# What computes the first input of a module in a layer: the one before it. Where another came before, its input was not recorded.
+_BEFORE = {
+    "input_layernorm": ("embed_tokens", "down_proj"),
+    "post_attention_layernorm": ("o_proj",),
+    "norm": ("down_proj",),
+    "qkv_proj": ("input_layernorm",),
+    "o_proj": ("attn",),
+    "gate_up_proj": ("post_attention_layernorm",),
+    "act_fn": ("gate_up_proj",),
+    "down_proj": ("act_fn",),
+}
+
+
+def passes(folder: Path) -> list[Recorded]:
+    """The calls of SGLang's ``--debug-tensor-dump-output-folder``, and of vLLM's dumps of that form: PassN.pt has the outputs of all
+    modules without children, by name, in the order in which they ran. Inputs are the outputs of the module before."""
+    calls = []
+    ranks = {file.parent for file in folder.rglob("Pass*.pt")}
+    for file in sorted(folder.rglob("Pass*.pt")):
+        try:
+            found = _of_torch(file, "import torch")
+            if not isinstance(found, dict):
+                raise ValueError(f"{file} holds a {type(found).__name__}, expected tensors by name")
+        except ValueError as error:
+            calls.append(Recorded(file.stem, str(file), missing=str(error)))
+            continue
+        before, hidden, residual = "", None, None
+        for name, output in found.items():
+            part = name.rpartition(".")[2]
+            call = Recorded(name, f"{file}: {name}", settings={"ranks": len(ranks)})
+            calls.append(call)
+            call.outputs = list(output) if isinstance(output, (list, tuple)) else [output]
+            if part in _BEFORE and before not in _BEFORE[part]:
+                call.missing = f"its input was not recorded: {before or 'nothing'} came before it"
+            elif part in _BEFORE and part.endswith("norm") and len(ranks) > 1:
+                call.missing = f"its input may be one of {len(ranks)} terms, of which each rank has one"
+            call.given = {"arg_0": hidden}
+            if part in _BEFORE and part.endswith("norm"):
+                call.given["residual"] = residual if len(call.outputs) == 2 else None
+                residual = call.outputs[1] if len(call.outputs) == 2 else hidden
+            before, hidden = part, call.outputs[0] if call.outputs else None
+    return calls
+
+
+def dumper(folder: Path) -> list[Recorded]:
+    """The calls of SGLang's dumper with ``DUMPER_NON_INTRUSIVE_MODE=all``: a file for each input, output and parameter, which is
+    named after its module."""
+    calls: list[Recorded] = []
+    parameters: dict[tuple[str, str], dict[str, Any]] = {}
+    for here in sorted({file.parent for file in folder.rglob("*___name=*.pt")}):
+        files = []
+        for file in here.glob("*___name=*.pt"):
+            tags = dict(tag.partition("=")[::2] for tag in file.stem.split("___"))
+            files.append((tags.get("rank", "0"), int(tags.get("dump_index", 0)), tags["name"], file))
+        # Calls that have begun, by rank and module.
+        begun: dict[tuple[str, str], Recorded] = {}
+        for rank, _, name, file in sorted(files):
+            kind, _, rest = name.partition("__")
+            of_call = re.fullmatch(r"(?:(.*)\.)?(?:inputs\.(\w+)((?:\.\w+)?)|output(?:\.(\w+))?)", rest)
+            if kind == "param":
+                module, _, parameter = rest.rpartition(".")
+                parameters.setdefault((rank, module), {})[parameter] = file
+            if kind != "non_intrusive" or not of_call:
+                continue
+            module, argument, place = of_call[1] or "", of_call[2], of_call[3]
+            call = begun.get((rank, module))
+            if call is None or argument is not None and call.outputs:
+                call = begun[rank, module] = Recorded(module, f"{here}: {module}, rank {rank}")
+                calls.append(call)
+            try:
+                held = _of_torch(file, "import torch")
+                value, about = held["value"], held["meta"]
+            except (ValueError, KeyError, TypeError) as error:
+                call.missing = f"{file}: {type(error).__name__}: {error}"
+                continue
+            call.settings["ranks"] = (about.get("sglang_parallel_info") or {}).get("tp_size") or about.get("world_size", 1)
+            if argument is None:
+                call.outputs.append(value)
+            else:
+                call.given[(f"arg_{argument}" if argument.isdigit() else argument) + place] = value
+    for call in calls:
+        rank = call.path.rpartition(" ")[2]
+        try:
+            for name, file in parameters.get((rank, call.function), {}).items():
+                call.given[name] = _of_torch(file, "import torch")["value"]
+        except (ValueError, KeyError, TypeError) as error:
+            call.missing = f"{type(error).__name__}: {error}"
+        if not call.outputs and not call.missing:
+            call.missing = "it has inputs and no outputs"
+    return calls
+
+
 def read_workloads(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The workloads of a flashinfer-bench file of JSON lines: ``definition``, ``uuid``, ``axes`` and ``inputs``.
 
@@ -299,7 +391,8 @@ def read_polygraphy(path: str | os.PathLike[str]) -> dict[str, list[dict[str, nu
     def array(entry: Any) -> numpy.ndarray:
         while isinstance(entry, dict) and not isinstance(entry.get("array"), str):
             entry = entry["values"] if "values" in entry else entry["array"]
-        return numpy.load(io.BytesIO(base64.b64decode(entry["array"])), allow_pickle=False)
+        found: numpy.ndarray = numpy.load(io.BytesIO(base64.b64decode(entry["array"])), allow_pickle=False)
+        return found
 
     try:
         runs = json.loads(Path(path).read_text(encoding="utf-8"))["lst"]

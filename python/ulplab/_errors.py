@@ -44,7 +44,7 @@ _MOST = 1 << 20
 def name_of(dtype: Any) -> str:
     """The name of a type of numpy, torch or jax, or of one that is named."""
     try:
-        return numpy.dtype(dtype).name
+        return str(numpy.dtype(dtype).name)
     except TypeError:
         return str(getattr(dtype, "__name__", None) or dtype).rpartition(".")[2]
 
@@ -176,7 +176,8 @@ def _exponents(op: str, value: numpy.ndarray) -> numpy.ndarray | float:
         with numpy.errstate(divide="ignore"):
             logs = numpy.where(value > 0, numpy.log(numpy.where(value > 0, value, 1.0)), 0.0)
         # Twice, since the mean of a row's exponents enters by its sum.
-        return 2 * numpy.abs(logs).max(axis=-1, keepdims=True, initial=0.0)
+        largest: numpy.ndarray = numpy.abs(logs).max(axis=-1, keepdims=True, initial=0.0)
+        return 2 * largest
     if op == "silu_and_mul":
         # Gates below -88 leave nothing in f32.
         return 88.0
@@ -208,7 +209,8 @@ def _place(x: numpy.ndarray, dtype: str) -> numpy.ndarray:
     exponent = numpy.where(x == 0, least, numpy.maximum(numpy.frexp(numpy.abs(x))[1] - 1, least))
     # Numbers below the first normal one, and 2^(digits - 1) in each binade. The first product is exact.
     within = numpy.ldexp(numpy.ldexp(numpy.abs(x), digits - 1 - exponent // 2), -(exponent - exponent // 2)).astype(numpy.int64)
-    return numpy.where(x < 0, -1, 1) * (within + (exponent - least).astype(numpy.int64) * 2 ** (digits - 1))
+    numbers: numpy.ndarray = numpy.where(x < 0, -1, 1) * (within + (exponent - least).astype(numpy.int64) * 2 ** (digits - 1))
+    return numbers
 
 
 def ulps(got: numpy.ndarray, want: numpy.ndarray, dtype: str, equal_nan: bool) -> float:
@@ -226,7 +228,8 @@ def divergence(got: numpy.ndarray, want: numpy.ndarray) -> float | None:
 
     def logs(x: numpy.ndarray) -> numpy.ndarray:
         x = x - x.max(axis=-1, keepdims=True)
-        return x - numpy.log(numpy.exp(x).sum(axis=-1, keepdims=True))
+        normed: numpy.ndarray = x - numpy.log(numpy.exp(x).sum(axis=-1, keepdims=True))
+        return normed
 
     with numpy.errstate(invalid="ignore", divide="ignore"):
         p, q = logs(want), logs(got)

@@ -6,7 +6,7 @@ import json
 import math
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Collection
 
 import numpy
 
@@ -98,28 +98,37 @@ def write(path: str | os.PathLike[str], tensors: dict[str, Any], metadata: dict[
         file.write(len(text).to_bytes(8, "little") + text + b"".join(parts))
 
 
-def read(path: str | os.PathLike[str]) -> tuple[dict[str, Stored], dict[str, str]]:
-    """The tensors of a safetensors file, and the strings in its header. ValueError if it is no such file."""
-    raw = numpy.fromfile(path, numpy.uint8)
-    size = int.from_bytes(raw[:8].tobytes(), "little") if raw.size >= 8 else -1
-    if not 0 <= size <= raw.size - 8:
-        raise ValueError(f"{path}: {raw.size} bytes are no safetensors file")
+def header(path: str | os.PathLike[str]) -> tuple[dict[str, Any], numpy.ndarray]:
+    """The header of a safetensors file, and the bytes behind it, which are read when they are asked for."""
+    size = os.path.getsize(path)
+    raw = numpy.memmap(path, numpy.uint8, "r") if size else numpy.empty(0, numpy.uint8)
+    length = int.from_bytes(raw[:8].tobytes(), "little") if size >= 8 else -1
+    if not 0 <= length <= size - 8:
+        raise ValueError(f"{path}: {size} bytes are no safetensors file")
     try:
-        header = json.loads(raw[8 : 8 + size].tobytes())
+        found = json.loads(raw[8 : 8 + length].tobytes())
     except ValueError as error:
         raise ValueError(f"{path}: the header of the safetensors file is not JSON: {error}") from error
-    data, tensors = raw[8 + size :], {}
-    if not isinstance(header, dict):
+    if not isinstance(found, dict):
         raise ValueError(f"{path}: the header of the safetensors file is no object")
-    metadata = header.pop("__metadata__", None) or {}
-    for name, entry in header.items():
+    return found, raw[8 + length :]
+
+
+def read(path: str | os.PathLike[str], names: Collection[str] | None = None) -> tuple[dict[str, Stored], dict[str, str]]:
+    """The tensors of a safetensors file, or those of ``names``, and the strings in its header. ValueError if it is none."""
+    entries, data = header(path)
+    tensors = {}
+    metadata = entries.pop("__metadata__", None) or {}
+    for name, entry in entries.items():
+        if names is not None and name not in names:
+            continue
         try:
             dtype, shape, (begin, end) = entry["dtype"], [int(size) for size in entry["shape"]], entry["data_offsets"]
             known, bits = _TYPES.get(dtype, (None, numpy.uint8))
-            whole = known and 0 <= begin <= end <= data.size and end - begin == math.prod(shape) * numpy.dtype(bits).itemsize
+            whole = 0 <= begin <= end <= data.size and end - begin == math.prod(shape) * numpy.dtype(bits).itemsize
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path}: '{name}' has no dtype, shape and data_offsets: {error!r}") from error
-        if not whole:
+        if known is None or not whole:
             raise ValueError(f"{path}: '{name}' is {dtype} {shape} in bytes {begin} to {end} of {data.size}")
         tensors[name] = Stored(numpy.frombuffer(data[begin:end].tobytes(), bits).reshape(shape), known)
     return tensors, metadata

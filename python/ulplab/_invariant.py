@@ -13,7 +13,7 @@ from ._files import Stored
 
 def _same(a: Stored, b: Stored) -> numpy.ndarray:
     """Where two tensors have the same bits; any NaN is the same as any other."""
-    same = a.bits == b.bits
+    same: numpy.ndarray = a.bits == b.bits
     if a.dtype in _errors.BITS:
         wide_a, wide_b = a.widened(), b.widened()
         unsigned = {1: numpy.uint8, 2: numpy.uint16, 4: numpy.uint32, 8: numpy.uint64}[a.bits.dtype.itemsize]
@@ -38,7 +38,7 @@ def _apart(found: Stored, alone: Stored, same: numpy.ndarray) -> str:
 
 def _sizes(given: Any, what: str) -> list[int]:
     sizes = [given] if isinstance(given, numbers.Integral) and not isinstance(given, bool) else list(given)
-    if not all(isinstance(size, numbers.Integral) and not isinstance(size, bool) and size >= 1 for size in sizes):
+    if not all(isinstance(size, numbers.Integral) and not isinstance(size, bool) and int(size) >= 1 for size in sizes):
         raise ValueError(f"{what} = {given!r}, expected integers of at least 1")
     return [int(size) for size in sizes]
 

@@ -64,12 +64,29 @@ def quantize(x: Any, format: str, rule: str | None = None, amax: float | None = 
     )
 
 
+def unplaced(placed: numpy.ndarray, rows: int, cols: int, layout: str) -> numpy.ndarray:
+    """Scales of one byte as ``[rows, cols]``, from bytes in the order of a layout. ValueError if there are more or fewer."""
+    places = numpy.arange(rows * cols).reshape(rows, cols)
+
+    def moved(values: numpy.ndarray) -> numpy.ndarray:
+        return _native.place(array(values.astype(numpy.uint8), "scales"), layout).reshape(-1)
+
+    # Where each lies is found by moving the bytes of its number; what is left is padding.
+    filled = moved(numpy.ones_like(places)) == 1
+    if placed.shape != filled.shape:
+        raise ValueError(f"{placed.size} scales, expected {filled.size}: {rows} x {cols} in the layout {layout}")
+    numbers = numpy.zeros(filled.shape, numpy.int64)
+    for shift in (0, 8, 16, 24):
+        numbers |= moved(places >> shift & 255).astype(numpy.int64) << shift
+    plain = numpy.empty(rows * cols, numpy.uint8)
+    plain[numbers[filled]] = placed[filled]
+    return plain.reshape(rows, cols)
+
+
 def _typed(data: numpy.ndarray, dtype: str, shape: list[int]) -> numpy.ndarray:
     # numpy has no 8-bit floats: they stay bytes.
-    known = {"float32": numpy.float32, "float16": numpy.float16}.get(dtype, numpy.uint8)
-    if dtype == "bfloat16":
-        known = numpy.uint16
-    return data.view(known).reshape(shape)
+    known = {"float32": "float32", "float16": "float16", "bfloat16": "uint16"}
+    return data.view(numpy.dtype(known.get(dtype, "uint8"))).reshape(shape)
 
 
 def dequantize(*parts: Any, format: str, shape: tuple[int, ...]) -> numpy.ndarray:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from . import _calls, _dumps, _errors, _native
-from ._close import _outside, _where, unit
+import numpy
+
+from . import _calls, _checkpoint, _dumps, _errors, _flashinfer, _modules, _native
+from ._close import _biased, _outside, _where, unit
 from ._files import Stored
 from ._tensors import array, inputs as given_inputs
 
@@ -22,7 +25,7 @@ class Replayed:
     verdict: str
     #: The largest error over its bound; None if it was not judged.
     ratio: float | None
-    #: What is wrong, or why it was not judged.
+    #: What is wrong, why it was not judged, or which of several choices that are right was found.
     message: str
     op: str = ""
 
@@ -47,32 +50,44 @@ class Replay(list[Replayed]):
 _VERDICTS = ("failed", "biased", "passed", "not judged")
 
 
-def replay(folder: str | os.PathLike[str], accumulate: str = "f32", *, modules: dict[str, str] | None = None) -> Replay:
+def replay(
+    folder: str | os.PathLike[str],
+    accumulate: str = "f32",
+    *,
+    modules: dict[str, str] | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+) -> Replay:
     """Computes recorded calls once more in f64 from their recorded inputs, and judges their recorded outputs: the worst first.
 
     ``folder`` is what `ulplab.record` wrote, or FlashInfer's flight recorder (``FLASHINFER_LOGLEVEL=10
-    FLASHINFER_DUMP_SAFETENSORS=1``), or msProbe with ``npy`` files. ``modules`` says what classes of recorded modules are, beside
-    those that are known: ``{"MyNorm": "rmsnorm"}`` or ``{"package.MyNorm": "rmsnorm"}``, one of rmsnorm, rmsnorm_cast (which
-    rounds before the weight), gemma_rmsnorm (which multiplies by 1 + weight), layernorm, linear and silu_and_mul; ``{"Linear":
-    ""}`` leaves a class out. Calls of functions and with arguments that are not known, that have no outputs, or whose files
-    cannot be read are *not judged*, and never passed. ``.pt`` files are read by torch if the caller has imported it
+    FLASHINFER_DUMP_SAFETENSORS=1``), or msProbe with ``npy`` files, or SGLang (``--debug-tensor-dump-output-folder``, or its
+    dumper with ``DUMPER_NON_INTRUSIVE_MODE=all``), or vLLM with dumps of that form. These last have names of modules and
+    tensors: ``checkpoint`` is the folder of the model that was served, with config.json and safetensors.
+
+    ``modules`` says what classes of recorded modules are, beside those that are known: ``{"MyNorm": "rmsnorm"}`` or
+    ``{"package.MyNorm": "rmsnorm"}``, one of rmsnorm, rmsnorm_cast (which may round before the weight, too; the verdict says
+    whether it does), gemma_rmsnorm (which multiplies by 1 + weight), layernorm, linear and silu_and_mul; ``{"Linear": ""}``
+    leaves a class out. Calls of functions and with arguments that are not known, that have no outputs, or whose files cannot
+    be read are *not judged*, and never passed. ``.pt`` files are read by torch if the caller has imported it
     (``weights_only=True``). ``accumulate`` is the type that kernels add in. ValueError if the folder holds none of these.
     """
     root = Path(folder)
     if not root.is_dir():
         raise ValueError(f"{folder} is no folder")
     unit(accumulate)
-    classes = {**_calls.CLASSES, **(modules or {})}
-    unknown = [kind for kind in classes.values() if kind and kind not in _calls.KINDS]
+    classes = {**_modules.CLASSES, **(modules or {})}
+    unknown = [kind for kind in classes.values() if kind and kind not in _modules.KINDS]
     if unknown:
-        raise ValueError(f"modules: '{unknown[0]}' is no kind of module, expected one of {', '.join(_calls.KINDS)}")
-    calls = [(call, _calls.flashinfer(call)) for call in _dumps.flashinfer(root)]
-    calls += [(call, _calls.msprobe(call)) for call in _dumps.msprobe(root)]
-    calls += [(call, _calls.module(call, classes)) for call in _dumps.recordings(root)]
+        raise ValueError(f"modules: '{unknown[0]}' is no kind of module, expected one of {', '.join(_modules.KINDS)}")
+    calls = [(call, _flashinfer.known(call)) for call in _dumps.flashinfer(root)]
+    calls += [(call, _modules.msprobe(call)) for call in _dumps.msprobe(root)]
+    calls += [(call, _modules.module(call, classes)) for call in _dumps.recordings(root)]
+    served = None if checkpoint is None else _checkpoint.Checkpoint(checkpoint)
+    calls += [(call, _checkpoint.known(call, served)) for call in _dumps.passes(root) + _dumps.dumper(root)]
     if not calls:
         raise ValueError(
-            f"{folder} holds no calls: neither recording.json of ulplab.record, metadata.jsonl of FlashInfer's recorder, nor "
-            "dump.json of msProbe"
+            f"{folder} holds no calls: neither recording.json of ulplab.record, metadata.jsonl of FlashInfer's recorder, "
+            "dump.json of msProbe, Pass*.pt of SGLang, nor *___name=*.pt of its dumper"
         )
     found = [one for call, known in calls for one in _judged(call, known, accumulate)]
     found.sort(key=lambda one: (_VERDICTS.index(one.verdict), -(one.ratio or 0.0)))
@@ -101,10 +116,19 @@ def _judged(call: _dumps.Recorded, known: _calls.Function | None, accumulate: st
                 raise _calls.Unknown(f"output {one.at} was not recorded")
             got = one.settled or Stored.of(call.outputs[one.at])
             held = array(got if one.shape is None else _calls.reshaped(got, one.shape), "got")
-            choices = one.given if isinstance(one.given, list) else [one.given]
-            given = [given_inputs(_calls.with_outputs(words, call.outputs)) for words in choices]
-            all_judged = [_native.judge(op, held, words, unit(accumulate), output) for words in given]
-            judged = min(all_judged, key=lambda judged: judged["outside"])
+            by_choice = {}
+            for said, words in one.choices.items():
+                given = _calls.with_outputs({**one.given, **words}, call.outputs)
+                judged = _native.judge(op, held, given_inputs(given), unit(accumulate), output)
+                if judged["outside"] and one.corners:
+                    ends = [given_inputs({**given, **corner}) for corner in one.corners]
+                    _widen(judged, [_native.judge(op, held, end, unit(accumulate), output) for end in ends])
+                by_choice[said] = judged
+                if not by_choice[said]["outside"]:
+                    break
+            said, judged = min(by_choice.items(), key=lambda item: item[1]["outside"])
+            # Where several are right, which one it is.
+            chosen = [f"with {said}"] if len(one.choices) > 1 else []
         except (_calls.Unknown, ValueError, TypeError) as error:
             found.append(refused(str(error), op))
             continue
@@ -116,13 +140,19 @@ def _judged(call: _dumps.Recorded, known: _calls.Function | None, accumulate: st
             lines = [_outside(output or "output", held, judged, "the bound")]
             lines += _where(judged["got"], judged["value"], judged["bound"], True)
             lines += [f"looks like {what}; then {outside:,} elements are outside" for what, outside in judged["like"][:4]]
-            lines += [call.caution] if call.caution else []
+            lines += [*chosen, *([call.caution] if call.caution else [])]
             found.append(Replayed(call.function, call.path, "failed", ratio, "\n".join(lines), op))
             continue
-        biased = []
-        if _errors.judged(op) and judged["value"].size:
-            biased = _errors.Bias(
-                op, *(judged[part] for part in ("got", "value", "error", "bound")), held.dtype, unit(accumulate)
-            ).found()
-        found.append(Replayed(call.function, call.path, "biased" if biased else "passed", ratio, "\n".join(biased), op))
+        biased = _biased(op, judged, held.dtype, unit(accumulate))
+        found.append(Replayed(call.function, call.path, "biased" if biased else "passed", ratio, "\n".join(biased + chosen), op))
     return found
+
+
+def _widen(judged: dict[str, Any], ends: list[dict[str, Any]]) -> None:
+    """Widens a bound to those of the ends of what an operation may have been given."""
+    got, value = judged["got"], judged["value"]
+    judged["bound"] = bound = numpy.maximum.reduce([numpy.abs(end["value"] - value) + end["bound"] for end in ends])
+    ratios = _errors.ratios(got, value, bound)
+    judged["outside"] = int((ratios > 1).sum())
+    at = numpy.unravel_index(ratios.argmax(), ratios.shape)
+    judged["worst"] = (list(map(int, at)), float(got[at]), float(value[at]), float(bound[at]), float(ratios[at]))

@@ -81,7 +81,7 @@ class Reporter:
         self.recorder.test = ""
 
     @pytest.hookimpl(hookwrapper=True)
-    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo) -> Any:
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
         if call.when == "call":
             mine = self.recorder.records[self._first :]
             # What `record_property` adds to.

@@ -79,7 +79,8 @@ def array(x: Any, name: str) -> _native.Array:
     if isinstance(x, _native.Array):
         return x
     if type(x).__name__ == "Stored" and type(x).__module__ == f"{__package__}._files":
-        return x.array()
+        stored: _native.Array = x.array()
+        return stored
     if isinstance(x, numpy.ndarray):
         try:
             return _from_numpy(x)

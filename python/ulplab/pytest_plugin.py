@@ -30,15 +30,15 @@ _KEY = "ulplab_audit"
 _COMPARED = [{"actual", "a", "x", "input", "got"}, {"desired", "expected", "b", "y", "other", "want"}]
 
 
-def _compared(args: tuple, options: dict) -> tuple[list, dict] | None:
+def _compared(given: tuple[Any, ...], named: dict[str, Any]) -> tuple[list[Any], dict[str, Any]] | None:
     """The tensors that a call compares, and its other arguments by position or name; None if it names no two."""
-    args, options = list(args), dict(options)
+    args, options = list(given), dict(named)
     for at, names in enumerate(_COMPARED):
         if len(args) <= at:
-            named = names & options.keys()
-            if len(named) != 1:
+            given_by = names & options.keys()
+            if len(given_by) != 1:
                 return None
-            args.append(options.pop(named.pop()))
+            args.append(options.pop(given_by.pop()))
     return args, options
 
 
@@ -84,7 +84,7 @@ class _Auditor:
         self.audit, self.config = _audit, config
         self.places: dict[str, Any] = {}
         self.asking = False
-        self.wrapped: list[tuple[Any, str, Callable]] = []
+        self.wrapped: list[tuple[Any, str, Callable[..., Any]]] = []
         named = []
         for gate in config.getoption("ulplab_gate"):
             module, colon, function = gate.partition(":")
@@ -120,7 +120,7 @@ class _Auditor:
         self.wrapped.append((module, function, original))
         setattr(module, function, gate)
 
-    def ask(self, name: str, original: Callable, args: list, options: dict) -> None:
+    def ask(self, name: str, original: Callable[..., Any], args: list[Any], options: dict[str, Any]) -> None:
         def passes(got: Any) -> bool:
             try:
                 said = original(got, *args[1:], **options)

@@ -10,7 +10,7 @@ Each function takes what `ulplab.reference.operations()` lists. An operation wit
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 import numpy
 
@@ -69,6 +69,11 @@ def _function(operation: dict[str, Any]) -> Callable[..., Any]:
     call.__name__ = call.__qualname__ = name
     call.__doc__ = "\n".join(lines)
     return call
+
+
+if TYPE_CHECKING:
+    # The operations are those that the native module has.
+    def __getattr__(name: str) -> Callable[..., Any]: ...
 
 
 for _operation in operations():

@@ -10,6 +10,7 @@ pub mod seal;
 pub mod session;
 pub mod store;
 pub mod summary;
+pub mod table;
 pub mod verdict;
 
 use std::collections::{BTreeMap, HashMap, HashSet};

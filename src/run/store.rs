@@ -3,30 +3,18 @@
 //!
 //! Each file is written whole and renamed into place, so a run that is killed leaves the files of the last time.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use arrow_array::builder::{ListBuilder, UInt64Builder};
-use arrow_array::{
-    Array, ArrayRef, ArrowPrimitiveType, Float64Array, Int32Array, ListArray, PrimitiveArray, RecordBatch, StringArray,
-    UInt64Array, new_null_array,
-};
-use arrow_schema::DataType;
-use parquet::arrow::ArrowWriter;
-use parquet::arrow::arrow_reader::{ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
-use parquet::basic::{Compression, ZstdLevel};
-use parquet::errors::ParquetError;
-use parquet::file::properties::WriterProperties;
 use serde::Serialize;
 
 use super::lines;
 use super::summary::Summary;
+use super::table::{self, Column, Table, Values};
 use super::{Manifest, Run};
 use crate::run::verdict::Status;
 use crate::{Error, Result};
 use ulplab_core::atomic::write_atomic;
-use ulplab_core::input;
 use ulplab_core::record::{Failure, Phase, Record, Worst};
 
 pub const RECORDS: &str = "records.parquet";
@@ -75,7 +63,7 @@ pub fn write_records(run: &Run, path: &Path) -> Result<()> {
             r.failure.as_ref().map(|failure| failure.message.as_str())
         }),
     ]);
-    write_parquet(path, columns)
+    table::write(path, &columns)
 }
 
 /// One row a summary.
@@ -95,121 +83,85 @@ pub fn write_summaries(run: &Run, path: &Path) -> Result<()> {
         floats("ci_low", rows, |s| Some(s.ci_low)),
         floats("ci_high", rows, |s| Some(s.ci_high)),
     ]);
-    write_parquet(path, columns)
+    table::write(path, &columns)
 }
-
-/// A column with its name.
-type Column = (&'static str, ArrayRef);
 
 /// Columns that are the same in every row, so that the files of many runs can be read as one table.
 fn provenance(manifest: &Manifest, rows: usize) -> Vec<Column> {
-    let constant = |value: &str| Arc::new(StringArray::from_iter_values(std::iter::repeat_n(value, rows))) as ArrayRef;
-    let commit = match &manifest.commit {
-        Some(commit) => constant(commit),
-        None => new_null_array(&DataType::Utf8, rows),
-    };
+    let constant = |value: Option<&str>| Values::Text(vec![value.map(String::from); rows]);
     vec![
-        ("run_id", constant(&run_id(manifest))),
-        ("fingerprint", constant(&manifest.fingerprint)),
-        ("commit", commit),
-        ("device", constant(&manifest.device)),
-        (
-            "seed",
-            Arc::new(UInt64Array::from_value(manifest.experiment.seed, rows)),
-        ),
+        ("run_id", constant(Some(&run_id(manifest)))),
+        ("fingerprint", constant(Some(&manifest.fingerprint))),
+        ("commit", constant(manifest.commit.as_deref())),
+        ("device", constant(Some(&manifest.device))),
+        ("seed", Values::Count(vec![Some(manifest.experiment.seed); rows])),
     ]
 }
 
 fn strings<'a, T>(name: &'static str, rows: &'a [T], get: impl Fn(&'a T) -> Option<&'a str>) -> Column {
-    (name, Arc::new(StringArray::from_iter(rows.iter().map(get))))
+    (
+        name,
+        Values::Text(rows.iter().map(|row| get(row).map(String::from)).collect()),
+    )
 }
 
 fn floats<T>(name: &'static str, rows: &[T], get: impl Fn(&T) -> Option<f64>) -> Column {
-    (name, Arc::new(Float64Array::from_iter(rows.iter().map(get))))
+    (name, Values::Float(rows.iter().map(get).collect()))
 }
 
 fn counts<T>(name: &'static str, rows: &[T], get: impl Fn(&T) -> u64) -> Column {
-    (name, Arc::new(UInt64Array::from_iter_values(rows.iter().map(get))))
+    (name, Values::Count(rows.iter().map(|row| Some(get(row))).collect()))
 }
 
 /// Layers as nullable `i32`, null outside the layers.
 fn layers(layers: impl Iterator<Item = Option<u32>>) -> Column {
     let layers = layers.map(|layer| layer.map(|layer| layer as i32));
-    ("layer", Arc::new(Int32Array::from_iter(layers)))
+    ("layer", Values::Int(layers.collect()))
 }
 
 /// The index of the worst element as `list<u64>`, null where the metric has none.
 fn indices(name: &'static str, records: &[Record]) -> Column {
-    let mut builder = ListBuilder::new(UInt64Builder::new());
-    for record in records {
-        let index = record.worst.as_ref().map(|worst| &worst.index);
-        index.into_iter().for_each(|index| builder.values().append_slice(index));
-        builder.append(index.is_some());
-    }
-    (name, Arc::new(builder.finish()))
-}
-
-fn write_parquet(path: &Path, columns: Vec<Column>) -> Result<()> {
-    let columns = columns.into_iter().map(|(name, column)| (name, column, true));
-    let batch = RecordBatch::try_from_iter_with_nullable(columns).map_err(|error| parquet_error(path, error))?;
-    let compression = Compression::ZSTD(ZstdLevel::default());
-    let properties = WriterProperties::builder().set_compression(compression).build();
-    write_atomic(path, |file| {
-        let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties)).map_err(io_error)?;
-        writer.write(&batch).map_err(io_error)?;
-        writer.close().map(|_| ()).map_err(io_error)
-    })
-}
-
-/// The error of the system behind an error of the writer, if there is one.
-fn io_error(error: ParquetError) -> io::Error {
-    match error {
-        ParquetError::External(error) => match error.downcast::<io::Error>() {
-            Ok(error) => *error,
-            Err(error) => io::Error::other(error),
-        },
-        error => io::Error::other(error),
-    }
+    let index = |record: &Record| record.worst.as_ref().map(|worst| worst.index.clone());
+    (name, Values::Counts(records.iter().map(index).collect()))
 }
 
 /// Reads back what [`write_records`] wrote, bit for bit; a failure has its message only.
 pub fn read_records(path: &Path) -> Result<Vec<Record>> {
-    let table = Table::read(path)?;
-    let (cell, recipe, window) = (table.text("cell")?, table.text("recipe")?, table.text("window")?);
-    let (phase, layer) = (table.text("phase")?, table.layers()?);
-    let (site, metric) = (table.text("site")?, table.text("metric")?);
+    let table = Table::open(path)?;
+    let (mut cell, mut recipe, mut window) = (table.text("cell")?, table.text("recipe")?, table.text("window")?);
+    let (phase, layers) = (table.text("phase")?, table.ints("layer")?);
+    let (mut site, mut metric) = (table.text("site")?, table.text("metric")?);
     let (value, n) = (table.floats("value")?, table.counts("n")?);
     let (nonfinite_want, nonfinite_got) = (table.counts("nonfinite_want")?, table.counts("nonfinite_got")?);
     let (want, got) = (table.floats("worst_want")?, table.floats("worst_got")?);
-    let failure = table.text("failure")?;
-    let index = table.column::<ListArray>("worst_index")?;
-    (0..table.batch.num_rows())
+    let (mut failure, mut index) = (table.text("failure")?, table.lists("worst_index")?);
+    (0..table.rows)
         .map(|row| {
             let missing = |name| table.missing(name, row);
-            let worst = match index.is_valid(row) {
-                false => None,
-                true => Some(Worst {
-                    index: numbers(&index.value(row)).ok_or_else(|| missing("worst_index"))?,
-                    want: at(want, row).ok_or_else(|| missing("worst_want"))?,
-                    got: at(got, row).ok_or_else(|| missing("worst_got"))?,
+            let worst = match index[row].take() {
+                None => None,
+                Some(index) => Some(Worst {
+                    index,
+                    want: want[row].ok_or_else(|| missing("worst_want"))?,
+                    got: got[row].ok_or_else(|| missing("worst_got"))?,
                 }),
             };
             Ok(Record {
-                cell: text(cell, row).ok_or_else(|| missing("cell"))?.into(),
-                recipe: text(recipe, row).ok_or_else(|| missing("recipe"))?.into(),
-                phase: parse_phase(text(phase, row)).ok_or_else(|| missing("phase"))?,
-                window: text(window, row).ok_or_else(|| missing("window"))?.into(),
-                layer: table.layer(layer, row)?,
-                site: text(site, row).ok_or_else(|| missing("site"))?.into(),
-                metric: text(metric, row).ok_or_else(|| missing("metric"))?.into(),
-                value: at(value, row).ok_or_else(|| missing("value"))?,
-                n: at(n, row).ok_or_else(|| missing("n"))?,
-                nonfinite_want: at(nonfinite_want, row).ok_or_else(|| missing("nonfinite_want"))?,
-                nonfinite_got: at(nonfinite_got, row).ok_or_else(|| missing("nonfinite_got"))?,
+                cell: cell[row].take().ok_or_else(|| missing("cell"))?,
+                recipe: recipe[row].take().ok_or_else(|| missing("recipe"))?,
+                phase: parse_phase(phase[row].as_deref()).ok_or_else(|| missing("phase"))?,
+                window: window[row].take().ok_or_else(|| missing("window"))?,
+                layer: layer(&table, &layers, row)?,
+                site: site[row].take().ok_or_else(|| missing("site"))?,
+                metric: metric[row].take().ok_or_else(|| missing("metric"))?,
+                value: value[row].ok_or_else(|| missing("value"))?,
+                n: n[row].ok_or_else(|| missing("n"))?,
+                nonfinite_want: nonfinite_want[row].ok_or_else(|| missing("nonfinite_want"))?,
+                nonfinite_got: nonfinite_got[row].ok_or_else(|| missing("nonfinite_got"))?,
                 worst,
-                failure: text(failure, row).map(|message| {
+                failure: failure[row].take().map(|message| {
                     Box::new(Failure {
-                        message: message.into(),
+                        message,
                         ..Failure::default()
                     })
                 }),
@@ -220,126 +172,37 @@ pub fn read_records(path: &Path) -> Result<Vec<Record>> {
 
 /// Reads back what [`write_summaries`] wrote, bit for bit.
 pub fn read_summaries(path: &Path) -> Result<Vec<Summary>> {
-    let table = Table::read(path)?;
-    let (recipe, phase, layer) = (table.text("recipe")?, table.text("phase")?, table.layers()?);
-    let (site, metric, windows) = (table.text("site")?, table.text("metric")?, table.counts("windows")?);
+    let table = Table::open(path)?;
+    let (mut recipe, phase, layers) = (table.text("recipe")?, table.text("phase")?, table.ints("layer")?);
+    let (mut site, mut metric, windows) = (table.text("site")?, table.text("metric")?, table.counts("windows")?);
     let (mean, min, max) = (table.floats("mean")?, table.floats("min")?, table.floats("max")?);
     let (ci_low, ci_high) = (table.floats("ci_low")?, table.floats("ci_high")?);
-    (0..table.batch.num_rows())
+    (0..table.rows)
         .map(|row| {
             let missing = |name| table.missing(name, row);
             Ok(Summary {
-                recipe: text(recipe, row).ok_or_else(|| missing("recipe"))?.into(),
-                phase: parse_phase(text(phase, row)).ok_or_else(|| missing("phase"))?,
-                layer: table.layer(layer, row)?,
-                site: text(site, row).ok_or_else(|| missing("site"))?.into(),
-                metric: text(metric, row).ok_or_else(|| missing("metric"))?.into(),
-                windows: at(windows, row)
+                recipe: recipe[row].take().ok_or_else(|| missing("recipe"))?,
+                phase: parse_phase(phase[row].as_deref()).ok_or_else(|| missing("phase"))?,
+                layer: layer(&table, &layers, row)?,
+                site: site[row].take().ok_or_else(|| missing("site"))?,
+                metric: metric[row].take().ok_or_else(|| missing("metric"))?,
+                windows: windows[row]
                     .and_then(|n| u32::try_from(n).ok())
                     .ok_or_else(|| missing("windows"))?,
-                mean: at(mean, row).ok_or_else(|| missing("mean"))?,
-                min: at(min, row).ok_or_else(|| missing("min"))?,
-                max: at(max, row).ok_or_else(|| missing("max"))?,
-                ci_low: at(ci_low, row).ok_or_else(|| missing("ci_low"))?,
-                ci_high: at(ci_high, row).ok_or_else(|| missing("ci_high"))?,
+                mean: mean[row].ok_or_else(|| missing("mean"))?,
+                min: min[row].ok_or_else(|| missing("min"))?,
+                max: max[row].ok_or_else(|| missing("max"))?,
+                ci_low: ci_low[row].ok_or_else(|| missing("ci_low"))?,
+                ci_high: ci_high[row].ok_or_else(|| missing("ci_high"))?,
             })
         })
         .collect()
 }
 
-/// A Parquet file read whole, with errors that name the file and the column.
-struct Table<'a> {
-    path: &'a Path,
-    batch: RecordBatch,
-}
-
-impl<'a> Table<'a> {
-    fn read(path: &'a Path) -> Result<Self> {
-        let wrong = |error: ParquetError| parquet_error(path, error);
-        // Types are those of the file's own schema, whoever wrote it.
-        let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
-        let reader =
-            ParquetRecordBatchReaderBuilder::try_new_with_options(input::open(path)?, options).map_err(wrong)?;
-        let rows = usize::try_from(reader.metadata().file_metadata().num_rows()).unwrap_or(0);
-        let schema = reader.schema().clone();
-        let mut reader = reader.with_batch_size(rows.max(1)).build().map_err(wrong)?;
-        let batch = match reader.next() {
-            Some(batch) => batch.map_err(|error| parquet_error(path, error))?,
-            None => RecordBatch::new_empty(schema),
-        };
-        if batch.num_rows() != rows {
-            let found = batch.num_rows();
-            return Err(Error::data(
-                path,
-                format!("has {found} rows, and says that it has {rows}"),
-            ));
-        }
-        Ok(Self { path, batch })
-    }
-
-    fn column<T: Array + 'static>(&self, name: &str) -> Result<&T> {
-        let column = self.batch.column_by_name(name).ok_or_else(|| {
-            Error::data(
-                self.path,
-                format!("no column '{name}': not a file of this version of ulplab?"),
-            )
-        })?;
-        column.as_any().downcast_ref().ok_or_else(|| {
-            let found = column.data_type();
-            Error::data(
-                self.path,
-                format!("column '{name}' is of {found}, which is none of ulplab's"),
-            )
-        })
-    }
-
-    fn text(&self, name: &str) -> Result<&StringArray> {
-        self.column(name)
-    }
-
-    fn floats(&self, name: &str) -> Result<&Float64Array> {
-        self.column(name)
-    }
-
-    fn counts(&self, name: &str) -> Result<&UInt64Array> {
-        self.column(name)
-    }
-
-    fn layers(&self) -> Result<&Int32Array> {
-        self.column("layer")
-    }
-
-    /// The layer in a row of [`Self::layers`]; none outside the layers.
-    fn layer(&self, layers: &Int32Array, row: usize) -> Result<Option<u32>> {
-        let layer = at(layers, row).map(u32::try_from).transpose();
-        layer.map_err(|_| self.missing("layer", row))
-    }
-
-    fn missing(&self, column: &str, row: usize) -> Error {
-        Error::data(
-            self.path,
-            format!("column '{column}', row {row}: no value, or not one of ulplab's"),
-        )
-    }
-}
-
-/// The number in a row; none if it is null.
-fn at<T: ArrowPrimitiveType>(column: &PrimitiveArray<T>, row: usize) -> Option<T::Native> {
-    column.is_valid(row).then(|| column.value(row))
-}
-
-fn text(column: &StringArray, row: usize) -> Option<&str> {
-    column.is_valid(row).then(|| column.value(row))
-}
-
-/// All numbers of a list; none if it has a null, or is of another type.
-fn numbers(list: &ArrayRef) -> Option<Vec<u64>> {
-    let list = list.as_any().downcast_ref::<UInt64Array>()?;
-    list.iter().collect()
-}
-
-fn parquet_error(path: &Path, error: impl std::fmt::Display) -> Error {
-    Error::data(path, format!("cannot be read as Parquet: {error}"))
+/// The layer in a row; none outside the layers.
+fn layer(table: &Table, layers: &[Option<i32>], row: usize) -> Result<Option<u32>> {
+    let layer = layers[row].map(u32::try_from).transpose();
+    layer.map_err(|_| table.missing("layer", row))
 }
 
 fn parse_phase(name: Option<&str>) -> Option<Phase> {

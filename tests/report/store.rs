@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
+use parquet::file::reader::{FileReader, SerializedFileReader};
 use ulplab::atomic::write_atomic;
 use ulplab::record::{Phase, Record, Worst};
 use ulplab::run::Run;
@@ -232,9 +233,13 @@ fn every_column_is_documented() {
     };
     let columns = |path: &Path| -> Vec<String> {
         let file = fs::File::open(path).unwrap();
-        let reader = parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder::try_new(file).unwrap();
-        let fields = reader.schema().fields().iter();
-        fields.map(|field| field.name().clone()).collect()
+        let reader = SerializedFileReader::new(file).unwrap();
+        let schema = reader.metadata().file_metadata().schema();
+        schema
+            .get_fields()
+            .iter()
+            .map(|field| field.name().to_string())
+            .collect()
     };
     let found = columns(&paths[0]);
     assert_eq!(named(records), found);
