@@ -7,18 +7,13 @@ out=$(realpath -m "${1:-$(dirname "${BASH_SOURCE[0]}")/dist}")
 cd "$(dirname "${BASH_SOURCE[0]}")"
 profile=${ULPLAB_WHEEL_PROFILE:-dist}
 program=${ULPLAB_WHEEL_PROGRAM:-}
-# Functions of the same code become one. Rust links with LLD here, which can do that.
-fold=()
-if [ "$profile" = dist ] && rustc -vV | grep -q '^host: x86_64-unknown-linux-gnu$'; then
-    fold=(-C link-arg=-Wl,--icf=all)
-fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/venv"
 "$work/venv/bin/pip" install --quiet --disable-pip-version-check maturin==1.16.0 wheel==0.45.1
-"$work/venv/bin/maturin" build --profile "$profile" --out "$work/module" -- "${fold[@]}"
+"$work/venv/bin/maturin" build --profile "$profile" --out "$work/module"
 if [ -z "$program" ]; then
-    cargo rustc --locked --profile "$profile" --package ulplab --bin ulplab -- "${fold[@]}"
+    cargo build --locked --profile "$profile" --package ulplab --bin ulplab
     target=$(cargo metadata --format-version 1 --no-deps | python3 -c 'import json, sys; print(json.load(sys.stdin)["target_directory"])')
     program=$target/${profile/#dev/debug}/ulplab
 fi
