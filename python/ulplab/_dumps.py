@@ -50,16 +50,21 @@ def _of_torch(path: Path, instead: str) -> Any:
         raise ValueError(f"{path}: torch cannot read it: {type(error).__name__}: {error}") from error
 
 
+def _named_of_torch(path: Path, instead: str) -> dict[str, Any]:
+    """The tensors by name that a file of torch holds. ValueError if it holds something else, too."""
+    found = _of_torch(path, instead)
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} holds a {type(found).__name__}, expected tensors by name")
+    return found
+
+
 def tensors(path: Path) -> dict[str, Any]:
     """The tensors of PATH.safetensors, or of PATH.pt by the caller's torch."""
     if path.with_suffix(".safetensors").exists():
         return dict(read(path.with_suffix(".safetensors"))[0])
     if not path.with_suffix(".pt").exists():
         return {}
-    found = _of_torch(path.with_suffix(".pt"), "record with FLASHINFER_DUMP_SAFETENSORS=1")
-    if not isinstance(found, dict):
-        raise ValueError(f"{path.with_suffix('.pt')} holds a {type(found).__name__}, expected tensors by name")
-    return found
+    return _named_of_torch(path.with_suffix(".pt"), "record with FLASHINFER_DUMP_SAFETENSORS=1")
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
@@ -278,9 +283,7 @@ def passes(folder: Path) -> list[Recorded]:
     ranks = {file.parent for file in folder.rglob("Pass*.pt")}
     for file in sorted(folder.rglob("Pass*.pt")):
         try:
-            found = _of_torch(file, "import torch")
-            if not isinstance(found, dict):
-                raise ValueError(f"{file} holds a {type(found).__name__}, expected tensors by name")
+            found = _named_of_torch(file, "import torch")
         except ValueError as error:
             calls.append(Recorded(file.stem, str(file), missing=str(error)))
             continue
@@ -305,7 +308,8 @@ def passes(folder: Path) -> list[Recorded]:
 def dumper(folder: Path) -> list[Recorded]:
     """The calls of SGLang's dumper with ``DUMPER_NON_INTRUSIVE_MODE=all``: a file for each input, output and parameter, which is
     named after its module."""
-    calls: list[Recorded] = []
+    # By rank and module.
+    calls: list[tuple[tuple[str, str], Recorded]] = []
     parameters: dict[tuple[str, str], dict[str, Any]] = {}
     for here in sorted({file.parent for file in folder.rglob("*___name=*.pt")}):
         files = []
@@ -326,7 +330,7 @@ def dumper(folder: Path) -> list[Recorded]:
             call = begun.get((rank, module))
             if call is None or argument is not None and call.outputs:
                 call = begun[rank, module] = Recorded(module, f"{here}: {module}, rank {rank}")
-                calls.append(call)
+                calls.append(((rank, module), call))
             try:
                 held = _of_torch(file, "import torch")
                 value, about = held["value"], held["meta"]
@@ -338,16 +342,15 @@ def dumper(folder: Path) -> list[Recorded]:
                 call.outputs.append(value)
             else:
                 call.given[(f"arg_{argument}" if argument.isdigit() else argument) + place] = value
-    for call in calls:
-        rank = call.path.rpartition(" ")[2]
+    for of_module, call in calls:
         try:
-            for name, file in parameters.get((rank, call.function), {}).items():
+            for name, file in parameters.get(of_module, {}).items():
                 call.given[name] = _of_torch(file, "import torch")["value"]
         except (ValueError, KeyError, TypeError) as error:
             call.missing = f"{type(error).__name__}: {error}"
         if not call.outputs and not call.missing:
             call.missing = "it has inputs and no outputs"
-    return calls
+    return [call for _, call in calls]
 
 
 def read_workloads(path: str | os.PathLike[str]) -> list[dict[str, Any]]:

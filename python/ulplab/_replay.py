@@ -124,7 +124,7 @@ def _judged(call: _dumps.Recorded, known: _calls.Function | None, accumulate: st
                     ends = [given_inputs({**given, **corner}) for corner in one.corners]
                     _widen(judged, [_native.judge(op, held, end, unit(accumulate), output) for end in ends])
                 by_choice[said] = judged
-                if not by_choice[said]["outside"]:
+                if not judged["outside"]:
                     break
             said, judged = min(by_choice.items(), key=lambda item: item[1]["outside"])
             # Where several are right, which one it is.
