@@ -1,0 +1,40 @@
+import numpy as np
+import ulplab
+from entry import Entry, decoded
+
+ENTRY = Entry(
+    id="L2",
+    of="MXFP8 weights with scales in the order of tensor cores, 128x4",
+    fault="scales are padded to whole tiles, and their rows are not interleaved",
+    symptom="looks like noise of one step here and there",
+    threads=("https://github.com/flashinfer-ai/flashinfer/issues/4087",),
+    escaped="blocks at random share their power of two, and a wrong address holds the right scale",
+)
+
+
+def inputs(rng):
+    """Blocks of different sizes."""
+    return usual(rng) * np.exp2(rng.integers(-8, 9, (300, 11))).repeat(32, -1).astype(np.float32)
+
+
+def usual(rng):
+    return rng.standard_normal((300, 352)).astype(np.float32)
+
+
+def kernel(x, fault):
+    right = ulplab.quantize(x, "mxfp8")
+    padded = np.zeros((384, 12), np.uint8)
+    padded[:300, :11] = right.scales
+    tiles = padded.reshape(3, 4, 32, 3, 4).transpose(0, 3, 2, 1, 4)
+    return right.codes, np.ravel(padded if fault else tiles)
+
+
+def gate(x, got):
+    ulplab.assert_quantized(*got, x, "mxfp8", layout="128x4")
+
+
+def numbers(x, got):
+    """The numbers by the scales that tensor cores find."""
+    codes, placed = got
+    scales = placed.reshape(3, 3, 32, 4, 4).transpose(0, 3, 2, 1, 4).reshape(384, 12)[:300, :11]
+    return decoded(ulplab.quantize(x, "mxfp8"), codes=codes, scales=scales.copy())
