@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    bench, compare, describe, diff, dump, generate, inspect, integrate, inventory, kernels, probe, quantize, verify,
+    baseline, bench, compare, describe, diff, dump, generate, inspect, integrate, inventory, kernels, probe, quantize,
+    verify,
 };
 use crate::commands::{judge, sweep};
 use crate::output;
@@ -42,6 +43,7 @@ enum Command {
     Gate(judge::GateArgs),
     Report(judge::ReportArgs),
     Diff(diff::DiffArgs),
+    Baseline(baseline::BaselineArgs),
     Compare(compare::CompareArgs),
     Quantize(quantize::QuantizeArgs),
     Dequantize(quantize::DequantizeArgs),
@@ -81,6 +83,14 @@ const EXAMPLES: &[(&str, &[&str])] = &[
             "ulplab diff runs/main runs/mine",
             "ulplab diff runs/main runs/mine --gate 'layers.*.output:relative_l2<=5%' --gate 'us_cold<=3%'",
             "ulplab diff runs/main runs/mine --identical --markdown diff.md",
+        ],
+    ),
+    (
+        "baseline",
+        &[
+            "ulplab baseline accept runs/main --why 'first measurement' --by ada",
+            "ulplab baseline compare runs/mine --gate 'kl<=5%'",
+            "ulplab baseline log kv_cache",
         ],
     ),
     (
@@ -249,6 +259,7 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::Gate(args) => judge::gate(&args),
         Command::Report(args) => judge::report(&args),
         Command::Diff(args) => diff::run(&args),
+        Command::Baseline(args) => baseline::run(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Quantize(args) => quantize::quantize(&args),
         Command::Dequantize(args) => quantize::dequantize(&args),

@@ -34,6 +34,7 @@ pub(super) const RMSNORM: Operation = Operation {
         ),
     ],
     faults: &[
+        fault("not_normalised", "rows are not divided by anything: x·weight"),
         fault("no_variance", "the mean of squares is left out: x·weight/√eps"),
         fault("sum_for_mean", "the sum of squares is taken for their mean"),
         fault("half_of_row", "the mean of squares is that of the first half of a row"),
@@ -101,7 +102,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
         } else {
             root
         };
-        let scale = 1.0 / root;
+        let scale = if call.is("not_normalised") { 1.0 } else { 1.0 / root };
         let squared = if terms.sum > 0.0 {
             terms.error(call.u) / terms.sum
         } else {

@@ -76,8 +76,8 @@ pub struct Nvfp4Rule {
     pub unsigned_zero: bool,
     /// How one of several candidate scales is chosen.
     pub select: Select,
-    /// Whether the library's kernel uses an approximate reciprocal (≤ 1 ulp) where the rule is exact: a scale may then be
-    /// one code off, and elements one step.
+    /// Whether the library's kernel uses approximate reciprocals (≤ 1 ulp) where the rule is exact: what lies next to a border
+    /// between two codes may then be on either side.
     pub approximate: bool,
 }
 

@@ -99,7 +99,7 @@ pub struct Diagnosis {
     pub scale_order: String,
     /// All rules that explain every byte in this order of storage.
     pub exact: Vec<Candidate>,
-    /// Rules with approximate kernels that explain every byte within the tolerance of such a kernel.
+    /// Of the rules that were asked for, those with approximate kernels that explain every byte within the tolerance of such a kernel.
     pub tolerated: Vec<Candidate>,
     /// Number of global scales that do not match the largest magnitude of their elements.
     pub foreign_globals: usize,
@@ -130,9 +130,7 @@ impl Diagnosis {
 
     /// Whether the storage is as declared, and the requested rule, or any rule, explains the bytes.
     pub fn explained(&self) -> bool {
-        let tolerated =
-            self.named && self.reference.tolerated() && self.findings.iter().all(|finding| !finding.storage());
-        self.findings.is_empty() || tolerated
+        self.findings.is_empty() || !self.tolerated.is_empty()
     }
 
     /// The cause of most of the mismatches.
@@ -142,11 +140,6 @@ impl Diagnosis {
 }
 
 impl Finding {
-    /// Whether it concerns the order of bytes and not their values.
-    fn storage(&self) -> bool {
-        matches!(self.cause, Cause::NibbleOrder | Cause::Swizzle | Cause::Layout)
-    }
-
     fn share(&self) -> f64 {
         self.count as f64 / self.of.max(1) as f64
     }
@@ -230,9 +223,10 @@ pub fn diagnose_from(
     };
     let (exact, close): (Vec<Candidate>, Vec<Candidate>) = held(&formats).into_iter().partition(Candidate::exact);
     let own_exact: Vec<Candidate> = exact.iter().filter(|exact| allowed(&exact.format)).cloned().collect();
+    let is_asked = |format: &Format| if named { *format == formats[0] } else { allowed(format) };
     let tolerated: Vec<Candidate> = close
         .iter()
-        .filter(|candidate| candidate.tolerated() && (named || allowed(&candidate.format)))
+        .filter(|candidate| candidate.tolerated() && is_asked(&candidate.format))
         .cloned()
         .collect();
     if !named && let Some(first) = own_exact.first().cloned() {

@@ -138,7 +138,7 @@ fn page(name: &str, format: &Format, shape: &[usize], diagnosis: &Diagnosis) -> 
     if !diagnosis.tolerated.is_empty() {
         let names = names(&diagnosis.tolerated);
         line(format!(
-            "within what the approximate kernels of {names} may differ by: scales one code, elements one step"
+            "within what the approximate reciprocals of {names} may change: numbers within 4 ulp of a border between two codes"
         ));
     }
     if diagnosis.foreign_globals > 0 {

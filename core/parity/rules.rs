@@ -23,7 +23,7 @@ pub struct Candidate {
     pub wrong_blocks: usize,
     /// Number of global scales whose meaning differs from what the rule stores.
     pub wrong_globals: usize,
-    /// Whether no scale is more than one code off and no element more than one step.
+    /// Whether every difference is one that approximate reciprocals explain.
     pub close: bool,
     /// The type to which the scales are rounded, if not f32; codes are made with the rounded scales.
     pub narrow: Option<Half>,

@@ -11,6 +11,11 @@ use super::search::{Storage, StorageForm};
 use crate::formats::{Format, GlobalScale, Repr, Single};
 use crate::packed::codes;
 
+/// How far off the numbers may be, relative to themselves, that a kernel with approximate reciprocals rounds to a scale or a code. A
+/// code is of a value over two reciprocals and three products, and each reciprocal errs by at most an ulp where the rule's own errs by
+/// half of one; a scale is of one reciprocal and two products. An ulp is at most 2^-23.
+const APPROXIMATE: f32 = 4.0 / (1 << 23) as f32;
+
 /// What differs from what a maker makes.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
@@ -18,7 +23,8 @@ pub struct Tally {
     pub wrong_codes: usize,
     /// Blocks with a wrong scale or code.
     pub wrong_blocks: usize,
-    /// No scale is more than one code off, no element more than one step.
+    /// Something differs by more than approximate reciprocals can explain: a scale or code is not what its rule makes of a number
+    /// that is off by [`APPROXIMATE`].
     pub far: bool,
     /// Groups with another scale, in order.
     pub groups: Vec<usize>,
@@ -156,14 +162,16 @@ impl View<'_> {
             };
             let stored = self.scale(problem, group);
             let differs = stored.is_some_and(|stored| !self.is_scale(made, stored));
+            let near = differs && stored.is_some_and(|stored| maker.nearly(problem, group, stored, APPROXIMATE));
             if differs && first_strip {
                 tally.wrong_scales += 1;
-                tally.far |= stored.is_some_and(|stored| stored.abs_diff(made) > 1);
+                tally.far |= !near;
                 tally.groups.push(group);
                 scaled.wrong[i] = true;
             }
             scaled.unjudged[i] = stored.is_some_and(|stored| problem.value(stored).is_nan());
-            let under = stored.filter(|_| self.under_stored).unwrap_or(made);
+            // Codes are made with the scale that is stored.
+            let under = stored.filter(|_| self.under_stored || near).unwrap_or(made);
             if let Some(single) = &scaled.single {
                 scaled.factors[i] = single.factor(under, problem.amax[group]);
             }
@@ -205,7 +213,6 @@ impl View<'_> {
         }
         strip.groups = vec![false; grid.count.1];
         let tally = &mut strip.tally;
-        let sign = 1 << (problem.format.element.bits - 1);
         let mut seen = vec![usize::MAX; grid.count.1];
         for (i, code) in codes(&maker.format, bytes).into_iter().enumerate() {
             let (row, c) = (i / cols, i % cols);
@@ -222,9 +229,8 @@ impl View<'_> {
                 tally.hits = Hits::new(grid.rows, cols);
             }
             tally.hits.add(at / cols + row, c);
-            // Codes next to each other, or zeros of both signs.
-            let apart = (stored & !sign).abs_diff(made & !sign);
-            tally.far |= apart > 1 || ((stored ^ made) & sign != 0 && (stored | made) & !sign > 1);
+            let about = |by: f32| self.code_as_stored(scaled.repr.encode(x[i] * (1.0 + by)));
+            tally.far |= ![APPROXIMATE, -APPROXIMATE].into_iter().any(|by| about(by) == stored);
             if seen[group] != row {
                 seen[group] = row;
                 tally.elements.push(at + i);

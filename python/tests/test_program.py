@@ -2,7 +2,10 @@
 
 import pathlib
 import subprocess
+import sys
 import sysconfig
+
+import pytest
 
 PROGRAM = pathlib.Path(sysconfig.get_path("scripts")) / "ulplab"
 SHARED = pathlib.Path(sysconfig.get_path("data")) / "share" / "ulplab"
@@ -23,3 +26,18 @@ def test_its_kernels_and_experiments_are_there(tmp_path):
     assert (SHARED / "kernels" / "rope.cu").is_file()
     assert (SHARED / "experiments" / "kv_cache.toml").is_file()
     assert "rope" in run("kernels", "list", cwd=tmp_path)
+
+def test_importing_it_imports_nothing_else(tmp_path):
+    program = "import sys, ulplab; print([name for name in ('numpy', 'torch', 'pytest', 'ulplab.reference') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_all_names_are_there():
+    import ulplab
+
+    for name in ulplab.__all__:
+        assert getattr(ulplab, name) is not None
+    assert set(ulplab.__all__) <= set(dir(ulplab))
+    with pytest.raises(AttributeError, match="has no attribute 'asert_close'"):
+        ulplab.asert_close  # noqa: B018

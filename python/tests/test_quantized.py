@@ -36,6 +36,71 @@ def test_nvfp4_is_that_of_vllm(x):
     assert q.global_scale == pytest.approx([1 / above], rel=1e-6) or q.global_scale == pytest.approx([above], rel=1e-6)
 
 
+def off(x, by):
+    """Numbers that are `by` float32 further up."""
+    for _ in range(abs(by)):
+        x = np.nextafter(x, np.float32(np.inf if by > 0 else -np.inf), dtype=np.float32)
+    return x
+
+
+@pytest.mark.parametrize("ulps", [(0, 1, 1), (1, -1, 0), (-1, 1, -1)])
+@pytest.mark.parametrize("rule", ["vllm", None])
+def test_reciprocals_may_be_off_by_an_ulp(ulps, rule):
+    """Each `rcp.approx` of a GPU errs by at most one."""
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((512, 1024)).astype(np.float32)
+    right = ulplab.quantize(x, "nvfp4", rule="vllm")
+    above = right.global_scale.reshape(())
+    blocks = x.reshape(len(x), -1, 16)
+    scale = above * (np.abs(blocks).max(-1) * off(np.float32(1 / 6), ulps[0]))
+    scale = np.clip(scale, -448, 448).astype(ml_dtypes.float8_e4m3fn)
+    factor = off(np.float32(1) / (scale.astype(np.float32) * off(np.float32(1) / above, ulps[1])), ulps[2])
+    codes = np.clip(blocks * factor[..., None], -6, 6).astype(ml_dtypes.float4_e2m1fn).view(np.uint8).reshape(x.shape)
+    codes = codes[:, ::2] | codes[:, 1::2] << 4
+    assert (codes != right.codes).mean() < 1e-2
+    ulplab.assert_quantized(codes, scale.view(np.uint8), x, "nvfp4", right.global_scale, rule=rule)
+
+
+@pytest.mark.parametrize(("format", "rule"), [("nvfp4", "vllm"), ("nvfp4_single", "flashinfer")])
+def test_what_reciprocals_cannot_change_is_refused(x, format, rule):
+    rng = np.random.default_rng(4)
+    right = ulplab.quantize(x, format, rule=rule)
+    low, high = right.codes & 15, right.codes >> 4
+
+    def moved(codes, by):
+        """The codes of a step more, away from zero."""
+        size = np.clip((codes & 7).astype(int) + by, 0, 7)
+        return (codes & 8 | size).astype(np.uint8)
+
+    def packed(by):
+        return moved(low, by[0]) | moved(high, by[1]) << 4
+
+    one = (np.zeros(low.shape, int), np.zeros(low.shape, int))
+    # A code whose quotient lies in the middle between two borders.
+    step = right.dequantize() / np.maximum(np.repeat(scale_values(right), 16, 1), 1e-30)
+    quotient = np.abs(x / np.maximum(np.repeat(scale_values(right), 16, 1), 1e-30))
+    middle = np.argwhere((np.abs(quotient - 1) < 0.1) & (np.abs(np.abs(step) - 1) < 1e-3))[0]
+    one[middle[1] % 2][middle[0], middle[1] // 2] = 1
+    faults = {
+        "one up": packed((1, 1)),
+        "one down": packed((-1, -1)),
+        "one up or down": packed(rng.choice([-1, 0, 1], (2, *low.shape))),
+        "one code": packed(one),
+    }
+    for fault, codes in faults.items():
+        with pytest.raises(AssertionError):
+            ulplab.assert_quantized(codes, right.scales, x, format, right.global_scale, rule=rule)
+            pytest.fail(f"{fault}: not noticed")
+    with pytest.raises(AssertionError):
+        ulplab.assert_quantized(right.codes, right.scales + 1, x, format, right.global_scale, rule=rule)
+
+
+def scale_values(quantized):
+    """What the numbers of each block are multiples of."""
+    scales = quantized.scales.view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    return scales if quantized.global_scale is None else scales / quantized.global_scale.reshape(())
+
+
 @pytest.mark.parametrize("format", ["nvfp4", "mxfp4", "mxfp8", "fp8_b128", "fp8_b128_f32", "fp8_token", "fp8_tensor", "int4_g128"])
 def test_what_is_quantized_comes_back(x, format):
     q = ulplab.quantize(x, format)

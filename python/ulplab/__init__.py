@@ -6,43 +6,55 @@
     ulplab.assert_close(got, op="rmsnorm", inputs=dict(x=x, weight=w))  # no number: the bound follows from the operation
 
 Tensors of numpy, torch, jax, cupy and everything else with ``__dlpack__`` are read where they are; results are numpy arrays.
-None of these libraries but numpy is imported.
+None of these libraries but numpy is imported, and that when it is needed: `import ulplab` takes some milliseconds.
 """
 
-from ._audit import Audit, audit
-from ._calibrate import Calibration, calibrate
-from ._close import NoGate, assert_close
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from ._native import version as _version
-from ._invariant import assert_invariant
-from ._quantized import Quantized, assert_quantized, dequantize, parity, quantize
-from ._dumps import read_polygraphy, read_workloads
-from ._recorder import Recording, record
-from ._records import reproduce
-from ._replay import Replay, replay
-from ._tensors import UlplabWarning
-from . import reference
+
+if TYPE_CHECKING:
+    from . import reference
+    from ._audit import Audit, audit
+    from ._calibrate import Calibration, calibrate
+    from ._close import NoGate, assert_close
+    from ._dumps import read_polygraphy, read_workloads
+    from ._invariant import assert_invariant
+    from ._quantized import Quantized, assert_quantized, dequantize, parity, quantize
+    from ._recorder import Recording, record
+    from ._records import reproduce
+    from ._replay import Replay, replay
+    from ._tensors import UlplabWarning
+
+# Which module has each name: it is imported when the name is used first.
+_MODULES = {
+    "_audit": ["Audit", "audit"],
+    "_calibrate": ["Calibration", "calibrate"],
+    "_close": ["NoGate", "assert_close"],
+    "_dumps": ["read_polygraphy", "read_workloads"],
+    "_invariant": ["assert_invariant"],
+    "_quantized": ["Quantized", "assert_quantized", "dequantize", "parity", "quantize"],
+    "_recorder": ["Recording", "record"],
+    "_records": ["reproduce"],
+    "_replay": ["Replay", "replay"],
+    "_tensors": ["UlplabWarning"],
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __version__ = _version()
-__all__ = [
-    "Audit",
-    "Calibration",
-    "NoGate",
-    "Quantized",
-    "Recording",
-    "Replay",
-    "UlplabWarning",
-    "assert_close",
-    "assert_invariant",
-    "assert_quantized",
-    "audit",
-    "calibrate",
-    "dequantize",
-    "parity",
-    "quantize",
-    "read_polygraphy",
-    "read_workloads",
-    "record",
-    "reference",
-    "replay",
-    "reproduce",
-]
+__all__ = sorted([*_MODULE_OF, "reference"])
+
+
+def __getattr__(name: str) -> Any:
+    if name == "reference":
+        return importlib.import_module(".reference", __name__)
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    value = getattr(importlib.import_module(f".{_MODULE_OF[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -135,7 +135,7 @@ pub fn gate(args: &GateArgs) -> Result<Exit> {
 }
 
 /// The named folder, or else the newest run's, whose path is printed.
-fn named_or_newest(run: Option<&PathBuf>) -> Result<PathBuf> {
+pub fn named_or_newest(run: Option<&PathBuf>) -> Result<PathBuf> {
     if let Some(run) = run {
         return Ok(run.clone());
     }

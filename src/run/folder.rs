@@ -170,7 +170,8 @@ impl Folder {
         self.cell_file(id).is_file()
     }
 
-    fn read_cell(&self, id: &str) -> Result<Vec<Record>> {
+    /// The records of a cell; a file that is not there, or not as it was written, is an error.
+    pub fn read_cell(&self, id: &str) -> Result<Vec<Record>> {
         let file = self.cell_file(id);
         let bytes = input::bytes(&file)?;
         let records = read_cell(&bytes, id, &self.run);

@@ -22,9 +22,11 @@ use crate::run::{Manifest, Run};
 use gates::Gate;
 use numbers::{Change, Numbers, Pairs};
 use question::Difference;
+pub use question::differences;
 use ulplab_core::atomic::write_text;
 use ulplab_core::error::{Exit, Result};
 use verdicts::{ChangedVerdict, LoosenedGate};
+pub use verdicts::{alike, text};
 
 /// Compare two runs: what became worse from BASE to NEW.
 ///
@@ -41,6 +43,13 @@ pub struct DiffArgs {
     pub base: PathBuf,
     /// Folder of the run to judge.
     pub new: PathBuf,
+    #[command(flatten)]
+    how: How,
+}
+
+/// What is asked of two runs, and how the answer is written.
+#[derive(Debug, clap::Args)]
+pub struct How {
     /// Limit how much a metric may worsen, e.g. 'layers.*.output:relative_l2<=5%', 'us_cold<=3%' or 'kl<=1e-4';
     /// repeatable.
     ///
@@ -68,18 +77,23 @@ pub struct DiffArgs {
     pub markdown: Option<PathBuf>,
 }
 
-/// Compares two stored runs, prints, and ends in the exit code of the gates.
 pub fn run(args: &DiffArgs) -> Result<Exit> {
-    let mut gates = args.gates.iter().map(|gate| gate.parse()).collect::<Result<Vec<_>>>()?;
-    if let Some(file) = &args.rules {
+    between(&args.base, &args.new, &args.how)
+}
+
+/// Compares two stored runs, prints, and ends in the exit code of the gates.
+pub fn between(base: &Path, new: &Path, how: &How) -> Result<Exit> {
+    let mut gates = how.gates.iter().map(|gate| gate.parse()).collect::<Result<Vec<_>>>()?;
+    if let Some(file) = &how.rules {
         gates.extend(gates::read(file)?);
     }
-    let (base, new) = (load(&args.base)?, load(&args.new)?);
-    let diff = Diff::new([&args.base, &args.new], &base, &new, &gates, args)?;
-    if let Some(file) = &args.markdown {
+    let paths = [base, new];
+    let (base, new) = (load(base)?, load(new)?);
+    let diff = Diff::new(paths, &base, &new, &gates, how)?;
+    if let Some(file) = &how.markdown {
         write_text(file, &output::markdown(&diff))?;
     }
-    match args.json {
+    match how.json {
         true => json::print(&diff)?,
         false => out!("{}", output::terminal(&diff, width(), colour())),
     }
@@ -133,7 +147,7 @@ pub struct Check {
 }
 
 impl Diff {
-    fn new(paths: [&Path; 2], base: &Run, new: &Run, gates: &[Gate], args: &DiffArgs) -> Result<Self> {
+    fn new(paths: [&Path; 2], base: &Run, new: &Run, gates: &[Gate], how: &How) -> Result<Self> {
         let pairs = Pairs::new(&base.records, &new.records);
         let counterparts = verdicts::counterparts(base, new);
         let (verdicts, same_verdicts) = verdicts::moved(&counterparts, base, new);
@@ -141,7 +155,7 @@ impl Diff {
         for gate in gates {
             checks.push(gate.judge(&pairs)?);
         }
-        if args.identical {
+        if how.identical {
             checks.push(gates::identical(&pairs));
         }
         let statuses: Vec<Status> = checks.iter().map(|check| check.status).collect();
@@ -149,11 +163,11 @@ impl Diff {
             base: Side::new(paths[0], &base.manifest),
             new: Side::new(paths[1], &new.manifest),
             loosened: verdicts::loosened(&counterparts),
-            question: question::differences(&base.manifest, &new.manifest),
+            question: differences(&base.manifest, &new.manifest),
             verdicts,
             same_verdicts,
-            numbers: pairs.numbers(false, args.top),
-            times: pairs.numbers(true, args.top),
+            numbers: pairs.numbers(false, how.top),
+            times: pairs.numbers(true, how.top),
             checks,
             outcome: Outcome::from_statuses(&statuses, true, true),
         })

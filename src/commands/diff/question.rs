@@ -27,6 +27,9 @@ pub struct Difference {
     pub what: String,
     pub base: String,
     pub new: String,
+    /// Whether a number that both runs have still means the same.
+    #[serde(skip)]
+    pub comparable: bool,
 }
 
 /// All differences of the question: program, device, data, experiment.
@@ -34,34 +37,35 @@ pub fn differences(base: &Manifest, new: &Manifest) -> Vec<Difference> {
     let or_none = |value: &Option<String>| value.clone().unwrap_or(NOTHING.into());
     let of = |manifest: &Manifest| {
         [
-            ("version of ulplab", manifest.version.clone()),
-            ("commit", or_none(&manifest.commit)),
-            ("device", manifest.device.clone()),
-            ("seed", manifest.experiment.seed.to_string()),
-            ("planted fault", or_none(&manifest.invocation.mutant)),
+            ("version of ulplab", manifest.version.clone(), true),
+            ("commit", or_none(&manifest.commit), true),
+            ("device", manifest.device.clone(), true),
+            ("seed", manifest.experiment.seed.to_string(), false),
+            ("planted fault", or_none(&manifest.invocation.mutant), false),
         ]
     };
     let mut found: Vec<Difference> = of(base)
         .into_iter()
         .zip(of(new))
-        .filter_map(|((what, base), (_, new))| differs(what, base, new))
+        .filter_map(|((what, base, comparable), (_, new, _))| differs(what, base, new, comparable))
         .collect();
-    found.extend(named("data", hashes(base), hashes(new)));
-    found.extend(named("recipe", recipes(base), recipes(new)));
-    found.extend(named("window", windows(base), windows(new)));
-    found.extend(named("gate", gates(base), gates(new)));
+    found.extend(named("data", hashes(base), hashes(new), false));
+    found.extend(named("recipe", recipes(base), recipes(new), true));
+    found.extend(named("window", windows(base), windows(new), true));
+    found.extend(named("gate", gates(base), gates(new), true));
     found.extend(keys(&base.experiment, &new.experiment));
     let cells = |manifest: &Manifest| manifest.cells.iter().map(|id| (id.clone(), ())).collect();
-    found.extend(named("cell", cells(base), cells(new)));
+    found.extend(named("cell", cells(base), cells(new), true));
     found
 }
 
-fn differs(what: &str, base: impl Display, new: impl Display) -> Option<Difference> {
+fn differs(what: &str, base: impl Display, new: impl Display, comparable: bool) -> Option<Difference> {
     let (base, new) = (base.to_string(), new.to_string());
     (base != new).then(|| Difference {
         what: what.into(),
         base: cut(&base),
         new: cut(&new),
+        comparable,
     })
 }
 
@@ -97,11 +101,12 @@ fn plain(value: &impl Serialize) -> Value {
     serde_json::to_value(value).expect("plain data has a form in JSON")
 }
 
-/// Things that only one run has, and those whose definition changed.
+/// Things that only one run has, which leave the others `comparable` or not, and those whose definition changed.
 fn named<V: PartialEq>(
     noun: &str,
     base: BTreeMap<String, V>,
     new: BTreeMap<String, V>,
+    comparable: bool,
 ) -> impl Iterator<Item = Difference> {
     let missing = |from: &BTreeMap<String, V>, other: &BTreeMap<String, V>| {
         let names = from.keys().filter(|name| !other.contains_key(*name));
@@ -114,12 +119,14 @@ fn named<V: PartialEq>(
         what: format!("{noun} {name}"),
         base: String::new(),
         new: CHANGED.into(),
+        comparable: false,
     });
     let changed: Vec<Difference> = changed.collect();
     let alone = differs(
         &format!("{noun} in one run only"),
         missing(&base, &new),
         missing(&new, &base),
+        comparable,
     );
     alone.into_iter().chain(changed)
 }
@@ -146,7 +153,7 @@ fn keys(base: &Experiment, new: &Experiment) -> Vec<Difference> {
         .into_iter()
         .filter(|key| !APART.contains(&key.as_str()))
         .filter_map(|key| {
-            let found = differs(key, text(base.get(key)), text(new.get(key)))?;
+            let found = differs(key, text(base.get(key)), text(new.get(key)), key == "question")?;
             // Long values may differ behind the cut.
             Some(match found.base == found.new {
                 true => Difference {

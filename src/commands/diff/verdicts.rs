@@ -57,7 +57,7 @@ fn bound(rule: &Rule) -> Option<Bound> {
 }
 
 /// Whether two rules bound the same number from the same side.
-fn alike(a: &Rule, b: &Rule) -> bool {
+pub fn alike(a: &Rule, b: &Rule) -> bool {
     let of = |rule: &Rule| {
         let side = bound(rule).map(|bound| bound.better);
         (rule.statistic, rule.phase, rule.control, side)

@@ -1,0 +1,145 @@
+//! What metrics and formats mean, in a digest each: a definition that changes in code changes numbers of runs that ask the same.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::run::Run;
+use ulplab_core::formats::codec;
+use ulplab_core::metrics::{Choice, Logits, METRICS, Pair, RoundTrip, measure_all};
+
+/// Columns of the sample: those of the widest record, and a whole number of all others.
+const COLS: usize = 512;
+const ROWS: usize = 8;
+
+/// Digests of the definitions that a run relies on, by name.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Definitions {
+    /// blake3 of what the sample becomes in the formats that recipes name.
+    formats: BTreeMap<String, String>,
+    /// blake3 of the value of each metric on the sample, or of its description if it has none there.
+    metrics: BTreeMap<String, String>,
+}
+
+impl Definitions {
+    /// The definitions, in this program, of what a run measures.
+    pub fn of(run: &Run) -> Self {
+        let mut words = BTreeSet::new();
+        run.manifest
+            .experiment
+            .recipes()
+            .into_iter()
+            .for_each(|(_, recipe)| collect(recipe, &mut words));
+        let formats = words
+            .into_iter()
+            .filter_map(|word| Some((word.clone(), of_format(&word)?)));
+        let measured: BTreeSet<&str> = run.records.iter().map(|record| &*record.metric).collect();
+        let values = on_sample();
+        let metrics = measured.into_iter().map(|name| (name.into(), of_metric(name, &values)));
+        Self {
+            formats: formats.collect(),
+            metrics: metrics.collect(),
+        }
+    }
+
+    /// What is defined otherwise in `now`, in words; names that only one of them has are no change of a definition.
+    pub fn changed(&self, now: &Self) -> Vec<String> {
+        let of = |what: &str, then: &BTreeMap<String, String>, now: &BTreeMap<String, String>| {
+            let differs = |name: &&String| now.get(*name).is_some_and(|digest| digest != &then[*name]);
+            let changed: Vec<String> = then
+                .keys()
+                .filter(differs)
+                .map(|name| format!("{what} '{name}' changed"))
+                .collect();
+            changed
+        };
+        let mut all = of("the rule of the format", &self.formats, &now.formats);
+        all.extend(of("the definition of the metric", &self.metrics, &now.metrics));
+        all
+    }
+}
+
+/// All words in a value.
+fn collect(value: &Value, words: &mut BTreeSet<String>) {
+    match value {
+        Value::String(word) => {
+            words.insert(word.clone());
+        }
+        Value::Array(values) => values.iter().for_each(|value| collect(value, words)),
+        Value::Object(values) => values.values().for_each(|value| collect(value, words)),
+        _ => {}
+    }
+}
+
+/// Numbers of both signs and many exponents, the same everywhere: products and powers of two only, which are exact.
+fn sample(seed: u32) -> Vec<f32> {
+    let number = |at: u32| {
+        let word = (at + seed * 7919).wrapping_mul(2_654_435_769) ^ (at >> 3);
+        let (sign, exponent) = (word & 1, (word >> 1) % 9);
+        let fraction = 1.0 + (word >> 8) as f32 / (1 << 24) as f32;
+        let size = fraction * 2f32.powi(exponent as i32 - 6 + (at / COLS as u32 % 3) as i32);
+        if sign == 1 { -size } else { size }
+    };
+    (0..(ROWS * COLS) as u32).map(number).collect()
+}
+
+/// The digest of what the sample is stored as and read back as; `None` if the word is no format.
+fn of_format(word: &str) -> Option<String> {
+    let codec = codec(word).ok()?;
+    let cols = [COLS, 128].into_iter().find(|cols| codec.check(*cols).is_ok())?;
+    let mut values = sample(0);
+    let encoded = codec.encode(&values, cols);
+    codec.decode(&encoded, &mut values);
+    let mut digest = blake3::Hasher::new();
+    encoded.parts.iter().for_each(|part| {
+        digest.update(&part.bytes);
+    });
+    values.iter().for_each(|value| {
+        digest.update(&value.to_le_bytes());
+    });
+    Some(digest.finalize().to_hex().to_string())
+}
+
+/// The metrics of two samples that differ a little: as tensors, as logits, and as choices.
+fn on_sample() -> BTreeMap<&'static str, f64> {
+    let want = sample(0);
+    let got: Vec<f32> = want.iter().zip(sample(1)).map(|(x, other)| x + other / 256.0).collect();
+    let pair = Pair::new(&want, &got).with_ulps(&want, &got);
+    let targets: Vec<u32> = (0..ROWS as u32).map(|row| row * 61).collect();
+    let logits = Logits::new(&want, &got, COLS, &targets);
+    let chosen = |by: &[f32]| -> Vec<i32> {
+        let row = |row: &[f32]| {
+            let mut order: Vec<i32> = (0..COLS as i32).collect();
+            order.sort_by(|a, b| row[*b as usize].total_cmp(&row[*a as usize]));
+            order.truncate(32);
+            order
+        };
+        by.chunks(COLS).flat_map(row).collect()
+    };
+    let choice = Choice::new(&chosen(&want), &chosen(&got), 32, &want, COLS, None);
+    let trip = RoundTrip::new(&pair, &want, &got, COLS, 8.0);
+    let named = |(metric, value): (&'static ulplab_core::metrics::Metric, f64)| (metric.name, value);
+    measure_all(&pair)
+        .chain(measure_all(&logits))
+        .chain(measure_all(&choice))
+        .chain(measure_all(&trip))
+        .map(named)
+        .collect()
+}
+
+/// A metric that the sample gives no value for is as it is described.
+fn of_metric(name: &str, values: &BTreeMap<&'static str, f64>) -> String {
+    let known = METRICS.iter().find(|metric| metric.name == name);
+    let unit = known.map_or(String::new(), |metric| format!("[{}] {:?}", metric.unit, metric.better));
+    // Eight digits: sums in another order, as other processors add, are the same definition.
+    let defined = match (values.get(name), known) {
+        (Some(value), _) => format!("{value:.8e}"),
+        (None, Some(metric)) => metric.doc.into(),
+        (None, None) => String::new(),
+    };
+    blake3::hash(format!("{unit}\n{defined}").as_bytes())
+        .to_hex()
+        .to_string()
+}

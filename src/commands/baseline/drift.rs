@@ -1,0 +1,232 @@
+//! `ulplab baseline log`: which runs were accepted, and how the numbers that gates judge drift over them.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use super::incomparable;
+use super::store::{Baseline, Store};
+use crate::commands::diff;
+use crate::commands::judge;
+use crate::json;
+use crate::output::width;
+use crate::report::columns::fitted;
+use crate::report::number::significant;
+use crate::run::Run;
+use crate::run::folder::Folder;
+use ulplab_core::error::{Error, Exit, Result};
+use ulplab_core::metrics::{Better, METRICS};
+
+/// Show the baselines of each experiment and device, and how the numbers that their gates judge drift over them.
+#[derive(Debug, clap::Args)]
+pub struct LogArgs {
+    /// Name of an experiment [default: all].
+    experiment: Option<String>,
+    /// Show the last N baselines.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    last: u16,
+    /// Print one JSON object for each experiment and device instead of the text.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Baselines of one experiment on one device, the latest last.
+#[derive(Debug, Serialize)]
+struct History {
+    experiment: String,
+    device: String,
+    baselines: Vec<Entry>,
+    /// Numbers that gates judge, those that became worse by most first.
+    numbers: Vec<Drift>,
+}
+
+#[derive(Debug, Serialize)]
+struct Entry {
+    path: std::path::PathBuf,
+    accepted_at: String,
+    by: String,
+    why: String,
+    commit: Option<String>,
+    /// Why it is incomparable with the one before, if it is.
+    incomparable: Vec<String>,
+}
+
+/// A number that a gate judges, over the baselines.
+#[derive(Debug, Serialize)]
+struct Drift {
+    gate: String,
+    recipe: String,
+    /// One for each baseline; `None` where it has no such gate.
+    values: Vec<Option<f64>>,
+    /// How much worse the last is than the first that it is comparable with, relative to that; below 0 if it is better. `None` if one
+    /// of them is missing, or the first is 0.
+    worse: Option<f64>,
+    /// How many times in a row it became worse, up to the last.
+    row: usize,
+}
+
+impl LogArgs {
+    pub fn run(&self, store: &Store) -> Result<Exit> {
+        let mut all = store.all()?;
+        if let Some(name) = &self.experiment {
+            let mut known: Vec<String> = all.iter().map(|base| base.manifest.experiment.name.clone()).collect();
+            all.retain(|base| &base.manifest.experiment.name == name);
+            if all.is_empty() {
+                known.dedup();
+                let (folder, known) = (store.path.display(), known.join(", "));
+                let known = if known.is_empty() { "none of any" } else { &known };
+                return Err(Error::Usage(format!("{folder}: no baseline of '{name}', but {known}")));
+            }
+        }
+        if all.is_empty() {
+            let folder = store.path.display();
+            let message = format!("{folder}: no baseline; `ulplab baseline accept RUN --why TEXT` makes one");
+            return Err(Error::Usage(message));
+        }
+        let key = |base: &Baseline| (base.manifest.experiment.name.clone(), base.manifest.device.clone());
+        for (at, of_one) in all.chunk_by(|a, b| key(a) == key(b)).enumerate() {
+            let last = &of_one[of_one.len().saturating_sub(self.last.into())..];
+            let history = History::new(last)?;
+            match self.json {
+                true => json::print(&history)?,
+                false if at > 0 => out!("\n{}", history.text()),
+                false => out!("{}", history.text()),
+            }
+        }
+        Ok(Exit::Pass)
+    }
+}
+
+impl History {
+    fn new(baselines: &[Baseline]) -> Result<Self> {
+        let load = |base: &Baseline| {
+            let (folder, manifest) = Folder::open(&base.path)?;
+            judge::load(&folder, manifest)
+        };
+        let runs = baselines.iter().map(load).collect::<Result<Vec<Run>>>()?;
+        let before = std::iter::once(None).chain(baselines.iter().map(Some));
+        let changed = |(before, base): (Option<&Baseline>, &Baseline)| {
+            before.map_or(Vec::new(), |before| {
+                incomparable(before, &base.manifest, &base.accepted.definitions)
+            })
+        };
+        let changed: Vec<Vec<String>> = before.zip(baselines).map(changed).collect();
+        let first = changed.iter().rposition(|changed| !changed.is_empty()).unwrap_or(0);
+        let entry = |(base, incomparable): (&Baseline, Vec<String>)| Entry {
+            path: base.path.clone(),
+            accepted_at: base.accepted.accepted_at.clone(),
+            by: base.accepted.by.clone(),
+            why: base.accepted.why.clone(),
+            commit: base.manifest.commit.clone(),
+            incomparable,
+        };
+        let manifest = &baselines[0].manifest;
+        Ok(Self {
+            experiment: manifest.experiment.name.clone(),
+            device: manifest.device.clone(),
+            baselines: baselines.iter().zip(changed).map(entry).collect(),
+            numbers: drifts(&runs, first),
+        })
+    }
+
+    fn text(&self) -> String {
+        let Self { experiment, device, .. } = self;
+        let mut text = format!("{experiment} on {device}\n\n");
+        let short = |commit: &Option<String>| {
+            commit
+                .as_ref()
+                .map_or("—".into(), |commit| commit.chars().take(10).collect())
+        };
+        let entries = self.baselines.iter().enumerate().map(|(at, base)| {
+            let commit: String = short(&base.commit);
+            vec![
+                (at + 1).to_string(),
+                base.accepted_at.clone(),
+                base.by.clone(),
+                commit,
+                base.why.clone(),
+            ]
+        });
+        let heads = ["", "accepted", "by", "commit", "why"];
+        table(&mut text, &heads, &entries.collect::<Vec<_>>(), &[3]);
+        for (at, base) in self
+            .baselines
+            .iter()
+            .enumerate()
+            .filter(|(_, base)| !base.incomparable.is_empty())
+        {
+            let (before, why) = (at, base.incomparable.join("; "));
+            writeln!(text, " {} is incomparable with {before}: {why}", at + 1).expect("a string takes any text");
+        }
+        text.push('\n');
+        let numbers: Vec<String> = (1..=self.baselines.len()).map(|number| number.to_string()).collect();
+        let heads = ["gate", "recipe"].into_iter().chain(numbers.iter().map(String::as_str));
+        let heads: Vec<&str> = heads.chain(["worse by", "in a row"]).collect();
+        let rows = self.numbers.iter().map(|drift| {
+            let value = |value: &Option<f64>| value.map_or("—".into(), |value| significant(value, 4));
+            let worse = drift.worse.map_or("—".into(), |worse| match worse {
+                0.0 => "0 %".into(),
+                worse => format!("{:+.2} %", 100.0 * worse),
+            });
+            let row = if drift.row == 0 {
+                String::new()
+            } else {
+                drift.row.to_string()
+            };
+            let ends = [drift.gate.clone(), drift.recipe.clone()];
+            ends.into_iter()
+                .chain(drift.values.iter().map(value))
+                .chain([worse, row])
+                .collect()
+        });
+        table(&mut text, &heads, &rows.collect::<Vec<_>>(), &[]);
+        text
+    }
+}
+
+fn table(text: &mut String, heads: &[&str], rows: &[Vec<String>], least: &[usize]) {
+    // The margin is a character.
+    for line in fitted(heads, rows, least, width().saturating_sub(1)) {
+        writeln!(text, " {line}").expect("a string takes any text");
+    }
+}
+
+/// The numbers that the gates of the last run judge, over all runs, of which those from `first` on are comparable.
+fn drifts(runs: &[Run], first: usize) -> Vec<Drift> {
+    let Some(last) = runs.last() else { return Vec::new() };
+    let drift = |verdict: &crate::run::verdict::Verdict| {
+        let value = |run: &Run| {
+            let same = run
+                .verdicts
+                .iter()
+                .find(|other| other.recipe == verdict.recipe && diff::alike(&other.rule, &verdict.rule));
+            same.map(|found| found.value).filter(|value| !value.is_nan())
+        };
+        let values: Vec<Option<f64>> = runs.iter().map(value).collect();
+        let better = METRICS.iter().find(|metric| metric.name == verdict.rule.metric);
+        let sign = match better.map(|metric| metric.better) {
+            Some(Better::Higher) => -1.0,
+            _ => 1.0,
+        };
+        let worse = match (values[first], values[runs.len() - 1]) {
+            (Some(first), Some(last)) if first != 0.0 => Some(sign * (last - first) / first.abs()),
+            _ => None,
+        };
+        let steps = values[first..].windows(2).rev();
+        let row = steps.take_while(|pair| matches!(pair, [Some(a), Some(b)] if sign * (b - a) > 0.0));
+        Drift {
+            gate: diff::text(&verdict.rule),
+            recipe: verdict.recipe.clone(),
+            row: row.count(),
+            values,
+            worse,
+        }
+    };
+    let mut all: Vec<Drift> = last.verdicts.iter().map(drift).collect();
+    all.sort_by(|a, b| {
+        b.worse
+            .unwrap_or(f64::NEG_INFINITY)
+            .total_cmp(&a.worse.unwrap_or(f64::NEG_INFINITY))
+    });
+    all
+}

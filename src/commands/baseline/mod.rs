@@ -1,0 +1,187 @@
+//! `ulplab baseline`: runs that a person accepted, with a reason, and what later runs are compared with.
+//!
+//! A baseline is a copy of a run and a file that says who accepted it and why, below `baselines/<experiment>/<device>`: a folder to
+//! keep under version control. Only a run whose gates all hold becomes one. A run is compared with the last baseline of its
+//! experiment and device, as `ulplab diff` does; where the question or a definition changed in between, numbers of the two do not
+//! mean the same, and the answer is that they are incomparable.
+
+mod definitions;
+mod drift;
+mod store;
+
+use std::path::{Path, PathBuf};
+
+use super::diff;
+use super::judge;
+use crate::run::folder::Folder;
+use crate::run::verdict::Outcome;
+use crate::run::{Manifest, now};
+use definitions::Definitions;
+use store::{Accepted, Baseline, Store};
+use ulplab_core::error::{Error, Exit, Result};
+
+/// Accept runs as baselines, compare runs with them, and show how accepted runs drift.
+#[derive(Debug, clap::Args)]
+pub struct BaselineArgs {
+    #[command(subcommand)]
+    what: What,
+    /// Folder of all baselines.
+    #[arg(long, global = true, value_name = "DIR", default_value = "baselines")]
+    baselines: PathBuf,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    Accept(AcceptArgs),
+    Compare(CompareArgs),
+    Log(drift::LogArgs),
+}
+
+/// Make a run the baseline of its experiment and device. Its gates must all hold, on all cells that it plans.
+#[derive(Debug, clap::Args)]
+struct AcceptArgs {
+    /// Folder of the run [default: the newest below runs/].
+    run: Option<PathBuf>,
+    /// The reason, e.g. what changed since the baseline before, and why that is right.
+    #[arg(long, value_name = "TEXT")]
+    why: String,
+    /// Who accepts it.
+    #[arg(long, value_name = "NAME", env = "USER")]
+    by: String,
+}
+
+/// Compare a run with the last baseline of its experiment and device, as `ulplab diff` does.
+///
+/// Exit code: as of `ulplab diff`; 4 if there is no baseline, or it is incomparable because the data, the model, the seed, a recipe,
+/// the rule of a format or the definition of a metric changed.
+#[derive(Debug, clap::Args)]
+struct CompareArgs {
+    /// Folder of the run [default: the newest below runs/].
+    run: Option<PathBuf>,
+    #[command(flatten)]
+    how: diff::How,
+}
+
+pub fn run(args: &BaselineArgs) -> Result<Exit> {
+    let store = Store::new(&args.baselines);
+    match &args.what {
+        What::Accept(accept) => accept.run(&store),
+        What::Compare(compare) => compare.run(&store),
+        What::Log(log) => log.run(&store),
+    }
+}
+
+impl AcceptArgs {
+    fn run(&self, store: &Store) -> Result<Exit> {
+        for (option, text) in [("--why", &self.why), ("--by", &self.by)] {
+            if text.trim().is_empty() {
+                return Err(Error::Usage(format!("{option} is empty, expected a text")));
+            }
+        }
+        let (folder, manifest) = Folder::open(&judge::named_or_newest(self.run.as_ref())?)?;
+        let run = judge::load(&folder, manifest)?;
+        let refused = |why: String| format!("{}: {why}; it does not become a baseline", folder.path.display());
+        match run.outcome() {
+            Outcome::Pass => {}
+            other => {
+                errln!("error: {}", refused(of_outcome(other).into()));
+                return Ok(other.exit());
+            }
+        }
+        if let Some(fault) = &run.manifest.invocation.mutant {
+            return Err(Error::Usage(refused(format!("the fault '{fault}' is planted in it"))));
+        }
+        let (made, here) = (&run.manifest.version, env!("CARGO_PKG_VERSION"));
+        if made != here {
+            let why = format!("ulplab {made} made it, and this is {here}, whose definitions may differ: run it again");
+            return Err(Error::Usage(refused(why)));
+        }
+        let accepted = Accepted {
+            schema: store::SCHEMA,
+            run: run.manifest.fingerprint.clone(),
+            accepted_at: now(),
+            by: self.by.trim().into(),
+            why: self.why.trim().into(),
+            definitions: Definitions::of(&run),
+        };
+        let path = store.add(&folder, &run.manifest, &accepted)?;
+        outln!("{}: accepted", path.display());
+        Ok(Exit::Pass)
+    }
+}
+
+fn of_outcome(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Pass => "all gates hold",
+        Outcome::Fail => "a gate fails",
+        Outcome::Incomplete => "it is incomplete",
+        Outcome::NotJudged => "no gate judges it",
+        Outcome::PartlyJudged => "not everything in it was judged",
+    }
+}
+
+impl CompareArgs {
+    fn run(&self, store: &Store) -> Result<Exit> {
+        let path = judge::named_or_newest(self.run.as_ref())?;
+        let (folder, manifest) = Folder::open(&path)?;
+        let baselines = store.of(&manifest.experiment.name, &manifest.device)?;
+        let Some(base) = baselines.last() else {
+            errln!("{}", none_for(&manifest, store)?);
+            return Ok(Exit::NotJudged);
+        };
+        let run = judge::load(&folder, manifest)?;
+        let found = incomparable(base, &run.manifest, &Definitions::of(&run));
+        if !found.is_empty() {
+            let Accepted { accepted_at, by, .. } = &base.accepted;
+            let base = base.path.display();
+            outln!("INCOMPARABLE with {base}, which {by} accepted at {accepted_at}:");
+            found.iter().for_each(|what| outln!("  {what}"));
+            outln!("accept a run of today as a new baseline, if what changed is right");
+            return Ok(Exit::NotJudged);
+        }
+        diff::between(&base.path, &path, &self.how)
+    }
+}
+
+/// Why numbers of a run do not mean what those of a baseline do.
+fn incomparable(base: &Baseline, new: &Manifest, now: &Definitions) -> Vec<String> {
+    let question = diff::differences(&base.manifest, new);
+    let question = question.into_iter().filter(|found| !found.comparable);
+    let question = question.map(|found| match found.base.is_empty() {
+        true => format!("{}: {}", found.what, found.new),
+        false => format!("{}: {} then, {} now", found.what, found.base, found.new),
+    });
+    question.chain(base.accepted.definitions.changed(now)).collect()
+}
+
+fn none_for(manifest: &Manifest, store: &Store) -> Result<String> {
+    let (name, device) = (&manifest.experiment.name, &manifest.device);
+    let mut others = store.all()?;
+    others.retain(|base| &base.manifest.experiment.name == name);
+    let mut others: Vec<String> = others
+        .iter()
+        .map(|base| format!("'{}'", base.manifest.device))
+        .collect();
+    others.dedup();
+    let others = match others.is_empty() {
+        true => String::new(),
+        false => format!(", but of {}", others.join(", ")),
+    };
+    let folder = store.path.display();
+    Ok(format!(
+        "NOT COMPARED: {folder} has no baseline of '{name}' on '{device}'{others}; `ulplab baseline accept RUN --why TEXT` makes one"
+    ))
+}
+
+/// A name as one of a folder: letters and digits in lower case, with `-` between.
+fn slug(name: &str) -> String {
+    let plain = name
+        .to_lowercase()
+        .replace(|c: char| !c.is_ascii_alphanumeric() && c != '_', "-");
+    plain.trim_matches('-').into()
+}
+
+/// The folder of the baselines of an experiment and a device.
+fn place(store: &Path, experiment: &str, device: &str) -> PathBuf {
+    store.join(slug(experiment)).join(slug(device))
+}
