@@ -88,7 +88,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     (
         "baseline",
         &[
-            "ulplab baseline accept runs/main --why 'first measurement' --by ada",
+            "ulplab baseline accept runs/main --why initial --by ada",
             "ulplab baseline compare runs/mine --gate 'kl<=5%'",
             "ulplab baseline log kv_cache",
         ],
