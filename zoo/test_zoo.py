@@ -1,8 +1,11 @@
 """Every fault of the zoo is noticed, and no control is: `pytest zoo`."""
 
 import json
+import os
 import re
+import shutil
 import subprocess
+import sysconfig
 
 import pytest
 from entry import SEEDS, draw, entries, refused
@@ -32,7 +35,10 @@ def test_a_control_passes(number):
 
 
 def test_faults_of_kernels_are_there():
-    listed = subprocess.run(["ulplab", "kernels", "list", "--json"], capture_output=True, text=True, check=True).stdout
+    places = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])
+    program = shutil.which("ulplab", path=places)
+    assert program, f"ulplab is not in {places}"
+    listed = subprocess.run([program, "kernels", "list", "--json"], capture_output=True, text=True, check=True).stdout
     planted = {fault["name"] for op in json.loads(listed) for fault in op["mutants"]}
     for number, module in FAULTS.items():
         missing = set(module.ENTRY.planted) - planted
