@@ -66,3 +66,9 @@ def experts(x, chosen, weights, w13, w2):
     """The sum [T, C] of what chosen experts [T, k] give, by their weights [T, k]."""
     gate, up = np.split(np.einsum("tc,tkic->tki", x, w13[chosen]), 2, axis=-1)
     return np.einsum("tk,tki,tkci->tc", weights, gate / (1 + np.exp(-gate)) * up, w2[chosen])
+
+
+def mixture(rng, count=11, **options):
+    """What `ulplab.reference.moe` takes: 37 tokens of 28 channels, and so many experts of 21, three of which each token goes to."""
+    given = dict(x=normal(rng, 37, 28), logits=normal(rng, 37, count))
+    return {**given, "w13": normal(rng, count, 2 * 21, 28) / 5, "w2": normal(rng, count, 28, 21) / 5, "top_k": 3, **options}

@@ -68,7 +68,7 @@ class Row:
             self.message = refused(module, draw(module, 0), True) or "NOT NOTICED"
             self.usual_refused = sum(refused(module, draw(module, seed, usual=True), True) is not None for seed in SEEDS)
             self.usual = allclose_and_cosine(module, usual=True)
-            self.telling = allclose_and_cosine(module, usual=False)
+            self.telling = allclose_and_cosine(module, usual=False) if hasattr(module, "usual") else self.usual
 
     def checks(self) -> list[str]:
         if not self.enacted:

@@ -2,7 +2,8 @@
 
 use super::Cause;
 use super::problem::{Cell, Problem, canonical, largest};
-use crate::formats::{Format, Group, Scale, Scaling, Select, Single};
+use super::rules::approximate;
+use crate::formats::{Format, Group, Scale, Select, Single};
 
 /// A change of the values before they are quantized.
 pub struct Input {
@@ -171,10 +172,8 @@ impl Maker {
     /// Whether a scale is made of a largest magnitude that is off by so much, relative to itself, as a kernel has it that computes
     /// with approximate reciprocals. Never so by a rule that computes as it says.
     pub fn nearly(&self, problem: &Problem, group: usize, stored: u32, by: f32) -> bool {
-        let approximate =
-            matches!(self.format.scaling, Some(Scaling { scale: Scale::E4m3(rule), .. }) if rule.approximate);
         let about = |by: f32| self.scale_of(problem, group, problem.amax[group] * (1.0 + by), &[]) == stored;
-        approximate && self.input.is_none() && !self.selects() && (about(by) || about(-by))
+        approximate(&self.format) && self.input.is_none() && !self.selects() && (about(by) || about(-by))
     }
 
     /// The bits of the scale for that largest magnitude; `block` for rules that try several.

@@ -99,7 +99,7 @@ pub struct Diagnosis {
     pub scale_order: String,
     /// All rules that explain every byte in this order of storage.
     pub exact: Vec<Candidate>,
-    /// Of the rules that were asked for, those with approximate kernels that explain every byte within the tolerance of such a kernel.
+    /// Rules that were asked for, whose kernels take approximate reciprocals, which explain every difference.
     pub tolerated: Vec<Candidate>,
     /// Number of global scales that do not match the largest magnitude of their elements.
     pub foreign_globals: usize,

@@ -68,7 +68,8 @@ impl Candidate {
     }
 }
 
-fn approximate(format: &Format) -> bool {
+/// Whether the kernel of the format's rule takes approximate reciprocals.
+pub(super) fn approximate(format: &Format) -> bool {
     matches!(format.scaling.map(|scaling| scaling.scale), Some(Scale::E4m3(rule)) if rule.approximate)
 }
 

@@ -230,7 +230,7 @@ impl View<'_> {
             }
             tally.hits.add(at / cols + row, c);
             let about = |by: f32| self.code_as_stored(scaled.repr.encode(x[i] * (1.0 + by)));
-            tally.far |= ![APPROXIMATE, -APPROXIMATE].into_iter().any(|by| about(by) == stored);
+            tally.far = tally.far || ![APPROXIMATE, -APPROXIMATE].into_iter().any(|by| about(by) == stored);
             if seen[group] != row {
                 seen[group] = row;
                 tally.elements.push(at + i);

@@ -1,7 +1,7 @@
 //! From the cells of a run to its verdicts and reports.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use crate::experiment::file::ExperimentFile;
@@ -82,6 +82,12 @@ pub fn finish(folder: &Folder, run: &Run, study: &dyn Study, json: bool) -> Resu
 pub fn load(folder: &Folder, manifest: Manifest) -> Result<Run> {
     let records = folder.records(&manifest)?;
     derive(folder, manifest, records)
+}
+
+/// The run in a folder, with all that is derived from it; one with missing or damaged cells is an error.
+pub fn read(path: &Path) -> Result<Run> {
+    let (folder, manifest) = Folder::open(path)?;
+    load(&folder, manifest)
 }
 
 /// Derives everything from the records of all cells.

@@ -17,6 +17,12 @@ pub fn of(experiment: &str) -> PathBuf {
     Path::new(HOME).join(experiment)
 }
 
+/// A name as one of a folder: lower case, with `-` for what is no letter, digit or `_`.
+pub fn slug(name: &str) -> String {
+    let other = |c: char| !c.is_ascii_alphanumeric() && c != '_';
+    name.to_lowercase().replace(other, "-")
+}
+
 /// The path itself, or the first of `path-2`, `path-3` … that is not taken: two runs may start in the same second.
 pub fn unused(path: &Path) -> PathBuf {
     let numbered = (2..).map(|number| PathBuf::from(format!("{}-{number}", path.display())));

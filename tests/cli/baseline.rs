@@ -1,19 +1,9 @@
 //! Runs that a person accepted: which may become baselines, what is compared with them, and how they drift.
 
 use serde_json::Value;
-use ulplab::record::Record;
-use ulplab::run::folder::Folder;
 
+use super::diff::{altered, swept};
 use super::*;
-
-/// Sweeps into `folder/name`, whatever the gates say.
-#[track_caller]
-fn swept(folder: &Path, name: &str, text: &str, more: &[&str]) -> PathBuf {
-    let out = folder.join(name);
-    let output = run(&[&["sweep", path(&write(folder, text)), "--out", path(&out)], more].concat());
-    assert!([0, 4, 100].contains(&code(&output)), "{}", stderr(&output));
-    out
-}
 
 fn baseline(folder: &Path, args: &[&str]) -> Output {
     let store = folder.join("baselines");
@@ -158,21 +148,11 @@ fn another_question_or_definition_is_incomparable() {
 fn drifted(folder: &Path, by: f64) -> PathBuf {
     let text = question().replace("most of it", &format!("most of it, {by}"));
     let from = swept(folder, &format!("from{by}"), &text, &[]);
-    let (stored, manifest) = Folder::open(&from).unwrap();
-    let mut records = stored.records(&manifest).unwrap();
-    let cosines = records.iter_mut().filter(|record| record.metric == "cosine");
-    cosines.for_each(|record| record.value -= by);
-    let to = folder.join(format!("drifted{by}"));
-    let (stored, manifest) = Folder::enter(&to, &manifest, false).unwrap();
-    for cell in manifest.plan.cells() {
-        let of_cell: Vec<Record> = records
-            .iter()
-            .filter(|record| record.cell == cell.id)
-            .cloned()
-            .collect();
-        stored.write_cell(&cell, &of_cell).unwrap();
-    }
-    to
+    altered(&from, &format!("drifted{by}"), |record| {
+        if record.metric == "cosine" {
+            record.value -= by;
+        }
+    })
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::*;
 
 /// Sweeps into `folder/name`, whatever the gates say.
 #[track_caller]
-fn swept(folder: &Path, name: &str, text: &str, more: &[&str]) -> PathBuf {
+pub fn swept(folder: &Path, name: &str, text: &str, more: &[&str]) -> PathBuf {
     let out = folder.join(name);
     let output = run(&[&["sweep", path(&write(folder, text)), "--out", path(&out)], more].concat());
     assert!([0, 4, 100].contains(&code(&output)), "{}", stderr(&output));
@@ -16,7 +16,7 @@ fn swept(folder: &Path, name: &str, text: &str, more: &[&str]) -> PathBuf {
 }
 
 /// A copy of a run with other records.
-fn altered(from: &Path, name: &str, alter: impl Fn(&mut Record)) -> PathBuf {
+pub fn altered(from: &Path, name: &str, alter: impl Fn(&mut Record)) -> PathBuf {
     let to = from.with_file_name(name);
     let (folder, manifest) = Folder::open(from).unwrap();
     let mut records = folder.records(&manifest).unwrap();

@@ -1,4 +1,3 @@
-import numpy as np
 import ulplab
 from layers import attend, normal
 from entry import Entry

@@ -1,6 +1,6 @@
 import numpy as np
 import ulplab
-from entry import Entry, decoded
+from entry import Entry
 
 ENTRY = Entry(
     id="L2",
@@ -37,4 +37,4 @@ def numbers(x, got):
     """The numbers by the scales that tensor cores find."""
     codes, placed = got
     scales = placed.reshape(3, 3, 32, 4, 4).transpose(0, 3, 2, 1, 4).reshape(384, 12)[:300, :11]
-    return decoded(ulplab.quantize(x, "mxfp8"), codes=codes, scales=scales.copy())
+    return ulplab.dequantize(codes, scales.copy(), format="mxfp8", shape=x.shape)

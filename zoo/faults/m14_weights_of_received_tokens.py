@@ -1,6 +1,6 @@
 import numpy as np
 import ulplab
-from layers import experts, normal, routed
+from layers import experts, mixture, routed
 from entry import Entry
 
 ENTRY = Entry(
@@ -14,8 +14,7 @@ ENTRY = Entry(
 
 
 def inputs(rng, ranks=4):
-    given = dict(x=normal(rng, 37, 28), logits=normal(rng, 37, 12), top_k=3)
-    return ranks, {**given, "w13": normal(rng, 12, 2 * 21, 28) / 5, "w2": normal(rng, 12, 28, 21) / 5}
+    return ranks, mixture(rng, 12)
 
 
 def usual(rng):

@@ -1,6 +1,6 @@
 import numpy as np
 import ulplab
-from layers import experts, normal, routed
+from layers import experts, mixture, normal, routed
 from entry import Entry
 
 ENTRY = Entry(
@@ -14,8 +14,7 @@ ENTRY = Entry(
 
 
 def inputs(rng, ranks=3):
-    given = dict(x=normal(rng, 37, 28), logits=normal(rng, 37, 12), top_k=4)
-    given.update(w13=normal(rng, 12, 2 * 21, 28) / 5, w2=normal(rng, 12, 28, 21) / 5)
+    given = mixture(rng, 12, top_k=4)
     return ranks, {**given, "shared_w13": normal(rng, 2 * 13, 28) / 5, "shared_w2": normal(rng, 28, 13) / 5}
 
 

@@ -1,6 +1,6 @@
 import numpy as np
 import ulplab
-from layers import experts, normal
+from layers import experts, mixture
 from entry import Entry
 
 ENTRY = Entry(
@@ -14,8 +14,7 @@ ENTRY = Entry(
 
 
 def inputs(rng, renormalize=0):
-    given = dict(x=normal(rng, 37, 28), logits=normal(rng, 37, 11), top_k=3, renormalize=renormalize)
-    return {**given, "w13": normal(rng, 11, 2 * 21, 28) / 5, "w2": normal(rng, 11, 28, 21) / 5}
+    return mixture(rng, renormalize=renormalize)
 
 
 def usual(rng):

@@ -1,6 +1,6 @@
 import numpy as np
 import ulplab
-from layers import experts, normal, routed
+from layers import experts, mixture, routed
 from entry import Entry
 
 ENTRY = Entry(
@@ -18,8 +18,7 @@ ENTRY = Entry(
 
 
 def inputs(rng, factor=2.5):
-    given = dict(x=normal(rng, 37, 28), logits=normal(rng, 37, 11), top_k=3, scores="sigmoid", scaling_factor=factor)
-    return {**given, "w13": normal(rng, 11, 2 * 21, 28) / 5, "w2": normal(rng, 11, 28, 21) / 5}
+    return mixture(rng, scores="sigmoid", scaling_factor=factor)
 
 
 def usual(rng):

@@ -1,7 +1,7 @@
 import numpy as np
 import ulplab
 from blocks import blocks, e4m3, largest
-from entry import Entry, decoded
+from entry import Entry
 
 ENTRY = Entry(
     id="Q14",
@@ -31,5 +31,4 @@ def want(x):
 
 
 def numbers(x, got):
-    codes, scales = got
-    return decoded(ulplab.quantize(x, "fp8_b128_f32"), codes=codes, scales=scales)
+    return ulplab.dequantize(*got, format="fp8_b128_f32", shape=x.shape)

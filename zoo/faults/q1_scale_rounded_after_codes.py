@@ -1,6 +1,6 @@
 import numpy as np
 import ulplab
-from entry import Entry, decoded
+from entry import Entry
 
 ENTRY = Entry(
     id="Q1",
@@ -29,5 +29,4 @@ def gate(x, got):
 
 
 def numbers(x, got):
-    codes, scales = got
-    return decoded(ulplab.quantize(x, "fp8_b128"), codes=codes, scales=scales)
+    return ulplab.dequantize(*got, format="fp8_b128", shape=x.shape)

@@ -1,7 +1,7 @@
 import numpy as np
 import ulplab
 from blocks import blocks
-from entry import Entry, decoded
+from entry import Entry
 
 ENTRY = Entry(
     id="Q5",
@@ -37,5 +37,4 @@ def gate(x, got):
 
 
 def numbers(x, got):
-    codes, scales = got
-    return decoded(ulplab.quantize(x, "fp8_b64"), codes=codes, scales=scales)
+    return ulplab.dequantize(*got, format="fp8_b64", shape=x.shape)

@@ -1,4 +1,3 @@
-import numpy as np
 import states
 import ulplab
 from entry import Entry

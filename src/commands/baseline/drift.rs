@@ -13,7 +13,6 @@ use crate::output::width;
 use crate::report::columns::fitted;
 use crate::report::number::significant;
 use crate::run::Run;
-use crate::run::folder::Folder;
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::metrics::{Better, METRICS};
 
@@ -99,11 +98,8 @@ impl LogArgs {
 
 impl History {
     fn new(baselines: &[Baseline]) -> Result<Self> {
-        let load = |base: &Baseline| {
-            let (folder, manifest) = Folder::open(&base.path)?;
-            judge::load(&folder, manifest)
-        };
-        let runs = baselines.iter().map(load).collect::<Result<Vec<Run>>>()?;
+        let runs = baselines.iter().map(|base| judge::read(&base.path));
+        let runs = runs.collect::<Result<Vec<Run>>>()?;
         let before = std::iter::once(None).chain(baselines.iter().map(Some));
         let changed = |(before, base): (Option<&Baseline>, &Baseline)| {
             before.map_or(Vec::new(), |before| {

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use super::diff;
 use super::judge;
 use crate::run::folder::Folder;
+use crate::run::runs::slug;
 use crate::run::verdict::Outcome;
 use crate::run::{Manifest, now};
 use definitions::Definitions;
@@ -171,14 +172,6 @@ fn none_for(manifest: &Manifest, store: &Store) -> Result<String> {
     Ok(format!(
         "NOT COMPARED: {folder} has no baseline of '{name}' on '{device}'{others}; `ulplab baseline accept RUN --why TEXT` makes one"
     ))
-}
-
-/// A name as one of a folder: letters and digits in lower case, with `-` between.
-fn slug(name: &str) -> String {
-    let plain = name
-        .to_lowercase()
-        .replace(|c: char| !c.is_ascii_alphanumeric() && c != '_', "-");
-    plain.trim_matches('-').into()
 }
 
 /// The folder of the baselines of an experiment and a device.

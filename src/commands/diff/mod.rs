@@ -16,7 +16,6 @@ use serde::Serialize;
 use super::judge;
 use crate::json;
 use crate::output::{colour, width};
-use crate::run::folder::Folder;
 use crate::run::verdict::{Outcome, Status};
 use crate::run::{Manifest, Run};
 use gates::Gate;
@@ -88,7 +87,7 @@ pub fn between(base: &Path, new: &Path, how: &How) -> Result<Exit> {
         gates.extend(gates::read(file)?);
     }
     let paths = [base, new];
-    let (base, new) = (load(base)?, load(new)?);
+    let (base, new) = (judge::read(base)?, judge::read(new)?);
     let diff = Diff::new(paths, &base, &new, &gates, how)?;
     if let Some(file) = &how.markdown {
         write_text(file, &output::markdown(&diff))?;
@@ -98,11 +97,6 @@ pub fn between(base: &Path, new: &Path, how: &How) -> Result<Exit> {
         false => out!("{}", output::terminal(&diff, width(), colour())),
     }
     Ok(diff.outcome.exit())
-}
-
-fn load(path: &Path) -> Result<Run> {
-    let (folder, manifest) = Folder::open(path)?;
-    judge::load(&folder, manifest)
 }
 
 /// The comparison of two runs.

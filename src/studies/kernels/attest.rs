@@ -12,6 +12,7 @@ use super::mutants::MutantResult;
 use crate::backend::cuda::toolkit::FLAGS;
 use crate::backend::cuda::{Device, Source, Toolkit, Variant};
 use crate::run::Run;
+use crate::run::runs::slug;
 use crate::run::verdict::{Status, Verdict};
 use crate::shipped;
 use ulplab_core::atomic::write_atomic;
@@ -177,8 +178,7 @@ impl Attestation {
 
     /// Replaces these operations in the folder's file, and keeps its others.
     pub fn write(self, folder: &Path) -> Result<PathBuf> {
-        let slug = self.device.to_lowercase().replace("nvidia ", "");
-        let folder = folder.join(slug.replace(|c: char| !c.is_ascii_alphanumeric(), "-"));
+        let folder = folder.join(slug(&self.device.to_lowercase().replace("nvidia ", "")));
         std::fs::create_dir_all(&folder).map_err(Error::io(&folder, "create"))?;
         let file = folder.join(FILE);
         let mut all = if file.is_file() {
