@@ -54,17 +54,27 @@ pub const NAN_BITS: u32 = 0x7fff_ffff;
 /// one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Factor {
+    /// [`NO_EXPONENT`] of a zero, and [`INFINITE`] or [`NOT_A_NUMBER`] of what is not finite.
     exponent: i16,
     /// With the sign.
     significand: i16,
-    class: Class,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Class {
-    Finite,
-    Infinite,
-    Nan,
+/// In the place of the exponent of a zero: so far below all others that it is the largest only if all terms are zeros.
+const NO_EXPONENT: i16 = -0x2000;
+/// In the place of the exponent of an infinity.
+const INFINITE: i16 = 0x2000;
+/// In the place of the exponent of a NaN.
+const NOT_A_NUMBER: i16 = 0x2001;
+
+/// The most terms of a rule.
+const MOST_TERMS: usize = 32;
+
+impl Factor {
+    const ZERO: Self = Self {
+        exponent: NO_EXPONENT,
+        significand: 0,
+    };
 }
 
 impl Operand {
@@ -92,17 +102,17 @@ impl Operand {
         };
         let biased = (code >> fraction_bits & exponent_mask) as i16;
         let fraction = (code & ((1 << fraction_bits) - 1)) as i16;
-        let class = match self {
-            Self::E4m3 if code & 0x7f == 0x7f => Class::Nan,
-            Self::Bf16 if biased == 0xff && fraction == 0 => Class::Infinite,
-            Self::Bf16 if biased == 0xff => Class::Nan,
-            _ => Class::Finite,
-        };
         let magnitude = fraction | i16::from(biased > 0) << fraction_bits;
+        let exponent = match self {
+            _ if magnitude == 0 => NO_EXPONENT,
+            Self::E4m3 if code & 0x7f == 0x7f => NOT_A_NUMBER,
+            Self::Bf16 if biased == 0xff && fraction == 0 => INFINITE,
+            Self::Bf16 if biased == 0xff => NOT_A_NUMBER,
+            _ => biased.max(1) - bias,
+        };
         Factor {
-            exponent: biased.max(1) - bias,
+            exponent,
             significand: if sign == 1 { -magnitude } else { magnitude },
-            class,
         }
     }
 }
@@ -111,43 +121,61 @@ impl Accumulator {
     /// The sum of products of two rows, added to `c` step by step. The last step may have fewer terms: the rest are zeros.
     ///
     /// # Panics
-    /// If the rows differ in length.
+    /// If the rows differ in length, or the rule has more than 32 terms.
     pub fn dot(&self, a: &[Factor], b: &[Factor], c: f32) -> f32 {
         assert_eq!(a.len(), b.len(), "rows of one length");
-        let steps = a.chunks(self.terms).zip(b.chunks(self.terms));
-        steps.fold(c, |c, (a, b)| self.step(a, b, c))
+        assert!(self.terms <= MOST_TERMS, "at most {MOST_TERMS} terms");
+        pulp::Arch::new().dispatch(Steps { rule: *self, a, b, c })
     }
 
-    /// One step.
-    fn step(&self, a: &[Factor], b: &[Factor], c: f32) -> f32 {
-        let finite = |row: &[Factor]| row.iter().all(|x| x.class == Class::Finite);
-        if !(c.is_finite() && finite(a) && finite(b)) {
+    /// Whether the products of a step and their sum are numbers of 32 bits, in units of 2^(top − aligned bits).
+    fn narrow(&self) -> bool {
+        let fraction = self.operand.fraction_bits();
+        let largest = (self.terms as u64) * ((2 << fraction) - 1u64).pow(2);
+        (2 * fraction..32).contains(&self.aligned_bits) && largest << (self.aligned_bits - 2 * fraction) < 1 << 31
+    }
+
+    /// One step. Loops without closures, so that they are compiled for the processor that [`pulp`] finds. `WIDE` is of 64 bits,
+    /// for rules that are not [`narrow`](Self::narrow).
+    #[inline(always)]
+    fn step<const TERMS: usize, const WIDE: bool>(&self, a: &[Factor; TERMS], b: &[Factor; TERMS], c: f32) -> f32 {
+        let (mut exponents, mut infinite) = ([0; TERMS], !c.is_finite());
+        for i in 0..TERMS {
+            exponents[i] = i32::from(a[i].exponent) + i32::from(b[i].exponent);
+            infinite |= a[i].exponent.max(b[i].exponent) >= INFINITE;
+        }
+        if infinite {
             return special(a, b, c);
         }
         let c_exponent = ((c.to_bits() >> 23 & 0xff) as i32).max(1) - 127;
         let c_significand = i64::from(c.to_bits() & 0x7f_ffff | u32::from(c.is_normal()) << 23);
-        let exponents = a
-            .iter()
-            .zip(b)
-            .filter(|(a, b)| a.significand != 0 && b.significand != 0);
-        let exponents = exponents.map(|(a, b)| i32::from(a.exponent) + i32::from(b.exponent));
-        let Some(top) = exponents.chain((c != 0.0).then_some(c_exponent)).max() else {
+        let none = i32::from(NO_EXPONENT) / 2;
+        let mut top = if c == 0.0 { none } else { c_exponent };
+        for exponent in exponents {
+            top = top.max(exponent);
+        }
+        if top == none {
             return 0.0;
-        };
+        }
         let aligned = self.aligned_bits as i32;
-        // In units of 2^(top − aligned): at most 17 terms below 2^27, or 33 below 2^15, and c.
-        let product_bits = 2 * self.operand.fraction_bits() as i32;
-        let products = a.iter().zip(b).map(|(a, b)| {
-            let exponent = i32::from(a.exponent) + i32::from(b.exponent);
-            let product = i64::from(a.significand) * i64::from(b.significand);
-            shifted(product, exponent - top + aligned - product_bits)
-        });
+        let bits = aligned - 2 * self.operand.fraction_bits() as i32;
+        let (mut sum, mut wide) = (0i32, 0i64);
+        for i in 0..TERMS {
+            let product = i32::from(a[i].significand) * i32::from(b[i].significand);
+            if WIDE {
+                wide += shifted(product.into(), bits + exponents[i] - top);
+            } else {
+                let magnitude = product.abs() << bits >> (top - exponents[i]).min(31);
+                sum += if product < 0 { -magnitude } else { magnitude };
+            }
+        }
         let sign = if c.is_sign_negative() { -1 } else { 1 };
-        let sum = products.sum::<i64>() + shifted(sign * c_significand, c_exponent - top + aligned - 23);
+        let sum = wide + i64::from(sum) + shifted(sign * c_significand, c_exponent - top + aligned - 23);
         self.cut(sum, top - aligned)
     }
 
     /// `sum · 2^unit` as f32, with the bits that are kept; what vanishes is +0.
+    #[inline(always)]
     fn cut(&self, sum: i64, unit: i32) -> f32 {
         if sum == 0 {
             return 0.0;
@@ -159,27 +187,70 @@ impl Accumulator {
         let last = (exponent - self.kept_bits as i32).max(-149);
         let kept = shifted(sum, unit - last);
         // Both factors and the product are numbers of f64, and the product is one of f32.
-        let value = kept as f64 * 2f64.powi(last);
+        let value = kept as f64 * f64::from_bits(((1023 + last) as u64) << 52);
         if kept == 0 { 0.0 } else { value as f32 }
     }
 }
 
+/// All steps of a sum.
+struct Steps<'a> {
+    rule: Accumulator,
+    a: &'a [Factor],
+    b: &'a [Factor],
+    c: f32,
+}
+
+impl pulp::WithSimd for Steps<'_> {
+    type Output = f32;
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) -> f32 {
+        let Self { rule, a, b, c } = self;
+        // A number of terms that the compiler knows; zeros add nothing.
+        match rule.terms {
+            16 if rule.narrow() => sum_of_steps::<16, false>(rule, a, b, c),
+            MOST_TERMS if rule.narrow() => sum_of_steps::<MOST_TERMS, false>(rule, a, b, c),
+            _ => sum_of_steps::<MOST_TERMS, true>(rule, a, b, c),
+        }
+    }
+}
+
+#[inline(always)]
+fn sum_of_steps<const TERMS: usize, const WIDE: bool>(rule: Accumulator, a: &[Factor], b: &[Factor], c: f32) -> f32 {
+    let mut sum = c;
+    for (a, b) in a.chunks(rule.terms).zip(b.chunks(rule.terms)) {
+        sum = match (a.as_array(), b.as_array()) {
+            (Some(a), Some(b)) => rule.step::<TERMS, WIDE>(a, b, sum),
+            _ => rule.step::<TERMS, WIDE>(&filled(a), &filled(b), sum),
+        };
+    }
+    sum
+}
+
+fn filled<const TERMS: usize>(terms: &[Factor]) -> [Factor; TERMS] {
+    let mut row = [Factor::ZERO; TERMS];
+    row[..terms.len()].copy_from_slice(terms);
+    row
+}
+
 /// `x · 2^by`, cut towards zero.
+#[inline(always)]
 fn shifted(x: i64, by: i32) -> i64 {
     match by {
         0.. => x << by,
-        -62.. => x / (1i64 << -by),
+        -62.. => (x.abs() >> -by) * x.signum(),
         _ => 0,
     }
 }
 
 /// The sum where a term is not finite.
+#[cold]
 fn special(a: &[Factor], b: &[Factor], c: f32) -> f32 {
     let (mut above, mut below, mut nan) = (c == f32::INFINITY, c == f32::NEG_INFINITY, c.is_nan());
     for (a, b) in a.iter().zip(b) {
-        let infinite = a.class == Class::Infinite || b.class == Class::Infinite;
-        let zero = |x: &Factor| x.class == Class::Finite && x.significand == 0;
-        nan |= a.class == Class::Nan || b.class == Class::Nan || infinite && (zero(a) || zero(b));
+        let any = |exponent: i16| a.exponent == exponent || b.exponent == exponent;
+        let infinite = any(INFINITE);
+        nan |= any(NOT_A_NUMBER) || infinite && any(NO_EXPONENT);
         let negative = (a.significand < 0) != (b.significand < 0);
         above |= infinite && !negative;
         below |= infinite && negative;
@@ -188,5 +259,37 @@ fn special(a: &[Factor], b: &[Factor], c: f32) -> f32 {
         (true, _) => f32::from_bits(NAN_BITS),
         (false, true) => f32::INFINITY,
         (false, false) => f32::NEG_INFINITY,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_of_32_bits_equal_those_of_64_bits() {
+        for rule in [WGMMA_E4M3, WGMMA_BF16] {
+            assert!(rule.narrow());
+            // All codes, NaN and infinities among them, in sums of which some are cut short.
+            let code = |at: u64| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u16;
+            let factor = |at: u64| match rule.operand {
+                Operand::E4m3 => Operand::E4m3.factor(code(at) & 0xff),
+                Operand::Bf16 if at % 5 == 0 => Operand::Bf16.factor(code(at)),
+                Operand::Bf16 => Operand::Bf16.factor(code(at) & 0x87ff | 0x3c00),
+            };
+            for first in 0..20_000 {
+                let terms = 1 + first % 70;
+                let row =
+                    |seed: u64| -> Vec<Factor> { (0..terms).map(|at| factor(seed + 1000 * first + at)).collect() };
+                let (a, b, c) = (row(1), row(500), code(first) as f32 - 20_000.0);
+                let wide = sum_of_steps::<MOST_TERMS, true>(rule, &a, &b, c);
+                assert_eq!(
+                    rule.dot(&a, &b, c).to_bits(),
+                    wide.to_bits(),
+                    "{:?}, {first}",
+                    rule.operand
+                );
+            }
+        }
     }
 }

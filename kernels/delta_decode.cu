@@ -5,10 +5,10 @@ doc = "a block for each value head, a thread for each value channel, as the defi
 
 [[variant.launch]]
 entry = "delta_decode_simple_{kind}_{layout}_{state}"
-grid = ["H * G", "B"]
+grid = ["H * G * ceil(B, 65535)", "min(B, 65535)"]
 block = [128]
 shared = "12 * K"
-args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
+args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "B", "H", "G", "K", "V", "bound"]
 
 [[variant]]
 name = "vk"
@@ -17,9 +17,9 @@ needs = ["vk == 1", "K == 128", "V % 64 == 0"]
 
 [[variant.launch]]
 entry = "delta_decode_vk_{kind}_{state}"
-grid = ["V / 64", "H * G", "B"]
+grid = ["V / 64", "H * G * ceil(B, 65535)", "min(B, 65535)"]
 block = [128]
-args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
+args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "B", "H", "G", "K", "V", "bound"]
 
 [[variant]]
 name = "vk_few"
@@ -28,22 +28,22 @@ needs = ["vk == 1", "K == 128", "V % 16 == 0"]
 
 [[variant.launch]]
 entry = "delta_decode_vk_few_{kind}_{state}"
-grid = ["V / 16", "H * G", "B"]
+grid = ["V / 16", "H * G * ceil(B, 65535)", "min(B, 65535)"]
 block = [128]
-args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
+args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "B", "H", "G", "K", "V", "bound"]
 
 [[variant]]
 name = "kv"
 doc = """
 [K, V]: 64 columns per thread block, in registers; a lane has the same columns of many rows, so sums go over few lanes, then \
 over warps"""
-needs = ["vk == 0", "K == 128", "V % 64 == 0"]
+needs = ["vk == 0", "K == 128", "V % 64 == 0", "B <= 65535"]
 
 [[variant.launch]]
 entry = "delta_decode_kv_{kind}_{state}"
 grid = ["V / 64", "H * G", "B"]
 block = [128]
-args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
+args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "B", "H", "G", "K", "V", "bound"]
 
 [[variant]]
 name = "kv_staged"
@@ -52,9 +52,9 @@ needs = ["vk == 0", "K == 128", "V % 128 == 0", "size == 2"]
 
 [[variant.launch]]
 entry = "delta_decode_kv_staged_{kind}_{state}"
-grid = ["V / 128", "H * G", "B"]
+grid = ["V / 128", "H * G * ceil(B, 65535)", "min(B, 65535)"]
 block = [128]
-args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
+args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "B", "H", "G", "K", "V", "bound"]
 
 [[variant]]
 name = "kv_few"
@@ -63,9 +63,9 @@ needs = ["vk == 0", "K == 128", "V % 32 == 0"]
 
 [[variant.launch]]
 entry = "delta_decode_kv_few_{kind}_{state}"
-grid = ["V / 32", "H * G", "B"]
+grid = ["V / 32", "H * G * ceil(B, 65535)", "min(B, 65535)"]
 block = [128]
-args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "H", "G", "K", "V", "bound"]
+args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "B", "H", "G", "K", "V", "bound"]
 
 [[mutant]]
 name = "layout_confused"
@@ -100,6 +100,15 @@ doc = "an index below 0 is taken for slot 0"
 [[mutant]]
 name = "update_unread"
 doc = "o reads the state before k dᵀ is added"
+
+[[mutant]]
+name = "slot_offset_32"
+doc = "the bytes before a state in the pool are counted in 32 bits"
+
+[[mutant]]
+name = "tokens_beyond_grid"
+doc = "tokens beyond the last dimension of the grid are left out"
+variants = ["simple", "vk", "vk_few", "kv_staged", "kv_few"]
 
 [[mutant]]
 name = "state_truncated"
@@ -143,10 +152,10 @@ template <class S> __device__ __forceinline__ void store(S &to, float x) {
 #endif
 }
 
-template <class S, bool KDA, bool VK> __device__ void simple(const Step<S> &step) {
+template <class S, bool KDA, bool VK> __device__ void simple(const Step<S> &step, int token, int head) {
     extern __shared__ float smem[];
     __shared__ float partials[2][32];
-    const int head = blockIdx.x, token = blockIdx.y, K = step.K, V = step.V;
+    const int K = step.K, V = step.V;
     const size_t at = step.at(token, head), key = ((size_t)token * step.H + step.key_head(head)) * K;
     float *q = smem, *k = q + K, *decay = k + K;
     const int slot = step.slot(token);
@@ -201,9 +210,9 @@ template <class S, bool KDA, bool VK> __device__ void simple(const Step<S> &step
 // ---- 128 key channels, states read once
 
 // [V, K]: a group of lanes has the 128 keys of a row of V; a warp has N rows for each such group.
-template <class S, bool KDA, int N, bool STREAMING> __device__ __forceinline__ void vk(const Step<S> &step) {
+template <class S, bool KDA, int N, bool STREAMING> __device__ __forceinline__ void vk(const Step<S> &step, int token, int head) {
     constexpr int E = 16 / sizeof(S), LANES = K / E, GROUPS = 32 / LANES, ROWS = N * GROUPS, SUM_LANES = LANES / (2 * N);
-    const int head = blockIdx.y, token = blockIdx.z, V = step.V;
+    const int V = step.V;
     const int lane = threadIdx.x % LANES, group = threadIdx.x % 32 / LANES;
     const int first = (blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) * ROWS;
     const size_t at = step.at(token, head), key = ((size_t)token * step.H + step.key_head(head)) * K + lane * E;
@@ -277,13 +286,13 @@ template <class S, bool KDA, int N, bool STREAMING> __device__ __forceinline__ v
 // [K, V]: `COLUMNS` columns of V for each CTA, whose four warps have 32 keys each. If STAGED, a thread's part of the state waits
 // in shared memory, not in registers.
 template <class S, bool KDA, int COLUMNS, bool STREAMING, bool STAGED = false>
-__device__ __forceinline__ void kv(const Step<S> &step) {
+__device__ __forceinline__ void kv(const Step<S> &step, int token, int head) {
     constexpr int E = 16 / sizeof(S), LANES = COLUMNS / E, GROUPS = 32 / LANES, WARPS = 4, KEYS = K / WARPS, N = KEYS / GROUPS;
     // α k, α q, α and k of every key.
     __shared__ float4 factors[K];
     __shared__ __align__(16) float sums[2][WARPS][COLUMNS];
     __shared__ uint4 staged[STAGED ? N : 1][32 * WARPS];
-    const int head = blockIdx.y, token = blockIdx.z, V = step.V;
+    const int V = step.V;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = lane / LANES, my_key = warp * KEYS + lane;
     const int col = lane % LANES * E, v0 = blockIdx.x * COLUMNS + col;
     const size_t at = step.at(token, head), key = ((size_t)token * step.H + step.key_head(head)) * K;
@@ -392,25 +401,42 @@ __device__ __forceinline__ void kv(const Step<S> &step) {
     }
 }
 
-#define ENTRY(name, S, THREADS, BLOCKS, ...)                                                                    \
-    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) delta_decode_##name(                          \
-        const bf16 *q, const bf16 *k, const bf16 *v, const bf16 *gate, const bf16 *beta, const float *a_log,    \
-        const float *dt_bias, const int *indices, S *state, bf16 *o, int H, int G, int K, int V, float bound) { \
-        __VA_ARGS__(Step<S>{q, k, v, gate, beta, a_log, dt_bias, indices, state, o, H, G, K, V, bound});        \
+// Tokens are the last dimension of the grid, which has at most 65,535. If FOLDED, the others come with further heads.
+template <bool FOLDED, class Of>
+__device__ __forceinline__ void for_token(int token, int grid, int B, int head, int heads, Of of) {
+    if (FOLDED) {
+        while (head >= heads)
+            head -= heads, token += grid;
+#ifdef MUTANT_TOKENS_BEYOND_GRID
+        B = min(B, grid);
+#endif
+        if (token >= B)
+            return;
+    }
+    of(token, head);
+}
+
+#define ENTRY(name, S, THREADS, BLOCKS, FOLDED, TOKENS, HEADS, ...)                                                    \
+    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) delta_decode_##name(                                 \
+        const bf16 *q, const bf16 *k, const bf16 *v, const bf16 *gate, const bf16 *beta, const float *a_log,           \
+        const float *dt_bias, const int *indices, S *state, bf16 *o, int B, int H, int G, int K, int V, float bound) { \
+        const Step<S> step = {q, k, v, gate, beta, a_log, dt_bias, indices, state, o, H, G, K, V, bound};              \
+        for_token<FOLDED>(blockIdx.TOKENS, gridDim.TOKENS, B, blockIdx.HEADS, H * G,                                   \
+                          [&](int token, int head) { __VA_ARGS__(step, token, head); });                               \
     }
 
-#define KIND(kind, KDA, type, S)                                           \
-    ENTRY(simple_##kind##_kv_##type, S, 128, 1, simple<S, KDA, false>)     \
-    ENTRY(simple_##kind##_vk_##type, S, 128, 1, simple<S, KDA, true>)      \
-    ENTRY(vk_##kind##_##type, S, 128, 4, vk<S, KDA, 4 * sizeof(S), false>) \
-    ENTRY(vk_few_##kind##_##type, S, 128, 4, vk<S, KDA, sizeof(S), true>)  \
-    ENTRY(kv_##kind##_##type, S, 128, 4, kv<S, KDA, 64, false>)            \
-    ENTRY(kv_few_##kind##_##type, S, 128, 4, kv<S, KDA, 32, true>)
+#define KIND(kind, KDA, type, S)                                                       \
+    ENTRY(simple_##kind##_kv_##type, S, 128, 1, true, y, x, simple<S, KDA, false>)     \
+    ENTRY(simple_##kind##_vk_##type, S, 128, 1, true, y, x, simple<S, KDA, true>)      \
+    ENTRY(vk_##kind##_##type, S, 128, 4, true, z, y, vk<S, KDA, 4 * sizeof(S), false>) \
+    ENTRY(vk_few_##kind##_##type, S, 128, 4, true, z, y, vk<S, KDA, sizeof(S), true>)  \
+    ENTRY(kv_##kind##_##type, S, 128, 4, false, z, y, kv<S, KDA, 64, false>)           \
+    ENTRY(kv_few_##kind##_##type, S, 128, 4, true, z, y, kv<S, KDA, 32, true>)
 
 KIND(gdn, false, f32, float)
 KIND(gdn, false, bf16, bf16)
 KIND(kda, true, f32, float)
 KIND(kda, true, bf16, bf16)
 
-ENTRY(kv_staged_gdn_bf16, bf16, 128, 5, kv<bf16, false, 128, false, true>)
-ENTRY(kv_staged_kda_bf16, bf16, 128, 5, kv<bf16, true, 128, false, true>)
+ENTRY(kv_staged_gdn_bf16, bf16, 128, 5, true, z, y, kv<bf16, false, 128, false, true>)
+ENTRY(kv_staged_kda_bf16, bf16, 128, 5, true, z, y, kv<bf16, true, 128, false, true>)

@@ -27,9 +27,9 @@ bytes = "T * H * (512 + 512 * (G == 1)) + chunks * H * (17408 + 49152 * (G / 128
 [[variant.launch]]
 name = "decode"
 entry = "delta_decode_vk_{gate}_f32"
-grid = ["V / 64", "H", "N"]
+grid = ["V / 64", "H * ceil(N, 65535)", "min(N, 65535)"]
 block = [128]
-args = ["next_q", "next_k", "next_v", "gate", "next_beta", "a_log", "dt_bias", "indices", "state", "next_o", "H", "one", "K", "V", "bound"]
+args = ["next_q", "next_k", "next_v", "gate", "next_beta", "a_log", "dt_bias", "indices", "state", "next_o", "N", "H", "one", "K", "V", "bound"]
 bytes = "N * H * (8 * K * V + 4 * K + 4 * V + 2 * G + 2) + 4 * H * (G + 1) + 4 * N"
 
 [[variant]]

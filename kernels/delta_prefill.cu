@@ -62,8 +62,26 @@ doc = "keys, queries, norms, sums of decays and products are read before all are
 variants = ["chunks"]
 
 [[mutant]]
+name = "state_rounded"
+doc = "the state is rounded to bf16 after each chunk"
+variants = ["chunks"]
+
+[[mutant]]
+name = "lanes_of_sequences"
+doc = "of sequences beyond a warp's lanes, chunks are taken from the first ones"
+variants = ["chunks"]
+
+[[mutant]]
 name = "beta_dropped"
 doc = "the step of the delta rule is 1"
+
+[[mutant]]
+name = "token_offset_32"
+doc = "the bytes before the values of a token are counted in 32 bits"
+
+[[mutant]]
+name = "state_offset_32"
+doc = "the bytes before a state are counted in 32 bits"
 
 [[mutant]]
 name = "sequence_crossed"
@@ -78,6 +96,24 @@ variants = ["chunks"]
 
 #include "delta_prefill/chunk.cuh"
 #include "lib/wgmma.cuh"
+
+// The numbers before a state of a sequence and head.
+__device__ __forceinline__ size_t state_offset(size_t state, int numbers) {
+#ifdef MUTANT_STATE_OFFSET_32
+    return state * numbers % (1ull << 30);
+#else
+    return state * numbers;
+#endif
+}
+
+// The numbers before the values of a token and head, of `size` bytes each.
+__device__ __forceinline__ size_t value_offset(size_t row, int numbers, int size) {
+#ifdef MUTANT_TOKEN_OFFSET_32
+    return (u32)(row * numbers * size) / size;
+#else
+    return row * numbers;
+#endif
+}
 
 // The place of element (k, v) of a state.
 __device__ __forceinline__ size_t state_at(int k, int v, int K, int V, int vk) {
@@ -97,7 +133,7 @@ __device__ __forceinline__ void simple(const E *q, const E *k, const E *v, const
     extern __shared__ __align__(128) unsigned char smem_bytes[];
     float *state = (float *)smem_bytes, *key = state + K * V, *query = key + K, *decay = query + K, *partials = decay + K;
     const int n = blockIdx.x / HV, head = blockIdx.x % HV, column = threadIdx.x;
-    const size_t matrix = (size_t)blockIdx.x * K * V;
+    const size_t matrix = state_offset(blockIdx.x, K * V);
     if (column < V) {
         for (int c = 0; c < K; c++)
             state[c * V + column] = initial[matrix + state_at(c, column, K, V, in_vk)];
@@ -123,16 +159,16 @@ __device__ __forceinline__ void simple(const E *q, const E *k, const E *v, const
                 read = fmaf(s, key[c], read);
             }
 #ifdef MUTANT_BETA_DROPPED
-            const float step = to_f32(v[at * V + column]) - read;
+            const float step = to_f32(v[value_offset(at, V, sizeof(E)) + column]) - read;
 #else
-            const float step = beta[at] * (to_f32(v[at * V + column]) - read);
+            const float step = beta[at] * (to_f32(v[value_offset(at, V, sizeof(E)) + column]) - read);
 #endif
             for (int c = 0; c < K; c++) {
                 const float s = fmaf(key[c], step, state[c * V + column]);
                 state[c * V + column] = s;
                 out = fmaf(s, query[c], out);
             }
-            from_f32(o[at * V + column], out);
+            from_f32(o[value_offset(at, V, sizeof(E)) + column], out);
         }
         __syncthreads();
     }
@@ -257,7 +293,7 @@ __device__ __forceinline__ void states(const bf16 *q, const bf16 *k, const bf16 
     const int half = blockIdx.x % 2, head = blockIdx.x / 2 % H, n = blockIdx.x / 2 / H;
     const long long start = sequences.start(n), length = sequences.start(n + 1) - start;
     const int chunks = (int)((length + C - 1) / C);
-    const size_t first = ((size_t)start * H + head) * D;
+    const size_t first = value_offset((size_t)start * H + head, D, sizeof(bf16));
     const bf16 *values = v + first + half * C;
     outputs += (size_t)sequences.chunks_before(n) * H + head;
     const auto prefetch = [&](int chunk) {
@@ -272,7 +308,7 @@ __device__ __forceinline__ void states(const bf16 *q, const bf16 *k, const bf16 
     };
     // A thread has value channels `channel` and the eighth further, with key channels 8 n + pair and the next.
     const int channel = half * C + warp * 16 + row;
-    const size_t matrix = ((size_t)n * H + head) * D * D;
+    const size_t matrix = state_offset((size_t)n * H + head, D * D);
     float s[2][8][4];
 #pragma unroll
     for (int n = 0; n < 16; n++) {
@@ -382,6 +418,14 @@ __device__ __forceinline__ void states(const bf16 *q, const bf16 *k, const bf16 
                     *(const uint4 *)(stage.v + swizzle_128b(row, chunk_16b));
         }
         wgmma_wait_group<0>();
+#ifdef MUTANT_STATE_ROUNDED
+#pragma unroll
+        for (int n = 0; n < 16; n++) {
+            float (&x)[4] = s[n / 8][n % 8];
+            const float2 low = from_bf16x2(to_bf16x2(x[0], x[1])), high = from_bf16x2(to_bf16x2(x[2], x[3]));
+            x[0] = low.x, x[1] = low.y, x[2] = high.x, x[3] = high.y;
+        }
+#endif
     }
 #pragma unroll
     for (int n = 0; n < 16; n++) {

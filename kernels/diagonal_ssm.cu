@@ -2,6 +2,7 @@
 [[variant]]
 name = "simple"
 doc = "a warp for each head, its states over the lanes, a sum over the warp for each step; up to 128 states"
+needs = ["N <= 128"]
 
 [[variant.launch]]
 entry = "diagonal_ssm_simple"
@@ -88,6 +89,10 @@ doc = "inputs and states are rounded to TF32"
 variants = ["rows"]
 
 [[mutant]]
+name = "row_offset_32"
+doc = "the bytes before the steps of a head are counted in 32 bits"
+
+[[mutant]]
 name = "barrier_missing"
 doc = "where warps or blocks end is read before all are there"
 variants = ["cluster", "rows"]
@@ -108,6 +113,15 @@ __device__ __forceinline__ float weight(float b, float c) {
     return c;
 #else
     return b * c;
+#endif
+}
+
+// The number of the first step of a head.
+__device__ __forceinline__ size_t first_step(int head, int S) {
+#ifdef MUTANT_ROW_OFFSET_32
+    return (u32)head * (u32)S % (1u << 30);
+#else
+    return (size_t)head * S;
 #endif
 }
 
@@ -166,9 +180,9 @@ extern "C" __global__ void diagonal_ssm_simple(const float *u, const float *a, c
         decay[i] = a[at], w[i] = weight(b[at], c[at]);
     }
     for (int t = 0; t < S; t++) {
-        const float sum = warp_sum(step(x, decay, w, u[(size_t)head * S + t]));
+        const float sum = warp_sum(step(x, decay, w, u[first_step(head, S) + t]));
         if (lane == 0)
-            y[(size_t)head * S + t] = sum;
+            y[first_step(head, S) + t] = sum;
     }
 }
 
@@ -195,7 +209,7 @@ extern "C" __global__ void __launch_bounds__(32, 8)
         w[n] = weight(bs[n], w[n]);
     // A lane copies 16 bytes of every second row.
     const int row = lane / 16, col = lane % 16 * 4;
-    const size_t first = ((size_t)blockIdx.x * 32 + row) * S + col;
+    const size_t first = first_step(blockIdx.x * 32 + row, S) + col;
     auto fetch = [&](int tile) {
         if (tile * STEPS < S) {
 #pragma unroll
@@ -252,8 +266,8 @@ extern "C" __global__ void __launch_bounds__(128)
     // The final, then the initial states of segments; and the final states of the CTAs before this one.
     float *ends = smem + SEGMENTS * stride, *before = ends + SEGMENTS * ENDS;
     float *segment_u = smem + segment * stride, *lane_end = ends + segment * ENDS + part * STATES;
-    u += (size_t)head * S + rank * steps, y += (size_t)head * S + rank * steps;
-    a += head * N, b += head * N, c += head * N;
+    u += first_step(head, S) + rank * steps, y += first_step(head, S) + rank * steps;
+    a += (size_t)head * N, b += (size_t)head * N, c += (size_t)head * N;
 
     // ---- prologue: all loads are issued at once
     cluster_arrive();

@@ -26,6 +26,7 @@ name = "grouped"
 doc = """
 rows are sorted by expert, and a row of a matrix is read once for eight rows that go through it; the bits are those of \
 `simple`"""
+needs = ["B * (K + 1) <= 2147483392"]
 scratch = [
     { name = "first", bytes = "(E + 1) * 4" },
     { name = "order", bytes = "B * K * 4" },
@@ -41,7 +42,7 @@ args = ["experts", "first", "order", "B", "E", "K"]
 
 [[variant.launch]]
 entry = "experts_grouped_hidden_{dtype}_{stored}_{routed}"
-grid = ["E + 1", "ceil(I, 8)"]
+grid = ["E + 1", "ceil(I, 8)", "min(ceil(B, 512), 65535)"]
 block = [256]
 args = [
     "x", "first", "order", "weights", "gate_up", "gate_up_scale", "gate_up_level", "shared_gate_up", "shared_gate_up_scale",
@@ -342,7 +343,7 @@ __device__ void grouped_hidden(const T *x, const int *first, const int *order, c
     if (unit >= inner)
         return;
     const Group group(first, order, expert, rows, count, selected);
-    for (int tile = 0; tile < group.size; tile += TILE) {
+    for (int tile = blockIdx.z * TILE; tile < group.size; tile += gridDim.z * TILE) {
         // A tile that is not full repeats the last.
         const T *from[TILE];
 #pragma unroll

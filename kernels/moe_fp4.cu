@@ -21,7 +21,7 @@ args = ["hidden", "experts", "weights", "down", "down_scale", "down_tensor", "y"
 name = "grouped"
 doc = "rows are sorted by expert; a producer warp copies in bulk, two warpgroups decode 64 rows of a matrix each into registers, for up to 16 tokens; matrices repacked at load, gate and up interleaved"
 arch = "sm_90a"
-needs = ["B * (K + 1) < 2147483648", "K <= 256", "E < 8192"]
+needs = ["B * (K + 1) <= 2147483392", "K <= 256", "E < 8192"]
 scratch = [
     { name = "packed_gate_up", bytes = "(E + 1) * ceil(I, 64) * ceil(D, 64) * 4608" },
     { name = "packed_down", bytes = "(E + 1) * ceil(D, 128) * ceil(I, 64) * 4608" },

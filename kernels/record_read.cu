@@ -32,6 +32,10 @@ name = "scales_of_first_slot"
 doc = "every token has the scales of the first one of its page"
 
 [[mutant]]
+name = "page_offset_32"
+doc = "the bytes before a page are counted in 32 bits"
+
+[[mutant]]
 name = "skipped_read"
 doc = "a skipped token reads the first slot instead of zeros"
 */
@@ -213,7 +217,7 @@ __device__ __forceinline__ void rows(const u8 *pages, const void *slots, T *out,
         valid[i] = slot != NO_SLOT;
         if (!valid[i])
             continue;
-        const u64 page = u64(slot / PAGE) * page_bytes<R>, row = page + slot % PAGE * R::ROW;
+        const u64 page = page_offset<R>(slot), row = page + slot % PAGE * R::ROW;
 #ifdef MUTANT_SCALES_OF_FIRST_SLOT
         const u64 tail = page;
 #else

@@ -53,6 +53,10 @@ name = "cos_sin_swapped"
 doc = "cosine and sine exchanged"
 
 [[mutant]]
+name = "page_offset_32"
+doc = "the bytes before a page are counted in 32 bits"
+
+[[mutant]]
 name = "skipped_written"
 doc = "a token without a slot goes to the first one"
 */
@@ -188,7 +192,7 @@ template <class R, bool NORMED> __device__ __forceinline__ void simple(const Inp
 
 template <class R, bool NORMED> __device__ __forceinline__ void eights(const Inputs in, u8 *pages) {
     constexpr int THREADS = R::DIM / 8;
-    const int thread = (blockIdx.x * 256 + threadIdx.x) % THREADS, token = (blockIdx.x * 256 + threadIdx.x) / THREADS;
+    const int thread = threadIdx.x % THREADS, token = blockIdx.x * (256 / THREADS) + threadIdx.x / THREADS;
     const int channel = thread * 8, pair = channel / 2 - (R::DIM - ROPE) / 2;
     const bool valid = token < in.tokens;
     const long long slot = valid ? in.slot(token) : -1;
@@ -423,7 +427,7 @@ template <class R, bool NORMED> __device__ __forceinline__ void rows(const Input
             // ---- epilogue: scale, codes and padding to the token's page
             if (slot == NO_SLOT)
                 continue;
-            const u64 page = u64(slot / PAGE) * page_bytes<R>, row = page + slot % PAGE * R::ROW;
+            const u64 page = page_offset<R>(slot), row = page + slot % PAGE * R::ROW;
             if (R::CODED > 0 && stores_scale)
                 store_scale<Stored>(pages + (scale_offset + (R::TAIL ? page + slot % PAGE * R::TAIL : row)), padding ? 0 : scale);
             for (int c = 0; c < CHUNKS; c++) {

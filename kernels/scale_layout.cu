@@ -7,7 +7,7 @@ doc = "a thread for each word of the output, which looks for its group"
 entry = "scale_layout_simple_{groups}"
 grid = ["ceil(bytes, 1024)"]
 block = [256]
-args = ["x", "ends", "y", "H", "W", "G", "bytes"]
+args = ["x", "ends", "y", "H", "W", "G", "bytes / 512", "bytes % 512"]
 
 [[variant]]
 name = "columns"
@@ -16,9 +16,9 @@ needs = ["W % 16 == 0", "row_groups == 0"]
 
 [[variant.launch]]
 entry = "scale_layout_columns_{groups}"
-grid = ["ceil(W, 256)", "4 * ceil(H, 128)"]
+grid = ["ceil(W, 256)", "min(4 * ceil(H, 128), 32768)", "ceil(H, 1048576)"]
 block = [128]
-args = ["x", "ends", "y", "H", "W", "G", "bytes"]
+args = ["x", "ends", "y", "H", "W", "G", "bytes / 512", "bytes % 512"]
 
 [[variant]]
 name = "rows"
@@ -27,9 +27,9 @@ needs = ["W % 16 == 0", "row_groups > 0"]
 
 [[variant.launch]]
 entry = "scale_layout_rows_{groups}"
-grid = [1, "ceil(H, 128) + row_groups"]
+grid = ["ceil(H, 128) + row_groups"]
 block = ["min(2 * W, 448)"]
-args = ["x", "ends", "y", "H", "W", "G", "bytes"]
+args = ["x", "ends", "y", "H", "W", "G", "bytes / 512", "bytes % 512"]
 
 [[mutant]]
 name = "rows_in_order"
@@ -48,6 +48,15 @@ doc = "what comes after the last group is not written"
 [[mutant]]
 name = "last_rows_skipped"
 doc = "a last tile of fewer than 128 rows is all padding"
+
+[[mutant]]
+name = "tile_offset_32"
+doc = "the bytes before a tile are counted in 32 bits"
+
+[[mutant]]
+name = "tiles_beyond_grid"
+doc = "rows beyond the second dimension of the grid are left out"
+variants = ["columns"]
 
 [[mutant]]
 name = "starts_unpadded"
@@ -104,18 +113,36 @@ __device__ bool has_row(const Part &part, int row) {
 #endif
 }
 
-template <Groups GROUPS> __device__ void simple(const u8 *x, const int *ends, u8 *y, int H, int W, int G, int bytes) {
-    int at = (blockIdx.x * 256 + threadIdx.x) * 4;
-    if (at >= bytes)
+// The place of a tile of 512 bytes.
+__device__ u8 *tile_at(u8 *y, int tile) {
+#ifdef MUTANT_TILE_OFFSET_32
+    return y + u32(tile) * 512;
+#else
+    return y + size_t(tile) * 512;
+#endif
+}
+
+// How much y is: whole tiles, and bytes of one more.
+struct Size {
+    int tiles, rest;
+
+    __device__ int bytes_of(int tile) const {
+        return tile < tiles ? 512 : tile == tiles ? rest : 0;
+    }
+};
+
+template <Groups GROUPS> __device__ void simple(const u8 *x, const int *ends, u8 *y, int H, int W, int G, Size size) {
+    int tile = blockIdx.x * 2 + threadIdx.x / 128, at = threadIdx.x % 128 * 4;
+    if (at >= size.bytes_of(tile))
         return;
     uchar4 word = {0, 0, 0, 0};
     int first = 0;
     for (int g = 0; g < G; g++) {
         Part part = group<GROUPS>(ends, g, H, W);
-        int size = part.down() * part.across() * 512, tile = (at - first) / 512;
-        if (at < first + size) {
-            int row = part.row0 + tile / part.across() * 128 + row_of(at % 512 / 16, at % 16 / 4);
-            int col = part.col0 + tile % part.across() * 4;
+        int tiles = part.down() * part.across(), of_group = tile - first;
+        if (tile < first + tiles) {
+            int row = part.row0 + of_group / part.across() * 128 + row_of(at / 16, at % 16 / 4);
+            int col = part.col0 + of_group % part.across() * 4;
             const u8 *from = x + size_t(row) * W + col;
             if (has_row(part, row)) {
 #ifdef MUTANT_PADDING_KEPT
@@ -132,15 +159,15 @@ template <Groups GROUPS> __device__ void simple(const u8 *x, const int *ends, u8
             break;
         }
 #ifdef MUTANT_STARTS_UNPADDED
-        size -= (part.row1 - part.row0) % 128 || (part.col1 - part.col0) % 4 ? 512 : 0;
+        tiles -= (part.row1 - part.row0) % 128 || (part.col1 - part.col0) % 4 ? 1 : 0;
 #endif
-        first += size;
+        first += tiles;
 #ifdef MUTANT_TAIL_KEPT
         if (g == G - 1)
             return;
 #endif
     }
-    *reinterpret_cast<uchar4 *>(y + at) = word;
+    *reinterpret_cast<uchar4 *>(tile_at(y, tile) + at) = word;
 }
 
 __device__ int sum_up_to_lane(int x) {
@@ -152,12 +179,12 @@ __device__ int sum_up_to_lane(int x) {
     return x;
 }
 
-// All threads together write zeros from byte `at` of y on.
-__device__ void clear_tail(u8 *y, int at, int bytes) {
+// All threads of so many blocks together write zeros from tile `used` of y on.
+__device__ void clear_tail(u8 *y, int used, Size size, int block, int blocks) {
 #ifndef MUTANT_TAIL_KEPT
-    int block = blockIdx.y * gridDim.x + blockIdx.x, threads = gridDim.x * gridDim.y * blockDim.x;
-    for (at += (block * blockDim.x + threadIdx.x) * 4; at < bytes; at += threads * 4)
-        *reinterpret_cast<u32 *>(y + at) = 0;
+    for (int tile = used + block; tile <= size.tiles; tile += blocks)
+        for (int at = threadIdx.x * 4; at < size.bytes_of(tile); at += blockDim.x * 4)
+            *reinterpret_cast<u32 *>(tile_at(y, tile) + at) = 0;
 #endif
 }
 
@@ -190,16 +217,24 @@ struct Groups32 {
 
 // Two warps side by side have 128 columns each, of 8 of every 32 rows. CTAs partition x, not its groups.
 template <Groups GROUPS>
-__device__ __forceinline__ void columns(const u8 *x, const int *ends, u8 *y, int H, int W, int G, int bytes) {
-    int lane = threadIdx.x % 32, chunk = lane % 8, warp = threadIdx.x / 32, tile = blockIdx.y / 4;
-    int q0 = blockIdx.y % 4 * 8, q = q0 + warp / 2 * 4 + lane / 8, top = tile * 128 + q;
+__device__ __forceinline__ void columns(const u8 *x, const int *ends, u8 *y, int H, int W, int G, Size size) {
+    // Where the second dimension of the grid is too small for all rows, the others are in the third.
+    int quarter = blockIdx.z * gridDim.y + blockIdx.y;
+    int lane = threadIdx.x % 32, chunk = lane % 8, warp = threadIdx.x / 32, tile = quarter / 4;
+    int q0 = quarter % 4 * 8, q = q0 + warp / 2 * 4 + lane / 8, top = tile * 128 + q;
     int first = blockIdx.x * 256 + warp % 2 * 128, col = first + chunk * 16, next = min(first + 128, W);
     Part all = {0, H, 0, W};
+#ifdef MUTANT_TILES_BEYOND_GRID
+    if (blockIdx.z > 0)
+        return;
+#endif
+    if (tile >= all.down())
+        return;
     // Prefetches the CTA's 64 lines to L2 while groups are looked up.
     int line = threadIdx.x / 2, prefetch_row = tile * 128 + q0 + line % 8 + line / 8 * 32;
     int prefetch_col = blockIdx.x * 256 + threadIdx.x % 2 * 128;
     if (line < 32 && prefetch_row < H && prefetch_col < W)
-        prefetch_l2(x + prefetch_row * W + prefetch_col);
+        prefetch_l2(x + size_t(prefetch_row) * W + prefetch_col);
 
     // Whether a tile begins in these columns and ends after them.
     bool cut = false;
@@ -210,7 +245,7 @@ __device__ __forceinline__ void columns(const u8 *x, const int *ends, u8 *y, int
     cut = __any_sync(~0u, cut);
 
     u32 words[4][5];
-    const u8 *from = x + top * W + col;
+    const u8 *from = x + size_t(top) * W + col;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         uint4 piece = {0, 0, 0, 0};
@@ -222,17 +257,17 @@ __device__ __forceinline__ void columns(const u8 *x, const int *ends, u8 *y, int
     u32 after = 0;
     int row = top - lane / 8 + lane % 4 + lane / 4 * 32;
     if (cut && lane < 16 && has_row(all, row))
-        after = __ldg(reinterpret_cast<const u32 *>(x + row * W + next));
+        after = __ldg(reinterpret_cast<const u32 *>(x + size_t(row) * W + next));
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         u32 near = __shfl_down_sync(~0u, words[i][0], 1, 8), far = __shfl_sync(~0u, after, i * 4 + lane / 8);
         words[i][4] = chunk == 7 ? far : near;
     }
 
-    // Stores the tiles of columns `begin` to `end`; the first of these rows has number `tiles`.
-    auto store_tiles = [&](int begin, int end, int tiles) {
+    // Stores the tiles of columns `begin` to `end`; the first of these rows has this number.
+    auto store_tiles = [&](int begin, int end, int number) {
         int skipped = (begin - col) & 3, at = col + skipped;
-        u8 *to = y + (tiles * 512 + (at - begin) * 128 + q * 16);
+        u8 *to = tile_at(y, number) + (at - begin) * 128LL + q * 16;
 #pragma unroll
         for (int j = 0; j < 4; j++, at += 4) {
             if (at < begin || at >= end)
@@ -261,15 +296,15 @@ __device__ __forceinline__ void columns(const u8 *x, const int *ends, u8 *y, int
             store_tiles(group.begin, group.end, group.start * part.down() + tile * part.across());
         }
     }
-    clear_tail(y, used * all.down() * 512, bytes);
+    clear_tail(y, used * all.down(), size, quarter * gridDim.x + blockIdx.x, 4 * all.down() * gridDim.x);
 }
 
 // The tiles of 128 rows.
-__device__ __forceinline__ void rows(const u8 *x, const int *ends, u8 *y, int H, int W, int G, int bytes) {
-    int tile = blockIdx.y, used = 0, top = 0, across = ceil(W, 4), chunks = W / 16;
+__device__ __forceinline__ void rows(const u8 *x, const int *ends, u8 *y, int H, int W, int G, Size size) {
+    int tile = blockIdx.x, used = 0, top = 0, across = ceil(W, 4), chunks = W / 16;
     // Prefetches rows of this CTA, or of one close by: the padding of groups before is not known yet.
     if (threadIdx.x == 0 && tile * 128 < H)
-        tma_prefetch_l2(x + tile * 128 * W, min(H - tile * 128, 128) * W);
+        tma_prefetch_l2(x + size_t(tile) * 128 * W, min(H - tile * 128, 128) * W);
     Part part = {};
 #pragma unroll 1
     for (int g0 = 0; g0 < G; g0 += 32) {
@@ -286,7 +321,7 @@ __device__ __forceinline__ void rows(const u8 *x, const int *ends, u8 *y, int H,
     for (int at = threadIdx.x; tile < used && at < 32 * chunks; at += blockDim.x) {
         // 16 columns of 8 rows, then the next 16 of them.
         int chunk = at / 8 % chunks, q = at / 8 / chunks * 8 + at % 8;
-        const u8 *from = x + (top + q) * W + chunk * 16;
+        const u8 *from = x + size_t(top + q) * W + chunk * 16;
         uint4 piece[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -294,19 +329,19 @@ __device__ __forceinline__ void rows(const u8 *x, const int *ends, u8 *y, int H,
             if (has_row(part, top + q + i * 32))
                 piece[i] = __ldg(reinterpret_cast<const uint4 *>(from + i * 32 * W));
         }
-        uint4 *to = reinterpret_cast<uint4 *>(y + (tile * across + chunk * 4) * 512) + q;
+        uint4 *to = reinterpret_cast<uint4 *>(tile_at(y, tile * across + chunk * 4)) + q;
         to[0] = {piece[0].x, piece[1].x, piece[2].x, piece[3].x};
         to[32] = {piece[0].y, piece[1].y, piece[2].y, piece[3].y};
         to[64] = {piece[0].z, piece[1].z, piece[2].z, piece[3].z};
         to[96] = {piece[0].w, piece[1].w, piece[2].w, piece[3].w};
     }
-    clear_tail(y, used * across * 512, bytes);
+    clear_tail(y, used * across, size, blockIdx.x, gridDim.x);
 }
 
-#define ENTRY(variant, groups, threads, ...)                                                                     \
-    extern "C" __global__ void __launch_bounds__(threads)                                                        \
-        scale_layout_##variant##_##groups(const u8 *x, const int *ends, u8 *y, int H, int W, int G, int bytes) { \
-        __VA_ARGS__(x, ends, y, H, W, G, bytes);                                                                 \
+#define ENTRY(variant, groups, threads, ...)                                                                               \
+    extern "C" __global__ void __launch_bounds__(threads)                                                                  \
+        scale_layout_##variant##_##groups(const u8 *x, const int *ends, u8 *y, int H, int W, int G, int tiles, int rest) { \
+        __VA_ARGS__(x, ends, y, H, W, G, Size{tiles, rest});                                                               \
     }
 
 ENTRY(simple, plain, 256, simple<plain>)

@@ -2,7 +2,7 @@
 [[variant]]
 name = "simple"
 doc = "products without tensor cores, any shape of few products"
-needs = ["D % 8 == 0", "F % 4 == 0", "D <= 4096", "F <= 4096", "E * J * B * C * F <= 8388608"]
+needs = ["D % 8 == 0", "F % 4 == 0", "D <= 4096", "F <= 4096", "E * J * B * C * F <= 8388608", "B * C <= 64 * 65535"]
 scratch = [
     { name = "sums", bytes = "B * C * 1152" }, { name = "n", bytes = "B * C * D * size" },
     { name = "n_scale", bytes = "B * C * 4" }, { name = "gate_up", bytes = "B * C * F * 8" }, { name = "h", bytes = "B * C * F * size" },
@@ -24,7 +24,8 @@ launch = [
 [[variant]]
 name = "unfused"
 doc = "every tensor operation a launch, matrix products by cuBLASLt"
-needs = ["size == 2", "D % 8 == 0", "F % 8 == 0", "D <= 4096"]
+varies_with_batch = "cuBLASLt may choose another algorithm for another number of rows"
+needs = ["size == 2", "D % 8 == 0", "F % 8 == 0", "D <= 4096", "B * C <= 64 * 65535"]
 scratch = [
     { name = "norm", bytes = "B * C * 4" }, { name = "logit", bytes = "B * C * 4" },
     { name = "normed", bytes = "B * C * D * 4" }, { name = "z", bytes = "B * C * 256" }, { name = "banks", bytes = "B * C * 16" },
@@ -36,9 +37,9 @@ scratch = [
 ]
 sequence = "film E(norm scale project logit gate banks bank lanes physical gather write_0 write_1 write_2 write_3 take stack first_lane middle_lane last_lane pack J(operand gate_product up_product activate RES(keep) down_product RES(add))) end(pool reduce sum silu decode)"
 launch = [
-    { name = "film", entry = "swap_ffn_unfused_film", grid = ["ceil(B * C * D, 256)"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "B", "C", "D", "begin"] },
+    { name = "film", entry = "swap_ffn_unfused_film", grid = ["B * C * ceil(D, 256)"], block = [256], args = ["x_in", "film_scale", "film_shift", "x", "B", "C", "D", "begin"] },
     { name = "norm", entry = "swap_ffn_unfused_norm", grid = ["B * C"], block = [256], args = ["x", "norm", "D", "eps"] },
-    { name = "scale", entry = "swap_ffn_unfused_scale", grid = ["ceil(B * C * D, 256)"], block = [256], args = ["x", "norm", "router_g", "normed", "B", "C", "D"] },
+    { name = "scale", entry = "swap_ffn_unfused_scale", grid = ["B * C * ceil(D, 256)"], block = [256], args = ["x", "norm", "router_g", "normed", "B", "C", "D"] },
     { name = "project", entry = "swap_ffn_unfused_project", grid = ["1", "ceil(B * C, 64)"], block = [256], args = ["normed", "router_w", "z", "B", "C", "D"] },
     { name = "logit", entry = "swap_ffn_unfused_logit", grid = ["ceil(B * C, 8)"], block = [256], args = ["z", "router_swap", "router_bias", "logit", "B", "C"] },
     { name = "gate", entry = "swap_ffn_unfused_gate", grid = ["ceil(B * C, 256)"], block = [256], args = ["logit", "gate", "B", "C"] },
@@ -46,13 +47,13 @@ launch = [
     { name = "bank", entry = "swap_ffn_unfused_bank", grid = ["ceil(B * C, 256)"], block = [256], args = ["banks", "router_bias", "bank", "B", "C"] },
     { name = "lanes", entry = "swap_ffn_unfused_lanes", grid = ["ceil(B * C, 256)"], block = [256], args = ["map", "lanes", "B", "C"] },
     { name = "physical", entry = "swap_ffn_unfused_physical", grid = ["ceil(B * C, 256)"], block = [256], args = ["lanes", "bank", "physical", "B", "C"] },
-    { name = "gather", entry = "swap_ffn_unfused_gather", grid = ["ceil(B * C * D, 256)"], block = [256], args = ["ram", "physical", "gathered", "B", "C", "D"] },
-    { name = "write_0", entry = "swap_ffn_unfused_write_0", grid = ["ceil(B * C * D, 256)"], block = [256], args = ["gate", "physical", "ram", "x", "next_ram", "B", "C", "D"] },
-    { name = "write_1", entry = "swap_ffn_unfused_write_1", grid = ["ceil(B * C * D, 256)"], block = [256], args = ["gate", "physical", "ram", "x", "next_ram", "B", "C", "D"] },
-    { name = "write_2", entry = "swap_ffn_unfused_write_2", grid = ["ceil(B * C * D, 256)"], block = [256], args = ["gate", "physical", "ram", "x", "next_ram", "B", "C", "D"] },
-    { name = "write_3", entry = "swap_ffn_unfused_write_3", grid = ["ceil(B * C * D, 256)"], block = [256], args = ["gate", "physical", "ram", "x", "next_ram", "B", "C", "D"] },
-    { name = "take", entry = "swap_ffn_unfused_take", grid = ["ceil(B * C * D, 256)"], block = [256], args = ["gate", "gathered", "x", "B", "C", "D"] },
-    { name = "stack", entry = "swap_ffn_unfused_stack", grid = ["ceil(B * C * D * 4, 256)"], block = [256], args = ["next_ram", "ram", "B", "C", "D"] },
+    { name = "gather", entry = "swap_ffn_unfused_gather", grid = ["B * C * ceil(D, 256)"], block = [256], args = ["ram", "physical", "gathered", "B", "C", "D"] },
+    { name = "write_0", entry = "swap_ffn_unfused_write_0", grid = ["B * C * ceil(D, 256)"], block = [256], args = ["gate", "physical", "ram", "x", "next_ram", "B", "C", "D"] },
+    { name = "write_1", entry = "swap_ffn_unfused_write_1", grid = ["B * C * ceil(D, 256)"], block = [256], args = ["gate", "physical", "ram", "x", "next_ram", "B", "C", "D"] },
+    { name = "write_2", entry = "swap_ffn_unfused_write_2", grid = ["B * C * ceil(D, 256)"], block = [256], args = ["gate", "physical", "ram", "x", "next_ram", "B", "C", "D"] },
+    { name = "write_3", entry = "swap_ffn_unfused_write_3", grid = ["B * C * ceil(D, 256)"], block = [256], args = ["gate", "physical", "ram", "x", "next_ram", "B", "C", "D"] },
+    { name = "take", entry = "swap_ffn_unfused_take", grid = ["B * C * ceil(D, 256)"], block = [256], args = ["gate", "gathered", "x", "B", "C", "D"] },
+    { name = "stack", entry = "swap_ffn_unfused_stack", grid = ["4 * B * C * ceil(D, 256)"], block = [256], args = ["next_ram", "ram", "B", "C", "D"] },
     { name = "first_lane", entry = "swap_ffn_unfused_first_lane_{L}", grid = ["ceil(B * C, 256)"], block = [256], args = ["gate", "bank", "physical", "lanes", "next_lanes", "B", "C"] },
     { name = "middle_lane", entry = "swap_ffn_unfused_middle_lane_{L}", grid = ["ceil(B * C, 256)"], block = [256], args = ["gate", "bank", "physical", "lanes", "next_lanes", "B", "C"] },
     { name = "last_lane", entry = "swap_ffn_unfused_last_lane_{L}", grid = ["ceil(B * C, 256)"], block = [256], args = ["gate", "bank", "physical", "lanes", "next_lanes", "B", "C"] },
@@ -60,10 +61,10 @@ launch = [
     { name = "operand", entry = "swap_ffn_unfused_operand", grid = ["B * C"], block = [256], args = ["x", "ffn_g", "n", "D", "eps"] },
     { name = "gate_product", matmul = { a = "n", b = "w1", d = "gates", m = "B * C", n = "F", k = "D", of = "bf16", into = "f32" } },
     { name = "up_product", matmul = { a = "n", b = "w3", d = "ups", m = "B * C", n = "F", k = "D", of = "bf16", into = "f32" } },
-    { name = "activate", entry = "swap_ffn_unfused_activate", grid = ["ceil(B * C * F, 256)"], block = [256], args = ["gates", "ups", "h", "B", "C", "F"] },
-    { name = "keep", entry = "swap_ffn_unfused_keep", grid = ["ceil(B * C * D, 256)"], block = [256], args = ["x", "kept", "B", "C", "D"] },
+    { name = "activate", entry = "swap_ffn_unfused_activate", grid = ["B * C * ceil(F, 256)"], block = [256], args = ["gates", "ups", "h", "B", "C", "F"] },
+    { name = "keep", entry = "swap_ffn_unfused_keep", grid = ["B * C * ceil(D, 256)"], block = [256], args = ["x", "kept", "B", "C", "D"] },
     { name = "down_product", matmul = { a = "h", b = "w2", d = "x", m = "B * C", n = "D", k = "F", of = "bf16", into = "f32" } },
-    { name = "add", entry = "swap_ffn_unfused_add", grid = ["ceil(B * C * D, 256)"], block = [256], args = ["kept", "x", "B", "C", "D"] },
+    { name = "add", entry = "swap_ffn_unfused_add", grid = ["B * C * ceil(D, 256)"], block = [256], args = ["kept", "x", "B", "C", "D"] },
     { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], args = ["x", "film_alpha", "pooled", "C", "D"] },
     { name = "reduce", entry = "swap_ffn_unfused_reduce", grid = ["B * 8 * 224"], block = [256], args = ["pooled", "basis", "products", "D"] },
     { name = "sum", entry = "swap_ffn_unfused_sum", grid = ["ceil(B * 224, 256)"], block = [256], args = ["products", "reduced", "B"] },
@@ -74,6 +75,7 @@ launch = [
 [[variant]]
 name = "cublaslt"
 doc = "an event is one launch for router, swap and norm, and four for each step of the FFN, two of them by cuBLASLt"
+varies_with_batch = "cuBLASLt may choose another algorithm for another number of rows"
 needs = ["size == 2", "D == 1024", "F % 16 == 0", "F <= 4096"]
 scratch = [
     { name = "sums", bytes = "B * C * 1152" }, { name = "n", bytes = "B * C * D * size" },
@@ -91,9 +93,9 @@ launch = [
     { name = "settle", entry = "swap_ffn_settle_rows_{W}", grid = ["B * C"], block = [256], args = ["x", "router", "ffn_g", "sums", "n", "n_scale", "D", "eps"] },
     { name = "gate_up", matmul = { a = "n", b = "w13", d = "gate_up", m = "B * C", n = "2 * F", k = "D", of = "bf16", into = "f32" } },
     { name = "activate", entry = "swap_ffn_activate_{W}", grid = ["B * C"], block = [256], args = ["gate_up", "h", "h_scale", "F"] },
-    { name = "keep", entry = "swap_ffn_unfused_keep", grid = ["ceil(B * C * D, 256)"], block = [256], args = ["x", "kept", "B", "C", "D"] },
+    { name = "keep", entry = "swap_ffn_unfused_keep", grid = ["B * C * ceil(D, 256)"], block = [256], args = ["x", "kept", "B", "C", "D"] },
     { name = "down", matmul = { a = "h", b = "w2", d = "x", m = "B * C", n = "D", k = "F", of = "bf16", into = "f32" } },
-    { name = "add", entry = "swap_ffn_unfused_add", grid = ["ceil(B * C * D, 256)"], block = [256], args = ["kept", "x", "B", "C", "D"] },
+    { name = "add", entry = "swap_ffn_unfused_add", grid = ["B * C * ceil(D, 256)"], block = [256], args = ["kept", "x", "B", "C", "D"] },
     { name = "pool", entry = "swap_ffn_pool", grid = ["B * D / 8"], block = [256], args = ["x", "film_alpha", "pooled", "C", "D"] },
     { name = "reduce", entry = "swap_ffn_reduce", grid = ["B * 224"], block = [256], args = ["pooled", "basis", "reduced", "D"] },
     { name = "decode", entry = "swap_ffn_decode", grid = ["B * D / 8"], block = [256], args = ["reduced", "decoder", "delta", "B", "D"] },
@@ -174,7 +176,7 @@ launch = [
 name = "persistent_many"
 doc = "as persistent, without split-K, for enough rows"
 like = "persistent"
-needs = ["size == 2", "D == 1024", "F == 4096", "B * C % 2048 == 0", "sms >= 128"]
+needs = ["size == 2", "D == 1024", "F == 4096", "B * C % 2048 == 0", "16384 % (B * C) == 0", "sms >= 128"]
 prepare = [
     { name = "pack_down", entry = "swap_ffn_pack_down_1_{W}" },
 ]
@@ -212,7 +214,7 @@ name = "fp8_persistent_many"
 doc = "as fp8_persistent, without split-K, for enough rows"
 like = "persistent_many"
 products = "e4m3"
-needs = ["size == 1", "D == 1024", "F == 4096", "B * C % 2048 == 0", "sms >= 128"]
+needs = ["size == 1", "D == 1024", "F == 4096", "B * C % 2048 == 0", "16384 % (B * C) == 0", "sms >= 128"]
 
 [[mutant]]
 name = "lane_literal"
@@ -223,6 +225,11 @@ variants = ["simple", "cublaslt", "cublaslt_bf16", "cublaslt_fp8", "fused", "pro
 name = "not_written_back"
 doc = "what is swapped out is lost"
 variants = ["simple", "cublaslt", "cublaslt_bf16", "cublaslt_fp8", "fused", "programmatic", "persistent", "persistent_many", "fp8", "fp8_persistent", "fp8_persistent_many"]
+
+[[mutant]]
+name = "bank_offset_32"
+doc = "the bytes before the banks of a row are counted in 32 bits"
+variants = ["simple", "fused", "programmatic", "fp8"]
 
 [[mutant]]
 name = "neighbour_map"

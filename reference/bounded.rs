@@ -7,11 +7,15 @@
 //!
 //! | Operation | Error that it adds |
 //! |---|---|
-//! | sum of n terms | (n − 1)·u·Σ\|term\|: the bound in whatever order they are added, one by one, in lanes, in a tree, or fused |
+//! | sum s of n terms t | the smaller of (n − 1)·u·Σ\|t\|, the bound in whatever order they are added, one by one, in lanes, in a tree, or fused, and λ·u·√(n·(s² + Σt²)), which is likely ([`LAMBDA`]) |
 //! | product | u·\|z\| |
 //! | quotient, square root | 3·u·\|z\|: reciprocals that are multiplied, and `rsqrtf`, are within it |
 //! | eˣ | (4 + 2·\|x\|)·u·\|z\|: two units in the last place, and the rounding of x·log₂e where it is computed as 2 to that |
 //! | ln(1 + x) | 4·u·\|z\| |
+//!
+//! The likely bound is that of Higham and Mary (*A New Approach to Probabilistic Rounding Error Analysis*, 2019), where s² + Σt² is
+//! the mean square of partial sums over all orders. It holds for each sum apart; errors that terms bring are added up, since terms
+//! may share them.
 //!
 //! A result below the normal range of f32 is given one subnormal step more: kernels keep subnormal numbers. Comparisons are those of
 //! the values: a branch is taken as the reference takes it. An error that cannot be bounded, such as that of a quotient by
@@ -22,6 +26,7 @@ use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};
 
 use crate::Real;
 use crate::ops::linear::Product;
+use crate::real::vectorized;
 
 /// Half a unit in the last place of f32, relative: 2⁻²⁴.
 const U: f64 = 1.0 / (1 << 24) as f64;
@@ -43,6 +48,8 @@ pub struct Bounded {
     error: f64,
     /// Sum of the magnitudes of the terms.
     magnitude: f64,
+    /// Sum of the squares of the terms, each as large as it may be.
+    squares: f64,
     /// Number of terms: 1 if it is no sum, 0 for 0.
     terms: f64,
 }
@@ -54,6 +61,7 @@ impl Bounded {
             value,
             error,
             magnitude: value.abs(),
+            squares: (value.abs() + error).powi(2),
             terms: 1.0,
         }
     }
@@ -74,7 +82,9 @@ impl Bounded {
             return self.error;
         }
         // A term may be off by its own error before it is added.
-        self.error + (self.terms - 1.0) * U * (self.magnitude + self.error) * (1.0 + self.terms * U)
+        let worst = (self.terms - 1.0) * (self.magnitude + self.error) * (1.0 + self.terms * U);
+        let partial = (self.value.abs() + self.error).powi(2) + self.squares;
+        self.error + U * worst.min(LAMBDA * (self.terms * partial).sqrt())
     }
 
     /// A result of one operation, which brings this error and rounds with this many u.
@@ -110,6 +120,7 @@ impl Add for Bounded {
             value: self.value + other.value,
             error: self.error + other.error,
             magnitude: self.magnitude + other.magnitude,
+            squares: self.squares + other.squares,
             terms: self.terms + other.terms,
         }
     }
@@ -181,18 +192,21 @@ impl Real for Bounded {
         value: 0.0,
         error: 0.0,
         magnitude: 0.0,
+        squares: 0.0,
         terms: 0.0,
     };
     const ONE: Self = Self {
         value: 1.0,
         error: 0.0,
         magnitude: 1.0,
+        squares: 1.0,
         terms: 1.0,
     };
     const NEG_INFINITY: Self = Self {
         value: f64::NEG_INFINITY,
         error: 0.0,
         magnitude: 0.0,
+        squares: 0.0,
         terms: 1.0,
     };
 
@@ -261,7 +275,19 @@ impl Real for Bounded {
     }
 
     fn product(product: &Product<'_, Self>, y: &mut [Self]) {
-        product.one_by_one(y);
+        let [x, w, y_stride] = [product.x_stride, product.w_strides.0, product.y_stride];
+        let rows: Vec<Parts> = (0..product.m)
+            .map(|row| Parts::of(product.x[row * x..].iter().take(product.k)))
+            .collect();
+        for column in 0..product.n {
+            let w = product.w[column * w..].iter().step_by(product.w_strides.1);
+            let w = Parts::of(w.take(product.k));
+            for (row, x) in rows.iter().enumerate() {
+                let y = &mut y[row * y_stride + column];
+                let sum = vectorized!({ x.dot(&w) });
+                *y = if product.add { *y + sum } else { sum };
+            }
+        }
     }
 }
 
@@ -276,6 +302,69 @@ impl Bounded {
             a_error.max(b_error)
         };
         Self::new(value, error)
+    }
+}
+
+/// Values and errors of a vector, apart, so that many are multiplied at a time.
+struct Parts {
+    values: Vec<f64>,
+    errors: Vec<f64>,
+}
+
+impl Parts {
+    fn of<'a>(numbers: impl Iterator<Item = &'a Bounded>) -> Self {
+        let (values, errors) = numbers.map(|x| (x.value, x.error())).unzip();
+        Self { values, errors }
+    }
+
+    /// The sum of the products of two vectors of one length, as [`Mul`] and [`Add`] bound it.
+    #[inline(always)]
+    fn dot(&self, other: &Self) -> Bounded {
+        let ((x, x_rest), (x_errors, x_errors_rest)) =
+            (self.values.as_chunks::<LANES>(), self.errors.as_chunks::<LANES>());
+        let ((w, w_rest), (w_errors, w_errors_rest)) =
+            (other.values.as_chunks::<LANES>(), other.errors.as_chunks::<LANES>());
+        let mut lanes = Lanes::default();
+        for i in 0..x.len() {
+            for lane in 0..LANES {
+                lanes.add(lane, [x[i][lane], x_errors[i][lane]], [w[i][lane], w_errors[i][lane]]);
+            }
+        }
+        for i in 0..x_rest.len() {
+            lanes.add(i, [x_rest[i], x_errors_rest[i]], [w_rest[i], w_errors_rest[i]]);
+        }
+        Bounded {
+            value: lanes.value.iter().sum(),
+            error: lanes.error.iter().sum(),
+            magnitude: lanes.magnitude.iter().sum(),
+            squares: lanes.squares.iter().sum(),
+            terms: self.values.len() as f64,
+        }
+    }
+}
+
+const LANES: usize = 8;
+
+/// Sums of products, in parts that are computed side by side.
+#[derive(Default)]
+struct Lanes {
+    value: [f64; LANES],
+    error: [f64; LANES],
+    magnitude: [f64; LANES],
+    squares: [f64; LANES],
+}
+
+impl Lanes {
+    /// Adds the product of two numbers with their errors.
+    #[inline(always)]
+    fn add(&mut self, lane: usize, [x, x_error]: [f64; 2], [w, w_error]: [f64; 2]) {
+        let term = x * w;
+        let brought = x.abs() * w_error + w.abs() * x_error + x_error * w_error;
+        let error = brought + U * (term.abs() + brought) + STEP;
+        self.value[lane] += term;
+        self.error[lane] += error;
+        self.magnitude[lane] += term.abs();
+        self.squares[lane] += (term.abs() + error) * (term.abs() + error);
     }
 }
 
@@ -307,6 +396,44 @@ mod tests {
             (grouped.error() / sum.error() - 1.0).abs() < 1e-9,
             "the order leaves the bound alone"
         );
+    }
+
+    #[test]
+    fn products_of_matrices_are_bounded_as_sums_of_products() {
+        let number = |i: usize| Bounded::new((i * 37 % 101) as f64 - 50.0, (i % 3) as f64 * 1e-6);
+        let (m, n, k) = (3, 2, 21);
+        let (x, w): (Vec<_>, Vec<_>) = (
+            (0..m * k).map(number).collect(),
+            (0..n * k).map(|i| number(i + 7)).collect(),
+        );
+        let mut y = vec![Bounded::ONE; m * n];
+        let product = Product {
+            m,
+            n,
+            k,
+            x: &x,
+            x_stride: k,
+            w: &w,
+            w_strides: (1, n),
+            y_stride: n,
+            add: true,
+        };
+        product.run(&mut y);
+        for (at, y) in y.iter().enumerate() {
+            let (row, column) = (at / n, at % n);
+            let terms = (0..k).map(|i| x[row * k + i] * w[i * n + column]);
+            let want = terms.fold(Bounded::ONE, |sum, term| sum + term);
+            assert_eq!(y.value, want.value);
+            assert!((y.error() / want.error() - 1.0).abs() < 1e-12, "{y:?}, {want:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_likely_of_a_sum_is_less_than_the_worst() {
+        let terms = (0..4096).map(|i| Bounded::exact(if i * 37 % 101 < 50 { 1.0 } else { -1.0 }));
+        let sum = terms.fold(Bounded::ZERO, |sum, term| sum + term);
+        let worst = sum.terms * sum.magnitude * U;
+        assert!(sum.error() < 0.3 * worst && sum.error() > 64.0 * 8.0 * 64.0 * U);
     }
 
     #[test]

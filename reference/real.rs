@@ -55,9 +55,9 @@ pub trait Real:
     /// x ← eˣ for all of a slice; the f32 form is vectorised where it is inlined into a `vectorized!` expression.
     fn exp_all(x: &mut [Self]);
 
-    /// Computes a product of matrices, by the `gemm` crate where it knows the type.
+    /// Computes a product of matrices whose sizes fit.
     fn product(product: &Product<'_, Self>, y: &mut [Self]) {
-        product.by_gemm(y);
+        product.by_dots_or_gemm(y);
     }
 
     /// 1 / (1 + e⁻ˣ).

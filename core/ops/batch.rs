@@ -1,5 +1,7 @@
 //! Rows of a problem that do not depend on each other: batches of some of them, and of so many that addresses are large.
 
+use std::ops::Range;
+
 use super::{Buffer, Case, Inputs, Op, Problem, Role};
 
 /// Rows that are computed independently: each must have the same bits whatever other rows there are, and wherever it is among
@@ -10,6 +12,29 @@ pub struct Batch {
     pub dim: &'static str,
     /// The buffers that have the rows as a dimension, and which one it is; the others are shared by all rows.
     pub buffers: Vec<(&'static str, usize)>,
+    /// The number of rows, if they can only be repeated all together: because their sizes differ, because they lie in tiles,
+    /// because two of them must not have one state, or because a result depends on all of them. Buffers may then have any number
+    /// of parts for each row.
+    together: Option<usize>,
+    /// Sizes besides `dim` that grow with the rows.
+    sizes: Vec<&'static str>,
+    /// Buffers that all rows share, and that are there again for each repetition.
+    pools: Vec<&'static str>,
+    /// Buffers of numbers that name places of other buffers.
+    naming: Vec<Naming>,
+    /// Outputs of which only so many bytes are those of rows: what is left behind them lies behind those of all repetitions.
+    used: Vec<(&'static str, usize)>,
+}
+
+/// Integers that name places of another buffer, such as slots of a pool. Where all rows are there again, the numbers of a
+/// repetition must name the places of that repetition.
+#[derive(Clone, Copy, Debug)]
+struct Naming {
+    buffer: &'static str,
+    /// How many places the other buffer has, which is how far apart the numbers of two repetitions are.
+    places: usize,
+    /// How many of the numbers are there once, behind all others: 1 for starts of sequences and the end of the last, else 0.
+    last: usize,
 }
 
 /// What a problem may take on a card, scratch included, when its rows are repeated.
@@ -21,14 +46,68 @@ const PASSED: (usize, usize, usize) = (1 << 31, 1 << 32, 1 << 16);
 impl Batch {
     /// Rows that `dim` counts, the first dimension of these buffers.
     pub fn new(dim: &'static str, buffers: &[&'static str]) -> Self {
-        let none = Vec::new();
-        Self { dim, buffers: none }.along(0, buffers)
+        let none = Self {
+            dim,
+            buffers: Vec::new(),
+            together: None,
+            sizes: Vec::new(),
+            pools: Vec::new(),
+            naming: Vec::new(),
+            used: Vec::new(),
+        };
+        none.along(0, buffers)
     }
 
     /// With buffers that have the rows as dimension `axis`.
     #[must_use]
     pub fn along(mut self, axis: usize, buffers: &[&'static str]) -> Self {
         self.buffers.extend(buffers.iter().map(|name| (*name, axis)));
+        self
+    }
+
+    /// Of `rows` rows that can only be repeated all together; so do these sizes.
+    #[must_use]
+    pub fn together(mut self, rows: usize, sizes: &[&'static str]) -> Self {
+        self.together = Some(rows);
+        self.sizes.extend(sizes);
+        self
+    }
+
+    /// With indices of rows into a pool of so many places, which is there once for all rows; those below 0 name no place.
+    #[must_use]
+    pub fn pool(mut self, indices: &'static str, pool: &'static str, places: usize) -> Self {
+        self.pools.push(pool);
+        self.numbers(indices, places, 0)
+    }
+
+    /// With the ends of groups that rows are divided into, of which the last one is the number of `rows`.
+    #[must_use]
+    pub fn ends(self, buffer: &'static str, rows: usize) -> Self {
+        self.along(0, &[buffer]).numbers(buffer, rows, 0)
+    }
+
+    /// With the first of the `tokens` that each row has, and the end of the last row.
+    #[must_use]
+    pub fn starts(self, buffer: &'static str, tokens: usize) -> Self {
+        self.numbers(buffer, tokens, 1)
+    }
+
+    /// With an output whose rows take only its first `used` bytes: where they are there again, what is left follows all of them.
+    #[must_use]
+    pub fn used(mut self, output: &'static str, used: usize) -> Self {
+        self.used.push((output, used));
+        self
+    }
+
+    /// The parts of an output of so many bytes, each of which is repeated by itself where all rows are.
+    pub fn parts(&self, output: &str, bytes: usize) -> [Range<usize>; 2] {
+        let used = self.used.iter().find(|(name, _)| *name == output);
+        let used = used.map_or(bytes, |(_, used)| *used);
+        [0..used, used..bytes]
+    }
+
+    fn numbers(mut self, buffer: &'static str, places: usize, last: usize) -> Self {
+        self.naming.push(Naming { buffer, places, last });
         self
     }
 
@@ -60,20 +139,59 @@ impl Batch {
         }
         (shape, picked)
     }
+
+    /// A buffer with all rows this many times.
+    fn repeated(&self, buffer: &Buffer, times: usize) -> Buffer {
+        let mut buffer = buffer.clone();
+        if let Some(naming) = self.naming.iter().find(|naming| naming.buffer == buffer.name) {
+            buffer.bytes = naming.repeated(&buffer, times);
+            buffer.shape = vec![buffer.bytes.len() * 8 / buffer.dtype.bitsize()];
+        } else if let Some(axis) = self.repeats(&buffer) {
+            buffer.shape[axis] *= times;
+        }
+        buffer
+    }
+
+    /// The dimension of a buffer that grows where all rows are repeated, if one does.
+    fn repeats(&self, buffer: &Buffer) -> Option<usize> {
+        let pool = || self.pools.contains(&buffer.name).then_some(0);
+        self.axis(buffer).or_else(pool)
+    }
+}
+
+impl Naming {
+    /// The numbers of all repetitions, little-endian.
+    fn repeated(&self, buffer: &Buffer, times: usize) -> Vec<u8> {
+        let size = buffer.dtype.bitsize() / 8;
+        let number = |bytes: &[u8]| {
+            let mut wide = [if bytes[size - 1] >= 0x80 { 0xff } else { 0 }; 8];
+            wide[..size].copy_from_slice(bytes);
+            i64::from_le_bytes(wide)
+        };
+        let numbers: Vec<i64> = buffer.bytes.chunks_exact(size).map(number).collect();
+        let period = numbers.len() - self.last;
+        let named = |at: usize| match numbers[at % period] {
+            none if none < 0 => none,
+            number => number + (at / period * self.places) as i64,
+        };
+        let bytes = (0..period * times + self.last).flat_map(|at| named(at).to_le_bytes().into_iter().take(size));
+        bytes.collect()
+    }
 }
 
 impl Problem {
     /// The number of rows that do not depend on each other, if there are such.
     pub(crate) fn rows(&self) -> Option<usize> {
         let batch = self.batch.as_ref()?;
-        let rows = self.buffers.iter().find_map(|buffer| batch.rows_in(buffer));
-        rows.map(|[rows, _]| rows).filter(|rows| *rows > 0)
+        let counted = || self.buffers.iter().find_map(|buffer| batch.rows_in(buffer));
+        let rows = batch.together.or_else(|| counted().map(|[rows, _]| rows));
+        rows.filter(|rows| *rows > 0)
     }
 
-    /// The problem, without judgements, of some rows of the batch, in this order; none if no rows are independent. A row may
-    /// be there more than once.
+    /// The problem, without judgements, of some rows of the batch, in this order; none if no rows are independent, or if they can
+    /// only be repeated all together. A row may be there more than once.
     pub fn of_rows(&self, case: &Case, rows: &[usize]) -> Option<(Case, Self)> {
-        let batch = self.batch.as_ref()?;
+        let batch = self.batch.as_ref().filter(|batch| batch.together.is_none())?;
         self.with_rows(case, rows.len(), |buffer| {
             let (shape, bytes) = batch.picked(buffer, &buffer.bytes, rows);
             Buffer {
@@ -85,26 +203,25 @@ impl Problem {
     }
 
     /// The problem, without judgements, of all rows this many times, one batch behind the other; the contents of a buffer are
-    /// there once, and repeat. None if no rows are independent, or if they are not the first dimension of their buffers.
+    /// there once, and repeat, but for numbers that name rows. None if no rows are independent, or if a buffer has them more than
+    /// once, in blocks of all rows: what is repeated would not be the whole buffer.
     pub fn repeated(&self, case: &Case, times: usize) -> Option<(Case, Self)> {
         let (batch, rows) = (self.batch.as_ref()?, self.rows()?);
-        if batch.buffers.iter().any(|(_, axis)| *axis != 0) {
+        let mut blocks = self.buffers.iter().filter_map(|buffer| batch.rows_in(buffer));
+        if blocks.any(|[_, blocks]| blocks != 1) {
             return None;
         }
-        self.with_rows(case, rows * times, |buffer| {
-            let mut buffer = buffer.clone();
-            if batch.axis(&buffer).is_some() {
-                buffer.shape[0] *= times;
-            }
-            buffer
-        })
+        let (mut case, problem) = self.with_rows(case, rows * times, |buffer| batch.repeated(buffer, times))?;
+        let sizes = case.dims.iter_mut().filter(|(name, _)| batch.sizes.contains(name));
+        sizes.for_each(|(_, size)| *size *= times as i64);
+        Some((case, problem))
     }
 
     /// How often rows must be repeated so that they, and the largest buffer of rows that kernels read and the largest that they
     /// write, pass what 32 bits and a grid can count, or until all buffers take [`MOST_REPEATED`] bytes.
     pub fn times_to_large(&self) -> Option<usize> {
         let (batch, rows) = (self.batch.as_ref()?, self.rows()?);
-        let of_rows = || self.buffers.iter().filter(|buffer| batch.axis(buffer).is_some());
+        let of_rows = || self.buffers.iter().filter(|buffer| batch.repeats(buffer).is_some());
         let (elements, bytes, grid) = PASSED;
         let largest = |written: bool| {
             let sizes = of_rows().filter(|buffer| (buffer.role != Role::In) == written);
@@ -116,6 +233,11 @@ impl Problem {
         let needed = largest(false).max(largest(true)).max(grid / rows + 1);
         let most = (MOST_REPEATED / each.max(1)).min(i32::MAX as usize / rows);
         Some(needed.min(most)).filter(|times| *times > 1)
+    }
+
+    /// Whether a buffer has more bytes than 32 bits address.
+    pub fn passes_32_bits(&self) -> bool {
+        self.buffers.iter().any(|buffer| buffer.size() > PASSED.1)
     }
 
     fn with_rows(&self, case: &Case, rows: usize, buffer: impl Fn(&Buffer) -> Buffer) -> Option<(Case, Self)> {
@@ -187,6 +309,65 @@ mod tests {
         assert!(y.size() > 1 << 32 && y.size() - problem.buffers[2].size() <= 1 << 32);
         assert_eq!((x.size(), &x.bytes), (2 * y.size(), &f32_bytes(&[1.0; 300])));
         assert_eq!(weight.shape, [100]);
+    }
+
+    #[test]
+    fn numbers_name_the_rows_of_their_repetition() {
+        let case = Case {
+            name: "two".into(),
+            keys: vec![],
+            dims: vec![("N", 2), ("T", 5), ("D", 1)],
+            inputs: Inputs::Random,
+            timed: false,
+        };
+        let long = |numbers: &[i64]| numbers.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+        let short = |numbers: &[i32]| numbers.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+        let buffers = vec![
+            Buffer::f32("x", &[5, 1], &[1.0; 5]),
+            Buffer::input("starts", Dtype::I32, &[3], short(&[0, 2, 5])),
+            Buffer::input("slots", Dtype::I64, &[2], long(&[6, -1])),
+            Buffer::in_place("pool", Dtype::U8, &[7, 1], vec![9; 7]),
+        ];
+        let batch = Batch::new("N", &["x", "slots"]).together(2, &["T"]);
+        let problem = Problem {
+            batch: Some(batch.starts("starts", 5).pool("slots", "pool", 7)),
+            ..Problem::new(buffers, vec![])
+        };
+        let (large, of) = problem.repeated(&case, 3).unwrap();
+        assert_eq!(large.dims, [("N", 6), ("T", 15), ("D", 1)]);
+        let [x, starts, slots, pool] = &of.buffers[..] else {
+            panic!()
+        };
+        assert_eq!((&x.shape[..], &pool.shape[..]), (&[15, 1][..], &[21, 1][..]));
+        assert_eq!(
+            (&starts.shape[..], &starts.bytes),
+            (&[7][..], &short(&[0, 2, 5, 7, 10, 12, 15]))
+        );
+        assert_eq!(
+            (&slots.shape[..], &slots.bytes),
+            (&[6][..], &long(&[6, -1, 13, -1, 20, -1]))
+        );
+        // Rows that share a pool are not picked, and they are counted as sequences, not as tokens.
+        assert!(problem.of_rows(&case, &[1]).is_none() && problem.rows() == Some(2));
+    }
+
+    #[test]
+    fn rows_in_blocks_are_not_repeated() {
+        let case = Case {
+            name: "blocks".into(),
+            keys: vec![],
+            dims: vec![("B", 3)],
+            inputs: Inputs::Random,
+            timed: false,
+        };
+        let times = |blocks: usize| {
+            let problem = Problem {
+                batch: Some(Batch::new("B", &[]).along(1, &["x"])),
+                ..Problem::new(vec![Buffer::f32("x", &[blocks, 3], &vec![0.0; 3 * blocks])], vec![])
+            };
+            problem.repeated(&case, 2).map(|(_, of)| of.buffers[0].shape.clone())
+        };
+        assert_eq!((times(1), times(2)), (Some(vec![1, 6]), None));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use safetensors::Dtype;
 use super::data::widened;
 use super::grid::Grid;
 use super::judge::{Judge, UNIT};
-use super::{Buffer, Case, Data, Inputs, Op, Problem};
+use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem};
 
 pub struct DiagonalSsmOp;
 
@@ -29,7 +29,7 @@ impl Op for DiagonalSsmOp {
             .timed("h16", [16, 8192, 32])
             .timed("h1024", [1024, 8192, 32])
             .timed("h32768", [32768, 8192, 32])
-            .random("short", [64, 2048, 32])
+            .random("short", [96, 2048, 32])
             .edges("edges", [32, 4096, 32])
             .random("odd", [5, 77, 7])
             // More than two pieces, from each of which states are carried to the next.
@@ -67,7 +67,10 @@ impl Op for DiagonalSsmOp {
             move |at, _| bounds[at],
             WHY,
         );
-        Ok(Problem::new(buffers, vec![judge]))
+        Ok(Problem {
+            batch: Some(Batch::new("H", &["u", "a", "b", "c", "y"])),
+            ..Problem::new(buffers, vec![judge])
+        })
     }
 }
 

@@ -131,28 +131,46 @@ const WHY: &str = "weights are exact in bf16, the order of the sums is defined, 
 
 /// y in f32.
 fn want(x: &[f32], [w, w_scale]: [&[u8]; 2], w_tensor: f32, [_, n, k, block]: [usize; 4]) -> Vec<f32> {
-    let factor = |x: f32| -> Factor { Operand::Bf16.factor(half::bf16::from_f32(x).to_bits()) };
     let x: Vec<Factor> = x.par_iter().map(|x| factor(*x)).collect();
-    let blocks = k.div_ceil(block);
-    let weight = |at: usize| {
-        let code = w[at / 2] >> (at % 2 * 4) & 0xf;
-        let scale = w_scale[at / k * blocks + at % k / block];
-        let scale = match (block, scale) {
-            (16, _) => E4M3.decode(scale.into()),
-            (_, 255) => f32::NAN,
-            _ => 2f64.powi(i32::from(scale) - 127) as f32,
-        };
-        factor(E2M1.decode(code.into()) * scale)
-    };
-    let w: Vec<Factor> = (0..n * k).into_par_iter().map(weight).collect();
+    let (w, w_scale) = (w.par_chunks_exact(k / 2), w_scale.par_chunks_exact(k.div_ceil(block)));
+    let w: Vec<Vec<Factor>> = w
+        .zip(w_scale)
+        .map(|(codes, scales)| weights(codes, scales, block))
+        .collect();
     let mut y = vec![0.0; x.len() / k * n];
     y.par_iter_mut().enumerate().for_each(|(at, y)| {
         let (row, col) = (at / n, at % n);
-        let parts = x[row * k..][..k].chunks(PART).zip(w[col * k..][..k].chunks(PART));
-        let sums = parts.map(|(x, w)| WGMMA_BF16.dot(x, w, 0.0));
-        *y = sums.reduce(|sum, part| sum + part).unwrap_or(0.0) * w_tensor;
+        *y = product(&x[row * k..][..k], &w[col]) * w_tensor;
     });
     y
+}
+
+/// The sum of products of a row of x and one of w, as the order of sums defines it, without the tensor's scale.
+pub(super) fn product(x: &[Factor], w: &[Factor]) -> f32 {
+    let sums = x
+        .chunks(PART)
+        .zip(w.chunks(PART))
+        .map(|(x, w)| WGMMA_BF16.dot(x, w, 0.0));
+    sums.reduce(|sum, part| sum + part).unwrap_or(0.0)
+}
+
+/// A row of weights, each with the scale of its block of 16 (NVFP4) or 32 (MXFP4) columns, without the tensor's scale.
+pub(super) fn weights(codes: &[u8], scales: &[u8], block: usize) -> Vec<Factor> {
+    let weight = |col: usize| {
+        let code = codes[col / 2] >> (col % 2 * 4) & 0xf;
+        let scale = match (block, scales[col / block]) {
+            (16, scale) => E4M3.decode(scale.into()),
+            (_, 255) => f32::NAN,
+            (_, scale) => 2f64.powi(i32::from(scale) - 127) as f32,
+        };
+        factor(E2M1.decode(code.into()) * scale)
+    };
+    (0..2 * codes.len()).map(weight).collect()
+}
+
+/// A number that is one of bfloat16.
+pub(super) fn factor(x: f32) -> Factor {
+    Operand::Bf16.factor(half::bf16::from_f32(x).to_bits())
 }
 
 /// Rows of large and subnormal numbers, of zeros, with an infinity, and with a NaN.

@@ -30,7 +30,7 @@ pub trait Guarded {
     fn on_rows(&self, rows: &[usize]) -> Result<Option<Outputs>>;
 
     /// What differs from `outputs`, those of the problem itself, when all of its rows are there `times` times, or as often as
-    /// memory for scratch allows; none if the kernel does not take such a batch.
+    /// the kernel takes them and memory for scratch allows; none if it does not take such a batch.
     fn repeated(&self, times: usize, outputs: &Outputs) -> Result<Option<Repeated>>;
 
     /// The guard bands of [`GUARD`] bytes before and behind every buffer, inputs and scratch included.

@@ -54,7 +54,7 @@ impl Op for MhcPre {
                         .timed("t8.4096", (8, 4096))
                 })
                 .when(dtype == "f32", |grid| {
-                    grid.random("t1.4096", (1, 4096)).random("t8.4096", (8, 4096))
+                    grid.random("t1.4096", (1, 4096)).random("t7.4096", (7, 4096))
                 })
                 .edges("edges16", (16, 7168))
                 .random("narrow", (37, 72))
@@ -256,25 +256,29 @@ impl Bounds<'_> {
         // By Cauchy-Schwarz, the sum of the magnitudes of products is at most the product of the lengths. The inverse RMS
         // and the arithmetic of a logit add a few units of their operands.
         let rows = (0..WIDTH).map(|i| self.connection.projection.weight.row(i));
-        let logits = rows.zip(self.lengths).enumerate().map(|(i, (row, row_length))| {
-            let terms = row.iter().zip(x).map(|(w, x)| w * x);
-            let [sum, squares] = terms.fold([0.0; 2], |[sum, squares], term| [sum + term, squares + term * term]);
-            let of_sum = f64::min(SUM * length * row_length, LIKELY * (sum * sum + squares).sqrt());
-            let of_inverse = f64::min(SUM, LIKELY) / 2.0 * sum.abs();
-            let of_terms = 8.0 * UNIT * length * row_length;
-            let scale = scale[usize::from(i >= STREAMS) + usize::from(i >= 2 * STREAMS)].abs();
-            scale * inverse * (of_sum + of_inverse + of_terms) + 2.0 * UNIT * base[i].abs()
-        });
-        let logits: Vec<f64> = logits.collect();
+        let (logits, errors): (Vec<f64>, Vec<f64>) = rows
+            .zip(self.lengths)
+            .enumerate()
+            .map(|(i, (row, row_length))| {
+                let terms = row.iter().zip(x).map(|(w, x)| w * x);
+                let [sum, squares] = terms.fold([0.0; 2], |[sum, squares], term| [sum + term, squares + term * term]);
+                let of_sum = f64::min(SUM * length * row_length, LIKELY * (sum * sum + squares).sqrt());
+                let of_inverse = f64::min(SUM, LIKELY) / 2.0 * sum.abs();
+                let of_terms = 8.0 * UNIT * length * row_length;
+                let scale = scale[usize::from(i >= STREAMS) + usize::from(i >= 2 * STREAMS)] * inverse;
+                let error = scale.abs() * (of_sum + of_inverse + of_terms) + 2.0 * UNIT * base[i].abs();
+                (sum * scale + base[i], error)
+            })
+            .unzip();
 
         // A sigmoid has slope at most 1/4 and value at most 1; its own evaluation errs by a few units.
-        let sigmoid = |logit: &f64| 1.01 * (logit / 4.0 + 8.0 * UNIT);
-        let pre: Vec<f64> = logits[..STREAMS].iter().map(sigmoid).collect();
-        let post = logits[STREAMS..2 * STREAMS]
+        let sigmoid = |error: &f64| 1.01 * (error / 4.0 + 8.0 * UNIT);
+        let pre: Vec<f64> = errors[..STREAMS].iter().map(sigmoid).collect();
+        let post = errors[STREAMS..2 * STREAMS]
             .iter()
-            .map(|logit| 2.0 * sigmoid(logit))
+            .map(|error| 2.0 * sigmoid(error))
             .collect();
-        let comb = self.comb(x, inverse, &logits[2 * STREAMS..]);
+        let comb = normalized(&logits[2 * STREAMS..], &errors[2 * STREAMS..]).1;
 
         // The weights are at most 1 + ε; the mix takes four products and sums.
         let streams = |channel: usize| x.iter().skip(channel).step_by(dim);
@@ -297,19 +301,6 @@ impl Bounds<'_> {
             }
         });
         [y.collect(), post, comb]
-    }
-
-    /// The bounds of comb.
-    fn comb(&self, x: &[f64], inverse: f64, errors: &[f64]) -> Vec<f64> {
-        let HyperConnection {
-            projection,
-            base,
-            scale,
-            ..
-        } = self.connection;
-        let logit = |i: usize| dot(projection.weight.row(i), x) * inverse * scale[2] + base[i];
-        let logits: Vec<f64> = (2 * STREAMS..WIDTH).map(logit).collect();
-        normalized(&logits, errors).1
     }
 }
 

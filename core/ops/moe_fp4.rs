@@ -19,17 +19,15 @@ use reference::ops::experts::swiglu;
 use safetensors::Dtype;
 
 use super::data::{f32_values, float_bytes, round_to_bf16};
+use super::fp4_gemm::{factor, product, weights};
 use super::grid::Grid;
 use super::judge::{Judge, Part, UNIT, bf16_error};
 use super::{Batch, Buffer, Case, Data, Inputs, Op, Outputs, Problem, Scalar};
-use crate::accumulator::{Factor, Operand, WGMMA_BF16};
-use crate::formats::{E2M1, E4M3};
+use crate::accumulator::Factor;
 
 /// The operation.
 pub struct MoeFp4;
 
-/// Columns that tensor cores sum from 0.
-const PART: usize = 1024;
 /// DeepSeek-V4's `swiglu_limit`.
 const LIMIT: f32 = 10.0;
 
@@ -351,17 +349,12 @@ impl Matrices {
     fn row(&self, expert: usize, row: usize) -> Vec<Factor> {
         let [rows, cols] = self.shape;
         let at = expert * rows + row;
-        let (codes, scales) = (&self.codes[at * cols / 2..], &self.scales[at * self.blocks()..]);
-        let weight = |col: usize| {
-            let code = codes[col / 2] >> (col % 2 * 4) & 0xf;
-            let scale = match (self.block, scales[col / self.block]) {
-                (16, scale) => E4M3.decode(scale.into()),
-                (_, 255) => f32::NAN,
-                (_, scale) => 2f64.powi(i32::from(scale) - 127) as f32,
-            };
-            factor(E2M1.decode(code.into()) * scale)
-        };
-        (0..cols).map(weight).collect()
+        let (each, blocks) = (cols / 2, self.blocks());
+        weights(
+            &self.codes[at * each..][..each],
+            &self.scales[at * blocks..][..blocks],
+            self.block,
+        )
     }
 
     /// The products of an expert's rows and of all tokens at these places: `[rows, places]`.
@@ -373,19 +366,10 @@ impl Matrices {
                 self.row(expert, row),
                 self.tensor[expert * halves + row * halves / rows],
             );
-            let product = move |x: &&[Factor]| {
-                let parts = x.chunks(PART).zip(weights.chunks(PART));
-                let sums = parts.map(|(x, w)| WGMMA_BF16.dot(x, w, 0.0));
-                sums.reduce(|sum, part| sum + part).unwrap_or(0.0) * tensor
-            };
-            tokens.iter().map(product)
+            tokens.iter().map(move |x| product(x, &weights) * tensor)
         };
         (0..rows).into_par_iter().flat_map_iter(of_row).collect()
     }
-}
-
-fn factor(x: f32) -> Factor {
-    Operand::Bf16.factor(half::bf16::from_f32(x).to_bits())
 }
 
 fn factors(x: &[f32]) -> Vec<Factor> {

@@ -49,10 +49,13 @@ impl Op for Quantize {
         let parts = want.parts.into_iter().take(2);
         let parts = parts.map(|part| Judge::equal(part.name, part.dtype, &part.shape, part.bytes, WHY));
         let judges = parts.chain(amax).collect();
-        // A largest magnitude that is the tensor's own depends on all rows.
-        let batch = (!find).then(|| Batch::new("T", &["x", "data", "scale"]));
+        let mut batch = Batch::new("T", &["x", "data", "scale"]);
+        if find {
+            // A largest magnitude that is the tensor's own depends on all rows: it is the same only if all of them are there.
+            batch = batch.together(rows, &[]);
+        }
         Ok(Problem {
-            batch,
+            batch: Some(batch),
             ..Problem::new(buffers, judges)
         })
     }

@@ -61,7 +61,7 @@ impl Op for RecordRead {
             bytes: bytes as u64,
             flops: 0,
             judges: vec![Judge::equal("out", dtype, &shape, want, WHY).any_nan(0..dim)],
-            batch: Some(Batch::new("T", &["slots", "out"])),
+            batch: Some(Batch::new("T", &["slots", "out"]).pool("slots", "pages", slots.pages * PAGE)),
             runs: 1,
             large: false,
         })
@@ -87,10 +87,10 @@ fn cases(record: &'static KvRecord) -> Vec<Case> {
     let large = ["v4_bf16", "v4_fp8"].contains(&record.name);
     let cases = [
         grid("bf16")
-            .random("t37", (37, 4))
+            .random("t95", (95, 4))
             .timed("t1", (1, 8))
             .timed("t16384", (16384, 4)),
-        grid("f32").random("t37", (37, 8)).timed("t16384", (16384, 4)),
+        grid("f32").random("t95", (95, 8)).timed("t16384", (16384, 4)),
         grid("bf16").edges("edges", (501, 8)),
         grid("f32").edges("edges", (501, 4)),
         grid("bf16").site("model", site_of(record), (61 * 16, 8)),

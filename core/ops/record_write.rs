@@ -14,7 +14,7 @@ use super::data::round_to_bf16;
 use super::grid::Grid;
 use super::judge::{Judge, Part, UNIT};
 use super::slots::{Slots, byte_range, layout, rows, site_of, vectors};
-use super::{Buffer, Case, Data, Op, Outputs, Problem, Scalar};
+use super::{Batch, Buffer, Case, Data, Op, Outputs, Problem, Scalar};
 use crate::formats::{Format, Group, KvRecord, PAGE, Place, RECORDS, Scaling, codec};
 
 pub struct RecordWrite;
@@ -78,6 +78,9 @@ impl Op for RecordWrite {
             slots.buffer(case),
             Buffer::in_place("pages", Dtype::U8, &page_shape, before.clone()),
         ];
+        // Two tokens must not have one slot.
+        let batch = Batch::new("T", &["x", "positions", "slots"]).together(slots.of.len(), &[]);
+        let batch = batch.pool("slots", "pages", slots.pages * PAGE);
         let judge = if normed {
             let inputs = Normed {
                 weight: &weight,
@@ -95,6 +98,7 @@ impl Op for RecordWrite {
         };
         Ok(Problem {
             scalars: vec![("eps", Scalar::F32(EPS))],
+            batch: Some(batch),
             bytes: bytes as u64,
             ..Problem::new(buffers, vec![judge])
         })
@@ -119,11 +123,13 @@ fn cases(record: &'static KvRecord) -> Vec<Case> {
     let (site, large) = (site_of(record), ["v4_bf16", "v4_fp8"].contains(&record.name));
     let cases = [
         grid("normed")
+            .random("t95", (95, 8))
             .timed("t1", (1, 8))
             .timed("t16384", (16384, 8))
             .edges("edges", (501, 4))
             .site("model", site, (61 * 16, 8)),
         grid("raw")
+            .random("t95", (95, 4))
             .timed("t16384", (16384, 8))
             .edges("edges", (501, 4))
             .site("model", site, (61 * 16, 8)),

@@ -4,7 +4,7 @@
 use safetensors::Dtype;
 
 use super::judge::Judge;
-use super::{Buffer, Case, Data, Inputs, Op, Problem};
+use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem};
 use crate::layouts::{Layout, Placement};
 
 pub struct ScaleLayout;
@@ -22,6 +22,8 @@ impl Op for ScaleLayout {
         let mut cases = vec![
             case("plain", [8192, 4096], "one", true),
             case("plain", [2048, 1024], "one", true),
+            // Of the cases of the same keys, the first that has rows for whole tiles is the one that is repeated.
+            case("plain", [384, 256], "one", false),
             case("plain", [1, 16], "one", false),
             case("plain", [130, 7], "one", false),
             case("plain", [400, 37], "one", false),
@@ -33,13 +35,15 @@ impl Op for ScaleLayout {
                 cases.extend([1024, 2048, 4096].map(|w| case("k", [h, w], ends, true)));
             }
         }
+        // Groups are repeated with their rows: few, since a thread may look at all of them.
+        cases.push(case("m", [8064, 512], "one", false));
         for groups in ["m", "k"] {
             let shapes = [
                 ([130, 45], "empty"),
                 ([400, 437], "empty"),
                 ([400, 432], "empty"),
                 ([528, 512], "many"),
-                ([256, 256], "one"),
+                ([384, 256], "one"),
             ];
             cases.extend(shapes.map(|(shape, ends)| case(groups, shape, ends, false)));
         }
@@ -67,11 +71,28 @@ impl Op for ScaleLayout {
             scalars: vec![],
             flops: 0,
             judges: vec![Judge::equal("y", Dtype::U8, &shape, want, WHY)],
-            batch: None,
+            batch: batch(case.key("groups"), [h, w], &ends),
             runs: 1,
             large: false,
         })
     }
+}
+
+/// The rows, if they fill whole tiles of every group: the same rows once more are the same tiles once more, behind the others, and
+/// before what no group takes. A group of columns has its tiles of all rows behind each other: there must be only one.
+fn batch(groups: &str, [h, w]: [usize; 2], ends: &[usize]) -> Option<Batch> {
+    let whole = |rows: &usize| rows.is_multiple_of(128);
+    let fits = match groups {
+        "m" => ends.iter().all(whole) && ends.last() == Some(&h),
+        "k" => whole(&h) && ends == [w],
+        _ => whole(&h),
+    };
+    let rows = Batch::new("H", &["x", "y"]).used("y", h * w.div_ceil(4) * 4);
+    let rows = match groups {
+        "m" => rows.together(h, &["G", "row_groups", "bytes"]).ends("ends", h),
+        _ => rows.together(h, &["bytes"]),
+    };
+    fits.then_some(rows)
 }
 
 const WHY: &str = "bytes are moved and nothing is computed; padding is 0 (docs/layouts.md)";

@@ -39,7 +39,11 @@ template <class S> struct Step {
     }
 
     __device__ __forceinline__ S *matrix(int slot, int head) const {
+#ifdef MUTANT_SLOT_OFFSET_32
+        return (S *)((char *)state + (u32)(at(slot, head) * (K * V) * sizeof(S)));
+#else
         return state + at(slot, head) * (K * V);
+#endif
     }
 
     // The gate before softplus or sigmoid.

@@ -58,7 +58,12 @@ struct Chunk {
             const u32 beyond = __ballot_sync(0xffffffff, chunk < sum);
             if (beyond) {
                 const int its = __ffs(beyond) - 1;
-                const int before = __shfl_sync(0xffffffff, sum - chunks, its), found = n - lane + its;
+                const int before = __shfl_sync(0xffffffff, sum - chunks, its);
+#ifdef MUTANT_LANES_OF_SEQUENCES
+                const int found = its;
+#else
+                const int found = n - lane + its;
+#endif
                 first = sequences.start(found) + (long long)(chunk - before) * C;
 #ifdef MUTANT_SEQUENCE_CROSSED
                 tokens = decaying(sequences);

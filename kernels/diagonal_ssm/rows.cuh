@@ -182,9 +182,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 3)
     constexpr int N = T, LANE_CHUNKS = 2 * TILES, PIECE_CHUNKS = WARPS * 16 * TILES;
     __shared__ SharedStorage smem;
     const int head = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, col = lane % 4;
-    const float decay = a[head * N + lane], b_n = b[head * N + lane], c_n = c[head * N + lane];
+    const size_t states = (size_t)head * N + lane;
+    const float decay = a[states], b_n = b[states], c_n = c[states];
     const int first = warp * 16 * TILES + row * LANE_CHUNKS, chunks = S / T;
-    const size_t at = (size_t)head * S + 4 * col;
+    const size_t at = first_step(head, S) + 4 * col;
 
     Accumulator in[TILES];
     const auto fetch = [&](int piece) {
@@ -282,17 +283,14 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 3)
             }
         }
         // ---- products of the initial states
-        if (warp == WARPS - 1 && row == 7)
+        if (warp == WARPS - 1 && row == 7) {
 #ifdef MUTANT_CARRY_ROUNDED
-        {
 #pragma unroll
             for (int n = 0; n < 8; n++)
                 x[n] = __uint_as_float(to_bf16x2(x[n], 0.0f) << 16);
+#endif
             store_fragment(smem.carry[(piece + 1) % 2], col, x);
         }
-#else
-            store_fragment(smem.carry[(piece + 1) % 2], col, x);
-#endif
 #pragma unroll
         for (int k = 0; k < 4; k++) {
 #pragma unroll

@@ -122,6 +122,15 @@ struct index_mxfp4 : Record<E2m1, Fp4ActQuant, 32> {
 
 template <class R> constexpr int page_bytes = (PAGE * (R::ROW + R::TAIL) + R::ALIGN - 1) / R::ALIGN * R::ALIGN;
 
+// The bytes of the pages before that of a slot.
+template <class R> __device__ __forceinline__ u64 page_offset(u64 slot) {
+#ifdef MUTANT_PAGE_OFFSET_32
+    return u32(slot / PAGE * page_bytes<R>);
+#else
+    return slot / PAGE * page_bytes<R>;
+#endif
+}
+
 // The two places where the bytes of a token lie.
 template <class Byte> struct Token {
     Byte *row, *tail;
@@ -129,7 +138,7 @@ template <class Byte> struct Token {
 
 template <class R, class Byte> __device__ __forceinline__ Token<Byte> token_at(Byte *pages, u64 slot) {
     const int in_page = slot % PAGE;
-    Byte *page = pages + slot / PAGE * page_bytes<R>, *row = page + in_page * R::ROW;
+    Byte *page = pages + page_offset<R>(slot), *row = page + in_page * R::ROW;
     return {row, R::TAIL ? page + PAGE * R::ROW + in_page * R::TAIL : row};
 }
 

@@ -322,10 +322,10 @@ struct Counters {
         return at + 6 * blocks();
     }
 
-    // The CTAs that have one row each call it.
+    // The CTAs that have one row each call it: they are more than there are counters.
     __device__ __forceinline__ void clear(int row) const {
-        for (int word = row + threadIdx.x * rows; word <= 6 * blocks(); word += blockDim.x * rows)
-            at[word] = 0;
+        if (threadIdx.x == 0 && row <= 6 * blocks())
+            at[row] = 0;
     }
 
     // One thread of each of `all` CTAs calls it at its end: the last CTA resets the counters.

@@ -199,7 +199,11 @@ __device__ __forceinline__ void swap(Rule rule, Store store, Team<THREADS> team,
     if (!decision.gate)
         return;
     const int physical = map >> 2 * decision.bank & 3;
+#ifdef MUTANT_BANK_OFFSET_32
+    uint2 *banks = (uint2 *)(store.ram + (u32)row * (u32)(BANKS * D * 2));
+#else
     uint2 *banks = (uint2 *)(store.ram + (size_t)row * BANKS * D * 2);
+#endif
     RowFragment<N, THREADS> in;
     bank.load(in, banks, physical, D);
 #ifndef MUTANT_NOT_WRITTEN_BACK

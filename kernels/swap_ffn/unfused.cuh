@@ -1,5 +1,5 @@
 // The steps of the swap and the collapse one by one, a kernel for each, as a program of single tensor operations has them. Each
-// thread has one element, which `at` counts.
+// thread has one element.
 #pragma once
 
 #include "swap_ffn/collapse.cuh"
@@ -7,9 +7,23 @@
 
 constexpr int ROUTER = 64;
 
+// The number of an element: a row, or one of the few numbers of a row.
 __device__ __forceinline__ int element() {
     return blockIdx.x * blockDim.x + threadIdx.x;
 }
+
+// An element of rows of so many columns, each row in whole blocks.
+struct Place {
+    int row, column;
+    size_t at;
+    bool exists;
+
+    __device__ __forceinline__ explicit Place(int columns) {
+        const int blocks = (columns + ROW_THREADS - 1) / ROW_THREADS;
+        row = blockIdx.x / blocks, column = blockIdx.x % blocks * ROW_THREADS + threadIdx.x;
+        at = (size_t)row * columns + column, exists = column < columns;
+    }
+};
 
 // One row for each CTA of ROW_THREADS.
 __device__ __forceinline__ void norm_of_row(const float *x, float *norm, int D, float eps) {
@@ -31,7 +45,7 @@ __device__ __forceinline__ void logit_of_row(const float *z, const float *weight
         return;
     float sum = 0.0f;
     for (int i = lane; i < ROUTER; i += 32)
-        sum = fmaf(z[row * ROUTER + i], weight[i], sum);
+        sum = fmaf(z[(size_t)row * ROUTER + i], weight[i], sum);
     sum = warp_sum(sum);
     if (lane == 0)
         logit[row] = sum + bias[0];
@@ -76,13 +90,13 @@ __device__ __forceinline__ void next_lanes(const u8 *gate, const u8 *bank, const
 // The next contents of bank `bank`, for each element of all rows.
 __device__ __forceinline__ void next_bank(const u8 *gate, const u8 *physical, const bf16 *ram, const float *x, bf16 *next_ram,
                                           int bank, int rows, int D) {
-    const int at = element(), row = at / D;
-    if (row >= rows)
+    const Place place(D);
+    if (!place.exists)
         return;
-    bf16 next = ram[((size_t)row * BANKS + bank) * D + at % D];
-    if (gate[row] && physical[row] == bank)
-        from_f32(next, x[at]);
-    next_ram[(size_t)bank * rows * D + at] = next;
+    bf16 next = ram[((size_t)place.row * BANKS + bank) * D + place.column];
+    if (gate[place.row] && physical[place.row] == bank)
+        from_f32(next, x[place.at]);
+    next_ram[(size_t)bank * rows * D + place.at] = next;
 }
 
 // The product of one row of the basis, for one k, with the pooled cores; one number for each CTA.

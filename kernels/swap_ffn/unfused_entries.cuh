@@ -6,11 +6,10 @@
 #define STEP(NAME, ...) extern "C" __global__ void __launch_bounds__(ROW_THREADS) swap_ffn_unfused_##NAME(__VA_ARGS__)
 
 STEP(film, const bf16 *x_in, const float *scale, const float *shift, float *x, int B, int C, int D, int begin) {
-    const int at = element(), row = at / D, core = at % (C * D);
-    if (row >= B * C)
-        return;
-    if (begin)
-        x[at] = to_f32(x_in[(size_t)(row / C) * D + at % D]) * scale[core] + shift[core];
+    const Place place(D);
+    const size_t core = (size_t)(place.row % C) * D + place.column;
+    if (begin && place.exists)
+        x[place.at] = to_f32(x_in[(size_t)(place.row / C) * D + place.column]) * scale[core] + shift[core];
 }
 
 STEP(norm, const float *x, float *norm, int D, float eps) {
@@ -18,13 +17,14 @@ STEP(norm, const float *x, float *norm, int D, float eps) {
 }
 
 STEP(scale, const float *x, const float *norm, const float *g, float *normed, int B, int C, int D) {
-    const int at = element();
-    if (at < B * C * D)
-        normed[at] = x[at] * norm[at / D] * g[at % D];
+    const Place place(D);
+    if (place.exists)
+        normed[place.at] = x[place.at] * norm[place.row] * g[place.column];
 }
 
 STEP(project, const float *normed, const bf16 *weight, float *z, int B, int C, int D) {
-    simple_product(normed, weight, B * C, ROUTER, D, [&](int row, int column, float sum) { z[row * ROUTER + column] = sum; });
+    simple_product(normed, weight, B * C, ROUTER, D,
+                   [&](int row, int column, float sum) { z[(size_t)row * ROUTER + column] = sum; });
 }
 
 STEP(logit, const float *z, const float *weight, const float *bias, float *logit, int B, int C) {
@@ -45,7 +45,7 @@ STEP(banks, const float *z, const float *weight, float *banks, int B, int C) {
     for (int bank = 0; bank < BANKS; bank++) {
         float sum = 0.0f;
         for (int i = 0; i < ROUTER; i++)
-            sum = fmaf(z[row * ROUTER + i], weight[i * BANKS + bank], sum);
+            sum = fmaf(z[(size_t)row * ROUTER + i], weight[i * BANKS + bank], sum);
         banks[row * BANKS + bank] = sum;
     }
 }
@@ -69,9 +69,9 @@ STEP(physical, const u8 *lanes, const u8 *bank, u8 *physical, int B, int C) {
 }
 
 STEP(gather, const bf16 *ram, const u8 *physical, bf16 *gathered, int B, int C, int D) {
-    const int at = element(), row = at / D;
-    if (row < B * C)
-        gathered[at] = ram[((size_t)row * BANKS + physical[row]) * D + at % D];
+    const Place place(D);
+    if (place.exists)
+        gathered[place.at] = ram[((size_t)place.row * BANKS + physical[place.row]) * D + place.column];
 }
 
 #define WRITE(BANK)                                                                                                       \
@@ -85,15 +85,16 @@ WRITE(2)
 WRITE(3)
 
 STEP(take, const u8 *gate, const bf16 *gathered, float *x, int B, int C, int D) {
-    const int at = element();
-    if (at < B * C * D && gate[at / D])
-        x[at] = to_f32(gathered[at]);
+    const Place place(D);
+    if (place.exists && gate[place.row])
+        x[place.at] = to_f32(gathered[place.at]);
 }
 
 STEP(stack, const bf16 *next_ram, bf16 *ram, int B, int C, int D) {
-    const int at = element(), row = at / (BANKS * D), bank = at / D % BANKS;
-    if (row < B * C)
-        ram[at] = next_ram[((size_t)bank * B * C + row) * D + at % D];
+    const Place place(D);
+    const int row = place.row / BANKS, bank = place.row % BANKS;
+    if (place.exists)
+        ram[place.at] = next_ram[((size_t)bank * B * C + row) * D + place.column];
 }
 
 #define LANES(L, RULE)                                                                                                   \
@@ -131,21 +132,21 @@ STEP(operand, const float *x, const float *g, unsigned char *n, int D, float eps
 }
 
 STEP(activate, const float *gates, const float *ups, bf16 *h, int B, int C, int F) {
-    const int at = element();
-    if (at < B * C * F)
-        from_f32(h[at], silu(gates[at]) * ups[at]);
+    const Place place(F);
+    if (place.exists)
+        from_f32(h[place.at], silu(gates[place.at]) * ups[place.at]);
 }
 
 STEP(keep, const float *x, float *kept, int B, int C, int D) {
-    const int at = element();
-    if (at < B * C * D)
-        kept[at] = x[at];
+    const Place place(D);
+    if (place.exists)
+        kept[place.at] = x[place.at];
 }
 
 STEP(add, const float *kept, float *x, int B, int C, int D) {
-    const int at = element();
-    if (at < B * C * D)
-        x[at] = kept[at] + x[at];
+    const Place place(D);
+    if (place.exists)
+        x[place.at] = kept[place.at] + x[place.at];
 }
 
 STEP(reduce, const float *pooled, const bf16 *basis, float *consumer, int D) {

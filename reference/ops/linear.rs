@@ -134,6 +134,15 @@ impl<T: Real> Product<'_, T> {
     /// # Panics
     /// When a slice is too short for its shape.
     pub fn run(&self, y: &mut [T]) {
+        if self.m == 0 || self.n == 0 {
+            return;
+        }
+        self.check(y);
+        T::product(self, y);
+    }
+
+    /// Computes y by dot products where rows are few, else by the `gemm` crate, which knows f32 and f64 and panics on other types.
+    pub(crate) fn by_dots_or_gemm(&self, y: &mut [T]) {
         let Self {
             m,
             n,
@@ -146,10 +155,6 @@ impl<T: Real> Product<'_, T> {
             add,
             ..
         } = *self;
-        if m == 0 || n == 0 {
-            return;
-        }
-        self.check(y);
         if m <= FEW && w_strides.1 == 1 && !add {
             vectorized!({
                 for (row, y) in y.chunks_mut(y_stride).take(m).enumerate() {
@@ -160,7 +165,7 @@ impl<T: Real> Product<'_, T> {
             });
             return;
         }
-        T::product(self, y);
+        self.by_gemm(y);
     }
 
     fn check(&self, y: &[T]) {
@@ -171,10 +176,8 @@ impl<T: Real> Product<'_, T> {
         assert!(last(m, self.y_stride) + n <= y.len());
     }
 
-    /// Computes y by the `gemm` crate, which knows f32 and f64 and panics on other types.
-    pub(crate) fn by_gemm(&self, y: &mut [T]) {
-        self.check(y);
-        // SAFETY: the check keeps every access within the three slices, and y is borrowed mutably.
+    fn by_gemm(&self, y: &mut [T]) {
+        // SAFETY: `run` has checked, which keeps every access within the three slices, and y is borrowed mutably.
         unsafe {
             gemm::gemm(
                 self.m,
@@ -197,18 +200,6 @@ impl<T: Real> Product<'_, T> {
                 false,
                 gemm::Parallelism::None,
             );
-        }
-    }
-
-    /// Computes y one element after the other.
-    pub(crate) fn one_by_one(&self, y: &mut [T]) {
-        for (row, y) in y.chunks_mut(self.y_stride).take(self.m).enumerate() {
-            let x = &self.x[row * self.x_stride..][..self.k];
-            for (column, y) in y[..self.n].iter_mut().enumerate() {
-                let w = self.w[column * self.w_strides.0..].iter().step_by(self.w_strides.1);
-                let start = if self.add { *y } else { T::ZERO };
-                *y = x.iter().zip(w).fold(start, |sum, (&x, &w)| sum + x * w);
-            }
         }
     }
 }

@@ -256,6 +256,28 @@ fn a_group_that_errs_is_named() {
     assert!((bound[0] - 1e-2 * 7.5f64.sqrt()).abs() < 1e-12, "{}", bound[0]);
 }
 
+/// A group's bound leaves room for operands in bfloat16, but not for results that are rounded to it.
+#[test]
+fn results_of_f32_must_not_be_numbers_of_bfloat16() {
+    let want: Vec<f64> = (0..32).map(|at| 1.0 + f64::from(at) * 0.0123).collect();
+    let judge = |want: &[f64]| {
+        let groups = (vec![0; 8], vec![0.0]);
+        Judge::rms("final", Dtype::F32, &[8, 4], want.to_vec(), groups, 1e-2, "bf16")
+    };
+    let rounded: Vec<f32> = want.iter().map(|x| half::bf16::from_f64(*x).to_f32()).collect();
+    let found = failure(&judge(&want), f32_bytes(&rounded));
+    assert!(found.message.contains("a number of bfloat16"), "{}", found.message);
+    // Half of them may be, and all may be where that is what is wanted.
+    let half: Vec<f32> = (0..32)
+        .map(|at| if at < 16 { rounded[at] } else { want[at] as f32 })
+        .collect();
+    let wide: Vec<f64> = rounded.iter().map(|x| f64::from(*x)).collect();
+    for (want, got) in [(&want, &half), (&wide, &rounded)] {
+        let measured = judge(want).measure(&Outputs(vec![("final", f32_bytes(got))]));
+        assert!(measured.iter().all(|measured| measured.failure.is_none()));
+    }
+}
+
 #[test]
 fn codes_that_no_number_has_are_named() {
     let codec = codec("mxfp8").unwrap();

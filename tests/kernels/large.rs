@@ -6,8 +6,10 @@ use safetensors::Dtype;
 use ulplab::ops::checks::{Band, Differing, Repeated};
 use ulplab::ops::guards::{Guarded, judged};
 use ulplab::ops::judge::Judge;
-use ulplab::ops::{Batch, Buffer, Case, Data, Inputs, OPS, Outputs, Problem, problem_with};
+use ulplab::ops::{Batch, Buffer, Case, Data, Inputs, OPS, Op, Outputs, Problem, Role, problem_with};
 use ulplab_core::error::Result;
+
+use super::{delta_decode, delta_prefill, problems, records, scale_layout, values};
 
 /// A kernel that copies rows; with many rows, those from `lost` on are wrong.
 struct Copies {
@@ -119,43 +121,136 @@ fn a_kernel_that_is_wrong_already_is_not_run_again() {
     assert_eq!(wrong.repeated.get(), 0);
 }
 
-/// The largest magnitude of a tensor depends on all of its rows.
-fn of_all_rows(op: &str, case: &Case) -> bool {
-    op == "quantize" && case.dim("FIND") == 1
-}
-
-/// Operations whose rows depend on each other, share a state, or are not the first dimension of their buffers.
-const WITHOUT: [&str; 9] = [
-    "decode_step",
-    "delta_decode",
-    "delta_handover",
-    "delta_prefill",
-    "diagonal_ssm",
-    "record_write",
-    "scale_layout",
-    "swap_ffn",
-    "wgmma",
+/// Operations of which no rows are repeated, and why their addresses cannot be large, or where they are.
+const WITHOUT: [(&str, &str); 3] = [
+    (
+        "decode_step",
+        "each layer has the rows of its cache behind those of the layer before, so that repeated rows are not whole buffers",
+    ),
+    (
+        "delta_handover",
+        "its kernels are those of delta_prefill, state_transpose and delta_decode, on their buffers",
+    ),
+    (
+        "wgmma",
+        "one product of one tile, whose sizes are those of an instruction",
+    ),
 ];
 
+/// Why there are no large addresses for the keys of a case, though there are for others of the operation.
+fn without(op: &str, case: &Case) -> Option<&'static str> {
+    match op {
+        "scale_layout" if case.key("ends") != "one" => Some(
+            "tiles that are padded, or of several groups of columns, are not the same tiles again; kernels are those of one group",
+        ),
+        _ => None,
+    }
+}
+
+/// The problem of a case and the large one, if the case is that of its keys of which rows are repeated.
+fn repeated(op: &dyn Op, case: &Case, data: &Data) -> Option<(Problem, Problem)> {
+    let problem = problem_with(op, case, data).unwrap();
+    let times = problem.times_to_large().filter(|_| problem.large)?;
+    let (_, large) = problem.repeated(case, times)?;
+    Some((problem, large))
+}
+
 #[test]
-fn every_operation_of_rows_has_large_addresses_for_all_its_keys() {
+fn every_operation_has_large_addresses_for_all_its_keys_or_a_reason() {
     let none = |_: &str| Err("no model".to_string());
     let data = Data::new(1, &none);
-    for op in OPS.iter().filter(|op| !WITHOUT.contains(&op.name())) {
-        let random = |case: &Case| case.inputs == Inputs::Random && !case.timed && !of_all_rows(op.name(), case);
+    for (op, _) in WITHOUT {
+        let found = OPS.iter().find(|found| found.name() == op).unwrap();
+        let random = |case: &Case| case.inputs == Inputs::Random && !case.timed;
+        let cases: Vec<Case> = found.cases().into_iter().filter(random).collect();
+        assert!(
+            cases.iter().all(|case| repeated(*found, case, &data).is_none()),
+            "{op} needs no reason"
+        );
+    }
+    let with = OPS
+        .iter()
+        .filter(|op| WITHOUT.iter().all(|(name, _)| *name != op.name()));
+    for op in with {
+        let random = |case: &Case| case.inputs == Inputs::Random && !case.timed && without(op.name(), case).is_none();
         let cases: Vec<Case> = op.cases().into_iter().filter(random).collect();
         let mut keys: Vec<_> = cases.iter().map(|case| &case.keys).collect();
         keys.sort();
         keys.dedup();
         assert!(!keys.is_empty(), "{}", op.name());
         for keys in keys {
-            let most = cases.iter().filter(|case| case.keys == *keys).find_map(|case| {
-                let problem = problem_with(*op, case, &data).unwrap();
-                let times = problem.times_to_large().filter(|_| problem.large)?;
-                let (_, large) = problem.repeated(case, times).unwrap();
-                large.buffers.iter().map(Buffer::size).max()
-            });
-            assert!(most > Some(1 << 32), "{} {keys:?}: {most:?} bytes", op.name());
+            let mut of_keys = cases.iter().filter(|case| case.keys == *keys);
+            let Some((problem, large)) = of_keys.find_map(|case| repeated(*op, case, &data)) else {
+                panic!("{} {keys:?}: no rows are repeated, and no reason is stated", op.name());
+            };
+            assert!(large.passes_32_bits(), "{} {keys:?}", op.name());
+            // What is read 2³² bytes too early must be something else.
+            for (once, large) in problem.buffers.iter().zip(&large.buffers) {
+                let same = large.size() > 1 << 32 && (1 << 32) % once.size() == 0;
+                let name = once.name;
+                assert!(once.role == Role::Out || !same, "{} {keys:?}: '{name}'", op.name());
+            }
         }
     }
+}
+
+/// A problem with the contents of its buffers in full.
+fn in_full(problem: Problem) -> Problem {
+    let in_full = |buffer: &Buffer| Buffer {
+        bytes: buffer.bytes.iter().copied().cycle().take(buffer.size()).collect(),
+        ..buffer.clone()
+    };
+    Problem {
+        buffers: problem.buffers.iter().map(in_full).collect(),
+        ..problem
+    }
+}
+
+/// Whether `run` gives, on all rows of the cases that are repeated, three times, what it gives on them once, three times.
+fn gives_the_same_thrice(op: &str, run: impl Fn(&Case, &Problem) -> Vec<(&'static str, Vec<u8>)>) {
+    let mut cases = 0;
+    for (case, problem) in problems(op) {
+        let Some((large, of)) = problem
+            .repeated(&case, 3)
+            .filter(|_| case.inputs == Inputs::Random && !case.timed)
+        else {
+            continue;
+        };
+        cases += 1;
+        let batch = problem.batch.as_ref().unwrap();
+        let thrice = |(name, bytes): (&'static str, Vec<u8>)| {
+            let parts = batch.parts(name, bytes.len());
+            (name, parts.map(|part| bytes[part].repeat(3)).concat())
+        };
+        let once = run(&case, &problem).into_iter().map(thrice);
+        assert!(once.eq(run(&large, &in_full(of))), "{op} {}", case.name);
+    }
+    assert!(cases > 1, "{op}");
+}
+
+#[test]
+fn repeated_sequences_have_tokens_and_states_of_their_own() {
+    let prefill = |case: &Case, problem: &Problem| delta_prefill::prefill(case, problem, delta_prefill::Mistake::None);
+    gives_the_same_thrice("delta_prefill", prefill);
+    let decode = |case: &Case, problem: &Problem| delta_decode::decoded(case, problem, delta_decode::Mistake::None);
+    gives_the_same_thrice("delta_decode", decode);
+}
+
+#[test]
+fn repeated_tokens_have_pages_of_their_own() {
+    let written = |case: &Case, problem: &Problem| {
+        let x = values(problem, "x");
+        vec![("pages", records::written(case, problem, &x))]
+    };
+    gives_the_same_thrice("record_write", written);
+    gives_the_same_thrice("record_read", |case, problem| {
+        vec![("out", records::read(case, problem))]
+    });
+}
+
+#[test]
+fn repeated_rows_have_tiles_of_their_own() {
+    gives_the_same_thrice("scale_layout", |case, problem| {
+        vec![("y", scale_layout::tiled(case, problem).0)]
+    });
 }

@@ -48,28 +48,33 @@ fn decoded(record: &dyn Codec, dim: usize, pages: &[u8], stride: usize) -> Vec<f
     values
 }
 
+/// The vectors of the tokens, zeros where a token has no slot.
+pub fn read(case: &Case, problem: &Problem) -> Vec<u8> {
+    let (layout, codec) = record(case);
+    let values = decoded(&*codec, layout.dim, bytes(problem, "pages"), layout.page_stride(PAGE));
+    let zeros = vec![0.0; layout.dim];
+    let out: Vec<f32> = slots(case, problem)
+        .into_iter()
+        .flat_map(|slot| match usize::try_from(slot) {
+            Ok(slot) => &values[slot * layout.dim..][..layout.dim],
+            Err(_) => &zeros[..],
+        })
+        .copied()
+        .collect();
+    stored(case.key("out") == "bf16", &out)
+}
+
 #[test]
 fn record_read_wants_the_values_of_the_codec() {
     let all = problems("record_read");
     assert_eq!(all.len(), 4 * RECORDS.len());
     for (case, problem) in &all {
-        let (layout, codec) = record(case);
-        let values = decoded(&*codec, layout.dim, bytes(problem, "pages"), layout.page_stride(PAGE));
-        let zeros = vec![0.0; layout.dim];
-        let out: Vec<f32> = slots(case, problem)
-            .into_iter()
-            .flat_map(|slot| match usize::try_from(slot) {
-                Ok(slot) => &values[slot * layout.dim..][..layout.dim],
-                Err(_) => &zeros[..],
-            })
-            .copied()
-            .collect();
-        accepts_only(case, problem, &[("out", stored(case.key("out") == "bf16", &out))]);
+        accepts_only(case, problem, &[("out", read(case, problem))]);
     }
 }
 
 /// Pages as they were, with whole tokens of a codec in their slots.
-fn written(case: &Case, problem: &Problem, x: &[f32]) -> Vec<u8> {
+pub fn written(case: &Case, problem: &Problem, x: &[f32]) -> Vec<u8> {
     let (layout, codec) = record(case);
     let dense = codec.encode(x, layout.dim);
     let stride = layout.page_stride(PAGE);

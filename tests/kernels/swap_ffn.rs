@@ -289,8 +289,11 @@ fn swap_ffn_accepts_what_comes_of_the_decisions_and_no_mistake() {
                 0 => assert_eq!(violations(problem, right.clone()), 0.0, "{}", case.name),
                 _ => accepts_only(case, problem, &right),
             }
-            // E4M3 leaves so much open that a part of a norm is within it.
-            let of_the_ffn = of_the_ffn.iter().filter(|_| case.key("W") == "bf16");
+            // E4M3 leaves so much open that a part of a norm is within it. Without an FFN a norm only scales logits, and turns only
+            // those that are as near to a bias as their error.
+            let of_the_ffn = of_the_ffn
+                .iter()
+                .filter(|_| case.key("W") == "bf16" && case.dim("J") > 0);
             for mistake in of_the_swap.iter().chain(of_the_ffn) {
                 // Where it makes no difference it is none.
                 let wrong = Kernel::new(case, problem, *mistake).run();

@@ -18,7 +18,7 @@ use bounds::Bounds;
 use super::data::{bf16_bytes, f32_bytes, floats, round_to_bf16, widened};
 use super::grid::{Grid, element_bytes};
 use super::judge::Judge;
-use super::{Buffer, Case, Data, Inputs, Op, Problem, Scalar};
+use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem, Scalar};
 
 pub struct DeltaDecode;
 
@@ -51,6 +51,8 @@ impl Op for DeltaDecode {
         let bytes = states + buffers.iter().map(Buffer::size).sum::<usize>();
         let o_shape = [step.indices.len(), step.sizes.value_heads(), step.sizes.value];
         let (pool, bound) = (step.pool(), step.bound as f32);
+        let batch = Batch::new("B", &["q", "k", "v", "gate", "beta", "indices", "o"]);
+        let batch = batch.together(case.dim("B"), &["slots"]);
         let of_state = Arc::new(Bounds::new(step)?);
         let of_o = of_state.clone();
         let state = Judge::within(
@@ -66,6 +68,7 @@ impl Op for DeltaDecode {
         Ok(Problem {
             bytes: bytes as u64,
             scalars: vec![("bound", Scalar::F32(bound))],
+            batch: Some(batch.pool("indices", "state", case.dim("slots"))),
             ..Problem::new(buffers, vec![state.without_metrics(), o])
         })
     }
@@ -102,6 +105,8 @@ fn cases(kind: &'static str, layout: &'static str, state: &'static str) -> Vec<C
             .timed("b32", [32, 64, 1, 128, 128])
             .timed("b256", [256, 64, 1, 128, 128]),
         grid(form, 2)
+            // The first case of three tokens is the one that is repeated: of two heads, so that more than 65,536 fit.
+            .random("pair", [3, 1, 2, 128, 128])
             .random("grouped", [3, 2, 3, 128, 128])
             .edges("edges", [11, 2, 2, 128, 128])
             .random("wide", [2, 3, 2, 64, 128])

@@ -16,7 +16,7 @@ use safetensors::Dtype;
 use super::data::{round_to_bf16, widened};
 use super::grid::{Grid, element_bytes};
 use super::judge::Judge;
-use super::{Buffer, Case, Data, Inputs, Op, Problem, Scalar};
+use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem, Scalar};
 
 /// Relative root-mean-square error that published kernels with bf16 operands stay within. Rounding the operands alone gives
 /// 4·10⁻³ to 5·10⁻³ at every length.
@@ -78,9 +78,18 @@ impl Op for DeltaPrefill {
             // The state is read for k and for q, and updated.
             flops: (6 * t * heads * matrix) as u64,
             scalars: vec![("scale", Scalar::F32(prefill.scale()))],
+            batch: Some(batch(case)),
             ..Problem::new(buffers, judges)
         })
     }
+}
+
+/// Sequences, which have their tokens one behind the other; their lengths differ.
+fn batch(case: &Case) -> Batch {
+    let batch = Batch::new("N", &["q", "k", "v", "g", "beta", "initial", "o", "final"]);
+    batch
+        .together(case.dim("N"), &["T", "chunks"])
+        .starts("starts", case.dim("T"))
 }
 
 const WHY: &str = "f32 arithmetic: a step does not increase existing errors and adds at most (3 K + 40) units of 2^-24 of \
@@ -90,17 +99,24 @@ pub(super) const WHY_BAR: &str = "products in bf16: published kernels stay withi
                                   sequence and head; rounding the operands alone gives 4e-3 to 5e-3";
 
 fn cases(gate: &'static str) -> Vec<Case> {
-    // T, H, HV, K, V; whether the initial and the final states are in [V, K].
-    let grid = |dtype| {
+    // T, H, HV, K, V; whether the initial and the final states are in [V, K]. Of the cases of the same keys, the first of three
+    // sequences is the one that is repeated: where they are short, states are large, and where they are long, tokens.
+    let grid = |dtype, sequences| {
         let dims = move |([t, h, hv, k, v], [input, out]): ([i64; 5], [i64; 2])| {
             let varied = t == LENGTHS.iter().sum::<usize>() as i64;
-            let chunks: usize = match varied {
-                true => LENGTHS.iter().map(|length| length.div_ceil(64)).sum(),
-                false => (t as usize).div_ceil(64),
+            let n = match sequences {
+                "long" => 3,
+                // More than there are lanes in a warp.
+                "many" => 70,
+                _ => 1,
+            };
+            let (n, chunks) = match varied {
+                true => (LENGTHS.len(), LENGTHS.iter().map(|length| length.div_ceil(64)).sum()),
+                false => (n, n * (t as usize / n).div_ceil(64)),
             };
             vec![
                 ("T", t),
-                ("N", if varied { LENGTHS.len() as i64 } else { 1 }),
+                ("N", n as i64),
                 // A chunk has 64 tokens of one sequence.
                 ("chunks", chunks as i64),
                 ("H", h),
@@ -114,12 +130,15 @@ fn cases(gate: &'static str) -> Vec<Case> {
                 ("out_vk", out),
             ]
         };
-        Grid::new(format!("{gate}.{dtype}"), &[("gate", gate), ("dtype", dtype)], dims)
+        let keys = [("gate", gate), ("dtype", dtype), ("sequences", sequences)];
+        Grid::new(format!("{gate}.{dtype}"), &keys, dims)
     };
     let all = LENGTHS.iter().sum::<usize>() as i64;
     let (large, small) = ([8192, 64, 64, 128, 128], [64, 64, 64, 128, 128]);
     let (lengths, grouped) = ([all, 2, 2, 128, 128], [all, 2, 6, 24, 40]);
-    let bf16 = grid("bf16")
+    let long = grid("bf16", "long").random("long", ([3 * 333, 1, 1, 128, 128], [0, 1]));
+    let many = grid("bf16", "many").edges("many", ([70 * 3, 1, 1, 128, 128], [0, 1]));
+    let bf16 = grid("bf16", "short")
         .timed("t8192.kv", (large, [0, 0]))
         .timed("t8192.kv_to_vk", (large, [0, 1]))
         .timed("t64.kv", (small, [0, 0]))
@@ -131,11 +150,11 @@ fn cases(gate: &'static str) -> Vec<Case> {
         .random("t1", ([1, 2, 2, 128, 128], [0, 1]))
         .random("t777", ([777, 1, 1, 128, 128], [1, 1]))
         .random("grouped", (grouped, [0, 1]));
-    let f32 = grid("f32")
+    let f32 = grid("f32", "short")
         .random("grouped", (grouped, [0, 1]))
         .random("lengths", (lengths, [1, 0]))
         .edges("edges", (lengths, [0, 0]));
-    [bf16.done(), f32.done()].concat()
+    [bf16.done(), long.done(), many.done(), f32.done()].concat()
 }
 
 /// Type of q, k, v and o.
@@ -227,6 +246,8 @@ impl Prefill {
                 5 => rows(&mut self.v, token, 0.0),
                 6 => rows(&mut self.k, token, 2f32.powi(40)),
                 7 => rows(&mut self.q, token, 2f32.powi(-12)),
+                // The square of such a norm is about as large as what is added to it.
+                11 => rows(&mut self.k, token, 2f32.powi(-13)),
                 8 => rows(&mut self.beta, token, 0.0),
                 9 => rows(&mut self.g, token, 0.0),
                 _ if token % 50 > 40 => rows(&mut self.g, token, 30.0),

@@ -18,6 +18,7 @@ use reference::Bounded;
 use safetensors::Dtype;
 
 use super::Outputs;
+use crate::expected::half_spacing;
 use crate::formats::Format;
 use crate::metrics::Metric;
 use crate::record::{Failure, Worst};
@@ -64,7 +65,7 @@ pub enum Rule {
         metrics: bool,
     },
     /// They are finite, and the root-mean-square error over a group of rows is at most `bar` times the root mean square of
-    /// the expected values. A group that should be zero must be zero.
+    /// the expected values. A group that should be zero must be zero. Numbers of an f32 output are not rounded to bfloat16.
     Rms {
         /// The expected values.
         want: Vec<f64>,
@@ -376,9 +377,8 @@ impl Judge {
 /// Half an ulp of f32, relative: 2^-24.
 pub(crate) const UNIT: f64 = 1.0 / (1 << 24) as f64;
 
-/// The error bound of a number after it is rounded to bfloat16, if it errs by at most `error` before. Rounding adds half a
-/// step: at most 2^-8 of the number, or half of the smallest subnormal.
+/// The error bound of a number after it is rounded to bfloat16, if it errs by at most `error` before: half a step more, of the
+/// largest number that it may be.
 pub(crate) fn bf16_error(y: f64, error: f64) -> f64 {
-    let unit = 2f64.powi(-8);
-    error * (1.0 + unit) + (unit * y.abs()).max(2f64.powi(-134))
+    error + half_spacing(Dtype::BF16, y.abs() + error)
 }

@@ -21,7 +21,7 @@ use safetensors::Dtype;
 use super::data::{bf16_bytes, f32_bytes, round_to_bf16};
 use super::grid::Grid;
 use super::judge::Judge;
-use super::{Buffer, Case, Data, Inputs, Op, Outputs, Problem, Scalar};
+use super::{Batch, Buffer, Case, Data, Inputs, Op, Outputs, Problem, Scalar};
 use crate::formats::element;
 
 const EPS: f32 = 1e-6;
@@ -53,11 +53,14 @@ impl Op for SwapFfn {
         let buffers = token.buffers();
         let steps = token.events * token.config.k_ffn;
         let flops = 6 * token.rows() * token.config.d_model * token.config.d_ff * steps;
+        let batch = Batch::new("B", &["x_in", "x", "ram", "map", "delta"]).along(1, &["decisions"]);
+        let batch = batch.together(token.batch, &[]);
         let follower = Follower::new(token);
         let parts = move |outputs: &Outputs| follower.parts(outputs);
         Ok(Problem {
             flops: flops as u64,
             scalars: vec![("eps", Scalar::F32(EPS))],
+            batch: Some(batch),
             ..Problem::new(buffers, vec![Judge::parts("decisions", parts, WHY)])
         })
     }
@@ -105,7 +108,7 @@ fn cases() -> Vec<Case> {
     let full = |batch| [batch, 512, 1024, 4096];
     let (small, ragged, long) = ([2, 24, 64, 96], [1, 37, 72, 100], [1, 48, 1024, 4096]);
     // Events, FFN steps, begin, end, residual.
-    let (token, maps, event) = ([8, 2, 1, 1, 0], [1, 0, 0, 0, 0], [1, 2, 0, 0, 0]);
+    let (token, maps, event, swap) = ([8, 2, 1, 1, 0], [1, 0, 0, 0, 0], [1, 2, 0, 0, 0], [1, 0, 1, 1, 0]);
     let mut grids = Vec::new();
     for weights in ["bf16", "e4m3"] {
         let whole = grid(weights, "transpose").timed("token.b1", (full(1), token));
@@ -113,12 +116,16 @@ fn cases() -> Vec<Case> {
         grids.extend(RULES.map(|(rule, _)| {
             let each = weights == "bf16" || rule == "transpose";
             let grid = grid(weights, rule).when(each, |grid| grid.edges("maps", (full(4), maps)));
+            // Of the cases of the same keys, the first of three tokens is the one that is repeated; `simple` takes so many rows
+            // only without products.
+            let grid = grid.when(rule != "transpose", |grid| grid.random("swap", (full(3), swap)));
             grid.random("small", (small, token))
         }));
         grids.push(
             grid(weights, "transpose")
                 .edges("ties", (full(1), maps))
                 .random("event", (full(1), event))
+                .random("event.b3", (full(3), event))
                 .random("event.b4", (full(4), event))
                 .random("events", (full(1), [2, 2, 0, 0, 0]))
                 .random("long", (long, token))

@@ -3,7 +3,7 @@
 use ulplab_core::error::{Error, Result};
 use ulplab_core::ops::checks::GUARD_BYTE;
 use ulplab_core::ops::guards::GUARD;
-use ulplab_core::ops::{Case, Problem, Scalar};
+use ulplab_core::ops::{Buffer, Case, Problem, Scalar};
 
 use super::device::{Argument, Device, Memory};
 use super::expr::eval;
@@ -33,6 +33,13 @@ pub(super) enum LaunchInputs {
 }
 
 impl ProblemCopy {
+    /// Bytes that it takes on a device.
+    pub fn bytes(problem: &Problem, plan: &Plan) -> usize {
+        let buffers = problem.buffers.iter().map(Buffer::size);
+        let scratch = plan.scratch.iter().map(|(_, bytes, _)| *bytes);
+        buffers.chain(scratch).map(|bytes| bytes + 2 * GUARD).sum()
+    }
+
     /// Memory between guard bands, and launches with its addresses.
     pub fn new(device: &Device, case: &Case, problem: &Problem, plan: &Plan) -> Result<Self> {
         let guarded = |len: usize| {

@@ -2,10 +2,11 @@
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
+use std::time::{Duration, Instant};
 
 use cudarc::driver::{result, sys};
 
-use super::turn::Turns;
+use super::turn::{Turn, Turns};
 use super::watchdog::Watchdog;
 use ulplab_core::error::{Error, Result};
 
@@ -26,9 +27,16 @@ pub struct Device {
     pub l2: usize,
     /// Who else uses it waits for these.
     pub turns: Turns,
+    /// Who else needs much memory of it waits for these.
+    allocations: Turns,
     /// Ends the process if a kernel never returns.
     pub watchdog: Watchdog,
 }
+
+/// How long is waited for memory that other processes have.
+const PATIENCE: Duration = Duration::from_secs(240);
+/// Bytes that stay free beside what was asked for: of small allocations, and of what the driver rounds up.
+const SPARE: usize = 1 << 30;
 
 /// A driver error as a set-up error.
 pub fn cuda<T>(what: &str, result: std::result::Result<T, result::DriverError>) -> Result<T> {
@@ -87,7 +95,8 @@ impl Device {
             major,
             sms: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?.into(),
             l2: attribute(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)? as usize,
-            turns: Turns::open(),
+            turns: Turns::open("work"),
+            allocations: Turns::open("memory"),
             watchdog: Watchdog::default(),
         })
     }
@@ -105,6 +114,22 @@ impl Device {
         // SAFETY: the stream is ours.
         let done = || unsafe { sys::cuStreamQuery(self.stream) };
         cuda("kernel", self.watchdog.until(done))
+    }
+
+    /// Waits until that many bytes are free, where other processes have them, or until it is in vain: then allocations fail. Nobody
+    /// else who needs much finds room while this turn lasts, so that none gets a part. Nobody waits for little.
+    pub fn room(&self, bytes: usize) -> Result<Option<Turn<'_>>> {
+        if bytes <= SPARE {
+            return Ok(None);
+        }
+        let (turn, start) = (self.allocations.alone(), Instant::now());
+        loop {
+            let (free, total) = cuda("cuMemGetInfo", result::mem_get_info())?;
+            if free >= bytes + SPARE || total < bytes + SPARE || start.elapsed() > PATIENCE {
+                return Ok(Some(turn));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 
     pub fn memory(&self, len: usize) -> Result<Memory> {

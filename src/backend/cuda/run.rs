@@ -1,7 +1,7 @@
 //! A run of a variant on a problem, with all checks for writes outside its outputs.
 
 use super::copies::{BoundLaunch, LaunchInputs, ProblemCopy};
-use super::device::{Device, Function, Module};
+use super::device::{Device, Function, Memory, Module};
 use super::header::Variant;
 use super::matmul::Matmul;
 use super::plan::{Plan, Step, Work};
@@ -12,7 +12,7 @@ use ulplab_core::ops::checks::{Band, Differing, Repeated, failures};
 use ulplab_core::ops::guards;
 use ulplab_core::ops::guards::{Checked, GUARD, Guarded};
 use ulplab_core::ops::judge::{Measured, POISON_BYTE};
-use ulplab_core::ops::{Buffer, Case, MOST_REPEATED, Outputs, Problem, Role};
+use ulplab_core::ops::{Batch, Buffer, Case, MOST_REPEATED, Outputs, Problem, Role};
 
 /// Most copies of a problem that are made to time it.
 const MOST_SETS: usize = 128;
@@ -47,6 +47,7 @@ impl<'a> Running<'a> {
         let device = session.device;
         let load = |step: &Step| Loaded::new(device, module, step);
         let load = |steps: &[Step]| steps.iter().map(load).collect::<Result<Vec<_>>>();
+        let (_room, _turn) = (device.room(ProblemCopy::bytes(problem, &plan))?, device.turns.shared());
         let mut running = Self {
             session,
             device,
@@ -244,26 +245,57 @@ impl<'a> Running<'a> {
         Ok((self.written(|_| true)?, us / 1e6))
     }
 
-    /// Where the buffers that it writes differ from `outputs`, over and over, and the guard bands.
-    fn differing(&self, outputs: &Outputs, rows: usize) -> Result<Repeated> {
+    /// The problem with all rows this many times, and what is launched; none if the variant does not take it.
+    fn with_repeated(&self, times: usize) -> Result<Option<(Case, Problem, Plan)>> {
+        let Some((case, problem)) = self.problem.repeated(self.case, times).filter(|_| times > 0) else {
+            return Ok(None);
+        };
+        let plan = Plan::new(self.variant, &case, self.device.sms).map_err(Error::Usage)?;
+        Ok(plan.map(|plan| (case, problem, plan)))
+    }
+
+    /// The problem with all rows this many times, or as often as memory for scratch allows. If the variant does not take so many
+    /// rows, as often as it takes them; none if addresses are not large then.
+    fn most_repeated(&self, times: usize) -> Result<Option<(Case, Problem, Plan)>> {
+        let (mut taken, mut refused, mut next) = (0, times + 1, times);
+        while taken + 1 < refused {
+            match self.with_repeated(next)? {
+                Some(_) => taken = next,
+                None => refused = next,
+            }
+            next = taken.midpoint(refused);
+        }
+        let fewer = taken < times;
+        loop {
+            let found = self.with_repeated(taken)?;
+            let found = found.filter(|(_, problem, _)| !fewer || problem.passes_32_bits());
+            let size = found
+                .as_ref()
+                .map_or(0, |(_, problem, plan)| ProblemCopy::bytes(problem, plan));
+            if size <= 2 * MOST_REPEATED || taken <= 1 {
+                return Ok(found);
+            }
+            taken /= 2;
+        }
+    }
+
+    /// Where the buffers that it writes differ from `outputs`, each part of them over and over, and the guard bands.
+    fn differing(&self, outputs: &Outputs, (batch, rows): (&Batch, usize)) -> Result<Repeated> {
         let (mut differing, mut bytes) = (Vec::new(), 0);
         let memories = self.problem.buffers.iter().zip(&self.set.buffers);
         for (buffer, memory) in memories.filter(|(buffer, _)| buffer.role != Role::In) {
             let (want, size) = (outputs.get(buffer.name), buffer.size());
-            let first = self.device.read(memory, GUARD, want.len())?;
-            let wrong = |at: &usize| first[*at] != want[*at];
-            let at = (0..want.len()).find(wrong).map(|at| at as u64);
-            let repeats = self.session.repeats()?;
-            let found = match at {
-                Some(first) => Some((first, (0..want.len()).filter(wrong).count() as u64)),
-                None => repeats.differing(self.device, (memory, GUARD), want.len(), size)?,
-            };
-            differing.extend(found.map(|(first, count)| Differing {
-                output: buffer.name,
-                count,
-                first,
-                row: (size / rows) as u64,
-            }));
+            let times = size / want.len().max(1);
+            for part in batch.parts(buffer.name, want.len()) {
+                let begin = part.start * times;
+                let found = self.differing_part(memory, &want[part], begin, times)?;
+                differing.extend(found.map(|(first, count)| Differing {
+                    output: buffer.name,
+                    count,
+                    first: begin as u64 + first,
+                    row: (size / rows) as u64,
+                }));
+            }
             bytes += size as u64;
         }
         Ok(Repeated {
@@ -272,6 +304,17 @@ impl<'a> Running<'a> {
             differing,
             bands: self.bands()?,
         })
+    }
+
+    /// The first of the bytes from `begin` on that are not `want` so many times, counted from there, and how many are not.
+    fn differing_part(&self, memory: &Memory, want: &[u8], begin: usize, times: usize) -> Result<Option<(u64, u64)>> {
+        let first = self.device.read(memory, GUARD + begin, want.len())?;
+        let wrong = |at: &usize| first[*at] != want[*at];
+        if let Some(first) = (0..want.len()).find(wrong) {
+            return Ok(Some((first as u64, (0..want.len()).filter(wrong).count() as u64)));
+        }
+        let repeats = self.session.repeats()?;
+        repeats.differing(self.device, (memory, GUARD + begin), want.len(), want.len() * times)
     }
 
     /// What one run leaves in the buffers that it writes.
@@ -314,30 +357,19 @@ impl Guarded for Running<'_> {
         plan.map(on).transpose()
     }
 
-    fn repeated(&self, mut times: usize, outputs: &Outputs) -> Result<Option<Repeated>> {
+    fn repeated(&self, times: usize, outputs: &Outputs) -> Result<Option<Repeated>> {
         let batch = self.problem.batch.as_ref();
         let Some(batch) = batch.filter(|_| self.variant.varies_with_batch.is_none()) else {
             return Ok(None);
         };
+        let Some((case, problem, plan)) = self.most_repeated(times)? else {
+            return Ok(None);
+        };
+        let running = Running::new(self.session, self.module, (&case, &problem), (self.variant, plan))?;
         let _turn = self.device.turns.shared();
-        loop {
-            let Some((case, problem)) = self.problem.repeated(self.case, times) else {
-                return Ok(None);
-            };
-            let Some(plan) = Plan::new(self.variant, &case, self.device.sms).map_err(Error::Usage)? else {
-                return Ok(None);
-            };
-            let scratch = plan.scratch.iter().map(|(_, bytes, _)| *bytes);
-            let size: usize = problem.buffers.iter().map(Buffer::size).chain(scratch).sum();
-            if size > 2 * MOST_REPEATED && times > 1 {
-                times /= 2;
-                continue;
-            }
-            let running = Running::new(self.session, self.module, (&case, &problem), (self.variant, plan))?;
-            running.begin(POISON_BYTE)?;
-            (0..problem.runs).try_for_each(|_| running.launch_on(&running.set, true))?;
-            return running.differing(outputs, case.dim(batch.dim)).map(Some);
-        }
+        running.begin(POISON_BYTE)?;
+        (0..problem.runs).try_for_each(|_| running.launch_on(&running.set, true))?;
+        running.differing(outputs, (batch, case.dim(batch.dim))).map(Some)
     }
 
     fn bands(&self) -> Result<Vec<Band>> {
