@@ -37,6 +37,10 @@ pub struct Device {
 const PATIENCE: Duration = Duration::from_secs(240);
 /// Bytes that stay free beside what was asked for: of small allocations, and of what the driver rounds up.
 const SPARE: usize = 1 << 30;
+/// Bytes of the largest allocation from the pool.
+const LARGEST_POOLED: usize = 64 << 20;
+/// Bytes that the pool keeps when they are free.
+const MOST_KEPT: u64 = 512 << 20;
 
 /// A driver error as a set-up error.
 pub fn cuda<T>(what: &str, result: std::result::Result<T, result::DriverError>) -> Result<T> {
@@ -83,7 +87,7 @@ impl Device {
             "cuDriverGetVersion",
             unsafe { sys::cuDriverGetVersion(&raw mut driver) }.result(),
         )?;
-        Ok(Self {
+        let device = Self {
             context,
             stream: cuda(
                 "cuStreamCreate",
@@ -98,7 +102,9 @@ impl Device {
             turns: Turns::open("work"),
             allocations: Turns::open("memory"),
             watchdog: Watchdog::default(),
-        })
+        };
+        device.keep_freed()?;
+        Ok(device)
     }
 
     /// The card and its driver, in a line.
@@ -132,12 +138,31 @@ impl Device {
         }
     }
 
+    /// Memory with any content. Small allocations are of the driver's pool, which keeps what is freed: a check allocates the same
+    /// buffers a dozen times, and each return to the driver would wait for the whole card.
     pub fn memory(&self, len: usize) -> Result<Memory> {
+        let pooled = (len <= LARGEST_POOLED).then_some(self.stream);
         // SAFETY: the context is current; freed when dropped.
         let address = cuda(&format!("{len} bytes on the device"), unsafe {
-            result::malloc_sync(len.max(1))
+            match pooled {
+                Some(stream) => result::malloc_async(stream, len.max(1)),
+                None => result::malloc_sync(len.max(1)),
+            }
         })?;
-        Ok(Memory { address, len })
+        Ok(Memory { address, len, pooled })
+    }
+
+    /// Has the pool of small allocations keep what is freed.
+    fn keep_freed(&self) -> Result<()> {
+        use sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD as THRESHOLD;
+        let (mut pool, mut kept) = (null_mut(), MOST_KEPT);
+        // SAFETY: writes a handle, then reads one number.
+        cuda("cuDeviceGetDefaultMemPool", unsafe {
+            sys::cuDeviceGetDefaultMemPool(&raw mut pool, self.context).result()
+        })?;
+        cuda("cuMemPoolSetAttribute", unsafe {
+            sys::cuMemPoolSetAttribute(pool, THRESHOLD, (&raw mut kept).cast()).result()
+        })
     }
 
     /// Fills memory in the stream's order.
@@ -220,12 +245,19 @@ impl Drop for Device {
 pub struct Memory {
     pub address: sys::CUdeviceptr,
     pub len: usize,
+    /// The stream in whose order it goes back to the pool; none if it is not of the pool.
+    pooled: Option<sys::CUstream>,
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: allocated by `Device::memory`, freed once.
-        let _ = unsafe { result::free_sync(self.address) };
+        let _ = unsafe {
+            match self.pooled {
+                Some(stream) => result::free_async(self.address, stream),
+                None => result::free_sync(self.address),
+            }
+        };
     }
 }
 
