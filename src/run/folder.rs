@@ -112,6 +112,11 @@ impl Folder {
         Ok((folder, manifest))
     }
 
+    /// The fingerprint of the run that is in it.
+    pub fn run(&self) -> &str {
+        &self.run
+    }
+
     /// Where each process that works on the run leaves its session.
     pub fn sessions(&self) -> PathBuf {
         self.path.join(SESSIONS)
@@ -166,7 +171,8 @@ impl Folder {
         Ok(records)
     }
 
-    fn has(&self, id: &str) -> bool {
+    /// Whether a cell has a file.
+    pub fn has(&self, id: &str) -> bool {
         self.cell_file(id).is_file()
     }
 

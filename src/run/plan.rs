@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use ulplab_core::error::{Error, Result};
+use ulplab_core::error::{Error, Result, did_you_mean};
 use ulplab_core::pattern;
 use ulplab_core::pattern::selects;
 use ulplab_core::record::Phase;
@@ -124,35 +124,67 @@ pub fn select(cells: Vec<Cell>, only: &[String], skip: &[String]) -> Result<Vec<
     Ok(kept)
 }
 
-/// A share of the plan: every n-th cell, from the m-th on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Partition {
-    /// 1-based.
-    pub m: usize,
-    pub n: usize,
+/// A share of the plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Partition {
+    /// Every n-th cell, from the m-th on; both count from 1.
+    Slice {
+        /// The first cell.
+        m: usize,
+        /// How many shares there are.
+        n: usize,
+    },
+    /// The cells of an operation.
+    Op(String),
 }
 
 impl std::str::FromStr for Partition {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let parse = || {
+        let slice = || {
             let (m, n) = text.strip_prefix("slice:")?.split_once('/')?;
             let (m, n) = (m.parse().ok()?, n.parse().ok()?);
-            (1 <= m && m <= n).then_some(Self { m, n })
+            (1 <= m && m <= n).then_some(Self::Slice { m, n })
         };
-        parse().ok_or_else(|| format!("'{text}' is not a partition: expected slice:M/N with 1 <= M <= N"))
+        let op = || {
+            let op = text.strip_prefix("op:").filter(|op| !op.is_empty())?;
+            Some(Self::Op(op.into()))
+        };
+        slice().or_else(op).ok_or_else(|| {
+            format!("'{text}' is not a partition: expected slice:M/N with 1 <= M <= N, or op:NAME for the cells of an operation")
+        })
     }
 }
 
 impl std::fmt::Display for Partition {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "slice:{}/{}", self.m, self.n)
+        match self {
+            Self::Slice { m, n } => write!(f, "slice:{m}/{n}"),
+            Self::Op(op) => write!(f, "op:{op}"),
+        }
     }
 }
 
 impl Partition {
-    pub fn of(self, cells: &[Cell]) -> impl Iterator<Item = &Cell> {
-        cells.iter().skip(self.m - 1).step_by(self.n)
+    /// Its cells.
+    ///
+    /// # Errors
+    /// An operation of which there is no cell; the error names the nearest.
+    pub fn of<'a>(&self, cells: &'a [Cell]) -> Result<Vec<&'a Cell>> {
+        match self {
+            Self::Slice { m, n } => Ok(cells.iter().skip(m - 1).step_by(*n).collect()),
+            Self::Op(op) => {
+                let here: Vec<&Cell> = cells.iter().filter(|cell| cell.kernel().0 == op).collect();
+                if here.is_empty() {
+                    let ops = cells.iter().map(|cell| cell.kernel().0);
+                    let near = did_you_mean(op, ops);
+                    return Err(Error::Usage(format!(
+                        "--partition {self}: there is no cell of '{op}'{near}"
+                    )));
+                }
+                Ok(here)
+            }
+        }
     }
 }

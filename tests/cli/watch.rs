@@ -63,6 +63,35 @@ fn an_edit_of_a_watched_file_is_another_run() {
 }
 
 #[test]
+fn a_partition_may_be_an_operation() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = write(folder.path(), &experiment(folder.path(), ""));
+    let out = folder.path().join("run");
+    let partition = |partition: &str| run(&["sweep", path(&file), "--out", path(&out), "--partition", partition]);
+    let output = partition("op:state_transposed");
+    assert_eq!(code(&output), 2, "{}", stdout(&output));
+    let why = "--partition op:state_transposed: there is no cell of 'state_transposed'";
+    assert!(stderr(&output).contains(why), "{}", stderr(&output));
+    assert_eq!(code(&run(&["gate", path(&out)])), 103, "nothing was run");
+    let output = partition("op:state_transpose");
+    assert_eq!(code(&output), 0, "{}{}", stdout(&output), stderr(&output));
+    assert!(
+        stdout(&output).contains("PASS"),
+        "it is all there is: {}",
+        stdout(&output)
+    );
+    for wrong in ["op:", "op", "slice:0/2", "slice:3/2"] {
+        let output = partition(wrong);
+        assert_eq!(code(&output), 2, "{wrong}");
+        assert!(
+            stderr(&output).contains("expected slice:M/N with 1 <= M <= N, or op:NAME"),
+            "{}",
+            stderr(&output)
+        );
+    }
+}
+
+#[test]
 fn slips_are_told_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let text = experiment(folder.path(), "watch = [\"program.py\"]");

@@ -1,5 +1,7 @@
 //! The memory of a problem on a device, and the launches of a plan with its addresses.
 
+use std::rc::Rc;
+
 use ulplab_core::error::{Error, Result};
 use ulplab_core::ops::checks::GUARD_BYTE;
 use ulplab_core::ops::guards::GUARD;
@@ -13,7 +15,7 @@ use super::sequence::Turn;
 
 /// Memory of everything a run reads and writes, and the launches on it.
 pub(super) struct ProblemCopy {
-    pub buffers: Vec<Memory>,
+    pub buffers: Vec<Rc<Memory>>,
     pub scratch: Vec<Memory>,
     pub prepare: Vec<BoundLaunch>,
     pub launches: Vec<BoundLaunch>,
@@ -40,14 +42,23 @@ impl ProblemCopy {
         buffers.chain(scratch).map(|bytes| bytes + 2 * GUARD).sum()
     }
 
-    /// Memory between guard bands, and launches with its addresses.
-    pub fn new(device: &Device, case: &Case, problem: &Problem, plan: &Plan) -> Result<Self> {
+    /// Memory between guard bands, and launches with its addresses. A buffer for which `there` has memory takes that.
+    pub fn new(
+        device: &Device,
+        case: &Case,
+        problem: &Problem,
+        plan: &Plan,
+        there: &dyn Fn(&Buffer) -> Option<Rc<Memory>>,
+    ) -> Result<Self> {
         let guarded = |len: usize| {
             let memory = device.memory(len + 2 * GUARD)?;
             device.fill(&memory, 0, memory.len, GUARD_BYTE)?;
             Ok(memory)
         };
-        let buffers = problem.buffers.iter().map(|buffer| guarded(buffer.size()));
+        let buffers = problem.buffers.iter().map(|buffer| match there(buffer) {
+            Some(memory) => Ok(memory),
+            None => guarded(buffer.size()).map(Rc::new),
+        });
         let scratch = plan.scratch.iter().map(|(_, bytes, _)| guarded(*bytes));
         let mut set = Self {
             buffers: buffers.collect::<Result<_>>()?,

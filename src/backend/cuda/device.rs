@@ -81,6 +81,9 @@ impl Device {
             attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
             attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
         );
+        // Which of several cards is the first is up to CUDA_VISIBLE_DEVICES.
+        let uuid = cuda("cuDeviceGetUuid", result::device::get_uuid(device))?;
+        let card: String = uuid.bytes.iter().map(|byte| format!("{:02x}", *byte as u8)).collect();
         let mut driver = 0;
         // SAFETY: writes one integer.
         cuda(
@@ -99,12 +102,18 @@ impl Device {
             major,
             sms: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?.into(),
             l2: attribute(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)? as usize,
-            turns: Turns::open("work"),
-            allocations: Turns::open("memory"),
+            turns: Turns::open(&card, "work"),
+            allocations: Turns::open(&card, "memory"),
             watchdog: Watchdog::default(),
         };
         device.keep_freed()?;
         Ok(device)
+    }
+
+    /// How many GPUs this process may use.
+    pub fn count() -> Result<usize> {
+        let count = cuda("cuDeviceGetCount", result::device::get_count())?;
+        Ok(usize::try_from(count).unwrap_or(0))
     }
 
     /// The card and its driver, in a line.

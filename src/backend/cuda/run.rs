@@ -1,5 +1,7 @@
 //! A run of a variant on a problem, with all checks for writes outside its outputs.
 
+use std::rc::Rc;
+
 use super::copies::{BoundLaunch, LaunchInputs, ProblemCopy};
 use super::device::{Device, Function, Memory, Module};
 use super::header::Variant;
@@ -44,6 +46,17 @@ impl<'a> Running<'a> {
         (case, problem): (&'a Case, &'a Problem),
         (variant, plan): (&'a Variant, Plan),
     ) -> Result<Self> {
+        Self::beside(session, module, (case, problem), (variant, plan), &|_| None)
+    }
+
+    /// The same, where memory for some buffers is there, with their contents in it.
+    fn beside(
+        session: &'a Session<'a>,
+        module: &'a Module,
+        (case, problem): (&'a Case, &'a Problem),
+        (variant, plan): (&'a Variant, Plan),
+        there: &dyn Fn(&Buffer) -> Option<Rc<Memory>>,
+    ) -> Result<Self> {
         let device = session.device;
         let load = |step: &Step| Loaded::new(device, module, step);
         let load = |steps: &[Step]| steps.iter().map(load).collect::<Result<Vec<_>>>();
@@ -54,13 +67,15 @@ impl<'a> Running<'a> {
             problem,
             case,
             loaded: [load(&plan.prepare)?, load(&plan.steps)?],
-            set: ProblemCopy::new(device, case, problem, &plan)?,
+            set: ProblemCopy::new(device, case, problem, &plan, there)?,
             module,
             variant,
             plan,
         };
         for (buffer, memory) in problem.buffers.iter().zip(&running.set.buffers) {
-            device.write_repeated(memory, GUARD, &buffer.bytes, buffer.size())?;
+            if there(buffer).is_none() {
+                device.write_repeated(memory, GUARD, &buffer.bytes, buffer.size())?;
+            }
         }
         running.tune()?;
         Ok(running)
@@ -162,7 +177,7 @@ impl<'a> Running<'a> {
             return Ok(None);
         }
         let more = (1..sets).map(|_| {
-            let set = ProblemCopy::new(self.device, self.case, self.problem, &self.plan)?;
+            let set = ProblemCopy::new(self.device, self.case, self.problem, &self.plan, &|_| None)?;
             for (from, to) in self.set.buffers.iter().zip(&set.buffers) {
                 self.device.copy(from, to, from.len)?;
             }
@@ -235,6 +250,18 @@ impl<'a> Running<'a> {
         };
         let runs = || (0..self.problem.runs).try_for_each(|_| graph.launch(self.device));
         self.session.watch().once(runs).map(Some)
+    }
+
+    /// The memory of an input that all rows of the batch share, by the buffer of another batch.
+    fn shared_by_rows(&self, buffer: &Buffer) -> Option<Rc<Memory>> {
+        let batch = self.problem.batch.as_ref()?;
+        if buffer.role != Role::In || batch.buffers.iter().any(|(name, _)| *name == buffer.name) {
+            return None;
+        }
+        let mut memories = self.problem.buffers.iter().zip(&self.set.buffers);
+        let same = |own: &Buffer| own.name == buffer.name && own.role == Role::In && own.shape == buffer.shape;
+        let (_, memory) = memories.find(|(own, _)| same(own))?;
+        Some(Rc::clone(memory))
     }
 
     /// What all runs of the problem leave, as replays of one graph, and the seconds that they take.
@@ -353,8 +380,11 @@ impl Guarded for Running<'_> {
             return Ok(None);
         };
         let plan = Plan::new(self.variant, &case, self.device.sms).map_err(Error::Usage)?;
-        let on = |plan| Running::new(self.session, self.module, (&case, &problem), (self.variant, plan))?.outputs();
-        plan.map(on).transpose()
+        // What all rows share is on the device: weights are most of some problems.
+        let there = |buffer: &Buffer| self.shared_by_rows(buffer);
+        let (on, of) = ((&case, &problem), self.variant);
+        let run = |plan| Running::beside(self.session, self.module, on, (of, plan), &there)?.outputs();
+        plan.map(run).transpose()
     }
 
     fn repeated(&self, times: usize, outputs: &Outputs) -> Result<Option<Repeated>> {
@@ -376,8 +406,9 @@ impl Guarded for Running<'_> {
         let _turn = self.device.turns.shared();
         let buffers = self.problem.buffers.iter().map(|buffer| buffer.name);
         let names = buffers.chain(self.plan.scratch.iter().map(|(name, ..)| name.as_str()));
+        let buffers = self.set.buffers.iter().map(AsRef::as_ref);
         let mut bands = Vec::new();
-        for (name, memory) in names.zip(self.set.buffers.iter().chain(&self.set.scratch)) {
+        for (name, memory) in names.zip(buffers.chain(&self.set.scratch)) {
             for behind in [false, true] {
                 let at = if behind { memory.len - GUARD } else { 0 };
                 bands.push(Band {

@@ -15,14 +15,14 @@ pub struct Turns {
 pub struct Turn<'a>(Option<&'a Turns>);
 
 impl Turns {
-    /// Turns of the first GPU for a purpose. Without a folder that can be written, nobody waits for anybody.
-    pub fn open(purpose: &str) -> Self {
+    /// Turns on a card for a purpose. Without a folder that can be written, nobody waits for anybody.
+    pub fn open(card: &str, purpose: &str) -> Self {
         let folder = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
         let file = File::options()
             .create(true)
             .truncate(false)
             .write(true)
-            .open(folder.join(format!("ulplab-gpu-0.{purpose}.lock")));
+            .open(folder.join(format!("ulplab-{card}.{purpose}.lock")));
         Self::on(file.ok())
     }
 

@@ -3,14 +3,14 @@
 
 use std::path::PathBuf;
 
-use super::{KernelArgs, experiment_or_shipped};
+use super::{KernelArgs, WorkerArgs, experiment_or_shipped};
 use crate::commands::sweep::SweepArgs;
 use crate::studies::kernels::Options;
 use crate::studies::kernels::attest;
 use ulplab_core::error::{Exit, Result};
 
 /// What only a run takes.
-const RUN: [&str; 16] = [
+const RUN: [&str; 18] = [
     "experiment",
     "overrides",
     "rules",
@@ -27,6 +27,8 @@ const RUN: [&str; 16] = [
     "datasets",
     "keep_failed",
     "peers",
+    "jobs",
+    "devices",
 ];
 
 /// Check the kernels, plant every fault, and write attestations of the files whose kernels pass; or, with --check, list the
@@ -46,6 +48,8 @@ pub struct AttestArgs {
     sweep: SweepArgs,
     #[command(flatten)]
     besides: KernelArgs,
+    #[command(flatten)]
+    workers: WorkerArgs,
 }
 
 pub(super) fn run(args: &AttestArgs) -> Result<Exit> {
@@ -55,6 +59,7 @@ pub(super) fn run(args: &AttestArgs) -> Result<Exit> {
     let kernels = Options {
         mutants: true,
         attest: args.folder.clone(),
+        workers: args.workers.workers(),
         ..Options::default()
     };
     args.besides.sweep(&args.sweep, kernels)

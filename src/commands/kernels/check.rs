@@ -1,6 +1,6 @@
 //! `ulplab kernels check`: every variant on every case, judged; timed cases are also timed.
 
-use super::{KernelArgs, experiment_or_shipped};
+use super::{KernelArgs, WorkerArgs, experiment_or_shipped};
 use crate::commands::sweep::SweepArgs;
 use crate::studies::kernels::{OnDevice, Options};
 use ulplab_core::error::{Exit, Result};
@@ -16,6 +16,8 @@ pub struct CheckArgs {
     sweep: SweepArgs,
     #[command(flatten)]
     besides: KernelArgs,
+    #[command(flatten)]
+    workers: WorkerArgs,
     /// Run kernels on a GPU, or only compile them and check them against their attestations.
     #[arg(long, value_enum, default_value = "cuda")]
     device: OnDevice,
@@ -24,6 +26,7 @@ pub struct CheckArgs {
 pub(super) fn run(args: &CheckArgs) -> Result<Exit> {
     let kernels = Options {
         device: args.device,
+        workers: args.workers.workers(),
         ..Options::default()
     };
     args.besides.sweep(&args.sweep, kernels)

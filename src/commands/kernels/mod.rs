@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use crate::commands::dump::MODEL;
 use crate::commands::sweep::SweepArgs;
 use crate::dataset::Manifest as Datasets;
-use crate::studies::kernels::Options;
+use crate::studies::kernels::{Devices, Options, Workers};
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::ops;
 use ulplab_core::ops::{Case, Data, Inputs, Op, Problem};
@@ -75,6 +75,27 @@ struct KernelArgs {
     /// experiments/peers/kernels.py.
     #[arg(long, value_name = "FILE")]
     peers: Option<PathBuf>,
+}
+
+/// Options of the subcommands that several processes may work on.
+#[derive(Debug, clap::Args)]
+struct WorkerArgs {
+    /// Processes that share the work on each GPU, operation by operation: most of the time goes into references on the CPU. Times are
+    /// taken by one process at a time [default: half of the cores, at most 8].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    jobs: Option<u16>,
+    /// The GPUs to use: all, or their numbers, such as 0,2 [default: the first].
+    #[arg(long, value_name = "GPUS", default_value = "0", hide_default_value = true)]
+    devices: Devices,
+}
+
+impl WorkerArgs {
+    fn workers(&self) -> Option<Workers> {
+        Some(Workers {
+            jobs: self.jobs.map(usize::from),
+            devices: self.devices.clone(),
+        })
+    }
 }
 
 /// Makes the experiment optional in a command with the options of `ulplab sweep`.

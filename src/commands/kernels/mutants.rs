@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{KernelArgs, SHIPPED};
+use super::{KernelArgs, SHIPPED, WorkerArgs};
 use crate::commands::sweep::SweepArgs;
 use crate::studies::kernels::{OnDevice, Options};
 use ulplab_core::error::{Error, Exit, Result};
@@ -21,6 +21,8 @@ pub struct MutantsArgs {
     of: Option<PathBuf>,
     #[command(flatten)]
     besides: KernelArgs,
+    #[command(flatten)]
+    workers: WorkerArgs,
     /// Run kernels on a GPU, or only compile them and check them against their attestations.
     #[arg(long, value_enum, default_value = "cuda")]
     device: OnDevice,
@@ -54,6 +56,7 @@ pub(super) fn run(args: &MutantsArgs) -> Result<Exit> {
         device: args.device,
         mutants: fault.is_none(),
         mutant: fault,
+        workers: args.workers.workers(),
         ..Options::default()
     };
     let sweep = SweepArgs {

@@ -34,9 +34,10 @@ pub struct SweepArgs {
     /// Continue an unfinished run: the one in --out, or the newest of this experiment.
     #[arg(long)]
     pub resume: bool,
-    /// Run only every N-th cell, starting at the M-th; the partitions share one --out. A partition that finds all cells
-    /// present when its share is done judges the run; the others exit with 0. So run `ulplab gate` at the end.
-    #[arg(long, value_name = "slice:M/N")]
+    /// Run only a share of the cells: slice:M/N is every N-th cell, starting at the M-th; op:NAME are those of an operation with
+    /// kernels. The partitions share one --out. A partition that finds all cells present when its share is done judges the run; the
+    /// others exit with 0. So run `ulplab gate` at the end.
+    #[arg(long, value_name = "PART")]
     pub partition: Option<Partition>,
     /// Print the planned cells, one per line, without running them.
     #[arg(long)]

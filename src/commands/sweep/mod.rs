@@ -2,6 +2,7 @@
 
 mod args;
 mod prepare;
+mod workers;
 
 use std::collections::HashSet;
 use std::io::IsTerminal;
@@ -21,7 +22,7 @@ use crate::run::{Hindrance, Manifest, runs};
 use crate::signal;
 use crate::studies::kernels::capsules::Capsules;
 use crate::studies::kernels::compile::Compile;
-use crate::studies::kernels::mutants::{self, MutantResult};
+use crate::studies::kernels::mutants::{self, MutantFiles, MutantResult};
 use crate::studies::kernels::{self, OnDevice, attest, operations, programs};
 use crate::studies::{Bench, Runs, Text};
 pub use args::SweepArgs;
@@ -29,6 +30,7 @@ use prepare::{Prepared, prepare, read};
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::ops::Data;
 use ulplab_core::record::Record;
+use workers::Shared;
 
 pub fn run(args: &SweepArgs) -> Result<Exit> {
     signal::handle()?;
@@ -65,7 +67,16 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
     if let (Some(device), Some(study)) = (&device, study.kernels()) {
         prepared.manifest.device = device.describe();
         prepared.manifest.hindered = kernels::for_others(study, &question.sources, device);
-        prepared.manifest.ceilings = Some(Stopwatch::new(device)?.ceilings()?);
+        // Who works on a share of a run reads them there.
+        let begun = args
+            .out
+            .as_ref()
+            .filter(|_| args.partition.is_some())
+            .map(|out| Folder::open(out));
+        prepared.manifest.ceilings = match begun {
+            Some(Ok((_, stored))) => stored.ceilings,
+            _ => Some(Stopwatch::new(device)?.ceilings()?),
+        };
         prepared
             .peers
             .as_ref()
@@ -73,22 +84,42 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
     }
     let (folder, manifest) = enter(args, prepared.manifest)?;
     prepared.manifest = manifest;
-    let session = ActiveSession::now();
-    let outcome = signal::while_running(|| execute(args, &prepared, device.as_ref(), &folder, &session));
-    let partition = args.partition.map(|partition| partition.to_string());
-    let written = session.end(&folder.sessions(), partition, outcome.as_ref().err());
-    let mutant_results = outcome?;
-    written?;
+    let shared = match (&args.kernels.workers, &device) {
+        (Some(workers), Some(_)) if args.partition.is_none() => Shared::new(workers, &prepared.cells)?,
+        _ => None,
+    };
+    match shared {
+        Some(shared) => {
+            let bar = progress(args, prepared.cells.len(), 0);
+            signal::while_running(|| shared.run(&folder, &prepared.cells, &bar))?;
+        }
+        None => {
+            let session = ActiveSession::now();
+            let outcome = signal::while_running(|| execute(args, &prepared, device.as_ref(), &folder, &session));
+            let partition = args.partition.as_ref().map(ToString::to_string);
+            let written = session.end(&folder.sessions(), partition, outcome.as_ref().err());
+            outcome?;
+            written?;
+        }
+    }
     // Read again: this process's session, and those of others, count by now.
     let (folder, manifest) = Folder::open(&folder.path)?;
-    let records = match (args.partition, folder.records(&manifest)) {
+    let found = folder.records(&manifest).and_then(|records| {
+        let results = planted(args, &prepared, &folder, &prepared.cells.iter().collect::<Vec<_>>())?;
+        Ok((records, results))
+    });
+    let (records, mutant_results) = match (&args.partition, found) {
         // Its own work is done; what others have yet to do is no failure of this one.
         (Some(partition), Err(why @ (Error::Incomplete(_) | Error::Data { .. }))) => {
             errln!("{partition} is done, and nothing is judged yet: {why}");
-            let unnoticed = mutants::print(&mutant_results);
-            return Ok(if unnoticed { Exit::GateFailed } else { Exit::Pass });
+            let results = planted(args, &prepared, &folder, &partition.of(&prepared.cells)?)?;
+            return Ok(if mutants::print(&results) {
+                Exit::GateFailed
+            } else {
+                Exit::Pass
+            });
         }
-        (_, records) => records?,
+        (_, found) => found?,
     };
     let run = judge::derive(&folder, manifest, records)?;
     judge::finish(&folder, &run, study, args.json)?;
@@ -159,15 +190,23 @@ fn enter(args: &SweepArgs, mut manifest: Manifest) -> Result<(Folder, Manifest)>
     Folder::enter(&path, &manifest, args.resume || args.partition.is_some())
 }
 
+/// What came of planted faults, if they are planted and there are kernels to plant them in.
+fn planted(args: &SweepArgs, prepared: &Prepared, folder: &Folder, cells: &[&Cell]) -> Result<Vec<MutantResult>> {
+    if !args.kernels.mutants || prepared.manifest.ceilings.is_none() {
+        return Ok(Vec::new());
+    }
+    MutantFiles::new(&folder.path, folder.run()).all(&prepared.question.sources, cells)
+}
+
 fn execute(
     args: &SweepArgs,
     prepared: &Prepared,
     device: Option<&Device>,
     folder: &Folder,
     session: &ActiveSession,
-) -> Result<Vec<MutantResult>> {
-    let share: Vec<&Cell> = match args.partition {
-        Some(partition) => partition.of(&prepared.cells).collect(),
+) -> Result<()> {
+    let share: Vec<&Cell> = match &args.partition {
+        Some(partition) => partition.of(&prepared.cells)?,
         None => prepared.cells.iter().collect(),
     };
     let mut pending = Vec::new();
@@ -177,7 +216,7 @@ fn execute(
         }
     }
     if pending.is_empty() && !args.kernels.mutants {
-        return Ok(Vec::new());
+        return Ok(());
     }
     let bar = progress(args, share.len(), pending.len());
     let Prepared {
@@ -224,7 +263,7 @@ fn execute(
                 ready.window(&bench, &cells)?;
             }
             bar.finish_and_clear();
-            return Ok(Vec::new());
+            return Ok(());
         }
     };
     let keep = args.kernels.keep_failed.as_ref().map(|folder| Capsules {
@@ -249,7 +288,7 @@ fn execute(
     programs::run(&cells, &programs)?;
     let Some(device) = device.filter(|_| !variants.is_empty() || args.kernels.mutants) else {
         bar.finish_and_clear();
-        return Ok(Vec::new());
+        return Ok(());
     };
     let on_device = kernels::Variants {
         cells,
@@ -262,8 +301,8 @@ fn execute(
     on_device.run(&variants)?;
     bar.finish_and_clear();
     match args.kernels.mutants {
-        true => on_device.mutants(&share),
-        false => Ok(Vec::new()),
+        true => on_device.mutants(&share, &MutantFiles::new(&folder.path, folder.run())),
+        false => Ok(()),
     }
 }
 

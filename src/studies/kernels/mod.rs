@@ -26,7 +26,7 @@ use crate::run::ceilings::Ceilings;
 use crate::run::plan::Cell;
 use capsules::{Capsules, CellResult};
 use operations::Operation;
-pub use options::{OnDevice, Options};
+pub use options::{Devices, OnDevice, Options, Workers};
 use peers::Peers;
 use relations::relate;
 use ulplab_core::error::{Error, Result, did_you_mean};

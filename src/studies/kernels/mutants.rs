@@ -1,17 +1,22 @@
 //! Planted faults: whether the checks notice each of them.
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
 
 use super::{Variants, of_op};
 use crate::backend::cuda::{Mutant, Source};
 use crate::run::plan::Cell;
+use ulplab_core::atomic::write_atomic;
 use ulplab_core::error::{Error, Result};
+use ulplab_core::input;
 use ulplab_core::ops;
 use ulplab_core::ops::checks::failures;
 use ulplab_core::ops::{Case, Op, Problem};
 
 /// A fault in one variant, and whether it was noticed.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MutantResult {
     /// `op.variant`
     pub kernel: String,
@@ -19,6 +24,89 @@ pub struct MutantResult {
     pub doc: String,
     /// Case, output and number of violations of the first check that failed; none if the fault was not noticed.
     pub killed: Option<String>,
+}
+
+/// The faults of one operation, as a file in the folder of a run: a run that is continued, or shared, plants them once.
+#[derive(Serialize, Deserialize)]
+struct Planted {
+    /// Fingerprint of the run.
+    run: String,
+    results: Vec<MutantResult>,
+}
+
+/// What a run's folder keeps of planted faults.
+pub struct MutantFiles {
+    folder: PathBuf,
+    run: String,
+}
+
+impl MutantFiles {
+    /// Those of the run with this fingerprint in a folder.
+    pub fn new(folder: &Path, run: &str) -> Self {
+        Self {
+            folder: folder.join("mutants"),
+            run: run.into(),
+        }
+    }
+
+    fn file(&self, op: &str) -> PathBuf {
+        self.folder.join(op).with_added_extension("json")
+    }
+
+    fn write(&self, op: &str, results: &[MutantResult]) -> Result<()> {
+        let file = self.file(op);
+        let planted = Planted {
+            run: self.run.clone(),
+            results: results.to_vec(),
+        };
+        std::fs::create_dir_all(&self.folder).map_err(Error::io(&self.folder, "create"))?;
+        write_atomic(&file, |out| Ok(serde_json::to_writer_pretty(out, &planted)?))
+    }
+
+    /// The results of an operation, if they are there.
+    fn read(&self, op: &str) -> Result<Option<Vec<MutantResult>>> {
+        let file = self.file(op);
+        if !file.is_file() {
+            return Ok(None);
+        }
+        let planted: Planted =
+            serde_json::from_slice(&input::bytes(&file)?).map_err(|why| Error::data(&file, why.to_string()))?;
+        if planted.run != self.run {
+            let why = format!("it is of the run {}, expected {}", planted.run, self.run);
+            return Err(Error::data(&file, why));
+        }
+        Ok(Some(planted.results))
+    }
+
+    /// The results of all operations that have cells, in their order.
+    ///
+    /// # Errors
+    /// One of them is not there yet, or was damaged.
+    pub fn all(&self, sources: &[Source], cells: &[&Cell]) -> Result<Vec<MutantResult>> {
+        let mut all = Vec::new();
+        for source in sources.iter().filter(|source| !of_op(&source.op, cells).is_empty()) {
+            all.extend(self.read(&source.op)?.ok_or_else(|| {
+                let folder = self.folder.display();
+                Error::Incomplete(format!("{folder}: the faults of {} were not planted", source.op))
+            })?);
+        }
+        Ok(all)
+    }
+}
+
+/// A problem, and whether it is to be run with its rows repeated, too.
+struct CaseProblem {
+    problem: RefCell<Problem>,
+    large: bool,
+}
+
+impl CaseProblem {
+    fn new(problem: Problem) -> Self {
+        Self {
+            large: problem.large,
+            problem: RefCell::new(problem),
+        }
+    }
 }
 
 /// Prints whether each fault was noticed. True if one was not.
@@ -45,14 +133,16 @@ pub fn print(results: &[MutantResult]) -> bool {
 }
 
 impl Variants<'_> {
-    /// Plants every fault in every variant that has it, in the files that have cells.
-    pub fn mutants(&self, cells: &[&Cell]) -> Result<Vec<MutantResult>> {
-        let mut results = Vec::new();
+    /// Plants every fault in every variant that has it, in the files that have cells, unless it is known what came of it.
+    pub fn mutants(&self, cells: &[&Cell], files: &MutantFiles) -> Result<()> {
         for source in self
             .sources
             .iter()
             .filter(|source| !of_op(&source.op, cells).is_empty())
         {
+            if files.read(&source.op)?.is_some() {
+                continue;
+            }
             let op = ops::find(&source.op).map_err(Error::Usage)?;
             // The large cases that are timed, and activations of the model, come last: few faults get as far.
             let mut cases = op.cases();
@@ -60,11 +150,13 @@ impl Variants<'_> {
             // Problems are made at the first fault that gets as far, and kept for the others.
             let cases: Vec<_> = cases.into_iter().map(|case| (case, OnceCell::new())).collect();
             self.session.compile_faults(source);
+            let mut results = Vec::new();
             for mutant in &source.header.mutants {
                 results.extend(self.results(source, mutant, op, &cases)?);
             }
+            files.write(&source.op, &results)?;
         }
-        Ok(results)
+        Ok(())
     }
 
     /// What the cases show of a fault.
@@ -73,7 +165,7 @@ impl Variants<'_> {
         source: &Source,
         mutant: &Mutant,
         op: &dyn Op,
-        cases: &[(Case, OnceCell<Problem>)],
+        cases: &[(Case, OnceCell<CaseProblem>)],
     ) -> Result<Vec<MutantResult>> {
         let kernels = self.session.load_with(source, Some(mutant))?;
         let variants = source.header.variants.iter();
@@ -89,25 +181,63 @@ impl Variants<'_> {
                 (variant, result)
             })
             .collect();
-        for (case, problem) in cases {
-            if results.iter().all(|(_, result)| result.killed.is_some()) {
-                break;
-            }
-            let problem = match problem.get() {
-                Some(problem) => problem,
-                None => {
-                    let made = ops::problem_with(op, case, self.cells.data).map_err(Error::Usage)?;
-                    problem.get_or_init(|| made)
+        // Large buffers take seconds, and few faults show only there: they are tried last.
+        for large in [false, true] {
+            for (case, prepared) in cases {
+                if results.iter().all(|(_, result)| result.killed.is_some()) {
+                    break;
                 }
-            };
-            let bench = kernels.case(case, problem);
-            for (variant, result) in results.iter_mut().filter(|(_, result)| result.killed.is_none()) {
-                let checked = bench.check(variant)?;
-                let first = checked.and_then(|checked| failures(&checked.measured).next().cloned());
-                result.killed =
-                    first.map(|first| format!("{}: {} of {} {}", case.name, first.value, first.n, first.output));
+                let prepared = match prepared.get() {
+                    Some(prepared) => prepared,
+                    None => {
+                        let made = ops::problem_with(op, case, self.cells.data).map_err(Error::Usage)?;
+                        prepared.get_or_init(|| CaseProblem::new(made))
+                    }
+                };
+                if large && !prepared.large {
+                    continue;
+                }
+                let mut problem = prepared.problem.borrow_mut();
+                problem.large = large;
+                let bench = kernels.case(case, &problem);
+                for (variant, result) in results.iter_mut().filter(|(_, result)| result.killed.is_none()) {
+                    let checked = bench.check(variant)?;
+                    let first = checked.and_then(|checked| failures(&checked.measured).next().cloned());
+                    result.killed =
+                        first.map(|first| format!("{}: {} of {} {}", case.name, first.value, first.n, first.output));
+                }
             }
         }
         Ok(results.into_iter().map(|(_, result)| result).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_that_were_planted_are_read_again_in_the_same_run_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let result = MutantResult {
+            kernel: "rope.simple".into(),
+            mutant: "cos_sin_swapped".into(),
+            doc: "cos and sin exchanged".into(),
+            killed: None,
+        };
+        let files = MutantFiles::new(folder.path(), "one");
+        assert_eq!(files.read("rope").unwrap(), None);
+        files.write("rope", std::slice::from_ref(&result)).unwrap();
+        assert_eq!(files.read("rope").unwrap(), Some(vec![result]));
+        let other = MutantFiles::new(folder.path(), "two")
+            .read("rope")
+            .unwrap_err()
+            .to_string();
+        assert!(
+            other.contains("rope.json") && other.contains("of the run one, expected two"),
+            "{other}"
+        );
+        std::fs::write(files.file("rope"), "{").unwrap();
+        assert!(files.read("rope").unwrap_err().to_string().contains("rope.json"));
     }
 }

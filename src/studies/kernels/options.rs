@@ -20,6 +20,45 @@ pub struct Options {
     pub keep_failed: Option<PathBuf>,
     /// File with the times of peers.
     pub peers: Option<PathBuf>,
+    /// The processes that share the run; none if it is not to be shared.
+    pub workers: Option<Workers>,
+}
+
+/// How many processes share a run of kernels, and on which GPUs. The rest of what they are told is the command line.
+#[derive(Clone, Debug, Default)]
+pub struct Workers {
+    /// How many on each GPU; chosen by the number of cores, if absent.
+    pub jobs: Option<usize>,
+    pub devices: Devices,
+}
+
+/// The GPUs that a run uses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Devices {
+    /// The first one.
+    #[default]
+    First,
+    /// All that are visible.
+    All,
+    /// These, by their number among the visible ones.
+    These(Vec<usize>),
+}
+
+impl std::str::FromStr for Devices {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "all" {
+            return Ok(Self::All);
+        }
+        let numbers: Result<Vec<usize>, _> = text.split(',').map(|number| number.trim().parse()).collect();
+        let mut numbers = numbers.map_err(|_| format!("'{text}': expected all, or numbers of GPUs such as 0,2"))?;
+        numbers.sort_unstable();
+        match numbers.windows(2).find(|pair| pair[0] == pair[1]) {
+            Some(pair) => Err(format!("'{text}': GPU {} is named twice", pair[0])),
+            None => Ok(Self::These(numbers)),
+        }
+    }
 }
 
 /// Where kernels are run.

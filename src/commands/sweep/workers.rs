@@ -1,0 +1,225 @@
+//! Processes that share a run of kernels: each works on the cells of one operation at a time, as `--partition op:NAME` does.
+//!
+//! They are processes, not threads, since a kernel with an illegal access, or one that never returns, ends whoever launched it. What
+//! a process leaves in the run's folder counts, and nothing else: the cells of one that ended early are missing, so that the run is
+//! incomplete.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use indicatif::ProgressBar;
+
+use crate::backend::cuda::Device;
+use crate::run::folder::Folder;
+use crate::run::plan::{Cell, Partition};
+use crate::signal;
+use crate::studies::kernels::{Devices, Workers};
+use ulplab_core::error::{Error, Result};
+
+/// Operations whose cells take longest, measured on an H200: begun first, so that none of them is the last to end.
+const LONGEST: [&str; 8] = [
+    "moe_fp4",
+    "decode_step",
+    "delta_decode",
+    "record_write",
+    "experts",
+    "swap_ffn",
+    "record_attention",
+    "quantize",
+];
+/// More processes on a card than that wait for each other.
+const MOST_JOBS: usize = 8;
+/// How often finished cells are counted.
+const INTERVAL: Duration = Duration::from_millis(500);
+
+/// The processes of a run.
+pub struct Shared<'a> {
+    ops: Vec<&'a str>,
+    /// What `CUDA_VISIBLE_DEVICES` is for each process; none if it stays as it is.
+    cards: Vec<Option<String>>,
+}
+
+impl<'a> Shared<'a> {
+    /// Processes for these cells; none if one process does it as well.
+    ///
+    /// # Errors
+    /// A GPU that does not exist.
+    pub fn new(workers: &Workers, cells: &'a [Cell]) -> Result<Option<Self>> {
+        let mut ops: Vec<&str> = Vec::new();
+        for cell in cells {
+            let op = cell.kernel().0;
+            if !ops.contains(&op) {
+                ops.push(op);
+            }
+        }
+        ops.sort_by_key(|op| {
+            LONGEST
+                .iter()
+                .position(|longest| longest == op)
+                .unwrap_or(LONGEST.len())
+        });
+        let cards = cards(&workers.devices, Device::count()?)?;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let jobs = workers.jobs.unwrap_or((cores / 2 / cards.len()).clamp(1, MOST_JOBS));
+        let mut each: Vec<Option<String>> = Vec::new();
+        for _ in 0..jobs {
+            each.extend(cards.iter().cloned());
+        }
+        each.truncate(ops.len());
+        let alone = each.len() <= 1 && each.iter().all(Option::is_none);
+        Ok((!alone).then_some(Self { ops, cards: each }))
+    }
+
+    /// Runs all of them to their ends, and shows how many cells are finished. What they say on standard error is passed on.
+    ///
+    /// # Errors
+    /// A process cannot be started, or a signal came. That one ended early is said; whether the run is whole is for its folder to tell.
+    pub fn run(&self, folder: &Folder, cells: &[Cell], bar: &ProgressBar) -> Result<()> {
+        let program =
+            std::env::current_exe().map_err(|why| Error::Setup(format!("this program is not found: {why}")))?;
+        let queue = Mutex::new(self.ops.iter().copied().collect::<VecDeque<_>>());
+        let next = || queue.lock().ok()?.pop_front();
+        let work = |card: &Option<String>| -> Result<()> {
+            while let Some(op) = next().filter(|_| !signal::STOP.load(Ordering::Relaxed)) {
+                let mut command = Command::new(&program);
+                command.args(arguments(std::env::args_os().skip(1), &folder.path, op));
+                command
+                    .stdin(Stdio::null())
+                    .stdout(Stdio::null())
+                    .stderr(Stdio::piped());
+                if let Some(card) = card {
+                    command.env("CUDA_VISIBLE_DEVICES", card);
+                }
+                let started = command.spawn();
+                let mut child = started.map_err(|why| Error::Setup(format!("{}: {why}", program.display())))?;
+                let own = format!("{} is done", Partition::Op(op.into()));
+                for line in child
+                    .stderr
+                    .take()
+                    .into_iter()
+                    .flat_map(|said| BufReader::new(said).lines())
+                {
+                    let Ok(line) = line else { break };
+                    if !line.contains(&own) {
+                        bar.suspend(|| errln!("{line}"));
+                    }
+                }
+                let ended = child.wait().map_err(|why| Error::Setup(format!("{op}: {why}")))?;
+                if ended.code().is_none() {
+                    bar.suspend(|| errln!("the process for {op} was killed: {ended}"));
+                }
+            }
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = self.cards.iter().map(|card| scope.spawn(|| work(card))).collect();
+            while threads.iter().any(|thread| !thread.is_finished()) {
+                std::thread::sleep(INTERVAL);
+                bar.set_position(cells.iter().filter(|cell| folder.has(&cell.id)).count() as u64);
+            }
+            let ended = threads
+                .into_iter()
+                .map(|thread| thread.join().expect("the thread does not panic"));
+            ended.collect::<Result<Vec<()>>>()
+        })?;
+        bar.finish_and_clear();
+        if signal::STOP.load(Ordering::Relaxed) {
+            return Err(Error::Interrupted);
+        }
+        Ok(())
+    }
+}
+
+/// What `CUDA_VISIBLE_DEVICES` is for each of the GPUs, of `count` that are visible.
+fn cards(devices: &Devices, count: usize) -> Result<Vec<Option<String>>> {
+    let numbers: Vec<usize> = match devices {
+        Devices::First => return Ok(vec![None]),
+        Devices::These(numbers) if *numbers == [0] => return Ok(vec![None]),
+        Devices::All if count <= 1 => return Ok(vec![None]),
+        Devices::All => (0..count).collect(),
+        Devices::These(numbers) => numbers.clone(),
+    };
+    if let Some(missing) = numbers.iter().find(|number| **number >= count) {
+        let last = count.saturating_sub(1);
+        return Err(Error::Usage(format!(
+            "--devices: there is no GPU {missing}: the visible ones are 0 to {last}"
+        )));
+    }
+    // A number is one of those that are visible to this process.
+    let visible = std::env::var("CUDA_VISIBLE_DEVICES")
+        .ok()
+        .filter(|visible| !visible.is_empty());
+    let names: Option<Vec<&str>> = visible
+        .as_deref()
+        .map(|visible| visible.split(',').map(str::trim).collect());
+    let name = |number: usize| match &names {
+        Some(names) => names.get(number).map(ToString::to_string),
+        None => Some(number.to_string()),
+    };
+    Ok(numbers.into_iter().map(name).collect())
+}
+
+/// Options of this process that those that share its run must not have: their number of words.
+const DROPPED: [(&str, usize); 6] = [
+    ("--jobs", 2),
+    ("--devices", 2),
+    ("--out", 2),
+    ("--resume", 1),
+    ("--json", 1),
+    ("--no-progress", 1),
+];
+
+/// The command line of a process for one operation, made of this process's own.
+fn arguments(own: impl Iterator<Item = OsString>, run: &Path, op: &str) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = Vec::new();
+    let mut own = own.peekable();
+    while let Some(argument) = own.next() {
+        let word = argument.to_string_lossy().into_owned();
+        let dropped = DROPPED.iter().find(|(name, words)| {
+            word == *name || *words == 2 && word.strip_prefix(name).is_some_and(|rest| rest.starts_with('='))
+        });
+        match dropped {
+            None => arguments.push(argument),
+            Some((name, 2)) if word == *name => drop(own.next()),
+            Some(_) => {}
+        }
+    }
+    let more = ["--jobs", "1", "--no-progress", "--out"].map(OsString::from);
+    arguments.extend(more);
+    arguments.push(run.into());
+    arguments.push("--partition".into());
+    arguments.push(Partition::Op(op.into()).to_string().into());
+    arguments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_is_told_the_same_but_for_its_share() {
+        let own =
+            "kernels mutants kernels --jobs=4 --set tokens=64 --out runs/a --resume --devices all --seed 7 --json";
+        let told = arguments(own.split(' ').map(OsString::from), Path::new("runs/b"), "rope");
+        let want =
+            "kernels mutants kernels --set tokens=64 --seed 7 --jobs 1 --no-progress --out runs/b --partition op:rope";
+        assert_eq!(told.join(&OsString::from(" ")), OsString::from(want));
+    }
+
+    #[test]
+    fn cards_are_those_that_are_visible() {
+        let two = |devices: &str| cards(&devices.parse().unwrap(), 2).map(|cards| cards.len());
+        assert_eq!(two("all").unwrap(), 2);
+        assert_eq!(two("1").unwrap(), 1);
+        assert!(two("0,2").unwrap_err().to_string().contains("no GPU 2"));
+        assert_eq!(cards(&Devices::All, 1).unwrap(), [None]);
+        assert!("0,0".parse::<Devices>().unwrap_err().contains("twice"));
+        assert!("first".parse::<Devices>().is_err());
+    }
+}
