@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::now;
@@ -71,12 +72,23 @@ impl ActiveSession {
     }
 }
 
-/// Seconds of all sessions in a folder together. An unreadable one counts as 0.
+/// Seconds in which at least one of the sessions in a folder was at work. An unreadable one counts as 0.
 pub fn seconds(folder: &Path) -> f64 {
     let Ok(entries) = fs::read_dir(folder) else {
         return 0.0;
     };
     let texts = entries.filter_map(|entry| input::bytes(&entry.ok()?.path()).ok());
     let sessions = texts.filter_map(|text| serde_json::from_slice::<Session>(&text).ok());
-    sessions.map(|session| session.seconds.max(0.0)).sum()
+    let times = sessions.filter_map(|session| {
+        let begin = session.started_at.parse::<Timestamp>().ok()?.as_second() as f64;
+        Some((begin, begin + session.seconds.max(0.0)))
+    });
+    let mut times: Vec<(f64, f64)> = times.collect();
+    times.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let (mut sum, mut until) = (0.0, f64::NEG_INFINITY);
+    for (begin, end) in times {
+        sum += (end - begin.max(until)).max(0.0);
+        until = until.max(end);
+    }
+    sum
 }

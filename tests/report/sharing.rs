@@ -122,24 +122,30 @@ fn temporaries_of_killed_processes_are_removed_when_they_are_old() {
 }
 
 #[test]
-fn sessions_add_up_and_a_damaged_one_counts_for_nothing() {
+fn sessions_add_up_but_for_times_they_share_and_a_damaged_one_counts_for_nothing() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("run");
     let run = finished(&path, &manifest(7));
     assert_eq!(Folder::open(&path).expect("a run").1.seconds, 0.0);
-    let session = |seconds: &str| {
-        format!("{{\"started_at\": \"\", \"seconds\": {seconds}, \"threads\": 1, \"cells\": 2, \"ended\": \"done\"}}")
+    let session = |at: &str, seconds: &str| {
+        let begin = format!("2026-01-31T12:00:{at}Z");
+        format!(
+            "{{\"started_at\": \"{begin}\", \"seconds\": {seconds}, \"threads\": 1, \"cells\": 2, \"ended\": \"done\"}}"
+        )
     };
     for (name, text) in [
-        ("a", session("1.5")),
-        ("b", session("2.25")),
+        ("a", session("00", "10.5")),
+        // Within the first one, beyond its end, and later.
+        ("b", session("02", "3.25")),
+        ("e", session("10", "1.25")),
+        ("f", session("30", "2.5")),
         ("c", "{".into()),
         ("d", String::new()),
     ] {
         fs::write(run.sessions().join(name).with_extension("json"), text).expect("a file");
     }
     let read = || Folder::open(&path).expect("sessions refuse no run").1.seconds;
-    assert_eq!(read(), 3.75);
+    assert_eq!(read(), 11.25 + 2.5);
     let begun = ActiveSession::now();
     begun.finished();
     std::thread::sleep(Duration::from_millis(2));
@@ -147,7 +153,7 @@ fn sessions_add_up_and_a_damaged_one_counts_for_nothing() {
     begun
         .end(&run.sessions(), Some("slice:1/2".into()), Some(&failed))
         .expect("a session");
-    assert!(read() > 3.75);
+    assert!(read() > 11.25 + 2.5);
     fs::remove_dir_all(run.sessions()).expect("a folder");
     assert_eq!(read(), 0.0);
 }
