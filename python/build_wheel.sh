@@ -26,7 +26,8 @@ mkdir -p "$data/scripts" "$data/data/share/ulplab" "$out"
 strip -o "$data/scripts/ulplab" "$program"
 strip "$unpacked"/ulplab/_native.abi3.so
 chmod +x "$data/scripts/ulplab"
-cp -r ../kernels ../experiments "$data/data/share/ulplab/"
+cp -r ../kernels ../experiments ../zoo "$data/data/share/ulplab/"
+rm -rf "$data/data/share/ulplab/zoo/"{,*/}__pycache__
 
 # The tag of the wheel promises a glibc, which the program must not need a newer one than.
 newest() { objdump -T "$@" | grep -o 'GLIBC_2\.[0-9]*' | sort -t. -k2 -n | tail -1 | cut -d. -f2; }
