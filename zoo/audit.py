@@ -2,8 +2,9 @@
 
 Every gate of a table is asked about the faults of its operations, on the data of the zoo's entries: on usual data, on data that tell, and
 about choices that are no faults. Where the numbers that are compared are the same with the fault as without (it is in a state, in a
-logarithm, in bits that depend on the batch), that is said, and no gate is blamed for it. Exit codes: 0 if each gate refuses each fault on data that tell, and nothing that is right; 100 if not;
-4 if a gate could not be asked about anything; 2 if a table is wrong; 96 if Python lacks something.
+logarithm, in bits that depend on the batch), that is said, and no gate is blamed for it. Exit codes: 0 if each gate refuses each fault
+that shows on data that tell, and nothing that is right; 100 if not; 4 if a gate could be asked about nothing that shows; 2 if a table is
+wrong; 96 if Python lacks something.
 """
 
 from __future__ import annotations
@@ -80,8 +81,13 @@ class Answer:
         """The share of faults that pass, each by its draws: what gates are sorted by."""
         return sum(count.passed / count.asked for count in self.telling.values()) / max(len(self.telling), 1)
 
+    def shown(self) -> list[str]:
+        """Faults that show on at least one draw of the data that tell: what the gate was asked about."""
+        return [fault for fault, count in self.telling.items() if count.hidden < count.asked]
+
     def exit(self) -> int:
-        return 4 if not self.telling else 100 if self.not_accepted() or self.alarms() else 0
+        """The exit code of this gate alone. What is right and refused counts even if no fault shows."""
+        return 100 if self.not_accepted() or self.alarms() else 0 if self.shown() else 4
 
 
 def _outputs(module: ModuleType, inputs: Any, fault: bool) -> dict[str, np.ndarray]:
@@ -277,7 +283,7 @@ def _as_json(answers: list[Answer], seeds: int) -> str:
 
 def _as_text(answers: list[Answer], code: int) -> str:
     lenient, strict = (sum(map(bool, map(which, answers))) for which in (Answer.not_accepted, Answer.alarms))
-    idle = sum(not answer.telling for answer in answers)
+    idle = sum(not answer.shown() for answer in answers)
     verdict = {0: "PASS", 4: "NOT ALL ASKED", 100: "FAIL"}[code]
     said = f"of {len(answers)} gates, {lenient} let faults pass on data that tell, {strict} refuse what is right, {idle} not asked"
     return "\n\n".join([*map(_report, answers), f"{verdict}: {said}"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from audit import ask, gates_of, main
+from audit import Answer, Count, ask, gates_of, main
 from gates import TABLES, Gate, Mistake, read
 from gates_page import PAGE, settled, text
 
@@ -144,6 +144,13 @@ def test_exit_codes(tmp_path, capsys):
     strict = table(tmp_path, 'rtol = 1e-9\naccepts = ["N2"]\n')
     assert main([str(strict), "--seeds", "1"]) == 100
     assert "C3" in capsys.readouterr().out
+
+
+def test_what_does_not_show_was_not_asked():
+    assert Answer(gate(rtol=1), telling={"A8": Count(asked=2, hidden=2)}).exit() == 4
+    assert Answer(gate(rtol=1), telling={"A8": Count(asked=2, hidden=1)}).exit() == 0
+    assert Answer(gate(rtol=1), telling={"A8": Count(asked=2, hidden=1, passed=1)}).exit() == 100
+    assert Answer(gate(rtol=1), controls={"C3": Count(asked=2, passed=1)}).exit() == 100
 
 
 def test_who_reads_no_further_changes_no_exit_code(tmp_path):
