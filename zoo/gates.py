@@ -12,7 +12,8 @@ A table is a TOML file. Its head names a `project`, and optionally its `reposito
 
 and what it asks for, all of which must hold: the words of `ulplab.assert_close` (`rtol`, `atol`, `cosine`, `sqnr`, `diff`, `relative_l2`,
 `max_abs`), `mismatches`, the share of elements that may be outside of `rtol` and `atol`, `mean_error`, the mean of errors over that of
-magnitudes, `finite = true`, and alone `overlap`, the share of a choice's places that are found in each tensor. `any = [{…}, …]` has alternatives of the same words: one of them that holds is enough.
+magnitudes, `finite = true`, and alone `overlap`, the share of a choice's places that are found in each tensor. `any = [{…}, …]` has
+alternatives of the same words: one of them that holds is enough.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ TABLES = Path(__file__).parent / "tables"
 
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 REFERENCES = ("right", "source")
-#: What a gate may ask for, beside `any`: numbers from 0 on, or of any sign, or words.
+#: What a gate may ask for, beside `finite` and `any`.
 _METRICS = ("cosine", "sqnr", "diff", "relative_l2", "max_abs")
 _LIMITS = ("rtol", "atol", "mismatches", "mean_error", "overlap", *_METRICS)
 
@@ -176,7 +177,8 @@ def _alternatives(keys: _Keys) -> tuple[dict[str, Any], ...]:
             raise Mistake(f"{keys.where}: nothing is asked for, expected {', '.join(_LIMITS)}, or any = [...]")
         return (mine,)
     if mine or not others or not all(isinstance(other, dict) for other in others):
-        raise Mistake(f"{keys.where}: any = {others!r}, expected a list of tables, and no {', no '.join(mine or ['other word'])} beside it")
+        beside = ", no ".join(mine or ["other word"])
+        raise Mistake(f"{keys.where}: any = {others!r}, expected a list of tables, and no {beside} beside it")
     found: list[dict[str, Any]] = []
     for at, other in enumerate(others):
         inner = _Keys(other, f"{keys.where}: any, number {at + 1}")

@@ -119,17 +119,19 @@ def ragged():
 
 
 TABLE = np.array([[0, 1], [2, 6]], np.int32)
+# 384 elements in two blocks: of 256 and the rest, or of 192.
+WIDE = {"a": ones(4, 384), "b": ones(384, 3), "a_scale": ones(4, 2)}
 
 
 @pytest.mark.parametrize(
     ("op", "given", "said"),
     [
         ("matmul", {"a": ones(4, 64), "b": ones(64, 3), "a_scale": ones(3, 2)}, r"'a_scale' is \[3, 2\] for a of \[4, 64\]"),
-        ("matmul", {"a": ones(4, 384), "b": ones(384, 3), "a_scale": ones(4, 2)}, "2 scales for 384 elements .* say k_block = 256 or k_block = 192"),
-        ("matmul", {"a": ones(4, 384), "b": ones(384, 3), "a_scale": ones(4, 2), "k_block": 128}, "2 scales for 384 elements, where k_block = 128"),
-        ("matmul", {"a": ones(4, 64), "b": ones(64, 3), "a_scale": ones(4, 2), "k_block": 0.5}, "k_block = 0.5, expected a whole number"),
-        ("matmul", {"a": ones(4, 64), "b": ones(64, 3), "a_scale": ones(4, 2).astype(np.uint8)}, "'a_scale' is uint8: bytes .* float8_e8m0fnu"),
-        ("matmul", {"a": ones(4, 64).astype(np.uint8), "b": ones(64, 3), "a_scale": ones(4, 1)}, "'a' is uint8: bytes .* a_codes = "),
+        ("matmul", WIDE, "2 scales for 384 elements .* say k_block = 256 or k_block = 192"),
+        ("matmul", {**WIDE, "k_block": 128}, "2 scales for 384 elements, where k_block = 128"),
+        ("matmul", {**WIDE, "k_block": 0.5}, "k_block = 0.5, expected a whole number"),
+        ("matmul", {**WIDE, "a_scale": ones(4, 2).astype(np.uint8)}, "'a_scale' is uint8: bytes .* float8_e8m0fnu"),
+        ("matmul", {**WIDE, "a": ones(4, 384).astype(np.uint8)}, "'a' is uint8: bytes .* a_codes = "),
         ("matmul", {"a": ones(4, 64), "b": ones(64), "b_scale": ones(1)}, r"'b' is \[64\], expected a matrix"),
         ("matmul", {"a": ones(4, 64), "b": ones(64, 3), "b_codes": "e2m1"}, "expected b_rows = \"n\""),
         ("matmul", {"a": 300 * ones(4, 8), "b": ones(16, 3), "a_codes": "e2m1"}, "'a' has an element 300, expected bytes"),
