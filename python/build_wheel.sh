@@ -29,7 +29,8 @@ cp ulplab/*.py ulplab/*.pyi ulplab/py.typed "$work/wheel/ulplab/"
 strip -o "$work/wheel/ulplab/_native.abi3.so" "$built/lib_native.so"
 strip -o "$data/scripts/ulplab" "${program:-$built/ulplab}"
 chmod +x "$data/scripts/ulplab"
-cp -r ../kernels ../experiments "$data/data/share/ulplab/"
+cp -r ../kernels ../experiments ../zoo "$data/data/share/ulplab/"
+rm -rf "$data/data/share/ulplab/zoo/"{,*/}__pycache__
 
 # What is built needs a glibc, which the tag of the wheel promises, and no other library than that tag allows (PEP 600).
 binaries=("$work/wheel/ulplab/_native.abi3.so" "$data/scripts/ulplab")

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    baseline, bench, compare, describe, diff, dump, generate, inspect, integrate, inventory, kernels, probe, quantize,
-    verify,
+    audit, baseline, bench, compare, describe, diff, dump, generate, inspect, integrate, inventory, kernels, probe,
+    quantize, verify,
 };
 use crate::commands::{judge, sweep};
 use crate::output;
@@ -44,6 +44,7 @@ enum Command {
     Report(judge::ReportArgs),
     Diff(diff::DiffArgs),
     Baseline(baseline::BaselineArgs),
+    Audit(audit::AuditArgs),
     Compare(compare::CompareArgs),
     Quantize(quantize::QuantizeArgs),
     Dequantize(quantize::DequantizeArgs),
@@ -93,6 +94,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
             "ulplab baseline log kv_cache",
         ],
     ),
+    ("audit", &["ulplab audit vllm", "ulplab audit my_gates.toml --json"]),
     (
         "compare",
         &[
@@ -260,6 +262,7 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::Report(args) => judge::report(&args),
         Command::Diff(args) => diff::run(&args),
         Command::Baseline(args) => baseline::run(&args),
+        Command::Audit(args) => audit::run(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Quantize(args) => quantize::quantize(&args),
         Command::Dequantize(args) => quantize::dequantize(&args),

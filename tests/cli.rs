@@ -2,6 +2,8 @@
 
 #[path = "cli/array.rs"]
 mod array;
+#[path = "cli/audit.rs"]
+mod audit;
 #[path = "cli/baseline.rs"]
 mod baseline;
 #[path = "cli/bring.rs"]

@@ -13,6 +13,11 @@ and, if they differ from what follows from these:
     want(inputs)           what they compared with: `kernel(inputs, False)`
     numbers(inputs, got)   what they compared of it: `got`, or the values of a tensor that is quantized
 
+What gates of others are asked about (`audit.py`) is the same numbers, and
+
+    source(inputs)         the result from operands that are not quantized; of a quantizer, its inputs if there is none
+    indices(inputs, got)   places that were chosen, of a choice
+
 A fault that only a kernel on a device can have is an `ENTRY` alone; its `planted` names the fault in the lab's own kernels.
 """
 
@@ -40,6 +45,8 @@ class Entry:
     #: Number in the zoo, by kind: Q quantize, L layout, K record, R rotary embedding, A attention, I indexer, M mixture of experts,
     #: N norm, S state, G product, X a check itself; C for controls.
     id: str
+    #: The operation whose tests could have seen it, by the name that tables of gates use.
+    op: str
     #: What is computed, e.g. "NVFP4 quantize".
     of: str
     #: The fault, in a line; what is chosen, for a control.
@@ -48,6 +55,8 @@ class Entry:
     symptom: str
     #: Where it was published.
     threads: tuple[str, ...]
+    #: The number format that something in it is quantized to: "fp8", "nvfp4", ...
+    format: str = ""
     #: Why the tests of that time did not see it.
     escaped: str = ""
     #: The same fault in kernels of the lab, as `ulplab kernels list` names it: `operation.fault`.

@@ -77,6 +77,11 @@ pub(super) const ATTENTION: Operation = Operation {
             "the order of the dimensions: FlashAttention's, or torch's",
         ),
         takes(
+            "lse_layout",
+            Kind::Word(&["as_q", "heads_first"]),
+            "the order of the dimensions of lse: those of q, or [B, H, T], [H, tokens] with cu_seqlens_q (FlashAttention)",
+        ),
+        takes(
             "lse_base",
             Kind::Word(&["e", "2"]),
             "whose logarithm lse is: e's (FlashAttention), or 2's (FlashInfer)",
@@ -112,6 +117,11 @@ pub(super) const ATTENTION: Operation = Operation {
         fault("stale_length", "the lengths are those before the keys of these queries"),
         fault("next_length", "the length is that of the next sequence").of("seq_lens"),
         fault(
+            "unused_values",
+            "values of keys that are not used are multiplied by weights of 0: they are not finite",
+        )
+        .of("seq_lens"),
+        fault(
             "no_lengths",
             "all keys that there is room for are read, whatever the lengths",
         )
@@ -124,6 +134,7 @@ pub(super) const ATTENTION: Operation = Operation {
         .of("cu_seqlens_q"),
         fault("no_k_scale", "k_scale is left out").of("k_scale"),
         fault("no_v_scale", "v_scale is left out").of("v_scale"),
+        fault("no_kv_scales", "k_scale and v_scale are left out").of("k_scale"),
     ],
     compute,
 };
@@ -259,11 +270,28 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let rows = (0..of_lse.iter().product()).into_par_iter();
     let rows: Vec<Row> = rows.map(|at| one(call, keys, &sizes, sizes.row(at))).collect();
     let (value, error) = rows.iter().flat_map(|(row, _)| row.iter().copied()).unzip();
-    let (logs, of_logs) = rows.iter().map(|(_, log)| *log).unzip();
+    let logs: Vec<(f64, f64)> = rows.iter().map(|(_, log)| *log).collect();
+    let (of_lse, logs) = match call.word("lse_layout") {
+        "heads_first" if !sizes.heads_first => heads_first(of_lse, &logs),
+        _ => (of_lse, logs),
+    };
+    let (logs, of_logs) = logs.into_iter().unzip();
     Ok(vec![
         Output::new("o", of_output, value, error),
         Output::new("lse", of_lse, logs, of_logs),
     ])
+}
+
+/// Numbers [..., T, H] as [..., H, T].
+fn heads_first<T: Copy>(mut shape: Vec<usize>, numbers: &[T]) -> (Vec<usize>, Vec<T>) {
+    let last = shape.len() - 2;
+    let [tokens, heads] = [shape[last], shape[last + 1]];
+    shape.swap(last, last + 1);
+    let of = |at: usize| {
+        let (batch, head, token) = (at / (tokens * heads), at / tokens % heads, at % tokens);
+        numbers[(batch * tokens + token) * heads + head]
+    };
+    (shape, (0..numbers.len()).map(of).collect())
 }
 
 /// The keys that a query sees.
@@ -301,7 +329,10 @@ fn one(call: &Call, all: &Keys, sizes: &Sizes, [b, head, token]: [usize; 3]) -> 
         scale if scale.is_nan() => (dim as f64).sqrt().recip(),
         scale => scale,
     };
-    let stored = |name, fault| if call.is(fault) { 1.0 } else { call.number(name) };
+    let stored = |name, fault| match call.is(fault) || call.is("no_kv_scales") {
+        true => 1.0,
+        false => call.number(name),
+    };
     let (scale, v_scale) = (scale * stored("k_scale", "no_k_scale"), stored("v_scale", "no_v_scale"));
     let base = if call.is("base_two") {
         std::f64::consts::LN_2
@@ -361,10 +392,19 @@ fn one(call: &Call, all: &Keys, sizes: &Sizes, [b, head, token]: [usize; 3]) -> 
         let of = |p| (half_spacing(p, 1.0) * weight).max(half_spacing(p, 0.0) * largest);
         p.map_or(0.0, of)
     };
+    // A weight of 0 leaves nothing of a number, but NaN of what is none.
+    let unused: Vec<(usize, usize)> = match call.is("unused_values") {
+        true => all.unused(b).collect(),
+        false => Vec::new(),
+    };
     let column = |col: usize| {
-        let values = places
-            .iter()
-            .map(|&(page, slot)| v.data[sizes.at([page, group, slot], [groups, sizes.page, sizes.values]) + col]);
+        let value = |&(page, slot): &(usize, usize)| {
+            v.data[sizes.at([page, group, slot], [groups, sizes.page, sizes.values]) + col]
+        };
+        if unused.iter().map(value).any(|v| !v.is_finite()) {
+            return (f64::NAN, 0.0);
+        }
+        let values = places.iter().map(value);
         let terms = Terms::of(values.clone().zip(&powers).map(|(v, (p, _))| v * p));
         let o = terms.sum;
         let of_weights = together(

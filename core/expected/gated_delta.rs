@@ -10,8 +10,11 @@
 //! the error of each column follows from that and the length of what a token adds. An element of a state is off by no more than
 //! ε, and an output by |s|·|q|·ε.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
+use super::paging::starts;
 use super::sum::{Terms, together};
 use super::{Call, Kind, Operation, Output, Tensor, fault, takes};
 
@@ -41,6 +44,11 @@ pub(super) const GATED_DELTA: Operation = Operation {
             Kind::Optional,
             "[B, HV, K, V], or [B, HV, V, K] if layout = \"vk\": before the first token; zeros if not given",
         ),
+        takes(
+            "cu_seqlens",
+            Kind::Optional,
+            "[N + 1]: where each of N sequences begins in the tokens, and where the last ends; B is 1 then, and N of the states",
+        ),
         takes("scale", Kind::Number(f64::NAN), "of q; 1/√K if it is not given"),
         takes(
             "l2norm",
@@ -62,6 +70,11 @@ pub(super) const GATED_DELTA: Operation = Operation {
             "the state is read in the other layout, and written in the right one",
         )
         .of("state"),
+        fault(
+            "state_carried_over",
+            "each sequence goes on from the state that the one before has left",
+        )
+        .of("cu_seqlens"),
         fault("no_decay", "nothing decays"),
         fault(
             "decay_on_values",
@@ -82,8 +95,6 @@ pub(super) const GATED_DELTA: Operation = Operation {
 /// The sizes of a call.
 #[derive(Clone, Copy)]
 struct Sizes {
-    batch: usize,
-    tokens: usize,
     heads: usize,
     values: usize,
     key: usize,
@@ -93,7 +104,8 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn of(call: &Call) -> Result<Self, String> {
+    /// The sizes, and the rows of tokens of each sequence.
+    fn of(call: &Call) -> Result<(Self, Vec<Range<usize>>), String> {
         let [q, v, g] = ["q", "v", "g"].map(|name| &call.tensor(name).shape);
         let (&[batch, tokens, heads, key], &[_, _, values, value]) = (&q[..], &v[..]) else {
             return Err(format!(
@@ -124,16 +136,24 @@ impl Sizes {
         } else {
             [key, value]
         };
-        call.expect("state", &[batch, values, rows, cols])?;
-        Ok(Self {
-            batch,
-            tokens,
+        let sequences: Vec<Range<usize>> = match starts(call, "cu_seqlens", tokens)? {
+            None => (0..batch).map(|at| at * tokens..(at + 1) * tokens).collect(),
+            Some(starts) if batch == 1 => starts.windows(2).map(|pair| pair[0]..pair[1]).collect(),
+            Some(_) => {
+                return Err(format!(
+                    "gated_delta: 'q' is {q:?}, expected one row of tokens with cu_seqlens"
+                ));
+            }
+        };
+        call.expect("state", &[sequences.len(), values, rows, cols])?;
+        let sizes = Self {
             heads,
             values,
             key,
             value,
             gates,
-        })
+        };
+        Ok((sizes, sequences))
     }
 }
 
@@ -160,32 +180,26 @@ struct Head {
 type Done = (Vec<(f64, f64)>, Vec<(f64, f64)>);
 
 fn compute(call: &Call) -> Result<Vec<Output>, String> {
-    let sizes = Sizes::of(call)?;
-    let Sizes {
-        batch,
-        tokens,
-        values,
-        key,
-        value,
-        ..
-    } = sizes;
-    let heads: Vec<Done> = (0..batch * values)
+    let (sizes, sequences) = Sizes::of(call)?;
+    let Sizes { values, key, value, .. } = sizes;
+    let heads: Vec<Done> = (0..sequences.len() * values)
         .into_par_iter()
-        .map(|at| head(call, sizes, at))
+        .map(|at| head(call, sizes, &sequences, at))
         .collect();
     let out = |at: usize| {
-        let (token, place) = (at / (values * value), at % (values * value));
-        let (sequence, token) = (token / tokens, token % tokens);
-        heads[sequence * values + place / value].0[token * value + place % value]
+        let (row, place) = (at / (values * value), at % (values * value));
+        // Sequences before it, some of which may have no tokens.
+        let sequence = sequences.partition_point(|rows| rows.end <= row);
+        heads[sequence * values + place / value].0[(row - sequences[sequence].start) * value + place % value]
     };
-    let (o, of_o) = (0..batch * tokens * values * value).map(out).unzip();
+    let (o, of_o) = (0..call.tensor("v").data.len()).map(out).unzip();
     let (state, of_state) = heads.iter().flat_map(|(_, state)| state.iter().copied()).unzip();
     let matrix = if call.word("layout") == "vk" {
         [value, key]
     } else {
         [key, value]
     };
-    let shape = vec![batch, values, matrix[0], matrix[1]];
+    let shape = vec![sequences.len(), values, matrix[0], matrix[1]];
     Ok(vec![
         Output::new("o", call.tensor("v").shape.clone(), o, of_o),
         Output::new("state", shape, state, of_state),
@@ -193,11 +207,18 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
 }
 
 /// All tokens of value head `at` of all sequences.
-fn head(call: &Call, sizes: Sizes, at: usize) -> Done {
-    let Sizes { tokens, key, value, .. } = sizes;
+fn head(call: &Call, sizes: Sizes, sequences: &[Range<usize>], at: usize) -> Done {
+    let Sizes { key, value, .. } = sizes;
     let by_value = call.word("layout") == "vk";
     let size = key * value;
-    let before = call.optional("state").map(|state| &state.data[at * size..][..size]);
+    let (sequence, own) = (at / sizes.values, at % sizes.values);
+    let rows = sequences[sequence].clone();
+    // Where the state comes from, and the tokens that change it.
+    let (from, first) = match call.is("state_carried_over") && call.has("cu_seqlens") {
+        true => (own, 0),
+        false => (at, rows.start),
+    };
+    let before = call.optional("state").map(|state| &state.data[from * size..][..size]);
     // As columns of [K, V], which are the rows of [V, K].
     let transposed = by_value == call.is("state_read_transposed");
     let read = |to: usize| match before.filter(|_| !call.is("state_not_read")) {
@@ -210,13 +231,14 @@ fn head(call: &Call, sizes: Sizes, at: usize) -> Done {
         error: vec![0.0; size],
         length: vec![0.0; value],
     };
-    let mut outputs = Vec::with_capacity(tokens * value);
-    for token in 0..tokens {
-        let (sequence, own) = (at / sizes.values, at % sizes.values);
-        let place = (sequence * tokens + token) * sizes.values + own;
-        let given = Token::of(call, sizes, [sequence, token, own]);
-        let v = &call.tensor("v").data[place * value..][..value];
-        outputs.extend(v.iter().enumerate().map(|(col, v)| head.step(call, &given, col, *v)));
+    let mut outputs = Vec::with_capacity(rows.len() * value);
+    for row in first..rows.end {
+        let given = Token::of(call, sizes, [row, own]);
+        let v = &call.tensor("v").data[(row * sizes.values + own) * value..][..value];
+        let columns = v.iter().enumerate().map(|(col, v)| head.step(call, &given, col, *v));
+        // All of them change the state, and those of the sequence are its outputs.
+        let columns: Vec<(f64, f64)> = columns.collect();
+        outputs.extend(columns.into_iter().filter(|_| rows.contains(&row)));
     }
     let stored = |to: usize| {
         let from = if by_value { to } else { to % value * key + to / value };
@@ -230,16 +252,14 @@ fn head(call: &Call, sizes: Sizes, at: usize) -> Done {
 }
 
 impl Token {
-    fn of(call: &Call, sizes: Sizes, [sequence, token, own]: [usize; 3]) -> Self {
+    fn of(call: &Call, sizes: Sizes, [row, own]: [usize; 2]) -> Self {
         let Sizes {
-            tokens,
             heads,
             values,
             key,
             gates,
             ..
         } = sizes;
-        let row = sequence * tokens + token;
         let key_head = match call.is("other_group") {
             true => own % heads,
             false => own / (values / heads),

@@ -32,6 +32,21 @@ pub(super) const MATMUL: Operation = Operation {
             Kind::Optional,
             "one number, [N], or a grid over b with its order of dimensions: [N, 1], [N/128, K/128], ...",
         ),
+        takes(
+            "m_block",
+            Kind::Number(0.0),
+            "how many rows of a share a scale; 0 if it follows from the sizes",
+        ),
+        takes(
+            "n_block",
+            Kind::Number(0.0),
+            "how many columns of b share a scale, likewise",
+        ),
+        takes(
+            "k_block",
+            Kind::Number(0.0),
+            "how many elements along K share a scale, likewise",
+        ),
         takes("bias", Kind::Optional, "[N]"),
         takes("alpha", Kind::Number(1.0), "multiplied by, before the bias is added"),
         takes(

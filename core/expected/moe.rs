@@ -47,7 +47,11 @@ pub(super) const MOE: Operation = Operation {
             Kind::Number(f64::NAN),
             "groups that experts are of: with the largest sum of two scores with their bias, or largest score without; all if not given",
         ),
-        takes("scores", Kind::Word(&["softmax", "sigmoid"]), "what logits become"),
+        takes(
+            "scores",
+            Kind::Word(&["softmax", "sigmoid", "sqrtsoftplus"]),
+            "what logits become",
+        ),
         takes(
             "renormalize",
             Kind::Number(1.0),
@@ -95,6 +99,17 @@ pub(super) const MOE: Operation = Operation {
         fault("no_limit", "nothing is limited").of("limit"),
         fault("shared_not_limited", "the expert of all tokens has no limit").of("limit"),
         fault("no_shared", "the expert of all tokens is left out").of("shared_w13"),
+        fault(
+            "shared_scaled",
+            "the output of the expert of all tokens is multiplied by the scaling factor, too",
+        )
+        .of("shared_w13"),
+        fault(
+            "shared_divided",
+            "the output of the expert of all tokens is divided by the scaling factor",
+        )
+        .of("shared_w13"),
+        fault("bias_in_bf16", "the bias of the selection is rounded to bf16").of("selection_bias"),
     ],
     compute,
 };
@@ -296,7 +311,14 @@ impl<'a> Moe<'a> {
             };
             parts.push(out.map(weighted).collect());
         }
-        parts.extend(self.shared.map(|shared| shared.apply(call, x)));
+        let factor = match call.fault {
+            Some("shared_scaled") => call.number("scaling_factor"),
+            Some("shared_divided") => call.number("scaling_factor").recip(),
+            _ => 1.0,
+        };
+        let scaled = |(y, error): (f64, f64)| (y * factor, error * factor.abs());
+        let shared = self.shared.map(|shared| shared.apply(call, x));
+        parts.extend(shared.map(|shared| shared.into_iter().map(scaled).collect()));
         let sum = |col: usize| {
             let terms = Terms::of(parts.iter().map(|part| part[col].0));
             let errors: f64 = parts.iter().map(|part| part[col].1).sum();

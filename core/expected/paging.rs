@@ -134,6 +134,19 @@ impl<'a> Keys<'a> {
         }
     }
 
+    /// The pages and the places in them that a sequence has room for, and no keys in.
+    pub fn unused(&self, sequence: usize) -> impl Iterator<Item = (usize, usize)> {
+        let room = self.table.map_or(self.page, |(_, cols)| cols * self.page);
+        // Whole pages that are not used need not be there.
+        let room = room.min(self.lengths[sequence].next_multiple_of(self.page.max(1)));
+        let keys = if self.starts.is_some() {
+            0..0
+        } else {
+            self.lengths[sequence]..room
+        };
+        keys.map(move |key| self.place(sequence, key))
+    }
+
     /// The page and the place in it of a sequence's key.
     pub fn place(&self, sequence: usize, key: usize) -> (usize, usize) {
         if let Some(starts) = &self.starts {

@@ -1,11 +1,12 @@
 //! Which experts a token goes to, and with what weights.
 //!
-//! Scores are the softmax or the sigmoid of the logits; the k largest of score + bias are chosen, of all experts or of those of a few
+//! Scores are the softmax, the sigmoid or the square root of the softplus of the logits; the k largest of score + bias are chosen, of all experts or of those of a few
 //! groups (DeepSeek-V3), and their weights are their scores, divided by the sum of those chosen if they are renormalised, times a
 //! factor.
 //!
 //! Error: logits that are given are exact, and those of a router's weights have the error e of a sum of products. The relative error of
-//! a sigmoid is (1 − σ)·(e + (4 + 2|l|)·u) + 4u. That of a softmax is e + (4 + 4|l − m| + 2|l| + 2|m|)·u, the mean of this over all
+//! a sigmoid is (1 − σ)·(e + (4 + 2|l|)·u) + 4u. The softplus ln(1 + eˡ) has at most the relative error of eˡ, as σ(l) ≤ ln(1 + eˡ), and a
+//! square root halves it: (e + (4 + 2|l|)·u)/2 + 4u. That of a softmax is e + (4 + 4|l − m| + 2|l| + 2|m|)·u, the mean of this over all
 //! experts, and that of the sum. Two experts whose scores are closer than the sum of their errors may change places: any choice of the k
 //! that errors allow is right, with the weights that belong to it.
 
@@ -43,13 +44,23 @@ impl Router {
     fn scores(&self, call: &Call, logits: &[(f64, f64)]) -> Scores {
         let u = call.u;
         // The part of the error that all experts of a softmax share does not change their order.
-        let (scores, own): (Vec<(f64, f64)>, Vec<f64>) = if call.word("scores") == "sigmoid" {
-            let sigmoid = |&(logit, error): &(f64, f64)| {
+        let of_power = |(logit, error): (f64, f64)| error + (4.0 + 2.0 * logit.abs()) * u;
+        let each: Option<fn(f64) -> (f64, f64)> = match call.word("scores") {
+            // The score, and how much of the relative error of the power of e is left in it.
+            "sigmoid" => Some(|logit| {
                 let score = 1.0 / (1.0 + (-logit).exp());
-                let relative = (1.0 - score) * (error + (4.0 + 2.0 * logit.abs()) * u) + 4.0 * u;
+                (score, 1.0 - score)
+            }),
+            "sqrtsoftplus" => Some(|logit| ((logit.max(0.0) + (-logit.abs()).exp().ln_1p()).sqrt(), 0.5)),
+            _ => None,
+        };
+        let (scores, own): (Vec<(f64, f64)>, Vec<f64>) = if let Some(each) = each {
+            let scored = |&logit: &(f64, f64)| {
+                let (score, left) = each(logit.0);
+                let relative = left * of_power(logit) + 4.0 * u;
                 ((score, relative), relative)
             };
-            logits.iter().map(sigmoid).unzip()
+            logits.iter().map(scored).unzip()
         } else {
             let most = logits.iter().map(|(logit, _)| *logit).fold(f64::NEG_INFINITY, f64::max);
             let relative = |(logit, error): (f64, f64)| {
@@ -66,8 +77,12 @@ impl Router {
         let bias = call
             .optional("selection_bias")
             .filter(|_| !call.is("no_selection_bias"));
+        let of_bias = |x: f64| match call.is("bias_in_bf16") {
+            true => half::bf16::from_f32(x as f32).to_f64(),
+            false => x,
+        };
         let deciding = |(at, (&(score, _), own)): (usize, (&(f64, f64), &f64))| {
-            let key = score + bias.map_or(0.0, |bias| bias.data[at]);
+            let key = score + bias.map_or(0.0, |bias| of_bias(bias.data[at]));
             (key, score * own + if bias.is_some() { u * key.abs() } else { 0.0 })
         };
         let deciding = scores.iter().zip(&own).enumerate().map(deciding).collect();

@@ -61,17 +61,22 @@ enum How {
     None,
 }
 
-/// How many elements share a scale if `count` scales are there for `size` of them: all, a power of two, or equal parts.
-fn block(size: usize, count: usize) -> Option<usize> {
+/// How many elements may share a scale if `count` scales are there for `size` of them: all; or as many as `stated`, if it is not 0; or
+/// a power of two, where the last block may be cut off, and equal parts.
+fn blocks(size: usize, count: usize, stated: usize) -> Vec<usize> {
     if count == 1 {
-        return Some(size.max(1));
+        return vec![size.max(1)];
     }
-    let power = (0..usize::BITS - 1).map(|power| 1usize << power);
-    let equal = || (count > 0 && size.is_multiple_of(count)).then(|| (size / count).max(1));
-    power
-        .take_while(|block| *block <= size.max(1))
-        .find(|block| size.div_ceil(*block) == count)
-        .or_else(equal)
+    let fits = |block: &usize| size.div_ceil(*block) == count;
+    if stated > 0 {
+        return [stated].into_iter().filter(fits).collect();
+    }
+    let powers = (0..usize::BITS - 1).map(|power| 1usize << power);
+    let power = powers.take_while(|block| *block <= size.max(1)).find(fits);
+    let equal = (count > 0 && size.is_multiple_of(count)).then(|| (size / count).max(1));
+    let mut found: Vec<usize> = power.into_iter().chain(equal).collect();
+    found.dedup();
+    found
 }
 
 /// The operand called `name`, a or b: its codes decoded, and multiplied by its scales.
@@ -182,20 +187,44 @@ fn scales<'a>(call: &'a Call, name: &str) -> Result<Option<Scales<'a>>, String> 
         }
         _ => None,
     };
-    let blocks = counts.and_then(|[outers, ks]| Some([block(outer, outers)?, block(k, ks)?]));
-    let (Some(counts), Some(blocks)) = (counts, blocks) else {
-        return Err(format!(
-            "{}: '{name}_scale' is {:?} for {name} of {shape:?}, expected one number, {outer} of them, or {lead:?} and a grid of blocks \
-             of {last:?}",
-            call.operation().name,
-            scale.shape,
-        ));
-    };
+    let of = format!(
+        "{}: '{name}_scale' is {:?} for {name} of {shape:?}",
+        call.operation().name,
+        scale.shape
+    );
+    let misfit = || format!("{of}, expected one number, {outer} of them, or {lead:?} and a grid of blocks of {last:?}");
+    let counts = counts.ok_or_else(misfit)?;
+    let mut sizes = [0; 2];
+    let axes = [(outer, if name == "a" { "m_block" } else { "n_block" }), (k, "k_block")];
+    for (((size, axis), count), block) in axes.into_iter().zip(counts).zip(&mut sizes) {
+        let stated = call.number(axis);
+        if !(stated >= 0.0 && stated.fract() == 0.0) {
+            return Err(format!(
+                "{}: {axis} = {stated}, expected a whole number",
+                call.operation().name
+            ));
+        }
+        *block = match blocks(size, count, stated as usize)[..] {
+            [block] => block,
+            [] if stated > 0.0 => {
+                return Err(format!(
+                    "{of}: {count} scales for {size} elements, where {axis} = {stated}"
+                ));
+            }
+            [] => return Err(misfit()),
+            [power, equal, ..] => {
+                return Err(format!(
+                    "{of}: {count} scales for {size} elements are of {power} elements each, the last of fewer, or of {equal}; say \
+                     {axis} = {power} or {axis} = {equal}"
+                ));
+            }
+        };
+    }
     Ok(Some(Scales {
         data: &scale.data,
         batched: dims > 2,
         counts,
-        blocks,
+        blocks: sizes,
         k_last,
     }))
 }

@@ -48,10 +48,34 @@ fn call(op: &str, given: &Bound<'_, PyDict>, dtype: &str, u: f64) -> PyResult<Ca
         };
         all.insert(name, value);
     }
+    no_bytes_for_codes(op, given)?;
     let dtype = type_of(dtype)?;
     let mut call = Call::new(operation, all, dtype).map_err(wrong)?;
     call.u = u;
     Ok(call)
+}
+
+/// An error for bytes where codes of a format are meant: they would be read as integers.
+fn no_bytes_for_codes(op: &str, given: &Bound<'_, PyDict>) -> PyResult<()> {
+    for (name, value) in given {
+        let name: String = name.extract()?;
+        let bytes = value
+            .cast::<Array>()
+            .is_ok_and(|array| array.get().dtype == safetensors::Dtype::U8);
+        let types = if name.ends_with("_scale") {
+            "float8_e8m0fnu or float8_e4m3fn".into()
+        } else if given.contains(format!("{name}_scale"))? && !given.contains(format!("{name}_codes"))? {
+            format!("float8_e4m3fn, say {name}_codes = \"e2m1\", or make integers of them, astype(\"int32\")")
+        } else {
+            continue;
+        };
+        if bytes {
+            return Err(wrong(format!(
+                "{op}: '{name}' is uint8: bytes that may be codes; view them as {types}"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// All operations: name, description, what each takes (name, kind, description, default), and its faults.

@@ -64,7 +64,7 @@ mod _native {
     #[pymodule_export]
     use super::numbers::widen;
     #[pymodule_export]
-    use super::quantized::{decode, diagnose, encode, place, with_rule};
+    use super::quantized::{decode, diagnose, encode, place, unplace, with_rule};
     #[pymodule_export]
     use super::tensor::Array;
 

@@ -112,6 +112,34 @@ pub fn place<'py>(py: Python<'py>, scales: &Bound<'py, Array>, layout: &str) -> 
     Ok(PyArray1::from_vec(py, placed))
 }
 
+/// Scales `[rows, cols]` of a byte each from bytes in the order of a layout, and how many bytes beyond them are not 0.
+#[pyfunction]
+pub fn unplace<'py>(
+    py: Python<'py>,
+    placed: &Bound<'py, Array>,
+    rows: usize,
+    cols: usize,
+    layout: &str,
+) -> PyResult<(Bound<'py, PyArray1<u8>>, usize)> {
+    let placement = layout_of(layout)?.place(&[rows, cols], &[]).map_err(wrong)?;
+    let placed = placed.get().bytes().map_err(wrong)?;
+    if placed.len() != placement.len() {
+        let (found, expected) = (placed.len(), placement.len());
+        return Err(wrong(format!(
+            "{found} scales, expected {expected}: {rows} x {cols} in the layout {layout}"
+        )));
+    }
+    let scales = placement.inverse(&placed).map_err(wrong)?;
+    // What is there again of the scales alone has zeros in the padding.
+    let clean = placement.forward(&scales).map_err(wrong)?;
+    let stale = clean
+        .iter()
+        .zip(&*placed)
+        .filter(|(clean, placed)| clean != placed)
+        .count();
+    Ok((PyArray1::from_vec(py, scales), stale))
+}
+
 /// Whether a rule made stored codes, scales and global scales, the rules that did, and the conclusion in words with the findings.
 #[pyfunction]
 #[pyo3(signature = (x, stored, format, layout=None, named=false))]

@@ -25,7 +25,7 @@ def summed(x, rng):
     x = np.asarray(x, F32)
     rest = -x.shape[-1] % size
     x = np.concatenate([x, np.zeros((*x.shape[:-1], rest), F32)], -1)
-    lanes = x.reshape(*x.shape[:-1], -1, size)
+    lanes = x.reshape(*x.shape[:-1], x.shape[-1] // size, size)
     total = np.zeros(lanes.shape[:-2] + (size,), F32)
     for piece in range(lanes.shape[-2]):
         total += lanes[..., piece, :]

@@ -50,11 +50,16 @@ def kernel(
     k_scale=1.0,
     v_scale=1.0,
     lse_base="e",
+    lse_layout="as_q",
     cu_seqlens_q=None,
     cu_seqlens_k=None,
     dtype=bfloat16,
     **rest,
 ):
+    if lse_layout == "heads_first" and layout == "bthd":
+        tensors = dict(q=q, k=k, v=v, block_table=block_table, seq_lens=seq_lens, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
+        found = kernel(rng, **tensors, scale=scale, k_scale=k_scale, v_scale=v_scale, lse_base=lse_base, dtype=dtype, **rest)
+        return {**found, "lse": found["lse"].swapaxes(-1, -2)}
     if cu_seqlens_q is not None:
         parts = []
         for b, (first, end) in enumerate(zip(cu_seqlens_q, cu_seqlens_q[1:])):
@@ -104,7 +109,8 @@ def ragged(rng, heads, groups, dim, values, paged, dtype=bfloat16):
 def draw(rng, dtype):
     if rng.random() < 0.25:
         groups = int(rng.choice([1, 2, 4]))
-        return ragged(rng, 4, groups, 16, 24, rng.random() < 0.5, dtype) | {"causal": bool(rng.random() < 0.7)}
+        words = {"causal": bool(rng.random() < 0.7), "lse_layout": str(rng.choice(["as_q", "heads_first"]))}
+        return ragged(rng, 4, groups, 16, 24, rng.random() < 0.5, dtype) | words
     heads, groups, dim = 4, int(rng.choice([1, 2, 4])), int(rng.choice([8, 64]))
     queries, keys = int(rng.choice([1, 5])), int(rng.choice([5, 70]))
     layout, given = str(rng.choice(["bthd", "bhtd"])), {}
@@ -125,6 +131,8 @@ def draw(rng, dtype):
 
     given |= {"q": tensor(2, queries, heads, dim, dtype), "layout": layout, "lse_base": str(rng.choice(["e", "2"]))}
     given |= {"k": tensor(*of_cache, groups, dim, stored), "v": tensor(*of_cache, groups, 24, stored)}
+    if rng.random() < 0.3:
+        given["lse_layout"] = "heads_first"
     if rng.random() < 0.5:
         given["causal"] = True
     if rng.random() < 0.3:
@@ -149,4 +157,6 @@ def given(rng):
         "k_scale": 0.7,
         "v_scale": 1.3,
     }
-    return [dense, paged, ragged(rng, 6, 3, 16, 20, False) | {"causal": True}, ragged(rng, 6, 3, 16, 20, True) | {"causal": True}]
+    padded = {"q": q, "k": k, "v": v.copy(), "seq_lens": np.array([11, 9], np.int32), "lse_layout": "heads_first"}
+    padded["v"][1, 9:] = np.nan
+    return [dense, paged, padded, ragged(rng, 6, 3, 16, 20, False) | {"causal": True}, ragged(rng, 6, 3, 16, 20, True) | {"causal": True}]

@@ -13,8 +13,28 @@ def normed(rng, x, eps):
 
 
 def kernel(
-    rng, q, k, v, g, beta=None, state=None, scale=None, l2norm=False, eps=1e-6, layout="kv", dtype=bfloat16, state_dtype=None
+    rng,
+    q,
+    k,
+    v,
+    g,
+    beta=None,
+    state=None,
+    cu_seqlens=None,
+    scale=None,
+    l2norm=False,
+    eps=1e-6,
+    layout="kv",
+    dtype=bfloat16,
+    state_dtype=None,
 ):
+    if cu_seqlens is not None:
+        words = dict(scale=scale, l2norm=l2norm, eps=eps, layout=layout, dtype=dtype, state_dtype=state_dtype)
+        parts = []
+        for at, rows in enumerate(map(slice, cu_seqlens[:-1], cu_seqlens[1:])):
+            tensors = [None if x is None else x[:, rows] for x in (q, k, v, g, beta)]
+            parts.append(kernel(rng, *tensors, None if state is None else state[at : at + 1], **words))
+        return {"o": np.concatenate([part["o"] for part in parts], 1), "state": np.concatenate([part["state"] for part in parts])}
     repeat = v.shape[2] // q.shape[2]
     q, k, v, g = (x.astype(F32) for x in (q, k, v, g))
     if l2norm:
@@ -69,6 +89,12 @@ def draw(rng, dtype):
     if rng.random() < 0.7:
         shape = (2, 4, key, value) if layout == "kv" else (2, 4, value, key)
         given["state"] = normal(rng, *shape, dtype=np.float32 if rng.random() < 0.5 else dtype)
+    if rng.random() < 0.3:
+        # The same tokens in one row, cut into as many sequences as there are states, one of which may be empty.
+        for name in ("q", "k", "v", "g", "beta"):
+            if name in given:
+                given[name] = given[name].reshape(1, -1, *given[name].shape[2:])
+        given["cu_seqlens"] = np.array([0, rng.integers(0, 2 * tokens + 1), 2 * tokens], np.int32)
     return given
 
 
@@ -77,4 +103,6 @@ def given(rng):
     step |= {"beta": rng.uniform(0, 1, (2, 1, 6)), "state": normal(rng, 2, 6, 16, 16), "l2norm": True}
     scan = inputs(rng, 2, 4, 3, 6, 16, 20, size=0.25)
     scan |= {"beta": rng.uniform(0, 1, (2, 4, 6)), "state": normal(rng, 2, 6, 20, 16, dtype=np.float32), "layout": "vk"}
-    return [step, scan]
+    packed = inputs(rng, 1, 9, 3, 6, 16, 20, size=0.25)
+    packed |= {"beta": rng.uniform(0, 1, (1, 9, 6)), "state": normal(rng, 3, 6, 16, 20), "cu_seqlens": np.array([0, 4, 4, 9], np.int32)}
+    return [step, scan, packed]

@@ -10,16 +10,16 @@ E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], F32)
 E2M1 = np.concatenate([E2M1, -E2M1])
 
 
-def spread(scale, shape):
-    """Scales as large as what they are of."""
+def spread(scale, shape, blocks=(None, None)):
+    """Scales as large as what they are of, each of as many elements as are stated, or of a power of two."""
     scale = scale.astype(F32)
     if scale.size == 1:
         return np.full(shape, scale.reshape(()), F32)
     if scale.ndim == 1:
         scale = scale[:, None] if scale.size == shape[-2] else scale[None]
-    for axis in (-2, -1):
+    for axis, stated in zip((-2, -1), blocks):
         count, size = scale.shape[axis], shape[axis]
-        block = size if count == 1 else next(2**p for p in range(20) if -(-size // 2**p) == count)
+        block = size if count == 1 else stated or next(2**p for p in range(20) if -(-size // 2**p) == count)
         scale = np.repeat(scale, block, axis).take(range(size), axis)
     return scale
 
@@ -32,11 +32,25 @@ def codes(x, kind):
 
 
 def kernel(
-    rng, a, b, bias=None, alpha=1.0, b_rows="k", a_scale=None, b_scale=None, a_codes=None, b_codes=None, dtype=bfloat16
+    rng,
+    a,
+    b,
+    bias=None,
+    alpha=1.0,
+    b_rows="k",
+    a_scale=None,
+    b_scale=None,
+    a_codes=None,
+    b_codes=None,
+    m_block=None,
+    n_block=None,
+    k_block=None,
+    dtype=bfloat16,
 ):
     a, b = codes(a, a_codes), codes(b, b_codes)
-    a_scale = F32(1) if a_scale is None else spread(a_scale, a.shape)
-    b_scale = F32(1) if b_scale is None else spread(b_scale, b.shape)
+    of_b = (n_block, k_block) if b_rows == "n" else (k_block, n_block)
+    a_scale = F32(1) if a_scale is None else spread(a_scale, a.shape, (m_block, k_block))
+    b_scale = F32(1) if b_scale is None else spread(b_scale, b.shape, of_b)
     # b becomes [..., N, K].
     if b_rows == "k":
         b, b_scale = b.swapaxes(-1, -2), b_scale.swapaxes(-1, -2) if np.ndim(b_scale) else b_scale
@@ -46,7 +60,7 @@ def kernel(
         y = summed((a * a_scale)[..., :, None, :] * (b * b_scale)[..., None, :, :], rng)
     else:
         # Blocks of K are summed up, and multiplied by the product of their scales.
-        step = int(rng.choice([16, 128]))
+        step = 16 if k_block else int(rng.choice([16, 128]))
         y = np.zeros((*a.shape[:-1], b.shape[-2]), F32)
         for start in range(0, a.shape[-1], step):
             part = np.s_[..., start : start + step]
@@ -79,6 +93,8 @@ def blocked(rng, m, n, k, block=128, tile=128, batch=()):
         "a_scale": scales(rng, *batch, m, blocks),
         "b_scale": scales(rng, *batch, -(-n // tile), blocks),
         "b_rows": "n",
+        "k_block": block,
+        "n_block": tile,
     }
 
 

@@ -48,6 +48,8 @@ def kernel(
     if scores == "softmax":
         score = np.exp(logits - logits.max(-1, keepdims=True))
         score = score / summed(score, rng)[..., None]
+    elif scores == "sqrtsoftplus":
+        score = np.sqrt(np.maximum(logits, F32(0)) + np.log1p(np.exp(-np.abs(logits))))
     else:
         score = F32(1) / (F32(1) + np.exp(-logits))
     key = score if selection_bias is None else score + selection_bias.astype(F32)
@@ -94,7 +96,7 @@ def sizes(rng, tokens, dim, experts, inner, dtype=bfloat16):
 def draw(rng, dtype):
     tokens, dim, experts, inner = 5, int(rng.choice([8, 96])), int(rng.choice([1, 6, 16])), int(rng.choice([4, 40]))
     given = sizes(rng, tokens, dim, experts, inner, dtype)
-    given |= {"top_k": int(rng.integers(1, min(experts, 4) + 1)), "scores": str(rng.choice(["softmax", "sigmoid"]))}
+    given |= {"top_k": int(rng.integers(1, min(experts, 4) + 1)), "scores": str(rng.choice(["softmax", "sigmoid", "sqrtsoftplus"]))}
     if rng.random() < 0.3:
         given["router"] = normal(rng, experts, dim, dtype=dtype, scale=dim**-0.5)
     elif rng.random() < 0.5:
@@ -135,4 +137,7 @@ def given(rng):
     grouped = sizes(rng, 40, 32, 12, 8)
     grouped |= {"logits": normal(rng, 40, 12), "top_k": 3, "groups": 4, "top_groups": 2}
     biased = {**grouped, "selection_bias": rng.standard_normal(12).astype(np.float32)}
-    return [full, grouped, biased]
+    # A bias whose steps in bf16 are as large as differences of scores.
+    coarse = sizes(rng, 40, 16, 31, 8)
+    coarse |= {"logits": normal(rng, 40, 31), "selection_bias": rng.uniform(6.8, 7.1, 31).astype(np.float32), "top_k": 5, "scores": "sigmoid"}
+    return [full, grouped, biased, coarse]

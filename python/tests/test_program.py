@@ -27,6 +27,14 @@ def test_its_kernels_and_experiments_are_there(tmp_path):
     assert (SHARED / "experiments" / "kv_cache.toml").is_file()
     assert "rope" in run("kernels", "list", cwd=tmp_path)
 
+
+def test_tables_of_tolerances_are_audited_by_the_python_beside_it(tmp_path):
+    words = [PROGRAM, "audit", "sglang", "--seeds", "1"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (100, "")
+    assert "SGLang test_norm, float16: rtol = 0.001, atol = 0.001" in done.stdout and "FAIL: of 9 gates" in done.stdout
+
+
 def test_importing_it_imports_nothing_else(tmp_path):
     program = "import sys, ulplab; print([name for name in ('numpy', 'torch', 'pytest', 'ulplab.reference') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)

@@ -162,3 +162,36 @@ def test_mistakes_are_named(x):
     q = ulplab.quantize(x, "nvfp4")
     with pytest.raises(ValueError, match="'scale' has 3 bytes, expected 2080"):
         ulplab.dequantize(q.codes, q.scales.ravel()[:3], q.global_scale, format="nvfp4", shape=q.shape)
+
+
+@pytest.mark.parametrize("format", ["nvfp4", "fp8_b128", "mxfp8", "mxfp4"])
+def test_codes_of_a_scale_that_was_not_rounded_are_named(x, format):
+    q = ulplab.quantize(x, format)
+    width = {"nvfp4": 16, "fp8_b128": 128}.get(format, 32)
+    element, largest = ("float4_e2m1fn", 6) if "4" in format else ("float8_e4m3fn", 448)
+    blocks = x.astype(np.float32).reshape(len(x), -1, width)
+    values = np.clip(blocks / (np.abs(blocks).max(-1, keepdims=True) / np.float32(largest)), -largest, largest)
+    codes = values.astype(getattr(ml_dtypes, element)).view(np.uint8).reshape(x.shape)
+    codes = codes[:, ::2] | codes[:, 1::2] << 4 if "4" in format else codes
+    with pytest.raises(AssertionError, match="codes are made with the scale before it was rounded"):
+        ulplab.assert_quantized(codes, q.scales, x, format, q.global_scale)
+
+
+def test_padding_is_looked_at(x):
+    q = ulplab.quantize(x, "nvfp4")
+    placed = q.layout("128x4")
+    ulplab.assert_quantized(q.codes, placed, x, "nvfp4", q.global_scale, layout="128x4")
+    padding = np.flatnonzero(ulplab.quantize(np.ones_like(x), "nvfp4").layout("128x4") == 0)
+    placed[padding[3]] = 0x7F
+    with pytest.raises(AssertionError, match="padding: 1 byte is not 0 that the layout 128x4 has"):
+        ulplab.assert_quantized(q.codes, placed, x, "nvfp4", q.global_scale, layout="128x4")
+    ulplab.assert_quantized(q.codes, placed, x, "nvfp4", q.global_scale, layout="128x4", padding="any")
+    with pytest.raises(ValueError, match="padding = 'none'"):
+        ulplab.assert_quantized(q.codes, placed, x, "nvfp4", q.global_scale, layout="128x4", padding="none")
+
+
+def test_a_format_without_scales(x):
+    codes = ulplab.quantize(x, "e4m3").codes
+    ulplab.assert_quantized(codes, None, x, "e4m3")
+    with pytest.raises(AssertionError):
+        ulplab.assert_quantized(codes ^ 0x80, None, x, "e4m3")

@@ -119,12 +119,19 @@ def ragged():
 
 
 TABLE = np.array([[0, 1], [2, 6]], np.int32)
+# 384 elements in two blocks: of 256 and the rest, or of 192.
+WIDE = {"a": ones(4, 384), "b": ones(384, 3), "a_scale": ones(4, 2)}
 
 
 @pytest.mark.parametrize(
     ("op", "given", "said"),
     [
         ("matmul", {"a": ones(4, 64), "b": ones(64, 3), "a_scale": ones(3, 2)}, r"'a_scale' is \[3, 2\] for a of \[4, 64\]"),
+        ("matmul", WIDE, "2 scales for 384 elements .* say k_block = 256 or k_block = 192"),
+        ("matmul", {**WIDE, "k_block": 128}, "2 scales for 384 elements, where k_block = 128"),
+        ("matmul", {**WIDE, "k_block": 0.5}, "k_block = 0.5, expected a whole number"),
+        ("matmul", {**WIDE, "a_scale": ones(4, 2).astype(np.uint8)}, "'a_scale' is uint8: bytes .* float8_e8m0fnu"),
+        ("matmul", {**WIDE, "a": ones(4, 384).astype(np.uint8)}, "'a' is uint8: bytes .* a_codes = "),
         ("matmul", {"a": ones(4, 64), "b": ones(64), "b_scale": ones(1)}, r"'b' is \[64\], expected a matrix"),
         ("matmul", {"a": ones(4, 64), "b": ones(64, 3), "b_codes": "e2m1"}, "expected b_rows = \"n\""),
         ("matmul", {"a": 300 * ones(4, 8), "b": ones(16, 3), "a_codes": "e2m1"}, "'a' has an element 300, expected bytes"),
@@ -154,3 +161,29 @@ TABLE = np.array([[0, 1], [2, 6]], np.int32)
 def test_mistakes_are_named(op, given, said):
     with pytest.raises(ValueError, match=said):
         ulplab.assert_close(ones(2, 2), op=op, inputs=given)
+
+
+def test_scales_of_any_block():
+    """384 columns in two blocks of 192: a right kernel, whose blocks are no power of two."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((rows, 384)).astype(np.float32) for rows in (5, 7))
+    a_scale = rng.uniform(0.5, 2, (5, 2)).astype(np.float32)
+    got = (a * a_scale.repeat(192, 1)) @ b.T
+    given = dict(a=a, b=b, a_scale=a_scale, b_rows="n")
+    ulplab.assert_close(got, op="matmul", inputs={**given, "k_block": 192})
+    with pytest.raises(AssertionError):
+        ulplab.assert_close(got, op="matmul", inputs={**given, "k_block": 256})
+
+
+def test_bytes_that_are_integers_are_read():
+    """Products of uint8 without scales are those of integers."""
+    a, b = (np.random.default_rng(2).integers(0, 256, shape).astype(np.uint8) for shape in ((2, 64), (64, 3)))
+    ulplab.assert_close(a.astype(np.int32) @ b.astype(np.int32), op="matmul", inputs=dict(a=a, b=b), accumulate="i32")
+
+
+def test_a_scale_of_both_that_is_ignored_is_named():
+    rng = np.random.default_rng(1)
+    given = {name: rng.standard_normal((2, 7, 3, 16)).astype(np.float32) for name in "qkv"}
+    got = ulplab.reference.attention(**given)["o"].value.astype(np.float32)
+    with pytest.raises(AssertionError, match="looks like no_kv_scales: k_scale and v_scale are left out"):
+        ulplab.assert_close(got, op="attention", inputs={**given, "k_scale": 0.5, "v_scale": 2.0}, output="o")

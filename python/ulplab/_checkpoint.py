@@ -11,7 +11,7 @@ import numpy
 
 from ._calls import Function, Judgement, Unknown
 from ._dumps import Recorded
-from ._files import Stored, header, read
+from ._files import Stored, header, tensor
 from ._modules import KINDS
 
 # Kinds of modules by the last part of their names, in models whose norms are Llama's; one of another name is not known.
@@ -37,7 +37,10 @@ class Checkpoint:
             self._model = self._config["model_type"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{folder} is no checkpoint: config.json with a model_type: {error!r}") from error
-        self._files = {name: file for file in sorted(self._folder.glob("*.safetensors")) for name in header(file)[0]}
+        self._tensors = {}
+        for file in sorted(self._folder.glob("*.safetensors")):
+            entries, data = header(file)
+            self._tensors.update({name: (file, name, entry, data) for name, entry in entries.items()})
 
     def judge(self, call: Recorded, part: str, kind: str, given: dict[str, Any]) -> list[Judgement]:
         """What to judge of a call of a module of that kind, by the last part of its name."""
@@ -65,9 +68,9 @@ class Checkpoint:
         found = {}
         for name in ("weight", "bias"):
             names = [f"{one}.{name}" for one in modules]
-            missing = [one for one in names if one not in self._files]
+            missing = [one for one in names if one not in self._tensors]
             if not missing:
-                parts = [read(self._files[one], (one,))[0][one] for one in names]
+                parts = [tensor(*self._tensors[one]) for one in names]
                 found[name] = Stored(numpy.concatenate([one.bits for one in parts]), parts[0].dtype)
             elif name == "weight":
                 raise Unknown(f"the checkpoint has no '{missing[0]}'")

@@ -202,8 +202,8 @@ def _where(got: numpy.ndarray, want: numpy.ndarray, bound: numpy.ndarray, equal_
         inside = (numpy.abs(got - want) <= bound) & numpy.isfinite(bound)
         inside = numpy.where(numpy.isinf(got) | numpy.isinf(want), got == want, inside)
         inside |= equal_nan & numpy.isnan(got) & numpy.isnan(want)
-        flipped = numpy.abs(got + want) <= bound
-    mask = 1 + 2 * numpy.isnan(got) + 4 * (got == 0) + 8 * (flipped & (got * want < 0))
+        flipped = (numpy.abs(got + want) <= bound) & (got * want < 0)
+    mask = 1 + 2 * numpy.isnan(got) + 4 * (got == 0) + 8 * flipped
     mask = numpy.where(inside, 0, mask).astype(numpy.uint8)
     if not mask.any():
         return []

@@ -114,21 +114,22 @@ def header(path: str | os.PathLike[str]) -> tuple[dict[str, Any], numpy.ndarray]
     return found, raw[8 + length :]
 
 
+def tensor(path: str | os.PathLike[str], name: str, entry: Any, data: numpy.ndarray) -> Stored:
+    """A tensor of a safetensors file, from its entry in the header and the bytes behind that. ValueError if it is none."""
+    try:
+        dtype, shape, (begin, end) = entry["dtype"], [int(size) for size in entry["shape"]], entry["data_offsets"]
+        known, bits = _TYPES.get(dtype, (None, numpy.uint8))
+        whole = 0 <= begin <= end <= data.size and end - begin == math.prod(shape) * numpy.dtype(bits).itemsize
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: '{name}' has no dtype, shape and data_offsets: {error!r}") from error
+    if known is None or not whole:
+        raise ValueError(f"{path}: '{name}' is {dtype} {shape} in bytes {begin} to {end} of {data.size}")
+    return Stored(numpy.frombuffer(data[begin:end].tobytes(), bits).reshape(shape), known)
+
+
 def read(path: str | os.PathLike[str], names: Collection[str] | None = None) -> tuple[dict[str, Stored], dict[str, str]]:
     """The tensors of a safetensors file, or those of ``names``, and the strings in its header. ValueError if it is none."""
     entries, data = header(path)
-    tensors = {}
     metadata = entries.pop("__metadata__", None) or {}
-    for name, entry in entries.items():
-        if names is not None and name not in names:
-            continue
-        try:
-            dtype, shape, (begin, end) = entry["dtype"], [int(size) for size in entry["shape"]], entry["data_offsets"]
-            known, bits = _TYPES.get(dtype, (None, numpy.uint8))
-            whole = 0 <= begin <= end <= data.size and end - begin == math.prod(shape) * numpy.dtype(bits).itemsize
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path}: '{name}' has no dtype, shape and data_offsets: {error!r}") from error
-        if known is None or not whole:
-            raise ValueError(f"{path}: '{name}' is {dtype} {shape} in bytes {begin} to {end} of {data.size}")
-        tensors[name] = Stored(numpy.frombuffer(data[begin:end].tobytes(), bits).reshape(shape), known)
-    return tensors, metadata
+    wanted = {name: entry for name, entry in entries.items() if names is None or name in names}
+    return {name: tensor(path, name, entry, data) for name, entry in wanted.items()}, metadata

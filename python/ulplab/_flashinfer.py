@@ -48,14 +48,17 @@ def _bmm(*scales: str) -> Function:
 
 
 def _fp8_groupwise(given: dict[str, Any]) -> list[Judgement]:
-    ignored = (*LAUNCH, "mma_sm", "scale_granularity_mnk", "out_dtype")
-    a, b, *scales, major = take(given, ("a", "b", "a_scale", "b_scale"), {"scale_major_mode": "not given"}, ignored)
+    words = {"scale_major_mode": "not given", "scale_granularity_mnk": (1, 128, 128)}
+    a, b, *scales, major, blocks = take(given, ("a", "b", "a_scale", "b_scale"), words, (*LAUNCH, "mma_sm", "out_dtype"))
     if major not in ("K", "MN"):
         raise Unknown(f"its scale_major_mode is {major}, expected K or MN")
     scales = [Stored.of(scale) for scale in scales]
     if major == "MN":
         scales = [Stored(scale.bits.T, scale.dtype) for scale in scales]
-    return [Judgement(0, "matmul", {"a": a, "b": b, "a_scale": scales[0], "b_scale": scales[1], "b_rows": "n"})]
+    if not (isinstance(blocks, (list, tuple)) and [type(size) for size in blocks] == [int] * 3):
+        raise Unknown(f"its scale_granularity_mnk is {blocks!r}, expected three whole numbers")
+    sizes = dict(zip(("m_block", "n_block", "k_block"), blocks))
+    return [Judgement(0, "matmul", {"a": a, "b": b, "a_scale": scales[0], "b_scale": scales[1], "b_rows": "n", **sizes})]
 
 
 def _alpha(alpha: Any) -> float:

@@ -64,23 +64,9 @@ def quantize(x: Any, format: str, rule: str | None = None, amax: float | None = 
     )
 
 
-def unplaced(placed: numpy.ndarray, rows: int, cols: int, layout: str) -> numpy.ndarray:
+def unplaced(placed: Any, rows: int, cols: int, layout: str) -> numpy.ndarray:
     """Scales of one byte as ``[rows, cols]``, from bytes in the order of a layout. ValueError if there are more or fewer."""
-    places = numpy.arange(rows * cols).reshape(rows, cols)
-
-    def moved(values: numpy.ndarray) -> numpy.ndarray:
-        return _native.place(array(values.astype(numpy.uint8), "scales"), layout).reshape(-1)
-
-    # Where each lies is found by moving the bytes of its number; what is left is padding.
-    filled = moved(numpy.ones_like(places)) == 1
-    if placed.shape != filled.shape:
-        raise ValueError(f"{placed.size} scales, expected {filled.size}: {rows} x {cols} in the layout {layout}")
-    numbers = numpy.zeros(filled.shape, numpy.int64)
-    for shift in (0, 8, 16, 24):
-        numbers |= moved(places >> shift & 255).astype(numpy.int64) << shift
-    plain = numpy.empty(rows * cols, numpy.uint8)
-    plain[numbers[filled]] = placed[filled]
-    return plain.reshape(rows, cols)
+    return _native.unplace(array(placed, "scales"), rows, cols, layout)[0].reshape(rows, cols)
 
 
 def _typed(data: numpy.ndarray, dtype: str, shape: list[int]) -> numpy.ndarray:
@@ -116,7 +102,7 @@ class Parity:
 def parity(
     x: Any,
     codes: Any,
-    scales: Any,
+    scales: Any = None,
     global_scale: Any = None,
     *,
     format: str,
@@ -125,6 +111,8 @@ def parity(
 ) -> Parity:
     """Looks for the rule that made codes and scales from ``x``; with ``rule``, says whether it was that one."""
     above = [] if global_scale is None else numpy.ravel(numpy.asarray(global_scale, numpy.float32)).tolist()
+    # A format without scales has no bytes of them.
+    scales = numpy.empty(0, numpy.uint8) if scales is None else scales
     found = _native.diagnose(
         array(x, "x"),
         (array(codes, "codes"), array(scales, "scales"), above),
@@ -144,9 +132,23 @@ def assert_quantized(
     *,
     rule: str | None = None,
     layout: str | None = None,
+    padding: str = "zero",
 ) -> None:
-    """Raises AssertionError, with what went wrong, unless a rule of the format, or the one that is named, made these bytes from ``x``."""
+    """Raises AssertionError, with what went wrong, unless a rule of the format, or the one that is named, made these bytes from ``x``.
+
+    ``scales`` are None if the format has none. With a ``layout``, bytes that belong to no scale must be 0, since products read them with the
+    rest of a tile; ``padding="any"`` leaves them out.
+    """
     __tracebackhide__ = True
+    if padding not in ("zero", "any"):
+        raise ValueError(f"padding = {padding!r}, expected 'zero' or 'any'")
     found = parity(x, codes, scales, global_scale, format=format, rule=rule, layout=layout)
     if not found.explained:
         raise AssertionError(str(found))
+    if layout is not None and padding == "zero":
+        shape = quantize(x, format).scales.shape
+        placed = array(scales, "scales")
+        stale = _native.unplace(placed, shape[0], shape[1], layout)[1]
+        if stale:
+            bytes_are = "byte is" if stale == 1 else "bytes are"
+            raise AssertionError(f"padding: {stale} {bytes_are} not 0 that the layout {layout} has beyond the scales; a product reads them")

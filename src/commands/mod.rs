@@ -1,5 +1,6 @@
 //! The commands of the program, one file or folder each.
 
+pub mod audit;
 pub mod baseline;
 pub mod bench;
 pub mod compare;

@@ -4,6 +4,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="C10",
+    op="top_k",
     of="choice of keys by an indexer",
     fault="the first keys are always chosen, or compete like all others",
     symptom="the published indexer forces none: a choice without them is no bug",

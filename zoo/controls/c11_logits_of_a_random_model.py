@@ -5,6 +5,7 @@ from ml_dtypes import bfloat16
 
 ENTRY = Entry(
     id="C11",
+    op="rmsnorm",
     of="last norm and logits of a model with random weights",
     fault="the norm rounds to bf16 before its weight, or once at the end",
     symptom="logits are nearly equal: the last bit changes the text, though each operation is right",
@@ -32,3 +33,7 @@ def gate(inputs, got):
     norm = dict(x=inputs["x"], weight=inputs["weight"], cast="before_weight" if chosen else "after_weight")
     ulplab.assert_close(y, op="rmsnorm", inputs=norm)
     ulplab.assert_close(logits, op="matmul", inputs=dict(a=y, b=inputs["head"], b_rows="n"))
+
+
+def numbers(inputs, got):
+    return got[1]

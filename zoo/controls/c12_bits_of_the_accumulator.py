@@ -5,6 +5,8 @@ from ml_dtypes import float8_e4m3fn
 
 ENTRY = Entry(
     id="C12",
+    op="matmul",
+    format="fp8",
     of="FP8 product on tensor cores",
     fault="sums keep 13 bits of fraction, or 22",
     symptom="what was measured is contested: the width is a parameter of the gate, not a tolerance",
@@ -33,3 +35,7 @@ def kernel(inputs, chosen):
 def gate(inputs, got):
     chosen, y = got
     ulplab.assert_close(y, op="matmul", inputs=inputs, accumulate="f32" if chosen else "fp8_tensor_core")
+
+
+def numbers(inputs, got):
+    return got[1]

@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="C1",
+    op="gated_delta",
     of="gated delta rule with more value heads than key heads",
     fault="value head h has the key head h mod H, or h divided by the group",
     symptom="both mappings are in use: a checkpoint goes with one of them",

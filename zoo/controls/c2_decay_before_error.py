@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="C2",
+    op="gated_delta",
     of="gated delta rule",
     fault="the state decays before the error is taken, or the decay is a factor in front of the whole update",
     symptom="the two are the same function: code that looks unlike the paper is no bug",
@@ -32,3 +33,7 @@ def kernel(inputs, chosen):
 
 def gate(inputs, got):
     ulplab.assert_close(got, op="gated_delta", inputs=inputs)
+
+
+def numbers(inputs, got):
+    return got["o"]

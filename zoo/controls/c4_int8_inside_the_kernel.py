@@ -4,6 +4,8 @@ from entry import Entry
 
 ENTRY = Entry(
     id="C4",
+    op="matmul",
+    format="int8",
     of="product with weights of four bits",
     fault="the kernel quantizes activations to int8 in blocks of 32, or does not",
     symptom="the loss is intended: a gate that repeats the cast can be tight, one that does not must be wide",

@@ -5,6 +5,8 @@ from ml_dtypes import float8_e4m3fn
 
 ENTRY = Entry(
     id="C6",
+    op="quantize",
+    format="fp8",
     of="cast to E4M3",
     fault="what is too large becomes NaN, or 448",
     symptom="OCP allows both: a format is known only with its rule for overflow",

@@ -4,6 +4,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="C7",
+    op="attention",
     of="causal attention with more keys than queries",
     fault="the first query sees the first key alone, or the last query sees all keys",
     symptom="both conventions are published: a fix from one to the other is no evidence of a bug",

@@ -5,6 +5,8 @@ from ml_dtypes import float8_e4m3fn
 
 ENTRY = Entry(
     id="C8",
+    op="matmul",
+    format="fp8",
     of="FP8 product with scales of 1 × 128 blocks",
     fault="scales lie in memory by rows, or by columns, each with strides that say so",
     symptom="a likely cause of lost accuracy that measuring refuted: order in memory is no value",
@@ -34,3 +36,7 @@ def kernel(inputs, chosen):
 def gate(inputs, got):
     chosen, y = got
     ulplab.assert_close(y, op="matmul", inputs=operands(inputs, chosen))
+
+
+def numbers(inputs, got):
+    return got[1]

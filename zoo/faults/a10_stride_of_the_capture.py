@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="A10",
+    op="attention",
     of="attention over a paged cache, in a graph that is replayed",
     fault="the graph reads tables with the stride at its capture; they are packed by the longest row of the batch",
     symptom="the first row is right, later rows read stale pages",

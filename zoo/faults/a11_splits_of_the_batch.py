@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="A11",
+    op="attention",
     of="decode attention, keys in parts that are merged",
     fault="the number of parts depends on how many rows are in the batch",
     symptom="1 to 2 ulp by batch, and another text at temperature 0",

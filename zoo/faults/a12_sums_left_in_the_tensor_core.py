@@ -6,6 +6,8 @@ from ml_dtypes import float8_e4m3fn
 
 ENTRY = Entry(
     id="A12",
+    op="attention",
+    format="fp8",
     of="attention over a long text, products with values on FP8 tensor cores",
     fault="sums stay in the tensor core, which keeps 13 bits, instead of going to f32 after each step",
     symptom="needles in texts of 128 K: 0.856 if sums are moved every 64 steps, 0.89 in every step",

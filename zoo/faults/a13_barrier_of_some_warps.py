@@ -2,6 +2,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="A13",
+    op="attention",
     of="attention through tiles in shared memory",
     fault="a barrier stands where only some warps come by: a tile is overwritten while others read it",
     symptom="wrong beyond some length of context",

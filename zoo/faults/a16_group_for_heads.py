@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="A16",
+    op="attention",
     of="attention whose thread blocks go through heads of one group after another",
     fault="the size of a group is taken for the number of key heads",
     symptom="several blocks write one head, and others are never written",

@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="A17",
+    op="attention",
     of="attention over compressed blocks of keys",
     fault="the comparison of the mask is the wrong way round: blocks of the future are seen",
     symptom="the loss of training goes smoothly to 0",

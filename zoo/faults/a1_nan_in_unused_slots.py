@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="A1",
+    op="attention",
     of="attention over a paged cache",
     fault="weights of unused slots are 0, but their values are multiplied all the same",
     symptom="NaN, as 0 times NaN",

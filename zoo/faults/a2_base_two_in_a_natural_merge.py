@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="A2",
+    op="attention",
     of="attention over a cached prefix and over new tokens, merged",
     fault="the prefix's kernel gives logarithms to base 2, and the merge takes them for natural ones",
     symptom="an error of 0.105 where 0.0005 is right, with every prefix that is found in the cache",

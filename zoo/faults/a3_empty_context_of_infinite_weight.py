@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="A3",
+    op="attention",
     of="prefill in chunks, merged with attention over the context before",
     fault="the logarithm of an empty context is +inf, where the merge reads -inf as nothing",
     symptom="bad results on one generation of GPUs, whose attention has the other sign",

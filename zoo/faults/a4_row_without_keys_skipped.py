@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="A4",
+    op="attention",
     of="attention of several prompts to their prefixes, in chunks of keys",
     fault="a prompt without keys in a chunk is skipped, and its output and logarithm are what the chunk before left",
     symptom="mean squared errors of 1.0 to 3.7, where less than 0.07 is usual",

@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="A5",
+    op="attention",
     of="attention with a sliding window",
     fault="the window has one key more",
     symptom="each query sees one key that it should not",

@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="A6",
+    op="attention",
     of="attention with a sink for each head",
     fault="the denominator lacks the exponential of the sink",
     symptom="1.0, where equal values give 0.3013",

@@ -4,6 +4,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="A8",
+    op="attention",
     of="decode attention that takes the queries of a group for rows, keys in parts",
     fault="outputs are put back in the order of heads, logarithms are not",
     symptom="cascade attention is wrong, though outputs alone are right",

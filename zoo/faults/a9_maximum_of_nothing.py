@@ -4,6 +4,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="A9",
+    op="attention",
     of="softmax over keys in blocks of 16, masked ones among them",
     fault="the running maximum begins with -inf, and -inf less -inf is NaN",
     symptom="NaN in rows whose first block is masked as a whole",

@@ -4,6 +4,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="G1",
+    op="matmul",
     of="product in TF32 with compensated errors (3xTF32)",
     fault="one of the three products is left out",
     symptom="26 times the error at 256 terms",

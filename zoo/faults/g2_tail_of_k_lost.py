@@ -4,6 +4,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="G2",
+    op="matmul",
     of="product whose operands are read in vectors of 8",
     fault="terms after the last whole vector are lost, and the sizes are accepted",
     symptom="0.5 off at 4,097 terms",

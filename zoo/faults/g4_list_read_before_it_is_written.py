@@ -2,6 +2,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="G4",
+    op="matmul",
     of="product that finds its rows through a list in shared memory",
     fault="a barrier is missing: the list is read before all of it is written",
     symptom="wrong for some shapes on some numbers of multiprocessors",

@@ -4,6 +4,8 @@ from entry import Entry
 
 ENTRY = Entry(
     id="G6",
+    op="matmul",
+    format="nvfp4",
     of="FP4 product with f16 outputs, epilogue",
     fault="sums are cast to f16 before they are multiplied by the global scale",
     symptom="infinities and NaN; 3 times the error where a scale is dropped",

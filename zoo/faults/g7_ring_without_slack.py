@@ -2,6 +2,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="G7",
+    op="matmul",
     of="product through a ring of stages in shared memory",
     fault="the prologue fills every stage, and the next load overwrites one that is still read",
     symptom="some processes are always wrong, others never",

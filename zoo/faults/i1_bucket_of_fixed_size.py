@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="I1",
+    op="top_k",
     of="top-k of an indexer's scores, by the buckets of a radix",
     fault="of scores in the bucket where k is reached, only the first 4096 are candidates",
     symptom="6 to 42 of 2048 are wrong in every row, others in each run; no error is raised",
@@ -41,3 +42,7 @@ def gate(scores, got):
 
 def numbers(scores, got):
     return got["values"]
+
+
+def indices(scores, got):
+    return got["indices"]

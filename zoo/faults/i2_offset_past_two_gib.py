@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="I2",
+    op="matmul",
     of="scores of an indexer over a paged cache",
     fault="the offset of a page in bytes is a product of 32 bits, and past 2 GiB the guarded load gives 0",
     symptom="scores beyond block 2143 are 0.0, and chance decides which of them are selected",

@@ -5,6 +5,8 @@ from entry import Entry, decoded
 
 ENTRY = Entry(
     id="I3",
+    op="indexer",
+    format="mxfp4",
     of="MXFP4 quantize of an indexer's keys after a Hadamard rotation",
     fault="neither queries nor keys are rotated",
     symptom="products of queries and keys have 4 to 5 times the error, if some channels are large",

@@ -5,6 +5,8 @@ from ml_dtypes import float8_e4m3fn
 
 ENTRY = Entry(
     id="K2",
+    op="attention",
+    format="fp8",
     of="attention over keys and values in FP8, with a scale for each",
     fault="both scales are swallowed by a list of arguments, and nothing is multiplied by them",
     symptom="outputs off by the scale of the values; 7.5 times for 0.25 and 0.5 in a sibling",

@@ -5,6 +5,8 @@ from ml_dtypes import bfloat16
 
 ENTRY = Entry(
     id="K4",
+    op="kv_record",
+    format="fp8",
     of="KV records of 512 FP8 codes, four f32 scales and 64 bf16 numbers with positions",
     fault="a block of 128 that holds the end of one part and the start of the next is read from the next alone",
     symptom="accuracy 0.8 to 0: the scales are numbers from before the second part",

@@ -5,6 +5,8 @@ from ml_dtypes import float8_e4m3fn, float8_e4m3fnuz
 
 ENTRY = Entry(
     id="K5",
+    op="quantize",
+    format="fp8",
     of="FP8 KV cache on a device whose E4M3 is FNUZ",
     fault="codes are written in FNUZ and read in FN, where the same bits are twice as large",
     symptom="GSM8K 0.967 to 0.010, and every request is answered with status 200",

@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="L11",
+    op="attention",
     of="attention over parts of the keys, merged",
     fault="the second part's output is read with the strides of the first's",
     symptom="garbage beyond 64k tokens, where the context takes a second iteration",

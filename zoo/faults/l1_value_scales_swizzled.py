@@ -4,6 +4,8 @@ from entry import Entry, decoded
 
 ENTRY = Entry(
     id="L1",
+    op="quantize",
+    format="nvfp4",
     of="NVFP4 KV cache: values with scales for 16 channels",
     fault="scales of 4 tokens × 4 blocks are stored transposed, for one reader, and another reads rows",
     symptom="values off by 0.76 to 0.79 of their norm, where 0.095 is right; three needles of three are found",

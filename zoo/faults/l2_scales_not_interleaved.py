@@ -4,6 +4,8 @@ from entry import Entry
 
 ENTRY = Entry(
     id="L2",
+    op="quantize",
+    format="mxfp8",
     of="MXFP8 weights with scales in the order of tensor cores, 128x4",
     fault="scales are padded to whole tiles, and their rows are not interleaved",
     symptom="looks like noise of one step here and there",

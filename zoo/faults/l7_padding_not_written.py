@@ -4,6 +4,8 @@ from entry import Entry
 
 ENTRY = Entry(
     id="L7",
+    op="scale_layout",
+    format="nvfp4",
     of="NVFP4 activations of few rows, scales in tiles of 128 rows",
     fault="the buffer of the scales is not cleared, and rows of padding keep what was there",
     symptom="now and then NaN: the product for up to 32 rows reads padding",

@@ -5,6 +5,7 @@ from numpy.lib.stride_tricks import as_strided
 
 ENTRY = Entry(
     id="L8",
+    op="attention",
     of="attention over pages of a KV cache",
     fault="a page is taken to begin right after the tokens of the page before, whatever the pool holds between",
     symptom="GSM8K 95 % to 0 %",

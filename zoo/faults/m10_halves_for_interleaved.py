@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="M10",
+    op="moe",
     of="mixture of experts whose rows of gate and up alternate in the file",
     fault="the kernel takes the first half of the rows for the gate",
     symptom="garbage: GSM8K about 0, and 0.87 with the fix; 136 % relative error elsewhere",

@@ -2,6 +2,8 @@ from entry import Entry
 
 ENTRY = Entry(
     id="M12",
+    op="moe",
+    format="nvfp4",
     of="mixture of experts in NVFP4, and copies of blocks of a cache",
     fault="a store goes past the end of its tile, into a neighbour's memory",
     symptom="an innocent kernel fails later, after some fifty calls",

@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="M13",
+    op="moe",
     of="mixture of experts over several ranks",
     fault="a rank looks up ids of all experts in the list of its own",
     symptom="experts of all ranks but the first are lost",

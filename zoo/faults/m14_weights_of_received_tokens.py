@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="M14",
+    op="moe",
     of="mixture of experts, results of other ranks combined",
     fault="weights are looked up in the order of tokens as received, not as sent",
     symptom="garbled text with 32 ranks, none with 8 or 16",

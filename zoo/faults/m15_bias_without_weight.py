@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="M15",
+    op="moe",
     of="second product of experts, with a bias of each",
     fault="biases of chosen experts are added as they are, not by the router's weights",
     symptom="training starts with a loss of 8.2 instead of 4.5",

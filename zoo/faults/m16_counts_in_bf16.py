@@ -5,6 +5,7 @@ from ml_dtypes import bfloat16
 
 ENTRY = Entry(
     id="M16",
+    op="count",
     of="counts of tokens of each expert, summed up over batches",
     fault="counts are kept in bf16",
     symptom="40,840 becomes 41,216 or 40,704; updates of the bias change their sign",

@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="M19",
+    op="matmul",
     of="residual stream divided by the experts' factor, so that f16 holds it",
     fault="each dense layer at the start divides it once more",
     symptom="meaningless text of a model with three dense layers",

@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="M1",
+    op="moe",
     of="mixture of experts with a scaling factor of the routed ones",
     fault="the router multiplies weights by the factor, and the model multiplies the output by it again",
     symptom="GSM8K 0.52 to 0.66, and 0.95 with the fix; it came back in another model",

@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="M2",
+    op="moe",
     of="mixture of experts with one that is shared by all tokens",
     fault="the shared expert is divided by the routed ones' factor, for a product that never comes",
     symptom="long texts degenerate; GSM8K 0.950, and 0.960 with the fix",

@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="M3",
+    op="moe",
     of="mixture of experts over several ranks, with one that is shared",
     fault="every rank adds the shared expert before ranks are summed up",
     symptom="GSM8K 94.2, then 10.8 with two ranks and 0.9 with four",

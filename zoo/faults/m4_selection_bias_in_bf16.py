@@ -6,6 +6,7 @@ from ml_dtypes import bfloat16
 
 ENTRY = Entry(
     id="M4",
+    op="moe",
     of="mixture of experts, chosen by score and bias",
     fault="the bias of the selection is rounded to bf16, whose spacing is 0.031 at 7",
     symptom="98.5 % of tokens go to other experts: 238 values of the bias become 8",

@@ -2,6 +2,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="M5",
+    op="moe",
     of="router with square roots of softplus",
     fault="weights are divided by their sum, with no floor under it: it is 0 where softplus underflows",
     symptom="a token loses all its routed experts, or has NaN",

@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="M6",
+    op="moe",
     of="choice of experts from logits, weights not renormalised",
     fault="the softmax is in the branch that renormalises: without it, logits are weights",
     symptom="every layer is scaled by logits, with their signs",

@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="M7",
+    op="moe",
     of="mixture of experts with a scaling factor of the routed ones",
     fault="the factor is an argument of the kernel, which uses 1",
     symptom="models with another factor are wrong",

@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="M8",
+    op="moe",
     of="mixture of experts, the shared one appended to the others",
     fault="ids are compared with the number of experts without the shared one: it is dropped",
     symptom="134 of 512 outputs wrong, by 2.5 at most",

@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="M9",
+    op="moe",
     of="mixture of experts, rows of gate and up interleaved in blocks of a tile's half",
     fault="a tile of half the size pairs rows of the gate with rows of the gate",
     symptom="99.9 % of elements pass, at a cosine of 0.22",

@@ -6,6 +6,7 @@ from ml_dtypes import bfloat16
 
 ENTRY = Entry(
     id="N1",
+    op="rmsnorm",
     of="RMSNorm in a software pipeline",
     fault="the pipeline's prologue leaves a tile out of the sum of squares, except for rows of 4096",
     symptom="NaN at 2048 and 3072 columns, 0.17 off at 7168, and right up to 256 tokens",

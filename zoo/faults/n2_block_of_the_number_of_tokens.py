@@ -4,6 +4,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="N2",
+    op="rmsnorm",
     of="RMSNorm that promises the same bits in every batch",
     fault="the block, and so the order of the sum, depends on the number of tokens",
     symptom="last bits differ from batch to batch",

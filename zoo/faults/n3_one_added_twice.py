@@ -4,6 +4,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="N3",
+    op="rmsnorm",
     of="RMSNorm of Gemma's kind, whose weights are stored less 1",
     fault="1 is added to weights that have it already",
     symptom="fluent text, or pictures, of the wrong subject",

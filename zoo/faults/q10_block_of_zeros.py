@@ -5,6 +5,8 @@ from entry import Entry
 
 ENTRY = Entry(
     id="Q10",
+    op="quantize",
+    format="fp8",
     of="FP8 activations in blocks of 128",
     fault="a block of zeros has the scale 0, and its codes are those of 0/0",
     symptom="NaN in the block",

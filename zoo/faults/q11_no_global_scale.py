@@ -6,6 +6,8 @@ from ml_dtypes import float8_e4m3fn
 
 ENTRY = Entry(
     id="Q11",
+    op="matmul",
+    format="nvfp4",
     of="NVFP4 quantize with a static scale above the scales",
     fault="values are divided by the scale of their block only",
     symptom="all codes are 0",
@@ -40,4 +42,9 @@ def want(inputs):
 
 def numbers(inputs, got):
     a, b = (decoded(ulplab.quantize(x, "nvfp4", "vllm"), codes=part[0]) for x, part in zip(inputs, got))
+    return a @ b.T
+
+
+def source(inputs):
+    a, b = inputs
     return a @ b.T

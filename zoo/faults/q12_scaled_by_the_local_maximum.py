@@ -6,6 +6,8 @@ from ml_dtypes import float8_e4m3fn
 
 ENTRY = Entry(
     id="Q12",
+    op="quantize",
+    format="nvfp4",
     of="NVFP4 activations with a scale above the scales",
     fault="values are multiplied by 6 over the largest of their block, and not by what is stored",
     symptom="products 90 % off, 9 % after the fix",

@@ -5,6 +5,8 @@ from entry import Entry
 
 ENTRY = Entry(
     id="Q14",
+    op="quantize",
+    format="fp8",
     of="FP8 activations in blocks of 128",
     fault="the largest value is taken for 224, where the format has 448",
     symptom="half of the range is never used, and small elements lose a bit",

@@ -4,6 +4,8 @@ from entry import Entry, decoded
 
 ENTRY = Entry(
     id="Q15",
+    op="quantize",
+    format="nvfp4",
     of="NVFP4 weights, written by one tool and read by another",
     fault="the scale above the scales is stored as what to multiply by, and taken for what to divide by",
     symptom="text without sense: all numbers off by the square of the scale",

@@ -5,6 +5,8 @@ from ml_dtypes import float8_e4m3fn
 
 ENTRY = Entry(
     id="Q16",
+    op="matmul",
+    format="nvfp4",
     of="NVFP4 products of gate and up, each with a scale above its scales",
     fault="that of gate is used for both, after a warning",
     symptom="text that repeats without sense",

@@ -5,6 +5,8 @@ from entry import Entry, decoded
 
 ENTRY = Entry(
     id="Q17",
+    op="quantize",
+    format="mxfp4",
     of="MXFP4 weights, two codes a byte",
     fault="a byte holds elements j and j + 16 of a block, where readers expect 2j and 2j + 1",
     symptom="fluent text without sense from every file of another writer",

@@ -6,6 +6,8 @@ from ml_dtypes import float8_e4m3fn
 
 ENTRY = Entry(
     id="Q19",
+    op="matmul",
+    format="fp8",
     of="FP8 product with scales for tiles of a weight, [n, k]",
     fault="activations are quantized in groups as long as a tile is high, n, and not as it is wide, k",
     symptom="wrong products for tiles that are no squares",

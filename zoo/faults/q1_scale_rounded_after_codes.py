@@ -4,6 +4,8 @@ from entry import Entry
 
 ENTRY = Entry(
     id="Q1",
+    op="quantize",
+    format="fp8",
     of="FP8 quantize, blocks of 128 with power-of-two scales",
     fault="codes are of x / s, and the power of two above s is stored",
     symptom="numbers up to twice as large; acceptance of drafts 2.76 to 2.69",

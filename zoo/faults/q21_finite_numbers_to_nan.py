@@ -5,6 +5,8 @@ from ml_dtypes import float8_e4m3fn
 
 ENTRY = Entry(
     id="Q21",
+    op="quantize",
+    format="fp8",
     of="cast to E4M3 that saturates",
     fault="finite numbers from 512 to 57,344 get the code of NaN, and larger ones saturate",
     symptom="672 becomes NaN, and 448,512 becomes 448",

@@ -5,6 +5,8 @@ from entry import Entry
 
 ENTRY = Entry(
     id="Q2",
+    op="quantize",
+    format="fp8",
     of="FP8 weights in tiles of 128 × 128, loaded for a kernel that wants power-of-two scales",
     fault="the scales of the checkpoint are rounded up, and its codes stay",
     symptom="every tile is larger by a factor of its own below 2; finite, no warning",
@@ -36,3 +38,7 @@ def want(checkpoint):
 
 def numbers(checkpoint, got):
     return ulplab.dequantize(*got, format=FORMAT, shape=checkpoint.shape)
+
+
+def source(checkpoint):
+    return checkpoint.dequantize()

@@ -4,6 +4,8 @@ from entry import Entry
 
 ENTRY = Entry(
     id="Q3",
+    op="quantize",
+    format="fp8",
     of="FP8 activations, four power-of-two scales packed into a word",
     fault="f32 scales that are no powers of two are packed, and mantissa bits reach the scale beside",
     symptom="NaN when one token is decoded, and text without sense",

@@ -5,6 +5,8 @@ from entry import Entry
 
 ENTRY = Entry(
     id="Q4",
+    op="quantize",
+    format="fp8",
     of="FP8 quantize, blocks of 128 with power-of-two scales",
     fault="the exponent is the ceiling of a logarithm in f32, which is whole just above a power of two, too",
     symptom="scales are half of those that the product works with, and the largest elements saturate",

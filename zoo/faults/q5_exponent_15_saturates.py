@@ -5,6 +5,8 @@ from entry import Entry
 
 ENTRY = Entry(
     id="Q5",
+    op="quantize",
+    format="fp8",
     of="FP8 KV cache in blocks of 64, E4M3 encoded in software",
     fault="the largest exponent counts as overflow: all from 256 on becomes 448",
     symptom="the largest elements of a block are up to 75 % too large",

@@ -6,6 +6,8 @@ from ml_dtypes import bfloat16
 
 ENTRY = Entry(
     id="Q6",
+    op="quantize",
+    format="mxfp4",
     of="MXFP4 quantize of bf16",
     fault="ties of E2M1 are rounded away from zero, not to even",
     symptom="a code is one step off where a value lies between two",

@@ -6,6 +6,8 @@ from ml_dtypes import float8_e4m3fn
 
 ENTRY = Entry(
     id="Q7",
+    op="quantize",
+    format="nvfp4",
     of="NVFP4 weights, exported",
     fault="codes are of the scale before it is rounded to E4M3, and the rounded one is stored",
     symptom="small and of one direction within a block; the export differs from what was calibrated",

@@ -6,6 +6,8 @@ from ml_dtypes import float8_e4m3fn
 
 ENTRY = Entry(
     id="Q8",
+    op="quantize",
+    format="nvfp4",
     of="NVFP4 weights with a scale above the scales",
     fault="a scale is held against 0 before it is cast to E4M3, and the cast makes 0 of it",
     symptom="scales of 0 in the checkpoint, where weights are small beside the largest",

@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="R1",
+    op="rope",
     of="RoPE of an indexer's keys, and its top-k",
     fault="neighbouring channels are a pair, where the model was trained with channels of two halves",
     symptom="accuracy is lost in long contexts",

@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="R2",
+    op="rope",
     of="RoPE of an indexer's keys, and its top-k",
     fault="channels of the two halves are turned as a pair, where the model has neighbouring channels",
     symptom="15 of the 20 best keys are found",

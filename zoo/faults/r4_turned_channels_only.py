@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="R4",
+    op="rope",
     of="RoPE of the first channels of each head",
     fault="only channels that are turned are stored; the others keep what the buffer held",
     symptom="the right token comes first in 0.66 of cases, and in 0.83 with the fix",

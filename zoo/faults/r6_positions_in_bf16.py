@@ -5,6 +5,7 @@ from ml_dtypes import bfloat16
 
 ENTRY = Entry(
     id="R6",
+    op="rope",
     of="tables of RoPE's cosines and sines",
     fault="positions and frequencies are rounded to bf16 before they are multiplied",
     symptom="texts diverge in long contexts; the cosine at position 15962 is -0.88, not -0.55",

@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="R7",
+    op="rope",
     of="RoPE with angles computed in the kernel",
     fault="the fast sine and cosine reduce large angles in f32",
     symptom="an error of 3e-6 at position 40, and of 1e-2 at 131071",

@@ -4,6 +4,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="S10",
+    op="causal_conv1d",
     of="causal convolution, states in blocks of a prefix cache",
     fault="a chunk shorter than the taps writes its state to the block that it read",
     symptom="the shared block is spoilt, its own is never written",

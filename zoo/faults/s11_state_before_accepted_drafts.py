@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="S11",
+    op="gated_delta",
     of="gated delta rule after speculative decoding",
     fault="the step after two accepted drafts reads the state of the first",
     symptom="greedy text changes; a sibling went from 20 of 20 to 0",

@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="S12",
+    op="state_space",
     of="state space after rejected drafts",
     fault="the snapshot that a rollback adopts is written by no kernel",
     symptom="0 of 26,378,240 bytes were written; drafts accepted in 0 to 9 % of cases",

@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="S13",
+    op="state_space",
     of="selective scan with an input matrix B that is constant",
     fault="the state that is returned lacks the factor B",
     symptom="outputs are right, what is continued from the state is not",

@@ -5,6 +5,7 @@ from states import delta, of, tokens
 
 ENTRY = Entry(
     id="S1",
+    op="gated_delta",
     of="gated delta rule, a prompt in two chunks",
     fault="the state is stored [K, V], and the next chunk takes the same memory for [V, K]",
     symptom="retrieval from long contexts fails; in another project GSM8K is 0.0",

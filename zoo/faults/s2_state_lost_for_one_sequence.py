@@ -5,6 +5,7 @@ from states import delta, of, tokens
 
 ENTRY = Entry(
     id="S2",
+    op="state_space",
     of="state-space model, a later chunk of a prompt",
     fault="the state before the chunk is dropped if the batch has one sequence",
     symptom="the second chunk of a single long prompt is wrong",

@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="S3",
+    op="state_space",
     of="prefill of a state space in chunks, several sequences in one row of tokens",
     fault="the state of a sequence decays from the start of the chunk, not of the sequence",
     symptom="wrong from the first token on if a sequence begins inside a chunk",

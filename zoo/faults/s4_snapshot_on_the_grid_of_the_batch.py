@@ -4,6 +4,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="S4",
+    op="state_space",
     of="snapshots of a state for a prefix cache, at the last whole chunk of each request",
     fault="the chunk is one of the flattened batch, not of the request",
     symptom="states are 104 to 214 % off for requests that do not begin with a chunk; 0 for others",

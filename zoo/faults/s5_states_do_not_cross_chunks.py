@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="S5",
+    op="state_space",
     of="state space in chunks, slow path",
     fault="states of chunks are summed over the chunk that reads them, not over the one that wrote them",
     symptom="wrong from the second chunk on",

@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="S6",
+    op="gated_delta",
     of="gated delta rule with a decay of each channel, in chunks",
     fault="the decay between two tokens is a product of exponentials, of which one overflows",
     symptom="NaN where a decay is 6.5e-12, as in the second layer of a model; 7.5e-2 off at milder ones",

@@ -4,6 +4,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="S7",
+    op="causal_conv1d",
     of="causal convolution before a recurrence, text in several calls",
     fault="the cache between two calls lacks the oldest input",
     symptom="as bad as random online, though training and static validation are normal",

@@ -4,6 +4,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="S8",
+    op="rmsnorm",
     of="gate on the output of linear attention",
     fault="the mask of the kernel ends at token 65,536",
     symptom="exact up to there, no gate afterwards",

@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="S9",
+    op="gated_delta",
     of="gated delta rule with a decay of each value channel",
     fault="with that gate on, the rule corrects keys instead of values",
     symptom="another recurrence than the rule's",

@@ -4,6 +4,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="X1",
+    op="softmax",
     of="softmax over many columns, as a generated kernel was asked for",
     fault="the kernel returns zeros",
     symptom="4 of 60 problems count as solved, twice by models that nobody had told",

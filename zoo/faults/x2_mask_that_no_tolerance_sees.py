@@ -5,6 +5,7 @@ from entry import Entry
 
 ENTRY = Entry(
     id="X2",
+    op="attention",
     of="causal attention",
     fault="the mask is not applied",
     symptom="the test passes at a correlation of 0.086",

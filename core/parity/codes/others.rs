@@ -60,6 +60,18 @@ impl Codes<'_> {
             let code = |(x, y): (&f32, &f32)| repr.encode(if *y == 0.0 { 0.0 } else { x * (x / y) });
             Some(seen.x.iter().zip(&seen.y).map(code).collect())
         });
+        let element = self.problem.format.element.max();
+        // A scale that is not rounded makes the largest magnitude of its elements the largest number there is. In f64: how a kernel
+        // divides shows at ties only.
+        self.hold(
+            Cause::ScaleRounding,
+            "codes are made with the scale before it was rounded",
+            |codes, seen| {
+                let amax = f64::from(codes.problem.amax[seen.cell.group]);
+                let code = |x: &f32| repr.encode((f64::from(*x) * f64::from(element) / amax) as f32);
+                (amax > 0.0 && amax.is_finite()).then(|| seen.x.iter().map(code).collect())
+            },
+        );
         if self.maker.format.global.is_some() {
             self.hold(
                 Cause::GlobalScale,
@@ -70,7 +82,6 @@ impl Codes<'_> {
                 },
             );
         }
-        let element = self.problem.format.element.max();
         let mut factors = vec![
             2.0,
             0.5,

@@ -1,0 +1,65 @@
+//! `ulplab audit`: what tolerances let pass. The bugs that they are asked about are written in Python (`zoo/`), which this starts.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::shipped;
+use ulplab_core::error::{Error, Exit, Result};
+
+/// Ask the tolerances of a test suite which published bugs they let pass, and what that is right they refuse.
+///
+/// A table is a TOML file with a [[gate]] for each tolerance: an operation, a type, rtol and atol or a metric (docs/gates.md). Each
+/// gate is asked about the bugs of its operation, re-enacted on usual data and on data that tell. Needs Python with the module
+/// ulplab: pip install 'ulplab[audit]'.
+#[derive(Debug, clap::Args)]
+pub struct AuditArgs {
+    /// Tables, or names of shipped ones: fla, flashinfer, sglang, torchao, vllm [default: all of these]
+    #[arg(value_name = "FILE")]
+    pub tables: Vec<String>,
+    /// Draws of each bug's data
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    pub seeds: u32,
+    /// Write JSON
+    #[arg(long)]
+    pub json: bool,
+    /// The Python that has the module ulplab [default: the one beside this program, else python3]
+    #[arg(long, value_name = "PROGRAM", env = "ULPLAB_PYTHON")]
+    pub python: Option<PathBuf>,
+}
+
+pub fn run(args: &AuditArgs) -> Result<Exit> {
+    const SCRIPT: &str = "zoo/audit.py";
+    let script = shipped::find(SCRIPT).ok_or_else(|| {
+        let places: Vec<_> = shipped::places()
+            .iter()
+            .map(|place| place.display().to_string())
+            .collect();
+        Error::Setup(format!("{SCRIPT} is in none of {}", places.join(", ")))
+    })?;
+    let beside = std::env::current_exe().ok().as_deref().and_then(beside);
+    let python = args.python.clone().or(beside).unwrap_or_else(|| "python3".into());
+    let mut command = Command::new(&python);
+    command.arg(script).arg(format!("--seeds={}", args.seeds));
+    command.args(args.json.then_some("--json")).arg("--").args(&args.tables);
+    let status = command.status().map_err(|error| {
+        Error::Setup(format!(
+            "cannot start Python, {}: {error}; name one with --python",
+            python.display()
+        ))
+    })?;
+    Ok(match status.code() {
+        Some(0) => Exit::Pass,
+        Some(2) => Exit::Usage,
+        Some(4) => Exit::NotJudged,
+        Some(96) => Exit::Setup,
+        Some(100) => Exit::GateFailed,
+        Some(_) => Exit::Bug,
+        None => Exit::Interrupted,
+    })
+}
+
+/// The Python in the folder of the program, where `pip` puts both.
+fn beside(program: &Path) -> Option<PathBuf> {
+    let python = program.parent()?.join("python3");
+    python.exists().then_some(python)
+}
