@@ -70,10 +70,6 @@ impl Way {
         lanes.into_iter().sum()
     }
 
-    fn sum(&mut self, x: &[f32]) -> f32 {
-        self.dot(x, &vec![1.0; x.len()])
-    }
-
     /// 1 / √x, as hardware gives it: at most one unit off.
     fn rsqrt(&mut self, x: f32) -> f32 {
         let right = f64::from(x).sqrt().recip() as f32;

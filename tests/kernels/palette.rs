@@ -76,7 +76,11 @@ const DATA: &[(&str, &str, &[Telling])] = &[
     ("quantize", "x", QUANTIZED),
     ("record_attention", "q", &[Real, Dead]),
     ("record_read", "", &[Real]),
-    ("record_write", "x", QUANTIZED),
+    (
+        "record_write",
+        "x",
+        &[Real, Outliers, Exponents, Powers, Dead, Top, Subnormal],
+    ),
     ("rmsnorm", "x", ROWS),
     ("rmsnorm_quantize", "x", &[Real, Outliers, Exponents, Dead, Subnormal]),
     ("rope", "x", &[Real, Top, Subnormal]),
@@ -181,12 +185,6 @@ impl Seen {
 
     fn rows(&self) -> impl Iterator<Item = &[f32]> {
         self.values.chunks_exact(self.cols)
-    }
-
-    /// The next number of the type, of the same sign.
-    fn next(&self, x: f32) -> f32 {
-        let step = if self.dtype == Dtype::BF16 { 1 << 16 } else { 1 };
-        f32::from_bits(x.to_bits().wrapping_add(step))
     }
 
     fn has(&self, telling: Telling) -> bool {
@@ -353,13 +351,16 @@ fn drawn() -> Vec<f32> {
     gaussian(&mut stream(7, "palette"), ROWS_DRAWN * COLS)
 }
 
-/// The numbers that `quantize` gets in some of its cases, in rows of [`COLS`].
-fn ours(inputs: Inputs) -> Vec<f32> {
+/// The numbers that `quantize` gets in one of its cases, and how many of them a row has.
+fn ours(inputs: Inputs) -> (Vec<f32>, usize) {
     let found = problems("quantize").into_iter().find(|(case, _)| {
-        case.inputs == inputs && case.dim("C") == COLS && case.key("dtype") == "f32" && case.key("format") == "mxfp4"
+        case.inputs == inputs
+            && case.dim("C") % COLS == 0
+            && case.key("dtype") == "f32"
+            && case.key("format") == "mxfp4"
     });
-    let (_, problem) = found.expect("a case with such inputs");
-    values(&problem, "x")
+    let (case, problem) = found.expect("a case with such inputs");
+    (values(&problem, "x"), case.dim("C"))
 }
 
 fn seen(x: &[f32], name: &str) -> Seen {
@@ -380,14 +381,14 @@ fn ties_show_in_our_data_only() {
         "of {} Gaussian numbers",
         ROWS_DRAWN * COLS
     );
-    let ties = seen(&ours(Inputs::Edges), "mxfp4").ties();
+    let ties = seen(&ours(Inputs::Edges).0, "mxfp4").ties();
     assert!(ties > 1000, "{ties}");
 }
 
 /// Relative error of numbers that are read with the scales of the block below, in blocks of 32.
-fn read_with_the_scales_below(x: &[f32]) -> [f64; 2] {
+fn read_with_the_scales_below((x, cols): (&[f32], usize)) -> [f64; 2] {
     let format = format("mxfp8");
-    let mut encoded = format.encode(x, COLS, GlobalScale::Own);
+    let mut encoded = format.encode(x, cols, GlobalScale::Own);
     let mut right = vec![0.0; x.len()];
     format.decode(&encoded, &mut right);
     let scales = encoded
@@ -396,7 +397,7 @@ fn read_with_the_scales_below(x: &[f32]) -> [f64; 2] {
         .find(|part| part.name == "scale")
         .expect("scales");
     let before = scales.bytes.clone();
-    scales.bytes.rotate_left(COLS / 32);
+    scales.bytes.rotate_left(cols / 32);
     let same = before.iter().zip(&scales.bytes).filter(|(a, b)| a == b).count() as f64 / before.len() as f64;
     let mut wrong = vec![0.0; x.len()];
     format.decode(&encoded, &mut wrong);
@@ -412,10 +413,11 @@ fn relative(got: &[f32], want: &[f32]) -> f64 {
 /// Scales of Gaussian blocks are so alike that most blocks read with those of another are as they were.
 #[test]
 fn scales_of_other_blocks_show_in_our_data() {
-    let [same, _] = read_with_the_scales_below(&drawn());
+    let [same, _] = read_with_the_scales_below((&drawn(), COLS));
     assert!(same > 0.5, "{same} of the blocks are as they were");
-    let [same, off] = read_with_the_scales_below(&ours(Inputs::Random));
-    assert!(same < 0.1 && off > 0.5, "{same} of ours are as they were, {off} off");
+    let (x, cols) = ours(Inputs::Random);
+    let [same, off] = read_with_the_scales_below((&x, cols));
+    assert!(same < 0.4 && off > 0.5, "{same} of ours are as they were, {off} off");
 }
 
 /// Whether numbers are rotated before they are quantized makes no difference to Gaussian ones.
@@ -432,7 +434,7 @@ fn a_missing_rotation_shows_in_our_data_only() {
         hadamard(&mut rotated, COLS).unwrap();
         error(x) / error(&rotated)
     };
-    let (gaussian, ours) = (better(&drawn()), better(&ours(Inputs::Random)));
+    let (gaussian, ours) = (better(&drawn()), better(&ours(Inputs::Random).0));
     assert!((gaussian - 1.0).abs() < 0.02, "{gaussian}");
-    assert!(ours > 1.1 || ours < 0.9, "{ours}");
+    assert!(ours > 1.2, "{ours}");
 }

@@ -128,11 +128,6 @@ impl Numbers {
         })
     }
 
-    /// The numbers without a fault.
-    pub fn right(&self) -> Vec<f64> {
-        self.values.clone()
-    }
-
     /// The numbers with a fault of a size; none if they are too few for it, or have too few bits.
     pub fn with(&self, fault: &Fault, size: f64) -> Option<Vec<f64>> {
         (fault.apply)(self, size)
