@@ -258,13 +258,11 @@ const MISSING: &[(&str, &str, &str)] = &[
         "a rest of C",
         "records have 512 channels, and those of an index 128",
     ),
-    ("record_read", "the last of slots", NOT_YET),
     (
         "record_write",
         "a rest of C",
         "records have 512 channels, and those of an index 128",
     ),
-    ("record_write", "the last of slots", NOT_YET),
     (
         "rope",
         "a rest of R",

@@ -72,8 +72,9 @@ pub fn judged(problem: &mut Problem) -> Vec<Judged<'_>> {
     for judge in &problem.judges {
         match &judge.rule {
             Rule::Parts(parts) => {
+                let whole = Some((judge, &right)).filter(|_| !wrong(&judge.measure(&right)));
                 let parts = parts(&right).into_iter();
-                all.extend(parts.filter_map(|part| of_part(problem, judge, part, &right)));
+                all.extend(parts.filter_map(|part| of_part(problem, part, whole)));
             }
             _ if all.iter().any(|other| other.name == judge.output) => {}
             _ => {
@@ -104,15 +105,15 @@ fn of_judges(judges: Vec<&Judge>) -> Option<Judged<'_>> {
     })
 }
 
-/// A part of outputs; none if nothing in particular is expected. Where it is found again among the outputs, everything that follows from it
-/// is judged, too.
-fn of_part<'a>(problem: &'a Problem, judge: &'a Judge, mut part: Part, outputs: &Outputs) -> Option<Judged<'a>> {
+/// A part of outputs; none if nothing in particular is expected. If `whole` outputs are known that are accepted, and the part is found again
+/// among them, everything that follows from it is judged, too; else the part alone.
+fn of_part<'a>(problem: &'a Problem, mut part: Part, whole: Option<(&'a Judge, &Outputs)>) -> Option<Judged<'a>> {
     without_metrics(&mut part.judge);
     let right = right_bytes(&part.judge)?;
     let own = Arc::new(part.judge);
     let also = own.clone();
-    let refuses: Box<dyn Fn(Named) -> bool> = match place(&own, problem) {
-        Some(place) => {
+    let refuses: Box<dyn Fn(Named) -> bool> = match whole.zip(place(&own, problem)) {
+        Some(((judge, outputs), place)) => {
             let right = outputs.clone();
             Box::new(move |named| {
                 let mut outputs = right.clone();
