@@ -164,6 +164,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
             "ulplab kernels mutants rope.cos_sin_swapped --only 'rope.*/**'",
         ],
     ),
+    ("kernels power", &["ulplab kernels power rmsnorm linear"]),
     (
         "kernels attest",
         &[

@@ -6,6 +6,8 @@ mod build {
     pub mod judgement;
     pub mod source;
 }
+#[path = "kernels/alarms.rs"]
+mod alarms;
 #[path = "kernels/compressor.rs"]
 mod compressor;
 #[path = "kernels/decode_step.rs"]
@@ -44,8 +46,14 @@ mod mhc_post;
 mod mhc_pre;
 #[path = "kernels/moe_fp4.rs"]
 mod moe_fp4;
+#[path = "kernels/palette.rs"]
+mod palette;
+#[path = "kernels/power.rs"]
+mod power;
 #[path = "kernels/quantize.rs"]
 mod quantize;
+#[path = "kernels/ranges.rs"]
+mod ranges;
 #[path = "kernels/record_attention.rs"]
 mod record_attention;
 #[path = "kernels/records.rs"]

@@ -21,6 +21,8 @@ mod nan;
 mod parts;
 #[path = "deepseek_v4/random.rs"]
 mod random;
+#[path = "deepseek_v4/relations.rs"]
+mod relations;
 #[path = "deepseek_v4/seam.rs"]
 mod seam;
 #[path = "deepseek_v4/support.rs"]

@@ -357,7 +357,9 @@ fn one_operation_is_listed_with_its_cases() {
 
 #[test]
 fn every_subcommand_has_help_with_examples() {
-    for what in ["list", "check", "time", "compare", "trace", "mutants", "attest"] {
+    for what in [
+        "list", "check", "time", "compare", "trace", "mutants", "power", "attest",
+    ] {
         let output = run(&["kernels", what, "--help"]);
         assert_eq!(code(&output), 0, "{what}");
         let help = stdout(&output);

@@ -254,4 +254,55 @@ proptest! {
             prop_assert!(span(state.tensor(), slot..slot + 1).data.iter().all(|&x| x == 7.0));
         }
     }
+
+    /// o and the states are linear in v and in the states before, and a power of two changes no rounding.
+    #[test]
+    fn powers_of_two_go_through(random in random(), power in -20..=20i32, mild in 0..3usize) {
+        // Strong decays leave subnormal numbers.
+        let case = Random { gate: [0.0, -0.01, -0.1][mild], ..random }.case();
+        let times = |x: &Tensor<f64>| Tensor::new(x.shape.clone(), x.data.iter().map(|x| x * 2f64.powi(power)).collect());
+        let scaled = Case { v: times(&case.v), state: times(&case.state), ..case.clone() };
+        for (got, once) in [
+            (scaled.recurrent::<f32>(), case.recurrent::<f32>()),
+            (scaled.run(&Recurrent::ONE_PASS), case.run(&Recurrent::ONE_PASS)),
+            (scaled.chunked(16), case.chunked(16)),
+        ] {
+            let times = |x: &[f32]| x.iter().map(|x| x * 2f32.powi(power)).collect::<Vec<f32>>();
+            prop_assert_eq!(&got.o.data, &times(&once.o.data));
+            prop_assert_eq!(&got.state.data, &times(&once.state.data));
+        }
+    }
+
+    /// Heads do not meet: in another order they give the same in that order.
+    #[test]
+    fn heads_are_interchangeable(random in random(), turn in 1..4usize) {
+        let case = repeated(&spread(&random.case()));
+        let heads = case.v.shape[1];
+        // Rows of a head, which follow each other within a token or a sequence.
+        let turned = |x: &Tensor<f64>| {
+            let each = x.data.len() / x.shape[..2].iter().product::<usize>().max(1);
+            let groups = x.data.chunks((heads * each).max(1));
+            let rows = groups.flat_map(|group| (0..heads).flat_map(move |head| &group[(head + turn) % heads * each..][..each]));
+            Tensor::new(x.shape.clone(), rows.copied().collect())
+        };
+        let narrow = |x: &Tensor<f32>| turned(&x.cast());
+        let decay = match &case.decay {
+            Decays::Head(g) => Decays::Head(turned(g)),
+            Decays::Channel(g) => Decays::Channel(turned(g)),
+            Decays::Constant(_) => unreachable!("they were given to each token"),
+        };
+        let other = Case {
+            q: turned(&case.q),
+            k: turned(&case.k),
+            v: turned(&case.v),
+            beta: case.beta.as_ref().map(turned),
+            state: turned(&case.state),
+            decay,
+            ..case.clone()
+        };
+        for (got, want) in [(other.recurrent::<f32>(), case.recurrent::<f32>()), (other.chunked(16), case.chunked(16))] {
+            prop_assert_eq!(got.o.cast::<f64>(), narrow(&want.o));
+            prop_assert_eq!(got.state.cast::<f64>(), narrow(&want.state));
+        }
+    }
 }

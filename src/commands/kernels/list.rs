@@ -7,12 +7,14 @@ use crate::backend::cuda::Source;
 use crate::commands::describe::{CaseLine, JudgementLine, describe};
 use crate::json;
 use crate::report::columns::wrapped;
-use crate::studies::kernels::folder;
+use crate::studies::kernels::power::Power;
+use crate::studies::kernels::{folder, power};
 use ulplab_core::error::{Error, Exit, Result, did_you_mean};
 use ulplab_core::ops;
 use ulplab_core::ops::OPS;
 
-/// List operations: how each output is judged, the variants, and the faults that can be planted in them.
+/// List operations: how each output is judged, the smallest faults that this notices, the variants, and the faults that can be planted
+/// in them.
 ///
 /// `ulplab describe OP` also gives the reason for each judgement, and the buffers, sizes and keys.
 #[derive(Debug, Default, clap::Args)]
@@ -39,6 +41,8 @@ struct OperationEntry {
     /// The file of its kernels.
     file: Option<String>,
     outputs: Vec<JudgementLine>,
+    /// What these judgements notice, as it was measured.
+    power: Vec<Power>,
     variants: Vec<KernelEntry>,
     mutants: Vec<KernelEntry>,
     cases: Vec<CaseLine>,
@@ -64,7 +68,8 @@ pub fn run(args: &ListArgs) -> Result<Exit> {
         }
         names.retain(|name| name == op);
     }
-    let listed = names.par_iter().map(|name| OperationEntry::new(name, &sources));
+    let power = power::stored()?;
+    let listed = names.par_iter().map(|name| OperationEntry::new(name, &sources, &power));
     let listed = listed.collect::<Result<Vec<_>>>()?;
     match args.json {
         true => json::print(&listed)?,
@@ -77,7 +82,7 @@ pub fn run(args: &ListArgs) -> Result<Exit> {
 }
 
 impl OperationEntry {
-    fn new(name: &str, sources: &[Source]) -> Result<Self> {
+    fn new(name: &str, sources: &[Source], power: &[Power]) -> Result<Self> {
         let source = sources.iter().find(|source| source.op == name);
         let named = |(name, doc): (&String, &String)| KernelEntry {
             name: source.map_or(name.clone(), |source| format!("{}.{name}", source.op)),
@@ -91,6 +96,7 @@ impl OperationEntry {
             doc: "not an operation of ulplab".into(),
             file: source.map(|source| source.path.display().to_string()),
             outputs: Vec::new(),
+            power: power.iter().filter(|power| power.op == name).cloned().collect(),
             variants: variants.iter().map(|one| named((&one.name, &one.doc))).collect(),
             mutants: mutants.iter().map(|one| named((&one.name, &one.doc))).collect(),
             cases: Vec::new(),
@@ -126,6 +132,11 @@ impl OperationEntry {
         let mut lines = hanging(&format!("{}: ", self.op), &self.doc, 2);
         let judged = self.judged();
         lines.extend(section("outputs", &judged));
+        let noticed: Vec<(String, String)> = self.power.iter().map(|power| (power.place(), power.text())).collect();
+        lines.extend(section(
+            "least faults that are noticed, in the best case and in the middle one",
+            &noticed,
+        ));
         let named = |all: &'_ [KernelEntry]| {
             let lines = all.iter().map(|one| (one.name.clone(), one.doc.clone()));
             lines.collect::<Vec<_>>()

@@ -6,6 +6,7 @@ mod compare;
 pub mod list;
 mod mutants;
 pub mod old;
+mod power;
 mod time;
 mod trace;
 
@@ -35,6 +36,7 @@ pub enum What {
     Compare(compare::CompareArgs),
     Trace(trace::TraceArgs),
     Mutants(mutants::MutantsArgs),
+    Power(power::PowerArgs),
     Attest(attest::AttestArgs),
 }
 
@@ -46,6 +48,7 @@ pub fn run(args: &KernelsArgs) -> Result<Exit> {
         What::Compare(args) => compare::run(args),
         What::Trace(args) => trace::run(args),
         What::Mutants(args) => mutants::run(args),
+        What::Power(args) => power::run(args),
         What::Attest(args) => attest::run(args),
     }
 }

@@ -8,6 +8,7 @@ pub mod mutants;
 pub mod operations;
 mod options;
 pub mod peers;
+pub mod power;
 pub mod programs;
 mod relations;
 mod show;

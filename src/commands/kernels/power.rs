@@ -1,0 +1,74 @@
+//! `ulplab kernels power`: the smallest faults that judgements notice.
+
+use std::path::PathBuf;
+
+use crate::json;
+use crate::progress::Progress;
+use crate::report::columns::{fitted, wrapped};
+use crate::studies::kernels::power;
+use crate::studies::kernels::power::Power;
+use ulplab_core::atomic::write_text;
+use ulplab_core::error::{Error, Exit, Result};
+use ulplab_core::ops;
+use ulplab_core::ops::{OPS, Op};
+
+/// Measure what judgements notice: the smallest gain, bias, lost bits and missing term that are refused in the outputs of a right kernel.
+///
+/// A right kernel's outputs are the expected ones, rounded to their type. A fault is put into them, and made smaller by halves until it
+/// is accepted. Shown are its sizes in the best case and in the middle one of all cases that are small and need no model. Neither a GPU
+/// nor a kernel is needed. `ulplab kernels list` shows what was measured last.
+#[derive(Debug, clap::Args)]
+pub struct PowerArgs {
+    /// Only these operations.
+    #[arg(value_name = "OP")]
+    ops: Vec<String>,
+    /// Write what was measured, of all operations, to this file.
+    #[arg(long, value_name = "FILE", conflicts_with = "ops")]
+    write: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Characters in a line.
+const WIDTH: usize = 130;
+
+pub fn run(args: &PowerArgs) -> Result<Exit> {
+    let named = args.ops.iter().map(|name| ops::find(name).map_err(Error::Usage));
+    let ops: Vec<&dyn Op> = match args.ops.is_empty() {
+        true => OPS.to_vec(),
+        false => named.collect::<Result<_>>()?,
+    };
+    let mut progress = Progress::new(ops.len(), args.json);
+    let mut all = Vec::new();
+    for op in ops {
+        all.extend(power::of(op, &power::cases(op)).map_err(Error::Usage)?);
+        progress.advance(1, op.name());
+    }
+    drop(progress);
+    if let Some(file) = &args.write {
+        let text = serde_json::to_string_pretty(&all).map_err(|error| Error::Usage(error.to_string()))?;
+        write_text(file, &(text + "\n"))?;
+    }
+    match args.json {
+        true => json::print(&all)?,
+        false => outln!("{}", text(&all)),
+    }
+    Ok(Exit::Pass)
+}
+
+/// A line for each output, and below them those that notice too little, the worst first.
+fn text(all: &[Power]) -> String {
+    let row = |power: &Power| vec![power.name(), power.rule.clone(), power.cases.to_string(), power.text()];
+    let mut lines = fitted(
+        &["", "judged by", "cases", "notices"],
+        &all.iter().map(row).collect::<Vec<_>>(),
+        &[],
+        WIDTH,
+    );
+    for (heading, blind) in power::blind(all) {
+        lines.push(String::new());
+        lines.extend(wrapped(&format!("{heading}: {}", blind.join("; ")), WIDTH, 0));
+    }
+    lines.join("\n")
+}

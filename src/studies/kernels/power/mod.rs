@@ -1,0 +1,223 @@
+//! The power of judgements: the smallest fault of each kind that is refused in what a right kernel writes.
+//!
+//! Outputs of a right kernel are made of what an operation expects, rounded to the type that is stored. A fault of a kind
+//! ([`FAULTS`]) is put into them, and its size is halved until the judgement accepts it. What is left out is not a size but a
+//! place: a fault in a row that no case has is noticed by nobody.
+
+mod faults;
+mod outputs;
+mod shown;
+
+use std::collections::BTreeMap;
+
+use crate::shipped;
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+use ulplab_core::error::{Error, Result};
+use ulplab_core::input;
+use ulplab_core::ops;
+use ulplab_core::ops::{Case, Op};
+
+pub use faults::{FAULTS, Fault, NARROWED};
+use outputs::{Judged, judged};
+pub use shown::blind;
+
+/// The file with what was measured.
+pub const FILE: &str = "experiments/results/power.json";
+
+/// Steps in which a size doubles: sizes are found to within a fifth.
+const STEPS: i32 = 4;
+/// Exponents of the smallest and the largest size that is tried.
+const RANGE: [i32; 2] = [-30, 4];
+/// Product of all sizes of a case up to which it is asked: larger cases judge as smaller ones do, and take minutes.
+const MOST: f64 = 3e7;
+/// How many cases with the same keys are asked whatever their sizes.
+const FEW: usize = 3;
+
+/// What the judgement of an output notices.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Power {
+    pub op: String,
+    /// The output, or a part of it that has expected values of its own.
+    pub output: String,
+    /// Type of its elements.
+    pub dtype: String,
+    /// The kinds of its judgements.
+    pub rule: String,
+    /// Number of cases that were asked.
+    pub cases: usize,
+    /// The smallest of them, and what is noticed there.
+    pub smallest: String,
+    /// By kind of fault. Of bits that are compared: whether one changed bit is noticed.
+    pub faults: BTreeMap<String, Noticed>,
+    /// Cases in which nothing was asked, and why.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unasked: BTreeMap<String, String>,
+}
+
+/// The smallest faults of a kind that are noticed; `None` is a fault that is not noticed at any size.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Noticed {
+    /// In the case that notices the least, and which it is.
+    pub best: Option<f64>,
+    pub at: String,
+    /// In the middle one of the cases; of two, in the worse.
+    pub median: Option<f64>,
+    /// In the smallest case, if it was asked there.
+    pub smallest: Option<f64>,
+}
+
+/// What is asked of one output in one case.
+struct Asked {
+    case: String,
+    group: [String; 3],
+    /// By kind of fault; infinite if no size is noticed.
+    sizes: std::result::Result<BTreeMap<&'static str, f64>, String>,
+}
+
+/// What was measured last; nothing if the file is not there.
+///
+/// # Errors
+/// The file cannot be read, or is not what [`of`] gives.
+pub fn stored() -> Result<Vec<Power>> {
+    let Some(path) = shipped::find(FILE) else {
+        return Ok(Vec::new());
+    };
+    serde_json::from_str(&input::text(&path)?).map_err(|error| Error::data(&path, error.to_string()))
+}
+
+/// The cases of an operation that are asked, the smallest first: those that are not large, and the smallest with each set of keys.
+pub fn cases(op: &dyn Op) -> Vec<Case> {
+    let volume = |case: &Case| case.dims.iter().map(|(_, size)| (*size).max(1) as f64).product::<f64>();
+    let mut cases = op.cases();
+    cases.retain(|case| !case.timed && !case.inputs.need_model());
+    cases.sort_by(|a, b| volume(a).total_cmp(&volume(b)));
+    let asked = |(at, case): &(usize, &Case)| {
+        let smaller = cases[..*at].iter().filter(|other| other.keys == case.keys).count();
+        volume(case) <= MOST || smaller < FEW
+    };
+    cases
+        .iter()
+        .enumerate()
+        .filter(asked)
+        .map(|(_, case)| case.clone())
+        .collect()
+}
+
+/// The power of an operation's judgements over some of its cases, which are ordered from the smallest.
+///
+/// # Errors
+/// A case cannot be made.
+pub fn of(op: &dyn Op, cases: &[Case]) -> std::result::Result<Vec<Power>, String> {
+    let asked = cases.par_iter().map(|case| {
+        let mut problem = ops::problem(op, case)?;
+        let each = judged(&mut problem);
+        Ok(each.iter().map(|judged| Asked::new(case, judged)).collect::<Vec<_>>())
+    });
+    let asked: Vec<Asked> = asked
+        .collect::<std::result::Result<Vec<_>, String>>()?
+        .into_iter()
+        .flatten()
+        .collect();
+    let mut groups: Vec<&[String; 3]> = Vec::new();
+    for asked in &asked {
+        if !groups.contains(&&asked.group) {
+            groups.push(&asked.group);
+        }
+    }
+    let of_group = |group: &&[String; 3]| {
+        let asked: Vec<&Asked> = asked.iter().filter(|asked| asked.group == **group).collect();
+        Power::new(op, group, &asked)
+    };
+    Ok(groups.iter().map(of_group).collect())
+}
+
+impl Asked {
+    fn new(case: &Case, judged: &Judged) -> Self {
+        Self {
+            case: case.name.clone(),
+            group: [judged.name.into(), judged.dtype.to_string(), judged.rule.clone()],
+            sizes: sizes(judged),
+        }
+    }
+}
+
+/// The smallest fault of each kind that is refused.
+fn sizes(judged: &Judged) -> std::result::Result<BTreeMap<&'static str, f64>, String> {
+    if judged.refuses_right() {
+        return Err("what is expected, rounded to the type that is stored, is refused".into());
+    }
+    let seen = |noticed: bool| if noticed { 1.0 } else { f64::INFINITY };
+    if judged.bits {
+        let bit = judged.refuses_a_bit().ok_or("there is nothing in it")?;
+        return Ok(BTreeMap::from([("bit", seen(bit))]));
+    }
+    let numbers = judged.numbers.as_ref().ok_or("there are no numbers in it but zeros")?;
+    let by_size = FAULTS.iter().filter_map(|fault| {
+        let refuses = |size| numbers.with(fault, size).is_some_and(|values| judged.refuses(&values));
+        let sizes: Vec<f64> = match fault.bits {
+            true => (1..=numbers.digits()).map(f64::from).collect(),
+            false => (RANGE[0] * STEPS..=RANGE[1] * STEPS)
+                .map(|step| 2f64.powf(f64::from(step) / f64::from(STEPS)))
+                .collect(),
+        };
+        numbers.with(fault, sizes[0])?;
+        // Sizes below are accepted, those from the end on are refused.
+        let accepted = sizes.partition_point(|size| !refuses(*size));
+        Some((fault.name, sizes.get(accepted).copied().unwrap_or(f64::INFINITY)))
+    });
+    let narrowed = NARROWED
+        .iter()
+        .filter_map(|(name, round)| Some((*name, seen(judged.refuses(&numbers.narrowed(*round)?)))));
+    Ok(by_size.chain(narrowed).collect())
+}
+
+impl Power {
+    fn new(op: &dyn Op, [output, dtype, rule]: &[String; 3], asked: &[&Asked]) -> Self {
+        let mut unasked = BTreeMap::new();
+        let mut answers: Vec<(&str, &BTreeMap<&'static str, f64>)> = Vec::new();
+        for asked in asked {
+            match &asked.sizes {
+                Ok(sizes) => answers.push((&asked.case, sizes)),
+                Err(why) => drop(unasked.insert(asked.case.clone(), why.clone())),
+            }
+        }
+        let mut faults: BTreeMap<String, Noticed> = BTreeMap::new();
+        let kinds = answers.iter().flat_map(|(_, sizes)| sizes.keys());
+        for kind in kinds {
+            if !faults.contains_key(*kind) {
+                let of_kind = answers
+                    .iter()
+                    .filter_map(|(case, sizes)| Some((*case, *sizes.get(kind)?)));
+                let smallest = answers[0].1.get(kind).copied();
+                faults.insert((*kind).into(), Noticed::new(of_kind.collect(), smallest));
+            }
+        }
+        Self {
+            op: op.name().into(),
+            output: output.clone(),
+            dtype: dtype.clone(),
+            rule: rule.clone(),
+            cases: answers.len(),
+            smallest: answers.first().map_or(String::new(), |(case, _)| (*case).into()),
+            faults,
+            unasked,
+        }
+    }
+}
+
+impl Noticed {
+    /// Of cases with the sizes that are noticed there, and the size in the smallest case, if it was asked there.
+    fn new(mut sizes: Vec<(&str, f64)>, smallest: Option<f64>) -> Self {
+        sizes.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let finite = |size: &f64| size.is_finite();
+        Self {
+            best: Some(sizes[0].1).filter(finite),
+            at: sizes[0].0.into(),
+            median: Some(sizes[sizes.len() / 2].1).filter(finite),
+            smallest: smallest.filter(finite),
+        }
+    }
+}

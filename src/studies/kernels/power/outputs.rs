@@ -1,0 +1,274 @@
+//! Outputs of a right kernel, made from what an operation expects of them, and whether they are refused.
+
+use std::sync::Arc;
+
+use rand_distr::{Distribution, StandardNormal};
+use safetensors::Dtype;
+use ulplab_core::formats::GlobalScale;
+use ulplab_core::metrics::VIOLATIONS;
+use ulplab_core::ops::data::float_bytes;
+use ulplab_core::ops::judge::{Judge, Measured, Part, Rule, number};
+use ulplab_core::ops::{Buffer, Outputs, Problem, Role};
+use ulplab_core::random::stream;
+
+use super::faults::Numbers;
+
+/// How often a kernel's own choices are followed until they are those of the reference: a choice may depend on the one before.
+const FOLLOWED: usize = 64;
+
+/// An output of a case, or a part of it that has expected values of its own once the kernel has written the rest.
+pub struct Judged<'a> {
+    /// The output, or the name of the part.
+    pub name: &'static str,
+    /// The kinds of its judgements.
+    pub rule: String,
+    /// The type of its elements.
+    pub dtype: Dtype,
+    /// Whether bits are compared.
+    pub bits: bool,
+    /// The numbers in it; none if bits are compared, or if there are only zeros and what is not finite.
+    pub numbers: Option<Numbers>,
+    /// The bytes that a right kernel leaves in it, by the names of outputs.
+    right: Named,
+    store: Box<dyn Fn(&[f64]) -> Named + 'a>,
+    refuses: Box<dyn Fn(Named) -> bool + 'a>,
+}
+
+/// Bytes by the names of outputs.
+type Named = Vec<(&'static str, Vec<u8>)>;
+
+impl Judged<'_> {
+    /// Whether numbers in the place of the right ones are refused.
+    pub fn refuses(&self, numbers: &[f64]) -> bool {
+        (self.refuses)((self.store)(numbers))
+    }
+
+    /// Whether what a right kernel leaves is refused.
+    pub fn refuses_right(&self) -> bool {
+        (self.refuses)(self.right.clone())
+    }
+
+    /// Whether one changed bit is refused, the lowest one of an element in the middle; none if there are no elements.
+    pub fn refuses_a_bit(&self) -> Option<bool> {
+        let mut wrong = self.right.clone();
+        let (_, bytes) = wrong.iter_mut().find(|(name, _)| *name == self.name)?;
+        let size = self.dtype.bitsize() / 8;
+        let (middle, end) = (bytes.len() / size / 2, bytes.len() / size);
+        // The payload of a NaN may not matter.
+        let at = (middle..end)
+            .chain(0..middle)
+            .find(|at| !number(self.dtype, bytes, *at).is_nan())?;
+        bytes[at * size] ^= 1;
+        Some((self.refuses)(wrong))
+    }
+}
+
+/// All that is judged of a case's outputs.
+pub fn judged(problem: &mut Problem) -> Vec<Judged<'_>> {
+    problem.judges.iter_mut().for_each(without_metrics);
+    let problem = &*problem;
+    let right = right(problem);
+    let mut all: Vec<Judged> = Vec::new();
+    for judge in &problem.judges {
+        match &judge.rule {
+            Rule::Parts(parts) => {
+                let whole = Some((judge, &right)).filter(|_| !wrong(&judge.measure(&right)));
+                let parts = parts(&right).into_iter();
+                all.extend(parts.filter_map(|part| of_part(problem, part, whole)));
+            }
+            _ if all.iter().any(|other| other.name == judge.output) => {}
+            _ => {
+                let judges = problem.judges.iter().filter(|other| other.output == judge.output);
+                all.extend(of_judges(judges.collect()));
+            }
+        }
+    }
+    all
+}
+
+/// An output that is judged as it is; none if nothing in particular is expected.
+fn of_judges(judges: Vec<&Judge>) -> Option<Judged<'_>> {
+    let first = judges[0];
+    let kinds: Vec<&str> = judges.iter().map(|judge| judge.kind()).collect();
+    Some(Judged {
+        name: first.output,
+        rule: kinds.join(", "),
+        dtype: first.dtype,
+        bits: matches!(first.rule, Rule::Equal { .. }),
+        numbers: numbers(first),
+        right: right_bytes(first)?,
+        store: Box::new(move |values| stored(first, values)),
+        refuses: Box::new(move |named| {
+            let outputs = Outputs(named);
+            judges.iter().any(|judge| wrong(&judge.measure(&outputs)))
+        }),
+    })
+}
+
+/// A part of outputs; none if nothing in particular is expected. If `whole` outputs are known that are accepted, and the part is found again
+/// among them, everything that follows from it is judged, too; else the part alone.
+fn of_part<'a>(problem: &'a Problem, mut part: Part, whole: Option<(&'a Judge, &Outputs)>) -> Option<Judged<'a>> {
+    without_metrics(&mut part.judge);
+    let right = right_bytes(&part.judge)?;
+    let own = Arc::new(part.judge);
+    let also = own.clone();
+    let refuses: Box<dyn Fn(Named) -> bool> = match whole.zip(place(&own, problem)) {
+        Some(((judge, outputs), place)) => {
+            let right = outputs.clone();
+            Box::new(move |named| {
+                let mut outputs = right.clone();
+                named.iter().for_each(|(_, bytes)| place.write(&mut outputs, bytes));
+                wrong(&judge.measure(&outputs))
+            })
+        }
+        None => Box::new(move |named| wrong(&also.measure(&Outputs(named)))),
+    };
+    Some(Judged {
+        name: own.output,
+        rule: own.kind().into(),
+        dtype: own.dtype,
+        bits: matches!(own.rule, Rule::Equal { .. }),
+        numbers: numbers(&own),
+        right,
+        store: Box::new(move |values| stored(&own, values)),
+        refuses,
+    })
+}
+
+fn wrong(measured: &[Measured]) -> bool {
+    measured
+        .iter()
+        .any(|found| found.metric == &VIOLATIONS && found.value != 0.0)
+}
+
+fn without_metrics(judge: &mut Judge) {
+    if let Rule::Within { metrics, .. } = &mut judge.rule {
+        *metrics = false;
+    }
+}
+
+/// The numbers that a judgement is about; none if it compares bits or expects nothing in particular.
+fn numbers(judge: &Judge) -> Option<Numbers> {
+    let cols = judge.shape.last().copied().unwrap_or(1).max(1);
+    let digits = if judge.dtype == Dtype::BF16 { 7 } else { 23 };
+    match &judge.rule {
+        Rule::Within { want, bound, .. } => {
+            let as_it_was = |at: usize| bound(at, want[at]) < 0.0;
+            Numbers::new(want.clone(), &as_it_was, cols, digits)
+        }
+        Rule::Rms { want, .. } => Numbers::new(want.clone(), &|_| false, cols, digits),
+        // They are numbers of f32 before they are quantized.
+        Rule::Admissible { want, .. } => Numbers::new(want.clone(), &|_| false, cols, 23),
+        Rule::Equal { .. } | Rule::Finite | Rule::Parts(_) => None,
+    }
+}
+
+/// The bytes that a judgement expects, with what is expected rounded to the type of the output.
+fn right_bytes(judge: &Judge) -> Option<Named> {
+    match &judge.rule {
+        Rule::Equal { want, .. } => Some(vec![(judge.output, want.clone())]),
+        Rule::Within { want, .. } | Rule::Rms { want, .. } | Rule::Admissible { want, .. } => Some(stored(judge, want)),
+        Rule::Finite | Rule::Parts(_) => None,
+    }
+}
+
+/// Numbers as the bytes of an output, or as the codes and scales of its format.
+fn stored(judge: &Judge, values: &[f64]) -> Named {
+    let narrow: Vec<f32> = values.iter().map(|x| *x as f32).collect();
+    match &judge.rule {
+        Rule::Admissible { format, above, .. } => {
+            let encoded = format.encode(&narrow, judge.shape[1], GlobalScale::Stored(&[*above]));
+            ["data", "scale"].map(|part| (part, encoded.part(part).to_vec())).into()
+        }
+        _ => vec![(judge.output, float_bytes(judge.dtype, &narrow))],
+    }
+}
+
+/// Where the rows of a part are among the outputs.
+struct Place {
+    output: &'static str,
+    row_bytes: usize,
+    /// All, if they are not named.
+    rows: Option<Vec<usize>>,
+}
+
+impl Place {
+    fn write(&self, outputs: &mut Outputs, bytes: &[u8]) {
+        let Some((_, into)) = outputs.0.iter_mut().find(|(name, _)| *name == self.output) else {
+            return;
+        };
+        match &self.rows {
+            None => into.copy_from_slice(bytes),
+            Some(rows) => {
+                for (row, bytes) in rows.iter().zip(bytes.chunks_exact(self.row_bytes)) {
+                    into[row * self.row_bytes..][..self.row_bytes].copy_from_slice(bytes);
+                }
+            }
+        }
+    }
+}
+
+/// The place of a part; none if its name is not that of an output, or its rows are not rows of the output.
+fn place(judge: &Judge, problem: &Problem) -> Option<Place> {
+    let buffer = problem
+        .buffers
+        .iter()
+        .find(|buffer| buffer.name == judge.output && buffer.role != Role::In)?;
+    let bytes = judge.shape.iter().product::<usize>() * judge.dtype.bitsize() / 8;
+    let row_bytes = bytes / judge.shape.first().copied().unwrap_or(1).max(1);
+    let fits = match &judge.rows {
+        None => bytes == buffer.size(),
+        Some(rows) => row_bytes > 0 && rows.iter().all(|row| (row + 1) * row_bytes <= buffer.size()),
+    };
+    (fits && judge.dtype == buffer.dtype && bytes > 0).then(|| Place {
+        output: judge.output,
+        row_bytes,
+        rows: judge.rows.clone(),
+    })
+}
+
+/// The outputs of a right kernel, as far as they can be found out: where expected values depend on the kernel's own, from numbers that
+/// are drawn, of which those are replaced that are not as expected.
+fn right(problem: &Problem) -> Outputs {
+    let written = problem.buffers.iter().filter(|buffer| buffer.role != Role::In);
+    let mut outputs = Outputs(written.map(|buffer| (buffer.name, before(buffer))).collect());
+    let own = problem.judges.iter().filter_map(right_bytes).flatten();
+    for (name, bytes) in own {
+        if let Some((_, into)) = outputs.0.iter_mut().find(|(output, _)| *output == name) {
+            *into = bytes;
+        }
+    }
+    for judge in &problem.judges {
+        let Rule::Parts(parts) = &judge.rule else { continue };
+        for _ in 0..FOLLOWED {
+            let before = outputs.clone();
+            for part in parts(&before) {
+                let Some(place) = place(&part.judge, problem) else {
+                    continue;
+                };
+                let bytes = right_bytes(&part.judge).into_iter().flatten();
+                bytes.for_each(|(_, bytes)| place.write(&mut outputs, &bytes));
+            }
+            if outputs.0 == before.0 {
+                break;
+            }
+        }
+    }
+    outputs
+}
+
+/// What an output holds before it is known what is right: what was there, or numbers that are drawn.
+fn before(buffer: &Buffer) -> Vec<u8> {
+    match buffer.dtype {
+        _ if buffer.role == Role::InOut => buffer.bytes.iter().copied().cycle().take(buffer.size()).collect(),
+        Dtype::F32 | Dtype::BF16 => {
+            let mut rng = stream(0, buffer.name);
+            let drawn: Vec<f32> = StandardNormal
+                .sample_iter(&mut rng)
+                .take(buffer.shape.iter().product())
+                .collect();
+            float_bytes(buffer.dtype, &drawn)
+        }
+        _ => vec![0; buffer.size()],
+    }
+}

@@ -1,0 +1,124 @@
+//! What judgements notice, in words, and those that notice too little.
+
+use super::Power;
+
+/// Kinds of faults whose size is a share of what is right, and what they are called.
+const SHARES: [(&str, &str); 6] = [
+    ("gain", "gain"),
+    ("row", "in a row"),
+    ("block_128", "in 128 numbers"),
+    ("block_32", "in 32 numbers"),
+    ("element", "in one number"),
+    ("bias", "bias"),
+];
+
+impl Power {
+    /// The operation, the output and its type.
+    pub fn name(&self) -> String {
+        format!("{}: {}", self.op, self.place())
+    }
+
+    /// The output and its type.
+    pub fn place(&self) -> String {
+        format!("{}, {}", self.output, self.dtype)
+    }
+
+    /// The smallest faults that are noticed, in the best case and in the middle one.
+    pub fn text(&self) -> String {
+        if let Some(bit) = self.faults.get("bit") {
+            let seen = if bit.median.is_some() {
+                "any changed bit"
+            } else {
+                "not every changed bit"
+            };
+            return seen.into();
+        }
+        let shares = SHARES
+            .iter()
+            .filter_map(|(kind, name)| Some(format!("{name} {}", self.sizes(kind, share)?)));
+        let terms = self.sizes("term", terms).map(|terms| format!("1 term of {terms}"));
+        let bits = self.sizes("bits", |bits| bits.to_string());
+        let bits = bits.map(|bits| match &bits[..] {
+            "1" => "the last bit".into(),
+            _ => format!("the last {bits} bits"),
+        });
+        let narrowed = [("to_bf16", "bf16"), ("to_f16", "f16")].map(|(kind, name)| {
+            let noticed = self.faults.get(kind)?;
+            match (noticed.best, noticed.median) {
+                (_, Some(_)) => None,
+                (Some(_), None) => Some(format!("rounding to {name} in few cases only")),
+                (None, None) => Some(format!("rounding to {name} never")),
+            }
+        });
+        let all: Vec<String> = shares
+            .chain(terms)
+            .chain(bits)
+            .chain(narrowed.into_iter().flatten())
+            .collect();
+        match all.is_empty() {
+            true => "not asked".into(),
+            false => all.join(", "),
+        }
+    }
+
+    /// A size in the best case and in the middle one.
+    fn sizes(&self, kind: &str, text: fn(f64) -> String) -> Option<String> {
+        let noticed = self.faults.get(kind)?;
+        let [best, middle] = [noticed.best, noticed.median].map(|size| size.map_or("none".into(), text));
+        Some(if best == middle {
+            best
+        } else {
+            format!("{best} to {middle}")
+        })
+    }
+
+    /// The smallest fault of a kind that is noticed in the middle case; infinite if none is, 0 if it was not asked.
+    fn middle(&self, kind: &str) -> f64 {
+        self.faults
+            .get(kind)
+            .map_or(0.0, |noticed| noticed.median.unwrap_or(f64::INFINITY))
+    }
+}
+
+/// What goes unnoticed in the middle one of the cases, and by which judgements, the worst first, each with what it does notice.
+pub fn blind(all: &[Power]) -> Vec<(&'static str, Vec<String>)> {
+    let of = |heading, kind: &str, should: f64, text: fn(f64) -> String| {
+        let mut blind: Vec<&Power> = all.iter().filter(|power| power.middle(kind) > should).collect();
+        blind.sort_by(|a, b| b.middle(kind).total_cmp(&a.middle(kind)));
+        let each = blind
+            .iter()
+            .map(|power| format!("{} ({})", power.name(), text(power.middle(kind))));
+        (heading, each.collect::<Vec<_>>())
+    };
+    let bits = |bits: f64| {
+        if bits.is_finite() {
+            format!("{bits} bits")
+        } else {
+            "any number of bits".into()
+        }
+    };
+    let lists = [
+        of("These let a gain of 1 % pass, the worst first", "gain", 0.01, share),
+        of("These let a lost bit pass, the worst first", "bits", 1.0, bits),
+    ];
+    lists.into_iter().filter(|(_, blind)| !blind.is_empty()).collect()
+}
+
+/// A size with two digits, in per cent if it is 0.1 % or more.
+fn share(size: f64) -> String {
+    match size {
+        size if size.is_infinite() => "none".into(),
+        size if size >= 10.0 => format!("{size:.0}"),
+        size if size >= 0.1 => format!("{:.0} %", 100.0 * size),
+        size if size >= 1e-3 => format!("{:.2} %", 100.0 * size),
+        size => format!("{size:.1e}"),
+    }
+}
+
+/// How many terms of random sign there are, if one of them is this share of their sum.
+fn terms(share: f64) -> String {
+    match share.powi(-2) {
+        many if many >= 1e4 => format!("{many:.0e}"),
+        few => format!("{few:.0}"),
+    }
+}

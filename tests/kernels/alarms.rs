@@ -1,0 +1,295 @@
+//! Whether judgements refuse kernels that are right: sums in orders that are drawn, fused or not, reciprocals one unit off, stored in the
+//! type of the output. `ULPLAB_DRAWS=1000 cargo test --test kernels right_kernels -- --nocapture` prints how near they come to their
+//! bounds.
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::Rng;
+use safetensors::Dtype;
+use ulplab::formats::GlobalScale;
+use ulplab::metrics::{BOUND_RATIO, VIOLATIONS};
+use ulplab::ops::data::f32_bytes;
+use ulplab::ops::{Case, Data, Inputs, Outputs, Problem, Scalar, find};
+use ulplab_core::random::stream;
+
+use super::quantize::format;
+use super::{buffer, integers, matrices, stored, values};
+
+/// How often each operation is drawn where nobody asks for more.
+const DRAWS: usize = 12;
+/// Product of the sizes of the largest case that is drawn.
+const MOST: f64 = 3e6;
+
+/// A way in which a kernel may compute.
+struct Way {
+    rng: ChaCha8Rng,
+    /// Products are fused with the additions that follow.
+    fused: bool,
+    /// Sums that are kept side by side.
+    lanes: usize,
+    /// Whether these are added pairwise, or one after the other.
+    pairwise: bool,
+    /// Whether terms are taken in an order that is drawn, from the last to the first, or as they come.
+    order: u32,
+    /// Whether products of three are taken from the left.
+    left: bool,
+}
+
+impl Way {
+    fn drawn(op: &str, draw: usize) -> Self {
+        let mut rng = stream(draw as u64, &format!("alarms/{op}"));
+        let bits = rng.next_u32();
+        Self {
+            fused: bits & 1 == 1,
+            lanes: 1 << (bits >> 1 & 7),
+            pairwise: bits >> 4 & 1 == 1,
+            order: bits >> 5 & 3,
+            left: bits >> 7 & 1 == 1,
+            rng,
+        }
+    }
+
+    fn add(&self, sum: f32, a: f32, b: f32) -> f32 {
+        if self.fused { a.mul_add(b, sum) } else { sum + a * b }
+    }
+
+    fn dot(&mut self, a: &[f32], b: &[f32]) -> f32 {
+        let mut order: Vec<usize> = (0..a.len()).collect();
+        match self.order {
+            1 => order.reverse(),
+            2 => (1..order.len()).for_each(|at| order.swap(at, self.rng.next_u32() as usize % (at + 1))),
+            _ => {}
+        }
+        let mut lanes = vec![0f32; self.lanes];
+        for (place, at) in order.into_iter().enumerate() {
+            let lane = &mut lanes[place % self.lanes];
+            *lane = self.add(*lane, a[at], b[at]);
+        }
+        while self.pairwise && lanes.len() > 1 {
+            lanes = lanes.chunks(2).map(|pair| pair.iter().sum()).collect();
+        }
+        lanes.into_iter().sum()
+    }
+
+    /// 1 / √x, as hardware gives it: at most one unit off.
+    fn rsqrt(&mut self, x: f32) -> f32 {
+        let right = f64::from(x).sqrt().recip() as f32;
+        [right, right.next_up(), right.next_down()][self.rng.next_u32() as usize % 3]
+    }
+
+    fn product(&self, [a, b, c]: [f32; 3]) -> f32 {
+        if self.left { a * b * c } else { a * (b * c) }
+    }
+}
+
+fn scalar(problem: &Problem, name: &str) -> f32 {
+    match problem.scalars.iter().find(|(scalar, _)| *scalar == name) {
+        Some((_, Scalar::F32(value))) => *value,
+        other => panic!("{name}: {other:?}"),
+    }
+}
+
+fn normed(case: &Case, problem: &Problem, way: &mut Way) -> Vec<f32> {
+    let (x, weight, eps) = (values(problem, "x"), values(problem, "weight"), scalar(problem, "eps"));
+    let mut y = Vec::new();
+    for row in x.chunks(case.dim("C")) {
+        let mean = way.dot(row, row) * (1.0 / row.len() as f32);
+        let root = way.rsqrt(mean + eps);
+        y.extend(row.iter().zip(&weight).map(|(x, w)| way.product([*x, root, *w])));
+    }
+    y
+}
+
+fn activated(case: &Case, problem: &Problem, way: &mut Way) -> Vec<f32> {
+    let (x, cols, limit) = (values(problem, "gate_up"), case.dim("C"), scalar(problem, "limit"));
+    let of_row = |row: &[f32]| {
+        let (gate, up) = row.split_at(cols);
+        let pairs = gate
+            .iter()
+            .zip(up)
+            .map(|(gate, up)| [gate.min(limit), up.clamp(-limit, limit)]);
+        let y = pairs.map(|[gate, up]| {
+            // The power of two of a rounded argument, or the exponential.
+            let power = if way.fused {
+                (-gate).exp()
+            } else {
+                (-gate * std::f32::consts::LOG2_E).exp2()
+            };
+            way.product([gate, 1.0 / (1.0 + power), up])
+        });
+        y.collect::<Vec<f32>>()
+    };
+    x.chunks(2 * cols).flat_map(of_row).collect()
+}
+
+fn linear(case: &Case, problem: &Problem, way: &mut Way) -> Vec<f32> {
+    let [b, g, n, k] = ["B", "G", "N", "K"].map(|dim| case.dim(dim));
+    let x = values(problem, "x");
+    let w = matrices(problem, case.key("stored"), "w", "w_scale", None, k);
+    let each = |at: usize| way.dot(&x[at / n * k..][..k], &w[(at / n % g * n + at % n) * k..][..k]);
+    (0..b * g * n).map(each).collect()
+}
+
+fn mixed_back(case: &Case, problem: &Problem, way: &mut Way) -> Vec<f32> {
+    let dim = case.dim("C");
+    let [x, y, post, comb] = ["x", "y", "post", "comb"].map(|name| values(problem, name));
+    let each = |at: usize| {
+        let (row, k, channel) = (at / dim / 4, at / dim % 4, at % dim);
+        let weights: Vec<f32> = (0..4)
+            .map(|j| comb[(row * 4 + j) * 4 + k])
+            .chain([post[row * 4 + k]])
+            .collect();
+        let terms: Vec<f32> = (0..4)
+            .map(|j| x[(row * 4 + j) * dim + channel])
+            .chain([y[row * dim + channel]])
+            .collect();
+        way.dot(&weights, &terms)
+    };
+    (0..x.len()).map(each).collect()
+}
+
+fn head(case: &Case, problem: &Problem, way: &mut Way) -> Vec<f32> {
+    let dim = case.dim("C");
+    let [x, projection, base, scale, weight] = ["x", "fn", "base", "scale", "weight"].map(|name| values(problem, name));
+    let mut y = Vec::new();
+    for x in x.chunks(4 * dim) {
+        let mean = way.dot(x, x) / x.len() as f32;
+        let root = way.rsqrt(mean + 1e-5);
+        let weights: Vec<f32> = (0..4)
+            .map(|j| {
+                let logit = way.dot(&projection[j * 4 * dim..][..4 * dim], x) * root;
+                1.0 / (1.0 + (-way.add(base[j], logit, scale[0])).exp()) + 1e-6
+            })
+            .collect();
+        let mixed: Vec<f32> = (0..dim)
+            .map(|c| way.dot(&weights, &[0, 1, 2, 3].map(|j| x[j * dim + c])))
+            .collect();
+        let mean = way.dot(&mixed, &mixed) / dim as f32;
+        let root = way.rsqrt(mean + 1e-5);
+        y.extend(mixed.iter().zip(&weight).map(|(x, w)| way.product([*x, root, *w])));
+    }
+    y
+}
+
+fn scores(case: &Case, problem: &Problem, way: &mut Way) -> Vec<f32> {
+    let [h, d, n] = ["H", "D", "N"].map(|dim| case.dim(dim));
+    let [q, keys, weights] = ["q", "keys", "head_weights"].map(|name| values(problem, name));
+    let (scale, counts) = (scalar(problem, "scale"), integers(problem, "count"));
+    let mut scores = Vec::new();
+    for (row, count) in counts.iter().enumerate() {
+        let weights: Vec<f32> = weights[row * h..][..h].iter().map(|weight| weight * scale).collect();
+        for entry in 0..n {
+            let key = &keys[(row * n + entry) * d..][..d];
+            let mut products = || -> Vec<f32> {
+                (0..h)
+                    .map(|head| way.dot(&q[(row * h + head) * d..][..d], key).max(0.0))
+                    .collect()
+            };
+            scores.push(match (entry as i32) < *count {
+                true => {
+                    let products = products();
+                    way.dot(&weights, &products)
+                }
+                false => f32::NEG_INFINITY,
+            });
+        }
+    }
+    scores
+}
+
+fn scanned(case: &Case, problem: &Problem, way: &mut Way) -> Vec<f32> {
+    let [u, a, b, c] = ["u", "a", "b", "c"].map(|name| values(problem, name));
+    let (steps, states) = (case.dim("S"), case.dim("N"));
+    let mut y = Vec::new();
+    for (head, u) in u.chunks(steps).enumerate() {
+        let [a, b, c] = [&a, &b, &c].map(|x| &x[head * states..][..states]);
+        let mut x = vec![0f32; states];
+        for u in u {
+            x.iter_mut()
+                .enumerate()
+                .for_each(|(n, x)| *x = way.add(b[n] * u, a[n], *x));
+            y.push(way.dot(c, &x));
+        }
+    }
+    y
+}
+
+/// The output of a right kernel, and what computes it.
+type Right = (&'static str, &'static str, fn(&Case, &Problem, &mut Way) -> Vec<f32>);
+
+const RIGHT: [Right; 9] = [
+    ("rmsnorm", "y", normed),
+    ("rmsnorm_quantize", "data", normed),
+    ("swiglu", "y", activated),
+    ("swiglu_quantize", "data", activated),
+    ("linear", "y", linear),
+    ("mhc_post", "x", mixed_back),
+    ("hyper_head", "y", head),
+    ("index_scores", "scores", scores),
+    ("diagonal_ssm", "y", scanned),
+];
+
+fn outputs(case: &Case, problem: &Problem, output: &'static str, y: &[f32]) -> Outputs {
+    if output != "data" {
+        let bf16 = buffer(problem, output).dtype == Dtype::BF16;
+        let bytes = if bf16 { stored(true, y) } else { f32_bytes(y) };
+        return Outputs(vec![(output, bytes)]);
+    }
+    let amax = values(problem, "amax");
+    let encoded = format(case.key("format")).encode(y, case.dim("C"), GlobalScale::Stored(&amax));
+    Outputs(["data", "scale"].map(|part| (part, encoded.part(part).to_vec())).into())
+}
+
+/// The draws of an operation that are refused, and the largest ratio of error to bound of each that has one, the smallest first.
+fn judged((op, output, compute): Right, draws: usize, spoil: impl Fn(&mut Vec<f32>)) -> (usize, Vec<f64>) {
+    let found = find(op).unwrap();
+    let volume = |case: &Case| case.dims.iter().map(|(_, size)| (*size).max(1) as f64).product::<f64>();
+    let mut cases = found.cases();
+    cases.retain(|case| case.inputs == Inputs::Random && !case.timed && volume(case) <= MOST);
+    assert!(!cases.is_empty(), "{op}");
+    let (mut refused, mut ratios) = (0, Vec::new());
+    for draw in 0..draws {
+        let none = |_: &str| Err("no model".to_string());
+        let case = &cases[draw % cases.len()];
+        let problem = found.problem(case, &Data::new(draw as u64, &none)).unwrap();
+        let mut y = compute(case, &problem, &mut Way::drawn(op, draw));
+        spoil(&mut y);
+        let measured = problem.judge(&outputs(case, &problem, output, &y));
+        refused += usize::from(
+            measured
+                .iter()
+                .any(|found| found.metric == &VIOLATIONS && found.value > 0.0),
+        );
+        ratios.extend(
+            measured
+                .iter()
+                .find(|found| found.metric == &BOUND_RATIO)
+                .map(|found| found.value),
+        );
+    }
+    ratios.sort_by(f64::total_cmp);
+    (refused, ratios)
+}
+
+#[test]
+fn right_kernels_are_never_refused() {
+    let draws = std::env::var("ULPLAB_DRAWS").map_or(DRAWS, |draws| draws.parse().expect("a number of draws"));
+    for right in RIGHT {
+        let (refused, ratios) = judged(right, draws, |_| {});
+        let at = |share: f64| ratios.get(((ratios.len() as f64 - 1.0) * share).round() as usize);
+        println!(
+            "{}: {refused} of {draws} refused; error over bound {:?}",
+            right.0,
+            [0.5, 0.99, 1.0].map(at)
+        );
+        assert_eq!(refused, 0, "{} of {draws}", right.0);
+    }
+}
+
+/// The same with a gain of 1 %: every draw is refused.
+#[test]
+fn right_kernels_with_a_gain_are_refused() {
+    for right in RIGHT {
+        let (refused, _) = judged(right, DRAWS, |y| y.iter_mut().for_each(|y| *y *= 1.01));
+        assert_eq!(refused, DRAWS, "{}", right.0);
+    }
+}
