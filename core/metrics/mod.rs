@@ -11,6 +11,7 @@ mod delta_nats;
 mod diff;
 mod evidence;
 mod flip_gap;
+mod flips;
 mod gain;
 mod growth;
 mod history;
@@ -32,6 +33,7 @@ pub use cosine::{COSINE, cosine_distance};
 pub use evidence::{
     Bits, Choice, Decided, Decisions, Evidence, Logits, Pair, RoundTrip, Threshold, Ulps, Worst, ordered, unravel,
 };
+pub use flips::{GAINED, LOST};
 pub use gain::Gain;
 pub use growth::Growth;
 pub use history::History;
@@ -170,6 +172,9 @@ pub const METRICS: &[&Metric] = &[
     &kl::KL_MAX,
     &top1::TOP1,
     &flip_gap::FLIP_GAP,
+    &flips::LOST,
+    &flips::GAINED,
+    &flips::NET_LOST,
     &delta_nats::DELTA_NATS,
     &recall::RECALL,
     &recall::RECALL_MIN,

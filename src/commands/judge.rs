@@ -4,8 +4,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use super::calibrate::{self, CalibrateArgs};
 use crate::experiment::file::ExperimentFile;
-use crate::experiment::{Mistake, Rule};
+use crate::experiment::{Mistake, Rule, Statistic};
 use crate::gate::{bind, direction, explain, judge, locate};
 use crate::output;
 use crate::report;
@@ -37,9 +38,25 @@ fn check_rule(rule: &Rule, study: &dyn Study, plan: &Plan) -> Result<(), Mistake
         let hint = did_you_mean(&rule.metric, METRICS.iter().map(|metric| metric.name));
         return wrong("metric", format!("unknown metric '{}'{hint}", rule.metric));
     };
-    let direction = Bound::from_str(&rule.require).and_then(|bound| direction::check_rule(metric, bound, rule));
+    let bound = match (&rule.flake, &rule.calibration) {
+        (Some(flake), Some(_)) if *flake > 0.0 && *flake < 1.0 && rule.require.is_empty() => None,
+        (None, None) => Some(Bound::from_str(&rule.require)),
+        (Some(flake), _) if !(*flake > 0.0 && *flake < 1.0) => {
+            return Err(Mistake::at("flake", format!("{on}: {flake} is no rate, expected a number between 0 and 1")));
+        }
+        _ => {
+            let message = format!("{on}: 'flake' and 'calibration' stand together, in place of 'require'");
+            return Err(Mistake::at(if rule.flake.is_some() { "flake" } else { "calibration" }, message));
+        }
+    };
+    // A bound that is calibrated points the right way by itself.
+    let direction = bound.map_or(Ok(()), |bound| direction::check_rule(metric, bound?, rule));
     if let Err(message) = direction {
         return wrong("require", message);
+    }
+    if rule.statistic == Statistic::Sequential && (rule.at.contains('*') || rule.flake.is_some()) {
+        let message = format!("{on}: statistic = \"sequential\" decides on one place and a stated bound, not on '{}'", rule.at);
+        return Err(Mistake::at("statistic", message));
     }
     if !plan.phases.contains(&rule.phase) {
         let message = format!("{on}: the experiment has no {} phase", rule.phase);
@@ -121,9 +138,14 @@ pub struct GateArgs {
     /// Print verdicts as JSON Lines on stdout instead of the table.
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub calibrate: CalibrateArgs,
 }
 
 pub fn gate(args: &GateArgs) -> Result<Exit> {
+    if let Some(exit) = calibrate::run(&args.calibrate)? {
+        return Ok(exit);
+    }
     if let Some(results) = &args.attested {
         return attest::gate(results.as_deref());
     }
@@ -133,6 +155,7 @@ pub fn gate(args: &GateArgs) -> Result<Exit> {
         let file = ExperimentFile::read(file, &[])?;
         manifest.experiment.head.gates = file.gates()?;
         check(&manifest.experiment.gates, &*study, &manifest.plan).map_err(|mistake| file.error(&mistake))?;
+        calibrate::resolve(&mut manifest, &file)?;
     }
     let run = load(&folder, manifest)?;
     let gates = if args.rules.is_some() { Gates::Given } else { Gates::Own };

@@ -71,14 +71,7 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
             .as_ref()
             .map_or(Ok(()), |peers| peers.check_device(&device.name))?;
     }
-    let (folder, manifest) = enter(args, prepared.manifest)?;
-    prepared.manifest = manifest;
-    let session = ActiveSession::now();
-    let outcome = signal::while_running(|| execute(args, &prepared, device.as_ref(), &folder, &session));
-    let partition = args.partition.map(|partition| partition.to_string());
-    let written = session.end(&folder.sessions(), partition, outcome.as_ref().err());
-    let mutant_results = outcome?;
-    written?;
+    let (folder, mutant_results) = enter_and_execute(args, &mut prepared, device.as_ref())?;
     // Read again: this process's session, and those of others, count by now.
     let (folder, manifest) = Folder::open(&folder.path)?;
     let records = match (args.partition, folder.records(&manifest)) {
@@ -106,6 +99,32 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
         outcome if args.kernels.timed && !run.records.is_empty() => outcome.exit_of_bench(),
         outcome => outcome.exit(),
     })
+}
+
+/// Measures the cells of an experiment that needs no GPU, and judges nothing.
+pub fn measure(args: &SweepArgs) -> Result<(Folder, Manifest)> {
+    signal::handle()?;
+    let question = read(args)?;
+    let mut prepared = prepare(args, &question)?;
+    let (folder, _) = enter_and_execute(args, &mut prepared, None)?;
+    Folder::open(&folder.path)
+}
+
+/// Works on the run's folder until its cells, or this process's share of them, are done.
+fn enter_and_execute(
+    args: &SweepArgs,
+    prepared: &mut Prepared,
+    device: Option<&Device>,
+) -> Result<(Folder, Vec<MutantResult>)> {
+    let (folder, manifest) = enter(args, prepared.manifest.clone())?;
+    prepared.manifest = manifest;
+    let session = ActiveSession::now();
+    let outcome = signal::while_running(|| execute(args, prepared, device, &folder, &session));
+    let partition = args.partition.map(|partition| partition.to_string());
+    let written = session.end(&folder.sessions(), partition, outcome.as_ref().err());
+    let mutant_results = outcome?;
+    written?;
+    Ok((folder, mutant_results))
 }
 
 fn compiler<'a>(args: &SweepArgs, prepared: &'a Prepared) -> Compile<'a> {
