@@ -33,7 +33,7 @@ pub use cosine::{COSINE, cosine_distance};
 pub use evidence::{
     Bits, Choice, Decided, Decisions, Evidence, Logits, Pair, RoundTrip, Threshold, Ulps, Worst, ordered, unravel,
 };
-pub use flips::{GAINED, LOST};
+pub use flips::{GAINED, LOST, NET_LOST};
 pub use gain::Gain;
 pub use growth::Growth;
 pub use history::History;
@@ -41,6 +41,7 @@ pub use kernel::{
     BOUND_RATIO, MEGABYTES, OF_COPY, OF_COPY_ROTATED, OF_MATMUL, TIMES_PEER, US_CLAIMED, US_COLD, US_COLD_P10,
     US_COLD_P90, US_GRAPH, US_HOT, US_PEER, US_ROTATED, VIOLATIONS,
 };
+pub use kl::KL;
 pub use max_abs::MAX_ABS;
 pub use nsr::NSR;
 pub use relative_l2::RELATIVE_L2;

@@ -14,6 +14,7 @@ pub mod inventory;
 pub mod judge;
 pub mod kernels;
 pub mod naming;
+pub mod paired;
 pub mod probe;
 pub mod quantize;
 pub mod sweep;

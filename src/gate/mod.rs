@@ -3,9 +3,11 @@
 mod bind;
 pub mod direction;
 mod failures;
+mod paired;
 
 pub use bind::bind;
 pub use failures::explain;
+pub use paired::{Paired, paired, silent_zone};
 
 use std::str::FromStr;
 

@@ -166,7 +166,8 @@ impl Folder {
         Ok(records)
     }
 
-    fn has(&self, id: &str) -> bool {
+    /// Whether there is a file of a cell.
+    pub fn has(&self, id: &str) -> bool {
         self.cell_file(id).is_file()
     }
 

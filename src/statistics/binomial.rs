@@ -1,5 +1,6 @@
 //! Counts of two outcomes.
 
+use statrs::distribution::{ChiSquared, ContinuousCDF};
 use statrs::function::beta::{beta_reg, inv_beta_reg, ln_beta};
 
 /// The largest rate that is compatible with `count` of `n` draws, with this confidence (Clopper and Pearson 1934).
@@ -71,5 +72,22 @@ impl Flips {
         let (b, c) = (self.lost as f64 + 1.0, self.gained as f64 + 1.0);
         let above_half = beta_reg(c, b, 0.5);
         (std::f64::consts::LN_2 * (self.all() + 1) as f64 + ln_beta(b, c)).exp() * above_half
+    }
+}
+
+/// The p-value of the hypothesis that flips of several windows are losses with one probability, which independent flips are: Pearson's
+/// χ² of the losses. 1 if fewer than two windows have flips, or all flips go one way.
+pub fn same_share(windows: &[Flips]) -> f64 {
+    let with_flips = || windows.iter().filter(|flips| flips.all() > 0);
+    let (lost, all) = with_flips().fold((0, 0), |(lost, all), flips| (lost + flips.lost, all + flips.all()));
+    let share = lost as f64 / all as f64;
+    let spread = |flips: &Flips| {
+        let n = flips.all() as f64;
+        (flips.lost as f64 - n * share).powi(2) / (n * share * (1.0 - share))
+    };
+    match (with_flips().count(), lost) {
+        (0 | 1, _) | (_, 0) => 1.0,
+        _ if lost == all => 1.0,
+        (n, _) => ChiSquared::new((n - 1) as f64).expect("it is positive").sf(with_flips().map(spread).sum()),
     }
 }

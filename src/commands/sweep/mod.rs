@@ -74,7 +74,7 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
     let (folder, mutant_results) = enter_and_execute(args, &mut prepared, device.as_ref())?;
     // Read again: this process's session, and those of others, count by now.
     let (folder, manifest) = Folder::open(&folder.path)?;
-    let records = match (args.partition, folder.records(&manifest)) {
+    let records = match (args.partition, judge::records(&folder, &manifest)) {
         // Its own work is done; what others have yet to do is no failure of this one.
         (Some(partition), Err(why @ (Error::Incomplete(_) | Error::Data { .. }))) => {
             errln!("{partition} is done, and nothing is judged yet: {why}");
@@ -226,11 +226,9 @@ fn execute(
     let study = match runs {
         Runs::Kernels(study) => study,
         Runs::Windows(ready) => {
+            let mut decision = judge::UntilDecided::new(folder, &prepared.manifest);
             for (index, window) in plan.windows.iter().enumerate() {
                 let cells: Vec<&Cell> = pending.iter().copied().filter(|cell| cell.window == index).collect();
-                if cells.is_empty() {
-                    continue;
-                }
                 bar.set_message(window.clone());
                 let bench = Bench {
                     window,
@@ -240,7 +238,12 @@ fn execute(
                     stop: &signal::STOP,
                     done: &done,
                 };
-                ready.window(&bench, &cells)?;
+                if !cells.is_empty() {
+                    ready.window(&bench, &cells)?;
+                }
+                if args.until_decided && decision.after(index)? {
+                    break;
+                }
             }
             bar.finish_and_clear();
             return Ok(Vec::new());

@@ -119,6 +119,10 @@ pub fn prepare<'a>(args: &SweepArgs, question: &'a Question) -> Result<Prepared<
     // Formats and sites are named by recipes, and gates by both.
     let runs = study.ready(parsed.experiment.seed, config.as_deref()).map_err(wrong)?;
     gated.map_err(|mistake| gates.error(&mistake))?;
+    if args.until_decided {
+        let rules = &parsed.experiment.gates;
+        judge::check_until_decided(rules).map_err(|mistake| gates.error(&mistake))?;
+    }
     let cells = select(selectable, &args.only, &args.skip)?;
     let recipes = sized(study.recipes(), &runs);
     let mut manifest = manifest(args, question, plan, &datasets, recipes, peers.as_ref())?;
