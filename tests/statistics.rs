@@ -4,7 +4,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use rand_distr::{Distribution, Exp1, StandardNormal};
 use ulplab::statistics::{
-    CONFIDENCE, Decision, Flips, Scale, decide, draws_for, holm, limits, rate_above, rate_below, threshold,
+    CONFIDENCE, Decision, Flips, Scale, decide, draws_for, holm, limits, rate_above, rate_below, same_share, threshold,
 };
 
 /// A value from a stream.
@@ -48,14 +48,20 @@ fn sample(rng: &mut ChaCha8Rng, n: usize, draw: Draw) -> Vec<f64> {
 #[track_caller]
 fn at_most(errors: usize, trials: usize, nominal: f64) {
     let least = rate_below(errors, trials, 0.999);
-    assert!(least <= nominal, "{errors} of {trials}: a rate of {least:.4} or more, nominal {nominal}");
+    assert!(
+        least <= nominal,
+        "{errors} of {trials}: a rate of {least:.4} or more, nominal {nominal}"
+    );
 }
 
 /// Fails unless a rate is at least that, with the same confidence.
 #[track_caller]
 fn at_least(hits: usize, trials: usize, rate: f64) {
     let most = rate_above(hits, trials, 0.999);
-    assert!(most >= rate, "{hits} of {trials}: a rate of {most:.4} at most, expected {rate}");
+    assert!(
+        most >= rate,
+        "{hits} of {trials}: a rate of {most:.4} at most, expected {rate}"
+    );
 }
 
 #[test]
@@ -86,7 +92,10 @@ fn mcnemar_is_the_sign_test_of_flips() {
 
 fn flips(rng: &mut ChaCha8Rng, n: usize, lost: f64) -> Flips {
     let lost = (0..n).filter(|_| uniform(rng) < lost).count() as u64;
-    Flips { lost, gained: n as u64 - lost }
+    Flips {
+        lost,
+        gained: n as u64 - lost,
+    }
 }
 
 #[test]
@@ -105,7 +114,11 @@ fn evidence_of_loss_may_be_looked_at_any_time() {
     let ever = |rng: &mut ChaCha8Rng, lost: f64| {
         let mut flips = Flips::default();
         (0..300).any(|_| {
-            *(if uniform(rng) < lost { &mut flips.lost } else { &mut flips.gained }) += 1;
+            *(if uniform(rng) < lost {
+                &mut flips.lost
+            } else {
+                &mut flips.gained
+            }) += 1;
             flips.evidence_of_loss() >= 20.0
         })
     };
@@ -117,7 +130,11 @@ fn evidence_of_loss_may_be_looked_at_any_time() {
     let peeked = count(2_000, 4, |rng| {
         let mut flips = Flips::default();
         (0..300).any(|_| {
-            *(if uniform(rng) < 0.5 { &mut flips.lost } else { &mut flips.gained }) += 1;
+            *(if uniform(rng) < 0.5 {
+                &mut flips.lost
+            } else {
+                &mut flips.gained
+            }) += 1;
             flips.exact() <= 0.05
         })
     });
@@ -139,18 +156,30 @@ fn limits_need_windows_that_are_finite() {
     assert!(some.low < 2.5 && some.high > 4.5, "{some:?}");
 }
 
+/// How often the upper limit of a mean of 0 is below it.
+fn missed(draw: Draw, n: usize, trials: usize) -> usize {
+    count(trials, n as u64, |rng| {
+        of(&sample(rng, n, draw)).is_some_and(|limits| limits.high < 0.0)
+    })
+}
+
 #[test]
-fn limits_of_normal_windows_miss_the_mean_at_most_as_often_as_stated() {
-    for (n, seed) in [(6, 1), (8, 2), (16, 3)] {
-        let missed = |rng: &mut ChaCha8Rng| of(&sample(rng, n, normal)).is_some_and(|limits| limits.high < 0.0);
-        let trials = 3_000;
-        let wrong = count(trials, seed, missed);
-        println!("n {n}: {wrong} of {trials}");
-        at_most(wrong, trials, 1.0 - CONFIDENCE);
+fn limits_of_normal_windows_miss_the_mean_as_often_as_stated() {
+    for n in [6, 8, 16] {
+        at_most(missed(normal, n, 1_000), 1_000, 1.0 - CONFIDENCE);
     }
-    for (draw, n) in [(skewed as Draw, 8), (skewed, 16), (skewed_left, 8), (skewed_left, 16), (skewed_left, 32), (skewed, 32)] {
-        let missed = |rng: &mut ChaCha8Rng| of(&sample(rng, n, draw)).is_some_and(|limits| limits.high < 0.0);
-        println!("skew n {n}: {} of 2000", count(2_000, 5, missed));
+}
+
+/// Few windows that are skewed: `docs/gates.md` states the rates, which fall to the nominal one.
+#[test]
+fn limits_of_skewed_windows_come_near_their_level() {
+    for (draw, n, stated) in [
+        (skewed as Draw, 8, 0.08),
+        (skewed, 16, 0.07),
+        (skewed_left, 8, 0.05),
+        (skewed_left, 16, 0.05),
+    ] {
+        at_most(missed(draw, n, 1_000), 1_000, stated);
     }
 }
 
@@ -159,39 +188,43 @@ fn limits_of_normal_windows_miss_the_mean_at_most_as_often_as_stated() {
 fn limits_have_power() {
     let passes = |rng: &mut ChaCha8Rng| of(&sample(rng, 8, normal)).is_some_and(|limits| limits.high <= 1.5);
     let hits = count(1_000, 6, passes);
-    println!("power {hits}");
     at_least(hits, 1_000, 0.9);
 }
 
 #[test]
 fn a_sequential_decision_is_seldom_wrong_however_long_it_is_looked_at() {
-    for (draw, seed) in [(normal as Draw, 1), (heavy, 2), (|rng| uniform(rng) - 0.5, 3), (|rng| uniform(rng).round() - 0.5, 8)] {
+    for (draw, seed) in [
+        (normal as Draw, 1),
+        (heavy, 2),
+        (|rng| uniform(rng) - 0.5, 3),
+        (|rng| uniform(rng).round() - 0.5, 8),
+    ] {
         for shift in [0.0, 0.3, 3.0] {
             let wrong = |rng: &mut ChaCha8Rng| {
                 let values: Vec<f64> = sample(rng, 200, draw).iter().map(|x| x + shift).collect();
                 decide(&values, 0.0, true).0 == Decision::Right
             };
             let n = count(3_000, seed, wrong);
-            println!("seq {seed} {shift}: {n}");
             at_most(n, 3_000, 1.0 - CONFIDENCE);
         }
     }
-    for draw in [skewed as Draw, skewed_left] {
+    // Deviations that are not symmetric: as often as `docs/gates.md` states.
+    for (draw, stated) in [(skewed as Draw, 0.065), (skewed_left, 0.01)] {
         let wrong = |rng: &mut ChaCha8Rng| decide(&sample(rng, 200, draw), 0.0, true).0 == Decision::Right;
-        println!("seq skew: {}", count(3_000, 4, wrong));
+        at_most(count(3_000, 4, wrong), 3_000, stated);
     }
 }
 
 #[test]
 fn a_sequential_decision_comes_soon_where_the_bound_is_far() {
-    for margin in [0.5, 1.0, 2.0] {
+    for (margin, median) in [(0.5, 50), (1.0, 20), (2.0, 11)] {
         let mut rng = ChaCha8Rng::seed_from_u64(9);
         let mut taken: Vec<usize> = (0..500)
             .map(|_| decide(&sample(&mut rng, 400, normal), margin, true))
             .map(|(decision, taken, _)| if decision == Decision::Right { taken } else { usize::MAX })
             .collect();
         taken.sort_unstable();
-        println!("margin {margin}: median {} 90% {}", taken[250], taken[450]);
+        assert!(taken[250] <= median, "{margin}: {}", taken[250]);
     }
     let (decision, taken, evidence) = decide(&[0.5; 20], 1.0, true);
     assert_eq!((decision, taken), (Decision::Right, 7));
@@ -207,7 +240,12 @@ fn many_draws_are_their_own_threshold() {
     let draws: Vec<f64> = (0..299).map(f64::from).collect();
     let found = threshold(&draws, 1e-2, 0.95, Scale::Linear).unwrap();
     assert_eq!((found.value, found.excesses), (298.0, None));
-    assert!(threshold(&draws[..298], 1e-2, 0.95, Scale::Linear).unwrap().excesses.is_some());
+    assert!(
+        threshold(&draws[..298], 1e-2, 0.95, Scale::Linear)
+            .unwrap()
+            .excesses
+            .is_some()
+    );
 }
 
 /// Standard normal, exponential, uniform and Weibull (shape 2) draws, whose share above a threshold is known.
@@ -231,15 +269,14 @@ fn an_extrapolated_threshold_keeps_its_rate() {
         for (n, flake) in [(20, 1e-3), (60, 1e-3), (60, 1e-6), (200, 1e-9)] {
             let (mut wrong, mut given) = (0, 0);
             let mut rng = ChaCha8Rng::seed_from_u64(at as u64);
-            for _ in 0..2_000 {
+            for _ in 0..1_000 {
                 if let Ok(found) = threshold(&sample(&mut rng, n, draw), flake, 0.95, Scale::Linear) {
                     given += 1;
                     wrong += usize::from(above(found.value) > flake);
                 }
             }
-            println!("tail {at} n {n} flake {flake:e}: {wrong} wrong of {given} given");
             at_most(wrong, given, 0.05);
-            at_least(given, 2_000, 0.9);
+            at_least(given, 1_000, 0.9);
         }
     }
 }
@@ -261,11 +298,12 @@ fn draws_that_support_no_threshold_are_refused() {
     assert!(refused(&counts, Scale::Linear).contains("mostly equal"));
     // Errors of two kinds: mostly small, some a thousandfold.
     let two = |rng: &mut ChaCha8Rng| {
-        let draws: Vec<f64> = (0..200).map(|at| (0.2 * normal(rng) + if at % 50 == 0 { 7.0 } else { 0.0 }).exp()).collect();
+        let draws: Vec<f64> = (0..200)
+            .map(|at| (0.2 * normal(rng) + if at % 50 == 0 { 7.0 } else { 0.0 }).exp())
+            .collect();
         threshold(&draws, 1e-6, 0.95, Scale::Log).is_err()
     };
     let n = count(200, 2, two);
-    println!("mixtures refused {n} of 200");
     assert!(n > 190);
 }
 
@@ -281,4 +319,19 @@ fn holm_bounds_the_error_of_a_family() {
         holm(&p).iter().any(|p| *p <= 0.05)
     });
     at_most(wrong, 4_000, 0.05);
+}
+
+#[test]
+fn flips_that_cluster_are_seen() {
+    let even = [Flips { lost: 5, gained: 5 }; 8];
+    assert!((same_share(&even) - 1.0).abs() < 1e-9);
+    let clustered = [[Flips { lost: 10, gained: 0 }; 4], [Flips { lost: 0, gained: 10 }; 4]].concat();
+    assert!(same_share(&clustered) < 1e-9);
+    assert_eq!(same_share(&[]), 1.0);
+    assert_eq!(same_share(&[Flips { lost: 3, gained: 0 }; 5]), 1.0);
+    let wrong = count(2_000, 11, |rng| {
+        let windows: Vec<Flips> = (0..12).map(|_| flips(rng, 12, 0.5)).collect();
+        same_share(&windows) < 0.01
+    });
+    at_most(wrong, 2_000, 0.01);
 }

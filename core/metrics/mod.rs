@@ -11,7 +11,7 @@ mod delta_nats;
 mod diff;
 mod evidence;
 mod flip_gap;
-mod flips;
+pub mod flips;
 mod gain;
 mod growth;
 mod history;
@@ -151,7 +151,7 @@ pub enum Eval {
     RoundTrip(fn(&RoundTrip) -> Option<f64>),
     /// Computed from errors of scores and their spread.
     Threshold(fn(&Threshold) -> Option<f64>),
-    /// Measured by the runner of kernels.
+    /// Measured where it arises: by the runner of kernels, or as [`flips`].
     Kernel,
 }
 

@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use super::calibrate::{self, CalibrateArgs};
-use super::paired;
+use super::{decided, paired};
 use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Mistake, Rule, Statistic};
 use crate::gate::{bind, direction, explain, judge, locate};
 use crate::output;
 use crate::report;
 use crate::run::folder::Folder;
-use crate::run::plan::{Cell, Plan};
+use crate::run::plan::Plan;
 use crate::run::runs;
 use crate::run::store;
 use crate::run::summary::summarize;
@@ -43,11 +43,17 @@ fn check_rule(rule: &Rule, study: &dyn Study, plan: &Plan) -> Result<(), Mistake
         (Some(flake), Some(_)) if *flake > 0.0 && *flake < 1.0 && rule.require.is_empty() => None,
         (None, None) => Some(Bound::from_str(&rule.require)),
         (Some(flake), _) if !(*flake > 0.0 && *flake < 1.0) => {
-            return Err(Mistake::at("flake", format!("{on}: {flake} is no rate, expected a number between 0 and 1")));
+            return Err(Mistake::at(
+                "flake",
+                format!("{on}: {flake} is no rate, expected a number between 0 and 1"),
+            ));
         }
         _ => {
             let message = format!("{on}: 'flake' and 'calibration' stand together, in place of 'require'");
-            return Err(Mistake::at(if rule.flake.is_some() { "flake" } else { "calibration" }, message));
+            return Err(Mistake::at(
+                if rule.flake.is_some() { "flake" } else { "calibration" },
+                message,
+            ));
         }
     };
     // A bound that is calibrated points the right way by itself.
@@ -56,13 +62,20 @@ fn check_rule(rule: &Rule, study: &dyn Study, plan: &Plan) -> Result<(), Mistake
         return wrong("require", message);
     }
     if rule.statistic == Statistic::Sequential && (rule.at.contains('*') || rule.flake.is_some()) {
-        let message = format!("{on}: statistic = \"sequential\" decides on one place and a stated bound, not on '{}'", rule.at);
+        let message = format!(
+            "{on}: statistic = \"sequential\" decides on one place and a stated bound, not on '{}'",
+            rule.at
+        );
         return Err(Mistake::at("statistic", message));
     }
     let windows = study.reading().windows;
-    let of_one_text = windows.iter().all(|window| window.draw.is_some() && window.text == windows[0].text);
+    let of_one_text = windows
+        .iter()
+        .all(|window| window.draw.is_some() && window.text == windows[0].text);
     if rule.statistic == Statistic::Sequential && (!of_one_text || plan.by_case()) {
-        let message = format!("{on}: statistic = \"sequential\" takes windows that are drawn from one text: draws = N in one [[window]]");
+        let message = format!(
+            "{on}: statistic = \"sequential\" takes windows that are drawn from one text: draws = N in one [[window]]"
+        );
         return Err(Mistake::at("statistic", message));
     }
     if !plan.phases.contains(&rule.phase) {
@@ -104,89 +117,8 @@ pub fn finish(folder: &Folder, run: &Run, study: &dyn Study, json: bool) -> Resu
 
 /// Reads the cells of a run and derives everything from them. A run with missing or damaged cells is an error.
 pub fn load(folder: &Folder, manifest: Manifest) -> Result<Run> {
-    let records = records(folder, &manifest)?;
+    let records = decided::records(folder, &manifest)?;
     derive(folder, manifest, records)
-}
-
-/// The records of all cells, or of as many windows as decide on every gate if that ends the run; else an error.
-pub fn records(folder: &Folder, manifest: &Manifest) -> Result<Vec<Record>> {
-    if manifest.invocation.until_decided {
-        let mut decision = UntilDecided::new(folder, manifest);
-        for window in 0..manifest.plan.windows.len() {
-            if !decision.has(window) {
-                break;
-            }
-            if decision.after(window)? {
-                return decision.all();
-            }
-        }
-    }
-    folder.records(manifest)
-}
-
-/// A run that ends as soon as every gate is decided.
-pub struct UntilDecided<'a> {
-    folder: &'a Folder,
-    manifest: &'a Manifest,
-    cells: Vec<Cell>,
-    /// Of the windows so far, what gates look at.
-    records: Vec<Record>,
-    windows: usize,
-}
-
-impl<'a> UntilDecided<'a> {
-    pub fn new(folder: &'a Folder, manifest: &'a Manifest) -> Self {
-        Self {
-            folder,
-            manifest,
-            cells: manifest.plan.cells(),
-            records: Vec::new(),
-            windows: 0,
-        }
-    }
-
-    /// Whether all cells of a window are there.
-    fn has(&self, window: usize) -> bool {
-        let mut cells = self.cells.iter().filter(|cell| cell.window == window);
-        cells.all(|cell| self.folder.has(&cell.id))
-    }
-
-    /// Reads the next window, and tells whether every gate is decided.
-    pub fn after(&mut self, window: usize) -> Result<bool> {
-        self.windows = window + 1;
-        let gates = &self.manifest.experiment.gates;
-        for cell in self.cells.iter().filter(|cell| cell.window == window) {
-            let looked_at = |record: &Record| gates.iter().any(|rule| rule.metric == record.metric);
-            self.records
-                .extend(self.folder.read_cell(&cell.id)?.into_iter().filter(looked_at));
-        }
-        let verdicts = judge(&bind(self.manifest), &summarize(&self.records));
-        let verdicts = verdicts.map_err(|message| Error::data(&self.folder.path, message))?;
-        Ok(verdicts.iter().all(|verdict| verdict.passes() || verdict.fails()))
-    }
-
-    /// All records of the windows so far.
-    fn all(&self) -> Result<Vec<Record>> {
-        let cells = self.cells.iter().filter(|cell| cell.window < self.windows);
-        let records = cells.map(|cell| self.folder.read_cell(&cell.id));
-        Ok(records.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
-    }
-}
-
-/// Whether a run may end when its gates are decided: all of them may be looked at after every window.
-pub fn check_until_decided(rules: &[Rule]) -> Result<(), Mistake> {
-    if rules.is_empty() {
-        return Err(Mistake::at("gate", "--until-decided ends when gates are decided, and there is none"));
-    }
-    let other = rules.iter().position(|rule| rule.statistic != Statistic::Sequential);
-    match other {
-        None => Ok(()),
-        Some(at) => {
-            let name = rules[at].statistic.name();
-            let message = format!("the {name} may not be looked at after every window: --until-decided takes statistic = \"sequential\"");
-            Err(Mistake::at("statistic", message).within("gate", at))
-        }
-    }
 }
 
 /// The run in a folder, with all that is derived from it; one with missing or damaged cells is an error.

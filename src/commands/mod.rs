@@ -4,6 +4,7 @@ pub mod baseline;
 pub mod bench;
 pub mod calibrate;
 pub mod compare;
+pub mod decided;
 pub mod describe;
 pub mod diff;
 pub mod dump;

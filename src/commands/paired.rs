@@ -19,12 +19,24 @@ use ulplab_core::record::Phase;
 pub fn print(run: &Run) -> Result<()> {
     let tests = paired(&run.summaries);
     if tests.is_empty() {
-        return Err(Error::Usage("no paired tests: the run measured no predictions of a text".into()));
+        return Err(Error::Usage(
+            "no paired tests: the run measured no predictions of a text".into(),
+        ));
     }
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     let header = [
-        "recipe", "phase", "windows", "KL", "lost", "gained", "McNemar p", "adjusted", "evidence of loss", "net lost", "95 % limits",
+        "recipe",
+        "phase",
+        "windows",
+        "KL",
+        "lost",
+        "gained",
+        "McNemar p",
+        "adjusted",
+        "evidence of loss",
+        "net lost",
+        "95 % limits",
     ];
     table.set_header(header);
     for test in &tests {
@@ -59,7 +71,13 @@ pub fn print(run: &Run) -> Result<()> {
 }
 
 fn row(test: &Paired) -> Vec<String> {
-    let p = |p: f64| if p.is_nan() { "flips cluster".into() } else { number::error(p) };
+    let p = |p: f64| {
+        if p.is_nan() {
+            "flips cluster".into()
+        } else {
+            number::error(p)
+        }
+    };
     vec![
         test.recipe.into(),
         test.phase.to_string(),
@@ -68,8 +86,16 @@ fn row(test: &Paired) -> Vec<String> {
         test.flips.lost.to_string(),
         test.flips.gained.to_string(),
         p(test.p),
-        if test.adjusted.is_nan() { "—".into() } else { number::error(test.adjusted) },
-        if test.p.is_nan() { "—".into() } else { number::error(test.flips.evidence_of_loss()) },
+        if test.adjusted.is_nan() {
+            "—".into()
+        } else {
+            number::error(test.adjusted)
+        },
+        if test.p.is_nan() {
+            "—".into()
+        } else {
+            number::error(test.flips.evidence_of_loss())
+        },
         number::signed(test.net_lost),
         match test.limits {
             Some(limits) => format!("{} … {}", number::signed(limits.low), number::signed(limits.high)),
@@ -80,16 +106,28 @@ fn row(test: &Paired) -> Vec<String> {
 
 /// Gates on the divergence of predictions that judge where it says nothing of their quality.
 pub fn warnings(run: &Run) -> Vec<String> {
-    let rules = run.manifest.experiment.gates.iter().filter(|rule| rule.metric == KL.name && !rule.control);
+    let rules = run
+        .manifest
+        .experiment
+        .gates
+        .iter()
+        .filter(|rule| rule.metric == KL.name && !rule.control);
     let tests: Vec<Paired> = match rules.clone().next() {
         Some(_) => paired(&run.summaries),
         None => return Vec::new(),
     };
     let of_rule = |rule: &crate::experiment::Rule| {
         let last = silent_zone(&tests, rule.phase)?;
-        let bound = |test: &&Paired| test.phase == rule.phase && rule.recipes.iter().any(|pattern| matches(pattern, test.recipe));
+        let bound = |test: &&Paired| {
+            test.phase == rule.phase && rule.recipes.iter().any(|pattern| matches(pattern, test.recipe))
+        };
         let inside = |test: &&Paired| test.kl <= last.kl && matches(&rule.at, test.site);
-        let names: Vec<&str> = tests.iter().filter(bound).filter(inside).map(|test| test.recipe).collect();
+        let names: Vec<&str> = tests
+            .iter()
+            .filter(bound)
+            .filter(inside)
+            .map(|test| test.recipe)
+            .collect();
         (!names.is_empty()).then(|| {
             format!(
                 "warning: the gate on {} ({}, {}) judges {} inside the silent zone of KL, up to {} ({}): there it tells that a model is \

@@ -70,8 +70,7 @@ impl<'a> Binding<'a> {
             return Ok(verdict);
         }
         // A NaN over one window is a NaN that was measured, and fails.
-        let (thin, firm): (Vec<&Summary>, Vec<&Summary>) =
-            here.partition(|s| rule.statistic.is_undefined(s));
+        let (thin, firm): (Vec<&Summary>, Vec<&Summary>) = here.partition(|s| rule.statistic.is_undefined(s));
         let worst = worst(rule.statistic, bound.better, firm.into_iter());
         if let Some(worst) = worst.filter(|worst| !bound.admits(rule.statistic.value(worst))) {
             return Ok(self.verdict(Status::Fail, Some(worst), measured(rule, worst)));
@@ -119,7 +118,10 @@ impl<'a> Binding<'a> {
             Decision::Undecided => format!(
                 "undecided after {windows} windows: the evidence is {for_it:.3} for it and {against_it:.3} against, {enough:.0} decides"
             ),
-            _ => format!("decided after {windows} windows, evidence {:.3} of {enough:.0}", for_it.max(against_it)),
+            _ => format!(
+                "decided after {windows} windows, evidence {:.3} of {enough:.0}",
+                for_it.max(against_it)
+            ),
         };
         let message = format!("{message}: {}", measured(self.rule, found));
         let mut verdict = self.verdict(status, Some(found), message);

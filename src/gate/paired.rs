@@ -35,7 +35,10 @@ pub struct Paired<'a> {
 impl Paired<'_> {
     /// Whether the tests are defined, and neither shows a difference in the accuracy of predictions.
     pub fn is_silent(&self) -> bool {
-        self.adjusted > LEVEL && self.limits.is_some_and(|limits| limits.low <= 0.0 && limits.high >= 0.0)
+        self.adjusted > LEVEL
+            && self
+                .limits
+                .is_some_and(|limits| limits.low <= 0.0 && limits.high >= 0.0)
     }
 }
 
@@ -47,7 +50,8 @@ pub fn paired(summaries: &[Summary]) -> Vec<Paired<'_>> {
         .filter(|lost| lost.metric == LOST.name)
         .filter_map(|lost| {
             let same = |other: &&Summary| {
-                (&other.recipe, other.phase, other.layer, &other.site) == (&lost.recipe, lost.phase, lost.layer, &lost.site)
+                (&other.recipe, other.phase, other.layer, &other.site)
+                    == (&lost.recipe, lost.phase, lost.layer, &lost.site)
             };
             let of = |metric: &str| summaries.iter().filter(same).find(|other| other.metric == metric);
             let (gained, net, kl) = (of(GAINED.name)?, of(NET_LOST.name)?, of(KL.name)?);

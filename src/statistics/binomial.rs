@@ -88,6 +88,8 @@ pub fn same_share(windows: &[Flips]) -> f64 {
     match (with_flips().count(), lost) {
         (0 | 1, _) | (_, 0) => 1.0,
         _ if lost == all => 1.0,
-        (n, _) => ChiSquared::new((n - 1) as f64).expect("it is positive").sf(with_flips().map(spread).sum()),
+        (n, _) => ChiSquared::new((n - 1) as f64)
+            .expect("it is positive")
+            .sf(with_flips().map(spread).sum()),
     }
 }

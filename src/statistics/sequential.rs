@@ -49,7 +49,11 @@ pub fn decide(values: &[f64], bound: f64, lower: bool) -> (Decision, usize, Evid
             return (Decision::Undecided, at, evidence(log));
         }
         for (log, sign) in log.iter_mut().zip([1.0, -1.0]) {
-            let best = if squares > 0.0 { f64::max(sign * sum / squares, 0.0) } else { 0.0 };
+            let best = if squares > 0.0 {
+                f64::max(sign * sum / squares, 0.0)
+            } else {
+                0.0
+            };
             let z = best * sign * y;
             *log += z - z * z / 2.0;
         }

@@ -54,7 +54,9 @@ pub fn threshold(draws: &[f64], flake: f64, confidence: f64, scale: Scale) -> Re
     let mut sorted = draws.to_vec();
     sorted.sort_by(f64::total_cmp);
     // So many may lie above a draw that their true rate is still at most that.
-    let above = (0..n).take_while(|&above| cumulative(above, n, flake) <= 1.0 - confidence).count();
+    let above = (0..n)
+        .take_while(|&above| cumulative(above, n, flake) <= 1.0 - confidence)
+        .count();
     if above > 0 {
         return Ok(Threshold {
             value: sorted[n - above],
@@ -79,11 +81,16 @@ pub fn threshold(draws: &[f64], flake: f64, confidence: f64, scale: Scale) -> Re
     }
     let z = falls_slowly(&excesses);
     if z < -1.645 {
-        return no(format!("their tail falls slower than an exponential one ({:.1} standard deviations)", -z));
+        return no(format!(
+            "their tail falls slower than an exponential one ({:.1} standard deviations)",
+            -z
+        ));
     }
     let half = (1.0 - confidence) / 2.0;
     let share = rate_above(k, n, 1.0 - half);
-    let chi = ChiSquared::new(2.0 * k as f64).expect("k is positive").inverse_cdf(half);
+    let chi = ChiSquared::new(2.0 * k as f64)
+        .expect("k is positive")
+        .inverse_cdf(half);
     let mean = 2.0 * excesses.iter().sum::<f64>() / chi;
     let q = flake / share;
     if q >= 1.0 {

@@ -25,9 +25,6 @@ pub struct Logits {
     pub targets: u64,
     /// Σ of the candidate's minus the reference's negative log-likelihood of the targets, nats.
     pub(in crate::metrics) delta_nats: f64,
-    /// Targets that only the reference prefers, and those that only the candidate prefers.
-    pub(in crate::metrics) lost: u64,
-    pub(in crate::metrics) gained: u64,
 }
 
 impl Logits {
@@ -60,8 +57,6 @@ impl Logits {
             flip_gap: 0.0,
             targets: targets.len() as u64,
             delta_nats: 0.0,
-            lost: 0,
-            gained: 0,
         };
         if logits.finite() {
             let (mut x, mut y) = (Row::default(), Row::default());
@@ -92,9 +87,6 @@ impl Logits {
         self.flip_gap = self.flip_gap.max(gap);
         if let Some(target) = target {
             self.delta_nats += want.log_probability(target) - got.log_probability(target);
-            let (before, now) = (want.argmax == target, got.argmax == target);
-            self.lost += u64::from(before && !now);
-            self.gained += u64::from(now && !before);
         }
     }
 

@@ -11,10 +11,10 @@ use super::sweep::{self, SweepArgs};
 use crate::experiment::Rule;
 use crate::experiment::file::ExperimentFile;
 use crate::gate;
+use crate::run::Manifest;
 use crate::run::folder::{Folder, RUN};
 use crate::run::runs;
 use crate::run::summary::summarize;
-use crate::run::Manifest;
 use crate::studies::model::ModelStudy;
 use crate::studies::{self, Body};
 use null::{Null, Trial, derive};
@@ -84,7 +84,10 @@ fn calibrate(args: &CalibrateArgs, experiment: &Path) -> Result<Calibration> {
     let parsed = studies::parse(&file)?;
     let (head, body) = (&parsed.experiment.head, &parsed.experiment.body);
     if head.kind != ModelStudy::NAME {
-        let why = format!("gates of kind = \"{}\" are not calibrated: only those of models are", head.kind);
+        let why = format!(
+            "gates of kind = \"{}\" are not calibrated: only those of models are",
+            head.kind
+        );
         return Err(Error::config(&file.path, why));
     }
     let plan = parsed.study.plan();
@@ -97,21 +100,34 @@ fn calibrate(args: &CalibrateArgs, experiment: &Path) -> Result<Calibration> {
         .map_err(|error| Error::config(&file.path, error.to_string()))?;
     let asked = Asked {
         draws: args.draws.into(),
-        effects: if args.effects.is_empty() { vec![2.0, 4.0] } else { args.effects.clone() },
+        effects: if args.effects.is_empty() {
+            vec![2.0, 4.0]
+        } else {
+            args.effects.clone()
+        },
     };
     if let Some(gain) = asked.effects.iter().find(|gain| !(gain.is_finite() && **gain > 0.0)) {
         return Err(Error::Usage(format!("--effect {gain}: expected a positive number")));
     }
     let null = derive(head, &study, &asked);
     if null.cells.is_empty() {
-        return Err(Error::config(&file.path, "no gate binds a recipe that the CPU can compute"));
+        return Err(Error::config(
+            &file.path,
+            "no gate binds a recipe that the CPU can compute",
+        ));
     }
     let (folder, manifest) = measure(args, &null)?;
     let windows = study.windows.len();
     let mut gates: Vec<CalibratedGate> = Vec::new();
     for trial in &null.trials {
         let gate = of_rule(&mut gates, trial.rule);
-        gate.recipes.push(drawn(&folder, &manifest, trial, windows, definition(&parsed.experiment, &trial.recipe))?);
+        gate.recipes.push(drawn(
+            &folder,
+            &manifest,
+            trial,
+            windows,
+            definition(&parsed.experiment, &trial.recipe),
+        )?);
     }
     let mut texts: Vec<String> = study.windows.iter().map(|window| window.text.clone()).collect();
     texts.sort_unstable();

@@ -51,14 +51,19 @@ pub fn derive<'a>(head: &'a Head, study: &'a ModelStudy, asked: &Asked) -> Null<
         for recipe in own.chain(&study.recipes).filter(bound) {
             let reordered = reordered(recipe, rule);
             let effects = match &reordered {
-                Ok(null) if !null.rounds.is_empty() => asked.effects.iter().map(|&gain| (gain, louder(null, gain))).collect(),
+                Ok(null) if !null.rounds.is_empty() => {
+                    asked.effects.iter().map(|&gain| (gain, louder(null, gain))).collect()
+                }
                 _ => Vec::new(),
             };
             trials.push(Trial {
                 rule,
                 recipe: recipe.name.clone(),
                 null: reordered.map(|null| run(null, rule.phase)),
-                effects: effects.into_iter().map(|(gain, recipe)| (gain, run(recipe, rule.phase))).collect(),
+                effects: effects
+                    .into_iter()
+                    .map(|(gain, recipe)| (gain, run(recipe, rule.phase)))
+                    .collect(),
             });
         }
     }
@@ -88,7 +93,11 @@ pub fn derive<'a>(head: &'a Head, study: &'a ModelStudy, asked: &Asked) -> Null<
         },
         body: body_of(&body),
     };
-    Null { experiment, cells, trials }
+    Null {
+        experiment,
+        cells,
+        trials,
+    }
 }
 
 /// A recipe as right code computes it in another order of sums, different in each window.
@@ -137,13 +146,19 @@ fn windows(own: &[Window], draws: usize) -> Vec<Window> {
     let mut last: Vec<(String, usize)> = Vec::new();
     for window in own {
         if !last.iter().any(|(text, _)| *text == window.text) {
-            let drawn = own.iter().filter(|other| other.text == window.text).filter_map(|other| other.draw);
+            let drawn = own
+                .iter()
+                .filter(|other| other.text == window.text)
+                .filter_map(|other| other.draw);
             last.push((window.text.clone(), drawn.max().unwrap_or(0)));
         }
     }
     for _ in 0..draws {
         for window in own {
-            let (_, last) = last.iter_mut().find(|(text, _)| *text == window.text).expect("it was put there");
+            let (_, last) = last
+                .iter_mut()
+                .find(|(text, _)| *text == window.text)
+                .expect("it was put there");
             *last += 1;
             all.push(Window {
                 text: window.text.clone(),

@@ -35,11 +35,19 @@ pub fn tables(calibration: &Calibration) -> Result<String> {
         &calibration.run[..calibration.run.len().min(16)],
     );
     let gains = gains(calibration);
-    let mut header: Vec<String> = ["gate", "recipe", "required", "median of the right", "worst", "size"].map(String::from).to_vec();
+    let mut header: Vec<String> = ["gate", "recipe", "required", "median of the right", "worst", "size"]
+        .map(String::from)
+        .to_vec();
     header.extend(gains.iter().map(|gain| format!("noise × {gain} noticed")));
     header.extend(RATES.map(|rate| format!("bound for {rate:e}")));
     text += &line(&header);
-    text += &line(&header.iter().enumerate().map(|(at, _)| if at < 2 { "---" } else { "---:" }.to_string()).collect::<Vec<_>>());
+    text += &line(
+        &header
+            .iter()
+            .enumerate()
+            .map(|(at, _)| if at < 2 { "---" } else { "---:" }.to_string())
+            .collect::<Vec<_>>(),
+    );
     for gate in &calibration.gates {
         for recipe in &gate.recipes {
             text += &line(&row(gate, recipe, &gains)?);
@@ -59,7 +67,9 @@ fn line(cells: &[String]) -> String {
 
 fn gains(calibration: &Calibration) -> Vec<f64> {
     let recipes = calibration.gates.iter().flat_map(|gate| &gate.recipes);
-    let mut gains: Vec<f64> = recipes.flat_map(|recipe| recipe.effects.iter().map(|effect| effect.gain)).collect();
+    let mut gains: Vec<f64> = recipes
+        .flat_map(|recipe| recipe.effects.iter().map(|effect| effect.gain))
+        .collect();
     gains.sort_by(f64::total_cmp);
     gains.dedup();
     gains
@@ -81,7 +91,10 @@ fn row(gate: &CalibratedGate, recipe: &CalibratedRecipe, gains: &[f64]) -> Resul
     });
     // The bound that is judged by: the file's own, or the one for its rate.
     let bound = match gate.flake {
-        Some(flake) => recipe.threshold(metric, flake).ok().map(|(value, _)| Bound { better, value }),
+        Some(flake) => recipe
+            .threshold(metric, flake)
+            .ok()
+            .map(|(value, _)| Bound { better, value }),
         None => gate.require.parse().ok(),
     };
     let fails = |value: f64| bound.is_some_and(|bound| !bound.admits(value));
@@ -90,7 +103,10 @@ fn row(gate: &CalibratedGate, recipe: &CalibratedRecipe, gains: &[f64]) -> Resul
         (0, _) | (_, None) => unknown(),
         (n, Some(_)) => {
             let failed = sorted.iter().filter(|value| fails(**value)).count();
-            format!("{failed} of {n} (≤ {})", number::error(rate_above(failed, n, CONFIDENCE)))
+            format!(
+                "{failed} of {n} (≤ {})",
+                number::error(rate_above(failed, n, CONFIDENCE))
+            )
         }
     };
     let noticed = gains.iter().map(|gain| {
@@ -104,7 +120,13 @@ fn row(gate: &CalibratedGate, recipe: &CalibratedRecipe, gains: &[f64]) -> Resul
         }
     });
     let mut cells = vec![
-        format!("{} of `{}` at `{}`, {}", gate.statistic.name(), gate.metric, gate.at, gate.phase),
+        format!(
+            "{} of `{}` at `{}`, {}",
+            gate.statistic.name(),
+            gate.metric,
+            gate.at,
+            gate.phase
+        ),
         format!("`{}`", recipe.recipe),
         match gate.flake {
             Some(flake) => format!("flake {flake:e}"),
@@ -136,7 +158,10 @@ fn notes(calibration: &Calibration) -> Result<Vec<String>> {
                 (Some(why), _) => note(format!("{who} is not calibrated: {why}.")),
                 (None, Err(why)) => note(format!("{who}: {why}.")),
                 (None, Ok(_)) if recipe.effects.is_empty() => {
-                    note(format!("`{}` rounds nothing, so that no noise stands for its error: its power is not known.", recipe.recipe));
+                    note(format!(
+                        "`{}` rounds nothing, so that no noise stands for its error: its power is not known.",
+                        recipe.recipe
+                    ));
                 }
                 (None, Ok(_)) => {}
             }

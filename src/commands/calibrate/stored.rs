@@ -88,10 +88,14 @@ impl Calibration {
     /// The file, and what is wrong in it.
     pub fn read(path: &Path) -> Result<Self> {
         let text = input::text(path)?;
-        let found: Self = serde_json::from_str(&text).map_err(|error| Error::data(path, format!("no calibration: {error}")))?;
+        let found: Self =
+            serde_json::from_str(&text).map_err(|error| Error::data(path, format!("no calibration: {error}")))?;
         match found.schema {
             SCHEMA => Ok(found),
-            other => Err(Error::data(path, format!("it is of schema {other}, this version of ulplab reads {SCHEMA}"))),
+            other => Err(Error::data(
+                path,
+                format!("it is of schema {other}, this version of ulplab reads {SCHEMA}"),
+            )),
         }
     }
 
@@ -106,21 +110,30 @@ impl Calibration {
         let body = &manifest.experiment.body;
         let tokens = body.get("tokens").and_then(Value::as_u64).unwrap_or(0);
         if tokens != self.tokens as u64 {
-            return Err(format!("it was made with windows of {} tokens, and here they have {tokens}", self.tokens));
+            return Err(format!(
+                "it was made with windows of {} tokens, and here they have {tokens}",
+                self.tokens
+            ));
         }
         let windows = manifest.plan.windows.len();
         if windows != self.windows {
             return Err(format!("it is of {} windows, and here are {windows}", self.windows));
         }
         let same = |gate: &&CalibratedGate| {
-            gate.metric == rule.metric && gate.at == rule.at && gate.phase == rule.phase && gate.statistic == rule.statistic
+            gate.metric == rule.metric
+                && gate.at == rule.at
+                && gate.phase == rule.phase
+                && gate.statistic == rule.statistic
         };
         let gates: Vec<&CalibratedGate> = self.gates.iter().filter(same).collect();
         let metric = Metric::find(&rule.metric).map_err(|error| error.to_string())?;
         let bound = |recipe: &&str| rule.recipes.iter().any(|pattern| matches(pattern, recipe));
         let mut worst: Option<Bound> = None;
         for recipe in manifest.plan.measured_in(rule.phase).filter(bound) {
-            let found = gates.iter().flat_map(|gate| &gate.recipes).find(|found| found.recipe == recipe);
+            let found = gates
+                .iter()
+                .flat_map(|gate| &gate.recipes)
+                .find(|found| found.recipe == recipe);
             let found = found.ok_or_else(|| format!("it does not have this gate on '{recipe}'"))?;
             if definition(&manifest.experiment, recipe) != found.definition {
                 return Err(format!("it was made with another definition of '{recipe}'"));
@@ -128,8 +141,13 @@ impl Calibration {
             if let Some(why) = &found.unknown {
                 return Err(format!("it knows nothing of '{recipe}': {why}"));
             }
-            let (value, _) = found.threshold(metric, flake).map_err(|why| format!("'{recipe}': {why}"))?;
-            let bound = Bound { better: metric.better, value };
+            let (value, _) = found
+                .threshold(metric, flake)
+                .map_err(|why| format!("'{recipe}': {why}"))?;
+            let bound = Bound {
+                better: metric.better,
+                value,
+            };
             worst = Some(worst.filter(|worst| worst.worse(worst.value, value)).unwrap_or(bound));
         }
         worst.ok_or_else(|| "the gate binds no recipe".into())
@@ -153,7 +171,9 @@ impl CalibratedRecipe {
 fn distance(metric: &Metric) -> (Scale, fn(f64) -> f64) {
     match (metric.show, metric.better) {
         (Show::NearOne | Show::Share, Better::Higher) => (Scale::Log, |value| 1.0 - value),
-        (Show::Signed | Show::DecibelsAbove | Show::Decibels | Show::Exponent, Better::Lower) => (Scale::Linear, |value| value),
+        (Show::Signed | Show::DecibelsAbove | Show::Decibels | Show::Exponent, Better::Lower) => {
+            (Scale::Linear, |value| value)
+        }
         (_, Better::Lower) => (Scale::Log, |value| value),
         (_, Better::Higher) => (Scale::Linear, |value| -value),
     }
@@ -165,7 +185,9 @@ fn outward(value: f64) -> f64 {
         return value;
     }
     let digit = 10f64.powi(value.abs().log10().floor() as i32 - 3);
-    let near: f64 = format!("{:.3e}", (value / digit).ceil() * digit).parse().unwrap_or(value);
+    let near: f64 = format!("{:.3e}", (value / digit).ceil() * digit)
+        .parse()
+        .unwrap_or(value);
     near.max(value)
 }
 
@@ -192,7 +214,11 @@ pub fn resolve(manifest: &mut Manifest, file: &ExperimentFile) -> Result<()> {
         let path = folder.join(calibration);
         let found = Calibration::read(&path)?;
         let bound = found.bound(rule, flake, manifest).map_err(|why| {
-            let message = format!("gate on {}: {} gives no bound for flake = {flake:e}: {why}", rule.metric, path.display());
+            let message = format!(
+                "gate on {}: {} gives no bound for flake = {flake:e}: {why}",
+                rule.metric,
+                path.display()
+            );
             file.error(&Mistake::at("flake", message).within("gate", at))
         })?;
         rule.require = bound.to_string();

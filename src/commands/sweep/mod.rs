@@ -10,6 +10,7 @@ use std::path::Path;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use reference::paths::{Model, Scalar};
 
+use super::decided::{self, UntilDecided};
 use super::judge;
 use crate::backend::cuda::time::Stopwatch;
 use crate::backend::cuda::{Device, Session};
@@ -74,7 +75,7 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
     let (folder, mutant_results) = enter_and_execute(args, &mut prepared, device.as_ref())?;
     // Read again: this process's session, and those of others, count by now.
     let (folder, manifest) = Folder::open(&folder.path)?;
-    let records = match (args.partition, judge::records(&folder, &manifest)) {
+    let records = match (args.partition, decided::records(&folder, &manifest)) {
         // Its own work is done; what others have yet to do is no failure of this one.
         (Some(partition), Err(why @ (Error::Incomplete(_) | Error::Data { .. }))) => {
             errln!("{partition} is done, and nothing is judged yet: {why}");
@@ -226,7 +227,7 @@ fn execute(
     let study = match runs {
         Runs::Kernels(study) => study,
         Runs::Windows(ready) => {
-            let mut decision = judge::UntilDecided::new(folder, &prepared.manifest);
+            let mut decision = UntilDecided::new(folder, &prepared.manifest);
             for (index, window) in plan.windows.iter().enumerate() {
                 let cells: Vec<&Cell> = pending.iter().copied().filter(|cell| cell.window == index).collect();
                 bar.set_message(window.clone());

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::SweepArgs;
 use crate::backend::cuda::Source as KernelFile;
-use crate::commands::{calibrate, judge};
+use crate::commands::{calibrate, decided, judge};
 use crate::dataset::{Checkpoint, Manifest as Datasets};
 use crate::experiment::Mistake;
 use crate::experiment::file::ExperimentFile;
@@ -121,7 +121,7 @@ pub fn prepare<'a>(args: &SweepArgs, question: &'a Question) -> Result<Prepared<
     gated.map_err(|mistake| gates.error(&mistake))?;
     if args.until_decided {
         let rules = &parsed.experiment.gates;
-        judge::check_until_decided(rules).map_err(|mistake| gates.error(&mistake))?;
+        decided::check(rules).map_err(|mistake| gates.error(&mistake))?;
     }
     let cells = select(selectable, &args.only, &args.skip)?;
     let recipes = sized(study.recipes(), &runs);

@@ -1,10 +1,10 @@
 //! A whole model, rounded at its sites and compared with itself.
 
+mod calls;
 pub mod probe;
 mod run;
 mod samples;
 mod show;
-mod calls;
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -152,7 +152,10 @@ impl ModelStudy {
             return Err(Mistake::at("step", message));
         }
         if recipe.chunk.is_some() && recipe.cuts.is_some() {
-            return Err(Mistake::at("cuts", "calls are of one size, 'chunk', or of drawn ones, 'cuts'; not both"));
+            return Err(Mistake::at(
+                "cuts",
+                "calls are of one size, 'chunk', or of drawn ones, 'cuts'; not both",
+            ));
         }
         if let Some(gain) = recipe.gain
             && !(recipe.noise && gain.is_finite() && gain > 0.0)
@@ -171,7 +174,8 @@ impl ModelStudy {
         }
         let twice = |recipe: &Recipe| recipe.rounds.iter().any(|round| round.role.is_some());
         if recipe.runs_free() && twice(recipe) {
-            let message = "a recipe that rounds one reader of a vector only has no 'step', 'chunk', 'cuts' or 'against'";
+            let message =
+                "a recipe that rounds one reader of a vector only has no 'step', 'chunk', 'cuts' or 'against'";
             return Err(Mistake::new(message));
         }
         let Some(against) = &recipe.against else {
