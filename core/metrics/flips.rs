@@ -1,3 +1,5 @@
+//! Predictions of the next token that change, with their direction.
+
 use super::{Better, Eval, Metric, Show};
 
 const fn flips(name: &'static str, doc: &'static str, better: Better, show: Show) -> Metric {

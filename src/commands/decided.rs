@@ -11,7 +11,8 @@ use ulplab_core::record::Record;
 
 /// The records of all cells, or of as many windows as decide on every gate if that ends the run; else an error.
 pub fn records(folder: &Folder, manifest: &Manifest) -> Result<Vec<Record>> {
-    if manifest.invocation.until_decided {
+    // Other gates than those that ended the run may need all of it.
+    if manifest.invocation.until_decided && check(&manifest.experiment.gates).is_ok() {
         let mut decision = UntilDecided::new(folder, manifest);
         for window in 0..manifest.plan.windows.len() {
             if !decision.has(window) {

@@ -39,6 +39,10 @@ fn check_rule(rule: &Rule, study: &dyn Study, plan: &Plan) -> Result<(), Mistake
         let hint = did_you_mean(&rule.metric, METRICS.iter().map(|metric| metric.name));
         return wrong("metric", format!("unknown metric '{}'{hint}", rule.metric));
     };
+    if rule.control && rule.flake.is_some() {
+        let message = format!("{on}: a control has a bound that something bad must meet, and no rate");
+        return Err(Mistake::at("flake", message));
+    }
     let bound = match (&rule.flake, &rule.calibration) {
         (Some(flake), Some(_)) if *flake > 0.0 && *flake < 1.0 && rule.require.is_empty() => None,
         (None, None) => Some(Bound::from_str(&rule.require)),
@@ -253,7 +257,7 @@ fn print(run: &Run, study: &dyn Study, folder: &Folder, json: bool, gates: Gates
             Gates::Own => folder.path.join("report.html").display().to_string(),
             Gates::Given => "(report.html has the verdicts of the run's own gates)".into(),
         };
-        let (cells, seconds) = (run.manifest.cells.len(), run.manifest.seconds);
+        let (cells, seconds) = (run.cells(), run.manifest.seconds);
         // The text ends with the verdict and its counts.
         let width = output::width();
         let text = report::terminal(run, study, width, output::colour());

@@ -106,6 +106,8 @@ impl<'a> Binding<'a> {
         let status = match decision {
             Decision::Right if self.left_out == 0 => Status::Pass,
             Decision::Wrong => Status::Fail,
+            // An infinite value is no evidence, but it may be a failure.
+            Decision::Undecided if !bound.admits(found.mean) && found.mean.is_infinite() => Status::Fail,
             // Windows that were picked are not those that were drawn.
             Decision::Right | Decision::Undecided => Status::NotJudged,
         };

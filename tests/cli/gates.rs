@@ -191,7 +191,11 @@ fn too_few_draws_give_no_bound() {
 
 /// Draws of Gaussian numbers in a format, with a gate that is looked at after each.
 fn sequential(folder: &Path, require: &str) -> PathBuf {
-    let text = format!(
+    write(folder, &text(require))
+}
+
+fn text(require: &str) -> String {
+    format!(
         r#"
 name = "sequential"
 question = "How soon is it decided?"
@@ -217,8 +221,7 @@ require = "{require}"
 recipes = ["*"]
 why = "three mantissa bits leave 31.5 dB"
 "#
-    );
-    write(folder, &text)
+    )
 }
 
 #[test]
@@ -235,12 +238,21 @@ fn a_run_ends_when_its_gates_are_decided() {
         let output = sweep(&file, name, &["--until-decided"]);
         assert_eq!(code(&output), exit, "{}{}", stdout(&output), stderr(&output));
         assert!(cells(name) < 12, "{} cells", cells(name));
-        assert!(stdout(&output).contains(word), "{}", stdout(&output));
+        let last = format!("{} cells in", cells(name));
+        assert!(
+            stdout(&output).contains(word) && stdout(&output).contains(&last),
+            "{}",
+            stdout(&output)
+        );
         // As it was, from the stored run; and a resumed one runs no more.
         assert_eq!(code(&run(&["gate", path(&out(name))])), exit);
         let before = cells(name);
         assert_eq!(code(&sweep(&file, name, &["--until-decided", "--resume"])), exit);
         assert_eq!(cells(name), before);
+        // Gates that may not be looked at so often ask for all of it.
+        let mean = folder.path().join("mean.toml");
+        fs::write(&mean, text(require).replace("sequential", "mean")).unwrap();
+        assert_eq!(code(&run(&["gate", path(&out(name)), "--rules", path(&mean)])), 103);
         // One cell less, and nothing is decided.
         let last = fs::read_dir(out(name).join("cells"))
             .unwrap()
@@ -409,4 +421,22 @@ fn draws_of_a_text_are_windows_by_their_seed() {
     let one = read(&text, "one", &[]);
     assert_eq!(one, read(&text, "again", &[]));
     assert_ne!(one, read(&text, "other", &["--seed", "5"]));
+}
+
+/// `docs/findings/gates-of-models.md` is what the command makes of the stored calibrations.
+#[test]
+fn the_page_of_shipped_gates_is_that_of_the_stored_calibrations() {
+    let mut stored: Vec<PathBuf> = fs::read_dir(root().join("experiments/calibrations"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    stored.sort();
+    let files: Vec<&str> = stored.iter().map(|file| path(file)).collect();
+    let output = run(&[&["gate", "--calibrated"], &files[..]].concat());
+    let page = root().join("docs/findings/gates-of-models.md");
+    if std::env::var_os("ULPLAB_BLESS").is_some() {
+        fs::write(&page, stdout(&output)).unwrap();
+    }
+    let says = "docs/findings/gates-of-models.md is stale: run this test with ULPLAB_BLESS=1";
+    assert!(stdout(&output) == fs::read_to_string(&page).unwrap(), "{says}");
 }

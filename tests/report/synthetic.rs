@@ -182,6 +182,7 @@ fn build(name: &str, specs: &[Spec], windows: &[&str]) -> Run {
             })
             .collect(),
         recipes,
+        ..ModelStudy::default()
     };
     let experiment = Experiment {
         head: Head {

@@ -179,6 +179,9 @@ fn measure(args: &CalibrateArgs, null: &Null) -> Result<(Folder, Manifest)> {
     let out = args.null.clone().unwrap_or_else(fresh);
     let file = out.with_added_extension("toml");
     let text = toml::to_string(&null.experiment).expect("an experiment has a form in TOML");
+    if let Some(folder) = file.parent() {
+        std::fs::create_dir_all(folder).map_err(Error::io(folder, "create"))?;
+    }
     write_text(&file, &text)?;
     errln!("{}: the null experiment, run in {}", file.display(), out.display());
     sweep::measure(&SweepArgs {

@@ -102,6 +102,9 @@ pub fn derive<'a>(head: &'a Head, study: &'a ModelStudy, asked: &Asked) -> Null<
 
 /// A recipe as right code computes it in another order of sums, different in each window.
 fn reordered(recipe: &Recipe, rule: &Rule) -> Result<Recipe, String> {
+    if rule.control {
+        return Err("it is a control, which something bad must meet".into());
+    }
     if rule.statistic == Statistic::Sequential {
         return Err("its rate of false alarms follows from its construction".into());
     }
