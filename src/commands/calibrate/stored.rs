@@ -148,6 +148,18 @@ impl Calibration {
                 better: metric.better,
                 value,
             };
+            let loudest = found.effects.iter().max_by(|a, b| a.gain.total_cmp(&b.gain));
+            if let Some(effect) = loudest.filter(|effect| {
+                effect
+                    .values
+                    .iter()
+                    .all(|value| value.is_some_and(|value| bound.admits(value)))
+            }) {
+                let gain = effect.gain;
+                return Err(format!(
+                    "'{recipe}': the bound '{bound}' would notice no draw with an error {gain} times as large"
+                ));
+            }
             worst = Some(worst.filter(|worst| worst.worse(worst.value, value)).unwrap_or(bound));
         }
         worst.ok_or_else(|| "the gate binds no recipe".into())
