@@ -51,7 +51,7 @@ pub struct ModelStudy {
     pub phases: Vec<Phase>,
     #[serde(default, rename = "window", deserialize_with = "written_out")]
     pub windows: Vec<Window>,
-    /// [`Recipe::cuts`] of the recipe `reference`, which measures f32 against f64.
+    /// `cuts` of the recipe `reference`, which measures f32 against f64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reference_cuts: Option<u64>,
     #[serde(default, rename = "recipe")]
