@@ -75,7 +75,12 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ),
     (
         "gate",
-        &["ulplab gate runs/kv_cache/2026-01-31T120000Z", "ulplab gate --attested"],
+        &[
+            "ulplab gate runs/kv_cache/2026-01-31T120000Z",
+            "ulplab gate runs/kv_cache/2026-01-31T120000Z --paired",
+            "ulplab gate --calibrate experiments/smoke.toml --draws 40 -o smoke.calibration.json",
+            "ulplab gate --attested",
+        ],
     ),
     ("report", &["ulplab report runs/kv_cache/2026-01-31T120000Z"]),
     (

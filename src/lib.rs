@@ -20,6 +20,7 @@ pub mod report;
 pub mod run;
 pub mod shipped;
 pub mod signal;
+pub mod statistics;
 pub mod studies;
 
 pub use ulplab_core::{

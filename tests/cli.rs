@@ -16,6 +16,8 @@ mod diff;
 mod errors;
 #[path = "cli/failures.rs"]
 mod failures;
+#[path = "cli/gates.rs"]
+mod gates;
 #[path = "cli/interruption.rs"]
 mod interruption;
 #[path = "cli/kernels.rs"]

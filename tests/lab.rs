@@ -16,6 +16,8 @@ mod report;
 mod rounding;
 #[path = "sources.rs"]
 mod sources;
+#[path = "statistics.rs"]
+mod statistics;
 #[path = "studies.rs"]
 mod studies;
 #[path = "swap_ffn.rs"]

@@ -128,7 +128,7 @@ const FLOORS: [(&str, &[&[&str]]); 2] = [
     (
         "src",
         &[
-            &["json", "output", "progress", "shipped", "signal"],
+            &["json", "output", "progress", "shipped", "signal", "statistics"],
             &["dataset"],
             &["experiment"],
             &["run"],

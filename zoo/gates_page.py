@@ -1,4 +1,4 @@
-"""Writes docs/gates.md: which faults of the zoo the gates of others let pass. `python zoo/gates_page.py`."""
+"""Writes docs/gates-of-others.md: which faults of the zoo the gates of others let pass. `python zoo/gates_page.py`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from audit import Answer, ask, facts, gates_of
 
-PAGE = Path(__file__).parents[1] / "docs" / "gates.md"
+PAGE = Path(__file__).parents[1] / "docs" / "gates-of-others.md"
 
 HEAD = """# What gates of others let pass
 

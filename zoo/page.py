@@ -21,7 +21,7 @@ that differ, the first position past a table). Three checks are asked:
 * **cosine**: of all numbers, in f64; it is usual to ask for 0.99.
 
 "passes" means that the check does not see the bug. Where all three pass on usual data, the fault changes nothing there: data were
-missing, not a check. What perplexity says is not here: it needs a model around the operation. [gates.md](gates.md) has what tolerances of
+missing, not a check. What perplexity says is not here: it needs a model around the operation. [gates-of-others.md](gates-of-others.md) has what tolerances of
 other projects say. `python zoo/page.py` writes this page.
 
 """

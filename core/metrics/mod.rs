@@ -11,6 +11,7 @@ mod delta_nats;
 mod diff;
 mod evidence;
 mod flip_gap;
+pub mod flips;
 mod gain;
 mod growth;
 mod history;
@@ -32,6 +33,7 @@ pub use cosine::{COSINE, cosine_distance};
 pub use evidence::{
     Bits, Choice, Decided, Decisions, Evidence, Logits, Pair, RoundTrip, Threshold, Ulps, Worst, ordered, unravel,
 };
+pub use flips::{GAINED, LOST, NET_LOST};
 pub use gain::Gain;
 pub use growth::Growth;
 pub use history::History;
@@ -39,6 +41,7 @@ pub use kernel::{
     BOUND_RATIO, MEGABYTES, OF_COPY, OF_COPY_ROTATED, OF_MATMUL, TIMES_PEER, US_CLAIMED, US_COLD, US_COLD_P10,
     US_COLD_P90, US_GRAPH, US_HOT, US_PEER, US_ROTATED, VIOLATIONS,
 };
+pub use kl::KL;
 pub use max_abs::MAX_ABS;
 pub use nsr::NSR;
 pub use relative_l2::RELATIVE_L2;
@@ -148,7 +151,7 @@ pub enum Eval {
     RoundTrip(fn(&RoundTrip) -> Option<f64>),
     /// Computed from errors of scores and their spread.
     Threshold(fn(&Threshold) -> Option<f64>),
-    /// Measured by the runner of kernels.
+    /// Measured where it arises: by the runner of kernels, or as [`flips`].
     Kernel,
 }
 
@@ -170,6 +173,9 @@ pub const METRICS: &[&Metric] = &[
     &kl::KL_MAX,
     &top1::TOP1,
     &flip_gap::FLIP_GAP,
+    &flips::LOST,
+    &flips::GAINED,
+    &flips::NET_LOST,
     &delta_nats::DELTA_NATS,
     &recall::RECALL,
     &recall::RECALL_MIN,

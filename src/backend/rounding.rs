@@ -23,12 +23,20 @@ use ulplab_core::pattern::{matches, matches_nothing};
 #[derive(Clone)]
 pub struct Rounding {
     rounds: Vec<Round>,
-    /// Replace rounding errors by noise of their energy, drawn from this seed.
-    noise: Option<u64>,
+    /// Replace rounding errors by noise.
+    noise: Option<Noise>,
     /// How many of the last channels RoPE has turned, by site.
     turned: Vec<(&'static str, usize)>,
     /// What stands in for operations.
     stand_in: Option<Arc<StandIn>>,
+}
+
+/// Noise in the place of rounding errors.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Noise {
+    pub seed: u64,
+    /// How many times as large as the error it is; 1 keeps the error's energy.
+    pub gain: f64,
 }
 
 #[derive(Clone)]
@@ -54,14 +62,14 @@ impl Rounding {
         }
     }
 
-    /// Finds the formats and sites of a recipe, and that they fit. `noise` is the seed of the noise that replaces rounding
-    /// errors, if any does; `stand_in` computes operations in place of the reference.
+    /// Finds the formats and sites of a recipe, and that they fit. `noise` replaces rounding errors, if it is
+    /// given; `stand_in` computes operations in place of the reference.
     ///
     /// # Errors
     /// The mistake, and its place in the recipe.
     pub fn resolve(
         rounds: &[recipe::Round],
-        noise: Option<u64>,
+        noise: Option<Noise>,
         stand_in: Option<StandIn>,
         config: &dyn Config,
     ) -> Result<Self, Mistake> {
@@ -129,14 +137,14 @@ impl Rounding {
         if tensor.data.is_empty() || !self.touches(site) {
             return;
         }
-        let exact = self.noise.map(|seed| (seed, tensor.data.clone()));
+        let exact = self.noise.map(|noise| (noise, tensor.data.clone()));
         for round in self.at(site).filter(|round| round.reads(site.role)) {
             if !self.stored(round, tensor) {
                 round.apply(tensor, self.turned(site));
             }
         }
-        if let Some((seed, exact)) = exact {
-            self.replace_by_noise(seed, site, &exact, tensor);
+        if let Some((noise, exact)) = exact {
+            self.replace_by_noise(noise, site, &exact, tensor);
         }
     }
 
@@ -226,7 +234,7 @@ impl Rounding {
     /// Replaces the rounding error by Gaussian noise. Its energy is that of the error row by row, and apart for the channels
     /// with and without position, so that only the error's structure is lost. The draw depends on seed, site and row number,
     /// not on how the sequence was cut into calls.
-    fn replace_by_noise(&self, seed: u64, site: &Site, exact: &[f32], tensor: &mut Tensor<f32>) {
+    fn replace_by_noise(&self, Noise { seed, gain }: Noise, site: &Site, exact: &[f32], tensor: &mut Tensor<f32>) {
         let cols = tensor.cols();
         // The same channels at all sites: a draw is not to change with what a table says of one.
         let turned = self.turned.iter().map(|(_, channels)| *channels).max().unwrap_or(0);
@@ -240,7 +248,7 @@ impl Rounding {
             rng.set_stream((site.first_row + row) as u64);
             rng.set_word_pos(0);
             for segment in [0..nope, nope..cols] {
-                gaussian_of_same_energy(&mut rng, &exact[segment.clone()], &mut rounded[segment]);
+                gaussian_of_energy(&mut rng, gain, &exact[segment.clone()], &mut rounded[segment]);
             }
         }
     }
@@ -260,8 +268,8 @@ impl Numerics<f32> for &Rounding {
     }
 }
 
-/// Writes `exact` + Gaussian noise whose energy equals that of `rounded − exact`, over `rounded`.
-fn gaussian_of_same_energy(rng: &mut ChaCha8Rng, exact: &[f32], rounded: &mut [f32]) {
+/// Writes `exact` + Gaussian noise `gain` times as large as `rounded − exact` in the root mean square, over `rounded`.
+fn gaussian_of_energy(rng: &mut ChaCha8Rng, gain: f64, exact: &[f32], rounded: &mut [f32]) {
     let energy: f64 = exact
         .iter()
         .zip(&*rounded)
@@ -272,7 +280,7 @@ fn gaussian_of_same_energy(rng: &mut ChaCha8Rng, exact: &[f32], rounded: &mut [f
     }
     let noise: Vec<f32> = (0..exact.len()).map(|_| StandardNormal.sample(rng)).collect();
     let drawn: f64 = noise.iter().map(|&g| f64::from(g).powi(2)).sum();
-    let scale = (energy / drawn).sqrt();
+    let scale = gain * (energy / drawn).sqrt();
     for ((y, &x), &g) in rounded.iter_mut().zip(exact).zip(&noise) {
         *y = (f64::from(x) + scale * f64::from(g)) as f32;
     }

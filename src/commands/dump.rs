@@ -93,8 +93,10 @@ fn problem(defined: &Definitions, op: &Operation, case: &Case, args: &DumpArgs) 
     let mut checkpoint = Checkpoint::open(&folder)?;
     let model = checkpoint.load()?;
     let window = study.windows.first();
-    let (text, offset, tokens) = window.map_or(TEXT, |window| (&window.text, window.offset, study.tokens));
-    let ids = datasets.text(text, offset, tokens)?;
+    let ids = match window {
+        Some(window) => window.read(&datasets, seed, study.tokens)?,
+        None => datasets.text(TEXT.0, TEXT.1, TEXT.2)?,
+    };
     let ids: Vec<u32> = ids.into_iter().map(u32::from).collect();
     let text = Text {
         model: &*model,

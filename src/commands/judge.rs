@@ -4,8 +4,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use super::calibrate::{self, CalibrateArgs};
+use super::{decided, paired};
 use crate::experiment::file::ExperimentFile;
-use crate::experiment::{Mistake, Rule};
+use crate::experiment::{Mistake, Rule, Statistic};
 use crate::gate::{bind, direction, explain, judge, locate};
 use crate::output;
 use crate::report;
@@ -37,9 +39,48 @@ fn check_rule(rule: &Rule, study: &dyn Study, plan: &Plan) -> Result<(), Mistake
         let hint = did_you_mean(&rule.metric, METRICS.iter().map(|metric| metric.name));
         return wrong("metric", format!("unknown metric '{}'{hint}", rule.metric));
     };
-    let direction = Bound::from_str(&rule.require).and_then(|bound| direction::check_rule(metric, bound, rule));
+    if rule.control && rule.flake.is_some() {
+        let message = format!("{on}: a control has a bound that something bad must meet, and no rate");
+        return Err(Mistake::at("flake", message));
+    }
+    let bound = match (&rule.flake, &rule.calibration) {
+        (Some(flake), Some(_)) if *flake > 0.0 && *flake < 1.0 && rule.require.is_empty() => None,
+        (None, None) => Some(Bound::from_str(&rule.require)),
+        (Some(flake), _) if !(*flake > 0.0 && *flake < 1.0) => {
+            return Err(Mistake::at(
+                "flake",
+                format!("{on}: {flake} is no rate, expected a number between 0 and 1"),
+            ));
+        }
+        _ => {
+            let message = format!("{on}: 'flake' and 'calibration' stand together, in place of 'require'");
+            return Err(Mistake::at(
+                if rule.flake.is_some() { "flake" } else { "calibration" },
+                message,
+            ));
+        }
+    };
+    // A bound that is calibrated points the right way by itself.
+    let direction = bound.map_or(Ok(()), |bound| direction::check_rule(metric, bound?, rule));
     if let Err(message) = direction {
         return wrong("require", message);
+    }
+    if rule.statistic == Statistic::Sequential && (rule.at.contains('*') || rule.flake.is_some()) {
+        let message = format!(
+            "{on}: statistic = \"sequential\" decides on one place and a stated bound, not on '{}'",
+            rule.at
+        );
+        return Err(Mistake::at("statistic", message));
+    }
+    let windows = study.reading().windows;
+    let of_one_text = windows
+        .iter()
+        .all(|window| window.draw.is_some() && window.text == windows[0].text);
+    if rule.statistic == Statistic::Sequential && (!of_one_text || plan.by_case()) {
+        let message = format!(
+            "{on}: statistic = \"sequential\" takes windows that are drawn from one text: draws = N in one [[window]]"
+        );
+        return Err(Mistake::at("statistic", message));
     }
     if !plan.phases.contains(&rule.phase) {
         let message = format!("{on}: the experiment has no {} phase", rule.phase);
@@ -80,7 +121,7 @@ pub fn finish(folder: &Folder, run: &Run, study: &dyn Study, json: bool) -> Resu
 
 /// Reads the cells of a run and derives everything from them. A run with missing or damaged cells is an error.
 pub fn load(folder: &Folder, manifest: Manifest) -> Result<Run> {
-    let records = folder.records(&manifest)?;
+    let records = decided::records(folder, &manifest)?;
     derive(folder, manifest, records)
 }
 
@@ -121,9 +162,18 @@ pub struct GateArgs {
     /// Print verdicts as JSON Lines on stdout instead of the table.
     #[arg(long)]
     pub json: bool,
+    /// Print paired tests of each recipe against what it is compared with: flips of predictions with their direction, limits of the loss
+    /// of accuracy, and where KL says nothing of it. No gate is judged.
+    #[arg(long, conflicts_with_all = ["attested", "rules", "json"])]
+    pub paired: bool,
+    #[command(flatten)]
+    pub calibrate: CalibrateArgs,
 }
 
 pub fn gate(args: &GateArgs) -> Result<Exit> {
+    if let Some(exit) = calibrate::run(&args.calibrate)? {
+        return Ok(exit);
+    }
     if let Some(results) = &args.attested {
         return attest::gate(results.as_deref());
     }
@@ -133,8 +183,13 @@ pub fn gate(args: &GateArgs) -> Result<Exit> {
         let file = ExperimentFile::read(file, &[])?;
         manifest.experiment.head.gates = file.gates()?;
         check(&manifest.experiment.gates, &*study, &manifest.plan).map_err(|mistake| file.error(&mistake))?;
+        calibrate::resolve(&mut manifest, &file)?;
     }
     let run = load(&folder, manifest)?;
+    if args.paired {
+        paired::print(&run)?;
+        return Ok(Exit::Pass);
+    }
     let gates = if args.rules.is_some() { Gates::Given } else { Gates::Own };
     print(&run, &*study, &folder, args.json, gates)?;
     Ok(run.outcome().exit())
@@ -190,6 +245,7 @@ enum Gates {
 /// The table (or the verdicts as JSON Lines) and, last, one line: verdict, counts, seconds, path of the report. The path has
 /// its own line if it does not fit, so that it can be copied whole.
 fn print(run: &Run, study: &dyn Study, folder: &Folder, json: bool, gates: Gates) -> Result<()> {
+    paired::warnings(run).iter().for_each(|warning| errln!("{warning}"));
     let mut out = output::stdout();
     let written = if json {
         run.verdicts.iter().try_for_each(|verdict| {
@@ -201,7 +257,7 @@ fn print(run: &Run, study: &dyn Study, folder: &Folder, json: bool, gates: Gates
             Gates::Own => folder.path.join("report.html").display().to_string(),
             Gates::Given => "(report.html has the verdicts of the run's own gates)".into(),
         };
-        let (cells, seconds) = (run.manifest.cells.len(), run.manifest.seconds);
+        let (cells, seconds) = (run.cells(), run.manifest.seconds);
         // The text ends with the verdict and its counts.
         let width = output::width();
         let text = report::terminal(run, study, width, output::colour());

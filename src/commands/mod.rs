@@ -3,7 +3,9 @@
 pub mod audit;
 pub mod baseline;
 pub mod bench;
+pub mod calibrate;
 pub mod compare;
+pub mod decided;
 pub mod describe;
 pub mod diff;
 pub mod dump;
@@ -14,6 +16,7 @@ pub mod inventory;
 pub mod judge;
 pub mod kernels;
 pub mod naming;
+pub mod paired;
 pub mod probe;
 pub mod quantize;
 pub mod sweep;

@@ -1,6 +1,7 @@
 //! `datasets/manifest.toml`: every data set with its files, their sizes and checksums.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Component, Path, PathBuf};
 
@@ -153,17 +154,25 @@ impl Manifest {
             .ok_or_else(|| Error::config(self.root.join(MANIFEST), format!("[{name}]: no file is a {CONFIG}")))
     }
 
-    /// `len` bytes from byte `offset` of a text: one of the manifest, else the file that `name` is the path of.
-    pub fn text(&self, name: &str, offset: usize, len: usize) -> Result<Vec<u8>> {
+    /// Bytes of a text: one of the manifest, else the file that `name` is the path of.
+    pub fn text_bytes(&self, name: &str) -> Result<u64> {
+        self.open_text(name).map(|(.., size)| size)
+    }
+
+    fn open_text(&self, name: &str) -> Result<(PathBuf, File, u64)> {
         let path = match self.unlisted_text(name) {
             Some(path) => path.to_path_buf(),
             None => self.path(&self.expect(name, Kind::Text)?.files[0]),
         };
-        let mut file = input::open(&path)?;
-        let size = file
-            .metadata()
-            .map_err(Error::io(&path, "tell the size of the text"))?
-            .len();
+        let file = input::open(&path)?;
+        let metadata = file.metadata();
+        let size = metadata.map_err(Error::io(&path, "tell the size of the text"))?.len();
+        Ok((path, file, size))
+    }
+
+    /// `len` bytes from byte `offset` of a text: one of the manifest, else the file that `name` is the path of.
+    pub fn text(&self, name: &str, offset: usize, len: usize) -> Result<Vec<u8>> {
+        let (path, mut file, size) = self.open_text(name)?;
         let (offset, len) = (offset as u64, len as u64);
         if offset.checked_add(len).is_none_or(|end| end > size) {
             let message = format!("bytes {offset} … {offset} + {len} were asked for, but the text has {size}");

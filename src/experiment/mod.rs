@@ -4,13 +4,15 @@ pub mod file;
 mod mistake;
 mod text;
 
+use std::path::PathBuf;
+
 use schemars::JsonSchema;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 pub use mistake::{Mistake, Step};
-pub use text::{Reading, Window};
+pub use text::{Reading, Window, written_out};
 use ulplab_core::record::Phase;
 
 /// A question, and what to run to answer it.
@@ -101,8 +103,15 @@ pub struct Rule {
     pub phase: Phase,
     /// Over the windows; over layers the worst counts.
     pub statistic: Statistic,
-    /// `>= 0.999` or `<= 1e-3`.
+    /// `>= 0.999` or `<= 1e-3`; with `flake` it is left out.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub require: String,
+    /// In place of `require`: a bound that a right candidate breaks at most at this rate, from `calibration`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flake: Option<f64>,
+    /// The file that `ulplab gate --calibrate` wrote, beside the file with the gate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calibration: Option<PathBuf>,
     /// Patterns of the recipes it binds.
     pub recipes: Vec<String>,
     /// The rule is a control: it requires that a recipe that is known to be bad measures as bad, so that the measurement can
@@ -124,6 +133,13 @@ pub enum Statistic {
     CiLow,
     /// Upper end of it.
     CiHigh,
+    /// Lower limit of the mean over windows, one-sided with a confidence of 95 %, by the studentised bootstrap; from 6 windows on.
+    LimitLow,
+    /// Upper limit of it: below a margin, it shows that the candidate is not inferior by more than that.
+    LimitHigh,
+    /// The mean over windows that are drawn one after the other, looked at after each: evidence decides for or against `require`, each
+    /// wrongly with a probability of at most 5 %.
+    Sequential,
 }
 
 /// Numbers that recipes are tried on, under the name that their records have as site; `T` says how they come about.

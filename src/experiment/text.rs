@@ -2,24 +2,64 @@
 
 use std::path::Path;
 
+use rand_chacha::rand_core::Rng;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::Mistake;
+use crate::dataset::Manifest as Datasets;
+use ulplab_core::error::Result;
+use ulplab_core::random::stream;
 
 /// A piece of text fed to the model.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Window {
     /// Name of a text in `datasets/manifest.toml`, or the path of a text file.
     pub text: String,
     /// First byte.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub offset: usize,
+    /// In place of `offset`: this draw of the first byte, with the experiment's seed; each draw is as likely to begin at any byte.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draw: Option<usize>,
+    /// So many windows, the draws 1, 2, … of the text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draws: Option<usize>,
 }
 
+fn is_zero(n: &usize) -> bool {
+    *n == 0
+}
+
+/// Windows of which each stands for one: `draws` of a text are written out.
+pub fn written_out<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Vec<Window>, D::Error> {
+    let windows = Vec::<Window>::deserialize(deserializer)?;
+    let mut all = Vec::new();
+    for window in windows {
+        match window.draws {
+            None => all.push(window),
+            Some(draws) if (1..=MOST_DRAWS).contains(&draws) && window.draw.is_none() => {
+                all.extend((1..=draws).map(|draw| Window {
+                    draw: Some(draw),
+                    draws: None,
+                    ..window.clone()
+                }));
+            }
+            Some(draws) => {
+                let message = format!("draws = {draws}: expected 1 to {MOST_DRAWS}, and no 'draw' beside it");
+                return Err(serde::de::Error::custom(message));
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Draws of one text in an experiment; more are a slip.
+const MOST_DRAWS: usize = 1 << 16;
+
 impl Window {
-    /// `alice@4096`. A path is named by its file without the extension; every character other than letters, digits, `_` and
+    /// `alice@4096`, or `alice~3` for the third draw. A path is named by its file without the extension; every character other than letters, digits, `_` and
     /// `-` becomes `_`.
     pub fn name(&self) -> String {
         let stem = Path::new(&self.text).file_stem().unwrap_or_default().to_string_lossy();
@@ -30,7 +70,29 @@ impl Window {
                 '_'
             }
         };
-        format!("{}@{}", stem.chars().map(plain).collect::<String>(), self.offset)
+        let stem: String = stem.chars().map(plain).collect();
+        match self.draw {
+            Some(draw) => format!("{stem}~{draw}"),
+            None => format!("{stem}@{}", self.offset),
+        }
+    }
+
+    /// So many bytes of its text, from its first on.
+    ///
+    /// # Errors
+    /// Those of [`Datasets::text`].
+    pub fn read(&self, datasets: &Datasets, seed: u64, tokens: usize) -> Result<Vec<u8>> {
+        let offset = match self.draw {
+            None => self.offset,
+            Some(draw) => {
+                // A text that is too short has no place, and is refused where it is read.
+                let places = (datasets.text_bytes(&self.text)? + 1).saturating_sub(tokens as u64);
+                let word = stream(seed, &format!("window {draw} of {}", self.text)).next_u64();
+                // A place below `places`; its bias is below places / 2^64.
+                ((u128::from(word) * u128::from(places)) >> 64) as usize
+            }
+        };
+        datasets.text(&self.text, offset, tokens)
     }
 }
 
@@ -50,7 +112,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Checks the windows themselves.
-    pub fn check(&self) -> Result<(), Mistake> {
+    pub fn check(&self) -> std::result::Result<(), Mistake> {
         if self.windows.is_empty() && self.tokens > 0 {
             let message = "tokens is the length of windows of text, and no [[window]] is given";
             return Err(Mistake::at("tokens", message));
@@ -60,6 +122,10 @@ impl<'a> Reading<'a> {
             return Err(Mistake::at("tokens", message));
         }
         for (at, window) in self.windows.iter().enumerate() {
+            if window.draw.is_some() && window.offset > 0 {
+                let message = "a window has an 'offset' or is drawn, not both";
+                return Err(Mistake::at("offset", message).within("window", at));
+            }
             if self.windows[..at].iter().any(|other| other.name() == window.name()) {
                 let message = format!("window '{}' is given twice", window.name());
                 return Err(Mistake::at("text", message).within("window", at));

@@ -3,16 +3,19 @@
 mod bind;
 pub mod direction;
 mod failures;
+mod paired;
 
 pub use bind::bind;
 pub use failures::explain;
+pub use paired::{Paired, paired, silent_zone};
 
 use std::str::FromStr;
 
 use crate::experiment::{Rule, Statistic};
 use crate::run::summary::{LEAST_WINDOWS, Summary};
 use crate::run::verdict::{Failures, Status, Verdict};
-use ulplab_core::metrics::{Bound, VIOLATIONS};
+use crate::statistics::{self, Decision, Evidence};
+use ulplab_core::metrics::{Better, Bound, VIOLATIONS};
 use ulplab_core::pattern::matches;
 use ulplab_core::record::{Record, place};
 
@@ -61,22 +64,20 @@ impl<'a> Binding<'a> {
                 && s.phase == rule.phase
                 && (at || wrong && binds_always(rule, &s.site, &s.metric, s.mean))
         });
+        if rule.statistic == Statistic::Sequential
+            && let Some(verdict) = self.decided(bound, here.clone())
+        {
+            return Ok(verdict);
+        }
         // A NaN over one window is a NaN that was measured, and fails.
-        let (thin, firm): (Vec<&Summary>, Vec<&Summary>) =
-            here.partition(|s| rule.statistic.is_interval() && s.windows < LEAST_WINDOWS && !s.mean.is_nan());
-        let worst = firm.into_iter().reduce(|a, b| {
-            if bound.worse(rule.statistic.value(b), rule.statistic.value(a)) {
-                b
-            } else {
-                a
-            }
-        });
+        let (thin, firm): (Vec<&Summary>, Vec<&Summary>) = here.partition(|s| rule.statistic.is_undefined(s));
+        let worst = worst(rule.statistic, bound.better, firm.into_iter());
         if let Some(worst) = worst.filter(|worst| !bound.admits(rule.statistic.value(worst))) {
             return Ok(self.verdict(Status::Fail, Some(worst), measured(rule, worst)));
         }
         if let Some(first) = thin.first() {
             let place = place(first.layer, &first.site);
-            let why = format!("an interval needs at least {LEAST_WINDOWS} windows, and one was measured at {place}");
+            let why = rule.statistic.undefined(first, &place);
             return Ok(self.verdict(Status::NotJudged, None, why));
         }
         match (worst, &self.unmeasured) {
@@ -96,6 +97,40 @@ impl<'a> Binding<'a> {
         }
     }
 
+    /// The verdict of evidence that may be looked at after every window, unless a value is NaN, which fails as any other does.
+    fn decided<'s>(&self, bound: Bound, mut here: impl Iterator<Item = &'s Summary>) -> Option<Verdict> {
+        // The rule names one place.
+        let found = here.next().filter(|s| !s.mean.is_nan())?;
+        let lower = bound.better == Better::Lower;
+        let (decision, windows, evidence) = statistics::decide(&found.values, bound.value, lower);
+        let status = match decision {
+            Decision::Right if self.left_out == 0 => Status::Pass,
+            Decision::Wrong => Status::Fail,
+            // An infinite value is no evidence, but it may be a failure.
+            Decision::Undecided if !bound.admits(found.mean) && found.mean.is_infinite() => Status::Fail,
+            // Windows that were picked are not those that were drawn.
+            Decision::Right | Decision::Undecided => Status::NotJudged,
+        };
+        let [for_it, against_it] = match lower {
+            true => [evidence.against_above, evidence.against_below],
+            false => [evidence.against_below, evidence.against_above],
+        };
+        let enough = Evidence::ENOUGH;
+        let message = match decision {
+            Decision::Undecided => format!(
+                "undecided after {windows} windows: the evidence is {for_it:.3} for it and {against_it:.3} against, {enough:.0} decides"
+            ),
+            _ => format!(
+                "decided after {windows} windows, evidence {:.3} of {enough:.0}",
+                for_it.max(against_it)
+            ),
+        };
+        let message = format!("{message}: {}", measured(self.rule, found));
+        let mut verdict = self.verdict(status, Some(found), message);
+        verdict.windows = windows as u32;
+        Some(verdict)
+    }
+
     fn verdict(&self, status: Status, worst: Option<&Summary>, message: String) -> Verdict {
         Verdict {
             rule: self.rule.clone(),
@@ -110,6 +145,19 @@ impl<'a> Binding<'a> {
             failures: Failures::default(),
         }
     }
+}
+
+/// The summary whose statistic is furthest on the wrong side.
+pub fn worst<'s>(
+    statistic: Statistic,
+    better: Better,
+    summaries: impl Iterator<Item = &'s Summary>,
+) -> Option<&'s Summary> {
+    let bound = Bound { better, value: 0.0 };
+    summaries.reduce(|a, b| match bound.worse(statistic.value(b), statistic.value(a)) {
+        true => b,
+        false => a,
+    })
 }
 
 /// Judges every rule on every recipe it binds: a verdict for each binding. A rule that finds nothing measured where it
@@ -152,8 +200,12 @@ fn measured(rule: &Rule, worst: &Summary) -> String {
         true => format!(" over {} windows", worst.windows),
         false => String::new(),
     };
+    let calibrated = match rule.flake {
+        Some(flake) => format!(" (calibrated: at most {flake:e} false alarms)"),
+        None => String::new(),
+    };
     format!(
-        "{} of {} at {} ({}){over} is {:.6}, required {}",
+        "{} of {} at {} ({}){over} is {:.6}, required {}{calibrated}",
         rule.statistic.name(),
         worst.metric,
         place(worst.layer, &worst.site),
@@ -171,6 +223,9 @@ impl Statistic {
             Self::Max => summary.max,
             Self::CiLow => summary.ci_low,
             Self::CiHigh => summary.ci_high,
+            Self::LimitLow => summary.limits().map_or(f64::NAN, |limits| limits.low),
+            Self::LimitHigh => summary.limits().map_or(f64::NAN, |limits| limits.high),
+            Self::Sequential => summary.mean,
         }
     }
 
@@ -181,11 +236,38 @@ impl Statistic {
             Self::Max => "max",
             Self::CiLow => "lower 95 % bound",
             Self::CiHigh => "upper 95 % bound",
+            Self::LimitLow => "lower limit",
+            Self::LimitHigh => "upper limit",
+            Self::Sequential => "mean",
         }
     }
 
-    /// Whether it is an end of the interval over windows.
+    /// Whether it is a limit that several windows set.
     pub fn is_interval(self) -> bool {
-        matches!(self, Self::CiLow | Self::CiHigh)
+        matches!(self, Self::CiLow | Self::CiHigh | Self::LimitLow | Self::LimitHigh)
+    }
+
+    /// Whether the windows are too few for it, or too much alike. Values that are not finite define it well enough to fail.
+    fn is_undefined(self, summary: &Summary) -> bool {
+        match self {
+            Self::CiLow | Self::CiHigh => summary.windows < LEAST_WINDOWS && !summary.mean.is_nan(),
+            Self::LimitLow | Self::LimitHigh => summary.mean.is_finite() && summary.limits().is_none(),
+            Self::Mean | Self::Min | Self::Max | Self::Sequential => false,
+        }
+    }
+
+    /// The reason for that.
+    fn undefined(self, summary: &Summary, place: &str) -> String {
+        let windows = summary.windows;
+        match self {
+            Self::CiLow | Self::CiHigh => {
+                format!("an interval needs at least {LEAST_WINDOWS} windows, and one was measured at {place}")
+            }
+            _ if (windows as usize) < statistics::LEAST_WINDOWS => {
+                let least = statistics::LEAST_WINDOWS;
+                format!("a limit needs at least {least} windows, and {windows} were measured at {place}")
+            }
+            _ => format!("{windows} windows at {place} set no limit: too many of their values are equal"),
+        }
     }
 }

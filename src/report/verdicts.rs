@@ -218,6 +218,9 @@ fn statistic(rule: &Rule) -> String {
         Statistic::Max => "greatest window",
         Statistic::CiLow => "lower end of 95 % interval",
         Statistic::CiHigh => "upper end of 95 % interval",
+        Statistic::LimitLow => "lower limit, 95 %",
+        Statistic::LimitHigh => "upper limit, 95 %",
+        Statistic::Sequential => "mean, decided by evidence",
     };
     match rule.at.contains('*') {
         true if rule.at.starts_with("layers.") => format!("{windows}, worst layer"),

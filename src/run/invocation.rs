@@ -21,6 +21,9 @@ pub struct Invocation {
     pub only: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub skip: Vec<String>,
+    /// Whether it ends as soon as every gate is decided.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub until_decided: bool,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub timed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -48,6 +51,7 @@ impl Invocation {
             .iter()
             .for_each(|folder| option("--datasets", path(folder)));
         option("--seed", seed.to_string());
+        words.extend(self.until_decided.then(|| "--until-decided".into()));
         words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
     }
 

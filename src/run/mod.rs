@@ -239,6 +239,15 @@ pub struct Run {
 }
 
 impl Run {
+    /// Cells that were measured: all that were selected, unless the run ended when its gates were decided.
+    pub fn cells(&self) -> usize {
+        let measured = || self.records.iter().map(|record| record.cell.as_str());
+        match self.manifest.invocation.until_decided {
+            true => measured().collect::<HashSet<_>>().len(),
+            false => self.manifest.cells.len(),
+        }
+    }
+
     pub fn outcome(&self) -> Outcome {
         let Manifest { complete, left_out, .. } = &self.manifest;
         Outcome::from_verdicts(&self.verdicts, *complete, left_out.is_empty())

@@ -194,6 +194,7 @@ pub fn read_summaries(path: &Path) -> Result<Vec<Summary>> {
                 max: max[row].ok_or_else(|| missing("max"))?,
                 ci_low: ci_low[row].ok_or_else(|| missing("ci_low"))?,
                 ci_high: ci_high[row].ok_or_else(|| missing("ci_high"))?,
+                values: Vec::new(),
             })
         })
         .collect()

@@ -6,6 +6,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
+use crate::statistics::{self, Limits};
 use ulplab_core::record::{Phase, Record};
 
 /// Least number of windows for an interval: one window shows no variation.
@@ -31,6 +32,24 @@ pub struct Summary {
     /// range), 74 % with 3, 80 % with 4, 86 % with 8, 92 % with 16. Equal values have an interval of no width.
     pub ci_low: f64,
     pub ci_high: f64,
+    /// The values, in the order of the windows; they are not stored with a summary.
+    #[serde(skip)]
+    pub values: Vec<f64>,
+}
+
+impl Summary {
+    /// Resamples of a group are always the same ones.
+    fn seed(recipe: &str, phase: Phase, layer: Option<u32>, site: &str, metric: &str) -> [u8; 32] {
+        let layer = layer.map(|layer| layer.to_string()).unwrap_or_default();
+        let group = [recipe, phase.name(), &layer, site, metric];
+        blake3::hash(group.join("/").as_bytes()).into()
+    }
+
+    /// One-sided limits of the mean; none where [`statistics::limits`] defines none.
+    pub fn limits(&self) -> Option<Limits> {
+        let seed = Self::seed(&self.recipe, self.phase, self.layer, &self.site, &self.metric);
+        statistics::limits(&self.values, seed)
+    }
 }
 
 /// Summarizes records over their windows: one summary for each recipe, phase, site, layer and metric, sorted by them in
@@ -58,7 +77,7 @@ pub fn summarize(records: &[Record]) -> Vec<Summary> {
     groups.sort_by_key(|(key, ..)| *key);
     groups
         .into_iter()
-        .map(|(_, record, values)| summary(record, &values))
+        .map(|(_, record, values)| summary(record, values))
         .collect()
 }
 
@@ -74,18 +93,9 @@ impl<'a> Ranks<'a> {
 }
 
 /// Statistics of the values of one group; `first` is any record of it.
-fn summary(first: &Record, values: &[f64]) -> Summary {
-    let [mean, min, max, ci_low, ci_high] = statistics(values, || {
-        let layer = first.layer.map(|layer| layer.to_string()).unwrap_or_default();
-        let group = [
-            &first.recipe,
-            &first.phase.to_string(),
-            &layer,
-            &first.site,
-            &first.metric,
-        ];
-        blake3::hash(group.map(String::as_str).join("/").as_bytes()).into()
-    });
+fn summary(first: &Record, values: Vec<f64>) -> Summary {
+    let seed = || Summary::seed(&first.recipe, first.phase, first.layer, &first.site, &first.metric);
+    let [mean, min, max, ci_low, ci_high] = described(&values, seed);
     Summary {
         recipe: first.recipe.clone(),
         phase: first.phase,
@@ -98,11 +108,12 @@ fn summary(first: &Record, values: &[f64]) -> Summary {
         max,
         ci_low,
         ci_high,
+        values,
     }
 }
 
 /// Mean, minimum, maximum, and the ends of the interval.
-fn statistics(values: &[f64], seed: impl FnOnce() -> [u8; 32]) -> [f64; 5] {
+fn described(values: &[f64], seed: impl FnOnce() -> [u8; 32]) -> [f64; 5] {
     if values.iter().any(|value| value.is_nan()) {
         return [f64::NAN; 5];
     }

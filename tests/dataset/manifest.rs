@@ -205,6 +205,7 @@ fn a_path_of_ones_own_is_a_text() {
     let window = Window {
         text: path.into(),
         offset: 8,
+        ..Window::default()
     };
     assert_eq!(window.name(), "my_notes_v2@8");
     fails(manifest.text(path, 8, 100), &["my notes.v2.txt", "8 + 100", "has 17"]);

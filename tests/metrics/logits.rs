@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use ulplab::metrics::{Logits, METRICS};
+use ulplab::metrics::{Logits, METRICS, flips};
 
 use super::{assert_close, value};
 
@@ -68,6 +68,29 @@ fn a_logit_that_is_not_finite_makes_every_metric_nan() {
 #[should_panic(expected = "3 targets for 2 rows")]
 fn more_targets_than_rows() {
     Logits::new(&[0.0f32; 4], &[0.0f32; 4], 2, &[0, 0, 0]);
+}
+
+/// Four positions: right in both, lost, gained, wrong in both; and a fifth without a target.
+#[test]
+fn flips_have_a_direction() {
+    let want = [1.0f32, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0, 1.0, 0.0];
+    let got = [1.0f32, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0];
+    let of = |got: &[f32], targets: &[u32]| {
+        let found = flips::of_logits(&want, got, 2, targets);
+        found
+            .into_iter()
+            .map(|(metric, value)| (metric.name, value))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        of(&got, &[0, 0, 0, 0]),
+        [("lost", 1.0), ("gained", 1.0), ("net_lost", 0.0)]
+    );
+    assert_eq!(of(&got, &[0, 0]), [("lost", 1.0), ("gained", 0.0), ("net_lost", 0.5)]);
+    assert_eq!(of(&got, &[]), []);
+    let mut broken = got;
+    broken[9] = f32::NAN;
+    assert!(of(&broken, &[0]).iter().all(|(_, value)| value.is_nan()));
 }
 
 proptest! {

@@ -30,6 +30,8 @@ pub fn manifest(seed: u64) -> Manifest {
         recipes: vec!["*".into()],
         why: "theory".into(),
         control: false,
+        flake: None,
+        calibration: None,
     };
     let study = RoundTripStudy {
         draws: 2,

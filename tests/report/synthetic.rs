@@ -178,9 +178,11 @@ fn build(name: &str, specs: &[Spec], windows: &[&str]) -> Run {
             .map(|(text, at)| Window {
                 text: text.into(),
                 offset: at.parse().expect("a number"),
+                ..Window::default()
             })
             .collect(),
         recipes,
+        ..ModelStudy::default()
     };
     let experiment = Experiment {
         head: Head {
@@ -269,6 +271,8 @@ fn rules() -> Vec<Rule> {
         require: require.into(),
         recipes: vec!["*".into()],
         control: false,
+        flake: None,
+        calibration: None,
         why: why.into(),
     };
     vec![
@@ -449,6 +453,7 @@ fn summarize(records: &[Record]) -> Vec<Summary> {
             max,
             ci_low: (mean + min) / 2.0,
             ci_high: (mean + max) / 2.0,
+            values: Vec::new(),
         });
     }
     summaries

@@ -24,6 +24,8 @@ fn stored(folder: &Path, variants: &[(&str, bool, bool)]) -> (Folder, Manifest) 
         require: "<= 0".into(),
         recipes: vec!["**".into()],
         control: false,
+        flake: None,
+        calibration: None,
         why: "bits".into(),
     };
     manifest.experiment.head.kind = "kernels".into();

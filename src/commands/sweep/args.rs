@@ -39,6 +39,9 @@ pub struct SweepArgs {
     /// others exit with 0. So run `ulplab gate` at the end.
     #[arg(long, value_name = "PART")]
     pub partition: Option<Partition>,
+    /// End at the first window after which every gate is decided; all gates have statistic = "sequential".
+    #[arg(long, conflicts_with_all = ["only", "skip", "partition"])]
+    pub until_decided: bool,
     /// Print the planned cells, one per line, without running them.
     #[arg(long)]
     pub dry_run: bool,
@@ -69,6 +72,7 @@ impl SweepArgs {
             rules: self.rules.clone(),
             only: self.only.clone(),
             skip: self.skip.clone(),
+            until_decided: self.until_decided,
             timed: self.kernels.timed,
             mutant: self.kernels.mutant.clone(),
             peers: self.kernels.peers.clone(),

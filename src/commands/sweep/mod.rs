@@ -11,6 +11,7 @@ use std::path::Path;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use reference::paths::{Model, Scalar};
 
+use super::decided::{self, UntilDecided};
 use super::judge;
 use crate::backend::cuda::time::Stopwatch;
 use crate::backend::cuda::{Device, Session};
@@ -82,29 +83,10 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
             .as_ref()
             .map_or(Ok(()), |peers| peers.check_device(&device.name))?;
     }
-    let (folder, manifest) = enter(args, prepared.manifest)?;
-    prepared.manifest = manifest;
-    let shared = match (&args.kernels.workers, &device) {
-        (Some(workers), Some(_)) if args.partition.is_none() => Shared::new(workers, &prepared.cells)?,
-        _ => None,
-    };
-    match shared {
-        Some(shared) => {
-            let bar = progress(args, prepared.cells.len(), 0);
-            signal::while_running(|| shared.run(&folder, &prepared.cells, &bar))?;
-        }
-        None => {
-            let session = ActiveSession::now();
-            let outcome = signal::while_running(|| execute(args, &prepared, device.as_ref(), &folder, &session));
-            let partition = args.partition.as_ref().map(ToString::to_string);
-            let written = session.end(&folder.sessions(), partition, outcome.as_ref().err());
-            outcome?;
-            written?;
-        }
-    }
+    let folder = enter_and_execute(args, &mut prepared, device.as_ref())?;
     // Read again: this process's session, and those of others, count by now.
     let (folder, manifest) = Folder::open(&folder.path)?;
-    let found = folder.records(&manifest).and_then(|records| {
+    let found = decided::records(&folder, &manifest).and_then(|records| {
         let results = planted(args, &prepared, &folder, &prepared.cells.iter().collect::<Vec<_>>())?;
         Ok((records, results))
     });
@@ -137,6 +119,38 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
         outcome if args.kernels.timed && !run.records.is_empty() => outcome.exit_of_bench(),
         outcome => outcome.exit(),
     })
+}
+
+/// Measures the cells of an experiment that needs no GPU, and judges nothing.
+pub fn measure(args: &SweepArgs) -> Result<(Folder, Manifest)> {
+    signal::handle()?;
+    let question = read(args)?;
+    let mut prepared = prepare(args, &question)?;
+    let folder = enter_and_execute(args, &mut prepared, None)?;
+    Folder::open(&folder.path)
+}
+
+/// Works on the run's folder until its cells, or this process's share of them, are done.
+fn enter_and_execute(args: &SweepArgs, prepared: &mut Prepared, device: Option<&Device>) -> Result<Folder> {
+    let (folder, manifest) = enter(args, prepared.manifest.clone())?;
+    prepared.manifest = manifest;
+    let shared = match (&args.kernels.workers, device) {
+        (Some(workers), Some(_)) if args.partition.is_none() => Shared::new(workers, &prepared.cells)?,
+        _ => None,
+    };
+    if let Some(shared) = shared {
+        // Those that share it leave sessions of their own.
+        let bar = progress(args, prepared.cells.len(), 0);
+        signal::while_running(|| shared.run(&folder, &prepared.cells, &bar))?;
+        return Ok(folder);
+    }
+    let session = ActiveSession::now();
+    let outcome = signal::while_running(|| execute(args, prepared, device, &folder, &session));
+    let partition = args.partition.as_ref().map(ToString::to_string);
+    let written = session.end(&folder.sessions(), partition, outcome.as_ref().err());
+    outcome?;
+    written?;
+    Ok(folder)
 }
 
 fn compiler<'a>(args: &SweepArgs, prepared: &'a Prepared) -> Compile<'a> {
@@ -246,11 +260,9 @@ fn execute(
     let study = match runs {
         Runs::Kernels(study) => study,
         Runs::Windows(ready) => {
+            let mut decision = UntilDecided::new(folder, &prepared.manifest);
             for (index, window) in plan.windows.iter().enumerate() {
                 let cells: Vec<&Cell> = pending.iter().copied().filter(|cell| cell.window == index).collect();
-                if cells.is_empty() {
-                    continue;
-                }
                 bar.set_message(window.clone());
                 let bench = Bench {
                     window,
@@ -260,7 +272,12 @@ fn execute(
                     stop: &signal::STOP,
                     done: &done,
                 };
-                ready.window(&bench, &cells)?;
+                if !cells.is_empty() {
+                    ready.window(&bench, &cells)?;
+                }
+                if args.until_decided && decision.after(index)? {
+                    break;
+                }
             }
             bar.finish_and_clear();
             return Ok(());

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::SweepArgs;
 use crate::backend::cuda::Source as KernelFile;
-use crate::commands::judge;
+use crate::commands::{calibrate, decided, judge};
 use crate::dataset::{Checkpoint, Manifest as Datasets};
 use crate::experiment::Mistake;
 use crate::experiment::file::ExperimentFile;
@@ -99,7 +99,7 @@ pub fn prepare<'a>(args: &SweepArgs, question: &'a Question) -> Result<Prepared<
     let limit = args.max_memory.or_else(available);
     check_size(study, config.as_deref(), rayon::current_num_threads(), limit).map_err(wrong)?;
     let ids = reading.windows.iter().enumerate().map(|(at, window)| {
-        let text = datasets.text(&window.text, window.offset, reading.tokens);
+        let text = window.read(&datasets, parsed.experiment.seed, reading.tokens);
         let text = text.map_err(|error| file.of_data(Mistake::at("text", "").within("window", at), error))?;
         Ok(text.into_iter().map(u32::from).collect())
     });
@@ -119,6 +119,10 @@ pub fn prepare<'a>(args: &SweepArgs, question: &'a Question) -> Result<Prepared<
     // Formats and sites are named by recipes, and gates by both.
     let runs = study.ready(parsed.experiment.seed, config.as_deref()).map_err(wrong)?;
     gated.map_err(|mistake| gates.error(&mistake))?;
+    if args.until_decided {
+        let rules = &parsed.experiment.gates;
+        decided::check(rules).map_err(|mistake| gates.error(&mistake))?;
+    }
     let cells = select(selectable, &args.only, &args.skip)?;
     let recipes = sized(study.recipes(), &runs);
     let mut manifest = manifest(args, question, plan, &datasets, recipes, peers.as_ref())?;
@@ -130,6 +134,7 @@ pub fn prepare<'a>(args: &SweepArgs, question: &'a Question) -> Result<Prepared<
         }
     }
     manifest.keep(&cells);
+    calibrate::resolve(&mut manifest, gates)?;
     Ok(Prepared {
         question,
         runs,

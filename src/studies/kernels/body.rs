@@ -9,7 +9,7 @@ use super::TIME;
 use super::operations::{self, Operation, OwnCase, OwnOp};
 use crate::backend::cuda::Source as KernelFile;
 use crate::backend::program::{Mode, TIMEOUT};
-use crate::experiment::{Mistake, Window};
+use crate::experiment::{Mistake, Window, written_out};
 use crate::gate::CHECKS;
 use crate::report::Show;
 use crate::run::RecipeInfo;
@@ -31,7 +31,7 @@ pub struct KernelStudy {
     #[serde(default)]
     pub tokens: usize,
     /// The text that the model reads: one window.
-    #[serde(default, rename = "window")]
+    #[serde(default, rename = "window", deserialize_with = "written_out")]
     pub windows: Vec<Window>,
     /// Patterns of variants, e.g. `rope.*`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

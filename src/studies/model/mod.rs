@@ -1,5 +1,6 @@
 //! A whole model, rounded at its sites and compared with itself.
 
+mod calls;
 pub mod probe;
 mod run;
 mod samples;
@@ -18,10 +19,10 @@ use serde_json::{Map, Value};
 use super::limits::{Parts, halved_tokens};
 use super::study::{Bench, Body, ReadyRecipes, Runs, Study, body_of, check_among, of_recipe};
 use crate::backend::recipe::Round;
-use crate::backend::rounding::Rounding;
+use crate::backend::rounding::{Noise, Rounding};
 use crate::backend::stand_in::stand_in;
 use crate::backend::step::WholeStep;
-use crate::experiment::{Mistake, Window};
+use crate::experiment::{Mistake, Window, written_out};
 use crate::report::Show;
 use crate::run::RecipeInfo;
 use crate::run::plan::{Cell, Plan, REFERENCE, RecipePlan};
@@ -30,6 +31,7 @@ use ulplab_core::ops::call::Type;
 use ulplab_core::pattern::{matches, matches_nothing};
 use ulplab_core::record::Phase;
 
+use calls::Calls;
 use probe::Probe;
 pub use run::{finite, run_candidate, run_recorded, run_reference, run_step};
 pub use samples::{Sample, recorded};
@@ -47,8 +49,11 @@ pub struct ModelStudy {
     /// How the model is run: `local`, every layer fed what the reference fed it; `cumulative`, running free.
     #[serde(default)]
     pub phases: Vec<Phase>,
-    #[serde(default, rename = "window")]
+    #[serde(default, rename = "window", deserialize_with = "written_out")]
     pub windows: Vec<Window>,
+    /// `cuts` of the recipe `reference`, which measures f32 against f64.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference_cuts: Option<u64>,
     #[serde(default, rename = "recipe")]
     pub recipes: Vec<Recipe>,
 }
@@ -63,6 +68,9 @@ pub struct Recipe {
     /// Replace each rounding error by Gaussian noise of the same energy: size without structure.
     #[serde(default)]
     pub noise: bool,
+    /// How many times as large the noise is as the rounding error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gain: Option<f64>,
     #[serde(default, rename = "round", skip_serializing_if = "Vec::is_empty")]
     pub rounds: Vec<Round>,
     /// Kernels that stand in for operations of the model, as `op.variant`; of several for one operation the first that takes
@@ -86,6 +94,10 @@ pub struct Recipe {
     /// from it: so it shows what any other order would change. It runs free.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunk: Option<NonZeroUsize>,
+    /// Tokens are read in calls of 1 to 64, cut where this number, the experiment's seed and the window's name draw it. Another number gives
+    /// another order of sums. It runs free.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cuts: Option<u64>,
     /// Compare with another recipe in the place of the reference: how near do kernels come to what they should compute? Both run
     /// free.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -99,14 +111,24 @@ impl Recipe {
     /// What is wrong, and where in the recipe.
     pub fn resolve(&self, config: &dyn Config, seed: u64) -> Result<Rounding, Mistake> {
         let kernels = stand_in(&self.kernels, self.dtype)?;
-        Rounding::resolve(&self.rounds, self.noise.then_some(seed), kernels, config)
+        let noise = self.noise.then_some(Noise {
+            seed,
+            gain: self.gain.unwrap_or(1.0),
+        });
+        Rounding::resolve(&self.rounds, noise, kernels, config)
     }
 }
 
 impl Recipe {
     /// Whether it has no local phase: a layer alone is not what it computes, or not what it is compared with.
     fn runs_free(&self) -> bool {
-        self.step.is_some() || self.chunk.is_some() || self.against.is_some()
+        self.step.is_some() || self.chunk.is_some() || self.cuts.is_some() || self.against.is_some()
+    }
+
+    /// The calls in which it reads; all at once if there are none.
+    fn calls(&self, seed: u64) -> Option<Calls> {
+        let drawn = self.cuts.map(|number| Calls::Drawn { seed, number });
+        self.chunk.map(Calls::Even).or(drawn)
     }
 
     /// Its description, and what it is compared with if that is not the reference.
@@ -124,9 +146,22 @@ impl ModelStudy {
             let message = "'dtype' is the type that 'kernels' read and write, and there are none";
             return Err(Mistake::at("dtype", message));
         }
-        if recipe.step.is_some() && (recipe.noise || recipe.chunk.is_some() || !recipe.kernels.is_empty()) {
-            let message = "a whole step by kernels has no 'kernels', no 'noise' and no 'chunk' besides";
+        let cut = recipe.chunk.is_some() || recipe.cuts.is_some();
+        if recipe.step.is_some() && (recipe.noise || cut || !recipe.kernels.is_empty()) {
+            let message = "a whole step by kernels has no 'kernels', no 'noise', no 'chunk' and no 'cuts' besides";
             return Err(Mistake::at("step", message));
+        }
+        if recipe.chunk.is_some() && recipe.cuts.is_some() {
+            return Err(Mistake::at(
+                "cuts",
+                "calls are of one size, 'chunk', or of drawn ones, 'cuts'; not both",
+            ));
+        }
+        if let Some(gain) = recipe.gain
+            && !(recipe.noise && gain.is_finite() && gain > 0.0)
+        {
+            let message = format!("gain = {gain}: expected a positive number beside noise = true");
+            return Err(Mistake::at("gain", message));
         }
         for (key, said) in [("weights", &recipe.weights), ("index", &recipe.index)] {
             if said.is_some() && recipe.step.is_none() {
@@ -139,7 +174,8 @@ impl ModelStudy {
         }
         let twice = |recipe: &Recipe| recipe.rounds.iter().any(|round| round.role.is_some());
         if recipe.runs_free() && twice(recipe) {
-            let message = "a recipe that rounds one reader of a vector only has no 'step', 'chunk' or 'against'";
+            let message =
+                "a recipe that rounds one reader of a vector only has no 'step', 'chunk', 'cuts' or 'against'";
             return Err(Mistake::new(message));
         }
         let Some(against) = &recipe.against else {
@@ -150,7 +186,7 @@ impl ModelStudy {
             None => format!("there is no recipe '{against}'{}", did_you_mean(against, names())),
             Some(other) if other.name == recipe.name => "a recipe is not compared with itself".into(),
             Some(other) if other.runs_free() => {
-                format!("'{against}' has a 'step', a 'chunk' or an 'against' itself: expected a recipe without")
+                format!("'{against}' has a 'step', a 'chunk', 'cuts' or an 'against' itself: expected a recipe without")
             }
             Some(other) if twice(other) => {
                 format!("'{against}' rounds one reader of a vector only, which then passes twice")
@@ -256,7 +292,8 @@ impl Study for ModelStudy {
             let ready = ready.map_err(|mistake| mistake.in_recipe(&recipe.name, at))?;
             recipes.insert(&recipe.name, ready);
         }
-        Ok(Runs::Windows(Box::new(ReadyModel { recipes })))
+        let own = self.reference_cuts.map(|number| Calls::Drawn { seed, number });
+        Ok(Runs::Windows(Box::new(ReadyModel { recipes, own })))
     }
 
     fn stands_in(&self) -> bool {
@@ -271,6 +308,8 @@ impl Study for ModelStudy {
 
 struct ReadyModel<'a> {
     recipes: HashMap<&'a str, ReadyRecipe<'a>>,
+    /// The calls in which the reference reads where it is compared with f64.
+    own: Option<Calls>,
 }
 
 struct ReadyRecipe<'a> {
@@ -278,8 +317,7 @@ struct ReadyRecipe<'a> {
     /// Bytes of a cached vector, and of all caches for a token.
     bytes: (Option<f64>, Option<f64>),
     step: Option<WholeStep>,
-    /// Tokens in a call; all if there is none.
-    chunk: Option<NonZeroUsize>,
+    calls: Option<Calls>,
     /// The recipe that it is compared with; the reference if none is named.
     against: Option<&'a str>,
 }
@@ -290,7 +328,7 @@ impl<'a> ReadyRecipe<'a> {
             rounding,
             bytes: (None, None),
             step: None,
-            chunk: None,
+            calls: None,
             against: None,
         }
     }
@@ -306,7 +344,7 @@ impl<'a> ReadyRecipe<'a> {
                 None => rounding.cache_bytes(config),
             },
             step: recipe.step.as_ref().map(find).transpose()?,
-            chunk: recipe.chunk,
+            calls: recipe.calls(seed),
             against: recipe.against.as_deref(),
             rounding,
         })
@@ -323,21 +361,26 @@ impl ReadyRecipes for ReadyModel<'_> {
             let ready = of_recipe(&self.recipes, cell)?;
             if cell.recipe == REFERENCE {
                 let exact = run_reference(&*(bench.load_f64)()?, text.ids)?;
-                return run_candidate(text, &ready.rounding, &exact, blank);
+                return match self.own {
+                    None => run_candidate(text, &ready.rounding, &exact, blank),
+                    Some(calls) => {
+                        let got = run_recorded(text, &ready.rounding, &calls.of(text.ids.len(), bench.window))?;
+                        Ok(Probe::new(&ready.rounding, &exact, blank.phase, blank).replay(&got, text.ids))
+                    }
+                };
             }
-            let all = text.ids.len();
             let run_other = |other: &str| {
                 let other = self
                     .recipes
                     .get(other)
                     .ok_or_else(|| none(&format!("recipe '{other}'")))?;
-                run_recorded(text, &other.rounding, all)
+                run_recorded(text, &other.rounding, &[text.ids.len()])
             };
             let other = ready.against.map(run_other).transpose()?;
             let want = other.as_ref().unwrap_or(&want);
-            let got = match (&ready.step, ready.chunk) {
+            let got = match (&ready.step, ready.calls) {
                 (Some(step), _) => run_step(text, bench.folder.ok_or_else(|| none("model"))?, step, &ready.rounding)?,
-                (None, Some(chunk)) => run_recorded(text, &ready.rounding, chunk.get())?,
+                (None, Some(calls)) => run_recorded(text, &ready.rounding, &calls.of(text.ids.len(), bench.window))?,
                 (None, None) => return run_candidate(text, &ready.rounding, want, blank),
             };
             Ok(Probe::new(&ready.rounding, want, blank.phase, blank).replay(&got, text.ids))

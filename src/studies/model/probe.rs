@@ -10,6 +10,7 @@ use reference::{Choice, Numerics, Operations, Real, Role, Site, SiteInfo, Tensor
 use crate::backend::rounding::Rounding;
 use crate::studies::measure::records;
 use ulplab_core::metrics;
+use ulplab_core::metrics::flips;
 use ulplab_core::metrics::{Evidence, Gain, Logits, Pair, Threshold};
 use ulplab_core::record::{Phase, Record};
 
@@ -233,6 +234,14 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
             &Logits::new(&self.want.logits.data, &logits.data, logits.cols(), &ids[1..]),
             &[],
         );
+        let blank = self.at(&site);
+        let flips = flips::of_logits(&self.want.logits.data, &logits.data, logits.cols(), &ids[1..]);
+        self.records.extend(flips.into_iter().map(|(metric, value)| Record {
+            metric: metric.name.into(),
+            value,
+            n: ids.len() as u64 - 1,
+            ..blank.clone()
+        }));
         self.records
     }
 

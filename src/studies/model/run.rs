@@ -19,12 +19,15 @@ pub fn run_reference<T: Scalar>(model: &dyn Model<T>, ids: &[u32]) -> Result<Tra
     Ok(recorder.finish(logits))
 }
 
-/// Runs a recipe, so many tokens in a call, and keeps what can be compared.
-pub fn run_recorded(text: Text<'_>, rounding: &Rounding, chunk: usize) -> Result<Trace<f32>> {
+/// Runs a recipe, in calls of so many tokens, and keeps what can be compared.
+pub fn run_recorded(text: Text<'_>, rounding: &Rounding, calls: &[usize]) -> Result<Trace<f32>> {
     let mut recorder = RoundedRecorder::new(rounding, text.model.config().path());
     let mut state = text.model.state(Vec::new()).map_err(Error::Reference)?;
     let mut logits = Tensor::new([0, 0], Vec::new());
-    for ids in text.ids.chunks(chunk) {
+    let mut rest = text.ids;
+    for &tokens in calls {
+        let ids;
+        (ids, rest) = rest.split_at(tokens);
         let rows = rounding.run(text.model, &mut *state, ids, &mut recorder)?;
         logits.shape[1] = rows.cols();
         append(&mut logits, &rows);

@@ -19,8 +19,8 @@ use super::model::{finite, run_candidate, run_reference, sites_at};
 use super::sources::{check_sources_and_windows, draw_names, no_recipe, site_names};
 use super::study::{Bench, Body, ReadyRecipes, Runs, Study, body_of, check_among, of_recipe};
 use crate::backend::recipe::Round;
-use crate::backend::rounding::Rounding;
-use crate::experiment::{Mistake, Source, Window};
+use crate::backend::rounding::{Noise, Rounding};
+use crate::experiment::{Mistake, Source, Window, written_out};
 use crate::report::Show;
 use crate::run::RecipeInfo;
 use crate::run::plan::{Cell, Plan};
@@ -43,7 +43,7 @@ pub struct RecallStudy {
     /// Queries and entries of a draw.
     #[serde(default)]
     pub shape: [usize; 2],
-    #[serde(default, rename = "window")]
+    #[serde(default, rename = "window", deserialize_with = "written_out")]
     pub windows: Vec<Window>,
     #[serde(default, rename = "source")]
     pub sources: Vec<Source<Scores>>,
@@ -201,7 +201,7 @@ impl Study for RecallStudy {
         })?;
         let mut recipes = HashMap::new();
         for (at, recipe) in self.recipes.iter().enumerate() {
-            let noise = recipe.noise.then_some(seed);
+            let noise = recipe.noise.then_some(Noise { seed, gain: 1.0 });
             let rounding = Rounding::resolve(&recipe.rounds, noise, None, config)
                 .map_err(|mistake| mistake.in_recipe(&recipe.name, at))?;
             let bytes = rounding.cache_bytes(config);

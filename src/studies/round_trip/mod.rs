@@ -17,7 +17,7 @@ use super::limits::{Parts, halved_windows, site_cols};
 use super::model::{passes_tensor, recorded, sites_at};
 use super::sources::{check_sources_and_windows, draw_names, no_recipe, site_names};
 use super::study::{Bench, Body, ReadyRecipes, Runs, Study, body_of, check_among, of_recipe};
-use crate::experiment::{Mistake, Source, Window};
+use crate::experiment::{Mistake, Source, Window, written_out};
 use crate::report::Show;
 use crate::run::RecipeInfo;
 use crate::run::plan::{Cell, Plan};
@@ -44,7 +44,7 @@ pub struct RoundTripStudy {
     /// Rows and columns of a draw.
     #[serde(default)]
     pub shape: [usize; 2],
-    #[serde(default, rename = "window")]
+    #[serde(default, rename = "window", deserialize_with = "written_out")]
     pub windows: Vec<Window>,
     #[serde(default, rename = "source")]
     pub sources: Vec<Source<Numbers>>,

@@ -1,0 +1,71 @@
+//! Predictions of the next token that change, with their direction.
+
+use super::{Better, Eval, Metric, Show};
+
+const fn flips(name: &'static str, doc: &'static str, better: Better, show: Show) -> Metric {
+    Metric::new(name, doc, better, show, Eval::Kernel)
+}
+
+/// Right → wrong.
+pub const LOST: Metric = flips(
+    "lost",
+    "positions where the reference prefers the text's next token, and the candidate does not",
+    Better::Lower,
+    Show::Count,
+);
+
+/// Wrong → right.
+pub const GAINED: Metric = flips(
+    "gained",
+    "positions where the candidate prefers the text's next token, and the reference does not",
+    Better::Higher,
+    Show::Count,
+);
+
+/// What accuracy in predicting the text's next token falls by; below 0 if it rises.
+pub const NET_LOST: Metric = flips(
+    "net_lost",
+    "share of positions that are lost, less the share that is gained",
+    Better::Lower,
+    Show::Signed,
+);
+
+/// [`LOST`], [`GAINED`] and [`NET_LOST`] of two models' logits `[rows, vocabulary]`, row-major. `targets`: the token that followed at each
+/// of the first rows. A model prefers the first of its largest logits. Empty without targets; NaN if a logit is not finite.
+///
+/// # Panics
+/// If the lengths do not match.
+pub fn of_logits<X, Y>(want: &[X], got: &[Y], vocabulary: usize, targets: &[u32]) -> Vec<(&'static Metric, f64)>
+where
+    X: Copy + Into<f64>,
+    Y: Copy + Into<f64>,
+{
+    assert_eq!(want.len(), got.len(), "logits of the two models");
+    assert!(targets.len() * vocabulary <= want.len(), "{} targets", targets.len());
+    if targets.is_empty() {
+        return Vec::new();
+    }
+    let finite = want.iter().all(|&x| x.into().is_finite()) && got.iter().all(|&x| x.into().is_finite());
+    let rows = want.chunks_exact(vocabulary).zip(got.chunks_exact(vocabulary));
+    let (mut lost, mut gained) = (0.0, 0.0);
+    for (&target, (want, got)) in targets.iter().zip(rows) {
+        let (before, now) = (preferred(want) == target as usize, preferred(got) == target as usize);
+        lost += f64::from(u8::from(before && !now));
+        gained += f64::from(u8::from(now && !before));
+    }
+    let values = [lost, gained, (lost - gained) / targets.len() as f64];
+    let metrics = [&LOST, &GAINED, &NET_LOST];
+    let values = values.map(|value| if finite { value } else { f64::NAN });
+    metrics.into_iter().zip(values).collect()
+}
+
+/// The first index of the largest logit.
+fn preferred<X: Copy + Into<f64>>(logits: &[X]) -> usize {
+    let mut best = (f64::NEG_INFINITY, 0);
+    for (index, &x) in logits.iter().enumerate() {
+        if x.into() > best.0 {
+            best = (x.into(), index);
+        }
+    }
+    best.1
+}

@@ -1,0 +1,269 @@
+//! `ulplab gate --calibrate`: how often each gate of an experiment fails what is right, and which errors it notices.
+
+mod null;
+mod page;
+mod stored;
+
+use std::path::{Path, PathBuf};
+
+use super::judge::check;
+use super::sweep::{self, SweepArgs};
+use crate::experiment::Rule;
+use crate::experiment::file::ExperimentFile;
+use crate::gate;
+use crate::run::Manifest;
+use crate::run::folder::{Folder, RUN};
+use crate::run::runs;
+use crate::run::summary::summarize;
+use crate::studies::model::ModelStudy;
+use crate::studies::{self, Body};
+use null::{Null, Trial, derive};
+pub use stored::resolve;
+use stored::{CalibratedGate, CalibratedRecipe, Calibration, Effect, SCHEMA, definition};
+use ulplab_core::atomic::write_text;
+use ulplab_core::error::{Error, Exit, Result};
+use ulplab_core::metrics::{Better, Bound, Metric};
+use ulplab_core::pattern::matches;
+use ulplab_core::record::{Record, place};
+
+/// Options of `ulplab gate` that measure gates in the place of runs.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct CalibrateArgs {
+    /// Measure the gates of this experiment themselves: how often each fails what is right (its size), and how often it notices an error of
+    /// a stated size (its power). Recipes are computed in drawn orders of sums, on windows drawn from the same texts.
+    #[arg(long, value_name = "EXPERIMENT", conflicts_with_all = ["run", "rules", "json", "attested"], requires = "output")]
+    pub calibrate: Option<PathBuf>,
+    /// The file to write the calibration to; gates with `flake` name it.
+    #[arg(short, long, value_name = "FILE", requires = "calibrate")]
+    pub output: Option<PathBuf>,
+    /// Draws of each gate's statistic, each over as many windows as the experiment has.
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u16).range(1..), requires = "calibrate")]
+    pub draws: u16,
+    /// An error to notice, in multiples of the recipe's own, as noise; may be given several times [default: 2 and 4].
+    #[arg(long = "effect", value_name = "GAIN", requires = "calibrate")]
+    pub effects: Vec<f64>,
+    /// Folder of the run that draws; a run that is there is continued [default: runs/<name>-null/<time>].
+    #[arg(long, value_name = "DIR", requires = "calibrate")]
+    pub null: Option<PathBuf>,
+    /// Override a key of the experiment, e.g. --set tokens=128.
+    #[arg(long = "set", value_name = "KEY=VALUE", requires = "calibrate")]
+    pub overrides: Vec<String>,
+    /// Print the page of stored calibrations, as Markdown.
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["run", "rules", "json", "attested", "calibrate"])]
+    pub calibrated: Vec<PathBuf>,
+}
+
+/// What a calibration draws.
+pub struct Asked {
+    draws: usize,
+    effects: Vec<f64>,
+}
+
+/// Calibrates, or prints what was calibrated; `None` if neither is asked for.
+pub fn run(args: &CalibrateArgs) -> Result<Option<Exit>> {
+    if !args.calibrated.is_empty() {
+        let read = args.calibrated.iter().map(|path| Calibration::read(path));
+        let page = page::page(&read.collect::<Result<Vec<_>>>()?)?;
+        out!("{page}");
+        return Ok(Some(Exit::Pass));
+    }
+    let (Some(experiment), Some(output)) = (&args.calibrate, &args.output) else {
+        return Ok(None);
+    };
+    let calibration = calibrate(args, experiment)?;
+    out!("{}", page::tables(&calibration)?);
+    let mut text = serde_json::to_string_pretty(&calibration).expect("plain data has a form in JSON");
+    text.push('\n');
+    write_text(output, &text)?;
+    outln!("{}", output.display());
+    Ok(Some(Exit::Pass))
+}
+
+fn calibrate(args: &CalibrateArgs, experiment: &Path) -> Result<Calibration> {
+    let file = ExperimentFile::read(experiment, &args.overrides)?;
+    let parsed = studies::parse(&file)?;
+    let (head, body) = (&parsed.experiment.head, &parsed.experiment.body);
+    if head.kind != ModelStudy::NAME {
+        let why = format!(
+            "gates of kind = \"{}\" are not calibrated: only those of models are",
+            head.kind
+        );
+        return Err(Error::config(&file.path, why));
+    }
+    let plan = parsed.study.plan();
+    parsed.study.check().map_err(|mistake| file.error(&mistake))?;
+    check(&head.gates, &*parsed.study, &plan).map_err(|mistake| file.error(&mistake))?;
+    if head.gates.is_empty() {
+        return Err(Error::config(&file.path, "the file has no [[gate]]"));
+    }
+    let study: ModelStudy = serde_json::from_value(serde_json::Value::Object(body.clone()))
+        .map_err(|error| Error::config(&file.path, error.to_string()))?;
+    let asked = Asked {
+        draws: args.draws.into(),
+        effects: if args.effects.is_empty() {
+            vec![2.0, 4.0]
+        } else {
+            args.effects.clone()
+        },
+    };
+    if let Some(gain) = asked.effects.iter().find(|gain| !(gain.is_finite() && **gain > 0.0)) {
+        return Err(Error::Usage(format!("--effect {gain}: expected a positive number")));
+    }
+    let null = derive(head, &study, &asked);
+    if null.cells.is_empty() {
+        return Err(Error::config(
+            &file.path,
+            "no gate binds a recipe that the CPU can compute",
+        ));
+    }
+    let (folder, manifest) = measure(args, &null)?;
+    let windows = study.windows.len();
+    let mut gates: Vec<CalibratedGate> = Vec::new();
+    for trial in &null.trials {
+        let gate = of_rule(&mut gates, trial.rule);
+        gate.recipes.push(drawn(
+            &folder,
+            &manifest,
+            trial,
+            windows,
+            definition(&parsed.experiment, &trial.recipe),
+        )?);
+    }
+    let mut texts: Vec<String> = study.windows.iter().map(|window| window.text.clone()).collect();
+    texts.sort_unstable();
+    texts.dedup();
+    Ok(Calibration {
+        schema: SCHEMA,
+        version: manifest.version.clone(),
+        commit: manifest.commit.clone(),
+        experiment: head.name.clone(),
+        run: manifest.fingerprint.clone(),
+        data: manifest.data.clone(),
+        seed: head.seed,
+        tokens: study.tokens,
+        windows,
+        texts,
+        draws: asked.draws,
+        gates,
+    })
+}
+
+/// The entry of a rule, which is its trials' in a row.
+fn of_rule<'g>(gates: &'g mut Vec<CalibratedGate>, rule: &Rule) -> &'g mut CalibratedGate {
+    let new = CalibratedGate {
+        metric: rule.metric.clone(),
+        at: rule.at.clone(),
+        phase: rule.phase,
+        statistic: rule.statistic,
+        require: rule.require.clone(),
+        flake: rule.flake,
+        recipes: Vec::new(),
+    };
+    let same = |gate: &CalibratedGate| {
+        CalibratedGate {
+            recipes: Vec::new(),
+            ..gate.clone()
+        } == new
+    };
+    let at = gates.iter().position(same).unwrap_or_else(|| {
+        gates.push(new.clone());
+        gates.len() - 1
+    });
+    &mut gates[at]
+}
+
+/// Runs the null experiment, whose file lies beside the folder of its run, or continues it.
+fn measure(args: &CalibrateArgs, null: &Null) -> Result<(Folder, Manifest)> {
+    let name = &null.experiment.name;
+    let fresh = || runs::unused(&runs::of(name).join(crate::run::now().replace(':', "")));
+    let out = args.null.clone().unwrap_or_else(fresh);
+    let file = out.with_added_extension("toml");
+    let text = toml::to_string(&null.experiment).expect("an experiment has a form in TOML");
+    if let Some(folder) = file.parent() {
+        std::fs::create_dir_all(folder).map_err(Error::io(folder, "create"))?;
+    }
+    write_text(&file, &text)?;
+    errln!("{}: the null experiment, run in {}", file.display(), out.display());
+    sweep::measure(&SweepArgs {
+        experiment: file,
+        only: null.cells.clone(),
+        resume: out.join(RUN).is_file(),
+        out: Some(out),
+        ..SweepArgs::default()
+    })
+}
+
+/// The statistic of a gate on a recipe, on every draw.
+fn drawn(
+    folder: &Folder,
+    manifest: &Manifest,
+    trial: &Trial,
+    windows: usize,
+    definition: serde_json::Value,
+) -> Result<CalibratedRecipe> {
+    let mut found = CalibratedRecipe {
+        recipe: trial.recipe.clone(),
+        definition,
+        null: Vec::new(),
+        unknown: None,
+        effects: Vec::new(),
+    };
+    let null = match &trial.null {
+        Ok(null) => statistics(folder, manifest, trial.rule, null, windows)?,
+        Err(why) => {
+            found.unknown = Some(why.clone());
+            return Ok(found);
+        }
+    };
+    match null.iter().copied().collect::<Option<Vec<f64>>>() {
+        Some(null) => found.null = null,
+        None => {
+            let name = trial.rule.statistic.name();
+            found.unknown = Some(format!("the {name} over {windows} windows is no number on some draw"));
+            return Ok(found);
+        }
+    }
+    for (gain, recipe) in &trial.effects {
+        found.effects.push(Effect {
+            gain: *gain,
+            values: statistics(folder, manifest, trial.rule, recipe, windows)?,
+        });
+    }
+    Ok(found)
+}
+
+/// The statistic of a gate, of the worst place, on each set of windows; `None` where it is no number.
+fn statistics(
+    folder: &Folder,
+    manifest: &Manifest,
+    rule: &Rule,
+    recipe: &str,
+    windows: usize,
+) -> Result<Vec<Option<f64>>> {
+    let better = match rule.require.parse::<Bound>() {
+        Ok(bound) => bound.better,
+        Err(_) => Metric::find(&rule.metric)?.better,
+    };
+    let looks = |record: &Record| record.metric == rule.metric && matches(&rule.at, &place(record.layer, &record.site));
+    let sets = manifest.plan.windows.chunks_exact(windows);
+    sets.map(|set| {
+        let mut records = Vec::new();
+        for window in set {
+            let cell = folder.read_cell(&format!("{recipe}/{}/{window}", rule.phase))?;
+            records.extend(cell.into_iter().filter(|record| looks(record)));
+        }
+        let summaries = summarize(&records);
+        let worst = gate::worst(rule.statistic, better, summaries.iter());
+        let worst = worst.ok_or_else(|| Error::Usage(format!("{recipe}: nothing was measured at {}", rule.at)))?;
+        Ok(Some(rule.statistic.value(worst)).filter(|value| value.is_finite()))
+    })
+    .collect()
+}
+
+/// Which way a rule of a calibration points.
+fn better(gate: &CalibratedGate) -> Result<Better> {
+    match gate.require.parse::<Bound>() {
+        Ok(bound) => Ok(bound.better),
+        Err(_) => Ok(Metric::find(&gate.metric)?.better),
+    }
+}

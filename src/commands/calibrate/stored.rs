@@ -1,0 +1,240 @@
+//! A calibration as a file, and the bounds that follow from it.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::experiment::file::ExperimentFile;
+use crate::experiment::{Experiment, Mistake, Rule, Statistic};
+use crate::run::Manifest;
+use crate::statistics::{CONFIDENCE, Scale, Threshold, threshold};
+use ulplab_core::error::{Error, Result};
+use ulplab_core::input;
+use ulplab_core::metrics::{Better, Bound, Metric, Show};
+use ulplab_core::pattern::matches;
+use ulplab_core::record::Phase;
+
+/// Version of the form of the file.
+pub const SCHEMA: u32 = 1;
+
+/// What right candidates measured as at the gates of an experiment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Calibration {
+    pub schema: u32,
+    /// Version and commit of ulplab.
+    pub version: String,
+    pub commit: Option<String>,
+    pub experiment: String,
+    /// Fingerprint of the run of the null experiment.
+    pub run: String,
+    /// Name and blake3 of every data file read.
+    pub data: Vec<(String, String)>,
+    pub seed: u64,
+    pub tokens: usize,
+    /// Windows that each draw of a statistic is over, and their texts.
+    pub windows: usize,
+    pub texts: Vec<String>,
+    pub draws: usize,
+    pub gates: Vec<CalibratedGate>,
+}
+
+/// A gate, and what is known of it on each recipe that it binds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CalibratedGate {
+    pub metric: String,
+    pub at: String,
+    pub phase: Phase,
+    pub statistic: Statistic,
+    /// As the file has it; empty with `flake`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub require: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flake: Option<f64>,
+    pub recipes: Vec<CalibratedRecipe>,
+}
+
+/// A gate on one recipe.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CalibratedRecipe {
+    pub recipe: String,
+    /// [`definition`] of the recipe.
+    pub definition: Value,
+    /// The gate's statistic on each draw of the right candidate.
+    pub null: Vec<f64>,
+    /// Why there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unknown: Option<String>,
+    pub effects: Vec<Effect>,
+}
+
+/// The gate's statistic on each draw with the recipe's error as noise.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Effect {
+    /// How many times as large as the recipe's own error it is.
+    pub gain: f64,
+    /// `None` is no number, which every gate notices.
+    pub values: Vec<Option<f64>>,
+}
+
+impl Calibration {
+    /// Reads a calibration.
+    ///
+    /// # Errors
+    /// The file, and what is wrong in it.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = input::text(path)?;
+        let found: Self =
+            serde_json::from_str(&text).map_err(|error| Error::data(path, format!("no calibration: {error}")))?;
+        match found.schema {
+            SCHEMA => Ok(found),
+            other => Err(Error::data(
+                path,
+                format!("it is of schema {other}, this version of ulplab reads {SCHEMA}"),
+            )),
+        }
+    }
+
+    /// The bound of a gate with `flake` in an experiment: the worst of those of the recipes that it binds.
+    ///
+    /// # Errors
+    /// What was not calibrated, is another thing now, or supports no bound.
+    fn bound(&self, rule: &Rule, flake: f64, manifest: &Manifest) -> Result<Bound, String> {
+        if let Some((name, _)) = self.data.iter().find(|file| !manifest.data.contains(file)) {
+            return Err(format!("it was made with another {name}"));
+        }
+        let body = &manifest.experiment.body;
+        let tokens = body.get("tokens").and_then(Value::as_u64).unwrap_or(0);
+        if tokens != self.tokens as u64 {
+            return Err(format!(
+                "it was made with windows of {} tokens, and here they have {tokens}",
+                self.tokens
+            ));
+        }
+        let windows = manifest.plan.windows.len();
+        if windows != self.windows {
+            return Err(format!("it is of {} windows, and here are {windows}", self.windows));
+        }
+        let same = |gate: &&CalibratedGate| {
+            gate.metric == rule.metric
+                && gate.at == rule.at
+                && gate.phase == rule.phase
+                && gate.statistic == rule.statistic
+        };
+        let gates: Vec<&CalibratedGate> = self.gates.iter().filter(same).collect();
+        let metric = Metric::find(&rule.metric).map_err(|error| error.to_string())?;
+        let bound = |recipe: &&str| rule.recipes.iter().any(|pattern| matches(pattern, recipe));
+        let mut worst: Option<Bound> = None;
+        for recipe in manifest.plan.measured_in(rule.phase).filter(bound) {
+            let found = gates
+                .iter()
+                .flat_map(|gate| &gate.recipes)
+                .find(|found| found.recipe == recipe);
+            let found = found.ok_or_else(|| format!("it does not have this gate on '{recipe}'"))?;
+            if definition(&manifest.experiment, recipe) != found.definition {
+                return Err(format!("it was made with another definition of '{recipe}'"));
+            }
+            if let Some(why) = &found.unknown {
+                return Err(format!("it knows nothing of '{recipe}': {why}"));
+            }
+            let (value, _) = found
+                .threshold(metric, flake)
+                .map_err(|why| format!("'{recipe}': {why}"))?;
+            let bound = Bound {
+                better: metric.better,
+                value,
+            };
+            let loudest = found.effects.iter().max_by(|a, b| a.gain.total_cmp(&b.gain));
+            if let Some(effect) = loudest.filter(|effect| {
+                effect
+                    .values
+                    .iter()
+                    .all(|value| value.is_some_and(|value| bound.admits(value)))
+            }) {
+                let gain = effect.gain;
+                return Err(format!(
+                    "'{recipe}': the bound '{bound}' would notice no draw with an error {gain} times as large"
+                ));
+            }
+            worst = Some(worst.filter(|worst| worst.worse(worst.value, value)).unwrap_or(bound));
+        }
+        worst.ok_or_else(|| "the gate binds no recipe".into())
+    }
+}
+
+impl CalibratedRecipe {
+    /// The bound that the right candidate breaks at most at a rate, with a confidence of 95 %, and what it rests on.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn threshold(&self, metric: &Metric, flake: f64) -> Result<(f64, Threshold), String> {
+        let (scale, far) = distance(metric);
+        let draws: Vec<f64> = self.null.iter().map(|&value| far(value)).collect();
+        let found = threshold(&draws, flake, CONFIDENCE, scale)?;
+        Ok((far(outward(found.value)), found))
+    }
+}
+
+/// On which scale the tail of a metric is followed, and how far a value is on the wrong side there: an involution.
+fn distance(metric: &Metric) -> (Scale, fn(f64) -> f64) {
+    match (metric.show, metric.better) {
+        (Show::NearOne | Show::Share, Better::Higher) => (Scale::Log, |value| 1.0 - value),
+        (Show::Signed | Show::DecibelsAbove | Show::Decibels | Show::Exponent, Better::Lower) => {
+            (Scale::Linear, |value| value)
+        }
+        (_, Better::Lower) => (Scale::Log, |value| value),
+        (_, Better::Higher) => (Scale::Linear, |value| -value),
+    }
+}
+
+/// The next larger number of four decimal digits: a bound that is read, and no tighter.
+fn outward(value: f64) -> f64 {
+    if value == 0.0 || !value.is_finite() {
+        return value;
+    }
+    let digit = 10f64.powi(value.abs().log10().floor() as i32 - 3);
+    let near: f64 = format!("{:.3e}", (value / digit).ceil() * digit)
+        .parse()
+        .unwrap_or(value);
+    near.max(value)
+}
+
+/// What a recipe is, with the one that it is compared with; nothing for the reference.
+pub fn definition(experiment: &Experiment, recipe: &str) -> Value {
+    let known = experiment.recipes();
+    let find = |name: &str| known.iter().find(|(other, _)| *other == name).map(|(_, value)| *value);
+    let own = find(recipe);
+    let against = own.and_then(|own| own.get("against")?.as_str()).and_then(find);
+    own.into_iter().chain(against).cloned().collect()
+}
+
+/// Puts bounds into gates that state a rate, from the calibrations that they name, which lie beside `file`.
+///
+/// # Errors
+/// The gate, and why it gets none.
+pub fn resolve(manifest: &mut Manifest, file: &ExperimentFile) -> Result<()> {
+    let folder = file.path.parent().unwrap_or(Path::new(""));
+    let mut gates = manifest.experiment.head.gates.clone();
+    for (at, rule) in gates.iter_mut().enumerate() {
+        let (Some(flake), Some(calibration), true) = (rule.flake, &rule.calibration, rule.require.is_empty()) else {
+            continue;
+        };
+        let path = folder.join(calibration);
+        let found = Calibration::read(&path)?;
+        let bound = found.bound(rule, flake, manifest).map_err(|why| {
+            let message = format!(
+                "gate on {}: {} gives no bound for flake = {flake:e}: {why}",
+                rule.metric,
+                path.display()
+            );
+            file.error(&Mistake::at("flake", message).within("gate", at))
+        })?;
+        rule.require = bound.to_string();
+    }
+    manifest.experiment.head.gates = gates;
+    Ok(())
+}

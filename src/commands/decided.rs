@@ -1,0 +1,97 @@
+//! Runs that end as soon as every gate is decided.
+
+use crate::experiment::{Mistake, Rule, Statistic};
+use crate::gate::{bind, judge};
+use crate::run::Manifest;
+use crate::run::folder::Folder;
+use crate::run::plan::Cell;
+use crate::run::summary::summarize;
+use ulplab_core::error::{Error, Result};
+use ulplab_core::record::Record;
+
+/// The records of all cells, or of as many windows as decide on every gate if that ends the run; else an error.
+pub fn records(folder: &Folder, manifest: &Manifest) -> Result<Vec<Record>> {
+    // Other gates than those that ended the run may need all of it.
+    if manifest.invocation.until_decided && check(&manifest.experiment.gates).is_ok() {
+        let mut decision = UntilDecided::new(folder, manifest);
+        for window in 0..manifest.plan.windows.len() {
+            if !decision.has(window) {
+                break;
+            }
+            if decision.after(window)? {
+                return decision.all();
+            }
+        }
+    }
+    folder.records(manifest)
+}
+
+/// A run that ends as soon as every gate is decided.
+pub struct UntilDecided<'a> {
+    folder: &'a Folder,
+    manifest: &'a Manifest,
+    cells: Vec<Cell>,
+    /// Of the windows so far, what gates look at.
+    records: Vec<Record>,
+    windows: usize,
+}
+
+impl<'a> UntilDecided<'a> {
+    pub fn new(folder: &'a Folder, manifest: &'a Manifest) -> Self {
+        Self {
+            folder,
+            manifest,
+            cells: manifest.plan.cells(),
+            records: Vec::new(),
+            windows: 0,
+        }
+    }
+
+    /// Whether all cells of a window are there.
+    fn has(&self, window: usize) -> bool {
+        let mut cells = self.cells.iter().filter(|cell| cell.window == window);
+        cells.all(|cell| self.folder.has(&cell.id))
+    }
+
+    /// Reads the next window, and tells whether every gate is decided.
+    pub fn after(&mut self, window: usize) -> Result<bool> {
+        self.windows = window + 1;
+        let gates = &self.manifest.experiment.gates;
+        for cell in self.cells.iter().filter(|cell| cell.window == window) {
+            let looked_at = |record: &Record| gates.iter().any(|rule| rule.metric == record.metric);
+            self.records
+                .extend(self.folder.read_cell(&cell.id)?.into_iter().filter(looked_at));
+        }
+        let verdicts = judge(&bind(self.manifest), &summarize(&self.records));
+        let verdicts = verdicts.map_err(|message| Error::data(&self.folder.path, message))?;
+        Ok(verdicts.iter().all(|verdict| verdict.passes() || verdict.fails()))
+    }
+
+    /// All records of the windows so far.
+    fn all(&self) -> Result<Vec<Record>> {
+        let cells = self.cells.iter().filter(|cell| cell.window < self.windows);
+        let records = cells.map(|cell| self.folder.read_cell(&cell.id));
+        Ok(records.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+    }
+}
+
+/// Whether a run may end when its gates are decided: all of them may be looked at after every window.
+pub fn check(rules: &[Rule]) -> Result<(), Mistake> {
+    if rules.is_empty() {
+        return Err(Mistake::at(
+            "gate",
+            "--until-decided ends when gates are decided, and there is none",
+        ));
+    }
+    let other = rules.iter().position(|rule| rule.statistic != Statistic::Sequential);
+    match other {
+        None => Ok(()),
+        Some(at) => {
+            let name = rules[at].statistic.name();
+            let message = format!(
+                "the {name} may not be looked at after every window: --until-decided takes statistic = \"sequential\""
+            );
+            Err(Mistake::at("statistic", message).within("gate", at))
+        }
+    }
+}

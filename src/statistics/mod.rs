@@ -1,0 +1,28 @@
+//! Statistical tests and limits. `docs/gates.md` says which one answers which question, and what each assumes; `tests/statistics.rs`
+//! measures their rates of error.
+
+mod binomial;
+mod limit;
+mod sequential;
+mod tail;
+
+pub use binomial::{Flips, draws_for, rate_above, rate_below, same_share};
+pub use limit::{LEAST_WINDOWS, Limits, limits};
+pub use sequential::{Decision, Evidence, decide};
+pub use tail::{LEAST_EXCESSES, Scale, Threshold, threshold};
+
+/// Confidence of every limit, and of what is said of a rate.
+pub const CONFIDENCE: f64 = 0.95;
+
+/// Adjusts p-values of several tests so that the probability of any false rejection is at most the level at which they are compared,
+/// however the tests depend on each other (Holm 1979). In the order in which they were given; NaN stays NaN, and counts as a test.
+pub fn holm(p: &[f64]) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..p.len()).collect();
+    order.sort_by(|&a, &b| p[a].total_cmp(&p[b]));
+    let (mut adjusted, mut largest) = (vec![f64::NAN; p.len()], 0.0_f64);
+    for (rank, at) in order.into_iter().enumerate().filter(|(_, at)| !p[*at].is_nan()) {
+        largest = largest.max((p.len() - rank) as f64 * p[at]).min(1.0);
+        adjusted[at] = largest;
+    }
+    adjusted
+}

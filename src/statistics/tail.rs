@@ -1,0 +1,118 @@
+//! A threshold for a rate of false alarms, from draws of what is right.
+
+use serde::{Deserialize, Serialize};
+use statrs::distribution::{ChiSquared, ContinuousCDF};
+
+use super::binomial::{cumulative, draws_for, rate_above};
+
+/// Excesses that a tail is fitted to at least, and draws over that.
+pub const LEAST_EXCESSES: usize = 10;
+
+/// Where a tail is assumed to fall at least as fast as an exponential one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scale {
+    /// In the values themselves, of either sign.
+    Linear,
+    /// In their logarithms. Errors are positive, and grow by a factor from layer to layer.
+    Log,
+}
+
+/// A threshold, and what it rests on.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Threshold {
+    pub value: f64,
+    /// Excesses that a tail was fitted to; none if draws alone support the rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub excesses: Option<usize>,
+}
+
+/// The value that draws like these exceed at most at the rate `flake`, with this confidence; larger values are worse.
+///
+/// Where draws are many enough it is one of them (Clopper and Pearson 1934), and nothing is assumed. Otherwise the tail is extrapolated
+/// from the largest tenth of the draws, at least [`LEAST_EXCESSES`]: with S(u) the share above the least of them and μ the mean excess
+/// over it, at most S(u)·q of all exceed u + μ·ln(1/q)/(1 − q) if the hazard rate of excesses does not fall (Barlow and Proschan 1965:
+/// a distribution of such with mean μ has S(t) ≤ exp(−ωt) for t > μ, where 1 − ωμ = exp(−ωt)). That holds for every log-concave
+/// tail, the normal and the exponential among them; it is assumed on `scale`. S(u) and μ are replaced by their upper limits, which share
+/// what the confidence leaves; that of μ is the exponential's (Barlow and Proschan 1966).
+///
+/// # Errors
+/// Draws that support no threshold: too few, not finite, too many equal, not positive on the scale of logarithms, or with a tail
+/// that falls visibly slower than assumed (total time on test, at the level 5 %). The sentence says how many draws would do without
+/// a tail.
+pub fn threshold(draws: &[f64], flake: f64, confidence: f64, scale: Scale) -> Result<Threshold, String> {
+    let n = draws.len();
+    let needed = draws_for(flake, confidence);
+    let no = |why: String| {
+        Err(format!(
+            "{n} draws support no threshold for {flake:e} false alarms: {why}; {needed} draws need no tail"
+        ))
+    };
+    if let Some(value) = draws.iter().find(|value| !value.is_finite()) {
+        return no(format!("one of them is {value}"));
+    }
+    let mut sorted = draws.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    // So many may lie above a draw that their true rate is still at most that.
+    let above = (0..n)
+        .take_while(|&above| cumulative(above, n, flake) <= 1.0 - confidence)
+        .count();
+    if above > 0 {
+        return Ok(Threshold {
+            value: sorted[n - above],
+            excesses: None,
+        });
+    }
+    let k = LEAST_EXCESSES.max(n / 10);
+    if n < 2 * k {
+        return no(format!("a tail takes at least {} draws", 2 * LEAST_EXCESSES));
+    }
+    if scale == Scale::Log {
+        if let Some(value) = sorted.iter().find(|value| **value <= 0.0) {
+            return no(format!("{value} among them has no logarithm"));
+        }
+        sorted.iter_mut().for_each(|value| *value = value.ln());
+    }
+    let (rest, tail) = sorted.split_at(n - k);
+    let least = rest[rest.len() - 1];
+    let excesses: Vec<f64> = tail.iter().map(|value| value - least).collect();
+    if excesses.windows(2).filter(|pair| pair[0] == pair[1]).count() * 4 > k {
+        return no("the largest of them are mostly equal, as counts are".into());
+    }
+    let z = falls_slowly(&excesses);
+    if z < -1.645 {
+        return no(format!(
+            "their tail falls slower than an exponential one ({:.1} standard deviations)",
+            -z
+        ));
+    }
+    let half = (1.0 - confidence) / 2.0;
+    let share = rate_above(k, n, 1.0 - half);
+    let chi = ChiSquared::new(2.0 * k as f64)
+        .expect("k is positive")
+        .inverse_cdf(half);
+    let mean = 2.0 * excesses.iter().sum::<f64>() / chi;
+    let q = flake / share;
+    if q >= 1.0 {
+        return no(format!("a tail begins below a rate of {share:.2}"));
+    }
+    let value = least - mean * q.ln() / (1.0 - q);
+    Ok(Threshold {
+        value: if scale == Scale::Log { value.exp() } else { value },
+        excesses: Some(k),
+    })
+}
+
+/// The cumulative total time on test of excesses in rising order, standardised: of exponential ones it is nearly normal, and below 0 if
+/// their hazard rate falls (Barlow, Bartholomew, Bremner and Brunk 1972).
+fn falls_slowly(excesses: &[f64]) -> f64 {
+    let k = excesses.len();
+    let (mut total, mut before, mut at) = (0.0, 0.0, Vec::with_capacity(k));
+    for (rank, excess) in excesses.iter().enumerate() {
+        total += (k - rank) as f64 * (excess - before);
+        before = *excess;
+        at.push(total);
+    }
+    let sum: f64 = at[..k - 1].iter().map(|at| at / total).sum();
+    (sum - (k - 1) as f64 / 2.0) / ((k - 1) as f64 / 12.0).sqrt()
+}
