@@ -4,6 +4,8 @@
 mod array;
 #[path = "cli/baseline.rs"]
 mod baseline;
+#[path = "cli/bisect.rs"]
+mod bisect;
 #[path = "cli/bring.rs"]
 mod bring;
 #[path = "compare.rs"]

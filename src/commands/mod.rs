@@ -2,6 +2,7 @@
 
 pub mod baseline;
 pub mod bench;
+pub mod bisect;
 pub mod compare;
 pub mod describe;
 pub mod diff;

@@ -1,6 +1,7 @@
 //! A whole model, rounded at its sites and compared with itself.
 
 pub mod probe;
+mod resumed;
 mod run;
 mod samples;
 mod show;
@@ -31,6 +32,7 @@ use ulplab_core::pattern::{matches, matches_nothing};
 use ulplab_core::record::Phase;
 
 use probe::Probe;
+pub use resumed::{Kept, Streams, Watch, run_from};
 pub use run::{finite, run_candidate, run_recorded, run_reference, run_step};
 pub use samples::{Sample, recorded};
 
