@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    baseline, bench, bisect, compare, describe, diff, dump, generate, inspect, integrate, inventory, kernels, probe, quantize,
-    verify,
+    baseline, bench, bisect, compare, describe, diff, dump, generate, inspect, integrate, inventory, kernels, probe,
+    quantize, verify,
 };
 use crate::commands::{judge, sweep};
 use crate::output;

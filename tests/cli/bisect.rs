@@ -28,7 +28,7 @@ name = "planted"
 doc = "a fault in one layer"
 round = [
     {{ at = "layers.*.attention.kv.*", format = "v4_fp8" }},
-    {{ at = "layers.{layer}.{site}", format = "e2m1/b32:e8m0" }},
+    {{ at = "layers.{layer}.{site}", format = "int2/b32:f32" }},
 ]
 "#
     )
@@ -67,12 +67,19 @@ fn named(culprit: &Value) -> Vec<&str> {
 #[test]
 fn a_planted_fault_is_found_and_reproduced() {
     let folder = tempfile::tempdir().unwrap();
-    let file = experiment(folder.path(), &format!("{FP8}{}", planted(37, "attention.output")), COSINE_OF_LAYERS);
-    let (capsule, found) = (folder.path().join("culprit.safetensors"), folder.path().join("found.toml"));
+    let file = experiment(
+        folder.path(),
+        &format!("{FP8}{}", planted(37, "attention.output")),
+        COSINE_OF_LAYERS,
+    );
+    let (capsule, found) = (
+        folder.path().join("culprit.safetensors"),
+        folder.path().join("found.toml"),
+    );
     let more = ["--capsule", path(&capsule), "-o", path(&found), "--cells", "12"];
     let said = answer(&[&[path(&file), "--recipe", "planted"], &more[..]].concat(), 100);
     assert_eq!(places(&said), [["layers.37.attention.output"]], "{said}");
-    assert_eq!(said["culprits"][0]["places"][0]["formats"][0], "e2m1/b32:e8m0");
+    assert_eq!(said["culprits"][0]["places"][0]["formats"][0], "int2/b32:f32");
     assert_eq!(said["holds_without"], true);
     assert!(said["cells"].as_u64().unwrap() <= 12, "{said}");
     assert_eq!(said["failed"][0]["first_beyond"], "layers.37.output", "{said}");
@@ -81,7 +88,7 @@ fn a_planted_fault_is_found_and_reproduced() {
     let output = run(&["sweep", path(&found), "--out", path(&folder.path().join("run"))]);
     assert_eq!(code(&output), 100, "{}{}", stderr(&output), stdout(&output));
     let text = std::fs::read_to_string(&found).unwrap();
-    let round = r#"    { at = "layers.37.attention.output", format = "e2m1/b32:e8m0" },"#;
+    let round = r#"    { at = "layers.37.attention.output", format = "int2/b32:f32" },"#;
     assert!(text.contains(&format!("round = [\n{round}\n]")), "{text}");
 
     // The capsule needs no data.
@@ -93,7 +100,10 @@ fn a_planted_fault_is_found_and_reproduced() {
     let output = replay(&capsule);
     assert_eq!(code(&output), 100, "{}", stderr(&output));
     let text = stdout(&output);
-    assert!(text.contains("layers.37.attention.output: relative error") && text.contains("STILL THERE"), "{text}");
+    assert!(
+        text.contains("layers.37.attention.output: relative error") && text.contains("STILL THERE"),
+        "{text}"
+    );
     // Other bits than those that were stored are told.
     let mut bytes = std::fs::read(&capsule).unwrap();
     let last = bytes.len() - 1;
@@ -102,7 +112,11 @@ fn a_planted_fault_is_found_and_reproduced() {
     std::fs::write(&changed, bytes).unwrap();
     let output = replay(&changed);
     assert_eq!(code(&output), 4, "{}", stdout(&output));
-    assert!(stdout(&output).contains("leaves 1 of") && stdout(&output).contains("CHANGED"), "{}", stdout(&output));
+    assert!(
+        stdout(&output).contains("leaves 1 of") && stdout(&output).contains("CHANGED"),
+        "{}",
+        stdout(&output)
+    );
     let bare = elsewhere.path().join("bare.safetensors");
     write_safetensors(&bare, Vec::new(), &Metadata::new(), |_| Ok(())).unwrap();
     let output = replay(&bare);
@@ -114,7 +128,11 @@ fn a_planted_fault_is_found_and_reproduced() {
 #[test]
 fn a_search_goes_as_far_as_it_is_asked_to() {
     let folder = tempfile::tempdir().unwrap();
-    let file = experiment(folder.path(), &format!("{FP8}{}", planted(20, "attention.output")), COSINE_OF_LAYERS);
+    let file = experiment(
+        folder.path(),
+        &format!("{FP8}{}", planted(20, "attention.output")),
+        COSINE_OF_LAYERS,
+    );
     let of = [path(&file), "--recipe", "planted"];
     let said = answer(&[&of[..], &["--right", "v4_fp8"]].concat(), 100);
     assert_eq!(places(&said), [["layers.20.attention.output"]]);
@@ -122,12 +140,25 @@ fn a_search_goes_as_far_as_it_is_asked_to() {
 
     let said = answer(&[&of[..], &["--to", "tokens"]].concat(), 100);
     let part = |of: &str| said["culprits"][0][of]["count"].as_u64().unwrap();
-    assert!((1..=64).contains(&part("channels")) && (1..136).contains(&part("tokens")), "{said}");
+    assert!(
+        (1..=64).contains(&part("channels")) && (1..136).contains(&part("tokens")),
+        "{said}"
+    );
     let recipe = said["toml"].as_str().unwrap();
-    assert!(recipe.contains("channels = ") && recipe.contains("tokens = "), "{recipe}");
+    assert!(
+        recipe.contains("channels = ") && recipe.contains("tokens = "),
+        "{recipe}"
+    );
 
     let said = answer(&[&of[..], &["--to", "layers"]].concat(), 100);
-    assert_eq!(places(&said), [["layers.20.attention.kv.window", "layers.20.attention.kv.compressed", "layers.20.attention.output"]]);
+    assert_eq!(
+        places(&said),
+        [[
+            "layers.20.attention.kv.window",
+            "layers.20.attention.kv.compressed",
+            "layers.20.attention.output"
+        ]]
+    );
 
     let said = answer(&[&of[..], &["--cells", "2"]].concat(), 4);
     assert_eq!(said["holds_without"], Value::Null);
@@ -139,14 +170,22 @@ fn a_search_goes_as_far_as_it_is_asked_to() {
 #[test]
 fn two_faults_are_told_apart() {
     let folder = tempfile::tempdir().unwrap();
-    let second = r#"    { at = "layers.50.attention.output", format = "e2m1/b32:e8m0" },
+    let second = r#"    { at = "layers.50.attention.output", format = "int2/b32:f32" },
 ]"#;
     let recipe = planted(10, "attention.output").replace(']', second);
-    let file = experiment(folder.path(), &recipe, COSINE_OF_LAYERS.replace(r#""v4_fp8", "#, "").as_str());
+    let file = experiment(
+        folder.path(),
+        &recipe,
+        COSINE_OF_LAYERS.replace(r#""v4_fp8", "#, "").as_str(),
+    );
     let said = answer(&[path(&file)], 100);
     let mut found = places(&said).concat();
     found.sort_unstable();
-    assert_eq!(found, ["layers.10.attention.output", "layers.50.attention.output"], "{said}");
+    assert_eq!(
+        found,
+        ["layers.10.attention.output", "layers.50.attention.output"],
+        "{said}"
+    );
     assert_eq!(said["holds_without"], true);
 }
 
@@ -159,14 +198,33 @@ name = "planted_chunks"
 doc = "token by token"
 chunk = 1
 "#;
-    let file = experiment(folder.path(), &format!("{FP8}{}{chunked}", planted(3, "attention.output")), COSINE_OF_LAYERS);
+    let file = experiment(
+        folder.path(),
+        &format!("{FP8}{}{chunked}", planted(3, "attention.output")),
+        COSINE_OF_LAYERS,
+    );
     let of = path(&file);
-    refused(&[of, "--recipe", "v4_fp8"], "recipe 'v4_fp8' fails no gate, so there is nothing to search: min of cosine");
-    refused(&[of, "--recipe", "planted", "--right", "planted"], "both the right recipe and the one that fails");
-    refused(&[of, "--recipe", "v4_fp8x"], "there is no recipe 'v4_fp8x'; did you mean 'v4_fp8'?");
-    refused(&[of], "--recipe is missing: gates of 'test' bind v4_fp8, planted, planted_chunks");
+    refused(
+        &[of, "--recipe", "v4_fp8"],
+        "recipe 'v4_fp8' fails no gate, so there is nothing to search: min of cosine",
+    );
+    refused(
+        &[of, "--recipe", "planted", "--right", "planted"],
+        "both the right recipe and the one that fails",
+    );
+    refused(
+        &[of, "--recipe", "v4_fp8x"],
+        "there is no recipe 'v4_fp8x'; did you mean 'v4_fp8'?",
+    );
+    refused(
+        &[of],
+        "--recipe is missing: gates of 'test' bind v4_fp8, planted, planted_chunks",
+    );
     refused(&[of, "--recipe", "planted_chunks"], "'chunk' cannot be searched");
-    refused(&["experiments/round_trip.toml"], "is of kind 'round_trip': bisect searches in models");
+    refused(
+        &["experiments/round_trip.toml"],
+        "is of kind 'round_trip': bisect searches in models",
+    );
     let none = COSINE_OF_LAYERS.replace("planted*", "v4_*");
     let other = tempfile::tempdir().unwrap();
     let file = experiment(other.path(), &format!("{FP8}{}", planted(3, "attention.output")), &none);
@@ -177,7 +235,11 @@ chunk = 1
 #[test]
 fn runs_are_searched_and_compared() {
     let folder = tempfile::tempdir().unwrap();
-    let file = experiment(folder.path(), &format!("{FP8}{}", planted(5, "attention.output")), COSINE_OF_LAYERS);
+    let file = experiment(
+        folder.path(),
+        &format!("{FP8}{}", planted(5, "attention.output")),
+        COSINE_OF_LAYERS,
+    );
     let text = std::fs::read_to_string(file).unwrap();
     let base = swept(folder.path(), "base", &text, &[]);
     let said = answer(&[path(&base)], 100);
@@ -198,7 +260,11 @@ fn runs_are_searched_and_compared() {
     assert_eq!(cells[0]["layers"], "30-60");
     let output = bisect(&[path(&base), path(&other)]);
     assert_eq!(code(&output), 100);
-    assert!(stdout(&output).contains("v4_fp8, cumulative: first at layers.30.output"), "{}", stdout(&output));
+    assert!(
+        stdout(&output).contains("v4_fp8, cumulative: first at layers.30.output"),
+        "{}",
+        stdout(&output)
+    );
 }
 
 /// A program with a fault in one layer, which dumps what passes at its sites.
@@ -226,12 +292,23 @@ fn a_dump_is_judged_site_by_site() {
     let file = experiment(folder.path(), FP8, PASSING);
     let text = std::fs::read(root().join("datasets/text/alice.txt")).unwrap();
     let ids: Vec<u32> = text[20000..20136].iter().map(|byte| u32::from(*byte)).collect();
-    let model = ulplab::dataset::Checkpoint::open(&root().join("datasets/dsv4-mini")).unwrap().load::<f32>().unwrap();
-    let text = Text { model: &*model, ids: &ids };
+    let model = ulplab::dataset::Checkpoint::open(&root().join("datasets/dsv4-mini"))
+        .unwrap()
+        .load::<f32>()
+        .unwrap();
+    let text = Text {
+        model: &*model,
+        ids: &ids,
+    };
     let dumped = |name: &str, layer: usize| {
-        let mut faulty = Faulty { layer, tensors: Vec::new() };
+        let mut faulty = Faulty {
+            layer,
+            tensors: Vec::new(),
+        };
         let mut state = text.model.state(Vec::new()).unwrap();
-        text.model.run(&mut *state, reference::paths::Input::Ids(text.ids), &mut faulty).unwrap();
+        text.model
+            .run(&mut *state, reference::paths::Input::Ids(text.ids), &mut faulty)
+            .unwrap();
         let slots = faulty.tensors.iter().map(|(name, tensor)| Slot {
             name: name.clone(),
             dtype: safetensors::Dtype::F32,
@@ -240,7 +317,10 @@ fn a_dump_is_judged_site_by_site() {
         let path = folder.path().join(name);
         let bytes = |tensor: &Tensor<f32>| tensor.data.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<_>>();
         write_safetensors(&path, slots.collect(), &Metadata::new(), |writer| {
-            faulty.tensors.iter().try_for_each(|(name, tensor)| writer.put(name, &bytes(tensor)))
+            faulty
+                .tensors
+                .iter()
+                .try_for_each(|(name, tensor)| writer.put(name, &bytes(tensor)))
         })
         .unwrap();
         path
@@ -252,11 +332,17 @@ fn a_dump_is_judged_site_by_site() {
     assert_eq!(said["first"], "layers.37.attention.output", "{said}");
     let sites = said["sites"].as_array().unwrap();
     assert_eq!(sites.len(), 2 * 61 + 1);
-    let failing: Vec<&Value> = sites.iter().filter(|site| !site["failures"].as_array().unwrap().is_empty()).collect();
+    let failing: Vec<&Value> = sites
+        .iter()
+        .filter(|site| !site["failures"].as_array().unwrap().is_empty())
+        .collect();
     assert_eq!(failing.len(), 1, "what follows a fault is explained by it: {failing:?}");
     assert_eq!(failing[0]["after"], "layers.36.output");
     assert_eq!(failing[0]["worst"]["index"][0], 135);
-    assert!(sites.last().unwrap()["total"].as_f64().unwrap() > 1e-4, "the fault stays in what follows");
+    assert!(
+        sites.last().unwrap()["total"].as_f64().unwrap() > 1e-4,
+        "the fault stays in what follows"
+    );
     let output = bisect(&[&of[..], &gate].concat());
     let words = "layers.37.attention.output is the first site that the dump's layers.36.output does not explain";
     assert!(stdout(&output).contains(words), "{}", stdout(&output));
@@ -265,7 +351,16 @@ fn a_dump_is_judged_site_by_site() {
     let said = answer(&[&[path(&file), "--dump", path(&good)], &gate[..]].concat(), 0);
     assert_eq!(said["verdict"], "PASS");
     answer(&[path(&file), "--dump", path(&good)], 4);
-    refused(&[&of[..], &["--gate", "layer.*:cosine>=0.9"]].concat(), "'layer.*' matches no site of the dump");
-    refused(&[&of[..], &["--set", "tokens=64"]].concat(), "elements, expected those of [64, 64]");
-    refused(&[&of[..], &["--window", "bob"]].concat(), "--window bob: the experiment has alice@20000");
+    refused(
+        &[&of[..], &["--gate", "layer.*:cosine>=0.9"]].concat(),
+        "'layer.*' matches no site of the dump",
+    );
+    refused(
+        &[&of[..], &["--set", "tokens=64"]].concat(),
+        "elements, expected those of [64, 64]",
+    );
+    refused(
+        &[&of[..], &["--window", "bob"]].concat(),
+        "--window bob: the experiment has alice@20000",
+    );
 }

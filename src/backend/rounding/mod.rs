@@ -98,7 +98,10 @@ impl Rounding {
             full: Site::new(layer, info.name).to_string(),
             layer,
             cols,
-            turned: turned.iter().find(|(name, _)| *name == info.name).map_or(0, |(_, turned)| *turned),
+            turned: turned
+                .iter()
+                .find(|(name, _)| *name == info.name)
+                .map_or(0, |(_, turned)| *turned),
             meets_cache: true,
         };
         let places: Vec<Place> = sites.iter().map(place).collect();

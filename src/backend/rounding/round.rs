@@ -102,7 +102,12 @@ impl Round {
         if self.hadamard && self.restricted() {
             return Err("a rotation mixes all channels of a row: it has no 'channels' and no 'tokens'".into());
         }
-        if let Some(last) = self.channels.as_ref().and_then(Ranges::last).filter(|last| *last >= place.cols) {
+        if let Some(last) = self
+            .channels
+            .as_ref()
+            .and_then(Ranges::last)
+            .filter(|last| *last >= place.cols)
+        {
             return Err(format!("there is no channel {last}: its rows have {}", place.cols));
         }
         let whole = self.codec.check(place.cols);

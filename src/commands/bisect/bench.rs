@@ -12,9 +12,9 @@ use crate::experiment::{Mistake, Rule, Statistic};
 use crate::gate::{Binding, judge, locate};
 use crate::run::summary::summarize;
 use crate::run::verdict::Verdict;
+use crate::studies::Text;
 use crate::studies::model::probe::{Probe, Trace};
 use crate::studies::model::{Kept, Streams, Watch, finite, run_from, run_reference};
-use crate::studies::Text;
 use ulplab_core::error::{Error, Result};
 use ulplab_core::metrics::Bound;
 use ulplab_core::pattern::matches;
@@ -125,7 +125,10 @@ impl<'a> Bench<'a> {
         if failed.is_empty() {
             let said: Vec<String> = verdicts.iter().map(|verdict| verdict.message.clone()).collect();
             let recipe = self.recipe;
-            let message = format!("recipe '{recipe}' fails no gate, so there is nothing to search: {}", said.join("; "));
+            let message = format!(
+                "recipe '{recipe}' fails no gate, so there is nothing to search: {}",
+                said.join("; ")
+            );
             return Err(Error::Usage(message));
         }
         let fails = |rule: &&Rule| failed.iter().any(|verdict| verdict.rule == **rule);
@@ -156,7 +159,7 @@ impl<'a> Bench<'a> {
 
     /// Runs one of the two ends on all windows.
     fn keep(&mut self, side: Side, wrong: &Wrong) -> Result<Vec<Record>> {
-        let rounding = self.mix.rounding(wrong, self.config()).map_err(said)?;
+        let rounding = self.mix.rounding(wrong, self.config()).map_err(usage)?;
         let exact = self.mix.recipe(wrong).rounds.is_empty();
         (self.progress)(self.cells, &self.mix.words(wrong));
         let each = self.pairs(&(0..self.windows.len()).collect());
@@ -223,14 +226,16 @@ impl<'a> Bench<'a> {
     /// Runs a recipe from the first layer on in which it differs from both ends.
     fn records(&mut self, wrong: &Wrong, windows: &BTreeSet<usize>) -> Result<Vec<Record>> {
         let config = self.config();
-        let rounding = self.mix.rounding(wrong, config).map_err(said)?;
+        let rounding = self.mix.rounding(wrong, config).map_err(usage)?;
         let ends = [(Side::Right, BTreeSet::new()), (Side::Wrong, self.mix.all())];
         let ends = ends.map(|(side, those)| (self.mix.first_difference(wrong, &those, config.layers()), side));
         let each: Vec<_> = self.pairs(windows);
         self.cells += each.len();
         let runs = each.par_iter().map(|&(phase, at)| {
             let window = &self.windows[at];
-            let starts = ends.iter().filter_map(|(layer, side)| Some((self.kept.get(&(*side, phase, at))?, *layer)));
+            let starts = ends
+                .iter()
+                .filter_map(|(layer, side)| Some((self.kept.get(&(*side, phase, at))?, *layer)));
             let start = starts.max_by_key(|(_, layer)| *layer);
             let blank = self.blank(phase, window);
             run_from(self.text(window), &rounding, &window.want, blank, start, &mut Nothing)
@@ -243,11 +248,18 @@ impl<'a> Bench<'a> {
     /// # Errors
     /// Those of the reference.
     pub fn watch(&mut self, wrong: &Wrong, phase: Phase, watch: &mut (dyn Watch + Send)) -> Result<Vec<Record>> {
-        let rounding = self.mix.rounding(wrong, self.config()).map_err(said)?;
+        let rounding = self.mix.rounding(wrong, self.config()).map_err(usage)?;
         (self.progress)(self.cells, &self.mix.words(wrong));
         self.cells += 1;
         let window = &self.windows[self.window()];
-        run_from(self.text(window), &rounding, &window.want, self.blank(phase, window), None, watch)
+        run_from(
+            self.text(window),
+            &rounding,
+            &window.want,
+            self.blank(phase, window),
+            None,
+            watch,
+        )
     }
 
     /// The first place beyond a rule's bound when everything is wrong, in the window that tells most.
@@ -256,7 +268,10 @@ impl<'a> Bench<'a> {
         let kept = self.kept.get(&(Side::Wrong, rule.phase, self.window()))?;
         let beyond = kept.records.iter().find(|record| {
             let at = place(record.layer, &record.site);
-            record.layer.is_some() && record.metric == rule.metric && matches(&rule.at, &at) && !bound.admits(record.value)
+            record.layer.is_some()
+                && record.metric == rule.metric
+                && matches(&rule.at, &at)
+                && !bound.admits(record.value)
         })?;
         Some(place(beyond.layer, &beyond.site))
     }
@@ -290,7 +305,11 @@ impl<'a> Bench<'a> {
     }
 
     fn verdicts(&self, records: &[Record]) -> Result<Vec<Verdict>> {
-        let bindings: Vec<Binding> = self.rules.iter().map(|rule| Binding::whole(rule, self.recipe)).collect();
+        let bindings: Vec<Binding> = self
+            .rules
+            .iter()
+            .map(|rule| Binding::whole(rule, self.recipe))
+            .collect();
         let mut verdicts = judge(&bindings, &summarize(records)).map_err(Error::Usage)?;
         verdicts.iter_mut().for_each(|verdict| locate(verdict, records));
         Ok(verdicts)
@@ -327,6 +346,6 @@ struct Nothing;
 impl Watch for Nothing {}
 
 /// A mistake without its place in a file.
-pub fn said(mistake: Mistake) -> Error {
+pub fn usage(mistake: Mistake) -> Error {
     Error::Usage(mistake.message)
 }

@@ -8,7 +8,7 @@ use reference::{Role, Site, SiteInfo, Tensor};
 use safetensors::Dtype;
 use serde::{Deserialize, Serialize};
 
-use super::bench::said;
+use super::bench::usage;
 use super::explain::Explanation;
 use super::mix::{Mix, Place, Wrong};
 use crate::backend::recipe::Round;
@@ -91,7 +91,7 @@ impl Capture {
         let places = wrong.suspects.iter().map(|suspect| mix.suspects[*suspect].place());
         Ok(Self {
             places: places.take(MOST).collect(),
-            right: mix.rounding(&Wrong::default(), config).map_err(said)?,
+            right: mix.rounding(&Wrong::default(), config).map_err(usage)?,
             coming: None,
             taken: Vec::new(),
         })
@@ -157,7 +157,7 @@ pub struct Origin<'a> {
 /// The file cannot be written.
 pub fn write(file: &Path, found: &Explanation, mix: &Mix, config: &dyn Config, origin: &Origin) -> Result<()> {
     let wrong = mix.recipe(&found.wrong);
-    let turned = mix.rounding(&found.wrong, config).map_err(said)?;
+    let turned = mix.rounding(&found.wrong, config).map_err(usage)?;
     let label = Label {
         schema: SCHEMA,
         version: env!("CARGO_PKG_VERSION").into(),
@@ -180,7 +180,11 @@ pub fn write(file: &Path, found: &Explanation, mix: &Mix, config: &dyn Config, o
         right_rounds: mix.recipe(&Wrong::default()).rounds,
         noise: wrong.noise.then_some(origin.seed),
         wrong_rounds: wrong.rounds,
-        turned: turned.turned_channels().iter().map(|(site, channels)| (site.to_string(), *channels)).collect(),
+        turned: turned
+            .turned_channels()
+            .iter()
+            .map(|(site, channels)| (site.to_string(), *channels))
+            .collect(),
         again: format!("ulplab bisect --replay {}", file.display()),
     };
     let text = serde_json::to_string(&label).map_err(|error| Error::Usage(error.to_string()))?;
@@ -229,43 +233,82 @@ pub fn replay(path: &Path, as_json: bool) -> Result<Exit> {
     let file = TensorFile::open(path)?;
     let wrong = |message: String| Error::data(path, message);
     let Some(text) = file.metadata().get("ulplab_capsule") else {
-        return Err(wrong("is no capsule: its metadata has no 'ulplab_capsule', which `ulplab bisect --capsule` writes".into()));
+        return Err(wrong(
+            "is no capsule: its metadata has no 'ulplab_capsule', which `ulplab bisect --capsule` writes".into(),
+        ));
     };
     let label: Label = serde_json::from_str(text).map_err(|error| wrong(format!("'ulplab_capsule': {error}")))?;
     if label.schema != SCHEMA {
-        return Err(wrong(format!("is a capsule of layout {}, expected {SCHEMA}", label.schema)));
+        return Err(wrong(format!(
+            "is a capsule of layout {}, expected {SCHEMA}",
+            label.schema
+        )));
     }
-    let sites: Vec<Known> = label.sites.iter().map(|site| Known::find(site, &file)).collect::<Result<_>>()?;
-    let known: Vec<(&'static SiteInfo, Option<usize>, usize)> =
-        sites.iter().map(|known| (known.info, known.site.layer, known.input.cols())).collect();
-    let turned = label.turned.iter().filter_map(|(name, channels)| Some((info(name)?.name, *channels)));
+    let sites: Vec<Known> = label
+        .sites
+        .iter()
+        .map(|site| Known::find(site, &file))
+        .collect::<Result<_>>()?;
+    let known: Vec<(&'static SiteInfo, Option<usize>, usize)> = sites
+        .iter()
+        .map(|known| (known.info, known.site.layer, known.input.cols()))
+        .collect();
+    let turned = label
+        .turned
+        .iter()
+        .filter_map(|(name, channels)| Some((info(name)?.name, *channels)));
     let turned: Vec<(&'static str, usize)> = turned.collect();
     let rounding = |rounds: &[Round]| {
         Rounding::detached(rounds, label.noise, &known, turned.clone()).map_err(|mistake| wrong(mistake.message))
     };
     let (right, bad) = (rounding(&label.right_rounds)?, rounding(&label.wrong_rounds)?);
     let replayed: Vec<Replayed> = sites.iter().map(|known| known.replay(&right, &bad)).collect();
-    let same = replayed.iter().all(|place| place.got_changed == 0 && place.want_changed == 0);
+    let same = replayed
+        .iter()
+        .all(|place| place.got_changed == 0 && place.want_changed == 0);
     let gone = replayed.iter().all(|place| place.max_abs == 0.0);
     let (exit, verdict) = match (same, gone) {
         _ if replayed.is_empty() => return Err(wrong("has no site".into())),
         (true, _) => (Exit::GateFailed, "STILL THERE: every bit is as the capsule has it"),
         (false, true) => (Exit::Pass, "GONE: what was wrong is now what the right recipe leaves"),
-        (false, false) => (Exit::NotJudged, "CHANGED: neither what the capsule has, nor right; run the experiment again"),
+        (false, false) => (
+            Exit::NotJudged,
+            "CHANGED: neither what the capsule has, nor right; run the experiment again",
+        ),
     };
     if as_json {
-        json::print(&serde_json::json!({"capsule": label.again, "recipe": label.recipe, "verdict": verdict, "places": replayed}))?;
+        json::print(
+            &serde_json::json!({"capsule": path, "recipe": label.recipe, "verdict": verdict, "places": replayed}),
+        )?;
         return Ok(exit);
     }
-    let Label { experiment, recipe, right, window, failed, .. } = &label;
+    let Label {
+        experiment,
+        recipe,
+        right,
+        window,
+        failed,
+        ..
+    } = &label;
     outln!("'{recipe}' of {experiment}, beside '{right}', on {window}");
     failed.iter().for_each(|message| outln!("  it failed: {message}"));
     for place in &replayed {
-        let Replayed { place, relative_l2, cosine, max_abs, got_changed, want_changed, elements } = place;
+        let Replayed {
+            place,
+            relative_l2,
+            cosine,
+            max_abs,
+            got_changed,
+            want_changed,
+            elements,
+        } = place;
         outln!("{place}: relative error {relative_l2:.3e}, cosine {cosine:.7}, furthest off by {max_abs:.3e}");
         for (changed, what) in [(got_changed, "wrong"), (want_changed, "right")] {
             if *changed > 0 {
-                outln!("  the {what} recipe leaves {changed} of {} otherwise than in the capsule", counted(*elements, "element"));
+                outln!(
+                    "  the {what} recipe leaves {changed} of {} otherwise than in the capsule",
+                    counted(*elements, "element")
+                );
             }
         }
     }
@@ -299,20 +342,34 @@ impl Known {
         };
         let tensor = |part: &str| {
             let name = format!("{part}.{}", label.name);
-            let found = file.get(&name).ok_or_else(|| wrong(format!("has no tensor '{name}'")))?;
-            let values = found.to_f32().filter(|_| found.dtype == Dtype::F32 && !found.shape.is_empty());
-            let values = values.ok_or_else(|| wrong(format!("'{name}' is {} {:?}, expected rows of F32", found.dtype, found.shape)))?;
+            let found = file
+                .get(&name)
+                .ok_or_else(|| wrong(format!("has no tensor '{name}'")))?;
+            let values = found
+                .to_f32()
+                .filter(|_| found.dtype == Dtype::F32 && !found.shape.is_empty());
+            let values = values.ok_or_else(|| {
+                wrong(format!(
+                    "'{name}' is {} {:?}, expected rows of F32",
+                    found.dtype, found.shape
+                ))
+            })?;
             Ok(Tensor::new(found.shape.to_vec(), values))
         };
         let (input, want, got) = (tensor("in")?, tensor("want")?, tensor("got")?);
         if input.shape != want.shape || input.shape != got.shape || input.data.is_empty() {
             let shapes = (&input.shape, &want.shape, &got.shape);
-            return Err(wrong(format!("'{}': in, want and got have shapes {shapes:?}, expected one", label.name)));
+            return Err(wrong(format!(
+                "'{}': in, want and got have shapes {shapes:?}, expected one",
+                label.name
+            )));
         }
         Ok(Self {
             name: label.name.clone(),
             info,
-            site: Site::new(label.layer, info.name).read_as(role).from_row(label.first_row),
+            site: Site::new(label.layer, info.name)
+                .read_as(role)
+                .from_row(label.first_row),
             input,
             want,
             got,
@@ -326,7 +383,8 @@ impl Known {
             tensor.data
         };
         let (want, got) = (rounded(right), rounded(wrong));
-        let changed = |now: &[f32], then: &[f32]| now.iter().zip(then).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
+        let changed =
+            |now: &[f32], then: &[f32]| now.iter().zip(then).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
         let pair = Pair::new(&want, &got);
         let measure = |metric: &ulplab_core::metrics::Metric| metric.measure(&pair).unwrap_or(f64::NAN);
         Replayed {

@@ -60,17 +60,32 @@ struct Answer {
 ///
 /// # Errors
 /// A dump that does not fit the model and the window, and gates that bind nothing.
-pub fn run(args: &BisectArgs, file: &Path, study: &ModelStudy, prepared: &Prepared, model: &dyn Model<f32>) -> Result<Exit> {
+pub fn run(
+    args: &BisectArgs,
+    file: &Path,
+    study: &ModelStudy,
+    prepared: &Prepared,
+    model: &dyn Model<f32>,
+) -> Result<Exit> {
     if args.to != Level::Formats || args.right != crate::run::plan::REFERENCE {
-        return Err(Error::Usage("--dump is compared with the reference, site by site: it has no --to and no --right".into()));
+        return Err(Error::Usage(
+            "--dump is compared with the reference, site by site: it has no --to and no --right".into(),
+        ));
     }
-    let gates = args.gates.iter().map(|gate| gate.parse()).collect::<Result<Vec<Gate>>>()?;
+    let gates = args
+        .gates
+        .iter()
+        .map(|gate| gate.parse())
+        .collect::<Result<Vec<Gate>>>()?;
     let names: Vec<String> = study.windows.iter().map(Window::name).collect();
     let at = match &args.window {
         None => 0,
         Some(name) => names.iter().position(|other| other == name).ok_or_else(|| {
             let hint = did_you_mean(name, names.iter().map(String::as_str));
-            Error::Usage(format!("--window {name}: the experiment has {}{hint}", names.join(", ")))
+            Error::Usage(format!(
+                "--window {name}: the experiment has {}{hint}",
+                names.join(", ")
+            ))
         })?,
     };
     let ids = &prepared.ids[at];
@@ -78,7 +93,10 @@ pub fn run(args: &BisectArgs, file: &Path, study: &ModelStudy, prepared: &Prepar
     for gate in &gates {
         if !dump.order.iter().any(|place| gate.matches(place)) {
             let names = dump.order.iter().map(String::as_str);
-            return Err(Error::Usage(format!("gate '{gate}': {}", matches_nothing("site of the dump", gate.pattern(), names))));
+            return Err(Error::Usage(format!(
+                "gate '{gate}': {}",
+                matches_nothing("site of the dump", gate.pattern(), names)
+            )));
         }
     }
     let measure = |fed: bool| -> Result<Vec<(String, Pair, Vec<usize>)>> {
@@ -89,7 +107,9 @@ pub fn run(args: &BisectArgs, file: &Path, study: &ModelStudy, prepared: &Prepar
             wrong: None,
         };
         let mut state = model.state(Vec::new()).map_err(Error::Reference)?;
-        model.run(&mut *state, Input::Ids(ids), &mut reader).map_err(Error::Reference)?;
+        model
+            .run(&mut *state, Input::Ids(ids), &mut reader)
+            .map_err(Error::Reference)?;
         match reader.wrong {
             Some(wrong) => Err(Error::data(file, wrong)),
             None => Ok(reader.passed),
@@ -115,7 +135,10 @@ pub fn run(args: &BisectArgs, file: &Path, study: &ModelStudy, prepared: &Prepar
             place,
         });
     }
-    let first = sites.iter().find(|site| !site.failures.is_empty()).map(|site| site.place.clone());
+    let first = sites
+        .iter()
+        .find(|site| !site.failures.is_empty())
+        .map(|site| site.place.clone());
     let (exit, verdict) = match (&first, gates.is_empty()) {
         (Some(_), _) => (Exit::GateFailed, "FAIL"),
         (None, true) => (Exit::NotJudged, "NOT JUDGED"),
@@ -136,12 +159,24 @@ pub fn run(args: &BisectArgs, file: &Path, study: &ModelStudy, prepared: &Prepar
 }
 
 fn text(answer: &Answer) -> String {
-    let Answer { dump, window, sites, first, verdict } = answer;
+    let Answer {
+        dump,
+        window,
+        sites,
+        first,
+        verdict,
+    } = answer;
     let mut text = format!("{dump} on {window}: {}\n\n", counted(sites.len(), "site"));
     text += "own error: what the sites of the dump before it do not explain\n\n";
     text += &format!("{:<36} {:>10} {:>10}  gates\n", "site", "own error", "in all");
     let mut shown: Vec<usize> = (0..sites.len()).collect();
-    let key = |at: &usize| if sites[*at].own.is_nan() { f64::INFINITY } else { sites[*at].own };
+    let key = |at: &usize| {
+        if sites[*at].own.is_nan() {
+            f64::INFINITY
+        } else {
+            sites[*at].own
+        }
+    };
     shown.sort_by(|a, b| key(b).total_cmp(&key(a)));
     shown.truncate(SHOWN);
     let first_at = sites.iter().position(|site| Some(&site.place) == first.as_ref());
@@ -153,24 +188,43 @@ fn text(answer: &Answer) -> String {
             (_, true) => "hold",
             (_, false) => "FAIL",
         };
-        text += &format!("{:<36} {:>10.3e} {:>10.3e}  {gates}\n", site.place, site.own, site.total);
+        text += &format!(
+            "{:<36} {:>10.3e} {:>10.3e}  {gates}\n",
+            site.place, site.own, site.total
+        );
     }
     if sites.len() > shown.len() {
-        text += &format!("and {} with smaller errors\n", counted(sites.len() - shown.len(), "site"));
+        text += &format!(
+            "and {} with smaller errors\n",
+            counted(sites.len() - shown.len(), "site")
+        );
     }
     text.push('\n');
     if let Some(site) = first_at.map(|at| &sites[at]) {
-        let after = site.after.as_ref().map_or("the tokens".to_string(), |after| format!("the dump's {after}"));
-        text += &format!("{} is the first site that {after} does not explain: {}\n", site.place, site.failures.join("; "));
+        let after = site
+            .after
+            .as_ref()
+            .map_or("the tokens".to_string(), |after| format!("the dump's {after}"));
+        text += &format!(
+            "{} is the first site that {after} does not explain: {}\n",
+            site.place,
+            site.failures.join("; ")
+        );
         if let Some(worst) = &site.worst {
-            text += &format!("  furthest off is {:?}: the reference has {:e}, the dump {:e}\n", worst.index, worst.want, worst.got);
+            text += &format!(
+                "  furthest off is {:?}: the reference has {:e}, the dump {:e}\n",
+                worst.index, worst.want, worst.got
+            );
         }
     }
     let judged = sites.iter().filter(|site| site.gates > 0).count();
     let failed = sites.iter().filter(|site| !site.failures.is_empty()).count();
     text + &match *verdict {
         "NOT JUDGED" => "NOT JUDGED: no --gate says how large an error may be\n".into(),
-        verdict => format!("{verdict}: {failed} of {} fail by their own error\n", counted(judged, "judged site")),
+        verdict => format!(
+            "{verdict}: {failed} of {} fail by their own error\n",
+            counted(judged, "judged site")
+        ),
     }
 }
 
@@ -190,15 +244,26 @@ impl Dump {
         places.retain(|(info, _)| info.kind == SiteKind::Tensor);
         let order = |name: &str| config.path().sites().iter().position(|site| site.name == name);
         places.sort_by_key(|(info, layer)| (layer.is_none(), *layer, order(info.name)));
-        let names: Vec<String> = places.iter().map(|(info, layer)| Site::new(*layer, info.name).to_string()).collect();
+        let names: Vec<String> = places
+            .iter()
+            .map(|(info, layer)| Site::new(*layer, info.name).to_string())
+            .collect();
         let mut tensors = HashMap::new();
         for tensor in file.tensors() {
             if !names.iter().any(|name| name == tensor.name) {
                 let hint = did_you_mean(tensor.name, names.iter().map(String::as_str));
-                return Err(wrong(format!("'{}' is no site of the model{hint}; `ulplab list sites` lists them", tensor.name)));
+                return Err(wrong(format!(
+                    "'{}' is no site of the model{hint}; `ulplab list sites` lists them",
+                    tensor.name
+                )));
             }
             let values = tensor.to_f32().filter(|_| tensor.kind() == Kind::Real);
-            let values = values.ok_or_else(|| wrong(format!("'{}' is {}, expected numbers of at most 32 bits", tensor.name, tensor.dtype)))?;
+            let values = values.ok_or_else(|| {
+                wrong(format!(
+                    "'{}' is {}, expected numbers of at most 32 bits",
+                    tensor.name, tensor.dtype
+                ))
+            })?;
             tensors.insert(tensor.name.to_string(), values);
         }
         if tensors.is_empty() {
@@ -222,10 +287,13 @@ struct Reader<'a> {
 impl Numerics<f32> for Reader<'_> {
     fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {
         let place = site.to_string();
-        let Some(values) = self.dump.tensors.get(&place) else { return };
+        let Some(values) = self.dump.tensors.get(&place) else {
+            return;
+        };
         if values.len() != tensor.data.len() {
             let (found, shape) = (values.len(), &tensor.shape);
-            self.wrong.get_or_insert(format!("'{place}' has {found} elements, expected those of {shape:?}"));
+            self.wrong
+                .get_or_insert(format!("'{place}' has {found} elements, expected those of {shape:?}"));
             return;
         }
         let pair = Pair::new(&tensor.data, values);

@@ -6,7 +6,7 @@ use reference::{Site, Tensor};
 use serde::Serialize;
 
 use super::Level;
-use super::bench::{Bench, Test, said};
+use super::bench::{Bench, Test, usage};
 use super::capsule::{Capture, Taken};
 use super::mix::{Mix, Suspect, Wrong};
 use super::search::{Found, beginning, smallest};
@@ -121,7 +121,9 @@ pub fn explain(bench: &mut Bench, failed: &[Verdict], down_to: Level) -> Result<
     // Each fails alone; errors of several may cancel.
     let first = culprits[0].wrong.clone();
     let mut wrong = first.clone();
-    wrong.suspects.extend(culprits.iter().flat_map(|culprit| &culprit.wrong.suspects));
+    wrong
+        .suspects
+        .extend(culprits.iter().flat_map(|culprit| &culprit.wrong.suspects));
     if culprits.len() > 1 && bench.fails(&wrong)? != Some(true) {
         wrong = first;
     }
@@ -212,7 +214,13 @@ impl Culprit {
 /// Indices of some numbers, the largest first; NaN is larger than all.
 fn ranked(numbers: &[f64], keep: impl Fn(&usize) -> bool) -> Vec<usize> {
     let mut order: Vec<usize> = (0..numbers.len()).filter(keep).collect();
-    let key = |at: &usize| if numbers[*at].is_nan() { f64::INFINITY } else { numbers[*at] };
+    let key = |at: &usize| {
+        if numbers[*at].is_nan() {
+            f64::INFINITY
+        } else {
+            numbers[*at]
+        }
+    };
     order.sort_by(|a, b| key(b).total_cmp(&key(a)));
     order
 }
@@ -229,8 +237,8 @@ impl Rank {
     /// Runs the wrong recipe once, every layer fed what the reference fed it.
     fn measure(bench: &mut Bench) -> Result<Self> {
         let (mix, config) = (bench.mix, bench.config());
-        let right = mix.rounding(&Wrong::default(), config).map_err(said)?;
-        let single = |at| mix.rounding(&Wrong::at(BTreeSet::from([at])), config).map_err(said);
+        let right = mix.rounding(&Wrong::default(), config).map_err(usage)?;
+        let single = |at| mix.rounding(&Wrong::at(BTreeSet::from([at])), config).map_err(usage);
         let singles = (0..mix.suspects.len()).map(single);
         let mut errors = Errors {
             mix,
@@ -244,7 +252,9 @@ impl Rank {
             .iter()
             .filter(|record| Some(record.site.as_str()) == stream && record.metric == RELATIVE_L2.name);
         Ok(Self {
-            layers: of_stream.filter_map(|record| Some((record.layer? as usize, record.value))).collect(),
+            layers: of_stream
+                .filter_map(|record| Some((record.layer? as usize, record.value)))
+                .collect(),
             own: errors.own,
         })
     }
@@ -270,7 +280,9 @@ impl Rank {
     fn score(&self, mix: &Mix, group: &BTreeSet<usize>, level: Level) -> f64 {
         let own = || group.iter().map(|suspect| self.own[*suspect]).fold(0.0, f64::max);
         let layer = group.first().and_then(|suspect| mix.suspects[*suspect].layer);
-        let of_layer = layer.filter(|_| level == Level::Layers).and_then(|layer| self.layers.get(&layer));
+        let of_layer = layer
+            .filter(|_| level == Level::Layers)
+            .and_then(|layer| self.layers.get(&layer));
         of_layer.copied().unwrap_or_else(own)
     }
 }
@@ -301,7 +313,13 @@ struct Errors<'a> {
 impl Watch for Errors<'_> {
     fn before(&mut self, site: &Site, tensor: &Tensor<f32>) {
         let here = |suspect: &Suspect| suspect.place() == (site.layer, site.name);
-        for (at, _) in self.mix.suspects.iter().enumerate().filter(|(_, suspect)| here(suspect)) {
+        for (at, _) in self
+            .mix
+            .suspects
+            .iter()
+            .enumerate()
+            .filter(|(_, suspect)| here(suspect))
+        {
             let rounded = |rounding: &Rounding| {
                 let mut tensor = tensor.clone();
                 rounding.apply(site, &mut tensor);

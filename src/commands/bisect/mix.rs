@@ -127,7 +127,9 @@ impl Mix {
 
     /// Adds the suspects of a place, if the recipes differ there.
     fn add(&mut self, (layer, site): Place) {
-        let Some(here) = self.places.get_mut(&(layer, site)) else { return };
+        let Some(here) = self.places.get_mut(&(layer, site)) else {
+            return;
+        };
         let of = |recipe: &Recipe, round: usize| Round {
             at: String::new(),
             layers: None,
@@ -149,11 +151,16 @@ impl Mix {
             }
             Some(_) => vec![here.wrong.clone()],
         };
-        self.suspects.extend(each.into_iter().map(|rounds| Suspect {
-            layer,
-            site,
-            formats: rounds.iter().map(|round| self.wrong.rounds[*round].format.clone()).collect(),
-            rounds,
+        self.suspects.extend(each.into_iter().map(|rounds| {
+            Suspect {
+                layer,
+                site,
+                formats: rounds
+                    .iter()
+                    .map(|round| self.wrong.rounds[*round].format.clone())
+                    .collect(),
+                rounds,
+            }
         }));
     }
 
@@ -277,7 +284,12 @@ impl Mix {
         }
         let name = |suspect: &usize| {
             let suspect = of(suspect);
-            let alone = self.suspects.iter().filter(|other| other.place() == suspect.place()).count() == 1;
+            let alone = self
+                .suspects
+                .iter()
+                .filter(|other| other.place() == suspect.place())
+                .count()
+                == 1;
             match alone {
                 true => suspect.full(),
                 false => format!("{} as {}", suspect.full(), suspect.formats.join(", ")),

@@ -26,7 +26,7 @@ use crate::run::folder::Folder;
 use crate::run::plan::REFERENCE;
 use crate::studies::limits::{Bytes, Parts, available};
 use crate::studies::model::{ModelStudy, Recipe};
-use bench::{Bench, said};
+use bench::{Bench, usage};
 use mix::Mix;
 use ulplab_core::atomic::write_text;
 use ulplab_core::error::{Error, Exit, Result, did_you_mean};
@@ -59,7 +59,8 @@ pub struct BisectArgs {
     /// How far to search. Channels and tokens are searched if a single format at a single place is found.
     #[arg(long, value_enum, default_value_t = Level::Formats)]
     pub to: Level,
-    /// The most cells to run: recipes × phases × windows. A search that needs more says what it has found.
+    /// The most cells to run: recipes × phases × windows. A search that needs more says what it has found; the two recipes, and the
+    /// ranking, are always run.
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub cells: usize,
     /// Write what passes at the places that were found to a safetensors file.
@@ -142,7 +143,10 @@ fn of_experiment(args: &BisectArgs, of: &Path) -> Result<Exit> {
             let file = ExperimentFile::new(of.join("run.json"), text, &args.overrides)?;
             if args.recipe.is_none() && args.dump.is_none() {
                 let run = judge::load(&folder, manifest)?;
-                let failed = run.verdicts.iter().find(|verdict| verdict.fails() && !verdict.rule.control);
+                let failed = run
+                    .verdicts
+                    .iter()
+                    .find(|verdict| verdict.fails() && !verdict.rule.control);
                 failing = failed.map(|verdict| verdict.recipe.clone());
             }
             sweep::read_file(&sweep, file)?
@@ -150,7 +154,10 @@ fn of_experiment(args: &BisectArgs, of: &Path) -> Result<Exit> {
     };
     let study = model_study(&question)?;
     let prepared = sweep::prepare(&sweep, &question)?;
-    let folder = prepared.folder.clone().ok_or_else(|| Error::Usage("the experiment has no model".into()))?;
+    let folder = prepared
+        .folder
+        .clone()
+        .ok_or_else(|| Error::Usage("the experiment has no model".into()))?;
     if let Some(file) = &args.dump {
         return dump::run(args, file, &study, &prepared, &*sweep::load(&folder)?);
     }
@@ -160,16 +167,21 @@ fn of_experiment(args: &BisectArgs, of: &Path) -> Result<Exit> {
     };
     let (right, wrong) = (recipe(&study, &args.right)?, recipe(&study, &name)?);
     if right.name == wrong.name {
-        return Err(Error::Usage(format!("'{name}' is both the right recipe and the one that fails")));
+        return Err(Error::Usage(format!(
+            "'{name}' is both the right recipe and the one that fails"
+        )));
     }
     let gates = &question.parsed.experiment.gates;
-    let rules: Vec<&Rule> = gates.iter().filter(|rule| !rule.control && binds(rule, &name)).collect();
+    let rules: Vec<&Rule> = gates
+        .iter()
+        .filter(|rule| !rule.control && binds(rule, &name))
+        .collect();
     if rules.is_empty() {
         return Err(Error::Usage(format!("no gate binds recipe '{name}', so it fails none")));
     }
     let model: Box<dyn Model<f32>> = sweep::load(&folder)?;
     check_memory(args, &study, &*model)?;
-    let mix = Mix::new(right, wrong, model.config(), question.parsed.experiment.seed).map_err(said)?;
+    let mix = Mix::new(right, wrong, model.config(), question.parsed.experiment.seed).map_err(usage)?;
     let found = search(args, &study, &prepared, &rules, &mix, &*model)?;
     let origin = capsule::Origin {
         experiment: &question.parsed.experiment.name,
@@ -178,7 +190,9 @@ fn of_experiment(args: &BisectArgs, of: &Path) -> Result<Exit> {
     };
     if let Some(file) = &args.capsule {
         if found.taken.is_empty() {
-            return Err(Error::Usage("--capsule needs --to sites, or further: layers have no tensor of their own".into()));
+            return Err(Error::Usage(
+                "--capsule needs --to sites, or further: layers have no tensor of their own".into(),
+            ));
         }
         capsule::write(file, &found, &mix, model.config(), &origin)?;
     }
@@ -190,7 +204,11 @@ fn of_experiment(args: &BisectArgs, of: &Path) -> Result<Exit> {
         true => json::print(&found)?,
         false => out!("{}", output::text(&found, &mix, args, &question.parsed.experiment.name)),
     }
-    Ok(if found.whole() { Exit::GateFailed } else { Exit::NotJudged })
+    Ok(if found.whole() {
+        Exit::GateFailed
+    } else {
+        Exit::NotJudged
+    })
 }
 
 fn search(
@@ -212,7 +230,8 @@ fn search(
     let mut bench = Bench::new(model, mix, name, &windows, &show)?;
     let failed = bench.wrong(rules)?;
     bench.right(&args.right)?;
-    bench.most = args.cells;
+    // The last one takes what passes at the culprits.
+    bench.most = args.cells.saturating_sub(1);
     let found = explain::explain(&mut bench, &failed, args.to);
     bar.finish_and_clear();
     found
@@ -236,7 +255,10 @@ fn binds(rule: &Rule, recipe: &str) -> bool {
 fn model_study(question: &Question) -> Result<ModelStudy> {
     let experiment = &question.parsed.experiment;
     if experiment.kind != "model" {
-        let message = format!("'{}' is of kind '{}': bisect searches in models", experiment.name, experiment.kind);
+        let message = format!(
+            "'{}' is of kind '{}': bisect searches in models",
+            experiment.name, experiment.kind
+        );
         return Err(Error::Usage(message));
     }
     let body = serde_json::Value::Object(experiment.body.clone());
@@ -277,11 +299,17 @@ fn recipe(study: &ModelStudy, name: &str) -> Result<Recipe> {
 
 /// Refuses a search that does not fit into memory: all windows are kept, with what leaves the layers of the two recipes.
 fn check_memory(args: &BisectArgs, study: &ModelStudy, model: &dyn Model<f32>) -> Result<()> {
-    let Some(limit) = args.max_memory.or_else(available) else { return Ok(()) };
+    let Some(limit) = args.max_memory.or_else(available) else {
+        return Ok(());
+    };
     let mut parts = Parts::default();
     parts.weights(model.config());
     let windows = study.windows.len();
-    parts.of_trace(model.config(), study.tokens * windows, rayon::current_num_threads() as f64 / windows as f64 + 1.0);
+    parts.of_trace(
+        model.config(),
+        study.tokens * windows,
+        rayon::current_num_threads() as f64 / windows as f64 + 1.0,
+    );
     match parts.total() <= limit.0 {
         true => Ok(()),
         false => Err(Error::Usage(format!(

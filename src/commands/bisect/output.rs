@@ -17,13 +17,19 @@ const SHOWN: usize = 24;
 /// A recipe as a table of an experiment file.
 pub fn recipe(recipe: &Recipe) -> String {
     let quoted = |text: &str| toml::Value::String(text.into()).to_string();
-    let mut text = format!("[[recipe]]\nname = {}\ndoc = {}\n", quoted(&recipe.name), quoted(&recipe.doc));
+    let mut text = format!(
+        "[[recipe]]\nname = {}\ndoc = {}\n",
+        quoted(&recipe.name),
+        quoted(&recipe.doc)
+    );
     if recipe.noise {
         text += "noise = true\n";
     }
     text += "round = [\n";
     for round in &recipe.rounds {
-        let Ok(Value::Object(keys)) = serde_json::to_value(round) else { continue };
+        let Ok(Value::Object(keys)) = serde_json::to_value(round) else {
+            continue;
+        };
         let said = keys.iter().filter_map(|(key, value)| match value {
             Value::String(value) => Some(format!("{key} = {}", quoted(value))),
             Value::Bool(true) => Some(format!("{key} = true")),
@@ -60,7 +66,11 @@ pub fn experiment(of: &Experiment, found: &Recipe, rules: &[&Rule], explained: &
 /// The answer as text.
 pub fn text(found: &Explanation, mix: &Mix, args: &BisectArgs, experiment: &str) -> String {
     let mut text = String::new();
-    let _ = writeln!(text, "'{}' of {experiment} fails, beside '{}':", found.recipe, args.right);
+    let _ = writeln!(
+        text,
+        "'{}' of {experiment} fails, beside '{}':",
+        found.recipe, args.right
+    );
     for failed in &found.failed {
         let _ = writeln!(text, "  {}", failed.message);
         if let Some(place) = &failed.first_beyond {
@@ -71,10 +81,20 @@ pub fn text(found: &Explanation, mix: &Mix, args: &BisectArgs, experiment: &str)
     let _ = writeln!(text, "\n{:>5}  {:>12}  {:<5} wrong", "cells", metric, "gates");
     for test in found.tests.iter().take(SHOWN) {
         let gate = if test.fails { "FAIL" } else { "hold" };
-        let _ = writeln!(text, "{:>5}  {:>12}  {gate:<5} {}", test.cells, number(test.value), test.wrong);
+        let _ = writeln!(
+            text,
+            "{:>5}  {:>12}  {gate:<5} {}",
+            test.cells,
+            number(test.value),
+            test.wrong
+        );
     }
     if found.tests.len() > SHOWN {
-        let _ = writeln!(text, "       and {}, which --json has", counted(found.tests.len() - SHOWN, "test"));
+        let _ = writeln!(
+            text,
+            "       and {}, which --json has",
+            counted(found.tests.len() - SHOWN, "test")
+        );
     }
     text.push('\n');
     let several = found.culprits.len() > 1;
@@ -82,9 +102,15 @@ pub fn text(found: &Explanation, mix: &Mix, args: &BisectArgs, experiment: &str)
         let _ = writeln!(text, "{}", of_culprit(culprit, found.suspects, mix));
     }
     let _ = match (found.holds_without, several) {
-        (Some(_), false) => writeln!(text, "With it right and all else wrong, the gates hold."),
-        (Some(_), true) => writeln!(text, "Each fails alone; with all of them right and all else wrong, the gates hold."),
-        (None, _) => writeln!(text, "Whether the gates hold with that right was not tested: --cells ended the search."),
+        (Some(_), false) => writeln!(text, "With that right and all else wrong, the gates hold."),
+        (Some(_), true) => writeln!(
+            text,
+            "Each fails alone; with all of them right and all else wrong, the gates hold."
+        ),
+        (None, _) => writeln!(
+            text,
+            "Whether the gates hold with that right was not tested: --cells ended the search."
+        ),
     };
     let _ = write!(text, "\nThe recipe that is wrong there only:\n\n{}\n", found.toml);
     if let Some(file) = &args.output {
@@ -95,27 +121,30 @@ pub fn text(found: &Explanation, mix: &Mix, args: &BisectArgs, experiment: &str)
     }
     let (cells, seconds) = (counted(found.cells, "cell"), found.seconds);
     let verdict = if found.whole() { "FOUND" } else { "FOUND IN PART" };
-    let _ = writeln!(
-        text,
-        "{verdict}: {} of {}; {cells} in {seconds:.1} s",
-        counted(found.culprits.iter().map(|culprit| culprit.places.len()).sum(), "culprit"),
-        counted(found.suspects, "suspect"),
-    );
+    let culprits: usize = found.culprits.iter().map(|culprit| culprit.places.len()).sum();
+    let suspects = counted(found.suspects, "suspect");
+    let _ = writeln!(text, "{verdict}: {culprits} of {suspects}; {cells} in {seconds:.1} s");
     text
 }
 
 /// A sentence on places that fail alone.
 fn of_culprit(culprit: &Culprit, suspects: usize, mix: &Mix) -> String {
     let named = mix.words(&culprit.wrong);
-    let formats: std::collections::BTreeSet<&str> =
-        culprit.places.iter().flat_map(|place| place.formats.iter().map(String::as_str)).collect();
+    let formats: std::collections::BTreeSet<&str> = culprit
+        .places
+        .iter()
+        .flat_map(|place| place.formats.iter().map(String::as_str))
+        .collect();
     let formats: Vec<&str> = formats.into_iter().collect();
     let fewest = match (culprit.places.len(), culprit.minimal) {
         (1, _) => String::new(),
         (count, true) => format!(" These {count} of {suspects} are needed: without any one of them the gates hold."),
         (count, false) => format!(" Fewer than these {count} of {suspects} may do: --cells ended the search."),
     };
-    let mut text = format!("{named} ({}) alone makes the gates fail.{fewest}", formats.join(", "));
+    let mut text = format!(
+        "With only {named} wrong ({}), the gates fail.{fewest}",
+        formats.join(", ")
+    );
     for (part, what) in [(&culprit.channels, "channel"), (&culprit.tokens, "token")] {
         if let Some(part) = part {
             text += &of_part(part, what);
@@ -125,7 +154,12 @@ fn of_culprit(culprit: &Culprit, suspects: usize, mix: &Mix) -> String {
 }
 
 fn of_part(part: &Part, what: &str) -> String {
-    let Part { numbers, count, of, fewest } = part;
+    let Part {
+        numbers,
+        count,
+        of,
+        fewest,
+    } = part;
     let less = match fewest {
         true => "",
         false => " (fewer may do: --cells ended the search)",

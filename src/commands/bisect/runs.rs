@@ -69,16 +69,22 @@ pub fn run(base: &Path, new: &Path, as_json: bool) -> Result<Exit> {
         return Err(Error::NothingSelected(message));
     }
     let question = differences(&base.manifest, &new.manifest);
-    let question = question.into_iter().map(|found| format!("{}: {}, then {}", found.what, found.base, found.new));
+    let question = question
+        .into_iter()
+        .map(|found| format!("{}: {}, then {}", found.what, found.base, found.new));
     let mut cells = Vec::new();
     for plan in &base.manifest.plan.recipes {
         for &phase in &plan.phases {
-            let here: Vec<&Pair> =
-                both.iter().copied().filter(|pair| pair.base.recipe == plan.name && pair.base.phase == phase).collect();
+            let here: Vec<&Pair> = both
+                .iter()
+                .copied()
+                .filter(|pair| pair.base.recipe == plan.name && pair.base.phase == phase)
+                .collect();
             cells.extend(Diverging::find(&here));
         }
     }
-    let alone = |records: &[&ulplab_core::record::Record]| records.iter().filter(|record| !timed(&record.metric)).count();
+    let alone =
+        |records: &[&ulplab_core::record::Record]| records.iter().filter(|record| !timed(&record.metric)).count();
     let found = Divergence {
         question: question.collect(),
         cells,
@@ -100,8 +106,13 @@ impl Diverging {
     fn find(pairs: &[&Pair]) -> Option<Self> {
         let differing: Vec<&&Pair> = pairs.iter().filter(|pair| !pair.equal()).collect();
         // The first layer counts over the windows; within it the order of the records.
-        let first = differing.iter().min_by_key(|pair| (pair.base.layer.is_none(), pair.base.layer))?;
-        let layers: BTreeSet<usize> = differing.iter().filter_map(|pair| Some(pair.base.layer? as usize)).collect();
+        let first = differing
+            .iter()
+            .min_by_key(|pair| (pair.base.layer.is_none(), pair.base.layer))?;
+        let layers: BTreeSet<usize> = differing
+            .iter()
+            .filter_map(|pair| Some(pair.base.layer? as usize))
+            .collect();
         let windows: BTreeSet<&str> = differing.iter().map(|pair| pair.base.window.as_str()).collect();
         Some(Self {
             recipe: first.base.recipe.clone(),
@@ -127,8 +138,22 @@ fn text(found: &Divergence, [base, new]: &[String; 2]) -> String {
         text += &format!("  {line}\n");
     }
     for cell in &found.cells {
-        let Diverging { recipe, phase, windows, first, differing, of, layers } = cell;
-        let First { place, window, metric, base, new } = first;
+        let Diverging {
+            recipe,
+            phase,
+            windows,
+            first,
+            differing,
+            of,
+            layers,
+        } = cell;
+        let First {
+            place,
+            window,
+            metric,
+            base,
+            new,
+        } = first;
         text += &format!(
             "{recipe}, {phase}: first at {place} ({window}): {metric} is {base:e}, then {new:e}; {differing} of {of} numbers in {}",
             counted(*windows, "window")
@@ -142,7 +167,11 @@ fn text(found: &Divergence, [base, new]: &[String; 2]) -> String {
         text.push('\n');
     }
     if found.only_base + found.only_new > 0 {
-        text += &format!("only the first run has {}, only the second {}\n", counted(found.only_base, "number"), found.only_new);
+        text += &format!(
+            "only the first run has {}, only the second {}\n",
+            counted(found.only_base, "number"),
+            found.only_new
+        );
     }
     let differing = found.both - found.equal;
     text += &match differing {

@@ -59,9 +59,14 @@ pub fn beginning(
     // Shorter than `low` passes, and `high` fails.
     let (mut low, mut high) = (usize::from(needed.is_empty()), ranked.len());
     // First whether it is one alone, then whether it is all of them: the two ends are what faults and spread errors look like.
-    let mut ends = [Some(low), Some(high.saturating_sub(1)).filter(|_| !needed.is_empty())].into_iter().flatten();
+    let mut ends = [Some(low), Some(high.saturating_sub(1)).filter(|_| !needed.is_empty())]
+        .into_iter()
+        .flatten();
     while low < high {
-        let middle = ends.next().filter(|end| (low..high).contains(end)).unwrap_or(low.midpoint(high));
+        let middle = ends
+            .next()
+            .filter(|end| (low..high).contains(end))
+            .unwrap_or(low.midpoint(high));
         let set = needed.iter().chain(&ranked[..middle]).copied().collect();
         match fails(&set)? {
             Some(true) => high = middle,
@@ -164,7 +169,10 @@ mod tests {
         for most in 0..40 {
             let (found, _) = search(61, most, fault);
             assert!(fault(&found.set), "{most} tests: {found:?}");
-            assert!(!found.minimal || found.set == (20..30).collect(), "{most} tests: {found:?}");
+            assert!(
+                !found.minimal || found.set == (20..30).collect(),
+                "{most} tests: {found:?}"
+            );
         }
     }
 }
