@@ -278,7 +278,7 @@ pub fn replay(path: &Path, as_json: bool) -> Result<Exit> {
     };
     if as_json {
         json::print(
-            &serde_json::json!({"capsule": path, "recipe": label.recipe, "verdict": verdict, "places": replayed}),
+            &serde_json::json!({"capsule": path.display().to_string(), "recipe": label.recipe, "verdict": verdict, "places": replayed}),
         )?;
         return Ok(exit);
     }

@@ -206,7 +206,7 @@ fn text(answer: &Answer) -> String {
             .as_ref()
             .map_or("the tokens".to_string(), |after| format!("the dump's {after}"));
         text += &format!(
-            "{} is the first site that {after} does not explain: {}\n",
+            "{} is the first site with an error of its own, computed from {after}: {}\n",
             site.place,
             site.failures.join("; ")
         );

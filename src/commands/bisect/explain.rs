@@ -58,7 +58,9 @@ pub struct Failed {
 #[derive(Serialize)]
 pub struct Culprit {
     pub places: Vec<WrongPlace>,
-    /// Whether the gates hold if any one of the places is right, too (of those that are searched one by one).
+    /// How many layers, places or formats these are, whatever is searched.
+    pub units: usize,
+    /// Whether the gates hold if any one of these units is right, too.
     pub minimal: bool,
     /// Channels that suffice, if they were searched.
     pub channels: Option<Part>,
@@ -116,7 +118,7 @@ pub fn explain(bench: &mut Bench, failed: &[Verdict], down_to: Level) -> Result<
         }
         let found = rank.drill(bench, &left, down_to)?;
         left.retain(|suspect| !found.set.contains(suspect));
-        culprits.push(Culprit::new(bench.mix, found));
+        culprits.push(Culprit::new(bench.mix, found, down_to));
     };
     // Each fails alone; errors of several may cancel.
     let first = culprits[0].wrong.clone();
@@ -155,7 +157,7 @@ pub fn explain(bench: &mut Bench, failed: &[Verdict], down_to: Level) -> Result<
 }
 
 impl Culprit {
-    fn new(mix: &Mix, found: Found) -> Self {
+    fn new(mix: &Mix, found: Found, down_to: Level) -> Self {
         let place = |suspect: &usize| {
             let suspect = &mix.suspects[*suspect];
             WrongPlace {
@@ -165,6 +167,7 @@ impl Culprit {
         };
         Self {
             places: found.set.iter().map(place).collect(),
+            units: groups(mix, &found.set, down_to).len(),
             minimal: found.minimal,
             channels: None,
             tokens: None,

@@ -136,10 +136,13 @@ fn of_culprit(culprit: &Culprit, suspects: usize, mix: &Mix) -> String {
         .flat_map(|place| place.formats.iter().map(String::as_str))
         .collect();
     let formats: Vec<&str> = formats.into_iter().collect();
-    let fewest = match (culprit.places.len(), culprit.minimal) {
-        (1, _) => String::new(),
-        (count, true) => format!(" These {count} of {suspects} are needed: without any one of them the gates hold."),
-        (count, false) => format!(" Fewer than these {count} of {suspects} may do: --cells ended the search."),
+    let fewest = match (culprit.units, culprit.minimal) {
+        (1, true) => String::new(),
+        (units, true) => format!(" All {units} are needed: without any one of them the gates hold."),
+        (units, false) => {
+            let suspects = counted(suspects, "suspect");
+            format!(" Fewer than these {units} may do, of {suspects}: --cells ended the search.")
+        }
     };
     let mut text = format!(
         "With only {named} wrong ({}), the gates fail.{fewest}",

@@ -69,9 +69,10 @@ pub fn run(base: &Path, new: &Path, as_json: bool) -> Result<Exit> {
         return Err(Error::NothingSelected(message));
     }
     let question = differences(&base.manifest, &new.manifest);
-    let question = question
-        .into_iter()
-        .map(|found| format!("{}: {}, then {}", found.what, found.base, found.new));
+    let question = question.into_iter().map(|found| match found.base.is_empty() {
+        true => format!("{}: {}", found.what, found.new),
+        false => format!("{}: {}, then {}", found.what, found.base, found.new),
+    });
     let mut cells = Vec::new();
     for plan in &base.manifest.plan.recipes {
         for &phase in &plan.phases {
