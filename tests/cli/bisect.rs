@@ -170,9 +170,11 @@ fn a_search_goes_as_far_as_it_is_asked_to() {
 #[test]
 fn two_faults_are_told_apart() {
     let folder = tempfile::tempdir().unwrap();
-    let second = r#"    { at = "layers.50.attention.output", format = "int2/b32:f32" },
-]"#;
-    let recipe = planted(10, "attention.output").replace(']', second);
+    let second = r#"
+    { at = "layers.50.attention.output", format = "int2/b32:f32" },
+]
+"#;
+    let recipe = planted(10, "attention.output").replace("\n]\n", second);
     let file = experiment(
         folder.path(),
         &recipe,

@@ -280,13 +280,17 @@ impl Rank {
         Ok(Found { set, minimal })
     }
 
+    /// Of a layer the error of what leaves it, or the share of that if some of its suspects are already found.
     fn score(&self, mix: &Mix, group: &BTreeSet<usize>, level: Level) -> f64 {
-        let own = || group.iter().map(|suspect| self.own[*suspect]).fold(0.0, f64::max);
+        let largest = |suspects: &mut dyn Iterator<Item = usize>| suspects.map(|at| self.own[at]).fold(0.0, f64::max);
+        let own = largest(&mut group.iter().copied());
         let layer = group.first().and_then(|suspect| mix.suspects[*suspect].layer);
         let of_layer = layer
             .filter(|_| level == Level::Layers)
             .and_then(|layer| self.layers.get(&layer));
-        of_layer.copied().unwrap_or_else(own)
+        let Some(of_layer) = of_layer else { return own };
+        let all = largest(&mut (0..self.own.len()).filter(|at| mix.suspects[*at].layer == layer));
+        if all > 0.0 { of_layer * own / all } else { *of_layer }
     }
 }
 
