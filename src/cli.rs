@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    audit, baseline, bench, compare, describe, diff, dump, generate, inspect, integrate, inventory, kernels, probe,
-    quantize, verify,
+    audit, baseline, bench, bisect, compare, describe, diff, dump, generate, inspect, integrate, inventory, kernels,
+    probe, quantize, verify,
 };
 use crate::commands::{judge, sweep};
 use crate::output;
@@ -43,6 +43,7 @@ enum Command {
     Gate(judge::GateArgs),
     Report(judge::ReportArgs),
     Diff(diff::DiffArgs),
+    Bisect(bisect::BisectArgs),
     Baseline(baseline::BaselineArgs),
     Audit(audit::AuditArgs),
     Compare(compare::CompareArgs),
@@ -89,6 +90,16 @@ const EXAMPLES: &[(&str, &[&str])] = &[
             "ulplab diff runs/main runs/mine",
             "ulplab diff runs/main runs/mine --gate 'layers.*.output:relative_l2<=5%' --gate 'us_cold<=3%'",
             "ulplab diff runs/main runs/mine --identical --markdown diff.md",
+        ],
+    ),
+    (
+        "bisect",
+        &[
+            "ulplab bisect runs/kv_cache/2026-01-31T120000Z --capsule culprit.safetensors",
+            "ulplab bisect experiments/kv_cache.toml --recipe v41_fp4 --right v4_nvfp4 --to tokens",
+            "ulplab bisect runs/main runs/mine",
+            "ulplab bisect experiments/smoke.toml --dump engine.safetensors --gate 'layers.*.output:relative_l2<=1e-3'",
+            "ulplab bisect --replay culprit.safetensors",
         ],
     ),
     (
@@ -267,6 +278,7 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::Gate(args) => judge::gate(&args),
         Command::Report(args) => judge::report(&args),
         Command::Diff(args) => diff::run(&args),
+        Command::Bisect(args) => bisect::run(&args),
         Command::Baseline(args) => baseline::run(&args),
         Command::Audit(args) => audit::run(&args),
         Command::Compare(args) => compare::run(&args),

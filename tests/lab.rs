@@ -12,6 +12,8 @@ mod mutants;
 mod prefill;
 #[path = "report.rs"]
 mod report;
+#[path = "resumed.rs"]
+mod resumed;
 #[path = "rounding.rs"]
 mod rounding;
 #[path = "sources.rs"]

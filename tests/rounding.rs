@@ -142,3 +142,47 @@ fn a_rotation_of_one_side_is_refused() {
         "{message}"
     );
 }
+
+/// Some channels and some tokens have the bits of rounding all, and the others are left alone.
+#[test]
+fn channels_and_tokens_are_restricted_together() {
+    let all = rounded(
+        &rounding(r#"{ at = "layers.*.attention.kv.*", format = "v4_nvfp4" }"#),
+        &site(3, Role::Both, 10),
+    );
+    let recipe =
+        r#"{ at = "layers.*.attention.kv.*", format = "v4_nvfp4", channels = "0-3,300", tokens = "11,13-14" }"#;
+    let some = rounded(&rounding(recipe), &site(3, Role::Both, 10));
+    let exact = vectors(5);
+    let mut changed = 0;
+    for (at, got) in some.data.iter().enumerate() {
+        let (token, channel) = (10 + at / COLS, at % COLS);
+        let meant = [11, 13, 14].contains(&token) && (channel < 4 || channel == 300);
+        let want = if meant { all.data[at] } else { exact.data[at] };
+        assert_eq!(got.to_bits(), want.to_bits(), "token {token}, channel {channel}");
+        changed += usize::from(want != exact.data[at]);
+    }
+    assert!(changed > 0, "the test can fail");
+}
+
+#[test]
+fn channels_that_do_not_exist_are_refused() {
+    let with = |more: &str| {
+        let round = format!(r#"{{ at = "layers.*.attention.kv.*", format = "v4_nvfp4", {more} }}"#);
+        resolve(&round, false)
+            .err()
+            .map(|mistake| mistake.message)
+            .unwrap_or_default()
+    };
+    for (more, words) in [
+        (r#"channels = "512""#, "there is no channel 512: its rows have 512"),
+        (r#"channels = "9-3""#, "channels '9-3' are not in order"),
+        (r#"tokens = "a""#, "'a' is not a token or a range of tokens like '0-9'"),
+        (r#"layers = "61""#, "layers '61' are not in order within 0-60"),
+    ] {
+        assert!(with(more).ends_with(words), "{more}: {}", with(more));
+    }
+    let turned = r#"{ at = "layers.*.attention.kv.*", format = "nvfp4", hadamard = true, tokens = "0" }"#;
+    let message = resolve(turned, false).err().unwrap().message;
+    assert!(message.contains("it has no 'channels' and no 'tokens'"), "{message}");
+}

@@ -22,12 +22,14 @@ mod config;
 pub mod deepseek_v4;
 mod loader;
 mod model;
+mod resume;
 pub mod swap_ffn;
 mod weights;
 
 pub use config::{Config, Takes};
 pub use loader::{Loader, asked};
 pub use model::{Input, Model, Scalar, State, load};
+pub use resume::resume;
 pub use weights::{Invalid, LoadError, Source, TensorSpec, Weights};
 
 use serde::Deserialize;

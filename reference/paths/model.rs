@@ -121,6 +121,14 @@ mod sealed {
             ids: &[u32],
             numerics: &mut dyn Numerics<Self>,
         ) -> Result<Tensor<Self>, String>;
+
+        fn deepseek_v4_from(
+            model: &deepseek_v4::Model<Self>,
+            layer: usize,
+            stream: Tensor<Self>,
+            ids: &[u32],
+            numerics: &mut dyn Numerics<Self>,
+        ) -> Result<Tensor<Self>, String>;
     }
 
     macro_rules! compiled {
@@ -141,6 +149,16 @@ mod sealed {
                     numerics: &mut dyn Numerics<Self>,
                 ) -> Result<Tensor<Self>, String> {
                     model.forward(state, ids, numerics)
+                }
+
+                fn deepseek_v4_from(
+                    model: &deepseek_v4::Model<Self>,
+                    layer: usize,
+                    stream: Tensor<Self>,
+                    ids: &[u32],
+                    numerics: &mut dyn Numerics<Self>,
+                ) -> Result<Tensor<Self>, String> {
+                    deepseek_v4::forward_from(model, layer, stream, ids, numerics)
                 }
             }
         )*};

@@ -1,5 +1,8 @@
 //! The roundings of a recipe, in the form of experiment files.
 
+use std::fmt;
+use std::ops::RangeInclusive;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +23,13 @@ pub struct Round {
     /// Only some layers, e.g. `"0-9,30"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layers: Option<String>,
+    /// Only some channels of every row, e.g. `"0-63,448"`. The tensor is encoded whole, and only these are used of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channels: Option<String>,
+    /// Only some tokens, by their positions in the window, e.g. `"100-199"`; of a compressed cache some entries. The tensor is
+    /// encoded whole, and only these are used of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<String>,
     /// Rotate by a Hadamard matrix before rounding, and leave the tensor rotated.
     #[serde(default)]
     pub hadamard: bool,
@@ -41,4 +51,67 @@ pub enum Segment {
 pub enum Reader {
     Key,
     Value,
+}
+
+/// Some numbers, written `"0-9,30"`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ranges(Vec<RangeInclusive<usize>>);
+
+impl Ranges {
+    /// Reads numbers below `count` (`usize::MAX` if there is no such limit); `one` is what they count, and `many` are several of it.
+    ///
+    /// # Errors
+    /// What is no number or range, and ranges that are not in order or reach too far.
+    pub fn parse(text: &str, count: usize, one: &str, many: &str) -> Result<Self, String> {
+        let range = |part: &str| {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let number = |text: &str| {
+                let read = text.trim().parse::<usize>();
+                read.map_err(|_| format!("'{part}' is not a {one} or a range of {many} like '0-9'"))
+            };
+            let (first, last) = (number(first)?, number(last)?);
+            match first > last || last >= count {
+                true if count == usize::MAX => Err(format!("{many} '{part}' are not in order")),
+                true => Err(format!("{many} '{part}' are not in order within 0-{}", count - 1)),
+                false => Ok(first..=last),
+            }
+        };
+        let ranges = text.split(',').map(|part| range(part.trim()));
+        Ok(Self(ranges.collect::<Result<_, _>>()?))
+    }
+
+    /// These numbers, which rise.
+    pub fn of(numbers: impl IntoIterator<Item = usize>) -> Self {
+        let mut ranges: Vec<RangeInclusive<usize>> = Vec::new();
+        for number in numbers {
+            match ranges.last_mut().filter(|last| *last.end() + 1 == number) {
+                Some(last) => *last = *last.start()..=number,
+                None => ranges.push(number..=number),
+            }
+        }
+        Self(ranges)
+    }
+
+    /// Whether a number is among them.
+    pub fn contains(&self, number: usize) -> bool {
+        self.0.iter().any(|range| range.contains(&number))
+    }
+
+    /// The largest of them.
+    pub fn last(&self) -> Option<usize> {
+        self.0.iter().map(|range| *range.end()).max()
+    }
+}
+
+impl fmt::Display for Ranges {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, range) in self.0.iter().enumerate() {
+            f.write_str(if at > 0 { "," } else { "" })?;
+            match range.start() == range.end() {
+                true => write!(f, "{}", range.start())?,
+                false => write!(f, "{}-{}", range.start(), range.end())?,
+            }
+        }
+        Ok(())
+    }
 }

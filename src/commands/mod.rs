@@ -3,6 +3,7 @@
 pub mod audit;
 pub mod baseline;
 pub mod bench;
+pub mod bisect;
 pub mod calibrate;
 pub mod compare;
 pub mod decided;

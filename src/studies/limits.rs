@@ -94,7 +94,8 @@ impl Parts {
         trace
     }
 
-    fn total(&self) -> f64 {
+    /// Bytes of all parts.
+    pub fn total(&self) -> f64 {
         self.0.iter().map(|(_, bytes)| bytes).sum()
     }
 

@@ -33,7 +33,7 @@ const KINDS: [(&str, &str); 6] = [
 ];
 
 /// A key, a value that says something, and the kinds that use it.
-const USED: [(&str, &str, &[&str]); 19] = [
+const USED: [(&str, &str, &[&str]); 20] = [
     ("name", "'n'", ALL),
     ("question", "'q'", ALL),
     ("kind", "", ALL),
@@ -69,6 +69,7 @@ const USED: [(&str, &str, &[&str]); 19] = [
     ("case", "[{ op = 'o', name = 'n' }]", &["kernels"]),
     ("cases", "['c']", &["kernels"]),
     ("case_names", "['c']", &[]),
+    ("reference_cuts", "1", &["model"]),
 ];
 
 const ALL: &[&str] = &["model", "round_trip", "recall", "recurrence", "swap_ffn", "kernels"];

@@ -256,6 +256,8 @@ fn recipe(spec: &Spec) -> Recipe {
             segment: spec.segment,
             role: spec.role,
             layers: spec.layers.map(String::from),
+            channels: None,
+            tokens: None,
             hadamard: false,
         }],
         ..Recipe::default()

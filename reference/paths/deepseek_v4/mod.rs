@@ -14,6 +14,7 @@ mod state;
 pub use crate::paths::Scalar;
 pub use config::{Config, LayerType, RopeByLayer, RopeParameters, RouterType};
 pub use model::Model;
+pub(super) use model::forward_from;
 pub use parts::{CacheParts, CompressedParts, LayerParts, StateParts};
 pub use path::DeepSeekV4;
 pub use sites::SITES;

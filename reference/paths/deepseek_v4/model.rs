@@ -1,5 +1,9 @@
 //! The whole model: embedding, layers, head.
 
+mod resume;
+
+pub(in crate::paths) use resume::forward_from;
+
 use super::config::{Config, LayerType, RouterType};
 use super::layer::{Compressor, Context, Indexer, Layer};
 use super::sites::LOGITS;

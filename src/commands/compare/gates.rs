@@ -12,12 +12,24 @@ use ulplab_core::tensorfile::{Kind, Tensor};
 
 /// `[PATTERN:]METRIC>=BOUND`.
 #[derive(Clone, Debug)]
-pub(super) struct Gate {
+pub struct Gate {
     /// As the user wrote it.
     text: String,
     pattern: String,
     pub metric: &'static Metric,
     pub bound: Bound,
+}
+
+impl Gate {
+    /// The pattern of the tensors that it binds.
+    pub fn pattern(&self) -> &str {
+        &self.pattern
+    }
+
+    /// Whether it binds a tensor of that name.
+    pub fn matches(&self, name: &str) -> bool {
+        matches(&self.pattern, name)
+    }
 }
 
 impl fmt::Display for Gate {
@@ -56,7 +68,7 @@ pub(super) fn bind<'g>(gates: &'g [Gate], pairs: &[(Tensor, Tensor)]) -> Result<
         let mut chosen: Vec<&Gate> = Vec::new();
         for (gate, used) in gates.iter().zip(&mut used) {
             let taken = chosen.iter().any(|other| other.metric.name == gate.metric.name);
-            if judges(want) && !taken && matches(&gate.pattern, want.name) {
+            if judges(want) && !taken && gate.matches(want.name) {
                 chosen.push(gate);
                 *used = true;
             }

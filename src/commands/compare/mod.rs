@@ -17,7 +17,7 @@ use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::metrics::{Eval, METRICS, Metric};
 use ulplab_core::packed::parts;
 
-use gates::Gate;
+pub use gates::Gate;
 use judge::Comparison;
 use parity::ParityArgs;
 use ulplab_core::parity::copies::unmatched;

@@ -27,7 +27,7 @@ use crate::studies::kernels::mutants::{self, MutantFiles, MutantResult};
 use crate::studies::kernels::{self, OnDevice, attest, operations, programs};
 use crate::studies::{Bench, Runs, Text};
 pub use args::SweepArgs;
-use prepare::{Prepared, prepare, read};
+pub(super) use prepare::{Prepared, Question, prepare, read, read_file};
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::ops::Data;
 use ulplab_core::record::Record;
@@ -323,7 +323,7 @@ fn execute(
     }
 }
 
-fn load<T: Scalar>(folder: &Path) -> Result<Box<dyn Model<T>>> {
+pub(super) fn load<T: Scalar>(folder: &Path) -> Result<Box<dyn Model<T>>> {
     Checkpoint::open(folder)?.load()
 }
 

@@ -42,7 +42,11 @@ pub struct Prepared<'a> {
 
 /// Reads the experiment and the other files that say what is asked.
 pub fn read(args: &SweepArgs) -> Result<Question> {
-    let file = ExperimentFile::read(&args.experiment, &args.overrides)?;
+    read_file(args, ExperimentFile::read(&args.experiment, &args.overrides)?)
+}
+
+/// The same of an experiment that is already read.
+pub fn read_file(args: &SweepArgs, file: ExperimentFile) -> Result<Question> {
     let mut parsed = studies::parse(&file)?;
     let head = &mut parsed.experiment.head;
     head.seed = args.seed.unwrap_or(head.seed);

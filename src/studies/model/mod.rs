@@ -2,6 +2,7 @@
 
 mod calls;
 pub mod probe;
+mod resumed;
 mod run;
 mod samples;
 mod show;
@@ -33,6 +34,7 @@ use ulplab_core::record::Phase;
 
 use calls::Calls;
 use probe::Probe;
+pub use resumed::{Kept, Streams, Watch, run_from};
 pub use run::{finite, run_candidate, run_recorded, run_reference, run_step};
 pub use samples::{Sample, recorded};
 
@@ -111,11 +113,13 @@ impl Recipe {
     /// What is wrong, and where in the recipe.
     pub fn resolve(&self, config: &dyn Config, seed: u64) -> Result<Rounding, Mistake> {
         let kernels = stand_in(&self.kernels, self.dtype)?;
-        let noise = self.noise.then_some(Noise {
-            seed,
-            gain: self.gain.unwrap_or(1.0),
-        });
-        Rounding::resolve(&self.rounds, noise, kernels, config)
+        Rounding::resolve(&self.rounds, self.noise(seed), kernels, config)
+    }
+
+    /// The noise in the place of its rounding errors, if there is any.
+    pub fn noise(&self, seed: u64) -> Option<Noise> {
+        let gain = self.gain.unwrap_or(1.0);
+        self.noise.then_some(Noise { seed, gain })
     }
 }
 

@@ -33,6 +33,12 @@ pub struct Trace<T> {
 }
 
 impl<T: Real + Into<f64>> Trace<T> {
+    /// What left a layer, if the path has such a site.
+    pub fn stream(&self, layer: usize) -> Option<&Tensor<T>> {
+        let site = self.path.stream()?;
+        self.tensors.get(&(Some(layer), site.name))
+    }
+
     /// What was selected from caches, layer by layer.
     pub fn selected(&self) -> Vec<Selection<'_, T>> {
         let selected = self.choices.iter().filter(|((_, site), _)| selects(self.path, site));
@@ -223,6 +229,11 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
             records: Vec::new(),
             entering: None,
         }
+    }
+
+    /// Begins behind some layers: the relative error of the streams that leave the last of them.
+    pub fn behind(self, entering: Option<f64>) -> Self {
+        Self { entering, ..self }
     }
 
     /// Measures the logits too and gives all records. `ids` are the tokens fed; each row's target is the next one.

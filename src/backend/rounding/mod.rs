@@ -3,6 +3,8 @@
 //! A site is rounded by encoding the tensor to the format's bytes and decoding them again, so that measurements apply to the
 //! bytes that a cache of that format would hold.
 
+mod round;
+
 use std::sync::Arc;
 
 use rand_chacha::ChaCha8Rng;
@@ -10,14 +12,16 @@ use rand_chacha::rand_core::SeedableRng;
 use rand_distr::{Distribution, StandardNormal};
 use reference::paths::{Config, Input, Model, State};
 use reference::sites::{Decision, Held, When};
-use reference::{Numerics, Operations, Plain, Role, Site, SiteInfo, SiteKind, Tensor};
+use reference::{Numerics, Operations, Plain, Site, SiteInfo, SiteKind, Tensor};
+use serde::{Deserialize, Serialize};
 
-use super::recipe::{self, Reader, Segment};
+use super::recipe::{self, Segment};
 use crate::experiment::Mistake;
 use ulplab_core::error::Error;
-use ulplab_core::formats::{Codec, KvRecord, RECORDS, codec, hadamard};
 use ulplab_core::ops::call::StandIn;
-use ulplab_core::pattern::{matches, matches_nothing};
+use ulplab_core::pattern::matches;
+
+use round::{Place, Round};
 
 /// A recipe resolved against a model: codecs found, layers parsed, patterns known to match.
 #[derive(Clone)]
@@ -32,23 +36,13 @@ pub struct Rounding {
 }
 
 /// Noise in the place of rounding errors.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Noise {
+    /// The draws depend on it.
     pub seed: u64,
     /// How many times as large as the error it is; 1 keeps the error's energy.
     pub gain: f64,
-}
-
-#[derive(Clone)]
-struct Round {
-    at: String,
-    codec: Arc<dyn Codec>,
-    /// A record has a place for every channel: it is encoded whole, whatever is used of it.
-    record: Option<&'static KvRecord>,
-    segment: Option<Segment>,
-    role: Option<Role>,
-    layers: Option<Vec<usize>>,
-    hadamard: bool,
 }
 
 impl Rounding {
@@ -99,6 +93,61 @@ impl Rounding {
         })
     }
 
+    /// The recipe at some sites alone, without a model: each site with its layer and the channels of a row, and `turned` as
+    /// [`turned_channels`](Self::turned_channels) has it. Rounds for other sites are left out.
+    ///
+    /// # Errors
+    /// The mistake, and its place in the recipe.
+    pub fn detached(
+        rounds: &[recipe::Round],
+        noise: Option<Noise>,
+        sites: &[(&'static SiteInfo, Option<usize>, usize)],
+        turned: Vec<(&'static str, usize)>,
+    ) -> Result<Self, Mistake> {
+        let place = |&(info, layer, cols): &(&'static SiteInfo, Option<usize>, usize)| Place {
+            info,
+            full: Site::new(layer, info.name).to_string(),
+            layer,
+            cols,
+            turned: turned
+                .iter()
+                .find(|(name, _)| *name == info.name)
+                .map_or(0, |(_, turned)| *turned),
+            meets_cache: true,
+        };
+        let places: Vec<Place> = sites.iter().map(place).collect();
+        let mut resolved = Vec::new();
+        for (at, round) in rounds.iter().enumerate() {
+            let wrong = |mistake: Mistake| mistake.within("round", at);
+            let read = Round::read(round, usize::MAX).map_err(wrong)?;
+            if places.iter().any(|place| read.covers(place)) {
+                resolved.push(Round::resolve(round, usize::MAX, &places).map_err(wrong)?);
+            }
+        }
+        Ok(Self {
+            rounds: resolved,
+            noise,
+            turned,
+            stand_in: None,
+        })
+    }
+
+    /// How many of the last channels of a row RoPE has turned, by site.
+    pub fn turned_channels(&self) -> &[(&'static str, usize)] {
+        &self.turned
+    }
+
+    /// Every place that the recipe rounds: the number of the round, the layer and the site, in the order of the path's sites.
+    pub fn covered(&self, config: &dyn Config) -> Vec<(usize, Option<usize>, &'static str)> {
+        let places = places(config);
+        let of_place = |place: &Place| {
+            let rounds = self.rounds.iter().enumerate().filter(|(_, round)| round.covers(place));
+            let (layer, site) = (place.layer, place.info.name);
+            rounds.map(|(at, _)| (at, layer, site)).collect::<Vec<_>>()
+        };
+        places.iter().flat_map(of_place).collect()
+    }
+
     /// What computes the model's operations.
     pub fn operations(&self) -> &dyn Operations<f32> {
         match &self.stand_in {
@@ -140,7 +189,7 @@ impl Rounding {
         let exact = self.noise.map(|noise| (noise, tensor.data.clone()));
         for round in self.at(site).filter(|round| round.reads(site.role)) {
             if !self.stored(round, tensor) {
-                round.apply(tensor, self.turned(site));
+                round.apply(tensor, self.turned(site), site.first_row);
             }
         }
         if let Some((noise, exact)) = exact {
@@ -156,7 +205,8 @@ impl Rounding {
 
     /// Has kernels write a whole record and read it again, where that is asked for.
     fn stored(&self, round: &Round, tensor: &mut Tensor<f32>) -> bool {
-        let record = round.record.filter(|_| round.segment.is_none() && !round.hadamard);
+        let whole = round.segment.is_none() && !round.restricted() && !round.hadamard;
+        let record = round.record.filter(|_| whole);
         let kernels = self.stand_in.as_ref().zip(record);
         kernels.is_some_and(|(kernels, record)| kernels.store(record, &mut tensor.data))
     }
@@ -168,7 +218,7 @@ impl Rounding {
         let turned = self.turned(site);
         for round in self.at(site) {
             match round.segment {
-                _ if self.noise.is_some() || round.role.is_some() => return None,
+                _ if self.noise.is_some() || round.role.is_some() || round.restricted() => return None,
                 None => return Some(round.codec.bytes_per_row(cols)),
                 Some(_) if round.record.is_some() => return None,
                 Some(Segment::Nope) => nope = Some(round.codec.bytes_per_row(cols - turned)),
@@ -286,17 +336,6 @@ fn gaussian_of_energy(rng: &mut ChaCha8Rng, gain: f64, exact: &[f32], rounded: &
     }
 }
 
-/// One site in one layer, with its row length and how many of a row's last channels RoPE has turned.
-struct Place {
-    info: &'static SiteInfo,
-    full: String,
-    layer: Option<usize>,
-    cols: usize,
-    turned: usize,
-    /// Whether the site's rows are cached, or multiplied with cached ones to select some.
-    meets_cache: bool,
-}
-
 fn places(config: &dyn Config) -> Vec<Place> {
     let tensor = |info: &SiteInfo| info.kind == SiteKind::Tensor && info.when == When::Run;
     let places = config.places().into_iter().filter(|(info, _)| tensor(info));
@@ -325,136 +364,4 @@ fn multiplied(config: &dyn Config) -> impl Iterator<Item = (&'static str, &'stat
 fn reads_vectors(info: &SiteInfo) -> bool {
     let held = info.cache.map(|cache| cache.held);
     matches!(held, Some(Held::KeyValue | Held::Key | Held::Value))
-}
-
-impl Round {
-    fn resolve(round: &recipe::Round, count: usize, places: &[Place]) -> Result<Self, Mistake> {
-        let layers = round
-            .layers
-            .as_ref()
-            .map(|text| parse_layers(text, count).map_err(|message| Mistake::at("layers", message)))
-            .transpose()?;
-        let codec = codec(&round.format).map_err(|message| Mistake::at("format", message))?;
-        let resolved = Self {
-            at: round.at.clone(),
-            codec,
-            record: RECORDS.iter().copied().find(|record| record.name == round.format),
-            segment: round.segment,
-            role: round.role.map(|role| match role {
-                Reader::Key => Role::Key,
-                Reader::Value => Role::Value,
-            }),
-            layers,
-            hadamard: round.hadamard,
-        };
-        let mut covered = places.iter().filter(|place| resolved.covers(place)).peekable();
-        if covered.peek().is_none() {
-            let here = places.iter().filter(|place| resolved.covers_layer(place.layer));
-            let names = here.map(|place| place.full.as_str());
-            let message = matches_nothing("tensor site of the model", &round.at, names);
-            return Err(Mistake::at("at", message));
-        }
-        for place in covered {
-            resolved
-                .check(place)
-                .map_err(|message| Mistake::at("at", format!("'{}': {message}", place.full)))?;
-        }
-        Ok(resolved)
-    }
-
-    fn check(&self, place: &Place) -> Result<(), String> {
-        let both = place.info.cache.is_some_and(|cache| cache.held == Held::KeyValue);
-        if self.role.is_some() && !both {
-            return Err("only the KV vectors are read in two roles".into());
-        }
-        if self.segment.is_some() && !(place.meets_cache && place.info.turned.is_some()) {
-            return Err("only KV vectors and indexer queries and keys have nope and rope segments".into());
-        }
-        if self.hadamard && (self.segment.is_some() || !place.cols.is_power_of_two()) {
-            return Err(format!(
-                "cannot rotate {} channels (a whole power of two is needed)",
-                place.cols
-            ));
-        }
-        let whole = self.codec.check(place.cols);
-        match self.segment {
-            Some(segment) if whole.is_err() => self.codec.check(segment.range(place.cols, place.turned).len()),
-            _ => whole,
-        }
-    }
-
-    fn covers_layer(&self, layer: Option<usize>) -> bool {
-        match (&self.layers, layer) {
-            (None, _) => true,
-            (Some(layers), Some(layer)) => layers.contains(&layer),
-            (Some(_), None) => false,
-        }
-    }
-
-    fn covers(&self, place: &Place) -> bool {
-        self.covers_layer(place.layer) && matches(&self.at, &place.full)
-    }
-
-    fn reads(&self, role: Role) -> bool {
-        self.role.is_none_or(|own| own == role)
-    }
-
-    fn apply(&self, tensor: &mut Tensor<f32>, turned: usize) {
-        let cols = tensor.cols();
-        if self.hadamard {
-            hadamard(&mut tensor.data, cols).expect("checked when the recipe was resolved");
-        }
-        let Some(segment) = self.segment else {
-            self.codec.round(&mut tensor.data, cols);
-            return;
-        };
-        // A record is encoded whole and only the segment of it is used; a format is applied to the segment alone.
-        let segment = segment.range(cols, turned);
-        if self.record.is_some() {
-            let mut whole = tensor.data.clone();
-            self.codec.round(&mut whole, cols);
-            for (row, rounded) in tensor.data.chunks_exact_mut(cols).zip(whole.chunks_exact(cols)) {
-                row[segment.clone()].copy_from_slice(&rounded[segment.clone()]);
-            }
-        } else {
-            let mut part: Vec<f32> = tensor
-                .data
-                .chunks_exact(cols)
-                .flat_map(|row| row[segment.clone()].iter().copied())
-                .collect();
-            self.codec.round(&mut part, segment.len());
-            for (row, rounded) in tensor.data.chunks_exact_mut(cols).zip(part.chunks_exact(segment.len())) {
-                row[segment.clone()].copy_from_slice(rounded);
-            }
-        }
-    }
-}
-
-impl Segment {
-    /// The segment's channels of a row: RoPE is on the trailing ones.
-    fn range(self, cols: usize, turned: usize) -> std::ops::Range<usize> {
-        match self {
-            Self::Nope => 0..cols - turned,
-            Self::Rope => cols - turned..cols,
-        }
-    }
-}
-
-/// Reads `"0-9,30"`.
-fn parse_layers(text: &str, count: usize) -> Result<Vec<usize>, String> {
-    let mut layers = Vec::new();
-    for part in text.split(',').map(str::trim) {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let number = |text: &str| {
-            text.trim()
-                .parse::<usize>()
-                .map_err(|_| format!("'{part}' is not a layer or a range of layers like '0-9'"))
-        };
-        let (first, last) = (number(first)?, number(last)?);
-        if first > last || last >= count {
-            return Err(format!("layers '{part}' are not in order within 0-{}", count - 1));
-        }
-        layers.extend(first..=last);
-    }
-    Ok(layers)
 }

@@ -1,0 +1,200 @@
+//! One rounding of a recipe, made ready for the places that it covers.
+
+use std::sync::Arc;
+
+use reference::sites::Held;
+use reference::{Role, SiteInfo, Tensor};
+
+use crate::backend::recipe::{self, Ranges, Reader, Segment};
+use crate::experiment::Mistake;
+use ulplab_core::formats::{Codec, KvRecord, RECORDS, codec, hadamard};
+use ulplab_core::pattern::{matches, matches_nothing};
+
+/// A round of a recipe.
+#[derive(Clone)]
+pub(super) struct Round {
+    pub at: String,
+    pub codec: Arc<dyn Codec>,
+    /// A record has a place for every channel: it is encoded whole, whatever is used of it.
+    pub record: Option<&'static KvRecord>,
+    pub segment: Option<Segment>,
+    pub role: Option<Role>,
+    pub layers: Option<Ranges>,
+    pub channels: Option<Ranges>,
+    pub tokens: Option<Ranges>,
+    pub hadamard: bool,
+}
+
+/// One site in one layer, with its row length and how many of a row's last channels RoPE has turned.
+pub(super) struct Place {
+    pub info: &'static SiteInfo,
+    pub full: String,
+    pub layer: Option<usize>,
+    pub cols: usize,
+    pub turned: usize,
+    /// Whether the site's rows are cached, or multiplied with cached ones to select some.
+    pub meets_cache: bool,
+}
+
+impl Round {
+    /// Reads a round for a model of so many layers.
+    ///
+    /// # Errors
+    /// A format that does not exist, and numbers that are none.
+    pub fn read(round: &recipe::Round, count: usize) -> Result<Self, Mistake> {
+        let ranges = |key: &str, text: &Option<String>, count, one| {
+            let text = text.as_ref();
+            let read = text.map(|text| Ranges::parse(text, count, one, key));
+            read.transpose().map_err(|message| Mistake::at(key, message))
+        };
+        let codec = codec(&round.format).map_err(|message| Mistake::at("format", message))?;
+        Ok(Self {
+            at: round.at.clone(),
+            codec,
+            record: RECORDS.iter().copied().find(|record| record.name == round.format),
+            segment: round.segment,
+            role: round.role.map(|role| match role {
+                Reader::Key => Role::Key,
+                Reader::Value => Role::Value,
+            }),
+            layers: ranges("layers", &round.layers, count, "layer")?,
+            channels: ranges("channels", &round.channels, usize::MAX, "channel")?,
+            tokens: ranges("tokens", &round.tokens, usize::MAX, "token")?,
+            hadamard: round.hadamard,
+        })
+    }
+
+    /// Reads a round, and finds that it fits the places that it covers.
+    ///
+    /// # Errors
+    /// Those of [`read`](Self::read), and a pattern that covers no place.
+    pub fn resolve(round: &recipe::Round, count: usize, places: &[Place]) -> Result<Self, Mistake> {
+        let resolved = Self::read(round, count)?;
+        let mut covered = places.iter().filter(|place| resolved.covers(place)).peekable();
+        if covered.peek().is_none() {
+            let here = places.iter().filter(|place| resolved.covers_layer(place.layer));
+            let names = here.map(|place| place.full.as_str());
+            let message = matches_nothing("tensor site of the model", &round.at, names);
+            return Err(Mistake::at("at", message));
+        }
+        for place in covered {
+            resolved
+                .check(place)
+                .map_err(|message| Mistake::at("at", format!("'{}': {message}", place.full)))?;
+        }
+        Ok(resolved)
+    }
+
+    fn check(&self, place: &Place) -> Result<(), String> {
+        let both = place.info.cache.is_some_and(|cache| cache.held == Held::KeyValue);
+        if self.role.is_some() && !both {
+            return Err("only the KV vectors are read in two roles".into());
+        }
+        if self.segment.is_some() && !(place.meets_cache && place.info.turned.is_some()) {
+            return Err("only KV vectors and indexer queries and keys have nope and rope segments".into());
+        }
+        if self.hadamard && (self.segment.is_some() || !place.cols.is_power_of_two()) {
+            return Err(format!(
+                "cannot rotate {} channels (a whole power of two is needed)",
+                place.cols
+            ));
+        }
+        if self.hadamard && self.restricted() {
+            return Err("a rotation mixes all channels of a row: it has no 'channels' and no 'tokens'".into());
+        }
+        if let Some(last) = self
+            .channels
+            .as_ref()
+            .and_then(Ranges::last)
+            .filter(|last| *last >= place.cols)
+        {
+            return Err(format!("there is no channel {last}: its rows have {}", place.cols));
+        }
+        let whole = self.codec.check(place.cols);
+        match self.segment {
+            Some(segment) if whole.is_err() => self.codec.check(segment.range(place.cols, place.turned).len()),
+            _ => whole,
+        }
+    }
+
+    pub fn covers_layer(&self, layer: Option<usize>) -> bool {
+        match (&self.layers, layer) {
+            (None, _) => true,
+            (Some(layers), Some(layer)) => layers.contains(layer),
+            (Some(_), None) => false,
+        }
+    }
+
+    pub fn covers(&self, place: &Place) -> bool {
+        self.covers_layer(place.layer) && matches(&self.at, &place.full)
+    }
+
+    pub fn reads(&self, role: Role) -> bool {
+        self.role.is_none_or(|own| own == role)
+    }
+
+    /// Whether it is for some channels or tokens only.
+    pub fn restricted(&self) -> bool {
+        self.channels.is_some() || self.tokens.is_some()
+    }
+
+    /// Rounds a tensor that begins at a row of the sequence.
+    pub fn apply(&self, tensor: &mut Tensor<f32>, turned: usize, first_row: usize) {
+        if !self.restricted() {
+            return self.apply_to_all(tensor, turned);
+        }
+        let exact = tensor.data.clone();
+        self.apply_to_all(tensor, turned);
+        let (cols, of_token) = (tensor.cols(), exact.len() / tensor.shape[0]);
+        let meant = |ranges: &Option<Ranges>, number| ranges.as_ref().is_none_or(|ranges| ranges.contains(number));
+        let channels: Vec<bool> = (0..cols).map(|channel| meant(&self.channels, channel)).collect();
+        for (token, (rounded, exact)) in tensor.data.chunks_mut(of_token).zip(exact.chunks(of_token)).enumerate() {
+            let token = meant(&self.tokens, first_row + token);
+            for (at, (y, &x)) in rounded.iter_mut().zip(exact).enumerate() {
+                if !(token && channels[at % cols]) {
+                    *y = x;
+                }
+            }
+        }
+    }
+
+    fn apply_to_all(&self, tensor: &mut Tensor<f32>, turned: usize) {
+        let cols = tensor.cols();
+        if self.hadamard {
+            hadamard(&mut tensor.data, cols).expect("checked when the recipe was resolved");
+        }
+        let Some(segment) = self.segment else {
+            self.codec.round(&mut tensor.data, cols);
+            return;
+        };
+        // A record is encoded whole and only the segment of it is used; a format is applied to the segment alone.
+        let segment = segment.range(cols, turned);
+        if self.record.is_some() {
+            let mut whole = tensor.data.clone();
+            self.codec.round(&mut whole, cols);
+            for (row, rounded) in tensor.data.chunks_exact_mut(cols).zip(whole.chunks_exact(cols)) {
+                row[segment.clone()].copy_from_slice(&rounded[segment.clone()]);
+            }
+        } else {
+            let mut part: Vec<f32> = tensor
+                .data
+                .chunks_exact(cols)
+                .flat_map(|row| row[segment.clone()].iter().copied())
+                .collect();
+            self.codec.round(&mut part, segment.len());
+            for (row, rounded) in tensor.data.chunks_exact_mut(cols).zip(part.chunks_exact(segment.len())) {
+                row[segment.clone()].copy_from_slice(rounded);
+            }
+        }
+    }
+}
+
+impl Segment {
+    /// The segment's channels of a row: RoPE is on the trailing ones.
+    fn range(self, cols: usize, turned: usize) -> std::ops::Range<usize> {
+        match self {
+            Self::Nope => 0..cols - turned,
+            Self::Rope => cols - turned..cols,
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! The cells of a search: recipes between a right one and a wrong one, run from the first layer in which they are new.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Instant;
+
+use rayon::prelude::*;
+use reference::paths::{Config, Model};
+use serde::Serialize;
+
+use super::mix::{Mix, Wrong};
+use crate::experiment::{Mistake, Rule, Statistic};
+use crate::gate::{Binding, judge, locate};
+use crate::run::summary::summarize;
+use crate::run::verdict::Verdict;
+use crate::studies::Text;
+use crate::studies::model::probe::{Probe, Trace};
+use crate::studies::model::{Kept, Streams, Watch, finite, run_from, run_reference};
+use ulplab_core::error::{Error, Result};
+use ulplab_core::metrics::Bound;
+use ulplab_core::pattern::matches;
+use ulplab_core::record::{Phase, Record, place};
+
+/// Windows of text, the reference's tensors of each, and runs of the right and the wrong recipe.
+pub struct Bench<'a> {
+    pub model: &'a dyn Model<f32>,
+    pub mix: &'a Mix,
+    /// The wrong recipe's name, which the rules bind.
+    pub recipe: &'a str,
+    /// The rules that the wrong recipe fails.
+    pub rules: Vec<&'a Rule>,
+    windows: Vec<Window<'a>>,
+    /// Windows that suffice to see the failure.
+    telling: BTreeSet<usize>,
+    kept: HashMap<(Side, Phase, usize), Kept>,
+    answers: HashMap<Wrong, bool>,
+    /// What was tested.
+    pub tests: Vec<Test>,
+    /// Recipes run in a phase on a window.
+    pub cells: usize,
+    /// The most of them that the search may run.
+    pub most: usize,
+    progress: &'a (dyn Fn(usize, &str) + Sync),
+    start: Instant,
+}
+
+struct Window<'a> {
+    name: &'a str,
+    ids: &'a [u32],
+    want: Trace<f32>,
+}
+
+/// The two ends that recipes lie between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Side {
+    Right,
+    Wrong,
+}
+
+/// A recipe that was tested.
+#[derive(Clone, Debug, Serialize)]
+pub struct Test {
+    /// What was wrong in it, in words.
+    pub wrong: String,
+    pub fails: bool,
+    /// The number that the first rule bounds: of the rules that fail, if any does.
+    #[serde(with = "ulplab_core::record::nullable")]
+    pub value: f64,
+    pub cells: usize,
+    /// Seconds since the search began.
+    pub seconds: f64,
+}
+
+impl<'a> Bench<'a> {
+    /// Runs the reference on every window.
+    ///
+    /// # Errors
+    /// Those of the reference.
+    pub fn new(
+        model: &'a dyn Model<f32>,
+        mix: &'a Mix,
+        recipe: &'a str,
+        windows: &'a [(String, Vec<u32>)],
+        progress: &'a (dyn Fn(usize, &str) + Sync),
+    ) -> Result<Self> {
+        let start = Instant::now();
+        let traced = windows.par_iter().map(|(name, ids)| {
+            let want = run_reference(model, ids)?;
+            finite(&want.logits, name)?;
+            Ok(Window { name, ids, want })
+        });
+        Ok(Self {
+            model,
+            mix,
+            recipe,
+            rules: Vec::new(),
+            windows: traced.collect::<Result<_>>()?,
+            telling: (0..windows.len()).collect(),
+            kept: HashMap::new(),
+            answers: HashMap::new(),
+            tests: Vec::new(),
+            cells: 0,
+            most: usize::MAX,
+            progress,
+            start,
+        })
+    }
+
+    pub fn seconds(&self) -> f64 {
+        self.start.elapsed().as_secs_f64()
+    }
+
+    pub fn config(&self) -> &'a dyn Config {
+        self.model.config()
+    }
+
+    /// Measures the wrong recipe on all windows, and keeps the rules that it fails and what left its layers. `rules` bind it.
+    ///
+    /// # Errors
+    /// Those of the reference; a rule that finds nothing measured; and a recipe that fails none.
+    pub fn wrong(&mut self, rules: &[&'a Rule]) -> Result<Vec<Verdict>> {
+        self.rules = rules.to_vec();
+        let records = self.keep(Side::Wrong, &Wrong::at(self.mix.all()))?;
+        let verdicts = self.verdicts(&records)?;
+        let failed: Vec<Verdict> = verdicts.iter().filter(|verdict| verdict.fails()).cloned().collect();
+        if failed.is_empty() {
+            let said: Vec<String> = verdicts.iter().map(|verdict| verdict.message.clone()).collect();
+            let recipe = self.recipe;
+            let message = format!(
+                "recipe '{recipe}' fails no gate, so there is nothing to search: {}",
+                said.join("; ")
+            );
+            return Err(Error::Usage(message));
+        }
+        let fails = |rule: &&Rule| failed.iter().any(|verdict| verdict.rule == **rule);
+        self.rules.retain(fails);
+        self.note(&Wrong::at(self.mix.all()), &failed);
+        self.tell(&failed);
+        Ok(failed)
+    }
+
+    /// Measures the right recipe, which must pass what the wrong one fails.
+    ///
+    /// # Errors
+    /// Those of the reference, and a right recipe that fails, too.
+    pub fn right(&mut self, name: &str) -> Result<()> {
+        let records = self.keep(Side::Right, &Wrong::default())?;
+        let verdicts = self.verdicts(&records)?;
+        match verdicts.iter().find(|verdict| !verdict.passes()) {
+            None => {
+                self.note(&Wrong::default(), &verdicts);
+                Ok(())
+            }
+            Some(verdict) => Err(Error::Usage(format!(
+                "'{name}' does not pass what '{}' fails, so it is no right one to search from: {}",
+                self.recipe, verdict.message
+            ))),
+        }
+    }
+
+    /// Runs one of the two ends on all windows.
+    fn keep(&mut self, side: Side, wrong: &Wrong) -> Result<Vec<Record>> {
+        let rounding = self.mix.rounding(wrong, self.config()).map_err(usage)?;
+        let exact = self.mix.recipe(wrong).rounds.is_empty();
+        (self.progress)(self.cells, &self.mix.words(wrong));
+        let each = self.pairs(&(0..self.windows.len()).collect());
+        let run = |&(phase, at): &(Phase, usize)| {
+            let (window, path) = (&self.windows[at], self.config().path());
+            let blank = self.blank(phase, window);
+            // The reference beside itself needs no run.
+            if exact {
+                let records = Probe::new(&rounding, &window.want, phase, blank).replay(&window.want, window.ids);
+                let streams = Streams::of_reference(path, &window.want);
+                return Ok(((side, phase, at), Kept { records, streams }));
+            }
+            let mut streams = Streams::new(path);
+            let records = run_from(self.text(window), &rounding, &window.want, blank, None, &mut streams)?;
+            Ok(((side, phase, at), Kept { records, streams }))
+        };
+        let kept: Vec<_> = each.par_iter().map(run).collect::<Result<_>>()?;
+        self.cells += if exact { 0 } else { each.len() };
+        let records = kept.iter().flat_map(|(_, kept)| kept.records.clone()).collect();
+        self.kept.extend(kept);
+        Ok(records)
+    }
+
+    /// Whether a recipe fails any of the rules, on the windows that tell; `None` if no more cells may be run.
+    ///
+    /// # Errors
+    /// Those of the reference.
+    pub fn fails(&mut self, wrong: &Wrong) -> Result<Option<bool>> {
+        if let Some(answer) = self.answers.get(wrong) {
+            return Ok(Some(*answer));
+        }
+        let telling = self.telling.clone();
+        Ok(self.test(wrong, &telling)?.map(|failed| !failed.is_empty()))
+    }
+
+    /// Whether a recipe fails on any window. If it does, the windows that tell are those in which it fails.
+    ///
+    /// # Errors
+    /// Those of the reference.
+    pub fn fails_anywhere(&mut self, wrong: &Wrong) -> Result<Option<bool>> {
+        let all = (0..self.windows.len()).collect();
+        let failed = self.test(wrong, &all)?;
+        if let Some(failed) = failed.as_ref().filter(|failed| !failed.is_empty()) {
+            self.tell(failed);
+            self.answers.clear();
+            self.answers.insert(wrong.clone(), true);
+        }
+        Ok(failed.map(|failed| !failed.is_empty()))
+    }
+
+    /// The rules that a recipe fails on some windows.
+    fn test(&mut self, wrong: &Wrong, windows: &BTreeSet<usize>) -> Result<Option<Vec<Verdict>>> {
+        if self.cells + self.pairs(windows).len() > self.most {
+            return Ok(None);
+        }
+        (self.progress)(self.cells, &self.mix.words(wrong));
+        let records = self.records(wrong, windows)?;
+        let verdicts = self.verdicts(&records)?;
+        let failed: Vec<Verdict> = verdicts.iter().filter(|verdict| verdict.fails()).cloned().collect();
+        self.note(wrong, if failed.is_empty() { &verdicts } else { &failed });
+        Ok(Some(failed))
+    }
+
+    /// Runs a recipe from the first layer on in which it differs from both ends.
+    fn records(&mut self, wrong: &Wrong, windows: &BTreeSet<usize>) -> Result<Vec<Record>> {
+        let config = self.config();
+        let rounding = self.mix.rounding(wrong, config).map_err(usage)?;
+        let ends = [(Side::Right, BTreeSet::new()), (Side::Wrong, self.mix.all())];
+        let ends = ends.map(|(side, those)| (self.mix.first_difference(wrong, &those, config.layers()), side));
+        let each: Vec<_> = self.pairs(windows);
+        self.cells += each.len();
+        let runs = each.par_iter().map(|&(phase, at)| {
+            let window = &self.windows[at];
+            let starts = ends
+                .iter()
+                .filter_map(|(layer, side)| Some((self.kept.get(&(*side, phase, at))?, *layer)));
+            let start = starts.max_by_key(|(_, layer)| *layer);
+            let blank = self.blank(phase, window);
+            run_from(self.text(window), &rounding, &window.want, blank, start, &mut Nothing)
+        });
+        Ok(runs.collect::<Result<Vec<_>>>()?.concat())
+    }
+
+    /// Runs a recipe on the window that tells most, whole and layer by layer if `phase` is local, with someone who looks on.
+    ///
+    /// # Errors
+    /// Those of the reference.
+    pub fn watch(&mut self, wrong: &Wrong, phase: Phase, watch: &mut (dyn Watch + Send)) -> Result<Vec<Record>> {
+        let rounding = self.mix.rounding(wrong, self.config()).map_err(usage)?;
+        (self.progress)(self.cells, &self.mix.words(wrong));
+        self.cells += 1;
+        let window = &self.windows[self.window()];
+        run_from(
+            self.text(window),
+            &rounding,
+            &window.want,
+            self.blank(phase, window),
+            None,
+            watch,
+        )
+    }
+
+    /// The first place beyond a rule's bound when everything is wrong, in the window that tells most.
+    pub fn first_beyond(&self, rule: &Rule) -> Option<String> {
+        let bound: Bound = rule.require.parse().ok()?;
+        let kept = self.kept.get(&(Side::Wrong, rule.phase, self.window()))?;
+        let beyond = kept.records.iter().find(|record| {
+            let at = place(record.layer, &record.site);
+            record.layer.is_some()
+                && record.metric == rule.metric
+                && matches(&rule.at, &at)
+                && !bound.admits(record.value)
+        })?;
+        Some(place(beyond.layer, &beyond.site))
+    }
+
+    /// The first window that tells.
+    fn window(&self) -> usize {
+        self.telling.first().copied().unwrap_or(0)
+    }
+
+    pub fn window_name(&self) -> &'a str {
+        self.windows[self.window()].name
+    }
+
+    fn text(&self, window: &Window<'a>) -> Text<'a> {
+        Text {
+            model: self.model,
+            ids: window.ids,
+        }
+    }
+
+    fn blank(&self, phase: Phase, window: &Window) -> Record {
+        let cell = format!("{}/{phase}/{}", self.recipe, window.name);
+        Record::blank(&cell, self.recipe, phase, window.name)
+    }
+
+    /// Phases of the rules, on some windows.
+    fn pairs(&self, windows: &BTreeSet<usize>) -> Vec<(Phase, usize)> {
+        let phases: BTreeSet<Phase> = self.rules.iter().map(|rule| rule.phase).collect();
+        let of_phase = |phase: Phase| windows.iter().map(move |at| (phase, *at));
+        phases.into_iter().flat_map(of_phase).collect()
+    }
+
+    fn verdicts(&self, records: &[Record]) -> Result<Vec<Verdict>> {
+        let bindings: Vec<Binding> = self
+            .rules
+            .iter()
+            .map(|rule| Binding::whole(rule, self.recipe))
+            .collect();
+        let mut verdicts = judge(&bindings, &summarize(records)).map_err(Error::Usage)?;
+        verdicts.iter_mut().for_each(|verdict| locate(verdict, records));
+        Ok(verdicts)
+    }
+
+    /// A least or greatest value fails by its worst window alone; other statistics need all windows.
+    fn tell(&mut self, failed: &[Verdict]) {
+        let alone = |verdict: &Verdict| matches!(verdict.rule.statistic, Statistic::Min | Statistic::Max);
+        let index = |verdict: &Verdict| {
+            let name = verdict.window.as_ref().filter(|_| alone(verdict))?;
+            self.windows.iter().position(|window| window.name == name)
+        };
+        let found: Option<BTreeSet<usize>> = failed.iter().map(index).collect();
+        self.telling = found.unwrap_or_else(|| (0..self.windows.len()).collect());
+    }
+
+    /// Writes down what a test said.
+    fn note(&mut self, wrong: &Wrong, verdicts: &[Verdict]) {
+        let fails = verdicts.iter().any(Verdict::fails);
+        self.answers.insert(wrong.clone(), fails);
+        self.tests.push(Test {
+            wrong: self.mix.words(wrong),
+            fails,
+            value: verdicts.first().map_or(f64::NAN, |verdict| verdict.value),
+            cells: self.cells,
+            seconds: self.seconds(),
+        });
+    }
+}
+
+/// Looks at nothing.
+struct Nothing;
+
+impl Watch for Nothing {}
+
+/// A mistake without its place in a file.
+pub fn usage(mistake: Mistake) -> Error {
+    Error::Usage(mistake.message)
+}

@@ -1,0 +1,305 @@
+//! A dump beside the reference: the error of every site that the sites before it do not explain.
+//!
+//! The reference reads the same tokens. At every site that the dump has, its tensor is compared with the reference's and then put
+//! in its place: what follows is computed from the dump's own values, and so each error is that of the way from one site of the
+//! dump to the next. A second run, without that, tells the errors in all.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use reference::paths::{Config, Input, Model};
+use reference::{Numerics, Site, SiteKind, Tensor};
+use serde::Serialize;
+
+use super::{BisectArgs, Level};
+use crate::commands::compare::Gate;
+use crate::commands::sweep::Prepared;
+use crate::experiment::Window;
+use crate::json;
+use crate::studies::model::ModelStudy;
+use ulplab_core::error::{Error, Exit, Result, counted, did_you_mean};
+use ulplab_core::metrics::{Pair, RELATIVE_L2};
+use ulplab_core::pattern::matches_nothing;
+use ulplab_core::tensorfile::{Kind, TensorFile};
+
+/// Rows of the table.
+const SHOWN: usize = 12;
+
+/// A site of a dump beside the reference.
+#[derive(Serialize)]
+struct SiteError {
+    place: String,
+    /// The site of the dump before it, of whose values the reference computed it; none if that is the text.
+    after: Option<String>,
+    /// Relative error of the way from there.
+    #[serde(with = "ulplab_core::record::nullable")]
+    own: f64,
+    /// Relative error in all.
+    #[serde(with = "ulplab_core::record::nullable")]
+    total: f64,
+    /// Gates that do not hold, each with what was measured.
+    failures: Vec<String>,
+    /// How many gates bind it.
+    gates: usize,
+    /// The element that is furthest off: its index, what was expected and what was found.
+    worst: Option<ulplab_core::record::Worst>,
+}
+
+/// What a dump says.
+#[derive(Serialize)]
+struct Answer {
+    dump: String,
+    window: String,
+    sites: Vec<SiteError>,
+    /// The first site that fails a gate by its own error.
+    first: Option<String>,
+    verdict: &'static str,
+}
+
+/// Judges a dump of one window.
+///
+/// # Errors
+/// A dump that does not fit the model and the window, and gates that bind nothing.
+pub fn run(
+    args: &BisectArgs,
+    file: &Path,
+    study: &ModelStudy,
+    prepared: &Prepared,
+    model: &dyn Model<f32>,
+) -> Result<Exit> {
+    if args.to != Level::Formats || args.right != crate::run::plan::REFERENCE {
+        return Err(Error::Usage(
+            "--dump is compared with the reference, site by site: it has no --to and no --right".into(),
+        ));
+    }
+    let gates = args
+        .gates
+        .iter()
+        .map(|gate| gate.parse())
+        .collect::<Result<Vec<Gate>>>()?;
+    let names: Vec<String> = study.windows.iter().map(Window::name).collect();
+    let at = match &args.window {
+        None => 0,
+        Some(name) => names.iter().position(|other| other == name).ok_or_else(|| {
+            let hint = did_you_mean(name, names.iter().map(String::as_str));
+            Error::Usage(format!(
+                "--window {name}: the experiment has {}{hint}",
+                names.join(", ")
+            ))
+        })?,
+    };
+    let ids = &prepared.ids[at];
+    let dump = Dump::open(file, model.config())?;
+    for gate in &gates {
+        if !dump.order.iter().any(|place| gate.matches(place)) {
+            let names = dump.order.iter().map(String::as_str);
+            return Err(Error::Usage(format!(
+                "gate '{gate}': {}",
+                matches_nothing("site of the dump", gate.pattern(), names)
+            )));
+        }
+    }
+    let measure = |fed: bool| -> Result<Vec<(String, Pair, Vec<usize>)>> {
+        let mut reader = Reader {
+            dump: &dump,
+            fed,
+            passed: Vec::new(),
+            wrong: None,
+        };
+        let mut state = model.state(Vec::new()).map_err(Error::Reference)?;
+        model
+            .run(&mut *state, Input::Ids(ids), &mut reader)
+            .map_err(Error::Reference)?;
+        match reader.wrong {
+            Some(wrong) => Err(Error::data(file, wrong)),
+            None => Ok(reader.passed),
+        }
+    };
+    let (own, total) = (measure(true)?, measure(false)?);
+    let mut before: Option<String> = None;
+    let mut sites = Vec::new();
+    for ((place, own, shape), (_, total, _)) in own.into_iter().zip(total) {
+        let relative = |pair: &Pair| RELATIVE_L2.measure(pair).unwrap_or(f64::NAN);
+        let bound: Vec<&Gate> = gates.iter().filter(|gate| gate.matches(&place)).collect();
+        let failed = bound.iter().filter_map(|gate| {
+            let value = gate.metric.measure(&own).unwrap_or(f64::NAN);
+            (!gate.bound.admits(value)).then(|| format!("{} is {value:.4e}, gate {gate}", gate.metric.name))
+        });
+        sites.push(SiteError {
+            after: before.replace(place.clone()),
+            own: relative(&own),
+            total: relative(&total),
+            failures: failed.collect(),
+            gates: bound.len(),
+            worst: own.worst.map(|worst| worst.in_shape(&shape)),
+            place,
+        });
+    }
+    let first = sites
+        .iter()
+        .find(|site| !site.failures.is_empty())
+        .map(|site| site.place.clone());
+    let (exit, verdict) = match (&first, gates.is_empty()) {
+        (Some(_), _) => (Exit::GateFailed, "FAIL"),
+        (None, true) => (Exit::NotJudged, "NOT JUDGED"),
+        (None, false) => (Exit::Pass, "PASS"),
+    };
+    let answer = Answer {
+        dump: file.display().to_string(),
+        window: names[at].clone(),
+        sites,
+        first,
+        verdict,
+    };
+    match args.json {
+        true => json::print(&answer)?,
+        false => out!("{}", text(&answer)),
+    }
+    Ok(exit)
+}
+
+fn text(answer: &Answer) -> String {
+    let Answer {
+        dump,
+        window,
+        sites,
+        first,
+        verdict,
+    } = answer;
+    let mut text = format!("{dump} on {window}: {}\n\n", counted(sites.len(), "site"));
+    text += "own error: what the sites of the dump before it do not explain\n\n";
+    text += &format!("{:<36} {:>10} {:>10}  gates\n", "site", "own error", "in all");
+    let mut shown: Vec<usize> = (0..sites.len()).collect();
+    let key = |at: &usize| {
+        if sites[*at].own.is_nan() {
+            f64::INFINITY
+        } else {
+            sites[*at].own
+        }
+    };
+    shown.sort_by(|a, b| key(b).total_cmp(&key(a)));
+    shown.truncate(SHOWN);
+    let first_at = sites.iter().position(|site| Some(&site.place) == first.as_ref());
+    shown.extend(first_at.filter(|at| !shown.contains(at)));
+    shown.sort_unstable();
+    for site in shown.iter().map(|at| &sites[*at]) {
+        let gates = match (site.gates, site.failures.is_empty()) {
+            (0, _) => "—",
+            (_, true) => "hold",
+            (_, false) => "FAIL",
+        };
+        text += &format!(
+            "{:<36} {:>10.3e} {:>10.3e}  {gates}\n",
+            site.place, site.own, site.total
+        );
+    }
+    if sites.len() > shown.len() {
+        text += &format!(
+            "and {} with smaller errors\n",
+            counted(sites.len() - shown.len(), "site")
+        );
+    }
+    text.push('\n');
+    if let Some(site) = first_at.map(|at| &sites[at]) {
+        let after = site
+            .after
+            .as_ref()
+            .map_or("the tokens".to_string(), |after| format!("the dump's {after}"));
+        text += &format!(
+            "{} is the first site with an error of its own, computed from {after}: {}\n",
+            site.place,
+            site.failures.join("; ")
+        );
+        if let Some(worst) = &site.worst {
+            text += &format!(
+                "  furthest off is {:?}: the reference has {:e}, the dump {:e}\n",
+                worst.index, worst.want, worst.got
+            );
+        }
+    }
+    let judged = sites.iter().filter(|site| site.gates > 0).count();
+    let failed = sites.iter().filter(|site| !site.failures.is_empty()).count();
+    text + &match *verdict {
+        "NOT JUDGED" => "NOT JUDGED: no --gate says how large an error may be\n".into(),
+        verdict => format!(
+            "{verdict}: {failed} of {} fail by their own error\n",
+            counted(judged, "judged site")
+        ),
+    }
+}
+
+/// Tensors of a dump by place.
+struct Dump {
+    tensors: HashMap<String, Vec<f32>>,
+    /// Names in the order in which a model passes the sites.
+    order: Vec<String>,
+}
+
+impl Dump {
+    /// Reads every tensor of a file; each must be called as a site of the model.
+    fn open(path: &Path, config: &dyn Config) -> Result<Self> {
+        let file = TensorFile::open(path)?;
+        let wrong = |message: String| Error::data(path, message);
+        let mut places: Vec<_> = config.places();
+        places.retain(|(info, _)| info.kind == SiteKind::Tensor);
+        let order = |name: &str| config.path().sites().iter().position(|site| site.name == name);
+        places.sort_by_key(|(info, layer)| (layer.is_none(), *layer, order(info.name)));
+        let names: Vec<String> = places
+            .iter()
+            .map(|(info, layer)| Site::new(*layer, info.name).to_string())
+            .collect();
+        let mut tensors = HashMap::new();
+        for tensor in file.tensors() {
+            if !names.iter().any(|name| name == tensor.name) {
+                let hint = did_you_mean(tensor.name, names.iter().map(String::as_str));
+                return Err(wrong(format!(
+                    "'{}' is no site of the model{hint}; `ulplab list sites` lists them",
+                    tensor.name
+                )));
+            }
+            let values = tensor.to_f32().filter(|_| tensor.kind() == Kind::Real);
+            let values = values.ok_or_else(|| {
+                wrong(format!(
+                    "'{}' is {}, expected numbers of at most 32 bits",
+                    tensor.name, tensor.dtype
+                ))
+            })?;
+            tensors.insert(tensor.name.to_string(), values);
+        }
+        if tensors.is_empty() {
+            return Err(wrong("has no tensor".into()));
+        }
+        let order = names.into_iter().filter(|name| tensors.contains_key(name)).collect();
+        Ok(Self { tensors, order })
+    }
+}
+
+/// Compares what passes with a dump.
+struct Reader<'a> {
+    dump: &'a Dump,
+    /// Whether the path goes on with the dump's tensors.
+    fed: bool,
+    /// Places with both tensors compared, and the shape.
+    passed: Vec<(String, Pair, Vec<usize>)>,
+    wrong: Option<String>,
+}
+
+impl Numerics<f32> for Reader<'_> {
+    fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {
+        let place = site.to_string();
+        let Some(values) = self.dump.tensors.get(&place) else {
+            return;
+        };
+        if values.len() != tensor.data.len() {
+            let (found, shape) = (values.len(), &tensor.shape);
+            self.wrong
+                .get_or_insert(format!("'{place}' has {found} elements, expected those of {shape:?}"));
+            return;
+        }
+        let pair = Pair::new(&tensor.data, values);
+        self.passed.push((place, pair, tensor.shape.clone()));
+        if self.fed {
+            tensor.data.copy_from_slice(values);
+        }
+    }
+}

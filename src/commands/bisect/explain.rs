@@ -1,0 +1,340 @@
+//! The search: which places of the wrong recipe make its gates fail.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use reference::{Site, Tensor};
+use serde::Serialize;
+
+use super::Level;
+use super::bench::{Bench, Test, usage};
+use super::capsule::{Capture, Taken};
+use super::mix::{Mix, Suspect, Wrong};
+use super::search::{Found, beginning, smallest};
+use crate::backend::recipe::Ranges;
+use crate::backend::rounding::Rounding;
+use crate::experiment::Rule;
+use crate::run::verdict::Verdict;
+use crate::studies::model::Watch;
+use ulplab_core::error::Result;
+use ulplab_core::metrics::{Pair, RELATIVE_L2};
+use ulplab_core::record::Phase;
+
+/// What makes a recipe fail.
+#[derive(Serialize)]
+pub struct Explanation {
+    pub recipe: String,
+    /// Places and formats in which the two differ.
+    pub suspects: usize,
+    pub failed: Vec<Failed>,
+    pub culprits: Vec<Culprit>,
+    /// Whether the gates hold with all culprits right and all else wrong; none if that was not tested.
+    pub holds_without: Option<bool>,
+    pub tests: Vec<Test>,
+    pub cells: usize,
+    pub seconds: f64,
+    /// The recipe that is wrong at the culprits only.
+    pub toml: String,
+    #[serde(skip)]
+    pub wrong: Wrong,
+    /// What passes at the culprits.
+    #[serde(skip)]
+    pub taken: Vec<Taken>,
+    /// The window that the capsule is from.
+    pub window: String,
+}
+
+/// A rule that the recipe fails.
+#[derive(Serialize)]
+pub struct Failed {
+    pub metric: String,
+    #[serde(skip)]
+    pub rule: Rule,
+    pub message: String,
+    /// The first place of a layer beyond the bound, in the window that tells most.
+    pub first_beyond: Option<String>,
+}
+
+/// Places that fail with all else right.
+#[derive(Serialize)]
+pub struct Culprit {
+    pub places: Vec<WrongPlace>,
+    /// How many layers, places or formats these are, whatever is searched.
+    pub units: usize,
+    /// Whether the gates hold if any one of these units is right, too.
+    pub minimal: bool,
+    /// Channels that suffice, if they were searched.
+    pub channels: Option<Part>,
+    pub tokens: Option<Part>,
+    #[serde(skip)]
+    pub wrong: Wrong,
+}
+
+#[derive(Serialize)]
+pub struct WrongPlace {
+    pub place: String,
+    pub formats: Vec<String>,
+}
+
+/// The members with the largest error that suffice to fail.
+#[derive(Serialize)]
+pub struct Part {
+    pub numbers: String,
+    pub count: usize,
+    /// All that have an error.
+    pub of: usize,
+    /// Whether one less was tested, and holds.
+    pub fewest: bool,
+}
+
+impl Explanation {
+    /// Whether the culprits are all there is: each fails alone, and without them the gates hold.
+    pub fn whole(&self) -> bool {
+        self.holds_without == Some(true) && self.culprits.iter().all(|culprit| culprit.minimal)
+    }
+}
+
+/// Searches, down to a level. The bench has measured both ends; `failed` are the verdicts of the wrong one.
+///
+/// # Errors
+/// Those of the reference.
+pub fn explain(bench: &mut Bench, failed: &[Verdict], down_to: Level) -> Result<Explanation> {
+    let failed = failed.iter().map(|verdict| Failed {
+        metric: verdict.rule.metric.clone(),
+        rule: verdict.rule.clone(),
+        message: verdict.message.clone(),
+        first_beyond: bench.first_beyond(&verdict.rule),
+    });
+    let failed = failed.collect();
+    let rank = Rank::measure(bench)?;
+    let mut culprits: Vec<Culprit> = Vec::new();
+    let mut left = bench.mix.all();
+    let holds_without = loop {
+        if !culprits.is_empty() {
+            match bench.fails_anywhere(&Wrong::at(left.clone()))? {
+                Some(true) => {}
+                Some(false) => break Some(true),
+                None => break None,
+            }
+        }
+        let found = rank.drill(bench, &left, down_to)?;
+        left.retain(|suspect| !found.set.contains(suspect));
+        culprits.push(Culprit::new(bench.mix, found, down_to));
+    };
+    // Each fails alone; errors of several may cancel.
+    let first = culprits[0].wrong.clone();
+    let mut wrong = first.clone();
+    wrong
+        .suspects
+        .extend(culprits.iter().flat_map(|culprit| &culprit.wrong.suspects));
+    if culprits.len() > 1 && bench.fails(&wrong)? != Some(true) {
+        wrong = first;
+    }
+    let mut taken = Vec::new();
+    if down_to >= Level::Sites {
+        let mut capture = Capture::new(bench.mix, &wrong, bench.config())?;
+        let phase = bench.rules.first().map_or(Phase::Cumulative, |rule| rule.phase);
+        bench.watch(&wrong, phase, &mut capture)?;
+        taken = capture.taken;
+    }
+    if let ([culprit], [taken]) = (&mut culprits[..], &taken[..]) {
+        culprit.divide(bench, taken, down_to)?;
+        wrong = culprit.wrong.clone();
+    }
+    Ok(Explanation {
+        recipe: bench.recipe.into(),
+        suspects: bench.mix.suspects.len(),
+        toml: super::output::recipe(&bench.mix.recipe(&wrong)),
+        window: bench.window_name().into(),
+        tests: bench.tests.clone(),
+        cells: bench.cells,
+        seconds: bench.seconds(),
+        failed,
+        culprits,
+        holds_without,
+        wrong,
+        taken,
+    })
+}
+
+impl Culprit {
+    fn new(mix: &Mix, found: Found, down_to: Level) -> Self {
+        let place = |suspect: &usize| {
+            let suspect = &mix.suspects[*suspect];
+            WrongPlace {
+                place: suspect.full(),
+                formats: suspect.formats.clone(),
+            }
+        };
+        Self {
+            places: found.set.iter().map(place).collect(),
+            units: groups(mix, &found.set, down_to).len(),
+            minimal: found.minimal,
+            channels: None,
+            tokens: None,
+            wrong: Wrong::at(found.set),
+        }
+    }
+
+    /// Finds the channels, and then the tokens, whose errors suffice to fail: those with the largest errors.
+    fn divide(&mut self, bench: &mut Bench, taken: &Taken, down_to: Level) -> Result<()> {
+        let only = self.wrong.suspects.iter().map(|suspect| &bench.mix.suspects[*suspect]);
+        if !only.clone().all(|suspect| bench.mix.divides(suspect)) || only.count() != 1 {
+            return Ok(());
+        }
+        let energies = taken.energies();
+        let parts = [(Level::Channels, energies.channels), (Level::Tokens, energies.tokens)];
+        for (level, energies) in parts.into_iter().filter(|(level, _)| *level <= down_to) {
+            let of = energies.iter().filter(|energy| **energy != 0.0).count();
+            let ranked = ranked(&energies, |at| energies[*at].abs() > 0.0 || energies[*at].is_nan());
+            let part = |wrong: &Wrong, numbers: BTreeSet<usize>| {
+                let mut wrong = wrong.clone();
+                match level {
+                    Level::Channels => wrong.channels = Some(numbers),
+                    _ => wrong.tokens = Some(numbers),
+                }
+                wrong
+            };
+            let whole = self.wrong.clone();
+            let mut fails = |numbers: &BTreeSet<usize>| bench.fails(&part(&whole, numbers.clone()));
+            let (count, fewest) = beginning(&BTreeSet::new(), &ranked, &mut fails)?;
+            let numbers: BTreeSet<usize> = ranked[..count].iter().copied().collect();
+            let found = Part {
+                numbers: Ranges::of(numbers.iter().copied()).to_string(),
+                count,
+                of,
+                fewest,
+            };
+            self.wrong = part(&self.wrong, numbers);
+            match level {
+                Level::Channels => self.channels = Some(found),
+                _ => self.tokens = Some(found),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Indices of some numbers, the largest first; NaN is larger than all.
+fn ranked(numbers: &[f64], keep: impl Fn(&usize) -> bool) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..numbers.len()).filter(keep).collect();
+    let key = |at: &usize| {
+        if numbers[*at].is_nan() {
+            f64::INFINITY
+        } else {
+            numbers[*at]
+        }
+    };
+    order.sort_by(|a, b| key(b).total_cmp(&key(a)));
+    order
+}
+
+/// How suspicious everything is: what every layer, and every suspect, does to the reference's own tensors.
+struct Rank {
+    /// Relative error of what leaves a layer.
+    layers: BTreeMap<usize, f64>,
+    /// Relative error that each suspect makes at its place.
+    own: Vec<f64>,
+}
+
+impl Rank {
+    /// Runs the wrong recipe once, every layer fed what the reference fed it.
+    fn measure(bench: &mut Bench) -> Result<Self> {
+        let (mix, config) = (bench.mix, bench.config());
+        let right = mix.rounding(&Wrong::default(), config).map_err(usage)?;
+        let single = |at| mix.rounding(&Wrong::at(BTreeSet::from([at])), config).map_err(usage);
+        let singles = (0..mix.suspects.len()).map(single);
+        let mut errors = Errors {
+            mix,
+            right,
+            singles: singles.collect::<Result<_>>()?,
+            own: vec![0.0; mix.suspects.len()],
+        };
+        let records = bench.watch(&Wrong::at(mix.all()), Phase::Local, &mut errors)?;
+        let stream = config.path().stream().map(|site| site.name);
+        let of_stream = records
+            .iter()
+            .filter(|record| Some(record.site.as_str()) == stream && record.metric == RELATIVE_L2.name);
+        Ok(Self {
+            layers: of_stream
+                .filter_map(|record| Some((record.layer? as usize, record.value)))
+                .collect(),
+            own: errors.own,
+        })
+    }
+
+    /// Finds a smallest set among suspects that fail together: layers, then places in these, then formats.
+    fn drill(&self, bench: &mut Bench, among: &BTreeSet<usize>, down_to: Level) -> Result<Found> {
+        let (mut set, mut minimal) = (among.clone(), true);
+        for level in [Level::Layers, Level::Sites, Level::Formats] {
+            let groups = groups(bench.mix, &set, level);
+            if level > down_to || groups.len() < 2 {
+                continue;
+            }
+            let scores: Vec<f64> = groups.iter().map(|group| self.score(bench.mix, group, level)).collect();
+            let union = |chosen: &BTreeSet<usize>| chosen.iter().flat_map(|at| groups[*at].iter().copied()).collect();
+            let mut fails = |chosen: &BTreeSet<usize>| bench.fails(&Wrong::at(union(chosen)));
+            let found = smallest(&ranked(&scores, |_| true), &mut fails)?;
+            set = union(&found.set);
+            minimal &= found.minimal;
+        }
+        Ok(Found { set, minimal })
+    }
+
+    /// Of a layer the error of what leaves it, or the share of that if some of its suspects are already found.
+    fn score(&self, mix: &Mix, group: &BTreeSet<usize>, level: Level) -> f64 {
+        let largest = |suspects: &mut dyn Iterator<Item = usize>| suspects.map(|at| self.own[at]).fold(0.0, f64::max);
+        let own = largest(&mut group.iter().copied());
+        let layer = group.first().and_then(|suspect| mix.suspects[*suspect].layer);
+        let of_layer = layer
+            .filter(|_| level == Level::Layers)
+            .and_then(|layer| self.layers.get(&layer));
+        let Some(of_layer) = of_layer else { return own };
+        let all = largest(&mut (0..self.own.len()).filter(|at| mix.suspects[*at].layer == layer));
+        if all > 0.0 { of_layer * own / all } else { *of_layer }
+    }
+}
+
+/// Suspects that are searched as one at a level.
+fn groups(mix: &Mix, set: &BTreeSet<usize>, level: Level) -> Vec<BTreeSet<usize>> {
+    let mut groups: BTreeMap<_, BTreeSet<usize>> = BTreeMap::new();
+    for &at in set {
+        let suspect = &mix.suspects[at];
+        let key = match level {
+            Level::Layers => (suspect.layer, None, 0),
+            Level::Sites => (suspect.layer, Some(suspect.site), 0),
+            _ => (suspect.layer, Some(suspect.site), at),
+        };
+        groups.entry(key).or_default().insert(at);
+    }
+    groups.into_values().collect()
+}
+
+/// The error of each suspect alone, on tensors as they come.
+struct Errors<'a> {
+    mix: &'a Mix,
+    right: Rounding,
+    singles: Vec<Rounding>,
+    own: Vec<f64>,
+}
+
+impl Watch for Errors<'_> {
+    fn before(&mut self, site: &Site, tensor: &Tensor<f32>) {
+        let here = |suspect: &Suspect| suspect.place() == (site.layer, site.name);
+        for (at, _) in self
+            .mix
+            .suspects
+            .iter()
+            .enumerate()
+            .filter(|(_, suspect)| here(suspect))
+        {
+            let rounded = |rounding: &Rounding| {
+                let mut tensor = tensor.clone();
+                rounding.apply(site, &mut tensor);
+                tensor
+            };
+            let (right, wrong) = (rounded(&self.right), rounded(&self.singles[at]));
+            let error = RELATIVE_L2.measure(&Pair::new(&right.data, &wrong.data));
+            self.own[at] = self.own[at].max(error.unwrap_or(0.0));
+        }
+    }
+}

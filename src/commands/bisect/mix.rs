@@ -1,0 +1,317 @@
+//! Recipes between a right one and a wrong one: wrong at some places, right at all others.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use reference::Site;
+use reference::paths::Config;
+
+use crate::backend::recipe::{Ranges, Round};
+use crate::backend::rounding::Rounding;
+use crate::experiment::Mistake;
+use crate::studies::model::Recipe;
+
+/// A layer and the name of a site in it; no layer for a site outside the layers.
+pub type Place = (Option<usize>, &'static str);
+
+/// Something that can be wrong or right by itself: what the wrong recipe does at a place, or one of its formats there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Suspect {
+    pub layer: Option<usize>,
+    pub site: &'static str,
+    /// Formats, as the wrong recipe names them, in its order; none where only the right recipe rounds.
+    pub formats: Vec<String>,
+    /// Numbers of its rounds in the wrong recipe.
+    rounds: Vec<usize>,
+}
+
+impl Suspect {
+    pub fn place(&self) -> Place {
+        (self.layer, self.site)
+    }
+
+    /// The place in full, as `layers.37.output`.
+    pub fn full(&self) -> String {
+        Site::new(self.layer, self.site).to_string()
+    }
+}
+
+/// Some suspects; of a single one perhaps some channels or tokens only.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Wrong {
+    pub suspects: BTreeSet<usize>,
+    pub channels: Option<BTreeSet<usize>>,
+    pub tokens: Option<BTreeSet<usize>>,
+}
+
+impl Wrong {
+    pub fn at(suspects: BTreeSet<usize>) -> Self {
+        Self {
+            suspects,
+            ..Self::default()
+        }
+    }
+}
+
+/// Two recipes, and where they differ.
+pub struct Mix {
+    right: Recipe,
+    wrong: Recipe,
+    seed: u64,
+    /// In the order in which a model passes them.
+    pub suspects: Vec<Suspect>,
+    /// What each recipe does at each place.
+    places: BTreeMap<Place, Rounds>,
+    /// Layers in which each site is passed.
+    layers: BTreeMap<&'static str, Vec<Option<usize>>>,
+}
+
+/// The rounds of the two recipes at one place.
+#[derive(Default)]
+struct Rounds {
+    right: Vec<usize>,
+    wrong: Vec<usize>,
+    /// Rounds of the wrong recipe that the right one has, too, if the wrong one has all of these: others are added to them.
+    common: Option<Vec<usize>>,
+}
+
+impl Mix {
+    /// Finds where the recipes differ.
+    ///
+    /// # Errors
+    /// What is wrong with one of them, and recipes that differ in more than what they round.
+    pub fn new(right: Recipe, wrong: Recipe, config: &dyn Config, seed: u64) -> Result<Self, Mistake> {
+        for recipe in [&right, &wrong] {
+            if let Some(key) = beyond_rounds(recipe) {
+                let message = format!("'{key}' cannot be searched: bisect looks for places that are rounded");
+                return Err(Mistake::at(key, message).of(format!("recipe '{}'", recipe.name)));
+            }
+        }
+        if (right.noise, right.gain) != (wrong.noise, wrong.gain) && !right.rounds.is_empty() {
+            let message = format!(
+                "one of '{}' and '{}' puts noise in the place of rounding errors, the other none or another",
+                right.name, wrong.name
+            );
+            return Err(Mistake::at("noise", message));
+        }
+        let mut places: BTreeMap<Place, Rounds> = BTreeMap::new();
+        for (recipe, is_wrong) in [(&wrong, true), (&right, false)] {
+            let covered = recipe.resolve(config, seed)?.covered(config);
+            for (round, layer, site) in covered {
+                let here = places.entry((layer, site)).or_default();
+                match is_wrong {
+                    true => here.wrong.push(round),
+                    false => here.right.push(round),
+                }
+            }
+        }
+        let path = config.path();
+        let passed = |name: &str| path.sites().iter().position(|site| site.name == name);
+        let mut order: Vec<Place> = places.keys().copied().collect();
+        order.sort_by_key(|(layer, site)| (layer.is_none(), *layer, passed(site)));
+        let mut mix = Self {
+            layers: BTreeMap::new(),
+            suspects: Vec::new(),
+            places,
+            right,
+            wrong,
+            seed,
+        };
+        for (info, layer) in config.places() {
+            mix.layers.entry(info.name).or_default().push(layer);
+        }
+        for place in order {
+            mix.add(place);
+        }
+        Ok(mix)
+    }
+
+    /// Adds the suspects of a place, if the recipes differ there.
+    fn add(&mut self, (layer, site): Place) {
+        let Some(here) = self.places.get_mut(&(layer, site)) else {
+            return;
+        };
+        let of = |recipe: &Recipe, round: usize| Round {
+            at: String::new(),
+            layers: None,
+            ..recipe.rounds[round].clone()
+        };
+        let mut right = here.right.iter().map(|round| of(&self.right, *round)).peekable();
+        let (mut common, mut added) = (Vec::new(), Vec::new());
+        for &round in &here.wrong {
+            match right.next_if(|right| *right == of(&self.wrong, round)) {
+                Some(_) => common.push(round),
+                None => added.push(round),
+            }
+        }
+        let each = match right.peek() {
+            // The wrong recipe does what the right one does, and more.
+            None => {
+                here.common = Some(common);
+                added.into_iter().map(|round| vec![round]).collect()
+            }
+            Some(_) => vec![here.wrong.clone()],
+        };
+        self.suspects.extend(each.into_iter().map(|rounds| {
+            Suspect {
+                layer,
+                site,
+                formats: rounds
+                    .iter()
+                    .map(|round| self.wrong.rounds[*round].format.clone())
+                    .collect(),
+                rounds,
+            }
+        }));
+    }
+
+    pub fn wrong_name(&self) -> &str {
+        &self.wrong.name
+    }
+
+    /// All that the recipes differ in.
+    pub fn all(&self) -> BTreeSet<usize> {
+        (0..self.suspects.len()).collect()
+    }
+
+    /// Whether the channels and tokens of a suspect can be told apart: it has one round, and the right recipe has none there.
+    pub fn divides(&self, suspect: &Suspect) -> bool {
+        suspect.rounds.len() == 1 && self.places[&suspect.place()].right.is_empty()
+    }
+
+    /// The first layer in which the recipe of `these` differs from that of `those`; `layers` if it differs in none.
+    pub fn first_difference(&self, these: &Wrong, those: &BTreeSet<usize>, layers: usize) -> usize {
+        let part = these.channels.is_some() || these.tokens.is_some();
+        let differing = these.suspects.symmetric_difference(those);
+        let differing = differing.chain(these.suspects.iter().filter(|_| part));
+        let layers_of = differing.map(|suspect| self.suspects[*suspect].layer.unwrap_or(layers));
+        layers_of.min().unwrap_or(layers)
+    }
+
+    /// The recipe that is wrong at some suspects only.
+    pub fn recipe(&self, wrong: &Wrong) -> Recipe {
+        // Which places each round of a recipe is for: by recipe, round and site.
+        let mut used: BTreeMap<(bool, usize, &'static str), Vec<Option<usize>>> = BTreeMap::new();
+        for (&(layer, site), here) in &self.places {
+            let suspects = wrong.suspects.iter().map(|suspect| &self.suspects[*suspect]);
+            let chosen: Vec<usize> = suspects
+                .clone()
+                .filter(|suspect| suspect.place() == (layer, site))
+                .flat_map(|suspect| suspect.rounds.iter().copied())
+                .collect();
+            let is_suspect = suspects.clone().any(|suspect| suspect.place() == (layer, site));
+            let rounds: Vec<(bool, usize)> = match &here.common {
+                Some(common) => {
+                    let kept = |round: &&usize| common.contains(round) || chosen.contains(round);
+                    here.wrong.iter().filter(kept).map(|round| (true, *round)).collect()
+                }
+                None if is_suspect => here.wrong.iter().map(|round| (true, *round)).collect(),
+                None => here.right.iter().map(|round| (false, *round)).collect(),
+            };
+            for (is_wrong, round) in rounds {
+                used.entry((is_wrong, round, site)).or_default().push(layer);
+            }
+        }
+        let mut rounds = Vec::new();
+        for ((is_wrong, round, site), layers) in used {
+            let of = if is_wrong { &self.wrong } else { &self.right };
+            let ranges = |numbers: &Option<BTreeSet<usize>>| {
+                let numbers = numbers.as_ref()?;
+                Some(Ranges::of(numbers.iter().copied()).to_string())
+            };
+            let original = &of.rounds[round];
+            let mut round = Round {
+                layers: None,
+                channels: ranges(&wrong.channels).or_else(|| original.channels.clone()),
+                tokens: ranges(&wrong.tokens).or_else(|| original.tokens.clone()),
+                ..original.clone()
+            };
+            let every = self.layers.get(site).is_some_and(|passed| *passed == layers);
+            let numbers: Vec<usize> = layers.iter().flatten().copied().collect();
+            round.at = match numbers[..] {
+                [] => site.to_string(),
+                [layer] => Site::new(Some(layer), site).to_string(),
+                _ => format!("layers.*.{site}"),
+            };
+            if numbers.len() > 1 && !every {
+                round.layers = Some(Ranges::of(numbers).to_string());
+            }
+            rounds.push(round);
+        }
+        Recipe {
+            name: format!("{}_explained", self.wrong.name),
+            doc: format!("what fails of '{}', and else '{}'", self.wrong.name, self.right.name),
+            noise: self.wrong.noise,
+            gain: self.wrong.gain,
+            rounds,
+            ..Recipe::default()
+        }
+    }
+
+    /// The same, ready to run.
+    ///
+    /// # Errors
+    /// None that the two recipes do not have.
+    pub fn rounding(&self, wrong: &Wrong, config: &dyn Config) -> Result<Rounding, Mistake> {
+        self.recipe(wrong).resolve(config, self.seed)
+    }
+
+    /// Words for some suspects: what is wrong, or what alone is right if that is shorter.
+    pub fn words(&self, wrong: &Wrong) -> String {
+        let rest: BTreeSet<usize> = self.all().difference(&wrong.suspects).copied().collect();
+        let mut words = match (wrong.suspects.len(), rest.len()) {
+            (0, _) => return "nothing".into(),
+            (_, 0) => "everything".into(),
+            (some, others) if others < some => format!("all but {}", self.named(&rest)),
+            _ => self.named(&wrong.suspects),
+        };
+        for (numbers, what) in [(&wrong.channels, "channel"), (&wrong.tokens, "token")] {
+            if let Some(numbers) = numbers {
+                words += &format!(", {}", ulplab_core::error::counted(numbers.len(), what));
+            }
+        }
+        words
+    }
+
+    /// `layers 3,5-9` if all of these layers are meant, else the places, the first of them if there are many.
+    fn named(&self, suspects: &BTreeSet<usize>) -> String {
+        const SHOWN: usize = 3;
+        let of = |suspect: &usize| &self.suspects[*suspect];
+        let layers: BTreeSet<Option<usize>> = suspects.iter().map(|suspect| of(suspect).layer).collect();
+        let whole = (0..self.suspects.len()).all(|at| !layers.contains(&of(&at).layer) || suspects.contains(&at));
+        let numbers: Vec<usize> = layers.iter().flatten().copied().collect();
+        if whole && numbers.len() == layers.len() && suspects.len() > 1 {
+            let noun = if numbers.len() > 1 { "layers" } else { "layer" };
+            return format!("{noun} {}", Ranges::of(numbers));
+        }
+        let name = |suspect: &usize| {
+            let suspect = of(suspect);
+            let alone = self
+                .suspects
+                .iter()
+                .filter(|other| other.place() == suspect.place())
+                .count()
+                == 1;
+            match alone {
+                true => suspect.full(),
+                false => format!("{} as {}", suspect.full(), suspect.formats.join(", ")),
+            }
+        };
+        let mut names: Vec<String> = suspects.iter().take(SHOWN).map(name).collect();
+        if suspects.len() > SHOWN {
+            names.push(format!("{} more", suspects.len() - SHOWN));
+        }
+        names.join(", ")
+    }
+}
+
+/// A key of a recipe that says more than what is rounded.
+fn beyond_rounds(recipe: &Recipe) -> Option<&'static str> {
+    let keys = [
+        ("kernels", !recipe.kernels.is_empty()),
+        ("step", recipe.step.is_some()),
+        ("chunk", recipe.chunk.is_some()),
+        ("cuts", recipe.cuts.is_some()),
+        ("against", recipe.against.is_some()),
+    ];
+    keys.into_iter().find(|(_, given)| *given).map(|(key, _)| key)
+}

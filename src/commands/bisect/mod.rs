@@ -1,0 +1,322 @@
+//! `ulplab bisect`: where a failure comes from.
+//!
+//! Between a right and a wrong recipe it searches the places that make a gate fail; of two runs it names the first numbers that
+//! differ; of tensors that another program dumped it tells the error of every site from what the sites before it explain.
+
+mod bench;
+mod capsule;
+mod dump;
+mod explain;
+mod mix;
+mod output;
+mod runs;
+mod search;
+
+use std::path::{Path, PathBuf};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use reference::paths::Model;
+
+use super::judge;
+use super::sweep::{self, Prepared, Question, SweepArgs};
+use crate::experiment::Rule;
+use crate::experiment::file::ExperimentFile;
+use crate::json;
+use crate::run::folder::Folder;
+use crate::run::plan::REFERENCE;
+use crate::studies::limits::{Bytes, Parts, available};
+use crate::studies::model::{ModelStudy, Recipe};
+use bench::{Bench, usage};
+use mix::Mix;
+use ulplab_core::atomic::write_text;
+use ulplab_core::error::{Error, Exit, Result, did_you_mean};
+use ulplab_core::pattern::matches;
+
+/// Find where a failure comes from: which layers, sites and formats make a gate fail, or where two runs or a dump diverge.
+///
+/// EXPERIMENT, or the folder of a RUN: a recipe that fails its gates is compared with a right one. The answer is a smallest set
+/// of places that fails with all else right, and whether the gates hold with these right and all else wrong; with a recipe that
+/// reproduces it. Layers that a right or wrong recipe has already computed are not computed again.
+///
+/// Two RUNs of one experiment, e.g. of two commits or devices: the first site, in the order of the model, whose numbers differ.
+///
+/// EXPERIMENT and --dump FILE: a safetensors file with tensors called as `ulplab list sites` calls them (`layers.3.output`), from
+/// any program that read the window. Every site is computed by the reference from what the dump has before it.
+///
+/// Exit code: 100 if something fails or differs; 0 if nothing does; 4 if the search ended early, or no gate judges a dump; 2 if
+/// the recipe fails no gate.
+#[derive(Debug, clap::Args)]
+pub struct BisectArgs {
+    /// An experiment file, or the folder of a run; or the folders of two runs.
+    #[arg(required_unless_present = "replay", num_args = 1..=2, value_name = "EXPERIMENT|RUN")]
+    pub of: Vec<PathBuf>,
+    /// The recipe that fails [default: of a run the first that fails; of an experiment the only one that gates bind].
+    #[arg(long, value_name = "NAME")]
+    pub recipe: Option<String>,
+    /// The recipe that is right.
+    #[arg(long, value_name = "NAME", default_value = REFERENCE)]
+    pub right: String,
+    /// How far to search. Channels and tokens are searched if a single format at a single place is found.
+    #[arg(long, value_enum, default_value_t = Level::Formats)]
+    pub to: Level,
+    /// The most cells to run: recipes × phases × windows. A search that needs more says what it has found; the two recipes, and the
+    /// ranking, are always run.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub cells: usize,
+    /// Write what passes at the places that were found to a safetensors file.
+    #[arg(long, value_name = "FILE")]
+    pub capsule: Option<PathBuf>,
+    /// Judge a capsule again: whether what was wrong is still wrong. Needs nothing but the file.
+    #[arg(long, value_name = "CAPSULE", conflicts_with_all = ["of", "recipe", "capsule", "output", "dump", "gates", "overrides", "rules"])]
+    pub replay: Option<PathBuf>,
+    /// Write an experiment with the recipe that was found and the gates that it fails.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Tensors at sites, from a program that read the window of the experiment.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["recipe", "capsule", "output", "rules"])]
+    pub dump: Option<PathBuf>,
+    /// The window that the dump is of [default: the first].
+    #[arg(long, value_name = "NAME", requires = "dump")]
+    pub window: Option<String>,
+    /// What must hold at the sites of a dump, e.g. 'layers.*.output:relative_l2<=1e-3'; repeatable.
+    #[arg(long = "gate", value_name = "[PATTERN:]METRIC<=BOUND", requires = "dump")]
+    pub gates: Vec<String>,
+    /// Override a key of the experiment, e.g. --set tokens=128.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub overrides: Vec<String>,
+    /// Use the gates of this file instead of the experiment's own. The file is an experiment, or contains only [[gate]].
+    #[arg(long, value_name = "FILE")]
+    pub rules: Option<PathBuf>,
+    /// Print one JSON object instead of the text.
+    #[arg(long)]
+    pub json: bool,
+    /// Show no progress.
+    #[arg(long)]
+    pub no_progress: bool,
+    /// Refuse a search that needs more memory, e.g. 16G [default: the free memory of the machine].
+    #[arg(long, value_name = "SIZE")]
+    pub max_memory: Option<Bytes>,
+    /// Folder of the data sets [default: $ULPLAB_DATASETS, or datasets/ here or in a folder above].
+    #[arg(long, value_name = "DIR")]
+    pub datasets: Option<PathBuf>,
+}
+
+/// How fine an answer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum Level {
+    Layers,
+    Sites,
+    Formats,
+    Channels,
+    Tokens,
+}
+
+pub fn run(args: &BisectArgs) -> Result<Exit> {
+    if let Some(file) = &args.replay {
+        return capsule::replay(file, args.json);
+    }
+    match &args.of[..] {
+        [base, new] => runs::run(base, new, args.json),
+        [of] => of_experiment(args, of),
+        _ => Err(Error::Usage("expected an experiment, or one or two runs".into())),
+    }
+}
+
+/// The search in an experiment, from its file or from a run of it.
+fn of_experiment(args: &BisectArgs, of: &Path) -> Result<Exit> {
+    let mut sweep = SweepArgs {
+        experiment: of.to_path_buf(),
+        overrides: args.overrides.clone(),
+        rules: args.rules.clone(),
+        max_memory: args.max_memory,
+        datasets: args.datasets.clone(),
+        ..SweepArgs::default()
+    };
+    let mut failing = None;
+    let question = match of.is_dir() {
+        false => sweep::read(&sweep)?,
+        true => {
+            let (folder, manifest) = Folder::open(of)?;
+            sweep.datasets = sweep.datasets.or_else(|| manifest.invocation.datasets.clone());
+            let text = toml::to_string(&manifest.experiment).map_err(|error| Error::Usage(error.to_string()))?;
+            sweep.experiment = manifest.invocation.experiment.clone();
+            let file = ExperimentFile::new(of.join("run.json"), text, &args.overrides)?;
+            if args.recipe.is_none() && args.dump.is_none() {
+                let run = judge::load(&folder, manifest)?;
+                let failed = run
+                    .verdicts
+                    .iter()
+                    .find(|verdict| verdict.fails() && !verdict.rule.control);
+                failing = failed.map(|verdict| verdict.recipe.clone());
+            }
+            sweep::read_file(&sweep, file)?
+        }
+    };
+    let study = model_study(&question)?;
+    let prepared = sweep::prepare(&sweep, &question)?;
+    let folder = prepared
+        .folder
+        .clone()
+        .ok_or_else(|| Error::Usage("the experiment has no model".into()))?;
+    if let Some(file) = &args.dump {
+        return dump::run(args, file, &study, &prepared, &*sweep::load(&folder)?);
+    }
+    let name = match args.recipe.clone().or(failing) {
+        Some(name) => name,
+        None => only_bound(&question)?,
+    };
+    let (right, wrong) = (recipe(&study, &args.right)?, recipe(&study, &name)?);
+    if right.name == wrong.name {
+        return Err(Error::Usage(format!(
+            "'{name}' is both the right recipe and the one that fails"
+        )));
+    }
+    let gates = &question.parsed.experiment.gates;
+    let rules: Vec<&Rule> = gates
+        .iter()
+        .filter(|rule| !rule.control && binds(rule, &name))
+        .collect();
+    if rules.is_empty() {
+        return Err(Error::Usage(format!("no gate binds recipe '{name}', so it fails none")));
+    }
+    let model: Box<dyn Model<f32>> = sweep::load(&folder)?;
+    check_memory(args, &study, &*model)?;
+    let mix = Mix::new(right, wrong, model.config(), question.parsed.experiment.seed).map_err(usage)?;
+    let found = search(args, &study, &prepared, &rules, &mix, &*model)?;
+    let origin = capsule::Origin {
+        experiment: &question.parsed.experiment.name,
+        right: &args.right,
+        seed: question.parsed.experiment.seed,
+    };
+    if let Some(file) = &args.capsule {
+        if found.taken.is_empty() {
+            return Err(Error::Usage(
+                "--capsule needs --to sites, or further: layers have no tensor of their own".into(),
+            ));
+        }
+        capsule::write(file, &found, &mix, model.config(), &origin)?;
+    }
+    if let Some(file) = &args.output {
+        let text = output::experiment(&question.parsed.experiment, &mix.recipe(&found.wrong), &rules, &found)?;
+        write_text(file, &text)?;
+    }
+    match args.json {
+        true => json::print(&found)?,
+        false => out!("{}", output::text(&found, &mix, args, &question.parsed.experiment.name)),
+    }
+    Ok(if found.whole() {
+        Exit::GateFailed
+    } else {
+        Exit::NotJudged
+    })
+}
+
+fn search(
+    args: &BisectArgs,
+    study: &ModelStudy,
+    prepared: &Prepared,
+    rules: &[&Rule],
+    mix: &Mix,
+    model: &dyn Model<f32>,
+) -> Result<explain::Explanation> {
+    let names = study.windows.iter().map(crate::experiment::Window::name);
+    let windows: Vec<(String, Vec<u32>)> = names.zip(prepared.ids.iter().cloned()).collect();
+    let bar = progress(args);
+    let show = |cells: usize, what: &str| {
+        bar.set_position(cells as u64);
+        bar.set_message(what.to_string());
+    };
+    let name = mix.wrong_name();
+    let mut bench = Bench::new(model, mix, name, &windows, &show)?;
+    let failed = bench.wrong(rules)?;
+    bench.right(&args.right)?;
+    // The last one takes what passes at the culprits.
+    bench.most = args.cells.saturating_sub(1);
+    let found = explain::explain(&mut bench, &failed, args.to);
+    bar.finish_and_clear();
+    found
+}
+
+fn progress(args: &BisectArgs) -> ProgressBar {
+    let style = ProgressStyle::with_template("{spinner} {pos} cells  {elapsed}  {msg}");
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden())
+        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+    if !args.no_progress && std::io::IsTerminal::is_terminal(&std::io::stderr()) {
+        bar.set_draw_target(ProgressDrawTarget::stderr());
+        bar.enable_steady_tick(std::time::Duration::from_millis(100));
+    }
+    bar
+}
+
+fn binds(rule: &Rule, recipe: &str) -> bool {
+    rule.recipes.iter().any(|pattern| matches(pattern, recipe))
+}
+
+fn model_study(question: &Question) -> Result<ModelStudy> {
+    let experiment = &question.parsed.experiment;
+    if experiment.kind != "model" {
+        let message = format!(
+            "'{}' is of kind '{}': bisect searches in models",
+            experiment.name, experiment.kind
+        );
+        return Err(Error::Usage(message));
+    }
+    let body = serde_json::Value::Object(experiment.body.clone());
+    serde_json::from_value(body).map_err(|error| Error::Usage(error.to_string()))
+}
+
+/// The only recipe that gates bind.
+fn only_bound(question: &Question) -> Result<String> {
+    let experiment = &question.parsed.experiment;
+    let rules = || experiment.gates.iter().filter(|rule| !rule.control);
+    let names = experiment.recipes().into_iter().map(|(name, _)| name);
+    let bound: Vec<&str> = names.filter(|name| rules().any(|rule| binds(rule, name))).collect();
+    match bound[..] {
+        [name] => Ok(name.into()),
+        [] => Err(Error::Usage(format!("no gate of '{}' binds a recipe", experiment.name))),
+        _ => Err(Error::Usage(format!(
+            "--recipe is missing: gates of '{}' bind {}; name the one that fails, or the folder of a run",
+            experiment.name,
+            bound.join(", ")
+        ))),
+    }
+}
+
+/// A recipe by its name; the reference is the one that rounds nothing.
+fn recipe(study: &ModelStudy, name: &str) -> Result<Recipe> {
+    if name == REFERENCE {
+        return Ok(Recipe {
+            name: name.into(),
+            ..Recipe::default()
+        });
+    }
+    let found = study.recipes.iter().find(|recipe| recipe.name == name);
+    found.cloned().ok_or_else(|| {
+        let hint = did_you_mean(name, study.recipes.iter().map(|recipe| recipe.name.as_str()));
+        Error::Usage(format!("there is no recipe '{name}'{hint}"))
+    })
+}
+
+/// Refuses a search that does not fit into memory: all windows are kept, with what leaves the layers of the two recipes.
+fn check_memory(args: &BisectArgs, study: &ModelStudy, model: &dyn Model<f32>) -> Result<()> {
+    let Some(limit) = args.max_memory.or_else(available) else {
+        return Ok(());
+    };
+    let mut parts = Parts::default();
+    parts.weights(model.config());
+    let windows = study.windows.len();
+    parts.of_trace(
+        model.config(),
+        study.tokens * windows,
+        rayon::current_num_threads() as f64 / windows as f64 + 1.0,
+    );
+    match parts.total() <= limit.0 {
+        true => Ok(()),
+        false => Err(Error::Usage(format!(
+            "the search needs about {} of memory for {windows} windows of {} tokens, but only {limit} is allowed; --set tokens=N \
+             makes it smaller, --max-memory sets the limit",
+            Bytes(parts.total()),
+            study.tokens
+        ))),
+    }
+}
