@@ -274,7 +274,7 @@ mod tests {
             let code = |at: u64| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u16;
             let factor = |at: u64| match rule.operand {
                 Operand::E4m3 => Operand::E4m3.factor(code(at) & 0xff),
-                Operand::Bf16 if at % 5 == 0 => Operand::Bf16.factor(code(at)),
+                Operand::Bf16 if at.is_multiple_of(5) => Operand::Bf16.factor(code(at)),
                 Operand::Bf16 => Operand::Bf16.factor(code(at) & 0x87ff | 0x3c00),
             };
             for first in 0..20_000 {

@@ -135,7 +135,7 @@ fn a_whole_step_rounds_keys_alone() {
         (
             cumulative,
             "step = 'decode_step.simple'\nnoise = true".into(),
-            "no 'noise' and no 'chunk'",
+            "no 'noise', no 'chunk' and no 'cuts'",
         ),
         (
             cumulative,

@@ -264,7 +264,7 @@ fn results_of_f32_must_not_be_numbers_of_bfloat16() {
         let groups = (vec![0; 8], vec![0.0]);
         Judge::rms("final", Dtype::F32, &[8, 4], want.to_vec(), groups, 1e-2, "bf16")
     };
-    let rounded: Vec<f32> = want.iter().map(|x| half::bf16::from_f64(*x).to_f32()).collect();
+    let rounded: Vec<f32> = want.iter().map(|x| half::bf16::from_f32(*x as f32).to_f32()).collect();
     let found = failure(&judge(&want), f32_bytes(&rounded));
     assert!(found.message.contains("a number of bfloat16"), "{}", found.message);
     // Half of them may be, and all may be where that is what is wanted.

@@ -191,7 +191,7 @@ impl Seen {
         match telling {
             Real => false,
             Outliers => self.outliers(),
-            Exponents => self.rows().any(|row| distinct_exponents(row)),
+            Exponents => self.rows().any(distinct_exponents),
             Ties => self.ties() > 0,
             Powers => {
                 let bits: BTreeSet<u32> = self.values.iter().map(|x| x.to_bits()).collect();
