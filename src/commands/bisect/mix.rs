@@ -260,7 +260,8 @@ impl Mix {
         let rest: BTreeSet<usize> = self.all().difference(&wrong.suspects).copied().collect();
         let mut words = match (wrong.suspects.len(), rest.len()) {
             (0, _) => return "nothing".into(),
-            (_, 0) => "everything".into(),
+            (2.., 0) => "everything".into(),
+            (1, _) => self.named(&wrong.suspects),
             (some, others) if others < some => format!("all but {}", self.named(&rest)),
             _ => self.named(&wrong.suspects),
         };
