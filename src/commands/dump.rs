@@ -1,5 +1,6 @@
 //! `ulplab dump`: inputs of a case, the expected outputs and their bounds, as files for a debugger.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::backend::program::{metadata, write_inputs};
@@ -17,8 +18,8 @@ use ulplab_core::tensorfile::{Slot, write_safetensors};
 /// Write the inputs of a case in the form that programs read, the expected outputs, and the bound of each element.
 ///
 /// DIR/inputs.safetensors has the inputs. DIR/want.safetensors has an array for each output: in the output's own type if
-/// bits are compared, else in f64. DIR/bound.safetensors has the largest allowed error of each element of the outputs whose
-/// bits are not compared.
+/// bits are compared, else in f64; an output that is judged in two ways has two, NAME and NAME.2. DIR/bound.safetensors has
+/// the largest allowed error of each element of the outputs whose bits are not compared.
 #[derive(Debug, clap::Args)]
 pub struct DumpArgs {
     /// The operation: a name from `ulplab kernels list`, or an operation of the experiment.
@@ -67,7 +68,7 @@ pub fn run(args: &DumpArgs) -> Result<Exit> {
     let file = |name: &str| args.folder.join(format!("{name}.safetensors"));
     write_inputs(&file("inputs"), op.name(), &case, &problem)?;
     let judges = &problem.judges;
-    let write = |name: &str, tensors: Vec<Tensor>| write(&file(name), op.name(), &case, &problem, &tensors);
+    let write = |name: &str, tensors: Vec<Tensor>| write(&file(name), op.name(), &case, &problem, &numbered(tensors));
     write("want", judges.iter().filter_map(|judge| judge.wanted()).collect())?;
     write("bound", judges.iter().filter_map(|judge| judge.bound()).collect())?;
     for name in ["inputs", "want", "bound"] {
@@ -104,6 +105,19 @@ fn problem(defined: &Definitions, op: &Operation, case: &Case, args: &DumpArgs) 
     };
     let found = |pattern: &str| sites(text, pattern);
     made(&Data::new(seed, &found).with_checkpoint(Some(&folder)))
+}
+
+/// Some outputs are judged in two ways: the tensors of the second are called NAME.2, and so on.
+fn numbered(mut tensors: Vec<Tensor>) -> Vec<Tensor> {
+    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+    for tensor in &mut tensors {
+        let count = seen.entry(tensor.name.clone()).or_default();
+        *count += 1;
+        if *count > 1 {
+            tensor.name = format!("{}.{count}", tensor.name);
+        }
+    }
+    tensors
 }
 
 fn write(file: &Path, op: &str, case: &Case, problem: &Problem, tensors: &[Tensor]) -> Result<()> {

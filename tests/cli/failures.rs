@@ -254,6 +254,11 @@ fn a_case_is_dumped_as_programs_read_it() {
         names.sort();
         names
     };
+    // Both of its elements and of its rows something is asked.
+    let files = dumped("record_attention", "v4_fp8.bf16.b65.h1.w3.k4");
+    for name in ["want", "bound"] {
+        assert_eq!(names(&files[name]), ["out", "out.2"]);
+    }
     let files = dumped("rmsnorm", "bf16.random.7x333");
     assert_eq!(names(&files["inputs"]), ["weight", "x"]);
     assert_eq!(files["inputs"].metadata()["eps"], "0.000001");

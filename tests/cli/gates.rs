@@ -425,3 +425,16 @@ fn draws_of_a_text_are_windows_by_their_seed() {
     assert_eq!(one, read(&text, "again", &[]));
     assert_ne!(one, read(&text, "other", &["--seed", "5"]));
 }
+
+#[test]
+fn the_page_is_of_the_stored_calibration() {
+    let stored = root().join("experiments/results/smoke.calibration.json");
+    let output = run(&["gate", "--calibrated", path(&stored)]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let page = fs::read_to_string(root().join("docs/findings/gates-of-models.md")).unwrap();
+    assert_eq!(
+        stdout(&output),
+        page,
+        "print it again: ulplab gate --calibrated experiments/results/smoke.calibration.json"
+    );
+}
