@@ -109,12 +109,18 @@ fn mini() -> Box<dyn Model<f32>> {
 
 /// Every case with inputs that need no model and are not timed, and its problem.
 fn problems(op: &str) -> Vec<(Case, Problem)> {
+    let small = |case: &Case| !case.inputs.need_model() && !case.timed;
+    let cases = ulplab::ops::find(op).unwrap().cases();
+    problems_of(op, cases.into_iter().filter(small))
+}
+
+/// Some cases of an operation, and their problems.
+fn problems_of(op: &str, cases: impl IntoIterator<Item = Case>) -> Vec<(Case, Problem)> {
     let op = ulplab::ops::find(op).unwrap();
     let sites = |_: &str| Err("no model".to_string());
     let data = Data::new(1, &sites);
-    let small = |case: &Case| !case.inputs.need_model() && !case.timed;
-    let cases = op.cases().into_iter().filter(small);
     cases
+        .into_iter()
         .map(|case| {
             let problem = op.problem(&case, &data).unwrap();
             (case, problem)

@@ -14,7 +14,7 @@ fn normal(rng: &mut ChaCha8Rng) -> f64 {
     StandardNormal.sample(rng)
 }
 
-/// Of mean 0, skewed to the right.
+/// Numbers of mean 0, skewed to the right.
 fn skewed(rng: &mut ChaCha8Rng) -> f64 {
     let x: f64 = Exp1.sample(rng);
     x - 1.0
@@ -90,6 +90,10 @@ fn mcnemar_is_the_sign_test_of_flips() {
     assert_eq!(Flips { lost: 1, gained: 1 }.mid_p(), 1.0);
 }
 
+fn flip(flips: &mut Flips, lost: bool) {
+    *(if lost { &mut flips.lost } else { &mut flips.gained }) += 1;
+}
+
 fn flips(rng: &mut ChaCha8Rng, n: usize, lost: f64) -> Flips {
     let lost = (0..n).filter(|_| uniform(rng) < lost).count() as u64;
     Flips {
@@ -114,11 +118,7 @@ fn evidence_of_loss_may_be_looked_at_any_time() {
     let ever = |rng: &mut ChaCha8Rng, lost: f64| {
         let mut flips = Flips::default();
         (0..300).any(|_| {
-            *(if uniform(rng) < lost {
-                &mut flips.lost
-            } else {
-                &mut flips.gained
-            }) += 1;
+            flip(&mut flips, uniform(rng) < lost);
             flips.evidence_of_loss() >= 20.0
         })
     };
@@ -130,11 +130,7 @@ fn evidence_of_loss_may_be_looked_at_any_time() {
     let peeked = count(2_000, 4, |rng| {
         let mut flips = Flips::default();
         (0..300).any(|_| {
-            *(if uniform(rng) < 0.5 {
-                &mut flips.lost
-            } else {
-                &mut flips.gained
-            }) += 1;
+            flip(&mut flips, uniform(rng) < 0.5);
             flips.exact() <= 0.05
         })
     });

@@ -1,7 +1,7 @@
 //! Which experts a token goes to, and with what weights.
 //!
-//! Scores are the softmax, the sigmoid or the square root of the softplus of the logits; the k largest of score + bias are chosen, of all experts or of those of a few
-//! groups (DeepSeek-V3), and their weights are their scores, divided by the sum of those chosen if they are renormalised, times a
+//! Scores are the softmax, the sigmoid or the square root of the softplus of the logits; the k largest of score + bias are chosen, of all
+//! experts or of those of a few groups (DeepSeek-V3), and their weights are their scores, divided by the sum of those chosen if they are renormalised, times a
 //! factor.
 //!
 //! Error: logits that are given are exact, and those of a router's weights have the error e of a sum of products. The relative error of

@@ -65,7 +65,7 @@ impl Batch {
         self
     }
 
-    /// Of `rows` rows that can only be repeated all together; so do these sizes.
+    /// With `rows` rows that can only be repeated all together; these sizes grow with them.
     #[must_use]
     pub fn together(mut self, rows: usize, sizes: &[&'static str]) -> Self {
         self.together = Some(rows);

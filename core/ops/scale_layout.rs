@@ -22,7 +22,7 @@ impl Op for ScaleLayout {
         let mut cases = vec![
             case("plain", [8192, 4096], "one", true),
             case("plain", [2048, 1024], "one", true),
-            // Of the cases of the same keys, the first that has rows for whole tiles is the one that is repeated.
+            // The first case that has rows for whole tiles is the one that is repeated, for each set of keys.
             case("plain", [384, 256], "one", false),
             case("plain", [1, 16], "one", false),
             case("plain", [130, 7], "one", false),

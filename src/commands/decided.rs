@@ -31,7 +31,7 @@ pub struct UntilDecided<'a> {
     folder: &'a Folder,
     manifest: &'a Manifest,
     cells: Vec<Cell>,
-    /// Of the windows so far, what gates look at.
+    /// What gates look at, of the windows so far.
     records: Vec<Record>,
     windows: usize,
 }

@@ -59,8 +59,8 @@ pub fn written_out<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::R
 const MOST_DRAWS: usize = 1 << 16;
 
 impl Window {
-    /// `alice@4096`, or `alice~3` for the third draw. A path is named by its file without the extension; every character other than letters, digits, `_` and
-    /// `-` becomes `_`.
+    /// `alice@4096`, or `alice~3` for the third draw. A path is named by its file without the extension; every character other than
+    /// letters, digits, `_` and `-` becomes `_`.
     pub fn name(&self) -> String {
         let stem = Path::new(&self.text).file_stem().unwrap_or_default().to_string_lossy();
         let plain = |c: char| {

@@ -166,7 +166,7 @@ fn a_search_goes_as_far_as_it_is_asked_to() {
     assert!(stdout(&output).contains("FOUND IN PART"), "{}", stdout(&output));
 }
 
-/// Of two faults that each fail alone, both are named.
+/// Two faults that each fail alone are both named.
 #[test]
 fn two_faults_are_told_apart() {
     let folder = tempfile::tempdir().unwrap();

@@ -8,11 +8,12 @@ use std::collections::BTreeSet;
 use safetensors::Dtype;
 use ulplab::formats::{Format, GlobalScale, Single, codec, hadamard};
 use ulplab::ops::data::floats;
-use ulplab::ops::{Buffer, Case, Data, Inputs, OPS, Problem, Role};
+use ulplab::ops::{Buffer, Case, Inputs, OPS, Problem, Role};
+use ulplab::studies::kernels::power::smallest_first;
 use ulplab_core::random::{gaussian, stream};
 
 use super::quantize::format;
-use super::{problems, values};
+use super::{problems, problems_of, values};
 
 /// Something in the data of an operation on which faults show.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -287,21 +288,9 @@ fn distinct_exponents(row: &[f32]) -> bool {
 
 /// A few cases of an operation with each kind of inputs and each set of keys, the smallest first.
 fn few(op: &str) -> Vec<(Case, Problem)> {
-    let op = ulplab::ops::find(op).unwrap();
-    let sites = |_: &str| Err("no model".to_string());
-    let data = Data::new(1, &sites);
-    let volume = |case: &Case| case.dims.iter().map(|(_, size)| (*size).max(1) as f64).product::<f64>();
-    let mut cases: Vec<Case> = op
-        .cases()
-        .into_iter()
-        .filter(|case| !case.inputs.need_model() && !case.timed)
-        .collect();
-    cases.sort_by(|a, b| volume(a).total_cmp(&volume(b)));
+    let cases = smallest_first(ulplab::ops::find(op).unwrap());
     let (edges, others): (Vec<Case>, Vec<Case>) = cases.into_iter().partition(|case| case.inputs == Inputs::Edges);
-    let chosen = edges.into_iter().take(8).chain(others.into_iter().take(8));
-    chosen
-        .map(|case| (case.clone(), op.problem(&case, &data).unwrap()))
-        .collect()
+    problems_of(op, edges.into_iter().take(8).chain(others.into_iter().take(8)))
 }
 
 #[test]

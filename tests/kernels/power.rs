@@ -81,7 +81,7 @@ fn a_bound_notices_what_is_just_beyond_it() {
                 "{kind} under {share:e}: {size:e}"
             );
         }
-        // Of one number as large as most, a share of what is usual is about the same share of the number.
+        // A share of what is usual is about the same share of one number, if that is as large as most.
         let size = least("element");
         assert!(
             size > share * 0.8 && size < share * STEP * 1.3,

@@ -5,9 +5,10 @@
 
 use std::collections::BTreeSet;
 
-use ulplab::ops::{Buffer, Case, Data, OPS, Problem};
+use ulplab::ops::{Buffer, Case, OPS, Problem};
+use ulplab::studies::kernels::power::smallest_first;
 
-use super::buffer;
+use super::{buffer, problems_of};
 
 /// An operation's sizes, and inputs that are no numbers to compute with.
 struct Ranges {
@@ -398,25 +399,8 @@ fn numbers(buffer: &Buffer) -> Vec<i64> {
 
 /// Small cases, of which inputs are looked at.
 fn small(op: &str) -> Vec<(Case, Problem)> {
-    let op = ulplab::ops::find(op).unwrap();
-    let sites = |_: &str| Err("no model".to_string());
-    let data = Data::new(1, &sites);
-    let volume = |case: &Case| case.dims.iter().map(|(_, size)| (*size).max(1) as f64).product::<f64>();
-    let mut cases: Vec<Case> = op
-        .cases()
-        .into_iter()
-        .filter(|case| !case.inputs.need_model() && !case.timed)
-        .collect();
-    cases.sort_by(|a, b| volume(a).total_cmp(&volume(b)));
     // As many as the suite has time for; those of one kind lie apart in the list.
-    cases.truncate(40);
-    cases
-        .into_iter()
-        .map(|case| {
-            let problem = op.problem(&case, &data).unwrap();
-            (case, problem)
-        })
-        .collect()
+    problems_of(op, smallest_first(ulplab::ops::find(op).unwrap()).into_iter().take(40))
 }
 
 #[test]

@@ -116,8 +116,8 @@ fn cases() -> Vec<Case> {
         grids.extend(RULES.map(|(rule, _)| {
             let each = weights == "bf16" || rule == "transpose";
             let grid = grid(weights, rule).when(each, |grid| grid.edges("maps", (full(4), maps)));
-            // Of the cases of the same keys, the first of three tokens is the one that is repeated; `simple` takes so many rows
-            // only without products.
+            // The first case of three tokens is the one that is repeated, for each set of keys; `simple` takes so many rows only
+            // without products.
             let grid = grid.when(rule != "transpose", |grid| grid.random("swap", (full(3), swap)));
             grid.random("small", (small, token))
         }));

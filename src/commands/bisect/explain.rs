@@ -280,7 +280,8 @@ impl Rank {
         Ok(Found { set, minimal })
     }
 
-    /// Of a layer the error of what leaves it, or the share of that if some of its suspects are already found.
+    /// How likely a group is at fault: a layer by the error of what leaves it, or by the share of that if some of its suspects are already
+    /// found; other groups by the largest error of their own.
     fn score(&self, mix: &Mix, group: &BTreeSet<usize>, level: Level) -> f64 {
         let largest = |suspects: &mut dyn Iterator<Item = usize>| suspects.map(|at| self.own[at]).fold(0.0, f64::max);
         let own = largest(&mut group.iter().copied());

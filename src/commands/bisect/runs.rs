@@ -20,7 +20,7 @@ use ulplab_core::record::{Phase, place};
 struct Divergence {
     /// What the runs ask otherwise, as `ulplab diff` has it.
     question: Vec<String>,
-    /// Of each recipe and phase, in the order of the experiment.
+    /// One for each recipe and phase, in the order of the experiment.
     cells: Vec<Diverging>,
     /// Records that both have, and how many of them are bit-equal.
     both: usize,

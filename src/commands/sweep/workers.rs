@@ -213,6 +213,13 @@ mod tests {
     }
 
     #[test]
+    fn the_longest_are_operations() {
+        for op in LONGEST {
+            ulplab_core::ops::find(op).unwrap();
+        }
+    }
+
+    #[test]
     fn cards_are_those_that_are_visible() {
         let two = |devices: &str| cards(&devices.parse().unwrap(), 2).map(|cards| cards.len());
         assert_eq!(two("all").unwrap(), 2);

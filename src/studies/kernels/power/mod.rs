@@ -88,12 +88,22 @@ pub fn stored() -> Result<Vec<Power>> {
     serde_json::from_str(&input::text(&path)?).map_err(|error| Error::data(&path, error.to_string()))
 }
 
-/// The cases of an operation that are asked, the smallest first: those that are not large, and the smallest with each set of keys.
-pub fn cases(op: &dyn Op) -> Vec<Case> {
-    let volume = |case: &Case| case.dims.iter().map(|(_, size)| (*size).max(1) as f64).product::<f64>();
+/// The elements that a case's sizes multiply to.
+fn volume(case: &Case) -> f64 {
+    case.dims.iter().map(|(_, size)| (*size).max(1) as f64).product()
+}
+
+/// The cases of an operation that are not timed and need no model, the smallest first.
+pub fn smallest_first(op: &dyn Op) -> Vec<Case> {
     let mut cases = op.cases();
     cases.retain(|case| !case.timed && !case.inputs.need_model());
     cases.sort_by(|a, b| volume(a).total_cmp(&volume(b)));
+    cases
+}
+
+/// The cases of an operation that are asked, the smallest first: those that are not large, and the smallest with each set of keys.
+pub fn cases(op: &dyn Op) -> Vec<Case> {
+    let cases = smallest_first(op);
     let asked = |(at, case): &(usize, &Case)| {
         let smaller = cases[..*at].iter().filter(|other| other.keys == case.keys).count();
         volume(case) <= MOST || smaller < FEW
@@ -209,7 +219,7 @@ impl Power {
 }
 
 impl Noticed {
-    /// Of cases with the sizes that are noticed there, and the size in the smallest case, if it was asked there.
+    /// From cases with the sizes that are noticed there, and the size in the smallest case, if it was asked there.
     fn new(mut sizes: Vec<(&str, f64)>, smallest: Option<f64>) -> Self {
         sizes.sort_by(|a, b| a.1.total_cmp(&b.1));
         let finite = |size: &f64| size.is_finite();
