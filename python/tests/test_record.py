@@ -320,3 +320,53 @@ def test_norms_over_several_dimensions_are_not_judged(tmp_path):
         (found,) = ulplab.replay(tmp_path / str(len(shape)))
         assert found.verdict == verdict
     assert "normalized_shape = [4, 16]" in found.message
+
+
+class GptOssTopKRouter(Module):
+    def __init__(self, fault=None):
+        super().__init__(weight=normal(RNG, 8, 32), bias=normal(RNG, 8))
+        self.top_k, self.fault = 2, fault
+
+    def forward(self, x):
+        weight, bias = self._parameters["weight"], self._parameters["bias"]
+        logits = kernels_matmul.kernel(RNG, x, weight.T, bias=bias)
+        numbers = np.argsort(-logits.astype(np.float32), axis=-1, kind="stable")[:, : self.top_k]
+        if self.fault == "choice":
+            numbers[3, 1] = np.argmin(logits[3].astype(np.float32))
+        of = np.roll(logits, -1, 0) if self.fault == "scores" else logits
+        scores = kernels.softmax(RNG, np.take_along_axis(of, numbers, -1))
+        if self.fault == "number":
+            numbers = np.where(numbers == numbers[5, 0], 8, numbers)
+        return logits, scores, numbers
+
+
+@pytest.mark.parametrize(
+    ("fault", "verdicts"),
+    [
+        (None, {"matmul": "passed", "softmax": "passed", "top_k": "passed"}),
+        ("choice", {"matmul": "passed", "softmax": "passed", "top_k": "failed"}),
+        ("scores", {"matmul": "passed", "softmax": "failed", "top_k": "passed"}),
+        # Scores of an expert that does not exist are those of no logit.
+        ("number", {"matmul": "passed", "softmax": "not judged", "top_k": "failed"}),
+    ],
+)
+def test_a_router_chooses_by_its_logits(tmp_path, fault, verdicts):
+    model = Module()
+    model.router = GptOssTopKRouter(fault)
+    with ulplab.record(model, tmp_path / "calls", ["router"]):
+        model.router(normal(RNG, 20, 32))
+    found = ulplab.replay(tmp_path / "calls")
+    assert {one.op: one.verdict for one in found} == verdicts, str(found)
+
+
+def test_a_router_without_a_number_of_experts_is_not_judged(tmp_path):
+    model = Module()
+    model.router = GptOssTopKRouter()
+    with ulplab.record(model, tmp_path / "calls", ["router"]):
+        model.router(normal(RNG, 20, 32))
+    file = tmp_path / "calls/recording.json"
+    held = json.loads(file.read_text())
+    del held["calls"][0]["settings"]["top_k"]
+    file.write_text(json.dumps(held))
+    (one,) = ulplab.replay(tmp_path / "calls")
+    assert one.verdict == "not judged" and "no attribute top_k" in one.message

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
+import numpy
+
 from ._dumps import Recorded
 from ._files import Stored
 
@@ -18,6 +20,22 @@ class Output:
     """A recorded output that an operation is given."""
 
     at: int
+    #: The output whose numbers are places in its last dimension, if the operation is given the elements there.
+    places: int | None = None
+
+    def of(self, outputs: list[Any]) -> Any:
+        """What the operation is given. Unknown if it was not recorded."""
+        for at in (self.at, self.places):
+            if at is not None and at >= len(outputs):
+                raise Unknown(f"output {at} was not recorded")
+        if self.places is None:
+            return outputs[self.at]
+        held, places = Stored.of(outputs[self.at]), Stored.of(outputs[self.places])
+        if places.dtype not in ("int32", "int64") or places.shape[:-1] != held.shape[:-1]:
+            raise Unknown(f"output {self.places} is {places.dtype}{list(places.shape)}, expected int32 or int64 of the rows of output {self.at}")
+        if not ((places.bits >= 0) & (places.bits < held.shape[-1])).all():
+            raise Unknown(f"output {self.places} has places that output {self.at} of {held.shape[-1]} columns does not have")
+        return Stored(numpy.take_along_axis(held.bits, places.bits, -1), held.dtype)
 
 
 @dataclass(frozen=True)
@@ -84,7 +102,4 @@ def with_settings(method: Method | None, call: Recorded) -> Function | None:
 
 def with_outputs(words: dict[str, Any], outputs: list[Any]) -> dict[str, Any]:
     """What an operation is given, with the recorded outputs among it."""
-    missing = [value.at for value in words.values() if isinstance(value, Output) and value.at >= len(outputs)]
-    if missing:
-        raise Unknown(f"output {missing[0]} was not recorded")
-    return {name: outputs[value.at] if isinstance(value, Output) else value for name, value in words.items()}
+    return {name: value.of(outputs) if isinstance(value, Output) else value for name, value in words.items()}

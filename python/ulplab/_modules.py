@@ -110,6 +110,18 @@ def _silu_module(given: dict[str, Any], settings: dict[str, Any]) -> list[Judgem
     return [Judgement(0, "silu_and_mul", {"x": take(given, ("arg_0",), {})[0]})]
 
 
+def _softmax_router(given: dict[str, Any], settings: dict[str, Any]) -> list[Judgement]:
+    """gpt-oss's: logits, the softmax of the k largest, and their numbers. What is chosen follows from the logits as they are stored."""
+    k = settings.get("top_k")
+    if not isinstance(k, int):
+        raise Unknown("how many experts it chooses is not known: it has no attribute top_k")
+    return [
+        *_linear_module(given, settings),
+        Judgement(1, "softmax", {"x": Output(0, places=2)}),
+        Judgement(2, "top_k", {"x": Output(0), "k": k, "ties": "any"}, output="indices"),
+    ]
+
+
 #: What modules may be said to be, by name.
 KINDS: dict[str, Method] = {
     "rmsnorm": _rms_module(),
@@ -118,6 +130,7 @@ KINDS: dict[str, Method] = {
     "layernorm": _layer_module,
     "linear": _linear_module,
     "silu_and_mul": _silu_module,
+    "softmax_router": _softmax_router,
 }
 
 # Kinds of classes, as torch, SGLang, vLLM and transformers call them; a package before a name is one that differs. Many models
@@ -130,6 +143,7 @@ CLASSES = {
     "LayerNorm": "layernorm",
     "Linear": "linear",
     "SiluAndMul": "silu_and_mul",
+    "GptOssTopKRouter": "softmax_router",
     **dict.fromkeys(("LlamaRMSNorm", "MistralRMSNorm", "MixtralRMSNorm", "DeepseekV3RMSNorm"), "rmsnorm_cast"),
     **dict.fromkeys(("Qwen2RMSNorm", "Qwen3RMSNorm", "Qwen3MoeRMSNorm"), "rmsnorm_cast"),
     **dict.fromkeys(("GptOssRMSNorm", "Olmo2RMSNorm"), "rmsnorm"),

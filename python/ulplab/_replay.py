@@ -66,9 +66,10 @@ def replay(
 
     ``modules`` says what classes of recorded modules are, beside those that are known: ``{"MyNorm": "rmsnorm"}`` or
     ``{"package.MyNorm": "rmsnorm"}``, one of rmsnorm, rmsnorm_cast (which may round before the weight, too; the verdict says
-    whether it does), gemma_rmsnorm (which multiplies by 1 + weight), layernorm, linear and silu_and_mul; ``{"Linear": ""}``
-    leaves a class out. Calls of functions and with arguments that are not known, that have no outputs, or whose files cannot
-    be read are *not judged*, and never passed. ``.pt`` files are read by torch if the caller has imported it
+    whether it does), gemma_rmsnorm (which multiplies by 1 + weight), layernorm, linear, silu_and_mul and softmax_router
+    (logits, the softmax of the k largest, and their numbers, as of gpt-oss); ``{"Linear": ""}`` leaves a class out. Calls of
+    functions and with arguments that are not known, that have no outputs, or whose files cannot be read are *not judged*, and
+    never passed. ``.pt`` files are read by torch if the caller has imported it
     (``weights_only=True``). ``accumulate`` is the type that kernels add in. ValueError if the folder holds none of these.
     """
     root = Path(folder)
