@@ -9,10 +9,8 @@ Usage: training.py baseline OUT.json --texts DIR     n-gram models on the same s
 import argparse
 import json
 import math
-import os
 import pathlib
 import random
-import sys
 import sysconfig
 import time
 
