@@ -93,8 +93,8 @@ def attention_window(q, k, v, sinks):
     return o.permute(0, 2, 3, 1, 4).reshape(B, S, HEADS, D)
 
 
-def experts(h, w, on):
-    """All experts on all tokens, the inactive ones times zero. `h` FP32 [tokens, H]. Returns output and balance loss."""
+def routed(h, w):
+    """Each expert's share of each token, zero where it is not chosen, and the balance loss. `h` FP32 [tokens, H]."""
     logits = F.linear(h, w["mlp.router.weight"], w["mlp.router.bias"])
     number = torch.arange(EXPERTS, device=h.device)
     first = number == logits.detach().argmax(-1, keepdim=True)
@@ -114,7 +114,8 @@ def layer(x, w, cos, sin, on, windowed, dtype):
     o = (attention_window if windowed else attention_full)(q, k, v, w["self_attn.sinks"])
     x = x + linear(o.reshape(B, S, HEADS * D), w, "self_attn.o_proj").float()
     h = norm(x, w["post_attention_layernorm.weight"]).flatten(0, 1)
-    share, balance = experts(h, w, on)
+    share, balance = routed(h, w)
+    # All experts see all tokens: at this size that is faster than gathering.
     up = fake(w["mlp.experts.gate_up_proj"], on).to(dtype).flatten(0, 1)
     down = fake(w["mlp.experts.down_proj"], on).to(dtype)
     y = F.linear(h.to(dtype), up, w["mlp.experts.gate_up_proj_bias"].to(dtype).flatten()).view(-1, EXPERTS, INNER, 2)
