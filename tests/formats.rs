@@ -8,6 +8,8 @@ mod codecs;
 mod docs;
 #[path = "formats/elements.rs"]
 mod elements;
+#[path = "formats/foreign_records.rs"]
+mod foreign_records;
 #[path = "formats/lost.rs"]
 mod lost;
 #[path = "formats/oracle.rs"]

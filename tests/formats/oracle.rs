@@ -12,7 +12,12 @@ pub struct Fixture {
 
 impl Fixture {
     pub fn open(name: &str) -> Self {
-        let path = format!("{}/tests/fixtures/quant/{name}.safetensors", root());
+        Self::of("quant", name)
+    }
+
+    /// A file of one of the folders of fixtures.
+    pub fn of(folder: &str, name: &str) -> Self {
+        let path = format!("{}/tests/fixtures/{folder}/{name}.safetensors", root());
         let bytes = std::fs::read(&path).unwrap_or_else(|why| panic!("{path}: {why}"));
         let file = SafeTensors::deserialize(&bytes).unwrap();
         let tensors = file
@@ -35,7 +40,7 @@ impl Fixture {
         &self.tensors.get(name).unwrap_or_else(|| panic!("no tensor '{name}'")).1
     }
 
-    /// f32 as they are, u16 as bf16.
+    /// f32 as they are, bf16 and its bits as u16.
     pub fn floats(&self, name: &str) -> Vec<f32> {
         let (_, bytes, dtype) = &self.tensors[name];
         match dtype {
@@ -45,7 +50,7 @@ impl Fixture {
                 .iter()
                 .map(|bytes| f32::from_le_bytes(*bytes))
                 .collect(),
-            Dtype::U16 => bytes
+            Dtype::U16 | Dtype::BF16 => bytes
                 .as_chunks()
                 .0
                 .iter()

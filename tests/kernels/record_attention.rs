@@ -141,6 +141,10 @@ fn record_attention_wants_one_softmax_over_decoded_records() {
         let right = outputs(case, problem, Mistake::None);
         accepts_only(case, problem, &[("out", right.clone())]);
         let bf16 = case.key("dtype") == "bf16";
+        // Mistakes in what is done with the decoded numbers are the same whatever they were decoded from.
+        if !["v4_fp8", "v4_bf16"].contains(&case.key("record")) {
+            continue;
+        }
         for mistake in [
             Mistake::NoSink,
             Mistake::AllSlots,
