@@ -87,7 +87,10 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ),
     (
         "status",
-        &["ulplab status runs/kv_cache/array", "ulplab status runs/kv_cache/array --json"],
+        &[
+            "ulplab status runs/kv_cache/array",
+            "ulplab status runs/kv_cache/array --json",
+        ],
     ),
     (
         "merge",

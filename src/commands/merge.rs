@@ -93,7 +93,9 @@ fn gathered(args: &MergeArgs) -> Result<(Folder, Manifest)> {
         let here = holders.iter().filter(|(_, missing)| !missing.contains(id.as_str()));
         gather(id, &target, here.map(|(folder, _)| *folder))
     })?;
-    sources.iter().try_for_each(|(folder, _)| target.take_sessions(folder))?;
+    sources
+        .iter()
+        .try_for_each(|(folder, _)| target.take_sessions(folder))?;
     // Read again: its time is that of all sessions.
     Folder::open(&target.path)
 }
@@ -138,7 +140,11 @@ fn gather<'a>(id: &str, target: &Folder, holders: impl Iterator<Item = &'a Folde
 
 /// What a cell measured, but for times, which differ from run to run.
 fn numbers(records: &[Record]) -> Vec<u8> {
-    let lasting: Vec<Record> = records.iter().filter(|record| !timed(&record.metric)).cloned().collect();
+    let lasting: Vec<Record> = records
+        .iter()
+        .filter(|record| !timed(&record.metric))
+        .cloned()
+        .collect();
     let mut text = Vec::new();
     lines::write(&lasting, &mut text).expect("writing to memory does not fail");
     text

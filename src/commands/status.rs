@@ -72,7 +72,10 @@ pub fn run(args: &StatusArgs) -> Result<Exit> {
     let (folder, manifest) = Folder::open(&named_or_newest(args.run.as_ref())?)?;
     let status = Status::of(&folder, &manifest, Timestamp::now())?;
     match args.json {
-        true => outln!("{}", serde_json::to_string(&status).expect("plain data has a form in JSON")),
+        true => outln!(
+            "{}",
+            serde_json::to_string(&status).expect("plain data has a form in JSON")
+        ),
         false => status.print(&folder, &manifest.experiment.name),
     }
     Ok(Exit::Pass)
@@ -92,7 +95,10 @@ impl Status {
                 Some(_) => Vec::new(),
                 None => cells.iter().collect(),
             };
-            share.into_iter().filter(|cell| missing.contains(cell.id.as_str())).collect()
+            share
+                .into_iter()
+                .filter(|cell| missing.contains(cell.id.as_str()))
+                .collect()
         };
         let mut tasks = Tasks::default();
         let mut running: HashSet<&str> = HashSet::new();
@@ -114,7 +120,10 @@ impl Status {
             (cost + session.cost, seconds + session.seconds)
         });
         let ended_badly = |session: &&Session| matches!(session.state(at), State::Failed(_) | State::Died);
-        let last = sessions.iter().filter(ended_badly).max_by_key(|session| session.last_sign());
+        let last = sessions
+            .iter()
+            .filter(ended_badly)
+            .max_by_key(|session| session.last_sign());
         let all = cost(&cells);
         let undone = cost(cells.iter().filter(|cell| missing.contains(cell.id.as_str())));
         Ok(Self {
@@ -127,7 +136,9 @@ impl Status {
             tasks,
             last_failure: last.map(|session| Failure {
                 task: session.who(),
-                at: session.last_sign().map_or(String::new(), |at| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()),
+                at: session
+                    .last_sign()
+                    .map_or(String::new(), |at| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()),
                 cells: session.cells,
                 why: match session.state(at) {
                     State::Failed(why) => why,
@@ -141,8 +152,17 @@ impl Status {
     fn print(&self, folder: &Folder, experiment: &str) {
         let path = folder.path.display();
         let share = 100.0 * self.done_cost;
-        outln!("{experiment}: {} of {} cells are done, {share:.1} % of the estimated cost", self.done, self.cells);
-        let Tasks { running, done, failed, died } = self.tasks;
+        outln!(
+            "{experiment}: {} of {} cells are done, {share:.1} % of the estimated cost",
+            self.done,
+            self.cells
+        );
+        let Tasks {
+            running,
+            done,
+            failed,
+            died,
+        } = self.tasks;
         outln!("tasks: {running} at work, {done} done, {failed} failed, {died} died");
         if running > 0 {
             let cells = counted(self.running, "cell");
@@ -160,8 +180,17 @@ impl Status {
             outln!("`ulplab merge {path}` judges the run");
         }
         if let Some(failure) = &self.last_failure {
-            let Failure { task, at, cells, why, still_missing } = failure;
-            outln!("last to fail: {task}, last heard of at {at} after {}: {why}", counted(*cells, "cell"));
+            let Failure {
+                task,
+                at,
+                cells,
+                why,
+                still_missing,
+            } = failure;
+            outln!(
+                "last to fail: {task}, last heard of at {at} after {}: {why}",
+                counted(*cells, "cell")
+            );
             match still_missing {
                 0 => outln!("  its share has been done since"),
                 _ => outln!("  {} of its share still to be done", counted(*still_missing, "cell")),

@@ -203,7 +203,11 @@ impl Folder {
     /// Takes the sessions from another folder of the same run.
     pub fn take_sessions(&self, other: &Self) -> Result<()> {
         let from = other.sessions();
-        for name in names(&from).unwrap_or_default().iter().filter(|name| !is_temporary(name)) {
+        for name in names(&from)
+            .unwrap_or_default()
+            .iter()
+            .filter(|name| !is_temporary(name))
+        {
             let bytes = input::bytes(&from.join(name))?;
             write_atomic(&self.sessions().join(name), |out| out.write_all(&bytes))?;
         }
@@ -261,7 +265,9 @@ fn make_folders(path: &Path) -> Result<()> {
 fn obstacle(path: &Path) -> Result<Option<OsString>> {
     let ours = |name: &OsStr| {
         let folder = name == CELLS || name == SESSIONS;
-        [RUN, JOBS].iter().any(|own| name == *own) || is_temporary(name) || folder && names(&path.join(name)).is_ok_and(|names| names.is_empty())
+        [RUN, JOBS].iter().any(|own| name == *own)
+            || is_temporary(name)
+            || folder && names(&path.join(name)).is_ok_and(|names| names.is_empty())
     };
     match names(path) {
         Ok(names) => Ok(names.into_iter().find(|name| !ours(name))),

@@ -51,7 +51,8 @@ pub fn resolve(asked: &Asked, variable: impl Fn(&str) -> Option<String>) -> Resu
             names.join(", ")
         )));
     };
-    let wrong = |message: String| Error::Usage(format!("--partition: {message}; give the share: --partition slice:M/N"));
+    let wrong =
+        |message: String| Error::Usage(format!("--partition: {message}; give the share: --partition slice:M/N"));
     let number = |name: &str| match set(name) {
         None => Err(wrong(format!("{} is set, but {name} is not", scheduler.index))),
         Some(value) => value
@@ -80,16 +81,26 @@ pub fn resolve(asked: &Asked, variable: impl Fn(&str) -> Option<String>) -> Resu
     Ok((rule.share(Share { m, n }), Some(from)))
 }
 
-/// What the scheduler calls this task, so that people find it there.
+/// What the scheduler calls this task, so that people find it there. A task that is started again keeps its name.
 pub fn task(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
-    let array = || Some(format!("{}_{}", variable("SLURM_ARRAY_JOB_ID")?, variable("SLURM_ARRAY_TASK_ID")?));
-    if let Some(id) = array().or_else(|| variable("SLURM_JOB_ID")) {
-        let again = variable("SLURM_RESTART_COUNT").filter(|count| count != "0");
-        let again = again.map_or(String::new(), |count| format!(", requeued {count} times"));
-        return Some(format!("Slurm job {id}{again}"));
-    }
-    let index = variable("JOB_COMPLETION_INDEX").map(|index| format!("completion {index}"));
-    index.or_else(|| Some(format!("CI job {}", variable("CI_JOB_ID")?)))
+    let of_array = || {
+        Some(format!(
+            "{}_{}",
+            variable("SLURM_ARRAY_JOB_ID")?,
+            variable("SLURM_ARRAY_TASK_ID")?
+        ))
+    };
+    let slurm = of_array().or_else(|| variable("SLURM_JOB_ID"));
+    let slurm = slurm.map(|id| format!("Slurm job {id}"));
+    let index = || Some(format!("completion {}", variable("JOB_COMPLETION_INDEX")?));
+    let ci = || Some(format!("CI job {}", variable("CI_JOB_ID")?));
+    slurm.or_else(index).or_else(ci)
+}
+
+/// How often the scheduler had started this task before, if it says so.
+pub fn restarts(variable: impl Fn(&str) -> Option<String>) -> u32 {
+    let count = variable("SLURM_RESTART_COUNT").and_then(|count| count.parse().ok());
+    count.unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -102,7 +113,9 @@ mod tests {
             found.map(|(_, value)| value.to_string())
         };
         let resolved = resolve(&asked.parse().unwrap(), variable);
-        resolved.map(|(partition, _)| partition.to_string()).map_err(|error| error.to_string())
+        resolved
+            .map(|(partition, _)| partition.to_string())
+            .map_err(|error| error.to_string())
     }
 
     fn slurm(id: &'static str, array: [&'static str; 4]) -> Vec<(&'static str, &'static str)> {
@@ -112,7 +125,10 @@ mod tests {
             "MAX" => "SLURM_ARRAY_TASK_MAX",
             _ => "SLURM_ARRAY_TASK_STEP",
         });
-        [("SLURM_ARRAY_TASK_ID", id)].into_iter().chain(names.into_iter().zip(array)).collect()
+        [("SLURM_ARRAY_TASK_ID", id)]
+            .into_iter()
+            .chain(names.into_iter().zip(array))
+            .collect()
     }
 
     /// Arrays from 0, from 1, from elsewhere, in steps, with a last step that ends short of the maximum, and of one task.
@@ -127,7 +143,11 @@ mod tests {
             ("5", ["1", "5", "5", "1"], "slice:1/1"),
             ("5", ["1", "5", "5", "0"], "slice:1/1"),
         ] {
-            assert_eq!(told("slice", &slurm(id, array)).as_deref(), Ok(share), "{id} of {array:?}");
+            assert_eq!(
+                told("slice", &slurm(id, array)).as_deref(),
+                Ok(share),
+                "{id} of {array:?}"
+            );
         }
         // An array of 1, 3 and 7; a task that is none of its array's; none at all.
         for (id, array) in [
@@ -152,15 +172,37 @@ mod tests {
         let both = [&gitlab[..], &slurm("3", ["4", "0", "3", "1"])].concat();
         assert_eq!(told("slice", &both).unwrap(), "slice:4/4");
         for (environment, words) in [
-            (&kubernetes[..1], "JOB_COMPLETION_INDEX is set, but JOB_COMPLETIONS is not"),
-            (&[("CI_NODE_INDEX", "0"), ("CI_NODE_TOTAL", "5")], "there is no such task"),
-            (&[("CI_NODE_INDEX", "six"), ("CI_NODE_TOTAL", "5")], "'six', expected a number"),
-            (&[("CI_NODE_INDEX", "")], "has none of SLURM_ARRAY_TASK_ID and SLURM_ARRAY_TASK_COUNT"),
+            (
+                &kubernetes[..1],
+                "JOB_COMPLETION_INDEX is set, but JOB_COMPLETIONS is not",
+            ),
+            (
+                &[("CI_NODE_INDEX", "0"), ("CI_NODE_TOTAL", "5")],
+                "there is no such task",
+            ),
+            (
+                &[("CI_NODE_INDEX", "six"), ("CI_NODE_TOTAL", "5")],
+                "'six', expected a number",
+            ),
+            (
+                &[("CI_NODE_INDEX", "")],
+                "has none of SLURM_ARRAY_TASK_ID and SLURM_ARRAY_TASK_COUNT",
+            ),
         ] {
             let error = told("slice", environment).unwrap_err();
             assert!(error.contains(words), "{error}");
         }
-        for text in ["slice:", "slice:0/4", "slice:5/4", "slice:1", "hash:a/b", "op", "op:", "count:1/2", ""] {
+        for text in [
+            "slice:",
+            "slice:0/4",
+            "slice:5/4",
+            "slice:1",
+            "hash:a/b",
+            "op",
+            "op:",
+            "count:1/2",
+            "",
+        ] {
             assert!(text.parse::<Asked>().is_err(), "{text}");
         }
     }
@@ -173,11 +215,15 @@ mod tests {
                 found.map(|(_, value)| value.to_string())
             })
         };
-        let array = [("SLURM_ARRAY_JOB_ID", "17"), ("SLURM_ARRAY_TASK_ID", "3"), ("SLURM_JOB_ID", "20")];
+        let array = [
+            ("SLURM_ARRAY_JOB_ID", "17"),
+            ("SLURM_ARRAY_TASK_ID", "3"),
+            ("SLURM_JOB_ID", "20"),
+        ];
         assert_eq!(of(&array).unwrap(), "Slurm job 17_3");
-        let again = [&array[..], &[("SLURM_RESTART_COUNT", "2")]].concat();
-        assert_eq!(of(&again).unwrap(), "Slurm job 17_3, requeued 2 times");
+        assert_eq!(of(&array[2..]).unwrap(), "Slurm job 20");
         assert_eq!(of(&[("JOB_COMPLETION_INDEX", "4")]).unwrap(), "completion 4");
         assert_eq!(of(&[]), None);
+        assert_eq!(restarts(|name| (name == "SLURM_RESTART_COUNT").then(|| "2".into())), 2);
     }
 }

@@ -1,5 +1,6 @@
 //! Who worked on a run, when and for how long: a small file for each process, for readers. Nothing is judged by it.
 
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -47,9 +48,15 @@ pub struct Session {
     /// What the scheduler calls it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
+    /// How often the scheduler had started the task before.
+    #[serde(default)]
+    pub restarts: u32,
     /// `done`, or the error; none while it works, and if it was killed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<String>,
+    /// Whether its scheduler has started the same task again; not part of the file.
+    #[serde(skip)]
+    restarted: bool,
 }
 
 /// What became of a process.
@@ -69,6 +76,7 @@ impl Session {
         match self.ended.as_deref() {
             Some(DONE) => State::Done,
             Some(error) => State::Failed(error.into()),
+            None if self.restarted => State::Died,
             None if self.last_sign().is_some_and(|last| at.duration_since(last) <= SILENCE) => State::Running,
             None => State::Died,
         }
@@ -87,7 +95,11 @@ impl Session {
         let share = self.partition.clone().unwrap_or("all cells".into());
         let host = self.host.as_ref().map(|host| format!("on {host}"));
         let task = self.task.as_ref().map(|task| format!("({task})"));
-        [Some(share), host, task].into_iter().flatten().collect::<Vec<_>>().join(" ")
+        [Some(share), host, task]
+            .into_iter()
+            .flatten()
+            .collect::<Vec<_>>()
+            .join(" ")
     }
 }
 
@@ -135,6 +147,7 @@ impl ActiveSession {
             threads: rayon::current_num_threads(),
             host,
             task: scheduler::task(variable),
+            restarts: scheduler::restarts(variable),
             ..Session::default()
         };
         let prefix = format!("{}-", begun.started_at.replace(':', ""));
@@ -197,6 +210,15 @@ pub fn sessions(folder: &Path) -> Vec<Session> {
     let texts = files.filter_map(|entry| input::bytes(&entry.path()).ok());
     let mut sessions: Vec<Session> = texts.filter_map(|text| serde_json::from_slice(&text).ok()).collect();
     sessions.sort_by(|a, b| a.started_at.cmp(&b.started_at));
+    let mut last: HashMap<String, u32> = HashMap::new();
+    for session in sessions.iter().filter(|session| session.task.is_some()) {
+        let last = last.entry(session.task.clone().unwrap_or_default()).or_default();
+        *last = session.restarts.max(*last);
+    }
+    for session in &mut sessions {
+        let last = session.task.as_ref().and_then(|task| last.get(task));
+        session.restarted = last.is_some_and(|last| session.restarts < *last);
+    }
     sessions
 }
 

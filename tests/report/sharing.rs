@@ -4,10 +4,10 @@ use std::fs;
 use std::io::Write;
 use std::time::{Duration, SystemTime};
 
+use jiff::{SignedDuration, Timestamp};
 use ulplab::atomic::{create_atomic, write_atomic};
 use ulplab::run::Manifest;
 use ulplab::run::folder::Folder;
-use jiff::{SignedDuration, Timestamp};
 use ulplab::run::session::{ActiveSession, State, sessions};
 use ulplab::{Error, Exit, Result};
 
@@ -153,7 +153,10 @@ fn sessions_add_up_but_for_times_they_share_and_a_damaged_one_counts_for_nothing
     // It is seen from its beginning on, whatever becomes of it.
     let last = || sessions(&run.sessions()).pop().expect("it is there");
     let at = |seconds| Timestamp::now() + SignedDuration::from_secs(seconds);
-    assert_eq!((last().state(at(0)), last().state(at(600))), (State::Running, State::Died));
+    assert_eq!(
+        (last().state(at(0)), last().state(at(600))),
+        (State::Running, State::Died)
+    );
     begun.end(Some(&Error::Interrupted)).expect("a session");
     let State::Failed(why) = last().state(at(0)) else {
         panic!("{:?}", last());

@@ -192,7 +192,11 @@ fn sbatch(options: &[&str], script: &Path) -> Result<(Child, String)> {
     let id = line.trim().split(';').next().unwrap_or_default().to_string();
     if id.is_empty() || !id.bytes().all(|digit| digit.is_ascii_digit()) {
         ended(&mut child, script)?;
-        return Err(Error::Setup(format!("sbatch {}: it printed '{}', expected the id of a job", script.display(), line.trim())));
+        return Err(Error::Setup(format!(
+            "sbatch {}: it printed '{}', expected the id of a job",
+            script.display(),
+            line.trim()
+        )));
     }
     Ok((child, id))
 }

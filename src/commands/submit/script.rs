@@ -42,7 +42,10 @@ impl Jobs<'_> {
         if let Some(memory) = args.sweep.max_memory {
             write!(words, " --max-memory {}", memory.0).expect("a string takes all");
         }
-        let share = format!("--partition \"slice:$SLURM_ARRAY_TASK_ID/{tasks}\" --threads {}", args.cpus);
+        let share = format!(
+            "--partition \"slice:$SLURM_ARRAY_TASK_ID/{tasks}\" --threads {}",
+            args.cpus
+        );
         let run = quoted(&self.run.display().to_string());
         self.script(&options, &format!("{words} --out {run} {share} --no-progress"))
     }
@@ -61,8 +64,16 @@ impl Jobs<'_> {
             format!("--chdir={}", self.here.display()),
             format!("--output={}", self.run.join(JOBS).join(log).display()),
         ];
-        let named = [("time", &args.time), ("partition", &args.partition_name), ("account", &args.account)];
-        options.extend(named.iter().filter_map(|(name, value)| Some(format!("--{name}={}", value.as_ref()?))));
+        let named = [
+            ("time", &args.time),
+            ("partition", &args.partition_name),
+            ("account", &args.account),
+        ];
+        options.extend(
+            named
+                .iter()
+                .filter_map(|(name, value)| Some(format!("--{name}={}", value.as_ref()?))),
+        );
         options.extend(args.sbatch.iter().cloned());
         options
     }
@@ -72,7 +83,9 @@ impl Jobs<'_> {
         let mut text = String::from("#!/bin/sh\n");
         for option in options {
             if option.chars().any(char::is_control) || option.contains('"') {
-                return Err(Error::Usage(format!("{option:?}: a script for sbatch has no place for such an option")));
+                return Err(Error::Usage(format!(
+                    "{option:?}: a script for sbatch has no place for such an option"
+                )));
             }
             let option = match option.split_once('=') {
                 Some((name, value)) if value.contains(' ') => format!("{name}=\"{value}\""),

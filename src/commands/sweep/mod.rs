@@ -221,7 +221,10 @@ fn print_plan(prepared: &Prepared) -> Result<Exit> {
         let part = |a: u64, b: u64| 100.0 * a as f64 / b.max(1) as f64;
         let (own, all) = (cost(share.iter().copied()), cost(&prepared.cells));
         let (cells, of) = (share.len(), prepared.cells.len());
-        errln!("{partition}: {cells} of {of} cells, {:.1} % of the estimated cost", part(own, all));
+        errln!(
+            "{partition}: {cells} of {of} cells, {:.1} % of the estimated cost",
+            part(own, all)
+        );
     }
     Ok(Exit::Pass)
 }
