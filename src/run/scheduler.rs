@@ -63,10 +63,10 @@ pub fn resolve(asked: &Asked, variable: impl Fn(&str) -> Option<String>) -> Resu
     let mut from = format!("{}={index}, {}={n}", scheduler.index, scheduler.count);
     let (mut first, mut step) = (scheduler.first, 1);
     if scheduler.index == SCHEDULERS[0].index {
-        let (last, stride);
-        (first, last) = (number("SLURM_ARRAY_TASK_MIN")?, number("SLURM_ARRAY_TASK_MAX")?);
-        stride = set("SLURM_ARRAY_TASK_STEP").map_or(Ok(1), |_| number("SLURM_ARRAY_TASK_STEP"))?;
-        step = stride.max(1);
+        first = number("SLURM_ARRAY_TASK_MIN")?;
+        let last = number("SLURM_ARRAY_TASK_MAX")?;
+        step = set("SLURM_ARRAY_TASK_STEP").map_or(Ok(1), |_| number("SLURM_ARRAY_TASK_STEP"))?;
+        step = step.max(1);
         from += &format!(", array {first}-{last}");
         from += &if step > 1 { format!(":{step}") } else { String::new() };
         if last < first || n == 0 || (last - first) / step + 1 != n {

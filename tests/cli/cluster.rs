@@ -314,6 +314,27 @@ fn scripts_of_slurm_are_shown_and_mistakes_are_told_before_anything_is_submitted
     }
 }
 
+/// The page of a run with many recipes shows those that fail, and says what it leaves out.
+#[test]
+fn the_page_of_a_wide_run_is_bounded() {
+    let folder = tempfile::tempdir().unwrap();
+    let recipe = |at: usize| NVFP4.replace("\"nvfp4\"\ndoc", &format!("\"r{at}\"\ndoc"));
+    let head = TRIP.replace("[4, 128]", "[1, 16]").replace("draws = 2", "draws = 1");
+    let many: String = (0..520).map(recipe).collect();
+    // Only the one of the file itself, E4M3, is bound, by a gate that it fails.
+    let gate = COSINE.replace("0.98", "0.99999999").replace("[\"*\"]", "[\"fp8\"]");
+    let (file, out) = (
+        write(folder.path(), &format!("{head}{many}{gate}")),
+        folder.path().join("run"),
+    );
+    let output = run(&["sweep", path(&file), "--out", path(&out)]);
+    assert_eq!(code(&output), 100, "{}", stderr(&output));
+    let page = fs::read_to_string(out.join("report.html")).unwrap();
+    says(&page, "This page shows 500 of 521 recipes");
+    says(&page, "<th scope=\"row\">fp8</th>");
+    assert!(page.len() < 5_000_000, "{} bytes", page.len());
+}
+
 fn template(file: &str) -> Vec<Yaml> {
     let text = fs::read_to_string(root().join(file)).unwrap();
     YamlLoader::load_from_str(&text).unwrap_or_else(|error| panic!("{file}: {error}"))
