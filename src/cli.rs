@@ -7,7 +7,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
     audit, baseline, bench, bisect, compare, describe, diff, dump, generate, inspect, integrate, inventory, kernels,
-    probe, quantize, verify,
+    merge, probe, quantize, status, submit, verify,
 };
 use crate::commands::{judge, sweep};
 use crate::output;
@@ -40,6 +40,9 @@ Exit codes:
 #[derive(Subcommand)]
 enum Command {
     Sweep(sweep::SweepArgs),
+    Submit(submit::SubmitArgs),
+    Status(status::StatusArgs),
+    Merge(merge::MergeArgs),
     Gate(judge::GateArgs),
     Report(judge::ReportArgs),
     Diff(diff::DiffArgs),
@@ -72,6 +75,28 @@ const EXAMPLES: &[(&str, &[&str])] = &[
             "ulplab sweep experiments/kv_cache.toml",
             "ulplab sweep experiments/kv_cache.toml --set tokens=128 --out runs/short",
             "ulplab sweep experiments/kv_cache.toml --resume",
+        ],
+    ),
+    (
+        "submit",
+        &[
+            "ulplab submit experiments/kv_cache.toml --slurm --tasks 8 --cpus 16 --time 01:00:00 --print",
+            "ulplab submit experiments/kv_cache.toml --slurm --tasks 8 --cpus 16 --partition-name long --wait",
+            "ulplab submit experiments/kernels.toml --slurm --tasks 16 --parallel 4 --gres gpu:1",
+        ],
+    ),
+    (
+        "status",
+        &[
+            "ulplab status runs/kv_cache/array",
+            "ulplab status runs/kv_cache/array --json",
+        ],
+    ),
+    (
+        "merge",
+        &[
+            "ulplab merge runs/kv_cache/array",
+            "ulplab merge slices/1 slices/2 slices/3 --out runs/kv_cache/merged",
         ],
     ),
     (
@@ -275,6 +300,9 @@ fn run(cli: Cli) -> Result<Exit> {
     }
     match cli.command {
         Command::Sweep(args) => sweep::run(&args),
+        Command::Submit(args) => submit::run(&args),
+        Command::Status(args) => status::run(&args),
+        Command::Merge(args) => merge::run(&args),
         Command::Gate(args) => judge::gate(&args),
         Command::Report(args) => judge::report(&args),
         Command::Diff(args) => diff::run(&args),

@@ -379,6 +379,7 @@ fn what_cannot_be_measured_is_an_error() {
         phase: Phase::Local,
         window: 0,
         id: format!("{recipe}/local/draw-1"),
+        cost: 1,
     };
     let Runs::Windows(ready) = experiment.study.ready(7, None).unwrap() else {
         panic!("a round trip runs window by window");

@@ -6,7 +6,7 @@ use super::Summarized;
 use super::figures;
 use super::figures::Section;
 use super::overview::{Column, Row};
-use super::recipes::Group;
+use super::recipes::{Candidate, Gate, Group};
 use super::verdicts::{Check, Outcome, Tally};
 use super::worst;
 use super::worst::Place;
@@ -23,6 +23,8 @@ struct Page<'a> {
     tone: &'static str,
     tally: Tally,
     smallest: Option<String>,
+    /// What the page leaves out.
+    partial: Option<String>,
     setting: String,
     /// Checks by rule.
     failed: Vec<Vec<&'a Check<'a>>>,
@@ -68,8 +70,40 @@ fn grouped<'a>(checks: Vec<&'a Check<'a>>, same: impl Fn(&Check<'a>, &Check<'a>)
     groups
 }
 
-/// The page. It names no outside resource and has no script.
+/// More recipes are not shown: nobody reads them, and browsers show a larger page slowly.
+const MOST_RECIPES: usize = 500;
+/// Of the page, in bytes.
+const LARGEST: usize = 5_000_000;
+/// Of the experiment file in it, in bytes.
+const LARGEST_FILE: usize = 500_000;
+
+/// The page. It names no outside resource and has no script. It shows as many recipes as fit into it and says so if not all do.
 pub fn html(run: &Summarized) -> String {
+    let mut most = MOST_RECIPES;
+    loop {
+        let shown = first(run.candidates, most);
+        let page = match shown.len() == run.candidates.len() {
+            true => page(run, run),
+            false => page(&run.only(&shown), run),
+        };
+        if page.len() <= LARGEST || shown.len() <= 1 {
+            return page;
+        }
+        most = shown.len() / 2;
+    }
+}
+
+/// At most so many candidates, in their order: those that fail, then the first of the others.
+fn first<'a>(candidates: &[Candidate<'a>], most: usize) -> Vec<Candidate<'a>> {
+    let mut places: Vec<usize> = (0..candidates.len()).collect();
+    places.sort_by_key(|at| !matches!(candidates[*at].gate, Gate::Fail(_)));
+    places.truncate(most);
+    places.sort_unstable();
+    places.into_iter().map(|at| candidates[at].clone()).collect()
+}
+
+/// The page of `run`, which shows all or some recipes of `whole`.
+fn page(run: &Summarized, whole: &Summarized) -> String {
     let experiment = &run.run.manifest.experiment;
     let groups = [
         ("", Group::Reference),
@@ -103,12 +137,13 @@ pub fn html(run: &Summarized) -> String {
             Outcome::Incomplete | Outcome::NotJudged | Outcome::PartlyJudged => "open",
         },
         tally: run.tally.clone(),
-        smallest: run.smallest(),
+        smallest: whole.smallest(),
+        partial: partial(run, whole),
         setting: run.setting(),
         failed: grouped(run.checks_of(&[Status::Fail]), same_rule),
         unjudged: grouped(run.checks_of(&[Status::NotJudged, Status::NotForDevice]), same_reason),
         passed: grouped(run.checks_of(&[Status::Pass]), same_rule),
-        unselected: run.unselected(),
+        unselected: whole.unselected(),
         order: run.show.order(run.index),
         places: worst::places(run.run, run.candidates),
         columns: &run.overview.columns,
@@ -116,10 +151,32 @@ pub fn html(run: &Summarized) -> String {
         sections: figures::sections(run),
         facts: run.facts(),
         command: command(run),
-        toml: toml::to_string_pretty(experiment).unwrap_or_else(|error| format!("# cannot be written: {error}")),
+        toml: file(experiment),
     };
     let html = page.render().expect("the template has no fallible part");
     html.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}")
+}
+
+/// What the page leaves out.
+fn partial(run: &Summarized, whole: &Summarized) -> Option<String> {
+    let (shown, all) = (run.candidates.len(), whole.candidates.len());
+    (shown < all).then(|| {
+        format!(
+            "This page shows {shown} of {all} recipes: those that fail, then the first of the others in the order of the overview. \
+             The verdict counts all of them, and summary.parquet and junit.xml have them all."
+        )
+    })
+}
+
+/// The experiment file, or the beginning of a large one.
+fn file(experiment: &Experiment) -> String {
+    let mut text = toml::to_string_pretty(experiment).unwrap_or_else(|error| format!("# cannot be written: {error}"));
+    if text.len() > LARGEST_FILE {
+        let end = text[..text.floor_char_boundary(LARGEST_FILE)].rfind('\n').unwrap_or(0);
+        text.truncate(end);
+        text.push_str("\n# The rest is left out here; run.json has the whole experiment.\n");
+    }
+    text
 }
 
 /// What to type to run it again.

@@ -135,7 +135,23 @@ fn with<T>(run: &Run, show: &dyn Show, write: impl FnOnce(&Summarized) -> T) -> 
     })
 }
 
-impl Summarized<'_> {
+impl<'a> Summarized<'a> {
+    /// The same of some of its candidates; verdicts are counted as before.
+    fn only<'b>(&'b self, candidates: &'b [Candidate<'a>]) -> Summarized<'b> {
+        let names: HashSet<&str> = candidates.iter().map(|candidate| candidate.name).collect();
+        let mut checks = verdicts::checks(self.run, self.index);
+        checks.retain(|check| names.contains(check.verdict.recipe.as_str()));
+        Summarized {
+            run: self.run,
+            show: self.show,
+            index: self.index,
+            candidates,
+            overview: Overview::new(self.show.columns(), self.index, candidates),
+            checks,
+            tally: self.tally.clone(),
+        }
+    }
+
     /// The answer in a sentence: the smallest format that passes, and of equally small ones the one with the least
     /// error. Nothing is claimed of a run in which anything was left out or not judged.
     fn smallest(&self) -> Option<String> {

@@ -1,6 +1,6 @@
 //! The recipes of a run for reports: sorted, grouped, and with their verdicts.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::chart::{GREY, SLOTS};
 use super::index::Index;
@@ -73,10 +73,11 @@ pub struct Candidate<'a> {
 /// The recipes that were measured: the reference first, then by error, NaN last.
 pub fn candidates<'a>(run: &'a Run, show: &'a dyn Show, index: &Index) -> Vec<Candidate<'a>> {
     let mut candidates: Vec<Candidate> = names(run).into_iter().map(|name| candidate(run, show, name)).collect();
-    let error = |name: &str| {
-        let at = run.manifest.recipes.iter().position(|recipe| recipe.name == name);
-        show.sort_key(index, name, at.unwrap_or(usize::MAX))
-    };
+    let recipes = run.manifest.recipes.iter().enumerate();
+    let places: HashMap<&str, usize> = recipes.map(|(at, recipe)| (recipe.name.as_str(), at)).collect();
+    let key = |name| show.sort_key(index, name, places.get(name).copied().unwrap_or(usize::MAX));
+    let errors: HashMap<&str, Option<f64>> = names(run).into_iter().map(|name| (name, key(name))).collect();
+    let error = |name: &str| errors.get(name).copied().flatten();
     candidates.sort_by(|a, b| {
         let key = |c: &Candidate| (c.group != Group::Reference, error(c.name).is_none());
         let size =

@@ -4,12 +4,14 @@
 //! when it is whole. Both end with their own digest, and a cell names its run: so a run that was killed can be resumed,
 //! processes may share it, and damaged cells do not count.
 
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::Manifest;
@@ -25,6 +27,8 @@ use ulplab_core::record::Record;
 pub const RUN: &str = "run.json";
 const CELLS: &str = "cells";
 const SESSIONS: &str = "sessions";
+/// Folder of a scheduler's script and logs, which are there before the run.
+pub const JOBS: &str = "jobs";
 
 /// What stands behind the digest at the end of `run.json`, and of a cell's file.
 const CLOSE_RUN: &str = "\"\n}\n";
@@ -157,18 +161,57 @@ impl Folder {
     /// The records of all cells in their order. A cell that is missing makes the run incomplete; one that is not as it was
     /// written, or not of this run, is an error that names its file.
     pub fn records(&self, manifest: &Manifest) -> Result<Vec<Record>> {
-        let missing: Vec<&String> = manifest.cells.iter().filter(|id| !self.has(id)).collect();
+        let missing = self.missing(manifest)?;
         if let Some(first) = missing.first() {
             let (missing, all, path) = (missing.len(), manifest.cells.len(), self.path.display());
             return Err(Error::Incomplete(format!(
                 "{path}: {missing} of {all} cells are missing, the first is '{first}'"
             )));
         }
-        let mut records = Vec::new();
-        for id in &manifest.cells {
-            records.extend(self.read_cell(id)?);
+        let records: Result<Vec<Vec<Record>>> = manifest.cells.par_iter().map(|id| self.read_cell(id)).collect();
+        Ok(records?.into_iter().flatten().collect())
+    }
+
+    /// Ids of the planned cells that have no file, in the order of the plan.
+    pub fn missing<'a>(&self, manifest: &'a Manifest) -> Result<Vec<&'a str>> {
+        let cells = self.path.join(CELLS);
+        // One look at the folder is faster than one at each of its files, over a network by far.
+        let present = match names(&cells) {
+            Ok(names) => names.into_iter().collect::<HashSet<OsString>>(),
+            Err(error) if error.kind() == ErrorKind::NotFound => HashSet::new(),
+            Err(error) => return Err(Error::io(&cells, "read")(error)),
+        };
+        let ids = manifest.cells.iter().map(String::as_str);
+        Ok(ids.filter(|id| !present.contains(OsStr::new(&file_name(id)))).collect())
+    }
+
+    /// The first file among the cells that is no cell of the run.
+    pub fn stranger(&self, manifest: &Manifest) -> Result<Option<PathBuf>> {
+        let cells = self.path.join(CELLS);
+        let known: HashSet<String> = manifest.cells.iter().map(|id| file_name(id)).collect();
+        let strange = |name: &OsString| !is_temporary(name) && !name.to_str().is_some_and(|name| known.contains(name));
+        let found = names(&cells).map_err(Error::io(&cells, "read"))?;
+        Ok(found.into_iter().filter(strange).min().map(|name| cells.join(name)))
+    }
+
+    /// Takes a cell from another folder of the same run, byte for byte.
+    pub fn take(&self, id: &str, other: &Self) -> Result<()> {
+        let bytes = input::bytes(&other.cell_file(id))?;
+        write_atomic(&self.cell_file(id), |out| out.write_all(&bytes))
+    }
+
+    /// Takes the sessions from another folder of the same run.
+    pub fn take_sessions(&self, other: &Self) -> Result<()> {
+        let from = other.sessions();
+        for name in names(&from)
+            .unwrap_or_default()
+            .iter()
+            .filter(|name| !is_temporary(name))
+        {
+            let bytes = input::bytes(&from.join(name))?;
+            write_atomic(&self.sessions().join(name), |out| out.write_all(&bytes))?;
         }
-        Ok(records)
+        Ok(())
     }
 
     /// Whether a cell has a file.
@@ -185,10 +228,7 @@ impl Folder {
     }
 
     fn cell_file(&self, id: &str) -> PathBuf {
-        self.path
-            .join(CELLS)
-            .join(id.replace('/', "__"))
-            .with_added_extension("jsonl")
+        self.path.join(CELLS).join(file_name(id))
     }
 
     /// Removes temporary files of processes that were killed. Nothing reads them, so it does not matter if one stays.
@@ -209,18 +249,25 @@ impl Folder {
     }
 }
 
+/// The name of a cell's file.
+fn file_name(id: &str) -> String {
+    id.replace('/', "__") + ".jsonl"
+}
+
 fn make_folders(path: &Path) -> Result<()> {
     let folders = [CELLS, SESSIONS].map(|name| path.join(name));
     let make = |folder: &PathBuf| fs::create_dir_all(folder).map_err(Error::io(folder, "create"));
     folders.iter().try_for_each(make)
 }
 
-/// The first name in a folder that is neither `run.json` nor left by a process that was killed before it wrote `run.json`:
-/// temporary files, and empty folders of ours.
+/// The first name in a folder that is not `run.json`, of a scheduler, or left by a process that was killed before it wrote
+/// `run.json`: temporary files, and empty folders of ours.
 fn obstacle(path: &Path) -> Result<Option<OsString>> {
     let ours = |name: &OsStr| {
         let folder = name == CELLS || name == SESSIONS;
-        name == RUN || is_temporary(name) || folder && names(&path.join(name)).is_ok_and(|names| names.is_empty())
+        [RUN, JOBS].iter().any(|own| name == *own)
+            || is_temporary(name)
+            || folder && names(&path.join(name)).is_ok_and(|names| names.is_empty())
     };
     match names(path) {
         Ok(names) => Ok(names.into_iter().find(|name| !ours(name))),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use ulplab_core::error::{Error, Result, did_you_mean};
+use ulplab_core::error::{Error, Result};
 use ulplab_core::pattern;
 use ulplab_core::pattern::selects;
 use ulplab_core::record::Phase;
@@ -19,16 +19,18 @@ pub struct Cell {
     pub window: usize,
     /// `<recipe>/<phase>/<window>`.
     pub id: String,
+    /// Estimated work, in units of the cheapest cell of the plan.
+    pub cost: u64,
 }
 
 impl Cell {
-    fn new(recipe: &str, phase: Phase, window: usize, name: &str) -> Self {
-        let id = format!("{recipe}/{phase}/{name}");
+    fn new(recipe: &RecipePlan, phase: Phase, window: usize, name: &str) -> Self {
         Self {
-            recipe: recipe.to_string(),
+            id: format!("{}/{phase}/{name}", recipe.name),
+            recipe: recipe.name.clone(),
             phase,
             window,
-            id,
+            cost: recipe.cost,
         }
     }
 
@@ -56,6 +58,17 @@ pub struct RecipePlan {
     /// Indices of its windows, in rising order; `None` if it is run on all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub windows: Option<Vec<usize>>,
+    /// Estimated work of each of its cells, in units of the cheapest recipe's.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub cost: u64,
+}
+
+fn one() -> u64 {
+    1
+}
+
+fn is_one(cost: &u64) -> bool {
+    *cost == 1
 }
 
 impl Plan {
@@ -65,6 +78,7 @@ impl Plan {
             name: name.into(),
             phases: phases.to_vec(),
             windows: None,
+            cost: 1,
         });
         Self {
             recipes: recipes.collect(),
@@ -81,7 +95,7 @@ impl Plan {
                 let takes = |windows: &Vec<usize>| windows.binary_search(&window).is_ok();
                 if recipe.windows.as_ref().is_none_or(takes) {
                     let each = recipe.phases.iter();
-                    cells.extend(each.map(|phase| Cell::new(&recipe.name, *phase, window, name)));
+                    cells.extend(each.map(|phase| Cell::new(recipe, *phase, window, name)));
                 }
             }
         }
@@ -122,69 +136,4 @@ pub fn select(cells: Vec<Cell>, only: &[String], skip: &[String]) -> Result<Vec<
         return Err(Error::NothingSelected("--only and --skip leave no cell".into()));
     }
     Ok(kept)
-}
-
-/// A share of the plan.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Partition {
-    /// Every n-th cell, from the m-th on; both count from 1.
-    Slice {
-        /// The first cell.
-        m: usize,
-        /// How many shares there are.
-        n: usize,
-    },
-    /// The cells of an operation.
-    Op(String),
-}
-
-impl std::str::FromStr for Partition {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let slice = || {
-            let (m, n) = text.strip_prefix("slice:")?.split_once('/')?;
-            let (m, n) = (m.parse().ok()?, n.parse().ok()?);
-            (1 <= m && m <= n).then_some(Self::Slice { m, n })
-        };
-        let op = || {
-            let op = text.strip_prefix("op:").filter(|op| !op.is_empty())?;
-            Some(Self::Op(op.into()))
-        };
-        slice().or_else(op).ok_or_else(|| {
-            format!("'{text}' is not a partition: expected slice:M/N with 1 <= M <= N, or op:NAME for the cells of an operation")
-        })
-    }
-}
-
-impl std::fmt::Display for Partition {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Slice { m, n } => write!(f, "slice:{m}/{n}"),
-            Self::Op(op) => write!(f, "op:{op}"),
-        }
-    }
-}
-
-impl Partition {
-    /// Its cells.
-    ///
-    /// # Errors
-    /// An operation of which there is no cell; the error names the nearest.
-    pub fn of<'a>(&self, cells: &'a [Cell]) -> Result<Vec<&'a Cell>> {
-        match self {
-            Self::Slice { m, n } => Ok(cells.iter().skip(m - 1).step_by(*n).collect()),
-            Self::Op(op) => {
-                let here: Vec<&Cell> = cells.iter().filter(|cell| cell.kernel().0 == op).collect();
-                if here.is_empty() {
-                    let ops = cells.iter().map(|cell| cell.kernel().0);
-                    let near = did_you_mean(op, ops);
-                    return Err(Error::Usage(format!(
-                        "--partition {self}: there is no cell of '{op}'{near}"
-                    )));
-                }
-                Ok(here)
-            }
-        }
-    }
 }

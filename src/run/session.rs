@@ -1,23 +1,37 @@
 //! Who worked on a run, when and for how long: a small file for each process, for readers. Nothing is judged by it.
 
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::now;
+use super::plan::Cell;
+use super::{now, scheduler};
+use ulplab_core::atomic::{is_temporary, write_atomic};
 use ulplab_core::error::{Error, Result};
 use ulplab_core::input;
 
-/// What one process did. A process that was killed leaves none.
-#[derive(Debug, Serialize, Deserialize)]
+/// How often a process writes its session while it works.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+/// A process without a sign of life for so long is taken for dead: it wrote its session three times in that time, if it lives.
+const SILENCE: SignedDuration = SignedDuration::from_secs(60);
+/// What `ended` is if nothing went wrong.
+const DONE: &str = "done";
+
+/// What one process does or did. A process that was killed leaves what it wrote last.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Session {
     /// RFC 3339.
     pub started_at: String,
+    /// From then to its last sign of life.
     pub seconds: f64,
     /// `slice:M/N` if it had a share of the cells only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -25,61 +39,192 @@ pub struct Session {
     pub threads: usize,
     /// Cells it finished.
     pub cells: usize,
-    /// `done`, or the error.
-    pub ended: String,
+    /// Their estimated cost.
+    #[serde(default)]
+    pub cost: u64,
+    /// The machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// What the scheduler calls it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
+    /// How often the scheduler had started the task before.
+    #[serde(default)]
+    pub restarts: u32,
+    /// `done`, or the error; none while it works, and if it was killed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<String>,
+    /// Whether its scheduler has started the same task again; not part of the file.
+    #[serde(skip)]
+    restarted: bool,
 }
 
-/// A session that is under way.
-pub struct ActiveSession {
-    at: String,
-    clock: Instant,
-    cells: AtomicUsize,
+/// What became of a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    Running,
+    Done,
+    /// It ended with this error.
+    Failed(String),
+    /// It fell silent without an end: killed, out of memory, or on a machine that went down.
+    Died,
 }
 
-impl ActiveSession {
-    pub fn now() -> Self {
-        Self {
-            at: now(),
-            clock: Instant::now(),
-            cells: AtomicUsize::new(0),
+impl Session {
+    /// What became of it, at this time of day.
+    pub fn state(&self, at: Timestamp) -> State {
+        match self.ended.as_deref() {
+            Some(DONE) => State::Done,
+            Some(error) => State::Failed(error.into()),
+            None if self.restarted => State::Died,
+            None if self.last_sign().is_some_and(|last| at.duration_since(last) <= SILENCE) => State::Running,
+            None => State::Died,
         }
     }
 
-    /// Counts a cell that is finished.
-    pub fn finished(&self) {
-        self.cells.fetch_add(1, Ordering::Relaxed);
+    /// When it was last heard of.
+    pub fn last_sign(&self) -> Option<Timestamp> {
+        let begin: Timestamp = self.started_at.parse().ok()?;
+        begin
+            .checked_add(SignedDuration::try_from_secs_f64(self.seconds.max(0.0)).ok()?)
+            .ok()
     }
 
-    /// Writes the session to a new file in `folder`.
-    pub fn end(self, folder: &Path, partition: Option<String>, failed: Option<&Error>) -> Result<()> {
-        let session = Session {
-            seconds: self.clock.elapsed().as_secs_f64(),
-            partition,
-            threads: rayon::current_num_threads(),
-            cells: self.cells.into_inner(),
-            ended: failed.map_or("done".into(), Error::to_string),
-            started_at: self.at,
-        };
-        let prefix = format!("{}-", session.started_at.replace(':', ""));
-        let mut builder = tempfile::Builder::new();
-        let file = builder.prefix(&prefix).suffix(".json").disable_cleanup(true);
-        let mut file = file
-            .make_in(folder, |path| File::create_new(path))
-            .map_err(Error::io(folder, "create a file in"))?;
-        let text = serde_json::to_vec_pretty(&session).map_err(std::io::Error::from);
-        text.and_then(|text| file.write_all(&text))
-            .map_err(Error::io(file.path(), "write"))
+    /// Who it is, for a sentence: its share, machine and name with the scheduler, as far as they are known.
+    pub fn who(&self) -> String {
+        let share = self.partition.clone().unwrap_or("all cells".into());
+        let host = self.host.as_ref().map(|host| format!("on {host}"));
+        let task = self.task.as_ref().map(|task| format!("({task})"));
+        [Some(share), host, task]
+            .into_iter()
+            .flatten()
+            .collect::<Vec<_>>()
+            .join(" ")
     }
 }
 
-/// Seconds in which at least one of the sessions in a folder was at work. An unreadable one counts as 0.
+/// A session that is under way. A thread writes it now and then, so that others see that this process lives.
+pub struct ActiveSession {
+    work: Arc<Work>,
+    /// Dropped to end the thread.
+    alive: Option<Sender<()>>,
+    heart: Option<JoinHandle<()>>,
+}
+
+struct Work {
+    file: PathBuf,
+    begun: Session,
+    clock: Instant,
+    cells: AtomicUsize,
+    cost: AtomicU64,
+}
+
+impl Work {
+    fn write(&self, ended: Option<String>) -> Result<()> {
+        let session = Session {
+            seconds: self.clock.elapsed().as_secs_f64(),
+            cells: self.cells.load(Ordering::Relaxed),
+            cost: self.cost.load(Ordering::Relaxed),
+            ended,
+            ..self.begun.clone()
+        };
+        let text = serde_json::to_vec_pretty(&session).expect("plain data has a form in JSON");
+        write_atomic(&self.file, |out| out.write_all(&text))
+    }
+}
+
+impl ActiveSession {
+    /// Begins a session in a new file in `folder`.
+    pub fn begin(folder: &Path, partition: Option<String>) -> Result<Self> {
+        let variable = |name: &str| std::env::var(name).ok();
+        let host = variable("SLURMD_NODENAME").or_else(|| {
+            let name = nix::unistd::gethostname().ok()?;
+            Some(name.to_string_lossy().into_owned())
+        });
+        let begun = Session {
+            started_at: now(),
+            partition,
+            threads: rayon::current_num_threads(),
+            host,
+            task: scheduler::task(variable),
+            restarts: scheduler::restarts(variable),
+            ..Session::default()
+        };
+        let prefix = format!("{}-", begun.started_at.replace(':', ""));
+        let mut builder = tempfile::Builder::new();
+        let file = builder.prefix(&prefix).suffix(".json").disable_cleanup(true);
+        let file = file
+            .make_in(folder, |path| File::create_new(path))
+            .map_err(Error::io(folder, "create a file in"))?;
+        let work = Arc::new(Work {
+            file: file.path().into(),
+            begun,
+            clock: Instant::now(),
+            cells: AtomicUsize::new(0),
+            cost: AtomicU64::new(0),
+        });
+        work.write(None)?;
+        let (alive, ended) = mpsc::channel::<()>();
+        let beats = Arc::clone(&work);
+        let heart = std::thread::spawn(move || {
+            while ended.recv_timeout(HEARTBEAT) == Err(RecvTimeoutError::Timeout) {
+                // What cannot be written now may be written next time; cells are not lost by it.
+                let _ = beats.write(None);
+            }
+        });
+        Ok(Self {
+            work,
+            alive: Some(alive),
+            heart: Some(heart),
+        })
+    }
+
+    /// Counts a cell that is finished.
+    pub fn finished(&self, cell: &Cell) {
+        self.work.cells.fetch_add(1, Ordering::Relaxed);
+        self.work.cost.fetch_add(cell.cost, Ordering::Relaxed);
+    }
+
+    /// Writes how it ended.
+    pub fn end(mut self, failed: Option<&Error>) -> Result<()> {
+        self.stop();
+        self.work.write(Some(failed.map_or(DONE.into(), Error::to_string)))
+    }
+
+    fn stop(&mut self) {
+        self.alive = None;
+        self.heart.take().map(JoinHandle::join);
+    }
+}
+
+impl Drop for ActiveSession {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// The sessions in a folder, in the order of their beginnings. An unreadable one is left out.
+pub fn sessions(folder: &Path) -> Vec<Session> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let files = entries.filter(|entry| !is_temporary(&entry.file_name()));
+    let texts = files.filter_map(|entry| input::bytes(&entry.path()).ok());
+    let mut sessions: Vec<Session> = texts.filter_map(|text| serde_json::from_slice(&text).ok()).collect();
+    sessions.sort_by(|a, b| a.started_at.cmp(&b.started_at));
+    let mut last: HashMap<String, u32> = HashMap::new();
+    for session in sessions.iter().filter(|session| session.task.is_some()) {
+        let last = last.entry(session.task.clone().unwrap_or_default()).or_default();
+        *last = session.restarts.max(*last);
+    }
+    for session in &mut sessions {
+        let last = session.task.as_ref().and_then(|task| last.get(task));
+        session.restarted = last.is_some_and(|last| session.restarts < *last);
+    }
+    sessions
+}
+
+/// Seconds in which at least one of the sessions in a folder was at work.
 pub fn seconds(folder: &Path) -> f64 {
-    let Ok(entries) = fs::read_dir(folder) else {
-        return 0.0;
-    };
-    let texts = entries.filter_map(|entry| input::bytes(&entry.ok()?.path()).ok());
-    let sessions = texts.filter_map(|text| serde_json::from_slice::<Session>(&text).ok());
-    let times = sessions.filter_map(|session| {
+    let times = sessions(folder).into_iter().filter_map(|session| {
         let begin = session.started_at.parse::<Timestamp>().ok()?.as_second() as f64;
         Some((begin, begin + session.seconds.max(0.0)))
     });

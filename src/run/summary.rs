@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::statistics::{self, Limits};
@@ -76,7 +77,7 @@ pub fn summarize(records: &[Record]) -> Vec<Summary> {
     }
     groups.sort_by_key(|(key, ..)| *key);
     groups
-        .into_iter()
+        .into_par_iter()
         .map(|(_, record, values)| summary(record, values))
         .collect()
 }

@@ -90,7 +90,8 @@ fn results_do_not_depend_on_threads_or_partitions() {
         said.starts_with("slice:1/2 is done, and nothing is judged yet: "),
         "{said}"
     );
-    assert!(said.contains("1 of 3 cells are missing"), "{said}");
+    // The check in f64 costs as much as the two others together.
+    assert!(said.contains("2 of 3 cells are missing"), "{said}");
     assert_eq!(stdout(&first), "", "no verdict");
     assert_eq!(code(&run(&["gate", path(&parts)])), 103);
     assert_eq!(code(&part("slice:2/2")), 4, "the last partition completes the run");

@@ -4,10 +4,11 @@ use std::fs;
 use std::io::Write;
 use std::time::{Duration, SystemTime};
 
+use jiff::{SignedDuration, Timestamp};
 use ulplab::atomic::{create_atomic, write_atomic};
 use ulplab::run::Manifest;
 use ulplab::run::folder::Folder;
-use ulplab::run::session::ActiveSession;
+use ulplab::run::session::{ActiveSession, State, sessions};
 use ulplab::{Error, Exit, Result};
 
 use super::folder::{finished, manifest, read};
@@ -146,13 +147,23 @@ fn sessions_add_up_but_for_times_they_share_and_a_damaged_one_counts_for_nothing
     }
     let read = || Folder::open(&path).expect("sessions refuse no run").1.seconds;
     assert_eq!(read(), 11.25 + 2.5);
-    let begun = ActiveSession::now();
-    begun.finished();
+    let begun = ActiveSession::begin(&run.sessions(), Some("slice:1/2".into())).expect("a session");
+    begun.finished(&manifest(7).plan.cells()[0]);
     std::thread::sleep(Duration::from_millis(2));
-    let failed = Error::Interrupted;
-    begun
-        .end(&run.sessions(), Some("slice:1/2".into()), Some(&failed))
-        .expect("a session");
+    // It is seen from its beginning on, whatever becomes of it.
+    let last = || sessions(&run.sessions()).pop().expect("it is there");
+    let at = |seconds| Timestamp::now() + SignedDuration::from_secs(seconds);
+    assert_eq!(
+        (last().state(at(0)), last().state(at(600))),
+        (State::Running, State::Died)
+    );
+    begun.end(Some(&Error::Interrupted)).expect("a session");
+    let State::Failed(why) = last().state(at(0)) else {
+        panic!("{:?}", last());
+    };
+    assert!(why.starts_with("interrupted"), "{why}");
+    assert_eq!((last().cells, last().cost), (1, 1));
+    assert!(last().who().starts_with("slice:1/2 on "), "{}", last().who());
     assert!(read() > 11.25 + 2.5);
     fs::remove_dir_all(run.sessions()).expect("a folder");
     assert_eq!(read(), 0.0);

@@ -45,6 +45,7 @@ fn stored(folder: &Path, variants: &[(&str, bool, bool)]) -> (Folder, Manifest) 
                 name: (*name).into(),
                 phases: vec![Phase::Local],
                 windows: Some(vec![0, 1]),
+                cost: 1,
             })
             .collect(),
     };
@@ -75,6 +76,7 @@ fn stored(folder: &Path, variants: &[(&str, bool, bool)]) -> (Folder, Manifest) 
                 phase: Phase::Local,
                 window,
                 id: id.clone(),
+                cost: 1,
             };
             folder.write_cell(&cell, &records).unwrap();
             manifest.cells.push(id);

@@ -17,6 +17,7 @@ use crate::backend::cuda::time::Stopwatch;
 use crate::backend::cuda::{Device, Session};
 use crate::dataset::Checkpoint;
 use crate::run::folder::Folder;
+use crate::run::partition::cost;
 use crate::run::plan::Cell;
 use crate::run::session::ActiveSession;
 use crate::run::{Hindrance, Manifest, runs};
@@ -39,10 +40,7 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
     let study = &*question.parsed.study;
     let mut prepared = prepare(args, &question)?;
     if args.dry_run {
-        for cell in &prepared.cells {
-            outln!("{}", cell.id);
-        }
-        return Ok(Exit::Pass);
+        return print_plan(&prepared);
     }
     if let Some(folder) = &args.kernels.keep_failed {
         Capsules::prepare(folder)?;
@@ -72,7 +70,7 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
         let begun = args
             .out
             .as_ref()
-            .filter(|_| args.partition.is_some())
+            .filter(|_| prepared.partition.is_some())
             .map(|out| Folder::open(out));
         prepared.manifest.ceilings = match begun {
             Some(Ok((_, stored))) => stored.ceilings,
@@ -90,11 +88,11 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
         let results = planted(args, &prepared, &folder, &prepared.cells.iter().collect::<Vec<_>>())?;
         Ok((records, results))
     });
-    let (records, mutant_results) = match (&args.partition, found) {
+    let (records, mutant_results) = match (&prepared.partition, found) {
         // Its own work is done; what others have yet to do is no failure of this one.
         (Some(partition), Err(why @ (Error::Incomplete(_) | Error::Data { .. }))) => {
             errln!("{partition} is done, and nothing is judged yet: {why}");
-            let results = planted(args, &prepared, &folder, &partition.of(&prepared.cells)?)?;
+            let results = planted(args, &prepared, &folder, &share(&prepared)?)?;
             return Ok(if mutants::print(&results) {
                 Exit::GateFailed
             } else {
@@ -132,10 +130,10 @@ pub fn measure(args: &SweepArgs) -> Result<(Folder, Manifest)> {
 
 /// Works on the run's folder until its cells, or this process's share of them, are done.
 fn enter_and_execute(args: &SweepArgs, prepared: &mut Prepared, device: Option<&Device>) -> Result<Folder> {
-    let (folder, manifest) = enter(args, prepared.manifest.clone())?;
+    let (folder, manifest) = enter(args, prepared)?;
     prepared.manifest = manifest;
     let shared = match (&args.kernels.workers, device) {
-        (Some(workers), Some(_)) if args.partition.is_none() => Shared::new(workers, &prepared.cells)?,
+        (Some(workers), Some(_)) if prepared.partition.is_none() => Shared::new(workers, &prepared.cells)?,
         _ => None,
     };
     if let Some(shared) = shared {
@@ -144,10 +142,10 @@ fn enter_and_execute(args: &SweepArgs, prepared: &mut Prepared, device: Option<&
         signal::while_running(|| shared.run(&folder, &prepared.cells, &bar))?;
         return Ok(folder);
     }
-    let session = ActiveSession::now();
+    let partition = prepared.partition.as_ref().map(ToString::to_string);
+    let session = ActiveSession::begin(&folder.sessions(), partition)?;
     let outcome = signal::while_running(|| execute(args, prepared, device, &folder, &session));
-    let partition = args.partition.as_ref().map(ToString::to_string);
-    let written = session.end(&folder.sessions(), partition, outcome.as_ref().err());
+    let written = session.end(outcome.as_ref().err());
     outcome?;
     written?;
     Ok(folder)
@@ -190,7 +188,8 @@ fn compile(args: &SweepArgs, prepared: &mut Prepared, why: &Error) -> Result<Opt
 }
 
 /// The run's folder, new, resumed or shared, with its manifest on disk.
-fn enter(args: &SweepArgs, mut manifest: Manifest) -> Result<(Folder, Manifest)> {
+fn enter(args: &SweepArgs, prepared: &Prepared) -> Result<(Folder, Manifest)> {
+    let mut manifest = prepared.manifest.clone();
     manifest.fingerprint = manifest.identity();
     let home = runs::of(&manifest.experiment.name);
     let path = match &args.out {
@@ -201,7 +200,33 @@ fn enter(args: &SweepArgs, mut manifest: Manifest) -> Result<(Folder, Manifest)>
     if args.resume && !path.exists() {
         return Err(Error::Usage(format!("{}: no run to resume", path.display())));
     }
-    Folder::enter(&path, &manifest, args.resume || args.partition.is_some())
+    Folder::enter(&path, &manifest, args.resume || prepared.partition.is_some())
+}
+
+/// The cells of this process.
+fn share<'a>(prepared: &'a Prepared) -> Result<Vec<&'a Cell>> {
+    match &prepared.partition {
+        Some(partition) => partition.of(&prepared.manifest.plan, &prepared.cells),
+        None => Ok(prepared.cells.iter().collect()),
+    }
+}
+
+/// Prints the cells of this process, one per line, and how much they are of a plan that is shared.
+fn print_plan(prepared: &Prepared) -> Result<Exit> {
+    let share = share(prepared)?;
+    for cell in &share {
+        outln!("{}", cell.id);
+    }
+    if let Some(partition) = &prepared.partition {
+        let part = |a: u64, b: u64| 100.0 * a as f64 / b.max(1) as f64;
+        let (own, all) = (cost(share.iter().copied()), cost(&prepared.cells));
+        let (cells, of) = (share.len(), prepared.cells.len());
+        errln!(
+            "{partition}: {cells} of {of} cells, {:.1} % of the estimated cost",
+            part(own, all)
+        );
+    }
+    Ok(Exit::Pass)
 }
 
 /// What came of planted faults, if they are planted and there are kernels to plant them in.
@@ -219,10 +244,7 @@ fn execute(
     folder: &Folder,
     session: &ActiveSession,
 ) -> Result<()> {
-    let share: Vec<&Cell> = match &args.partition {
-        Some(partition) => partition.of(&prepared.cells)?,
-        None => prepared.cells.iter().collect(),
-    };
+    let share = share(prepared)?;
     let mut pending = Vec::new();
     for &cell in &share {
         if !folder.finished(&cell.id)? {
@@ -252,7 +274,7 @@ fn execute(
     };
     let done = |cell: &Cell, records: Vec<Record>| {
         folder.write_cell(cell, &records)?;
-        session.finished();
+        session.finished(cell);
         bar.inc(1);
         Ok(())
     };
@@ -261,8 +283,11 @@ fn execute(
         Runs::Kernels(study) => study,
         Runs::Windows(ready) => {
             let mut decision = UntilDecided::new(folder, &prepared.manifest);
+            // They are in the order of the plan, window by window.
+            let mut rest = &pending[..];
             for (index, window) in plan.windows.iter().enumerate() {
-                let cells: Vec<&Cell> = pending.iter().copied().filter(|cell| cell.window == index).collect();
+                let cells;
+                (cells, rest) = rest.split_at(rest.partition_point(|cell| cell.window == index));
                 bar.set_message(window.clone());
                 let bench = Bench {
                     window,
@@ -273,7 +298,7 @@ fn execute(
                     done: &done,
                 };
                 if !cells.is_empty() {
-                    ready.window(&bench, &cells)?;
+                    ready.window(&bench, cells)?;
                 }
                 if args.until_decided && decision.after(index)? {
                     break;

@@ -9,8 +9,9 @@ use crate::commands::{calibrate, decided, judge};
 use crate::dataset::{Checkpoint, Manifest as Datasets};
 use crate::experiment::Mistake;
 use crate::experiment::file::ExperimentFile;
+use crate::run::partition::{Asked, Partition};
 use crate::run::plan::{Cell, Plan, select, unnameable};
-use crate::run::{self, Manifest, RecipeInfo, store};
+use crate::run::{self, Manifest, RecipeInfo, scheduler, store};
 use crate::studies::kernels::peers::Peers;
 use crate::studies::kernels::{self, OnDevice, operations, programs};
 use crate::studies::limits::{available, check_cells, check_size};
@@ -38,6 +39,8 @@ pub struct Prepared<'a> {
     pub cells: Vec<Cell>,
     pub peers: Option<Peers>,
     pub manifest: Manifest,
+    /// The share of this process; none if it works on all cells.
+    pub partition: Option<Partition>,
 }
 
 /// Reads the experiment and the other files that say what is asked.
@@ -88,6 +91,7 @@ pub fn prepare<'a>(args: &SweepArgs, question: &'a Question) -> Result<Prepared<
     } = question;
     let wrong = |mistake: Mistake| file.error(&mistake);
     let study = &*parsed.study;
+    let partition = args.partition.as_ref().map(partition).transpose()?;
     study.check().map_err(wrong)?;
     let plan = study.plan();
     check_cells(&plan).map_err(wrong)?;
@@ -147,7 +151,17 @@ pub fn prepare<'a>(args: &SweepArgs, question: &'a Question) -> Result<Prepared<
         cells,
         peers,
         manifest,
+        partition,
     })
+}
+
+/// The share that is asked for; what is taken from the environment is said.
+fn partition(asked: &Asked) -> Result<Partition> {
+    let (partition, from) = scheduler::resolve(asked, |name| std::env::var(name).ok())?;
+    if let Some(from) = from {
+        errln!("--partition {partition}, from {from}");
+    }
+    Ok(partition)
 }
 
 /// What reports say of recipes, with the sizes that they have in caches.

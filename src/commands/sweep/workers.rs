@@ -17,7 +17,8 @@ use indicatif::ProgressBar;
 
 use crate::backend::cuda::Device;
 use crate::run::folder::Folder;
-use crate::run::plan::{Cell, Partition};
+use crate::run::partition::Partition;
+use crate::run::plan::Cell;
 use crate::signal;
 use crate::studies::kernels::{Devices, Workers};
 use ulplab_core::error::{Error, Result};

@@ -186,6 +186,7 @@ impl Study for KernelStudy {
                 name: variant.name.clone(),
                 phases: vec![Phase::Local],
                 windows: Some(windows.collect()),
+                cost: 1,
             }
         };
         Plan {

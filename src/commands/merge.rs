@@ -1,0 +1,151 @@
+//! `ulplab merge`: one verdict on a run that several tasks measured.
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+
+use rayon::prelude::*;
+
+use super::diff::numbers::timed;
+use super::{decided, judge};
+use crate::run::folder::Folder;
+use crate::run::{Manifest, lines};
+use crate::studies;
+use ulplab_core::error::{Error, Exit, Result};
+use ulplab_core::record::Record;
+
+/// Bring the cells of one run together, judge its gates once on all of them, and write its reports.
+///
+/// If cells are missing, their ids are printed and the exit code is 103; else the exit code is the verdict's, as of `ulplab gate`.
+#[derive(Debug, clap::Args)]
+pub struct MergeArgs {
+    /// The folder that the tasks shared; or several, whose cells are copied together.
+    #[arg(required = true, value_name = "FOLDER")]
+    pub folders: Vec<PathBuf>,
+    /// Folder of the merged run; it may hold some of its cells already. It is needed if there are several.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Print verdicts, or the missing cells, as JSON Lines on stdout.
+    #[arg(long)]
+    pub json: bool,
+}
+
+pub fn run(args: &MergeArgs) -> Result<Exit> {
+    let (folder, manifest) = match (&args.folders[..], &args.out) {
+        ([one], None) => Folder::open(one)?,
+        (_, None) => {
+            let message = "several folders are merged into another one: give it, --out DIR";
+            return Err(Error::Usage(message.into()));
+        }
+        (_, Some(_)) => gathered(args)?,
+    };
+    strangers(&folder, &manifest)?;
+    let records = match decided::records(&folder, &manifest) {
+        Err(why @ Error::Incomplete(_)) => {
+            for id in folder.missing(&manifest)? {
+                match args.json {
+                    true => outln!("{}", serde_json::json!({ "missing": id })),
+                    false => outln!("{id}"),
+                }
+            }
+            errln!("`ulplab status {}` says which tasks failed", folder.path.display());
+            return Err(why);
+        }
+        records => records?,
+    };
+    let study = studies::read(&manifest.experiment)?;
+    let run = judge::derive(&folder, manifest, records)?;
+    judge::finish(&folder, &run, &*study, args.json)?;
+    Ok(run.outcome().exit())
+}
+
+/// Refuses a file among the cells that is none of this run.
+fn strangers(folder: &Folder, manifest: &Manifest) -> Result<()> {
+    match folder.stranger(manifest)? {
+        Some(file) => Err(Error::data(&file, "no cell that the run in this folder plans")),
+        None => Ok(()),
+    }
+}
+
+/// The folder of the merged run, with all cells that any of the folders has.
+fn gathered(args: &MergeArgs) -> Result<(Folder, Manifest)> {
+    let sources = args.folders.iter().map(|path| Folder::open(path));
+    let sources = sources.collect::<Result<Vec<(Folder, Manifest)>>>()?;
+    let (first, manifest) = &sources[0];
+    for (folder, other) in &sources {
+        if other.fingerprint != manifest.fingerprint {
+            let (here, there) = (folder.path.display(), first.path.display());
+            let differences = manifest.differences(other).join(", ");
+            return Err(Error::Usage(format!(
+                "{here}: its cells are no part of the run in {there}: {differences}"
+            )));
+        }
+        strangers(folder, other)?;
+    }
+    let out = args.out.as_ref().unwrap_or(&first.path);
+    let (target, manifest) = Folder::enter(out, manifest, true)?;
+    // What is there already counts like what comes.
+    let mut holders = vec![(&target, missing(&target, &manifest)?)];
+    for (folder, _) in &sources {
+        holders.push((folder, missing(folder, &manifest)?));
+    }
+    let cells = manifest.cells.par_iter();
+    cells.try_for_each(|id| {
+        let here = holders.iter().filter(|(_, missing)| !missing.contains(id.as_str()));
+        gather(id, &target, here.map(|(folder, _)| *folder))
+    })?;
+    sources
+        .iter()
+        .try_for_each(|(folder, _)| target.take_sessions(folder))?;
+    // Read again: its time is that of all sessions.
+    Folder::open(&target.path)
+}
+
+fn missing<'a>(folder: &Folder, manifest: &'a Manifest) -> Result<HashSet<&'a str>> {
+    Ok(folder.missing(manifest)?.into_iter().collect())
+}
+
+/// Takes a cell from the first of the folders that has it whole. Several may have it, of tasks that ran twice, if they agree.
+fn gather<'a>(id: &str, target: &Folder, holders: impl Iterator<Item = &'a Folder>) -> Result<()> {
+    let mut whole: Option<(&Folder, Vec<Record>)> = None;
+    let mut damaged = None;
+    for folder in holders {
+        match (folder.read_cell(id), &whole) {
+            (Err(why @ Error::Data { .. }), _) => damaged = damaged.or(Some(why)),
+            (Err(why), _) => return Err(why),
+            (Ok(records), None) => whole = Some((folder, records)),
+            (Ok(records), Some((first, others))) if numbers(&records) != numbers(others) => {
+                let (here, there) = (folder.path.display(), first.path.display());
+                return Err(Error::Usage(format!(
+                    "{here}: the cell '{id}' has other numbers than in {there}, so that it depends on where it was measured: which of \
+                     the two counts is yours to decide; remove the other"
+                )));
+            }
+            (Ok(_), Some(_)) => {}
+        }
+    }
+    match (whole, damaged) {
+        (Some((from, _)), damaged) => {
+            if let Some(why) = damaged {
+                errln!("{why}; the cell is taken from {}", from.path.display());
+            }
+            if std::ptr::eq(from, target) {
+                return Ok(());
+            }
+            target.take(id, from)
+        }
+        (None, Some(why)) => Err(why),
+        (None, None) => Ok(()),
+    }
+}
+
+/// What a cell measured, but for times, which differ from run to run.
+fn numbers(records: &[Record]) -> Vec<u8> {
+    let lasting: Vec<Record> = records
+        .iter()
+        .filter(|record| !timed(&record.metric))
+        .cloned()
+        .collect();
+    let mut text = Vec::new();
+    lines::write(&lasting, &mut text).expect("writing to memory does not fail");
+    text
+}

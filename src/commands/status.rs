@@ -1,0 +1,209 @@
+//! `ulplab status`: how far a run is, seen from anywhere that sees its folder.
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::judge::named_or_newest;
+use crate::run::Manifest;
+use crate::run::folder::Folder;
+use crate::run::partition::{Asked, cost};
+use crate::run::plan::Cell;
+use crate::run::session::{Session, State, sessions};
+use ulplab_core::error::{Exit, Result, counted};
+
+/// Show how far a run is: cells that are done, at work and missing, the time left, and which task failed last. It reads the folder
+/// and asks no scheduler.
+///
+/// Exit code: 0, whatever it finds.
+#[derive(Debug, clap::Args)]
+pub struct StatusArgs {
+    /// Folder of the run [default: the newest below runs/].
+    #[arg(value_name = "FOLDER")]
+    pub run: Option<PathBuf>,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How far a run is.
+#[derive(Debug, Serialize)]
+struct Status {
+    /// Cells that the run measures.
+    cells: usize,
+    done: usize,
+    /// The share of the estimated cost that is done, from 0 to 1.
+    done_cost: f64,
+    /// Cells not done, in the share of a task that is at work.
+    running: usize,
+    /// Cells not done that no task at work has in its share.
+    missing: usize,
+    tasks: Tasks,
+    /// Until the tasks at work are done, if that can be told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seconds_left: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_failure: Option<Failure>,
+}
+
+/// Tasks by what became of them. One that was started again counts each time.
+#[derive(Debug, Default, Serialize)]
+struct Tasks {
+    running: usize,
+    done: usize,
+    failed: usize,
+    died: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct Failure {
+    task: String,
+    /// When it was last heard of.
+    at: String,
+    cells: usize,
+    why: String,
+    /// Cells of its share that nobody has done since.
+    still_missing: usize,
+}
+
+pub fn run(args: &StatusArgs) -> Result<Exit> {
+    let (folder, manifest) = Folder::open(&named_or_newest(args.run.as_ref())?)?;
+    let status = Status::of(&folder, &manifest, Timestamp::now())?;
+    match args.json {
+        true => outln!(
+            "{}",
+            serde_json::to_string(&status).expect("plain data has a form in JSON")
+        ),
+        false => status.print(&folder, &manifest.experiment.name),
+    }
+    Ok(Exit::Pass)
+}
+
+impl Status {
+    fn of(folder: &Folder, manifest: &Manifest, at: Timestamp) -> Result<Self> {
+        let kept: HashSet<&str> = manifest.cells.iter().map(String::as_str).collect();
+        let mut cells = manifest.plan.cells();
+        cells.retain(|cell| kept.contains(cell.id.as_str()));
+        let missing: HashSet<&str> = folder.missing(manifest)?.into_iter().collect();
+        let sessions = sessions(&folder.sessions());
+        // The cells of its share that are not done.
+        let left = |session: &Session| -> Vec<&Cell> {
+            let share = match session.partition.as_deref().map(str::parse) {
+                Some(Ok(Asked::Given(partition))) => partition.of(&manifest.plan, &cells).unwrap_or_default(),
+                Some(_) => Vec::new(),
+                None => cells.iter().collect(),
+            };
+            share
+                .into_iter()
+                .filter(|cell| missing.contains(cell.id.as_str()))
+                .collect()
+        };
+        let mut tasks = Tasks::default();
+        let mut running: HashSet<&str> = HashSet::new();
+        let mut longest = 0;
+        for session in &sessions {
+            match session.state(at) {
+                State::Running => {
+                    let left = left(session);
+                    tasks.running += 1;
+                    longest = longest.max(cost(left.iter().copied()));
+                    running.extend(left.iter().map(|cell| cell.id.as_str()));
+                }
+                State::Done => tasks.done += 1,
+                State::Failed(_) => tasks.failed += 1,
+                State::Died => tasks.died += 1,
+            }
+        }
+        let (worked, seconds) = sessions.iter().fold((0, 0.0), |(cost, seconds), session| {
+            (cost + session.cost, seconds + session.seconds)
+        });
+        let ended_badly = |session: &&Session| matches!(session.state(at), State::Failed(_) | State::Died);
+        let last = sessions
+            .iter()
+            .filter(ended_badly)
+            .max_by_key(|session| session.last_sign());
+        let all = cost(&cells);
+        let undone = cost(cells.iter().filter(|cell| missing.contains(cell.id.as_str())));
+        Ok(Self {
+            cells: cells.len(),
+            done: cells.len() - missing.len(),
+            done_cost: (all - undone) as f64 / all.max(1) as f64,
+            running: running.len(),
+            missing: missing.len() - running.len(),
+            seconds_left: (tasks.running > 0 && worked > 0).then(|| longest as f64 * seconds / worked as f64),
+            tasks,
+            last_failure: last.map(|session| Failure {
+                task: session.who(),
+                at: session
+                    .last_sign()
+                    .map_or(String::new(), |at| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()),
+                cells: session.cells,
+                why: match session.state(at) {
+                    State::Failed(why) => why,
+                    _ => "it fell silent: killed, out of memory, or its machine went down".into(),
+                },
+                still_missing: left(session).len(),
+            }),
+        })
+    }
+
+    fn print(&self, folder: &Folder, experiment: &str) {
+        let path = folder.path.display();
+        let share = 100.0 * self.done_cost;
+        outln!(
+            "{experiment}: {} of {} cells are done, {share:.1} % of the estimated cost",
+            self.done,
+            self.cells
+        );
+        let Tasks {
+            running,
+            done,
+            failed,
+            died,
+        } = self.tasks;
+        outln!("tasks: {running} at work, {done} done, {failed} failed, {died} died");
+        if running > 0 {
+            let cells = counted(self.running, "cell");
+            match self.seconds_left {
+                Some(left) => outln!("those at work have {cells} to do: about {} left", duration(left)),
+                None => outln!("those at work have {cells} to do, and have finished none that tells how long it takes"),
+            }
+        }
+        if self.missing > 0 {
+            let verb = if self.missing == 1 { "is" } else { "are" };
+            let cells = counted(self.missing, "cell");
+            outln!("{cells} {verb} missing, and no task at work has them in its share; start those tasks again");
+        }
+        if self.done == self.cells {
+            outln!("`ulplab merge {path}` judges the run");
+        }
+        if let Some(failure) = &self.last_failure {
+            let Failure {
+                task,
+                at,
+                cells,
+                why,
+                still_missing,
+            } = failure;
+            outln!(
+                "last to fail: {task}, last heard of at {at} after {}: {why}",
+                counted(*cells, "cell")
+            );
+            match still_missing {
+                0 => outln!("  its share has been done since"),
+                _ => outln!("  {} of its share still to be done", counted(*still_missing, "cell")),
+            }
+        }
+    }
+}
+
+/// Seconds as people say them.
+fn duration(seconds: f64) -> String {
+    match seconds {
+        s if s < 100.0 => format!("{s:.0} s"),
+        s if s < 6000.0 => format!("{:.0} min", s / 60.0),
+        s => format!("{:.1} h", s / 3600.0),
+    }
+}

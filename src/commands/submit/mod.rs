@@ -1,0 +1,211 @@
+//! `ulplab submit`: a sweep as an array of Slurm jobs, and a job that judges it.
+
+mod script;
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use super::sweep::{self, SweepArgs};
+use crate::run::folder::JOBS;
+use crate::run::{now, runs};
+use crate::studies::limits::Bytes;
+use script::Jobs;
+use ulplab_core::atomic::write_text;
+use ulplab_core::error::{Error, Exit, Result};
+use ulplab_core::input;
+
+/// Run an experiment as an array of Slurm jobs, each on a slice of its cells, and judge it by a last job, `ulplab merge`.
+///
+/// The experiment is checked first, and the scripts are shown; they and the logs are kept in DIR/jobs.
+#[derive(Debug, clap::Args)]
+#[command(
+    mut_arg("partition", |arg| arg.hide(true)),
+    mut_arg("resume", |arg| arg.hide(true)),
+    mut_arg("until_decided", |arg| arg.hide(true)),
+    mut_arg("dry_run", |arg| arg.hide(true)),
+    mut_arg("json", |arg| arg.hide(true)),
+    mut_arg("no_progress", |arg| arg.hide(true))
+)]
+pub struct SubmitArgs {
+    #[command(flatten)]
+    sweep: SweepArgs,
+    /// Submit to Slurm, the one scheduler that is known.
+    #[arg(long, required = true)]
+    slurm: bool,
+    /// Tasks of the array, of which each runs a slice.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    tasks: u32,
+    /// Tasks that run at a time [default: as many as Slurm starts].
+    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..))]
+    parallel: Option<u32>,
+    /// Generic resources of a task, or `none` [default: gpu:1 if kernels run, else none].
+    #[arg(long, value_name = "GRES")]
+    gres: Option<String>,
+    /// Cores, and so threads, of a task.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    cpus: u16,
+    /// Time limit of a job, as sbatch reads it, e.g. 01:00:00.
+    #[arg(long, value_name = "TIME")]
+    time: Option<String>,
+    /// Slurm's partition of the jobs.
+    #[arg(long, value_name = "NAME")]
+    partition_name: Option<String>,
+    /// The account to charge.
+    #[arg(long, value_name = "NAME")]
+    account: Option<String>,
+    /// Another option of sbatch for all jobs, e.g. --sbatch=--mem=32G.
+    #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
+    sbatch: Vec<String>,
+    /// Show the scripts, and submit nothing.
+    #[arg(long)]
+    print: bool,
+    /// Wait for the last job, show what it prints, and end with its exit code. If this command is interrupted, the jobs go on.
+    #[arg(long)]
+    wait: bool,
+}
+
+pub fn run(args: &SubmitArgs) -> Result<Exit> {
+    let sweep = &args.sweep;
+    refuse(sweep)?;
+    // What is wrong with the experiment is said here and now, not in the logs of an array. It will run in other machines' memory.
+    let elsewhere = SweepArgs {
+        max_memory: sweep.max_memory.or(Some(Bytes(f64::INFINITY))),
+        ..sweep.clone()
+    };
+    let question = sweep::read(&elsewhere)?;
+    let prepared = sweep::prepare(&elsewhere, &question)?;
+    let study = &question.parsed.study;
+    let head = &question.parsed.experiment.head;
+    let run = match &sweep.out {
+        Some(out) => out.clone(),
+        None => runs::unused(&runs::of(&head.name).join(now().replace(':', ""))),
+    };
+    let absolute = |path: &Path| std::path::absolute(path).map_err(Error::io(path, "find"));
+    let run = absolute(&run)?;
+    let gpus = study.kernels().is_some() || study.stands_in();
+    let gres = args.gres.clone().or(gpus.then(|| "gpu:1".into()));
+    let program = std::env::current_exe().map_err(|why| Error::Setup(format!("this program is not found: {why}")))?;
+    let here = absolute(Path::new("."))?;
+    let jobs = Jobs {
+        args,
+        name: &head.name,
+        seed: head.seed,
+        tasks: (args.tasks as usize).min(prepared.cells.len()),
+        gres: gres.filter(|gres| gres != "none"),
+        program: &program,
+        here: &here,
+        run: &run,
+    };
+    let (array, merge) = (jobs.array()?, jobs.merge()?);
+    let folder = run.join(JOBS);
+    let [array_file, merge_file] = ["array.sh", "merge.sh"].map(|name| folder.join(name));
+    for (file, text) in [(&array_file, &array), (&merge_file, &merge)] {
+        outln!("# {}\n{text}", file.display());
+    }
+    if args.print {
+        outln!("# sbatch --parsable {}", array_file.display());
+        outln!("# sbatch --dependency=afterany:ID {}", merge_file.display());
+        return Ok(Exit::Pass);
+    }
+    std::fs::create_dir_all(&folder).map_err(Error::io(&folder, "create"))?;
+    write_text(&array_file, &array)?;
+    write_text(&merge_file, &merge)?;
+    submit(args, &[array_file, merge_file], &run)
+}
+
+/// Refuses options of `ulplab sweep` that say nothing of an array.
+fn refuse(sweep: &SweepArgs) -> Result<()> {
+    let given = [
+        ("--partition", sweep.partition.is_some()),
+        ("--resume", sweep.resume),
+        ("--until-decided", sweep.until_decided),
+        ("--dry-run", sweep.dry_run),
+        ("--json", sweep.json),
+        ("--no-progress", sweep.no_progress),
+    ];
+    match given.iter().find(|(_, given)| *given) {
+        Some((name, _)) => {
+            let hint = match *name {
+                "--partition" => "; --tasks N makes N slices, and --partition-name is Slurm's partition",
+                "--resume" => "; give the folder of the run, --out DIR, and what is there is not run again",
+                "--dry-run" => "; --print shows the scripts",
+                _ => "",
+            };
+            Err(Error::Usage(format!("{name} is no option of `ulplab submit`{hint}")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Submits the array and the job that judges it.
+fn submit(args: &SubmitArgs, [array, merge]: &[PathBuf; 2], run: &Path) -> Result<Exit> {
+    let (mut child, id) = sbatch(&[], array)?;
+    ended(&mut child, array)?;
+    outln!("array: job {id}; `ulplab status {}` says how far it is", run.display());
+    let dependency = format!("--dependency=afterany:{id}");
+    let options = [Some(dependency.as_str()), args.wait.then_some("--wait")];
+    let options: Vec<&str> = options.into_iter().flatten().collect();
+    let judged = sbatch(&options, merge).inspect_err(|_| {
+        errln!("the array, job {id}, goes on without a job that judges it: `scancel {id}` ends it, or run `ulplab merge` at its end");
+    });
+    let (mut child, last) = judged?;
+    outln!("merge: job {last}");
+    if !args.wait {
+        ended(&mut child, merge)?;
+        return Ok(Exit::Pass);
+    }
+    let status = child.wait().map_err(|why| Error::Setup(format!("sbatch: {why}")))?;
+    if let Ok(log) = input::text(&run.join(JOBS).join("merge.log")) {
+        out!("{log}");
+    }
+    let codes = [
+        Exit::Pass,
+        Exit::Bug,
+        Exit::Usage,
+        Exit::NotJudged,
+        Exit::Setup,
+        Exit::GateFailed,
+        Exit::ReferenceFailed,
+        Exit::Incomplete,
+        Exit::Interrupted,
+    ];
+    let known = codes.into_iter().find(|exit| status.code() == Some(*exit as i32));
+    known.ok_or_else(|| Error::Setup(format!("the merge job {last} was ended by Slurm: sbatch: {status}")))
+}
+
+/// Starts `sbatch`, and waits for the id of the job.
+fn sbatch(options: &[&str], script: &Path) -> Result<(Child, String)> {
+    let mut command = Command::new("sbatch");
+    command.arg("--parsable").args(options).arg(script);
+    let started = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+    let mut child = started.map_err(|why| {
+        Error::Setup(format!(
+            "sbatch cannot be started ({why}): jobs are submitted from a machine with Slurm's commands; --print shows the scripts"
+        ))
+    })?;
+    let mut line = String::new();
+    let said = child.stdout.take().map(BufReader::new);
+    let read = said.map_or(Ok(0), |mut said| said.read_line(&mut line));
+    read.map_err(|why| Error::Setup(format!("sbatch: {why}")))?;
+    // `17;cluster`, if there are several clusters.
+    let id = line.trim().split(';').next().unwrap_or_default().to_string();
+    if id.is_empty() || !id.bytes().all(|digit| digit.is_ascii_digit()) {
+        ended(&mut child, script)?;
+        return Err(Error::Setup(format!(
+            "sbatch {}: it printed '{}', expected the id of a job",
+            script.display(),
+            line.trim()
+        )));
+    }
+    Ok((child, id))
+}
+
+/// An error if `sbatch` refused the script; it said why itself.
+fn ended(child: &mut Child, script: &Path) -> Result<()> {
+    let status = child.wait().map_err(|why| Error::Setup(format!("sbatch: {why}")))?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(Error::Setup(format!("sbatch refused {}: {status}", script.display()))),
+    }
+}

@@ -1,0 +1,100 @@
+//! The scripts of the jobs.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use super::SubmitArgs;
+use crate::run::folder::JOBS;
+use crate::run::invocation::quoted;
+use crate::run::runs::slug;
+use ulplab_core::error::{Error, Result};
+
+/// An array of jobs and the job that judges it.
+pub struct Jobs<'a> {
+    pub args: &'a SubmitArgs,
+    /// Of the experiment.
+    pub name: &'a str,
+    pub seed: u64,
+    pub tasks: usize,
+    pub gres: Option<String>,
+    /// This program.
+    pub program: &'a Path,
+    /// Where relative paths begin.
+    pub here: &'a Path,
+    /// The folder of the run.
+    pub run: &'a Path,
+}
+
+impl Jobs<'_> {
+    /// Each task runs its slice. Slurm runs it again if its node fails; what is finished is not run twice.
+    pub fn array(&self) -> Result<String> {
+        let Self { args, tasks, .. } = self;
+        let parallel = args.parallel.map_or(String::new(), |parallel| format!("%{parallel}"));
+        let mut options = vec![format!("--array=1-{tasks}{parallel}")];
+        options.extend(self.common("%a.log"));
+        options.push(format!("--cpus-per-task={}", args.cpus));
+        options.extend(self.gres.iter().map(|gres| format!("--gres={gres}")));
+        options.extend(["--requeue".into(), "--open-mode=append".into()]);
+        // So that the cells at work are finished and nothing is lost; Slurm kills half a minute after its own signal.
+        options.extend(args.time.iter().map(|_| "--signal=B:TERM@60".into()));
+        let sweep = args.sweep.invocation(false).command(self.seed);
+        let mut words = sweep.strip_prefix("ulplab").unwrap_or(&sweep).to_string();
+        if let Some(memory) = args.sweep.max_memory {
+            write!(words, " --max-memory {}", memory.0).expect("a string takes all");
+        }
+        let share = format!(
+            "--partition \"slice:$SLURM_ARRAY_TASK_ID/{tasks}\" --threads {}",
+            args.cpus
+        );
+        let run = quoted(&self.run.display().to_string());
+        self.script(&options, &format!("{words} --out {run} {share} --no-progress"))
+    }
+
+    /// It runs when all tasks have ended, however they did.
+    pub fn merge(&self) -> Result<String> {
+        let run = quoted(&self.run.display().to_string());
+        self.script(&self.common("merge.log"), &format!(" merge {run}"))
+    }
+
+    /// The options of both jobs.
+    fn common(&self, log: &str) -> Vec<String> {
+        let args = self.args;
+        let mut options = vec![
+            format!("--job-name={}", slug(self.name)),
+            format!("--chdir={}", self.here.display()),
+            format!("--output={}", self.run.join(JOBS).join(log).display()),
+        ];
+        let named = [
+            ("time", &args.time),
+            ("partition", &args.partition_name),
+            ("account", &args.account),
+        ];
+        options.extend(
+            named
+                .iter()
+                .filter_map(|(name, value)| Some(format!("--{name}={}", value.as_ref()?))),
+        );
+        options.extend(args.sbatch.iter().cloned());
+        options
+    }
+
+    /// A script with these options that becomes `ulplab`, so that a signal to the script reaches it.
+    fn script(&self, options: &[String], command: &str) -> Result<String> {
+        let mut text = String::from("#!/bin/sh\n");
+        for option in options {
+            if option.chars().any(char::is_control) || option.contains('"') {
+                return Err(Error::Usage(format!(
+                    "{option:?}: a script for sbatch has no place for such an option"
+                )));
+            }
+            let option = match option.split_once('=') {
+                Some((name, value)) if value.contains(' ') => format!("{name}=\"{value}\""),
+                _ => option.clone(),
+            };
+            writeln!(text, "#SBATCH {option}").expect("a string takes all");
+        }
+        let program = quoted(&self.program.display().to_string());
+        writeln!(text, "exec {program}{command}").expect("a string takes all");
+        Ok(text)
+    }
+}
