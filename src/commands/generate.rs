@@ -85,13 +85,7 @@ pub fn run(args: &GenerateArgs) -> Result<Exit> {
     let datasets = Datasets::open(args.datasets.as_deref())?;
     let folder = datasets.checkpoint(&args.model)?;
     let mut checkpoint = Checkpoint::open(&folder)?;
-    if checkpoint.vocabulary != 256 {
-        let message = format!(
-            "vocab_size is {}: only byte vocabularies (256) can be read and written as text",
-            checkpoint.vocabulary
-        );
-        return Err(Error::data(&folder, message));
-    }
+    checkpoint.reads_bytes()?;
     let recipes = recipes(args)?;
     let mut roundings = vec![("reference".to_string(), Rounding::none())];
     for recipe in &recipes {
