@@ -66,6 +66,7 @@ const NEUTRAL: &[(&str, &str)] = &[
     ("residual_multiplier", "1.0"),
     ("rope_interleaved", "false"),
     ("tie_encoder_decoder", "false"),
+    ("use_mrope", "false"),
     ("use_qk_norm", "false"),
     ("use_sliding_window", "false"),
 ];
