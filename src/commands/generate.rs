@@ -92,6 +92,10 @@ pub fn run(args: &GenerateArgs) -> Result<Exit> {
         let rounding = recipe
             .resolve(&*checkpoint.config, args.seed)
             .map_err(|mistake| Error::Usage(format!("recipe '{}': {}", recipe.name, mistake.message)))?;
+        if rounding.rounds_weights() {
+            let message = format!("recipe '{}' rounds weights: `ulplab sweep` measures it", recipe.name);
+            return Err(Error::Usage(message));
+        }
         roundings.push((recipe.name.clone(), rounding));
     }
     // Whoever asks for a GPU that is not there is told before the reference's text is made.

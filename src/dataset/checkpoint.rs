@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use reference::Plain;
 use reference::paths::{self, Config, Model, Scalar, Weights};
+use reference::{Numerics, Plain};
 
 use super::Tensors;
 use crate::{Error, Result};
@@ -56,8 +56,13 @@ impl Checkpoint {
 
     /// Reads the weights.
     pub fn load<T: Scalar>(&mut self) -> Result<Box<dyn Model<T>>> {
+        self.load_by(&mut Plain)
+    }
+
+    /// Reads the weights and passes those that are sites to `numerics`, which may round them.
+    pub fn load_by<T: Scalar>(&mut self, numerics: &mut dyn Numerics<T>) -> Result<Box<dyn Model<T>>> {
         let config = self.config.clone();
-        paths::load(&*config, self, &mut Plain)
+        paths::load(&*config, self, numerics)
     }
 }
 
