@@ -7,6 +7,7 @@
 
 mod config;
 mod families;
+mod keys;
 mod layer;
 mod model;
 mod parts;

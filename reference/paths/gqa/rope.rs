@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::Family;
-use super::read::Keys;
+use super::keys::Keys;
 use crate::ops::rope::Yarn;
 use crate::ops::rope_scaling::Scaling;
 
