@@ -62,6 +62,7 @@
 //! | Path | Model | Input and output | State |
 //! |---|---|---|---|
 //! | [`paths::deepseek_v4`] | DeepSeek-V4, as `transformers` defines it | token ids → logits | [`State`](paths::deepseek_v4::State): KV caches, compressors; stored and restored as [`StateParts`](paths::deepseek_v4::StateParts) |
+//! | [`paths::gqa`] | Llama, Mistral, Qwen2, Qwen3, Mixtral, gpt-oss and their like, as `transformers` defines them | token ids → logits | [`State`](paths::gqa::State): keys and values apart |
 //! | [`paths::swap_ffn`] | Swap-FFN: vectors exchanged with banks of memory | a vector of each sequence → its delta | [`State`](paths::swap_ffn::State): banks and maps, all public |
 //!
 //! This runs whatever model a folder has, without knowing which it is:

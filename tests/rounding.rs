@@ -186,3 +186,69 @@ fn channels_that_do_not_exist_are_refused() {
     let message = resolve(turned, false).err().unwrap().message;
     assert!(message.contains("it has no 'channels' and no 'tokens'"), "{message}");
 }
+
+/// A recipe for a model whose keys have three heads of 16 channels.
+fn of_heads(rounds: &str) -> Result<Rounding, Mistake> {
+    let config = r#"{"model_type": "llama", "vocab_size": 256, "hidden_size": 96, "intermediate_size": 128, "num_hidden_layers": 2,
+        "num_attention_heads": 6, "num_key_value_heads": 3, "rms_norm_eps": 1e-6}"#;
+    let text = format!("name = \"test\"\ndoc = \"\"\nround = [{rounds}]");
+    let recipe: Recipe = toml::from_str(&text).unwrap();
+    recipe.resolve(&*paths::read(config).unwrap(), 7)
+}
+
+#[test]
+fn heads_are_rows_or_one_row_or_apart() {
+    let (tokens, heads, cols) = (40, 3, 16);
+    let value = |i: usize| ((i * 7919) % 2003) as f32 / 500.0 - 2.0 + (i / cols % heads * 5) as f32;
+    let exact = Tensor::new([tokens, heads, cols], (0..tokens * heads * cols).map(value).collect());
+    let got = |format: &str, key: &str| {
+        let rounds = format!(r#"{{ at = "layers.*.attention.kv.key", format = "{format}"{key} }}"#);
+        let mut x = exact.clone();
+        of_heads(&rounds)
+            .unwrap()
+            .apply(&Site::new(Some(1), "attention.kv.key"), &mut x);
+        x.data
+    };
+    let whole = |format: &str, cols: usize| {
+        let mut data = exact.data.clone();
+        codec(format).unwrap().round(&mut data, cols);
+        data
+    };
+    for format in ["fp8_tensor", "fp8_channel", "int8_token", "kivi4_key_g32"] {
+        assert_eq!(got(format, ""), whole(format, cols), "{format}");
+        assert_eq!(
+            got(format, r#", heads = "joined""#),
+            whole(format, heads * cols),
+            "{format}"
+        );
+        let apart = got(format, r#", heads = "apart""#);
+        for head in 0..heads {
+            let of = |data: &[f32]| {
+                let rows = data
+                    .chunks(heads * cols)
+                    .flat_map(|token| token[head * cols..(head + 1) * cols].to_vec());
+                rows.collect::<Vec<f32>>()
+            };
+            let mut want = of(&exact.data);
+            codec(format).unwrap().round(&mut want, cols);
+            assert_eq!(of(&apart), want, "{format}, head {head}");
+        }
+    }
+    // A scale per tensor and head is not one for all, and a channel of a head is not that of all heads.
+    assert_ne!(got("fp8_tensor", ""), got("fp8_tensor", r#", heads = "apart""#));
+    assert_ne!(got("fp8_channel", ""), got("fp8_channel", r#", heads = "joined""#));
+    let wrong = |rounds: &str| of_heads(rounds).map(|_| ()).expect_err(rounds).message;
+    let message = wrong(r#"{ at = "layers.*.output", format = "bf16", heads = "apart" }"#);
+    assert!(message.contains("its tokens are of one row"), "{message}");
+}
+
+#[test]
+fn weights_are_rounded_at_load() {
+    let weights = |at: &str| {
+        of_heads(&format!(r#"{{ at = "{at}", format = "bf16" }}"#))
+            .unwrap()
+            .rounds_weights()
+    };
+    assert!(weights("layers.*.mlp.*.weight") && weights("head.weight"));
+    assert!(!weights("layers.*.attention.kv.*") && !weights("layers.*.mlp.input"));
+}

@@ -390,6 +390,7 @@ fn what_cannot_be_measured_is_an_error() {
             text: None,
             folder: None,
             load_f64: &|| unreachable!("there is no model"),
+            load_by: &|_| unreachable!("no weights are rounded"),
             stop: &false.into(),
             done: &|_, records| {
                 assert!(!records.is_empty());

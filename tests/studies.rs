@@ -182,6 +182,7 @@ fn a_study_is_a_type_and_a_line() {
             text: None,
             folder: None,
             load_f64: &|| unreachable!("there is no model"),
+            load_by: &|_| unreachable!("no weights are rounded"),
             stop: &false.into(),
             done: &|_, records| {
                 measured.lock().unwrap().extend(records);

@@ -72,6 +72,7 @@ fn a_recipe_is_compared_with_another() {
         }),
         folder: None,
         load_f64: &|| unreachable!("the reference is not asked for"),
+        load_by: &|_| unreachable!("no weights are rounded"),
         stop: &false.into(),
         done: &|_, records| {
             measured.lock().unwrap().extend(records);

@@ -12,7 +12,7 @@ use crate::real::vectorized;
 pub struct KeyRows<'a, T> {
     /// `[n, dim]`.
     pub keys: &'a [T],
-    /// `[n, dim]`.
+    /// `[n, dim]`, or of another number of channels.
     pub values: &'a [T],
 }
 
@@ -26,6 +26,45 @@ pub fn attend<T: Real>(
     parts: [KeyRows<'_, T>; 2],
     visible: impl Fn(usize, usize, usize) -> bool,
 ) -> (Vec<T>, Vec<T>) {
+    attend_sized(queries, sinks, Sizes::of_head(dim), parts, visible)
+}
+
+/// The sizes of keys and values, and what q·k is multiplied by.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes<T> {
+    /// Channels of a query and of a key.
+    pub key: usize,
+    /// Channels of a value.
+    pub value: usize,
+    /// In place of d^−½.
+    pub scale: T,
+}
+
+impl<T: Real> Sizes<T> {
+    /// Keys and values of so many channels, scaled by d^−½.
+    pub fn of_head(dim: usize) -> Self {
+        Self {
+            key: dim,
+            value: dim,
+            scale: T::ONE / T::from_f64(dim as f64).sqrt(),
+        }
+    }
+}
+
+/// [`attend`] with keys and values of other sizes, or another scale; a sink of −∞ is none. The values of a part are as many
+/// rows as its keys, and o is `[rows, heads, value]`.
+pub fn attend_sized<T: Real>(
+    queries: &[T],
+    sinks: &[T],
+    sizes: Sizes<T>,
+    parts: [KeyRows<'_, T>; 2],
+    visible: impl Fn(usize, usize, usize) -> bool,
+) -> (Vec<T>, Vec<T>) {
+    let Sizes {
+        key: dim,
+        value: value_dim,
+        scale,
+    } = sizes;
     let m = queries.len() / dim;
     let counts = parts.map(|part| part.keys.len() / dim);
     let width = counts[0] + counts[1];
@@ -46,7 +85,6 @@ pub fn attend<T: Real>(
         product.run(&mut p[offset..]);
         offset += n;
     }
-    let scale = T::ONE / T::from_f64(dim as f64).sqrt();
     let mut mask = Vec::with_capacity(m / sinks.len() * width);
     for row in 0..m / sinks.len() {
         for (part, n) in counts.into_iter().enumerate() {
@@ -59,27 +97,27 @@ pub fn attend<T: Real>(
             softmax(p, mask, scale, sinks[row % sinks.len()]);
         }
     });
-    let mut out = vec![T::ZERO; queries.len()];
+    let mut out = vec![T::ZERO; m * value_dim];
     let mut offset = 0;
     for (part, n) in parts.iter().zip(counts) {
         if n > 0 {
             let product = Product {
                 m,
-                n: dim,
+                n: value_dim,
                 k: n,
                 x: &p[offset..],
                 x_stride: width,
                 w: part.values,
-                w_strides: (1, dim),
-                y_stride: dim,
+                w_strides: (1, value_dim),
+                y_stride: value_dim,
                 add: offset > 0,
             };
             product.run(&mut out);
         }
         offset += n;
     }
-    let values = parts.map(|part| part.values.chunks_exact(dim));
-    for (row, (out, p)) in out.chunks_exact_mut(dim).zip(p.chunks_exact(width)).enumerate() {
+    let values = parts.map(|part| part.values.chunks_exact(value_dim));
+    for (row, (out, p)) in out.chunks_exact_mut(value_dim).zip(p.chunks_exact(width)).enumerate() {
         if !vectorized!(all_finite(out)) {
             // Zero times NaN is NaN: only what the query may see may reach it.
             out.fill(T::ZERO);

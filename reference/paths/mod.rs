@@ -20,12 +20,14 @@
 #[macro_use]
 mod config;
 pub mod deepseek_v4;
+pub mod gqa;
 mod loader;
 mod model;
 mod resume;
 pub mod swap_ffn;
 mod weights;
 
+use config::passes;
 pub use config::{Config, Takes};
 pub use loader::{Loader, asked};
 pub use model::{Input, Model, Scalar, State, load};
@@ -54,6 +56,11 @@ pub trait Path: Sync {
     /// What is missing, of another type, or does not fit together.
     fn config(&self, json: &str) -> Result<Box<dyn Config>, String>;
 
+    /// Says of a checkpoint of an unknown model type which of the path's is nearest to it, and what differs, if it is of this kind.
+    fn nearest(&self, _json: &str) -> Option<String> {
+        None
+    }
+
     /// Finds a site by its name.
     fn site(&self, name: &str) -> Option<&'static SiteInfo> {
         self.sites().iter().find(|site| site.name == name)
@@ -81,7 +88,7 @@ pub trait Path: Sync {
 }
 
 /// This is the list of all paths.
-pub const PATHS: &[&dyn Path] = &[&deepseek_v4::DeepSeekV4, &swap_ffn::SwapFfn];
+pub const PATHS: &[&dyn Path] = &[&deepseek_v4::DeepSeekV4, &gqa::Gqa, &swap_ffn::SwapFfn];
 
 /// Gives the paths whose models read tokens.
 pub fn readers() -> Vec<&'static dyn Path> {
@@ -96,7 +103,8 @@ pub fn named(name: &str) -> Option<&'static dyn Path> {
 /// Finds the path that loads checkpoints with this `config.json`.
 ///
 /// # Errors
-/// A text that is no JSON object, and a `model_type` that no path loads: the message names it and those that are known.
+/// A text that is no JSON object, and a `model_type` that no path loads: the message names it, those that are known, and what
+/// differs from the nearest of these.
 pub fn find(json: &str) -> Result<&'static dyn Path, String> {
     find_in(PATHS, json)
 }
@@ -127,7 +135,9 @@ pub fn find_in(paths: &[&'static dyn Path], json: &str) -> Result<&'static dyn P
     paths.iter().find(loads).copied().ok_or_else(|| {
         let architecture = keys.architectures.as_ref().and_then(|names| names.get(0)?.as_str());
         let architecture = architecture.map(|name| format!(" ({name})")).unwrap_or_default();
-        format!("model_type is '{name}'{architecture}, expected one of {known}")
+        let nearest = paths.iter().find_map(|path| path.nearest(json));
+        let nearest = nearest.map(|nearest| format!("; {nearest}")).unwrap_or_default();
+        format!("model_type is '{name}'{architecture}, expected one of {known}{nearest}")
     })
 }
 

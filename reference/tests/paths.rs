@@ -4,6 +4,10 @@
 mod door;
 #[path = "paths/fixtures.rs"]
 mod fixtures;
+#[path = "paths/gqa.rs"]
+mod gqa;
+#[path = "paths/gqa_configs.rs"]
+mod gqa_configs;
 #[path = "paths/stranger.rs"]
 mod stranger;
 #[path = "paths/support.rs"]

@@ -101,6 +101,30 @@ pub(super) fn integers(dtype: Dtype, bytes: &[u8]) -> Option<Vec<i128>> {
     })
 }
 
+/// The magnitudes of E2M1 by their codes; the fourth bit is the sign.
+const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+
+/// A stack of matrices from blocks of MXFP4 as gpt-oss stores them: codes `[count, outputs, blocks, 16]`, two to a byte with the
+/// first in its lower half, and scales `[count, outputs, blocks]` in E8M0. Gives `[count, 32 · blocks, outputs]`: a block is a piece
+/// of a column.
+pub(super) fn mxfp4_columns(codes: &[u8], scales: &[u8], [count, outputs, blocks]: [usize; 3]) -> Vec<f32> {
+    let inputs = 32 * blocks;
+    let mut values = vec![0.0; count * inputs * outputs];
+    for (block, (bytes, &scale)) in codes.as_chunks::<16>().0.iter().zip(scales).enumerate() {
+        let (column, first) = (block / blocks, 32 * (block % blocks));
+        let at = column / outputs * inputs * outputs + column % outputs;
+        let scale = e8m0(scale);
+        for (pair, byte) in bytes.iter().enumerate() {
+            for (half, code) in [byte & 15, byte >> 4].into_iter().enumerate() {
+                let magnitude = E2M1[usize::from(code & 7)] * scale;
+                let value = if code & 8 == 0 { magnitude } else { -magnitude };
+                values[at + (first + 2 * pair + half) * outputs] = value;
+            }
+        }
+    }
+    values
+}
+
 fn each<const N: usize, V>(bytes: &[u8], value: impl Fn([u8; N]) -> V) -> Vec<V> {
     bytes.as_chunks().0.iter().map(|&chunk| value(chunk)).collect()
 }

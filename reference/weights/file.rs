@@ -129,6 +129,9 @@ impl Safetensors {
     /// # Errors
     /// What is wrong.
     pub fn check(&self, spec: &TensorSpec) -> Result<(), Error> {
+        if !spec.integer && self.mxfp4(&spec.name, &spec.shape)?.is_some() {
+            return Ok(());
+        }
         self.find(&spec.name, &spec.shape, spec.integer).map(|_| ())
     }
 
@@ -137,6 +140,11 @@ impl Safetensors {
         let mut unused: BTreeSet<&str> = self.names().collect();
         for TensorSpec { name, .. } in needed {
             unused.remove(name.as_str());
+            if !self.stored.contains_key(name) {
+                let [blocks, scales] = mxfp4_names(name);
+                unused.remove(blocks.as_str());
+                unused.remove(scales.as_str());
+            }
             // If there are two scales, neither is used.
             if let [scale] = &self.scale_names(name)[..] {
                 unused.remove(scale.as_str());
@@ -151,12 +159,21 @@ impl Safetensors {
     /// A tensor that is missing, of another shape, of a type that is not read, without a scale that it needs, or with elements
     /// that are not finite.
     pub fn floats(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, Error> {
-        let stored = self.find(name, shape, false)?;
-        let mut values = self.decoded(name, stored)?;
-        if let Some((scale, block)) = self.scale_of(name, stored)? {
-            let scales = self.decoded(name, scale)?;
-            decode::scale(&mut values, shape, &scales, &block);
-        }
+        let (stored, values) = match self.mxfp4(name, shape)? {
+            Some((codes, scales, sizes)) => {
+                let values = decode::mxfp4_columns(self.bytes(codes), self.bytes(scales), sizes);
+                (codes, values)
+            }
+            None => {
+                let stored = self.find(name, shape, false)?;
+                let mut values = self.decoded(name, stored)?;
+                if let Some((scale, block)) = self.scale_of(name, stored)? {
+                    let scales = self.decoded(name, scale)?;
+                    decode::scale(&mut values, shape, &scales, &block);
+                }
+                (stored, values)
+            }
+        };
         let Some(first) = values.iter().position(|value| !value.is_finite()) else {
             return Ok(values);
         };
@@ -293,6 +310,46 @@ impl Safetensors {
         }
     }
 
+    /// The codes and scales of a stack of matrices `[count, inputs, outputs]` that is stored as blocks of MXFP4, and the sizes of the
+    /// scales; none if the tensor itself is there, or no blocks are.
+    fn mxfp4(&self, name: &str, shape: &[usize]) -> Result<Option<(&Stored, &Stored, [usize; 3])>, Error> {
+        let [blocks_name, scales_name] = mxfp4_names(name);
+        let Some(codes) = self
+            .stored
+            .get(&blocks_name)
+            .filter(|_| !self.stored.contains_key(name))
+        else {
+            return Ok(None);
+        };
+        let [count, inputs, outputs] = *shape else {
+            return Ok(None);
+        };
+        let sizes = [count, outputs, inputs / 32];
+        let scales = self.stored.get(&scales_name).ok_or_else(|| Error::Missing {
+            path: self.path.clone(),
+            tensor: scales_name.clone(),
+            expected: sizes.to_vec(),
+        })?;
+        let expected = [
+            (&blocks_name, codes, [&sizes[..], &[16]].concat()),
+            (&scales_name, scales, sizes.to_vec()),
+        ];
+        for (name, stored, expected) in expected {
+            if stored.dtype != Dtype::U8 {
+                return Err(self.wrong_type(name, stored, "U8"));
+            }
+            if stored.shape != expected || !inputs.is_multiple_of(32) {
+                return Err(Error::Shape {
+                    path: self.file(stored).into(),
+                    tensor: name.clone(),
+                    found: stored.shape.clone(),
+                    expected,
+                });
+            }
+        }
+        Ok(Some((codes, scales, sizes)))
+    }
+
     /// Names of scales of a tensor that are there.
     fn scale_names(&self, name: &str) -> Vec<String> {
         let mut names = possible_scales(name);
@@ -332,6 +389,11 @@ impl fmt::Debug for Safetensors {
             .field("tensors", &tensors)
             .finish()
     }
+}
+
+/// What blocks of MXFP4 and their scales are called.
+fn mxfp4_names(name: &str) -> [String; 2] {
+    [format!("{name}_blocks"), format!("{name}_scales")]
 }
 
 /// What the scale of a tensor may be called.

@@ -16,6 +16,10 @@
 //! one for the whole matrix. A weight is `fl32(code · scale)`, both widened exactly: rounded once. F64 is rounded to nearest
 //! even. An element that is not finite is an error.
 //!
+//! A stack `NAME` `[count, inputs, outputs]` that is not there itself may be stored as blocks of MXFP4, as gpt-oss does: codes
+//! `NAME_blocks` `[count, outputs, inputs / 32, 16]`, of two codes to a byte the lower half first, and E8M0 scales `NAME_scales`
+//! `[count, outputs, inputs / 32]`, both U8.
+//!
 //! Integers (tables of indices) are stored as any integer type of 8 to 64 bits.
 //!
 //! ```no_run

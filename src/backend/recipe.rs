@@ -33,6 +33,19 @@ pub struct Round {
     /// Rotate by a Hadamard matrix before rounding, and leave the tensor rotated.
     #[serde(default)]
     pub hadamard: bool,
+    /// How the heads of a token are stored: each is a row if it isn't said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heads: Option<Heads>,
+}
+
+/// How the heads of a token are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Heads {
+    /// All as one row: a scale per token is for all of them, a scale per channel for a channel of one head.
+    Joined,
+    /// Each as a tensor of its own: a scale per tensor is for a head, a scale per channel for a channel of one head.
+    Apart,
 }
 
 /// Some channels of a KV vector.

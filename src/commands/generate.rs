@@ -85,19 +85,17 @@ pub fn run(args: &GenerateArgs) -> Result<Exit> {
     let datasets = Datasets::open(args.datasets.as_deref())?;
     let folder = datasets.checkpoint(&args.model)?;
     let mut checkpoint = Checkpoint::open(&folder)?;
-    if checkpoint.vocabulary != 256 {
-        let message = format!(
-            "vocab_size is {}: only byte vocabularies (256) can be read and written as text",
-            checkpoint.vocabulary
-        );
-        return Err(Error::data(&folder, message));
-    }
+    checkpoint.reads_bytes()?;
     let recipes = recipes(args)?;
     let mut roundings = vec![("reference".to_string(), Rounding::none())];
     for recipe in &recipes {
         let rounding = recipe
             .resolve(&*checkpoint.config, args.seed)
             .map_err(|mistake| Error::Usage(format!("recipe '{}': {}", recipe.name, mistake.message)))?;
+        if rounding.rounds_weights() {
+            let message = format!("recipe '{}' rounds weights: `ulplab sweep` measures it", recipe.name);
+            return Err(Error::Usage(message));
+        }
         roundings.push((recipe.name.clone(), rounding));
     }
     // Whoever asks for a GPU that is not there is told before the reference's text is made.

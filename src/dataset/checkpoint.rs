@@ -1,9 +1,9 @@
 //! A model with its weights.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use reference::Plain;
 use reference::paths::{self, Config, Model, Scalar, Weights};
+use reference::{Numerics, Plain};
 
 use super::Tensors;
 use crate::{Error, Result};
@@ -11,6 +11,7 @@ use ulplab_core::input;
 
 /// A checkpoint as `transformers` names its tensors: `config.json`, and safetensors in one file or many.
 pub struct Checkpoint {
+    folder: PathBuf,
     pub config: Box<dyn Config>,
     /// Token ids of the model are below this.
     pub vocabulary: usize,
@@ -33,6 +34,7 @@ impl Checkpoint {
         let tensors = Tensors::open(folder)?;
         let unused = tensors.check(&config.tensors())?;
         Ok(Self {
+            folder: folder.to_path_buf(),
             config,
             vocabulary,
             unused,
@@ -40,10 +42,27 @@ impl Checkpoint {
         })
     }
 
+    /// Refuses a model whose tokens are not bytes: the bytes of a text would be ids of other tokens to it.
+    pub fn reads_bytes(&self) -> Result<()> {
+        match self.vocabulary {
+            256 => Ok(()),
+            other => {
+                let message =
+                    format!("vocab_size is {other}: only byte vocabularies (256) can be read and written as text");
+                Err(Error::data(&self.folder, message))
+            }
+        }
+    }
+
     /// Reads the weights.
     pub fn load<T: Scalar>(&mut self) -> Result<Box<dyn Model<T>>> {
+        self.load_by(&mut Plain)
+    }
+
+    /// Reads the weights and passes those that are sites to `numerics`, which may round them.
+    pub fn load_by<T: Scalar>(&mut self, numerics: &mut dyn Numerics<T>) -> Result<Box<dyn Model<T>>> {
         let config = self.config.clone();
-        paths::load(&*config, self, &mut Plain)
+        paths::load(&*config, self, numerics)
     }
 }
 

@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 
 use super::kernels::KernelStudy;
 use super::limits::Parts;
+use crate::backend::rounding::Rounding;
 use crate::experiment::Mistake;
 use crate::experiment::file::ExperimentFile;
 use crate::report::Show;
@@ -108,6 +109,8 @@ pub struct Bench<'a> {
     pub folder: Option<&'a Path>,
     /// Loads the model's f64 twin, which only the reference's own check needs.
     pub load_f64: &'a (dyn Fn() -> Result<Box<dyn Model<f64>>> + Sync),
+    /// Loads the model with weights that a recipe rounds.
+    pub load_by: &'a (dyn Fn(&Rounding) -> Result<Box<dyn Model<f32>>> + Sync),
     /// Once it is true, cells not yet begun are left out.
     pub stop: &'a AtomicBool,
     /// Called with each cell's records as it finishes, from any thread.

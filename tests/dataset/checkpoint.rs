@@ -180,7 +180,7 @@ fn a_bad_configuration_is_told() {
         &["config.json", "missing field"],
     );
     // Other models are named, whatever keys they have or lack.
-    for (model_type, architecture) in [("llama", "LlamaForCausalLM"), ("qwen3", "Qwen3ForCausalLM")] {
+    for (model_type, architecture) in [("bert", "BertModel"), ("mamba2", "Mamba2ForCausalLM")] {
         let other = format!(
             r#"{{"model_type": "{model_type}", "architectures": ["{architecture}"], "layer_types": ["full_attention"]}}"#
         );

@@ -259,6 +259,7 @@ fn recipe(spec: &Spec) -> Recipe {
             channels: None,
             tokens: None,
             hadamard: false,
+            heads: None,
         }],
         ..Recipe::default()
     }

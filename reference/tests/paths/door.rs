@@ -74,9 +74,10 @@ fn the_door_changes_no_bit() {
         };
         assert!(bits(run(&*fixture.model::<T>(), &mut Plain)) == bits(typed::<T>(fixture)));
     }
-    for fixture in all() {
-        check::<f32>(&fixture);
-        check::<f64>(&fixture);
+    // The other path has no door of its own.
+    for fixture in all().iter().filter(|fixture| fixture.path != "gqa") {
+        check::<f32>(fixture);
+        check::<f64>(fixture);
     }
 }
 

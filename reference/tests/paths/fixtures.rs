@@ -33,10 +33,28 @@ pub fn all() -> Vec<Fixture> {
         ),
         weights: None,
     };
+    let gqa = |json: &str| Fixture {
+        path: "gqa",
+        json: json.into(),
+        weights: None,
+    };
     vec![
         small,
         swap(""),
         swap(r#", "router": "unfolded", "decision": "probabilities", "lane_rule": "move_to_front", "residual": true"#),
+        // Dense layers and layers with experts, all with a window, and the embedding as the head.
+        gqa(
+            r#"{"model_type": "qwen3_moe", "vocab_size": 29, "hidden_size": 20, "intermediate_size": 28, "num_hidden_layers": 3,
+                "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6, "num_experts": 5, "num_experts_per_tok": 2,
+                "moe_intermediate_size": 14, "mlp_only_layers": [1], "rms_norm_eps": 1e-6, "use_sliding_window": true,
+                "sliding_window": 9, "tie_word_embeddings": true}"#,
+        ),
+        // A window in every second layer, sinks, and a head of its own.
+        gqa(
+            r#"{"model_type": "gpt_oss", "vocab_size": 31, "hidden_size": 20, "intermediate_size": 18, "num_hidden_layers": 2,
+                "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 4, "num_local_experts": 4,
+                "num_experts_per_tok": 2, "rms_norm_eps": 1e-5, "sliding_window": 7}"#,
+        ),
     ]
 }
 

@@ -30,6 +30,45 @@ const DEEPSEEK_V4: &[(&str, &str)] = &[
     ("logits", "[T, vocab_size]"),
 ];
 
+/// The same of transformers with grouped-query attention.
+const GQA: &[(&str, &str)] = &[
+    ("embedding.weight", "[vocab_size, hidden_size]"),
+    ("attention.query.weight", "[query channels, hidden_size]"),
+    ("attention.key.weight", "[key channels, hidden_size]"),
+    ("attention.value.weight", "[value channels, hidden_size]"),
+    (
+        "attention.heads.weight",
+        "[hidden_size, num_attention_heads · head_dim]",
+    ),
+    ("mlp.gate.weight", "[intermediate_size, hidden_size]"),
+    ("mlp.up.weight", "[intermediate_size, hidden_size]"),
+    ("mlp.down.weight", "[hidden_size, intermediate_size]"),
+    ("experts.router.weight", "[num_experts, hidden_size]"),
+    ("experts.gate.weight", "[moe_intermediate_size, hidden_size]"),
+    ("experts.up.weight", "[moe_intermediate_size, hidden_size]"),
+    ("experts.down.weight", "[hidden_size, moe_intermediate_size]"),
+    ("head.weight", "[vocab_size, hidden_size]"),
+    ("input", "[T, hidden_size]"),
+    ("attention.normed", "[T, hidden_size]"),
+    ("attention.input", "[T, hidden_size]"),
+    ("attention.query.before_rope", "[T, num_attention_heads, head_dim]"),
+    ("attention.key.before_rope", "[T, num_key_value_heads, head_dim]"),
+    ("attention.query", "[T, num_attention_heads, head_dim]"),
+    ("attention.kv.key", "[T, num_key_value_heads, head_dim]"),
+    ("attention.kv.value", "[T, num_key_value_heads, head_dim]"),
+    ("attention.heads", "[T, num_attention_heads · head_dim]"),
+    ("attention.output", "[T, hidden_size]"),
+    ("mlp.normed", "[T, hidden_size]"),
+    ("mlp.input", "[T, hidden_size]"),
+    ("experts.router", "[T, num_experts_per_tok]"),
+    ("mlp.hidden", "[T, intermediate_size]"),
+    ("experts.hidden", "[T, num_experts_per_tok, moe_intermediate_size]"),
+    ("mlp.output", "[T, hidden_size]"),
+    ("output", "[T, hidden_size]"),
+    ("head.input", "[T, hidden_size]"),
+    ("logits", "[T, vocab_size]"),
+];
+
 /// The same of Swap-FFN.
 const SWAP_FFN: &[(&str, &str)] = &[
     ("weights.core_embed", "[core_count, d_embed]"),
@@ -78,7 +117,7 @@ const SWAP_FFN: &[(&str, &str)] = &[
 
 #[test]
 fn shapes_are_printed_in_words_of_the_configuration() {
-    for (path, want) in PATHS.iter().zip([DEEPSEEK_V4, SWAP_FFN]) {
+    for (path, want) in PATHS.iter().zip([DEEPSEEK_V4, GQA, SWAP_FFN]) {
         let printed: Vec<_> = path.sites().iter().map(|site| (site.name, site.shape())).collect();
         let printed: Vec<_> = printed.iter().map(|(name, shape)| (*name, shape.as_str())).collect();
         assert_eq!(printed, want);
@@ -141,8 +180,9 @@ fn every_configuration_knows_the_words_of_its_sites() {
             let grows = site
                 .cache
                 .is_some_and(|cache| matches!(cache.growth, Growth::Token | Growth::Entry));
+            let forgets = layer.is_some_and(|layer| config.window(layer).is_some());
             let rows = layer.and_then(|layer| config.tokens_per_row(site, layer));
-            assert_eq!(rows.is_some(), grows, "{}", site.name);
+            assert_eq!(rows.is_some(), grows && !forgets, "{}", site.name);
         }
         assert!(!config.passes(config.path().output(), Some(0)));
         let all = config.places().len();
@@ -206,10 +246,16 @@ fn what_deepseek_v4_says_of_its_sites() {
 #[test]
 fn a_model_type_that_is_unknown_is_told_with_those_that_are_known() {
     let error = |json: &str| find(json).map(|path| path.name()).expect_err(json);
-    let known = "expected one of 'deepseek_v4', 'swap_ffn'";
+    let types = PATHS.iter().flat_map(|path| path.model_types());
+    let types: Vec<String> = types.map(|name| format!("'{name}'")).collect();
+    let known = format!("expected one of {}", types.join(", "));
+    assert!(
+        known.contains("'deepseek_v4', 'llama', ") && known.ends_with(", 'swap_ffn'"),
+        "{known}"
+    );
     assert_eq!(
-        error(r#"{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}"#),
-        format!("model_type is 'llama' (LlamaForCausalLM), {known}")
+        error(r#"{"model_type": "bert", "architectures": ["BertModel"]}"#),
+        format!("model_type is 'bert' (BertModel), {known}")
     );
     assert_eq!(error(r#"{"model_type": "x"}"#), format!("model_type is 'x', {known}"));
     assert_eq!(error(r#"{"model_type": 3}"#), format!("model_type is 3, {known}"));

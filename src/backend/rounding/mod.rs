@@ -15,7 +15,7 @@ use reference::sites::{Decision, Held, When};
 use reference::{Numerics, Operations, Plain, Site, SiteInfo, SiteKind, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::recipe::{self, Segment};
+use super::recipe::{self, Heads, Segment};
 use crate::experiment::Mistake;
 use ulplab_core::error::Error;
 use ulplab_core::ops::call::StandIn;
@@ -27,6 +27,8 @@ use round::{Place, Round};
 #[derive(Clone)]
 pub struct Rounding {
     rounds: Vec<Round>,
+    /// Whether some of them are of weights, which are rounded when a model is loaded.
+    of_weights: bool,
     /// Replace rounding errors by noise.
     noise: Option<Noise>,
     /// How many of the last channels RoPE has turned, by site.
@@ -50,6 +52,7 @@ impl Rounding {
     pub fn none() -> Self {
         Self {
             rounds: Vec::new(),
+            of_weights: false,
             noise: None,
             turned: Vec::new(),
             stand_in: None,
@@ -83,10 +86,15 @@ impl Rounding {
                 return Err(Mistake::at("round", message));
             }
         }
+        let weights = places.iter().filter(|place| place.info.when == When::Load);
+        let of_weights = weights
+            .into_iter()
+            .any(|place| rounds.iter().any(|round| round.covers(place)));
         let turned = config.path().sites().iter();
         let turned = turned.map(|site| (site.name, config.turned(site)));
         Ok(Self {
             rounds,
+            of_weights,
             noise,
             turned: turned.filter(|(_, channels)| *channels > 0).collect(),
             stand_in: stand_in.map(Arc::new),
@@ -109,6 +117,7 @@ impl Rounding {
             full: Site::new(layer, info.name).to_string(),
             layer,
             cols,
+            heads: (info.dims.len() > 2).then_some(1),
             turned: turned
                 .iter()
                 .find(|(name, _)| *name == info.name)
@@ -126,10 +135,16 @@ impl Rounding {
         }
         Ok(Self {
             rounds: resolved,
+            of_weights: false,
             noise,
             turned,
             stand_in: None,
         })
+    }
+
+    /// Whether it rounds weights, so that it needs a model that was loaded by it.
+    pub fn rounds_weights(&self) -> bool {
+        self.of_weights
     }
 
     /// How many of the last channels of a row RoPE has turned, by site.
@@ -205,20 +220,23 @@ impl Rounding {
 
     /// Has kernels write a whole record and read it again, where that is asked for.
     fn stored(&self, round: &Round, tensor: &mut Tensor<f32>) -> bool {
-        let whole = round.segment.is_none() && !round.restricted() && !round.hadamard;
+        let whole = round.segment.is_none() && !round.restricted() && !round.hadamard && round.heads.is_none();
         let record = round.record.filter(|_| whole);
         let kernels = self.stand_in.as_ref().zip(record);
         kernels.is_some_and(|(kernels, record)| kernels.store(record, &mut tensor.data))
     }
 
-    /// Bytes the recipe stores one row of a site in; `None` where it is no storage format (one role only, noise, some channels
+    /// Bytes the recipe stores one row of a site in, of so many rows of a token; `None` where it is no storage format (one role only, noise, some channels
     /// only).
-    pub fn bytes_per_row(&self, site: &Site, cols: usize) -> Option<f64> {
+    pub fn bytes_per_row(&self, site: &Site, cols: usize, rows: usize) -> Option<f64> {
         let (mut nope, mut rope) = (None, None);
         let turned = self.turned(site);
         for round in self.at(site) {
             match round.segment {
                 _ if self.noise.is_some() || round.role.is_some() || round.restricted() => return None,
+                None if round.heads == Some(Heads::Joined) => {
+                    return Some(round.codec.bytes_per_row(cols * rows) / rows as f64);
+                }
                 None => return Some(round.codec.bytes_per_row(cols)),
                 Some(_) if round.record.is_some() => return None,
                 Some(Segment::Nope) => nope = Some(round.codec.bytes_per_row(cols - turned)),
@@ -254,14 +272,14 @@ impl Rounding {
                 }
                 let site = Site::new(Some(layer), info.name);
                 let cols = config.cols(info);
-                let bytes = self.bytes_per_row(&site, cols);
+                let rows = config.cols_of_token(info) / cols;
+                let bytes = self.bytes_per_row(&site, cols, rows);
                 rounds_vectors |= reads_vectors(info) && self.at(&site).next().is_some();
                 stored.push(bytes);
                 if let Some(tokens) = config.tokens_per_row(info, layer) {
-                    let rows = config.cols_of_token(info) as f64 / cols as f64;
                     per_token = per_token
                         .zip(bytes)
-                        .map(|(sum, bytes)| sum + bytes * rows / tokens as f64);
+                        .map(|(sum, bytes)| sum + bytes * rows as f64 / tokens as f64);
                 }
             }
         }
@@ -337,7 +355,7 @@ fn gaussian_of_energy(rng: &mut ChaCha8Rng, gain: f64, exact: &[f32], rounded: &
 }
 
 fn places(config: &dyn Config) -> Vec<Place> {
-    let tensor = |info: &SiteInfo| info.kind == SiteKind::Tensor && info.when == When::Run;
+    let tensor = |info: &SiteInfo| info.kind == SiteKind::Tensor;
     let places = config.places().into_iter().filter(|(info, _)| tensor(info));
     let selecting: Vec<&str> = multiplied(config).map(|(query, _)| query).collect();
     let place = |(info, layer): (&'static SiteInfo, _)| Place {
@@ -345,6 +363,7 @@ fn places(config: &dyn Config) -> Vec<Place> {
         full: Site::new(layer, info.name).to_string(),
         layer,
         cols: config.cols(info),
+        heads: (info.dims.len() > 2).then(|| config.cols_of_token(info) / config.cols(info)),
         turned: config.turned(info),
         meets_cache: info.cache.is_some() || selecting.contains(&info.name),
     };

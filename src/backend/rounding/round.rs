@@ -5,7 +5,7 @@ use std::sync::Arc;
 use reference::sites::Held;
 use reference::{Role, SiteInfo, Tensor};
 
-use crate::backend::recipe::{self, Ranges, Reader, Segment};
+use crate::backend::recipe::{self, Heads, Ranges, Reader, Segment};
 use crate::experiment::Mistake;
 use ulplab_core::formats::{Codec, KvRecord, RECORDS, codec, hadamard};
 use ulplab_core::pattern::{matches, matches_nothing};
@@ -23,6 +23,7 @@ pub(super) struct Round {
     pub channels: Option<Ranges>,
     pub tokens: Option<Ranges>,
     pub hadamard: bool,
+    pub heads: Option<Heads>,
 }
 
 /// One site in one layer, with its row length and how many of a row's last channels RoPE has turned.
@@ -31,6 +32,8 @@ pub(super) struct Place {
     pub full: String,
     pub layer: Option<usize>,
     pub cols: usize,
+    /// Rows of a token, if the site has heads.
+    pub heads: Option<usize>,
     pub turned: usize,
     /// Whether the site's rows are cached, or multiplied with cached ones to select some.
     pub meets_cache: bool,
@@ -61,6 +64,7 @@ impl Round {
             channels: ranges("channels", &round.channels, usize::MAX, "channel")?,
             tokens: ranges("tokens", &round.tokens, usize::MAX, "token")?,
             hadamard: round.hadamard,
+            heads: round.heads,
         })
     }
 
@@ -102,6 +106,15 @@ impl Round {
         if self.hadamard && self.restricted() {
             return Err("a rotation mixes all channels of a row: it has no 'channels' and no 'tokens'".into());
         }
+        let joined = match (self.heads, place.heads) {
+            (None, _) => 1,
+            (Some(_), None) => return Err("its tokens are of one row: 'heads' is for those of several".into()),
+            (Some(_), Some(_)) if self.segment.is_some() || self.hadamard => {
+                return Err("'heads' goes without 'segment' and 'hadamard'".into());
+            }
+            (Some(Heads::Joined), Some(heads)) => heads,
+            (Some(Heads::Apart), Some(_)) => 1,
+        };
         if let Some(last) = self
             .channels
             .as_ref()
@@ -110,7 +123,7 @@ impl Round {
         {
             return Err(format!("there is no channel {last}: its rows have {}", place.cols));
         }
-        let whole = self.codec.check(place.cols);
+        let whole = self.codec.check(place.cols * joined);
         match self.segment {
             Some(segment) if whole.is_err() => self.codec.check(segment.range(place.cols, place.turned).len()),
             _ => whole,
@@ -160,6 +173,25 @@ impl Round {
 
     fn apply_to_all(&self, tensor: &mut Tensor<f32>, turned: usize) {
         let cols = tensor.cols();
+        let of_token = tensor.data.len() / tensor.shape[0];
+        match self.heads {
+            None => {}
+            Some(Heads::Joined) => return self.codec.round(&mut tensor.data, of_token),
+            Some(Heads::Apart) => {
+                for first in (0..of_token).step_by(cols) {
+                    let rows = tensor
+                        .data
+                        .chunks_exact(of_token)
+                        .flat_map(|token| &token[first..first + cols]);
+                    let mut head: Vec<f32> = rows.copied().collect();
+                    self.codec.round(&mut head, cols);
+                    for (token, head) in tensor.data.chunks_exact_mut(of_token).zip(head.chunks_exact(cols)) {
+                        token[first..first + cols].copy_from_slice(head);
+                    }
+                }
+                return;
+            }
+        }
         if self.hadamard {
             hadamard(&mut tensor.data, cols).expect("checked when the recipe was resolved");
         }

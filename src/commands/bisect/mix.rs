@@ -95,7 +95,12 @@ impl Mix {
         }
         let mut places: BTreeMap<Place, Rounds> = BTreeMap::new();
         for (recipe, is_wrong) in [(&wrong, true), (&right, false)] {
-            let covered = recipe.resolve(config, seed)?.covered(config);
+            let rounding = recipe.resolve(config, seed)?;
+            if rounding.rounds_weights() {
+                let message = format!("'{}' rounds weights, which bisect does not search", recipe.name);
+                return Err(Mistake::at("round", message));
+            }
+            let covered = rounding.covered(config);
             for (round, layer, site) in covered {
                 let here = places.entry((layer, site)).or_default();
                 match is_wrong {

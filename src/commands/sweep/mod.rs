@@ -294,6 +294,10 @@ fn execute(
                     text: index.checked_sub(draws).and_then(|at| text(&ids[at])),
                     folder: prepared.folder.as_deref(),
                     load_f64: &|| load(prepared.folder.as_deref().unwrap_or(Path::new(""))),
+                    load_by: &|mut rounding| {
+                        let folder = prepared.folder.as_deref().unwrap_or(Path::new(""));
+                        Checkpoint::open(folder)?.load_by(&mut rounding)
+                    },
                     stop: &signal::STOP,
                     done: &done,
                 };

@@ -103,6 +103,10 @@ pub fn prepare<'a>(args: &SweepArgs, question: &'a Question) -> Result<Prepared<
         .transpose()
         .map_err(|error| file.of_data(Mistake::at("model", ""), error))?;
     let checkpoint = folder.as_ref().map(|folder| Checkpoint::open(folder)).transpose()?;
+    if let Some(checkpoint) = checkpoint.as_ref().filter(|_| !reading.windows.is_empty()) {
+        let readable = checkpoint.reads_bytes();
+        readable.map_err(|error| file.of_data(Mistake::at("model", ""), error))?;
+    }
     let config = checkpoint.map(|checkpoint| checkpoint.config);
     let limit = args.max_memory.or_else(available);
     check_size(study, config.as_deref(), rayon::current_num_threads(), limit).map_err(wrong)?;

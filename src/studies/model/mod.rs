@@ -10,7 +10,7 @@ mod show;
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
 
-use reference::paths::{Config, readers};
+use reference::paths::{Config, Model, readers};
 use reference::sites::When;
 use reference::{Site, SiteInfo, SiteKind};
 use schemars::JsonSchema;
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::limits::{Parts, halved_tokens};
-use super::study::{Bench, Body, ReadyRecipes, Runs, Study, body_of, check_among, of_recipe};
+use super::study::{Bench, Body, ReadyRecipes, Runs, Study, Text, body_of, check_among, of_recipe};
 use crate::backend::recipe::Round;
 use crate::backend::rounding::{Noise, Rounding};
 use crate::backend::stand_in::stand_in;
@@ -279,6 +279,12 @@ impl Study for ModelStudy {
             let at_once = threads.min(self.recipes.len().max(1)) as f64;
             let trace = parts.of_trace(config, self.tokens, at_once);
             let weights = parts.weights(config);
+            let rounded = |recipe: &&Recipe| {
+                let rounding = Rounding::resolve(&recipe.rounds, None, None, config);
+                rounding.is_ok_and(|rounding| rounding.rounds_weights())
+            };
+            let rounded = self.recipes.iter().filter(rounded).count().min(threads);
+            parts.add("for weights that recipes round", 4.0 * weights * rounded as f64);
             parts.add(
                 format!("for '{REFERENCE}', the check in f64"),
                 8.0 * weights + 2.0 * trace,
@@ -359,6 +365,14 @@ impl<'a> ReadyRecipe<'a> {
     }
 }
 
+impl ReadyRecipe<'_> {
+    /// A model of its own, if it rounds weights.
+    fn loaded(&self, bench: &Bench) -> Result<Option<Box<dyn Model<f32>>>> {
+        let own = self.rounding.rounds_weights().then(|| (bench.load_by)(&self.rounding));
+        own.transpose()
+    }
+}
+
 impl ReadyRecipes for ReadyModel<'_> {
     fn window(&self, bench: &Bench, cells: &[&Cell]) -> Result<()> {
         let none = |what: &str| Error::Usage(format!("window '{}' has no {what}", bench.window));
@@ -377,11 +391,15 @@ impl ReadyRecipes for ReadyModel<'_> {
                     }
                 };
             }
+            let own = ready.loaded(bench)?;
+            let text = own.as_deref().map_or(text, |model| Text { model, ..text });
             let run_other = |other: &str| {
                 let other = self
                     .recipes
                     .get(other)
                     .ok_or_else(|| none(&format!("recipe '{other}'")))?;
+                let own = other.loaded(bench)?;
+                let text = own.as_deref().map_or(text, |model| Text { model, ..text });
                 run_recorded(text, &other.rounding, &[text.ids.len()])
             };
             let other = ready.against.map(run_other).transpose()?;

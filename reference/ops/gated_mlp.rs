@@ -1,0 +1,125 @@
+//! Gated feed-forward layers, y = W_d(act(W_g x, W_u x)), and mixtures of them.
+
+use rayon::prelude::*;
+
+use super::projection::Projection;
+use crate::real::vectorized;
+use crate::{Choice, Real, Tensor};
+
+/// What gate g and up u become.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Activation<T> {
+    /// SwiGLU: silu(g)·u.
+    Silu,
+    /// gpt-oss: g ← min(g, c), u ← clamp(u, −c, c), g·σ(α·g)·(u + 1).
+    Clamped {
+        /// α.
+        alpha: T,
+        /// c.
+        limit: T,
+    },
+}
+
+impl<T: Real> Activation<T> {
+    /// Of a gate and an up. NaN comes through.
+    #[inline(always)]
+    pub fn apply(self, gate: T, up: T) -> T {
+        match self {
+            Self::Silu => gate * gate.sigmoid() * up,
+            Self::Clamped { alpha, limit } => {
+                let (gate, up) = (gate.smaller(limit), up.smaller(limit).larger(-limit));
+                (up + T::ONE) * (gate * (gate * alpha).sigmoid())
+            }
+        }
+    }
+}
+
+/// A gated feed-forward layer; an expert is one too.
+#[derive(Clone, Debug)]
+pub struct GatedMlp<T> {
+    /// W_g, `[inner, dim]`.
+    pub gate: Projection<T>,
+    /// W_u, `[inner, dim]`.
+    pub up: Projection<T>,
+    /// W_d, `[dim, inner]`.
+    pub down: Projection<T>,
+    /// act.
+    pub activation: Activation<T>,
+}
+
+impl<T: Real> GatedMlp<T> {
+    /// Rows x → rows of `inner`, which the down projection is fed.
+    pub fn hidden(&self, x: &[T]) -> Vec<T> {
+        let (mut gate, up) = (self.gate.apply_rows(x), self.up.apply_rows(x));
+        let activation = self.activation;
+        let pieces = gate.par_chunks_mut(1 << 14).zip(up.par_chunks(1 << 14));
+        pieces.for_each(|(gate, up)| {
+            vectorized!({
+                for (gate, &up) in gate.iter_mut().zip(up) {
+                    *gate = activation.apply(*gate, up);
+                }
+            });
+        });
+        gate
+    }
+}
+
+/// For each expert that a choice has, its number and the slots `row · k + slot` that are its own, both ascending.
+fn sent<T: Real>(choice: &Choice<T>, experts: usize) -> Vec<(usize, Vec<usize>)> {
+    let mut slots = vec![Vec::new(); experts];
+    for (slot, &expert) in choice.indices.iter().enumerate() {
+        // −1 stands where fewer experts were chosen.
+        if let Ok(expert) = usize::try_from(expert) {
+            slots[expert].push(slot);
+        }
+    }
+    let slots = slots.into_iter().enumerate();
+    slots.filter(|(_, slots)| !slots.is_empty()).collect()
+}
+
+/// What the down projections of the selected experts are fed, `[tokens, k, inner]` in the order of the choice; a slot without an
+/// expert is 0.
+pub fn experts_hidden<T: Real>(experts: &[GatedMlp<T>], x: &Tensor<T>, choice: &Choice<T>) -> Tensor<T> {
+    let (k, inner) = (choice.k, experts[0].gate.outputs());
+    let mut hidden = Tensor::full([x.rows(), k, inner], T::ZERO);
+    let sent = sent(choice, experts.len());
+    let of = |(number, slots): &(usize, Vec<usize>)| {
+        let rows: Vec<T> = slots.iter().flat_map(|slot| x.row(slot / k)).copied().collect();
+        experts[*number].hidden(&rows)
+    };
+    let found: Vec<Vec<T>> = sent.par_iter().map(of).collect();
+    for ((_, slots), found) in sent.iter().zip(found) {
+        for (&slot, found) in slots.iter().zip(found.chunks_exact(inner)) {
+            hidden.row_mut(slot).copy_from_slice(found);
+        }
+    }
+    hidden
+}
+
+/// Σ over the selected experts of weight · W_d hidden, `[tokens, dim]`, added in the order of their numbers. `hidden` is that of
+/// [`experts_hidden`], `weights` `[tokens, k]` are in the order of the choice.
+pub fn experts_output<T: Real>(
+    experts: &[GatedMlp<T>],
+    hidden: &Tensor<T>,
+    choice: &Choice<T>,
+    weights: &Tensor<T>,
+) -> Tensor<T> {
+    let (k, dim) = (choice.k, experts[0].down.outputs());
+    let mut out = Tensor::full([weights.rows(), dim], T::ZERO);
+    let sent = sent(choice, experts.len());
+    let of = |(number, slots): &(usize, Vec<usize>)| {
+        let rows: Vec<T> = slots.iter().flat_map(|&slot| hidden.row(slot)).copied().collect();
+        experts[*number].down.apply_rows(&rows)
+    };
+    let found: Vec<Vec<T>> = sent.par_iter().map(of).collect();
+    for ((_, slots), found) in sent.iter().zip(found) {
+        for (&slot, found) in slots.iter().zip(found.chunks_exact(dim)) {
+            let weight = weights.data[slot];
+            out.row_mut(slot / k)
+                .iter_mut()
+                .zip(found)
+                .for_each(|(out, &y)| *out += y * weight);
+        }
+    }
+    out
+}

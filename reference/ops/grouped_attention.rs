@@ -1,0 +1,198 @@
+//! Grouped-query attention: several query heads read the keys and values of one head, which are cached apart.
+//!
+//! s_j = c·q·k_j, p_j = e^{s_j} / (Σ e^{s_j'} + e^{sink}), o = Σ p_j v_j, over the tokens up to the query's own, or the last ones of
+//! these. Query head h reads the cached head h / (query heads / cached heads).
+
+use rayon::prelude::*;
+
+use super::attention::{KeyRows, Sizes, attend_sized};
+use crate::{Real, Tensor};
+
+/// Tokens that attend together. Work is cut here whatever the number of threads.
+const TOKENS: usize = 32;
+
+/// Keys and values of one layer.
+#[derive(Clone, Debug)]
+pub struct KvCache<T> {
+    heads: Vec<Head<T>>,
+    /// Channels of a key and of a value.
+    dims: [usize; 2],
+    /// Number of the first token that is kept.
+    first: usize,
+    /// Tokens that are kept.
+    tokens: usize,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Head<T> {
+    keys: Vec<T>,
+    values: Vec<T>,
+}
+
+impl<T: Real> KvCache<T> {
+    /// No tokens, of so many heads with keys and values of these many channels.
+    pub fn new(heads: usize, dims: [usize; 2]) -> Self {
+        Self {
+            heads: vec![Head::default(); heads],
+            dims,
+            first: 0,
+            tokens: 0,
+        }
+    }
+
+    /// Whether it has the heads and channels of another.
+    pub fn fits(&self, other: &Self) -> bool {
+        self.heads.len() == other.heads.len() && self.dims == other.dims
+    }
+
+    /// Adds the tokens' keys and values, `[tokens, heads, channels]` each.
+    ///
+    /// # Panics
+    /// If there are other heads or channels.
+    pub fn push(&mut self, keys: &Tensor<T>, values: &Tensor<T>) {
+        let heads = self.heads.len();
+        assert_eq!(keys.shape, [keys.shape[0], heads, self.dims[0]]);
+        assert_eq!(values.shape, [keys.shape[0], heads, self.dims[1]]);
+        for token in 0..keys.shape[0] {
+            for (number, head) in self.heads.iter_mut().enumerate() {
+                head.keys.extend_from_slice(keys.row(token * heads + number));
+                head.values.extend_from_slice(values.row(token * heads + number));
+            }
+        }
+        self.tokens += keys.shape[0];
+    }
+
+    /// Drops, now and then, what no later token reads through a window of so many tokens, its own among them.
+    pub fn forget(&mut self, window: usize) {
+        let excess = (self.tokens + 1).saturating_sub(window);
+        if excess > window {
+            for head in &mut self.heads {
+                // New vectors, because the old ones' memory may be many times what remains.
+                head.keys = head.keys[excess * self.dims[0]..].to_vec();
+                head.values = head.values[excess * self.dims[1]..].to_vec();
+            }
+            self.first += excess;
+            self.tokens -= excess;
+        }
+    }
+
+    /// What one head keeps of the tokens from `first` to before `end`, by their numbers.
+    fn read(&self, head: usize, first: usize, end: usize) -> KeyRows<'_, T> {
+        let (from, to, head) = (first - self.first, end - self.first, &self.heads[head]);
+        KeyRows {
+            keys: &head.keys[from * self.dims[0]..to * self.dims[0]],
+            values: &head.values[from * self.dims[1]..to * self.dims[1]],
+        }
+    }
+
+    /// Attends from the last tokens, whose keys have been pushed, `[tokens, query heads, key channels]`, to what is kept: to all of it
+    /// up to each token, or to the last `window` of these. A sink is a logit of a query head, not scaled. Gives
+    /// `[tokens, query heads, value channels]`.
+    ///
+    /// # Panics
+    /// If query heads are no multiple of the cached ones.
+    pub fn attend(&self, query: &Tensor<T>, scale: T, window: Option<usize>, sinks: Option<&[T]>) -> Tensor<T> {
+        let [tokens, heads, dim] = query.shape[..] else {
+            panic!("queries have shape {:?}", query.shape);
+        };
+        let group = heads / self.heads.len();
+        assert!(group * self.heads.len() == heads && dim == self.dims[0]);
+        let start = self.first + self.tokens - tokens;
+        let none = vec![T::NEG_INFINITY; heads];
+        let sinks = sinks.unwrap_or(&none);
+        let sizes = Sizes {
+            key: dim,
+            value: self.dims[1],
+            scale,
+        };
+        let empty = KeyRows { keys: &[], values: &[] };
+        let oldest = |token: usize| window.map_or(0, |window| (token + 1).saturating_sub(window));
+        let piece = |(first, head): (usize, usize)| {
+            let rows = TOKENS.min(tokens - first);
+            let queries = (first..first + rows).flat_map(|token| {
+                let at = (token * heads + head * group) * dim;
+                &query.data[at..at + group * dim]
+            });
+            let queries: Vec<T> = queries.copied().collect();
+            let (now, begin) = (start + first, oldest(start + first));
+            let read = self.read(head, begin, now + rows);
+            let seen = |_: usize, row: usize, key: usize| (oldest(now + row)..=now + row).contains(&(begin + key));
+            attend_sized(&queries, &sinks[head * group..][..group], sizes, [read, empty], seen).0
+        };
+        let blocks = (0..tokens).step_by(TOKENS);
+        let pieces: Vec<(usize, usize)> = blocks
+            .flat_map(|first| (0..self.heads.len()).map(move |head| (first, head)))
+            .collect();
+        let found: Vec<Vec<T>> = pieces.par_iter().map(|&piece_at| piece(piece_at)).collect();
+        let mut out = Tensor::full([tokens, heads, sizes.value], T::ZERO);
+        let width = group * sizes.value;
+        for ((first, head), found) in pieces.into_iter().zip(found) {
+            for (row, found) in found.chunks_exact(width).enumerate() {
+                let at = ((first + row) * heads + head * group) * sizes.value;
+                out.data[at..at + width].copy_from_slice(found);
+            }
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The formula as it stands, with keys and values of different sizes, through a cache that forgets.
+    #[test]
+    fn agrees_with_the_formula() {
+        let (tokens, heads, cached, key, value, scale) = (75, 6, 2, 3, 5, 0.4);
+        let wave = |name: f64, shape: [usize; 3]| {
+            let len = shape.iter().product();
+            Tensor::new(shape, (0..len).map(|i| (i as f64 * name).sin() * 2.0).collect())
+        };
+        let query = wave(0.7, [tokens, heads, key]);
+        let (keys, values) = (wave(1.3, [tokens, cached, key]), wave(2.1, [tokens, cached, value]));
+        let sinks = [0.5, -1.0, 2.0, 0.0, 1.5, -3.0];
+        for (window, sinks) in [
+            (None, None),
+            (Some(7), Some(&sinks[..])),
+            (Some(1), None),
+            (Some(200), None),
+        ] {
+            let mut cache = KvCache::new(cached, [key, value]);
+            let mut got = Vec::new();
+            let mut first = 0;
+            for call in [40, 1, 1, 33] {
+                let part = |x: &Tensor<f64>| x.pick(first..first + call);
+                cache.push(&part(&keys), &part(&values));
+                got.extend(cache.attend(&part(&query), scale, window, sinks).data);
+                window.inspect(|&window| cache.forget(window));
+                first += call;
+            }
+            assert!(window != Some(7) || cache.tokens <= 2 * 7, "{} are kept", cache.tokens);
+            for token in 0..tokens {
+                let oldest = window.map_or(0, |window| (token + 1).saturating_sub(window));
+                for head in 0..heads {
+                    let row = |x: &'_ Tensor<f64>, token: usize| x.row(token * cached + head / 3).to_vec();
+                    let dot = |k: Vec<f64>| {
+                        k.iter()
+                            .zip(query.row(token * heads + head))
+                            .map(|(a, b)| a * b)
+                            .sum::<f64>()
+                    };
+                    let weights: Vec<f64> = (oldest..=token).map(|t| (scale * dot(row(&keys, t))).exp()).collect();
+                    let sum = weights.iter().sum::<f64>() + sinks.map_or(0.0, |sinks| sinks[head].exp());
+                    for channel in 0..value {
+                        let terms = (oldest..=token)
+                            .zip(&weights)
+                            .map(|(t, w)| w / sum * row(&values, t)[channel]);
+                        let want = terms.sum::<f64>();
+                        let got = got[(token * heads + head) * value + channel];
+                        assert!(
+                            (got - want).abs() < 1e-13,
+                            "{window:?} {token} {head} {channel}: {got} {want}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}

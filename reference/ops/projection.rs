@@ -1,0 +1,156 @@
+//! y = x·Wᵀ + b, with W kept in as few bytes as hold it exactly.
+//!
+//! Checkpoints store most weights in bf16. They are kept so and widened panel by panel as they are multiplied, which changes no
+//! bit: a model takes half the memory of f32, and its twin in f64 no more than that.
+
+use half::bf16;
+use rayon::prelude::*;
+
+use super::linear::multiply;
+use crate::{Real, Tensor};
+
+/// Outputs that are widened and multiplied as one piece. Work is cut here whatever the number of threads.
+const PANEL: usize = 128;
+
+/// Rows that are multiplied as one piece; the weights are widened once for each.
+const ROWS: usize = 256;
+
+/// A linear layer, with a bias or without.
+#[derive(Clone, Debug)]
+pub struct Projection<T> {
+    inputs: usize,
+    outputs: usize,
+    weight: Kept<T>,
+    bias: Option<Vec<T>>,
+}
+
+/// Weights, row-major, in the smallest of these types that has every one of them.
+#[derive(Clone, Debug)]
+enum Kept<T> {
+    Bf16(Vec<bf16>),
+    F32(Vec<f32>),
+    Own(Vec<T>),
+}
+
+impl<T: Real> Kept<T> {
+    fn of(weights: Vec<T>) -> Self {
+        let single = |x: &T| Into::<f64>::into(*x) as f32;
+        let is_single = |x: &T| f64::from(single(x)) == Into::<f64>::into(*x);
+        if !weights.iter().all(is_single) {
+            return Self::Own(weights);
+        }
+        // The upper half of an f32 is a bf16 where the lower is 0.
+        if weights.iter().all(|x| single(x).to_bits() & 0xffff == 0) {
+            let upper = |x: &T| bf16::from_bits((single(x).to_bits() >> 16) as u16);
+            return Self::Bf16(weights.iter().map(upper).collect());
+        }
+        match size_of::<T>() > size_of::<f32>() {
+            true => Self::F32(weights.iter().map(single).collect()),
+            false => Self::Own(weights),
+        }
+    }
+
+    /// Has some of them used as they are multiplied.
+    fn with<R>(&self, range: std::ops::Range<usize>, work: impl FnOnce(&[T]) -> R) -> R {
+        let widen = |x: f32| T::from_f64(x.into());
+        match self {
+            Self::Bf16(weights) => work(&weights[range].iter().map(|x| widen(x.to_f32())).collect::<Vec<_>>()),
+            Self::F32(weights) => work(&weights[range].iter().map(|&x| widen(x)).collect::<Vec<_>>()),
+            Self::Own(weights) => work(&weights[range]),
+        }
+    }
+}
+
+impl<T: Real> Projection<T> {
+    /// Of weights `[outputs, inputs]`, and a bias for each output.
+    pub fn new(weight: Tensor<T>, bias: Option<Vec<T>>) -> Self {
+        Self {
+            inputs: weight.cols(),
+            outputs: weight.rows(),
+            weight: Kept::of(weight.data),
+            bias,
+        }
+    }
+
+    /// Channels of what it is applied to.
+    pub fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    /// Channels of what it gives.
+    pub fn outputs(&self) -> usize {
+        self.outputs
+    }
+
+    /// The weights of one output, as the embedding of a token is read.
+    pub fn row(&self, output: usize) -> Vec<T> {
+        let first = output * self.inputs;
+        self.weight.with(first..first + self.inputs, <[T]>::to_vec)
+    }
+
+    /// `[.., inputs]` → `[rows, outputs]`.
+    pub fn apply(&self, x: &Tensor<T>) -> Tensor<T> {
+        let rows = x.data.len() / self.inputs;
+        Tensor::new([rows, self.outputs], self.apply_rows(&x.data))
+    }
+
+    /// The same of rows that have no shape.
+    pub fn apply_rows(&self, x: &[T]) -> Vec<T> {
+        let (inputs, outputs) = (self.inputs, self.outputs);
+        let mut y = vec![T::ZERO; x.len() / inputs * outputs];
+        for (x, y) in x.chunks(ROWS * inputs).zip(y.chunks_mut(ROWS * outputs)) {
+            let panel = |first: usize| {
+                let columns = PANEL.min(outputs - first);
+                let mut part = vec![T::ZERO; x.len() / inputs * columns];
+                self.weight.with(first * inputs..(first + columns) * inputs, |weights| {
+                    multiply(x, weights, inputs, &mut part);
+                });
+                part
+            };
+            let panels: Vec<Vec<T>> = (0..outputs).into_par_iter().step_by(PANEL).map(panel).collect();
+            for (row, y) in y.chunks_exact_mut(outputs).enumerate() {
+                for (y, part) in y.chunks_mut(PANEL).zip(&panels) {
+                    y.copy_from_slice(&part[row * y.len()..(row + 1) * y.len()]);
+                }
+                for (y, &bias) in y.iter_mut().zip(self.bias.iter().flatten()) {
+                    *y += bias;
+                }
+            }
+        }
+        y
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::linear::Linear;
+
+    /// Weights that bf16 holds, that f32 holds, and that neither holds; more outputs than a panel and more rows than a block.
+    #[test]
+    fn what_is_kept_narrow_is_multiplied_as_it_was() {
+        let (rows, inputs, outputs) = (ROWS + 3, 5, PANEL + 7);
+        let wave = |n: usize, step: f64| (0..n).map(move |i| (i as f64 * step).sin());
+        let x = Tensor::new([rows, inputs], wave(rows * inputs, 0.7).collect());
+        let narrow: [fn(f64) -> f64; 3] = [|w| bf16::from_f32(w as f32).to_f64(), |w| f64::from(w as f32), |w| w];
+        for (at, narrow) in narrow.into_iter().enumerate() {
+            let weight = Tensor::new([outputs, inputs], wave(outputs * inputs, 1.3).map(narrow).collect());
+            let bias: Vec<f64> = wave(outputs, 2.1).collect();
+            let got = Projection::new(weight.clone(), Some(bias.clone()));
+            let kept = matches!(
+                (&got.weight, at),
+                (Kept::Bf16(_), 0) | (Kept::F32(_), 1) | (Kept::Own(_), 2)
+            );
+            assert!(kept, "{at}");
+            assert_eq!(got.row(PANEL + 2), weight.row(PANEL + 2));
+            let got = got.apply(&x);
+            let mut want = Linear { weight }.apply(&x);
+            for row in 0..rows {
+                want.row_mut(row).iter_mut().zip(&bias).for_each(|(y, &b)| *y += b);
+            }
+            for (a, b) in got.data.iter().zip(&want.data) {
+                assert!((a - b).abs() < 1e-14, "{a} {b}");
+            }
+        }
+    }
+}

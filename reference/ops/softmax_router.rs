@@ -1,0 +1,63 @@
+//! Which experts a token goes to by a softmax, and with what weights.
+
+use super::top_k::top_k;
+use crate::{Choice, Real, Tensor};
+
+/// Over what the softmax goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Softmax {
+    /// Over all experts, before the selection; weights are divided by their sum if `normalised`.
+    OfAll {
+        /// Whether the weights of a token sum to 1.
+        normalised: bool,
+    },
+    /// Over the selected logits.
+    OfSelected,
+}
+
+/// Selects `k` experts for each row of logits `[rows, experts]`; the scores in the choice are probabilities where the softmax is
+/// over all, else logits.
+pub fn select<T: Real>(logits: &Tensor<T>, k: usize, over: Softmax) -> Choice<T> {
+    let mut scores = logits.clone();
+    let experts = scores.cols();
+    let mut indices = vec![-1; logits.rows() * k];
+    for (scores, indices) in scores.data.chunks_exact_mut(experts).zip(indices.chunks_exact_mut(k)) {
+        if over != Softmax::OfSelected {
+            softmax(scores);
+        }
+        top_k(scores, experts, k, indices);
+    }
+    Choice { indices, k, scores }
+}
+
+/// The weights of the selected experts, `[rows, k]` in the order of the choice.
+pub fn weights<T: Real>(choice: &Choice<T>, over: Softmax) -> Tensor<T> {
+    let mut weights = Tensor::full([choice.rows(), choice.k], T::ZERO);
+    for row in 0..choice.rows() {
+        let mut selected: Vec<T> = choice
+            .selected(row)
+            .map(|expert| choice.scores.row(row)[expert])
+            .collect();
+        match over {
+            Softmax::OfAll { normalised: false } => {}
+            Softmax::OfAll { normalised: true } => {
+                let mut sum = T::ZERO;
+                selected.iter().for_each(|&x| sum += x);
+                selected.iter_mut().for_each(|x| *x = *x / sum);
+            }
+            Softmax::OfSelected => softmax(&mut selected),
+        }
+        weights.row_mut(row)[..selected.len()].copy_from_slice(&selected);
+    }
+    weights
+}
+
+fn softmax<T: Real>(x: &mut [T]) {
+    let top = x.iter().copied().fold(T::NEG_INFINITY, T::max);
+    let mut sum = T::ZERO;
+    for x in x.iter_mut() {
+        *x = (*x - top).exp();
+        sum += *x;
+    }
+    x.iter_mut().for_each(|x| *x = *x / sum);
+}

@@ -1,0 +1,138 @@
+//! A configuration, whatever family it is of.
+
+use super::rope::RopeConfig;
+use super::sites::HEAD_WEIGHT;
+use super::{Family, Gqa, Model};
+use crate::SiteInfo;
+use crate::ops::softmax_router::Softmax;
+use crate::paths::{self, Path, Takes, TensorSpec, asked};
+use crate::sites::Layers;
+
+/// The sizes of a model and what its layers compute, read from a `config.json` by [`Gqa`].
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// What the file does not say.
+    pub family: &'static Family,
+    /// Token ids are below this.
+    pub vocab_size: usize,
+    /// Channels of the residual stream.
+    pub hidden_size: usize,
+    /// Channels within a feed-forward layer.
+    pub intermediate_size: usize,
+    /// Query heads.
+    pub num_attention_heads: usize,
+    /// Heads of keys and values.
+    pub num_key_value_heads: usize,
+    /// Channels of a head.
+    pub head_dim: usize,
+    /// Experts of a layer that has them; 0 if none has.
+    pub num_experts: usize,
+    /// Experts of a token.
+    pub num_experts_per_tok: usize,
+    /// Channels within an expert.
+    pub moe_intermediate_size: usize,
+    /// Over what the router's softmax goes.
+    pub softmax: Softmax,
+    /// α and c of [`Activation::Clamped`](crate::ops::gated_mlp::Activation::Clamped), where experts clamp.
+    pub clamp: Option<[f64; 2]>,
+    /// ε of every norm.
+    pub rms_norm_eps: f64,
+    /// Whether the embedding is the head.
+    pub tie_word_embeddings: bool,
+    /// Whether query, key and value projections have a bias.
+    pub query_key_value_bias: bool,
+    /// Whether attention's output projection has a bias.
+    pub output_bias: bool,
+    /// Whether feed-forward layers have biases.
+    pub mlp_bias: bool,
+    /// Embeddings are multiplied by it.
+    pub embedding_multiplier: f64,
+    /// q·k is multiplied by it.
+    pub attention_multiplier: f64,
+    /// What attention and feed-forward layers add to the stream is multiplied by it.
+    pub residual_multiplier: f64,
+    /// Logits are divided by it.
+    pub logits_scaling: f64,
+    /// Tokens that the model was made for, if the file says.
+    pub max_position_embeddings: Option<usize>,
+    /// The RoPEs that layers have.
+    pub ropes: Vec<RopeConfig>,
+    /// What every layer computes.
+    pub layers: Vec<LayerConfig>,
+}
+
+/// What one layer computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerConfig {
+    /// It reads only so many tokens, its own among them.
+    pub window: Option<usize>,
+    /// Which of the RoPEs it has.
+    pub rope: Option<usize>,
+    /// Whether it has experts in place of one feed-forward layer.
+    pub experts: bool,
+}
+
+impl paths::Config for Config {
+    fn path(&self) -> &'static dyn Path {
+        &Gqa
+    }
+
+    fn layers(&self) -> usize {
+        self.layers.len()
+    }
+
+    fn takes(&self) -> Takes {
+        Takes::ids(self.vocab_size)
+    }
+
+    /// The least of what the file says and of what the frequencies of its RoPEs hold for.
+    fn most_tokens(&self) -> Option<usize> {
+        let ropes = self.ropes.iter().filter_map(|rope| rope.most_tokens);
+        ropes.chain(self.max_position_embeddings).min()
+    }
+
+    sizes!(
+        head_dim,
+        hidden_size,
+        intermediate_size,
+        moe_intermediate_size,
+        num_attention_heads,
+        num_experts,
+        num_experts_per_tok,
+        num_key_value_heads,
+        vocab_size,
+    );
+
+    fn layer_types(&self, layer: usize) -> Vec<&'static str> {
+        let layer = self.layers[layer];
+        let mut types = vec![
+            if layer.window.is_some() {
+                "sliding_attention"
+            } else {
+                "full_attention"
+            },
+            if layer.experts { "experts" } else { "dense" },
+        ];
+        if self.family.norm_before_weight {
+            types.push("norm_before_weight");
+        }
+        types
+    }
+
+    fn passes(&self, site: &SiteInfo, layer: Option<usize>) -> bool {
+        match (site.layers, layer) {
+            (Layers::Outside, None) => !(self.tie_word_embeddings && site.name == HEAD_WEIGHT),
+            _ => paths::passes(self, site, layer),
+        }
+    }
+
+    fn window(&self, layer: usize) -> Option<usize> {
+        self.layers[layer].window
+    }
+
+    fn tensors(&self) -> Vec<TensorSpec> {
+        asked::<f32, _>(|load| Model::of_parts(self.clone(), load, &mut crate::Plain))
+    }
+
+    loads!(|config, weights, numerics| { Model::of_parts(config.clone(), &mut paths::Loader::new(weights), numerics) });
+}

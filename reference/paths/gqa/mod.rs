@@ -1,0 +1,26 @@
+//! Decoder-only transformers with grouped-query attention, dense or with a mixture of experts: Llama, Mistral, Qwen2, Qwen3, gpt-oss
+//! and their like.
+//!
+//! The maths is that of `transformers`, whose tensor names and configuration files are used. [`FAMILIES`] lists what the families
+//! differ in; a configuration is read strictly: a key that no rule of its family reads is an error, unless it is known to change
+//! nothing.
+
+mod config;
+mod families;
+mod keys;
+mod layer;
+mod model;
+mod parts;
+mod path;
+mod read;
+mod rope;
+pub mod sites;
+mod state;
+
+pub use config::{Config, LayerConfig};
+pub use families::{Biases, Experts, FAMILIES, Family, QueryKeyNorm, Windows};
+pub use model::Model;
+pub use path::Gqa;
+pub use rope::RopeConfig;
+pub use sites::SITES;
+pub use state::State;

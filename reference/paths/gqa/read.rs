@@ -1,0 +1,356 @@
+//! `config.json` of every family, read to the same form.
+
+use serde_json::{Map, Value};
+
+use super::families::{Biases, Experts, FAMILIES, Family, MODEL_TYPES, Windows};
+use super::keys::{INERT, Keys};
+use super::rope::Around;
+use super::{Config, LayerConfig};
+use crate::ops::softmax_router::Softmax;
+
+/// Reads a `config.json`.
+///
+/// # Errors
+/// What is missing, of another type, does not fit together, or is not read.
+pub(super) fn config(json: &str) -> Result<Config, String> {
+    let map: Map<String, Value> = serde_json::from_str(json).map_err(|error| error.to_string())?;
+    let keys = Keys::new(&map, "");
+    let name: String = keys.needed("model_type")?;
+    let family = FAMILIES.iter().find(|family| family.model_type == name);
+    let family = family.ok_or_else(|| format!("model_type is '{name}', expected one of {}", MODEL_TYPES.join(", ")))?;
+    let config = Read { keys: &keys, family }.config()?;
+    keys.finish(&format!("a {name}"), INERT)?;
+    Ok(config)
+}
+
+/// The family that reads most of the keys of another one, and what it does not read of them.
+pub(super) fn nearest(json: &str) -> Option<String> {
+    let map: Map<String, Value> = serde_json::from_str(json).ok()?;
+    let differs = |family: &'static Family| {
+        let keys = Keys::new(&map, "");
+        let read = Read { keys: &keys, family }.config();
+        let unread = keys.unread(INERT);
+        read.ok().map(|_| (unread.len(), family.model_type, unread.join(", ")))
+    };
+    let (_, name, unread) = FAMILIES.iter().filter_map(differs).min_by_key(|(count, ..)| *count)?;
+    Some(match unread.is_empty() {
+        true => format!("'{name}' reads all of its keys, but what else differs is not known"),
+        false => format!("'{name}' is nearest, and does not read {unread}"),
+    })
+}
+
+struct Read<'a> {
+    keys: &'a Keys<'a>,
+    family: &'static Family,
+}
+
+impl Read<'_> {
+    fn config(&self) -> Result<Config, String> {
+        let (keys, family) = (self.keys, self.family);
+        let (hidden, heads, count) = (
+            keys.size("hidden_size")?,
+            keys.size("num_attention_heads")?,
+            keys.size("num_hidden_layers")?,
+        );
+        let cached = keys.optional("num_key_value_heads")?.unwrap_or(heads);
+        if cached == 0 || !heads.is_multiple_of(cached) {
+            let message = format!("is {cached}, expected a divisor of num_attention_heads, {heads}");
+            return Err(keys.wrong("num_key_value_heads", message));
+        }
+        let head_dim = match (keys.optional::<usize>("head_dim")?, family.head_dim) {
+            (Some(dim), _) | (None, Some(dim)) => dim,
+            (None, None) if hidden.is_multiple_of(heads) => hidden / heads,
+            (None, None) => {
+                let message =
+                    format!("is missing, and hidden_size, {hidden}, is no multiple of num_attention_heads, {heads}");
+                return Err(keys.wrong("head_dim", message));
+            }
+        };
+        if head_dim == 0 || !head_dim.is_multiple_of(2) {
+            return Err(keys.wrong("head_dim", format!("is {head_dim}, expected an even number above 0")));
+        }
+        let act: Option<String> = keys.optional("hidden_act")?;
+        if let Some(act) = act.filter(|act| act != "silu" && act != "swish") {
+            return Err(keys.wrong("hidden_act", format!("is '{act}', expected 'silu'")));
+        }
+        let eps: f64 = keys.needed("rms_norm_eps")?;
+        if !(eps.is_finite() && eps >= 0.0) {
+            return Err(keys.wrong("rms_norm_eps", format!("is {eps}, expected a number from 0 on")));
+        }
+        let most_tokens = keys.optional("max_position_embeddings")?;
+        let (query_key_value_bias, output_bias) = match family.attention_bias {
+            Biases::Never => (false, false),
+            Biases::QueryKeyValue => (true, false),
+            Biases::Said(missing) => {
+                let said = keys.flag("attention_bias", missing)?;
+                (said, said)
+            }
+        };
+        let multiplier = |key: &str, missing: f64| match family.multipliers {
+            false => Ok(missing),
+            true => match keys.optional::<f64>(key)?.unwrap_or(1.0) {
+                value if value.is_finite() && value != 0.0 => Ok(value),
+                value => Err(keys.wrong(key, format!("is {value}, expected a number other than 0"))),
+            },
+        };
+        let (num_experts, per_token) = self.experts()?;
+        let inner = keys.size("intermediate_size")?;
+        let moe_inner = match family.experts {
+            Experts::Qwen => keys.size("moe_intermediate_size")?,
+            Experts::None => 0,
+            Experts::Mixtral | Experts::GptOss => inner,
+        };
+        let normalised = match family.experts {
+            Experts::Qwen => keys.flag("norm_topk_prob", false)?,
+            _ => true,
+        };
+        let clamp = match family.experts {
+            Experts::GptOss => Some([
+                keys.optional("swiglu_alpha")?.unwrap_or(1.702),
+                keys.optional("swiglu_limit")?.unwrap_or(7.0),
+            ]),
+            _ => None,
+        };
+        let around = Around {
+            family,
+            head_dim,
+            most_tokens,
+            theta: keys.optional("rope_theta")?,
+            partial: keys.optional("partial_rotary_factor")?,
+            original: match family.partial_rope {
+                true => keys.optional("original_max_position_embeddings")?,
+                false => None,
+            },
+        };
+        let mut layers = self.layers(count)?;
+        let ropes = self.ropes(around, &mut layers)?;
+        Ok(Config {
+            family,
+            vocab_size: keys.size("vocab_size")?,
+            hidden_size: hidden,
+            intermediate_size: inner,
+            num_attention_heads: heads,
+            num_key_value_heads: cached,
+            head_dim,
+            num_experts,
+            num_experts_per_tok: per_token,
+            moe_intermediate_size: moe_inner,
+            softmax: match family.experts {
+                Experts::GptOss => Softmax::OfSelected,
+                _ => Softmax::OfAll { normalised },
+            },
+            clamp,
+            rms_norm_eps: eps,
+            tie_word_embeddings: keys.flag("tie_word_embeddings", family.tied)?,
+            query_key_value_bias,
+            output_bias,
+            mlp_bias: family.mlp_bias && keys.flag("mlp_bias", false)?,
+            embedding_multiplier: multiplier("embedding_multiplier", 1.0)?,
+            attention_multiplier: multiplier("attention_multiplier", (head_dim as f64).powf(-0.5))?,
+            residual_multiplier: multiplier("residual_multiplier", 1.0)?,
+            logits_scaling: multiplier("logits_scaling", 1.0)?,
+            max_position_embeddings: most_tokens,
+            ropes,
+            layers,
+        })
+    }
+
+    /// How many experts there are, and how many a token has; 0 if there are none.
+    fn experts(&self) -> Result<(usize, usize), String> {
+        let keys = self.keys;
+        if self.family.experts == Experts::None {
+            return Ok((0, 0));
+        }
+        // `transformers` has written both names of the first, and gpt-oss both of the second.
+        let both = |name: &'static str, other: &'static str| {
+            let (first, second) = (keys.optional::<usize>(name)?, keys.optional::<usize>(other)?);
+            match (first, second) {
+                (Some(a), Some(b)) if a != b => Err(keys.wrong(name, format!("is {a}, but {other} is {b}"))),
+                (None, None) => Err(keys.missing(name)),
+                (found, other) => found
+                    .or(other)
+                    .filter(|&n| n > 0)
+                    .ok_or_else(|| keys.wrong(name, "is 0".into())),
+            }
+        };
+        let count = both("num_experts", "num_local_experts")?;
+        let per_token = both("num_experts_per_tok", "experts_per_token")?;
+        if per_token > count {
+            return Err(keys.wrong("num_experts_per_tok", format!("is {per_token}, of {count} experts")));
+        }
+        Ok((count, per_token))
+    }
+
+    /// What every layer computes; those with RoPE have the first.
+    fn layers(&self, count: usize) -> Result<Vec<LayerConfig>, String> {
+        let with_rope = self.with_rope(count)?;
+        let windows = self.windows(count, &with_rope)?;
+        let experts = self.with_experts(count)?;
+        let layer = |at: usize| LayerConfig {
+            window: windows[at],
+            rope: with_rope[at].then_some(0),
+            experts: experts[at],
+        };
+        Ok((0..count).map(layer).collect())
+    }
+
+    fn with_rope(&self, count: usize) -> Result<Vec<bool>, String> {
+        if !self.family.skips_rope {
+            return Ok(vec![true; count]);
+        }
+        let interval = self.keys.optional("no_rope_layer_interval")?.unwrap_or(4usize);
+        match self.keys.optional::<Vec<u8>>("no_rope_layers")? {
+            // In spite of the name, 1 stands for a layer with RoPE.
+            Some(said) if said.len() == count => Ok(said.iter().map(|&with| with != 0).collect()),
+            Some(said) => Err(self.wrong_length("no_rope_layers", said.len(), count)),
+            None if interval == 0 => Err(self.keys.wrong("no_rope_layer_interval", "is 0".into())),
+            None => Ok((0..count).map(|at| !(at + 1).is_multiple_of(interval)).collect()),
+        }
+    }
+
+    fn with_experts(&self, count: usize) -> Result<Vec<bool>, String> {
+        match self.family.experts {
+            Experts::None => Ok(vec![false; count]),
+            Experts::Mixtral | Experts::GptOss => Ok(vec![true; count]),
+            Experts::Qwen => {
+                let step = self.keys.optional("decoder_sparse_step")?.unwrap_or(1usize);
+                let dense: Vec<usize> = self.keys.optional("mlp_only_layers")?.unwrap_or_default();
+                let step = if step == 0 {
+                    return Err(self.keys.wrong("decoder_sparse_step", "is 0".into()));
+                } else {
+                    step
+                };
+                Ok((0..count)
+                    .map(|at| !dense.contains(&at) && (at + 1).is_multiple_of(step))
+                    .collect())
+            }
+        }
+    }
+
+    fn windows(&self, count: usize, with_rope: &[bool]) -> Result<Vec<Option<usize>>, String> {
+        let keys = self.keys;
+        let windows = self.family.windows;
+        if windows == Windows::Never {
+            return Ok(vec![None; count]);
+        }
+        let window: Option<usize> = keys.optional("sliding_window")?;
+        let used = match windows {
+            Windows::AllIfUsed | Windows::FromLayer | Windows::WithoutRope => keys.flag("use_sliding_window", false)?,
+            _ => true,
+        };
+        let window = window.filter(|_| used);
+        if window == Some(0) {
+            return Err(keys.wrong("sliding_window", "is 0, expected a number above it".into()));
+        }
+        // It says nothing where all layers are alike.
+        let first: Option<usize> = keys.optional("max_window_layers")?;
+        let slides: Vec<bool> = match (windows, self.layer_types(count)?) {
+            (Windows::Never | Windows::All | Windows::AllIfUsed, None) => vec![window.is_some(); count],
+            (Windows::Never | Windows::All | Windows::AllIfUsed, Some(said)) => {
+                if said.iter().any(|&slides| slides != window.is_some()) {
+                    let message = format!(
+                        "has other layers, but those of a {} are all alike",
+                        self.family.model_type
+                    );
+                    return Err(keys.wrong("layer_types", message));
+                }
+                said
+            }
+            (_, Some(said)) => said,
+            (Windows::FromLayer, None) => {
+                let first = first.unwrap_or(28);
+                (0..count).map(|at| window.is_some() && at >= first).collect()
+            }
+            (Windows::WithoutRope, None) => with_rope.iter().map(|&with| window.is_some() && !with).collect(),
+            (Windows::ButEach(each), None) => (0..count).map(|at| !(at + 1).is_multiple_of(each)).collect(),
+        };
+        if slides.contains(&true) && window.is_none() {
+            let message = if used { "is missing" } else { "is not used" };
+            return Err(keys.wrong(
+                "sliding_window",
+                format!("{message}, but layer_types has 'sliding_attention'"),
+            ));
+        }
+        Ok(slides.into_iter().map(|slides| window.filter(|_| slides)).collect())
+    }
+
+    /// Which layers have a window, if `layer_types` says so.
+    fn layer_types(&self, count: usize) -> Result<Option<Vec<bool>>, String> {
+        let Some(types) = self.keys.optional::<Vec<String>>("layer_types")? else {
+            return Ok(None);
+        };
+        if types.len() != count {
+            return Err(self.wrong_length("layer_types", types.len(), count));
+        }
+        let slides = types.iter().map(|name| match name.as_str() {
+            "full_attention" => Ok(false),
+            "sliding_attention" => Ok(true),
+            other => {
+                let expected = "expected 'full_attention' or 'sliding_attention'";
+                Err(self.keys.wrong("layer_types", format!("has '{other}', {expected}")))
+            }
+        });
+        slides.collect::<Result<_, _>>().map(Some)
+    }
+
+    fn ropes(&self, around: Around, layers: &mut [LayerConfig]) -> Result<Vec<super::RopeConfig>, String> {
+        let keys = self.keys;
+        let (new, old) = (
+            keys.optional::<Map<String, Value>>("rope_parameters")?,
+            keys.optional::<Map<String, Value>>("rope_scaling")?,
+        );
+        let nested = new.as_ref().is_some_and(|keys| keys.values().any(Value::is_object));
+        if nested && !self.family.rope_by_type {
+            let message = format!(
+                "differs by type of layer, but that of a {} does not",
+                self.family.model_type
+            );
+            return Err(keys.wrong("rope_parameters", message));
+        }
+        let name = if new.is_some() {
+            "rope_parameters"
+        } else {
+            "rope_scaling"
+        };
+        if !self.family.rope_by_type {
+            if let (Some(new), Some(old)) = (&new, &old)
+                && new != old
+            {
+                return Err("rope_parameters and rope_scaling are both given, and differ".into());
+            }
+            return Ok(vec![around.rope(name, new.or(old).as_ref())?]);
+        }
+        // Without a type of layer, scaling is that of layers without a window.
+        let of_type = |kind: &str, flat: Option<&Map<String, Value>>| match &new {
+            Some(new) if nested => {
+                let own = new.get(kind).and_then(Value::as_object);
+                around.rope(&format!("rope_parameters.{kind}"), own)
+            }
+            Some(new) => around.rope("rope_parameters", Some(new)),
+            None => around.rope("rope_scaling", flat),
+        };
+        if let Some(new) = new.as_ref().filter(|_| nested) {
+            let types = ["full_attention", "sliding_attention"];
+            if let Some((other, _)) = new
+                .iter()
+                .find(|(kind, value)| !types.contains(&kind.as_str()) && !value.is_null())
+            {
+                let message = format!("has '{other}', expected {}", types.join(" and "));
+                return Err(keys.wrong("rope_parameters", message));
+            }
+        }
+        let ropes = vec![
+            of_type("full_attention", old.as_ref())?,
+            of_type("sliding_attention", None)?,
+        ];
+        for layer in layers {
+            layer.rope = layer.rope.map(|_| usize::from(layer.window.is_some()));
+        }
+        Ok(ropes)
+    }
+
+    fn wrong_length(&self, key: &str, found: usize, expected: usize) -> String {
+        let message = format!("has {found} entries, num_hidden_layers is {expected}");
+        self.keys.wrong(key, message)
+    }
+}

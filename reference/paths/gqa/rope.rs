@@ -1,0 +1,178 @@
+//! RoPE of a configuration, in the spellings of `transformers` 4 (`rope_theta`, `rope_scaling`) and 5 (`rope_parameters`).
+
+use serde_json::{Map, Value};
+
+use super::Family;
+use super::keys::Keys;
+use crate::ops::rope::Yarn;
+use crate::ops::rope_scaling::Scaling;
+
+/// A RoPE that layers have.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RopeConfig {
+    /// Those of half as many channels as it turns.
+    pub frequencies: Vec<f32>,
+    /// Cosines and sines are multiplied by it.
+    pub factor: f64,
+    /// The frequencies hold for sequences of so many tokens, if they depend on the length.
+    pub most_tokens: Option<usize>,
+}
+
+/// What a RoPE takes from the keys beside its own.
+#[derive(Clone, Copy)]
+pub(super) struct Around {
+    pub family: &'static Family,
+    pub head_dim: usize,
+    pub most_tokens: Option<usize>,
+    pub theta: Option<f64>,
+    pub partial: Option<f64>,
+    /// A key that has priority over that of the RoPE.
+    pub original: Option<usize>,
+}
+
+impl Around {
+    /// Reads the keys of one RoPE; `None` is one without scaling.
+    ///
+    /// # Errors
+    /// Keys that are missing, are not read, or do not fit together.
+    pub fn rope(&self, name: &str, keys: Option<&Map<String, Value>>) -> Result<RopeConfig, String> {
+        let none = Map::new();
+        let keys = Keys::new(keys.unwrap_or(&none), name);
+        let rope = self.of_keys(&keys)?;
+        let finished = keys.finish("a RoPE of this type", &[]);
+        finished.map(|()| rope)
+    }
+
+    fn of_keys(&self, keys: &Keys<'_>) -> Result<RopeConfig, String> {
+        let (old, new) = (keys.optional::<String>("type")?, keys.optional::<String>("rope_type")?);
+        let kind = new.or(old).unwrap_or_else(|| "default".into());
+        let theta = keys.optional("rope_theta")?.or(self.theta).unwrap_or(self.family.theta);
+        if !(theta.is_finite() && theta > 1.0) {
+            return Err(keys.wrong("rope_theta", format!("is {theta}, expected a number above 1")));
+        }
+        let partial = keys.optional("partial_rotary_factor")?.or(self.partial).unwrap_or(1.0);
+        if partial != 1.0 && !self.family.partial_rope {
+            let family = self.family.model_type;
+            return Err(keys.wrong(
+                "partial_rotary_factor",
+                format!("is {partial}, but a {family} turns all channels"),
+            ));
+        }
+        let dims = (self.head_dim as f64 * partial) as usize;
+        if dims == 0 || !dims.is_multiple_of(2) || dims > self.head_dim {
+            let head = self.head_dim;
+            return Err(keys.wrong(
+                "partial_rotary_factor",
+                format!("is {partial}, which turns {dims} of {head} channels: expected an even number of them"),
+            ));
+        }
+        let given: Option<usize> = keys.optional("original_max_position_embeddings")?;
+        let original = || {
+            let original = self
+                .original
+                .or(given)
+                .or(self.most_tokens)
+                .filter(|&tokens| tokens > 0);
+            original.ok_or_else(|| keys.missing("original_max_position_embeddings"))
+        };
+        let positive = |key: &str| {
+            let value: Option<f64> = keys.optional(key)?;
+            match value {
+                Some(value) if !(value.is_finite() && value > 0.0) => {
+                    Err(keys.wrong(key, format!("is {value}, expected a number above 0")))
+                }
+                value => Ok(value),
+            }
+        };
+        let needed = |key: &str| positive(key)?.ok_or_else(|| keys.missing(key));
+        let ratio = |original: usize| self.most_tokens.map(|most| most as f64 / original as f64);
+        let (mut factor, mut most_tokens) = (1.0, None);
+        let scaling = match kind.as_str() {
+            "default" => Scaling::None,
+            "linear" => Scaling::Linear {
+                factor: needed("factor")?,
+            },
+            "dynamic" => {
+                // Up to the context of training these frequencies are those without scaling.
+                needed("factor")?;
+                most_tokens = Some(
+                    self.most_tokens
+                        .ok_or_else(|| keys.missing("max_position_embeddings"))?,
+                );
+                Scaling::None
+            }
+            "llama3" => {
+                let (low_turns, high_turns) = (needed("low_freq_factor")?, needed("high_freq_factor")?);
+                if low_turns >= high_turns {
+                    let message = format!("is {low_turns}, expected less than high_freq_factor, {high_turns}");
+                    return Err(keys.wrong("low_freq_factor", message));
+                }
+                Scaling::Llama3 {
+                    factor: needed("factor")?,
+                    low_turns,
+                    high_turns,
+                    original_positions: original()? as f64,
+                }
+            }
+            "yarn" => {
+                let original = original()?;
+                let times = positive("factor")?
+                    .or_else(|| ratio(original))
+                    .ok_or_else(|| keys.missing("factor"))?;
+                let scales = [positive("mscale")?, positive("mscale_all_dim")?];
+                let of = |scale: f64| {
+                    if times <= 1.0 {
+                        1.0
+                    } else {
+                        0.1 * scale * times.ln() + 1.0
+                    }
+                };
+                factor = positive("attention_factor")?.unwrap_or(match scales {
+                    [Some(one), Some(all)] => of(one) / of(all),
+                    _ => of(1.0),
+                });
+                Scaling::Yarn(Yarn {
+                    factor: times,
+                    original_positions: original as f64,
+                    beta_fast: positive("beta_fast")?.unwrap_or(32.0),
+                    beta_slow: positive("beta_slow")?.unwrap_or(1.0),
+                    truncate: keys.optional("truncate")?.unwrap_or(true),
+                })
+            }
+            "longrope" | "su" => {
+                let original = original()?;
+                let factors: Vec<f32> = keys.needed("short_factor")?;
+                // Longer sequences turn by these; their keys would turn otherwise than those that are cached.
+                let _: Option<Vec<f32>> = keys.optional("long_factor")?;
+                if factors.len() != dims / 2 {
+                    let message = format!(
+                        "has {} numbers, expected {} for {dims} channels",
+                        factors.len(),
+                        dims / 2
+                    );
+                    return Err(keys.wrong("short_factor", message));
+                }
+                let times = positive("factor")?
+                    .or_else(|| ratio(original))
+                    .ok_or_else(|| keys.missing("factor"))?;
+                let grows = if times <= 1.0 {
+                    1.0
+                } else {
+                    (1.0 + times.ln() / (original as f64).ln()).sqrt()
+                };
+                factor = positive("attention_factor")?.unwrap_or(grows);
+                most_tokens = Some(original);
+                Scaling::Each(factors)
+            }
+            other => {
+                let known = "'default', 'linear', 'dynamic', 'llama3', 'yarn' or 'longrope'";
+                return Err(keys.wrong("rope_type", format!("is '{other}', expected {known}")));
+            }
+        };
+        Ok(RopeConfig {
+            frequencies: scaling.frequencies(dims, theta),
+            factor,
+            most_tokens,
+        })
+    }
+}
