@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use rayon::prelude::*;
 
-use super::diff::numbers::timed;
+use super::diff::timed;
 use super::{decided, judge};
 use crate::run::folder::Folder;
 use crate::run::{Manifest, lines};

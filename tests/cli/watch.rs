@@ -84,7 +84,7 @@ fn a_partition_may_be_an_operation() {
         let output = partition(wrong);
         assert_eq!(code(&output), 2, "{wrong}");
         assert!(
-            stderr(&output).contains("expected slice:M/N with 1 <= M <= N, or op:NAME"),
+            stderr(&output).contains("expected slice:M/N or hash:M/N with 1 <= M <= N"),
             "{}",
             stderr(&output)
         );

@@ -4,7 +4,7 @@
 //! number; two that always apply protect verdicts that pass, and the gates of the experiment.
 
 mod gates;
-pub(super) mod numbers;
+mod numbers;
 mod output;
 mod question;
 mod verdicts;
