@@ -2,7 +2,8 @@
 
 use std::any::Any;
 
-use reference::paths::gqa::{Config, RopeConfig};
+use reference::paths::RopeConfig;
+use reference::paths::gqa::Config;
 use reference::paths::{Config as _, find, read};
 use serde_json::{Map, Value, json};
 
