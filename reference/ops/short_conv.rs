@@ -82,8 +82,7 @@ mod tests {
             for token in 0..tokens {
                 for channel in 0..channels {
                     let at = |i: usize| (token + i + 1).checked_sub(kernel);
-                    let terms =
-                        (0..kernel).filter_map(|i| at(i).map(|t| weight.row(channel)[i] * x.row(t)[channel]));
+                    let terms = (0..kernel).filter_map(|i| at(i).map(|t| weight.row(channel)[i] * x.row(t)[channel]));
                     let sum: f64 = terms.sum();
                     let want = if silu { sum / (1.0 + (-sum).exp()) } else { sum };
                     let got = got.row(token)[channel];
@@ -92,7 +91,10 @@ mod tests {
             }
             for back in 0..kernel - 1 {
                 let want = tokens.checked_sub(back + 1).map(|token| x.row(token).to_vec());
-                assert_eq!(state.row(kernel - 2 - back), want.unwrap_or_else(|| vec![0.0; channels]));
+                assert_eq!(
+                    state.row(kernel - 2 - back),
+                    want.unwrap_or_else(|| vec![0.0; channels])
+                );
             }
         }
     }

@@ -64,7 +64,10 @@ impl Around {
     fn of_keys(&self, keys: &Keys<'_>) -> Result<RopeConfig, String> {
         let (old, new) = (keys.optional::<String>("type")?, keys.optional::<String>("rope_type")?);
         let kind = new.or(old).unwrap_or_else(|| "default".into());
-        let theta = keys.optional("rope_theta")?.or(self.theta).unwrap_or(self.missing_theta);
+        let theta = keys
+            .optional("rope_theta")?
+            .or(self.theta)
+            .unwrap_or(self.missing_theta);
         if !(theta.is_finite() && theta > 1.0) {
             return Err(keys.wrong("rope_theta", format!("is {theta}, expected a number above 1")));
         }

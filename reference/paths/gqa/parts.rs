@@ -1,7 +1,7 @@
 //! A model of its tensors.
 
-use super::families::{Experts, QueryKeyNorm};
 use super::attention::Attention;
+use super::families::{Experts, QueryKeyNorm};
 use super::layer::{Layer, Norm};
 use super::mlp::Mlp;
 use super::projections::Projections;
@@ -114,17 +114,19 @@ where
         Ok(Layer {
             attention_norm,
             attention: Attention {
-            query,
-            key,
-            value,
-            query_key_norms,
-            gate: None,
-            heads: self.make.linear(HEADS_WEIGHT, "self_attn.o_proj", [hidden, heads], config.output_bias)?,
-            sinks,
-            head_dim: dim,
-            scale: T::from_f64(config.attention_multiplier),
-            window: layer.window,
-            eps: T::from_f64(config.rms_norm_eps),
+                query,
+                key,
+                value,
+                query_key_norms,
+                gate: None,
+                heads: self
+                    .make
+                    .linear(HEADS_WEIGHT, "self_attn.o_proj", [hidden, heads], config.output_bias)?,
+                sinks,
+                head_dim: dim,
+                scale: T::from_f64(config.attention_multiplier),
+                window: layer.window,
+                eps: T::from_f64(config.rms_norm_eps),
             },
             mlp_norm,
             mlp: if layer.experts {
@@ -163,12 +165,15 @@ where
             Experts::Mixtral => "block_sparse_moe.gate",
             Experts::Qwen | Experts::None => "mlp.gate",
         };
-        let router = self.make.linear(ROUTER_WEIGHT, router, [count, hidden], kind == Experts::GptOss)?;
+        let router = self
+            .make
+            .linear(ROUTER_WEIGHT, router, [count, hidden], kind == Experts::GptOss)?;
         let experts = match kind {
             Experts::GptOss => self.stacked_experts()?,
-            Experts::Mixtral => self
-                .make
-                .each_expert("block_sparse_moe.experts", ["w1", "w3", "w2"], count, [hidden, inner])?,
+            Experts::Mixtral => {
+                self.make
+                    .each_expert("block_sparse_moe.experts", ["w1", "w3", "w2"], count, [hidden, inner])?
+            }
             Experts::Qwen | Experts::None => {
                 let names = ["gate_proj", "up_proj", "down_proj"];
                 self.make.each_expert("mlp.experts", names, count, [hidden, inner])?
@@ -195,8 +200,14 @@ where
             .make
             .load
             .tensor("mlp.experts.gate_up_proj", &[count, hidden, 2 * inner])?;
-        let gate_up_bias = self.make.load.tensor("mlp.experts.gate_up_proj_bias", &[count, 2 * inner])?;
-        let down = self.make.load.tensor("mlp.experts.down_proj", &[count, inner, hidden])?;
+        let gate_up_bias = self
+            .make
+            .load
+            .tensor("mlp.experts.gate_up_proj_bias", &[count, 2 * inner])?;
+        let down = self
+            .make
+            .load
+            .tensor("mlp.experts.down_proj", &[count, inner, hidden])?;
         let down_bias = self.make.load.tensor("mlp.experts.down_proj_bias", &[count, hidden])?;
         let [alpha, limit] = self.config.clamp.unwrap_or([0.0; 2]).map(T::from_f64);
         let mut experts = Vec::with_capacity(count);

@@ -85,7 +85,11 @@ impl<T: Real> DeltaRule<T> {
         cx.pass(LINEAR_NORMED, &mut output);
         let mut gate = self.gate.apply(x);
         cx.pass(LINEAR_GATE, &mut gate);
-        for (head, gate) in output.data.chunks_exact_mut(self.norm.len()).zip(gate.data.chunks_exact(self.norm.len())) {
+        for (head, gate) in output
+            .data
+            .chunks_exact_mut(self.norm.len())
+            .zip(gate.data.chunks_exact(self.norm.len()))
+        {
             for ((y, &w), &z) in head.iter_mut().zip(&self.norm).zip(gate) {
                 *y = *y * w * (z * z.sigmoid());
             }

@@ -55,6 +55,12 @@ pub const FAMILIES: &[Family] = &[
         experts: Experts::All,
         ..QWEN35
     },
+    Family {
+        model_type: "qwen3_5_moe",
+        nested: Some("qwen3_5_moe_text"),
+        experts: Experts::All,
+        ..QWEN35
+    },
 ];
 
 /// The names of [`FAMILIES`].

@@ -119,8 +119,12 @@ where
         let [query, gate] = self.queries_and_gates()?;
         Ok(Attention {
             query,
-            key: self.make.linear(KEY_WEIGHT, "self_attn.k_proj", [cached, hidden], bias)?,
-            value: self.make.linear(VALUE_WEIGHT, "self_attn.v_proj", [cached, hidden], bias)?,
+            key: self
+                .make
+                .linear(KEY_WEIGHT, "self_attn.k_proj", [cached, hidden], bias)?,
+            value: self
+                .make
+                .linear(VALUE_WEIGHT, "self_attn.v_proj", [cached, hidden], bias)?,
             query_key_norms: Some([
                 self.norm("self_attn.q_norm.weight", dim)?,
                 self.norm("self_attn.k_norm.weight", dim)?,
@@ -129,7 +133,9 @@ where
                 projection: gate,
                 site: OUTPUT_GATE,
             }),
-            heads: self.make.linear(HEADS_WEIGHT, "self_attn.o_proj", [hidden, heads], bias)?,
+            heads: self
+                .make
+                .linear(HEADS_WEIGHT, "self_attn.o_proj", [hidden, heads], bias)?,
             sinks: None,
             head_dim: dim,
             scale: T::from_f64((dim as f64).powf(-0.5)),
@@ -167,12 +173,22 @@ where
         let [qkv, gate, beta, decay] = match config.family.grouped {
             true => self.grouped()?,
             false => [
-                self.make.linear(LINEAR_QKV_WEIGHT, "linear_attn.in_proj_qkv", [channels, hidden], false)?,
-                self.make.linear(LINEAR_GATE_WEIGHT, "linear_attn.in_proj_z", [values, hidden], false)?,
                 self.make
-                    .linear(LINEAR_BETA_WEIGHT, "linear_attn.in_proj_b", [sizes.value_heads, hidden], false)?,
+                    .linear(LINEAR_QKV_WEIGHT, "linear_attn.in_proj_qkv", [channels, hidden], false)?,
                 self.make
-                    .linear(LINEAR_DECAY_WEIGHT, "linear_attn.in_proj_a", [sizes.value_heads, hidden], false)?,
+                    .linear(LINEAR_GATE_WEIGHT, "linear_attn.in_proj_z", [values, hidden], false)?,
+                self.make.linear(
+                    LINEAR_BETA_WEIGHT,
+                    "linear_attn.in_proj_b",
+                    [sizes.value_heads, hidden],
+                    false,
+                )?,
+                self.make.linear(
+                    LINEAR_DECAY_WEIGHT,
+                    "linear_attn.in_proj_a",
+                    [sizes.value_heads, hidden],
+                    false,
+                )?,
             ],
         };
         let mut taps = self
@@ -191,7 +207,9 @@ where
             a_log: self.make.load.vector("linear_attn.A_log", sizes.value_heads)?,
             dt_bias: self.make.load.vector("linear_attn.dt_bias", sizes.value_heads)?,
             norm: self.make.load.vector("linear_attn.norm.weight", sizes.value_dim)?,
-            heads: self.make.linear(LINEAR_HEADS_WEIGHT, "linear_attn.out_proj", [hidden, values], false)?,
+            heads: self
+                .make
+                .linear(LINEAR_HEADS_WEIGHT, "linear_attn.out_proj", [hidden, values], false)?,
             sizes,
             eps: T::from_f64(config.rms_norm_eps),
         })
@@ -245,7 +263,9 @@ where
             experts,
             shared: Some(SharedExpert {
                 mlp: self.make.gated_mlp(sites, names, sizes, false)?,
-                gate: self.make.linear(SHARED_SCALE_WEIGHT, "mlp.shared_expert_gate", [1, hidden], false)?,
+                gate: self
+                    .make
+                    .linear(SHARED_SCALE_WEIGHT, "mlp.shared_expert_gate", [1, hidden], false)?,
                 gate_site: SHARED_SCALE,
                 hidden_site: SHARED_HIDDEN,
             }),

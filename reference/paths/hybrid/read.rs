@@ -10,7 +10,11 @@ use crate::paths::rope::Around;
 
 /// Keys of these families that change nothing that is computed here: in what type an engine stores states, which a recipe says, and
 /// the layers that predict further tokens, which logits do not depend on.
-const OWN_INERT: &[&str] = &["mamba_ssm_dtype", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"];
+const OWN_INERT: &[&str] = &[
+    "mamba_ssm_dtype",
+    "mtp_num_hidden_layers",
+    "mtp_use_dedicated_embeddings",
+];
 
 /// Keys beside `text_config` that concern pictures only, or that it has itself.
 const BESIDE_TEXT: &[&str] = &[
@@ -95,9 +99,15 @@ impl Read<'_> {
         let inner: Option<usize> = keys.optional("intermediate_size")?;
         let inner = match layers.iter().all(|layer| layer.experts) {
             true => 0,
-            false => inner
-                .filter(|&size| size > 0)
-                .ok_or_else(|| keys.wrong("intermediate_size", format!("is {}, expected a number above 0", inner.map_or("missing".into(), |size| size.to_string()))))?,
+            false => inner.filter(|&size| size > 0).ok_or_else(|| {
+                keys.wrong(
+                    "intermediate_size",
+                    format!(
+                        "is {}, expected a number above 0",
+                        inner.map_or("missing".into(), |size| size.to_string())
+                    ),
+                )
+            })?,
         };
         Ok(Config {
             family: self.family,
