@@ -75,6 +75,10 @@ impl Read<'_> {
         if let Some(act) = act.filter(|act| act != "silu" && act != "swish") {
             return Err(keys.wrong("hidden_act", format!("is '{act}', expected 'silu'")));
         }
+        let gate: Option<String> = keys.optional("output_gate_type")?;
+        if let Some(gate) = gate.filter(|gate| gate != "swish" && gate != "silu") {
+            return Err(keys.wrong("output_gate_type", format!("is '{gate}', expected 'swish'")));
+        }
         if !keys.flag("attn_output_gate", true)? {
             return Err(keys.wrong("attn_output_gate", "is false, expected true".into()));
         }

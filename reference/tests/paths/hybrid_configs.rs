@@ -105,6 +105,12 @@ fn what_is_not_read_is_an_error() {
         ),
         (
             "qwen35",
+            "output_gate_type",
+            json!("sigmoid"),
+            "output_gate_type is 'sigmoid', expected 'swish'",
+        ),
+        (
+            "qwen35",
             "num_experts",
             json!(4),
             "num_experts = 4: a qwen3_5_text is computed without",
@@ -193,6 +199,7 @@ fn what_is_not_read_is_an_error() {
         ("mamba_ssm_dtype", json!("bfloat16")),
         ("mtp_num_hidden_layers", json!(1)),
         ("attn_output_gate", json!(true)),
+        ("output_gate_type", json!("swish")),
     ];
     assert!(with("qwen35", &inert).is_ok());
 }
