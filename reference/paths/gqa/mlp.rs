@@ -15,7 +15,7 @@ pub(in crate::paths) enum Mlp<T> {
         softmax: Softmax,
         per_token: usize,
         experts: Vec<GatedMlp<T>>,
-        shared: Option<SharedExpert<T>>,
+        shared: Option<Box<SharedExpert<T>>>,
     },
 }
 

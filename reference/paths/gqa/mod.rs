@@ -5,16 +5,16 @@
 //! differ in; a configuration is read strictly: a key that no rule of its family reads is an error, unless it is known to change
 //! nothing.
 
-pub(super) mod attention;
+pub(crate) mod attention;
 mod config;
-pub(super) mod context;
+pub(crate) mod context;
 mod families;
 mod layer;
-pub(super) mod mlp;
+pub(crate) mod mlp;
 mod model;
 mod parts;
 mod path;
-pub(super) mod projections;
+pub(crate) mod projections;
 mod read;
 pub mod sites;
 mod state;

@@ -261,14 +261,14 @@ where
             },
             per_token: config.num_experts_per_tok,
             experts,
-            shared: Some(SharedExpert {
+            shared: Some(Box::new(SharedExpert {
                 mlp: self.make.gated_mlp(sites, names, sizes, false)?,
                 gate: self
                     .make
                     .linear(SHARED_SCALE_WEIGHT, "mlp.shared_expert_gate", [1, hidden], false)?,
                 gate_site: SHARED_SCALE,
                 hidden_site: SHARED_HIDDEN,
-            }),
+            })),
         })
     }
 }

@@ -38,7 +38,7 @@ fn layers_are_said_by_types_or_by_an_interval() {
     };
     let types = ("layer_types", Value::Null);
     assert_eq!(full(&[]), [false, false, false, true]);
-    assert_eq!(full(&[types.clone()]), [false, false, false, true]);
+    assert_eq!(full(std::slice::from_ref(&types)), [false, false, false, true]);
     assert_eq!(
         full(&[types, ("full_attention_interval", json!(2))]),
         [false, true, false, true]
@@ -57,7 +57,7 @@ fn layers_are_said_by_types_or_by_an_interval() {
 fn both_spellings_of_rope_are_the_same() {
     let rope = |name: &str, changes: &[(&str, Value)]| with(name, changes).map(|config| config.rope);
     let none = ("rope_parameters", Value::Null);
-    assert_eq!(rope("next", &[]), rope("next", &[none.clone()]));
+    assert_eq!(rope("next", &[]), rope("next", std::slice::from_ref(&none)));
     let old = [
         none,
         ("rope_theta", json!(500.0)),
