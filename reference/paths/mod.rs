@@ -21,9 +21,12 @@
 mod config;
 pub mod deepseek_v4;
 pub mod gqa;
+pub mod hybrid;
+mod keys;
 mod loader;
 mod model;
 mod resume;
+mod rope;
 pub mod swap_ffn;
 mod weights;
 
@@ -32,6 +35,7 @@ pub use config::{Config, Takes};
 pub use loader::{Loader, asked};
 pub use model::{Input, Model, Scalar, State, load};
 pub use resume::resume;
+pub use rope::RopeConfig;
 pub use weights::{Invalid, LoadError, Source, TensorSpec, Weights};
 
 use serde::Deserialize;
@@ -88,7 +92,7 @@ pub trait Path: Sync {
 }
 
 /// This is the list of all paths.
-pub const PATHS: &[&dyn Path] = &[&deepseek_v4::DeepSeekV4, &gqa::Gqa, &swap_ffn::SwapFfn];
+pub const PATHS: &[&dyn Path] = &[&deepseek_v4::DeepSeekV4, &gqa::Gqa, &hybrid::Hybrid, &swap_ffn::SwapFfn];
 
 /// Gives the paths whose models read tokens.
 pub fn readers() -> Vec<&'static dyn Path> {

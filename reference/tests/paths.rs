@@ -2,12 +2,18 @@
 
 #[path = "paths/door.rs"]
 mod door;
+#[path = "paths/families.rs"]
+mod families;
 #[path = "paths/fixtures.rs"]
 mod fixtures;
 #[path = "paths/gqa.rs"]
 mod gqa;
 #[path = "paths/gqa_configs.rs"]
 mod gqa_configs;
+#[path = "paths/hybrid.rs"]
+mod hybrid;
+#[path = "paths/hybrid_configs.rs"]
+mod hybrid_configs;
 #[path = "paths/stranger.rs"]
 mod stranger;
 #[path = "paths/support.rs"]
@@ -16,3 +22,5 @@ mod support;
 mod tables;
 #[path = "paths/tiny.rs"]
 mod tiny;
+#[path = "paths/trained.rs"]
+mod trained;

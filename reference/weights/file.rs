@@ -9,7 +9,7 @@ use safetensors::{Dtype, SafeTensorError, SafeTensors};
 use serde::Deserialize;
 
 use super::files::{self, Files};
-use super::{Error, decode};
+use super::{Error, decode, stacks};
 use crate::paths::{TensorSpec, Weights};
 
 /// The bytes of a file: mapped, or in memory.
@@ -20,6 +20,8 @@ pub struct Safetensors {
     path: PathBuf,
     files: Vec<Opened>,
     stored: BTreeMap<String, Stored>,
+    /// Matrices within stacks of experts, each with the name of its stack.
+    stacked: BTreeMap<String, (String, Stored)>,
 }
 
 struct Opened {
@@ -73,6 +75,7 @@ impl Safetensors {
             path: path.into(),
             files: Vec::new(),
             stored: BTreeMap::new(),
+            stacked: BTreeMap::new(),
         };
         for (path, bytes) in files {
             opened.add(path, bytes)?;
@@ -97,6 +100,9 @@ impl Safetensors {
                 shape: info.shape.clone(),
                 bytes: data + info.data_offsets.0..data + info.data_offsets.1,
             };
+            if !decode::needs_scale(stored.dtype) {
+                self.unstack(&name, &stored);
+            }
             if let Some(other) = self.stored.insert(name.clone(), stored) {
                 twice.push((name, self.files[other.file].path.clone()));
             }
@@ -106,6 +112,22 @@ impl Safetensors {
         }
         self.files.push(Opened { path, bytes: file });
         Ok(())
+    }
+
+    /// Remembers the matrices of a stack of experts; their bytes are a part of its own.
+    fn unstack(&mut self, name: &str, stack: &Stored) {
+        let elements = stack.shape.iter().product::<usize>().max(1);
+        let size = stack.bytes.len() / elements;
+        for (matrix, shape, [first, count]) in stacks::matrices(name, &stack.shape) {
+            let start = stack.bytes.start + first * size;
+            let stored = Stored {
+                file: stack.file,
+                dtype: stack.dtype,
+                shape: shape.to_vec(),
+                bytes: start..start + count * size,
+            };
+            self.stacked.insert(matrix, (name.into(), stored));
+        }
     }
 
     /// The names of all tensors, scales among them, sorted.
@@ -144,6 +166,9 @@ impl Safetensors {
                 let [blocks, scales] = mxfp4_names(name);
                 unused.remove(blocks.as_str());
                 unused.remove(scales.as_str());
+                if let Some((stack, _)) = self.stacked.get(name) {
+                    unused.remove(stack.as_str());
+                }
             }
             // If there are two scales, neither is used.
             if let [scale] = &self.scale_names(name)[..] {
@@ -232,7 +257,8 @@ impl Safetensors {
 
     /// The tensor, if it is as it is needed.
     fn find(&self, name: &str, shape: &[usize], integer: bool) -> Result<&Stored, Error> {
-        let Some(stored) = self.stored.get(name) else {
+        let stacked = || self.stacked.get(name).map(|(_, matrix)| matrix);
+        let Some(stored) = self.stored.get(name).or_else(stacked) else {
             return Err(Error::Missing {
                 path: self.path.clone(),
                 tensor: name.into(),

@@ -20,6 +20,10 @@
 //! `NAME_blocks` `[count, outputs, inputs / 32, 16]`, of two codes to a byte the lower half first, and E8M0 scales `NAME_scales`
 //! `[count, outputs, inputs / 32]`, both U8.
 //!
+//! A matrix `X.experts.N.gate_proj.weight` that is not there itself may be a part of a stack without scales, as Qwen3.5 stores
+//! them: of `X.experts.gate_up_proj` `[count, 2 · inner, hidden]` the first rows of its expert, `up_proj` of the same the others, and
+//! `down_proj` of `X.experts.down_proj` `[count, hidden, inner]` all.
+//!
 //! Integers (tables of indices) are stored as any integer type of 8 to 64 bits.
 //!
 //! ```no_run
@@ -34,6 +38,7 @@ mod decode;
 mod error;
 mod file;
 mod files;
+mod stacks;
 
 pub use error::Error;
 pub use file::Safetensors;

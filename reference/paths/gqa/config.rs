@@ -1,11 +1,10 @@
 //! A configuration, whatever family it is of.
 
-use super::rope::RopeConfig;
 use super::sites::HEAD_WEIGHT;
 use super::{Family, Gqa, Model};
 use crate::SiteInfo;
 use crate::ops::softmax_router::Softmax;
-use crate::paths::{self, Path, Takes, TensorSpec, asked};
+use crate::paths::{self, Path, RopeConfig, Takes, TensorSpec, asked};
 use crate::sites::Layers;
 
 /// The sizes of a model and what its layers compute, read from a `config.json` by [`Gqa`].

@@ -5,15 +5,17 @@
 //! differ in; a configuration is read strictly: a key that no rule of its family reads is an error, unless it is known to change
 //! nothing.
 
+pub(crate) mod attention;
 mod config;
+pub(crate) mod context;
 mod families;
-mod keys;
 mod layer;
+pub(crate) mod mlp;
 mod model;
 mod parts;
 mod path;
+pub(crate) mod projections;
 mod read;
-mod rope;
 pub mod sites;
 mod state;
 
@@ -21,6 +23,5 @@ pub use config::{Config, LayerConfig};
 pub use families::{Biases, Experts, FAMILIES, Family, QueryKeyNorm, Windows};
 pub use model::Model;
 pub use path::Gqa;
-pub use rope::RopeConfig;
 pub use sites::SITES;
 pub use state::State;

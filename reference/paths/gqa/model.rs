@@ -1,9 +1,11 @@
 //! The whole model: embedding, layers, head.
 
-use super::layer::{Context, Layer};
+use super::context::Context;
+use super::layer::Layer;
 use super::sites::{HEAD_INPUT, LOGITS};
 use super::{Config, State};
 use crate::ops::projection::Projection;
+use crate::paths::rope::check_length;
 use crate::paths::{self, Input};
 use crate::{Numerics, Real, Site, Tensor};
 
@@ -19,25 +21,12 @@ pub struct Model<T> {
 
 impl<T: Real> Model<T> {
     fn check(&self, state: &State<T>, ids: &[u32]) -> Result<(), String> {
-        let Config { vocab_size, layers, .. } = &self.config;
-        if ids.is_empty() {
-            return Err("no tokens to feed".into());
-        }
-        if let Some(id) = ids.iter().find(|&&id| id as usize >= *vocab_size) {
-            return Err(format!("token {id} is beyond the vocabulary of {vocab_size}"));
-        }
+        let layers = &self.config.layers;
         let alike = state.layers.len() == layers.len() && state.layers.iter().all(|cache| cache.fits(&self.cache()));
         if !alike {
             return Err("the state is that of a model with other sizes".into());
         }
-        let tokens = state.tokens + ids.len();
-        match self.config.ropes.iter().filter_map(|rope| rope.most_tokens).min() {
-            Some(most) if tokens > most => Err(format!(
-                "{tokens} tokens: beyond {most} the frequencies of this RoPE depend on the length of the sequence, so that keys \
-                 that are cached would turn otherwise"
-            )),
-            _ => Ok(()),
-        }
+        check_length(&self.config.ropes, state.tokens + ids.len())
     }
 
     fn cache(&self) -> crate::ops::grouped_attention::KvCache<T> {
@@ -65,7 +54,7 @@ impl<T: paths::Scalar> paths::Model<T> for Model<T> {
         input: Input<'_, T>,
         numerics: &mut dyn Numerics<T>,
     ) -> Result<Tensor<T>, String> {
-        let (state, ids) = (state.of_mut::<State<T>>()?, input.ids()?);
+        let (state, ids) = (state.of_mut::<State<T>>()?, input.tokens(self.config.vocab_size)?);
         self.check(state, ids)?;
         let config = &self.config;
         let start = state.tokens;

@@ -1,13 +1,15 @@
 //! A model of its tensors.
 
+use super::attention::Attention;
 use super::families::{Experts, QueryKeyNorm};
-use super::layer::{Layer, Mlp, Norm};
+use super::layer::{Layer, Norm};
+use super::mlp::Mlp;
+use super::projections::Projections;
 use super::sites::*;
 use super::{Config, LayerConfig, Model};
 use crate::ops::gated_mlp::{Activation, GatedMlp};
-use crate::ops::projection::Projection;
 use crate::paths::{Invalid, Loader, Weights};
-use crate::{Numerics, Real, Site, Tensor};
+use crate::{Numerics, Real, Tensor};
 
 impl<T: Real> Model<T> {
     /// Takes every tensor from `load`, and passes those that are sites to `numerics`.
@@ -23,26 +25,27 @@ impl<T: Real> Model<T> {
         Invalid: Into<W::Error>,
     {
         let (vocabulary, hidden) = (config.vocab_size, config.hidden_size);
-        let mut parts = Parts {
-            config: &config,
+        let make = Projections {
             load,
             numerics,
             layer: None,
         };
-        let weight = parts.load.tensor("model.embed_tokens.weight", &[vocabulary, hidden])?;
-        let embedding = parts.projection(EMBEDDING_WEIGHT, 0, weight, None);
+        let mut parts = Parts { config: &config, make };
+        let embedding = parts
+            .make
+            .linear(EMBEDDING_WEIGHT, "model.embed_tokens", [vocabulary, hidden], false)?;
         let mut layers = Vec::new();
         for (number, layer) in config.layers.iter().enumerate() {
-            parts.layer = Some(number);
-            parts.load.prefix = format!("model.layers.{number}.");
+            parts.make.layer = Some(number);
+            parts.make.load.prefix = format!("model.layers.{number}.");
             layers.push(parts.layer(layer)?);
         }
-        parts.layer = None;
-        parts.load.prefix = String::new();
-        let norm = parts.load.vector("model.norm.weight", hidden)?;
+        parts.make.layer = None;
+        parts.make.load.prefix = String::new();
+        let norm = parts.make.load.vector("model.norm.weight", hidden)?;
         let head = match config.tie_word_embeddings {
             true => None,
-            false => Some(parts.linear(HEAD_WEIGHT, "lm_head", [vocabulary, hidden], false)?),
+            false => Some(parts.make.linear(HEAD_WEIGHT, "lm_head", [vocabulary, hidden], false)?),
         };
         Ok(Self {
             embedding,
@@ -57,9 +60,7 @@ impl<T: Real> Model<T> {
 /// Makes the parts of a layer.
 struct Parts<'a, 'w, T: Real, W: ?Sized> {
     config: &'a Config,
-    load: &'a mut Loader<'w, T, W>,
-    numerics: &'a mut dyn Numerics<T>,
-    layer: Option<usize>,
+    make: Projections<'a, 'w, T, W>,
 }
 
 impl<T: Real, W: Weights + ?Sized> Parts<'_, '_, T, W>
@@ -77,7 +78,7 @@ where
         };
         let mut norm = |name| {
             Ok(Norm {
-                weight: self.load.vector(name, hidden)?,
+                weight: self.make.load.vector(name, hidden)?,
                 after: family.norm_after,
                 before_weight: family.norm_before_weight,
             })
@@ -87,10 +88,10 @@ where
         let outputs = [heads, cached, cached];
         let bias = config.query_key_value_bias;
         let [query, key, value] = match family.fused {
-            true => self.fused("self_attn.qkv_proj", sites, outputs, hidden)?,
+            true => self.make.fused("self_attn.qkv_proj", sites, outputs, hidden)?,
             false => {
                 let names = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"];
-                let mut one = |at: usize| self.linear(sites[at], names[at], [outputs[at], hidden], bias);
+                let mut one = |at: usize| self.make.linear(sites[at], names[at], [outputs[at], hidden], bias);
                 [one(0)?, one(1)?, one(2)?]
             }
         };
@@ -102,25 +103,31 @@ where
         let query_key_norms = match norms {
             None => None,
             Some([query, key]) => Some([
-                self.load.vector("self_attn.q_norm.weight", query)?,
-                self.load.vector("self_attn.k_norm.weight", key)?,
+                self.make.load.vector("self_attn.q_norm.weight", query)?,
+                self.make.load.vector("self_attn.k_norm.weight", key)?,
             ]),
         };
         let sinks = match family.sinks {
-            true => Some(self.load.vector("self_attn.sinks", config.num_attention_heads)?),
+            true => Some(self.make.load.vector("self_attn.sinks", config.num_attention_heads)?),
             false => None,
         };
         Ok(Layer {
             attention_norm,
-            query,
-            key,
-            value,
-            query_key_norms,
-            heads: self.linear(HEADS_WEIGHT, "self_attn.o_proj", [hidden, heads], config.output_bias)?,
-            sinks,
-            head_dim: dim,
-            scale: T::from_f64(config.attention_multiplier),
-            window: layer.window,
+            attention: Attention {
+                query,
+                key,
+                value,
+                query_key_norms,
+                gate: None,
+                heads: self
+                    .make
+                    .linear(HEADS_WEIGHT, "self_attn.o_proj", [hidden, heads], config.output_bias)?,
+                sinks,
+                head_dim: dim,
+                scale: T::from_f64(config.attention_multiplier),
+                window: layer.window,
+                eps: T::from_f64(config.rms_norm_eps),
+            },
             mlp_norm,
             mlp: if layer.experts {
                 self.experts()?
@@ -135,17 +142,16 @@ where
     fn dense(&mut self) -> Result<GatedMlp<T>, W::Error> {
         let (config, hidden, inner) = (self.config, self.config.hidden_size, self.config.intermediate_size);
         let bias = config.mlp_bias;
-        let [gate, up] = match config.family.fused {
-            true => self.fused("mlp.gate_up_proj", [GATE_WEIGHT, UP_WEIGHT], [inner; 2], hidden)?,
-            false => [
-                self.linear(GATE_WEIGHT, "mlp.gate_proj", [inner, hidden], bias)?,
-                self.linear(UP_WEIGHT, "mlp.up_proj", [inner, hidden], bias)?,
-            ],
-        };
+        if !config.family.fused {
+            let names = ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"];
+            return self.make.gated_mlp(MLP_WEIGHTS, names, [hidden, inner], bias);
+        }
+        let sites = [GATE_WEIGHT, UP_WEIGHT];
+        let [gate, up] = self.make.fused("mlp.gate_up_proj", sites, [inner; 2], hidden)?;
         Ok(GatedMlp {
             gate,
             up,
-            down: self.linear(DOWN_WEIGHT, "mlp.down_proj", [hidden, inner], bias)?,
+            down: self.make.linear(DOWN_WEIGHT, "mlp.down_proj", [hidden, inner], bias)?,
             activation: Activation::Silu,
         })
     }
@@ -159,11 +165,19 @@ where
             Experts::Mixtral => "block_sparse_moe.gate",
             Experts::Qwen | Experts::None => "mlp.gate",
         };
-        let router = self.linear(ROUTER_WEIGHT, router, [count, hidden], kind == Experts::GptOss)?;
+        let router = self
+            .make
+            .linear(ROUTER_WEIGHT, router, [count, hidden], kind == Experts::GptOss)?;
         let experts = match kind {
             Experts::GptOss => self.stacked_experts()?,
-            Experts::Mixtral => self.each_expert("block_sparse_moe.experts", ["w1", "w3", "w2"])?,
-            Experts::Qwen | Experts::None => self.each_expert("mlp.experts", ["gate_proj", "up_proj", "down_proj"])?,
+            Experts::Mixtral => {
+                self.make
+                    .each_expert("block_sparse_moe.experts", ["w1", "w3", "w2"], count, [hidden, inner])?
+            }
+            Experts::Qwen | Experts::None => {
+                let names = ["gate_proj", "up_proj", "down_proj"];
+                self.make.each_expert("mlp.experts", names, count, [hidden, inner])?
+            }
         };
         debug_assert!(experts.iter().all(|expert| expert.gate.outputs() == inner));
         Ok(Mlp::Experts {
@@ -171,34 +185,8 @@ where
             softmax: config.softmax,
             per_token: config.num_experts_per_tok,
             experts,
+            shared: None,
         })
-    }
-
-    /// Experts with tensors of their own.
-    fn each_expert(&mut self, stem: &str, names: [&str; 3]) -> Result<Vec<GatedMlp<T>>, W::Error> {
-        let (count, hidden, inner) = (
-            self.config.num_experts,
-            self.config.hidden_size,
-            self.config.moe_intermediate_size,
-        );
-        let sites = [EXPERT_GATE_WEIGHT, EXPERT_UP_WEIGHT, EXPERT_DOWN_WEIGHT];
-        let shapes = [[inner, hidden], [inner, hidden], [hidden, inner]];
-        let mut experts = Vec::with_capacity(count);
-        for number in 0..count {
-            let mut one = |at: usize| {
-                let weight = self
-                    .load
-                    .tensor(&format!("{stem}.{number}.{}.weight", names[at]), &shapes[at])?;
-                Ok(self.projection(sites[at], number * shapes[at][0], weight, None))
-            };
-            experts.push(GatedMlp {
-                gate: one(0)?,
-                up: one(1)?,
-                down: one(2)?,
-                activation: Activation::Silu,
-            });
-        }
-        Ok(experts)
     }
 
     /// gpt-oss: stacks `[experts, inputs, outputs]` with biases, in which columns of gate and up take turns.
@@ -209,11 +197,18 @@ where
             self.config.moe_intermediate_size,
         );
         let gate_up = self
+            .make
             .load
             .tensor("mlp.experts.gate_up_proj", &[count, hidden, 2 * inner])?;
-        let gate_up_bias = self.load.tensor("mlp.experts.gate_up_proj_bias", &[count, 2 * inner])?;
-        let down = self.load.tensor("mlp.experts.down_proj", &[count, inner, hidden])?;
-        let down_bias = self.load.tensor("mlp.experts.down_proj_bias", &[count, hidden])?;
+        let gate_up_bias = self
+            .make
+            .load
+            .tensor("mlp.experts.gate_up_proj_bias", &[count, 2 * inner])?;
+        let down = self
+            .make
+            .load
+            .tensor("mlp.experts.down_proj", &[count, inner, hidden])?;
+        let down_bias = self.make.load.tensor("mlp.experts.down_proj_bias", &[count, hidden])?;
         let [alpha, limit] = self.config.clamp.unwrap_or([0.0; 2]).map(T::from_f64);
         let mut experts = Vec::with_capacity(count);
         for number in 0..count {
@@ -236,19 +231,19 @@ where
             let both = [hidden, 2 * inner];
             let rows = number * inner;
             experts.push(GatedMlp {
-                gate: self.projection(
+                gate: self.make.projection(
                     EXPERT_GATE_WEIGHT,
                     rows,
                     turned(&gate_up, both, 0, 2),
                     bias(&gate_up_bias, 0, 2),
                 ),
-                up: self.projection(
+                up: self.make.projection(
                     EXPERT_UP_WEIGHT,
                     rows,
                     turned(&gate_up, both, 1, 2),
                     bias(&gate_up_bias, 1, 2),
                 ),
-                down: self.projection(
+                down: self.make.projection(
                     EXPERT_DOWN_WEIGHT,
                     number * hidden,
                     turned(&down, [inner, hidden], 0, 1),
@@ -258,61 +253,5 @@ where
             });
         }
         Ok(experts)
-    }
-
-    /// A layer's tensors `NAME.weight` and `NAME.bias`.
-    fn linear(
-        &mut self,
-        site: &'static str,
-        name: &str,
-        shape: [usize; 2],
-        bias: bool,
-    ) -> Result<Projection<T>, W::Error> {
-        let weight = self.load.tensor(&format!("{name}.weight"), &shape)?;
-        let bias = match bias {
-            true => Some(self.load.vector(&format!("{name}.bias"), shape[0])?),
-            false => None,
-        };
-        Ok(self.projection(site, 0, weight, bias))
-    }
-
-    /// Several projections of one input that are one tensor, one below the other.
-    fn fused<const N: usize>(
-        &mut self,
-        name: &str,
-        sites: [&'static str; N],
-        outputs: [usize; N],
-        inputs: usize,
-    ) -> Result<[Projection<T>; N], W::Error> {
-        let all = self
-            .load
-            .tensor(&format!("{name}.weight"), &[outputs.iter().sum(), inputs])?;
-        let mut rest = &all.data[..];
-        Ok(std::array::from_fn(|at| {
-            // Without elements where it is only to be seen what is asked for.
-            let part;
-            (part, rest) = rest.split_at((outputs[at] * inputs).min(rest.len()));
-            let shape = vec![outputs[at], inputs];
-            let weight = Tensor {
-                shape,
-                data: part.to_vec(),
-            };
-            self.projection(sites[at], 0, weight, None)
-        }))
-    }
-
-    /// Passes a weight at its site, as the rows from `first` on of all that pass there.
-    fn projection(
-        &mut self,
-        site: &'static str,
-        first: usize,
-        mut weight: Tensor<T>,
-        bias: Option<Vec<T>>,
-    ) -> Projection<T> {
-        if !weight.data.is_empty() {
-            self.numerics
-                .site(&Site::new(self.layer, site).from_row(first), &mut weight);
-        }
-        Projection::new(weight, bias)
     }
 }

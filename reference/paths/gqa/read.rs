@@ -3,10 +3,11 @@
 use serde_json::{Map, Value};
 
 use super::families::{Biases, Experts, FAMILIES, Family, MODEL_TYPES, Windows};
-use super::keys::{INERT, Keys};
-use super::rope::Around;
 use super::{Config, LayerConfig};
 use crate::ops::softmax_router::Softmax;
+use crate::paths::RopeConfig;
+use crate::paths::keys::{INERT, Keys};
+use crate::paths::rope::Around;
 
 /// Reads a `config.json`.
 ///
@@ -112,7 +113,9 @@ impl Read<'_> {
             _ => None,
         };
         let around = Around {
-            family,
+            model_type: family.model_type,
+            missing_theta: family.theta,
+            partial_rope: family.partial_rope,
             head_dim,
             most_tokens,
             theta: keys.optional("rope_theta")?,
@@ -293,7 +296,7 @@ impl Read<'_> {
         slides.collect::<Result<_, _>>().map(Some)
     }
 
-    fn ropes(&self, around: Around, layers: &mut [LayerConfig]) -> Result<Vec<super::RopeConfig>, String> {
+    fn ropes(&self, around: Around, layers: &mut [LayerConfig]) -> Result<Vec<RopeConfig>, String> {
         let keys = self.keys;
         let (new, old) = (
             keys.optional::<Map<String, Value>>("rope_parameters")?,

@@ -10,6 +10,12 @@ const DENSE: &[&str] = &["dense"];
 const EXPERTS: &[&str] = &["experts"];
 const ROUNDS_FIRST: &[&str] = &["norm_before_weight"];
 
+/// Weights of a feed-forward layer: gate, up and down.
+pub(in crate::paths) const MLP_WEIGHTS: [&str; 3] = [GATE_WEIGHT, UP_WEIGHT, DOWN_WEIGHT];
+
+/// Weights of all experts: gate, up and down.
+pub(in crate::paths) const EXPERT_WEIGHTS: [&str; 3] = [EXPERT_GATE_WEIGHT, EXPERT_UP_WEIGHT, EXPERT_DOWN_WEIGHT];
+
 crate::sites! { pub SITES =
     EMBEDDING_WEIGHT: "embedding.weight" [vocab_size, hidden_size] "the embedding, which is the head too where these are tied" .at_load();
     QUERY_WEIGHT: "attention.query.weight" [{query channels}, hidden_size] "the query projection" .layered().at_load();

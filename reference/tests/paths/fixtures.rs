@@ -33,11 +33,13 @@ pub fn all() -> Vec<Fixture> {
         ),
         weights: None,
     };
-    let gqa = |json: &str| Fixture {
-        path: "gqa",
+    let drawn = |path: &'static str, json: &str| Fixture {
+        path,
         json: json.into(),
         weights: None,
     };
+    let gqa = |json: &str| drawn("gqa", json);
+    let hybrid = |json: &str| drawn("hybrid", json);
     vec![
         small,
         swap(""),
@@ -54,6 +56,22 @@ pub fn all() -> Vec<Fixture> {
             r#"{"model_type": "gpt_oss", "vocab_size": 31, "hidden_size": 20, "intermediate_size": 18, "num_hidden_layers": 2,
                 "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 4, "num_local_experts": 4,
                 "num_experts_per_tok": 2, "rms_norm_eps": 1e-5, "sliding_window": 7}"#,
+        ),
+        // Dense layers and layers with experts, of both types, with projections in groups, and a head of its own.
+        hybrid(
+            r#"{"model_type": "qwen3_next", "vocab_size": 29, "hidden_size": 20, "intermediate_size": 28, "num_hidden_layers": 4,
+                "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "num_experts": 5, "num_experts_per_tok": 2,
+                "moe_intermediate_size": 14, "shared_expert_intermediate_size": 10, "mlp_only_layers": [0, 1], "rms_norm_eps": 1e-6,
+                "full_attention_interval": 2, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 6, "linear_value_head_dim": 8,
+                "linear_num_key_heads": 2, "linear_num_value_heads": 4}"#,
+        ),
+        // The text model of one with pictures, and the embedding as the head.
+        hybrid(
+            r#"{"model_type": "qwen3_5", "tie_word_embeddings": true, "image_token_id": 28, "vision_config": {"depth": 1},
+                "text_config": {"model_type": "qwen3_5_text", "vocab_size": 29, "hidden_size": 20, "intermediate_size": 28,
+                "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 8, "rms_norm_eps": 1e-6,
+                "full_attention_interval": 2, "linear_conv_kernel_dim": 3, "linear_key_head_dim": 6, "linear_value_head_dim": 4,
+                "linear_num_key_heads": 3, "linear_num_value_heads": 3}}"#,
         ),
     ]
 }

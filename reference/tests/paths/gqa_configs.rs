@@ -2,14 +2,15 @@
 
 use std::any::Any;
 
-use reference::paths::gqa::{Config, RopeConfig};
+use reference::paths::RopeConfig;
+use reference::paths::gqa::Config;
 use reference::paths::{Config as _, find, read};
 use serde_json::{Map, Value, json};
 
-use super::gqa::configs;
+use super::families::configs;
 
 fn with(name: &str, changes: &[(&str, Value)]) -> Result<Config, String> {
-    let mut keys = configs()[name].clone();
+    let mut keys = configs("gqa")[name].clone();
     keys.remove("scale");
     for (key, value) in changes {
         match value {
@@ -31,7 +32,10 @@ fn ropes(name: &str, changes: &[(&str, Value)]) -> Vec<RopeConfig> {
 #[test]
 fn both_spellings_of_rope_are_the_same() {
     for name in ["llama", "llama_linear", "llama_dynamic", "qwen3", "gpt_oss", "phi3"] {
-        let mut scaling: Map<String, Value> = configs()[name]["rope_parameters"].as_object().expect("keys").clone();
+        let mut scaling: Map<String, Value> = configs("gqa")[name]["rope_parameters"]
+            .as_object()
+            .expect("keys")
+            .clone();
         let theta = scaling.remove("rope_theta").expect("a key");
         let partial = scaling.remove("partial_rotary_factor").unwrap_or(Value::Null);
         let kind = scaling.remove("rope_type").expect("a key");
@@ -170,7 +174,7 @@ fn what_is_not_read_is_an_error() {
 
 #[test]
 fn a_family_that_is_unknown_is_told_with_what_differs() {
-    let mut keys = configs()["qwen3"].clone();
+    let mut keys = configs("gqa")["qwen3"].clone();
     keys.remove("scale");
     keys.insert("model_type".into(), json!("qwen9"));
     keys.insert("query_pre_attn_scalar".into(), json!(256));

@@ -69,6 +69,75 @@ const GQA: &[(&str, &str)] = &[
     ("logits", "[T, vocab_size]"),
 ];
 
+/// The same of hybrids.
+const HYBRID: &[(&str, &str)] = &[
+    ("embedding.weight", "[vocab_size, hidden_size]"),
+    ("attention.query.weight", "[query channels, hidden_size]"),
+    ("attention.gate.weight", "[query channels, hidden_size]"),
+    ("attention.key.weight", "[key channels, hidden_size]"),
+    ("attention.value.weight", "[value channels, hidden_size]"),
+    (
+        "attention.heads.weight",
+        "[hidden_size, num_attention_heads · head_dim]",
+    ),
+    ("linear.qkv.weight", "[linear_conv_channels, hidden_size]"),
+    ("linear.gate.weight", "[value channels, hidden_size]"),
+    ("linear.beta.weight", "[linear_num_value_heads, hidden_size]"),
+    ("linear.decay.weight", "[linear_num_value_heads, hidden_size]"),
+    ("linear.conv.weight", "[linear_conv_channels, linear_conv_kernel_dim]"),
+    (
+        "linear.heads.weight",
+        "[hidden_size, linear_num_value_heads · linear_value_head_dim]",
+    ),
+    ("mlp.gate.weight", "[intermediate_size, hidden_size]"),
+    ("mlp.up.weight", "[intermediate_size, hidden_size]"),
+    ("mlp.down.weight", "[hidden_size, intermediate_size]"),
+    ("experts.router.weight", "[num_experts, hidden_size]"),
+    ("experts.gate.weight", "[moe_intermediate_size, hidden_size]"),
+    ("experts.up.weight", "[moe_intermediate_size, hidden_size]"),
+    ("experts.down.weight", "[hidden_size, moe_intermediate_size]"),
+    ("shared.gate.weight", "[shared_expert_intermediate_size, hidden_size]"),
+    ("shared.up.weight", "[shared_expert_intermediate_size, hidden_size]"),
+    ("shared.down.weight", "[hidden_size, shared_expert_intermediate_size]"),
+    ("shared.scale.weight", "[1, hidden_size]"),
+    ("head.weight", "[vocab_size, hidden_size]"),
+    ("input", "[T, hidden_size]"),
+    ("attention.input", "[T, hidden_size]"),
+    ("attention.query.before_rope", "[T, num_attention_heads, head_dim]"),
+    ("attention.key.before_rope", "[T, num_key_value_heads, head_dim]"),
+    ("attention.query", "[T, num_attention_heads, head_dim]"),
+    ("attention.kv.key", "[T, num_key_value_heads, head_dim]"),
+    ("attention.kv.value", "[T, num_key_value_heads, head_dim]"),
+    ("attention.gate", "[T, num_attention_heads · head_dim]"),
+    ("attention.heads", "[T, num_attention_heads · head_dim]"),
+    ("linear.qkv", "[T, linear_conv_channels]"),
+    ("linear.conv.state", "[tokens before, linear_conv_channels]"),
+    ("linear.query", "[T, linear_num_key_heads, linear_key_head_dim]"),
+    ("linear.key", "[T, linear_num_key_heads, linear_key_head_dim]"),
+    ("linear.value", "[T, linear_num_value_heads, linear_value_head_dim]"),
+    ("linear.beta", "[T, linear_num_value_heads]"),
+    ("linear.decay", "[T, linear_num_value_heads]"),
+    (
+        "linear.state",
+        "[linear_num_value_heads, linear_key_head_dim, linear_value_head_dim]",
+    ),
+    ("linear.output", "[T, linear_num_value_heads, linear_value_head_dim]"),
+    ("linear.normed", "[T, linear_num_value_heads, linear_value_head_dim]"),
+    ("linear.gate", "[T, linear_num_value_heads · linear_value_head_dim]"),
+    ("linear.heads", "[T, linear_num_value_heads · linear_value_head_dim]"),
+    ("attention.output", "[T, hidden_size]"),
+    ("mlp.input", "[T, hidden_size]"),
+    ("experts.router", "[T, num_experts_per_tok]"),
+    ("mlp.hidden", "[T, intermediate_size]"),
+    ("experts.hidden", "[T, num_experts_per_tok, moe_intermediate_size]"),
+    ("shared.hidden", "[T, shared_expert_intermediate_size]"),
+    ("shared.scale", "[T, 1]"),
+    ("mlp.output", "[T, hidden_size]"),
+    ("output", "[T, hidden_size]"),
+    ("head.input", "[T, hidden_size]"),
+    ("logits", "[T, vocab_size]"),
+];
+
 /// The same of Swap-FFN.
 const SWAP_FFN: &[(&str, &str)] = &[
     ("weights.core_embed", "[core_count, d_embed]"),
@@ -117,7 +186,7 @@ const SWAP_FFN: &[(&str, &str)] = &[
 
 #[test]
 fn shapes_are_printed_in_words_of_the_configuration() {
-    for (path, want) in PATHS.iter().zip([DEEPSEEK_V4, GQA, SWAP_FFN]) {
+    for (path, want) in PATHS.iter().zip([DEEPSEEK_V4, GQA, HYBRID, SWAP_FFN]) {
         let printed: Vec<_> = path.sites().iter().map(|site| (site.name, site.shape())).collect();
         let printed: Vec<_> = printed.iter().map(|(name, shape)| (*name, shape.as_str())).collect();
         assert_eq!(printed, want);

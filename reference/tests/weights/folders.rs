@@ -161,6 +161,49 @@ fn unused_tensors_are_named_but_allowed() {
     );
 }
 
+/// As `transformers` computes with them: of 2 experts with 3 inner and 2 hidden channels the gate's rows come first.
+#[test]
+fn an_expert_is_a_part_of_its_stack() {
+    let numbers = |from: u8, count: u8| (from..from + count).map(f32::from).collect::<Vec<_>>();
+    let folder = folder(&[
+        f32s("mlp.experts.gate_up_proj", &[2, 6, 2], &numbers(0, 24)),
+        f32s("mlp.experts.down_proj", &[2, 2, 3], &numbers(30, 12)),
+        f32s("mlp.gate_up_proj", &[1, 2, 1], &numbers(50, 2)),
+        tensor("q.experts.down_proj", Dtype::F8_E4M3, &[1, 1, 1], [0x38]),
+    ]);
+    let tensors = Safetensors::open(folder.path()).unwrap();
+    let cases = [
+        ("mlp.experts.0.gate_proj.weight", [3, 2], numbers(0, 6)),
+        ("mlp.experts.0.up_proj.weight", [3, 2], numbers(6, 6)),
+        ("mlp.experts.1.gate_proj.weight", [3, 2], numbers(12, 6)),
+        ("mlp.experts.1.up_proj.weight", [3, 2], numbers(18, 6)),
+        ("mlp.experts.1.down_proj.weight", [2, 3], numbers(36, 6)),
+    ];
+    let mut needed = Vec::new();
+    for (name, shape, want) in cases {
+        assert_eq!(tensors.floats(name, &shape).unwrap(), want, "{name}");
+        needed.push(spec(name, &shape, false));
+        assert!(tensors.check(&needed[needed.len() - 1]).is_ok());
+    }
+    assert_eq!(tensors.unused(&needed), ["mlp.gate_up_proj", "q.experts.down_proj"]);
+    let missing = [
+        "mlp.experts.2.up_proj.weight",
+        "q.experts.0.down_proj.weight",
+        "mlp.0.gate_proj.weight",
+    ];
+    for name in missing {
+        let error = tensors.floats(name, &[1, 1]);
+        assert!(
+            matches!(error, Err(Error::Missing { tensor, .. }) if tensor == name),
+            "{name}"
+        );
+    }
+    assert!(matches!(
+        tensors.floats("mlp.experts.0.up_proj.weight", &[6, 2]),
+        Err(Error::Shape { found, expected, .. }) if (found[0], expected[0]) == (3, 6)
+    ));
+}
+
 #[test]
 fn truncation_and_corruption_are_told_apart() {
     let bytes = serialize(&[one("a", 1.0), one("b", 2.0)]);

@@ -2,7 +2,6 @@
 
 use serde_json::{Map, Value};
 
-use super::Family;
 use super::keys::Keys;
 use crate::ops::rope::Yarn;
 use crate::ops::rope_scaling::Scaling;
@@ -21,13 +20,32 @@ pub struct RopeConfig {
 /// What a RoPE takes from the keys beside its own.
 #[derive(Clone, Copy)]
 pub(super) struct Around {
-    pub family: &'static Family,
+    /// The family, for errors.
+    pub model_type: &'static str,
+    /// θ where neither these nor its own keys have one.
+    pub missing_theta: f64,
+    /// Whether RoPE may turn a part of the channels.
+    pub partial_rope: bool,
     pub head_dim: usize,
     pub most_tokens: Option<usize>,
     pub theta: Option<f64>,
     pub partial: Option<f64>,
     /// A key that has priority over that of the RoPE.
     pub original: Option<usize>,
+}
+
+/// Holds a sequence of so many tokens to the lengths that the frequencies of RoPEs are made for.
+///
+/// # Errors
+/// More tokens than one of them allows.
+pub(super) fn check_length(ropes: &[RopeConfig], tokens: usize) -> Result<(), String> {
+    match ropes.iter().filter_map(|rope| rope.most_tokens).min() {
+        Some(most) if tokens > most => Err(format!(
+            "{tokens} tokens: beyond {most} the frequencies of this RoPE depend on the length of the sequence, so that keys \
+             that are cached would turn otherwise"
+        )),
+        _ => Ok(()),
+    }
 }
 
 impl Around {
@@ -46,13 +64,16 @@ impl Around {
     fn of_keys(&self, keys: &Keys<'_>) -> Result<RopeConfig, String> {
         let (old, new) = (keys.optional::<String>("type")?, keys.optional::<String>("rope_type")?);
         let kind = new.or(old).unwrap_or_else(|| "default".into());
-        let theta = keys.optional("rope_theta")?.or(self.theta).unwrap_or(self.family.theta);
+        let theta = keys
+            .optional("rope_theta")?
+            .or(self.theta)
+            .unwrap_or(self.missing_theta);
         if !(theta.is_finite() && theta > 1.0) {
             return Err(keys.wrong("rope_theta", format!("is {theta}, expected a number above 1")));
         }
         let partial = keys.optional("partial_rotary_factor")?.or(self.partial).unwrap_or(1.0);
-        if partial != 1.0 && !self.family.partial_rope {
-            let family = self.family.model_type;
+        if partial != 1.0 && !self.partial_rope {
+            let family = self.model_type;
             return Err(keys.wrong(
                 "partial_rotary_factor",
                 format!("is {partial}, but a {family} turns all channels"),

@@ -1,0 +1,27 @@
+//! Where a layer is computed, and who watches.
+
+use crate::ops::rope::Rope;
+use crate::{Numerics, Real, Site, Tensor};
+
+/// Where in model and sequence a call is, and who is called at the sites.
+pub(in crate::paths) struct Context<'a, T: Real> {
+    pub numerics: &'a mut dyn Numerics<T>,
+    pub layer: usize,
+    /// Position of the call's first token.
+    pub start: usize,
+    pub rope: Option<&'a Rope<T>>,
+}
+
+impl<T: Real> Context<'_, T> {
+    pub fn at(&self, name: &'static str) -> Site {
+        Site::new(Some(self.layer), name).from_row(self.start)
+    }
+
+    pub fn pass(&mut self, name: &'static str, tensor: &mut Tensor<T>) {
+        self.numerics.site(&self.at(name), tensor);
+    }
+
+    pub fn rmsnorm(&self, x: &mut Tensor<T>, weight: Option<&[T]>, eps: T) {
+        self.numerics.operations().rmsnorm(x, weight, eps);
+    }
+}

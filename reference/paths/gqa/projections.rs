@@ -1,0 +1,123 @@
+//! Weights of projections, passed at their sites as they are loaded.
+
+use super::sites::*;
+use crate::ops::gated_mlp::{Activation, GatedMlp};
+use crate::ops::projection::Projection;
+use crate::paths::{Invalid, Loader, Weights};
+use crate::{Numerics, Real, Site, Tensor};
+
+/// Makes the projections of a layer, or those outside of layers.
+pub(in crate::paths) struct Projections<'a, 'w, T: Real, W: ?Sized> {
+    pub load: &'a mut Loader<'w, T, W>,
+    pub numerics: &'a mut dyn Numerics<T>,
+    pub layer: Option<usize>,
+}
+
+impl<T: Real, W: Weights + ?Sized> Projections<'_, '_, T, W>
+where
+    Invalid: Into<W::Error>,
+{
+    /// A SwiGLU layer with a tensor for each of gate, up and down projection, whose sites these are.
+    pub fn gated_mlp(
+        &mut self,
+        sites: [&'static str; 3],
+        names: [&str; 3],
+        [hidden, inner]: [usize; 2],
+        bias: bool,
+    ) -> Result<GatedMlp<T>, W::Error> {
+        Ok(GatedMlp {
+            gate: self.linear(sites[0], names[0], [inner, hidden], bias)?,
+            up: self.linear(sites[1], names[1], [inner, hidden], bias)?,
+            down: self.linear(sites[2], names[2], [hidden, inner], bias)?,
+            activation: Activation::Silu,
+        })
+    }
+
+    /// So many experts `[hidden, inner]` with tensors `STEM.NUMBER.NAME.weight` of their own.
+    pub fn each_expert(
+        &mut self,
+        stem: &str,
+        names: [&str; 3],
+        count: usize,
+        [hidden, inner]: [usize; 2],
+    ) -> Result<Vec<GatedMlp<T>>, W::Error> {
+        let shapes = [[inner, hidden], [inner, hidden], [hidden, inner]];
+        let mut experts = Vec::with_capacity(count);
+        for number in 0..count {
+            let mut one = |at: usize| {
+                let weight = self
+                    .load
+                    .tensor(&format!("{stem}.{number}.{}.weight", names[at]), &shapes[at])?;
+                Ok(self.projection(EXPERT_WEIGHTS[at], number * shapes[at][0], weight, None))
+            };
+            experts.push(GatedMlp {
+                gate: one(0)?,
+                up: one(1)?,
+                down: one(2)?,
+                activation: Activation::Silu,
+            });
+        }
+        Ok(experts)
+    }
+
+    /// A layer's tensors `NAME.weight` and `NAME.bias`.
+    pub fn linear(
+        &mut self,
+        site: &'static str,
+        name: &str,
+        shape: [usize; 2],
+        bias: bool,
+    ) -> Result<Projection<T>, W::Error> {
+        let weight = self.load.tensor(&format!("{name}.weight"), &shape)?;
+        let bias = match bias {
+            true => Some(self.load.vector(&format!("{name}.bias"), shape[0])?),
+            false => None,
+        };
+        Ok(self.projection(site, 0, weight, bias))
+    }
+
+    /// Several projections of one input that are one tensor, one below the other.
+    pub fn fused<const N: usize>(
+        &mut self,
+        name: &str,
+        sites: [&'static str; N],
+        outputs: [usize; N],
+        inputs: usize,
+    ) -> Result<[Projection<T>; N], W::Error> {
+        let all = self
+            .load
+            .tensor(&format!("{name}.weight"), &[outputs.iter().sum(), inputs])?;
+        let mut rest = &all.data[..];
+        Ok(std::array::from_fn(|at| {
+            // Without elements where it is only to be seen what is asked for.
+            let part;
+            (part, rest) = rest.split_at((outputs[at] * inputs).min(rest.len()));
+            let shape = vec![outputs[at], inputs];
+            let weight = Tensor {
+                shape,
+                data: part.to_vec(),
+            };
+            self.projection(sites[at], 0, weight, None)
+        }))
+    }
+
+    /// Passes a weight at its site, as the rows from `first` on of all that pass there.
+    pub fn projection(
+        &mut self,
+        site: &'static str,
+        first: usize,
+        mut weight: Tensor<T>,
+        bias: Option<Vec<T>>,
+    ) -> Projection<T> {
+        self.pass(site, first, &mut weight);
+        Projection::new(weight, bias)
+    }
+
+    /// The same of what is no projection. A tensor without elements, where it is only to be seen what is asked for, passes nowhere.
+    pub fn pass(&mut self, site: &'static str, first: usize, weight: &mut Tensor<T>) {
+        if !weight.data.is_empty() {
+            let site = Site::new(self.layer, site).from_row(first);
+            self.numerics.site(&site, weight);
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! A configuration, whatever family it is of.
+
+use super::{Family, Hybrid, Model};
+use crate::SiteInfo;
+use crate::ops::linear_attention::Sizes;
+use crate::paths::gqa::sites::HEAD_WEIGHT;
+use crate::paths::{self, Path, RopeConfig, Takes, TensorSpec, asked};
+use crate::sites::Layers;
+
+/// The sizes of a model and what its layers compute, read from a `config.json` by [`Hybrid`].
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// What the file does not say.
+    pub family: &'static Family,
+    /// Token ids are below this.
+    pub vocab_size: usize,
+    /// Channels of the residual stream.
+    pub hidden_size: usize,
+    /// Channels within a feed-forward layer; 0 if no layer has a single one.
+    pub intermediate_size: usize,
+    /// Query heads of full attention.
+    pub num_attention_heads: usize,
+    /// Heads of keys and values of full attention.
+    pub num_key_value_heads: usize,
+    /// Channels of a head of full attention.
+    pub head_dim: usize,
+    /// Whether the projections of full attention have a bias.
+    pub attention_bias: bool,
+    /// Key heads of the delta rule.
+    pub linear_num_key_heads: usize,
+    /// Value heads of the delta rule, a multiple of its key heads.
+    pub linear_num_value_heads: usize,
+    /// Channels of a key of the delta rule.
+    pub linear_key_head_dim: usize,
+    /// Channels of a value of the delta rule.
+    pub linear_value_head_dim: usize,
+    /// Tokens that the convolution reads.
+    pub linear_conv_kernel_dim: usize,
+    /// Channels of the convolution: those of all queries, keys and values of the delta rule.
+    pub linear_conv_channels: usize,
+    /// Experts of a layer that has them; 0 if none has.
+    pub num_experts: usize,
+    /// Experts of a token.
+    pub num_experts_per_tok: usize,
+    /// Channels within an expert.
+    pub moe_intermediate_size: usize,
+    /// Channels within the shared expert.
+    pub shared_expert_intermediate_size: usize,
+    /// Whether the weights of a token's experts sum to 1.
+    pub norm_topk_prob: bool,
+    /// ε of every norm but that of the delta rule's queries and keys.
+    pub rms_norm_eps: f64,
+    /// Whether the embedding is the head.
+    pub tie_word_embeddings: bool,
+    /// Tokens that the model was made for, if the file says.
+    pub max_position_embeddings: Option<usize>,
+    /// The RoPE of full attention.
+    pub rope: RopeConfig,
+    /// What every layer computes.
+    pub layers: Vec<LayerConfig>,
+}
+
+/// What one layer computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerConfig {
+    /// Whether it has full attention in place of the delta rule.
+    pub full: bool,
+    /// Whether it has experts in place of one feed-forward layer.
+    pub experts: bool,
+}
+
+impl Config {
+    /// The sizes of the delta rule.
+    pub fn delta_sizes(&self) -> Sizes {
+        Sizes {
+            heads: self.linear_num_key_heads,
+            value_heads: self.linear_num_value_heads,
+            key_dim: self.linear_key_head_dim,
+            value_dim: self.linear_value_head_dim,
+        }
+    }
+}
+
+impl paths::Config for Config {
+    fn path(&self) -> &'static dyn Path {
+        &Hybrid
+    }
+
+    fn layers(&self) -> usize {
+        self.layers.len()
+    }
+
+    fn takes(&self) -> Takes {
+        Takes::ids(self.vocab_size)
+    }
+
+    /// The least of what the file says and of what the frequencies of its RoPE hold for.
+    fn most_tokens(&self) -> Option<usize> {
+        let of_rope = self.rope.most_tokens.into_iter();
+        of_rope.chain(self.max_position_embeddings).min()
+    }
+
+    sizes!(
+        head_dim,
+        hidden_size,
+        intermediate_size,
+        linear_conv_channels,
+        linear_conv_kernel_dim,
+        linear_key_head_dim,
+        linear_num_key_heads,
+        linear_num_value_heads,
+        linear_value_head_dim,
+        moe_intermediate_size,
+        num_attention_heads,
+        num_experts,
+        num_experts_per_tok,
+        num_key_value_heads,
+        shared_expert_intermediate_size,
+        vocab_size,
+    );
+
+    fn layer_types(&self, layer: usize) -> Vec<&'static str> {
+        let LayerConfig { full, experts } = self.layers[layer];
+        vec![
+            if full { "full_attention" } else { "linear_attention" },
+            if experts { "experts" } else { "dense" },
+        ]
+    }
+
+    fn passes(&self, site: &SiteInfo, layer: Option<usize>) -> bool {
+        match (site.layers, layer) {
+            (Layers::Outside, None) => !(self.tie_word_embeddings && site.name == HEAD_WEIGHT),
+            _ => paths::passes(self, site, layer),
+        }
+    }
+
+    fn tensors(&self) -> Vec<TensorSpec> {
+        asked::<f32, _>(|load| Model::of_parts(self.clone(), load, &mut crate::Plain))
+    }
+
+    loads!(|config, weights, numerics| { Model::of_parts(config.clone(), &mut paths::Loader::new(weights), numerics) });
+}

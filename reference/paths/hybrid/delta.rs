@@ -1,0 +1,159 @@
+//! The gated delta rule as a layer has it: projections, convolution, gates, rule, gated norm.
+
+use super::sites::*;
+use super::state::DeltaState;
+use crate::ops::linear_attention::{
+    self, Chunked, Decay, Gate, Inputs, Kv, L2_EPS, Recurrent, Sizes, State, beta, l2_normalize,
+};
+use crate::ops::projection::Projection;
+use crate::ops::short_conv::ShortConv;
+use crate::paths::gqa::context::Context;
+use crate::{Real, Tensor};
+
+/// Tokens of a chunk in calls of more than one.
+pub const CHUNK: usize = 64;
+
+/// The delta rule of a layer.
+pub(super) struct DeltaRule<T> {
+    /// To queries, keys and values of all heads, one behind the other.
+    pub qkv: Projection<T>,
+    pub gate: Projection<T>,
+    pub beta: Projection<T>,
+    pub decay: Projection<T>,
+    pub conv: ShortConv<T>,
+    pub a_log: Vec<T>,
+    pub dt_bias: Vec<T>,
+    /// Of the output's norm, as long as a value; not zero-centred.
+    pub norm: Vec<T>,
+    pub heads: Projection<T>,
+    pub sizes: Sizes,
+    pub eps: T,
+}
+
+impl<T: Real> DeltaRule<T> {
+    /// The state before the first token.
+    pub fn state(&self) -> DeltaState<T> {
+        DeltaState {
+            conv: Tensor::full(self.conv.state(), T::ZERO),
+            matrices: Tensor::full(self.matrices(), T::ZERO),
+        }
+    }
+
+    /// Whether a state has its sizes.
+    pub fn fits(&self, state: &DeltaState<T>) -> bool {
+        state.conv.shape == self.conv.state() && state.matrices.shape == self.matrices()
+    }
+
+    fn matrices(&self) -> [usize; 3] {
+        [self.sizes.value_heads, self.sizes.key_dim, self.sizes.value_dim]
+    }
+
+    /// Inputs `[T, hidden]` → outputs `[T, hidden]`; the state goes on.
+    ///
+    /// # Errors
+    /// Shapes that somebody at a site has changed.
+    pub fn forward(
+        &self,
+        x: &Tensor<T>,
+        state: &mut DeltaState<T>,
+        cx: &mut Context<'_, T>,
+    ) -> Result<Tensor<T>, String> {
+        let tokens = x.rows();
+        let [q, k, v] = self.queries_keys_values(x, &mut state.conv, cx);
+        let (decay, beta) = self.gates(x, cx)?;
+        let inputs = Inputs {
+            cu_seqlens: &[0, tokens],
+            q: &q,
+            k: &k,
+            v: &v,
+            decay: Decay::Head(&decay),
+            beta: Some(&beta),
+            scale: T::from_f64((self.sizes.key_dim as f64).powf(-0.5)),
+        };
+        let shape = std::mem::take(&mut state.matrices.shape);
+        let data = std::mem::take(&mut state.matrices.data);
+        let mut pool = State::<T, Kv>::new(Tensor::new([&[1], &shape[..]].concat(), data))?;
+        let output = match tokens {
+            1 => linear_attention::forward(&inputs, &Recurrent::DEFINITION, &mut pool, None),
+            _ => linear_attention::forward(&inputs, &Chunked::exact(CHUNK), &mut pool, None),
+        };
+        state.matrices = Tensor::new(shape, pool.into_tensor().data);
+        let mut output = output?;
+        self.pass_state(LINEAR_STATE, &mut state.matrices, tokens, cx);
+        cx.pass(LINEAR_OUTPUT, &mut output);
+        cx.rmsnorm(&mut output, None, self.eps);
+        cx.pass(LINEAR_NORMED, &mut output);
+        let mut gate = self.gate.apply(x);
+        cx.pass(LINEAR_GATE, &mut gate);
+        for (head, gate) in output
+            .data
+            .chunks_exact_mut(self.norm.len())
+            .zip(gate.data.chunks_exact(self.norm.len()))
+        {
+            for ((y, &w), &z) in head.iter_mut().zip(&self.norm).zip(gate) {
+                *y = *y * w * (z * z.sigmoid());
+            }
+        }
+        output.shape = vec![tokens, self.heads.inputs()];
+        cx.pass(LINEAR_HEADS, &mut output);
+        Ok(self.heads.apply(&output))
+    }
+
+    /// Queries and keys `[T, H, K]`, normalised, and values `[T, HV, V]`.
+    fn queries_keys_values(&self, x: &Tensor<T>, conv: &mut Tensor<T>, cx: &mut Context<'_, T>) -> [Tensor<T>; 3] {
+        let Sizes {
+            heads,
+            value_heads,
+            key_dim,
+            value_dim,
+        } = self.sizes;
+        let mut mixed = self.qkv.apply(x);
+        cx.pass(LINEAR_QKV, &mut mixed);
+        let mixed = self.conv.apply(&mixed, conv);
+        self.pass_state(LINEAR_CONV_STATE, conv, x.rows(), cx);
+        let part = |first: usize, heads: usize, dim: usize| {
+            let rows = mixed.data.chunks_exact(mixed.cols());
+            let data = rows.flat_map(|row| &row[first..first + heads * dim]).copied();
+            Tensor::new([x.rows(), heads, dim], data.collect())
+        };
+        let keys = heads * key_dim;
+        let mut all = [
+            part(0, heads, key_dim),
+            part(keys, heads, key_dim),
+            part(2 * keys, value_heads, value_dim),
+        ];
+        all[..2].iter_mut().for_each(|x| l2_normalize(x, T::from_f64(L2_EPS)));
+        for (site, x) in [LINEAR_QUERY, LINEAR_KEY, LINEAR_VALUE].into_iter().zip(&mut all) {
+            cx.pass(site, x);
+        }
+        all
+    }
+
+    /// Log decays and β, `[T, HV]`. A decay that is NaN makes its β NaN, which the state then carries on, because a rule has no
+    /// decays but those from 0 downwards.
+    fn gates(&self, x: &Tensor<T>, cx: &mut Context<'_, T>) -> Result<(Tensor<T>, Tensor<T>), String> {
+        let mut beta = beta(&self.beta.apply(x), false);
+        cx.pass(LINEAR_BETA, &mut beta);
+        let gate = Gate::Softplus {
+            x: &self.decay.apply(x),
+            a_log: &self.a_log,
+            dt_bias: Some(&self.dt_bias),
+        };
+        let mut decay = gate.log_decay()?;
+        cx.pass(LINEAR_DECAY, &mut decay);
+        for (decay, beta) in decay.data.iter_mut().zip(&mut beta.data) {
+            if (*decay).partial_cmp(&T::ZERO).is_none() {
+                *beta = T::from_f64(f64::NAN);
+                *decay = T::ZERO;
+            }
+            *decay = decay.smaller(T::ZERO);
+        }
+        Ok((decay, beta))
+    }
+
+    /// Passes a state after a call, as rows that follow those of the tokens before: every state has rows of its own.
+    fn pass_state(&self, site: &'static str, state: &mut Tensor<T>, tokens: usize, cx: &mut Context<'_, T>) {
+        let first = (cx.start + tokens - 1) * state.rows();
+        cx.numerics.site(&cx.at(site).from_row(first), state);
+    }
+}

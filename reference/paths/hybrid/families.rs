@@ -1,0 +1,75 @@
+//! What the families of models differ in, one in a row.
+
+/// A family of models: what its `config.json` does not say.
+#[derive(Clone, Copy, Debug)]
+pub struct Family {
+    /// `model_type` of its `config.json`.
+    pub model_type: &'static str,
+    /// `model_type` of the object `text_config`, if the keys of the language model are there; its tensors are then named
+    /// `model.language_model.`.
+    pub nested: Option<&'static str>,
+    /// Which layers have experts.
+    pub experts: Experts,
+    /// Whether projections of the delta rule are one tensor, rows of a key head together: `in_proj_qkvz`, `in_proj_ba`.
+    pub grouped: bool,
+    /// Whether RoPE may have positions of several dimensions, which are equal in texts: `mrope_section`, `mrope_interleaved`.
+    pub mrope: bool,
+}
+
+/// Experts of a family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Experts {
+    /// None.
+    None,
+    /// All layers, with weights that sum to 1.
+    All,
+    /// `decoder_sparse_step` and `mlp_only_layers` say which layers, `norm_topk_prob` whether weights sum to 1.
+    Said,
+}
+
+const QWEN35: Family = Family {
+    model_type: "qwen3_5_text",
+    nested: None,
+    experts: Experts::None,
+    grouped: false,
+    mrope: true,
+};
+
+/// Every family that the path loads.
+pub const FAMILIES: &[Family] = &[
+    Family {
+        model_type: "qwen3_next",
+        nested: None,
+        experts: Experts::Said,
+        grouped: true,
+        mrope: false,
+    },
+    QWEN35,
+    Family {
+        model_type: "qwen3_5",
+        nested: Some("qwen3_5_text"),
+        ..QWEN35
+    },
+    Family {
+        model_type: "qwen3_5_moe_text",
+        experts: Experts::All,
+        ..QWEN35
+    },
+    Family {
+        model_type: "qwen3_5_moe",
+        nested: Some("qwen3_5_moe_text"),
+        experts: Experts::All,
+        ..QWEN35
+    },
+];
+
+/// The names of [`FAMILIES`].
+pub(super) const MODEL_TYPES: [&str; FAMILIES.len()] = {
+    let mut names = [""; FAMILIES.len()];
+    let mut at = 0;
+    while at < names.len() {
+        names[at] = FAMILIES[at].model_type;
+        at += 1;
+    }
+    names
+};

@@ -1,0 +1,274 @@
+//! A model of its tensors.
+
+use super::delta::DeltaRule;
+use super::families::Experts;
+use super::layer::{Layer, Mixer};
+use super::sites::*;
+use super::{Config, LayerConfig, Model};
+use crate::ops::projection::Projection;
+use crate::ops::short_conv::ShortConv;
+use crate::ops::softmax_router::Softmax;
+use crate::paths::gqa::attention::{Attention, OutputGate};
+use crate::paths::gqa::mlp::{Mlp, SharedExpert};
+use crate::paths::gqa::projections::Projections;
+use crate::paths::gqa::sites::MLP_WEIGHTS;
+use crate::paths::{Invalid, Loader, Weights};
+use crate::{Numerics, Real, Tensor};
+
+impl<T: Real> Model<T> {
+    /// Takes every tensor from `load`, and passes those that are sites to `numerics`.
+    ///
+    /// # Errors
+    /// Those of the weights, and tensors of another length.
+    pub(super) fn of_parts<W: Weights + ?Sized>(
+        config: Config,
+        load: &mut Loader<'_, T, W>,
+        numerics: &mut dyn Numerics<T>,
+    ) -> Result<Self, W::Error>
+    where
+        Invalid: Into<W::Error>,
+    {
+        let shape = [config.vocab_size, config.hidden_size];
+        let make = Projections {
+            load,
+            numerics,
+            layer: None,
+        };
+        let mut parts = Parts { config: &config, make };
+        let model = match config.family.nested {
+            Some(_) => "model.language_model.",
+            None => "model.",
+        };
+        parts.make.load.prefix = model.into();
+        let embedding = parts.make.linear(EMBEDDING_WEIGHT, "embed_tokens", shape, false)?;
+        let mut layers = Vec::new();
+        for (number, layer) in config.layers.iter().enumerate() {
+            parts.make.layer = Some(number);
+            parts.make.load.prefix = format!("{model}layers.{number}.");
+            layers.push(parts.layer(layer)?);
+        }
+        parts.make.layer = None;
+        parts.make.load.prefix = model.into();
+        let norm = parts.norm("norm.weight", config.hidden_size)?;
+        parts.make.load.prefix = String::new();
+        let head = match config.tie_word_embeddings {
+            true => None,
+            false => Some(parts.make.linear(HEAD_WEIGHT, "lm_head", shape, false)?),
+        };
+        Ok(Self {
+            embedding,
+            layers,
+            norm,
+            head,
+            config,
+        })
+    }
+}
+
+/// Makes the parts of a layer.
+struct Parts<'a, 'w, T: Real, W: ?Sized> {
+    config: &'a Config,
+    make: Projections<'a, 'w, T, W>,
+}
+
+/// Some rows of a tensor, which may be without elements where it is only to be seen what is asked for.
+fn pick<T: Real>(all: &Tensor<T>, rows: impl Iterator<Item = usize>) -> Tensor<T> {
+    if all.data.is_empty() {
+        let shape = vec![rows.count(), all.cols()];
+        return Tensor {
+            shape,
+            data: Vec::new(),
+        };
+    }
+    all.pick(rows)
+}
+
+/// The rows of one part of each head: `len` of them from `first` on, of `each` that a head has.
+fn of_heads(heads: usize, each: usize, first: usize, len: usize) -> impl Iterator<Item = usize> + Clone {
+    (0..heads).flat_map(move |head| (0..len).map(move |row| head * each + first + row))
+}
+
+impl<T: Real, W: Weights + ?Sized> Parts<'_, '_, T, W>
+where
+    Invalid: Into<W::Error>,
+{
+    fn layer(&mut self, layer: &LayerConfig) -> Result<Layer<T>, W::Error> {
+        let hidden = self.config.hidden_size;
+        Ok(Layer {
+            mixer_norm: self.norm("input_layernorm.weight", hidden)?,
+            mixer: match layer.full {
+                true => Mixer::Full(self.attention()?, self.config.num_key_value_heads),
+                false => Mixer::Delta(self.delta_rule()?),
+            },
+            mlp_norm: self.norm("post_attention_layernorm.weight", hidden)?,
+            mlp: self.mlp(layer)?,
+            eps: T::from_f64(self.config.rms_norm_eps),
+        })
+    }
+
+    /// The weight of a zero-centred norm, with 1 added.
+    fn norm(&mut self, name: &str, len: usize) -> Result<Vec<T>, W::Error> {
+        let weight = self.make.load.vector(name, len)?;
+        Ok(weight.into_iter().map(|w| T::ONE + w).collect())
+    }
+
+    fn attention(&mut self) -> Result<Attention<T>, W::Error> {
+        let config = self.config;
+        let (hidden, dim, bias) = (config.hidden_size, config.head_dim, config.attention_bias);
+        let (heads, cached) = (config.num_attention_heads * dim, config.num_key_value_heads * dim);
+        let [query, gate] = self.queries_and_gates()?;
+        Ok(Attention {
+            query,
+            key: self
+                .make
+                .linear(KEY_WEIGHT, "self_attn.k_proj", [cached, hidden], bias)?,
+            value: self
+                .make
+                .linear(VALUE_WEIGHT, "self_attn.v_proj", [cached, hidden], bias)?,
+            query_key_norms: Some([
+                self.norm("self_attn.q_norm.weight", dim)?,
+                self.norm("self_attn.k_norm.weight", dim)?,
+            ]),
+            gate: Some(OutputGate {
+                projection: gate,
+                site: OUTPUT_GATE,
+            }),
+            heads: self
+                .make
+                .linear(HEADS_WEIGHT, "self_attn.o_proj", [hidden, heads], bias)?,
+            sinks: None,
+            head_dim: dim,
+            scale: T::from_f64((dim as f64).powf(-0.5)),
+            window: None,
+            eps: T::from_f64(config.rms_norm_eps),
+        })
+    }
+
+    /// One tensor that has, for each head, the rows of the query and then those of the gate.
+    fn queries_and_gates(&mut self) -> Result<[Projection<T>; 2], W::Error> {
+        let config = self.config;
+        let (heads, dim) = (config.num_attention_heads, config.head_dim);
+        let shape = [2 * heads * dim, config.hidden_size];
+        let weight = self.make.load.tensor("self_attn.q_proj.weight", &shape)?;
+        let bias = match config.attention_bias {
+            true => Some(self.make.load.tensor("self_attn.q_proj.bias", &[shape[0], 1])?),
+            false => None,
+        };
+        let mut part = |site, first| {
+            let rows = of_heads(heads, 2 * dim, first, dim);
+            let bias = bias.as_ref().map(|bias| pick(bias, rows.clone()).data);
+            self.make.projection(site, 0, pick(&weight, rows), bias)
+        };
+        Ok([part(QUERY_WEIGHT, 0), part(OUTPUT_GATE_WEIGHT, dim)])
+    }
+
+    fn delta_rule(&mut self) -> Result<DeltaRule<T>, W::Error> {
+        let (config, sizes) = (self.config, self.config.delta_sizes());
+        let (hidden, channels, kernel) = (
+            config.hidden_size,
+            config.linear_conv_channels,
+            config.linear_conv_kernel_dim,
+        );
+        let values = sizes.value_heads * sizes.value_dim;
+        let [qkv, gate, beta, decay] = match config.family.grouped {
+            true => self.grouped()?,
+            false => [
+                self.make
+                    .linear(LINEAR_QKV_WEIGHT, "linear_attn.in_proj_qkv", [channels, hidden], false)?,
+                self.make
+                    .linear(LINEAR_GATE_WEIGHT, "linear_attn.in_proj_z", [values, hidden], false)?,
+                self.make.linear(
+                    LINEAR_BETA_WEIGHT,
+                    "linear_attn.in_proj_b",
+                    [sizes.value_heads, hidden],
+                    false,
+                )?,
+                self.make.linear(
+                    LINEAR_DECAY_WEIGHT,
+                    "linear_attn.in_proj_a",
+                    [sizes.value_heads, hidden],
+                    false,
+                )?,
+            ],
+        };
+        let mut taps = self
+            .make
+            .load
+            .tensor("linear_attn.conv1d.weight", &[channels, 1, kernel])?;
+        taps.shape = vec![channels, kernel];
+        self.make.pass(LINEAR_CONV_WEIGHT, 0, &mut taps);
+        taps.data.resize(channels * kernel, T::ZERO);
+        Ok(DeltaRule {
+            qkv,
+            gate,
+            beta,
+            decay,
+            conv: ShortConv::new(&taps, true),
+            a_log: self.make.load.vector("linear_attn.A_log", sizes.value_heads)?,
+            dt_bias: self.make.load.vector("linear_attn.dt_bias", sizes.value_heads)?,
+            norm: self.make.load.vector("linear_attn.norm.weight", sizes.value_dim)?,
+            heads: self
+                .make
+                .linear(LINEAR_HEADS_WEIGHT, "linear_attn.out_proj", [hidden, values], false)?,
+            sizes,
+            eps: T::from_f64(config.rms_norm_eps),
+        })
+    }
+
+    /// Two tensors that have, for each key head, the rows of its query, its key, and the values and gates of the value heads that read
+    /// it; and the β and decays of these. Gives the projections to queries, keys and values, to gates, to β and to decays.
+    fn grouped(&mut self) -> Result<[Projection<T>; 4], W::Error> {
+        let (hidden, sizes) = (self.config.hidden_size, self.config.delta_sizes());
+        let (heads, keys, group) = (sizes.heads, sizes.key_dim, sizes.value_heads / sizes.heads);
+        let (values, each) = (group * sizes.value_dim, 2 * (sizes.key_dim + group * sizes.value_dim));
+        let load = &mut self.make.load;
+        let qkvz = load.tensor("linear_attn.in_proj_qkvz.weight", &[heads * each, hidden])?;
+        let ba = load.tensor("linear_attn.in_proj_ba.weight", &[heads * 2 * group, hidden])?;
+        let part = |first, len| of_heads(heads, each, first, len);
+        let qkv = part(0, keys).chain(part(keys, keys)).chain(part(2 * keys, values));
+        let parts = [
+            (LINEAR_QKV_WEIGHT, pick(&qkvz, qkv)),
+            (LINEAR_GATE_WEIGHT, pick(&qkvz, part(2 * keys + values, values))),
+            (LINEAR_BETA_WEIGHT, pick(&ba, of_heads(heads, 2 * group, 0, group))),
+            (LINEAR_DECAY_WEIGHT, pick(&ba, of_heads(heads, 2 * group, group, group))),
+        ];
+        Ok(parts.map(|(site, weight)| self.make.projection(site, 0, weight, None)))
+    }
+
+    fn mlp(&mut self, layer: &LayerConfig) -> Result<Mlp<T>, W::Error> {
+        let (config, hidden) = (self.config, self.config.hidden_size);
+        if !layer.experts {
+            let names = ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"];
+            let sizes = [hidden, config.intermediate_size];
+            return Ok(Mlp::Dense(self.make.gated_mlp(MLP_WEIGHTS, names, sizes, false)?));
+        }
+        debug_assert!(config.family.experts != Experts::None);
+        let (count, inner) = (config.num_experts, config.moe_intermediate_size);
+        let names = ["gate_proj", "up_proj", "down_proj"];
+        let router = self.make.linear(ROUTER_WEIGHT, "mlp.gate", [count, hidden], false)?;
+        let experts = self.make.each_expert("mlp.experts", names, count, [hidden, inner])?;
+        let sites = [SHARED_GATE_WEIGHT, SHARED_UP_WEIGHT, SHARED_DOWN_WEIGHT];
+        let names = [
+            "mlp.shared_expert.gate_proj",
+            "mlp.shared_expert.up_proj",
+            "mlp.shared_expert.down_proj",
+        ];
+        let sizes = [hidden, config.shared_expert_intermediate_size];
+        Ok(Mlp::Experts {
+            router,
+            softmax: Softmax::OfAll {
+                normalised: config.norm_topk_prob,
+            },
+            per_token: config.num_experts_per_tok,
+            experts,
+            shared: Some(Box::new(SharedExpert {
+                mlp: self.make.gated_mlp(sites, names, sizes, false)?,
+                gate: self
+                    .make
+                    .linear(SHARED_SCALE_WEIGHT, "mlp.shared_expert_gate", [1, hidden], false)?,
+                gate_site: SHARED_SCALE,
+                hidden_site: SHARED_HIDDEN,
+            })),
+        })
+    }
+}

@@ -1,0 +1,231 @@
+//! `config.json` of every family, read to the same form.
+
+use serde_json::{Map, Value};
+
+use super::families::{Experts, FAMILIES, Family, MODEL_TYPES};
+use super::{Config, LayerConfig};
+use crate::paths::RopeConfig;
+use crate::paths::keys::{INERT, Keys};
+use crate::paths::rope::Around;
+
+/// Keys of these families that change nothing that is computed here: in what type an engine stores states, which a recipe says, and
+/// the layers that predict further tokens, which logits do not depend on.
+const OWN_INERT: &[&str] = &[
+    "mamba_ssm_dtype",
+    "mtp_num_hidden_layers",
+    "mtp_use_dedicated_embeddings",
+];
+
+/// Keys beside `text_config` that concern pictures only, or that it has itself.
+const BESIDE_TEXT: &[&str] = &[
+    "image_token_id",
+    "language_model_only",
+    "video_token_id",
+    "vision_config",
+    "vision_end_token_id",
+    "vision_start_token_id",
+];
+
+/// Reads a `config.json`.
+///
+/// # Errors
+/// What is missing, of another type, does not fit together, or is not read.
+pub(super) fn config(json: &str) -> Result<Config, String> {
+    let map: Map<String, Value> = serde_json::from_str(json).map_err(|error| error.to_string())?;
+    let keys = Keys::new(&map, "");
+    let name: String = keys.needed("model_type")?;
+    let family = FAMILIES.iter().find(|family| family.model_type == name);
+    let family = family.ok_or_else(|| format!("model_type is '{name}', expected one of {}", MODEL_TYPES.join(", ")))?;
+    let Some(inner) = family.nested else {
+        return of_text(&keys, family);
+    };
+    let text: Map<String, Value> = keys.needed("text_config")?;
+    let text = Keys::new(&text, "text_config");
+    if let Some(found) = text.optional::<String>("model_type")?.filter(|found| found != inner) {
+        return Err(text.wrong("model_type", format!("is '{found}', expected '{inner}'")));
+    }
+    let mut config = of_text(&text, family)?;
+    // Of both keys `transformers` reads the outer one.
+    config.tie_word_embeddings = keys.flag("tie_word_embeddings", false)?;
+    keys.finish(&format!("a {name}"), &[INERT, BESIDE_TEXT].concat())?;
+    Ok(config)
+}
+
+fn of_text(keys: &Keys<'_>, family: &'static Family) -> Result<Config, String> {
+    let config = Read { keys, family }.config()?;
+    keys.finish(&format!("a {}", family.model_type), &[INERT, OWN_INERT].concat())?;
+    Ok(config)
+}
+
+struct Read<'a> {
+    keys: &'a Keys<'a>,
+    family: &'static Family,
+}
+
+impl Read<'_> {
+    fn config(&self) -> Result<Config, String> {
+        let keys = self.keys;
+        let [heads, cached] = self.divided("num_attention_heads", "num_key_value_heads")?;
+        let [value_heads, key_heads] = self.divided("linear_num_value_heads", "linear_num_key_heads")?;
+        let head_dim = keys.optional::<usize>("head_dim")?.unwrap_or(256);
+        if head_dim == 0 || !head_dim.is_multiple_of(2) {
+            return Err(keys.wrong("head_dim", format!("is {head_dim}, expected an even number above 0")));
+        }
+        let act: Option<String> = keys.optional("hidden_act")?;
+        if let Some(act) = act.filter(|act| act != "silu" && act != "swish") {
+            return Err(keys.wrong("hidden_act", format!("is '{act}', expected 'silu'")));
+        }
+        let gate: Option<String> = keys.optional("output_gate_type")?;
+        if let Some(gate) = gate.filter(|gate| gate != "swish" && gate != "silu") {
+            return Err(keys.wrong("output_gate_type", format!("is '{gate}', expected 'swish'")));
+        }
+        if !keys.flag("attn_output_gate", true)? {
+            return Err(keys.wrong("attn_output_gate", "is false, expected true".into()));
+        }
+        let eps: f64 = keys.needed("rms_norm_eps")?;
+        if !(eps.is_finite() && eps >= 0.0) {
+            return Err(keys.wrong("rms_norm_eps", format!("is {eps}, expected a number from 0 on")));
+        }
+        let kernel = keys.size("linear_conv_kernel_dim")?;
+        if kernel < 2 {
+            let message = format!("is {kernel}, expected 2 or more: a shorter one has no state");
+            return Err(keys.wrong("linear_conv_kernel_dim", message));
+        }
+        let (key_dim, value_dim) = (keys.size("linear_key_head_dim")?, keys.size("linear_value_head_dim")?);
+        let most_tokens = keys.optional("max_position_embeddings")?;
+        let layers = self.layers(keys.size("num_hidden_layers")?)?;
+        let experts = self.family.experts != Experts::None;
+        let if_experts = |key: &str| if experts { keys.size(key) } else { Ok(0) };
+        let (count, per_token) = (if_experts("num_experts")?, if_experts("num_experts_per_tok")?);
+        if per_token > count {
+            return Err(keys.wrong("num_experts_per_tok", format!("is {per_token}, of {count} experts")));
+        }
+        let inner: Option<usize> = keys.optional("intermediate_size")?;
+        let inner = match layers.iter().all(|layer| layer.experts) {
+            true => 0,
+            false => inner.filter(|&size| size > 0).ok_or_else(|| {
+                keys.wrong(
+                    "intermediate_size",
+                    format!(
+                        "is {}, expected a number above 0",
+                        inner.map_or("missing".into(), |size| size.to_string())
+                    ),
+                )
+            })?,
+        };
+        Ok(Config {
+            family: self.family,
+            vocab_size: keys.size("vocab_size")?,
+            hidden_size: keys.size("hidden_size")?,
+            intermediate_size: inner,
+            num_attention_heads: heads,
+            num_key_value_heads: cached,
+            head_dim,
+            attention_bias: keys.flag("attention_bias", false)?,
+            linear_num_key_heads: key_heads,
+            linear_num_value_heads: value_heads,
+            linear_key_head_dim: key_dim,
+            linear_value_head_dim: value_dim,
+            linear_conv_kernel_dim: kernel,
+            linear_conv_channels: 2 * key_heads * key_dim + value_heads * value_dim,
+            num_experts: count,
+            num_experts_per_tok: per_token,
+            moe_intermediate_size: if_experts("moe_intermediate_size")?,
+            shared_expert_intermediate_size: if_experts("shared_expert_intermediate_size")?,
+            norm_topk_prob: match self.family.experts {
+                Experts::Said => keys.flag("norm_topk_prob", true)?,
+                Experts::All | Experts::None => true,
+            },
+            rms_norm_eps: eps,
+            tie_word_embeddings: keys.flag("tie_word_embeddings", false)?,
+            max_position_embeddings: most_tokens,
+            rope: self.rope(head_dim, most_tokens)?,
+            layers,
+        })
+    }
+
+    /// Two numbers of heads, of which the second divides the first.
+    fn divided(&self, many: &str, few: &str) -> Result<[usize; 2], String> {
+        let [heads, groups] = [self.keys.size(many)?, self.keys.size(few)?];
+        if !heads.is_multiple_of(groups) {
+            let message = format!("is {groups}, expected a divisor of {many}, {heads}");
+            return Err(self.keys.wrong(few, message));
+        }
+        Ok([heads, groups])
+    }
+
+    fn layers(&self, count: usize) -> Result<Vec<LayerConfig>, String> {
+        let keys = self.keys;
+        let interval = keys.optional("full_attention_interval")?.unwrap_or(4usize);
+        let full: Vec<bool> = match keys.optional::<Vec<String>>("layer_types")? {
+            None if interval == 0 => return Err(keys.wrong("full_attention_interval", "is 0".into())),
+            None => (0..count).map(|at| (at + 1).is_multiple_of(interval)).collect(),
+            Some(types) if types.len() != count => {
+                let message = format!("has {} entries, num_hidden_layers is {count}", types.len());
+                return Err(keys.wrong("layer_types", message));
+            }
+            Some(types) => {
+                let full = types.iter().map(|name| match name.as_str() {
+                    "full_attention" => Ok(true),
+                    "linear_attention" => Ok(false),
+                    other => {
+                        let expected = "expected 'full_attention' or 'linear_attention'";
+                        Err(keys.wrong("layer_types", format!("has '{other}', {expected}")))
+                    }
+                });
+                full.collect::<Result<_, _>>()?
+            }
+        };
+        let (step, dense) = match self.family.experts {
+            Experts::Said => (
+                keys.optional("decoder_sparse_step")?.unwrap_or(1usize),
+                keys.optional("mlp_only_layers")?.unwrap_or_default(),
+            ),
+            Experts::All | Experts::None => (1, Vec::<usize>::new()),
+        };
+        if step == 0 {
+            return Err(keys.wrong("decoder_sparse_step", "is 0".into()));
+        }
+        let any = self.family.experts != Experts::None;
+        let experts = |at: usize| any && !dense.contains(&at) && (at + 1).is_multiple_of(step);
+        let layers = full.into_iter().enumerate();
+        Ok(layers
+            .map(|(at, full)| LayerConfig {
+                full,
+                experts: experts(at),
+            })
+            .collect())
+    }
+
+    fn rope(&self, head_dim: usize, most_tokens: Option<usize>) -> Result<RopeConfig, String> {
+        let keys = self.keys;
+        let around = Around {
+            model_type: self.family.model_type,
+            missing_theta: 1e4,
+            partial_rope: true,
+            head_dim,
+            most_tokens,
+            theta: keys.optional("rope_theta")?,
+            partial: Some(keys.optional("partial_rotary_factor")?.unwrap_or(0.25)),
+            original: None,
+        };
+        let (new, old) = (
+            keys.optional::<Map<String, Value>>("rope_parameters")?,
+            keys.optional::<Map<String, Value>>("rope_scaling")?,
+        );
+        let name = match (&new, &old) {
+            (Some(new), Some(old)) if new != old => {
+                return Err("rope_parameters and rope_scaling are both given, and differ".into());
+            }
+            (Some(_), _) => "rope_parameters",
+            (None, _) => "rope_scaling",
+        };
+        let mut own = new.or(old).unwrap_or_default();
+        if self.family.mrope {
+            // Which frequencies turn by which position: all positions of a token of text are equal.
+            own.remove("mrope_section");
+            own.remove("mrope_interleaved");
+        }
+        around.rope(name, Some(&own))
+    }
+}

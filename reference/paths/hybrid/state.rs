@@ -1,0 +1,39 @@
+//! What a sequence leaves behind for its next tokens: keys and values of full attention, and two states of each delta rule.
+
+use crate::ops::grouped_attention::KvCache;
+use crate::ops::rope::Rope;
+use crate::{Real, Tensor, paths};
+
+/// The caches and states of one sequence.
+#[derive(Clone, Debug)]
+pub struct State<T> {
+    pub(super) layers: Vec<Memory<T>>,
+    pub(super) tokens: usize,
+    pub(super) rope: Rope<T>,
+}
+
+/// What a layer keeps.
+#[derive(Clone, Debug)]
+pub(super) enum Memory<T> {
+    Full(KvCache<T>),
+    Delta(DeltaState<T>),
+}
+
+/// What a delta rule keeps.
+#[derive(Clone, Debug)]
+pub(super) struct DeltaState<T> {
+    /// `[kernel − 1, channels]`, what the convolution was fed of the last tokens.
+    pub conv: Tensor<T>,
+    /// `[HV, K, V]`.
+    pub matrices: Tensor<T>,
+}
+
+impl<T: Real> paths::State<T> for State<T> {
+    fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    fn boxed(&self) -> Box<dyn paths::State<T>> {
+        Box::new(self.clone())
+    }
+}
