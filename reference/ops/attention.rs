@@ -3,6 +3,8 @@
 //! s_j = d^−½ q·k_j, p_j = e^{s_j} / (Σ e^{s_j'} + e^{sink}), o = Σ p_j v_j. The sink is a logit of the head, not scaled,
 //! and stands only in the denominator.
 
+pub mod sized;
+
 use super::linear::{Product, reduce};
 use crate::Real;
 use crate::real::vectorized;
@@ -12,7 +14,7 @@ use crate::real::vectorized;
 pub struct KeyRows<'a, T> {
     /// `[n, dim]`.
     pub keys: &'a [T],
-    /// `[n, dim]`, or of another number of channels.
+    /// `[n, dim]`.
     pub values: &'a [T],
 }
 
@@ -26,45 +28,6 @@ pub fn attend<T: Real>(
     parts: [KeyRows<'_, T>; 2],
     visible: impl Fn(usize, usize, usize) -> bool,
 ) -> (Vec<T>, Vec<T>) {
-    attend_sized(queries, sinks, Sizes::of_head(dim), parts, visible)
-}
-
-/// The sizes of keys and values, and what q·k is multiplied by.
-#[derive(Clone, Copy, Debug)]
-pub struct Sizes<T> {
-    /// Channels of a query and of a key.
-    pub key: usize,
-    /// Channels of a value.
-    pub value: usize,
-    /// In place of d^−½.
-    pub scale: T,
-}
-
-impl<T: Real> Sizes<T> {
-    /// Keys and values of so many channels, scaled by d^−½.
-    pub fn of_head(dim: usize) -> Self {
-        Self {
-            key: dim,
-            value: dim,
-            scale: T::ONE / T::from_f64(dim as f64).sqrt(),
-        }
-    }
-}
-
-/// [`attend`] with keys and values of other sizes, or another scale; a sink of −∞ is none. The values of a part are as many
-/// rows as its keys, and o is `[rows, heads, value]`.
-pub fn attend_sized<T: Real>(
-    queries: &[T],
-    sinks: &[T],
-    sizes: Sizes<T>,
-    parts: [KeyRows<'_, T>; 2],
-    visible: impl Fn(usize, usize, usize) -> bool,
-) -> (Vec<T>, Vec<T>) {
-    let Sizes {
-        key: dim,
-        value: value_dim,
-        scale,
-    } = sizes;
     let m = queries.len() / dim;
     let counts = parts.map(|part| part.keys.len() / dim);
     let width = counts[0] + counts[1];
@@ -85,6 +48,7 @@ pub fn attend_sized<T: Real>(
         product.run(&mut p[offset..]);
         offset += n;
     }
+    let scale = T::ONE / T::from_f64(dim as f64).sqrt();
     let mut mask = Vec::with_capacity(m / sinks.len() * width);
     for row in 0..m / sinks.len() {
         for (part, n) in counts.into_iter().enumerate() {
@@ -97,27 +61,27 @@ pub fn attend_sized<T: Real>(
             softmax(p, mask, scale, sinks[row % sinks.len()]);
         }
     });
-    let mut out = vec![T::ZERO; m * value_dim];
+    let mut out = vec![T::ZERO; queries.len()];
     let mut offset = 0;
     for (part, n) in parts.iter().zip(counts) {
         if n > 0 {
             let product = Product {
                 m,
-                n: value_dim,
+                n: dim,
                 k: n,
                 x: &p[offset..],
                 x_stride: width,
                 w: part.values,
-                w_strides: (1, value_dim),
-                y_stride: value_dim,
+                w_strides: (1, dim),
+                y_stride: dim,
                 add: offset > 0,
             };
             product.run(&mut out);
         }
         offset += n;
     }
-    let values = parts.map(|part| part.values.chunks_exact(value_dim));
-    for (row, (out, p)) in out.chunks_exact_mut(value_dim).zip(p.chunks_exact(width)).enumerate() {
+    let values = parts.map(|part| part.values.chunks_exact(dim));
+    for (row, (out, p)) in out.chunks_exact_mut(dim).zip(p.chunks_exact(width)).enumerate() {
         if !vectorized!(all_finite(out)) {
             // Zero times NaN is NaN: only what the query may see may reach it.
             out.fill(T::ZERO);

@@ -5,7 +5,8 @@
 
 use rayon::prelude::*;
 
-use super::attention::{KeyRows, Sizes, attend_sized};
+use super::attention::KeyRows;
+use super::attention::sized::{Sizes, attend_sized};
 use crate::{Real, Tensor};
 
 /// Tokens that attend together. Work is cut here whatever the number of threads.

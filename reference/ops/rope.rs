@@ -20,8 +20,6 @@ pub struct Yarn {
     pub beta_fast: f64,
     /// Pairs that turn less often than this have theirs divided by the factor.
     pub beta_slow: f64,
-    /// Whether the ends of the ramp are rounded to whole pairs, outwards.
-    pub truncate: bool,
 }
 
 /// fᵢ = θ^(−2i/r); with YaRN the slow ones are divided by the factor, with a linear ramp between. Rounded to FP32 after every
@@ -35,11 +33,8 @@ pub fn frequencies(dims: usize, theta: f64, yarn: Option<Yarn>) -> Vec<f32> {
         let wavelengths = yarn.original_positions / (2.0 * std::f64::consts::PI * beta);
         dims as f64 * wavelengths.ln() / (2.0 * theta.ln())
     };
-    let (mut low, mut high) = (turns(yarn.beta_fast), turns(yarn.beta_slow));
-    if yarn.truncate {
-        (low, high) = (low.floor(), high.ceil());
-    }
-    (low, high) = (low.max(0.0), high.min(dims as f64 - 1.0));
+    let low = turns(yarn.beta_fast).floor().max(0.0);
+    let mut high = turns(yarn.beta_slow).ceil().min(dims as f64 - 1.0);
     if high == low {
         high += 0.001;
     }
@@ -54,8 +49,6 @@ pub fn frequencies(dims: usize, theta: f64, yarn: Option<Yarn>) -> Vec<f32> {
 #[derive(Clone, Debug)]
 pub struct Rope<T> {
     frequencies: Vec<f32>,
-    /// Cosines and sines are multiplied by it.
-    factor: T,
     /// For each position, r/2 pairs (cos φ, sin φ).
     table: Vec<(T, T)>,
 }
@@ -63,14 +56,8 @@ pub struct Rope<T> {
 impl<T: Real> Rope<T> {
     /// No position yet: call [`Rope::extend`] first.
     pub fn new(frequencies: Vec<f32>) -> Self {
-        Self::scaled(frequencies, 1.0)
-    }
-
-    /// The same with cosines and sines times a factor, rounded once more: YaRN's attention factor.
-    pub fn scaled(frequencies: Vec<f32>, factor: f64) -> Self {
         Self {
             frequencies,
-            factor: T::from_f64(factor),
             table: Vec::new(),
         }
     }
@@ -80,10 +67,7 @@ impl<T: Real> Rope<T> {
         for position in self.table.len() / self.frequencies.len()..positions {
             self.table.extend(self.frequencies.iter().map(|&frequency| {
                 let angle = f64::from(position as f32 * frequency);
-                (
-                    T::from_f64(angle.cos()) * self.factor,
-                    T::from_f64(angle.sin()) * self.factor,
-                )
+                (T::from_f64(angle.cos()), T::from_f64(angle.sin()))
             }));
         }
     }
@@ -92,11 +76,6 @@ impl<T: Real> Rope<T> {
     pub fn turns(&self, position: usize) -> &[(T, T)] {
         let pairs = self.frequencies.len();
         &self.table[position * pairs..(position + 1) * pairs]
-    }
-
-    /// How many channels it turns, r.
-    pub fn channels(&self) -> usize {
-        2 * self.frequencies.len()
     }
 
     /// Turns the last r channels of every row in place. The rows of `x` `[.., cols]` are `heads` to a token, one token after the other:
@@ -135,7 +114,6 @@ mod tests {
             original_positions: 65536.0,
             beta_fast: 32.0,
             beta_slow: 1.0,
-            truncate: true,
         };
         let f = frequencies(64, 1.6e5, Some(yarn));
         let plain = frequencies(64, 1.6e5, None);

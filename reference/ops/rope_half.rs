@@ -8,23 +8,50 @@ use super::BLOCK;
 use super::rope::Rope;
 use crate::{Real, Tensor};
 
-/// Turns the first r channels of every row of `x` `[.., cols]` in place. Rows are `heads` to a token, one token after the other, and
-/// token i is at position `start + i`.
-///
-/// # Panics
-/// If a position lies beyond the table, or rows have fewer than r channels.
-pub fn turn_halves<T: Real>(rope: &Rope<T>, x: &mut Tensor<T>, heads: usize, start: usize) {
-    let (cols, turned) = (x.cols(), rope.channels());
-    let blocks = x.data.par_chunks_mut(BLOCK * heads * cols).enumerate();
-    blocks.for_each(|(block, rows)| {
-        for (row, x) in rows.chunks_exact_mut(cols).enumerate() {
-            let position = start + block * BLOCK + row / heads;
-            let (first, second) = x[..turned].split_at_mut(turned / 2);
-            for ((a, b), &(cos, sin)) in first.iter_mut().zip(second).zip(rope.turns(position)) {
-                (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
-            }
+/// Turns the first r channels of rows.
+#[derive(Clone, Debug)]
+pub struct HalfRope<T> {
+    rope: Rope<T>,
+    /// r.
+    channels: usize,
+    /// Cosines and sines are multiplied by it, and rounded once more: YaRN's attention factor.
+    factor: T,
+}
+
+impl<T: Real> HalfRope<T> {
+    /// Of r/2 frequencies. No position yet: call [`HalfRope::extend`] first.
+    pub fn new(frequencies: Vec<f32>, factor: f64) -> Self {
+        Self {
+            channels: 2 * frequencies.len(),
+            rope: Rope::new(frequencies),
+            factor: T::from_f64(factor),
         }
-    });
+    }
+
+    /// Makes it ready for positions below this one.
+    pub fn extend(&mut self, positions: usize) {
+        self.rope.extend(positions);
+    }
+
+    /// Turns the first r channels of every row of `x` `[.., cols]` in place. Rows are `heads` to a token, one token after the other, and
+    /// token i is at position `start + i`.
+    ///
+    /// # Panics
+    /// If it is not ready for a position, or rows have fewer than r channels.
+    pub fn apply(&self, x: &mut Tensor<T>, heads: usize, start: usize) {
+        let (cols, turned, factor) = (x.cols(), self.channels, self.factor);
+        let blocks = x.data.par_chunks_mut(BLOCK * heads * cols).enumerate();
+        blocks.for_each(|(block, rows)| {
+            for (row, x) in rows.chunks_exact_mut(cols).enumerate() {
+                let position = start + block * BLOCK + row / heads;
+                let (first, second) = x[..turned].split_at_mut(turned / 2);
+                for ((a, b), &(cos, sin)) in first.iter_mut().zip(second).zip(self.rope.turns(position)) {
+                    let (cos, sin) = (cos * factor, sin * factor);
+                    (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+                }
+            }
+        });
+    }
 }
 
 #[cfg(test)]
@@ -36,7 +63,9 @@ mod tests {
     #[test]
     fn agrees_with_interleaved_pairs() {
         let (r, cols, heads, tokens, start) = (6, 9, 2, 70, 5);
-        let mut rope = Rope::<f64>::scaled(frequencies(r, 1e4, None), 1.25);
+        let mut half = HalfRope::<f64>::new(frequencies(r, 1e4, None), 2.0);
+        half.extend(start + tokens);
+        let mut rope = Rope::<f64>::new(frequencies(r, 1e4, None));
         rope.extend(start + tokens);
         let mut x = Tensor::new(
             [tokens, heads, cols],
@@ -52,7 +81,11 @@ mod tests {
             .flat_map(|row| (0..cols).map(move |c| row[order(c)]));
         let mut want = Tensor::new(before.shape.clone(), shuffled.collect());
         rope.apply(&mut want, heads, |token| start + token, false);
-        turn_halves(&rope, &mut x, heads, start);
+        // The factor, a power of two here, so that it commutes with rounding.
+        want.data
+            .chunks_mut(cols)
+            .for_each(|row| row[cols - r..].iter_mut().for_each(|x| *x *= 2.0));
+        half.apply(&mut x, heads, start);
         for (got, want) in x.data.chunks(cols).zip(want.data.chunks(cols)) {
             assert!((0..cols).all(|c| got[order(c)] == want[c]), "{got:?} {want:?}");
         }

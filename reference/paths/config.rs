@@ -59,11 +59,6 @@ pub trait Config: Any + Debug + Send + Sync {
         None
     }
 
-    /// Says how many tokens a layer's caches of [`Growth::Token`] keep, if they forget the others.
-    fn window(&self, _layer: usize) -> Option<usize> {
-        None
-    }
-
     /// Lists every tensor that the model is loaded from.
     fn tensors(&self) -> Vec<TensorSpec>;
 
@@ -115,7 +110,14 @@ pub trait Config: Any + Debug + Send + Sync {
 
     /// Says whether a site is passed in a layer (`None`: outside the layers).
     fn passes(&self, site: &SiteInfo, layer: Option<usize>) -> bool {
-        passes(self, site, layer)
+        match (site.layers, layer) {
+            (Layers::Outside, None) => true,
+            (Layers::Every, Some(layer)) => layer < self.layers(),
+            (Layers::OfType(types), Some(layer)) => {
+                layer < self.layers() && self.layer_types(layer).iter().any(|own| types.contains(own))
+            }
+            (Layers::Outside, Some(_)) | (Layers::Every | Layers::OfType(_), None) => false,
+        }
     }
 
     /// Lists every site with every layer that passes it (`None`: outside the layers), site by site.
@@ -156,22 +158,10 @@ pub trait Config: Any + Debug + Send + Sync {
     /// Says how many tokens add a row to the cache that a site goes to in a layer: `None` if it does not grow.
     fn tokens_per_row(&self, site: &SiteInfo, layer: usize) -> Option<usize> {
         match site.cache?.growth {
-            Growth::Token => self.window(layer).is_none().then_some(1),
+            Growth::Token => Some(1),
             Growth::Entry => self.tokens_per_entry(layer),
             Growth::Window | Growth::State => None,
         }
-    }
-}
-
-/// Says what [`Config::passes`] says unless a path has a rule of its own.
-pub(super) fn passes<C: Config + ?Sized>(config: &C, site: &SiteInfo, layer: Option<usize>) -> bool {
-    match (site.layers, layer) {
-        (Layers::Outside, None) => true,
-        (Layers::Every, Some(layer)) => layer < config.layers(),
-        (Layers::OfType(types), Some(layer)) => {
-            layer < config.layers() && config.layer_types(layer).iter().any(|own| types.contains(own))
-        }
-        (Layers::Outside, Some(_)) | (Layers::Every | Layers::OfType(_), None) => false,
     }
 }
 

@@ -30,7 +30,6 @@ mod rope;
 pub mod swap_ffn;
 mod weights;
 
-use config::passes;
 pub use config::{Config, Takes};
 pub use loader::{Loader, asked};
 pub use model::{Input, Model, Scalar, State, load};

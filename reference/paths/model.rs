@@ -28,21 +28,6 @@ impl<'a, T> Input<'a, T> {
         }
     }
 
-    /// Gives the token ids of a model with a vocabulary of this size.
-    ///
-    /// # Errors
-    /// It is something else, empty, or has an id beyond the vocabulary.
-    pub fn tokens(self, vocabulary: usize) -> Result<&'a [u32], String> {
-        let ids = self.ids()?;
-        if ids.is_empty() {
-            return Err("no tokens to feed".into());
-        }
-        match ids.iter().find(|&&id| id as usize >= vocabulary) {
-            Some(id) => Err(format!("token {id} is beyond the vocabulary of {vocabulary}")),
-            None => Ok(ids),
-        }
-    }
-
     /// Gives the vectors.
     ///
     /// # Errors

@@ -152,13 +152,14 @@ impl Around {
                     [Some(one), Some(all)] => of(one) / of(all),
                     _ => of(1.0),
                 });
-                Scaling::Yarn(Yarn {
+                let yarn = Yarn {
                     factor: times,
                     original_positions: original as f64,
                     beta_fast: positive("beta_fast")?.unwrap_or(32.0),
                     beta_slow: positive("beta_slow")?.unwrap_or(1.0),
-                    truncate: keys.optional("truncate")?.unwrap_or(true),
-                })
+                };
+                let truncate = keys.optional("truncate")?.unwrap_or(true);
+                Scaling::Yarn { yarn, truncate }
             }
             "longrope" | "su" => {
                 let original = original()?;

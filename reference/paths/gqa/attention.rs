@@ -4,7 +4,6 @@ use super::context::Context;
 use super::sites::*;
 use crate::ops::grouped_attention::KvCache;
 use crate::ops::projection::Projection;
-use crate::ops::rope_half::turn_halves;
 use crate::{Real, Tensor};
 
 /// The attention of a layer.
@@ -42,7 +41,7 @@ impl<T: Real> Attention<T> {
         if let Some(rope) = cx.rope {
             for x in [&mut query, &mut key] {
                 let heads = x.shape[1];
-                turn_halves(rope, x, heads, cx.start);
+                rope.apply(x, heads, cx.start);
             }
         }
         cx.pass(QUERY, &mut query);

@@ -4,7 +4,7 @@ use super::sites::HEAD_WEIGHT;
 use super::{Family, Gqa, Model};
 use crate::SiteInfo;
 use crate::ops::softmax_router::Softmax;
-use crate::paths::{self, Path, RopeConfig, Takes, TensorSpec, asked};
+use crate::paths::{self, Input, Path, RopeConfig, Takes, TensorSpec, asked};
 use crate::sites::Layers;
 
 /// The sizes of a model and what its layers compute, read from a `config.json` by [`Gqa`].
@@ -119,14 +119,13 @@ impl paths::Config for Config {
     }
 
     fn passes(&self, site: &SiteInfo, layer: Option<usize>) -> bool {
-        match (site.layers, layer) {
-            (Layers::Outside, None) => !(self.tie_word_embeddings && site.name == HEAD_WEIGHT),
-            _ => paths::passes(self, site, layer),
-        }
+        passes(self, self.tie_word_embeddings, site, layer)
     }
 
-    fn window(&self, layer: usize) -> Option<usize> {
-        self.layers[layer].window
+    /// Caches of layers with a window forget, and do not grow.
+    fn tokens_per_row(&self, site: &SiteInfo, layer: usize) -> Option<usize> {
+        site.cache?;
+        self.layers[layer].window.is_none().then_some(1)
     }
 
     fn tensors(&self) -> Vec<TensorSpec> {
@@ -134,4 +133,31 @@ impl paths::Config for Config {
     }
 
     loads!(|config, weights, numerics| { Model::of_parts(config.clone(), &mut paths::Loader::new(weights), numerics) });
+}
+
+/// Says whether a site is passed in a layer by a model whose head has weights of its own only if it is not tied to the embedding.
+pub(in crate::paths) fn passes(config: &dyn paths::Config, tied: bool, site: &SiteInfo, layer: Option<usize>) -> bool {
+    match (site.layers, layer) {
+        (Layers::Outside, None) => !(tied && site.name == HEAD_WEIGHT),
+        (Layers::Every, Some(layer)) => layer < config.layers(),
+        (Layers::OfType(types), Some(layer)) => {
+            layer < config.layers() && config.layer_types(layer).iter().any(|own| types.contains(own))
+        }
+        (Layers::Outside, Some(_)) | (Layers::Every | Layers::OfType(_), None) => false,
+    }
+}
+
+/// Gives the token ids of a model with a vocabulary of this size.
+///
+/// # Errors
+/// It is something else, empty, or has an id beyond the vocabulary.
+pub(in crate::paths) fn token_ids<T>(input: Input<'_, T>, vocabulary: usize) -> Result<&[u32], String> {
+    let ids = input.ids()?;
+    if ids.is_empty() {
+        return Err("no tokens to feed".into());
+    }
+    match ids.iter().find(|&&id| id as usize >= vocabulary) {
+        Some(id) => Err(format!("token {id} is beyond the vocabulary of {vocabulary}")),
+        None => Ok(ids),
+    }
 }

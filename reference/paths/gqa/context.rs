@@ -1,6 +1,6 @@
 //! Where a layer is computed, and who watches.
 
-use crate::ops::rope::Rope;
+use crate::ops::rope_half::HalfRope;
 use crate::{Numerics, Real, Site, Tensor};
 
 /// Where in model and sequence a call is, and who is called at the sites.
@@ -9,7 +9,7 @@ pub(in crate::paths) struct Context<'a, T: Real> {
     pub layer: usize,
     /// Position of the call's first token.
     pub start: usize,
-    pub rope: Option<&'a Rope<T>>,
+    pub rope: Option<&'a HalfRope<T>>,
 }
 
 impl<T: Real> Context<'_, T> {

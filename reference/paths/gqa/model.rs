@@ -3,7 +3,7 @@
 use super::context::Context;
 use super::layer::Layer;
 use super::sites::{HEAD_INPUT, LOGITS};
-use super::{Config, State};
+use super::{Config, State, token_ids};
 use crate::ops::projection::Projection;
 use crate::paths::rope::check_length;
 use crate::paths::{self, Input};
@@ -54,7 +54,7 @@ impl<T: paths::Scalar> paths::Model<T> for Model<T> {
         input: Input<'_, T>,
         numerics: &mut dyn Numerics<T>,
     ) -> Result<Tensor<T>, String> {
-        let (state, ids) = (state.of_mut::<State<T>>()?, input.tokens(self.config.vocab_size)?);
+        let (state, ids) = (state.of_mut::<State<T>>()?, token_ids(input, self.config.vocab_size)?);
         self.check(state, ids)?;
         let config = &self.config;
         let start = state.tokens;

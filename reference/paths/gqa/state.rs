@@ -3,7 +3,7 @@
 use super::Config;
 use crate::Real;
 use crate::ops::grouped_attention::KvCache;
-use crate::ops::rope::Rope;
+use crate::ops::rope_half::HalfRope;
 use crate::paths;
 
 /// The caches of one sequence.
@@ -11,7 +11,7 @@ use crate::paths;
 pub struct State<T> {
     pub(super) layers: Vec<KvCache<T>>,
     pub(super) tokens: usize,
-    pub(super) ropes: Vec<Rope<T>>,
+    pub(super) ropes: Vec<HalfRope<T>>,
 }
 
 impl<T: Real> State<T> {
@@ -23,7 +23,7 @@ impl<T: Real> State<T> {
             layers: vec![cache; config.layers.len()],
             tokens: 0,
             ropes: ropes
-                .map(|rope| Rope::scaled(rope.frequencies.clone(), rope.factor))
+                .map(|rope| HalfRope::new(rope.frequencies.clone(), rope.factor))
                 .collect(),
         }
     }

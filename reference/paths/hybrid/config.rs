@@ -3,9 +3,8 @@
 use super::{Family, Hybrid, Model};
 use crate::SiteInfo;
 use crate::ops::linear_attention::Sizes;
-use crate::paths::gqa::sites::HEAD_WEIGHT;
+use crate::paths::gqa::passes;
 use crate::paths::{self, Path, RopeConfig, Takes, TensorSpec, asked};
-use crate::sites::Layers;
 
 /// The sizes of a model and what its layers compute, read from a `config.json` by [`Hybrid`].
 #[derive(Clone, Debug)]
@@ -128,10 +127,7 @@ impl paths::Config for Config {
     }
 
     fn passes(&self, site: &SiteInfo, layer: Option<usize>) -> bool {
-        match (site.layers, layer) {
-            (Layers::Outside, None) => !(self.tie_word_embeddings && site.name == HEAD_WEIGHT),
-            _ => paths::passes(self, site, layer),
-        }
+        passes(self, self.tie_word_embeddings, site, layer)
     }
 
     fn tensors(&self) -> Vec<TensorSpec> {

@@ -4,8 +4,9 @@ use super::layer::Layer;
 use super::sites::{HEAD_INPUT, LOGITS};
 use super::{Config, State};
 use crate::ops::projection::Projection;
-use crate::ops::rope::Rope;
+use crate::ops::rope_half::HalfRope;
 use crate::paths::gqa::context::Context;
+use crate::paths::gqa::token_ids;
 use crate::paths::rope::check_length;
 use crate::paths::{self, Input};
 use crate::{Numerics, Real, Site, Tensor};
@@ -44,7 +45,7 @@ impl<T: paths::Scalar> paths::Model<T> for Model<T> {
         Ok(Box::new(State {
             layers: self.layers.iter().map(Layer::memory).collect(),
             tokens: 0,
-            rope: Rope::scaled(rope.frequencies.clone(), rope.factor),
+            rope: HalfRope::new(rope.frequencies.clone(), rope.factor),
         }))
     }
 
@@ -57,7 +58,7 @@ impl<T: paths::Scalar> paths::Model<T> for Model<T> {
         numerics: &mut dyn Numerics<T>,
     ) -> Result<Tensor<T>, String> {
         let config = &self.config;
-        let (state, ids) = (state.of_mut::<State<T>>()?, input.tokens(config.vocab_size)?);
+        let (state, ids) = (state.of_mut::<State<T>>()?, token_ids(input, config.vocab_size)?);
         self.check(state, ids)?;
         let start = state.tokens;
         state.tokens += ids.len();

@@ -1,7 +1,7 @@
 //! What a sequence leaves behind for its next tokens: keys and values of full attention, and two states of each delta rule.
 
 use crate::ops::grouped_attention::KvCache;
-use crate::ops::rope::Rope;
+use crate::ops::rope_half::HalfRope;
 use crate::{Real, Tensor, paths};
 
 /// The caches and states of one sequence.
@@ -9,7 +9,7 @@ use crate::{Real, Tensor, paths};
 pub struct State<T> {
     pub(super) layers: Vec<Memory<T>>,
     pub(super) tokens: usize,
-    pub(super) rope: Rope<T>,
+    pub(super) rope: HalfRope<T>,
 }
 
 /// What a layer keeps.

@@ -102,7 +102,6 @@ fn rope_tables() {
         original_positions: 65536.0,
         beta_fast: 32.0,
         beta_slow: 1.0,
-        truncate: true,
     };
     let published = File::fixture("rope.safetensors");
     for (kind, theta, yarn) in [("main", 1e4, None), ("compress", 1.6e5, Some(yarn))] {

@@ -249,7 +249,7 @@ fn every_configuration_knows_the_words_of_its_sites() {
             let grows = site
                 .cache
                 .is_some_and(|cache| matches!(cache.growth, Growth::Token | Growth::Entry));
-            let forgets = layer.is_some_and(|layer| config.window(layer).is_some());
+            let forgets = layer.is_some_and(|layer| config.layer_types(layer).contains(&"sliding_attention"));
             let rows = layer.and_then(|layer| config.tokens_per_row(site, layer));
             assert_eq!(rows.is_some(), grows && !forgets, "{}", site.name);
         }
