@@ -92,6 +92,11 @@ impl<'a> Keys<'a> {
         }
     }
 
+    /// Allows a key that is of no use here.
+    pub fn ignore(&self, key: &str) {
+        self.read.borrow_mut().insert(key.into());
+    }
+
     pub fn needed<D: DeserializeOwned>(&self, key: &str) -> Result<D, String> {
         self.optional(key)?.ok_or_else(|| self.missing(key))
     }
@@ -101,6 +106,40 @@ impl<'a> Keys<'a> {
         match self.needed(key)? {
             0 => Err(self.wrong(key, "is 0, expected a number above it".into())),
             size => Ok(size),
+        }
+    }
+
+    /// Numbers of heads, of which that of `few` is to divide that of `many`.
+    pub fn divides(&self, [many, few]: [&str; 2], [heads, groups]: [usize; 2]) -> Result<(), String> {
+        match groups > 0 && heads.is_multiple_of(groups) {
+            true => Ok(()),
+            false => Err(self.wrong(few, format!("is {groups}, expected a divisor of {many}, {heads}"))),
+        }
+    }
+
+    /// Channels of a head, which RoPE turns in pairs; `missing` where the file has none.
+    pub fn head_dim(&self, missing: impl FnOnce() -> Result<usize, String>) -> Result<usize, String> {
+        let dim = self.optional("head_dim")?.map_or_else(missing, Ok)?;
+        if dim == 0 || !dim.is_multiple_of(2) {
+            return Err(self.wrong("head_dim", format!("is {dim}, expected an even number above 0")));
+        }
+        Ok(dim)
+    }
+
+    /// Refuses an activation that is not silu.
+    pub fn silu(&self, key: &str) -> Result<(), String> {
+        let act: Option<String> = self.optional(key)?;
+        match act.filter(|act| act != "silu" && act != "swish") {
+            Some(act) => Err(self.wrong(key, format!("is '{act}', expected 'silu'"))),
+            None => Ok(()),
+        }
+    }
+
+    /// ε of a norm.
+    pub fn epsilon(&self, key: &str) -> Result<f64, String> {
+        match self.needed::<f64>(key)? {
+            eps if eps.is_finite() && eps >= 0.0 => Ok(eps),
+            eps => Err(self.wrong(key, format!("is {eps}, expected a number from 0 on"))),
         }
     }
 

@@ -48,36 +48,21 @@ struct Read<'a> {
 impl Read<'_> {
     fn config(&self) -> Result<Config, String> {
         let (keys, family) = (self.keys, self.family);
-        let (hidden, heads, count) = (
-            keys.size("hidden_size")?,
-            keys.size("num_attention_heads")?,
-            keys.size("num_hidden_layers")?,
-        );
+        let (hidden, count) = (keys.size("hidden_size")?, keys.size("num_hidden_layers")?);
+        let heads = keys.size("num_attention_heads")?;
         let cached = keys.optional("num_key_value_heads")?.unwrap_or(heads);
-        if cached == 0 || !heads.is_multiple_of(cached) {
-            let message = format!("is {cached}, expected a divisor of num_attention_heads, {heads}");
-            return Err(keys.wrong("num_key_value_heads", message));
-        }
-        let head_dim = match (keys.optional::<usize>("head_dim")?, family.head_dim) {
-            (Some(dim), _) | (None, Some(dim)) => dim,
-            (None, None) if hidden.is_multiple_of(heads) => hidden / heads,
-            (None, None) => {
+        keys.divides(["num_attention_heads", "num_key_value_heads"], [heads, cached])?;
+        let head_dim = keys.head_dim(|| match family.head_dim {
+            Some(dim) => Ok(dim),
+            None if hidden.is_multiple_of(heads) => Ok(hidden / heads),
+            None => {
                 let message =
                     format!("is missing, and hidden_size, {hidden}, is no multiple of num_attention_heads, {heads}");
-                return Err(keys.wrong("head_dim", message));
+                Err(keys.wrong("head_dim", message))
             }
-        };
-        if head_dim == 0 || !head_dim.is_multiple_of(2) {
-            return Err(keys.wrong("head_dim", format!("is {head_dim}, expected an even number above 0")));
-        }
-        let act: Option<String> = keys.optional("hidden_act")?;
-        if let Some(act) = act.filter(|act| act != "silu" && act != "swish") {
-            return Err(keys.wrong("hidden_act", format!("is '{act}', expected 'silu'")));
-        }
-        let eps: f64 = keys.needed("rms_norm_eps")?;
-        if !(eps.is_finite() && eps >= 0.0) {
-            return Err(keys.wrong("rms_norm_eps", format!("is {eps}, expected a number from 0 on")));
-        }
+        })?;
+        keys.silu("hidden_act")?;
+        let eps = keys.epsilon("rms_norm_eps")?;
         let most_tokens = keys.optional("max_position_embeddings")?;
         let (query_key_value_bias, output_bias) = match family.attention_bias {
             Biases::Never => (false, false),

@@ -65,27 +65,19 @@ struct Read<'a> {
 impl Read<'_> {
     fn config(&self) -> Result<Config, String> {
         let keys = self.keys;
-        let [heads, cached] = self.divided("num_attention_heads", "num_key_value_heads")?;
-        let [value_heads, key_heads] = self.divided("linear_num_value_heads", "linear_num_key_heads")?;
-        let head_dim = keys.optional::<usize>("head_dim")?.unwrap_or(256);
-        if head_dim == 0 || !head_dim.is_multiple_of(2) {
-            return Err(keys.wrong("head_dim", format!("is {head_dim}, expected an even number above 0")));
-        }
-        let act: Option<String> = keys.optional("hidden_act")?;
-        if let Some(act) = act.filter(|act| act != "silu" && act != "swish") {
-            return Err(keys.wrong("hidden_act", format!("is '{act}', expected 'silu'")));
-        }
-        let gate: Option<String> = keys.optional("output_gate_type")?;
-        if let Some(gate) = gate.filter(|gate| gate != "swish" && gate != "silu") {
-            return Err(keys.wrong("output_gate_type", format!("is '{gate}', expected 'swish'")));
-        }
+        let heads = |names: [&str; 2]| {
+            let found = [keys.size(names[0])?, keys.size(names[1])?];
+            keys.divides(names, found).map(|()| found)
+        };
+        let [heads_of_queries, cached] = heads(["num_attention_heads", "num_key_value_heads"])?;
+        let [value_heads, key_heads] = heads(["linear_num_value_heads", "linear_num_key_heads"])?;
+        let head_dim = keys.head_dim(|| Ok(256))?;
+        keys.silu("hidden_act")?;
+        keys.silu("output_gate_type")?;
         if !keys.flag("attn_output_gate", true)? {
             return Err(keys.wrong("attn_output_gate", "is false, expected true".into()));
         }
-        let eps: f64 = keys.needed("rms_norm_eps")?;
-        if !(eps.is_finite() && eps >= 0.0) {
-            return Err(keys.wrong("rms_norm_eps", format!("is {eps}, expected a number from 0 on")));
-        }
+        let eps = keys.epsilon("rms_norm_eps")?;
         let kernel = keys.size("linear_conv_kernel_dim")?;
         if kernel < 2 {
             let message = format!("is {kernel}, expected 2 or more: a shorter one has no state");
@@ -100,25 +92,19 @@ impl Read<'_> {
         if per_token > count {
             return Err(keys.wrong("num_experts_per_tok", format!("is {per_token}, of {count} experts")));
         }
-        let inner: Option<usize> = keys.optional("intermediate_size")?;
         let inner = match layers.iter().all(|layer| layer.experts) {
-            true => 0,
-            false => inner.filter(|&size| size > 0).ok_or_else(|| {
-                keys.wrong(
-                    "intermediate_size",
-                    format!(
-                        "is {}, expected a number above 0",
-                        inner.map_or("missing".into(), |size| size.to_string())
-                    ),
-                )
-            })?,
+            false => keys.size("intermediate_size")?,
+            true => {
+                keys.ignore("intermediate_size");
+                0
+            }
         };
         Ok(Config {
             family: self.family,
             vocab_size: keys.size("vocab_size")?,
             hidden_size: keys.size("hidden_size")?,
             intermediate_size: inner,
-            num_attention_heads: heads,
+            num_attention_heads: heads_of_queries,
             num_key_value_heads: cached,
             head_dim,
             attention_bias: keys.flag("attention_bias", false)?,
@@ -142,16 +128,6 @@ impl Read<'_> {
             rope: self.rope(head_dim, most_tokens)?,
             layers,
         })
-    }
-
-    /// Two numbers of heads, of which the second divides the first.
-    fn divided(&self, many: &str, few: &str) -> Result<[usize; 2], String> {
-        let [heads, groups] = [self.keys.size(many)?, self.keys.size(few)?];
-        if !heads.is_multiple_of(groups) {
-            let message = format!("is {groups}, expected a divisor of {many}, {heads}");
-            return Err(self.keys.wrong(few, message));
-        }
-        Ok([heads, groups])
     }
 
     fn layers(&self, count: usize) -> Result<Vec<LayerConfig>, String> {

@@ -107,7 +107,7 @@ fn what_is_not_read_is_an_error() {
             "qwen35",
             "output_gate_type",
             json!("sigmoid"),
-            "output_gate_type is 'sigmoid', expected 'swish'",
+            "output_gate_type is 'sigmoid', expected 'silu'",
         ),
         (
             "qwen35",
