@@ -8,7 +8,7 @@ use super::calibrate::{self, CalibrateArgs};
 use super::{decided, paired};
 use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Mistake, Rule, Statistic};
-use crate::gate::{bind, direction, explain, judge, locate};
+use crate::gate::{bind, direction, explain, judge};
 use crate::output;
 use crate::report;
 use crate::run::folder::Folder;
@@ -136,7 +136,6 @@ pub fn derive(folder: &Folder, mut manifest: Manifest, records: Vec<Record>) -> 
     manifest.complete = true;
     let summaries = summarize(&records);
     let mut verdicts = judge(&bind(&manifest), &summaries).map_err(|message| Error::data(&folder.path, message))?;
-    verdicts.iter_mut().for_each(|verdict| locate(verdict, &records));
     explain(&mut verdicts, &records);
     Ok(Run {
         manifest,

@@ -12,18 +12,16 @@ use ulplab_core::record::{Failure, Record, place};
 const CELLS: usize = 5;
 const OF_CELL: usize = 3;
 
-/// Lists the measurements that violate each failed rule.
-pub fn explain(verdicts: &mut [Verdict], records: &[Record]) {
-    for verdict in verdicts {
-        if let Ok(bound) = Bound::from_str(&verdict.rule.require)
-            && verdict.fails()
-        {
-            verdict.failures = failures(verdict, bound, records);
-            // If nothing ran there are no numbers, and the message begins with the reason.
-            let first = verdict.failures.worst.first().filter(|failed| failed.value.is_nan());
-            if let Some(why) = first.and_then(not_run) {
-                verdict.message = format!("{why}: {}", verdict.message);
-            }
+/// Lists the measurements that violate a failed rule, among the records of its recipe.
+pub fn explain(verdict: &mut Verdict, records: &[&Record]) {
+    if let Ok(bound) = Bound::from_str(&verdict.rule.require)
+        && verdict.fails()
+    {
+        verdict.failures = failures(verdict, bound, records);
+        // If nothing ran there are no numbers, and the message begins with the reason.
+        let first = verdict.failures.worst.first().filter(|failed| failed.value.is_nan());
+        if let Some(why) = first.and_then(not_run) {
+            verdict.message = format!("{why}: {}", verdict.message);
         }
     }
 }
@@ -44,11 +42,12 @@ fn not_run(failed: &FailedMeasurement) -> Option<String> {
     }
 }
 
-fn failures(verdict: &Verdict, bound: Bound, records: &[Record]) -> Failures {
+fn failures(verdict: &Verdict, bound: Bound, records: &[&Record]) -> Failures {
     let rule = &verdict.rule;
     let mut wrong: Vec<&Record> = records
         .iter()
-        .filter(|record| record.recipe == verdict.recipe && record.phase == rule.phase)
+        .copied()
+        .filter(|record| record.phase == rule.phase)
         .filter(|record| !bound.admits(record.value))
         .filter(|record| {
             let at = record.metric == rule.metric && matches(&rule.at, &place(record.layer, &record.site));
@@ -74,7 +73,7 @@ fn failures(verdict: &Verdict, bound: Bound, records: &[Record]) -> Failures {
     }
 }
 
-fn failed(record: &Record, require: &str, records: &[Record]) -> FailedMeasurement {
+fn failed(record: &Record, require: &str, records: &[&Record]) -> FailedMeasurement {
     let failure = record.failure.as_deref().cloned();
     FailedMeasurement {
         cell: record.cell.clone(),
@@ -88,8 +87,8 @@ fn failed(record: &Record, require: &str, records: &[Record]) -> FailedMeasureme
 }
 
 /// A sentence on a metric, with the worst element, if that was measured.
-fn of_metric(record: &Record, require: &str, records: &[Record]) -> Failure {
-    let same = |other: &&Record| {
+fn of_metric(record: &Record, require: &str, records: &[&Record]) -> Failure {
+    let same = |other: &&&Record| {
         other.cell == record.cell
             && other.layer == record.layer
             && other.site == record.site

@@ -6,9 +6,9 @@ mod failures;
 mod paired;
 
 pub use bind::bind;
-pub use failures::explain;
 pub use paired::{Paired, paired, silent_zone};
 
+use std::collections::HashMap;
 use std::str::FromStr;
 
 use crate::experiment::{Rule, Statistic};
@@ -54,15 +54,14 @@ impl<'a> Binding<'a> {
         }
     }
 
-    fn judge(&self, summaries: &[Summary]) -> Result<Verdict, String> {
+    /// Judges it by the summaries of its recipe.
+    fn judge(&self, summaries: &[&Summary]) -> Result<Verdict, String> {
         let rule = self.rule;
         let bound = Bound::from_str(&rule.require)?;
-        let here = summaries.iter().filter(|s| {
+        let here = summaries.iter().copied().filter(|s| {
             let at = s.metric == rule.metric && matches(&rule.at, &place(s.layer, &s.site));
             let wrong = !(s.min == 0.0 && s.max == 0.0);
-            s.recipe == self.recipe
-                && s.phase == rule.phase
-                && (at || wrong && binds_always(rule, &s.site, &s.metric, s.mean))
+            s.phase == rule.phase && (at || wrong && binds_always(rule, &s.site, &s.metric, s.mean))
         });
         if rule.statistic == Statistic::Sequential
             && let Some(verdict) = self.decided(bound, here.clone())
@@ -163,7 +162,28 @@ pub fn worst<'s>(
 /// Judges every rule on every recipe it binds: a verdict for each binding. A rule that finds nothing measured where it
 /// looks is an error, unless the binding knows why.
 pub fn judge(bindings: &[Binding], summaries: &[Summary]) -> Result<Vec<Verdict>, String> {
-    bindings.iter().map(|binding| binding.judge(summaries)).collect()
+    let of = by_recipe(summaries, |summary| &summary.recipe);
+    let verdict = |binding: &Binding| binding.judge(of.get(binding.recipe).map_or(&[], Vec::as_slice));
+    bindings.iter().map(verdict).collect()
+}
+
+/// What belongs to each recipe, in its order: verdicts of many recipes would else look through everything, each.
+fn by_recipe<T>(all: &[T], recipe: impl Fn(&T) -> &str) -> HashMap<&str, Vec<&T>> {
+    let mut of: HashMap<&str, Vec<&T>> = HashMap::new();
+    for one in all {
+        of.entry(recipe(one)).or_default().push(one);
+    }
+    of
+}
+
+/// Finds the window that each verdict's value is from, and lists the measurements that violate each failed rule.
+pub fn explain(verdicts: &mut [Verdict], records: &[Record]) {
+    let of = by_recipe(records, |record| &record.recipe);
+    for verdict in verdicts {
+        let here = of.get(verdict.recipe.as_str()).map_or(&[][..], Vec::as_slice);
+        locate(verdict, here);
+        failures::explain(verdict, here);
+    }
 }
 
 /// Site of the records of faults other than wrong outputs: it did not run, wrote where it must not, or left something else
@@ -178,12 +198,11 @@ fn binds_always(rule: &Rule, site: &str, metric: &str, value: f64) -> bool {
     metric == VIOLATIONS.name && CHECKS.contains(&site) && (rule.metric == metric || value.is_nan())
 }
 
-/// Finds the window that a verdict's value is from.
-pub fn locate(verdict: &mut Verdict, records: &[Record]) {
+/// Finds the window that a verdict's value is from, among the records of its recipe.
+fn locate(verdict: &mut Verdict, records: &[&Record]) {
     let of_one = matches!(verdict.rule.statistic, Statistic::Min | Statistic::Max);
-    let here = |record: &&Record| {
-        record.recipe == verdict.recipe
-            && record.phase == verdict.rule.phase
+    let here = |record: &&&Record| {
+        record.phase == verdict.rule.phase
             && record.layer == verdict.layer
             && Some(&record.site) == verdict.site.as_ref()
             && (record.metric == verdict.rule.metric

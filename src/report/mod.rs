@@ -39,7 +39,7 @@ pub struct Report {
     /// File in the run's folder.
     pub file: &'static str,
     pub doc: &'static str,
-    pub write: fn(&Run, &dyn Show) -> String,
+    write: fn(&Summarized) -> String,
 }
 
 /// All reports.
@@ -48,37 +48,45 @@ pub const REPORTS: &[Report] = &[
         name: "html",
         file: "report.html",
         doc: "everything, with charts, in one page that needs no network and no script",
-        write: html,
+        write: html::html,
     },
     Report {
         name: "markdown",
         file: "report.md",
         doc: "verdicts and overview, within GitHub's limit of 1 MiB for a step summary",
-        write: markdown,
+        write: markdown::markdown,
     },
     Report {
         name: "junit",
         file: "junit.xml",
         doc: "one test case per verdict, for CI systems",
-        write: junit,
+        write: junit::junit,
     },
     Report {
         name: "text",
         file: "report.txt",
         doc: "the table of the terminal, 120 characters wide",
-        write: |run, show| terminal(run, show, 120, false),
+        write: |run| terminal::terminal(run, 120, false),
     },
 ];
 
 /// Writes all of [`REPORTS`] to `folder` and tells their paths.
 pub fn write_all(run: &Run, show: &dyn Show, folder: &Path) -> Result<Vec<PathBuf>> {
     std::fs::create_dir_all(folder).map_err(Error::io(folder, "create"))?;
-    let write = |report: &Report| {
+    let write = |(report, text): (&Report, String)| {
         let path = folder.join(report.file);
-        write_text(&path, &(report.write)(run, show))?;
+        write_text(&path, &text)?;
         Ok(path)
     };
-    REPORTS.iter().map(write).collect()
+    texts(run, show).into_iter().map(write).collect()
+}
+
+/// All of [`REPORTS`], each with its text. What they have in common is derived from the run once.
+pub fn texts(run: &Run, show: &dyn Show) -> Vec<(&'static Report, String)> {
+    with(run, show, |run| {
+        let written = REPORTS.iter().map(|report| (report, (report.write)(run)));
+        written.collect()
+    })
 }
 
 /// One self-contained page.

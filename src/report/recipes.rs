@@ -72,10 +72,17 @@ pub struct Candidate<'a> {
 
 /// The recipes that were measured: the reference first, then by error, NaN last.
 pub fn candidates<'a>(run: &'a Run, show: &'a dyn Show, index: &Index) -> Vec<Candidate<'a>> {
-    let mut candidates: Vec<Candidate> = names(run).into_iter().map(|name| candidate(run, show, name)).collect();
     let recipes = run.manifest.recipes.iter().enumerate();
-    let places: HashMap<&str, usize> = recipes.map(|(at, recipe)| (recipe.name.as_str(), at)).collect();
-    let key = |name| show.sort_key(index, name, places.get(name).copied().unwrap_or(usize::MAX));
+    let infos: HashMap<&str, (usize, &RecipeInfo)> =
+        recipes.map(|(at, info)| (info.name.as_str(), (at, info))).collect();
+    let mut verdicts: HashMap<&str, Vec<&Verdict>> = HashMap::new();
+    for verdict in &run.verdicts {
+        verdicts.entry(&verdict.recipe).or_default().push(verdict);
+    }
+    let info = |name: &str| infos.get(name).map(|(_, info)| *info);
+    let candidate = |name| candidate(name, show, &info, verdicts.get(name).map_or(&[], Vec::as_slice));
+    let mut candidates: Vec<Candidate> = names(run).into_iter().map(candidate).collect();
+    let key = |name| show.sort_key(index, name, infos.get(name).map_or(usize::MAX, |(at, _)| *at));
     let errors: HashMap<&str, Option<f64>> = names(run).into_iter().map(|name| (name, key(name))).collect();
     let error = |name: &str| errors.get(name).copied().flatten();
     candidates.sort_by(|a, b| {
@@ -94,15 +101,15 @@ pub fn candidates<'a>(run: &'a Run, show: &'a dyn Show, index: &Index) -> Vec<Ca
 /// then those that the fewest others beat in both size and error, then by error. Colours follow the experiment's order.
 fn colour(run: &Run, show: &dyn Show, candidates: &mut [Candidate], error: &dyn Fn(&str) -> f64) {
     let drawn = |candidate: &&Candidate| candidate.group == Group::Plain || !show.ranks_sizes();
-    let size = |candidate: &Candidate| candidate.bytes_per_vector.unwrap_or(0.0);
-    let beats = |a: &Candidate, b: &Candidate| {
-        let (errors, sizes) = ((error(a.name), error(b.name)), (size(a), size(b)));
-        errors.0 <= errors.1 && sizes.0 <= sizes.1 && (errors.0 < errors.1 || sizes.0 < sizes.1)
-    };
+    // An error and a size, each better when smaller.
+    let costs = |candidate: &Candidate| [error(candidate.name), candidate.bytes_per_vector.unwrap_or(0.0)];
+    let beats = |a: &[f64; 2], b: &[f64; 2]| a != b && a[0] <= b[0] && a[1] <= b[1];
     let all: Vec<&Candidate> = candidates.iter().filter(drawn).collect();
+    let costs_of_all: Vec<[f64; 2]> = all.iter().map(|candidate| costs(candidate)).collect();
     let rank = |candidate: &&&Candidate| {
         let unjudged = matches!(candidate.gate, Gate::Unbound | Gate::Control);
-        (unjudged, all.iter().filter(|other| beats(other, candidate)).count())
+        let own = costs(candidate);
+        (unjudged, costs_of_all.iter().filter(|other| beats(other, &own)).count())
     };
     // Candidates are sorted by error, and stay so among equals.
     let mut ranked: Vec<&&Candidate> = all.iter().collect();
@@ -125,16 +132,18 @@ fn names(run: &Run) -> Vec<&str> {
         .collect()
 }
 
-fn candidate<'a>(run: &'a Run, show: &'a dyn Show, name: &'a str) -> Candidate<'a> {
-    let info = run.manifest.recipes.iter().find(|info| info.name == name);
-    let sized = |name: &str| {
-        let sized = |info: &RecipeInfo| info.name == name && info.bytes_per_vector.is_some();
-        run.manifest.recipes.iter().any(sized)
-    };
+fn candidate<'a>(
+    name: &'a str,
+    show: &'a dyn Show,
+    info: &dyn Fn(&str) -> Option<&'a RecipeInfo>,
+    verdicts: &[&'a Verdict],
+) -> Candidate<'a> {
+    let sized = |name: &str| info(name).is_some_and(|info| info.bytes_per_vector.is_some());
     let (group, origin) = match name {
         REFERENCE => (Group::Reference, None),
         _ => show.group(name, &sized),
     };
+    let info = info(name);
     let doc = match info {
         Some(info) if !info.doc.is_empty() => &info.doc,
         _ if group == Group::Reference => "the reference's own error: f32 against f64",
@@ -144,15 +153,15 @@ fn candidate<'a>(run: &'a Run, show: &'a dyn Show, name: &'a str) -> Candidate<'
         name,
         doc,
         group,
-        gate: gate(run, name),
+        gate: gate(verdicts),
         bytes_per_vector: info.and_then(|info| info.bytes_per_vector),
         origin,
         slot: GREY,
     }
 }
 
-fn gate<'a>(run: &'a Run, name: &str) -> Gate<'a> {
-    let verdicts: Vec<&Verdict> = run.verdicts.iter().filter(|verdict| verdict.recipe == name).collect();
+/// What the verdicts on a recipe come to.
+fn gate<'a>(verdicts: &[&'a Verdict]) -> Gate<'a> {
     let rules = |counts: &dyn Fn(&Verdict) -> bool| {
         let mut found = verdicts.iter().filter(|verdict| counts(verdict));
         let metric = &found.next()?.rule.metric;

@@ -7,7 +7,7 @@ use ulplab::report::Tally;
 use ulplab::run::Run;
 use ulplab::studies::{self, Study};
 
-pub use ulplab::report::{Outcome, REPORTS};
+pub use ulplab::report::{Outcome, texts};
 
 pub fn study(run: &Run) -> Box<dyn Study> {
     studies::read(&run.manifest.experiment).expect("a study")

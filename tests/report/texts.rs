@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use super::shown as report;
-use super::shown::{Outcome, REPORTS, study};
+use super::shown::{Outcome, study, texts};
 use quick_junit::{NonSuccessKind, TestCaseStatus};
 use ulplab::run::Run;
 use ulplab::run::verdict::{Status, Verdict};
@@ -274,8 +274,6 @@ fn balanced(html: &str) {
 }
 
 fn written(run: &Run) -> HashMap<&'static str, String> {
-    REPORTS
-        .iter()
-        .map(|report| (report.name, (report.write)(run, &*study(run))))
-        .collect()
+    let texts = texts(run, &*study(run)).into_iter();
+    texts.map(|(report, text)| (report.name, text)).collect()
 }

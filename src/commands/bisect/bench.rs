@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::mix::{Mix, Wrong};
 use crate::experiment::{Mistake, Rule, Statistic};
-use crate::gate::{Binding, judge, locate};
+use crate::gate::{Binding, explain, judge};
 use crate::run::summary::summarize;
 use crate::run::verdict::Verdict;
 use crate::studies::Text;
@@ -311,7 +311,7 @@ impl<'a> Bench<'a> {
             .map(|rule| Binding::whole(rule, self.recipe))
             .collect();
         let mut verdicts = judge(&bindings, &summarize(records)).map_err(Error::Usage)?;
-        verdicts.iter_mut().for_each(|verdict| locate(verdict, records));
+        explain(&mut verdicts, records);
         Ok(verdicts)
     }
 

@@ -2,13 +2,13 @@
 
 mod calls;
 pub mod probe;
+mod recipe;
 mod resumed;
 mod run;
 mod samples;
 mod show;
 
 use std::collections::HashMap;
-use std::num::NonZeroUsize;
 
 use reference::paths::{Config, Model, readers};
 use reference::sites::When;
@@ -19,21 +19,19 @@ use serde_json::{Map, Value};
 
 use super::limits::{Parts, halved_tokens};
 use super::study::{Bench, Body, ReadyRecipes, Runs, Study, Text, body_of, check_among, of_recipe};
-use crate::backend::recipe::Round;
-use crate::backend::rounding::{Noise, Rounding};
-use crate::backend::stand_in::stand_in;
+use crate::backend::rounding::Rounding;
 use crate::backend::step::WholeStep;
 use crate::experiment::{Mistake, Window, written_out};
 use crate::report::Show;
 use crate::run::RecipeInfo;
 use crate::run::plan::{Cell, Plan, REFERENCE, RecipePlan};
 use ulplab_core::error::{Error, Result, did_you_mean};
-use ulplab_core::ops::call::Type;
 use ulplab_core::pattern::{matches, matches_nothing};
 use ulplab_core::record::Phase;
 
 use calls::Calls;
 use probe::Probe;
+pub use recipe::Recipe;
 pub use resumed::{Kept, Streams, Watch, run_from};
 pub use run::{finite, run_candidate, run_recorded, run_reference, run_step};
 pub use samples::{Sample, recorded};
@@ -59,92 +57,8 @@ pub struct ModelStudy {
     /// `cuts` of the recipe `reference`, which measures f32 against f64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reference_cuts: Option<u64>,
-    #[serde(default, rename = "recipe")]
+    #[serde(default, rename = "recipe", deserialize_with = "recipe::written_out")]
     pub recipes: Vec<Recipe>,
-}
-
-/// A candidate to measure against the reference.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Recipe {
-    pub name: String,
-    /// Its description, in one line.
-    pub doc: String,
-    /// Replace each rounding error by Gaussian noise of the same energy: size without structure.
-    #[serde(default)]
-    pub noise: bool,
-    /// How many times as large the noise is as the rounding error.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gain: Option<f64>,
-    #[serde(default, rename = "round", skip_serializing_if = "Vec::is_empty")]
-    pub rounds: Vec<Round>,
-    /// Kernels that stand in for operations of the model, as `op.variant`; of several for one operation the first that takes
-    /// the sizes.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub kernels: Vec<String>,
-    /// Type of the tensors that these read and write.
-    #[serde(default, skip_serializing_if = "Type::is_f32")]
-    pub dtype: Type,
-    /// A kernel that computes the whole model token by token, `decode_step.VARIANT`; it runs free.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub step: Option<String>,
-    /// How these kernels store matrices: `f32`, `bf16`, `fp8_b64_f32` (a checkpoint's own codes, if it has such), or that and, behind
-    /// a `+`, `mxfp4` or `nvfp4` for routed experts. They are decoded where they are read; activations stay f32.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub weights: Option<String>,
-    /// How these kernels store index keys, and queries: `index_fp8` or `index_mxfp4`; as f32 if it isn't said.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub index: Option<String>,
-    /// Tokens that the model reads in one call, `1` as in decoding; all at once if it isn't said. A state is rounded after every call;
-    /// beside that only the order of sums follows from it, so it shows what any other order would change. It runs free.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub chunk: Option<NonZeroUsize>,
-    /// Tokens are read in calls of 1 to 64, cut where this number, the experiment's seed and the window's name draw it. Another number gives
-    /// another order of sums. It runs free.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cuts: Option<u64>,
-    /// Compare with another recipe in the place of the reference: how near do kernels come to what they should compute? Both run
-    /// free.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub against: Option<String>,
-}
-
-impl Recipe {
-    /// The recipe made ready to run as the reference's path.
-    ///
-    /// # Errors
-    /// What is wrong, and where in the recipe.
-    pub fn resolve(&self, config: &dyn Config, seed: u64) -> Result<Rounding, Mistake> {
-        let kernels = stand_in(&self.kernels, self.dtype)?;
-        Rounding::resolve(&self.rounds, self.noise(seed), kernels, config)
-    }
-
-    /// The noise in the place of its rounding errors, if there is any.
-    pub fn noise(&self, seed: u64) -> Option<Noise> {
-        let gain = self.gain.unwrap_or(1.0);
-        self.noise.then_some(Noise { seed, gain })
-    }
-}
-
-impl Recipe {
-    /// Whether it has no local phase: a layer alone is not what it computes, or not what it is compared with.
-    fn runs_free(&self) -> bool {
-        self.step.is_some() || self.chunk.is_some() || self.cuts.is_some() || self.against.is_some()
-    }
-
-    /// The calls in which it reads; all at once if there are none.
-    fn calls(&self, seed: u64) -> Option<Calls> {
-        let drawn = self.cuts.map(|number| Calls::Drawn { seed, number });
-        self.chunk.map(Calls::Even).or(drawn)
-    }
-
-    /// Its description, and what it is compared with if that is not the reference.
-    fn documented(&self) -> String {
-        match &self.against {
-            Some(other) => format!("{}; compared with '{other}', not with the reference", self.doc),
-            None => self.doc.clone(),
-        }
-    }
 }
 
 impl ModelStudy {

@@ -1,0 +1,175 @@
+//! A candidate of the study, as an experiment file says it.
+
+use std::num::NonZeroUsize;
+
+use reference::paths::Config;
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::calls::Calls;
+use crate::backend::recipe::{Ranges, Round};
+use crate::backend::rounding::{Noise, Rounding};
+use crate::backend::stand_in::stand_in;
+use crate::experiment::Mistake;
+use ulplab_core::ops::call::Type;
+
+/// A candidate to measure against the reference.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Recipe {
+    pub name: String,
+    /// Its description, in one line.
+    pub doc: String,
+    /// Replace each rounding error by Gaussian noise of the same energy: size without structure.
+    #[serde(default)]
+    pub noise: bool,
+    /// How many times as large the noise is as the rounding error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gain: Option<f64>,
+    #[serde(default, rename = "round", skip_serializing_if = "Vec::is_empty")]
+    pub rounds: Vec<Round>,
+    /// In the place of this recipe one for each of some layers, which shows how sensitive each is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub each: Option<Each>,
+    /// Kernels that stand in for operations of the model, as `op.variant`; of several for one operation the first that takes
+    /// the sizes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kernels: Vec<String>,
+    /// Type of the tensors that these read and write.
+    #[serde(default, skip_serializing_if = "Type::is_f32")]
+    pub dtype: Type,
+    /// A kernel that computes the whole model token by token, `decode_step.VARIANT`; it runs free.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+    /// How these kernels store matrices: `f32`, `bf16`, `fp8_b64_f32` (a checkpoint's own codes, if it has such), or that and, behind
+    /// a `+`, `mxfp4` or `nvfp4` for routed experts. They are decoded where they are read; activations stay f32.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<String>,
+    /// How these kernels store index keys, and queries: `index_fp8` or `index_mxfp4`; as f32 if it isn't said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub index: Option<String>,
+    /// Tokens that the model reads in one call, `1` as in decoding; all at once if it isn't said. A state is rounded after every call;
+    /// beside that only the order of sums follows from it, so it shows what any other order would change. It runs free.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chunk: Option<NonZeroUsize>,
+    /// Tokens are read in calls of 1 to 64, cut where this number, the experiment's seed and the window's name draw it. Another number gives
+    /// another order of sums. It runs free.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cuts: Option<u64>,
+    /// Compare with another recipe in the place of the reference: how near do kernels come to what they should compute? Both run
+    /// free.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub against: Option<String>,
+}
+
+impl Recipe {
+    /// The recipe made ready to run as the reference's path.
+    ///
+    /// # Errors
+    /// What is wrong, and where in the recipe.
+    pub fn resolve(&self, config: &dyn Config, seed: u64) -> Result<Rounding, Mistake> {
+        let kernels = stand_in(&self.kernels, self.dtype)?;
+        Rounding::resolve(&self.rounds, self.noise(seed), kernels, config)
+    }
+
+    /// The noise in the place of its rounding errors, if there is any.
+    pub fn noise(&self, seed: u64) -> Option<Noise> {
+        let gain = self.gain.unwrap_or(1.0);
+        self.noise.then_some(Noise { seed, gain })
+    }
+
+    /// Whether it has no local phase: a layer alone is not what it computes, or not what it is compared with.
+    pub(super) fn runs_free(&self) -> bool {
+        self.step.is_some() || self.chunk.is_some() || self.cuts.is_some() || self.against.is_some()
+    }
+
+    /// The calls in which it reads; all at once if there are none.
+    pub(super) fn calls(&self, seed: u64) -> Option<Calls> {
+        let drawn = self.cuts.map(|number| Calls::Drawn { seed, number });
+        self.chunk.map(Calls::Even).or(drawn)
+    }
+
+    /// Its description, and what it is compared with if that is not the reference.
+    pub(super) fn documented(&self) -> String {
+        match &self.against {
+            Some(other) => format!("{}; compared with '{other}', not with the reference", self.doc),
+            None => self.doc.clone(),
+        }
+    }
+}
+
+/// One recipe for each of some layers. Patterns such as `NAME_*` name all of them in gates.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Each {
+    /// `only = "0-23"`: `NAME_l7` rounds layer 7 alone.
+    Only(String),
+    /// `but = "0-23"`: `NAME_but7` rounds all of these layers, without layer 7.
+    But(String),
+}
+
+/// Layers of a model; more are a slip.
+const MOST_LAYERS: usize = 1024;
+
+impl Each {
+    /// The layers that each recipe rounds, with what is added to its name and how that reads.
+    fn layers(&self) -> Result<Vec<(String, String, Ranges)>, String> {
+        let (Self::Only(text) | Self::But(text)) = self;
+        let all = Ranges::parse(text, MOST_LAYERS, "layer", "layers").map_err(|message| format!("each: {message}"))?;
+        let all: Vec<usize> = (0..MOST_LAYERS).filter(|layer| all.contains(*layer)).collect();
+        let of = |layer: usize| match self {
+            Self::Only(_) => (format!("l{layer}"), format!("layer {layer} only"), Ranges::of([layer])),
+            Self::But(_) => {
+                let others = all.iter().copied().filter(|other| *other != layer);
+                (
+                    format!("but{layer}"),
+                    format!("without layer {layer}"),
+                    Ranges::of(others),
+                )
+            }
+        };
+        if matches!(self, Self::But(_)) && all.len() < 2 {
+            return Err(format!("each: but = \"{text}\" leaves no layer: expected two or more"));
+        }
+        Ok(all.iter().map(|layer| of(*layer)).collect())
+    }
+}
+
+impl Recipe {
+    /// The recipes that it stands for.
+    fn layer_by_layer(self) -> Result<Vec<Self>, String> {
+        let Some(each) = &self.each else {
+            return Ok(vec![self]);
+        };
+        let said = |message: &str| Err(format!("recipe '{}': each: {message}", self.name));
+        if self.rounds.is_empty() {
+            return said("there is no 'round' that could be of one layer");
+        }
+        if self.rounds.iter().any(|round| round.layers.is_some()) {
+            return said("a 'round' of the recipe names 'layers' itself");
+        }
+        let of = |(name, doc, layers): (String, String, Ranges)| {
+            let mut recipe = Self {
+                name: format!("{}_{name}", self.name),
+                doc: format!("{}, {doc}", self.doc),
+                each: None,
+                ..self.clone()
+            };
+            for round in &mut recipe.rounds {
+                round.layers = Some(layers.to_string());
+            }
+            recipe
+        };
+        let layers = each
+            .layers()
+            .map_err(|message| format!("recipe '{}': {message}", self.name))?;
+        Ok(layers.into_iter().map(of).collect())
+    }
+}
+
+/// Recipes of which each is one: those for each of some layers are written out.
+pub(super) fn written_out<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Recipe>, D::Error> {
+    let recipes = Vec::<Recipe>::deserialize(deserializer)?.into_iter();
+    let written: Result<Vec<Vec<Recipe>>, String> = recipes.map(Recipe::layer_by_layer).collect();
+    Ok(written.map_err(serde::de::Error::custom)?.concat())
+}
