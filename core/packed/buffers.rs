@@ -116,6 +116,13 @@ impl<'a> Buffers<'a> {
         self.opened(format, stack, data, scales)
     }
 
+    /// Checks types and shapes alone: values are not looked at, and scales must be in row-major order.
+    pub fn fits(&self, format: &Format, shape: &[usize]) -> Result<(), String> {
+        let (stack, data) = self.codes(format, shape)?;
+        let scales = self.scales(format, &stack, None)?;
+        self.opened(format, stack, data, scales).map(drop)
+    }
+
     /// Opens it with scales in any order: there must be at least as many per matrix as it has groups.
     pub fn open_in_any_order(&self, format: &Format, shape: &[usize]) -> Result<Opened<'a>, String> {
         let (stack, data) = self.codes(format, shape)?;
