@@ -24,7 +24,8 @@ pub mod statistics;
 pub mod studies;
 
 pub use ulplab_core::{
-    atomic, error, formats, input, layouts, metrics, ops, packed, parity, pattern, random, record, tensorfile,
+    atomic, checkpoint, error, formats, input, layouts, metrics, ops, packed, parity, pattern, random, record,
+    tensorfile,
 };
 
 pub use error::{Error, Exit, Result};

@@ -1,5 +1,7 @@
-//! What judges: formats, layouts, metrics, parity.
+//! What judges: checkpoints, formats, layouts, metrics, parity.
 
+#[path = "checkpoint.rs"]
+mod checkpoint;
 #[path = "formats.rs"]
 mod formats;
 #[path = "layouts.rs"]

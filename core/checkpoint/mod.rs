@@ -25,6 +25,7 @@ use config::Section;
 pub use conventions::{CONVENTIONS, Convention};
 pub use markdown::markdown;
 pub use measure::Measured;
+pub use parts::kin;
 use parts::{Matrices, Parts, gather};
 use stated::Stated;
 

@@ -1,0 +1,12 @@
+//! Quantized checkpoints: what is right gives no finding, and a planted fault is named on its tensor.
+
+#[path = "checkpoint/docs.rs"]
+mod docs;
+#[path = "checkpoint/faults.rs"]
+mod faults;
+#[path = "checkpoint/made.rs"]
+mod made;
+#[path = "checkpoint/whole.rs"]
+mod whole;
+#[path = "checkpoint/words.rs"]
+mod words;
