@@ -24,8 +24,7 @@ pub mod statistics;
 pub mod studies;
 
 pub use ulplab_core::{
-    atomic, checkpoint, error, formats, input, layouts, metrics, ops, packed, parity, pattern, random, record,
-    tensorfile,
+    atomic, error, formats, input, layouts, metrics, ops, packed, parity, pattern, random, record, tensorfile,
 };
 
 pub use error::{Error, Exit, Result};

@@ -1,4 +1,5 @@
-//! Quantized checkpoints: what is right gives no finding, and a planted fault is named on its tensor.
+//! Quantized checkpoints: what is right gives no finding, and a planted fault is named on its tensor. A test of `ulplab-core`, which
+//! needs nothing of the program.
 
 #[path = "checkpoint/docs.rs"]
 mod docs;

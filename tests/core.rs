@@ -1,7 +1,5 @@
-//! What judges: checkpoints, formats, layouts, metrics, parity.
+//! What judges: formats, layouts, metrics, parity.
 
-#[path = "checkpoint.rs"]
-mod checkpoint;
 #[path = "formats.rs"]
 mod formats;
 #[path = "layouts.rs"]

@@ -3,7 +3,7 @@
 use half::f16;
 use safetensors::Dtype;
 use serde_json::json;
-use ulplab::formats::{E4M3, Repr};
+use ulplab_core::formats::{E4M3, Repr};
 
 use super::made::{Array, COLS, KINDS, Made, ROWS, clean, matrices};
 use super::whole::told;
@@ -393,7 +393,7 @@ fn every_fault_is_named_on_its_tensor() {
 fn every_check_has_a_fault() {
     // These have tests of their own below.
     let others = ["configuration", "convention"];
-    let missing = ulplab::checkpoint::CHECKS
+    let missing = ulplab_core::checkpoint::CHECKS
         .iter()
         .map(|check| check.name)
         .filter(|name| !others.contains(name));

@@ -6,9 +6,9 @@ use std::path::Path;
 use safetensors::Dtype;
 use safetensors::tensor::{TensorView, serialize_to_file};
 use serde_json::{Value, json};
-use ulplab::checkpoint::{Checkpoint, Report, Selection};
-use ulplab::formats::{Format, GlobalScale};
-use ulplab::tensorfile::TensorFile;
+use ulplab_core::checkpoint::{Checkpoint, Report, Selection};
+use ulplab_core::formats::{Format, GlobalScale};
+use ulplab_core::tensorfile::TensorFile;
 
 use super::words;
 
@@ -282,7 +282,7 @@ impl Made {
             .collect()
     }
 
-    /// Writes two shards with an index and a configuration into a folder, and the source beside them.
+    /// Writes two shards with an index and a configuration into a folder.
     pub fn save(&self, folder: &Path) {
         let files = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
         let shard = |name: &str| files[usize::from(name.contains("layers.1"))];
@@ -298,8 +298,6 @@ impl Made {
         let index = json!({ "weight_map": map });
         std::fs::write(folder.join("model.safetensors.index.json"), index.to_string()).unwrap();
         std::fs::write(folder.join("config.json"), self.config.to_string()).unwrap();
-        write(&folder.join("source"), self.source.iter());
-        std::fs::rename(folder.join("source"), folder.join("../source.safetensors")).unwrap();
     }
 
     /// Writes and judges it, beside its source if that is asked for.
@@ -308,9 +306,13 @@ impl Made {
         let model = folder.path().join("model");
         std::fs::create_dir(&model).unwrap();
         self.save(&model);
-        let source = TensorFile::open(folder.path().join("source.safetensors")).unwrap();
+        let source = beside.then(|| {
+            let path = folder.path().join("source.safetensors");
+            write(&path, self.source.iter());
+            TensorFile::open(path).unwrap()
+        });
         let selection = Selection {
-            source: beside.then_some(&source),
+            source: source.as_ref(),
             ..Selection::default()
         };
         Checkpoint::open(&model)

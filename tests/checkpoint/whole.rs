@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use safetensors::Dtype;
-use ulplab::checkpoint::{Checkpoint, Report, Selection, Severity};
+use ulplab_core::checkpoint::{Checkpoint, Report, Selection, Severity};
 
 use super::made::{KINDS, clean};
 
 /// All findings, for messages.
 pub fn told(report: &Report) -> Vec<String> {
-    let line = |finding: &ulplab::checkpoint::Finding| {
+    let line = |finding: &ulplab_core::checkpoint::Finding| {
         format!(
             "{} {}: {}; expected {}",
             finding.check.name, finding.subject, finding.found, finding.expected
@@ -65,7 +65,7 @@ fn the_rule_that_made_the_bytes_is_named() {
 #[test]
 fn the_datasets_have_no_error() {
     for name in ["dsv4-mini", "gptoss-mini", "qwen3-mini", "qwen35-mini"] {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("datasets").join(name);
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../datasets").join(name);
         let report = Checkpoint::open(&path)
             .unwrap()
             .judge(&Selection::default(), |_| {}, |_, _| {})
