@@ -99,7 +99,8 @@ pub fn choose<'a>(
     buffers.zero = buffers.zero.filter(|zero| zero.bytes.iter().any(|byte| *byte != 0));
     let fit = |format: &Format| {
         let shape = buffers.shape(format)?;
-        buffers.fits(format, &shape).map(|()| shape)
+        buffers.fits(format, &shape)?;
+        tiled(format, &shape, &scale).map(|()| shape)
     };
     let rule = packed.rule;
     let stated = scheme.map(|scheme| scheme.formats(rule)).unwrap_or_default();
@@ -121,6 +122,22 @@ pub fn choose<'a>(
             })
         }
         None => Err(misfit(&first.unwrap_or_default(), &codes, &scale)),
+    }
+}
+
+/// Checks that scales of tiles are a matrix of the tiles: as many scales in another shape are refused by loaders.
+fn tiled(format: &Format, shape: &[usize], scale: &Tensor) -> Result<(), String> {
+    let group = format.scaling.map(|scaling| scaling.group);
+    let (Some(group @ Group::Tile { rows: 2.., .. }), [.., rows, cols]) = (group, shape) else {
+        return Ok(());
+    };
+    let (down, across) = group.count(*rows, *cols);
+    match scale.shape {
+        [.., a, b] if (*a, *b) == (down, across) => Ok(()),
+        found => Err(format!(
+            "tensor '{}': shape {found:?}, expected [{down}, {across}] scales",
+            scale.name
+        )),
     }
 }
 

@@ -17,6 +17,9 @@ pub const ROWS: usize = 128;
 /// Input channels.
 pub const COLS: usize = 256;
 
+/// The largest magnitude of every matrix.
+const AMAX: f32 = 0.18;
+
 /// A tensor of a file.
 pub type Array = (Dtype, Vec<usize>, Vec<u8>);
 
@@ -63,9 +66,12 @@ fn values(seed: u64) -> Vec<f32> {
             .wrapping_add(1_442_695_040_888_963_407);
         (state >> 40) as f32 / (1u64 << 24) as f32
     };
-    (0..ROWS * COLS)
+    let mut values: Vec<f32> = (0..ROWS * COLS)
         .map(|_| 0.03 * ((0..12).map(|_| next()).sum::<f32>() - 6.0))
-        .collect()
+        .collect();
+    // The largest of all, so that fused matrices have one scale.
+    values[0] = AMAX;
+    values
 }
 
 fn f32s(values: &[f32]) -> Vec<u8> {
@@ -149,7 +155,7 @@ impl Made {
             let format: Format = format.parse().unwrap();
             // Gate and up have one global scale.
             let amax = if format.global.is_some() {
-                GlobalScale::Amax(0.18)
+                GlobalScale::Amax(AMAX)
             } else {
                 GlobalScale::Own
             };
@@ -196,7 +202,6 @@ impl Made {
             }
             "ModelOpt fp8" => {
                 let [data, scale, _] = encode("e4m3/t:f32");
-                // Both projections of a fused pair have the scale of the larger one; these are made alike.
                 add(name.into(), Dtype::F8_E4M3, &[ROWS, COLS], data);
                 add(format!("{name}_scale"), Dtype::F32, &[], scale);
                 add(format!("{module}.input_scale"), Dtype::F32, &[], f32s(&[0.01]));

@@ -25,7 +25,8 @@ pub const INVERTED_SCALE: Check = error(
     "inverted_scale",
     "A scale is not the reciprocal of what its convention stores. Independent inputs of K channels come out of a matrix larger by \
      rms · √K. Trained layers keep that gain near 1, since activations would vanish or overflow within a few layers. A finding \
-     needs a gain below 2^-8 or above 2^7 that the reciprocal of one of the scales brings between them.",
+     needs a gain below 2^-8 or above 2^7 that the reciprocal of one of the scales brings between them, and at least half the way to 1 in \
+     powers of two: one that is merely outside is no reciprocal.",
 );
 pub const MAGNITUDE: Check = warning(
     "magnitude",
@@ -120,6 +121,7 @@ pub fn size(name: &str, which: &str, parts: &Parts, measured: &Measured) -> Opti
     let (scale, global) = (parts.scale?, parts.global);
     let inverted = measured.gain(measured.rms_inverted);
     let global_inverted = measured.rms_global_inverted.map(|rms| measured.gain(rms));
+    let explains = |other: &f64| GAINS.contains(other) && other.log2().abs() <= gain.log2().abs() / 2.0;
     let found = format!("{which}gain {gain:.3e}");
     let by = |tensor: &Tensor, other: f64| {
         let found = format!("{found}, and {other:.3e} with the reciprocals of '{}'", tensor.name);
@@ -131,11 +133,11 @@ pub fn size(name: &str, which: &str, parts: &Parts, measured: &Measured) -> Opti
         )
     };
     match (global, global_inverted) {
-        (Some(global), Some(other)) if GAINS.contains(&other) => Some(by(&global, other)),
-        _ if GAINS.contains(&inverted) => Some(by(&scale, inverted)),
+        (Some(global), Some(other)) if explains(&other) => Some(by(&global, other)),
+        _ if explains(&inverted) => Some(by(&scale, inverted)),
         _ => Some(Finding::new(
             &MAGNITUDE,
-            (scale.name, name),
+            (global.unwrap_or(scale).name, name),
             found,
             "a gain between 2^-8 and 2^7",
         )),
