@@ -63,16 +63,17 @@ pub fn markdown() -> String {
 
 /// The names of a part of the matrix `w.weight`.
 fn named(convention: &Convention, part: Part) -> String {
-    let names: Vec<String> = convention
-        .endings_of(part)
-        .map(|(ending, own)| {
-            let name = match own {
-                "" => format!("w.weight{ending}"),
-                _ => format!("w{ending}"),
-            };
-            format!("`{name}`")
-        })
-        .collect();
+    let mut names: Vec<String> = Vec::new();
+    for (ending, own) in convention.endings_of(part) {
+        let name = match own {
+            "" => format!("`w.weight{ending}`"),
+            _ => format!("`w{ending}`"),
+        };
+        // Two conventions of files may have the same name.
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
     if names.is_empty() {
         "none".into()
     } else {
