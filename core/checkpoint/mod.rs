@@ -270,6 +270,9 @@ impl Report {
                 .count()
         };
         let mut all: Vec<(&str, Vec<&Finding>)> = groups.into_iter().collect();
+        for (_, findings) in &mut all {
+            findings.sort_by_key(|finding| std::cmp::Reverse(finding.check.severity));
+        }
         all.sort_by(|(a, x), (b, y)| {
             let first = b.is_empty().cmp(&a.is_empty());
             first
