@@ -56,7 +56,7 @@ where
 
 /// A scale, or the first of several.
 fn shown(tensor: &Tensor) -> String {
-    match tensor.to_f64().as_deref() {
+    match tensor.to_f32().as_deref() {
         Some([value]) => format!("{value:e}"),
         Some([first, ..]) => format!("{first:e} and others"),
         _ => "no number".into(),
