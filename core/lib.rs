@@ -35,6 +35,7 @@
 //! | [`tensorfile`] | safetensors and npy, read and written |
 //! | [`packed`] | quantized tensors in files |
 //! | [`parity`] | which rule made the bytes of a quantized tensor, or what went wrong |
+//! | [`checkpoint`] | whether a quantized checkpoint is whole and plausible |
 //! | [`close`] | whether two tensors are close, element by element |
 //! | [`expected`] | what operations give on tensors of a user, and how far a right kernel may be from it |
 //! | [`accumulator`] | how tensor cores sum, bit for bit |
@@ -45,6 +46,7 @@
 
 pub mod accumulator;
 pub mod atomic;
+pub mod checkpoint;
 pub mod close;
 pub mod error;
 pub mod expected;

@@ -153,7 +153,10 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ),
     (
         "inspect",
-        &["ulplab inspect codes.safetensors --source weights.safetensors"],
+        &[
+            "ulplab inspect codes.safetensors --source weights.safetensors",
+            "ulplab inspect checkpoint --html report.html",
+        ],
     ),
     (
         "generate",

@@ -123,6 +123,7 @@ const FLOORS: [(&str, &[&[&str]]); 2] = [
             &["tensorfile"],
             &["packed", "ops"],
             &["parity"],
+            &["checkpoint"],
         ],
     ),
     (

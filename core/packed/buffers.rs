@@ -116,6 +116,20 @@ impl<'a> Buffers<'a> {
         self.opened(format, stack, data, scales)
     }
 
+    /// Checks types and shapes alone: values are not looked at, and there must be one scale for each group, in row-major
+    /// order.
+    pub fn fits(&self, format: &Format, shape: &[usize]) -> Result<(), String> {
+        let (stack, data) = self.codes(format, shape)?;
+        let scales = self.scales(format, &stack, None)?;
+        if let (Some(scale), false) = (self.scale, scales.as_ref().is_none_or(Scales::is_plain)) {
+            let (name, shape) = (scale.name, scale.shape);
+            return Err(format!(
+                "tensor '{name}': shape {shape:?}, expected one scale for each group of '{format}'"
+            ));
+        }
+        self.opened(format, stack, data, scales).map(drop)
+    }
+
     /// Opens it with scales in any order: there must be at least as many per matrix as it has groups.
     pub fn open_in_any_order(&self, format: &Format, shape: &[usize]) -> Result<Opened<'a>, String> {
         let (stack, data) = self.codes(format, shape)?;

@@ -39,19 +39,20 @@ impl Shards {
     /// The shards are `model.safetensors`, or else the files that `model.safetensors.index.json` names, or else every
     /// `*.safetensors` of the folder.
     pub fn in_folder(folder: &Path) -> Result<Self> {
+        let shards = Self::as_named(folder)?;
+        shards.index.as_ref().map_or(Ok(()), Index::exists)?;
+        Ok(shards)
+    }
+
+    /// The same, whether the files that the index names exist or not.
+    pub fn as_named(folder: &Path) -> Result<Self> {
         let path = folder.join(INDEX);
         let index = match !folder.join(SINGLE).is_file() && path.is_file() {
             true => Some(Index::read(path)?),
             false => None,
         };
         let names: Vec<String> = match &index {
-            Some(index) => index
-                .files
-                .values()
-                .cloned()
-                .collect::<BTreeSet<_>>()
-                .into_iter()
-                .collect(),
+            Some(index) => index.shards().into_iter().cloned().collect(),
             None => unindexed(folder)?,
         };
         let files = names.iter().map(|name| folder.join(name)).collect();
@@ -60,23 +61,48 @@ impl Shards {
 }
 
 impl Index {
-    /// Reads the index. Its files must exist and be inside its folder.
+    /// Reads the index. Its files must be inside its folder.
     fn read(path: PathBuf) -> Result<Self> {
         let text = input::text(&path)?;
         let IndexFile { weight_map: files } =
             serde_json::from_str(&text).map_err(|error| Error::data(&path, error.to_string()))?;
+        let index = Self { path, files };
         let mut problems = Problems::default();
-        for name in files.values().collect::<BTreeSet<_>>() {
+        for name in index.shards() {
             let mut parts = Path::new(name).components();
             if !parts.all(|part| matches!(part, Component::Normal(_))) {
                 problems.add(|| format!("shard '{name}' is outside the checkpoint's folder"));
-            } else if !path.with_file_name(name).is_file() {
-                let tensors = files.values().filter(|file| *file == name).count();
+            }
+        }
+        problems.into_result(&index.path)?;
+        Ok(index)
+    }
+
+    /// Checks that its files exist.
+    fn exists(&self) -> Result<()> {
+        let mut problems = Problems::default();
+        for name in self.shards() {
+            if !self.path.with_file_name(name).is_file() {
+                let tensors = self.tensors_of(name);
                 problems.add(|| format!("shard '{name}' with {} is missing", counted(tensors, "tensor")));
             }
         }
-        problems.into_result(&path)?;
-        Ok(Self { path, files })
+        problems.into_result(&self.path)
+    }
+
+    /// The names of its files, without repetition.
+    fn shards(&self) -> BTreeSet<&String> {
+        self.files.values().collect()
+    }
+
+    /// Number of tensors that it puts into a file.
+    pub fn tensors_of(&self, file: &str) -> usize {
+        self.files.values().filter(|other| *other == file).count()
+    }
+
+    /// The tensors, each with its file.
+    pub fn places(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.files.iter().map(|(name, file)| (name.as_str(), file.as_str()))
     }
 
     /// Checks that every tensor is in the file that the index names; `file` gives the file it is in.

@@ -6,6 +6,7 @@
 pub mod folder;
 mod npy;
 mod safetensors;
+mod survey;
 mod values;
 mod write;
 
@@ -16,6 +17,7 @@ use std::path::{Path, PathBuf};
 use ::safetensors::Dtype;
 use folder::Shards;
 use memmap2::Mmap;
+pub use survey::{Flaw, Survey};
 pub use write::{Slot, Writer, write_safetensors};
 
 use crate::error::{Error, Result};
@@ -122,14 +124,7 @@ impl TensorFile {
 
     fn folder(path: &Path) -> Result<Self> {
         let Shards { files, index } = Shards::in_folder(path)?;
-        let mut all = Self {
-            path: path.into(),
-            files: Vec::new(),
-            bytes: Vec::new(),
-            entries: Vec::new(),
-            index: HashMap::new(),
-            metadata: Metadata::new(),
-        };
+        let mut all = Self::nothing(path);
         for file in &files {
             all.add(Self::open(file)?)?;
         }
@@ -139,15 +134,41 @@ impl TensorFile {
         Ok(all)
     }
 
-    /// Adds a shard.
+    /// A folder without files.
+    fn nothing(path: &Path) -> Self {
+        Self {
+            path: path.into(),
+            files: Vec::new(),
+            bytes: Vec::new(),
+            entries: Vec::new(),
+            index: HashMap::new(),
+            metadata: Metadata::new(),
+        }
+    }
+
+    /// Adds a shard, whose tensors must all be new.
     fn add(&mut self, shard: Self) -> Result<()> {
+        let path = shard.path.clone();
+        match self.add_new(shard)?.first() {
+            None => Ok(()),
+            Some((name, other)) => {
+                let other = other.display();
+                Err(Error::data(path, format!("tensor '{name}' is in {other} too")))
+            }
+        }
+    }
+
+    /// Adds the tensors of a shard that are new, and returns the names of the others with the files that they are in.
+    fn add_new(&mut self, shard: Self) -> Result<Vec<(String, PathBuf)>> {
         let wrong = |why: String| Error::data(&shard.path, why);
+        let mut doubled = Vec::new();
         for mut entry in shard.entries {
             entry.shard = self.bytes.len();
-            if let Some(at) = self.index.insert(entry.name.clone(), self.entries.len()) {
-                let other = self.files[self.entries[at].shard].display();
-                return Err(wrong(format!("tensor '{}' is in {other} too", entry.name)));
+            if let Some(at) = self.index.get(&entry.name) {
+                doubled.push((entry.name, self.files[self.entries[*at].shard].clone()));
+                continue;
             }
+            self.index.insert(entry.name.clone(), self.entries.len());
             self.entries.push(entry);
         }
         for (key, value) in shard.metadata {
@@ -160,7 +181,7 @@ impl TensorFile {
         }
         self.bytes.extend(shard.bytes);
         self.files.push(shard.path);
-        Ok(())
+        Ok(doubled)
     }
 
     fn parse(path: &Path, format: Format, bytes: Bytes) -> Result<Self> {
@@ -194,6 +215,12 @@ impl TensorFile {
     /// The files that are mapped.
     pub fn files(&self) -> &[PathBuf] {
         &self.files
+    }
+
+    /// The file that the tensor called `name` is in.
+    pub fn file_of(&self, name: &str) -> Option<&Path> {
+        let at = self.index.get(name)?;
+        Some(&self.files[self.entries[*at].shard])
     }
 
     /// All tensors, in the order of their data in the file.

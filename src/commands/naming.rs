@@ -29,6 +29,20 @@ pub struct NamingArgs {
 }
 
 impl NamingArgs {
+    /// An option that is given, without its dashes.
+    pub fn given(&self) -> Option<&'static str> {
+        let options = [
+            ("format", &self.format),
+            ("rule", &self.rule),
+            ("data", &self.data),
+            ("scale", &self.scale),
+            ("global", &self.global),
+            ("layout", &self.layout),
+        ];
+        let given = options.into_iter().find(|(_, value)| value.is_some());
+        given.map(|(flag, _)| flag)
+    }
+
     /// The options as a [`Naming`].
     pub fn naming(&self) -> Naming {
         let Self {

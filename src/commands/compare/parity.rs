@@ -39,20 +39,8 @@ pub struct ParityArgs {
 impl ParityArgs {
     /// A given flag that has no meaning without --parity.
     pub fn flag(&self) -> Option<&'static str> {
-        let naming = &self.naming;
-        let given = [
-            ("format", &naming.format),
-            ("rule", &naming.rule),
-            ("data", &naming.data),
-            ("scale", &naming.scale),
-            ("global", &naming.global),
-            ("layout", &naming.layout),
-            ("tensor", &self.tensor),
-        ];
-        given
-            .into_iter()
-            .find(|(_, value)| value.is_some())
-            .map(|(flag, _)| flag)
+        let tensor = self.tensor.as_ref().map(|_| "tensor");
+        self.naming.given().or(tensor)
     }
 }
 

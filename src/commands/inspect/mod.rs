@@ -1,6 +1,7 @@
 //! `ulplab inspect FILE`: statistics of the codes and scales of quantized tensors, or of tensors that it quantizes in
-//! memory.
+//! memory; of a checkpoint, whether it is whole and plausible.
 
+mod checkpoint;
 mod output;
 mod stats;
 mod summary;
@@ -17,8 +18,12 @@ use ulplab_core::packed::{Opened, Stack, in_batches, parts};
 use ulplab_core::pattern::selects;
 use ulplab_core::tensorfile::{Tensor, TensorFile};
 
-/// Show the codes and scales of quantized tensors: histograms, largest codes and zeros; with --source also clipping,
-/// underflow, SQNR, cosine and the worst blocks.
+/// Judge a quantized checkpoint, or show the codes and scales of quantized tensors: histograms, largest codes and zeros; with
+/// --source also clipping, underflow, SQNR, cosine and the worst blocks.
+///
+/// A folder with `config.json` is a checkpoint: files, configuration, names, shapes, scales and codes are checked as
+/// docs/checkpoints.md lists, and the worst matrices are shown first. Exit code: 0 if nothing is wrong, 100 with at least one
+/// error, 4 if a tensor is not understood or none is quantized.
 ///
 /// Quantized tensors are recognised in the same way as by `ulplab dequantize`. If a file has none, its floating-point
 /// tensors are quantized in memory to --format and shown in that form. A single tensor is shown with histograms. For several
@@ -32,6 +37,13 @@ pub struct InspectArgs {
     /// File or folder with the unquantized tensors, under the same names.
     #[arg(long, value_name = "FILE")]
     pub source: Option<PathBuf>,
+    /// What to take FILE for [default: a checkpoint if it is a folder with config.json, unless an option says how tensors are
+    /// read].
+    #[arg(long = "as", value_name = "WHAT", value_enum)]
+    pub taken_as: Option<TakenAs>,
+    /// Of a checkpoint: write the report to FILE as a page too.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
     #[command(flatten)]
     pub naming: NamingArgs,
     /// Show only tensors that match; repeatable.
@@ -49,12 +61,22 @@ pub struct InspectArgs {
     /// Show the N worst blocks of a tensor.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub blocks: usize,
-    /// Print JSON Lines: one record for each tensor. NaN is null, infinities are strings.
+    /// Print JSON Lines: one record for each tensor; of a checkpoint, one for each finding and matrix, and a summary. NaN is
+    /// null, infinities are strings.
     #[arg(long)]
     pub json: bool,
     /// Show no progress bar.
     #[arg(long)]
     pub no_progress: bool,
+}
+
+/// What a file or folder is taken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum TakenAs {
+    /// A quantized checkpoint, which is judged.
+    Checkpoint,
+    /// Tensors, whose statistics are shown.
+    Tensors,
 }
 
 /// A tensor to be shown.
@@ -88,6 +110,27 @@ pub fn run(args: &InspectArgs) -> Result<Exit> {
 
 /// Prints to `out`.
 pub fn run_to(args: &InspectArgs, out: &mut dyn Write) -> Result<Exit> {
+    let named = args.naming.given();
+    let is_checkpoint = args.file.join("config.json").is_file() && named.is_none();
+    let default = if is_checkpoint {
+        TakenAs::Checkpoint
+    } else {
+        TakenAs::Tensors
+    };
+    match (args.taken_as.unwrap_or(default), named, &args.html) {
+        (TakenAs::Checkpoint, None, _) => return checkpoint::run_to(args, out),
+        (TakenAs::Checkpoint, Some(flag), _) => {
+            return Err(Error::Usage(format!(
+                "--{flag} has no meaning with --as checkpoint, whose conventions say it"
+            )));
+        }
+        (TakenAs::Tensors, _, Some(_)) => {
+            return Err(Error::Usage(
+                "--html is written of a checkpoint only; --as checkpoint takes any file for one".into(),
+            ));
+        }
+        (TakenAs::Tensors, ..) => {}
+    }
     let file = TensorFile::open(&args.file)?;
     let source = args.source.as_ref().map(TensorFile::open).transpose()?;
     let subjects = subjects(args, &file, source.as_ref())?;

@@ -1,0 +1,118 @@
+//! What is checked, and what a finding says.
+
+pub mod files;
+pub mod fused;
+pub mod names;
+pub mod scales;
+pub mod source;
+pub mod values;
+
+/// A kind of finding.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Check {
+    /// Its name in outputs.
+    pub name: &'static str,
+    /// What a finding of it means.
+    pub severity: Severity,
+    /// What it looks at, and why its limit is what it is.
+    pub doc: &'static str,
+}
+
+/// What a finding means for the checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// It may be right, and is to be looked at.
+    Warning,
+    /// It is wrong.
+    Error,
+}
+
+impl Severity {
+    /// Its name in outputs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Warning => "warning",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// What a check noticed.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// The check.
+    pub check: &'static Check,
+    /// The tensor, file or key.
+    pub subject: String,
+    /// The matrix that the subject is a part of, by its name; empty for a file or key.
+    pub matrix: String,
+    /// What was found.
+    pub found: String,
+    /// What was expected.
+    pub expected: String,
+}
+
+const fn error(name: &'static str, doc: &'static str) -> Check {
+    Check {
+        name,
+        severity: Severity::Error,
+        doc,
+    }
+}
+
+const fn warning(name: &'static str, doc: &'static str) -> Check {
+    Check {
+        name,
+        severity: Severity::Warning,
+        doc,
+    }
+}
+
+/// All checks, in the order of the document.
+pub const CHECKS: &[&Check] = &[
+    &files::FILES,
+    &files::CONFIGURATION,
+    &files::CONVENTION,
+    &names::MISSING_PART,
+    &names::LEFT_OVER,
+    &names::SHAPE,
+    &names::STATED_FORMAT,
+    &names::IGNORED_QUANTIZED,
+    &names::UNQUANTIZED,
+    &scales::NONFINITE_SCALE,
+    &scales::NEGATIVE_SCALE,
+    &scales::ZERO_SCALE,
+    &scales::INVERTED_SCALE,
+    &scales::MAGNITUDE,
+    &fused::FUSED_GLOBAL,
+    &fused::FUSED_TENSOR_SCALE,
+    &values::NAN_CODE,
+    &values::NONFINITE,
+    &values::SATURATED,
+    &values::DEAD_BLOCKS,
+    &values::DEAD_MATRIX,
+    &values::ZERO_POINT,
+    &values::OFF_CENTRE,
+    &values::GROUP_INDEX,
+    &source::NO_SOURCE,
+    &source::CODE_ORDER,
+    &source::LOW_SQNR,
+];
+
+impl Finding {
+    /// A finding about a tensor of a matrix.
+    pub fn new(
+        check: &'static Check,
+        (subject, matrix): (&str, &str),
+        found: impl Into<String>,
+        expected: impl Into<String>,
+    ) -> Self {
+        Self {
+            check,
+            subject: subject.into(),
+            matrix: matrix.into(),
+            found: found.into(),
+            expected: expected.into(),
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Which tensors are there, and of which types and shapes.
+
+use super::{Check, Finding, error};
+use crate::checkpoint::config::Modules;
+use crate::checkpoint::conventions::Convention;
+use crate::checkpoint::parts::{Matrices, Parts, kin, module};
+use crate::checkpoint::words::Misfit;
+
+pub const MISSING_PART: Check = error(
+    "missing_part",
+    "Codes have all the scales and zero points that their convention needs.",
+);
+pub const LEFT_OVER: Check = error(
+    "left_over",
+    "Every scale has codes: beside a floating-point weight, or beside nothing, it is a part of a matrix that was replaced.",
+);
+pub const SHAPE: Check = error(
+    "shape",
+    "Types and shapes of scales, zero points and group indices fit those of the codes and the block size.",
+);
+pub const STATED_FORMAT: Check = error(
+    "stated_format",
+    "Codes and scales have the format that the configuration states.",
+);
+pub const IGNORED_QUANTIZED: Check = error(
+    "ignored_quantized",
+    "Modules that the configuration leaves unquantized are not quantized: loaders would read codes as weights.",
+);
+pub const UNQUANTIZED: Check = error(
+    "unquantized",
+    "Modules that the configuration does not leave out are quantized: those whose namesakes in other layers are, and, where a \
+     convention lists every exception, every module whose name ends with `_proj`.",
+);
+
+/// A part of a misfit as a finding.
+pub fn misfit(name: &str, misfit: Misfit) -> Finding {
+    Finding::new(&SHAPE, (&misfit.tensor, name), misfit.found, misfit.expected)
+}
+
+/// Parts that are missing or left over.
+pub fn parts(name: &str, parts: &Parts, convention: &Convention, symmetric: Option<bool>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let codes = parts.codes.filter(|codes| !codes.is_floating());
+    let Some(codes) = codes else {
+        let found = match parts.codes {
+            Some(weight) => format!("beside '{}', which is {}", weight.name, weight.dtype),
+            None => "without codes".into(),
+        };
+        for (what, tensor) in parts.beside() {
+            findings.push(Finding::new(
+                &LEFT_OVER,
+                (tensor.name, name),
+                format!("a {what} {found}"),
+                "codes beside it",
+            ));
+        }
+        return findings;
+    };
+    let mut missing = |what: &str| {
+        let found = format!("{} {:?} without {what}", codes.dtype, codes.shape);
+        findings.push(Finding::new(
+            &MISSING_PART,
+            (codes.name, name),
+            found,
+            format!("{what} beside it"),
+        ));
+    };
+    let Some(scale) = parts.scale else {
+        missing("scales");
+        return findings;
+    };
+    let nvfp4 = scale.dtype == safetensors::Dtype::F8_E4M3 && convention.rule().is_some();
+    if nvfp4 && parts.global.is_none() {
+        missing("a global scale");
+    }
+    let zeros = match (convention.name, symmetric) {
+        ("GPTQ", _) => true,
+        ("AWQ", symmetric) => symmetric != Some(true),
+        (_, symmetric) => symmetric == Some(false),
+    };
+    if zeros && parts.zero.is_none() {
+        missing("zero points");
+    }
+    for tensor in &parts.doubled {
+        findings.push(Finding::new(
+            &LEFT_OVER,
+            (tensor.name, name),
+            "a part that another tensor is already",
+            "one of them",
+        ));
+    }
+    findings
+}
+
+/// Whether scales without codes belong to a quantized matrix at all: numbers of other kinds are called scales too.
+pub fn is_stray(parts: &Parts) -> bool {
+    let stray = |tensor: &crate::tensorfile::Tensor| {
+        let named = ["weight_", ".scales", ".qzeros", ".g_idx", "_scale_inv"];
+        tensor.shape.len() > 1 || named.iter().any(|named| tensor.name.contains(named)) || !tensor.is_floating()
+    };
+    parts.beside().any(|(_, tensor)| stray(&tensor))
+}
+
+/// Matrices that the configuration says should be quantized and are not, and the reverse.
+pub fn left_out(matrices: &Matrices, convention: &Convention, ignored: &[Modules], stated: bool) -> Vec<Finding> {
+    let is_ignored = |name: &str| ignored.iter().any(|modules| modules.has(module(name)));
+    let quantized = matrices.iter().filter(|(_, parts)| parts.is_whole());
+    let kinds: std::collections::BTreeSet<String> = quantized.map(|(name, _)| kin(name)).collect();
+    let mut findings = Vec::new();
+    for (name, parts) in matrices {
+        let Some(codes) = parts.codes else { continue };
+        match (parts.is_whole(), is_ignored(name)) {
+            (true, true) => {
+                let found = format!("{} codes with scales", codes.dtype);
+                let expected = format!("no quantization: the configuration leaves '{}' out", module(name));
+                findings.push(Finding::new(&IGNORED_QUANTIZED, (codes.name, name), found, expected));
+            }
+            (false, false) if codes.is_floating() && codes.shape.len() > 1 && !name.contains("norm") => {
+                let alike = kinds.contains(&kin(name));
+                let linear =
+                    stated && convention.lists_all && module(name).ends_with("_proj") && name.ends_with(".weight");
+                if alike || linear {
+                    let found = format!("{} {:?}, not quantized", codes.dtype, codes.shape);
+                    let expected = match alike {
+                        true => "codes and scales, as its namesakes in other layers have",
+                        false => "codes and scales: the configuration does not leave it out",
+                    };
+                    findings.push(Finding::new(&UNQUANTIZED, (codes.name, name), found, expected));
+                }
+            }
+            _ => {}
+        }
+    }
+    findings
+}

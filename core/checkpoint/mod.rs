@@ -1,0 +1,290 @@
+//! Whether a quantized checkpoint is whole and plausible: its files, names, types, shapes, scales and codes, and with a source
+//! its distance from that.
+//!
+//! The convention of a checkpoint is known from its configuration and from the names of its tensors, which must agree. What is
+//! not understood is listed, and is never counted as right.
+
+mod checks;
+mod config;
+mod conventions;
+mod markdown;
+mod matrix;
+mod measure;
+mod parts;
+mod regex;
+mod stated;
+mod subject;
+mod words;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
+
+pub use checks::{CHECKS, Check, Finding, Severity};
+use checks::{files, fused, names, values};
+use config::Section;
+pub use conventions::{CONVENTIONS, Convention};
+pub use markdown::markdown;
+pub use measure::Measured;
+pub use parts::kin;
+use parts::{Matrices, Parts, gather};
+use stated::Stated;
+
+use crate::error::Result;
+use crate::packed::in_batches;
+use crate::pattern;
+use crate::tensorfile::{Flaw, Survey, Tensor, TensorFile};
+
+/// A checkpoint whose files are open.
+#[derive(Debug)]
+pub struct Checkpoint {
+    file: TensorFile,
+    flaws: Vec<Flaw>,
+    sections: Vec<Section>,
+}
+
+/// Which tensors are judged, and beside what.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Selection<'a> {
+    /// Patterns of names of tensors or matrices; all if empty.
+    pub only: &'a [String],
+    /// Patterns of what is left out.
+    pub skip: &'a [String],
+    /// The tensors before they were quantized.
+    pub source: Option<&'a TensorFile>,
+}
+
+/// What is known of a checkpoint.
+#[derive(Debug)]
+pub struct Report {
+    /// The convention of its tensors; `None` if none is quantized.
+    pub convention: Option<&'static Convention>,
+    /// Which files state a method, and which.
+    pub stated: Vec<(&'static str, String)>,
+    /// The quantized matrices that were read, in the order of their names.
+    pub matrices: Vec<Judged>,
+    /// Everything that was noticed, in the order of names.
+    pub findings: Vec<Finding>,
+    /// Number of tensors that are not quantized.
+    pub plain: usize,
+    /// Tensors that are not understood.
+    pub unread: Vec<Unread>,
+}
+
+/// A quantized matrix, or a stack of them.
+#[derive(Debug)]
+pub struct Judged {
+    /// Its name.
+    pub name: String,
+    /// Its format in words.
+    pub format: String,
+    /// Its shape, output channels before inputs.
+    pub shape: Vec<usize>,
+    /// Counts over all of its matrices; `None` if its values could not be read.
+    pub measured: Option<Measured>,
+    /// Its SQNR against the source, in dB.
+    pub sqnr: Option<f64>,
+    /// The rule that made its bytes from the source, in words.
+    pub rule: Option<String>,
+}
+
+/// A tensor that is not understood.
+#[derive(Debug)]
+pub struct Unread {
+    /// Its name.
+    pub tensor: String,
+    /// Why.
+    pub why: String,
+}
+
+impl Checkpoint {
+    /// Opens a folder with `config.json` and shards, or a file of tensors, whose configuration is then unknown.
+    ///
+    /// # Errors
+    /// There are no tensors, or a configuration that cannot be read.
+    pub fn open(path: &Path) -> Result<Self> {
+        let Survey { file, flaws } = Survey::open(path)?;
+        let sections = if path.is_dir() {
+            config::sections(path)?
+        } else {
+            Vec::new()
+        };
+        Ok(Self { file, flaws, sections })
+    }
+
+    /// Judges it. `progress` is called with the number of elements of each matrix that is done, and its name; `total` with all
+    /// of them before.
+    ///
+    /// # Errors
+    /// A pattern matches no tensor.
+    pub fn judge(
+        &self,
+        selection: &Selection,
+        mut total: impl FnMut(usize),
+        mut progress: impl FnMut(usize, &str),
+    ) -> Result<Report> {
+        let convention = self.convention();
+        let mut findings = files::files(&self.flaws);
+        findings.extend(files::conventions(&self.sections, convention));
+        let mut report = Report {
+            convention,
+            stated: self
+                .sections
+                .iter()
+                .map(|section| (section.file, section.method.clone()))
+                .collect(),
+            matrices: Vec::new(),
+            findings,
+            plain: 0,
+            unread: Vec::new(),
+        };
+        // Without a convention every tensor stands for itself.
+        let read_as = convention.unwrap_or(&CONVENTIONS[0]);
+        let stated = Stated::new(&self.sections, read_as, &mut report.findings);
+        let matrices = gather(&self.file, read_as);
+        let selected = selection.of(&matrices)?;
+        let mut subjects = Vec::new();
+        for name in &selected {
+            subjects.extend(stated.subject(name, &matrices[*name], read_as, &mut report));
+        }
+        report.findings.extend(names::left_out(
+            &matrices,
+            read_as,
+            &stated.ignored,
+            !stated.sections.is_empty(),
+        ));
+        let readings: HashMap<&str, _> = subjects
+            .iter()
+            .map(|subject| (subject.name, &subject.reading))
+            .collect();
+        let reading = |name: &str| readings.get(name).copied();
+        report.findings.extend(fused::scales(&matrices, reading));
+        subject::measure(subjects, selection.source, &mut report, &mut total, &mut progress)?;
+        let others = selected
+            .iter()
+            .map(|name| &matrices[*name])
+            .filter(|parts| !parts.is_whole());
+        let others = others.flat_map(|parts| parts.codes.into_iter().chain(parts.beside().map(|(_, tensor)| tensor)));
+        let floats: Vec<Tensor> = others.filter(Tensor::is_floating).collect();
+        let size = |tensor: &Tensor| tensor.bytes.len() / 4;
+        in_batches(
+            &floats,
+            size,
+            |tensor| Ok(values::plain(tensor)),
+            |_, found| -> Result<()> {
+                report.findings.extend(found);
+                Ok(())
+            },
+        )?;
+        report
+            .findings
+            .retain(|finding| finding.matrix.is_empty() || selected.contains(finding.matrix.as_str()));
+        report.findings.sort_by(|a, b| a.matrix.cmp(&b.matrix));
+        Ok(report)
+    }
+
+    /// The convention that explains most matrices by names, types and shapes; one that the configuration names, if it explains
+    /// any, or if none does.
+    fn convention(&self) -> Option<&'static Convention> {
+        let named = |convention: &&Convention| {
+            self.sections
+                .iter()
+                .any(|section| convention.methods.contains(&section.method.as_str()))
+        };
+        let explained = |convention: &'static Convention| {
+            let (mut whole, mut read) = (0usize, 0usize);
+            for (name, parts) in &gather(&self.file, convention) {
+                whole += usize::from(parts.is_whole());
+                let fits = parts.is_whole() && names::parts(name, parts, convention, None).is_empty();
+                read += usize::from(fits && matrix::choose(parts, convention, None, 0).is_ok());
+            }
+            (read, whole)
+        };
+        let all: Vec<(&'static Convention, (usize, usize))> = CONVENTIONS
+            .iter()
+            .map(|convention| (convention, explained(convention)))
+            .collect();
+        let best = all
+            .iter()
+            .rev()
+            .max_by_key(|(_, count)| *count)
+            .filter(|(_, (_, whole))| *whole > 0);
+        let stated = all.iter().find(|(convention, _)| named(convention));
+        match (stated, best) {
+            (Some((stated, (read, whole))), Some((_, (most, _)))) if *read > 0 || (*most == 0 && *whole > 0) => {
+                Some(stated)
+            }
+            (_, best) => best.map(|(convention, _)| *convention),
+        }
+    }
+}
+
+impl Selection<'_> {
+    /// The names of the matrices that are selected by their own names or by that of a part.
+    fn of<'m>(&self, matrices: &'m Matrices<'m>) -> Result<BTreeSet<&'m str>> {
+        let named = |name: &'m String, parts: &Parts<'m>| -> Vec<&'m str> {
+            let tensors = parts.codes.into_iter().chain(parts.beside().map(|(_, tensor)| tensor));
+            let tensors = tensors.chain(parts.activations.iter().copied());
+            [name.as_str()]
+                .into_iter()
+                .chain(tensors.map(|tensor| tensor.name))
+                .collect()
+        };
+        let all: Vec<&str> = matrices.iter().flat_map(|(name, parts)| named(name, parts)).collect();
+        pattern::check("tensor", &[self.only, self.skip], &all)?;
+        let has = |(name, parts): &(&'m String, &Parts<'m>)| {
+            let names = named(name, parts);
+            let wanted = names.iter().any(|name| pattern::selects(self.only, &[], name));
+            wanted && names.iter().all(|name| pattern::selects(&[], self.skip, name))
+        };
+        let selected = matrices.iter().filter(has);
+        Ok(selected.map(|(name, _)| name.as_str()).collect())
+    }
+}
+
+impl Report {
+    /// Number of findings of that severity.
+    pub fn count(&self, severity: Severity) -> usize {
+        self.findings
+            .iter()
+            .filter(|finding| finding.check.severity == severity)
+            .count()
+    }
+
+    /// Findings put together by the matrix that they are about, the worst first: those with most errors, then with most
+    /// warnings, then of least SQNR. Findings about files and keys come before all others.
+    pub fn worst(&self) -> Vec<(&str, Vec<&Finding>)> {
+        let mut groups: BTreeMap<&str, Vec<&Finding>> = BTreeMap::new();
+        for finding in &self.findings {
+            groups.entry(&finding.matrix).or_default().push(finding);
+        }
+        let sqnrs: HashMap<&str, f64> = self
+            .matrices
+            .iter()
+            .filter_map(|judged| Some((judged.name.as_str(), judged.sqnr?)))
+            .collect();
+        let sqnr = |name: &str| sqnrs.get(name).copied().unwrap_or(f64::INFINITY);
+        let errors = |findings: &[&Finding]| {
+            findings
+                .iter()
+                .filter(|finding| finding.check.severity == Severity::Error)
+                .count()
+        };
+        let mut all: Vec<(&str, Vec<&Finding>)> = groups.into_iter().collect();
+        for (_, findings) in &mut all {
+            findings.sort_by_key(|finding| std::cmp::Reverse(finding.check.severity));
+        }
+        all.sort_by(|(a, x), (b, y)| {
+            let first = b.is_empty().cmp(&a.is_empty());
+            first
+                .then(errors(y).cmp(&errors(x)))
+                .then(y.len().cmp(&x.len()))
+                .then(sqnr(a).total_cmp(&sqnr(b)))
+        });
+        all
+    }
+
+    /// The matrix of that name.
+    pub fn judged(&self, name: &str) -> Option<&Judged> {
+        self.matrices.iter().find(|judged| judged.name == name)
+    }
+}

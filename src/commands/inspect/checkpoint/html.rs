@@ -1,0 +1,106 @@
+//! A report on a checkpoint as a page.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use askama::Template;
+
+use super::Verdict;
+use super::output::{by_sqnr, formats, subject, summary};
+use crate::report::chart::{Dot, DotRow, Dots, Mark};
+use ulplab_core::checkpoint::{CHECKS, Check, Finding, Judged, Report, kin};
+
+/// The most matrices that a table lists.
+const LISTED: usize = 200;
+/// The most rows of a chart.
+const ROWS: usize = 40;
+
+#[derive(Template)]
+#[template(path = "checkpoint.html")]
+struct Page<'a> {
+    path: String,
+    verdict: &'static str,
+    /// Class of the verdict's colours.
+    tone: &'static str,
+    summary: String,
+    subject: String,
+    formats: Vec<(&'a str, usize)>,
+    /// Findings by matrix, worst first.
+    worst: Vec<(&'a str, Vec<&'a Finding>)>,
+    /// How many matrices with findings are left out.
+    more: usize,
+    /// SVG.
+    gains: String,
+    /// SVG; empty without a source.
+    sqnrs: String,
+    /// Matrices beside their source, least SQNR first.
+    ranked: Vec<&'a Judged>,
+    report: &'a Report,
+    checks: &'static [&'static Check],
+}
+
+/// The page. It names no outside resource and has no script.
+pub fn page(path: &Path, report: &Report, verdict: Verdict) -> String {
+    let mut worst = report.worst();
+    let more = worst.len().saturating_sub(LISTED);
+    worst.truncate(LISTED);
+    let mut ranked = by_sqnr(report);
+    ranked.truncate(LISTED);
+    let gain = |judged: &Judged| judged.measured.as_ref().map(|measured| measured.gain(measured.rms));
+    let page = Page {
+        path: path.display().to_string(),
+        verdict: verdict.name(),
+        tone: match verdict {
+            Verdict::Pass => "pass",
+            Verdict::Fail => "fail",
+            Verdict::NotJudged => "open",
+        },
+        summary: summary(report),
+        subject: subject(report),
+        formats: formats(report).into_iter().collect(),
+        worst,
+        more,
+        gains: chart(report, "Gain of matrices", "rms · √K", gain),
+        sqnrs: chart(report, "SQNR beside the source", "dB", |judged| judged.sqnr),
+        ranked,
+        report,
+        checks: CHECKS,
+    };
+    let html = page.render().expect("the template has no fallible part");
+    html.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}")
+}
+
+/// A row for the matrices of the same place in all layers, a cross for one with findings.
+fn chart(report: &Report, title: &str, unit: &str, value: impl Fn(&Judged) -> Option<f64>) -> String {
+    let wrong: BTreeSet<&str> = report.findings.iter().map(|finding| finding.matrix.as_str()).collect();
+    let mut rows: BTreeMap<String, Vec<Dot>> = BTreeMap::new();
+    for judged in &report.matrices {
+        let Some(value) = value(judged) else { continue };
+        let mark = if wrong.contains(judged.name.as_str()) {
+            Mark::Cross
+        } else {
+            Mark::Filled
+        };
+        let detail = format!("{}: {value:.4}", judged.name);
+        rows.entry(kin(&judged.name))
+            .or_default()
+            .push(Dot { value, mark, detail });
+    }
+    let row = |(name, mut dots): (String, Vec<Dot>)| {
+        dots.sort_by(|a, b| a.value.total_cmp(&b.value));
+        DotRow {
+            note: String::new(),
+            slot: 0,
+            head: false,
+            dots,
+            name,
+        }
+    };
+    let dots = Dots {
+        title: title.into(),
+        unit: unit.into(),
+        rows: rows.into_iter().take(ROWS).map(row).collect(),
+        width: 1120.0,
+    };
+    dots.svg()
+}

@@ -1,0 +1,82 @@
+//! `ulplab inspect CHECKPOINT`: whether a quantized checkpoint is whole and plausible.
+
+mod html;
+mod output;
+
+use std::io::Write;
+
+use super::InspectArgs;
+use crate::progress::Progress;
+use ulplab_core::atomic::write_text;
+use ulplab_core::checkpoint::{Checkpoint, Report, Selection, Severity};
+use ulplab_core::error::{Error, Exit, Result};
+use ulplab_core::tensorfile::TensorFile;
+
+/// The verdict on a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Pass,
+    Fail,
+    /// Nothing is wrong, and something is not understood, or nothing is quantized.
+    NotJudged,
+}
+
+/// Judges a checkpoint, and prints to `out`.
+pub fn run_to(args: &InspectArgs, out: &mut dyn Write) -> Result<Exit> {
+    let checkpoint = Checkpoint::open(&args.file)?;
+    let source = args.source.as_ref().map(TensorFile::open).transpose()?;
+    let selection = Selection {
+        only: &args.only,
+        skip: &args.skip,
+        source: source.as_ref(),
+    };
+    let progress = std::cell::RefCell::new(Progress::new(0, args.no_progress));
+    let report = checkpoint.judge(
+        &selection,
+        |elements| *progress.borrow_mut() = Progress::new(elements, args.no_progress),
+        |elements, name| progress.borrow_mut().advance(elements, name),
+    )?;
+    drop(progress);
+    let verdict = Verdict::of(&report);
+    let text = match args.json {
+        true => output::records(&report, verdict),
+        false => output::page(
+            &args.file,
+            &report,
+            verdict,
+            if args.all { usize::MAX } else { args.top },
+        ),
+    };
+    out.write_all(text.as_bytes())
+        .map_err(Error::io("standard output", "write"))?;
+    if let Some(file) = &args.html {
+        write_text(file, &html::page(&args.file, &report, verdict))?;
+    }
+    Ok(verdict.exit())
+}
+
+impl Verdict {
+    fn of(report: &Report) -> Self {
+        match report.count(Severity::Error) {
+            1.. => Self::Fail,
+            0 if !report.unread.is_empty() || report.matrices.is_empty() => Self::NotJudged,
+            0 => Self::Pass,
+        }
+    }
+
+    fn exit(self) -> Exit {
+        match self {
+            Self::Pass => Exit::Pass,
+            Self::Fail => Exit::GateFailed,
+            Self::NotJudged => Exit::NotJudged,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Pass => "PASS",
+            Self::Fail => "FAIL",
+            Self::NotJudged => "NOT JUDGED",
+        }
+    }
+}

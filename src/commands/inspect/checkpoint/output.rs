@@ -1,0 +1,219 @@
+//! A report on a checkpoint as text and as JSON Lines.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::Verdict;
+use ulplab_core::checkpoint::{Finding, Judged, Measured, Report, Severity};
+use ulplab_core::error::counted;
+use ulplab_core::record::to_json;
+
+/// The whole text; at most `top` matrices and tensors are listed.
+pub fn page(path: &Path, report: &Report, verdict: Verdict, top: usize) -> String {
+    let mut text = format!("{}: {}\n", path.display(), subject(report));
+    for (format, count) in formats(report) {
+        let _ = writeln!(text, "  {format}: {}", matrices(count));
+    }
+    let worst = report.worst();
+    for (at, (matrix, findings)) in worst.iter().take(top).enumerate() {
+        if at == 0 {
+            text.push_str("\nFindings, worst first:\n");
+        }
+        let head = if matrix.is_empty() {
+            "files and configuration"
+        } else {
+            matrix
+        };
+        let judged = report
+            .judged(matrix)
+            .map_or(String::new(), |judged| format!("  {}", line(judged)));
+        let _ = writeln!(text, "  {head}{judged}");
+        for finding in findings {
+            let Finding {
+                check, found, expected, ..
+            } = finding;
+            let severity = check.severity.name();
+            let _ = writeln!(
+                text,
+                "    {severity} {}: {}: {found}; expected {expected}",
+                check.name, finding.subject
+            );
+        }
+    }
+    more(&mut text, worst.len(), top, "with findings");
+    if report.matrices.iter().any(|judged| judged.sqnr.is_some()) {
+        text.push_str("\nBeside the source, least SQNR first:\n");
+        let ranked = by_sqnr(report);
+        for judged in ranked.iter().take(top) {
+            let rule = judged.rule.as_ref().map_or(String::new(), |rule| format!("  {rule}"));
+            let _ = writeln!(text, "  {}  {}{rule}", judged.name, line(judged));
+        }
+        more(&mut text, ranked.len(), top, "beside the source");
+    }
+    if !report.unread.is_empty() {
+        text.push_str("\nNot understood, and not judged:\n");
+        for unread in report.unread.iter().take(top) {
+            let _ = writeln!(text, "  {}: {}", unread.tensor, unread.why);
+        }
+        more(&mut text, report.unread.len(), top, "not understood");
+    }
+    let _ = writeln!(text, "\n{}: {}", verdict.name(), summary(report));
+    text
+}
+
+fn more(text: &mut String, all: usize, top: usize, what: &str) {
+    if all > top {
+        let _ = writeln!(text, "  … and {} more {what}: --top N or --all shows them", all - top);
+    }
+}
+
+/// Convention, and where it is known from.
+pub fn subject(report: &Report) -> String {
+    let Some(convention) = report.convention else {
+        return "no tensor is quantized".into();
+    };
+    let by: Vec<String> = report
+        .stated
+        .iter()
+        .map(|(file, method)| format!("{file} says '{method}'"))
+        .collect();
+    let by = match by.is_empty() {
+        true => "no configuration names a method".into(),
+        false => by.join(", "),
+    };
+    format!("named as by {} ({by})", convention.name)
+}
+
+/// Number of matrices by format.
+pub fn formats(report: &Report) -> BTreeMap<&str, usize> {
+    let mut formats = BTreeMap::new();
+    for judged in &report.matrices {
+        *formats.entry(judged.format.as_str()).or_default() += 1;
+    }
+    formats
+}
+
+/// `1 quantized matrix or stack`, `2 quantized matrices or stacks`.
+fn matrices(count: usize) -> String {
+    match count {
+        1 => "1 quantized matrix or stack".into(),
+        _ => format!("{count} quantized matrices or stacks"),
+    }
+}
+
+/// What was judged and what was found, in a line.
+pub fn summary(report: &Report) -> String {
+    let of = |severity| report.count(severity);
+    let with: BTreeSet<&str> = report.findings.iter().map(|finding| finding.matrix.as_str()).collect();
+    let mut text = format!(
+        "{} and {}",
+        counted(of(Severity::Error), "error"),
+        counted(of(Severity::Warning), "warning")
+    );
+    let with = with.iter().filter(|matrix| !matrix.is_empty()).count();
+    if with > 0 {
+        let _ = write!(
+            text,
+            " about {}",
+            counted(with, "matrix").replace("matrixs", "matrices")
+        );
+    }
+    let _ = write!(
+        text,
+        "; {} read, {} not quantized",
+        matrices(report.matrices.len()),
+        counted(report.plain, "tensor")
+    );
+    match report.unread.len() {
+        0 => {}
+        1 => text.push_str(", 1 tensor not understood"),
+        count => {
+            let _ = write!(text, ", {count} tensors not understood");
+        }
+    }
+    text
+}
+
+/// Matrices with a source, least SQNR first.
+pub fn by_sqnr(report: &Report) -> Vec<&Judged> {
+    let mut ranked: Vec<&Judged> = report.matrices.iter().filter(|judged| judged.sqnr.is_some()).collect();
+    let key = |judged: &Judged| judged.sqnr.filter(|sqnr| !sqnr.is_nan()).unwrap_or(f64::NEG_INFINITY);
+    ranked.sort_by(|a, b| key(a).total_cmp(&key(b)));
+    ranked
+}
+
+/// Format, shape and SQNR.
+fn line(judged: &Judged) -> String {
+    let Judged {
+        format, shape, sqnr, ..
+    } = judged;
+    let sqnr = sqnr.map_or(String::new(), |sqnr| format!("  SQNR {sqnr:.2} dB"));
+    format!("{format}  {shape:?}{sqnr}")
+}
+
+/// JSON Lines: a record for each finding, matrix and tensor that is not understood, and a summary.
+pub fn records(report: &Report, verdict: Verdict) -> String {
+    let mut records: Vec<Value> = Vec::new();
+    for finding in &report.findings {
+        records.push(json!({
+            "type": "finding",
+            "check": finding.check.name,
+            "severity": finding.check.severity.name(),
+            "tensor": finding.subject,
+            "matrix": finding.matrix,
+            "found": finding.found,
+            "expected": finding.expected,
+        }));
+    }
+    records.extend(report.matrices.iter().map(matrix));
+    for unread in &report.unread {
+        records.push(json!({ "type": "not_understood", "tensor": unread.tensor, "why": unread.why }));
+    }
+    records.push(json!({
+        "type": "summary",
+        "verdict": verdict.name().to_lowercase().replace(' ', "_"),
+        "convention": report.convention.map(|convention| convention.name),
+        "errors": report.count(Severity::Error),
+        "warnings": report.count(Severity::Warning),
+        "matrices": report.matrices.len(),
+        "not_quantized": report.plain,
+        "not_understood": report.unread.len(),
+    }));
+    records.iter().map(|record| format!("{record}\n")).collect()
+}
+
+fn matrix(judged: &Judged) -> Value {
+    let mut record = json!({
+        "type": "matrix",
+        "name": judged.name,
+        "format": judged.format,
+        "shape": judged.shape,
+    });
+    if let Some(measured) = &judged.measured {
+        let Measured {
+            elements,
+            saturated,
+            nan_codes,
+            blocks,
+            dead,
+            ..
+        } = *measured;
+        record["elements"] = json!(elements);
+        record["saturated"] = json!(saturated);
+        record["nan_codes"] = json!(nan_codes);
+        record["blocks"] = json!(blocks);
+        record["zero_blocks"] = json!(dead);
+        record["rms"] = to_json(measured.rms);
+        record["gain"] = to_json(measured.gain(measured.rms));
+    }
+    if let Some(sqnr) = judged.sqnr {
+        record["sqnr"] = to_json(sqnr);
+    }
+    if let Some(rule) = &judged.rule {
+        record["rule"] = json!(rule);
+    }
+    record
+}

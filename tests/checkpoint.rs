@@ -1,0 +1,13 @@
+//! Quantized checkpoints: what is right gives no finding, and a planted fault is named on its tensor. A test of `ulplab-core`, which
+//! needs nothing of the program.
+
+#[path = "checkpoint/docs.rs"]
+mod docs;
+#[path = "checkpoint/faults.rs"]
+mod faults;
+#[path = "checkpoint/made.rs"]
+mod made;
+#[path = "checkpoint/whole.rs"]
+mod whole;
+#[path = "checkpoint/words.rs"]
+mod words;
