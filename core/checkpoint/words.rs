@@ -242,7 +242,7 @@ mod tests {
         let words: Vec<u8> = (0..8)
             .flat_map(|word| {
                 (0..8)
-                    .fold(0u32, |sum, place| sum | pack(word, place) % 16 << (4 * place))
+                    .fold(0u32, |sum, place| sum | ((pack(word, place) % 16) << (4 * place)))
                     .to_le_bytes()
             })
             .collect();
