@@ -168,8 +168,10 @@ impl Folder {
                 "{path}: {missing} of {all} cells are missing, the first is '{first}'"
             )));
         }
-        let records: Result<Vec<Vec<Record>>> = manifest.cells.par_iter().map(|id| self.read_cell(id)).collect();
-        Ok(records?.into_iter().flatten().collect())
+        let read: Vec<Result<Vec<Record>>> = manifest.cells.par_iter().map(|id| self.read_cell(id)).collect();
+        // Of several wrong cells the first is told, whichever was read first.
+        let records: Vec<Vec<Record>> = read.into_iter().collect::<Result<_>>()?;
+        Ok(records.into_iter().flatten().collect())
     }
 
     /// Ids of the planned cells that have no file, in the order of the plan.
