@@ -10,6 +10,8 @@ mod baseline;
 mod bisect;
 #[path = "cli/bring.rs"]
 mod bring;
+#[path = "cli/checkpoint.rs"]
+mod checkpoint;
 #[path = "cli/cluster.rs"]
 mod cluster;
 #[path = "compare.rs"]
