@@ -19,7 +19,7 @@ pub struct HalfRope<T> {
 }
 
 impl<T: Real> HalfRope<T> {
-    /// Of r/2 frequencies. No position yet: call [`HalfRope::extend`] first.
+    /// Makes it of r/2 frequencies. It is ready for no position yet: call [`HalfRope::extend`] first.
     pub fn new(frequencies: Vec<f32>, factor: f64) -> Self {
         Self {
             channels: 2 * frequencies.len(),

@@ -17,7 +17,7 @@ pub struct ShortConv<T> {
 }
 
 impl<T: Real> ShortConv<T> {
-    /// Of weights `[channels, k]`, and whether silu follows.
+    /// Makes it of weights `[channels, k]`; `silu` says whether silu follows.
     pub fn new(weight: &Tensor<T>, silu: bool) -> Self {
         let taps = weight.swapped();
         Self { taps, silu }

@@ -8,10 +8,10 @@ mod paired;
 pub use bind::bind;
 pub use paired::{Paired, paired, silent_zone};
 
-use std::collections::HashMap;
 use std::str::FromStr;
 
 use crate::experiment::{Rule, Statistic};
+use crate::run::by_recipe;
 use crate::run::summary::{LEAST_WINDOWS, Summary};
 use crate::run::verdict::{Failures, Status, Verdict};
 use crate::statistics::{self, Decision, Evidence};
@@ -165,15 +165,6 @@ pub fn judge(bindings: &[Binding], summaries: &[Summary]) -> Result<Vec<Verdict>
     let of = by_recipe(summaries, |summary| &summary.recipe);
     let verdict = |binding: &Binding| binding.judge(of.get(binding.recipe).map_or(&[], Vec::as_slice));
     bindings.iter().map(verdict).collect()
-}
-
-/// What belongs to each recipe, in its order: verdicts of many recipes would else look through everything, each.
-fn by_recipe<T>(all: &[T], recipe: impl Fn(&T) -> &str) -> HashMap<&str, Vec<&T>> {
-    let mut of: HashMap<&str, Vec<&T>> = HashMap::new();
-    for one in all {
-        of.entry(recipe(one)).or_default().push(one);
-    }
-    of
 }
 
 /// Finds the window that each verdict's value is from, and lists the measurements that violate each failed rule.

@@ -6,7 +6,7 @@ use super::chart::{GREY, SLOTS};
 use super::index::Index;
 use super::show::Show;
 use crate::run::verdict::Verdict;
-use crate::run::{RecipeInfo, Run};
+use crate::run::{RecipeInfo, Run, by_recipe};
 
 pub use crate::run::plan::REFERENCE;
 
@@ -75,10 +75,7 @@ pub fn candidates<'a>(run: &'a Run, show: &'a dyn Show, index: &Index) -> Vec<Ca
     let recipes = run.manifest.recipes.iter().enumerate();
     let infos: HashMap<&str, (usize, &RecipeInfo)> =
         recipes.map(|(at, info)| (info.name.as_str(), (at, info))).collect();
-    let mut verdicts: HashMap<&str, Vec<&Verdict>> = HashMap::new();
-    for verdict in &run.verdicts {
-        verdicts.entry(&verdict.recipe).or_default().push(verdict);
-    }
+    let verdicts = by_recipe(&run.verdicts, |verdict| &verdict.recipe);
     let info = |name: &str| infos.get(name).map(|(_, info)| *info);
     let candidate = |name| candidate(name, show, &info, verdicts.get(name).map_or(&[], Vec::as_slice));
     let mut candidates: Vec<Candidate> = names(run).into_iter().map(candidate).collect();

@@ -169,7 +169,7 @@ impl Folder {
             )));
         }
         let read: Vec<Result<Vec<Record>>> = manifest.cells.par_iter().map(|id| self.read_cell(id)).collect();
-        // Of several wrong cells the first is told, whichever was read first.
+        // The first of several wrong cells is told, whichever was read first.
         let records: Vec<Vec<Record>> = read.into_iter().collect::<Result<_>>()?;
         Ok(records.into_iter().flatten().collect())
     }

@@ -27,6 +27,15 @@ use summary::Summary;
 use ulplab_core::record::Record;
 use verdict::{Outcome, Verdict};
 
+/// What belongs to each recipe, in its order. Whoever asks for every recipe in turn would else look through everything each time.
+pub fn by_recipe<T>(all: &[T], recipe: impl Fn(&T) -> &str) -> HashMap<&str, Vec<&T>> {
+    let mut of: HashMap<&str, Vec<&T>> = HashMap::new();
+    for one in all {
+        of.entry(recipe(one)).or_default().push(one);
+    }
+    of
+}
+
 /// Identity of a run: enough to reproduce all its numbers. Its file is written once and never changed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {

@@ -11,7 +11,7 @@ pub(in crate::paths) struct Attention<T> {
     pub query: Projection<T>,
     pub key: Projection<T>,
     pub value: Projection<T>,
-    /// Of queries and keys; as long as a head, or as all heads together.
+    /// Weights of the norms of queries and keys; each is as long as a head, or as all heads together.
     pub query_key_norms: Option<[Vec<T>; 2]>,
     pub gate: Option<OutputGate<T>>,
     pub heads: Projection<T>,

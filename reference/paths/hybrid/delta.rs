@@ -23,7 +23,7 @@ pub(super) struct DeltaRule<T> {
     pub conv: ShortConv<T>,
     pub a_log: Vec<T>,
     pub dt_bias: Vec<T>,
-    /// Of the output's norm, as long as a value; not zero-centred.
+    /// Weight of the output's norm, as long as a value; it is not zero-centred.
     pub norm: Vec<T>,
     pub heads: Projection<T>,
     pub sizes: Sizes,

@@ -45,7 +45,7 @@ pub(super) fn config(json: &str) -> Result<Config, String> {
         return Err(text.wrong("model_type", format!("is '{found}', expected '{inner}'")));
     }
     let mut config = of_text(&text, family)?;
-    // Of both keys `transformers` reads the outer one.
+    // `transformers` reads the outer one of both keys.
     config.tie_word_embeddings = keys.flag("tie_word_embeddings", false)?;
     keys.finish(&format!("a {name}"), &[INERT, BESIDE_TEXT].concat())?;
     Ok(config)

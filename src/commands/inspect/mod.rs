@@ -41,7 +41,7 @@ pub struct InspectArgs {
     /// read].
     #[arg(long = "as", value_name = "WHAT", value_enum)]
     pub taken_as: Option<TakenAs>,
-    /// Of a checkpoint: write the report to FILE as a page too.
+    /// Write the report on a checkpoint to FILE as a page, too.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
     #[command(flatten)]
