@@ -20,6 +20,8 @@ mod delta_decode;
 mod delta_handover;
 #[path = "kernels/delta_prefill.rs"]
 mod delta_prefill;
+#[path = "kernels/delta_rounded.rs"]
+mod delta_rounded;
 #[path = "kernels/diagonal_ssm.rs"]
 mod diagonal_ssm;
 #[path = "kernels/experts.rs"]

@@ -10,7 +10,7 @@ use safetensors::Dtype;
 
 use super::data::f32_bytes;
 use super::delta_decode::Step;
-use super::delta_prefill::{BAR, Prefill, WHY_BAR, groups};
+use super::delta_prefill::{BAR, Prefill, Want, groups, judge_o, judge_states};
 use super::grid::Grid;
 use super::judge::Judge;
 use super::{Buffer, Case, Data, Op, Problem, Scalar};
@@ -32,12 +32,12 @@ impl Op for DeltaHandover {
 
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
         let prefill = Prefill::new(case, data);
-        let (o, states) = prefill.want(case)?;
+        let Want { o, reads, state } = prefill.want(case)?;
         let mut step = Step::new(&decode(case), data);
         // Decode starts from the expected states; apart from rounding to f32 they are the reference's.
-        step.state = f32_bytes(&states.par_iter().map(|x| *x as f32).collect::<Vec<_>>());
+        step.state = f32_bytes(&state.par_iter().map(|x| *x as f32).collect::<Vec<_>>());
         let (next_o, next_states) = step.want::<Vk>()?;
-        let read = reads(&step, &next_states, case);
+        let next_reads = next_reads(&step, &next_states, case);
         let buffers = buffers(&prefill, &step, case);
         let [t, n, heads, dim] = ["T", "N", "HV", "V"].map(|dim| case.dim(dim));
         let bound = step.bound as f32;
@@ -51,23 +51,22 @@ impl Op for DeltaHandover {
         };
         // States are written, read and written again.
         let bytes = buffers.iter().map(Buffer::size).sum::<usize>() + 2 * size("state");
-        let (per_sequence, none) = (t / n, vec![0.0; n * heads]);
-        let of_o = groups(t * heads, |row| row / heads / per_sequence * heads + row % heads);
-        let of_next = (groups(n * heads, |row| row), read);
-        let of_state = groups(n * heads * states[2], |row| row / states[2]);
-        let bf16 = Dtype::BF16;
+        // One query of each sequence and head: each row is a group.
+        let of_next = groups(n * heads, |row| row);
+        let shape = [n, heads, dim];
         let judges = vec![
-            Judge::rms("o", bf16, &[t, heads, dim], o, (of_o, none.clone()), BAR, WHY_BAR),
-            Judge::rms("next_o", bf16, &[n, heads, dim], next_o, of_next, BAR, WHY_READ),
+            judge_o("o", &prefill, o, reads),
             Judge::rms(
-                "state",
-                Dtype::F32,
-                &states,
-                next_states,
-                (of_state, none),
+                "next_o",
+                Dtype::BF16,
+                &shape,
+                next_o,
+                (of_next, vec![0.0; n * heads]),
                 BAR,
-                WHY_BAR,
-            ),
+                WHY_READ,
+            )
+            .by_rows(next_reads),
+            judge_states("state", &states, next_states),
         ];
         Ok(Problem {
             bytes: bytes as u64,
@@ -82,8 +81,8 @@ impl Op for DeltaHandover {
     }
 }
 
-const WHY_READ: &str = "products in bf16: a root-mean-square error of the state of 1e-2, relative to what this query and \
-                        an average query read from it, because one query may read almost nothing";
+const WHY_READ: &str = "products in bf16: a root-mean-square error of the state of 1e-2, relative to what this query or \
+                        an average query reads from it, because one query may read almost nothing";
 
 fn cases(gate: &'static str) -> Vec<Case> {
     let dims = |[n, t, h]: [i64; 3]| {
@@ -113,16 +112,16 @@ fn cases(gate: &'static str) -> Vec<Case> {
         .done()
 }
 
-/// The squared norm over value channels of what an average query reads from its state, for every head of every sequence. A
+/// The mean square over value channels of what an average query reads from its state, for every head of every sequence. A
 /// single query may read much less, and the error of the state is then a large part of it.
-fn reads(step: &Step, states: &[f64], case: &Case) -> Vec<f64> {
+fn next_reads(step: &Step, states: &[f64], case: &Case) -> Vec<f64> {
     let [heads, keys, values] = ["H", "K", "V"].map(|dim| case.dim(dim));
     let squares: Vec<f64> = states
         .par_chunks(keys * values)
         .map(|state| state.iter().map(|s| s * s).sum())
         .collect();
     // q has length 1 and is scaled by K^-½.
-    let share = 1.0 / (keys * keys) as f64;
+    let share = 1.0 / (keys * keys * values) as f64;
     let of_slot = |slot: &i64| {
         squares[*slot as usize * heads..][..heads]
             .iter()

@@ -5,7 +5,7 @@
 
 use rayon::prelude::*;
 use reference::Bounded;
-use reference::ops::attention::{KeyRows, attend};
+use reference::ops::attention::{KeyRows, Sizes, attend};
 use safetensors::Dtype;
 
 use super::data::{exact, round_to_bf16};
@@ -251,7 +251,7 @@ impl Rows {
         let part = |keys| KeyRows { keys, values: keys };
         let query = exact([h, d], &self.q[row * h * d..][..h * d]).data;
         let sinks = exact([h], &self.sinks).data;
-        attend(&query, &sinks, d, [part(&keys), part(&[])], |_, _, _| true).0
+        attend(&query, &sinks, Sizes::of(d), [part(&keys), part(&[])], |_, _, _| true).0
     }
 }
 

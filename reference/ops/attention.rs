@@ -3,8 +3,6 @@
 //! s_j = d^−½ q·k_j, p_j = e^{s_j} / (Σ e^{s_j'} + e^{sink}), o = Σ p_j v_j. The sink is a logit of the head, not scaled,
 //! and stands only in the denominator.
 
-pub mod sized;
-
 use super::linear::{Product, reduce};
 use crate::Real;
 use crate::real::vectorized;
@@ -12,22 +10,49 @@ use crate::real::vectorized;
 /// Consecutive rows read as keys and as values; the two differ only where the roles were split.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyRows<'a, T> {
-    /// `[n, dim]`.
+    /// `[n, key]`.
     pub keys: &'a [T],
-    /// `[n, dim]`.
+    /// `[n, value]`.
     pub values: &'a [T],
 }
 
-/// Attends from a block of queries `[rows, heads, dim]` to the rows of two caches. `visible(part, row, key)` tells whether
-/// a query row may read a key of window (part 0) or compressed cache (part 1). Gives o, shaped like the queries, and the
+/// The sizes of keys and values, and what q·k is multiplied by.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes<T> {
+    /// Channels of a query and of a key.
+    pub key: usize,
+    /// Channels of a value.
+    pub value: usize,
+    /// The number, in most models d^−½.
+    pub scale: T,
+}
+
+impl<T: Real> Sizes<T> {
+    /// Keys and values of `dim` channels, and d^−½.
+    pub fn of(dim: usize) -> Self {
+        Self {
+            key: dim,
+            value: dim,
+            scale: T::ONE / T::from_f64(dim as f64).sqrt(),
+        }
+    }
+}
+
+/// Attends from a block of queries `[rows, heads, key]` to the rows of two caches. `visible(part, row, key)` tells whether
+/// a query row may read a key of window (part 0) or compressed cache (part 1); a sink of −∞ is none. Gives o `[rows, heads, value]` and the
 /// probabilities `[rows, heads, keys of both parts]`; what is not visible has probability 0 exactly.
 pub fn attend<T: Real>(
     queries: &[T],
     sinks: &[T],
-    dim: usize,
+    sizes: Sizes<T>,
     parts: [KeyRows<'_, T>; 2],
     visible: impl Fn(usize, usize, usize) -> bool,
 ) -> (Vec<T>, Vec<T>) {
+    let Sizes {
+        key: dim,
+        value: value_dim,
+        scale,
+    } = sizes;
     let m = queries.len() / dim;
     let counts = parts.map(|part| part.keys.len() / dim);
     let width = counts[0] + counts[1];
@@ -48,7 +73,6 @@ pub fn attend<T: Real>(
         product.run(&mut p[offset..]);
         offset += n;
     }
-    let scale = T::ONE / T::from_f64(dim as f64).sqrt();
     let mut mask = Vec::with_capacity(m / sinks.len() * width);
     for row in 0..m / sinks.len() {
         for (part, n) in counts.into_iter().enumerate() {
@@ -61,27 +85,27 @@ pub fn attend<T: Real>(
             softmax(p, mask, scale, sinks[row % sinks.len()]);
         }
     });
-    let mut out = vec![T::ZERO; queries.len()];
+    let mut out = vec![T::ZERO; m * value_dim];
     let mut offset = 0;
     for (part, n) in parts.iter().zip(counts) {
         if n > 0 {
             let product = Product {
                 m,
-                n: dim,
+                n: value_dim,
                 k: n,
                 x: &p[offset..],
                 x_stride: width,
                 w: part.values,
-                w_strides: (1, dim),
-                y_stride: dim,
+                w_strides: (1, value_dim),
+                y_stride: value_dim,
                 add: offset > 0,
             };
             product.run(&mut out);
         }
         offset += n;
     }
-    let values = parts.map(|part| part.values.chunks_exact(dim));
-    for (row, (out, p)) in out.chunks_exact_mut(dim).zip(p.chunks_exact(width)).enumerate() {
+    let values = parts.map(|part| part.values.chunks_exact(value_dim));
+    for (row, (out, p)) in out.chunks_exact_mut(value_dim).zip(p.chunks_exact(width)).enumerate() {
         if !vectorized!(all_finite(out)) {
             // Zero times NaN is NaN: only what the query may see may reach it.
             out.fill(T::ZERO);
@@ -139,7 +163,7 @@ mod tests {
             values: rows,
         });
         let visible = |part: usize, row: usize, key: usize| if part == 0 { key <= row + 1 } else { key < row };
-        let (out, p) = attend(&queries, &sinks, dim, parts, visible);
+        let (out, p) = attend(&queries, &sinks, Sizes::of(dim), parts, visible);
         for row in 0..3 {
             let keys: Vec<&[f64]> = window
                 .chunks(4)
@@ -170,9 +194,13 @@ mod tests {
         };
         let none = KeyRows { keys: &[], values: &[] };
         let queries = [1.0; 4];
-        let (out, _) = attend(&queries, &[f32::NEG_INFINITY], 2, [rows, none], |_, row, key| {
-            key <= row
-        });
+        let (out, _) = attend(
+            &queries,
+            &[f32::NEG_INFINITY],
+            Sizes::of(2),
+            [rows, none],
+            |_, row, key| key <= row,
+        );
         assert_eq!(out[..2], [1.0, 2.0]);
         assert!(out[2].is_nan() && out[3].is_nan());
     }
@@ -185,9 +213,12 @@ mod tests {
         };
         let none = KeyRows { keys: &[], values: &[] };
         let all = |_: usize, _: usize, _: usize| true;
-        assert_eq!(attend(&[3.0, 0.0], &[1e30], 2, [rows, none], all).0, [0.0, 0.0]);
         assert_eq!(
-            attend(&[3.0, 0.0], &[f32::NEG_INFINITY], 2, [rows, none], all).0,
+            attend(&[3.0, 0.0], &[1e30], Sizes::of(2), [rows, none], all).0,
+            [0.0, 0.0]
+        );
+        assert_eq!(
+            attend(&[3.0, 0.0], &[f32::NEG_INFINITY], Sizes::of(2), [rows, none], all).0,
             [1.0, 0.0]
         );
     }

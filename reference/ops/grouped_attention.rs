@@ -5,8 +5,7 @@
 
 use rayon::prelude::*;
 
-use super::attention::KeyRows;
-use super::attention::sized::{Sizes, attend_sized};
+use super::attention::{KeyRows, Sizes, attend};
 use crate::{Real, Tensor};
 
 /// Tokens that attend together. Work is cut here whatever the number of threads.
@@ -118,7 +117,7 @@ impl<T: Real> KvCache<T> {
             let (now, begin) = (start + first, oldest(start + first));
             let read = self.read(head, begin, now + rows);
             let seen = |_: usize, row: usize, key: usize| (oldest(now + row)..=now + row).contains(&(begin + key));
-            attend_sized(&queries, &sinks[head * group..][..group], sizes, [read, empty], seen).0
+            attend(&queries, &sinks[head * group..][..group], sizes, [read, empty], seen).0
         };
         let blocks = (0..tokens).step_by(TOKENS);
         let pieces: Vec<(usize, usize)> = blocks

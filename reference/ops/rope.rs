@@ -20,6 +20,8 @@ pub struct Yarn {
     pub beta_fast: f64,
     /// Pairs that turn less often than this have theirs divided by the factor.
     pub beta_slow: f64,
+    /// Whether the ends of the ramp are rounded to whole pairs, outwards.
+    pub truncate: bool,
 }
 
 /// fᵢ = θ^(−2i/r); with YaRN the slow ones are divided by the factor, with a linear ramp between. Rounded to FP32 after every
@@ -33,8 +35,11 @@ pub fn frequencies(dims: usize, theta: f64, yarn: Option<Yarn>) -> Vec<f32> {
         let wavelengths = yarn.original_positions / (2.0 * std::f64::consts::PI * beta);
         dims as f64 * wavelengths.ln() / (2.0 * theta.ln())
     };
-    let low = turns(yarn.beta_fast).floor().max(0.0);
-    let mut high = turns(yarn.beta_slow).ceil().min(dims as f64 - 1.0);
+    let mut ends = [turns(yarn.beta_fast), turns(yarn.beta_slow)];
+    if yarn.truncate {
+        ends = [ends[0].floor(), ends[1].ceil()];
+    }
+    let (low, mut high) = (ends[0].max(0.0), ends[1].min(dims as f64 - 1.0));
     if high == low {
         high += 0.001;
     }
@@ -114,6 +119,7 @@ mod tests {
             original_positions: 65536.0,
             beta_fast: 32.0,
             beta_slow: 1.0,
+            truncate: true,
         };
         let f = frequencies(64, 1.6e5, Some(yarn));
         let plain = frequencies(64, 1.6e5, None);

@@ -28,12 +28,7 @@ pub enum Scaling {
         original_positions: f64,
     },
     /// YaRN.
-    Yarn {
-        /// Its parameters.
-        yarn: Yarn,
-        /// Whether the ends of the ramp are rounded to whole pairs, outwards.
-        truncate: bool,
-    },
+    Yarn(Yarn),
     /// LongRoPE: each is divided by a factor of its own.
     Each(Vec<f32>),
 }
@@ -66,8 +61,7 @@ impl Scaling {
                 };
                 plain().into_iter().map(scale).collect()
             }
-            Self::Yarn { yarn, truncate: true } => frequencies(dims, theta, Some(*yarn)),
-            Self::Yarn { yarn, truncate: false } => untruncated(dims, theta, *yarn),
+            Self::Yarn(yarn) => frequencies(dims, theta, Some(*yarn)),
             Self::Each(factors) => {
                 let power = |i: usize| theta.powf(2.0 * i as f64 / dims as f64) as f32;
                 let divided = |(i, factor): (usize, &f32)| 1.0 / (factor * power(i));
@@ -75,26 +69,4 @@ impl Scaling {
             }
         }
     }
-}
-
-/// [`frequencies`] with YaRN's ramp from where it begins to where it ends, which are no whole pairs.
-fn untruncated(dims: usize, theta: f64, yarn: Yarn) -> Vec<f32> {
-    let turns = |beta: f64| {
-        let wavelengths = yarn.original_positions / (2.0 * PI * beta);
-        dims as f64 * wavelengths.ln() / (2.0 * theta.ln())
-    };
-    let low = turns(yarn.beta_fast).max(0.0);
-    let mut high = turns(yarn.beta_slow).min(dims as f64 - 1.0);
-    if high == low {
-        high += 0.001;
-    }
-    let mixed = |(i, f): (usize, f32)| {
-        let kept = 1.0 - ((i as f64 - low) / (high - low)).clamp(0.0, 1.0) as f32;
-        f / yarn.factor as f32 * (1.0 - kept) + f * kept
-    };
-    frequencies(dims, theta, None)
-        .into_iter()
-        .enumerate()
-        .map(mixed)
-        .collect()
 }

@@ -108,8 +108,16 @@ pub trait Config: Any + Debug + Send + Sync {
         }
     }
 
+    /// Says whether a site is none of this model's, whatever its layers are.
+    fn lacks(&self, _site: &SiteInfo) -> bool {
+        false
+    }
+
     /// Says whether a site is passed in a layer (`None`: outside the layers).
     fn passes(&self, site: &SiteInfo, layer: Option<usize>) -> bool {
+        if self.lacks(site) {
+            return false;
+        }
         match (site.layers, layer) {
             (Layers::Outside, None) => true,
             (Layers::Every, Some(layer)) => layer < self.layers(),

@@ -157,9 +157,9 @@ impl Around {
                     original_positions: original as f64,
                     beta_fast: positive("beta_fast")?.unwrap_or(32.0),
                     beta_slow: positive("beta_slow")?.unwrap_or(1.0),
+                    truncate: keys.optional("truncate")?.unwrap_or(true),
                 };
-                let truncate = keys.optional("truncate")?.unwrap_or(true);
-                Scaling::Yarn { yarn, truncate }
+                Scaling::Yarn(yarn)
             }
             "longrope" | "su" => {
                 let original = original()?;

@@ -2,20 +2,23 @@
 //! states; the two may have different layouts.
 //!
 //! The definition is [`reference::ops::linear_attention`] with q and k normalised first. Cases in f32 are held to a bound
-//! for f32 arithmetic. Cases in bf16 may multiply in bf16, so they are held to a root-mean-square error for each sequence
-//! and head.
+//! for f32 arithmetic. Cases in bf16 may multiply in bf16, so they are held to root-mean-square errors. Where β is 0, states are only
+//! decayed, and no product is in between: cases of `carried` states tell whether they are rounded from chunk to chunk.
 
 mod bounds;
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bounds::Bounds;
 use rayon::prelude::*;
 use reference::Tensor;
 use reference::ops::linear_attention as linear;
+use reference::ops::store::Token;
 use safetensors::Dtype;
 
 use super::data::{round_to_bf16, widened};
 use super::grid::{Grid, element_bytes};
-use super::judge::Judge;
+use super::judge::{Judge, UNIT};
 use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem, Scalar};
 
 /// Relative root-mean-square error that published kernels with bf16 operands stay within. Rounding the operands alone gives
@@ -44,10 +47,10 @@ impl Op for DeltaPrefill {
         let prefill = Prefill::new(case, data);
         let [t, heads, dim] = ["T", "HV", "V"].map(|dim| case.dim(dim));
         let buffers = prefill.buffers(case);
-        let (o, state) = prefill.want(case)?;
+        let Want { o, reads, state } = prefill.want(case)?;
         let matrix = case.dim("K") * dim;
         let [state_shape, o_shape] = [prefill.state_shape(case, "out_vk"), vec![t, heads, dim]];
-        let (o_dtype, starts) = (dtype(case), &prefill.starts);
+        let o_dtype = dtype(case);
         let judges = match case.key("dtype") {
             "f32" => {
                 let Bounds {
@@ -63,15 +66,12 @@ impl Op for DeltaPrefill {
                 ]
             }
             _ => {
-                let sequence = |token: usize| starts.partition_point(|start| *start <= token) - 1;
-                let of_o = |row: usize| sequence(row / heads) * heads + row % heads;
-                let none = vec![0.0; (starts.len() - 1) * heads];
-                let of_o = (groups(t * heads, of_o), none.clone());
-                let of_state = (groups(none.len() * state_shape[2], |row| row / state_shape[2]), none);
-                vec![
-                    Judge::rms("o", o_dtype, &o_shape, o, of_o, BAR, WHY_BAR),
-                    Judge::rms("final", Dtype::F32, &state_shape, state, of_state, BAR, WHY_BAR),
-                ]
+                let judge_o = judge_o("o", &prefill, o, reads);
+                let of_state = match is_carried(case) {
+                    true => Judge::within("final", Dtype::F32, &state_shape, state, carried(t), WHY_CARRIED),
+                    false => judge_states("final", &state_shape, state),
+                };
+                vec![judge_o, of_state]
             }
         };
         Ok(Problem {
@@ -137,6 +137,7 @@ fn cases(gate: &'static str) -> Vec<Case> {
     let (large, small) = ([8192, 64, 64, 128, 128], [64, 64, 64, 128, 128]);
     let (lengths, grouped) = ([all, 2, 2, 128, 128], [all, 2, 6, 24, 40]);
     let long = grid("bf16", "long").random("long", ([3 * 333, 1, 1, 128, 128], [0, 1]));
+    let carried = grid("bf16", "carried").random("carried", ([17 * 64 + 5, 2, 2, 128, 128], [0, 1]));
     let many = grid("bf16", "many").edges("many", ([70 * 3, 1, 1, 128, 128], [0, 1]));
     let bf16 = grid("bf16", "short")
         .timed("t8192.kv", (large, [0, 0]))
@@ -154,7 +155,7 @@ fn cases(gate: &'static str) -> Vec<Case> {
         .random("grouped", (grouped, [0, 1]))
         .random("lengths", (lengths, [1, 0]))
         .edges("edges", (lengths, [0, 0]));
-    [bf16.done(), long.done(), many.done(), f32.done()].concat()
+    [bf16.done(), long.done(), many.done(), carried.done(), f32.done()].concat()
 }
 
 /// Type of q, k, v and o.
@@ -165,10 +166,44 @@ fn dtype(case: &Case) -> Dtype {
     }
 }
 
+/// The judgement of outputs `[T, HV, V]` in bf16: the groups are the sequences and heads.
+pub(super) fn judge_o(output: &'static str, prefill: &Prefill, o: Vec<f64>, reads: Vec<f64>) -> Judge {
+    let (starts, shape) = (&prefill.starts, &prefill.v.shape);
+    let heads = shape[1];
+    let sequence = |token: usize| starts.partition_point(|start| *start <= token) - 1;
+    let groups = groups(shape[0] * heads, |row| sequence(row / heads) * heads + row % heads);
+    let none = vec![0.0; (starts.len() - 1) * heads];
+    Judge::rms(output, Dtype::BF16, shape, o, (groups, none), BAR, WHY_BAR).by_rows(reads)
+}
+
+/// The judgement of states in f32, whose last two dimensions are a matrix; the matrices are the groups.
+pub(super) fn judge_states(output: &'static str, shape: &[usize], states: Vec<f64>) -> Judge {
+    let (rows, cols) = (shape[2], shape[3]);
+    let means = states.par_chunks(rows * cols);
+    let means = means.map(|state| state.iter().map(|s| s * s).sum::<f64>() / (rows * cols) as f64);
+    let usual = means.flat_map_iter(|mean| std::iter::repeat_n(mean, rows)).collect();
+    let count = shape[0] * shape[1];
+    let groups = (groups(count * rows, |row| row / rows), vec![0.0; count]);
+    Judge::rms(output, Dtype::F32, shape, states, groups, BAR, WHY_BAR).by_rows(usual)
+}
+
 /// The group of each of `rows` rows.
 pub(super) fn groups(rows: usize, group: impl Fn(usize) -> usize) -> Vec<u32> {
     (0..rows).map(|row| group(row) as u32).collect()
 }
+
+/// Whether states are only decayed.
+fn is_carried(case: &Case) -> bool {
+    case.keys.iter().any(|(_, value)| value == "carried")
+}
+
+/// The bound of a state that is only decayed, in each of `tokens` steps or once in a chunk of them.
+fn carried(tokens: usize) -> impl Fn(usize, f64) -> f64 {
+    move |_, want| 12.0 * UNIT * tokens as f64 * want.abs() + 1e-37
+}
+
+const WHY_CARRIED: &str = "β is 0, so a state is only decayed: a step's exponential errs by at most 8 units of 2^-24, its argument, a sum of \
+                           at most 64 numbers that are small, by less than 2, and a product by 1";
 
 /// Inputs, rounded to the types in which they are stored.
 pub(super) struct Prefill {
@@ -219,11 +254,20 @@ impl Prefill {
         if case.inputs == Inputs::Edges {
             prefill.edges();
         }
+        if is_carried(case) {
+            prefill.carried();
+        }
         if case.key("dtype") == "bf16" {
             let values = [&mut prefill.q, &mut prefill.k, &mut prefill.v];
             values.into_iter().for_each(|x| round_to_bf16(&mut x.data));
         }
         prefill
+    }
+
+    /// Decays that leave a third of a state after a thousand tokens, and β of 0.
+    fn carried(&mut self) {
+        self.g.data.iter_mut().for_each(|g| *g *= 2f32.powi(-10));
+        self.beta.data.fill(0.0);
     }
 
     /// Tokens of zeros, of large and of small numbers; decays of 0, alone and many in a row, and decays of 1; β of 0 and 1.
@@ -296,22 +340,8 @@ impl Prefill {
         ]
     }
 
-    /// The expected o, and the expected final states in their layout.
-    pub fn want(&self, case: &Case) -> Result<(Vec<f64>, Vec<f64>), String> {
-        let initial = wide(&self.initial);
-        let transpose = case.dim("in_vk") != case.dim("out_vk");
-        match case.dim("in_vk") {
-            1 => self.forward(linear::State::<f64, linear::Vk>::new(initial)?, transpose),
-            _ => self.forward(linear::State::<f64, linear::Kv>::new(initial)?, transpose),
-        }
-    }
-
-    /// o, and the final states in the layout of the initial states, or transposed if `transpose`.
-    fn forward<L: linear::Layout>(
-        &self,
-        mut state: linear::State<f64, L>,
-        transpose: bool,
-    ) -> Result<(Vec<f64>, Vec<f64>), String> {
+    /// What is expected, the final states in their layout.
+    pub fn want(&self, case: &Case) -> Result<Want, String> {
         let [mut q, mut k, v, g, beta] = [&self.q, &self.k, &self.v, &self.g, &self.beta].map(wide);
         linear::l2_normalize(&mut q, linear::L2_EPS);
         linear::l2_normalize(&mut k, linear::L2_EPS);
@@ -327,13 +357,48 @@ impl Prefill {
             beta: Some(&beta),
             scale: f64::from(self.scale()),
         };
-        let o = linear::forward(&inputs, &linear::Recurrent::DEFINITION, &mut state, None)?;
-        let state = match transpose {
-            true => state.turned().into_tensor(),
-            false => state.into_tensor(),
+        let initial = wide(&self.initial);
+        let mut state = match case.dim("in_vk") {
+            1 => linear::State::<f64, linear::Vk>::new(initial)?.turned(),
+            _ => linear::State::<f64, linear::Kv>::new(initial)?,
         };
-        Ok((o.data, state.data))
+        // A query of length 1 reads 1/K of the squares of a state in the mean.
+        let heads = v.shape[1];
+        let reads: Vec<AtomicU64> = (0..v.rows()).map(|_| AtomicU64::new(0)).collect();
+        let share = inputs.scale.powi(2) / (q.cols() * v.cols()) as f64;
+        let weigh = |at: Token, state: &mut [f64], _: usize| {
+            let square = share * state.iter().map(|s| s * s).sum::<f64>();
+            let row = (self.starts[at.sequence] + at.token) * heads + at.head;
+            reads[row].store(square.to_bits(), Relaxed);
+        };
+        let form = linear::Recurrent {
+            one_pass: false,
+            store: weigh,
+        };
+        let o = linear::forward(&inputs, &form, &mut state, None)?;
+        let state = match case.dim("out_vk") {
+            1 => state.turned().into_tensor(),
+            _ => state.into_tensor(),
+        };
+        Ok(Want {
+            o: o.data,
+            reads: reads
+                .into_iter()
+                .map(|bits| f64::from_bits(bits.into_inner()))
+                .collect(),
+            state: state.data,
+        })
     }
+}
+
+/// What is expected of a prefill.
+pub(super) struct Want {
+    /// `[T, HV, V]`.
+    pub o: Vec<f64>,
+    /// The mean square of what an average query would read in the place of each row of o, `[T, HV]`.
+    pub reads: Vec<f64>,
+    /// The final states.
+    pub state: Vec<f64>,
 }
 
 fn wide(x: &Tensor<f32>) -> Tensor<f64> {

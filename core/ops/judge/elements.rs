@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use rayon::prelude::*;
-use safetensors::Dtype;
 
 use super::failure::{Elements, WorstElement};
 use super::values;
@@ -75,7 +74,7 @@ impl Judge {
         }
     }
 
-    fn pair_text(&self, want: f64, got: &[u8], at: usize) -> String {
+    pub(super) fn pair_text(&self, want: f64, got: &[u8], at: usize) -> String {
         let got = number(self.dtype, got, at);
         let [want, got] = values::apart(want, got);
         format!("want {want}, got {got}")
@@ -150,90 +149,6 @@ impl Judge {
             all.extend(measure_all(&pair).map(|(metric, value)| self.measured(metric, value)));
         }
         all
-    }
-
-    pub(super) fn rms_of(
-        &self,
-        want: &[f64],
-        (groups, added, bar): (&[u32], &[f64], f64),
-        got: &[u8],
-    ) -> Vec<Measured> {
-        let (dtype, cols) = (self.dtype, self.cols());
-        let of_row = |(row, want): (usize, &[f64])| {
-            let pairs = want.iter().zip(row * cols..);
-            pairs.fold([0.0; 2], |[wanted, error], (want, at)| {
-                let off = number(dtype, got, at) - want;
-                [wanted + want * want, error + off * off]
-            })
-        };
-        let rows: Vec<[f64; 2]> = want.par_chunks(cols).enumerate().map(of_row).collect();
-        let mut sums: Vec<[f64; 2]> = added.iter().map(|added| [*added, 0.0]).collect();
-        for (group, of_row) in groups.iter().zip(&rows) {
-            let sums = &mut sums[*group as usize];
-            sums[0] += of_row[0];
-            sums[1] += of_row[1];
-        }
-        // A NaN counts as beyond the bound, since all expected values are finite.
-        let ratio = |[want, error]: &[f64; 2]| match error / want {
-            _ if *error == 0.0 => 0.0,
-            ratio if ratio.is_nan() => f64::INFINITY,
-            ratio => ratio.sqrt() / bar,
-        };
-        let ratios: Vec<f64> = sums.iter().map(ratio).collect();
-        let ratio_at = |at: usize| ratios[groups[at / cols] as usize];
-        let bound = |at: usize, got: f64| (got - want[at]).abs() / ratio_at(at);
-        let said = |at: usize, _| {
-            let group = groups[at / cols] as usize;
-            let count = groups.iter().filter(|other| **other == group as u32).count() * cols;
-            let allowed = bar * (sums[group][0] / count as f64).sqrt();
-            let text = format!(
-                "{}; its group of {count} errs by {} of what is wanted in root mean square, {} is allowed{}",
-                self.pair_text(want[at], got, at),
-                values::short(ratios[group] * bar),
-                values::short(bar),
-                values::times(ratios[group])
-            );
-            (allowed, text)
-        };
-        let mut all = self.near(want, got, true, &bound, &said);
-        if all[0].failure.is_none() {
-            all[0] = self.narrowed(want, got, all[0].clone());
-        }
-        all
-    }
-
-    /// Fails an f32 output of which more than half of the numbers are numbers of bfloat16, where the expected ones are not: by
-    /// chance one in 65,536 is. A bound wide enough for operands in bfloat16 does not tell whether results are rounded, too.
-    fn narrowed(&self, want: &[f64], got: &[u8], right: Measured) -> Measured {
-        if self.dtype != Dtype::F32 {
-            return right;
-        }
-        let narrow = |x: f64| (x as f32).to_bits().trailing_zeros() >= 16;
-        let of_f32 = |at: &usize| want[*at].is_finite() && !narrow(want[*at]);
-        let bad = |at: usize| of_f32(&at) && number(self.dtype, got, at) != 0.0 && narrow(number(self.dtype, got, at));
-        let wide = (0..want.len()).into_par_iter().filter(of_f32).count();
-        let count = (0..want.len()).into_par_iter().filter(|at| bad(*at)).count();
-        let first = (0..want.len()).find(|at| bad(*at));
-        let Some(at) = first.filter(|_| wide >= 16 && 2 * count > wide) else {
-            return right;
-        };
-        let elements = Elements {
-            judge: self,
-            count,
-            bad: &bad,
-            kinds: &|at| values::kinds(self.dtype, [want[at], number(self.dtype, got, at)], got, at),
-        };
-        let said = WorstElement {
-            at,
-            want: want[at],
-            got: number(self.dtype, got, at),
-            bound: None,
-            text: format!(
-                "{} (the first), a number of bfloat16",
-                self.pair_text(want[at], got, at)
-            ),
-        };
-        elements.failed(right, said)
     }
 
     pub(super) fn finite_of(&self, got: &[u8]) -> Measured {

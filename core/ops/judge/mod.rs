@@ -7,6 +7,7 @@ mod admissible;
 mod elements;
 mod failure;
 mod pattern;
+mod rms;
 mod tensors;
 mod values;
 
@@ -17,6 +18,7 @@ use rayon::prelude::*;
 use reference::Bounded;
 use safetensors::Dtype;
 
+use self::rms::Rms;
 use super::Outputs;
 use crate::expected::half_spacing;
 use crate::formats::Format;
@@ -73,6 +75,9 @@ pub enum Rule {
         groups: Vec<u32>,
         /// For each group, a number to add to the expected sum of squares.
         added: Vec<f64>,
+        /// For each row, what the mean square of an average row in its place would be. If it is given, rows and elements are judged
+        /// beside groups, relative to it or to their own mean square, whichever is larger, and so is the gain of each group.
+        usual: Option<Vec<f64>>,
         /// The largest relative root-mean-square error.
         bar: f64,
     },
@@ -208,9 +213,18 @@ impl Judge {
             want,
             groups,
             added,
+            usual: None,
             bar,
         };
         Self::new(output, dtype, shape, rule, why)
+    }
+
+    /// Judges rows, elements and gains beside groups; `usual` has the mean square of an average row in the place of each row.
+    pub fn by_rows(mut self, of_rows: Vec<f64>) -> Self {
+        if let Rule::Rms { usual, .. } = &mut self.rule {
+            *usual = Some(of_rows);
+        }
+        self
     }
 
     /// Requires codes `data` and scales `scale`, in blocks of `width` elements of a row, to be admissible for numbers
@@ -298,8 +312,19 @@ impl Judge {
                 want,
                 groups,
                 added,
+                usual,
                 bar,
-            } => self.rms_of(want, (groups, added, *bar), outputs.get(self.output)),
+            } => {
+                let usual = usual.as_deref();
+                let by = Rms {
+                    want,
+                    groups,
+                    added,
+                    usual,
+                    bar: *bar,
+                };
+                self.rms_of(&by, outputs.get(self.output))
+            }
             Rule::Admissible { .. } => self.admissible_of(outputs.get("data"), outputs.get("scale")),
             Rule::Finite => vec![self.finite_of(outputs.get(self.output))],
             Rule::Parts(parts) => parts(outputs)
@@ -331,6 +356,7 @@ impl Judge {
                 groups,
                 added,
                 bar,
+                ..
             } => {
                 let cols = self.cols();
                 let mut sums: Vec<(f64, usize)> = added.iter().map(|added| (*added, 0)).collect();

@@ -101,9 +101,14 @@ impl Judge {
             Rule::Equal { any_nan, .. } if any_nan.is_empty() => "bits must be equal".into(),
             Rule::Equal { .. } => "bits must be equal; any NaN matches any other".into(),
             Rule::Within { .. } => "each element must be within its bound".into(),
-            Rule::Rms { bar, .. } => format!(
+            Rule::Rms { bar, usual, .. } => format!(
                 "the root-mean-square error of each group of rows must be at most {bar} times the root mean square of the \
-                 expected values"
+                 expected values{}",
+                if usual.is_some() {
+                    "; rows, elements and the gain of each group are judged, too"
+                } else {
+                    ""
+                }
             ),
             Rule::Admissible { format, .. } => {
                 format!("codes and scales of {format} must be admissible for numbers within their bounds")

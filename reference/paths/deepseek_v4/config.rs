@@ -272,6 +272,7 @@ impl Config {
             original_positions: rope.original_max_position_embeddings.unwrap_or(1.0),
             beta_fast: rope.beta_fast.unwrap_or(32.0),
             beta_slow: rope.beta_slow.unwrap_or(1.0),
+            truncate: true,
         });
         frequencies(self.qk_rope_head_dim, rope.rope_theta, yarn)
     }

@@ -6,7 +6,7 @@ use super::config::LayerType;
 use super::sites::*;
 use super::state::{Compressed, LayerState};
 use crate::ops::BLOCK;
-use crate::ops::attention::{KeyRows, attend};
+use crate::ops::attention::{KeyRows, Sizes, attend};
 use crate::ops::experts::Experts;
 use crate::ops::hyper_connection::HyperConnection;
 use crate::ops::linear::{Linear, Product};
@@ -212,7 +212,7 @@ impl<T: Real> Layer<T> {
             let (result, p) = attend(
                 query,
                 &self.sinks,
-                dim,
+                Sizes::of(dim),
                 [recent, entries.rows()],
                 |part, row, key| match part {
                     0 => {

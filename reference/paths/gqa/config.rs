@@ -5,7 +5,6 @@ use super::{Family, Gqa, Model};
 use crate::SiteInfo;
 use crate::ops::softmax_router::Softmax;
 use crate::paths::{self, Input, Path, RopeConfig, Takes, TensorSpec, asked};
-use crate::sites::Layers;
 
 /// The sizes of a model and what its layers compute, read from a `config.json` by [`Gqa`].
 #[derive(Clone, Debug)]
@@ -118,8 +117,8 @@ impl paths::Config for Config {
         types
     }
 
-    fn passes(&self, site: &SiteInfo, layer: Option<usize>) -> bool {
-        passes(self, self.tie_word_embeddings, site, layer)
+    fn lacks(&self, site: &SiteInfo) -> bool {
+        is_tied_head(site, self.tie_word_embeddings)
     }
 
     /// Caches of layers with a window forget, and do not grow.
@@ -135,16 +134,9 @@ impl paths::Config for Config {
     loads!(|config, weights, numerics| { Model::of_parts(config.clone(), &mut paths::Loader::new(weights), numerics) });
 }
 
-/// Says whether a site is passed in a layer by a model whose head has weights of its own only if it is not tied to the embedding.
-pub(in crate::paths) fn passes(config: &dyn paths::Config, tied: bool, site: &SiteInfo, layer: Option<usize>) -> bool {
-    match (site.layers, layer) {
-        (Layers::Outside, None) => !(tied && site.name == HEAD_WEIGHT),
-        (Layers::Every, Some(layer)) => layer < config.layers(),
-        (Layers::OfType(types), Some(layer)) => {
-            layer < config.layers() && config.layer_types(layer).iter().any(|own| types.contains(own))
-        }
-        (Layers::Outside, Some(_)) | (Layers::Every | Layers::OfType(_), None) => false,
-    }
+/// Says whether a site is the weights of a head that has none of its own.
+pub(in crate::paths) fn is_tied_head(site: &SiteInfo, tied: bool) -> bool {
+    tied && site.name == HEAD_WEIGHT
 }
 
 /// Gives the token ids of a model with a vocabulary of this size.

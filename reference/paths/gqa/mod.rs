@@ -20,7 +20,7 @@ pub mod sites;
 mod state;
 
 pub use config::{Config, LayerConfig};
-pub(in crate::paths) use config::{passes, token_ids};
+pub(in crate::paths) use config::{is_tied_head, token_ids};
 pub use families::{Biases, Experts, FAMILIES, Family, QueryKeyNorm, Windows};
 pub use model::Model;
 pub use path::Gqa;

@@ -3,7 +3,7 @@
 use super::{Family, Hybrid, Model};
 use crate::SiteInfo;
 use crate::ops::linear_attention::Sizes;
-use crate::paths::gqa::passes;
+use crate::paths::gqa::is_tied_head;
 use crate::paths::{self, Path, RopeConfig, Takes, TensorSpec, asked};
 
 /// The sizes of a model and what its layers compute, read from a `config.json` by [`Hybrid`].
@@ -126,8 +126,8 @@ impl paths::Config for Config {
         ]
     }
 
-    fn passes(&self, site: &SiteInfo, layer: Option<usize>) -> bool {
-        passes(self, self.tie_word_embeddings, site, layer)
+    fn lacks(&self, site: &SiteInfo) -> bool {
+        is_tied_head(site, self.tie_word_embeddings)
     }
 
     fn tensors(&self) -> Vec<TensorSpec> {

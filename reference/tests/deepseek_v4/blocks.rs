@@ -1,7 +1,7 @@
 //! dsv4-small, block by block: every operation fed what the oracle fed it.
 
 use reference::Tensor;
-use reference::ops::attention::{KeyRows, attend};
+use reference::ops::attention::{KeyRows, Sizes, attend};
 use reference::ops::hyper_connection::{HyperConnection, HyperHead, Mixing};
 use reference::ops::indexer;
 use reference::ops::linear::Linear;
@@ -102,6 +102,7 @@ fn rope_tables() {
         original_positions: 65536.0,
         beta_fast: 32.0,
         beta_slow: 1.0,
+        truncate: true,
     };
     let published = File::fixture("rope.safetensors");
     for (kind, theta, yarn) in [("main", 1e4, None), ("compress", 1.6e5, Some(yarn))] {
@@ -231,10 +232,16 @@ pub fn attention(
         keys: rows,
         values: rows,
     });
-    attend(&queries.data, sinks, 32, parts, |part, row, key| match part {
-        0 => window(row, key),
-        _ => entry(row, key),
-    })
+    attend(
+        &queries.data,
+        sinks,
+        Sizes::of(32),
+        parts,
+        |part, row, key| match part {
+            0 => window(row, key),
+            _ => entry(row, key),
+        },
+    )
 }
 
 /// Which entries a query of dsv4-small's prefill reads, by the oracle's own indexer.

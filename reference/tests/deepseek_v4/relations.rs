@@ -1,7 +1,7 @@
 //! Relations that hold bit for bit whatever the numbers are: a power of two goes through what is linear, heads and tokens may come in any
 //! order, and a pool does not see how its tokens are cut.
 
-use reference::ops::attention::{KeyRows, attend};
+use reference::ops::attention::{KeyRows, Sizes, attend};
 use reference::ops::compressor::Pool;
 use reference::ops::rmsnorm::rmsnorm;
 use reference::{Choice, Plain, Tensor};
@@ -52,7 +52,7 @@ impl Attended {
             values: rows,
         };
         let seen = |part: usize, row: usize, key: usize| key + 5 * part <= row;
-        attend(queries, sinks, dim, [part(first), part(second)], seen).0
+        attend(queries, sinks, Sizes::of(dim), [part(first), part(second)], seen).0
     }
 }
 

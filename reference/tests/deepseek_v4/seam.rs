@@ -1,6 +1,6 @@
 //! The seam: which sites are called, in what order and with what, and that what is done there is obeyed.
 
-use reference::ops::attention::{KeyRows, attend};
+use reference::ops::attention::{KeyRows, Sizes, attend};
 use reference::paths::deepseek_v4::{Config, DeepSeekV4, LayerType, SITES};
 use reference::paths::{Config as _, Path};
 use reference::sites::{Growth, Held};
@@ -189,10 +189,16 @@ fn an_overruled_top_k_is_obeyed() {
         values: &of(name).data,
     });
     let sinks = SMALL.weight(LAYER, "self_attn.sinks").data;
-    let (heads, p) = attend(&of("query").data, &sinks, 32, parts, |part, row, key| match part {
-        0 => key <= row && row < key + 8,
-        _ => forced(row).contains(&key),
-    });
+    let (heads, p) = attend(
+        &of("query").data,
+        &sinks,
+        Sizes::of(32),
+        parts,
+        |part, row, key| match part {
+            0 => key <= row && row < key + 8,
+            _ => forced(row).contains(&key),
+        },
+    );
     let mut heads = Tensor::new([TOKENS, 4, 32], heads);
     SMALL.rope(LAYER, TOKENS).apply(&mut heads, 4, |token| token, true);
     agrees("heads", &of("heads").data, &heads.data);

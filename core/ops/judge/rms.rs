@@ -1,0 +1,245 @@
+//! Judgements of errors that are random: by their root mean square over groups and rows, by their largest, and by how much of them is
+//! one gain.
+
+use rayon::prelude::*;
+use safetensors::Dtype;
+
+use super::failure::{Elements, WorstElement};
+use super::values::{self, number};
+use super::{Judge, Measured};
+
+/// How many times as much as a group a row of it may err in root mean square. Of emulated kernels that round all operands to bfloat16, rows
+/// erred by at most 1.1 times what a group may, and elements by 6.5 times (tests/kernels/delta_rounded.rs).
+const ROW: f64 = 2.0;
+/// How many times as much as a group an element may err.
+const ELEMENT: f64 = 10.0;
+/// How many times as much as a group its gain may be off, times the root of its rows, because rows err independently of each other. Of
+/// the same kernels it was 1.4.
+const GAIN: f64 = 2.5;
+/// Rows of smaller numbers are judged as if they had numbers of this size, because terms of them are below the smallest normal number.
+const SMALL: f64 = 1e-33;
+
+/// What errors are measured by.
+#[derive(Clone, Copy, Default)]
+struct Sums {
+    /// Squares of expected values.
+    want: f64,
+    /// Squares of errors.
+    error: f64,
+    /// Errors times expected values.
+    gain: f64,
+}
+
+/// What a judgement by root mean square goes by; see [`Rule::Rms`](super::Rule::Rms).
+pub(super) struct Rms<'a> {
+    pub want: &'a [f64],
+    pub groups: &'a [u32],
+    pub added: &'a [f64],
+    pub usual: Option<&'a [f64]>,
+    pub bar: f64,
+}
+
+/// A ratio of error to limit, and what of the error it is.
+type Ratio = (f64, Of);
+
+/// What part of an error is beyond its limit.
+#[derive(Clone, Copy, PartialEq)]
+enum Of {
+    Group,
+    Gain,
+    Row,
+    Element,
+}
+
+impl Sums {
+    fn add(self, other: Self) -> Self {
+        Self {
+            want: self.want + other.want,
+            error: self.error + other.error,
+            gain: self.gain + other.gain,
+        }
+    }
+}
+
+/// What the errors of a group are measured by.
+struct Group {
+    sums: Sums,
+    /// What its errors are relative to.
+    squares: f64,
+    rows: usize,
+}
+
+impl Group {
+    fn new(added: f64) -> Self {
+        Self {
+            sums: Sums::default(),
+            squares: added,
+            rows: 0,
+        }
+    }
+
+    fn add(&mut self, row: Sums, squares: f64) {
+        self.sums = self.sums.add(row);
+        self.squares += squares;
+        self.rows += 1;
+    }
+
+    /// By how much the numbers are too large or too small together.
+    fn gain(&self) -> f64 {
+        (self.sums.gain / self.squares).abs()
+    }
+
+    fn gain_limit(&self, bar: f64) -> f64 {
+        GAIN * bar / (self.rows as f64).sqrt()
+    }
+}
+
+/// The larger ratio, the first of equal ones.
+fn larger(a: Ratio, b: Ratio) -> Ratio {
+    if b.0 > a.0 { b } else { a }
+}
+
+/// The root of error over expected squares as a multiple of a limit. A NaN counts as beyond it, since all expected values are finite.
+fn over(error: f64, want: f64, limit: f64) -> f64 {
+    match error / want {
+        _ if error == 0.0 => 0.0,
+        ratio if ratio.is_nan() => f64::INFINITY,
+        ratio => ratio.sqrt() / limit,
+    }
+}
+
+impl Judge {
+    pub(super) fn rms_of(&self, by: &Rms, got: &[u8]) -> Vec<Measured> {
+        let (dtype, cols) = (self.dtype, self.cols());
+        let (want, bar) = (by.want, by.bar);
+        let of_row = |(row, want): (usize, &[f64])| {
+            let pairs = want.iter().zip(row * cols..);
+            pairs.fold(Sums::default(), |sums, (want, at)| {
+                let off = number(dtype, got, at) - want;
+                sums.add(Sums {
+                    want: want * want,
+                    error: off * off,
+                    gain: off * want,
+                })
+            })
+        };
+        let rows: Vec<Sums> = want.par_chunks(cols).enumerate().map(of_row).collect();
+        // The squares of a row, or of an average row in its place.
+        let squares = |row: usize| {
+            by.usual.map_or(rows[row].want, |usual| {
+                let usual = usual[row].max(SMALL * SMALL) * cols as f64;
+                rows[row].want.max(usual)
+            })
+        };
+        let mut groups: Vec<Group> = by.added.iter().map(|added| Group::new(*added)).collect();
+        for (row, group) in by.groups.iter().enumerate() {
+            groups[*group as usize].add(rows[row], squares(row));
+        }
+        let of_group = |group: &Group| {
+            let whole = (over(group.sums.error, group.squares, bar), Of::Group);
+            match by.usual {
+                Some(_) => larger(whole, (group.gain() / group.gain_limit(bar), Of::Gain)),
+                None => whole,
+            }
+        };
+        let ratios: Vec<Ratio> = groups.iter().map(of_group).collect();
+        let of_row = |row: usize| {
+            let group = ratios[by.groups[row] as usize];
+            match by.usual {
+                Some(_) => larger(group, (over(rows[row].error, squares(row), ROW * bar), Of::Row)),
+                None => group,
+            }
+        };
+        let of_rows: Vec<Ratio> = (0..rows.len()).into_par_iter().map(of_row).collect();
+        let ratio_at = |at: usize| {
+            let ratio = of_rows[at / cols];
+            let off = number(dtype, got, at) - want[at];
+            let square = || squares(at / cols) / cols as f64;
+            match by.usual {
+                Some(_) => larger(ratio, (over(off * off, square(), ELEMENT * bar), Of::Element)),
+                None => ratio,
+            }
+        };
+        let bound = |at: usize, got: f64| (got - want[at]).abs() / ratio_at(at).0;
+        let said = |at: usize, _| {
+            let group = &groups[by.groups[at / cols] as usize];
+            let count = group.rows * cols;
+            let [of_group, of_row] =
+                [(group.squares, count), (squares(at / cols), cols)].map(|(sum, n)| (sum / n as f64).sqrt());
+            let short = values::short;
+            let (ratio, of) = ratio_at(at);
+            let of_rms = |what: &str, limit: f64| {
+                let found = short(ratio * limit);
+                format!(
+                    "{what} errs by {found} of what is wanted in root mean square, {} is allowed",
+                    short(limit)
+                )
+            };
+            let (allowed, what) = match of {
+                Of::Group => (bar * of_group, of_rms(&format!("its group of {count}"), bar)),
+                Of::Row => (ROW * bar * of_row, of_rms("its row", ROW * bar)),
+                Of::Gain => {
+                    let limit = group.gain_limit(bar);
+                    let text = format!(
+                        "its group of {count} has a gain that is off by {}, {} is allowed",
+                        short(group.gain()),
+                        short(limit)
+                    );
+                    (limit * of_group, text)
+                }
+                Of::Element => {
+                    let limit = ELEMENT * bar;
+                    let text = format!(
+                        "it errs by {} of the root mean square of its row, {} is allowed",
+                        short(ratio * limit),
+                        short(limit)
+                    );
+                    (limit * of_row, text)
+                }
+            };
+            (
+                allowed,
+                format!("{}; {what}{}", self.pair_text(want[at], got, at), values::times(ratio)),
+            )
+        };
+        let mut all = self.near(want, got, true, &bound, &said);
+        if all[0].failure.is_none() {
+            all[0] = self.narrowed(want, got, all[0].clone());
+        }
+        all
+    }
+
+    /// Fails an f32 output of which more than half of the numbers are numbers of bfloat16, where the expected ones are not: by
+    /// chance one in 65,536 is. A bound wide enough for operands in bfloat16 does not tell whether results are rounded, too.
+    fn narrowed(&self, want: &[f64], got: &[u8], right: Measured) -> Measured {
+        if self.dtype != Dtype::F32 {
+            return right;
+        }
+        let narrow = |x: f64| (x as f32).to_bits().trailing_zeros() >= 16;
+        let of_f32 = |at: &usize| want[*at].is_finite() && !narrow(want[*at]);
+        let bad = |at: usize| of_f32(&at) && number(self.dtype, got, at) != 0.0 && narrow(number(self.dtype, got, at));
+        let wide = (0..want.len()).into_par_iter().filter(of_f32).count();
+        let count = (0..want.len()).into_par_iter().filter(|at| bad(*at)).count();
+        let first = (0..want.len()).find(|at| bad(*at));
+        let Some(at) = first.filter(|_| wide >= 16 && 2 * count > wide) else {
+            return right;
+        };
+        let elements = Elements {
+            judge: self,
+            count,
+            bad: &bad,
+            kinds: &|at| values::kinds(self.dtype, [want[at], number(self.dtype, got, at)], got, at),
+        };
+        let said = WorstElement {
+            at,
+            want: want[at],
+            got: number(self.dtype, got, at),
+            bound: None,
+            text: format!(
+                "{} (the first), a number of bfloat16",
+                self.pair_text(want[at], got, at)
+            ),
+        };
+        elements.failed(right, said)
+    }
+}
