@@ -29,8 +29,8 @@ pub enum Partition {
     Slice(Share),
     /// Cells by a hash of their id, so that a cell stays in its share when others are added to the plan.
     Hash(Share),
-    /// The cells of an operation.
-    Op(String),
+    /// The cells of an operation, or a share of its cases.
+    Op(String, Share),
 }
 
 /// A partition as it is asked for.
@@ -46,6 +46,30 @@ pub enum Asked {
 pub enum Rule {
     Slice,
     Hash,
+}
+
+impl Share {
+    /// The only share.
+    pub const WHOLE: Self = Self { m: 1, n: 1 };
+}
+
+impl FromStr for Share {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (m, n) = text.split_once('/').ok_or(())?;
+        let [m, n] = [m, n].map(str::parse);
+        match (m, n) {
+            (Ok(m), Ok(n)) if 1 <= m && m <= n => Ok(Self { m, n }),
+            _ => Err(()),
+        }
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.m, self.n)
+    }
 }
 
 impl Rule {
@@ -65,7 +89,7 @@ impl FromStr for Asked {
         let wrong = || {
             format!(
                 "'{text}' is no partition: expected slice:M/N or hash:M/N with 1 <= M <= N; slice or hash alone, to take M and N from \
-                 the scheduler's environment; or op:NAME for the cells of an operation"
+                 the scheduler's environment; op:NAME for the cells of an operation; or op:NAME:M/N for a share of its cases"
             )
         };
         let (kind, rest) = text
@@ -75,28 +99,33 @@ impl FromStr for Asked {
             "slice" => Rule::Slice,
             "hash" => Rule::Hash,
             "op" => {
-                let op = rest.filter(|op| !op.is_empty()).ok_or_else(wrong)?;
-                return Ok(Self::Given(Partition::Op(op.into())));
+                let rest = rest.unwrap_or_default();
+                let (op, share) = match rest.split_once(':') {
+                    Some((op, share)) => (op, share.parse().map_err(|()| wrong())?),
+                    None => (rest, Share::WHOLE),
+                };
+                return match op {
+                    "" => Err(wrong()),
+                    op => Ok(Self::Given(Partition::Op(op.into(), share))),
+                };
             }
             _ => return Err(wrong()),
         };
         let Some(rest) = rest else {
             return Ok(Self::FromEnvironment(rule));
         };
-        let share = rest.split_once('/').and_then(|(m, n)| {
-            let (m, n) = (m.parse().ok()?, n.parse().ok()?);
-            (1 <= m && m <= n).then_some(Share { m, n })
-        });
-        share.map(|share| Self::Given(rule.share(share))).ok_or_else(wrong)
+        let share = rest.parse().map_err(|()| wrong())?;
+        Ok(Self::Given(rule.share(share)))
     }
 }
 
 impl fmt::Display for Partition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Slice(Share { m, n }) => write!(f, "slice:{m}/{n}"),
-            Self::Hash(Share { m, n }) => write!(f, "hash:{m}/{n}"),
-            Self::Op(op) => write!(f, "op:{op}"),
+            Self::Slice(share) => write!(f, "slice:{share}"),
+            Self::Hash(share) => write!(f, "hash:{share}"),
+            Self::Op(op, Share::WHOLE) => write!(f, "op:{op}"),
+            Self::Op(op, share) => write!(f, "op:{op}:{share}"),
         }
     }
 }
@@ -110,8 +139,8 @@ impl Partition {
         match self {
             Self::Slice(Share { m, n }) => Ok(slices(plan, cells, *n).swap_remove(m - 1)),
             Self::Hash(Share { m, n }) => Ok(cells.iter().filter(|cell| hashed(&cell.id, *n) == m - 1).collect()),
-            Self::Op(op) => {
-                let here: Vec<&Cell> = cells.iter().filter(|cell| cell.kernel().0 == op).collect();
+            Self::Op(op, Share { m, n }) => {
+                let mut here: Vec<&Cell> = cells.iter().filter(|cell| cell.kernel().0 == op).collect();
                 if here.is_empty() {
                     let ops = cells.iter().map(|cell| cell.kernel().0);
                     let near = did_you_mean(op, ops);
@@ -119,6 +148,12 @@ impl Partition {
                         "--partition {self}: there is no cell of '{op}'{near}"
                     )));
                 }
+                // What is made once for a case is made in one share. Cases of a kind have neighbouring numbers, and take about as long.
+                let mut cases: Vec<usize> = here.iter().map(|cell| cell.window).collect();
+                cases.sort_unstable();
+                cases.dedup();
+                let dealt = |cell: &Cell| cases.binary_search(&cell.window).expect("it is one of them") % n == m - 1;
+                here.retain(|cell| dealt(cell));
                 Ok(here)
             }
         }
@@ -236,6 +271,37 @@ mod tests {
                     assert_eq!(ids, all, "{windows} windows, {costs:?}, {n} shares");
                 }
             }
+        }
+    }
+
+    /// More shares than cases leave some empty.
+    #[test]
+    fn every_case_of_an_operation_is_in_one_share() {
+        let mut plan = plan(5, &[1; 3]);
+        for (recipe, name) in plan
+            .recipes
+            .iter_mut()
+            .zip(["rope.simple", "rope.fast", "linear.simple"])
+        {
+            recipe.name = name.into();
+        }
+        let cells = plan.cells();
+        for n in [1, 2, 7] {
+            let share = |m| {
+                let text = format!("op:rope:{m}/{n}");
+                let Ok(Asked::Given(partition)) = text.parse() else {
+                    panic!("{text}")
+                };
+                partition.of(&plan, &cells).unwrap()
+            };
+            let shares: Vec<Vec<&Cell>> = (1..=n).map(share).collect();
+            assert_eq!(shares.iter().map(Vec::len).sum::<usize>(), 10);
+            let windows = |share: &Vec<&Cell>| share.iter().map(|cell| cell.window).collect::<HashSet<_>>();
+            let all: Vec<HashSet<usize>> = shares.iter().map(windows).collect();
+            assert_eq!(all.iter().map(HashSet::len).sum::<usize>(), 5, "a case is in one share");
+        }
+        for wrong in ["op:rope:0/2", "op:rope:3/2", "op:rope:", "op::1/2", "op:"] {
+            assert!(wrong.parse::<Asked>().is_err(), "{wrong}");
         }
     }
 

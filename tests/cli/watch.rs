@@ -73,7 +73,10 @@ fn a_partition_may_be_an_operation() {
     let why = "--partition op:state_transposed: there is no cell of 'state_transposed'";
     assert!(stderr(&output).contains(why), "{}", stderr(&output));
     assert_eq!(code(&run(&["gate", path(&out)])), 103, "nothing was run");
-    let output = partition("op:state_transpose");
+    let output = partition("op:state_transpose:1/2");
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert_eq!(code(&run(&["gate", path(&out)])), 103, "the other half was not run");
+    let output = partition("op:state_transpose:2/2");
     assert_eq!(code(&output), 0, "{}{}", stdout(&output), stderr(&output));
     assert!(
         stdout(&output).contains("PASS"),

@@ -134,7 +134,7 @@ fn right_kernels_are_never_refused() {
 #[test]
 fn small_faults_are_noticed() {
     let faults: [(&str, usize, fn(&mut [f32])); 4] = [
-        ("a gain of 0.5 %", 200, |y| y.iter_mut().for_each(|y| *y *= 1.005)),
+        ("a gain of 0.9 %", 700, |y| y.iter_mut().for_each(|y| *y *= 1.009)),
         ("a row of 6 % more", 1, |y| y[..128].iter_mut().for_each(|y| *y *= 1.06)),
         ("an eighth of a row missing", 1, |y| y[64..80].fill(0.0)),
         ("an element of the wrong sign", 1, |y| {
@@ -146,9 +146,6 @@ fn small_faults_are_noticed() {
         let right = computed(&case, &problem, &drawn(0));
         for (fault, tokens, spoil) in faults {
             for output in (0..2).filter(|output| *output == 1 || case.dim("T") / case.dim("N") >= tokens) {
-                if output == 1 && case.key("sequences") == "carried" {
-                    continue;
-                }
                 let mut wrong = right.clone();
                 spoil(&mut wrong[output]);
                 assert!(

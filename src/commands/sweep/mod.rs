@@ -133,7 +133,10 @@ fn enter_and_execute(args: &SweepArgs, prepared: &mut Prepared, device: Option<&
     let (folder, manifest) = enter(args, prepared)?;
     prepared.manifest = manifest;
     let shared = match (&args.kernels.workers, device) {
-        (Some(workers), Some(_)) if prepared.partition.is_none() => Shared::new(workers, &prepared.cells)?,
+        (Some(workers), Some(_)) if prepared.partition.is_none() => {
+            let faults = args.kernels.mutants || args.kernels.attest.is_some();
+            Shared::new(workers, &prepared.cells, faults)?
+        }
         _ => None,
     };
     if let Some(shared) = shared {

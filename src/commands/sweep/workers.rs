@@ -1,4 +1,5 @@
-//! Processes that share a run of kernels: each works on the cells of one operation at a time, as `--partition op:NAME` does.
+//! Processes that share a run of kernels: each works on the cells of one operation at a time, or on a share of its cases, as `--partition
+//! op:NAME:M/N` does.
 //!
 //! They are processes, not threads, since a kernel with an illegal access, or one that never returns, ends whoever launched it. What
 //! a process leaves in the run's folder counts, and nothing else: the cells of one that ended early are missing, so that the run is
@@ -17,22 +18,22 @@ use indicatif::ProgressBar;
 
 use crate::backend::cuda::Device;
 use crate::run::folder::Folder;
-use crate::run::partition::Partition;
+use crate::run::partition::{Partition, Share};
 use crate::run::plan::Cell;
 use crate::signal;
 use crate::studies::kernels::{Devices, Workers};
 use ulplab_core::error::{Error, Result};
 
-/// Operations whose cells take longest, measured on an H200: begun first, so that none of them is the last to end.
+/// Operations whose cells take longest, measured on two H100s: begun first, so that none of them is the last to end, and shared among GPUs.
 const LONGEST: [&str; 8] = [
-    "moe_fp4",
-    "decode_step",
     "delta_decode",
-    "record_write",
-    "experts",
+    "decode_step",
     "swap_ffn",
+    "moe_fp4",
+    "record_write",
     "record_attention",
-    "quantize",
+    "record_read",
+    "linear",
 ];
 /// More processes on a card than that wait for each other.
 const MOST_JOBS: usize = 8;
@@ -40,18 +41,20 @@ const MOST_JOBS: usize = 8;
 const INTERVAL: Duration = Duration::from_millis(500);
 
 /// The processes of a run.
-pub struct Shared<'a> {
-    ops: Vec<&'a str>,
+pub struct Shared {
+    /// What is to be done, in this order.
+    pieces: Vec<Partition>,
     /// What `CUDA_VISIBLE_DEVICES` is for each process; none if it stays as it is.
     cards: Vec<Option<String>>,
 }
 
-impl<'a> Shared<'a> {
-    /// Processes for these cells; none if one process does it as well.
+impl Shared {
+    /// Processes for these cells; none if one process does it as well. Operations stay `whole` where faults are planted in them, and are
+    /// shared among GPUs otherwise.
     ///
     /// # Errors
     /// A GPU that does not exist.
-    pub fn new(workers: &Workers, cells: &'a [Cell]) -> Result<Option<Self>> {
+    pub fn new(workers: &Workers, cells: &[Cell], whole: bool) -> Result<Option<Self>> {
         let mut ops: Vec<&str> = Vec::new();
         for cell in cells {
             let op = cell.kernel().0;
@@ -66,15 +69,16 @@ impl<'a> Shared<'a> {
                 .unwrap_or(LONGEST.len())
         });
         let cards = cards(&workers.devices, Device::count()?)?;
+        let pieces = pieces(&ops, if whole { 1 } else { cards.len() });
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let jobs = workers.jobs.unwrap_or((cores / 2 / cards.len()).clamp(1, MOST_JOBS));
         let mut each: Vec<Option<String>> = Vec::new();
         for _ in 0..jobs {
             each.extend(cards.iter().cloned());
         }
-        each.truncate(ops.len());
+        each.truncate(pieces.len());
         let alone = each.len() <= 1 && each.iter().all(Option::is_none);
-        Ok((!alone).then_some(Self { ops, cards: each }))
+        Ok((!alone).then_some(Self { pieces, cards: each }))
     }
 
     /// Runs all of them to their ends, and shows how many cells are finished. What they say on standard error is passed on.
@@ -84,12 +88,12 @@ impl<'a> Shared<'a> {
     pub fn run(&self, folder: &Folder, cells: &[Cell], bar: &ProgressBar) -> Result<()> {
         let program =
             std::env::current_exe().map_err(|why| Error::Setup(format!("this program is not found: {why}")))?;
-        let queue = Mutex::new(self.ops.iter().copied().collect::<VecDeque<_>>());
+        let queue = Mutex::new(self.pieces.iter().collect::<VecDeque<_>>());
         let next = || queue.lock().ok()?.pop_front();
         let work = |card: &Option<String>| -> Result<()> {
-            while let Some(op) = next().filter(|_| !signal::STOP.load(Ordering::Relaxed)) {
+            while let Some(piece) = next().filter(|_| !signal::STOP.load(Ordering::Relaxed)) {
                 let mut command = Command::new(&program);
-                command.args(arguments(std::env::args_os().skip(1), &folder.path, op));
+                command.args(arguments(std::env::args_os().skip(1), &folder.path, piece));
                 command
                     .stdin(Stdio::null())
                     .stdout(Stdio::null())
@@ -99,7 +103,7 @@ impl<'a> Shared<'a> {
                 }
                 let started = command.spawn();
                 let mut child = started.map_err(|why| Error::Setup(format!("{}: {why}", program.display())))?;
-                let own = format!("{} is done", Partition::Op(op.into()));
+                let own = format!("{piece} is done");
                 for line in child
                     .stderr
                     .take()
@@ -111,9 +115,9 @@ impl<'a> Shared<'a> {
                         bar.suspend(|| errln!("{line}"));
                     }
                 }
-                let ended = child.wait().map_err(|why| Error::Setup(format!("{op}: {why}")))?;
+                let ended = child.wait().map_err(|why| Error::Setup(format!("{piece}: {why}")))?;
                 if ended.code().is_none() {
-                    bar.suspend(|| errln!("the process for {op} was killed: {ended}"));
+                    bar.suspend(|| errln!("the process for {piece} was killed: {ended}"));
                 }
             }
             Ok(())
@@ -135,6 +139,16 @@ impl<'a> Shared<'a> {
         }
         Ok(())
     }
+}
+
+/// The operations, of which those that take longest are cut into shares.
+fn pieces(ops: &[&str], shares: usize) -> Vec<Partition> {
+    let cut = |op: &&str| {
+        let n = if LONGEST.contains(op) { shares } else { 1 };
+        let op = op.to_string();
+        (1..=n).map(move |m| Partition::Op(op.clone(), Share { m, n }))
+    };
+    ops.iter().flat_map(cut).collect()
 }
 
 /// What `CUDA_VISIBLE_DEVICES` is for each of the GPUs, of `count` that are visible.
@@ -176,8 +190,8 @@ const DROPPED: [(&str, usize); 6] = [
     ("--no-progress", 1),
 ];
 
-/// The command line of a process for one operation, made of this process's own.
-fn arguments(own: impl Iterator<Item = OsString>, run: &Path, op: &str) -> Vec<OsString> {
+/// The command line of a process for one piece, made of this process's own.
+fn arguments(own: impl Iterator<Item = OsString>, run: &Path, piece: &Partition) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = Vec::new();
     let mut own = own.peekable();
     while let Some(argument) = own.next() {
@@ -195,7 +209,7 @@ fn arguments(own: impl Iterator<Item = OsString>, run: &Path, op: &str) -> Vec<O
     arguments.extend(more);
     arguments.push(run.into());
     arguments.push("--partition".into());
-    arguments.push(Partition::Op(op.into()).to_string().into());
+    arguments.push(piece.to_string().into());
     arguments
 }
 
@@ -207,10 +221,20 @@ mod tests {
     fn a_worker_is_told_the_same_but_for_its_share() {
         let own =
             "kernels mutants kernels --jobs=4 --set tokens=64 --out runs/a --resume --devices all --seed 7 --json";
-        let told = arguments(own.split(' ').map(OsString::from), Path::new("runs/b"), "rope");
-        let want =
-            "kernels mutants kernels --set tokens=64 --seed 7 --jobs 1 --no-progress --out runs/b --partition op:rope";
+        let piece = Partition::Op("rope".into(), Share { m: 2, n: 3 });
+        let told = arguments(own.split(' ').map(OsString::from), Path::new("runs/b"), &piece);
+        let want = "kernels mutants kernels --set tokens=64 --seed 7 --jobs 1 --no-progress --out runs/b --partition op:rope:2/3";
         assert_eq!(told.join(&OsString::from(" ")), OsString::from(want));
+    }
+
+    #[test]
+    fn the_longest_are_shared_among_gpus() {
+        let of = |op: &str, m, n| Partition::Op(op.into(), Share { m, n });
+        assert_eq!(
+            pieces(&["linear", "rope"], 2),
+            [of("linear", 1, 2), of("linear", 2, 2), of("rope", 1, 1)]
+        );
+        assert_eq!(pieces(&["linear", "rope"], 1), [of("linear", 1, 1), of("rope", 1, 1)]);
     }
 
     #[test]
