@@ -220,7 +220,7 @@ fn search(
     model: &dyn Model<f32>,
 ) -> Result<explain::Explanation> {
     let names = study.windows.iter().map(crate::experiment::Window::name);
-    let windows: Vec<(String, Vec<u32>)> = names.zip(prepared.ids.iter().cloned()).collect();
+    let windows: Vec<(String, Vec<u32>)> = names.zip(prepared.texts.iter().map(|text| text.ids.clone())).collect();
     let bar = progress(args);
     let show = |cells: usize, what: &str| {
         bar.set_position(cells as u64);
