@@ -33,7 +33,7 @@ use calls::Calls;
 use probe::Probe;
 pub use recipe::Recipe;
 pub use resumed::{Kept, Streams, Watch, run_from};
-pub use run::{finite, run_candidate, run_recorded, run_reference, run_step, with_loss_per_byte};
+pub use run::{finite, from_start, run_candidate, run_recorded, run_reference, run_step, with_loss_per_byte};
 pub use samples::{Sample, recorded};
 
 /// Cost of the check in f64, in units of a recipe's cell: 1.7 in CPU time, measured on 128 tokens of dsv4-mini.
