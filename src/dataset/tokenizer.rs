@@ -218,13 +218,29 @@ impl Encoded {
             .map_err(|why| Error::data(path, format!("a text cannot be encoded: {why}")))?;
         // What is added is marked; special tokens that the text itself spells out are not.
         let added = encoding.get_special_tokens_mask();
-        let before = added.iter().take_while(|added| **added == 1).count();
         let own = || (0..added.len()).filter(|at| added[*at] == 0);
+        let before = match own().next() {
+            Some(first) => first,
+            // Without a token between, what is before and what is behind cannot be told apart.
+            None => Self::before(path, trained)?,
+        };
         Ok(Self {
             before: encoding.get_ids()[..before].to_vec(),
             ids: own().map(|at| encoding.get_ids()[at]).collect(),
             offsets: own().map(|at| encoding.get_offsets()[at]).collect(),
         })
+    }
+
+    /// How many tokens are put before a text.
+    fn before(path: &Path, trained: &tokenizers::Tokenizer) -> Result<usize> {
+        let encoding = trained
+            .encode("a", true)
+            .map_err(|why| Error::data(path, format!("'a' cannot be encoded: {why}")))?;
+        let added = encoding.get_special_tokens_mask();
+        match added.contains(&0) {
+            true => Ok(added.iter().take_while(|added| **added == 1).count()),
+            false => Ok(0),
+        }
     }
 
     fn all(&self) -> Vec<u32> {

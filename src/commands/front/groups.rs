@@ -106,12 +106,13 @@ impl Groups {
                     ..Round::default()
                 };
                 let rounding = Rounding::resolve(&[round], None, None, config)
-                    .map_err(|mistake| usage(format!("--format {format}: {}", mistake.message)))?;
+                    .map_err(|mistake| usage(format!("--formats: {}", mistake.message)))?;
                 let of = |(site, rows, cols): &(&Site, usize, usize)| {
                     Some(rounding.bytes_per_row(site, *cols, 1)? * *rows as f64)
                 };
                 let sum: Option<f64> = sites.iter().map(of).sum();
-                let sum = sum.ok_or_else(|| usage(format!("--format {format} is no storage of '{}'", patterns[at])))?;
+                let sum =
+                    sum.ok_or_else(|| usage(format!("--formats: {format} is no storage of '{}'", patterns[at])))?;
                 bytes.push(sum * share);
             }
             all.push(Group {
@@ -146,7 +147,7 @@ impl Groups {
             group.bytes = order.iter().map(|at| group.bytes[*at]).collect();
             if let Some(at) = group.bytes.windows(2).position(|pair| pair[0] >= pair[1]) {
                 let message = format!(
-                    "--format: {} takes {} bytes in '{}' and {} takes {}: expected formats of which each takes more than the one before",
+                    "--formats: {} takes {} bytes in '{}' and {} takes {}: expected formats of which each takes more than the one before",
                     self.formats[at],
                     group.bytes[at],
                     group.name,

@@ -173,6 +173,14 @@ pub fn run(args: &FrontArgs) -> Result<Exit> {
         }
         return Ok(Exit::Pass);
     }
+    let cheapest = groups.all.iter().map(|group| group.bytes[0]).sum::<f64>() / (BF16 * groups.elements() as f64);
+    if let Some(share) = args.bytes.filter(|share| *share < cheapest) {
+        let message = format!(
+            "--bytes {share}: all in {} takes {cheapest:.3} of bf16 already",
+            groups.formats[0]
+        );
+        return Err(Error::Usage(message));
+    }
     let texts = prepared.texts.iter().map(|text| &text.ids[..]);
     let windows: Vec<(&str, &[u32])> = names.iter().map(String::as_str).zip(texts).collect();
     let fingerprint = fingerprint(args, &prepared);
@@ -211,6 +219,14 @@ fn check(args: &FrontArgs) -> Result<()> {
     let usage = |message: String| Err(Error::Usage(message));
     if args.formats.len() < 2 {
         return usage(format!("--formats {}: expected two or more", args.formats.join(",")));
+    }
+    if let Some(twice) = args
+        .formats
+        .iter()
+        .enumerate()
+        .find(|(at, format)| args.formats[..*at].contains(format))
+    {
+        return usage(format!("--formats: {} is named twice", twice.1));
     }
     for (flag, value) in [("--bytes", args.bytes), ("--kl", args.kl)] {
         if let Some(value) = value.filter(|value| !(value.is_finite() && *value > 0.0)) {

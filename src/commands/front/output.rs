@@ -92,26 +92,19 @@ pub fn text(found: &Front, groups: &Groups, args: &FrontArgs) -> String {
             counted(left_out, "point")
         );
     }
-    match (found.chosen, args.bytes, args.kl) {
-        (Some(chosen), ..) => {
+    match (found.chosen, args.kl) {
+        (Some(chosen), _) => {
             let recipe = groups.recipe("front", "the point of the budget", &found.points[chosen].assignment);
             let _ = write!(text, "\n{}", as_toml(&recipe));
             if let Some(file) = &args.output {
                 let _ = writeln!(text, "\nulplab sweep {}", file.display());
             }
         }
-        (None, Some(share), _) => {
-            let least = found.points.first().map_or(f64::NAN, |point| point.of_bf16);
-            let _ = writeln!(
-                text,
-                "\nNOT REACHED: the cheapest point takes {least:.3} of bf16, more than {share}"
-            );
-        }
-        (None, None, Some(most)) => {
+        (None, Some(most)) => {
             let least = found.points.last().map_or(f64::NAN, |point| point.chosen_on.kl);
             let _ = writeln!(text, "\nNOT REACHED: the least KL is {least:.3e}, more than {most}");
         }
-        (None, None, None) => {}
+        (None, None) => {}
     }
     let _ = writeln!(
         text,
