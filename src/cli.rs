@@ -131,8 +131,8 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     (
         "front",
         &[
-            "ulplab front weights --at 'layers.*.attention.*.weight' --at 'layers.*.mlp.*.weight' --formats nvfp4,fp8_token --bytes 0.35",
-            "ulplab front weights --at 'layers.*.attention.kv.*' --formats nvfp4,mxfp8,bf16 --kl 0.01 -o kv.toml",
+            "ulplab front weights --at 'layers.**.weight' --formats nvfp4,fp8_token --bytes 0.35",
+            "ulplab front weights --at 'layers.**.weight' --formats nvfp4,mxfp8,bf16 --kl 0.01 -o mixed.toml",
         ],
     ),
     (

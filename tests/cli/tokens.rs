@@ -118,11 +118,12 @@ fn generated_tokens_are_written_as_text() {
         !text.contains("<|begin|>"),
         "what is put before a prompt is no text: {text}"
     );
+    let model = model();
     let round = ["--round", "layers.*.attention.kv.*=int2/b32:f32"];
     let args = [
         "generate",
         "--model",
-        path(&model()),
+        path(&model),
         "--prompt",
         "Alice",
         "--tokens",
