@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::tokens::{model, question};
+use super::tokens::{measured, model, question};
 use super::*;
 
 const AT: [&str; 4] = ["--at", "layers.*.attention.*.weight", "--at", "layers.*.mlp.*.weight"];
@@ -74,10 +74,8 @@ fn the_recipe_of_a_budget_measures_what_the_front_says() {
     let out = folder.path().join("run");
     let output = run(&["sweep", path(&recipe), "--out", path(&out)]);
     assert_eq!(code(&output), 4, "{}", stderr(&output));
-    let records = std::fs::read_to_string(out.join("records.jsonl")).unwrap();
-    let kls = records.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let kls = kls.filter(|record| record["recipe"] == "front" && record["metric"] == "kl");
-    let kls: Vec<f64> = kls.map(|record| record["value"].as_f64().unwrap()).collect();
+    let kls = measured(&out, "front", "kl");
+    assert_eq!(kls.len(), 4);
     let mean = |key: &str| chosen[key]["kl"].as_f64().unwrap();
     let (got, want) = (
         kls.iter().sum::<f64>() / 4.0,
@@ -150,7 +148,7 @@ fn mistakes_are_told_before_anything_is_measured() {
             &["--formats", "nvfp4,bf16", "--bytes", "0.1"],
             "all in nvfp4 takes 0.281 of bf16 already",
         ),
-        (&["--formats", "nvfp4,bf16", "--kl", "-1"], "expected a number above 0"),
+        (&["--formats", "nvfp4,bf16", "--kl=-1"], "expected a number above 0"),
         (&["--formats", "nvfp4,bf16", "-o", "x.toml"], "expected --bytes or --kl"),
         (
             &["--formats", "nvfp4,bf16", "--held-out", "4"],
