@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    audit, baseline, bench, bisect, compare, describe, diff, dump, generate, inspect, integrate, inventory, kernels,
-    merge, probe, quantize, status, submit, verify,
+    audit, baseline, bench, bisect, compare, describe, diff, dump, front, generate, inspect, integrate, inventory,
+    kernels, merge, probe, quantize, status, submit, verify,
 };
 use crate::commands::{judge, sweep};
 use crate::output;
@@ -47,6 +47,7 @@ enum Command {
     Report(judge::ReportArgs),
     Diff(diff::DiffArgs),
     Bisect(bisect::BisectArgs),
+    Front(front::FrontArgs),
     Baseline(baseline::BaselineArgs),
     Audit(audit::AuditArgs),
     Compare(compare::CompareArgs),
@@ -125,6 +126,13 @@ const EXAMPLES: &[(&str, &[&str])] = &[
             "ulplab bisect runs/main runs/mine",
             "ulplab bisect experiments/smoke.toml --dump engine.safetensors --gate 'layers.*.output:relative_l2<=1e-3'",
             "ulplab bisect --replay culprit.safetensors",
+        ],
+    ),
+    (
+        "front",
+        &[
+            "ulplab front weights --at 'layers.**.weight' --formats nvfp4,fp8_token --bytes 0.35",
+            "ulplab front weights --at 'layers.**.weight' --formats nvfp4,mxfp8,bf16 --kl 0.01 -o mixed.toml",
         ],
     ),
     (
@@ -310,6 +318,7 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::Report(args) => judge::report(&args),
         Command::Diff(args) => diff::run(&args),
         Command::Bisect(args) => bisect::run(&args),
+        Command::Front(args) => front::run(&args),
         Command::Baseline(args) => baseline::run(&args),
         Command::Audit(args) => audit::run(&args),
         Command::Compare(args) => compare::run(&args),

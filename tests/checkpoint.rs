@@ -7,6 +7,8 @@ mod docs;
 mod faults;
 #[path = "checkpoint/made.rs"]
 mod made;
+#[path = "checkpoint/stacks.rs"]
+mod stacks;
 #[path = "checkpoint/whole.rs"]
 mod whole;
 #[path = "checkpoint/words.rs"]

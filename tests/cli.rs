@@ -22,6 +22,8 @@ mod diff;
 mod errors;
 #[path = "cli/failures.rs"]
 mod failures;
+#[path = "cli/front.rs"]
+mod front;
 #[path = "cli/gates.rs"]
 mod gates;
 #[path = "cli/interruption.rs"]
@@ -54,6 +56,8 @@ mod swap_ffn;
 mod sweep;
 #[path = "cli/terminal.rs"]
 mod terminal;
+#[path = "cli/tokens.rs"]
+mod tokens;
 #[path = "tools.rs"]
 mod tools;
 #[path = "cli/trace.rs"]

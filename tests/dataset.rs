@@ -8,6 +8,8 @@ mod decoding;
 mod folders;
 #[path = "dataset/manifest.rs"]
 mod manifest;
+#[path = "dataset/tokenizer.rs"]
+mod tokenizer;
 #[path = "../reference/tests/weights/written.rs"]
 mod written;
 

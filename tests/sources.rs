@@ -389,6 +389,7 @@ fn what_cannot_be_measured_is_an_error() {
             window: "draw-1",
             text: None,
             folder: None,
+            bytes: None,
             load_f64: &|| unreachable!("there is no model"),
             load_by: &|_| unreachable!("no weights are rounded"),
             stop: &false.into(),

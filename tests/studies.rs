@@ -181,6 +181,7 @@ fn a_study_is_a_type_and_a_line() {
             window,
             text: None,
             folder: None,
+            bytes: None,
             load_f64: &|| unreachable!("there is no model"),
             load_by: &|_| unreachable!("no weights are rounded"),
             stop: &false.into(),

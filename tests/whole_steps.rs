@@ -71,6 +71,7 @@ fn a_recipe_is_compared_with_another() {
             ids: &ids,
         }),
         folder: None,
+        bytes: None,
         load_f64: &|| unreachable!("the reference is not asked for"),
         load_by: &|_| unreachable!("no weights are rounded"),
         stop: &false.into(),

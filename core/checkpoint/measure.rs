@@ -19,7 +19,7 @@ pub struct Measured {
     pub lost: u64,
     /// Mean of the codes less their zero points, in steps.
     pub mean_code: f64,
-    /// Root of the mean square of the decoded elements.
+    /// Root of the mean square of the decoded elements; of a stack that of the matrix whose gain is farthest from 1.
     pub rms: f64,
     /// The same with the reciprocals of the block scales.
     pub rms_inverted: f64,
@@ -93,23 +93,39 @@ impl Measured {
         }
     }
 
-    /// The counts of both; means and roots are those of the larger magnitude.
+    /// The counts of both matrices of a stack. The mean is that of the larger magnitude, and all roots are of the matrix whose gain
+    /// is farther from 1: its size with reciprocals says nothing beside the size of another.
     #[must_use]
-    pub fn and(self, other: &Self) -> Self {
+    pub fn and(self, other: Self) -> Self {
+        let (mean, far) = (
+            |one: &Self| one.mean_code.abs(),
+            |one: &Self| one.gain(one.rms).log2().abs(),
+        );
+        let mean_code = if mean(&self) > mean(&other) {
+            self.mean_code
+        } else {
+            other.mean_code
+        };
+        let (elements, saturated, nan_codes) = (
+            self.elements + other.elements,
+            self.saturated + other.saturated,
+            self.nan_codes + other.nan_codes,
+        );
+        let (blocks, dead, lost) = (
+            self.blocks + other.blocks,
+            self.dead + other.dead,
+            self.lost + other.lost,
+        );
+        let worse = if far(&other) > far(&self) { other } else { self };
         Self {
-            elements: self.elements + other.elements,
-            saturated: self.saturated + other.saturated,
-            nan_codes: self.nan_codes + other.nan_codes,
-            blocks: self.blocks + other.blocks,
-            dead: self.dead + other.dead,
-            lost: self.lost + other.lost,
-            mean_code: if self.mean_code.abs() > other.mean_code.abs() {
-                self.mean_code
-            } else {
-                other.mean_code
-            },
-            rms: self.rms.max(other.rms),
-            ..self
+            elements,
+            saturated,
+            nan_codes,
+            blocks,
+            dead,
+            lost,
+            mean_code,
+            ..worse
         }
     }
 
@@ -146,17 +162,6 @@ impl Against {
             }
         }
         sums
-    }
-
-    /// The sums of both.
-    #[must_use]
-    pub fn and(self, other: Self) -> Self {
-        Self {
-            signal: self.signal + other.signal,
-            noise: self.noise + other.noise,
-            noise_inverted: self.noise_inverted + other.noise_inverted,
-            noise_global_inverted: self.noise_global_inverted + other.noise_global_inverted,
-        }
     }
 
     /// The ratio of the source to a noise, in dB; infinite without noise.

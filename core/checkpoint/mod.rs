@@ -81,7 +81,7 @@ pub struct Judged {
     pub shape: Vec<usize>,
     /// Counts over all of its matrices; `None` if its values could not be read.
     pub measured: Option<Measured>,
-    /// Its SQNR against the source, in dB.
+    /// Its SQNR against the source, in dB; the least of its matrices.
     pub sqnr: Option<f64>,
     /// The rule that made its bytes from the source, in words.
     pub rule: Option<String>,

@@ -30,7 +30,17 @@ pub struct Subject<'a> {
 /// What is known of one matrix of a stack.
 struct Piece {
     measured: Measured,
-    against: Option<(Against, Option<Against>)>,
+    findings: Vec<Finding>,
+    /// The SQNR against its source, in dB.
+    sqnr: Option<f64>,
+    rule: Option<String>,
+}
+
+/// What is known of a stack: all that is counted, and the worst of its matrices.
+#[derive(Default)]
+struct Known {
+    measured: Option<Measured>,
+    sqnr: Option<f64>,
     rule: Option<String>,
 }
 
@@ -61,47 +71,31 @@ pub fn measure(
     let pieces: Vec<(usize, usize)> = (0..subjects.len()).flat_map(pieces).collect();
     let size = |(at, _): &(usize, usize)| subjects[*at].reading.stack().matrix();
     total(pieces.iter().map(size).sum());
-    let mut judged: Vec<(Option<Measured>, Option<(Against, Option<Against>)>, Option<String>)> =
-        subjects.iter().map(|_| (None, None, None)).collect();
-    let work = |(at, expert): &(usize, usize)| Ok(subjects[*at].piece(*expert, beside[*at]));
+    let folds = report.convention.is_some_and(|convention| convention.folds);
+    let mut known: Vec<Known> = subjects.iter().map(|_| Known::default()).collect();
+    let work = |(at, expert): &(usize, usize)| Ok(subjects[*at].piece(*expert, beside[*at], folds));
     in_batches(&pieces, size, work, |(at, expert), piece| -> Result<()> {
-        let subject = &subjects[*at];
-        report.findings.extend(subject.findings(*expert, &piece.measured));
-        let (measured, against, rule) = &mut judged[*at];
-        *measured = Some(match measured.take() {
+        let (subject, known) = (&subjects[*at], &mut known[*at]);
+        report.findings.extend(piece.findings);
+        known.measured = Some(match known.measured.take() {
             None => piece.measured,
-            Some(before) => before.and(&piece.measured),
+            Some(before) => before.and(piece.measured),
         });
-        let both = |(a, x): (Against, Option<Against>), (b, y): (Against, Option<Against>)| {
-            (a.and(b), x.zip(y).map(|(x, y)| x.and(y)))
-        };
-        *against = match (against.take(), piece.against) {
-            (Some(before), Some(now)) => Some(both(before, now)),
+        known.sqnr = match (known.sqnr, piece.sqnr) {
+            (Some(before), Some(now)) => Some(before.min(now)),
             (before, now) => before.or(now),
         };
-        *rule = rule.take().or(piece.rule);
+        known.rule = known.rule.take().or(piece.rule);
         progress(size(&(*at, *expert)), subject.name);
         Ok(())
     })?;
-    let folds = report.convention.is_some_and(|convention| convention.folds);
-    for (subject, (measured, against, rule)) in subjects.iter().zip(judged) {
-        if let Some((against, other)) = against
-            && !folds
-        {
-            report.findings.extend(source::low(
-                subject.name,
-                subject.parts,
-                &subject.reading,
-                &against,
-                other,
-            ));
-        }
+    for (subject, Known { measured, sqnr, rule }) in subjects.iter().zip(known) {
         report.matrices.push(Judged {
             name: subject.name.into(),
             format: subject.reading.format(),
             shape: subject.reading.shape(),
             measured,
-            sqnr: against.map(|(against, _)| against.db(against.noise)),
+            sqnr,
             rule,
         });
     }
@@ -124,13 +118,21 @@ impl<'a> Subject<'a> {
         }
     }
 
-    fn piece(&self, expert: usize, source: Option<(Tensor, bool)>) -> Piece {
+    /// What is known of one matrix. `folds` says that inputs are scaled by numbers that no file has, so that its distance from the
+    /// source is not judged.
+    fn piece(&self, expert: usize, source: Option<(Tensor, bool)>, folds: bool) -> Piece {
         let matrix = self.reading.matrix(self.opened.as_ref(), expert, false);
         let measured = Measured::new(&matrix, self.reading.top());
+        let which = match self.reading.stack().experts {
+            0 | 1 => String::new(),
+            _ => format!("matrix {expert}: "),
+        };
+        let mut findings = self.findings(&which, &measured);
         let Some((tensor, transposed)) = source else {
             return Piece {
                 measured,
-                against: None,
+                findings,
+                sqnr: None,
                 rule: None,
             };
         };
@@ -143,6 +145,16 @@ impl<'a> Subject<'a> {
             let matrix = self.reading.matrix(self.opened.as_ref(), expert, true);
             Against::new(&matrix, &x, transposed)
         });
+        if !folds {
+            findings.extend(source::low(
+                self.name,
+                &which,
+                self.parts,
+                &self.reading,
+                &against,
+                other,
+            ));
+        }
         // The first matrix of a stack stands for all: they are made alike.
         let rule = match (&self.reading, &self.opened) {
             (Reading::Bytes { format, buffers, .. }, Some(opened)) if expert == 0 && !transposed => {
@@ -171,23 +183,20 @@ impl<'a> Subject<'a> {
         };
         Piece {
             measured,
-            against: Some((against, other)),
+            findings,
+            sqnr: Some(against.db(against.noise)),
             rule,
         }
     }
 
     /// What the counts of one matrix say.
-    fn findings(&self, expert: usize, measured: &Measured) -> Vec<Finding> {
+    fn findings(&self, which: &str, measured: &Measured) -> Vec<Finding> {
         let (Some(codes), Some(scale)) = (self.parts.codes, self.parts.scale) else {
             return Vec::new();
         };
-        let which = match self.reading.stack().experts {
-            0 | 1 => String::new(),
-            _ => format!("matrix {expert}: "),
-        };
-        let mut findings = values::counts(self.name, &which, &codes, &self.reading, measured);
-        findings.extend(values::lost(self.name, &which, &scale, measured));
-        findings.extend(scales::size(self.name, &which, self.parts, measured));
+        let mut findings = values::counts(self.name, which, &codes, &self.reading, measured);
+        findings.extend(values::lost(self.name, which, &scale, measured));
+        findings.extend(scales::size(self.name, which, self.parts, measured));
         findings
     }
 }

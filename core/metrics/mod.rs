@@ -30,6 +30,7 @@ mod ulp;
 
 pub use bound::Bound;
 pub use cosine::{COSINE, cosine_distance};
+pub use delta_nats::{DELTA_NATS, DELTA_NATS_PER_BYTE};
 pub use evidence::{
     Bits, Choice, Decided, Decisions, Evidence, Logits, Pair, RoundTrip, Threshold, Ulps, Worst, ordered, unravel,
 };
@@ -177,6 +178,7 @@ pub const METRICS: &[&Metric] = &[
     &flips::GAINED,
     &flips::NET_LOST,
     &delta_nats::DELTA_NATS,
+    &delta_nats::DELTA_NATS_PER_BYTE,
     &recall::RECALL,
     &recall::RECALL_MIN,
     &recall::RECALL_MASS,

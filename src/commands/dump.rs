@@ -94,11 +94,11 @@ fn problem(defined: &Definitions, op: &Operation, case: &Case, args: &DumpArgs) 
     let mut checkpoint = Checkpoint::open(&folder)?;
     let model = checkpoint.load()?;
     let window = study.windows.first();
+    let tokenizer = checkpoint.tokenizer()?;
     let ids = match window {
-        Some(window) => window.read(&datasets, seed, study.tokens)?,
-        None => datasets.text(TEXT.0, TEXT.1, TEXT.2)?,
+        Some(window) => window.read(&datasets, &tokenizer, seed, study.tokens)?.ids,
+        None => tokenizer.window(&datasets, TEXT.0, TEXT.1, TEXT.2)?.ids,
     };
-    let ids: Vec<u32> = ids.into_iter().map(u32::from).collect();
     let text = Text {
         model: &*model,
         ids: &ids,

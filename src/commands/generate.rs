@@ -36,7 +36,7 @@ pub struct GenerateArgs {
     /// A recipe on the command line: round the matching sites to a format, e.g. 'layers.*.attention.kv.*=nvfp4'.
     #[arg(long, value_name = "SITE=FORMAT")]
     pub round: Vec<String>,
-    /// 0 always takes the most probable byte; above 0, bytes are drawn.
+    /// 0 always takes the most probable token; above 0, tokens are drawn.
     #[arg(long, default_value_t = 0.0)]
     pub temperature: f64,
     /// Seed of the draw.
@@ -79,13 +79,14 @@ pub fn run(args: &GenerateArgs) -> Result<Exit> {
     }
     if args.prompt.is_empty() {
         return Err(Error::Usage(
-            "--prompt is empty: the model needs at least one byte to continue".into(),
+            "--prompt is empty: the model needs at least one token to continue".into(),
         ));
     }
     let datasets = Datasets::open(args.datasets.as_deref())?;
     let folder = datasets.checkpoint(&args.model)?;
     let mut checkpoint = Checkpoint::open(&folder)?;
-    checkpoint.reads_bytes()?;
+    let tokenizer = checkpoint.tokenizer()?;
+    let prompt = tokenizer.ids(&args.prompt)?;
     let recipes = recipes(args)?;
     let mut roundings = vec![("reference".to_string(), Rounding::none())];
     for recipe in &recipes {
@@ -102,25 +103,37 @@ pub fn run(args: &GenerateArgs) -> Result<Exit> {
     let device = args.device.map(|GenerateOn::Cuda| Device::open()).transpose()?;
     let model = checkpoint.load()?;
     let several = roundings.len() > 1 || device.is_some();
-    let mut want: Option<Vec<u8>> = None;
-    let mut show = |name: &str, text: Vec<u8>| {
+    let mut want: Option<Vec<u32>> = None;
+    let mut show = |name: &str, ids: Vec<u32>| {
         let mut out = crate::output::stdout();
-        let written = write_text(&mut out, name, &args.prompt, &text, want.as_deref(), several);
-        want.get_or_insert(text);
+        let departs = want
+            .as_ref()
+            .map(|want| match want.iter().zip(&ids).position(|(a, b)| a != b) {
+                Some(at) => format!(
+                    ": departs from the reference at {} {at} of {}",
+                    tokenizer.unit(),
+                    ids.len()
+                ),
+                None => ": same as the reference".to_string(),
+            });
+        let head = several.then(|| format!("{name}{}", departs.unwrap_or_default()));
+        let text = tokenizer.text(&prompt, &ids)?;
+        let written = write_text(&mut out, head.as_deref(), &args.prompt, &text);
+        want.get_or_insert(ids);
         written.map_err(Error::io("stdout", "write"))
     };
     for (name, rounding) in &roundings {
-        show(name, generate(&*model, rounding, args)?)?;
+        show(name, generate(&*model, rounding, &prompt, args)?)?;
     }
     if let Some(device) = &device {
-        let (name, text) = on_device(device, &folder, args)?;
-        show(&name, text)?;
+        let (name, ids) = on_device(device, &folder, &prompt, args)?;
+        show(&name, ids)?;
     }
     Ok(Exit::Pass)
 }
 
-/// Text by the kernels of `decode_step`, and what made it.
-fn on_device(device: &Device, folder: &Path, args: &GenerateArgs) -> Result<(String, Vec<u8>)> {
+/// Tokens by the kernels of `decode_step`, and what made them.
+fn on_device(device: &Device, folder: &Path, prompt: &[u32], args: &GenerateArgs) -> Result<(String, Vec<u32>)> {
     let source = Source::read(&shipped::folder()?.join("decode_step.cu"))?;
     let fastest = match &args.record {
         Some(_) if args.index.is_some() => "indexed",
@@ -129,10 +142,9 @@ fn on_device(device: &Device, folder: &Path, args: &GenerateArgs) -> Result<(Str
         None => "persistent",
     };
     let variant = source.named(args.variant.as_deref().unwrap_or(fastest))?;
-    let prompt: Vec<u32> = args.prompt.bytes().map(u32::from).collect();
     let generation = Generation {
         folder,
-        prompt: &prompt,
+        prompt,
         tokens: args.tokens,
         temperature: args.temperature as f32,
         seed: args.seed.cast_signed(),
@@ -147,8 +159,8 @@ fn on_device(device: &Device, folder: &Path, args: &GenerateArgs) -> Result<(Str
     let kernels = session.load(&source)?;
     let bench = kernels.case(&case, &problem);
     let (outputs, seconds) = bench.running(variant)?.generated()?;
-    let tokens = outputs.get("tokens").chunks_exact(4);
-    let text = tokens.map(|token| token[0]).collect();
+    let (tokens, _) = outputs.get("tokens").as_chunks();
+    let ids = tokens.iter().map(|token| u32::from_le_bytes(*token)).collect();
     let rate = args.tokens as f64 / seconds;
     let weights = Some(&args.weights).filter(|weights| *weights != Formats::F32.weights);
     let formats: String = weights
@@ -161,26 +173,15 @@ fn on_device(device: &Device, folder: &Path, args: &GenerateArgs) -> Result<(Str
         "{}.{}{formats} on {}, {rate:.0} tokens/s",
         source.op, variant.name, device.name
     );
-    Ok((what, text))
+    Ok((what, ids))
 }
 
-/// One text; with several, each has a heading with its name and the first difference from the reference's.
-fn write_text(
-    out: &mut impl Write,
-    name: &str,
-    prompt: &str,
-    text: &[u8],
-    want: Option<&[u8]>,
-    several: bool,
-) -> std::io::Result<()> {
-    if several {
-        let departs = want.map(|want| match want.iter().zip(text).position(|(a, b)| a != b) {
-            Some(at) => format!(": departs from the reference at byte {at} of {}", text.len()),
-            None => ": same as the reference".to_string(),
-        });
-        writeln!(out, "--- {name}{}", departs.unwrap_or_default())?;
+/// One text, with its heading if there are several.
+fn write_text(out: &mut impl Write, head: Option<&str>, prompt: &str, text: &str) -> std::io::Result<()> {
+    if let Some(head) = head {
+        writeln!(out, "--- {head}")?;
     }
-    writeln!(out, "{prompt}{}", String::from_utf8_lossy(text))
+    writeln!(out, "{prompt}{text}")
 }
 
 fn recipes(args: &GenerateArgs) -> Result<Vec<Recipe>> {
@@ -226,12 +227,12 @@ fn recipes(args: &GenerateArgs) -> Result<Vec<Recipe>> {
 }
 
 /// Feeds the prompt at once, then one token at a time.
-fn generate(model: &dyn Model<f32>, rounding: &Rounding, args: &GenerateArgs) -> Result<Vec<u8>> {
+fn generate(model: &dyn Model<f32>, rounding: &Rounding, prompt: &[u32], args: &GenerateArgs) -> Result<Vec<u32>> {
     let mut state = model.state(Vec::new()).map_err(Error::Reference)?;
-    let mut fed: Vec<u32> = args.prompt.bytes().map(u32::from).collect();
-    let mut text = Vec::with_capacity(args.tokens);
+    let mut fed = prompt.to_vec();
+    let mut ids = Vec::with_capacity(args.tokens);
     let mut read = 0;
-    while text.len() < args.tokens {
+    while ids.len() < args.tokens {
         let logits = rounding.run(model, &mut *state, &fed, &mut { rounding })?;
         read += fed.len();
         let draw = Draw {
@@ -240,21 +241,21 @@ fn generate(model: &dyn Model<f32>, rounding: &Rounding, args: &GenerateArgs) ->
             position: i32::try_from(read - 1).map_err(|_| Error::Usage(format!("{read} tokens are too many")))?,
         };
         let next = pick(logits.row(logits.rows() - 1), args.temperature, draw);
-        text.push(next);
-        fed = vec![u32::from(next)];
+        ids.push(next);
+        fed = vec![next];
     }
-    Ok(text)
+    Ok(ids)
 }
 
-/// The likeliest byte, or one that is drawn from the softmax at a temperature.
-fn pick(logits: &[f32], temperature: f64, draw: Draw) -> u8 {
-    let scores = logits.iter().enumerate().map(|(byte, logit)| match temperature {
+/// The likeliest token, or one that is drawn from the softmax at a temperature.
+fn pick(logits: &[f32], temperature: f64, draw: Draw) -> u32 {
+    let scores = logits.iter().enumerate().map(|(token, logit)| match temperature {
         0.0 => f64::from(*logit),
-        _ => f64::from(*logit) / temperature + draw.noise(byte),
+        _ => f64::from(*logit) / temperature + draw.noise(token),
     });
     // The first of equal ones.
     let best = scores
         .enumerate()
         .max_by(|(at, a), (other, b)| a.total_cmp(b).then(other.cmp(at)));
-    best.map_or(0, |(byte, _)| byte) as u8
+    best.map_or(0, |(token, _)| token) as u32
 }

@@ -10,6 +10,7 @@ pub mod decided;
 pub mod describe;
 pub mod diff;
 pub mod dump;
+pub mod front;
 pub mod generate;
 pub mod inspect;
 pub mod integrate;

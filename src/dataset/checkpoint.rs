@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use reference::paths::{self, Config, Model, Scalar, Weights};
 use reference::{Numerics, Plain};
 
-use super::Tensors;
+use super::{Tensors, Tokenizer};
 use crate::{Error, Result};
 use ulplab_core::input;
 
@@ -42,16 +42,12 @@ impl Checkpoint {
         })
     }
 
-    /// Refuses a model whose tokens are not bytes: the bytes of a text would be ids of other tokens to it.
-    pub fn reads_bytes(&self) -> Result<()> {
-        match self.vocabulary {
-            256 => Ok(()),
-            other => {
-                let message =
-                    format!("vocab_size is {other}: only byte vocabularies (256) can be read and written as text");
-                Err(Error::data(&self.folder, message))
-            }
-        }
+    /// What turns text into its ids.
+    ///
+    /// # Errors
+    /// Those of [`Tokenizer::open`].
+    pub fn tokenizer(&self) -> Result<Tokenizer> {
+        Tokenizer::open(&self.folder, self.vocabulary)
     }
 
     /// Reads the weights.

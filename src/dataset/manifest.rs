@@ -9,6 +9,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::strict::parse_toml;
+use super::tokenizer;
 use crate::{Error, Result, shipped};
 use ulplab_core::error::did_you_mean;
 use ulplab_core::input;
@@ -24,7 +25,7 @@ const VARIABLE: &str = "ULPLAB_DATASETS";
 pub enum Kind {
     /// A folder with `config.json` and safetensors.
     Checkpoint,
-    /// One file of bytes, fed to byte-level models.
+    /// One file of bytes; UTF-8 for models with a tokenizer.
     Text,
 }
 
@@ -196,11 +197,18 @@ impl Manifest {
         if let Some(folder) = self.unlisted(name) {
             return hash_folder(folder);
         }
-        self.get(name)?
-            .files
-            .par_iter()
-            .map(|file| self.verify_file(file))
-            .collect()
+        let dataset = self.get(name)?;
+        let files = dataset.files.par_iter().map(|file| self.verify_file(file));
+        let mut verified = files.collect::<Result<Vec<_>>>()?;
+        // What is beside a checkpoint decides its ids, whether it is listed or not.
+        if dataset.kind == Kind::Checkpoint {
+            let path = self.checkpoint(name)?.join(tokenizer::FILE);
+            let listed = dataset.files.iter().any(|file| self.path(file) == path);
+            if path.is_file() && !listed {
+                verified.push(hash_file(&path)?);
+            }
+        }
+        Ok(verified)
     }
 
     fn verify_file(&self, expected: &DataFile) -> Result<(String, String)> {

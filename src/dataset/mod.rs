@@ -1,11 +1,13 @@
-//! Data sets: what `datasets/manifest.toml` lists, and model checkpoints in safetensors.
+//! Data sets: what `datasets/manifest.toml` lists, and model checkpoints in safetensors, with their tokenizers.
 
 mod checkpoint;
 mod manifest;
 mod shards;
 mod strict;
+mod tokenizer;
 
 pub use checkpoint::Checkpoint;
 pub use manifest::{DataFile, Dataset, Kind, Manifest, find_root, find_root_from};
 pub use shards::Tensors;
 pub use strict::{explain, explain_beside, parse_toml};
+pub use tokenizer::{Tokenizer, Tokens};

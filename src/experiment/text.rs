@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::Mistake;
-use crate::dataset::Manifest as Datasets;
+use crate::dataset::{Manifest as Datasets, Tokenizer, Tokens};
 use ulplab_core::error::Result;
 use ulplab_core::random::stream;
 
@@ -17,7 +17,7 @@ use ulplab_core::random::stream;
 pub struct Window {
     /// Name of a text in `datasets/manifest.toml`, or the path of a text file.
     pub text: String,
-    /// First byte.
+    /// First byte; a tokenizer begins with the first whole character there.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub offset: usize,
     /// In place of `offset`: this draw of the first byte, with the experiment's seed; each draw is as likely to begin at any byte.
@@ -77,22 +77,22 @@ impl Window {
         }
     }
 
-    /// So many bytes of its text, from its first on.
+    /// So many tokens of its text, from its first byte on.
     ///
     /// # Errors
-    /// Those of [`Datasets::text`].
-    pub fn read(&self, datasets: &Datasets, seed: u64, tokens: usize) -> Result<Vec<u8>> {
+    /// Those of [`Tokenizer::window`].
+    pub fn read(&self, datasets: &Datasets, tokenizer: &Tokenizer, seed: u64, tokens: usize) -> Result<Tokens> {
         let offset = match self.draw {
             None => self.offset,
             Some(draw) => {
                 // A text that is too short has no place, and is refused where it is read.
-                let places = (datasets.text_bytes(&self.text)? + 1).saturating_sub(tokens as u64);
+                let places = tokenizer.places(datasets, &self.text, tokens)?;
                 let word = stream(seed, &format!("window {draw} of {}", self.text)).next_u64();
                 // A place below `places`; its bias is below places / 2^64.
                 ((u128::from(word) * u128::from(places)) >> 64) as usize
             }
         };
-        datasets.text(&self.text, offset, tokens)
+        tokenizer.window(datasets, &self.text, offset, tokens)
     }
 }
 

@@ -105,6 +105,8 @@ pub struct Bench<'a> {
     pub window: &'a str,
     /// The data to read there; none if the window is drawn.
     pub text: Option<Text<'a>>,
+    /// Bytes of text behind its first token; `None` if a token is a byte.
+    pub bytes: Option<usize>,
     /// The folder of the model, if there is one.
     pub folder: Option<&'a Path>,
     /// Loads the model's f64 twin, which only the reference's own check needs.

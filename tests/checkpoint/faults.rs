@@ -311,7 +311,7 @@ fn set((dtype, _, bytes): &mut Array, value: f32) {
 }
 
 /// The reciprocals of all values.
-fn invert((dtype, _, bytes): &mut Array) {
+pub fn invert((dtype, _, bytes): &mut Array) {
     match dtype {
         Dtype::F32 => bytes
             .as_chunks_mut()

@@ -26,14 +26,22 @@ pub fn least(bits: usize) -> f64 {
     if bits <= 4 { 8.0 } else { 20.0 }
 }
 
-/// The cause of a low SQNR, if it is one of those that can be measured. `other` are the distances with the other order of codes.
-pub fn low(name: &str, parts: &Parts, reading: &Reading, against: &Against, other: Option<Against>) -> Option<Finding> {
+/// The cause of a low SQNR, if it is one of those that can be measured; `which` numbers the matrix in its stack. `other` are the
+/// distances with the other order of codes.
+pub fn low(
+    name: &str,
+    which: &str,
+    parts: &Parts,
+    reading: &Reading,
+    against: &Against,
+    other: Option<Against>,
+) -> Option<Finding> {
     let (codes, scale) = (parts.codes?, parts.scale?);
     let (found, least) = (against.db(against.noise), least(reading.bits()));
     if found >= least {
         return None;
     }
-    let with = |db: f64, what: &str| format!("SQNR {found:.2} dB, and {db:.2} dB {what}");
+    let with = |db: f64, what: &str| format!("{which}SQNR {found:.2} dB, and {db:.2} dB {what}");
     let swapped = other.map(|other| other.db(other.noise)).filter(|db| *db >= least);
     let global = Some(against.db(against.noise_global_inverted))
         .filter(|db| *db >= least)
@@ -47,7 +55,7 @@ pub fn low(name: &str, parts: &Parts, reading: &Reading, against: &Against, othe
         ),
         (_, Some((db, global)), _) => (&INVERTED_SCALE, global, with(db, "with its reciprocal")),
         (_, _, Some(db)) => (&INVERTED_SCALE, scale, with(db, "with their reciprocals")),
-        _ => (&LOW_SQNR, codes, format!("SQNR {found:.2} dB")),
+        _ => (&LOW_SQNR, codes, format!("{which}SQNR {found:.2} dB")),
     };
     Some(Finding::new(
         check,

@@ -28,6 +28,7 @@ use crate::studies::limits::{Bytes, Parts, available};
 use crate::studies::model::{ModelStudy, Recipe};
 use bench::{Bench, usage};
 use mix::Mix;
+pub(super) use output::{experiment_of, recipe as as_toml};
 use ulplab_core::atomic::write_text;
 use ulplab_core::error::{Error, Exit, Result, did_you_mean};
 use ulplab_core::pattern::matches;
@@ -152,7 +153,7 @@ fn of_experiment(args: &BisectArgs, of: &Path) -> Result<Exit> {
             sweep::read_file(&sweep, file)?
         }
     };
-    let study = model_study(&question)?;
+    let study = model_study(&question, "bisect")?;
     let prepared = sweep::prepare(&sweep, &question)?;
     let folder = prepared
         .folder
@@ -220,7 +221,7 @@ fn search(
     model: &dyn Model<f32>,
 ) -> Result<explain::Explanation> {
     let names = study.windows.iter().map(crate::experiment::Window::name);
-    let windows: Vec<(String, Vec<u32>)> = names.zip(prepared.ids.iter().cloned()).collect();
+    let windows: Vec<(String, Vec<u32>)> = names.zip(prepared.texts.iter().map(|text| text.ids.clone())).collect();
     let bar = progress(args);
     let show = |cells: usize, what: &str| {
         bar.set_position(cells as u64);
@@ -252,11 +253,12 @@ fn binds(rule: &Rule, recipe: &str) -> bool {
     rule.recipes.iter().any(|pattern| matches(pattern, recipe))
 }
 
-fn model_study(question: &Question) -> Result<ModelStudy> {
+/// The study of an experiment whose kind is `model`, which `command` needs.
+pub(super) fn model_study(question: &Question, command: &str) -> Result<ModelStudy> {
     let experiment = &question.parsed.experiment;
     if experiment.kind != "model" {
         let message = format!(
-            "'{}' is of kind '{}': bisect searches in models",
+            "'{}' is of kind '{}': {command} searches in models",
             experiment.name, experiment.kind
         );
         return Err(Error::Usage(message));

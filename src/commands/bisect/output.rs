@@ -55,11 +55,21 @@ pub fn experiment(of: &Experiment, found: &Recipe, rules: &[&Rule], explained: &
             ..(*rule).clone()
         })
         .collect();
+    experiment_of(&experiment, std::slice::from_ref(found))
+}
+
+/// An experiment file with other recipes.
+pub fn experiment_of(of: &Experiment, recipes: &[Recipe]) -> Result<String> {
+    let mut experiment = of.clone();
     experiment.body.remove("recipe");
-    let gates = std::mem::take(&mut experiment.head.gates);
+    let names = |rule: &Rule| recipes.iter().any(|recipe| rule.recipes.contains(&recipe.name));
+    let mut gates = std::mem::take(&mut experiment.head.gates);
+    gates.retain(names);
     let wrong = |error: toml::ser::Error| Error::Usage(error.to_string());
     let mut text = toml::to_string(&experiment).map_err(wrong)?.replace("gate = []\n", "");
-    let _ = write!(text, "\n{}", recipe(found));
+    for found in recipes {
+        let _ = write!(text, "\n{}", recipe(found));
+    }
     for gate in gates {
         let _ = write!(text, "\n[[gate]]\n{}", toml::to_string(&gate).map_err(wrong)?);
     }

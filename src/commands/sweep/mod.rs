@@ -259,14 +259,14 @@ fn execute(
     }
     let bar = progress(args, share.len(), pending.len());
     let Prepared {
-        question, runs, ids, ..
+        question, runs, texts, ..
     } = prepared;
     let (seed, plan) = (question.parsed.experiment.seed, &prepared.manifest.plan);
     let of_sites = match runs {
         Runs::Kernels(study) => operations::reading_sites(study).map_err(|mistake| Error::Usage(mistake.message))?,
         Runs::Windows(_) => HashSet::new(),
     };
-    let draws = plan.windows.len().saturating_sub(ids.len());
+    let draws = plan.windows.len().saturating_sub(texts.len());
     let reads = |cell: &&Cell| match runs {
         Runs::Kernels(_) => of_sites.contains(&format!("{}/{}", cell.recipe, plan.windows[cell.window])),
         Runs::Windows(_) => cell.window >= draws,
@@ -281,7 +281,12 @@ fn execute(
         bar.inc(1);
         Ok(())
     };
-    let text = |ids| model.as_deref().map(|model| Text { model, ids });
+    let text = |at: usize| {
+        model.as_deref().map(|model| Text {
+            model,
+            ids: &texts[at].ids,
+        })
+    };
     let study = match runs {
         Runs::Kernels(study) => study,
         Runs::Windows(ready) => {
@@ -292,9 +297,11 @@ fn execute(
                 let cells;
                 (cells, rest) = rest.split_at(rest.partition_point(|cell| cell.window == index));
                 bar.set_message(window.clone());
+                let read = index.checked_sub(draws);
                 let bench = Bench {
                     window,
-                    text: index.checked_sub(draws).and_then(|at| text(&ids[at])),
+                    text: read.and_then(text),
+                    bytes: read.and_then(|at| texts[at].bytes),
                     folder: prepared.folder.as_deref(),
                     load_f64: &|| load(prepared.folder.as_deref().unwrap_or(Path::new(""))),
                     load_by: &|mut rounding| {
@@ -320,7 +327,7 @@ fn execute(
         experiment: args.experiment.clone(),
         seed,
     });
-    let text = ids.first().and_then(|ids| text(ids));
+    let text = texts.first().and_then(|_| text(0));
     let sites = |pattern: &str| match text {
         Some(text) => kernels::sites(text, pattern),
         None => Err("no model is given".into()),

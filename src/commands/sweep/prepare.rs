@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::SweepArgs;
 use crate::backend::cuda::Source as KernelFile;
 use crate::commands::{calibrate, decided, judge};
-use crate::dataset::{Checkpoint, Manifest as Datasets};
+use crate::dataset::{Checkpoint, Manifest as Datasets, Tokenizer, Tokens};
 use crate::experiment::Mistake;
 use crate::experiment::file::ExperimentFile;
 use crate::run::partition::{Asked, Partition};
@@ -34,8 +34,8 @@ pub struct Prepared<'a> {
     pub runs: Runs<'a>,
     /// Folder of the checkpoint, if there is a model.
     pub folder: Option<PathBuf>,
-    /// Tokens of each window of text.
-    pub ids: Vec<Vec<u32>>,
+    /// Each window of text.
+    pub texts: Vec<Tokens>,
     pub cells: Vec<Cell>,
     pub peers: Option<Peers>,
     pub manifest: Manifest,
@@ -103,19 +103,22 @@ pub fn prepare<'a>(args: &SweepArgs, question: &'a Question) -> Result<Prepared<
         .transpose()
         .map_err(|error| file.of_data(Mistake::at("model", ""), error))?;
     let checkpoint = folder.as_ref().map(|folder| Checkpoint::open(folder)).transpose()?;
-    if let Some(checkpoint) = checkpoint.as_ref().filter(|_| !reading.windows.is_empty()) {
-        let readable = checkpoint.reads_bytes();
-        readable.map_err(|error| file.of_data(Mistake::at("model", ""), error))?;
-    }
+    let tokenizer = checkpoint
+        .as_ref()
+        .filter(|_| !reading.windows.is_empty())
+        .map(Checkpoint::tokenizer)
+        .transpose()
+        .map_err(|error| file.of_data(Mistake::at("model", ""), error))?;
+    // Without a model a window is bytes.
+    let tokenizer = tokenizer.unwrap_or(Tokenizer::Bytes);
     let config = checkpoint.map(|checkpoint| checkpoint.config);
     let limit = args.max_memory.or_else(available);
     check_size(study, config.as_deref(), rayon::current_num_threads(), limit).map_err(wrong)?;
-    let ids = reading.windows.iter().enumerate().map(|(at, window)| {
-        let text = window.read(&datasets, parsed.experiment.seed, reading.tokens);
-        let text = text.map_err(|error| file.of_data(Mistake::at("text", "").within("window", at), error))?;
-        Ok(text.into_iter().map(u32::from).collect())
+    let texts = reading.windows.iter().enumerate().map(|(at, window)| {
+        let text = window.read(&datasets, &tokenizer, parsed.experiment.seed, reading.tokens);
+        text.map_err(|error| file.of_data(Mistake::at("text", "").within("window", at), error))
     });
-    let ids = ids.collect::<Result<Vec<Vec<u32>>>>()?;
+    let texts = texts.collect::<Result<Vec<Tokens>>>()?;
     let gates = rules.as_ref().unwrap_or(file);
     let gated = judge::check(&parsed.experiment.gates, study, &plan);
 
@@ -151,7 +154,7 @@ pub fn prepare<'a>(args: &SweepArgs, question: &'a Question) -> Result<Prepared<
         question,
         runs,
         folder,
-        ids,
+        texts,
         cells,
         peers,
         manifest,

@@ -27,13 +27,13 @@ use crate::run::RecipeInfo;
 use crate::run::plan::{Cell, Plan, REFERENCE, RecipePlan};
 use ulplab_core::error::{Error, Result, did_you_mean};
 use ulplab_core::pattern::{matches, matches_nothing};
-use ulplab_core::record::Phase;
+use ulplab_core::record::{Phase, Record};
 
 use calls::Calls;
 use probe::Probe;
 pub use recipe::Recipe;
 pub use resumed::{Kept, Streams, Watch, run_from};
-pub use run::{finite, run_candidate, run_recorded, run_reference, run_step};
+pub use run::{finite, from_start, run_candidate, run_recorded, run_reference, run_step, with_loss_per_byte};
 pub use samples::{Sample, recorded};
 
 /// Cost of the check in f64, in units of a recipe's cell: 1.7 in CPU time, measured on 128 tokens of dsv4-mini.
@@ -293,7 +293,7 @@ impl ReadyRecipes for ReadyModel<'_> {
         let text = bench.text.ok_or_else(|| none("text"))?;
         let want = run_reference(text.model, text.ids)?;
         finite(&want.logits, bench.window)?;
-        bench.each(cells, |cell, blank| {
+        let measure = |cell: &Cell, blank: Record| -> Result<Vec<Record>> {
             let ready = of_recipe(&self.recipes, cell)?;
             if cell.recipe == REFERENCE {
                 let exact = run_reference(&*(bench.load_f64)()?, text.ids)?;
@@ -324,6 +324,10 @@ impl ReadyRecipes for ReadyModel<'_> {
                 (None, None) => return run_candidate(text, &ready.rounding, want, blank),
             };
             Ok(Probe::new(&ready.rounding, want, blank.phase, blank).replay(&got, text.ids))
+        };
+        bench.each(cells, |cell, blank| {
+            let targets = text.ids.len() - 1;
+            Ok(with_loss_per_byte(measure(cell, blank)?, targets, bench.bytes))
         })
     }
 

@@ -187,9 +187,18 @@ const MODEL: &[StandardColumn] = &[
               windows. An interval that spans 0 means this text cannot tell the two apart.",
         weight: 2,
         cell: |index, candidate| {
-            let delta = Quantity::new(Cumulative, output(index), "delta_nats");
-            let delta = index.whole(candidate.name, delta)?;
-            Some(number::interval(delta.mean, delta.ci_low, delta.ci_high))
+            // Of bytes it is the same as by tokens.
+            let delta = ["delta_nats_per_byte", "delta_nats"].map(|metric| loss(index, candidate.name, metric));
+            delta.into_iter().flatten().next()
+        },
+    },
+    StandardColumn {
+        title: ["Δ nats/token", "± 95 %"],
+        doc: "The same change by tokens of a model that does not read bytes. Models with other tokenizers compare by bytes only.",
+        weight: 1,
+        cell: |index, candidate| {
+            loss(index, candidate.name, "delta_nats_per_byte")?;
+            loss(index, candidate.name, "delta_nats")
         },
     },
     StandardColumn {
@@ -223,3 +232,9 @@ const MODEL: &[StandardColumn] = &[
         },
     },
 ];
+
+/// A change of the loss with its interval.
+fn loss(index: &Index, recipe: &str, metric: &'static str) -> Option<String> {
+    let delta = index.whole(recipe, Quantity::new(Cumulative, output(index), metric))?;
+    Some(number::interval(delta.mean, delta.ci_low, delta.ci_high))
+}

@@ -1,0 +1,195 @@
+//! The groups that a search mixes formats in, and their bytes.
+
+use std::collections::BTreeMap;
+
+use reference::paths::Config;
+use reference::{Numerics, Site, Tensor};
+
+use super::search::Assignment;
+use crate::backend::recipe::{Ranges, Round};
+use crate::backend::rounding::Rounding;
+use crate::studies::model::Recipe;
+use ulplab_core::error::{Error, Result};
+use ulplab_core::pattern::{matches, matches_nothing};
+
+/// Every tensor that passes: its site and how many rows of how many columns it has.
+#[derive(Default)]
+pub struct Sizes(Vec<(Site, usize, usize)>);
+
+impl Numerics<f32> for &mut Sizes {
+    fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {
+        let cols = tensor.cols();
+        self.0.push((*site, tensor.data.len() / cols.max(1), cols));
+    }
+}
+
+/// What one pattern matches in one layer.
+pub struct Group {
+    /// The number of its pattern.
+    pattern: usize,
+    layer: Option<usize>,
+    /// What it is called: the pattern with the layer in it.
+    pub name: String,
+    /// Elements.
+    pub elements: usize,
+    /// Bytes in each format.
+    pub bytes: Vec<f64>,
+}
+
+/// Groups, and the formats that they may have.
+pub struct Groups {
+    patterns: Vec<String>,
+    /// The cheapest first.
+    pub formats: Vec<String>,
+    pub all: Vec<Group>,
+    /// Whether what is rounded are weights.
+    pub weights: bool,
+}
+
+impl Groups {
+    /// Groups the sites by pattern and layer. `loaded` are the tensors that passed when the model was loaded, `run` those that passed
+    /// when it read so many tokens.
+    ///
+    /// # Errors
+    /// A pattern that matches nothing, weights and other tensors, or what another matches; a format that does not fit.
+    pub fn new(
+        patterns: &[String],
+        formats: &[String],
+        (loaded, run): (&Sizes, &Sizes),
+        tokens: usize,
+        config: &dyn Config,
+    ) -> Result<Self> {
+        let usage = |message: String| Error::Usage(message);
+        let names: Vec<String> = loaded
+            .0
+            .iter()
+            .chain(&run.0)
+            .map(|(site, ..)| site.to_string())
+            .collect();
+        let mut groups: BTreeMap<(usize, Option<usize>), Vec<(&Site, usize, usize)>> = BTreeMap::new();
+        let mut kinds = Vec::new();
+        let mut taken: BTreeMap<String, usize> = BTreeMap::new();
+        for (at, pattern) in patterns.iter().enumerate() {
+            if !names.iter().any(|name| matches(pattern, name)) {
+                return Err(usage(format!(
+                    "--at: {}",
+                    matches_nothing("site", pattern, names.iter().map(String::as_str))
+                )));
+            }
+            for (sizes, is_weight) in [(loaded, true), (run, false)] {
+                for (site, rows, cols) in sizes.0.iter().filter(|(site, ..)| matches(pattern, &site.to_string())) {
+                    if let Some(other) = taken.insert(site.to_string(), at).filter(|other| *other != at) {
+                        let message = format!("--at: '{site}' is matched by '{}' and by '{pattern}'", patterns[other]);
+                        return Err(usage(message));
+                    }
+                    kinds.push((is_weight, site.to_string()));
+                    groups.entry((at, site.layer)).or_default().push((site, *rows, *cols));
+                }
+            }
+        }
+        let weights = kinds.iter().any(|(is_weight, _)| *is_weight);
+        if let Some((_, other)) = kinds.iter().find(|(is_weight, _)| *is_weight != weights) {
+            let message = format!(
+                "--at: '{other}' is no weight, and others are: bytes of weights and bytes by token do not add up"
+            );
+            return Err(usage(message));
+        }
+        // What passes in a run grows with the tokens.
+        let share = if weights { 1.0 } else { 1.0 / tokens as f64 };
+        let mut all: Vec<Group> = Vec::new();
+        for ((at, layer), sites) in groups {
+            let mut bytes = Vec::new();
+            for format in formats {
+                let round = Round {
+                    at: patterns[at].clone(),
+                    format: format.clone(),
+                    ..Round::default()
+                };
+                let rounding = Rounding::resolve(&[round], None, None, config)
+                    .map_err(|mistake| usage(format!("--formats: {}", mistake.message)))?;
+                let of = |(site, rows, cols): &(&Site, usize, usize)| {
+                    Some(rounding.bytes_per_row(site, *cols, 1)? * *rows as f64)
+                };
+                let sum: Option<f64> = sites.iter().map(of).sum();
+                let sum =
+                    sum.ok_or_else(|| usage(format!("--formats: {format} is no storage of '{}'", patterns[at])))?;
+                bytes.push(sum * share);
+            }
+            all.push(Group {
+                pattern: at,
+                layer,
+                name: match layer {
+                    Some(layer) => patterns[at].replacen("layers.*", &format!("layers.{layer}"), 1),
+                    None => patterns[at].clone(),
+                },
+                elements: (sites.iter().map(|(_, rows, cols)| rows * cols).sum::<usize>() as f64 * share).round()
+                    as usize,
+                bytes,
+            });
+        }
+        let mut groups = Self {
+            patterns: patterns.to_vec(),
+            formats: formats.to_vec(),
+            all,
+            weights,
+        };
+        groups.order()?;
+        Ok(groups)
+    }
+
+    /// Puts the formats in the order of their bytes, which is to be the same in all groups.
+    fn order(&mut self) -> Result<()> {
+        let total = |format: usize| -> f64 { self.all.iter().map(|group| group.bytes[format]).sum() };
+        let mut order: Vec<usize> = (0..self.formats.len()).collect();
+        order.sort_by(|a, b| total(*a).total_cmp(&total(*b)));
+        self.formats = order.iter().map(|at| self.formats[*at].clone()).collect();
+        for group in &mut self.all {
+            group.bytes = order.iter().map(|at| group.bytes[*at]).collect();
+            if let Some(at) = group.bytes.windows(2).position(|pair| pair[0] >= pair[1]) {
+                let message = format!(
+                    "--formats: {} takes {} bytes in '{}' and {} takes {}: expected formats of which each takes more than the one before",
+                    self.formats[at],
+                    group.bytes[at],
+                    group.name,
+                    self.formats[at + 1],
+                    group.bytes[at + 1]
+                );
+                return Err(Error::Usage(message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Elements of all groups.
+    pub fn elements(&self) -> usize {
+        self.all.iter().map(|group| group.elements).sum()
+    }
+
+    /// The recipe of an assignment: a round for each pattern and format.
+    pub fn recipe(&self, name: &str, doc: &str, assignment: &Assignment) -> Recipe {
+        let mut rounds = Vec::new();
+        for (pattern, at) in self.patterns.iter().enumerate() {
+            for (format, name) in self.formats.iter().enumerate() {
+                let groups = self.all.iter().zip(assignment);
+                let here = groups.filter(|(group, has)| group.pattern == pattern && **has == format);
+                let layers: Vec<Option<usize>> = here.map(|(group, _)| group.layer).collect();
+                if layers.is_empty() {
+                    continue;
+                }
+                let numbers: Vec<usize> = layers.iter().flatten().copied().collect();
+                rounds.push(Round {
+                    at: at.clone(),
+                    format: name.clone(),
+                    layers: (!numbers.is_empty()).then(|| Ranges::of(numbers).to_string()),
+                    ..Round::default()
+                });
+            }
+        }
+        Recipe {
+            name: name.into(),
+            doc: doc.into(),
+            rounds,
+            ..Recipe::default()
+        }
+    }
+}

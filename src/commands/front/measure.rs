@@ -1,0 +1,160 @@
+//! KL and flips of recipes, window by window, kept in a file so that a search that was ended goes on.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use rayon::prelude::*;
+use reference::Tensor;
+use reference::paths::Model;
+use serde::{Deserialize, Serialize};
+
+use crate::backend::rounding::Rounding;
+use crate::dataset::Checkpoint;
+use crate::signal;
+use crate::studies::model::{Recipe, finite, run_reference};
+use ulplab_core::atomic::write_text;
+use ulplab_core::error::{Error, Result};
+use ulplab_core::input;
+use ulplab_core::metrics::{KL, Logits, Metric};
+
+/// What was measured on a window.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    /// Mean KL divergence of the reference from the recipe, in nats by token.
+    pub kl: f64,
+    /// Share of positions whose most probable token is another.
+    pub flips: f64,
+}
+
+/// The reference on every window, and what was measured beside it.
+pub struct Measure<'a> {
+    folder: &'a Path,
+    model: Box<dyn Model<f32>>,
+    windows: Vec<(&'a [u32], Tensor<f32>)>,
+    seed: u64,
+    known: Known,
+    file: Option<PathBuf>,
+    /// Forward passes of a recipe over a window.
+    pub passes: usize,
+}
+
+/// Points by recipe and window, with what they depend on.
+#[derive(Default, Serialize, Deserialize)]
+struct Known {
+    fingerprint: String,
+    points: BTreeMap<String, Point>,
+}
+
+impl<'a> Measure<'a> {
+    /// Runs the reference. `file` keeps points of a search with this `fingerprint`.
+    ///
+    /// # Errors
+    /// Those of the reference; a file of another search.
+    pub fn new(
+        folder: &'a Path,
+        model: Box<dyn Model<f32>>,
+        windows: &[(&str, &'a [u32])],
+        seed: u64,
+        (file, fingerprint): (Option<&Path>, String),
+    ) -> Result<Self> {
+        let mut known = Known {
+            fingerprint,
+            ..Known::default()
+        };
+        if let Some(file) = file.filter(|file| file.exists()) {
+            let wrong = |why: String| Error::data(file, why);
+            let stored: Known = serde_json::from_str(&input::text(file)?)
+                .map_err(|why| wrong(format!("no measurements of a search: {why}")))?;
+            if stored.fingerprint != known.fingerprint {
+                let message = "measurements of another search: the experiment, its data, formats, patterns or ulplab were changed";
+                return Err(wrong(message.into()));
+            }
+            known = stored;
+        }
+        let reference = windows.par_iter().map(|(name, ids)| {
+            let logits = run_reference(&*model, ids)?.logits;
+            finite(&logits, name)?;
+            Ok((*ids, logits))
+        });
+        Ok(Self {
+            windows: reference.collect::<Result<_>>()?,
+            folder,
+            model,
+            seed,
+            known,
+            file: file.map(Path::to_path_buf),
+            passes: 0,
+        })
+    }
+
+    /// The points of recipes on some windows. `named` are recipes by a name of their own.
+    ///
+    /// # Errors
+    /// Those of the reference, a file that cannot be written, and an interruption.
+    pub fn points(&mut self, named: &[(String, Recipe)], windows: std::ops::Range<usize>) -> Result<Vec<Vec<Point>>> {
+        let key = |name: &str, window: usize| format!("{name} @{window}");
+        let missing = |name: &str| {
+            !windows
+                .clone()
+                .all(|window| self.known.points.contains_key(&key(name, window)))
+        };
+        let new: Vec<&(String, Recipe)> = named.iter().filter(|(name, _)| missing(name)).collect();
+        // In pieces, so that what was measured is kept.
+        for piece in new.chunks(4 * rayon::current_num_threads()) {
+            let measured = piece
+                .par_iter()
+                .map(|(_, recipe)| self.measured(recipe, windows.clone()));
+            let measured = measured.collect::<Result<Vec<_>>>()?;
+            for ((name, _), points) in piece.iter().zip(measured) {
+                self.passes += points.len();
+                let keyed = windows
+                    .clone()
+                    .zip(points)
+                    .map(|(window, point)| (key(name, window), point));
+                self.known.points.extend(keyed);
+            }
+            if let Some(file) = &self.file {
+                let text = serde_json::to_string(&self.known).map_err(|why| Error::Usage(why.to_string()))?;
+                write_text(file, &text)?;
+            }
+        }
+        let of = |(name, _): &(String, Recipe)| {
+            windows
+                .clone()
+                .map(|window| self.known.points[&key(name, window)])
+                .collect()
+        };
+        Ok(named.iter().map(of).collect())
+    }
+
+    fn measured(&self, recipe: &Recipe, windows: std::ops::Range<usize>) -> Result<Vec<Point>> {
+        let config = self.model.config();
+        let rounding = recipe
+            .resolve(config, self.seed)
+            .map_err(|mistake| Error::Usage(mistake.message))?;
+        let own = match rounding.rounds_weights() {
+            true => Some(Checkpoint::open(self.folder)?.load_by(&mut &rounding)?),
+            false => None,
+        };
+        let model = own.as_deref().unwrap_or(&*self.model);
+        let points = self.windows[windows]
+            .par_iter()
+            .map(|(ids, want)| point(model, &rounding, ids, want));
+        points.collect()
+    }
+}
+
+fn point(model: &dyn Model<f32>, rounding: &Rounding, ids: &[u32], want: &Tensor<f32>) -> Result<Point> {
+    if signal::STOP.load(std::sync::atomic::Ordering::Relaxed) {
+        return Err(Error::Interrupted);
+    }
+    let mut state = model.state(Vec::new()).map_err(Error::Reference)?;
+    let got = rounding.run(model, &mut *state, ids, &mut { rounding })?;
+    let logits = Logits::new(&want.data, &got.data, want.cols(), &ids[1..]);
+    let kl = KL.measure(&logits).unwrap_or(f64::NAN);
+    let top1 = Metric::find("top1")?.measure(&logits).unwrap_or(f64::NAN);
+    match kl.is_finite() {
+        true => Ok(Point { kl, flips: 1.0 - top1 }),
+        false => Err(Error::Reference("a recipe gives logits that are not finite".into())),
+    }
+}

@@ -1,0 +1,338 @@
+//! `ulplab front`: bytes against KL, where formats are mixed.
+
+mod groups;
+mod measure;
+mod output;
+mod search;
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::bisect::model_study;
+use super::sweep::{self, Prepared, SweepArgs};
+use crate::dataset::Checkpoint;
+use crate::experiment::Window;
+use crate::signal;
+use crate::studies::model::{Recipe, from_start};
+use groups::{Groups, Sizes};
+use measure::{Measure, Point};
+use search::{Assignment, Budget, Step};
+use ulplab_core::atomic::write_text;
+use ulplab_core::error::{Error, Exit, Result};
+
+/// Find which formats to mix: bytes against KL divergence, and the recipe for a budget.
+///
+/// EXPERIMENT gives the model and the windows of text; its recipes are not used. What a pattern of --at matches in a layer is a group,
+/// and all that is in a group has one format. The search begins with the cheapest format everywhere and raises one group at a time:
+/// the one that lowers the KL divergence from the reference most by byte. Every raise is measured once alone; at each step the best
+/// --top of that ranking are measured again where the search is.
+///
+/// A choice is best on the windows that it was made on. So the last windows are held out, and what the others chose is measured on
+/// them, too.
+///
+/// Exit code: 0; 100 if no point of the front keeps the budget.
+#[derive(Debug, clap::Args)]
+pub struct FrontArgs {
+    /// An experiment of kind 'model': a file, or the name of a shipped experiment.
+    pub experiment: PathBuf,
+    /// Sites that may be rounded, e.g. 'layers.*.mlp.*.weight'; repeatable. All are weights, or none is.
+    #[arg(long = "at", value_name = "PATTERN", required = true)]
+    pub at: Vec<String>,
+    /// Formats to choose from, e.g. nvfp4,fp8_token,bf16; two or more.
+    #[arg(long, value_name = "FORMATS", value_delimiter = ',', required = true)]
+    pub formats: Vec<String>,
+    /// End at so many bytes, as a share of what bf16 takes, e.g. 0.35.
+    #[arg(long, value_name = "SHARE", conflicts_with = "kl")]
+    pub bytes: Option<f64>,
+    /// End at this mean KL divergence in nats by token, e.g. 0.01.
+    #[arg(long, value_name = "NATS")]
+    pub kl: Option<f64>,
+    /// Raises that are measured again at each step.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
+    pub top: u16,
+    /// Windows that nothing is chosen on, the last of the experiment [default: half of them].
+    #[arg(long, value_name = "N")]
+    pub held_out: Option<usize>,
+    /// Write an experiment with the recipe that was chosen, beside the cheapest and the dearest; `ulplab sweep` runs it.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Keep measurements in a file; a search that finds it goes on from there.
+    #[arg(long, value_name = "FILE")]
+    pub keep: Option<PathBuf>,
+    /// Print how many forward passes there are at most, and the groups, and end.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Override a key of the experiment, e.g. --set tokens=128 or --set 'model="my-checkpoint"'.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub overrides: Vec<String>,
+    /// Print one JSON object instead of the text.
+    #[arg(long)]
+    pub json: bool,
+    /// Folder of the data sets [default: $ULPLAB_DATASETS, or datasets/ here or in a folder above].
+    #[arg(long, value_name = "DIR")]
+    pub datasets: Option<PathBuf>,
+}
+
+/// What a search found.
+#[derive(Serialize)]
+pub struct Front {
+    pub experiment: String,
+    /// The cheapest first.
+    pub formats: Vec<String>,
+    pub groups: usize,
+    pub elements: usize,
+    /// Whether bytes are of weights; else they are bytes by token.
+    pub weights: bool,
+    /// Windows that were chosen on, and those that were held out.
+    pub windows: [usize; 2],
+    pub passes: usize,
+    pub points: Vec<Found>,
+    /// The point that a budget chooses, by its place among the points.
+    pub chosen: Option<usize>,
+}
+
+/// A point of the front.
+#[derive(Serialize)]
+pub struct Found {
+    pub step: usize,
+    /// The group that was raised last, and to which format.
+    pub raised: Option<[String; 2]>,
+    pub bytes: f64,
+    /// Share of what bf16 takes.
+    pub of_bf16: f64,
+    pub bits: f64,
+    pub chosen_on: Estimate,
+    pub held_out: Option<Estimate>,
+    #[serde(skip)]
+    assignment: Assignment,
+}
+
+/// Means over windows.
+#[derive(Clone, Copy, Serialize)]
+pub struct Estimate {
+    pub kl: f64,
+    /// Standard error of the mean; `None` of one window.
+    pub kl_error: Option<f64>,
+    /// Share of positions whose most probable token is another.
+    pub flips: f64,
+}
+
+/// Bytes of an element in bf16.
+const BF16: f64 = 2.0;
+
+pub fn run(args: &FrontArgs) -> Result<Exit> {
+    signal::handle()?;
+    check(args)?;
+    let sweep = SweepArgs {
+        experiment: args.experiment.clone(),
+        overrides: args.overrides.clone(),
+        datasets: args.datasets.clone(),
+        ..SweepArgs::default()
+    };
+    let question = sweep::read(&sweep)?;
+    let study = model_study(&question, "front")?;
+    let prepared = sweep::prepare(&sweep, &question)?;
+    let folder = prepared
+        .folder
+        .as_deref()
+        .ok_or_else(|| Error::Usage("the experiment has no model".into()))?;
+    let names: Vec<String> = study.windows.iter().map(Window::name).collect();
+    let held = args.held_out.unwrap_or(names.len() / 2);
+    let chosen_on = names
+        .len()
+        .checked_sub(held)
+        .filter(|windows| *windows > 0)
+        .ok_or_else(|| {
+            let message = format!(
+                "--held-out {held}: the experiment has {} windows, and needs one to choose on",
+                names.len()
+            );
+            Error::Usage(message)
+        })?;
+    let mut loaded = Sizes::default();
+    let model = Checkpoint::open(folder)?.load_by(&mut &mut loaded)?;
+    let ids = &prepared.texts[0].ids;
+    let mut passed = Sizes::default();
+    from_start(&*model, ids, &mut &mut passed)?;
+    let groups = Groups::new(&args.at, &args.formats, (&loaded, &passed), ids.len(), model.config())?;
+    let most = search::most(groups.all.len(), groups.formats.len(), args.top.into());
+    let steps = groups.all.len() * (groups.formats.len() - 1) + 1;
+    errln!(
+        "{} groups, {} formats: at most {} forward passes of {} tokens, {} to choose and {} on held-out windows",
+        groups.all.len(),
+        groups.formats.len(),
+        most * chosen_on + steps * held,
+        study.tokens,
+        most * chosen_on,
+        steps * held
+    );
+    if args.dry_run {
+        for group in &groups.all {
+            outln!("{}: {} elements", group.name, group.elements);
+        }
+        return Ok(Exit::Pass);
+    }
+    let cheapest = groups.all.iter().map(|group| group.bytes[0]).sum::<f64>() / (BF16 * groups.elements() as f64);
+    if let Some(share) = args.bytes.filter(|share| *share < cheapest) {
+        let message = format!(
+            "--bytes {share}: all in {} takes {cheapest:.3} of bf16 already",
+            groups.formats[0]
+        );
+        return Err(Error::Usage(message));
+    }
+    let texts = prepared.texts.iter().map(|text| &text.ids[..]);
+    let windows: Vec<(&str, &[u32])> = names.iter().map(String::as_str).zip(texts).collect();
+    let fingerprint = fingerprint(args, &prepared);
+    let mut measure = Measure::new(
+        folder,
+        model,
+        &windows,
+        question.parsed.experiment.seed,
+        (args.keep.as_deref(), fingerprint),
+    )?;
+    let found = signal::while_running(|| {
+        found(
+            args,
+            &question.parsed.experiment.name,
+            &groups,
+            &mut measure,
+            [chosen_on, held],
+        )
+    })?;
+    if let (Some(file), Some(chosen)) = (&args.output, found.chosen) {
+        let text = output::experiment(&question.parsed.experiment, &groups, &found.points[chosen])?;
+        write_text(file, &text)?;
+    }
+    match args.json {
+        true => crate::json::print(&found)?,
+        false => out!("{}", output::text(&found, &groups, args)),
+    }
+    let asked = args.bytes.is_some() || args.kl.is_some();
+    Ok(match asked && found.chosen.is_none() {
+        true => Exit::GateFailed,
+        false => Exit::Pass,
+    })
+}
+
+fn check(args: &FrontArgs) -> Result<()> {
+    let usage = |message: String| Err(Error::Usage(message));
+    if args.formats.len() < 2 {
+        return usage(format!("--formats {}: expected two or more", args.formats.join(",")));
+    }
+    if let Some(twice) = args
+        .formats
+        .iter()
+        .enumerate()
+        .find(|(at, format)| args.formats[..*at].contains(format))
+    {
+        return usage(format!("--formats: {} is named twice", twice.1));
+    }
+    for (flag, value) in [("--bytes", args.bytes), ("--kl", args.kl)] {
+        if let Some(value) = value.filter(|value| !(value.is_finite() && *value > 0.0)) {
+            return usage(format!("{flag} {value}: expected a number above 0"));
+        }
+    }
+    if args.output.is_some() && args.bytes.is_none() && args.kl.is_none() {
+        return usage("-o writes the recipe of a budget: expected --bytes or --kl".into());
+    }
+    Ok(())
+}
+
+/// All that measurements depend on.
+fn fingerprint(args: &FrontArgs, prepared: &Prepared) -> String {
+    let parts = (prepared.manifest.identity(), &args.at, &args.formats);
+    let text = serde_json::to_string(&parts).expect("plain data has a form in JSON");
+    blake3::hash(text.as_bytes()).to_hex().to_string()
+}
+
+/// Searches, and measures the front on the windows that were held out.
+fn found(
+    args: &FrontArgs,
+    experiment: &str,
+    groups: &Groups,
+    measure: &mut Measure,
+    [chosen_on, held]: [usize; 2],
+) -> Result<Front> {
+    let of_bf16 = BF16 * groups.elements() as f64;
+    let bytes: Vec<Vec<f64>> = groups.all.iter().map(|group| group.bytes.clone()).collect();
+    let budget = Budget {
+        bytes: args.bytes.map(|share| share * of_bf16),
+        kl: args.kl,
+    };
+    let named = |all: &[Assignment]| -> Vec<(String, Recipe)> {
+        all.iter()
+            .map(|one| (key(one), groups.recipe("front", "", one)))
+            .collect()
+    };
+    let mut kl = |all: &[Assignment]| {
+        let points = measure.points(&named(all), 0..chosen_on)?;
+        Ok(points
+            .iter()
+            .map(|points| estimate(points).map_or(f64::NAN, |estimate| estimate.kl))
+            .collect())
+    };
+    let steps = search::greedy(&bytes, args.top.into(), budget, &mut kl)?;
+    let mut points = Vec::new();
+    for at in search::front(&steps) {
+        let Step {
+            assignment,
+            raised,
+            bytes,
+            ..
+        } = &steps[at];
+        let one = named(std::slice::from_ref(assignment));
+        let here = measure.points(&one, 0..chosen_on)?;
+        let there = measure.points(&one, chosen_on..chosen_on + held)?;
+        points.push(Found {
+            step: at,
+            raised: raised.map(|group| {
+                [
+                    groups.all[group].name.clone(),
+                    groups.formats[assignment[group]].clone(),
+                ]
+            }),
+            bytes: *bytes,
+            of_bf16: bytes / of_bf16,
+            bits: 8.0 * bytes / groups.elements() as f64,
+            chosen_on: estimate(&here[0]).ok_or_else(|| Error::Usage("there is no window to choose on".into()))?,
+            held_out: estimate(&there[0]),
+            assignment: assignment.clone(),
+        });
+    }
+    // A point of the front has the least KL of all that take no more.
+    let fits = |found: &Found| match (budget.bytes, budget.kl) {
+        (Some(most), _) => found.bytes <= most,
+        (None, Some(most)) => found.chosen_on.kl <= most,
+        (None, None) => false,
+    };
+    Ok(Front {
+        experiment: experiment.into(),
+        formats: groups.formats.clone(),
+        groups: groups.all.len(),
+        elements: groups.elements(),
+        weights: groups.weights,
+        windows: [chosen_on, held],
+        passes: measure.passes,
+        chosen: points.iter().rposition(fits),
+        points,
+    })
+}
+
+/// The formats of all groups in one word.
+fn key(assignment: &Assignment) -> String {
+    assignment.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// `None` of no windows.
+fn estimate(points: &[Point]) -> Option<Estimate> {
+    let count = points.len() as f64;
+    let mean = |of: fn(&Point) -> f64| points.iter().map(of).sum::<f64>() / count;
+    let kl = mean(|point| point.kl);
+    let variance = points.iter().map(|point| (point.kl - kl).powi(2)).sum::<f64>() / (count - 1.0);
+    (!points.is_empty()).then(|| Estimate {
+        kl,
+        kl_error: (points.len() > 1).then(|| (variance / count).sqrt()),
+        flips: mean(|point| point.flips),
+    })
+}

@@ -1,0 +1,130 @@
+//! A front as a table, and the point of a budget as an experiment.
+
+use std::fmt::Write;
+
+use super::groups::Groups;
+use super::{Estimate, Found, Front, FrontArgs};
+use crate::commands::bisect::{as_toml, experiment_of};
+use crate::experiment::Experiment;
+use ulplab_core::error::{Result, counted};
+
+/// Points that are shown; the others are in the JSON.
+const SHOWN: usize = 24;
+
+/// The experiment with the chosen recipe and the two ends of the search.
+pub fn experiment(of: &Experiment, groups: &Groups, chosen: &Found) -> Result<String> {
+    let last = groups.formats.len() - 1;
+    let all = |format: usize| vec![format; groups.all.len()];
+    let said = |estimate: Estimate| format!("KL {}", kl(&estimate));
+    let held_out = chosen
+        .held_out
+        .map_or(String::new(), |held| format!(", {} on held-out windows", said(held)));
+    let doc = format!(
+        "step {} of the front: {:.3} of bf16; {} on the windows that it was chosen on{held_out}",
+        chosen.step,
+        chosen.of_bf16,
+        said(chosen.chosen_on)
+    );
+    let recipes = [
+        groups.recipe("front", &doc, &chosen.assignment),
+        groups.recipe("cheapest", &format!("everything in {}", groups.formats[0]), &all(0)),
+        groups.recipe(
+            "dearest",
+            &format!("everything in {}", groups.formats[last]),
+            &all(last),
+        ),
+    ];
+    let mut of = of.clone();
+    // The front is of what runs free.
+    of.body.insert("phases".into(), serde_json::json!(["cumulative"]));
+    experiment_of(&of, &recipes)
+}
+
+/// The answer as text.
+pub fn text(found: &Front, groups: &Groups, args: &FrontArgs) -> String {
+    let mut text = String::new();
+    let [chosen_on, held] = found.windows;
+    let unit = if found.weights { "bytes" } else { "bytes/token" };
+    let _ = writeln!(
+        text,
+        "{}: {} in {}, chosen on {}, {} held out\n",
+        found.experiment,
+        counted(found.groups, "group"),
+        found.formats.join(", "),
+        counted(chosen_on, "window"),
+        counted(held, "window")
+    );
+    let _ = writeln!(
+        text,
+        "{:>4}  {unit:>11}  {:>7}  {:>6}  {:>21}  {:>21}  {:>6}  raised",
+        "step", "of bf16", "bits", "KL, chosen on", "KL, held out", "flips"
+    );
+    for (at, point) in found.points.iter().enumerate() {
+        if !shown(at, found) {
+            continue;
+        }
+        let held = point.held_out.map_or("—".into(), |held| kl(&held));
+        let flips = point.held_out.unwrap_or(point.chosen_on).flips;
+        let raised = match &point.raised {
+            None => format!("nothing: all in {}", found.formats[0]),
+            Some([group, format]) => format!("{group} to {format}"),
+        };
+        let mark = if found.chosen == Some(at) {
+            "  <- the budget"
+        } else {
+            ""
+        };
+        let _ = writeln!(
+            text,
+            "{:>4}  {:>11.0}  {:>7.3}  {:>6.2}  {:>21}  {held:>21}  {flips:>6.3}  {raised}{mark}",
+            point.step,
+            point.bytes,
+            point.of_bf16,
+            point.bits,
+            kl(&point.chosen_on)
+        );
+    }
+    let left_out = (0..found.points.len()).filter(|at| !shown(*at, found)).count();
+    if left_out > 0 {
+        let _ = writeln!(
+            text,
+            "      and {} between, which --json has",
+            counted(left_out, "point")
+        );
+    }
+    match (found.chosen, args.kl) {
+        (Some(chosen), _) => {
+            let recipe = groups.recipe("front", "the point of the budget", &found.points[chosen].assignment);
+            let _ = write!(text, "\n{}", as_toml(&recipe));
+            if let Some(file) = &args.output {
+                let _ = writeln!(text, "\nulplab sweep {}", file.display());
+            }
+        }
+        (None, Some(most)) => {
+            let least = found.points.last().map_or(f64::NAN, |point| point.chosen_on.kl);
+            let _ = writeln!(text, "\nNOT REACHED: the least KL is {least:.3e}, more than {most}");
+        }
+        (None, None) => {}
+    }
+    let _ = writeln!(
+        text,
+        "\n{}",
+        counted(found.passes, "forward pass").replace("passs", "passes")
+    );
+    text
+}
+
+/// Whether a point is in the table: about evenly many, with the ends and the chosen one.
+fn shown(at: usize, found: &Front) -> bool {
+    let count = found.points.len();
+    let slot = |at: usize| at * (SHOWN - 1) / (count - 1).max(1);
+    count <= SHOWN || at == 0 || at + 1 == count || found.chosen == Some(at) || slot(at) != slot(at - 1)
+}
+
+/// A mean with its standard error over windows.
+fn kl(estimate: &Estimate) -> String {
+    match estimate.kl_error {
+        Some(error) => format!("{:.3e} ±{error:.1e}", estimate.kl),
+        None => format!("{:.3e}", estimate.kl),
+    }
+}
