@@ -19,7 +19,7 @@ fn every_family_gives_what_transformers_gives() {
 fn a_text_may_be_cut_anywhere() {
     for (name, keys) in configs("hybrid") {
         let each: &[&[usize]] = match (name.as_str(), tokens(&keys)) {
-            ("real", _) => &[&[20, 1, 16]],
+            ("real" | "kimi_real", _) => &[&[20, 1, 16]],
             (_, 37) => &[&[20, 1, 2, 14], &[1, 1, 1, 34], &[1; 37]],
             _ => &[&[64, 64, 22], &[63, 1, 1, 66, 2, 17], &[1; 150]],
         };
