@@ -258,7 +258,8 @@ fn of_states(keys: usize, rounds: &str) -> Result<Rounding, Mistake> {
 #[test]
 fn a_layout_says_which_numbers_of_a_state_share_a_scale() {
     let [heads, keys, values] = [3, 32, 64];
-    let size = |row: usize, col: usize| ((row % 5) as f32).exp2() * ((col % 7) as f32).exp2();
+    // Far apart: in E4M3 with scales that are powers of two only what underflows depends on whom it shares a scale with.
+    let size = |row: usize, col: usize| ((row % 5 * 5) as f32).exp2() * ((col % 7 * 4) as f32).exp2();
     let value = |i: usize| {
         let (row, col) = (i / values % keys, i % values);
         (((i * 7919) % 2003) as f32 / 1001.0 - 1.0) * size(row, col)
@@ -297,7 +298,7 @@ fn a_layout_says_which_numbers_of_a_state_share_a_scale() {
                 }
             }
         }
-        assert_ne!(by_value, by_key, "{format}");
+        assert!(by_value != by_key, "{format}");
     }
     // A type without scales has no layout that shows.
     assert_eq!(got("bf16", r#", layout = "vk""#), got("bf16", ""));
@@ -326,13 +327,14 @@ fn a_layout_is_of_matrices_and_fits_its_format() {
         let message = wrong(32, "linear.state", "bf16", &format!(", {key}"));
         assert!(message.contains("'layout' goes without 'heads'"), "{message}");
     }
-    // Rows of 64 values fill blocks of 16, rows of 24 keys do not.
+    // A record of 512 channels has room for a row of 512 keys, and not for one of 64 values.
     let state = |layout: &str| {
-        let rounds = format!(r#"{{ at = "layers.*.linear.state", format = "nvfp4", layout = "{layout}" }}"#);
-        of_states(24, &rounds).map(|_| ())
+        let rounds = format!(r#"{{ at = "layers.*.linear.state", format = "v4_fp8", layout = "{layout}" }}"#);
+        of_states(512, &rounds).map(|_| ())
     };
-    assert!(state("kv").is_ok());
-    assert!(state("vk").expect_err("24 keys").message.contains("24"));
+    assert!(state("vk").is_ok());
+    let message = state("kv").expect_err("64 values").message;
+    assert!(message.contains("64"), "{message}");
 }
 
 #[test]
