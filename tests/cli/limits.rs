@@ -62,11 +62,11 @@ fn a_window_longer_than_the_model_was_made_for_is_refused() {
         "the model's max_position_embeddings is 8192; beyond_trained = true allows more",
     ];
     refused(&text.replace("tokens = 136", "tokens = 100000"), &[], &words);
-    // Then the text is the limit.
-    let words = ["tokens", "alice", "100000"];
+    // Where that is allowed, memory is the limit.
+    let words = ["line 5", "the run needs about", "1.0 GiB is allowed"];
     refused(
         &text.replace("tokens = 136", "tokens = 100000\nbeyond_trained = true"),
-        &["--max-memory", "1TiB"],
+        &["--max-memory", "1GiB"],
         &words,
     );
     // What the model takes may be more than the machine has.
