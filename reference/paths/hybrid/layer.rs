@@ -24,7 +24,7 @@ pub(super) enum Mixer<T> {
     /// Attention, and how many heads of keys and values are cached.
     Full(Attention<T>, usize),
     Latent(LatentAttention<T>),
-    Delta(DeltaRule<T>),
+    Delta(Box<DeltaRule<T>>),
 }
 
 impl<T: Real> Layer<T> {

@@ -98,9 +98,9 @@ where
             mixer_norm: self.norm("input_layernorm.weight", hidden)?,
             mixer: match (self.config.family.form, layer.full) {
                 (Form::Kimi, true) => Mixer::Latent(self.latent_attention()?),
-                (Form::Kimi, false) => Mixer::Delta(self.channel_rule()?),
+                (Form::Kimi, false) => Mixer::Delta(Box::new(self.channel_rule()?)),
                 (_, true) => Mixer::Full(self.attention()?, self.config.num_key_value_heads),
-                (_, false) => Mixer::Delta(self.delta_rule()?),
+                (_, false) => Mixer::Delta(Box::new(self.delta_rule()?)),
             },
             mlp_norm: self.norm("post_attention_layernorm.weight", hidden)?,
             mlp: self.mlp(layer)?,
