@@ -242,6 +242,101 @@ fn heads_are_rows_or_one_row_or_apart() {
     assert!(message.contains("its tokens are of one row"), "{message}");
 }
 
+/// A recipe for a hybrid whose states are three matrices `[keys, 64]`.
+fn of_states(keys: usize, rounds: &str) -> Result<Rounding, Mistake> {
+    let config = format!(
+        r#"{{"model_type": "qwen3_5_text", "vocab_size": 256, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 4,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "rms_norm_eps": 1e-6, "linear_conv_kernel_dim": 4,
+        "linear_num_key_heads": 3, "linear_num_value_heads": 3, "linear_key_head_dim": {keys}, "linear_value_head_dim": 64}}"#
+    );
+    let text = format!("name = \"test\"\ndoc = \"\"\nround = [{rounds}]");
+    let recipe: Recipe = toml::from_str(&text).unwrap();
+    recipe.resolve(&*paths::read(&config).unwrap(), 7)
+}
+
+/// Where numbers share a scale, the layout decides which: those of a key channel, or those of a value channel.
+#[test]
+fn a_layout_says_which_numbers_of_a_state_share_a_scale() {
+    let [heads, keys, values] = [3, 32, 64];
+    // Far apart: in E4M3 with scales that are powers of two only what underflows depends on whom it shares a scale with.
+    let size = |row: usize, col: usize| ((row % 5 * 5) as f32).exp2() * ((col % 7 * 4) as f32).exp2();
+    let value = |i: usize| {
+        let (row, col) = (i / values % keys, i % values);
+        (((i * 7919) % 2003) as f32 / 1001.0 - 1.0) * size(row, col)
+    };
+    let exact = Tensor::new([heads, keys, values], (0..heads * keys * values).map(value).collect());
+    let place = |head: usize, row: usize, col: usize| (head * keys + row) * values + col;
+    let got = |format: &str, key: &str| {
+        let rounds = format!(r#"{{ at = "layers.*.linear.state", format = "{format}"{key} }}"#);
+        let mut x = exact.clone();
+        of_states(keys, &rounds)
+            .unwrap()
+            .apply(&Site::new(Some(1), "linear.state"), &mut x);
+        assert_eq!(x.shape, exact.shape);
+        x.data
+    };
+    for format in ["mxfp8", "nvfp4", "int8_token", "fp8_channel"] {
+        let codec = codec(format).unwrap();
+        let mut by_key = exact.data.clone();
+        codec.round(&mut by_key, values);
+        assert_eq!(got(format, ""), by_key, "{format}");
+        assert_eq!(got(format, r#", layout = "kv""#), by_key, "{format}");
+        let stored = (0..heads)
+            .flat_map(|head| (0..values).flat_map(move |col| (0..keys).map(move |row| place(head, row, col))));
+        let mut stored: Vec<f32> = stored.map(|at| exact.data[at]).collect();
+        codec.round(&mut stored, keys);
+        let by_value = got(format, r#", layout = "vk""#);
+        for head in 0..heads {
+            for row in 0..keys {
+                for col in 0..values {
+                    let want = stored[(head * values + col) * keys + row];
+                    assert_eq!(
+                        by_value[place(head, row, col)],
+                        want,
+                        "{format} at {head}, {row}, {col}"
+                    );
+                }
+            }
+        }
+        assert!(by_value != by_key, "{format}");
+    }
+    // A type without scales has no layout that shows.
+    assert_eq!(got("bf16", r#", layout = "vk""#), got("bf16", ""));
+}
+
+#[test]
+fn a_layout_is_of_matrices_and_fits_its_format() {
+    let wrong = |keys: usize, at: &str, format: &str, key: &str| {
+        let rounds = format!(r#"{{ at = "layers.*.{at}", format = "{format}", layout = "vk"{key} }}"#);
+        let mistake = of_states(keys, &rounds).map(|_| ()).expect_err(&rounds);
+        mistake.message
+    };
+    for at in ["attention.kv.key", "linear.conv.state", "linear.query", "output"] {
+        let message = wrong(32, at, "bf16", "");
+        assert!(
+            message.contains("'layout' is for the matrices of a recurrent state"),
+            "{message}"
+        );
+    }
+    for key in [
+        "heads = \"apart\"",
+        "channels = \"0-3\"",
+        "tokens = \"0\"",
+        "hadamard = true",
+    ] {
+        let message = wrong(32, "linear.state", "bf16", &format!(", {key}"));
+        assert!(message.contains("'layout' goes without 'heads'"), "{message}");
+    }
+    // A record of 512 channels has room for a row of 512 keys, and not for one of 64 values.
+    let state = |layout: &str| {
+        let rounds = format!(r#"{{ at = "layers.*.linear.state", format = "v4_fp8", layout = "{layout}" }}"#);
+        of_states(512, &rounds).map(|_| ())
+    };
+    assert!(state("vk").is_ok());
+    let message = state("kv").expect_err("64 values").message;
+    assert!(message.contains("64"), "{message}");
+}
+
 #[test]
 fn weights_are_rounded_at_load() {
     let weights = |at: &str| {

@@ -2,10 +2,12 @@
 """Loads qwen3-mini, gptoss-mini and qwen35-mini with transformers, FP32, eager, on the CPU, and tells what training has made of them.
 
 For each model: nats per byte of texts, and the spread of what a random model would not have: sinks and their share of the attention,
-decays of the gated delta rule, shares of the experts. Prints one JSON object per model. The loss is over windows of the trained length.
+decays of the gated delta rule, shares of the experts. Prints one JSON object per model. The loss is over windows of the trained length, or of --length, and then by
+1,024 positions, too.
 
 Needs: pip install accelerate numpy safetensors torch transformers>=5.17   (measured with torch 2.15, transformers 5.24)
-Usage: transformers_minis.py [MODEL ...] [--texts alice tinyshakespeare] [--windows 8] [--threads 2] [--datasets DIR]
+Usage: transformers_minis.py [MODEL ...] [--texts alice tinyshakespeare] [--windows 8 | --starts 0 20000] [--length 8192] [--threads 2]
+       [--datasets DIR]
 """
 import argparse
 import json
@@ -67,24 +69,30 @@ def main():
     parser.add_argument("--datasets", type=pathlib.Path, default=HERE / "datasets")
     parser.add_argument("--texts", nargs="+", default=["alice"])
     parser.add_argument("--windows", type=int, default=8, help="spread evenly over the text")
+    parser.add_argument("--starts", nargs="+", type=int, help="bytes at which windows start, in their place")
+    parser.add_argument("--length", type=int, help="tokens of a window; the trained length if it isn't given")
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     for name in arguments.models:
         model = reload(arguments.datasets / name)
-        length = model.config.max_position_embeddings
+        length = arguments.length or model.config.max_position_embeddings
         result = {"model": name, "transformers": transformers.__version__, "torch": torch.__version__, "window": length}
         seen = watch(model)
         with torch.inference_mode():
             for text in arguments.texts:
                 ids = torch.tensor(list((arguments.datasets / f"text/{text}.txt").read_bytes()))
-                starts = torch.linspace(0, len(ids) - length - 1, arguments.windows).long().tolist()
+                starts = arguments.starts or torch.linspace(0, len(ids) - length - 1, arguments.windows).long().tolist()
                 losses = []
                 for start in starts:
                     window = ids[start : start + length + 1]
                     logits = model(window[None, :-1], use_cache=False).logits[0]
-                    losses.append(torch.nn.functional.cross_entropy(logits.double(), window[1:]).item())
-                result[f"nats_per_byte.{text}"] = round(sum(losses) / len(losses), 4)
+                    losses.append(torch.nn.functional.cross_entropy(logits.double(), window[1:], reduction="none"))
+                by_position = torch.stack(losses).mean(0)
+                result[f"nats_per_byte.{text}"] = round(by_position.mean().item(), 4)
+                if arguments.length:
+                    parts = by_position.split(1024)
+                    result[f"nats_per_byte_by_1024.{text}"] = [round(part.mean().item(), 4) for part in parts]
         if seen["sink_share"]:
             result["sinks"] = quantiles(torch.cat([m.sinks for m in model.modules() if hasattr(m, "sinks")]).detach())
             result["sink_share_by_head"] = quantiles(torch.cat(seen["sink_share"]))

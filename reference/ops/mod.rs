@@ -17,6 +17,7 @@ pub mod rope_half;
 pub mod rope_scaling;
 pub mod router;
 pub mod short_conv;
+pub mod sigmoid_router;
 pub mod softmax_router;
 pub mod store;
 pub mod top_k;

@@ -14,6 +14,10 @@ mod gqa_configs;
 mod hybrid;
 #[path = "paths/hybrid_configs.rs"]
 mod hybrid_configs;
+#[path = "paths/kimi.rs"]
+mod kimi;
+#[path = "paths/kimi_configs.rs"]
+mod kimi_configs;
 #[path = "paths/stranger.rs"]
 mod stranger;
 #[path = "paths/support.rs"]

@@ -24,6 +24,9 @@
 //! them: of `X.experts.gate_up_proj` `[count, 2 · inner, hidden]` the first rows of its expert, `up_proj` of the same the others, and
 //! `down_proj` of `X.experts.down_proj` `[count, hidden, inner]` all.
 //!
+//! A matrix of a dense layer, `X.mlp.gate_proj.weight`, `up_proj` or `down_proj`, that is not there itself may be
+//! `X.block_sparse_moe.gate_proj.weight`, without a scale, as `transformers` stores Kimi-Linear's.
+//!
 //! Integers (tables of indices) are stored as any integer type of 8 to 64 bits.
 //!
 //! ```no_run

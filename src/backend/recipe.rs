@@ -36,6 +36,19 @@ pub struct Round {
     /// How the heads of a token are stored: each is a row if it isn't said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heads: Option<Heads>,
+    /// How the matrices of a recurrent state are stored: `kv` if it isn't said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layout: Option<Layout>,
+}
+
+/// Which numbers of a state's matrices are side by side, and so share a scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Layout {
+    /// `[K, V]`: a row is a key channel, with all value channels.
+    Kv,
+    /// `[V, K]`: a row is a value channel, with all key channels.
+    Vk,
 }
 
 /// How the heads of a token are stored.

@@ -103,12 +103,29 @@ pub struct Reading<'a> {
     pub model: Option<&'a str>,
     /// Tokens in each window.
     pub tokens: usize,
+    /// Whether windows may have more tokens than the model was trained on; none where an experiment cannot say so.
+    pub beyond_trained: Option<bool>,
     pub windows: &'a [Window],
 }
 
 impl<'a> Reading<'a> {
     pub fn new(model: Option<&'a str>, tokens: usize, windows: &'a [Window]) -> Self {
-        Self { model, tokens, windows }
+        Self {
+            model,
+            tokens,
+            beyond_trained: None,
+            windows,
+        }
+    }
+
+    /// How long a window is, in words.
+    pub fn length(&self) -> String {
+        let beyond = self.beyond_trained == Some(true);
+        format!(
+            "{} tokens{}",
+            self.tokens,
+            if beyond { " (beyond_trained)" } else { "" }
+        )
     }
 
     /// Checks the windows themselves.

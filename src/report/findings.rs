@@ -124,8 +124,8 @@ fn provenance(run: &Summarized) -> String {
     ];
     parts.extend(run.show.drawn());
     if !windows.is_empty() {
-        let (tokens, count) = (reading.tokens, windows.len());
-        parts.push(format!("{tokens} tokens × {count} windows ({})", windows.join(", ")));
+        let (length, count) = (reading.length(), windows.len());
+        parts.push(format!("{length} × {count} windows ({})", windows.join(", ")));
     }
     parts.push(format!("device {}", manifest.device));
     let fingerprint = &manifest.fingerprint[..manifest.fingerprint.len().min(16)];

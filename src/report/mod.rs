@@ -234,10 +234,10 @@ impl<'a> Summarized<'a> {
         let mut parts: Vec<String> = self.show.drawn().into_iter().collect();
         if !reading.windows.is_empty() {
             parts.extend(reading.model.map(String::from));
-            let (windows, tokens) = (reading.windows.len(), reading.tokens);
+            let (windows, length) = (reading.windows.len(), reading.length());
             parts.push(match windows {
-                1 => format!("a window of {tokens} tokens"),
-                _ => format!("{windows} windows of {tokens} tokens"),
+                1 => format!("a window of {length}"),
+                _ => format!("{windows} windows of {length}"),
             });
         }
         parts.push(format!("seed {}", experiment.seed));
@@ -256,8 +256,8 @@ impl<'a> Summarized<'a> {
         facts.extend(reading.model.map(|model| ("model", model.to_string())));
         facts.extend(self.show.drawn().map(|drawn| ("drawn", drawn)));
         if !windows.is_empty() {
-            let (count, tokens) = (windows.len(), reading.tokens);
-            facts.push(("windows", format!("{count} of {tokens} tokens: {}", windows.join(", "))));
+            let (count, length) = (windows.len(), reading.length());
+            facts.push(("windows", format!("{count} of {length}: {}", windows.join(", "))));
         }
         facts.extend([
             ("seed", experiment.seed.to_string()),

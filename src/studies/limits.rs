@@ -152,9 +152,13 @@ pub fn check_size(
 ) -> Result<(), Mistake> {
     let reading = study.reading();
     let most = config.and_then(Config::most_tokens);
-    if let Some(most) = most.filter(|most| !reading.windows.is_empty() && reading.tokens > *most) {
+    let beyond = reading.beyond_trained.unwrap_or(false);
+    if let Some(most) = most.filter(|most| !reading.windows.is_empty() && reading.tokens > *most && !beyond) {
         let tokens = reading.tokens;
-        let message = format!("tokens = {tokens}, but the model's max_position_embeddings is {most}");
+        let more = reading
+            .beyond_trained
+            .map_or("", |_| "; beyond_trained = true allows more");
+        let message = format!("tokens = {tokens}, but the model's max_position_embeddings is {most}{more}");
         return Err(Mistake::at("tokens", message));
     }
     let Some(limit) = limit else { return Ok(()) };

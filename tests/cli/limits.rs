@@ -59,9 +59,16 @@ fn a_window_longer_than_the_model_was_made_for_is_refused() {
     let words = [
         "line 5",
         "tokens = 100000",
-        "the model's max_position_embeddings is 8192",
+        "the model's max_position_embeddings is 8192; beyond_trained = true allows more",
     ];
     refused(&text.replace("tokens = 136", "tokens = 100000"), &[], &words);
+    // Where that is allowed, memory is the limit.
+    let words = ["line 5", "the run needs about", "1.0 GiB is allowed"];
+    refused(
+        &text.replace("tokens = 136", "tokens = 100000\nbeyond_trained = true"),
+        &["--max-memory", "1GiB"],
+        &words,
+    );
     // What the model takes may be more than the machine has.
     let words = [
         "tokens",

@@ -256,10 +256,7 @@ fn recipe(spec: &Spec) -> Recipe {
             segment: spec.segment,
             role: spec.role,
             layers: spec.layers.map(String::from),
-            channels: None,
-            tokens: None,
-            hadamard: false,
-            heads: None,
+            ..Round::default()
         }],
         ..Recipe::default()
     }

@@ -4,27 +4,65 @@ use super::context::Context;
 use super::sites::*;
 use crate::ops::gated_mlp::{GatedMlp, experts_hidden, experts_output};
 use crate::ops::projection::Projection;
-use crate::ops::softmax_router::{Softmax, select, weights};
-use crate::{Real, Tensor};
+use crate::ops::sigmoid_router::{self, Groups};
+use crate::ops::softmax_router::{self, Softmax};
+use crate::{Choice, Real, Tensor};
 
 /// What a layer computes of each token by itself.
 pub(in crate::paths) enum Mlp<T> {
     Dense(GatedMlp<T>),
     Experts {
         router: Projection<T>,
-        softmax: Softmax,
+        routing: Routing<T>,
         per_token: usize,
         experts: Vec<GatedMlp<T>>,
         shared: Option<Box<SharedExpert<T>>>,
     },
 }
 
-/// An expert of all tokens, times σ of what its gate projects their input to.
+/// How experts are selected by the router's logits, and weighed.
+pub(in crate::paths) enum Routing<T> {
+    Softmax(Softmax),
+    Sigmoid {
+        /// It is added for the selection only.
+        bias: Vec<T>,
+        groups: Groups,
+        normalised: bool,
+        scale: T,
+    },
+}
+
+impl<T: Real> Routing<T> {
+    /// Logits `[T, experts]` → the experts of each token and their weights `[T, k]`; somebody may overrule the choice in between.
+    fn route(&self, mut logits: Tensor<T>, k: usize, overrule: impl FnOnce(&mut Choice<T>)) -> (Choice<T>, Tensor<T>) {
+        match self {
+            Self::Softmax(over) => {
+                let mut choice = softmax_router::select(&logits, k, *over);
+                overrule(&mut choice);
+                let weights = softmax_router::weights(&choice, *over);
+                (choice, weights)
+            }
+            Self::Sigmoid {
+                bias,
+                groups,
+                normalised,
+                scale,
+            } => {
+                logits.data.iter_mut().for_each(|x| *x = x.sigmoid());
+                let mut choice = sigmoid_router::select(&logits, bias, *groups, k);
+                overrule(&mut choice);
+                let weights = sigmoid_router::weights(&logits, &choice, *normalised, *scale);
+                (choice, weights)
+            }
+        }
+    }
+}
+
+/// An expert of all tokens.
 pub(in crate::paths) struct SharedExpert<T> {
     pub mlp: GatedMlp<T>,
-    pub gate: Projection<T>,
-    /// The site of the gate's logit.
-    pub gate_site: &'static str,
+    /// Its output is multiplied by σ of what this projects the input to, and the logit passes at the site; by 1 if there is none.
+    pub gate: Option<(Projection<T>, &'static str)>,
     /// The site of what its down projection is fed.
     pub hidden_site: &'static str,
 }
@@ -36,14 +74,14 @@ impl<T: Real> Mlp<T> {
             Self::Dense(mlp) => through(mlp, x, MLP_HIDDEN, cx),
             Self::Experts {
                 router,
-                softmax,
+                routing,
                 per_token,
                 experts,
                 shared,
             } => {
-                let mut choice = select(&router.apply(x), *per_token, *softmax);
-                cx.numerics.choice(&cx.at(ROUTER), &mut choice);
-                let weights = weights(&choice, *softmax);
+                let site = cx.at(ROUTER);
+                let overrule = |choice: &mut Choice<T>| cx.numerics.choice(&site, choice);
+                let (choice, weights) = routing.route(router.apply(x), *per_token, overrule);
                 let mut hidden = experts_hidden(experts, x, &choice);
                 cx.pass(EXPERTS_HIDDEN, &mut hidden);
                 let mut output = experts_output(experts, &hidden, &choice, &weights);
@@ -59,10 +97,13 @@ impl<T: Real> Mlp<T> {
 impl<T: Real> SharedExpert<T> {
     fn add(&self, x: &Tensor<T>, output: &mut Tensor<T>, cx: &mut Context<'_, T>) {
         let own = through(&self.mlp, x, self.hidden_site, cx);
-        let mut gate = self.gate.apply(x);
-        cx.pass(self.gate_site, &mut gate);
-        for (row, gate) in gate.data.iter().enumerate() {
-            let factor = gate.sigmoid();
+        let factors = self.gate.as_ref().map(|(gate, site)| {
+            let mut logits = gate.apply(x);
+            cx.pass(site, &mut logits);
+            logits.data.iter().map(|logit| logit.sigmoid()).collect::<Vec<_>>()
+        });
+        for row in 0..own.rows() {
+            let factor = factors.as_ref().map_or(T::ONE, |factors| factors[row]);
             let sums = output.row_mut(row).iter_mut().zip(own.row(row));
             sums.for_each(|(sum, &own)| *sum += factor * own);
         }

@@ -3,7 +3,7 @@
 use super::attention::Attention;
 use super::families::{Experts, QueryKeyNorm};
 use super::layer::{Layer, Norm};
-use super::mlp::Mlp;
+use super::mlp::{Mlp, Routing};
 use super::projections::Projections;
 use super::sites::*;
 use super::{Config, LayerConfig, Model};
@@ -182,7 +182,7 @@ where
         debug_assert!(experts.iter().all(|expert| expert.gate.outputs() == inner));
         Ok(Mlp::Experts {
             router,
-            softmax: config.softmax,
+            routing: Routing::Softmax(config.softmax),
             per_token: config.num_experts_per_tok,
             experts,
             shared: None,

@@ -1,8 +1,9 @@
 //! A configuration, whatever family it is of.
 
-use super::{Family, Hybrid, Model};
+use super::{Family, Form, Hybrid, Model};
 use crate::SiteInfo;
 use crate::ops::linear_attention::Sizes;
+use crate::ops::sigmoid_router::Groups;
 use crate::paths::gqa::is_tied_head;
 use crate::paths::{self, Path, RopeConfig, Takes, TensorSpec, asked};
 
@@ -21,9 +22,17 @@ pub struct Config {
     pub num_attention_heads: usize,
     /// Heads of keys and values of full attention.
     pub num_key_value_heads: usize,
-    /// Channels of a head of full attention.
+    /// Channels of a query and of a key of full attention.
     pub head_dim: usize,
-    /// Whether the projections of full attention have a bias.
+    /// Channels of a value of full attention.
+    pub v_head_dim: usize,
+    /// Channels of a latent that keys and values are projections of; 0 if there are none.
+    pub kv_lora_rank: usize,
+    /// Channels of a key that are such a projection, the first ones; 0 if there are none.
+    pub qk_nope_head_dim: usize,
+    /// Channels of a key that all heads share, the others; 0 if there are none.
+    pub qk_rope_head_dim: usize,
+    /// Whether the projections of full attention have a bias; with latents only the one to these and the one from the heads.
     pub attention_bias: bool,
     /// Key heads of the delta rule.
     pub linear_num_key_heads: usize,
@@ -37,24 +46,26 @@ pub struct Config {
     pub linear_conv_kernel_dim: usize,
     /// Channels of the convolution: those of all queries, keys and values of the delta rule.
     pub linear_conv_channels: usize,
+    /// Channels between the two projections that decays, and output gates, are made by; 0 if they are made by one.
+    pub linear_low_rank: usize,
     /// Experts of a layer that has them; 0 if none has.
     pub num_experts: usize,
     /// Experts of a token.
     pub num_experts_per_tok: usize,
     /// Channels within an expert.
     pub moe_intermediate_size: usize,
-    /// Channels within the shared expert.
+    /// Channels within the shared expert, or within all shared experts, which are one layer.
     pub shared_expert_intermediate_size: usize,
-    /// Whether the weights of a token's experts sum to 1.
-    pub norm_topk_prob: bool,
+    /// How a token's experts are selected and weighed.
+    pub routing: RoutingConfig,
     /// ε of every norm but that of the delta rule's queries and keys.
     pub rms_norm_eps: f64,
     /// Whether the embedding is the head.
     pub tie_word_embeddings: bool,
     /// Tokens that the model was made for, if the file says.
     pub max_position_embeddings: Option<usize>,
-    /// The RoPE of full attention.
-    pub rope: RopeConfig,
+    /// The RoPE of full attention, if it has positions.
+    pub rope: Option<RopeConfig>,
     /// What every layer computes.
     pub layers: Vec<LayerConfig>,
 }
@@ -66,6 +77,25 @@ pub struct LayerConfig {
     pub full: bool,
     /// Whether it has experts in place of one feed-forward layer.
     pub experts: bool,
+}
+
+/// How experts are selected and weighed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RoutingConfig {
+    /// By a softmax over all.
+    Softmax {
+        /// Whether the weights of a token sum to 1.
+        normalised: bool,
+    },
+    /// By sigmoids and a bias that selects only.
+    Sigmoid {
+        /// Whether the weights of a token sum to `scale`.
+        normalised: bool,
+        /// Of which groups experts are selected.
+        groups: Groups,
+        /// Weights are multiplied by it.
+        scale: f64,
+    },
 }
 
 impl Config {
@@ -95,7 +125,7 @@ impl paths::Config for Config {
 
     /// The least of what the file says and of what the frequencies of its RoPE hold for.
     fn most_tokens(&self) -> Option<usize> {
-        let of_rope = self.rope.most_tokens.into_iter();
+        let of_rope = self.rope.iter().filter_map(|rope| rope.most_tokens);
         of_rope.chain(self.max_position_embeddings).min()
     }
 
@@ -103,9 +133,11 @@ impl paths::Config for Config {
         head_dim,
         hidden_size,
         intermediate_size,
+        kv_lora_rank,
         linear_conv_channels,
         linear_conv_kernel_dim,
         linear_key_head_dim,
+        linear_low_rank,
         linear_num_key_heads,
         linear_num_value_heads,
         linear_value_head_dim,
@@ -114,16 +146,28 @@ impl paths::Config for Config {
         num_experts,
         num_experts_per_tok,
         num_key_value_heads,
+        qk_nope_head_dim,
+        qk_rope_head_dim,
         shared_expert_intermediate_size,
+        v_head_dim,
         vocab_size,
     );
 
     fn layer_types(&self, layer: usize) -> Vec<&'static str> {
         let LayerConfig { full, experts } = self.layers[layer];
-        vec![
-            if full { "full_attention" } else { "linear_attention" },
-            if experts { "experts" } else { "dense" },
-        ]
+        let kimi = self.family.form == Form::Kimi;
+        let mixer: &[&str] = match (full, kimi) {
+            (true, false) => &["full_attention"],
+            (true, true) => &["latent_attention"],
+            (false, false) => &["linear_attention", "head_decay"],
+            (false, true) => &["linear_attention", "channel_decay"],
+        };
+        let mlp: &[&str] = match (experts, kimi) {
+            (false, _) => &["dense"],
+            (true, false) => &["experts", "weighed_shared_expert"],
+            (true, true) => &["experts"],
+        };
+        [mixer, mlp].concat()
     }
 
     fn lacks(&self, site: &SiteInfo) -> bool {

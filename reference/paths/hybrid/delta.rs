@@ -17,17 +17,49 @@ pub const CHUNK: usize = 64;
 pub(super) struct DeltaRule<T> {
     /// To queries, keys and values of all heads, one behind the other.
     pub qkv: Projection<T>,
-    pub gate: Projection<T>,
+    pub gate: Low<T>,
+    /// What the output's gate is made by.
+    pub activation: Activation,
     pub beta: Projection<T>,
-    pub decay: Projection<T>,
+    /// To a raw gate for each value head, or for each of its key channels.
+    pub decay: Low<T>,
+    /// Whether each key channel has a decay of its own.
+    pub by_channel: bool,
     pub conv: ShortConv<T>,
     pub a_log: Vec<T>,
+    /// As long as the raw gates of a token.
     pub dt_bias: Vec<T>,
     /// Weight of the output's norm, as long as a value; it is not zero-centred.
     pub norm: Vec<T>,
     pub heads: Projection<T>,
     pub sizes: Sizes,
     pub eps: T,
+}
+
+/// What a gate multiplies the output by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Activation {
+    /// z·σ(z).
+    Silu,
+    /// σ(z).
+    Sigmoid,
+}
+
+/// A projection, or one behind another through fewer channels, which pass at a site.
+pub(super) struct Low<T> {
+    pub down: Option<(Projection<T>, &'static str)>,
+    pub up: Projection<T>,
+}
+
+impl<T: Real> Low<T> {
+    fn apply(&self, x: &Tensor<T>, cx: &mut Context<'_, T>) -> Tensor<T> {
+        let Some((down, site)) = &self.down else {
+            return self.up.apply(x);
+        };
+        let mut low = down.apply(x);
+        cx.pass(site, &mut low);
+        self.up.apply(&low)
+    }
 }
 
 impl<T: Real> DeltaRule<T> {
@@ -66,7 +98,10 @@ impl<T: Real> DeltaRule<T> {
             q: &q,
             k: &k,
             v: &v,
-            decay: Decay::Head(&decay),
+            decay: match self.by_channel {
+                false => Decay::Head(&decay),
+                true => Decay::Channel(&decay),
+            },
             beta: Some(&beta),
             scale: T::from_f64((self.sizes.key_dim as f64).powf(-0.5)),
         };
@@ -83,7 +118,7 @@ impl<T: Real> DeltaRule<T> {
         cx.pass(LINEAR_OUTPUT, &mut output);
         cx.rmsnorm(&mut output, None, self.eps);
         cx.pass(LINEAR_NORMED, &mut output);
-        let mut gate = self.gate.apply(x);
+        let mut gate = self.gate.apply(x, cx);
         cx.pass(LINEAR_GATE, &mut gate);
         for (head, gate) in output
             .data
@@ -91,7 +126,11 @@ impl<T: Real> DeltaRule<T> {
             .zip(gate.data.chunks_exact(self.norm.len()))
         {
             for ((y, &w), &z) in head.iter_mut().zip(&self.norm).zip(gate) {
-                *y = *y * w * (z * z.sigmoid());
+                let gate = match self.activation {
+                    Activation::Silu => z * z.sigmoid(),
+                    Activation::Sigmoid => z.sigmoid(),
+                };
+                *y = *y * w * gate;
             }
         }
         output.shape = vec![tokens, self.heads.inputs()];
@@ -129,21 +168,29 @@ impl<T: Real> DeltaRule<T> {
         all
     }
 
-    /// Log decays and β, `[T, HV]`. A decay that is NaN makes its β NaN, which the state then carries on, because a rule has no
+    /// Log decays `[T, HV]` or `[T, HV, K]`, and β `[T, HV]`. A decay that is NaN makes its β NaN, which the state then carries on, because a rule has no
     /// decays but those from 0 downwards.
     fn gates(&self, x: &Tensor<T>, cx: &mut Context<'_, T>) -> Result<(Tensor<T>, Tensor<T>), String> {
         let mut beta = beta(&self.beta.apply(x), false);
         cx.pass(LINEAR_BETA, &mut beta);
+        let mut raw = self.decay.apply(x, cx);
+        let (site, channels) = match self.by_channel {
+            false => (LINEAR_DECAY, 1),
+            true => {
+                raw.shape = vec![x.rows(), self.sizes.value_heads, self.sizes.key_dim];
+                (LINEAR_CHANNEL_DECAY, self.sizes.key_dim)
+            }
+        };
         let gate = Gate::Softplus {
-            x: &self.decay.apply(x),
+            x: &raw,
             a_log: &self.a_log,
             dt_bias: Some(&self.dt_bias),
         };
         let mut decay = gate.log_decay()?;
-        cx.pass(LINEAR_DECAY, &mut decay);
-        for (decay, beta) in decay.data.iter_mut().zip(&mut beta.data) {
+        cx.pass(site, &mut decay);
+        for (at, decay) in decay.data.iter_mut().enumerate() {
             if (*decay).partial_cmp(&T::ZERO).is_none() {
-                *beta = T::from_f64(f64::NAN);
+                beta.data[at / channels] = T::from_f64(f64::NAN);
                 *decay = T::ZERO;
             }
             *decay = decay.smaller(T::ZERO);

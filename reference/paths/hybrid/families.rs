@@ -10,10 +10,22 @@ pub struct Family {
     pub nested: Option<&'static str>,
     /// Which layers have experts.
     pub experts: Experts,
-    /// Whether projections of the delta rule are one tensor, rows of a key head together: `in_proj_qkvz`, `in_proj_ba`.
-    pub grouped: bool,
+    /// What its layers are made of.
+    pub form: Form,
     /// Whether RoPE may have positions of several dimensions, which are equal in texts: `mrope_section`, `mrope_interleaved`.
     pub mrope: bool,
+}
+
+/// What mixes tokens, and how its tensors are named and cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Gated attention, and a delta rule with a decay for each head, whose projections are two tensors with the rows of a key head
+    /// together: `in_proj_qkvz`, `in_proj_ba`.
+    Grouped,
+    /// The same, of a tensor for each projection: `in_proj_qkv`, `in_proj_z`, `in_proj_b`, `in_proj_a`.
+    Apart,
+    /// Attention over latents, without positions, and a delta rule with a decay for each key channel; see [`kimi`](super::kimi).
+    Kimi,
 }
 
 /// Experts of a family.
@@ -23,7 +35,7 @@ pub enum Experts {
     None,
     /// All layers, with weights that sum to 1.
     All,
-    /// `decoder_sparse_step` and `mlp_only_layers` say which layers, `norm_topk_prob` whether weights sum to 1.
+    /// Keys say which layers, and whether weights sum to 1.
     Said,
 }
 
@@ -31,7 +43,7 @@ const QWEN35: Family = Family {
     model_type: "qwen3_5_text",
     nested: None,
     experts: Experts::None,
-    grouped: false,
+    form: Form::Apart,
     mrope: true,
 };
 
@@ -41,7 +53,7 @@ pub const FAMILIES: &[Family] = &[
         model_type: "qwen3_next",
         nested: None,
         experts: Experts::Said,
-        grouped: true,
+        form: Form::Grouped,
         mrope: false,
     },
     QWEN35,
@@ -60,6 +72,13 @@ pub const FAMILIES: &[Family] = &[
         nested: Some("qwen3_5_moe_text"),
         experts: Experts::All,
         ..QWEN35
+    },
+    Family {
+        model_type: "kimi_linear",
+        nested: None,
+        experts: Experts::Said,
+        form: Form::Kimi,
+        mrope: false,
     },
 ];
 

@@ -1,6 +1,7 @@
 //! One decoder layer: full attention or delta rule, and a feed-forward layer, each behind its norm.
 
 use super::delta::DeltaRule;
+use super::latent::LatentAttention;
 use super::sites::*;
 use super::state::Memory;
 use crate::ops::grouped_attention::KvCache;
@@ -10,7 +11,7 @@ use crate::paths::gqa::mlp::Mlp;
 use crate::{Real, Tensor};
 
 pub(super) struct Layer<T> {
-    /// These norms and that of the model have 1 added to their weights.
+    /// These norms and that of the model have 1 added to their weights where a family's norms are zero-centred.
     pub mixer_norm: Vec<T>,
     pub mixer: Mixer<T>,
     pub mlp_norm: Vec<T>,
@@ -22,7 +23,8 @@ pub(super) struct Layer<T> {
 pub(super) enum Mixer<T> {
     /// Attention, and how many heads of keys and values are cached.
     Full(Attention<T>, usize),
-    Delta(DeltaRule<T>),
+    Latent(LatentAttention<T>),
+    Delta(Box<DeltaRule<T>>),
 }
 
 impl<T: Real> Layer<T> {
@@ -30,6 +32,7 @@ impl<T: Real> Layer<T> {
     pub fn memory(&self) -> Memory<T> {
         match &self.mixer {
             Mixer::Full(attention, cached) => Memory::Full(empty(attention, *cached)),
+            Mixer::Latent(attention) => Memory::Full(attention.cache()),
             Mixer::Delta(rule) => Memory::Delta(rule.state()),
         }
     }
@@ -38,6 +41,7 @@ impl<T: Real> Layer<T> {
     pub fn fits(&self, memory: &Memory<T>) -> bool {
         match (&self.mixer, memory) {
             (Mixer::Full(attention, cached), Memory::Full(cache)) => cache.fits(&empty(attention, *cached)),
+            (Mixer::Latent(attention), Memory::Full(cache)) => cache.fits(&attention.cache()),
             (Mixer::Delta(rule), Memory::Delta(state)) => rule.fits(state),
             _ => false,
         }
@@ -54,6 +58,7 @@ impl<T: Real> Layer<T> {
         cx.pass(ATTENTION_INPUT, &mut input);
         let mut output = match (&self.mixer, memory) {
             (Mixer::Full(attention, _), Memory::Full(cache)) => attention.forward(&input, cache, cx),
+            (Mixer::Latent(attention), Memory::Full(cache)) => attention.forward(&input, cache, cx),
             (Mixer::Delta(rule), Memory::Delta(state)) => rule.forward(&input, state, cx)?,
             _ => return Err(format!("the state has a layer {} of another type", cx.layer)),
         };

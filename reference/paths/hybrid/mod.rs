@@ -1,8 +1,10 @@
-//! Decoder-only transformers in which most layers have a gated delta rule in the place of attention: Qwen3-Next and Qwen3.5.
+//! Decoder-only transformers in which most layers have a gated delta rule in the place of attention: Qwen3-Next, Qwen3.5 and
+//! Kimi-Linear.
 //!
 //! The maths is that of `transformers`, whose tensor names and configuration files are used; [`FAMILIES`] lists what the families
 //! differ in. Layers of full attention and feed-forward layers are those of [`gqa`](super::gqa), under the same names of sites;
-//! attention has a gate at its output, and experts have a shared one beside them.
+//! attention has a gate at its output, and experts have a shared one beside them. What follows is of Qwen's families; [`kimi`] says
+//! what differs in the other.
 //!
 //! Norms are zero-centred, x̂ · (1 + w); the sum is made when a model is loaded. Weights that a checkpoint has in one tensor, queries
 //! with gates and, in Qwen3-Next, `in_proj_qkvz` and `in_proj_ba`, are taken apart as they are loaded, and each passes at a site of
@@ -23,6 +25,8 @@
 mod config;
 mod delta;
 mod families;
+pub mod kimi;
+mod latent;
 mod layer;
 mod model;
 mod parts;
@@ -31,9 +35,9 @@ mod read;
 pub mod sites;
 mod state;
 
-pub use config::{Config, LayerConfig};
+pub use config::{Config, LayerConfig, RoutingConfig};
 pub use delta::CHUNK;
-pub use families::{Experts, FAMILIES, Family};
+pub use families::{Experts, FAMILIES, Family, Form};
 pub use model::Model;
 pub use path::Hybrid;
 pub use sites::SITES;

@@ -28,7 +28,7 @@ impl<T: Real> Model<T> {
         if !alike || pairs.any(|(memory, layer)| !layer.fits(memory)) {
             return Err("the state is that of a model with other sizes".into());
         }
-        check_length(std::slice::from_ref(&self.config.rope), state.tokens + ids.len())
+        check_length(self.config.rope.as_slice(), state.tokens + ids.len())
     }
 }
 
@@ -41,11 +41,11 @@ impl<T: paths::Scalar> paths::Model<T> for Model<T> {
         if !start.is_empty() {
             return Err(format!("{} tensors to begin with, expected none", start.len()));
         }
-        let rope = &self.config.rope;
+        let rope = self.config.rope.as_ref();
         Ok(Box::new(State {
             layers: self.layers.iter().map(Layer::memory).collect(),
             tokens: 0,
-            rope: HalfRope::new(rope.frequencies.clone(), rope.factor),
+            rope: rope.map(|rope| HalfRope::new(rope.frequencies.clone(), rope.factor)),
         }))
     }
 
@@ -62,7 +62,9 @@ impl<T: paths::Scalar> paths::Model<T> for Model<T> {
         self.check(state, ids)?;
         let start = state.tokens;
         state.tokens += ids.len();
-        state.rope.extend(state.tokens);
+        if let Some(rope) = &mut state.rope {
+            rope.extend(state.tokens);
+        }
         let embedded = ids.iter().flat_map(|&id| self.embedding.row(id as usize));
         let mut x = Tensor::new([ids.len(), config.hidden_size], embedded.collect());
         for (number, (layer, memory)) in self.layers.iter().zip(&mut state.layers).enumerate() {
@@ -70,7 +72,7 @@ impl<T: paths::Scalar> paths::Model<T> for Model<T> {
                 numerics,
                 layer: number,
                 start,
-                rope: Some(&state.rope),
+                rope: state.rope.as_ref(),
             };
             layer.forward(&mut x, memory, &mut context)?;
         }

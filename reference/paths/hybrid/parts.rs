@@ -1,15 +1,15 @@
 //! A model of its tensors.
 
-use super::delta::DeltaRule;
-use super::families::Experts;
+use super::delta::{Activation, DeltaRule, Low};
+use super::families::{Experts, Form};
 use super::layer::{Layer, Mixer};
 use super::sites::*;
-use super::{Config, LayerConfig, Model};
+use super::{Config, LayerConfig, Model, RoutingConfig};
 use crate::ops::projection::Projection;
 use crate::ops::short_conv::ShortConv;
 use crate::ops::softmax_router::Softmax;
 use crate::paths::gqa::attention::{Attention, OutputGate};
-use crate::paths::gqa::mlp::{Mlp, SharedExpert};
+use crate::paths::gqa::mlp::{Mlp, Routing, SharedExpert};
 use crate::paths::gqa::projections::Projections;
 use crate::paths::gqa::sites::MLP_WEIGHTS;
 use crate::paths::{Invalid, Loader, Weights};
@@ -66,9 +66,9 @@ impl<T: Real> Model<T> {
 }
 
 /// Makes the parts of a layer.
-struct Parts<'a, 'w, T: Real, W: ?Sized> {
-    config: &'a Config,
-    make: Projections<'a, 'w, T, W>,
+pub(super) struct Parts<'a, 'w, T: Real, W: ?Sized> {
+    pub config: &'a Config,
+    pub make: Projections<'a, 'w, T, W>,
 }
 
 /// Some rows of a tensor, which may be without elements where it is only to be seen what is asked for.
@@ -96,9 +96,11 @@ where
         let hidden = self.config.hidden_size;
         Ok(Layer {
             mixer_norm: self.norm("input_layernorm.weight", hidden)?,
-            mixer: match layer.full {
-                true => Mixer::Full(self.attention()?, self.config.num_key_value_heads),
-                false => Mixer::Delta(self.delta_rule()?),
+            mixer: match (self.config.family.form, layer.full) {
+                (Form::Kimi, true) => Mixer::Latent(self.latent_attention()?),
+                (Form::Kimi, false) => Mixer::Delta(Box::new(self.channel_rule()?)),
+                (_, true) => Mixer::Full(self.attention()?, self.config.num_key_value_heads),
+                (_, false) => Mixer::Delta(Box::new(self.delta_rule()?)),
             },
             mlp_norm: self.norm("post_attention_layernorm.weight", hidden)?,
             mlp: self.mlp(layer)?,
@@ -106,10 +108,13 @@ where
         })
     }
 
-    /// The weight of a zero-centred norm, with 1 added.
+    /// The weight of a norm, with 1 added if it is zero-centred.
     fn norm(&mut self, name: &str, len: usize) -> Result<Vec<T>, W::Error> {
         let weight = self.make.load.vector(name, len)?;
-        Ok(weight.into_iter().map(|w| T::ONE + w).collect())
+        Ok(match self.config.family.form {
+            Form::Kimi => weight,
+            Form::Grouped | Form::Apart => weight.into_iter().map(|w| T::ONE + w).collect(),
+        })
     }
 
     fn attention(&mut self) -> Result<Attention<T>, W::Error> {
@@ -170,9 +175,9 @@ where
             config.linear_conv_kernel_dim,
         );
         let values = sizes.value_heads * sizes.value_dim;
-        let [qkv, gate, beta, decay] = match config.family.grouped {
-            true => self.grouped()?,
-            false => [
+        let [qkv, gate, beta, decay] = match config.family.form {
+            Form::Grouped => self.grouped()?,
+            _ => [
                 self.make
                     .linear(LINEAR_QKV_WEIGHT, "linear_attn.in_proj_qkv", [channels, hidden], false)?,
                 self.make
@@ -195,15 +200,16 @@ where
             .make
             .load
             .tensor("linear_attn.conv1d.weight", &[channels, 1, kernel])?;
-        taps.shape = vec![channels, kernel];
-        self.make.pass(LINEAR_CONV_WEIGHT, 0, &mut taps);
-        taps.data.resize(channels * kernel, T::ZERO);
+        let conv = self.convolution(&mut taps);
+        let whole = |up| Low { down: None, up };
         Ok(DeltaRule {
             qkv,
-            gate,
+            gate: whole(gate),
+            activation: Activation::Silu,
             beta,
-            decay,
-            conv: ShortConv::new(&taps, true),
+            decay: whole(decay),
+            by_channel: false,
+            conv,
             a_log: self.make.load.vector("linear_attn.A_log", sizes.value_heads)?,
             dt_bias: self.make.load.vector("linear_attn.dt_bias", sizes.value_heads)?,
             norm: self.make.load.vector("linear_attn.norm.weight", sizes.value_dim)?,
@@ -213,6 +219,15 @@ where
             sizes,
             eps: T::from_f64(config.rms_norm_eps),
         })
+    }
+
+    /// The convolution of all channels, whose weight `[channels, 1, kernel]` passes at its site.
+    pub(super) fn convolution(&mut self, taps: &mut Tensor<T>) -> ShortConv<T> {
+        let (channels, kernel) = (self.config.linear_conv_channels, self.config.linear_conv_kernel_dim);
+        taps.shape = vec![channels, kernel];
+        self.make.pass(LINEAR_CONV_WEIGHT, 0, taps);
+        taps.data.resize(channels * kernel, T::ZERO);
+        ShortConv::new(taps, true)
     }
 
     /// Two tensors that have, for each key head, the rows of its query, its key, and the values and gates of the value heads that read
@@ -243,30 +258,56 @@ where
             return Ok(Mlp::Dense(self.make.gated_mlp(MLP_WEIGHTS, names, sizes, false)?));
         }
         debug_assert!(config.family.experts != Experts::None);
+        let kimi = config.family.form == Form::Kimi;
+        let (block, matrices, shared) = match kimi {
+            false => ("mlp", ["gate_proj", "up_proj", "down_proj"], "shared_expert"),
+            true => ("block_sparse_moe", ["w1", "w3", "w2"], "shared_experts"),
+        };
         let (count, inner) = (config.num_experts, config.moe_intermediate_size);
-        let names = ["gate_proj", "up_proj", "down_proj"];
-        let router = self.make.linear(ROUTER_WEIGHT, "mlp.gate", [count, hidden], false)?;
-        let experts = self.make.each_expert("mlp.experts", names, count, [hidden, inner])?;
+        let router = self
+            .make
+            .linear(ROUTER_WEIGHT, &format!("{block}.gate"), [count, hidden], false)?;
+        let routing = match config.routing {
+            RoutingConfig::Softmax { normalised } => Routing::Softmax(Softmax::OfAll { normalised }),
+            RoutingConfig::Sigmoid {
+                normalised,
+                groups,
+                scale,
+            } => Routing::Sigmoid {
+                bias: self
+                    .make
+                    .load
+                    .vector(&format!("{block}.gate.e_score_correction_bias"), count)?,
+                groups,
+                normalised,
+                scale: T::from_f64(scale),
+            },
+        };
+        let experts = format!("{block}.experts");
+        let experts = self.make.each_expert(&experts, matrices, count, [hidden, inner])?;
         let sites = [SHARED_GATE_WEIGHT, SHARED_UP_WEIGHT, SHARED_DOWN_WEIGHT];
-        let names = [
-            "mlp.shared_expert.gate_proj",
-            "mlp.shared_expert.up_proj",
-            "mlp.shared_expert.down_proj",
-        ];
+        let names = ["gate_proj", "up_proj", "down_proj"].map(|name| format!("{block}.{shared}.{name}"));
         let sizes = [hidden, config.shared_expert_intermediate_size];
+        let mlp = self
+            .make
+            .gated_mlp(sites, names.each_ref().map(String::as_str), sizes, false)?;
+        let gate = match kimi {
+            true => None,
+            false => {
+                let gate = self
+                    .make
+                    .linear(SHARED_SCALE_WEIGHT, "mlp.shared_expert_gate", [1, hidden], false)?;
+                Some((gate, SHARED_SCALE))
+            }
+        };
         Ok(Mlp::Experts {
             router,
-            softmax: Softmax::OfAll {
-                normalised: config.norm_topk_prob,
-            },
+            routing,
             per_token: config.num_experts_per_tok,
             experts,
             shared: Some(Box::new(SharedExpert {
-                mlp: self.make.gated_mlp(sites, names, sizes, false)?,
-                gate: self
-                    .make
-                    .linear(SHARED_SCALE_WEIGHT, "mlp.shared_expert_gate", [1, hidden], false)?,
-                gate_site: SHARED_SCALE,
+                mlp,
+                gate,
                 hidden_site: SHARED_HIDDEN,
             })),
         })

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
-use super::families::{Experts, FAMILIES, Family, MODEL_TYPES};
-use super::{Config, LayerConfig};
+use super::families::{Experts, FAMILIES, Family, Form, MODEL_TYPES};
+use super::{Config, LayerConfig, RoutingConfig, kimi};
 use crate::paths::RopeConfig;
 use crate::paths::keys::{INERT, Keys};
 use crate::paths::rope::Around;
@@ -52,9 +52,43 @@ pub(super) fn config(json: &str) -> Result<Config, String> {
 }
 
 fn of_text(keys: &Keys<'_>, family: &'static Family) -> Result<Config, String> {
-    let config = Read { keys, family }.config()?;
+    let config = match family.form {
+        Form::Kimi => kimi::config(keys, family)?,
+        Form::Grouped | Form::Apart => Read { keys, family }.config()?,
+    };
     keys.finish(&format!("a {}", family.model_type), &[INERT, OWN_INERT].concat())?;
     Ok(config)
+}
+
+/// Refuses a convolution without a state.
+pub(super) fn has_state(keys: &Keys<'_>, key: &str, kernel: usize) -> Result<(), String> {
+    match kernel < 2 {
+        true => Err(keys.wrong(
+            key,
+            format!("is {kernel}, expected 2 or more: a shorter one has no state"),
+        )),
+        false => Ok(()),
+    }
+}
+
+/// Which of so many layers are of the first of two types, by their names in a list.
+pub(super) fn which(
+    keys: &Keys<'_>,
+    key: &str,
+    [yes, no]: [&str; 2],
+    types: &[String],
+    count: usize,
+) -> Result<Vec<bool>, String> {
+    if types.len() != count {
+        let message = format!("has {} entries, num_hidden_layers is {count}", types.len());
+        return Err(keys.wrong(key, message));
+    }
+    let each = types.iter().map(|name| match name {
+        name if name == yes => Ok(true),
+        name if name == no => Ok(false),
+        other => Err(keys.wrong(key, format!("has '{other}', expected '{yes}' or '{no}'"))),
+    });
+    each.collect()
 }
 
 struct Read<'a> {
@@ -79,10 +113,7 @@ impl Read<'_> {
         }
         let eps = keys.epsilon("rms_norm_eps")?;
         let kernel = keys.size("linear_conv_kernel_dim")?;
-        if kernel < 2 {
-            let message = format!("is {kernel}, expected 2 or more: a shorter one has no state");
-            return Err(keys.wrong("linear_conv_kernel_dim", message));
-        }
+        has_state(keys, "linear_conv_kernel_dim", kernel)?;
         let (key_dim, value_dim) = (keys.size("linear_key_head_dim")?, keys.size("linear_value_head_dim")?);
         let most_tokens = keys.optional("max_position_embeddings")?;
         let layers = self.layers(keys.size("num_hidden_layers")?)?;
@@ -107,6 +138,10 @@ impl Read<'_> {
             num_attention_heads: heads_of_queries,
             num_key_value_heads: cached,
             head_dim,
+            v_head_dim: head_dim,
+            kv_lora_rank: 0,
+            qk_nope_head_dim: 0,
+            qk_rope_head_dim: 0,
             attention_bias: keys.flag("attention_bias", false)?,
             linear_num_key_heads: key_heads,
             linear_num_value_heads: value_heads,
@@ -114,18 +149,21 @@ impl Read<'_> {
             linear_value_head_dim: value_dim,
             linear_conv_kernel_dim: kernel,
             linear_conv_channels: 2 * key_heads * key_dim + value_heads * value_dim,
+            linear_low_rank: 0,
             num_experts: count,
             num_experts_per_tok: per_token,
             moe_intermediate_size: if_experts("moe_intermediate_size")?,
             shared_expert_intermediate_size: if_experts("shared_expert_intermediate_size")?,
-            norm_topk_prob: match self.family.experts {
-                Experts::Said => keys.flag("norm_topk_prob", true)?,
-                Experts::All | Experts::None => true,
+            routing: RoutingConfig::Softmax {
+                normalised: match self.family.experts {
+                    Experts::Said => keys.flag("norm_topk_prob", true)?,
+                    Experts::All | Experts::None => true,
+                },
             },
             rms_norm_eps: eps,
             tie_word_embeddings: keys.flag("tie_word_embeddings", false)?,
             max_position_embeddings: most_tokens,
-            rope: self.rope(head_dim, most_tokens)?,
+            rope: Some(self.rope(head_dim, most_tokens)?),
             layers,
         })
     }
@@ -136,21 +174,13 @@ impl Read<'_> {
         let full: Vec<bool> = match keys.optional::<Vec<String>>("layer_types")? {
             None if interval == 0 => return Err(keys.wrong("full_attention_interval", "is 0".into())),
             None => (0..count).map(|at| (at + 1).is_multiple_of(interval)).collect(),
-            Some(types) if types.len() != count => {
-                let message = format!("has {} entries, num_hidden_layers is {count}", types.len());
-                return Err(keys.wrong("layer_types", message));
-            }
-            Some(types) => {
-                let full = types.iter().map(|name| match name.as_str() {
-                    "full_attention" => Ok(true),
-                    "linear_attention" => Ok(false),
-                    other => {
-                        let expected = "expected 'full_attention' or 'linear_attention'";
-                        Err(keys.wrong("layer_types", format!("has '{other}', {expected}")))
-                    }
-                });
-                full.collect::<Result<_, _>>()?
-            }
+            Some(types) => which(
+                keys,
+                "layer_types",
+                ["full_attention", "linear_attention"],
+                &types,
+                count,
+            )?,
         };
         let (step, dense) = match self.family.experts {
             Experts::Said => (

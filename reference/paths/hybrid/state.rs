@@ -9,7 +9,8 @@ use crate::{Real, Tensor, paths};
 pub struct State<T> {
     pub(super) layers: Vec<Memory<T>>,
     pub(super) tokens: usize,
-    pub(super) rope: HalfRope<T>,
+    /// None where attention has no positions.
+    pub(super) rope: Option<HalfRope<T>>,
 }
 
 /// What a layer keeps.

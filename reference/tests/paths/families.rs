@@ -26,7 +26,8 @@ pub fn configs(path: &str) -> BTreeMap<String, Map<String, Value>> {
 
 /// The tokens that are kept of a model.
 fn rows(keys: &Map<String, Value>) -> &'static [usize] {
-    match keys["max_position_embeddings"].as_u64() {
+    let most = ["max_position_embeddings", "model_max_length"];
+    match most.iter().find_map(|key| keys.get(*key)?.as_u64()) {
         Some(128) => &ROWS,
         _ => &LONG_ROWS,
     }

@@ -73,6 +73,17 @@ pub fn all() -> Vec<Fixture> {
                 "full_attention_interval": 2, "linear_conv_kernel_dim": 3, "linear_key_head_dim": 6, "linear_value_head_dim": 4,
                 "linear_num_key_heads": 3, "linear_num_value_heads": 3}}"#,
         ),
+        // Attention over latents, a delta rule with a decay by channel, groups of experts, and keys as published files have them.
+        hybrid(
+            r#"{"model_type": "kimi_linear", "vocab_size": 29, "hidden_size": 20, "intermediate_size": 28, "num_hidden_layers": 3,
+                "num_attention_heads": 3, "num_key_value_heads": 3, "kv_lora_rank": 10, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4,
+                "v_head_dim": 5, "q_lora_rank": null, "mla_use_nope": true, "rope_theta": 10000.0, "rms_norm_eps": 1e-5,
+                "head_dim": 72, "num_experts": 6, "num_experts_per_token": 2, "num_expert_group": 3, "topk_group": 2,
+                "num_shared_experts": 1, "moe_intermediate_size": 14, "moe_renormalize": true, "routed_scaling_factor": 2.446,
+                "moe_router_activation_func": "sigmoid", "moe_layer_freq": 1, "first_k_dense_replace": 1, "use_grouped_topk": true,
+                "model_max_length": 4096, "linear_attn_config": {"head_dim": 6, "num_heads": 2, "short_conv_kernel_size": 4,
+                "kda_layers": [1, 3], "full_attn_layers": [2]}}"#,
+        ),
     ]
 }
 

@@ -19,7 +19,7 @@ fn every_family_gives_what_transformers_gives() {
 fn a_text_may_be_cut_anywhere() {
     for (name, keys) in configs("hybrid") {
         let each: &[&[usize]] = match (name.as_str(), tokens(&keys)) {
-            ("real", _) => &[&[20, 1, 16]],
+            ("real" | "kimi_real", _) => &[&[20, 1, 16]],
             (_, 37) => &[&[20, 1, 2, 14], &[1, 1, 1, 34], &[1; 37]],
             _ => &[&[64, 64, 22], &[63, 1, 1, 66, 2, 17], &[1; 150]],
         };
@@ -44,7 +44,7 @@ fn a_key_that_is_read_otherwise_is_noticed() {
 }
 
 /// How far a model is from what `transformers` gave, with other weights or with something else at a site.
-fn far(name: &str, calls: &[usize], weights: &dyn Fn(&str, &mut [f32]), edit: Edit<'_, f32>) -> f64 {
+pub fn far(name: &str, calls: &[usize], weights: &dyn Fn(&str, &mut [f32]), edit: Edit<'_, f32>) -> f64 {
     let keys = &configs("hybrid")[name];
     worst(
         &kept(keys, &edited::<f32>(keys, calls, weights, edit)),
@@ -52,7 +52,7 @@ fn far(name: &str, calls: &[usize], weights: &dyn Fn(&str, &mut [f32]), edit: Ed
     )
 }
 
-fn add(values: &mut [f32], more: f32) {
+pub fn add(values: &mut [f32], more: f32) {
     values.iter_mut().for_each(|x| *x += more);
 }
 
@@ -133,7 +133,7 @@ fn a_fault_in_a_state_is_noticed_after_a_cut() {
     let zero = |x: &mut Tensor<f32>| x.data.fill(0.0);
     let transpose = |x: &mut Tensor<f32>| {
         let (dim, old) = (x.cols(), x.data.clone());
-        assert_eq!(x.shape, [3, dim, dim]);
+        assert_eq!(x.shape[1..], [dim, dim]);
         for (at, x) in x.data.iter_mut().enumerate() {
             let (head, row, col) = (at / (dim * dim), at / dim % dim, at % dim);
             *x = old[(head * dim + col) * dim + row];
@@ -157,38 +157,51 @@ fn a_fault_in_a_state_is_noticed_after_a_cut() {
                 change(tensor);
             }
         };
-        // Token 18, of which the streams are kept, is the first of a call.
-        let after = far("next_plain", &[18, 19], &|_, _| {}, &edit);
-        assert!(after > 1e-4, "{what} is only {after:.2e} off");
-        let whole = far("next_plain", &[37], &|_, _| {}, &edit);
-        assert!(whole <= 1e-5, "{what} after the last call: {whole:.2e}");
+        for model in ["next_plain", "kimi_plain"] {
+            // Token 18, of which the streams are kept, is the first of a call.
+            let after = far(model, &[18, 19], &|_, _| {}, &edit);
+            assert!(after > 1e-4, "{what} is only {after:.2e} off in {model}");
+            let whole = far(model, &[37], &|_, _| {}, &edit);
+            assert!(whole <= 1e-5, "{what} after the last call in {model}: {whole:.2e}");
+        }
     }
 }
 
 /// A NaN at any of these comes out at its token and at those after it, and no call ends in an error.
 #[test]
 fn a_nan_comes_through() {
-    let keys = &configs("hybrid")["next"];
-    for name in [
+    let qwen = [
         LINEAR_QKV,
         LINEAR_BETA,
         LINEAR_DECAY,
         LINEAR_KEY,
         LINEAR_GATE,
         OUTPUT_GATE,
-    ] {
-        for calls in [&[37][..], &[18, 1, 18]] {
-            let edit = |site: &Site, tensor: &mut Tensor<f32>| {
-                if site.name == name && site.first_row + tensor.shape[0] > 18 && site.first_row <= 18 {
-                    let cols = tensor.data.len() / tensor.shape[0];
-                    tensor.data[(18 - site.first_row) * cols] = f32::NAN;
-                }
-            };
-            let got = edited::<f32>(keys, calls, &|_, _| {}, &edit);
-            let logits = got.last().expect("logits");
-            let nan = |row: usize| logits.row(row).iter().all(|x| x.is_nan());
-            let finite = |row: usize| logits.row(row).iter().all(|x| x.is_finite());
-            assert!((0..18).all(finite) && nan(18), "{name} in {calls:?}");
+    ];
+    let kimi = [
+        LINEAR_QKV,
+        LINEAR_BETA,
+        LINEAR_CHANNEL_DECAY,
+        LINEAR_GATE_LOW,
+        LATENT,
+        SHARED_KEY,
+    ];
+    for (model, names) in [("next", qwen), ("kimi_plain", kimi)] {
+        let keys = &configs("hybrid")[model];
+        for name in names {
+            for calls in [&[37][..], &[18, 1, 18]] {
+                let edit = |site: &Site, tensor: &mut Tensor<f32>| {
+                    if site.name == name && site.first_row + tensor.shape[0] > 18 && site.first_row <= 18 {
+                        let cols = tensor.data.len() / tensor.shape[0];
+                        tensor.data[(18 - site.first_row) * cols] = f32::NAN;
+                    }
+                };
+                let got = edited::<f32>(keys, calls, &|_, _| {}, &edit);
+                let logits = got.last().expect("logits");
+                let nan = |row: usize| logits.row(row).iter().all(|x| x.is_nan());
+                let finite = |row: usize| logits.row(row).iter().all(|x| x.is_finite());
+                assert!((0..18).all(finite) && nan(18), "{name} of {model} in {calls:?}");
+            }
         }
     }
 }
@@ -196,13 +209,18 @@ fn a_nan_comes_through() {
 /// Log decays above 0, which noise may make, are 0.
 #[test]
 fn decays_never_grow() {
-    let keys = &configs("hybrid")["next"];
-    let with = |value: f32| {
-        edited::<f32>(keys, &[37], &|_, _| {}, &|site, tensor| {
-            if site.name == LINEAR_DECAY {
-                tensor.data.fill(value);
-            }
-        })
-    };
-    assert!(with(3.0) == with(0.0) && with(0.0) != outputs::<f32>(keys, &[37]));
+    for (model, name) in [("next", LINEAR_DECAY), ("kimi_plain", LINEAR_CHANNEL_DECAY)] {
+        let keys = &configs("hybrid")[model];
+        let with = |value: f32| {
+            edited::<f32>(keys, &[37], &|_, _| {}, &|site, tensor| {
+                if site.name == name {
+                    tensor.data.fill(value);
+                }
+            })
+        };
+        assert!(
+            with(3.0) == with(0.0) && with(0.0) != outputs::<f32>(keys, &[37]),
+            "{model}"
+        );
+    }
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::families::configs;
 
-fn text(name: &str, changes: &[(&str, Value)]) -> Value {
+pub fn text(name: &str, changes: &[(&str, Value)]) -> Value {
     let mut keys = configs("hybrid")[name].clone();
     keys.remove("scale");
     for (key, value) in changes {
@@ -20,13 +20,13 @@ fn text(name: &str, changes: &[(&str, Value)]) -> Value {
     Value::Object(keys)
 }
 
-fn parsed(json: &Value) -> Result<Config, String> {
+pub fn parsed(json: &Value) -> Result<Config, String> {
     let config = read(&json.to_string())?;
     let config: Option<&Config> = (&*config as &dyn Any).downcast_ref();
     Ok(config.expect("a configuration of this path").clone())
 }
 
-fn with(name: &str, changes: &[(&str, Value)]) -> Result<Config, String> {
+pub fn with(name: &str, changes: &[(&str, Value)]) -> Result<Config, String> {
     parsed(&text(name, changes))
 }
 

@@ -204,6 +204,26 @@ fn an_expert_is_a_part_of_its_stack() {
     ));
 }
 
+/// `transformers` stores dense layers of Kimi-Linear under the name of layers with experts, published files do not.
+#[test]
+fn a_dense_layer_of_kimi_has_two_names() {
+    let stored = "model.layers.0.block_sparse_moe.up_proj.weight";
+    let others = [
+        f32s("l.block_sparse_moe.gate.weight", &[1, 1], &[7.0]),
+        f32s("l.block_sparse_moe.shared_experts.up_proj.weight", &[1, 1], &[8.0]),
+    ];
+    let folder = folder(&[f32s(stored, &[1, 2], &[3.0, 4.0]), others[0].clone(), others[1].clone()]);
+    let tensors = Safetensors::open(folder.path()).unwrap();
+    let published = "model.layers.0.mlp.up_proj.weight";
+    assert_eq!(tensors.floats(published, &[1, 2]).unwrap(), [3.0, 4.0]);
+    assert_eq!(tensors.floats(stored, &[1, 2]).unwrap(), [3.0, 4.0]);
+    let needed = [spec(published, &[1, 2], false)];
+    assert_eq!(tensors.unused(&needed).len(), 2);
+    for name in ["l.mlp.gate.weight", "l.mlp.shared_experts.up_proj.weight"] {
+        assert!(tensors.floats(name, &[1, 1]).is_err(), "{name}");
+    }
+}
+
 #[test]
 fn truncation_and_corruption_are_told_apart() {
     let bytes = serialize(&[one("a", 1.0), one("b", 2.0)]);

@@ -21,7 +21,7 @@ use ulplab_core::error::Error;
 use ulplab_core::ops::call::StandIn;
 use ulplab_core::pattern::matches;
 
-use round::{Place, Round};
+use round::{Place, Round, matrix};
 
 /// A recipe resolved against a model: codecs found, layers parsed, patterns known to match.
 #[derive(Clone)]
@@ -118,6 +118,7 @@ impl Rounding {
             layer,
             cols,
             heads: (info.dims.len() > 2).then_some(1),
+            matrix: matrix(info, |_| cols),
             turned: turned
                 .iter()
                 .find(|(name, _)| *name == info.name)
@@ -220,7 +221,11 @@ impl Rounding {
 
     /// Has kernels write a whole record and read it again, where that is asked for.
     fn stored(&self, round: &Round, tensor: &mut Tensor<f32>) -> bool {
-        let whole = round.segment.is_none() && !round.restricted() && !round.hadamard && round.heads.is_none();
+        let whole = round.segment.is_none()
+            && !round.restricted()
+            && !round.hadamard
+            && round.heads.is_none()
+            && round.layout.is_none();
         let record = round.record.filter(|_| whole);
         let kernels = self.stand_in.as_ref().zip(record);
         kernels.is_some_and(|(kernels, record)| kernels.store(record, &mut tensor.data))
@@ -364,6 +369,7 @@ fn places(config: &dyn Config) -> Vec<Place> {
         layer,
         cols: config.cols(info),
         heads: (info.dims.len() > 2).then(|| config.cols_of_token(info) / config.cols(info)),
+        matrix: matrix(info, |dim| dim.fixed(&|name| config.size(name))),
         turned: config.turned(info),
         meets_cache: info.cache.is_some() || selecting.contains(&info.name),
     };

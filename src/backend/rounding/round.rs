@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use reference::sites::Held;
+use reference::sites::{Dim, Growth, Held};
 use reference::{Role, SiteInfo, Tensor};
 
-use crate::backend::recipe::{self, Heads, Ranges, Reader, Segment};
+use crate::backend::recipe::{self, Heads, Layout, Ranges, Reader, Segment};
 use crate::experiment::Mistake;
 use ulplab_core::formats::{Codec, KvRecord, RECORDS, codec, hadamard};
 use ulplab_core::pattern::{matches, matches_nothing};
@@ -24,6 +24,7 @@ pub(super) struct Round {
     pub tokens: Option<Ranges>,
     pub hadamard: bool,
     pub heads: Option<Heads>,
+    pub layout: Option<Layout>,
 }
 
 /// One site in one layer, with its row length and how many of a row's last channels RoPE has turned.
@@ -34,6 +35,8 @@ pub(super) struct Place {
     pub cols: usize,
     /// Rows of a token, if the site has heads.
     pub heads: Option<usize>,
+    /// Rows of a matrix, if a state of matrices `[heads, K, V]` passes.
+    pub matrix: Option<usize>,
     pub turned: usize,
     /// Whether the site's rows are cached, or multiplied with cached ones to select some.
     pub meets_cache: bool,
@@ -65,6 +68,7 @@ impl Round {
             tokens: ranges("tokens", &round.tokens, usize::MAX, "token")?,
             hadamard: round.hadamard,
             heads: round.heads,
+            layout: round.layout,
         })
     }
 
@@ -106,6 +110,14 @@ impl Round {
         if self.hadamard && self.restricted() {
             return Err("a rotation mixes all channels of a row: it has no 'channels' and no 'tokens'".into());
         }
+        let cols = match (self.layout, place.matrix) {
+            (None, _) | (Some(Layout::Kv), Some(_)) => place.cols,
+            (Some(Layout::Vk), Some(rows)) => rows,
+            (Some(_), None) => return Err("'layout' is for the matrices of a recurrent state".into()),
+        };
+        if self.layout.is_some() && (self.heads.is_some() || self.hadamard || self.restricted()) {
+            return Err("'layout' goes without 'heads', 'hadamard', 'channels' and 'tokens'".into());
+        }
         let joined = match (self.heads, place.heads) {
             (None, _) => 1,
             (Some(_), None) => return Err("its tokens are of one row: 'heads' is for those of several".into()),
@@ -123,7 +135,7 @@ impl Round {
         {
             return Err(format!("there is no channel {last}: its rows have {}", place.cols));
         }
-        let whole = self.codec.check(place.cols * joined);
+        let whole = self.codec.check(cols * joined);
         match self.segment {
             Some(segment) if whole.is_err() => self.codec.check(segment.range(place.cols, place.turned).len()),
             _ => whole,
@@ -172,6 +184,13 @@ impl Round {
     }
 
     fn apply_to_all(&self, tensor: &mut Tensor<f32>, turned: usize) {
+        if self.layout == Some(Layout::Vk) {
+            let mut stored = swapped(tensor);
+            let cols = stored.cols();
+            self.codec.round(&mut stored.data, cols);
+            *tensor = swapped(&stored);
+            return;
+        }
         let cols = tensor.cols();
         let of_token = tensor.data.len() / tensor.shape[0];
         match self.heads {
@@ -219,6 +238,26 @@ impl Round {
             }
         }
     }
+}
+
+/// How many rows the matrices at a site have by a function of dimensions, if a state of matrices `[heads, K, V]` passes there.
+pub(super) fn matrix(info: &SiteInfo, size: impl Fn(Dim) -> usize) -> Option<usize> {
+    let state = info.cache.is_some_and(|cache| cache.growth == Growth::State);
+    match info.dims {
+        [_, rows, _] if state => Some(size(*rows)),
+        _ => None,
+    }
+}
+
+/// Every matrix of `[heads, rows, columns]` transposed.
+fn swapped(tensor: &Tensor<f32>) -> Tensor<f32> {
+    let [heads, rows, cols] = tensor.shape[..] else {
+        unreachable!("checked when the recipe was resolved: a state of matrices passes");
+    };
+    let matrices = tensor.data.chunks_exact(rows * cols);
+    let turned =
+        matrices.flat_map(|matrix| (0..cols).flat_map(move |col| matrix.iter().skip(col).step_by(cols).copied()));
+    Tensor::new([heads, cols, rows], turned.collect())
 }
 
 impl Segment {

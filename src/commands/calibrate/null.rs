@@ -78,6 +78,7 @@ pub fn derive<'a>(head: &'a Head, study: &'a ModelStudy, asked: &Asked) -> Null<
     let body = ModelStudy {
         model: study.model.clone(),
         tokens: study.tokens,
+        beyond_trained: study.beyond_trained,
         phases: study.phases.iter().copied().filter(of_rules).collect(),
         windows: windows(&study.windows, asked.draws),
         reference_cuts: Some(1),

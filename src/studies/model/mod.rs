@@ -49,6 +49,10 @@ pub struct ModelStudy {
     /// Tokens in each window of text.
     #[serde(default)]
     pub tokens: usize,
+    /// Windows may have more tokens than the model's `max_position_embeddings`, to which it need not generalise. Lengths on which the
+    /// frequencies of its RoPE depend stay an error.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub beyond_trained: bool,
     /// How the model is run: `local`, every layer fed what the reference fed it; `cumulative`, running free.
     #[serde(default)]
     pub phases: Vec<Phase>,

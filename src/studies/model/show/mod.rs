@@ -21,7 +21,10 @@ use ulplab_core::record::Phase::{Cumulative, Local};
 
 impl Show for ModelStudy {
     fn reading(&self) -> Reading<'_> {
-        Reading::new(self.model.as_deref(), self.tokens, &self.windows)
+        Reading {
+            beyond_trained: Some(self.beyond_trained),
+            ..Reading::new(self.model.as_deref(), self.tokens, &self.windows)
+        }
     }
 
     fn columns(&self) -> Vec<Column> {

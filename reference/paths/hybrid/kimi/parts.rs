@@ -1,0 +1,103 @@
+//! The mixers of a layer, of its tensors.
+
+use super::LATENT_EPS;
+use crate::ops::projection::Projection;
+use crate::paths::hybrid::delta::{Activation, DeltaRule, Low};
+use crate::paths::hybrid::latent::LatentAttention;
+use crate::paths::hybrid::parts::Parts;
+use crate::paths::hybrid::sites::*;
+use crate::paths::{Invalid, Weights};
+use crate::{Real, Tensor};
+
+impl<T: Real, W: Weights + ?Sized> Parts<'_, '_, T, W>
+where
+    Invalid: Into<W::Error>,
+{
+    pub(in crate::paths::hybrid) fn latent_attention(&mut self) -> Result<LatentAttention<T>, W::Error> {
+        let (config, make) = (self.config, &mut self.make);
+        let (hidden, rank, count) = (config.hidden_size, config.kv_lora_rank, config.num_attention_heads);
+        let dims = [config.qk_nope_head_dim, config.qk_rope_head_dim, config.v_head_dim];
+        let [own, shared, value] = dims;
+        let bias = config.attention_bias;
+        let [queries, latents, both] = [
+            [count * config.head_dim, hidden],
+            [rank + shared, hidden],
+            [count * (own + value), rank],
+        ];
+        Ok(LatentAttention {
+            query: make.linear(QUERY_WEIGHT, "self_attn.q_proj", queries, false)?,
+            down: make.linear(LATENT_DOWN_WEIGHT, "self_attn.kv_a_proj_with_mqa", latents, bias)?,
+            norm: make.load.vector("self_attn.kv_a_layernorm.weight", rank)?,
+            eps: T::from_f64(LATENT_EPS),
+            up: make.linear(LATENT_UP_WEIGHT, "self_attn.kv_b_proj", both, false)?,
+            heads: make.linear(HEADS_WEIGHT, "self_attn.o_proj", [hidden, count * value], bias)?,
+            count,
+            dims,
+            scale: T::from_f64((config.head_dim as f64).powf(-0.5)),
+        })
+    }
+
+    pub(in crate::paths::hybrid) fn channel_rule(&mut self) -> Result<DeltaRule<T>, W::Error> {
+        let (config, sizes) = (self.config, self.config.delta_sizes());
+        let (hidden, kernel) = (config.hidden_size, config.linear_conv_kernel_dim);
+        let (heads, channels) = (sizes.value_heads, sizes.value_heads * sizes.value_dim);
+        let names = ["q", "k", "v"].map(|name| format!("self_attn.{name}_proj.weight"));
+        let mut qkv = Vec::new();
+        for (part, name) in names.iter().enumerate() {
+            let mut weight = self.make.load.tensor(name, &[channels, hidden])?;
+            self.make.pass(LINEAR_QKV_WEIGHT, part * channels, &mut weight);
+            qkv.extend(weight.data);
+        }
+        let mut taps = Vec::new();
+        for name in ["q", "k", "v"] {
+            let name = format!("self_attn.{name}_conv1d.weight");
+            taps.extend(self.make.load.tensor(&name, &[channels, 1, kernel])?.data);
+        }
+        let below = |data: Vec<T>, cols: usize| Tensor {
+            shape: vec![3 * channels, cols],
+            data,
+        };
+        let conv = self.convolution(&mut below(taps, kernel));
+        let gate = self.low(
+            "g",
+            [LINEAR_GATE_DOWN_WEIGHT, LINEAR_GATE_UP_WEIGHT, LINEAR_GATE_LOW],
+            channels,
+        )?;
+        let decay = self.low(
+            "f",
+            [LINEAR_DECAY_DOWN_WEIGHT, LINEAR_DECAY_UP_WEIGHT, LINEAR_DECAY_LOW],
+            channels,
+        )?;
+        let make = &mut self.make;
+        Ok(DeltaRule {
+            qkv: Projection::new(below(qkv, hidden), None),
+            gate,
+            activation: Activation::Sigmoid,
+            beta: make.linear(LINEAR_BETA_WEIGHT, "self_attn.b_proj", [heads, hidden], false)?,
+            decay,
+            by_channel: true,
+            conv,
+            a_log: make.load.tensor("self_attn.A_log", &[1, 1, heads, 1])?.data,
+            dt_bias: make.load.vector("self_attn.dt_bias", channels)?,
+            norm: make.load.vector("self_attn.o_norm.weight", sizes.value_dim)?,
+            heads: make.linear(LINEAR_HEADS_WEIGHT, "self_attn.o_proj", [hidden, channels], false)?,
+            sizes,
+            eps: T::from_f64(config.rms_norm_eps),
+        })
+    }
+
+    /// Two projections, one behind the other; the sites of their weights and of what the second is fed.
+    fn low(
+        &mut self,
+        name: &str,
+        [down_site, up_site, site]: [&'static str; 3],
+        outputs: usize,
+    ) -> Result<Low<T>, W::Error> {
+        let (hidden, rank) = (self.config.hidden_size, self.config.linear_low_rank);
+        let (down, up) = (format!("self_attn.{name}_a_proj"), format!("self_attn.{name}_b_proj"));
+        Ok(Low {
+            down: Some((self.make.linear(down_site, &down, [rank, hidden], false)?, site)),
+            up: self.make.linear(up_site, &up, [outputs, rank], false)?,
+        })
+    }
+}

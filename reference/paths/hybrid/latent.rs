@@ -1,0 +1,82 @@
+//! Attention over latents: a token's keys and values are projections of one short vector, which is what is cached, and of each key a
+//! part that all heads share. No RoPE turns anything.
+//!
+//! The cache has the keys and values that latents are projected to: each token's are projected once, when it is read, which is the
+//! same as to project the cached latents again at each later token.
+
+use super::sites::*;
+use crate::ops::grouped_attention::KvCache;
+use crate::ops::projection::Projection;
+use crate::paths::gqa::context::Context;
+use crate::{Real, Tensor};
+
+/// The attention of a layer.
+pub(super) struct LatentAttention<T> {
+    pub query: Projection<T>,
+    /// To a latent and the shared part of the keys.
+    pub down: Projection<T>,
+    /// Weight of the norm of latents, which has an ε of its own.
+    pub norm: Vec<T>,
+    pub eps: T,
+    /// From a latent to the key and the value of each head, one behind the other.
+    pub up: Projection<T>,
+    pub heads: Projection<T>,
+    /// How many heads there are.
+    pub count: usize,
+    /// Channels of a key without the shared part, of that part, and of a value.
+    pub dims: [usize; 3],
+    pub scale: T,
+}
+
+impl<T: Real> LatentAttention<T> {
+    /// The cache before the first token.
+    pub fn cache(&self) -> KvCache<T> {
+        let [own, shared, value] = self.dims;
+        KvCache::new(self.count, [own + shared, value])
+    }
+
+    /// Inputs `[T, hidden]` → outputs `[T, hidden]`; the cache takes in keys and values.
+    pub fn forward(&self, x: &Tensor<T>, cache: &mut KvCache<T>, cx: &mut Context<'_, T>) -> Tensor<T> {
+        let (tokens, [own, shared, value]) = (x.rows(), self.dims);
+        let mut query = self.query.apply(x);
+        query.shape = vec![tokens, self.count, own + shared];
+        cx.pass(QUERY, &mut query);
+
+        let down = self.down.apply(x);
+        let rank = self.norm.len();
+        let mut latent = columns(&down, rank + shared, 0, rank);
+        cx.rmsnorm(&mut latent, Some(&self.norm), self.eps);
+        let of_values = cx.pass_both(LATENT, &mut latent);
+        let mut common = columns(&down, rank + shared, rank, shared);
+        cx.pass(SHARED_KEY, &mut common);
+
+        let up = self.up.apply(&latent);
+        let up_values = of_values.map(|latent| self.up.apply(&latent));
+        let part = |up: &Tensor<T>, first, len| {
+            let part = columns(up, own + value, first, len);
+            Tensor::new([tokens, self.count, len], part.data)
+        };
+        let mut keys = part(&up, 0, own);
+        cx.pass(LATENT_KEY, &mut keys);
+        let mut values = part(up_values.as_ref().unwrap_or(&up), own, value);
+        cx.pass(LATENT_VALUE, &mut values);
+
+        let whole = keys.data.chunks_exact(own).enumerate().flat_map(|(row, key)| {
+            let common = common.row(row / self.count);
+            key.iter().chain(common).copied()
+        });
+        let keys = Tensor::new([tokens, self.count, own + shared], whole.collect());
+        cache.push(&keys, &values);
+        let mut mixed = cache.attend(&query, self.scale, None, None);
+        mixed.shape = vec![tokens, self.heads.inputs()];
+        cx.pass(HEADS, &mut mixed);
+        self.heads.apply(&mixed)
+    }
+}
+
+/// Of every `width` numbers so many from `first` on, as rows.
+fn columns<T: Real>(x: &Tensor<T>, width: usize, first: usize, len: usize) -> Tensor<T> {
+    let rows = x.data.chunks_exact(width);
+    let data: Vec<T> = rows.flat_map(|row| &row[first..first + len]).copied().collect();
+    Tensor::new([x.data.len() / width, len], data)
+}
