@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::backend::rounding::Rounding;
 use crate::dataset::Checkpoint;
 use crate::signal;
+use crate::studies::limits::{Parts, available};
 use crate::studies::model::{Recipe, finite, run_reference};
 use ulplab_core::atomic::write_text;
 use ulplab_core::error::{Error, Result};
@@ -100,7 +101,7 @@ impl<'a> Measure<'a> {
         };
         let new: Vec<&(String, Recipe)> = named.iter().filter(|(name, _)| missing(name)).collect();
         // In pieces, so that what was measured is kept.
-        for piece in new.chunks(4 * rayon::current_num_threads()) {
+        for piece in new.chunks(self.piece()) {
             let measured = piece
                 .par_iter()
                 .map(|(_, recipe)| self.measured(recipe, windows.clone()));
@@ -125,6 +126,18 @@ impl<'a> Measure<'a> {
                 .collect()
         };
         Ok(named.iter().map(of).collect())
+    }
+
+    /// How many recipes are measured before what was found is kept: a few for each thread, or as many as fit into memory at a time,
+    /// for each that rounds weights has all of them once more.
+    fn piece(&self) -> usize {
+        let threads = rayon::current_num_threads();
+        let mut parts = Parts::default();
+        parts.weights(self.model.config());
+        let logits = self.windows.iter().map(|(_, logits)| 4.0 * logits.data.len() as f64);
+        parts.add("for logits", 2.0 * logits.fold(0.0, f64::max));
+        let fit = available().map_or(usize::MAX, |free| (free.0 / parts.total()) as usize);
+        if fit >= threads { 4 * threads } else { fit.max(1) }
     }
 
     fn measured(&self, recipe: &Recipe, windows: std::ops::Range<usize>) -> Result<Vec<Point>> {
