@@ -33,7 +33,7 @@ const KINDS: [(&str, &str); 6] = [
 ];
 
 /// A key, a value that says something, and the kinds that use it.
-const USED: [(&str, &str, &[&str]); 20] = [
+const USED: [(&str, &str, &[&str]); 21] = [
     ("name", "'n'", ALL),
     ("question", "'q'", ALL),
     ("kind", "", ALL),
@@ -47,6 +47,7 @@ const USED: [(&str, &str, &[&str]); 20] = [
         &["model", "round_trip", "recall", "kernels"],
     ),
     ("phases", "['local']", &["model", "swap_ffn"]),
+    ("beyond_trained", "true", &["model"]),
     ("draws", "1", &["round_trip", "recall", "recurrence", "swap_ffn"]),
     ("shape", "[1, 256]", &["round_trip", "recall", "recurrence", "swap_ffn"]),
     ("source", "[]", &["round_trip", "recall", "recurrence", "swap_ffn"]),
