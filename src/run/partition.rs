@@ -281,7 +281,7 @@ mod tests {
         for (recipe, name) in plan
             .recipes
             .iter_mut()
-            .zip(["rope.simple", "rope.fast", "linear.simple"])
+            .zip(["rope.simple", "rope.fast", "top_k.simple"])
         {
             recipe.name = name.into();
         }
