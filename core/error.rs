@@ -165,9 +165,13 @@ fn or(names: &[&str]) -> String {
     }
 }
 
-/// `1 tensor`, `2 tensors`.
+/// `1 tensor`, `2 tensors`, `2 passes`.
 pub fn counted(count: usize, what: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
+    let plural = match count {
+        1 => "",
+        _ if what.ends_with('s') => "es",
+        _ => "s",
+    };
     format!("{count} {what}{plural}")
 }
 

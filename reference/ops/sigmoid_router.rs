@@ -12,7 +12,7 @@ use crate::{Choice, Real, Tensor};
 pub struct Groups {
     /// How many there are.
     pub count: usize,
-    /// Of how many of them a token may select.
+    /// How many of them a token may select of.
     pub kept: usize,
 }
 

@@ -60,8 +60,8 @@ pub fn limits(values: &[f64], seed: [u8; 32]) -> Option<Limits> {
     })
 }
 
-/// The mean, and its standard error.
-fn mean_and_error(values: impl Iterator<Item = f64> + Clone, n: usize) -> (f64, f64) {
+/// The mean of `n` values, and its standard error, which is NaN of one value.
+pub fn mean_and_error(values: impl Iterator<Item = f64> + Clone, n: usize) -> (f64, f64) {
     let mean = values.clone().sum::<f64>() / n as f64;
     let squares: f64 = values.map(|value| (value - mean).powi(2)).sum();
     (mean, (squares / (n * (n - 1)) as f64).sqrt())

@@ -142,7 +142,7 @@ fn a_fault_in_any_expert_is_named_with_its_number() {
                 let report = made.judge(beside);
                 let which = format!("matrix {expert}: ");
                 let named = report.findings.iter().any(|finding| {
-                    // Of a size that is merely wrong the scale that multiplies all is named.
+                    // If the size is merely wrong, the scale that multiplies all is named.
                     let subject = finding.subject == tensor || fault.check == "magnitude";
                     finding.check.name == fault.check && subject && finding.found.starts_with(&which)
                 });

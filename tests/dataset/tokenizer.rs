@@ -106,7 +106,7 @@ fn a_window_fits_at_every_place_that_may_be_drawn() {
         let window = tokenizer.window(&manifest, &name, place, 32).unwrap();
         assert_eq!(window.ids.len(), 32);
     }
-    // Of a text that is too short there is one, at which it is refused.
+    // A text that is too short has one place, at which it is refused.
     let (manifest, _folder, name) = text(b"short");
     assert_eq!(tokenizer.places(&manifest, &name, 32).unwrap(), 1);
     fails(

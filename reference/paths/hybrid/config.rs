@@ -91,7 +91,7 @@ pub enum RoutingConfig {
     Sigmoid {
         /// Whether the weights of a token sum to `scale`.
         normalised: bool,
-        /// Of which groups experts are selected.
+        /// The groups that experts are selected of.
         groups: Groups,
         /// Weights are multiplied by it.
         scale: f64,

@@ -168,8 +168,8 @@ impl<T: Real> DeltaRule<T> {
         all
     }
 
-    /// Log decays `[T, HV]` or `[T, HV, K]`, and β `[T, HV]`. A decay that is NaN makes its β NaN, which the state then carries on, because a rule has no
-    /// decays but those from 0 downwards.
+    /// Log decays `[T, HV]` or `[T, HV, K]`, and β `[T, HV]`. A decay that is NaN makes its β NaN, which the state then carries on,
+    /// because a rule has no decays but those from 0 downwards.
     fn gates(&self, x: &Tensor<T>, cx: &mut Context<'_, T>) -> Result<(Tensor<T>, Tensor<T>), String> {
         let mut beta = beta(&self.beta.apply(x), false);
         cx.pass(LINEAR_BETA, &mut beta);

@@ -74,7 +74,7 @@ impl<T: Real> LatentAttention<T> {
     }
 }
 
-/// Of every `width` numbers so many from `first` on, as rows.
+/// `len` of every `width` numbers, from `first` on, as rows.
 fn columns<T: Real>(x: &Tensor<T>, width: usize, first: usize, len: usize) -> Tensor<T> {
     let rows = x.data.chunks_exact(width);
     let data: Vec<T> = rows.flat_map(|row| &row[first..first + len]).copied().collect();

@@ -14,6 +14,7 @@ use super::sweep::{self, Prepared, SweepArgs};
 use crate::dataset::Checkpoint;
 use crate::experiment::Window;
 use crate::signal;
+use crate::statistics::mean_and_error;
 use crate::studies::model::{Recipe, from_start};
 use groups::{Groups, Sizes};
 use measure::{Measure, Point};
@@ -326,13 +327,13 @@ fn key(assignment: &Assignment) -> String {
 
 /// `None` of no windows.
 fn estimate(points: &[Point]) -> Option<Estimate> {
-    let count = points.len() as f64;
-    let mean = |of: fn(&Point) -> f64| points.iter().map(of).sum::<f64>() / count;
-    let kl = mean(|point| point.kl);
-    let variance = points.iter().map(|point| (point.kl - kl).powi(2)).sum::<f64>() / (count - 1.0);
-    (!points.is_empty()).then(|| Estimate {
-        kl,
-        kl_error: (points.len() > 1).then(|| (variance / count).sqrt()),
-        flips: mean(|point| point.flips),
+    let count = points.len();
+    (count > 0).then(|| {
+        let (kl, error) = mean_and_error(points.iter().map(|point| point.kl), count);
+        Estimate {
+            kl,
+            kl_error: (count > 1).then_some(error),
+            flips: points.iter().map(|point| point.flips).sum::<f64>() / count as f64,
+        }
     })
 }

@@ -106,11 +106,7 @@ pub fn text(found: &Front, groups: &Groups, args: &FrontArgs) -> String {
         }
         (None, None) => {}
     }
-    let _ = writeln!(
-        text,
-        "\n{}",
-        counted(found.passes, "forward pass").replace("passs", "passes")
-    );
+    let _ = writeln!(text, "\n{}", counted(found.passes, "forward pass"));
     text
 }
 

@@ -154,7 +154,7 @@ mod tests {
             bytes: Some(14.0),
             kl: None,
         });
-        // Of what still fits nothing is left out: one byte more would be too many.
+        // Nothing that still fits is left out: one byte more would be too many.
         assert_eq!(steps.last().unwrap().assignment, [1, 0, 1]);
         let (steps, _) = searched(Budget {
             bytes: None,

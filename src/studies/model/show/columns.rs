@@ -187,7 +187,7 @@ const MODEL: &[StandardColumn] = &[
               windows. An interval that spans 0 means this text cannot tell the two apart.",
         weight: 2,
         cell: |index, candidate| {
-            // Of bytes it is the same as by tokens.
+            // Where tokens are bytes, the two are the same.
             let delta = ["delta_nats_per_byte", "delta_nats"].map(|metric| loss(index, candidate.name, metric));
             delta.into_iter().flatten().next()
         },
