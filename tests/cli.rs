@@ -6,6 +6,8 @@ mod array;
 mod audit;
 #[path = "cli/baseline.rs"]
 mod baseline;
+#[path = "cli/bench.rs"]
+mod bench;
 #[path = "cli/bisect.rs"]
 mod bisect;
 #[path = "cli/bring.rs"]

@@ -91,6 +91,18 @@ pub const US_PEER: Metric = time(
     "us_peer",
     "median cold time of the fastest peer (third-party implementation) on the case",
 );
+/// Median cold time of a kernel that only moves the bytes.
+pub const US_LIMIT: Metric = time(
+    "us_limit",
+    "median cold time of a kernel that moves the bytes of the case in the same pattern and computes nothing",
+);
+/// How near the kernel is to one that only moves the bytes; 1 is as fast.
+pub const OF_LIMIT: Metric = metric(
+    "of_limit",
+    "cold time of a kernel that moves the bytes of the case and computes nothing, over the kernel's",
+    Better::Higher,
+    Show::Share,
+);
 /// Speed relative to the fastest third-party implementation; above 1 the kernel is faster.
 pub const TIMES_PEER: Metric = metric(
     "times_peer",

@@ -39,8 +39,8 @@ pub use gain::Gain;
 pub use growth::Growth;
 pub use history::History;
 pub use kernel::{
-    BOUND_RATIO, MEGABYTES, OF_COPY, OF_COPY_ROTATED, OF_MATMUL, TIMES_PEER, US_CLAIMED, US_COLD, US_COLD_P10,
-    US_COLD_P90, US_GRAPH, US_HOT, US_PEER, US_ROTATED, VIOLATIONS,
+    BOUND_RATIO, MEGABYTES, OF_COPY, OF_COPY_ROTATED, OF_LIMIT, OF_MATMUL, TIMES_PEER, US_CLAIMED, US_COLD,
+    US_COLD_P10, US_COLD_P90, US_GRAPH, US_HOT, US_LIMIT, US_PEER, US_ROTATED, VIOLATIONS,
 };
 pub use kl::KL;
 pub use max_abs::MAX_ABS;
@@ -217,6 +217,8 @@ pub const METRICS: &[&Metric] = &[
     &kernel::OF_COPY_ROTATED,
     &kernel::OF_MATMUL,
     &kernel::US_CLAIMED,
+    &kernel::US_LIMIT,
+    &kernel::OF_LIMIT,
     &kernel::US_PEER,
     &kernel::TIMES_PEER,
 ];

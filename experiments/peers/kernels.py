@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Times third-party implementations (peers) on one GPU, on the cases that `ulplab kernels check` times.
 
-Writes JSON: {"device", "versions", "peers": {"<operation>/<case>": {"name", "us_cold", "us_graph", "all": […]}}}, with the
+Writes JSON: {"device", "versions", "peers": {"<operation>/<case>": {"name", "us_cold", "us_graph", "all": […]}}, "limits": the same}, with the
 fastest cold peer of each case, and all peers; `ulplab kernels time --peers FILE` reports them beside its own
-times. Every peer's output is compared with a plain torch expression before the peer is timed. The method is ulplab's: write twice
+times. Limits move the bytes of a case and compute nothing. The file is written again after each peer; what it has of the same
+device and versions is not timed again, so a run that was stopped goes on. Every peer's output is compared with a plain torch expression before the peer is timed. The method is ulplab's: write twice
 the size of the L2 cache before each repetition, record events around one call, take the median; then time many calls in one
 graph. The GPU is kept busy while Python prepares the call, so that a peer's launches from Python are not counted.
 
@@ -26,13 +27,15 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 import torch
 
 import kernels_formats
+import kernels_limits
 import kernels_linear
 import kernels_model
 import kernels_swap_ffn
 from kernels_common import DEVICE
 
 STARTED = time.monotonic()
-SECTIONS = kernels_model.SECTIONS | kernels_formats.SECTIONS | kernels_linear.SECTIONS | kernels_swap_ffn.SECTIONS
+MODULES = (kernels_model, kernels_formats, kernels_linear, kernels_swap_ffn, kernels_limits)
+SECTIONS = {section: of for module in MODULES for section, of in module.SECTIONS.items()}
 
 
 def median(once, each):
@@ -105,6 +108,41 @@ def compile_all(args, seconds):
             share.kill()
 
 
+class Report:
+    """The file of results: what it had is kept, and it is whole after each peer."""
+
+    def __init__(self, path):
+        self.path = path
+        self.about = {
+            "device": torch.cuda.get_device_name(),
+            "versions": {"torch": torch.__version__, "triton": getattr(kernels_model.triton, "__version__", None)},
+        }
+        self.found = {}
+        if os.path.exists(path) and os.path.getsize(path):
+            with open(path) as file:
+                before = json.load(file)
+            if {key: before.get(key) for key in self.about} == self.about:
+                for of in ("peers", "limits"):
+                    self.found.update({(of, key): value["all"] for key, value in before.get(of, {}).items()})
+            else:
+                print(f"{path} is of another device or of other versions, and is written anew", file=sys.stderr)
+
+    @staticmethod
+    def _kind(name):
+        return "limits" if name.startswith("limit: ") else "peers"
+
+    def has(self, key, name):
+        return any(peer["name"] == name for peer in self.found.get((self._kind(name), key), []))
+
+    def add(self, key, name, times):
+        self.found.setdefault((self._kind(name), key), []).append({"name": name, **times})
+        fastest = lambda timed: min(timed, key=lambda peer: peer["us_cold"])
+        of = lambda kind: {key: fastest(all) | {"all": all} for (at, key), all in self.found.items() if at == kind}
+        with open(f"{self.path}.part", "w") as file:
+            json.dump(self.about | {"peers": of("peers"), "limits": of("limits")}, file, indent=1)
+        os.replace(f"{self.path}.part", self.path)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("output")
@@ -114,12 +152,13 @@ def main():
     args = parser.parse_args()
     torch.set_grad_enabled(False)
     share, count = map(int, (args.share or "0/1").split("/"))
-    if not args.share:
+    report = None if args.share else Report(args.output)
+    if report:
         compile_all(args, 0.4 * args.seconds)
-    watch = None if args.share else Stopwatch()
-    found, late = {}, 0
+    watch = Stopwatch() if report else None
+    late = 0
     for at, (key, name, prepare) in enumerate(peers(args.only)):
-        if at % count != share:
+        if at % count != share or report and report.has(key, name):
             continue
         if time.monotonic() - STARTED > args.seconds:
             late += 1
@@ -129,22 +168,17 @@ def main():
             off = error(work())
             if not off <= bound:
                 print(f"{key}, {name}: off by {off:.3g}, more than {bound:.3g}", file=sys.stderr)
-            elif watch:
-                found.setdefault(key, []).append({"name": name, **watch.time(work)})
+            elif report:
+                times = watch.time(work)
+                report.add(key, name, times)
+                print(f"{key}, {name}: " + ", ".join(f"{what} {value:.2f}" for what, value in times.items()), flush=True)
         except Exception as why:
             print(f"{key}, {name}: {type(why).__name__}: {why}", file=sys.stderr)
         # Each peer is compiled only for its own shapes.
         work = error = prepare = None
         torch.compiler.reset()
     if late:
-        print(f"{late} peers are left out after {args.seconds:g} s", file=sys.stderr)
-    fastest = lambda timed: min(timed, key=lambda peer: peer["us_cold"])
-    best = {key: fastest(timed) | {"all": timed} for key, timed in found.items()}
-    versions = {"torch": torch.__version__, "triton": getattr(kernels_model.triton, "__version__", None)}
-    if not args.share:
-        report = {"device": torch.cuda.get_device_name(), "versions": versions, "peers": best}
-        with open(args.output, "w") as file:
-            json.dump(report, file, indent=1)
+        print(f"{late} peers are left out after {args.seconds:g} s; run it again to time them, too", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -427,14 +427,18 @@ fn draws_of_a_text_are_windows_by_their_seed() {
 }
 
 #[test]
-fn the_page_is_of_the_stored_calibration() {
-    let stored = root().join("experiments/results/smoke.calibration.json");
-    let output = run(&["gate", "--calibrated", path(&stored)]);
+fn the_page_is_of_the_stored_calibrations() {
+    let folder = fs::read_dir(root().join("experiments/results")).unwrap();
+    let mut stored: Vec<PathBuf> = folder.map(|entry| entry.unwrap().path()).collect();
+    stored.retain(|file| path(file).ends_with(".calibration.json"));
+    stored.sort();
+    let files: Vec<&str> = stored.iter().map(|file| path(file)).collect();
+    let output = run(&[&["gate", "--calibrated"], &files[..]].concat());
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     let page = fs::read_to_string(root().join("docs/findings/gates-of-models.md")).unwrap();
     assert_eq!(
         stdout(&output),
         page,
-        "print it again: ulplab gate --calibrated experiments/results/smoke.calibration.json"
+        "print it again: ulplab gate --calibrated experiments/results/*.calibration.json"
     );
 }

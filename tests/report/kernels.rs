@@ -9,11 +9,12 @@ use ulplab::studies::kernels::peers::Peers;
 
 use super::synthetic;
 
-/// A peer that was timed on a card called `card`.
+/// A peer and a limit that were timed on a card called `card`.
 fn peers() -> Peers {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("peers.json");
-    let text = r#"{"device": "card", "peers": {"rope/bf16.forward.t1": {"name": "a <peer>", "us_cold": 25.0, "us_graph": 3}}}"#;
+    let text = r#"{"device": "card", "peers": {"rope/bf16.forward.t1": {"name": "a <peer>", "us_cold": 25.0, "us_graph": 3}},
+        "limits": {"rope/bf16.forward.t1": {"name": "limit: 16 rows a block", "us_cold": 9.0}}}"#;
     std::fs::write(&file, text).unwrap();
     Peers::read(&file).unwrap()
 }
@@ -58,7 +59,9 @@ fn peers_stand_beside_kernels() {
     let run = run();
     let page = report::html(&run);
     for shown in [
+        "<th>of limit</th>",
         "<th>× peer</th>",
+        "<td>0.900</td>",
         "<td>2.50</td><td>a &lt;peer&gt;</td>",
         "<td>—</td><td>—</td>",
     ] {
@@ -86,6 +89,35 @@ fn times_for_a_terminal_say_what_they_are_shares_of() {
 }
 
 #[test]
+fn a_cell_has_a_line_of_its_own() {
+    let run = run();
+    let cell = "rope.simple/local/bf16.forward.t1";
+    let records: Vec<Record> = run
+        .records
+        .iter()
+        .filter(|record| record.cell == cell)
+        .cloned()
+        .collect();
+    assert_eq!(
+        ulplab::studies::kernels::line(&records),
+        None,
+        "no percentiles are known"
+    );
+    let more = ["us_cold_p10", "us_cold_p90"].map(|metric| Record {
+        metric: metric.into(),
+        value: 11.0,
+        ..records[1].clone()
+    });
+    let all: Vec<Record> = records.into_iter().chain(more).collect();
+    assert_eq!(
+        ulplab::studies::kernels::line(&all).as_deref(),
+        Some(
+            "rope.simple bf16.forward.t1: cold µs 10 (11–11), limit µs 9, of limit 0.900, peer µs 25, × peer 2.50"
+        )
+    );
+}
+
+#[test]
 fn peers_of_another_card_are_refused() {
     let peers = peers();
     assert!(peers.check_device("card").is_ok());
@@ -99,7 +131,8 @@ fn peers_of_another_card_are_refused() {
 fn nothing_is_said_of_peers_where_there_are_none() {
     let mut run = run();
     run.manifest.peers.clear();
-    run.records.retain(|record| !record.metric.ends_with("_peer"));
+    run.records
+        .retain(|record| !record.metric.ends_with("_peer") && !record.metric.ends_with("_limit"));
     run.summaries = summarize(&run.records);
     assert!(!report::html(&run).contains("<th>× peer</th>"));
     assert!(!report::terminal(&run, 120, false).contains("peer"));

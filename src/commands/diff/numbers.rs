@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde::Serialize;
 
-use ulplab_core::metrics::{Better, METRICS, Metric, OF_COPY, OF_COPY_ROTATED, OF_MATMUL, TIMES_PEER};
+use ulplab_core::metrics::{Better, METRICS, Metric, OF_COPY, OF_COPY_ROTATED, OF_LIMIT, OF_MATMUL, TIMES_PEER};
 use ulplab_core::record::{Phase, Record, Worst};
 
 /// A record of BASE and the same one of NEW.
@@ -65,7 +65,7 @@ pub struct Numbers {
 
 /// Whether the metric of that name is a time or computed from one, so that it differs from run to run even if nothing else does.
 pub fn timed(metric: &str) -> bool {
-    let shares = [&OF_COPY, &OF_COPY_ROTATED, &OF_MATMUL, &TIMES_PEER];
+    let shares = [&OF_COPY, &OF_COPY_ROTATED, &OF_MATMUL, &OF_LIMIT, &TIMES_PEER];
     known(metric).is_some_and(|metric| metric.unit == "µs" || shares.iter().any(|share| share.name == metric.name))
 }
 

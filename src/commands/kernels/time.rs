@@ -1,6 +1,6 @@
 //! `ulplab kernels time`: how long the kernels take on the GPU that is here.
 
-use super::{KernelArgs, experiment_or_shipped};
+use super::{KernelArgs, WorkerArgs, experiment_or_shipped};
 use crate::commands::sweep::SweepArgs;
 use crate::studies::kernels::Options;
 use ulplab_core::error::{Exit, Result};
@@ -8,7 +8,8 @@ use ulplab_core::error::{Exit, Result};
 /// Time the kernels on this machine's GPU: µs, bytes, share of the copy bandwidth; --peers adds third-party times.
 ///
 /// Each kernel is checked first and timed only if it is right. Only the timed cases are run, and the exit code is 0 unless a
-/// kernel is wrong. The records stay in the folder of the run.
+/// kernel is wrong. A line on standard error says what a cell took as soon as it ends. The records stay in the folder of the run, which
+/// --resume goes on with. `ulplab bench kernels` times the peers, too.
 #[derive(Debug, clap::Args)]
 #[command(mut_arg("experiment", experiment_or_shipped))]
 pub struct TimeArgs {
@@ -16,11 +17,14 @@ pub struct TimeArgs {
     sweep: SweepArgs,
     #[command(flatten)]
     besides: KernelArgs,
+    #[command(flatten)]
+    workers: WorkerArgs,
 }
 
 pub(super) fn run(args: &TimeArgs) -> Result<Exit> {
     let kernels = Options {
         timed: true,
+        workers: args.workers.workers(),
         ..Options::default()
     };
     args.besides.sweep(&args.sweep, kernels)

@@ -279,6 +279,11 @@ fn execute(
         folder.write_cell(cell, &records)?;
         session.finished(cell);
         bar.inc(1);
+        if args.kernels.timed
+            && let Some(line) = kernels::line(&records)
+        {
+            bar.suspend(|| errln!("{line}"));
+        }
         Ok(())
     };
     let text = |at: usize| {

@@ -41,7 +41,7 @@ use ulplab_core::record::{Failure, Phase, Record};
 
 pub use crate::backend::cuda::shipped::{file, folder};
 pub use body::{Command, KernelStudy};
-pub use show::times;
+pub use show::{line, times};
 
 /// Site of the records of times.
 pub const TIME: &str = "time";

@@ -1,4 +1,5 @@
-//! Times of peers (third-party implementations) on the same cases, from a file of `experiments/peers/kernels.py`.
+//! Times of peers (third-party implementations) and of limits (kernels that only move the bytes) on the same cases, from a file of
+//! `experiments/peers/kernels.py`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use serde::Deserialize;
 use super::time;
 use ulplab_core::error::{Error, Result, did_you_mean};
 use ulplab_core::input;
-use ulplab_core::metrics::{TIMES_PEER, US_PEER};
+use ulplab_core::metrics::{OF_LIMIT, TIMES_PEER, US_LIMIT, US_PEER};
 use ulplab_core::ops::OPS;
 use ulplab_core::ops::judge::Measured;
 
@@ -23,6 +24,8 @@ pub struct Peers {
     pub device: String,
     /// By `op/case`.
     pub fastest: BTreeMap<String, Peer>,
+    /// The fastest kernel that moves a case's bytes and computes nothing, by `op/case`.
+    pub limits: BTreeMap<String, Peer>,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -37,6 +40,8 @@ pub struct Peer {
 struct PeersFile {
     device: String,
     peers: BTreeMap<String, serde_json::Value>,
+    #[serde(default)]
+    limits: BTreeMap<String, serde_json::Value>,
 }
 
 impl Peers {
@@ -67,6 +72,7 @@ impl Peers {
             digest: blake3::hash(text.as_bytes()).to_hex().to_string(),
             device: raw.device,
             fastest: raw.peers.into_iter().map(peer).collect::<Result<_>>()?,
+            limits: raw.limits.into_iter().map(peer).collect::<Result<_>>()?,
         })
     }
 
@@ -82,13 +88,16 @@ impl Peers {
         Err(Error::data(&self.file, message))
     }
 
-    /// Metrics of the fastest peer for a variant that takes `us_cold` on a case; empty if no peer was timed.
+    /// Metrics of the limit and of the fastest peer for a variant that takes `us_cold` on a case; none of what was not timed.
     pub fn beside(&self, op: &str, case: &str, us_cold: f64) -> impl Iterator<Item = Measured> {
-        let peer = self.fastest.get(&format!("{op}/{case}"));
-        let peer = peer
-            .into_iter()
-            .flat_map(move |peer| [(&US_PEER, peer.us_cold), (&TIMES_PEER, peer.us_cold / us_cold)]);
-        peer.map(|(metric, value)| time(metric, value))
+        let key = format!("{op}/{case}");
+        let both = [
+            (&self.limits, &US_LIMIT, &OF_LIMIT),
+            (&self.fastest, &US_PEER, &TIMES_PEER),
+        ];
+        both.into_iter()
+            .filter_map(move |(times, us, ratio)| Some((times.get(&key)?.us_cold, us, ratio)))
+            .flat_map(move |(other, us, ratio)| [time(us, other), time(ratio, other / us_cold)])
     }
 
     /// Their names, by `op/case`.

@@ -194,9 +194,33 @@ const TIMES: &[(&str, &Metric)] = &[
     ("of copy, rotated", &metrics::OF_COPY_ROTATED),
     ("of matmul", &metrics::OF_MATMUL),
     ("claimed µs", &metrics::US_CLAIMED),
+    ("limit µs", &metrics::US_LIMIT),
+    ("of limit", &metrics::OF_LIMIT),
     ("peer µs", &metrics::US_PEER),
     ("× peer", &metrics::TIMES_PEER),
 ];
+
+/// The times of one cell, in a line; none if it has no cold time.
+pub fn line(records: &[Record]) -> Option<String> {
+    let text = |metric: &Metric| {
+        let found = records
+            .iter()
+            .find(|record| record.site == TIME && record.metric == metric.name)?;
+        Some(number::shown(metric.show, found.value))
+    };
+    let first = records.first()?;
+    let [cold, low, high] = [&US_COLD, &US_COLD_P10, &US_COLD_P90].map(text);
+    let mut line = format!(
+        "{} {}: cold µs {} ({}–{})",
+        first.recipe, first.window, cold?, low?, high?
+    );
+    for (head, metric) in TIMES {
+        if let Some(value) = text(metric) {
+            let _ = write!(line, ", {head} {value}");
+        }
+    }
+    Some(line)
+}
 
 /// Heads and rows of the table of all timed cells, with the columns that any of them has.
 fn table(run: &Run) -> (Vec<&'static str>, Vec<Vec<String>>) {

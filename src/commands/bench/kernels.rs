@@ -1,0 +1,106 @@
+//! `ulplab bench kernels`: all timed cases of the kernels, with their peers and limits, on the GPU that is here.
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::run::{now, runs};
+use crate::shipped;
+use ulplab_core::error::{Error, Exit, Result};
+
+/// Time every timed case of the kernels on this machine's GPU, beside their peers and beside kernels that only move the bytes.
+///
+/// First `experiments/peers/kernels.py` times the peers that Python has (torch, Triton, torchao, fla), each checked before. Then `ulplab
+/// kernels time` checks our kernels and times those that are right. Both print a line as soon as something is timed. All is kept: the same
+/// command with the same --out goes on where it was stopped.
+#[derive(Debug, clap::Args)]
+pub struct KernelsArgs {
+    /// Folder of the results: `peers.json`, and `run`, which `ulplab report` and `ulplab diff` take [default: runs/bench_kernels/<time>].
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Time only cells whose id (recipe/phase/window) matches, and no peers of other operations.
+    #[arg(long, value_name = "GLOB")]
+    only: Option<String>,
+    /// Seconds after which no further peer is begun; 0 times none.
+    #[arg(long, value_name = "SECONDS", default_value_t = 240)]
+    peer_seconds: u32,
+    /// Python that has the peers.
+    #[arg(long, value_name = "PROGRAM", default_value = "python3")]
+    python: PathBuf,
+    /// Processes that share the checks; times are taken by one at a time [default: half of the cores, at most 8].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    jobs: Option<u16>,
+}
+
+/// What times the peers, among the shipped files.
+const PEERS: &str = "experiments/peers/kernels.py";
+
+pub fn run(args: &KernelsArgs) -> Result<Exit> {
+    let out = match &args.out {
+        Some(out) => out.clone(),
+        None => runs::unused(&runs::of("bench_kernels").join(now().replace(':', ""))),
+    };
+    std::fs::create_dir_all(&out).map_err(Error::io(&out, "create"))?;
+    let (peers, run) = (out.join("peers.json"), out.join("run"));
+    // A run keeps the peers that it began with.
+    if args.peer_seconds > 0 && !run.exists() {
+        time_peers(args, &peers)?;
+    }
+    let program = std::env::current_exe().map_err(|why| Error::Setup(format!("this program is not found: {why}")))?;
+    let mut command = Command::new(&program);
+    command.args(["kernels", "time", "--out"]).arg(&run);
+    if run.exists() {
+        command.arg("--resume");
+    }
+    if peers.exists() {
+        command.arg("--peers").arg(&peers);
+    }
+    if let Some(only) = &args.only {
+        command.args(["--only", only]);
+    }
+    if let Some(jobs) = args.jobs {
+        command.args(["--jobs", &jobs.to_string()]);
+    }
+    // Signals and the exit code are its own from here on.
+    Err(Error::Setup(format!("{}: {}", program.display(), command.exec())))
+}
+
+/// Times what `file` has no peers of yet. Peers that fail are said, and are missing in the file.
+fn time_peers(args: &KernelsArgs, file: &Path) -> Result<()> {
+    let script =
+        shipped::find(PEERS).ok_or_else(|| Error::Setup(format!("{PEERS} is not found among the shipped files")))?;
+    let mut command = Command::new(&args.python);
+    command
+        .arg(script)
+        .arg(file)
+        .args(["--seconds", &args.peer_seconds.to_string()]);
+    if let Some(only) = &args.only {
+        command.args(["--only", &case_pattern(only)]);
+    }
+    let python = args.python.display();
+    let ended = command
+        .status()
+        .map_err(|why| Error::Setup(format!("{python}: {why}")))?;
+    if !ended.success() {
+        errln!("no peers from here on: {python} {PEERS} ended with {ended}; --peer-seconds 0 leaves them out");
+    }
+    Ok(())
+}
+
+/// The peers' pattern for a pattern of cells: theirs are `operation/case`, ours `operation.variant/phase/case`.
+fn case_pattern(only: &str) -> String {
+    let op = only.split(['.', '/']).next().unwrap_or(only);
+    let case = only.rsplit('/').next().unwrap_or("*").replace("**", "*");
+    format!("{op}/{case}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_are_those_of_the_cells() {
+        assert_eq!(case_pattern("rope.*/**/bf16.**"), "rope/bf16.*");
+        assert_eq!(case_pattern("delta_decode.vk**/**/**256"), "delta_decode/*256");
+    }
+}
