@@ -1,6 +1,8 @@
 """Bounds hold for right kernels, and planted faults are outside them and are named."""
 
 import os
+import threading
+import time
 
 import kernels
 import numpy as np
@@ -180,3 +182,17 @@ def test_integer_sums_are_exact():
     right[1, 2] += 1
     with pytest.raises(AssertionError, match="1 of 6"):
         ulplab.assert_close(right, op="matmul", inputs=given, accumulate="i32")
+
+
+def test_other_threads_run_meanwhile():
+    x = np.random.default_rng(1).standard_normal((4096, 2048), dtype=np.float32)
+    worker = threading.Thread(target=lambda: ulplab.reference.softmax(x=x).value)
+    began = last = time.perf_counter()
+    longest = 0.0
+    worker.start()
+    while worker.is_alive():
+        time.sleep(0)
+        now = time.perf_counter()
+        longest, last = max(longest, now - last), now
+    # A thread that held the interpreter would hold it for as long as it computes.
+    assert longest < 0.5 * (last - began), (longest, last - began)
