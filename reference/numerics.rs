@@ -5,7 +5,7 @@
 //! reference's own values (teacher forcing). [`Numerics::operations`] lets other code stand in for whole operations. One source
 //! of each path therefore serves all of these.
 
-use crate::{Operations, Real, Site, Tensor};
+use crate::{Operations, Real, Role, Site, Tensor};
 
 /// A discrete decision for each row: which of the candidates were selected, and on what scores.
 #[derive(Clone, Debug)]
@@ -50,6 +50,18 @@ pub trait Numerics<T: Real> {
     /// [`Role::Both`](crate::Role::Both). The answer must be alike for all rows of a site in one run.
     fn splits(&self, _site: &Site) -> bool {
         false
+    }
+
+    /// Passes what is read both as key and as value, once or once per role; the second tensor is the value's copy.
+    fn keys_and_values(&mut self, site: &Site, keys: &mut Tensor<T>) -> Option<Tensor<T>> {
+        if !self.splits(site) {
+            self.site(site, keys);
+            return None;
+        }
+        let mut values = keys.clone();
+        self.site(&site.read_as(Role::Key), keys);
+        self.site(&site.read_as(Role::Value), &mut values);
+        Some(values)
     }
 
     /// What computes the operations; the reference's own code where nobody stands in.

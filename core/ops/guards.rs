@@ -1,5 +1,6 @@
 //! Checks that apply to every kernel: it must write all of its outputs and nothing else; a second run, a replay as a graph, and
-//! a run on other rows of its batch must give the same bytes. These checks belong to the judgement of every operation, so they are part of its digest.
+//! a run on other rows of its batch must give the same bytes. These checks belong to the judgement of every operation, so they are part
+//! of its digest.
 
 use super::checks;
 use super::checks::{Band, Repeated};

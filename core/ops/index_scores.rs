@@ -1,7 +1,7 @@
 //! Scores of a lightning indexer: how much each query wants each compressed entry.
 //!
-//! score_w = Σ_h a_h · max(0, q_h · k_w), with a_h = head_weights_h · scale, for the entries that a row may see; −∞ for all others. The
-//! definition is the one in [`reference::ops::indexer`].
+//! score_w = Σ_h a_h · max(0, q_h · k_w), with a_h = head_weights_h · scale, for the entries that a row may see; −∞ for all
+//! others. The definition is the one in [`reference::ops::indexer`].
 
 use rayon::prelude::*;
 use reference::ops::indexer::select;

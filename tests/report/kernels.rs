@@ -111,9 +111,7 @@ fn a_cell_has_a_line_of_its_own() {
     let all: Vec<Record> = records.into_iter().chain(more).collect();
     assert_eq!(
         ulplab::studies::kernels::line(&all).as_deref(),
-        Some(
-            "rope.simple bf16.forward.t1: cold µs 10 (11–11), limit µs 9, of limit 0.900, peer µs 25, × peer 2.50"
-        )
+        Some("rope.simple bf16.forward.t1: cold µs 10 (11–11), limit µs 9, of limit 0.900, peer µs 25, × peer 2.50")
     );
 }
 

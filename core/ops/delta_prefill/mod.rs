@@ -202,8 +202,8 @@ fn carried(tokens: usize) -> impl Fn(usize, f64) -> f64 {
     move |_, want| 12.0 * UNIT * tokens as f64 * want.abs() + 1e-37
 }
 
-const WHY_CARRIED: &str = "β is 0, so a state is only decayed: a step's exponential errs by at most 8 units of 2^-24, its argument, a sum of \
-                           at most 64 numbers that are small, by less than 2, and a product by 1";
+const WHY_CARRIED: &str = "β is 0, so a state is only decayed: a step's exponential errs by at most 8 units of 2^-24, \
+                           its argument, a sum of at most 64 numbers that are small, by less than 2, and a product by 1";
 
 /// Inputs, rounded to the types in which they are stored.
 pub(super) struct Prefill {

@@ -12,7 +12,7 @@ use crate::ops::hyper_connection::HyperConnection;
 use crate::ops::linear::{Linear, Product};
 use crate::ops::rope::Rope;
 use crate::ops::router::{Selection, select, sqrt_softplus, weights};
-use crate::{Choice, Numerics, Real, Role, Site, Tensor};
+use crate::{Choice, Numerics, Real, Site, Tensor};
 
 /// Queries that attend together.
 const QUERIES: usize = 32;
@@ -89,14 +89,7 @@ impl<T: Real> Context<'_, T> {
     /// Passes KV vectors, once or once per role; the second tensor is the value's copy.
     fn pass_kv(&mut self, name: &'static str, first_row: usize, keys: &mut Tensor<T>) -> Option<Tensor<T>> {
         let site = self.at(name, first_row);
-        if !self.numerics.splits(&site) {
-            self.numerics.site(&site, keys);
-            return None;
-        }
-        let mut values = keys.clone();
-        self.numerics.site(&site.read_as(Role::Key), keys);
-        self.numerics.site(&site.read_as(Role::Value), &mut values);
-        Some(values)
+        self.numerics.keys_and_values(&site, keys)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Where a layer is computed, and who watches.
 
 use crate::ops::rope_half::HalfRope;
-use crate::{Numerics, Real, Role, Site, Tensor};
+use crate::{Numerics, Real, Site, Tensor};
 
 /// Where in model and sequence a call is, and who is called at the sites.
 pub(in crate::paths) struct Context<'a, T: Real> {
@@ -24,14 +24,7 @@ impl<T: Real> Context<'_, T> {
     /// Passes what is read both as key and as value, once or once per role; the second tensor is the value's copy.
     pub fn pass_both(&mut self, name: &'static str, keys: &mut Tensor<T>) -> Option<Tensor<T>> {
         let site = self.at(name);
-        if !self.numerics.splits(&site) {
-            self.numerics.site(&site, keys);
-            return None;
-        }
-        let mut values = keys.clone();
-        self.numerics.site(&site.read_as(Role::Key), keys);
-        self.numerics.site(&site.read_as(Role::Value), &mut values);
-        Some(values)
+        self.numerics.keys_and_values(&site, keys)
     }
 
     pub fn rmsnorm(&self, x: &mut Tensor<T>, weight: Option<&[T]>, eps: T) {
