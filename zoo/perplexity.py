@@ -1,0 +1,98 @@
+"""What perplexity says of faults: writes zoo/perplexity.json. `python zoo/perplexity.py [ID…]` measures all entries, or some again.
+
+A trained model of `datasets/` reads a window of held-out text in one shot, once with the kernel of an entry in it and once with its
+fault, in all layers that have the operation. Perplexity passes a fault that changes it by less than 1 %.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import sys
+import time
+from pathlib import Path
+
+import models
+import numpy as np
+from entry import entries
+from places import ABSENT, DENSE, HYBRID, MIXTURE, PLACES, SILENT
+
+STORE = Path(__file__).parent / "perplexity.json"
+TEXT = dict(text="alice", offset=20_000, tokens=512)
+#: How far perplexity may move, relative to that without the fault.
+TOLERANCE = 0.01
+
+
+def digest(module):
+    """Of the entry's file."""
+    return hashlib.sha256(Path(module.__file__).read_bytes()).hexdigest()
+
+
+def moved(row):
+    """How far the fault moves perplexity, relative to it, and the standard error of that; NaN if there is no perplexity."""
+    if row["with_fault"] is None:
+        return math.nan, math.nan
+    ratio = math.exp(min(row["with_fault"] - row["without_fault"], 700))
+    return ratio - 1, ratio * row["standard_error"]
+
+
+def passes(row):
+    """Whether perplexity lets a fault pass; None if no model has the operation."""
+    return None if "absent" in row else "silent" in row or abs(moved(row)[0]) < TOLERANCE
+
+
+def measured(module, fault, tokens=TEXT["tokens"]):
+    """Nats of each byte by the model with the entry's kernel in it."""
+    name, make = PLACES[module.ENTRY.id]
+    with np.errstate(all="ignore"):
+        return models.losses(models.load(name), window(tokens), make(module, fault))
+
+
+def window(tokens=TEXT["tokens"]):
+    return models.text(TEXT["text"], TEXT["offset"], tokens)
+
+
+def plain(name, tokens=TEXT["tokens"]):
+    """Nats per byte of a model as it is."""
+    return float(models.losses(models.load(name), window(tokens)).mean())
+
+
+def row(module, own):
+    """What is stored of an entry; `own` has the losses of models as they are."""
+    number, about = module.ENTRY.id, dict(digest=digest(module))
+    if number in ABSENT:
+        return {**about, "absent": ABSENT[number]}
+    if number in SILENT:
+        return {**about, "silent": SILENT[number]}
+    name = PLACES[number][0]
+    right, broken = (measured(module, fault) for fault in (False, True))
+    without = float(right.mean())
+    # a format costs something by itself; without one, only the order of sums differs, or a rounding to bf16
+    if not abs(without - own[name]) < (0.15 if module.ENTRY.format else 0.01):
+        raise ValueError(f"{number}: its kernel without the fault gives {without} nats per byte, and {name} {own[name]}")
+    about.update(model=name, without_fault=without, with_fault=None)
+    if np.isfinite(broken).all():
+        error = float((broken - right).std(ddof=1) / math.sqrt(len(right)))
+        about.update(with_fault=float(broken.mean()), standard_error=error)
+    return about
+
+
+def main(chosen):
+    old = json.loads(STORE.read_text())["rows"] if chosen else {}
+    losses = {name: plain(name) for name in (DENSE, MIXTURE, HYBRID)}
+    rows = {}
+    for number, module in entries("faults").items():
+        if not hasattr(module, "kernel"):
+            continue
+        if chosen and number not in chosen:
+            rows[number] = old[number]
+            continue
+        start = time.time()
+        rows[number] = row(module, losses)
+        print(number, {k: v for k, v in rows[number].items() if k != "digest"}, f"{time.time() - start:.1f} s", flush=True)
+    STORE.write_text(json.dumps({**TEXT, "nats_per_byte": losses, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
