@@ -77,22 +77,18 @@ def second(chosen, weights, hidden, w2, bias):
     return y
 
 
-def experts_with(b13, b2, second=second):
-    """A function like `layers.experts` with the biases and the activation of gpt-oss; w13 has the gate's rows first."""
-
-    def experts(x, chosen, weights, w13, w2):
-        hidden = np.zeros((*chosen.shape, w2.shape[2]), F32)
-        for expert in range(len(w13)):
-            token, place = np.nonzero(chosen == expert)
-            hidden[token, place] = clamped(*np.split(x[token] @ w13[expert].T + b13[expert], 2, -1))
-        return second(chosen, weights, hidden, w2.swapaxes(1, 2), b2)
-
-    return experts
+def experts(x, chosen, weights, w13, w2, second=second):
+    """Like `layers.experts`, with the activation of gpt-oss: w13 has the gate's rows first, and the last columns are biases."""
+    hidden = np.zeros((*chosen.shape, w2.shape[2] - 1), F32)
+    for expert in range(len(w13)):
+        token, place = np.nonzero(chosen == expert)
+        hidden[token, place] = clamped(*np.split(x[token] @ w13[expert, :, :-1].T + w13[expert, :, -1], 2, -1))
+    return second(chosen, weights, hidden, w2[..., :-1].swapaxes(1, 2), w2[..., -1])
 
 
-def moe(x, logits, top_k, w13, w2, b13, b2):
+def moe(x, logits, top_k, w13, w2):
     """The mixture of gpt-oss: softmax over the chosen."""
-    return experts_with(b13, b2)(x, *routed(np.exp(logits), top_k), w13, w2)
+    return experts(x, *routed(np.exp(logits), top_k), w13, w2)
 
 
 @dataclass(frozen=True)
@@ -220,11 +216,12 @@ def feed_forward(h, w, model, ops, project):
         weights = [w[f"mlp.{n}_proj.weight"] for n in ("gate", "up")]
         gate, up = ops.gate_up(h, *weights) if ops.gate_up else (ops.matmul(h, x) for x in weights)
         return project(gate * sigmoid(gate) * up, "mlp.down_proj")
-    w13, b13 = (w[f"mlp.experts.gate_up_proj{n}"] for n in ("", "_bias"))
-    w13, b13 = (np.concatenate([x[:, 0::2], x[:, 1::2]], 1) for x in (w13, b13))
-    w2, b2 = (w[f"mlp.experts.down_proj{n}"] for n in ("", "_bias"))
+    w13, w2 = (
+        np.concatenate([w[f"mlp.experts.{n}_proj"], w[f"mlp.experts.{n}_proj_bias"][..., None]], -1) for n in ("gate_up", "down")
+    )
+    w13 = np.concatenate([w13[:, 0::2], w13[:, 1::2]], 1)
     logits = h @ w["mlp.router.weight"].T + w["mlp.router.bias"]
-    return ops.moe(h, logits, model.config["num_experts_per_tok"], w13, w2, b13, b2)
+    return ops.moe(h, logits, model.config["num_experts_per_tok"], w13, w2)
 
 
 def forward(model, ids, ops=Operations()):

@@ -24,6 +24,11 @@ TEXT = dict(text="alice", offset=20_000, tokens=512)
 TOLERANCE = 0.01
 
 
+def stored():
+    """What was measured: the text, losses of models as they are, and a row of each entry."""
+    return json.loads(STORE.read_text())
+
+
 def digest(module):
     """Of the entry's file."""
     return hashlib.sha256(Path(module.__file__).read_bytes()).hexdigest()
@@ -37,9 +42,17 @@ def moved(row):
     return ratio - 1, ratio * row["standard_error"]
 
 
-def passes(row):
-    """Whether perplexity lets a fault pass; None if no model has the operation."""
-    return None if "absent" in row else "silent" in row or abs(moved(row)[0]) < TOLERANCE
+def says(row):
+    """What perplexity says of a fault: "passes", "refuses", "undecided" if two standard errors reach over the tolerance; "" if no
+    model has the operation."""
+    if "absent" in row:
+        return ""
+    if "silent" in row:
+        return "passes"
+    change, error = moved(row)
+    if abs(change) + 2 * error < TOLERANCE:
+        return "passes"
+    return "undecided" if abs(change) - 2 * error < TOLERANCE else "refuses"
 
 
 def measured(module, fault, tokens=TEXT["tokens"]):
@@ -79,7 +92,7 @@ def row(module, own):
 
 
 def main(chosen):
-    old = json.loads(STORE.read_text())["rows"] if chosen else {}
+    old = stored()["rows"] if chosen else {}
     losses = {name: plain(name) for name in (DENSE, MIXTURE, HYBRID)}
     rows = {}
     for number, module in entries("faults").items():

@@ -11,7 +11,7 @@ import numpy as np
 import ulplab
 from layers import F32, attend, routed
 from ml_dtypes import bfloat16, float8_e4m3fn
-from models import Operations, attention, experts_with, rmsnorm, rows_seen, sigmoid
+from models import Operations, attention, experts, rmsnorm, rows_seen, sigmoid
 
 DENSE, MIXTURE, HYBRID = "qwen3-mini", "gptoss-mini", "qwen35-mini"
 #: By the id of an entry: the model, and the function that makes operations of its module and of whether it has the fault.
@@ -293,14 +293,13 @@ def rope_with_angles(module, fault):
 def mixture(module, fault, ranks=None, factor=1):
     """A factor is taken out of the experts' second weights, so that the model stays what it is."""
 
-    def moe(x, logits, top_k, w13, w2, b13, b2):
+    def moe(x, logits, top_k, w13, w2):
         if factor != 1:
             # scores are sigmoids here: those whose ratios are that of the softmax
             share = np.exp(logits - logits.max(-1, keepdims=True)) / 2
             logits = np.log(share / (1 - share))
         given = dict(x=x, logits=logits, top_k=top_k, w13=w13, w2=w2 / F32(factor), scaling_factor=factor)
-        biased = experts_with(b13, b2 / F32(factor))
-        module.experts = biased
+        module.experts = experts
         return module.kernel(given if ranks is None else (ranks, given), fault).astype(F32)
 
     return Operations(moe=moe)
@@ -311,8 +310,8 @@ def second_product(module, fault):
     def of_entry(chosen, weights, hidden, w2, bias):
         return module.kernel(dict(chosen=chosen, weights=weights, hidden=hidden, w2=w2, bias=bias), fault)
 
-    def moe(x, logits, top_k, w13, w2, b13, b2):
-        return experts_with(b13, b2, of_entry)(x, *routed(np.exp(logits), top_k), w13, w2)
+    def moe(x, logits, top_k, w13, w2):
+        return experts(x, *routed(np.exp(logits), top_k), w13, w2, second=of_entry)
 
     return Operations(moe=moe)
 
