@@ -22,7 +22,8 @@ that differ, the first position past a table). Three checks are asked:
 * **allclose**: `numpy.allclose(got, want, rtol=1e-2, atol=1e-2)`.
 * **cosine**: of all numbers, in f64; it is usual to ask for 0.99.
 
-A fourth is asked where a trained model has the operation: **perplexity**. A model of `datasets/` reads {tokens} bytes of held-out text ({text}),
+A fourth is asked where a trained model has the operation: **perplexity**. A model of `datasets/` reads {tokens} bytes of held-out text ({text}), 4 times as many where
+these do not decide,
 teacher-forced, in one shot, batch 1, as usual evaluations do, with the entry's own kernel in all layers, once without the fault
 and once with it. Formats, layouts and ranks are those of the published bug. A fault passes that moves perplexity by less than 1 %, up or
 down, as MLPerf Inference asks for 99 % of a reference's accuracy; ± is the standard error over bytes, and a fault is undecided if two of them
@@ -100,7 +101,7 @@ class Row:
         change, error = moved(self.stored)
         if math.isnan(change):
             return f"{verdict}: no number"
-        size = f"× {change + 1:.0f}" if change > 9 else f"{100 * change:+.1f} ± {100 * error:.1f} %" if change else "unchanged"
+        size = f"× {change + 1:.2g}" if change > 9 else f"{100 * change:+.1f} ± {100 * error:.1f} %" if change else "unchanged"
         return f"{verdict}: {size}"
 
     def text(self) -> str:
