@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from entry import SEEDS, allclose_and_cosine, draw, entries, refused
-from perplexity import moved, says, stored
+from perplexity import MORE, moved, says, stored
 
 PAGE = Path(__file__).parents[1] / "docs" / "zoo.md"
 
@@ -22,14 +22,13 @@ that differ, the first position past a table). Three checks are asked:
 * **allclose**: `numpy.allclose(got, want, rtol=1e-2, atol=1e-2)`.
 * **cosine**: of all numbers, in f64; it is usual to ask for 0.99.
 
-A fourth is asked where a trained model has the operation: **perplexity**. A model of `datasets/` reads {tokens} bytes of held-out text ({text}), 4 times as many where
-these do not decide,
-teacher-forced, in one shot, batch 1, as usual evaluations do, with the entry's own kernel in all layers, once without the fault
-and once with it. Formats, layouts and ranks are those of the published bug. A fault passes that moves perplexity by less than 1 %, up or
-down, as MLPerf Inference asks for 99 % of a reference's accuracy; ± is the standard error over bytes, and a fault is undecided if two of them
-reach over that 1 %: with activations in NVFP4, products that differ by 1e-6 already give a perplexity that differs by 3 ± 3 % on this text.
-"not reached" means that such an evaluation does not get to the fault, and a cell is empty where no model here has the operation. `python zoo/perplexity.py` measures it (`zoo/places.py` says
-what the kernel gets), and leaves it in `zoo/perplexity.json`.
+A fourth is asked where a trained model has the operation: **perplexity**. A model of `datasets/` reads {tokens} bytes of held-out text
+({text}; {more} times as many where these do not decide), teacher-forced, in one shot, batch 1, as usual evaluations do, with the entry's own
+kernel in all layers, once without the fault and once with it. Formats, layouts and ranks are those of the published bug (`zoo/places.py`
+says what the kernel gets). A fault passes that moves perplexity by less than 1 %, up or down, as MLPerf Inference asks for 99 % of a
+reference's accuracy. ± is the standard error over bytes; a fault is undecided if two of them reach over that 1 %. With activations in
+NVFP4, products that differ by 1e-6 already give a perplexity that differs by 3 ± 3 % on this text. "not reached" means that such an
+evaluation does not get to the fault, and a cell is empty where no model here has the operation. `python zoo/perplexity.py` measures it.
 
 "passes" means that the check does not see the bug. Where all three pass on usual data, the fault changes nothing there: data were
 missing, not a check. [gates-of-others.md](gates-of-others.md) has what tolerances of other projects say. `python zoo/page.py` writes this page.
@@ -126,6 +125,7 @@ def text() -> str:
     same = [row for row in passed if row not in unreached and moved(row.stored)[0] == 0]
     small = [row for row in passed if row not in unreached and row not in same]
     noticed = [row for row in passed if row.usual_refused]
+    better = [row for row in broken if moved(row.stored)[0] < 0]
     late = [row for row in broken if not row.usual_refused and row.usual.allclose and row.usual.cosine >= 0.99]
     summary = (
         f"{len(rows)} faults, {len(enacted)} of them re-enacted here, the others in kernels only.\n\n"
@@ -136,14 +136,15 @@ def text() -> str:
         f"| on telling data | 0 | {count(lambda row: row.telling.allclose)} | {count(lambda row: row.telling.cosine >= 0.99)} | |\n\n"
         f"Of the {len(passed)} faults that perplexity passes, {len(unreached)} are not reached by a text in one shot, {len(same)} are "
         f"where they could act and change no loss, and {len(small)} change it by too little; ulplab refuses {len(noticed)} of them on usual data already. "
-        f"Of the {len(broken)} that it refuses, {len(late)} pass ulplab, allclose and cosine on usual data: there a model's own tensors tell.\n\n"
+        f"Of the {len(broken)} that it refuses, {len(late)} pass ulplab, allclose and cosine on usual data: there a model's own tensors tell. "
+        f"With {', '.join(row.entry.id for row in better) or 'none'} it refuses what lowers perplexity, and who only looks for a rise passes that.\n\n"
     )
     table = f"| {' | '.join(NAMES)} |\n|{' --- |' * len(NAMES)}\n{''.join(row.text() for row in rows)}"
     none = "".join(
         f"| {entry.id} | {cell(entry.of)} | {cell(entry.fault)} | {cell(entry.symptom)} | {', '.join(map(link, entry.threads))} |\n"
         for entry in (module.ENTRY for module in entries("controls").values())
     )
-    return HEAD.format(**stored()) + summary + table + CONTROLS + none
+    return HEAD.format(**stored(), more=MORE) + summary + table + CONTROLS + none
 
 
 if __name__ == "__main__":
