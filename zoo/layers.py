@@ -18,13 +18,13 @@ def attend(q, k, v, seen=True, sinks=None):
     A query without keys has the output 0 and the logarithm -inf.
     """
     k, v = (np.repeat(x, q.shape[1] // x.shape[1], 1) for x in (k, v))
-    scores = np.where(seen, np.einsum("thd,shd->hts", q, k) / F32(np.sqrt(q.shape[-1])), F32(-np.inf))
+    scores = np.where(seen, q.swapaxes(0, 1) @ k.transpose(1, 2, 0) / F32(np.sqrt(q.shape[-1])), F32(-np.inf))
     top = scores.max(-1, keepdims=True, initial=F32(-1e30))
     weights = np.exp(scores - top)
     sums = weights.sum(-1, keepdims=True)
     if sinks is not None:
         sums = sums + np.exp(sinks[:, None, None] - top)
-    o = np.einsum("hts,she->the", weights / np.maximum(sums, F32(1e-30)), v)
+    o = ((weights / np.maximum(sums, F32(1e-30))) @ v.swapaxes(0, 1)).swapaxes(0, 1)
     with np.errstate(divide="ignore"):
         return o, (top + np.log(sums))[..., 0].T
 

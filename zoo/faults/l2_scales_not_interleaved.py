@@ -25,9 +25,10 @@ def usual(rng):
 
 def kernel(x, fault):
     right = ulplab.quantize(x, "mxfp8")
-    padded = np.zeros((384, 12), np.uint8)
-    padded[:300, :11] = right.scales
-    tiles = padded.reshape(3, 4, 32, 3, 4).transpose(0, 3, 2, 1, 4)
+    rows, blocks = right.scales.shape
+    padded = np.zeros((-(-rows // 128) * 128, -(-blocks // 4) * 4), np.uint8)
+    padded[:rows, :blocks] = right.scales
+    tiles = padded.reshape(-1, 4, 32, padded.shape[1] // 4, 4).transpose(0, 3, 2, 1, 4)
     return right.codes, np.ravel(padded if fault else tiles)
 
 
@@ -38,5 +39,7 @@ def gate(x, got):
 def numbers(x, got):
     """The numbers by the scales that tensor cores find."""
     codes, placed = got
-    scales = placed.reshape(3, 3, 32, 4, 4).transpose(0, 3, 2, 1, 4).reshape(384, 12)[:300, :11]
+    rows, blocks = x.shape[0], x.shape[1] // 32
+    across = -(-blocks // 4)
+    scales = placed.reshape(-1, across, 32, 4, 4).transpose(0, 3, 2, 1, 4).reshape(-1, 4 * across)[:rows, :blocks]
     return ulplab.dequantize(codes, scales.copy(), format="mxfp8", shape=x.shape)

@@ -12,7 +12,7 @@ ENTRY = Entry(
     threads=("https://github.com/kekzl/imp/pull/1325",),
     escaped="every test had positions up to 40",
 )
-TURNED = 36
+TURNED, BASE = 36, 10000.0
 
 
 def drawn(rng, positions):
@@ -29,7 +29,7 @@ def usual(rng):
 
 def fast(positions):
     """Cosines and sines by the fraction of a turn that an f32 has left of an angle."""
-    frequencies = (10000.0 ** (-np.arange(0, TURNED, 2) / TURNED)).astype(np.float32)
+    frequencies = (BASE ** (-np.arange(0, TURNED, 2) / TURNED)).astype(np.float32)
     turns = positions.astype(np.float32)[:, None] * frequencies * np.float32(1 / (2 * np.pi))
     rest = (turns - np.floor(turns)) * np.float32(2 * np.pi)
     return np.cos(rest), np.sin(rest)
@@ -37,10 +37,10 @@ def fast(positions):
 
 def kernel(inputs, fault):
     x, positions = inputs
-    return turned(x, *(fast(positions) if fault else angles(positions, TURNED)))
+    return turned(x, *(fast(positions) if fault else angles(positions, TURNED, BASE)))
 
 
 def gate(inputs, got):
     x, positions = inputs
-    cos, sin = angles(positions, TURNED)
+    cos, sin = angles(positions, TURNED, BASE)
     ulplab.assert_close(got, op="rope", inputs=dict(x=x, cos=cos, sin=sin))
