@@ -170,7 +170,14 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         "generate",
         &["ulplab generate --prompt Shall --temperature 0.7 --recipe v4_fp8"],
     ),
-    ("bench", &["ulplab bench --tokens 128", "ulplab bench formats"]),
+    (
+        "bench",
+        &[
+            "ulplab bench --tokens 128",
+            "ulplab bench formats",
+            "ulplab bench kernels --out bench",
+        ],
+    ),
     (
         "kernels",
         &[

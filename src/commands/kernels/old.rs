@@ -23,7 +23,6 @@ pub fn answer(words: &[String]) -> Option<String> {
     };
     match (command.as_str(), rest.first().map(String::as_str)) {
         ("trace", _) => Some(now("ulplab trace", "trace", rest)),
-        ("bench", Some("kernels")) => Some(now("ulplab bench kernels", "time", &rest[1..])),
         ("bench", Some("pair")) => Some(now("ulplab bench pair", "compare", &rest[1..])),
         ("sweep", _) => {
             let sweep = Sweep::parse(rest);
@@ -107,10 +106,6 @@ mod tests {
     #[test]
     fn each_old_spelling_is_answered_with_the_new_one() {
         for (old, new) in [
-            (
-                "bench kernels --only rope.*/**",
-                "`ulplab bench kernels` is now `ulplab kernels time --only 'rope.*/**'`",
-            ),
             (
                 "bench pair a.b/c d.e/f",
                 "`ulplab bench pair` is now `ulplab kernels compare a.b/c d.e/f`",
