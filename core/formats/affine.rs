@@ -68,8 +68,9 @@ impl Format {
     /// Writes the codes of rows of `cols` channels, and returns the bytes of scales and zero points. A tile at the edge has
     /// the range of the elements it holds.
     #[inline(always)]
-    pub(super) fn store_affine(
+    pub(super) fn store_affine<S: pulp::Simd>(
         &self,
+        simd: S,
         affine: Affine,
         group: Group,
         x: &[f32],
@@ -116,7 +117,7 @@ impl Format {
                     for (x, data) in x.chunks(PIECE).zip(data.chunks_mut(self.data_bytes(PIECE))) {
                         let piece = &mut piece[..x.len()];
                         affine.forward(x, width, factors, shifts, piece);
-                        codes::encode(&repr, bits, piece, data);
+                        codes::encode(simd, &repr, bits, piece, data);
                     }
                 }
             }
@@ -126,7 +127,14 @@ impl Format {
 
     /// Decodes stored bytes to values.
     #[inline(always)]
-    pub(super) fn load_affine(&self, affine: Affine, group: Group, encoded: &Encoded, out: &mut [f32]) {
+    pub(super) fn load_affine<S: pulp::Simd>(
+        &self,
+        simd: S,
+        affine: Affine,
+        group: Group,
+        encoded: &Encoded,
+        out: &mut [f32],
+    ) {
         let (rows, cols) = (encoded.rows, encoded.cols);
         let (down, tiles) = group.count(rows, cols);
         let (height, width) = group.tile(rows, cols);
@@ -158,7 +166,7 @@ impl Format {
                 for ((out, data), (scales, zeros)) in spans.zip(numbers) {
                     for (out, data) in out.chunks_mut(PIECE).zip(data.chunks(self.data_bytes(PIECE))) {
                         let piece = &mut piece[..out.len()];
-                        codes::decode(&repr, bits, data, piece);
+                        codes::decode(simd, &repr, bits, data, piece);
                         affine.back(piece, width, scales, zeros, out);
                     }
                 }

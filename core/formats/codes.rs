@@ -4,7 +4,7 @@
 
 use super::cast::{Cast, Operation};
 use super::element::{BF16_CAST, E2M1_CAST, E4M3_CAST, E5M2_CAST, Repr};
-use super::minifloat::Added;
+use super::minifloat::{Added, FloatCast};
 
 /// Bits of the largest magnitude; NaN is above infinity, which is above finite values.
 #[inline(always)]
@@ -131,21 +131,42 @@ fn scale_by<S: pulp::Simd, const N: usize>(
     blocks
 }
 
-const E4M3_ADDED: Added = Added::new(E4M3_CAST).unwrap();
-const E5M2_ADDED: Added = Added::new(E5M2_CAST).unwrap();
-const E2M1_ADDED: Added = Added::new(E2M1_CAST).unwrap();
+/// The casts of common elements. Each gets loops of its own: a cast that is a type is a constant in them whatever the
+/// optimiser does around them.
+const COMMON: [FloatCast; 4] = [E4M3_CAST, E5M2_CAST, E2M1_CAST, BF16_CAST];
 
-/// Calls `$loop` with the cast as a constant if it is a common one.
-macro_rules! specialised {
+/// The cast at that index of [`COMMON`].
+#[derive(Clone, Copy)]
+struct Common<const I: usize>;
+
+impl<const I: usize> Cast for Common<I> {
+    #[inline(always)]
+    fn encode(&self, x: f32) -> u32 {
+        match const { Added::new(COMMON[I]) } {
+            Some(cast) => cast.encode(x),
+            None => COMMON[I].encode(x),
+        }
+    }
+
+    #[inline(always)]
+    fn decode(&self, code: u32) -> f32 {
+        COMMON[I].decode(code)
+    }
+}
+
+/// Calls `$loop` with the cast of an element.
+macro_rules! with_cast {
     ($repr:expr, $loop:ident, $($argument:expr),+) => {
         match *$repr {
-            Repr::Float(E4M3_CAST) => $loop(E4M3_ADDED, $($argument),+),
-            Repr::Float(E5M2_CAST) => $loop(E5M2_ADDED, $($argument),+),
-            Repr::Float(E2M1_CAST) => $loop(E2M1_ADDED, $($argument),+),
-            Repr::Float(BF16_CAST) => $loop(BF16_CAST, $($argument),+),
-            Repr::Float(cast) => match Added::new(cast) {
-                Some(cast) => $loop(cast, $($argument),+),
-                None => $loop(cast, $($argument),+),
+            Repr::Float(cast) => match COMMON.iter().position(|common| *common == cast) {
+                Some(0) => $loop(Common::<0>, $($argument),+),
+                Some(1) => $loop(Common::<1>, $($argument),+),
+                Some(2) => $loop(Common::<2>, $($argument),+),
+                Some(3) => $loop(Common::<3>, $($argument),+),
+                _ => match Added::new(cast) {
+                    Some(cast) => $loop(cast, $($argument),+),
+                    None => $loop(cast, $($argument),+),
+                },
             },
             Repr::Integer(cast) => $loop(cast, $($argument),+),
             Repr::Codebook(book) => match (book.sized::<16>(), book.sized::<4>()) {
@@ -160,15 +181,60 @@ macro_rules! specialised {
 
 /// The codes of `x`, packed: 16-bit codes little-endian, codes of 2, 3 and 4 bits one after the other from the lowest bit of
 /// a byte on, 6-bit codes one per byte.
-#[inline(always)]
-pub(super) fn encode(repr: &Repr, bits: u32, x: &[f32], out: &mut [u8]) {
-    specialised!(repr, encode_with, bits, x, out);
+pub(super) fn encode<S: pulp::Simd>(simd: S, repr: &Repr, bits: u32, x: &[f32], out: &mut [u8]) {
+    with_cast!(repr, encode_by, simd, bits, x, out);
 }
 
 /// The values of packed codes.
-#[inline(always)]
-pub(super) fn decode(repr: &Repr, bits: u32, packed: &[u8], out: &mut [f32]) {
-    specialised!(repr, decode_with, bits, packed, out);
+pub(super) fn decode<S: pulp::Simd>(simd: S, repr: &Repr, bits: u32, packed: &[u8], out: &mut [f32]) {
+    with_cast!(repr, decode_by, simd, bits, packed, out);
+}
+
+fn encode_by<S: pulp::Simd>(cast: impl Cast, simd: S, bits: u32, x: &[f32], out: &mut [u8]) {
+    simd.vectorize(EncodeLoop { cast, bits, x, out });
+}
+
+fn decode_by<S: pulp::Simd>(cast: impl Cast, simd: S, bits: u32, packed: &[u8], out: &mut [f32]) {
+    simd.vectorize(DecodeLoop {
+        cast,
+        bits,
+        packed,
+        out,
+    });
+}
+
+/// [`encode_with`] as a function of its own, so that the optimiser sees one loop at a time.
+struct EncodeLoop<'a, C> {
+    cast: C,
+    bits: u32,
+    x: &'a [f32],
+    out: &'a mut [u8],
+}
+
+impl<C: Cast> pulp::WithSimd for EncodeLoop<'_, C> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        encode_with(self.cast, self.bits, self.x, self.out);
+    }
+}
+
+/// [`decode_with`] as a function of its own.
+struct DecodeLoop<'a, C> {
+    cast: C,
+    bits: u32,
+    packed: &'a [u8],
+    out: &'a mut [f32],
+}
+
+impl<C: Cast> pulp::WithSimd for DecodeLoop<'_, C> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        decode_with(self.cast, self.bits, self.packed, self.out);
+    }
 }
 
 #[inline(always)]

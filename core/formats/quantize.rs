@@ -144,8 +144,8 @@ impl Format {
             Some(Scaling {
                 group,
                 scale: Scale::Affine(affine),
-            }) => (scales, zeros) = self.store_affine(affine, group, x, cols, &mut data),
-            None => codes::encode(&self.repr(), self.element.bits, x, &mut data),
+            }) => (scales, zeros) = self.store_affine(simd, affine, group, x, cols, &mut data),
+            None => codes::encode(simd, &self.repr(), self.element.bits, x, &mut data),
             Some(Scaling { group, scale }) => {
                 let (down, tiles) = group.count(rows, cols);
                 scales = vec![0; down * tiles * scale.bytes()];
@@ -233,7 +233,7 @@ impl Format {
                 for (x, data) in x.chunks(PIECE).zip(data.chunks_mut(self.data_bytes(PIECE))) {
                     let scaled = &mut room.piece[..x.len()];
                     codes::scale(simd, x, width, operation, factors, scaled);
-                    codes::encode(&repr, self.element.bits, scaled, data);
+                    codes::encode(simd, &repr, self.element.bits, scaled, data);
                 }
             }
         }
@@ -245,7 +245,7 @@ impl Format {
         let data = encoded.part("data");
         assert_eq!(data.len(), rows * self.data_bytes(cols), "bytes of codes of '{self}'");
         let Some(Scaling { group, scale }) = self.scaling else {
-            codes::decode(&self.repr(), self.element.bits, data, out);
+            codes::decode(simd, &self.repr(), self.element.bits, data, out);
             return;
         };
         let (down, tiles) = group.count(rows, cols);
@@ -256,7 +256,7 @@ impl Format {
             "bytes of scales of '{self}'"
         );
         if let Scale::Affine(affine) = scale {
-            self.load_affine(affine, group, encoded, out);
+            self.load_affine(simd, affine, group, encoded, out);
             return;
         }
         let levels = self.stored_levels(encoded);
@@ -288,7 +288,7 @@ impl Format {
             for ((out, data), factors) in spans.zip(room.factors.chunks(span / width)) {
                 for (out, data) in out.chunks_mut(PIECE).zip(data.chunks(self.data_bytes(PIECE))) {
                     let values = &mut room.piece[..out.len()];
-                    codes::decode(&repr, self.element.bits, data, values);
+                    codes::decode(simd, &repr, self.element.bits, data, values);
                     codes::scale(simd, values, width, operation, factors, out);
                 }
             }

@@ -341,14 +341,14 @@ impl pulp::WithSimd for BothWays<'_> {
     type Output = (Vec<u16>, Vec<u16>);
 
     #[inline(always)]
-    fn with_simd<S: pulp::Simd>(self, _: S) -> Self::Output {
+    fn with_simd<S: pulp::Simd>(self, simd: S) -> Self::Output {
         let Self { repr, bits, x } = self;
         let stored = if bits == 6 { 8 } else { bits as usize };
         // Only whole bytes of codes.
         let padded: Vec<f32> = x.iter().copied().chain(std::iter::repeat_n(0.0, 7)).collect();
         let padded = &padded[..x.len().next_multiple_of(8)];
         let mut packed = vec![0; padded.len() * stored / 8];
-        codes::encode(repr, bits, padded, &mut packed);
+        codes::encode(simd, repr, bits, padded, &mut packed);
         let fast = codes::unpack(&packed, stored);
         let slow = match *repr {
             Repr::Float(cast) => one_by_one(cast, x),

@@ -123,8 +123,8 @@ impl KvRecord {
             .zip(x.chunks(page * self.dim));
         for (bytes, tokens) in pages {
             for (slot, token) in tokens.chunks_exact(self.dim).enumerate() {
-                codes::encode(&BF16.repr, 16, token, &mut halves);
-                codes::decode(&BF16.repr, 16, &halves, &mut row);
+                codes::encode(simd, &BF16.repr, 16, token, &mut halves);
+                codes::decode(simd, &BF16.repr, 16, &halves, &mut row);
                 for segment in self.segments {
                     let (first, end) = segment.channels;
                     self.encode_segment(simd, segment, &row[first..end], slot, page, bytes);
@@ -145,7 +145,7 @@ impl KvRecord {
     ) {
         let (repr, bits) = (&segment.element.repr, segment.element.bits);
         let Some((block, scale, place)) = segment.scales else {
-            codes::encode(repr, bits, x, &mut bytes[self.range(segment.codes, slot, page)]);
+            codes::encode(simd, repr, bits, x, &mut bytes[self.range(segment.codes, slot, page)]);
             return;
         };
         let blocks = x.len().div_ceil(block);
@@ -155,7 +155,13 @@ impl KvRecord {
         let stored = &mut bytes[self.range(place, slot, page)];
         scale.encode(amax, (x, block), &Target::alone(segment.element), stored, factors);
         codes::scale(simd, x, block, scale.division(), factors, scaled);
-        codes::encode(repr, bits, scaled, &mut bytes[self.range(segment.codes, slot, page)]);
+        codes::encode(
+            simd,
+            repr,
+            bits,
+            scaled,
+            &mut bytes[self.range(segment.codes, slot, page)],
+        );
     }
 
     #[inline(always)]
@@ -186,12 +192,12 @@ impl KvRecord {
         let (repr, bits) = (&segment.element.repr, segment.element.bits);
         let codes = &bytes[self.range(segment.codes, slot, page)];
         let Some((block, scale, place)) = segment.scales else {
-            codes::decode(repr, bits, codes, out);
+            codes::decode(simd, repr, bits, codes, out);
             return;
         };
         let (mut values, mut factors) = ([0.0; MAX_DIM], [0.0; MAX_DIM]);
         let (values, factors) = (&mut values[..out.len()], &mut factors[..out.len().div_ceil(block)]);
-        codes::decode(repr, bits, codes, values);
+        codes::decode(simd, repr, bits, codes, values);
         scale.decode(&bytes[self.range(place, slot, page)], &Level::ONE, factors);
         codes::scale(simd, values, block, scale.multiplication(), factors, out);
     }
