@@ -34,7 +34,7 @@ import kernels_swap_ffn
 from kernels_common import DEVICE
 
 STARTED = time.monotonic()
-MODULES = (kernels_model, kernels_formats, kernels_linear, kernels_swap_ffn, kernels_limits)
+MODULES = (kernels_limits, kernels_model, kernels_formats, kernels_linear, kernels_swap_ffn)
 SECTIONS = {section: of for module in MODULES for section, of in module.SECTIONS.items()}
 
 
