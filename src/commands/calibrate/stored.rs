@@ -175,7 +175,13 @@ impl CalibratedRecipe {
         let (scale, far) = distance(metric);
         let draws: Vec<f64> = self.null.iter().map(|&value| far(value)).collect();
         let found = threshold(&draws, flake, CONFIDENCE, scale)?;
-        Ok((far(outward(found.value)), found))
+        let value = far(outward(found.value));
+        match least(metric) {
+            Some(least) if value < least => Err(format!(
+                "the bound for {flake:e} false alarms is {value:.3}, and no value is below {least}: it would notice nothing"
+            )),
+            _ => Ok((value, found)),
+        }
     }
 }
 
@@ -188,6 +194,15 @@ fn distance(metric: &Metric) -> (Scale, fn(f64) -> f64) {
         }
         (_, Better::Lower) => (Scale::Log, |value| value),
         (_, Better::Higher) => (Scale::Linear, |value| -value),
+    }
+}
+
+/// The least value of a metric that has one, and whose tail may be followed beyond it.
+fn least(metric: &Metric) -> Option<f64> {
+    match (metric.show, metric.better) {
+        (Show::NearOne, Better::Higher) => Some(-1.0),
+        (Show::Share, Better::Higher) => Some(0.0),
+        _ => None,
     }
 }
 
