@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Times third-party implementations (peers) on one GPU, on the cases that `ulplab kernels check` times.
 
-Writes JSON: {"device", "versions", "peers": {"<operation>/<case>": {"name", "us_cold", "us_graph", "all": […]}}, "limits": the same}, with the
-fastest cold peer of each case, and all peers; `ulplab kernels time --peers FILE` reports them beside its own
-times. Limits move the bytes of a case and compute nothing. The file is written again after each peer; what it has of the same
-device and versions is not timed again, so a run that was stopped goes on. Every peer's output is compared with a plain torch expression before the peer is timed. The method is ulplab's: write twice
-the size of the L2 cache before each repetition, record events around one call, take the median; then time many calls in one
-graph. The GPU is kept busy while Python prepares the call, so that a peer's launches from Python are not counted.
+Writes JSON: {"device", "versions", "peers": {"<operation>/<case>": {"name", "us_cold", "us_graph", "all": […]}}, "limits": the same},
+with the fastest cold peer of each case, and all peers; `ulplab kernels time --peers FILE` reports them beside its own times. Limits
+move the bytes of a case and compute nothing. The file is written again after each peer; what it has of the same device and versions is
+not timed again, so a run that was stopped goes on.
+
+Every peer's output is compared with a plain torch expression before the peer is timed. The method is ulplab's: write twice the size of
+the L2 cache before each repetition, record events around one call, take the median; then time many calls in one graph. The GPU is kept
+busy while Python prepares the call, so that a peer's launches from Python are not counted.
 
 Needs: torch and triton; torchao and fla-core to time their code, too   (written for torch 2.11, triton 3.6,
 torchao 0.18, fla-core 0.6)
