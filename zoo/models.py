@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import json
 import math
-import struct
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Callable
 
-import ml_dtypes
 import numpy as np
+import ulplab
 from layers import F32, attend, routed, turned
+from ulplab import _files
 
 DATASETS = Path(__file__).parents[1] / "datasets"
-DTYPES = {"F32": np.float32, "BF16": ml_dtypes.bfloat16, "F8_E4M3": ml_dtypes.float8_e4m3fn, "U8": np.uint8}
 
 
 def sigmoid(x):
@@ -132,24 +131,19 @@ class Model:
 def load(name):
     """A model of `datasets/`, its scales applied."""
     folder = DATASETS / name
-    data = (folder / "model.safetensors").read_bytes()
-    (size,) = struct.unpack_from("<Q", data)
-    stored = {}
-    for key, about in json.loads(data[8 : 8 + size]).items():
-        if key != "__metadata__":
-            begin, end = (8 + size + at for at in about["data_offsets"])
-            stored[key] = np.frombuffer(data[begin:end], DTYPES[about["dtype"]]).reshape(about["shape"])
+    stored, _ = _files.read(folder / "model.safetensors")
     tensors = {}
     for key, x in stored.items():
         if key.endswith("_blocks"):
-            codes = np.stack([x & 15, x >> 4], -1).reshape(*x.shape[:-1], -1).view(ml_dtypes.float4_e2m1fn)
-            exponents = stored[key.replace("_blocks", "_scales")].astype(np.int32) - 127
-            tensors[key.removesuffix("_blocks")] = np.ldexp(codes.astype(F32), exponents[..., None]).reshape(*x.shape[:-2], -1)
+            # [..., blocks, 16] bytes, and a scale for each block
+            codes, scales = (t.bits.reshape(-1, x.shape[-2] * n) for t, n in ((x, 16), (stored[key.replace("_blocks", "_scales")], 1)))
+            values = ulplab.dequantize(codes, scales, format="mxfp4", shape=(len(codes), 2 * codes.shape[1]))
+            tensors[key.removesuffix("_blocks")] = values.reshape(*x.shape[:-2], -1)
         elif f"{key}_scale" in stored:
-            scale = stored[f"{key}_scale"]
-            tensors[key] = (x.astype(F32).reshape(*scale.shape, -1) * scale[..., None]).reshape(x.shape)
+            scale = stored[f"{key}_scale"].bits
+            tensors[key] = (x.widened().astype(F32).reshape(*scale.shape, -1) * scale[..., None]).reshape(x.shape)
         elif not key.endswith(("_scale", "_scales")):
-            tensors[key] = x.astype(F32)
+            tensors[key] = x.widened().astype(F32)
     return Model(name, json.loads((folder / "config.json").read_text()), tensors)
 
 

@@ -200,14 +200,15 @@ const TIMES: &[(&str, &Metric)] = &[
     ("× peer", &metrics::TIMES_PEER),
 ];
 
+/// One of the times of a cell, as it is shown; none if these records do not have it.
+fn shown<'a>(mut records: impl Iterator<Item = &'a Record>, metric: &Metric) -> Option<String> {
+    let found = records.find(|record| record.site == TIME && record.metric == metric.name)?;
+    Some(number::shown(metric.show, found.value))
+}
+
 /// The times of one cell, in a line; none if it has no cold time.
 pub fn line(records: &[Record]) -> Option<String> {
-    let text = |metric: &Metric| {
-        let found = records
-            .iter()
-            .find(|record| record.site == TIME && record.metric == metric.name)?;
-        Some(number::shown(metric.show, found.value))
-    };
+    let text = |metric: &Metric| shown(records.iter(), metric);
     let first = records.first()?;
     let [cold, low, high] = [&US_COLD, &US_COLD_P10, &US_COLD_P90].map(text);
     let mut line = format!(
@@ -236,11 +237,8 @@ fn table(run: &Run) -> (Vec<&'static str>, Vec<Vec<String>>) {
     let op = |record: &Record| record.recipe.split('.').next().unwrap_or_default().to_string();
     firsts.sort_by_cached_key(|record| op(record));
     let row = |first: &Record| {
-        let text = |metric: &Metric| {
-            let of_cell = |record: &&&Record| record.cell == first.cell && record.metric == metric.name;
-            let found = records.iter().find(of_cell);
-            found.map_or("—".into(), |record| number::shown(metric.show, record.value))
-        };
+        let of_cell = || records.iter().copied().filter(|record| record.cell == first.cell);
+        let text = |metric: &Metric| shown(of_cell(), metric).unwrap_or_else(|| "—".into());
         let [mut cold, low, high] = [&US_COLD, &US_COLD_P10, &US_COLD_P90].map(text);
         if first.metric == US_COLD.name {
             let _ = write!(cold, " ({low}–{high})");
