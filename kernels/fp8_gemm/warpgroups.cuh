@@ -377,7 +377,7 @@ __device__ __forceinline__ void warpgroups(const u8 *x, const float *x_scale, co
     }
     __syncthreads();
     if (work.pair)
-        cluster_arrive();
+        cluster_arrive_relaxed();
     if (threadIdx.x < 32) {
         produce_weights(work, packed);
     } else if (threadIdx.x < PRODUCERS) {

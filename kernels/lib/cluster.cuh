@@ -8,6 +8,12 @@ __device__ __forceinline__ void cluster_arrive() {
     asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
 }
 
+// Arrives, but what was written before need not be seen: it takes no fence of all memory. Barriers count as seen after
+// `fence_mbarrier_init`.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+
 __device__ __forceinline__ void cluster_wait() {
     asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }

@@ -136,7 +136,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         mbarrier_arrive_expect_tx(&shared.counts_here, (RANKS - 1) * 4);
     }
     __syncthreads();
-    cluster_arrive();
+    cluster_arrive_relaxed();
 
     // ---- maxima
     const float4 *fours = (const float4 *)shared.scores;
