@@ -36,6 +36,9 @@ pub struct Calibration {
     /// Windows that each draw of a statistic is over, and their texts.
     pub windows: usize,
     pub texts: Vec<String>,
+    /// Those of these windows that are drawn by generators, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drawn: Option<String>,
     pub draws: usize,
     pub gates: Vec<CalibratedGate>,
 }
@@ -69,6 +72,9 @@ pub struct CalibratedRecipe {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown: Option<String>,
     pub effects: Vec<Effect>,
+    /// Why there are none, if that isn't because the recipe rounds nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub powerless: Option<String>,
 }
 
 /// The gate's statistic on each draw with the recipe's error as noise.
@@ -218,13 +224,14 @@ fn outward(value: f64) -> f64 {
     near.max(value)
 }
 
-/// What a recipe is, with the one that it is compared with; nothing for the reference.
+/// What a recipe is, with the one that it is compared with, and what it is tried on unless that is a model's text; nothing for the reference.
 pub fn definition(experiment: &Experiment, recipe: &str) -> Value {
     let known = experiment.recipes();
     let find = |name: &str| known.iter().find(|(other, _)| *other == name).map(|(_, value)| *value);
     let own = find(recipe);
     let against = own.and_then(|own| own.get("against")?.as_str()).and_then(find);
-    own.into_iter().chain(against).cloned().collect()
+    let tried_on = ["source", "shape"].into_iter().filter_map(|key| experiment.body.get(key));
+    own.into_iter().chain(against).chain(tried_on).cloned().collect()
 }
 
 /// Puts bounds into gates that state a rate, from the calibrations that they name, which lie beside `file`.
