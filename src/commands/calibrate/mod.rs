@@ -1,6 +1,8 @@
 //! `ulplab gate --calibrate`: how often each gate of an experiment fails what is right, and which errors it notices.
 
+mod notes;
 mod null;
+mod others;
 mod page;
 mod stored;
 
@@ -29,7 +31,8 @@ use ulplab_core::record::{Record, place};
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct CalibrateArgs {
     /// Measure the gates of this experiment themselves: how often each fails what is right (its size), and how often it notices an error of
-    /// a stated size (its power). Recipes are computed in drawn orders of sums, on windows drawn from the same texts.
+    /// a stated size (its power). Recipes are computed on other windows of the same texts and other draws of the same generators, those of
+    /// models in drawn orders of sums.
     #[arg(long, value_name = "EXPERIMENT", conflicts_with_all = ["run", "rules", "json", "attested"], requires = "output")]
     pub calibrate: Option<PathBuf>,
     /// The file to write the calibration to; gates with `flake` name it.
@@ -62,7 +65,8 @@ pub struct Asked {
 pub fn run(args: &CalibrateArgs) -> Result<Option<Exit>> {
     if !args.calibrated.is_empty() {
         let read = args.calibrated.iter().map(|path| Calibration::read(path));
-        let page = page::page(&read.collect::<Result<Vec<_>>>()?)?;
+        let read = read.collect::<Result<Vec<_>>>()?;
+        let page = page::page(&read, &others::uncalibrated(&read)?)?;
         out!("{page}");
         return Ok(Some(Exit::Pass));
     }
@@ -99,8 +103,12 @@ fn calibrate(args: &CalibrateArgs, experiment: &Path) -> Result<Calibration> {
     if let Some(gain) = asked.effects.iter().find(|gain| !(gain.is_finite() && **gain > 0.0)) {
         return Err(Error::Usage(format!("--effect {gain}: expected a positive number")));
     }
-    let null = derive(head, study, &plan, &asked)
-        .map_err(|why| Error::config(&file.path, format!("gates of kind = \"{}\" are not calibrated: {why}", head.kind)))?;
+    let null = derive(head, study, &plan, &asked).map_err(|why| {
+        Error::config(
+            &file.path,
+            format!("gates of kind = \"{}\" are not calibrated: {why}", head.kind),
+        )
+    })?;
     if null.cells.is_empty() {
         return Err(Error::config(
             &file.path,
@@ -134,6 +142,7 @@ fn calibrate(args: &CalibrateArgs, experiment: &Path) -> Result<Calibration> {
         seed: head.seed,
         tokens: reading.tokens,
         windows,
+        drawn_windows: windows - reading.windows.len(),
         drawn: study.drawn(),
         texts,
         draws: asked.draws,
@@ -246,12 +255,7 @@ fn drawn(
 }
 
 /// The statistic of a gate, of the worst place, on each set of windows; `None` where it is no number.
-fn statistics(
-    folder: &Folder,
-    sets: &[Vec<&str>],
-    rule: &Rule,
-    recipe: &str,
-) -> Result<Vec<Option<f64>>> {
+fn statistics(folder: &Folder, sets: &[Vec<&str>], rule: &Rule, recipe: &str) -> Result<Vec<Option<f64>>> {
     let better = match rule.require.parse::<Bound>() {
         Ok(bound) => bound.better,
         Err(_) => Metric::find(&rule.metric)?.better,

@@ -10,8 +10,14 @@ use ulplab_core::pattern::matches;
 
 /// Metrics that noise of no size changes, and what they notice.
 const UNMOVED: [(&str, &str); 2] = [
-    ("nonfinite", "it counts numbers that are not finite, of which noise makes none: one is noticed by construction"),
-    ("cosine_excess", "it holds for any two vectors, whatever their distance, and notices mistakes of the measurement"),
+    (
+        "nonfinite",
+        "it counts numbers that are not finite, of which noise makes none: one is noticed by construction",
+    ),
+    (
+        "cosine_excess",
+        "it holds for any two vectors, whatever their distance, and notices mistakes of the measurement",
+    ),
 ];
 
 /// A gate on a recipe, and the recipes of the null experiment that say something of it.

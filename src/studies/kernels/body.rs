@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::TIME;
 use super::operations::{self, Operation, OwnCase, OwnOp};
+use super::power;
 use crate::backend::cuda::Source as KernelFile;
 use crate::backend::program::{Mode, TIMEOUT};
 use crate::experiment::{Mistake, Window, written_out};
@@ -15,6 +16,7 @@ use crate::report::Show;
 use crate::run::RecipeInfo;
 use crate::run::plan::{Plan, RecipePlan};
 use crate::studies::limits::Parts;
+use crate::studies::null::{Null, Wanted};
 use crate::studies::study::{Body, Runs, Study, body_of};
 use ulplab_core::error::did_you_mean;
 use ulplab_core::pattern::{matches, matches_nothing};
@@ -194,6 +196,20 @@ impl Study for KernelStudy {
             windows: self.case_names.clone(),
             recipes: self.variants.iter().map(planned).collect(),
         }
+    }
+
+    /// Right kernels run on a GPU alone, and the power of what judges them is measured without one.
+    fn null(&self, _draws: usize, _phases: &[Phase], _wanted: &[Wanted]) -> Result<Null, String> {
+        let power = power::stored().map_err(|error| error.to_string())?;
+        let names = self.variants.iter().filter_map(|variant| variant.name.split_once('.'));
+        let mut ops: Vec<&str> = names.map(|(op, _)| op).collect();
+        ops.sort_unstable();
+        ops.dedup();
+        Err(format!(
+            "right kernels run on a GPU, and a bound that is derived fails none; attestations tell in how many cases that held \
+             (`ulplab kernels attest --check`). The power of judgements is {} (`ulplab kernels list OP`)",
+            power::known(&ops, &power)
+        ))
     }
 
     fn recipes(&self) -> Vec<RecipeInfo> {

@@ -15,8 +15,8 @@ use serde_json::{Map, Value};
 pub use measure::{drawn, of_vectors};
 
 use super::limits::{Parts, halved_windows};
-use super::null::{self, Null, Wanted};
 use super::model::{finite, run_candidate, run_reference, sites_at};
+use super::null::{self, Null, Wanted};
 use super::sources::{check_sources_and_windows, draw_names, no_recipe, site_names};
 use super::study::{Bench, Body, ReadyRecipes, Runs, Study, body_of, check_among, of_recipe};
 use crate::backend::recipe::Round;

@@ -222,7 +222,11 @@ impl Study for RecurrenceStudy {
             wanted,
             &self.recipes,
             |recipe| &recipe.name,
-            |recipe, wanted| wanted.gain.map_or_else(|| Ok(recipe.clone()), |gain| recipe.louder(gain)),
+            |recipe, wanted| {
+                wanted
+                    .gain
+                    .map_or_else(|| Ok(recipe.clone()), |gain| recipe.louder(gain))
+            },
         );
         let body = Self {
             draws: draws * self.draws,

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::limits::{Parts, halved_windows, site_cols};
-use super::null::{self, Null, Wanted};
 use super::model::{passes_tensor, recorded, sites_at};
+use super::null::{self, Null, Wanted};
 use super::sources::{check_sources_and_windows, draw_names, no_recipe, site_names};
 use super::study::{Bench, Body, ReadyRecipes, Runs, Study, body_of, check_among, of_recipe};
 use crate::backend::rounding::Noise;
@@ -197,7 +197,10 @@ impl Study for RoundTripStudy {
             let noise = recipe
                 .noise(seed)
                 .map_err(|mistake| mistake.in_recipe(&recipe.name, at))?;
-            stores.insert(recipe.name.as_str(), (Stored { codec, noise }, recipe.against.as_deref()));
+            stores.insert(
+                recipe.name.as_str(),
+                (Stored { codec, noise }, recipe.against.as_deref()),
+            );
         }
         Ok(Runs::Windows(Box::new(ReadyRoundTrip {
             study: self,

@@ -20,7 +20,7 @@ use ulplab_core::ops::{Case, Op};
 
 pub use faults::{FAULTS, Fault, NARROWED};
 use outputs::{Judged, judged};
-pub use shown::blind;
+pub use shown::{blind, known};
 
 /// The file with what was measured.
 pub const FILE: &str = "experiments/results/power.json";

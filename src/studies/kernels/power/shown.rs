@@ -80,6 +80,18 @@ impl Power {
     }
 }
 
+/// What is known of the judgements of some operations, in words.
+pub fn known(ops: &[&str], all: &[Power]) -> String {
+    let asked = |op: &&str| all.iter().any(|power| power.op == **op && power.cases > 0);
+    let (asked, unasked): (Vec<&str>, Vec<&str>) = ops.iter().partition(|op| asked(op));
+    let outputs = all.iter().filter(|power| asked.contains(&power.op.as_str())).count();
+    let not = match &unasked[..] {
+        [] => String::new(),
+        unasked => format!("; not of `{}`", unasked.join("`, `")),
+    };
+    format!("measured of {outputs} outputs of {} operations{not}", asked.len())
+}
+
 /// What goes unnoticed in the middle one of the cases, and by which judgements, the worst first, each with what it does notice.
 pub fn blind(all: &[Power]) -> Vec<(&'static str, Vec<String>)> {
     let of = |heading, kind: &str, should: f64, text: fn(f64) -> String| {
