@@ -10,20 +10,22 @@ use crate::experiment::file::ExperimentFile;
 use crate::{shipped, studies};
 use ulplab_core::error::{Error, Result};
 
-/// The folder with the shipped experiments.
+/// The folder with the shipped experiments, and what only that folder has.
 const FOLDER: &str = "experiments";
+const SCHEMA: &str = "experiments/experiment.schema.json";
 
 /// The shipped experiments that are not among some calibrations, in the order of their names, each with the reason; nothing where none are
 /// shipped.
 pub fn uncalibrated(calibrations: &[Calibration]) -> Result<Vec<Uncalibrated>> {
-    let Some(folder) = shipped::find(FOLDER) else {
+    let schema = shipped::find(SCHEMA);
+    let Some(folder) = schema.as_deref().and_then(Path::parent) else {
         return Ok(Vec::new());
     };
-    let entries = std::fs::read_dir(&folder).map_err(Error::io(&folder, "read"))?;
+    let entries = std::fs::read_dir(folder).map_err(Error::io(folder, "read"))?;
     let mut files = entries
         .map(|entry| entry.map(|entry| entry.path()))
         .collect::<Result<Vec<_>, _>>()
-        .map_err(Error::io(&folder, "read"))?;
+        .map_err(Error::io(folder, "read"))?;
     files.retain(|file| file.extension().is_some_and(|extension| extension == "toml"));
     files.sort();
     let mut all = Vec::new();
