@@ -85,11 +85,12 @@ pub fn known(ops: &[&str], all: &[Power]) -> String {
     let asked = |op: &&str| all.iter().any(|power| power.op == **op && power.cases > 0);
     let (asked, unasked): (Vec<&str>, Vec<&str>) = ops.iter().partition(|op| asked(op));
     let outputs = all.iter().filter(|power| asked.contains(&power.op.as_str())).count();
-    let not = match &unasked[..] {
-        [] => String::new(),
-        unasked => format!("; not of `{}`", unasked.join("`, `")),
-    };
-    format!("measured of {outputs} outputs of {} operations{not}", asked.len())
+    let not = unasked.join("`, `");
+    match (asked.len(), unasked.is_empty()) {
+        (0, _) => format!("not measured of `{not}`"),
+        (ops, true) => format!("measured of {outputs} outputs of {ops} operations"),
+        (ops, false) => format!("measured of {outputs} outputs of {ops} operations, and not of `{not}`"),
+    }
 }
 
 /// What goes unnoticed in the middle one of the cases, and by which judgements, the worst first, each with what it does notice.
