@@ -26,32 +26,50 @@ pub struct Null {
 /// Why a recipe has no error to make larger.
 pub const ROUNDS_NOTHING: &str = "it rounds nothing, so that no noise stands for its error";
 
-/// The recipes that stand for the wanted ones, each once, and their names; `stand_in` is given the recipe and the name that it has to have
-/// with noise.
-pub fn recipes<R>(
-    wanted: &[Wanted],
-    known: &[R],
-    name: impl Fn(&R) -> &str,
-    stand_in: impl Fn(&R, &Wanted) -> Result<R, String>,
-) -> (Vec<R>, Vec<Result<String, String>>) {
-    let mut all: Vec<R> = Vec::new();
-    let names = wanted.iter().map(|wanted| {
-        let recipe = known.iter().find(|recipe| name(recipe) == wanted.recipe);
-        let recipe = recipe.ok_or_else(|| "the experiment's file does not have it".to_string())?;
-        let found = stand_in(recipe, wanted)?;
-        let called = name(&found).to_string();
-        if !all.iter().any(|other| name(other) == called) {
-            all.push(found);
-        }
-        Ok(called)
-    });
-    let names = names.collect();
-    (all, names)
+/// A recipe of a study whose gates are calibrated.
+pub trait Candidate: Clone {
+    fn name(&self) -> &str;
+
+    /// The recipe that it is compared with, if that is another one.
+    fn against(&self) -> Option<&str> {
+        None
+    }
+
+    /// The same recipe with its errors as noise so many times as large, by another name.
+    #[must_use]
+    fn with_noise(&self, name: String, gain: f64) -> Self;
 }
 
-/// The name of a recipe with noise in the place of its errors.
-pub fn louder(name: &str, gain: f64) -> String {
-    format!("{name}.noise{gain}")
+/// The recipes that stand for the wanted ones, each once, with those that they are compared with, and the names of the former. `right` gives
+/// a recipe as right code computes it, and whether it rounds anything; or says why there is none.
+pub fn recipes<R: Candidate>(
+    wanted: &[Wanted],
+    known: &[R],
+    right: impl Fn(&R, Phase) -> Result<(R, bool), String>,
+) -> (Vec<R>, Vec<Result<String, String>>) {
+    let find = |name: &str| known.iter().find(|recipe| recipe.name() == name);
+    let mut all: Vec<R> = Vec::new();
+    let names = wanted.iter().map(|wanted| {
+        let recipe = find(&wanted.recipe).ok_or_else(|| "the experiment's file does not have it".to_string())?;
+        let found = match (right(recipe, wanted.phase)?, wanted.gain) {
+            ((right, _), None) => right,
+            ((_, false), Some(_)) => return Err(ROUNDS_NOTHING.into()),
+            ((right, true), Some(gain)) => right.with_noise(format!("{}.noise{gain}", right.name()), gain),
+        };
+        let name = found.name().to_string();
+        if !all.iter().any(|other| other.name() == name) {
+            all.push(found);
+        }
+        Ok(name)
+    });
+    let names = names.collect();
+    let mut at = 0;
+    while at < all.len() {
+        let rival = all[at].against().and_then(find).cloned();
+        all.extend(rival.filter(|rival| !all.iter().any(|other| other.name() == rival.name())));
+        at += 1;
+    }
+    (all, names)
 }
 
 /// Windows drawn from the texts of some others, `draws` times as many; none of these is among them.

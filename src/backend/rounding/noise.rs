@@ -98,7 +98,7 @@ mod tests {
     fn noise_is_so_many_times_the_error_of_each_row() {
         let exact: Vec<f32> = (0..96).map(|i| (i as f32 * 0.37).sin()).collect();
         let round = |values: &mut [f32]| values[..64].iter_mut().for_each(|x| *x = (*x * 8.0).round() / 8.0);
-        let with = |seed, gain| {
+        let with = |seed, gain: Option<f64>| {
             let mut values = exact.clone();
             rounded_or_noise(gain.map(|gain| Noise { seed, gain }), "x", &mut values, 32, round);
             values

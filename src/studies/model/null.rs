@@ -3,7 +3,7 @@
 use super::{ModelStudy, Recipe};
 use crate::run::plan::REFERENCE;
 use crate::studies::body_of;
-use crate::studies::null::{self, Null, ROUNDS_NOTHING, Wanted};
+use crate::studies::null::{self, Candidate, Null, Wanted};
 use ulplab_core::record::Phase;
 
 /// Windows drawn from the same texts, and recipes in drawn orders of sums.
@@ -13,15 +13,12 @@ pub fn of(study: &ModelStudy, draws: usize, phases: &[Phase], wanted: &[Wanted])
         ..Recipe::default()
     };
     let known: Vec<Recipe> = std::iter::once(own).chain(study.recipes.iter().cloned()).collect();
-    let (mut recipes, names) = null::recipes(wanted, &known, |recipe| &recipe.name, stand_in);
+    let (mut recipes, names) = null::recipes(wanted, &known, |recipe, phase| {
+        let right = reordered(recipe, phase)?;
+        let rounds = !right.rounds.is_empty();
+        Ok((right, rounds))
+    });
     recipes.retain(|recipe| recipe.name != REFERENCE);
-    // What others are compared with.
-    for recipe in &study.recipes {
-        let wanted = recipes.iter().any(|other| other.against.as_ref() == Some(&recipe.name));
-        if wanted && !recipes.iter().any(|known| known.name == recipe.name) {
-            recipes.push(recipe.clone());
-        }
-    }
     let body = ModelStudy {
         phases: phases.to_vec(),
         windows: null::redrawn(&study.windows, draws),
@@ -35,21 +32,26 @@ pub fn of(study: &ModelStudy, draws: usize, phases: &[Phase], wanted: &[Wanted])
     }
 }
 
-/// A recipe as right code computes it in another order of sums, different in each window; or with noise in the place of its errors.
-fn stand_in(recipe: &Recipe, wanted: &Wanted) -> Result<Recipe, String> {
-    let right = reordered(recipe, wanted.phase)?;
-    match wanted.gain {
-        None => Ok(right),
-        Some(_) if right.rounds.is_empty() => Err(ROUNDS_NOTHING.into()),
-        Some(gain) => Ok(Recipe {
-            name: null::louder(&right.name, gain),
+impl Candidate for Recipe {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn against(&self) -> Option<&str> {
+        self.against.as_deref()
+    }
+
+    fn with_noise(&self, name: String, gain: f64) -> Self {
+        Self {
+            name,
             noise: true,
             gain: Some(gain),
-            ..right
-        }),
+            ..self.clone()
+        }
     }
 }
 
+/// A recipe as right code computes it in another order of sums, different in each window.
 fn reordered(recipe: &Recipe, phase: Phase) -> Result<Recipe, String> {
     if recipe.step.is_some() && (recipe.weights.is_some() || recipe.index.is_some()) {
         return Err("kernels read weights or index keys as codes, which nothing on the CPU does".into());

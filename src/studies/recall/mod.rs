@@ -16,7 +16,7 @@ pub use measure::{drawn, of_vectors};
 
 use super::limits::{Parts, halved_windows};
 use super::model::{finite, run_candidate, run_reference, sites_at};
-use super::null::{self, Null, Wanted};
+use super::null::{self, Candidate, Null, Wanted};
 use super::sources::{check_sources_and_windows, draw_names, no_recipe, site_names};
 use super::study::{Bench, Body, ReadyRecipes, Runs, Study, body_of, check_among, of_recipe};
 use crate::backend::recipe::Round;
@@ -121,10 +121,12 @@ impl Recipe {
     }
 }
 
-impl Recipe {
-    /// The recipe with its errors as noise so many times as large.
-    fn louder(&self, gain: f64) -> Self {
-        let name = null::louder(&self.name, gain);
+impl Candidate for Recipe {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn with_noise(&self, name: String, gain: f64) -> Self {
         match self.score_noise {
             Some(size) => Self {
                 name,
@@ -241,12 +243,7 @@ impl Study for RecallStudy {
     }
 
     fn null(&self, draws: usize, _phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
-        let (recipes, names) = null::recipes(
-            wanted,
-            &self.recipes,
-            |recipe| &recipe.name,
-            |recipe, wanted| Ok(wanted.gain.map_or_else(|| recipe.clone(), |gain| recipe.louder(gain))),
-        );
+        let (recipes, names) = null::recipes(wanted, &self.recipes, |recipe, _| Ok((recipe.clone(), true)));
         let body = Self {
             draws: draws * self.draws,
             windows: null::redrawn(&self.windows, draws),

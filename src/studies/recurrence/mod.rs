@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::limits::{Parts, halved_rows};
-use super::null::{self, Null, ROUNDS_NOTHING, Wanted};
+use super::null::{self, Candidate, Null, Wanted};
 use super::sources::{check_checkpoint, check_draws, check_sources, doublings, draw_names, no_recipe};
 use super::study::{Bench, Body, ReadyRecipes, Runs, Study, body_of, of_recipe};
 use crate::experiment::{Mistake, Source};
@@ -102,16 +102,23 @@ pub struct Round {
 }
 
 impl Recipe {
-    /// The recipe with its errors as noise so many times as large, if it rounds anything.
-    fn louder(&self, gain: f64) -> Result<Self, String> {
-        match self.rounds.is_empty() && !matches!(self.form, Form::Prefill(_)) {
-            true => Err(ROUNDS_NOTHING.into()),
-            false => Ok(Self {
-                name: null::louder(&self.name, gain),
-                noise: true,
-                gain: Some(gain),
-                ..self.clone()
-            }),
+    /// Whether it rounds more than f32 does.
+    fn rounds_anything(&self) -> bool {
+        !self.rounds.is_empty() || matches!(self.form, Form::Prefill(_))
+    }
+}
+
+impl Candidate for Recipe {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn with_noise(&self, name: String, gain: f64) -> Self {
+        Self {
+            name,
+            noise: true,
+            gain: Some(gain),
+            ..self.clone()
         }
     }
 }
@@ -218,16 +225,8 @@ impl Study for RecurrenceStudy {
     }
 
     fn null(&self, draws: usize, _phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
-        let (recipes, names) = null::recipes(
-            wanted,
-            &self.recipes,
-            |recipe| &recipe.name,
-            |recipe, wanted| {
-                wanted
-                    .gain
-                    .map_or_else(|| Ok(recipe.clone()), |gain| recipe.louder(gain))
-            },
-        );
+        let right = |recipe: &Recipe, _| Ok((recipe.clone(), recipe.rounds_anything()));
+        let (recipes, names) = null::recipes(wanted, &self.recipes, right);
         let body = Self {
             draws: draws * self.draws,
             recipes,

@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 
 use super::limits::{Parts, halved_windows, site_cols};
 use super::model::{passes_tensor, recorded, sites_at};
-use super::null::{self, Null, Wanted};
+use super::null::{self, Candidate, Null, Wanted};
 use super::sources::{check_sources_and_windows, draw_names, no_recipe, site_names};
 use super::study::{Bench, Body, ReadyRecipes, Runs, Study, body_of, check_among, of_recipe};
 use crate::backend::rounding::Noise;
@@ -76,6 +76,25 @@ pub struct Recipe {
 impl Recipe {
     fn noise(&self, seed: u64) -> Result<Option<Noise>, Mistake> {
         Noise::asked(self.noise, self.gain, seed)
+    }
+}
+
+impl Candidate for Recipe {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn against(&self) -> Option<&str> {
+        self.against.as_deref()
+    }
+
+    fn with_noise(&self, name: String, gain: f64) -> Self {
+        Self {
+            name,
+            noise: true,
+            gain: Some(gain),
+            ..self.clone()
+        }
     }
 }
 
@@ -210,32 +229,7 @@ impl Study for RoundTripStudy {
     }
 
     fn null(&self, draws: usize, _phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
-        let (mut recipes, names) = null::recipes(
-            wanted,
-            &self.recipes,
-            |recipe| &recipe.name,
-            |recipe, wanted| {
-                Ok(match wanted.gain {
-                    None => recipe.clone(),
-                    Some(gain) => Recipe {
-                        name: null::louder(&recipe.name, gain),
-                        noise: true,
-                        gain: Some(gain),
-                        ..recipe.clone()
-                    },
-                })
-            },
-        );
-        // What others are compared with.
-        for rival in &self.recipes {
-            let wanted = recipes.iter().any(|other| other.against.as_ref() == Some(&rival.name));
-            if wanted && !recipes.iter().any(|known| known.name == rival.name) {
-                recipes.push(Recipe {
-                    against: None,
-                    ..rival.clone()
-                });
-            }
-        }
+        let (recipes, names) = null::recipes(wanted, &self.recipes, |recipe, _| Ok((recipe.clone(), true)));
         let body = Self {
             draws: draws * self.draws,
             windows: null::redrawn(&self.windows, draws),

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::limits::{Parts, halved_rows};
-use super::null::{self, Null, ROUNDS_NOTHING, Wanted};
+use super::null::{self, Candidate, Null, Wanted};
 use super::sources::{check_checkpoint, check_draws, check_phases, check_sources, doublings, draw_names, no_recipe};
 use super::study::{Bench, Body, ReadyRecipes, Runs, Study, body_of, of_recipe};
 use crate::experiment::{Mistake, Source};
@@ -170,20 +170,28 @@ impl Recipe {
 }
 
 impl Recipe {
-    /// The recipe that stands for a wanted one, if the CPU can compute it.
-    fn stand_in(&self, wanted: &Wanted) -> Result<Self, String> {
-        match wanted.gain {
-            _ if !self.kernels.is_empty() => {
+    /// What right code is, as far as the CPU can compute it.
+    fn right(&self, _: Phase) -> Result<(Self, bool), String> {
+        match self.kernels.is_empty() {
+            true => Ok((self.clone(), !self.rounds.is_empty())),
+            false => {
                 Err("its kernels run on a GPU, and `ulplab kernels list` says what their judgements notice".into())
             }
-            None => Ok(self.clone()),
-            Some(_) if self.rounds.is_empty() => Err(ROUNDS_NOTHING.into()),
-            Some(gain) => Ok(Self {
-                name: null::louder(&self.name, gain),
-                noise: true,
-                gain: Some(gain),
-                ..self.clone()
-            }),
+        }
+    }
+}
+
+impl Candidate for Recipe {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn with_noise(&self, name: String, gain: f64) -> Self {
+        Self {
+            name,
+            noise: true,
+            gain: Some(gain),
+            ..self.clone()
         }
     }
 }
@@ -285,7 +293,7 @@ impl Study for SwapFfnStudy {
     }
 
     fn null(&self, draws: usize, phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
-        let (recipes, names) = null::recipes(wanted, &self.recipes, |recipe| &recipe.name, Recipe::stand_in);
+        let (recipes, names) = null::recipes(wanted, &self.recipes, Recipe::right);
         let body = Self {
             phases: phases.to_vec(),
             draws: draws * self.draws,

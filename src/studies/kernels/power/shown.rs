@@ -1,6 +1,7 @@
 //! What judgements notice, in words, and those that notice too little.
 
 use super::Power;
+use ulplab_core::error::counted;
 
 /// Kinds of faults whose size is a share of what is right, and what they are called.
 const SHARES: [(&str, &str); 6] = [
@@ -86,10 +87,15 @@ pub fn known(ops: &[&str], all: &[Power]) -> String {
     let (asked, unasked): (Vec<&str>, Vec<&str>) = ops.iter().partition(|op| asked(op));
     let outputs = all.iter().filter(|power| asked.contains(&power.op.as_str())).count();
     let not = unasked.join("`, `");
-    match (asked.len(), unasked.is_empty()) {
-        (0, _) => format!("not measured of `{not}`"),
-        (ops, true) => format!("measured of {outputs} outputs of {ops} operations"),
-        (ops, false) => format!("measured of {outputs} outputs of {ops} operations, and not of `{not}`"),
+    let measured = format!(
+        "measured of {} of {}",
+        counted(outputs, "output"),
+        counted(asked.len(), "operation")
+    );
+    match (asked.is_empty(), unasked.is_empty()) {
+        (true, _) => format!("not measured of `{not}`"),
+        (false, true) => measured,
+        (false, false) => format!("{measured}, and not of `{not}`"),
     }
 }
 
