@@ -38,6 +38,8 @@ mod keys;
 mod left;
 #[path = "cli/limits.rs"]
 mod limits;
+#[path = "cli/other_kinds.rs"]
+mod other_kinds;
 #[path = "cli/own_cases.rs"]
 mod own_cases;
 #[path = "cli/own_ops.rs"]

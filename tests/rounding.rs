@@ -87,6 +87,24 @@ fn layers_are_those_named() {
     assert_eq!(touched, [2, 3, 4, 60]);
 }
 
+/// Records hold 128 channels, and what a recorder watches beside their sites has as many numbers as entries are selected.
+#[test]
+fn what_is_only_watched_is_not_rounded() {
+    for format in ["bf16", "index_fp8", "index_mxfp4", "nvfp4_single"] {
+        for noise in [false, true] {
+            let round = format!(r#"{{ at = "layers.*.attention.indexer.*", format = "{format}" }}"#);
+            let rounding = resolve(&round, noise).unwrap();
+            let passed = |name, cols| {
+                let mut x = Tensor::new([3, cols], vectors(1).data[..3 * cols].to_vec());
+                rounding.apply(&Site::new(Some(4), name), &mut x);
+                x.data != vectors(1).data[..3 * cols]
+            };
+            assert!(passed("attention.indexer.key", 128), "{format}");
+            assert!(!passed("attention.indexer.mass", 32), "{format}");
+        }
+    }
+}
+
 #[test]
 fn noise_has_the_energy_of_the_error_row_by_row_and_by_segment() {
     let recipe = r#"{ at = "layers.*.attention.kv.*", format = "v4_mxfp4" }"#;

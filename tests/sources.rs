@@ -18,7 +18,7 @@ use ulplab::run::verdict::Verdict;
 use ulplab::studies::measure::with_means;
 use ulplab::studies::model::Sample;
 use ulplab::studies::recall::{RecallStudy, Recipe, Scores, drawn, of_vectors};
-use ulplab::studies::round_trip::{Numbers, draw, measure, theory};
+use ulplab::studies::round_trip::{Numbers, Stored, draw, measure, theory};
 use ulplab::studies::{self, Bench, ParsedExperiment, Runs};
 
 fn sample(origin: &Numbers, shape: [usize; 2]) -> Sample {
@@ -34,10 +34,17 @@ fn blank() -> Record {
     Record::blank("recipe/local/draw-1", "recipe", Phase::Local, "draw-1")
 }
 
+fn stored(format: &str) -> Stored {
+    Stored {
+        codec: codec(format).unwrap(),
+        noise: None,
+    }
+}
+
 /// All metrics of one format on one sample.
 fn measured(format: &str, sample: Sample, rival: Option<&str>) -> impl Fn(&str) -> f64 {
-    let rival = rival.map(|rival| codec(rival).unwrap());
-    let records = measure(&blank(), &[sample], codec(format).unwrap().as_ref(), rival.as_deref());
+    let rival = rival.map(stored);
+    let records = measure(&blank(), &[sample], &stored(format), rival.as_ref());
     move |metric| {
         let found = records.iter().find(|record| record.metric == metric);
         found.unwrap_or_else(|| panic!("no {metric}")).value
@@ -332,9 +339,12 @@ fn gates_catch_broken_codecs() {
         let binding = rules.filter(|rule| rule.recipes.iter().any(|pattern| matches(pattern, format)));
         let rules: Vec<_> = binding.map(|rule| Binding::whole(rule, format)).collect();
         assert!(rules.len() > 2, "no gate on the Gaussian binds {format}");
-        let damaged = Damaged {
-            codec: codec(format).unwrap(),
-            damage,
+        let damaged = Stored {
+            codec: Arc::new(Damaged {
+                codec: codec(format).unwrap(),
+                damage,
+            }),
+            noise: None,
         };
         // Intervals need two draws.
         let draw = |(name, rows)| {

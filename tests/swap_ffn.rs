@@ -40,7 +40,7 @@ fn failing(event: Event) -> Vec<String> {
         .iter()
         .find(|recipe| recipe.name == "f32")
         .expect("a recipe");
-    let mut method = Method::resolve(recipe, &study.sources)
+    let mut method = Method::resolve(recipe, &study.sources, SEED)
         .map_err(|mistake| mistake.message)
         .expect("a method");
     method.event = event;

@@ -4,6 +4,7 @@ pub mod kernels;
 pub mod limits;
 pub mod measure;
 pub mod model;
+pub mod null;
 mod parse;
 pub mod recall;
 pub mod recurrence;

@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 
 use super::kernels::KernelStudy;
 use super::limits::Parts;
+use super::null::{Null, Wanted};
 use crate::backend::rounding::Rounding;
 use crate::experiment::Mistake;
 use crate::experiment::file::ExperimentFile;
@@ -21,7 +22,7 @@ use crate::run::RecipeInfo;
 use crate::run::plan::{Cell, Plan};
 use ulplab_core::error::{Error, Result};
 use ulplab_core::pattern::{matches, matches_nothing};
-use ulplab_core::record::Record;
+use ulplab_core::record::{Phase, Record};
 
 /// An experiment of one kind, as its file says it: a source gives windows, something exact is computed once for a window, each
 /// recipe computes it in its own way, and records tell how far apart they are. What reports show of them is its [`Show`].
@@ -55,6 +56,15 @@ pub trait Study: Show + Send + Sync {
     /// # Errors
     /// The first mistake, and where it is.
     fn ready<'a>(&'a self, seed: u64, config: Option<&dyn Config>) -> Result<Runs<'a>, Mistake>;
+
+    /// What its gates are calibrated on: `draws` times as much data of the same distribution, in some phases, and recipes that stand for the
+    /// wanted ones.
+    ///
+    /// # Errors
+    /// Why its gates are not calibrated.
+    fn null(&self, _draws: usize, _phases: &[Phase], _wanted: &[Wanted]) -> Result<Null, String> {
+        Err("nothing is drawn for gates of this kind".into())
+    }
 
     /// Whether kernels stand in for operations of a model.
     fn stands_in(&self) -> bool {

@@ -86,7 +86,8 @@ fn a_rate_becomes_a_bound_by_a_calibration_of_the_same_gate() {
         shown.contains("| 22 of 22 |"),
         "three times the error is noticed: {shown}"
     );
-    assert!(shown.contains("`reference` rounds nothing"), "{shown}");
+    let nothing = "The power on `reference` is not known: it rounds nothing, so that no noise stands for its error";
+    assert!(shown.contains(nothing), "{shown}");
     let found = json(&calibration);
     let values = |gate: usize| found["gates"][gate]["recipes"][0]["null"].as_array().unwrap().clone();
     let mut distinct: Vec<String> = values(1).iter().map(Value::to_string).collect();
@@ -158,7 +159,7 @@ fn a_rate_becomes_a_bound_by_a_calibration_of_the_same_gate() {
     // The page of stored calibrations.
     let output = run(&["gate", "--calibrated", path(&calibration)]);
     assert!(
-        stdout(&output).starts_with("# Size and power of the gates of models"),
+        stdout(&output).starts_with("# Size and power of the gates of experiments"),
         "{}",
         stdout(&output)
     );

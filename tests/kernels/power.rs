@@ -120,8 +120,8 @@ fn bits_that_are_compared_are_all_noticed() {
     assert_eq!(found.text(), "any changed bit");
 }
 
-/// Operations that were not measured yet: they take minutes.
-const UNASKED: [&str; 2] = ["decode_step", "swap_ffn"];
+/// Operations that are not measured again: a case takes half a minute. `ulplab kernels power` measures them.
+const SLOW: [&str; 1] = ["decode_step"];
 
 /// In the smallest cases judgements notice what they are stored to notice, or less.
 #[test]
@@ -133,8 +133,8 @@ fn judgements_notice_what_they_did() {
     }
     let asked = |op: &str| stored.iter().any(|power| power.op == op && power.cases > 0);
     let unasked: Vec<&str> = OPS.iter().map(|op| op.name()).filter(|op| !asked(op)).collect();
-    assert_eq!(unasked, UNASKED);
-    for ((op, case), powers) in cases {
+    assert!(unasked.is_empty(), "{unasked:?}");
+    for ((op, case), powers) in cases.into_iter().filter(|((op, _), _)| !SLOW.contains(op)) {
         let op = ulplab::ops::find(op).unwrap();
         let case = ulplab::ops::case(op, case).unwrap();
         let found = power::of(op, &[case]).unwrap();

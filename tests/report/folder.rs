@@ -20,6 +20,8 @@ pub fn manifest(seed: u64) -> Manifest {
         doc: format!("format {name}"),
         format: name.into(),
         against: None,
+        noise: false,
+        gain: None,
     };
     let gate = Rule {
         metric: "sqnr".into(),

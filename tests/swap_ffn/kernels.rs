@@ -128,7 +128,7 @@ fn measured(recipe: &str, lossy: Option<bool>) -> Vec<Record> {
     }
     let want = exact(&study, SEED, "draw-1").unwrap();
     let recipe = study.recipes.iter().find(|other| other.name == recipe).unwrap();
-    let mut method = Method::resolve(recipe, &study.sources)
+    let mut method = Method::resolve(recipe, &study.sources, SEED)
         .map_err(|mistake| mistake.message)
         .unwrap();
     method.kernels = lossy.map(|lossy| Kernels {

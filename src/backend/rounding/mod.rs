@@ -3,24 +3,24 @@
 //! A site is rounded by encoding the tensor to the format's bytes and decoding them again, so that measurements apply to the
 //! bytes that a cache of that format would hold.
 
+pub mod noise;
 mod round;
 
 use std::sync::Arc;
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
-use rand_distr::{Distribution, StandardNormal};
 use reference::paths::{Config, Input, Model, State};
 use reference::sites::{Decision, Held, When};
 use reference::{Numerics, Operations, Plain, Site, SiteInfo, SiteKind, Tensor};
-use serde::{Deserialize, Serialize};
 
 use super::recipe::{self, Heads, Segment};
 use crate::experiment::Mistake;
 use ulplab_core::error::Error;
 use ulplab_core::ops::call::StandIn;
-use ulplab_core::pattern::matches;
 
+pub use noise::Noise;
+use noise::of_energy;
 use round::{Place, Round, matrix};
 
 /// A recipe resolved against a model: codecs found, layers parsed, patterns known to match.
@@ -35,16 +35,6 @@ pub struct Rounding {
     turned: Vec<(&'static str, usize)>,
     /// What stands in for operations.
     stand_in: Option<Arc<StandIn>>,
-}
-
-/// Noise in the place of rounding errors.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Noise {
-    /// The draws depend on it.
-    pub seed: u64,
-    /// How many times as large as the error it is; 1 keeps the error's energy.
-    pub gain: f64,
 }
 
 impl Rounding {
@@ -298,10 +288,7 @@ impl Rounding {
     }
 
     fn at<'a>(&'a self, site: &'a Site) -> impl Iterator<Item = &'a Round> {
-        let place = site.to_string();
-        self.rounds
-            .iter()
-            .filter(move |round| round.covers_layer(site.layer) && matches(&round.at, &place))
+        self.rounds.iter().filter(|round| round.meets(site))
     }
 
     /// Replaces the rounding error by Gaussian noise. Its energy is that of the error row by row, and apart for the channels
@@ -321,7 +308,7 @@ impl Rounding {
             rng.set_stream((site.first_row + row) as u64);
             rng.set_word_pos(0);
             for segment in [0..nope, nope..cols] {
-                gaussian_of_energy(&mut rng, gain, &exact[segment.clone()], &mut rounded[segment]);
+                of_energy(&mut rng, gain, &exact[segment.clone()], &mut rounded[segment]);
             }
         }
     }
@@ -338,24 +325,6 @@ impl Numerics<f32> for &Rounding {
 
     fn operations(&self) -> &dyn Operations<f32> {
         Rounding::operations(self)
-    }
-}
-
-/// Writes `exact` + Gaussian noise `gain` times as large as `rounded − exact` in the root mean square, over `rounded`.
-fn gaussian_of_energy(rng: &mut ChaCha8Rng, gain: f64, exact: &[f32], rounded: &mut [f32]) {
-    let energy: f64 = exact
-        .iter()
-        .zip(&*rounded)
-        .map(|(&x, &y)| (f64::from(y) - f64::from(x)).powi(2))
-        .sum();
-    if energy == 0.0 {
-        return;
-    }
-    let noise: Vec<f32> = (0..exact.len()).map(|_| StandardNormal.sample(rng)).collect();
-    let drawn: f64 = noise.iter().map(|&g| f64::from(g).powi(2)).sum();
-    let scale = gain * (energy / drawn).sqrt();
-    for ((y, &x), &g) in rounded.iter_mut().zip(exact).zip(&noise) {
-        *y = (f64::from(x) + scale * f64::from(g)) as f32;
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use reference::sites::{Dim, Growth, Held};
-use reference::{Role, SiteInfo, Tensor};
+use reference::{Role, Site, SiteInfo, Tensor};
 
 use crate::backend::recipe::{self, Heads, Layout, Ranges, Reader, Segment};
 use crate::experiment::Mistake;
@@ -14,6 +14,9 @@ use ulplab_core::pattern::{matches, matches_nothing};
 #[derive(Clone)]
 pub(super) struct Round {
     pub at: String,
+    /// Names of the sites that it is for: tensors that a path computes with. A site that a recorder only watches may have such a name,
+    /// and other channels.
+    sites: Vec<&'static str>,
     pub codec: Arc<dyn Codec>,
     /// A record has a place for every channel: it is encoded whole, whatever is used of it.
     pub record: Option<&'static KvRecord>,
@@ -56,6 +59,7 @@ impl Round {
         let codec = codec(&round.format).map_err(|message| Mistake::at("format", message))?;
         Ok(Self {
             at: round.at.clone(),
+            sites: Vec::new(),
             codec,
             record: RECORDS.iter().copied().find(|record| record.name == round.format),
             segment: round.segment,
@@ -77,9 +81,9 @@ impl Round {
     /// # Errors
     /// Those of [`read`](Self::read), and a pattern that covers no place.
     pub fn resolve(round: &recipe::Round, count: usize, places: &[Place]) -> Result<Self, Mistake> {
-        let resolved = Self::read(round, count)?;
-        let mut covered = places.iter().filter(|place| resolved.covers(place)).peekable();
-        if covered.peek().is_none() {
+        let mut resolved = Self::read(round, count)?;
+        let covered: Vec<&Place> = places.iter().filter(|place| resolved.covers(place)).collect();
+        if covered.is_empty() {
             let here = places.iter().filter(|place| resolved.covers_layer(place.layer));
             let names = here.map(|place| place.full.as_str());
             let message = matches_nothing("tensor site of the model", &round.at, names);
@@ -89,6 +93,9 @@ impl Round {
             resolved
                 .check(place)
                 .map_err(|message| Mistake::at("at", format!("'{}': {message}", place.full)))?;
+            if !resolved.sites.contains(&place.info.name) {
+                resolved.sites.push(place.info.name);
+            }
         }
         Ok(resolved)
     }
@@ -152,6 +159,11 @@ impl Round {
 
     pub fn covers(&self, place: &Place) -> bool {
         self.covers_layer(place.layer) && matches(&self.at, &place.full)
+    }
+
+    /// Whether it rounds what passes at a site.
+    pub fn meets(&self, site: &Site) -> bool {
+        self.covers_layer(site.layer) && self.sites.contains(&site.name) && matches(&self.at, &site.to_string())
     }
 
     pub fn reads(&self, role: Role) -> bool {

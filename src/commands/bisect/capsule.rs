@@ -178,7 +178,7 @@ pub fn write(file: &Path, found: &Explanation, mix: &Mix, config: &dyn Config, o
             })
             .collect(),
         right_rounds: mix.recipe(&Wrong::default()).rounds,
-        noise: wrong.noise(origin.seed),
+        noise: wrong.noise(origin.seed).map_err(usage)?,
         wrong_rounds: wrong.rounds,
         turned: turned
             .turned_channels()

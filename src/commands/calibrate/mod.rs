@@ -1,6 +1,8 @@
 //! `ulplab gate --calibrate`: how often each gate of an experiment fails what is right, and which errors it notices.
 
+mod notes;
 mod null;
+mod others;
 mod page;
 mod stored;
 
@@ -15,8 +17,7 @@ use crate::run::Manifest;
 use crate::run::folder::{Folder, RUN};
 use crate::run::runs;
 use crate::run::summary::summarize;
-use crate::studies::model::ModelStudy;
-use crate::studies::{self, Body};
+use crate::studies;
 use null::{Null, Trial, derive};
 pub use stored::resolve;
 use stored::{CalibratedGate, CalibratedRecipe, Calibration, Effect, SCHEMA, definition};
@@ -30,7 +31,8 @@ use ulplab_core::record::{Record, place};
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct CalibrateArgs {
     /// Measure the gates of this experiment themselves: how often each fails what is right (its size), and how often it notices an error of
-    /// a stated size (its power). Recipes are computed in drawn orders of sums, on windows drawn from the same texts.
+    /// a stated size (its power). Recipes are computed on other windows of the same texts and other draws of the same generators, those of
+    /// models in drawn orders of sums.
     #[arg(long, value_name = "EXPERIMENT", conflicts_with_all = ["run", "rules", "json", "attested"], requires = "output")]
     pub calibrate: Option<PathBuf>,
     /// The file to write the calibration to; gates with `flake` name it.
@@ -63,7 +65,8 @@ pub struct Asked {
 pub fn run(args: &CalibrateArgs) -> Result<Option<Exit>> {
     if !args.calibrated.is_empty() {
         let read = args.calibrated.iter().map(|path| Calibration::read(path));
-        let page = page::page(&read.collect::<Result<Vec<_>>>()?)?;
+        let read = read.collect::<Result<Vec<_>>>()?;
+        let page = page::page(&read, &others::uncalibrated(&read)?)?;
         out!("{page}");
         return Ok(Some(Exit::Pass));
     }
@@ -82,22 +85,13 @@ pub fn run(args: &CalibrateArgs) -> Result<Option<Exit>> {
 fn calibrate(args: &CalibrateArgs, experiment: &Path) -> Result<Calibration> {
     let file = ExperimentFile::read(experiment, &args.overrides)?;
     let parsed = studies::parse(&file)?;
-    let (head, body) = (&parsed.experiment.head, &parsed.experiment.body);
-    if head.kind != ModelStudy::NAME {
-        let why = format!(
-            "gates of kind = \"{}\" are not calibrated: only those of models are",
-            head.kind
-        );
-        return Err(Error::config(&file.path, why));
-    }
+    let (head, study) = (&parsed.experiment.head, &*parsed.study);
     let plan = parsed.study.plan();
-    parsed.study.check().map_err(|mistake| file.error(&mistake))?;
-    check(&head.gates, &*parsed.study, &plan).map_err(|mistake| file.error(&mistake))?;
+    study.check().map_err(|mistake| file.error(&mistake))?;
+    check(&head.gates, study, &plan).map_err(|mistake| file.error(&mistake))?;
     if head.gates.is_empty() {
         return Err(Error::config(&file.path, "the file has no [[gate]]"));
     }
-    let study: ModelStudy = serde_json::from_value(serde_json::Value::Object(body.clone()))
-        .map_err(|error| Error::config(&file.path, error.to_string()))?;
     let asked = Asked {
         draws: args.draws.into(),
         effects: if args.effects.is_empty() {
@@ -109,7 +103,12 @@ fn calibrate(args: &CalibrateArgs, experiment: &Path) -> Result<Calibration> {
     if let Some(gain) = asked.effects.iter().find(|gain| !(gain.is_finite() && **gain > 0.0)) {
         return Err(Error::Usage(format!("--effect {gain}: expected a positive number")));
     }
-    let null = derive(head, &study, &asked);
+    let null = derive(head, study, &plan, &asked).map_err(|why| {
+        Error::config(
+            &file.path,
+            format!("gates of kind = \"{}\" are not calibrated: {why}", head.kind),
+        )
+    })?;
     if null.cells.is_empty() {
         return Err(Error::config(
             &file.path,
@@ -117,19 +116,20 @@ fn calibrate(args: &CalibrateArgs, experiment: &Path) -> Result<Calibration> {
         ));
     }
     let (folder, manifest) = measure(args, &null)?;
-    let windows = study.windows.len();
+    let reading = study.reading();
+    let windows = plan.windows.len();
+    let sets = sets(&manifest, reading.windows.len(), asked.draws);
     let mut gates: Vec<CalibratedGate> = Vec::new();
     for trial in &null.trials {
         let gate = of_rule(&mut gates, trial.rule);
         gate.recipes.push(drawn(
             &folder,
-            &manifest,
+            &sets,
             trial,
-            windows,
             definition(&parsed.experiment, &trial.recipe),
         )?);
     }
-    let mut texts: Vec<String> = study.windows.iter().map(|window| window.text.clone()).collect();
+    let mut texts: Vec<String> = reading.windows.iter().map(|window| window.text.clone()).collect();
     texts.sort_unstable();
     texts.dedup();
     Ok(Calibration {
@@ -140,8 +140,10 @@ fn calibrate(args: &CalibrateArgs, experiment: &Path) -> Result<Calibration> {
         run: manifest.fingerprint.clone(),
         data: manifest.data.clone(),
         seed: head.seed,
-        tokens: study.tokens,
+        tokens: reading.tokens,
         windows,
+        drawn_windows: windows - reading.windows.len(),
+        drawn: study.drawn(),
         texts,
         draws: asked.draws,
         gates,
@@ -193,12 +195,26 @@ fn measure(args: &CalibrateArgs, null: &Null) -> Result<(Folder, Manifest)> {
     })
 }
 
+/// The windows of each draw: as many that are drawn as the experiment has, and as many of text, `texts`. The plan has those of text last.
+fn sets(manifest: &Manifest, texts: usize, draws: usize) -> Vec<Vec<&str>> {
+    let all = &manifest.plan.windows;
+    let (drawn, text) = all.split_at(all.len() - texts * draws);
+    let of = |windows: &'_ [String], draw: usize| {
+        let each = windows.len() / draws;
+        draw * each..(draw + 1) * each
+    };
+    let set = |draw| {
+        let windows = drawn[of(drawn, draw)].iter().chain(&text[of(text, draw)]);
+        windows.map(String::as_str).collect()
+    };
+    (0..draws).map(set).collect()
+}
+
 /// The statistic of a gate on a recipe, on every draw.
 fn drawn(
     folder: &Folder,
-    manifest: &Manifest,
+    sets: &[Vec<&str>],
     trial: &Trial,
-    windows: usize,
     definition: serde_json::Value,
 ) -> Result<CalibratedRecipe> {
     let mut found = CalibratedRecipe {
@@ -207,9 +223,10 @@ fn drawn(
         null: Vec::new(),
         unknown: None,
         effects: Vec::new(),
+        powerless: None,
     };
     let null = match &trial.null {
-        Ok(null) => statistics(folder, manifest, trial.rule, null, windows)?,
+        Ok(null) => statistics(folder, sets, trial.rule, null)?,
         Err(why) => {
             found.unknown = Some(why.clone());
             return Ok(found);
@@ -218,35 +235,33 @@ fn drawn(
     match null.iter().copied().collect::<Option<Vec<f64>>>() {
         Some(null) => found.null = null,
         None => {
-            let name = trial.rule.statistic.name();
+            let (name, windows) = (trial.rule.statistic.name(), sets[0].len());
             found.unknown = Some(format!("the {name} over {windows} windows is no number on some draw"));
             return Ok(found);
         }
     }
-    for (gain, recipe) in &trial.effects {
-        found.effects.push(Effect {
-            gain: *gain,
-            values: statistics(folder, manifest, trial.rule, recipe, windows)?,
-        });
+    match &trial.effects {
+        Ok(effects) => {
+            for (gain, recipe) in effects {
+                found.effects.push(Effect {
+                    gain: *gain,
+                    values: statistics(folder, sets, trial.rule, recipe)?,
+                });
+            }
+        }
+        Err(why) => found.powerless = Some(why.clone()),
     }
     Ok(found)
 }
 
 /// The statistic of a gate, of the worst place, on each set of windows; `None` where it is no number.
-fn statistics(
-    folder: &Folder,
-    manifest: &Manifest,
-    rule: &Rule,
-    recipe: &str,
-    windows: usize,
-) -> Result<Vec<Option<f64>>> {
+fn statistics(folder: &Folder, sets: &[Vec<&str>], rule: &Rule, recipe: &str) -> Result<Vec<Option<f64>>> {
     let better = match rule.require.parse::<Bound>() {
         Ok(bound) => bound.better,
         Err(_) => Metric::find(&rule.metric)?.better,
     };
     let looks = |record: &Record| record.metric == rule.metric && matches(&rule.at, &place(record.layer, &record.site));
-    let sets = manifest.plan.windows.chunks_exact(windows);
-    sets.map(|set| {
+    let of_set = |set: &Vec<&str>| {
         let mut records = Vec::new();
         for window in set {
             let cell = folder.read_cell(&format!("{recipe}/{}/{window}", rule.phase))?;
@@ -256,8 +271,8 @@ fn statistics(
         let worst = gate::worst(rule.statistic, better, summaries.iter());
         let worst = worst.ok_or_else(|| Error::Usage(format!("{recipe}: nothing was measured at {}", rule.at)))?;
         Ok(Some(rule.statistic.value(worst)).filter(|value| value.is_finite()))
-    })
-    .collect()
+    };
+    sets.iter().map(of_set).collect()
 }
 
 /// Which way a rule of a calibration points.

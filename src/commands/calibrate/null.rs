@@ -1,21 +1,33 @@
 //! The experiment that draws what right candidates measure as, and what faults of a stated size do.
 
 use super::Asked;
-use crate::experiment::{Experiment, Head, Rule, Statistic, Window};
-use crate::run::plan::REFERENCE;
-use crate::studies::body_of;
-use crate::studies::model::{ModelStudy, Recipe};
+use crate::experiment::{Experiment, Head, Rule, Statistic};
+use crate::run::plan::Plan;
+use crate::studies::Study;
+use crate::studies::null::Wanted;
+use ulplab_core::metrics::{Bound, Metric};
 use ulplab_core::pattern::matches;
-use ulplab_core::record::Phase;
+
+/// Metrics that noise of no size changes, and what they notice.
+const UNMOVED: [(&str, &str); 2] = [
+    (
+        "nonfinite",
+        "it counts numbers that are not finite, of which noise makes none: one is noticed by construction",
+    ),
+    (
+        "cosine_excess",
+        "it holds for any two vectors, whatever their distance, and notices mistakes of the measurement",
+    ),
+];
 
 /// A gate on a recipe, and the recipes of the null experiment that say something of it.
 pub struct Trial<'a> {
     pub rule: &'a Rule,
     pub recipe: String,
-    /// The recipe, computed in drawn orders of sums; or why there is none.
+    /// The recipe as right code computes it; or why there is none.
     pub null: Result<String, String>,
-    /// Its error as noise so many times as large.
-    pub effects: Vec<(f64, String)>,
+    /// Its error as noise so many times as large; or why there is none.
+    pub effects: Result<Vec<(f64, String)>, String>,
 }
 
 /// What is run, and what for.
@@ -27,63 +39,61 @@ pub struct Null<'a> {
 }
 
 /// The null experiment of all gates of an experiment.
-pub fn derive<'a>(head: &'a Head, study: &'a ModelStudy, asked: &Asked) -> Null<'a> {
-    let mut recipes: Vec<Recipe> = Vec::new();
+///
+/// # Errors
+/// Why gates of its kind are not calibrated.
+pub fn derive<'a>(head: &'a Head, study: &dyn Study, plan: &Plan, asked: &Asked) -> Result<Null<'a>, String> {
+    let bound = |rule: &'a Rule| {
+        let bound = |recipe: &&str| rule.recipes.iter().any(|pattern| matches(pattern, recipe));
+        let recipes: Vec<String> = plan.measured_in(rule.phase).filter(bound).map(String::from).collect();
+        recipes.into_iter().map(move |recipe| (rule, recipe))
+    };
+    let bound: Vec<(&Rule, String)> = head.gates.iter().flat_map(bound).collect();
+    let mut wanted: Vec<Wanted> = Vec::new();
+    for (rule, recipe) in bound.iter().filter(|(rule, _)| not_asked(rule).is_none()) {
+        for gain in std::iter::once(None).chain(gains(rule, asked).map(Some)) {
+            let (recipe, phase) = (recipe.clone(), rule.phase);
+            let new = Wanted { recipe, phase, gain };
+            if !wanted.contains(&new) {
+                wanted.push(new);
+            }
+        }
+    }
+    let mut phases = plan.phases.clone();
+    phases.retain(|phase| head.gates.iter().any(|rule| rule.phase == *phase));
+    let null = study.null(asked.draws, &phases, &wanted)?;
     let mut cells: Vec<String> = Vec::new();
-    let mut run = |recipe: Recipe, phase: Phase| {
-        let (name, cell) = (recipe.name.clone(), format!("{}/{phase}/*", recipe.name));
-        if name != REFERENCE && !recipes.iter().any(|known| known.name == name) {
-            recipes.push(recipe);
-        }
-        if !cells.contains(&cell) {
-            cells.push(cell);
-        }
-        name
-    };
-    let mut trials = Vec::new();
-    let own = Recipe {
-        name: REFERENCE.into(),
-        ..Recipe::default()
-    };
-    for rule in &head.gates {
-        let bound = |recipe: &&Recipe| rule.recipes.iter().any(|pattern| matches(pattern, &recipe.name));
-        let own = std::iter::once(&own).filter(|_| rule.phase == Phase::Cumulative);
-        for recipe in own.chain(&study.recipes).filter(bound) {
-            let reordered = reordered(recipe, rule);
-            let effects = match &reordered {
-                Ok(null) if !null.rounds.is_empty() => {
-                    asked.effects.iter().map(|&gain| (gain, louder(null, gain))).collect()
-                }
-                _ => Vec::new(),
-            };
-            trials.push(Trial {
-                rule,
-                recipe: recipe.name.clone(),
-                null: reordered.map(|null| run(null, rule.phase)),
-                effects: effects
-                    .into_iter()
-                    .map(|(gain, recipe)| (gain, run(recipe, rule.phase)))
-                    .collect(),
-            });
-        }
+    for (wanted, name) in wanted.iter().zip(&null.names) {
+        let cell = name.as_ref().map(|name| format!("{name}/{}/*", wanted.phase));
+        cells.extend(cell.ok().filter(|cell| !cells.contains(cell)));
     }
-    // What others are compared with.
-    for recipe in &study.recipes {
-        let wanted = recipes.iter().any(|other| other.against.as_ref() == Some(&recipe.name));
-        if wanted && !recipes.iter().any(|known| known.name == recipe.name) {
-            recipes.push(recipe.clone());
-        }
-    }
-    let of_rules = |phase: &Phase| head.gates.iter().any(|rule| rule.phase == *phase);
-    let body = ModelStudy {
-        model: study.model.clone(),
-        tokens: study.tokens,
-        beyond_trained: study.beyond_trained,
-        phases: study.phases.iter().copied().filter(of_rules).collect(),
-        windows: windows(&study.windows, asked.draws),
-        reference_cuts: Some(1),
-        recipes,
+    let find = |rule: &Rule, recipe: &str, gain: Option<f64>| {
+        let same = |wanted: &Wanted| wanted.recipe == recipe && wanted.phase == rule.phase && wanted.gain == gain;
+        let at = wanted.iter().position(same).expect("it was put there");
+        null.names[at].clone()
     };
+    let trial = |(rule, recipe): (&'a Rule, String)| {
+        let found = match not_asked(rule) {
+            Some(why) => Err(why.to_string()),
+            None => find(rule, &recipe, None),
+        };
+        let unmoved = UNMOVED.iter().find(|(metric, _)| *metric == rule.metric);
+        let effects = match (&found, unmoved) {
+            (Err(_), _) => Ok(Vec::new()),
+            (Ok(_), Some((_, why))) => Err(why.to_string()),
+            (Ok(_), None) => {
+                let each = gains(rule, asked).map(|gain| Ok((gain, find(rule, &recipe, Some(gain))?)));
+                each.collect()
+            }
+        };
+        Trial {
+            rule,
+            null: found,
+            effects,
+            recipe,
+        }
+    };
+    let trials = bound.into_iter().map(trial).collect();
     let experiment = Experiment {
         head: Head {
             name: format!("{}-null", head.name),
@@ -92,84 +102,32 @@ pub fn derive<'a>(head: &'a Head, study: &'a ModelStudy, asked: &Asked) -> Null<
             seed: head.seed,
             gates: Vec::new(),
         },
-        body: body_of(&body),
+        body: null.body,
     };
-    Null {
+    Ok(Null {
         experiment,
         cells,
         trials,
-    }
-}
-
-/// A recipe as right code computes it in another order of sums, different in each window.
-fn reordered(recipe: &Recipe, rule: &Rule) -> Result<Recipe, String> {
-    if rule.control {
-        return Err("it is a control, which something bad must meet".into());
-    }
-    if rule.statistic == Statistic::Sequential {
-        return Err("its rate of false alarms follows from its construction".into());
-    }
-    if recipe.step.is_some() && (recipe.weights.is_some() || recipe.index.is_some()) {
-        return Err("kernels read weights or index keys as codes, which nothing on the CPU does".into());
-    }
-    if !recipe.kernels.is_empty() && !recipe.dtype.is_f32() {
-        return Err("its kernels round to another type, which nothing on the CPU does".into());
-    }
-    let plain = Recipe {
-        chunk: None,
-        cuts: None,
-        step: None,
-        kernels: Vec::new(),
-        ..recipe.clone()
-    };
-    // A layer alone is fed all tokens at once; a vector that is rounded for one reader is, too.
-    let whole = rule.phase == Phase::Local || recipe.rounds.iter().any(|round| round.role.is_some());
-    if whole || recipe.name == REFERENCE {
-        return Ok(plain);
-    }
-    Ok(Recipe {
-        name: format!("{}.null", recipe.name),
-        cuts: Some(1),
-        ..plain
     })
 }
 
-/// The recipe with noise in the place of its rounding errors, so many times as large.
-fn louder(null: &Recipe, gain: f64) -> Recipe {
-    Recipe {
-        name: format!("{}.noise{gain}", null.name),
-        noise: true,
-        gain: Some(gain),
-        ..null.clone()
+/// Why a gate is not calibrated, whatever it is on.
+fn not_asked(rule: &Rule) -> Option<&'static str> {
+    if rule.control {
+        return Some("it is a control, which something bad must meet");
     }
+    if rule.statistic == Statistic::Sequential {
+        return Some("its rate of false alarms follows from its construction");
+    }
+    None
 }
 
-/// Windows drawn from the texts of the experiment, as many sets of them as are asked for.
-fn windows(own: &[Window], draws: usize) -> Vec<Window> {
-    let mut all: Vec<Window> = Vec::with_capacity(draws * own.len());
-    let mut last: Vec<(String, usize)> = Vec::new();
-    for window in own {
-        if !last.iter().any(|(text, _)| *text == window.text) {
-            let drawn = own
-                .iter()
-                .filter(|other| other.text == window.text)
-                .filter_map(|other| other.draw);
-            last.push((window.text.clone(), drawn.max().unwrap_or(0)));
-        }
-    }
-    for _ in 0..draws {
-        for window in own {
-            let (_, last) = last
-                .iter_mut()
-                .find(|(text, _)| *text == window.text)
-                .expect("it was put there");
-            *last += 1;
-            all.push(Window {
-                text: window.text.clone(),
-                draw: Some(*last),
-                ..Window::default()
-            });
-        }
-    }
-    all
+/// The sizes of noise that a gate is asked about: where it bounds how good a recipe may be, the error is as many times smaller.
+fn gains(rule: &Rule, asked: &Asked) -> impl Iterator<Item = f64> {
+    let unmoved = UNMOVED.iter().any(|(metric, _)| *metric == rule.metric);
+    let better = Metric::find(&rule.metric).map(|metric| metric.better);
+    let bound = rule.require.parse::<Bound>().map(|bound| bound.better);
+    let inverted = matches!((better, bound), (Ok(better), Ok(bound)) if better != bound);
+    let each = if unmoved { &[][..] } else { &asked.effects[..] };
+    each.iter().map(move |gain| if inverted { 1.0 / gain } else { *gain })
 }

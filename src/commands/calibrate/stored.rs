@@ -36,6 +36,11 @@ pub struct Calibration {
     /// Windows that each draw of a statistic is over, and their texts.
     pub windows: usize,
     pub texts: Vec<String>,
+    /// Those of these windows that generators draw: how many, and in words.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub drawn_windows: usize,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drawn: Option<String>,
     pub draws: usize,
     pub gates: Vec<CalibratedGate>,
 }
@@ -69,6 +74,9 @@ pub struct CalibratedRecipe {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown: Option<String>,
     pub effects: Vec<Effect>,
+    /// Why there are none, if that isn't because the recipe rounds nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub powerless: Option<String>,
 }
 
 /// The gate's statistic on each draw with the recipe's error as noise.
@@ -79,6 +87,10 @@ pub struct Effect {
     pub gain: f64,
     /// `None` is no number, which every gate notices.
     pub values: Vec<Option<f64>>,
+}
+
+fn is_zero(n: &usize) -> bool {
+    *n == 0
 }
 
 impl Calibration {
@@ -166,6 +178,53 @@ impl Calibration {
     }
 }
 
+impl Effect {
+    /// By how much the error is larger, or smaller where a gate bounds how good a recipe may be.
+    pub fn factor(&self) -> f64 {
+        self.gain.max(1.0 / self.gain)
+    }
+}
+
+impl CalibratedGate {
+    /// What it looks at, in words.
+    pub fn title(&self) -> String {
+        let (statistic, phase) = (self.statistic.name(), self.phase);
+        format!("{statistic} of `{}` at `{}`, {phase}", self.metric, self.at)
+    }
+}
+
+/// The bound that a gate on a recipe judges by: the file's own, or the one for its rate.
+pub struct Judged(Option<Bound>);
+
+impl Judged {
+    /// # Errors
+    /// The metric does not exist.
+    pub fn new(gate: &CalibratedGate, recipe: &CalibratedRecipe) -> Result<Self> {
+        let metric = Metric::find(&gate.metric)?;
+        Ok(Self(match gate.flake {
+            Some(flake) => recipe.threshold(metric, flake).ok().map(|(value, _)| Bound {
+                better: metric.better,
+                value,
+            }),
+            None => gate.require.parse().ok(),
+        }))
+    }
+
+    /// How many right candidates fail, and of how many; none if that is not known.
+    pub fn failed(&self, recipe: &CalibratedRecipe) -> Option<(usize, usize)> {
+        let bound = self.0?;
+        let failed = recipe.null.iter().filter(|value| !bound.admits(**value)).count();
+        (!recipe.null.is_empty()).then_some((failed, recipe.null.len()))
+    }
+
+    /// In how many draws an effect is noticed; none if that is not known.
+    pub fn noticed(&self, effect: &Effect) -> Option<usize> {
+        let bound = self.0?;
+        let noticed = |value: &&Option<f64>| value.is_none_or(|value| !bound.admits(value));
+        Some(effect.values.iter().filter(noticed).count())
+    }
+}
+
 impl CalibratedRecipe {
     /// The bound that the right candidate breaks at most at a rate, with a confidence of 95 %, and what it rests on.
     ///
@@ -218,13 +277,16 @@ fn outward(value: f64) -> f64 {
     near.max(value)
 }
 
-/// What a recipe is, with the one that it is compared with; nothing for the reference.
+/// What a recipe is, with the one that it is compared with, and what it is tried on unless that is a model's text; nothing for the reference.
 pub fn definition(experiment: &Experiment, recipe: &str) -> Value {
     let known = experiment.recipes();
     let find = |name: &str| known.iter().find(|(other, _)| *other == name).map(|(_, value)| *value);
     let own = find(recipe);
     let against = own.and_then(|own| own.get("against")?.as_str()).and_then(find);
-    own.into_iter().chain(against).cloned().collect()
+    let tried_on = ["source", "shape"]
+        .into_iter()
+        .filter_map(|key| experiment.body.get(key));
+    own.into_iter().chain(against).chain(tried_on).cloned().collect()
 }
 
 /// Puts bounds into gates that state a rate, from the calibrations that they name, which lie beside `file`.

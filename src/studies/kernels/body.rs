@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::TIME;
 use super::operations::{self, Operation, OwnCase, OwnOp};
+use super::power;
 use crate::backend::cuda::Source as KernelFile;
 use crate::backend::program::{Mode, TIMEOUT};
 use crate::experiment::{Mistake, Window, written_out};
@@ -15,8 +16,10 @@ use crate::report::Show;
 use crate::run::RecipeInfo;
 use crate::run::plan::{Plan, RecipePlan};
 use crate::studies::limits::Parts;
+use crate::studies::null::{Null, Wanted};
 use crate::studies::study::{Body, Runs, Study, body_of};
 use ulplab_core::error::did_you_mean;
+use ulplab_core::ops::OPS;
 use ulplab_core::pattern::{matches, matches_nothing};
 use ulplab_core::record::Phase;
 
@@ -194,6 +197,24 @@ impl Study for KernelStudy {
             windows: self.case_names.clone(),
             recipes: self.variants.iter().map(planned).collect(),
         }
+    }
+
+    /// Right kernels run on a GPU alone, and the power of what judges them is measured without one.
+    fn null(&self, _draws: usize, _phases: &[Phase], _wanted: &[Wanted]) -> Result<Null, String> {
+        let power = power::stored().map_err(|error| error.to_string())?;
+        let patterns = || self.kernels.iter().filter_map(|pattern| pattern.split('.').next());
+        let shipped = OPS.iter().map(|op| op.name());
+        let shipped = shipped.filter(|op| patterns().any(|pattern| matches(pattern, op)));
+        let mut ops: Vec<&str> = shipped
+            .chain(self.commands.iter().map(|command| &command.op[..]))
+            .collect();
+        ops.sort_unstable();
+        ops.dedup();
+        Err(format!(
+            "right kernels run on a GPU, and a bound that is derived fails none; of those that ship, attestations say that it held \
+             (`ulplab kernels attest --check`). The power of judgements is {} (`ulplab kernels list OP`)",
+            power::known(&ops, &power)
+        ))
     }
 
     fn recipes(&self) -> Vec<RecipeInfo> {

@@ -1,6 +1,7 @@
 //! A whole model, rounded at its sites and compared with itself.
 
 mod calls;
+mod null;
 pub mod probe;
 mod recipe;
 mod resumed;
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::limits::{Parts, halved_tokens};
+use super::null::{Null, Wanted};
 use super::study::{Bench, Body, ReadyRecipes, Runs, Study, Text, body_of, check_among, of_recipe};
 use crate::backend::rounding::Rounding;
 use crate::backend::step::WholeStep;
@@ -82,12 +84,7 @@ impl ModelStudy {
                 "calls are of one size, 'chunk', or of drawn ones, 'cuts'; not both",
             ));
         }
-        if let Some(gain) = recipe.gain
-            && !(recipe.noise && gain.is_finite() && gain > 0.0)
-        {
-            let message = format!("gain = {gain}: expected a positive number beside noise = true");
-            return Err(Mistake::at("gain", message));
-        }
+        recipe.noise(0)?;
         for (key, said) in [("weights", &recipe.weights), ("index", &recipe.index)] {
             if said.is_some() && recipe.step.is_none() {
                 let message = format!("'{key}' is of the kernels of a whole step, and there is no 'step'");
@@ -226,6 +223,10 @@ impl Study for ModelStudy {
         }
         let own = self.reference_cuts.map(|number| Calls::Drawn { seed, number });
         Ok(Runs::Windows(Box::new(ReadyModel { recipes, own })))
+    }
+
+    fn null(&self, draws: usize, phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
+        Ok(null::of(self, draws, phases, wanted))
     }
 
     fn stands_in(&self) -> bool {

@@ -69,13 +69,15 @@ impl Recipe {
     /// What is wrong, and where in the recipe.
     pub fn resolve(&self, config: &dyn Config, seed: u64) -> Result<Rounding, Mistake> {
         let kernels = stand_in(&self.kernels, self.dtype)?;
-        Rounding::resolve(&self.rounds, self.noise(seed), kernels, config)
+        Rounding::resolve(&self.rounds, self.noise(seed)?, kernels, config)
     }
 
     /// The noise in the place of its rounding errors, if there is any.
-    pub fn noise(&self, seed: u64) -> Option<Noise> {
-        let gain = self.gain.unwrap_or(1.0);
-        self.noise.then_some(Noise { seed, gain })
+    ///
+    /// # Errors
+    /// Those of [`Noise::asked`].
+    pub fn noise(&self, seed: u64) -> Result<Option<Noise>, Mistake> {
+        Noise::asked(self.noise, self.gain, seed)
     }
 
     /// Whether it has no local phase: a layer alone is not what it computes, or not what it is compared with.

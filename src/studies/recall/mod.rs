@@ -16,6 +16,7 @@ pub use measure::{drawn, of_vectors};
 
 use super::limits::{Parts, halved_windows};
 use super::model::{finite, run_candidate, run_reference, sites_at};
+use super::null::{self, Candidate, Null, Wanted};
 use super::sources::{check_sources_and_windows, draw_names, no_recipe, site_names};
 use super::study::{Bench, Body, ReadyRecipes, Runs, Study, body_of, check_among, of_recipe};
 use crate::backend::recipe::Round;
@@ -88,6 +89,9 @@ pub struct Recipe {
     /// Replace each rounding error by Gaussian noise of the same energy: size without structure.
     #[serde(default)]
     pub noise: bool,
+    /// How many times as large the noise is as the rounding error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gain: Option<f64>,
     /// What is rounded on the way to the scores.
     #[serde(default, rename = "round", skip_serializing_if = "Vec::is_empty")]
     pub rounds: Vec<Round>,
@@ -106,12 +110,35 @@ impl Recipe {
             let message = "'noise' is for 'round', and 'score_noise' is noise already";
             return Err(Mistake::at("noise", message));
         }
+        Noise::asked(self.noise, self.gain, 0)?;
         match self.score_noise.filter(|size| !(size.is_finite() && *size >= 0.0)) {
             Some(size) => Err(Mistake::at(
                 "score_noise",
                 format!("score_noise = {size} is not a size"),
             )),
             None => Ok(()),
+        }
+    }
+}
+
+impl Candidate for Recipe {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn with_noise(&self, name: String, gain: f64) -> Self {
+        match self.score_noise {
+            Some(size) => Self {
+                name,
+                score_noise: Some(gain * size),
+                ..self.clone()
+            },
+            None => Self {
+                name,
+                noise: true,
+                gain: Some(gain),
+                ..self.clone()
+            },
         }
     }
 }
@@ -201,8 +228,8 @@ impl Study for RecallStudy {
         })?;
         let mut recipes = HashMap::new();
         for (at, recipe) in self.recipes.iter().enumerate() {
-            let noise = recipe.noise.then_some(Noise { seed, gain: 1.0 });
-            let rounding = Rounding::resolve(&recipe.rounds, noise, None, config)
+            let rounding = Noise::asked(recipe.noise, recipe.gain, seed)
+                .and_then(|noise| Rounding::resolve(&recipe.rounds, noise, None, config))
                 .map_err(|mistake| mistake.in_recipe(&recipe.name, at))?;
             let bytes = rounding.cache_bytes(config);
             recipes.insert(recipe.name.as_str(), (recipe, rounding, bytes));
@@ -213,6 +240,20 @@ impl Study for RecallStudy {
             selection,
             recipes,
         })))
+    }
+
+    fn null(&self, draws: usize, _phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
+        let (recipes, names) = null::recipes(wanted, &self.recipes, |recipe, _| Ok((recipe.clone(), true)));
+        let body = Self {
+            draws: draws * self.draws,
+            windows: null::redrawn(&self.windows, draws),
+            recipes,
+            ..self.clone()
+        };
+        Ok(Null {
+            body: body.body(),
+            names,
+        })
     }
 
     fn body(&self) -> Map<String, Value> {

@@ -14,6 +14,8 @@ use super::PIECE;
 use super::inputs::Piece;
 use super::prefill::{PREFILLS, Prefill, prefill};
 use super::{Form, Operation, Recipe, Round};
+use crate::backend::rounding::Noise;
+use crate::backend::rounding::noise::rounded_or_noise;
 use crate::experiment::{Mistake, Source};
 use ulplab_core::error::did_you_mean;
 use ulplab_core::formats::{Codec, Direction, codec};
@@ -23,6 +25,8 @@ use ulplab_core::pattern::{matches, matches_nothing};
 pub struct Method {
     form: Form,
     rounds: Vec<SiteRounding>,
+    /// In the place of rounding errors.
+    noise: Option<Noise>,
     prefill: Option<&'static Prefill>,
 }
 
@@ -38,11 +42,11 @@ const STATE: &str = "state";
 const PARAMETERS: [&str; 3] = ["a", "b", "c"];
 
 impl Method {
-    /// Finds form and formats, and that they fit every source.
+    /// Finds form and formats, and that they fit every source; `seed` is that of noise.
     ///
     /// # Errors
     /// The mistake, and its place in the recipe.
-    pub fn resolve(recipe: &Recipe, sources: &[Source<Operation>]) -> Result<Self, Mistake> {
+    pub fn resolve(recipe: &Recipe, sources: &[Source<Operation>], seed: u64) -> Result<Self, Mistake> {
         let form = recipe.form.clone();
         let wrong = |message: String| Err(Mistake::at("form", message));
         let mut known = None;
@@ -74,6 +78,7 @@ impl Method {
         });
         Ok(Self {
             rounds: rounds.collect::<Result<_, _>>()?,
+            noise: Noise::asked(recipe.noise, recipe.gain, seed)?,
             prefill: known,
             form,
         })
@@ -91,11 +96,14 @@ impl Method {
         let stored: Vec<&SiteRounding> = self.rounds.iter().filter(|round| matches(&round.at, STATE)).collect();
         let store = |at: Token, state: &mut [f32], cols: usize| {
             let place = (at.head, first + at.token);
-            stored.iter().for_each(|round| round.round(state, cols, place, random));
+            let round = |state: &mut [f32]| stored.iter().for_each(|round| round.round(state, cols, place, random));
+            rounded_or_noise(self.noise, STATE, state, cols, round);
         };
-        let rounds = ChunkRoundings(&self.rounds, random);
+        let rounds = WithNoise(ChunkRoundings(&self.rounds, random), self.noise);
         match (piece, &self.form, self.prefill) {
-            (Piece::Attention { .. }, _, Some(prefill)) => attend(piece, &prefill.form(), state),
+            (Piece::Attention { .. }, _, Some(prefill)) => {
+                attend(piece, &prefill.form_by(WithNoise(*prefill, self.noise)), state)
+            }
             (Piece::Attention { .. }, Form::Chunked(chunk), _) => {
                 let form = Chunked {
                     chunk: *chunk,
@@ -116,7 +124,8 @@ impl Method {
                 let mut parameters = parameters.clone();
                 for (name, parameter) in PARAMETERS.into_iter().zip(&mut parameters) {
                     let states = parameter.cols();
-                    rounds.round_named(name, &mut parameter.data, states);
+                    let round = |values: &mut [f32]| rounds.0.round_named(name, values, states);
+                    rounded_or_noise(self.noise, name, &mut parameter.data, states, round);
                 }
                 match stored.is_empty() {
                     true => scan(form, &parameters, u, state, &Unrounded),
@@ -251,6 +260,24 @@ impl Policy<f32> for ChunkRoundings<'_> {
         if !self.0.is_empty() {
             self.round_named(&snake_case(what), values, cols);
         }
+    }
+}
+
+/// Rounds as a policy does, and puts noise in the place of its errors if there is any.
+struct WithNoise<P>(P, Option<Noise>);
+
+impl<P: Policy<f32>> Policy<f32> for WithNoise<P> {
+    fn round(&self, what: Intermediate, values: &mut [f32], cols: usize) {
+        match self.1 {
+            None => self.0.round(what, values, cols),
+            noise => rounded_or_noise(noise, &snake_case(what), values, cols, |values| {
+                self.0.round(what, values, cols);
+            }),
+        }
+    }
+
+    fn add_decay(&self, sum: f64, decay: f64) -> f64 {
+        self.0.add_decay(sum, decay)
     }
 }
 

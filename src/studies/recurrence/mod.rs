@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::limits::{Parts, halved_rows};
+use super::null::{self, Candidate, Null, Wanted};
 use super::sources::{check_checkpoint, check_draws, check_sources, doublings, draw_names, no_recipe};
 use super::study::{Bench, Body, ReadyRecipes, Runs, Study, body_of, of_recipe};
 use crate::experiment::{Mistake, Source};
@@ -61,6 +62,12 @@ pub struct Recipe {
     /// Its description, in one line.
     pub doc: String,
     pub form: Form,
+    /// Replace each rounding error by Gaussian noise of the same energy: size without structure.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub noise: bool,
+    /// How many times as large the noise is as the rounding error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gain: Option<f64>,
     #[serde(default, rename = "round", skip_serializing_if = "Vec::is_empty")]
     pub rounds: Vec<Round>,
 }
@@ -92,6 +99,28 @@ pub struct Round {
     /// Which of the two codes about a number it becomes.
     #[serde(default, skip_serializing_if = "Direction::is_nearest")]
     pub direction: Direction,
+}
+
+impl Recipe {
+    /// Whether it rounds more than f32 does.
+    fn rounds_anything(&self) -> bool {
+        !self.rounds.is_empty() || matches!(self.form, Form::Prefill(_))
+    }
+}
+
+impl Candidate for Recipe {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn with_noise(&self, name: String, gain: f64) -> Self {
+        Self {
+            name,
+            noise: true,
+            gain: Some(gain),
+            ..self.clone()
+        }
+    }
 }
 
 impl RecurrenceStudy {
@@ -135,7 +164,10 @@ impl Study for RecurrenceStudy {
     }
 
     fn recipes(&self) -> Vec<RecipeInfo> {
-        let info = |recipe: &Recipe| RecipeInfo::new(&recipe.name, &recipe.doc);
+        let info = |recipe: &Recipe| RecipeInfo {
+            noise: recipe.noise,
+            ..RecipeInfo::new(&recipe.name, &recipe.doc)
+        };
         self.recipes.iter().map(info).collect()
     }
 
@@ -182,7 +214,7 @@ impl Study for RecurrenceStudy {
         let mut methods = HashMap::new();
         for (at, recipe) in self.recipes.iter().enumerate() {
             let method =
-                Method::resolve(recipe, &self.sources).map_err(|mistake| mistake.in_recipe(&recipe.name, at))?;
+                Method::resolve(recipe, &self.sources, seed).map_err(|mistake| mistake.in_recipe(&recipe.name, at))?;
             methods.insert(recipe.name.as_str(), method);
         }
         Ok(Runs::Windows(Box::new(ReadyRecurrence {
@@ -190,6 +222,20 @@ impl Study for RecurrenceStudy {
             seed,
             methods,
         })))
+    }
+
+    fn null(&self, draws: usize, _phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
+        let right = |recipe: &Recipe, _| Ok((recipe.clone(), recipe.rounds_anything()));
+        let (recipes, names) = null::recipes(wanted, &self.recipes, right);
+        let body = Self {
+            draws: draws * self.draws,
+            recipes,
+            ..self.clone()
+        };
+        Ok(Null {
+            body: body.body(),
+            names,
+        })
     }
 
     fn body(&self) -> Map<String, Value> {

@@ -3,6 +3,10 @@
 use super::RoundTripStudy;
 use super::draw::draw;
 use super::theory;
+use std::sync::Arc;
+
+use crate::backend::rounding::Noise;
+use crate::backend::rounding::noise::rounded_or_noise;
 use crate::experiment::Source;
 use crate::studies::measure::{records, with_means};
 use crate::studies::model::Sample;
@@ -10,6 +14,23 @@ use ulplab_core::formats::Codec;
 use ulplab_core::metrics::{NSR, Pair, RoundTrip};
 use ulplab_core::random::stream;
 use ulplab_core::record::Record;
+
+/// How a recipe stores numbers.
+pub struct Stored {
+    pub codec: Arc<dyn Codec>,
+    /// In the place of the format's errors.
+    pub noise: Option<Noise>,
+}
+
+impl Stored {
+    /// What is read back of the numbers of a source.
+    fn read_back(&self, sample: &Sample) -> Vec<f32> {
+        let mut values = sample.values.clone();
+        let round = |values: &mut [f32]| self.codec.round(values, sample.cols);
+        rounded_or_noise(self.noise, &sample.source, &mut values, sample.cols, round);
+        values
+    }
+}
 
 /// The draws of the sources in a window.
 pub fn drawn(study: &RoundTripStudy, seed: u64, window: &str) -> Vec<Sample> {
@@ -25,20 +46,20 @@ pub fn drawn(study: &RoundTripStudy, seed: u64, window: &str) -> Vec<Sample> {
     study.sources.iter().filter_map(sample).collect()
 }
 
-/// Measures one format on the samples of a window; `rival` is the one it is set against.
-pub fn measure(blank: &Record, samples: &[Sample], codec: &dyn Codec, rival: Option<&dyn Codec>) -> Vec<Record> {
+/// Measures one recipe on the samples of a window; `rival` is the one it is set against.
+pub fn measure(blank: &Record, samples: &[Sample], stored: &Stored, rival: Option<&Stored>) -> Vec<Record> {
     let one = |sample: &Sample| {
         let blank = Record {
             layer: sample.layer,
             site: sample.source.clone(),
             ..blank.clone()
         };
-        let round = |codec: &dyn Codec| {
-            let mut values = sample.values.clone();
-            codec.round(&mut values, sample.cols);
+        let round = |stored: &Stored| {
+            let values = stored.read_back(sample);
             (Pair::new(&sample.values, &values), values)
         };
-        let (pair, values) = round(codec);
+        let (pair, values) = round(stored);
+        let codec = &stored.codec;
         let bits = 8.0 * codec.bytes_per_row(sample.cols) / sample.cols as f64;
         let mut trip = RoundTrip::new(&pair, &sample.values, &values, sample.cols, bits);
         let theory = |format| theory::nsr(format, &sample.values, sample.cols);

@@ -6,7 +6,6 @@ mod show;
 pub mod theory;
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use reference::paths::Config;
 use schemars::JsonSchema;
@@ -15,8 +14,10 @@ use serde_json::{Map, Value};
 
 use super::limits::{Parts, halved_windows, site_cols};
 use super::model::{passes_tensor, recorded, sites_at};
+use super::null::{self, Candidate, Null, Wanted};
 use super::sources::{check_sources_and_windows, draw_names, no_recipe, site_names};
 use super::study::{Bench, Body, ReadyRecipes, Runs, Study, body_of, check_among, of_recipe};
+use crate::backend::rounding::Noise;
 use crate::experiment::{Mistake, Source, Window, written_out};
 use crate::report::Show;
 use crate::run::RecipeInfo;
@@ -26,7 +27,7 @@ use ulplab_core::formats::{Codec, codec};
 use ulplab_core::record::Phase;
 
 pub use draw::{Numbers, draw};
-pub use measure::measure;
+pub use measure::{Stored, measure};
 
 /// Numbers from each source: stored in a format and read back.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -61,9 +62,40 @@ pub struct Recipe {
     pub doc: String,
     /// What numbers are stored in: a named format (`nvfp4`), a format string (`e2m1/b16:e4m3/t:f32`) or a KV record.
     pub format: String,
+    /// Replace each rounding error by Gaussian noise of the same energy: size without structure.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub noise: bool,
+    /// How many times as large the noise is as the rounding error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gain: Option<f64>,
     /// The recipe that this one is compared with on the same numbers, by `sqnr_gain`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub against: Option<String>,
+}
+
+impl Recipe {
+    fn noise(&self, seed: u64) -> Result<Option<Noise>, Mistake> {
+        Noise::asked(self.noise, self.gain, seed)
+    }
+}
+
+impl Candidate for Recipe {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn against(&self) -> Option<&str> {
+        self.against.as_deref()
+    }
+
+    fn with_noise(&self, name: String, gain: f64) -> Self {
+        Self {
+            name,
+            noise: true,
+            gain: Some(gain),
+            ..self.clone()
+        }
+    }
 }
 
 impl Body for RoundTripStudy {
@@ -121,6 +153,7 @@ impl Study for RoundTripStudy {
         let mut recipes = self.recipes.iter().enumerate();
         recipes.try_for_each(|(at, recipe)| {
             self.check_against(recipe)
+                .and_then(|()| recipe.noise(0).map(drop))
                 .map_err(|mistake| mistake.in_recipe(&recipe.name, at))
         })
     }
@@ -132,7 +165,10 @@ impl Study for RoundTripStudy {
     }
 
     fn recipes(&self) -> Vec<RecipeInfo> {
-        let info = |recipe: &Recipe| RecipeInfo::new(&recipe.name, &recipe.doc);
+        let info = |recipe: &Recipe| RecipeInfo {
+            noise: recipe.noise,
+            ..RecipeInfo::new(&recipe.name, &recipe.doc)
+        };
         self.recipes.iter().map(info).collect()
     }
 
@@ -172,18 +208,38 @@ impl Study for RoundTripStudy {
     }
 
     fn ready<'a>(&'a self, seed: u64, config: Option<&dyn Config>) -> Result<Runs<'a>, Mistake> {
-        let mut codecs = HashMap::new();
+        let mut stores = HashMap::new();
         for (at, recipe) in self.recipes.iter().enumerate() {
             let codec =
                 codec(&recipe.format).map_err(|message| Mistake::at("format", message).in_recipe(&recipe.name, at))?;
             self.check_fit(recipe, codec.as_ref(), config)?;
-            codecs.insert(recipe.name.as_str(), (codec, recipe.against.as_deref()));
+            let noise = recipe
+                .noise(seed)
+                .map_err(|mistake| mistake.in_recipe(&recipe.name, at))?;
+            stores.insert(
+                recipe.name.as_str(),
+                (Stored { codec, noise }, recipe.against.as_deref()),
+            );
         }
         Ok(Runs::Windows(Box::new(ReadyRoundTrip {
             study: self,
             seed,
-            codecs,
+            stores,
         })))
+    }
+
+    fn null(&self, draws: usize, _phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
+        let (recipes, names) = null::recipes(wanted, &self.recipes, |recipe, _| Ok((recipe.clone(), true)));
+        let body = Self {
+            draws: draws * self.draws,
+            windows: null::redrawn(&self.windows, draws),
+            recipes,
+            ..self.clone()
+        };
+        Ok(Null {
+            body: body.body(),
+            names,
+        })
     }
 
     fn body(&self) -> Map<String, Value> {
@@ -195,7 +251,7 @@ struct ReadyRoundTrip<'a> {
     study: &'a RoundTripStudy,
     seed: u64,
     /// With the recipe that each is compared with.
-    codecs: HashMap<&'a str, (Arc<dyn Codec>, Option<&'a str>)>,
+    stores: HashMap<&'a str, (Stored, Option<&'a str>)>,
 }
 
 impl ReadyRecipes for ReadyRoundTrip<'_> {
@@ -209,10 +265,9 @@ impl ReadyRecipes for ReadyRoundTrip<'_> {
             None => measure::drawn(self.study, self.seed, bench.window),
         };
         bench.each(cells, |cell, blank| {
-            let (candidate, against) = of_recipe(&self.codecs, cell)?;
-            let rival = against.and_then(|name| self.codecs.get(name));
-            let rival = rival.map(|(rival, _)| rival.as_ref());
-            Ok(measure(&blank, &samples, candidate.as_ref(), rival))
+            let (candidate, against) = of_recipe(&self.stores, cell)?;
+            let rival = against.and_then(|name| self.stores.get(name));
+            Ok(measure(&blank, &samples, candidate, rival.map(|(rival, _)| rival)))
         })
     }
 }

@@ -9,6 +9,8 @@ use reference::{Choice, Numerics, Site, SiteKind, Tensor};
 use super::candidate::GateAndBank;
 use super::{DecidesOn, Recipe, Round, Router, Weights};
 use crate::backend::cuda::runner::Worker;
+use crate::backend::rounding::Noise;
+use crate::backend::rounding::noise::rounded_or_noise;
 use crate::backend::stand_in::chosen;
 use crate::experiment::{Mistake, Source};
 use ulplab_core::formats::{Codec, codec};
@@ -22,6 +24,8 @@ pub type Event =
 /// A recipe made ready.
 pub struct Method {
     rounds: Vec<(String, Arc<dyn Codec>)>,
+    /// In the place of rounding errors.
+    noise: Option<Noise>,
     router: Router,
     /// The margin outside which no decision may fall otherwise.
     pub margin: f64,
@@ -39,11 +43,11 @@ pub struct Kernels {
 }
 
 impl Method {
-    /// Finds formats and sites, and that they fit every source.
+    /// Finds formats and sites, and that they fit every source; `seed` is that of noise.
     ///
     /// # Errors
     /// The mistake, and its place in the recipe.
-    pub fn resolve(recipe: &Recipe, sources: &[Source<Weights>]) -> Result<Self, Mistake> {
+    pub fn resolve(recipe: &Recipe, sources: &[Source<Weights>], seed: u64) -> Result<Self, Mistake> {
         let rounds = recipe.rounds.iter().enumerate();
         let rounds = rounds.map(|(at, round)| resolve(round, sources).map_err(|mistake| mistake.within("round", at)));
         let margin = recipe.margin.unwrap_or(0.0);
@@ -53,6 +57,7 @@ impl Method {
         }
         Ok(Self {
             rounds: rounds.collect::<Result<_, _>>()?,
+            noise: Noise::asked(recipe.noise, recipe.gain, seed)?,
             router: recipe.router.unwrap_or_default(),
             margin,
             event: Model::event,
@@ -79,8 +84,11 @@ impl Method {
 
     fn round(&self, site: &Site, tensor: &mut Tensor<f32>) {
         let cols = tensor.cols();
-        let here = self.rounds.iter().filter(|(at, _)| matches(at, site.name));
-        here.for_each(|(_, codec)| codec.round(&mut tensor.data, cols));
+        let round = |values: &mut [f32]| {
+            let here = self.rounds.iter().filter(|(at, _)| matches(at, site.name));
+            here.for_each(|(_, codec)| codec.round(values, cols));
+        };
+        rounded_or_noise(self.noise, site.name, &mut tensor.data, cols, round);
     }
 }
 

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::limits::{Parts, halved_rows};
+use super::null::{self, Candidate, Null, Wanted};
 use super::sources::{check_checkpoint, check_draws, check_phases, check_sources, doublings, draw_names, no_recipe};
 use super::study::{Bench, Body, ReadyRecipes, Runs, Study, body_of, of_recipe};
 use crate::experiment::{Mistake, Source};
@@ -88,6 +89,12 @@ pub struct Recipe {
     pub name: String,
     /// Its description, in one line.
     pub doc: String,
+    /// Replace each rounding error by Gaussian noise of the same energy: size without structure.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub noise: bool,
+    /// How many times as large the noise is as the rounding error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gain: Option<f64>,
     #[serde(default, rename = "round", skip_serializing_if = "Vec::is_empty")]
     pub rounds: Vec<Round>,
     /// How the router is read, if not as the reference reads it.
@@ -162,6 +169,33 @@ impl Recipe {
     }
 }
 
+impl Recipe {
+    /// What right code is, as far as the CPU can compute it.
+    fn right(&self, _: Phase) -> Result<(Self, bool), String> {
+        match self.kernels.is_empty() {
+            true => Ok((self.clone(), !self.rounds.is_empty())),
+            false => {
+                Err("its kernels run on a GPU, and `ulplab kernels list` says what their judgements notice".into())
+            }
+        }
+    }
+}
+
+impl Candidate for Recipe {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn with_noise(&self, name: String, gain: f64) -> Self {
+        Self {
+            name,
+            noise: true,
+            gain: Some(gain),
+            ..self.clone()
+        }
+    }
+}
+
 impl SwapFfnStudy {
     /// Tokens after which a run is compared: 1, 2, 4, …
     pub fn checkpoints(&self) -> impl Iterator<Item = usize> + use<> {
@@ -208,7 +242,10 @@ impl Study for SwapFfnStudy {
     }
 
     fn recipes(&self) -> Vec<RecipeInfo> {
-        let info = |recipe: &Recipe| RecipeInfo::new(&recipe.name, &recipe.doc);
+        let info = |recipe: &Recipe| RecipeInfo {
+            noise: recipe.noise,
+            ..RecipeInfo::new(&recipe.name, &recipe.doc)
+        };
         self.recipes.iter().map(info).collect()
     }
 
@@ -245,7 +282,7 @@ impl Study for SwapFfnStudy {
         let mut methods = HashMap::new();
         for (at, recipe) in self.recipes.iter().enumerate() {
             let method =
-                Method::resolve(recipe, &self.sources).map_err(|mistake| mistake.in_recipe(&recipe.name, at))?;
+                Method::resolve(recipe, &self.sources, seed).map_err(|mistake| mistake.in_recipe(&recipe.name, at))?;
             methods.insert(recipe.name.as_str(), method);
         }
         Ok(Runs::Windows(Box::new(ReadySwapFfn {
@@ -253,6 +290,20 @@ impl Study for SwapFfnStudy {
             seed,
             methods,
         })))
+    }
+
+    fn null(&self, draws: usize, phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
+        let (recipes, names) = null::recipes(wanted, &self.recipes, Recipe::right);
+        let body = Self {
+            phases: phases.to_vec(),
+            draws: draws * self.draws,
+            recipes,
+            ..self.clone()
+        };
+        Ok(Null {
+            body: body.body(),
+            names,
+        })
     }
 
     fn stands_in(&self) -> bool {

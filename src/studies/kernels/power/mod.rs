@@ -20,7 +20,7 @@ use ulplab_core::ops::{Case, Op};
 
 pub use faults::{FAULTS, Fault, NARROWED};
 use outputs::{Judged, judged};
-pub use shown::blind;
+pub use shown::{blind, known};
 
 /// The file with what was measured.
 pub const FILE: &str = "experiments/results/power.json";
@@ -33,6 +33,9 @@ const RANGE: [i32; 2] = [-30, 4];
 const MOST: f64 = 3e7;
 /// How many cases with the same keys are asked whatever their sizes.
 const FEW: usize = 3;
+/// Operations whose judgement runs a whole model on what a kernel left, for each question anew: they are asked in the smallest case with
+/// each set of keys.
+const WHOLE: [&str; 2] = ["decode_step", "swap_ffn"];
 
 /// What the judgement of an output notices.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -101,12 +104,16 @@ pub fn smallest_first(op: &dyn Op) -> Vec<Case> {
     cases
 }
 
-/// The cases of an operation that are asked, the smallest first: those that are not large, and the smallest with each set of keys.
+/// The cases of an operation that are asked, the smallest first: those that are not large, and the smallest with each set of keys; where a
+/// question takes long only these.
 pub fn cases(op: &dyn Op) -> Vec<Case> {
     let cases = smallest_first(op);
     let asked = |(at, case): &(usize, &Case)| {
         let smaller = cases[..*at].iter().filter(|other| other.keys == case.keys).count();
-        volume(case) <= MOST || smaller < FEW
+        match WHOLE.contains(&op.name()) {
+            true => smaller == 0,
+            false => volume(case) <= MOST || smaller < FEW,
+        }
     };
     cases
         .iter()

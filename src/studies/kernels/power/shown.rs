@@ -1,6 +1,7 @@
 //! What judgements notice, in words, and those that notice too little.
 
 use super::Power;
+use ulplab_core::error::counted;
 
 /// Kinds of faults whose size is a share of what is right, and what they are called.
 const SHARES: [(&str, &str); 6] = [
@@ -77,6 +78,24 @@ impl Power {
         self.faults
             .get(kind)
             .map_or(0.0, |noticed| noticed.median.unwrap_or(f64::INFINITY))
+    }
+}
+
+/// What is known of the judgements of some operations, in words.
+pub fn known(ops: &[&str], all: &[Power]) -> String {
+    let asked = |op: &&str| all.iter().any(|power| power.op == **op && power.cases > 0);
+    let (asked, unasked): (Vec<&str>, Vec<&str>) = ops.iter().partition(|op| asked(op));
+    let outputs = all.iter().filter(|power| asked.contains(&power.op.as_str())).count();
+    let not = unasked.join("`, `");
+    let measured = format!(
+        "measured of {} of {}",
+        counted(outputs, "output"),
+        counted(asked.len(), "operation")
+    );
+    match (asked.is_empty(), unasked.is_empty()) {
+        (true, _) => format!("not measured of `{not}`"),
+        (false, true) => measured,
+        (false, false) => format!("{measured}, and not of `{not}`"),
     }
 }
 

@@ -1,0 +1,79 @@
+//! What the gates of a model are calibrated on.
+
+use super::{ModelStudy, Recipe};
+use crate::run::plan::REFERENCE;
+use crate::studies::body_of;
+use crate::studies::null::{self, Candidate, Null, Wanted};
+use ulplab_core::record::Phase;
+
+/// Windows drawn from the same texts, and recipes in drawn orders of sums.
+pub fn of(study: &ModelStudy, draws: usize, phases: &[Phase], wanted: &[Wanted]) -> Null {
+    let own = Recipe {
+        name: REFERENCE.into(),
+        ..Recipe::default()
+    };
+    let known: Vec<Recipe> = std::iter::once(own).chain(study.recipes.iter().cloned()).collect();
+    let (mut recipes, names) = null::recipes(wanted, &known, |recipe, phase| {
+        let right = reordered(recipe, phase)?;
+        let rounds = !right.rounds.is_empty();
+        Ok((right, rounds))
+    });
+    recipes.retain(|recipe| recipe.name != REFERENCE);
+    let body = ModelStudy {
+        phases: phases.to_vec(),
+        windows: null::redrawn(&study.windows, draws),
+        reference_cuts: Some(1),
+        recipes,
+        ..study.clone()
+    };
+    Null {
+        body: body_of(&body),
+        names,
+    }
+}
+
+impl Candidate for Recipe {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn against(&self) -> Option<&str> {
+        self.against.as_deref()
+    }
+
+    fn with_noise(&self, name: String, gain: f64) -> Self {
+        Self {
+            name,
+            noise: true,
+            gain: Some(gain),
+            ..self.clone()
+        }
+    }
+}
+
+/// A recipe as right code computes it in another order of sums, different in each window.
+fn reordered(recipe: &Recipe, phase: Phase) -> Result<Recipe, String> {
+    if recipe.step.is_some() && (recipe.weights.is_some() || recipe.index.is_some()) {
+        return Err("kernels read weights or index keys as codes, which nothing on the CPU does".into());
+    }
+    if !recipe.kernels.is_empty() && !recipe.dtype.is_f32() {
+        return Err("its kernels round to another type, which nothing on the CPU does".into());
+    }
+    let plain = Recipe {
+        chunk: None,
+        cuts: None,
+        step: None,
+        kernels: Vec::new(),
+        ..recipe.clone()
+    };
+    // A layer alone is fed all tokens at once; a vector that is rounded for one reader is, too.
+    let whole = phase == Phase::Local || recipe.rounds.iter().any(|round| round.role.is_some());
+    if whole || recipe.name == REFERENCE {
+        return Ok(plain);
+    }
+    Ok(Recipe {
+        name: format!("{}.null", recipe.name),
+        cuts: Some(1),
+        ..plain
+    })
+}

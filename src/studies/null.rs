@@ -1,0 +1,88 @@
+//! What the gates of a study are calibrated on: its recipes as right code computes them, on other data of the same distribution, and
+//! with their errors as noise.
+
+use serde_json::{Map, Value};
+
+use crate::experiment::Window;
+use ulplab_core::record::Phase;
+
+/// A recipe that a gate looks at in a phase.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wanted {
+    pub recipe: String,
+    pub phase: Phase,
+    /// With its errors as noise so many times as large; `None` is the recipe as right code computes it.
+    pub gain: Option<f64>,
+}
+
+/// The experiment that answers.
+pub struct Null {
+    /// Its keys: so many times as much data as the study has, and the recipes that stand for the wanted ones.
+    pub body: Map<String, Value>,
+    /// The name of the recipe that stands for each wanted one, or why there is none.
+    pub names: Vec<Result<String, String>>,
+}
+
+/// Why a recipe has no error to make larger.
+pub const ROUNDS_NOTHING: &str = "it rounds nothing, so that no noise stands for its error";
+
+/// A recipe of a study whose gates are calibrated.
+pub trait Candidate: Clone {
+    fn name(&self) -> &str;
+
+    /// The recipe that it is compared with, if that is another one.
+    fn against(&self) -> Option<&str> {
+        None
+    }
+
+    /// The same recipe with its errors as noise so many times as large, by another name.
+    #[must_use]
+    fn with_noise(&self, name: String, gain: f64) -> Self;
+}
+
+/// The recipes that stand for the wanted ones, each once, with those that they are compared with, and the names of the former. `right` gives
+/// a recipe as right code computes it, and whether it rounds anything; or says why there is none.
+pub fn recipes<R: Candidate>(
+    wanted: &[Wanted],
+    known: &[R],
+    right: impl Fn(&R, Phase) -> Result<(R, bool), String>,
+) -> (Vec<R>, Vec<Result<String, String>>) {
+    let find = |name: &str| known.iter().find(|recipe| recipe.name() == name);
+    let mut all: Vec<R> = Vec::new();
+    let names = wanted.iter().map(|wanted| {
+        let recipe = find(&wanted.recipe).ok_or_else(|| "the experiment's file does not have it".to_string())?;
+        let found = match (right(recipe, wanted.phase)?, wanted.gain) {
+            ((right, _), None) => right,
+            ((_, false), Some(_)) => return Err(ROUNDS_NOTHING.into()),
+            ((right, true), Some(gain)) => right.with_noise(format!("{}.noise{gain}", right.name()), gain),
+        };
+        let name = found.name().to_string();
+        if !all.iter().any(|other| other.name() == name) {
+            all.push(found);
+        }
+        Ok(name)
+    });
+    let names = names.collect();
+    let mut at = 0;
+    while at < all.len() {
+        let rival = all[at].against().and_then(find).cloned();
+        all.extend(rival.filter(|rival| !all.iter().any(|other| other.name() == rival.name())));
+        at += 1;
+    }
+    (all, names)
+}
+
+/// Windows drawn from the texts of some others, `draws` times as many; none of these is among them.
+pub fn redrawn(own: &[Window], draws: usize) -> Vec<Window> {
+    let mut all: Vec<Window> = Vec::with_capacity(draws * own.len());
+    for window in own.iter().cycle().take(draws * own.len()) {
+        let of_text = own.iter().chain(&all).filter(|other| other.text == window.text);
+        let last = of_text.filter_map(|other| other.draw).max().unwrap_or(0);
+        all.push(Window {
+            text: window.text.clone(),
+            draw: Some(last + 1),
+            ..Window::default()
+        });
+    }
+    all
+}
