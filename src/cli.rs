@@ -1,7 +1,7 @@
 //! The command line.
 
+use std::ffi::OsString;
 use std::panic::{AssertUnwindSafe, PanicHookInfo};
-use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
@@ -10,7 +10,7 @@ use crate::commands::{
     kernels, merge, probe, quantize, status, submit, verify,
 };
 use crate::commands::{judge, sweep};
-use crate::output;
+use crate::{itself, output};
 use ulplab_core::error::{Exit, Result};
 
 /// Is this kernel, or this cheaper number format, still right? ulplab measures it against an FP32 reference and answers
@@ -261,26 +261,33 @@ fn within(command: clap::Command, path: &str, after: &str) -> clap::Command {
     }
 }
 
-/// Runs the program and returns its exit code.
-pub fn main() -> ExitCode {
-    let matches = match command().try_get_matches() {
-        Ok(matches) => matches,
-        Err(error) => {
-            let words: Vec<String> = std::env::args_os()
-                .skip(1)
-                .map(|word| word.to_string_lossy().into_owned())
-                .collect();
-            match kernels::old::answer(&words).filter(|_| error.use_stderr()) {
-                Some(answer) => {
-                    errln!("error: {answer}");
-                    return ExitCode::from(Exit::Usage as u8);
-                }
-                None => error.exit(),
-            }
+/// Runs the program with the words that it was given, and returns its exit code.
+pub fn main() -> Exit {
+    guarded(|| {
+        let name = std::iter::once(OsString::from("ulplab"));
+        let matches = command().try_get_matches_from(name.chain(itself::words().iter().cloned()));
+        match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
+            Ok(cli) => run(cli),
+            Err(error) => Ok(answer(&error)),
         }
-    };
-    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    ExitCode::from(guarded(|| run(cli)) as u8)
+    })
+}
+
+/// Prints what clap says of words that are no command to run: a mistake, or the help or version that they ask for.
+fn answer(said: &clap::Error) -> Exit {
+    let words: Vec<String> = itself::words()
+        .iter()
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    match kernels::old::answer(&words).filter(|_| said.use_stderr()) {
+        Some(answer) => errln!("error: {answer}"),
+        // A pipe that is closed is no matter here either.
+        None => drop(said.print()),
+    }
+    match said.use_stderr() {
+        true => Exit::Usage,
+        false => Exit::Pass,
+    }
 }
 
 /// Runs a command and returns its exit code. An error is printed; a panic is printed as a bug to report.

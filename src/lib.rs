@@ -14,6 +14,7 @@ pub mod commands;
 pub mod dataset;
 pub mod experiment;
 pub mod gate;
+pub mod itself;
 pub mod json;
 pub mod progress;
 pub mod report;

@@ -1,3 +1,3 @@
 fn main() -> std::process::ExitCode {
-    ulplab::cli::main()
+    std::process::ExitCode::from(ulplab::cli::main() as u8)
 }

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::itself;
+
 /// Finds a shipped file or folder, e.g. `experiments/kernels.toml`, in the first of [`places`] that has it.
 pub fn find(name: &str) -> Option<PathBuf> {
     places().iter().map(|place| place.join(name)).find(|path| path.exists())
@@ -11,19 +13,20 @@ pub fn find(name: &str) -> Option<PathBuf> {
 pub fn places() -> Vec<PathBuf> {
     let current = std::env::current_dir().unwrap_or_default();
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR"));
-    places_from(&current, std::env::current_exe().ok().as_deref(), Some(checkout))
+    places_from(&current, itself::file(), Some(checkout))
 }
 
-/// [`places`] with all inputs as arguments: the current folder and those above it, the folder of the executable,
-/// `share/ulplab` beside that folder, and the checkout that the program was built from, so that `cargo install --path .`
-/// leaves a program that runs anywhere.
-pub fn places_from(current: &Path, executable: Option<&Path>, checkout: Option<&Path>) -> Vec<PathBuf> {
-    let beside = executable.and_then(Path::parent);
-    let share = beside.and_then(Path::parent).map(|prefix| prefix.join("share/ulplab"));
+/// [`places`] with all inputs as arguments: the current folder and those above it, the folder of the file that has the program,
+/// `share/ulplab` in the folders above that one, and the checkout that the program was built from, so that `cargo install
+/// --path .` leaves a program that runs anywhere. `bin/` is beside `share/`; a Python module is as far below it as Python puts
+/// modules.
+pub fn places_from(current: &Path, program: Option<&Path>, checkout: Option<&Path>) -> Vec<PathBuf> {
+    let beside = program.and_then(Path::parent);
+    let share = program.into_iter().flat_map(|program| program.ancestors().skip(2));
     let above = current.ancestors().map(Path::to_path_buf);
     above
         .chain(beside.map(Path::to_path_buf))
-        .chain(share)
+        .chain(share.map(|folder| folder.join("share/ulplab")))
         .chain(checkout.map(Path::to_path_buf))
         .collect()
 }

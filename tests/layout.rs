@@ -129,7 +129,8 @@ const FLOORS: [(&str, &[&[&str]]); 2] = [
     (
         "src",
         &[
-            &["json", "output", "progress", "shipped", "signal", "statistics"],
+            &["itself", "json", "output", "progress", "signal", "statistics"],
+            &["shipped"],
             &["dataset"],
             &["experiment"],
             &["run"],

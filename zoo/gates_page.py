@@ -58,7 +58,7 @@ its fault. A choice between two functions (which head, which mask) is not asked 
 
 The exit code is 0 if every gate refuses all that shows on data that tell, save what it `accepts`, and nothing that is right; 100 if
 not; 4 if no fault that shows fits a gate; 2 if a table is wrong; 96 if Python lacks something. The bugs and ulplab's own gates are written in Python,
-so the command starts one: the one beside the program, else `python3`, or that of `--python`.
+so the command starts one: the one that runs the program, which that of the wheel has, else `python3`, or that of `--python`.
 
 ## Tables of this project
 

@@ -13,9 +13,11 @@ mod attention;
 mod call;
 mod causal_conv1d;
 mod gated_delta;
+mod index_scores;
 mod judge;
 mod layernorm;
 mod matmul;
+mod mhc_post;
 mod moe;
 mod paging;
 mod rmsnorm;
@@ -40,8 +42,10 @@ pub const OPERATIONS: &[&Operation] = &[
     &attention::ATTENTION,
     &causal_conv1d::CAUSAL_CONV1D,
     &gated_delta::GATED_DELTA,
+    &index_scores::INDEX_SCORES,
     &layernorm::LAYERNORM,
     &matmul::MATMUL,
+    &mhc_post::MHC_POST,
     &moe::MOE,
     &rmsnorm::RMSNORM,
     &rope::ROPE,

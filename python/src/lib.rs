@@ -6,6 +6,7 @@ mod numbers;
 // The words for where wrong elements are, which have no dependencies of their own.
 #[path = "../../core/ops/judge/pattern.rs"]
 mod pattern;
+mod program;
 mod quantized;
 mod tensor;
 
@@ -63,6 +64,8 @@ mod _native {
     use super::expected::{bounds, expected, judge, operations};
     #[pymodule_export]
     use super::numbers::widen;
+    #[pymodule_export]
+    use super::program::main;
     #[pymodule_export]
     use super::quantized::{decode, diagnose, encode, place, unplace, with_rule};
     #[pymodule_export]

@@ -8,6 +8,7 @@ import kernels_conv1d as conv1d
 import kernels_gated_delta as gated_delta
 import kernels_matmul as matmul
 import kernels_moe as moe
+import kernels_streams as streams
 import numpy as np
 from kernels import normal
 from ml_dtypes import bfloat16
@@ -106,7 +107,9 @@ OPERATIONS = {
     "rope": draw_rope,
     "attention": attention.draw,
     "causal_conv1d": conv1d.draw,
+    "index_scores": streams.draw_index_scores,
     "layernorm": draw_layernorm,
+    "mhc_post": streams.draw_mhc_post,
     "top_k": draw_top_k,
 }
 # What computes each as kernels do.
@@ -120,7 +123,9 @@ KERNELS = {
     "rope": kernels.rope,
     "attention": attention.kernel,
     "causal_conv1d": conv1d.kernel,
+    "index_scores": streams.index_scores,
     "layernorm": kernels.layernorm,
+    "mhc_post": streams.mhc_post,
     "top_k": kernels.top_k,
 }
 # Inputs that tell all faults of an operation apart: no two sizes are equal, and everything optional is given in one of them.
@@ -134,7 +139,9 @@ GIVEN = {
     "rope": given_rope,
     "attention": attention.given,
     "causal_conv1d": conv1d.given,
+    "index_scores": streams.given_index_scores,
     "layernorm": given_layernorm,
+    "mhc_post": lambda rng: [streams.given_mhc_post(rng)],
     "top_k": given_top_k,
 }
 
@@ -165,5 +172,7 @@ SMALL = {
         "g": -ones(2, 3, 2),
         "beta": ones(2, 3, 2),
     },
+    "index_scores": lambda size: {"q": ones(3, 2, 4), "k": ones(size, 4), "weights": ones(3, 2)},
+    "mhc_post": lambda size: {"x": ones(3, 2, size), "y": ones(3, size), "post": ones(3, 2), "comb": ones(3, 2, 2)},
     "causal_conv1d": lambda size: {"x": ones(2, 3, size), "weight": ones(3, 4), "bias": ones(3)},
 }

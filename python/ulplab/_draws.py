@@ -62,12 +62,25 @@ def _moe(rng: numpy.random.Generator) -> dict[str, Any]:
     return {**{name: rng.standard_normal(shape) / shape[-1] ** 0.5 for name, shape in shapes.items()}, "top_k": 2}
 
 
+def _index_scores(rng: numpy.random.Generator) -> dict[str, Any]:
+    shapes = {"q": (16, 8, 64), "k": (48, 64), "weights": (16, 8)}
+    return {**{name: rng.standard_normal(shape) for name, shape in shapes.items()}, "scale": 512**-0.5}
+
+
+def _mhc_post(rng: numpy.random.Generator) -> dict[str, Any]:
+    shapes = {"x": (16, 4, 64), "y": (16, 64)}
+    weights = {"post": rng.uniform(0, 2, (16, 4)), "comb": rng.uniform(0, 1, (16, 4, 4))}
+    return {**{name: rng.standard_normal(shape) for name, shape in shapes.items()}, **weights}
+
+
 _DRAWS: dict[str, Draw] = {
     "layernorm": _layernorm,
     "top_k": _top_k,
     "causal_conv1d": _causal_conv1d,
     "gated_delta": _gated_delta,
     "moe": _moe,
+    "index_scores": _index_scores,
+    "mhc_post": _mhc_post,
     "rmsnorm": _rmsnorm,
     "silu_and_mul": _silu_and_mul,
     "softmax": _softmax,

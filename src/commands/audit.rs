@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::shipped;
+use crate::{itself, shipped};
 use ulplab_core::error::{Error, Exit, Result};
 
 /// Ask the tolerances of a test suite which published bugs they let pass, and what that is right they refuse.
@@ -22,7 +22,7 @@ pub struct AuditArgs {
     /// Write JSON
     #[arg(long)]
     pub json: bool,
-    /// The Python that has the module ulplab [default: the one beside this program, else python3]
+    /// The Python that has the module ulplab [default: the one that runs this program, else python3]
     #[arg(long, value_name = "PROGRAM", env = "ULPLAB_PYTHON")]
     pub python: Option<PathBuf>,
 }
@@ -36,8 +36,8 @@ pub fn run(args: &AuditArgs) -> Result<Exit> {
             .collect();
         Error::Setup(format!("{SCRIPT} is in none of {}", places.join(", ")))
     })?;
-    let beside = std::env::current_exe().ok().as_deref().and_then(beside);
-    let python = args.python.clone().or(beside).unwrap_or_else(|| "python3".into());
+    let own = itself::python().map(Path::to_path_buf);
+    let python = args.python.clone().or(own).unwrap_or_else(|| "python3".into());
     let mut command = Command::new(&python);
     command.arg(script).arg(format!("--seeds={}", args.seeds));
     command.args(args.json.then_some("--json")).arg("--").args(&args.tables);
@@ -56,10 +56,4 @@ pub fn run(args: &AuditArgs) -> Result<Exit> {
         Some(_) => Exit::Bug,
         None => Exit::Interrupted,
     })
-}
-
-/// The Python in the folder of the program, where `pip` puts both.
-fn beside(program: &Path) -> Option<PathBuf> {
-    let python = program.parent()?.join("python3");
-    python.exists().then_some(python)
 }

@@ -177,6 +177,12 @@ fn the_root_is_searched_in_order() {
     assert_eq!(find(None, None, &installed).unwrap(), share);
     std::fs::remove_dir_all(&share).unwrap();
     assert_eq!(find(None, None, &installed).unwrap(), checkout);
+    let module = folder
+        .path()
+        .join("lib/python3.12/site-packages/ulplab/_native.abi3.so");
+    let share = make("share/ulplab/datasets");
+    let of_python = places_from(elsewhere, Some(&module), Some(&source));
+    assert_eq!(find(None, None, &of_python).unwrap(), share);
     let nowhere = places_from(elsewhere, None, None);
     let datasets = elsewhere.join("datasets").display().to_string();
     fails(

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::run::{now, runs};
-use crate::shipped;
+use crate::{itself, shipped};
 use ulplab_core::error::{Error, Exit, Result};
 
 /// Time every timed case of the kernels on this machine's GPU, beside their peers and beside kernels that only move the bytes.
@@ -46,8 +46,7 @@ pub fn run(args: &KernelsArgs) -> Result<Exit> {
     if args.peer_seconds > 0 && !run.exists() {
         time_peers(args, &peers)?;
     }
-    let program = std::env::current_exe().map_err(|why| Error::Setup(format!("this program is not found: {why}")))?;
-    let mut command = Command::new(&program);
+    let mut command = itself::command()?;
     command.args(["kernels", "time", "--out"]).arg(&run);
     if run.exists() {
         command.arg("--resume");
@@ -62,7 +61,8 @@ pub fn run(args: &KernelsArgs) -> Result<Exit> {
         command.args(["--jobs", &jobs.to_string()]);
     }
     // Signals and the exit code are its own from here on.
-    Err(Error::Setup(format!("{}: {}", program.display(), command.exec())))
+    let why = command.exec();
+    Err(Error::Setup(format!("{}: {why}", command.get_program().display())))
 }
 
 /// Times what `file` has no peers of yet. Peers that fail are said, and are missing in the file.

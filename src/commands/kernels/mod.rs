@@ -84,7 +84,7 @@ struct KernelArgs {
 #[derive(Debug, clap::Args)]
 struct WorkerArgs {
     /// Processes that share the work on each GPU, operation by operation: most of the time goes into references on the CPU. Times are
-    /// taken by one process at a time [default: half of the cores, at most 8].
+    /// taken by one process at a time [default: half of the cores, at most 8; without a GPU 1].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     jobs: Option<u16>,
     /// The GPUs to use: all, or their numbers, such as 0,2 [default: the first].

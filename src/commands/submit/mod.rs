@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use super::sweep::{self, SweepArgs};
+use crate::itself;
 use crate::run::folder::JOBS;
 use crate::run::{now, runs};
 use crate::studies::limits::Bytes;
@@ -85,7 +86,6 @@ pub fn run(args: &SubmitArgs) -> Result<Exit> {
     let run = absolute(&run)?;
     let gpus = study.kernels().is_some() || study.stands_in();
     let gres = args.gres.clone().or(gpus.then(|| "gpu:1".into()));
-    let program = std::env::current_exe().map_err(|why| Error::Setup(format!("this program is not found: {why}")))?;
     let here = absolute(Path::new("."))?;
     let jobs = Jobs {
         args,
@@ -93,7 +93,7 @@ pub fn run(args: &SubmitArgs) -> Result<Exit> {
         seed: head.seed,
         tasks: (args.tasks as usize).min(prepared.cells.len()),
         gres: gres.filter(|gres| gres != "none"),
-        program: &program,
+        program: itself::program()?,
         here: &here,
         run: &run,
     };

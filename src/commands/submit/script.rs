@@ -1,5 +1,6 @@
 //! The scripts of the jobs.
 
+use std::ffi::OsString;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -17,8 +18,8 @@ pub struct Jobs<'a> {
     pub seed: u64,
     pub tasks: usize,
     pub gres: Option<String>,
-    /// This program.
-    pub program: &'a Path,
+    /// The words that start this program.
+    pub program: &'a [OsString],
     /// Where relative paths begin.
     pub here: &'a Path,
     /// The folder of the run.
@@ -93,7 +94,8 @@ impl Jobs<'_> {
             };
             writeln!(text, "#SBATCH {option}").expect("a string takes all");
         }
-        let program = quoted(&self.program.display().to_string());
+        let program = self.program.iter().map(|word| quoted(&word.display().to_string()));
+        let program = program.collect::<Vec<_>>().join(" ");
         writeln!(text, "exec {program}{command}").expect("a string takes all");
         Ok(text)
     }

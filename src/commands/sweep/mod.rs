@@ -132,10 +132,13 @@ pub fn measure(args: &SweepArgs) -> Result<(Folder, Manifest)> {
 fn enter_and_execute(args: &SweepArgs, prepared: &mut Prepared, device: Option<&Device>) -> Result<Folder> {
     let (folder, manifest) = enter(args, prepared)?;
     prepared.manifest = manifest;
-    let shared = match (&args.kernels.workers, device) {
-        (Some(workers), Some(_)) if prepared.partition.is_none() => {
+    // Without a GPU there may be programs to share; kernels would be compiled by each process, and run by none.
+    let runs_all = device.is_some() || prepared.manifest.hindered.is_empty();
+    let shared = match &args.kernels.workers {
+        Some(workers) if prepared.partition.is_none() && runs_all => {
             let faults = args.kernels.mutants || args.kernels.attest.is_some();
-            Shared::new(workers, &prepared.cells, faults)?
+            let gpus = device.map_or(Ok(0), |_| Device::count())?;
+            Shared::new(workers, &prepared.cells, faults, gpus)?
         }
         _ => None,
     };

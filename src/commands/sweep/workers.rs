@@ -9,14 +9,14 @@ use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use indicatif::ProgressBar;
 
-use crate::backend::cuda::Device;
+use crate::itself;
 use crate::run::folder::Folder;
 use crate::run::partition::{Partition, Share};
 use crate::run::plan::Cell;
@@ -49,12 +49,12 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Processes for these cells; none if one process does it as well. Operations stay `whole` where faults are planted in them, and are
-    /// shared among GPUs otherwise.
+    /// Processes for these cells on a machine with so many GPUs; none if one process does it as well. Operations stay `whole` where faults
+    /// are planted in them, and are shared among GPUs otherwise. Programs on a machine without a GPU are shared if the user says so.
     ///
     /// # Errors
     /// A GPU that does not exist.
-    pub fn new(workers: &Workers, cells: &[Cell], whole: bool) -> Result<Option<Self>> {
+    pub fn new(workers: &Workers, cells: &[Cell], whole: bool, gpus: usize) -> Result<Option<Self>> {
         let mut ops: Vec<&str> = Vec::new();
         for cell in cells {
             let op = cell.kernel().0;
@@ -68,10 +68,11 @@ impl Shared {
                 .position(|longest| longest == op)
                 .unwrap_or(LONGEST.len())
         });
-        let cards = cards(&workers.devices, Device::count()?)?;
+        let cards = cards(&workers.devices, gpus)?;
         let pieces = pieces(&ops, if whole { 1 } else { cards.len() });
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let jobs = workers.jobs.unwrap_or((cores / 2 / cards.len()).clamp(1, MOST_JOBS));
+        let most = if gpus == 0 { 1 } else { MOST_JOBS };
+        let jobs = workers.jobs.unwrap_or((cores / 2 / cards.len()).clamp(1, most));
         let mut each: Vec<Option<String>> = Vec::new();
         for _ in 0..jobs {
             each.extend(cards.iter().cloned());
@@ -86,14 +87,12 @@ impl Shared {
     /// # Errors
     /// A process cannot be started, or a signal came. That one ended early is said; whether the run is whole is for its folder to tell.
     pub fn run(&self, folder: &Folder, cells: &[Cell], bar: &ProgressBar) -> Result<()> {
-        let program =
-            std::env::current_exe().map_err(|why| Error::Setup(format!("this program is not found: {why}")))?;
         let queue = Mutex::new(self.pieces.iter().collect::<VecDeque<_>>());
         let next = || queue.lock().ok()?.pop_front();
         let work = |card: &Option<String>| -> Result<()> {
             while let Some(piece) = next().filter(|_| !signal::STOP.load(Ordering::Relaxed)) {
-                let mut command = Command::new(&program);
-                command.args(arguments(std::env::args_os().skip(1), &folder.path, piece));
+                let mut command = itself::command()?;
+                command.args(arguments(itself::words(), &folder.path, piece));
                 command
                     .stdin(Stdio::null())
                     .stdout(Stdio::null())
@@ -102,7 +101,8 @@ impl Shared {
                     command.env("CUDA_VISIBLE_DEVICES", card);
                 }
                 let started = command.spawn();
-                let mut child = started.map_err(|why| Error::Setup(format!("{}: {why}", program.display())))?;
+                let mut child =
+                    started.map_err(|why| Error::Setup(format!("{}: {why}", command.get_program().display())))?;
                 let own = format!("{piece} is done");
                 for line in child
                     .stderr
@@ -154,6 +154,8 @@ fn pieces(ops: &[&str], shares: usize) -> Vec<Partition> {
 /// What `CUDA_VISIBLE_DEVICES` is for each of the GPUs, of `count` that are visible.
 fn cards(devices: &Devices, count: usize) -> Result<Vec<Option<String>>> {
     let numbers: Vec<usize> = match devices {
+        // What runs then are programs, which need none.
+        _ if count == 0 => return Ok(vec![None]),
         Devices::First => return Ok(vec![None]),
         Devices::These(numbers) if *numbers == [0] => return Ok(vec![None]),
         Devices::All if count <= 1 => return Ok(vec![None]),
@@ -191,16 +193,16 @@ const DROPPED: [(&str, usize); 6] = [
 ];
 
 /// The command line of a process for one piece, made of this process's own.
-fn arguments(own: impl Iterator<Item = OsString>, run: &Path, piece: &Partition) -> Vec<OsString> {
+fn arguments(own: &[OsString], run: &Path, piece: &Partition) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = Vec::new();
-    let mut own = own.peekable();
+    let mut own = own.iter();
     while let Some(argument) = own.next() {
         let word = argument.to_string_lossy().into_owned();
         let dropped = DROPPED.iter().find(|(name, words)| {
             word == *name || *words == 2 && word.strip_prefix(name).is_some_and(|rest| rest.starts_with('='))
         });
         match dropped {
-            None => arguments.push(argument),
+            None => arguments.push(argument.clone()),
             Some((name, 2)) if word == *name => drop(own.next()),
             Some(_) => {}
         }
@@ -222,7 +224,8 @@ mod tests {
         let own =
             "kernels mutants kernels --jobs=4 --set tokens=64 --out runs/a --resume --devices all --seed 7 --json";
         let piece = Partition::Op("rope".into(), Share { m: 2, n: 3 });
-        let told = arguments(own.split(' ').map(OsString::from), Path::new("runs/b"), &piece);
+        let own: Vec<OsString> = own.split(' ').map(OsString::from).collect();
+        let told = arguments(&own, Path::new("runs/b"), &piece);
         let want = "kernels mutants kernels --set tokens=64 --seed 7 --jobs 1 --no-progress --out runs/b --partition op:rope:2/3";
         assert_eq!(told.join(&OsString::from(" ")), OsString::from(want));
     }

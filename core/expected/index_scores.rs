@@ -1,0 +1,112 @@
+//! s_n = Σ_h w_h·scale·max(0, q_h·k_n): how much a query wants each entry, of an indexer that chooses what sparse attention reads
+//! (DeepSeek-V3.2's lightning indexer). Entries that a query may not see are −∞.
+//!
+//! Error: each product of vectors is a sum that f32 adds in any order, and max passes its error on; the weight and its product
+//! add 2u, and the sum over heads has that of its own additions.
+
+use rayon::prelude::*;
+
+use super::sum::{Terms, together};
+use super::{Call, Kind, Operation, Output, fault, takes};
+
+pub(super) const INDEX_SCORES: Operation = Operation {
+    name: "index_scores",
+    doc: "an indexer's score of every entry that a query may see",
+    takes: &[
+        takes("q", Kind::Tensor, "[T, H, D]"),
+        takes(
+            "k",
+            Kind::Tensor,
+            "[N, D], or [T, N, D] if each query has entries of its own",
+        ),
+        takes("weights", Kind::Tensor, "[T, H]: of the heads of each query"),
+        takes(
+            "counts",
+            Kind::Optional,
+            "[T]: how many entries a query may see, the first ones; all if not given",
+        ),
+        takes("scale", Kind::Number(1.0), "the weights are multiplied by"),
+    ],
+    faults: &[
+        fault("no_relu", "negative products are summed up, too"),
+        fault(
+            "relu_of_sum",
+            "negative sums are cut off in the place of negative products",
+        ),
+        fault("no_weights", "the weights of heads are left out"),
+        fault("no_scale", "the scale is left out"),
+        fault("last_head_missing", "the sum leaves out the last head"),
+        fault("next_head_weight", "the weight of each head is that of the next"),
+        fault("next_query_weights", "the weights are those of the next query"),
+        fault("one_too_many", "each query sees the entry after those that it may see").of("counts"),
+        fault("all_seen", "every query sees all entries").of("counts"),
+    ],
+    compute,
+};
+
+fn compute(call: &Call) -> Result<Vec<Output>, String> {
+    let [q, k, weights] = ["q", "k", "weights"].map(|name| call.tensor(name));
+    let [queries, heads, dim] = q.shape[..] else {
+        return Err(format!("index_scores: 'q' is {:?}, expected [T, H, D]", q.shape));
+    };
+    let (entries, own) = match k.shape[..] {
+        [entries, of] if of == dim => (entries, false),
+        [of_queries, entries, of] if of == dim && of_queries == queries => (entries, true),
+        _ => {
+            return Err(format!(
+                "index_scores: 'k' is {:?}, expected [N, {dim}] or [{queries}, N, {dim}]",
+                k.shape
+            ));
+        }
+    };
+    call.expect("weights", &[queries, heads])?;
+    call.expect("counts", &[queries])?;
+    let counts = call.optional("counts").map(|counts| &counts.data[..]);
+    let seen = |count: &f64| count.fract() == 0.0 && (0.0..=entries as f64).contains(count);
+    if let Some(wrong) = counts.into_iter().flatten().find(|count| !seen(count)) {
+        return Err(format!(
+            "index_scores: 'counts' has {wrong}, expected whole numbers from 0 to {entries}"
+        ));
+    }
+    let scale = if call.is("no_scale") { 1.0 } else { call.number("scale") };
+    let element = |at: usize| {
+        let (query, entry) = (at / entries, at % entries);
+        let count = match (counts, call.fault) {
+            (None, _) | (_, Some("all_seen")) => entries,
+            (Some(counts), Some("one_too_many")) => counts[query] as usize + 1,
+            (Some(counts), _) => counts[query] as usize,
+        };
+        if entry >= count {
+            return (f64::NEG_INFINITY, 0.0);
+        }
+        let key = if own { query * entries + entry } else { entry };
+        let key = &k.data[key * dim..][..dim];
+        let summed = heads - usize::from(call.is("last_head_missing") && heads > 0);
+        let of_head = |head: usize| {
+            let product = Terms::dot(&q.data[(query * heads + head) * dim..][..dim], key);
+            let weight = match call.fault {
+                Some("no_weights") => 1.0,
+                Some("next_head_weight") => weights.data[query * heads + (head + 1) % heads],
+                Some("next_query_weights") => weights.data[(query + 1) % queries * heads + head],
+                _ => weights.data[query * heads + head],
+            } * scale;
+            // A NaN stays one.
+            let cut = match product.sum < 0.0 && !matches!(call.fault, Some("no_relu" | "relu_of_sum")) {
+                true => 0.0,
+                false => product.sum,
+            };
+            let term = weight * cut;
+            (term, weight.abs() * product.error(call.u) + 2.0 * call.u * term.abs())
+        };
+        let (terms, errors): (Vec<f64>, Vec<f64>) = (0..summed).map(of_head).unzip();
+        let sum = Terms::of(terms.into_iter());
+        let value = if call.is("relu_of_sum") {
+            sum.sum.max(0.0)
+        } else {
+            sum.sum
+        };
+        (value, sum.error(call.u) + together(errors.into_iter()))
+    };
+    let (value, error) = (0..queries * entries).into_par_iter().map(element).unzip();
+    Ok(vec![Output::new("scores", vec![queries, entries], value, error)])
+}

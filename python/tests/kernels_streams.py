@@ -1,0 +1,61 @@
+"""Residual streams and an indexer's scores as kernels compute them: products and heads in any order."""
+
+from __future__ import annotations
+
+import numpy as np
+from kernels import F32, normal, rounded, summed
+from ml_dtypes import bfloat16
+
+
+def mhc_post(rng, x, y, post, comb, dtype=bfloat16):
+    x, y, post, comb = (given.astype(F32) for given in (x, y, post, comb))
+    old = [comb[..., stream, :, None] * x[..., stream, None, :] for stream in range(x.shape[-2])]
+    products = np.stack([*old, post[..., None] * y[..., None, :]], -1)
+    return rounded(summed(products, rng), dtype)
+
+
+def draw_mhc_post(rng, dtype):
+    rows, streams, cols = int(rng.choice([1, 5])), int(rng.choice([1, 2, 4])), int(rng.choice([1, 7, 512]))
+    return given_mhc_post(rng, (rows, streams, cols), dtype)
+
+
+def given_mhc_post(rng, sizes=(9, 4, 30), dtype=bfloat16):
+    rows, streams, cols = sizes
+    return {
+        "x": normal(rng, rows, streams, cols, dtype=dtype),
+        "y": normal(rng, rows, cols, dtype=dtype, scale=float(rng.choice([0.1, 10.0]))),
+        "post": rng.uniform(0, 2, (rows, streams)).astype(F32),
+        "comb": rng.uniform(0, 1, (rows, streams, streams)).astype(F32),
+    }
+
+
+def index_scores(rng, q, k, weights, counts=None, scale=1.0, dtype=bfloat16):
+    q, k, weights = q.astype(F32), k.astype(F32), weights.astype(F32)
+    own = k[:, None] if k.ndim == 3 else k[None, None]
+    products = np.maximum(summed(q[:, :, None] * own, rng), F32(0))
+    first = rng.random() < 0.5
+    terms = products * (weights * F32(scale) if first else weights)[..., None]
+    scores = summed(np.moveaxis(terms if first else terms * F32(scale), 1, -1), rng)
+    if counts is not None:
+        scores[np.arange(scores.shape[1]) >= counts[:, None]] = -np.inf
+    return rounded(scores, dtype)
+
+
+def draw_index_scores(rng, dtype):
+    queries, heads, dim, entries = (int(rng.choice(sizes)) for sizes in ([1, 5], [1, 4, 64], [1, 24, 128], [1, 7, 33]))
+    own = (queries,) if rng.random() < 0.5 else ()
+    given = {
+        "q": normal(rng, queries, heads, dim, dtype=dtype),
+        "k": normal(rng, *own, entries, dim, dtype=dtype),
+        "weights": rng.standard_normal((queries, heads)).astype(F32),
+        "scale": float(F32((heads * dim) ** -0.5)),
+    }
+    if rng.random() < 0.5:
+        given["counts"] = rng.integers(0, entries + 1, queries).astype(np.int32)
+    return given
+
+
+def given_index_scores(rng):
+    given = {"q": normal(rng, 9, 5, 24), "weights": rng.standard_normal((9, 5)).astype(F32), "scale": 0.5}
+    counts = np.array([13, 1, 5, 0, 7, 2, 12, 3, 9], np.int32)
+    return [{**given, "k": normal(rng, 13, 24), "counts": counts}, {**given, "k": normal(rng, 9, 13, 24)}]
