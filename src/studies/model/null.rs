@@ -6,6 +6,9 @@ use crate::studies::body_of;
 use crate::studies::null::{self, Candidate, Null, Wanted};
 use ulplab_core::record::Phase;
 
+/// Operations whose kernels read and write bf16, whatever the type of the others.
+const BF16_ONLY: [&str; 1] = ["mhc_pre"];
+
 /// Windows drawn from the same texts, and recipes in drawn orders of sums.
 pub fn of(study: &ModelStudy, draws: usize, phases: &[Phase], wanted: &[Wanted]) -> Null {
     let own = Recipe {
@@ -56,7 +59,8 @@ fn reordered(recipe: &Recipe, phase: Phase) -> Result<Recipe, String> {
     if recipe.step.is_some() && (recipe.weights.is_some() || recipe.index.is_some()) {
         return Err("kernels read weights or index keys as codes, which nothing on the CPU does".into());
     }
-    if !recipe.kernels.is_empty() && !recipe.dtype.is_f32() {
+    let rounds_anyway = |kernel: &String| kernel.split_once('.').is_some_and(|(op, _)| BF16_ONLY.contains(&op));
+    if !recipe.kernels.is_empty() && !recipe.dtype.is_f32() || recipe.kernels.iter().any(rounds_anyway) {
         return Err("its kernels round to another type, which nothing on the CPU does".into());
     }
     let plain = Recipe {
