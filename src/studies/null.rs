@@ -35,13 +35,26 @@ pub trait Candidate: Clone {
         None
     }
 
+    /// Its keys `name`, `noise` and `gain`.
+    fn noise_keys(&mut self) -> (&mut String, &mut bool, &mut Option<f64>);
+
     /// The same recipe with its errors as noise so many times as large, by another name.
     #[must_use]
-    fn with_noise(&self, name: String, gain: f64) -> Self;
+    fn with_noise(&self, name: String, gain: f64) -> Self {
+        louder(self, name, gain)
+    }
 }
 
-/// The recipes that stand for the wanted ones, each once, with those that they are compared with, and the names of the former. `right` gives
-/// a recipe as right code computes it, and whether it rounds anything; or says why there is none.
+/// A recipe whose keys `noise` and `gain` ask for noise in the place of its errors.
+pub fn louder<R: Candidate>(recipe: &R, name: String, gain: f64) -> R {
+    let mut louder = recipe.clone();
+    let (own_name, noise, own_gain) = louder.noise_keys();
+    (*own_name, *noise, *own_gain) = (name, true, Some(gain));
+    louder
+}
+
+/// The recipes that stand for the wanted ones, each once, with those that they are compared with, and the names of the former. `right`
+/// gives a recipe as right code computes it, and whether it rounds anything; or says why there is none.
 pub fn recipes<R: Candidate>(
     wanted: &[Wanted],
     known: &[R],

@@ -57,8 +57,8 @@ pub trait Study: Show + Send + Sync {
     /// The first mistake, and where it is.
     fn ready<'a>(&'a self, seed: u64, config: Option<&dyn Config>) -> Result<Runs<'a>, Mistake>;
 
-    /// What its gates are calibrated on: `draws` times as much data of the same distribution, in some phases, and recipes that stand for the
-    /// wanted ones.
+    /// What its gates are calibrated on: `draws` times as much data of the same distribution, in some phases, and recipes that stand
+    /// for the wanted ones.
     ///
     /// # Errors
     /// Why its gates are not calibrated.

@@ -10,7 +10,8 @@ use super::*;
 const OTHER_KINDS: [(&str, &str, &str); 3] = [
     (
         "round_trip",
-        "draws = 2\nshape = [16, 64]\nsource = [{ name = \"gauss\", from = \"gaussian\" }]\nrecipe = [{ name = \"r\", doc = \"\", format = \"e4m3\" }]",
+        "draws = 2\nshape = [16, 64]\nsource = [{ name = \"gauss\", from = \"gaussian\" }]\n\
+         recipe = [{ name = \"r\", doc = \"\", format = \"e4m3\" }]",
         "gauss",
     ),
     (
@@ -91,7 +92,8 @@ fn a_gain_stands_beside_noise() {
     let folder = tempfile::tempdir().unwrap();
     for (kind, body, site) in OTHER_KINDS {
         let text = format!(
-            "name = \"n\"\nquestion = \"?\"\nkind = \"{kind}\"\n{}\n[[gate]]\nmetric = \"relative_l2\"\nat = \"{site}\"\nphase = \"local\"\n\
+            "name = \"n\"\nquestion = \"?\"\nkind = \"{kind}\"\n{}\n[[gate]]\n\
+             metric = \"relative_l2\"\nat = \"{site}\"\nphase = \"local\"\n\
              statistic = \"mean\"\nrequire = \"<= 1\"\nrecipes = [\"*\"]\nwhy = \"a test\"\n",
             body.replace("doc = \"\"", "doc = \"\", gain = 2")
         );

@@ -35,8 +35,8 @@ impl Noise {
         }
     }
 
-    /// Replaces the errors of rows of `cols` numbers. Their draw depends on the seed, on `what` they are and on the exact numbers themselves,
-    /// so it is the same wherever and in whatever order they are rounded, and another for other numbers.
+    /// Replaces the errors of rows of `cols` numbers. Their draw depends on the seed, on `what` they are and on the exact numbers
+    /// themselves, so it is the same wherever and in whatever order they are rounded, and another for other numbers.
     fn replace(self, what: &str, exact: &[f32], rounded: &mut [f32], cols: usize) {
         if exact == rounded {
             return;

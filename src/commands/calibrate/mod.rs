@@ -256,10 +256,7 @@ fn drawn(
 
 /// The statistic of a gate, of the worst place, on each set of windows; `None` where it is no number.
 fn statistics(folder: &Folder, sets: &[Vec<&str>], rule: &Rule, recipe: &str) -> Result<Vec<Option<f64>>> {
-    let better = match rule.require.parse::<Bound>() {
-        Ok(bound) => bound.better,
-        Err(_) => Metric::find(&rule.metric)?.better,
-    };
+    let better = direction(&rule.require, Metric::find(&rule.metric)?);
     let looks = |record: &Record| record.metric == rule.metric && matches(&rule.at, &place(record.layer, &record.site));
     let of_set = |set: &Vec<&str>| {
         let mut records = Vec::new();
@@ -275,10 +272,7 @@ fn statistics(folder: &Folder, sets: &[Vec<&str>], rule: &Rule, recipe: &str) ->
     sets.iter().map(of_set).collect()
 }
 
-/// Which way a rule of a calibration points.
-fn better(gate: &CalibratedGate) -> Result<Better> {
-    match gate.require.parse::<Bound>() {
-        Ok(bound) => Ok(bound.better),
-        Err(_) => Ok(Metric::find(&gate.metric)?.better),
-    }
+/// Which way a gate points: as its bound does, or as its metric if a rate stands in the place of a bound.
+fn direction(require: &str, metric: &Metric) -> Better {
+    require.parse::<Bound>().map_or(metric.better, |bound| bound.better)
 }

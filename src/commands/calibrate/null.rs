@@ -1,11 +1,11 @@
 //! The experiment that draws what right candidates measure as, and what faults of a stated size do.
 
-use super::Asked;
+use super::{Asked, direction};
 use crate::experiment::{Experiment, Head, Rule, Statistic};
 use crate::run::plan::Plan;
 use crate::studies::Study;
 use crate::studies::null::Wanted;
-use ulplab_core::metrics::{Bound, Metric};
+use ulplab_core::metrics::Metric;
 use ulplab_core::pattern::matches;
 
 /// Metrics that noise of no size changes, and what they notice.
@@ -125,9 +125,7 @@ fn not_asked(rule: &Rule) -> Option<&'static str> {
 /// The sizes of noise that a gate is asked about: where it bounds how good a recipe may be, the error is as many times smaller.
 fn gains(rule: &Rule, asked: &Asked) -> impl Iterator<Item = f64> {
     let unmoved = UNMOVED.iter().any(|(metric, _)| *metric == rule.metric);
-    let better = Metric::find(&rule.metric).map(|metric| metric.better);
-    let bound = rule.require.parse::<Bound>().map(|bound| bound.better);
-    let inverted = matches!((better, bound), (Ok(better), Ok(bound)) if better != bound);
+    let inverted = Metric::find(&rule.metric).is_ok_and(|metric| direction(&rule.require, metric) != metric.better);
     let each = if unmoved { &[][..] } else { &asked.effects[..] };
     each.iter().map(move |gain| if inverted { 1.0 / gain } else { *gain })
 }

@@ -109,7 +109,7 @@ fn row(gate: &CalibratedGate, recipe: &CalibratedRecipe, gains: &[f64]) -> Resul
     let metric = Metric::find(&gate.metric)?;
     let say = |value: f64| number::of_metric(metric.name, value);
     let mut sorted = recipe.null.clone();
-    let better = super::better(gate)?;
+    let better = super::direction(&gate.require, metric);
     sorted.sort_by(|a, b| match better {
         Better::Lower => a.total_cmp(b),
         Better::Higher => b.total_cmp(a),

@@ -161,12 +161,7 @@ impl Calibration {
                 value,
             };
             let loudest = found.effects.iter().max_by(|a, b| a.gain.total_cmp(&b.gain));
-            if let Some(effect) = loudest.filter(|effect| {
-                effect
-                    .values
-                    .iter()
-                    .all(|value| value.is_some_and(|value| bound.admits(value)))
-            }) {
+            if let Some(effect) = loudest.filter(|effect| Judged(Some(bound)).noticed(effect) == Some(0)) {
                 let gain = effect.gain;
                 return Err(format!(
                     "'{recipe}': the bound '{bound}' would notice no draw with an error {gain} times as large"
@@ -277,7 +272,8 @@ fn outward(value: f64) -> f64 {
     near.max(value)
 }
 
-/// What a recipe is, with the one that it is compared with, and what it is tried on unless that is a model's text; nothing for the reference.
+/// What a recipe is, with the one that it is compared with, and what it is tried on unless that is a model's text; nothing for the
+/// reference.
 pub fn definition(experiment: &Experiment, recipe: &str) -> Value {
     let known = experiment.recipes();
     let find = |name: &str| known.iter().find(|(other, _)| *other == name).map(|(_, value)| *value);

@@ -44,13 +44,8 @@ impl Candidate for Recipe {
         self.against.as_deref()
     }
 
-    fn with_noise(&self, name: String, gain: f64) -> Self {
-        Self {
-            name,
-            noise: true,
-            gain: Some(gain),
-            ..self.clone()
-        }
+    fn noise_keys(&mut self) -> (&mut String, &mut bool, &mut Option<f64>) {
+        (&mut self.name, &mut self.noise, &mut self.gain)
     }
 }
 

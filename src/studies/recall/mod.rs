@@ -126,6 +126,10 @@ impl Candidate for Recipe {
         &self.name
     }
 
+    fn noise_keys(&mut self) -> (&mut String, &mut bool, &mut Option<f64>) {
+        (&mut self.name, &mut self.noise, &mut self.gain)
+    }
+
     fn with_noise(&self, name: String, gain: f64) -> Self {
         match self.score_noise {
             Some(size) => Self {
@@ -133,12 +137,7 @@ impl Candidate for Recipe {
                 score_noise: Some(gain * size),
                 ..self.clone()
             },
-            None => Self {
-                name,
-                noise: true,
-                gain: Some(gain),
-                ..self.clone()
-            },
+            None => null::louder(self, name, gain),
         }
     }
 }
