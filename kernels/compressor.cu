@@ -259,7 +259,7 @@ template <class T> __device__ __forceinline__ void cluster(Step<T> step) {
     const int t = step.position[row];
     const bool closes = step.closes(t);
     if (closes)
-        cluster_arrive();
+        cluster_arrive_relaxed();
 
     Four gates[EACH], values[EACH];
     if (closes) {

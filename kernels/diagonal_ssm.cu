@@ -270,7 +270,7 @@ extern "C" __global__ void __launch_bounds__(128)
     a += (size_t)head * N, b += (size_t)head * N, c += (size_t)head * N;
 
     // ---- prologue: all loads are issued at once
-    cluster_arrive();
+    cluster_arrive_relaxed();
     for (int t = 4 * threadIdx.x; t < steps; t += 4 * THREADS)
         cp_async_16(smem + t / length * stride + t % length, u + t);
     cp_async_commit_group();

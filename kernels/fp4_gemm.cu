@@ -15,8 +15,11 @@ name = "registers"
 doc = "128 rows of w, decoded into registers, and 8 to 64 rows of x; a cluster shares the columns, 1024 each, and adds in shared memory; weights repacked at load"
 arch = "sm_90a"
 needs = ["K <= 8192", "B <= 64 * 65535"]
-scratch = [{ name = "packed", bytes = "ceil(N, 128) * ceil(K, 128) * 9216" }]
-prepare = [{ entry = "fp4_gemm_pack_{format}", grid = ["ceil(K, 128)", "ceil(N, 128)"], block = [256], args = ["w", "w_scale", "packed", "N", "K"] }]
+scratch = [
+    { name = "packed", bytes = "ceil(N, 128) * ceil(K, 128) * 9216" },
+    { name = "general", bytes = "ceil(N, 128) * 4" },
+]
+prepare = [{ entry = "fp4_gemm_pack_{format}", grid = ["ceil(N, 128)"], block = [256], args = ["w", "w_scale", "packed", "general", "N", "K"] }]
 
 [[variant.launch]]
 entry = "fp4_gemm_registers_{format}_{out}"
@@ -24,7 +27,7 @@ grid = ["ceil(K, 1024)", "ceil(N, 128)", "ceil(B, 8 + 8 * (B > 8) + 16 * (B > 16
 block = [256]
 cluster = ["ceil(K, 1024)"]
 shared = "(8 - 2 * (B > 16) - 2 * (B > 32)) * (9216 + 256 * (8 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32)))"
-args = ["x", "packed", "w_tensor", "y", "B", "N", "K"]
+args = ["x", "packed", "general", "w_tensor", "y", "B", "N", "K"]
 
 [[mutant]]
 name = "neighbours_scale"
@@ -57,6 +60,11 @@ doc = "the last of several parts of 1024 columns is not added"
 [[mutant]]
 name = "slot_overwritten"
 doc = "later copies go one slot too far, over numbers that are still to be read"
+variants = ["registers"]
+
+[[mutant]]
+name = "always_plain"
+doc = "scales are decoded as if none were NaN, negative or large"
 variants = ["registers"]
 */
 
@@ -129,27 +137,29 @@ __device__ __forceinline__ int columns(int K) {
 #include "fp4_gemm/registers.cuh"
 #include "fp4_gemm/simple.cuh"
 
-#define ENTRIES(FORMAT, F, OUT, Y)                                                                                               \
-    extern "C" __global__ void __launch_bounds__(128) fp4_gemm_simple_##FORMAT##_##OUT(                                          \
-        const bf16 *x, const u8 *w, const u8 *w_scale, const float *w_tensor, Y *y, int B, int N, int K) {                       \
-        simple<F>(x, w, w_scale, w_tensor, y, B, N, K);                                                                          \
-    }                                                                                                                            \
-    extern "C" __global__ void __launch_bounds__(256)                                                                            \
-        fp4_gemm_registers_##FORMAT##_##OUT(const bf16 *x, const u8 *packed, const float *w_tensor, Y *y, int B, int N, int K) { \
-        if (B <= 8)                                                                                                              \
-            registers<F, 8>(x, packed, w_tensor, y, B, N, K);                                                                    \
-        else if (B <= 16)                                                                                                        \
-            registers<F, 16>(x, packed, w_tensor, y, B, N, K);                                                                   \
-        else if (B <= 32)                                                                                                        \
-            registers<F, 32>(x, packed, w_tensor, y, B, N, K);                                                                   \
-        else                                                                                                                     \
-            registers<F, 64>(x, packed, w_tensor, y, B, N, K);                                                                   \
+#define ENTRIES(FORMAT, F, OUT, Y)                                                                               \
+    extern "C" __global__ void __launch_bounds__(128) fp4_gemm_simple_##FORMAT##_##OUT(                          \
+        const bf16 *x, const u8 *w, const u8 *w_scale, const float *w_tensor, Y *y, int B, int N, int K) {       \
+        simple<F>(x, w, w_scale, w_tensor, y, B, N, K);                                                          \
+    }                                                                                                            \
+    extern "C" __global__ void __launch_bounds__(256) fp4_gemm_registers_##FORMAT##_##OUT(                       \
+        const bf16 *x, const u8 *packed, const u32 *general, const float *w_tensor, Y *y, int B, int N, int K) { \
+        if (B <= 8)                                                                                              \
+            registers<F, 8>(x, packed, general, w_tensor, y, B, N, K);                                           \
+        else if (B <= 16)                                                                                        \
+            registers<F, 16>(x, packed, general, w_tensor, y, B, N, K);                                          \
+        else if (B <= 32)                                                                                        \
+            registers<F, 32>(x, packed, general, w_tensor, y, B, N, K);                                          \
+        else                                                                                                     \
+            registers<F, 64>(x, packed, general, w_tensor, y, B, N, K);                                          \
     }
-#define FORMATS(FORMAT, F)                                                                                        \
-    extern "C" __global__ void fp4_gemm_pack_##FORMAT(const u8 *w, const u8 *w_scale, u8 *packed, int N, int K) { \
-        pack<F>(w, w_scale, packed, N, K);                                                                        \
-    }                                                                                                             \
-    ENTRIES(FORMAT, F, bf16, bf16)                                                                                \
+#define FORMATS(FORMAT, F)                                                                                                      \
+    extern "C" __global__ void fp4_gemm_pack_##FORMAT(const u8 *w, const u8 *w_scale, u8 *packed, u32 *general, int N, int K) { \
+        const int chunks = (K + 127) / 128 * 2, first = blockIdx.x * 128;                                                       \
+        pack_rows<F>(w, w_scale, packed + size_t(blockIdx.x) * chunks * UNIT_BYTES<F>, general + blockIdx.x, chunks, K,         \
+                     [&](int r) { return first + r < N ? first + r : -1; });                                                    \
+    }                                                                                                                           \
+    ENTRIES(FORMAT, F, bf16, bf16)                                                                                              \
     ENTRIES(FORMAT, F, f32, float)
 FORMATS(mxfp4, Mxfp4)
 FORMATS(nvfp4, Nvfp4)

@@ -12,15 +12,32 @@ args = ["scores", "count", "indices", "B", "N", "K"]
 [[variant]]
 name = "cluster"
 doc = """
-few rows: a cluster of 8 blocks for each, which hold it in registers, up to 32 scores a thread; digits are counted by \
-block, and added up in the shared memory of all"""
-needs = ["N <= 262144"]
+a cluster of 16 blocks for each row, which hold it in shared memory; the K-th of the maxima of groups of \
+scores is a threshold that no chosen score is below; the few scores that reach it are gathered, and the K largest found among them"""
+# A row may begin up to three scores after a multiple of 16 bytes.
+needs = ["N <= 262141 + N / 262144 * 3"]
 
 [[variant.launch]]
 entry = "top_k_cluster"
-grid = ["8 * B"]
-block = [1024]
-cluster = [8]
+grid = ["16 * B"]
+block = [512]
+cluster = [16]
+shared = 107056
+args = ["scores", "count", "indices", "B", "N", "K"]
+
+[[variant]]
+name = "stream"
+doc = """
+many rows: two blocks for each, which read their halves once, piece by piece, and keep a list of the scores that may be among the K \
+largest so far"""
+needs = ["K <= 2048"]
+
+[[variant.launch]]
+entry = "top_k_stream"
+grid = ["2 * B"]
+block = [512]
+cluster = [2]
+shared = 213416
 args = ["scores", "count", "indices", "B", "N", "K"]
 
 [[mutant]]
@@ -45,7 +62,7 @@ doc = "of equal scores those with the largest indices are chosen"
 
 [[mutant]]
 name = "earlier_ties_lost"
-doc = "ties of earlier tiles or blocks of the row are not counted"
+doc = "ties of earlier tiles, blocks or threads of the row are not counted"
 
 [[mutant]]
 name = "count_ignored"
@@ -62,14 +79,20 @@ doc = "scores after the last whole 32 are no candidates"
 
 // reference: reference/ops/top_k.rs
 //
-// scores [B, N], count [B] → indices [B, K]. Scores become keys, unsigned numbers of the same order. The threshold is the key
-// of the K-th: histograms find its digits from the highest to the lowest, each over the keys that agree in the digits before.
-// Chosen are all keys above it, and the first that equal it, until there are K. Places in the output come from sums over the
-// row in the order of indices; atomics only count.
+// scores [B, N], count [B] → indices [B, K]. Scores become keys, unsigned numbers of the same order. The K-th key lies in an interval,
+// which a histogram of 2,048 equal parts makes 2,048 times as short, until all keys in it are chosen, or are equal. Chosen are all
+// keys above it, and the first that lie in it, until there are K. Places in the output come from sums over the row in the order of
+// indices; atomics only count.
 
 #include "lib/cluster.cuh"
+#include "lib/tma.cuh"
 
-constexpr int THREADS = 1024, WARPS = THREADS / 32, DIGITS = 3, BINS = 2048;
+// Blocks have 512 threads, which is as many as find a part, or more.
+constexpr int BINS = 2048, BINS_EACH = 4, SEARCHING = BINS / BINS_EACH, WARPS = 32;
+
+__device__ __forceinline__ int threads() {
+    return blockDim.x;
+}
 
 // Order of scores: -0 equals 0, and all NaN are equal and largest. No score has the key 0.
 __device__ __forceinline__ u32 key_of(float score) {
@@ -105,7 +128,7 @@ __device__ __forceinline__ bool all_chosen(int *out, int count, int k, bool writ
     if (count > k)
 #endif
         return false;
-    for (int at = threadIdx.x; writes && at < k; at += THREADS)
+    for (int at = threadIdx.x; writes && at < k; at += threads())
         out[at] = at < count ? at : -1;
     return true;
 }
@@ -129,7 +152,7 @@ __device__ __forceinline__ u32 lanes_prefix(u32 x) {
     return x;
 }
 
-// The sum over the threads before this one, and over all. `partials` is shared memory for WARPS numbers; two calls with the same
+// The sum over the threads before this one, and over all. `partials` is shared memory for a number of each warp; two calls with the same
 // need a barrier between them.
 __device__ __forceinline__ u32 block_prefix(u32 x, u32 *partials, u32 &total) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -137,49 +160,58 @@ __device__ __forceinline__ u32 block_prefix(u32 x, u32 *partials, u32 &total) {
     if (lane == 31)
         partials[warp] = up_to;
     __syncthreads();
-    const u32 warps = lanes_prefix(partials[lane]);
-    total = __shfl_sync(0xffffffff, warps, 31);
-    const u32 before = __shfl_sync(0xffffffff, warps, warp == 0 ? 0 : warp - 1);
-    return (warp == 0 ? 0 : before) + up_to - x;
+    const u32 of_warp = lane < threads() / 32 ? partials[lane] : 0;
+    total = __reduce_add_sync(0xffffffff, of_warp);
+    return __reduce_add_sync(0xffffffff, lane < warp ? of_warp : 0) + up_to - x;
 }
 
-// A digit of the threshold.
-struct Digit {
+// A part of the interval.
+struct Part {
     u32 bin;
-    // Keys with a larger digit.
+    // Keys in greater parts.
     u32 above;
-    // Keys with this one.
+    // Keys in this one.
     u32 equal;
 };
 
-// What is known of the threshold.
+// What is known of the K-th key.
 struct Threshold {
-    u32 key, mask;
-    // How many are still to be chosen, among the keys that agree in the mask, of which there are `equal`.
+    // It lies between these, both included.
+    u32 low, high;
+    // How many keys between them are chosen, and how many there are.
     u32 need, equal;
 
-    __device__ __forceinline__ bool above(u32 other) const {
-        return (other & mask) > key;
+    __device__ __forceinline__ bool above(u32 key) const {
+        return key > high;
     }
 
-    __device__ __forceinline__ bool agrees(u32 other) const {
-        return (other & mask) == key;
+    __device__ __forceinline__ bool agrees(u32 key) const {
+        return key - low <= high - low;
     }
 
-    // Digits of 11, 11 and 10 bits, from the highest.
-    static __device__ __forceinline__ int shift(int digit) {
-        return digit == 0 ? 21 : digit == 1 ? 10 : 0;
+    __device__ __forceinline__ bool done() const {
+#ifdef MUTANT_LOW_BITS_LOST
+        return equal == need || high - low < 1024;
+#else
+        return equal == need || high == low;
+#endif
     }
 
-    static __device__ __forceinline__ u32 digit_of(u32 key, int digit) {
-        return key >> shift(digit) & (digit == 2 ? BINS / 2 - 1 : BINS - 1);
+    // Of the length of a part, a power of two.
+    __device__ __forceinline__ int shift() const {
+        return max(0, 21 - __clz(high - low));
     }
 
-    __device__ __forceinline__ void extend(int digit, Digit found) {
-        key |= found.bin << shift(digit);
-        mask |= (digit == 2 ? BINS / 2 - 1 : BINS - 1) << shift(digit);
-        need -= found.above;
-        equal = found.equal;
+    __device__ __forceinline__ u32 bin(u32 key) const {
+        return (key - low) >> shift();
+    }
+
+    __device__ __forceinline__ void narrow(Part part) {
+        const u32 length = 1u << shift();
+        low += part.bin << shift();
+        high = low + min(high - low, length - 1);
+        need -= part.above;
+        equal = part.equal;
     }
 
     // Whether a tie is chosen that has so many before it.
@@ -201,33 +233,71 @@ struct Threshold {
     }
 };
 
-#ifdef MUTANT_LOW_BITS_LOST
-constexpr int COUNTED = DIGITS - 1;
-#else
-constexpr int COUNTED = DIGITS;
-#endif
+// All keys of scores.
+__device__ __forceinline__ Threshold all_keys(int k) {
+    return {1, 0xffffffff, (u32)k, 0xffffffff};
+}
 
-// The bin in which the `need`-th largest digit is. All threads get it, after a barrier; before it there must be one after `bins`
-// was written.
-__device__ __forceinline__ Digit find_digit(const u32 *bins, u32 need, u32 *partials, Digit *found) {
-    const u32 high = BINS - 1 - 2 * threadIdx.x, low = high - 1;
-    const u32 of_high = bins[high], of_low = bins[low];
-    u32 total;
-    const u32 above = block_prefix(of_high + of_low, partials, total);
-    if (above < need && need <= above + of_high)
-        *found = {high, above, of_high};
-    else if (above + of_high < need && need <= above + of_high + of_low)
-        *found = {low, above + of_high, of_low};
+// Shared memory in which a block searches.
+struct Search {
+    u32 bins[BINS], partials[WARPS], least[WARPS], greatest[WARPS];
+    Part found;
+};
+
+// The part in which the `need`-th largest key is. All threads get it, after a barrier; before it there must be one after the bins
+// were written.
+__device__ __forceinline__ Part find_part(Search &search, const u32 *bins, u32 need) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, lowest = BINS - BINS_EACH * (threadIdx.x + 1);
+    const uint4 four = threadIdx.x < SEARCHING ? *(const uint4 *)(bins + lowest) : make_uint4(0, 0, 0, 0);
+    const u32 own[BINS_EACH] = {four.w, four.z, four.y, four.x}, sum = own[0] + own[1] + own[2] + own[3];
+    const u32 of_warp = __reduce_add_sync(0xffffffff, sum);
+    if (lane == 0)
+        search.partials[warp] = of_warp;
     __syncthreads();
-    return *found;
+    const u32 before = __reduce_add_sync(0xffffffff, lane < warp ? search.partials[lane] : 0);
+    if (before < need && need <= before + of_warp) {
+        u32 above = before + lanes_prefix(sum) - sum;
+#pragma unroll
+        for (int i = 0; i < BINS_EACH; i++) {
+            if (above < need && need <= above + own[i])
+                search.found = {(u32)(lowest + BINS_EACH - 1 - i), above, own[i]};
+            above += own[i];
+        }
+    }
+    __syncthreads();
+    return search.found;
+}
+
+__device__ __forceinline__ void clear(u32 *bins) {
+    if (threadIdx.x < SEARCHING)
+        ((uint4 *)bins)[threadIdx.x] = make_uint4(0, 0, 0, 0);
+}
+
+// Narrows a threshold of `keys` keys until it is `enough`. By all threads, after a barrier.
+template <class Key, class Enough>
+__device__ __forceinline__ void narrow(Threshold &threshold, Search &search, int keys, Key key_at, Enough enough) {
+    while (!enough(threshold)) {
+        clear(search.bins);
+        __syncthreads();
+        for (int i = threadIdx.x; i < keys; i += threads()) {
+            const u32 key = key_at(i);
+            if (threshold.agrees(key))
+                atomicAdd(&search.bins[threshold.bin(key)], 1);
+        }
+        __syncthreads();
+        threshold.narrow(find_part(search, search.bins, threshold.need));
+    }
+}
+
+__device__ __forceinline__ bool is_done(const Threshold &threshold) {
+    return threshold.done();
 }
 
 // ---- simple
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(1024)
     top_k_simple(const float *scores, const int *counts, int *indices, int rows, int n, int k) {
-    __shared__ u32 bins[BINS], partials[WARPS];
-    __shared__ Digit found;
+    __shared__ __align__(16) Search search;
     for (int row = blockIdx.x; row < rows; row += gridDim.x) {
         const float *from = scores + (size_t)row * n;
         int *out = indices + (size_t)row * k;
@@ -235,29 +305,17 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         if (all_chosen(out, count, k, true))
             continue;
         count = rounded_down(count);
-
-        Threshold threshold = {0, 0, (u32)k, 0};
-        for (int digit = 0; digit < COUNTED; digit++) {
-            for (int bin = threadIdx.x; bin < BINS; bin += THREADS)
-                bins[bin] = 0;
-            __syncthreads();
-            for (int at = threadIdx.x; at < count; at += THREADS) {
-                const u32 key = key_of(from[at]);
-                if (threshold.agrees(key))
-                    atomicAdd(&bins[Threshold::digit_of(key, digit)], 1);
-            }
-            __syncthreads();
-            threshold.extend(digit, find_digit(bins, threshold.need, partials, &found));
-        }
+        Threshold threshold = all_keys(k);
+        narrow(threshold, search, count, [&](int at) { return key_of(from[at]); }, is_done);
 
         // Numbers of keys above the threshold, and of ties, in the tiles before.
         u32 winners = 0, ties = 0;
-        for (int tile = 0; tile < count; tile += THREADS) {
+        for (int tile = 0; tile < count; tile += threads()) {
             const int at = tile + threadIdx.x;
             const u32 key = at < count ? key_of(from[at]) : 0;
             const bool wins = threshold.above(key), tied = threshold.agrees(key);
             u32 sums;
-            const u32 before = block_prefix((u32)wins << 16 | (u32)tied, partials, sums);
+            const u32 before = block_prefix((u32)wins << 16 | (u32)tied, search.partials, sums);
             const u32 tie = ties + (before & 0xffff);
             if (wins || (tied && threshold.takes(tie)))
                 out[winners + (before >> 16) + threshold.taken(tie)] = at;
@@ -270,106 +328,5 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
-// ---- cluster
-
-// Adds to a number in the shared memory of a CTA of the cluster.
-__device__ __forceinline__ void red_shared_cluster_add(u32 to, u32 x) {
-    asm volatile("red.relaxed.cluster.shared::cluster.add.u32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
-}
-
-// CTA `rank` of a row has an equal share of its candidates, in one piece.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    top_k_cluster(const float *__restrict__ scores, const int *__restrict__ counts, int *indices, int, int n, int k) {
-    constexpr int RANKS = 8, EACH = 32;
-    __shared__ u32 own[BINS], all[DIGITS][BINS], winner_bits[THREADS], tie_bits[THREADS], partials[WARPS], sums[RANKS];
-    __shared__ Digit found;
-    const int row = blockIdx.x / RANKS, rank = blockIdx.x % RANKS, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int *out = indices + (size_t)row * k;
-    int count = candidates(counts, row, n);
-    // So say all CTAs of the cluster.
-    if (all_chosen(out, count, k, rank == 0))
-        return;
-    count = rounded_down(count);
-
-    // ---- prologue: all loads are issued at once
-    const int share = (count + 32 * RANKS - 1) / (32 * RANKS) * 32, first = rank * share;
-    const int length = min(share, count - first);
-    const float *from = scores + (size_t)row * n + first;
-    u32 keys[EACH];
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        const int at = i * THREADS + threadIdx.x;
-        keys[i] = at < length ? __float_as_uint(__ldg(from + at)) : 0;
-    }
-    for (int bin = threadIdx.x; bin < BINS; bin += THREADS) {
-        own[bin] = 0;
-        for (int digit = 0; digit < DIGITS; digit++)
-            all[digit][bin] = 0;
-    }
-    if (threadIdx.x < RANKS)
-        sums[threadIdx.x] = 0;
-    __syncthreads();
-    cluster_arrive();
-
-    // ---- threshold
-    Threshold threshold = {0, 0, (u32)k, 0};
-#pragma unroll
-    for (int digit = 0; digit < COUNTED; digit++) {
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            // Absent keys are 0, which is no score's.
-            if (const int at = i * THREADS + threadIdx.x; digit == 0)
-                keys[i] = at < length ? key_of(__uint_as_float(keys[i])) : 0;
-            if (keys[i] != 0 && threshold.agrees(keys[i]))
-                atomicAdd(&own[Threshold::digit_of(keys[i], digit)], 1);
-        }
-        __syncthreads();
-        // The sums of all CTAs are 0 before the first is added to.
-        if (digit == 0)
-            cluster_wait();
-        for (int bin = threadIdx.x; bin < BINS; bin += THREADS) {
-            const u32 keys_here = own[bin];
-            if (keys_here == 0)
-                continue;
-            own[bin] = 0;
-#pragma unroll
-            for (int to = 0; to < RANKS; to++)
-                red_shared_cluster_add(map_shared_rank(&all[digit][bin], to), keys_here);
-        }
-        cluster_sync();
-        threshold.extend(digit, find_digit(all[digit], threshold.need, partials, &found));
-        // All keys that agree so far are chosen.
-        if (threshold.equal == threshold.need)
-            break;
-    }
-
-    // ---- epilogue: a bit for each key, a word of 32 for each thread
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        const u32 wins = __ballot_sync(0xffffffff, threshold.above(keys[i]));
-        const u32 tied = __ballot_sync(0xffffffff, threshold.agrees(keys[i]));
-        if (lane == 0)
-            winner_bits[i * WARPS + warp] = wins, tie_bits[i * WARPS + warp] = tied;
-    }
-    __syncthreads();
-    u32 wins = winner_bits[threadIdx.x], tied = tie_bits[threadIdx.x], total;
-    const u32 before = block_prefix(__popc(wins) << 16 | __popc(tied), partials, total);
-    if (threadIdx.x < RANKS)
-        red_shared_cluster_add(map_shared_rank(&sums[rank], threadIdx.x), total);
-    cluster_sync();
-    // Nobody reads or writes the shared memory of another CTA from here on.
-    u32 winner = before >> 16, tie = before & 0xffff;
-    for (int other = 0; other < rank; other++) {
-        winner += sums[other] >> 16;
-#ifndef MUTANT_EARLIER_TIES_LOST
-        tie += sums[other] & 0xffff;
-#endif
-    }
-    for (u32 bits = wins | tied; bits != 0; bits &= bits - 1) {
-        const u32 bit = bits & -bits;
-        const bool is_tie = tied & bit;
-        if (!is_tie || threshold.takes(tie))
-            out[winner + threshold.taken(tie)] = first + threadIdx.x * 32 + __ffs(bit) - 1;
-        tie += is_tie, winner += !is_tie;
-    }
-}
+#include "top_k/cluster.cuh"
+#include "top_k/stream.cuh"

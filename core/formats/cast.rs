@@ -16,6 +16,9 @@ pub(super) struct Limits {
 /// Both directions between f32 and the codes of an element format, written without branches so that loops over them
 /// vectorise.
 pub(super) trait Cast: Copy {
+    /// Bits that a code may have in memory, of 2, 3, 4, 8 and 16: only the loops for these are compiled.
+    const WIDTHS: &'static [u32];
+
     fn encode(&self, x: f32) -> u32;
     fn decode(&self, code: u32) -> f32;
 }

@@ -77,6 +77,9 @@ impl Codebook {
 }
 
 impl Cast for Codebook {
+    // Tables of other lengths are [`Table`]s.
+    const WIDTHS: &'static [u32] = &[3, 8];
+
     /// A NaN becomes the first value.
     #[inline(always)]
     fn encode(&self, x: f32) -> u32 {
@@ -97,6 +100,8 @@ pub(super) struct Table<const N: usize> {
 }
 
 impl<const N: usize> Cast for Table<N> {
+    const WIDTHS: &'static [u32] = &[N.ilog2()];
+
     #[inline(always)]
     fn encode(&self, x: f32) -> u32 {
         self.borders.iter().map(|border| u32::from(x > *border)).sum()

@@ -3,7 +3,7 @@
 //! They run over long slices, whatever the block size, so that they vectorise.
 
 use super::cast::{Cast, Operation};
-use super::element::{BF16_CAST, E2M1_CAST, E4M3_CAST, E5M2_CAST, Repr};
+use super::element::{BF16_CAST, E2M1_CAST, E4M3_CAST, E5M2_CAST, Repr, stored_bits};
 use super::minifloat::{Added, FloatCast};
 
 /// Bits of the largest magnitude; NaN is above infinity, which is above finite values.
@@ -140,6 +140,8 @@ const COMMON: [FloatCast; 4] = [E4M3_CAST, E5M2_CAST, E2M1_CAST, BF16_CAST];
 struct Common<const I: usize>;
 
 impl<const I: usize> Cast for Common<I> {
+    const WIDTHS: &'static [u32] = &[stored_bits(COMMON[I].bits())];
+
     #[inline(always)]
     fn encode(&self, x: f32) -> u32 {
         match const { Added::new(COMMON[I]) } {
@@ -237,70 +239,81 @@ impl<C: Cast> pulp::WithSimd for DecodeLoop<'_, C> {
     }
 }
 
+/// Whether codes of a cast may have that many bits in memory.
+const fn has<C: Cast>(width: u32) -> bool {
+    let mut at = 0;
+    while at < C::WIDTHS.len() && C::WIDTHS[at] != width {
+        at += 1;
+    }
+    at < C::WIDTHS.len()
+}
+
 #[inline(always)]
-fn encode_with(cast: impl Cast, bits: u32, x: &[f32], out: &mut [u8]) {
-    match bits {
-        2 => {
+fn encode_with<C: Cast>(cast: C, bits: u32, x: &[f32], out: &mut [u8]) {
+    match stored_bits(bits) {
+        2 if const { has::<C>(2) } => {
             for (x, byte) in x.as_chunks::<4>().0.iter().zip(out) {
                 let [a, b, c, d] = x.map(|x| cast.encode(x));
                 *byte = (a | b << 2 | c << 4 | d << 6) as u8;
             }
         }
-        3 => {
+        3 if const { has::<C>(3) } => {
             for (x, bytes) in x.as_chunks::<8>().0.iter().zip(out.as_chunks_mut::<3>().0) {
                 let word = x.iter().rev().fold(0, |word, x| word << 3 | cast.encode(*x));
                 let [first, second, third, _] = word.to_le_bytes();
                 *bytes = [first, second, third];
             }
         }
-        4 => {
+        4 if const { has::<C>(4) } => {
             for ([first, second], byte) in x.as_chunks().0.iter().zip(out) {
                 *byte = (cast.encode(*first) | cast.encode(*second) << 4) as u8;
             }
         }
-        16 => {
+        16 if const { has::<C>(16) } => {
             for (x, word) in x.iter().zip(out.as_chunks_mut().0) {
                 *word = (cast.encode(*x) as u16).to_le_bytes();
             }
         }
-        _ => {
+        8 if const { has::<C>(8) } => {
             for (x, byte) in x.iter().zip(out) {
                 *byte = cast.encode(*x) as u8;
             }
         }
+        _ => unreachable!("a cast to codes of {:?} bits has none of {bits}", C::WIDTHS),
     }
 }
 
 #[inline(always)]
-fn decode_with(cast: impl Cast, bits: u32, packed: &[u8], out: &mut [f32]) {
-    match bits {
-        2 => {
+fn decode_with<C: Cast>(cast: C, bits: u32, packed: &[u8], out: &mut [f32]) {
+    match stored_bits(bits) {
+        2 if const { has::<C>(2) } => {
             for (out, byte) in out.as_chunks_mut::<4>().0.iter_mut().zip(packed) {
                 (0..4).for_each(|i| out[i] = cast.decode(u32::from(byte >> (2 * i) & 3)));
             }
         }
-        3 => {
+        3 if const { has::<C>(3) } => {
             for (out, bytes) in out.as_chunks_mut::<8>().0.iter_mut().zip(packed.as_chunks::<3>().0) {
                 let word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], 0]);
                 (0..8).for_each(|i| out[i] = cast.decode(word >> (3 * i) & 7));
             }
         }
-        4 => {
+        4 if const { has::<C>(4) } => {
             for ([first, second], byte) in out.as_chunks_mut().0.iter_mut().zip(packed) {
                 *first = cast.decode(u32::from(byte & 0xf));
                 *second = cast.decode(u32::from(byte >> 4));
             }
         }
-        16 => {
+        16 if const { has::<C>(16) } => {
             for (x, word) in out.iter_mut().zip(packed.as_chunks().0) {
                 *x = cast.decode(u32::from(u16::from_le_bytes(*word)));
             }
         }
-        _ => {
+        8 if const { has::<C>(8) } => {
             for (x, byte) in out.iter_mut().zip(packed) {
                 *x = cast.decode(u32::from(*byte));
             }
         }
+        _ => unreachable!("a cast of codes of {:?} bits has none of {bits}", C::WIDTHS),
     }
 }
 

@@ -41,6 +41,8 @@ impl Integer {
 }
 
 impl Cast for Integer {
+    const WIDTHS: &'static [u32] = &[2, 3, 4, 8];
+
     /// A NaN becomes 0.
     #[inline(always)]
     fn encode(&self, x: f32) -> u32 {
@@ -114,10 +116,15 @@ pub struct Element {
     pub repr: Repr,
 }
 
+/// Bits in memory of a code of `bits` bits.
+pub(super) const fn stored_bits(bits: u32) -> u32 {
+    if bits == 6 { 8 } else { bits }
+}
+
 impl Element {
     /// Bits of a code in memory: one byte for 6-bit codes, as in PTX registers and torchao.
     pub const fn stored_bits(&self) -> usize {
-        if self.bits == 6 { 8 } else { self.bits as usize }
+        stored_bits(self.bits) as usize
     }
 
     /// The value of a code. Bits above [`Element::bits`] are ignored.

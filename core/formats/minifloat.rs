@@ -156,6 +156,11 @@ pub struct FloatCast {
 }
 
 impl FloatCast {
+    /// Bits of a code.
+    pub const fn bits(&self) -> u32 {
+        1 + self.float.exponent_bits + self.float.mantissa_bits
+    }
+
     /// The code of `x`, whose magnitude would round to `rounded` if there were no largest value.
     #[inline(always)]
     fn finish(&self, x: f32, rounded: u32) -> u32 {
@@ -191,6 +196,8 @@ impl FloatCast {
 }
 
 impl Cast for FloatCast {
+    const WIDTHS: &'static [u32] = &[4, 8, 16];
+
     /// Rounds with integer arithmetic only: f32 subnormals are handled correctly, and a carry moves into the exponent by
     /// itself.
     #[inline(always)]
@@ -246,6 +253,8 @@ impl Added {
 }
 
 impl Cast for Added {
+    const WIDTHS: &'static [u32] = FloatCast::WIDTHS;
+
     #[inline(always)]
     fn encode(&self, x: f32) -> u32 {
         let float = self.0.float;

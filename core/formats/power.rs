@@ -50,6 +50,8 @@ impl PowerCast {
 }
 
 impl Cast for PowerCast {
+    const WIDTHS: &'static [u32] = &[8];
+
     #[inline(always)]
     fn encode(&self, x: f32) -> u32 {
         let magnitude = x.to_bits() & 0x7fff_ffff;

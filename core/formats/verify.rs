@@ -10,7 +10,7 @@ use super::cast::Cast;
 use super::codebook::Codebook;
 use super::codes;
 use super::convention::CONVENTIONS;
-use super::element::{ELEMENTS, Element, Integer, Repr, Whole};
+use super::element::{ELEMENTS, Element, Integer, Repr, Whole, stored_bits};
 use super::minifloat::{FloatCast, MiniFloat, NanCode, Overflow, Ties, Zeros};
 use super::power::PowerCast;
 
@@ -343,7 +343,7 @@ impl pulp::WithSimd for BothWays<'_> {
     #[inline(always)]
     fn with_simd<S: pulp::Simd>(self, simd: S) -> Self::Output {
         let Self { repr, bits, x } = self;
-        let stored = if bits == 6 { 8 } else { bits as usize };
+        let stored = stored_bits(bits) as usize;
         // Only whole bytes of codes.
         let padded: Vec<f32> = x.iter().copied().chain(std::iter::repeat_n(0.0, 7)).collect();
         let padded = &padded[..x.len().next_multiple_of(8)];

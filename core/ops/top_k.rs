@@ -37,9 +37,12 @@ impl Op for TopK {
         .random("b2.100003.k1024", [2, 100_003, 1024])
         .random("b1.262144.k1024", [1, 262_144, 1024])
         .random("b70000.41.k32", [70_000, 41, 32])
-        .edges("edges.b80.3001.k32", [80, 3001, 32])
-        .edges("edges.b80.3003.k512", [80, 3003, 512])
-        .edges("edges.b81.4100.k1024", [81, 4100, 1024])
+        .random("b3.50001.k2048", [3, 50_001, 2048])
+        .edges("edges.b112.3001.k32", [112, 3001, 32])
+        .edges("edges.b112.3003.k512", [112, 3003, 512])
+        .edges("edges.b113.4100.k1024", [113, 4100, 1024])
+        .edges("edges.b15.40002.k2048", [15, 40_002, 2048])
+        .edges("edges.b14.262144.k512", [14, 262_144, 512])
         .edges("edges.b65.1.k32", [65, 1, 32])
         .timed("b1.262144.k512", [1, 262_144, 512])
         .timed("b8.262144.k512", [8, 262_144, 512])
@@ -98,7 +101,7 @@ const WHY: &str = "scores are compared, not computed, ties fall to the smaller i
                    of their indices, so every bit is defined";
 
 /// Kinds of rows of edge cases.
-const KINDS: usize = 10;
+const KINDS: usize = 14;
 
 /// How many scores count in a row: none, one, K and its neighbours, about half, and all of them.
 fn count(number: usize, entries: usize, best: usize) -> usize {
@@ -160,6 +163,18 @@ fn edge(kind: usize, scores: &mut [f32], best: usize) {
             set(scores, 0..count, &|at| {
                 sign * f32::from_bits(1f32.to_bits() + (at % 3000) as u32)
             });
+        }
+        // What is chosen lies together: at the end, at the beginning, in the middle.
+        9 => (0..count).for_each(|at| scores[at] = at as f32),
+        10 => (0..count).for_each(|at| scores[at] = -(at as f32)),
+        11 => {
+            let middle = count / 2..(count / 2 + 2 * best).min(count);
+            scores[middle].iter_mut().for_each(|score| *score += 100.0);
+        }
+        // Few values, so that thousands tie, and one that is far from all others.
+        12 => {
+            scores.iter_mut().for_each(|score| *score = score.round());
+            set(scores, 0..1, &|_| f32::MAX);
         }
         // Subnormal numbers, ascending, so that the last ones are chosen.
         _ => (0..count).for_each(|at| scores[at] = f32::from_bits(at as u32)),

@@ -137,14 +137,14 @@ __device__ __forceinline__ void sum_decays(float *sums, const float *g, size_t s
     sums[2 * lane + 1] = sums[2 * lane] + second;
 }
 
-// The same for each channel; two threads share a channel.
-__device__ __forceinline__ void sum_channel_decays(float *sums, const float *g, size_t stride, int tokens) {
+// The same for each channel, in place of the decays, which are 0 behind the last token; two threads share a channel.
+__device__ __forceinline__ void sum_channel_decays(float *sums) {
     constexpr int PART = C * D / THREADS;
     const int channel = threadIdx.x % D, first = threadIdx.x / D * PART;
     float part[PART];
 #pragma unroll
     for (int i = 0; i < PART; i++)
-        part[i] = first + i < tokens ? log2_decay(g[(first + i) * stride + channel]) : 0.0f;
+        part[i] = log2_decay(sums[(first + i) * G_PITCH + channel]);
 #pragma unroll
     for (int i = 1; i < PART; i++)
         part[i] += part[i - 1];
@@ -333,16 +333,22 @@ __device__ __forceinline__ void chunk_outputs(const bf16 *q, const bf16 *k, cons
         cp_async_16_zfill(smem_address(smem.k + to), k + from, valid);
         cp_async_16_zfill(smem_address(smem.q + to), q + from, valid);
     }
-    cp_async_commit_group();
     const int decaying = chunk.decaying(sequences);
-    if (CHANNELS)
-        sum_channel_decays(smem.g, g + first * D, (size_t)H * D, decaying);
-    else
+    for (int at = thread; CHANNELS && at < C * 32; at += THREADS) {
+        const int row = at / 32, channel = at % 32 * 4;
+        const bool valid = row < decaying;
+        cp_async_16_zfill(smem_address(smem.g + row * G_PITCH + channel),
+                          g + (first + (valid ? (size_t)row * H : 0)) * D + channel, valid);
+    }
+    cp_async_commit_group();
+    if (!CHANNELS)
         sum_decays(smem.sums, g + first, H, decaying);
     if (thread < C)
         smem.beta[thread] = thread < chunk.tokens ? beta[first + (size_t)thread * H] : 0.0f;
     cp_async_wait_group<0>();
     stage_sync();
+    if (CHANNELS)
+        sum_channel_decays(smem.g);
     {
         // ---- norms of keys and queries
         constexpr int LANES = THREADS / C;

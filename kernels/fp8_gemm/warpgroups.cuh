@@ -118,10 +118,7 @@ __device__ __forceinline__ void produce_x(const Work &work, const u8 *x) {
     for (int it = 0, chunk = 0; it < count; it++) {
         u64 *const full = work.barriers->x_full + place.slot, *const empty = work.barriers->x_empty + place.slot;
         const u32 bytes = min(CHUNK, work.K - CHUNK * chunk);
-        if (work.pair)
-            mbarrier_wait_parity_cluster(empty, place.parity ^ 1);
-        else
-            mbarrier_wait_parity(empty, place.parity ^ 1);
+        mbarrier_wait_parity(empty, place.parity ^ 1);
         // Bytes may arrive before they are expected: the phase cannot end without this arrival.
         if (threadIdx.x == 32)
             mbarrier_arrive_expect_tx(full, work.tokens * bytes);
@@ -246,12 +243,7 @@ template <class Y> __device__ __forceinline__ void consume(const Work &work, Y *
     const u32 ring = smem_address(work.stage(group * work.stages));
 
     Place w, x;
-    const auto wait_x = [&] {
-        if (work.pair)
-            mbarrier_wait_parity_cluster(barriers->x_full + x.slot, x.parity);
-        else
-            mbarrier_wait_parity(barriers->x_full + x.slot, x.parity);
-    };
+    const auto wait_x = [&] { mbarrier_wait_parity(barriers->x_full + x.slot, x.parity); };
     const auto wait_w = [&] { mbarrier_wait_parity(full + w.slot, w.parity); };
     // By warps whose products of the stage are done.
     const auto release_x = [&](Place x) {
@@ -385,7 +377,7 @@ __device__ __forceinline__ void warpgroups(const u8 *x, const float *x_scale, co
     }
     __syncthreads();
     if (work.pair)
-        cluster_arrive();
+        cluster_arrive_relaxed();
     if (threadIdx.x < 32) {
         produce_weights(work, packed);
     } else if (threadIdx.x < PRODUCERS) {

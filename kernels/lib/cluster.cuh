@@ -8,6 +8,12 @@ __device__ __forceinline__ void cluster_arrive() {
     asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
 }
 
+// Arrives, but what was written before need not be seen: it takes no fence of all memory. Barriers count as seen after
+// `fence_mbarrier_init`.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+
 __device__ __forceinline__ void cluster_wait() {
     asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }
@@ -45,15 +51,9 @@ __device__ __forceinline__ void st_async(u32 to, const float (&x)[4], u32 barrie
                  : "memory");
 }
 
+// At a barrier of another CTA, which so learns that memory of its own has been read. The scope is the CTA, as CUTLASS has it: what a
+// scope of the cluster adds is a fence of all memory, hundreds of cycles, and nothing for shared memory, of which there is one copy.
+// For the same reason `mbarrier_wait_parity` waits for arrivals and stores of other CTAs, too.
 __device__ __forceinline__ void mbarrier_arrive_cluster(u32 barrier) {
-    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
-// As `mbarrier_wait_parity`, of arrivals and stores of other CTAs.
-__device__ __forceinline__ void mbarrier_wait_parity_cluster(u64 *barrier, u32 parity) {
-    asm volatile("{ .reg .pred done;\n"
-                 "again_%=: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-                 "@!done bra again_%=; }" ::"r"(smem_address(barrier)),
-                 "r"(parity)
-                 : "memory");
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }

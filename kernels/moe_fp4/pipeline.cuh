@@ -167,23 +167,6 @@ __device__ __forceinline__ int token_of_thread(int i) {
     return i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2;
 }
 
-// The compiler must see that all threads of a warp go the same way, or it waits for each product.
-__device__ __forceinline__ int same_of_warp(int x) {
-    return __shfl_sync(0xffffffff, x, 0);
-}
-
-// Weights of 64 columns as operand A of four instructions.
-template <class F, bool GENERAL> __device__ __forceinline__ void decode_chunk(u32 (&a)[4][4], const u8 *unit) {
-    const uint4 four = ((const uint4 *)unit)[threadIdx.x];
-    const u32 words[4] = {four.x, four.y, four.z, four.w};
-    const Scales<F, GENERAL> scales(unit + UNIT_CODES + threadIdx.x / 4 * (128 / F::block));
-#pragma unroll
-    for (int step = 0; step < 4; step++)
-#pragma unroll
-        for (int reg = 0; reg < 4; reg++)
-            a[step][reg] = scales.times(extracted(words[step], reg), reg % 2, step * 16 / F::block);
-}
-
 // The products of 64 columns of all rows and tokens. Instructions for both kinds of scales would be serialized: only decoding
 // has a branch.
 template <class F>

@@ -27,11 +27,6 @@ __device__ __forceinline__ void first_step(float (&c)[16], u64 a, u64 b) {
                  : "l"(a), "l"(b));
 }
 
-// Arrives, but what was written before need not be seen.
-__device__ __forceinline__ void cluster_arrive_relaxed() {
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-}
-
 // The same place in the shared memory of CTA `rank`, which may be this one.
 template <class T> __device__ __forceinline__ T *of_rank(T *at, int rank, int own) {
     u64 address;

@@ -194,7 +194,7 @@ __device__ __forceinline__ void down_consumer(SharedStorage<T> &smem, DownArgs a
         const u32 to = map_shared_peer(place(0, 0)), peer_full = map_shared_peer(smem.peer_partials_full[group]);
         // First the partials that the peer passes on to the other pair, because their way is longer.
         if (RESIDENT)
-            mbarrier_wait_parity_cluster(smem.peer_smem_free + group, step & 1);
+            mbarrier_wait_parity(smem.peer_smem_free + group, step & 1);
 #pragma unroll
         for (int part = 0; part < 2; part++) {
 #pragma unroll
@@ -216,7 +216,7 @@ __device__ __forceinline__ void down_consumer(SharedStorage<T> &smem, DownArgs a
         const auto add_to = [&](float (&to)[4], float4 y) { to[0] += y.x, to[1] += y.y, to[2] += y.z, to[3] += y.w; };
 #pragma unroll
         for (int part = 0; part < 2; part++) {
-            mbarrier_wait_parity_cluster(smem.peer_partials_full[group] + part, RESIDENT ? step & 1 : 0);
+            mbarrier_wait_parity(smem.peer_partials_full[group] + part, RESIDENT ? step & 1 : 0);
 #pragma unroll
             for (int j = 0; j < SHARE; j++) {
                 float (&to)[4] = c[(part == 0 ? 2 : 0) * SHARE + j];
