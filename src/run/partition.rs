@@ -29,7 +29,7 @@ pub enum Partition {
     Slice(Share),
     /// Cells by a hash of their id, so that a cell stays in its share when others are added to the plan.
     Hash(Share),
-    /// The cells of an operation, or a share of its cases.
+    /// The cells of an operation, or a share of its cases, and of the faults that are planted in it.
     Op(String, Share),
 }
 
@@ -51,6 +51,11 @@ pub enum Rule {
 impl Share {
     /// The only share.
     pub const WHOLE: Self = Self { m: 1, n: 1 };
+
+    /// Its part of a list, dealt in turn.
+    pub fn of<T>(self, all: &[T]) -> impl Iterator<Item = &T> {
+        all.iter().skip(self.m - 1).step_by(self.n)
+    }
 }
 
 impl FromStr for Share {

@@ -51,10 +51,10 @@ impl<'d> Session<'d> {
         })
     }
 
-    /// Compiles a file with each of its faults, before they are loaded one after the other.
-    pub fn compile_faults(&self, source: &Source) {
-        let faults = source.header.mutants.iter().map(Some);
-        let works: Vec<_> = faults.map(|fault| (source, self.device.arch.as_str(), fault)).collect();
+    /// Compiles a file with each of these faults, before they are loaded one after the other.
+    pub fn compile_faults<'f>(&self, source: &'f Source, faults: &[&'f Mutant]) {
+        let work = |fault: &&'f Mutant| (source, self.device.arch.as_str(), Some(*fault));
+        let works: Vec<_> = faults.iter().map(work).collect();
         self.toolkit.compile_ahead(&works);
     }
 

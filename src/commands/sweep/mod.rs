@@ -17,7 +17,7 @@ use crate::backend::cuda::time::Stopwatch;
 use crate::backend::cuda::{Device, Session};
 use crate::dataset::Checkpoint;
 use crate::run::folder::Folder;
-use crate::run::partition::cost;
+use crate::run::partition::{Partition, Share, cost};
 use crate::run::plan::Cell;
 use crate::run::session::ActiveSession;
 use crate::run::{Hindrance, Manifest, runs};
@@ -364,10 +364,22 @@ fn execute(
     };
     on_device.run(&variants)?;
     bar.finish_and_clear();
-    match args.kernels.mutants {
-        true => on_device.mutants(&share, &MutantFiles::new(&folder.path, folder.run())),
-        false => Ok(()),
+    if !args.kernels.mutants {
+        return Ok(());
     }
+    let files = MutantFiles::new(&folder.path, folder.run());
+    match &prepared.partition {
+        Some(Partition::Op(op, own)) => on_device.mutants(&[op], *own, &files),
+        _ => on_device.mutants(&operations_of(&share), Share::WHOLE, &files),
+    }
+}
+
+/// The operations of cells, each once.
+fn operations_of<'a>(cells: &[&'a Cell]) -> Vec<&'a str> {
+    let mut ops: Vec<&str> = cells.iter().map(|cell| cell.kernel().0).collect();
+    ops.sort_unstable();
+    ops.dedup();
+    ops
 }
 
 pub(super) fn load<T: Scalar>(folder: &Path) -> Result<Box<dyn Model<T>>> {

@@ -1,5 +1,5 @@
-//! Processes that share a run of kernels: each works on the cells of one operation at a time, or on a share of its cases, as `--partition
-//! op:NAME:M/N` does.
+//! Processes that share a run of kernels: each works on the cells of one operation at a time, or on a share of its cases and of the faults
+//! that are planted in it, as `--partition op:NAME:M/N` does.
 //!
 //! They are processes, not threads, since a kernel with an illegal access, or one that never returns, ends whoever launched it. What
 //! a process leaves in the run's folder counts, and nothing else: the cells of one that ended early are missing, so that the run is
@@ -37,6 +37,10 @@ const LONGEST: [&str; 8] = [
 ];
 /// More processes on a card than that wait for each other.
 const MOST_JOBS: usize = 8;
+/// Into how many shares one of those that take longest is cut where faults are planted, and any at most: each makes the problems that it
+/// judges by anew.
+const LONG_SHARES: usize = 4;
+const MOST_SHARES: usize = 8;
 /// How often finished cells are counted.
 const INTERVAL: Duration = Duration::from_millis(500);
 
@@ -49,12 +53,12 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Processes for these cells on a machine with so many GPUs; none if one process does it as well. Operations stay `whole` where faults
-    /// are planted in them, and are shared among GPUs otherwise. Programs on a machine without a GPU are shared if the user says so.
+    /// Processes for these cells on a machine with so many GPUs; none if one process does it as well. Programs on a machine without a GPU are
+    /// shared if the user says so.
     ///
     /// # Errors
     /// A GPU that does not exist.
-    pub fn new(workers: &Workers, cells: &[Cell], whole: bool, gpus: usize) -> Result<Option<Self>> {
+    pub fn new(workers: &Workers, cells: &[Cell], faults: bool, gpus: usize) -> Result<Option<Self>> {
         let mut ops: Vec<&str> = Vec::new();
         for cell in cells {
             let op = cell.kernel().0;
@@ -69,7 +73,6 @@ impl Shared {
                 .unwrap_or(LONGEST.len())
         });
         let cards = cards(&workers.devices, gpus)?;
-        let pieces = pieces(&ops, if whole { 1 } else { cards.len() });
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let most = if gpus == 0 { 1 } else { MOST_JOBS };
         let jobs = workers.jobs.unwrap_or((cores / 2 / cards.len()).clamp(1, most));
@@ -77,6 +80,7 @@ impl Shared {
         for _ in 0..jobs {
             each.extend(cards.iter().cloned());
         }
+        let pieces = pieces(&ops, cards.len(), if faults { each.len() } else { 0 });
         each.truncate(pieces.len());
         let alone = each.len() <= 1 && each.iter().all(Option::is_none);
         Ok((!alone).then_some(Self { pieces, cards: each }))
@@ -141,10 +145,15 @@ impl Shared {
     }
 }
 
-/// The operations, of which those that take longest are cut into shares.
-fn pieces(ops: &[&str], shares: usize) -> Vec<Partition> {
+/// The operations, of which those that take longest are cut into a share for each card. Where processes plant faults, each of which can be
+/// planted on its own, all are cut into more, if else there were too few for them.
+fn pieces(ops: &[&str], cards: usize, planting: usize) -> Vec<Partition> {
+    let each = planting.div_ceil(ops.len().max(1)).clamp(1, MOST_SHARES);
     let cut = |op: &&str| {
-        let n = if LONGEST.contains(op) { shares } else { 1 };
+        let n = match LONGEST.contains(op) {
+            true => cards.max(each).max(planting.min(LONG_SHARES)),
+            false => each,
+        };
         let op = op.to_string();
         (1..=n).map(move |m| Partition::Op(op.clone(), Share { m, n }))
     };
@@ -234,10 +243,26 @@ mod tests {
     fn the_longest_are_shared_among_gpus() {
         let of = |op: &str, m, n| Partition::Op(op.into(), Share { m, n });
         assert_eq!(
-            pieces(&["linear", "rope"], 2),
+            pieces(&["linear", "rope"], 2, 0),
             [of("linear", 1, 2), of("linear", 2, 2), of("rope", 1, 1)]
         );
-        assert_eq!(pieces(&["linear", "rope"], 1), [of("linear", 1, 1), of("rope", 1, 1)]);
+        assert_eq!(
+            pieces(&["linear", "rope"], 1, 0),
+            [of("linear", 1, 1), of("rope", 1, 1)]
+        );
+        assert_eq!(
+            pieces(&["linear", "rope"], 1, 1),
+            [of("linear", 1, 1), of("rope", 1, 1)]
+        );
+    }
+
+    #[test]
+    fn few_operations_with_faults_have_work_for_all_processes() {
+        let count = |ops: &[&str], cards, planting| pieces(ops, cards, planting).len();
+        assert_eq!(count(&["rope"], 1, 6), 6);
+        assert_eq!(count(&["rope", "rmsnorm"], 2, 6), 6);
+        assert_eq!(count(&["rope"], 2, 20), MOST_SHARES);
+        assert_eq!(count(&["linear", "rope"], 4, 2), 5);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Variants, of_op};
 use crate::backend::cuda::{Mutant, Source};
+use crate::run::partition::Share;
 use crate::run::plan::Cell;
 use ulplab_core::atomic::write_atomic;
 use ulplab_core::error::{Error, Result};
@@ -26,11 +27,12 @@ pub struct MutantResult {
     pub killed: Option<String>,
 }
 
-/// The faults of one operation, as a file in the folder of a run: a run that is continued, or shared, plants them once.
+/// What came of a fault, as a file in the folder of a run: a run that is continued, or shared, plants each fault once.
 #[derive(Serialize, Deserialize)]
 struct Planted {
     /// Fingerprint of the run.
     run: String,
+    /// Of each variant that has the fault.
     results: Vec<MutantResult>,
 }
 
@@ -49,23 +51,23 @@ impl MutantFiles {
         }
     }
 
-    fn file(&self, op: &str) -> PathBuf {
-        self.folder.join(op).with_added_extension("json")
+    fn file(&self, op: &str, fault: &str) -> PathBuf {
+        self.folder.join(op).join(fault).with_added_extension("json")
     }
 
-    fn write(&self, op: &str, results: &[MutantResult]) -> Result<()> {
-        let file = self.file(op);
-        let planted = Planted {
-            run: self.run.clone(),
-            results: results.to_vec(),
-        };
-        std::fs::create_dir_all(&self.folder).map_err(Error::io(&self.folder, "create"))?;
-        write_atomic(&file, |out| Ok(serde_json::to_writer_pretty(out, &planted)?))
+    fn write(&self, op: &str, fault: &str, results: Vec<MutantResult>) -> Result<()> {
+        let file = self.file(op, fault);
+        let run = self.run.clone();
+        let folder = self.folder.join(op);
+        std::fs::create_dir_all(&folder).map_err(Error::io(&folder, "create"))?;
+        write_atomic(&file, |out| {
+            Ok(serde_json::to_writer_pretty(out, &Planted { run, results })?)
+        })
     }
 
-    /// The results of an operation, if they are there.
-    fn read(&self, op: &str) -> Result<Option<Vec<MutantResult>>> {
-        let file = self.file(op);
+    /// What came of a fault, if it was planted.
+    fn read(&self, op: &str, fault: &str) -> Result<Option<Vec<MutantResult>>> {
+        let file = self.file(op, fault);
         if !file.is_file() {
             return Ok(None);
         }
@@ -85,10 +87,15 @@ impl MutantFiles {
     pub fn all(&self, sources: &[Source], cells: &[&Cell]) -> Result<Vec<MutantResult>> {
         let mut all = Vec::new();
         for source in sources.iter().filter(|source| !of_op(&source.op, cells).is_empty()) {
-            all.extend(self.read(&source.op)?.ok_or_else(|| {
-                let folder = self.folder.display();
-                Error::Incomplete(format!("{folder}: the faults of {} were not planted", source.op))
-            })?);
+            for mutant in &source.header.mutants {
+                all.extend(self.read(&source.op, &mutant.name)?.ok_or_else(|| {
+                    let folder = self.folder.display();
+                    Error::Incomplete(format!(
+                        "{folder}: the fault {}.{} was not planted",
+                        source.op, mutant.name
+                    ))
+                })?);
+            }
         }
         Ok(all)
     }
@@ -133,15 +140,14 @@ pub fn print(results: &[MutantResult]) -> bool {
 }
 
 impl Variants<'_> {
-    /// Plants every fault in every variant that has it, in the files that have cells, unless it is known what came of it.
-    pub fn mutants(&self, cells: &[&Cell], files: &MutantFiles) -> Result<()> {
-        for source in self
-            .sources
-            .iter()
-            .filter(|source| !of_op(&source.op, cells).is_empty())
-        {
-            if files.read(&source.op)?.is_some() {
-                continue;
+    /// Plants a share of the faults of some operations in every variant that has them, unless it is known what came of them.
+    pub fn mutants(&self, ops: &[&str], share: Share, files: &MutantFiles) -> Result<()> {
+        for source in self.sources.iter().filter(|source| ops.contains(&source.op.as_str())) {
+            let mut mutants = Vec::new();
+            for mutant in share.of(&source.header.mutants) {
+                if files.read(&source.op, &mutant.name)?.is_none() {
+                    mutants.push(mutant);
+                }
             }
             let op = ops::find(&source.op).map_err(Error::Usage)?;
             // The large cases that are timed, and activations of the model, come last: few faults get as far.
@@ -149,12 +155,11 @@ impl Variants<'_> {
             cases.sort_by_key(|case| case.timed || case.inputs.need_model());
             // Problems are made at the first fault that gets as far, and kept for the others.
             let cases: Vec<_> = cases.into_iter().map(|case| (case, OnceCell::new())).collect();
-            self.session.compile_faults(source);
-            let mut results = Vec::new();
-            for mutant in &source.header.mutants {
-                results.extend(self.results(source, mutant, op, &cases)?);
+            self.session.compile_faults(source, &mutants);
+            for mutant in mutants {
+                let results = self.results(source, mutant, op, &cases)?;
+                files.write(&source.op, &mutant.name, results)?;
             }
-            files.write(&source.op, &results)?;
         }
         Ok(())
     }
@@ -225,19 +230,27 @@ mod tests {
             doc: "cos and sin exchanged".into(),
             killed: None,
         };
+        let (op, fault) = ("rope", result.mutant.as_str());
         let files = MutantFiles::new(folder.path(), "one");
-        assert_eq!(files.read("rope").unwrap(), None);
-        files.write("rope", std::slice::from_ref(&result)).unwrap();
-        assert_eq!(files.read("rope").unwrap(), Some(vec![result]));
+        assert_eq!(files.read(op, fault).unwrap(), None);
+        files.write(op, fault, vec![result.clone()]).unwrap();
+        assert_eq!(files.read(op, fault).unwrap(), Some(vec![result.clone()]));
+        assert_eq!(files.read(op, "base_ignored").unwrap(), None);
         let other = MutantFiles::new(folder.path(), "two")
-            .read("rope")
+            .read(op, fault)
             .unwrap_err()
             .to_string();
         assert!(
-            other.contains("rope.json") && other.contains("of the run one, expected two"),
+            other.contains("cos_sin_swapped.json") && other.contains("of the run one, expected two"),
             "{other}"
         );
-        std::fs::write(files.file("rope"), "{").unwrap();
-        assert!(files.read("rope").unwrap_err().to_string().contains("rope.json"));
+        std::fs::write(files.file(op, fault), "{").unwrap();
+        assert!(
+            files
+                .read(op, fault)
+                .unwrap_err()
+                .to_string()
+                .contains("cos_sin_swapped.json")
+        );
     }
 }
