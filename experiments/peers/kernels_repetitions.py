@@ -1,4 +1,5 @@
 """How often something is timed, and what is said of its times: as `ulplab kernels time` does it."""
+import itertools
 import math
 import statistics
 import time
@@ -11,11 +12,16 @@ ENOUGH, BUDGET = 0.010, 0.060
 WITHIN = 0.005
 
 
+def outside(n):
+    """How many of n sorted values lie outside, at each end, of an interval that contains the median with a probability of 95 % or more."""
+    below = itertools.accumulate(math.comb(n, count) for count in range(n))
+    return max(0, sum(1 for total in below if total <= 0.025 * 2**n) - 1)
+
+
 def half_interval(values):
     """Half of the 95 % interval of the median, by order statistics, over the median."""
-    ordered, n = sorted(values), len(values)
-    low = max(0, math.floor((n - 1.96 * math.sqrt(n)) / 2) - 1)
-    return (ordered[n - 1 - low] - ordered[low]) / 2 / statistics.median(ordered)
+    ordered, beyond = sorted(values), outside(len(values))
+    return (ordered[-1 - beyond] - ordered[beyond]) / 2 / statistics.median(ordered)
 
 
 def median(once, clock=time.perf_counter):

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 
@@ -39,6 +39,8 @@ const LONGEST: [&str; 8] = [
 const MOST_JOBS: usize = 8;
 /// How often finished cells are counted.
 const INTERVAL: Duration = Duration::from_millis(500);
+/// How often their number is said where no bar shows it.
+const SAID: Duration = Duration::from_secs(10);
 
 /// The processes of a run.
 pub struct Shared {
@@ -124,9 +126,15 @@ impl Shared {
         };
         std::thread::scope(|scope| {
             let threads: Vec<_> = self.cards.iter().map(|card| scope.spawn(|| work(card))).collect();
+            let (begun, mut said) = (Instant::now(), Instant::now());
             while threads.iter().any(|thread| !thread.is_finished()) {
                 std::thread::sleep(INTERVAL);
-                bar.set_position(cells.iter().filter(|cell| folder.has(&cell.id)).count() as u64);
+                let done = cells.iter().filter(|cell| folder.has(&cell.id)).count();
+                bar.set_position(done as u64);
+                if bar.is_hidden() && said.elapsed() > SAID {
+                    said = Instant::now();
+                    errln!("{done} of {} cells after {} s", cells.len(), begun.elapsed().as_secs());
+                }
             }
             let ended = threads
                 .into_iter()
