@@ -31,7 +31,7 @@ import threading
 import time
 
 #: Seconds that a peer may take, and that those at work may go on when time is over.
-LONGEST, GRACE = 120, 15
+LONGEST, GRACE = 240, 15
 INCOMPLETE, SETUP = 103, 96
 
 
@@ -92,7 +92,7 @@ class Worker:
 
     def __init__(self, command, heard):
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.peer, self.since = None, time.monotonic()
+        self.peer, self.since, self.kind = None, time.monotonic(), None
         threading.Thread(target=self._listen, args=(heard,), daemon=True).start()
 
     def _listen(self, heard):
@@ -115,13 +115,36 @@ class Worker:
             pass
 
 
+class Waiting:
+    """Peers that nobody has begun, by operation and kind: a worker stays at a kind, whose next case often needs no new compilation."""
+
+    def __init__(self, peers=()):
+        self.kinds = {}
+        for peer in peers:
+            self.kinds.setdefault(peer[0].split(".")[0], collections.deque()).append(peer)
+        self.begun = set()
+
+    def __bool__(self):
+        return any(self.kinds.values())
+
+    def take(self, worker):
+        """The next peer of the worker's kind; else of the first kind that nobody is at; else the last of the kind with the most left."""
+        if not self.kinds.get(worker.kind):
+            fresh = [kind for kind, left in self.kinds.items() if left and kind not in self.begun]
+            if not fresh:
+                return max(self.kinds.values(), key=len).pop()
+            worker.kind = fresh[0]
+            self.begun.add(worker.kind)
+        return self.kinds[worker.kind].popleft()
+
+
 class Peers:
     """Gives peers to workers, and keeps what they find."""
 
     def __init__(self, args):
         self.args, self.started = args, time.monotonic()
         self.heard, self.workers = queue.Queue(), []
-        self.report, self.waiting = None, collections.deque()
+        self.report, self.waiting = None, Waiting()
 
     def begin_worker(self):
         self.workers.append(Worker([*self.args.worker, self.args.only], self.heard))
@@ -131,7 +154,7 @@ class Peers:
 
     def next(self, worker):
         """What a worker does next."""
-        worker.give(self.waiting.popleft() if self.waiting and self.spent() < self.args.seconds else None)
+        worker.give(self.waiting.take(worker) if self.waiting and self.spent() < self.args.seconds else None)
 
     def say(self, peer, text, file):
         left = len(self.report.pending)
@@ -140,7 +163,7 @@ class Peers:
     def begin(self, hello):
         """The first worker knows what there is."""
         self.report = Report(self.args.output, hello["about"], map(tuple, hello["peers"]))
-        self.waiting.extend(self.report.pending)
+        self.waiting = Waiting(self.report.pending)
         for section, why in hello["absent"].items():
             print(f"no peers of {section}: {why}", file=sys.stderr, flush=True)
 
@@ -206,7 +229,8 @@ def main():
     parser.add_argument("--seconds", type=float, default=240, help="no peer is begun after that")
     parser.add_argument("--only", default="*", help="cases, as operation/case")
     parser.add_argument("--jobs", type=int, default=min(12, os.cpu_count() or 1), help="processes")
-    parser.add_argument("--worker", nargs=argparse.REMAINDER, help=argparse.SUPPRESS, default=[sys.executable, os.path.join(here, "kernels_worker.py")])
+    worker = [sys.executable, os.path.join(here, "kernels_worker.py")]
+    parser.add_argument("--worker", nargs=argparse.REMAINDER, help=argparse.SUPPRESS, default=worker)
     # Whoever stops it stops its processes.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sys.exit(Peers(parser.parse_args()).run())

@@ -3,6 +3,7 @@
 Whoever has the card works on it alone: who prepares a peer, calls it for the first time, or times it. Compilation needs no card, and takes
 most of the time: meanwhile others have their turns.
 """
+import concurrent.futures
 import contextlib
 import fcntl
 import os
@@ -76,18 +77,47 @@ class Turns:
 TURNS = Turns()
 
 
+#: How many of the kernels that are chosen among are compiled at a time: most of a compilation runs outside of Python.
+COMPILED_AT_A_TIME = 4
+
+
+def compile_choices(tuner, args, keys):
+    """Compiles all kernels that an autotuner of Triton's chooses among. One that fails fails again where it is tried."""
+    keys = {name: value for name, value in keys.items() if name != "warmup"}
+    tuner.nargs = dict(zip(tuner.arg_names, args))
+    choices = tuner.prune_configs(keys)
+
+    def compile_one(config):
+        with contextlib.suppress(Exception):
+            tuner.fn.warmup(*args, **keys, **config.all_kwargs())
+
+    with concurrent.futures.ThreadPoolExecutor(COMPILED_AT_A_TIME) as pool:
+        list(pool.map(compile_one, choices))
+
+
 @contextlib.contextmanager
 def first_call(triton):
     """A turn for the first call of a peer. Triton's kernels are compiled away from the card; they are chosen among, by their times, alone."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(TURNS.lent())
         if triton is not None:
-            compile_one = triton.JITFunction._do_compile
+            kernels, tuners, seen = triton.JITFunction, triton.runtime.Autotuner, set()
+            compile_one, choose = kernels._do_compile, tuners.run
 
             def away(*args, **keys):
                 with TURNS.away():
                     return compile_one(*args, **keys)
 
-            triton.JITFunction._do_compile = away
-            stack.callback(setattr, triton.JITFunction, "_do_compile", compile_one)
+            def compile_then_choose(tuner, *args, **keys):
+                if len(tuner.configs) > 1 and id(tuner) not in seen:
+                    seen.add(id(tuner))
+                    kernels._do_compile = compile_one
+                    with TURNS.away():
+                        compile_choices(tuner, args, keys)
+                    kernels._do_compile = away
+                return choose(tuner, *args, **keys)
+
+            kernels._do_compile, tuners.run = away, compile_then_choose
+            stack.callback(setattr, kernels, "_do_compile", compile_one)
+            stack.callback(setattr, tuners, "run", choose)
         yield

@@ -4,6 +4,7 @@ It says what it has in one line of JSON, {"about", "peers", "absent"}; then it r
 each with a line {"times"} or {"why"}. Usage: kernels_worker.py GLOB
 """
 import fnmatch
+import gc
 import json
 import os
 import string
@@ -28,6 +29,7 @@ from kernels_turns import TURNS, first_call
 
 # Those that are compiled longest come first.
 MODULES = (kernels_linear, kernels_limits, kernels_model, kernels_formats, kernels_swap_ffn)
+SECTIONS = {section: of for module in MODULES for section, of in module.SECTIONS.items()} | kernels_linear.LATER
 
 
 def say(**answer):
@@ -37,13 +39,17 @@ def say(**answer):
 def all_peers(only):
     """All peers whose case matches, by case and name, and the sections that cannot be set up, each with the reason."""
     found, absent = {}, {}
-    for module in MODULES:
-        for section, of in module.SECTIONS.items():
-            try:
-                found |= {(key, name): prepare for key, name, prepare in of() if fnmatch.fnmatch(key, only)}
-            except Exception as why:
-                absent[section] = f"{type(why).__name__}: {why}"
+    for section, of in SECTIONS.items():
+        try:
+            found |= {(key, name): prepare for key, name, prepare in of() if fnmatch.fnmatch(key, only)}
+        except Exception as why:
+            absent[section] = said(why)
     return found, absent
+
+
+def said(why):
+    """An exception in one line, which may be long."""
+    return f"{type(why).__name__}: {' '.join(str(why).split())[:300]}"
 
 
 def settle():
@@ -87,9 +93,10 @@ def main():
         try:
             answer = {"times": timed(prepare, watch)}
         except Exception as why:
-            answer = {"why": f"{type(why).__name__}: {why}"}
-        # Each peer is compiled only for its own shapes.
+            answer = {"why": said(why)}
+        # Each peer is compiled only for its own shapes. Its memory may be in circles.
         torch.compiler.reset()
+        gc.collect()
         say(**answer)
         if not usable():
             sys.exit("the card is of no more use to this process")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import kernels_repetitions as repetitions
+from kernels import Waiting
 from kernels_turns import Turns
 
 HERE = Path(__file__).resolve().parent
@@ -88,7 +89,8 @@ def test_what_is_cut_is_not_whole_and_loses_nothing(bench, tmp_path):
 
 
 def test_results_of_another_card_are_not_kept(bench, tmp_path):
-    (tmp_path / "peers.json").write_text(json.dumps({"device": "other", "versions": {}, "peers": {"rope/t1": {"all": [{"name": "fast", "us_cold": 1}]}}}))
+    before = {"device": "other", "versions": {}, "peers": {"rope/t1": {"all": [{"name": "fast", "us_cold": 1}]}}}
+    (tmp_path / "peers.json").write_text(json.dumps(before))
     ended, file, asked = bench()
     assert "written anew" in ended.stderr and "fast" in asked and file["device"] == "card"
 
@@ -97,6 +99,19 @@ def test_workers_that_cannot_begin_are_no_peers(tmp_path):
     command = [sys.executable, HERE / "kernels.py", tmp_path / "peers.json", "--jobs", "2", "--worker", sys.executable, "-c", "1/0"]
     assert subprocess.run(command, capture_output=True, timeout=60).returncode == 96
     assert not (tmp_path / "peers.json").exists()
+
+
+def test_a_worker_stays_at_a_kind_until_it_is_done():
+    class Worker:
+        kind = None
+
+    peers = [(f"rope/{kind}.t{i}", "torch") for kind in ("bf16", "f32") for i in range(3)]
+    waiting, first, second, third = Waiting(peers), Worker(), Worker(), Worker()
+    assert [waiting.take(worker) for worker in (first, second, first)] == [peers[0], peers[3], peers[1]]
+    # Who has no kind of its own takes the last of those with the most left.
+    assert waiting.take(third) == peers[5]
+    assert [waiting.take(worker) for worker in (second, second)] == [peers[4], peers[2]]
+    assert not waiting
 
 
 # --- turns
