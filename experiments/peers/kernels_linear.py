@@ -220,4 +220,6 @@ def diagonal_ssm():
             yield key, "Triton, step by step", functools.partial(loop, heads, 8192, 1)
 
 
-SECTIONS = {"delta_decode": delta_decode, "delta_prefill": delta_prefill, "delta_handover": delta_handover, "diagonal_ssm": diagonal_ssm}
+SECTIONS = {"delta_prefill": delta_prefill, "delta_decode": delta_decode, "diagonal_ssm": diagonal_ssm}
+#: Its kernels are those of the prefill: fla finds on disk what was chosen there.
+LATER = {"delta_handover": delta_handover}

@@ -38,7 +38,7 @@ fn peers_are_timed_before_kernels_and_kept() {
         line.contains("experiments/peers/kernels.py") && line.contains(&peers),
         "{line}"
     );
-    assert!(line.ends_with("--seconds 240 --only rope/*t1"), "{line}");
+    assert!(line.ends_with("--seconds 300 --only rope/*t1"), "{line}");
     assert!(out.join("peers.json").exists());
     let missing = run(&["bench", "kernels", "--out", path(&out), "--python", "no-such-python"]);
     assert!(

@@ -46,6 +46,34 @@ fn peers_are_read_before_anything_is_run() {
     }
 }
 
+/// A run beside some of the peers only is not whole.
+#[test]
+fn peers_that_were_left_out_are_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("peers.json");
+    for (left_out, exit) in [("[]", 0), (r#"["rope/bf16.forward.t1, torch"]"#, 103)] {
+        std::fs::write(
+            &file,
+            format!(r#"{{"device": "card", "peers": {{}}, "left_out": {left_out}}}"#),
+        )
+        .unwrap();
+        let out = folder.path().join(format!("run-{exit}"));
+        let words = [
+            "kernels",
+            "check",
+            "experiments/own_op.toml",
+            "--out",
+            path(&out),
+            "--peers",
+            path(&file),
+        ];
+        let output = run(&words);
+        assert_eq!(code(&output), exit, "{}{}", stdout(&output), stderr(&output));
+        let said = stderr(&output).contains("1 peers were not tried, such as 'rope/bf16.forward.t1, torch'");
+        assert_eq!(said, exit == 103, "{}", stderr(&output));
+    }
+}
+
 #[test]
 fn only_kernels_have_peers() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,11 +1,14 @@
 //! How long work takes: with the second-level cache flushed, back to back, and replayed as a graph.
 
+use std::time::{Duration, Instant};
+
 use cudarc::driver::{result, sys};
 
 use super::device::{Device, Memory, cuda};
 use super::header::{Factor, Sum};
 use super::matmul::{Matmul, Operands, Product};
 use crate::run::ceilings::Ceilings;
+use crate::statistics::half_interval;
 use ulplab_core::error::Result;
 use ulplab_core::formats::element;
 use ulplab_core::ops::Data;
@@ -109,13 +112,29 @@ pub struct Stopwatch<'a> {
     flush: Memory,
 }
 
-/// Most time spent on one of the three ways, in microseconds, and most and fewest repetitions.
-const BUDGET: f64 = 60_000.0;
-const REPETITIONS: (usize, usize) = (20, 200);
+/// Fewest and most repetitions for one of the ways of timing.
+const REPETITIONS: (usize, usize) = (11, 200);
+/// They end after that time.
+const BUDGET: Duration = Duration::from_millis(60);
+/// They end after that time if the median is known well enough. Clocks that rest rise sooner.
+const ENOUGH: Duration = Duration::from_millis(10);
+/// How well that is: half of the 95 % interval of the median, over the median.
+const WITHIN: f64 = 0.005;
 
-/// Number of repetitions for work of this many microseconds.
-fn repetitions(each: f64) -> usize {
-    ((BUDGET / each.max(0.5)) as usize).clamp(REPETITIONS.0, REPETITIONS.1)
+/// Microseconds of repetitions, as many as are needed.
+fn repeated(mut once: impl FnMut() -> Result<f64>) -> Result<Spread> {
+    let (begun, mut values) = (Instant::now(), Vec::new());
+    while !enough(&values, begun.elapsed()) {
+        values.push(once()?);
+    }
+    Ok(Spread::from_values(values))
+}
+
+/// Whether these repetitions, which took so long, are enough.
+fn enough(values: &[f64], spent: Duration) -> bool {
+    let n = values.len();
+    let known = || n.is_multiple_of(10) && half_interval(values) <= WITHIN;
+    n >= REPETITIONS.1 || n >= REPETITIONS.0 && (spent >= BUDGET || spent >= ENOUGH && known())
 }
 
 /// Number of repetitions between two events for work of this many microseconds, so that the events' overhead is negligible.
@@ -143,16 +162,14 @@ impl<'a> Stopwatch<'a> {
         work()?;
         self.device.wait()?;
         let estimate = self.timer.once(work)?;
-        let cold = (0..repetitions(estimate + 40.0)).map(|_| {
+        let cold = repeated(|| {
             self.device.fill(&self.flush, 0, self.flush.len, 1)?;
             self.timer.once(work)
-        });
-        let cold = Spread::from_values(cold.collect::<Result<_>>()?);
+        })?;
         let batch = batch(estimate);
         let many = || (0..batch).try_for_each(|_| work());
         let per = |whole: f64| whole / batch as f64;
-        let hot = (0..repetitions(estimate * batch as f64)).map(|_| self.timer.once(many).map(per));
-        let hot = Spread::from_values(hot.collect::<Result<_>>()?);
+        let hot = repeated(|| self.timer.once(many).map(per))?;
         Ok(Times {
             cold,
             hot,
@@ -166,8 +183,7 @@ impl<'a> Stopwatch<'a> {
         let Some(replay) = self.replay(works)? else {
             return Ok(None);
         };
-        let replays = (0..repetitions(replay.once()? * replay.launches as f64)).map(|_| replay.once());
-        Ok(Some(Spread::from_values(replays.collect::<Result<_>>()?)))
+        repeated(|| replay.once()).map(Some)
     }
 
     /// A graph with the works in turn, repeated so often that the launch of the graph is negligible; none if they cannot be
@@ -312,6 +328,31 @@ impl Drop for Graph {
         unsafe {
             let _ = result::graph::exec_destroy(self.exec);
             let _ = result::graph::destroy(self.graph);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repetitions_end_when_the_median_is_known_or_their_time_is_over() {
+        let (steady, varied) = ([100.0; 200], [100.0, 130.0].repeat(100));
+        let ms = Duration::from_millis;
+        // (values, how many of them, after, enough)
+        let all = [
+            (&steady[..], 10, 1000, false),
+            (&steady, 11, 60, true),
+            (&steady, 20, 9, false),
+            (&steady, 20, 10, true),
+            (&varied, 20, 10, false),
+            (&varied, 199, 59, false),
+            (&varied, 199, 60, true),
+            (&varied, 200, 1, true),
+        ];
+        for (values, n, spent, want) in all {
+            assert_eq!(enough(&values[..n], ms(spent)), want, "{n} after {spent} ms");
         }
     }
 }

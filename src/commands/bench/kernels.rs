@@ -4,15 +4,20 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::backend::cuda::{Device, Source, Toolkit};
 use crate::run::{now, runs};
+use crate::studies::kernels::file;
 use crate::{itself, shipped};
 use ulplab_core::error::{Error, Exit, Result};
+use ulplab_core::ops::OPS;
+use ulplab_core::pattern::matches;
 
 /// Time every timed case of the kernels on this machine's GPU, beside their peers and beside kernels that only move the bytes.
 ///
-/// First `experiments/peers/kernels.py` times the peers that Python has (torch, Triton, torchao, fla), each checked before. Then `ulplab
-/// kernels time` checks our kernels and times those that are right. Both print a line as soon as something is timed. All is kept: the same
-/// command with the same --out goes on where it was stopped.
+/// First `experiments/peers/kernels.py` times the peers that Python has (torch, Triton, torchao, fla), each checked before: processes
+/// compile them side by side, and our kernels, too, while whoever uses the GPU has it alone. Then `ulplab kernels time` checks our kernels
+/// and times those that are right. Both print a line as soon as something is timed, and what is left. All is kept: the same command with the
+/// same --out goes on where it was stopped. If peers are left out, the exit code is 103.
 #[derive(Debug, clap::Args)]
 pub struct KernelsArgs {
     /// Folder of the results: `peers.json`, and `run`, which `ulplab report` and `ulplab diff` take [default: runs/bench_kernels/<time>].
@@ -21,8 +26,8 @@ pub struct KernelsArgs {
     /// Time only cells whose id (recipe/phase/window) matches, and no peers of other operations.
     #[arg(long, value_name = "GLOB")]
     only: Option<String>,
-    /// Seconds after which no further peer is begun; 0 times none.
-    #[arg(long, value_name = "SECONDS", default_value_t = 240)]
+    /// Seconds after which no further peer is begun: the rest is left out, and named in peers.json; 0 times none.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     peer_seconds: u32,
     /// Python that has the peers.
     #[arg(long, value_name = "PROGRAM", default_value = "python3")]
@@ -44,7 +49,10 @@ pub fn run(args: &KernelsArgs) -> Result<Exit> {
     let (peers, run) = (out.join("peers.json"), out.join("run"));
     // A run keeps the peers that it began with.
     if args.peer_seconds > 0 && !run.exists() {
-        time_peers(args, &peers)?;
+        std::thread::scope(|scope| {
+            scope.spawn(|| compile_ahead(args));
+            time_peers(args, &peers)
+        })?;
     }
     let mut command = itself::command()?;
     command.args(["kernels", "time", "--out"]).arg(&run);
@@ -81,15 +89,34 @@ fn time_peers(args: &KernelsArgs, file: &Path) -> Result<()> {
     let ended = command
         .status()
         .map_err(|why| Error::Setup(format!("{python}: {why}")))?;
-    if !ended.success() {
+    // Those that are left out are named in the file.
+    if !ended.success() && ended.code() != Some(Exit::Incomplete as i32) {
         errln!("no peers from here on: {python} {PEERS} ended with {ended}; --peer-seconds 0 leaves them out");
     }
     Ok(())
 }
 
+/// Compiles our kernels into the cache. Whatever goes wrong here goes wrong again where they are asked for, and is said there.
+fn compile_ahead(args: &KernelsArgs) {
+    let Ok(arch) = Device::open().map(|device| device.arch.clone()) else {
+        return;
+    };
+    let Ok(toolkit) = Toolkit::open() else { return };
+    let only = args.only.as_deref().map_or("*", operation_pattern);
+    let ops = OPS.iter().filter(|op| matches(only, op.name()));
+    let sources: Vec<Source> = ops.filter_map(|op| file(*op).ok()).collect();
+    let works: Vec<_> = sources.iter().map(|source| (source, arch.as_str(), None)).collect();
+    toolkit.compile_ahead(&works);
+}
+
+/// The pattern of operations in a pattern of cells.
+fn operation_pattern(only: &str) -> &str {
+    only.split(['.', '/']).next().unwrap_or(only)
+}
+
 /// The peers' pattern for a pattern of cells: theirs are `operation/case`, ours `operation.variant/phase/case`.
 fn case_pattern(only: &str) -> String {
-    let op = only.split(['.', '/']).next().unwrap_or(only);
+    let op = operation_pattern(only);
     let case = only.rsplit('/').next().unwrap_or("*").replace("**", "*");
     format!("{op}/{case}")
 }

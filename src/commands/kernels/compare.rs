@@ -6,6 +6,7 @@ use crate::backend::cuda::run::Running;
 use crate::backend::cuda::time::Replay;
 use crate::backend::cuda::{Device, Session, Source};
 use crate::json;
+use crate::statistics::outside;
 use crate::studies::kernels::file;
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::ops;
@@ -159,31 +160,9 @@ impl Comparison {
     }
 }
 
-/// How many of `n` sorted values lie outside, at each end, of an interval that contains the median of their distribution
-/// with a probability of at least 95 %: the binomial distribution of ½ has 2.5 % below, at most.
-fn outside(n: usize) -> usize {
-    let (mut below, mut term) = (0.0, 0.5f64.powi(n as i32));
-    for count in 0..n {
-        below += term;
-        if below > 0.025 {
-            return count.saturating_sub(1);
-        }
-        term *= (n - count) as f64 / (count + 1) as f64;
-    }
-    0
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn intervals_of_medians_are_those_of_the_tables() {
-        // Ranks of the ends, from 1, of the sign test's 95 % interval.
-        for (n, rank) in [(6, 1), (10, 2), (20, 6), (30, 10), (40, 14), (50, 18), (100, 40)] {
-            assert_eq!(outside(n) + 1, rank, "{n}");
-        }
-    }
 
     #[test]
     fn ratios_are_of_pairs() {

@@ -25,6 +25,7 @@ use crate::signal;
 use crate::studies::kernels::capsules::Capsules;
 use crate::studies::kernels::compile::Compile;
 use crate::studies::kernels::mutants::{self, MutantFiles, MutantResult};
+use crate::studies::kernels::peers::Peers;
 use crate::studies::kernels::{self, OnDevice, attest, operations, programs};
 use crate::studies::{Bench, Runs, Text};
 pub use args::SweepArgs;
@@ -112,10 +113,18 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
         let attestation = attest::Attestation::of(&run, &question.sources, &machine, &mutant_results);
         outln!("{}", attestation.write(results)?.display());
     }
-    Ok(match run.outcome() {
+    let exit = match run.outcome() {
         _ if unnoticed => Exit::GateFailed,
         outcome if args.kernels.timed && !run.records.is_empty() => outcome.exit_of_bench(),
         outcome => outcome.exit(),
+    };
+    let incomplete = prepared.peers.as_ref().and_then(Peers::incomplete);
+    Ok(match incomplete.filter(|_| exit == Exit::Pass) {
+        Some(why) => {
+            errln!("INCOMPLETE: {why}");
+            Exit::Incomplete
+        }
+        None => exit,
     })
 }
 

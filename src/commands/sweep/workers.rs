@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 
@@ -24,10 +24,15 @@ use crate::signal;
 use crate::studies::kernels::{Devices, Workers};
 use ulplab_core::error::{Error, Result};
 
-/// Operations whose cells take longest, measured on two H100s: begun first, so that none of them is the last to end, and shared among GPUs.
-const LONGEST: [&str; 8] = [
+/// Operations whose cells take longest, measured on two H100s, and whose references of timed cases take more than 25 s of a core: begun
+/// first, so that none of them is the last to end, and shared among GPUs.
+const LONGEST: [&str; 12] = [
     "delta_decode",
     "decode_step",
+    "delta_prefill",
+    "delta_handover",
+    "fp4_gemm",
+    "diagonal_ssm",
     "swap_ffn",
     "moe_fp4",
     "record_write",
@@ -43,6 +48,8 @@ const LONG_SHARES: usize = 4;
 const MOST_SHARES: usize = 8;
 /// How often finished cells are counted.
 const INTERVAL: Duration = Duration::from_millis(500);
+/// How often their number is said where no bar shows it.
+const SAID: Duration = Duration::from_secs(10);
 
 /// The processes of a run.
 pub struct Shared {
@@ -128,9 +135,15 @@ impl Shared {
         };
         std::thread::scope(|scope| {
             let threads: Vec<_> = self.cards.iter().map(|card| scope.spawn(|| work(card))).collect();
+            let (begun, mut said) = (Instant::now(), Instant::now());
             while threads.iter().any(|thread| !thread.is_finished()) {
                 std::thread::sleep(INTERVAL);
-                bar.set_position(cells.iter().filter(|cell| folder.has(&cell.id)).count() as u64);
+                let done = cells.iter().filter(|cell| folder.has(&cell.id)).count();
+                bar.set_position(done as u64);
+                if bar.is_hidden() && said.elapsed() > SAID {
+                    said = Instant::now();
+                    errln!("{done} of {} cells after {} s", cells.len(), begun.elapsed().as_secs());
+                }
             }
             let ended = threads
                 .into_iter()

@@ -26,6 +26,8 @@ pub struct Peers {
     pub fastest: BTreeMap<String, Peer>,
     /// The fastest kernel that moves a case's bytes and computes nothing, by `op/case`.
     pub limits: BTreeMap<String, Peer>,
+    /// Those that were not tried.
+    pub left_out: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -42,6 +44,8 @@ struct PeersFile {
     peers: BTreeMap<String, serde_json::Value>,
     #[serde(default)]
     limits: BTreeMap<String, serde_json::Value>,
+    #[serde(default)]
+    left_out: Vec<String>,
 }
 
 impl Peers {
@@ -73,6 +77,7 @@ impl Peers {
             device: raw.device,
             fastest: raw.peers.into_iter().map(peer).collect::<Result<_>>()?,
             limits: raw.limits.into_iter().map(peer).collect::<Result<_>>()?,
+            left_out: raw.left_out,
         })
     }
 
@@ -86,6 +91,15 @@ impl Peers {
             self.device
         );
         Err(Error::data(&self.file, message))
+    }
+
+    /// What a run with them says if some were not tried: it is not whole.
+    pub fn incomplete(&self) -> Option<String> {
+        let first = self.left_out.first()?;
+        let (count, file) = (self.left_out.len(), self.file.display());
+        Some(format!(
+            "{file}: left_out: {count} peers were not tried, such as '{first}'"
+        ))
     }
 
     /// Metrics of the limit and of the fastest peer for a variant that takes `us_cold` on a case; none of what was not timed.
