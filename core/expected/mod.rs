@@ -10,9 +10,12 @@
 //! To add an operation, write a file with an [`Operation`] and a line in [`OPERATIONS`].
 
 mod attention;
+mod bounded;
 mod call;
 mod causal_conv1d;
+mod diagonal_ssm;
 mod gated_delta;
+mod hyper_head;
 mod index_scores;
 mod judge;
 mod layernorm;
@@ -23,10 +26,13 @@ mod paging;
 mod rmsnorm;
 mod rope;
 mod routing;
+mod sample;
 mod scaled;
 mod silu;
 mod silu_and_mul;
 mod softmax;
+mod sparse_attention;
+mod state_transpose;
 mod sum;
 mod top_k;
 
@@ -41,7 +47,9 @@ use crate::error::did_you_mean;
 pub const OPERATIONS: &[&Operation] = &[
     &attention::ATTENTION,
     &causal_conv1d::CAUSAL_CONV1D,
+    &diagonal_ssm::DIAGONAL_SSM,
     &gated_delta::GATED_DELTA,
+    &hyper_head::HYPER_HEAD,
     &index_scores::INDEX_SCORES,
     &layernorm::LAYERNORM,
     &matmul::MATMUL,
@@ -49,8 +57,11 @@ pub const OPERATIONS: &[&Operation] = &[
     &moe::MOE,
     &rmsnorm::RMSNORM,
     &rope::ROPE,
+    &sample::SAMPLE,
     &silu_and_mul::SILU_AND_MUL,
     &softmax::SOFTMAX,
+    &sparse_attention::SPARSE_ATTENTION,
+    &state_transpose::STATE_TRANSPOSE,
     &top_k::TOP_K,
 ];
 
@@ -132,6 +143,8 @@ pub struct Output {
     pub error: Vec<f64>,
     /// Other things that parts of it may be, where what decides between them is closer than a right kernel's error.
     pub others: Vec<Other>,
+    /// Whether it must be equal: to the bit, but for those of NaN.
+    pub exact: bool,
 }
 
 /// Elements that may have other values: all of them together.
@@ -154,11 +167,24 @@ impl Output {
             value,
             error,
             others: Vec::new(),
+            exact: false,
+        }
+    }
+
+    /// An output that must be equal.
+    pub(crate) fn exact(name: &'static str, shape: Vec<usize>, value: Vec<f64>) -> Self {
+        let error = vec![0.0; value.len()];
+        Self {
+            exact: true,
+            ..Self::new(name, shape, value, error)
         }
     }
 
     /// How far each element that is stored in a type may be from its value.
     pub fn bounds(&self, dtype: Dtype) -> Vec<f64> {
+        if self.exact {
+            return vec![0.0; self.value.len()];
+        }
         let elements = self.value.iter().zip(&self.error);
         elements.map(|(value, error)| bound(dtype, *value, *error)).collect()
     }

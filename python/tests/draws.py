@@ -8,6 +8,9 @@ import kernels_conv1d as conv1d
 import kernels_gated_delta as gated_delta
 import kernels_matmul as matmul
 import kernels_moe as moe
+import kernels_sample as sampling
+import kernels_sparse as sparse
+import kernels_states as states
 import kernels_streams as streams
 import numpy as np
 from kernels import normal
@@ -101,15 +104,20 @@ OPERATIONS = {
     "rmsnorm": draw_rmsnorm,
     "silu_and_mul": draw_silu_and_mul,
     "softmax": draw_softmax,
+    "diagonal_ssm": states.draw_diagonal_ssm,
     "gated_delta": gated_delta.draw,
     "matmul": matmul.draw,
     "moe": moe.draw,
     "rope": draw_rope,
     "attention": attention.draw,
     "causal_conv1d": conv1d.draw,
+    "hyper_head": streams.draw_hyper_head,
     "index_scores": streams.draw_index_scores,
     "layernorm": draw_layernorm,
     "mhc_post": streams.draw_mhc_post,
+    "sample": sampling.draw_sample,
+    "sparse_attention": sparse.draw_sparse_attention,
+    "state_transpose": states.draw_state_transpose,
     "top_k": draw_top_k,
 }
 # What computes each as kernels do.
@@ -117,15 +125,20 @@ KERNELS = {
     "rmsnorm": kernels.rmsnorm,
     "silu_and_mul": kernels.silu_and_mul,
     "softmax": kernels.softmax,
+    "diagonal_ssm": states.diagonal_ssm,
     "gated_delta": gated_delta.kernel,
     "matmul": matmul.kernel,
     "moe": moe.kernel,
     "rope": kernels.rope,
     "attention": attention.kernel,
     "causal_conv1d": conv1d.kernel,
+    "hyper_head": streams.hyper_head,
     "index_scores": streams.index_scores,
     "layernorm": kernels.layernorm,
     "mhc_post": streams.mhc_post,
+    "sample": sampling.sample,
+    "sparse_attention": sparse.sparse_attention,
+    "state_transpose": states.state_transpose,
     "top_k": kernels.top_k,
 }
 # Inputs that tell all faults of an operation apart: no two sizes are equal, and everything optional is given in one of them.
@@ -133,15 +146,20 @@ GIVEN = {
     "rmsnorm": given_rmsnorm,
     "silu_and_mul": lambda rng: [{"x": normal(rng, 9, 160)}],
     "softmax": lambda rng: [{"x": normal(rng, 9, 50), "scale": 0.5}],
+    "diagonal_ssm": states.given_diagonal_ssm,
     "gated_delta": gated_delta.given,
     "matmul": matmul.given,
     "moe": moe.given,
     "rope": given_rope,
     "attention": attention.given,
     "causal_conv1d": conv1d.given,
+    "hyper_head": streams.given_hyper_head,
     "index_scores": streams.given_index_scores,
     "layernorm": given_layernorm,
     "mhc_post": lambda rng: [streams.given_mhc_post(rng)],
+    "sample": sampling.given_sample,
+    "sparse_attention": sparse.given_sparse_attention,
+    "state_transpose": states.given_state_transpose,
     "top_k": given_top_k,
 }
 
@@ -172,7 +190,17 @@ SMALL = {
         "g": -ones(2, 3, 2),
         "beta": ones(2, 3, 2),
     },
+    "diagonal_ssm": lambda size: {"u": ones(2, 3, size), "a": 0.5 * ones(3, 2), "b": ones(3, 2), "c": ones(3, 2)},
     "index_scores": lambda size: {"q": ones(3, 2, 4), "k": ones(size, 4), "weights": ones(3, 2)},
     "mhc_post": lambda size: {"x": ones(3, 2, size), "y": ones(3, size), "post": ones(3, 2), "comb": ones(3, 2, 2)},
+    "sample": lambda size: {"logits": ones(size, 3), "temperature": ones(size)},
+    "hyper_head": lambda size: {"x": ones(size, 2, 3), "fn": ones(2, 6), "base": ones(2), "scale": ones(1)},
+    "sparse_attention": lambda size: {
+        "q": ones(2, 2, 3),
+        "window": ones(2, 4, 3),
+        "position": 5 * ones(2),
+        "entries": ones(2, size, 3),
+    },
+    "state_transpose": lambda size: {"x": ones(2, size, 3)},
     "causal_conv1d": lambda size: {"x": ones(2, 3, size), "weight": ones(3, 4), "bias": ones(3)},
 }

@@ -67,6 +67,32 @@ def _index_scores(rng: numpy.random.Generator) -> dict[str, Any]:
     return {**{name: rng.standard_normal(shape) for name, shape in shapes.items()}, "scale": 512**-0.5}
 
 
+def _diagonal_ssm(rng: numpy.random.Generator) -> dict[str, Any]:
+    given = {"u": rng.standard_normal((4, 96)), "a": rng.uniform(0.7, 1, (4, 16)), "state": rng.standard_normal((4, 16))}
+    return {**given, "b": rng.standard_normal((4, 16)), "c": rng.standard_normal((4, 16))}
+
+
+def _sample(rng: numpy.random.Generator) -> dict[str, Any]:
+    rows = {"temperature": rng.choice([0, 0.7, 1.3], 32), "position": rng.integers(0, 4000, 32), "sequence": rng.permutation(32)}
+    return {"logits": 4 * rng.standard_normal((32, 600)), **rows, "seed": int(rng.integers(2**53))}
+
+
+def _state_transpose(rng: numpy.random.Generator) -> dict[str, Any]:
+    return {"x": rng.standard_normal((2, 3, 48, 80))}
+
+
+def _sparse_attention(rng: numpy.random.Generator) -> dict[str, Any]:
+    shapes = {"q": (6, 4, 32), "window": (6, 8, 32), "entries": (6, 40, 32), "sinks": (4,)}
+    rows = {"position": rng.integers(0, 50, 6), "indices": rng.integers(-1, 40, (6, 16))}
+    return {**{name: rng.standard_normal(shape) for name, shape in shapes.items()}, **rows}
+
+
+def _hyper_head(rng: numpy.random.Generator) -> dict[str, Any]:
+    shapes = {"x": (16, 4, 64), "base": (4,)}
+    weights = {"fn": rng.standard_normal((4, 256)) / 16, "scale": numpy.ones(1), "weight": 1 + 0.1 * rng.standard_normal(64)}
+    return {**{name: rng.standard_normal(shape) for name, shape in shapes.items()}, **weights}
+
+
 def _mhc_post(rng: numpy.random.Generator) -> dict[str, Any]:
     shapes = {"x": (16, 4, 64), "y": (16, 64)}
     weights = {"post": rng.uniform(0, 2, (16, 4)), "comb": rng.uniform(0, 1, (16, 4, 4))}
@@ -77,10 +103,15 @@ _DRAWS: dict[str, Draw] = {
     "layernorm": _layernorm,
     "top_k": _top_k,
     "causal_conv1d": _causal_conv1d,
+    "diagonal_ssm": _diagonal_ssm,
     "gated_delta": _gated_delta,
     "moe": _moe,
     "index_scores": _index_scores,
     "mhc_post": _mhc_post,
+    "sample": _sample,
+    "state_transpose": _state_transpose,
+    "hyper_head": _hyper_head,
+    "sparse_attention": _sparse_attention,
     "rmsnorm": _rmsnorm,
     "silu_and_mul": _silu_and_mul,
     "softmax": _softmax,
