@@ -13,6 +13,7 @@ mod attention;
 mod bounded;
 mod call;
 mod causal_conv1d;
+mod compressor;
 mod diagonal_ssm;
 mod gated_delta;
 mod hyper_head;
@@ -21,6 +22,7 @@ mod judge;
 mod layernorm;
 mod matmul;
 mod mhc_post;
+mod mhc_pre;
 mod moe;
 mod paging;
 mod rmsnorm;
@@ -47,6 +49,7 @@ use crate::error::did_you_mean;
 pub const OPERATIONS: &[&Operation] = &[
     &attention::ATTENTION,
     &causal_conv1d::CAUSAL_CONV1D,
+    &compressor::COMPRESSOR,
     &diagonal_ssm::DIAGONAL_SSM,
     &gated_delta::GATED_DELTA,
     &hyper_head::HYPER_HEAD,
@@ -54,6 +57,7 @@ pub const OPERATIONS: &[&Operation] = &[
     &layernorm::LAYERNORM,
     &matmul::MATMUL,
     &mhc_post::MHC_POST,
+    &mhc_pre::MHC_PRE,
     &moe::MOE,
     &rmsnorm::RMSNORM,
     &rope::ROPE,

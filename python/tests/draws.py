@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import kernels
 import kernels_attention as attention
+import kernels_compressor as compressing
 import kernels_conv1d as conv1d
 import kernels_gated_delta as gated_delta
 import kernels_matmul as matmul
@@ -104,6 +105,7 @@ OPERATIONS = {
     "rmsnorm": draw_rmsnorm,
     "silu_and_mul": draw_silu_and_mul,
     "softmax": draw_softmax,
+    "compressor": compressing.draw_compressor,
     "diagonal_ssm": states.draw_diagonal_ssm,
     "gated_delta": gated_delta.draw,
     "matmul": matmul.draw,
@@ -115,6 +117,7 @@ OPERATIONS = {
     "index_scores": streams.draw_index_scores,
     "layernorm": draw_layernorm,
     "mhc_post": streams.draw_mhc_post,
+    "mhc_pre": streams.draw_mhc_pre,
     "sample": sampling.draw_sample,
     "sparse_attention": sparse.draw_sparse_attention,
     "state_transpose": states.draw_state_transpose,
@@ -125,6 +128,7 @@ KERNELS = {
     "rmsnorm": kernels.rmsnorm,
     "silu_and_mul": kernels.silu_and_mul,
     "softmax": kernels.softmax,
+    "compressor": compressing.compressor,
     "diagonal_ssm": states.diagonal_ssm,
     "gated_delta": gated_delta.kernel,
     "matmul": matmul.kernel,
@@ -136,6 +140,7 @@ KERNELS = {
     "index_scores": streams.index_scores,
     "layernorm": kernels.layernorm,
     "mhc_post": streams.mhc_post,
+    "mhc_pre": streams.mhc_pre,
     "sample": sampling.sample,
     "sparse_attention": sparse.sparse_attention,
     "state_transpose": states.state_transpose,
@@ -146,6 +151,7 @@ GIVEN = {
     "rmsnorm": given_rmsnorm,
     "silu_and_mul": lambda rng: [{"x": normal(rng, 9, 160)}],
     "softmax": lambda rng: [{"x": normal(rng, 9, 50), "scale": 0.5}],
+    "compressor": compressing.given_compressor,
     "diagonal_ssm": states.given_diagonal_ssm,
     "gated_delta": gated_delta.given,
     "matmul": matmul.given,
@@ -157,6 +163,7 @@ GIVEN = {
     "index_scores": streams.given_index_scores,
     "layernorm": given_layernorm,
     "mhc_post": lambda rng: [streams.given_mhc_post(rng)],
+    "mhc_pre": streams.given_mhc_pre,
     "sample": sampling.given_sample,
     "sparse_attention": sparse.given_sparse_attention,
     "state_transpose": states.given_state_transpose,
@@ -202,5 +209,10 @@ SMALL = {
         "entries": ones(2, size, 3),
     },
     "state_transpose": lambda size: {"x": ones(2, size, 3)},
+    "mhc_pre": lambda size: {"x": ones(size, 2, 3), "fn": ones(8, 6), "base": ones(8), "scale": ones(3)},
+    "compressor": lambda size: {
+        **{"kv": ones(size, 4), "gate": ones(size, 4), "ape": ones(2, 4), "cos": ones(6, 1), "sin": ones(6, 1)},
+        **{"position": 3 * ones(size), "ring_kv": ones(size, 2, 4), "ring_gate": ones(size, 2, 4), "entries": ones(size, 3, 4)},
+    },
     "causal_conv1d": lambda size: {"x": ones(2, 3, size), "weight": ones(3, 4), "bias": ones(3)},
 }

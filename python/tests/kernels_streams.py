@@ -110,3 +110,43 @@ def given_hyper_head(rng):
     given = projected(rng, 4, 40, 4, bfloat16, [9]) | {"x": normal(rng, 9, 4, 40, scale=0.004)}
     given |= {"base": np.array([-13, -14, -12, -15], F32), "scale": np.array([1.2], F32), "norm_eps": 1e-5}
     return [given | {"weight": (1 + 0.1 * rng.standard_normal(40)).astype(F32)}, given | {"norm": False}]
+
+
+def sinkhorn(rng, logits, iterations, eps):
+    comb = np.exp(logits - logits.max(-1, keepdims=True))
+    comb = comb / summed(comb, rng)[..., None] + F32(eps)
+    for iteration in range(iterations):
+        if iteration:
+            comb = comb / (summed(comb, rng)[..., None] + F32(eps))
+        comb = comb / (summed(np.moveaxis(comb, -2, -1), rng)[..., None, :] + F32(eps))
+    return comb
+
+
+def mhc_pre(rng, x, base, scale, weight=None, norm_eps=1e-6, eps=1e-6, iterations=20, norm=True, dtype=bfloat16, **given):
+    x, projection, streams = x.astype(F32), given["fn"].astype(F32), x.shape[-2]
+    scales = np.repeat(scale, [streams, streams, streams * streams])
+    logits = logits_of(rng, x.reshape(*x.shape[:-2], -1), projection, base, scales, norm_eps)
+    pre, post, comb = np.split(logits, [streams, 2 * streams], -1)
+    y = summed(np.moveaxis((sigmoid(pre) + F32(eps))[..., None] * x, -2, -1), rng)
+    comb = sinkhorn(rng, comb.reshape(*comb.shape[:-1], streams, streams), iterations, eps)
+    y = normed(rng, y, weight, norm_eps) if norm else y
+    return {"y": rounded(y, dtype), "post": rounded(F32(2) * sigmoid(post), F32), "comb": rounded(comb, F32)}
+
+
+def draw_mhc_pre(rng, dtype):
+    streams, channels = int(rng.choice([1, 2, 4])), int(rng.choice([1, 7, 128, 1024]))
+    given = projected(rng, streams, channels, 2 * streams + streams**2, dtype, [int(rng.choice([1, 5]))])
+    given |= {"scale": np.array([0.9, 1.1, rng.choice([1.3, 6.0])], F32), "iterations": int(rng.choice([1, 3, 20]))}
+    if rng.random() < 0.7:
+        given["weight"] = (1 + 0.1 * rng.standard_normal(channels)).astype(F32)
+    if rng.random() < 0.3:
+        given["norm"] = False
+    return given
+
+
+def given_mhc_pre(rng):
+    """Logits so large that the last iteration counts, and streams and weights so small that what is added to them does."""
+    given = projected(rng, 4, 40, 24, bfloat16, [30]) | {"scale": np.array([0.9, 1.1, 6.0], F32), "iterations": 4, "norm_eps": 1e-5}
+    given |= {"x": normal(rng, 30, 4, 40, scale=0.004), "weight": (1 + 0.1 * rng.standard_normal(40)).astype(F32)}
+    given["base"][:4] = [-13, -14, -12, -15]
+    return [given]

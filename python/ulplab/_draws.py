@@ -93,6 +93,19 @@ def _hyper_head(rng: numpy.random.Generator) -> dict[str, Any]:
     return {**{name: rng.standard_normal(shape) for name, shape in shapes.items()}, **weights}
 
 
+def _compressor(rng: numpy.random.Generator) -> dict[str, Any]:
+    shapes = {"kv": (6, 64), "gate": (6, 64), "ape": (4, 64), "ring_kv": (6, 8, 64), "ring_gate": (6, 8, 64), "entries": (6, 9, 32)}
+    angles = numpy.arange(36)[:, None] * 10_000.0 ** -(numpy.arange(4) / 4)
+    turns = {"cos": numpy.cos(angles), "sin": numpy.sin(angles), "position": 4 * rng.integers(0, 9, 6) + 3}
+    return {**{name: rng.standard_normal(shape) for name, shape in shapes.items()}, **turns}
+
+
+def _mhc_pre(rng: numpy.random.Generator) -> dict[str, Any]:
+    shapes = {"x": (16, 4, 64), "base": (24,)}
+    weights = {"fn": rng.standard_normal((24, 256)) / 16, "scale": numpy.ones(3), "weight": 1 + 0.1 * rng.standard_normal(64)}
+    return {**{name: rng.standard_normal(shape) for name, shape in shapes.items()}, **weights}
+
+
 def _mhc_post(rng: numpy.random.Generator) -> dict[str, Any]:
     shapes = {"x": (16, 4, 64), "y": (16, 64)}
     weights = {"post": rng.uniform(0, 2, (16, 4)), "comb": rng.uniform(0, 1, (16, 4, 4))}
@@ -112,6 +125,8 @@ _DRAWS: dict[str, Draw] = {
     "state_transpose": _state_transpose,
     "hyper_head": _hyper_head,
     "sparse_attention": _sparse_attention,
+    "compressor": _compressor,
+    "mhc_pre": _mhc_pre,
     "rmsnorm": _rmsnorm,
     "silu_and_mul": _silu_and_mul,
     "softmax": _softmax,
