@@ -36,7 +36,9 @@ mod softmax;
 mod sparse_attention;
 mod state_transpose;
 mod sum;
+mod swap_ffn;
 mod top_k;
+mod varied;
 
 use safetensors::Dtype;
 
@@ -66,6 +68,7 @@ pub const OPERATIONS: &[&Operation] = &[
     &softmax::SOFTMAX,
     &sparse_attention::SPARSE_ATTENTION,
     &state_transpose::STATE_TRANSPOSE,
+    &swap_ffn::SWAP_FFN,
     &top_k::TOP_K,
 ];
 

@@ -13,6 +13,7 @@ import kernels_sample as sampling
 import kernels_sparse as sparse
 import kernels_states as states
 import kernels_streams as streams
+import kernels_swap as swap
 import numpy as np
 from kernels import normal
 from ml_dtypes import bfloat16
@@ -121,6 +122,7 @@ OPERATIONS = {
     "sample": sampling.draw_sample,
     "sparse_attention": sparse.draw_sparse_attention,
     "state_transpose": states.draw_state_transpose,
+    "swap_ffn": swap.draw_swap_ffn,
     "top_k": draw_top_k,
 }
 # What computes each as kernels do.
@@ -144,6 +146,7 @@ KERNELS = {
     "sample": sampling.sample,
     "sparse_attention": sparse.sparse_attention,
     "state_transpose": states.state_transpose,
+    "swap_ffn": swap.swap_ffn,
     "top_k": kernels.top_k,
 }
 # Inputs that tell all faults of an operation apart: no two sizes are equal, and everything optional is given in one of them.
@@ -167,6 +170,7 @@ GIVEN = {
     "sample": sampling.given_sample,
     "sparse_attention": sparse.given_sparse_attention,
     "state_transpose": states.given_state_transpose,
+    "swap_ffn": swap.given_swap_ffn,
     "top_k": given_top_k,
 }
 
@@ -209,6 +213,10 @@ SMALL = {
         "entries": ones(2, size, 3),
     },
     "state_transpose": lambda size: {"x": ones(2, size, 3)},
+    "swap_ffn": lambda size: {
+        **{"x": ones(size, 2, 3), "ram": ones(size, 2, 4, 3), "map": 228 * ones(size, 2), "router": ones(5, 3), "router_bias": ones(5)},
+        **{"ffn_g": ones(3), "w1": ones(4, 3), "w3": ones(4, 3), "w2": ones(3, 4)},
+    },
     "mhc_pre": lambda size: {"x": ones(size, 2, 3), "fn": ones(8, 6), "base": ones(8), "scale": ones(3)},
     "compressor": lambda size: {
         **{"kv": ones(size, 4), "gate": ones(size, 4), "ape": ones(2, 4), "cos": ones(6, 1), "sin": ones(6, 1)},

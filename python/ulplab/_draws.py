@@ -106,6 +106,13 @@ def _mhc_pre(rng: numpy.random.Generator) -> dict[str, Any]:
     return {**{name: rng.standard_normal(shape) for name, shape in shapes.items()}, **weights}
 
 
+def _swap_ffn(rng: numpy.random.Generator) -> dict[str, Any]:
+    shapes = {"w1": (96, 48), "w3": (96, 48), "w2": (48, 96), "router": (5, 48), "router_bias": (5,)}
+    given = {name: rng.standard_normal(shape) / shape[-1] ** 0.5 for name, shape in shapes.items()}
+    state = {"x": rng.standard_normal((2, 8, 48)), "ram": rng.standard_normal((2, 8, 4, 48)), "map": rng.choice([0xE4, 0x1B], (2, 8))}
+    return {**given, **state, "ffn_g": 1 + 0.1 * rng.standard_normal(48), "banks": "f32"}
+
+
 def _mhc_post(rng: numpy.random.Generator) -> dict[str, Any]:
     shapes = {"x": (16, 4, 64), "y": (16, 64)}
     weights = {"post": rng.uniform(0, 2, (16, 4)), "comb": rng.uniform(0, 1, (16, 4, 4))}
@@ -127,6 +134,7 @@ _DRAWS: dict[str, Draw] = {
     "sparse_attention": _sparse_attention,
     "compressor": _compressor,
     "mhc_pre": _mhc_pre,
+    "swap_ffn": _swap_ffn,
     "rmsnorm": _rmsnorm,
     "silu_and_mul": _silu_and_mul,
     "softmax": _softmax,
