@@ -3,6 +3,7 @@
 //! The error of such a number is that of a computation in f32. It is proportional to the unit roundoff, to first order, so that of
 //! another type is as many times as large as its unit is; one percent is added for the rest.
 
+use reference::ops::rmsnorm::rmsnorm;
 use reference::{Bounded, Tensor as Numbers};
 
 use super::{Call, Output, Tensor, half_spacing};
@@ -26,11 +27,29 @@ pub(super) fn constant(call: &Call, name: &str) -> Bounded {
 pub(super) fn error(call: &Call, number: Bounded) -> f64 {
     let units = call.u / half_spacing(safetensors::Dtype::F32, 1.0);
     let error = number.error();
-    // Where a value is infinite or NaN its error says nothing, and such values meet only themselves.
-    if error.is_nan() || !number.value().is_finite() {
-        0.0
-    } else {
-        1.01 * error * units
+    match number.value().is_finite() {
+        true if error.is_nan() => f64::INFINITY,
+        true => 1.01 * error * units,
+        // What is infinite or NaN meets only itself.
+        false => 0.0,
+    }
+}
+
+/// Norms rows by what the call has: `weight`, and nothing at all if `norm` is none. By a fault, rows are not divided by their root mean
+/// squares, or not multiplied by the weight.
+pub(super) fn normed(call: &Call, rows: &mut Numbers<Bounded>, eps: Bounded, divided: bool) {
+    if call.word("norm") == "none" {
+        return;
+    }
+    let weight = call.optional("weight").filter(|_| !call.is("no_weight"));
+    let weight = weight.map(|weight| numbers(&weight.data));
+    match weight {
+        weight if divided => rmsnorm(rows, weight.as_deref(), eps),
+        Some(weight) => {
+            let rows = rows.data.chunks_exact_mut(weight.len());
+            rows.for_each(|row| row.iter_mut().zip(&weight).for_each(|(x, weight)| *x *= *weight));
+        }
+        None => {}
     }
 }
 

@@ -8,7 +8,6 @@
 //! equal; gates are added once.
 
 use reference::ops::compressor::Pool;
-use reference::ops::rmsnorm::rmsnorm;
 use reference::{Bounded, Real as _, Tensor as Numbers};
 
 use super::{Call, Kind, Operation, Output, bounded, fault, takes};
@@ -218,14 +217,12 @@ impl<'a> Step<'a> {
         gates.data.iter_mut().for_each(added);
         let pooled = Pool::new(self.rate, self.overlap, dim).push(&values, &gates);
         let mut entry = Numbers::new([1, dim], pooled.row(pooled.rows() - 1).to_vec());
+        let eps = match call.is("eps_missing") {
+            true => Bounded::ZERO,
+            false => bounded::constant(call, "eps"),
+        };
         if !call.is("not_normed") {
-            let weight = call.optional("weight").filter(|_| !call.is("no_weight"));
-            let weight = weight.map(|weight| bounded::numbers(&weight.data));
-            let eps = match call.is("eps_missing") {
-                true => Bounded::ZERO,
-                false => bounded::constant(call, "eps"),
-            };
-            rmsnorm(&mut entry, weight.as_deref(), eps);
+            bounded::normed(call, &mut entry, eps, true);
         }
         self.turn(&mut entry.data, own);
         entry.data

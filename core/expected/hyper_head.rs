@@ -6,7 +6,7 @@
 
 use reference::ops::hyper_connection::{HyperHead, combine};
 use reference::ops::linear::Linear;
-use reference::ops::rmsnorm::{inverse_rms, rmsnorm};
+use reference::ops::rmsnorm::inverse_rms;
 use reference::{Bounded, Real, Tensor as Numbers};
 
 use super::{Call, Kind, Operation, Output, bounded, fault, takes};
@@ -26,7 +26,7 @@ pub(super) const HYPER_HEAD: Operation = Operation {
         takes("weight", Kind::Optional, "[C]: of the norm; ones if not given"),
         takes("norm_eps", Kind::Number(1e-6), "added to mean squares"),
         takes("eps", Kind::Number(1e-6), "added to the weights of streams"),
-        takes("norm", Kind::Number(1.0), "whether the mixture is normed"),
+        takes("norm", Kind::Word(&["rms", "none"]), "whether the mixture is normed"),
     ],
     faults: &[
         fault("no_eps", "the norms lack their epsilon"),
@@ -113,17 +113,8 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
             h.iter_mut().for_each(|h| *h *= inverse);
         }
     }
-    let weight = call.optional("weight").filter(|_| !call.is("no_weight"));
-    let weight = weight.map(|weight| bounded::numbers(&weight.data));
-    let normed = call.flag("norm") && !call.is("mixture_not_normed");
-    match weight {
-        weight if normed && !call.is("norm_of_streams") => rmsnorm(&mut h, weight.as_deref(), norm_eps),
-        Some(weight) if call.flag("norm") => {
-            let rows = h.data.chunks_exact_mut(channels);
-            rows.for_each(|row| row.iter_mut().zip(&weight).for_each(|(h, weight)| *h *= *weight));
-        }
-        _ => {}
-    }
+    let divided = !call.is("mixture_not_normed") && !call.is("norm_of_streams");
+    bounded::normed(call, &mut h, norm_eps, divided);
     Ok(vec![bounded::output(
         call,
         "y",

@@ -11,7 +11,6 @@
 use rayon::prelude::*;
 use reference::ops::hyper_connection::{HyperConnection, Mixing, combine};
 use reference::ops::linear::Linear;
-use reference::ops::rmsnorm::rmsnorm;
 use reference::{Bounded, LAMBDA, Real, Tensor as Numbers};
 
 use super::{Call, Kind, Operation, Output, bounded, fault, takes};
@@ -40,7 +39,7 @@ pub(super) const MHC_PRE: Operation = Operation {
             Kind::Number(20.0),
             "how often the columns of comb are normalised",
         ),
-        takes("norm", Kind::Number(1.0), "whether the mixture is normed"),
+        takes("norm", Kind::Word(&["rms", "none"]), "whether the mixture is normed"),
     ],
     faults: &[
         fault("comb_transposed", "rows and columns of comb are exchanged"),
@@ -114,9 +113,8 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     };
     let given = bounded::exact(x, [rows, streams, channels]);
     let (mut mixed, Mixing { mut post, .. }) = connection.pre(&given);
+    let mut logits = connection.logits(&given);
     let flat = Numbers::new([rows, wide], given.data);
-    let streams_of = Numbers::new([rows, streams, channels], flat.data.clone());
-    let mut logits = connection.logits(&streams_of);
     if call.is("weights_of_first_token") && rows > 0 {
         let (first, of_post) = (logits.row(0).to_vec(), post.row(0).to_vec());
         logits.data = first.repeat(rows);
@@ -138,9 +136,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     if call.is("post_not_doubled") {
         post.data.iter_mut().for_each(|post| *post *= Bounded::new(0.5, 0.0));
     }
-    let normed = call.flag("norm") && !call.is("mixture_not_normed");
-    let weight = call.optional("weight").filter(|_| !call.is("no_weight"));
-    let weight = weight.map(|weight| bounded::numbers(&weight.data));
+    let normed = call.word("norm") == "rms" && !call.is("mixture_not_normed");
     let of_products = |row: usize| {
         let most = f64::min(
             channels as f64 * call.u,
@@ -155,14 +151,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
         true => (0..rows).map(of_products).map(finite).collect(),
         false => vec![0.0; rows],
     };
-    match weight {
-        weight if normed => rmsnorm(&mut mixed, weight.as_deref(), norm_eps),
-        Some(weight) if call.flag("norm") => {
-            let rows = mixed.data.chunks_exact_mut(channels);
-            rows.for_each(|row| row.iter_mut().zip(&weight).for_each(|(y, weight)| *y *= *weight));
-        }
-        _ => {}
-    }
+    bounded::normed(call, &mut mixed, norm_eps, normed);
     let mut y = bounded::output(call, "y", [before, &[channels]].concat(), &mixed.data);
     for (at, error) in y.error.iter_mut().enumerate() {
         *error += finite(relative[at / channels] * y.value[at].abs());

@@ -78,11 +78,11 @@ def logits_of(rng, flat, projection, base, scale, norm_eps):
     return products * inverse * scale + base
 
 
-def hyper_head(rng, x, base, scale, weight=None, norm_eps=1e-6, eps=1e-6, norm=True, dtype=bfloat16, **given):
+def hyper_head(rng, x, base, scale, weight=None, norm_eps=1e-6, eps=1e-6, norm="rms", dtype=bfloat16, **given):
     x, projection = x.astype(F32), given["fn"].astype(F32)
     logits = logits_of(rng, x.reshape(*x.shape[:-2], -1), projection, base, scale[0], norm_eps)
     h = summed(np.moveaxis((sigmoid(logits) + F32(eps))[..., None] * x, -2, -1), rng)
-    return rounded(normed(rng, h, weight, norm_eps) if norm else h, dtype)
+    return rounded(normed(rng, h, weight, norm_eps) if norm == "rms" else h, dtype)
 
 
 def projected(rng, streams, channels, width, dtype, rows):
@@ -101,7 +101,7 @@ def draw_hyper_head(rng, dtype):
     if rng.random() < 0.7:
         given["weight"] = (1 + 0.1 * rng.standard_normal(channels)).astype(F32)
     if rng.random() < 0.3:
-        given["norm"] = False
+        given["norm"] = "none"
     return given
 
 
@@ -109,7 +109,7 @@ def given_hyper_head(rng):
     """Streams and weights of streams so small that what is added to them counts."""
     given = projected(rng, 4, 40, 4, bfloat16, [9]) | {"x": normal(rng, 9, 4, 40, scale=0.004)}
     given |= {"base": np.array([-13, -14, -12, -15], F32), "scale": np.array([1.2], F32), "norm_eps": 1e-5}
-    return [given | {"weight": (1 + 0.1 * rng.standard_normal(40)).astype(F32)}, given | {"norm": False}]
+    return [given | {"weight": (1 + 0.1 * rng.standard_normal(40)).astype(F32)}, given | {"norm": "none"}]
 
 
 def sinkhorn(rng, logits, iterations, eps):
@@ -122,14 +122,14 @@ def sinkhorn(rng, logits, iterations, eps):
     return comb
 
 
-def mhc_pre(rng, x, base, scale, weight=None, norm_eps=1e-6, eps=1e-6, iterations=20, norm=True, dtype=bfloat16, **given):
+def mhc_pre(rng, x, base, scale, weight=None, norm_eps=1e-6, eps=1e-6, iterations=20, norm="rms", dtype=bfloat16, **given):
     x, projection, streams = x.astype(F32), given["fn"].astype(F32), x.shape[-2]
     scales = np.repeat(scale, [streams, streams, streams * streams])
     logits = logits_of(rng, x.reshape(*x.shape[:-2], -1), projection, base, scales, norm_eps)
     pre, post, comb = np.split(logits, [streams, 2 * streams], -1)
     y = summed(np.moveaxis((sigmoid(pre) + F32(eps))[..., None] * x, -2, -1), rng)
     comb = sinkhorn(rng, comb.reshape(*comb.shape[:-1], streams, streams), iterations, eps)
-    y = normed(rng, y, weight, norm_eps) if norm else y
+    y = normed(rng, y, weight, norm_eps) if norm == "rms" else y
     return {"y": rounded(y, dtype), "post": rounded(F32(2) * sigmoid(post), F32), "comb": rounded(comb, F32)}
 
 
@@ -140,7 +140,7 @@ def draw_mhc_pre(rng, dtype):
     if rng.random() < 0.7:
         given["weight"] = (1 + 0.1 * rng.standard_normal(channels)).astype(F32)
     if rng.random() < 0.3:
-        given["norm"] = False
+        given["norm"] = "none"
     return given
 
 

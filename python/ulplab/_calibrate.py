@@ -240,7 +240,9 @@ def _power(found: Calibration, samples: list[tuple[dict[str, Any], dict[str, Any
             found.factors[gate][name] = factor
 
         try:
-            scaled(_FACTORS[-1])(*samples[0])
+            # One that must be whole, or is too large, is refused.
+            for factor in (_FACTORS[0], _FACTORS[-1]):
+                scaled(factor)(*samples[0])
         except ValueError:
             continue
         for gate in gates:

@@ -145,7 +145,7 @@ _DRAWS: dict[str, Draw] = {
 
 
 def of(op: str) -> Draw:
-    """What draws inputs of an operation, in float32. ValueError if there is nothing for it."""
+    """What draws inputs of an operation: numbers in float32, and integers. ValueError if there is nothing for it."""
     if op not in _DRAWS:
         raise ValueError(
             f"inputs of '{op}' are not drawn, expected inputs=FUNCTION of a random generator; drawn are {', '.join(_DRAWS)}"
@@ -153,6 +153,6 @@ def of(op: str) -> Draw:
 
     def draw(rng: numpy.random.Generator) -> dict[str, Any]:
         given = _DRAWS[op](rng)
-        return {name: x.astype(numpy.float32) if isinstance(x, numpy.ndarray) else x for name, x in given.items()}
+        return {name: x.astype(numpy.float32) if getattr(x, "dtype", None) == numpy.float64 else x for name, x in given.items()}
 
     return draw
