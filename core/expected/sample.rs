@@ -95,7 +95,11 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     };
     whole("sequence", 0.0)?;
     whole("position", -1.0)?;
-    if let Some(x) = given("temperature").into_iter().flatten().find(|x| !(**x >= 0.0)) {
+    if let Some(x) = given("temperature")
+        .into_iter()
+        .flatten()
+        .find(|x| x.is_nan() || **x < 0.0)
+    {
         return Err(format!("sample: 'temperature' has {x}, expected 0 or more"));
     }
     let key = if call.is("seed_left_out") { [0; 2] } else { seed(call)? };
