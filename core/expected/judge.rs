@@ -62,11 +62,20 @@ pub fn judge<G: Widen<Quick = f64>>(
     settle(&mut expected, got, dtype);
     // What is surely too large for the type is infinite in it.
     for (value, error) in expected.value.iter_mut().zip(&expected.error) {
-        if value.is_finite() && value.abs() - error >= overflow(dtype) {
+        if !expected.exact && value.is_finite() && value.abs() - error >= overflow(dtype) {
             *value = f64::INFINITY.copysign(*value);
         }
     }
-    let bounds = expected.bounds(dtype);
+    let mut bounds = expected.bounds(dtype);
+    if expected.exact {
+        // Zeros of the two signs are equal numbers, and nothing is near enough to one that has the other.
+        let zeros = got.iter().zip(&expected.value).zip(&mut bounds);
+        let other =
+            |got: f64, want: f64| got == 0.0 && want == 0.0 && got.is_sign_negative() != want.is_sign_negative();
+        zeros
+            .filter(|((got, want), _)| other(got.widen(), **want))
+            .for_each(|(_, bound)| *bound = f64::NAN);
+    }
     let comparison = compare(got, &expected.value, Allowed::Bounds(&bounds), true);
     let mut judged = Judged {
         expected,
@@ -93,8 +102,10 @@ fn output(call: &Call, name: Option<&str>) -> Result<Output, String> {
 
 /// Takes, of what parts of an output may be, what is nearest to those that are there.
 fn settle<G: Widen<Quick = f64>>(expected: &mut Output, got: &[G], dtype: Dtype) {
+    let exact = expected.exact;
     let outside = |start: usize, value: &[f64], error: &[f64]| {
-        let bounds: Vec<f64> = value.iter().zip(error).map(|(x, e)| bound(dtype, *x, *e)).collect();
+        let bound = |(x, e): (&f64, &f64)| if exact { 0.0 } else { bound(dtype, *x, *e) };
+        let bounds: Vec<f64> = value.iter().zip(error).map(bound).collect();
         let got = &got[start..][..value.len()];
         compare(got, value, Allowed::Bounds(&bounds), true).outside
     };
@@ -105,6 +116,9 @@ fn settle<G: Widen<Quick = f64>>(expected: &mut Output, got: &[G], dtype: Dtype)
             expected.value[all.clone()].copy_from_slice(&value);
             expected.error[all].copy_from_slice(&error);
         }
+    }
+    if exact {
+        return;
     }
     // What may be too large for the type may be infinite in it.
     let overflow = overflow(dtype);

@@ -2,7 +2,8 @@
 //!
 //! The error that an output may have has two parts. One is that of the computation, and each operation's file derives it from
 //! the values that appear on the way ([`Output::error`]); the other is half a spacing of the type that is stored
-//! ([`half_spacing`]). There is no number that somebody chose.
+//! ([`half_spacing`]). There is no number that somebody chose. Where the reference has an operation that is long, it runs on numbers that
+//! carry their error (`bounded.rs`) or its variance (`varied.rs`). What is moved or chosen must be equal (`Output.exact`).
 //!
 //! Every operation also knows faults ([`Fault`]): other things that a kernel computes by mistake. A result that is not
 //! what is expected is compared with each of them, and is named if it is one of them.
@@ -10,25 +11,35 @@
 //! To add an operation, write a file with an [`Operation`] and a line in [`OPERATIONS`].
 
 mod attention;
+mod bounded;
 mod call;
 mod causal_conv1d;
+mod compressor;
+mod diagonal_ssm;
 mod gated_delta;
+mod hyper_head;
 mod index_scores;
 mod judge;
 mod layernorm;
 mod matmul;
 mod mhc_post;
+mod mhc_pre;
 mod moe;
 mod paging;
 mod rmsnorm;
 mod rope;
 mod routing;
+mod sample;
 mod scaled;
 mod silu;
 mod silu_and_mul;
 mod softmax;
+mod sparse_attention;
+mod state_transpose;
 mod sum;
+mod swap_ffn;
 mod top_k;
+mod varied;
 
 use safetensors::Dtype;
 
@@ -41,16 +52,24 @@ use crate::error::did_you_mean;
 pub const OPERATIONS: &[&Operation] = &[
     &attention::ATTENTION,
     &causal_conv1d::CAUSAL_CONV1D,
+    &compressor::COMPRESSOR,
+    &diagonal_ssm::DIAGONAL_SSM,
     &gated_delta::GATED_DELTA,
+    &hyper_head::HYPER_HEAD,
     &index_scores::INDEX_SCORES,
     &layernorm::LAYERNORM,
     &matmul::MATMUL,
     &mhc_post::MHC_POST,
+    &mhc_pre::MHC_PRE,
     &moe::MOE,
     &rmsnorm::RMSNORM,
     &rope::ROPE,
+    &sample::SAMPLE,
     &silu_and_mul::SILU_AND_MUL,
     &softmax::SOFTMAX,
+    &sparse_attention::SPARSE_ATTENTION,
+    &state_transpose::STATE_TRANSPOSE,
+    &swap_ffn::SWAP_FFN,
     &top_k::TOP_K,
 ];
 
@@ -132,6 +151,8 @@ pub struct Output {
     pub error: Vec<f64>,
     /// Other things that parts of it may be, where what decides between them is closer than a right kernel's error.
     pub others: Vec<Other>,
+    /// Whether it must be equal: to the bit, but for those of NaN.
+    pub exact: bool,
 }
 
 /// Elements that may have other values: all of them together.
@@ -154,11 +175,24 @@ impl Output {
             value,
             error,
             others: Vec::new(),
+            exact: false,
+        }
+    }
+
+    /// An output that must be equal.
+    pub(crate) fn exact(name: &'static str, shape: Vec<usize>, value: Vec<f64>) -> Self {
+        let error = vec![0.0; value.len()];
+        Self {
+            exact: true,
+            ..Self::new(name, shape, value, error)
         }
     }
 
     /// How far each element that is stored in a type may be from its value.
     pub fn bounds(&self, dtype: Dtype) -> Vec<f64> {
+        if self.exact {
+            return vec![0.0; self.value.len()];
+        }
         let elements = self.value.iter().zip(&self.error);
         elements.map(|(value, error)| bound(dtype, *value, *error)).collect()
     }

@@ -103,8 +103,13 @@ pub fn operations(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
     all.collect()
 }
 
-/// An output: its name, values, and errors before they are rounded to the type that is stored.
-type Output<'py> = (&'static str, Bound<'py, PyArrayDyn<f64>>, Bound<'py, PyArrayDyn<f64>>);
+/// An output: its name, values, errors before they are rounded to the type that is stored, and whether it must be equal.
+type Output<'py> = (
+    &'static str,
+    Bound<'py, PyArrayDyn<f64>>,
+    Bound<'py, PyArrayDyn<f64>>,
+    bool,
+);
 
 /// The outputs of an operation, or of one of its faults.
 #[pyfunction]
@@ -128,7 +133,8 @@ pub fn expected<'py>(
     let outputs = py.detach(|| (operation.compute)(&call)).map_err(wrong)?;
     let output = |output: ulplab_core::expected::Output| {
         let value = shaped(py, output.value, &output.shape)?;
-        Ok((output.name, value, shaped(py, output.error, &output.shape)?))
+        let error = shaped(py, output.error, &output.shape)?;
+        Ok((output.name, value, error, output.exact))
     };
     outputs.into_iter().map(output).collect()
 }

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import kernels
 import kernels_attention as attention
+import kernels_compressor as compressing
 import kernels_conv1d as conv1d
 import kernels_gated_delta as gated_delta
 import kernels_matmul as matmul
 import kernels_moe as moe
+import kernels_sample as sampling
+import kernels_sparse as sparse
+import kernels_states as states
 import kernels_streams as streams
+import kernels_swap as swap
 import numpy as np
 from kernels import normal
 from ml_dtypes import bfloat16
@@ -101,15 +106,23 @@ OPERATIONS = {
     "rmsnorm": draw_rmsnorm,
     "silu_and_mul": draw_silu_and_mul,
     "softmax": draw_softmax,
+    "compressor": compressing.draw_compressor,
+    "diagonal_ssm": states.draw_diagonal_ssm,
     "gated_delta": gated_delta.draw,
     "matmul": matmul.draw,
     "moe": moe.draw,
     "rope": draw_rope,
     "attention": attention.draw,
     "causal_conv1d": conv1d.draw,
+    "hyper_head": streams.draw_hyper_head,
     "index_scores": streams.draw_index_scores,
     "layernorm": draw_layernorm,
     "mhc_post": streams.draw_mhc_post,
+    "mhc_pre": streams.draw_mhc_pre,
+    "sample": sampling.draw_sample,
+    "sparse_attention": sparse.draw_sparse_attention,
+    "state_transpose": states.draw_state_transpose,
+    "swap_ffn": swap.draw_swap_ffn,
     "top_k": draw_top_k,
 }
 # What computes each as kernels do.
@@ -117,15 +130,23 @@ KERNELS = {
     "rmsnorm": kernels.rmsnorm,
     "silu_and_mul": kernels.silu_and_mul,
     "softmax": kernels.softmax,
+    "compressor": compressing.compressor,
+    "diagonal_ssm": states.diagonal_ssm,
     "gated_delta": gated_delta.kernel,
     "matmul": matmul.kernel,
     "moe": moe.kernel,
     "rope": kernels.rope,
     "attention": attention.kernel,
     "causal_conv1d": conv1d.kernel,
+    "hyper_head": streams.hyper_head,
     "index_scores": streams.index_scores,
     "layernorm": kernels.layernorm,
     "mhc_post": streams.mhc_post,
+    "mhc_pre": streams.mhc_pre,
+    "sample": sampling.sample,
+    "sparse_attention": sparse.sparse_attention,
+    "state_transpose": states.state_transpose,
+    "swap_ffn": swap.swap_ffn,
     "top_k": kernels.top_k,
 }
 # Inputs that tell all faults of an operation apart: no two sizes are equal, and everything optional is given in one of them.
@@ -133,15 +154,23 @@ GIVEN = {
     "rmsnorm": given_rmsnorm,
     "silu_and_mul": lambda rng: [{"x": normal(rng, 9, 160)}],
     "softmax": lambda rng: [{"x": normal(rng, 9, 50), "scale": 0.5}],
+    "compressor": compressing.given_compressor,
+    "diagonal_ssm": states.given_diagonal_ssm,
     "gated_delta": gated_delta.given,
     "matmul": matmul.given,
     "moe": moe.given,
     "rope": given_rope,
     "attention": attention.given,
     "causal_conv1d": conv1d.given,
+    "hyper_head": streams.given_hyper_head,
     "index_scores": streams.given_index_scores,
     "layernorm": given_layernorm,
     "mhc_post": lambda rng: [streams.given_mhc_post(rng)],
+    "mhc_pre": streams.given_mhc_pre,
+    "sample": sampling.given_sample,
+    "sparse_attention": sparse.given_sparse_attention,
+    "state_transpose": states.given_state_transpose,
+    "swap_ffn": swap.given_swap_ffn,
     "top_k": given_top_k,
 }
 
@@ -172,7 +201,26 @@ SMALL = {
         "g": -ones(2, 3, 2),
         "beta": ones(2, 3, 2),
     },
+    "diagonal_ssm": lambda size: {"u": ones(2, 3, size), "a": 0.5 * ones(3, 2), "b": ones(3, 2), "c": ones(3, 2)},
     "index_scores": lambda size: {"q": ones(3, 2, 4), "k": ones(size, 4), "weights": ones(3, 2)},
     "mhc_post": lambda size: {"x": ones(3, 2, size), "y": ones(3, size), "post": ones(3, 2), "comb": ones(3, 2, 2)},
+    "sample": lambda size: {"logits": ones(size, 3), "temperature": ones(size)},
+    "hyper_head": lambda size: {"x": ones(size, 2, 3), "fn": ones(2, 6), "base": ones(2), "scale": ones(1)},
+    "sparse_attention": lambda size: {
+        "q": ones(2, 2, 3),
+        "window": ones(2, 4, 3),
+        "position": 5 * ones(2),
+        "entries": ones(2, size, 3),
+    },
+    "state_transpose": lambda size: {"x": ones(2, size, 3)},
+    "swap_ffn": lambda size: {
+        **{"x": ones(size, 2, 3), "ram": ones(size, 2, 4, 3), "map": 228 * ones(size, 2), "router": ones(5, 3), "router_bias": ones(5)},
+        **{"ffn_g": ones(3), "w1": ones(4, 3), "w3": ones(4, 3), "w2": ones(3, 4)},
+    },
+    "mhc_pre": lambda size: {"x": ones(size, 2, 3), "fn": ones(8, 6), "base": ones(8), "scale": ones(3)},
+    "compressor": lambda size: {
+        **{"kv": ones(size, 4), "gate": ones(size, 4), "ape": ones(2, 4), "cos": ones(6, 1), "sin": ones(6, 1)},
+        **{"position": 3 * ones(size), "ring_kv": ones(size, 2, 4), "ring_gate": ones(size, 2, 4), "entries": ones(size, 3, 4)},
+    },
     "causal_conv1d": lambda size: {"x": ones(2, 3, size), "weight": ones(3, 4), "bias": ones(3)},
 }

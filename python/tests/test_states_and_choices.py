@@ -4,6 +4,9 @@ import kernels_attention as attention
 import kernels_gated_delta as gated_delta
 import kernels_matmul as matmul
 import kernels_moe as moe
+import kernels_sample as sampling
+import kernels_sparse as sparse
+import kernels_swap as swap
 import numpy as np
 import pytest
 from draws import GIVEN, KERNELS
@@ -53,6 +56,62 @@ def test_experts_that_scores_cannot_tell_apart():
     got = moe.kernel(rng, **given, logits=pushed, top_k=2)
     with pytest.raises(AssertionError, match="of 128 elements are outside"):
         ulplab.assert_close(got, op="moe", inputs=given, logits=logits, top_k=2)
+
+
+def test_decisions_of_a_kernel_are_followed_where_errors_allow_it():
+    """Operands in bf16 make later events decide by chance; three of them with the kernel's own decisions are right, and without are not."""
+    rng = np.random.default_rng(5)
+    given = swap.drawn(rng, [2, 200, 40, 96, 3, 7]) | {"events": 3, "steps": 1, "operands": "bf16"}
+    got = swap.swap_ffn(rng, **given)
+    ulplab.assert_close(got, op="swap_ffn", inputs={**given, "decisions": got["decisions"]})
+    with pytest.raises(AssertionError):
+        ulplab.assert_close(got, op="swap_ffn", inputs=given)
+    # What errors do not allow is not followed, and is outside.
+    wrong = got["decisions"].copy()
+    wrong[0, :, :3] ^= 4
+    with pytest.raises(AssertionError, match="6 of 1,200 elements are outside the bound of 'decisions'"):
+        ulplab.assert_close(wrong, op="swap_ffn", inputs={**given, "decisions": wrong}, output="decisions")
+
+
+def test_a_token_is_right_if_no_other_is_surely_better():
+    logits = np.array([[1, 1 + 1e-7, 0], [1, 1.01, 0], [2, 2, 1]], np.float32)
+    given = {"logits": logits, "temperature": np.array([0.5, 0.5, 0], np.float32), "noise": np.zeros((3, 3), np.float32)}
+    for first in (0, 1):
+        ulplab.assert_close(np.array([first, 1, 0]), op="sample", inputs=given)
+    for wrong in ([2, 1, 0], [0, 0, 0], [0, 1, 1]):
+        with pytest.raises(AssertionError, match="1 of 3 elements are outside"):
+            ulplab.assert_close(np.array(wrong), op="sample", inputs=given)
+
+
+def test_a_seed_of_64_bits_is_given_as_two_words():
+    rng = np.random.default_rng(6)
+    given = {"logits": normal(rng, 20, 50), "temperature": np.ones(20, np.float32)}
+    got = sampling.sample(rng, **given, seed=0x0123456789ABCDEF)
+    ulplab.assert_close(got, op="sample", inputs={**given, "seed_words": np.array([0x89ABCDEF, 0x01234567])})
+    with pytest.raises(AssertionError):
+        ulplab.assert_close(got, op="sample", inputs={**given, "seed": 0x0123456789ABC})
+
+
+def test_what_is_moved_must_be_equal_to_the_bit():
+    x = np.array([[[1.0, -0.0, np.inf], [np.nan, 1e-45, 3.0]]], np.float32)
+    right = np.swapaxes(x, 1, 2).copy()
+    ulplab.assert_close(right, op="state_transpose", inputs={"x": x})
+    assert ulplab.reference.state_transpose(x=x).bound("float32").max() == 0
+    for at, wrong, said in (((0, 1, 0), 0.0, "the sign of zero is the other one"), ((0, 0, 0), np.nextafter(np.float32(1), np.float32(0)), "where 0 is allowed"), ((0, 1, 1), 0.0, "1 of 6")):
+        bad = right.copy()
+        bad[at] = wrong
+        with pytest.raises(AssertionError, match=said):
+            ulplab.assert_close(bad, op="state_transpose", inputs={"x": x})
+
+
+def test_weights_of_attention_that_are_rounded():
+    rng = np.random.default_rng(7)
+    given = sparse.given_sparse_attention(rng)[0]
+    given["position"][:] = 31
+    got = sparse.sparse_attention(rng, **given, p="bf16", dtype=np.float32)
+    ulplab.assert_close(got, op="sparse_attention", inputs=given, p="bf16")
+    with pytest.raises(AssertionError, match='looks like p = "bf16"'):
+        ulplab.assert_close(got, op="sparse_attention", inputs=given)
 
 
 def test_equal_elements_in_any_order_but_each_once():
@@ -118,6 +177,13 @@ def ragged():
     return {"q": ones(5, 4, 8), "k": ones(6, 2, 8), "v": ones(6, 2, 8), **starts}
 
 
+SPARSE = {"q": ones(2, 3, 8), "window": ones(2, 4, 8), "position": np.array([0, 9]), "entries": ones(2, 5, 8)}
+RING = {"kv": ones(2, 8), "gate": ones(2, 8), "ape": ones(4, 8), "cos": ones(9, 1), "sin": ones(9, 1), "position": np.array([3, -1])}
+RING |= {"ring_kv": ones(2, 8, 8), "ring_gate": ones(2, 8, 8), "entries": ones(2, 2, 4)}
+STREAMS = {"x": ones(2, 4, 6), "fn": ones(24, 24), "base": ones(24), "scale": ones(3)}
+SWAP = {"x": ones(2, 3, 8), "ram": ones(2, 3, 4, 8), "map": 228 * ones(2, 3), "router": ones(5, 8), "router_bias": ones(5)}
+SWAP |= {"ffn_g": ones(8), "w1": ones(6, 8), "w3": ones(6, 8), "w2": ones(8, 6)}
+SSM = {"u": ones(3, 9), "a": ones(3, 4), "b": ones(3, 4), "c": ones(3, 4)}
 TABLE = np.array([[0, 1], [2, 6]], np.int32)
 # 384 elements in two blocks: of 256 and the rest, or of 192.
 WIDE = {"a": ones(4, 384), "b": ones(384, 3), "a_scale": ones(4, 2)}
@@ -156,6 +222,35 @@ WIDE = {"a": ones(4, 384), "b": ones(384, 3), "a_scale": ones(4, 2)}
         ("top_k", {"x": ones(2, 3), "k": 4}, "'k' is 4, expected a whole number of at most 3 columns"),
         ("rope", {"x": ones(5, 2, 8), "cos": ones(5, 3), "sin": ones(5, 3), "width": "full"}, "expected .* with an even R up to 8"),
         ("layernorm", {"x": ones(5, 2), "eps": -1.0}, "eps = -1, expected 0 or more"),
+        ("diagonal_ssm", {**SSM, "u": ones(9)}, r"'u' is \[9\], expected \[..., H, S\]"),
+        ("diagonal_ssm", {**SSM, "a": ones(2, 4)}, r"'a' is \[2, 4\], expected \[3, N\]"),
+        ("diagonal_ssm", {**SSM, "b": ones(3, 5)}, r"'b' is \[3, 5\], expected \[3, 4\]"),
+        ("diagonal_ssm", {**SSM, "state": ones(3, 5)}, r"'state' is \[3, 5\], expected \[3, 4\]"),
+        ("state_transpose", {"x": ones(3)}, r"'x' is \[3\], expected \[..., K, V\]"),
+        ("sample", {"logits": ones(3)}, r"'logits' is \[3\], expected \[B, V\]"),
+        ("sample", {"logits": ones(3, 5), "temperature": ones(2)}, r"'temperature' is \[2\], expected \[3\]"),
+        ("sample", {"logits": ones(3, 5), "temperature": -ones(3)}, "'temperature' has -1, expected 0 or more"),
+        ("sample", {"logits": ones(3, 5), "position": np.array([0, -2, 3])}, "'position' has -2, expected whole numbers from -1"),
+        ("sample", {"logits": ones(3, 5), "seed": 2.0**60}, "expected a whole number from 0 to 2.53, or seed_words"),
+        ("sample", {"logits": ones(3, 5), "seed": 1, "seed_words": ones(2)}, r"'seed_words' \[1.0, 1.0\], expected one of them"),
+        ("sparse_attention", {**SPARSE, "window": ones(2, 0, 8)}, r"'window' is \[2, 0, 8\], expected \[2, 1 or more, 8\]"),
+        ("sparse_attention", {**SPARSE, "entries": ones(2, 5, 7)}, r"'entries' is \[2, 5, 7\], expected \[2, 0 or more, 8\]"),
+        ("sparse_attention", {**SPARSE, "indices": np.array([[1], [5]])}, "'indices' has 5, expected whole numbers from -1 to 4"),
+        ("sparse_attention", {**SPARSE, "count": np.array([6, 1])}, "'count' has 6, expected whole numbers from 0 to 5"),
+        ("sparse_attention", {**SPARSE, "indices": ones(2, 1), "count": ones(2)}, "and 'count' .* expected one of them"),
+        ("mhc_pre", {**STREAMS, "fn": ones(24, 6)}, r"'fn' is \[24, 6\], expected \[24, 24\]"),
+        ("mhc_pre", {**STREAMS, "scale": ones(1)}, r"'scale' is \[1\], expected \[3\]"),
+        ("mhc_pre", {**STREAMS, "iterations": 0}, "'iterations' is 0, expected a whole number of 1 or more"),
+        ("hyper_head", {**STREAMS, "fn": ones(4, 24), "scale": ones(1)}, r"'base' is \[24\], expected \[4\]"),
+        ("hyper_head", {"x": ones(4), "fn": ones(4, 4), "base": ones(4), "scale": ones(1)}, r"'x' is \[4\], expected \[..., N, C\]"),
+        ("compressor", {**RING, "entries": ones(2, 2, 5)}, r"'entries' is \[2, 2, 5\] for kv of \[2, 8\]"),
+        ("compressor", {**RING, "ring_kv": ones(2, 4, 8)}, r"'ring_kv' is \[2, 4, 8\], expected \[2, 8, 8\]"),
+        ("compressor", {**RING, "position": np.array([3, 8])}, "'position' has 8, expected whole numbers from -1 to 7, as there are 2 places of 4"),
+        ("swap_ffn", {**SWAP, "ram": ones(2, 3, 8)}, r"'ram' is \[2, 3, 8\], expected \[B, C, 4, D\]"),
+        ("swap_ffn", {**SWAP, "w2": ones(6, 8)}, r"'w2' is \[6, 8\], expected \[8, 6\]"),
+        ("swap_ffn", {**SWAP, "map": 256 * ones(2, 3)}, "'map' has 256, expected whole numbers from 0 to 255"),
+        ("swap_ffn", {**SWAP, "x_in": ones(2, 8)}, "of 'x' and 'x_in' expected one"),
+        ("swap_ffn", {**SWAP, "basis": ones(2, 5, 8)}, "'film_alpha' is missing, which belongs to 'basis'"),
     ],
 )
 def test_mistakes_are_named(op, given, said):

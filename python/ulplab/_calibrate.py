@@ -186,7 +186,7 @@ def _power(found: Calibration, samples: list[tuple[dict[str, Any], dict[str, Any
 
     def computed(given: dict[str, Any], shape: tuple[int, ...], fault: str | None = None) -> numpy.ndarray | None:
         outputs = _native.expected(found.op, given, found.dtype, u, fault)
-        values = next(value for name, value, _ in outputs if output in (None, name))
+        values = next(value for name, value, *_ in outputs if output in (None, name))
         return _errors.rounded(values, found.dtype) if values.shape == shape else None
 
     def tried(make: _Fault) -> dict[str, list[bool]]:
@@ -240,7 +240,9 @@ def _power(found: Calibration, samples: list[tuple[dict[str, Any], dict[str, Any
             found.factors[gate][name] = factor
 
         try:
-            scaled(_FACTORS[-1])(*samples[0])
+            # One that must be whole, or is too large, is refused.
+            for factor in (_FACTORS[0], _FACTORS[-1]):
+                scaled(factor)(*samples[0])
         except ValueError:
             continue
         for gate in gates:

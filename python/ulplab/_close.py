@@ -236,7 +236,9 @@ def _outside(name: str, got: _native.Array, found: dict[str, Any], bound: str) -
         if found[kind]:
             lines.append(f"  {found[kind]:,} of them are {words}")
     worst = f"  worst at {index}: got {value:.9g}, want {want:.9g}"
-    if not math.isfinite(allowed):
+    if value == want:
+        worst += ": the sign of zero is the other one"
+    elif not math.isfinite(allowed):
         worst += "; there is no bound, as the inputs are not finite there"
     elif math.isfinite(value - want):
         worst += f", off by {abs(value - want):.4g} where {allowed:.4g} is allowed"

@@ -67,6 +67,52 @@ def _index_scores(rng: numpy.random.Generator) -> dict[str, Any]:
     return {**{name: rng.standard_normal(shape) for name, shape in shapes.items()}, "scale": 512**-0.5}
 
 
+def _diagonal_ssm(rng: numpy.random.Generator) -> dict[str, Any]:
+    given = {"u": rng.standard_normal((4, 96)), "a": rng.uniform(0.7, 1, (4, 16)), "state": rng.standard_normal((4, 16))}
+    return {**given, "b": rng.standard_normal((4, 16)), "c": rng.standard_normal((4, 16))}
+
+
+def _sample(rng: numpy.random.Generator) -> dict[str, Any]:
+    rows = {"temperature": rng.choice([0, 0.7, 1.3], 32), "position": rng.integers(0, 4000, 32), "sequence": rng.permutation(32)}
+    return {"logits": 4 * rng.standard_normal((32, 600)), **rows, "seed": int(rng.integers(2**53))}
+
+
+def _state_transpose(rng: numpy.random.Generator) -> dict[str, Any]:
+    return {"x": rng.standard_normal((2, 3, 48, 80))}
+
+
+def _sparse_attention(rng: numpy.random.Generator) -> dict[str, Any]:
+    shapes = {"q": (6, 4, 32), "window": (6, 8, 32), "entries": (6, 40, 32), "sinks": (4,)}
+    rows = {"position": rng.integers(0, 50, 6), "indices": rng.integers(-1, 40, (6, 16))}
+    return {**{name: rng.standard_normal(shape) for name, shape in shapes.items()}, **rows}
+
+
+def _hyper_head(rng: numpy.random.Generator) -> dict[str, Any]:
+    shapes = {"x": (16, 4, 64), "base": (4,)}
+    weights = {"fn": rng.standard_normal((4, 256)) / 16, "scale": numpy.ones(1), "weight": 1 + 0.1 * rng.standard_normal(64)}
+    return {**{name: rng.standard_normal(shape) for name, shape in shapes.items()}, **weights}
+
+
+def _compressor(rng: numpy.random.Generator) -> dict[str, Any]:
+    shapes = {"kv": (6, 64), "gate": (6, 64), "ape": (4, 64), "ring_kv": (6, 8, 64), "ring_gate": (6, 8, 64), "entries": (6, 9, 32)}
+    angles = numpy.arange(36)[:, None] * 10_000.0 ** -(numpy.arange(4) / 4)
+    turns = {"cos": numpy.cos(angles), "sin": numpy.sin(angles), "position": 4 * rng.integers(0, 9, 6) + 3}
+    return {**{name: rng.standard_normal(shape) for name, shape in shapes.items()}, **turns}
+
+
+def _mhc_pre(rng: numpy.random.Generator) -> dict[str, Any]:
+    shapes = {"x": (16, 4, 64), "base": (24,)}
+    weights = {"fn": rng.standard_normal((24, 256)) / 16, "scale": numpy.ones(3), "weight": 1 + 0.1 * rng.standard_normal(64)}
+    return {**{name: rng.standard_normal(shape) for name, shape in shapes.items()}, **weights}
+
+
+def _swap_ffn(rng: numpy.random.Generator) -> dict[str, Any]:
+    shapes = {"w1": (96, 48), "w3": (96, 48), "w2": (48, 96), "router": (5, 48), "router_bias": (5,)}
+    given = {name: rng.standard_normal(shape) / shape[-1] ** 0.5 for name, shape in shapes.items()}
+    state = {"x": rng.standard_normal((2, 8, 48)), "ram": rng.standard_normal((2, 8, 4, 48)), "map": rng.choice([0xE4, 0x1B], (2, 8))}
+    return {**given, **state, "ffn_g": 1 + 0.1 * rng.standard_normal(48), "banks": "f32"}
+
+
 def _mhc_post(rng: numpy.random.Generator) -> dict[str, Any]:
     shapes = {"x": (16, 4, 64), "y": (16, 64)}
     weights = {"post": rng.uniform(0, 2, (16, 4)), "comb": rng.uniform(0, 1, (16, 4, 4))}
@@ -77,10 +123,18 @@ _DRAWS: dict[str, Draw] = {
     "layernorm": _layernorm,
     "top_k": _top_k,
     "causal_conv1d": _causal_conv1d,
+    "diagonal_ssm": _diagonal_ssm,
     "gated_delta": _gated_delta,
     "moe": _moe,
     "index_scores": _index_scores,
     "mhc_post": _mhc_post,
+    "sample": _sample,
+    "state_transpose": _state_transpose,
+    "hyper_head": _hyper_head,
+    "sparse_attention": _sparse_attention,
+    "compressor": _compressor,
+    "mhc_pre": _mhc_pre,
+    "swap_ffn": _swap_ffn,
     "rmsnorm": _rmsnorm,
     "silu_and_mul": _silu_and_mul,
     "softmax": _softmax,
@@ -91,7 +145,7 @@ _DRAWS: dict[str, Draw] = {
 
 
 def of(op: str) -> Draw:
-    """What draws inputs of an operation, in float32. ValueError if there is nothing for it."""
+    """What draws inputs of an operation: numbers in float32, and integers. ValueError if there is nothing for it."""
     if op not in _DRAWS:
         raise ValueError(
             f"inputs of '{op}' are not drawn, expected inputs=FUNCTION of a random generator; drawn are {', '.join(_DRAWS)}"
@@ -99,6 +153,6 @@ def of(op: str) -> Draw:
 
     def draw(rng: numpy.random.Generator) -> dict[str, Any]:
         given = _DRAWS[op](rng)
-        return {name: x.astype(numpy.float32) if isinstance(x, numpy.ndarray) else x for name, x in given.items()}
+        return {name: x.astype(numpy.float32) if getattr(x, "dtype", None) == numpy.float64 else x for name, x in given.items()}
 
     return draw

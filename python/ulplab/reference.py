@@ -27,13 +27,17 @@ class Expected:
     value: numpy.ndarray
     #: How far each may be from what a right kernel computes, before it is rounded to the type that is stored.
     error: numpy.ndarray
+    #: Whether a right kernel's are equal, in any type: nothing is computed, or it is a choice.
+    exact: bool = False
 
     def bound(self, dtype: Any) -> numpy.ndarray:
         """How far each element that is stored in ``dtype`` may be from `value`.
 
-        The error of the computation, and half a spacing of the type. ``dtype`` is a name (``"bfloat16"``, ``"float16"``, ``"float32"``, ...),
+        The error of the computation, and half a spacing of the type; 0 if it is `exact`. ``dtype`` is a name (``"bfloat16"``, ``"float16"``, ``"float32"``, ...),
         or anything whose text ends in one, such as ``torch.bfloat16``.
         """
+        if self.exact:
+            return numpy.zeros_like(self.value)
         name = getattr(dtype, "__name__", None) or str(dtype)
         return _native.bounds(self.value, self.error, name.rpartition(".")[2])
 
@@ -52,7 +56,7 @@ def compute(
     rounded to it (``cast="before_weight"``).
     """
     outputs = _native.expected(op, inputs(given), dtype, unit(accumulate), fault)
-    all_outputs = {name: Expected(value, error) for name, value, error in outputs}
+    all_outputs = {name: Expected(value, error, exact) for name, value, error, exact in outputs}
     return next(iter(all_outputs.values())) if len(all_outputs) == 1 else all_outputs
 
 

@@ -1,5 +1,8 @@
+use safetensors::Dtype;
 use ulplab::ops::{Case, Problem, Scalar};
 use ulplab::random::philox;
+use ulplab_core::expected::{Call, Given, Operation, Tensor};
+use ulplab_core::ops::decode_step::Draw;
 
 use super::{accepts_only, integers, problems, values, violations};
 
@@ -34,6 +37,38 @@ fn philox_gives_the_published_words() {
     ] {
         assert_eq!(philox(counter, key), words);
     }
+}
+
+#[test]
+fn what_is_expected_of_a_users_logits_is_drawn_with_the_same_noise() {
+    let (rows, vocabulary, seed) = (40, 300, 0x000f_4567_89ab_cdef_u64);
+    let tensor = |shape: &[usize], of: fn(usize) -> f64| {
+        let data = (0..shape.iter().product()).map(of).collect();
+        Given::Tensor(Tensor {
+            shape: shape.to_vec(),
+            data,
+        })
+    };
+    let given = [
+        ("logits", tensor(&[rows, vocabulary], |_| 0.0)),
+        ("temperature", tensor(&[rows], |_| 1.0)),
+        ("sequence", tensor(&[rows], |row| (row / 2) as f64)),
+        ("position", tensor(&[rows], |row| (37 * row) as f64)),
+        ("seed", Given::Number(seed as f64)),
+    ];
+    let given = given.map(|(name, given)| (name.to_string(), given)).into();
+    let call = Call::new(Operation::find("sample").unwrap(), given, Dtype::I32).unwrap();
+    let expected = (call.operation().compute)(&call).unwrap().remove(0);
+    let best = |row: usize| {
+        let draw = Draw {
+            seed: seed as i64,
+            sequence: row as i32 / 2,
+            position: 37 * row as i32,
+        };
+        let largest = (0..vocabulary).max_by(|a, b| draw.noise(*a).total_cmp(&draw.noise(*b)));
+        largest.unwrap() as f64
+    };
+    assert_eq!(expected.value, (0..rows).map(best).collect::<Vec<f64>>());
 }
 
 fn outputs(case: &Case, problem: &Problem, mistake: Mistake) -> Vec<u8> {

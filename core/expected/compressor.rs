@@ -1,0 +1,285 @@
+//! A decode step of a compressor (DeepSeek-V4): the token's row goes to the state of its sequence, a ring in which token t is in slot t mod S,
+//! with ape[t mod m] added to its gate; where it is the last of a window of m tokens, the window is pooled for each channel by the softmax of
+//! the gates over tokens, normed, turned to the position of its first token and inserted as entry ⌊t/m⌋. With overlap, rows have 2D channels and
+//! S = 2m: an entry pools the first D channels of the window before and the last D of its own.
+//!
+//! Error: the reference runs on numbers that carry it ([`super::bounded`]): exponentials, sums over slots in any order, a mean square and
+//! its inverse root, two products and their sum. Values of the ring are copied, and must be
+//! equal; gates are added once.
+
+use reference::ops::compressor::Pool;
+use reference::{Bounded, Real as _, Tensor as Numbers};
+
+use super::{Call, Kind, Operation, Output, bounded, fault, takes};
+
+pub(super) const COMPRESSOR: Operation = Operation {
+    name: "compressor",
+    doc: "a token's row goes to a compressor's state; a window that it completes is pooled, normed, turned and inserted",
+    takes: &[
+        takes(
+            "kv",
+            Kind::Tensor,
+            "[B, W]: the values of each row's token; W is D, or 2D with overlap",
+        ),
+        takes("gate", Kind::Tensor, "[B, W]: its gates"),
+        takes("ape", Kind::Tensor, "[m, W]: added to the gates of token t at t mod m"),
+        takes("weight", Kind::Optional, "[D]: of the norm; ones if not given"),
+        takes(
+            "cos",
+            Kind::Tensor,
+            "[P, R/2]: of every position; neighbours of the last R channels are turned",
+        ),
+        takes("sin", Kind::Tensor, "[P, R/2]"),
+        takes(
+            "position",
+            Kind::Tensor,
+            "[B]: t, the token's; -1 for padding, which changes nothing",
+        ),
+        takes(
+            "ring_kv",
+            Kind::Tensor,
+            "[B, S, W]: the state; S is m, or 2m with overlap",
+        ),
+        takes("ring_gate", Kind::Tensor, "[B, S, W]: the state, ape added"),
+        takes("entries", Kind::Tensor, "[B, N, D]: those that there are"),
+        takes("eps", Kind::Number(1e-6), "of the norm"),
+    ],
+    faults: &[
+        fault("ape_of_next", "the gate gets the ape of the next token"),
+        fault("no_ape", "nothing is added to the gate"),
+        fault(
+            "rope_at_last",
+            "an entry is turned to the position of its window's last token",
+        ),
+        fault("rope_at_number", "an entry is turned to its own number"),
+        fault("rope_inverse", "an entry is turned back"),
+        fault("no_rope", "an entry is not turned"),
+        fault(
+            "halves_exchanged",
+            "the first half of the channels is pooled of the own window, the second of the window before",
+        ),
+        fault("state_stale", "the pool sees what was in the token's slot before"),
+        fault(
+            "absent_pooled",
+            "a first window pools the slots of a window before it, which there is not",
+        ),
+        fault("window_before_missing", "the window before is not pooled"),
+        fault("mean_pooled", "all tokens of a window have the same weight"),
+        fault("entry_late", "an entry is inserted one place too far"),
+        fault("not_inserted", "no entry is inserted"),
+        fault("not_normed", "an entry is not normed"),
+        fault("eps_missing", "the norm is without eps"),
+        fault("no_weight", "the weight of the norm is left out").of("weight"),
+        fault("slot_before", "the token's row goes to the slot of the token before"),
+    ],
+    compute,
+};
+
+/// A call with its sizes.
+struct Step<'a> {
+    call: &'a Call,
+    /// m, tokens of a window.
+    rate: usize,
+    overlap: bool,
+    /// D, channels of an entry.
+    dim: usize,
+    /// N, places for entries.
+    places: usize,
+    /// R/2, pairs that are turned.
+    pairs: usize,
+}
+
+impl<'a> Step<'a> {
+    fn new(call: &'a Call) -> Result<Self, String> {
+        let shape = |name: &str| &call.tensor(name).shape;
+        let (&[rows, width], &[of_rows, places, dim]) = (&shape("kv")[..], &shape("entries")[..]) else {
+            return Err(format!(
+                "compressor: 'kv' is {:?} and 'entries' is {:?}, expected [B, W] and [B, N, D]",
+                shape("kv"),
+                shape("entries")
+            ));
+        };
+        if of_rows != rows || dim == 0 || (width != dim && width != 2 * dim) {
+            return Err(format!(
+                "compressor: 'entries' is {:?} for kv of {:?}, expected [{rows}, N, {width}], or half of {width} with overlap",
+                shape("entries"),
+                shape("kv")
+            ));
+        }
+        let rate = match shape("ape")[..] {
+            [rate, of] if of == width && rate > 0 => rate,
+            _ => {
+                return Err(format!(
+                    "compressor: 'ape' is {:?}, expected [m, {width}]",
+                    shape("ape")
+                ));
+            }
+        };
+        let overlap = width != dim;
+        let pairs = match shape("cos")[..] {
+            [_, pairs] if 2 * pairs <= dim => pairs,
+            _ => {
+                return Err(format!(
+                    "compressor: 'cos' is {:?}, expected [P, R/2] with R of at most {dim}",
+                    shape("cos")
+                ));
+            }
+        };
+        call.expect("gate", shape("kv"))?;
+        call.expect("weight", &[dim])?;
+        call.expect("sin", shape("cos"))?;
+        call.expect("position", &[rows])?;
+        let step = Self {
+            call,
+            rate,
+            overlap,
+            dim,
+            places,
+            pairs,
+        };
+        call.expect("ring_kv", &[rows, step.slots(), width])?;
+        call.expect("ring_gate", &[rows, step.slots(), width])?;
+        // An entry must have a place, and its window a position in the tables.
+        let most = f64::min((places * rate) as f64, shape("cos")[0] as f64) - 1.0;
+        let fits = |t: &&f64| t.fract() == 0.0 && (-1.0..=most).contains(*t);
+        match call.tensor("position").data.iter().find(|t| !fits(t)) {
+            Some(t) => Err(format!(
+                "compressor: 'position' has {t}, expected whole numbers from -1 to {most}, as there are {places} places of {rate} tokens and {} \
+                 positions of cos",
+                shape("cos")[0]
+            )),
+            None => Ok(step),
+        }
+    }
+
+    fn width(&self) -> usize {
+        self.dim * (1 + usize::from(self.overlap))
+    }
+
+    fn slots(&self) -> usize {
+        self.rate * (1 + usize::from(self.overlap))
+    }
+
+    /// The positions of rows that are no padding.
+    fn tokens(&self) -> impl Iterator<Item = (usize, usize)> {
+        let tokens = self.call.tensor("position").data.iter().enumerate();
+        tokens.filter(|(_, t)| **t >= 0.0).map(|(row, t)| (row, *t as usize))
+    }
+
+    /// The rings with the tokens' rows.
+    fn pushed(&self) -> [Vec<f64>; 2] {
+        let (call, width, slots, rate) = (self.call, self.width(), self.slots(), self.rate);
+        let [kv, gate, ape, mut ring_kv, mut ring_gate] =
+            ["kv", "gate", "ape", "ring_kv", "ring_gate"].map(|name| call.tensor(name).data.clone());
+        for (row, t) in self.tokens() {
+            let slot = match call.is("slot_before") {
+                true => (t + slots - 1) % slots,
+                false => t % slots,
+            };
+            let to = (row * slots + slot) * width;
+            ring_kv[to..][..width].copy_from_slice(&kv[row * width..][..width]);
+            let of = if call.is("ape_of_next") { t + 1 } else { t } % rate * width;
+            for at in 0..width {
+                let ape = if call.is("no_ape") { 0.0 } else { ape[of + at] };
+                ring_gate[to + at] = gate[row * width + at] + ape;
+            }
+        }
+        [ring_kv, ring_gate]
+    }
+
+    /// The entry that token `t` of a row completes.
+    fn entry(&self, [ring_kv, ring_gate]: [&[f64]; 2], row: usize, t: usize) -> Vec<Bounded> {
+        let (call, width, slots, dim) = (self.call, self.width(), self.slots(), self.dim);
+        let own = t / self.rate * self.rate;
+        // Windows that are pooled begin at this token, counted a turn of the ring later.
+        let before = match call.fault {
+            Some("window_before_missing") => 0,
+            Some("absent_pooled") if self.overlap => self.rate,
+            _ if self.overlap => self.rate.min(own),
+            _ => 0,
+        };
+        let tokens = own + slots - before..own + slots + self.rate;
+        let state = |ring: &[f64]| {
+            let channels = |token: usize| {
+                let row = &ring[(row * slots + token % slots) * width..][..width];
+                let halves = row.split_at(if call.is("halves_exchanged") { width - dim } else { 0 });
+                [halves.1, halves.0].concat()
+            };
+            let tokens: Vec<f64> = tokens.clone().flat_map(channels).collect();
+            Numbers::new([tokens.len() / width, width], bounded::numbers(&tokens))
+        };
+        let (values, mut gates) = (state(ring_kv), state(ring_gate));
+        if call.is("mean_pooled") {
+            gates.data.fill(Bounded::ZERO);
+        }
+        // Gates have been rounded once, when ape was added.
+        let added = |gate: &mut Bounded| *gate = Bounded::new(gate.value(), gate.value().abs() / f64::from(1 << 24));
+        gates.data.iter_mut().for_each(added);
+        let pooled = Pool::new(self.rate, self.overlap, dim).push(&values, &gates);
+        let mut entry = Numbers::new([1, dim], pooled.row(pooled.rows() - 1).to_vec());
+        let eps = match call.is("eps_missing") {
+            true => Bounded::ZERO,
+            false => bounded::constant(call, "eps"),
+        };
+        if !call.is("not_normed") {
+            bounded::normed(call, &mut entry, eps, true);
+        }
+        self.turn(&mut entry.data, own);
+        entry.data
+    }
+
+    /// Turns the last channels of an entry whose window begins at a token.
+    fn turn(&self, entry: &mut [Bounded], own: usize) {
+        let (call, pairs) = (self.call, self.pairs);
+        let at = match call.fault {
+            Some("rope_at_last") => own + self.rate - 1,
+            Some("rope_at_number") => own / self.rate,
+            Some("no_rope") => return,
+            _ => own,
+        };
+        let table = |name: &str, pair: usize| Bounded::new(call.tensor(name).data[at * pairs + pair], 0.0);
+        let first = self.dim - 2 * pairs;
+        for (pair, x) in entry[first..].chunks_exact_mut(2).enumerate() {
+            let (cos, mut sin) = (table("cos", pair), table("sin", pair));
+            if call.is("rope_inverse") {
+                sin = -sin;
+            }
+            (x[0], x[1]) = (x[0] * cos - x[1] * sin, x[0] * sin + x[1] * cos);
+        }
+    }
+}
+
+fn compute(call: &Call) -> Result<Vec<Output>, String> {
+    let step = Step::new(call)?;
+    let Step { rate, dim, places, .. } = step;
+    let [ring_kv, ring_gate] = step.pushed();
+    let stale = [&call.tensor("ring_kv").data[..], &call.tensor("ring_gate").data];
+    let read = match call.is("state_stale") {
+        true => stale,
+        false => [&ring_kv[..], &ring_gate],
+    };
+    let mut entries = call.tensor("entries").data.clone();
+    let mut error = vec![0.0; entries.len()];
+    let completed = step
+        .tokens()
+        .filter(|(_, t)| (t + 1).is_multiple_of(rate) && !call.is("not_inserted"));
+    for (row, t) in completed {
+        let number = t / rate + usize::from(call.is("entry_late"));
+        if number >= places {
+            continue;
+        }
+        let entry = bounded::output(call, "entry", vec![dim], &step.entry(read, row, t));
+        let at = (row * places + number) * dim;
+        entries[at..][..dim].copy_from_slice(&entry.value);
+        error[at..][..dim].copy_from_slice(&entry.error);
+    }
+    let before = &call.tensor("ring_gate").data;
+    let added = |(after, before): (&f64, &f64)| if after == before { 0.0 } else { call.u * after.abs() };
+    let of_gate = ring_gate.iter().zip(before).map(added).collect();
+    let shape = call.tensor("ring_kv").shape.clone();
+    Ok(vec![
+        Output::new("entries", call.tensor("entries").shape.clone(), entries, error),
+        Output::exact("ring_kv", shape.clone(), ring_kv),
+        Output::new("ring_gate", shape, ring_gate, of_gate),
+    ])
+}

@@ -1,0 +1,238 @@
+//! A token's attention to a window of recent vectors and to compressed entries, in one softmax with a sink (DeepSeek-V4):
+//! s_j = scale·q·k_j, p_j = e^{s_j}/(Σ e^{s_j'} + e^{sink}), o = Σ p_j·k_j. A vector is key and value, for all heads; the sink is a logit of
+//! its head, is not scaled, and has no value.
+//!
+//! Error: the reference runs on numbers that carry it ([`super::bounded`]): that of each score moves its exponential, and the sums, in any
+//! order, add theirs. Weights that a kernel rounds before it multiplies (`p`) are off by half a unit in the last place each,
+//! independently.
+
+use rayon::prelude::*;
+use reference::ops::attention::{KeyRows, Sizes, attend};
+use reference::{Bounded, Real};
+use safetensors::Dtype;
+
+use super::sum::together;
+use super::{Call, Kind, Operation, Output, bounded, fault, half_spacing, takes};
+
+pub(super) const SPARSE_ATTENTION: Operation = Operation {
+    name: "sparse_attention",
+    doc: "a token's attention to its window and to compressed entries, with a sink",
+    takes: &[
+        takes("q", Kind::Tensor, "[B, H, D]"),
+        takes(
+            "window",
+            Kind::Tensor,
+            "[B, W, D]: the vectors of the last W tokens; that of position p is in slot p mod W",
+        ),
+        takes(
+            "position",
+            Kind::Tensor,
+            "[B]: of each row's token, whose own vector is in the window; -1 for padding, whose output is 0",
+        ),
+        takes("entries", Kind::Tensor, "[B, N, D]: compressed entries"),
+        takes(
+            "indices",
+            Kind::Optional,
+            "[B, K]: which entries a row reads; -1 is none",
+        ),
+        takes(
+            "count",
+            Kind::Optional,
+            "[B]: how many entries a row reads if there are no indices, the first ones; all if not given",
+        ),
+        takes(
+            "sinks",
+            Kind::Optional,
+            "[H]: a score of each head that is summed up and has no value",
+        ),
+        takes(
+            "scale",
+            Kind::Number(f64::NAN),
+            "multiplied by the scores; 1/√D if it is not given",
+        ),
+        takes(
+            "p",
+            Kind::Word(&["f32", "bf16", "f16"]),
+            "the type that a kernel rounds weights to before it multiplies them by vectors",
+        ),
+    ],
+    faults: &[
+        fault("sink_scaled", "the sink is scaled like a score").of("sinks"),
+        fault("sink_left_out", "the denominator lacks the sink").of("sinks"),
+        fault("sinks_of_head_0", "all heads have the sink of the first").of("sinks"),
+        fault("no_scale", "the scale is left out"),
+        fault("window_begins_late", "the oldest vector of a full window is not read"),
+        fault("own_vector_missing", "the token's own vector is not read"),
+        fault("whole_window", "slots of a window that is not yet full are read, too"),
+        fault("window_left_out", "the window is not read"),
+        fault("entries_left_out", "entries are not read"),
+        fault("skipped_slot_read", "an index of -1 reads entry 0").of("indices"),
+        fault("next_row_indices", "the indices are those of the next row").of("indices"),
+        fault(
+            "first_entries",
+            "the first entries are read in the place of those of the indices",
+        )
+        .of("indices"),
+        fault("all_entries", "every row reads all entries").of("count"),
+        fault("one_too_many", "a row reads the entry after those that it may read").of("count"),
+    ],
+    compute,
+};
+
+/// The sizes of a call: rows, heads, channels, slots of the window, entries.
+struct Step<'a> {
+    call: &'a Call,
+    sizes: [usize; 5],
+}
+
+fn compute(call: &Call) -> Result<Vec<Output>, String> {
+    let q = call.tensor("q");
+    let &[rows, heads, dim] = &q.shape[..] else {
+        return Err(format!("sparse_attention: 'q' is {:?}, expected [B, H, D]", q.shape));
+    };
+    let vectors = |name: &str, least: usize| match call.tensor(name).shape[..] {
+        [of, count, channels] if of == rows && channels == dim && count >= least => Ok(count),
+        _ => Err(format!(
+            "sparse_attention: '{name}' is {:?}, expected [{rows}, {least} or more, {dim}]",
+            call.tensor(name).shape
+        )),
+    };
+    let sizes = [rows, heads, dim, vectors("window", 1)?, vectors("entries", 0)?];
+    if heads == 0 || dim == 0 {
+        return Err(format!(
+            "sparse_attention: 'q' is {:?}, expected H and D of 1 or more",
+            q.shape
+        ));
+    }
+    call.expect("position", &[rows])?;
+    call.expect("count", &[rows])?;
+    call.expect("sinks", &[heads])?;
+    let chosen = match call.optional("indices").map(|indices| &indices.shape[..]) {
+        None => 0,
+        Some(&[of, chosen]) if of == rows => chosen,
+        Some(found) => {
+            return Err(format!(
+                "sparse_attention: 'indices' is {found:?}, expected [{rows}, K]"
+            ));
+        }
+    };
+    let entries = sizes[4] as f64;
+    whole(call, "position", -1.0, 2f64.powi(53))?;
+    whole(call, "indices", -1.0, entries - 1.0)?;
+    whole(call, "count", 0.0, entries)?;
+    if call.has("indices") && call.has("count") {
+        return Err(format!(
+            "sparse_attention: 'indices' is [{rows}, {chosen}] and 'count' [{rows}], expected one of them"
+        ));
+    }
+    let step = Step { call, sizes };
+    let (value, error) = (0..rows).into_par_iter().flat_map_iter(|row| step.row(row)).unzip();
+    Ok(vec![Output::new("out", q.shape.clone(), value, error)])
+}
+
+/// An error unless a tensor, if it is given, has whole numbers in this range.
+fn whole(call: &Call, name: &str, least: f64, most: f64) -> Result<(), String> {
+    let fits = |x: &&f64| x.fract() == 0.0 && (least..=most).contains(*x);
+    let data = call.optional(name).map(|tensor| &tensor.data[..]);
+    match data.into_iter().flatten().find(|x| !fits(x)) {
+        Some(x) => Err(format!(
+            "{}: '{name}' has {x}, expected whole numbers from {least} to {most}",
+            call.operation().name
+        )),
+        None => Ok(()),
+    }
+}
+
+impl Step<'_> {
+    /// The output of a row, with errors.
+    fn row(&self, row: usize) -> Vec<(f64, f64)> {
+        let (call, [_, heads, dim, ..]) = (self.call, self.sizes);
+        let vectors = self.vectors(row);
+        if vectors.is_empty() {
+            return vec![(0.0, 0.0); heads * dim];
+        }
+        let q = bounded::numbers(&call.tensor("q").data[row * heads * dim..][..heads * dim]);
+        let keys = bounded::numbers(&vectors.concat());
+        let part = |keys| KeyRows { keys, values: keys };
+        let scale = match call.number("scale") {
+            _ if call.is("no_scale") => Bounded::ONE,
+            scale if scale.is_nan() => Sizes::of(dim).scale,
+            scale => Bounded::from_f64(scale),
+        };
+        let sinks: Vec<Bounded> = match call.optional("sinks") {
+            Some(sinks) if !call.is("sink_left_out") => (0..heads)
+                .map(|head| {
+                    let sink = Bounded::new(sinks.data[if call.is("sinks_of_head_0") { 0 } else { head }], 0.0);
+                    if call.is("sink_scaled") { sink * scale } else { sink }
+                })
+                .collect(),
+            _ => vec![Bounded::NEG_INFINITY; heads],
+        };
+        let sizes = Sizes {
+            key: dim,
+            value: dim,
+            scale,
+        };
+        let (out, p) = attend(&q, &sinks, sizes, [part(&keys[..]), part(&[])], |_, _, _| true);
+        let rounding = match call.word("p") {
+            "bf16" => half_spacing(Dtype::BF16, 1.0),
+            "f16" => half_spacing(Dtype::F16, 1.0),
+            _ => 0.0,
+        };
+        let element = |(at, out): (usize, &Bounded)| {
+            let p = &p[at / dim * vectors.len()..][..vectors.len()];
+            let moved = p.iter().zip(&vectors);
+            let moved = moved.map(|(p, vector)| rounding * p.value() * vector[at % dim].abs());
+            let of_p = if rounding > 0.0 { together(moved) } else { 0.0 };
+            (out.value(), bounded::error(call, *out) + of_p)
+        };
+        out.iter().enumerate().map(element).collect()
+    }
+
+    /// The vectors that a row reads: those of its window from the oldest on, then entries.
+    fn vectors(&self, row: usize) -> Vec<&[f64]> {
+        let (call, [rows, _, dim, slots, entries]) = (self.call, self.sizes);
+        let (window, stored) = (call.tensor("window"), call.tensor("entries"));
+        let vector = |of: usize| of * dim..(of + 1) * dim;
+        let position = call.tensor("position").data[row];
+        if position < 0.0 {
+            return Vec::new();
+        }
+        let position = position as usize;
+        let full = position + 1 >= slots;
+        let recent = match call.fault {
+            Some("window_left_out") => 0..0,
+            Some("whole_window") if !full => 0..slots,
+            Some("window_begins_late") if full => position + 2 - slots..position + 1,
+            Some("own_vector_missing") => (position + 1).saturating_sub(slots)..position,
+            _ => (position + 1).saturating_sub(slots)..position + 1,
+        };
+        let recent = recent.map(|position| &window.data[vector(row * slots + position % slots)]);
+        let read: Vec<usize> = match (call.optional("indices"), call.optional("count"), call.fault) {
+            (.., Some("entries_left_out")) => Vec::new(),
+            (Some(indices), ..) => {
+                let row = if call.is("next_row_indices") {
+                    (row + 1) % rows
+                } else {
+                    row
+                };
+                let own = indices.data[row * indices.cols()..][..indices.cols()].iter().copied();
+                let own = own.map(|at| if call.is("skipped_slot_read") { at.max(0.0) } else { at });
+                let own = own.filter(|at| *at >= 0.0).map(|at| at as usize);
+                match call.is("first_entries") {
+                    true => (0..own.count().min(entries)).collect(),
+                    false => own.collect(),
+                }
+            }
+            (_, Some(count), _) if !call.is("all_entries") => {
+                let more = usize::from(call.is("one_too_many"));
+                (0..(count.data[row] as usize + more).min(entries)).collect()
+            }
+            _ => (0..entries).collect(),
+        };
+        let read = read
+            .into_iter()
+            .map(|entry| &stored.data[vector(row * entries + entry)]);
+        recent.chain(read).collect()
+    }
+}

@@ -1,0 +1,458 @@
+//! A stretch of a token of Swap-FFN: every core has a vector x, which each event exchanges with one of four banks of memory if a router says
+//! so, and then sends through an FFN that all cores share: x ← W2·(silu(W1·n) ⊙ W3·n) with n = norm(x). It begins with x, or with a token that FiLM
+//! spreads over the cores, and may end with the cores pooled and decoded.
+//!
+//! Error: the reference runs on numbers that carry its variance ([`super::varied`]); operands that a kernel rounds before it multiplies
+//! (`operands`) add that of rounding. Numbers are within eight standard deviations.
+//!
+//! Decisions have no bound: gates and banks whose logits are closer than their errors may go either way, and what follows goes with them.
+//! Give the kernel's own (`decisions`), and everything else is judged by those of them that errors allow; those that they do not are
+//! taken as the reference takes them.
+
+use reference::ops::linear::Linear;
+use reference::paths::swap_ffn::{BANKS, Collapse, Config, Ffn, Film, IDENTITY, LaneRule, Model, Router, State};
+use reference::{Choice, Numerics, Real, Site, Tensor as Numbers};
+use safetensors::Dtype;
+
+use super::varied::Varied;
+use super::{Call, Kind, Operation, Other, Output, Tensor, fault, half_spacing, takes};
+
+pub(super) const SWAP_FFN: Operation = Operation {
+    name: "swap_ffn",
+    doc: "a token of Swap-FFN: cores exchange their vectors with banks of memory and share one FFN",
+    takes: &[
+        takes("x", Kind::Optional, "[B, C, D]: the cores' vectors; or x_in"),
+        takes(
+            "x_in",
+            Kind::Optional,
+            "[B, D]: tokens, which are spread over the cores: x_in*film_scale + film_shift",
+        ),
+        takes("film_scale", Kind::Optional, "[C, D], with x_in"),
+        takes("film_shift", Kind::Optional, "[C, D], with x_in"),
+        takes("ram", Kind::Tensor, "[B, C, 4, D]: the banks"),
+        takes(
+            "map",
+            Kind::Tensor,
+            "[B, C]: bytes; bits 2i and 2i + 1 are the number of the bank in lane i",
+        ),
+        takes(
+            "router",
+            Kind::Tensor,
+            "[5, D]: of the logits of the gate and the four lanes, folded",
+        ),
+        takes("router_bias", Kind::Tensor, "[5]"),
+        takes("ffn_g", Kind::Tensor, "[D]: of the norm"),
+        takes("w1", Kind::Tensor, "[F, D]"),
+        takes("w3", Kind::Tensor, "[F, D]"),
+        takes("w2", Kind::Tensor, "[D, F]"),
+        takes(
+            "film_alpha",
+            Kind::Optional,
+            "[C, P]: how cores are pooled, with basis and decoder, which give the output delta",
+        ),
+        takes("basis", Kind::Optional, "[P, R, D]"),
+        takes("decoder", Kind::Optional, "[D, R]"),
+        takes(
+            "decisions",
+            Kind::Optional,
+            "[E, B, C]: gate*4 + lane of the kernel, which are followed where errors allow it",
+        ),
+        takes("events", Kind::Number(1.0), "E"),
+        takes("steps", Kind::Number(2.0), "FFN steps of an event"),
+        takes("eps", Kind::Number(1e-6), "of both norms"),
+        takes("residual", Kind::Number(0.0), "whether an FFN step is added to x"),
+        takes(
+            "lane_rule",
+            Kind::Word(&["transpose", "move", "literal"]),
+            "how an exchange with lane s changes a map: lanes 0 and s change places, lanes before s move up, or lane 0 becomes lane s",
+        ),
+        takes(
+            "operands",
+            Kind::Word(&["f32", "bf16", "f16", "e4m3"]),
+            "the type that a kernel rounds n and the FFN's hidden numbers to before it multiplies them",
+        ),
+        takes(
+            "banks",
+            Kind::Word(&["bf16", "f16", "f32"]),
+            "the type of ram, which is what is read in a later event",
+        ),
+    ],
+    faults: &[
+        fault("not_written_back", "what is swapped out is lost"),
+        fault("map_not_written", "the map is the one before"),
+        fault("neighbour_map", "the map is that of the next core"),
+        fault("lane_as_bank", "the number of the lane is taken for that of the bank"),
+        fault("gate_at_zero", "a logit of 0 opens the gate"),
+        fault("gate_inverted", "gates are open where they should be closed"),
+        fault("always_open", "every core exchanges its vector"),
+        fault("never_open", "no core exchanges its vector"),
+        fault("last_bank", "of equal banks the last is taken"),
+        fault("plane_lost", "half of the hidden numbers is left out"),
+        fault("interleave_off", "columns of gate and up meet others than their own"),
+        fault("gate_and_up_exchanged", "silu is taken of W3 n, not of W1 n"),
+        fault("no_silu", "silu is left out"),
+        fault("no_ffn_g", "the weight of the norm is left out"),
+        fault("one_step_fewer", "the last FFN step of each event is left out"),
+        fault(
+            "other_residual",
+            "an FFN step is added where it should take the place of x, or the other way around",
+        ),
+    ],
+    compute,
+};
+
+/// A call's model and sizes.
+struct Stretch {
+    model: Model<Varied>,
+    /// B, C, D.
+    sizes: [usize; 3],
+    events: usize,
+    steps: usize,
+}
+
+/// A tensor's numbers, exact, in another shape.
+fn numbers(tensor: &Tensor, shape: impl Into<Vec<usize>>) -> Numbers<Varied> {
+    Numbers::new(shape, tensor.data.iter().map(|x| Varied::exact(*x)).collect::<Vec<_>>())
+}
+
+impl Stretch {
+    fn new(call: &Call) -> Result<Self, String> {
+        let ram = &call.tensor("ram").shape;
+        let &[batch, cores, BANKS, width] = &ram[..] else {
+            return Err(format!("swap_ffn: 'ram' is {ram:?}, expected [B, C, {BANKS}, D]"));
+        };
+        let w1 = &call.tensor("w1").shape;
+        let inner = match w1[..] {
+            [inner, of] if of == width && inner > 0 && width > 0 && cores > 0 => inner,
+            _ => {
+                return Err(format!(
+                    "swap_ffn: 'w1' is {w1:?} for ram of {ram:?}, expected [F, {width}], and no size of 0"
+                ));
+            }
+        };
+        let count = |name: &str| match call.number(name) {
+            number if number.fract() == 0.0 && (0.0..=1e6).contains(&number) => Ok(number as usize),
+            number => Err(format!("swap_ffn: '{name}' is {number}, expected a whole number")),
+        };
+        let (events, steps) = (count("events")?, count("steps")?);
+        let expected: [(&str, &[usize]); 11] = [
+            ("x", &[batch, cores, width]),
+            ("x_in", &[batch, width]),
+            ("film_scale", &[cores, width]),
+            ("film_shift", &[cores, width]),
+            ("map", &[batch, cores]),
+            ("router", &[1 + BANKS, width]),
+            ("router_bias", &[1 + BANKS]),
+            ("ffn_g", &[width]),
+            ("w3", &[inner, width]),
+            ("w2", &[width, inner]),
+            ("decisions", &[events, batch, cores]),
+        ];
+        expected.iter().try_for_each(|(name, shape)| call.expect(name, shape))?;
+        if call.has("x") == call.has("x_in") {
+            return Err("swap_ffn: of 'x' and 'x_in' expected one".into());
+        }
+        together(call, &["x_in", "film_scale", "film_shift"])?;
+        together(call, &["film_alpha", "basis", "decoder"])?;
+        for (name, most) in [("map", 255.0), ("decisions", 7.0)] {
+            let data = call.optional(name).map(|tensor| &tensor.data[..]);
+            let wrong = |x: &&f64| x.fract() != 0.0 || !(0.0..=most).contains(*x);
+            if let Some(x) = data.into_iter().flatten().find(wrong) {
+                return Err(format!(
+                    "swap_ffn: '{name}' has {x}, expected whole numbers from 0 to {most}"
+                ));
+            }
+        }
+        let (ways, rank) = match call.optional("basis").map(|basis| &basis.shape[..]) {
+            None => (1, 1),
+            Some(&[ways, rank, of]) if of == width && ways > 0 && rank > 0 => (ways, rank),
+            Some(found) => return Err(format!("swap_ffn: 'basis' is {found:?}, expected [P, R, {width}]")),
+        };
+        call.expect("film_alpha", &[cores, ways])?;
+        call.expect("decoder", &[width, rank])?;
+        let part = |name: &str, shape: &[usize]| match call.optional(name) {
+            Some(tensor) => numbers(tensor, shape),
+            None => Numbers::full(shape, Varied::ZERO),
+        };
+        let linear = |name: &str, shape: &[usize]| Linear {
+            weight: part(name, shape),
+        };
+        let exchanged = call.is("gate_and_up_exchanged");
+        let ffn = Ffn {
+            norm: match call.is("no_ffn_g") {
+                true => vec![Varied::ONE; width],
+                false => part("ffn_g", &[width]).data,
+            },
+            w1: linear(if exchanged { "w3" } else { "w1" }, &[inner, width]),
+            w3: linear(if exchanged { "w1" } else { "w3" }, &[inner, width]),
+            w2: linear("w2", &[width, inner]),
+        };
+        let config = Config {
+            d_model: width,
+            d_ff: inner,
+            core_count: cores,
+            n_events: events,
+            k_ffn: steps,
+            collapse_k: ways,
+            collapse_r: rank,
+            eps: call.number("eps"),
+            residual: call.flag("residual") != call.is("other_residual"),
+            lane_rule: match call.word("lane_rule") {
+                "move" => LaneRule::MoveToFront,
+                "literal" => LaneRule::Literal,
+                _ => LaneRule::Transposition,
+            },
+            ..Config::STANDARD
+        };
+        let film = Film {
+            scale: part("film_scale", &[cores, width]),
+            shift: part("film_shift", &[cores, width]),
+            alpha: part("film_alpha", &[cores, ways]),
+        };
+        let bias = part("router_bias", &[1 + BANKS]).data;
+        let router = Router::Folded {
+            weight: linear("router", &[1 + BANKS, width]),
+            bias: std::array::from_fn(|at| bias[at]),
+        };
+        let collapse = Collapse {
+            basis: part("basis", &[ways, rank, width]),
+            decoder: linear("decoder", &[width, rank]),
+        };
+        let model = Model::new(config, film, router, ffn, collapse).map_err(|why| format!("swap_ffn: {why}"))?;
+        Ok(Self {
+            model,
+            sizes: [batch, cores, width],
+            events,
+            steps: steps - usize::from(call.is("one_step_fewer") && steps > 0),
+        })
+    }
+
+    /// An exchange, with what a fault makes of maps and banks.
+    fn exchange(
+        &self,
+        call: &Call,
+        x: &mut Numbers<Varied>,
+        state: &mut State<Varied>,
+        event: usize,
+        follow: &mut Follow,
+    ) -> Result<Vec<u8>, String> {
+        let (ram, map) = (state.ram.clone(), state.map.clone());
+        match call.fault {
+            Some("neighbour_map") if !map.is_empty() => state.map.rotate_left(1),
+            Some("lane_as_bank") => state.map.fill(IDENTITY),
+            _ => {}
+        }
+        let decisions = self.model.exchange(x, state, event, follow)?;
+        match call.fault {
+            Some("not_written_back") => state.ram = ram,
+            Some("map_not_written") => state.map = map,
+            Some("lane_as_bank") => {
+                let rule = self.model.config().lane_rule;
+                let update = |(row, map): (usize, u8)| match decisions.gate[row] {
+                    true => rule.update(map, decisions.bank[row].into()),
+                    false => map,
+                };
+                state.map = map.into_iter().enumerate().map(update).collect();
+            }
+            _ => {}
+        }
+        Ok((0..x.rows()).map(|row| decisions.code(row)).collect())
+    }
+}
+
+/// An error unless all of these are given, or none.
+fn together(call: &Call, names: &[&str]) -> Result<(), String> {
+    let missing = names.iter().find(|name| !call.has(name));
+    let given = names.iter().find(|name| call.has(name));
+    match (given, missing) {
+        (Some(given), Some(missing)) => Err(format!("swap_ffn: '{missing}' is missing, which belongs to '{given}'")),
+        _ => Ok(()),
+    }
+}
+
+fn compute(call: &Call) -> Result<Vec<Output>, String> {
+    let stretch = Stretch::new(call)?;
+    let (model, [batch, cores, width]) = (&stretch.model, stretch.sizes);
+    let rows = batch * cores;
+    let mut state = State {
+        ram: numbers(call.tensor("ram"), [batch, cores, BANKS, width]),
+        map: call.tensor("map").data.iter().map(|map| *map as u8).collect(),
+        tokens: 0,
+    };
+    let mut follow = Follow::new(call);
+    let mut x = match call.optional("x") {
+        Some(x) => numbers(x, [rows, width]),
+        None => model.spread(&numbers(call.tensor("x_in"), [batch, width]), &state, &mut follow)?,
+    };
+    let mut codes = Vec::new();
+    for event in 0..stretch.events {
+        follow.event(call, event, rows);
+        codes.extend(stretch.exchange(call, &mut x, &mut state, event, &mut follow)?);
+        for _ in 0..stretch.steps {
+            model.ffn(&mut x, &state, event, &mut follow)?;
+        }
+    }
+    let output = |name, shape: &[usize], numbers: &[Varied]| {
+        // Roundings of a type coarser than f32 are as many times as large.
+        let units = (call.u / half_spacing(Dtype::F32, 1.0)).max(1.0);
+        let finite = |error: f64| if error.is_finite() { error } else { 0.0 };
+        let of = |number: &Varied| (number.value, finite(units * number.error()));
+        let (value, error) = numbers.iter().map(of).unzip();
+        Output::new(name, shape.to_vec(), value, error)
+    };
+    let mut decisions = Output::exact(
+        "decisions",
+        vec![stretch.events, batch, cores],
+        codes.iter().map(|code| f64::from(*code)).collect(),
+    );
+    decisions.others = follow.others();
+    let maps = state.map.iter().map(|map| f64::from(*map)).collect();
+    let mut outputs = vec![
+        output("x", &[batch, cores, width], &x.data),
+        output("ram", &[batch, cores, BANKS, width], &state.ram.data),
+        Output::exact("map", vec![batch, cores], maps),
+        decisions,
+    ];
+    if call.has("basis") {
+        let delta = model.collapse(&x, &state, &mut follow)?;
+        outputs.push(output("delta", &[batch, width], &delta.data));
+    }
+    Ok(outputs)
+}
+
+/// Follows a kernel's decisions and roundings, or plants a fault.
+struct Follow {
+    fault: Option<&'static str>,
+    operands: Option<Dtype>,
+    banks: Dtype,
+    /// The kernel's codes of this event, if they are given.
+    codes: Option<Vec<u8>>,
+    /// What the FFN's gate was before silu.
+    gate: Vec<Varied>,
+    /// For each decision of all events, whether the gate may go either way, and the lanes that may be taken.
+    open: Vec<(bool, Vec<bool>)>,
+    /// What was decided of gates and lanes.
+    decided: [Vec<i32>; 2],
+}
+
+impl Follow {
+    fn new(call: &Call) -> Self {
+        let dtype = |word: &str| match word {
+            "bf16" => Some(Dtype::BF16),
+            "f16" => Some(Dtype::F16),
+            "e4m3" => Some(Dtype::F8_E4M3),
+            _ => None,
+        };
+        Self {
+            fault: call.fault,
+            operands: dtype(call.word("operands")),
+            banks: dtype(call.word("banks")).unwrap_or(Dtype::F32),
+            codes: None,
+            gate: Vec::new(),
+            open: Vec::new(),
+            decided: [Vec::new(), Vec::new()],
+        }
+    }
+
+    fn event(&mut self, call: &Call, event: usize, rows: usize) {
+        let codes = call
+            .optional("decisions")
+            .map(|codes| &codes.data[event * rows..][..rows]);
+        self.codes = codes.map(|codes| codes.iter().map(|code| *code as u8).collect());
+    }
+
+    /// Other decisions that errors allow.
+    fn others(&self) -> Vec<Other> {
+        let [gates, lanes] = &self.decided;
+        let mut others = Vec::new();
+        for (start, (open, allowed)) in self.open.iter().enumerate() {
+            for gate in (0..2).filter(|gate| *open || *gate == gates[start]) {
+                for lane in (0..BANKS).filter(|lane| allowed[*lane]) {
+                    if (gate, lane as i32) != (gates[start], lanes[start]) {
+                        others.push(Other {
+                            start,
+                            value: vec![f64::from(4 * gate + lane as i32)],
+                            error: vec![0.0],
+                        });
+                    }
+                }
+            }
+        }
+        others
+    }
+}
+
+impl Numerics<Varied> for Follow {
+    fn site(&mut self, site: &Site, tensor: &mut Numbers<Varied>) {
+        let width = tensor.cols();
+        match (site.name, self.fault) {
+            ("ram", _) => tensor.data.iter_mut().for_each(|x| *x = x.stored(self.banks)),
+            ("ffn.gate", Some("no_silu")) => self.gate.clone_from(&tensor.data),
+            ("ffn.silu", Some("no_silu")) => tensor.data.clone_from(&self.gate),
+            ("ffn.up", Some("interleave_off")) => {
+                tensor.data.chunks_exact_mut(width).for_each(|row| row.rotate_left(1))
+            }
+            ("ffn.h", Some("plane_lost")) => {
+                let rows = tensor.data.chunks_exact_mut(width);
+                rows.for_each(|row| row[width.div_ceil(2)..].fill(Varied::ZERO));
+            }
+            _ => {}
+        }
+        if let (Some(dtype), "ffn.n" | "ffn.h") = (self.operands, site.name) {
+            for row in tensor.data.chunks_exact_mut(width) {
+                // E4M3 has a scale for each row, with which the largest number is 448.
+                let largest = row.iter().fold(0f64, |largest, x| largest.max(x.value.abs()));
+                let scale = if dtype == Dtype::F8_E4M3 && largest > 0.0 {
+                    largest / 448.0
+                } else {
+                    1.0
+                };
+                for x in row {
+                    let half = scale * half_spacing(dtype, (x.value / scale).abs());
+                    x.variance += half * half / 3.0;
+                }
+            }
+        }
+    }
+
+    fn choice(&mut self, site: &Site, choice: &mut Choice<Varied>) {
+        let gates = site.name == "router.gate";
+        let candidates = choice.scores.cols();
+        for (row, index) in choice.indices.iter_mut().enumerate() {
+            let scores = choice.scores.row(row);
+            let best = scores[*index as usize];
+            let near = |other: &Varied| other.value + other.error() >= best.value - best.error();
+            let mut allowed: Vec<bool> = scores
+                .iter()
+                .map(|score| score.variance + best.variance > 0.0 && near(score))
+                .collect();
+            allowed[*index as usize] = true;
+            if let Some(codes) = &self.codes {
+                let own = if gates { codes[row] >> 2 } else { codes[row] & 3 };
+                if allowed[usize::from(own)] {
+                    *index = own.into();
+                }
+            }
+            let logit = scores[candidates - 1].value;
+            match (self.fault, gates) {
+                (Some("gate_at_zero"), true) if logit == 0.0 => *index = 1,
+                (Some("gate_inverted"), true) => *index = 1 - *index,
+                (Some("always_open"), true) => *index = 1,
+                (Some("never_open"), true) => *index = 0,
+                (Some("last_bank"), false) => {
+                    let last = (0..candidates).rev().find(|at| scores[*at] == best);
+                    *index = last.map_or(*index, |last| last as i32);
+                }
+                _ => {}
+            }
+            match gates {
+                true => self.open.push((allowed[0] && allowed[1], Vec::new())),
+                false => {
+                    let at = self.decided[1].len();
+                    self.open[at].1 = allowed;
+                }
+            }
+            self.decided[usize::from(!gates)].push(*index);
+        }
+    }
+}
