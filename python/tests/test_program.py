@@ -132,11 +132,27 @@ def test_a_signal_ends_a_sweep(tmp_path, sent):
 
 
 def test_a_signal_ends_what_does_not_take_it(tmp_path):
-    child = subprocess.Popen([PROGRAM, "bench", "formats"], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
-    child.stdout.readline()
+    # Whoever runs the tests in the background ignores the signal, and so would what they start.
+    def heeding():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    words = [PROGRAM, "bench", "formats", "--repeats", "1000000"]
+    child = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL, preexec_fn=heeding)
+    begun = time.monotonic()
+    while child.poll() is None and user_seconds(child.pid) < 1:
+        assert time.monotonic() < begun + 120, "it has not begun in two minutes"
+        time.sleep(0.05)
     child.send_signal(signal.SIGINT)
-    child.communicate(timeout=60)
-    assert child.returncode == -signal.SIGINT
+    try:
+        assert child.wait(timeout=60) == -signal.SIGINT
+    finally:
+        child.kill()
+
+
+def user_seconds(process):
+    """Processor time of a process, in seconds: to start takes a tenth of one."""
+    fields = pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) / os.sysconf("SC_CLK_TCK")
 
 
 def test_importing_it_imports_nothing_else(tmp_path):
