@@ -6,7 +6,7 @@ use reference::paths;
 use reference::{Role, Site, Tensor};
 use ulplab::backend::rounding::Rounding;
 use ulplab::experiment::Mistake;
-use ulplab::formats::codec;
+use ulplab::formats::{codec, hadamard};
 use ulplab::studies::model::Recipe;
 
 const COLS: usize = 512;
@@ -145,6 +145,33 @@ fn noise_does_not_depend_on_how_the_sequence_is_cut() {
         whole,
         "another layer draws other noise"
     );
+}
+
+#[test]
+fn noise_on_rotated_rows_is_as_large_as_the_error_of_rotated_rows() {
+    const COLS: usize = 128;
+    let both = r#"{ at = "layers.*.attention.indexer.*", format = "mxfp4", hadamard = true }"#;
+    let site = Site::new(Some(3), "attention.indexer.key").read_as(Role::Both);
+    let x = Tensor::new([20, COLS], vectors(5).data);
+    let mut rotated = x.data.clone();
+    hadamard(&mut rotated, COLS).unwrap();
+    let errors = |noise: bool| -> Vec<f64> {
+        let mut got = x.clone();
+        resolve(both, noise).unwrap().apply(&site, &mut got);
+        let squares = got.data.iter().zip(&rotated).map(|(a, b)| f64::from(a - b).powi(2));
+        squares
+            .collect::<Vec<_>>()
+            .chunks(COLS)
+            .map(|row| row.iter().sum())
+            .collect()
+    };
+    // What f32 rounds of a sum is 1e-6 of an error of a tenth.
+    for (row, (error, noise)) in errors(false).iter().zip(errors(true)).enumerate() {
+        assert!(
+            (noise / error - 1.0).abs() < 1e-5,
+            "row {row}: {noise}, where rounding makes {error}"
+        );
+    }
 }
 
 #[test]

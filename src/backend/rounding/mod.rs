@@ -192,10 +192,13 @@ impl Rounding {
         if tensor.data.is_empty() || !self.touches(site) {
             return;
         }
-        let exact = self.noise.map(|noise| (noise, tensor.data.clone()));
+        let mut exact = self.noise.map(|noise| (noise, tensor.data.clone()));
         for round in self.at(site).filter(|round| round.reads(site.role)) {
             if !self.stored(round, tensor) {
                 round.apply(tensor, self.turned(site), site.first_row);
+            }
+            if let Some((_, exact)) = &mut exact {
+                round.rotate(exact, tensor.cols());
             }
         }
         if let Some((noise, exact)) = exact {

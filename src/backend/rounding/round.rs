@@ -223,9 +223,7 @@ impl Round {
                 return;
             }
         }
-        if self.hadamard {
-            hadamard(&mut tensor.data, cols).expect("checked when the recipe was resolved");
-        }
+        self.rotate(&mut tensor.data, cols);
         let Some(segment) = self.segment else {
             self.codec.round(&mut tensor.data, cols);
             return;
@@ -248,6 +246,13 @@ impl Round {
             for (row, rounded) in tensor.data.chunks_exact_mut(cols).zip(part.chunks_exact(segment.len())) {
                 row[segment.clone()].copy_from_slice(rounded);
             }
+        }
+    }
+
+    /// Rotates rows as they are before they are rounded, if they are.
+    pub fn rotate(&self, values: &mut [f32], cols: usize) {
+        if self.hadamard {
+            hadamard(values, cols).expect("checked when the recipe was resolved");
         }
     }
 }
