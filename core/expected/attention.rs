@@ -7,7 +7,6 @@
 //! (Blanchard, Higham and Higham, *Accurately computing the log-sum-exp and softmax functions*, 2021.)
 
 use rayon::prelude::*;
-use safetensors::Dtype;
 
 use super::paging::{Keys, starts};
 use super::sum::{Terms, together};
@@ -379,12 +378,7 @@ fn one(call: &Call, all: &Keys, sizes: &Sizes, [b, head, token]: [usize; 3]) -> 
     );
     powers.iter_mut().for_each(|(power, _)| *power /= sums.sum);
     let of_sum = sums.error(call.u) / sums.sum + 4.0 * call.u;
-    let p = match call.word("p") {
-        "bf16" => Some(Dtype::BF16),
-        "f16" => Some(Dtype::F16),
-        "e4m3" => Some(Dtype::F8_E4M3),
-        _ => None,
-    };
+    let p = call.dtype("p");
     // What a weight is divided by when it is rounded is the kernel's choice, and with it the binade: at most half a spacing at
     // the lower end of one, relative, and half the smallest step there is if the largest weight is 1.
     let largest = powers.iter().map(|(p, _)| *p).fold(0.0, f64::max);

@@ -155,6 +155,32 @@ impl Call {
         }
     }
 
+    /// The type that a word names; none for `f32`, to which nothing is rounded.
+    pub fn dtype(&self, name: &str) -> Option<Dtype> {
+        match self.word(name) {
+            "bf16" => Some(Dtype::BF16),
+            "f16" => Some(Dtype::F16),
+            "e4m3" => Some(Dtype::F8_E4M3),
+            _ => None,
+        }
+    }
+
+    /// An error unless a tensor, if it is given, has whole numbers in this range.
+    ///
+    /// # Errors
+    /// Names the tensor, the first other number, and the range.
+    pub fn expect_whole(&self, name: &str, least: f64, most: f64) -> Result<(), String> {
+        let fits = |x: &&f64| x.fract() == 0.0 && (least..=most).contains(*x);
+        let data = self.optional(name).map(|tensor| &tensor.data[..]);
+        match data.into_iter().flatten().find(|x| !fits(x)) {
+            Some(x) => Err(format!(
+                "{}: '{name}' has {x}, expected whole numbers from {least} to {most}",
+                self.operation.name
+            )),
+            None => Ok(()),
+        }
+    }
+
     /// An error unless a tensor has this shape.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
-//! A decode step of a compressor (DeepSeek-V4): the token's row goes to the state of its sequence, a ring in which token t is in slot t mod S,
-//! with ape[t mod m] added to its gate; where it is the last of a window of m tokens, the window is pooled for each channel by the softmax of
-//! the gates over tokens, normed, turned to the position of its first token and inserted as entry ⌊t/m⌋. With overlap, rows have 2D channels and
-//! S = 2m: an entry pools the first D channels of the window before and the last D of its own.
+//! A decode step of a compressor (DeepSeek-V4): the token's row goes to the state of its sequence, a ring in which token t is in slot t mod
+//! S, with ape[t mod m] added to its gate; where it is the last of a window of m tokens, the window is pooled for each channel by the
+//! softmax of the gates over tokens, normed, turned to the position of its first token and inserted as entry ⌊t/m⌋. With overlap, rows have
+//! 2D channels and S = 2m: an entry pools the first D channels of the window before and the last D of its own.
 //!
 //! Error: the reference runs on numbers that carry it ([`super::bounded`]): exponentials, sums over slots in any order, a mean square and
 //! its inverse root, two products and their sum. Values of the ring are copied, and must be

@@ -62,12 +62,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     call.expect("weights", &[queries, heads])?;
     call.expect("counts", &[queries])?;
     let counts = call.optional("counts").map(|counts| &counts.data[..]);
-    let seen = |count: &f64| count.fract() == 0.0 && (0.0..=entries as f64).contains(count);
-    if let Some(wrong) = counts.into_iter().flatten().find(|count| !seen(count)) {
-        return Err(format!(
-            "index_scores: 'counts' has {wrong}, expected whole numbers from 0 to {entries}"
-        ));
-    }
+    call.expect_whole("counts", 0.0, entries as f64)?;
     let scale = if call.is("no_scale") { 1.0 } else { call.number("scale") };
     let element = |at: usize| {
         let (query, entry) = (at / entries, at % entries);

@@ -1,6 +1,6 @@
 //! N residual streams → the input of a block of a model, and the weights with which its output is mixed back (hyper-connections, mHC): with
-//! logits l = (fn·x/rms(x))·scale + base, y = Σ_j (σ(l_j) + ε)·X_j, normed; post = 2σ(l); and comb, the exponentials of the rest as a matrix
-//! whose rows and columns are normalised in turn (Sinkhorn).
+//! logits l = (fn·x/rms(x))·scale + base, y = Σ_j (σ(l_j) + ε)·X_j, normed; post = 2σ(l); and comb, the exponentials of the rest as a
+//! matrix whose rows and columns are normalised in turn (Sinkhorn).
 //!
 //! Error: the reference runs on numbers that carry it ([`super::bounded`]) up to y and post. Normalising does not amplify errors, but what
 //! carries them does not know that: each logit of comb is moved by its error, one at a time, and the changes of the result are added

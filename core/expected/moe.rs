@@ -123,14 +123,6 @@ struct Expert<'a> {
     limit: f64,
 }
 
-fn stored(call: &Call) -> Option<Dtype> {
-    match call.word("stored") {
-        "bf16" => Some(Dtype::BF16),
-        "f16" => Some(Dtype::F16),
-        _ => None,
-    }
-}
-
 /// How far a number may be off that is stored times a weight that is not known: half a spacing at the lower end of a binade, or half
 /// the smallest step.
 fn rounding(dtype: Option<Dtype>, x: f64) -> f64 {
@@ -142,7 +134,7 @@ fn rounding(dtype: Option<Dtype>, x: f64) -> f64 {
 impl Expert<'_> {
     /// The output of a token, with errors.
     fn apply(self, call: &Call, x: &[f64]) -> Vec<(f64, f64)> {
-        let (dim, inner, dtype, u) = (x.len(), self.inner, stored(call), call.u);
+        let (dim, inner, dtype, u) = (x.len(), self.inner, call.dtype("stored"), call.u);
         let projected = |row: usize| {
             let terms = Terms::dot(&self.w13[row * dim..][..dim], x);
             let error = terms.error(u);
@@ -293,7 +285,7 @@ impl<'a> Moe<'a> {
 
     /// A token's output if it is sent to these experts, with errors.
     fn combined(&self, x: &[f64], chosen: &Chosen) -> Vec<(f64, f64)> {
-        let (call, dtype) = (self.call, stored(self.call));
+        let (call, dtype) = (self.call, self.call.dtype("stored"));
         let mut parts: Vec<Vec<(f64, f64)>> = Vec::new();
         for &(number, weight, relative) in chosen {
             let weight = match call.fault {

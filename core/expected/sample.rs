@@ -1,11 +1,11 @@
 //! The next token of every row: the one with the largest logit, the first of equal ones, at temperature 0; NaN counts as largest. At a
 //! temperature above 0 it is the largest of logit/temperature + g with Gumbel noise g = −ln(−ln r), which draws from the softmax.
-//! r = (w + ½)/2²³, where w is the upper 23 bits of word i mod 4 of Philox4x32-10 with the counter (⌊i/4⌋, position, sequence, 0) and the seed as
-//! its key, for token i; or the noise is given.
+//! r = (w + ½)/2²³, where w is the upper 23 bits of word i mod 4 of Philox4x32-10 with the counter (⌊i/4⌋, position, sequence, 0) and
+//! the seed as its key, for token i; or the noise is given.
 //!
 //! The greedy token is defined to the bit. Where there is noise, a logarithm is within an ulp, and an error of the inner one moves the
-//! outer by as much relative to it: a score is off by (4 + 4|g| + 4|l/t| + 2|s|)·u, and without 4 + 4|g| where noise is given. Any token whose score is
-//! within the errors of the best is right.
+//! outer by as much relative to it: a score is off by (4 + 4|g| + 4|l/t| + 2|s|)·u, and without 4 + 4|g| where noise is given. Any token
+//! whose score is within the errors of the best is right.
 
 use rayon::prelude::*;
 use reference::ops::top_k::top_k;
@@ -84,17 +84,8 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     }
     call.expect("noise", &[rows, vocabulary])?;
     let given = |name: &str| call.optional(name).map(|tensor| &tensor.data[..]);
-    let whole = |name: &str, least: f64| {
-        let wrong = |x: &&f64| x.fract() != 0.0 || **x < least || **x > f64::from(i32::MAX);
-        match given(name).into_iter().flatten().find(wrong) {
-            Some(x) => Err(format!(
-                "sample: '{name}' has {x}, expected whole numbers from {least} to 2^31 - 1"
-            )),
-            None => Ok(()),
-        }
-    };
-    whole("sequence", 0.0)?;
-    whole("position", -1.0)?;
+    call.expect_whole("sequence", 0.0, i32::MAX.into())?;
+    call.expect_whole("position", -1.0, i32::MAX.into())?;
     if let Some(x) = given("temperature")
         .into_iter()
         .flatten()

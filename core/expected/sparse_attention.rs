@@ -1,6 +1,6 @@
 //! A token's attention to a window of recent vectors and to compressed entries, in one softmax with a sink (DeepSeek-V4):
-//! s_j = scale·q·k_j, p_j = e^{s_j}/(Σ e^{s_j'} + e^{sink}), o = Σ p_j·k_j. A vector is key and value, for all heads; the sink is a logit of
-//! its head, is not scaled, and has no value.
+//! s_j = scale·q·k_j, p_j = e^{s_j}/(Σ e^{s_j'} + e^{sink}), o = Σ p_j·k_j. A vector is key and value, for all heads; the sink is a logit
+//! of its head, is not scaled, and has no value.
 //!
 //! Error: the reference runs on numbers that carry it ([`super::bounded`]): that of each score moves its exponential, and the sums, in any
 //! order, add theirs. Weights that a kernel rounds before it multiplies (`p`) are off by half a unit in the last place each,
@@ -9,7 +9,6 @@
 use rayon::prelude::*;
 use reference::ops::attention::{KeyRows, Sizes, attend};
 use reference::{Bounded, Real};
-use safetensors::Dtype;
 
 use super::sum::together;
 use super::{Call, Kind, Operation, Output, bounded, fault, half_spacing, takes};
@@ -117,9 +116,9 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
         }
     };
     let entries = sizes[4] as f64;
-    whole(call, "position", -1.0, 2f64.powi(53))?;
-    whole(call, "indices", -1.0, entries - 1.0)?;
-    whole(call, "count", 0.0, entries)?;
+    call.expect_whole("position", -1.0, 2f64.powi(53))?;
+    call.expect_whole("indices", -1.0, entries - 1.0)?;
+    call.expect_whole("count", 0.0, entries)?;
     if call.has("indices") && call.has("count") {
         return Err(format!(
             "sparse_attention: 'indices' is [{rows}, {chosen}] and 'count' [{rows}], expected one of them"
@@ -128,19 +127,6 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let step = Step { call, sizes };
     let (value, error) = (0..rows).into_par_iter().flat_map_iter(|row| step.row(row)).unzip();
     Ok(vec![Output::new("out", q.shape.clone(), value, error)])
-}
-
-/// An error unless a tensor, if it is given, has whole numbers in this range.
-fn whole(call: &Call, name: &str, least: f64, most: f64) -> Result<(), String> {
-    let fits = |x: &&f64| x.fract() == 0.0 && (least..=most).contains(*x);
-    let data = call.optional(name).map(|tensor| &tensor.data[..]);
-    match data.into_iter().flatten().find(|x| !fits(x)) {
-        Some(x) => Err(format!(
-            "{}: '{name}' has {x}, expected whole numbers from {least} to {most}",
-            call.operation().name
-        )),
-        None => Ok(()),
-    }
 }
 
 impl Step<'_> {
@@ -174,11 +160,7 @@ impl Step<'_> {
             scale,
         };
         let (out, p) = attend(&q, &sinks, sizes, [part(&keys[..]), part(&[])], |_, _, _| true);
-        let rounding = match call.word("p") {
-            "bf16" => half_spacing(Dtype::BF16, 1.0),
-            "f16" => half_spacing(Dtype::F16, 1.0),
-            _ => 0.0,
-        };
+        let rounding = call.dtype("p").map_or(0.0, |dtype| half_spacing(dtype, 1.0));
         let element = |(at, out): (usize, &Bounded)| {
             let p = &p[at / dim * vectors.len()..][..vectors.len()];
             let moved = p.iter().zip(&vectors);

@@ -1,6 +1,6 @@
-//! A stretch of a token of Swap-FFN: every core has a vector x, which each event exchanges with one of four banks of memory if a router says
-//! so, and then sends through an FFN that all cores share: x ← W2·(silu(W1·n) ⊙ W3·n) with n = norm(x). It begins with x, or with a token that FiLM
-//! spreads over the cores, and may end with the cores pooled and decoded.
+//! A stretch of a token of Swap-FFN: every core has a vector x, which each event exchanges with one of four banks of memory if a router
+//! says so, and then sends through an FFN that all cores share: x ← W2·(silu(W1·n) ⊙ W3·n) with n = norm(x). It begins with x, or with a
+//! token that FiLM spreads over the cores, and may end with the cores pooled and decoded.
 //!
 //! Error: the reference runs on numbers that carry its variance ([`super::varied`]); operands that a kernel rounds before it multiplies
 //! (`operands`) add that of rounding. Numbers are within eight standard deviations.
@@ -154,15 +154,8 @@ impl Stretch {
         }
         together(call, &["x_in", "film_scale", "film_shift"])?;
         together(call, &["film_alpha", "basis", "decoder"])?;
-        for (name, most) in [("map", 255.0), ("decisions", 7.0)] {
-            let data = call.optional(name).map(|tensor| &tensor.data[..]);
-            let wrong = |x: &&f64| x.fract() != 0.0 || !(0.0..=most).contains(*x);
-            if let Some(x) = data.into_iter().flatten().find(wrong) {
-                return Err(format!(
-                    "swap_ffn: '{name}' has {x}, expected whole numbers from 0 to {most}"
-                ));
-            }
-        }
+        call.expect_whole("map", 0.0, 255.0)?;
+        call.expect_whole("decisions", 0.0, 7.0)?;
         let (ways, rank) = match call.optional("basis").map(|basis| &basis.shape[..]) {
             None => (1, 1),
             Some(&[ways, rank, of]) if of == width && ways > 0 && rank > 0 => (ways, rank),
@@ -337,16 +330,10 @@ struct Follow {
 
 impl Follow {
     fn new(call: &Call) -> Self {
-        let dtype = |word: &str| match word {
-            "bf16" => Some(Dtype::BF16),
-            "f16" => Some(Dtype::F16),
-            "e4m3" => Some(Dtype::F8_E4M3),
-            _ => None,
-        };
         Self {
             fault: call.fault,
-            operands: dtype(call.word("operands")),
-            banks: dtype(call.word("banks")).unwrap_or(Dtype::F32),
+            operands: call.dtype("operands"),
+            banks: call.dtype("banks").unwrap_or(Dtype::F32),
             codes: None,
             gate: Vec::new(),
             open: Vec::new(),

@@ -9,8 +9,8 @@
 //! | quotient, square root | (3u·z)² |
 //! | eˣ, ln(1 + x) | ((4 + 2\|x\|)·u·z)², (4u·z)² |
 //!
-//! with u = 2⁻²⁴. Errors of the terms of a sum are taken as independent; where both operands of a product or a quotient have errors, which may
-//! be those of one number, the variance is at most twice that of independent ones. A number is within λ = 8 standard deviations.
+//! with u = 2⁻²⁴. Errors of the terms of a sum are taken as independent; where both operands of a product or a quotient have errors, which
+//! may be those of one number, the variance is at most twice that of independent ones. A number is within λ = 8 standard deviations.
 
 use std::cmp::Ordering;
 use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};

@@ -379,16 +379,8 @@ fn execute(
     let files = MutantFiles::new(&folder.path, folder.run());
     match &prepared.partition {
         Some(Partition::Op(op, own)) => on_device.mutants(&[op], *own, &files),
-        _ => on_device.mutants(&operations_of(&share), Share::WHOLE, &files),
+        _ => on_device.mutants(&kernels::ops_of(share), Share::WHOLE, &files),
     }
-}
-
-/// The operations of cells, each once.
-fn operations_of<'a>(cells: &[&'a Cell]) -> Vec<&'a str> {
-    let mut ops: Vec<&str> = cells.iter().map(|cell| cell.kernel().0).collect();
-    ops.sort_unstable();
-    ops.dedup();
-    ops
 }
 
 pub(super) fn load<T: Scalar>(folder: &Path) -> Result<Box<dyn Model<T>>> {

@@ -21,7 +21,7 @@ use crate::run::folder::Folder;
 use crate::run::partition::{Partition, Share};
 use crate::run::plan::Cell;
 use crate::signal;
-use crate::studies::kernels::{Devices, Workers};
+use crate::studies::kernels::{Devices, Workers, ops_of};
 use ulplab_core::error::{Error, Result};
 
 /// Operations whose cells take longest, measured on two H100s, and whose references of timed cases take more than 25 s of a core: begun
@@ -60,19 +60,13 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Processes for these cells on a machine with so many GPUs; none if one process does it as well. Programs on a machine without a GPU are
-    /// shared if the user says so.
+    /// Processes for these cells on a machine with so many GPUs; none if one process does it as well. Programs on a machine without a GPU
+    /// are shared if the user says so.
     ///
     /// # Errors
     /// A GPU that does not exist.
     pub fn new(workers: &Workers, cells: &[Cell], faults: bool, gpus: usize) -> Result<Option<Self>> {
-        let mut ops: Vec<&str> = Vec::new();
-        for cell in cells {
-            let op = cell.kernel().0;
-            if !ops.contains(&op) {
-                ops.push(op);
-            }
-        }
+        let mut ops = ops_of(cells);
         ops.sort_by_key(|op| {
             LONGEST
                 .iter()

@@ -146,6 +146,18 @@ impl Cells<'_> {
     }
 }
 
+/// The operations of cells, each once, in their order.
+pub fn ops_of<'a>(cells: impl IntoIterator<Item = &'a Cell>) -> Vec<&'a str> {
+    let mut ops: Vec<&str> = Vec::new();
+    for cell in cells {
+        let op = cell.kernel().0;
+        if !ops.contains(&op) {
+            ops.push(op);
+        }
+    }
+    ops
+}
+
 /// The cells of an operation.
 pub fn of_op<'a>(op: &str, cells: &[&'a Cell]) -> Vec<&'a Cell> {
     cells.iter().copied().filter(|cell| cell.kernel().0 == op).collect()

@@ -32,7 +32,7 @@ pub struct MutantResult {
 struct Planted {
     /// Fingerprint of the run.
     run: String,
-    /// Of each variant that has the fault.
+    /// One for each variant that has the fault.
     results: Vec<MutantResult>,
 }
 
