@@ -21,7 +21,7 @@ entry = "record_attention_cluster_{record}_{dtype}"
 grid = ["B * min(max(ceil(Wn + K, 320), 1), 8)", "ceil(H, 64)"]
 cluster = ["min(max(ceil(Wn + K, 320), 1), 8)"]
 block = [512]
-shared = 215680
+shared = 217728
 args = ["q", "window_pages", "window_slots", "window_count", "pages", "slots", "count", "sinks", "out", "H", "Wn", "K", "window_own", "own", "window_listed", "listed", "scale"]
 
 [[variant]]
@@ -87,8 +87,8 @@ doc = "each thread block of the cluster adds the sink"
 variants = ["cluster"]
 
 [[mutant]]
-name = "slices_of_next_rank"
-doc = "slices of the results go to the rank before the one that adds them up"
+name = "weights_of_next_rank"
+doc = "the results of a rank are multiplied by what those of the next one should be"
 variants = ["cluster"]
 
 [[mutant]]
@@ -112,7 +112,7 @@ variants = ["cluster"]
 // Keys of a row: those of its window, then its entries. Each part has a pool of pages, one for all rows or one for each, and a list
 // of slots, or the slots from 0 on. A key is its record's decoded numbers, rounded to bfloat16, and is its own value.
 
-#include "record/layout.cuh"
+#include "record/decode.cuh"
 #include "record_attention/keys.cuh"
 #include "record_attention/simple.cuh"
 #if __CUDA_ARCH__ == 900 && !defined RECORD_ATTENTION_SIMPLE

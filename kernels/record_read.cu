@@ -42,7 +42,7 @@ doc = "a skipped token reads the first slot instead of zeros"
 
 // reference: core/formats/records/codec.rs
 
-#include "record/layout.cuh"
+#include "record/decode.cuh"
 
 // N codes or bf16 numbers and the scale they share, as they are stored.
 template <class R, int N> struct Raw {
@@ -141,13 +141,6 @@ __device__ __forceinline__ void simple(const u8 *pages, const void *slots, T *ou
 }
 
 // ---- rows
-
-// Four E2M1 codes as pairs of bf16: a byte permutation looks up the bytes of the eight magnitudes by code.
-__device__ __forceinline__ uint2 e2m1_pairs(u32 magnitudes, u32 signs) {
-    const u32 low = __byte_perm(0xc0800000, 0xc0804000, magnitudes);
-    const u32 high = __byte_perm(0x3f3f3f00, 0x40404040, magnitudes) | __byte_perm(0x8000, 0, signs);
-    return make_uint2(__byte_perm(low, high, 0x5140), __byte_perm(low, high, 0x7362));
-}
 
 // Codes times their scale, as 16 bytes of output. A scale of 4-bit codes has at most 4 bits, so bf16 rounds the product once, as f32
 // does.

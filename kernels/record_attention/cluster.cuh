@@ -11,8 +11,12 @@
 
 #include "record_attention/tiles.cuh"
 
-// Named barriers of the consumers: their queries are there; the exponentials of each warpgroup are.
-constexpr int QUERIES = 1, HANDED = 2;
+// Named barriers of the consumers: their queries are there; the exponentials of each warpgroup are; what results are multiplied by is.
+constexpr int QUERIES = 1, HANDED = 2, WEIGHTS = 4;
+
+// The numbers of a slice of the results, which is eight channels of all heads: those of a head lie in other banks for each of eight
+// slices.
+constexpr int SLICE = HEADS * 8 + 4;
 
 // The maximum that exponentials are relative to grows only if it has to by more than this, as a power of two: results are seldom
 // multiplied by what that changes, and exponentials are no larger than 2^8.
@@ -27,11 +31,15 @@ __device__ __forceinline__ void first_step(float (&c)[16], u64 a, u64 b) {
                  : "l"(a), "l"(b));
 }
 
-// The same place in the shared memory of CTA `rank`, which may be this one.
-template <class T> __device__ __forceinline__ T *of_rank(T *at, int rank, int own) {
-    u64 address;
-    asm("mapa.u64 %0, %1, %2;" : "=l"(address) : "l"(at), "r"(rank));
-    return rank == own ? at : (T *)address;
+// Numbers to another CTA, or this one, whose barrier counts their bytes.
+__device__ __forceinline__ void st_async(u32 to, float x, u32 barrier) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(to), "f"(x), "r"(barrier)
+                 : "memory");
+}
+__device__ __forceinline__ void st_async(u32 to, float x, float y, u32 barrier) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to), "f"(x), "f"(y),
+                 "r"(barrier)
+                 : "memory");
 }
 
 __device__ __forceinline__ float infinity() {
@@ -232,25 +240,65 @@ struct Consumer {
         wgmma_wait_group<0>();
     }
 
-    // Tells all ranks the maxima and the sums of this one. Four lanes have a head: each tells two ranks.
+    // Sends the maxima and the sums of this rank to all. Four lanes have a head: each sends to every fourth rank.
     __device__ __forceinline__ void publish(int rank, int ranks) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
+            const int of = head + 8 * half;
             sum[half] = lanes_sum<4>(sum[half]);
-#pragma unroll
-            for (int to = lane % 4; to < MOST_RANKS; to += 4) {
-                if (to >= ranks)
-                    break;
-                *of_rank(shared.sums[rank][group] + head + 8 * half, to, rank) = sum[half];
+            for (int to = lane % 4; to < ranks; to += 4) {
+                const u32 received = map_shared_rank(&shared.received, to);
+                st_async(map_shared_rank(shared.sums[rank][group] + of, to), sum[half], received);
                 if (group == 0)
-                    *of_rank(shared.maxima[rank] + head + 8 * half, to, rank) = maximum[half];
+                    st_async(map_shared_rank(shared.maxima[rank] + of, to), maximum[half], received);
             }
         }
     }
 
-    // What a head's results are multiplied by, so that those of all ranks add up to what is wanted.
-    __device__ __forceinline__ float weight(int half, int active) const {
-        const int of = head + 8 * half;
+    // Sends the results, in slices, to the ranks that add them up: `each` slices to a rank, which has room for those of each rank.
+    __device__ __forceinline__ void send(int rank, int each, int heads) const {
+        const float *const room = shared.slices() + rank * each * SLICE + head * 8 + lane % 4 * 2;
+        int owner = group * 32 / each, slice = group * 32 % each;
+        u32 to = map_shared_rank(room + slice * SLICE, owner), received = map_shared_rank(&shared.received, owner);
+#pragma unroll
+        for (int i = 0; i < 32; i++) {
+            const float (&x)[4] = results[i / 8][i % 8];
+            if (head < heads)
+                st_async(to, x[0], x[1], received);
+            if (head + 8 < heads)
+                st_async(to + 8 * 8 * sizeof(float), x[2], x[3], received);
+            to += SLICE * sizeof(float);
+            if (++slice == each && i < 31) {
+                owner++, slice = 0;
+                to = map_shared_rank(room, owner), received = map_shared_rank(&shared.received, owner);
+            }
+        }
+    }
+
+    // Writes the results of the only rank, by way of what were queries, so that a warp writes half of the channels of a head at once.
+    __device__ __forceinline__ void write(bf16 *out, int heads) const {
+        const float weights[2] = {shared.weights[0][head], shared.weights[0][head + 8]};
+        u8 *const rows = shared.q + (group * 4 + warp) * 16 * 512;
+        const int row = lane % 16, first = warp * 16;
+        const auto chunk_of = [&](int row, int chunk) { return rows + row * 512 + (chunk ^ row % 8) * 16; };
+#pragma unroll
+        for (int i = 0; i < 32; i += 2) {
+            const float (&x)[4] = results[i / 8][i % 8], (&y)[4] = results[i / 8][i % 8 + 1];
+            stmatrix_x4(smem_address(chunk_of(row, i + lane / 16)), to_bf16x2(x[0] * weights[0], x[1] * weights[0]),
+                        to_bf16x2(x[2] * weights[1], x[3] * weights[1]), to_bf16x2(y[0] * weights[0], y[1] * weights[0]),
+                        to_bf16x2(y[2] * weights[1], y[3] * weights[1]));
+        }
+        __syncwarp();
+#pragma unroll 4
+        for (int i = 0; i < min(heads - first, 16); i++)
+            ((uint4 *)out)[(first + i) * 64 + group * 32 + lane] = *(const uint4 *)chunk_of(i, lane);
+    }
+};
+
+// What the results of each rank are multiplied by, so that they add up to what is wanted.
+__device__ __forceinline__ void find_weights(Attention &shared, int active) {
+    const int of = threadIdx.x - PRODUCERS;
+    if (of < HEADS) {
         float maxima[MOST_RANKS], top = -infinity(), denominator = 0.0f;
 #pragma unroll
         for (int from = 0; from < MOST_RANKS; from++) {
@@ -259,10 +307,11 @@ struct Consumer {
         }
         top = finite_maximum(top);
 #pragma unroll
-        for (int from = 0; from < MOST_RANKS; from++)
+        for (int from = 0; from < MOST_RANKS; from++) {
+            maxima[from] = ex2_approx_ftz(maxima[from] - top);
             if (from < active)
-                denominator =
-                    fmaf(ex2_approx_ftz(maxima[from] - top), shared.sums[from][0][of] + shared.sums[from][1][of], denominator);
+                denominator = fmaf(maxima[from], shared.sums[from][0][of] + shared.sums[from][1][of], denominator);
+        }
 #ifndef MUTANT_SINK_LEFT_OUT
         const float sink = ex2_approx_ftz(shared.sinks[of] * 1.44269504f - top);
 #ifdef MUTANT_SINK_OF_EACH_RANK
@@ -271,68 +320,40 @@ struct Consumer {
         denominator += sink;
 #endif
 #endif
-        const float own = ex2_approx_ftz(maximum[half] - top);
-        return denominator == 0.0f ? own : own / denominator;
-    }
-
-    // Writes the results of the only rank.
-    __device__ __forceinline__ void write(bf16 *out, int heads, const float (&weights)[2]) const {
-        u32 *const to = (u32 *)out + head * 256 + group * 128 + lane % 4;
 #pragma unroll
-        for (int i = 0; i < 32; i++) {
-            const float (&x)[4] = results[i / 8][i % 8];
-            if (head < heads)
-                to[i * 4] = to_bf16x2(x[0] * weights[0], x[1] * weights[0]);
-            if (head + 8 < heads)
-                to[8 * 256 + i * 4] = to_bf16x2(x[2] * weights[1], x[3] * weights[1]);
-        }
+        for (int from = 0; from < MOST_RANKS; from++)
+            shared.weights[from][of] = denominator == 0.0f ? maxima[from] : maxima[from] / denominator;
     }
+    named_barrier_sync(WEIGHTS, CONSUMERS);
+}
 
-    // Sends the results, in slices of eight channels of all heads, to the ranks that add them up: `each` slices to a rank, which
-    // has room for those of each rank.
-    __device__ __forceinline__ void send(int rank, int each, int heads, const float (&weights)[2]) const {
-        float *const room = shared.slices() + (rank * each * HEADS + head) * 8 + lane % 4 * 2;
-        int owner = group * 32 / each, slice = group * 32 % each;
-        const auto of_owner = [&] {
-#ifdef MUTANT_SLICES_OF_NEXT_RANK
-            return of_rank(room + slice * HEADS * 8, owner > 0 ? owner - 1 : 0, rank);
-#else
-            return of_rank(room + slice * HEADS * 8, owner, rank);
-#endif
-        };
-        float *to = of_owner();
-#pragma unroll
-        for (int i = 0; i < 32; i++) {
-            const float (&x)[4] = results[i / 8][i % 8];
-            if (head < heads)
-                *(float2 *)to = make_float2(x[0] * weights[0], x[1] * weights[0]);
-            if (head + 8 < heads)
-                *(float2 *)(to + 8 * 8) = make_float2(x[2] * weights[1], x[3] * weights[1]);
-            to += HEADS * 8;
-            if (++slice == each && i < 31) {
-                owner++, slice = 0;
-                to = of_owner();
-            }
-        }
-    }
-};
-
-// Adds up the slices of this rank, in the order of the ranks that sent them.
+// Adds up the slices of this rank, in the order of the ranks that sent them: a slice of a head for each thread, those of a head next
+// to each other, as they are written.
 __device__ __forceinline__ void add_slices(Attention &shared, int rank, int each, int active, bf16 *out, int heads) {
     const int slices = min(each, 64 - rank * each);
-    for (int i = threadIdx.x - PRODUCERS; i < slices * HEADS * 2; i += CONSUMERS) {
-        const int head = i / 2 % HEADS, slice = rank * each + i / (HEADS * 2);
-        if (head >= heads)
-            continue;
-        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    for (int i = threadIdx.x - PRODUCERS; i < slices * heads; i += CONSUMERS) {
+        const int head = i / slices, slice = i % slices;
+        const float *at = shared.slices() + slice * SLICE + head * 8;
+        float4 sums[2] = {};
 #pragma unroll
         for (int from = 0; from < MOST_RANKS; from++) {
             if (from >= active)
                 break;
-            const float4 x = ((const float4 *)shared.slices())[from * each * HEADS * 2 + i];
-            sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
+#ifdef MUTANT_WEIGHTS_OF_NEXT_RANK
+            const float weight = shared.weights[(from + 1) % active][head];
+#else
+            const float weight = shared.weights[from][head];
+#endif
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const float4 x = ((const float4 *)at)[half];
+                sums[half].x += x.x * weight, sums[half].y += x.y * weight;
+                sums[half].z += x.z * weight, sums[half].w += x.w * weight;
+            }
+            at += each * SLICE;
         }
-        ((uint2 *)out)[head * 128 + slice * 2 + i % 2] = to_bf16x4(sum);
+        const uint2 low = to_bf16x4(sums[0]), high = to_bf16x4(sums[1]);
+        ((uint4 *)out)[head * 64 + rank * each + slice] = make_uint4(low.x, low.y, high.x, high.y);
     }
 }
 
@@ -356,12 +377,12 @@ __device__ __forceinline__ void attend(const bf16 *q, const Part window, const P
     int slot = producer ? slot_if_full(window, entries, row, key_of_lane(first_if_full)) : -1;
     const Keys<R> keys(window, entries, row);
     if (threadIdx.x < STAGES) {
-        mbarrier_init(shared.full + threadIdx.x, PRODUCERS), mbarrier_init(shared.empty + threadIdx.x, CONSUMERS / 32);
+        mbarrier_init(shared.full + threadIdx.x, PRODUCERS / 32), mbarrier_init(shared.empty + threadIdx.x, CONSUMERS / 32);
+        if (threadIdx.x == 0)
+            mbarrier_init(&shared.received, 1);
         fence_mbarrier_init();
     }
     __syncthreads();
-    // Before anybody writes to another's memory, all must have begun.
-    cluster_arrive_relaxed();
     const int all = keys.count(), tiles = (all + TILE - 1) / TILE, each = share(all), first = rank * each;
     const int end = min(first + each, tiles);
     int active = each ? (tiles + each - 1) / each : 0;
@@ -374,31 +395,33 @@ __device__ __forceinline__ void attend(const bf16 *q, const Part window, const P
         found.find(keys, key, key < min(end * TILE, all) ? slot : -1);
         if (first < end)
             produce(shared, keys, first, end, found);
+        cluster_arrive_relaxed();
         cluster_wait();
-        cluster_sync();
-        if (ranks > 1)
-            cluster_sync();
-    } else {
-        warpgroup_reg_alloc<184>();
-        wait_for_queries(shared, sinks + first_head, heads);
-        Consumer consumer(shared, end - first, scale);
-        if (first < end)
-            consumer.consume();
-        cluster_wait();
-        consumer.publish(rank, ranks);
-#ifdef MUTANT_LAST_RANK_LOST
-        active = active > 1 ? active - 1 : active;
-#endif
-        cluster_sync();
-        const float weights[2] = {consumer.weight(0, active), consumer.weight(1, active)};
-        if (ranks == 1) {
-            consumer.write(out + at, heads, weights);
-            return;
-        }
-        const int slices = (64 + ranks - 1) / ranks;
-        if (rank < active)
-            consumer.send(rank, slices, heads, weights);
-        cluster_sync();
-        add_slices(shared, rank, slices, active, out + at, heads);
+        return;
     }
+    warpgroup_reg_alloc<184>();
+    const int slices = (64 + ranks - 1) / ranks, own_slices = ranks == 1 ? 0 : max(min(slices, 64 - (int)rank * slices), 0);
+    if (threadIdx.x == PRODUCERS)
+        mbarrier_arrive_expect_tx(&shared.received, active * (HEADS * 3 + own_slices * heads * 8) * sizeof(float));
+    wait_for_queries(shared, sinks + first_head, heads);
+    Consumer consumer(shared, end - first, scale);
+    if (first < end)
+        consumer.consume();
+    // Slices of the results lie where queries and keys were, of which all ranks must have made use.
+    cluster_arrive_relaxed();
+    cluster_wait();
+    if (rank < active) {
+        consumer.publish(rank, ranks);
+        if (ranks > 1)
+            consumer.send(rank, slices, heads);
+    }
+    mbarrier_wait_parity(&shared.received, 0);
+#ifdef MUTANT_LAST_RANK_LOST
+    active = active > 1 ? active - 1 : active;
+#endif
+    find_weights(shared, active);
+    if (ranks == 1)
+        consumer.write(out + at, heads);
+    else
+        add_slices(shared, rank, slices, active, out + at, heads);
 }

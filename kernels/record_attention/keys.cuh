@@ -86,98 +86,111 @@ template <class R> struct Keys {
     }
 };
 
-// ---- decoding: 16 channels as pairs of bfloat16, the first in the low half
+// ---- decoding: eight channels as pairs of bfloat16, the first in the low half
 
-constexpr int RUN = 16;
+constexpr int EIGHTS = 64; // of a key
 
-// The codes of a run and its scale, as they are stored. A run of bfloat16 has two vectors of 16 bytes.
-template <class R> struct Run {
-    static constexpr int BYTES = RUN * R::Element::bits / 8;
-    uint4 words;
-    typename R::Stored scale;
+template <class Stored> __device__ __forceinline__ Stored from_bits(u32 bits) {
+    if constexpr (sizeof(Stored) == 4)
+        return __uint_as_float(bits);
+    else
+        return bits;
+}
 
-    // Run `at` of the codes.
-    __device__ __forceinline__ void load(const Token<const u8> &token, int at) {
-        const u8 *const from = token.row + at * BYTES;
-        if constexpr (BYTES == 16) {
-            words = __ldg((const uint4 *)from);
+// Where eight number `at` is in the row, and where its scale behind the tail.
+template <class R> __device__ __forceinline__ int codes_of_eight(int at) {
+    return at * R::Element::bits;
+}
+template <class R> __device__ __forceinline__ int scale_of_eight(int at) {
+    return R::SCALES + at * 8 / R::BLOCK * (int)sizeof(typename R::Stored);
+}
+template <class R> __device__ __forceinline__ int plain_of_eight(int at) {
+    return R::BF16 + (at - R::CODED / 8) * 16;
+}
+
+// What is stored of eight channels: codes and their scale, or bfloat16. All zeros decode to zeros.
+template <class R> struct Eight {
+    typedef typename R::Stored Stored;
+    u32 words[4], scale; // its bits
+
+    // The codes and the scale that begin there.
+    __device__ __forceinline__ void load_codes(const u8 *codes, const u8 *of_block) {
+        if constexpr (R::Element::bits == 8) {
+            const uint2 both = __ldg((const uint2 *)codes);
+            words[0] = both.x, words[1] = both.y;
         } else {
-            const uint2 both = __ldg((const uint2 *)from);
-            words.x = both.x, words.y = both.y;
+            words[0] = __ldg((const u32 *)codes);
         }
-        scale = __ldg((const typename R::Stored *)(token.tail + R::SCALES) + at * RUN / R::BLOCK);
+        if constexpr (sizeof(Stored) == 4)
+            scale = __ldg((const u32 *)of_block);
+        else
+            scale = __ldg(of_block);
     }
 
-    // Both halves of the run, or the second and then the first.
-    __device__ __forceinline__ void decode(uint4 (&out)[2], bool swapped = false) const {
-        const uint2 low = make_uint2(words.x, words.y), high = make_uint2(words.z, words.w);
-        u32 in[4];
-        if constexpr (BYTES == 16) {
-            in[0] = swapped ? high.x : low.x, in[1] = swapped ? high.y : low.y;
-            in[2] = swapped ? low.x : high.x, in[3] = swapped ? low.y : high.y;
-        } else {
-            in[0] = swapped ? low.y : low.x, in[1] = swapped ? low.x : low.y;
+    __device__ __forceinline__ void load_plain(const u8 *from) {
+        const uint4 all = __ldg((const uint4 *)from);
+        words[0] = all.x, words[1] = all.y, words[2] = all.z, words[3] = all.w;
+    }
+
+    __device__ __forceinline__ uint4 plain() const {
+        return make_uint4(words[0], words[1], words[2], words[3]);
+    }
+
+    // Whether E4M3 under E8M0 can be decoded in pairs.
+    static constexpr bool PAIRS = R::CODED && R::Element::bits == 8 && sizeof(Stored) == 1;
+
+    // The top bits of bytes: whether one of the codes is NaN. One more changes the sign of a code that is NaN, and of no other,
+    // unless the code below it is NaN.
+    __device__ __forceinline__ u32 nans() const {
+        return (words[0] ^ (words[0] + 0x01010101)) | (words[1] ^ (words[1] + 0x01010101));
+    }
+
+    // The largest scale of which 2^120 times as much is a bfloat16.
+    static constexpr u32 MOST_OF_PAIRS = 134;
+
+    // None of the codes is NaN, and the scale is at most that.
+    __device__ __forceinline__ uint4 decode_pairs() const {
+        // Four bits up, exponent and fraction of a code are those of a bfloat16 that is 2^120 times smaller. The product with
+        // 2^120 times the scale is exact, or rounded once where it is subnormal.
+        const u32 by = (scale + 120) * 0x00800080;
+        u32 out[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            u32 wide; // signed
+            asm("prmt.b32 %0, %1, 0, %2;" : "=r"(wide) : "r"(words[i / 2]), "r"(i % 2 ? 0xb3a2 : 0x9180));
+            out[i] = times_bf16x2(wide * 16 & 0x87f087f0, by);
         }
-        u32 pairs[8];
-        if (fits_bf16x2(in)) {
-            // Four bits up, exponent and fraction of a code are those of a bfloat16 that is 2^120 times smaller; its sign is four
-            // bits further up. The product with 2^120 times the scale is exact, or rounded once where it is subnormal.
-            const u32 by = ((u32)scale + 120) * 0x00800080;
+        return make_uint4(out[0], out[1], out[2], out[3]);
+    }
+
+    __device__ __forceinline__ uint4 decode() const {
+        const float factor = R::Rule::decode(from_bits<Stored>(scale), {});
+        u32 out[4];
+        if constexpr (R::Element::bits == 8) {
 #pragma unroll
-            for (int i = 0; i < 8; i++) {
-                const u32 codes = __byte_perm(in[i / 2], 0, i % 2 ? 0x4342 : 0x4140);
-                pairs[i] = times_bf16x2((codes + (codes & 0x00800080) * 15) * 16, by);
-            }
-        } else if constexpr (R::Element::bits == 8) {
-            const float factor = R::Rule::decode(scale, {});
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
+            for (int i = 0; i < 4; i++) {
                 float low, high;
-                R::Element::decode2(in[i / 2] >> i % 2 * 16, low, high);
-                pairs[i] = to_bf16x2(low * factor, high * factor);
+                R::Element::decode2(words[i / 2] >> i % 2 * 16, low, high);
+                out[i] = to_bf16x2(low * factor, high * factor);
             }
         } else {
-            // Three bits of a bfloat16, times 2^126, then times the scale: both are exact.
-            const float factor = R::Rule::decode(scale, {});
-            const u32 by = to_bf16x2(factor, factor);
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                const u32 codes = in[i / 4] >> i % 4 * 8 & 0xff, spread = codes | codes << 12;
-                const u32 value = (spread << 6 & 0x01c001c0) | (spread << 12 & 0x80008000);
-                pairs[i] = times_bf16x2(times_bf16x2(value, 0x7e807e80), by);
-            }
+            // A scale of 4-bit codes has at most four bits, so that the product is rounded once.
+            const u32 by = to_bf16x2(factor, factor), magnitudes = words[0] & 0x77777777, signs = words[0] >> 3 & 0x11111111;
+            const uint2 low = e2m1_pairs(magnitudes, signs), high = e2m1_pairs(magnitudes >> 16, signs >> 16);
+            out[0] = times_bf16x2(low.x, by), out[1] = times_bf16x2(low.y, by);
+            out[2] = times_bf16x2(high.x, by), out[3] = times_bf16x2(high.y, by);
         }
-        out[0] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
-        out[1] = make_uint4(pairs[4], pairs[5], pairs[6], pairs[7]);
-    }
-
-    // Whether codes are E4M3, none of them NaN, and the scale is E8M0, so small that 2^120 times as much is a bfloat16.
-    __device__ __forceinline__ bool fits_bf16x2(const u32 (&in)[4]) const {
-        if constexpr (R::Element::bits == 8 && sizeof(typename R::Stored) == 1) {
-            // One more changes the sign of a code that is NaN, and of no other, unless the code below it is NaN.
-            u32 changed = 0;
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                changed |= in[i] ^ (in[i] + 0x01010101);
-            return scale <= 134 && !(changed & 0x80808080);
-        }
-        return false;
+        return make_uint4(out[0], out[1], out[2], out[3]);
     }
 };
 
-// Eight channels that are stored as they are, of the channels from R::CODED on.
-template <class R> __device__ __forceinline__ uint4 plain_eight(const Token<const u8> &token, int at) {
-    return __ldg((const uint4 *)(token.row + R::BF16) + at);
-}
-
-// A run of a key, whichever it is.
-template <class R> __device__ __forceinline__ void decode_run(const Token<const u8> &token, int run, uint4 (&out)[2]) {
-    if (run * RUN < R::CODED) {
-        Run<R> codes;
-        codes.load(token, run);
-        codes.decode(out);
-    } else {
-        const int at = (run * RUN - R::CODED) / 8;
-        out[0] = plain_eight<R>(token, at), out[1] = plain_eight<R>(token, at + 1);
+// Eight number `at` of a key.
+template <class R> __device__ __forceinline__ uint4 decode_eight(const Token<const u8> &token, int at) {
+    Eight<R> eight;
+    if (at * 8 >= R::CODED) {
+        eight.load_plain(token.row + plain_of_eight<R>(at));
+        return eight.plain();
     }
+    eight.load_codes(token.row + codes_of_eight<R>(at), token.tail + scale_of_eight<R>(at));
+    return eight.decode();
 }

@@ -3,12 +3,19 @@
 
 #include "lib/reduce.cuh"
 
-__device__ __forceinline__ void as_floats(const uint4 (&pairs)[2], float (&x)[RUN]) {
-    const u32 words[8] = {pairs[0].x, pairs[0].y, pairs[0].z, pairs[0].w, pairs[1].x, pairs[1].y, pairs[1].z, pairs[1].w};
+constexpr int RUN = 16;
+
+// The channels of a lane.
+template <class R> __device__ __forceinline__ void decode_run(const Token<const u8> &token, int lane, float (&x)[RUN]) {
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const float2 both = from_bf16x2(words[i]);
-        x[2 * i] = both.x, x[2 * i + 1] = both.y;
+    for (int half = 0; half < 2; half++) {
+        const uint4 eight = decode_eight<R>(token, 2 * lane + half);
+        const u32 words[4] = {eight.x, eight.y, eight.z, eight.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float2 both = from_bf16x2(words[i]);
+            x[half * 8 + 2 * i] = both.x, x[half * 8 + 2 * i + 1] = both.y;
+        }
     }
 }
 
@@ -25,7 +32,6 @@ __device__ __forceinline__ void simple(const T *q, const Part window, const Part
         const int all = keys.count();
         float *const score = scores + at * (window.places + entries.places);
         float query[RUN], x[RUN];
-        uint4 pairs[2];
 #pragma unroll
         for (int i = 0; i < RUN; i++)
             query[i] = to_f32(q[at * R::DIM + lane * RUN + i]);
@@ -34,8 +40,7 @@ __device__ __forceinline__ void simple(const T *q, const Part window, const Part
             const int slot = keys.slot(key);
             float product = 0.0f;
             if (slot >= 0) {
-                decode_run<R>(keys.record(key, slot), lane, pairs);
-                as_floats(pairs, x);
+                decode_run<R>(keys.record(key, slot), lane, x);
 #pragma unroll
                 for (int i = 0; i < RUN; i++)
                     product = fmaf(query[i], x[i], product);
@@ -67,8 +72,7 @@ __device__ __forceinline__ void simple(const T *q, const Part window, const Part
             const int slot = keys.slot(key);
             if (slot < 0)
                 continue;
-            decode_run<R>(keys.record(key, slot), lane, pairs);
-            as_floats(pairs, x);
+            decode_run<R>(keys.record(key, slot), lane, x);
 #pragma unroll
             for (int i = 0; i < RUN; i++)
                 o[i] = fmaf(p, x[i], o[i]);

@@ -21,35 +21,55 @@ struct Handed {
 struct Attention {
     u8 q[PANELS * PANEL], keys[STAGES / 2][PANELS * PANEL];
     Handed handed[2];
-    u64 full[STAGES], empty[STAGES];
+    u64 full[STAGES], empty[STAGES], received;
     // A byte of each producer warp, a bit for each key that there is.
     u64 valid[STAGES];
-    // The maxima and the sums of exponentials of each rank, which sends them.
-    float maxima[MOST_RANKS][HEADS], sums[MOST_RANKS][2][HEADS], sinks[HEADS];
+    // The maxima and the sums of exponentials of each rank, which sends them; then what its results are multiplied by.
+    float maxima[MOST_RANKS][HEADS], sums[MOST_RANKS][2][HEADS], weights[MOST_RANKS][HEADS], sinks[HEADS];
 
     // Slices of the results of all ranks, in place of queries and keys.
     __device__ __forceinline__ float *slices() {
         return (float *)q;
     }
 };
-static_assert(sizeof(Attention) <= 215680, "launch.shared in the header");
+static_assert(sizeof(Attention) <= 217728, "launch.shared in the header");
 
 // ---- the producer warpgroups: four keys of a tile for a warp
 
-// The record of a key of this lane; no row if there is none.
+// Warps find keys in eight tiles at once, one for a lane.
+constexpr int FOUND_TILES = 32 / WARP_KEYS;
+
+// The key of a lane, in tiles from `tile` on.
+__device__ __forceinline__ int key_of_lane(int tile) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    return (tile + lane / WARP_KEYS) * TILE + warp * WARP_KEYS + lane % WARP_KEYS;
+}
+
+// The records of the keys of a warp. Exponentials of a key that is missing are zero, so that what is read in its place matters
+// only if it is not finite: it is the record of a key of the same row and tile, if the warp has one there.
 struct Found {
     u64 row;
-    int tail; // behind the row
+    u32 tail;  // behind the row
+    u32 there; // a bit for each lane
 
     template <class R> __device__ __forceinline__ void find(const Keys<R> &keys, int key, int slot) {
         row = 0, tail = 0;
-        if (slot < 0)
-            return;
-        const Token<const u8> token = keys.record(key, slot);
-        row = (u64)token.row, tail = token.tail - token.row;
+        if (slot >= 0) {
+            const Token<const u8> token = keys.record(key, slot);
+            row = (u64)token.row, tail = token.tail - token.row;
+        }
+        there = __ballot_sync(0xffffffff, slot >= 0);
+        const int lane = threadIdx.x % 32, first = lane / WARP_KEYS * WARP_KEYS, place = __ffs(of_tile(lane / WARP_KEYS)) - 1;
+        const int from = slot >= 0 || place < 0 ? lane : first + place;
+        row = __shfl_sync(0xffffffff, row, from), tail = __shfl_sync(0xffffffff, tail, from);
     }
 
-    // That of another lane, named by all lanes of the warp.
+    // A bit for each key that there is in a tile.
+    __device__ __forceinline__ u32 of_tile(int tile) const {
+        return there >> tile * WARP_KEYS & ((1 << WARP_KEYS) - 1);
+    }
+
+    // The record that a lane found, named by all lanes of the warp.
     __device__ __forceinline__ Token<const u8> of_lane(int lane) const {
         const u8 *const begin = (const u8 *)__shfl_sync(0xffffffff, row, lane);
         return {begin, begin + __shfl_sync(0xffffffff, tail, lane)};
@@ -68,77 +88,55 @@ struct Found {
     }
 };
 
-template <class R, int KEYS> struct Raw {
-    static constexpr bool CODES = R::CODED > 0;
-    static constexpr int RUNS = R::CODED / RUN, EIGHTS = (R::DIM - R::CODED) / 8;
-    // A group of lanes loads the channels of a key that are stored as they are.
-    static constexpr int LANES = EIGHTS < 32 ? EIGHTS : 32, GROUPS = EIGHTS ? 32 / LANES : 1;
-    static constexpr int OF_LOAD = GROUPS < KEYS ? GROUPS : KEYS;
-    static constexpr int LOADS = EIGHTS ? KEYS / OF_LOAD * (EIGHTS / LANES) : 0;
-    Run<R> runs[CODES ? KEYS : 1];
-    uint4 plain[LOADS ? LOADS : 1];
-    u32 valid; // a bit for each key that there is
+// What a lane has of a key: the eight of its number, and the one half a key behind.
+template <class R> struct Raw {
+    static_assert(R::DIM == 512 && (R::CODED == 0 || R::CODED > 256), "the first are codes, unless none is");
+    Eight<R> eights[2];
 
-    // The number of the key of a load, and its vector of eight channels.
-    static __device__ __forceinline__ int2 of_load(int load, int lane) {
-        constexpr int TIMES = EIGHTS ? EIGHTS / LANES : 1;
-        return make_int2(load / TIMES * OF_LOAD + lane / (LANES ? LANES : 1), load % TIMES * LANES + lane % (LANES ? LANES : 1));
+    static __device__ __forceinline__ bool is_plain(int half) {
+        return R::CODED == 0 || half && R::CODED < R::DIM && int(threadIdx.x % 32) >= R::CODED / 8 - 32;
     }
 
-    // Lane `from` + l has the record of key l.
-    __device__ __forceinline__ void load(const Found &found, int from, int lane) {
-        valid = __ballot_sync(0xffffffff, found.row != 0) >> from & ((1 << KEYS) - 1);
-        if constexpr (CODES) {
+    __device__ __forceinline__ void load(const Token<const u8> &token) {
+        const int lane = threadIdx.x % 32;
+        const u8 *const scale = token.tail + scale_of_eight<R>(lane);
 #pragma unroll
-            for (int key = 0; key < KEYS; key++) {
-                const Token<const u8> token = found.of_lane(from + key);
-                if (valid >> key & 1 && lane < RUNS)
-                    runs[key].load(token, lane);
-            }
-        }
-#pragma unroll
-        for (int load = 0; load < LOADS; load++) {
-            const int2 of = of_load(load, lane);
-            const Token<const u8> token = found.of_lane(from + of.x);
-            plain[load] = make_uint4(0, 0, 0, 0);
-            if (of.x < KEYS && valid >> of.x & 1)
-                plain[load] = plain_eight<R>(token, of.y);
+        for (int half = 0; half < 2; half++) {
+            const int at = lane + 32 * half;
+            const u8 *const from = token.row + (is_plain(half) ? plain_of_eight<R>(at) : codes_of_eight<R>(at));
+            if (is_plain(half))
+                eights[half].load_plain(from);
+            else
+                eights[half].load_codes(from, scale + half * (scale_of_eight<R>(32) - scale_of_eight<R>(0)));
         }
     }
 
-    // Rows of the panels from `row` on.
-    __device__ __forceinline__ void store(u8 *panels, int row, int lane) const {
-        if constexpr (CODES) {
+    // Whether no lane has a NaN, or a scale, that forbids it.
+    __device__ __forceinline__ bool in_pairs() const {
+        u32 nans = eights[0].nans(), scale = eights[0].scale;
+        if (!is_plain(1))
+            nans |= eights[1].nans(), scale = max(scale, eights[1].scale);
+        return !__any_sync(0xffffffff, (nans & 0x80808080) != 0 || scale > Eight<R>::MOST_OF_PAIRS);
+    }
+
+    // To where the first belongs in its panel.
+    template <bool PAIRS> __device__ __forceinline__ void store(u8 *to) const {
 #pragma unroll
-            for (int key = 0; key < KEYS; key++) {
-                uint4 out[2] = {};
-                if (lane >= RUNS)
-                    continue;
-                // Lanes that are four apart have the same banks, unless they exchange their halves.
-                const int odd = lane / 4 % 2;
-                if (valid >> key & 1)
-                    runs[key].decode(out, odd);
-                *(uint4 *)(panels + swizzle_128b(row + key, 2 * lane + odd)) = out[0];
-                *(uint4 *)(panels + swizzle_128b(row + key, 2 * lane + 1 - odd)) = out[1];
-            }
+        for (int half = 0; half < 2; half++) {
+            const uint4 plain = eights[half].plain(), codes = PAIRS ? eights[half].decode_pairs() : eights[half].decode();
+            const bool as_is = is_plain(half);
+            *(uint4 *)(to + half * 4 * PANEL) = make_uint4(as_is ? plain.x : codes.x, as_is ? plain.y : codes.y,
+                                                           as_is ? plain.z : codes.z, as_is ? plain.w : codes.w);
         }
-#pragma unroll
-        for (int load = 0; load < LOADS; load++) {
-            const int2 of = of_load(load, lane);
-            if (of.x < KEYS)
-                *(uint4 *)(panels + swizzle_128b(row + of.x, R::CODED / 8 + of.y)) = plain[load];
-        }
+    }
+
+    __device__ __forceinline__ void store(u8 *to) const {
+        if (Eight<R>::PAIRS && in_pairs())
+            store<true>(to);
+        else
+            store<false>(to);
     }
 };
-
-// A producer warp finds its keys in eight tiles at once, one for a lane.
-constexpr int FOUND_TILES = 32 / WARP_KEYS;
-
-// The key of a lane, in tiles from `tile` on.
-__device__ __forceinline__ int key_of_lane(int tile) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    return (tile + lane / WARP_KEYS) * TILE + warp * WARP_KEYS + lane % WARP_KEYS;
-}
 
 // Tiles from `first` to before `end`, of which the first eight are found.
 //
@@ -146,40 +144,51 @@ __device__ __forceinline__ int key_of_lane(int tile) {
 // are on their way to L2.
 template <class R>
 __device__ __forceinline__ void produce(Attention &shared, const Keys<R> &keys, int first, int end, Found found) {
-    constexpr int HALF = WARP_KEYS / 2;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, all = min(end * TILE, keys.count());
     const auto slot_of = [&](int key) { return key < all ? keys.slot(key) : -1; };
-    Raw<R, HALF> some, others;
-    some.load(found, 0, lane), others.load(found, HALF, lane);
+    // Key k of the warp lies k rows behind, where swizzling differs by k chunks.
+    const int place = swizzle_128b(warp * WARP_KEYS, lane);
+    Raw<R> raw[WARP_KEYS] = {};
+    u32 there = found.of_tile(0);
+#pragma unroll
+    for (int key = 0; key < WARP_KEYS; key++)
+        if (there)
+            raw[key].load(found.of_lane(key));
     found.prefetch<R>();
     Found later;
     int slot = slot_of(key_of_lane(first + FOUND_TILES));
     for (int tile = 0; tile < end - first; tile++) {
-        const int stage = tile % STAGES, at = stage % 2 * TILE + warp * WARP_KEYS, next = tile + 1;
-        const int of_next = next % FOUND_TILES * WARP_KEYS;
-        const u32 valid = some.valid | others.valid << HALF, parity = tile / STAGES % 2 ^ 1;
-        u8 *const panels = shared.keys[stage / 2];
-#ifndef MUTANT_TILE_OVERWRITTEN
-        mbarrier_wait_parity(shared.empty + stage, parity);
-#endif
-        some.store(panels, at, lane);
-        if (next % FOUND_TILES == FOUND_TILES / 2) {
+        const int stage = tile % STAGES, next = tile + 1, of_next = next % FOUND_TILES;
+        const u32 parity = tile / STAGES % 2 ^ 1;
+        u8 *const panels = shared.keys[stage / 2] + stage % 2 * TILE * 128;
+        const u32 valid = there;
+        if (of_next == FOUND_TILES / 2) {
             const int key = key_of_lane(first + next + FOUND_TILES / 2);
             later.find(keys, key, slot);
             later.prefetch<R>();
             slot = slot_of(key + FOUND_TILES * TILE);
-        } else if (next % FOUND_TILES == 0) {
+        } else if (of_next == 0) {
             found = later;
         }
-        some.load(found, of_next, lane);
-        others.store(panels, at + HALF, lane);
-        others.load(found, of_next + HALF, lane);
-#ifdef MUTANT_TILE_OVERWRITTEN
+        there = found.of_tile(of_next);
+#ifndef MUTANT_TILE_OVERWRITTEN
         mbarrier_wait_parity(shared.empty + stage, parity);
 #endif
         if (lane == 0)
             ((u8 *)(shared.valid + stage))[warp] = valid;
+#pragma unroll
+        for (int key = 0; key < WARP_KEYS; key++) {
+            const Token<const u8> after = found.of_lane(of_next * WARP_KEYS + key);
+            raw[key].store(panels + (place ^ key * 16) + key * 128);
+            if (there)
+                raw[key].load(after);
+        }
+#ifdef MUTANT_TILE_OVERWRITTEN
+        mbarrier_wait_parity(shared.empty + stage, parity);
+#endif
         fence_proxy_async_smem();
-        mbarrier_arrive(shared.full + stage);
+        __syncwarp();
+        if (lane == 0)
+            mbarrier_arrive(shared.full + stage);
     }
 }
