@@ -1,4 +1,5 @@
-//! Moves words between the rows of a matrix and tiles, 16 rows × 64 bytes at a time: as 16 × 16 words, transposed.
+//! Moves words between the rows of a matrix and tiles, 16 rows × 64 bytes at a time: as 16 × 16 words, transposed. A row is done before the
+//! rows below, unless tiles are tall: a column of them is then done for 256 rows before the next column.
 
 use super::part::Part;
 
@@ -118,19 +119,42 @@ struct Band {
     bytes: usize,
 }
 
-fn bands(part: &Part, stride: usize) -> impl Iterator<Item = Band> {
+/// The bands of a part, of which the first in each tile has `first` rows if that is not 0.
+fn bands(part: &Part, stride: usize, first: usize) -> impl Iterator<Item = Band> {
     let (height, across) = (part.height(), part.across());
     let tops = (0..part.rows.len()).step_by(height);
     tops.flat_map(move |top| {
-        (0..height).step_by(16).map(move |word| Band {
-            rows: std::array::from_fn(|i| {
-                let row = part.rows.start + top + part.tile.row(word + i);
-                (word + i < height && row < part.rows.end).then(|| row * stride + part.bytes.start)
-            }),
-            line: (top * across + word) * 4,
-            bytes: (height - word).min(16) * 4,
+        let words = (first > 0).then_some(0).into_iter().chain((first..height).step_by(16));
+        words.map(move |word| {
+            let len = if word < first { first } else { (height - word).min(16) };
+            Band {
+                rows: std::array::from_fn(|i| {
+                    let row = part.rows.start + top + part.tile.row(word + i);
+                    (i < len && row < part.rows.end).then(|| row * stride + part.bytes.start)
+                }),
+                line: (top * across + word) * 4,
+                bytes: len * 4,
+            }
         })
     })
+}
+
+/// Bands of a tall part that are converted together, column by column: 1 KB of each column.
+const TOGETHER: usize = 16;
+
+/// Where the whole bands of a lot begin, in the matrix and in the tiles, and how many they are.
+struct Starts([([usize; 16], usize); TOGETHER], usize);
+
+impl Starts {
+    #[inline(always)]
+    fn new(lot: &[Band]) -> Self {
+        let mut starts = Self([([0; 16], 0); TOGETHER], 0);
+        for band in lot.iter().filter(|band| band.whole::<64>(64) > 0) {
+            starts.0[starts.1] = (band.rows.map(|row| row.unwrap_or(0)), band.line);
+            starts.1 += 1;
+        }
+        starts
+    }
 }
 
 impl Band {
@@ -146,7 +170,10 @@ impl Band {
 impl Work for Pack<'_> {
     #[inline(always)]
     fn run(mut self, by: impl Transpose) {
-        for band in bands(self.part, self.stride) {
+        if self.part.is_tall() {
+            return self.tall(by);
+        }
+        for band in bands(self.part, self.stride, 0) {
             // Heights of 128 and 8 rows.
             let done = self.whole::<64>(by, &band) + self.whole::<32>(by, &band);
             self.edges(by, &band, done);
@@ -155,6 +182,43 @@ impl Work for Pack<'_> {
 }
 
 impl Pack<'_> {
+    /// All bands of a tall part.
+    #[inline(always)]
+    fn tall(&mut self, by: impl Transpose) {
+        // The stores of a column then fill whole lines of the cache.
+        let first = self.tiles.as_ptr().addr().wrapping_neg() % 64 / 4;
+        let mut bands = bands(self.part, self.stride, first);
+        loop {
+            let lot: Vec<Band> = bands.by_ref().take(TOGETHER).collect();
+            if lot.is_empty() {
+                return;
+            }
+            self.columns(by, &Starts::new(&lot));
+            for band in &lot {
+                self.edges(by, band, band.whole::<64>(self.part.bytes.len()));
+            }
+        }
+    }
+
+    /// Whole blocks of the bands of a lot, column by column.
+    #[inline(always)]
+    fn columns(&mut self, by: impl Transpose, Starts(starts, count): &Starts) {
+        let (size, width) = (4 * self.part.height(), self.part.bytes.len());
+        for first in (0..width / 64 * 64).step_by(64) {
+            for (rows, line) in &starts[..*count] {
+                let mut block = ZEROS;
+                for (line, row) in block.0.iter_mut().zip(rows) {
+                    line.copy_from_slice(&self.matrix[row + first..][..64]);
+                }
+                let block = by.transpose(block);
+                let tiles = &mut self.tiles[line + first * size / 4..][..15 * size + 64];
+                for t in 0..16 {
+                    tiles[t * size..][..64].copy_from_slice(&block.0[t]);
+                }
+            }
+        }
+    }
+
     #[inline(always)]
     fn whole<const N: usize>(&mut self, by: impl Transpose, band: &Band) -> usize {
         let (size, whole) = (4 * self.part.height(), band.whole::<N>(self.part.bytes.len()));
@@ -200,7 +264,10 @@ impl Pack<'_> {
 impl Work for Unpack<'_> {
     #[inline(always)]
     fn run(mut self, by: impl Transpose) {
-        for band in bands(self.part, self.stride) {
+        if self.part.is_tall() {
+            return self.tall(by);
+        }
+        for band in bands(self.part, self.stride, 0) {
             let done = self.whole::<64>(by, &band) + self.whole::<32>(by, &band);
             self.edges(by, &band, done);
         }
@@ -208,6 +275,43 @@ impl Work for Unpack<'_> {
 }
 
 impl Unpack<'_> {
+    /// All bands of a tall part.
+    #[inline(always)]
+    fn tall(&mut self, by: impl Transpose) {
+        // The stores of a column then fill whole lines of the cache.
+        let first = self.tiles.as_ptr().addr().wrapping_neg() % 64 / 4;
+        let mut bands = bands(self.part, self.stride, first);
+        loop {
+            let lot: Vec<Band> = bands.by_ref().take(TOGETHER).collect();
+            if lot.is_empty() {
+                return;
+            }
+            self.columns(by, &Starts::new(&lot));
+            for band in &lot {
+                self.edges(by, band, band.whole::<64>(self.part.bytes.len()));
+            }
+        }
+    }
+
+    /// Whole blocks of the bands of a lot, column by column.
+    #[inline(always)]
+    fn columns(&mut self, by: impl Transpose, Starts(starts, count): &Starts) {
+        let (size, width) = (4 * self.part.height(), self.part.bytes.len());
+        for first in (0..width / 64 * 64).step_by(64) {
+            for (rows, line) in &starts[..*count] {
+                let mut block = ZEROS;
+                let tiles = &self.tiles[line + first * size / 4..][..15 * size + 64];
+                for t in 0..16 {
+                    block.0[t].copy_from_slice(&tiles[t * size..][..64]);
+                }
+                let block = by.transpose(block);
+                for (line, row) in block.0.iter().zip(rows) {
+                    self.matrix[row + first..][..64].copy_from_slice(line);
+                }
+            }
+        }
+    }
+
     #[inline(always)]
     fn whole<const N: usize>(&mut self, by: impl Transpose, band: &Band) -> usize {
         let (size, whole) = (4 * self.part.height(), band.whole::<N>(self.part.bytes.len()));
