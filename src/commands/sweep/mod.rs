@@ -283,11 +283,11 @@ fn execute(
         Runs::Kernels(_) => of_sites.contains(&format!("{}/{}", cell.recipe, plan.windows[cell.window])),
         Runs::Windows(_) => cell.window >= draws,
     };
-    // Operations whose faults are planted here. Each fault is tried on all cases, whoever runs these.
-    let planted: Vec<&str> = match &prepared.partition {
-        _ if !args.kernels.mutants => vec![],
-        Some(Partition::Op(op, _)) => vec![op],
-        _ => kernels::ops_of(share),
+    // Operations whose faults are planted here, and which of them. Each fault is tried on all cases, whoever runs these.
+    let (planted, own): (Vec<&str>, Share) = match &prepared.partition {
+        _ if !args.kernels.mutants => (vec![], Share::WHOLE),
+        Some(Partition::Op(op, own)) => (vec![op], *own),
+        _ => (kernels::ops_of(share), Share::WHOLE),
     };
     let plants = |cell: &String| {
         planted
@@ -388,10 +388,6 @@ fn execute(
         return Ok(());
     }
     let files = MutantFiles::new(&folder.path, folder.run());
-    let own = match &prepared.partition {
-        Some(Partition::Op(_, own)) => *own,
-        _ => Share::WHOLE,
-    };
     on_device.mutants(&planted, own, &files)
 }
 
