@@ -44,6 +44,20 @@ entry = "record_attention_cluster_{record}_{dtype}"
 grid = ["B * min(max(ceil(Wn + K, 1152), 1), 8)", "ceil(H, 64)"]
 cluster = ["min(max(ceil(Wn + K, 1152), 1), 8)"]
 
+[[variant]]
+name = "heads_16"
+doc = "16 heads and a share of the keys for a thread block, by mma.sync: for few rows; the cluster of a row adds up through shared memory"
+arch = "sm_90a"
+needs = ["size == 2", "B * 8 < 2147483648"]
+
+[[variant.launch]]
+entry = "record_attention_heads_16_{record}_{dtype}"
+grid = ["B * min(max(ceil(Wn + K, 80), 1), 8)", "ceil(H, 16)"]
+cluster = ["min(max(ceil(Wn + K, 80), 1), 8)"]
+block = [256]
+shared = 115712
+args = ["q", "window_pages", "window_slots", "window_count", "pages", "slots", "count", "sinks", "out", "H", "Wn", "K", "window_own", "own", "window_listed", "listed", "scale"]
+
 [[mutant]]
 name = "sink_left_out"
 doc = "the denominator lacks the sink"
@@ -79,22 +93,27 @@ doc = "the maximum is that of the first warp, or of the warpgroup's own keys"
 [[mutant]]
 name = "last_rank_lost"
 doc = "the sums of the last thread block of the cluster that has keys are left out"
-variants = ["cluster"]
+variants = ["cluster", "heads_16"]
 
 [[mutant]]
 name = "sink_of_each_rank"
 doc = "each thread block of the cluster adds the sink"
-variants = ["cluster"]
+variants = ["cluster", "heads_16"]
 
 [[mutant]]
 name = "weights_of_next_rank"
 doc = "the results of a rank are multiplied by what those of the next one should be"
-variants = ["cluster"]
+variants = ["cluster", "heads_16"]
 
 [[mutant]]
 name = "results_not_rescaled"
 doc = "results keep their scale when the maximum grows"
-variants = ["cluster"]
+variants = ["cluster", "heads_16"]
+
+[[mutant]]
+name = "half_of_scores"
+doc = "scores are those of the first half of the channels"
+variants = ["heads_16"]
 
 [[mutant]]
 name = "own_exponentials"
@@ -117,6 +136,7 @@ variants = ["cluster"]
 #include "record_attention/simple.cuh"
 #if __CUDA_ARCH__ == 900 && !defined RECORD_ATTENTION_SIMPLE
 #include "record_attention/cluster.cuh"
+#include "record_attention/heads_16.cuh"
 #endif
 
 #define RECORD_PARTS \
@@ -137,6 +157,11 @@ variants = ["cluster"]
         record_attention_cluster_##R##_bf16(const bf16 *q, RECORD_PARTS, const float *sinks, bf16 *out, RECORD_SIZES) { \
         attend<R>(q, RECORD_BOTH, sinks, out, heads, scale);                                                            \
     }
+#define HEADS_16(R)                                                                                                      \
+    extern "C" __global__ void __launch_bounds__(256, 2)                                                                 \
+        record_attention_heads_16_##R##_bf16(const bf16 *q, RECORD_PARTS, const float *sinks, bf16 *out, RECORD_SIZES) { \
+        heads_16::attend<R>(q, RECORD_BOTH, sinks, out, heads, scale);                                                   \
+    }
 #define ENTRIES(R)        \
     SIMPLE(R, bf16, bf16) \
     SIMPLE(R, f32, float)
@@ -145,4 +170,5 @@ variants = ["cluster"]
 FOR_RECORDS_OF_512(ENTRIES)
 #if __CUDA_ARCH__ == 900 && !defined RECORD_ATTENTION_SIMPLE
 FOR_RECORDS_OF_512(CLUSTER)
+FOR_RECORDS_OF_512(HEADS_16)
 #endif
