@@ -35,6 +35,16 @@ grid = ["B * min(max(ceil(Wn + K, 128), 1), 8)", "ceil(H, 64)"]
 cluster = ["min(max(ceil(Wn + K, 128), 1), 8)"]
 
 [[variant]]
+name = "cluster_192"
+doc = "192 keys and more for each thread block of a cluster: for few rows of many heads"
+like = "cluster"
+
+[[variant.launch]]
+entry = "record_attention_cluster_{record}_{dtype}"
+grid = ["B * min(max(ceil(Wn + K, 192), 1), 8)", "ceil(H, 64)"]
+cluster = ["min(max(ceil(Wn + K, 192), 1), 8)"]
+
+[[variant]]
 name = "cluster_1152"
 doc = "1,152 keys and more for each thread block of a cluster: for many rows and heads"
 like = "cluster"
@@ -46,17 +56,29 @@ cluster = ["min(max(ceil(Wn + K, 1152), 1), 8)"]
 
 [[variant]]
 name = "heads_16"
-doc = "16 heads and a share of the keys for a thread block, by mma.sync: for few rows; the cluster of a row adds up through shared memory"
+doc = "16 heads and 80 keys or more for a thread block, by mma.sync: for one row; the cluster of a row adds up through shared memory"
 arch = "sm_90a"
 needs = ["size == 2", "B * 8 < 2147483648"]
 
 [[variant.launch]]
+name = "attend"
 entry = "record_attention_heads_16_{record}_{dtype}"
 grid = ["B * min(max(ceil(Wn + K, 80), 1), 8)", "ceil(H, 16)"]
 cluster = ["min(max(ceil(Wn + K, 80), 1), 8)"]
-block = [256]
-shared = 115712
+block = [512]
+shared = 215040
 args = ["q", "window_pages", "window_slots", "window_count", "pages", "slots", "count", "sinks", "out", "H", "Wn", "K", "window_own", "own", "window_listed", "listed", "scale"]
+
+[[variant]]
+name = "heads_32"
+doc = "32 heads and 128 keys or more for a thread block: for few rows"
+like = "heads_16"
+
+[[variant.launch]]
+name = "attend"
+entry = "record_attention_heads_32_{record}_{dtype}"
+grid = ["B * min(max(ceil(Wn + K, 128), 1), 8)", "ceil(H, 32)"]
+cluster = ["min(max(ceil(Wn + K, 128), 1), 8)"]
 
 [[mutant]]
 name = "sink_left_out"
@@ -136,7 +158,7 @@ variants = ["cluster"]
 #include "record_attention/simple.cuh"
 #if __CUDA_ARCH__ == 900 && !defined RECORD_ATTENTION_SIMPLE
 #include "record_attention/cluster.cuh"
-#include "record_attention/heads_16.cuh"
+#include "record_attention/few_heads.cuh"
 #endif
 
 #define RECORD_PARTS \
@@ -157,11 +179,12 @@ variants = ["cluster"]
         record_attention_cluster_##R##_bf16(const bf16 *q, RECORD_PARTS, const float *sinks, bf16 *out, RECORD_SIZES) { \
         attend<R>(q, RECORD_BOTH, sinks, out, heads, scale);                                                            \
     }
-#define HEADS_16(R)                                                                                                      \
-    extern "C" __global__ void __launch_bounds__(256, 2)                                                                 \
-        record_attention_heads_16_##R##_bf16(const bf16 *q, RECORD_PARTS, const float *sinks, bf16 *out, RECORD_SIZES) { \
-        heads_16::attend<R>(q, RECORD_BOTH, sinks, out, heads, scale);                                                   \
+#define FEW_HEADS(R, HEADS, TILE)                                                                                               \
+    extern "C" __global__ void __launch_bounds__(512, 1)                                                                        \
+        record_attention_heads_##HEADS##_##R##_bf16(const bf16 *q, RECORD_PARTS, const float *sinks, bf16 *out, RECORD_SIZES) { \
+        few_heads::attend<HEADS, TILE, R>(q, RECORD_BOTH, sinks, out, heads, scale);                                            \
     }
+#define BOTH_FEW_HEADS(R) FEW_HEADS(R, 16, 160) FEW_HEADS(R, 32, 128)
 #define ENTRIES(R)        \
     SIMPLE(R, bf16, bf16) \
     SIMPLE(R, f32, float)
@@ -170,5 +193,5 @@ variants = ["cluster"]
 FOR_RECORDS_OF_512(ENTRIES)
 #if __CUDA_ARCH__ == 900 && !defined RECORD_ATTENTION_SIMPLE
 FOR_RECORDS_OF_512(CLUSTER)
-FOR_RECORDS_OF_512(HEADS_16)
+FOR_RECORDS_OF_512(BOTH_FEW_HEADS)
 #endif

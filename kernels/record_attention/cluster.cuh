@@ -285,16 +285,12 @@ struct Consumer {
 __device__ __forceinline__ void find_weights(Attention &shared, int active) {
     const int of = threadIdx.x - PRODUCERS;
     if (of < HEADS) {
-        RankSums ranks;
-#pragma unroll
-        for (int from = 0; from < MOST_RANKS; from++) {
-            ranks.maxima[from] = from < active ? shared.maxima[from][of] : -infinity();
-            ranks.sums[from] = shared.sums[from][0][of] + shared.sums[from][1][of];
-        }
-        ranks.find_weights(shared.sinks[of], active);
+        const auto sum = [&](int from) { return shared.sums[from][0][of] + shared.sums[from][1][of]; };
+        const auto maximum = [&](int from) { return shared.maxima[from][of]; };
+        const AllRanks all = AllRanks::of<MOST_RANKS>(active, shared.sinks[of], maximum, sum);
 #pragma unroll
         for (int from = 0; from < MOST_RANKS; from++)
-            shared.weights[from][of] = ranks.maxima[from];
+            shared.weights[from][of] = from < active ? all.weight(maximum(from)) : 0.0f;
     }
     named_barrier_sync(WEIGHTS, CONSUMERS);
 }

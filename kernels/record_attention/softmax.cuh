@@ -20,25 +20,24 @@ template <int LANES> __device__ __forceinline__ float lanes_maximum(float x) {
     return x;
 }
 
-constexpr int MOST_RANKS = 8;
+// The maximum of a head's scores, to base 2, and the sum of their exponentials and the sink's, over ranks of which each has its own.
+struct AllRanks {
+    float top, denominator;
 
-// The maxima of a head's scores, to base 2, and the sums of their exponentials, of each rank; -infinity and 0 behind the last.
-struct RankSums {
-    float maxima[MOST_RANKS], sums[MOST_RANKS];
-
-    // What the results of each rank are multiplied by, so that they add up to what is wanted; in place of the maxima.
-    __device__ __forceinline__ void find_weights(float sink, int active) {
-        float top = -infinity(), denominator = 0.0f;
+    // `maximum` and `sum` are functions of the rank, of which there are at most RANKS.
+    template <int RANKS, class Maximum, class Sum>
+    static __device__ __forceinline__ AllRanks of(int active, float sink, Maximum maximum, Sum sum) {
+        float maxima[RANKS], top = -infinity(), denominator = 0.0f;
 #pragma unroll
-        for (int from = 0; from < MOST_RANKS; from++)
+        for (int from = 0; from < RANKS; from++) {
+            maxima[from] = from < active ? maximum(from) : -infinity();
             top = fmaxf(top, maxima[from]);
+        }
         top = finite_maximum(top);
 #pragma unroll
-        for (int from = 0; from < MOST_RANKS; from++) {
-            maxima[from] = ex2_approx_ftz(maxima[from] - top);
+        for (int from = 0; from < RANKS; from++)
             if (from < active)
-                denominator = fmaf(maxima[from], sums[from], denominator);
-        }
+                denominator = fmaf(ex2_approx_ftz(maxima[from] - top), sum(from), denominator);
 #ifndef MUTANT_SINK_LEFT_OUT
         sink = ex2_approx_ftz(sink * 1.44269504f - top);
 #ifdef MUTANT_SINK_OF_EACH_RANK
@@ -47,8 +46,12 @@ struct RankSums {
         denominator += sink;
 #endif
 #endif
-#pragma unroll
-        for (int from = 0; from < MOST_RANKS; from++)
-            maxima[from] = denominator == 0.0f ? maxima[from] : maxima[from] / denominator;
+        return {top, denominator};
+    }
+
+    // What the results of a rank are multiplied by, so that they add up to what is wanted.
+    __device__ __forceinline__ float weight(float maximum) const {
+        const float relative = ex2_approx_ftz(maximum - top);
+        return denominator == 0.0f ? relative : relative / denominator;
     }
 };

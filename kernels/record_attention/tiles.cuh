@@ -9,7 +9,7 @@
 #include "record_attention/softmax.cuh"
 #include "wgmma/widths.cuh"
 
-constexpr int TILE = 32, STAGES = 4, HEADS = 64, PANELS = 8;
+constexpr int TILE = 32, STAGES = 4, HEADS = 64, PANELS = 8, MOST_RANKS = 8;
 constexpr int PRODUCERS = 256, CONSUMERS = 256, WARP_KEYS = TILE / (PRODUCERS / 32);
 
 // What a thread tells the same thread of the other warpgroup: its exponentials as operand A of two steps, by what to multiply the

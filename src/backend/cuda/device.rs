@@ -286,10 +286,19 @@ impl Module {
     pub fn function(&self, entry: &str) -> Result<Function> {
         let name = std::ffi::CString::new(entry).map_err(|_| Error::Usage(format!("entry '{entry}' has a NUL")))?;
         // SAFETY: the module is loaded.
-        cuda(&format!("entry '{entry}'"), unsafe {
+        let handle = cuda(&format!("entry '{entry}'"), unsafe {
             result::module::get_function(self.0, name)
+        })?;
+        // SAFETY: the function is of this module; a number behind the last parameter is refused.
+        let size = |number| unsafe {
+            let (mut offset, mut size) = (0, 0);
+            let found = sys::cuFuncGetParamInfo(handle, number, &raw mut offset, &raw mut size).result();
+            found.ok().map(|()| size)
+        };
+        Ok(Function {
+            handle,
+            parameters: (0..).map_while(size).collect(),
         })
-        .map(Function)
     }
 }
 
@@ -301,8 +310,12 @@ impl Drop for Module {
 }
 
 /// A kernel of a module that is loaded; not to be used once that is dropped.
-#[derive(Clone, Copy)]
-pub struct Function(sys::CUfunction);
+#[derive(Clone)]
+pub struct Function {
+    handle: sys::CUfunction,
+    /// Bytes of each.
+    parameters: Vec<usize>,
+}
 
 /// Shape and attributes of a launch.
 #[derive(Clone, Debug, PartialEq)]
@@ -322,20 +335,29 @@ pub enum Argument {
     Narrow(u32),
 }
 
+impl Argument {
+    fn bytes(self) -> usize {
+        match self {
+            Self::Wide(_) => 8,
+            Self::Narrow(_) => 4,
+        }
+    }
+}
+
 impl Device {
     /// Readies a function for the shared memory and cluster size of a launch.
-    pub fn prepare(&self, function: Function, shape: &Shape) -> Result<()> {
+    pub fn prepare(&self, function: &Function, shape: &Shape) -> Result<()> {
         use sys::CUfunction_attribute as Attribute;
         let set = |attribute, value: i32| {
             // SAFETY: the function is of a loaded module.
             cuda("cuFuncSetAttribute", unsafe {
-                result::function::set_function_attribute(function.0, attribute, value)
+                result::function::set_function_attribute(function.handle, attribute, value)
             })
         };
         // Beyond 48 KB together with the kernel's static shared memory. Several launches of a function may need different sizes.
         let most = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // SAFETY: the function is of a loaded module.
-        let now = unsafe { result::function::get_function_attribute(function.0, most) };
+        let now = unsafe { result::function::get_function_attribute(function.handle, most) };
         if shape.shared as i32 > cuda("cuFuncGetAttribute", now)? {
             set(most, shape.shared as i32)?;
         }
@@ -346,7 +368,21 @@ impl Device {
     }
 
     /// Puts a launch into the stream.
-    pub fn launch(&self, function: Function, shape: &Shape, arguments: &[Argument]) -> Result<()> {
+    pub fn launch(&self, function: &Function, shape: &Shape, arguments: &[Argument]) -> Result<()> {
+        // The driver would read whatever lies behind the last argument.
+        if !arguments
+            .iter()
+            .map(|argument| argument.bytes())
+            .eq(function.parameters.iter().copied())
+        {
+            let given: Vec<usize> = arguments.iter().map(|argument| argument.bytes()).collect();
+            return Err(Error::Setup(format!(
+                "the kernel takes {} parameters, of {:?} bytes; `args` of the launch has {}, of {given:?} bytes",
+                function.parameters.len(),
+                function.parameters,
+                given.len(),
+            )));
+        }
         let mut values: Vec<u64> = arguments
             .iter()
             .map(|argument| match argument {
@@ -393,11 +429,11 @@ impl Device {
             attrs: attributes.as_mut_ptr(),
             numAttrs: attributes.len() as u32,
         };
-        // SAFETY: the driver copies arguments and attributes before it returns. That they fit the kernel is what the
-        // header says; guard bands show where it does not.
+        // SAFETY: the driver copies arguments and attributes before it returns, and arguments have the sizes of the kernel's
+        // parameters. That they mean the same is what the header says; guard bands show where it does not.
         cuda(
             "launch",
-            unsafe { sys::cuLaunchKernelEx(&raw const config, function.0, pointers.as_mut_ptr(), null_mut()) }.result(),
+            unsafe { sys::cuLaunchKernelEx(&raw const config, function.handle, pointers.as_mut_ptr(), null_mut()) }.result(),
         )
     }
 }

@@ -62,7 +62,7 @@ impl Repeats {
         };
         let [at, period, size] = [memory.address + at as u64, period as u64, size as u64];
         device.launch(
-            self.function,
+            &self.function,
             &shape,
             &[at, period, size, found.address].map(Argument::Wide),
         )?;

@@ -132,7 +132,7 @@ impl<'a> Running<'a> {
         };
         let put = match (&steps[turn.step].work, &loaded[turn.step], &turn.on) {
             (Work::Kernel { shape, .. }, Loaded::Kernel(function), LaunchInputs::Arguments(arguments)) => {
-                self.device.launch(*function, shape, &arguments[usize::from(taps)])
+                self.device.launch(function, shape, &arguments[usize::from(taps)])
             }
             (_, Loaded::Matmul(matmul), LaunchInputs::Operands(operands)) => matmul.launch(operands),
             _ => unreachable!("made of the same step"),
@@ -435,7 +435,7 @@ impl<'a> Loaded<'a> {
         match &step.work {
             Work::Kernel { entry, shape, .. } => {
                 let function = module.function(entry)?;
-                device.prepare(function, shape)?;
+                device.prepare(&function, shape)?;
                 Ok(Self::Kernel(function))
             }
             Work::Matmul { product, .. } => Matmul::new(device, *product)?
