@@ -35,16 +35,6 @@ grid = ["B * min(max(ceil(Wn + K, 128), 1), 8)", "ceil(H, 64)"]
 cluster = ["min(max(ceil(Wn + K, 128), 1), 8)"]
 
 [[variant]]
-name = "cluster_192"
-doc = "192 keys and more for each thread block of a cluster: for few rows of many heads"
-like = "cluster"
-
-[[variant.launch]]
-entry = "record_attention_cluster_{record}_{dtype}"
-grid = ["B * min(max(ceil(Wn + K, 192), 1), 8)", "ceil(H, 64)"]
-cluster = ["min(max(ceil(Wn + K, 192), 1), 8)"]
-
-[[variant]]
 name = "cluster_1152"
 doc = "1,152 keys and more for each thread block of a cluster: for many rows and heads"
 like = "cluster"
