@@ -36,9 +36,16 @@ __device__ __forceinline__ u32 placed(u32 code, int reg, int half, int of, int w
     return word == 0 ? shared & SHARED_BITS : (shared & ~SHARED_BITS) >> 2;
 }
 
+// Bits of `a` where those of `mask` are set, and of `b` elsewhere: one instruction, which the compiler makes two of.
+__device__ __forceinline__ u32 select_bits(u32 a, u32 b, u32 mask) {
+    u32 out;
+    asm("lop3.b32 %0, %1, %2, %3, 0xe4;" : "=r"(out) : "r"(a), "r"(b), "r"(mask));
+    return out;
+}
+
 // The codes of both instructions, times 2^-126.
 __device__ __forceinline__ void extract(u32 (&a)[4], u32 (&b)[4], u32 first, u32 second) {
-    const u32 shared = first & SHARED_BITS | second << 2 & ~SHARED_BITS;
+    const u32 shared = select_bits(first, second << 2, SHARED_BITS);
     // Nothing goes round where bits below 6 are left out.
     a[0] = first & REGISTER_BITS, b[0] = second & REGISTER_BITS;
     a[1] = first << ROTATIONS[1] & REGISTER_BITS, b[1] = second << ROTATIONS[1] & REGISTER_BITS;
@@ -224,11 +231,6 @@ __device__ void pack_rows(const u8 *codes, const u8 *scales, u8 *packed, u32 *ge
 // The compiler must see that all threads of a warp go the same way, or it waits for each product.
 __device__ __forceinline__ int same_of_warp(int x) {
     return __shfl_sync(0xffffffff, x, 0);
-}
-
-// The descriptor of what lies 16 · n bytes after. Only the lower half differs, so that no carry is computed.
-__device__ __forceinline__ u64 later(u64 descriptor, u32 n) {
-    return descriptor & 0xffffffff00000000 | u32(descriptor) + n;
 }
 
 // Weights of 64 columns as operand A of four instructions.

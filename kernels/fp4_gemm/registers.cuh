@@ -76,7 +76,7 @@ __device__ void registers(const bf16 *x, const u8 *packed, const u32 *general, c
             wgmma_fence();
 #pragma unroll
             for (int step = 0; step < 4; step++)
-                Step<Bf16, T>::registers(sums, a[half][step], later(tokens, half * T * 8 + step * 2));
+                Step<Bf16, T>::registers(sums, a[half][step], tokens + half * T * 8 + step * 2);
             wgmma_commit_group();
         }
         wgmma_wait_group<0>();

@@ -200,7 +200,7 @@ __device__ __forceinline__ void multiply_chunk(float (&sums)[TOKENS / 2], u32 (&
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 4; step++)
-        Step<Bf16, TOKENS>::registers(sums, a[step], later(tokens, step * 2));
+        Step<Bf16, TOKENS>::registers(sums, a[step], tokens + step * 2);
     wgmma_commit_group();
 }
 
@@ -219,7 +219,7 @@ __device__ __forceinline__ void multiply_part(const Ring &ring, Parities &pariti
             wgmma_wait_group<1>();
             if (chunk == 1 && slot > 0)
                 release(ring, slot - 1);
-            multiply_chunk<F>(sums, a[chunk % 2], general, packed, later(tokens, slot * (STAGE_BYTES<F> / 16) + chunk * 64));
+            multiply_chunk<F>(sums, a[chunk % 2], general, packed, tokens + slot * (STAGE_BYTES<F> / 16) + chunk * 64);
         }
     }
     wgmma_wait_group<0>();
@@ -237,7 +237,7 @@ __device__ __forceinline__ void multiply_rest(const Ring &ring, Parities &pariti
         const u64 tokens = tokens_descriptor(stage + STAGE_WEIGHTS<F>);
         mbarrier_wait_parity(ring.full + slot, parities.of(slot));
         for (int chunk = 0; chunk < min(CHUNKS, chunks - slot * CHUNKS); chunk++) {
-            multiply_chunk<F>(sums, a, general, Packed<F>(stage + chunk * UNIT_BYTES<F>), later(tokens, chunk * 64));
+            multiply_chunk<F>(sums, a, general, Packed<F>(stage + chunk * UNIT_BYTES<F>), tokens + chunk * 64);
             wgmma_wait_group<0>();
         }
         release(ring, slot);
