@@ -188,15 +188,8 @@ __device__ __forceinline__ void release(const Ring &ring, int slot) {
     __syncwarp();
 }
 
-// The products of 64 columns of all rows and tokens. Instructions for both kinds of scales would be serialized: only decoding
-// has a branch. Without it, the compiler would not find registers for what is unrolled.
-template <class F>
-__device__ __forceinline__ void multiply_chunk(float (&sums)[TOKENS / 2], u32 (&a)[4][4], bool general, const Packed<F> &packed,
-                                               u64 tokens) {
-    if (general)
-        decode_chunk<F, true>(a, packed);
-    else
-        decode_chunk<F, false>(a, packed);
+// The products of 64 columns of all rows and tokens.
+__device__ __forceinline__ void multiply_chunk(float (&sums)[TOKENS / 2], const u32 (&a)[4][4], u64 tokens) {
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 4; step++)
@@ -204,9 +197,9 @@ __device__ __forceinline__ void multiply_chunk(float (&sums)[TOKENS / 2], u32 (&
     wgmma_commit_group();
 }
 
-// The products of a whole part.
+// The products of a whole part with plain scales.
 template <class F>
-__device__ __forceinline__ void multiply_part(const Ring &ring, Parities &parities, bool general, float (&sums)[TOKENS / 2]) {
+__device__ __forceinline__ void multiply_part(const Ring &ring, Parities &parities, float (&sums)[TOKENS / 2]) {
     u32 a[2][4][4];
     const u64 tokens = tokens_descriptor(ring.stages + STAGE_WEIGHTS<F>);
 #pragma unroll
@@ -219,7 +212,12 @@ __device__ __forceinline__ void multiply_part(const Ring &ring, Parities &pariti
             wgmma_wait_group<1>();
             if (chunk == 1 && slot > 0)
                 release(ring, slot - 1);
-            multiply_chunk<F>(sums, a[chunk % 2], general, packed, tokens + slot * (STAGE_BYTES<F> / 16) + chunk * 64);
+            // It never does, but keeps chunks apart: the compiler would decode them ahead, and lack registers for products that
+            // run on.
+            if (gridDim.y > 1)
+                asm volatile("brkpt;");
+            decode_chunk<F, false>(a[chunk % 2], packed);
+            multiply_chunk(sums, a[chunk % 2], tokens + slot * (STAGE_BYTES<F> / 16) + chunk * 64);
         }
     }
     wgmma_wait_group<0>();
@@ -227,17 +225,23 @@ __device__ __forceinline__ void multiply_part(const Ring &ring, Parities &pariti
     parities.bits ^= (1u << STAGES) - 1;
 }
 
-// Those of a part that is not whole.
+// Those of any part, one chunk after the other. Instructions for both kinds of scales would be serialized: only decoding has a
+// branch.
 template <class F>
-__device__ __forceinline__ void multiply_rest(const Ring &ring, Parities &parities, bool general, int chunks,
-                                              float (&sums)[TOKENS / 2]) {
+__device__ __forceinline__ void multiply_any(const Ring &ring, Parities &parities, bool general, int chunks,
+                                             float (&sums)[TOKENS / 2]) {
     u32 a[4][4];
     for (int slot = 0; slot * CHUNKS < chunks; slot++) {
         const u8 *const stage = ring.stages + slot * STAGE_BYTES<F>;
         const u64 tokens = tokens_descriptor(stage + STAGE_WEIGHTS<F>);
         mbarrier_wait_parity(ring.full + slot, parities.of(slot));
         for (int chunk = 0; chunk < min(CHUNKS, chunks - slot * CHUNKS); chunk++) {
-            multiply_chunk<F>(sums, a, general, Packed<F>(stage + chunk * UNIT_BYTES<F>), tokens + chunk * 64);
+            const Packed<F> packed(stage + chunk * UNIT_BYTES<F>);
+            if (general)
+                decode_chunk<F, true>(a, packed);
+            else
+                decode_chunk<F, false>(a, packed);
+            multiply_chunk(sums, a, tokens + chunk * 64);
             wgmma_wait_group<0>();
         }
         release(ring, slot);
@@ -255,10 +259,10 @@ __device__ __forceinline__ void multiply_item(const Ring &ring, Parities &pariti
 #pragma unroll
         for (int i = 0; i < TOKENS / 2; i++)
             sums[i] = 0.0f;
-        if (left >= PART_CHUNKS)
-            multiply_part<F>(ring, parities, general, sums);
+        if (left >= PART_CHUNKS && !general)
+            multiply_part<F>(ring, parities, sums);
         else
-            multiply_rest<F>(ring, parities, general, left, sums);
+            multiply_any<F>(ring, parities, general, min(left, PART_CHUNKS), sums);
 #ifdef MUTANT_LAST_PART_LOST
         if (first > 0 && left <= PART_CHUNKS)
             break;
