@@ -2,9 +2,9 @@
 """Times third-party implementations (peers) on one GPU, on the cases that `ulplab kernels check` times.
 
 Writes JSON: {"device", "versions", "peers": {"<operation>/<case>": {"name", "us_cold", "us_graph", "all": […]}}, "limits": the same,
-"unfit": {"<operation>/<case>, <name>": why}, "left_out": […]}, with the fastest cold peer of each case, and all peers; `ulplab kernels
+"unfit": {"<operation>/<case>, <name>": why}, "left_out": […], "absent": {"<operation>": why}}, with the fastest cold peer of each case, and all peers; `ulplab kernels
 time --peers FILE` reports them beside its own times. Limits move the bytes of a case and compute nothing. `left_out` names the peers that are
-not yet tried. The file is written again after each peer; what it has of the same device and versions is not timed again, so a run that was
+not yet tried, `absent` the operations whose peers this Python cannot import. The file is written again after each peer; what it has of the same device and versions is not timed again, so a run that was
 stopped goes on.
 
 Peers are compiled by several processes at a time, each of them many peers; whoever uses the card has it alone. Every peer's output is
@@ -13,7 +13,7 @@ repetition, record events around one call, take the median of 11 to 200: they en
 of the median is at most 0.5 % of it (`within`). Then many calls are timed in one graph. The GPU is kept busy while Python prepares the
 call, so that a peer's launches from Python are not counted.
 
-The exit code is 0 if all peers were tried, 103 if some are left out, 96 if no process could begin.
+The exit code is 0 if all peers were tried, 103 if some are left out or absent, 96 if no process could begin.
 
 Needs: torch and triton; torchao and fla-core to time their code, too   (written for torch 2.11, triton 3.6,
 torchao 0.18, fla-core 0.6)
@@ -38,8 +38,8 @@ INCOMPLETE, SETUP = 103, 96
 class Report:
     """The file of results: what it had is kept, and it is whole after each peer."""
 
-    def __init__(self, path, about, peers):
-        self.path, self.about = path, about
+    def __init__(self, path, about, peers, absent):
+        self.path, self.about, self.absent = path, about, absent
         self.found, self.unfit = {}, {}
         self.pending = collections.OrderedDict.fromkeys(peers)
         if os.path.exists(path) and os.path.getsize(path):
@@ -81,7 +81,7 @@ class Report:
         fastest = lambda timed: min(timed, key=lambda peer: peer["us_cold"])
         of = lambda kind: {key: fastest(all) | {"all": all} for (at, key), all in self.found.items() if at == kind}
         told = self.about | {"peers": of("peers"), "limits": of("limits"), "unfit": self.unfit}
-        told["left_out"] = [", ".join(peer) for peer in self.pending]
+        told |= {"left_out": [", ".join(peer) for peer in self.pending], "absent": self.absent}
         with open(f"{self.path}.part", "w") as file:
             json.dump(told, file, indent=1)
         os.replace(f"{self.path}.part", self.path)
@@ -162,9 +162,12 @@ class Peers:
 
     def begin(self, hello):
         """The first worker knows what there is."""
-        self.report = Report(self.args.output, hello["about"], map(tuple, hello["peers"]))
+        self.report = Report(self.args.output, hello["about"], map(tuple, hello["peers"]), hello["absent"])
         self.waiting = Waiting(self.report.pending)
-        for section, why in hello["absent"].items():
+        self.say_absent()
+
+    def say_absent(self):
+        for section, why in self.report.absent.items():
             print(f"no peers of {section}: {why}", file=sys.stderr, flush=True)
 
     def answer(self, worker, said):
@@ -219,7 +222,8 @@ class Peers:
         left = len(self.report.pending)
         if left:
             print(f"{left} peers are left out after {self.spent():.0f} s; run it again to time them, too", file=sys.stderr)
-        return INCOMPLETE if left else 0
+        self.say_absent()
+        return INCOMPLETE if left or self.report.absent else 0
 
 
 def main():

@@ -22,7 +22,7 @@ PEERS = [("rope/t1", "fast"), ("rope/t1", "slow"), ("rope/t1", "limit: 1"), ("ro
 WORKER = """
 import json, os, sys, time
 said = lambda **what: print(json.dumps(what), flush=True)
-said(about={"device": "card", "versions": {}}, peers=json.loads(sys.argv[1]), absent={"fla": "ModuleNotFoundError: fla"})
+said(about={"device": "card", "versions": {}}, peers=json.loads(sys.argv[1]), absent=json.loads(sys.argv[3]))
 for line in sys.stdin:
     key, name = json.loads(line)
     with open(sys.argv[2], "a") as notes:
@@ -40,11 +40,11 @@ def bench(tmp_path):
     worker = tmp_path / "worker.py"
     worker.write_text(WORKER)
 
-    def run(*options, peers=PEERS):
+    def run(*options, peers=PEERS, absent={}):
         notes = tmp_path / "notes"
         notes.write_text("")
         command = [sys.executable, HERE / "kernels.py", tmp_path / "peers.json", *options]
-        worker_command = [sys.executable, worker, json.dumps(peers), notes]
+        worker_command = [sys.executable, worker, json.dumps(peers), notes, json.dumps(absent)]
         ended = subprocess.run([*command, "--worker", *worker_command], capture_output=True, text=True, timeout=60)
         return ended, json.loads((tmp_path / "peers.json").read_text()), sorted(notes.read_text().split("\n")[:-1])
 
@@ -61,7 +61,6 @@ def test_all_peers_are_tried_whatever_some_of_them_do(bench, jobs):
     assert [peer["name"] for peer in file["limits"]["rope/t1"]["all"]] == ["limit: 1"]
     assert sorted(peer["name"] for peer in file["peers"]["rope/t1"]["all"]) == ["fast", "slow"]
     assert file["unfit"] == {"rope/t2, wrong": "off by 1, more than 0.1", "rope/t2, dies": "its process ended with 7"}
-    assert "no peers of fla: ModuleNotFoundError: fla" in ended.stderr
     # Each line says how many are left.
     assert len(ended.stdout.splitlines()) == 4
     assert " 0 to do: " in ended.stdout + ended.stderr
@@ -78,6 +77,16 @@ def test_what_is_left_out_is_named_and_tried_by_the_next_call(bench):
     # Those that are unfit may be fit by now.
     _, again, asked = bench("--jobs", "2")
     assert asked == ["dies", "wrong"] and again == file
+
+
+def test_peers_that_python_lacks_are_named_and_not_whole(bench):
+    absent = {"delta_decode": "ModuleNotFoundError: No module named 'fla'"}
+    ended, file, asked = bench(absent=absent)
+    assert ended.returncode == 103 and asked == sorted(name for _, name in PEERS)
+    assert file["absent"] == absent and file["left_out"] == []
+    # Said first, and again at the end, where it is read.
+    assert ended.stderr.count("no peers of delta_decode: ModuleNotFoundError: No module named 'fla'") == 2
+    assert bench()[0].returncode == 0
 
 
 def test_what_is_cut_is_not_whole_and_loses_nothing(bench, tmp_path):

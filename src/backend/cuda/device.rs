@@ -433,7 +433,8 @@ impl Device {
         // parameters. That they mean the same is what the header says; guard bands show where it does not.
         cuda(
             "launch",
-            unsafe { sys::cuLaunchKernelEx(&raw const config, function.handle, pointers.as_mut_ptr(), null_mut()) }.result(),
+            unsafe { sys::cuLaunchKernelEx(&raw const config, function.handle, pointers.as_mut_ptr(), null_mut()) }
+                .result(),
         )
     }
 }

@@ -28,6 +28,8 @@ pub struct Peers {
     pub limits: BTreeMap<String, Peer>,
     /// Those that were not tried.
     pub left_out: Vec<String>,
+    /// Why Python could not import those of an operation.
+    pub absent: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -46,6 +48,8 @@ struct PeersFile {
     limits: BTreeMap<String, serde_json::Value>,
     #[serde(default)]
     left_out: Vec<String>,
+    #[serde(default)]
+    absent: BTreeMap<String, String>,
 }
 
 impl Peers {
@@ -78,6 +82,7 @@ impl Peers {
             fastest: raw.peers.into_iter().map(peer).collect::<Result<_>>()?,
             limits: raw.limits.into_iter().map(peer).collect::<Result<_>>()?,
             left_out: raw.left_out,
+            absent: raw.absent,
         })
     }
 
@@ -95,11 +100,18 @@ impl Peers {
 
     /// What a run with them says if some were not tried: it is not whole.
     pub fn incomplete(&self) -> Option<String> {
-        let first = self.left_out.first()?;
-        let (count, file) = (self.left_out.len(), self.file.display());
-        Some(format!(
-            "{file}: left_out: {count} peers were not tried, such as '{first}'"
-        ))
+        let file = self.file.display();
+        let left_out = self.left_out.first().map(|first| {
+            let count = self.left_out.len();
+            format!("{file}: left_out: {count} peers were not tried, such as '{first}'")
+        });
+        left_out.or_else(|| {
+            let (op, why) = self.absent.first_key_value()?;
+            let count = self.absent.len();
+            Some(format!(
+                "{file}: absent: {count} operations lack their peers, such as '{op}': {why}"
+            ))
+        })
     }
 
     /// Metrics of the limit and of the fastest peer for a variant that takes `us_cold` on a case; none of what was not timed.
