@@ -259,22 +259,22 @@ template <int HEADS, int TILE> struct Block {
         weights[rank][head] = all.weight(maximum(rank));
     }
 
-    // Adds up a share of the channels, of which all ranks have results.
-    __device__ __forceinline__ void add_ranks(int rank, int ranks, bf16 *out, int heads) const {
+    // Adds up a share of the channels, of which the first `active` ranks have results.
+    __device__ __forceinline__ void add_ranks(int rank, int ranks, int active, bf16 *out, int heads) const {
         const int first = rank * 128 / ranks, fours = (rank + 1) * 128 / ranks - first;
         for (int i = threadIdx.x; i < fours * heads; i += THREADS) {
             const int head = i / fours, four = first + i % fours;
             float4 x[MOST_RANKS], sum = {};
 #pragma unroll
             for (int from = 0; from < MOST_RANKS; from++)
-                if (from < ranks)
+                if (from < active)
                     x[from] = ld_shared_cluster(map_shared_rank(&results[head][four * 4], from));
 #pragma unroll
             for (int from = 0; from < MOST_RANKS; from++) {
-                if (from >= ranks)
+                if (from >= active)
                     break;
 #ifdef MUTANT_WEIGHTS_OF_NEXT_RANK
-                const float weight = weights[(from + 1) % ranks][head];
+                const float weight = weights[(from + 1) % active][head];
 #else
                 const float weight = weights[from][head];
 #endif
@@ -343,7 +343,7 @@ __device__ __forceinline__ void attend(const bf16 *q, const Part window, const P
 #endif
     block.find_weights(sink, active);
     __syncthreads();
-    block.add_ranks(rank, active, out + at, heads);
+    block.add_ranks(rank, ranks, active, out + at, heads);
     // Others still read the results of this one.
     cluster_arrive_relaxed();
     cluster_wait();
