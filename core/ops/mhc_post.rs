@@ -63,13 +63,19 @@ impl Op for MhcPost {
             round_to_bf16(&mut x);
             round_to_bf16(&mut y);
         }
-        // Weights of post lie between 0 and 2, those of comb between 0 and 1.
+        // Weights of post lie between 0 and 2, those of comb between 0 and 1; edges also have 0.
         let weights = |name: &str, per_row: usize, most: f32| -> Vec<f32> {
             let weights = data.normal(name, rows * per_row).into_iter();
             weights.map(|x| most / (1.0 + (-x).exp())).collect()
         };
-        let post = weights("mhc_post/post", STREAMS, 2.0);
-        let comb = weights("mhc_post/comb", STREAMS * STREAMS, 1.0);
+        let mut post = weights("mhc_post/post", STREAMS, 2.0);
+        let mut comb = weights("mhc_post/comb", STREAMS * STREAMS, 1.0);
+        if case.inputs == Inputs::Edges {
+            // Zero times an infinity or NaN is NaN.
+            for weights in [&mut post, &mut comb] {
+                weights.iter_mut().step_by(3).for_each(|weight| *weight = 0.0);
+            }
+        }
 
         let mut want = exact([rows, STREAMS, dim], &x);
         let mixing = Mixing {
