@@ -56,8 +56,9 @@ impl Op for MhcPost {
         let mut x = data.normal("mhc_post/x", rows * STREAMS * dim);
         let mut y = data.normal("mhc_post/y", rows * dim);
         if case.inputs == Inputs::Edges {
-            edges(&mut x, STREAMS * dim);
-            edges(&mut y, dim);
+            edges(&mut x, STREAMS * dim, 0);
+            // In other channels than those of streams, whose infinity or NaN this would hide.
+            edges(&mut y, dim, 5);
         }
         if dtype == Dtype::BF16 {
             round_to_bf16(&mut x);
@@ -118,10 +119,10 @@ fn mixer() -> HyperConnection<Bounded> {
     }
 }
 
-/// Rows of zeros, with one large and one small number, with an infinity, and with a NaN.
-fn edges(x: &mut [f32], row: usize) {
+/// Rows of zeros, with one large and one small number, with an infinity, and with a NaN, in columns that are counted from `first`.
+fn edges(x: &mut [f32], row: usize, first: usize) {
     for (number, x) in x.chunks_exact_mut(row).enumerate() {
-        let at = number * 997 % row;
+        let at = (first + number * 997) % row;
         match number % 6 {
             1 => x.fill(0.0),
             2 => x[at] = 2f32.powi(100),

@@ -72,7 +72,8 @@ fn outputs(case: &Case, problem: &Problem, mistake: Mistake) -> [(&'static str, 
                 table[from..from + k].iter().map(|expert| *expert as usize).collect()
             }
             _ => {
-                let cut = |x: f32| f32::from_bits(x.to_bits() & !63);
+                // Logits of 10 and above are not near to each other.
+                let cut = |x: f32| f32::from_bits(x.to_bits() & if x < 10.0 { !63 } else { !0 });
                 let of = |e: usize| {
                     if mistake == Mistake::LastBits {
                         sigma_of(cut(logits[e]), threshold)
