@@ -87,12 +87,15 @@ impl Op for MhcPre {
         let spread = (row as f32).powf(-0.5);
         // With logits this large, the last iteration still moves mixing matrices by more than their bounds.
         let mixing = if tokens % 2 == 1 { 6.0 } else { 1.3 };
-        let site = Site {
+        let mut site = Site {
             projection: data.normal("fn", WIDTH * row).iter().map(|x| x * spread).collect(),
             base: data.normal("base", WIDTH).iter().map(|x| 0.5 * x).collect(),
             scale: [0.9, 1.1, mixing],
             weight: data.normal("weight", dim).iter().map(|x| 1.0 + 0.1 * x).collect(),
         };
+        if case.inputs == Inputs::Edges {
+            site.edges();
+        }
         let buffers = vec![
             Buffer::floats("x", dtype, &[tokens, STREAMS, dim], &x),
             Buffer::f32("fn", &[WIDTH, row], &site.projection),
@@ -113,7 +116,8 @@ impl Op for MhcPre {
     }
 }
 
-/// Tokens of zeros, of very large and very small numbers, with a NaN, with an infinity, and with all numbers equal.
+/// Tokens of zeros, of very large and very small numbers, with a NaN, with an infinity, with a single number, and of two streams that
+/// cancel each other if they have the same weight.
 fn edges(x: &mut [f32], row: usize) {
     for (token, x) in x.chunks_exact_mut(row).enumerate() {
         match token % 8 {
@@ -125,6 +129,14 @@ fn edges(x: &mut [f32], row: usize) {
             6 => {
                 x.fill(0.0);
                 x[token * 997 % row] = 500.0;
+            }
+            7 => {
+                let (first, others) = x.split_at_mut(row / STREAMS);
+                others.fill(0.0);
+                for (x, other) in first.iter_mut().zip(others) {
+                    *x *= 2f32.powi(20);
+                    *other = -*x;
+                }
             }
             _ => {}
         }
@@ -164,6 +176,18 @@ impl ExpectedOutput {
 }
 
 impl Site {
+    /// The first two streams have the same weight: of streams that cancel each other, the square of the mixture is computed from
+    /// products as 0 or less. Logits of rows of comb are so far from 0 that their exponentials are infinite, or 0.
+    fn edges(&mut self) {
+        let row = self.projection.len() / WIDTH;
+        self.projection.copy_within(..row, row);
+        self.base[1] = self.base[0];
+        let rows = self.base[2 * STREAMS..].chunks_exact_mut(STREAMS);
+        for (row, far) in rows.zip([0.0, 100.0, -120.0, 60.0]) {
+            row.iter_mut().for_each(|logit| *logit += far);
+        }
+    }
+
     /// The expected outputs y, post and comb; y is stored in this type.
     fn want(&self, x: &[f32], dim: usize, dtype: Dtype) -> [ExpectedOutput; 3] {
         let connection = HyperConnection {

@@ -25,7 +25,12 @@ fn pre(x: &[f32], fn_: &[f32], base: &[f32], scale: &[f32], weight: &[f32]) -> T
     let norm = rms(&mixed);
     let y = mixed.iter().zip(weight).map(|(u, w)| u / norm * w).collect();
     let post = logits[4..8].iter().map(|logit| 2.0 * sigmoid(*logit)).collect();
-    let mut comb: Vec<f32> = logits[8..].iter().map(|logit| logit.exp()).collect();
+    // Exponentials of logits that are far from 0 are infinite, or 0.
+    let of_row = |row: &[f32]| {
+        let top = row.iter().copied().fold(f32::MIN, f32::max);
+        row.iter().map(|logit| (logit - top).exp()).collect::<Vec<f32>>()
+    };
+    let mut comb: Vec<f32> = logits[8..].chunks_exact(4).flat_map(of_row).collect();
     let divide = |comb: &mut [f32], line: usize, entry: usize, eps: f32| {
         for first in (0..4).map(|i| i * line) {
             let sum: f32 = (0..4).map(|i| comb[first + i * entry]).sum::<f32>() + eps;

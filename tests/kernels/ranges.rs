@@ -269,8 +269,6 @@ const MISSING: &[(&str, &str, &str)] = &[
         "a rest of R",
         "six channels are a rest alone, 64 and 128 are the models' own",
     ),
-    ("scale_layout", "odd rows", NOT_YET),
-    ("scale_layout", "one in ends", NOT_YET),
     ("sparse_attention", "a rest of H", OF_MODEL),
     ("sparse_attention", "a rest of Wn", SHORT),
     ("state_transpose", "a rest of B", "a thread block has one matrix"),
