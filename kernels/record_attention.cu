@@ -136,6 +136,24 @@ variants = ["cluster"]
 name = "tile_overwritten"
 doc = "keys are decoded over those whose products are still under way"
 variants = ["cluster"]
+
+[[mutant]]
+name = "page_offset_32"
+doc = "the bytes before a page are counted in 32 bits"
+
+[[mutant]]
+name = "window_slot_none_read"
+doc = "a slot of -1 in the list of a window reads slot 0"
+
+[[mutant]]
+name = "pairs_scale_too_large"
+doc = "codes under a scale of 2^8 are decoded in pairs, which overflow"
+variants = ["cluster", "heads_16"]
+
+[[mutant]]
+name = "nan_code_in_pairs"
+doc = "a NaN code is looked for in the first half of a key only"
+variants = ["cluster", "heads_16"]
 */
 
 // reference: core/ops/record_attention.rs

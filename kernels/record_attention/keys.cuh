@@ -28,7 +28,11 @@ __device__ __forceinline__ int slot_if_full(const Part &window, const Part &entr
     const int entry = at - window.places;
     if (entry >= entries.places)
         return -1;
+#ifdef MUTANT_WINDOW_SLOT_NONE_READ
+    return entry < 0 ? max(slot_of_place(window.slots_of(row), at), 0) : slot_of_place(entries.slots_of(row), entry);
+#else
     return entry < 0 ? slot_of_place(window.slots_of(row), at) : slot_of_place(entries.slots_of(row), entry);
+#endif
 }
 
 // A part of one row. 32-bit slots suffice, and 32-bit offsets of bytes do not.
@@ -68,7 +72,11 @@ template <class R> struct Keys {
 
     // The slot of key `at`, which is one of the window or of the entries.
     __device__ __forceinline__ int slot(int at) const {
+#ifdef MUTANT_WINDOW_SLOT_NONE_READ
+        return at < window.count ? max(window.slot(at), 0) : entries.slot(at - window.count);
+#else
         return at < window.count ? window.slot(at) : entries.slot(at - window.count);
+#endif
     }
 
     // The record of a key, whose slot is not negative.
@@ -146,7 +154,11 @@ template <class R> struct Eight {
     }
 
     // The largest scale of which 2^120 times as much is a bfloat16.
+#ifdef MUTANT_PAIRS_SCALE_TOO_LARGE
+    static constexpr u32 MOST_OF_PAIRS = 135;
+#else
     static constexpr u32 MOST_OF_PAIRS = 134;
+#endif
 
     // None of the codes is NaN, and the scale is at most that.
     __device__ __forceinline__ uint4 decode_pairs() const {
@@ -222,7 +234,11 @@ template <class R> struct Raw {
     __device__ __forceinline__ bool in_pairs() const {
         u32 nans = eights[0].nans(), scale = eights[0].scale;
         if (!is_plain(1))
+#ifdef MUTANT_NAN_CODE_IN_PAIRS
+            scale = max(scale, eights[1].scale);
+#else
             nans |= eights[1].nans(), scale = max(scale, eights[1].scale);
+#endif
         return !__any_sync(0xffffffff, (nans & 0x80808080) != 0 || scale > Eight<R>::MOST_OF_PAIRS);
     }
 
