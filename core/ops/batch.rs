@@ -392,7 +392,7 @@ mod tests {
         };
         // x has 2³² elements with 1024 times as many rows; 65,536 rows of it are too much, as is any number of y that is large.
         assert_eq!(times(1), Some(1026));
-        // 2³² elements of both are too much, if y has half or a quarter of those of x; so 2³¹ of y are what is waited for.
+        // Of y with a quarter of x's elements, 2³² are too much; so 2³¹ are what is waited for.
         assert_eq!(times(1 << 18), Some(2050));
         assert_eq!(times(1 << 20), Some(1026));
     }
