@@ -1,7 +1,6 @@
-use ulplab::ops::Scalar;
 use ulplab::ops::data::f32_bytes;
 
-use super::{problems, stored, values, violations};
+use super::{problems, scalar, stored, values, violations};
 
 /// Outputs of a token.
 struct Token {
@@ -54,11 +53,7 @@ fn mhc_pre_accepts_f32_and_no_mistake() {
     for (case, problem) in problems("mhc_pre") {
         let [fn_, base, scale, weight] = ["fn", "base", "scale", "weight"].map(|name| values(&problem, name));
         let bf16 = case.key("dtype") == "bf16";
-        let eps = problem.scalars.iter().find_map(|(name, value)| match (*name, value) {
-            ("eps", Scalar::F32(eps)) => Some(*eps),
-            _ => None,
-        });
-        let eps = eps.unwrap();
+        let eps = scalar(&problem, "eps");
         let judge_with = |again: f32, mistake: fn(&mut Token)| {
             let (mut ys, mut posts, mut combs) = (vec![], vec![], vec![]);
             for x in values(&problem, "x").chunks_exact(4 * case.dim("C")) {

@@ -253,7 +253,6 @@ const MISSING: &[(&str, &str, &str)] = &[
     ("moe_fp4", "a rest of D", BLOCKS),
     ("moe_fp4", "a rest of I", BLOCKS),
     ("record_attention", "a rest of Wn", SHORT),
-    ("record_attention", "negative of window_slots", NOT_YET),
     (
         "record_read",
         "a rest of C",
