@@ -109,7 +109,7 @@ fn cases() -> Vec<Case> {
         Grid::new(format!("{weights}.{rule}"), &[("W", weights), ("L", rule)], dims)
     };
     let full = |batch| [batch, 512, 1024, 4096];
-    let (small, ragged, long) = ([2, 24, 64, 96], [1, 101, 72, 100], [1, 48, 1024, 4096]);
+    let (small, ragged, long) = ([2, 24, 64, 96], [1, 37, 72, 100], [1, 48, 1024, 4096]);
     // Events, FFN steps, begin, end, residual.
     let (token, maps, event, swap) = ([8, 2, 1, 1, 0], [1, 0, 0, 0, 0], [1, 2, 0, 0, 0], [1, 0, 1, 1, 0]);
     let mut grids = Vec::new();
@@ -134,7 +134,10 @@ fn cases() -> Vec<Case> {
                 .random("long", (long, token))
                 .random("residual", (full(1), [1, 2, 0, 0, 1])),
         );
-        grids.push(grid(weights, "move").random("ragged", (ragged, [2, 1, 0, 1, 1])));
+        // Also of more cores than 64 that are no multiple of it.
+        let many = [1, 101, 72, 100];
+        let grid = grid(weights, "move").random("ragged", (ragged, [2, 1, 0, 1, 1]));
+        grids.push(grid.random("many", (many, [2, 1, 0, 1, 1])));
     }
     grids.into_iter().flat_map(Grid::done).collect()
 }
