@@ -283,8 +283,19 @@ fn execute(
         Runs::Kernels(_) => of_sites.contains(&format!("{}/{}", cell.recipe, plan.windows[cell.window])),
         Runs::Windows(_) => cell.window >= draws,
     };
+    // Operations whose faults are planted here. Each fault is tried on all cases, whoever runs these.
+    let planted: Vec<&str> = match &prepared.partition {
+        _ if !args.kernels.mutants => vec![],
+        Some(Partition::Op(op, _)) => vec![op],
+        _ => kernels::ops_of(share),
+    };
+    let plants = |cell: &String| {
+        planted
+            .iter()
+            .any(|op| cell.split_once('.').is_some_and(|(of, _)| of == *op))
+    };
     let model = match &prepared.folder {
-        Some(folder) if pending.iter().any(reads) => Some(load(folder)?),
+        Some(folder) if pending.iter().any(reads) || of_sites.iter().any(plants) => Some(load(folder)?),
         _ => None,
     };
     let done = |cell: &Cell, records: Vec<Record>| {
@@ -377,10 +388,11 @@ fn execute(
         return Ok(());
     }
     let files = MutantFiles::new(&folder.path, folder.run());
-    match &prepared.partition {
-        Some(Partition::Op(op, own)) => on_device.mutants(&[op], *own, &files),
-        _ => on_device.mutants(&kernels::ops_of(share), Share::WHOLE, &files),
-    }
+    let own = match &prepared.partition {
+        Some(Partition::Op(_, own)) => *own,
+        _ => Share::WHOLE,
+    };
+    on_device.mutants(&planted, own, &files)
 }
 
 pub(super) fn load<T: Scalar>(folder: &Path) -> Result<Box<dyn Model<T>>> {
