@@ -46,6 +46,8 @@ mod own_cases;
 mod own_ops;
 #[path = "cli/partitions.rs"]
 mod partitions;
+#[path = "cli/peers.rs"]
+mod peers;
 #[path = "cli/programs.rs"]
 mod programs;
 #[path = "cli/recurrence.rs"]
