@@ -67,6 +67,10 @@ variants = ["tensor"]
 [[mutant]]
 name = "last_step_skipped"
 doc = "the last channels of a key are left out"
+
+[[mutant]]
+name = "pool_offset_32"
+doc = "the bytes before a page are counted in 32 bits"
 */
 
 // reference: core/ops/index_records.rs

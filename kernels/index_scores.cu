@@ -40,6 +40,10 @@ doc = "entries that a row may not see are not written"
 [[mutant]]
 name = "rows_of_the_grid"
 doc = "rows after the first 65,535 are not written"
+
+[[mutant]]
+name = "channels_by_eights"
+doc = "channels after the last whole eight are left out"
 */
 
 // reference: reference/ops/indexer.rs
@@ -90,7 +94,11 @@ __device__ __forceinline__ void simple(const T *q, const T *keys, const float *h
         for (int head = 0; head < last; head++) {
             const T *query = q + ((size_t)row * heads + head) * dim;
             float product = 0.0f;
+#ifdef MUTANT_CHANNELS_BY_EIGHTS
+            for (int i = lane; i < dim / 8 * 8; i += 32)
+#else
             for (int i = lane; i < dim; i += 32)
+#endif
                 product = fmaf(to_f32(query[i]), to_f32(key[i]), product);
             product = warp_sum(product);
 #if defined(MUTANT_RELU_LEFT_OUT)

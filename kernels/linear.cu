@@ -79,6 +79,11 @@ variants = ["tensor"]
 name = "parts_early"
 doc = "the sums of other thread blocks are added before all of them have arrived"
 variants = ["tensor"]
+
+[[mutant]]
+name = "row_offset_u32"
+doc = "the numbers before a row of x are counted in 32 bits without a sign"
+variants = ["simple", "vector"]
 */
 
 // reference: reference/ops/linear.rs
@@ -127,6 +132,8 @@ __device__ __forceinline__ void columns(const T *x, Y *y, int rows, int groups, 
             const size_t at = first + min(row, count - 1);
 #ifdef MUTANT_ROWS_OF_A_GROUP
             of_row[row] = x + (at + (size_t)group * rows) * K;
+#elif defined(MUTANT_ROW_OFFSET_U32)
+            of_row[row] = x + (u32)((at * groups + group) * K);
 #else
             of_row[row] = x + (at * groups + group) * K;
 #endif

@@ -28,6 +28,10 @@ doc = "every row is mixed with the weights of the first"
 [[mutant]]
 name = "rows_of_the_grid"
 doc = "rows after the first 65,535 are left as they are"
+
+[[mutant]]
+name = "row_offset_u32"
+doc = "the numbers before a row of streams are counted in 32 bits without a sign"
 */
 
 // reference: reference/ops/hyper_connection.rs
@@ -46,7 +50,11 @@ template <class T> __device__ void simple(T *x, const T *y, const float *post, c
     rows = min(rows, 65535);
 #endif
     for (int row = blockIdx.x; row < rows; row += gridDim.x) {
+#ifdef MUTANT_ROW_OFFSET_U32
+        T *streams = x + (u32)row * STREAMS * (u32)channels + channel;
+#else
         T *streams = x + (size_t)row * STREAMS * channels + channel;
+#endif
 #ifdef MUTANT_WEIGHTS_OF_FIRST_ROW
         const float *to = post, *between = comb;
 #else

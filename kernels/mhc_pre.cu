@@ -85,6 +85,10 @@ variants = ["split", "resident"]
 name = "tokens_of_the_grid"
 doc = "tokens after one for each thread block are left as they are"
 variants = ["simple"]
+
+[[mutant]]
+name = "sinkhorn_without_top"
+doc = "the softmax of rows does not subtract the largest logit"
 */
 
 // reference: reference/ops/hyper_connection.rs, reference/ops/rmsnorm.rs

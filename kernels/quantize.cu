@@ -94,6 +94,11 @@ variants = ["two_passes"]
 name = "warp_lost"
 doc = "the largest magnitude of a thread block is that of its first warp"
 variants = ["two_passes"]
+
+[[mutant]]
+name = "infinity_stored"
+doc = "an infinite largest magnitude is stored as it is, and not as NaN"
+variants = ["two_passes"]
 */
 
 // reference: core/formats/quantize.rs
@@ -190,7 +195,11 @@ __device__ __forceinline__ void found(const T *x, const u32 *largest, float *ama
         wait_on_dependent_grids();
 #endif
         const u32 bits = __ldcg(largest);
+#ifdef MUTANT_INFINITY_STORED
+        const float stored = __uint_as_float(bits);
+#else
         const float stored = __uint_as_float(bits < INFINITY_BITS ? bits : NAN_BITS);
+#endif
         if (blockIdx.x == 0 && threadIdx.x == 0)
             *amax = stored;
         return Te::Level(stored);

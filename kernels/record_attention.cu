@@ -44,6 +44,32 @@ entry = "record_attention_cluster_{record}_{dtype}"
 grid = ["B * min(max(ceil(Wn + K, 1152), 1), 8)", "ceil(H, 64)"]
 cluster = ["min(max(ceil(Wn + K, 1152), 1), 8)"]
 
+[[variant]]
+name = "heads_16"
+doc = "16 heads and 80 keys or more for a thread block, by mma.sync: for one row; the cluster of a row adds up through shared memory"
+arch = "sm_90a"
+needs = ["size == 2", "B * 8 < 2147483648"]
+
+[[variant.launch]]
+name = "attend"
+entry = "record_attention_heads_16_{record}_{dtype}"
+grid = ["B * min(max(ceil(Wn + K, 80), 1), 8)", "ceil(H, 16)"]
+cluster = ["min(max(ceil(Wn + K, 80), 1), 8)"]
+block = [512]
+shared = 215040
+args = ["q", "window_pages", "window_slots", "window_count", "pages", "slots", "count", "sinks", "out", "H", "Wn", "K", "window_own", "own", "window_listed", "listed", "scale"]
+
+[[variant]]
+name = "heads_32"
+doc = "32 heads and 128 keys or more for a thread block: for few rows"
+like = "heads_16"
+
+[[variant.launch]]
+name = "attend"
+entry = "record_attention_heads_32_{record}_{dtype}"
+grid = ["B * min(max(ceil(Wn + K, 128), 1), 8)", "ceil(H, 32)"]
+cluster = ["min(max(ceil(Wn + K, 128), 1), 8)"]
+
 [[mutant]]
 name = "sink_left_out"
 doc = "the denominator lacks the sink"
@@ -79,22 +105,27 @@ doc = "the maximum is that of the first warp, or of the warpgroup's own keys"
 [[mutant]]
 name = "last_rank_lost"
 doc = "the sums of the last thread block of the cluster that has keys are left out"
-variants = ["cluster"]
+variants = ["cluster", "heads_16"]
 
 [[mutant]]
 name = "sink_of_each_rank"
 doc = "each thread block of the cluster adds the sink"
-variants = ["cluster"]
+variants = ["cluster", "heads_16"]
 
 [[mutant]]
 name = "weights_of_next_rank"
 doc = "the results of a rank are multiplied by what those of the next one should be"
-variants = ["cluster"]
+variants = ["cluster", "heads_16"]
 
 [[mutant]]
 name = "results_not_rescaled"
 doc = "results keep their scale when the maximum grows"
-variants = ["cluster"]
+variants = ["cluster", "heads_16"]
+
+[[mutant]]
+name = "half_of_scores"
+doc = "scores are those of the first half of the channels"
+variants = ["heads_16"]
 
 [[mutant]]
 name = "own_exponentials"
@@ -105,6 +136,24 @@ variants = ["cluster"]
 name = "tile_overwritten"
 doc = "keys are decoded over those whose products are still under way"
 variants = ["cluster"]
+
+[[mutant]]
+name = "page_offset_32"
+doc = "the bytes before a page are counted in 32 bits"
+
+[[mutant]]
+name = "window_slot_none_read"
+doc = "a slot of -1 in the list of a window reads slot 0"
+
+[[mutant]]
+name = "pairs_scale_too_large"
+doc = "codes under a scale of 2^8 are decoded in pairs, which overflow"
+variants = ["cluster", "heads_16"]
+
+[[mutant]]
+name = "nan_code_in_pairs"
+doc = "a NaN code is looked for in the first half of a key only"
+variants = ["cluster", "heads_16"]
 */
 
 // reference: core/ops/record_attention.rs
@@ -117,6 +166,7 @@ variants = ["cluster"]
 #include "record_attention/simple.cuh"
 #if __CUDA_ARCH__ == 900 && !defined RECORD_ATTENTION_SIMPLE
 #include "record_attention/cluster.cuh"
+#include "record_attention/few_heads.cuh"
 #endif
 
 #define RECORD_PARTS \
@@ -137,6 +187,12 @@ variants = ["cluster"]
         record_attention_cluster_##R##_bf16(const bf16 *q, RECORD_PARTS, const float *sinks, bf16 *out, RECORD_SIZES) { \
         attend<R>(q, RECORD_BOTH, sinks, out, heads, scale);                                                            \
     }
+#define FEW_HEADS(R, HEADS, TILE)                                                                                               \
+    extern "C" __global__ void __launch_bounds__(512, 1)                                                                        \
+        record_attention_heads_##HEADS##_##R##_bf16(const bf16 *q, RECORD_PARTS, const float *sinks, bf16 *out, RECORD_SIZES) { \
+        few_heads::attend<HEADS, TILE, R>(q, RECORD_BOTH, sinks, out, heads, scale);                                            \
+    }
+#define BOTH_FEW_HEADS(R) FEW_HEADS(R, 16, 160) FEW_HEADS(R, 32, 128)
 #define ENTRIES(R)        \
     SIMPLE(R, bf16, bf16) \
     SIMPLE(R, f32, float)
@@ -145,4 +201,5 @@ variants = ["cluster"]
 FOR_RECORDS_OF_512(ENTRIES)
 #if __CUDA_ARCH__ == 900 && !defined RECORD_ATTENTION_SIMPLE
 FOR_RECORDS_OF_512(CLUSTER)
+FOR_RECORDS_OF_512(BOTH_FEW_HEADS)
 #endif

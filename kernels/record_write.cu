@@ -59,6 +59,11 @@ doc = "the bytes before a page are counted in 32 bits"
 [[mutant]]
 name = "skipped_written"
 doc = "a token without a slot goes to the first one"
+
+[[mutant]]
+name = "position_of_16_bits"
+doc = "positions are kept in 16 bits"
+variants = ["rows"]
 */
 
 // reference: core/formats/records/codec.rs, reference/ops/rmsnorm.rs, reference/ops/rope.rs
@@ -331,7 +336,11 @@ template <class R, bool NORMED> __device__ __forceinline__ void rows(const Input
             }
         };
         fetch(0);
+#ifdef MUTANT_POSITION_OF_16_BITS
+        const u32 my_slot = narrow_slot(slot_64), my_position = position_64 & 0xffff;
+#else
         const u32 my_slot = narrow_slot(slot_64), my_position = position_64;
+#endif
         // The addresses of angles depend on the position.
         const auto fetch_angles = [&](int step) {
             if (NORMED && step < steps) {

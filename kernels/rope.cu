@@ -51,6 +51,10 @@ variants = ["simple"]
 [[mutant]]
 name = "products_rounded"
 doc = "products rounded to bf16 before they are added"
+
+[[mutant]]
+name = "element_offset_u32"
+doc = "the numbers before a row are counted in 32 bits without a sign"
 */
 
 // reference: reference/ops/rope.rs
@@ -80,6 +84,8 @@ template <bool INVERSE> __device__ float2 turn(float2 x, float cos, float sin) {
 __device__ size_t row(int t, int h, int H, int D, int R) {
 #ifdef MUTANT_TOKEN_STRIDE
     return (size_t(t) + h + 1) * D - R;
+#elif defined(MUTANT_ELEMENT_OFFSET_U32)
+    return ((u32)t * (u32)H + h + 1) * (u32)D - R;
 #else
     return (size_t(t) * H + h + 1) * D - R;
 #endif

@@ -46,6 +46,10 @@ doc = "every row has the token of the first"
 [[mutant]]
 name = "rows_of_the_grid"
 doc = "rows after one for each warp of the grid are left as they are"
+
+[[mutant]]
+name = "threshold_at_ten"
+doc = "softplus is x from 10 on"
 */
 
 // reference: reference/ops/router.rs, reference/ops/top_k.rs
@@ -59,6 +63,8 @@ doc = "rows after one for each warp of the grid are left as they are"
 __device__ __forceinline__ float sqrt_softplus(float x) {
 #ifdef MUTANT_NO_THRESHOLD
     const float softplus = log1pf(expf(x));
+#elif defined(MUTANT_THRESHOLD_AT_TEN)
+    const float softplus = x > 10.0f ? x : log1pf(expf(x));
 #else
     const float softplus = x > 20.0f ? x : log1pf(expf(x));
 #endif

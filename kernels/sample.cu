@@ -53,6 +53,19 @@ doc = "noise is divided by the temperature, too"
 [[mutant]]
 name = "tail_lost"
 doc = "logits after the last whole 256 are left out"
+
+[[mutant]]
+name = "parts_of_a_warp"
+doc = "the second launch looks at the first 32 parts of a row"
+variants = ["split"]
+
+[[mutant]]
+name = "sequence_of_16_bits"
+doc = "sequences draw by the lower 16 bits of their number"
+
+[[mutant]]
+name = "tiny_temperature_greedy"
+doc = "temperatures below 1e-5 count as 0"
 */
 
 // reference: core/ops/sample.rs, reference/ops/top_k.rs
@@ -119,7 +132,11 @@ __device__ u64 block_best(u64 best) {
 
 // A logit by its temperature, with Gumbel noise: the best of them is a draw. At temperature 0 it is the logit.
 __device__ __forceinline__ float noisy(float logit, float temperature, int token, u32 step, u32 stream, long long seed) {
+#ifdef MUTANT_TINY_TEMPERATURE_GREEDY
+    if (!(temperature > 1e-5f))
+#else
     if (!(temperature > 0.0f))
+#endif
         return logit;
     const u32 bits = philox(token / 4, step, stream, (u32)seed, (u32)(seed >> 32), token % 4) >> 9;
     const float noise = -logf(-logf((bits + 0.5f) * 0x1p-23f));
@@ -137,6 +154,8 @@ __device__ u64 best_of(const float *logits, const float *temperature, const int 
     const float scale = temperature[row];
 #ifdef MUTANT_NOISE_OF_ROW_0
     const u32 stream = sequence[0];
+#elif defined(MUTANT_SEQUENCE_OF_16_BITS)
+    const u32 stream = sequence[row] & 0xffff;
 #else
     const u32 stream = sequence[row];
 #endif
@@ -177,7 +196,11 @@ extern "C" __global__ void __launch_bounds__(256)
     sample_merge(const u64 *bests, const int *position, int *token, int vocabulary) {
     const int parts = (vocabulary + PART - 1) / PART;
     u64 best = 0;
+#ifdef MUTANT_PARTS_OF_A_WARP
+    for (int part = threadIdx.x; part < min(parts, 32); part += blockDim.x)
+#else
     for (int part = threadIdx.x; part < parts; part += blockDim.x)
+#endif
         best = max(best, bests[(size_t)blockIdx.x * parts + part]);
     best = block_best(best);
     if (threadIdx.x == 0)

@@ -61,6 +61,11 @@ variants = ["columns"]
 [[mutant]]
 name = "starts_unpadded"
 doc = "groups follow each other without the padding between"
+
+[[mutant]]
+name = "group_of_one_lost"
+doc = "a group of a single row or column counts as empty"
+variants = ["columns", "rows"]
 */
 
 // reference: core/ops/scale_layout.rs
@@ -197,7 +202,11 @@ struct Groups32 {
         int g = g0 + threadIdx.x % 32;
         begin = g > 0 && g < G ? ends[g - 1] : 0;
         end = g < G ? ends[g] : begin;
+#ifdef MUTANT_GROUP_OF_ONE_LOST
+        int units = end - begin == 1 ? 0 : ceil(end - begin, unit), after = used + sum_up_to_lane(units);
+#else
         int units = ceil(end - begin, unit), after = used + sum_up_to_lane(units);
+#endif
         used = __shfl_sync(~0u, after, 31);
         start = after - units;
 #ifdef MUTANT_STARTS_UNPADDED

@@ -60,6 +60,11 @@ variants = ["tile", "swizzled"]
 name = "swizzle_of_next"
 doc = "the tile is read by the swizzle of the next four rows"
 variants = ["swizzled"]
+
+[[mutant]]
+name = "matrix_offset_u32"
+doc = "the numbers before a matrix are counted in 32 bits without a sign"
+variants = ["tile", "registers"]
 */
 
 // reference: core/ops/state_transpose.rs
@@ -103,7 +108,11 @@ template <class E> __device__ void tile(const E *x, E *y, int K, int V) {
     __shared__ E tile[32][33];
     int across = (V + 31) / 32, down = (K + 31) / 32;
     int v0 = blockIdx.x % across * 32, k0 = blockIdx.x / across % down * 32;
+#ifdef MUTANT_MATRIX_OFFSET_U32
+    size_t first = blockIdx.x / across / down * u32(K) * u32(V);
+#else
     size_t first = size_t(blockIdx.x / across / down) * K * V;
+#endif
     for (int i = threadIdx.y; i < 32; i += 8) {
         int k = k0 + i, v = v0 + threadIdx.x;
         if (inside(k, K, 32) && inside(v, V, 32))
@@ -149,7 +158,11 @@ template <class E> __device__ void registers(const E *x, E *y, int B, int H, int
     int matrix = warp / across / down;
     if (matrix >= B * H || !inside(v, V, WIDE * N))
         return;
+#ifdef MUTANT_MATRIX_OFFSET_U32
+    size_t first = u32(matrix) * u32(K) * u32(V);
+#else
     size_t first = size_t(matrix) * K * V;
+#endif
     u32 rows[2][N][4], cols[N][4];
 #pragma unroll
     for (int half = 0; half < 2; half++) {

@@ -32,6 +32,11 @@ doc = "clamped by minima and maxima that ignore NaN"
 name = "gate_up_swapped"
 doc = "gate taken for up"
 variants = ["fast"]
+
+[[mutant]]
+name = "wrap_lost"
+doc = "a thread that goes over the end of a row with its next vector reads gates in place of ups"
+variants = ["fast"]
 */
 
 // reference: reference/ops/experts.rs

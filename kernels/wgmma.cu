@@ -37,6 +37,10 @@ doc = "the steps of a row are taken from the last to the first"
 name = "two_halves"
 doc = "a step is taken as two, of half as many terms"
 variants = ["registers"]
+
+[[mutant]]
+name = "tile_offset_32"
+doc = "bytes before a tile of a are counted in 32 bits"
 */
 
 // reference: core/accumulator.rs
@@ -66,7 +70,11 @@ template <class Operand, int N, bool REGISTERS> __device__ void tile(const u8 *a
     __shared__ __align__(1024) u8 a_tile[64 * 128];
     __shared__ __align__(1024) u8 b_tile[N * 128];
     const int row_bytes = K * Operand::bytes, steps = row_bytes / 32;
+#ifdef MUTANT_TILE_OFFSET_32
+    a += u32(blockIdx.x * 64 * row_bytes), b += size_t(blockIdx.x) * N * row_bytes;
+#else
     a += size_t(blockIdx.x) * 64 * row_bytes, b += size_t(blockIdx.x) * N * row_bytes;
+#endif
     to_tile(a_tile, (const uint4 *)a, 64, row_bytes / 16);
     to_tile(b_tile, (const uint4 *)b, N, row_bytes / 16);
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

@@ -98,7 +98,7 @@ use ulplab::dataset::{Checkpoint, Manifest};
 use ulplab::metrics::VIOLATIONS;
 use ulplab::ops::data::{bf16_bytes, f32_bytes};
 use ulplab::ops::judge::Judge;
-use ulplab::ops::{Buffer, Case, Data, Inputs, OPS, Outputs, Problem, Role};
+use ulplab::ops::{Buffer, Case, Data, Inputs, OPS, Outputs, Problem, Role, Scalar};
 use ulplab::studies::Text;
 use ulplab::studies::kernels::sites;
 
@@ -240,6 +240,15 @@ fn a_bound_that_is_nan_admits_nothing() {
         judge.measure(&Outputs(vec![("y", f32_bytes(&[1.0, 2.5]))]))[0].value
     };
     assert_eq!([1.0, 0.1, 0.0, f64::NAN].map(beyond), [0.0, 1.0, 1.0, 1.0]);
+}
+
+/// The number that a problem passes under this name.
+fn scalar(problem: &Problem, name: &str) -> f32 {
+    let found = problem.scalars.iter().find_map(|(of, value)| match value {
+        Scalar::F32(value) if *of == name => Some(*value),
+        _ => None,
+    });
+    found.unwrap_or_else(|| panic!("no number '{name}'"))
 }
 
 /// The named outputs are accepted, and not if any of a few bits of any of them is flipped.

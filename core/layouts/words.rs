@@ -142,6 +142,15 @@ fn bands(part: &Part, stride: usize, first: usize) -> impl Iterator<Item = Band>
 /// Bands of a tall part that are converted together, column by column: 1 KB of each column.
 const TOGETHER: usize = 16;
 
+/// The bands of a tall part, as many as are converted together. Those behind the first begin at a line of the cache in each column of
+/// tiles at this address, if columns are whole lines.
+fn lots(part: &Part, stride: usize, tiles: usize) -> impl Iterator<Item = Vec<Band>> {
+    let first = tiles.wrapping_neg() % 64 / 4;
+    let mut bands = bands(part, stride, first);
+    let lot = move || Some(bands.by_ref().take(TOGETHER).collect::<Vec<_>>());
+    std::iter::from_fn(lot).take_while(|lot| !lot.is_empty())
+}
+
 /// Where the whole bands of a lot begin, in the matrix and in the tiles, and how many they are.
 struct Starts([([usize; 16], usize); TOGETHER], usize);
 
@@ -185,14 +194,7 @@ impl Pack<'_> {
     /// All bands of a tall part.
     #[inline(always)]
     fn tall(&mut self, by: impl Transpose) {
-        // The stores of a column then fill whole lines of the cache.
-        let first = self.tiles.as_ptr().addr().wrapping_neg() % 64 / 4;
-        let mut bands = bands(self.part, self.stride, first);
-        loop {
-            let lot: Vec<Band> = bands.by_ref().take(TOGETHER).collect();
-            if lot.is_empty() {
-                return;
-            }
+        for lot in lots(self.part, self.stride, self.tiles.as_ptr().addr()) {
             self.columns(by, &Starts::new(&lot));
             for band in &lot {
                 self.edges(by, band, band.whole::<64>(self.part.bytes.len()));
@@ -278,14 +280,7 @@ impl Unpack<'_> {
     /// All bands of a tall part.
     #[inline(always)]
     fn tall(&mut self, by: impl Transpose) {
-        // The stores of a column then fill whole lines of the cache.
-        let first = self.tiles.as_ptr().addr().wrapping_neg() % 64 / 4;
-        let mut bands = bands(self.part, self.stride, first);
-        loop {
-            let lot: Vec<Band> = bands.by_ref().take(TOGETHER).collect();
-            if lot.is_empty() {
-                return;
-            }
+        for lot in lots(self.part, self.stride, self.tiles.as_ptr().addr()) {
             self.columns(by, &Starts::new(&lot));
             for band in &lot {
                 self.edges(by, band, band.whole::<64>(self.part.bytes.len()));

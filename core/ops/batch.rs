@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Buffer, Case, Inputs, Op, Problem, Role};
+use super::{Buffer, Case, Inputs, Op, Problem};
 
 /// Rows that are computed independently: each must have the same bits whatever other rows there are, and wherever it is among
 /// them.
@@ -37,11 +37,14 @@ struct Naming {
     last: usize,
 }
 
-/// What a problem may take on a card, scratch included, when its rows are repeated.
-pub const MOST_REPEATED: usize = 32 << 30;
-/// Elements and bytes of a buffer, and rows, that a kernel must be able to pass: what `int` counts, what 32 bits address, and what
-/// a grid has in its second dimension.
-const PASSED: (usize, usize, usize) = (1 << 31, 1 << 32, 1 << 16);
+/// What the buffers of a problem may take on a card when its rows are repeated.
+pub const MOST_REPEATED: usize = 56 << 30;
+/// What they may take with scratch.
+pub const MOST_WITH_SCRATCH: usize = 64 << 30;
+/// What 32 bits count: the elements, and the bytes, of a buffer that a kernel must be able to pass.
+const COUNTED: usize = 1 << 32;
+/// What a grid has in its second dimension: rows that a kernel must be able to pass.
+const GRID: usize = 1 << 16;
 
 impl Batch {
     /// Rows that `dim` counts, the first dimension of these buffers.
@@ -217,27 +220,32 @@ impl Problem {
         Some((case, problem))
     }
 
-    /// How often rows must be repeated so that they, and the largest buffer of rows that kernels read and the largest that they
-    /// write, pass what 32 bits and a grid can count, or until all buffers take [`MOST_REPEATED`] bytes.
+    /// How often rows must be repeated so that they pass what a grid counts, and each buffer of rows passes 2³² elements, or, if that
+    /// is too much, 2³¹ elements and 2³² bytes. What cannot pass while all buffers take at most [`MOST_REPEATED`] bytes does not
+    /// count.
     pub fn times_to_large(&self) -> Option<usize> {
         let (batch, rows) = (self.batch.as_ref()?, self.rows()?);
         let of_rows = || self.buffers.iter().filter(|buffer| batch.repeats(buffer).is_some());
-        let (elements, bytes, grid) = PASSED;
-        let largest = |written: bool| {
-            let sizes = of_rows().filter(|buffer| (buffer.role != Role::In) == written);
-            let element = |buffer: &Buffer| buffer.dtype.bitsize().div_ceil(8);
-            let needed = |buffer: &Buffer| bytes.max(elements * element(buffer)) / buffer.size().max(1) + 1;
-            sizes.max_by_key(|buffer| buffer.size()).map_or(1, needed)
-        };
         let each: usize = of_rows().map(Buffer::size).sum();
-        let needed = largest(false).max(largest(true)).max(grid / rows + 1);
         let most = (MOST_REPEATED / each.max(1)).min(i32::MAX as usize / rows);
-        Some(needed.min(most)).filter(|times| *times > 1)
+        let needed = |buffer: &Buffer| {
+            let element = buffer.dtype.bitsize().div_ceil(8);
+            let bytes = [COUNTED * element, COUNTED.max(COUNTED / 2 * element)];
+            // A whole repetition lies behind.
+            let times = bytes.map(|bytes| bytes / buffer.size().max(1) + 2);
+            times.into_iter().find(|times| *times <= most)
+        };
+        let grid = Some(GRID / rows + 1).filter(|times| *times <= most);
+        of_rows()
+            .filter_map(needed)
+            .chain(grid)
+            .max()
+            .filter(|times| *times > 1)
     }
 
     /// Whether a buffer has more bytes than 32 bits address.
     pub fn passes_32_bits(&self) -> bool {
-        self.buffers.iter().any(|buffer| buffer.size() > PASSED.1)
+        self.buffers.iter().any(|buffer| buffer.size() > COUNTED)
     }
 
     fn with_rows(&self, case: &Case, rows: usize, buffer: impl Fn(&Buffer) -> Buffer) -> Option<(Case, Self)> {
@@ -258,7 +266,7 @@ impl Problem {
 }
 
 /// Inputs and judgements of a case. Of the cases that have the same keys, the first of at least three rows of random numbers is
-/// also run with its rows repeated until addresses are large ([`Problem::large`]).
+/// also run with its rows repeated until addresses are large ([`Problem::large`]), and so is one that [`Op::also_large`] names.
 ///
 /// # Errors
 /// What the operation says of the case.
@@ -274,7 +282,7 @@ pub fn problem_with(op: &dyn Op, case: &Case, data: &super::Data) -> Result<Prob
             .into_iter()
             .find(|other| other.keys == case.keys && fits(other))
     };
-    problem.large = fits(case) && first().is_some_and(|first| first.name == case.name);
+    problem.large = fits(case) && (op.also_large(case) || first().is_some_and(|first| first.name == case.name));
     Ok(problem)
 }
 
@@ -305,8 +313,9 @@ mod tests {
         let (large, of) = problem.repeated(&case, times).unwrap();
         assert_eq!(large.dim("T"), 3 * times);
         let [x, weight, y] = &of.buffers[..] else { panic!() };
-        // 2³¹ elements of y, which is 4 GiB; one time less would not do.
-        assert!(y.size() > 1 << 32 && y.size() - problem.buffers[2].size() <= 1 << 32);
+        // All of the last three rows of y lie behind 2³² elements, which are 8 GiB; one time less would not do.
+        let last = y.size() - problem.buffers[2].size();
+        assert!(last > 1 << 33 && last - problem.buffers[2].size() <= 1 << 33);
         assert_eq!((x.size(), &x.bytes), (2 * y.size(), &f32_bytes(&[1.0; 300])));
         assert_eq!(weight.shape, [100]);
     }
@@ -371,14 +380,20 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_take_much_are_repeated_as_far_as_they_fit() {
-        let x = Buffer::f32("x", &[4, 1 << 22], &vec![0.0; 4 << 22]);
-        let y = Buffer::output("y", Dtype::F32, &[4, 1]);
-        let problem = Problem {
-            batch: Some(Batch::new("B", &["x", "y"])),
-            ..Problem::new(vec![x, y], vec![])
+    fn what_cannot_be_large_is_not_waited_for() {
+        let times = |cols: usize| {
+            let x = Buffer::f32("x", &[4, 1 << 20], &vec![0.0; 4 << 20]);
+            let y = Buffer::output("y", Dtype::F32, &[4, cols]);
+            let problem = Problem {
+                batch: Some(Batch::new("B", &["x", "y"])),
+                ..Problem::new(vec![x, y], vec![])
+            };
+            problem.times_to_large()
         };
-        let times = problem.times_to_large().unwrap();
-        assert!(times * ((64 << 20) + 16) <= MOST_REPEATED && times > MOST_REPEATED / (65 << 20));
+        // x has 2³² elements with 1024 times as many rows; 65,536 rows of it are too much, as is any number of y that is large.
+        assert_eq!(times(1), Some(1026));
+        // Of y with a quarter of x's elements, 2³² are too much; so 2³¹ are what is waited for.
+        assert_eq!(times(1 << 18), Some(2050));
+        assert_eq!(times(1 << 20), Some(1026));
     }
 }

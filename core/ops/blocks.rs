@@ -176,12 +176,19 @@ fn random(name: &str, rows: usize, cols: usize, data: &Data) -> Vec<f32> {
     x
 }
 
-/// Rows with one difficulty each. `finite` rows have finite squares, `special` rows may have NaN and infinities, and `all`
-/// also has numbers up to the largest.
+/// Seven times 448, and seven times codes and ties of E4M3: multiplied by the reciprocal of the scale 7, ties are ties no more.
+pub(super) fn tie_by_seven(i: usize) -> f32 {
+    7.0 * if i.is_multiple_of(16) { 448.0 } else { (i % 32) as f32 }
+}
+
+/// Rows with one difficulty each. `finite` rows have finite squares, `special` rows may have NaN and infinities, `infinite` rows only
+/// infinities, and `all` also has numbers up to the largest.
 fn edges(name: &str, rows: usize, cols: usize, which: &str, data: &Data) -> Result<Vec<f32>, String> {
     let kinds = match which {
         "finite" => 9,
         "special" => 11,
+        // As `all` up to the rows with infinities, but without NaN.
+        "infinite" => 11,
         "all" => 13,
         other => return Err(format!("no edges '{other}'")),
     };
@@ -199,7 +206,7 @@ fn edges(name: &str, rows: usize, cols: usize, which: &str, data: &Data) -> Resu
                 1 => normal[at],
                 // Ties of E2M1 with the scale 1, and ties of E4M3 with power-of-two scales.
                 2 => sign(i) * (i % 25) as f32 * 0.25,
-                3 => {
+                3 if row / kinds % 2 == 0 => {
                     sign(i)
                         * if i.is_multiple_of(16) {
                             448.0
@@ -207,6 +214,7 @@ fn edges(name: &str, rows: usize, cols: usize, which: &str, data: &Data) -> Resu
                             (i % 61) as f32 * 7.5
                         }
                 }
+                3 => sign(i) * tie_by_seven(i),
                 // One nonzero element per row, of various magnitudes.
                 4 if i == special => 2f32.powi(row as i32 % 40 - 20),
                 4 => 0.0,
@@ -216,7 +224,7 @@ fn edges(name: &str, rows: usize, cols: usize, which: &str, data: &Data) -> Resu
                 // Blocks of very small numbers next to blocks of large ones.
                 7 => normal[at] * 2f32.powi(-(i as i32 / 16 % 60)),
                 8 => f32::from_bits(0x3f7f_ffff + (i % 3) as u32) * 448.0 * 2f32.powi(i as i32 / 128 % 20 - 10),
-                9 if i == special => f32::NAN.copysign(sign(row)),
+                9 if i == special && which != "infinite" => f32::NAN.copysign(sign(row)),
                 10 if i == special => f32::INFINITY.copysign(sign(row)),
                 9 | 10 => normal[at],
                 11 => sign(i) * f32::MAX * 0.99,

@@ -55,7 +55,9 @@ impl Op for Fp4Gemm {
         for (at, scale) in w_scale.iter_mut().enumerate() {
             let (row, of_row) = (at / blocks, at % blocks);
             *scale = match (edges, of_row % 3) {
-                // Every code there is, one in each row, so that NaN hides no other.
+                // Every code there is, one in each row, so that NaN hides no other. In the tile of 128 rows behind them, the
+                // largest is the least with which codes cannot be decoded by one multiplication.
+                (true, 0 | 2) if row >= 256 && !nvfp4 => 128 + (row % 2) as u8,
                 (true, 0 | 2) => row as u8,
                 _ if nvfp4 => 0x28 + *scale % 32,
                 _ => 118 + *scale % 8,

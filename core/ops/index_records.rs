@@ -133,11 +133,12 @@ impl Op for IndexRecords {
             Buffer::input("count", Dtype::I32, &[b], counts),
             Buffer::output("scores", Dtype::F32, &[b, n]),
         ];
+        let batch = Batch::new("B", &["q", "head_weights", "table", "count", "scores"]);
         let judge = Judge::equal("scores", Dtype::F32, &[b, n], f32_bytes(&want), WHY).any_nan(0..n);
         Ok(Problem {
             scalars: vec![("scale", Scalar::F32(scale))],
             flops: (2 * b * h * CHANNELS * n) as u64,
-            batch: Some(Batch::new("B", &["q", "head_weights", "table", "count", "scores"])),
+            batch: Some(batch.pool("table", "pages", b * width)),
             ..Problem::new(buffers, vec![judge])
         })
     }
@@ -257,7 +258,7 @@ fn contents(case: &Case, record: &KvRecord, data: &Data, pages: usize) -> Result
         let [codes, scales] = [0, 1].map(|region| rows(record, slot).nth(region).expect("codes and scales"));
         let of_fp8 = record.name == "index_fp8";
         let signs = if of_fp8 { 0x80 } else { 0x88 };
-        for at in codes {
+        for at in codes.clone() {
             let bits = random[at];
             contents[at] = match slot % 8 {
                 1 if of_fp8 && bits & 0x7f == 0x7f => bits & 0x80 | 0x7e,
@@ -272,6 +273,11 @@ fn contents(case: &Case, record: &KvRecord, data: &Data, pages: usize) -> Result
             // The least and the largest powers of two.
             let least = if of_fp8 { [0, 0, 0x40, 0] } else { [0, 1, 127, 254] };
             contents[scales].copy_from_slice(&least);
+        } else if slot % 16 == 12 && !of_fp8 {
+            // A scale that is NaN and no code that is 0, all of one sign: were it infinite, so would be a product with a query
+            // whose channels are of one sign, too.
+            contents[codes].iter_mut().for_each(|codes| *codes |= 0x11);
+            contents[scales][0] = 255;
         }
     }
     Ok(contents)

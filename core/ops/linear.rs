@@ -15,6 +15,10 @@ use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem};
 /// The operation.
 pub struct Linear;
 
+/// The case whose rows of x are wider than those of y: where they are repeated, x is large. Its groups are many, and so are the thread
+/// blocks that share its rows.
+const WIDE_ROWS: [i64; 4] = [3, 33, 4, 72];
+
 impl Op for Linear {
     fn name(&self) -> &'static str {
         "linear"
@@ -46,6 +50,7 @@ impl Op for Linear {
                 [2, 1, 200, 48],
                 // Few numbers in and many out: with its rows repeated, outputs are large, and columns fill a grid.
                 [3, 1, 5000, 24],
+                WIDE_ROWS,
                 [7, 2, 32, 512],
                 [8, 3, 24, 63],
                 [9, 1, 1, 1024],
@@ -76,6 +81,10 @@ impl Op for Linear {
             ("f32", FP8, "f32"),
         ];
         types.into_iter().flat_map(of_types).collect()
+    }
+
+    fn also_large(&self, case: &Case) -> bool {
+        WIDE_ROWS == ["B", "G", "N", "K"].map(|dim| case.dim(dim) as i64)
     }
 
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {

@@ -56,20 +56,27 @@ impl Op for MhcPost {
         let mut x = data.normal("mhc_post/x", rows * STREAMS * dim);
         let mut y = data.normal("mhc_post/y", rows * dim);
         if case.inputs == Inputs::Edges {
-            edges(&mut x, STREAMS * dim);
-            edges(&mut y, dim);
+            edges(&mut x, STREAMS * dim, 0);
+            // In other channels than those of streams, whose infinity or NaN this would hide.
+            edges(&mut y, dim, 5);
         }
         if dtype == Dtype::BF16 {
             round_to_bf16(&mut x);
             round_to_bf16(&mut y);
         }
-        // Weights of post lie between 0 and 2, those of comb between 0 and 1.
+        // Weights of post lie between 0 and 2, those of comb between 0 and 1; edges also have 0.
         let weights = |name: &str, per_row: usize, most: f32| -> Vec<f32> {
             let weights = data.normal(name, rows * per_row).into_iter();
             weights.map(|x| most / (1.0 + (-x).exp())).collect()
         };
-        let post = weights("mhc_post/post", STREAMS, 2.0);
-        let comb = weights("mhc_post/comb", STREAMS * STREAMS, 1.0);
+        let mut post = weights("mhc_post/post", STREAMS, 2.0);
+        let mut comb = weights("mhc_post/comb", STREAMS * STREAMS, 1.0);
+        if case.inputs == Inputs::Edges {
+            // Zero times an infinity or NaN is NaN.
+            for weights in [&mut post, &mut comb] {
+                weights.iter_mut().step_by(3).for_each(|weight| *weight = 0.0);
+            }
+        }
 
         let mut want = exact([rows, STREAMS, dim], &x);
         let mixing = Mixing {
@@ -112,10 +119,10 @@ fn mixer() -> HyperConnection<Bounded> {
     }
 }
 
-/// Rows of zeros, with one large and one small number, with an infinity, and with a NaN.
-fn edges(x: &mut [f32], row: usize) {
+/// Rows of zeros, with one large and one small number, with an infinity, and with a NaN, in columns that are counted from `first`.
+fn edges(x: &mut [f32], row: usize, first: usize) {
     for (number, x) in x.chunks_exact_mut(row).enumerate() {
-        let at = number * 997 % row;
+        let at = (first + number * 997) % row;
         match number % 6 {
             1 => x.fill(0.0),
             2 => x[at] = 2f32.powi(100),

@@ -52,7 +52,7 @@ mod wgmma;
 
 use safetensors::Dtype;
 
-pub use batch::{Batch, MOST_REPEATED, problem_with};
+pub use batch::{Batch, MOST_REPEATED, MOST_WITH_SCRATCH, problem_with};
 pub use data::{Data, Rows, Sites};
 use judge::{Judge, Measured};
 pub use parameters::{MOST_ELEMENTS, Parameters, Range, lasting};
@@ -114,6 +114,12 @@ pub trait Op: Sync {
     /// Checks requirements on a user's case beyond its [`Parameters`]; the error says what is wrong.
     fn check(&self, _case: &Case) -> Result<(), String> {
         Ok(())
+    }
+
+    /// Whether rows of the case are repeated until addresses are large, besides those of the first case that has its keys: because
+    /// other buffers are large then.
+    fn also_large(&self, _case: &Case) -> bool {
+        false
     }
 
     /// Inputs and judgements of a case. They depend only on the case and on `data`.

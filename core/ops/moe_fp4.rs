@@ -128,7 +128,7 @@ fn cases(format: &'static str, out: &'static str, to: &'static str) -> Vec<Case>
     let bf16 = out == "bf16";
     match to {
         "one" => return grid.random("b65.5x96x64", [65, 5, 1, 96, 64]).done(),
-        "counts" => return grid.random("b70.11x64x96", [70, 11, 9, 64, 96]).done(),
+        "counts" => return grid.random("b70.15x64x96", [70, 15, 13, 64, 96]).done(),
         _ => {}
     }
     // The first case of three rows is the one that is repeated: long rows are large before there are too many.
@@ -139,6 +139,9 @@ fn cases(format: &'static str, out: &'static str, to: &'static str) -> Vec<Case>
         .random("b8.5x32x1120", [8, 5, 1, 32, 1120])
         .random("b2.256x1312x224", [2, 256, 6, 1312, 224])
         .random("b33.3x544x288", [33, 3, 2, 544, 288])
+        // More experts than a thread block has threads, and more slots than a warp has lanes.
+        .random("b9.300x64x32", [9, 300, 6, 64, 32])
+        .random("b3.40x32x64", [3, 40, 36, 32, 64])
         .edges("edges.b64.9x288x160", [64, 9, 4, 288, 160])
         .edges("edges.b24.5x1152x544", [24, 5, 2, 1152, 544])
         .when(bf16, |grid| {
@@ -239,8 +242,8 @@ impl Routed {
     }
 }
 
-/// Numbers of rows of the experts of `counts`: on either side of the widths of tiles.
-const COUNTS: [usize; 11] = [0, 1, 7, 8, 9, 0, 31, 33, 63, 65, 70];
+/// Numbers of rows of the experts of `counts`: the widths of tiles, and those on either side.
+const COUNTS: [usize; 15] = [0, 1, 7, 8, 9, 0, 16, 31, 32, 33, 48, 63, 64, 65, 70];
 
 /// Rows that lack an expert, have experts in descending order, have one twice, or have extreme weights.
 fn special(case: &Case, row: usize, experts: &mut [i32], weights: &mut [f32]) {

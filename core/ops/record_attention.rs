@@ -16,9 +16,9 @@ use safetensors::Dtype;
 use super::data::round_to_bf16;
 use super::grid::Grid;
 use super::judge::{Judge, UNIT, bf16_error};
-use super::slots::{encoded, layout, rows};
+use super::slots::{byte_range, encoded, layout, rows};
 use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem, Scalar};
-use crate::formats::{KvRecord, PAGE, RECORDS, codec};
+use crate::formats::{KvRecord, PAGE, RECORDS, Scale, codec};
 
 /// The operation.
 pub struct RecordAttention;
@@ -42,6 +42,10 @@ impl Op for RecordAttention {
         records.flat_map(|record| cases(record)).collect()
     }
 
+    fn also_large(&self, case: &Case) -> bool {
+        POOLED.0 == ["B", "H", "Wn", "K"].map(|dim| case.dim(dim) as i64)
+    }
+
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
         let [b, h, window, k] = ["B", "H", "Wn", "K"].map(|dim| case.dim(dim));
         let record = layout(case)?;
@@ -60,7 +64,8 @@ impl Op for RecordAttention {
             }
             let rows = q.chunks_exact_mut(h * CHANNELS).enumerate();
             rows.for_each(|(row, q)| match row % 7 {
-                1 => q.iter_mut().for_each(|x| *x *= 1e4 / 8.0),
+                // Few keys, and all of them: exponentials relative to any but the largest score are infinite.
+                1 | 6 => q.iter_mut().for_each(|x| *x *= 1e4 / 8.0),
                 2 => q.fill(0.0),
                 _ => {}
             });
@@ -95,10 +100,13 @@ impl Op for RecordAttention {
             Buffer::output("out", dtype, &shape),
         ];
         let mut batch = Batch::new("B", &["q", "window_slots", "window_count", "slots", "count", "out"]);
-        for (name, part) in [("window_pages", &recent), ("pages", &entries)] {
-            if part.own {
-                batch = batch.along(0, &[name]);
-            }
+        for (name, slots, part) in [("window_pages", "window_slots", &recent), ("pages", "slots", &entries)] {
+            batch = match (part.own, part.listed) {
+                (true, _) => batch.along(0, &[name]),
+                (false, true) => batch.pool(slots, name, part.pool),
+                // All rows read the same.
+                (false, false) => batch,
+            };
         }
         let want: Vec<f64> = heads.iter().flat_map(|head| head.want.iter().copied()).collect();
         let bounds: Vec<f64> = heads.iter().flat_map(|head| head.bounds.iter().copied()).collect();
@@ -137,6 +145,9 @@ const WHY_RMS: &str = "roundings of exponentials and results to bfloat16 are ind
 
 /// Rows, heads, places of the window and of entries, whether rows have pools of their own, whether the window and the entries are listed.
 type Shape = ([i64; 4], bool, [bool; 2]);
+
+/// The case whose window and entries have pools of as many pages: where rows are repeated, both are large.
+const POOLED: Shape = ([3, 2, 64, 60], false, [true, true]);
 
 fn cases(record: &'static KvRecord) -> Vec<Case> {
     let name = |([b, h, window, k], own, [window_listed, listed]): Shape| {
@@ -187,6 +198,7 @@ fn cases(record: &'static KvRecord) -> Vec<Case> {
         ([7, 3, 5, 9], true, [false, true]),
         ([1, 2, 64, 33], true, [false, false]),
         ([9, 2, 128, 70], false, [true, true]),
+        POOLED,
     ];
     let large = [
         listed([1, 64, 128, 500]),
@@ -271,6 +283,7 @@ impl Part {
                     (0..places).map(move |place| (of_row * places + place, place))
                 })
                 .map(|(at, place)| match at / places.max(1) % 5 {
+                    0 if window && !case.timed && place % 4 == 1 => -1,
                     // Windows are in place, in a ring; entries are drawn, some of them twice.
                     _ if window => ((at - place + (place + 3) % places) % pool) as i32,
                     2 if !case.timed && place % 3 == 0 => -1,
@@ -286,11 +299,20 @@ impl Part {
         (0..rows_of_batch).for_each(|row| part.read(row).for_each(|slot| read[slot] = true));
         let nan = (0..read.len()).filter(|slot| !read[*slot]);
         // In an edge case, so is a key that the fifth of every seven rows reads.
-        let poisoned = (0..rows_of_batch).filter(|row| case.inputs == Inputs::Edges && window && row % 7 == 4);
-        let poisoned: Vec<usize> = poisoned.filter_map(|row| part.read(row).next()).collect();
-        for slot in nan.chain(poisoned) {
+        let edge = |kind: usize| {
+            let of_kind =
+                (0..rows_of_batch).filter(move |row| case.inputs == Inputs::Edges && window && row % 7 == kind);
+            of_kind.filter_map(|row| part.read(row).next()).collect::<Vec<usize>>()
+        };
+        for slot in nan.chain(edge(4)) {
             rows(record, slot).for_each(|place| bytes[place].fill(0xff));
         }
+        // One that the third reads, whose queries are zeros, has the least scale that is too large for 2^120 times as much in
+        // bfloat16, and one that the sixth reads has a NaN in its second half only.
+        edge(2)
+            .into_iter()
+            .for_each(|slot| large_scale(record, slot, &mut bytes));
+        edge(5).into_iter().for_each(|slot| late_nan(record, slot, &mut bytes));
         part.decoded = vec![0.0; pools * pool * CHANNELS];
         codec.decode(&encoded(record, bytes.clone()), &mut part.decoded);
         round_to_bf16(&mut part.decoded);
@@ -322,6 +344,27 @@ impl Part {
             false => vec![self.pool / PAGE, stride],
         };
         Buffer::input(name, Dtype::U8, &shape, self.bytes.clone())
+    }
+}
+
+/// Makes 2^8 of the first scale of a key, if its scales are E8M0.
+fn large_scale(record: &KvRecord, slot: usize, bytes: &mut [u8]) {
+    if let Some((_, Scale::E8m0(_), place)) = record.segments[0].scales {
+        bytes[byte_range(record, place, slot).start] = 135;
+    }
+}
+
+/// Makes a NaN of a code of the second half of a key, or of the last scale if codes have four bits.
+fn late_nan(record: &KvRecord, slot: usize, bytes: &mut [u8]) {
+    let segment = &record.segments[0];
+    let codes = byte_range(record, segment.codes, slot);
+    match segment.scales {
+        Some((_, scale, place)) if segment.element.bits == 4 => {
+            let last = byte_range(record, place, slot).end - 1;
+            bytes[last] = if matches!(scale, Scale::E8m0(_)) { 255 } else { 0x7f };
+        }
+        Some(_) => bytes[codes.start + CHANNELS / 2 + 70] = 0x7f,
+        None => bytes[codes.end - 2..codes.end].fill(0xff),
     }
 }
 

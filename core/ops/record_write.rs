@@ -21,8 +21,10 @@ pub struct RecordWrite;
 
 /// Number of rotated channels, which are the last ones.
 pub(super) const ROPE: usize = 64;
-/// Number of positions in the table of cosines and sines.
-const POSITIONS: usize = 20480;
+/// Number of positions in the table of cosines and sines: 16 bits cannot count them.
+const POSITIONS: usize = (1 << 16) + 4096;
+/// Number of positions, the last of the table, that tokens have.
+const USED: usize = 20480;
 const EPS: f32 = 1e-6;
 
 impl Op for RecordWrite {
@@ -55,10 +57,8 @@ impl Op for RecordWrite {
             .iter()
             .map(|w| 1.0 + 0.1 * w)
             .collect();
-        let positions: Vec<usize> = (0..slots.of.len())
-            .map(|token| POSITIONS - 1 - token % POSITIONS)
-            .collect();
-        let cos_sin = cos_sin();
+        let positions: Vec<usize> = (0..slots.of.len()).map(|token| POSITIONS - 1 - token % USED).collect();
+        let cos_sin = cos_sin(positions.len());
         let stride = record.page_stride(PAGE);
         let before = data.bytes("pages", slots.pages * stride);
 
@@ -139,19 +139,24 @@ fn cases(record: &'static KvRecord) -> Vec<Case> {
     cases.into_iter().flat_map(Grid::done).collect()
 }
 
-/// Cosine and sine for every position and pair; the angle is the f32 product of position and frequency.
-fn cos_sin() -> Vec<f32> {
+/// Cosine and sine for every position and pair; the angle is the f32 product of position and frequency. Positions that none of so many
+/// tokens has are NaN.
+fn cos_sin(tokens: usize) -> Vec<f32> {
     let frequencies = frequencies(ROPE, 1.6e5, None);
     let of = |position: usize| {
         frequencies
             .iter()
             .map(move |frequency| f64::from(position as f32 * frequency))
     };
-    let angles: Vec<f64> = (0..POSITIONS).flat_map(of).collect();
-    angles
-        .par_iter()
-        .flat_map_iter(|angle| [angle.cos() as f32, angle.sin() as f32])
-        .collect()
+    let first = POSITIONS - tokens.min(USED);
+    let angles: Vec<f64> = (first..POSITIONS).flat_map(of).collect();
+    let mut table = vec![f32::NAN; POSITIONS * ROPE];
+    let pairs = table[first * ROPE..].as_chunks_mut::<2>().0;
+    pairs
+        .par_iter_mut()
+        .zip(&angles)
+        .for_each(|(pair, angle)| *pair = [angle.cos() as f32, angle.sin() as f32]);
+    table
 }
 
 /// The interval from `middle − half` to `middle + half`.

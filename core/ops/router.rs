@@ -292,17 +292,17 @@ fn table([tokens, experts, k]: [usize; 3], edges: bool, data: &Data) -> Vec<u32>
     table
 }
 
-/// Rows whose scores differ by less than their errors, rows of which σ is 0, rows of equal logits, numbers around and far above
-/// the threshold of softplus, NaN, logits whose e^x is below the normal numbers, and −∞.
+/// Rows whose scores differ by less than their errors, rows of which σ is 0, rows of equal logits, numbers around, far above and far
+/// below the threshold of softplus, NaN, logits whose e^x is below the normal numbers, and −∞.
 fn edge((row, logits): (usize, &mut [f32])) {
     let large = [100.0, 25.0, 1e30, 20.0, 20.000_002, -3.0, 89.0];
     let experts = logits.len();
-    match row % 8 {
+    match row % 9 {
         // Steps of 16 units in the last place.
         0 => (0..experts).for_each(|e| logits[e] = f32::from_bits(0.75f32.to_bits() + 16 * (e as u32 * 5 % 3))),
         1 => logits.fill(-200.0),
         2 => logits.fill(0.7),
-        3 => (0..experts).for_each(|e| logits[e] = large[(e + row / 8) % large.len()]),
+        3 => (0..experts).for_each(|e| logits[e] = large[(e + row / 9) % large.len()]),
         4 => {
             logits[row * 5 % experts] = f32::NAN;
             logits[row * 11 % experts] = -f32::NAN;
@@ -313,6 +313,8 @@ fn edge((row, logits): (usize, &mut [f32])) {
             .for_each(|e| logits[e] = f32::NEG_INFINITY),
         // Many exact ties, between experts of different lanes.
         7 => logits.iter_mut().for_each(|x| *x = x.round()),
+        // Numbers below the threshold whose softplus still differs from them, by more than they do from each other.
+        8 => (0..experts).for_each(|e| logits[e] = [10.0, 10.000_02][(e + row / 9) % 2]),
         _ => {}
     }
 }

@@ -27,6 +27,7 @@ impl Op for ScaleLayout {
             case("plain", [1, 16], "one", false),
             case("plain", [130, 7], "one", false),
             case("plain", [400, 37], "one", false),
+            case("plain", [259, 48], "one", false),
         ];
         for ends in ["even", "ragged"] {
             let rows = [[16384, 224], [131_072, 64], [131_072, 224]];
@@ -43,6 +44,7 @@ impl Op for ScaleLayout {
                 ([400, 437], "empty"),
                 ([400, 432], "empty"),
                 ([528, 512], "many"),
+                ([261, 304], "single"),
                 ([384, 256], "one"),
             ];
             cases.extend(shapes.map(|(shape, ends)| case(groups, shape, ends, false)));
@@ -142,6 +144,8 @@ fn ends(groups: &str, [h, w]: [usize; 2], spread: &str) -> Vec<usize> {
         "empty" => (0..9).map(|g| g / 2 * (all - 3) / 4).collect(),
         // There are more groups than lanes in a warp.
         "many" => (1..=70).map(|g| g * all / 70).collect(),
+        // Groups of a single row or column, also behind a whole tile and at the end.
+        "single" => vec![1, 2, 130, 131, all - 1, all],
         _ => vec![all],
     }
 }

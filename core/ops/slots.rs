@@ -3,6 +3,7 @@
 use rayon::prelude::*;
 use safetensors::Dtype;
 
+use super::blocks::tie_by_seven;
 use super::data::Data;
 use super::{Buffer, Case, Inputs};
 use crate::formats::{Encoded, KvRecord, PAGE, Part, Place, RECORDS};
@@ -149,10 +150,11 @@ fn edges(values: &mut [f32], dim: usize) {
     {
         match token / 2 % 8 {
             0 => row.fill(0.0),
-            1 => row
+            1 if token / 16 % 2 == 0 => row
                 .iter_mut()
                 .zip((0..16).cycle())
                 .for_each(|(x, i)| *x = (i - 8) as f32 * 0.25),
+            1 => (0..dim).for_each(|i| row[i] = tie_by_seven(i)),
             2 => row.iter_mut().for_each(|x| *x *= 2f32.powi(-126)),
             3 => row
                 .iter_mut()

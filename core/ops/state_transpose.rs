@@ -9,6 +9,9 @@ use super::{Batch, Buffer, Case, Data, Op, Parameters, Problem};
 
 pub struct StateTranspose;
 
+/// Rows and columns of whole chunks of 16 bytes, which some kernels need: their addresses are large where these are repeated.
+const CHUNKS: [i64; 4] = [3, 1, 40, 72];
+
 impl Op for StateTranspose {
     fn name(&self) -> &'static str {
         "state_transpose"
@@ -25,6 +28,10 @@ impl Op for StateTranspose {
     fn parameters(&self) -> Option<Parameters> {
         let parameters = Parameters::new(&self.cases(), &["B", "H", "K", "V"], &["dtype"]);
         Some(parameters.tensor("x", &["B", "H", "K", "V"]))
+    }
+
+    fn also_large(&self, case: &Case) -> bool {
+        CHUNKS == ["B", "H", "K", "V"].map(|dim| case.dim(dim) as i64)
     }
 
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
@@ -75,6 +82,7 @@ fn cases(dtype: &'static str) -> Vec<Case> {
         .random("tall", [2, 3, 136, 8])
         .random("odd", [3, 5, 37, 129])
         .random("column", [2, 2, 131, 1])
+        .random("chunks", CHUNKS)
         .done()
 }
 

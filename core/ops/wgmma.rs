@@ -9,7 +9,7 @@ use safetensors::Dtype;
 use super::data::f32_bytes;
 use super::grid::Grid;
 use super::judge::Judge;
-use super::{Buffer, Case, Data, Inputs, Op, Problem};
+use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem};
 use crate::accumulator::{Accumulator, Factor, Operand, WGMMA_BF16, WGMMA_E4M3};
 use crate::formats::E4M3;
 
@@ -75,7 +75,7 @@ impl Op for Wgmma {
             scalars: Vec::new(),
             flops: (2 * tiles * ROWS * width * terms) as u64,
             judges: vec![Judge::equal("d", Dtype::F32, &shape, f32_bytes(&want), WHY)],
-            batch: None,
+            batch: Some(Batch::new("M", &["a", "b", "c", "d"])),
             runs: 1,
             large: false,
         })

@@ -66,12 +66,13 @@ __device__ void registers(const bf16 *x, const u8 *packed, const u32 *general, c
         const u64 tokens = wgmma_descriptor(base + slot * SLOT + TILE);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
+            const Packed<F> weights(units + half * UNIT_BYTES<F>);
             // The registers below are free once the products before the last four are done.
             wgmma_wait_group<1>();
             if (is_general)
-                decode_chunk<F, true>(a[half], units + half * UNIT_BYTES<F>);
+                decode_chunk<F, true>(a[half], weights);
             else
-                decode_chunk<F, false>(a[half], units + half * UNIT_BYTES<F>);
+                decode_chunk<F, false>(a[half], weights);
             wgmma_fence();
 #pragma unroll
             for (int step = 0; step < 4; step++)

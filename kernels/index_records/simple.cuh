@@ -158,7 +158,11 @@ __device__ void simple(const u8 *q, const float *head_weights, const u8 *pages, 
         const int seen = count[row], valid = min(seen - first, PAGE);
         float score[2] = {0.0f, 0.0f}, by[2] = {1.0f, 1.0f};
         if (valid > 0) {
+#ifdef MUTANT_POOL_OFFSET_32
+            const u8 *const from = pages + u32(page_at(table, row, width, page) * page_bytes<R>);
+#else
             const u8 *const from = pages + page_at(table, row, width, page) * page_bytes<R>;
+#endif
             stage_keys(R(), key_tiles, from, valid);
             for (int half = 0; half < 2; half++)
                 by[half] = key_scale(R(), from + PAGE * R::ROW, min(scales_of(slot + 8 * half), valid - 1));

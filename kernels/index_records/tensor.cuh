@@ -158,7 +158,11 @@ __device__ void tensor(const u8 *q, const float *head_weights, const u8 *pages, 
     const auto copy = [&](int item, int page, int seen, size_t physical) {
         const int valid = seen - page * PAGE;
         if (item < items && valid > 0) {
+#ifdef MUTANT_POOL_OFFSET_32
+            const u8 *const from = pages + u32(physical * page_bytes<R>);
+#else
             const u8 *const from = pages + physical * page_bytes<R>;
+#endif
             load_codes(R(), ring.codes(item), from, valid, thread);
             if (thread < 16)
                 cp_async_16_zfill(ring.scales(item) + thread * 16, from + Ring<R>::CODES + thread * 16, thread * 4 < valid);

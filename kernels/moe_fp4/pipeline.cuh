@@ -21,7 +21,7 @@
 constexpr int CONSUMERS = 256, THREADS = CONSUMERS + 32;
 constexpr int STAGES = 4;
 // Chunks of 64 columns of a stage, and of a part that is summed from 0.
-constexpr int CHUNKS = 4, PART_CHUNKS = 16;
+constexpr int CHUNKS = 4, PART_CHUNKS = STAGES * CHUNKS;
 
 // Bytes of a stage: weights, and then tokens, of which groups of eight have CHUNKS times 1 KB each.
 template <class F> constexpr int STAGE_WEIGHTS = CHUNKS * UNIT_BYTES<F>;
@@ -55,14 +55,16 @@ struct Operands {
     }
 };
 
-// A slot of the ring, and the parity of the round.
-struct Slot {
-    int number = 0;
-    u32 parity = 0;
+// The parities of the slots of the ring. A part fills them all, and each begins with the first, so that consumers know addresses when
+// they are compiled; what a part that is not whole leaves out stays empty.
+struct Parities {
+    u32 bits = 0;
 
-    __device__ __forceinline__ void next() {
-        if (++number == STAGES)
-            number = 0, parity ^= 1;
+    __device__ __forceinline__ u32 of(int slot) const {
+        return bits >> slot & 1;
+    }
+    __device__ __forceinline__ void next(int slot) {
+        bits ^= 1u << slot;
     }
 };
 
@@ -104,6 +106,9 @@ struct Cursor {
             load();
         }
     }
+    __device__ __forceinline__ int slot() const {
+        return stage % STAGES;
+    }
     __device__ __forceinline__ int chunks() const {
         return min(CHUNKS, operands.chunks() - CHUNKS * stage);
     }
@@ -130,27 +135,32 @@ template <class F, bool EARLY> __device__ __forceinline__ void produce(const Ope
                         ring.full + slot);
         }
     };
-    int early = 0;
+    u32 early = 0;
     if (EARLY) {
         fence_proxy_async();
-        for (Cursor at(operands); at.valid() && early < STAGES; at.next(), early++)
-            request_weights(at, early, early);
+        for (Cursor at(operands); at.valid() && (early >> at.slot() & 1) == 0; at.next()) {
+            request_weights(at, at.slot(), at.slot());
+            early |= 1u << at.slot();
+        }
         wait_on_dependent_grids();
     }
     // Bulk copies see what the launches before have written.
     fence_proxy_async();
-    Slot slot;
-    int requested = 0;
-    for (Cursor at(operands); at.valid(); at.next(), slot.next(), requested++) {
-        int to = slot.number;
-        if (requested >= early) {
-            mbarrier_wait_parity(ring.empty + slot.number, slot.parity ^ 1);
+    Parities parities;
+    u32 filled = 0;
+    for (Cursor at(operands); at.valid(); at.next()) {
+        const int slot = at.slot();
+        int to = slot;
+        if ((early >> slot & 1) == 0) {
+            mbarrier_wait_parity(ring.empty + slot, parities.of(slot) ^ 1);
 #ifdef MUTANT_SLOT_OVERWRITTEN
-            to = requested >= STAGES ? (to + 1) % STAGES : to;
+            to = filled >> slot & 1 ? (to + 1) % STAGES : to;
 #endif
-            request_weights(at, slot.number, to);
+            request_weights(at, slot, to);
         }
-        request_tokens(at, slot.number, to);
+        request_tokens(at, slot, to);
+        early &= ~(1u << slot), filled |= 1u << slot;
+        parities.next(slot);
     }
 }
 
@@ -167,15 +177,19 @@ __device__ __forceinline__ int token_of_thread(int i) {
     return i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2;
 }
 
-// The products of 64 columns of all rows and tokens. Instructions for both kinds of scales would be serialized: only decoding
-// has a branch.
-template <class F>
-__device__ __forceinline__ void multiply_chunk(float (&sums)[TOKENS / 2], u32 (&a)[4][4], bool general, const u8 *unit,
-                                               u64 tokens) {
-    if (general)
-        decode_chunk<F, true>(a, unit);
-    else
-        decode_chunk<F, false>(a, unit);
+// Groups of tokens lie CHUNKS KB apart, not 1 KB.
+__device__ __forceinline__ u64 tokens_descriptor(const u8 *stage_tokens) {
+    return wgmma_descriptor(smem_address(stage_tokens)) + (u64(CHUNKS - 1) * 64 << 32);
+}
+
+__device__ __forceinline__ void release(const Ring &ring, int slot) {
+    if (threadIdx.x % 32 == 0)
+        mbarrier_arrive(ring.empty + slot);
+    __syncwarp();
+}
+
+// The products of 64 columns of all rows and tokens.
+__device__ __forceinline__ void multiply_chunk(float (&sums)[TOKENS / 2], const u32 (&a)[4][4], u64 tokens) {
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 4; step++)
@@ -183,62 +197,90 @@ __device__ __forceinline__ void multiply_chunk(float (&sums)[TOKENS / 2], u32 (&
     wgmma_commit_group();
 }
 
+// The products of a whole part with plain scales.
+template <class F>
+__device__ __forceinline__ void multiply_part(const Ring &ring, Parities &parities, float (&sums)[TOKENS / 2]) {
+    u32 a[2][4][4];
+    const u64 tokens = tokens_descriptor(ring.stages + STAGE_WEIGHTS<F>);
+#pragma unroll
+    for (int slot = 0; slot < STAGES; slot++) {
+        mbarrier_wait_parity(ring.full + slot, parities.of(slot));
+#pragma unroll
+        for (int chunk = 0; chunk < CHUNKS; chunk++) {
+            const Packed<F> packed(ring.stages + slot * STAGE_BYTES<F> + chunk * UNIT_BYTES<F>);
+            // The registers are free once all products but the last four are done, and so is the last slot at the second chunk.
+            wgmma_wait_group<1>();
+            if (chunk == 1 && slot > 0)
+                release(ring, slot - 1);
+            // It never does, but keeps chunks apart: the compiler would decode them ahead, and lack registers for products that
+            // run on.
+            if (gridDim.y > 1)
+                asm volatile("brkpt;");
+            decode_chunk<F, false>(a[chunk % 2], packed);
+            multiply_chunk(sums, a[chunk % 2], tokens + slot * (STAGE_BYTES<F> / 16) + chunk * 64);
+        }
+    }
+    wgmma_wait_group<0>();
+    release(ring, STAGES - 1);
+    parities.bits ^= (1u << STAGES) - 1;
+}
+
+// Those of any part, one chunk after the other. Instructions for both kinds of scales would be serialized: only decoding has a
+// branch.
+template <class F>
+__device__ __forceinline__ void multiply_any(const Ring &ring, Parities &parities, bool general, int chunks,
+                                             float (&sums)[TOKENS / 2]) {
+    u32 a[4][4];
+    for (int slot = 0; slot * CHUNKS < chunks; slot++) {
+        const u8 *const stage = ring.stages + slot * STAGE_BYTES<F>;
+        const u64 tokens = tokens_descriptor(stage + STAGE_WEIGHTS<F>);
+        mbarrier_wait_parity(ring.full + slot, parities.of(slot));
+        for (int chunk = 0; chunk < min(CHUNKS, chunks - slot * CHUNKS); chunk++) {
+            const Packed<F> packed(stage + chunk * UNIT_BYTES<F>);
+            if (general)
+                decode_chunk<F, true>(a, packed);
+            else
+                decode_chunk<F, false>(a, packed);
+            multiply_chunk(sums, a, tokens + chunk * 64);
+            wgmma_wait_group<0>();
+        }
+        release(ring, slot);
+        parities.next(slot);
+    }
+}
+
 // The products of an item.
 template <class F>
-__device__ __forceinline__ void multiply_item(const Ring &ring, Slot &slot, bool general, int chunks,
+__device__ __forceinline__ void multiply_item(const Ring &ring, Parities &parities, bool general, int chunks,
                                               float (&total)[TOKENS / 2]) {
-    // Groups of tokens lie CHUNKS KB apart, not 1 KB.
-    constexpr u64 STRIDE = u64(CHUNKS - 1) * 64 << 32;
     float sums[TOKENS / 2];
-    u32 a[2][4][4];
+    for (int first = 0; first < chunks; first += PART_CHUNKS) {
+        const int left = chunks - first;
 #pragma unroll
-    for (int i = 0; i < TOKENS / 2; i++)
-        sums[i] = 0.0f;
-    for (int first = 0; first < chunks; first += CHUNKS) {
-        mbarrier_wait_parity(ring.full + slot.number, slot.parity);
-        const u8 *const stage = ring.stages + slot.number * STAGE_BYTES<F>;
-        const u64 tokens = wgmma_descriptor(smem_address(stage + STAGE_WEIGHTS<F>)) + STRIDE;
-        if (first + CHUNKS <= chunks) {
-#pragma unroll
-            for (int chunk = 0; chunk < CHUNKS; chunk++) {
-                // The registers are free once all products but the last four are done.
-                wgmma_wait_group<1>();
-                multiply_chunk<F>(sums, a[chunk % 2], general, stage + chunk * UNIT_BYTES<F>, tokens + chunk * 64);
-            }
-        } else {
-            for (int chunk = 0; chunk < chunks - first; chunk++) {
-                multiply_chunk<F>(sums, a[0], general, stage + chunk * UNIT_BYTES<F>, tokens + chunk * 64);
-                wgmma_wait_group<0>();
-            }
-        }
-        wgmma_wait_group<0>();
-        if (threadIdx.x % 32 == 0)
-            mbarrier_arrive(ring.empty + slot.number);
-        __syncwarp();
-        slot.next();
-        const int done = first + CHUNKS;
-        if (done % PART_CHUNKS == 0 || done >= chunks) {
+        for (int i = 0; i < TOKENS / 2; i++)
+            sums[i] = 0.0f;
+        if (left >= PART_CHUNKS && !general)
+            multiply_part<F>(ring, parities, sums);
+        else
+            multiply_any<F>(ring, parities, general, min(left, PART_CHUNKS), sums);
 #ifdef MUTANT_LAST_PART_LOST
-            if (first >= PART_CHUNKS && done >= chunks)
-                break;
+        if (first > 0 && left <= PART_CHUNKS)
+            break;
 #endif
 #pragma unroll
-            for (int i = 0; i < TOKENS / 2; i++) {
-                total[i] = first < PART_CHUNKS ? sums[i] : total[i] + sums[i];
-                sums[i] = 0.0f;
-            }
-        }
+        for (int i = 0; i < TOKENS / 2; i++)
+            total[i] = first == 0 ? sums[i] : total[i] + sums[i];
     }
 }
 
 // Multiplies an item and hands the sums on, for each token that the thread has.
 template <class F, class Finish>
-__device__ __forceinline__ void consume_item(const Operands &operands, const Ring &ring, Slot &slot, int item, int4 tile,
+__device__ __forceinline__ void consume_item(const Operands &operands, const Ring &ring, Parities &parities, int item, int4 tile,
                                              Finish finish) {
     const int block = item % operands.blocks;
     float total[TOKENS / 2];
     const bool general = same_of_warp(operands.general[size_t(tile.x) * operands.blocks + block]);
-    multiply_item<F>(ring, slot, general, operands.chunks(), total);
+    multiply_item<F>(ring, parities, general, operands.chunks(), total);
 #pragma unroll
     for (int i = 0; i < TOKENS / 4; i++) {
         const int token = token_of_thread(i);
@@ -256,10 +298,10 @@ __device__ __forceinline__ void consume_item(const Operands &operands, const Rin
 // All items of this thread block.
 template <class F, class Finish>
 __device__ __forceinline__ void consume(const Operands &operands, const Ring &ring, Finish finish) {
-    Slot slot;
+    Parities parities;
     const int items = same_of_warp(operands.items());
     for (int item = blockIdx.x; item < items; item += gridDim.x) {
         const int4 tile = operands.tile(1 + item / operands.blocks);
-        consume_item<F>(operands, ring, slot, item, tile, finish);
+        consume_item<F>(operands, ring, parities, item, tile, finish);
     }
 }

@@ -42,20 +42,6 @@ __device__ __forceinline__ void st_async(u32 to, float x, float y, u32 barrier) 
                  : "memory");
 }
 
-__device__ __forceinline__ float infinity() {
-    return __uint_as_float(INFINITY_BITS);
-}
-
-// Nothing is less than it, so that -infinity minus the maximum is no NaN where there are no keys.
-__device__ __forceinline__ float finite_maximum(float x) {
-    return x == -infinity() ? 0.0f : x;
-}
-
-__device__ __forceinline__ float lanes_maximum(float x) {
-    x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
-    return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
-}
-
 // ---- the consumer warpgroups
 
 // The queries of 64 heads, zeros behind the last.
@@ -161,7 +147,7 @@ struct Consumer {
         }
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            top[half] = lanes_maximum(top[half]);
+            top[half] = lanes_maximum<4>(top[half]);
             const bool grows = top[half] > maximum[half] + SLACK;
             before[half] = grows ? ex2_approx_ftz(maximum[half] - top[half]) : 1.0f;
             maximum[half] = grows ? top[half] : maximum[half];
@@ -295,34 +281,16 @@ struct Consumer {
     }
 };
 
-// What the results of each rank are multiplied by, so that they add up to what is wanted.
+// What the results of each rank are multiplied by.
 __device__ __forceinline__ void find_weights(Attention &shared, int active) {
     const int of = threadIdx.x - PRODUCERS;
     if (of < HEADS) {
-        float maxima[MOST_RANKS], top = -infinity(), denominator = 0.0f;
-#pragma unroll
-        for (int from = 0; from < MOST_RANKS; from++) {
-            maxima[from] = from < active ? shared.maxima[from][of] : -infinity();
-            top = fmaxf(top, maxima[from]);
-        }
-        top = finite_maximum(top);
-#pragma unroll
-        for (int from = 0; from < MOST_RANKS; from++) {
-            maxima[from] = ex2_approx_ftz(maxima[from] - top);
-            if (from < active)
-                denominator = fmaf(maxima[from], shared.sums[from][0][of] + shared.sums[from][1][of], denominator);
-        }
-#ifndef MUTANT_SINK_LEFT_OUT
-        const float sink = ex2_approx_ftz(shared.sinks[of] * 1.44269504f - top);
-#ifdef MUTANT_SINK_OF_EACH_RANK
-        denominator += active * sink;
-#else
-        denominator += sink;
-#endif
-#endif
+        const auto sum = [&](int from) { return shared.sums[from][0][of] + shared.sums[from][1][of]; };
+        const auto maximum = [&](int from) { return shared.maxima[from][of]; };
+        const AllRanks all = AllRanks::of<MOST_RANKS>(active, shared.sinks[of], maximum, sum);
 #pragma unroll
         for (int from = 0; from < MOST_RANKS; from++)
-            shared.weights[from][of] = denominator == 0.0f ? maxima[from] : maxima[from] / denominator;
+            shared.weights[from][of] = from < active ? all.weight(maximum(from)) : 0.0f;
     }
     named_barrier_sync(WEIGHTS, CONSUMERS);
 }

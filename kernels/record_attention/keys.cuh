@@ -28,7 +28,11 @@ __device__ __forceinline__ int slot_if_full(const Part &window, const Part &entr
     const int entry = at - window.places;
     if (entry >= entries.places)
         return -1;
+#ifdef MUTANT_WINDOW_SLOT_NONE_READ
+    return entry < 0 ? max(slot_of_place(window.slots_of(row), at), 0) : slot_of_place(entries.slots_of(row), entry);
+#else
     return entry < 0 ? slot_of_place(window.slots_of(row), at) : slot_of_place(entries.slots_of(row), entry);
+#endif
 }
 
 // A part of one row. 32-bit slots suffice, and 32-bit offsets of bytes do not.
@@ -68,7 +72,11 @@ template <class R> struct Keys {
 
     // The slot of key `at`, which is one of the window or of the entries.
     __device__ __forceinline__ int slot(int at) const {
+#ifdef MUTANT_WINDOW_SLOT_NONE_READ
+        return at < window.count ? max(window.slot(at), 0) : entries.slot(at - window.count);
+#else
         return at < window.count ? window.slot(at) : entries.slot(at - window.count);
+#endif
     }
 
     // The record of a key, whose slot is not negative.
@@ -146,7 +154,11 @@ template <class R> struct Eight {
     }
 
     // The largest scale of which 2^120 times as much is a bfloat16.
+#ifdef MUTANT_PAIRS_SCALE_TOO_LARGE
+    static constexpr u32 MOST_OF_PAIRS = 135;
+#else
     static constexpr u32 MOST_OF_PAIRS = 134;
+#endif
 
     // None of the codes is NaN, and the scale is at most that.
     __device__ __forceinline__ uint4 decode_pairs() const {
@@ -194,3 +206,57 @@ template <class R> __device__ __forceinline__ uint4 decode_eight(const Token<con
     eight.load_codes(token.row + codes_of_eight<R>(at), token.tail + scale_of_eight<R>(at));
     return eight.decode();
 }
+
+// What a lane has of a key: the eight of its number, and the one half a key behind.
+template <class R> struct Raw {
+    static_assert(R::DIM == 512 && (R::CODED == 0 || R::CODED > 256), "the first are codes, unless none is");
+    Eight<R> eights[2];
+
+    static __device__ __forceinline__ bool is_plain(int half) {
+        return R::CODED == 0 || half && R::CODED < R::DIM && int(threadIdx.x % 32) >= R::CODED / 8 - 32;
+    }
+
+    __device__ __forceinline__ void load(const Token<const u8> &token) {
+        const int lane = threadIdx.x % 32;
+        const u8 *const scale = token.tail + scale_of_eight<R>(lane);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int at = lane + 32 * half;
+            const u8 *const from = token.row + (is_plain(half) ? plain_of_eight<R>(at) : codes_of_eight<R>(at));
+            if (is_plain(half))
+                eights[half].load_plain(from);
+            else
+                eights[half].load_codes(from, scale + half * (scale_of_eight<R>(32) - scale_of_eight<R>(0)));
+        }
+    }
+
+    // Whether no lane has a NaN, or a scale, that forbids it.
+    __device__ __forceinline__ bool in_pairs() const {
+        u32 nans = eights[0].nans(), scale = eights[0].scale;
+        if (!is_plain(1))
+#ifdef MUTANT_NAN_CODE_IN_PAIRS
+            scale = max(scale, eights[1].scale);
+#else
+            nans |= eights[1].nans(), scale = max(scale, eights[1].scale);
+#endif
+        return !__any_sync(0xffffffff, (nans & 0x80808080) != 0 || scale > Eight<R>::MOST_OF_PAIRS);
+    }
+
+    // To where the first belongs; the second lies HALF bytes behind.
+    template <int HALF, bool PAIRS> __device__ __forceinline__ void store(u8 *to) const {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const uint4 plain = eights[half].plain(), codes = PAIRS ? eights[half].decode_pairs() : eights[half].decode();
+            const bool as_is = is_plain(half);
+            *(uint4 *)(to + half * HALF) = make_uint4(as_is ? plain.x : codes.x, as_is ? plain.y : codes.y,
+                                                      as_is ? plain.z : codes.z, as_is ? plain.w : codes.w);
+        }
+    }
+
+    template <int HALF> __device__ __forceinline__ void store(u8 *to) const {
+        if (Eight<R>::PAIRS && in_pairs())
+            store<HALF, true>(to);
+        else
+            store<HALF, false>(to);
+    }
+};

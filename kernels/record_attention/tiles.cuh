@@ -6,6 +6,7 @@
 
 #include "lib/cluster.cuh"
 #include "lib/tma.cuh"
+#include "record_attention/softmax.cuh"
 #include "wgmma/widths.cuh"
 
 constexpr int TILE = 32, STAGES = 4, HEADS = 64, PANELS = 8, MOST_RANKS = 8;
@@ -88,56 +89,6 @@ struct Found {
     }
 };
 
-// What a lane has of a key: the eight of its number, and the one half a key behind.
-template <class R> struct Raw {
-    static_assert(R::DIM == 512 && (R::CODED == 0 || R::CODED > 256), "the first are codes, unless none is");
-    Eight<R> eights[2];
-
-    static __device__ __forceinline__ bool is_plain(int half) {
-        return R::CODED == 0 || half && R::CODED < R::DIM && int(threadIdx.x % 32) >= R::CODED / 8 - 32;
-    }
-
-    __device__ __forceinline__ void load(const Token<const u8> &token) {
-        const int lane = threadIdx.x % 32;
-        const u8 *const scale = token.tail + scale_of_eight<R>(lane);
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int at = lane + 32 * half;
-            const u8 *const from = token.row + (is_plain(half) ? plain_of_eight<R>(at) : codes_of_eight<R>(at));
-            if (is_plain(half))
-                eights[half].load_plain(from);
-            else
-                eights[half].load_codes(from, scale + half * (scale_of_eight<R>(32) - scale_of_eight<R>(0)));
-        }
-    }
-
-    // Whether no lane has a NaN, or a scale, that forbids it.
-    __device__ __forceinline__ bool in_pairs() const {
-        u32 nans = eights[0].nans(), scale = eights[0].scale;
-        if (!is_plain(1))
-            nans |= eights[1].nans(), scale = max(scale, eights[1].scale);
-        return !__any_sync(0xffffffff, (nans & 0x80808080) != 0 || scale > Eight<R>::MOST_OF_PAIRS);
-    }
-
-    // To where the first belongs in its panel.
-    template <bool PAIRS> __device__ __forceinline__ void store(u8 *to) const {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const uint4 plain = eights[half].plain(), codes = PAIRS ? eights[half].decode_pairs() : eights[half].decode();
-            const bool as_is = is_plain(half);
-            *(uint4 *)(to + half * 4 * PANEL) = make_uint4(as_is ? plain.x : codes.x, as_is ? plain.y : codes.y,
-                                                           as_is ? plain.z : codes.z, as_is ? plain.w : codes.w);
-        }
-    }
-
-    __device__ __forceinline__ void store(u8 *to) const {
-        if (Eight<R>::PAIRS && in_pairs())
-            store<true>(to);
-        else
-            store<false>(to);
-    }
-};
-
 // Tiles from `first` to before `end`, of which the first eight are found.
 //
 // Records of a tile are on their way to registers while those of the one before are decoded, and those of four to twelve tiles
@@ -179,7 +130,7 @@ __device__ __forceinline__ void produce(Attention &shared, const Keys<R> &keys, 
 #pragma unroll
         for (int key = 0; key < WARP_KEYS; key++) {
             const Token<const u8> after = found.of_lane(of_next * WARP_KEYS + key);
-            raw[key].store(panels + (place ^ key * 16) + key * 128);
+            raw[key].template store<4 * PANEL>(panels + (place ^ key * 16) + key * 128);
             if (there)
                 raw[key].load(after);
         }

@@ -43,7 +43,11 @@ __device__ __forceinline__ void swiglu_vec8(const T *gate_up, float limit, int r
         }
         column += columns, from += skip;
         if (column >= across)
+#ifdef MUTANT_WRAP_LOST
+            column -= across;
+#else
             column -= across, from += across;
+#endif
     };
     load(gate, up, at);
     const auto state = prepare();

@@ -53,11 +53,6 @@ const TOGETHER: &[Together] = &[
         ALL,
         "decisions follow the kernel's own numbers, and two variants are products whose algorithm the library chooses by the rows",
     ),
-    (
-        "wgmma",
-        ALL,
-        "an instruction's tile: there are no rows that something else could be beside",
-    ),
 ];
 
 /// Variants whose rows may depend on their batch; the header says why.

@@ -15,10 +15,12 @@ pub enum Mistake {
     SkipIgnored,
     UpdateUnread,
     NeighbourTouched,
+    ThresholdAtTen,
 }
 
 use Mistake::{
-    BetaDropped, DecayLate, EpsOutside, HeadsTiled, LayoutConfused, NeighbourTouched, None, SkipIgnored, UpdateUnread,
+    BetaDropped, DecayLate, EpsOutside, HeadsTiled, LayoutConfused, NeighbourTouched, None, SkipIgnored,
+    ThresholdAtTen, UpdateUnread,
 };
 
 /// State and o of a case, all in f32, sums from first to last, as the definition has it.
@@ -61,7 +63,7 @@ pub fn decoded(case: &Case, problem: &Problem, mistake: Mistake) -> Vec<(&'stati
                 let factor = a_log[head].exp();
                 let g = match case.key("form") {
                     "bounded" => -5.0 * sigmoid(factor * x),
-                    _ if x > 20.0 => -factor * x,
+                    _ if x > if mistake == ThresholdAtTen { 10.0 } else { 20.0 } => -factor * x,
                     _ => -factor * x.exp().ln_1p(),
                 };
                 g.exp()
@@ -112,6 +114,7 @@ fn delta_decode_accepts_f32_and_no_mistake() {
         SkipIgnored,
         UpdateUnread,
         NeighbourTouched,
+        ThresholdAtTen,
     ];
     let mut noticed = vec![0; mistakes.len()];
     for (case, problem) in problems("delta_decode") {
@@ -123,9 +126,9 @@ fn delta_decode_accepts_f32_and_no_mistake() {
         );
         for (mistake, noticed) in mistakes.iter().zip(&mut noticed) {
             let found = violations(&problem, decoded(&case, &problem, *mistake)) > 0.0;
-            // Not every case has small norms, groups of heads and skipped tokens.
+            // Not every case has small norms, groups of heads, skipped tokens and gates near 10; bf16 hides what these leave of a state.
             assert!(
-                found || [HeadsTiled, EpsOutside, SkipIgnored].contains(mistake),
+                found || [HeadsTiled, EpsOutside, SkipIgnored, ThresholdAtTen].contains(mistake),
                 "{}: {mistake:?}",
                 case.name
             );
@@ -133,6 +136,7 @@ fn delta_decode_accepts_f32_and_no_mistake() {
         }
     }
     for (mistake, noticed) in mistakes.iter().zip(noticed) {
-        assert!(noticed > 8, "{mistake:?}: noticed in {noticed} cases");
+        let least = if *mistake == ThresholdAtTen { 4 } else { 9 };
+        assert!(noticed >= least, "{mistake:?}: noticed in {noticed} cases");
     }
 }

@@ -1,5 +1,5 @@
 use safetensors::Dtype;
-use ulplab::ops::{Case, Problem};
+use ulplab::ops::{Case, Inputs, Problem};
 
 use super::{accepts_only, problems, stored, values, violations};
 
@@ -12,6 +12,8 @@ enum Mistake {
     Overwritten,
     /// The sum over streams is rounded to bf16 before the block's output is added.
     RoundedTwice,
+    /// Streams with weight 0 are left out, whatever they are.
+    ZeroSkipped,
 }
 
 fn outputs(case: &Case, problem: &Problem, mistake: Mistake) -> Vec<u8> {
@@ -26,6 +28,9 @@ fn outputs(case: &Case, problem: &Problem, mistake: Mistake) -> Vec<u8> {
                 Mistake::Transposed => comb[(row * 4 + k) * 4 + j],
                 _ => comb[(row * 4 + j) * 4 + k],
             };
+            if weight == 0.0 && mistake == Mistake::ZeroSkipped {
+                continue;
+            }
             sum += weight * x[(row * 4 + j) * dim + channel];
         }
         if mistake == Mistake::RoundedTwice {
@@ -53,5 +58,7 @@ fn mhc_post_wants_old_streams_and_output_mixed() {
             let found = violations(problem, vec![("x", outputs(case, problem, mistake))]);
             assert!(found >= 1.0, "{}: {mistake:?}", case.name);
         }
+        let found = violations(problem, vec![("x", outputs(case, problem, Mistake::ZeroSkipped))]);
+        assert_eq!(found >= 1.0, case.inputs == Inputs::Edges, "{}", case.name);
     }
 }

@@ -253,7 +253,6 @@ const MISSING: &[(&str, &str, &str)] = &[
     ("moe_fp4", "a rest of D", BLOCKS),
     ("moe_fp4", "a rest of I", BLOCKS),
     ("record_attention", "a rest of Wn", SHORT),
-    ("record_attention", "negative of window_slots", NOT_YET),
     (
         "record_read",
         "a rest of C",
@@ -269,8 +268,6 @@ const MISSING: &[(&str, &str, &str)] = &[
         "a rest of R",
         "six channels are a rest alone, 64 and 128 are the models' own",
     ),
-    ("scale_layout", "odd rows", NOT_YET),
-    ("scale_layout", "one in ends", NOT_YET),
     ("sparse_attention", "a rest of H", OF_MODEL),
     ("sparse_attention", "a rest of Wn", SHORT),
     ("state_transpose", "a rest of B", "a thread block has one matrix"),

@@ -12,6 +12,8 @@ enum Mistake {
     NoSink,
     /// Slots behind the count are read.
     AllSlots,
+    /// A slot of −1 in the list of a window reads slot 0.
+    NoneRead,
     /// The newest entry is not read.
     LastLost,
     /// Scores are rounded to bf16.
@@ -67,6 +69,7 @@ impl Keys {
             (_, count) => count as usize,
         };
         let slot = |place: usize| match self.listed {
+            true if mistake == Mistake::NoneRead => Some(self.slots[row * self.places + place].max(0) as usize),
             true => usize::try_from(self.slots[row * self.places + place]).ok(),
             false => Some(place),
         };
@@ -95,7 +98,8 @@ fn outputs(case: &Case, problem: &Problem, mistake: Mistake) -> Vec<u8> {
     for (at, out) in out.chunks_exact_mut(512).enumerate() {
         let (row, head) = (at / h, at % h);
         let mut keys = parts[0].of(row, mistake);
-        let entries = parts[1].of(row, mistake);
+        let of_window = mistake == Mistake::NoneRead;
+        let entries = parts[1].of(row, if of_window { Mistake::None } else { mistake });
         keys.extend(entries);
         if mistake == Mistake::LastLost {
             keys.pop();
@@ -148,6 +152,7 @@ fn record_attention_wants_one_softmax_over_decoded_records() {
         for mistake in [
             Mistake::NoSink,
             Mistake::AllSlots,
+            Mistake::NoneRead,
             Mistake::LastLost,
             Mistake::ScoresRounded,
             Mistake::ThreeBits,

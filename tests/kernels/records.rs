@@ -1,5 +1,5 @@
-use ulplab::formats::{Codec, Encoded, KvRecord, PAGE, Part, RECORDS, codec};
-use ulplab::ops::{Case, Problem};
+use ulplab::formats::{Codec, E4M3, Encoded, KvRecord, PAGE, Part, RECORDS, codec};
+use ulplab::ops::{Case, Inputs, Problem};
 
 use super::{accepts_only, bytes, problems, stored, values, violations};
 
@@ -161,4 +161,27 @@ fn one_step_from_the_product_is_the_quotient() {
             assert_eq!(quotient, x / divisor, "{x} / {divisor}");
         }
     }
+}
+
+/// Where elements are divided by a scale of f32, edges have quotients that are ties, and that are none if they are products with the
+/// reciprocal.
+#[test]
+fn a_product_with_the_reciprocal_shows_in_edges() {
+    let all = problems("record_write");
+    let edges =
+        |case: &Case| case.key("record") == "v32_fp8" && case.key("form") == "raw" && case.inputs == Inputs::Edges;
+    let (_, problem) = all.iter().find(|(case, _)| edges(case)).unwrap();
+    let x = values(problem, "x");
+    let differing = x.chunks_exact(128).map(|block| {
+        let scale = block.iter().fold(0f32, |amax, x| amax.max(x.abs())) / 448.0;
+        let code = |x: f32| E4M3.encode(x);
+        let differs = |x: &&f32| code(**x / scale) != code(**x * (1.0 / scale));
+        // Of other blocks, numbers that differ may be NaN or have scales that are subnormal.
+        if scale == 7.0 {
+            block.iter().filter(differs).count()
+        } else {
+            0
+        }
+    });
+    assert!(differing.sum::<usize>() > 100);
 }

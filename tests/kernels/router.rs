@@ -18,17 +18,20 @@ enum Mistake {
     Unscaled,
     /// Padding is treated as any other row.
     Padded,
+    /// Softplus is x from 10 on.
+    ThresholdAtTen,
     /// No mistake: experts are ordered by logits whose last bits were cut off.
     LastBits,
 }
 
-const MISTAKES: [Mistake; 6] = [
+const MISTAKES: [Mistake; 7] = [
     Mistake::Biased,
     Mistake::LargerTie,
     Mistake::Exchanged,
     Mistake::Twice,
     Mistake::Unscaled,
     Mistake::Padded,
+    Mistake::ThresholdAtTen,
 ];
 
 impl Mistake {
@@ -37,6 +40,7 @@ impl Mistake {
         let by_bias = case.key("select") == "bias";
         match self {
             Self::Biased => by_bias && case.dim("K") > 1,
+            Self::ThresholdAtTen => case.dim("K") > 1 && case.inputs == Inputs::Edges,
             Self::LargerTie => by_bias && case.inputs == Inputs::Edges,
             Self::Exchanged | Self::Twice => case.dim("K") > 1,
             Self::Padded => case.dim("B") > 3,
@@ -45,8 +49,8 @@ impl Mistake {
     }
 }
 
-fn sigma_of(x: f32) -> f32 {
-    if x > 20.0 { x } else { x.exp().ln_1p() }.sqrt()
+fn sigma_of(x: f32, threshold: f32) -> f32 {
+    if x > threshold { x } else { x.exp().ln_1p() }.sqrt()
 }
 
 fn outputs(case: &Case, problem: &Problem, mistake: Mistake) -> [(&'static str, Vec<u8>); 2] {
@@ -60,17 +64,19 @@ fn outputs(case: &Case, problem: &Problem, mistake: Mistake) -> [(&'static str, 
             weights.extend(vec![0.0; k]);
             continue;
         }
-        let sigma: Vec<f32> = logits.iter().map(|x| sigma_of(*x)).collect();
+        let threshold = if mistake == Mistake::ThresholdAtTen { 10.0 } else { 20.0 };
+        let sigma: Vec<f32> = logits.iter().map(|x| sigma_of(*x, threshold)).collect();
         let mut chosen: Vec<usize> = match case.key("select") {
             "table" => {
                 let from = token.max(0) as usize * k;
                 table[from..from + k].iter().map(|expert| *expert as usize).collect()
             }
             _ => {
-                let cut = |x: f32| f32::from_bits(x.to_bits() & !63);
+                // Logits of 10 and above are not near to each other.
+                let cut = |x: f32| f32::from_bits(x.to_bits() & if x < 10.0 { !63 } else { !0 });
                 let of = |e: usize| {
                     if mistake == Mistake::LastBits {
-                        sigma_of(cut(logits[e]))
+                        sigma_of(cut(logits[e]), threshold)
                     } else {
                         sigma[e]
                     }

@@ -18,6 +18,14 @@ enum Mistake {
     ByPlace,
     /// Rows of padding have a token.
     Padding,
+    /// Sequences draw by the lower 16 bits of their number.
+    ShortSequence,
+    /// Temperatures below 1e-5 count as 0.
+    Greedy,
+    /// Uniform numbers lack half a unit.
+    WithoutHalf,
+    /// Tokens after the first 131,072 are left out.
+    FirstParts,
 }
 
 #[test]
@@ -88,12 +96,24 @@ fn outputs(case: &Case, problem: &Problem, mistake: Mistake) -> Vec<u8> {
             sequence[row] as u32
         };
         let mut best: Option<(f32, usize)> = None;
-        for token in 0..vocabulary {
+        let stream = if mistake == Mistake::ShortSequence {
+            stream & 0xffff
+        } else {
+            stream
+        };
+        let least = if mistake == Mistake::Greedy { 1e-5 } else { 0.0 };
+        let half = if mistake == Mistake::WithoutHalf { 0.0 } else { 0.5 };
+        let parts = if mistake == Mistake::FirstParts {
+            1 << 17
+        } else {
+            vocabulary
+        };
+        for token in 0..vocabulary.min(parts) {
             let mut score = logits[row * vocabulary + token];
-            if temperature[row] > 0.0 {
+            if temperature[row] > least {
                 let counter = [token as u32 / 4, position[row] as u32, stream, 0];
                 let bits = philox(counter, [seed as u32, (seed >> 32) as u32])[token % 4] >> 9;
-                let uniform = (bits as f32 + 0.5) / 8_388_608.0;
+                let uniform = (bits as f32 + half) / 8_388_608.0;
                 score = score / temperature[row] - (-uniform.ln()).ln();
             }
             let better = match best {
@@ -123,8 +143,14 @@ fn sample_wants_the_best_token_of_a_sequence() {
         Mistake::NanPassedOver,
         Mistake::ByPlace,
         Mistake::Padding,
+        Mistake::ShortSequence,
+        Mistake::Greedy,
+        Mistake::WithoutHalf,
     ] {
         let found = violations(problem, vec![("token", outputs(case, problem, mistake))]);
         assert!(found >= 1.0, "{mistake:?}");
     }
+    let (case, problem) = all.iter().find(|(case, _)| case.name == "edges.b8.131101").unwrap();
+    let found = violations(problem, vec![("token", outputs(case, problem, Mistake::FirstParts))]);
+    assert!(found >= 1.0);
 }

@@ -78,7 +78,7 @@ const CASES: [Plan; 6] = [
 
 /// Cases of all records and of all ways to store weights in a small model, and of some of them in the trained one.
 pub(super) fn plans() -> Vec<Plan> {
-    let [first, .., slow, fast] = &CASES;
+    let [first, padded, .., slow, fast] = &CASES;
     let records = RECORDS.iter().filter(|record| record.dim == RECORD_KEYS[0]);
     let records = records.map(|record| Formats::F32.with_record(record.name));
     let weights = WEIGHTS[1..].iter().map(|weights| Formats::F32.with_weights(weights));
@@ -94,6 +94,7 @@ pub(super) fn plans() -> Vec<Plan> {
     ];
     let small = records.chain(weights).chain(several);
     let small = small.map(|formats| Plan { formats, ..*first });
+    let padded = [fp8_keys, nvfp4_keys.with_index(index_mxfp4)].map(|formats| Plan { formats, ..*padded });
     let trained = [fp8_keys, nvfp4_keys].into_iter().chain(several).map(|formats| Plan {
         name: "model.b3",
         starts: &[0, 123, 254],
@@ -108,7 +109,8 @@ pub(super) fn plans() -> Vec<Plan> {
         formats: of_fp8,
         ..*plan
     });
-    CASES.into_iter().chain(small).chain(trained).chain(timed).collect()
+    let drawn = small.chain(padded);
+    CASES.into_iter().chain(drawn).chain(trained).chain(timed).collect()
 }
 
 /// Channels of keys of the small model, how many of them are turned, and channels of index keys; and of one whose keys are records, and

@@ -6,8 +6,8 @@ use reference::ops::rmsnorm::rmsnorm;
 use reference::{Bounded, Choice, Operations, Real, Tensor};
 
 use super::super::mhc_pre::normalized;
-use super::STREAMS;
 use super::index::Asked;
+use super::{EPS, STREAMS};
 
 /// Whether indices are a choice at all: as many candidates as must be chosen, all different, ascending unless the best come first.
 pub(super) fn possible(scores: &[Bounded], found: &[i32], wanted: &[i32], ordered: bool) -> bool {
@@ -93,7 +93,7 @@ impl Operations<Bounded> for Followed {
                 .zip(post)
                 .for_each(|(to, x)| *to = twice(x));
             let (values, errors): (Vec<f64>, Vec<f64>) = comb.iter().map(|x| (x.value(), x.error())).unzip();
-            let (values, bounds) = normalized(&values, &errors);
+            let (values, bounds) = normalized(&values, &errors, f64::from(EPS));
             let comb = values
                 .into_iter()
                 .zip(bounds)

@@ -208,8 +208,10 @@ impl Step {
             };
             starts.push(Some(parts));
         }
-        // The first half of the tokens is given, the others are the model's own.
+        // The first half of the tokens is given, token 0 among them, the others are the model's own.
+        let zero = source.is_drawn().then_some(plan.runs / 2);
         let given = |run: usize, start: i64| match start {
+            0.. if Some(run) == zero => 0,
             0.. if run <= plan.runs / 2 => token(start as usize + run) as i32,
             _ => -1,
         };

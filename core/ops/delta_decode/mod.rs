@@ -185,6 +185,11 @@ impl Step {
         ]
         .map(|(name, len)| data.normal(name, len));
         let mut indices = shuffled(data, slots, tokens);
+        // exp(a_log) ranges from 1 to 16. With softplus, most decays are then near 1; bounded gates are steep and need no
+        // bias.
+        let rate = |head: usize| (1.0 + 15.0 * (head as f32 + 0.5) / values as f32).ln();
+        let bias = data.normal("dt_bias", values * gates).into_iter();
+        let dt_bias: Vec<f32> = bias.map(|x| if bounded { 0.25 * x } else { x - 4.0 }).collect();
         if case.inputs == Inputs::Edges {
             edges(&mut q, key, &[0.0, 1e-4, 1e3]);
             edges(&mut k, key, &[1e-4, 0.0, 1.0, 1e3]);
@@ -197,6 +202,13 @@ impl Step {
                 let third = x.iter_mut().step_by(3);
                 third.zip(some.iter().cycle()).for_each(|(x, some)| *x = *some);
             }
+            if !bounded {
+                // The last token only decays, by softplus of numbers from which it differs by more than the bound of a decay.
+                let last = (tokens - 1) * values;
+                beta[last..].fill(-100.0);
+                let gates = gate[last * gates..].iter_mut().zip(&dt_bias);
+                gates.for_each(|(gate, bias)| *gate = 10.3 - bias);
+            }
             v[value * values / 2 + value / 3] = f32::NAN;
             indices.iter_mut().skip(2).step_by(5).for_each(|index| *index = -1);
         }
@@ -207,11 +219,6 @@ impl Step {
         for (token, &slot) in indices.iter().enumerate().filter(|(_, slot)| **slot >= 0) {
             users[slot as usize] = Some(token);
         }
-        // exp(a_log) ranges from 1 to 16. With softplus, most decays are then near 1; bounded gates are steep and need no
-        // bias.
-        let rate = |head: usize| (1.0 + 15.0 * (head as f32 + 0.5) / values as f32).ln();
-        let bias = data.normal("dt_bias", values * gates);
-        let bias = bias.iter().map(|x| if bounded { 0.25 * x } else { x - 4.0 });
         Self {
             sizes,
             vk: case.key("layout") == "vk",
@@ -223,7 +230,7 @@ impl Step {
             gate,
             beta,
             a_log: (0..values).map(rate).collect(),
-            dt_bias: bias.collect(),
+            dt_bias,
             indices,
             users,
             state: match case.key("state") {

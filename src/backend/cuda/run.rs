@@ -14,7 +14,7 @@ use ulplab_core::ops::checks::{Band, Differing, Repeated, failures};
 use ulplab_core::ops::guards;
 use ulplab_core::ops::guards::{Checked, GUARD, Guarded};
 use ulplab_core::ops::judge::{Measured, POISON_BYTE};
-use ulplab_core::ops::{Batch, Buffer, Case, MOST_REPEATED, Outputs, Problem, Role};
+use ulplab_core::ops::{Batch, Buffer, Case, MOST_WITH_SCRATCH, Outputs, Problem, Role};
 
 /// Most copies of a problem that are made to time it.
 const MOST_SETS: usize = 128;
@@ -299,7 +299,7 @@ impl<'a> Running<'a> {
             let size = found
                 .as_ref()
                 .map_or(0, |(_, problem, plan)| ProblemCopy::bytes(problem, plan));
-            if size <= 2 * MOST_REPEATED || taken <= 1 {
+            if size <= MOST_WITH_SCRATCH || taken <= 1 {
                 return Ok(found);
             }
             taken /= 2;
