@@ -11,12 +11,12 @@ args = ["data", "scale", "amax", "y", "T", "C"]
 
 [[variant]]
 name = "fast"
-doc = "four vectors of eight for each thread, contiguous for each thread block"
+doc = "two vectors of eight for each thread, contiguous for each thread block"
 needs = ["C % W == 0"]
 
 [[variant.launch]]
 entry = "dequantize_fast_{format}_{dtype}"
-grid = ["ceil(T * C, 8192)"]
+grid = ["ceil(T * C, 4096)"]
 block = [256]
 args = ["data", "scale", "amax", "y", "T", "C"]
 
@@ -57,7 +57,7 @@ __device__ void simple(const u8 *data, const typename F::Stored *scales, const f
 }
 
 // The vectors of a thread; all loads are issued before the first is used.
-constexpr int VECTORS = 4;
+constexpr int VECTORS = 2;
 
 template <class F, class T>
 __device__ void fast(const typename F::Codes *data, const typename F::Stored *scales, const float *amax, T *y, int rows,

@@ -226,6 +226,8 @@ fn query(case: &Case, data: &Data) -> Result<(Vec<u8>, Dtype, Vec<Factor>), Stri
             4 if edges => values.iter_mut().for_each(|x| *x *= 2f32.powi(-127)),
             5 if edges => values.fill(0.0),
             6 if edges => values[3] = f32::INFINITY,
+            // With keys of the least scale, scores are usual numbers.
+            0 if edges && row > 0 => values.iter_mut().for_each(|x| *x *= 2f32.powi(100)),
             kind if kind % 2 == 0 => values.copy_from_slice(&quantized[row * of_row..][..of_row]),
             _ => {}
         }
@@ -271,7 +273,12 @@ fn contents(case: &Case, record: &KvRecord, data: &Data, pages: usize) -> Result
             contents[scales.clone()].copy_from_slice(&random[scales]);
         } else if slot % 8 == 6 {
             // The least and the largest powers of two.
-            let least = if of_fp8 { [0, 0, 0x40, 0] } else { [0, 1, 127, 254] };
+            let least = match slot / 8 % 2 {
+                _ if of_fp8 => [0, 0, 0x40, 0],
+                0 => [0, 1, 127, 254],
+                // No other hides what the least one decides.
+                _ => [0; 4],
+            };
             contents[scales].copy_from_slice(&least);
         } else if slot % 16 == 12 && !of_fp8 {
             // A scale that is NaN and no code that is 0, all of one sign: were it infinite, so would be a product with a query

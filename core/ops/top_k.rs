@@ -38,12 +38,15 @@ impl Op for TopK {
         .random("b1.262144.k1024", [1, 262_144, 1024])
         .random("b70000.41.k32", [70_000, 41, 32])
         .random("b3.50001.k2048", [3, 50_001, 2048])
-        .edges("edges.b112.3001.k32", [112, 3001, 32])
-        .edges("edges.b112.3003.k512", [112, 3003, 512])
-        .edges("edges.b113.4100.k1024", [113, 4100, 1024])
-        .edges("edges.b15.40002.k2048", [15, 40_002, 2048])
-        .edges("edges.b14.262144.k512", [14, 262_144, 512])
+        .edges("edges.b120.3001.k32", [120, 3001, 32])
+        .edges("edges.b120.3003.k512", [120, 3003, 512])
+        .edges("edges.b121.4100.k1024", [121, 4100, 1024])
+        .edges("edges.b16.40002.k2048", [16, 40_002, 2048])
+        .edges("edges.b15.262144.k512", [15, 262_144, 512])
         .edges("edges.b65.1.k32", [65, 1, 32])
+        // Row 43 ends with three scores of four, of a share with more scores than there are maxima.
+        .edges("edges.b44.4203.k32", [44, 4203, 32])
+        .edges("edges.b44.33791.k32", [44, 33_791, 32])
         .timed("b1.262144.k512", [1, 262_144, 512])
         .timed("b8.262144.k512", [8, 262_144, 512])
         .timed("b64.262144.k512", [64, 262_144, 512])
@@ -101,7 +104,7 @@ const WHY: &str = "scores are compared, not computed, ties fall to the smaller i
                    of their indices, so every bit is defined";
 
 /// Kinds of rows of edge cases.
-const KINDS: usize = 14;
+const KINDS: usize = 15;
 
 /// How many scores count in a row: none, one, K and its neighbours, about half, and all of them.
 fn count(number: usize, entries: usize, best: usize) -> usize {
@@ -175,6 +178,12 @@ fn edge(kind: usize, scores: &mut [f32], best: usize) {
         12 => {
             scores.iter_mut().for_each(|score| *score = score.round());
             set(scores, 0..1, &|_| f32::MAX);
+        }
+        // K that stand alone near the end, and all are so low that anything that does not count is higher.
+        13 => {
+            scores.fill(-1e30);
+            let apart = ((count / 16).saturating_sub(64) / best).max(1);
+            (0..best.min(count)).for_each(|at| scores[count - 1 - at * apart] = -1e20 - at as f32 * 1e16);
         }
         // Subnormal numbers, ascending, so that the last ones are chosen.
         _ => (0..count).for_each(|at| scores[at] = f32::from_bits(at as u32)),
