@@ -435,14 +435,12 @@ __device__ __forceinline__ void states(const bf16 *q, const bf16 *k, const bf16 
 #pragma unroll
     for (int n = 0; n < 16; n++) {
 #pragma unroll
-        for (int i = 0; i < 2; i++)
+        for (int i = 0; i < 2; i++) {
+            float2 x = make_float2(s[n / 8][n % 8][2 * i], s[n / 8][n % 8][2 * i + 1]);
 #ifdef MUTANT_FINAL_ROUNDED
-        {
-            float2 pair_of = make_float2(s[n / 8][n % 8][2 * i], s[n / 8][n % 8][2 * i + 1]);
-#ifdef MUTANT_FINAL_ROUNDED
-            pair_of = from_bf16x2(to_bf16x2(pair_of.x, pair_of.y));
+            x = from_bf16x2(to_bf16x2(x.x, x.y));
 #endif
-            store_pair(final + matrix, pair_of.x, pair_of.y, 8 * n + pair, channel + 8 * i, OUT_VK);
+            store_pair(final + matrix, x.x, x.y, 8 * n + pair, channel + 8 * i, OUT_VK);
         }
     }
 }
