@@ -22,18 +22,6 @@ block = [128]
 args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "B", "H", "G", "K", "V", "bound"]
 
 [[variant]]
-name = "vk_bulk"
-doc = "[V, K]: 4 rows for each warp, which bulk copies bring to shared memory and take back"
-arch = "sm_90a"
-needs = ["vk == 1", "K == 128", "V % 16 == 0"]
-
-[[variant.launch]]
-entry = "delta_decode_vk_bulk_{kind}_{state}"
-grid = ["V / 16", "H * G * ceil(B, 65535)", "min(B, 65535)"]
-block = [128]
-args = ["q", "k", "v", "gate", "beta", "a_log", "dt_bias", "indices", "state", "o", "B", "H", "G", "K", "V", "bound"]
-
-[[variant]]
 name = "vk_few"
 doc = "[V, K], few tokens: 4 rows for each warp"
 needs = ["vk == 1", "K == 128", "V % 16 == 0"]
@@ -120,7 +108,7 @@ doc = "the bytes before a state in the pool are counted in 32 bits"
 [[mutant]]
 name = "tokens_beyond_grid"
 doc = "tokens beyond the last dimension of the grid are left out"
-variants = ["simple", "vk", "vk_bulk", "vk_few", "kv_staged", "kv_few"]
+variants = ["simple", "vk", "vk_few", "kv_staged", "kv_few"]
 
 [[mutant]]
 name = "state_truncated"
@@ -129,7 +117,7 @@ doc = "a bf16 state is cut, not rounded"
 [[mutant]]
 name = "rows_exchanged"
 doc = "sums of two rows go to each other"
-variants = ["vk", "vk_bulk", "vk_few"]
+variants = ["vk", "vk_few"]
 
 [[mutant]]
 name = "warp_lost"
@@ -221,14 +209,9 @@ template <class S, bool KDA, bool VK> __device__ void simple(const Step<S> &step
 
 // ---- 128 key channels, states read once
 
-// [V, K]: a group of lanes has the 128 keys of a row of V; a warp has N rows for each such group. If BULK, bulk copies bring the rows of
-// a warp to shared memory and take them back, and while they come it normalises and finds decays.
-template <class S, bool KDA, int N, bool STREAMING, bool BULK = false>
-__device__ __forceinline__ void vk(const Step<S> &step, int token, int head) {
+// [V, K]: a group of lanes has the 128 keys of a row of V; a warp has N rows for each such group.
+template <class S, bool KDA, int N, bool STREAMING> __device__ __forceinline__ void vk(const Step<S> &step, int token, int head) {
     constexpr int E = 16 / sizeof(S), LANES = K / E, GROUPS = 32 / LANES, ROWS = N * GROUPS, SUM_LANES = LANES / (2 * N);
-    constexpr int WARPS = BULK ? 4 : 1, VECTORS = BULK ? 32 * N : 1;
-    __shared__ __align__(128) uint4 tiles[WARPS][VECTORS];
-    __shared__ u64 full[WARPS];
     const int V = step.V;
     const int lane = threadIdx.x % LANES, group = threadIdx.x % 32 / LANES;
     const int first = (blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) * ROWS;
@@ -252,23 +235,11 @@ __device__ __forceinline__ void vk(const Step<S> &step, int token, int head) {
             o->bits = 0;
         return;
     }
-    S *const rows = step.matrix(slot, head) + first * K, *const state = rows + group * K + lane * E;
-    const int warp = BULK ? threadIdx.x / 32 : 0;
-    uint4 *const tile = tiles[warp] + (BULK ? threadIdx.x % 32 : 0);
+    S *state = step.matrix(slot, head) + (first + group) * K + lane * E;
     uint4 piece[N];
-    if constexpr (BULK) {
-        if (threadIdx.x % 32 == 0) {
-            mbarrier_init(full + warp, 1);
-            fence_mbarrier_init();
-            mbarrier_arrive_expect_tx(full + warp, sizeof tiles[warp]);
-            tma_load_1d(tiles[warp], rows, sizeof tiles[warp], full + warp);
-        }
-        __syncwarp();
-    } else {
 #pragma unroll
-        for (int i = 0; i < N; i++)
-            piece[i] = load_state<STREAMING>(state + i * GROUPS * K);
-    }
+    for (int i = 0; i < N; i++)
+        piece[i] = load_state<STREAMING>(state + i * GROUPS * K);
 
     float q[E], k[E], decay[E];
     unpack(raw_q, q), unpack(raw_k, k), unpack(raw_gate, decay);
@@ -280,12 +251,6 @@ __device__ __forceinline__ void vk(const Step<S> &step, int token, int head) {
         q[e] *= norms.q, k[e] *= norms.k;
     }
 
-    if constexpr (BULK) {
-        mbarrier_wait_parity(full + warp, 0);
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            piece[i] = tile[i * 32];
-    }
     float sums[2 * N];
 #pragma unroll
     for (int i = 0; i < N; i++) {
@@ -314,18 +279,7 @@ __device__ __forceinline__ void vk(const Step<S> &step, int token, int head) {
 #pragma unroll
         for (int e = 0; e < E; e++)
             s[e] = fmaf(k[e], d_row, s[e] * decay[e]);
-        if constexpr (BULK)
-            tile[i * 32] = pack(s);
-        else
-            store_state<STREAMING>(state + i * GROUPS * K, pack(s));
-    }
-    if constexpr (BULK) {
-        fence_proxy_async_smem();
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) {
-            tma_store_1d(rows, tiles[warp], sizeof tiles[warp]);
-            tma_store_wait_read();
-        }
+        store_state<STREAMING>(state + i * GROUPS * K, pack(s));
     }
 }
 
@@ -471,13 +425,12 @@ __device__ __forceinline__ void for_token(int token, int grid, int B, int head, 
                           [&](int token, int head) { __VA_ARGS__(step, token, head); });                               \
     }
 
-#define KIND(kind, KDA, type, S)                                                              \
-    ENTRY(simple_##kind##_kv_##type, S, 128, 1, true, y, x, simple<S, KDA, false>)            \
-    ENTRY(simple_##kind##_vk_##type, S, 128, 1, true, y, x, simple<S, KDA, true>)             \
-    ENTRY(vk_##kind##_##type, S, 128, 4, true, z, y, vk<S, KDA, 4 * sizeof(S), false>)        \
-    ENTRY(vk_bulk_##kind##_##type, S, 128, 8, true, z, y, vk<S, KDA, sizeof(S), false, true>) \
-    ENTRY(vk_few_##kind##_##type, S, 128, 4, true, z, y, vk<S, KDA, sizeof(S), true>)         \
-    ENTRY(kv_##kind##_##type, S, 128, 4, false, z, y, kv<S, KDA, 64, false>)                  \
+#define KIND(kind, KDA, type, S)                                                       \
+    ENTRY(simple_##kind##_kv_##type, S, 128, 1, true, y, x, simple<S, KDA, false>)     \
+    ENTRY(simple_##kind##_vk_##type, S, 128, 1, true, y, x, simple<S, KDA, true>)      \
+    ENTRY(vk_##kind##_##type, S, 128, 4, true, z, y, vk<S, KDA, 4 * sizeof(S), false>) \
+    ENTRY(vk_few_##kind##_##type, S, 128, 4, true, z, y, vk<S, KDA, sizeof(S), true>)  \
+    ENTRY(kv_##kind##_##type, S, 128, 4, false, z, y, kv<S, KDA, 64, false>)           \
     ENTRY(kv_few_##kind##_##type, S, 128, 4, true, z, y, kv<S, KDA, 32, true>)
 
 KIND(gdn, false, f32, float)
