@@ -3,12 +3,10 @@
 //! Rows are processed in pieces that fit the L1 cache, in passes that vectorise: largest magnitudes, scales of all blocks,
 //! multiplication by their factors, cast.
 
-use safetensors::Dtype;
-
 use super::amax;
 use super::block::{Format, Group, Scaling};
 use super::cast::Operation;
-use super::codec::{Encoded, Part};
+use super::codec::Encoded;
 use super::codes;
 use super::hadamard::{rotate, rotate_back};
 use super::nvfp4::{Level, Nvfp4Rule};
@@ -114,26 +112,6 @@ impl Format {
             encoded,
             out,
         });
-    }
-
-    /// The parts of an encoded `[rows, cols]`, without their bytes.
-    pub fn parts(&self, rows: usize, cols: usize) -> Vec<Part> {
-        let part = |name, dtype, shape| Part {
-            name,
-            dtype,
-            shape,
-            bytes: Vec::new(),
-        };
-        let mut parts = vec![part("data", self.dtype(), vec![rows, self.across(cols)])];
-        if let Some(Scaling { group, scale }) = self.scaling {
-            parts.push(part("scale", dtype(&scale), group.shape(rows, cols)));
-            let zero = self.zero_point().map(|affine| affine.zero_dtype());
-            parts.extend(zero.map(|dtype| part("zero", dtype, group.shape(rows, cols))));
-        }
-        if let Some(group) = self.global {
-            parts.push(part("global", Dtype::F32, group.shape(rows, cols)));
-        }
-        parts
     }
 
     #[inline(always)]
@@ -360,16 +338,6 @@ pub(super) fn level(levels: &[Level], strip: usize) -> Level {
         [] => Level::ONE,
         [level] => *level,
         levels => levels[strip],
-    }
-}
-
-fn dtype(scale: &Scale) -> Dtype {
-    match scale {
-        Scale::E8m0(_) => Dtype::F8_E8M0,
-        Scale::F32(_) => Dtype::F32,
-        Scale::Half(half, _) => half.dtype(),
-        Scale::Affine(affine) => affine.dtype(),
-        Scale::E4m3(_) => Dtype::F8_E4M3,
     }
 }
 
