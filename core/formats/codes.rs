@@ -16,29 +16,31 @@ pub(super) fn scale<S: pulp::Simd>(
     factors: &[f32],
     out: &mut [f32],
 ) {
+    let zero = simd.splat_f32s(operation.zero);
     if operation.divide {
-        scale_with::<S, true>(simd, x, width, operation, factors, out);
+        let divide = |x, factors| simd.add_f32s(simd.div_f32s(x, factors), zero);
+        scale_with(simd, x, width, operation, divide, factors, out);
     } else {
-        scale_with::<S, false>(simd, x, width, operation, factors, out);
+        let multiply = |x, factors| simd.add_f32s(simd.mul_f32s(x, factors), zero);
+        scale_with(simd, x, width, operation, multiply, factors, out);
     }
 }
 
 #[inline(always)]
-fn scale_with<S: pulp::Simd, const DIVIDE: bool>(
+fn scale_with<S: pulp::Simd>(
     simd: S,
     x: &[f32],
     width: usize,
     operation: Operation,
+    vector: impl Fn(S::f32s, S::f32s) -> S::f32s,
     factors: &[f32],
     out: &mut [f32],
 ) {
-    let zero = operation.zero;
     // Blocks of few vectors without a loop for each.
     let whole = match width / S::F32_LANES {
-        1 => scale_by::<S, 1, DIVIDE>(simd, x, width, zero, factors, out),
-        2 => scale_by::<S, 2, DIVIDE>(simd, x, width, zero, factors, out),
-        4 => scale_by::<S, 4, DIVIDE>(simd, x, width, zero, factors, out),
-        8 => scale_by::<S, 8, DIVIDE>(simd, x, width, zero, factors, out),
+        1 => scale_by::<S, 1>(simd, x, width, &vector, factors, out),
+        2 => scale_by::<S, 2>(simd, x, width, &vector, factors, out),
+        4 => scale_by::<S, 4>(simd, x, width, &vector, factors, out),
         _ => 0,
     };
     let (x, out) = (&x[whole * width..], &mut out[whole * width..]);
@@ -48,34 +50,21 @@ fn scale_with<S: pulp::Simd, const DIVIDE: bool>(
         .zip(&factors[whole.min(factors.len())..])
     {
         let ((x, x_rest), (out, out_rest)) = (S::as_simd_f32s(x), S::as_mut_simd_f32s(out));
-        for (x, out) in x.iter().zip(out) {
-            *out = scaled::<S, DIVIDE>(simd, *x, *factor, zero);
-        }
+        let factors = simd.splat_f32s(*factor);
+        x.iter().zip(out).for_each(|(x, out)| *out = vector(*x, factors));
         for (x, out) in x_rest.iter().zip(out_rest) {
             *out = operation.apply(*factor, *x);
         }
     }
 }
 
-/// [`Operation::apply`] on a vector. It is no closure, since nothing would force the compiler to inline that.
-#[inline(always)]
-fn scaled<S: pulp::Simd, const DIVIDE: bool>(simd: S, x: S::f32s, factor: f32, zero: f32) -> S::f32s {
-    let factors = simd.splat_f32s(factor);
-    let scaled = if DIVIDE {
-        simd.div_f32s(x, factors)
-    } else {
-        simd.mul_f32s(x, factors)
-    };
-    simd.add_f32s(scaled, simd.splat_f32s(zero))
-}
-
 /// Blocks of exactly `N` vectors; tells how many were scaled.
 #[inline(always)]
-fn scale_by<S: pulp::Simd, const N: usize, const DIVIDE: bool>(
+fn scale_by<S: pulp::Simd, const N: usize>(
     simd: S,
     x: &[f32],
     width: usize,
-    zero: f32,
+    vector: &impl Fn(S::f32s, S::f32s) -> S::f32s,
     factors: &[f32],
     out: &mut [f32],
 ) -> usize {
@@ -89,9 +78,8 @@ fn scale_by<S: pulp::Simd, const N: usize, const DIVIDE: bool>(
         S::as_mut_simd_f32s(out).0.as_chunks_mut::<N>().0,
     );
     for ((x, out), factor) in x.iter().zip(out).zip(factors) {
-        for (x, out) in x.iter().zip(out) {
-            *out = scaled::<S, DIVIDE>(simd, *x, *factor, zero);
-        }
+        let factors = simd.splat_f32s(*factor);
+        (0..N).for_each(|i| out[i] = vector(x[i], factors));
     }
     blocks
 }
