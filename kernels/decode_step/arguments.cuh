@@ -37,22 +37,62 @@ namespace persistent {
     X(float, at_heads) X(float, at_attention_output) X(float, at_moe_input) X(int, at_router) X(float, at_moe_output) \
     X(float, at_output)
 
+// Counts that follow from the case, and the sizes of a layer, which may be known when this is compiled.
+#define DECODE_STEP_COUNTS(X) X(B) X(S) X(layers) X(lead) X(hashes) X(sparse) X(Ns) X(Nh)
 #define DECODE_STEP_SIZES(X)                                                                                          \
-    X(B) X(S) X(layers) X(lead) X(hashes) X(V) X(C) X(Rq) X(H) X(D) X(R) X(G) X(Ro) X(Wn) X(HI) X(DI) X(topk)         \
-    X(E) X(K) X(I) X(ms) X(mh) X(sparse) X(Ns) X(Nh)
+    X(V) X(C) X(Rq) X(H) X(D) X(R) X(G) X(Ro) X(Wn) X(HI) X(DI) X(topk) X(E) X(K) X(I) X(ms) X(mh)
 // clang-format on
 
-template <class W> struct Arguments {
-    typedef typename W::Code Code;
-    typedef typename W::Scale Scale;
+template <class Code, class Scale> struct Pointers {
 #define FIELD(TYPE, NAME) TYPE *NAME;
     DECODE_STEP_POINTERS(FIELD)
 #undef FIELD
+};
+
+struct Counts {
+#define FIELD(NAME) int NAME;
+    DECODE_STEP_COUNTS(FIELD)
+#undef FIELD
+};
+
+struct Scalars {
+    float eps, index_scale, attention_scale, router_scale, limit;
+    long long seed;
+};
+
+// Sizes as they are given.
+struct AnySizes {
 #define FIELD(NAME) int NAME;
     DECODE_STEP_SIZES(FIELD)
 #undef FIELD
-    float eps, index_scale, attention_scale, router_scale, limit;
-    long long seed;
+};
+
+// Those of dsv4-mini: nobody multiplies or divides by them, and loops that end with them are written out.
+struct MiniSizes {
+    static constexpr int V = 256, C = 64, Rq = 48, H = 2, D = 512, R = 64, G = 2, Ro = 32, Wn = 64, HI = 4, DI = 128, topk = 32,
+                         E = 4, K = 2, I = 48, ms = 4, mh = 128;
+
+    static __device__ __forceinline__ bool are(const AnySizes &given) {
+        bool same = true;
+#define COMPARE(NAME) same = same && given.NAME == NAME;
+        DECODE_STEP_SIZES(COMPARE)
+#undef COMPARE
+        return same;
+    }
+};
+
+// What a kernel is compiled for: how matrices are stored, the sizes, and the CTAs of a cluster.
+template <class STORED, class SIZES, class RANKS> struct Model : STORED {
+    typedef SIZES Sizes;
+    typedef RANKS Ranks;
+};
+
+template <class W> using PointersOf = Pointers<typename W::Code, typename W::Scale>;
+
+template <class W> struct Arguments : PointersOf<W>, Counts, W::Sizes, Scalars {
+    __device__ __forceinline__ Arguments(const PointersOf<W> &pointers, const Counts &counts, const typename W::Sizes &sizes,
+                                         const Scalars &scalars)
+        : PointersOf<W>(pointers), Counts(counts), W::Sizes(sizes), Scalars(scalars) {}
 };
 
 // ---- shared memory
@@ -172,7 +212,7 @@ struct Row {
 template <class W> struct Context {
     const Arguments<W> &a;
     Shared<W> &s;
-    Team team;
+    Team<typename W::Ranks> team;
     Row row;
 
     // Where a tap keeps the values of this row; `layers` is the number of layers that have it.

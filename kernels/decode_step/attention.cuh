@@ -1,7 +1,7 @@
 // Attention of the variant `persistent`, in phases; an exchange, where all CTAs of the cluster wait for each other, is between two.
 #pragma once
 
-#include "decode_step/layer.cuh"
+#include "decode_step/output.cuh"
 #include "decode_step/streams.cuh"
 
 namespace persistent {
@@ -96,11 +96,11 @@ template <class W> __device__ __forceinline__ void down(const Context<W> &c, con
     };
     const float main_ape = ape(layer.main, kv, main_channels);
     const float index_ape = layer.sparse ? ape(layer.index, index, index_channels) : 0.0f;
-    products<16, 7>(
-        shares.count(), a.C, [&](int unit) { return layer.matrices[rows[unit] >> 24].row(rows[unit] & 0xffffff, a.C); },
-        [&](int) { return c.s.normed; },
+    const int count = shares.count();
+    products<2>(
+        count, a.C, c.s.normed, [&](int unit) { return layer.matrices[rows[unit] >> 24].row(rows[unit] & 0xffffff, a.C); },
         [&](int unit, float product) {
-            if (threadIdx.x % 16 == 0)
+            if (threadIdx.x % 4 == 0 && unit < count)
                 c.s.own[unit] = product;
         });
     workers_sync();
@@ -169,7 +169,7 @@ struct Pair {
 template <class W> __device__ __forceinline__ void up(const Context<W> &c, const Layer<W> &layer) {
     const Arguments<W> &a = c.a;
     const int warp = threadIdx.x / 32;
-    const Share kv = c.team.share<8>(a.D), index = c.team.share<8>(layer.sparse ? a.DI : 0);
+    const Share kv = c.team.template share<8>(a.D), index = c.team.template share<8>(layer.sparse ? a.DI : 0);
     const float low_norm = threadIdx.x < a.Rq ? __ldg(a.q_norm + (size_t)layer.layer * a.Rq + threadIdx.x) : 0.0f;
     const Pair of_window(a.kv_norm + (size_t)layer.layer * a.D, kv), of_entry(layer.main.norm, kv),
         of_index(layer.index.norm, index);
@@ -191,16 +191,17 @@ template <class W> __device__ __forceinline__ void up(const Context<W> &c, const
                              a.at_index_key ? c.kept(a.at_index_key, layer.number, a.sparse, a.DI) : nullptr);
     workers_sync();
 
-    const Share query = c.team.share<4>(a.H * a.D), index_query = c.team.share<4>(layer.sparse ? a.HI * a.DI : 0);
+    const Share query = c.team.template share<4>(a.H * a.D),
+                index_query = c.team.template share<4>(layer.sparse ? a.HI * a.DI : 0);
     const auto q_b = Matrix<W>{a.q_b, a.q_b_scales}.from((size_t)layer.layer * a.H * a.D + query.first, a.Rq);
     const auto index_q =
         Matrix<W>{a.index_q, a.index_q_scales}.from((size_t)layer.number * a.HI * a.DI + index_query.first, a.Rq);
-    products<16, 3>(
-        query.count + index_query.count, a.Rq,
+    const int count = query.count + index_query.count;
+    products<1>(
+        count, a.Rq, c.s.low,
         [&](int unit) { return unit < query.count ? q_b.row(unit, a.Rq) : index_q.row(unit - query.count, a.Rq); },
-        [&](int) { return c.s.low; },
         [&](int unit, float product) {
-            if (threadIdx.x % 16 == 0)
+            if (threadIdx.x % 4 == 0 && unit < count)
                 c.s.own[unit] = product;
         });
     workers_sync();
@@ -388,7 +389,7 @@ template <class W> __device__ __forceinline__ void attend(const Context<W> &c, c
     constexpr int TURNS = 16, EACH = 6;
     const Arguments<W> &a = c.a;
     const int lane = threadIdx.x % 32, turn = lane / 2;
-    const Share share = c.team.share<8>(a.H * a.D);
+    const Share share = c.team.template share<8>(a.H * a.D);
     int at = share.first + threadIdx.x / 32 * 8 + lane % 2 * 4, head = at / a.D, channel = at % a.D;
 #ifdef MUTANT_LAST_KEY_LOST
     const int last = keys.count - 1;
@@ -429,34 +430,6 @@ template <class W> __device__ __forceinline__ void attend(const Context<W> &c, c
         for (channel += 8 * WARPS; channel >= a.D; channel -= a.D)
             head++;
     }
-}
-
-// ---- the output
-
-template <class W> __device__ __forceinline__ void output_down(const Context<W> &c, const Layer<W> &layer) {
-    const Arguments<W> &a = c.a;
-    const int of_group = a.H * a.D / a.G;
-    const Share share = c.team.share<1>(a.G * a.Ro);
-    const auto o_a = Matrix<W>{a.o_a, a.o_a_scales}.from((size_t)layer.layer * a.G * a.Ro + share.first, of_group);
-    products<32, 1>(
-        share.count, of_group, [&](int unit) { return o_a.row(unit, of_group); },
-        [&](int unit) { return c.s.heads + (share.first + unit) / a.Ro * of_group; },
-        [&](int unit, float product) { c.team.give(c.s.low_heads + share.first + unit, product, threadIdx.x % 32); });
-}
-
-// By each CTA, all of it.
-template <class W> __device__ __forceinline__ void output_up(const Context<W> &c, const Layer<W> &layer) {
-    const Arguments<W> &a = c.a;
-    const int rank = a.G * a.Ro;
-    const auto o_b = Matrix<W>{a.o_b, a.o_b_scales}.from((size_t)layer.layer * a.C, rank);
-    products<16, 2>(
-        a.C, rank, [&](int unit) { return o_b.row(unit, rank); }, [&](int) { return c.s.low_heads; },
-        [&](int unit, float product) {
-            if (threadIdx.x % 16 == 0)
-                c.s.out[unit] = product;
-        });
-    workers_sync();
-    c.keep(a.at_attention_output, layer.layer, a.layers, c.s.out, a.C);
 }
 
 template <class W> __device__ __forceinline__ void attention(const Context<W> &c, const Layer<W> &layer) {

@@ -80,8 +80,8 @@ struct DownShares {
     int halves;
 
     template <class W> __device__ __forceinline__ DownShares(const Context<W> &c, bool sparse) : halves(sparse ? 2 : 1) {
-        low = c.team.share<4>(c.a.Rq), kv = c.team.share<8>(c.a.D);
-        heads = c.team.share<1>(sparse ? c.a.HI : 0), index = c.team.share<8>(sparse ? c.a.DI : 0);
+        low = c.team.template share<4>(c.a.Rq), kv = c.team.template share<8>(c.a.D);
+        heads = c.team.template share<1>(sparse ? c.a.HI : 0), index = c.team.template share<8>(sparse ? c.a.DI : 0);
     }
 
     __device__ __forceinline__ int of_main() const {
@@ -133,7 +133,7 @@ template <class W> __device__ __forceinline__ void list_shares(const Context<W> 
         for (int at = threadIdx.x; at < halves * share.count; at += WORKERS)
             c.s.channels[list][at] = at / share.count * dim + share.first + at % share.count;
     }
-    const Share hidden = c.team.share<1>((a.K + 1) * a.I);
+    const Share hidden = c.team.template share<1>((a.K + 1) * a.I);
 #pragma unroll 1
     for (int at = threadIdx.x; at < hidden.count; at += WORKERS)
         c.s.hidden_rows[at] = (hidden.first + at) / a.I << 8 | (hidden.first + at) % a.I;

@@ -32,8 +32,8 @@ args = [
     "index_ring_kv", "index_ring_gate", "index_entries", "hca_ring_kv", "hca_ring_gate", "hca_entries", "logits", "sampled",
     "at_attention_input", "at_query", "at_kv_window", "at_kv_compressed", "at_index_query", "at_index_key", "at_topk",
     "at_heads", "at_attention_output", "at_moe_input", "at_router", "at_moe_output", "at_output", "B", "S", "layers", "lead",
-    "hashes", "V", "C", "Rq", "H", "D", "R", "G", "Ro", "Wn", "HI", "DI", "topk", "E", "K", "I", "ms", "mh", "sparse", "Ns",
-    "Nh", "eps", "index_scale", "attention_scale", "router_scale", "limit", "seed",
+    "hashes", "sparse", "Ns", "Nh", "V", "C", "Rq", "H", "D", "R", "G", "Ro", "Wn", "HI", "DI", "topk", "E", "K", "I", "ms", "mh",
+    "eps", "index_scale", "attention_scale", "router_scale", "limit", "seed",
 ]
 taps = [
     "at_attention_input", "at_query", "at_kv_window", "at_kv_compressed", "at_index_query", "at_index_key", "at_topk",
@@ -102,12 +102,11 @@ template <class W> __device__ __forceinline__ void route(const Context<W> &c, in
         c.s.expert_weights[lane] = own / (sum + 1e-20f) * a.router_scale;
 }
 
-// The second products, added up over experts; by each CTA, all of it. Sixteen lanes have two channels, and load a number of slots at
-// a time.
+// The second products, added up over experts; by each CTA, all of it. Four lanes have a channel, and load what a slot has of it.
 template <class W> __device__ __forceinline__ void mix(const Context<W> &c, int layer) {
-    constexpr int GROUPS = WORKERS / 16, SLOTS = 3;
+    constexpr int PARTS = 4;
     const Arguments<W> &a = c.a;
-    const int lane = threadIdx.x % 16;
+    const int lane = threadIdx.x % 4;
 #ifdef MUTANT_SHARED_EXPERT_LOST
     const int slots = a.K;
 #else
@@ -115,35 +114,20 @@ template <class W> __device__ __forceinline__ void mix(const Context<W> &c, int 
 #endif
     const auto down = Matrix<W>{a.down, a.down_scales}.from((size_t)layer * a.E * a.C, a.I);
     const auto shared = Matrix<W>{a.shared_down, a.shared_down_scales}.from((size_t)layer * a.C, a.I);
-#pragma unroll 1
-    for (int first = 0; first < a.C; first += 2 * GROUPS) {
-        const int channel = first + threadIdx.x / 16, other = channel + GROUPS;
-        float sums[2] = {};
-#pragma unroll 1
-        for (int block = 0; block < slots; block += SLOTS) {
-            float4 weights[2][SLOTS];
+    if (const int channel = threadIdx.x / 4; channel / 8 * 8 < a.C) {
+        float sums[PARTS] = {};
+#pragma unroll 3
+        for (int slot = 0; slot < slots; slot++) {
+            const Matrix<W> matrix = slot < a.K ? down.from(c.s.experts[slot] * a.C, a.I) : shared;
+            const auto weights = matrix.row(min(channel, a.C - 1), a.I);
 #pragma unroll
-            for (int i = 0; i < SLOTS; i++) {
-                const int slot = block + i;
-                const Matrix<W> matrix = slot < a.K ? down.from(c.s.experts[slot] * a.C, a.I) : shared;
-                const bool there = slot < slots && 4 * lane < a.I;
-                const float4 zeros = make_float4(0, 0, 0, 0);
-                weights[0][i] = there && channel < a.C ? matrix.row(channel, a.I).four(4 * lane) : zeros;
-                weights[1][i] = there && other < a.C ? matrix.row(other, a.I).four(4 * lane) : zeros;
-            }
-#pragma unroll
-            for (int i = 0; i < SLOTS; i++) {
-                if (block + i >= slots || 4 * lane >= a.I)
-                    continue;
-                const float4 hidden = load4(c.s.hidden + (block + i) * a.I + 4 * lane);
-                sums[0] = dot4(weights[0][i], hidden, sums[0]), sums[1] = dot4(weights[1][i], hidden, sums[1]);
-            }
+            for (int part = 0; part < PARTS; part++)
+                if (const int at = 4 * (lane + 4 * part); at < a.I)
+                    sums[part] = dot4(weights.four(at), load4(c.s.hidden + slot * a.I + at), sums[part]);
         }
-        sums[0] = lanes_sum<16>(sums[0]), sums[1] = lanes_sum<16>(sums[1]);
+        const float sum = lanes_sum<4>((sums[0] + sums[1]) + (sums[2] + sums[3]));
         if (lane == 0 && channel < a.C)
-            c.s.out[channel] = sums[0];
-        if (lane == 0 && other < a.C)
-            c.s.out[other] = sums[1];
+            c.s.out[channel] = sum;
     }
     workers_sync();
 }
@@ -153,10 +137,10 @@ template <class W> __device__ __forceinline__ void experts(const Context<W> &c, 
     const float bias = __ldg(a.bias + layer * a.E + min((int)threadIdx.x % 32, a.E - 1));
     c.keep(a.at_moe_input, layer, a.layers, c.s.normed, a.C);
     const auto gate = Matrix<W>{a.gate, a.gate_scales}.from((size_t)layer * a.E, a.C);
-    products<16, 1>(
-        a.E, a.C, [&](int unit) { return gate.row(unit, a.C); }, [&](int) { return c.s.normed; },
+    products<1>(
+        a.E, a.C, c.s.normed, [&](int unit) { return gate.row(unit, a.C); },
         [&](int unit, float product) {
-            if (threadIdx.x % 16 == 0)
+            if (threadIdx.x % 4 == 0 && unit < a.E)
                 c.s.expert_logits[unit] = product;
         });
     workers_sync();
@@ -166,24 +150,25 @@ template <class W> __device__ __forceinline__ void experts(const Context<W> &c, 
     if (layer >= a.hashes)
         c.keep(a.at_router, layer - a.hashes, a.layers - a.hashes, c.s.experts, a.K);
 
-    // Rows of gate and of up in turn, so that the two halves of a warp have both of one number.
-    const Share share = c.team.share<1>((a.K + 1) * a.I);
+    // Rows of gate and of up in turn, so that neighbours have both of one number.
+    const Share share = c.team.template share<1>((a.K + 1) * a.I);
     const auto gate_up = Matrix<W>{a.gate_up, a.gate_up_scales}.from((size_t)layer * a.E * 2 * a.I, a.C);
     const auto shared = Matrix<W>{a.shared_gate_up, a.shared_gate_up_scales}.from((size_t)layer * 2 * a.I, a.C);
-    products<16, 2>(
-        2 * share.count, a.C,
+    products<1>(
+        2 * share.count, a.C, c.s.normed,
         [&](int unit) {
             const int of = c.s.hidden_rows[unit / 2], slot = of >> 8, row = (of & 255) + unit % 2 * a.I;
             return slot < a.K ? gate_up.row(c.s.experts[slot] * 2 * a.I + row, a.C) : shared.row(row, a.C);
         },
-        [&](int) { return c.s.normed; },
         [&](int unit, float product) {
-            const int at = share.first + unit / 2, slot = c.s.hidden_rows[unit / 2] >> 8, lane = threadIdx.x % 32;
-            // Both halves are here, as the number of units is even.
-            const float other = __shfl_xor_sync(0xffffffff, product, 16);
-            const float gate = lane < 16 ? product : other, up = lane < 16 ? other : product;
+            const float other = __shfl_xor_sync(0xffffffff, product, 4);
+            if (unit >= 2 * share.count)
+                return;
+            const int slot = c.s.hidden_rows[unit / 2] >> 8, lane = threadIdx.x % 8;
+            const float gate = lane < 4 ? product : other, up = lane < 4 ? other : product;
             const float weight = slot < a.K ? c.s.expert_weights[slot] : 1.0f;
-            c.team.give(c.s.hidden + at, experts_file::swiglu(gate, up, a.limit) * weight, lane);
+            c.team.template give_by<8>(c.s.hidden + share.first + unit / 2, experts_file::swiglu(gate, up, a.limit) * weight,
+                                       lane);
         });
     cluster_sync();
 
@@ -248,7 +233,7 @@ template <class W> __device__ __forceinline__ void pad(const Context<W> &c) {
 template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
     extern __shared__ float4 smem[];
     Shared<W> &s = *(Shared<W> *)smem;
-    const Team team = Team::own();
+    const Team<typename W::Ranks> team;
     const int row = blockIdx.x >> team.bits;
     const Context<W> c = {a, s, team, {row, min(*a.clock, a.S - 1), a.position[row], token_of(a.token, row)}};
     if (c.row.position < 0) {
@@ -299,28 +284,37 @@ template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
     head(c);
 }
 
+// With what is known when this is compiled, if it is of this launch.
+template <class STORED>
+__device__ __forceinline__ void step_of(const PointersOf<STORED> &pointers, const Counts &counts, const AnySizes &sizes,
+                                        const Scalars &scalars) {
+    typedef Model<STORED, MiniSizes, MostRanks> Mini;
+    typedef Model<STORED, AnySizes, AnyRanks> Any;
+    if (MiniSizes::are(sizes) && AnyRanks().bits == MostRanks::bits)
+        step(Arguments<Mini>(pointers, counts, {}, scalars));
+    else
+        step(Arguments<Any>(pointers, counts, sizes, scalars));
+}
+
 } // namespace persistent
 
 #define PARAMETER(TYPE, NAME) TYPE *NAME,
 #define SIZE_PARAMETER(NAME) int NAME,
 #define POINTER(TYPE, NAME) NAME,
 #define SIZE(NAME) NAME,
-#define PERSISTENT(WEIGHTS)                                                                                    \
-    namespace of_##WEIGHTS {                                                                                   \
-        typedef stored_##WEIGHTS::Code Code;                                                                   \
-        typedef stored_##WEIGHTS::Scale Scale;                                                                 \
-        extern "C" __global__ void __launch_bounds__(persistent::THREADS, 1) decode_step_persistent_##WEIGHTS( \
-            DECODE_STEP_POINTERS(PARAMETER) DECODE_STEP_SIZES(SIZE_PARAMETER) float eps, float index_scale,    \
-            float attention_scale, float router_scale, float limit, long long seed) {                          \
-            const persistent::Arguments<stored_##WEIGHTS> arguments = {                                        \
-                DECODE_STEP_POINTERS(POINTER) DECODE_STEP_SIZES(SIZE) eps,                                     \
-                index_scale,                                                                                   \
-                attention_scale,                                                                               \
-                router_scale,                                                                                  \
-                limit,                                                                                         \
-                seed};                                                                                         \
-            persistent::step(arguments);                                                                       \
-        }                                                                                                      \
+#define PERSISTENT(WEIGHTS)                                                                                                 \
+    namespace of_##WEIGHTS {                                                                                                \
+        typedef stored_##WEIGHTS::Code Code;                                                                                \
+        typedef stored_##WEIGHTS::Scale Scale;                                                                              \
+        extern "C" __global__ void __launch_bounds__(persistent::THREADS, 1) decode_step_persistent_##WEIGHTS(              \
+            DECODE_STEP_POINTERS(PARAMETER) DECODE_STEP_COUNTS(SIZE_PARAMETER) DECODE_STEP_SIZES(SIZE_PARAMETER) float eps, \
+            float index_scale, float attention_scale, float router_scale, float limit, long long seed) {                    \
+            const persistent::PointersOf<stored_##WEIGHTS> pointers = {DECODE_STEP_POINTERS(POINTER)};                      \
+            const persistent::Counts counts = {DECODE_STEP_COUNTS(SIZE)};                                                   \
+            const persistent::AnySizes sizes = {DECODE_STEP_SIZES(SIZE)};                                                   \
+            persistent::step_of<stored_##WEIGHTS>(pointers, counts, sizes,                                                  \
+                                                  {eps, index_scale, attention_scale, router_scale, limit, seed});          \
+        }                                                                                                                   \
     }
 
 PERSISTENT(f32)

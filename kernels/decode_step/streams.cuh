@@ -99,16 +99,18 @@ template <class W> __device__ __forceinline__ void leave(const Context<W> &c) {
 template <class W> __device__ __forceinline__ void head(const Context<W> &c) {
     const Arguments<W> &a = c.a;
     enter(c, a.head_fn, a.head_base, a.head_scale, a.final_norm, STREAMS);
-    const Share share = c.team.share<1>(a.V);
+    const Share share = c.team.template share<1>(a.V);
     float *logits = a.logits + ((size_t)c.row.run * a.B + c.row.row) * a.V;
-    products<16, 2>(
-        share.count, a.C, [&](int unit) { return typename W::Row(a.head, a.head_scales, nullptr, share.first + unit, a.C); },
-        [&](int) { return c.s.normed; },
+    products<1>(
+        share.count, a.C, c.s.normed,
+        [&](int unit) { return typename W::Row(a.head, a.head_scales, nullptr, share.first + unit, a.C); },
         [&](int unit, float product) {
-            const int token = share.first + unit, lane = threadIdx.x % 16;
+            if (unit >= share.count)
+                return;
+            const int token = share.first + unit, lane = threadIdx.x % 4;
             if (lane == 0)
                 logits[token] = product;
-            c.team.give(c.s.row_logits + token, product, lane);
+            c.team.template give_by<4>(c.s.row_logits + token, product, lane);
         });
     cluster_sync();
     if (c.team.rank != 0)

@@ -48,15 +48,31 @@ struct Share {
     int first, count;
 };
 
-// The CTAs of a cluster, a power of two.
-struct Team {
-    int rank, bits;
+// How many CTAs a cluster has, as a power of two: as it is launched, or known when this is compiled.
+struct AnyRanks {
+    int bits;
 
-    static __device__ __forceinline__ Team own() {
-        u32 rank, ranks;
-        asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    __device__ __forceinline__ AnyRanks() {
+        u32 ranks;
         asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(ranks));
-        return {(int)rank, __ffs(ranks) - 1};
+        bits = __ffs(ranks) - 1;
+    }
+};
+
+struct MostRanks {
+    static constexpr int bits = 4;
+    static_assert(MOST_RANKS == 1 << bits, "a power of two");
+};
+
+// The CTAs of a cluster.
+template <class Ranks> struct Team : Ranks {
+    using Ranks::bits;
+    int rank;
+
+    __device__ __forceinline__ Team() {
+        u32 own;
+        asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(own));
+        rank = own;
     }
 
     __device__ __forceinline__ int ranks() const {
@@ -72,6 +88,13 @@ struct Team {
     __device__ __forceinline__ void give(float *to, float x, int lane) const {
         if (lane < ranks())
             ::st_shared_cluster(map_shared_rank(to, lane), x);
+    }
+
+    // Gives a number that `LANES` lanes have to all CTAs.
+    template <int LANES> __device__ __forceinline__ void give_by(float *to, float x, int lane) const {
+#pragma unroll
+        for (int first = 0; first < MOST_RANKS; first += LANES)
+            give(to, x, first + lane);
     }
 
     __device__ __forceinline__ void give4(float *to, float4 x, int lane) const {
@@ -90,36 +113,39 @@ struct Team {
     }
 };
 
-// Products of rows of a matrix with vectors in shared memory, both of K numbers: LANES lanes for each, UNITS of which are loaded
-// together. Unit u is row(u) · vector(u); all lanes that have it call done(u, product). The order of a sum depends on K alone. A row is
-// asked for where it is loaded, as registers do not hold the places of all.
-template <int LANES, int UNITS, class Row, class Vector, class Done>
-__device__ __forceinline__ void products(int count, int K, Row row, Vector vector, Done done) {
-    constexpr int GROUPS = WORKERS / LANES, UNROLL = UNITS == 1 ? 4 : 1;
-    const int lane = threadIdx.x % LANES;
+// Products of rows of a matrix with a vector in shared memory, both of at most 64 numbers: four lanes for each, UNITS of which are
+// loaded together. All four lanes of unit u call done(u, product), and so do all other lanes of a warp that has any, with a unit behind
+// the last. The order of a sum depends on K alone.
+template <int UNITS, class Row, class Done>
+__device__ __forceinline__ void products(int count, int K, const float *vector, Row row, Done done) {
+    constexpr int GROUPS = WORKERS / 4, PARTS = 4;
+    const int lane = threadIdx.x % 4;
+    float4 x[PARTS];
+#pragma unroll
+    for (int part = 0; part < PARTS; part++)
+        x[part] = 4 * (lane + 4 * part) < K ? load4(vector + 4 * (lane + 4 * part)) : make_float4(0, 0, 0, 0);
 #pragma unroll 1
-    for (int block = 0; block < count; block += GROUPS * UNITS) {
-        const int first = block + threadIdx.x / LANES;
-        float sum[UNITS] = {};
-#pragma unroll UNROLL
-        for (int at = 4 * lane; at < K; at += 4 * LANES) {
-            float4 loaded[UNITS];
+    for (int first = threadIdx.x / 4; first / 8 * 8 < count; first += GROUPS * UNITS) {
+        float4 loaded[UNITS][PARTS];
 #pragma unroll
-            for (int u = 0; u < UNITS; u++) {
-                const int unit = first + u * GROUPS;
-                loaded[u] = unit < count ? row(unit).four(at) : make_float4(0, 0, 0, 0);
-            }
+        for (int u = 0; u < UNITS; u++) {
+            if (u > 0 && (first + u * GROUPS) / 8 * 8 >= count)
+                continue;
+            const auto weights = row(min(first + u * GROUPS, count - 1));
 #pragma unroll
-            for (int u = 0; u < UNITS; u++)
-                sum[u] = dot4(loaded[u], load4(vector(min(first + u * GROUPS, count - 1)) + at), sum[u]);
+            for (int part = 0; part < PARTS; part++)
+                loaded[u][part] = 4 * (lane + 4 * part) < K ? weights.four(4 * (lane + 4 * part)) : make_float4(0, 0, 0, 0);
         }
 #pragma unroll
-        for (int u = 0; u < UNITS; u++)
-            sum[u] = lanes_sum<LANES>(sum[u]);
+        for (int u = 0; u < UNITS; u++) {
+            if (u > 0 && (first + u * GROUPS) / 8 * 8 >= count)
+                continue;
+            float sums[PARTS];
 #pragma unroll
-        for (int u = 0; u < UNITS; u++)
-            if (first + u * GROUPS < count)
-                done(first + u * GROUPS, sum[u]);
+            for (int part = 0; part < PARTS; part++)
+                sums[part] = dot4(loaded[u][part], x[part], 0.0f);
+            done(first + u * GROUPS, lanes_sum<4>((sums[0] + sums[1]) + (sums[2] + sums[3])));
+        }
     }
 }
 
