@@ -1,7 +1,7 @@
 // What the variant `persistent` is given, in the order of its launch, and its shared memory.
 #pragma once
 
-#include "decode_step/team.cuh"
+#include "decode_step/staged.cuh"
 
 namespace persistent {
 
@@ -62,13 +62,15 @@ struct Scalars {
 
 // Sizes as they are given.
 struct AnySizes {
+    static constexpr bool KNOWN = false;
 #define FIELD(NAME) int NAME;
     DECODE_STEP_SIZES(FIELD)
 #undef FIELD
 };
 
-// Those of dsv4-mini: nobody multiplies or divides by them, and loops that end with them are written out.
+// Those of dsv4-mini: nobody multiplies or divides by them, and weights have their places in shared memory.
 struct MiniSizes {
+    static constexpr bool KNOWN = true;
     static constexpr int V = 256, C = 64, Rq = 48, H = 2, D = 512, R = 64, G = 2, Ro = 32, Wn = 64, HI = 4, DI = 128, topk = 32,
                          E = 4, K = 2, I = 48, ms = 4, mh = 128;
 
@@ -85,6 +87,8 @@ struct MiniSizes {
 template <class STORED, class SIZES, class RANKS> struct Model : STORED {
     typedef SIZES Sizes;
     typedef RANKS Ranks;
+    // Whether weights are in shared memory before they are needed.
+    static constexpr bool STAGED = SIZES::KNOWN;
 };
 
 template <class W> using PointersOf = Pointers<typename W::Code, typename W::Scale>;
@@ -102,7 +106,16 @@ constexpr int MOST_C = 64, MOST_RQ = 64, MOST_D = 512, MOST_HD = 1024, MOST_H = 
               MOST_O = 64, MOST_R = 64, MOST_E = 32, MOST_K = 4, MOST_HIDDEN = 256, MOST_V = 256, MOST_TOPK = 64;
 // Tokens that are pooled.
 constexpr int MOST_POOLED = 128;
-constexpr int OWN = MOST_RQ + MOST_D + MOST_HI + 4 * MOST_D + 4 * MOST_DI;
+
+// Most numbers of the first products that a CTA has, and channels of a compressor.
+template <class W, bool STAGED> struct Room {
+    static constexpr int OWN = MOST_RQ + MOST_D + MOST_HI + 4 * MOST_D + 4 * MOST_DI, CHANNELS = 2 * MOST_D, ROWS = OWN;
+};
+
+template <class W> struct Room<W, true> {
+    static constexpr int OWN = sizeof(Staged<W>::down.codes) / sizeof(typename W::Code) / W::Sizes::C,
+                         CHANNELS = 2 * Staged<W>::KV, ROWS = 1;
+};
 
 // Bytes that layers of a kind read: those of the first, and how far the next are from them.
 struct Range {
@@ -162,6 +175,8 @@ template <class W> struct Layer {
 };
 
 template <class W> struct alignas(16) Shared {
+    typedef persistent::Room<W, W::STAGED> Room;
+    typename StagedIf<W, W::STAGED>::Of staged;
     // The streams, and what goes into and comes out of a block.
     float x[4 * MOST_C], normed[MOST_C], out[MOST_C];
     float comb[16], post[4];
@@ -172,7 +187,7 @@ template <class W> struct alignas(16) Shared {
     float query[MOST_HD], index_query[MOST_HIDI], heads[MOST_HD], low_heads[MOST_O];
     float expert_logits[MOST_E], expert_weights[MOST_K], hidden[MOST_HIDDEN];
     // This CTA's share of a product.
-    float own[OWN];
+    float own[Room::OWN];
     float tops[WARPS][32], sums[WARPS][32], outs[WARPS][32];
     // Angles of the token, and of the first tokens of its windows.
     float cos[3][MOST_R / 2], sin[3][MOST_R / 2];
@@ -182,8 +197,8 @@ template <class W> struct alignas(16) Shared {
     // What this CTA has a share of, so that nobody divides. Rows of the first products, in heavy and in sparse layers: the number of
     // the matrix, and the row. Channels of compressors: of heavy and of sparse layers, and of the indexer. Numbers between the
     // products of experts: the slot, and the row of its expert.
-    u32 down_rows[2][OWN];
-    u16 channels[3][2 * MOST_D], hidden_rows[MOST_HIDDEN];
+    u32 down_rows[2][Room::ROWS];
+    u16 channels[3][Room::CHANNELS], hidden_rows[MOST_HIDDEN];
     // This layer and the next.
     Layer<W> layers[2];
     Range ranges[MOST_RANGES];
@@ -201,7 +216,8 @@ template <class W> struct alignas(16) Shared {
         return index_scores() + 2 * a.Ns + (size_t)head * (a.Wn + max(a.Nh, a.topk));
     }
 };
-static_assert(sizeof(Shared<stored_f32>) <= 81920 && sizeof(Shared<stored_fp8_b64_f32>) <= 81920, "the header reserves as much");
+static_assert(sizeof(Shared<Model<stored_f32, AnySizes, AnyRanks>>) <= 81920, "the header reserves as much");
+static_assert(sizeof(Shared<Model<stored_fp8_b64_f32, AnySizes, AnyRanks>>) <= 81920, "the header reserves as much");
 
 // A row of the batch in one run.
 struct Row {

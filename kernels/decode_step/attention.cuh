@@ -88,7 +88,6 @@ template <class W> __device__ __forceinline__ void down(const Context<W> &c, con
     const Share low = shares.low, kv = shares.kv, heads = shares.heads, index = shares.index;
     float *const own_kv = c.s.own + low.count, *const own_heads = own_kv + kv.count, *const own_main = own_heads + heads.count;
     float *const own_index = own_main + shares.of_main();
-    const u32 *const rows = c.s.down_rows[layer.sparse];
     // What is added to the logits of the first numbers is on its way while products are.
     const u16 *const main_channels = c.s.channels[layer.sparse], *const index_channels = c.s.channels[2];
     const auto ape = [&](const Compressor &of, Share share, const u16 *channels) {
@@ -97,12 +96,20 @@ template <class W> __device__ __forceinline__ void down(const Context<W> &c, con
     const float main_ape = ape(layer.main, kv, main_channels);
     const float index_ape = layer.sparse ? ape(layer.index, index, index_channels) : 0.0f;
     const int count = shares.count();
-    products<2>(
-        count, a.C, c.s.normed, [&](int unit) { return layer.matrices[rows[unit] >> 24].row(rows[unit] & 0xffffff, a.C); },
-        [&](int unit, float product) {
-            if (threadIdx.x % 4 == 0 && unit < count)
-                c.s.own[unit] = product;
-        });
+    const auto row = [&](int unit) {
+        if constexpr (W::STAGED) {
+            return c.s.staged.down.row(unit);
+        } else {
+            const u32 row = c.s.down_rows[layer.sparse][unit];
+            return layer.matrices[row >> 24].row(row & 0xffffff, a.C);
+        }
+    };
+    if constexpr (W::STAGED)
+        c.s.staged.wait(ATTENTION, layer.layer);
+    products<2, W::STAGED>(count, a.C, c.s.normed, row, [&](int unit, float product) {
+        if (threadIdx.x % 4 == 0 && unit < count)
+            c.s.own[unit] = product;
+    });
     workers_sync();
     c.team.give_all(c.s.low + low.first, c.s.own, low.count);
     c.team.give_all(c.s.kv + kv.first, own_kv, kv.count);
@@ -193,17 +200,21 @@ template <class W> __device__ __forceinline__ void up(const Context<W> &c, const
 
     const Share query = c.team.template share<4>(a.H * a.D),
                 index_query = c.team.template share<4>(layer.sparse ? a.HI * a.DI : 0);
-    const auto q_b = Matrix<W>{a.q_b, a.q_b_scales}.from((size_t)layer.layer * a.H * a.D + query.first, a.Rq);
-    const auto index_q =
-        Matrix<W>{a.index_q, a.index_q_scales}.from((size_t)layer.number * a.HI * a.DI + index_query.first, a.Rq);
     const int count = query.count + index_query.count;
-    products<1>(
-        count, a.Rq, c.s.low,
-        [&](int unit) { return unit < query.count ? q_b.row(unit, a.Rq) : index_q.row(unit - query.count, a.Rq); },
-        [&](int unit, float product) {
-            if (threadIdx.x % 4 == 0 && unit < count)
-                c.s.own[unit] = product;
-        });
+    const auto row = [&](int unit) {
+        if constexpr (W::STAGED) {
+            return c.s.staged.up.row(unit);
+        } else {
+            const auto q_b = Matrix<W>{a.q_b, a.q_b_scales}.from((size_t)layer.layer * a.H * a.D + query.first, a.Rq);
+            const auto index_q =
+                Matrix<W>{a.index_q, a.index_q_scales}.from((size_t)layer.number * a.HI * a.DI + index_query.first, a.Rq);
+            return unit < query.count ? q_b.row(unit, a.Rq) : index_q.row(unit - query.count, a.Rq);
+        }
+    };
+    products<1, W::STAGED>(count, a.Rq, c.s.low, row, [&](int unit, float product) {
+        if (threadIdx.x % 4 == 0 && unit < count)
+            c.s.own[unit] = product;
+    });
     workers_sync();
     c.team.give_all(c.s.query + query.first, c.s.own, query.count);
     c.team.give_all(c.s.index_query + index_query.first, c.s.own + query.count, index_query.count);

@@ -53,23 +53,26 @@ template <class W> __device__ __forceinline__ void find(const Context<W> &c, int
                           (first + slots) % slots,
                           window};
     };
-    const auto matrix = [&](const typename W::Code *codes, const typename W::Scale *scales, int at, int rows) {
-        return Matrix<W>{codes, scales}.from((size_t)at * rows, a.C);
-    };
-    to.matrices[0] = matrix(a.q_a, a.q_a_scales, layer, a.Rq), to.matrices[1] = matrix(a.kv, a.kv_scales, layer, a.D);
     if (kind.sparse) {
-        to.matrices[2] = matrix(a.index_heads, a.index_heads_scales, number, a.HI);
-        to.matrices[3] = matrix(a.csa_kv, a.csa_kv_scales, number, 2 * a.D);
-        to.matrices[4] = matrix(a.csa_gate, a.csa_gate_scales, number, 2 * a.D);
-        to.matrices[5] = matrix(a.index_kv, a.index_kv_scales, number, 2 * a.DI);
-        to.matrices[6] = matrix(a.index_gate, a.index_gate_scales, number, 2 * a.DI);
         to.main = compressor(a.csa_ape, a.csa_norm, a.csa_ring_kv, a.csa_ring_gate, a.csa_entries, a.ms, a.D, 2, a.Ns);
         to.index =
             compressor(a.index_ape, a.index_norm, a.index_ring_kv, a.index_ring_gate, a.index_entries, a.ms, a.DI, 2, a.Ns);
     } else {
-        to.matrices[3] = matrix(a.hca_kv, a.hca_kv_scales, number, a.D);
-        to.matrices[4] = matrix(a.hca_gate, a.hca_gate_scales, number, a.D);
         to.main = compressor(a.hca_ape, a.hca_norm, a.hca_ring_kv, a.hca_ring_gate, a.hca_entries, a.mh, a.D, 1, a.Nh);
+    }
+    if constexpr (!W::STAGED) {
+        const auto matrix = [&](int which, const typename W::Code *codes, const typename W::Scale *scales, int at, int rows) {
+            to.matrices[which] = Matrix<W>{codes, scales}.from((size_t)at * rows, a.C);
+        };
+        matrix(0, a.q_a, a.q_a_scales, layer, a.Rq), matrix(1, a.kv, a.kv_scales, layer, a.D);
+        if (kind.sparse) {
+            matrix(2, a.index_heads, a.index_heads_scales, number, a.HI);
+            matrix(3, a.csa_kv, a.csa_kv_scales, number, 2 * a.D), matrix(4, a.csa_gate, a.csa_gate_scales, number, 2 * a.D);
+            matrix(5, a.index_kv, a.index_kv_scales, number, 2 * a.DI);
+            matrix(6, a.index_gate, a.index_gate_scales, number, 2 * a.DI);
+        } else {
+            matrix(3, a.hca_kv, a.hca_kv_scales, number, a.D), matrix(4, a.hca_gate, a.hca_gate_scales, number, a.D);
+        }
     }
 }
 
@@ -81,7 +84,8 @@ struct DownShares {
 
     template <class W> __device__ __forceinline__ DownShares(const Context<W> &c, bool sparse) : halves(sparse ? 2 : 1) {
         low = c.team.template share<4>(c.a.Rq), kv = c.team.template share<8>(c.a.D);
-        heads = c.team.template share<1>(sparse ? c.a.HI : 0), index = c.team.template share<8>(sparse ? c.a.DI : 0);
+        heads = c.team.template share<W::STAGED ? 4 : 1>(sparse ? c.a.HI : 0),
+        index = c.team.template share<8>(sparse ? c.a.DI : 0);
     }
 
     __device__ __forceinline__ int of_main() const {
@@ -117,12 +121,14 @@ struct DownShares {
 // Lists what this CTA has a share of.
 template <class W> __device__ __forceinline__ void list_shares(const Context<W> &c) {
     const Arguments<W> &a = c.a;
+    if constexpr (!W::STAGED) {
 #pragma unroll 1
-    for (int sparse = 0; sparse < 2; sparse++) {
-        const DownShares shares(c, sparse);
+        for (int sparse = 0; sparse < 2; sparse++) {
+            const DownShares shares(c, sparse);
 #pragma unroll 1
-        for (int unit = threadIdx.x; unit < shares.count(); unit += WORKERS)
-            c.s.down_rows[sparse][unit] = shares.row(unit, a);
+            for (int unit = threadIdx.x; unit < shares.count(); unit += WORKERS)
+                c.s.down_rows[sparse][unit] = shares.row(unit, a);
+        }
     }
     const DownShares shares(c, true);
 #pragma unroll 1
@@ -133,10 +139,11 @@ template <class W> __device__ __forceinline__ void list_shares(const Context<W> 
         for (int at = threadIdx.x; at < halves * share.count; at += WORKERS)
             c.s.channels[list][at] = at / share.count * dim + share.first + at % share.count;
     }
-    const Share hidden = c.team.template share<1>((a.K + 1) * a.I);
+    // The share of an expert is that of each other.
+    const Share hidden = c.team.template share<1>(a.I);
 #pragma unroll 1
-    for (int at = threadIdx.x; at < hidden.count; at += WORKERS)
-        c.s.hidden_rows[at] = (hidden.first + at) / a.I << 8 | (hidden.first + at) % a.I;
+    for (int at = threadIdx.x; at < (a.K + 1) * hidden.count; at += WORKERS)
+        c.s.hidden_rows[at] = at / hidden.count << 8 | (hidden.first + at % hidden.count);
 }
 
 } // namespace persistent

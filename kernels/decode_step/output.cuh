@@ -10,11 +10,18 @@ template <class W> __device__ __forceinline__ void output_down(const Context<W> 
     const Arguments<W> &a = c.a;
     const int of_group = a.H * a.D / a.G;
     const Share share = c.team.template share<1>(a.G * a.Ro);
-    const auto o_a = Matrix<W>{a.o_a, a.o_a_scales}.from((size_t)layer.layer * a.G * a.Ro + share.first, of_group);
+    const auto row = [&](int unit) {
+        if constexpr (W::STAGED)
+            return c.s.staged.output_down.row(unit);
+        else
+            return Matrix<W>{a.o_a, a.o_a_scales}
+                .from((size_t)layer.layer * a.G * a.Ro + share.first, of_group)
+                .row(unit, of_group);
+    };
     const int lane = threadIdx.x % 32;
 #pragma unroll 1
     for (int unit = threadIdx.x / 32; unit < share.count; unit += WARPS) {
-        const auto weights = o_a.row(unit, of_group);
+        const auto weights = row(unit);
         const float *const heads = c.s.heads + (share.first + unit) / a.Ro * of_group;
         float sum = 0.0f;
 #pragma unroll 4
@@ -28,13 +35,16 @@ template <class W> __device__ __forceinline__ void output_down(const Context<W> 
 template <class W> __device__ __forceinline__ void output_up(const Context<W> &c, const Layer<W> &layer) {
     const Arguments<W> &a = c.a;
     const int rank = a.G * a.Ro;
-    const auto o_b = Matrix<W>{a.o_b, a.o_b_scales}.from((size_t)layer.layer * a.C, rank);
-    products<1>(
-        a.C, rank, c.s.low_heads, [&](int unit) { return o_b.row(unit, rank); },
-        [&](int unit, float product) {
-            if (threadIdx.x % 4 == 0 && unit < a.C)
-                c.s.out[unit] = product;
-        });
+    const auto row = [&](int unit) {
+        if constexpr (W::STAGED)
+            return c.s.staged.output_up.row(unit);
+        else
+            return Matrix<W>{a.o_b, a.o_b_scales}.from((size_t)layer.layer * a.C, rank).row(unit, rank);
+    };
+    products<1, W::STAGED>(a.C, rank, c.s.low_heads, row, [&](int unit, float product) {
+        if (threadIdx.x % 4 == 0 && unit < a.C)
+            c.s.out[unit] = product;
+    });
     workers_sync();
     c.keep(a.at_attention_output, layer.layer, a.layers, c.s.out, a.C);
 }

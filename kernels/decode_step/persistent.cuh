@@ -19,7 +19,7 @@ entry = "decode_step_persistent_{stored}"
 grid = ["B * (16 / (1 + (B > 4)) / (1 + (B > 16)) / (1 + (B > 32)) / (1 + (B > 64)))"]
 block = [544]
 cluster = ["16 / (1 + (B > 4)) / (1 + (B > 16)) / (1 + (B > 32)) / (1 + (B > 64))"]
-shared = "81920 + 8 * Ns + 4 * H * (Wn + max(Nh, topk))"
+shared = "232448"
 args = [
     "embedding", "head_fn", "head_base", "head_scale", "final_norm", "head", "head_scales", "attn_fn", "attn_base",
     "attn_scale", "attn_norm", "q_a", "q_a_scales", "q_norm", "q_b", "q_b_scales", "kv", "kv_scales", "kv_norm", "sinks", "o_a",
@@ -71,6 +71,7 @@ variants = ["persistent"]
 #pragma once
 
 #include "decode_step/attention.cuh"
+#include "decode_step/copies.cuh"
 #include "decode_step/prefetch.cuh"
 
 namespace persistent {
@@ -88,6 +89,7 @@ template <class W> __device__ __forceinline__ void route(const Context<W> &c, in
     for (int other = 0; other < a.E; other++)
         before += __shfl_sync(0xffffffff, place, other) > place;
     float sum = 0.0f, own = 0.0f;
+    int own_expert = 0;
 #pragma unroll 1
     for (int slot = 0; slot < a.K; slot++) {
         int expert = __ffs(__ballot_sync(0xffffffff, lane < a.E && before == slot)) - 1;
@@ -96,8 +98,10 @@ template <class W> __device__ __forceinline__ void route(const Context<W> &c, in
         const float of_slot = __shfl_sync(0xffffffff, sigma, expert);
         sum += of_slot;
         if (lane == slot)
-            own = of_slot, c.s.experts[slot] = expert;
+            own = of_slot, own_expert = expert, c.s.experts[slot] = expert;
     }
+    if constexpr (W::STAGED)
+        copy_routed(c, layer, own_expert);
     if (lane < a.K)
         c.s.expert_weights[lane] = own / (sum + 1e-20f) * a.router_scale;
 }
@@ -112,14 +116,22 @@ template <class W> __device__ __forceinline__ void mix(const Context<W> &c, int 
 #else
     const int slots = a.K + 1;
 #endif
-    const auto down = Matrix<W>{a.down, a.down_scales}.from((size_t)layer * a.E * a.C, a.I);
-    const auto shared = Matrix<W>{a.shared_down, a.shared_down_scales}.from((size_t)layer * a.C, a.I);
+    const auto row = [&](int slot, int channel) {
+        if constexpr (W::STAGED) {
+            return c.s.staged.mixed.row(slot * a.C + channel);
+        } else {
+            const auto down = Matrix<W>{a.down, a.down_scales}.from((size_t)layer * a.E * a.C, a.I);
+            const auto shared = Matrix<W>{a.shared_down, a.shared_down_scales}.from((size_t)layer * a.C, a.I);
+            return slot < a.K ? down.row(c.s.experts[slot] * a.C + channel, a.I) : shared.row(channel, a.I);
+        }
+    };
+    if constexpr (W::STAGED)
+        c.s.staged.wait(ROUTED, layer);
     if (const int channel = threadIdx.x / 4; channel / 8 * 8 < a.C) {
         float sums[PARTS] = {};
 #pragma unroll 3
         for (int slot = 0; slot < slots; slot++) {
-            const Matrix<W> matrix = slot < a.K ? down.from(c.s.experts[slot] * a.C, a.I) : shared;
-            const auto weights = matrix.row(min(channel, a.C - 1), a.I);
+            const auto weights = row(slot, min(channel, a.C - 1));
 #pragma unroll
             for (int part = 0; part < PARTS; part++)
                 if (const int at = 4 * (lane + 4 * part); at < a.I)
@@ -136,13 +148,18 @@ template <class W> __device__ __forceinline__ void experts(const Context<W> &c, 
     const Arguments<W> &a = c.a;
     const float bias = __ldg(a.bias + layer * a.E + min((int)threadIdx.x % 32, a.E - 1));
     c.keep(a.at_moe_input, layer, a.layers, c.s.normed, a.C);
-    const auto gate = Matrix<W>{a.gate, a.gate_scales}.from((size_t)layer * a.E, a.C);
-    products<1>(
-        a.E, a.C, c.s.normed, [&](int unit) { return gate.row(unit, a.C); },
-        [&](int unit, float product) {
-            if (threadIdx.x % 4 == 0 && unit < a.E)
-                c.s.expert_logits[unit] = product;
-        });
+    const auto gate = [&](int unit) {
+        if constexpr (W::STAGED)
+            return c.s.staged.gate.row(unit);
+        else
+            return Matrix<W>{a.gate, a.gate_scales}.from((size_t)layer * a.E, a.C).row(unit, a.C);
+    };
+    if constexpr (W::STAGED)
+        c.s.staged.wait(EXPERTS, layer);
+    products<1, W::STAGED>(a.E, a.C, c.s.normed, gate, [&](int unit, float product) {
+        if (threadIdx.x % 4 == 0 && unit < a.E)
+            c.s.expert_logits[unit] = product;
+    });
     workers_sync();
     if (threadIdx.x < 32)
         route(c, layer, bias);
@@ -151,25 +168,29 @@ template <class W> __device__ __forceinline__ void experts(const Context<W> &c, 
         c.keep(a.at_router, layer - a.hashes, a.layers - a.hashes, c.s.experts, a.K);
 
     // Rows of gate and of up in turn, so that neighbours have both of one number.
-    const Share share = c.team.template share<1>((a.K + 1) * a.I);
-    const auto gate_up = Matrix<W>{a.gate_up, a.gate_up_scales}.from((size_t)layer * a.E * 2 * a.I, a.C);
-    const auto shared = Matrix<W>{a.shared_gate_up, a.shared_gate_up_scales}.from((size_t)layer * 2 * a.I, a.C);
-    products<1>(
-        2 * share.count, a.C, c.s.normed,
-        [&](int unit) {
-            const int of = c.s.hidden_rows[unit / 2], slot = of >> 8, row = (of & 255) + unit % 2 * a.I;
-            return slot < a.K ? gate_up.row(c.s.experts[slot] * 2 * a.I + row, a.C) : shared.row(row, a.C);
-        },
-        [&](int unit, float product) {
-            const float other = __shfl_xor_sync(0xffffffff, product, 4);
-            if (unit >= 2 * share.count)
-                return;
-            const int slot = c.s.hidden_rows[unit / 2] >> 8, lane = threadIdx.x % 8;
-            const float gate = lane < 4 ? product : other, up = lane < 4 ? other : product;
-            const float weight = slot < a.K ? c.s.expert_weights[slot] : 1.0f;
-            c.team.template give_by<8>(c.s.hidden + share.first + unit / 2, experts_file::swiglu(gate, up, a.limit) * weight,
-                                       lane);
-        });
+    const Share share = c.team.template share<1>(a.I);
+    const int count = 2 * (a.K + 1) * share.count;
+    const auto row = [&](int unit) {
+        const int of = c.s.hidden_rows[unit / 2], slot = of >> 8, at = of & 255, up = unit % 2;
+        if constexpr (W::STAGED) {
+            const int expert = 2 * (slot < a.K ? c.s.experts[slot] : a.E) + up;
+            return StagedRow<W>{c.s.staged.hidden.row(expert * share.count + at - share.first).codes,
+                                c.s.staged.hidden_scales.row(expert * a.I + at).scales};
+        } else {
+            const auto gate_up = Matrix<W>{a.gate_up, a.gate_up_scales}.from((size_t)layer * a.E * 2 * a.I, a.C);
+            const auto shared = Matrix<W>{a.shared_gate_up, a.shared_gate_up_scales}.from((size_t)layer * 2 * a.I, a.C);
+            return slot < a.K ? gate_up.row((c.s.experts[slot] * 2 + up) * a.I + at, a.C) : shared.row(up * a.I + at, a.C);
+        }
+    };
+    products<1, W::STAGED>(count, a.C, c.s.normed, row, [&](int unit, float product) {
+        const float other = __shfl_xor_sync(0xffffffff, product, 4);
+        if (unit >= count)
+            return;
+        const int of = c.s.hidden_rows[unit / 2], slot = of >> 8, lane = threadIdx.x % 8;
+        const float gate = lane < 4 ? product : other, up = lane < 4 ? other : product;
+        const float weight = slot < a.K ? c.s.expert_weights[slot] : 1.0f;
+        c.team.template give_by<8>(c.s.hidden + slot * a.I + (of & 255), experts_file::swiglu(gate, up, a.limit) * weight, lane);
+    });
     cluster_sync();
 
     mix(c, layer);
@@ -242,17 +263,41 @@ template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
         return;
     }
     const bool mixes = threadIdx.x >= WORKERS, first_of_mixer = threadIdx.x == WORKERS;
-    if (first_of_mixer)
+    if (first_of_mixer) {
         find(c, 0, s.layers[0]);
-    // Others write to this shared memory only once it exists.
+        if constexpr (W::STAGED) {
+#pragma unroll 1
+            for (int full = 0; full < FULLS; full++)
+                mbarrier_init(s.staged.full + full, 1);
+            fence_mbarrier_init();
+        }
+    }
+    // Others write to this shared memory, and wait for what it waits for, only once it exists.
     cluster_sync();
     if (mixes) {
+        if constexpr (W::STAGED) {
+            if (first_of_mixer)
+                list_copies(c);
+            __syncwarp();
+            copy_ahead(c, ATTENTION_STREAMS, 0), copy_ahead(c, ATTENTION, 0), copy_ahead(c, EXPERTS_STREAMS, 0);
+        }
         list_ranges(c);
 #pragma unroll 1
         for (int half = 0; half < 2 * a.layers; half++) {
             const int next = half / 2 + 1;
             const Layer<W> &layer = s.layers[half / 2 % 2];
-            make_mixing(c, layer.mixing[half % 2], [&] {
+            const auto before = [&] {
+                // All have done what is before these streams, and have read their matrix.
+                if constexpr (W::STAGED) {
+                    if (half % 2 == 0)
+                        copy_ahead(c, EXPERTS, half / 2);
+                    if (next < a.layers)
+                        copy_ahead(c, half % 2 == 0 ? ATTENTION_STREAMS : EXPERTS_STREAMS, next);
+                    if (half % 2 == 1 && next < a.layers)
+                        copy_ahead(c, ATTENTION, next);
+                }
+            };
+            make_mixing(c, layer.mixing[half % 2], before, [&] {
                 if (half % 2 == 1 || next == a.layers)
                     return;
                 prefetch(c, next);
@@ -272,7 +317,12 @@ template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
     for (int half = 0; half < 2 * a.layers; half++) {
         const Layer<W> &layer = s.layers[half / 2 % 2];
         const Mixing &mixing = layer.mixing[half % 2];
-        enter(c, mixing.fn, mixing.base, mixing.scale, mixing.norm, MUS);
+        if constexpr (W::STAGED) {
+            s.staged.wait(half % 2 == 0 ? ATTENTION_STREAMS : EXPERTS_STREAMS, half / 2);
+            enter<true>(c, s.staged.streams[half % 2], mixing.base, mixing.scale, mixing.norm, MUS);
+        } else {
+            enter<false>(c, mixing.fn, mixing.base, mixing.scale, mixing.norm, MUS);
+        }
         if (half % 2 == 0)
             attention(c, layer);
         else
@@ -290,7 +340,11 @@ __device__ __forceinline__ void step_of(const PointersOf<STORED> &pointers, cons
                                         const Scalars &scalars) {
     typedef Model<STORED, MiniSizes, MostRanks> Mini;
     typedef Model<STORED, AnySizes, AnyRanks> Any;
-    if (MiniSizes::are(sizes) && AnyRanks().bits == MostRanks::bits)
+    const size_t mini =
+        sizeof(Shared<Mini>) + 8 * (size_t)counts.Ns + 4 * sizes.H * (size_t)(sizes.Wn + max(counts.Nh, sizes.topk));
+    u32 shared;
+    asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(shared));
+    if (MiniSizes::are(sizes) && AnyRanks().bits == MostRanks::bits && mini <= shared)
         step(Arguments<Mini>(pointers, counts, {}, scalars));
     else
         step(Arguments<Any>(pointers, counts, sizes, scalars));

@@ -7,7 +7,7 @@ namespace persistent {
 
 // What goes into a block: the weighted sum of the streams, normed. A matrix of `count` rows times the streams gives the logits; the
 // first four are those of the weights, from the others the mixer computes how the block's output is mixed back.
-template <class W>
+template <bool STAGED, class W>
 __device__ __forceinline__ void enter(const Context<W> &c, const float *fn, const float *base, const float *scale,
                                       const float *norm, int count) {
     constexpr int PARTS = MOST_C / 32;
@@ -23,7 +23,7 @@ __device__ __forceinline__ void enter(const Context<W> &c, const float *fn, cons
         float sum = 0.0f, squares = 0.0f;
 #pragma unroll 4
         for (int at = 4 * lane; at < wide; at += 64) {
-            const float4 weights = ldg4(row + at), x = load4(c.s.x + at);
+            const float4 weights = STAGED ? load4(row + at) : ldg4(row + at), x = load4(c.s.x + at);
             sum = dot4(weights, x, sum), squares = dot4(x, x, squares);
         }
         const float mu = lanes_sum<16>(sum) * rsqrtf(lanes_sum<16>(squares) / wide + c.a.eps);
@@ -58,10 +58,13 @@ __device__ __forceinline__ void enter(const Context<W> &c, const float *fn, cons
 }
 
 // By the mixer: the weights that mix a block's output back. Sinkhorn's iterations take longer than a phase, so the mixer arrives at
-// the next exchange before it begins. `more` is what else there is time for.
-template <class W, class More> __device__ __forceinline__ void make_mixing(const Context<W> &c, const Mixing &mixing, More more) {
+// the next exchange before it begins. `before` is done as soon as the products of
+// the streams are there, `more` is what else there is time for.
+template <class W, class Before, class More>
+__device__ __forceinline__ void make_mixing(const Context<W> &c, const Mixing &mixing, Before before, More more) {
     named_barrier_sync(PRODUCTS_READY, THREADS);
     cluster_arrive();
+    before();
     const auto mu = [&](int i) { return c.s.mus[i]; };
     if (threadIdx.x % 32 == 0) {
         const Parameters parameters = {mixing.base, mixing.scale, c.a.eps, c.a.eps};
@@ -98,7 +101,7 @@ template <class W> __device__ __forceinline__ void leave(const Context<W> &c) {
 // Logits, and the next token.
 template <class W> __device__ __forceinline__ void head(const Context<W> &c) {
     const Arguments<W> &a = c.a;
-    enter(c, a.head_fn, a.head_base, a.head_scale, a.final_norm, STREAMS);
+    enter<false>(c, a.head_fn, a.head_base, a.head_scale, a.final_norm, STREAMS);
     const Share share = c.team.template share<1>(a.V);
     float *logits = a.logits + ((size_t)c.row.run * a.B + c.row.row) * a.V;
     products<1>(

@@ -115,15 +115,18 @@ template <class Ranks> struct Team : Ranks {
 
 // Products of rows of a matrix with a vector in shared memory, both of at most 64 numbers: four lanes for each, UNITS of which are
 // loaded together. All four lanes of unit u call done(u, product), and so do all other lanes of a warp that has any, with a unit behind
-// the last. The order of a sum depends on K alone.
-template <int UNITS, class Row, class Done>
+// the last. The order of a sum depends on K alone: rows that lie one after the other in shared memory begin with different parts, so
+// that their lanes have different banks, and the sum of two parts is the same either way.
+template <int UNITS, bool STAGED = false, class Row, class Done>
 __device__ __forceinline__ void products(int count, int K, const float *vector, Row row, Done done) {
     constexpr int GROUPS = WORKERS / 4, PARTS = 4;
     const int lane = threadIdx.x % 4;
+    const int turn = STAGED && K == 16 * PARTS ? threadIdx.x / 4 % PARTS : 0;
+    const auto column = [&](int part) { return 4 * (lane + 4 * (part ^ turn)); };
     float4 x[PARTS];
 #pragma unroll
     for (int part = 0; part < PARTS; part++)
-        x[part] = 4 * (lane + 4 * part) < K ? load4(vector + 4 * (lane + 4 * part)) : make_float4(0, 0, 0, 0);
+        x[part] = column(part) < K ? load4(vector + column(part)) : make_float4(0, 0, 0, 0);
 #pragma unroll 1
     for (int first = threadIdx.x / 4; first / 8 * 8 < count; first += GROUPS * UNITS) {
         float4 loaded[UNITS][PARTS];
