@@ -83,6 +83,9 @@ struct MiniSizes {
     }
 };
 
+// The exchanges of a layer, and that of the head.
+enum Exchange { DOWN, UP, INDEX_SCORES, SCORES, HEADS, LOW_HEADS, HIDDEN, LOGITS, EXCHANGES };
+
 // What a kernel is compiled for: how matrices are stored, the sizes, and the CTAs of a cluster.
 template <class STORED, class SIZES, class RANKS> struct Model : STORED {
     typedef SIZES Sizes;
@@ -152,8 +155,9 @@ struct Compressor {
     const float *ape, *norm;
     // The rings, and where the token's own numbers go.
     float *ring_kv, *ring_gate, *own_kv, *own_gate;
-    // The entries, and the one that the token completes, if it does.
+    // The entries, and the one that the token completes, if it does, and its number, or -1.
     float *entries, *entry;
+    int newest;
     // Windows overlap if there are two halves.
     int slots, dim, halves;
     // The tokens that are pooled: the first, the slot of the first, the first of the token's own window.
@@ -177,8 +181,9 @@ template <class W> struct Layer {
 template <class W> struct alignas(16) Shared {
     typedef persistent::Room<W, W::STAGED> Room;
     typename StagedIf<W, W::STAGED>::Of staged;
+    u64 arrived[EXCHANGES];
     // The streams, and what goes into and comes out of a block.
-    float x[4 * MOST_C], normed[MOST_C], out[MOST_C];
+    alignas(16) float x[4 * MOST_C], normed[MOST_C], out[MOST_C];
     float comb[16], post[4];
     // Of the streams: the weights of what goes into a block, and logits of mixing, as the mixer reads them.
     float weights[4], mus[28];
@@ -230,6 +235,17 @@ template <class W> struct Context {
     Shared<W> &s;
     Team<typename W::Ranks> team;
     Row row;
+
+    // Waits for what others give: so many numbers. `use` counts how often this exchange was before.
+    __device__ __forceinline__ void exchange(Exchange which, int use, int numbers) const {
+        if constexpr (W::Ranks::COUNTED) {
+            if (threadIdx.x == 0)
+                mbarrier_arrive_expect_tx(s.arrived + which, numbers * (int)sizeof(float));
+            mbarrier_wait_parity(s.arrived + which, use & 1);
+        } else {
+            cluster_sync();
+        }
+    }
 
     // Where a tap keeps the values of this row; `layers` is the number of layers that have it.
     template <class T> __device__ __forceinline__ T *kept(T *tap, int layer, int layers, int cols) const {

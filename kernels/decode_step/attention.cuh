@@ -111,9 +111,10 @@ template <class W> __device__ __forceinline__ void down(const Context<W> &c, con
             c.s.own[unit] = product;
     });
     workers_sync();
-    c.team.give_all(c.s.low + low.first, c.s.own, low.count);
-    c.team.give_all(c.s.kv + kv.first, own_kv, kv.count);
-    c.team.give_all(c.s.head_weights + heads.first, own_heads, heads.count);
+    u64 *const arrived = c.s.arrived + DOWN;
+    c.team.give_all(arrived, c.s.low + low.first, c.s.own, low.count);
+    c.team.give_all(arrived, c.s.kv + kv.first, own_kv, kv.count);
+    c.team.give_all(arrived, c.s.head_weights + heads.first, own_heads, heads.count);
 #pragma unroll 1
     for (int which = 0; which <= layer.sparse; which++)
         pool(c, which == 0 ? layer.main : layer.index, which == 0 ? kv : index, which == 0 ? main_channels : index_channels,
@@ -121,8 +122,8 @@ template <class W> __device__ __forceinline__ void down(const Context<W> &c, con
     if (!layer.main.entry)
         return;
     workers_sync();
-    c.team.give_all(c.s.pooled + kv.first, c.s.pooled + kv.first, kv.count);
-    c.team.give_all(c.s.index_pooled + index.first, c.s.index_pooled + index.first, index.count);
+    c.team.give_all(arrived, c.s.pooled + kv.first, c.s.pooled + kv.first, kv.count);
+    c.team.give_all(arrived, c.s.index_pooled + index.first, c.s.index_pooled + index.first, index.count);
 }
 
 // ---- up, with what is kept of the token
@@ -136,20 +137,20 @@ template <class W> __device__ __forceinline__ float inverse_rms_of(const Context
     return rmsnorm_file::inverse_rms(warp_sum(squares), count, c.a.eps);
 }
 
-// A share of a vector of a token, of which each thread has a pair.
+// A vector of a token, of which each thread has a pair; this CTA has a share of those that are stored.
 struct Pair {
     int channel;
-    bool there;
+    bool there, own;
     float2 norm;
 
-    __device__ __forceinline__ Pair(const float *weights, Share share) {
-        channel = share.first + 2 * threadIdx.x, there = threadIdx.x < share.count / 2;
+    __device__ __forceinline__ Pair(const float *weights, int dim, Share share) {
+        channel = 2 * threadIdx.x, there = channel < dim, own = (u32)(channel - share.first) < (u32)share.count;
         norm = there ? __ldg((const float2 *)(weights + channel)) : make_float2(0, 0);
     }
 
-    // Norms and turns it, and stores it at `to`, and where a tap keeps it.
+    // Norms and turns it, in its place, where all keys of this token are read, and stores it at `to`, and where a tap keeps it.
     template <class W>
-    __device__ __forceinline__ void store(const Context<W> &c, const float *x, float inverse, int dim, int table, float *to,
+    __device__ __forceinline__ void store(const Context<W> &c, float *x, float inverse, int dim, int table, float *to,
                                           float *kept) const {
         if (!there)
             return;
@@ -157,6 +158,9 @@ struct Pair {
         float2 y = make_float2(x[channel] * norm.x * inverse, x[channel + 1] * norm.y * inverse);
         if (turned >= 0)
             y = rope_file::turn<false>(y, c.s.cos[table][turned / 2], c.s.sin[table][turned / 2]);
+        *(float2 *)(x + channel) = y;
+        if (!own)
+            return;
         *(float2 *)(to + channel) = y;
         if (kept)
             *(float2 *)(kept + channel) = y;
@@ -164,11 +168,11 @@ struct Pair {
 
     // The same of the entry that the token completes; a tap keeps zeros if there is none.
     template <class W>
-    __device__ __forceinline__ void store_entry(const Context<W> &c, const Compressor &of, const float *pooled, float inverse,
+    __device__ __forceinline__ void store_entry(const Context<W> &c, const Compressor &of, float *pooled, float inverse,
                                                 int table, float *kept) const {
         if (of.entry)
             store(c, pooled, inverse, of.dim, table, of.entry, kept);
-        else if (kept && there)
+        else if (kept && own)
             *(float2 *)(kept + channel) = make_float2(0, 0);
     }
 };
@@ -178,8 +182,8 @@ template <class W> __device__ __forceinline__ void up(const Context<W> &c, const
     const int warp = threadIdx.x / 32;
     const Share kv = c.team.template share<8>(a.D), index = c.team.template share<8>(layer.sparse ? a.DI : 0);
     const float low_norm = threadIdx.x < a.Rq ? __ldg(a.q_norm + (size_t)layer.layer * a.Rq + threadIdx.x) : 0.0f;
-    const Pair of_window(a.kv_norm + (size_t)layer.layer * a.D, kv), of_entry(layer.main.norm, kv),
-        of_index(layer.index.norm, index);
+    const Pair of_window(a.kv_norm + (size_t)layer.layer * a.D, a.D, kv), of_entry(layer.main.norm, a.D, kv),
+        of_index(layer.index.norm, layer.sparse ? a.DI : 0, index);
     if (warp < (layer.main.entry ? layer.sparse ? 4 : 3 : 2)) {
         const float *const from = warp == 0 ? c.s.low : warp == 1 ? c.s.kv : warp == 2 ? c.s.pooled : c.s.index_pooled;
         const float inverse = inverse_rms_of(c, from, warp == 0 ? a.Rq : warp == 3 ? a.DI : a.D);
@@ -216,8 +220,8 @@ template <class W> __device__ __forceinline__ void up(const Context<W> &c, const
             c.s.own[unit] = product;
     });
     workers_sync();
-    c.team.give_all(c.s.query + query.first, c.s.own, query.count);
-    c.team.give_all(c.s.index_query + index_query.first, c.s.own + query.count, index_query.count);
+    c.team.give_all(c.s.arrived + UP, c.s.query + query.first, c.s.own, query.count);
+    c.team.give_all(c.s.arrived + UP, c.s.index_query + index_query.first, c.s.own + query.count, index_query.count);
 }
 
 // ---- queries and index scores
@@ -258,7 +262,10 @@ template <class W> __device__ __forceinline__ void index_scores(const Context<W>
     const int lane = threadIdx.x % 32, at = 4 * lane;
 #pragma unroll 1
     for (int entry = c.team.rank * WARPS + threadIdx.x / 32; entry < entries; entry += c.team.ranks() * WARPS) {
-        const float4 key = at < a.DI ? ldcg4(layer.index.entries + (size_t)entry * a.DI + at) : make_float4(0, 0, 0, 0);
+        float4 key = make_float4(0, 0, 0, 0);
+        if (at < a.DI)
+            key = entry == layer.index.newest ? load4(c.s.index_pooled + at)
+                                              : ldcg4(layer.index.entries + (size_t)entry * a.DI + at);
         float score = 0.0f;
 #pragma unroll 1
         for (int head = 0; head < a.HI; head++) {
@@ -266,7 +273,7 @@ template <class W> __device__ __forceinline__ void index_scores(const Context<W>
             const float product = warp_sum(dot4(key, query, 0.0f));
             score = fmaf(c.s.head_weights[head] * a.index_scale, product < 0.0f ? 0.0f : product, score);
         }
-        c.team.give(c.s.index_scores() + entry, score, lane);
+        c.team.give(c.s.arrived + INDEX_SCORES, c.s.index_scores() + entry, score, lane);
     }
 }
 
@@ -318,25 +325,30 @@ template <class W> __device__ __forceinline__ void select(const Context<W> &c, c
 
 // ---- attention
 
-// The keys of a row: its window from the oldest vector on, then entries.
+// The keys of a row: its window from the oldest vector on, then entries. Those of this token are in shared memory, so that nobody has
+// to wait until they are seen elsewhere.
 struct Keys {
-    const float *window, *entries;
+    const float *window, *entries, *own, *own_entry;
     const int *chosen;
-    int recent, oldest, slots, dim, count;
+    int recent, oldest, slots, dim, newest, count;
 
     template <class W> __device__ __forceinline__ Keys(const Context<W> &c, const Layer<W> &layer, int available) {
         const int t = c.row.position, first = max(0, t - c.a.Wn + 1);
         window = layer.window, entries = layer.main.entries, chosen = layer.sparse ? c.s.chosen : nullptr;
+        own = c.s.kv, own_entry = c.s.pooled, newest = layer.main.newest;
         recent = t - first + 1, oldest = first % c.a.Wn, slots = c.a.Wn, dim = c.a.D;
         count = recent + (layer.sparse ? min(available, c.a.topk) : available);
     }
 
-    __device__ __forceinline__ const float *operator()(int key) const {
+    // Four numbers of a key.
+    __device__ __forceinline__ float4 four(int key, int channel) const {
         if (key < recent) {
             const int slot = oldest + key;
-            return window + (size_t)(slot < slots ? slot : slot - slots) * dim;
+            return key == recent - 1 ? load4(own + channel)
+                                     : ldcg4(window + (size_t)(slot < slots ? slot : slot - slots) * dim + channel);
         }
-        return entries + (size_t)(chosen ? chosen[key - recent] : key - recent) * dim;
+        const int entry = chosen ? chosen[key - recent] : key - recent;
+        return entry == newest ? load4(own_entry + channel) : ldcg4(entries + (size_t)entry * dim + channel);
     }
 };
 
@@ -347,12 +359,11 @@ template <class W> __device__ __forceinline__ void scores(const Context<W> &c, c
     const int lane = threadIdx.x % 32;
 #pragma unroll 1
     for (int key = c.team.rank * WARPS + threadIdx.x / 32; key < keys.count; key += c.team.ranks() * WARPS) {
-        const float *const from = keys(key);
         float4 vector[PARTS];
 #pragma unroll
         for (int part = 0; part < PARTS; part++) {
             const int at = 128 * part + 4 * lane;
-            vector[part] = at < a.D ? ldcg4(from + at) : make_float4(0, 0, 0, 0);
+            vector[part] = at < a.D ? keys.four(key, at) : make_float4(0, 0, 0, 0);
         }
 #pragma unroll 2
         for (int head = 0; head < a.H; head++) {
@@ -363,7 +374,7 @@ template <class W> __device__ __forceinline__ void scores(const Context<W> &c, c
                 if (at < a.D)
                     product = dot4(vector[part], load4(c.s.query + head * a.D + at), product);
             }
-            c.team.give(c.s.scores(a, head) + key, warp_sum(product) * a.attention_scale, lane);
+            c.team.give(c.s.arrived + SCORES, c.s.scores(a, head) + key, warp_sum(product) * a.attention_scale, lane);
         }
     }
 }
@@ -417,7 +428,7 @@ template <class W> __device__ __forceinline__ void attend(const Context<W> &c, c
 #pragma unroll
             for (int i = 0; i < EACH; i++)
                 if (const int key = first + i * TURNS; key < last)
-                    vectors[i] = ldcg4(keys(key) + channel);
+                    vectors[i] = keys.four(key, channel);
 #pragma unroll
             for (int i = 0; i < EACH; i++)
                 if (const int key = first + i * TURNS; key < last) {
@@ -437,7 +448,7 @@ template <class W> __device__ __forceinline__ void attend(const Context<W> &c, c
             low = rope_file::turn<true>(low, c.s.cos[0][turned / 2], c.s.sin[0][turned / 2]);
             high = rope_file::turn<true>(high, c.s.cos[0][turned / 2 + 1], c.s.sin[0][turned / 2 + 1]);
         }
-        c.team.give4(c.s.heads + at, make_float4(low.x, low.y, high.x, high.y), turn);
+        c.team.give(c.s.arrived + HEADS, c.s.heads + at, make_float4(low.x, low.y, high.x, high.y), turn);
         for (channel += 8 * WARPS; channel >= a.D; channel -= a.D)
             head++;
     }
@@ -448,26 +459,27 @@ template <class W> __device__ __forceinline__ void attention(const Context<W> &c
     const float sink = __ldg(a.sinks + layer.layer * a.H + min((int)threadIdx.x / 32, a.H - 1));
     c.keep(a.at_attention_input, layer.layer, a.layers, c.s.normed, a.C);
     down(c, layer);
-    cluster_sync();
+    const int of_heads = layer.sparse ? a.HI : 0, of_index = layer.sparse ? a.DI : 0;
+    c.exchange(DOWN, layer.layer, a.Rq + a.D + of_heads + (layer.main.entry ? a.D + of_index : 0));
     up(c, layer);
-    cluster_sync();
+    c.exchange(UP, layer.layer, a.H * a.D + a.HI * of_index);
     queries(c, layer);
     const int seen = entries_seen(c.row.position);
     const int entries = seen / (layer.sparse ? a.ms : heavy_rate(a.ms, a.mh));
     if (layer.sparse) {
         index_scores(c, layer, entries);
-        cluster_sync();
+        c.exchange(INDEX_SCORES, layer.number, entries);
         select(c, layer, entries);
     }
     const Keys keys(c, layer, entries);
     scores(c, keys);
-    cluster_sync();
+    c.exchange(SCORES, layer.layer, a.H * keys.count);
     softmax(c, sink, keys.count);
     attend(c, keys);
-    cluster_sync();
+    c.exchange(HEADS, layer.layer, a.H * a.D);
     c.keep(a.at_heads, layer.layer, a.layers, c.s.heads, a.H * a.D);
     output_down(c, layer);
-    cluster_sync();
+    c.exchange(LOW_HEADS, layer.layer, a.G * a.Ro);
     output_up(c, layer);
 }
 

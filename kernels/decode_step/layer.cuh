@@ -46,6 +46,7 @@ template <class W> __device__ __forceinline__ void find(const Context<W> &c, int
                           ring_gate + own,
                           own_entries,
                           (t + 1) % rate == 0 ? own_entries + (size_t)(t / rate) * dim : nullptr,
+                          (t + 1) % rate == 0 ? t / rate : -1,
                           slots,
                           dim,
                           halves,

@@ -27,7 +27,7 @@ template <class W> __device__ __forceinline__ void output_down(const Context<W> 
 #pragma unroll 4
         for (int at = 4 * lane; at < of_group; at += 128)
             sum = dot4(weights.four(at), load4(heads + at), sum);
-        c.team.give(c.s.low_heads + share.first + unit, warp_sum(sum), lane);
+        c.team.give(c.s.arrived + LOW_HEADS, c.s.low_heads + share.first + unit, warp_sum(sum), lane);
     }
 }
 

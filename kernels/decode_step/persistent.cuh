@@ -189,9 +189,10 @@ template <class W> __device__ __forceinline__ void experts(const Context<W> &c, 
         const int of = c.s.hidden_rows[unit / 2], slot = of >> 8, lane = threadIdx.x % 8;
         const float gate = lane < 4 ? product : other, up = lane < 4 ? other : product;
         const float weight = slot < a.K ? c.s.expert_weights[slot] : 1.0f;
-        c.team.template give_by<8>(c.s.hidden + slot * a.I + (of & 255), experts_file::swiglu(gate, up, a.limit) * weight, lane);
+        c.team.template give_by<8>(c.s.arrived + HIDDEN, c.s.hidden + slot * a.I + (of & 255),
+                                   experts_file::swiglu(gate, up, a.limit) * weight, lane);
     });
-    cluster_sync();
+    c.exchange(HIDDEN, layer, (a.K + 1) * a.I);
 
     mix(c, layer);
     c.keep(a.at_moe_output, layer, a.layers, c.s.out, a.C);
@@ -269,6 +270,9 @@ template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
 #pragma unroll 1
             for (int full = 0; full < FULLS; full++)
                 mbarrier_init(s.staged.full + full, 1);
+#pragma unroll 1
+            for (int which = 0; which < EXCHANGES; which++)
+                mbarrier_init(s.arrived + which, 1);
             fence_mbarrier_init();
         }
     }
@@ -305,9 +309,11 @@ template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
                     find(c, next, s.layers[next % 2]);
                 __syncwarp();
             });
+            if constexpr (!W::Ranks::COUNTED) {
 #pragma unroll 1
-            for (int left = half % 2 == 0 ? exchanges(layer.sparse) - 1 : 0; left > 0; left--)
-                cluster_sync();
+                for (int left = half % 2 == 0 ? exchanges(layer.sparse) - 1 : 0; left > 0; left--)
+                    cluster_sync();
+            }
         }
         cluster_sync();
         return;
@@ -332,6 +338,9 @@ template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
             c.keep(a.at_output, half / 2, a.layers, c.s.x, STREAMS * a.C);
     }
     head(c);
+    // Others may still be giving.
+    if constexpr (W::Ranks::COUNTED)
+        cluster_sync();
 }
 
 // With what is known when this is compiled, if it is of this launch.

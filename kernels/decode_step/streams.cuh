@@ -63,7 +63,8 @@ __device__ __forceinline__ void enter(const Context<W> &c, const float *fn, cons
 template <class W, class Before, class More>
 __device__ __forceinline__ void make_mixing(const Context<W> &c, const Mixing &mixing, Before before, More more) {
     named_barrier_sync(PRODUCTS_READY, THREADS);
-    cluster_arrive();
+    if constexpr (!W::Ranks::COUNTED)
+        cluster_arrive();
     before();
     const auto mu = [&](int i) { return c.s.mus[i]; };
     if (threadIdx.x % 32 == 0) {
@@ -74,7 +75,8 @@ __device__ __forceinline__ void make_mixing(const Context<W> &c, const Mixing &m
     __syncwarp();
     named_barrier_arrive(MIXING_READY, THREADS);
     more();
-    cluster_wait();
+    if constexpr (!W::Ranks::COUNTED)
+        cluster_wait();
 }
 
 // Mixes a block's output, in `out`, back into the streams.
@@ -113,9 +115,9 @@ template <class W> __device__ __forceinline__ void head(const Context<W> &c) {
             const int token = share.first + unit, lane = threadIdx.x % 4;
             if (lane == 0)
                 logits[token] = product;
-            c.team.template give_by<4>(c.s.row_logits + token, product, lane);
+            c.team.template give_by<4>(c.s.arrived + LOGITS, c.s.row_logits + token, product, lane);
         });
-    cluster_sync();
+    c.exchange(LOGITS, 0, a.V);
     if (c.team.rank != 0)
         return;
     const float temperature = a.temperature[c.row.row];

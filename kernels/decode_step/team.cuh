@@ -21,9 +21,23 @@ __device__ __forceinline__ void workers_sync() {
     named_barrier_sync(WORK, WORKERS);
 }
 
+__device__ __forceinline__ void st_shared_cluster(u32 to, float x) {
+    ::st_shared_cluster(to, x);
+}
+
 __device__ __forceinline__ void st_shared_cluster(u32 to, float4 x) {
     asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w)
                  : "memory");
+}
+
+// The same of a number or of four, and the barrier of that CTA counts their bytes.
+__device__ __forceinline__ void st_async_cluster(u32 to, float x, u32 barrier) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(to), "f"(x), "r"(barrier)
+                 : "memory");
+}
+
+__device__ __forceinline__ void st_async_cluster(u32 to, float4 x, u32 barrier) {
+    st_async(to, {x.x, x.y, x.z, x.w}, barrier);
 }
 
 __device__ __forceinline__ float4 ldg4(const float *from) {
@@ -50,6 +64,7 @@ struct Share {
 
 // How many CTAs a cluster has, as a power of two: as it is launched, or known when this is compiled.
 struct AnyRanks {
+    static constexpr bool COUNTED = false;
     int bits;
 
     __device__ __forceinline__ AnyRanks() {
@@ -59,7 +74,10 @@ struct AnyRanks {
     }
 };
 
+// Here a CTA waits for the bytes that it is given, and for nothing else: each CTA gives something to all others in most exchanges, so
+// that none is ahead of another by more than one of these.
 struct MostRanks {
+    static constexpr bool COUNTED = true;
     static constexpr int bits = 4;
     static_assert(MOST_RANKS == 1 << bits, "a power of two");
 };
@@ -84,32 +102,35 @@ template <class Ranks> struct Team : Ranks {
         return {first, (steps * (rank + 1) >> bits) * STEP - first};
     }
 
-    // Gives a number to the CTA of this lane.
-    __device__ __forceinline__ void give(float *to, float x, int lane) const {
+    // Stores a number, or four, in the shared memory of a CTA. `arrived` counts its bytes there, if they are counted.
+    template <class X> __device__ __forceinline__ void store(u64 *arrived, float *to, X x, int other) const {
+        if constexpr (Ranks::COUNTED)
+            st_async_cluster(map_shared_rank(to, other), x, map_shared_rank(arrived, other));
+        else
+            persistent::st_shared_cluster(map_shared_rank(to, other), x);
+    }
+
+    // Gives a number, or four, to the CTA of this lane.
+    template <class X> __device__ __forceinline__ void give(u64 *arrived, float *to, X x, int lane) const {
         if (lane < ranks())
-            ::st_shared_cluster(map_shared_rank(to, lane), x);
+            store(arrived, to, x, lane);
     }
 
     // Gives a number that `LANES` lanes have to all CTAs.
-    template <int LANES> __device__ __forceinline__ void give_by(float *to, float x, int lane) const {
+    template <int LANES> __device__ __forceinline__ void give_by(u64 *arrived, float *to, float x, int lane) const {
 #pragma unroll
         for (int first = 0; first < MOST_RANKS; first += LANES)
-            give(to, x, first + lane);
-    }
-
-    __device__ __forceinline__ void give4(float *to, float4 x, int lane) const {
-        if (lane < ranks())
-            st_shared_cluster(map_shared_rank(to, lane), x);
+            give(arrived, to, x, first + lane);
     }
 
     // Gives `count` numbers in shared memory to all CTAs; by all workers.
-    __device__ __forceinline__ void give_all(float *to, const float *from, int count) const {
+    __device__ __forceinline__ void give_all(u64 *arrived, float *to, const float *from, int count) const {
         const int other = threadIdx.x & (ranks() - 1), first = threadIdx.x >> bits, step = WORKERS >> bits;
 #pragma unroll 1
         for (int at = first; at < count / 4; at += step)
-            st_shared_cluster(map_shared_rank(to + 4 * at, other), load4(from + 4 * at));
+            store(arrived, to + 4 * at, load4(from + 4 * at), other);
         if (const int at = count / 4 * 4 + first; at < count)
-            ::st_shared_cluster(map_shared_rank(to + at, other), from[at]);
+            store(arrived, to + at, from[at], other);
     }
 };
 
