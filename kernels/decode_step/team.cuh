@@ -158,7 +158,7 @@ __device__ __forceinline__ void products(int count, int K, const float *vector, 
             const auto weights = row(min(first + u * GROUPS, count - 1));
 #pragma unroll
             for (int part = 0; part < PARTS; part++)
-                loaded[u][part] = 4 * (lane + 4 * part) < K ? weights.four(4 * (lane + 4 * part)) : make_float4(0, 0, 0, 0);
+                loaded[u][part] = column(part) < K ? weights.four(column(part)) : make_float4(0, 0, 0, 0);
         }
 #pragma unroll
         for (int u = 0; u < UNITS; u++) {
