@@ -1,11 +1,11 @@
-// Copies of weights to shared memory, which the mixer asks for.
+// Copies of weights to shared memory, which the copier asks for.
 #pragma once
 
 #include "decode_step/layer.cuh"
 
 namespace persistent {
 
-// By a thread of the mixer: lists what this CTA has a share of.
+// By a thread of the copier: lists what this CTA has a share of.
 template <class W> __device__ __forceinline__ void list_copies(const Context<W> &c) {
     typedef Staged<W> Staged;
     typedef typename W::Code Code;
@@ -75,7 +75,7 @@ template <class W> __device__ __forceinline__ void list_copies(const Context<W> 
     to.count = count;
 }
 
-// By the mixer: copies what one thing of a layer waits for, where nobody reads any more.
+// By the copier: copies what one thing of a layer waits for, where nobody reads any more.
 template <class W> __device__ __forceinline__ void copy_ahead(const Context<W> &c, Full full, int layer) {
     Staged<W> &to = c.s.staged;
     const Kind kind(c.a, layer);

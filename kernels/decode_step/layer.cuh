@@ -16,7 +16,7 @@ struct Kind {
     }
 };
 
-// By one thread of the mixer: where everything of a layer is.
+// By one thread of the copier: where everything of a layer is.
 template <class W> __device__ __forceinline__ void find(const Context<W> &c, int layer, Layer<W> &to) {
     const Arguments<W> &a = c.a;
     const Kind kind(a, layer);

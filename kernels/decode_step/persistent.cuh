@@ -17,7 +17,7 @@ scratch = [{ name = "sampled", bytes = "B * 4" }]
 name = "step"
 entry = "decode_step_persistent_{stored}"
 grid = ["B * (16 / (1 + (B > 4)) / (1 + (B > 16)) / (1 + (B > 32)) / (1 + (B > 64)))"]
-block = [544]
+block = [576]
 cluster = ["16 / (1 + (B > 4)) / (1 + (B > 16)) / (1 + (B > 32)) / (1 + (B > 64))"]
 shared = "232448"
 args = [
@@ -252,6 +252,44 @@ template <class W> __device__ __forceinline__ void pad(const Context<W> &c) {
         a.sampled[c.row.row] = -1;
 }
 
+// By the copier: what is copied before the first layer.
+template <class W> __device__ __forceinline__ void begin_copies(const Context<W> &c) {
+    if constexpr (W::STAGED) {
+        if (threadIdx.x % 32 == 0)
+            list_copies(c);
+        __syncwarp();
+#pragma unroll 1
+        for (int full = 0; full < EXPERTS; full++)
+            copy_ahead(c, (Full)full, 0);
+    }
+    list_ranges(c);
+}
+
+// By the copier, once the products of the streams are there: all have done what is before these, and have read their matrix.
+template <class W> __device__ __forceinline__ void copy_next(const Context<W> &c, int half) {
+    const int layer = half / 2, next = layer + 1;
+    const bool experts = half % 2, more = next < c.a.layers;
+    if constexpr (W::STAGED) {
+        // What is needed first is asked for first.
+#pragma unroll 1
+        for (int turn = 0; turn < 2; turn++) {
+            const bool of_streams = turn == 1;
+            if (more || (!experts && !of_streams))
+                copy_ahead(c,
+                           of_streams ? experts ? EXPERTS_STREAMS : ATTENTION_STREAMS
+                           : experts  ? ATTENTION
+                                      : EXPERTS,
+                           of_streams || experts ? next : layer);
+        }
+    }
+    if (experts || !more)
+        return;
+    prefetch(c, next);
+    if (threadIdx.x % 32 == 0)
+        find(c, next, c.s.layers[next % 2]);
+    __syncwarp();
+}
+
 template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
     extern __shared__ float4 smem[];
     Shared<W> &s = *(Shared<W> *)smem;
@@ -263,8 +301,8 @@ template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
             pad(c);
         return;
     }
-    const bool mixes = threadIdx.x >= WORKERS, first_of_mixer = threadIdx.x == WORKERS;
-    if (first_of_mixer) {
+    const bool first_of_copier = threadIdx.x == THREADS - 32;
+    if (first_of_copier) {
         find(c, 0, s.layers[0]);
         if constexpr (W::STAGED) {
 #pragma unroll 1
@@ -278,38 +316,25 @@ template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
     }
     // Others write to this shared memory, and wait for what it waits for, only once it exists.
     cluster_sync();
-    if (mixes) {
-        if constexpr (W::STAGED) {
-            if (first_of_mixer)
-                list_copies(c);
-            __syncwarp();
-            copy_ahead(c, ATTENTION_STREAMS, 0), copy_ahead(c, ATTENTION, 0), copy_ahead(c, EXPERTS_STREAMS, 0);
-        }
-        list_ranges(c);
+    if (threadIdx.x >= WORKERS) {
+        const bool mixes = threadIdx.x < THREADS - 32;
+        if (!mixes)
+            begin_copies(c);
 #pragma unroll 1
         for (int half = 0; half < 2 * a.layers; half++) {
-            const int next = half / 2 + 1;
             const Layer<W> &layer = s.layers[half / 2 % 2];
-            const auto before = [&] {
-                // All have done what is before these streams, and have read their matrix.
-                if constexpr (W::STAGED) {
-                    if (half % 2 == 0)
-                        copy_ahead(c, EXPERTS, half / 2);
-                    if (next < a.layers)
-                        copy_ahead(c, half % 2 == 0 ? ATTENTION_STREAMS : EXPERTS_STREAMS, next);
-                    if (half % 2 == 1 && next < a.layers)
-                        copy_ahead(c, ATTENTION, next);
-                }
-            };
-            make_mixing(c, layer.mixing[half % 2], before, [&] {
-                if (half % 2 == 1 || next == a.layers)
-                    return;
-                prefetch(c, next);
-                if (first_of_mixer)
-                    find(c, next, s.layers[next % 2]);
-                __syncwarp();
-            });
+            named_barrier_sync(PRODUCTS_READY, THREADS);
+            // Both arrive at the next exchange before they begin.
+            if constexpr (!W::Ranks::COUNTED)
+                cluster_arrive();
+            if (mixes)
+                make_mixing(c, layer.mixing[half % 2]);
+            // The copier is here once it has found the layer that is next.
+            named_barrier_arrive(MIXING_READY, THREADS);
+            if (!mixes)
+                copy_next(c, half);
             if constexpr (!W::Ranks::COUNTED) {
+                cluster_wait();
 #pragma unroll 1
                 for (int left = half % 2 == 0 ? exchanges(layer.sparse) - 1 : 0; left > 0; left--)
                     cluster_sync();

@@ -1,4 +1,4 @@
-// Weights in shared memory, a phase or more before they are needed: the mixer copies what this CTA has a share of. There is room for
+// Weights in shared memory, a phase or more before they are needed: the copier copies what this CTA has a share of. There is room for
 // the weights of one layer, and those of the next come where the last reader has been.
 #pragma once
 

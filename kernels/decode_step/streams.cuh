@@ -6,7 +6,7 @@
 namespace persistent {
 
 // What goes into a block: the weighted sum of the streams, normed. A matrix of `count` rows times the streams gives the logits; the
-// first four are those of the weights, from the others the mixer computes how the block's output is mixed back.
+// first four are those of the weights, from the others a warp of its own computes how the block's output is mixed back.
 template <bool STAGED, class W>
 __device__ __forceinline__ void enter(const Context<W> &c, const float *fn, const float *base, const float *scale,
                                       const float *norm, int count) {
@@ -57,15 +57,8 @@ __device__ __forceinline__ void enter(const Context<W> &c, const float *fn, cons
     workers_sync();
 }
 
-// By the mixer: the weights that mix a block's output back. Sinkhorn's iterations take longer than a phase, so the mixer arrives at
-// the next exchange before it begins. `before` is done as soon as the products of
-// the streams are there, `more` is what else there is time for.
-template <class W, class Before, class More>
-__device__ __forceinline__ void make_mixing(const Context<W> &c, const Mixing &mixing, Before before, More more) {
-    named_barrier_sync(PRODUCTS_READY, THREADS);
-    if constexpr (!W::Ranks::COUNTED)
-        cluster_arrive();
-    before();
+// By the mixer: the weights that mix a block's output back. Sinkhorn's iterations take longer than a phase.
+template <class W> __device__ __forceinline__ void make_mixing(const Context<W> &c, const Mixing &mixing) {
     const auto mu = [&](int i) { return c.s.mus[i]; };
     if (threadIdx.x % 32 == 0) {
         const Parameters parameters = {mixing.base, mixing.scale, c.a.eps, c.a.eps};
@@ -73,10 +66,6 @@ __device__ __forceinline__ void make_mixing(const Context<W> &c, const Mixing &m
         make_comb(mu, parameters, c.s.comb);
     }
     __syncwarp();
-    named_barrier_arrive(MIXING_READY, THREADS);
-    more();
-    if constexpr (!W::Ranks::COUNTED)
-        cluster_wait();
 }
 
 // Mixes a block's output, in `out`, back into the streams.

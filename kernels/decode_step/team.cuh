@@ -8,8 +8,9 @@
 
 namespace persistent {
 
-// The threads of a CTA that work together. One more warp, the mixer, computes what the others need late.
-constexpr int WARPS = 16, WORKERS = 32 * WARPS, THREADS = WORKERS + 32;
+// The threads of a CTA that work together. Two more warps: the mixer computes what the others need late, and the copier finds and
+// copies what they need next.
+constexpr int WARPS = 16, WORKERS = 32 * WARPS, THREADS = WORKERS + 64;
 
 // Most CTAs of a cluster: each is reached by a lane of its own.
 constexpr int MOST_RANKS = 16;
