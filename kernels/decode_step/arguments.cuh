@@ -196,7 +196,7 @@ template <class W> struct alignas(16) Shared {
     float tops[WARPS][32], sums[WARPS][32], outs[WARPS][32];
     // Angles of the token, and of the first tokens of its windows.
     float cos[3][MOST_R / 2], sin[3][MOST_R / 2];
-    float inverse[MOST_H], inverse_totals[MOST_H], row_logits[MOST_V];
+    float inverse[MOST_H], row_logits[MOST_V];
     int experts[MOST_K], chosen[MOST_TOPK];
     u64 bests[WARPS];
     // What this CTA has a share of, so that nobody divides. Rows of the first products, in heavy and in sparse layers: the number of
@@ -208,17 +208,22 @@ template <class W> struct alignas(16) Shared {
     Layer<W> layers[2];
     Range ranges[MOST_RANGES];
 
-    // Behind it: index scores, whether each entry is chosen, and the scores of all heads.
-    __device__ __forceinline__ float *index_scores() {
-        return (float *)(this + 1);
+    // Behind it: index scores as keys of the choice, a bit for each entry that is chosen, and the scores of all heads.
+    __device__ __forceinline__ u32 *index_keys() {
+        return (u32 *)(this + 1);
     }
 
-    __device__ __forceinline__ int *taken(const Arguments<W> &a) {
-        return (int *)(index_scores() + a.Ns);
+    __device__ __forceinline__ u32 *taken(const Arguments<W> &a) {
+        return index_keys() + a.Ns;
     }
 
     __device__ __forceinline__ float *scores(const Arguments<W> &a, int head) {
-        return index_scores() + 2 * a.Ns + (size_t)head * (a.Wn + max(a.Nh, a.topk));
+        return (float *)(index_keys() + a.Ns + a.Ns / 32 + 1) + (size_t)head * (a.Wn + max(a.Nh, a.topk));
+    }
+
+    // Bytes of all.
+    static __device__ __forceinline__ size_t bytes(int entries, int heads, int keys) {
+        return sizeof(Shared) + 4 * ((size_t)entries + entries / 32 + 1 + (size_t)heads * keys);
     }
 };
 static_assert(sizeof(Shared<Model<stored_f32, AnySizes, AnyRanks>>) <= 81920, "the header reserves as much");

@@ -256,24 +256,32 @@ template <class W> __device__ __forceinline__ void queries(const Context<W> &c, 
         c.keep(a.at_index_query, layer.number, a.sparse, c.s.index_query, a.HI * a.DI);
 }
 
-// A warp for each entry.
-template <class W> __device__ __forceinline__ void index_scores(const Context<W> &c, const Layer<W> &layer, int entries) {
+// What an index query is compared with: four numbers of an entry for each lane.
+template <class W> __device__ __forceinline__ float4 index_key(const Context<W> &c, const Layer<W> &layer, int entry) {
+    const int at = 4 * (threadIdx.x % 32);
+    if (at >= c.a.DI)
+        return make_float4(0, 0, 0, 0);
+    return load4((entry == layer.index.newest ? c.s.index_pooled : layer.index.entries + (size_t)entry * c.a.DI) + at);
+}
+
+// A warp for each entry, of which the first is loaded. What is given are scores as keys of the choice.
+template <class W>
+__device__ __forceinline__ void index_scores(const Context<W> &c, const Layer<W> &layer, int entries, float4 key) {
     const Arguments<W> &a = c.a;
-    const int lane = threadIdx.x % 32, at = 4 * lane;
+    const int lane = threadIdx.x % 32, at = 4 * lane, first = c.team.rank * WARPS + threadIdx.x / 32;
 #pragma unroll 1
-    for (int entry = c.team.rank * WARPS + threadIdx.x / 32; entry < entries; entry += c.team.ranks() * WARPS) {
-        float4 key = make_float4(0, 0, 0, 0);
-        if (at < a.DI)
-            key = entry == layer.index.newest ? load4(c.s.index_pooled + at)
-                                              : ldcg4(layer.index.entries + (size_t)entry * a.DI + at);
+    for (int entry = first; entry < entries; entry += c.team.ranks() * WARPS) {
+        if (entry != first)
+            key = index_key(c, layer, entry);
         float score = 0.0f;
-#pragma unroll 1
+#pragma unroll 4
         for (int head = 0; head < a.HI; head++) {
             const float4 query = at < a.DI ? load4(c.s.index_query + head * a.DI + at) : make_float4(0, 0, 0, 0);
             const float product = warp_sum(dot4(key, query, 0.0f));
             score = fmaf(c.s.head_weights[head] * a.index_scale, product < 0.0f ? 0.0f : product, score);
         }
-        c.team.give(c.s.arrived + INDEX_SCORES, c.s.index_scores() + entry, score, lane);
+        c.team.give(c.s.arrived + INDEX_SCORES, (float *)c.s.index_keys() + entry, __uint_as_float(top_k_file::key_of(score)),
+                    lane);
     }
 }
 
@@ -282,41 +290,41 @@ template <class W> __device__ __forceinline__ void index_scores(const Context<W>
 // Chooses the first `topk` in the order of scores, in the order of their numbers; -1 behind them if there are fewer.
 template <class W> __device__ __forceinline__ void select(const Context<W> &c, const Layer<W> &layer, int entries) {
     const Arguments<W> &a = c.a;
-    const int lane = threadIdx.x % 32;
     if (entries <= a.topk) {
 #pragma unroll 1
         for (int at = threadIdx.x; at < a.topk; at += WORKERS)
             c.s.chosen[at] = at < entries ? at : -1;
     } else {
-        // Sixteen lanes count what comes before an entry.
-        u32 *const keys = (u32 *)c.s.index_scores();
-        int *const taken = c.s.taken(a);
+        const u32 *const keys = c.s.index_keys();
+        u32 *const taken = c.s.taken(a);
+        // A thread for each entry counts what comes before it; a warp keeps a word of those that are taken.
 #pragma unroll 1
-        for (int entry = threadIdx.x; entry < entries; entry += WORKERS)
-            keys[entry] = top_k_file::key_of(__uint_as_float(keys[entry]));
-        workers_sync();
-#pragma unroll 1
-        for (int first = 0; first < entries; first += WORKERS / 16) {
-            const int entry = first + threadIdx.x / 16;
+        for (int entry = threadIdx.x; entry / 32 * 32 < entries; entry += WORKERS) {
             const u32 key = entry < entries ? keys[entry] : 0;
             int before = 0;
 #pragma unroll 1
-            for (int other = threadIdx.x % 16; other < entries && entry < entries; other += 16)
-                before += keys[other] > key || (keys[other] == key && other < entry);
+            for (int at = 0; at < entries; at += 4) {
+                const uint4 four = *(const uint4 *)(keys + at);
+                const u32 others[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
-            for (int step = 8; step > 0; step /= 2)
-                before += __shfl_xor_sync(0xffffffff, before, step);
-            if (threadIdx.x % 16 == 0 && entry < entries)
-                taken[entry] = before < a.topk;
+                for (int i = 0; i < 4; i++)
+                    before += at + i < entries && (others[i] > key || (others[i] == key && at + i < entry));
+            }
+            const u32 all = __ballot_sync(0xffffffff, entry < entries && before < a.topk);
+            if (entry % 32 == 0)
+                taken[entry / 32] = all;
         }
         workers_sync();
 #pragma unroll 1
-        for (int first = 0, count = 0; first < entries && threadIdx.x < 32; first += 32) {
-            const bool own = first + lane < entries && taken[first + lane];
-            const u32 all = __ballot_sync(0xffffffff, own);
-            if (own)
-                c.s.chosen[count + __popc(all & ((1u << lane) - 1))] = first + lane;
-            count += __popc(all);
+        for (int entry = threadIdx.x; entry < entries; entry += WORKERS) {
+            const u32 own = taken[entry / 32], bit = 1u << entry % 32;
+            if (!(own & bit))
+                continue;
+            int at = __popc(own & (bit - 1));
+#pragma unroll 1
+            for (int word = 0; word < entry / 32; word++)
+                at += __popc(taken[word]);
+            c.s.chosen[at] = entry;
         }
     }
     workers_sync();
@@ -340,142 +348,178 @@ struct Keys {
         count = recent + (layer.sparse ? min(available, c.a.topk) : available);
     }
 
-    // Four numbers of a key.
+    // Whether a key is known before entries are chosen.
+    __device__ __forceinline__ bool known(int key) const {
+        return key < (chosen ? recent : count);
+    }
+
+    // Four numbers of a key. Nobody writes in this launch what is not in shared memory.
     __device__ __forceinline__ float4 four(int key, int channel) const {
-        if (key < recent) {
-            const int slot = oldest + key;
-            return key == recent - 1 ? load4(own + channel)
-                                     : ldcg4(window + (size_t)(slot < slots ? slot : slot - slots) * dim + channel);
-        }
-        const int entry = chosen ? chosen[key - recent] : key - recent;
-        return entry == newest ? load4(own_entry + channel) : ldcg4(entries + (size_t)entry * dim + channel);
+        const bool recently = key < recent;
+        const int slot = oldest + key, wrapped = slot < slots ? slot : slot - slots;
+        const int entry = recently ? 0 : chosen ? chosen[key - recent] : key - recent;
+        const float *from = (recently ? window : entries) + (size_t)(recently ? wrapped : entry) * dim;
+        from = key == recent - 1 ? own : !recently && entry == newest ? own_entry : from;
+        return load4(from + channel);
     }
 };
 
-// A warp for each key.
-template <class W> __device__ __forceinline__ void scores(const Context<W> &c, const Keys &keys) {
-    constexpr int PARTS = MOST_D / 128;
-    const Arguments<W> &a = c.a;
-    const int lane = threadIdx.x % 32;
-#pragma unroll 1
-    for (int key = c.team.rank * WARPS + threadIdx.x / 32; key < keys.count; key += c.team.ranks() * WARPS) {
-        float4 vector[PARTS];
+// A key of a warp, four numbers of each part for each lane.
+template <class W> struct Key {
+    static constexpr int PARTS = MOST_D / 128;
+    float4 parts[PARTS];
+
+    __device__ __forceinline__ void load(const Context<W> &c, const Keys &keys, int key) {
 #pragma unroll
         for (int part = 0; part < PARTS; part++) {
-            const int at = 128 * part + 4 * lane;
-            vector[part] = at < a.D ? keys.four(key, at) : make_float4(0, 0, 0, 0);
+            const int at = 128 * part + 4 * (threadIdx.x % 32);
+            parts[part] = at < c.a.D ? keys.four(key, at) : make_float4(0, 0, 0, 0);
         }
+    }
+
+    static __device__ __forceinline__ int first(const Context<W> &c) {
+        return c.team.rank * WARPS + threadIdx.x / 32;
+    }
+};
+
+// A warp for each key, of which the first is loaded if it was known early.
+template <class W> __device__ __forceinline__ void scores(const Context<W> &c, const Keys &keys, Key<W> own) {
+    const Arguments<W> &a = c.a;
+    const int lane = threadIdx.x % 32, first = Key<W>::first(c);
+#pragma unroll 1
+    for (int key = first; key < keys.count; key += c.team.ranks() * WARPS) {
+        if (key != first || !keys.known(first))
+            own.load(c, keys, key);
 #pragma unroll 2
         for (int head = 0; head < a.H; head++) {
             float product = 0.0f;
 #pragma unroll
-            for (int part = 0; part < PARTS; part++) {
+            for (int part = 0; part < Key<W>::PARTS; part++) {
                 const int at = 128 * part + 4 * lane;
                 if (at < a.D)
-                    product = dot4(vector[part], load4(c.s.query + head * a.D + at), product);
+                    product = dot4(own.parts[part], load4(c.s.query + head * a.D + at), product);
             }
             c.team.give(c.s.arrived + SCORES, c.s.scores(a, head) + key, warp_sum(product) * a.attention_scale, lane);
         }
     }
 }
 
-// Scores become shares, not yet divided by their total; a warp for each head, which has its sink.
-template <class W> __device__ __forceinline__ void softmax(const Context<W> &c, float sink, int keys) {
-    const Arguments<W> &a = c.a;
-    const int lane = threadIdx.x % 32, head = threadIdx.x / 32;
-    if (head < a.H) {
-        float *const own = c.s.scores(a, head);
-        float top = sink;
-#pragma unroll 1
-        for (int key = lane; key < keys; key += 32)
-            top = max_nan(top, own[key]);
-#pragma unroll
-        for (int step = 16; step > 0; step /= 2)
-            top = max_nan(top, __shfl_xor_sync(0xffffffff, top, step));
-        float sum = 0.0f;
-#pragma unroll 1
-        for (int key = lane; key < keys; key += 32) {
-            own[key] = expf(own[key] - top);
-            sum += own[key];
-        }
-        sum = warp_sum(sum) + expf(sink - top);
-        if (lane == 0)
-            c.s.inverse_totals[head] = 1.0f / sum;
-    }
-    workers_sync();
-}
+// What heads read, turned back: a warp for four channels, the lanes of which take turns with the keys. A lane has some keys at a time:
+// those of the first turn are loaded before the scores are there. Each warp computes the softmax, with the sink of its head.
+template <class W> struct Attend {
+    static constexpr int EACH = 4;
+    const Context<W> &c;
+    const Keys &keys;
+    const float *sinks;
+    Share share;
+    int at, head, channel;
+    float sink;
+    float4 vectors[EACH];
 
-// What heads read, turned back: a warp for eight channels, of which two lanes have four each; sixteen pairs of lanes take turns with
-// the keys, and load some at a time.
-template <class W> __device__ __forceinline__ void attend(const Context<W> &c, const Keys &keys) {
-    constexpr int TURNS = 16, EACH = 6;
-    const Arguments<W> &a = c.a;
-    const int lane = threadIdx.x % 32, turn = lane / 2;
-    const Share share = c.team.template share<8>(a.H * a.D);
-    int at = share.first + threadIdx.x / 32 * 8 + lane % 2 * 4, head = at / a.D, channel = at % a.D;
+    __device__ __forceinline__ Attend(const Context<W> &c, const Keys &keys, const float *sinks)
+        : c(c), keys(keys), sinks(sinks), share(c.team.template share<8>(c.a.H * c.a.D)) {
+        at = share.first + threadIdx.x / 32 * 4, head = at / c.a.D, channel = at % c.a.D;
+        sink = __ldg(sinks + min(head, c.a.H - 1));
+    }
+
+    __device__ __forceinline__ void load(int first) {
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            if (const int key = first + 32 * i; key < keys.count)
+                vectors[i] = keys.four(key, channel);
+    }
+
+    // Before the scores are there; entries are chosen.
+    __device__ __forceinline__ void begin() {
+        if (at < share.first + share.count)
+            load(threadIdx.x % 32);
+    }
+
+    __device__ __forceinline__ void run() {
+        const Arguments<W> &a = c.a;
+        const int lane = threadIdx.x % 32;
 #ifdef MUTANT_LAST_KEY_LOST
-    const int last = keys.count - 1;
+        const int last = keys.count - 1;
 #else
-    const int last = keys.count;
+        const int last = keys.count;
 #endif
+        bool loaded = true;
 #pragma unroll 1
-    for (; at < share.first + share.count; at += 8 * WARPS) {
-        const float *const weights = c.s.scores(a, head);
-        float4 sum = make_float4(0, 0, 0, 0);
+        for (; at < share.first + share.count; at += 4 * WARPS, loaded = false) {
+            const float *const scores = c.s.scores(a, head);
+            float top = sink;
 #pragma unroll 1
-        for (int first = turn; first < last; first += EACH * TURNS) {
-            float4 vectors[EACH];
+            for (int key = lane; key < keys.count; key += 32)
+                top = max_nan(top, scores[key]);
 #pragma unroll
-            for (int i = 0; i < EACH; i++)
-                if (const int key = first + i * TURNS; key < last)
-                    vectors[i] = keys.four(key, channel);
+            for (int step = 16; step > 0; step /= 2)
+                top = max_nan(top, __shfl_xor_sync(0xffffffff, top, step));
+            float4 sum = make_float4(0, 0, 0, 0);
+            float total = 0.0f;
+#pragma unroll 1
+            for (int first = lane; first < keys.count; first += EACH * 32, loaded = false) {
+                if (!loaded)
+                    load(first);
 #pragma unroll
-            for (int i = 0; i < EACH; i++)
-                if (const int key = first + i * TURNS; key < last) {
-                    const float weight = weights[key];
+                for (int i = 0; i < EACH; i++) {
+                    const int key = first + 32 * i;
+                    if (key >= keys.count)
+                        continue;
+                    const float weight = expf(scores[key] - top);
+                    total += weight;
+                    if (key >= last)
+                        continue;
                     sum.x = fmaf(weight, vectors[i].x, sum.x), sum.y = fmaf(weight, vectors[i].y, sum.y);
                     sum.z = fmaf(weight, vectors[i].z, sum.z), sum.w = fmaf(weight, vectors[i].w, sum.w);
                 }
+            }
+            const float inverse = 1.0f / (warp_sum(total) + expf(sink - top));
+            float2 low = make_float2(warp_sum(sum.x) * inverse, warp_sum(sum.y) * inverse);
+            float2 high = make_float2(warp_sum(sum.z) * inverse, warp_sum(sum.w) * inverse);
+            if (const int turned = channel - (a.D - a.R); turned >= 0) {
+                low = rope_file::turn<true>(low, c.s.cos[0][turned / 2], c.s.sin[0][turned / 2]);
+                high = rope_file::turn<true>(high, c.s.cos[0][turned / 2 + 1], c.s.sin[0][turned / 2 + 1]);
+            }
+            c.team.give(c.s.arrived + HEADS, c.s.heads + at, make_float4(low.x, low.y, high.x, high.y), lane);
+            if (channel += 4 *WARPS; channel >= a.D) {
+                for (; channel >= a.D; channel -= a.D)
+                    head++;
+                sink = __ldg(sinks + min(head, a.H - 1));
+            }
         }
-#pragma unroll
-        for (int step = 2; step < 32; step *= 2) {
-            sum.x += __shfl_xor_sync(0xffffffff, sum.x, step), sum.y += __shfl_xor_sync(0xffffffff, sum.y, step);
-            sum.z += __shfl_xor_sync(0xffffffff, sum.z, step), sum.w += __shfl_xor_sync(0xffffffff, sum.w, step);
-        }
-        const float inverse = c.s.inverse_totals[head];
-        float2 low = make_float2(sum.x * inverse, sum.y * inverse), high = make_float2(sum.z * inverse, sum.w * inverse);
-        if (const int turned = channel - (a.D - a.R); turned >= 0) {
-            low = rope_file::turn<true>(low, c.s.cos[0][turned / 2], c.s.sin[0][turned / 2]);
-            high = rope_file::turn<true>(high, c.s.cos[0][turned / 2 + 1], c.s.sin[0][turned / 2 + 1]);
-        }
-        c.team.give(c.s.arrived + HEADS, c.s.heads + at, make_float4(low.x, low.y, high.x, high.y), turn);
-        for (channel += 8 * WARPS; channel >= a.D; channel -= a.D)
-            head++;
     }
-}
+};
 
 template <class W> __device__ __forceinline__ void attention(const Context<W> &c, const Layer<W> &layer) {
     const Arguments<W> &a = c.a;
-    const float sink = __ldg(a.sinks + layer.layer * a.H + min((int)threadIdx.x / 32, a.H - 1));
     c.keep(a.at_attention_input, layer.layer, a.layers, c.s.normed, a.C);
     down(c, layer);
     const int of_heads = layer.sparse ? a.HI : 0, of_index = layer.sparse ? a.DI : 0;
     c.exchange(DOWN, layer.layer, a.Rq + a.D + of_heads + (layer.main.entry ? a.D + of_index : 0));
     up(c, layer);
-    c.exchange(UP, layer.layer, a.H * a.D + a.HI * of_index);
-    queries(c, layer);
+    // What is known before queries are there is loaded while they come.
     const int seen = entries_seen(c.row.position);
     const int entries = seen / (layer.sparse ? a.ms : heavy_rate(a.ms, a.mh));
+    const Keys keys(c, layer, entries);
+    const int first = Key<W>::first(c);
+    Attend<W> attend(c, keys, a.sinks + layer.layer * a.H);
+    Key<W> key = {};
+    float4 of_first = make_float4(0, 0, 0, 0);
+    if (keys.known(first))
+        key.load(c, keys, first);
+    if (layer.sparse && first < entries)
+        of_first = index_key(c, layer, first);
+    c.exchange(UP, layer.layer, a.H * a.D + a.HI * of_index);
+    queries(c, layer);
     if (layer.sparse) {
-        index_scores(c, layer, entries);
+        index_scores(c, layer, entries, of_first);
         c.exchange(INDEX_SCORES, layer.number, entries);
         select(c, layer, entries);
     }
-    const Keys keys(c, layer, entries);
-    scores(c, keys);
+    scores(c, keys, key);
+    attend.begin();
     c.exchange(SCORES, layer.layer, a.H * keys.count);
-    softmax(c, sink, keys.count);
-    attend(c, keys);
+    attend.run();
     c.exchange(HEADS, layer.layer, a.H * a.D);
     c.keep(a.at_heads, layer.layer, a.layers, c.s.heads, a.H * a.D);
     output_down(c, layer);

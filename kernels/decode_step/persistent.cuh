@@ -9,7 +9,7 @@ needs = [
     "C <= 64 && Rq <= 64 && D <= 512 && H <= 8 && HD <= 1024 && DI <= 128 && HI <= 8 && HI * DI <= 512 && G * Ro <= 64",
     "R <= 64 && E <= 32 && K <= 4 && K <= E && (K + 1) * I <= 256 && I <= 64 && V <= 256 && topk <= 64 && 2 * ms <= 128 && mh <= 128 && H + HI <= 16",
     "C % 4 == 0 && Rq % 4 == 0 && D % 8 == 0 && DI % 8 == 0 && R % 8 == 0 && G * Ro % 4 == 0 && I % 4 == 0",
-    "81920 + 8 * Ns + 4 * H * (Wn + max(Nh, topk)) <= 232448",
+    "81920 + 4 * (Ns + Ns / 32 + 1 + H * (Wn + max(Nh, topk))) <= 232448",
 ]
 scratch = [{ name = "sampled", bytes = "B * 4" }]
 
@@ -374,8 +374,7 @@ __device__ __forceinline__ void step_of(const PointersOf<STORED> &pointers, cons
                                         const Scalars &scalars) {
     typedef Model<STORED, MiniSizes, MostRanks> Mini;
     typedef Model<STORED, AnySizes, AnyRanks> Any;
-    const size_t mini =
-        sizeof(Shared<Mini>) + 8 * (size_t)counts.Ns + 4 * sizes.H * (size_t)(sizes.Wn + max(counts.Nh, sizes.topk));
+    const size_t mini = Shared<Mini>::bytes(counts.Ns, sizes.H, sizes.Wn + max(counts.Nh, sizes.topk));
     u32 shared;
     asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(shared));
     if (MiniSizes::are(sizes) && AnyRanks().bits == MostRanks::bits && mini <= shared)
