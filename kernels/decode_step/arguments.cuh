@@ -176,6 +176,9 @@ template <class W> struct Layer {
     // Vectors of the window, and the one of the token.
     float *window, *own_vector;
     Compressor main, index;
+    // Small vectors, which would take as long as a matrix from L2: what `mixing` points to, the norm of queries' rank, sinks, and
+    // what is added to the scores of experts.
+    float base[2][MUS], scale[2][3], norm[2][MOST_C], q_norm[MOST_RQ], sinks[MOST_H], bias[MOST_E];
 };
 
 template <class W> struct alignas(16) Shared {
@@ -189,11 +192,19 @@ template <class W> struct alignas(16) Shared {
     float weights[4], mus[28];
     // After the first products.
     float low[MOST_RQ], kv[MOST_D], pooled[MOST_D], index_pooled[MOST_DI], head_weights[MOST_HI];
-    float query[MOST_HD], index_query[MOST_HIDI], heads[MOST_HD], low_heads[MOST_O];
+    union {
+        struct {
+            float query[MOST_HD], index_query[MOST_HIDI];
+        };
+        // Of tokens that are pooled, before queries are there.
+        struct {
+            float tops[WARPS][32], sums[WARPS][32], outs[WARPS][32];
+        };
+    };
+    float heads[MOST_HD], low_heads[MOST_O];
     float expert_logits[MOST_E], expert_weights[MOST_K], hidden[MOST_HIDDEN];
     // This CTA's share of a product.
     float own[Room::OWN];
-    float tops[WARPS][32], sums[WARPS][32], outs[WARPS][32];
     // Angles of the token, and of the first tokens of its windows.
     float cos[3][MOST_R / 2], sin[3][MOST_R / 2];
     float inverse[MOST_H], row_logits[MOST_V];

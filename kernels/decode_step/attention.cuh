@@ -145,7 +145,7 @@ struct Pair {
 
     __device__ __forceinline__ Pair(const float *weights, int dim, Share share) {
         channel = 2 * threadIdx.x, there = channel < dim, own = (u32)(channel - share.first) < (u32)share.count;
-        norm = there ? __ldg((const float2 *)(weights + channel)) : make_float2(0, 0);
+        norm = there ? *(const float2 *)(weights + channel) : make_float2(0, 0);
     }
 
     // Norms and turns it, in its place, where all keys of this token are read, and stores it at `to`, and where a tap keeps it.
@@ -181,9 +181,10 @@ template <class W> __device__ __forceinline__ void up(const Context<W> &c, const
     const Arguments<W> &a = c.a;
     const int warp = threadIdx.x / 32;
     const Share kv = c.team.template share<8>(a.D), index = c.team.template share<8>(layer.sparse ? a.DI : 0);
-    const float low_norm = threadIdx.x < a.Rq ? __ldg(a.q_norm + (size_t)layer.layer * a.Rq + threadIdx.x) : 0.0f;
-    const Pair of_window(a.kv_norm + (size_t)layer.layer * a.D, a.D, kv), of_entry(layer.main.norm, a.D, kv),
-        of_index(layer.index.norm, layer.sparse ? a.DI : 0, index);
+    const float *kv_norm = a.kv_norm + (size_t)layer.layer * a.D, *norm = layer.main.norm, *index_norm = layer.index.norm;
+    if constexpr (W::STAGED)
+        kv_norm = c.s.staged.kv_norm, norm = c.s.staged.norm, index_norm = c.s.staged.index_norm;
+    const Pair of_window(kv_norm, a.D, kv), of_entry(norm, a.D, kv), of_index(index_norm, layer.sparse ? a.DI : 0, index);
     if (warp < (layer.main.entry ? layer.sparse ? 4 : 3 : 2)) {
         const float *const from = warp == 0 ? c.s.low : warp == 1 ? c.s.kv : warp == 2 ? c.s.pooled : c.s.index_pooled;
         const float inverse = inverse_rms_of(c, from, warp == 0 ? a.Rq : warp == 3 ? a.DI : a.D);
@@ -192,7 +193,7 @@ template <class W> __device__ __forceinline__ void up(const Context<W> &c, const
     }
     workers_sync();
     if (threadIdx.x < a.Rq)
-        c.s.low[threadIdx.x] *= low_norm * c.s.inverse[0];
+        c.s.low[threadIdx.x] *= layer.q_norm[threadIdx.x] * c.s.inverse[0];
     of_window.store(c, c.s.kv, c.s.inverse[1], a.D, 0, layer.own_vector,
                     a.at_kv_window ? c.kept(a.at_kv_window, layer.layer, a.layers, a.D) : nullptr);
     of_entry.store_entry(c, layer.main, c.s.pooled, c.s.inverse[2], layer.sparse ? 1 : 2,
@@ -419,7 +420,7 @@ template <class W> struct Attend {
     __device__ __forceinline__ Attend(const Context<W> &c, const Keys &keys, const float *sinks)
         : c(c), keys(keys), sinks(sinks), share(c.team.template share<8>(c.a.H * c.a.D)) {
         at = share.first + threadIdx.x / 32 * 4, head = at / c.a.D, channel = at % c.a.D;
-        sink = __ldg(sinks + min(head, c.a.H - 1));
+        sink = sinks[min(head, c.a.H - 1)];
     }
 
     __device__ __forceinline__ void load(int first) {
@@ -484,7 +485,7 @@ template <class W> struct Attend {
             if (channel += 4 *WARPS; channel >= a.D) {
                 for (; channel >= a.D; channel -= a.D)
                     head++;
-                sink = __ldg(sinks + min(head, a.H - 1));
+                sink = sinks[min(head, a.H - 1)];
             }
         }
     }
@@ -502,7 +503,7 @@ template <class W> __device__ __forceinline__ void attention(const Context<W> &c
     const int entries = seen / (layer.sparse ? a.ms : heavy_rate(a.ms, a.mh));
     const Keys keys(c, layer, entries);
     const int first = Key<W>::first(c);
-    Attend<W> attend(c, keys, a.sinks + layer.layer * a.H);
+    Attend<W> attend(c, keys, layer.sinks);
     Key<W> key = {};
     float4 of_first = make_float4(0, 0, 0, 0);
     if (keys.known(first))

@@ -29,6 +29,12 @@ template <class W> __device__ __forceinline__ void list_copies(const Context<W> 
     const size_t of_streams = sizeof(float) * MUS * STREAMS * a.C;
     bytes(ATTENTION_STREAMS, BOTH, a.attn_fn, of_streams, to.streams[0], of_streams);
     bytes(EXPERTS_STREAMS, BOTH, a.moe_fn, of_streams, to.streams[1], of_streams);
+    const auto vector = [&](int kinds, const float *from, int count, float *to) {
+        bytes(ATTENTION, kinds, from, count * sizeof(float), to, count * sizeof(float));
+    };
+    vector(BOTH, a.kv_norm, a.D, to.kv_norm);
+    vector(SPARSE, a.csa_norm, a.D, to.norm), vector(HEAVY, a.hca_norm, a.D, to.norm);
+    vector(SPARSE, a.index_norm, a.DI, to.index_norm);
     // The first products, in the order of the units of `DownShares`.
     const auto part = [&](int kinds, const Code *codes, const Scale *scales, int of_layer, int first, Share share, int at) {
         rows(ATTENTION, kinds, codes, scales, of_layer, first + share.first, share.count, to.down.place(), at);

@@ -16,16 +16,27 @@ struct Kind {
     }
 };
 
-// By one thread of the copier: where everything of a layer is.
+// By the copier: where everything of a layer is.
 template <class W> __device__ __forceinline__ void find(const Context<W> &c, int layer, Layer<W> &to) {
     const Arguments<W> &a = c.a;
     const Kind kind(a, layer);
     const int number = kind.number, t = c.row.position;
     const size_t at = (size_t)number * a.B + c.row.row, wide = STREAMS * a.C;
+    const auto take = [](float *to, const float *from, int count) {
+#pragma unroll 1
+        for (int at = threadIdx.x % 32; at < count; at += 32)
+            to[at] = __ldg(from + at);
+    };
+    take(to.base[0], a.attn_base + layer * MUS, MUS), take(to.base[1], a.moe_base + layer * MUS, MUS);
+    take(to.scale[0], a.attn_scale + layer * 3, 3), take(to.scale[1], a.moe_scale + layer * 3, 3);
+    take(to.norm[0], a.attn_norm + layer * a.C, a.C), take(to.norm[1], a.moe_norm + layer * a.C, a.C);
+    take(to.q_norm, a.q_norm + layer * a.Rq, a.Rq), take(to.sinks, a.sinks + layer * a.H, a.H);
+    take(to.bias, a.bias + layer * a.E, a.E);
+    if (threadIdx.x % 32 > 0)
+        return;
     to.layer = layer, to.sparse = kind.sparse, to.number = number;
-    to.mixing[0] = {a.attn_fn + layer * MUS * wide, a.attn_base + layer * MUS, a.attn_scale + layer * 3,
-                    a.attn_norm + layer * a.C};
-    to.mixing[1] = {a.moe_fn + layer * MUS * wide, a.moe_base + layer * MUS, a.moe_scale + layer * 3, a.moe_norm + layer * a.C};
+    to.mixing[0] = {a.attn_fn + layer * MUS * wide, to.base[0], to.scale[0], to.norm[0]};
+    to.mixing[1] = {a.moe_fn + layer * MUS * wide, to.base[1], to.scale[1], to.norm[1]};
     to.window = a.window + ((size_t)layer * a.B + c.row.row) * a.Wn * a.D;
     to.own_vector = to.window + (size_t)window_slot(t, a.Wn) * a.D;
     const auto compressor = [&](const float *ape, const float *norm, float *ring_kv, float *ring_gate, float *entries, int rate,

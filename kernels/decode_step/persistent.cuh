@@ -144,9 +144,9 @@ template <class W> __device__ __forceinline__ void mix(const Context<W> &c, int 
     workers_sync();
 }
 
-template <class W> __device__ __forceinline__ void experts(const Context<W> &c, int layer) {
+template <class W> __device__ __forceinline__ void experts(const Context<W> &c, const Layer<W> &of) {
     const Arguments<W> &a = c.a;
-    const float bias = __ldg(a.bias + layer * a.E + min((int)threadIdx.x % 32, a.E - 1));
+    const int layer = of.layer;
     c.keep(a.at_moe_input, layer, a.layers, c.s.normed, a.C);
     const auto gate = [&](int unit) {
         if constexpr (W::STAGED)
@@ -162,7 +162,7 @@ template <class W> __device__ __forceinline__ void experts(const Context<W> &c, 
     });
     workers_sync();
     if (threadIdx.x < 32)
-        route(c, layer, bias);
+        route(c, layer, of.bias[min((int)threadIdx.x, a.E - 1)]);
     workers_sync();
     if (layer >= a.hashes)
         c.keep(a.at_router, layer - a.hashes, a.layers - a.hashes, c.s.experts, a.K);
@@ -285,8 +285,7 @@ template <class W> __device__ __forceinline__ void copy_next(const Context<W> &c
     if (experts || !more)
         return;
     prefetch(c, next);
-    if (threadIdx.x % 32 == 0)
-        find(c, next, c.s.layers[next % 2]);
+    find(c, next, c.s.layers[next % 2]);
     __syncwarp();
 }
 
@@ -301,10 +300,10 @@ template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
             pad(c);
         return;
     }
-    const bool first_of_copier = threadIdx.x == THREADS - 32;
-    if (first_of_copier) {
+    if (threadIdx.x >= THREADS - 32)
         find(c, 0, s.layers[0]);
-        if constexpr (W::STAGED) {
+    if constexpr (W::STAGED) {
+        if (threadIdx.x == 0) {
 #pragma unroll 1
             for (int full = 0; full < FULLS; full++)
                 mbarrier_init(s.staged.full + full, 1);
@@ -357,7 +356,7 @@ template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
         if (half % 2 == 0)
             attention(c, layer);
         else
-            experts(c, half / 2);
+            experts(c, layer);
         leave(c);
         if (half % 2 == 1)
             c.keep(a.at_output, half / 2, a.layers, c.s.x, STREAMS * a.C);

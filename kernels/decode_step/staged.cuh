@@ -101,6 +101,8 @@ template <class W> struct Staged {
     static_assert(KV % 8 == 0 && INDEX % 8 == 0 && S::I % RANKS == 0 && S::HI % 4 == 0, "shares are multiples of 16 bytes");
 
     alignas(16) float streams[2][MUS * STREAMS * S::C];
+    // Of norms: the window's vectors, entries, and those of the indexer.
+    alignas(16) float kv_norm[S::D], norm[S::D], index_norm[S::DI];
     Tile<W, MOST_LOW + 5 * KV + S::HI + 4 * INDEX, S::C> down;
     Tile<W, (S::H * S::D + S::HI * S::DI) / RANKS, S::Rq> up;
     Tile<W, S::G * S::Ro / RANKS, S::H * S::D / S::G> output_down;

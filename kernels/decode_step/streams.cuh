@@ -13,11 +13,11 @@ __device__ __forceinline__ void enter(const Context<W> &c, const float *fn, cons
     constexpr int PARTS = MOST_C / 32;
     static_assert(MUS <= WORKERS / 16, "each row has its lanes");
     const int channels = c.a.C, wide = STREAMS * channels, unit = threadIdx.x / 16, lane = threadIdx.x % 16;
-    const float own_base = __ldg(base + min(unit, count - 1)), own_scale = __ldg(scale);
+    const float own_base = base[min(unit, count - 1)], own_scale = scale[0];
     float norms[PARTS];
 #pragma unroll
     for (int part = 0; part < PARTS; part++)
-        norms[part] = threadIdx.x + 32 * part < channels ? __ldg(norm + threadIdx.x + 32 * part) : 0.0f;
+        norms[part] = threadIdx.x + 32 * part < channels ? norm[threadIdx.x + 32 * part] : 0.0f;
     if (threadIdx.x < (count + 1) / 2 * 32) {
         const float *const row = fn + (size_t)min(unit, count - 1) * wide;
         float sum = 0.0f, squares = 0.0f;
