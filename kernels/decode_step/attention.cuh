@@ -106,15 +106,27 @@ template <class W> __device__ __forceinline__ void down(const Context<W> &c, con
     };
     if constexpr (W::STAGED)
         c.s.staged.wait(ATTENTION, layer.layer);
-    products<2, W::STAGED>(count, a.C, c.s.normed, row, [&](int unit, float product) {
+    u64 *const arrived = c.s.arrived + DOWN;
+    // The first units are given at once.
+    const int behind_kv = low.count + kv.count, behind_heads = behind_kv + heads.count;
+    const auto place = [&](int unit) {
+        return unit < low.count   ? c.s.low + low.first + unit
+               : unit < behind_kv ? c.s.kv + kv.first + unit - low.count
+                                  : c.s.head_weights + heads.first + unit - behind_kv;
+    };
+    products<W::STAGED ? 1 : 2, W::STAGED>(count, a.C, c.s.normed, row, [&](int unit, float product) {
+        if constexpr (W::STAGED)
+            if (const int four = unit / 4 * 4; unit / 8 * 8 < behind_heads)
+                c.team.give_four(arrived, four < behind_heads ? place(four) : nullptr, product);
         if (threadIdx.x % 4 == 0 && unit < count)
             c.s.own[unit] = product;
     });
     workers_sync();
-    u64 *const arrived = c.s.arrived + DOWN;
-    c.team.give_all(arrived, c.s.low + low.first, c.s.own, low.count);
-    c.team.give_all(arrived, c.s.kv + kv.first, own_kv, kv.count);
-    c.team.give_all(arrived, c.s.head_weights + heads.first, own_heads, heads.count);
+    if constexpr (!W::STAGED) {
+        c.team.give_all(arrived, c.s.low + low.first, c.s.own, low.count);
+        c.team.give_all(arrived, c.s.kv + kv.first, own_kv, kv.count);
+        c.team.give_all(arrived, c.s.head_weights + heads.first, own_heads, heads.count);
+    }
 #pragma unroll 1
     for (int which = 0; which <= layer.sparse; which++)
         pool(c, which == 0 ? layer.main : layer.index, which == 0 ? kv : index, which == 0 ? main_channels : index_channels,
@@ -180,7 +192,7 @@ struct Pair {
 template <class W> __device__ __forceinline__ void up(const Context<W> &c, const Layer<W> &layer) {
     const Arguments<W> &a = c.a;
     const int warp = threadIdx.x / 32;
-    const Share kv = c.team.template share<8>(a.D), index = c.team.template share<8>(layer.sparse ? a.DI : 0);
+    const Share kv = c.team.template share<8>(a.D), index = c.team.template share<8>(a.DI).only_if(layer.sparse);
     const float *kv_norm = a.kv_norm + (size_t)layer.layer * a.D, *norm = layer.main.norm, *index_norm = layer.index.norm;
     if constexpr (W::STAGED)
         kv_norm = c.s.staged.kv_norm, norm = c.s.staged.norm, index_norm = c.s.staged.index_norm;
@@ -204,7 +216,7 @@ template <class W> __device__ __forceinline__ void up(const Context<W> &c, const
     workers_sync();
 
     const Share query = c.team.template share<4>(a.H * a.D),
-                index_query = c.team.template share<4>(layer.sparse ? a.HI * a.DI : 0);
+                index_query = c.team.template share<4>(a.HI * a.DI).only_if(layer.sparse);
     const int count = query.count + index_query.count;
     const auto row = [&](int unit) {
         if constexpr (W::STAGED) {
@@ -216,13 +228,22 @@ template <class W> __device__ __forceinline__ void up(const Context<W> &c, const
             return unit < query.count ? q_b.row(unit, a.Rq) : index_q.row(unit - query.count, a.Rq);
         }
     };
+    u64 *const arrived = c.s.arrived + UP;
     products<1, W::STAGED>(count, a.Rq, c.s.low, row, [&](int unit, float product) {
-        if (threadIdx.x % 4 == 0 && unit < count)
+        if constexpr (W::STAGED) {
+            const int four = unit / 4 * 4;
+            float *const to =
+                four < query.count ? c.s.query + query.first + four : c.s.index_query + index_query.first + four - query.count;
+            c.team.give_four(arrived, four < count ? to : nullptr, product);
+        } else if (threadIdx.x % 4 == 0 && unit < count) {
             c.s.own[unit] = product;
+        }
     });
-    workers_sync();
-    c.team.give_all(c.s.arrived + UP, c.s.query + query.first, c.s.own, query.count);
-    c.team.give_all(c.s.arrived + UP, c.s.index_query + index_query.first, c.s.own + query.count, index_query.count);
+    if constexpr (!W::STAGED) {
+        workers_sync();
+        c.team.give_all(arrived, c.s.query + query.first, c.s.own, query.count);
+        c.team.give_all(arrived, c.s.index_query + index_query.first, c.s.own + query.count, index_query.count);
+    }
 }
 
 // ---- queries and index scores

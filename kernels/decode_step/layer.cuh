@@ -96,8 +96,8 @@ struct DownShares {
 
     template <class W> __device__ __forceinline__ DownShares(const Context<W> &c, bool sparse) : halves(sparse ? 2 : 1) {
         low = c.team.template share<4>(c.a.Rq), kv = c.team.template share<8>(c.a.D);
-        heads = c.team.template share<W::STAGED ? 4 : 1>(sparse ? c.a.HI : 0),
-        index = c.team.template share<8>(sparse ? c.a.DI : 0);
+        heads = c.team.template share<W::STAGED ? 4 : 1>(c.a.HI).only_if(sparse),
+        index = c.team.template share<8>(c.a.DI).only_if(sparse);
     }
 
     __device__ __forceinline__ int of_main() const {

@@ -61,6 +61,10 @@ __device__ __forceinline__ float dot4(float4 a, float4 b, float sum) {
 // A share of `count` things, in steps of `STEP`.
 struct Share {
     int first, count;
+
+    __device__ __forceinline__ Share only_if(bool there) const {
+        return {first, there ? count : 0};
+    }
 };
 
 // How many CTAs a cluster has, as a power of two: as it is launched, or known when this is compiled.
@@ -99,7 +103,12 @@ template <class Ranks> struct Team : Ranks {
     }
 
     template <int STEP> __device__ __forceinline__ Share share(int count) const {
-        const int steps = count / STEP, first = (steps * rank >> bits) * STEP;
+        const int steps = count / STEP;
+        // If all have as much, nobody computes how much.
+        if constexpr (Ranks::COUNTED)
+            if (steps % MOST_RANKS == 0)
+                return {steps / MOST_RANKS * STEP * rank, steps / MOST_RANKS * STEP};
+        const int first = (steps * rank >> bits) * STEP;
         return {first, (steps * (rank + 1) >> bits) * STEP - first};
     }
 
@@ -122,6 +131,16 @@ template <class Ranks> struct Team : Ranks {
 #pragma unroll
         for (int first = 0; first < MOST_RANKS; first += LANES)
             give(arrived, to, x, first + lane);
+    }
+
+    // Gives the numbers of four units of `products` to all CTAs; each lane of a warp calls it, and sixteen have the same place, or none.
+    __device__ __forceinline__ void give_four(u64 *arrived, float *to, float product) const {
+        const int lane = threadIdx.x % 16;
+        float4 four;
+        four.x = __shfl_sync(0xffffffff, product, 0, 16), four.y = __shfl_sync(0xffffffff, product, 4, 16);
+        four.z = __shfl_sync(0xffffffff, product, 8, 16), four.w = __shfl_sync(0xffffffff, product, 12, 16);
+        if (to)
+            give(arrived, to, four, lane);
     }
 
     // Gives `count` numbers in shared memory to all CTAs; by all workers.
