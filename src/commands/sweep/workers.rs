@@ -46,6 +46,11 @@ const MOST_JOBS: usize = 8;
 /// judges by anew.
 const LONG_SHARES: usize = 4;
 const MOST_SHARES: usize = 8;
+/// Threads of all processes together, for each core: some wait for a compiler or a card while others compute. With as many threads in each
+/// process as there are cores, a machine of 64 had a load of 700.
+const THREADS_OF_A_CORE: usize = 3;
+/// The variable that says how many threads a process has.
+const THREADS: &str = "ULPLAB_THREADS";
 /// How often finished cells are counted.
 const INTERVAL: Duration = Duration::from_millis(500);
 /// How often their number is said where no bar shows it.
@@ -57,6 +62,8 @@ pub struct Shared {
     pieces: Vec<Partition>,
     /// What `CUDA_VISIBLE_DEVICES` is for each process; none if it stays as it is.
     cards: Vec<Option<String>>,
+    /// Threads of each process, if the user does not say how many.
+    threads: usize,
 }
 
 impl Shared {
@@ -84,7 +91,12 @@ impl Shared {
         let pieces = pieces(&ops, cards.len(), if faults { each.len() } else { 0 });
         each.truncate(pieces.len());
         let alone = each.len() <= 1 && each.iter().all(Option::is_none);
-        Ok((!alone).then_some(Self { pieces, cards: each }))
+        let threads = threads_of(cores, each.len());
+        Ok((!alone).then_some(Self {
+            pieces,
+            cards: each,
+            threads,
+        }))
     }
 
     /// Runs all of them to their ends, and shows how many cells are finished. What they say on standard error is passed on.
@@ -104,6 +116,9 @@ impl Shared {
                     .stderr(Stdio::piped());
                 if let Some(card) = card {
                     command.env("CUDA_VISIBLE_DEVICES", card);
+                }
+                if std::env::var_os(THREADS).is_none() {
+                    command.env(THREADS, self.threads.to_string());
                 }
                 let started = command.spawn();
                 let mut child =
@@ -150,6 +165,11 @@ impl Shared {
         }
         Ok(())
     }
+}
+
+/// Threads of each of so many processes on a machine with so many cores; an option on their command line comes before it.
+fn threads_of(cores: usize, processes: usize) -> usize {
+    (THREADS_OF_A_CORE * cores / processes.max(1)).clamp(2, cores.max(2))
 }
 
 /// The operations, of which those that take longest are cut into a share for each card. Where processes plant faults, each of which can be
@@ -270,6 +290,18 @@ mod tests {
         assert_eq!(count(&["rope", "rmsnorm"], 2, 6), 6);
         assert_eq!(count(&["rope"], 2, 20), MOST_SHARES);
         assert_eq!(count(&["linear", "rope"], 4, 2), 5);
+    }
+
+    #[test]
+    fn processes_share_the_cores() {
+        assert_eq!(
+            [(32, 16), (64, 32), (16, 8)].map(|(cores, processes)| threads_of(cores, processes)),
+            [6; 3]
+        );
+        assert_eq!(
+            [(16, 1), (2, 8), (1, 1)].map(|(cores, processes)| threads_of(cores, processes)),
+            [16, 2, 2]
+        );
     }
 
     #[test]
