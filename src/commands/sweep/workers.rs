@@ -169,7 +169,7 @@ impl Shared {
 
 /// Threads of each of so many processes on a machine with so many cores; an option on their command line comes before it.
 fn threads_of(cores: usize, processes: usize) -> usize {
-    (THREADS_OF_A_CORE * cores / processes.max(1)).clamp(2, cores.max(2))
+    (THREADS_OF_A_CORE * cores / processes.max(1)).clamp(2, cores.clamp(2, 1024))
 }
 
 /// The operations, of which those that take longest are cut into a share for each card. Where processes plant faults, each of which can be
