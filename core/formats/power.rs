@@ -61,13 +61,14 @@ impl Cast for PowerCast {
         } else {
             self.threshold
         };
-        // An infinity is rounded like a number beyond 2^127.
-        let code = (field + u32::from(fraction > threshold)).min(254 + u32::from(self.special));
-        let refused = self.positive_only & ((magnitude == 0) | x.is_sign_negative());
-        if (magnitude > INFINITY_BITS) | refused {
+        let code = field + u32::from(fraction > threshold);
+        let nan = magnitude > INFINITY_BITS || (self.positive_only && (magnitude == 0 || x.is_sign_negative()));
+        if nan {
             255
+        } else if magnitude == INFINITY_BITS {
+            254 + u32::from(self.special)
         } else {
-            code
+            code.min(254 + u32::from(self.special))
         }
     }
 
@@ -168,8 +169,11 @@ impl PowerRule {
                 (log.ceil().clamp(-127.0, 127.0) as i32 + 127) as u8
             }
         };
-        let nan_from = INFINITY_BITS + u32::from(!self.infinity_is_nan);
-        if amax >= nan_from { 255 } else { code }
+        if amax > INFINITY_BITS || (amax == INFINITY_BITS && self.infinity_is_nan) {
+            255
+        } else {
+            code
+        }
     }
 }
 
