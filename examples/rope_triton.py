@@ -43,7 +43,7 @@ def compute(inputs, outputs):
     pairs = x.numel() // d * (r // 2)
 
     def turn(x):
-        # Every product is rounded before the sum, as the operation defines it.
+        # Every product is rounded before the sum; one that is fused with it would be right, too.
         rope[(triton.cdiv(pairs, 1024),)](x, cos, sin, sign, pairs, h, d, r, BLOCK=1024, enable_fp_fusion=False)
 
     turn(x)

@@ -49,14 +49,18 @@ args = ["q", "k", "v", "initial", "starts", "left", "o", "final", "N", "H", "ind
 [[variant.launch]]
 name = "turn"
 entry = "state_transpose_registers_f32"
-grid = ["ceil(N * H * ceil(K, 32) * ceil(V, 32), 8)"]
-block = [256]
-args = ["final", "state", "N", "H", "K", "V"]
+grid = ["N * H * ceil(K, 32) * ceil(V, 32)"]
+block = [32]
+args = ["final", "state", "K", "V"]
 
 [[mutant]]
 name = "layout_confused"
 doc = "prefill leaves [K, V], and decode takes it for [V, K]"
 variants = ["pointer"]
+
+[[mutant]]
+name = "final_rounded"
+doc = "prefill rounds the states that it leaves to bf16"
 */
 
 // reference: reference/ops/linear_attention/recurrent.rs

@@ -67,6 +67,11 @@ doc = "the state is rounded to bf16 after each chunk"
 variants = ["chunks"]
 
 [[mutant]]
+name = "final_rounded"
+doc = "the final state is rounded to bf16"
+variants = ["chunks"]
+
+[[mutant]]
 name = "lanes_of_sequences"
 doc = "of sequences beyond a warp's lanes, chunks are taken from the first ones"
 variants = ["chunks"]
@@ -430,8 +435,13 @@ __device__ __forceinline__ void states(const bf16 *q, const bf16 *k, const bf16 
 #pragma unroll
     for (int n = 0; n < 16; n++) {
 #pragma unroll
-        for (int i = 0; i < 2; i++)
-            store_pair(final + matrix, s[n / 8][n % 8][2 * i], s[n / 8][n % 8][2 * i + 1], 8 * n + pair, channel + 8 * i, OUT_VK);
+        for (int i = 0; i < 2; i++) {
+            float2 x = make_float2(s[n / 8][n % 8][2 * i], s[n / 8][n % 8][2 * i + 1]);
+#ifdef MUTANT_FINAL_ROUNDED
+            x = from_bf16x2(to_bf16x2(x.x, x.y));
+#endif
+            store_pair(final + matrix, x.x, x.y, 8 * n + pair, channel + 8 * i, OUT_VK);
+        }
     }
 }
 

@@ -20,6 +20,18 @@ grid = ["ceil(T * C, 4096)"]
 block = [256]
 args = ["data", "scale", "amax", "y", "T", "C"]
 
+[[variant]]
+name = "bulk"
+doc = "four vectors of eight for each thread; a bulk copy takes the numbers of a warp from shared memory: the fastest of many rows"
+arch = "sm_90a"
+needs = ["C % W == 0"]
+
+[[variant.launch]]
+entry = "dequantize_bulk_{format}_{dtype}"
+grid = ["ceil(T * C, 8192)"]
+block = [256]
+args = ["data", "scale", "amax", "y", "T", "C"]
+
 [[mutant]]
 name = "nibble_order"
 doc = "of two 4-bit codes the first from the high nibble"
@@ -36,6 +48,7 @@ doc = "the scale of the block before"
 // reference: core/formats/quantize.rs
 
 #include "lib/formats.cuh"
+#include "lib/tma.cuh"
 
 #ifdef MUTANT_NEIGHBOUR_SCALE
 #define BLOCK(index) ((index) - ((index) > 0))
@@ -57,7 +70,7 @@ __device__ void simple(const u8 *data, const typename F::Stored *scales, const f
 }
 
 // The vectors of a thread; all loads are issued before the first is used.
-constexpr int VECTORS = 2;
+constexpr int VECTORS = 2, BULK_VECTORS = 4;
 
 template <class F, class T>
 __device__ void fast(const typename F::Codes *data, const typename F::Stored *scales, const float *amax, T *y, int rows,
@@ -89,6 +102,45 @@ __device__ void fast(const typename F::Codes *data, const typename F::Stored *sc
     }
 }
 
+// A warp's numbers lie next to each other, and leave by way of shared memory.
+template <class F, class T>
+__device__ void bulk(const typename F::Codes *data, const typename F::Stored *scales, const float *amax, T *y, int rows,
+                     int cols) {
+    __shared__ __align__(128) T tiles[8][BULK_VECTORS * 32 * 8];
+    const int count = rows * (cols / 8), lane = threadIdx.x % 32;
+    const int begin = (blockIdx.x * blockDim.x + threadIdx.x - lane) * BULK_VECTORS;
+    T *const tile = tiles[threadIdx.x / 32];
+    typename F::Codes codes[BULK_VECTORS];
+    typename F::Stored scale[BULK_VECTORS];
+#pragma unroll
+    for (int i = 0; i < BULK_VECTORS; i++) {
+        const int at = begin + i * 32 + lane;
+        if (at < count) {
+            codes[i] = __ldcs(data + at);
+            scale[i] = __ldg(scales + BLOCK(at / F::lanes));
+        }
+    }
+    const typename F::Level level(amax);
+#pragma unroll
+    for (int i = 0; i < BULK_VECTORS; i++) {
+        if (begin + i * 32 + lane >= count)
+            break;
+        const float factor = F::Rule::decode(scale[i], level);
+        float out[8];
+        F::Element::decode8(codes[i], out);
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            out[k] *= factor;
+        Vec8<T>::store(tile, i * 32 + lane, out);
+    }
+    fence_proxy_async_smem();
+    __syncwarp();
+    if (lane == 0 && begin < count) {
+        tma_store_1d(y + (size_t)begin * 8, tile, min(count - begin, BULK_VECTORS * 32) * 8 * (int)sizeof(T));
+        tma_store_wait_read();
+    }
+}
+
 #define BOTH(FORMAT, DTYPE, T)                                                                                 \
     extern "C" __global__ void __launch_bounds__(256) dequantize_simple_##FORMAT##_##DTYPE(                    \
         const u8 *data, const FORMAT::Stored *scale, const float *amax, T *y, int rows, int cols) {            \
@@ -97,6 +149,10 @@ __device__ void fast(const typename F::Codes *data, const typename F::Stored *sc
     extern "C" __global__ void __launch_bounds__(256) dequantize_fast_##FORMAT##_##DTYPE(                      \
         const FORMAT::Codes *data, const FORMAT::Stored *scale, const float *amax, T *y, int rows, int cols) { \
         fast<FORMAT>(data, scale, amax, y, rows, cols);                                                        \
+    }                                                                                                          \
+    extern "C" __global__ void __launch_bounds__(256) dequantize_bulk_##FORMAT##_##DTYPE(                      \
+        const FORMAT::Codes *data, const FORMAT::Stored *scale, const float *amax, T *y, int rows, int cols) { \
+        bulk<FORMAT>(data, scale, amax, y, rows, cols);                                                        \
     }
 
 #define ENTRIES(FORMAT, ...) BOTH(FORMAT, bf16, bf16) BOTH(FORMAT, f32, float)

@@ -87,6 +87,11 @@ doc = "tokens after one for each thread block are left as they are"
 variants = ["simple"]
 
 [[mutant]]
+name = "sinkhorn_eps_once"
+doc = "epsilon is added to the softmax only, and to no sum of a row or column"
+variants = ["split", "resident"]
+
+[[mutant]]
 name = "sinkhorn_without_top"
 doc = "the softmax of rows does not subtract the largest logit"
 */

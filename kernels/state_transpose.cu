@@ -21,14 +21,16 @@ args = ["x", "y", "K", "V"]
 
 [[variant]]
 name = "registers"
-doc = "16 bytes of 8 or 16 rows for each thread, transposed in registers; a warp reads and writes lines of 128 bytes: the fastest of bf16"
+doc = """
+16 bytes of 8 or 16 rows for each thread, transposed in registers; a warp, which is a thread block, reads and writes lines of 128 \
+bytes: the fastest of bf16"""
 needs = ["K * size % 16 == 0", "V * size % 16 == 0"]
 
 [[variant.launch]]
 entry = "state_transpose_registers_{dtype}"
-grid = ["ceil(B * H * ceil(K * size, 128) * ceil(V * size, 128), 8)"]
-block = [256]
-args = ["x", "y", "B", "H", "K", "V"]
+grid = ["B * H * ceil(K * size, 128) * ceil(V * size, 128)"]
+block = [32]
+args = ["x", "y", "K", "V"]
 
 [[variant]]
 name = "swizzled"
@@ -149,14 +151,14 @@ __device__ void transpose(const u32 (&rows)[8][4], u32 (&cols)[8][4]) {
     }
 }
 
-// Each warp has 128 bytes of y and of x across. It handles y in two halves, so each thread transposes two blocks of N × N elements.
-template <class E> __device__ void registers(const E *x, E *y, int B, int H, int K, int V) {
+// Each warp has 128 bytes of y and of x across. It handles y in two halves, so each thread transposes two blocks of N × N elements. A
+// CTA is a warp, so that few states, too, are spread over all multiprocessors.
+template <class E> __device__ void registers(const E *x, E *y, int K, int V) {
     constexpr int N = 16 / sizeof(E), WIDE = 8, DEEP = 4;
     int across = (V + WIDE * N - 1) / (WIDE * N), down = (K + 8 * N - 1) / (8 * N);
-    int warp = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
-    int v = (warp % across * WIDE + lane / DEEP) * N, k0 = (warp / across % down * 8 + lane % DEEP) * N;
-    int matrix = warp / across / down;
-    if (matrix >= B * H || !inside(v, V, WIDE * N))
+    int lane = threadIdx.x, matrix = blockIdx.x / across / down;
+    int v = (blockIdx.x % across * WIDE + lane / DEEP) * N, k0 = (blockIdx.x / across % down * 8 + lane % DEEP) * N;
+    if (!inside(v, V, WIDE * N))
         return;
 #ifdef MUTANT_MATRIX_OFFSET_U32
     size_t first = u32(matrix) * u32(K) * u32(V);
@@ -231,16 +233,15 @@ __device__ void swizzled(const u32 *x, u32 *y, int K, int V) {
     }
 }
 
-#define ENTRIES(dtype, E)                                                                                     \
-    extern "C" __global__ void state_transpose_simple_##dtype(const E *x, E *y, int B, int H, int K, int V) { \
-        simple(x, y, B, H, K, V);                                                                             \
-    }                                                                                                         \
-    extern "C" __global__ void state_transpose_tile_##dtype(const E *x, E *y, int K, int V) {                 \
-        tile(x, y, K, V);                                                                                     \
-    }                                                                                                         \
-    extern "C" __global__ void __launch_bounds__(256)                                                         \
-        state_transpose_registers_##dtype(const E *x, E *y, int B, int H, int K, int V) {                     \
-        registers(x, y, B, H, K, V);                                                                          \
+#define ENTRIES(dtype, E)                                                                                                \
+    extern "C" __global__ void state_transpose_simple_##dtype(const E *x, E *y, int B, int H, int K, int V) {            \
+        simple(x, y, B, H, K, V);                                                                                        \
+    }                                                                                                                    \
+    extern "C" __global__ void state_transpose_tile_##dtype(const E *x, E *y, int K, int V) {                            \
+        tile(x, y, K, V);                                                                                                \
+    }                                                                                                                    \
+    extern "C" __global__ void __launch_bounds__(32) state_transpose_registers_##dtype(const E *x, E *y, int K, int V) { \
+        registers(x, y, K, V);                                                                                           \
     }
 
 ENTRIES(f32, u32)

@@ -270,6 +270,26 @@ variants = ["fused", "programmatic", "persistent", "persistent_many", "fp8", "fp
 name = "join_missing"
 doc = "partials of other thread blocks are read before they are written"
 variants = ["fused", "programmatic", "persistent", "fp8", "fp8_persistent"]
+
+[[mutant]]
+name = "pair_unclamped"
+doc = "powers under a common reciprocal are not kept within the range of f32"
+variants = ["fused", "programmatic", "persistent", "persistent_many", "fp8", "fp8_persistent", "fp8_persistent_many"]
+
+[[mutant]]
+name = "exponent_never_lowered"
+doc = "codes keep the exponent of a row however small its numbers become"
+variants = ["fp8", "fp8_persistent", "fp8_persistent_many"]
+
+[[mutant]]
+name = "squares_before_residual"
+doc = "the sum of squares is that of the product, without what it is added to"
+variants = ["fused", "programmatic", "persistent", "persistent_many", "fp8", "fp8_persistent", "fp8_persistent_many"]
+
+[[mutant]]
+name = "cores_by_64"
+doc = "of the cores only whole groups of 64 are pooled"
+variants = ["simple", "unfused", "cublaslt", "cublaslt_bf16", "cublaslt_fp8", "fused", "programmatic", "persistent", "fp8", "fp8_persistent"]
 */
 
 // reference: reference/paths/swap_ffn/model.rs

@@ -1,5 +1,6 @@
 //! Encoding and decoding of block formats with zero points.
 
+use super::amax;
 use super::block::{Format, Group};
 use super::cast::INFINITY_BITS;
 use super::codec::Encoded;
@@ -26,12 +27,12 @@ impl Ranges {
 
     /// Finds the ranges of a strip of rows of `cols` channels, in tiles of `width`.
     #[inline(always)]
-    fn measure(&mut self, x: &[f32], cols: usize, width: usize) {
+    fn measure<S: pulp::Simd>(&mut self, simd: S, x: &[f32], cols: usize, width: usize) {
         self.lo.fill(f32::INFINITY);
         self.hi.fill(f32::NEG_INFINITY);
         self.amax.fill(0);
         for row in x.chunks_exact(cols) {
-            codes::amax_of_blocks(row, width, &mut self.amax);
+            amax::of_blocks(simd, row, width, &mut self.amax);
             let ranges = self.lo.iter_mut().zip(&mut self.hi);
             if width == 1 {
                 for (x, (lo, hi)) in row.iter().zip(ranges) {
@@ -95,7 +96,7 @@ impl Format {
                     .zip(zeros.chunks_mut(tiles * zero_bytes)),
             );
         for ((x, data), (scales, zeros)) in strips {
-            ranges.measure(x, cols, width);
+            ranges.measure(simd, x, cols, width);
             for (tile, fitted) in fitted.iter_mut().enumerate() {
                 *fitted = if ranges.amax[tile] >= INFINITY_BITS {
                     affine.nan()

@@ -2,7 +2,7 @@
 
 use safetensors::Dtype;
 
-use super::codec::{Codec, Encoded};
+use super::codec::{Codec, Encoded, Part};
 use super::convention::Convention;
 use super::element::{Element, Repr};
 use super::quantize::GlobalScale;
@@ -120,6 +120,26 @@ impl Format {
         let zeros = zeros.map_or(0.0, |(level, zero)| per_group(level.group, zero.zero_bytes()));
         let globals = self.global.map_or(0.0, |group| per_group(group, 4));
         self.data_bytes(cols) as f64 + scales + zeros + globals
+    }
+
+    /// The parts of an encoded `[rows, cols]`, without their bytes.
+    pub fn parts(&self, rows: usize, cols: usize) -> Vec<Part> {
+        let part = |name, dtype, shape| Part {
+            name,
+            dtype,
+            shape,
+            bytes: Vec::new(),
+        };
+        let mut parts = vec![part("data", self.dtype(), vec![rows, self.across(cols)])];
+        if let Some(Scaling { group, scale }) = self.scaling {
+            parts.push(part("scale", scale.dtype(), group.shape(rows, cols)));
+            let zero = self.zero_point().map(|affine| affine.zero_dtype());
+            parts.extend(zero.map(|dtype| part("zero", dtype, group.shape(rows, cols))));
+        }
+        if let Some(group) = self.global {
+            parts.push(part("global", Dtype::F32, group.shape(rows, cols)));
+        }
+        parts
     }
 
     /// Checks that rows of this many channels can be encoded; the error says why not.

@@ -42,6 +42,12 @@ impl Operation {
         zero: -0.0,
     };
 
+    /// Whether the last step changes no result.
+    #[inline(always)]
+    pub fn adds_nothing(self) -> bool {
+        self.zero.to_bits() == (-0.0f32).to_bits()
+    }
+
     #[inline(always)]
     pub fn apply(self, factor: f32, x: f32) -> f32 {
         (if self.divide { x / factor } else { x * factor }) + self.zero

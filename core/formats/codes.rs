@@ -1,57 +1,10 @@
-//! The hot loops: largest magnitudes, divisions, and casts to and from packed codes.
+//! The hot loops: divisions, and casts to and from packed codes.
 //!
 //! They run over long slices, whatever the block size, so that they vectorise.
 
 use super::cast::{Cast, Operation};
-use super::element::{BF16_CAST, E2M1_CAST, E4M3_CAST, E5M2_CAST, Repr, stored_bits};
-use super::minifloat::{Added, FloatCast};
-
-/// Bits of the largest magnitude; NaN is above infinity, which is above finite values.
-#[inline(always)]
-pub(super) fn amax(x: &[f32]) -> u32 {
-    x.iter().fold(0, |amax, x| (x.to_bits() & 0x7fff_ffff).max(amax))
-}
-
-/// Raises each element of `amaxes` to the [`amax`] of its block of `width` elements, the last of which may be short.
-#[inline(always)]
-pub(super) fn amax_of_blocks(x: &[f32], width: usize, largest: &mut [u32]) {
-    match width {
-        16 => amax_of::<16>(x, largest),
-        32 => amax_of::<32>(x, largest),
-        _ => {
-            for (block, largest) in x.chunks(width).zip(largest) {
-                *largest = amax(block).max(*largest);
-            }
-        }
-    }
-}
-
-/// Small blocks one by one would be mostly shuffles, so all blocks are halved at the same time, neighbour with neighbour.
-#[inline(always)]
-fn amax_of<const N: usize>(x: &[f32], largest: &mut [u32]) {
-    const PAIRS: usize = 512;
-    let (mut from, mut to) = ([0; PAIRS], [0; PAIRS]);
-    for (x, largest) in x.chunks(2 * PAIRS).zip(largest.chunks_mut(2 * PAIRS / N)) {
-        let (blocks, rest) = x.as_chunks::<N>();
-        let mut len = blocks.len() * N / 2;
-        for ([a, b], out) in blocks.as_flattened().as_chunks().0.iter().zip(&mut from) {
-            *out = (a.to_bits() & 0x7fff_ffff).max(b.to_bits() & 0x7fff_ffff);
-        }
-        while len > blocks.len() {
-            for ([a, b], out) in from[..len].as_chunks().0.iter().zip(&mut to) {
-                *out = *a.max(b);
-            }
-            std::mem::swap(&mut from, &mut to);
-            len /= 2;
-        }
-        for (amax, largest) in from[..len].iter().zip(&mut *largest) {
-            *largest = *amax.max(largest);
-        }
-        if let Some(largest) = largest.get_mut(blocks.len()) {
-            *largest = amax(rest).max(*largest);
-        }
-    }
-}
+use super::element::{BF16_CAST, E2M1_CAST, E4M3_CAST, E5M2_CAST, F16_CAST, Repr, stored_bits};
+use super::minifloat::{Added, Cut, FloatCast};
 
 /// Multiplies or divides blocks of `width` elements, the last of which may be short, by their factors.
 #[inline(always)]
@@ -133,7 +86,7 @@ fn scale_by<S: pulp::Simd, const N: usize>(
 
 /// The casts of common elements. Each gets loops of its own: a cast that is a type is a constant in them whatever the
 /// optimiser does around them.
-const COMMON: [FloatCast; 4] = [E4M3_CAST, E5M2_CAST, E2M1_CAST, BF16_CAST];
+const COMMON: [FloatCast; 5] = [E4M3_CAST, E5M2_CAST, E2M1_CAST, BF16_CAST, F16_CAST];
 
 /// The cast at that index of [`COMMON`].
 #[derive(Clone, Copy)]
@@ -144,9 +97,10 @@ impl<const I: usize> Cast for Common<I> {
 
     #[inline(always)]
     fn encode(&self, x: f32) -> u32 {
-        match const { Added::new(COMMON[I]) } {
-            Some(cast) => cast.encode(x),
-            None => COMMON[I].encode(x),
+        match const { (Added::new(COMMON[I]), Cut::new(COMMON[I])) } {
+            (Some(cast), _) => cast.encode(x),
+            (_, Some(cast)) => cast.encode(x),
+            (None, None) => COMMON[I].encode(x),
         }
     }
 
@@ -165,6 +119,7 @@ macro_rules! with_cast {
                 Some(1) => $loop(Common::<1>, $($argument),+),
                 Some(2) => $loop(Common::<2>, $($argument),+),
                 Some(3) => $loop(Common::<3>, $($argument),+),
+                Some(4) => $loop(Common::<4>, $($argument),+),
                 _ => match Added::new(cast) {
                     Some(cast) => $loop(cast, $($argument),+),
                     None => $loop(cast, $($argument),+),
@@ -185,6 +140,75 @@ macro_rules! with_cast {
 /// a byte on, 6-bit codes one per byte.
 pub(super) fn encode<S: pulp::Simd>(simd: S, repr: &Repr, bits: u32, x: &[f32], out: &mut [u8]) {
     with_cast!(repr, encode_by, simd, bits, x, out);
+}
+
+/// The packed codes of blocks of `width` elements, the last of which may be short, each scaled by its factor. `room` is for
+/// scaled elements.
+#[inline(always)]
+pub(super) fn encode_scaled<S: pulp::Simd>(
+    simd: S,
+    (repr, bits): (&Repr, u32),
+    (x, width): (&[f32], usize),
+    operation: Operation,
+    factors: &[f32],
+    room: &mut [f32],
+    out: &mut [u8],
+) {
+    let whole = if operation.adds_nothing() {
+        encode_whole(simd, repr, (x, width), operation.divide, factors, out)
+    } else {
+        0
+    };
+    if whole == x.len() {
+        return;
+    }
+    let scaled = &mut room[..x.len() - whole];
+    scale(simd, &x[whole..], width, operation, &factors[whole / width..], scaled);
+    let first = whole * stored_bits(bits) as usize / 8;
+    encode(simd, repr, bits, scaled, &mut out[first..]);
+}
+
+/// Scales and casts whole blocks in one loop, for common elements and widths; tells how many elements were encoded.
+#[inline(always)]
+fn encode_whole<S: pulp::Simd>(
+    simd: S,
+    repr: &Repr,
+    (x, width): (&[f32], usize),
+    divide: bool,
+    factors: &[f32],
+    out: &mut [u8],
+) -> usize {
+    let Repr::Float(cast) = *repr else {
+        return 0;
+    };
+    let whole = x.len() / width * width;
+    let (x, out) = (&x[..whole], out);
+    match (width, COMMON.iter().position(|common| *common == cast)) {
+        (16 | 32 | 64 | 128, Some(0)) => encode_blocks(Common::<0>, simd, x, width, divide, factors, out),
+        (16 | 32 | 64 | 128, Some(1)) => encode_blocks(Common::<1>, simd, x, width, divide, factors, out),
+        (16 | 32 | 64 | 128, Some(2)) => encode_blocks(Common::<2>, simd, x, width, divide, factors, out),
+        _ => return 0,
+    }
+    whole
+}
+
+fn encode_blocks<S: pulp::Simd>(
+    cast: impl Cast,
+    simd: S,
+    x: &[f32],
+    width: usize,
+    divide: bool,
+    factors: &[f32],
+    out: &mut [u8],
+) {
+    simd.vectorize(BlocksLoop {
+        cast,
+        x,
+        width,
+        divide,
+        factors,
+        out,
+    });
 }
 
 /// The values of packed codes.
@@ -220,6 +244,65 @@ impl<C: Cast> pulp::WithSimd for EncodeLoop<'_, C> {
     fn with_simd<S: pulp::Simd>(self, _: S) {
         encode_with(self.cast, self.bits, self.x, self.out);
     }
+}
+
+/// Whole blocks of a common width, scaled and cast without a pass between.
+struct BlocksLoop<'a, C> {
+    cast: C,
+    x: &'a [f32],
+    width: usize,
+    divide: bool,
+    factors: &'a [f32],
+    out: &'a mut [u8],
+}
+
+impl<C: Cast> pulp::WithSimd for BlocksLoop<'_, C> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        match (self.width, self.divide) {
+            (16, false) => self.blocks::<16, false>(),
+            (32, false) => self.blocks::<32, false>(),
+            (64, false) => self.blocks::<64, false>(),
+            (128, false) => self.blocks::<128, false>(),
+            (16, true) => self.blocks::<16, true>(),
+            (32, true) => self.blocks::<32, true>(),
+            (64, true) => self.blocks::<64, true>(),
+            (128, true) => self.blocks::<128, true>(),
+            (width, _) => unreachable!("blocks of {width}"),
+        }
+    }
+}
+
+impl<C: Cast> BlocksLoop<'_, C> {
+    #[inline(always)]
+    fn blocks<const W: usize, const DIVIDE: bool>(self) {
+        let blocks = self.x.as_chunks::<W>().0.iter().zip(self.factors);
+        if const { has::<C>(4) } {
+            for ((x, factor), out) in blocks.zip(self.out.chunks_exact_mut(W / 2)) {
+                let codes = block_codes::<C, W, DIVIDE>(self.cast, x, *factor);
+                for ([first, second], byte) in codes.as_chunks().0.iter().zip(out) {
+                    *byte = first | second << 4;
+                }
+            }
+        } else {
+            for ((x, factor), out) in blocks.zip(self.out.as_chunks_mut::<W>().0) {
+                *out = block_codes::<C, W, DIVIDE>(self.cast, x, *factor);
+            }
+        }
+    }
+}
+
+/// The codes of a block, one a byte. They are an array of their own, since nothing tells the optimiser that what is written
+/// is not what is read.
+#[inline(always)]
+fn block_codes<C: Cast, const W: usize, const DIVIDE: bool>(cast: C, x: &[f32; W], factor: f32) -> [u8; W] {
+    let mut codes = [0; W];
+    for (x, code) in x.iter().zip(&mut codes) {
+        *code = cast.encode(if DIVIDE { x / factor } else { x * factor }) as u8;
+    }
+    codes
 }
 
 /// [`decode_with`] as a function of its own.

@@ -168,11 +168,27 @@ impl FloatCast {
         let magnitude = x.to_bits() & 0x7fff_ffff;
         let top = |overflow| float.max + (overflow == Overflow::Special) as u32;
         let rounded = rounded.min(top(policy.overflow));
-        let rounded = if policy.infinity != policy.overflow && magnitude == 0x7f80_0000 {
+        let limited = if policy.infinity != policy.overflow && magnitude == 0x7f80_0000 {
             top(policy.infinity)
         } else {
             rounded
         };
+        self.with_sign(x, limited)
+    }
+
+    /// Whether all that is beyond the largest value gets its code.
+    const fn saturates(&self) -> bool {
+        matches!(
+            (self.policy.overflow, self.policy.infinity),
+            (Overflow::Saturate, Overflow::Saturate)
+        )
+    }
+
+    /// The code of `x`, whose magnitude has the code `rounded` if it is a number.
+    #[inline(always)]
+    fn with_sign(&self, x: f32, rounded: u32) -> u32 {
+        let Self { float, policy } = *self;
+        let magnitude = x.to_bits() & 0x7fff_ffff;
         let negative = x.to_bits() >> 31;
         let sign = negative << (float.exponent_bits + float.mantissa_bits);
         let code = if !float.signed {
@@ -258,16 +274,58 @@ impl Cast for Added {
     #[inline(always)]
     fn encode(&self, x: f32) -> u32 {
         let float = self.0.float;
+        let shift = 23 - float.mantissa_bits;
         let lowest = (128 - float.bias) << 23;
-        // Twice the start of the last binade is beyond the largest value; what is larger rounds like it.
-        let beyond = ((float.max >> float.mantissa_bits) + 128 - float.bias) << 23;
-        let magnitude = (x.to_bits() & 0x7fff_ffff).min(beyond);
+        // What is larger rounds like the largest value, or else like twice the start of its binade, which is beyond it.
+        let most = if self.0.saturates() {
+            (float.max << shift) + ((127 - float.bias) << 23)
+        } else {
+            ((float.max >> float.mantissa_bits) + 128 - float.bias) << 23
+        };
+        let magnitude = (x.to_bits() & 0x7fff_ffff).min(most);
         let quantum = (magnitude & 0x7f80_0000).max(lowest);
-        // The last bit of this power of two is worth a step of the code.
-        let lift = quantum + ((23 - float.mantissa_bits) << 23);
-        let kept = (f32::from_bits(magnitude) + f32::from_bits(lift)).to_bits() - lift;
-        self.0
-            .finish(x, ((quantum - lowest) >> (23 - float.mantissa_bits)) + kept)
+        // The last bit of a power of two this large is worth a step of the code. Its last bits are the code of the binade's
+        // start without the leading one, so that those of the sum are the code.
+        let lift = quantum + (quantum >> shift) + (shift << 23) - (lowest >> shift);
+        let sum = f32::from_bits(magnitude) + f32::from_bits(lift);
+        let rounded = sum.to_bits() & 0xffff;
+        if self.0.saturates() {
+            self.0.with_sign(x, rounded & (float.sign() - 1))
+        } else {
+            self.0.finish(x, rounded)
+        }
+    }
+
+    #[inline(always)]
+    fn decode(&self, code: u32) -> f32 {
+        self.0.decode(code)
+    }
+}
+
+/// The same cast for the exponents of f32 and ties to even: a code is an f32 cut off, so that the rounding is one addition,
+/// for subnormals too.
+#[derive(Clone, Copy)]
+pub(super) struct Cut(FloatCast);
+
+impl Cut {
+    #[inline(always)]
+    pub const fn new(cast: FloatCast) -> Option<Self> {
+        match (cast.policy.ties, cast.float.exponent_bits, cast.float.bias) {
+            (Ties::Even, 8, 127) => Some(Self(cast)),
+            _ => None,
+        }
+    }
+}
+
+impl Cast for Cut {
+    const WIDTHS: &'static [u32] = FloatCast::WIDTHS;
+
+    #[inline(always)]
+    fn encode(&self, x: f32) -> u32 {
+        let drop = 23 - self.0.float.mantissa_bits;
+        let magnitude = x.to_bits() & 0x7fff_ffff;
+        let bump = (1 << (drop - 1)) - 1 + (magnitude >> drop & 1);
+        self.0.finish(x, (magnitude + bump) >> drop)
     }
 
     #[inline(always)]

@@ -7,6 +7,7 @@
 //! [`CONVENTIONS`], [`POWER_RULES`], [`F32_RULES`], [`HALF_RULES`] or [`AFFINE_RULES`], [`NVFP4_RULES`], [`FORMATS`] or [`RECORDS`].
 
 mod affine;
+mod amax;
 mod block;
 mod cast;
 mod codebook;

@@ -216,10 +216,9 @@ impl Nvfp4Rule {
     #[inline(always)]
     fn codes(&self, (x, width): (&[f32], usize), amax: &[u32], level: &Level, scales: &[f32], stored: &mut [u8]) {
         if self.select == Select::One {
-            scales
-                .iter()
-                .zip(stored)
-                .for_each(|(scale, code)| *code = UE4M3_CAST.encode(*scale) as u8);
+            for (scale, code) in scales.iter().zip(stored) {
+                *code = UE4M3_CAST.encode(*scale) as u8;
+            }
             return;
         }
         for (((block, amax), scale), code) in x.chunks(width).zip(amax).zip(scales).zip(stored) {

@@ -61,14 +61,13 @@ impl Cast for PowerCast {
         } else {
             self.threshold
         };
-        let code = field + u32::from(fraction > threshold);
-        let nan = magnitude > INFINITY_BITS || (self.positive_only && (magnitude == 0 || x.is_sign_negative()));
-        if nan {
+        // An infinity is rounded like a number beyond 2^127.
+        let code = (field + u32::from(fraction > threshold)).min(254 + u32::from(self.special));
+        let refused = self.positive_only & ((magnitude == 0) | x.is_sign_negative());
+        if (magnitude > INFINITY_BITS) | refused {
             255
-        } else if magnitude == INFINITY_BITS {
-            254 + u32::from(self.special)
         } else {
-            code.min(254 + u32::from(self.special))
+            code
         }
     }
 
@@ -169,11 +168,8 @@ impl PowerRule {
                 (log.ceil().clamp(-127.0, 127.0) as i32 + 127) as u8
             }
         };
-        if amax > INFINITY_BITS || (amax == INFINITY_BITS && self.infinity_is_nan) {
-            255
-        } else {
-            code
-        }
+        let nan_from = INFINITY_BITS + u32::from(!self.infinity_is_nan);
+        if amax >= nan_from { 255 } else { code }
     }
 }
 

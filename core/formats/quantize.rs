@@ -1,13 +1,12 @@
 //! Encoding and decoding of block formats.
 //!
 //! Rows are processed in pieces that fit the L1 cache, in passes that vectorise: largest magnitudes, scales of all blocks,
-//! multiplication by their factors, cast.
+//! multiplication by their factors and cast. The last two are one pass for common elements and widths.
 
-use safetensors::Dtype;
-
+use super::amax;
 use super::block::{Format, Group, Scaling};
 use super::cast::Operation;
-use super::codec::{Encoded, Part};
+use super::codec::Encoded;
 use super::codes;
 use super::hadamard::{rotate, rotate_back};
 use super::nvfp4::{Level, Nvfp4Rule};
@@ -115,29 +114,9 @@ impl Format {
         });
     }
 
-    /// The parts of an encoded `[rows, cols]`, without their bytes.
-    pub fn parts(&self, rows: usize, cols: usize) -> Vec<Part> {
-        let part = |name, dtype, shape| Part {
-            name,
-            dtype,
-            shape,
-            bytes: Vec::new(),
-        };
-        let mut parts = vec![part("data", self.dtype(), vec![rows, self.across(cols)])];
-        if let Some(Scaling { group, scale }) = self.scaling {
-            parts.push(part("scale", dtype(&scale), group.shape(rows, cols)));
-            let zero = self.zero_point().map(|affine| affine.zero_dtype());
-            parts.extend(zero.map(|dtype| part("zero", dtype, group.shape(rows, cols))));
-        }
-        if let Some(group) = self.global {
-            parts.push(part("global", Dtype::F32, group.shape(rows, cols)));
-        }
-        parts
-    }
-
     #[inline(always)]
     fn store<S: pulp::Simd>(&self, simd: S, x: &[f32], rows: usize, cols: usize, global: GlobalScale) -> Encoded {
-        let levels = self.levels(x, cols, global);
+        let levels = self.levels(simd, x, cols, global);
         let mut data = vec![0; rows * self.data_bytes(cols)];
         let (mut scales, mut zeros) = (Vec::new(), Vec::new());
         match self.scaling {
@@ -155,17 +134,24 @@ impl Format {
                     .zip(data.chunks_mut(height * self.data_bytes(cols)))
                     .zip(scales.chunks_mut(tiles * scale.bytes()));
                 let mut target = Target::alone(self.element);
-                let blocks = Blocks {
-                    cols,
-                    width,
-                    operation: scale.division(),
-                };
-                let mut room = Room::new(tiles);
+                let across = across(height, width, cols);
+                let mut room = Room::new(across.div_ceil(width));
                 for (strip, ((x, data), stored)) in strips.enumerate() {
                     target.level = level(&levels, strip);
-                    room.measure(x, cols, width);
-                    scale.encode(&room.amax, (x, width), &target, stored, &mut room.factors);
-                    self.encode_strip(simd, blocks, x, &mut room, data);
+                    let pieces = x
+                        .chunks(height * across)
+                        .zip(data.chunks_mut(height * self.data_bytes(across)))
+                        .zip(stored.chunks_mut(across.div_ceil(width) * scale.bytes()));
+                    for ((x, data), stored) in pieces {
+                        let blocks = Blocks {
+                            cols: across.min(x.len()),
+                            width,
+                            operation: scale.division(),
+                        };
+                        let amax = measure(simd, x, blocks, &mut room.amax);
+                        scale.encode(amax, (x, width), &target, stored, &mut room.factors);
+                        self.encode_strip(simd, blocks, x, &mut room, data);
+                    }
                 }
             }
         }
@@ -184,16 +170,18 @@ impl Format {
 
     /// The factors of the global scales: one for each row, one for the tensor, or none.
     #[inline(always)]
-    fn levels(&self, x: &[f32], cols: usize, global: GlobalScale) -> Vec<Level> {
+    fn levels<S: pulp::Simd>(&self, simd: S, x: &[f32], cols: usize, global: GlobalScale) -> Vec<Level> {
         let Some((rule, group)) = self.second_level() else {
             return Vec::new();
         };
         let len = if group == Group::Token { cols } else { x.len().max(1) };
         let parts = x.chunks(len);
         match global {
-            GlobalScale::Own => parts
-                .map(|part| rule.level(f32::from_bits(codes::amax(part))))
-                .collect(),
+            GlobalScale::Own => {
+                let mut amax = vec![0; parts.len()];
+                amax::of_blocks(simd, x, len, &mut amax);
+                amax.iter().map(|amax| rule.level(f32::from_bits(*amax))).collect()
+            }
             GlobalScale::Amax(amax) => parts.map(|_| rule.level(amax)).collect(),
             GlobalScale::Stored(stored) => {
                 assert_eq!(stored.len(), parts.len(), "global scales of '{self}'");
@@ -224,16 +212,14 @@ impl Format {
     #[inline(always)]
     fn encode_strip<S: pulp::Simd>(&self, simd: S, blocks: Blocks, x: &[f32], room: &mut Room, data: &mut [u8]) {
         let Blocks { cols, width, operation } = blocks;
-        let repr = self.repr();
+        let element = (&self.repr(), self.element.bits);
         let span = span(width);
         let rows = x.chunks_exact(cols).zip(data.chunks_exact_mut(self.data_bytes(cols)));
         for (row, data) in rows {
             let spans = row.chunks(span).zip(data.chunks_mut(self.data_bytes(span)));
             for ((x, data), factors) in spans.zip(room.factors.chunks(span / width)) {
                 for (x, data) in x.chunks(PIECE).zip(data.chunks_mut(self.data_bytes(PIECE))) {
-                    let scaled = &mut room.piece[..x.len()];
-                    codes::scale(simd, x, width, operation, factors, scaled);
-                    codes::encode(simd, &repr, self.element.bits, scaled, data);
+                    codes::encode_scaled(simd, element, (x, width), operation, factors, &mut room.piece, data);
                 }
             }
         }
@@ -322,15 +308,23 @@ impl Room {
             piece: vec![0.0; PIECE],
         }
     }
+}
 
-    /// Finds the largest magnitudes of a strip.
-    #[inline(always)]
-    fn measure(&mut self, x: &[f32], cols: usize, width: usize) {
-        self.amax.fill(0);
-        for row in x.chunks_exact(cols) {
-            codes::amax_of_blocks(row, width, &mut self.amax);
-        }
+/// The largest magnitudes of the tiles of a strip.
+#[inline(always)]
+fn measure<'a, S: pulp::Simd>(simd: S, x: &[f32], blocks: Blocks, amax: &'a mut [u32]) -> &'a [u32] {
+    let amax = &mut amax[..blocks.cols.div_ceil(blocks.width)];
+    amax.fill(0);
+    for row in x.chunks_exact(blocks.cols) {
+        amax::of_blocks(simd, row, blocks.width, amax);
     }
+    amax
+}
+
+/// Number of channels that are measured before any is encoded: of single rows so few that they are still in the L1 cache
+/// when they are read again.
+fn across(height: usize, width: usize, cols: usize) -> usize {
+    if height == 1 { span(width).min(cols) } else { cols }
 }
 
 /// Number of channels that are processed with one slice of scales: as many whole tiles as fit a piece, or one large tile.
@@ -347,20 +341,10 @@ pub(super) fn level(levels: &[Level], strip: usize) -> Level {
     }
 }
 
-fn dtype(scale: &Scale) -> Dtype {
-    match scale {
-        Scale::E8m0(_) => Dtype::F8_E8M0,
-        Scale::F32(_) => Dtype::F32,
-        Scale::Half(half, _) => half.dtype(),
-        Scale::Affine(affine) => affine.dtype(),
-        Scale::E4m3(_) => Dtype::F8_E4M3,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::formats::{FORMATS, NVFP4_RULES, POWER_RULES};
+    use crate::formats::{FORMATS, NVFP4_RULES, POWER_RULES, Select};
 
     /// Tests each instruction set that this machine supports; normally only the best one runs.
     fn machines() -> Vec<pulp::Arch> {
@@ -373,19 +357,27 @@ mod tests {
         machines
     }
 
-    #[test]
-    fn all_instruction_sets_give_the_same_bytes() {
+    /// Numbers of many magnitudes, with zeros, a subnormal and, only if `special`, a NaN and an infinity.
+    fn numbers(len: usize, special: bool) -> Vec<f32> {
         let mut state = 7u32;
         let mut random = || {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             f32::from_bits(0x3000_0000 + (state >> 4)) * if state & 1 == 0 { 1.0 } else { -1.0 }
         };
-        // Two pieces and a half, with a ragged block.
-        let (rows, cols) = (3, 5168);
-        let mut x: Vec<f32> = (0..rows * cols).map(|_| random()).collect();
+        let mut x: Vec<f32> = (0..len).map(|_| random()).collect();
         x[7] = 0.0;
         x[100] = -0.0;
+        x[300..700].fill(0.0);
         x[5000] = f32::from_bits(1);
+        if special {
+            x[1000] = f32::NAN;
+            x[3000] = f32::NEG_INFINITY;
+        }
+        x
+    }
+
+    /// All named formats and rules, and blocks of every width that has a loop of its own, or none.
+    fn formats() -> Vec<Format> {
         let mut formats: Vec<String> = FORMATS.iter().map(|named| named.format.into()).collect();
         let nvfp4 = NVFP4_RULES
             .iter()
@@ -397,27 +389,88 @@ mod tests {
                 .map(|rule| format!("{element}/b32:e8m0({})", rule.name));
             formats.extend(rules);
         }
-        for name in formats {
-            let format: Format = name.parse().unwrap();
-            let mut seen: Option<(Encoded, Vec<u32>)> = None;
-            for machine in machines() {
-                let encoded = machine.dispatch(Encode {
-                    format: &format,
-                    x: &x,
-                    rows,
-                    cols,
-                    global: GlobalScale::Own,
-                });
-                let mut out = vec![0.0; x.len()];
-                machine.dispatch(Decode {
-                    format: &format,
-                    encoded: &encoded,
-                    out: &mut out,
-                });
-                let found = (encoded, out.iter().map(|x| x.to_bits()).collect());
-                match &seen {
-                    None => seen = Some(found),
-                    Some(seen) => assert!(*seen == found, "{name}"),
+        for element in ["e4m3", "e5m2", "e2m1", "e2m3", "int8"] {
+            for block in [
+                "b8", "b16", "b32", "b48", "b64", "b128", "b256", "b2x16", "b3x32", "b2x4096",
+            ] {
+                // Elements are divided by the scales of one, and multiplied with the factors of the other.
+                formats.extend(["f32", "f32(deepgemm)"].map(|scale| format!("{element}/{block}:{scale}")));
+            }
+        }
+        formats.iter().map(|format| format.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn all_instruction_sets_give_the_same_bytes() {
+        // Rows are two pieces and a half; in the second case blocks of every width are ragged at the end.
+        for (rows, cols, special) in [(3, 5168, false), (5, 5160, true)] {
+            let x = numbers(rows * cols, special);
+            for format in formats() {
+                if cols == 5160 && format.check(cols).is_err() {
+                    continue;
+                }
+                let mut seen: Option<(Encoded, Vec<u32>)> = None;
+                for machine in machines() {
+                    let encoded = machine.dispatch(Encode {
+                        format: &format,
+                        x: &x,
+                        rows,
+                        cols,
+                        global: GlobalScale::Own,
+                    });
+                    let mut out = vec![0.0; x.len()];
+                    machine.dispatch(Decode {
+                        format: &format,
+                        encoded: &encoded,
+                        out: &mut out,
+                    });
+                    let found = (encoded, out.iter().map(|x| x.to_bits()).collect());
+                    match &seen {
+                        None => seen = Some(found),
+                        Some(seen) => assert!(*seen == found, "{format}"),
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn tensors_are_encoded_like_single_blocks_and_elements() {
+        for (rows, cols, special) in [(3, 5168, false), (5, 5160, true)] {
+            let x = numbers(rows * cols, special);
+            for format in formats() {
+                let Some(Scaling { group, scale }) = format.scaling else {
+                    continue;
+                };
+                // Rules that choose among scales need a block's elements.
+                let chooses = matches!(scale, Scale::E4m3(rule) if rule.select != Select::One);
+                if matches!(scale, Scale::Affine(_))
+                    || format.rotation.is_some()
+                    || chooses
+                    || format.check(cols).is_err()
+                {
+                    continue;
+                }
+                let encoded = format.encode(&x, cols, GlobalScale::Own);
+                let (levels, (height, width)) = (format.stored_levels(&encoded), group.tile(rows, cols));
+                let mut stored = encoded.part("scale").chunks(scale.bytes());
+                for (strip, x) in x.chunks(height * cols).enumerate() {
+                    for first in (0..cols).step_by(width) {
+                        let parts = x.chunks(cols).map(|row| amax::of(&row[first..cols.min(first + width)]));
+                        let target = Target {
+                            level: level(&levels, strip),
+                            ..Target::alone(format.element)
+                        };
+                        let mut expected = vec![0; scale.bytes()];
+                        let amax = [parts.max().unwrap()];
+                        scale.encode(&amax, (&[], width), &target, &mut expected, &mut [0.0]);
+                        assert_eq!(stored.next(), Some(&expected[..]), "{format}: {strip}, {first}");
+                    }
+                }
+                let (repr, bits) = (format.repr(), format.element.stored_bits());
+                let data = encoded.part("data");
+                for (at, x) in format.quotients(&x, &encoded).iter().enumerate() {
+                    assert_eq!(codes::code_at(data, bits, at), repr.encode(*x), "{format}: {at}");
                 }
             }
         }

@@ -3,6 +3,8 @@
 //! A rule is a row of a table, since libraries differ only in data. Unless a rule says otherwise, a NaN or an infinity
 //! makes the scale of its block NaN, and so the whole block: it must not vanish in a cast to an element without NaN.
 
+use safetensors::Dtype;
+
 use super::cast::{Cast, Limits, Operation};
 use super::element::{Element, UE4M3_CAST};
 use super::f32_scale::{F32_RULES, F32Rule, HALF_RULES};
@@ -62,6 +64,17 @@ impl Scale {
             Self::F32(_) => 4,
             Self::Half(..) => 2,
             Self::Affine(affine) => affine.bytes(),
+        }
+    }
+
+    /// Its type in files.
+    pub(super) fn dtype(&self) -> Dtype {
+        match self {
+            Self::E8m0(_) => Dtype::F8_E8M0,
+            Self::F32(_) => Dtype::F32,
+            Self::Half(half, _) => half.dtype(),
+            Self::Affine(affine) => affine.dtype(),
+            Self::E4m3(_) => Dtype::F8_E4M3,
         }
     }
 

@@ -1,8 +1,8 @@
 //! The single steps of quantization, for finding where another program's bytes diverge from a rule's.
 
+use super::amax;
 use super::block::{Format, Scaling};
 use super::codec::Encoded;
-use super::codes;
 use super::hadamard::rotate;
 use super::quantize::level;
 use super::scale::Target;
@@ -55,7 +55,7 @@ impl Format {
         for (strip, (out, scales)) in out.chunks_mut(height * cols).zip(scales).enumerate() {
             for (tile, bytes) in scales.chunks_exact(scale.bytes()).enumerate() {
                 let columns = tile * width..cols.min((tile + 1) * width);
-                let rows = out.chunks_exact(cols).map(|row| codes::amax(&row[columns.clone()]));
+                let rows = out.chunks_exact(cols).map(|row| amax::of(&row[columns.clone()]));
                 let factor = scale.factor(bytes, rows.max().unwrap_or(0), &level(&levels, strip));
                 for row in out.chunks_exact_mut(cols) {
                     row[columns.clone()]

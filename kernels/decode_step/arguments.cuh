@@ -1,7 +1,7 @@
 // What the variant `persistent` is given, in the order of its launch, and its shared memory.
 #pragma once
 
-#include "decode_step/team.cuh"
+#include "decode_step/staged.cuh"
 
 namespace persistent {
 
@@ -37,22 +37,69 @@ namespace persistent {
     X(float, at_heads) X(float, at_attention_output) X(float, at_moe_input) X(int, at_router) X(float, at_moe_output) \
     X(float, at_output)
 
+// Counts that follow from the case, and the sizes of a layer, which may be known when this is compiled.
+#define DECODE_STEP_COUNTS(X) X(B) X(S) X(layers) X(lead) X(hashes) X(sparse) X(Ns) X(Nh)
 #define DECODE_STEP_SIZES(X)                                                                                          \
-    X(B) X(S) X(layers) X(lead) X(hashes) X(V) X(C) X(Rq) X(H) X(D) X(R) X(G) X(Ro) X(Wn) X(HI) X(DI) X(topk)         \
-    X(E) X(K) X(I) X(ms) X(mh) X(sparse) X(Ns) X(Nh)
+    X(V) X(C) X(Rq) X(H) X(D) X(R) X(G) X(Ro) X(Wn) X(HI) X(DI) X(topk) X(E) X(K) X(I) X(ms) X(mh)
 // clang-format on
 
-template <class W> struct Arguments {
-    typedef typename W::Code Code;
-    typedef typename W::Scale Scale;
+template <class Code, class Scale> struct Pointers {
 #define FIELD(TYPE, NAME) TYPE *NAME;
     DECODE_STEP_POINTERS(FIELD)
 #undef FIELD
+};
+
+struct Counts {
+#define FIELD(NAME) int NAME;
+    DECODE_STEP_COUNTS(FIELD)
+#undef FIELD
+};
+
+struct Scalars {
+    float eps, index_scale, attention_scale, router_scale, limit;
+    long long seed;
+};
+
+// Sizes as they are given.
+struct AnySizes {
+    static constexpr bool KNOWN = false;
 #define FIELD(NAME) int NAME;
     DECODE_STEP_SIZES(FIELD)
 #undef FIELD
-    float eps, index_scale, attention_scale, router_scale, limit;
-    long long seed;
+};
+
+// Those of dsv4-mini: nobody multiplies or divides by them, and weights have their places in shared memory.
+struct MiniSizes {
+    static constexpr bool KNOWN = true;
+    static constexpr int V = 256, C = 64, Rq = 48, H = 2, D = 512, R = 64, G = 2, Ro = 32, Wn = 64, HI = 4, DI = 128, topk = 32,
+                         E = 4, K = 2, I = 48, ms = 4, mh = 128;
+
+    static __device__ __forceinline__ bool are(const AnySizes &given) {
+        bool same = true;
+#define COMPARE(NAME) same = same && given.NAME == NAME;
+        DECODE_STEP_SIZES(COMPARE)
+#undef COMPARE
+        return same;
+    }
+};
+
+// The exchanges of a layer, and that of the head.
+enum Exchange { DOWN, UP, INDEX_SCORES, SCORES, HEADS, LOW_HEADS, HIDDEN, LOGITS, EXCHANGES };
+
+// What a kernel is compiled for: how matrices are stored, the sizes, and the CTAs of a cluster.
+template <class STORED, class SIZES, class RANKS> struct Model : STORED {
+    typedef SIZES Sizes;
+    typedef RANKS Ranks;
+    // Whether weights are in shared memory before they are needed.
+    static constexpr bool STAGED = SIZES::KNOWN;
+};
+
+template <class W> using PointersOf = Pointers<typename W::Code, typename W::Scale>;
+
+template <class W> struct Arguments : PointersOf<W>, Counts, W::Sizes, Scalars {
+    __device__ __forceinline__ Arguments(const PointersOf<W> &pointers, const Counts &counts, const typename W::Sizes &sizes,
+                                         const Scalars &scalars)
+        : PointersOf<W>(pointers), Counts(counts), W::Sizes(sizes), Scalars(scalars) {}
 };
 
 // ---- shared memory
@@ -62,7 +109,16 @@ constexpr int MOST_C = 64, MOST_RQ = 64, MOST_D = 512, MOST_HD = 1024, MOST_H = 
               MOST_O = 64, MOST_R = 64, MOST_E = 32, MOST_K = 4, MOST_HIDDEN = 256, MOST_V = 256, MOST_TOPK = 64;
 // Tokens that are pooled.
 constexpr int MOST_POOLED = 128;
-constexpr int OWN = MOST_RQ + MOST_D + MOST_HI + 4 * MOST_D + 4 * MOST_DI;
+
+// Most numbers of the first products that a CTA has, and channels of a compressor.
+template <class W, bool STAGED> struct Room {
+    static constexpr int OWN = MOST_RQ + MOST_D + MOST_HI + 4 * MOST_D + 4 * MOST_DI, CHANNELS = 2 * MOST_D, ROWS = OWN;
+};
+
+template <class W> struct Room<W, true> {
+    static constexpr int OWN = sizeof(Staged<W>::down.codes) / sizeof(typename W::Code) / W::Sizes::C,
+                         CHANNELS = 2 * Staged<W>::KV, ROWS = 1;
+};
 
 // Bytes that layers of a kind read: those of the first, and how far the next are from them.
 struct Range {
@@ -99,8 +155,9 @@ struct Compressor {
     const float *ape, *norm;
     // The rings, and where the token's own numbers go.
     float *ring_kv, *ring_gate, *own_kv, *own_gate;
-    // The entries, and the one that the token completes, if it does.
+    // The entries, and the one that the token completes, if it does, and its number, or -1.
     float *entries, *entry;
+    int newest;
     // Windows overlap if there are two halves.
     int slots, dim, halves;
     // The tokens that are pooled: the first, the slot of the first, the first of the token's own window.
@@ -119,49 +176,69 @@ template <class W> struct Layer {
     // Vectors of the window, and the one of the token.
     float *window, *own_vector;
     Compressor main, index;
+    // Small vectors, which would take as long as a matrix from L2: what `mixing` points to, the norm of queries' rank, sinks, and
+    // what is added to the scores of experts.
+    float base[2][MUS], scale[2][3], norm[2][MOST_C], q_norm[MOST_RQ], sinks[MOST_H], bias[MOST_E];
 };
 
 template <class W> struct alignas(16) Shared {
+    typedef persistent::Room<W, W::STAGED> Room;
+    typename StagedIf<W, W::STAGED>::Of staged;
+    u64 arrived[EXCHANGES];
     // The streams, and what goes into and comes out of a block.
-    float x[4 * MOST_C], normed[MOST_C], out[MOST_C];
+    alignas(16) float x[4 * MOST_C], normed[MOST_C], out[MOST_C];
     float comb[16], post[4];
     // Of the streams: the weights of what goes into a block, and logits of mixing, as the mixer reads them.
     float weights[4], mus[28];
     // After the first products.
     float low[MOST_RQ], kv[MOST_D], pooled[MOST_D], index_pooled[MOST_DI], head_weights[MOST_HI];
-    float query[MOST_HD], index_query[MOST_HIDI], heads[MOST_HD], low_heads[MOST_O];
+    union {
+        struct {
+            float query[MOST_HD], index_query[MOST_HIDI];
+        };
+        // Of tokens that are pooled, before queries are there.
+        struct {
+            float tops[WARPS][32], sums[WARPS][32], outs[WARPS][32];
+        };
+    };
+    float heads[MOST_HD], low_heads[MOST_O];
     float expert_logits[MOST_E], expert_weights[MOST_K], hidden[MOST_HIDDEN];
     // This CTA's share of a product.
-    float own[OWN];
-    float tops[WARPS][32], sums[WARPS][32], outs[WARPS][32];
+    float own[Room::OWN];
     // Angles of the token, and of the first tokens of its windows.
     float cos[3][MOST_R / 2], sin[3][MOST_R / 2];
-    float inverse[MOST_H], inverse_totals[MOST_H], row_logits[MOST_V];
+    float inverse[MOST_H], row_logits[MOST_V];
     int experts[MOST_K], chosen[MOST_TOPK];
     u64 bests[WARPS];
     // What this CTA has a share of, so that nobody divides. Rows of the first products, in heavy and in sparse layers: the number of
     // the matrix, and the row. Channels of compressors: of heavy and of sparse layers, and of the indexer. Numbers between the
     // products of experts: the slot, and the row of its expert.
-    u32 down_rows[2][OWN];
-    u16 channels[3][2 * MOST_D], hidden_rows[MOST_HIDDEN];
+    u32 down_rows[2][Room::ROWS];
+    u16 channels[3][Room::CHANNELS], hidden_rows[MOST_HIDDEN];
     // This layer and the next.
     Layer<W> layers[2];
     Range ranges[MOST_RANGES];
 
-    // Behind it: index scores, whether each entry is chosen, and the scores of all heads.
-    __device__ __forceinline__ float *index_scores() {
-        return (float *)(this + 1);
+    // Behind it: index scores as keys of the choice, a bit for each entry that is chosen, and the scores of all heads.
+    __device__ __forceinline__ u32 *index_keys() {
+        return (u32 *)(this + 1);
     }
 
-    __device__ __forceinline__ int *taken(const Arguments<W> &a) {
-        return (int *)(index_scores() + a.Ns);
+    __device__ __forceinline__ u32 *taken(const Arguments<W> &a) {
+        return index_keys() + a.Ns;
     }
 
     __device__ __forceinline__ float *scores(const Arguments<W> &a, int head) {
-        return index_scores() + 2 * a.Ns + (size_t)head * (a.Wn + max(a.Nh, a.topk));
+        return (float *)(index_keys() + a.Ns + a.Ns / 32 + 1) + (size_t)head * (a.Wn + max(a.Nh, a.topk));
+    }
+
+    // Bytes of all.
+    static __device__ __forceinline__ size_t bytes(int entries, int heads, int keys) {
+        return sizeof(Shared) + 4 * ((size_t)entries + entries / 32 + 1 + (size_t)heads * keys);
     }
 };
-static_assert(sizeof(Shared<stored_f32>) <= 81920 && sizeof(Shared<stored_fp8_b64_f32>) <= 81920, "the header reserves as much");
+static_assert(sizeof(Shared<Model<stored_f32, AnySizes, AnyRanks>>) <= 81920, "the header reserves as much");
+static_assert(sizeof(Shared<Model<stored_fp8_b64_f32, AnySizes, AnyRanks>>) <= 81920, "the header reserves as much");
 
 // A row of the batch in one run.
 struct Row {
@@ -172,8 +249,19 @@ struct Row {
 template <class W> struct Context {
     const Arguments<W> &a;
     Shared<W> &s;
-    Team team;
+    Team<typename W::Ranks> team;
     Row row;
+
+    // Waits for what others give: so many numbers. `use` counts how often this exchange was before.
+    __device__ __forceinline__ void exchange(Exchange which, int use, int numbers) const {
+        if constexpr (W::Ranks::COUNTED) {
+            if (threadIdx.x == 0)
+                mbarrier_arrive_expect_tx(s.arrived + which, numbers * (int)sizeof(float));
+            mbarrier_wait_parity(s.arrived + which, use & 1);
+        } else {
+            cluster_sync();
+        }
+    }
 
     // Where a tap keeps the values of this row; `layers` is the number of layers that have it.
     template <class T> __device__ __forceinline__ T *kept(T *tap, int layer, int layers, int cols) const {

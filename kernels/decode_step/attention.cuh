@@ -1,7 +1,8 @@
 // Attention of the variant `persistent`, in phases; an exchange, where all CTAs of the cluster wait for each other, is between two.
 #pragma once
 
-#include "decode_step/layer.cuh"
+#include "decode_step/attend.cuh"
+#include "decode_step/output.cuh"
 #include "decode_step/streams.cuh"
 
 namespace persistent {
@@ -88,7 +89,6 @@ template <class W> __device__ __forceinline__ void down(const Context<W> &c, con
     const Share low = shares.low, kv = shares.kv, heads = shares.heads, index = shares.index;
     float *const own_kv = c.s.own + low.count, *const own_heads = own_kv + kv.count, *const own_main = own_heads + heads.count;
     float *const own_index = own_main + shares.of_main();
-    const u32 *const rows = c.s.down_rows[layer.sparse];
     // What is added to the logits of the first numbers is on its way while products are.
     const u16 *const main_channels = c.s.channels[layer.sparse], *const index_channels = c.s.channels[2];
     const auto ape = [&](const Compressor &of, Share share, const u16 *channels) {
@@ -96,17 +96,38 @@ template <class W> __device__ __forceinline__ void down(const Context<W> &c, con
     };
     const float main_ape = ape(layer.main, kv, main_channels);
     const float index_ape = layer.sparse ? ape(layer.index, index, index_channels) : 0.0f;
-    products<16, 7>(
-        shares.count(), a.C, [&](int unit) { return layer.matrices[rows[unit] >> 24].row(rows[unit] & 0xffffff, a.C); },
-        [&](int) { return c.s.normed; },
-        [&](int unit, float product) {
-            if (threadIdx.x % 16 == 0)
-                c.s.own[unit] = product;
-        });
+    const int count = shares.count();
+    const auto row = [&](int unit) {
+        if constexpr (W::STAGED) {
+            return c.s.staged.down.row(unit);
+        } else {
+            const u32 row = c.s.down_rows[layer.sparse][unit];
+            return layer.matrices[row >> 24].row(row & 0xffffff, a.C);
+        }
+    };
+    if constexpr (W::STAGED)
+        c.s.staged.wait(ATTENTION, layer.layer);
+    u64 *const arrived = c.s.arrived + DOWN;
+    // The first units are given at once.
+    const int behind_kv = low.count + kv.count, behind_heads = behind_kv + heads.count;
+    const auto place = [&](int unit) {
+        return unit < low.count   ? c.s.low + low.first + unit
+               : unit < behind_kv ? c.s.kv + kv.first + unit - low.count
+                                  : c.s.head_weights + heads.first + unit - behind_kv;
+    };
+    products<W::STAGED ? 1 : 2, W::STAGED>(count, a.C, c.s.normed, row, [&](int unit, float product) {
+        if constexpr (W::STAGED)
+            if (const int four = unit / 4 * 4; unit / 8 * 8 < behind_heads)
+                c.team.give_four(arrived, four < behind_heads ? place(four) : nullptr, product);
+        if (threadIdx.x % 4 == 0 && unit < count)
+            c.s.own[unit] = product;
+    });
     workers_sync();
-    c.team.give_all(c.s.low + low.first, c.s.own, low.count);
-    c.team.give_all(c.s.kv + kv.first, own_kv, kv.count);
-    c.team.give_all(c.s.head_weights + heads.first, own_heads, heads.count);
+    if constexpr (!W::STAGED) {
+        c.team.give_all(arrived, c.s.low + low.first, c.s.own, low.count);
+        c.team.give_all(arrived, c.s.kv + kv.first, own_kv, kv.count);
+        c.team.give_all(arrived, c.s.head_weights + heads.first, own_heads, heads.count);
+    }
 #pragma unroll 1
     for (int which = 0; which <= layer.sparse; which++)
         pool(c, which == 0 ? layer.main : layer.index, which == 0 ? kv : index, which == 0 ? main_channels : index_channels,
@@ -114,8 +135,8 @@ template <class W> __device__ __forceinline__ void down(const Context<W> &c, con
     if (!layer.main.entry)
         return;
     workers_sync();
-    c.team.give_all(c.s.pooled + kv.first, c.s.pooled + kv.first, kv.count);
-    c.team.give_all(c.s.index_pooled + index.first, c.s.index_pooled + index.first, index.count);
+    c.team.give_all(arrived, c.s.pooled + kv.first, c.s.pooled + kv.first, kv.count);
+    c.team.give_all(arrived, c.s.index_pooled + index.first, c.s.index_pooled + index.first, index.count);
 }
 
 // ---- up, with what is kept of the token
@@ -129,20 +150,20 @@ template <class W> __device__ __forceinline__ float inverse_rms_of(const Context
     return rmsnorm_file::inverse_rms(warp_sum(squares), count, c.a.eps);
 }
 
-// A share of a vector of a token, of which each thread has a pair.
+// A vector of a token, of which each thread has a pair; this CTA has a share of those that are stored.
 struct Pair {
     int channel;
-    bool there;
+    bool there, own;
     float2 norm;
 
-    __device__ __forceinline__ Pair(const float *weights, Share share) {
-        channel = share.first + 2 * threadIdx.x, there = threadIdx.x < share.count / 2;
-        norm = there ? __ldg((const float2 *)(weights + channel)) : make_float2(0, 0);
+    __device__ __forceinline__ Pair(const float *weights, int dim, Share share) {
+        channel = 2 * threadIdx.x, there = channel < dim, own = (u32)(channel - share.first) < (u32)share.count;
+        norm = there ? *(const float2 *)(weights + channel) : make_float2(0, 0);
     }
 
-    // Norms and turns it, and stores it at `to`, and where a tap keeps it.
+    // Norms and turns it, in its place, where all keys of this token are read, and stores it at `to`, and where a tap keeps it.
     template <class W>
-    __device__ __forceinline__ void store(const Context<W> &c, const float *x, float inverse, int dim, int table, float *to,
+    __device__ __forceinline__ void store(const Context<W> &c, float *x, float inverse, int dim, int table, float *to,
                                           float *kept) const {
         if (!there)
             return;
@@ -150,6 +171,9 @@ struct Pair {
         float2 y = make_float2(x[channel] * norm.x * inverse, x[channel + 1] * norm.y * inverse);
         if (turned >= 0)
             y = rope_file::turn<false>(y, c.s.cos[table][turned / 2], c.s.sin[table][turned / 2]);
+        *(float2 *)(x + channel) = y;
+        if (!own)
+            return;
         *(float2 *)(to + channel) = y;
         if (kept)
             *(float2 *)(kept + channel) = y;
@@ -157,11 +181,11 @@ struct Pair {
 
     // The same of the entry that the token completes; a tap keeps zeros if there is none.
     template <class W>
-    __device__ __forceinline__ void store_entry(const Context<W> &c, const Compressor &of, const float *pooled, float inverse,
+    __device__ __forceinline__ void store_entry(const Context<W> &c, const Compressor &of, float *pooled, float inverse,
                                                 int table, float *kept) const {
         if (of.entry)
             store(c, pooled, inverse, of.dim, table, of.entry, kept);
-        else if (kept && there)
+        else if (kept && own)
             *(float2 *)(kept + channel) = make_float2(0, 0);
     }
 };
@@ -169,10 +193,11 @@ struct Pair {
 template <class W> __device__ __forceinline__ void up(const Context<W> &c, const Layer<W> &layer) {
     const Arguments<W> &a = c.a;
     const int warp = threadIdx.x / 32;
-    const Share kv = c.team.share<8>(a.D), index = c.team.share<8>(layer.sparse ? a.DI : 0);
-    const float low_norm = threadIdx.x < a.Rq ? __ldg(a.q_norm + (size_t)layer.layer * a.Rq + threadIdx.x) : 0.0f;
-    const Pair of_window(a.kv_norm + (size_t)layer.layer * a.D, kv), of_entry(layer.main.norm, kv),
-        of_index(layer.index.norm, index);
+    const Share kv = c.team.template share<8>(a.D), index = c.team.template share<8>(a.DI).only_if(layer.sparse);
+    const float *kv_norm = a.kv_norm + (size_t)layer.layer * a.D, *norm = layer.main.norm, *index_norm = layer.index.norm;
+    if constexpr (W::STAGED)
+        kv_norm = c.s.staged.kv_norm, norm = c.s.staged.norm, index_norm = c.s.staged.index_norm;
+    const Pair of_window(kv_norm, a.D, kv), of_entry(norm, a.D, kv), of_index(index_norm, layer.sparse ? a.DI : 0, index);
     if (warp < (layer.main.entry ? layer.sparse ? 4 : 3 : 2)) {
         const float *const from = warp == 0 ? c.s.low : warp == 1 ? c.s.kv : warp == 2 ? c.s.pooled : c.s.index_pooled;
         const float inverse = inverse_rms_of(c, from, warp == 0 ? a.Rq : warp == 3 ? a.DI : a.D);
@@ -181,7 +206,7 @@ template <class W> __device__ __forceinline__ void up(const Context<W> &c, const
     }
     workers_sync();
     if (threadIdx.x < a.Rq)
-        c.s.low[threadIdx.x] *= low_norm * c.s.inverse[0];
+        c.s.low[threadIdx.x] *= layer.q_norm[threadIdx.x] * c.s.inverse[0];
     of_window.store(c, c.s.kv, c.s.inverse[1], a.D, 0, layer.own_vector,
                     a.at_kv_window ? c.kept(a.at_kv_window, layer.layer, a.layers, a.D) : nullptr);
     of_entry.store_entry(c, layer.main, c.s.pooled, c.s.inverse[2], layer.sparse ? 1 : 2,
@@ -191,21 +216,35 @@ template <class W> __device__ __forceinline__ void up(const Context<W> &c, const
                              a.at_index_key ? c.kept(a.at_index_key, layer.number, a.sparse, a.DI) : nullptr);
     workers_sync();
 
-    const Share query = c.team.share<4>(a.H * a.D), index_query = c.team.share<4>(layer.sparse ? a.HI * a.DI : 0);
-    const auto q_b = Matrix<W>{a.q_b, a.q_b_scales}.from((size_t)layer.layer * a.H * a.D + query.first, a.Rq);
-    const auto index_q =
-        Matrix<W>{a.index_q, a.index_q_scales}.from((size_t)layer.number * a.HI * a.DI + index_query.first, a.Rq);
-    products<16, 3>(
-        query.count + index_query.count, a.Rq,
-        [&](int unit) { return unit < query.count ? q_b.row(unit, a.Rq) : index_q.row(unit - query.count, a.Rq); },
-        [&](int) { return c.s.low; },
-        [&](int unit, float product) {
-            if (threadIdx.x % 16 == 0)
-                c.s.own[unit] = product;
-        });
-    workers_sync();
-    c.team.give_all(c.s.query + query.first, c.s.own, query.count);
-    c.team.give_all(c.s.index_query + index_query.first, c.s.own + query.count, index_query.count);
+    const Share query = c.team.template share<4>(a.H * a.D),
+                index_query = c.team.template share<4>(a.HI * a.DI).only_if(layer.sparse);
+    const int count = query.count + index_query.count;
+    const auto row = [&](int unit) {
+        if constexpr (W::STAGED) {
+            return c.s.staged.up.row(unit);
+        } else {
+            const auto q_b = Matrix<W>{a.q_b, a.q_b_scales}.from((size_t)layer.layer * a.H * a.D + query.first, a.Rq);
+            const auto index_q =
+                Matrix<W>{a.index_q, a.index_q_scales}.from((size_t)layer.number * a.HI * a.DI + index_query.first, a.Rq);
+            return unit < query.count ? q_b.row(unit, a.Rq) : index_q.row(unit - query.count, a.Rq);
+        }
+    };
+    u64 *const arrived = c.s.arrived + UP;
+    products<1, W::STAGED>(count, a.Rq, c.s.low, row, [&](int unit, float product) {
+        if constexpr (W::STAGED) {
+            const int four = unit / 4 * 4;
+            float *const to =
+                four < query.count ? c.s.query + query.first + four : c.s.index_query + index_query.first + four - query.count;
+            c.team.give_four(arrived, four < count ? to : nullptr, product);
+        } else if (threadIdx.x % 4 == 0 && unit < count) {
+            c.s.own[unit] = product;
+        }
+    });
+    if constexpr (!W::STAGED) {
+        workers_sync();
+        c.team.give_all(arrived, c.s.query + query.first, c.s.own, query.count);
+        c.team.give_all(arrived, c.s.index_query + index_query.first, c.s.own + query.count, index_query.count);
+    }
 }
 
 // ---- queries and index scores
@@ -240,21 +279,32 @@ template <class W> __device__ __forceinline__ void queries(const Context<W> &c, 
         c.keep(a.at_index_query, layer.number, a.sparse, c.s.index_query, a.HI * a.DI);
 }
 
-// A warp for each entry.
-template <class W> __device__ __forceinline__ void index_scores(const Context<W> &c, const Layer<W> &layer, int entries) {
+// What an index query is compared with: four numbers of an entry for each lane.
+template <class W> __device__ __forceinline__ float4 index_key(const Context<W> &c, const Layer<W> &layer, int entry) {
+    const int at = 4 * (threadIdx.x % 32);
+    if (at >= c.a.DI)
+        return make_float4(0, 0, 0, 0);
+    return load4((entry == layer.index.newest ? c.s.index_pooled : layer.index.entries + (size_t)entry * c.a.DI) + at);
+}
+
+// A warp for each entry, of which the first is loaded. What is given are scores as keys of the choice.
+template <class W>
+__device__ __forceinline__ void index_scores(const Context<W> &c, const Layer<W> &layer, int entries, float4 key) {
     const Arguments<W> &a = c.a;
-    const int lane = threadIdx.x % 32, at = 4 * lane;
+    const int lane = threadIdx.x % 32, at = 4 * lane, first = c.team.rank * WARPS + threadIdx.x / 32;
 #pragma unroll 1
-    for (int entry = c.team.rank * WARPS + threadIdx.x / 32; entry < entries; entry += c.team.ranks() * WARPS) {
-        const float4 key = at < a.DI ? ldcg4(layer.index.entries + (size_t)entry * a.DI + at) : make_float4(0, 0, 0, 0);
+    for (int entry = first; entry < entries; entry += c.team.ranks() * WARPS) {
+        if (entry != first)
+            key = index_key(c, layer, entry);
         float score = 0.0f;
-#pragma unroll 1
+#pragma unroll 4
         for (int head = 0; head < a.HI; head++) {
             const float4 query = at < a.DI ? load4(c.s.index_query + head * a.DI + at) : make_float4(0, 0, 0, 0);
             const float product = warp_sum(dot4(key, query, 0.0f));
             score = fmaf(c.s.head_weights[head] * a.index_scale, product < 0.0f ? 0.0f : product, score);
         }
-        c.team.give(c.s.index_scores() + entry, score, lane);
+        c.team.give(c.s.arrived + INDEX_SCORES, (float *)c.s.index_keys() + entry, __uint_as_float(top_k_file::key_of(score)),
+                    lane);
     }
 }
 
@@ -263,227 +313,83 @@ template <class W> __device__ __forceinline__ void index_scores(const Context<W>
 // Chooses the first `topk` in the order of scores, in the order of their numbers; -1 behind them if there are fewer.
 template <class W> __device__ __forceinline__ void select(const Context<W> &c, const Layer<W> &layer, int entries) {
     const Arguments<W> &a = c.a;
-    const int lane = threadIdx.x % 32;
     if (entries <= a.topk) {
 #pragma unroll 1
         for (int at = threadIdx.x; at < a.topk; at += WORKERS)
             c.s.chosen[at] = at < entries ? at : -1;
     } else {
-        // Sixteen lanes count what comes before an entry.
-        u32 *const keys = (u32 *)c.s.index_scores();
-        int *const taken = c.s.taken(a);
+        const u32 *const keys = c.s.index_keys();
+        u32 *const taken = c.s.taken(a);
+        // A thread for each entry counts what comes before it; a warp keeps a word of those that are taken.
 #pragma unroll 1
-        for (int entry = threadIdx.x; entry < entries; entry += WORKERS)
-            keys[entry] = top_k_file::key_of(__uint_as_float(keys[entry]));
-        workers_sync();
-#pragma unroll 1
-        for (int first = 0; first < entries; first += WORKERS / 16) {
-            const int entry = first + threadIdx.x / 16;
+        for (int entry = threadIdx.x; entry / 32 * 32 < entries; entry += WORKERS) {
             const u32 key = entry < entries ? keys[entry] : 0;
             int before = 0;
 #pragma unroll 1
-            for (int other = threadIdx.x % 16; other < entries && entry < entries; other += 16)
-                before += keys[other] > key || (keys[other] == key && other < entry);
+            for (int at = 0; at < entries; at += 4) {
+                const uint4 four = *(const uint4 *)(keys + at);
+                const u32 others[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
-            for (int step = 8; step > 0; step /= 2)
-                before += __shfl_xor_sync(0xffffffff, before, step);
-            if (threadIdx.x % 16 == 0 && entry < entries)
-                taken[entry] = before < a.topk;
+                for (int i = 0; i < 4; i++)
+                    before += at + i < entries && (others[i] > key || (others[i] == key && at + i < entry));
+            }
+            const u32 all = __ballot_sync(0xffffffff, entry < entries && before < a.topk);
+            if (entry % 32 == 0)
+                taken[entry / 32] = all;
         }
         workers_sync();
 #pragma unroll 1
-        for (int first = 0, count = 0; first < entries && threadIdx.x < 32; first += 32) {
-            const bool own = first + lane < entries && taken[first + lane];
-            const u32 all = __ballot_sync(0xffffffff, own);
-            if (own)
-                c.s.chosen[count + __popc(all & ((1u << lane) - 1))] = first + lane;
-            count += __popc(all);
+        for (int entry = threadIdx.x; entry < entries; entry += WORKERS) {
+            const u32 own = taken[entry / 32], bit = 1u << entry % 32;
+            if (!(own & bit))
+                continue;
+            int at = __popc(own & (bit - 1));
+#pragma unroll 1
+            for (int word = 0; word < entry / 32; word++)
+                at += __popc(taken[word]);
+            c.s.chosen[at] = entry;
         }
     }
     workers_sync();
     c.keep(a.at_topk, layer.number, a.sparse, c.s.chosen, a.topk);
 }
 
-// ---- attention
-
-// The keys of a row: its window from the oldest vector on, then entries.
-struct Keys {
-    const float *window, *entries;
-    const int *chosen;
-    int recent, oldest, slots, dim, count;
-
-    template <class W> __device__ __forceinline__ Keys(const Context<W> &c, const Layer<W> &layer, int available) {
-        const int t = c.row.position, first = max(0, t - c.a.Wn + 1);
-        window = layer.window, entries = layer.main.entries, chosen = layer.sparse ? c.s.chosen : nullptr;
-        recent = t - first + 1, oldest = first % c.a.Wn, slots = c.a.Wn, dim = c.a.D;
-        count = recent + (layer.sparse ? min(available, c.a.topk) : available);
-    }
-
-    __device__ __forceinline__ const float *operator()(int key) const {
-        if (key < recent) {
-            const int slot = oldest + key;
-            return window + (size_t)(slot < slots ? slot : slot - slots) * dim;
-        }
-        return entries + (size_t)(chosen ? chosen[key - recent] : key - recent) * dim;
-    }
-};
-
-// A warp for each key.
-template <class W> __device__ __forceinline__ void scores(const Context<W> &c, const Keys &keys) {
-    constexpr int PARTS = MOST_D / 128;
-    const Arguments<W> &a = c.a;
-    const int lane = threadIdx.x % 32;
-#pragma unroll 1
-    for (int key = c.team.rank * WARPS + threadIdx.x / 32; key < keys.count; key += c.team.ranks() * WARPS) {
-        const float *const from = keys(key);
-        float4 vector[PARTS];
-#pragma unroll
-        for (int part = 0; part < PARTS; part++) {
-            const int at = 128 * part + 4 * lane;
-            vector[part] = at < a.D ? ldcg4(from + at) : make_float4(0, 0, 0, 0);
-        }
-#pragma unroll 2
-        for (int head = 0; head < a.H; head++) {
-            float product = 0.0f;
-#pragma unroll
-            for (int part = 0; part < PARTS; part++) {
-                const int at = 128 * part + 4 * lane;
-                if (at < a.D)
-                    product = dot4(vector[part], load4(c.s.query + head * a.D + at), product);
-            }
-            c.team.give(c.s.scores(a, head) + key, warp_sum(product) * a.attention_scale, lane);
-        }
-    }
-}
-
-// Scores become shares, not yet divided by their total; a warp for each head, which has its sink.
-template <class W> __device__ __forceinline__ void softmax(const Context<W> &c, float sink, int keys) {
-    const Arguments<W> &a = c.a;
-    const int lane = threadIdx.x % 32, head = threadIdx.x / 32;
-    if (head < a.H) {
-        float *const own = c.s.scores(a, head);
-        float top = sink;
-#pragma unroll 1
-        for (int key = lane; key < keys; key += 32)
-            top = max_nan(top, own[key]);
-#pragma unroll
-        for (int step = 16; step > 0; step /= 2)
-            top = max_nan(top, __shfl_xor_sync(0xffffffff, top, step));
-        float sum = 0.0f;
-#pragma unroll 1
-        for (int key = lane; key < keys; key += 32) {
-            own[key] = expf(own[key] - top);
-            sum += own[key];
-        }
-        sum = warp_sum(sum) + expf(sink - top);
-        if (lane == 0)
-            c.s.inverse_totals[head] = 1.0f / sum;
-    }
-    workers_sync();
-}
-
-// What heads read, turned back: a warp for eight channels, of which two lanes have four each; sixteen pairs of lanes take turns with
-// the keys, and load some at a time.
-template <class W> __device__ __forceinline__ void attend(const Context<W> &c, const Keys &keys) {
-    constexpr int TURNS = 16, EACH = 6;
-    const Arguments<W> &a = c.a;
-    const int lane = threadIdx.x % 32, turn = lane / 2;
-    const Share share = c.team.share<8>(a.H * a.D);
-    int at = share.first + threadIdx.x / 32 * 8 + lane % 2 * 4, head = at / a.D, channel = at % a.D;
-#ifdef MUTANT_LAST_KEY_LOST
-    const int last = keys.count - 1;
-#else
-    const int last = keys.count;
-#endif
-#pragma unroll 1
-    for (; at < share.first + share.count; at += 8 * WARPS) {
-        const float *const weights = c.s.scores(a, head);
-        float4 sum = make_float4(0, 0, 0, 0);
-#pragma unroll 1
-        for (int first = turn; first < last; first += EACH * TURNS) {
-            float4 vectors[EACH];
-#pragma unroll
-            for (int i = 0; i < EACH; i++)
-                if (const int key = first + i * TURNS; key < last)
-                    vectors[i] = ldcg4(keys(key) + channel);
-#pragma unroll
-            for (int i = 0; i < EACH; i++)
-                if (const int key = first + i * TURNS; key < last) {
-                    const float weight = weights[key];
-                    sum.x = fmaf(weight, vectors[i].x, sum.x), sum.y = fmaf(weight, vectors[i].y, sum.y);
-                    sum.z = fmaf(weight, vectors[i].z, sum.z), sum.w = fmaf(weight, vectors[i].w, sum.w);
-                }
-        }
-#pragma unroll
-        for (int step = 2; step < 32; step *= 2) {
-            sum.x += __shfl_xor_sync(0xffffffff, sum.x, step), sum.y += __shfl_xor_sync(0xffffffff, sum.y, step);
-            sum.z += __shfl_xor_sync(0xffffffff, sum.z, step), sum.w += __shfl_xor_sync(0xffffffff, sum.w, step);
-        }
-        const float inverse = c.s.inverse_totals[head];
-        float2 low = make_float2(sum.x * inverse, sum.y * inverse), high = make_float2(sum.z * inverse, sum.w * inverse);
-        if (const int turned = channel - (a.D - a.R); turned >= 0) {
-            low = rope_file::turn<true>(low, c.s.cos[0][turned / 2], c.s.sin[0][turned / 2]);
-            high = rope_file::turn<true>(high, c.s.cos[0][turned / 2 + 1], c.s.sin[0][turned / 2 + 1]);
-        }
-        c.team.give4(c.s.heads + at, make_float4(low.x, low.y, high.x, high.y), turn);
-        for (channel += 8 * WARPS; channel >= a.D; channel -= a.D)
-            head++;
-    }
-}
-
-// ---- the output
-
-template <class W> __device__ __forceinline__ void output_down(const Context<W> &c, const Layer<W> &layer) {
-    const Arguments<W> &a = c.a;
-    const int of_group = a.H * a.D / a.G;
-    const Share share = c.team.share<1>(a.G * a.Ro);
-    const auto o_a = Matrix<W>{a.o_a, a.o_a_scales}.from((size_t)layer.layer * a.G * a.Ro + share.first, of_group);
-    products<32, 1>(
-        share.count, of_group, [&](int unit) { return o_a.row(unit, of_group); },
-        [&](int unit) { return c.s.heads + (share.first + unit) / a.Ro * of_group; },
-        [&](int unit, float product) { c.team.give(c.s.low_heads + share.first + unit, product, threadIdx.x % 32); });
-}
-
-// By each CTA, all of it.
-template <class W> __device__ __forceinline__ void output_up(const Context<W> &c, const Layer<W> &layer) {
-    const Arguments<W> &a = c.a;
-    const int rank = a.G * a.Ro;
-    const auto o_b = Matrix<W>{a.o_b, a.o_b_scales}.from((size_t)layer.layer * a.C, rank);
-    products<16, 2>(
-        a.C, rank, [&](int unit) { return o_b.row(unit, rank); }, [&](int) { return c.s.low_heads; },
-        [&](int unit, float product) {
-            if (threadIdx.x % 16 == 0)
-                c.s.out[unit] = product;
-        });
-    workers_sync();
-    c.keep(a.at_attention_output, layer.layer, a.layers, c.s.out, a.C);
-}
+// ---- all phases
 
 template <class W> __device__ __forceinline__ void attention(const Context<W> &c, const Layer<W> &layer) {
     const Arguments<W> &a = c.a;
-    const float sink = __ldg(a.sinks + layer.layer * a.H + min((int)threadIdx.x / 32, a.H - 1));
     c.keep(a.at_attention_input, layer.layer, a.layers, c.s.normed, a.C);
     down(c, layer);
-    cluster_sync();
+    const int of_heads = layer.sparse ? a.HI : 0, of_index = layer.sparse ? a.DI : 0;
+    c.exchange(DOWN, layer.layer, a.Rq + a.D + of_heads + (layer.main.entry ? a.D + of_index : 0));
     up(c, layer);
-    cluster_sync();
-    queries(c, layer);
+    // What is known before queries are there is loaded while they come.
     const int seen = entries_seen(c.row.position);
     const int entries = seen / (layer.sparse ? a.ms : heavy_rate(a.ms, a.mh));
+    const Keys keys(c, layer, entries);
+    const int first = Key<W>::first(c);
+    Attend<W> attend(c, keys, layer.sinks);
+    Key<W> key = {};
+    float4 of_first = make_float4(0, 0, 0, 0);
+    if (keys.known(first))
+        key.load(c, keys, first);
+    if (layer.sparse && first < entries)
+        of_first = index_key(c, layer, first);
+    c.exchange(UP, layer.layer, a.H * a.D + a.HI * of_index);
+    queries(c, layer);
     if (layer.sparse) {
-        index_scores(c, layer, entries);
-        cluster_sync();
+        index_scores(c, layer, entries, of_first);
+        c.exchange(INDEX_SCORES, layer.number, entries);
         select(c, layer, entries);
     }
-    const Keys keys(c, layer, entries);
-    scores(c, keys);
-    cluster_sync();
-    softmax(c, sink, keys.count);
-    attend(c, keys);
-    cluster_sync();
+    scores(c, keys, key);
+    attend.begin();
+    c.exchange(SCORES, layer.layer, a.H * keys.count);
+    attend.run();
+    c.exchange(HEADS, layer.layer, a.H * a.D);
     c.keep(a.at_heads, layer.layer, a.layers, c.s.heads, a.H * a.D);
     output_down(c, layer);
-    cluster_sync();
+    c.exchange(LOW_HEADS, layer.layer, a.G * a.Ro);
     output_up(c, layer);
 }
 

@@ -16,16 +16,27 @@ struct Kind {
     }
 };
 
-// By one thread of the mixer: where everything of a layer is.
+// By the copier: where everything of a layer is.
 template <class W> __device__ __forceinline__ void find(const Context<W> &c, int layer, Layer<W> &to) {
     const Arguments<W> &a = c.a;
     const Kind kind(a, layer);
     const int number = kind.number, t = c.row.position;
     const size_t at = (size_t)number * a.B + c.row.row, wide = STREAMS * a.C;
+    const auto take = [](float *to, const float *from, int count) {
+#pragma unroll 1
+        for (int at = threadIdx.x % 32; at < count; at += 32)
+            to[at] = __ldg(from + at);
+    };
+    take(to.base[0], a.attn_base + layer * MUS, MUS), take(to.base[1], a.moe_base + layer * MUS, MUS);
+    take(to.scale[0], a.attn_scale + layer * 3, 3), take(to.scale[1], a.moe_scale + layer * 3, 3);
+    take(to.norm[0], a.attn_norm + layer * a.C, a.C), take(to.norm[1], a.moe_norm + layer * a.C, a.C);
+    take(to.q_norm, a.q_norm + layer * a.Rq, a.Rq), take(to.sinks, a.sinks + layer * a.H, a.H);
+    take(to.bias, a.bias + layer * a.E, a.E);
+    if (threadIdx.x % 32 > 0)
+        return;
     to.layer = layer, to.sparse = kind.sparse, to.number = number;
-    to.mixing[0] = {a.attn_fn + layer * MUS * wide, a.attn_base + layer * MUS, a.attn_scale + layer * 3,
-                    a.attn_norm + layer * a.C};
-    to.mixing[1] = {a.moe_fn + layer * MUS * wide, a.moe_base + layer * MUS, a.moe_scale + layer * 3, a.moe_norm + layer * a.C};
+    to.mixing[0] = {a.attn_fn + layer * MUS * wide, to.base[0], to.scale[0], to.norm[0]};
+    to.mixing[1] = {a.moe_fn + layer * MUS * wide, to.base[1], to.scale[1], to.norm[1]};
     to.window = a.window + ((size_t)layer * a.B + c.row.row) * a.Wn * a.D;
     to.own_vector = to.window + (size_t)window_slot(t, a.Wn) * a.D;
     const auto compressor = [&](const float *ape, const float *norm, float *ring_kv, float *ring_gate, float *entries, int rate,
@@ -46,6 +57,7 @@ template <class W> __device__ __forceinline__ void find(const Context<W> &c, int
                           ring_gate + own,
                           own_entries,
                           (t + 1) % rate == 0 ? own_entries + (size_t)(t / rate) * dim : nullptr,
+                          (t + 1) % rate == 0 ? t / rate : -1,
                           slots,
                           dim,
                           halves,
@@ -53,23 +65,26 @@ template <class W> __device__ __forceinline__ void find(const Context<W> &c, int
                           (first + slots) % slots,
                           window};
     };
-    const auto matrix = [&](const typename W::Code *codes, const typename W::Scale *scales, int at, int rows) {
-        return Matrix<W>{codes, scales}.from((size_t)at * rows, a.C);
-    };
-    to.matrices[0] = matrix(a.q_a, a.q_a_scales, layer, a.Rq), to.matrices[1] = matrix(a.kv, a.kv_scales, layer, a.D);
     if (kind.sparse) {
-        to.matrices[2] = matrix(a.index_heads, a.index_heads_scales, number, a.HI);
-        to.matrices[3] = matrix(a.csa_kv, a.csa_kv_scales, number, 2 * a.D);
-        to.matrices[4] = matrix(a.csa_gate, a.csa_gate_scales, number, 2 * a.D);
-        to.matrices[5] = matrix(a.index_kv, a.index_kv_scales, number, 2 * a.DI);
-        to.matrices[6] = matrix(a.index_gate, a.index_gate_scales, number, 2 * a.DI);
         to.main = compressor(a.csa_ape, a.csa_norm, a.csa_ring_kv, a.csa_ring_gate, a.csa_entries, a.ms, a.D, 2, a.Ns);
         to.index =
             compressor(a.index_ape, a.index_norm, a.index_ring_kv, a.index_ring_gate, a.index_entries, a.ms, a.DI, 2, a.Ns);
     } else {
-        to.matrices[3] = matrix(a.hca_kv, a.hca_kv_scales, number, a.D);
-        to.matrices[4] = matrix(a.hca_gate, a.hca_gate_scales, number, a.D);
         to.main = compressor(a.hca_ape, a.hca_norm, a.hca_ring_kv, a.hca_ring_gate, a.hca_entries, a.mh, a.D, 1, a.Nh);
+    }
+    if constexpr (!W::STAGED) {
+        const auto matrix = [&](int which, const typename W::Code *codes, const typename W::Scale *scales, int at, int rows) {
+            to.matrices[which] = Matrix<W>{codes, scales}.from((size_t)at * rows, a.C);
+        };
+        matrix(0, a.q_a, a.q_a_scales, layer, a.Rq), matrix(1, a.kv, a.kv_scales, layer, a.D);
+        if (kind.sparse) {
+            matrix(2, a.index_heads, a.index_heads_scales, number, a.HI);
+            matrix(3, a.csa_kv, a.csa_kv_scales, number, 2 * a.D), matrix(4, a.csa_gate, a.csa_gate_scales, number, 2 * a.D);
+            matrix(5, a.index_kv, a.index_kv_scales, number, 2 * a.DI);
+            matrix(6, a.index_gate, a.index_gate_scales, number, 2 * a.DI);
+        } else {
+            matrix(3, a.hca_kv, a.hca_kv_scales, number, a.D), matrix(4, a.hca_gate, a.hca_gate_scales, number, a.D);
+        }
     }
 }
 
@@ -80,8 +95,9 @@ struct DownShares {
     int halves;
 
     template <class W> __device__ __forceinline__ DownShares(const Context<W> &c, bool sparse) : halves(sparse ? 2 : 1) {
-        low = c.team.share<4>(c.a.Rq), kv = c.team.share<8>(c.a.D);
-        heads = c.team.share<1>(sparse ? c.a.HI : 0), index = c.team.share<8>(sparse ? c.a.DI : 0);
+        low = c.team.template share<4>(c.a.Rq), kv = c.team.template share<8>(c.a.D);
+        heads = c.team.template share<W::STAGED ? 4 : 1>(c.a.HI).only_if(sparse),
+        index = c.team.template share<8>(c.a.DI).only_if(sparse);
     }
 
     __device__ __forceinline__ int of_main() const {
@@ -117,12 +133,14 @@ struct DownShares {
 // Lists what this CTA has a share of.
 template <class W> __device__ __forceinline__ void list_shares(const Context<W> &c) {
     const Arguments<W> &a = c.a;
+    if constexpr (!W::STAGED) {
 #pragma unroll 1
-    for (int sparse = 0; sparse < 2; sparse++) {
-        const DownShares shares(c, sparse);
+        for (int sparse = 0; sparse < 2; sparse++) {
+            const DownShares shares(c, sparse);
 #pragma unroll 1
-        for (int unit = threadIdx.x; unit < shares.count(); unit += WORKERS)
-            c.s.down_rows[sparse][unit] = shares.row(unit, a);
+            for (int unit = threadIdx.x; unit < shares.count(); unit += WORKERS)
+                c.s.down_rows[sparse][unit] = shares.row(unit, a);
+        }
     }
     const DownShares shares(c, true);
 #pragma unroll 1
@@ -133,10 +151,11 @@ template <class W> __device__ __forceinline__ void list_shares(const Context<W> 
         for (int at = threadIdx.x; at < halves * share.count; at += WORKERS)
             c.s.channels[list][at] = at / share.count * dim + share.first + at % share.count;
     }
-    const Share hidden = c.team.share<1>((a.K + 1) * a.I);
+    // The share of an expert is that of each other.
+    const Share hidden = c.team.template share<1>(a.I);
 #pragma unroll 1
-    for (int at = threadIdx.x; at < hidden.count; at += WORKERS)
-        c.s.hidden_rows[at] = (hidden.first + at) / a.I << 8 | (hidden.first + at) % a.I;
+    for (int at = threadIdx.x; at < (a.K + 1) * hidden.count; at += WORKERS)
+        c.s.hidden_rows[at] = at / hidden.count << 8 | (hidden.first + at % hidden.count);
 }
 
 } // namespace persistent

@@ -9,7 +9,7 @@ needs = [
     "C <= 64 && Rq <= 64 && D <= 512 && H <= 8 && HD <= 1024 && DI <= 128 && HI <= 8 && HI * DI <= 512 && G * Ro <= 64",
     "R <= 64 && E <= 32 && K <= 4 && K <= E && (K + 1) * I <= 256 && I <= 64 && V <= 256 && topk <= 64 && 2 * ms <= 128 && mh <= 128 && H + HI <= 16",
     "C % 4 == 0 && Rq % 4 == 0 && D % 8 == 0 && DI % 8 == 0 && R % 8 == 0 && G * Ro % 4 == 0 && I % 4 == 0",
-    "81920 + 8 * Ns + 4 * H * (Wn + max(Nh, topk)) <= 232448",
+    "81920 + 4 * (Ns + Ns / 32 + 1 + H * (Wn + max(Nh, topk))) <= 232448",
 ]
 scratch = [{ name = "sampled", bytes = "B * 4" }]
 
@@ -17,9 +17,9 @@ scratch = [{ name = "sampled", bytes = "B * 4" }]
 name = "step"
 entry = "decode_step_persistent_{stored}"
 grid = ["B * (16 / (1 + (B > 4)) / (1 + (B > 16)) / (1 + (B > 32)) / (1 + (B > 64)))"]
-block = [544]
+block = [576]
 cluster = ["16 / (1 + (B > 4)) / (1 + (B > 16)) / (1 + (B > 32)) / (1 + (B > 64))"]
-shared = "81920 + 8 * Ns + 4 * H * (Wn + max(Nh, topk))"
+shared = "232448"
 args = [
     "embedding", "head_fn", "head_base", "head_scale", "final_norm", "head", "head_scales", "attn_fn", "attn_base",
     "attn_scale", "attn_norm", "q_a", "q_a_scales", "q_norm", "q_b", "q_b_scales", "kv", "kv_scales", "kv_norm", "sinks", "o_a",
@@ -32,8 +32,8 @@ args = [
     "index_ring_kv", "index_ring_gate", "index_entries", "hca_ring_kv", "hca_ring_gate", "hca_entries", "logits", "sampled",
     "at_attention_input", "at_query", "at_kv_window", "at_kv_compressed", "at_index_query", "at_index_key", "at_topk",
     "at_heads", "at_attention_output", "at_moe_input", "at_router", "at_moe_output", "at_output", "B", "S", "layers", "lead",
-    "hashes", "V", "C", "Rq", "H", "D", "R", "G", "Ro", "Wn", "HI", "DI", "topk", "E", "K", "I", "ms", "mh", "sparse", "Ns",
-    "Nh", "eps", "index_scale", "attention_scale", "router_scale", "limit", "seed",
+    "hashes", "sparse", "Ns", "Nh", "V", "C", "Rq", "H", "D", "R", "G", "Ro", "Wn", "HI", "DI", "topk", "E", "K", "I", "ms", "mh",
+    "eps", "index_scale", "attention_scale", "router_scale", "limit", "seed",
 ]
 taps = [
     "at_attention_input", "at_query", "at_kv_window", "at_kv_compressed", "at_index_query", "at_index_key", "at_topk",
@@ -71,6 +71,7 @@ variants = ["persistent"]
 #pragma once
 
 #include "decode_step/attention.cuh"
+#include "decode_step/copies.cuh"
 #include "decode_step/prefetch.cuh"
 
 namespace persistent {
@@ -88,6 +89,7 @@ template <class W> __device__ __forceinline__ void route(const Context<W> &c, in
     for (int other = 0; other < a.E; other++)
         before += __shfl_sync(0xffffffff, place, other) > place;
     float sum = 0.0f, own = 0.0f;
+    int own_expert = 0;
 #pragma unroll 1
     for (int slot = 0; slot < a.K; slot++) {
         int expert = __ffs(__ballot_sync(0xffffffff, lane < a.E && before == slot)) - 1;
@@ -96,96 +98,101 @@ template <class W> __device__ __forceinline__ void route(const Context<W> &c, in
         const float of_slot = __shfl_sync(0xffffffff, sigma, expert);
         sum += of_slot;
         if (lane == slot)
-            own = of_slot, c.s.experts[slot] = expert;
+            own = of_slot, own_expert = expert, c.s.experts[slot] = expert;
     }
+    if constexpr (W::STAGED)
+        copy_routed(c, layer, own_expert);
     if (lane < a.K)
         c.s.expert_weights[lane] = own / (sum + 1e-20f) * a.router_scale;
 }
 
-// The second products, added up over experts; by each CTA, all of it. Sixteen lanes have two channels, and load a number of slots at
-// a time.
+// The second products, added up over experts; by each CTA, all of it. Four lanes have a channel, and load what a slot has of it.
 template <class W> __device__ __forceinline__ void mix(const Context<W> &c, int layer) {
-    constexpr int GROUPS = WORKERS / 16, SLOTS = 3;
+    constexpr int PARTS = 4;
     const Arguments<W> &a = c.a;
-    const int lane = threadIdx.x % 16;
+    const int lane = threadIdx.x % 4;
 #ifdef MUTANT_SHARED_EXPERT_LOST
     const int slots = a.K;
 #else
     const int slots = a.K + 1;
 #endif
-    const auto down = Matrix<W>{a.down, a.down_scales}.from((size_t)layer * a.E * a.C, a.I);
-    const auto shared = Matrix<W>{a.shared_down, a.shared_down_scales}.from((size_t)layer * a.C, a.I);
-#pragma unroll 1
-    for (int first = 0; first < a.C; first += 2 * GROUPS) {
-        const int channel = first + threadIdx.x / 16, other = channel + GROUPS;
-        float sums[2] = {};
-#pragma unroll 1
-        for (int block = 0; block < slots; block += SLOTS) {
-            float4 weights[2][SLOTS];
-#pragma unroll
-            for (int i = 0; i < SLOTS; i++) {
-                const int slot = block + i;
-                const Matrix<W> matrix = slot < a.K ? down.from(c.s.experts[slot] * a.C, a.I) : shared;
-                const bool there = slot < slots && 4 * lane < a.I;
-                const float4 zeros = make_float4(0, 0, 0, 0);
-                weights[0][i] = there && channel < a.C ? matrix.row(channel, a.I).four(4 * lane) : zeros;
-                weights[1][i] = there && other < a.C ? matrix.row(other, a.I).four(4 * lane) : zeros;
-            }
-#pragma unroll
-            for (int i = 0; i < SLOTS; i++) {
-                if (block + i >= slots || 4 * lane >= a.I)
-                    continue;
-                const float4 hidden = load4(c.s.hidden + (block + i) * a.I + 4 * lane);
-                sums[0] = dot4(weights[0][i], hidden, sums[0]), sums[1] = dot4(weights[1][i], hidden, sums[1]);
-            }
+    const auto row = [&](int slot, int channel) {
+        if constexpr (W::STAGED) {
+            return c.s.staged.mixed.row(slot * a.C + channel);
+        } else {
+            const auto down = Matrix<W>{a.down, a.down_scales}.from((size_t)layer * a.E * a.C, a.I);
+            const auto shared = Matrix<W>{a.shared_down, a.shared_down_scales}.from((size_t)layer * a.C, a.I);
+            return slot < a.K ? down.row(c.s.experts[slot] * a.C + channel, a.I) : shared.row(channel, a.I);
         }
-        sums[0] = lanes_sum<16>(sums[0]), sums[1] = lanes_sum<16>(sums[1]);
+    };
+    if constexpr (W::STAGED)
+        c.s.staged.wait(ROUTED, layer);
+    if (const int channel = threadIdx.x / 4; channel / 8 * 8 < a.C) {
+        float sums[PARTS] = {};
+#pragma unroll 3
+        for (int slot = 0; slot < slots; slot++) {
+            const auto weights = row(slot, min(channel, a.C - 1));
+#pragma unroll
+            for (int part = 0; part < PARTS; part++)
+                if (const int at = 4 * (lane + 4 * part); at < a.I)
+                    sums[part] = dot4(weights.four(at), load4(c.s.hidden + slot * a.I + at), sums[part]);
+        }
+        const float sum = lanes_sum<4>((sums[0] + sums[1]) + (sums[2] + sums[3]));
         if (lane == 0 && channel < a.C)
-            c.s.out[channel] = sums[0];
-        if (lane == 0 && other < a.C)
-            c.s.out[other] = sums[1];
+            c.s.out[channel] = sum;
     }
     workers_sync();
 }
 
-template <class W> __device__ __forceinline__ void experts(const Context<W> &c, int layer) {
+template <class W> __device__ __forceinline__ void experts(const Context<W> &c, const Layer<W> &of) {
     const Arguments<W> &a = c.a;
-    const float bias = __ldg(a.bias + layer * a.E + min((int)threadIdx.x % 32, a.E - 1));
+    const int layer = of.layer;
     c.keep(a.at_moe_input, layer, a.layers, c.s.normed, a.C);
-    const auto gate = Matrix<W>{a.gate, a.gate_scales}.from((size_t)layer * a.E, a.C);
-    products<16, 1>(
-        a.E, a.C, [&](int unit) { return gate.row(unit, a.C); }, [&](int) { return c.s.normed; },
-        [&](int unit, float product) {
-            if (threadIdx.x % 16 == 0)
-                c.s.expert_logits[unit] = product;
-        });
+    const auto gate = [&](int unit) {
+        if constexpr (W::STAGED)
+            return c.s.staged.gate.row(unit);
+        else
+            return Matrix<W>{a.gate, a.gate_scales}.from((size_t)layer * a.E, a.C).row(unit, a.C);
+    };
+    if constexpr (W::STAGED)
+        c.s.staged.wait(EXPERTS, layer);
+    products<1, W::STAGED>(a.E, a.C, c.s.normed, gate, [&](int unit, float product) {
+        if (threadIdx.x % 4 == 0 && unit < a.E)
+            c.s.expert_logits[unit] = product;
+    });
     workers_sync();
     if (threadIdx.x < 32)
-        route(c, layer, bias);
+        route(c, layer, of.bias[min((int)threadIdx.x, a.E - 1)]);
     workers_sync();
     if (layer >= a.hashes)
         c.keep(a.at_router, layer - a.hashes, a.layers - a.hashes, c.s.experts, a.K);
 
-    // Rows of gate and of up in turn, so that the two halves of a warp have both of one number.
-    const Share share = c.team.share<1>((a.K + 1) * a.I);
-    const auto gate_up = Matrix<W>{a.gate_up, a.gate_up_scales}.from((size_t)layer * a.E * 2 * a.I, a.C);
-    const auto shared = Matrix<W>{a.shared_gate_up, a.shared_gate_up_scales}.from((size_t)layer * 2 * a.I, a.C);
-    products<16, 2>(
-        2 * share.count, a.C,
-        [&](int unit) {
-            const int of = c.s.hidden_rows[unit / 2], slot = of >> 8, row = (of & 255) + unit % 2 * a.I;
-            return slot < a.K ? gate_up.row(c.s.experts[slot] * 2 * a.I + row, a.C) : shared.row(row, a.C);
-        },
-        [&](int) { return c.s.normed; },
-        [&](int unit, float product) {
-            const int at = share.first + unit / 2, slot = c.s.hidden_rows[unit / 2] >> 8, lane = threadIdx.x % 32;
-            // Both halves are here, as the number of units is even.
-            const float other = __shfl_xor_sync(0xffffffff, product, 16);
-            const float gate = lane < 16 ? product : other, up = lane < 16 ? other : product;
-            const float weight = slot < a.K ? c.s.expert_weights[slot] : 1.0f;
-            c.team.give(c.s.hidden + at, experts_file::swiglu(gate, up, a.limit) * weight, lane);
-        });
-    cluster_sync();
+    // Rows of gate and of up in turn, so that neighbours have both of one number.
+    const Share share = c.team.template share<1>(a.I);
+    const int count = 2 * (a.K + 1) * share.count;
+    const auto row = [&](int unit) {
+        const int of = c.s.hidden_rows[unit / 2], slot = of >> 8, at = of & 255, up = unit % 2;
+        if constexpr (W::STAGED) {
+            const int expert = 2 * (slot < a.K ? c.s.experts[slot] : a.E) + up;
+            return StagedRow<W>{c.s.staged.hidden.row(expert * share.count + at - share.first).codes,
+                                c.s.staged.hidden_scales.row(expert * a.I + at).scales};
+        } else {
+            const auto gate_up = Matrix<W>{a.gate_up, a.gate_up_scales}.from((size_t)layer * a.E * 2 * a.I, a.C);
+            const auto shared = Matrix<W>{a.shared_gate_up, a.shared_gate_up_scales}.from((size_t)layer * 2 * a.I, a.C);
+            return slot < a.K ? gate_up.row((c.s.experts[slot] * 2 + up) * a.I + at, a.C) : shared.row(up * a.I + at, a.C);
+        }
+    };
+    products<1, W::STAGED>(count, a.C, c.s.normed, row, [&](int unit, float product) {
+        const float other = __shfl_xor_sync(0xffffffff, product, 4);
+        if (unit >= count)
+            return;
+        const int of = c.s.hidden_rows[unit / 2], slot = of >> 8, lane = threadIdx.x % 8;
+        const float gate = lane < 4 ? product : other, up = lane < 4 ? other : product;
+        const float weight = slot < a.K ? c.s.expert_weights[slot] : 1.0f;
+        c.team.template give_by<8>(c.s.arrived + HIDDEN, c.s.hidden + slot * a.I + (of & 255),
+                                   experts_file::swiglu(gate, up, a.limit) * weight, lane);
+    });
+    c.exchange(HIDDEN, layer, (a.K + 1) * a.I);
 
     mix(c, layer);
     c.keep(a.at_moe_output, layer, a.layers, c.s.out, a.C);
@@ -245,10 +252,47 @@ template <class W> __device__ __forceinline__ void pad(const Context<W> &c) {
         a.sampled[c.row.row] = -1;
 }
 
+// By the copier: what is copied before the first layer.
+template <class W> __device__ __forceinline__ void begin_copies(const Context<W> &c) {
+    if constexpr (W::STAGED) {
+        if (threadIdx.x % 32 == 0)
+            list_copies(c);
+        __syncwarp();
+#pragma unroll 1
+        for (int full = 0; full < EXPERTS; full++)
+            copy_ahead(c, (Full)full, 0);
+    }
+    list_ranges(c);
+}
+
+// By the copier, once the products of the streams are there: all have done what is before these, and have read their matrix.
+template <class W> __device__ __forceinline__ void copy_next(const Context<W> &c, int half) {
+    const int layer = half / 2, next = layer + 1;
+    const bool experts = half % 2, more = next < c.a.layers;
+    if constexpr (W::STAGED) {
+        // What is needed first is asked for first.
+#pragma unroll 1
+        for (int turn = 0; turn < 2; turn++) {
+            const bool of_streams = turn == 1;
+            if (more || (!experts && !of_streams))
+                copy_ahead(c,
+                           of_streams ? experts ? EXPERTS_STREAMS : ATTENTION_STREAMS
+                           : experts  ? ATTENTION
+                                      : EXPERTS,
+                           of_streams || experts ? next : layer);
+        }
+    }
+    if (experts || !more)
+        return;
+    prefetch(c, next);
+    find(c, next, c.s.layers[next % 2]);
+    __syncwarp();
+}
+
 template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
     extern __shared__ float4 smem[];
     Shared<W> &s = *(Shared<W> *)smem;
-    const Team team = Team::own();
+    const Team<typename W::Ranks> team;
     const int row = blockIdx.x >> team.bits;
     const Context<W> c = {a, s, team, {row, min(*a.clock, a.S - 1), a.position[row], token_of(a.token, row)}};
     if (c.row.position < 0) {
@@ -256,28 +300,44 @@ template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
             pad(c);
         return;
     }
-    const bool mixes = threadIdx.x >= WORKERS, first_of_mixer = threadIdx.x == WORKERS;
-    if (first_of_mixer)
+    if (threadIdx.x >= THREADS - 32)
         find(c, 0, s.layers[0]);
-    // Others write to this shared memory only once it exists.
+    if constexpr (W::STAGED) {
+        if (threadIdx.x == 0) {
+#pragma unroll 1
+            for (int full = 0; full < FULLS; full++)
+                mbarrier_init(s.staged.full + full, 1);
+#pragma unroll 1
+            for (int which = 0; which < EXCHANGES; which++)
+                mbarrier_init(s.arrived + which, 1);
+            fence_mbarrier_init();
+        }
+    }
+    // Others write to this shared memory, and wait for what it waits for, only once it exists.
     cluster_sync();
-    if (mixes) {
-        list_ranges(c);
+    if (threadIdx.x >= WORKERS) {
+        const bool mixes = threadIdx.x < THREADS - 32;
+        if (!mixes)
+            begin_copies(c);
 #pragma unroll 1
         for (int half = 0; half < 2 * a.layers; half++) {
-            const int next = half / 2 + 1;
             const Layer<W> &layer = s.layers[half / 2 % 2];
-            make_mixing(c, layer.mixing[half % 2], [&] {
-                if (half % 2 == 1 || next == a.layers)
-                    return;
-                prefetch(c, next);
-                if (first_of_mixer)
-                    find(c, next, s.layers[next % 2]);
-                __syncwarp();
-            });
+            named_barrier_sync(PRODUCTS_READY, THREADS);
+            // Both arrive at the next exchange before they begin.
+            if constexpr (!W::Ranks::COUNTED)
+                cluster_arrive();
+            if (mixes)
+                make_mixing(c, layer.mixing[half % 2]);
+            // The copier is here once it has found the layer that is next.
+            named_barrier_arrive(MIXING_READY, THREADS);
+            if (!mixes)
+                copy_next(c, half);
+            if constexpr (!W::Ranks::COUNTED) {
+                cluster_wait();
 #pragma unroll 1
-            for (int left = half % 2 == 0 ? exchanges(layer.sparse) - 1 : 0; left > 0; left--)
-                cluster_sync();
+                for (int left = half % 2 == 0 ? exchanges(layer.sparse) - 1 : 0; left > 0; left--)
+                    cluster_sync();
+            }
         }
         cluster_sync();
         return;
@@ -287,16 +347,39 @@ template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
     for (int half = 0; half < 2 * a.layers; half++) {
         const Layer<W> &layer = s.layers[half / 2 % 2];
         const Mixing &mixing = layer.mixing[half % 2];
-        enter(c, mixing.fn, mixing.base, mixing.scale, mixing.norm, MUS);
+        if constexpr (W::STAGED) {
+            s.staged.wait(half % 2 == 0 ? ATTENTION_STREAMS : EXPERTS_STREAMS, half / 2);
+            enter<true>(c, s.staged.streams[half % 2], mixing.base, mixing.scale, mixing.norm, MUS);
+        } else {
+            enter<false>(c, mixing.fn, mixing.base, mixing.scale, mixing.norm, MUS);
+        }
         if (half % 2 == 0)
             attention(c, layer);
         else
-            experts(c, half / 2);
+            experts(c, layer);
         leave(c);
         if (half % 2 == 1)
             c.keep(a.at_output, half / 2, a.layers, c.s.x, STREAMS * a.C);
     }
     head(c);
+    // Others may still be giving.
+    if constexpr (W::Ranks::COUNTED)
+        cluster_sync();
+}
+
+// With what is known when this is compiled, if it is of this launch.
+template <class STORED>
+__device__ __forceinline__ void step_of(const PointersOf<STORED> &pointers, const Counts &counts, const AnySizes &sizes,
+                                        const Scalars &scalars) {
+    typedef Model<STORED, MiniSizes, MostRanks> Mini;
+    typedef Model<STORED, AnySizes, AnyRanks> Any;
+    const size_t mini = Shared<Mini>::bytes(counts.Ns, sizes.H, sizes.Wn + max(counts.Nh, sizes.topk));
+    u32 shared;
+    asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(shared));
+    if (MiniSizes::are(sizes) && AnyRanks().bits == MostRanks::bits && mini <= shared)
+        step(Arguments<Mini>(pointers, counts, {}, scalars));
+    else
+        step(Arguments<Any>(pointers, counts, sizes, scalars));
 }
 
 } // namespace persistent
@@ -305,22 +388,19 @@ template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
 #define SIZE_PARAMETER(NAME) int NAME,
 #define POINTER(TYPE, NAME) NAME,
 #define SIZE(NAME) NAME,
-#define PERSISTENT(WEIGHTS)                                                                                    \
-    namespace of_##WEIGHTS {                                                                                   \
-        typedef stored_##WEIGHTS::Code Code;                                                                   \
-        typedef stored_##WEIGHTS::Scale Scale;                                                                 \
-        extern "C" __global__ void __launch_bounds__(persistent::THREADS, 1) decode_step_persistent_##WEIGHTS( \
-            DECODE_STEP_POINTERS(PARAMETER) DECODE_STEP_SIZES(SIZE_PARAMETER) float eps, float index_scale,    \
-            float attention_scale, float router_scale, float limit, long long seed) {                          \
-            const persistent::Arguments<stored_##WEIGHTS> arguments = {                                        \
-                DECODE_STEP_POINTERS(POINTER) DECODE_STEP_SIZES(SIZE) eps,                                     \
-                index_scale,                                                                                   \
-                attention_scale,                                                                               \
-                router_scale,                                                                                  \
-                limit,                                                                                         \
-                seed};                                                                                         \
-            persistent::step(arguments);                                                                       \
-        }                                                                                                      \
+#define PERSISTENT(WEIGHTS)                                                                                                 \
+    namespace of_##WEIGHTS {                                                                                                \
+        typedef stored_##WEIGHTS::Code Code;                                                                                \
+        typedef stored_##WEIGHTS::Scale Scale;                                                                              \
+        extern "C" __global__ void __launch_bounds__(persistent::THREADS, 1) decode_step_persistent_##WEIGHTS(              \
+            DECODE_STEP_POINTERS(PARAMETER) DECODE_STEP_COUNTS(SIZE_PARAMETER) DECODE_STEP_SIZES(SIZE_PARAMETER) float eps, \
+            float index_scale, float attention_scale, float router_scale, float limit, long long seed) {                    \
+            const persistent::PointersOf<stored_##WEIGHTS> pointers = {DECODE_STEP_POINTERS(POINTER)};                      \
+            const persistent::Counts counts = {DECODE_STEP_COUNTS(SIZE)};                                                   \
+            const persistent::AnySizes sizes = {DECODE_STEP_SIZES(SIZE)};                                                   \
+            persistent::step_of<stored_##WEIGHTS>(pointers, counts, sizes,                                                  \
+                                                  {eps, index_scale, attention_scale, router_scale, limit, seed});          \
+        }                                                                                                                   \
     }
 
 PERSISTENT(f32)

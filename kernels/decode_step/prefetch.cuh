@@ -5,7 +5,7 @@
 
 namespace persistent {
 
-// By the mixer: lists the ranges. Weights are asked for once for the whole batch.
+// By the copier: lists the ranges. Weights are asked for once for the whole batch.
 template <class W> __device__ __forceinline__ void list_ranges(const Context<W> &c) {
     typedef typename W::Code Code;
     typedef typename W::Scale Scale;
@@ -84,7 +84,7 @@ template <class W> __device__ __forceinline__ void list_ranges(const Context<W> 
     __syncwarp();
 }
 
-// By the mixer: asks for the share of this CTA of what a layer reads.
+// By the copier: asks for the share of this CTA of what a layer reads.
 template <class W> __device__ __forceinline__ void prefetch(const Context<W> &c, int layer) {
     const Kind kind(c.a, layer);
 #pragma unroll 1

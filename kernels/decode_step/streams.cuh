@@ -6,24 +6,24 @@
 namespace persistent {
 
 // What goes into a block: the weighted sum of the streams, normed. A matrix of `count` rows times the streams gives the logits; the
-// first four are those of the weights, from the others the mixer computes how the block's output is mixed back.
-template <class W>
+// first four are those of the weights, from the others a warp of its own computes how the block's output is mixed back.
+template <bool STAGED, class W>
 __device__ __forceinline__ void enter(const Context<W> &c, const float *fn, const float *base, const float *scale,
                                       const float *norm, int count) {
     constexpr int PARTS = MOST_C / 32;
     static_assert(MUS <= WORKERS / 16, "each row has its lanes");
     const int channels = c.a.C, wide = STREAMS * channels, unit = threadIdx.x / 16, lane = threadIdx.x % 16;
-    const float own_base = __ldg(base + min(unit, count - 1)), own_scale = __ldg(scale);
+    const float own_base = base[min(unit, count - 1)], own_scale = scale[0];
     float norms[PARTS];
 #pragma unroll
     for (int part = 0; part < PARTS; part++)
-        norms[part] = threadIdx.x + 32 * part < channels ? __ldg(norm + threadIdx.x + 32 * part) : 0.0f;
+        norms[part] = threadIdx.x + 32 * part < channels ? norm[threadIdx.x + 32 * part] : 0.0f;
     if (threadIdx.x < (count + 1) / 2 * 32) {
         const float *const row = fn + (size_t)min(unit, count - 1) * wide;
         float sum = 0.0f, squares = 0.0f;
 #pragma unroll 4
         for (int at = 4 * lane; at < wide; at += 64) {
-            const float4 weights = ldg4(row + at), x = load4(c.s.x + at);
+            const float4 weights = STAGED ? load4(row + at) : ldg4(row + at), x = load4(c.s.x + at);
             sum = dot4(weights, x, sum), squares = dot4(x, x, squares);
         }
         const float mu = lanes_sum<16>(sum) * rsqrtf(lanes_sum<16>(squares) / wide + c.a.eps);
@@ -57,11 +57,8 @@ __device__ __forceinline__ void enter(const Context<W> &c, const float *fn, cons
     workers_sync();
 }
 
-// By the mixer: the weights that mix a block's output back. Sinkhorn's iterations take longer than a phase, so the mixer arrives at
-// the next exchange before it begins. `more` is what else there is time for.
-template <class W, class More> __device__ __forceinline__ void make_mixing(const Context<W> &c, const Mixing &mixing, More more) {
-    named_barrier_sync(PRODUCTS_READY, THREADS);
-    cluster_arrive();
+// By the mixer: the weights that mix a block's output back. Sinkhorn's iterations take longer than a phase.
+template <class W> __device__ __forceinline__ void make_mixing(const Context<W> &c, const Mixing &mixing) {
     const auto mu = [&](int i) { return c.s.mus[i]; };
     if (threadIdx.x % 32 == 0) {
         const Parameters parameters = {mixing.base, mixing.scale, c.a.eps, c.a.eps};
@@ -69,9 +66,6 @@ template <class W, class More> __device__ __forceinline__ void make_mixing(const
         make_comb(mu, parameters, c.s.comb);
     }
     __syncwarp();
-    named_barrier_arrive(MIXING_READY, THREADS);
-    more();
-    cluster_wait();
 }
 
 // Mixes a block's output, in `out`, back into the streams.
@@ -98,19 +92,21 @@ template <class W> __device__ __forceinline__ void leave(const Context<W> &c) {
 // Logits, and the next token.
 template <class W> __device__ __forceinline__ void head(const Context<W> &c) {
     const Arguments<W> &a = c.a;
-    enter(c, a.head_fn, a.head_base, a.head_scale, a.final_norm, STREAMS);
-    const Share share = c.team.share<1>(a.V);
+    enter<false>(c, a.head_fn, a.head_base, a.head_scale, a.final_norm, STREAMS);
+    const Share share = c.team.template share<1>(a.V);
     float *logits = a.logits + ((size_t)c.row.run * a.B + c.row.row) * a.V;
-    products<16, 2>(
-        share.count, a.C, [&](int unit) { return typename W::Row(a.head, a.head_scales, nullptr, share.first + unit, a.C); },
-        [&](int) { return c.s.normed; },
+    products<1>(
+        share.count, a.C, c.s.normed,
+        [&](int unit) { return typename W::Row(a.head, a.head_scales, nullptr, share.first + unit, a.C); },
         [&](int unit, float product) {
-            const int token = share.first + unit, lane = threadIdx.x % 16;
+            if (unit >= share.count)
+                return;
+            const int token = share.first + unit, lane = threadIdx.x % 4;
             if (lane == 0)
                 logits[token] = product;
-            c.team.give(c.s.row_logits + token, product, lane);
+            c.team.template give_by<4>(c.s.arrived + LOGITS, c.s.row_logits + token, product, lane);
         });
-    cluster_sync();
+    c.exchange(LOGITS, 0, a.V);
     if (c.team.rank != 0)
         return;
     const float temperature = a.temperature[c.row.row];

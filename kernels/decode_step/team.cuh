@@ -8,8 +8,9 @@
 
 namespace persistent {
 
-// The threads of a CTA that work together. One more warp, the mixer, computes what the others need late.
-constexpr int WARPS = 16, WORKERS = 32 * WARPS, THREADS = WORKERS + 32;
+// The threads of a CTA that work together. Two more warps: the mixer computes what the others need late, and the copier finds and
+// copies what they need next.
+constexpr int WARPS = 16, WORKERS = 32 * WARPS, THREADS = WORKERS + 64;
 
 // Most CTAs of a cluster: each is reached by a lane of its own.
 constexpr int MOST_RANKS = 16;
@@ -21,9 +22,23 @@ __device__ __forceinline__ void workers_sync() {
     named_barrier_sync(WORK, WORKERS);
 }
 
+__device__ __forceinline__ void st_shared_cluster(u32 to, float x) {
+    ::st_shared_cluster(to, x);
+}
+
 __device__ __forceinline__ void st_shared_cluster(u32 to, float4 x) {
     asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w)
                  : "memory");
+}
+
+// The same of a number or of four, and the barrier of that CTA counts their bytes.
+__device__ __forceinline__ void st_async_cluster(u32 to, float x, u32 barrier) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(to), "f"(x), "r"(barrier)
+                 : "memory");
+}
+
+__device__ __forceinline__ void st_async_cluster(u32 to, float4 x, u32 barrier) {
+    st_async(to, {x.x, x.y, x.z, x.w}, barrier);
 }
 
 __device__ __forceinline__ float4 ldg4(const float *from) {
@@ -46,17 +61,41 @@ __device__ __forceinline__ float dot4(float4 a, float4 b, float sum) {
 // A share of `count` things, in steps of `STEP`.
 struct Share {
     int first, count;
+
+    __device__ __forceinline__ Share only_if(bool there) const {
+        return {first, there ? count : 0};
+    }
 };
 
-// The CTAs of a cluster, a power of two.
-struct Team {
-    int rank, bits;
+// How many CTAs a cluster has, as a power of two: as it is launched, or known when this is compiled.
+struct AnyRanks {
+    static constexpr bool COUNTED = false;
+    int bits;
 
-    static __device__ __forceinline__ Team own() {
-        u32 rank, ranks;
-        asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    __device__ __forceinline__ AnyRanks() {
+        u32 ranks;
         asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(ranks));
-        return {(int)rank, __ffs(ranks) - 1};
+        bits = __ffs(ranks) - 1;
+    }
+};
+
+// Here a CTA waits for the bytes that it is given, and for nothing else: each CTA gives something to all others in most exchanges, so
+// that none is ahead of another by more than one of these.
+struct MostRanks {
+    static constexpr bool COUNTED = true;
+    static constexpr int bits = 4;
+    static_assert(MOST_RANKS == 1 << bits, "a power of two");
+};
+
+// The CTAs of a cluster.
+template <class Ranks> struct Team : Ranks {
+    using Ranks::bits;
+    int rank;
+
+    __device__ __forceinline__ Team() {
+        u32 own;
+        asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(own));
+        rank = own;
     }
 
     __device__ __forceinline__ int ranks() const {
@@ -64,62 +103,93 @@ struct Team {
     }
 
     template <int STEP> __device__ __forceinline__ Share share(int count) const {
-        const int steps = count / STEP, first = (steps * rank >> bits) * STEP;
+        const int steps = count / STEP;
+        // If all have as much, nobody computes how much.
+        if constexpr (Ranks::COUNTED)
+            if (steps % MOST_RANKS == 0)
+                return {steps / MOST_RANKS * STEP * rank, steps / MOST_RANKS * STEP};
+        const int first = (steps * rank >> bits) * STEP;
         return {first, (steps * (rank + 1) >> bits) * STEP - first};
     }
 
-    // Gives a number to the CTA of this lane.
-    __device__ __forceinline__ void give(float *to, float x, int lane) const {
-        if (lane < ranks())
-            ::st_shared_cluster(map_shared_rank(to, lane), x);
+    // Stores a number, or four, in the shared memory of a CTA. `arrived` counts its bytes there, if they are counted.
+    template <class X> __device__ __forceinline__ void store(u64 *arrived, float *to, X x, int other) const {
+        if constexpr (Ranks::COUNTED)
+            st_async_cluster(map_shared_rank(to, other), x, map_shared_rank(arrived, other));
+        else
+            persistent::st_shared_cluster(map_shared_rank(to, other), x);
     }
 
-    __device__ __forceinline__ void give4(float *to, float4 x, int lane) const {
+    // Gives a number, or four, to the CTA of this lane.
+    template <class X> __device__ __forceinline__ void give(u64 *arrived, float *to, X x, int lane) const {
         if (lane < ranks())
-            st_shared_cluster(map_shared_rank(to, lane), x);
+            store(arrived, to, x, lane);
+    }
+
+    // Gives a number that `LANES` lanes have to all CTAs.
+    template <int LANES> __device__ __forceinline__ void give_by(u64 *arrived, float *to, float x, int lane) const {
+#pragma unroll
+        for (int first = 0; first < MOST_RANKS; first += LANES)
+            give(arrived, to, x, first + lane);
+    }
+
+    // Gives the numbers of four units of `products` to all CTAs; each lane of a warp calls it, and sixteen have the same place, or none.
+    __device__ __forceinline__ void give_four(u64 *arrived, float *to, float product) const {
+        const int lane = threadIdx.x % 16;
+        float4 four;
+        four.x = __shfl_sync(0xffffffff, product, 0, 16), four.y = __shfl_sync(0xffffffff, product, 4, 16);
+        four.z = __shfl_sync(0xffffffff, product, 8, 16), four.w = __shfl_sync(0xffffffff, product, 12, 16);
+        if (to)
+            give(arrived, to, four, lane);
     }
 
     // Gives `count` numbers in shared memory to all CTAs; by all workers.
-    __device__ __forceinline__ void give_all(float *to, const float *from, int count) const {
+    __device__ __forceinline__ void give_all(u64 *arrived, float *to, const float *from, int count) const {
         const int other = threadIdx.x & (ranks() - 1), first = threadIdx.x >> bits, step = WORKERS >> bits;
 #pragma unroll 1
         for (int at = first; at < count / 4; at += step)
-            st_shared_cluster(map_shared_rank(to + 4 * at, other), load4(from + 4 * at));
+            store(arrived, to + 4 * at, load4(from + 4 * at), other);
         if (const int at = count / 4 * 4 + first; at < count)
-            ::st_shared_cluster(map_shared_rank(to + at, other), from[at]);
+            store(arrived, to + at, from[at], other);
     }
 };
 
-// Products of rows of a matrix with vectors in shared memory, both of K numbers: LANES lanes for each, UNITS of which are loaded
-// together. Unit u is row(u) · vector(u); all lanes that have it call done(u, product). The order of a sum depends on K alone. A row is
-// asked for where it is loaded, as registers do not hold the places of all.
-template <int LANES, int UNITS, class Row, class Vector, class Done>
-__device__ __forceinline__ void products(int count, int K, Row row, Vector vector, Done done) {
-    constexpr int GROUPS = WORKERS / LANES, UNROLL = UNITS == 1 ? 4 : 1;
-    const int lane = threadIdx.x % LANES;
+// Products of rows of a matrix with a vector in shared memory, both of at most 64 numbers: four lanes for each, UNITS of which are
+// loaded together. All four lanes of unit u call done(u, product), and so do all other lanes of a warp that has any, with a unit behind
+// the last. The order of a sum depends on K alone: rows that lie one after the other in shared memory begin with different parts, so
+// that their lanes have different banks, and the sum of two parts is the same either way.
+template <int UNITS, bool STAGED = false, class Row, class Done>
+__device__ __forceinline__ void products(int count, int K, const float *vector, Row row, Done done) {
+    constexpr int GROUPS = WORKERS / 4, PARTS = 4;
+    const int lane = threadIdx.x % 4;
+    const int turn = STAGED && K == 16 * PARTS ? threadIdx.x / 4 % PARTS : 0;
+    const auto column = [&](int part) { return 4 * (lane + 4 * (part ^ turn)); };
+    float4 x[PARTS];
+#pragma unroll
+    for (int part = 0; part < PARTS; part++)
+        x[part] = column(part) < K ? load4(vector + column(part)) : make_float4(0, 0, 0, 0);
 #pragma unroll 1
-    for (int block = 0; block < count; block += GROUPS * UNITS) {
-        const int first = block + threadIdx.x / LANES;
-        float sum[UNITS] = {};
-#pragma unroll UNROLL
-        for (int at = 4 * lane; at < K; at += 4 * LANES) {
-            float4 loaded[UNITS];
+    for (int first = threadIdx.x / 4; first / 8 * 8 < count; first += GROUPS * UNITS) {
+        float4 loaded[UNITS][PARTS];
 #pragma unroll
-            for (int u = 0; u < UNITS; u++) {
-                const int unit = first + u * GROUPS;
-                loaded[u] = unit < count ? row(unit).four(at) : make_float4(0, 0, 0, 0);
-            }
+        for (int u = 0; u < UNITS; u++) {
+            if (u > 0 && (first + u * GROUPS) / 8 * 8 >= count)
+                continue;
+            const auto weights = row(min(first + u * GROUPS, count - 1));
 #pragma unroll
-            for (int u = 0; u < UNITS; u++)
-                sum[u] = dot4(loaded[u], load4(vector(min(first + u * GROUPS, count - 1)) + at), sum[u]);
+            for (int part = 0; part < PARTS; part++)
+                loaded[u][part] = column(part) < K ? weights.four(column(part)) : make_float4(0, 0, 0, 0);
         }
 #pragma unroll
-        for (int u = 0; u < UNITS; u++)
-            sum[u] = lanes_sum<LANES>(sum[u]);
+        for (int u = 0; u < UNITS; u++) {
+            if (u > 0 && (first + u * GROUPS) / 8 * 8 >= count)
+                continue;
+            float sums[PARTS];
 #pragma unroll
-        for (int u = 0; u < UNITS; u++)
-            if (first + u * GROUPS < count)
-                done(first + u * GROUPS, sum[u]);
+            for (int part = 0; part < PARTS; part++)
+                sums[part] = dot4(loaded[u][part], x[part], 0.0f);
+            done(first + u * GROUPS, lanes_sum<4>((sums[0] + sums[1]) + (sums[2] + sums[3])));
+        }
     }
 }
 

@@ -68,6 +68,11 @@ __device__ __forceinline__ void tma_store_wait() {
     asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;" ::: "memory");
 }
 
+// Returns once all stores of this thread have read their shared memory; they are written by the end of the kernel.
+__device__ __forceinline__ void tma_store_wait_read() {
+    asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
 // Global memory to L2.
 __device__ __forceinline__ void tma_prefetch_l2(const void *from, u32 bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes));

@@ -14,7 +14,12 @@ __device__ __forceinline__ void pool(const float *x, const float *alpha, float *
     launch_dependent_grids();
     wait_on_dependent_grids();
     float s[2 * COLLAPSE] = {};
-    for (int core = threadIdx.x / 4; core < C; core += ROW_THREADS / 4) {
+#ifdef MUTANT_CORES_BY_64
+    const int cores = C / 64 * 64;
+#else
+    const int cores = C;
+#endif
+    for (int core = threadIdx.x / 4; core < cores; core += ROW_THREADS / 4) {
         const float2 two = *(const float2 *)(x + ((size_t)token * C + core) * D + column + 2 * pair);
         static_assert(COLLAPSE == 8, "two vectors");
         const float4 low = ((const float4 *)alpha)[2 * core], high = ((const float4 *)alpha)[2 * core + 1];

@@ -255,6 +255,9 @@ __device__ __forceinline__ void down_consumer(SharedStorage<T> &smem, DownArgs a
             float2 *x = (float2 *)(args.x + (size_t)(row + 8 * i) * WIDTH + at);
             if (SCALED)
                 y.x *= scale.x, y.y *= scale.y;
+#ifdef MUTANT_SQUARES_BEFORE_RESIDUAL
+            const float2 squared = y;
+#endif
             if (args.residual) {
                 const float2 old = *x;
                 y.x = old.x + y.x, y.y = old.y + y.y;
@@ -262,7 +265,11 @@ __device__ __forceinline__ void down_consumer(SharedStorage<T> &smem, DownArgs a
             // Only the swap, or the next step of a residual FFN, reads x.
             if (args.residual || last)
                 *x = y;
+#ifdef MUTANT_SQUARES_BEFORE_RESIDUAL
+            s[i][0] = fmaf(squared.x, squared.x, fmaf(squared.y, squared.y, s[i][0]));
+#else
             s[i][0] = fmaf(y.x, y.x, fmaf(y.y, y.y, s[i][0]));
+#endif
 #pragma unroll
             for (int q = 0; q < SUMS - 1; q++)
                 s[i][1 + q] = fmaf(y.x, by[q].x, fmaf(y.y, by[q].y, s[i][1 + q]));

@@ -25,7 +25,11 @@ __device__ __forceinline__ float silu(float x) {
 // SiLU of two numbers with one reciprocal, which costs as many instructions as e⁻ˣ does. Numbers below −42 become a few times
 // 10⁻¹⁸.
 __device__ __forceinline__ void silu_pair(float &x, float &y) {
+#ifdef MUTANT_PAIR_UNCLAMPED
+    const auto one_more = [](float x) { return 1.0f + ex2_approx_ftz(x * -1.4426950408889634f); };
+#else
     const auto one_more = [](float x) { return 1.0f + ex2_approx_ftz(fminf(x * -1.4426950408889634f, 61.0f)); };
+#endif
     const float below_x = one_more(x), below_y = one_more(y);
     const float inverse = rcp_approx_ftz(below_x * below_y);
     x *= inverse * below_y, y *= inverse * below_x;
@@ -205,6 +209,9 @@ __device__ __forceinline__ u32 with_headroom(u32 exponent) {
 // The exponent of some numbers of a row: the one the row had `before` if it fits, since all columns need the same for the product.
 __device__ __forceinline__ u32 next_exponent(u32 largest, u32 before) {
     const u32 exponent = exponent_of(largest);
+#ifdef MUTANT_EXPONENT_NEVER_LOWERED
+    return largest == 0 || exponent <= before ? before : with_headroom(exponent);
+#endif
     return largest == 0 || (exponent <= before && exponent + 7 >= before) ? before : with_headroom(exponent);
 }
 

@@ -272,6 +272,11 @@ const MISSING: &[(&str, &str, &str)] = &[
     ("sparse_attention", "a rest of Wn", SHORT),
     ("state_transpose", "a rest of B", "a thread block has one matrix"),
     ("state_transpose", "a rest of H", "a thread block has one matrix"),
+    (
+        "swap_ffn",
+        "a rest of B",
+        "no loop runs over tokens: rows are those of all tokens together, and have rests",
+    ),
     ("top_k", "a rest of K", "K is 32, 512 or 1024, as the kernels are made"),
     ("wgmma", "a rest of K", FIXED),
     ("wgmma", "a rest of N", FIXED),

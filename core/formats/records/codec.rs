@@ -5,6 +5,7 @@ use std::ops::Range;
 use safetensors::Dtype;
 
 use super::{KvRecord, MAX_DIM, Place, Segment};
+use crate::formats::amax;
 use crate::formats::codec::{Codec, Encoded, Part, rows};
 use crate::formats::codes;
 use crate::formats::element::BF16;
@@ -151,17 +152,11 @@ impl KvRecord {
         let blocks = x.len().div_ceil(block);
         let (mut amax, mut factors, mut scaled) = ([0; MAX_DIM], [0.0; MAX_DIM], [0.0; MAX_DIM]);
         let (amax, factors, scaled) = (&mut amax[..blocks], &mut factors[..blocks], &mut scaled[..x.len()]);
-        codes::amax_of_blocks(x, block, amax);
+        amax::of_blocks(simd, x, block, amax);
         let stored = &mut bytes[self.range(place, slot, page)];
         scale.encode(amax, (x, block), &Target::alone(segment.element), stored, factors);
-        codes::scale(simd, x, block, scale.division(), factors, scaled);
-        codes::encode(
-            simd,
-            repr,
-            bits,
-            scaled,
-            &mut bytes[self.range(segment.codes, slot, page)],
-        );
+        let codes = &mut bytes[self.range(segment.codes, slot, page)];
+        codes::encode_scaled(simd, (repr, bits), (x, block), scale.division(), factors, scaled, codes);
     }
 
     #[inline(always)]

@@ -240,6 +240,11 @@ impl Step {
         }
     }
 
+    /// Has every token only decay its state: β is 0 in f32.
+    pub fn decay_only(&mut self) {
+        self.beta.fill(-120.0);
+    }
+
     /// All buffers except the pool.
     pub fn buffers(&self) -> Vec<Buffer> {
         let Sizes { heads, key, value, .. } = self.sizes;

@@ -193,16 +193,16 @@ pub(super) fn groups(rows: usize, group: impl Fn(usize) -> usize) -> Vec<u32> {
 }
 
 /// Whether states are only decayed.
-fn is_carried(case: &Case) -> bool {
+pub(super) fn is_carried(case: &Case) -> bool {
     case.keys.iter().any(|(_, value)| value == "carried")
 }
 
 /// The bound of a state that is only decayed, in each of `tokens` steps or once in a chunk of them.
-fn carried(tokens: usize) -> impl Fn(usize, f64) -> f64 {
+pub(super) fn carried(tokens: usize) -> impl Fn(usize, f64) -> f64 {
     move |_, want| 12.0 * UNIT * tokens as f64 * want.abs() + 1e-37
 }
 
-const WHY_CARRIED: &str = "β is 0, so a state is only decayed: a step's exponential errs by at most 8 units of 2^-24, \
+pub(super) const WHY_CARRIED: &str = "β is 0, so a state is only decayed: a step's exponential errs by at most 8 units of 2^-24, \
                            its argument, a sum of at most 64 numbers that are small, by less than 2, and a product by 1; one number is \
                            -12, and its sum errs by less than 800, once, where steps are more than a thousand";
 

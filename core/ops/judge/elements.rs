@@ -7,12 +7,12 @@ use rayon::prelude::*;
 use super::failure::{Elements, WorstElement};
 use super::values;
 use super::values::number;
-use super::{Bound, Judge, Measured};
+use super::{Also, Bound, Judge, Measured};
 use crate::metrics::{BOUND_RATIO, Pair, VIOLATIONS, measure_all};
 use crate::record::Worst;
 
 impl Judge {
-    pub(super) fn equal_of(&self, want: &[u8], any_nan: &Range<usize>, got: &[u8]) -> Measured {
+    pub(super) fn equal_of(&self, want: &[u8], any_nan: &Range<usize>, also: Option<&Also>, got: &[u8]) -> Measured {
         assert_eq!(want.len(), got.len(), "bytes of '{}'", self.output);
         let right = self.measured(&VIOLATIONS, 0.0);
         if want == got {
@@ -22,7 +22,9 @@ impl Judge {
         let differs = |at: usize| {
             let bytes = at * size..(at + 1) * size;
             let nan = || number(dtype, want, at).is_nan() && number(dtype, got, at).is_nan();
-            want[bytes.clone()] != got[bytes] && !(any_nan.contains(&(at % cols)) && nan())
+            want[bytes.clone()] != got[bytes.clone()]
+                && !(any_nan.contains(&(at % cols)) && nan())
+                && !also.is_some_and(|also| also(at, &got[bytes]))
         };
         let count = (0..want.len() / size).into_par_iter().filter(|at| differs(*at)).count();
         let Some(first) = (0..want.len() / size).find(|at| differs(*at)) else {

@@ -47,14 +47,20 @@ pub struct Judge {
 /// the expected ones.
 pub type Bound = Box<dyn Fn(usize, f64) -> f64 + Send + Sync>;
 
+/// Whether the bytes of an element, given its index, are right although they are not the expected ones.
+pub type Also = Box<dyn Fn(usize, &[u8]) -> bool + Send + Sync>;
+
 /// The condition under which elements are right.
 pub enum Rule {
-    /// They have the expected bits. In the columns `any_nan` of the last dimension, any NaN matches any other.
+    /// They have the expected bits, or others that `also` admits. In the columns `any_nan` of the last dimension, any NaN matches any
+    /// other.
     Equal {
         /// The expected bytes.
         want: Vec<u8>,
         /// Columns in which NaN payloads do not matter.
         any_nan: Range<usize>,
+        /// What else is right, where arithmetic may be rounded in more than one way.
+        also: Option<Also>,
     },
     /// They are within a bound of the expected values; NaN must meet NaN, and an infinity the same infinity. The usual
     /// metrics are computed only if `metrics` is set.
@@ -151,7 +157,11 @@ impl Judge {
         want: Vec<u8>,
         why: impl Into<Cow<'static, str>>,
     ) -> Self {
-        let rule = Rule::Equal { want, any_nan: 0..0 };
+        let rule = Rule::Equal {
+            want,
+            any_nan: 0..0,
+            also: None,
+        };
         Self::new(output, dtype, shape, rule, why)
     }
 
@@ -270,6 +280,14 @@ impl Judge {
         self
     }
 
+    /// Admits other bytes of an element than the expected ones: those for which `also` holds.
+    pub(crate) fn or(mut self, admits: impl Fn(usize, &[u8]) -> bool + Send + Sync + 'static) -> Self {
+        if let Rule::Equal { also, .. } = &mut self.rule {
+            *also = Some(Box::new(admits));
+        }
+        self
+    }
+
     /// Turns off the usual metrics, which would be slow to compute for hundreds of millions of numbers.
     pub(crate) fn without_metrics(mut self) -> Self {
         if let Rule::Within { metrics, .. } = &mut self.rule {
@@ -297,7 +315,9 @@ impl Judge {
     /// If an output is missing or has another size.
     pub fn measure(&self, outputs: &Outputs) -> Vec<Measured> {
         match &self.rule {
-            Rule::Equal { want, any_nan } => vec![self.equal_of(want, any_nan, outputs.get(self.output))],
+            Rule::Equal { want, any_nan, also } => {
+                vec![self.equal_of(want, any_nan, also.as_ref(), outputs.get(self.output))]
+            }
             Rule::Within { want, bound, metrics } => {
                 let got = outputs.get(self.output);
                 self.near(

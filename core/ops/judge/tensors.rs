@@ -98,8 +98,16 @@ impl Judge {
     /// The requirement on the output, in words.
     pub fn how(&self) -> String {
         match &self.rule {
-            Rule::Equal { any_nan, .. } if any_nan.is_empty() => "bits must be equal".into(),
-            Rule::Equal { .. } => "bits must be equal; any NaN matches any other".into(),
+            Rule::Equal { any_nan, also, .. } => format!(
+                "bits must be equal{}{}",
+                also.as_ref()
+                    .map_or("", |_| ", or those of another admissible rounding"),
+                if any_nan.is_empty() {
+                    ""
+                } else {
+                    "; any NaN matches any other"
+                }
+            ),
             Rule::Within { .. } => "each element must be within its bound".into(),
             Rule::Rms { bar, usual, .. } => format!(
                 "the root-mean-square error of each group of rows must be at most {bar} times the root mean square of the \

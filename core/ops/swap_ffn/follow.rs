@@ -32,8 +32,10 @@ const E4M3: [f64; 2] = [1.0 / 16.0, 1.0 / 1024.0];
 /// Standard deviations that logits may be off.
 const LOGITS: f64 = 6.0;
 
-/// Number of cores that are followed if there are many steps.
+/// Number of cores of a token that are followed if there are many steps.
 const FEW: usize = 48;
+/// Steps, over all tokens, through which all cores are followed.
+const STEPS: usize = 6;
 
 pub(super) struct Follower {
     pub(super) token: Token,
@@ -99,7 +101,7 @@ pub(super) struct Followed {
 impl Follower {
     pub fn new(token: Token) -> Self {
         let all = token.config.core_count;
-        let cores = match token.events * token.config.k_ffn > 4 && all > FEW {
+        let cores = match token.batch * token.events * token.config.k_ffn > STEPS && all > FEW {
             // This stride visits all positions within a tile.
             true => (0..FEW).map(|i| i * 37 % all).collect(),
             false => (0..all).collect(),

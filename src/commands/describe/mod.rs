@@ -257,8 +257,16 @@ fn name_of(rule: &Rule) -> &'static str {
 /// When an output is right, in a few words.
 fn short(judge: &Judge) -> String {
     match &judge.rule {
-        Rule::Equal { any_nan, .. } if any_nan.is_empty() => "equal bytes".into(),
-        Rule::Equal { .. } => "equal bytes; every NaN counts as equal".into(),
+        Rule::Equal { any_nan, also, .. } => format!(
+            "equal bytes{}{}",
+            also.as_ref()
+                .map_or("", |_| ", or those of another admissible rounding"),
+            if any_nan.is_empty() {
+                ""
+            } else {
+                "; every NaN counts as equal"
+            }
+        ),
         Rule::Within { .. } => "each element within its own bound".into(),
         Rule::Rms { bar, .. } => {
             format!("root-mean-square error of each group of rows at most {bar} times that of the expected values")
