@@ -52,6 +52,12 @@ pub const US_ROTATED: Metric = time(
     "us_rotated",
     "median time of one of many runs in a graph, each on another copy of all buffers, so that nothing is in the cache",
 );
+/// Median time per run in a CUDA graph, with all large buffers in the cache.
+pub const US_CACHED: Metric = time(
+    "us_cached",
+    "median time of one of many runs in a graph whose large buffers are the same few megabytes over and over, so that they come from \
+     the L2 cache: what a kernel takes if memory costs it nothing",
+);
 /// The least memory traffic of a case, in 10⁶ bytes.
 pub const MEGABYTES: Metric = Metric {
     unit: "MB",

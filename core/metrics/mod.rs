@@ -39,7 +39,7 @@ pub use gain::Gain;
 pub use growth::Growth;
 pub use history::History;
 pub use kernel::{
-    BOUND_RATIO, MEGABYTES, OF_COPY, OF_COPY_ROTATED, OF_LIMIT, OF_MATMUL, TIMES_PEER, US_CLAIMED, US_COLD,
+    BOUND_RATIO, MEGABYTES, OF_COPY, OF_COPY_ROTATED, OF_LIMIT, OF_MATMUL, TIMES_PEER, US_CACHED, US_CLAIMED, US_COLD,
     US_COLD_P10, US_COLD_P90, US_GRAPH, US_HOT, US_LIMIT, US_PEER, US_ROTATED, VIOLATIONS,
 };
 pub use kl::KL;
@@ -212,6 +212,7 @@ pub const METRICS: &[&Metric] = &[
     &kernel::US_HOT,
     &kernel::US_GRAPH,
     &kernel::US_ROTATED,
+    &kernel::US_CACHED,
     &kernel::MEGABYTES,
     &kernel::OF_COPY,
     &kernel::OF_COPY_ROTATED,

@@ -16,9 +16,16 @@ use super::sequence::Turn;
 /// Memory of everything a run reads and writes, and the launches on it.
 pub(super) struct ProblemCopy {
     pub buffers: Vec<Rc<Memory>>,
-    pub scratch: Vec<Memory>,
+    pub scratch: Vec<Rc<Memory>>,
     pub prepare: Vec<BoundLaunch>,
     pub launches: Vec<BoundLaunch>,
+}
+
+/// Memory that is there before a copy of a problem is made, with its contents, in the order of buffers and of scratch.
+#[derive(Default)]
+pub(super) struct There {
+    pub buffers: Vec<Option<Rc<Memory>>>,
+    pub scratch: Vec<Option<Rc<Memory>>>,
 }
 
 /// One launch of the sequence: its number in the plan, and its arguments.
@@ -42,24 +49,20 @@ impl ProblemCopy {
         buffers.chain(scratch).map(|bytes| bytes + 2 * GUARD).sum()
     }
 
-    /// Memory between guard bands, and launches with its addresses. A buffer for which `there` has memory takes that.
-    pub fn new(
-        device: &Device,
-        case: &Case,
-        problem: &Problem,
-        plan: &Plan,
-        there: &dyn Fn(&Buffer) -> Option<Rc<Memory>>,
-    ) -> Result<Self> {
-        let guarded = |len: usize| {
+    /// Memory between guard bands, and launches with its addresses. What is there already is taken.
+    pub fn new(device: &Device, case: &Case, problem: &Problem, plan: &Plan, there: &There) -> Result<Self> {
+        let guarded = |len: usize, there: Option<&Option<Rc<Memory>>>| {
+            if let Some(Some(memory)) = there {
+                return Ok(Rc::clone(memory));
+            }
             let memory = device.memory(len + 2 * GUARD)?;
             device.fill(&memory, 0, memory.len, GUARD_BYTE)?;
-            Ok(memory)
+            Ok(Rc::new(memory))
         };
-        let buffers = problem.buffers.iter().map(|buffer| match there(buffer) {
-            Some(memory) => Ok(memory),
-            None => guarded(buffer.size()).map(Rc::new),
-        });
-        let scratch = plan.scratch.iter().map(|(_, bytes, _)| guarded(*bytes));
+        let buffers = problem.buffers.iter().enumerate();
+        let buffers = buffers.map(|(at, buffer)| guarded(buffer.size(), there.buffers.get(at)));
+        let scratch = plan.scratch.iter().enumerate();
+        let scratch = scratch.map(|(at, (_, bytes, _))| guarded(*bytes, there.scratch.get(at)));
         let mut set = Self {
             buffers: buffers.collect::<Result<_>>()?,
             scratch: scratch.collect::<Result<_>>()?,

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::{result, sys};
 
+use super::folded::Folded;
 use super::turn::{Turn, Turns};
 use super::watchdog::Watchdog;
 use ulplab_core::error::{Error, Result};
@@ -158,7 +159,13 @@ impl Device {
                 None => result::malloc_sync(len.max(1)),
             }
         })?;
-        Ok(Memory { address, len, pooled })
+        let held = pooled.map_or(Held::Alone, Held::Pooled);
+        Ok(Memory { address, len, held })
+    }
+
+    /// The driver's number of the device.
+    pub(super) fn ordinal(&self) -> i32 {
+        self.context
     }
 
     /// Has the pool of small allocations keep what is freed.
@@ -254,17 +261,36 @@ impl Drop for Device {
 pub struct Memory {
     pub address: sys::CUdeviceptr,
     pub len: usize,
-    /// The stream in whose order it goes back to the pool; none if it is not of the pool.
-    pooled: Option<sys::CUstream>,
+    held: Held,
+}
+
+/// Where memory goes back to.
+enum Held {
+    /// To the pool, in the order of this stream.
+    Pooled(sys::CUstream),
+    Alone,
+    /// Its addresses are given back with this.
+    Folded {
+        _addresses: Folded,
+    },
+}
+
+impl Memory {
+    /// The memory behind addresses.
+    pub(super) fn of_addresses(address: sys::CUdeviceptr, len: usize, addresses: Folded) -> Self {
+        let held = Held::Folded { _addresses: addresses };
+        Self { address, len, held }
+    }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: allocated by `Device::memory`, freed once.
         let _ = unsafe {
-            match self.pooled {
-                Some(stream) => result::free_async(self.address, stream),
-                None => result::free_sync(self.address),
+            match self.held {
+                Held::Pooled(stream) => result::free_async(self.address, stream),
+                Held::Alone => result::free_sync(self.address),
+                Held::Folded { .. } => Ok(()),
             }
         };
     }

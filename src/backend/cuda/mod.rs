@@ -6,6 +6,7 @@ mod copies;
 pub mod cubin;
 pub mod device;
 pub mod expr;
+mod folded;
 pub mod header;
 mod like;
 pub mod matmul;

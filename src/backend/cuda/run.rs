@@ -1,23 +1,21 @@
 //! A run of a variant on a problem, with all checks for writes outside its outputs.
 
+mod timed;
+
 use std::rc::Rc;
 
-use super::copies::{BoundLaunch, LaunchInputs, ProblemCopy};
+use super::copies::{BoundLaunch, LaunchInputs, ProblemCopy, There};
 use super::device::{Device, Function, Memory, Module};
 use super::header::Variant;
 use super::matmul::Matmul;
 use super::plan::{Plan, Step, Work};
 use super::session::Session;
-use super::time::{Replay, Spread, Times};
 use ulplab_core::error::{Error, Result};
 use ulplab_core::ops::checks::{Band, Differing, Repeated, failures};
 use ulplab_core::ops::guards;
 use ulplab_core::ops::guards::{Checked, GUARD, Guarded};
 use ulplab_core::ops::judge::{Measured, POISON_BYTE};
 use ulplab_core::ops::{Batch, Buffer, Case, MOST_WITH_SCRATCH, Outputs, Problem, Role};
-
-/// Most copies of a problem that are made to time it.
-const MOST_SETS: usize = 128;
 
 /// A problem on the device, ready to be run.
 pub struct Running<'a> {
@@ -46,7 +44,7 @@ impl<'a> Running<'a> {
         (case, problem): (&'a Case, &'a Problem),
         (variant, plan): (&'a Variant, Plan),
     ) -> Result<Self> {
-        Self::beside(session, module, (case, problem), (variant, plan), &|_| None)
+        Self::beside(session, module, (case, problem), (variant, plan), &There::default())
     }
 
     /// The same, where memory for some buffers is there, with their contents in it.
@@ -55,7 +53,7 @@ impl<'a> Running<'a> {
         module: &'a Module,
         (case, problem): (&'a Case, &'a Problem),
         (variant, plan): (&'a Variant, Plan),
-        there: &dyn Fn(&Buffer) -> Option<Rc<Memory>>,
+        there: &There,
     ) -> Result<Self> {
         let device = session.device;
         let load = |step: &Step| Loaded::new(device, module, step);
@@ -72,8 +70,8 @@ impl<'a> Running<'a> {
             variant,
             plan,
         };
-        for (buffer, memory) in problem.buffers.iter().zip(&running.set.buffers) {
-            if there(buffer).is_none() {
+        for (at, (buffer, memory)) in problem.buffers.iter().zip(&running.set.buffers).enumerate() {
+            if !matches!(there.buffers.get(at), Some(Some(_))) {
                 device.write_repeated(memory, GUARD, &buffer.bytes, buffer.size())?;
             }
         }
@@ -140,56 +138,6 @@ impl<'a> Running<'a> {
         put.map_err(named)
     }
 
-    /// How long each launch of the plan takes that is timed, as one of many of its kind in a graph.
-    pub fn trace(&self) -> Result<Vec<Option<Spread>>> {
-        let _turn = self.device.turns.alone();
-        let alone = |step: usize| {
-            let turns = self.set.launches.iter().filter(|turn| turn.step == step);
-            let works = turns.map(|turn| move || self.put(&self.plan.steps, &self.loaded[1], turn, false));
-            self.session.watch().replayed(&works.collect::<Vec<_>>())
-        };
-        let steps = (0..self.plan.steps.len()).filter(|step| !self.plan.steps[*step].tap);
-        steps.map(alone).collect()
-    }
-
-    /// How long it takes.
-    pub fn time(&self) -> Result<Times> {
-        let _turn = self.device.turns.alone();
-        self.prepare(&self.set)?;
-        let mut times = self.session.watch().time(&|| self.launch())?;
-        times.rotated = match self.sets() {
-            // One set does not fit the cache: it has been measured.
-            1 => times.graph,
-            sets => self.rotated(sets)?,
-        };
-        Ok(times)
-    }
-
-    /// How many copies of all buffers are needed so that each copy has left the L2 cache when its turn comes.
-    fn sets(&self) -> usize {
-        let bytes: usize = self.set.buffers.iter().map(|memory| memory.len - 2 * GUARD).sum();
-        (3 * self.device.l2).div_ceil(bytes.max(1))
-    }
-
-    /// Times on that many copies, one after the other; none if they are too many.
-    fn rotated(&self, sets: usize) -> Result<Option<Spread>> {
-        if sets > MOST_SETS {
-            return Ok(None);
-        }
-        let more = (1..sets).map(|_| {
-            let set = ProblemCopy::new(self.device, self.case, self.problem, &self.plan, &|_| None)?;
-            for (from, to) in self.set.buffers.iter().zip(&set.buffers) {
-                self.device.copy(from, to, from.len)?;
-            }
-            self.prepare(&set)?;
-            Ok(set)
-        });
-        let more = more.collect::<Result<Vec<_>>>()?;
-        let works = std::iter::once(&self.set).chain(&more);
-        let works: Vec<_> = works.map(|set| move || self.launch_on(set, false)).collect();
-        self.session.watch().replayed(&works)
-    }
-
     /// Its outputs, and the results of all checks and judgements.
     pub fn judged(&self) -> Result<Checked> {
         guards::judged(self, self.variant.nondeterministic.is_none())
@@ -209,12 +157,6 @@ impl<'a> Running<'a> {
                 self.case.name
             ))),
         }
-    }
-
-    /// A graph of many runs, ready to be timed; none if the launches cannot be captured.
-    pub fn replay(&self) -> Result<Option<Replay<'_>>> {
-        self.prepare(&self.set)?;
-        self.session.watch().replay(&[|| self.launch()])
     }
 
     /// Poisons outputs and scratch, and restores what is changed in place.
@@ -381,7 +323,14 @@ impl Guarded for Running<'_> {
         };
         let plan = Plan::new(self.variant, &case, self.device.sms).map_err(Error::Usage)?;
         // What all rows share is on the device: weights are most of some problems.
-        let there = |buffer: &Buffer| self.shared_by_rows(buffer);
+        let there = There {
+            buffers: problem
+                .buffers
+                .iter()
+                .map(|buffer| self.shared_by_rows(buffer))
+                .collect(),
+            ..There::default()
+        };
         let (on, of) = ((&case, &problem), self.variant);
         let run = |plan| Running::beside(self.session, self.module, on, (of, plan), &there)?.outputs();
         plan.map(run).transpose()
@@ -408,7 +357,8 @@ impl Guarded for Running<'_> {
         let names = buffers.chain(self.plan.scratch.iter().map(|(name, ..)| name.as_str()));
         let buffers = self.set.buffers.iter().map(AsRef::as_ref);
         let mut bands = Vec::new();
-        for (name, memory) in names.zip(buffers.chain(&self.set.scratch)) {
+        let scratch = self.set.scratch.iter().map(AsRef::as_ref);
+        for (name, memory) in names.zip(buffers.chain(scratch)) {
             for behind in [false, true] {
                 let at = if behind { memory.len - GUARD } else { 0 };
                 bands.push(Band {

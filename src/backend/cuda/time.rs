@@ -48,6 +48,8 @@ pub struct Times {
     pub graph: Option<Spread>,
     /// The same, each launch on other memory that is not in the L2 cache.
     pub rotated: Option<Spread>,
+    /// The same on memory that lies in the L2 cache, however large the buffers are.
+    pub cached: Option<Spread>,
 }
 
 /// Times work in a device's stream.
@@ -175,6 +177,7 @@ impl<'a> Stopwatch<'a> {
             hot,
             graph: self.replayed(&[work])?,
             rotated: None,
+            cached: None,
         })
     }
 

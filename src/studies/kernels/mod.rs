@@ -250,13 +250,14 @@ impl Variants<'_> {
             let rate = rate.filter(|_| problem.flops > 0);
             rate.map(|rate| problem.flops as f64 / us / (rate * 1e6))
         };
-        let all: [(&Metric, Option<f64>); 10] = [
+        let all: [(&Metric, Option<f64>); 11] = [
             (&metrics::US_COLD, Some(times.cold.median)),
             (&metrics::US_COLD_P10, Some(times.cold.p10)),
             (&metrics::US_COLD_P90, Some(times.cold.p90)),
             (&metrics::US_HOT, Some(times.hot.median)),
             (&metrics::US_GRAPH, times.graph.map(|graph| graph.median)),
             (&metrics::US_ROTATED, rotated),
+            (&metrics::US_CACHED, times.cached.map(|cached| cached.median)),
             (&metrics::MEGABYTES, Some(problem.bytes as f64 / 1e6)),
             (&metrics::OF_COPY, share(times.cold.median)),
             (&metrics::OF_COPY_ROTATED, rotated.and_then(share)),

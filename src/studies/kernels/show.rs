@@ -142,7 +142,7 @@ fn sections(run: &Summarized) -> Vec<Section> {
             title: "Times",
             intro: "Median (10th to 90th percentile) of each timed case: cold with the second-level cache flushed before every run, hot \
                 back to back, graph as one of many launches in a graph, rotated the same on other memory each time, none of it in \
-                that cache. Shares are of the copy bandwidth of the same run, \
+                that cache, cached with all of it there, however large it is. Shares are of the copy bandwidth of the same run, \
                 by the bytes that must move. Kernels are timed only where nothing was wrong with them. What a program claims is \
                 its own figure. A peer is the fastest of other people's code timed on the case on the same kind of card, and × \
                 peer how many times as fast as it the kernel is, cold.",
@@ -189,6 +189,7 @@ const TIMES: &[(&str, &Metric)] = &[
     ("hot µs", &metrics::US_HOT),
     ("graph µs", &metrics::US_GRAPH),
     ("rotated µs", &metrics::US_ROTATED),
+    ("cached µs", &metrics::US_CACHED),
     ("MB", &metrics::MEGABYTES),
     ("of copy", &metrics::OF_COPY),
     ("of copy, rotated", &metrics::OF_COPY_ROTATED),

@@ -161,10 +161,11 @@ fn time(bench: &Bench, variant: &Variant, trace: &mut Trace) -> Result<()> {
     trace.us = Some(Micros {
         graph: times.graph.map(|graph| graph.median),
         rotated: times.rotated.map(|rotated| rotated.median),
+        cached: times.cached.map(|cached| cached.median),
         hot: times.hot.median,
     });
-    for (launch, time) in trace.launches.iter_mut().zip(running.trace()?) {
-        launch.us = time.map(|time| time.median);
+    for (launch, times) in trace.launches.iter_mut().zip(running.trace()?) {
+        [launch.us, launch.us_cached] = times.map(|time| time.map(|time| time.median));
     }
     Ok(())
 }

@@ -50,7 +50,7 @@ fn chart(all: &Traces, trace: &Trace) -> String {
         detail: format!("{what}: {value:.2} µs"),
     };
     let row = |launch: &super::Launch| {
-        let us = launch.us_of_all()?;
+        let us = launch.of_all(launch.us)?;
         let limit = launch.all().limit(ceilings, trace.products);
         let least = (limit > 0.0).then(|| dot(limit, Mark::Hollow, "least"));
         Some(DotRow {

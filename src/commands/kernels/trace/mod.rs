@@ -45,6 +45,8 @@ pub struct Launch {
     pub cost: Cost,
     /// Microseconds of one turn, as one of many of this launch alone in a graph; none without a GPU.
     pub us: Option<f64>,
+    /// The same with all memory in the L2 cache, however large it is.
+    pub us_cached: Option<f64>,
 }
 
 /// Microseconds of a run as one of many in a graph.
@@ -54,6 +56,8 @@ pub struct Micros {
     pub graph: Option<f64>,
     /// On other memory each time, none of it in the cache.
     pub rotated: Option<f64>,
+    /// With all memory in the cache, however large it is.
+    pub cached: Option<f64>,
     /// Put into the stream launch by launch, back to back.
     pub hot: f64,
 }
@@ -86,9 +90,9 @@ impl Launch {
         }
     }
 
-    /// How long all its turns take.
-    pub fn us_of_all(&self) -> Option<f64> {
-        Some(self.us? * self.turns as f64)
+    /// How long all its turns take, if one takes so long.
+    pub fn of_all(&self, us: Option<f64>) -> Option<f64> {
+        Some(us? * self.turns as f64)
     }
 }
 
@@ -109,6 +113,7 @@ impl Trace {
                 _ => cost(step, problem, plan),
             },
             us: None,
+            us_cached: None,
         };
         Self {
             kernel: format!("{}.{}", source.op, variant.name),
@@ -144,7 +149,7 @@ impl Trace {
 
     /// The sum of the launches' own times.
     pub fn us_of_launches(&self) -> Option<f64> {
-        self.launches.iter().map(Launch::us_of_all).sum()
+        self.launches.iter().map(|launch| launch.of_all(launch.us)).sum()
     }
 
     /// The time of a run for its share of the limit: with cold caches, if that was measured.

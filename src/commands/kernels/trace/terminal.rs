@@ -40,10 +40,11 @@ pub fn launches(all: &Traces, trace: &Trace) -> Rows {
         "GFLOP",
         "µs each",
         "µs",
+        "cached µs",
         "least µs",
         "of limit",
     ])];
-    let row = |name: &str, turns: usize, cost: Cost, each: Option<f64>, us: Option<f64>| {
+    let row = |name: &str, turns: usize, cost: Cost, each: Option<f64>, [us, cached]: [Option<f64>; 2]| {
         let limit = all.ceilings.map(|ceilings| cost.limit(&ceilings, trace.products));
         vec![
             name.to_string(),
@@ -52,6 +53,7 @@ pub fn launches(all: &Traces, trace: &Trace) -> Rows {
             gigaflops(cost),
             optional(each, micros),
             optional(us, micros),
+            optional(cached, micros),
             optional(limit, micros),
             optional(us.zip(limit).map(|(us, limit)| limit / us), share),
         ]
@@ -62,7 +64,7 @@ pub fn launches(all: &Traces, trace: &Trace) -> Rows {
             launch.turns,
             launch.all(),
             launch.us,
-            launch.us_of_all(),
+            [launch.us, launch.us_cached].map(|us| launch.of_all(us)),
         ));
     }
     if trace.turns() > 1 {
@@ -71,10 +73,11 @@ pub fn launches(all: &Traces, trace: &Trace) -> Rows {
             trace.turns(),
             trace.cost(),
             None,
-            trace.us_of_launches(),
+            [trace.us_of_launches(), None],
         ));
     }
-    rows.push(row("a run", trace.turns(), trace.least, None, trace.whole()));
+    let cached = trace.us.and_then(|us| us.cached);
+    rows.push(row("a run", trace.turns(), trace.least, None, [trace.whole(), cached]));
     // Columns that have no figure.
     let kept: Vec<bool> = (0..rows[0].len())
         .map(|at| rows[1..].iter().any(|row| row[at] != NONE))
@@ -106,6 +109,7 @@ pub fn side_by_side(all: &Traces) -> Rows {
         of("µs, launch by launch", &us(|us| Some(us.hot))),
         of("µs, in a graph", &us(|us| us.graph)),
         of("µs, in a graph, rotated", &us(|us| us.rotated)),
+        of("µs, in a graph, cached", &us(|us| us.cached)),
         of("µs, sum of the launches alone", &|trace| {
             optional(trace.us_of_launches(), micros)
         }),

@@ -1,0 +1,83 @@
+//! Memory that is the same few megabytes again and again: what a kernel reads of it, it reads from the second-level cache.
+
+use std::mem::MaybeUninit;
+
+use cudarc::driver::sys;
+
+use super::device::{Device, Memory, cuda};
+use ulplab_core::error::Result;
+
+/// Bytes of memory that stand for a buffer of any size: a dozen of them fit the cache.
+pub const PART: usize = 4 << 20;
+
+/// Addresses behind which the same memory lies over and over.
+pub struct Folded {
+    addresses: sys::CUdeviceptr,
+    reserved: usize,
+    part: usize,
+    memory: sys::CUmemGenericAllocationHandle,
+    /// Parts that are mapped.
+    mapped: usize,
+}
+
+impl Device {
+    /// Addresses of this many bytes, behind which are the same [`PART`] of them, with any content.
+    pub fn folded(&self, len: usize) -> Result<Memory> {
+        // SAFETY: all zeros are a value of these plain structs.
+        let (mut wanted, mut access): (sys::CUmemAllocationProp, sys::CUmemAccessDesc) =
+            unsafe { (MaybeUninit::zeroed().assume_init(), MaybeUninit::zeroed().assume_init()) };
+        wanted.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+        wanted.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+        wanted.location.id = self.ordinal();
+        access.location = wanted.location;
+        access.flags = sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        let least = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
+        // SAFETY: every pointer is to a local; what is mapped here is taken back when `Folded` is dropped.
+        unsafe {
+            let mut grain = 0;
+            let found = sys::cuMemGetAllocationGranularity(&raw mut grain, &raw const wanted, least).result();
+            cuda("cuMemGetAllocationGranularity", found)?;
+            let part = PART.next_multiple_of(grain);
+            let reserved = len.max(1).next_multiple_of(part);
+            let mut memory = 0;
+            cuda(
+                "cuMemCreate",
+                sys::cuMemCreate(&raw mut memory, part, &raw const wanted, 0).result(),
+            )?;
+            let mut all = Folded {
+                addresses: 0,
+                reserved,
+                part,
+                memory,
+                mapped: 0,
+            };
+            let got = sys::cuMemAddressReserve(&raw mut all.addresses, reserved, 0, 0, 0).result();
+            cuda("cuMemAddressReserve", got)?;
+            for at in (0..reserved).step_by(part) {
+                cuda(
+                    "cuMemMap",
+                    sys::cuMemMap(all.addresses + at as u64, part, 0, memory, 0).result(),
+                )?;
+                all.mapped += 1;
+            }
+            let set = sys::cuMemSetAccess(all.addresses, reserved, &raw const access, 1).result();
+            cuda("cuMemSetAccess", set)?;
+            Ok(Memory::of_addresses(all.addresses, len, all))
+        }
+    }
+}
+
+impl Drop for Folded {
+    fn drop(&mut self) {
+        // SAFETY: all were made above, and are given back once. An error here is ignored.
+        unsafe {
+            for at in 0..self.mapped {
+                let _ = sys::cuMemUnmap(self.addresses + (at * self.part) as u64, self.part);
+            }
+            if self.addresses != 0 {
+                let _ = sys::cuMemAddressFree(self.addresses, self.reserved);
+            }
+            let _ = sys::cuMemRelease(self.memory);
+        }
+    }
+}
