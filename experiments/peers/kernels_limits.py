@@ -63,6 +63,14 @@ def limits():
     for kind in ("gdn", "kda"):
         for layout in ("vk", "kv"):
             cases.append((f"delta_decode/{kind}.{layout}.f32.b256", ((256, 64, 128, 128), torch.int32, torch.int32, True)))
+    # Four-bit codes of two numbers are a byte, which is read for, or written in place of, two bfloat16.
+    pairs = (8192, 3584)
+    cases += [(f"dequantize/{name}.bf16.random.8192x7168", (rows, torch.int8, torch.int16, False)) for name in one_byte]
+    cases += [
+        ("dequantize/nvfp4.bf16.random.8192x7168", (pairs, torch.int8, torch.int32, False)),
+        ("quantize/nvfp4.bf16.random.8192x7168", (pairs, torch.int32, torch.int8, False)),
+        ("rmsnorm_quantize/nvfp4.bf16.timed.8192x7168", (pairs, torch.int32, torch.int8, False)),
+    ]
     for key, case in cases:
         for block in BLOCKS:
             yield key, f"limit: {block} numbers a block", functools.partial(moved, *case, block)

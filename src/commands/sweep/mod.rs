@@ -24,7 +24,7 @@ use crate::run::{Hindrance, Manifest, runs};
 use crate::signal;
 use crate::studies::kernels::capsules::Capsules;
 use crate::studies::kernels::compile::Compile;
-use crate::studies::kernels::mutants::{self, MutantFiles, MutantResult};
+use crate::studies::kernels::mutants::{self, MutantFiles};
 use crate::studies::kernels::peers::Peers;
 use crate::studies::kernels::{self, OnDevice, attest, operations, programs};
 use crate::studies::{Bench, Runs, Text};
@@ -86,14 +86,21 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
     // Read again: this process's session, and those of others, count by now.
     let (folder, manifest) = Folder::open(&folder.path)?;
     let found = decided::records(&folder, &manifest).and_then(|records| {
-        let results = planted(args, &prepared, &folder, &prepared.cells.iter().collect::<Vec<_>>())?;
+        let cells: Vec<&Cell> = prepared.cells.iter().collect();
+        let results = match faults(args, &prepared, &folder) {
+            Some(files) => files.all(&prepared.question.sources, &cells)?,
+            None => Vec::new(),
+        };
         Ok((records, results))
     });
     let (records, mutant_results) = match (&prepared.partition, found) {
         // Its own work is done; what others have yet to do is no failure of this one.
         (Some(partition), Err(why @ (Error::Incomplete(_) | Error::Data { .. }))) => {
             errln!("{partition} is done, and nothing is judged yet: {why}");
-            let results = planted(args, &prepared, &folder, &share(&prepared)?)?;
+            let results = match faults(args, &prepared, &folder) {
+                Some(files) => files.found(&prepared.question.sources, &share(&prepared)?)?,
+                None => Vec::new(),
+            };
             return Ok(if mutants::print(&results) {
                 Exit::GateFailed
             } else {
@@ -244,12 +251,10 @@ fn print_plan(prepared: &Prepared) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// What came of planted faults, if they are planted and there are kernels to plant them in.
-fn planted(args: &SweepArgs, prepared: &Prepared, folder: &Folder, cells: &[&Cell]) -> Result<Vec<MutantResult>> {
-    if !args.kernels.mutants || prepared.manifest.ceilings.is_none() {
-        return Ok(Vec::new());
-    }
-    MutantFiles::new(&folder.path, folder.run()).all(&prepared.question.sources, cells)
+/// Where it is kept what came of faults, if they are planted and there are kernels to plant them in.
+fn faults(args: &SweepArgs, prepared: &Prepared, folder: &Folder) -> Option<MutantFiles> {
+    let planted = args.kernels.mutants && prepared.manifest.ceilings.is_some();
+    planted.then(|| MutantFiles::new(&folder.path, folder.run()))
 }
 
 fn execute(

@@ -62,8 +62,6 @@ pub struct Shared {
     pieces: Vec<Partition>,
     /// What `CUDA_VISIBLE_DEVICES` is for each process; none if it stays as it is.
     cards: Vec<Option<String>>,
-    /// Threads of each process, if the user does not say how many.
-    threads: usize,
 }
 
 impl Shared {
@@ -81,7 +79,7 @@ impl Shared {
                 .unwrap_or(LONGEST.len())
         });
         let cards = cards(&workers.devices, gpus)?;
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let cores = cores();
         let most = if gpus == 0 { 1 } else { MOST_JOBS };
         let jobs = workers.jobs.unwrap_or((cores / 2 / cards.len()).clamp(1, most));
         let mut each: Vec<Option<String>> = Vec::new();
@@ -91,12 +89,7 @@ impl Shared {
         let pieces = pieces(&ops, cards.len(), if faults { each.len() } else { 0 });
         each.truncate(pieces.len());
         let alone = each.len() <= 1 && each.iter().all(Option::is_none);
-        let threads = threads_of(cores, each.len());
-        Ok((!alone).then_some(Self {
-            pieces,
-            cards: each,
-            threads,
-        }))
+        Ok((!alone).then_some(Self { pieces, cards: each }))
     }
 
     /// Runs all of them to their ends, and shows how many cells are finished. What they say on standard error is passed on.
@@ -106,6 +99,8 @@ impl Shared {
     pub fn run(&self, folder: &Folder, cells: &[Cell], bar: &ProgressBar) -> Result<()> {
         let queue = Mutex::new(self.pieces.iter().collect::<VecDeque<_>>());
         let next = || queue.lock().ok()?.pop_front();
+        // If the user does not say how many.
+        let threads = threads_of(cores(), self.cards.len());
         let work = |card: &Option<String>| -> Result<()> {
             while let Some(piece) = next().filter(|_| !signal::STOP.load(Ordering::Relaxed)) {
                 let mut command = itself::command()?;
@@ -118,7 +113,7 @@ impl Shared {
                     command.env("CUDA_VISIBLE_DEVICES", card);
                 }
                 if std::env::var_os(THREADS).is_none() {
-                    command.env(THREADS, self.threads.to_string());
+                    command.env(THREADS, threads.to_string());
                 }
                 let started = command.spawn();
                 let mut child =
@@ -165,6 +160,10 @@ impl Shared {
         }
         Ok(())
     }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Threads of each of so many processes on a machine with so many cores; an option on their command line comes before it.

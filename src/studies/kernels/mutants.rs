@@ -85,16 +85,29 @@ impl MutantFiles {
     /// # Errors
     /// One of them is not there yet, or was damaged.
     pub fn all(&self, sources: &[Source], cells: &[&Cell]) -> Result<Vec<MutantResult>> {
+        let folder = self.folder.display();
+        let missing = |fault: String| Error::Incomplete(format!("{folder}: the fault {fault} was not planted"));
+        let results = self.each(sources, cells)?.into_iter();
+        let results = results.map(|(fault, results)| results.ok_or_else(|| missing(fault)));
+        Ok(results.collect::<Result<Vec<_>>>()?.concat())
+    }
+
+    /// The results that are there.
+    ///
+    /// # Errors
+    /// One of them was damaged.
+    pub fn found(&self, sources: &[Source], cells: &[&Cell]) -> Result<Vec<MutantResult>> {
+        let results = self.each(sources, cells)?.into_iter();
+        Ok(results.flat_map(|(_, results)| results.unwrap_or_default()).collect())
+    }
+
+    /// Every fault of the operations that have cells, as `op.mutant`, and what came of it if it was planted.
+    fn each(&self, sources: &[Source], cells: &[&Cell]) -> Result<Vec<(String, Option<Vec<MutantResult>>)>> {
         let mut all = Vec::new();
         for source in sources.iter().filter(|source| !of_op(&source.op, cells).is_empty()) {
             for mutant in &source.header.mutants {
-                all.extend(self.read(&source.op, &mutant.name)?.ok_or_else(|| {
-                    let folder = self.folder.display();
-                    Error::Incomplete(format!(
-                        "{folder}: the fault {}.{} was not planted",
-                        source.op, mutant.name
-                    ))
-                })?);
+                let name = format!("{}.{}", source.op, mutant.name);
+                all.push((name, self.read(&source.op, &mutant.name)?));
             }
         }
         Ok(all)
