@@ -65,8 +65,9 @@ def limits():
             cases.append((f"delta_decode/{kind}.{layout}.f32.b256", ((256, 64, 128, 128), torch.int32, torch.int32, True)))
     # Four-bit codes of two numbers are a byte, which is read for, or written in place of, two bfloat16.
     pairs = (8192, 3584)
-    cases += [(f"dequantize/{name}.bf16.random.8192x7168", (rows, torch.int8, torch.int16, False)) for name in one_byte]
     cases += [
+        ("dequantize/fp8_b128_f32.bf16.random.8192x7168", (rows, torch.int8, torch.int16, False)),
+        ("dequantize/mxfp8.bf16.random.8192x7168", (rows, torch.int8, torch.int16, False)),
         ("dequantize/nvfp4.bf16.random.8192x7168", (pairs, torch.int8, torch.int32, False)),
         ("quantize/nvfp4.bf16.random.8192x7168", (pairs, torch.int32, torch.int8, False)),
         ("rmsnorm_quantize/nvfp4.bf16.timed.8192x7168", (pairs, torch.int32, torch.int8, False)),
