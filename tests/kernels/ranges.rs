@@ -82,6 +82,7 @@ const RANGES: &[Ranges] = &[
             "wide",
             "records",
             "indexed",
+            "eight",
             "window_pages_of_row",
             "csa_pages_of_row",
             "hca_pages_of_row",
