@@ -67,10 +67,10 @@ impl Source {
             beta_slow: None,
         };
         let (heavy, sparse) = (LayerType::Heavy, LayerType::Sparse);
-        // In eight bits, rows have more than one block of 128 columns, the last of which is not whole.
+        // In eight bits, rows and columns of most products have more than one block of 128, the last of which is not whole.
         let [hidden_size, q_lora_rank, o_lora_rank] = match storages.activations {
             None => [40, 20, 14],
-            Some(_) => [144, 160, 72],
+            Some(_) => [144, 160, 136],
         };
         let rates = [("compressed_sparse_attention", 3), ("heavily_compressed_attention", 11)];
         let config = Config {

@@ -4,10 +4,10 @@ use reference::ops::rmsnorm::rmsnorm;
 use reference::ops::rope::Rope;
 use reference::paths::deepseek_v4::{Config, LayerType};
 use reference::{Site, Tensor};
-use ulplab::accumulator::{Operand, WGMMA_E4M3};
 use ulplab::formats::codec;
-use ulplab::ops::data::{f32_bytes, f32_values};
+use ulplab::ops::data::{f32_bytes, floats};
 use ulplab::ops::{Outputs, Problem};
+use ulplab_core::accumulator::{Operand, WGMMA_E4M3};
 
 use super::super::{buffer, bytes, values};
 use super::{Mistake, formats, outputs, small, wrong};
@@ -159,7 +159,8 @@ impl<'a> Eight<'a> {
 /// Numbers as codes, with a scale for 128 columns of rows of `cols`.
 fn coded(name: &'static str, x: &[f32], cols: usize, mistake: Mistake, keep: &mut Keep) -> Row {
     let encoded = codec("e4m3/b128:f32(deepgemm)").unwrap().encode(x, cols);
-    let (mut codes, mut scales) = (encoded.part("data").to_vec(), f32_values(encoded.part("scale"), 4));
+    let mut codes = encoded.part("data").to_vec();
+    let mut scales: Vec<f32> = floats(encoded.part("scale"), 4).into_iter().map(|x| x as f32).collect();
     let last = codes.len() - 1;
     match mistake {
         Mistake::Code(place) if place == name => codes[last] ^= 1,
@@ -191,14 +192,16 @@ fn decode_step_follows_products_of_codes() {
         (Mistake::Scale("at_low_heads"), &["at_low_heads_scales"]),
         (Mistake::Bit("attention.output"), &["at_attention_output"]),
         (Mistake::FirstGroup, &["at_low_heads"]),
-        (Mistake::InTurn, &["at_attention_output", "at_low_heads"]),
+        (
+            Mistake::InTurn,
+            &["at_attention_output", "at_low_query", "at_low_heads"],
+        ),
     ] {
         assert_eq!(found(mistake), places, "{mistake:?}");
     }
 }
 
-/// What is kept of one product is that of the product, and not of its neighbour's: a kernel that multiplies numbers in place of codes is told
-/// wherever a product is defined to the bit.
+/// A kernel that multiplies numbers in the place of codes is told behind every product.
 #[test]
 fn decode_step_tells_products_of_numbers_from_those_of_codes() {
     let all = small();
@@ -209,7 +212,13 @@ fn decode_step_tells_products_of_numbers_from_those_of_codes() {
     let mixed = right.into_iter().zip(numbers);
     let mixed = mixed.map(|(right, numbers)| if kept(right.0) { right } else { numbers });
     let found = wrong(problem, &Outputs(mixed.collect()));
-    for name in ["at_query", "at_kv_window", "at_index_query", "at_attention_output", "at_attention_input_codes"] {
+    for name in [
+        "at_query",
+        "at_kv_window",
+        "at_index_query",
+        "at_attention_output",
+        "at_attention_input_codes",
+    ] {
         assert!(found.contains(&name), "{name}: {found:?}");
     }
 }
