@@ -414,7 +414,7 @@ fn decode_step_scores_the_index_keys_that_it_stores() {
         assert_eq!(wrong(problem, &right), ["index_pages"], "{}", case.name);
         count += 1;
     }
-    assert_eq!(count, 2);
+    assert_eq!(count, 3);
 }
 
 #[test]
