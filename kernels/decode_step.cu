@@ -2,7 +2,7 @@
 [[variant]]
 name = "simple"
 doc = "a launch for each operation, by the simplest kernel of each"
-needs = ["records == 0"]
+needs = ["records == 0", "eight == 0"]
 sequence = """
 begin
 layers(
@@ -447,3 +447,5 @@ doc = "heavy entries are counted as sparse ones are"
 #include "decode_step/indexed.cuh"
 
 #include "decode_step/persistent.cuh"
+
+#include "decode_step/eight.cuh"

@@ -4,7 +4,7 @@ name = "indexed"
 doc = "as `records`; index keys are records too, and tensor cores score them"
 like = "records"
 arch = "sm_90a"
-needs = ["records == 1", "indexed == 1", "DI == 128"]
+needs = ["records == 1", "indexed == 1", "DI == 128", "eight == 0"]
 in_sequence = { places = "places table", tap_index_key = "tap_index_key index_row index_write", index_weights = "index_weights index_query" }
 more_scratch = [
     { name = "index_table", bytes = "B * csa_pages_of_row * 4" }, { name = "coded_query", bytes = "B * HI * DI * 2" },

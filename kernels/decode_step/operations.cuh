@@ -65,6 +65,11 @@ namespace record_attention_file {
 #undef ENTRY
 } // namespace record_attention_file
 #if __CUDA_ARCH__ == 900
+namespace fp8_gemm_file {
+#include "fp8_gemm.cu"
+#undef ENTRIES
+#undef ENTRY
+} // namespace fp8_gemm_file
 namespace index_records_file {
 #include "index_records.cu"
 #undef ENTRIES

@@ -5,7 +5,7 @@ doc = """
 a cluster of thread blocks runs all layers for one sequence, and exchanges vectors through shared memory; small models \
 only. The number of blocks follows from that of the sequences, and changes no bits"""
 needs = [
-    "records == 0 && routed_bits == weight_bits",
+    "records == 0 && eight == 0 && routed_bits == weight_bits",
     "C <= 64 && Rq <= 64 && D <= 512 && H <= 8 && HD <= 1024 && DI <= 128 && HI <= 8 && HI * DI <= 512 && G * Ro <= 64",
     "R <= 64 && E <= 32 && K <= 4 && K <= E && (K + 1) * I <= 256 && I <= 64 && V <= 256 && topk <= 64 && 2 * ms <= 128 && mh <= 128 && H + HI <= 16",
     "C % 4 == 0 && Rq % 4 == 0 && D % 8 == 0 && DI % 8 == 0 && R % 8 == 0 && G * Ro % 4 == 0 && I % 4 == 0",

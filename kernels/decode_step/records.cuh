@@ -3,7 +3,7 @@
 name = "records"
 doc = "as `simple`; keys are stored as KV records in pages, and attention reads these"
 like = "simple"
-needs = ["records == 1", "indexed == 0"]
+needs = ["records == 1", "indexed == 0", "eight == 0"]
 in_sequence = { begin = "begin places", push = "push window_write", tap_csa_entry = "tap_csa_entry entry_row csa_write", tap_hca_entry = "tap_hca_entry entry_row hca_write" }
 more_scratch = [
     { name = "row", bytes = "B * D * 2" }, { name = "window_count", bytes = "B * 4" }, { name = "chosen_count", bytes = "B * 4" },

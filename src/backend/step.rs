@@ -90,6 +90,7 @@ impl WholeStep {
                 record: self.record.as_deref(),
                 index: self.index.as_deref(),
                 weights: &self.weights,
+                activations: None,
             },
         };
         let (case, problem) = reading.problem().map_err(Error::Usage)?;

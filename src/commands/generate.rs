@@ -46,7 +46,7 @@ pub struct GenerateArgs {
     #[arg(long, value_enum)]
     pub device: Option<GenerateOn>,
     /// Variant of decode_step that generates [default: persistent; records or indexed if keys, or index keys, are records; simple
-    /// if experts have four bits].
+    /// if experts have four bits; w8a8, w8a8_records or w8a8_indexed if activations have a format].
     #[arg(long, value_name = "NAME", requires = "device")]
     pub variant: Option<String>,
     /// KV records that kernels store keys in, and read: v4_fp8, v4_nvfp4, ... (`ulplab formats` lists them).
@@ -58,6 +58,10 @@ pub struct GenerateArgs {
     /// How kernels store matrices: f32, bf16, fp8_b64_f32, fp8_b64_f32+mxfp4 or fp8_b64_f32+nvfp4 (routed experts behind the +).
     #[arg(long, value_name = "FORMATS", requires = "device", default_value = "f32")]
     pub weights: String,
+    /// What kernels multiply in attention's products: fp8_b128_f32, E4M3 with a scale for 128 columns, and E4M3 weights with one for
+    /// 128 × 128. [default: f32]
+    #[arg(long, value_name = "FORMAT", requires = "device")]
+    pub activations: Option<String>,
     /// Folder of the data sets [default: $ULPLAB_DATASETS, or datasets/ here or in a folder above].
     #[arg(long, value_name = "DIR")]
     pub datasets: Option<PathBuf>,
@@ -135,11 +139,14 @@ pub fn run(args: &GenerateArgs) -> Result<Exit> {
 /// Tokens by the kernels of `decode_step`, and what made them.
 fn on_device(device: &Device, folder: &Path, prompt: &[u32], args: &GenerateArgs) -> Result<(String, Vec<u32>)> {
     let source = Source::read(&shipped::folder()?.join("decode_step.cu"))?;
-    let fastest = match &args.record {
-        Some(_) if args.index.is_some() => "indexed",
-        Some(_) => "records",
-        None if args.weights.contains('+') => "simple",
-        None => "persistent",
+    let fastest = match (&args.record, args.activations.is_some()) {
+        (Some(_), false) if args.index.is_some() => "indexed",
+        (Some(_), true) if args.index.is_some() => "w8a8_indexed",
+        (Some(_), false) => "records",
+        (Some(_), true) => "w8a8_records",
+        (None, true) => "w8a8",
+        (None, false) if args.weights.contains('+') => "simple",
+        (None, false) => "persistent",
     };
     let variant = source.named(args.variant.as_deref().unwrap_or(fastest))?;
     let generation = Generation {
@@ -152,6 +159,7 @@ fn on_device(device: &Device, folder: &Path, prompt: &[u32], args: &GenerateArgs
             record: args.record.as_deref(),
             index: args.index.as_deref(),
             weights: &args.weights,
+            activations: args.activations.as_deref(),
         },
     };
     let (case, problem) = generation.problem().map_err(Error::Usage)?;
@@ -168,6 +176,7 @@ fn on_device(device: &Device, folder: &Path, prompt: &[u32], args: &GenerateArgs
         .chain(&args.record)
         .chain(&args.index)
         .map(|format| format!(", {format}"))
+        .chain(args.activations.iter().map(|format| format!(", {format} activations")))
         .collect();
     let what = format!(
         "{}.{}{formats} on {}, {rate:.0} tokens/s",

@@ -171,7 +171,10 @@ fn mistakes_of_headers_are_told_with_their_lines() {
     assert_eq!(code(&list()), 0, "{}", stderr(&list()));
     for (change, words) in [
         (["grid = [1]", "grdi = [1]"], "line 7: unknown field `grdi`"),
-        (["doc = \"x\"", "doc = \"x\"\ndok = \"x\""], "`like`, `each`"),
+        (
+            ["doc = \"x\"", "doc = \"x\"\ndok = \"x\""],
+            "`like`, `changes_of`, `each`",
+        ),
         (
             ["doc = \"x\"\n", ""],
             "header, line 2: missing field `doc` of variant 'fine'",

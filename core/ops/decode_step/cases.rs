@@ -1,8 +1,9 @@
 //! The cases: which model, how it is stored, and where rows begin.
 
 use super::super::{Case, Data, Inputs};
-use super::formats::{Formats, Storages, WEIGHTS};
+use super::formats::{Formats, WEIGHTS};
 use super::index::INDEX_RECORDS;
+use super::projections::ACTIVATIONS;
 use super::sizes::Sizes;
 use super::weights::Source;
 use crate::formats::RECORDS;
@@ -92,10 +93,21 @@ pub(super) fn plans() -> Vec<Plan> {
         fp8_keys.with_index(index_fp8).with_weights(mxfp4),
         nvfp4_keys.with_index(index_mxfp4),
     ];
-    let small = records.chain(weights).chain(several);
+    let eight = Formats::F32.with_activations(ACTIVATIONS[0]);
+    let of_eight = [
+        eight,
+        eight.with_record("v4_fp8").with_weights(mxfp4),
+        eight.with_record("v4_nvfp4").with_index(index_fp8),
+    ];
+    let small = records.chain(weights).chain(several).chain(of_eight);
     let small = small.map(|formats| Plan { formats, ..*first });
-    let padded = [fp8_keys, nvfp4_keys.with_index(index_mxfp4)].map(|formats| Plan { formats, ..*padded });
-    let trained = [fp8_keys, nvfp4_keys].into_iter().chain(several).map(|formats| Plan {
+    let padded = [fp8_keys, nvfp4_keys.with_index(index_mxfp4), eight].map(|formats| Plan { formats, ..*padded });
+    let in_eight = [
+        eight.with_weights(fp8),
+        eight.with_record("v4_fp8").with_index(index_fp8).with_weights(mxfp4),
+    ];
+    let trained = [fp8_keys, nvfp4_keys].into_iter().chain(several).chain(in_eight);
+    let trained = trained.map(|formats| Plan {
         name: "model.b3",
         starts: &[0, 123, 254],
         runs: 6,
@@ -116,6 +128,8 @@ pub(super) fn plans() -> Vec<Plan> {
 /// Channels of keys of the small model, how many of them are turned, and channels of index keys; and of one whose keys are records, and
 /// of one whose index keys are records, too.
 const SMALL_KEYS: [usize; 3] = [24, 8, 16];
+/// Where products of attention are of eight bits: rows of theirs are multiples of 16 columns, one block of 128 and a part of another.
+const EIGHT_KEYS: [usize; 3] = [80, 8, 16];
 const RECORD_KEYS: [usize; 3] = [512, 8, 16];
 const INDEX_KEYS: [usize; 3] = [512, 8, 128];
 
@@ -132,24 +146,25 @@ impl Plan {
     /// The model, without weights if it is drawn.
     pub fn source(&self, data: &Data) -> Result<Source, String> {
         match self.inputs {
-            Inputs::Weights => Source::open(data.checkpoint()?, Storages::named(self.formats.weights)?),
+            Inputs::Weights => Source::open(data.checkpoint()?, self.formats.storages()?),
             _ => self.drawn(data.seed()),
         }
     }
 
     pub fn drawn(&self, seed: u64) -> Result<Source, String> {
-        let keys = match self.formats.records() {
-            [_, true] => INDEX_KEYS,
-            [true, false] => RECORD_KEYS,
-            [false, false] => SMALL_KEYS,
+        let keys = match self.formats.flags() {
+            [_, true, _] => INDEX_KEYS,
+            [true, false, _] => RECORD_KEYS,
+            [false, false, true] => EIGHT_KEYS,
+            [false, false, false] => SMALL_KEYS,
         };
-        Ok(Source::drawn(seed, keys, Storages::named(self.formats.weights)?))
+        Ok(Source::drawn(seed, keys, self.formats.storages()?))
     }
 
     /// All sizes of the case with this model.
     pub fn dims(&self, sizes: &Sizes) -> Result<Vec<(&'static str, i64)>, String> {
         let counts = [self.starts.len(), self.runs, self.positions];
-        let bits = Storages::named(self.formats.weights)?.bits()?;
-        Ok(sizes.dims(counts, self.formats.records(), bits))
+        let bits = self.formats.storages()?.bits()?;
+        Ok(sizes.dims(counts, self.formats.flags(), bits))
     }
 }

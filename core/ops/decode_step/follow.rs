@@ -8,6 +8,7 @@ use safetensors::Dtype;
 use super::super::data::{exact, f32_values};
 use super::super::judge::{Judge, Part};
 use super::super::{Buffer, Outputs};
+use super::eight::Eight;
 use super::followed::{Followed, admissible, possible};
 use super::index::{Asked, IndexPages};
 use super::records::Records;
@@ -60,8 +61,9 @@ impl Follower {
             tokens: integers(outputs.get("tokens")),
         };
         let model = self.step.source.model::<Bounded>().expect("it was loaded in f32");
+        let eight = self.eight(outputs);
         let rows = self.step.starts.par_iter().enumerate();
-        let rows = rows.map(|(row, start)| Some(self.row(&model, &found, row, start.as_ref()?)));
+        let rows = rows.map(|(row, start)| Some(self.row((&model, eight.as_ref()), &found, row, start.as_ref()?)));
         let rows: Vec<Option<RowExpected>> = rows.collect();
         let mut parts = Vec::new();
         for (number, tap) in TAPS.iter().enumerate() {
@@ -90,6 +92,8 @@ impl Follower {
         let tokens: Vec<i32> = tokens.collect();
         parts.push(equal("tokens", &[self.step.runs, rows.len()], &tokens, outputs));
         parts.push(self.repeated(outputs));
+        let places: Vec<[usize; 2]> = self.steps().map(|[run, row, _]| [run, row]).collect();
+        parts.extend(eight.iter().flat_map(|eight| eight.parts(&places)));
         parts.extend(self.states(&rows, outputs));
         parts.extend(self.counters(&tokens, outputs));
         parts
@@ -148,8 +152,27 @@ impl Follower {
         all
     }
 
+    /// Products of attention in eight bits, if they are.
+    fn eight<'a>(&'a self, outputs: &'a Outputs) -> Option<Eight<'a>> {
+        let Step { source, starts, .. } = &self.step;
+        let blocks = source.storages.activations?;
+        let eight = Eight::new((source, blocks), self.size("P"), starts.len(), outputs);
+        Some(eight.expect("the weights were read before"))
+    }
+
+    fn size(&self, name: &str) -> usize {
+        let found = self.step.dims.iter().find(|(other, _)| *other == name);
+        found.map_or(0, |(_, size)| *size as usize)
+    }
+
     /// Follows a row through all runs.
-    fn row(&self, model: &Model<Bounded>, found: &Found, row: usize, start: &StateParts<f32>) -> RowExpected {
+    fn row(
+        &self,
+        (model, eight): (&Model<Bounded>, Option<&Eight>),
+        found: &Found,
+        row: usize,
+        start: &StateParts<f32>,
+    ) -> RowExpected {
         let Step {
             source,
             runs,
@@ -190,6 +213,7 @@ impl Follower {
             let mut follow = Follow {
                 config,
                 records: self.step.caches.records.as_ref(),
+                eight,
                 layers: &self.layers,
                 found,
                 at: [run, row, rows],
@@ -310,11 +334,8 @@ impl Follower {
 
     /// The tokens that the next run reads, the positions, and the number of runs.
     fn counters(&self, tokens: &[i32], outputs: &Outputs) -> [Part; 3] {
-        let Step { runs, starts, dims, .. } = &self.step;
-        let last = dims
-            .iter()
-            .find(|(name, _)| *name == "P")
-            .map_or(0, |(_, size)| *size as i32 - 1);
+        let Step { runs, starts, .. } = &self.step;
+        let last = self.size("P") as i32 - 1;
         let next = &tokens[(runs - 1) * starts.len()..];
         let position = |start: &Option<StateParts<f32>>| {
             start
@@ -376,6 +397,7 @@ fn best(logits: &[f32]) -> i32 {
 struct Follow<'a> {
     config: &'a Config,
     records: Option<&'a Records>,
+    eight: Option<&'a Eight<'a>>,
     layers: &'a [Vec<usize>],
     found: &'a Found,
     /// Run, row, and number of rows.
@@ -419,6 +441,10 @@ impl Numerics<Bounded> for Follow<'_> {
             let logits = tensor.data.iter().map(|x| (x.value(), x.error()));
             self.expected.logits.extend(logits);
             return;
+        }
+        if let (Some(eight), Some(layer)) = (self.eight, site.layer) {
+            let [run, row, _] = self.at;
+            eight.after_product(site.name, [run, layer, row], site.first_row, tensor);
         }
         let records = self.records;
         let indexed = self

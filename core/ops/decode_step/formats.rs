@@ -1,8 +1,10 @@
-//! How a step stores its keys and its weights.
+//! How a step stores its keys and its weights, and what the products of its attention take.
 
+use super::super::blocks::Blocks;
 use super::super::stored::{FP8, Storage};
+use super::projections::{Projection, activations};
 
-/// How a step stores its keys and its weights.
+/// How a step stores its keys and its weights, and what the products of its attention take.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Formats<'a> {
     /// The format of keys, if they are stored as KV records.
@@ -11,6 +13,9 @@ pub struct Formats<'a> {
     pub index: Option<&'a str>,
     /// How matrices are stored, one of [`WEIGHTS`].
     pub weights: &'a str,
+    /// The format of what the products of attention take, one of [`ACTIVATIONS`](super::ACTIVATIONS), if they are of eight bits; their
+    /// weights are E4M3 then, too, however other matrices are stored.
+    pub activations: Option<&'a str>,
 }
 
 impl<'a> Formats<'a> {
@@ -19,6 +24,7 @@ impl<'a> Formats<'a> {
         record: None,
         index: None,
         weights: "f32",
+        activations: None,
     };
 
     /// The same with keys as these records.
@@ -38,14 +44,22 @@ impl<'a> Formats<'a> {
         Self { weights, ..self }
     }
 
+    /// The same with products of attention that take activations in this format.
+    pub const fn with_activations(self, activations: &'a str) -> Self {
+        let activations = Some(activations);
+        Self { activations, ..self }
+    }
+
     /// The keys of a case, and what stands before its name.
     pub(super) fn keys(self) -> (Vec<(&'static str, String)>, String) {
         let [dense, routed] = pair(self.weights);
         let mut keys = vec![("stored", dense.to_string()), ("routed", routed.to_string())];
         keys.extend(self.record.map(|record| ("record", record.to_string())));
         keys.extend(self.index.map(|index| ("index", index.to_string())));
+        keys.extend(self.activations.map(|format| ("activations", format.to_string())));
         let weights = Some(self.weights).filter(|weights| *weights != Self::F32.weights);
-        let prefix = weights.into_iter().chain(self.record).chain(self.index);
+        let eight = self.activations.map(|_| "w8a8");
+        let prefix = eight.into_iter().chain(weights).chain(self.record).chain(self.index);
         let prefix = prefix.map(|format| format!("{format}."));
         (keys, prefix.collect())
     }
@@ -53,6 +67,25 @@ impl<'a> Formats<'a> {
     /// Whether keys, and index keys, are records.
     pub(super) fn records(self) -> [bool; 2] {
         [self.record.is_some(), self.index.is_some()]
+    }
+
+    /// Whether keys, and index keys, are records, and products of attention are of eight bits.
+    pub(super) fn flags(self) -> [bool; 3] {
+        let [records, indexed] = self.records();
+        [records, indexed, self.activations.is_some()]
+    }
+
+    /// How matrices are stored.
+    ///
+    /// # Errors
+    /// There is no such way, or no such format of activations.
+    pub(super) fn storages(self) -> Result<Storages, String> {
+        let [dense, routed] = Storages::pair(self.weights)?;
+        Ok(Storages {
+            dense,
+            routed,
+            activations: self.activations.map(activations).transpose()?,
+        })
     }
 }
 
@@ -62,6 +95,8 @@ impl<'a> Formats<'a> {
 pub(super) struct Storages {
     pub dense: Storage,
     routed: Storage,
+    /// The format of what the products of attention take, if they are of eight bits: then their weights are tiles.
+    pub activations: Option<&'static Blocks>,
 }
 
 /// The ways to store matrices for which kernels are compiled: one for all, or one for those of routed experts behind a `+`.
@@ -75,11 +110,8 @@ fn pair(weights: &str) -> [&str; 2] {
 }
 
 impl Storages {
-    /// Those with a name of [`WEIGHTS`].
-    ///
-    /// # Errors
-    /// There is none.
-    pub fn named(weights: &str) -> Result<Self, String> {
+    /// Those of all matrices but routed experts', and of these, by a name of [`WEIGHTS`].
+    fn pair(weights: &str) -> Result<[Storage; 2], String> {
         if !WEIGHTS.contains(&weights) {
             let known = WEIGHTS.join(", ");
             return Err(format!(
@@ -87,10 +119,12 @@ impl Storages {
             ));
         }
         let [dense, routed] = pair(weights);
-        Ok(Self {
-            dense: Storage::named(dense)?,
-            routed: Storage::named(routed)?,
-        })
+        Ok([Storage::named(dense)?, Storage::named(routed)?])
+    }
+
+    /// The product of eight bits that a tensor's weights are of.
+    pub fn projection(self, tensor: &str) -> Option<Projection> {
+        self.activations.and_then(|_| Projection::of(tensor))
     }
 
     /// How a tensor is stored, if it is a matrix that may be codes.

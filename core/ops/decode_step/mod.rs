@@ -2,16 +2,19 @@
 //! reads. A case is a number of runs, one after the other.
 //!
 //! The definition is the model path `deepseek_v4` of the reference. Everything is f32, except that keys may be stored as KV records,
-//! and matrices as bfloat16 or as codes with scales ([`Formats`]): then they are the model's weights as they are read.
+//! and matrices as bfloat16 or as codes with scales ([`Formats`]): then they are the model's weights as they are read. Products of
+//! attention may take activations in eight bits; then they are products of codes, defined to the bit ([`eight`]).
 //! The reference is run on the kernel's own values:
 //! at every site of every layer it takes what the kernel had there, and bounds what follows up to the next site
 //! ([`follow`]). So a fault is told at the first site behind it, and errors do not pile up over layers.
 
 mod cases;
+mod eight;
 mod follow;
 mod followed;
 mod formats;
 mod index;
+mod projections;
 mod records;
 mod sequence;
 mod sizes;
@@ -26,6 +29,7 @@ use cases::{Plan, plans};
 use follow::Follower;
 pub use formats::{Formats, WEIGHTS};
 pub use index::{INDEX_RECORDS, IndexPages};
+pub use projections::ACTIVATIONS;
 pub use records::Records;
 use records::Stored;
 pub use sequence::{Generation, Reading};
@@ -235,7 +239,7 @@ impl Step {
         formats: Formats,
     ) -> Result<Self, String> {
         let bits = source.storages.bits()?;
-        let dims = Sizes::of(&source)?.dims([starts.len(), runs, positions], formats.records(), bits);
+        let dims = Sizes::of(&source)?.dims([starts.len(), runs, positions], formats.flags(), bits);
         let mut caches = Caches::empty(&source.config, starts.len(), positions, formats)?;
         for (row, parts) in starts.iter_mut().enumerate() {
             if let Some(parts) = parts {
@@ -295,6 +299,11 @@ impl Step {
             let shape = [self.kept, tap.layers(config).len(), rows, (tap.cols)(config)];
             buffers.push(Buffer::output(tap.buffer, tap.dtype, &shape));
             batch = batch.along(2, &[tap.buffer]);
+        }
+        if let Some(blocks) = self.source.storages.activations {
+            let (kept, along) = eight::buffers(config, blocks, [self.kept, rows], batch);
+            buffers.extend(kept);
+            batch = along;
         }
         let vocabulary = config.vocab_size;
         buffers.push(Buffer::output("logits", Dtype::F32, &[runs, rows, vocabulary]));

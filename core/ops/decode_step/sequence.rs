@@ -10,7 +10,7 @@ use safetensors::Dtype;
 use super::super::data::f32_values;
 use super::super::{Case, Inputs, Outputs, Problem};
 use super::follow::numbers;
-use super::formats::{Formats, Storages};
+use super::formats::Formats;
 use super::records::Stored;
 use super::weights::Source;
 use super::{Step, TAPS, Tap};
@@ -39,7 +39,7 @@ impl Generation<'_> {
     /// A model that kernels do not know, and no prompt.
     pub fn problem(&self) -> Result<(Case, Problem), String> {
         let (last, read) = self.prompt.split_last().ok_or("there is no prompt")?;
-        let source = Source::open(self.folder, Storages::named(self.formats.weights)?)?;
+        let source = Source::open(self.folder, self.formats.storages()?)?;
         let model = source.model::<f32>()?;
         let mut state = model.state();
         if !read.is_empty() {
@@ -73,7 +73,7 @@ impl Reading<'_> {
     /// A model that kernels do not know, and no tokens.
     pub fn problem(&self) -> Result<(Case, Problem), String> {
         let first = *self.ids.first().ok_or("there are no tokens")?;
-        let source = Source::open(self.folder, Storages::named(self.formats.weights)?)?;
+        let source = Source::open(self.folder, self.formats.storages()?)?;
         let start = source.model::<f32>()?.state().to_parts();
         let forced = self.ids.iter().map(|id| *id as i32).collect();
         let sizes = [self.ids.len(); 2];
@@ -93,7 +93,7 @@ impl Reading<'_> {
     /// # Errors
     /// The model cannot be opened.
     pub fn pass(&self, outputs: &Outputs, numerics: &mut dyn Numerics<f32>) -> Result<Tensor<f32>, String> {
-        let config = Source::open(self.folder, Storages::named(Formats::F32.weights)?)?.config;
+        let config = Source::open(self.folder, Formats::F32.storages()?)?.config;
         let tokens = self.ids.len();
         let kept: Vec<Vec<f32>> = TAPS
             .iter()

@@ -87,12 +87,13 @@ impl Sizes {
     }
 
     /// All sizes of a case: besides those of the model the rows B, the runs S, positions P, the entries of sparse and of heavy layers
-    /// that caches have room for, whether they hold records, and index keys are such, the pages that a row's window and entries
+    /// that caches have room for, whether they hold records, and index keys are such, whether
+    /// attention's products are of eight bits, the pages that a row's window and entries
     /// would take as such, and the bits of a weight and of one of routed experts.
     pub fn dims(
         &self,
         [rows, runs, positions]: [usize; 3],
-        [records, indexed]: [bool; 2],
+        [records, indexed, eight]: [bool; 3],
         [weight_bits, routed_bits]: [usize; 2],
     ) -> Vec<(&'static str, i64)> {
         let model = Self::NAMES.into_iter().zip(self.0);
@@ -108,6 +109,7 @@ impl Sizes {
             ("Nh", heavy),
             ("records", records.into()),
             ("indexed", indexed.into()),
+            ("eight", eight.into()),
             ("window_pages_of_row", pages(rate("Wn"))),
             ("csa_pages_of_row", pages(sparse)),
             ("hca_pages_of_row", pages(heavy)),

@@ -11,6 +11,7 @@ use safetensors::Dtype;
 use super::super::stored::Matrices;
 use super::super::{Buffer, Data};
 use super::formats::Storages;
+use super::projections::{Projection, Tiles};
 use crate::input;
 
 /// The names of buffers of matrices, and of those of their scales.
@@ -66,23 +67,28 @@ impl Source {
             beta_slow: None,
         };
         let (heavy, sparse) = (LayerType::Heavy, LayerType::Sparse);
+        // In eight bits, rows and columns of most products have more than one block of 128, the last of which is not whole.
+        let [hidden_size, q_lora_rank, o_lora_rank] = match storages.activations {
+            None => [40, 20, 14],
+            Some(_) => [144, 160, 136],
+        };
         let rates = [("compressed_sparse_attention", 3), ("heavily_compressed_attention", 11)];
         let config = Config {
             vocab_size: 33,
-            hidden_size: 40,
+            hidden_size,
             moe_intermediate_size: 12,
             num_hidden_layers: 6,
             num_attention_heads: 6,
             head_dim,
             qk_rope_head_dim,
-            q_lora_rank: 20,
+            q_lora_rank,
             num_experts_per_tok: 3,
             n_routed_experts: 7,
             routed_scaling_factor: 1.5,
             swiglu_limit: 10.0,
             sliding_window: 5,
             o_groups: 2,
-            o_lora_rank: 14,
+            o_lora_rank,
             index_n_heads: 3,
             index_head_dim,
             index_topk: 4,
@@ -307,6 +313,10 @@ impl Source {
     ) -> Result<Vec<Buffer>, String> {
         let names = MATRICES.into_iter().find(|[codes, _]| *codes == name);
         let names = names.ok_or_else(|| format!("no buffer of matrices is called '{name}'"))?;
+        if let Some(of) = tensors.first().and_then(|tensor| self.storages.projection(tensor)) {
+            let all = tensors.iter().map(|tensor| self.tiles(tensor, of));
+            return Ok(Tiles::buffers(&all.collect::<Result<Vec<_>, _>>()?, names));
+        }
         let storage = tensors.first().and_then(|tensor| self.storages.of(tensor));
         let mut all = Matrices::new(storage.unwrap_or(self.storages.dense), shape[shape.len() - 1]);
         for tensor in tensors {
@@ -341,11 +351,18 @@ impl Source {
         Ok(matrices)
     }
 
+    /// The weights of a product in eight bits.
+    pub fn tiles(&self, name: &str, of: Projection) -> Result<Tiles, String> {
+        let shape @ [groups, rows, cols] = of.shape(&self.config);
+        Ok(Tiles::of(shape, &self.numbers(name, &[groups * rows, cols])?))
+    }
+
     /// The values of a tensor: what is read of it, if it is stored as codes.
-    fn floats(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, String> {
-        match self.storages.of(name) {
-            Some(_) => Ok(self.stored(name, shape)?.values),
-            None => self.numbers(name, shape),
+    pub fn floats(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, String> {
+        match (self.storages.projection(name), self.storages.of(name)) {
+            (Some(of), _) => Ok(self.tiles(name, of)?.values),
+            (None, Some(_)) => Ok(self.stored(name, shape)?.values),
+            (None, None) => self.numbers(name, shape),
         }
     }
 

@@ -376,7 +376,7 @@ fn missing(comment: &str, header: &toml::Table) -> Option<String> {
 }
 
 /// Keys of a variant that are resolved before the rest is read.
-const RESOLVED: [&str; 2] = ["like", "each"];
+const RESOLVED: [&str; 3] = ["like", "changes_of", "each"];
 
 /// A mistake of a header, with the line of the key that it names and the key that was meant, if known.
 fn located(comment: &str, why: &str) -> String {
@@ -396,7 +396,7 @@ fn located(comment: &str, why: &str) -> String {
     // Among the keys that only variants have is `sequence`.
     let (why, more) = match names.contains(&"sequence") {
         true => (
-            why.replacen("`sequence`", "`sequence`, `like`, `each`", 1),
+            why.replacen("`sequence`", "`sequence`, `like`, `changes_of`, `each`", 1),
             &RESOLVED[..],
         ),
         false => (why.to_string(), &[][..]),

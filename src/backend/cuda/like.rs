@@ -5,22 +5,30 @@ use toml::{Table, Value};
 use super::calls::words;
 
 /// Puts into every variant with `like = "NAME"` what it leaves out of that one, which stands before it: of launches, and of
-/// `prepare`, those with the same name are merged key by key, others added. `more_scratch` is scratch besides the other's, and
-/// `in_sequence` says for names of the other's sequence what stands in their place. Then gives all launches the keys of `each`.
+/// `prepare`, those with the same name are merged key by key, others added; a launch with an entry point of its own does not take the
+/// other's call. `more_scratch` is scratch besides the other's, and `in_sequence` says for names of the other's sequence what stands in
+/// their place. With `changes_of = "NAME"`, it has the launches, `more_scratch` and `in_sequence` of one more variant, too. Then gives
+/// all launches the keys of `each`.
 pub fn resolve(header: &mut Table) -> Result<(), String> {
     let Some(Value::Array(variants)) = header.get_mut("variant") else {
         return Ok(());
     };
+    let written = variants.clone();
     for at in 0..variants.len() {
         let (before, rest) = variants.split_at_mut(at);
         let Some(variant) = rest[0].as_table_mut() else {
             continue;
         };
+        let named = |variants: &[Value], key: &str, name: &Value| {
+            let mut tables = variants.iter().filter_map(Value::as_table);
+            let found = tables.find(|other| other.get("name") == Some(name)).cloned();
+            found.ok_or_else(|| format!("{key} = {name}: no variant before it has that name"))
+        };
+        if let Some(other) = variant.remove("changes_of") {
+            change(variant, &named(&written[..at], "changes_of", &other)?)?;
+        }
         if let Some(like) = variant.remove("like") {
-            let named = |other: &&Value| other.get("name").is_some_and(|name| *name == like);
-            let model = before.iter().find(named).and_then(Value::as_table);
-            let model = model.ok_or_else(|| format!("like = {like}: no variant before it has that name"))?;
-            inherit(variant, model)?;
+            inherit(variant, &named(before, "like", &like)?)?;
         }
         let Some(each) = variant.remove("each") else { continue };
         let each = each.as_table().ok_or("each: expected keys of launches")?;
@@ -39,6 +47,29 @@ pub fn resolve(header: &mut Table) -> Result<(), String> {
 /// The name of a launch.
 fn name(launch: &Value) -> Option<&Value> {
     launch.get("name").or(launch.get("entry"))
+}
+
+/// Adds the changes that another variant makes to the one that it is like.
+fn change(variant: &mut Table, other: &Table) -> Result<(), String> {
+    for key in ["launch", "more_scratch"] {
+        let Some(Value::Array(more)) = other.get(key) else {
+            continue;
+        };
+        let own = variant.entry(key).or_insert_with(|| Value::Array(Vec::new()));
+        let own = own.as_array_mut().ok_or_else(|| format!("{key}: expected a list"))?;
+        let new = more
+            .iter()
+            .filter(|more| !own.iter().any(|own| name(own) == name(more)));
+        let new: Vec<Value> = new.cloned().collect();
+        own.extend(new);
+    }
+    if let Some(Value::Table(changed)) = other.get("in_sequence") {
+        let own = variant
+            .entry("in_sequence")
+            .or_insert_with(|| Value::Table(Table::new()));
+        fill(own.as_table_mut().ok_or("in_sequence: expected a table")?, changed);
+    }
+    Ok(())
 }
 
 fn inherit(variant: &mut Table, model: &Table) -> Result<(), String> {
@@ -77,7 +108,10 @@ fn inherit(variant: &mut Table, model: &Table) -> Result<(), String> {
                 Some(at) => {
                     let mut launch = own.remove(at);
                     if let (Some(launch), Some(other)) = (launch.as_table_mut(), other.as_table()) {
-                        fill(launch, other);
+                        let called = !launch.contains_key("call") && launch.contains_key("entry");
+                        let mut other = other.clone();
+                        other.retain(|key, _| !called || !["call", "with"].contains(&key));
+                        fill(launch, &other);
                     }
                     merged.push(launch);
                 }
@@ -168,6 +202,29 @@ mod tests {
         let error = resolved(&text("in_sequence = { mixed = 'mix' }")).unwrap_err();
         assert_eq!(error, "in_sequence: the other's sequence has no 'mixed'");
         assert!(resolved(&text("more_scratch = 'y'")).is_err());
+    }
+
+    #[test]
+    fn changes_of_one_variant_are_made_to_another() {
+        let found = resolved(
+            "[[variant]]\nname = 'a'\nsequence = 'begin mix end'\nscratch = [{ name = 'x' }]\n\
+             launch = [{ name = 'begin', call = 'o.v', with = {} }, { name = 'mix', entry = 'm' }, { name = 'end', entry = 'e' }]\n\
+             [[variant]]\nname = 'b'\nlike = 'a'\nmore_scratch = [{ name = 'y' }]\nin_sequence = { mix = 'mix tap' }\n\
+             launch = [{ name = 'tap', entry = 't' }, { name = 'begin', entry = 'own' }]\n\
+             [[variant]]\nname = 'c'\nlike = 'a'\nin_sequence = { end = '' }\nlaunch = [{ name = 'mix', entry = 'n' }]\n\
+             [[variant]]\nname = 'd'\nlike = 'c'\nchanges_of = 'b'\nlaunch = [{ name = 'mix', grid = [2] }]",
+        );
+        let found = &found.unwrap()["variant"][3];
+        assert_eq!(found["sequence"].as_str(), Some("begin mix tap "));
+        assert_eq!(found["scratch"].as_array().unwrap().len(), 2);
+        let launches: Table =
+            "launch = [{ name = 'begin', entry = 'own' }, { name = 'mix', grid = [2], entry = 'n' }, \
+            { name = 'end', entry = 'e' }, { name = 'tap', entry = 't' }]"
+                .parse()
+                .unwrap();
+        assert_eq!(found["launch"], launches["launch"]);
+        let error = resolved("[[variant]]\nname = 'a'\nchanges_of = 'b'").unwrap_err();
+        assert_eq!(error, "changes_of = \"b\": no variant before it has that name");
     }
 
     #[test]

@@ -104,6 +104,9 @@ pub(super) fn read(problem: &Problem, name: &str) -> Vec<f32> {
         return super::super::values(problem, name);
     };
     let codes = buffer(problem, name);
+    if codes.shape.len() == 3 && scales.shape.len() == 3 && scales.shape[1] != codes.shape[1] {
+        return of_tiles(problem, name, scales.name);
+    }
     let (format, halves) = match (codes.dtype, scales.dtype) {
         (Dtype::F32, _) => ("f32", 1),
         (Dtype::BF16, _) => ("bf16", 1),
@@ -118,4 +121,20 @@ pub(super) fn read(problem: &Problem, name: &str) -> Vec<f32> {
     let level = format!("{name}_level");
     let level = (halves == 2).then_some((level.as_str(), rows * cols * halves));
     super::super::matrices(problem, format, name, scales.name, level, cols * halves)
+}
+
+/// What is read of E4M3 codes `[layers, rows, cols]` with a scale for each tile of 128 × 128, of grouped weights for each group apart.
+fn of_tiles(problem: &Problem, name: &str, scales: &str) -> Vec<f32> {
+    let (codes, values) = (buffer(problem, name), super::super::values(problem, scales));
+    let (&[_, rows, cols], &[_, down, across]) = (&codes.shape[..], &buffer(problem, scales).shape[..]) else {
+        panic!("{name} is no matrix of each layer")
+    };
+    let groups = if name == "o_a" { 2 } else { 1 };
+    let (each, tiles) = (rows / groups, down / groups);
+    let element = |(at, code): (usize, &u8)| {
+        let (layer, row, col) = (at / cols / rows, at / cols % rows, at % cols);
+        let tile = (layer * down + row / each * tiles + row % each / 128) * across + col / 128;
+        float8::F8E4M3::from_bits(*code).to_f32() * values[tile]
+    };
+    codes.bytes.iter().enumerate().map(element).collect()
 }

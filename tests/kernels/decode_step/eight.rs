@@ -1,0 +1,224 @@
+//! Attention's products in eight bits: the reference in f32, but for the products of codes, in the place of a kernel.
+
+use reference::ops::rmsnorm::rmsnorm;
+use reference::ops::rope::Rope;
+use reference::paths::deepseek_v4::{Config, LayerType};
+use reference::{Site, Tensor};
+use ulplab::formats::codec;
+use ulplab::ops::data::{f32_bytes, floats};
+use ulplab::ops::{Outputs, Problem};
+use ulplab_core::accumulator::{Operand, WGMMA_E4M3};
+
+use super::super::{buffer, bytes, values};
+use super::{Mistake, formats, outputs, small, wrong};
+
+/// Codes and scales of a row.
+#[derive(Default)]
+struct Row {
+    codes: Vec<u8>,
+    scales: Vec<f32>,
+}
+
+/// Attention's products of a token.
+pub(super) struct Eight<'a> {
+    problem: &'a Problem,
+    config: &'a Config,
+    rope: Rope<f32>,
+    input: Row,
+    low: Row,
+    low_heads: Row,
+}
+
+/// Keeps bytes in a buffer.
+type Keep<'a> = dyn FnMut(&str, &[u8]) + 'a;
+
+impl<'a> Eight<'a> {
+    pub fn new(problem: &'a Problem, config: &'a Config) -> Self {
+        let mut rope = Rope::new(config.rope_frequencies(LayerType::Heavy));
+        rope.extend(buffer(problem, "cos").shape[0]);
+        Self {
+            problem,
+            config,
+            rope,
+            input: Row::default(),
+            low: Row::default(),
+            low_heads: Row::default(),
+        }
+    }
+
+    /// Puts what products of codes give in the place of those of numbers.
+    pub fn before(&self, site: &Site, tensor: &mut Tensor<f32>, mistake: Mistake) {
+        let (config, layer) = (self.config, site.layer.unwrap_or(0));
+        let product = |weights: &str, layer: usize, row: &Row, heads: usize| {
+            let values = self.product((weights, layer, 1), row, mistake);
+            Tensor::new([heads, values.len() / heads], values)
+        };
+        let heads = config.num_attention_heads;
+        let (found, turned) = match site.name {
+            "attention.query" => {
+                let mut query = product("q_b", layer, &self.low, heads);
+                rmsnorm(&mut query, None, 1e-6);
+                (query, heads)
+            }
+            "attention.kv.window" => {
+                let mut kv = product("kv", layer, &self.input, 1);
+                rmsnorm(&mut kv, Some(&self.norm("kv_norm", layer)), 1e-6);
+                (kv, 1)
+            }
+            "attention.indexer.query" => {
+                let heads = config.index_n_heads;
+                (product("index_q", (layer - 2) / 2, &self.low, heads), heads)
+            }
+            "attention.output" => (product("o_b", layer, &self.low_heads, 1), 0),
+            _ => return,
+        };
+        let mut found = found;
+        if turned > 0 {
+            self.rope.apply(&mut found, turned, |_| site.first_row, false);
+        }
+        if mistake == Mistake::Bit(site.name) {
+            found.data[3] = found.data[3].next_up();
+        }
+        assert_eq!(tensor.data.len(), found.data.len());
+        tensor.data = found.data;
+    }
+
+    /// Makes codes of what has passed at a site, and what is computed of them before the next one.
+    pub fn after(&mut self, site: &Site, x: &[f32], mistake: Mistake, keep: &mut Keep) {
+        let (groups, layer) = (self.config.o_groups, site.layer.unwrap_or(0));
+        match site.name {
+            "attention.input" => {
+                self.input = coded("at_attention_input", x, x.len(), mistake, keep);
+                let low = self.product(("q_a", layer, 1), &self.input, mistake);
+                let mut low = Tensor::new([1, low.len()], low);
+                rmsnorm(&mut low, Some(&self.norm("q_norm", layer)), 1e-6);
+                if mistake == Mistake::Scaled("at_low_query") {
+                    low.data.iter_mut().for_each(|x| *x *= 1.0001);
+                }
+                keep("at_low_query", &f32_bytes(&low.data));
+                self.low = coded("at_low_query", &low.data, low.data.len(), mistake, keep);
+            }
+            "attention.heads" => {
+                let heads = coded("at_heads", x, x.len() / groups, mistake, keep);
+                let mut low = self.product(("o_a", layer, groups), &heads, mistake);
+                if mistake == Mistake::Bit("at_low_heads") {
+                    low[3] = low[3].next_up();
+                }
+                keep("at_low_heads", &f32_bytes(&low));
+                self.low_heads = coded("at_low_heads", &low, low.len(), mistake, keep);
+            }
+            _ => {}
+        }
+    }
+
+    fn norm(&self, name: &str, layer: usize) -> Vec<f32> {
+        let cols = buffer(self.problem, name).shape[1];
+        values(self.problem, name)[layer * cols..][..cols].to_vec()
+    }
+
+    /// A row by weights of so many groups, each of which multiplies its part of the row.
+    fn product(&self, (weights, layer, groups): (&str, usize, usize), row: &Row, mistake: Mistake) -> Vec<f32> {
+        let name = format!("{weights}_scales");
+        let shape = |name: &str| {
+            let [_, rows, cols] = buffer(self.problem, name).shape[..] else {
+                panic!("{name} is no matrix of each layer")
+            };
+            [rows, cols]
+        };
+        let ([rows, cols], [down, across]) = (shape(weights), shape(&name));
+        let w = &bytes(self.problem, weights)[layer * rows * cols..][..rows * cols];
+        let scales = values(self.problem, &name);
+        let scales = &scales[layer * down * across..][..down * across];
+        let of = |codes: &[u8]| {
+            let factors = codes.iter().map(|code| Operand::E4m3.factor((*code).into()));
+            factors.collect::<Vec<_>>()
+        };
+        assert_eq!((row.codes.len(), row.scales.len()), (groups * cols, groups * across));
+        let element = |at: usize| {
+            let (group, in_group) = (at / (rows / groups), at % (rows / groups));
+            let tile_row = group * down / groups + in_group / 128;
+            let group = if mistake == Mistake::FirstGroup { 0 } else { group };
+            let w_row = &w[(group * (rows / groups) + in_group) * cols..][..cols];
+            let x_row = &row.codes[at / (rows / groups) * cols..][..cols];
+            let mut sum = 0.0f32;
+            for (block, (x, w)) in x_row.chunks(128).zip(w_row.chunks(128)).enumerate() {
+                let of_x = row.scales[at / (rows / groups) * across + block];
+                let of_w = scales[tile_row * across + block];
+                let product = WGMMA_E4M3.dot(&of(x), &of(w), 0.0);
+                sum = match mistake {
+                    Mistake::InTurn => of_w.mul_add(of_x * product, sum),
+                    _ => (of_x * of_w).mul_add(product, sum),
+                };
+            }
+            sum
+        };
+        (0..rows).map(element).collect()
+    }
+}
+
+/// Numbers as codes, with a scale for 128 columns of rows of `cols`.
+fn coded(name: &'static str, x: &[f32], cols: usize, mistake: Mistake, keep: &mut Keep) -> Row {
+    let encoded = codec("e4m3/b128:f32(deepgemm)").unwrap().encode(x, cols);
+    let mut codes = encoded.part("data").to_vec();
+    let mut scales: Vec<f32> = floats(encoded.part("scale"), 4).into_iter().map(|x| x as f32).collect();
+    let last = codes.len() - 1;
+    match mistake {
+        Mistake::Code(place) if place == name => codes[last] ^= 1,
+        Mistake::Scale(place) if place == name => *scales.last_mut().unwrap() = scales.last().unwrap().next_up(),
+        _ => {}
+    }
+    keep(&format!("{name}_codes"), &codes);
+    keep(&format!("{name}_scales"), &f32_bytes(&scales));
+    Row { codes, scales }
+}
+
+/// What the kernel made of codes is judged given these codes, right or wrong, and every bit of a product and of a code counts.
+#[test]
+fn decode_step_follows_products_of_codes() {
+    let all = small();
+    let (case, problem, config) = all.iter().find(|(case, ..)| case.name == "w8a8.small.b3").unwrap();
+    let found = |mistake| wrong(problem, &outputs(config, problem, formats(case), mistake));
+    for (mistake, places) in [
+        (Mistake::Code("at_attention_input"), &["at_attention_input_codes"][..]),
+        (Mistake::Scale("at_attention_input"), &["at_attention_input_scales"]),
+        (Mistake::Scaled("at_low_query"), &["at_low_query"]),
+        (Mistake::Code("at_low_query"), &["at_low_query_codes"]),
+        (Mistake::Scale("at_low_query"), &["at_low_query_scales"]),
+        (Mistake::Scaled("attention.query"), &["at_query"]),
+        (Mistake::Code("at_heads"), &["at_heads_codes"]),
+        (Mistake::Scale("at_heads"), &["at_heads_scales"]),
+        (Mistake::Bit("at_low_heads"), &["at_low_heads"]),
+        (Mistake::Code("at_low_heads"), &["at_low_heads_codes"]),
+        (Mistake::Scale("at_low_heads"), &["at_low_heads_scales"]),
+        (Mistake::Bit("attention.output"), &["at_attention_output"]),
+        (Mistake::FirstGroup, &["at_low_heads"]),
+        (
+            Mistake::InTurn,
+            &["at_attention_output", "at_low_query", "at_low_heads"],
+        ),
+    ] {
+        assert_eq!(found(mistake), places, "{mistake:?}");
+    }
+}
+
+/// A kernel that multiplies numbers in the place of codes is told behind every product.
+#[test]
+fn decode_step_tells_products_of_numbers_from_those_of_codes() {
+    let all = small();
+    let (case, problem, config) = all.iter().find(|(case, ..)| case.name == "w8a8.small.b3").unwrap();
+    let Outputs(right) = outputs(config, problem, formats(case), Mistake::None);
+    let Outputs(numbers) = outputs(config, problem, super::Formats::F32, Mistake::None);
+    let kept = |name: &str| name.starts_with("at_low") || name.ends_with("_codes") || name.ends_with("_scales");
+    let mixed = right.into_iter().zip(numbers);
+    let mixed = mixed.map(|(right, numbers)| if kept(right.0) { right } else { numbers });
+    let found = wrong(problem, &Outputs(mixed.collect()));
+    for name in [
+        "at_query",
+        "at_kv_window",
+        "at_index_query",
+        "at_attention_output",
+        "at_attention_input_codes",
+    ] {
+        assert!(found.contains(&name), "{name}: {found:?}");
+    }
+}
