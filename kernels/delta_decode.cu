@@ -209,6 +209,18 @@ template <class S, bool KDA, bool VK> __device__ void simple(const Step<S> &step
 
 // ---- 128 key channels, states read once
 
+// How many bytes further on a thread block asks for the state that another one will load. Memory is read in order then, whatever order
+// thread blocks load in: 519 us for 256 sequences in f32 on an H200, 528 without, and 543 if it is asked for 10 MB ahead.
+constexpr int AHEAD = 6 << 20;
+
+// Has the L2 cache load rows of a state that a later thread block will need: `rows` from `first` on.
+template <class S> __device__ __forceinline__ void prefetch_ahead(const Step<S> &step, int token, int head, int first, int rows) {
+    const int heads = step.H * step.G, state = step.V * K * (int)sizeof(S), later = head + AHEAD / state;
+    const int then = token + later / heads, slot = then < (int)gridDim.z ? step.slot(then) : -1;
+    if (slot >= 0)
+        tma_prefetch_l2(step.matrix(slot, later % heads) + first * K, rows * K * (int)sizeof(S));
+}
+
 // [V, K]: a group of lanes has the 128 keys of a row of V; a warp has N rows for each such group.
 template <class S, bool KDA, int N, bool STREAMING> __device__ __forceinline__ void vk(const Step<S> &step, int token, int head) {
     constexpr int E = 16 / sizeof(S), LANES = K / E, GROUPS = 32 / LANES, ROWS = N * GROUPS, SUM_LANES = LANES / (2 * N);
@@ -240,6 +252,8 @@ template <class S, bool KDA, int N, bool STREAMING> __device__ __forceinline__ v
 #pragma unroll
     for (int i = 0; i < N; i++)
         piece[i] = load_state<STREAMING>(state + i * GROUPS * K);
+    if (!STREAMING && threadIdx.x == 0)
+        prefetch_ahead(step, token, head, first, ROWS * (blockDim.x / 32));
 
     float q[E], k[E], decay[E];
     unpack(raw_q, q), unpack(raw_k, k), unpack(raw_gate, decay);
