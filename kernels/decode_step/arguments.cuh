@@ -109,6 +109,8 @@ constexpr int MOST_C = 64, MOST_RQ = 64, MOST_D = 512, MOST_HD = 1024, MOST_H = 
               MOST_O = 64, MOST_R = 64, MOST_E = 32, MOST_K = 4, MOST_HIDDEN = 256, MOST_V = 256, MOST_TOPK = 64;
 // Tokens that are pooled.
 constexpr int MOST_POOLED = 128;
+// If they are many, they are pooled in so many parts.
+constexpr int POOLED_PARTS = 16;
 
 // Most numbers of the first products that a CTA has, and channels of a compressor.
 template <class W, bool STAGED> struct Room {
@@ -185,11 +187,11 @@ template <class W> struct alignas(16) Shared {
     typedef persistent::Room<W, W::STAGED> Room;
     typename StagedIf<W, W::STAGED>::Of staged;
     u64 arrived[EXCHANGES];
-    // The streams, and what goes into and comes out of a block.
-    alignas(16) float x[4 * MOST_C], normed[MOST_C], out[MOST_C];
+    // The streams, before attention and before the experts, and what goes into a block.
+    alignas(16) float x[2][4 * MOST_C], normed[MOST_C];
     float comb[16], post[4];
-    // Of the streams: the weights of what goes into a block, and logits of mixing, as the mixer reads them.
-    float weights[4], mus[28];
+    // Logits of mixing, as the mixer reads them.
+    float mus[28];
     // After the first products.
     float low[MOST_RQ], kv[MOST_D], pooled[MOST_D], index_pooled[MOST_DI], head_weights[MOST_HI];
     union {
@@ -198,10 +200,13 @@ template <class W> struct alignas(16) Shared {
         };
         // Of tokens that are pooled, before queries are there.
         struct {
-            float tops[WARPS][32], sums[WARPS][32], outs[WARPS][32];
+            float tops[POOLED_PARTS][32], sums[POOLED_PARTS][32], outs[POOLED_PARTS][32];
         };
     };
-    float heads[MOST_HD], low_heads[MOST_O];
+    // What heads read, and before, the sums of the keys of each warp.
+    float heads[MOST_HD], read[W::Ranks::WARPS][CHUNK], low_heads[MOST_O];
+    // What parts of heads are worth in the rank of the output.
+    float low_parts[W::STAGED ? MOST_HD / CHUNK * MOST_O / 2 : 4];
     float expert_logits[MOST_E], expert_weights[MOST_K], hidden[MOST_HIDDEN];
     // This CTA's share of a product.
     float own[Room::OWN];
@@ -209,7 +214,7 @@ template <class W> struct alignas(16) Shared {
     float cos[3][MOST_R / 2], sin[3][MOST_R / 2];
     float inverse[MOST_H], row_logits[MOST_V];
     int experts[MOST_K], chosen[MOST_TOPK];
-    u64 bests[WARPS];
+    u64 bests[MOST_WARPS];
     // What this CTA has a share of, so that nobody divides. Rows of the first products, in heavy and in sparse layers: the number of
     // the matrix, and the row. Channels of compressors: of heavy and of sparse layers, and of the indexer. Numbers between the
     // products of experts: the slot, and the row of its expert.
@@ -224,8 +229,8 @@ template <class W> struct alignas(16) Shared {
         return (u32 *)(this + 1);
     }
 
-    __device__ __forceinline__ u32 *taken(const Arguments<W> &a) {
-        return index_keys() + a.Ns;
+    __device__ __forceinline__ u8 *taken(const Arguments<W> &a) {
+        return (u8 *)(index_keys() + a.Ns);
     }
 
     __device__ __forceinline__ float *scores(const Arguments<W> &a, int head) {
@@ -251,6 +256,12 @@ template <class W> struct Context {
     Shared<W> &s;
     Team<typename W::Ranks> team;
     Row row;
+    static constexpr int WARPS = W::Ranks::WARPS, WORKERS = 32 * WARPS;
+
+    // All that work together wait for each other.
+    static __device__ __forceinline__ void sync() {
+        named_barrier_sync(WORK, WORKERS);
+    }
 
     // Waits for what others give: so many numbers. `use` counts how often this exchange was before.
     __device__ __forceinline__ void exchange(Exchange which, int use, int numbers) const {

@@ -11,11 +11,11 @@ namespace persistent {
 
 // Stores the values and logits of a token in the rings, and pools the channels of the share, if the token closes its window, into
 // `pooled`. `own` has values, then logits, [halves, channels of the share] each. A warp has 32 channels of few tokens; of many, all
-// warps share the tokens.
+// warps share the tokens, in parts whose number does not depend on that of the warps.
 template <class W>
 __device__ __forceinline__ void pool(const Context<W> &c, const Compressor &of, Share share, const u16 *channels, float *own,
                                      float ape_of_first, float *pooled) {
-    constexpr int EACH = (MOST_POOLED + WARPS - 1) / WARPS;
+    constexpr int WARPS = Context<W>::WARPS, WORKERS = Context<W>::WORKERS, EACH = MOST_POOLED / POOLED_PARTS;
     const int t = c.row.position, lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = share.count, width = of.dim * of.halves;
     float *own_gate = own + of.halves * n;
 #pragma unroll 1
@@ -26,59 +26,67 @@ __device__ __forceinline__ void pool(const Context<W> &c, const Compressor &of, 
     }
     if (!of.entry)
         return;
-    workers_sync();
+    c.sync();
+    // Of many, the first stage finds the largest logits.
     const bool many = of.slots > EACH;
-    const int before = many ? warp : 0, turn = many ? WARPS : 1, turn_of_slots = turn % of.slots;
-    const int slot_of_warp = (of.first_slot + before) % of.slots;
+    const int turn = many ? POOLED_PARTS : 1, turn_of_slots = turn % of.slots;
 #pragma unroll 1
     for (int block = many ? 0 : 32 * warp; block < n; block += many ? 32 : 32 * WARPS) {
         const int channel = block + lane;
-        float gates[EACH], values[EACH], top = -__int_as_float(0x7f800000);
-        int slot = slot_of_warp;
+#pragma unroll 1
+        for (int stage = many ? 0 : 1; stage < 2; stage++) {
+#pragma unroll 1
+            for (int part = many ? warp : 0; part < turn; part += WARPS) {
+                float gates[EACH], values[EACH], top = -__int_as_float(0x7f800000);
+                int slot = (of.first_slot + part) % of.slots;
 #pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            const int token = of.first + before + i * turn;
-            const int half = of.halves == 2 && token >= of.window;
-            const size_t at = (size_t)slot * width + half * of.dim + share.first + channel;
-            slot += turn_of_slots;
-            slot -= slot < of.slots ? 0 : of.slots;
-            gates[i] = -__int_as_float(0x7f800000), values[i] = 0.0f;
-            if (token > t || channel >= n)
-                continue;
-            if (token < 0)
-                gates[i] = 0.0f;
-            else if (token == t)
-                gates[i] = own_gate[half * n + channel], values[i] = own[half * n + channel];
-            else
-                gates[i] = __ldcg(of.ring_gate + at), values[i] = __ldcg(of.ring_kv + at);
-            top = fmaxf(top, gates[i]);
-        }
-        if (many) {
-            c.s.tops[warp][lane] = top;
-            workers_sync();
-#pragma unroll
-            for (int other = 0; other < WARPS; other++)
-                top = fmaxf(top, c.s.tops[other][lane]);
-        }
-        float sum = 0.0f, out = 0.0f;
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            const float share_of_token = expf(gates[i] - top);
-            sum += share_of_token;
-            out = fmaf(share_of_token, values[i], out);
-        }
-        if (many) {
-            c.s.sums[warp][lane] = sum, c.s.outs[warp][lane] = out;
-            workers_sync();
-            if (warp > 0)
-                continue;
-            sum = out = 0.0f;
+                for (int i = 0; i < EACH; i++) {
+                    const int token = of.first + part + i * turn;
+                    const int half = of.halves == 2 && token >= of.window;
+                    const size_t at = (size_t)slot * width + half * of.dim + share.first + channel;
+                    slot += turn_of_slots;
+                    slot -= slot < of.slots ? 0 : of.slots;
+                    gates[i] = -__int_as_float(0x7f800000), values[i] = 0.0f;
+                    if (token > t || channel >= n)
+                        continue;
+                    if (token < 0)
+                        gates[i] = 0.0f;
+                    else if (token == t)
+                        gates[i] = own_gate[half * n + channel], values[i] = own[half * n + channel];
+                    else
+                        gates[i] = __ldcg(of.ring_gate + at), values[i] = __ldcg(of.ring_kv + at);
+                    top = fmaxf(top, gates[i]);
+                }
+                if (stage == 0) {
+                    c.s.tops[part][lane] = top;
+                    continue;
+                }
 #pragma unroll 4
-            for (int other = 0; other < WARPS; other++)
-                sum += c.s.sums[other][lane], out += c.s.outs[other][lane];
+                for (int other = 0; many && other < POOLED_PARTS; other++)
+                    top = fmaxf(top, c.s.tops[other][lane]);
+                float sum = 0.0f, out = 0.0f;
+#pragma unroll
+                for (int i = 0; i < EACH; i++) {
+                    const float share_of_token = expf(gates[i] - top);
+                    sum += share_of_token;
+                    out = fmaf(share_of_token, values[i], out);
+                }
+                if (many)
+                    c.s.sums[part][lane] = sum, c.s.outs[part][lane] = out;
+                else if (channel < n)
+                    pooled[share.first + channel] = out / sum;
+            }
+            if (many)
+                c.sync();
         }
-        if (channel < n)
-            pooled[share.first + channel] = out / sum;
+        if (many && warp == 0) {
+            float sum = 0.0f, out = 0.0f;
+#pragma unroll 4
+            for (int other = 0; other < POOLED_PARTS; other++)
+                sum += c.s.sums[other][lane], out += c.s.outs[other][lane];
+            if (channel < n)
+                pooled[share.first + channel] = out / sum;
+        }
     }
 }
 
@@ -115,14 +123,14 @@ template <class W> __device__ __forceinline__ void down(const Context<W> &c, con
                : unit < behind_kv ? c.s.kv + kv.first + unit - low.count
                                   : c.s.head_weights + heads.first + unit - behind_kv;
     };
-    products<W::STAGED ? 1 : 2, W::STAGED>(count, a.C, c.s.normed, row, [&](int unit, float product) {
+    products<typename W::Ranks, W::STAGED ? 1 : 2, W::STAGED>(count, a.C, c.s.normed, row, [&](int unit, float product) {
         if constexpr (W::STAGED)
             if (const int four = unit / 4 * 4; unit / 8 * 8 < behind_heads)
                 c.team.give_four(arrived, four < behind_heads ? place(four) : nullptr, product);
         if (threadIdx.x % 4 == 0 && unit < count)
             c.s.own[unit] = product;
     });
-    workers_sync();
+    c.sync();
     if constexpr (!W::STAGED) {
         c.team.give_all(arrived, c.s.low + low.first, c.s.own, low.count);
         c.team.give_all(arrived, c.s.kv + kv.first, own_kv, kv.count);
@@ -134,7 +142,7 @@ template <class W> __device__ __forceinline__ void down(const Context<W> &c, con
              which == 0 ? own_main : own_index, which == 0 ? main_ape : index_ape, which == 0 ? c.s.pooled : c.s.index_pooled);
     if (!layer.main.entry)
         return;
-    workers_sync();
+    c.sync();
     c.team.give_all(arrived, c.s.pooled + kv.first, c.s.pooled + kv.first, kv.count);
     c.team.give_all(arrived, c.s.index_pooled + index.first, c.s.index_pooled + index.first, index.count);
 }
@@ -190,32 +198,19 @@ struct Pair {
     }
 };
 
+// Turns the pairs of four numbers of a head of `dim`, from `channel` of that head on, if they are among the last.
+template <class W> __device__ __forceinline__ float4 turn_four(const Context<W> &c, float4 x, int channel, int dim) {
+    const int turned = channel - (dim - c.a.R);
+    if (turned < 0)
+        return x;
+    const float2 low = rope_file::turn<false>(make_float2(x.x, x.y), c.s.cos[0][turned / 2], c.s.sin[0][turned / 2]);
+    const float2 high = rope_file::turn<false>(make_float2(x.z, x.w), c.s.cos[0][turned / 2 + 1], c.s.sin[0][turned / 2 + 1]);
+    return make_float4(low.x, low.y, high.x, high.y);
+}
+
+// Queries of heads, and index queries, of the normed rank: turned, but heads are not normed yet.
 template <class W> __device__ __forceinline__ void up(const Context<W> &c, const Layer<W> &layer) {
     const Arguments<W> &a = c.a;
-    const int warp = threadIdx.x / 32;
-    const Share kv = c.team.template share<8>(a.D), index = c.team.template share<8>(a.DI).only_if(layer.sparse);
-    const float *kv_norm = a.kv_norm + (size_t)layer.layer * a.D, *norm = layer.main.norm, *index_norm = layer.index.norm;
-    if constexpr (W::STAGED)
-        kv_norm = c.s.staged.kv_norm, norm = c.s.staged.norm, index_norm = c.s.staged.index_norm;
-    const Pair of_window(kv_norm, a.D, kv), of_entry(norm, a.D, kv), of_index(index_norm, layer.sparse ? a.DI : 0, index);
-    if (warp < (layer.main.entry ? layer.sparse ? 4 : 3 : 2)) {
-        const float *const from = warp == 0 ? c.s.low : warp == 1 ? c.s.kv : warp == 2 ? c.s.pooled : c.s.index_pooled;
-        const float inverse = inverse_rms_of(c, from, warp == 0 ? a.Rq : warp == 3 ? a.DI : a.D);
-        if (threadIdx.x % 32 == 0)
-            c.s.inverse[warp] = inverse;
-    }
-    workers_sync();
-    if (threadIdx.x < a.Rq)
-        c.s.low[threadIdx.x] *= layer.q_norm[threadIdx.x] * c.s.inverse[0];
-    of_window.store(c, c.s.kv, c.s.inverse[1], a.D, 0, layer.own_vector,
-                    a.at_kv_window ? c.kept(a.at_kv_window, layer.layer, a.layers, a.D) : nullptr);
-    of_entry.store_entry(c, layer.main, c.s.pooled, c.s.inverse[2], layer.sparse ? 1 : 2,
-                         a.at_kv_compressed ? c.kept(a.at_kv_compressed, layer.layer, a.layers, a.D) : nullptr);
-    if (layer.sparse)
-        of_index.store_entry(c, layer.index, c.s.index_pooled, c.s.inverse[3], 1,
-                             a.at_index_key ? c.kept(a.at_index_key, layer.number, a.sparse, a.DI) : nullptr);
-    workers_sync();
-
     const Share query = c.team.template share<4>(a.H * a.D),
                 index_query = c.team.template share<4>(a.HI * a.DI).only_if(layer.sparse);
     const int count = query.count + index_query.count;
@@ -230,53 +225,91 @@ template <class W> __device__ __forceinline__ void up(const Context<W> &c, const
         }
     };
     u64 *const arrived = c.s.arrived + UP;
-    products<1, W::STAGED>(count, a.Rq, c.s.low, row, [&](int unit, float product) {
-        if constexpr (W::STAGED) {
-            const int four = unit / 4 * 4;
-            float *const to =
-                four < query.count ? c.s.query + query.first + four : c.s.index_query + index_query.first + four - query.count;
-            c.team.give_four(arrived, four < count ? to : nullptr, product);
-        } else if (threadIdx.x % 4 == 0 && unit < count) {
-            c.s.own[unit] = product;
+    // The same four lanes norm the rank as multiply by it.
+    constexpr int PARTS = MOST_RQ / 16;
+    const int lane = threadIdx.x % 4;
+    float4 x[PARTS];
+    float squares = 0.0f;
+#pragma unroll
+    for (int part = 0; part < PARTS; part++) {
+        x[part] = make_float4(0, 0, 0, 0);
+        if (const int column = 4 * (lane + 4 * part); column < a.Rq) {
+            const float4 low = load4(c.s.low + column), norm = load4(layer.q_norm + column);
+            squares = dot4(low, low, squares);
+            x[part] = make_float4(low.x * norm.x, low.y * norm.y, low.z * norm.z, low.w * norm.w);
         }
-    });
-    if constexpr (!W::STAGED) {
-        workers_sync();
-        c.team.give_all(arrived, c.s.query + query.first, c.s.own, query.count);
-        c.team.give_all(arrived, c.s.index_query + index_query.first, c.s.own + query.count, index_query.count);
     }
+    const float inverse = rmsnorm_file::inverse_rms(lanes_sum<4>(squares), a.Rq, a.eps);
+#pragma unroll
+    for (int part = 0; part < PARTS; part++)
+        x[part] = make_float4(x[part].x * inverse, x[part].y * inverse, x[part].z * inverse, x[part].w * inverse);
+#pragma unroll 1
+    for (int unit = threadIdx.x / 4; unit / 8 * 8 < count; unit += c.WORKERS / 4) {
+        const auto weights = row(min(unit, count - 1));
+        float sums[PARTS];
+#pragma unroll
+        for (int part = 0; part < PARTS; part++)
+            sums[part] = 4 * (lane + 4 * part) < a.Rq ? dot4(weights.four(4 * (lane + 4 * part)), x[part], 0.0f) : 0.0f;
+        const float product = lanes_sum<4>((sums[0] + sums[1]) + (sums[2] + sums[3]));
+        const int four = unit / 4 * 4, of_head = query.first + four, of_index = index_query.first + four - query.count;
+        const bool is_index = four >= query.count;
+        float4 all = c.team.four(product);
+        if (four >= count)
+            continue;
+        all = turn_four(c, all, is_index ? of_index % a.DI : of_head % a.D, is_index ? a.DI : a.D);
+        float *const to = is_index ? c.s.index_query + of_index : c.s.query + of_head;
+        c.team.give(arrived, to, all, threadIdx.x % 16);
+    }
+}
+
+// Norms and stores the vector of the window, and the entries that the token completes.
+template <class W> __device__ __forceinline__ void store_keys(const Context<W> &c, const Layer<W> &layer) {
+    const Arguments<W> &a = c.a;
+    const int warp = threadIdx.x / 32;
+    const Share kv = c.team.template share<8>(a.D), index = c.team.template share<8>(a.DI).only_if(layer.sparse);
+    const float *kv_norm = a.kv_norm + (size_t)layer.layer * a.D, *norm = layer.main.norm, *index_norm = layer.index.norm;
+    if constexpr (W::STAGED)
+        kv_norm = c.s.staged.kv_norm, norm = c.s.staged.norm, index_norm = c.s.staged.index_norm;
+    const Pair of_window(kv_norm, a.D, kv);
+    if (warp < (layer.main.entry ? layer.sparse ? 3 : 2 : 1)) {
+        const float *const from = warp == 0 ? c.s.kv : warp == 1 ? c.s.pooled : c.s.index_pooled;
+        const float inverse = inverse_rms_of(c, from, warp == 2 ? a.DI : a.D);
+        if (threadIdx.x % 32 == 0)
+            c.s.inverse[warp] = inverse;
+    }
+    c.sync();
+    of_window.store(c, c.s.kv, c.s.inverse[0], a.D, 0, layer.own_vector,
+                    a.at_kv_window ? c.kept(a.at_kv_window, layer.layer, a.layers, a.D) : nullptr);
+    // Where there are no taps, most tokens are done.
+    if (layer.main.entry || a.at_kv_compressed || a.at_index_key) {
+        Pair(norm, a.D, kv).store_entry(c, layer.main, c.s.pooled, c.s.inverse[1], layer.sparse ? 1 : 2,
+                                        a.at_kv_compressed ? c.kept(a.at_kv_compressed, layer.layer, a.layers, a.D) : nullptr);
+        if (layer.sparse)
+            Pair(index_norm, a.DI, index)
+                .store_entry(c, layer.index, c.s.index_pooled, c.s.inverse[2], 1,
+                             a.at_index_key ? c.kept(a.at_index_key, layer.number, a.sparse, a.DI) : nullptr);
+    }
+    c.sync();
 }
 
 // ---- queries and index scores
 
-// Norms the heads of queries, and turns them and those of index queries.
-template <class W> __device__ __forceinline__ void queries(const Context<W> &c, const Layer<W> &layer) {
+// Keeps queries for taps: those of heads are normed.
+template <class W> __device__ __forceinline__ void keep_queries(const Context<W> &c, const Layer<W> &layer) {
     const Arguments<W> &a = c.a;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    if (warp < a.H) {
-        const float inverse = inverse_rms_of(c, c.s.query + warp * a.D, a.D);
-        if (lane == 0)
-            c.s.inverse[warp] = inverse;
-    } else if (layer.sparse && warp - a.H < a.HI && lane < a.R / 2) {
-        float2 &x = ((float2 *)(c.s.index_query + (warp - a.H + 1) * a.DI - a.R))[lane];
-        x = rope_file::turn<false>(x, c.s.cos[0][lane], c.s.sin[0][lane]);
-    }
-    workers_sync();
-#pragma unroll 2
-    for (int head = 0; head < a.H; head++)
-        if (threadIdx.x < a.D / 2) {
-            float2 &x = ((float2 *)(c.s.query + head * a.D))[threadIdx.x];
-            const int turned = (int)threadIdx.x - (a.D - a.R) / 2;
-            const float inverse = c.s.inverse[head];
-            float2 y = make_float2(x.x * inverse, x.y * inverse);
-            if (turned >= 0)
-                y = rope_file::turn<false>(y, c.s.cos[0][turned], c.s.sin[0][turned]);
-            x = y;
-        }
-    workers_sync();
-    c.keep(a.at_query, layer.layer, a.layers, c.s.query, a.H * a.D);
     if (layer.sparse)
         c.keep(a.at_index_query, layer.number, a.sparse, c.s.index_query, a.HI * a.DI);
+    if (!a.at_query || c.team.rank != 0)
+        return;
+    float *const to = c.kept(a.at_query, layer.layer, a.layers, a.H * a.D);
+    const int lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (int head = threadIdx.x / 32; head < a.H; head += c.WARPS) {
+        const float inverse = inverse_rms_of(c, c.s.query + head * a.D, a.D);
+#pragma unroll 1
+        for (int at = lane; at < a.D; at += 32)
+            to[head * a.D + at] = c.s.query[head * a.D + at] * inverse;
+    }
 }
 
 // What an index query is compared with: four numbers of an entry for each lane.
@@ -291,17 +324,30 @@ template <class W> __device__ __forceinline__ float4 index_key(const Context<W> 
 template <class W>
 __device__ __forceinline__ void index_scores(const Context<W> &c, const Layer<W> &layer, int entries, float4 key) {
     const Arguments<W> &a = c.a;
-    const int lane = threadIdx.x % 32, at = 4 * lane, first = c.team.rank * WARPS + threadIdx.x / 32;
+    const int lane = threadIdx.x % 32, at = 4 * lane, first = Key<W>::first(c);
+    const auto product = [&](int head) {
+        const float4 query = at < a.DI ? load4(c.s.index_query + head * a.DI + at) : make_float4(0, 0, 0, 0);
+        return dot4(key, query, 0.0f);
+    };
+    float score = 0.0f;
+    const auto add = [&](int head, float product) {
+        score = fmaf(c.s.head_weights[head] * a.index_scale, product < 0.0f ? 0.0f : product, score);
+    };
 #pragma unroll 1
-    for (int entry = first; entry < entries; entry += c.team.ranks() * WARPS) {
+    for (int entry = first; entry < entries; entry += c.WARPS << c.team.bits) {
         if (entry != first)
             key = index_key(c, layer, entry);
-        float score = 0.0f;
-#pragma unroll 4
-        for (int head = 0; head < a.HI; head++) {
-            const float4 query = at < a.DI ? load4(c.s.index_query + head * a.DI + at) : make_float4(0, 0, 0, 0);
-            const float product = warp_sum(dot4(key, query, 0.0f));
-            score = fmaf(c.s.head_weights[head] * a.index_scale, product < 0.0f ? 0.0f : product, score);
+        score = 0.0f;
+        if constexpr (W::STAGED) {
+            static_assert(W::Sizes::HI == 4, "lanes 0, 8, 16 and 24 have a head each");
+            const float sums = warp_sums(product(0), product(1), product(2), product(3));
+#pragma unroll
+            for (int head = 0; head < 4; head++)
+                add(head, __shfl_sync(0xffffffff, sums, 8 * head));
+        } else {
+#pragma unroll 2
+            for (int head = 0; head < a.HI; head++)
+                add(head, warp_sum(product(head)));
         }
         c.team.give(c.s.arrived + INDEX_SCORES, (float *)c.s.index_keys() + entry, __uint_as_float(top_k_file::key_of(score)),
                     lane);
@@ -315,42 +361,50 @@ template <class W> __device__ __forceinline__ void select(const Context<W> &c, c
     const Arguments<W> &a = c.a;
     if (entries <= a.topk) {
 #pragma unroll 1
-        for (int at = threadIdx.x; at < a.topk; at += WORKERS)
+        for (int at = threadIdx.x; at < a.topk; at += c.WORKERS)
             c.s.chosen[at] = at < entries ? at : -1;
     } else {
         const u32 *const keys = c.s.index_keys();
-        u32 *const taken = c.s.taken(a);
-        // A thread for each entry counts what comes before it; a warp keeps a word of those that are taken.
+        u8 *const taken = c.s.taken(a);
+        const int lane = threadIdx.x % 4;
+        // Four lanes for each entry count what comes before it: larger keys, and equal ones of smaller numbers. No key is 0. A warp keeps
+        // a byte of those that are taken.
 #pragma unroll 1
-        for (int entry = threadIdx.x; entry / 32 * 32 < entries; entry += WORKERS) {
+        for (int first = 0; first < entries; first += c.WORKERS / 4) {
+            const int entry = first + threadIdx.x / 4;
             const u32 key = entry < entries ? keys[entry] : 0;
             int before = 0;
-#pragma unroll 1
-            for (int at = 0; at < entries; at += 4) {
+#pragma unroll 2
+            for (int at = 4 * lane; at < entries; at += 16) {
                 const uint4 four = *(const uint4 *)(keys + at);
                 const u32 others[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
                 for (int i = 0; i < 4; i++)
-                    before += at + i < entries && (others[i] > key || (others[i] == key && at + i < entry));
+                    before += at + i < entries && others[i] > (at + i < entry ? key - 1 : key);
             }
-            const u32 all = __ballot_sync(0xffffffff, entry < entries && before < a.topk);
-            if (entry % 32 == 0)
-                taken[entry / 32] = all;
+            before += __shfl_xor_sync(0xffffffff, before, 1);
+            before += __shfl_xor_sync(0xffffffff, before, 2);
+            // Every fourth bit is that of an entry.
+            u32 all = __ballot_sync(0xffffffff, entry < entries && before < a.topk) & 0x11111111;
+            all = (all | all >> 3) & 0x03030303, all = (all | all >> 6) & 0x000f000f, all = (all | all >> 12) & 0xff;
+            if (threadIdx.x % 32 == 0 && entry / 32 * 32 < entries)
+                taken[entry / 8] = all;
         }
-        workers_sync();
+        c.sync();
+        const u32 *const words = (const u32 *)taken;
 #pragma unroll 1
-        for (int entry = threadIdx.x; entry < entries; entry += WORKERS) {
-            const u32 own = taken[entry / 32], bit = 1u << entry % 32;
+        for (int entry = threadIdx.x; entry < entries; entry += c.WORKERS) {
+            const u32 own = words[entry / 32], bit = 1u << entry % 32;
             if (!(own & bit))
                 continue;
             int at = __popc(own & (bit - 1));
 #pragma unroll 1
             for (int word = 0; word < entry / 32; word++)
-                at += __popc(taken[word]);
+                at += __popc(words[word]);
             c.s.chosen[at] = entry;
         }
     }
-    workers_sync();
+    c.sync();
     c.keep(a.at_topk, layer.number, a.sparse, c.s.chosen, a.topk);
 }
 
@@ -360,10 +414,7 @@ template <class W> __device__ __forceinline__ void attention(const Context<W> &c
     const Arguments<W> &a = c.a;
     c.keep(a.at_attention_input, layer.layer, a.layers, c.s.normed, a.C);
     down(c, layer);
-    const int of_heads = layer.sparse ? a.HI : 0, of_index = layer.sparse ? a.DI : 0;
-    c.exchange(DOWN, layer.layer, a.Rq + a.D + of_heads + (layer.main.entry ? a.D + of_index : 0));
-    up(c, layer);
-    // What is known before queries are there is loaded while they come.
+    // What is known before this token is there is loaded while others are waited for.
     const int seen = entries_seen(c.row.position);
     const int entries = seen / (layer.sparse ? a.ms : heavy_rate(a.ms, a.mh));
     const Keys keys(c, layer, entries);
@@ -371,29 +422,52 @@ template <class W> __device__ __forceinline__ void attention(const Context<W> &c
     Attend<W> attend(c, keys, layer.sinks);
     Key<W> key = {};
     float4 of_first = make_float4(0, 0, 0, 0);
-    if (keys.known(first))
-        key.load(c, keys, first);
-    if (layer.sparse && first < entries)
+    if (keys.early(first))
+        key.load(c, keys.row(first));
+    if (layer.sparse && first < entries && first != layer.index.newest)
         of_first = index_key(c, layer, first);
+    attend.load([&](int key) { return keys.early(key); });
+    const int of_heads = layer.sparse ? a.HI : 0, of_index = layer.sparse ? a.DI : 0;
+    c.exchange(DOWN, layer.layer, a.Rq + a.D + of_heads + (layer.main.entry ? a.D + of_index : 0));
+    up(c, layer);
+    store_keys(c, layer);
+    if (keys.known(first) && !keys.early(first))
+        key.load(c, keys.row(first));
+    if (layer.sparse && first < entries && first == layer.index.newest)
+        of_first = index_key(c, layer, first);
+    attend.load([&](int key) { return keys.known(key) && !keys.early(key); });
     c.exchange(UP, layer.layer, a.H * a.D + a.HI * of_index);
-    queries(c, layer);
-    if (layer.sparse) {
+    keep_queries(c, layer);
+    if (layer.sparse)
         index_scores(c, layer, entries, of_first);
+    const int known = layer.sparse ? keys.recent : keys.count;
+    scores(c, keys, key, 0, known);
+    if (layer.sparse) {
         c.exchange(INDEX_SCORES, layer.number, entries);
         select(c, layer, entries);
+        attend.load([&](int key) { return !keys.known(key); });
+        scores(c, keys, key, known, keys.count);
     }
-    scores(c, keys, key);
-    attend.begin();
     c.exchange(SCORES, layer.layer, a.H * keys.count);
     attend.run();
-    c.exchange(HEADS, layer.layer, a.H * a.D);
-    c.keep(a.at_heads, layer.layer, a.layers, c.s.heads, a.H * a.D);
-    output_down(c, layer);
-    c.exchange(LOW_HEADS, layer.layer, a.G * a.Ro);
+    if constexpr (W::STAGED) {
+        // Each CTA has what it read.
+        if (a.at_heads && threadIdx.x < CHUNK)
+            c.kept(a.at_heads, layer.layer, a.layers, a.H * a.D)[attend.share.first + threadIdx.x] =
+                c.s.heads[attend.share.first + threadIdx.x];
+        output_part(c, c.s.heads + attend.share.first);
+        c.exchange(LOW_HEADS, layer.layer, a.H * a.D / CHUNK * a.Ro);
+    } else {
+        c.team.give_all(c.s.arrived + HEADS, c.s.heads + attend.share.first, c.s.heads + attend.share.first, attend.share.count);
+        c.exchange(HEADS, layer.layer, a.H * a.D);
+        c.keep(a.at_heads, layer.layer, a.layers, c.s.heads, a.H * a.D);
+        output_down(c, layer);
+        c.exchange(LOW_HEADS, layer.layer, a.G * a.Ro);
+    }
     output_up(c, layer);
 }
 
-// How often attention of a layer exchanges.
+// How often attention of a layer exchanges where all wait for each other.
 __device__ __forceinline__ int exchanges(bool sparse) {
     return sparse ? 6 : 5;
 }

@@ -63,7 +63,14 @@ template <class W> __device__ __forceinline__ void list_copies(const Context<W> 
     const Share query = c.team.template share<4>(a.H * a.D), index_query = c.team.template share<4>(a.HI * a.DI);
     share_of(BOTH, a.q_b, a.q_b_scales, a.H * a.D, query, to.up.place(), 0);
     share_of(SPARSE, a.index_q, a.index_q_scales, a.HI * a.DI, index_query, to.up.place(), query.count);
-    share_of(BOTH, a.o_a, a.o_a_scales, a.G * a.Ro, c.team.template share<1>(a.G * a.Ro), to.output_down.place(), 0);
+    const int of_group = a.H * a.D / a.G, chunks = of_group / CHUNK, group = c.team.rank / chunks * a.Ro;
+    const size_t row_bytes = row_codes((const W *)nullptr, of_group) * sizeof(Code);
+    const u32 chunk_bytes = row_codes((const W *)nullptr, CHUNK) * sizeof(Code);
+#pragma unroll 1
+    for (int at = 0; at < a.Ro; at++)
+        bytes(ATTENTION, BOTH, (const char *)a.o_a + (group + at) * row_bytes + c.team.rank % chunks * chunk_bytes,
+              a.G * a.Ro * row_bytes, (char *)to.output_down.codes + at * chunk_bytes, chunk_bytes);
+    rows(ATTENTION, BOTH, (const Code *)nullptr, a.o_a_scales, a.G * a.Ro, group, a.Ro, to.output_down_scales.place(), 0);
     share_of(BOTH, a.o_b, a.o_b_scales, a.C, {0, a.C}, to.output_up.place(), 0);
 
     rows(EXPERTS, BOTH, a.gate, a.gate_scales, a.E, 0, a.E, to.gate.place(), 0);

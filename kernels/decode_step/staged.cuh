@@ -8,6 +8,9 @@
 
 namespace persistent {
 
+// Channels of heads that are read, and whose products are added up, together.
+constexpr int CHUNK = 64;
+
 // ---- rows
 
 template <class T> __device__ constexpr int row_codes(const Numbers<T> *, int cols) {
@@ -97,15 +100,18 @@ struct Copy {
 template <class W> struct Staged {
     typedef typename W::Sizes S;
     static constexpr int RANKS = 1 << W::Ranks::bits, KV = S::D / RANKS, INDEX = S::DI / RANKS, HIDDEN = S::I / RANKS,
-                         MOST_LOW = (S::Rq / 4 + RANKS - 1) / RANKS * 4, MOST_COPIES = 64;
+                         MOST_LOW = (S::Rq / 4 + RANKS - 1) / RANKS * 4, MOST_COPIES = 96;
     static_assert(KV % 8 == 0 && INDEX % 8 == 0 && S::I % RANKS == 0 && S::HI % 4 == 0, "shares are multiples of 16 bytes");
+    static_assert(S::H * S::D / RANKS == CHUNK && S::H * S::D / S::G % CHUNK == 0, "a CTA reads a chunk of channels");
 
     alignas(16) float streams[2][MUS * STREAMS * S::C];
     // Of norms: the window's vectors, entries, and those of the indexer.
     alignas(16) float kv_norm[S::D], norm[S::D], index_norm[S::DI];
     Tile<W, MOST_LOW + 5 * KV + S::HI + 4 * INDEX, S::C> down;
     Tile<W, (S::H * S::D + S::HI * S::DI) / RANKS, S::Rq> up;
-    Tile<W, S::G * S::Ro / RANKS, S::H * S::D / S::G> output_down;
+    // The columns of the channels that this CTA reads, with the scales of all.
+    Tile<W, S::Ro, CHUNK, true, false> output_down;
+    Tile<W, S::Ro, S::H * S::D / S::G, false> output_down_scales;
     Tile<W, S::C, S::G * S::Ro> output_up;
     Tile<W, S::E, S::C> gate;
     // The share of each expert, the shared one last: rows of gate, then rows of up. Scales are those of all rows.
@@ -116,6 +122,11 @@ template <class W> struct Staged {
     u64 full[FULLS];
     Copy copies[MOST_COPIES];
     int count;
+
+    // A row of chunk `number` of channels.
+    __device__ __forceinline__ StagedRow<W> output_down_row(int at, int number) const {
+        return {output_down.row(at).codes, output_down_scales.row(at).scales + row_scales((const W *)nullptr, CHUNK * number)};
+    }
 
     __device__ __forceinline__ void wait(Full which, int layer) {
         mbarrier_wait_parity(full + which, layer & 1);
