@@ -20,11 +20,6 @@ struct Keys {
         count = recent + (layer.sparse ? min(available, c.a.topk) : available);
     }
 
-    // Whether a key is known before entries are chosen.
-    __device__ __forceinline__ bool known(int key) const {
-        return key < (chosen ? recent : count);
-    }
-
     // Whether a key is known, and in global memory, before the token's own numbers are there.
     __device__ __forceinline__ bool early(int key) const {
         return key < recent - 1 || (!chosen && key >= recent && key < count && key - recent != newest);
@@ -78,15 +73,16 @@ template <class W> __device__ __forceinline__ float score_of(const Context<W> &c
     return product * rmsnorm_file::inverse_rms(squares, c.a.D, c.a.eps) * c.a.attention_scale;
 }
 
-// A warp for each key from `first` to `last`, of which the first is loaded if it is there.
-template <class W> __device__ __forceinline__ void scores(const Context<W> &c, const Keys &keys, Key<W> own, int first, int last) {
+// A warp for each key from `first` to `last`, of which the first is loaded if it was there early.
+template <class W>
+__device__ __forceinline__ void scores(const Context<W> &c, const Keys &keys, Key<W> own, int first, int last) {
     const Arguments<W> &a = c.a;
     const int lane = threadIdx.x % 32, step = c.WARPS << c.team.bits, mine = Key<W>::first(c);
 #pragma unroll 1
     for (int key = mine; key < last; key += step) {
         if (key < first)
             continue;
-        if (key != mine || !keys.known(key))
+        if (key != mine || !keys.early(key))
             own.load(c, keys.row(key));
         if constexpr (W::STAGED) {
             // Half of the lanes give the score of each head.
@@ -100,7 +96,8 @@ template <class W> __device__ __forceinline__ void scores(const Context<W> &c, c
 #pragma unroll 1
             for (int head = 0; head < a.H; head++) {
                 const float2 sums = own.sums(c, head);
-                c.team.give(c.s.arrived + SCORES, c.s.scores(a, head) + key, score_of(c, warp_sum(sums.x), warp_sum(sums.y)), lane);
+                c.team.give(c.s.arrived + SCORES, c.s.scores(a, head) + key, score_of(c, warp_sum(sums.x), warp_sum(sums.y)),
+                            lane);
             }
         }
     }
@@ -142,7 +139,7 @@ struct Softmax {
 };
 
 // What heads read, turned back: eight warps for a chunk of channels, sixteen lanes of which have four channels each of a key. So they
-// have sixteen keys at a time; those of the first turns are loaded before scores are there.
+// have sixteen keys at a time; those of the first turns are loaded before all scores are there.
 template <class W> struct Attend {
     static constexpr int LANES = CHUNK / 4, EACH = 32 / LANES, KEYS = 8 * EACH, TURNS = 8;
     const Context<W> &c;
@@ -163,13 +160,15 @@ template <class W> struct Attend {
         return at < share.first + share.count;
     }
 
-    // Loads those keys of which `wanted` says so.
-    template <class Wanted> __device__ __forceinline__ void load(Wanted wanted) {
-        const int channel = W::STAGED ? at & (c.a.D - 1) : at % c.a.D;
+    // Loads the keys of the first turns; entries are chosen. Behind the last key is the last one again.
+    __device__ __forceinline__ void load() {
+        if (!there())
+            return;
+        const int channel = at % c.a.D;
 #pragma unroll
         for (int turn = 0; turn < TURNS; turn++)
-            if (const int key = first + KEYS * turn; there() && key < keys.count && wanted(key))
-                vectors[turn] = load4(keys.row(key) + channel);
+            if (KEYS * turn < keys.count)
+                vectors[turn] = load4(keys.row(min(first + KEYS * turn, keys.count - 1)) + channel);
     }
 
     __device__ __forceinline__ void run() {
@@ -232,7 +231,7 @@ template <class W> struct Attend {
                 inverse = softmax.inverse();
             } else if (there()) {
                 if (!loaded)
-                    load([](int) { return true; });
+                    load();
 #pragma unroll
                 for (int turn = 0; turn < TURNS; turn++)
                     if (const int key = first + KEYS * turn; key < last)

@@ -282,8 +282,9 @@ template <class W> __device__ __forceinline__ void store_keys(const Context<W> &
                     a.at_kv_window ? c.kept(a.at_kv_window, layer.layer, a.layers, a.D) : nullptr);
     // Where there are no taps, most tokens are done.
     if (layer.main.entry || a.at_kv_compressed || a.at_index_key) {
-        Pair(norm, a.D, kv).store_entry(c, layer.main, c.s.pooled, c.s.inverse[1], layer.sparse ? 1 : 2,
-                                        a.at_kv_compressed ? c.kept(a.at_kv_compressed, layer.layer, a.layers, a.D) : nullptr);
+        Pair(norm, a.D, kv)
+            .store_entry(c, layer.main, c.s.pooled, c.s.inverse[1], layer.sparse ? 1 : 2,
+                         a.at_kv_compressed ? c.kept(a.at_kv_compressed, layer.layer, a.layers, a.D) : nullptr);
         if (layer.sparse)
             Pair(index_norm, a.DI, index)
                 .store_entry(c, layer.index, c.s.index_pooled, c.s.inverse[2], 1,
@@ -426,28 +427,28 @@ template <class W> __device__ __forceinline__ void attention(const Context<W> &c
         key.load(c, keys.row(first));
     if (layer.sparse && first < entries && first != layer.index.newest)
         of_first = index_key(c, layer, first);
-    attend.load([&](int key) { return keys.early(key); });
     const int of_heads = layer.sparse ? a.HI : 0, of_index = layer.sparse ? a.DI : 0;
     c.exchange(DOWN, layer.layer, a.Rq + a.D + of_heads + (layer.main.entry ? a.D + of_index : 0));
     up(c, layer);
     store_keys(c, layer);
-    if (keys.known(first) && !keys.early(first))
-        key.load(c, keys.row(first));
     if (layer.sparse && first < entries && first == layer.index.newest)
         of_first = index_key(c, layer, first);
-    attend.load([&](int key) { return keys.known(key) && !keys.early(key); });
     c.exchange(UP, layer.layer, a.H * a.D + a.HI * of_index);
     keep_queries(c, layer);
     if (layer.sparse)
         index_scores(c, layer, entries, of_first);
-    const int known = layer.sparse ? keys.recent : keys.count;
-    scores(c, keys, key, 0, known);
-    if (layer.sparse) {
+    // Those of the window do not wait for the choice.
+    int from = 0, to = layer.sparse ? keys.recent : keys.count;
+#pragma unroll 1
+    while (true) {
+        scores(c, keys, key, from, to);
+        if (!layer.sparse || from > 0)
+            break;
         c.exchange(INDEX_SCORES, layer.number, entries);
         select(c, layer, entries);
-        attend.load([&](int key) { return !keys.known(key); });
-        scores(c, keys, key, known, keys.count);
+        from = to, to = keys.count;
     }
+    attend.load();
     c.exchange(SCORES, layer.layer, a.H * keys.count);
     attend.run();
     if constexpr (W::STAGED) {

@@ -13,8 +13,7 @@ template <class W> __device__ __forceinline__ void output_down(const Context<W> 
 #pragma unroll 1
     for (int unit = threadIdx.x / 4; unit / 8 * 8 < share.count; unit += c.WORKERS / 4) {
         const int row = share.first + min(unit, share.count - 1);
-        const auto weights =
-            Matrix<W>{a.o_a, a.o_a_scales}.from((size_t)layer.layer * a.G * a.Ro, of_group).row(row, of_group);
+        const auto weights = Matrix<W>{a.o_a, a.o_a_scales}.from((size_t)layer.layer * a.G * a.Ro, of_group).row(row, of_group);
         const float *const heads = c.s.heads + row / a.Ro * of_group;
         float sum = 0.0f;
 #pragma unroll 1

@@ -202,9 +202,7 @@ template <class W> __device__ __forceinline__ void hidden(const Context<W> &c, c
 template <class W> __device__ __forceinline__ void routed_hidden(const Context<W> &c, const Layer<W> &of) {
     const Arguments<W> &a = c.a;
     const int layer = of.layer;
-    const auto gate = [&](int unit) {
-        return Matrix<W>{a.gate, a.gate_scales}.from((size_t)layer * a.E, a.C).row(unit, a.C);
-    };
+    const auto gate = [&](int unit) { return Matrix<W>{a.gate, a.gate_scales}.from((size_t)layer * a.E, a.C).row(unit, a.C); };
     products<typename W::Ranks, 1>(a.E, a.C, c.s.normed, gate, [&](int unit, float product) {
         if (threadIdx.x % 4 == 0 && unit < a.E)
             c.s.expert_logits[unit] = product;

@@ -169,8 +169,7 @@ template <class Four> struct Columns {
 };
 
 // The product of a row with a vector in shared memory, both of at most 64 numbers, by four lanes, in the order of `products`.
-template <bool STAGED, class Row>
-__device__ __forceinline__ float product_of(const Row &weights, const float *vector, int K) {
+template <bool STAGED, class Row> __device__ __forceinline__ float product_of(const Row &weights, const float *vector, int K) {
     constexpr int PARTS = 4;
     const int lane = threadIdx.x % 4, turn = STAGED && K == 16 * PARTS ? threadIdx.x / 4 % PARTS : 0;
     float sums[PARTS];
