@@ -179,8 +179,9 @@ template <class W> struct Layer {
     float *window, *own_vector;
     Compressor main, index;
     // Small vectors, which would take as long as a matrix from L2: what `mixing` points to, the norm of queries' rank, sinks, and
-    // what is added to the scores of experts.
-    float base[2][MUS], scale[2][3], norm[2][MOST_C], q_norm[MOST_RQ], sinks[MOST_H], bias[MOST_E];
+    // what is added to the scores of experts. Norms are read as vectors.
+    alignas(16) float norm[2][MOST_C], q_norm[MOST_RQ];
+    float base[2][MUS], scale[2][3], sinks[MOST_H], bias[MOST_E];
 };
 
 template <class W> struct alignas(16) Shared {
