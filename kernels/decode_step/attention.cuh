@@ -134,7 +134,8 @@ template <class W> __device__ __forceinline__ void down(const Context<W> &c, con
     if constexpr (!W::STAGED) {
         c.team.give_all(arrived, c.s.low + low.first, c.s.own, low.count);
         c.team.give_all(arrived, c.s.kv + kv.first, own_kv, kv.count);
-        c.team.give_all(arrived, c.s.head_weights + heads.first, own_heads, heads.count);
+        // A share of them begins at any number.
+        c.team.template give_all<false>(arrived, c.s.head_weights + heads.first, own_heads, heads.count);
     }
 #pragma unroll 1
     for (int which = 0; which <= layer.sparse; which++)

@@ -148,13 +148,16 @@ template <class Ranks> struct Team : Ranks {
             give(arrived, to, all, threadIdx.x % 16);
     }
 
-    // Gives `count` numbers in shared memory to all CTAs; by all workers.
+    // Gives `count` numbers in shared memory to all CTAs, by all workers: four at a time only if both places are 16-byte aligned.
+    template <bool ALIGNED = true>
     __device__ __forceinline__ void give_all(u64 *arrived, float *to, const float *from, int count) const {
         const int other = threadIdx.x & (ranks() - 1), first = threadIdx.x >> bits, step = WORKERS >> bits;
+        const int fours = ALIGNED ? count / 4 : 0;
 #pragma unroll 1
-        for (int at = first; at < count / 4; at += step)
+        for (int at = first; at < fours; at += step)
             store(arrived, to + 4 * at, load4(from + 4 * at), other);
-        if (const int at = count / 4 * 4 + first; at < count)
+#pragma unroll 1
+        for (int at = 4 * fours + first; at < count; at += step)
             store(arrived, to + at, from[at], other);
     }
 };
