@@ -173,8 +173,8 @@ template <class W> struct Layer {
     int sparse, number;
     // Before attention, and before the experts.
     Mixing mixing[2];
-    // Of the first products, as `DownShares::row` counts them.
-    Matrix<W> matrices[7];
+    // Of the first products, as `DownShares::row` counts them; nobody reads them where weights are staged.
+    Matrix<W> matrices[W::STAGED ? 1 : 7];
     // Vectors of the window, and the one of the token.
     float *window, *own_vector;
     Compressor main, index;
