@@ -204,8 +204,14 @@ template <class W> struct alignas(16) Shared {
             float tops[POOLED_PARTS][32], sums[POOLED_PARTS][32], outs[POOLED_PARTS][32];
         };
     };
-    // What heads read, and before, the sums of the keys of each warp.
-    float heads[MOST_HD], read[W::Ranks::WARPS][CHUNK], low_heads[MOST_O];
+    // What heads read, of all channels or of this CTA's, and before, the sums of groups of keys. Where weights are staged, a warp keeps
+    // the weights of keys there.
+    float heads[W::STAGED ? CHUNK : MOST_HD], read[W::STAGED ? W::Ranks::WARPS : 2 * GROUPS][W::STAGED ? 16 : CHUNK],
+        low_heads[MOST_O];
+    // What groups of keys are worth; or what they give, in rows whose neighbours have different banks, with their largest scores and
+    // sums of weights.
+    float factors[W::STAGED ? 1 : MOST_H][GROUPS], groups[W::STAGED ? GROUPS : 1][CHUNK + 8],
+        group_sums[W::STAGED ? GROUPS : 1][4];
     // What parts of heads are worth in the rank of the output.
     float low_parts[W::STAGED ? MOST_HD / CHUNK * MOST_O / 2 : 4];
     float expert_logits[MOST_E], expert_weights[MOST_K], hidden[MOST_HIDDEN];

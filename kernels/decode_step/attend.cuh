@@ -48,6 +48,13 @@ template <class W> struct Key {
         }
     }
 
+    __device__ __forceinline__ void store(float *to) const {
+#pragma unroll
+        for (int part = 0; part < PARTS; part++)
+            if (const int at = 128 * part + 4 * (threadIdx.x % 32); at < W::Sizes::D)
+                *(float4 *)(to + at) = parts[part];
+    }
+
     // The first key of a warp: neighbours are in different CTAs.
     static __device__ __forceinline__ int first(const Context<W> &c) {
         return (threadIdx.x / 32 << c.team.bits) + c.team.rank;
@@ -73,7 +80,7 @@ template <class W> __device__ __forceinline__ float score_of(const Context<W> &c
     return product * rmsnorm_file::inverse_rms(squares, c.a.D, c.a.eps) * c.a.attention_scale;
 }
 
-// A warp for each key from `first` to `last`, of which the first is loaded if it was there early.
+// A warp for each key, of which the first is loaded if it was there early.
 template <class W>
 __device__ __forceinline__ void scores(const Context<W> &c, const Keys &keys, Key<W> own, int first, int last) {
     const Arguments<W> &a = c.a;
@@ -84,76 +91,37 @@ __device__ __forceinline__ void scores(const Context<W> &c, const Keys &keys, Ke
             continue;
         if (key != mine || !keys.early(key))
             own.load(c, keys.row(key));
-        if constexpr (W::STAGED) {
-            // Half of the lanes give the score of each head.
-            static_assert(W::Sizes::H == 2 && W::Ranks::COUNTED, "each lane has a CTA and a head");
-            const float2 low = own.sums(c, 0), high = own.sums(c, 1);
-            const float sums = warp_sums(low.x, high.x, low.y, high.y);
-            const int head = lane / 16;
-            const float product = __shfl_sync(0xffffffff, sums, 8 * head), squares = __shfl_sync(0xffffffff, sums, 16 + 8 * head);
-            c.team.give(c.s.arrived + SCORES, c.s.scores(a, head) + key, score_of(c, product, squares), lane % 16);
-        } else {
 #pragma unroll 1
-            for (int head = 0; head < a.H; head++) {
-                const float2 sums = own.sums(c, head);
-                c.team.give(c.s.arrived + SCORES, c.s.scores(a, head) + key, score_of(c, warp_sum(sums.x), warp_sum(sums.y)),
-                            lane);
-            }
+        for (int head = 0; head < a.H; head++) {
+            const float2 sums = own.sums(c, head);
+            c.team.give(c.s.arrived + SCORES, c.s.scores(a, head) + key, score_of(c, warp_sum(sums.x), warp_sum(sums.y)), lane);
         }
     }
 }
 
-// Numbers of the same order, and back; NaN is none of them.
-__device__ __forceinline__ u32 ordered(float x) {
-    const u32 bits = __float_as_uint(x);
-    return bits >> 31 ? ~bits : bits | 0x80000000;
-}
+// Keys are added up in groups, whose number does not depend on that of the CTAs: key k is in group k % GROUPS. A group has a largest
+// score, and its weights are e to the score above that. Groups are added up by four lanes, each of which has every fourth, times e to
+// the group's largest score above that of all, one of which is the sink's. Any score is above LOWEST, which is that of no keys. A NaN
+// makes all weights of its group NaN, and so the sum of all.
+constexpr float LOWEST = -3.4e38f;
 
-__device__ __forceinline__ float from_ordered(u32 order) {
-    return __uint_as_float(order >> 31 ? order & 0x7fffffff : ~order);
-}
-
-// The softmax of a head with its sink, by a warp, a lane for each key of 32: weights are e to the score above the largest, and then
-// multiplied by `inverse`. A NaN makes all of them NaN, whatever the largest is.
-struct Softmax {
-    const float *scores;
-    float top, sink, total;
-
-    __device__ __forceinline__ Softmax(const float *scores, float sink, int count) : scores(scores), sink(sink), total(0.0f) {
-        u32 most = ordered(sink);
-#pragma unroll 1
-        for (int key = threadIdx.x % 32; key < count; key += 32)
-            most = max(most, ordered(scores[key]));
-        top = from_ordered(__reduce_max_sync(0xffffffff, most));
-    }
-
-    __device__ __forceinline__ float weight(int key, int count) {
-        const float own = key < count ? expf(scores[key] - top) : 0.0f;
-        total += own;
-        return own;
-    }
-
-    __device__ __forceinline__ float inverse() const {
-        return 1.0f / (warp_sum(total) + expf(sink - top));
-    }
-};
-
-// What heads read, turned back: eight warps for a chunk of channels, sixteen lanes of which have four channels each of a key. So they
-// have sixteen keys at a time; those of the first turns are loaded before all scores are there.
+// What heads read, turned back, where all CTAs have all scores: eight warps for a chunk of channels, sixteen lanes of which have four
+// channels each of a group of keys. Keys of the first turns are loaded before all scores are there.
 template <class W> struct Attend {
-    static constexpr int LANES = CHUNK / 4, EACH = 32 / LANES, KEYS = 8 * EACH, TURNS = 8;
+    static constexpr int LANES = CHUNK / 4, TURNS = 8;
+    static_assert(256 / LANES == GROUPS, "lanes of a chunk have a group each");
     const Context<W> &c;
     const Keys &keys;
     const float *sinks;
     Share share;
-    // The first channel of this lane among those of all heads, and its first key.
-    int at, first;
+    // The first channel of this lane among those of all heads, and its group.
+    int at, group;
     float4 vectors[TURNS];
 
     __device__ __forceinline__ Attend(const Context<W> &c, const Keys &keys, const float *sinks)
         : c(c), keys(keys), sinks(sinks), share(c.team.template share<8>(c.a.H * c.a.D)) {
         at = share.first + threadIdx.x / 256 * CHUNK + 4 * (threadIdx.x % LANES);
-        first = threadIdx.x % 256 / LANES;
+        group = threadIdx.x % 256 / LANES;
     }
 
     __device__ __forceinline__ bool there() const {
@@ -167,8 +135,8 @@ template <class W> struct Attend {
         const int channel = at % c.a.D;
 #pragma unroll
         for (int turn = 0; turn < TURNS; turn++)
-            if (KEYS * turn < keys.count)
-                vectors[turn] = load4(keys.row(min(first + KEYS * turn, keys.count - 1)) + channel);
+            if (GROUPS * turn < keys.count)
+                vectors[turn] = load4(keys.row(min(group + GROUPS * turn, keys.count - 1)) + channel);
     }
 
     __device__ __forceinline__ void run() {
@@ -179,21 +147,10 @@ template <class W> struct Attend {
 #else
         const int last = keys.count;
 #endif
-        if constexpr (!W::STAGED) {
 #pragma unroll 1
-            for (int head = warp; head < a.H; head += c.WARPS) {
-                float *const scores = c.s.scores(a, head);
-                Softmax softmax(scores, sinks[head], keys.count);
-#pragma unroll 1
-                for (int key = lane; key < keys.count; key += 32)
-                    scores[key] = softmax.weight(key, keys.count);
-                const float inverse = softmax.inverse();
-                if (lane == 0)
-                    c.s.inverse[head] = inverse;
-            }
-            c.sync();
-        }
-        float inverse = 0.0f;
+        for (int head = warp; head < a.H; head += c.WARPS)
+            weigh(head);
+        c.sync();
         bool loaded = true;
 #pragma unroll 1
         for (int chunk = 0; chunk < share.count; chunk += c.WARPS / 8 * CHUNK, at += c.WARPS / 8 * CHUNK, loaded = false) {
@@ -206,70 +163,232 @@ template <class W> struct Attend {
                 sum.x = fmaf(weight, vector.x, sum.x), sum.y = fmaf(weight, vector.y, sum.y);
                 sum.z = fmaf(weight, vector.z, sum.z), sum.w = fmaf(weight, vector.w, sum.w);
             };
-            if constexpr (W::STAGED) {
-                // All lanes have channels of one head. The weights of two turns are those of 32 keys.
-                Softmax softmax(scores, sinks[head], keys.count);
-#pragma unroll
-                for (int turn = 0; turn < TURNS; turn += 2) {
-                    if (turn * KEYS >= keys.count)
-                        continue;
-                    const float own = softmax.weight(turn * KEYS + lane, keys.count);
-#pragma unroll
-                    for (int odd = 0; odd < 2; odd++)
-                        add(first + KEYS * (turn + odd), __shfl_sync(0xffffffff, own, first + KEYS * odd), vectors[turn + odd]);
-                }
-#pragma unroll 1
-                for (int from = TURNS * KEYS; from < keys.count; from += 2 * KEYS) {
-                    const float own = softmax.weight(from + lane, keys.count);
-#pragma unroll 1
-                    for (int odd = 0; odd < 2; odd++) {
-                        const float weight = __shfl_sync(0xffffffff, own, first + KEYS * odd);
-                        if (const int key = from + first + KEYS * odd; key < last)
-                            add(key, weight, load4(keys.row(key) + channel));
-                    }
-                }
-                inverse = softmax.inverse();
-            } else if (there()) {
+            if (there()) {
                 if (!loaded)
                     load();
 #pragma unroll
                 for (int turn = 0; turn < TURNS; turn++)
-                    if (const int key = first + KEYS * turn; key < last)
+                    if (const int key = group + GROUPS * turn; key < last)
                         add(key, scores[key], vectors[turn]);
 #pragma unroll 1
-                for (int key = first + KEYS * TURNS; key < last; key += KEYS)
+                for (int key = group + GROUPS * TURNS; key < last; key += GROUPS)
                     add(key, scores[key], load4(keys.row(key) + channel));
             }
-            __syncwarp();
-            // Keys of even numbers and of odd ones, then those of each warp.
-            sum.x += __shfl_xor_sync(0xffffffff, sum.x, LANES), sum.y += __shfl_xor_sync(0xffffffff, sum.y, LANES);
-            sum.z += __shfl_xor_sync(0xffffffff, sum.z, LANES), sum.w += __shfl_xor_sync(0xffffffff, sum.w, LANES);
-            if (lane < LANES)
-                *(float4 *)(c.s.read[warp] + 4 * lane) = sum;
+            *(float4 *)(c.s.read[threadIdx.x / LANES] + 4 * (lane % LANES)) = sum;
             c.sync();
-            turn_back(chunk, inverse);
+            turn_back(chunk);
             c.sync();
         }
     }
 
-    // Adds up what warps have read of a chunk for each eight of them; a thread has two channels.
-    __device__ __forceinline__ void turn_back(int chunk, float inverse) const {
+    // Replaces the scores of a head by weights in their groups, and finds what groups are worth; by a warp, two lanes for each group.
+    __device__ __forceinline__ void weigh(int head) const {
+        const int lane = threadIdx.x % 32;
+        const float sink = sinks[head];
+        float *const scores = c.s.scores(c.a, head), top = LOWEST;
+#pragma unroll 1
+        for (int key = lane; key < keys.count; key += 32)
+            top = fmaxf(top, scores[key]);
+        top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, GROUPS));
+#pragma unroll 1
+        for (int key = lane; key < keys.count; key += 32)
+            scores[key] = expf(scores[key] - top);
+        __syncwarp();
+        float sum = 0.0f, most = fmaxf(top, sink), total = 0.0f;
+#pragma unroll 4
+        for (int key = lane % GROUPS; key < keys.count; key += GROUPS)
+            sum += scores[key];
+#pragma unroll
+        for (int step = GROUPS / 2; step > 0; step /= 2)
+            most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, step));
+        const float factor = expf(top - most);
+#pragma unroll
+        for (int other = lane % 4; other < lane % 4 + GROUPS; other += 4)
+            total = fmaf(__shfl_sync(0xffffffff, factor, other), __shfl_sync(0xffffffff, sum, other), total);
+        const float inverse = 1.0f / (lanes_sum<4>(total) + expf(sink - most));
+        if (lane < GROUPS)
+            c.s.factors[head][lane] = factor;
+        if (lane == 0)
+            c.s.inverse[head] = inverse;
+    }
+
+    // Adds up what groups have read of a chunk for each eight warps; a thread has two channels.
+    __device__ __forceinline__ void turn_back(int chunk) const {
         const Arguments<W> &a = c.a;
         const int in_chunk = 2 * (threadIdx.x % 32), of = threadIdx.x / 32, pair = chunk + of * CHUNK + in_chunk;
         if (of >= c.WARPS / 8 || pair >= share.count)
             return;
         const int to = share.first + pair, head = to / a.D, turned = to % a.D - (a.D - a.R);
-        float2 sum = make_float2(0, 0);
+        float2 parts[4] = {};
 #pragma unroll
-        for (int other = 0; other < 8; other++) {
-            const float2 part = *(const float2 *)(c.s.read[8 * of + other] + in_chunk);
-            sum.x += part.x, sum.y += part.y;
+        for (int group = 0; group < GROUPS; group++) {
+            const float2 of_group = *(const float2 *)(c.s.read[GROUPS * of + group] + in_chunk);
+            const float factor = c.s.factors[head][group];
+            float2 &part = parts[group % 4];
+            part.x = fmaf(factor, of_group.x, part.x), part.y = fmaf(factor, of_group.y, part.y);
         }
-        const float by = W::STAGED ? inverse : c.s.inverse[head];
-        sum.x *= by, sum.y *= by;
+        // As `lanes_sum` has it.
+        float2 sum = make_float2((parts[0].x + parts[2].x) + (parts[1].x + parts[3].x),
+                                 (parts[0].y + parts[2].y) + (parts[1].y + parts[3].y));
+        sum.x *= c.s.inverse[head], sum.y *= c.s.inverse[head];
         if (turned >= 0)
             sum = rope_file::turn<true>(sum, c.s.cos[0][turned / 2], c.s.sin[0][turned / 2]);
         *(float2 *)(c.s.heads + to) = sum;
+    }
+};
+
+// The same where each CTA has a group of keys, in shared memory, a warp for each; later keys are few, and are read again. Each CTA gives
+// each other what its group has of the channels of that one.
+template <class W> struct Group {
+    typedef typename W::Sizes S;
+    static constexpr int HERE = Staged<W>::KEYS;
+    static_assert(S::H == 2 && S::D == 2 * Context<W>::WORKERS && S::D / CHUNK == HERE && Context<W>::WARPS == HERE &&
+                      1 << W::Ranks::bits == GROUPS,
+                  "a thread has two channels of both heads, and a warp those of a CTA for each head");
+    const Context<W> &c;
+    const Keys &keys;
+    int count;
+
+    __device__ __forceinline__ Group(const Context<W> &c, const Keys &keys)
+        : c(c), keys(keys), count((keys.count - c.team.rank + GROUPS - 1) >> 4) {}
+
+    __device__ __forceinline__ int number(int at) const {
+        return at * GROUPS + c.team.rank;
+    }
+
+    // The first key of each warp is on its way before the numbers of this token are there.
+    __device__ __forceinline__ void copy(int layer) const {
+        if (threadIdx.x % 32 > 0)
+            return;
+        const int warp = threadIdx.x / 32, key = number(warp);
+        const bool early = keys.early(key);
+        u64 *const here = c.s.staged.keys_here + warp;
+        mbarrier_arrive_expect_tx(here, early ? S::D * (int)sizeof(float) : 0);
+        if (early)
+            tma_load_1d(c.s.staged.key(warp), keys.row(key), S::D * sizeof(float), here);
+    }
+
+    // The scores of keys from `first` to `last`, for this CTA alone.
+    __device__ __forceinline__ void score(int layer, int first, int last) const {
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll 1
+        for (int at = warp; number(at) < last; at += HERE) {
+            const int key = number(at);
+            if (key < first)
+                continue;
+            Key<W> own;
+            if (at == warp && keys.early(key)) {
+                mbarrier_wait_parity(c.s.staged.keys_here + warp, layer & 1);
+                own.load(c, c.s.staged.key(warp));
+            } else {
+                own.load(c, keys.row(key));
+                if (at == warp) {
+                    own.store(c.s.staged.key(warp));
+                    // A bulk copy comes to the same place later.
+                    fence_proxy_async_smem();
+                }
+            }
+            const float2 low = own.sums(c, 0), high = own.sums(c, 1);
+            const float sums = warp_sums(low.x, high.x, low.y, high.y);
+            const float squares = __shfl_sync(0xffffffff, sums, 16 + lane % 16);
+            if (lane < 16 && lane % 8 == 0)
+                c.s.scores(c.a, lane / 8)[at] = score_of(c, sums, squares);
+        }
+    }
+
+    // Gives what the group has.
+    __device__ __forceinline__ void give() const {
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, channel = 2 * threadIdx.x;
+#ifdef MUTANT_LAST_KEY_LOST
+        const int last = keys.count - 1;
+#else
+        const int last = keys.count;
+#endif
+        c.sync();
+        // Eight lanes for each head, twice.
+        const float *const scores = c.s.scores(c.a, lane / 8 % 2);
+        float top = LOWEST;
+#pragma unroll 1
+        for (int at = lane % 8; at < count; at += 8)
+            top = fmaxf(top, scores[at]);
+#pragma unroll
+        for (int step = 4; step > 0; step /= 2)
+            top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, step));
+        float2 low = make_float2(0, 0), high = make_float2(0, 0);
+        float low_sum = 0.0f, high_sum = 0.0f;
+        float *const weights = c.s.read[warp];
+        const auto add = [&](int at, float of_low, float of_high, const float *vector) {
+            low_sum += of_low, high_sum += of_high;
+            if (number(at) >= last)
+                return;
+            const float2 x = *(const float2 *)(vector + channel);
+            low.x = fmaf(of_low, x.x, low.x), low.y = fmaf(of_low, x.y, low.y);
+            high.x = fmaf(of_high, x.x, high.x), high.y = fmaf(of_high, x.y, high.y);
+        };
+#pragma unroll 1
+        for (int first = 0; first < count; first += HERE) {
+            const int own = first + lane % 8;
+            if (lane < 16)
+                weights[lane] = own < count ? expf(scores[own] - top) : 0.0f;
+            __syncwarp();
+            if (first == 0) {
+                const float4 all[4] = {load4(weights), load4(weights + 4), load4(weights + 8), load4(weights + 12)};
+                const float *const each = (const float *)all;
+#pragma unroll
+                for (int at = 0; at < HERE; at++)
+                    if (at < count)
+                        add(at, each[at], each[HERE + at], c.s.staged.key(at));
+            } else {
+#pragma unroll 1
+                for (int at = 0; at < HERE && first + at < count; at++)
+                    add(first + at, weights[at], weights[HERE + at], keys.row(number(first + at)));
+            }
+            __syncwarp();
+        }
+        // Even lanes have four channels of the first head, odd ones of the second.
+        const bool second = lane % 2;
+        const float2 sent = second ? low : high, kept = second ? high : low;
+        float2 got;
+        got.x = __shfl_xor_sync(0xffffffff, sent.x, 1), got.y = __shfl_xor_sync(0xffffffff, sent.y, 1);
+        const float2 before = second ? got : kept, behind = second ? kept : got;
+        top = __shfl_sync(0xffffffff, top, 8 * second);
+        u64 *const arrived = c.s.arrived + SCORES;
+        const int other = second * HERE + warp;
+        c.team.store(arrived, c.s.groups[c.team.rank] + 4 * (lane / 2), make_float4(before.x, before.y, behind.x, behind.y),
+                     other);
+        if (lane < 2)
+            c.team.store(arrived, c.s.group_sums[c.team.rank], make_float4(top, second ? high_sum : low_sum, 0, 0), other);
+    }
+
+    // Adds up what groups have given, turned back; four lanes have a channel.
+    __device__ __forceinline__ void merge(const float *sinks) const {
+        const int lane = threadIdx.x % 4, channel = threadIdx.x / 4, of_all = c.team.rank * CHUNK + channel;
+        const int head = of_all / S::D, turned = of_all % S::D - (S::D - S::R);
+        const float sink = sinks[head];
+        float tops[GROUPS / 4], sums[GROUPS / 4], most = sink, total = 0.0f, out = 0.0f;
+#pragma unroll
+        for (int i = 0; i < GROUPS / 4; i++) {
+            const float2 of = *(const float2 *)c.s.group_sums[lane + 4 * i];
+            tops[i] = of.x, sums[i] = of.y, most = fmaxf(most, of.x);
+        }
+        most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 1));
+        most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 2));
+#pragma unroll
+        for (int i = 0; i < GROUPS / 4; i++) {
+            const float factor = expf(tops[i] - most);
+            total = fmaf(factor, sums[i], total), out = fmaf(factor, c.s.groups[lane + 4 * i][channel], out);
+        }
+        out = lanes_sum<4>(out) * (1.0f / (lanes_sum<4>(total) + expf(sink - most)));
+        const float other = __shfl_xor_sync(0xffffffff, out, 4);
+        const bool odd = channel % 2;
+        if (turned >= 0) {
+            const float2 pair = rope_file::turn<true>(make_float2(odd ? other : out, odd ? out : other), c.s.cos[0][turned / 2],
+                                                      c.s.sin[0][turned / 2]);
+            out = odd ? pair.y : pair.x;
+        }
+        if (lane == 0)
+            c.s.heads[channel] = out;
+        c.sync();
     }
 };
 

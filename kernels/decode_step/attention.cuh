@@ -421,45 +421,58 @@ template <class W> __device__ __forceinline__ void attention(const Context<W> &c
     const int entries = seen / (layer.sparse ? a.ms : heavy_rate(a.ms, a.mh));
     const Keys keys(c, layer, entries);
     const int first = Key<W>::first(c);
-    Attend<W> attend(c, keys, layer.sinks);
-    Key<W> key = {};
     float4 of_first = make_float4(0, 0, 0, 0);
-    if (keys.early(first))
-        key.load(c, keys.row(first));
     if (layer.sparse && first < entries && first != layer.index.newest)
         of_first = index_key(c, layer, first);
     const int of_heads = layer.sparse ? a.HI : 0, of_index = layer.sparse ? a.DI : 0;
-    c.exchange(DOWN, layer.layer, a.Rq + a.D + of_heads + (layer.main.entry ? a.D + of_index : 0));
-    up(c, layer);
-    store_keys(c, layer);
-    if (layer.sparse && first < entries && first == layer.index.newest)
-        of_first = index_key(c, layer, first);
-    c.exchange(UP, layer.layer, a.H * a.D + a.HI * of_index);
-    keep_queries(c, layer);
-    if (layer.sparse)
-        index_scores(c, layer, entries, of_first);
     // Those of the window do not wait for the choice.
-    int from = 0, to = layer.sparse ? keys.recent : keys.count;
-#pragma unroll 1
-    while (true) {
-        scores(c, keys, key, from, to);
-        if (!layer.sparse || from > 0)
-            break;
+    const int known = layer.sparse ? keys.recent : keys.count;
+    const auto until_up = [&] {
+        c.exchange(DOWN, layer.layer, a.Rq + a.D + of_heads + (layer.main.entry ? a.D + of_index : 0));
+        up(c, layer);
+        store_keys(c, layer);
+        if (layer.sparse && first < entries && first == layer.index.newest)
+            of_first = index_key(c, layer, first);
+        c.exchange(UP, layer.layer, a.H * a.D + a.HI * of_index);
+        keep_queries(c, layer);
+        if (layer.sparse)
+            index_scores(c, layer, entries, of_first);
+    };
+    const auto choose = [&] {
         c.exchange(INDEX_SCORES, layer.number, entries);
         select(c, layer, entries);
-        from = to, to = keys.count;
-    }
-    attend.load();
-    c.exchange(SCORES, layer.layer, a.H * keys.count);
-    attend.run();
+    };
     if constexpr (W::STAGED) {
+        const Group<W> group(c, keys);
+        group.copy(layer.layer);
+        until_up();
+        group.score(layer.layer, 0, known);
+        if (layer.sparse) {
+            choose();
+            group.score(layer.layer, known, keys.count);
+        }
+        group.give();
+        c.exchange(SCORES, layer.layer, GROUPS * (CHUNK + 4));
+        group.merge(layer.sinks);
         // Each CTA has what it read.
         if (a.at_heads && threadIdx.x < CHUNK)
-            c.kept(a.at_heads, layer.layer, a.layers, a.H * a.D)[attend.share.first + threadIdx.x] =
-                c.s.heads[attend.share.first + threadIdx.x];
-        output_part(c, c.s.heads + attend.share.first);
+            c.kept(a.at_heads, layer.layer, a.layers, a.H * a.D)[c.team.rank * CHUNK + threadIdx.x] = c.s.heads[threadIdx.x];
+        output_part(c, c.s.heads);
         c.exchange(LOW_HEADS, layer.layer, a.H * a.D / CHUNK * a.Ro);
     } else {
+        Attend<W> attend(c, keys, layer.sinks);
+        Key<W> key = {};
+        if (keys.early(first))
+            key.load(c, keys.row(first));
+        until_up();
+        scores(c, keys, key, 0, known);
+        if (layer.sparse) {
+            choose();
+            scores(c, keys, key, known, keys.count);
+        }
+        attend.load();
+        c.exchange(SCORES, layer.layer, a.H * keys.count);
+        attend.run();
         c.team.give_all(c.s.arrived + HEADS, c.s.heads + attend.share.first, c.s.heads + attend.share.first, attend.share.count);
         c.exchange(HEADS, layer.layer, a.H * a.D);
         c.keep(a.at_heads, layer.layer, a.layers, c.s.heads, a.H * a.D);

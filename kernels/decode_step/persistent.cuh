@@ -361,6 +361,9 @@ template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
 #pragma unroll 1
             for (int which = 0; which < EXCHANGES; which++)
                 mbarrier_init(s.arrived + which, 1);
+#pragma unroll 1
+            for (int warp = 0; warp < Staged<W>::KEYS; warp++)
+                mbarrier_init(s.staged.keys_here + warp, 1);
             fence_mbarrier_init();
         }
     }

@@ -11,6 +11,9 @@ namespace persistent {
 // Channels of heads that are read, and whose products are added up, together.
 constexpr int CHUNK = 64;
 
+// Groups of keys, whose sums are merged.
+constexpr int GROUPS = 16;
+
 // ---- rows
 
 template <class T> __device__ constexpr int row_codes(const Numbers<T> *, int cols) {
@@ -119,9 +122,18 @@ template <class W> struct Staged {
     Tile<W, (S::E + 1) * 2 * S::I, S::C, false> hidden_scales;
     // Those of the token, then the shared one.
     Tile<W, (S::K + 1) * S::C, S::I> mixed;
-    u64 full[FULLS];
+    // Keys of this CTA's group, in the place of the second matrices of the token's experts if these are large enough: nobody has those
+    // before attention is done.
+    static constexpr int KEYS = 8, KEYS_APART = S::K * S::C * decltype(mixed)::EACH * sizeof(typename W::Code) <
+                                                KEYS * S::D * sizeof(float);
+    alignas(16) float keys_apart[KEYS_APART ? KEYS * S::D : 4];
+    u64 full[FULLS], keys_here[KEYS];
     Copy copies[MOST_COPIES];
     int count;
+
+    __device__ __forceinline__ float *key(int at) {
+        return (KEYS_APART ? keys_apart : (float *)mixed.codes) + at * S::D;
+    }
 
     // A row of chunk `number` of channels.
     __device__ __forceinline__ StagedRow<W> output_down_row(int at, int number) const {
