@@ -41,10 +41,14 @@ template <class W> struct Key {
     float4 parts[PARTS];
 
     __device__ __forceinline__ void load(const Context<W> &c, const float *row) {
+        load(c, row, c.a.D);
+    }
+
+    __device__ __forceinline__ void load(const Context<W> &c, const float *row, int dim) {
 #pragma unroll
         for (int part = 0; part < PARTS; part++) {
             const int at = 128 * part + 4 * (threadIdx.x % 32);
-            parts[part] = at < c.a.D ? load4(row + at) : make_float4(0, 0, 0, 0);
+            parts[part] = at < dim ? load4(row + at) : make_float4(0, 0, 0, 0);
         }
     }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "decode_step/attend.cuh"
+#include "decode_step/choice.cuh"
 #include "decode_step/output.cuh"
 #include "decode_step/streams.cuh"
 
@@ -200,12 +201,14 @@ struct Pair {
 };
 
 // Turns the pairs of four numbers of a head of `dim`, from `channel` of that head on, if they are among the last.
-template <class W> __device__ __forceinline__ float4 turn_four(const Context<W> &c, float4 x, int channel, int dim) {
+template <class W>
+__device__ __forceinline__ float4 turn_four(const Context<W> &c, float4 x, int channel, int dim, int table = 0) {
     const int turned = channel - (dim - c.a.R);
     if (turned < 0)
         return x;
-    const float2 low = rope_file::turn<false>(make_float2(x.x, x.y), c.s.cos[0][turned / 2], c.s.sin[0][turned / 2]);
-    const float2 high = rope_file::turn<false>(make_float2(x.z, x.w), c.s.cos[0][turned / 2 + 1], c.s.sin[0][turned / 2 + 1]);
+    const float2 low = rope_file::turn<false>(make_float2(x.x, x.y), c.s.cos[table][turned / 2], c.s.sin[table][turned / 2]);
+    const float2 high =
+        rope_file::turn<false>(make_float2(x.z, x.w), c.s.cos[table][turned / 2 + 1], c.s.sin[table][turned / 2 + 1]);
     return make_float4(low.x, low.y, high.x, high.y);
 }
 
@@ -294,120 +297,65 @@ template <class W> __device__ __forceinline__ void store_keys(const Context<W> &
     c.sync();
 }
 
-// ---- queries and index scores
-
-// Keeps queries for taps: those of heads are normed.
-template <class W> __device__ __forceinline__ void keep_queries(const Context<W> &c, const Layer<W> &layer) {
-    const Arguments<W> &a = c.a;
-    if (layer.sparse)
-        c.keep(a.at_index_query, layer.number, a.sparse, c.s.index_query, a.HI * a.DI);
-    if (!a.at_query || c.team.rank != 0)
-        return;
-    float *const to = c.kept(a.at_query, layer.layer, a.layers, a.H * a.D);
-    const int lane = threadIdx.x % 32;
-#pragma unroll 1
-    for (int head = threadIdx.x / 32; head < a.H; head += c.WARPS) {
-        const float inverse = inverse_rms_of(c, c.s.query + head * a.D, a.D);
-#pragma unroll 1
-        for (int at = lane; at < a.D; at += 32)
-            to[head * a.D + at] = c.s.query[head * a.D + at] * inverse;
-    }
-}
-
-// What an index query is compared with: four numbers of an entry for each lane.
-template <class W> __device__ __forceinline__ float4 index_key(const Context<W> &c, const Layer<W> &layer, int entry) {
-    const int at = 4 * (threadIdx.x % 32);
-    if (at >= c.a.DI)
-        return make_float4(0, 0, 0, 0);
-    return load4((entry == layer.index.newest ? c.s.index_pooled : layer.index.entries + (size_t)entry * c.a.DI) + at);
-}
-
-// A warp for each entry, of which the first is loaded. What is given are scores as keys of the choice.
+// Norms and turns a vector of this token, in its place, and stores it at `to`, if this is a place, and where a tap keeps it; by a warp.
 template <class W>
-__device__ __forceinline__ void index_scores(const Context<W> &c, const Layer<W> &layer, int entries, float4 key) {
-    const Arguments<W> &a = c.a;
-    const int lane = threadIdx.x % 32, at = 4 * lane, first = Key<W>::first(c);
-    const auto product = [&](int head) {
-        const float4 query = at < a.DI ? load4(c.s.index_query + head * a.DI + at) : make_float4(0, 0, 0, 0);
-        return dot4(key, query, 0.0f);
-    };
-    float score = 0.0f;
-    const auto add = [&](int head, float product) {
-        score = fmaf(c.s.head_weights[head] * a.index_scale, product < 0.0f ? 0.0f : product, score);
-    };
-#pragma unroll 1
-    for (int entry = first; entry < entries; entry += c.WARPS << c.team.bits) {
-        if (entry != first)
-            key = index_key(c, layer, entry);
-        score = 0.0f;
-        if constexpr (W::STAGED) {
-            static_assert(W::Sizes::HI == 4, "lanes 0, 8, 16 and 24 have a head each");
-            const float sums = warp_sums(product(0), product(1), product(2), product(3));
+__device__ __forceinline__ void store_vector(const Context<W> &c, float *x, const float *norm, int dim, int table, float *to,
+                                             float *kept) {
+    Key<W> own;
+    own.load(c, x, dim);
+    float squares = 0.0f;
 #pragma unroll
-            for (int head = 0; head < 4; head++)
-                add(head, __shfl_sync(0xffffffff, sums, 8 * head));
-        } else {
-#pragma unroll 2
-            for (int head = 0; head < a.HI; head++)
-                add(head, warp_sum(product(head)));
-        }
-        c.team.give(c.s.arrived + INDEX_SCORES, (float *)c.s.index_keys() + entry, __uint_as_float(top_k_file::key_of(score)),
-                    lane);
+    for (int part = 0; part < own.PARTS; part++)
+        squares = dot4(own.parts[part], own.parts[part], squares);
+    const float inverse = rmsnorm_file::inverse_rms(warp_sum(squares), dim, c.a.eps);
+#pragma unroll
+    for (int part = 0; part < own.PARTS; part++) {
+        const int at = 128 * part + 4 * (threadIdx.x % 32);
+        if (at >= dim)
+            continue;
+        const float4 four = own.parts[part], by = load4(norm + at);
+        const float4 normed =
+            make_float4(four.x * by.x * inverse, four.y * by.y * inverse, four.z * by.z * inverse, four.w * by.w * inverse);
+        const float4 y = turn_four(c, normed, at, dim, table);
+        *(float4 *)(x + at) = y;
+        if (to)
+            *(float4 *)(to + at) = y;
+        if (to && kept)
+            *(float4 *)(kept + at) = y;
     }
 }
 
-// ---- the choice of entries
-
-// Chooses the first `topk` in the order of scores, in the order of their numbers; -1 behind them if there are fewer.
-template <class W> __device__ __forceinline__ void select(const Context<W> &c, const Layer<W> &layer, int entries) {
+// The same as `store_keys` by the warps that have these keys, so that no others wait for them: a warp has the vector of the window in
+// its group, or the entry of a heavy layer, or the index entry. Any CTA may choose the entry of a sparse layer, which a warp without keys
+// makes.
+template <class W> __device__ __forceinline__ void store_own(const Context<W> &c, const Layer<W> &layer, const Keys &keys) {
+    typedef typename W::Sizes S;
+    static_assert(S::Wn + S::topk <= GROUPS * (Context<W>::WARPS - 2), "the last warps have no keys of sparse layers");
     const Arguments<W> &a = c.a;
-    if (entries <= a.topk) {
+    const int warp = threadIdx.x / 32;
+    const auto has = [&](int key) { return key / GROUPS % c.WARPS == warp && key % GROUPS == c.team.rank; };
+    if (has(keys.recent - 1))
+        store_vector(c, c.s.kv, c.s.staged.kv_norm, S::D, 0, layer.own_vector,
+                     a.at_kv_window ? c.kept(a.at_kv_window, layer.layer, a.layers, S::D) : nullptr);
+    float *const kept = a.at_kv_compressed ? c.kept(a.at_kv_compressed, layer.layer, a.layers, S::D) : nullptr;
+    float *const kept_index = a.at_index_key && layer.sparse ? c.kept(a.at_index_key, layer.number, a.sparse, S::DI) : nullptr;
+    if (layer.main.entry) {
+        const bool sparse = layer.sparse;
+        if (sparse ? warp == c.WARPS - 1 : has(keys.recent + layer.main.newest))
+            store_vector(c, c.s.pooled, c.s.staged.norm, S::D, sparse ? 1 : 2,
+                         !sparse || c.team.rank == 0 ? layer.main.entry : nullptr, kept);
+        if (sparse && has(layer.index.newest))
+            store_vector(c, c.s.index_pooled, c.s.staged.index_norm, S::DI, 1, layer.index.entry, kept_index);
+    } else if ((kept || kept_index) && c.team.rank == 0) {
+        // A tap keeps zeros.
 #pragma unroll 1
-        for (int at = threadIdx.x; at < a.topk; at += c.WORKERS)
-            c.s.chosen[at] = at < entries ? at : -1;
-    } else {
-        const u32 *const keys = c.s.index_keys();
-        u8 *const taken = c.s.taken(a);
-        const int lane = threadIdx.x % 4;
-        // Four lanes for each entry count what comes before it: larger keys, and equal ones of smaller numbers. No key is 0. A warp keeps
-        // a byte of those that are taken.
-#pragma unroll 1
-        for (int first = 0; first < entries; first += c.WORKERS / 4) {
-            const int entry = first + threadIdx.x / 4;
-            const u32 key = entry < entries ? keys[entry] : 0;
-            int before = 0;
-#pragma unroll 2
-            for (int at = 4 * lane; at < entries; at += 16) {
-                const uint4 four = *(const uint4 *)(keys + at);
-                const u32 others[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-                    before += at + i < entries && others[i] > (at + i < entry ? key - 1 : key);
-            }
-            before += __shfl_xor_sync(0xffffffff, before, 1);
-            before += __shfl_xor_sync(0xffffffff, before, 2);
-            // Every fourth bit is that of an entry.
-            u32 all = __ballot_sync(0xffffffff, entry < entries && before < a.topk) & 0x11111111;
-            all = (all | all >> 3) & 0x03030303, all = (all | all >> 6) & 0x000f000f, all = (all | all >> 12) & 0xff;
-            if (threadIdx.x % 32 == 0 && entry / 32 * 32 < entries)
-                taken[entry / 8] = all;
-        }
-        c.sync();
-        const u32 *const words = (const u32 *)taken;
-#pragma unroll 1
-        for (int entry = threadIdx.x; entry < entries; entry += c.WORKERS) {
-            const u32 own = words[entry / 32], bit = 1u << entry % 32;
-            if (!(own & bit))
-                continue;
-            int at = __popc(own & (bit - 1));
-#pragma unroll 1
-            for (int word = 0; word < entry / 32; word++)
-                at += __popc(words[word]);
-            c.s.chosen[at] = entry;
+        for (int at = threadIdx.x; at < S::D; at += c.WORKERS) {
+            if (kept)
+                kept[at] = 0.0f;
+            if (kept_index && at < S::DI)
+                kept_index[at] = 0.0f;
         }
     }
-    c.sync();
-    c.keep(a.at_topk, layer.number, a.sparse, c.s.chosen, a.topk);
 }
 
 // ---- all phases
@@ -430,7 +378,10 @@ template <class W> __device__ __forceinline__ void attention(const Context<W> &c
     const auto until_up = [&] {
         c.exchange(DOWN, layer.layer, a.Rq + a.D + of_heads + (layer.main.entry ? a.D + of_index : 0));
         up(c, layer);
-        store_keys(c, layer);
+        if constexpr (W::STAGED)
+            store_own(c, layer, keys);
+        else
+            store_keys(c, layer);
         if (layer.sparse && first < entries && first == layer.index.newest)
             of_first = index_key(c, layer, first);
         c.exchange(UP, layer.layer, a.H * a.D + a.HI * of_index);
