@@ -115,7 +115,7 @@ template <class W> __device__ __forceinline__ void down(const Context<W> &c, con
         }
     };
     if constexpr (W::STAGED)
-        c.s.staged.wait(ATTENTION, layer.layer);
+        c.s.staged.wait(FIRST, layer.layer);
     u64 *const arrived = c.s.arrived + DOWN;
     // The first units are given at once.
     const int behind_kv = low.count + kv.count, behind_heads = behind_kv + heads.count;
@@ -131,6 +131,9 @@ template <class W> __device__ __forceinline__ void down(const Context<W> &c, con
         if (threadIdx.x % 4 == 0 && unit < count)
             c.s.own[unit] = product;
     });
+    // The copier waits for it.
+    if constexpr (W::STAGED)
+        named_barrier_arrive(FIRST_READ, c.WORKERS + 32);
     c.sync();
     if constexpr (!W::STAGED) {
         c.team.give_all(arrived, c.s.low + low.first, c.s.own, low.count);
@@ -377,6 +380,8 @@ template <class W> __device__ __forceinline__ void attention(const Context<W> &c
     const int known = layer.sparse ? keys.recent : keys.count;
     const auto until_up = [&] {
         c.exchange(DOWN, layer.layer, a.Rq + a.D + of_heads + (layer.main.entry ? a.D + of_index : 0));
+        if constexpr (W::STAGED)
+            c.s.staged.wait(ATTENTION, layer.layer);
         up(c, layer);
         if constexpr (W::STAGED)
             store_own(c, layer, keys);

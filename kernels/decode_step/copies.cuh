@@ -37,7 +37,7 @@ template <class W> __device__ __forceinline__ void list_copies(const Context<W> 
     vector(SPARSE, a.index_norm, a.DI, to.index_norm);
     // The first products, in the order of the units of `DownShares`.
     const auto part = [&](int kinds, const Code *codes, const Scale *scales, int of_layer, int first, Share share, int at) {
-        rows(ATTENTION, kinds, codes, scales, of_layer, first + share.first, share.count, to.down.place(), at);
+        rows(FIRST, kinds, codes, scales, of_layer, first + share.first, share.count, to.down.place(), at);
         return at + share.count;
     };
     const auto compressor = [&](int kinds, const Code *codes, const Scale *scales, int dim, int halves, Share share, int at) {

@@ -333,11 +333,19 @@ template <class W> __device__ __forceinline__ void copy_next(const Context<W> &c
                            of_streams || experts ? next : layer);
         }
     }
-    if (experts || !more)
+    if (experts)
         return;
-    prefetch(c, next);
-    find(c, next, c.s.layers[next % 2]);
-    __syncwarp();
+    if (more) {
+        prefetch(c, next);
+        find(c, next, c.s.layers[next % 2]);
+        __syncwarp();
+    }
+    if constexpr (W::STAGED) {
+        // Most bytes of a layer are those of the first products.
+        named_barrier_sync(FIRST_READ, c.WORKERS + 32);
+        if (more)
+            copy_ahead(c, FIRST, next);
+    }
 }
 
 template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {

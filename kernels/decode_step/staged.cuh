@@ -86,9 +86,9 @@ template <class W, int ROWS, int COLS, bool CODES = true, bool SCALED = true> st
 
 // ---- what is here
 
-// What is waited for, each once a layer: the matrix of streams before attention and before the experts, all matrices of attention and
-// of the experts, and the second matrices of the experts of the token.
-enum Full { ATTENTION_STREAMS, EXPERTS_STREAMS, ATTENTION, EXPERTS, ROUTED, FULLS };
+// What is waited for, each once a layer: the matrix of streams before attention and before the experts, those of the first products, the
+// others of attention, those of the experts, and the second matrices of the experts of the token.
+enum Full { ATTENTION_STREAMS, EXPERTS_STREAMS, FIRST, ATTENTION, EXPERTS, ROUTED, FULLS };
 
 // Bytes to be copied for each layer: those of the first, how far the next are from them, and where they go.
 struct Copy {

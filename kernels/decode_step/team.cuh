@@ -16,7 +16,7 @@ constexpr int MOST_WARPS = 16, MOST_WORKERS = 32 * MOST_WARPS, THREADS = MOST_WO
 constexpr int MOST_RANKS = 16;
 
 // Numbers of named barriers.
-constexpr int WORK = 1, PRODUCTS_READY = 2, MIXING_READY = 3;
+constexpr int WORK = 1, PRODUCTS_READY = 2, MIXING_READY = 3, FIRST_READ = 4;
 
 __device__ __forceinline__ void st_shared_cluster(u32 to, float x) {
     ::st_shared_cluster(to, x);
