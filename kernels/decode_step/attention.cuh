@@ -10,14 +10,12 @@ namespace persistent {
 
 // ---- down, and pool
 
-// Stores the values and logits of a token in the rings, and pools the channels of the share, if the token closes its window, into
-// `pooled`. `own` has values, then logits, [halves, channels of the share] each. A warp has 32 channels of few tokens; of many, all
-// warps share the tokens, in parts whose number does not depend on that of the warps.
+// Stores the values and logits of a token in the rings. `own` has values, then logits, [halves, channels of the share] each.
 template <class W>
-__device__ __forceinline__ void pool(const Context<W> &c, const Compressor &of, Share share, const u16 *channels, float *own,
-                                     float ape_of_first, float *pooled) {
-    constexpr int WARPS = Context<W>::WARPS, WORKERS = Context<W>::WORKERS, EACH = MOST_POOLED / POOLED_PARTS;
-    const int t = c.row.position, lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = share.count, width = of.dim * of.halves;
+__device__ __forceinline__ void store_rings(const Context<W> &c, const Compressor &of, Share share, const u16 *channels,
+                                            float *own, float ape_of_first) {
+    constexpr int WORKERS = Context<W>::WORKERS;
+    const int n = share.count;
     float *own_gate = own + of.halves * n;
 #pragma unroll 1
     for (int at = threadIdx.x; at < of.halves * n; at += WORKERS) {
@@ -25,9 +23,15 @@ __device__ __forceinline__ void pool(const Context<W> &c, const Compressor &of, 
         own_gate[at] += at < WORKERS ? ape_of_first : __ldg(of.ape + channel);
         of.own_kv[channel] = own[at], of.own_gate[channel] = own_gate[at];
     }
-    if (!of.entry)
-        return;
-    c.sync();
+}
+
+// Pools the channels of the share into `pooled`, where the token closes its window. A warp has 32 channels of few tokens; of many, all
+// warps share the tokens, in parts whose number does not depend on that of the warps.
+template <class W>
+__device__ __forceinline__ void pool(const Context<W> &c, const Compressor &of, Share share, float *own, float *pooled) {
+    constexpr int WARPS = Context<W>::WARPS, EACH = MOST_POOLED / POOLED_PARTS;
+    const int t = c.row.position, lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = share.count, width = of.dim * of.halves;
+    float *own_gate = own + of.halves * n;
     // Of many, the first stage finds the largest logits.
     const bool many = of.slots > EACH;
     const int turn = many ? POOLED_PARTS : 1, turn_of_slots = turn % of.slots;
@@ -91,20 +95,37 @@ __device__ __forceinline__ void pool(const Context<W> &c, const Compressor &of, 
     }
 }
 
-// The products of the block's input: queries' rank, the window's vector, weights of index heads, and both compressors.
-template <class W> __device__ __forceinline__ void down(const Context<W> &c, const Layer<W> &layer) {
-    const Arguments<W> &a = c.a;
-    const DownShares shares(c, layer.sparse);
-    const Share low = shares.low, kv = shares.kv, heads = shares.heads, index = shares.index;
-    float *const own_kv = c.s.own + low.count, *const own_heads = own_kv + kv.count, *const own_main = own_heads + heads.count;
-    float *const own_index = own_main + shares.of_main();
+// What a CTA has of both compressors.
+template <class W> struct Rings {
+    Share kv, index;
+    float *own_main, *own_index, main_ape, index_ape;
+
     // What is added to the logits of the first numbers is on its way while products are.
-    const u16 *const main_channels = c.s.channels[layer.sparse], *const index_channels = c.s.channels[2];
-    const auto ape = [&](const Compressor &of, Share share, const u16 *channels) {
-        return threadIdx.x < of.halves * share.count ? __ldg(of.ape + channels[threadIdx.x]) : 0.0f;
-    };
-    const float main_ape = ape(layer.main, kv, main_channels);
-    const float index_ape = layer.sparse ? ape(layer.index, index, index_channels) : 0.0f;
+    __device__ __forceinline__ Rings(const Context<W> &c, const Layer<W> &layer, const DownShares &shares)
+        : kv(shares.kv), index(shares.index) {
+        own_main = c.s.own + shares.low.count + kv.count + shares.heads.count, own_index = own_main + shares.of_main();
+        const auto ape = [&](const Compressor &of, Share share, const u16 *channels) {
+            return threadIdx.x < of.halves * share.count ? __ldg(of.ape + channels[threadIdx.x]) : 0.0f;
+        };
+        main_ape = ape(layer.main, kv, c.s.channels[layer.sparse]);
+        index_ape = layer.sparse ? ape(layer.index, index, c.s.channels[2]) : 0.0f;
+    }
+
+    __device__ __forceinline__ void store(const Context<W> &c, const Layer<W> &layer) const {
+        store_rings(c, layer.main, kv, c.s.channels[layer.sparse], own_main, main_ape);
+        if (layer.sparse)
+            store_rings(c, layer.index, index, c.s.channels[2], own_index, index_ape);
+    }
+};
+
+// The products of the block's input: queries' rank, the window's vector, weights of index heads, and both compressors. Rings are
+// stored here only if the token closes their windows.
+template <class W>
+__device__ __forceinline__ void down(const Context<W> &c, const Layer<W> &layer, const DownShares &shares,
+                                     const Rings<W> &rings) {
+    const Arguments<W> &a = c.a;
+    const Share low = shares.low, kv = shares.kv, heads = shares.heads, index = shares.index;
+    float *const own_kv = c.s.own + low.count, *const own_heads = own_kv + kv.count;
     const int count = shares.count();
     const auto row = [&](int unit) {
         if constexpr (W::STAGED) {
@@ -141,12 +162,14 @@ template <class W> __device__ __forceinline__ void down(const Context<W> &c, con
         // A share of them begins at any number.
         c.team.template give_all<false>(arrived, c.s.head_weights + heads.first, own_heads, heads.count);
     }
-#pragma unroll 1
-    for (int which = 0; which <= layer.sparse; which++)
-        pool(c, which == 0 ? layer.main : layer.index, which == 0 ? kv : index, which == 0 ? main_channels : index_channels,
-             which == 0 ? own_main : own_index, which == 0 ? main_ape : index_ape, which == 0 ? c.s.pooled : c.s.index_pooled);
     if (!layer.main.entry)
         return;
+    rings.store(c, layer);
+    c.sync();
+#pragma unroll 1
+    for (int which = 0; which <= layer.sparse; which++)
+        pool(c, which == 0 ? layer.main : layer.index, which == 0 ? kv : index, which == 0 ? rings.own_main : rings.own_index,
+             which == 0 ? c.s.pooled : c.s.index_pooled);
     c.sync();
     c.team.give_all(arrived, c.s.pooled + kv.first, c.s.pooled + kv.first, kv.count);
     c.team.give_all(arrived, c.s.index_pooled + index.first, c.s.index_pooled + index.first, index.count);
@@ -337,19 +360,37 @@ template <class W> __device__ __forceinline__ void store_own(const Context<W> &c
     const Arguments<W> &a = c.a;
     const int warp = threadIdx.x / 32;
     const auto has = [&](int key) { return key / GROUPS % c.WARPS == warp && key % GROUPS == c.team.rank; };
-    if (has(keys.recent - 1))
-        store_vector(c, c.s.kv, c.s.staged.kv_norm, S::D, 0, layer.own_vector,
-                     a.at_kv_window ? c.kept(a.at_kv_window, layer.layer, a.layers, S::D) : nullptr);
     float *const kept = a.at_kv_compressed ? c.kept(a.at_kv_compressed, layer.layer, a.layers, S::D) : nullptr;
     float *const kept_index = a.at_index_key && layer.sparse ? c.kept(a.at_index_key, layer.number, a.sparse, S::DI) : nullptr;
-    if (layer.main.entry) {
-        const bool sparse = layer.sparse;
-        if (sparse ? warp == c.WARPS - 1 : has(keys.recent + layer.main.newest))
-            store_vector(c, c.s.pooled, c.s.staged.norm, S::D, sparse ? 1 : 2,
-                         !sparse || c.team.rank == 0 ? layer.main.entry : nullptr, kept);
-        if (sparse && has(layer.index.newest))
-            store_vector(c, c.s.index_pooled, c.s.staged.index_norm, S::DI, 1, layer.index.entry, kept_index);
-    } else if ((kept || kept_index) && c.team.rank == 0) {
+    const int made = layer.main.entry ? layer.sparse ? 3 : 2 : 1;
+#pragma unroll 1
+    for (int which = 0; which < made; which++) {
+        const bool of_window = which == 0, of_index = which == 2, everywhere = which == 1 && layer.sparse;
+        const int key = of_window ? keys.recent - 1 : of_index ? layer.index.newest : keys.recent + layer.main.newest;
+        if (everywhere ? warp < c.WARPS - 1 : !has(key))
+            continue;
+        float *const to = of_window                         ? layer.own_vector
+                          : of_index                        ? layer.index.entry
+                          : !everywhere || c.team.rank == 0 ? layer.main.entry
+                                                            : nullptr;
+        float *const tap = of_index         ? kept_index
+                           : !of_window     ? kept
+                           : a.at_kv_window ? c.kept(a.at_kv_window, layer.layer, a.layers, S::D)
+                                            : nullptr;
+        store_vector(c,
+                     of_window  ? c.s.kv
+                     : of_index ? c.s.index_pooled
+                                : c.s.pooled,
+                     of_window  ? c.s.staged.kv_norm
+                     : of_index ? c.s.staged.index_norm
+                                : c.s.staged.norm,
+                     of_index ? S::DI : S::D,
+                     of_window      ? 0
+                     : layer.sparse ? 1
+                                    : 2,
+                     to, tap);
+    }
+    if (made == 1 && (kept || kept_index) && c.team.rank == 0) {
         // A tap keeps zeros.
 #pragma unroll 1
         for (int at = threadIdx.x; at < S::D; at += c.WORKERS) {
@@ -366,7 +407,9 @@ template <class W> __device__ __forceinline__ void store_own(const Context<W> &c
 template <class W> __device__ __forceinline__ void attention(const Context<W> &c, const Layer<W> &layer) {
     const Arguments<W> &a = c.a;
     c.keep(a.at_attention_input, layer.layer, a.layers, c.s.normed, a.C);
-    down(c, layer);
+    const DownShares shares(c, layer.sparse);
+    const Rings<W> rings(c, layer, shares);
+    down(c, layer, shares, rings);
     // What is known before this token is there is loaded while others are waited for.
     const int seen = entries_seen(c.row.position);
     const int entries = seen / (layer.sparse ? a.ms : heavy_rate(a.ms, a.mh));
@@ -387,6 +430,9 @@ template <class W> __device__ __forceinline__ void attention(const Context<W> &c
             store_own(c, layer, keys);
         else
             store_keys(c, layer);
+        // Nobody waits for what later tokens read.
+        if (!layer.main.entry)
+            rings.store(c, layer);
         if (layer.sparse && first < entries && first == layer.index.newest)
             of_first = index_key(c, layer, first);
         c.exchange(UP, layer.layer, a.H * a.D + a.HI * of_index);
@@ -402,10 +448,12 @@ template <class W> __device__ __forceinline__ void attention(const Context<W> &c
         const Group<W> group(c, keys);
         group.copy(layer.layer);
         until_up();
-        group.score(layer.layer, 0, known);
-        if (layer.sparse) {
+#pragma unroll 1
+        for (int from = 0, to = known;; from = to, to = keys.count) {
+            group.score(layer.layer, from, to);
+            if (!layer.sparse || from > 0)
+                break;
             choose();
-            group.score(layer.layer, known, keys.count);
         }
         group.give();
         c.exchange(SCORES, layer.layer, GROUPS * (CHUNK + 4));

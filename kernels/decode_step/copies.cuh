@@ -107,7 +107,7 @@ template <class W> __device__ __forceinline__ void copy_ahead(const Context<W> &
         mbarrier_arrive_expect_tx(to.full + full, bytes);
 }
 
-// By the first warp: the second matrices of the experts of the token, one by each of the first lanes.
+// By a warp: the second matrices of the experts of the token, one by each of the first lanes.
 template <class W> __device__ __forceinline__ void copy_routed(const Context<W> &c, int layer, int expert) {
     typedef decltype(Staged<W>::mixed) Tile;
     Tile &to = c.s.staged.mixed;

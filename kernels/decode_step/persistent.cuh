@@ -142,23 +142,24 @@ template <class W> __device__ __forceinline__ void mix(const Context<W> &c, int 
     leave(c, c.s.x[1], c.s.x[0], channel, out, a.at_moe_output ? c.kept(a.at_moe_output, layer, a.layers, a.C) : nullptr);
 }
 
-// The first products where weights are staged: a warp for each expert, which multiplies while it finds out whether the token has it.
+// The first products where weights are staged: a warp for each expert, which multiplies while it finds out whether the token has it,
+// and one that asks for the second matrices.
 template <class W> __device__ __forceinline__ void hidden(const Context<W> &c, const Layer<W> &of) {
     typedef typename W::Sizes S;
-    static_assert(S::E < W::Ranks::WARPS && S::E <= 8 && 8 * Staged<W>::HIDDEN <= 32, "a warp has all numbers of an expert");
+    static_assert(S::E + 1 < W::Ranks::WARPS && S::E <= 8 && 8 * Staged<W>::HIDDEN <= 32, "a warp has all numbers of an expert");
     const Arguments<W> &a = c.a;
     const int layer = of.layer, own = threadIdx.x / 32, lane = threadIdx.x % 32, of_lane = min(lane / 4, S::E - 1);
-    if (own > S::E)
+    if (own > S::E + 1)
         return;
     // Rows of gate and of up in turn, so that neighbours have both of one number.
     const int number = min(lane / 8, Staged<W>::HIDDEN - 1), first = c.team.rank * Staged<W>::HIDDEN, up = lane / 4 % 2;
-    const int expert_row = 2 * own + up;
+    const int expert_row = 2 * min(own, S::E) + up;
     const StagedRow<W> row = {c.s.staged.hidden.row(expert_row * Staged<W>::HIDDEN + number).codes,
                               c.s.staged.hidden_scales.row(expert_row * S::I + first + number).scales};
     const float product = product_of<true>(row, c.s.normed, S::C), other = __shfl_xor_sync(0xffffffff, product, 4);
     float value = experts_file::swiglu(up ? other : product, up ? product : other, a.limit);
     int own_slot = own == S::E ? S::K : -1;
-    if (own < S::E) {
+    if (own != S::E) {
         int chosen[S::K];
         const float sigma = router_file::sqrt_softplus(product_of<true>(c.s.staged.gate.row(of_lane), c.s.normed, S::C));
         if (layer < a.hashes) {
@@ -183,7 +184,7 @@ template <class W> __device__ __forceinline__ void hidden(const Context<W> &c, c
             if (chosen[slot] == own)
                 own_slot = slot, sigma_of_own = of_slot;
         }
-        if (own == 0) {
+        if (own == S::E + 1) {
             int of_slot = chosen[0];
 #pragma unroll
             for (int slot = 1; slot < S::K; slot++)
