@@ -14,6 +14,7 @@ __device__ __forceinline__ void enter(const Context<W> &c, const float *x, const
     constexpr int LANES = 32 / STREAMS;
     static_assert(MUS * LANES <= Context<W>::WORKERS && MOST_C <= 64, "each row has its lanes, and a lane has two channels");
     const int channels = c.a.C, wide = STREAMS * channels, unit = threadIdx.x / LANES, lane = threadIdx.x % LANES;
+    float own = 0.0f;
     if (threadIdx.x < count * LANES) {
         const float own_base = base[unit], own_scale = scale[0];
         const float *const row = fn + (size_t)unit * wide;
@@ -31,30 +32,31 @@ __device__ __forceinline__ void enter(const Context<W> &c, const float *x, const
             }
         const float product = lanes_sum<LANES>(sum[0] + sum[1]), square = lanes_sum<LANES>(squares[0] + squares[1]);
         const float mu = product * rsqrtf(square / wide + c.a.eps);
-        if (threadIdx.x >= 32) {
-            if (lane == 0)
-                c.s.mus[unit] = mu;
-        } else {
-            const float own = sigmoid(mu * own_scale + own_base) + c.a.eps;
-            const int channel = 2 * threadIdx.x;
-            const bool there = channel < channels;
-            float2 mixed = make_float2(0, 0);
-#pragma unroll
-            for (int stream = 0; stream < STREAMS; stream++) {
-                const float weight = __shfl_sync(0xffffffff, own, LANES * stream);
-                const float2 of_stream = *(const float2 *)(x + (there ? stream * channels + channel : 0));
-                mixed.x = fmaf(weight, of_stream.x, mixed.x), mixed.y = fmaf(weight, of_stream.y, mixed.y);
-            }
-            const float sum_of_squares = warp_sum(there ? fmaf(mixed.x, mixed.x, mixed.y * mixed.y) : 0.0f);
-            const float inverse = rsqrtf(sum_of_squares / channels + c.a.eps);
-            if (there) {
-                const float2 by = *(const float2 *)(norm + channel);
-                *(float2 *)(c.s.normed + channel) = make_float2(mixed.x * inverse * by.x, mixed.y * inverse * by.y);
-            }
-        }
+        if (threadIdx.x < 32)
+            own = sigmoid(mu * own_scale + own_base) + c.a.eps;
+        else if (lane == 0)
+            c.s.mus[unit] = mu;
     }
+    // The mixer begins while the first warp goes on.
     if (count > STREAMS)
         named_barrier_arrive(PRODUCTS_READY, Context<W>::WORKERS + 64);
+    if (threadIdx.x < 32) {
+        const int channel = 2 * threadIdx.x;
+        const bool there = channel < channels;
+        float2 mixed = make_float2(0, 0);
+#pragma unroll
+        for (int stream = 0; stream < STREAMS; stream++) {
+            const float weight = __shfl_sync(0xffffffff, own, LANES * stream);
+            const float2 of_stream = *(const float2 *)(x + (there ? stream * channels + channel : 0));
+            mixed.x = fmaf(weight, of_stream.x, mixed.x), mixed.y = fmaf(weight, of_stream.y, mixed.y);
+        }
+        const float sum_of_squares = warp_sum(there ? fmaf(mixed.x, mixed.x, mixed.y * mixed.y) : 0.0f);
+        const float inverse = rsqrtf(sum_of_squares / channels + c.a.eps);
+        if (there) {
+            const float2 by = *(const float2 *)(norm + channel);
+            *(float2 *)(c.s.normed + channel) = make_float2(mixed.x * inverse * by.x, mixed.y * inverse * by.y);
+        }
+    }
     c.sync();
 }
 
