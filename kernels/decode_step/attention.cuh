@@ -297,9 +297,7 @@ template <class W> __device__ __forceinline__ void store_keys(const Context<W> &
     const Arguments<W> &a = c.a;
     const int warp = threadIdx.x / 32;
     const Share kv = c.team.template share<8>(a.D), index = c.team.template share<8>(a.DI).only_if(layer.sparse);
-    const float *kv_norm = a.kv_norm + (size_t)layer.layer * a.D, *norm = layer.main.norm, *index_norm = layer.index.norm;
-    if constexpr (W::STAGED)
-        kv_norm = c.s.staged.kv_norm, norm = c.s.staged.norm, index_norm = c.s.staged.index_norm;
+    const float *kv_norm = a.kv_norm + (size_t)layer.layer * a.D;
     const Pair of_window(kv_norm, a.D, kv);
     if (warp < (layer.main.entry ? layer.sparse ? 3 : 2 : 1)) {
         const float *const from = warp == 0 ? c.s.kv : warp == 1 ? c.s.pooled : c.s.index_pooled;
@@ -312,11 +310,11 @@ template <class W> __device__ __forceinline__ void store_keys(const Context<W> &
                     a.at_kv_window ? c.kept(a.at_kv_window, layer.layer, a.layers, a.D) : nullptr);
     // Where there are no taps, most tokens are done.
     if (layer.main.entry || a.at_kv_compressed || a.at_index_key) {
-        Pair(norm, a.D, kv)
+        Pair(layer.main.norm, a.D, kv)
             .store_entry(c, layer.main, c.s.pooled, c.s.inverse[1], layer.sparse ? 1 : 2,
                          a.at_kv_compressed ? c.kept(a.at_kv_compressed, layer.layer, a.layers, a.D) : nullptr);
         if (layer.sparse)
-            Pair(index_norm, a.DI, index)
+            Pair(layer.index.norm, a.DI, index)
                 .store_entry(c, layer.index, c.s.index_pooled, c.s.inverse[2], 1,
                              a.at_index_key ? c.kept(a.at_index_key, layer.number, a.sparse, a.DI) : nullptr);
     }
@@ -359,7 +357,7 @@ template <class W> __device__ __forceinline__ void store_own(const Context<W> &c
     static_assert(S::Wn + S::topk <= GROUPS * (Context<W>::WARPS - 2), "the last warps have no keys of sparse layers");
     const Arguments<W> &a = c.a;
     const int warp = threadIdx.x / 32;
-    const auto has = [&](int key) { return key / GROUPS % c.WARPS == warp && key % GROUPS == c.team.rank; };
+    const auto has = [&](int key, int of_warp) { return key / GROUPS % c.WARPS == of_warp && key % GROUPS == c.team.rank; };
     float *const kept = a.at_kv_compressed ? c.kept(a.at_kv_compressed, layer.layer, a.layers, S::D) : nullptr;
     float *const kept_index = a.at_index_key && layer.sparse ? c.kept(a.at_index_key, layer.number, a.sparse, S::DI) : nullptr;
     const int made = layer.main.entry ? layer.sparse ? 3 : 2 : 1;
@@ -367,7 +365,7 @@ template <class W> __device__ __forceinline__ void store_own(const Context<W> &c
     for (int which = 0; which < made; which++) {
         const bool of_window = which == 0, of_index = which == 2, everywhere = which == 1 && layer.sparse;
         const int key = of_window ? keys.recent - 1 : of_index ? layer.index.newest : keys.recent + layer.main.newest;
-        if (everywhere ? warp < c.WARPS - 1 : !has(key))
+        if (everywhere ? warp < c.WARPS - 1 : !has(key, of_index ? c.WARPS - 1 - warp : warp))
             continue;
         float *const to = of_window                         ? layer.own_vector
                           : of_index                        ? layer.index.entry
@@ -414,7 +412,7 @@ template <class W> __device__ __forceinline__ void attention(const Context<W> &c
     const int seen = entries_seen(c.row.position);
     const int entries = seen / (layer.sparse ? a.ms : heavy_rate(a.ms, a.mh));
     const Keys keys(c, layer, entries);
-    const int first = Key<W>::first(c);
+    const int first = first_entry(c);
     float4 of_first = make_float4(0, 0, 0, 0);
     if (layer.sparse && first < entries && first != layer.index.newest)
         of_first = index_key(c, layer, first);
@@ -442,7 +440,11 @@ template <class W> __device__ __forceinline__ void attention(const Context<W> &c
     };
     const auto choose = [&] {
         c.exchange(INDEX_SCORES, layer.number, entries);
-        select(c, layer, entries);
+        // A warp makes the entry of this token, if there is one, and others wait for it.
+        if (!W::STAGED || entries > MOST_FEW || layer.main.entry || a.at_topk)
+            select(c, layer, entries);
+        else if (const int own = Key<W>::first(c); own >= known && own < keys.count)
+            select_few(c, entries);
     };
     if constexpr (W::STAGED) {
         const Group<W> group(c, keys);
@@ -466,8 +468,8 @@ template <class W> __device__ __forceinline__ void attention(const Context<W> &c
     } else {
         Attend<W> attend(c, keys, layer.sinks);
         Key<W> key = {};
-        if (keys.early(first))
-            key.load(c, keys.row(first));
+        if (const int own = Key<W>::first(c); keys.early(own))
+            key.load(c, keys.row(own));
         until_up();
         scores(c, keys, key, 0, known);
         if (layer.sparse) {

@@ -33,11 +33,16 @@ template <class W> __device__ __forceinline__ float4 index_key(const Context<W> 
     return load4((entry == layer.index.newest ? c.s.index_pooled : layer.index.entries + (size_t)entry * c.a.DI) + at);
 }
 
+// The first entry of a warp: the last warps, which have no keys of the window, have the first entries.
+template <class W> __device__ __forceinline__ int first_entry(const Context<W> &c) {
+    return (c.WARPS - 1 - (int)threadIdx.x / 32 << c.team.bits) + c.team.rank;
+}
+
 // A warp for each entry, of which the first is loaded. What is given are scores as keys of the choice.
 template <class W>
 __device__ __forceinline__ void index_scores(const Context<W> &c, const Layer<W> &layer, int entries, float4 key) {
     const Arguments<W> &a = c.a;
-    const int lane = threadIdx.x % 32, at = 4 * lane, first = Key<W>::first(c);
+    const int lane = threadIdx.x % 32, at = 4 * lane, first = first_entry(c);
     const auto product = [&](int head) {
         const float4 query = at < a.DI ? load4(c.s.index_query + head * a.DI + at) : make_float4(0, 0, 0, 0);
         return dot4(key, query, 0.0f);
@@ -119,6 +124,34 @@ template <class W> __device__ __forceinline__ void select(const Context<W> &c, c
     }
     c.sync();
     c.keep(a.at_topk, layer.number, a.sparse, c.s.chosen, a.topk);
+}
+
+// The same of few entries, by each warp that reads a chosen one, so that nobody waits.
+constexpr int MOST_FEW = 64;
+
+template <class W> __device__ __forceinline__ void select_few(const Context<W> &c, int entries) {
+    const u32 *const keys = c.s.index_keys();
+    const int lane = threadIdx.x % 32, topk = c.a.topk;
+    int chosen = 0;
+#pragma unroll 1
+    for (int entry = lane; entry - lane < entries; entry += 32) {
+        const u32 key = entry < entries ? keys[entry] : 0;
+        int before = 0;
+#pragma unroll 2
+        for (int at = 0; at < entries; at += 4) {
+            const uint4 four = *(const uint4 *)(keys + at);
+            const u32 others[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                before += at + i < entries && others[i] > (at + i < entry ? key - 1 : key);
+        }
+        const bool taken = entry < entries && before < topk;
+        const u32 all = __ballot_sync(0xffffffff, taken);
+        if (taken)
+            c.s.chosen[chosen + __popc(all & ((1u << lane) - 1))] = entry;
+        chosen += __popc(all);
+    }
+    __syncwarp();
 }
 
 } // namespace persistent
