@@ -155,7 +155,9 @@ __device__ __forceinline__ void down(const Context<W> &c, const Layer<W> &layer,
     // The copier waits for it.
     if constexpr (W::STAGED)
         named_barrier_arrive(FIRST_READ, c.WORKERS + 32);
-    c.sync();
+    // Nobody else reads these numbers before `store_rings`.
+    if (!W::STAGED || layer.main.entry)
+        c.sync();
     if constexpr (!W::STAGED) {
         c.team.give_all(arrived, c.s.low + low.first, c.s.own, low.count);
         c.team.give_all(arrived, c.s.kv + kv.first, own_kv, kv.count);
@@ -429,8 +431,11 @@ template <class W> __device__ __forceinline__ void attention(const Context<W> &c
         else
             store_keys(c, layer);
         // Nobody waits for what later tokens read.
-        if (!layer.main.entry)
+        if (!layer.main.entry) {
+            if constexpr (W::STAGED)
+                c.sync();
             rings.store(c, layer);
+        }
         if (layer.sparse && first < entries && first == layer.index.newest)
             of_first = index_key(c, layer, first);
         c.exchange(UP, layer.layer, a.H * a.D + a.HI * of_index);
@@ -486,11 +491,6 @@ template <class W> __device__ __forceinline__ void attention(const Context<W> &c
         c.exchange(LOW_HEADS, layer.layer, a.G * a.Ro);
     }
     output_up(c, layer);
-}
-
-// How often attention of a layer exchanges where all wait for each other.
-__device__ __forceinline__ int exchanges(bool sparse) {
-    return sparse ? 6 : 5;
 }
 
 } // namespace persistent

@@ -304,6 +304,11 @@ template <class W> __device__ __forceinline__ void pad(const Context<W> &c) {
         a.sampled[c.row.row] = -1;
 }
 
+// How often attention of a layer exchanges where all wait for each other.
+__device__ __forceinline__ int exchanges(bool sparse) {
+    return sparse ? 6 : 5;
+}
+
 // By the copier: what is copied before the first layer.
 template <class W> __device__ __forceinline__ void begin_copies(const Context<W> &c) {
     if constexpr (W::STAGED) {
