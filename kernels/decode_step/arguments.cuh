@@ -109,6 +109,8 @@ constexpr int MOST_C = 64, MOST_RQ = 64, MOST_D = 512, MOST_HD = 1024, MOST_H = 
               MOST_O = 64, MOST_R = 64, MOST_E = 32, MOST_K = 4, MOST_HIDDEN = 256, MOST_V = 256, MOST_TOPK = 64;
 // Tokens that are pooled.
 constexpr int MOST_POOLED = 128;
+// If they are many, they are pooled in so many parts.
+constexpr int POOLED_PARTS = 16;
 
 // Most numbers of the first products that a CTA has, and channels of a compressor.
 template <class W, bool STAGED> struct Room {
@@ -171,25 +173,26 @@ template <class W> struct Layer {
     int sparse, number;
     // Before attention, and before the experts.
     Mixing mixing[2];
-    // Of the first products, as `DownShares::row` counts them.
-    Matrix<W> matrices[7];
+    // Of the first products, as `DownShares::row` counts them; nobody reads them where weights are staged.
+    Matrix<W> matrices[W::STAGED ? 1 : 7];
     // Vectors of the window, and the one of the token.
     float *window, *own_vector;
     Compressor main, index;
     // Small vectors, which would take as long as a matrix from L2: what `mixing` points to, the norm of queries' rank, sinks, and
-    // what is added to the scores of experts.
-    float base[2][MUS], scale[2][3], norm[2][MOST_C], q_norm[MOST_RQ], sinks[MOST_H], bias[MOST_E];
+    // what is added to the scores of experts. Norms are read as vectors.
+    alignas(16) float norm[2][MOST_C], q_norm[MOST_RQ];
+    float base[2][MUS], scale[2][3], sinks[MOST_H], bias[MOST_E];
 };
 
 template <class W> struct alignas(16) Shared {
     typedef persistent::Room<W, W::STAGED> Room;
     typename StagedIf<W, W::STAGED>::Of staged;
     u64 arrived[EXCHANGES];
-    // The streams, and what goes into and comes out of a block.
-    alignas(16) float x[4 * MOST_C], normed[MOST_C], out[MOST_C];
+    // The streams, before attention and before the experts, and what goes into a block.
+    alignas(16) float x[2][4 * MOST_C], normed[MOST_C];
     float comb[16], post[4];
-    // Of the streams: the weights of what goes into a block, and logits of mixing, as the mixer reads them.
-    float weights[4], mus[28];
+    // Logits of mixing, as the mixer reads them.
+    float mus[28];
     // After the first products.
     float low[MOST_RQ], kv[MOST_D], pooled[MOST_D], index_pooled[MOST_DI], head_weights[MOST_HI];
     union {
@@ -198,10 +201,19 @@ template <class W> struct alignas(16) Shared {
         };
         // Of tokens that are pooled, before queries are there.
         struct {
-            float tops[WARPS][32], sums[WARPS][32], outs[WARPS][32];
+            float tops[POOLED_PARTS][32], sums[POOLED_PARTS][32], outs[POOLED_PARTS][32];
         };
     };
-    float heads[MOST_HD], low_heads[MOST_O];
+    // What heads read, of all channels or of this CTA's, and before, the sums of groups of keys. Where weights are staged, a warp keeps
+    // the weights of keys there.
+    float heads[W::STAGED ? CHUNK : MOST_HD], read[W::STAGED ? W::Ranks::WARPS : 2 * GROUPS][W::STAGED ? 16 : CHUNK],
+        low_heads[MOST_O];
+    // What groups of keys are worth; or what they give, in rows whose neighbours have different banks, with their largest scores and
+    // sums of weights.
+    float factors[W::STAGED ? 1 : MOST_H][GROUPS], groups[W::STAGED ? GROUPS : 1][CHUNK + 8],
+        group_sums[W::STAGED ? GROUPS : 1][4];
+    // What parts of heads are worth in the rank of the output.
+    float low_parts[W::STAGED ? MOST_HD / CHUNK * MOST_O / 2 : 4];
     float expert_logits[MOST_E], expert_weights[MOST_K], hidden[MOST_HIDDEN];
     // This CTA's share of a product.
     float own[Room::OWN];
@@ -209,7 +221,7 @@ template <class W> struct alignas(16) Shared {
     float cos[3][MOST_R / 2], sin[3][MOST_R / 2];
     float inverse[MOST_H], row_logits[MOST_V];
     int experts[MOST_K], chosen[MOST_TOPK];
-    u64 bests[WARPS];
+    u64 bests[MOST_WARPS];
     // What this CTA has a share of, so that nobody divides. Rows of the first products, in heavy and in sparse layers: the number of
     // the matrix, and the row. Channels of compressors: of heavy and of sparse layers, and of the indexer. Numbers between the
     // products of experts: the slot, and the row of its expert.
@@ -224,8 +236,8 @@ template <class W> struct alignas(16) Shared {
         return (u32 *)(this + 1);
     }
 
-    __device__ __forceinline__ u32 *taken(const Arguments<W> &a) {
-        return index_keys() + a.Ns;
+    __device__ __forceinline__ u8 *taken(const Arguments<W> &a) {
+        return (u8 *)(index_keys() + a.Ns);
     }
 
     __device__ __forceinline__ float *scores(const Arguments<W> &a, int head) {
@@ -251,6 +263,12 @@ template <class W> struct Context {
     Shared<W> &s;
     Team<typename W::Ranks> team;
     Row row;
+    static constexpr int WARPS = W::Ranks::WARPS, WORKERS = 32 * WARPS;
+
+    // All that work together wait for each other.
+    static __device__ __forceinline__ void sync() {
+        named_barrier_sync(WORK, WORKERS);
+    }
 
     // Waits for what others give: so many numbers. `use` counts how often this exchange was before.
     __device__ __forceinline__ void exchange(Exchange which, int use, int numbers) const {

@@ -20,19 +20,18 @@ struct Keys {
         count = recent + (layer.sparse ? min(available, c.a.topk) : available);
     }
 
-    // Whether a key is known before entries are chosen.
-    __device__ __forceinline__ bool known(int key) const {
-        return key < (chosen ? recent : count);
+    // Whether a key is known, and in global memory, before the token's own numbers are there.
+    __device__ __forceinline__ bool early(int key) const {
+        return key < recent - 1 || (!chosen && key >= recent && key < count && key - recent != newest);
     }
 
-    // Four numbers of a key. Nobody writes in this launch what is not in shared memory.
-    __device__ __forceinline__ float4 four(int key, int channel) const {
+    // Where a key is. Nobody writes in this launch what is not in shared memory.
+    __device__ __forceinline__ const float *row(int key) const {
         const bool recently = key < recent;
         const int slot = oldest + key, wrapped = slot < slots ? slot : slot - slots;
         const int entry = recently ? 0 : chosen ? chosen[key - recent] : key - recent;
-        const float *from = (recently ? window : entries) + (size_t)(recently ? wrapped : entry) * dim;
-        from = key == recent - 1 ? own : !recently && entry == newest ? own_entry : from;
-        return load4(from + channel);
+        const float *const from = (recently ? window : entries) + (size_t)(recently ? wrapped : entry) * dim;
+        return key == recent - 1 ? own : !recently && entry == newest ? own_entry : from;
     }
 };
 
@@ -41,124 +40,359 @@ template <class W> struct Key {
     static constexpr int PARTS = MOST_D / 128;
     float4 parts[PARTS];
 
-    __device__ __forceinline__ void load(const Context<W> &c, const Keys &keys, int key) {
+    __device__ __forceinline__ void load(const Context<W> &c, const float *row) {
+        load(c, row, c.a.D);
+    }
+
+    __device__ __forceinline__ void load(const Context<W> &c, const float *row, int dim) {
 #pragma unroll
         for (int part = 0; part < PARTS; part++) {
             const int at = 128 * part + 4 * (threadIdx.x % 32);
-            parts[part] = at < c.a.D ? keys.four(key, at) : make_float4(0, 0, 0, 0);
+            parts[part] = at < dim ? load4(row + at) : make_float4(0, 0, 0, 0);
         }
     }
 
+    __device__ __forceinline__ void store(float *to) const {
+#pragma unroll
+        for (int part = 0; part < PARTS; part++)
+            if (const int at = 128 * part + 4 * (threadIdx.x % 32); at < W::Sizes::D)
+                *(float4 *)(to + at) = parts[part];
+    }
+
+    // The first key of a warp: neighbours are in different CTAs.
     static __device__ __forceinline__ int first(const Context<W> &c) {
-        return c.team.rank * WARPS + threadIdx.x / 32;
+        return (threadIdx.x / 32 << c.team.bits) + c.team.rank;
+    }
+
+    // The sums of the products of a head's query with the key, and with itself.
+    __device__ __forceinline__ float2 sums(const Context<W> &c, int head) const {
+        float2 sum = make_float2(0, 0);
+#pragma unroll
+        for (int part = 0; part < PARTS; part++) {
+            const int at = 128 * part + 4 * (threadIdx.x % 32);
+            if (at >= c.a.D)
+                continue;
+            const float4 query = load4(c.s.query + head * c.a.D + at);
+            sum.x = dot4(parts[part], query, sum.x), sum.y = dot4(query, query, sum.y);
+        }
+        return sum;
     }
 };
 
-// A warp for each key, of which the first is loaded if it was known early.
-template <class W> __device__ __forceinline__ void scores(const Context<W> &c, const Keys &keys, Key<W> own) {
+// The score of a key: its product with a query that is normed by the sum of its squares.
+template <class W> __device__ __forceinline__ float score_of(const Context<W> &c, float product, float squares) {
+    return product * rmsnorm_file::inverse_rms(squares, c.a.D, c.a.eps) * c.a.attention_scale;
+}
+
+// A warp for each key, of which the first is loaded if it was there early.
+template <class W>
+__device__ __forceinline__ void scores(const Context<W> &c, const Keys &keys, Key<W> own, int first, int last) {
     const Arguments<W> &a = c.a;
-    const int lane = threadIdx.x % 32, first = Key<W>::first(c);
+    const int lane = threadIdx.x % 32, step = c.WARPS << c.team.bits, mine = Key<W>::first(c);
 #pragma unroll 1
-    for (int key = first; key < keys.count; key += c.team.ranks() * WARPS) {
-        if (key != first || !keys.known(first))
-            own.load(c, keys, key);
-#pragma unroll 2
+    for (int key = mine; key < last; key += step) {
+        if (key < first)
+            continue;
+        if (key != mine || !keys.early(key))
+            own.load(c, keys.row(key));
+#pragma unroll 1
         for (int head = 0; head < a.H; head++) {
-            float product = 0.0f;
-#pragma unroll
-            for (int part = 0; part < Key<W>::PARTS; part++) {
-                const int at = 128 * part + 4 * lane;
-                if (at < a.D)
-                    product = dot4(own.parts[part], load4(c.s.query + head * a.D + at), product);
-            }
-            c.team.give(c.s.arrived + SCORES, c.s.scores(a, head) + key, warp_sum(product) * a.attention_scale, lane);
+            const float2 sums = own.sums(c, head);
+            c.team.give(c.s.arrived + SCORES, c.s.scores(a, head) + key, score_of(c, warp_sum(sums.x), warp_sum(sums.y)), lane);
         }
     }
 }
 
-// What heads read, turned back: a warp for four channels, the lanes of which take turns with the keys. A lane has some keys at a time:
-// those of the first turn are loaded before the scores are there. Each warp computes the softmax, with the sink of its head.
+// Keys are added up in groups, whose number does not depend on that of the CTAs: key k is in group k % GROUPS. A group has a largest
+// score, and its weights are e to the score above that. Groups are added up by four lanes, each of which has every fourth, times e to
+// the group's largest score above that of all, one of which is the sink's. Any score is above LOWEST, which is that of no keys. A NaN
+// makes all weights of its group NaN, and so the sum of all.
+constexpr float LOWEST = -3.4e38f;
+
+// What heads read, turned back, where all CTAs have all scores: eight warps for a chunk of channels, sixteen lanes of which have four
+// channels each of a group of keys. Keys of the first turns are loaded before all scores are there.
 template <class W> struct Attend {
-    static constexpr int EACH = 4;
+    static constexpr int LANES = CHUNK / 4, TURNS = 8;
+    static_assert(256 / LANES == GROUPS, "lanes of a chunk have a group each");
     const Context<W> &c;
     const Keys &keys;
     const float *sinks;
     Share share;
-    int at, head, channel;
-    float sink;
-    float4 vectors[EACH];
+    // The first channel of this lane among those of all heads, and its group.
+    int at, group;
+    float4 vectors[TURNS];
 
     __device__ __forceinline__ Attend(const Context<W> &c, const Keys &keys, const float *sinks)
         : c(c), keys(keys), sinks(sinks), share(c.team.template share<8>(c.a.H * c.a.D)) {
-        at = share.first + threadIdx.x / 32 * 4, head = at / c.a.D, channel = at % c.a.D;
-        sink = sinks[min(head, c.a.H - 1)];
+        at = share.first + threadIdx.x / 256 * CHUNK + 4 * (threadIdx.x % LANES);
+        group = threadIdx.x % 256 / LANES;
     }
 
-    __device__ __forceinline__ void load(int first) {
+    __device__ __forceinline__ bool there() const {
+        return at < share.first + share.count;
+    }
+
+    // Loads the keys of the first turns; entries are chosen. Behind the last key is the last one again.
+    __device__ __forceinline__ void load() {
+        if (!there())
+            return;
+        const int channel = at % c.a.D;
 #pragma unroll
-        for (int i = 0; i < EACH; i++)
-            if (const int key = first + 32 * i; key < keys.count)
-                vectors[i] = keys.four(key, channel);
-    }
-
-    // Before the scores are there; entries are chosen.
-    __device__ __forceinline__ void begin() {
-        if (at < share.first + share.count)
-            load(threadIdx.x % 32);
+        for (int turn = 0; turn < TURNS; turn++)
+            if (GROUPS * turn < keys.count)
+                vectors[turn] = load4(keys.row(min(group + GROUPS * turn, keys.count - 1)) + channel);
     }
 
     __device__ __forceinline__ void run() {
         const Arguments<W> &a = c.a;
-        const int lane = threadIdx.x % 32;
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #ifdef MUTANT_LAST_KEY_LOST
         const int last = keys.count - 1;
 #else
         const int last = keys.count;
 #endif
+#pragma unroll 1
+        for (int head = warp; head < a.H; head += c.WARPS)
+            weigh(head);
+        c.sync();
         bool loaded = true;
 #pragma unroll 1
-        for (; at < share.first + share.count; at += 4 * WARPS, loaded = false) {
+        for (int chunk = 0; chunk < share.count; chunk += c.WARPS / 8 * CHUNK, at += c.WARPS / 8 * CHUNK, loaded = false) {
+            const int head = min(at / a.D, a.H - 1), channel = at % a.D;
             const float *const scores = c.s.scores(a, head);
-            float top = sink;
-#pragma unroll 1
-            for (int key = lane; key < keys.count; key += 32)
-                top = max_nan(top, scores[key]);
-#pragma unroll
-            for (int step = 16; step > 0; step /= 2)
-                top = max_nan(top, __shfl_xor_sync(0xffffffff, top, step));
             float4 sum = make_float4(0, 0, 0, 0);
-            float total = 0.0f;
-#pragma unroll 1
-            for (int first = lane; first < keys.count; first += EACH * 32, loaded = false) {
+            const auto add = [&](int key, float weight, float4 vector) {
+                if (key >= last)
+                    return;
+                sum.x = fmaf(weight, vector.x, sum.x), sum.y = fmaf(weight, vector.y, sum.y);
+                sum.z = fmaf(weight, vector.z, sum.z), sum.w = fmaf(weight, vector.w, sum.w);
+            };
+            if (there()) {
                 if (!loaded)
-                    load(first);
+                    load();
 #pragma unroll
-                for (int i = 0; i < EACH; i++) {
-                    const int key = first + 32 * i;
-                    if (key >= keys.count)
-                        continue;
-                    const float weight = expf(scores[key] - top);
-                    total += weight;
-                    if (key >= last)
-                        continue;
-                    sum.x = fmaf(weight, vectors[i].x, sum.x), sum.y = fmaf(weight, vectors[i].y, sum.y);
-                    sum.z = fmaf(weight, vectors[i].z, sum.z), sum.w = fmaf(weight, vectors[i].w, sum.w);
+                for (int turn = 0; turn < TURNS; turn++)
+                    if (const int key = group + GROUPS * turn; key < last)
+                        add(key, scores[key], vectors[turn]);
+#pragma unroll 1
+                for (int key = group + GROUPS * TURNS; key < last; key += GROUPS)
+                    add(key, scores[key], load4(keys.row(key) + channel));
+            }
+            *(float4 *)(c.s.read[threadIdx.x / LANES] + 4 * (lane % LANES)) = sum;
+            c.sync();
+            turn_back(chunk);
+            c.sync();
+        }
+    }
+
+    // Replaces the scores of a head by weights in their groups, and finds what groups are worth; by a warp, two lanes for each group.
+    __device__ __forceinline__ void weigh(int head) const {
+        const int lane = threadIdx.x % 32;
+        const float sink = sinks[head];
+        float *const scores = c.s.scores(c.a, head), top = LOWEST;
+#pragma unroll 1
+        for (int key = lane; key < keys.count; key += 32)
+            top = fmaxf(top, scores[key]);
+        top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, GROUPS));
+#pragma unroll 1
+        for (int key = lane; key < keys.count; key += 32)
+            scores[key] = expf(scores[key] - top);
+        __syncwarp();
+        float sum = 0.0f, most = fmaxf(top, sink), total = 0.0f;
+#pragma unroll 4
+        for (int key = lane % GROUPS; key < keys.count; key += GROUPS)
+            sum += scores[key];
+#pragma unroll
+        for (int step = GROUPS / 2; step > 0; step /= 2)
+            most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, step));
+        const float factor = expf(top - most);
+#pragma unroll
+        for (int other = lane % 4; other < lane % 4 + GROUPS; other += 4)
+            total = fmaf(__shfl_sync(0xffffffff, factor, other), __shfl_sync(0xffffffff, sum, other), total);
+        const float inverse = 1.0f / (lanes_sum<4>(total) + expf(sink - most));
+        if (lane < GROUPS)
+            c.s.factors[head][lane] = factor;
+        if (lane == 0)
+            c.s.inverse[head] = inverse;
+    }
+
+    // Adds up what groups have read of a chunk for each eight warps; a thread has two channels.
+    __device__ __forceinline__ void turn_back(int chunk) const {
+        const Arguments<W> &a = c.a;
+        const int in_chunk = 2 * (threadIdx.x % 32), of = threadIdx.x / 32, pair = chunk + of * CHUNK + in_chunk;
+        if (of >= c.WARPS / 8 || pair >= share.count)
+            return;
+        const int to = share.first + pair, head = to / a.D, turned = to % a.D - (a.D - a.R);
+        float2 parts[4] = {};
+#pragma unroll
+        for (int group = 0; group < GROUPS; group++) {
+            const float2 of_group = *(const float2 *)(c.s.read[GROUPS * of + group] + in_chunk);
+            const float factor = c.s.factors[head][group];
+            float2 &part = parts[group % 4];
+            part.x = fmaf(factor, of_group.x, part.x), part.y = fmaf(factor, of_group.y, part.y);
+        }
+        // As `lanes_sum` has it.
+        float2 sum = make_float2((parts[0].x + parts[2].x) + (parts[1].x + parts[3].x),
+                                 (parts[0].y + parts[2].y) + (parts[1].y + parts[3].y));
+        sum.x *= c.s.inverse[head], sum.y *= c.s.inverse[head];
+        if (turned >= 0)
+            sum = rope_file::turn<true>(sum, c.s.cos[0][turned / 2], c.s.sin[0][turned / 2]);
+        *(float2 *)(c.s.heads + to) = sum;
+    }
+};
+
+// The same where each CTA has a group of keys, in shared memory, a warp for each; later keys are few, and are read again. Each CTA gives
+// each other what its group has of the channels of that one.
+template <class W> struct Group {
+    typedef typename W::Sizes S;
+    static constexpr int HERE = Staged<W>::KEYS;
+    static_assert(S::H == 2 && S::D == 2 * Context<W>::WORKERS && S::D / CHUNK == HERE && Context<W>::WARPS == HERE &&
+                      1 << W::Ranks::bits == GROUPS,
+                  "a thread has two channels of both heads, and a warp those of a CTA for each head");
+    const Context<W> &c;
+    const Keys &keys;
+    int count;
+
+    __device__ __forceinline__ Group(const Context<W> &c, const Keys &keys)
+        : c(c), keys(keys), count((keys.count - c.team.rank + GROUPS - 1) >> 4) {}
+
+    __device__ __forceinline__ int number(int at) const {
+        return at * GROUPS + c.team.rank;
+    }
+
+    // The first key of each warp is on its way before the numbers of this token are there.
+    __device__ __forceinline__ void copy(int layer) const {
+        if (threadIdx.x % 32 > 0)
+            return;
+        const int warp = threadIdx.x / 32, key = number(warp);
+        const bool early = keys.early(key);
+        u64 *const here = c.s.staged.keys_here + warp;
+        mbarrier_arrive_expect_tx(here, early ? S::D * (int)sizeof(float) : 0);
+        if (early)
+            tma_load_1d(c.s.staged.key(warp), keys.row(key), S::D * sizeof(float), here);
+    }
+
+    // The scores of keys from `first` to `last`, for this CTA alone.
+    __device__ __forceinline__ void score(int layer, int first, int last) const {
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll 1
+        for (int at = warp; number(at) < last; at += HERE) {
+            const int key = number(at);
+            if (key < first)
+                continue;
+            Key<W> own;
+            if (at == warp && keys.early(key)) {
+                mbarrier_wait_parity(c.s.staged.keys_here + warp, layer & 1);
+                own.load(c, c.s.staged.key(warp));
+            } else {
+                own.load(c, keys.row(key));
+                if (at == warp) {
+                    own.store(c.s.staged.key(warp));
+                    // A bulk copy comes to the same place later.
+                    fence_proxy_async_smem();
                 }
             }
-            const float inverse = 1.0f / (warp_sum(total) + expf(sink - top));
-            float2 low = make_float2(warp_sum(sum.x) * inverse, warp_sum(sum.y) * inverse);
-            float2 high = make_float2(warp_sum(sum.z) * inverse, warp_sum(sum.w) * inverse);
-            if (const int turned = channel - (a.D - a.R); turned >= 0) {
-                low = rope_file::turn<true>(low, c.s.cos[0][turned / 2], c.s.sin[0][turned / 2]);
-                high = rope_file::turn<true>(high, c.s.cos[0][turned / 2 + 1], c.s.sin[0][turned / 2 + 1]);
-            }
-            c.team.give(c.s.arrived + HEADS, c.s.heads + at, make_float4(low.x, low.y, high.x, high.y), lane);
-            if (channel += 4 *WARPS; channel >= a.D) {
-                for (; channel >= a.D; channel -= a.D)
-                    head++;
-                sink = sinks[min(head, a.H - 1)];
-            }
+            const float2 low = own.sums(c, 0), high = own.sums(c, 1);
+            const float sums = warp_sums(low.x, high.x, low.y, high.y);
+            const float squares = __shfl_sync(0xffffffff, sums, 16 + lane % 16);
+            if (lane < 16 && lane % 8 == 0)
+                c.s.scores(c.a, lane / 8)[at] = score_of(c, sums, squares);
         }
+    }
+
+    // Gives what the group has.
+    __device__ __forceinline__ void give() const {
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, channel = 2 * threadIdx.x;
+#ifdef MUTANT_LAST_KEY_LOST
+        const int last = keys.count - 1;
+#else
+        const int last = keys.count;
+#endif
+        c.sync();
+        // Eight lanes for each head, twice.
+        const float *const scores = c.s.scores(c.a, lane / 8 % 2);
+        float top = LOWEST;
+#pragma unroll 1
+        for (int at = lane % 8; at < count; at += 8)
+            top = fmaxf(top, scores[at]);
+#pragma unroll
+        for (int step = 4; step > 0; step /= 2)
+            top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, step));
+        float2 low = make_float2(0, 0), high = make_float2(0, 0);
+        float low_sum = 0.0f, high_sum = 0.0f;
+        float *const weights = c.s.read[warp];
+        const auto add = [&](int at, float of_low, float of_high, const float *vector) {
+            low_sum += of_low, high_sum += of_high;
+            if (number(at) >= last)
+                return;
+            const float2 x = *(const float2 *)(vector + channel);
+            low.x = fmaf(of_low, x.x, low.x), low.y = fmaf(of_low, x.y, low.y);
+            high.x = fmaf(of_high, x.x, high.x), high.y = fmaf(of_high, x.y, high.y);
+        };
+#pragma unroll 1
+        for (int first = 0; first < count; first += HERE) {
+            const int own = first + lane % 8;
+            if (lane < 16)
+                weights[lane] = own < count ? expf(scores[own] - top) : 0.0f;
+            __syncwarp();
+            if (first == 0) {
+                const float4 all[4] = {load4(weights), load4(weights + 4), load4(weights + 8), load4(weights + 12)};
+                const float *const each = (const float *)all;
+#pragma unroll
+                for (int at = 0; at < HERE; at++)
+                    if (at < count)
+                        add(at, each[at], each[HERE + at], c.s.staged.key(at));
+            } else {
+#pragma unroll 1
+                for (int at = 0; at < HERE && first + at < count; at++)
+                    add(first + at, weights[at], weights[HERE + at], keys.row(number(first + at)));
+            }
+            __syncwarp();
+        }
+        // Even lanes have four channels of the first head, odd ones of the second.
+        const bool second = lane % 2;
+        const float2 sent = second ? low : high, kept = second ? high : low;
+        float2 got;
+        got.x = __shfl_xor_sync(0xffffffff, sent.x, 1), got.y = __shfl_xor_sync(0xffffffff, sent.y, 1);
+        const float2 before = second ? got : kept, behind = second ? kept : got;
+        top = __shfl_sync(0xffffffff, top, 8 * second);
+        u64 *const arrived = c.s.arrived + SCORES;
+        const int other = second * HERE + warp;
+        c.team.store(arrived, c.s.groups[c.team.rank] + 4 * (lane / 2), make_float4(before.x, before.y, behind.x, behind.y),
+                     other);
+        if (lane < 2)
+            c.team.store(arrived, c.s.group_sums[c.team.rank], make_float4(top, second ? high_sum : low_sum, 0, 0), other);
+    }
+
+    // Adds up what groups have given, turned back; four lanes have a channel.
+    __device__ __forceinline__ void merge(const float *sinks) const {
+        const int lane = threadIdx.x % 4, channel = threadIdx.x / 4, of_all = c.team.rank * CHUNK + channel;
+        const int head = of_all / S::D, turned = of_all % S::D - (S::D - S::R);
+        const float sink = sinks[head];
+        float tops[GROUPS / 4], sums[GROUPS / 4], most = sink, total = 0.0f, out = 0.0f;
+#pragma unroll
+        for (int i = 0; i < GROUPS / 4; i++) {
+            const float2 of = *(const float2 *)c.s.group_sums[lane + 4 * i];
+            tops[i] = of.x, sums[i] = of.y, most = fmaxf(most, of.x);
+        }
+        most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 1));
+        most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 2));
+#pragma unroll
+        for (int i = 0; i < GROUPS / 4; i++) {
+            const float factor = expf(tops[i] - most);
+            total = fmaf(factor, sums[i], total), out = fmaf(factor, c.s.groups[lane + 4 * i][channel], out);
+        }
+        out = lanes_sum<4>(out) * (1.0f / (lanes_sum<4>(total) + expf(sink - most)));
+        const float other = __shfl_xor_sync(0xffffffff, out, 4);
+        const bool odd = channel % 2;
+        if (turned >= 0) {
+            const float2 pair = rope_file::turn<true>(make_float2(odd ? other : out, odd ? out : other), c.s.cos[0][turned / 2],
+                                                      c.s.sin[0][turned / 2]);
+            out = odd ? pair.y : pair.x;
+        }
+        if (lane == 0)
+            c.s.heads[channel] = out;
+        c.sync();
     }
 };
 

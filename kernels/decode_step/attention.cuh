@@ -2,6 +2,7 @@
 #pragma once
 
 #include "decode_step/attend.cuh"
+#include "decode_step/choice.cuh"
 #include "decode_step/output.cuh"
 #include "decode_step/streams.cuh"
 
@@ -9,14 +10,12 @@ namespace persistent {
 
 // ---- down, and pool
 
-// Stores the values and logits of a token in the rings, and pools the channels of the share, if the token closes its window, into
-// `pooled`. `own` has values, then logits, [halves, channels of the share] each. A warp has 32 channels of few tokens; of many, all
-// warps share the tokens.
+// Stores the values and logits of a token in the rings. `own` has values, then logits, [halves, channels of the share] each.
 template <class W>
-__device__ __forceinline__ void pool(const Context<W> &c, const Compressor &of, Share share, const u16 *channels, float *own,
-                                     float ape_of_first, float *pooled) {
-    constexpr int EACH = (MOST_POOLED + WARPS - 1) / WARPS;
-    const int t = c.row.position, lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = share.count, width = of.dim * of.halves;
+__device__ __forceinline__ void store_rings(const Context<W> &c, const Compressor &of, Share share, const u16 *channels,
+                                            float *own, float ape_of_first) {
+    constexpr int WORKERS = Context<W>::WORKERS;
+    const int n = share.count;
     float *own_gate = own + of.halves * n;
 #pragma unroll 1
     for (int at = threadIdx.x; at < of.halves * n; at += WORKERS) {
@@ -24,78 +23,109 @@ __device__ __forceinline__ void pool(const Context<W> &c, const Compressor &of, 
         own_gate[at] += at < WORKERS ? ape_of_first : __ldg(of.ape + channel);
         of.own_kv[channel] = own[at], of.own_gate[channel] = own_gate[at];
     }
-    if (!of.entry)
-        return;
-    workers_sync();
+}
+
+// Pools the channels of the share into `pooled`, where the token closes its window. A warp has 32 channels of few tokens; of many, all
+// warps share the tokens, in parts whose number does not depend on that of the warps.
+template <class W>
+__device__ __forceinline__ void pool(const Context<W> &c, const Compressor &of, Share share, float *own, float *pooled) {
+    constexpr int WARPS = Context<W>::WARPS, EACH = MOST_POOLED / POOLED_PARTS;
+    const int t = c.row.position, lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = share.count, width = of.dim * of.halves;
+    float *own_gate = own + of.halves * n;
+    // Of many, the first stage finds the largest logits.
     const bool many = of.slots > EACH;
-    const int before = many ? warp : 0, turn = many ? WARPS : 1, turn_of_slots = turn % of.slots;
-    const int slot_of_warp = (of.first_slot + before) % of.slots;
+    const int turn = many ? POOLED_PARTS : 1, turn_of_slots = turn % of.slots;
 #pragma unroll 1
     for (int block = many ? 0 : 32 * warp; block < n; block += many ? 32 : 32 * WARPS) {
         const int channel = block + lane;
-        float gates[EACH], values[EACH], top = -__int_as_float(0x7f800000);
-        int slot = slot_of_warp;
+#pragma unroll 1
+        for (int stage = many ? 0 : 1; stage < 2; stage++) {
+#pragma unroll 1
+            for (int part = many ? warp : 0; part < turn; part += WARPS) {
+                float gates[EACH], values[EACH], top = -__int_as_float(0x7f800000);
+                int slot = (of.first_slot + part) % of.slots;
 #pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            const int token = of.first + before + i * turn;
-            const int half = of.halves == 2 && token >= of.window;
-            const size_t at = (size_t)slot * width + half * of.dim + share.first + channel;
-            slot += turn_of_slots;
-            slot -= slot < of.slots ? 0 : of.slots;
-            gates[i] = -__int_as_float(0x7f800000), values[i] = 0.0f;
-            if (token > t || channel >= n)
-                continue;
-            if (token < 0)
-                gates[i] = 0.0f;
-            else if (token == t)
-                gates[i] = own_gate[half * n + channel], values[i] = own[half * n + channel];
-            else
-                gates[i] = __ldcg(of.ring_gate + at), values[i] = __ldcg(of.ring_kv + at);
-            top = fmaxf(top, gates[i]);
-        }
-        if (many) {
-            c.s.tops[warp][lane] = top;
-            workers_sync();
-#pragma unroll
-            for (int other = 0; other < WARPS; other++)
-                top = fmaxf(top, c.s.tops[other][lane]);
-        }
-        float sum = 0.0f, out = 0.0f;
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            const float share_of_token = expf(gates[i] - top);
-            sum += share_of_token;
-            out = fmaf(share_of_token, values[i], out);
-        }
-        if (many) {
-            c.s.sums[warp][lane] = sum, c.s.outs[warp][lane] = out;
-            workers_sync();
-            if (warp > 0)
-                continue;
-            sum = out = 0.0f;
+                for (int i = 0; i < EACH; i++) {
+                    const int token = of.first + part + i * turn;
+                    const int half = of.halves == 2 && token >= of.window;
+                    const size_t at = (size_t)slot * width + half * of.dim + share.first + channel;
+                    slot += turn_of_slots;
+                    slot -= slot < of.slots ? 0 : of.slots;
+                    gates[i] = -__int_as_float(0x7f800000), values[i] = 0.0f;
+                    if (token > t || channel >= n)
+                        continue;
+                    if (token < 0)
+                        gates[i] = 0.0f;
+                    else if (token == t)
+                        gates[i] = own_gate[half * n + channel], values[i] = own[half * n + channel];
+                    else
+                        gates[i] = __ldcg(of.ring_gate + at), values[i] = __ldcg(of.ring_kv + at);
+                    top = fmaxf(top, gates[i]);
+                }
+                if (stage == 0) {
+                    c.s.tops[part][lane] = top;
+                    continue;
+                }
 #pragma unroll 4
-            for (int other = 0; other < WARPS; other++)
-                sum += c.s.sums[other][lane], out += c.s.outs[other][lane];
+                for (int other = 0; many && other < POOLED_PARTS; other++)
+                    top = fmaxf(top, c.s.tops[other][lane]);
+                float sum = 0.0f, out = 0.0f;
+#pragma unroll
+                for (int i = 0; i < EACH; i++) {
+                    const float share_of_token = expf(gates[i] - top);
+                    sum += share_of_token;
+                    out = fmaf(share_of_token, values[i], out);
+                }
+                if (many)
+                    c.s.sums[part][lane] = sum, c.s.outs[part][lane] = out;
+                else if (channel < n)
+                    pooled[share.first + channel] = out / sum;
+            }
+            if (many)
+                c.sync();
         }
-        if (channel < n)
-            pooled[share.first + channel] = out / sum;
+        if (many && warp == 0) {
+            float sum = 0.0f, out = 0.0f;
+#pragma unroll 4
+            for (int other = 0; other < POOLED_PARTS; other++)
+                sum += c.s.sums[other][lane], out += c.s.outs[other][lane];
+            if (channel < n)
+                pooled[share.first + channel] = out / sum;
+        }
     }
 }
 
-// The products of the block's input: queries' rank, the window's vector, weights of index heads, and both compressors.
-template <class W> __device__ __forceinline__ void down(const Context<W> &c, const Layer<W> &layer) {
-    const Arguments<W> &a = c.a;
-    const DownShares shares(c, layer.sparse);
-    const Share low = shares.low, kv = shares.kv, heads = shares.heads, index = shares.index;
-    float *const own_kv = c.s.own + low.count, *const own_heads = own_kv + kv.count, *const own_main = own_heads + heads.count;
-    float *const own_index = own_main + shares.of_main();
+// What a CTA has of both compressors.
+template <class W> struct Rings {
+    Share kv, index;
+    float *own_main, *own_index, main_ape, index_ape;
+
     // What is added to the logits of the first numbers is on its way while products are.
-    const u16 *const main_channels = c.s.channels[layer.sparse], *const index_channels = c.s.channels[2];
-    const auto ape = [&](const Compressor &of, Share share, const u16 *channels) {
-        return threadIdx.x < of.halves * share.count ? __ldg(of.ape + channels[threadIdx.x]) : 0.0f;
-    };
-    const float main_ape = ape(layer.main, kv, main_channels);
-    const float index_ape = layer.sparse ? ape(layer.index, index, index_channels) : 0.0f;
+    __device__ __forceinline__ Rings(const Context<W> &c, const Layer<W> &layer, const DownShares &shares)
+        : kv(shares.kv), index(shares.index) {
+        own_main = c.s.own + shares.low.count + kv.count + shares.heads.count, own_index = own_main + shares.of_main();
+        const auto ape = [&](const Compressor &of, Share share, const u16 *channels) {
+            return threadIdx.x < of.halves * share.count ? __ldg(of.ape + channels[threadIdx.x]) : 0.0f;
+        };
+        main_ape = ape(layer.main, kv, c.s.channels[layer.sparse]);
+        index_ape = layer.sparse ? ape(layer.index, index, c.s.channels[2]) : 0.0f;
+    }
+
+    __device__ __forceinline__ void store(const Context<W> &c, const Layer<W> &layer) const {
+        store_rings(c, layer.main, kv, c.s.channels[layer.sparse], own_main, main_ape);
+        if (layer.sparse)
+            store_rings(c, layer.index, index, c.s.channels[2], own_index, index_ape);
+    }
+};
+
+// The products of the block's input: queries' rank, the window's vector, weights of index heads, and both compressors. Rings are
+// stored here only if the token closes their windows.
+template <class W>
+__device__ __forceinline__ void down(const Context<W> &c, const Layer<W> &layer, const DownShares &shares,
+                                     const Rings<W> &rings) {
+    const Arguments<W> &a = c.a;
+    const Share low = shares.low, kv = shares.kv, heads = shares.heads, index = shares.index;
+    float *const own_kv = c.s.own + low.count, *const own_heads = own_kv + kv.count;
     const int count = shares.count();
     const auto row = [&](int unit) {
         if constexpr (W::STAGED) {
@@ -106,7 +136,7 @@ template <class W> __device__ __forceinline__ void down(const Context<W> &c, con
         }
     };
     if constexpr (W::STAGED)
-        c.s.staged.wait(ATTENTION, layer.layer);
+        c.s.staged.wait(FIRST, layer.layer);
     u64 *const arrived = c.s.arrived + DOWN;
     // The first units are given at once.
     const int behind_kv = low.count + kv.count, behind_heads = behind_kv + heads.count;
@@ -115,26 +145,34 @@ template <class W> __device__ __forceinline__ void down(const Context<W> &c, con
                : unit < behind_kv ? c.s.kv + kv.first + unit - low.count
                                   : c.s.head_weights + heads.first + unit - behind_kv;
     };
-    products<W::STAGED ? 1 : 2, W::STAGED>(count, a.C, c.s.normed, row, [&](int unit, float product) {
+    products<typename W::Ranks, W::STAGED ? 1 : 2, W::STAGED>(count, a.C, c.s.normed, row, [&](int unit, float product) {
         if constexpr (W::STAGED)
             if (const int four = unit / 4 * 4; unit / 8 * 8 < behind_heads)
                 c.team.give_four(arrived, four < behind_heads ? place(four) : nullptr, product);
         if (threadIdx.x % 4 == 0 && unit < count)
             c.s.own[unit] = product;
     });
-    workers_sync();
+    // The copier waits for it.
+    if constexpr (W::STAGED)
+        named_barrier_arrive(FIRST_READ, c.WORKERS + 32);
+    // Nobody else reads these numbers before `store_rings`.
+    if (!W::STAGED || layer.main.entry)
+        c.sync();
     if constexpr (!W::STAGED) {
         c.team.give_all(arrived, c.s.low + low.first, c.s.own, low.count);
         c.team.give_all(arrived, c.s.kv + kv.first, own_kv, kv.count);
-        c.team.give_all(arrived, c.s.head_weights + heads.first, own_heads, heads.count);
+        // A share of them begins at any number.
+        c.team.template give_all<false>(arrived, c.s.head_weights + heads.first, own_heads, heads.count);
     }
-#pragma unroll 1
-    for (int which = 0; which <= layer.sparse; which++)
-        pool(c, which == 0 ? layer.main : layer.index, which == 0 ? kv : index, which == 0 ? main_channels : index_channels,
-             which == 0 ? own_main : own_index, which == 0 ? main_ape : index_ape, which == 0 ? c.s.pooled : c.s.index_pooled);
     if (!layer.main.entry)
         return;
-    workers_sync();
+    rings.store(c, layer);
+    c.sync();
+#pragma unroll 1
+    for (int which = 0; which <= layer.sparse; which++)
+        pool(c, which == 0 ? layer.main : layer.index, which == 0 ? kv : index, which == 0 ? rings.own_main : rings.own_index,
+             which == 0 ? c.s.pooled : c.s.index_pooled);
+    c.sync();
     c.team.give_all(arrived, c.s.pooled + kv.first, c.s.pooled + kv.first, kv.count);
     c.team.give_all(arrived, c.s.index_pooled + index.first, c.s.index_pooled + index.first, index.count);
 }
@@ -190,32 +228,21 @@ struct Pair {
     }
 };
 
+// Turns the pairs of four numbers of a head of `dim`, from `channel` of that head on, if they are among the last.
+template <class W>
+__device__ __forceinline__ float4 turn_four(const Context<W> &c, float4 x, int channel, int dim, int table = 0) {
+    const int turned = channel - (dim - c.a.R);
+    if (turned < 0)
+        return x;
+    const float2 low = rope_file::turn<false>(make_float2(x.x, x.y), c.s.cos[table][turned / 2], c.s.sin[table][turned / 2]);
+    const float2 high =
+        rope_file::turn<false>(make_float2(x.z, x.w), c.s.cos[table][turned / 2 + 1], c.s.sin[table][turned / 2 + 1]);
+    return make_float4(low.x, low.y, high.x, high.y);
+}
+
+// Queries of heads, and index queries, of the normed rank: turned, but heads are not normed yet.
 template <class W> __device__ __forceinline__ void up(const Context<W> &c, const Layer<W> &layer) {
     const Arguments<W> &a = c.a;
-    const int warp = threadIdx.x / 32;
-    const Share kv = c.team.template share<8>(a.D), index = c.team.template share<8>(a.DI).only_if(layer.sparse);
-    const float *kv_norm = a.kv_norm + (size_t)layer.layer * a.D, *norm = layer.main.norm, *index_norm = layer.index.norm;
-    if constexpr (W::STAGED)
-        kv_norm = c.s.staged.kv_norm, norm = c.s.staged.norm, index_norm = c.s.staged.index_norm;
-    const Pair of_window(kv_norm, a.D, kv), of_entry(norm, a.D, kv), of_index(index_norm, layer.sparse ? a.DI : 0, index);
-    if (warp < (layer.main.entry ? layer.sparse ? 4 : 3 : 2)) {
-        const float *const from = warp == 0 ? c.s.low : warp == 1 ? c.s.kv : warp == 2 ? c.s.pooled : c.s.index_pooled;
-        const float inverse = inverse_rms_of(c, from, warp == 0 ? a.Rq : warp == 3 ? a.DI : a.D);
-        if (threadIdx.x % 32 == 0)
-            c.s.inverse[warp] = inverse;
-    }
-    workers_sync();
-    if (threadIdx.x < a.Rq)
-        c.s.low[threadIdx.x] *= layer.q_norm[threadIdx.x] * c.s.inverse[0];
-    of_window.store(c, c.s.kv, c.s.inverse[1], a.D, 0, layer.own_vector,
-                    a.at_kv_window ? c.kept(a.at_kv_window, layer.layer, a.layers, a.D) : nullptr);
-    of_entry.store_entry(c, layer.main, c.s.pooled, c.s.inverse[2], layer.sparse ? 1 : 2,
-                         a.at_kv_compressed ? c.kept(a.at_kv_compressed, layer.layer, a.layers, a.D) : nullptr);
-    if (layer.sparse)
-        of_index.store_entry(c, layer.index, c.s.index_pooled, c.s.inverse[3], 1,
-                             a.at_index_key ? c.kept(a.at_index_key, layer.number, a.sparse, a.DI) : nullptr);
-    workers_sync();
-
     const Share query = c.team.template share<4>(a.H * a.D),
                 index_query = c.team.template share<4>(a.HI * a.DI).only_if(layer.sparse);
     const int count = query.count + index_query.count;
@@ -230,128 +257,149 @@ template <class W> __device__ __forceinline__ void up(const Context<W> &c, const
         }
     };
     u64 *const arrived = c.s.arrived + UP;
-    products<1, W::STAGED>(count, a.Rq, c.s.low, row, [&](int unit, float product) {
-        if constexpr (W::STAGED) {
-            const int four = unit / 4 * 4;
-            float *const to =
-                four < query.count ? c.s.query + query.first + four : c.s.index_query + index_query.first + four - query.count;
-            c.team.give_four(arrived, four < count ? to : nullptr, product);
-        } else if (threadIdx.x % 4 == 0 && unit < count) {
-            c.s.own[unit] = product;
-        }
-    });
-    if constexpr (!W::STAGED) {
-        workers_sync();
-        c.team.give_all(arrived, c.s.query + query.first, c.s.own, query.count);
-        c.team.give_all(arrived, c.s.index_query + index_query.first, c.s.own + query.count, index_query.count);
-    }
-}
-
-// ---- queries and index scores
-
-// Norms the heads of queries, and turns them and those of index queries.
-template <class W> __device__ __forceinline__ void queries(const Context<W> &c, const Layer<W> &layer) {
-    const Arguments<W> &a = c.a;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    if (warp < a.H) {
-        const float inverse = inverse_rms_of(c, c.s.query + warp * a.D, a.D);
-        if (lane == 0)
-            c.s.inverse[warp] = inverse;
-    } else if (layer.sparse && warp - a.H < a.HI && lane < a.R / 2) {
-        float2 &x = ((float2 *)(c.s.index_query + (warp - a.H + 1) * a.DI - a.R))[lane];
-        x = rope_file::turn<false>(x, c.s.cos[0][lane], c.s.sin[0][lane]);
-    }
-    workers_sync();
-#pragma unroll 2
-    for (int head = 0; head < a.H; head++)
-        if (threadIdx.x < a.D / 2) {
-            float2 &x = ((float2 *)(c.s.query + head * a.D))[threadIdx.x];
-            const int turned = (int)threadIdx.x - (a.D - a.R) / 2;
-            const float inverse = c.s.inverse[head];
-            float2 y = make_float2(x.x * inverse, x.y * inverse);
-            if (turned >= 0)
-                y = rope_file::turn<false>(y, c.s.cos[0][turned], c.s.sin[0][turned]);
-            x = y;
-        }
-    workers_sync();
-    c.keep(a.at_query, layer.layer, a.layers, c.s.query, a.H * a.D);
-    if (layer.sparse)
-        c.keep(a.at_index_query, layer.number, a.sparse, c.s.index_query, a.HI * a.DI);
-}
-
-// What an index query is compared with: four numbers of an entry for each lane.
-template <class W> __device__ __forceinline__ float4 index_key(const Context<W> &c, const Layer<W> &layer, int entry) {
-    const int at = 4 * (threadIdx.x % 32);
-    if (at >= c.a.DI)
-        return make_float4(0, 0, 0, 0);
-    return load4((entry == layer.index.newest ? c.s.index_pooled : layer.index.entries + (size_t)entry * c.a.DI) + at);
-}
-
-// A warp for each entry, of which the first is loaded. What is given are scores as keys of the choice.
-template <class W>
-__device__ __forceinline__ void index_scores(const Context<W> &c, const Layer<W> &layer, int entries, float4 key) {
-    const Arguments<W> &a = c.a;
-    const int lane = threadIdx.x % 32, at = 4 * lane, first = c.team.rank * WARPS + threadIdx.x / 32;
-#pragma unroll 1
-    for (int entry = first; entry < entries; entry += c.team.ranks() * WARPS) {
-        if (entry != first)
-            key = index_key(c, layer, entry);
-        float score = 0.0f;
-#pragma unroll 4
-        for (int head = 0; head < a.HI; head++) {
-            const float4 query = at < a.DI ? load4(c.s.index_query + head * a.DI + at) : make_float4(0, 0, 0, 0);
-            const float product = warp_sum(dot4(key, query, 0.0f));
-            score = fmaf(c.s.head_weights[head] * a.index_scale, product < 0.0f ? 0.0f : product, score);
-        }
-        c.team.give(c.s.arrived + INDEX_SCORES, (float *)c.s.index_keys() + entry, __uint_as_float(top_k_file::key_of(score)),
-                    lane);
-    }
-}
-
-// ---- the choice of entries
-
-// Chooses the first `topk` in the order of scores, in the order of their numbers; -1 behind them if there are fewer.
-template <class W> __device__ __forceinline__ void select(const Context<W> &c, const Layer<W> &layer, int entries) {
-    const Arguments<W> &a = c.a;
-    if (entries <= a.topk) {
-#pragma unroll 1
-        for (int at = threadIdx.x; at < a.topk; at += WORKERS)
-            c.s.chosen[at] = at < entries ? at : -1;
-    } else {
-        const u32 *const keys = c.s.index_keys();
-        u32 *const taken = c.s.taken(a);
-        // A thread for each entry counts what comes before it; a warp keeps a word of those that are taken.
-#pragma unroll 1
-        for (int entry = threadIdx.x; entry / 32 * 32 < entries; entry += WORKERS) {
-            const u32 key = entry < entries ? keys[entry] : 0;
-            int before = 0;
-#pragma unroll 1
-            for (int at = 0; at < entries; at += 4) {
-                const uint4 four = *(const uint4 *)(keys + at);
-                const u32 others[4] = {four.x, four.y, four.z, four.w};
+    // The same four lanes norm the rank as multiply by it.
+    constexpr int PARTS = MOST_RQ / 16;
+    const int lane = threadIdx.x % 4;
+    float4 x[PARTS];
+    float squares = 0.0f;
 #pragma unroll
-                for (int i = 0; i < 4; i++)
-                    before += at + i < entries && (others[i] > key || (others[i] == key && at + i < entry));
-            }
-            const u32 all = __ballot_sync(0xffffffff, entry < entries && before < a.topk);
-            if (entry % 32 == 0)
-                taken[entry / 32] = all;
-        }
-        workers_sync();
-#pragma unroll 1
-        for (int entry = threadIdx.x; entry < entries; entry += WORKERS) {
-            const u32 own = taken[entry / 32], bit = 1u << entry % 32;
-            if (!(own & bit))
-                continue;
-            int at = __popc(own & (bit - 1));
-#pragma unroll 1
-            for (int word = 0; word < entry / 32; word++)
-                at += __popc(taken[word]);
-            c.s.chosen[at] = entry;
+    for (int part = 0; part < PARTS; part++) {
+        x[part] = make_float4(0, 0, 0, 0);
+        if (const int column = 4 * (lane + 4 * part); column < a.Rq) {
+            const float4 low = load4(c.s.low + column), norm = load4(layer.q_norm + column);
+            squares = dot4(low, low, squares);
+            x[part] = make_float4(low.x * norm.x, low.y * norm.y, low.z * norm.z, low.w * norm.w);
         }
     }
-    workers_sync();
-    c.keep(a.at_topk, layer.number, a.sparse, c.s.chosen, a.topk);
+    const float inverse = rmsnorm_file::inverse_rms(lanes_sum<4>(squares), a.Rq, a.eps);
+#pragma unroll
+    for (int part = 0; part < PARTS; part++)
+        x[part] = make_float4(x[part].x * inverse, x[part].y * inverse, x[part].z * inverse, x[part].w * inverse);
+#pragma unroll 1
+    for (int unit = threadIdx.x / 4; unit / 8 * 8 < count; unit += c.WORKERS / 4) {
+        const auto weights = row(min(unit, count - 1));
+        float sums[PARTS];
+#pragma unroll
+        for (int part = 0; part < PARTS; part++)
+            sums[part] = 4 * (lane + 4 * part) < a.Rq ? dot4(weights.four(4 * (lane + 4 * part)), x[part], 0.0f) : 0.0f;
+        const float product = lanes_sum<4>((sums[0] + sums[1]) + (sums[2] + sums[3]));
+        const int four = unit / 4 * 4, of_head = query.first + four, of_index = index_query.first + four - query.count;
+        const bool is_index = four >= query.count;
+        float4 all = c.team.four(product);
+        if (four >= count)
+            continue;
+        all = turn_four(c, all, is_index ? of_index % a.DI : of_head % a.D, is_index ? a.DI : a.D);
+        float *const to = is_index ? c.s.index_query + of_index : c.s.query + of_head;
+        c.team.give(arrived, to, all, threadIdx.x % 16);
+    }
+}
+
+// Norms and stores the vector of the window, and the entries that the token completes.
+template <class W> __device__ __forceinline__ void store_keys(const Context<W> &c, const Layer<W> &layer) {
+    const Arguments<W> &a = c.a;
+    const int warp = threadIdx.x / 32;
+    const Share kv = c.team.template share<8>(a.D), index = c.team.template share<8>(a.DI).only_if(layer.sparse);
+    const float *kv_norm = a.kv_norm + (size_t)layer.layer * a.D;
+    const Pair of_window(kv_norm, a.D, kv);
+    if (warp < (layer.main.entry ? layer.sparse ? 3 : 2 : 1)) {
+        const float *const from = warp == 0 ? c.s.kv : warp == 1 ? c.s.pooled : c.s.index_pooled;
+        const float inverse = inverse_rms_of(c, from, warp == 2 ? a.DI : a.D);
+        if (threadIdx.x % 32 == 0)
+            c.s.inverse[warp] = inverse;
+    }
+    c.sync();
+    of_window.store(c, c.s.kv, c.s.inverse[0], a.D, 0, layer.own_vector,
+                    a.at_kv_window ? c.kept(a.at_kv_window, layer.layer, a.layers, a.D) : nullptr);
+    // Where there are no taps, most tokens are done.
+    if (layer.main.entry || a.at_kv_compressed || a.at_index_key) {
+        Pair(layer.main.norm, a.D, kv)
+            .store_entry(c, layer.main, c.s.pooled, c.s.inverse[1], layer.sparse ? 1 : 2,
+                         a.at_kv_compressed ? c.kept(a.at_kv_compressed, layer.layer, a.layers, a.D) : nullptr);
+        if (layer.sparse)
+            Pair(layer.index.norm, a.DI, index)
+                .store_entry(c, layer.index, c.s.index_pooled, c.s.inverse[2], 1,
+                             a.at_index_key ? c.kept(a.at_index_key, layer.number, a.sparse, a.DI) : nullptr);
+    }
+    c.sync();
+}
+
+// Norms and turns a vector of this token, in its place, and stores it at `to`, if this is a place, and where a tap keeps it; by a warp.
+template <class W>
+__device__ __forceinline__ void store_vector(const Context<W> &c, float *x, const float *norm, int dim, int table, float *to,
+                                             float *kept) {
+    Key<W> own;
+    own.load(c, x, dim);
+    float squares = 0.0f;
+#pragma unroll
+    for (int part = 0; part < own.PARTS; part++)
+        squares = dot4(own.parts[part], own.parts[part], squares);
+    const float inverse = rmsnorm_file::inverse_rms(warp_sum(squares), dim, c.a.eps);
+#pragma unroll
+    for (int part = 0; part < own.PARTS; part++) {
+        const int at = 128 * part + 4 * (threadIdx.x % 32);
+        if (at >= dim)
+            continue;
+        const float4 four = own.parts[part], by = load4(norm + at);
+        const float4 normed =
+            make_float4(four.x * by.x * inverse, four.y * by.y * inverse, four.z * by.z * inverse, four.w * by.w * inverse);
+        const float4 y = turn_four(c, normed, at, dim, table);
+        *(float4 *)(x + at) = y;
+        if (to)
+            *(float4 *)(to + at) = y;
+        if (to && kept)
+            *(float4 *)(kept + at) = y;
+    }
+}
+
+// The same as `store_keys` by the warps that have these keys, so that no others wait for them: a warp has the vector of the window in
+// its group, or the entry of a heavy layer, or the index entry. Any CTA may choose the entry of a sparse layer, which a warp without keys
+// makes.
+template <class W> __device__ __forceinline__ void store_own(const Context<W> &c, const Layer<W> &layer, const Keys &keys) {
+    typedef typename W::Sizes S;
+    static_assert(S::Wn + S::topk <= GROUPS * (Context<W>::WARPS - 2), "the last warps have no keys of sparse layers");
+    const Arguments<W> &a = c.a;
+    const int warp = threadIdx.x / 32;
+    const auto has = [&](int key, int of_warp) { return key / GROUPS % c.WARPS == of_warp && key % GROUPS == c.team.rank; };
+    float *const kept = a.at_kv_compressed ? c.kept(a.at_kv_compressed, layer.layer, a.layers, S::D) : nullptr;
+    float *const kept_index = a.at_index_key && layer.sparse ? c.kept(a.at_index_key, layer.number, a.sparse, S::DI) : nullptr;
+    const int made = layer.main.entry ? layer.sparse ? 3 : 2 : 1;
+#pragma unroll 1
+    for (int which = 0; which < made; which++) {
+        const bool of_window = which == 0, of_index = which == 2, everywhere = which == 1 && layer.sparse;
+        const int key = of_window ? keys.recent - 1 : of_index ? layer.index.newest : keys.recent + layer.main.newest;
+        if (everywhere ? warp < c.WARPS - 1 : !has(key, of_index ? c.WARPS - 1 - warp : warp))
+            continue;
+        float *const to = of_window                         ? layer.own_vector
+                          : of_index                        ? layer.index.entry
+                          : !everywhere || c.team.rank == 0 ? layer.main.entry
+                                                            : nullptr;
+        float *const tap = of_index         ? kept_index
+                           : !of_window     ? kept
+                           : a.at_kv_window ? c.kept(a.at_kv_window, layer.layer, a.layers, S::D)
+                                            : nullptr;
+        store_vector(c,
+                     of_window  ? c.s.kv
+                     : of_index ? c.s.index_pooled
+                                : c.s.pooled,
+                     of_window  ? c.s.staged.kv_norm
+                     : of_index ? c.s.staged.index_norm
+                                : c.s.staged.norm,
+                     of_index ? S::DI : S::D,
+                     of_window      ? 0
+                     : layer.sparse ? 1
+                                    : 2,
+                     to, tap);
+    }
+    if (made == 1 && (kept || kept_index) && c.team.rank == 0) {
+        // A tap keeps zeros.
+#pragma unroll 1
+        for (int at = threadIdx.x; at < S::D; at += c.WORKERS) {
+            if (kept)
+                kept[at] = 0.0f;
+            if (kept_index && at < S::DI)
+                kept_index[at] = 0.0f;
+        }
+    }
 }
 
 // ---- all phases
@@ -359,43 +407,90 @@ template <class W> __device__ __forceinline__ void select(const Context<W> &c, c
 template <class W> __device__ __forceinline__ void attention(const Context<W> &c, const Layer<W> &layer) {
     const Arguments<W> &a = c.a;
     c.keep(a.at_attention_input, layer.layer, a.layers, c.s.normed, a.C);
-    down(c, layer);
-    const int of_heads = layer.sparse ? a.HI : 0, of_index = layer.sparse ? a.DI : 0;
-    c.exchange(DOWN, layer.layer, a.Rq + a.D + of_heads + (layer.main.entry ? a.D + of_index : 0));
-    up(c, layer);
-    // What is known before queries are there is loaded while they come.
+    const DownShares shares(c, layer.sparse);
+    const Rings<W> rings(c, layer, shares);
+    down(c, layer, shares, rings);
+    // What is known before this token is there is loaded while others are waited for.
     const int seen = entries_seen(c.row.position);
     const int entries = seen / (layer.sparse ? a.ms : heavy_rate(a.ms, a.mh));
     const Keys keys(c, layer, entries);
-    const int first = Key<W>::first(c);
-    Attend<W> attend(c, keys, layer.sinks);
-    Key<W> key = {};
+    const int first = first_entry(c);
     float4 of_first = make_float4(0, 0, 0, 0);
-    if (keys.known(first))
-        key.load(c, keys, first);
-    if (layer.sparse && first < entries)
+    if (layer.sparse && first < entries && first != layer.index.newest)
         of_first = index_key(c, layer, first);
-    c.exchange(UP, layer.layer, a.H * a.D + a.HI * of_index);
-    queries(c, layer);
-    if (layer.sparse) {
-        index_scores(c, layer, entries, of_first);
+    const int of_heads = layer.sparse ? a.HI : 0, of_index = layer.sparse ? a.DI : 0;
+    // Those of the window do not wait for the choice.
+    const int known = layer.sparse ? keys.recent : keys.count;
+    const auto until_up = [&] {
+        c.exchange(DOWN, layer.layer, a.Rq + a.D + of_heads + (layer.main.entry ? a.D + of_index : 0));
+        if constexpr (W::STAGED)
+            c.s.staged.wait(ATTENTION, layer.layer);
+        up(c, layer);
+        if constexpr (W::STAGED)
+            store_own(c, layer, keys);
+        else
+            store_keys(c, layer);
+        // Nobody waits for what later tokens read.
+        if (!layer.main.entry) {
+            if constexpr (W::STAGED)
+                c.sync();
+            rings.store(c, layer);
+        }
+        if (layer.sparse && first < entries && first == layer.index.newest)
+            of_first = index_key(c, layer, first);
+        c.exchange(UP, layer.layer, a.H * a.D + a.HI * of_index);
+        keep_queries(c, layer);
+        if (layer.sparse)
+            index_scores(c, layer, entries, of_first);
+    };
+    const auto choose = [&] {
         c.exchange(INDEX_SCORES, layer.number, entries);
-        select(c, layer, entries);
+        // A warp makes the entry of this token, if there is one, and others wait for it.
+        if (!W::STAGED || entries > MOST_FEW || layer.main.entry || a.at_topk)
+            select(c, layer, entries);
+        else if (const int own = Key<W>::first(c); own >= known && own < keys.count)
+            select_few(c, entries);
+    };
+    if constexpr (W::STAGED) {
+        const Group<W> group(c, keys);
+        group.copy(layer.layer);
+        until_up();
+#pragma unroll 1
+        for (int from = 0, to = known;; from = to, to = keys.count) {
+            group.score(layer.layer, from, to);
+            if (!layer.sparse || from > 0)
+                break;
+            choose();
+        }
+        group.give();
+        c.exchange(SCORES, layer.layer, GROUPS * (CHUNK + 4));
+        group.merge(layer.sinks);
+        // Each CTA has what it read.
+        if (a.at_heads && threadIdx.x < CHUNK)
+            c.kept(a.at_heads, layer.layer, a.layers, a.H * a.D)[c.team.rank * CHUNK + threadIdx.x] = c.s.heads[threadIdx.x];
+        output_part(c, c.s.heads);
+        c.exchange(LOW_HEADS, layer.layer, a.H * a.D / CHUNK * a.Ro);
+    } else {
+        Attend<W> attend(c, keys, layer.sinks);
+        Key<W> key = {};
+        if (const int own = Key<W>::first(c); keys.early(own))
+            key.load(c, keys.row(own));
+        until_up();
+        scores(c, keys, key, 0, known);
+        if (layer.sparse) {
+            choose();
+            scores(c, keys, key, known, keys.count);
+        }
+        attend.load();
+        c.exchange(SCORES, layer.layer, a.H * keys.count);
+        attend.run();
+        c.team.give_all(c.s.arrived + HEADS, c.s.heads + attend.share.first, c.s.heads + attend.share.first, attend.share.count);
+        c.exchange(HEADS, layer.layer, a.H * a.D);
+        c.keep(a.at_heads, layer.layer, a.layers, c.s.heads, a.H * a.D);
+        output_down(c, layer);
+        c.exchange(LOW_HEADS, layer.layer, a.G * a.Ro);
     }
-    scores(c, keys, key);
-    attend.begin();
-    c.exchange(SCORES, layer.layer, a.H * keys.count);
-    attend.run();
-    c.exchange(HEADS, layer.layer, a.H * a.D);
-    c.keep(a.at_heads, layer.layer, a.layers, c.s.heads, a.H * a.D);
-    output_down(c, layer);
-    c.exchange(LOW_HEADS, layer.layer, a.G * a.Ro);
     output_up(c, layer);
-}
-
-// How often attention of a layer exchanges.
-__device__ __forceinline__ int exchanges(bool sparse) {
-    return sparse ? 6 : 5;
 }
 
 } // namespace persistent

@@ -37,7 +37,7 @@ template <class W> __device__ __forceinline__ void list_copies(const Context<W> 
     vector(SPARSE, a.index_norm, a.DI, to.index_norm);
     // The first products, in the order of the units of `DownShares`.
     const auto part = [&](int kinds, const Code *codes, const Scale *scales, int of_layer, int first, Share share, int at) {
-        rows(ATTENTION, kinds, codes, scales, of_layer, first + share.first, share.count, to.down.place(), at);
+        rows(FIRST, kinds, codes, scales, of_layer, first + share.first, share.count, to.down.place(), at);
         return at + share.count;
     };
     const auto compressor = [&](int kinds, const Code *codes, const Scale *scales, int dim, int halves, Share share, int at) {
@@ -63,7 +63,14 @@ template <class W> __device__ __forceinline__ void list_copies(const Context<W> 
     const Share query = c.team.template share<4>(a.H * a.D), index_query = c.team.template share<4>(a.HI * a.DI);
     share_of(BOTH, a.q_b, a.q_b_scales, a.H * a.D, query, to.up.place(), 0);
     share_of(SPARSE, a.index_q, a.index_q_scales, a.HI * a.DI, index_query, to.up.place(), query.count);
-    share_of(BOTH, a.o_a, a.o_a_scales, a.G * a.Ro, c.team.template share<1>(a.G * a.Ro), to.output_down.place(), 0);
+    const int of_group = a.H * a.D / a.G, chunks = of_group / CHUNK, group = c.team.rank / chunks * a.Ro;
+    const size_t row_bytes = row_codes((const W *)nullptr, of_group) * sizeof(Code);
+    const u32 chunk_bytes = row_codes((const W *)nullptr, CHUNK) * sizeof(Code);
+#pragma unroll 1
+    for (int at = 0; at < a.Ro; at++)
+        bytes(ATTENTION, BOTH, (const char *)a.o_a + (group + at) * row_bytes + c.team.rank % chunks * chunk_bytes,
+              a.G * a.Ro * row_bytes, (char *)to.output_down.codes + at * chunk_bytes, chunk_bytes);
+    rows(ATTENTION, BOTH, (const Code *)nullptr, a.o_a_scales, a.G * a.Ro, group, a.Ro, to.output_down_scales.place(), 0);
     share_of(BOTH, a.o_b, a.o_b_scales, a.C, {0, a.C}, to.output_up.place(), 0);
 
     rows(EXPERTS, BOTH, a.gate, a.gate_scales, a.E, 0, a.E, to.gate.place(), 0);
@@ -100,7 +107,7 @@ template <class W> __device__ __forceinline__ void copy_ahead(const Context<W> &
         mbarrier_arrive_expect_tx(to.full + full, bytes);
 }
 
-// By the first warp: the second matrices of the experts of the token, one by each of the first lanes.
+// By a warp: the second matrices of the experts of the token, one by each of the first lanes.
 template <class W> __device__ __forceinline__ void copy_routed(const Context<W> &c, int layer, int expert) {
     typedef decltype(Staged<W>::mixed) Tile;
     Tile &to = c.s.staged.mixed;

@@ -138,7 +138,7 @@ template <class W> __device__ __forceinline__ void list_shares(const Context<W> 
         for (int sparse = 0; sparse < 2; sparse++) {
             const DownShares shares(c, sparse);
 #pragma unroll 1
-            for (int unit = threadIdx.x; unit < shares.count(); unit += WORKERS)
+            for (int unit = threadIdx.x; unit < shares.count(); unit += c.WORKERS)
                 c.s.down_rows[sparse][unit] = shares.row(unit, a);
         }
     }
@@ -148,13 +148,13 @@ template <class W> __device__ __forceinline__ void list_shares(const Context<W> 
         const Share share = list == 2 ? shares.index : shares.kv;
         const int dim = list == 2 ? a.DI : a.D, halves = list == 0 ? 1 : 2;
 #pragma unroll 1
-        for (int at = threadIdx.x; at < halves * share.count; at += WORKERS)
+        for (int at = threadIdx.x; at < halves * share.count; at += c.WORKERS)
             c.s.channels[list][at] = at / share.count * dim + share.first + at % share.count;
     }
     // The share of an expert is that of each other.
     const Share hidden = c.team.template share<1>(a.I);
 #pragma unroll 1
-    for (int at = threadIdx.x; at < (a.K + 1) * hidden.count; at += WORKERS)
+    for (int at = threadIdx.x; at < (a.K + 1) * hidden.count; at += c.WORKERS)
         c.s.hidden_rows[at] = at / hidden.count << 8 | (hidden.first + at % hidden.count);
 }
 

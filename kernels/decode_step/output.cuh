@@ -1,52 +1,66 @@
 // The output of attention of the variant `persistent`: what heads read comes down to a rank, and up to the channels.
 #pragma once
 
-#include "decode_step/layer.cuh"
+#include "decode_step/streams.cuh"
 
 namespace persistent {
 
-// A warp for each row.
+// Four lanes for each row; the sum is that of chunks of channels, one after the other.
 template <class W> __device__ __forceinline__ void output_down(const Context<W> &c, const Layer<W> &layer) {
     const Arguments<W> &a = c.a;
     const int of_group = a.H * a.D / a.G;
     const Share share = c.team.template share<1>(a.G * a.Ro);
-    const auto row = [&](int unit) {
-        if constexpr (W::STAGED)
-            return c.s.staged.output_down.row(unit);
-        else
-            return Matrix<W>{a.o_a, a.o_a_scales}
-                .from((size_t)layer.layer * a.G * a.Ro + share.first, of_group)
-                .row(unit, of_group);
-    };
-    const int lane = threadIdx.x % 32;
 #pragma unroll 1
-    for (int unit = threadIdx.x / 32; unit < share.count; unit += WARPS) {
-        const auto weights = row(unit);
-        const float *const heads = c.s.heads + (share.first + unit) / a.Ro * of_group;
+    for (int unit = threadIdx.x / 4; unit / 8 * 8 < share.count; unit += c.WORKERS / 4) {
+        const int row = share.first + min(unit, share.count - 1);
+        const auto weights = Matrix<W>{a.o_a, a.o_a_scales}.from((size_t)layer.layer * a.G * a.Ro, of_group).row(row, of_group);
+        const float *const heads = c.s.heads + row / a.Ro * of_group;
         float sum = 0.0f;
-#pragma unroll 4
-        for (int at = 4 * lane; at < of_group; at += 128)
-            sum = dot4(weights.four(at), load4(heads + at), sum);
-        c.team.give(c.s.arrived + LOW_HEADS, c.s.low_heads + share.first + unit, warp_sum(sum), lane);
+#pragma unroll 1
+        for (int first = 0; first < of_group; first += CHUNK) {
+            const auto chunk = [&](int column) { return weights.four(first + column); };
+            sum += product_of<false>(Columns<decltype(chunk)>{chunk}, heads + first, min(CHUNK, of_group - first));
+        }
+        if (unit < share.count)
+            c.team.template give_by<4>(c.s.arrived + LOW_HEADS, c.s.low_heads + row, sum, threadIdx.x % 4);
     }
 }
 
-// By each CTA, all of it.
+// The same where a CTA has read a chunk of channels, and the columns of these: what it is worth is given to all, who add it up.
+template <class W> __device__ __forceinline__ void output_part(const Context<W> &c, const float *chunk) {
+    const Arguments<W> &a = c.a;
+    const int of_group = a.H * a.D / a.G / CHUNK, group = c.team.rank / of_group, number = c.team.rank % of_group;
+    if (const int unit = threadIdx.x / 4; unit < a.Ro) {
+        const float sum = product_of<true>(c.s.staged.output_down_row(unit, number), chunk, CHUNK);
+        c.team.give_four(c.s.arrived + LOW_HEADS, c.s.low_parts + (number * a.G + group) * a.Ro + unit / 4 * 4, sum);
+    }
+}
+
+// By each CTA, all of it; the output is mixed back into the streams.
 template <class W> __device__ __forceinline__ void output_up(const Context<W> &c, const Layer<W> &layer) {
     const Arguments<W> &a = c.a;
-    const int rank = a.G * a.Ro;
-    const auto row = [&](int unit) {
+    const int rank = a.G * a.Ro, channel = threadIdx.x / 4;
+    if constexpr (W::STAGED) {
+        if (threadIdx.x < rank) {
+            float sum = 0.0f;
+#pragma unroll
+            for (int chunk = 0; chunk < a.H * a.D / a.G / CHUNK; chunk++)
+                sum += c.s.low_parts[chunk * rank + threadIdx.x];
+            c.s.low_heads[threadIdx.x] = sum;
+        }
+        c.sync();
+    }
+    float out = 0.0f;
+    if (channel / 8 * 8 < a.C) {
+        const int row = min(channel, a.C - 1);
         if constexpr (W::STAGED)
-            return c.s.staged.output_up.row(unit);
+            out = product_of<true>(c.s.staged.output_up.row(row), c.s.low_heads, rank);
         else
-            return Matrix<W>{a.o_b, a.o_b_scales}.from((size_t)layer.layer * a.C, rank).row(unit, rank);
-    };
-    products<1, W::STAGED>(a.C, rank, c.s.low_heads, row, [&](int unit, float product) {
-        if (threadIdx.x % 4 == 0 && unit < a.C)
-            c.s.out[unit] = product;
-    });
-    workers_sync();
-    c.keep(a.at_attention_output, layer.layer, a.layers, c.s.out, a.C);
+            out = product_of<false>(Matrix<W>{a.o_b, a.o_b_scales}.from((size_t)layer.layer * a.C, rank).row(row, rank),
+                                    c.s.low_heads, rank);
+    }
+    leave(c, c.s.x[0], c.s.x[1], channel, out,
+          a.at_attention_output ? c.kept(a.at_attention_output, layer.layer, a.layers, a.C) : nullptr);
 }
 
 } // namespace persistent

@@ -100,8 +100,6 @@ template <class W> __device__ __forceinline__ void route(const Context<W> &c, in
         if (lane == slot)
             own = of_slot, own_expert = expert, c.s.experts[slot] = expert;
     }
-    if constexpr (W::STAGED)
-        copy_routed(c, layer, own_expert);
     if (lane < a.K)
         c.s.expert_weights[lane] = own / (sum + 1e-20f) * a.router_scale;
 }
@@ -127,7 +125,9 @@ template <class W> __device__ __forceinline__ void mix(const Context<W> &c, int 
     };
     if constexpr (W::STAGED)
         c.s.staged.wait(ROUTED, layer);
-    if (const int channel = threadIdx.x / 4; channel / 8 * 8 < a.C) {
+    const int channel = threadIdx.x / 4;
+    float out = 0.0f;
+    if (channel / 8 * 8 < a.C) {
         float sums[PARTS] = {};
 #pragma unroll 3
         for (int slot = 0; slot < slots; slot++) {
@@ -137,33 +137,81 @@ template <class W> __device__ __forceinline__ void mix(const Context<W> &c, int 
                 if (const int at = 4 * (lane + 4 * part); at < a.I)
                     sums[part] = dot4(weights.four(at), load4(c.s.hidden + slot * a.I + at), sums[part]);
         }
-        const float sum = lanes_sum<4>((sums[0] + sums[1]) + (sums[2] + sums[3]));
-        if (lane == 0 && channel < a.C)
-            c.s.out[channel] = sum;
+        out = lanes_sum<4>((sums[0] + sums[1]) + (sums[2] + sums[3]));
     }
-    workers_sync();
+    leave(c, c.s.x[1], c.s.x[0], channel, out, a.at_moe_output ? c.kept(a.at_moe_output, layer, a.layers, a.C) : nullptr);
 }
 
-template <class W> __device__ __forceinline__ void experts(const Context<W> &c, const Layer<W> &of) {
+// The first products where weights are staged: a warp for each expert, which multiplies while it finds out whether the token has it,
+// and one that asks for the second matrices.
+template <class W> __device__ __forceinline__ void hidden(const Context<W> &c, const Layer<W> &of) {
+    typedef typename W::Sizes S;
+    static_assert(S::E + 1 < W::Ranks::WARPS && S::E <= 8 && 8 * Staged<W>::HIDDEN <= 32, "a warp has all numbers of an expert");
+    const Arguments<W> &a = c.a;
+    const int layer = of.layer, own = threadIdx.x / 32, lane = threadIdx.x % 32, of_lane = min(lane / 4, S::E - 1);
+    if (own > S::E + 1)
+        return;
+    // Rows of gate and of up in turn, so that neighbours have both of one number.
+    const int number = min(lane / 8, Staged<W>::HIDDEN - 1), first = c.team.rank * Staged<W>::HIDDEN, up = lane / 4 % 2;
+    const int expert_row = 2 * min(own, S::E) + up;
+    const StagedRow<W> row = {c.s.staged.hidden.row(expert_row * Staged<W>::HIDDEN + number).codes,
+                              c.s.staged.hidden_scales.row(expert_row * S::I + first + number).scales};
+    const float product = product_of<true>(row, c.s.normed, S::C), other = __shfl_xor_sync(0xffffffff, product, 4);
+    float value = experts_file::swiglu(up ? other : product, up ? product : other, a.limit);
+    int own_slot = own == S::E ? S::K : -1;
+    if (own != S::E) {
+        int chosen[S::K];
+        const float sigma = router_file::sqrt_softplus(product_of<true>(c.s.staged.gate.row(of_lane), c.s.normed, S::C));
+        if (layer < a.hashes) {
+#pragma unroll
+            for (int slot = 0; slot < S::K; slot++)
+                chosen[slot] = __ldg(a.table + ((size_t)layer * S::V + c.row.token) * S::K + slot);
+        } else {
+            const u64 place = lane < 4 * S::E ? router_file::place_of(sigma + of.bias[of_lane], of_lane) : 0;
+            int before = 0;
+#pragma unroll
+            for (int expert = 0; expert < S::E; expert++)
+                before += __shfl_sync(0xffffffff, place, 4 * expert) > place;
+#pragma unroll
+            for (int slot = 0; slot < S::K; slot++)
+                chosen[slot] = (__ffs(__ballot_sync(0xffffffff, lane < 4 * S::E && before == slot)) - 1) / 4;
+        }
+        float sum = 0.0f, sigma_of_own = 0.0f;
+#pragma unroll
+        for (int slot = 0; slot < S::K; slot++) {
+            const float of_slot = __shfl_sync(0xffffffff, sigma, 4 * chosen[slot]);
+            sum += of_slot;
+            if (chosen[slot] == own)
+                own_slot = slot, sigma_of_own = of_slot;
+        }
+        if (own == S::E + 1) {
+            int of_slot = chosen[0];
+#pragma unroll
+            for (int slot = 1; slot < S::K; slot++)
+                of_slot = lane == slot ? chosen[slot] : of_slot;
+            copy_routed(c, layer, of_slot);
+            if (layer >= a.hashes && a.at_router && c.team.rank == 0 && lane < S::K)
+                c.kept(a.at_router, layer - a.hashes, a.layers - a.hashes, S::K)[lane] = of_slot;
+        }
+        value *= sigma_of_own / (sum + 1e-20f) * a.router_scale;
+    }
+    if (own_slot >= 0 && lane / 8 < Staged<W>::HIDDEN)
+        c.team.template give_by<8>(c.s.arrived + HIDDEN, c.s.hidden + own_slot * S::I + first + number, value, lane % 8);
+}
+
+// The same of any sizes.
+template <class W> __device__ __forceinline__ void routed_hidden(const Context<W> &c, const Layer<W> &of) {
     const Arguments<W> &a = c.a;
     const int layer = of.layer;
-    c.keep(a.at_moe_input, layer, a.layers, c.s.normed, a.C);
-    const auto gate = [&](int unit) {
-        if constexpr (W::STAGED)
-            return c.s.staged.gate.row(unit);
-        else
-            return Matrix<W>{a.gate, a.gate_scales}.from((size_t)layer * a.E, a.C).row(unit, a.C);
-    };
-    if constexpr (W::STAGED)
-        c.s.staged.wait(EXPERTS, layer);
-    products<1, W::STAGED>(a.E, a.C, c.s.normed, gate, [&](int unit, float product) {
+    const auto gate = [&](int unit) { return Matrix<W>{a.gate, a.gate_scales}.from((size_t)layer * a.E, a.C).row(unit, a.C); };
+    products<typename W::Ranks, 1>(a.E, a.C, c.s.normed, gate, [&](int unit, float product) {
         if (threadIdx.x % 4 == 0 && unit < a.E)
             c.s.expert_logits[unit] = product;
     });
-    workers_sync();
+    c.sync();
     if (threadIdx.x < 32)
         route(c, layer, of.bias[min((int)threadIdx.x, a.E - 1)]);
-    workers_sync();
+    c.sync();
     if (layer >= a.hashes)
         c.keep(a.at_router, layer - a.hashes, a.layers - a.hashes, c.s.experts, a.K);
 
@@ -172,17 +220,11 @@ template <class W> __device__ __forceinline__ void experts(const Context<W> &c, 
     const int count = 2 * (a.K + 1) * share.count;
     const auto row = [&](int unit) {
         const int of = c.s.hidden_rows[unit / 2], slot = of >> 8, at = of & 255, up = unit % 2;
-        if constexpr (W::STAGED) {
-            const int expert = 2 * (slot < a.K ? c.s.experts[slot] : a.E) + up;
-            return StagedRow<W>{c.s.staged.hidden.row(expert * share.count + at - share.first).codes,
-                                c.s.staged.hidden_scales.row(expert * a.I + at).scales};
-        } else {
-            const auto gate_up = Matrix<W>{a.gate_up, a.gate_up_scales}.from((size_t)layer * a.E * 2 * a.I, a.C);
-            const auto shared = Matrix<W>{a.shared_gate_up, a.shared_gate_up_scales}.from((size_t)layer * 2 * a.I, a.C);
-            return slot < a.K ? gate_up.row((c.s.experts[slot] * 2 + up) * a.I + at, a.C) : shared.row(up * a.I + at, a.C);
-        }
+        const auto gate_up = Matrix<W>{a.gate_up, a.gate_up_scales}.from((size_t)layer * a.E * 2 * a.I, a.C);
+        const auto shared = Matrix<W>{a.shared_gate_up, a.shared_gate_up_scales}.from((size_t)layer * 2 * a.I, a.C);
+        return slot < a.K ? gate_up.row((c.s.experts[slot] * 2 + up) * a.I + at, a.C) : shared.row(up * a.I + at, a.C);
     };
-    products<1, W::STAGED>(count, a.C, c.s.normed, row, [&](int unit, float product) {
+    products<typename W::Ranks, 1>(count, a.C, c.s.normed, row, [&](int unit, float product) {
         const float other = __shfl_xor_sync(0xffffffff, product, 4);
         if (unit >= count)
             return;
@@ -192,10 +234,20 @@ template <class W> __device__ __forceinline__ void experts(const Context<W> &c, 
         c.team.template give_by<8>(c.s.arrived + HIDDEN, c.s.hidden + slot * a.I + (of & 255),
                                    experts_file::swiglu(gate, up, a.limit) * weight, lane);
     });
-    c.exchange(HIDDEN, layer, (a.K + 1) * a.I);
+}
 
+template <class W> __device__ __forceinline__ void experts(const Context<W> &c, const Layer<W> &of) {
+    const Arguments<W> &a = c.a;
+    const int layer = of.layer;
+    c.keep(a.at_moe_input, layer, a.layers, c.s.normed, a.C);
+    if constexpr (W::STAGED) {
+        c.s.staged.wait(EXPERTS, layer);
+        hidden(c, of);
+    } else {
+        routed_hidden(c, of);
+    }
+    c.exchange(HIDDEN, layer, (a.K + 1) * a.I);
     mix(c, layer);
-    c.keep(a.at_moe_output, layer, a.layers, c.s.out, a.C);
 }
 
 // ---- all layers
@@ -205,10 +257,10 @@ template <class W> __device__ __forceinline__ void begin(const Context<W> &c) {
     const Arguments<W> &a = c.a;
     const int t = turned_position(a.position, c.row.row), pairs = a.R / 2;
 #pragma unroll 1
-    for (int at = threadIdx.x; at < STREAMS * a.C; at += WORKERS)
-        c.s.x[at] = stream_begins(a.embedding[(size_t)c.row.token * a.C + at % a.C], at / a.C);
+    for (int at = threadIdx.x; at < STREAMS * a.C; at += c.WORKERS)
+        c.s.x[0][at] = stream_begins(a.embedding[(size_t)c.row.token * a.C + at % a.C], at / a.C);
 #pragma unroll 1
-    for (int at = threadIdx.x; at < 3 * pairs; at += WORKERS) {
+    for (int at = threadIdx.x; at < 3 * pairs; at += c.WORKERS) {
         const int table = at / pairs, pair = at % pairs;
 #ifdef MUTANT_ENTRY_TURNED_LATE
         const int from = t;
@@ -219,7 +271,7 @@ template <class W> __device__ __forceinline__ void begin(const Context<W> &c) {
         c.s.sin[table][pair] = from < 0 ? 0.0f : a.sin[(size_t)from * pairs + pair];
     }
     list_shares(c);
-    workers_sync();
+    c.sync();
 }
 
 // Zeros in the place of values that a tap keeps.
@@ -252,6 +304,11 @@ template <class W> __device__ __forceinline__ void pad(const Context<W> &c) {
         a.sampled[c.row.row] = -1;
 }
 
+// How often attention of a layer exchanges where all wait for each other.
+__device__ __forceinline__ int exchanges(bool sparse) {
+    return sparse ? 6 : 5;
+}
+
 // By the copier: what is copied before the first layer.
 template <class W> __device__ __forceinline__ void begin_copies(const Context<W> &c) {
     if constexpr (W::STAGED) {
@@ -282,11 +339,19 @@ template <class W> __device__ __forceinline__ void copy_next(const Context<W> &c
                            of_streams || experts ? next : layer);
         }
     }
-    if (experts || !more)
+    if (experts)
         return;
-    prefetch(c, next);
-    find(c, next, c.s.layers[next % 2]);
-    __syncwarp();
+    if (more) {
+        prefetch(c, next);
+        find(c, next, c.s.layers[next % 2]);
+        __syncwarp();
+    }
+    if constexpr (W::STAGED) {
+        // Most bytes of a layer are those of the first products.
+        named_barrier_sync(FIRST_READ, c.WORKERS + 32);
+        if (more)
+            copy_ahead(c, FIRST, next);
+    }
 }
 
 template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
@@ -310,26 +375,34 @@ template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
 #pragma unroll 1
             for (int which = 0; which < EXCHANGES; which++)
                 mbarrier_init(s.arrived + which, 1);
+#pragma unroll 1
+            for (int warp = 0; warp < Staged<W>::KEYS; warp++)
+                mbarrier_init(s.staged.keys_here + warp, 1);
             fence_mbarrier_init();
         }
     }
     // Others write to this shared memory, and wait for what it waits for, only once it exists.
     cluster_sync();
-    if (threadIdx.x >= WORKERS) {
+    // Fewer may work.
+    if (threadIdx.x >= c.WORKERS && threadIdx.x < MOST_WORKERS) {
+        cluster_sync();
+        return;
+    }
+    if (threadIdx.x >= MOST_WORKERS) {
         const bool mixes = threadIdx.x < THREADS - 32;
         if (!mixes)
             begin_copies(c);
 #pragma unroll 1
         for (int half = 0; half < 2 * a.layers; half++) {
             const Layer<W> &layer = s.layers[half / 2 % 2];
-            named_barrier_sync(PRODUCTS_READY, THREADS);
+            named_barrier_sync(PRODUCTS_READY, c.WORKERS + 64);
             // Both arrive at the next exchange before they begin.
             if constexpr (!W::Ranks::COUNTED)
                 cluster_arrive();
             if (mixes)
                 make_mixing(c, layer.mixing[half % 2]);
             // The copier is here once it has found the layer that is next.
-            named_barrier_arrive(MIXING_READY, THREADS);
+            named_barrier_arrive(MIXING_READY, c.WORKERS + 64);
             if (!mixes)
                 copy_next(c, half);
             if constexpr (!W::Ranks::COUNTED) {
@@ -349,17 +422,16 @@ template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
         const Mixing &mixing = layer.mixing[half % 2];
         if constexpr (W::STAGED) {
             s.staged.wait(half % 2 == 0 ? ATTENTION_STREAMS : EXPERTS_STREAMS, half / 2);
-            enter<true>(c, s.staged.streams[half % 2], mixing.base, mixing.scale, mixing.norm, MUS);
+            enter<true>(c, s.x[half % 2], s.staged.streams[half % 2], mixing.base, mixing.scale, mixing.norm, MUS);
         } else {
-            enter<false>(c, mixing.fn, mixing.base, mixing.scale, mixing.norm, MUS);
+            enter<false>(c, s.x[half % 2], mixing.fn, mixing.base, mixing.scale, mixing.norm, MUS);
         }
         if (half % 2 == 0)
             attention(c, layer);
         else
             experts(c, layer);
-        leave(c);
         if (half % 2 == 1)
-            c.keep(a.at_output, half / 2, a.layers, c.s.x, STREAMS * a.C);
+            c.keep(a.at_output, half / 2, a.layers, c.s.x[0], STREAMS * a.C);
     }
     head(c);
     // Others may still be giving.

@@ -8,6 +8,12 @@
 
 namespace persistent {
 
+// Channels of heads that are read, and whose products are added up, together.
+constexpr int CHUNK = 64;
+
+// Groups of keys, whose sums are merged.
+constexpr int GROUPS = 16;
+
 // ---- rows
 
 template <class T> __device__ constexpr int row_codes(const Numbers<T> *, int cols) {
@@ -80,9 +86,9 @@ template <class W, int ROWS, int COLS, bool CODES = true, bool SCALED = true> st
 
 // ---- what is here
 
-// What is waited for, each once a layer: the matrix of streams before attention and before the experts, all matrices of attention and
-// of the experts, and the second matrices of the experts of the token.
-enum Full { ATTENTION_STREAMS, EXPERTS_STREAMS, ATTENTION, EXPERTS, ROUTED, FULLS };
+// What is waited for, each once a layer: the matrix of streams before attention and before the experts, those of the first products, the
+// others of attention, those of the experts, and the second matrices of the experts of the token.
+enum Full { ATTENTION_STREAMS, EXPERTS_STREAMS, FIRST, ATTENTION, EXPERTS, ROUTED, FULLS };
 
 // Bytes to be copied for each layer: those of the first, how far the next are from them, and where they go.
 struct Copy {
@@ -97,15 +103,18 @@ struct Copy {
 template <class W> struct Staged {
     typedef typename W::Sizes S;
     static constexpr int RANKS = 1 << W::Ranks::bits, KV = S::D / RANKS, INDEX = S::DI / RANKS, HIDDEN = S::I / RANKS,
-                         MOST_LOW = (S::Rq / 4 + RANKS - 1) / RANKS * 4, MOST_COPIES = 64;
+                         MOST_LOW = (S::Rq / 4 + RANKS - 1) / RANKS * 4, MOST_COPIES = 96;
     static_assert(KV % 8 == 0 && INDEX % 8 == 0 && S::I % RANKS == 0 && S::HI % 4 == 0, "shares are multiples of 16 bytes");
+    static_assert(S::H * S::D / RANKS == CHUNK && S::H * S::D / S::G % CHUNK == 0, "a CTA reads a chunk of channels");
 
     alignas(16) float streams[2][MUS * STREAMS * S::C];
     // Of norms: the window's vectors, entries, and those of the indexer.
     alignas(16) float kv_norm[S::D], norm[S::D], index_norm[S::DI];
     Tile<W, MOST_LOW + 5 * KV + S::HI + 4 * INDEX, S::C> down;
     Tile<W, (S::H * S::D + S::HI * S::DI) / RANKS, S::Rq> up;
-    Tile<W, S::G * S::Ro / RANKS, S::H * S::D / S::G> output_down;
+    // The columns of the channels that this CTA reads, with the scales of all.
+    Tile<W, S::Ro, CHUNK, true, false> output_down;
+    Tile<W, S::Ro, S::H * S::D / S::G, false> output_down_scales;
     Tile<W, S::C, S::G * S::Ro> output_up;
     Tile<W, S::E, S::C> gate;
     // The share of each expert, the shared one last: rows of gate, then rows of up. Scales are those of all rows.
@@ -113,9 +122,23 @@ template <class W> struct Staged {
     Tile<W, (S::E + 1) * 2 * S::I, S::C, false> hidden_scales;
     // Those of the token, then the shared one.
     Tile<W, (S::K + 1) * S::C, S::I> mixed;
-    u64 full[FULLS];
+    // Keys of this CTA's group, in the place of the second matrices of the token's experts if these are large enough: nobody has those
+    // before attention is done.
+    static constexpr int KEYS = 8, KEYS_APART = S::K * S::C * decltype(mixed)::EACH * sizeof(typename W::Code) <
+                                                KEYS * S::D * sizeof(float);
+    alignas(16) float keys_apart[KEYS_APART ? KEYS * S::D : 4];
+    u64 full[FULLS], keys_here[KEYS];
     Copy copies[MOST_COPIES];
     int count;
+
+    __device__ __forceinline__ float *key(int at) {
+        return (KEYS_APART ? keys_apart : (float *)mixed.codes) + at * S::D;
+    }
+
+    // A row of chunk `number` of channels.
+    __device__ __forceinline__ StagedRow<W> output_down_row(int at, int number) const {
+        return {output_down.row(at).codes, output_down_scales.row(at).scales + row_scales((const W *)nullptr, CHUNK * number)};
+    }
 
     __device__ __forceinline__ void wait(Full which, int layer) {
         mbarrier_wait_parity(full + which, layer & 1);

@@ -6,96 +6,111 @@
 namespace persistent {
 
 // What goes into a block: the weighted sum of the streams, normed. A matrix of `count` rows times the streams gives the logits; the
-// first four are those of the weights, from the others a warp of its own computes how the block's output is mixed back.
+// first four are those of the weights, which the first warp has, so that it goes on by itself. From the others a warp of its own
+// computes how the block's output is mixed back.
 template <bool STAGED, class W>
-__device__ __forceinline__ void enter(const Context<W> &c, const float *fn, const float *base, const float *scale,
+__device__ __forceinline__ void enter(const Context<W> &c, const float *x, const float *fn, const float *base, const float *scale,
                                       const float *norm, int count) {
-    constexpr int PARTS = MOST_C / 32;
-    static_assert(MUS <= WORKERS / 16, "each row has its lanes");
-    const int channels = c.a.C, wide = STREAMS * channels, unit = threadIdx.x / 16, lane = threadIdx.x % 16;
-    const float own_base = base[min(unit, count - 1)], own_scale = scale[0];
-    float norms[PARTS];
+    constexpr int LANES = 32 / STREAMS;
+    static_assert(MUS * LANES <= Context<W>::WORKERS && MOST_C <= 64, "each row has its lanes, and a lane has two channels");
+    const int channels = c.a.C, wide = STREAMS * channels, unit = threadIdx.x / LANES, lane = threadIdx.x % LANES;
+    float own = 0.0f;
+    if (threadIdx.x < count * LANES) {
+        const float own_base = base[unit], own_scale = scale[0];
+        const float *const row = fn + (size_t)unit * wide;
+        // Every other part has a sum of its own.
+        float sum[2] = {}, squares[2] = {};
+#pragma unroll 2
+        for (int first = 4 * lane; first < wide; first += 8 * LANES)
 #pragma unroll
-    for (int part = 0; part < PARTS; part++)
-        norms[part] = threadIdx.x + 32 * part < channels ? norm[threadIdx.x + 32 * part] : 0.0f;
-    if (threadIdx.x < (count + 1) / 2 * 32) {
-        const float *const row = fn + (size_t)min(unit, count - 1) * wide;
-        float sum = 0.0f, squares = 0.0f;
-#pragma unroll 4
-        for (int at = 4 * lane; at < wide; at += 64) {
-            const float4 weights = STAGED ? load4(row + at) : ldg4(row + at), x = load4(c.s.x + at);
-            sum = dot4(weights, x, sum), squares = dot4(x, x, squares);
-        }
-        const float mu = lanes_sum<16>(sum) * rsqrtf(lanes_sum<16>(squares) / wide + c.a.eps);
-        if (lane == 0 && unit < count) {
-            c.s.mus[unit] = mu;
-            if (unit < STREAMS)
-                c.s.weights[unit] = sigmoid(mu * own_scale + own_base) + c.a.eps;
-        }
-    }
-    if (count > STREAMS)
-        named_barrier_arrive(PRODUCTS_READY, THREADS);
-    workers_sync();
-    if (threadIdx.x < 32) {
-        float mixed[PARTS] = {}, squares = 0.0f;
-#pragma unroll
-        for (int part = 0; part < PARTS; part++) {
-            const int channel = threadIdx.x + 32 * part;
-            if (channel < channels) {
-#pragma unroll
-                for (int stream = 0; stream < STREAMS; stream++)
-                    mixed[part] = fmaf(c.s.weights[stream], c.s.x[stream * channels + channel], mixed[part]);
+            for (int half = 0; half < 2; half++) {
+                const int at = first + 4 * LANES * half;
+                if (at >= wide)
+                    continue;
+                const float4 weights = STAGED ? load4(row + at) : ldg4(row + at), four = load4(x + at);
+                sum[half] = dot4(weights, four, sum[half]), squares[half] = dot4(four, four, squares[half]);
             }
-            squares = fmaf(mixed[part], mixed[part], squares);
-        }
-        const float inverse = rsqrtf(warp_sum(squares) / channels + c.a.eps);
-#pragma unroll
-        for (int part = 0; part < PARTS; part++)
-            if (threadIdx.x + 32 * part < channels)
-                c.s.normed[threadIdx.x + 32 * part] = mixed[part] * inverse * norms[part];
+        const float product = lanes_sum<LANES>(sum[0] + sum[1]), square = lanes_sum<LANES>(squares[0] + squares[1]);
+        const float mu = product * rsqrtf(square / wide + c.a.eps);
+        if (threadIdx.x < 32)
+            own = sigmoid(mu * own_scale + own_base) + c.a.eps;
+        else if (lane == 0)
+            c.s.mus[unit] = mu;
     }
-    workers_sync();
+    // The mixer begins while the first warp goes on.
+    if (count > STREAMS)
+        named_barrier_arrive(PRODUCTS_READY, Context<W>::WORKERS + 64);
+    if (threadIdx.x < 32) {
+        const int channel = 2 * threadIdx.x;
+        const bool there = channel < channels;
+        float2 mixed = make_float2(0, 0);
+#pragma unroll
+        for (int stream = 0; stream < STREAMS; stream++) {
+            const float weight = __shfl_sync(0xffffffff, own, LANES * stream);
+            const float2 of_stream = *(const float2 *)(x + (there ? stream * channels + channel : 0));
+            mixed.x = fmaf(weight, of_stream.x, mixed.x), mixed.y = fmaf(weight, of_stream.y, mixed.y);
+        }
+        const float sum_of_squares = warp_sum(there ? fmaf(mixed.x, mixed.x, mixed.y * mixed.y) : 0.0f);
+        const float inverse = rsqrtf(sum_of_squares / channels + c.a.eps);
+        if (there) {
+            const float2 by = *(const float2 *)(norm + channel);
+            *(float2 *)(c.s.normed + channel) = make_float2(mixed.x * inverse * by.x, mixed.y * inverse * by.y);
+        }
+    }
+    c.sync();
 }
 
-// By the mixer: the weights that mix a block's output back. Sinkhorn's iterations take longer than a phase.
+// By the mixer: the weights that mix a block's output back. Sinkhorn's iterations take as long as all phases of the experts, so that
+// they begin soon: a lane has each logit of the matrix, or one of those of the output. All lanes iterate. Sums of lines are at least ε
+// times the last ones, and not denormal.
 template <class W> __device__ __forceinline__ void make_mixing(const Context<W> &c, const Mixing &mixing) {
-    const auto mu = [&](int i) { return c.s.mus[i]; };
-    if (threadIdx.x % 32 == 0) {
-        const Parameters parameters = {mixing.base, mixing.scale, c.a.eps, c.a.eps};
-        make_post(mu, parameters, c.s.post);
-        make_comb(mu, parameters, c.s.comb);
-    }
+    const int lane = threadIdx.x % 32, unit = lane < 16 ? 2 * STREAMS + lane : STREAMS + lane % STREAMS;
+    const Parameters parameters = {mixing.base, mixing.scale, c.a.eps, c.a.eps};
+    const float x = logit(c.s.mus[unit], unit, parameters);
+    float top = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
+    top = top_of_row(fmaxf(top, __shfl_xor_sync(0xffffffff, top, 2)));
+    const float power = expf(lane < 16 ? x - top : -x);
+    float sum = power + __shfl_xor_sync(0xffffffff, power, 1);
+    sum += __shfl_xor_sync(0xffffffff, sum, 2);
+    const float inverse = rcp_approx(lane < 16 ? sum : 1 + power);
+    if (lane >= 16 && lane < 16 + STREAMS)
+        c.s.post[lane - 16] = 2 * inverse;
+    const float own = fmaf(power, inverse, parameters.eps);
+    float comb[16];
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+        comb[i] = __shfl_sync(0xffffffff, own, i);
+    normalise_lines(comb, parameters.eps, [](float x) { return rcp_approx_ftz(x); });
+    if (lane == 0)
+        store_comb(comb, c.s.comb);
     __syncwarp();
 }
 
-// Mixes a block's output, in `out`, back into the streams.
-template <class W> __device__ __forceinline__ void leave(const Context<W> &c) {
-    named_barrier_sync(MIXING_READY, THREADS);
-#pragma unroll 1
-    for (int channel = threadIdx.x; channel < c.a.C; channel += WORKERS) {
-        float old[STREAMS];
+// Mixes a channel of a block's output back into the streams `from`, by four lanes, each of which has a stream of `to`. `out` is kept at
+// `tap`, if there is one. Each warp calls it once, whether it has channels or not, when all have read `to`.
+template <class W>
+__device__ __forceinline__ void leave(const Context<W> &c, const float *from, float *to, int channel, float out, float *tap) {
+    const int stream = threadIdx.x % STREAMS;
+    named_barrier_sync(MIXING_READY, Context<W>::WORKERS + 64);
+    if (channel < c.a.C) {
+        float sum = c.s.post[stream] * out;
 #pragma unroll
-        for (int stream = 0; stream < STREAMS; stream++)
-            old[stream] = c.s.x[stream * c.a.C + channel];
-#pragma unroll
-        for (int to = 0; to < STREAMS; to++) {
-            float sum = c.s.post[to] * c.s.out[channel];
-#pragma unroll
-            for (int from = 0; from < STREAMS; from++)
-                sum = fmaf(c.s.comb[from * STREAMS + to], old[from], sum);
-            c.s.x[to * c.a.C + channel] = sum;
-        }
+        for (int other = 0; other < STREAMS; other++)
+            sum = fmaf(c.s.comb[other * STREAMS + stream], from[other * c.a.C + channel], sum);
+        to[stream * c.a.C + channel] = sum;
+        if (tap && c.team.rank == 0 && stream == 0)
+            tap[channel] = out;
     }
-    workers_sync();
+    c.sync();
 }
 
 // Logits, and the next token.
 template <class W> __device__ __forceinline__ void head(const Context<W> &c) {
     const Arguments<W> &a = c.a;
-    enter<false>(c, a.head_fn, a.head_base, a.head_scale, a.final_norm, STREAMS);
+    enter<false>(c, c.s.x[0], a.head_fn, a.head_base, a.head_scale, a.final_norm, STREAMS);
     const Share share = c.team.template share<1>(a.V);
     float *logits = a.logits + ((size_t)c.row.run * a.B + c.row.row) * a.V;
-    products<1>(
+    products<typename W::Ranks, 1>(
         share.count, a.C, c.s.normed,
         [&](int unit) { return typename W::Row(a.head, a.head_scales, nullptr, share.first + unit, a.C); },
         [&](int unit, float product) {
@@ -113,7 +128,7 @@ template <class W> __device__ __forceinline__ void head(const Context<W> &c) {
     const int sequence = a.sequence[c.row.row], warp = threadIdx.x / 32;
     u64 best = 0;
 #pragma unroll 1
-    for (int token = threadIdx.x; token < a.V; token += WORKERS) {
+    for (int token = threadIdx.x; token < a.V; token += c.WORKERS) {
         const float score = sample_file::noisy(c.s.row_logits[token], temperature, token, c.row.position, sequence, a.seed);
         best = max(best, sample_file::candidate(score, token));
     }
@@ -122,9 +137,9 @@ template <class W> __device__ __forceinline__ void head(const Context<W> &c) {
         best = max(best, __shfl_xor_sync(0xffffffff, best, step));
     if (threadIdx.x % 32 == 0)
         c.s.bests[warp] = best;
-    workers_sync();
+    c.sync();
 #pragma unroll 1
-    for (int other = 0; other < WARPS; other++)
+    for (int other = 0; other < c.WARPS; other++)
         best = max(best, c.s.bests[other]);
     if (threadIdx.x == 0)
         a.sampled[c.row.row] = sample_file::index_of(best);

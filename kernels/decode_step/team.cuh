@@ -8,19 +8,15 @@
 
 namespace persistent {
 
-// The threads of a CTA that work together. Two more warps: the mixer computes what the others need late, and the copier finds and
+// Most threads of a CTA that work together. Two more warps: the mixer computes what the others need late, and the copier finds and
 // copies what they need next.
-constexpr int WARPS = 16, WORKERS = 32 * WARPS, THREADS = WORKERS + 64;
+constexpr int MOST_WARPS = 16, MOST_WORKERS = 32 * MOST_WARPS, THREADS = MOST_WORKERS + 64;
 
 // Most CTAs of a cluster: each is reached by a lane of its own.
 constexpr int MOST_RANKS = 16;
 
 // Numbers of named barriers.
-constexpr int WORK = 1, PRODUCTS_READY = 2, MIXING_READY = 3;
-
-__device__ __forceinline__ void workers_sync() {
-    named_barrier_sync(WORK, WORKERS);
-}
+constexpr int WORK = 1, PRODUCTS_READY = 2, MIXING_READY = 3, FIRST_READ = 4;
 
 __device__ __forceinline__ void st_shared_cluster(u32 to, float x) {
     ::st_shared_cluster(to, x);
@@ -70,6 +66,7 @@ struct Share {
 // How many CTAs a cluster has, as a power of two: as it is launched, or known when this is compiled.
 struct AnyRanks {
     static constexpr bool COUNTED = false;
+    static constexpr int WARPS = MOST_WARPS;
     int bits;
 
     __device__ __forceinline__ AnyRanks() {
@@ -80,9 +77,11 @@ struct AnyRanks {
 };
 
 // Here a CTA waits for the bytes that it is given, and for nothing else: each CTA gives something to all others in most exchanges, so
-// that none is ahead of another by more than one of these.
+// that none is ahead of another by more than one of these. Shares are small, so that most instructions are not products but what is
+// around them, which all warps issue: half as many are faster.
 struct MostRanks {
     static constexpr bool COUNTED = true;
+    static constexpr int WARPS = 8;
     static constexpr int bits = 4;
     static_assert(MOST_RANKS == 1 << bits, "a power of two");
 };
@@ -90,6 +89,7 @@ struct MostRanks {
 // The CTAs of a cluster.
 template <class Ranks> struct Team : Ranks {
     using Ranks::bits;
+    static constexpr int WARPS = Ranks::WARPS, WORKERS = 32 * WARPS;
     int rank;
 
     __device__ __forceinline__ Team() {
@@ -133,34 +133,72 @@ template <class Ranks> struct Team : Ranks {
             give(arrived, to, x, first + lane);
     }
 
-    // Gives the numbers of four units of `products` to all CTAs; each lane of a warp calls it, and sixteen have the same place, or none.
-    __device__ __forceinline__ void give_four(u64 *arrived, float *to, float product) const {
-        const int lane = threadIdx.x % 16;
+    // The numbers of four units of `products`; by all lanes of a warp, sixteen of which get the same.
+    static __device__ __forceinline__ float4 four(float product) {
         float4 four;
         four.x = __shfl_sync(0xffffffff, product, 0, 16), four.y = __shfl_sync(0xffffffff, product, 4, 16);
         four.z = __shfl_sync(0xffffffff, product, 8, 16), four.w = __shfl_sync(0xffffffff, product, 12, 16);
-        if (to)
-            give(arrived, to, four, lane);
+        return four;
     }
 
-    // Gives `count` numbers in shared memory to all CTAs; by all workers.
+    // Gives them to all CTAs, if they have a place.
+    __device__ __forceinline__ void give_four(u64 *arrived, float *to, float product) const {
+        const float4 all = four(product);
+        if (to)
+            give(arrived, to, all, threadIdx.x % 16);
+    }
+
+    // Gives `count` numbers in shared memory to all CTAs, by all workers: four at a time only if both places are 16-byte aligned.
+    template <bool ALIGNED = true>
     __device__ __forceinline__ void give_all(u64 *arrived, float *to, const float *from, int count) const {
         const int other = threadIdx.x & (ranks() - 1), first = threadIdx.x >> bits, step = WORKERS >> bits;
+        const int fours = ALIGNED ? count / 4 : 0;
 #pragma unroll 1
-        for (int at = first; at < count / 4; at += step)
+        for (int at = first; at < fours; at += step)
             store(arrived, to + 4 * at, load4(from + 4 * at), other);
-        if (const int at = count / 4 * 4 + first; at < count)
+#pragma unroll 1
+        for (int at = 4 * fours + first; at < count; at += step)
             store(arrived, to + at, from[at], other);
     }
 };
+
+// Columns of a row, by a function of the first of four.
+template <class Four> struct Columns {
+    const Four &of;
+
+    __device__ __forceinline__ float4 four(int column) const {
+        return of(column);
+    }
+};
+
+// The product of a row with a vector in shared memory, both of at most 64 numbers, by four lanes, in the order of `products`.
+template <bool STAGED, class Row> __device__ __forceinline__ float product_of(const Row &weights, const float *vector, int K) {
+    constexpr int PARTS = 4;
+    const int lane = threadIdx.x % 4, turn = STAGED && K == 16 * PARTS ? threadIdx.x / 4 % PARTS : 0;
+    float sums[PARTS];
+#pragma unroll
+    for (int part = 0; part < PARTS; part++) {
+        const int column = 4 * (lane + 4 * (part ^ turn));
+        sums[part] = column < K ? dot4(weights.four(column), load4(vector + column), 0.0f) : 0.0f;
+    }
+    return lanes_sum<4>((sums[0] + sums[1]) + (sums[2] + sums[3]));
+}
+
+// The sums of four numbers over a warp, each as `warp_sum` has it: that of the first for lanes 0 to 7, and so on.
+__device__ __forceinline__ float warp_sums(float a, float b, float c, float d) {
+    const bool second = threadIdx.x & 16, odd = threadIdx.x & 8;
+    const float low = (second ? c : a) + __shfl_xor_sync(0xffffffff, second ? a : c, 16);
+    const float high = (second ? d : b) + __shfl_xor_sync(0xffffffff, second ? b : d, 16);
+    return lanes_sum<8>((odd ? high : low) + __shfl_xor_sync(0xffffffff, odd ? low : high, 8));
+}
 
 // Products of rows of a matrix with a vector in shared memory, both of at most 64 numbers: four lanes for each, UNITS of which are
 // loaded together. All four lanes of unit u call done(u, product), and so do all other lanes of a warp that has any, with a unit behind
 // the last. The order of a sum depends on K alone: rows that lie one after the other in shared memory begin with different parts, so
 // that their lanes have different banks, and the sum of two parts is the same either way.
-template <int UNITS, bool STAGED = false, class Row, class Done>
+template <class Ranks, int UNITS, bool STAGED = false, class Row, class Done>
 __device__ __forceinline__ void products(int count, int K, const float *vector, Row row, Done done) {
-    constexpr int GROUPS = WORKERS / 4, PARTS = 4;
+    constexpr int GROUPS = Team<Ranks>::WORKERS / 4, PARTS = 4;
     const int lane = threadIdx.x % 4;
     const int turn = STAGED && K == 16 * PARTS ? threadIdx.x / 4 % PARTS : 0;
     const auto column = [&](int part) { return 4 * (lane + 4 * (part ^ turn)); };

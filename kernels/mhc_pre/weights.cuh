@@ -38,26 +38,23 @@ __device__ __forceinline__ float projection(float f) {
 #endif
 }
 
-// Row softmax, + ε, then ITERATIONS column normalisations with row normalisations between, each of which divides by sum + ε. The
-// matrix is kept as first / (row · column): the next divisor of a line is the sum of what the other divisors leave of it, plus ε
-// times its last one.
-__device__ __forceinline__ void sinkhorn(float (&c)[16], float eps) {
+// What is subtracted from the logits of a row.
+__device__ __forceinline__ float top_of_row(float top) {
+#ifdef MUTANT_SINKHORN_WITHOUT_TOP
+    return 0.0f;
+#else
+    return top;
+#endif
+}
+
+// ITERATIONS column normalisations of positive numbers with row normalisations between, each of which divides by sum + ε. The matrix is
+// kept as first / (row · column): the next divisor of a line is the sum of what the other divisors leave of it, plus ε times its last
+// one.
+template <class Inverse> __device__ __forceinline__ void normalise_lines(float (&c)[16], float eps, Inverse inverse) {
     float row[4], column[4], by_row[4], by_column[4];
 #pragma unroll
-    for (int j = 0; j < 4; j++) {
-        float *entry = c + 4 * j;
-#ifdef MUTANT_SINKHORN_WITHOUT_TOP
-        const float top = 0.0f;
-#else
-        const float top = fmaxf(fmaxf(entry[0], entry[1]), fmaxf(entry[2], entry[3]));
-#endif
-        for (int k = 0; k < 4; k++)
-            entry[k] = expf(entry[k] - top);
-        const float inverse = rcp_approx((entry[0] + entry[1]) + (entry[2] + entry[3]));
-        for (int k = 0; k < 4; k++)
-            entry[k] = fmaf(entry[k], inverse, eps);
+    for (int j = 0; j < 4; j++)
         row[j] = column[j] = by_row[j] = by_column[j] = 1;
-    }
 #ifdef MUTANT_SINKHORN_EPS_ONCE
     eps = 0;
 #endif
@@ -68,7 +65,7 @@ __device__ __forceinline__ void sinkhorn(float (&c)[16], float eps) {
                         fmaf(c[8 + k], by_row[2], c[12 + k] * by_row[3]);
 #pragma unroll
         for (int k = 0; k < 4; k++)
-            by_column[k] = rcp_approx(column[k]);
+            by_column[k] = inverse(column[k]);
     };
     columns();
 #ifdef MUTANT_ONE_ITERATION
@@ -84,12 +81,27 @@ __device__ __forceinline__ void sinkhorn(float (&c)[16], float eps) {
                      fmaf(c[4 * j + 2], by_column[2], c[4 * j + 3] * by_column[3]);
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            by_row[j] = rcp_approx(row[j]);
+            by_row[j] = inverse(row[j]);
         columns();
     }
 #pragma unroll
     for (int i = 0; i < 16; i++)
         c[i] *= by_row[i / 4] * by_column[i % 4];
+}
+
+// Row softmax, + ε, then lines are normalised.
+__device__ __forceinline__ void sinkhorn(float (&c)[16], float eps) {
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        float *entry = c + 4 * j;
+        const float top = top_of_row(fmaxf(fmaxf(entry[0], entry[1]), fmaxf(entry[2], entry[3])));
+        for (int k = 0; k < 4; k++)
+            entry[k] = expf(entry[k] - top);
+        const float inverse = rcp_approx((entry[0] + entry[1]) + (entry[2] + entry[3]));
+        for (int k = 0; k < 4; k++)
+            entry[k] = fmaf(entry[k], inverse, eps);
+    }
+    normalise_lines(c, eps, [](float x) { return rcp_approx(x); });
 }
 
 // The weights that mix the block's output back; mu(i) already includes the inverse rms of v.
@@ -101,12 +113,7 @@ template <class Mu> __device__ __forceinline__ void make_post(Mu mu, Parameters 
     *(float4 *)post = make_float4(weight[0], weight[1], weight[2], weight[3]);
 }
 
-template <class Mu> __device__ __forceinline__ void make_comb(Mu mu, Parameters parameters, float *comb) {
-    float c[16];
-#pragma unroll
-    for (int i = 0; i < 16; i++)
-        c[i] = logit(mu(2 * STREAMS + i), 2 * STREAMS + i, parameters);
-    sinkhorn(c, parameters.eps);
+__device__ __forceinline__ void store_comb(const float (&c)[16], float *comb) {
 #pragma unroll
     for (int row = 0; row < 4; row++)
 #ifdef MUTANT_COMB_TRANSPOSED
@@ -114,4 +121,13 @@ template <class Mu> __device__ __forceinline__ void make_comb(Mu mu, Parameters 
 #else
         *(float4 *)(comb + 4 * row) = make_float4(c[4 * row], c[4 * row + 1], c[4 * row + 2], c[4 * row + 3]);
 #endif
+}
+
+template <class Mu> __device__ __forceinline__ void make_comb(Mu mu, Parameters parameters, float *comb) {
+    float c[16];
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+        c[i] = logit(mu(2 * STREAMS + i), 2 * STREAMS + i, parameters);
+    sinkhorn(c, parameters.eps);
+    store_comb(c, comb);
 }
