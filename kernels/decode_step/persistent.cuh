@@ -17,7 +17,7 @@ scratch = [{ name = "sampled", bytes = "B * 4" }]
 name = "step"
 entry = "decode_step_persistent_{stored}"
 grid = ["B * (16 / (1 + (B > 4)) / (1 + (B > 16)) / (1 + (B > 32)) / (1 + (B > 64)))"]
-block = [576]
+block = [320]
 cluster = ["16 / (1 + (B > 4)) / (1 + (B > 16)) / (1 + (B > 32)) / (1 + (B > 64))"]
 shared = "232448"
 args = [

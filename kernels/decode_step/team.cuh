@@ -10,7 +10,7 @@ namespace persistent {
 
 // Most threads of a CTA that work together. Two more warps: the mixer computes what the others need late, and the copier finds and
 // copies what they need next.
-constexpr int MOST_WARPS = 16, MOST_WORKERS = 32 * MOST_WARPS, THREADS = MOST_WORKERS + 64;
+constexpr int MOST_WARPS = 8, MOST_WORKERS = 32 * MOST_WARPS, THREADS = MOST_WORKERS + 64;
 
 // Most CTAs of a cluster: each is reached by a lane of its own.
 constexpr int MOST_RANKS = 16;
