@@ -221,7 +221,7 @@ template <class W> struct alignas(16) Shared {
     float cos[3][MOST_R / 2], sin[3][MOST_R / 2];
     float inverse[MOST_H], row_logits[MOST_V];
     int experts[MOST_K], chosen[MOST_TOPK];
-    u64 bests[MOST_WARPS];
+    u64 bests[W::Ranks::WARPS];
     // What this CTA has a share of, so that nobody divides. Rows of the first products, in heavy and in sparse layers: the number of
     // the matrix, and the row. Channels of compressors: of heavy and of sparse layers, and of the indexer. Numbers between the
     // products of experts: the slot, and the row of its expert.
@@ -249,8 +249,8 @@ template <class W> struct alignas(16) Shared {
         return sizeof(Shared) + 4 * ((size_t)entries + entries / 32 + 1 + (size_t)heads * keys);
     }
 };
-static_assert(sizeof(Shared<Model<stored_f32, AnySizes, AnyRanks>>) <= 81920, "the header reserves as much");
-static_assert(sizeof(Shared<Model<stored_fp8_b64_f32, AnySizes, AnyRanks>>) <= 81920, "the header reserves as much");
+static_assert(sizeof(Shared<Model<stored_f32, AnySizes, AnyRanks<MANY_WARPS>>>) <= 81920, "the header reserves as much");
+static_assert(sizeof(Shared<Model<stored_fp8_b64_f32, AnySizes, AnyRanks<MANY_WARPS>>>) <= 81920, "the header reserves as much");
 
 // A row of the batch in one run.
 struct Row {
@@ -263,7 +263,7 @@ template <class W> struct Context {
     Shared<W> &s;
     Team<typename W::Ranks> team;
     Row row;
-    static constexpr int WARPS = W::Ranks::WARPS, WORKERS = 32 * WARPS;
+    static constexpr int WARPS = W::Ranks::WARPS, WORKERS = 32 * WARPS, THREADS = threads_of(WARPS);
 
     // All that work together wait for each other.
     static __device__ __forceinline__ void sync() {

@@ -13,11 +13,10 @@ needs = [
 ]
 scratch = [{ name = "sampled", bytes = "B * 4" }]
 
-[[variant.launch]]
-name = "step"
-entry = "decode_step_persistent_{stored}"
+sequence = "[B <= 4](few) [B > 4](many) end"
+
+[variant.each]
 grid = ["B * (16 / (1 + (B > 4)) / (1 + (B > 16)) / (1 + (B > 32)) / (1 + (B > 64)))"]
-block = [320]
 cluster = ["16 / (1 + (B > 4)) / (1 + (B > 16)) / (1 + (B > 32)) / (1 + (B > 64))"]
 shared = "232448"
 args = [
@@ -39,11 +38,25 @@ taps = [
     "at_attention_input", "at_query", "at_kv_window", "at_kv_compressed", "at_index_query", "at_index_key", "at_topk",
     "at_heads", "at_attention_output", "at_moe_input", "at_router", "at_moe_output", "at_output",
 ]
+
+[[variant.launch]]
+name = "few"
+entry = "decode_step_persistent_{stored}"
+block = [320]
+
+[[variant.launch]]
+name = "many"
+entry = "decode_step_persistent_many_{stored}"
+block = [576]
+
 [[variant.launch]]
 name = "end"
 entry = "decode_step_end"
 grid = [1]
 block = [256]
+cluster = [1]
+shared = "0"
+taps = []
 args = ["sampled", "forced", "clock", "token", "position", "tokens", "B", "S", "P"]
 
 [[mutant]]
@@ -279,7 +292,7 @@ template <class W, class T> __device__ __forceinline__ void clear(const Context<
 #pragma unroll 1
     for (int layer = 0; tap && layer < layers; layer++)
 #pragma unroll 1
-        for (int at = threadIdx.x; at < cols; at += THREADS)
+        for (int at = threadIdx.x; at < cols; at += c.THREADS)
             c.kept(tap, layer, layers, cols)[at] = 0;
 }
 
@@ -365,7 +378,7 @@ template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
             pad(c);
         return;
     }
-    if (threadIdx.x >= THREADS - 32)
+    if (threadIdx.x >= c.THREADS - 32)
         find(c, 0, s.layers[0]);
     if constexpr (W::STAGED) {
         if (threadIdx.x == 0) {
@@ -383,13 +396,8 @@ template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
     }
     // Others write to this shared memory, and wait for what it waits for, only once it exists.
     cluster_sync();
-    // Fewer may work.
-    if (threadIdx.x >= c.WORKERS && threadIdx.x < MOST_WORKERS) {
-        cluster_sync();
-        return;
-    }
-    if (threadIdx.x >= MOST_WORKERS) {
-        const bool mixes = threadIdx.x < THREADS - 32;
+    if (threadIdx.x >= c.WORKERS) {
+        const bool mixes = threadIdx.x < c.THREADS - 32;
         if (!mixes)
             begin_copies(c);
 #pragma unroll 1
@@ -440,18 +448,21 @@ template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
 }
 
 // With what is known when this is compiled, if it is of this launch.
-template <class STORED>
+template <class STORED, int WARPS>
 __device__ __forceinline__ void step_of(const PointersOf<STORED> &pointers, const Counts &counts, const AnySizes &sizes,
                                         const Scalars &scalars) {
-    typedef Model<STORED, MiniSizes, MostRanks> Mini;
-    typedef Model<STORED, AnySizes, AnyRanks> Any;
-    const size_t mini = Shared<Mini>::bytes(counts.Ns, sizes.H, sizes.Wn + max(counts.Nh, sizes.topk));
-    u32 shared;
-    asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(shared));
-    if (MiniSizes::are(sizes) && AnyRanks().bits == MostRanks::bits && mini <= shared)
-        step(Arguments<Mini>(pointers, counts, {}, scalars));
-    else
-        step(Arguments<Any>(pointers, counts, sizes, scalars));
+    typedef AnyRanks<WARPS> Ranks;
+    if constexpr (WARPS == MostRanks::WARPS) {
+        typedef Model<STORED, MiniSizes, MostRanks> Mini;
+        const size_t mini = Shared<Mini>::bytes(counts.Ns, sizes.H, sizes.Wn + max(counts.Nh, sizes.topk));
+        u32 shared;
+        asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(shared));
+        if (MiniSizes::are(sizes) && Ranks().bits == MostRanks::bits && mini <= shared) {
+            step(Arguments<Mini>(pointers, counts, {}, scalars));
+            return;
+        }
+    }
+    step(Arguments<Model<STORED, AnySizes, Ranks>>(pointers, counts, sizes, scalars));
 }
 
 } // namespace persistent
@@ -460,21 +471,25 @@ __device__ __forceinline__ void step_of(const PointersOf<STORED> &pointers, cons
 #define SIZE_PARAMETER(NAME) int NAME,
 #define POINTER(TYPE, NAME) NAME,
 #define SIZE(NAME) NAME,
-#define PERSISTENT(WEIGHTS)                                                                                                 \
-    namespace of_##WEIGHTS {                                                                                                \
-        typedef stored_##WEIGHTS::Code Code;                                                                                \
-        typedef stored_##WEIGHTS::Scale Scale;                                                                              \
-        extern "C" __global__ void __launch_bounds__(persistent::THREADS, 1) decode_step_persistent_##WEIGHTS(              \
-            DECODE_STEP_POINTERS(PARAMETER) DECODE_STEP_COUNTS(SIZE_PARAMETER) DECODE_STEP_SIZES(SIZE_PARAMETER) float eps, \
-            float index_scale, float attention_scale, float router_scale, float limit, long long seed) {                    \
-            const persistent::PointersOf<stored_##WEIGHTS> pointers = {DECODE_STEP_POINTERS(POINTER)};                      \
-            const persistent::Counts counts = {DECODE_STEP_COUNTS(SIZE)};                                                   \
-            const persistent::AnySizes sizes = {DECODE_STEP_SIZES(SIZE)};                                                   \
-            persistent::step_of<stored_##WEIGHTS>(pointers, counts, sizes,                                                  \
-                                                  {eps, index_scale, attention_scale, router_scale, limit, seed});          \
-        }                                                                                                                   \
+#define PERSISTENT(NAME, WEIGHTS, WARPS)                                                                                   \
+    extern "C" __global__ void __launch_bounds__(persistent::threads_of(WARPS), 1) decode_step_persistent_##NAME##WEIGHTS( \
+        DECODE_STEP_POINTERS(PARAMETER) DECODE_STEP_COUNTS(SIZE_PARAMETER) DECODE_STEP_SIZES(SIZE_PARAMETER) float eps,    \
+        float index_scale, float attention_scale, float router_scale, float limit, long long seed) {                       \
+        const persistent::PointersOf<stored_##WEIGHTS> pointers = {DECODE_STEP_POINTERS(POINTER)};                         \
+        const persistent::Counts counts = {DECODE_STEP_COUNTS(SIZE)};                                                      \
+        const persistent::AnySizes sizes = {DECODE_STEP_SIZES(SIZE)};                                                      \
+        persistent::step_of<stored_##WEIGHTS, WARPS>(pointers, counts, sizes,                                              \
+                                                     {eps, index_scale, attention_scale, router_scale, limit, seed});      \
     }
 
-PERSISTENT(f32)
-PERSISTENT(bf16)
-PERSISTENT(fp8_b64_f32)
+#define FOR_WEIGHTS(WEIGHTS)                               \
+    namespace of_##WEIGHTS {                               \
+        typedef stored_##WEIGHTS::Code Code;               \
+        typedef stored_##WEIGHTS::Scale Scale;             \
+        PERSISTENT(, WEIGHTS, persistent::FEW_WARPS)       \
+        PERSISTENT(many_, WEIGHTS, persistent::MANY_WARPS) \
+    }
+
+FOR_WEIGHTS(f32)
+FOR_WEIGHTS(bf16)
+FOR_WEIGHTS(fp8_b64_f32)

@@ -8,9 +8,14 @@
 
 namespace persistent {
 
-// Most threads of a CTA that work together. Two more warps: the mixer computes what the others need late, and the copier finds and
-// copies what they need next.
-constexpr int MOST_WARPS = 8, MOST_WORKERS = 32 * MOST_WARPS, THREADS = MOST_WORKERS + 64;
+// Warps of a CTA that work together: of few sequences, whose shares are small, so that most instructions are not products but what is
+// around them, which all warps issue; and of many. Two more warps: the mixer computes what the others need late, and the copier finds
+// and copies what they need next.
+constexpr int FEW_WARPS = 8, MANY_WARPS = 16;
+
+__host__ __device__ constexpr int threads_of(int warps) {
+    return 32 * warps + 64;
+}
 
 // Most CTAs of a cluster: each is reached by a lane of its own.
 constexpr int MOST_RANKS = 16;
@@ -64,9 +69,9 @@ struct Share {
 };
 
 // How many CTAs a cluster has, as a power of two: as it is launched, or known when this is compiled.
-struct AnyRanks {
+template <int N> struct AnyRanks {
     static constexpr bool COUNTED = false;
-    static constexpr int WARPS = MOST_WARPS;
+    static constexpr int WARPS = N;
     int bits;
 
     __device__ __forceinline__ AnyRanks() {
@@ -77,11 +82,10 @@ struct AnyRanks {
 };
 
 // Here a CTA waits for the bytes that it is given, and for nothing else: each CTA gives something to all others in most exchanges, so
-// that none is ahead of another by more than one of these. Shares are small, so that most instructions are not products but what is
-// around them, which all warps issue: half as many are faster.
+// that none is ahead of another by more than one of these.
 struct MostRanks {
     static constexpr bool COUNTED = true;
-    static constexpr int WARPS = 8;
+    static constexpr int WARPS = FEW_WARPS;
     static constexpr int bits = 4;
     static_assert(MOST_RANKS == 1 << bits, "a power of two");
 };
