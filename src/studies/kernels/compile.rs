@@ -172,15 +172,18 @@ impl Compile<'_> {
     }
 }
 
-/// The smallest case without a model that has the same keys, whose buffers have the same names; the case itself if there is
-/// none.
+/// The smallest case without a model that has the same keys, or at least keys of the same names, so that its buffers have the same
+/// names; the case itself if there is none.
 fn named_by(op: &dyn Op, case: &Case) -> Case {
-    let alike = |other: &Case| other.keys == case.keys && !other.inputs.need_model();
+    let names = |case: &Case| case.keys.iter().map(|(name, _)| *name).collect::<Vec<_>>();
     let size = |case: &Case| case.dims.iter().map(|(_, size)| (*size).max(1) as f64).product::<f64>();
-    let cases = op.cases().into_iter().filter(alike);
-    cases
-        .min_by(|a, b| size(a).total_cmp(&size(b)))
-        .unwrap_or_else(|| case.clone())
+    let cases = op.cases().into_iter().filter(|other| !other.inputs.need_model());
+    let alike = cases.filter(|other| names(other) == names(case));
+    let first = alike.min_by(|a, b| {
+        let other_keys = |of: &Case| of.keys != case.keys;
+        other_keys(a).cmp(&other_keys(b)).then(size(a).total_cmp(&size(b)))
+    });
+    first.unwrap_or_else(|| case.clone())
 }
 
 /// ` (case 'a' and 3 others)`
