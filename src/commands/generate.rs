@@ -139,14 +139,17 @@ pub fn run(args: &GenerateArgs) -> Result<Exit> {
 /// Tokens by the kernels of `decode_step`, and what made them.
 fn on_device(device: &Device, folder: &Path, prompt: &[u32], args: &GenerateArgs) -> Result<(String, Vec<u32>)> {
     let source = Source::read(&shipped::folder()?.join("decode_step.cu"))?;
-    let fastest = match (&args.record, args.activations.is_some()) {
-        (Some(_), false) if args.index.is_some() => "indexed",
-        (Some(_), true) if args.index.is_some() => "w8a8_indexed",
-        (Some(_), false) => "records",
-        (Some(_), true) => "w8a8_records",
-        (None, true) => "w8a8",
-        (None, false) if args.weights.contains('+') => "simple",
-        (None, false) => "persistent",
+    let keys = match &args.record {
+        Some(_) if args.index.is_some() => Some("indexed"),
+        Some(_) => Some("records"),
+        None => None,
+    };
+    let fastest = match (args.activations.is_some(), keys) {
+        (true, Some(keys)) => &format!("w8a8_{keys}"),
+        (true, None) => "w8a8",
+        (false, Some(keys)) => keys,
+        (false, None) if args.weights.contains('+') => "simple",
+        (false, None) => "persistent",
     };
     let variant = source.named(args.variant.as_deref().unwrap_or(fastest))?;
     let generation = Generation {

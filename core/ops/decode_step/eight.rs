@@ -136,7 +136,7 @@ pub(super) struct Eight<'a> {
 }
 
 impl<'a> Eight<'a> {
-    /// Of a model, so many positions, rows of a batch, and what a kernel has left.
+    /// Follows what a kernel has left of a model's step, with so many positions and rows of a batch.
     ///
     /// # Errors
     /// Weights that cannot be read.

@@ -1,6 +1,6 @@
 //! The products of attention in eight bits, as DeepSeek serves them: activations are E4M3 with an f32 scale for 128 columns of a row,
 //! weights E4M3 with one for a tile of 128 × 128. The model is then the one whose weights are what is read of the tiles.
-//! Of grouped weights each group is a matrix of its own, so that no tile is of two groups.
+//! Each group of grouped weights is a matrix of its own, so that no tile is of two groups.
 
 use reference::paths::deepseek_v4::Config;
 use safetensors::Dtype;

@@ -28,6 +28,13 @@ pub(super) struct There {
     pub scratch: Vec<Option<Rc<Memory>>>,
 }
 
+impl There {
+    /// The memory that is there for the buffer of that number.
+    pub fn buffer(&self, at: usize) -> Option<&Rc<Memory>> {
+        self.buffers.get(at)?.as_ref()
+    }
+}
+
 /// One launch of the sequence: its number in the plan, and its arguments.
 pub(super) struct BoundLaunch {
     pub step: usize,
@@ -51,8 +58,8 @@ impl ProblemCopy {
 
     /// Memory between guard bands, and launches with its addresses. What is there already is taken.
     pub fn new(device: &Device, case: &Case, problem: &Problem, plan: &Plan, there: &There) -> Result<Self> {
-        let guarded = |len: usize, there: Option<&Option<Rc<Memory>>>| {
-            if let Some(Some(memory)) = there {
+        let guarded = |len: usize, there: Option<&Rc<Memory>>| {
+            if let Some(memory) = there {
                 return Ok(Rc::clone(memory));
             }
             let memory = device.memory(len + 2 * GUARD)?;
@@ -60,9 +67,10 @@ impl ProblemCopy {
             Ok(Rc::new(memory))
         };
         let buffers = problem.buffers.iter().enumerate();
-        let buffers = buffers.map(|(at, buffer)| guarded(buffer.size(), there.buffers.get(at)));
+        let buffers = buffers.map(|(at, buffer)| guarded(buffer.size(), there.buffer(at)));
         let scratch = plan.scratch.iter().enumerate();
-        let scratch = scratch.map(|(at, (_, bytes, _))| guarded(*bytes, there.scratch.get(at)));
+        let scratch =
+            scratch.map(|(at, (_, bytes, _))| guarded(*bytes, there.scratch.get(at).and_then(Option::as_ref)));
         let mut set = Self {
             buffers: buffers.collect::<Result<_>>()?,
             scratch: scratch.collect::<Result<_>>()?,

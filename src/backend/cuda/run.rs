@@ -71,7 +71,7 @@ impl<'a> Running<'a> {
             plan,
         };
         for (at, (buffer, memory)) in problem.buffers.iter().zip(&running.set.buffers).enumerate() {
-            if !matches!(there.buffers.get(at), Some(Some(_))) {
+            if there.buffer(at).is_none() {
                 device.write_repeated(memory, GUARD, &buffer.bytes, buffer.size())?;
             }
         }

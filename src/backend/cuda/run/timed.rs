@@ -86,13 +86,10 @@ impl Running<'_> {
         });
         let prepared: Vec<&str> = self.plan.prepare.iter().flat_map(Step::arguments).collect();
         let scratch = self.plan.scratch.iter().zip(&self.set.scratch);
-        let scratch =
-            scratch.map(
-                |((name, ..), memory)| match memory.len > 2 * PART && prepared.contains(&name.as_str()) {
-                    true => part(memory),
-                    false => Ok(None),
-                },
-            );
+        let scratch = scratch.map(|((name, ..), memory)| {
+            let whole = memory.len <= 2 * PART || !prepared.contains(&name.as_str());
+            if whole { Ok(None) } else { part(memory) }
+        });
         let there = There {
             buffers: buffers.collect::<Result<_>>()?,
             scratch: scratch.collect::<Result<_>>()?,
