@@ -449,3 +449,5 @@ doc = "heavy entries are counted as sparse ones are"
 #include "decode_step/persistent.cuh"
 
 #include "decode_step/eight.cuh"
+
+#include "decode_step/served.cuh"

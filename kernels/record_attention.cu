@@ -164,7 +164,7 @@ variants = ["cluster", "heads_16"]
 #include "record/decode.cuh"
 #include "record_attention/keys.cuh"
 #include "record_attention/simple.cuh"
-#if __CUDA_ARCH__ == 900 && !defined RECORD_ATTENTION_SIMPLE
+#if __CUDA_ARCH__ == 900
 #include "record_attention/cluster.cuh"
 #include "record_attention/few_heads.cuh"
 #endif
@@ -199,7 +199,11 @@ variants = ["cluster", "heads_16"]
 #define FOR_RECORDS_OF_512(MACRO) \
     MACRO(v4_fp8) MACRO(v4_nvfp4) MACRO(v4_mxfp4) MACRO(v41_mxfp8) MACRO(v41_fp4) MACRO(v32_fp8) MACRO(v4_bf16)
 FOR_RECORDS_OF_512(ENTRIES)
-#if __CUDA_ARCH__ == 900 && !defined RECORD_ATTENTION_SIMPLE
-FOR_RECORDS_OF_512(CLUSTER)
-FOR_RECORDS_OF_512(BOTH_FEW_HEADS)
+#if __CUDA_ARCH__ == 900
+// A file that includes this one may want fewer.
+#ifndef FOR_RECORDS_ON_TENSOR_CORES
+#define FOR_RECORDS_ON_TENSOR_CORES FOR_RECORDS_OF_512
+#endif
+FOR_RECORDS_ON_TENSOR_CORES(CLUSTER)
+FOR_RECORDS_ON_TENSOR_CORES(BOTH_FEW_HEADS)
 #endif

@@ -402,20 +402,20 @@ fn hidden(routed: &Routed, gate_up: &Matrices, x: &[Factor], inner: usize) -> (V
             for unit in 0..inner {
                 let sum = |row: usize| f64::from(sums[row * places.len() + token]);
                 let (gate, up) = (sum(unit), sum(inner + unit));
-                let y = swiglu(gate, up, f64::from(LIMIT)) * weight;
-                let lost = if gate < -87.0 {
-                    89.0 * 2f64.powi(-125) * f64::from(LIMIT)
-                } else {
-                    0.0
-                };
-                let units = 13.0 + 2.0 * gate.abs().min(200.0);
                 let at = place * inner + unit;
-                want[at] = y;
-                error[at] = units * UNIT * y.abs() + (2f64.powi(-146) + lost) * (weight.abs() + 1.0);
+                (want[at], error[at]) = between([gate, up], weight, f64::from(LIMIT));
             }
         }
     }
     (want, error)
+}
+
+/// What lies between the products of a gate and an up, and the error of f32 arithmetic, before it is rounded to bfloat16.
+pub(super) fn between([gate, up]: [f64; 2], weight: f64, limit: f64) -> (f64, f64) {
+    let y = swiglu(gate, up, limit) * weight;
+    let lost = if gate < -87.0 { 89.0 * 2f64.powi(-125) * limit } else { 0.0 };
+    let units = 13.0 + 2.0 * gate.abs().min(200.0);
+    (y, units * UNIT * y.abs() + (2f64.powi(-146) + lost) * (weight.abs() + 1.0))
 }
 
 /// Judges y by the numbers between the products that were found.

@@ -368,15 +368,16 @@ fn late_nan(record: &KvRecord, slot: usize, bytes: &mut [u8]) {
     }
 }
 
-/// What is expected of a head of a row.
-struct Head {
-    want: Vec<f64>,
-    bounds: Vec<f64>,
+/// What is expected of a head of a row: each number, and how far a right one may be from it.
+pub(super) struct Head {
+    pub want: Vec<f64>,
+    pub bounds: Vec<f64>,
     /// Σ p² k² over keys and channels: the squares of what is rounded before the second product.
     energy: f64,
 }
 
-fn attend(q: &[f32], keys: &[&[f32]], (sink, scale): (f32, f32), dtype: Dtype) -> Head {
+/// A query of a head on the keys that it reads, with its sink, stored as `dtype`.
+pub(super) fn attend(q: &[f32], keys: &[&[f32]], (sink, scale): (f32, f32), dtype: Dtype) -> Head {
     let (sink, scale) = (f64::from(sink), f64::from(scale));
     // A score, and what it may err by.
     let score = |key: &&[f32]| {

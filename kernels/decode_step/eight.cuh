@@ -4,7 +4,7 @@ name = "w8a8"
 doc = "as `simple`; attention's products are of E4M3 codes with a scale for 128 columns and E4M3 weights with one for 128 × 128, on tensor cores"
 like = "simple"
 arch = "sm_90a"
-needs = ["records == 0", "eight == 1", "HD / G % 16 == 0"]
+needs = ["records == 0", "eight == 1", "sixteen == 0", "HD / G % 16 == 0"]
 more_scratch = [
     { name = "input_codes", bytes = "B * C" }, { name = "input_scales", bytes = "B * ceil(C, 128) * 4" },
     { name = "low_codes", bytes = "B * Rq" }, { name = "low_scales", bytes = "B * ceil(Rq, 128) * 4" },
@@ -171,7 +171,7 @@ doc = "as `records`; attention's products are those of `w8a8`"
 like = "records"
 changes_of = "w8a8"
 arch = "sm_90a"
-needs = ["records == 1", "indexed == 0", "eight == 1", "HD / G % 16 == 0"]
+needs = ["records == 1", "indexed == 0", "eight == 1", "sixteen == 0", "HD / G % 16 == 0"]
 
 [[variant]]
 name = "w8a8_indexed"
@@ -179,7 +179,7 @@ doc = "as `indexed`; attention's products are those of `w8a8`"
 like = "indexed"
 changes_of = "w8a8"
 arch = "sm_90a"
-needs = ["records == 1", "indexed == 1", "DI == 128", "eight == 1", "HD / G % 16 == 0"]
+needs = ["records == 1", "indexed == 1", "DI == 128", "eight == 1", "sixteen == 0", "HD / G % 16 == 0"]
 
 [[mutant]]
 name = "codes_toward_zero"
@@ -222,34 +222,34 @@ variants = ["w8a8"]
 
 #include "decode_step/step.cuh"
 
-// A block of a row's columns as codes, and its scale. Lanes have every 32nd number.
-template <class F> __device__ __forceinline__ void code_block(const float *x, u8 *codes, typename F::Stored *scales, int cols) {
+// Number `block` of the blocks of a row's columns as codes, and its scale, by a warp. `value` gives the number of a column; lanes have
+// every 32nd.
+template <class F, class Value>
+__device__ __forceinline__ void code_block(int block, int cols, u8 *codes, typename F::Stored *scale, Value value) {
     typedef typename F::Element Element;
     constexpr int EACH = F::width / 32;
-    const int block = blockIdx.x, first = block * F::width + threadIdx.x;
-    const size_t row = blockIdx.y;
-    x += row * cols, codes += row * cols;
+    const int lane = threadIdx.x % 32, first = block * F::width + lane;
     float values[EACH];
     u32 amax = 0;
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        values[i] = first + 32 * i < cols ? x[first + 32 * i] : 0.0f;
+        values[i] = first + 32 * i < cols ? value(i, first + 32 * i) : 0.0f;
         amax = max_magnitude(amax, __float_as_uint(values[i]) & 0x7fffffff);
     }
 #pragma unroll
     for (int lanes = 16; lanes > 0; lanes /= 2)
         amax = max_magnitude(amax, __shfl_xor_sync(0xffffffff, amax, lanes));
     const typename F::Level level(nullptr);
-    const typename F::Stored scale = F::Rule::template scale<Element>(amax, level);
-    float factor = F::Rule::factor(scale, level);
+    const typename F::Stored stored = F::Rule::template scale<Element>(amax, level);
+    float factor = F::Rule::factor(stored, level);
 #ifdef MUTANT_CODES_HALVED
     factor *= 0.5f;
 #endif
 #ifdef MUTANT_LAST_BLOCK_UNSCALED
     factor = (block + 1) * F::width > cols ? 1.0f : factor;
 #endif
-    if (threadIdx.x == 0)
-        scales[row * gridDim.x + block] = scale;
+    if (lane == 0)
+        *scale = stored;
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         u8 code = Element::encode(values[i] * factor);
@@ -263,7 +263,10 @@ template <class F> __device__ __forceinline__ void code_block(const float *x, u8
 
 extern "C" __global__ void __launch_bounds__(32)
     decode_step_code_fp8_b128_f32(const float *x, u8 *codes, float *scales, int cols) {
-    code_block<fp8_b128_f32>(x, codes, scales, cols);
+    const size_t row = blockIdx.y;
+    x += row * cols;
+    code_block<fp8_b128_f32>(blockIdx.x, cols, codes + row * cols, scales + row * gridDim.x + blockIdx.x,
+                             [=](int, int col) { return x[col]; });
 }
 
 #if __CUDA_ARCH__ == 900

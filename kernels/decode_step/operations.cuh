@@ -9,6 +9,7 @@
 #include "lib/stored.cuh"
 #include "lib/tma.cuh"
 #include "record/encode.cuh"
+#include "swiglu/swiglu.cuh"
 #include "wgmma/widths.cuh"
 
 #include "mhc_pre/simple.cuh"
@@ -59,7 +60,7 @@ namespace record_write_file {
 #undef ENTRY
 } // namespace record_write_file
 namespace record_attention_file {
-#define RECORD_ATTENTION_SIMPLE
+#define FOR_RECORDS_ON_TENSOR_CORES(MACRO) MACRO(v4_fp8) MACRO(v4_nvfp4) MACRO(v4_bf16)
 #include "record_attention.cu"
 #undef ENTRIES
 #undef ENTRY
@@ -75,6 +76,11 @@ namespace index_records_file {
 #undef ENTRIES
 #undef ENTRY
 } // namespace index_records_file
+namespace moe_fp4_file {
+#include "moe_fp4.cu"
+#undef ENTRIES
+#undef FORMATS
+} // namespace moe_fp4_file
 #endif
 namespace router_file {
 #include "router.cu"

@@ -170,7 +170,7 @@ template <class W> __device__ __forceinline__ void hidden(const Context<W> &c, c
     const StagedRow<W> row = {c.s.staged.hidden.row(expert_row * Staged<W>::HIDDEN + number).codes,
                               c.s.staged.hidden_scales.row(expert_row * S::I + first + number).scales};
     const float product = product_of<true>(row, c.s.normed, S::C), other = __shfl_xor_sync(0xffffffff, product, 4);
-    float value = experts_file::swiglu(up ? other : product, up ? product : other, a.limit);
+    float value = swiglu(up ? other : product, up ? product : other, a.limit);
     int own_slot = own == S::E ? S::K : -1;
     if (own != S::E) {
         int chosen[S::K];
@@ -245,7 +245,7 @@ template <class W> __device__ __forceinline__ void routed_hidden(const Context<W
         const float gate = lane < 4 ? product : other, up = lane < 4 ? other : product;
         const float weight = slot < a.K ? c.s.expert_weights[slot] : 1.0f;
         c.team.template give_by<8>(c.s.arrived + HIDDEN, c.s.hidden + slot * a.I + (of & 255),
-                                   experts_file::swiglu(gate, up, a.limit) * weight, lane);
+                                   swiglu(gate, up, a.limit) * weight, lane);
     });
 }
 

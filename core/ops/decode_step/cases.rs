@@ -1,7 +1,8 @@
 //! The cases: which model, how it is stored, and where rows begin.
 
 use super::super::{Case, Data, Inputs};
-use super::formats::{Formats, WEIGHTS};
+use super::flash;
+use super::formats::{Formats, SIXTEEN, WEIGHTS};
 use super::index::INDEX_RECORDS;
 use super::projections::ACTIVATIONS;
 use super::sizes::Sizes;
@@ -17,6 +18,8 @@ pub(super) struct Plan {
     pub positions: usize,
     pub inputs: Inputs,
     pub timed: bool,
+    /// Whether it has the sizes of DeepSeek-V4-Flash.
+    pub flash: bool,
     pub formats: Formats<'static>,
 }
 
@@ -28,6 +31,7 @@ const CASES: [Plan; 6] = [
         positions: 42,
         inputs: Inputs::Random,
         timed: false,
+        flash: false,
         formats: Formats::F32,
     },
     Plan {
@@ -37,6 +41,7 @@ const CASES: [Plan; 6] = [
         positions: 21,
         inputs: Inputs::Random,
         timed: false,
+        flash: false,
         formats: Formats::F32,
     },
     Plan {
@@ -46,6 +51,7 @@ const CASES: [Plan; 6] = [
         positions: 384,
         inputs: Inputs::Weights,
         timed: false,
+        flash: false,
         formats: Formats::F32,
     },
     Plan {
@@ -55,6 +61,7 @@ const CASES: [Plan; 6] = [
         positions: 512,
         inputs: Inputs::Weights,
         timed: false,
+        flash: false,
         formats: Formats::F32,
     },
     Plan {
@@ -64,6 +71,7 @@ const CASES: [Plan; 6] = [
         positions: 512,
         inputs: Inputs::Weights,
         timed: true,
+        flash: false,
         formats: Formats::F32,
     },
     Plan {
@@ -73,13 +81,21 @@ const CASES: [Plan; 6] = [
         positions: 128,
         inputs: Inputs::Weights,
         timed: true,
+        flash: false,
         formats: Formats::F32,
     },
 ];
 
+/// The last token of 32,768, with which every window closes.
+const FLASH: [(&str, &[i64]); 3] = [
+    ("flash.b1", &[32_767]),
+    ("flash.b8", &[32_767; 8]),
+    ("flash.b64", &[32_767; 64]),
+];
+
 /// Cases of all records and of all ways to store weights in a small model, and of some of them in the trained one.
 pub(super) fn plans() -> Vec<Plan> {
-    let [first, padded, .., slow, fast] = &CASES;
+    let [first, .., slow, fast] = &CASES;
     let records = RECORDS.iter().filter(|record| record.dim == RECORD_KEYS[0]);
     let records = records.map(|record| Formats::F32.with_record(record.name));
     let weights = WEIGHTS[1..].iter().map(|weights| Formats::F32.with_weights(weights));
@@ -101,7 +117,19 @@ pub(super) fn plans() -> Vec<Plan> {
     ];
     let small = records.chain(weights).chain(several).chain(of_eight);
     let small = small.map(|formats| Plan { formats, ..*first });
-    let padded = [fp8_keys, nvfp4_keys.with_index(index_mxfp4), eight].map(|formats| Plan { formats, ..*padded });
+    let sixteen = Formats::F32.with_activations(ACTIVATIONS[1]).with_weights(SIXTEEN);
+    let of_sixteen = [("v4_fp8", index_fp8), ("v4_nvfp4", index_mxfp4), ("v4_bf16", index_fp8)];
+    let of_sixteen = of_sixteen.map(|(record, index)| sixteen.with_record(record).with_index(index));
+    // Windows of 128 tokens close in every row, one of them for the first time.
+    let in_sixteen = of_sixteen.map(|formats| Plan {
+        starts: &[0, 125, 253],
+        runs: 6,
+        positions: 300,
+        formats,
+        ..*first
+    });
+    let padded = [fp8_keys, nvfp4_keys.with_index(index_mxfp4), eight, of_sixteen[0]];
+    let padded = padded.map(|formats| Plan { formats, ..CASES[1] });
     let in_eight = [
         eight.with_weights(fp8),
         eight.with_record("v4_fp8").with_index(index_fp8).with_weights(mxfp4),
@@ -114,6 +142,7 @@ pub(super) fn plans() -> Vec<Plan> {
         positions: 384,
         inputs: Inputs::Weights,
         timed: false,
+        flash: false,
         formats,
     });
     let of_fp8 = Formats::F32.with_weights(fp8);
@@ -121,7 +150,17 @@ pub(super) fn plans() -> Vec<Plan> {
         formats: of_fp8,
         ..*plan
     });
-    let drawn = small.chain(padded);
+    let flash = FLASH.map(|(name, starts)| Plan {
+        name,
+        starts,
+        runs: 1,
+        positions: 1 + starts[0] as usize,
+        timed: true,
+        flash: true,
+        formats: of_sixteen[0],
+        ..*first
+    });
+    let drawn = small.chain(in_sixteen).chain(padded).chain(flash);
     CASES.into_iter().chain(drawn).chain(trained).chain(timed).collect()
 }
 
@@ -153,18 +192,22 @@ impl Plan {
 
     pub fn drawn(&self, seed: u64) -> Result<Source, String> {
         let keys = match self.formats.flags() {
-            [_, true, _] => INDEX_KEYS,
-            [true, false, _] => RECORD_KEYS,
-            [false, false, true] => EIGHT_KEYS,
-            [false, false, false] => SMALL_KEYS,
+            [_, true, ..] => INDEX_KEYS,
+            [true, false, ..] => RECORD_KEYS,
+            [false, false, true, _] => EIGHT_KEYS,
+            [false, false, false, _] => SMALL_KEYS,
         };
-        Ok(Source::drawn(seed, keys, self.formats.storages()?))
+        let storages = self.formats.storages()?;
+        Ok(match self.flash {
+            true => Source::repeated(seed, flash::config(), storages),
+            false => Source::drawn(seed, keys, storages),
+        })
     }
 
-    /// All sizes of the case with this model.
-    pub fn dims(&self, sizes: &Sizes) -> Result<Vec<(&'static str, i64)>, String> {
+    /// All sizes of the case with this model, of which so many layers have experts of their own.
+    pub fn dims(&self, sizes: &Sizes, banks: usize) -> Result<Vec<(&'static str, i64)>, String> {
         let counts = [self.starts.len(), self.runs, self.positions];
         let bits = self.formats.storages()?.bits()?;
-        Ok(sizes.dims(counts, self.formats.flags(), bits))
+        Ok(sizes.dims(counts, self.formats.flags(), bits, banks))
     }
 }

@@ -7,20 +7,17 @@ use safetensors::Dtype;
 
 use super::super::data::{exact, f32_values};
 use super::super::judge::{Judge, Part};
-use super::super::{Buffer, Outputs};
+use super::super::Outputs;
 use super::eight::Eight;
 use super::followed::{Followed, admissible, possible};
 use super::index::{Asked, IndexPages};
 use super::records::Records;
+use super::parts::{Expected, best, equal, integers, numbers, of_bytes, part};
+use super::sixteen::Sixteen;
 use super::state::{self, Caches};
-use super::{Step, TAPS, Tap, WHY};
+use super::{Step, TAPS, Tap};
 
-const WHY_RECORDS: &str = "a record's bytes follow from the vector that is stored (docs/formats.md), which was kept; all other bytes \
-                           must be as they were";
 const ALIKE: &str = "rows that begin alike and read the same tokens have the same bits, wherever they are in the batch";
-
-/// What a number must be, and how far a right one may be from it.
-type Expected = (f64, f64);
 
 /// A case with which outputs are compared.
 pub(super) struct Follower {
@@ -61,9 +58,10 @@ impl Follower {
             tokens: integers(outputs.get("tokens")),
         };
         let model = self.step.source.model::<Bounded>().expect("it was loaded in f32");
-        let eight = self.eight(outputs);
+        let (eight, sixteen) = (self.eight(outputs), self.sixteen(outputs));
+        let coded = (eight.as_ref(), sixteen.as_ref());
         let rows = self.step.starts.par_iter().enumerate();
-        let rows = rows.map(|(row, start)| Some(self.row((&model, eight.as_ref()), &found, row, start.as_ref()?)));
+        let rows = rows.map(|(row, start)| Some(self.row(&model, coded, &found, row, start.as_ref()?)));
         let rows: Vec<Option<RowExpected>> = rows.collect();
         let mut parts = Vec::new();
         for (number, tap) in TAPS.iter().enumerate() {
@@ -94,6 +92,8 @@ impl Follower {
         parts.push(self.repeated(outputs));
         let places: Vec<[usize; 2]> = self.steps().map(|[run, row, _]| [run, row]).collect();
         parts.extend(eight.iter().flat_map(|eight| eight.parts(&places)));
+        let read = |run, row| self.read(run, row, &found.tokens);
+        parts.extend(sixteen.iter().flat_map(|sixteen| sixteen.parts(&places, read)));
         parts.extend(self.states(&rows, outputs));
         parts.extend(self.counters(&tokens, outputs));
         parts
@@ -156,30 +156,58 @@ impl Follower {
     fn eight<'a>(&'a self, outputs: &'a Outputs) -> Option<Eight<'a>> {
         let Step { source, starts, .. } = &self.step;
         let blocks = source.storages.activations?;
-        let eight = Eight::new((source, blocks), self.size("P"), starts.len(), outputs);
+        let eight = Eight::new((source, blocks), self.step.size("P"), starts.len(), outputs);
         Some(eight.expect("the weights were read before"))
     }
 
-    fn size(&self, name: &str) -> usize {
-        let found = self.step.dims.iter().find(|(other, _)| *other == name);
-        found.map_or(0, |(_, size)| *size as usize)
+    /// Everything else in sixteen bits, if it is.
+    fn sixteen<'a>(&'a self, outputs: &'a Outputs) -> Option<Sixteen<'a>> {
+        let Step {
+            source,
+            starts,
+            caches,
+            runs,
+            ..
+        } = &self.step;
+        let records = caches.records.as_ref().filter(|_| source.storages.sixteen)?;
+        let sixteen = Sixteen::new(source, self.step.size("P"), starts.len(), outputs);
+        let mut sixteen = sixteen.expect("the weights were read before");
+        for (row, start) in starts.iter().enumerate() {
+            start.iter().for_each(|start| sixteen.attend(records, row, start, *runs));
+        }
+        Some(sixteen)
+    }
+
+    /// The token that a row reads in a run: the one that is given, or that it has sampled. One that does not exist is told where tokens
+    /// are judged, and is 0 here.
+    fn read(&self, run: usize, row: usize, sampled: &[i32]) -> u32 {
+        let Step {
+            source,
+            starts,
+            tokens,
+            forced,
+            ..
+        } = &self.step;
+        let token = match run.checked_sub(1) {
+            None => tokens[row],
+            Some(_) if forced[run * starts.len() + row] >= 0 => forced[run * starts.len() + row],
+            Some(before) => sampled[before * starts.len() + row],
+        };
+        let there = |id: &u32| (*id as usize) < source.config.vocab_size;
+        u32::try_from(token).ok().filter(there).unwrap_or(0)
     }
 
     /// Follows a row through all runs.
     fn row(
         &self,
-        (model, eight): (&Model<Bounded>, Option<&Eight>),
+        model: &Model<Bounded>,
+        (eight, sixteen): (Option<&Eight>, Option<&Sixteen>),
         found: &Found,
         row: usize,
         start: &StateParts<f32>,
     ) -> RowExpected {
         let Step {
-            source,
-            runs,
-            starts,
-            forced,
-            tokens,
-            ..
+            source, runs, starts, ..
         } = &self.step;
         let (config, rows) = (&source.config, starts.len());
         let vocabulary = config.vocab_size;
@@ -203,17 +231,13 @@ impl Follower {
         let mut mixing = Followed {
             index: index.map(|index| Asked::new(index, row, entries)),
         };
-        let mut token = tokens[row];
         for run in 0..*runs {
-            // A token that does not exist is told where tokens are judged.
-            let id = u32::try_from(token)
-                .ok()
-                .filter(|id| (*id as usize) < vocabulary)
-                .unwrap_or(0);
+            let id = self.read(run, row, &found.tokens);
             let mut follow = Follow {
                 config,
                 records: self.step.caches.records.as_ref(),
                 eight,
+                sixteen,
                 layers: &self.layers,
                 found,
                 at: [run, row, rows],
@@ -225,10 +249,6 @@ impl Follower {
                 .expect("the token is one of the vocabulary");
             let logits = &found.logits[(run * rows + row) * vocabulary..][..vocabulary];
             expected.tokens.push(best(logits));
-            token = match forced.get((run + 1) * rows + row) {
-                Some(given) if *given >= 0 => *given,
-                _ => found.tokens[run * rows + row],
-            };
         }
         expected.state = state.to_parts();
         expected
@@ -335,7 +355,7 @@ impl Follower {
     /// The tokens that the next run reads, the positions, and the number of runs.
     fn counters(&self, tokens: &[i32], outputs: &Outputs) -> [Part; 3] {
         let Step { runs, starts, .. } = &self.step;
-        let last = self.size("P") as i32 - 1;
+        let last = self.step.size("P") as i32 - 1;
         let next = &tokens[(runs - 1) * starts.len()..];
         let position = |start: &Option<StateParts<f32>>| {
             start
@@ -351,53 +371,12 @@ impl Follower {
     }
 }
 
-fn part(name: &'static str, dtype: Dtype, shape: &[usize], expected: Vec<Expected>, outputs: &Outputs) -> Part {
-    if dtype == Dtype::I32 {
-        let want: Vec<i32> = expected.iter().map(|(value, _)| *value as i32).collect();
-        return equal(name, shape, &want, outputs);
-    }
-    let (want, bounds): (Vec<f64>, Vec<f64>) = expected.into_iter().unzip();
-    let judge = Judge::within(name, dtype, shape, want, move |at, _| bounds[at], WHY).without_metrics();
-    judge.on(outputs.get(name).to_vec())
-}
-
-/// The bytes that a buffer must have.
-fn of_bytes(buffer: Buffer, outputs: &Outputs) -> Part {
-    let judge = Judge::equal(buffer.name, Dtype::U8, &buffer.shape, buffer.bytes, WHY_RECORDS);
-    judge.on(outputs.get(buffer.name).to_vec())
-}
-
-fn equal(name: &'static str, shape: &[usize], want: &[i32], outputs: &Outputs) -> Part {
-    let bytes = want.iter().flat_map(|x| x.to_le_bytes()).collect();
-    Judge::equal(name, Dtype::I32, shape, bytes, WHY).on(outputs.get(name).to_vec())
-}
-
-fn integers(bytes: &[u8]) -> Vec<i32> {
-    let chunks = bytes.chunks_exact(4);
-    chunks
-        .map(|bytes| i32::from_le_bytes(bytes.try_into().expect("four bytes")))
-        .collect()
-}
-
-pub(super) fn numbers(dtype: Dtype, bytes: &[u8]) -> Vec<f32> {
-    match dtype {
-        Dtype::I32 => integers(bytes).into_iter().map(|x| x as f32).collect(),
-        _ => f32_values(bytes, 4),
-    }
-}
-
-/// The token with the largest logit, the first of equal ones; NaN is largest.
-fn best(logits: &[f32]) -> i32 {
-    let mut out = [0];
-    reference::ops::top_k::top_k(logits, logits.len(), 1, &mut out);
-    out[0]
-}
-
 /// Called at the sites of one token.
 struct Follow<'a> {
     config: &'a Config,
     records: Option<&'a Records>,
     eight: Option<&'a Eight<'a>>,
+    sixteen: Option<&'a Sixteen<'a>>,
     layers: &'a [Vec<usize>],
     found: &'a Found,
     /// Run, row, and number of rows.
@@ -437,13 +416,16 @@ impl Follow<'_> {
 
 impl Numerics<Bounded> for Follow<'_> {
     fn site(&mut self, site: &Site, tensor: &mut Tensor<Bounded>) {
+        let [run, row, _] = self.at;
+        if let Some(sixteen) = self.sixteen {
+            sixteen.at(site.name, [run, site.layer.unwrap_or(0), row], site.first_row, tensor);
+        }
         if site.name == sites::LOGITS {
             let logits = tensor.data.iter().map(|x| (x.value(), x.error()));
             self.expected.logits.extend(logits);
             return;
         }
         if let (Some(eight), Some(layer)) = (self.eight, site.layer) {
-            let [run, row, _] = self.at;
             eight.after_product(site.name, [run, layer, row], site.first_row, tensor);
         }
         let records = self.records;
@@ -458,7 +440,10 @@ impl Numerics<Bounded> for Follow<'_> {
         for (expected, x) in expected.iter_mut().zip(&tensor.data) {
             *expected = (x.value(), x.error());
         }
-        let found = found.to_vec();
+        let mut found = found.to_vec();
+        if self.sixteen.is_some() {
+            Sixteen::rounded(site.name, &mut found);
+        }
         tensor.data = match (&mut self.mixing.index, indexed, records) {
             (Some(asked), Some(layer), _) if tap.site == sites::INDEX_QUERY => plain(&asked.ask(layer, &found)),
             (Some(asked), Some(layer), _) if tap.site == sites::INDEX_KEY => plain(&asked.add(layer, &found)),

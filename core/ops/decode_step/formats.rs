@@ -2,7 +2,7 @@
 
 use super::super::blocks::Blocks;
 use super::super::stored::{FP8, Storage};
-use super::projections::{Projection, activations};
+use super::projections::{ACTIVATIONS, Projection, activations, of_attention};
 
 /// How a step stores its keys and its weights, and what the products of its attention take.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -14,7 +14,8 @@ pub struct Formats<'a> {
     /// How matrices are stored, one of [`WEIGHTS`].
     pub weights: &'a str,
     /// The format of what the products of attention take, one of [`ACTIVATIONS`](super::ACTIVATIONS), if they are of eight bits; their
-    /// weights are E4M3 then, too, however other matrices are stored.
+    /// weights are E4M3 then, too, however other matrices are stored. With a `+bf16` behind it, all other products take bfloat16, and
+    /// weights are [`SIXTEEN`].
     pub activations: Option<&'a str>,
 }
 
@@ -56,9 +57,9 @@ impl<'a> Formats<'a> {
         let mut keys = vec![("stored", dense.to_string()), ("routed", routed.to_string())];
         keys.extend(self.record.map(|record| ("record", record.to_string())));
         keys.extend(self.index.map(|index| ("index", index.to_string())));
-        keys.extend(self.activations.map(|format| ("activations", format.to_string())));
+        keys.extend(self.activations.map(|format| ("activations", of_attention(format).to_string())));
         let weights = Some(self.weights).filter(|weights| *weights != Self::F32.weights);
-        let eight = self.activations.map(|_| "w8a8");
+        let eight = self.activations.map(|_| if self.sixteen() { "w8a16" } else { "w8a8" });
         let prefix = eight.into_iter().chain(weights).chain(self.record).chain(self.index);
         let prefix = prefix.map(|format| format!("{format}."));
         (keys, prefix.collect())
@@ -69,10 +70,15 @@ impl<'a> Formats<'a> {
         [self.record.is_some(), self.index.is_some()]
     }
 
-    /// Whether keys, and index keys, are records, and products of attention are of eight bits.
-    pub(super) fn flags(self) -> [bool; 3] {
+    /// Whether all products but attention's take bfloat16.
+    pub(super) fn sixteen(self) -> bool {
+        self.activations == Some(ACTIVATIONS[1])
+    }
+
+    /// Whether keys, and index keys, are records, products of attention are of eight bits, and all others of sixteen.
+    pub(super) fn flags(self) -> [bool; 4] {
         let [records, indexed] = self.records();
-        [records, indexed, self.activations.is_some()]
+        [records, indexed, self.activations.is_some(), self.sixteen()]
     }
 
     /// How matrices are stored.
@@ -80,11 +86,13 @@ impl<'a> Formats<'a> {
     /// # Errors
     /// There is no such way, or no such format of activations.
     pub(super) fn storages(self) -> Result<Storages, String> {
-        let [dense, routed] = Storages::pair(self.weights)?;
+        let sixteen = self.sixteen();
+        let [dense, routed] = Storages::pair(self.weights, if sixteen { &[SIXTEEN] } else { &WEIGHTS })?;
         Ok(Storages {
             dense,
             routed,
             activations: self.activations.map(activations).transpose()?,
+            sixteen,
         })
     }
 }
@@ -97,10 +105,15 @@ pub(super) struct Storages {
     routed: Storage,
     /// The format of what the products of attention take, if they are of eight bits: then their weights are tiles.
     pub activations: Option<&'static Blocks>,
+    /// Whether all other products take bfloat16: then the shared expert is stored as routed ones are, and behind them.
+    pub sixteen: bool,
 }
 
 /// The ways to store matrices for which kernels are compiled: one for all, or one for those of routed experts behind a `+`.
 pub const WEIGHTS: [&str; 5] = ["f32", "bf16", FP8, "fp8_b64_f32+mxfp4", "fp8_b64_f32+nvfp4"];
+
+/// How matrices are stored that bfloat16 is multiplied by: those of experts as MXFP4, all others as it.
+pub const SIXTEEN: &str = "bf16+mxfp4";
 
 /// How all matrices but those of routed experts are stored, and these.
 fn pair(weights: &str) -> [&str; 2] {
@@ -110,10 +123,10 @@ fn pair(weights: &str) -> [&str; 2] {
 }
 
 impl Storages {
-    /// Those of all matrices but routed experts', and of these, by a name of [`WEIGHTS`].
-    fn pair(weights: &str) -> Result<[Storage; 2], String> {
-        if !WEIGHTS.contains(&weights) {
-            let known = WEIGHTS.join(", ");
+    /// Those of all matrices but routed experts', and of these, by one of the names that are `known`.
+    fn pair(weights: &str, known: &[&str]) -> Result<[Storage; 2], String> {
+        if !known.contains(&weights) {
+            let known = known.join(", ");
             return Err(format!(
                 "a whole step does not store weights as '{weights}': expected one of {known}"
             ));
@@ -133,6 +146,7 @@ impl Storages {
             tensor.ends_with("_proj.weight") || tensor.ends_with("mlp.gate.weight") || tensor == "lm_head.weight";
         match () {
             _ if tensor.contains("mlp.experts.") => Some(self.routed),
+            _ if self.sixteen && tensor.contains("mlp.shared_experts.") => Some(self.routed),
             _ if dense => Some(self.dense),
             _ => None,
         }

@@ -11,7 +11,7 @@ use reference::ops::top_k::top_k;
 use reference::paths::deepseek_v4::{CompressedParts, Config, LayerType};
 use reference::{Bounded, Choice, Real, Tensor};
 
-use super::super::Buffer;
+use super::super::{Buffer, Data};
 use super::super::blocks::BLOCKS;
 use super::super::data::floats;
 use super::super::slots::{encoded, rows};
@@ -64,6 +64,11 @@ impl IndexPages {
             pages: Pages::empty(name, config.index_head_dim, [layers.count(), rows, slots])?,
             query: query.format()?,
         })
+    }
+
+    /// Draws the keys of all slots.
+    pub(super) fn draw(&mut self, data: &Data) {
+        self.pages.draw(Self::BUFFER, data);
     }
 
     fn fp8(&self) -> bool {

@@ -3,20 +3,25 @@
 //!
 //! The definition is the model path `deepseek_v4` of the reference. Everything is f32, except that keys may be stored as KV records,
 //! and matrices as bfloat16 or as codes with scales ([`Formats`]): then they are the model's weights as they are read. Products of
-//! attention may take activations in eight bits; then they are products of codes, defined to the bit ([`eight`]).
+//! attention may take activations in eight bits; then they are products of codes, defined to the bit ([`eight`]). All others may take
+//! bfloat16 ([`sixteen`]).
 //! The reference is run on the kernel's own values:
 //! at every site of every layer it takes what the kernel had there, and bounds what follows up to the next site
 //! ([`follow`]). So a fault is told at the first site behind it, and errors do not pile up over layers.
 
+mod buffers;
 mod cases;
 mod eight;
 mod follow;
+mod flash;
 mod followed;
 mod formats;
 mod index;
+mod parts;
 mod projections;
 mod records;
 mod sequence;
+mod sixteen;
 mod sizes;
 mod state;
 mod weights;
@@ -130,11 +135,10 @@ impl Op for DecodeStep {
     fn cases(&self) -> Vec<Case> {
         let case = |plan: Plan| {
             // The sizes of the trained model are needed before it is opened: launches are planned without it.
-            let sizes = match plan.inputs {
-                Inputs::Weights => Ok(Sizes::MODEL),
-                _ => plan.drawn(0).and_then(|source| Sizes::of(&source)),
+            let dims = match plan.inputs {
+                Inputs::Weights => plan.dims(&Sizes::MODEL, Sizes::MODEL.layers()),
+                _ => plan.drawn(0).and_then(|source| plan.dims(&Sizes::of(&source)?, source.banks())),
             };
-            let dims = sizes.and_then(|sizes| plan.dims(&sizes));
             Case {
                 name: plan.name(),
                 keys: plan.formats.keys().0,
@@ -150,13 +154,17 @@ impl Op for DecodeStep {
         let plan = Plan::of(case)?;
         let source = plan.source(data)?;
         let sizes = Sizes::of(&source)?;
-        for (name, size) in plan.dims(&sizes)? {
+        for (name, size) in plan.dims(&sizes, source.banks())? {
             let expected = case.dim(name) as i64;
             if size != expected {
                 return Err(format!("the model's {name} is {size}, this case is for {expected}"));
             }
         }
-        Step::new(source, &plan)?.problem()
+        let step = match source.repeats() {
+            true => flash::step(source, &plan, data)?,
+            false => Step::new(source, &plan)?,
+        };
+        step.problem()
     }
 }
 
@@ -239,7 +247,7 @@ impl Step {
         formats: Formats,
     ) -> Result<Self, String> {
         let bits = source.storages.bits()?;
-        let dims = Sizes::of(&source)?.dims([starts.len(), runs, positions], formats.flags(), bits);
+        let dims = Sizes::of(&source)?.dims([starts.len(), runs, positions], formats.flags(), bits, source.banks());
         let mut caches = Caches::empty(&source.config, starts.len(), positions, formats)?;
         for (row, parts) in starts.iter_mut().enumerate() {
             if let Some(parts) = parts {
@@ -261,6 +269,11 @@ impl Step {
         })
     }
 
+    fn size(&self, name: &str) -> usize {
+        let found = self.dims.iter().find(|(other, _)| *other == name);
+        found.map_or(0, |(_, size)| *size as usize)
+    }
+
     fn problem(self) -> Result<Problem, String> {
         let config = &self.source.config;
         let (runs, rows) = (self.runs, self.starts.len());
@@ -270,11 +283,7 @@ impl Step {
             .iter()
             .map(|parts| parts.as_ref().map_or(-1, |parts| parts.tokens as i32));
         let positions: Vec<i32> = positions.collect();
-        let last = self
-            .dims
-            .iter()
-            .find(|(name, _)| *name == "P")
-            .map_or(0, |(_, last)| *last as usize);
+        let last = self.size("P");
         let (cos, sin) = tables(config, last);
         let pairs = config.qk_rope_head_dim / 2;
         let sequences: Vec<i32> = (0..rows as i32).collect();
@@ -291,7 +300,11 @@ impl Step {
         ]);
         let mut batch = Batch::new("B", &["temperature", "sequence", "token", "position"]);
         batch = batch.along(1, &["forced", "logits", "tokens"]);
-        for cache in self.caches.buffers() {
+        let state = match self.source.repeats() {
+            true => flash::state(&self),
+            false => self.caches.buffers().collect(),
+        };
+        for cache in state {
             batch = batch.along(1, &[cache.name]);
             buffers.push(cache);
         }
@@ -302,6 +315,11 @@ impl Step {
         }
         if let Some(blocks) = self.source.storages.activations {
             let (kept, along) = eight::buffers(config, blocks, [self.kept, rows], batch);
+            buffers.extend(kept);
+            batch = along;
+        }
+        if self.source.storages.sixteen {
+            let (kept, along) = sixteen::buffers(config, [self.kept, rows], batch);
             buffers.extend(kept);
             batch = along;
         }
@@ -318,17 +336,25 @@ impl Step {
             ("seed", Scalar::I64(self.seed)),
         ];
         let weights = buffers.iter().filter(|buffer| buffer.role == super::Role::In);
-        let bytes = weights.map(|buffer| buffer.size() as u64).sum();
+        let bytes = match self.source.repeats() {
+            true => flash::bytes(&self, &buffers),
+            false => weights.map(|buffer| buffer.size() as u64).sum(),
+        };
         let batched = self.source.is_drawn();
-        let follower = Follower::new(self);
-        let parts = move |outputs: &Outputs| follower.parts(outputs);
+        let judge = match self.source.repeats() {
+            true => flash::judge(self),
+            false => {
+                let follower = Follower::new(self);
+                Judge::parts("sites", move |outputs: &Outputs| follower.parts(outputs), WHY)
+            }
+        };
         Ok(Problem {
             scalars,
             bytes,
             // A row of the trained model has a state of 40 MB: other batches are run of the small one.
             batch: batched.then_some(batch),
             runs,
-            ..Problem::new(buffers, vec![Judge::parts("sites", parts, WHY)])
+            ..Problem::new(buffers, vec![judge])
         })
     }
 }

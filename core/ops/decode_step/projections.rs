@@ -11,25 +11,31 @@ use super::super::data::floats;
 use super::super::fp8_gemm::codes::{Coded, product};
 use crate::formats::{Format, GlobalScale};
 
-/// Formats of activations for which kernels are compiled.
-pub const ACTIVATIONS: [&str; 1] = ["fp8_b128_f32"];
+/// Formats of activations for which kernels are compiled: that of attention's products, and behind a `+` that of all others if it is not
+/// f32 ([`sixteen`](super::sixteen)).
+pub const ACTIVATIONS: [&str; 2] = ["fp8_b128_f32", "fp8_b128_f32+bf16"];
 
 /// The format of weights.
 const TILES: &str = "e4m3/b128x128:f32(deepgemm)";
 /// Rows and columns of a tile.
 const TILE: usize = 128;
 
-/// The format of activations that cases and entry points call `key`.
+/// The format of attention's activations that cases and entry points call `key`, or its part before a `+`.
 ///
 /// # Errors
 /// There is none.
 pub(super) fn activations(key: &str) -> Result<&'static Blocks, String> {
     let known = ACTIVATIONS.contains(&key);
-    let found = BLOCKS.iter().find(|blocks| known && blocks.key == key);
+    let found = BLOCKS.iter().find(|blocks| known && blocks.key == of_attention(key));
     found.ok_or_else(|| {
         let known = ACTIVATIONS.join(", ");
         format!("a whole step does not take activations as '{key}': expected one of {known}")
     })
+}
+
+/// The part of a format of activations that is of attention's products.
+pub(super) fn of_attention(key: &str) -> &str {
+    key.split_once('+').map_or(key, |(attention, _)| attention)
 }
 
 /// A product of attention with weights.
@@ -83,6 +89,12 @@ impl Projection {
             OutputDown => [groups, rank, heads / groups],
             OutputUp => [1, hidden, groups * rank],
         }
+    }
+
+    /// The shapes of the buffers of so many tensors: of codes `[layers, rows, cols]`, and of the scales of their tiles.
+    pub fn shapes(self, config: &Config, layers: usize) -> [[usize; 3]; 2] {
+        let [groups, rows, cols] = self.shape(config);
+        [[layers, groups * rows, cols], [layers, groups * rows.div_ceil(TILE), cols.div_ceil(TILE)]]
     }
 }
 

@@ -8,7 +8,7 @@ use reference::paths::deepseek_v4::{Config, LayerType, StateParts, sites};
 use reference::{Bounded, Numerics, Site, Tensor};
 use safetensors::Dtype;
 
-use super::super::Buffer;
+use super::super::{Buffer, Data};
 use super::super::data::round_to_bf16;
 use super::super::slots::rows;
 use crate::formats::{Codec, KvRecord, PAGE, RECORDS, codec};
@@ -57,6 +57,14 @@ impl Pages {
             bytes: vec![0xff; shape.iter().product()],
             shape,
         })
+    }
+
+    /// Draws the vectors of all slots.
+    pub fn draw(&mut self, name: &str, data: &Data) {
+        let pages: usize = self.shape[..3].iter().product();
+        let values = data.normal(name, pages * PAGE * self.record.dim);
+        let encoded = self.codec.encode(&values, self.record.dim);
+        self.bytes.copy_from_slice(encoded.part("pages"));
     }
 
     /// A page for one layer and row, of the same records, into which nothing has been written.
@@ -134,6 +142,12 @@ impl Records {
         };
         let [window, sparse, heavy] = POOLS.map(pool);
         Ok(Self([window?, sparse?, heavy?]))
+    }
+
+    /// Draws the vectors of all slots.
+    pub fn draw(&mut self, data: &Data) {
+        let pools = POOLS.iter().zip(&mut self.0);
+        pools.for_each(|((name, _), pages)| pages.draw(name, data));
     }
 
     /// What attention reads of a vector once it has been stored: its record's numbers, rounded to bfloat16.

@@ -9,7 +9,7 @@ use safetensors::Dtype;
 
 use super::super::data::f32_values;
 use super::super::{Case, Inputs, Outputs, Problem};
-use super::follow::numbers;
+use super::parts::numbers;
 use super::formats::Formats;
 use super::records::Stored;
 use super::weights::Source;

@@ -24,6 +24,10 @@ impl Sizes {
         61, 3, 3, 256, 64, 48, 2, 512, 64, 2, 32, 64, 4, 128, 32, 4, 2, 48, 4, 128, 29, 32, 256, 1024,
     ]);
 
+    pub fn layers(&self) -> usize {
+        self.0[0] as usize
+    }
+
     pub fn of(source: &Source) -> Result<Self, String> {
         let config = &source.config;
         let kinds = &config.layer_types;
@@ -87,14 +91,16 @@ impl Sizes {
     }
 
     /// All sizes of a case: besides those of the model the rows B, the runs S, positions P, the entries of sparse and of heavy layers
-    /// that caches have room for, whether they hold records, and index keys are such, whether
-    /// attention's products are of eight bits, the pages that a row's window and entries
-    /// would take as such, and the bits of a weight and of one of routed experts.
+    /// that caches have room for, whether they hold records, and index keys are such, whether attention's products are of eight bits, and
+    /// all others of sixteen, the pages that a row's window and entries
+    /// would take as such, the bits of a weight and of one of routed experts, and
+    /// the layers whose experts are there, which the others have in turn.
     pub fn dims(
         &self,
         [rows, runs, positions]: [usize; 3],
-        [records, indexed, eight]: [bool; 3],
+        [records, indexed, eight, sixteen]: [bool; 4],
         [weight_bits, routed_bits]: [usize; 2],
+        banks: usize,
     ) -> Vec<(&'static str, i64)> {
         let model = Self::NAMES.into_iter().zip(self.0);
         let rate = |name: &str| self.0[Self::NAMES.iter().position(|other| *other == name).expect("a size")];
@@ -110,11 +116,13 @@ impl Sizes {
             ("records", records.into()),
             ("indexed", indexed.into()),
             ("eight", eight.into()),
+            ("sixteen", sixteen.into()),
             ("window_pages_of_row", pages(rate("Wn"))),
             ("csa_pages_of_row", pages(sparse)),
             ("hca_pages_of_row", pages(heavy)),
             ("weight_bits", weight_bits as i64),
             ("routed_bits", routed_bits as i64),
+            ("banks", banks as i64),
         ];
         model.chain(others).collect()
     }

@@ -6,7 +6,7 @@ use reference::paths::deepseek_v4::{CompressedParts, Config, LayerType, StatePar
 use reference::{Bounded, Real};
 use safetensors::Dtype;
 
-use super::super::Buffer;
+use super::super::{Buffer, Data};
 use super::super::data::f32_bytes;
 use super::Formats;
 use super::index::IndexPages;
@@ -105,6 +105,17 @@ impl Caches {
             records: records.transpose()?,
             index: index.transpose()?.map(Arc::new),
         })
+    }
+
+    /// Draws everything that may be written.
+    pub fn draw(&mut self, data: &Data) {
+        for cache in &mut self.arrays {
+            cache.values = data.normal(cache.name, cache.values.len());
+        }
+        self.records.iter_mut().for_each(|records| records.draw(data));
+        if let Some(index) = &mut self.index {
+            Arc::make_mut(index).draw(data);
+        }
     }
 
     /// Writes the state of a row; what is stored as records is replaced by what is read of them.

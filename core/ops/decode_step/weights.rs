@@ -1,5 +1,5 @@
-//! A model's weights as kernels read them: tensors of all layers of a kind in one buffer. Matrices may be stored as bfloat16 or as
-//! codes with scales; then the model is the one whose weights are what is read of them.
+//! A model's weights as kernels read them. Matrices may be stored as bfloat16 or as codes with scales; then the model is the one whose
+//! weights are what is read of them.
 
 use std::path::Path;
 
@@ -9,19 +9,10 @@ use reference::weights::Safetensors;
 use safetensors::Dtype;
 
 use super::super::stored::Matrices;
-use super::super::{Buffer, Data};
+use super::super::Data;
 use super::formats::Storages;
 use super::projections::{Projection, Tiles};
 use crate::input;
-
-/// The names of buffers of matrices, and of those of their scales.
-macro_rules! with_scales {
-    ($($name:ident)*) => { [$([stringify!($name), concat!(stringify!($name), "_scales")]),*] };
-}
-const MATRICES: [[&str; 2]; 19] = with_scales!(
-    head q_a q_b kv o_a o_b gate gate_up down shared_gate_up shared_down csa_kv csa_gate hca_kv hca_gate index_kv index_gate
-    index_q index_heads
-);
 
 /// A model with the source of its weights.
 pub(super) struct Source {
@@ -34,7 +25,14 @@ enum Tensors {
     Files(Box<Safetensors>),
     /// Drawn with this seed.
     Drawn(u64),
+    /// The same, but of each buffer the first rows only, which repeat: a model that no host has room for.
+    Repeated(u64),
 }
+
+/// Elements that are drawn of a buffer whose rows repeat: whole tiles of 128 rows for as many columns as weights have.
+const DRAWN: usize = 1 << 22;
+/// Layers whose experts are there, of a model of which no device has room for all: between two uses of one's are those of the others.
+const BANKS: usize = 8;
 
 impl Source {
     /// Opens a checkpoint. Weights that are to be E4M3 with f32 scales keep their codes if they are stored so.
@@ -70,13 +68,19 @@ impl Source {
         // In eight bits, rows and columns of most products have more than one block of 128, the last of which is not whole.
         let [hidden_size, q_lora_rank, o_lora_rank] = match storages.activations {
             None => [40, 20, 14],
+            Some(_) if storages.sixteen => [160, 160, 136],
             Some(_) => [144, 160, 136],
         };
-        let rates = [("compressed_sparse_attention", 3), ("heavily_compressed_attention", 11)];
+        // In sixteen bits, sizes are those that the fast kernels know: whole blocks of MXFP4, rates and index heads as DeepSeek has them.
+        let ([moe_intermediate_size, index_n_heads], [sparse_rate, heavy_rate]) = match storages.sixteen {
+            false => ([12, 3], [3, 11]),
+            true => ([96, 64], [4, 128]),
+        };
+        let rates = [("compressed_sparse_attention", sparse_rate), ("heavily_compressed_attention", heavy_rate)];
         let config = Config {
             vocab_size: 33,
             hidden_size,
-            moe_intermediate_size: 12,
+            moe_intermediate_size,
             num_hidden_layers: 6,
             num_attention_heads: 6,
             head_dim,
@@ -89,7 +93,7 @@ impl Source {
             sliding_window: 5,
             o_groups: 2,
             o_lora_rank,
-            index_n_heads: 3,
+            index_n_heads,
             index_head_dim,
             index_topk: 4,
             hc_mult: super::STREAMS,
@@ -112,6 +116,36 @@ impl Source {
         }
     }
 
+    /// A model of drawn weights with this configuration, of which each buffer has few rows, over and over.
+    pub fn repeated(seed: u64, config: Config, storages: Storages) -> Self {
+        let tensors = Tensors::Repeated(seed);
+        Self {
+            config,
+            storages,
+            tensors,
+        }
+    }
+
+    /// Whether rows repeat, so that there is no model to be followed.
+    pub fn repeats(&self) -> bool {
+        matches!(self.tensors, Tensors::Repeated(_))
+    }
+
+    /// Layers whose experts are there; the others have theirs in turn.
+    pub fn banks(&self) -> usize {
+        let layers = self.config.num_hidden_layers;
+        if self.repeats() { layers.min(BANKS) } else { layers }
+    }
+
+    /// The shape of what is made of a tensor: all of it, or as many rows as are drawn.
+    pub fn made(&self, shape: &[usize]) -> Vec<usize> {
+        let (cols, lead) = shape.split_last().expect("a tensor has dimensions");
+        match lead.is_empty() || !self.repeats() {
+            true => shape.to_vec(),
+            false => vec![lead.iter().product::<usize>().min((DRAWN / cols).max(1)), *cols],
+        }
+    }
+
     /// The reference's model.
     pub fn model<T: Scalar>(&self) -> Result<Model<T>, String> {
         Model::load(self.config.clone(), &mut &*self)
@@ -125,213 +159,14 @@ impl Source {
             .collect()
     }
 
-    /// Every weight.
-    pub fn buffers(&self) -> Result<Vec<Buffer>, String> {
-        let Config {
-            vocab_size: vocabulary,
-            hidden_size: hidden,
-            moe_intermediate_size: inner,
-            num_attention_heads: heads,
-            head_dim: dim,
-            q_lora_rank: low,
-            n_routed_experts: experts,
-            num_experts_per_tok: chosen,
-            o_groups: groups,
-            o_lora_rank: rank,
-            index_n_heads: index_heads,
-            index_head_dim: index_dim,
-            hc_mult: streams,
-            ..
-        } = self.config;
-        let (mus, wide) = (2 * streams + streams * streams, streams * hidden);
-        let all: Vec<usize> = (0..self.config.num_hidden_layers).collect();
-        let (sparse, heavy) = (self.layers(LayerType::Sparse), self.layers(LayerType::Heavy));
-        let rate = |layers: &[usize]| layers.first().map_or(Ok(0), |layer| self.rate(*layer));
-        let (sparse_rate, heavy_rate) = (rate(&sparse)?, rate(&heavy)?);
-        let mut buffers = vec![
-            self.whole("embedding", "model.embed_tokens.weight", &[vocabulary, hidden])?,
-            self.whole("head_fn", "model.hc_head.hc_fn", &[streams, wide])?,
-            self.whole("head_base", "model.hc_head.hc_base", &[streams])?,
-            self.whole("head_scale", "model.hc_head.hc_scale", &[1])?,
-            self.whole("final_norm", "model.norm.weight", &[hidden])?,
-            Buffer::f32("ones", &[dim], &vec![1.0; dim]),
-        ];
-        buffers.extend(self.matrices("head", &["lm_head.weight".into()], &[vocabulary, hidden], &[vocabulary])?);
-        let compressor = "self_attn.compressor";
-        let tables: [(&[usize], &[(&'static str, String, Vec<usize>)]); 3] = [
-            (
-                &all,
-                &[
-                    ("attn_fn", "attn_hc.fn".into(), vec![mus, wide]),
-                    ("attn_base", "attn_hc.base".into(), vec![mus]),
-                    ("attn_scale", "attn_hc.scale".into(), vec![3]),
-                    ("attn_norm", "input_layernorm.weight".into(), vec![hidden]),
-                    ("q_a", "self_attn.q_a_proj.weight".into(), vec![low, hidden]),
-                    ("q_norm", "self_attn.q_a_norm.weight".into(), vec![low]),
-                    ("q_b", "self_attn.q_b_proj.weight".into(), vec![heads * dim, low]),
-                    ("kv", "self_attn.kv_proj.weight".into(), vec![dim, hidden]),
-                    ("kv_norm", "self_attn.kv_norm.weight".into(), vec![dim]),
-                    ("sinks", "self_attn.sinks".into(), vec![heads]),
-                    (
-                        "o_a",
-                        "self_attn.o_a_proj.weight".into(),
-                        vec![groups * rank, heads * dim / groups],
-                    ),
-                    ("o_b", "self_attn.o_b_proj.weight".into(), vec![hidden, groups * rank]),
-                    ("moe_fn", "ffn_hc.fn".into(), vec![mus, wide]),
-                    ("moe_base", "ffn_hc.base".into(), vec![mus]),
-                    ("moe_scale", "ffn_hc.scale".into(), vec![3]),
-                    ("moe_norm", "post_attention_layernorm.weight".into(), vec![hidden]),
-                    ("gate", "mlp.gate.weight".into(), vec![experts, hidden]),
-                    (
-                        "gate_up",
-                        "mlp.experts.gate_up_proj".into(),
-                        vec![experts, 2 * inner, hidden],
-                    ),
-                    ("down", "mlp.experts.down_proj".into(), vec![experts, hidden, inner]),
-                    (
-                        "shared_down",
-                        "mlp.shared_experts.down_proj.weight".into(),
-                        vec![hidden, inner],
-                    ),
-                ],
-            ),
-            (
-                &sparse,
-                &compressors(
-                    ["csa_kv", "csa_gate", "csa_ape", "csa_norm"],
-                    compressor,
-                    [sparse_rate, 2 * dim, dim, hidden],
-                ),
-            ),
-            (
-                &heavy,
-                &compressors(
-                    ["hca_kv", "hca_gate", "hca_ape", "hca_norm"],
-                    compressor,
-                    [heavy_rate, dim, dim, hidden],
-                ),
-            ),
-        ];
-        for (layers, tensors) in tables {
-            for (name, tensor, shape) in tensors {
-                buffers.extend(self.stacked(name, layers, tensor, shape)?);
-            }
-        }
-        let indexer = format!("{compressor}.indexer");
-        let index = compressors(
-            ["index_kv", "index_gate", "index_ape", "index_norm"],
-            &indexer,
-            [sparse_rate, 2 * index_dim, index_dim, hidden],
-        );
-        let others = [
-            (
-                "index_q",
-                format!("{indexer}.q_b_proj.weight"),
-                vec![index_heads * index_dim, low],
-            ),
-            (
-                "index_heads",
-                format!("{indexer}.scorer.weights_proj.weight"),
-                vec![index_heads, hidden],
-            ),
-        ];
-        for (name, tensor, shape) in index.iter().chain(&others) {
-            buffers.extend(self.stacked(name, &sparse, tensor, shape)?);
-        }
-        let halves =
-            |layer| ["gate", "up"].map(|half| format!("model.layers.{layer}.mlp.shared_experts.{half}_proj.weight"));
-        let shared: Vec<String> = all.iter().flat_map(halves).collect();
-        buffers.extend(self.matrices("shared_gate_up", &shared, &[inner, hidden], &[all.len(), 2 * inner])?);
-        buffers.extend(self.routers(experts, chosen, vocabulary)?);
-        Ok(buffers)
-    }
-
-    /// Biases of learned routers and tables of hash routers; a layer of the other kind has zeros in their place.
-    fn routers(&self, experts: usize, chosen: usize, vocabulary: usize) -> Result<[Buffer; 2], String> {
-        let (mut biases, mut tables) = (Vec::new(), Vec::new());
-        let kinds = &self.config.mlp_layer_types;
-        for (layer, kind) in kinds.iter().enumerate() {
-            let name = |tensor: &str| format!("model.layers.{layer}.mlp.gate.{tensor}");
-            if *kind == RouterType::Hash {
-                biases.resize(biases.len() + experts, 0.0);
-                tables.extend(self.integers(&name("tid2eid"), &[vocabulary, chosen])?);
-            } else {
-                biases.extend(self.floats(&name("e_score_correction_bias"), &[experts])?);
-            }
-        }
-        let hashes = kinds.iter().filter(|kind| **kind == RouterType::Hash).count();
-        // A launch needs a table to name, even if it reads none.
-        tables.resize(hashes.max(1) * vocabulary * chosen, 0);
-        let bytes = tables.iter().flat_map(|expert| expert.to_le_bytes()).collect();
-        Ok([
-            Buffer::f32("bias", &[kinds.len(), experts], &biases),
-            Buffer::input("table", Dtype::I32, &[hashes.max(1), vocabulary, chosen], bytes),
-        ])
-    }
-
     /// Tokens per entry of a layer's compressor.
     pub fn rate(&self, layer: usize) -> Result<usize, String> {
         let rate = self.config.compress_rate(layer);
         rate.ok_or_else(|| format!("layer {layer} has no compressor; kernels know layers with one only"))
     }
 
-    fn whole(&self, name: &'static str, tensor: &str, shape: &[usize]) -> Result<Buffer, String> {
-        Ok(Buffer::f32(name, shape, &self.floats(tensor, shape)?))
-    }
-
-    fn stacked(
-        &self,
-        name: &'static str,
-        layers: &[usize],
-        tensor: &str,
-        shape: &[usize],
-    ) -> Result<Vec<Buffer>, String> {
-        let tensors: Vec<String> = layers
-            .iter()
-            .map(|layer| format!("model.layers.{layer}.{tensor}"))
-            .collect();
-        let shapes = [&[layers.len()], shape].concat();
-        if self.storages.of(tensor).is_some() {
-            return self.matrices(name, &tensors, shape, &shapes[..shapes.len() - 1]);
-        }
-        let mut values = Vec::new();
-        for tensor in &tensors {
-            values.extend(self.floats(tensor, shape)?);
-        }
-        Ok(vec![Buffer::f32(name, &shapes, &values)])
-    }
-
-    /// Buffers of matrices of one shape, of their scales, and of the numbers above these if they are of routed experts. A tensor
-    /// has this shape; `lead` are the dimensions of all of them together, but for the last.
-    fn matrices(
-        &self,
-        name: &'static str,
-        tensors: &[String],
-        shape: &[usize],
-        lead: &[usize],
-    ) -> Result<Vec<Buffer>, String> {
-        let names = MATRICES.into_iter().find(|[codes, _]| *codes == name);
-        let names = names.ok_or_else(|| format!("no buffer of matrices is called '{name}'"))?;
-        if let Some(of) = tensors.first().and_then(|tensor| self.storages.projection(tensor)) {
-            let all = tensors.iter().map(|tensor| self.tiles(tensor, of));
-            return Ok(Tiles::buffers(&all.collect::<Result<Vec<_>, _>>()?, names));
-        }
-        let storage = tensors.first().and_then(|tensor| self.storages.of(tensor));
-        let mut all = Matrices::new(storage.unwrap_or(self.storages.dense), shape[shape.len() - 1]);
-        for tensor in tensors {
-            all.append(self.stored(tensor, shape)?);
-        }
-        let mut buffers = Vec::from(all.buffers(names, lead)?);
-        let level = [("gate_up", "gate_up_level"), ("down", "down_level")];
-        if let Some((_, level)) = level.into_iter().find(|(of, _)| *of == name) {
-            buffers.push(all.level_buffer(level, &lead[..lead.len() - 1]));
-        }
-        Ok(buffers)
-    }
-
     /// The matrices of a tensor as they are stored.
-    fn stored(&self, name: &str, shape: &[usize]) -> Result<Matrices, String> {
+    pub fn stored(&self, name: &str, shape: &[usize]) -> Result<Matrices, String> {
         let storage = self.storages.of(name).ok_or_else(|| format!("'{name}' is no matrix"))?;
         let [.., rows, cols] = *shape else {
             return Err(format!("'{name}' has shape {shape:?}, expected rows and columns"));
@@ -353,8 +188,9 @@ impl Source {
 
     /// The weights of a product in eight bits.
     pub fn tiles(&self, name: &str, of: Projection) -> Result<Tiles, String> {
-        let shape @ [groups, rows, cols] = of.shape(&self.config);
-        Ok(Tiles::of(shape, &self.numbers(name, &[groups * rows, cols])?))
+        let [groups, rows, cols] = of.shape(&self.config);
+        let [groups, rows] = if self.repeats() { [1, self.made(&[rows, cols])[0]] } else { [groups, rows] };
+        Ok(Tiles::of([groups, rows, cols], &self.numbers(name, &[groups * rows, cols])?))
     }
 
     /// The values of a tensor: what is read of it, if it is stored as codes.
@@ -370,15 +206,15 @@ impl Source {
     fn numbers(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, String> {
         match &self.tensors {
             Tensors::Files(files) => files.floats(name, shape).map_err(|error| error.to_string()),
-            Tensors::Drawn(seed) => Ok(drawn(*seed, name, shape)),
+            Tensors::Drawn(seed) | Tensors::Repeated(seed) => Ok(drawn(*seed, name, shape)),
         }
     }
 
-    fn integers(&self, name: &str, shape: &[usize]) -> Result<Vec<u32>, String> {
+    pub fn integers(&self, name: &str, shape: &[usize]) -> Result<Vec<u32>, String> {
         let experts = self.config.n_routed_experts as u32;
         match &self.tensors {
             Tensors::Files(files) => files.integers(name, shape, experts).map_err(|error| error.to_string()),
-            Tensors::Drawn(seed) => {
+            Tensors::Drawn(seed) | Tensors::Repeated(seed) => {
                 let none = |_: &str| Err(String::new());
                 let bytes = Data::new(*seed, &none).bytes(name, shape.iter().product::<usize>());
                 // The experts of a token differ.
@@ -407,21 +243,6 @@ fn drawn(seed: u64, name: &str, shape: &[usize]) -> Vec<f32> {
     };
     values.iter_mut().for_each(|x| *x = mean + deviation * *x);
     values
-}
-
-/// The tensors of a compressor: buffers, and names and shapes for `[rate, width, dim, hidden]`.
-fn compressors(
-    [kv, gate, ape, norm]: [&'static str; 4],
-    prefix: &str,
-    [rate, width, dim, hidden]: [usize; 4],
-) -> [(&'static str, String, Vec<usize>); 4] {
-    let name = |tensor: &str| format!("{prefix}.{tensor}");
-    [
-        (kv, name("kv_proj.weight"), vec![width, hidden]),
-        (gate, name("gate_proj.weight"), vec![width, hidden]),
-        (ape, name("position_bias"), vec![rate, width]),
-        (norm, name("kv_norm.weight"), vec![dim]),
-    ]
 }
 
 impl Weights for &Source {

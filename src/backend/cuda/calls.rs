@@ -108,7 +108,8 @@ impl Called {
         let Some(Value::Array(own)) = self.variant.remove("launch") else {
             return Err("the variant has no launches".into());
         };
-        let known = names(&own, scratch.as_ref());
+        let needs = self.variant.get("needs");
+        let known = names(&own, scratch.as_ref(), needs);
         if let Some((stray, _)) = self.with.iter().find(|(name, _)| !known.contains(name)) {
             let near = did_you_mean(stray, known.iter().map(String::as_str));
             return Err(format!("nothing in it is called '{stray}'{near}"));
@@ -214,13 +215,14 @@ impl Called {
     }
 }
 
-/// All names in arguments, expressions and keys of launches, and of scratch.
-fn names(launches: &[Value], scratch: Option<&Value>) -> BTreeSet<String> {
+/// All names in arguments, expressions and keys of launches, of scratch, and of what the variant needs.
+fn names(launches: &[Value], scratch: Option<&Value>, needs: Option<&Value>) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let texts = launches
         .iter()
         .map(Value::to_string)
-        .chain(scratch.map(Value::to_string));
+        .chain(scratch.map(Value::to_string))
+        .chain(needs.map(Value::to_string));
     for text in texts {
         words(&text, |word| {
             found.insert(word.into());
