@@ -5,6 +5,8 @@
 #include "lib/reduce.cuh"
 #include "mhc_pre/weights.cuh"
 
+namespace mhc_pre_parts {
+
 // A warp of the first launch has QUAD products; a lane has 4 channels of a stream, CHUNK channels of each stream make up the warp. Numbers
 // of the projection stay in registers for all tokens, which come in passes of 8, or of 4 for two chunks.
 constexpr int QUAD = 4, QUADS = MUS / QUAD, CHUNK = 32, MOST_PARTS = 128;
@@ -54,7 +56,8 @@ __device__ __forceinline__ size_t place_of(int token, int quad, int parts) {
     return (size_t)(token * QUADS + quad) * parts * QUAD;
 }
 
-// The products of N tokens with the channels of this warp. A token that does not exist has zeros, and no sums are stored for it.
+// The products of N tokens with the channels of this warp. The last one takes the place of those that do not exist, for which no sums are
+// stored. Offsets fit into 32 bits, since the header limits both sizes.
 template <int N, int CHUNKS, class T>
 __device__ __forceinline__ void multiply_tokens(const T *x, const float (&f)[CHUNKS][QUAD][4], const int (&at)[CHUNKS],
                                                 float *sums, int first, int tokens, int row) {
@@ -62,12 +65,10 @@ __device__ __forceinline__ void multiply_tokens(const T *x, const float (&f)[CHU
     float sum[N * QUAD];
 #pragma unroll
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
-        float v[N][4] = {};
+        float v[N][4];
 #pragma unroll
-        for (int n = 0; n < N; n++) {
-            if (at[chunk] >= 0 && first + n < tokens)
-                load_four<false>(x + (size_t)(first + n) * row + at[chunk], v[n]);
-        }
+        for (int n = 0; n < N; n++)
+            load_four<false>(x + (u32)(min(first + n, tokens - 1) * row + at[chunk]), v[n]);
 #pragma unroll
         for (int n = 0; n < N; n++) {
 #pragma unroll
@@ -107,7 +108,8 @@ __device__ __forceinline__ void multiply_part(const T *x, const float *fn, float
 #else
         const bool exists = channel < dim;
 #endif
-        at[chunk] = exists ? lane / (CHUNK / 4) * dim + channel : -1;
+        at[chunk] = exists ? lane / (CHUNK / 4) * dim + channel : 0;
+        // Zeros are multiplied by channels that are in the sums anyway, so that no NaN comes in that is not there.
         if (!exists)
             continue;
 #pragma unroll
@@ -194,8 +196,8 @@ __device__ __forceinline__ void parts_mix(const T *x, const float *sums, const f
         }
         __syncthreads();
         if (adder == 0)
-            make_mixing([&](int i) { return total[i] * inverse; }, parameters, post + (size_t)token * STREAMS,
-                        comb + (size_t)token * STREAMS * STREAMS);
+            make_post_and_comb([&](int i) { return total[i] * inverse; }, parameters, post + (size_t)token * STREAMS,
+                               comb + (size_t)token * STREAMS * STREAMS);
         return;
     }
 
@@ -269,3 +271,5 @@ ENTRIES(bf16, bf16)
 ENTRIES(f32, float)
 
 #undef ENTRIES
+
+} // namespace mhc_pre_parts

@@ -134,7 +134,7 @@ template <class Mu> __device__ __forceinline__ void make_comb(Mu mu, Parameters 
 
 // The weights that mix the block's output back, by a warp: a lane has each logit of comb, or one of those of post. All lanes iterate. Sums
 // of lines are at least ε times the last ones, and not denormal.
-template <class Mu> __device__ __forceinline__ void make_mixing(Mu mu, Parameters parameters, float *post, float *comb) {
+template <class Mu> __device__ __forceinline__ void make_post_and_comb(Mu mu, Parameters parameters, float *post, float *comb) {
     const int lane = threadIdx.x % 32, unit = lane < 16 ? 2 * STREAMS + lane : STREAMS + lane % STREAMS;
     const float x = logit(mu(unit), unit, parameters);
     float top = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
