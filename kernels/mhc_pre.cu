@@ -31,6 +31,27 @@ programmatic = true
 args = ["x", "sums", "base", "scale", "weight", "y", "post", "comb", "norm_eps", "eps"]
 
 [[variant]]
+name = "parts"
+doc = """
+few tokens of any width: up to 128 thread blocks have some channels of the projection each, and multiply four or eight tokens at a time; \
+then a thread block for each token adds up their sums and mixes"""
+needs = ["C % 4 == 0", "C <= 8192", "T <= 4096"]
+scratch = [{ name = "sums", bytes = "T * 24 * ceil(C, 32 * ceil(C, 4096)) * 4" }]
+each = { programmatic = true }
+
+[[variant.launch]]
+entry = "mhc_pre_parts_sums_{dtype}"
+grid = ["ceil(C, 32 * ceil(C, 4096))", "min(4, ceil(T, 8 / ceil(C, 4096)))"]
+block = [192]
+args = ["x", "fn", "sums", "T", "C"]
+
+[[variant.launch]]
+entry = "mhc_pre_parts_mix_{dtype}"
+grid = ["T"]
+block = ["32 * ceil(C, 384) + 64"]
+args = ["x", "sums", "base", "scale", "weight", "y", "post", "comb", "ceil(C, 32 * ceil(C, 4096))", "C", "norm_eps", "eps"]
+
+[[variant]]
 name = "resident"
 doc = """
 many tokens: 32 thread blocks share them; each holds its channels of the projection in registers, as exact bf16 thirds; \
@@ -79,7 +100,7 @@ doc = "the last of the sums over parts of the channels is left out"
 [[mutant]]
 name = "weights_of_first_token"
 doc = "every token is mixed as the first one"
-variants = ["split", "resident"]
+variants = ["split", "parts", "resident"]
 
 [[mutant]]
 name = "tokens_of_the_grid"
@@ -89,7 +110,22 @@ variants = ["simple"]
 [[mutant]]
 name = "sinkhorn_eps_once"
 doc = "epsilon is added to the softmax only, and to no sum of a row or column"
-variants = ["split", "resident"]
+variants = ["split", "parts", "resident"]
+
+[[mutant]]
+name = "neighbours_exchanged"
+doc = "the products of two neighbouring tokens are exchanged"
+variants = ["parts"]
+
+[[mutant]]
+name = "tail_lost"
+doc = "channels after the last whole 32 are left out of the products"
+variants = ["parts"]
+
+[[mutant]]
+name = "first_pass_only"
+doc = "thread blocks multiply their first four or eight tokens only"
+variants = ["parts"]
 
 [[mutant]]
 name = "sinkhorn_without_top"
@@ -98,6 +134,7 @@ doc = "the softmax of rows does not subtract the largest logit"
 
 // reference: reference/ops/hyper_connection.rs, reference/ops/rmsnorm.rs
 
+#include "mhc_pre/parts.cuh"
 #include "mhc_pre/resident.cuh"
 #include "mhc_pre/simple.cuh"
 

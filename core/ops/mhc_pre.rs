@@ -59,7 +59,10 @@ impl Op for MhcPre {
                         .timed("t8.4096", (8, 4096))
                 })
                 .when(dtype == "f32", |grid| {
-                    grid.random("t1.4096", (1, 4096)).random("t7.4096", (7, 4096))
+                    grid.timed("t1.4096", (1, 4096))
+                        .random("t7.4096", (7, 4096))
+                        .timed("t8.4096", (8, 4096))
+                        .timed("t64.4096", (64, 4096))
                 })
                 .edges("edges16", (16, 7168))
                 .random("narrow", (37, 72))

@@ -61,28 +61,10 @@ __device__ __forceinline__ void enter(const Context<W> &c, const float *x, const
 }
 
 // By the mixer: the weights that mix a block's output back. Sinkhorn's iterations take as long as all phases of the experts, so that
-// they begin soon: a lane has each logit of the matrix, or one of those of the output. All lanes iterate. Sums of lines are at least ε
-// times the last ones, and not denormal.
+// they begin soon.
 template <class W> __device__ __forceinline__ void make_mixing(const Context<W> &c, const Mixing &mixing) {
-    const int lane = threadIdx.x % 32, unit = lane < 16 ? 2 * STREAMS + lane : STREAMS + lane % STREAMS;
-    const Parameters parameters = {mixing.base, mixing.scale, c.a.eps, c.a.eps};
-    const float x = logit(c.s.mus[unit], unit, parameters);
-    float top = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
-    top = top_of_row(fmaxf(top, __shfl_xor_sync(0xffffffff, top, 2)));
-    const float power = expf(lane < 16 ? x - top : -x);
-    float sum = power + __shfl_xor_sync(0xffffffff, power, 1);
-    sum += __shfl_xor_sync(0xffffffff, sum, 2);
-    const float inverse = rcp_approx(lane < 16 ? sum : 1 + power);
-    if (lane >= 16 && lane < 16 + STREAMS)
-        c.s.post[lane - 16] = 2 * inverse;
-    const float own = fmaf(power, inverse, parameters.eps);
-    float comb[16];
-#pragma unroll
-    for (int i = 0; i < 16; i++)
-        comb[i] = __shfl_sync(0xffffffff, own, i);
-    normalise_lines(comb, parameters.eps, [](float x) { return rcp_approx_ftz(x); });
-    if (lane == 0)
-        store_comb(comb, c.s.comb);
+    make_post_and_comb([&](int unit) { return c.s.mus[unit]; }, {mixing.base, mixing.scale, c.a.eps, c.a.eps}, c.s.post,
+                       c.s.comb);
     __syncwarp();
 }
 

@@ -131,3 +131,26 @@ template <class Mu> __device__ __forceinline__ void make_comb(Mu mu, Parameters 
     sinkhorn(c, parameters.eps);
     store_comb(c, comb);
 }
+
+// The weights that mix the block's output back, by a warp: a lane has each logit of comb, or one of those of post. All lanes iterate. Sums
+// of lines are at least ε times the last ones, and not denormal.
+template <class Mu> __device__ __forceinline__ void make_post_and_comb(Mu mu, Parameters parameters, float *post, float *comb) {
+    const int lane = threadIdx.x % 32, unit = lane < 16 ? 2 * STREAMS + lane : STREAMS + lane % STREAMS;
+    const float x = logit(mu(unit), unit, parameters);
+    float top = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+    top = top_of_row(fmaxf(top, __shfl_xor_sync(~0u, top, 2)));
+    const float power = expf(lane < 16 ? x - top : -x);
+    float sum = power + __shfl_xor_sync(~0u, power, 1);
+    sum += __shfl_xor_sync(~0u, sum, 2);
+    const float inverse = rcp_approx(lane < 16 ? sum : 1 + power);
+    if (lane >= 16 && lane < 16 + STREAMS)
+        post[lane - 16] = 2 * inverse;
+    const float own = fmaf(power, inverse, parameters.eps);
+    float c[16];
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+        c[i] = __shfl_sync(~0u, own, i);
+    normalise_lines(c, parameters.eps, [](float x) { return rcp_approx_ftz(x); });
+    if (lane == 0)
+        store_comb(c, comb);
+}
