@@ -413,9 +413,16 @@ fn hidden(routed: &Routed, gate_up: &Matrices, x: &[Factor], inner: usize) -> (V
 /// What lies between the products of a gate and an up, and the error of f32 arithmetic, before it is rounded to bfloat16.
 pub(super) fn between([gate, up]: [f64; 2], weight: f64, limit: f64) -> (f64, f64) {
     let y = swiglu(gate, up, limit) * weight;
-    let lost = if gate < -87.0 { 89.0 * 2f64.powi(-125) * limit } else { 0.0 };
+    let lost = if gate < -87.0 {
+        89.0 * 2f64.powi(-125) * limit
+    } else {
+        0.0
+    };
     let units = 13.0 + 2.0 * gate.abs().min(200.0);
-    (y, units * UNIT * y.abs() + (2f64.powi(-146) + lost) * (weight.abs() + 1.0))
+    (
+        y,
+        units * UNIT * y.abs() + (2f64.powi(-146) + lost) * (weight.abs() + 1.0),
+    )
 }
 
 /// Judges y by the numbers between the products that were found.

@@ -12,6 +12,7 @@
 #include "swiglu/swiglu.cuh"
 #include "wgmma/widths.cuh"
 
+#include "mhc_pre/parts.cuh"
 #include "mhc_pre/simple.cuh"
 
 namespace linear_file {

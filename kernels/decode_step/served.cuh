@@ -39,6 +39,14 @@ more_scratch = [
     { name = "low_heads_scales", bytes = "B * ceil(G * Ro, 128) * 4" }, { name = "hidden", bytes = "B * (K + 1) * I * 2" },
 ]
 
+# streams mixed
+[[variant.launch]]
+name = "attn_mix"
+call = "mhc_pre.parts"
+[[variant.launch]]
+name = "moe_mix"
+call = "mhc_pre.parts"
+
 # attention's input: codes, and bfloat16
 [[variant.launch]]
 name = "input_code"

@@ -220,14 +220,22 @@ impl Source {
             let all = tensors.iter().map(|tensor| self.tiles(tensor, of));
             let buffers = Tiles::buffers(&all.collect::<Result<Vec<_>, _>>()?, names);
             let shapes = of.shapes(&self.config, all_tensors.len());
-            return Ok(buffers.iter().zip(shapes).map(|(buffer, shape)| of_shape(buffer, &shape[..2])).collect());
+            return Ok(buffers
+                .iter()
+                .zip(shapes)
+                .map(|(buffer, shape)| of_shape(buffer, &shape[..2]))
+                .collect());
         }
         let storage = tensors.first().and_then(|tensor| self.storages.of(tensor));
         let mut all = Matrices::new(storage.unwrap_or(self.storages.dense), shape[shape.len() - 1]);
         for tensor in tensors {
             all.append(self.stored(tensor, &shape)?);
         }
-        let made = if self.repeats() { &shape[..shape.len() - 1] } else { lead };
+        let made = if self.repeats() {
+            &shape[..shape.len() - 1]
+        } else {
+            lead
+        };
         let mut buffers = Vec::from(all.buffers(names, made)?);
         // What stands for the scales of numbers without any is as it is.
         let coded = buffers.iter_mut().filter(|buffer| buffer.shape.len() > made.len());

@@ -13,7 +13,7 @@ use super::cases::Plan;
 use super::parts::{best, equal, integers};
 use super::state::Caches;
 use super::weights::Source;
-use super::{Formats, STREAMS, Step, TAPS};
+use super::{STREAMS, Step, TAPS};
 
 const WHY: &str = "every number that is kept is finite, a choice is a choice, a token is the best of its logits, and rows that begin alike \
                    have the same bits; weights that repeat are no model that could be followed";
@@ -32,8 +32,17 @@ pub(super) fn config() -> Config {
         beta_slow: None,
     };
     let (layers, heavy, sparse) = (43, LayerType::Heavy, LayerType::Sparse);
-    let kind = |layer: usize| if layer >= 2 && layer.is_multiple_of(2) { sparse } else { heavy };
-    let rates = [("compressed_sparse_attention", 4), ("heavily_compressed_attention", 128)];
+    let kind = |layer: usize| {
+        if layer >= 2 && layer.is_multiple_of(2) {
+            sparse
+        } else {
+            heavy
+        }
+    };
+    let rates = [
+        ("compressed_sparse_attention", 4),
+        ("heavily_compressed_attention", 128),
+    ];
     Config {
         vocab_size: 129_280,
         hidden_size: 4096,
@@ -83,7 +92,9 @@ pub(super) fn step(source: Source, plan: &Plan, data: &Data) -> Result<Step, Str
     few.num_hidden_layers = few.layer_types.len();
     let mut caches = Caches::empty(&few, 1, plan.positions.min(DRAWN_POSITIONS), plan.formats)?;
     caches.draw(data);
-    let tokens: Vec<i32> = (0..rows).map(|row| if row + 1 == rows { 0 } else { row as i32 }).collect();
+    let tokens: Vec<i32> = (0..rows)
+        .map(|row| if row + 1 == rows { 0 } else { row as i32 })
+        .collect();
     let bits = source.storages.bits()?;
     let counts = [rows, plan.runs, plan.positions];
     let dims = super::Sizes::of(&source)?.dims(counts, plan.formats.flags(), bits, source.banks());
@@ -136,7 +147,17 @@ pub(super) fn bytes(step: &Step, buffers: &[Buffer]) -> u64 {
     let experts = of(&["gate_up", "gate_up_scales", "down", "down_scales"]) / size("banks") / (size("E") + 1.0);
     let reached = size("E") * (1.0 - (1.0 - size("K") / size("E")).powf(size("B")));
     let inputs = buffers.iter().filter(|buffer| buffer.role == super::super::Role::In);
-    let tables = ["embedding", "cos", "sin", "table", "gate_up", "gate_up_scales", "down", "down_scales", "forced"];
+    let tables = [
+        "embedding",
+        "cos",
+        "sin",
+        "table",
+        "gate_up",
+        "gate_up_scales",
+        "down",
+        "down_scales",
+        "forced",
+    ];
     let dense = inputs.filter(|buffer| !tables.contains(&buffer.name));
     let dense: f64 = dense.map(|buffer| buffer.size() as f64).sum();
     let chosen = size("topk") / size("Ns").max(size("topk"));
@@ -156,18 +177,35 @@ pub(super) fn judge(step: Step) -> Judge {
             parts.push(finite(tap.buffer, &shape, outputs));
         }
         parts.push(finite("logits", &[runs, rows, vocabulary], outputs));
-        parts.push(choices("at_experts", &[runs, config.num_hidden_layers, rows, step.size("K")], outputs, |chosen| {
-            let there = chosen.iter().all(|expert| (0..experts).contains(expert));
-            there && chosen.iter().enumerate().all(|(at, expert)| !chosen[..at].contains(expert))
-        }));
+        parts.push(choices(
+            "at_experts",
+            &[runs, config.num_hidden_layers, rows, step.size("K")],
+            outputs,
+            |chosen| {
+                let there = chosen.iter().all(|expert| (0..experts).contains(expert));
+                there
+                    && chosen
+                        .iter()
+                        .enumerate()
+                        .all(|(at, expert)| !chosen[..at].contains(expert))
+            },
+        ));
         let sparse = step.size("sparse");
-        parts.push(choices("at_topk", &[runs, sparse, rows, step.size("topk")], outputs, |chosen| {
-            chosen.windows(2).all(|pair| pair[0] < pair[1]) && chosen[0] >= 0
-        }));
+        parts.push(choices(
+            "at_topk",
+            &[runs, sparse, rows, step.size("topk")],
+            outputs,
+            |chosen| chosen.windows(2).all(|pair| pair[0] < pair[1]) && chosen[0] >= 0,
+        ));
         let logits = f32_values(outputs.get("logits"), 4);
         let tokens: Vec<i32> = logits.chunks_exact(vocabulary).map(best).collect();
         parts.push(equal("tokens", &[runs, rows], &tokens, outputs));
-        let next: Vec<i32> = step.starts.iter().flatten().map(|start| (start.tokens as i32 + runs as i32).min(last)).collect();
+        let next: Vec<i32> = step
+            .starts
+            .iter()
+            .flatten()
+            .map(|start| (start.tokens as i32 + runs as i32).min(last))
+            .collect();
         parts.push(equal("position", &[rows], &next, outputs));
         parts.push(equal("clock", &[1], &[runs as i32], outputs));
         parts.push(alike("logits", &[runs, rows, vocabulary], outputs));

@@ -5,14 +5,14 @@ use reference::paths::deepseek_v4::{Config, Model, State, StateParts, sites};
 use reference::{Bounded, Choice, Numerics, Operations, Site, Tensor};
 use safetensors::Dtype;
 
+use super::super::Outputs;
 use super::super::data::{exact, f32_values};
 use super::super::judge::{Judge, Part};
-use super::super::Outputs;
 use super::eight::Eight;
 use super::followed::{Followed, admissible, possible};
 use super::index::{Asked, IndexPages};
-use super::records::Records;
 use super::parts::{Expected, best, equal, integers, numbers, of_bytes, part};
+use super::records::Records;
 use super::sixteen::Sixteen;
 use super::state::{self, Caches};
 use super::{Step, TAPS, Tap};
@@ -173,7 +173,9 @@ impl Follower {
         let sixteen = Sixteen::new(source, self.step.size("P"), starts.len(), outputs);
         let mut sixteen = sixteen.expect("the weights were read before");
         for (row, start) in starts.iter().enumerate() {
-            start.iter().for_each(|start| sixteen.attend(records, row, start, *runs));
+            start
+                .iter()
+                .for_each(|start| sixteen.attend(records, row, start, *runs));
         }
         Some(sixteen)
     }

@@ -57,7 +57,10 @@ impl<'a> Formats<'a> {
         let mut keys = vec![("stored", dense.to_string()), ("routed", routed.to_string())];
         keys.extend(self.record.map(|record| ("record", record.to_string())));
         keys.extend(self.index.map(|index| ("index", index.to_string())));
-        keys.extend(self.activations.map(|format| ("activations", of_attention(format).to_string())));
+        keys.extend(
+            self.activations
+                .map(|format| ("activations", of_attention(format).to_string())),
+        );
         let weights = Some(self.weights).filter(|weights| *weights != Self::F32.weights);
         let eight = self.activations.map(|_| if self.sixteen() { "w8a16" } else { "w8a8" });
         let prefix = eight.into_iter().chain(weights).chain(self.record).chain(self.index);

@@ -11,10 +11,10 @@ use reference::ops::top_k::top_k;
 use reference::paths::deepseek_v4::{CompressedParts, Config, LayerType};
 use reference::{Bounded, Choice, Real, Tensor};
 
-use super::super::{Buffer, Data};
 use super::super::blocks::BLOCKS;
 use super::super::data::floats;
 use super::super::slots::{encoded, rows};
+use super::super::{Buffer, Data};
 use super::records::Pages;
 use crate::accumulator::{Accumulator, Factor, Operand, WGMMA_BF16, WGMMA_E4M3};
 use crate::formats::{Format, GlobalScale, PAGE, hadamard};

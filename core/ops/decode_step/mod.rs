@@ -12,8 +12,8 @@
 mod buffers;
 mod cases;
 mod eight;
-mod follow;
 mod flash;
+mod follow;
 mod followed;
 mod formats;
 mod index;
@@ -137,7 +137,9 @@ impl Op for DecodeStep {
             // The sizes of the trained model are needed before it is opened: launches are planned without it.
             let dims = match plan.inputs {
                 Inputs::Weights => plan.dims(&Sizes::MODEL, Sizes::MODEL.layers()),
-                _ => plan.drawn(0).and_then(|source| plan.dims(&Sizes::of(&source)?, source.banks())),
+                _ => plan
+                    .drawn(0)
+                    .and_then(|source| plan.dims(&Sizes::of(&source)?, source.banks())),
             };
             Case {
                 name: plan.name(),

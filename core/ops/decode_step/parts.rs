@@ -14,7 +14,13 @@ const WHY_RECORDS: &str = "a record's bytes follow from the vector that is store
 pub(super) type Expected = (f64, f64);
 
 /// An output of numbers, or of a choice, beside what is expected of it.
-pub(super) fn part(name: &'static str, dtype: Dtype, shape: &[usize], expected: Vec<Expected>, outputs: &Outputs) -> Part {
+pub(super) fn part(
+    name: &'static str,
+    dtype: Dtype,
+    shape: &[usize],
+    expected: Vec<Expected>,
+    outputs: &Outputs,
+) -> Part {
     if dtype == Dtype::I32 {
         let want: Vec<i32> = expected.iter().map(|(value, _)| *value as i32).collect();
         return equal(name, shape, &want, outputs);
@@ -55,4 +61,3 @@ pub(super) fn best(logits: &[f32]) -> i32 {
     reference::ops::top_k::top_k(logits, logits.len(), 1, &mut out);
     out[0]
 }
-

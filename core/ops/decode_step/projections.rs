@@ -94,7 +94,10 @@ impl Projection {
     /// The shapes of the buffers of so many tensors: of codes `[layers, rows, cols]`, and of the scales of their tiles.
     pub fn shapes(self, config: &Config, layers: usize) -> [[usize; 3]; 2] {
         let [groups, rows, cols] = self.shape(config);
-        [[layers, groups * rows, cols], [layers, groups * rows.div_ceil(TILE), cols.div_ceil(TILE)]]
+        [
+            [layers, groups * rows, cols],
+            [layers, groups * rows.div_ceil(TILE), cols.div_ceil(TILE)],
+        ]
     }
 }
 

@@ -8,9 +8,9 @@ use reference::paths::deepseek_v4::{Config, LayerType, StateParts, sites};
 use reference::{Bounded, Numerics, Site, Tensor};
 use safetensors::Dtype;
 
-use super::super::{Buffer, Data};
 use super::super::data::round_to_bf16;
 use super::super::slots::rows;
+use super::super::{Buffer, Data};
 use crate::formats::{Codec, KvRecord, PAGE, RECORDS, codec};
 
 /// Buffers of pages, and the layers that they are of; none has all.

@@ -9,8 +9,8 @@ use safetensors::Dtype;
 
 use super::super::data::f32_values;
 use super::super::{Case, Inputs, Outputs, Problem};
-use super::parts::numbers;
 use super::formats::Formats;
+use super::parts::numbers;
 use super::records::Stored;
 use super::weights::Source;
 use super::{Step, TAPS, Tap};

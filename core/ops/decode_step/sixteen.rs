@@ -18,15 +18,15 @@ use reference::paths::deepseek_v4::{Config, LayerType, RouterType, StateParts, s
 use reference::{Bounded, Real, Tensor};
 use safetensors::Dtype;
 
-use super::super::data::{exact, f32_values, floats, round_to_bf16};
+use super::super::data::{exact, f32_values, round_to_bf16};
 use super::super::fp4_gemm::{factor, product, weights};
 use super::super::judge::{Judge, Part, bf16_error};
 use super::super::moe_fp4::between;
 use super::super::record_attention::attend;
 use super::super::stored::{Matrices, Storage};
 use super::super::{Batch, Buffer, Outputs};
-use super::records::Records;
 use super::buffers::{of_shape, shared_halves};
+use super::records::Records;
 use super::weights::Source;
 use super::{EPS, STREAMS, WHY};
 use crate::accumulator::Factor;
@@ -42,18 +42,25 @@ type Kept = (&'static str, Dtype, fn(&Config) -> usize);
 const KEPT: [Kept; 4] = [
     ("at_experts", Dtype::I32, |c| c.num_experts_per_tok),
     ("at_expert_weights", Dtype::F32, |c| c.num_experts_per_tok),
-    ("at_hidden", Dtype::BF16, |c| (c.num_experts_per_tok + 1) * c.moe_intermediate_size),
+    ("at_hidden", Dtype::BF16, |c| {
+        (c.num_experts_per_tok + 1) * c.moe_intermediate_size
+    }),
     ("at_head_input", Dtype::F32, |c| c.hidden_size),
 ];
 
 /// The buffers that keep it, for so many runs and rows.
 pub(super) fn buffers(config: &Config, [runs, rows]: [usize; 2], batch: Batch) -> (Vec<Buffer>, Batch) {
-    KEPT.iter().fold((Vec::new(), batch), |(mut buffers, batch), (name, dtype, cols)| {
-        let layers = if *name == "at_head_input" { None } else { Some(config.num_hidden_layers) };
-        let shape: Vec<usize> = [runs].into_iter().chain(layers).chain([rows, cols(config)]).collect();
-        buffers.push(Buffer::output(name, *dtype, &shape));
-        (buffers, batch.along(shape.len() - 2, &[name]))
-    })
+    KEPT.iter()
+        .fold((Vec::new(), batch), |(mut buffers, batch), (name, dtype, cols)| {
+            let layers = if *name == "at_head_input" {
+                None
+            } else {
+                Some(config.num_hidden_layers)
+            };
+            let shape: Vec<usize> = [runs].into_iter().chain(layers).chain([rows, cols(config)]).collect();
+            buffers.push(Buffer::output(name, *dtype, &shape));
+            (buffers, batch.along(shape.len() - 2, &[name]))
+        })
 }
 
 /// The first or the second matrices of all layers' experts, those of the shared one last: codes, scales, and the number above these, which
@@ -63,15 +70,29 @@ pub(super) fn buffers(config: &Config, [runs, rows]: [usize; 2], batch: Batch) -
 /// Weights that cannot be read, or are no whole blocks.
 pub(super) fn experts(source: &Source, first: bool) -> Result<Vec<Buffer>, String> {
     let config = &source.config;
-    let (hidden, inner, count) = (config.hidden_size, config.moe_intermediate_size, config.n_routed_experts);
-    let ([rows, cols], halves) = if first { ([2 * inner, hidden], 2) } else { ([hidden, inner], 1) };
+    let (hidden, inner, count) = (
+        config.hidden_size,
+        config.moe_intermediate_size,
+        config.n_routed_experts,
+    );
+    let ([rows, cols], halves) = if first {
+        ([2 * inner, hidden], 2)
+    } else {
+        ([hidden, inner], 1)
+    };
     if !cols.is_multiple_of(BLOCK) {
-        return Err(format!("experts have rows of {cols} columns, expected a multiple of {BLOCK}, which share a scale"));
+        return Err(format!(
+            "experts have rows of {cols} columns, expected a multiple of {BLOCK}, which share a scale"
+        ));
     }
     let mut all = Matrices::new(Storage::named("mxfp4")?, cols);
     for layer in 0..config.num_hidden_layers {
         let name = |tensor: &str| format!("model.layers.{layer}.mlp.{tensor}");
-        let routed = [name(if first { "experts.gate_up_proj" } else { "experts.down_proj" })];
+        let routed = [name(if first {
+            "experts.gate_up_proj"
+        } else {
+            "experts.down_proj"
+        })];
         let (routed, shape) = source.parts(&routed, &[count, rows, cols]);
         all.append(source.stored(&routed[0], &shape)?);
         if source.repeats() {
@@ -86,7 +107,11 @@ pub(super) fn experts(source: &Source, first: bool) -> Result<Vec<Buffer>, Strin
         }
     }
     let lead = [source.banks(), count + 1, rows];
-    let names = if first { ["gate_up", "gate_up_scales"] } else { ["down", "down_scales"] };
+    let names = if first {
+        ["gate_up", "gate_up_scales"]
+    } else {
+        ["down", "down_scales"]
+    };
     let levels = [lead[0], lead[1], halves];
     let level = if first { "gate_up_level" } else { "down_level" };
     let ones = vec![1.0; levels.iter().product()];
@@ -95,7 +120,10 @@ pub(super) fn experts(source: &Source, first: bool) -> Result<Vec<Buffer>, Strin
         false => all.buffers(names, &lead)?,
     };
     let matrices = matrices.map(|matrix| of_shape(&matrix, &lead));
-    Ok(matrices.into_iter().chain([Buffer::f32(level, &levels, &ones)]).collect())
+    Ok(matrices
+        .into_iter()
+        .chain([Buffer::f32(level, &levels, &ones)])
+        .collect())
 }
 
 /// The matrices of all layers' experts.
@@ -128,7 +156,11 @@ impl Experts {
         let (codes, scales) = (cols / 2, cols / BLOCK);
         let of_row = |row: usize| {
             let at = first + row;
-            let w = weights(&self.codes[at * codes..][..codes], &self.scales[at * scales..][..scales], BLOCK);
+            let w = weights(
+                &self.codes[at * codes..][..codes],
+                &self.scales[at * scales..][..scales],
+                BLOCK,
+            );
             product(x, &w)
         };
         (0..rows).map(of_row).collect()
@@ -174,8 +206,13 @@ impl<'a> Sixteen<'a> {
     pub fn new(source: &'a Source, positions: usize, rows: usize, outputs: &'a Outputs) -> Result<Self, String> {
         let config = &source.config;
         let hidden = config.hidden_size;
-        let bounded = |name: &str, shape: &[usize]| Ok::<_, String>(exact(shape.to_vec(), &source.floats(name, shape)?));
-        let linear = |name: &str, shape: [usize; 2]| Ok::<_, String>(Linear { weight: bounded(name, &shape)? });
+        let bounded =
+            |name: &str, shape: &[usize]| Ok::<_, String>(exact(shape.to_vec(), &source.floats(name, shape)?));
+        let linear = |name: &str, shape: [usize; 2]| {
+            Ok::<_, String>(Linear {
+                weight: bounded(name, &shape)?,
+            })
+        };
         let layer = |layer: usize| {
             let name = |tensor: &str| format!("model.layers.{layer}.{tensor}");
             let experts = config.n_routed_experts;
@@ -199,7 +236,9 @@ impl<'a> Sixteen<'a> {
         Ok(Self {
             config,
             rows,
-            layers: (0..config.num_hidden_layers).map(layer).collect::<Result<_, String>>()?,
+            layers: (0..config.num_hidden_layers)
+                .map(layer)
+                .collect::<Result<_, String>>()?,
             gate_up: Experts::new(source, true)?,
             down: Experts::new(source, false)?,
             head: linear("lm_head.weight", [config.vocab_size, hidden])?,
@@ -213,7 +252,9 @@ impl<'a> Sixteen<'a> {
             final_norm: bounded("model.norm.weight", &[hidden])?.data,
             rope,
             outputs,
-            found: read.map(|(name, dtype)| (name, numbers(dtype, outputs.get(name)))).collect(),
+            found: read
+                .map(|(name, dtype)| (name, numbers(dtype, outputs.get(name))))
+                .collect(),
             attended: HashMap::new(),
         })
     }
@@ -230,13 +271,18 @@ impl<'a> Sixteen<'a> {
     pub fn attend(&mut self, records: &Records, row: usize, start: &StateParts<f32>, runs: usize) {
         let config = self.config;
         let count = config.num_hidden_layers;
-        let sparse: Vec<usize> = (0..count).filter(|layer| config.layer_types[*layer] == LayerType::Sparse).collect();
+        let sparse: Vec<usize> = (0..count)
+            .filter(|layer| config.layer_types[*layer] == LayerType::Sparse)
+            .collect();
         let scale = (config.head_dim as f32).sqrt().recip();
         let of_layer = |layer: usize| {
             let parts = &start.layers[layer];
             let rows = |keys: &Tensor<f32>| (0..keys.rows()).map(|at| keys.row(at).to_vec()).collect::<Vec<_>>();
             let mut window = rows(&parts.window.keys);
-            let mut entries = parts.compressed.as_ref().map_or(Vec::new(), |of| rows(&of.entries.keys));
+            let mut entries = parts
+                .compressed
+                .as_ref()
+                .map_or(Vec::new(), |of| rows(&of.entries.keys));
             let of_run = |run: usize| {
                 let place = [run, layer, row];
                 window.push(records.read(self.kept("at_kv_window", count, place)));
@@ -249,16 +295,26 @@ impl<'a> Sixteen<'a> {
                     None => (0..entries.len()).collect(),
                     Some(at) => {
                         let chosen = self.kept("at_topk", sparse.len(), [run, at, row]).iter();
-                        chosen.filter(|slot| **slot >= 0.0 && (**slot as usize) < entries.len()).map(|slot| *slot as usize).collect()
+                        chosen
+                            .filter(|slot| **slot >= 0.0 && (**slot as usize) < entries.len())
+                            .map(|slot| *slot as usize)
+                            .collect()
                     }
                 };
-                let keys: Vec<&[f32]> = recent.iter().chain(chosen.iter().map(|at| &entries[*at])).map(Vec::as_slice).collect();
+                let keys: Vec<&[f32]> = recent
+                    .iter()
+                    .chain(chosen.iter().map(|at| &entries[*at]))
+                    .map(Vec::as_slice)
+                    .collect();
                 let mut query = self.kept("at_query", count, place).to_vec();
                 round_to_bf16(&mut query);
                 let heads = query.chunks_exact(config.head_dim).zip(&self.layers[layer].sinks);
                 let heads = heads.flat_map(|(q, sink)| {
                     let head = attend(q, &keys, (*sink, scale), Dtype::BF16);
-                    head.want.into_iter().zip(head.bounds).map(|(want, bound)| Bounded::new(want, bound))
+                    head.want
+                        .into_iter()
+                        .zip(head.bounds)
+                        .map(|(want, bound)| Bounded::new(want, bound))
                 });
                 (place, heads.collect())
             };
@@ -299,7 +355,10 @@ impl<'a> Sixteen<'a> {
     fn added(&self, place: [usize; 3]) -> Vec<(usize, usize)> {
         let count = self.config.n_routed_experts;
         let experts = self.kept("at_experts", self.layers.len(), place);
-        let there = experts.iter().enumerate().filter(|(_, expert)| **expert >= 0.0 && (**expert as usize) < count);
+        let there = experts
+            .iter()
+            .enumerate()
+            .filter(|(_, expert)| **expert >= 0.0 && (**expert as usize) < count);
         let mut all: Vec<(usize, usize)> = there.map(|(slot, expert)| (*expert as usize, slot)).collect();
         all.sort_unstable();
         all.push((count, experts.len()));
@@ -322,11 +381,19 @@ impl<'a> Sixteen<'a> {
     /// What is kept besides sites, judged; `token` tells which one a row reads in a run. Rows of padding may have anything.
     pub fn parts(&self, steps: &[[usize; 2]], token: impl Fn(usize, usize) -> u32 + Sync) -> Vec<Part> {
         let mut expected = KEPT.map(|(name, ..)| {
-            self.found[name].iter().map(|x| (f64::from(*x), 0.0)).collect::<Vec<(f64, f64)>>()
+            self.found[name]
+                .iter()
+                .map(|x| (f64::from(*x), 0.0))
+                .collect::<Vec<(f64, f64)>>()
         });
-        let places = steps.iter().flat_map(|[run, row]| (0..self.layers.len()).map(move |layer| [*run, layer, *row]));
+        let places = steps
+            .iter()
+            .flat_map(|[run, row]| (0..self.layers.len()).map(move |layer| [*run, layer, *row]));
         let places: Vec<[usize; 3]> = places.collect();
-        let routed: Vec<_> = places.par_iter().map(|place| self.routed(*place, token(place[0], place[2]))).collect();
+        let routed: Vec<_> = places
+            .par_iter()
+            .map(|place| self.routed(*place, token(place[0], place[2])))
+            .collect();
         for (place, of_place) in places.iter().zip(routed) {
             let number = (place[0] * self.layers.len() + place[1]) * self.rows + place[2];
             for (expected, of_place) in expected.iter_mut().zip(of_place) {
@@ -349,7 +416,9 @@ impl<'a> Sixteen<'a> {
                     let want = want.iter().flat_map(|x| (*x as i32).to_le_bytes()).collect();
                     Judge::equal(name, *dtype, &shape, want, why).on(bytes)
                 }
-                _ => Judge::within(name, *dtype, &shape, want, bound, why).without_metrics().on(bytes),
+                _ => Judge::within(name, *dtype, &shape, want, bound, why)
+                    .without_metrics()
+                    .on(bytes),
             }
         });
         parts.collect()
@@ -358,7 +427,11 @@ impl<'a> Sixteen<'a> {
     /// What is expected of a row in a layer: its experts, their weights, and what lies between the experts' products.
     fn routed(&self, place: [usize; 3], token: u32) -> [Vec<(f64, f64)>; 3] {
         let (config, layer) = (self.config, &self.layers[place[1]]);
-        let (count, k, inner) = (self.layers.len(), config.num_experts_per_tok, config.moe_intermediate_size);
+        let (count, k, inner) = (
+            self.layers.len(),
+            config.num_experts_per_tok,
+            config.moe_intermediate_size,
+        );
         let mut input = self.kept("at_moe_input", count, place).to_vec();
         round_to_bf16(&mut input);
         let mut sigma = layer.router.apply(&exact([1, input.len()], &input));
@@ -366,11 +439,19 @@ impl<'a> Sixteen<'a> {
         let mut choice = select(&sigma, &layer.selection, &[token], k);
         if let Selection::Bias(_) = layer.selection {
             // A learned router's choice is judged at its site.
-            let learned: Vec<usize> = (0..count).filter(|layer| config.mlp_layer_types[*layer] != RouterType::Hash).collect();
-            let at = learned.iter().position(|layer| *layer == place[1]).expect("the layer's router is learned");
+            let learned: Vec<usize> = (0..count)
+                .filter(|layer| config.mlp_layer_types[*layer] != RouterType::Hash)
+                .collect();
+            let at = learned
+                .iter()
+                .position(|layer| *layer == place[1])
+                .expect("the layer's router is learned");
             let found = self.kept("at_router", learned.len(), [place[0], at, place[2]]).iter();
             let there = |expert: &i32| (0..config.n_routed_experts as i32).contains(expert);
-            choice.indices = found.map(|expert| *expert as i32).map(|expert| if there(&expert) { expert } else { -1 }).collect();
+            choice.indices = found
+                .map(|expert| *expert as i32)
+                .map(|expert| if there(&expert) { expert } else { -1 })
+                .collect();
         }
         let of_experts = expert_weights(&sigma, &choice, Bounded::from_f64(config.routed_scaling_factor));
         let kept_weights = self.kept("at_expert_weights", count, place);

@@ -6,8 +6,8 @@ use reference::paths::deepseek_v4::{CompressedParts, Config, LayerType, StatePar
 use reference::{Bounded, Real};
 use safetensors::Dtype;
 
-use super::super::{Buffer, Data};
 use super::super::data::f32_bytes;
+use super::super::{Buffer, Data};
 use super::Formats;
 use super::index::IndexPages;
 use super::records::Records;

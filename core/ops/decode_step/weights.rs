@@ -6,10 +6,9 @@ use std::path::Path;
 use reference::paths::deepseek_v4::{Config, LayerType, Model, RopeByLayer, RopeParameters, RouterType};
 use reference::paths::{Scalar, Weights};
 use reference::weights::Safetensors;
-use safetensors::Dtype;
 
-use super::super::stored::Matrices;
 use super::super::Data;
+use super::super::stored::Matrices;
 use super::formats::Storages;
 use super::projections::{Projection, Tiles};
 use crate::input;
@@ -76,7 +75,10 @@ impl Source {
             false => ([12, 3], [3, 11]),
             true => ([96, 64], [4, 128]),
         };
-        let rates = [("compressed_sparse_attention", sparse_rate), ("heavily_compressed_attention", heavy_rate)];
+        let rates = [
+            ("compressed_sparse_attention", sparse_rate),
+            ("heavily_compressed_attention", heavy_rate),
+        ];
         let config = Config {
             vocab_size: 33,
             hidden_size,
@@ -189,8 +191,15 @@ impl Source {
     /// The weights of a product in eight bits.
     pub fn tiles(&self, name: &str, of: Projection) -> Result<Tiles, String> {
         let [groups, rows, cols] = of.shape(&self.config);
-        let [groups, rows] = if self.repeats() { [1, self.made(&[rows, cols])[0]] } else { [groups, rows] };
-        Ok(Tiles::of([groups, rows, cols], &self.numbers(name, &[groups * rows, cols])?))
+        let [groups, rows] = if self.repeats() {
+            [1, self.made(&[rows, cols])[0]]
+        } else {
+            [groups, rows]
+        };
+        Ok(Tiles::of(
+            [groups, rows, cols],
+            &self.numbers(name, &[groups * rows, cols])?,
+        ))
     }
 
     /// The values of a tensor: what is read of it, if it is stored as codes.
