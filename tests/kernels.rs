@@ -92,7 +92,6 @@ use reference::paths::Model;
 use safetensors::Dtype;
 use ulplab::backend::cuda::expr::eval;
 use ulplab::backend::cuda::plan::{Named, Work};
-use ulplab::backend::cuda::sequence::Turn;
 use ulplab::backend::cuda::{Plan, Source};
 use ulplab::dataset::{Checkpoint, Manifest};
 use ulplab::metrics::VIOLATIONS;
@@ -278,14 +277,13 @@ fn accepts_only(case: &Case, problem: &Problem, outputs: &[(&'static str, Vec<u8
 
 /// What launches name is a buffer, scratch, a scalar, a size or a counter of the repetitions that they are in.
 fn arguments_are_there(case: &Case, problem: &Problem, plan: &Plan) {
-    let once = plan.prepare.iter().map(|step| (step, None));
-    let turns = plan.order.iter().map(|(step, turn)| (&plan.steps[*step], Some(turn)));
+    let once = plan.prepare_order.iter();
+    let once = once.map(|(step, turn)| (&plan.prepare[*step], turn));
+    let turns = plan.order.iter().map(|(step, turn)| (&plan.steps[*step], turn));
     for (step, turn) in once.chain(turns) {
         let number = |text: &str| {
             let size = |name: &str| case.dims.iter().find(|(dim, _)| *dim == name).map(|(_, size)| *size);
-            eval(text, &|name| {
-                turn.and_then(|turn: &Turn| turn.counter(name)).or_else(|| size(name))
-            })
+            eval(text, &|name| turn.counter(name).or_else(|| size(name)))
         };
         let missing = step.arguments().into_iter().find(|argument| {
             let name = match Named::new(argument) {
@@ -293,14 +291,15 @@ fn arguments_are_there(case: &Case, problem: &Problem, plan: &Plan) {
                 Named::Number(text) => return number(text).is_err(),
                 Named::Part(name, index) => {
                     let buffer = problem.buffers.iter().find(|buffer| buffer.name == name);
-                    let parts = buffer.map_or(0, |buffer| buffer.shape[0] as i64);
-                    return !number(index).is_ok_and(|index| (0..parts).contains(&index));
+                    let scratch = || plan.scratch(name).map_or(0, |scratch| scratch.parts);
+                    let parts = buffer.map_or_else(scratch, |buffer| buffer.shape[0]);
+                    return !number(index).is_ok_and(|index| (0..parts as i64).contains(&index));
                 }
             };
             !problem.buffers.iter().any(|buffer| buffer.name == name)
                 && !problem.scalars.iter().any(|(scalar, _)| *scalar == name)
                 && !case.dims.iter().any(|(dim, _)| *dim == name)
-                && !plan.scratch.iter().any(|(scratch, ..)| scratch == name)
+                && plan.scratch(name).is_none()
         });
         assert_eq!(missing, None, "{}: {}", case.name, step.name);
     }

@@ -1,13 +1,15 @@
 //! Launches that are taken from the variant of another operation: `call = "linear.simple"`, with other names for its arguments and
 //! sizes. So a variant that is a whole model is made of the operations' own launches. `with` is a table of names, or a list of such
-//! tables; that of a variant holds for all its calls that know the name.
+//! tables; that of a variant holds for all its calls that know the name. A variant that prepares is called with
+//! `each = { of = "layers", count = "L" }`: what it prepares is there for each layer.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use toml::{Table, Value};
 
-use super::like;
+use super::prepared::Each;
+use super::{like, prepared};
 use ulplab_core::error::did_you_mean;
 use ulplab_core::input;
 
@@ -48,6 +50,8 @@ struct Called {
     keys: Table,
     /// The names of the other operation, and what they are here.
     with: Vec<(String, String)>,
+    /// For which indices of a counter it prepares.
+    each: Option<Each>,
     variant: Table,
 }
 
@@ -91,13 +95,24 @@ impl Called {
             let near = did_you_mean(variant, names.iter().map(String::as_str));
             format!("{op} has no variant '{variant}'{near}")
         })?;
-        if found.contains_key("sequence") || found.contains_key("prepare") {
-            return Err("a variant with a sequence or preparing launches cannot be called".into());
+        if found.contains_key("sequence") {
+            return Err("a variant with a sequence cannot be called".into());
+        }
+        let each = keys.remove("each").map(Value::try_into::<Each>).transpose();
+        let each = each.map_err(|why| {
+            let why = why.to_string();
+            format!("each: {}, expected {{ of = COUNTER, count = EXPRESSION }}", why.trim())
+        })?;
+        if each.is_some() && !found.contains_key("prepare") {
+            return Err(format!(
+                "each is for variants with preparing launches (prepare), and {call} has none"
+            ));
         }
         Ok(Self {
             name,
             keys,
             with,
+            each,
             variant: found,
         })
     }
@@ -108,8 +123,16 @@ impl Called {
         let Some(Value::Array(own)) = self.variant.remove("launch") else {
             return Err("the variant has no launches".into());
         };
+        let prepare = match self.variant.remove("prepare") {
+            Some(Value::Array(prepare)) => prepare,
+            _ => Vec::new(),
+        };
+        if let Some(each) = &self.each {
+            let sequence = caller.get("sequence").and_then(Value::as_str);
+            each.contains(&self.name, sequence.unwrap_or_default())?;
+        }
         let needs = self.variant.get("needs");
-        let known = names(&own, scratch.as_ref(), needs);
+        let known = names(&[&own[..], &prepare].concat(), scratch.as_ref(), needs);
         if let Some((stray, _)) = self.with.iter().find(|(name, _)| !known.contains(name)) {
             let near = did_you_mean(stray, known.iter().map(String::as_str));
             return Err(format!("nothing in it is called '{stray}'{near}"));
@@ -119,8 +142,15 @@ impl Called {
             .iter()
             .filter(|(name, _)| known.contains(name) && !own_names.contains(name));
         self.with.extend(others.cloned());
+        let prepared = arguments(&prepare);
         for scratch in scratch.as_ref().and_then(Value::as_array).into_iter().flatten() {
             let mut scratch = scratch.as_table().cloned().ok_or("scratch is no table")?;
+            if scratch.contains_key("parts") {
+                return Err(format!(
+                    "its scratch {} has parts: it cannot be called",
+                    scratch["name"]
+                ));
+            }
             let (old, new) = (
                 plain(&scratch["name"])?,
                 format!("{}_{}", self.name, plain(&scratch["name"])?),
@@ -132,9 +162,24 @@ impl Called {
                 .transpose()?
                 .ok_or("scratch has no bytes")?;
             scratch.insert("bytes".into(), Value::String(self.in_expression(&bytes)));
+            let is = match &self.each {
+                Some(each) if prepared.contains(&old) => {
+                    scratch.insert("parts".into(), Value::String(each.count()));
+                    format!("{new}[{}]", each.part())
+                }
+                _ => new.clone(),
+            };
+            if prepared.contains(&old)
+                && entries(caller, "scratch").any(|other| other.get("name") == scratch.get("name"))
+            {
+                return Err(format!(
+                    "there is scratch '{new}' already: what it prepares would be lost"
+                ));
+            }
             append(caller, "scratch", Value::Table(scratch));
-            self.with.push((old, new));
+            self.with.push((old, is));
         }
+        self.put_preparing(prepare, caller)?;
         for need in self
             .variant
             .get("needs")
@@ -170,6 +215,39 @@ impl Called {
         }
         if many && let Some(Value::String(sequence)) = caller.get_mut("sequence") {
             *sequence = words(sequence, |word| (word == self.name).then(|| run.join(" ")));
+        }
+        Ok(())
+    }
+
+    /// Adds the preparing launches of the variant to those of the caller. Keys of the call are not theirs: one must not start before
+    /// another has ended, for instance.
+    fn put_preparing(&self, prepare: Vec<Value>, caller: &mut Table) -> Result<(), String> {
+        let many = prepare.len() > 1;
+        for (number, launch) in prepare.into_iter().enumerate() {
+            let mut launch = launch.as_table().cloned().ok_or("a preparing launch is no table")?;
+            let name = match many {
+                true => format!("{}_prepare_{}", self.name, number + 1),
+                false => format!("{}_prepare", self.name),
+            };
+            if launch.contains_key("each") {
+                return Err("its preparing launches run for each index of a counter: it cannot be called".into());
+            }
+            for (key, value) in &mut launch {
+                self.replace(key, value)?;
+            }
+            for argument in arguments(&[Value::Table(launch.clone())]) {
+                prepared::once(self.each.as_ref(), &argument)?;
+            }
+            if let Some(each) = &self.each {
+                let each = [("of", each.of.clone()), ("count", each.count())];
+                let each = each.map(|(key, value)| (key.to_string(), Value::String(value)));
+                launch.insert("each".into(), Value::Table(each.into_iter().collect()));
+            }
+            launch.insert("name".into(), Value::String(name.clone()));
+            if entries(caller, "prepare").any(|other| other.get("name") == launch.get("name")) {
+                return Err(format!("there is a preparing launch '{name}' already"));
+            }
+            append(caller, "prepare", Value::Table(launch));
         }
         Ok(())
     }
@@ -213,6 +291,18 @@ impl Called {
             })
         })
     }
+}
+
+/// The tables of a list of a variant.
+fn entries<'a>(variant: &'a Table, key: &str) -> impl Iterator<Item = &'a Table> {
+    let list = variant.get(key).and_then(Value::as_array).into_iter().flatten();
+    list.filter_map(Value::as_table)
+}
+
+/// All arguments of launches.
+fn arguments(launches: &[Value]) -> BTreeSet<String> {
+    let args = launches.iter().filter_map(|launch| launch.get("args")?.as_array());
+    args.flatten().filter_map(|name| plain(name).ok()).collect()
 }
 
 /// All names in arguments, expressions and keys of launches, of scratch, and of what the variant needs.

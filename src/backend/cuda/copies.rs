@@ -10,7 +10,7 @@ use ulplab_core::ops::{Buffer, Case, Problem, Scalar};
 use super::device::{Argument, Device, Memory};
 use super::expr::eval;
 use super::matmul::Operands;
-use super::plan::{Named, Plan, Work};
+use super::plan::{Named, Plan, Scratch, Step, Work};
 use super::sequence::Turn;
 
 /// Memory of everything a run reads and writes, and the launches on it.
@@ -52,7 +52,7 @@ impl ProblemCopy {
     /// Bytes that it takes on a device.
     pub fn bytes(problem: &Problem, plan: &Plan) -> usize {
         let buffers = problem.buffers.iter().map(Buffer::size);
-        let scratch = plan.scratch.iter().map(|(_, bytes, _)| *bytes);
+        let scratch = plan.scratch.iter().map(Scratch::size);
         buffers.chain(scratch).map(|bytes| bytes + 2 * GUARD).sum()
     }
 
@@ -69,8 +69,10 @@ impl ProblemCopy {
         let buffers = problem.buffers.iter().enumerate();
         let buffers = buffers.map(|(at, buffer)| guarded(buffer.size(), there.buffer(at)));
         let scratch = plan.scratch.iter().enumerate();
-        let scratch =
-            scratch.map(|(at, (_, bytes, _))| guarded(*bytes, there.scratch.get(at).and_then(Option::as_ref)));
+        let scratch = scratch.map(|(at, scratch)| {
+            let there = there.scratch.get(at).and_then(Option::as_ref);
+            guarded(scratch.size(), there)
+        });
         let mut set = Self {
             buffers: buffers.collect::<Result<_>>()?,
             scratch: scratch.collect::<Result<_>>()?,
@@ -78,17 +80,15 @@ impl ProblemCopy {
             launches: Vec::new(),
         };
         let names = Names { case, problem, plan };
-        let turned = |step: usize, work: &Work, turn: &Turn| {
-            let on = names.on(&set, work, turn)?;
-            Ok(BoundLaunch { step, on })
+        let bound = |steps: &[Step], order: &[(usize, Turn)]| {
+            let turned = order.iter().map(|(step, turn)| {
+                let on = names.on(&set, &steps[*step].work, turn)?;
+                Ok(BoundLaunch { step: *step, on })
+            });
+            turned.collect::<Result<Vec<_>>>()
         };
-        let once = Turn::default();
-        let prepare = plan.prepare.iter().enumerate();
-        let prepare = prepare.map(|(at, step)| turned(at, &step.work, &once));
-        let launches = plan.order.iter();
-        let launches = launches.map(|(step, turn)| turned(*step, &plan.steps[*step].work, turn));
-        let (prepare, launches) = (prepare.collect::<Result<_>>()?, launches.collect::<Result<_>>()?);
-        (set.prepare, set.launches) = (prepare, launches);
+        let prepare = bound(&plan.prepare, &plan.prepare_order)?;
+        (set.launches, set.prepare) = (bound(&plan.steps, &plan.order)?, prepare);
         Ok(set)
     }
 }
@@ -133,19 +133,26 @@ impl Names<'_> {
         })
     }
 
-    /// The address of a buffer's part at an index of its first dimension.
+    /// The address of a buffer's part at an index of its first dimension, or of a part of scratch.
     fn part(&self, set: &ProblemCopy, name: &str, index: &str, turn: &Turn) -> Result<Argument> {
         let wrong = |why: String| Error::Usage(format!("argument '{name}[{index}]': {why}"));
         let at = self.number(index, turn).map_err(wrong)?;
         let buffer = self.problem.buffers.iter().position(|buffer| buffer.name == name);
-        let buffer = buffer.ok_or_else(|| wrong("only buffers of the operation have parts".into()))?;
-        let (memory, buffer) = (&set.buffers[buffer], &self.problem.buffers[buffer]);
-        let parts = buffer.shape.first().copied().unwrap_or(0);
-        let at = usize::try_from(at).ok().filter(|at| *at < parts);
-        let at = at.ok_or_else(|| wrong(format!("its shape is {:?}", buffer.shape)))?;
-        Ok(Argument::Wide(
-            memory.address + (GUARD + buffer.size() / parts * at) as u64,
-        ))
+        let scratch = self.plan.scratch.iter().position(|scratch| scratch.name == name);
+        let within = |parts: usize| usize::try_from(at).ok().filter(|at| *at < parts);
+        let (memory, place) = if let Some(number) = buffer {
+            let buffer = &self.problem.buffers[number];
+            let parts = buffer.shape.first().copied().unwrap_or(0);
+            let at = within(parts).ok_or_else(|| wrong(format!("its shape is {:?}", buffer.shape)))?;
+            (&set.buffers[number], buffer.size() / parts * at)
+        } else if let Some(number) = scratch {
+            let scratch = &self.plan.scratch[number];
+            let at = within(scratch.parts).ok_or_else(|| wrong(format!("it has {} parts", scratch.parts)))?;
+            (&set.scratch[number], scratch.place(at))
+        } else {
+            return Err(wrong("only buffers of the operation and scratch have parts".into()));
+        };
+        Ok(Argument::Wide(memory.address + (GUARD + place) as u64))
     }
 
     /// The value of an expression over sizes and the repetitions that a launch is in.
@@ -171,7 +178,7 @@ impl Names<'_> {
             }
         }
         let buffer = self.problem.buffers.iter().position(|buffer| buffer.name == name);
-        let scratch = self.plan.scratch.iter().position(|(scratch, ..)| scratch == name);
+        let scratch = self.plan.scratch.iter().position(|scratch| scratch.name == name);
         let scalar = self.problem.scalars.iter().find(|(scalar, _)| *scalar == name);
         let dim = self.case.dims.iter().find(|(dim, _)| *dim == name);
         match (buffer, scratch, scalar, dim) {

@@ -4,7 +4,8 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{calls, like, sequence};
+use super::prepared::Each;
+use super::{calls, like, prepared, sequence};
 use crate::run::ceilings::Ceilings;
 use ulplab_core::error::{Error, Result, did_you_mean};
 use ulplab_core::input;
@@ -65,6 +66,8 @@ pub struct Variant {
 pub struct Scratch {
     pub name: String,
     pub bytes: String,
+    /// How many of them there are, if arguments name one of several by an index: `name[@layers]`.
+    pub parts: Option<Number>,
     /// Cleared before each run.
     #[serde(default)]
     pub zero: bool,
@@ -100,6 +103,8 @@ pub struct Launch {
     pub bytes: Option<Number>,
     /// Operations of products of matrices.
     pub flops: Option<Number>,
+    /// Of a preparing launch: it runs once for each index of a counter.
+    pub each: Option<Each>,
 }
 
 /// D = A·Bᵀ: A [m, k], B [n, k], D [m, n], rows contiguous, summed in f32.
@@ -175,7 +180,7 @@ impl Launch {
 }
 
 /// An expression, or a plain number.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(untagged)]
 pub enum Number {
     Plain(i64),
@@ -290,6 +295,7 @@ impl Source {
                 let wrong = |why| format!("header: variant '{}', launch '{}': {why}", variant.name, launch.name());
                 launch.check().map_err(wrong)?;
             }
+            prepared::check(variant).map_err(|why| format!("header: variant '{}', {why}", variant.name))?;
             if let Some(sequence) = &variant.sequence {
                 let names: Vec<&str> = variant.launches.iter().map(Launch::name).collect();
                 unique("launches", names.clone())?;

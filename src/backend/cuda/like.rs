@@ -6,9 +6,9 @@ use super::calls::words;
 
 /// Puts into every variant with `like = "NAME"` what it leaves out of that one, which stands before it: of launches, and of
 /// `prepare`, those with the same name are merged key by key, others added; a launch with an entry point of its own does not take the
-/// other's call. `more_scratch` is scratch besides the other's, and `in_sequence` says for names of the other's sequence what stands in
-/// their place. With `changes_of = "NAME"`, it has the launches, `more_scratch` and `in_sequence` of one more variant, too. Then gives
-/// all launches the keys of `each`.
+/// other's call, and one with either does not take its `each`. `more_scratch` is scratch besides the other's, and `in_sequence` says
+/// for names of the other's sequence what stands in their place. With `changes_of = "NAME"`, it has the launches, `more_scratch` and
+/// `in_sequence` of one more variant, too. Then gives all launches the keys of `each`.
 pub fn resolve(header: &mut Table) -> Result<(), String> {
     let Some(Value::Array(variants)) = header.get_mut("variant") else {
         return Ok(());
@@ -108,9 +108,14 @@ fn inherit(variant: &mut Table, model: &Table) -> Result<(), String> {
                 Some(at) => {
                     let mut launch = own.remove(at);
                     if let (Some(launch), Some(other)) = (launch.as_table_mut(), other.as_table()) {
-                        let called = !launch.contains_key("call") && launch.contains_key("entry");
+                        let (call, entry) = (launch.contains_key("call"), launch.contains_key("entry"));
                         let mut other = other.clone();
-                        other.retain(|key, _| !called || !["call", "with"].contains(&key));
+                        // Another variant that is called may prepare nothing.
+                        other.retain(|key, _| match key {
+                            "call" | "with" => call || !entry,
+                            "each" => !call && !entry,
+                            _ => true,
+                        });
                         fill(launch, &other);
                     }
                     merged.push(launch);
@@ -225,6 +230,22 @@ mod tests {
         assert_eq!(found["launch"], launches["launch"]);
         let error = resolved("[[variant]]\nname = 'a'\nchanges_of = 'b'").unwrap_err();
         assert_eq!(error, "changes_of = \"b\": no variant before it has that name");
+    }
+
+    #[test]
+    fn another_call_or_an_entry_prepares_by_its_own_words() {
+        let found = resolved(
+            "[[variant]]\nname = 'a'\nlaunch = [{ name = 'f', call = 'o.v', with = { x = 'y' }, each = { of = 'L', count = 2 } }]\n\
+             [[variant]]\nname = 'b'\nlike = 'a'\nlaunch = [{ name = 'f', call = 'o.w' }]\n\
+             [[variant]]\nname = 'c'\nlike = 'a'\nlaunch = [{ name = 'f', entry = 'e' }]\n\
+             [[variant]]\nname = 'd'\nlike = 'a'\nlaunch = [{ name = 'f', with = { x = 'z' } }]",
+        );
+        let found = found.unwrap();
+        let keys = [1, 2, 3].map(|at| {
+            let launch = found["variant"][at]["launch"][0].as_table().unwrap();
+            launch.keys().map(String::as_str).collect::<Vec<_>>().join(" ")
+        });
+        assert_eq!(keys, ["call name with", "entry name", "call each name with"]);
     }
 
     #[test]

@@ -11,6 +11,7 @@ pub mod header;
 mod like;
 pub mod matmul;
 pub mod plan;
+mod prepared;
 mod repeat;
 pub mod run;
 pub mod runner;

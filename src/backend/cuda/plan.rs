@@ -7,9 +7,11 @@ use super::expr::eval;
 use super::header;
 use super::header::{Factor, Launch, Number, Variant};
 use super::matmul::Product;
+use super::prepared;
 use super::sequence::{Turn, unroll};
 use ulplab_core::error::did_you_mean;
 use ulplab_core::ops::Case;
+use ulplab_core::ops::guards::GUARD;
 
 /// Multiprocessors of an H100 and an H200, for which launches are planned without a GPU.
 pub const SMS: i64 = 132;
@@ -17,16 +19,41 @@ pub const SMS: i64 = 132;
 /// The launches and products to put into the stream.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// Once, when inputs are there.
+    /// Launches that are made when inputs are there, and not in a run.
     pub prepare: Vec<Step>,
+    /// By their numbers in `prepare`.
+    pub prepare_order: Vec<(usize, Turn)>,
     /// Each launch that is in the order, once.
     pub steps: Vec<Step>,
     /// By their numbers in `steps`.
     pub order: Vec<(usize, Turn)>,
-    /// Names, bytes, and whether they are cleared before each run.
-    pub scratch: Vec<(String, usize, bool)>,
+    pub scratch: Vec<Scratch>,
     /// What its products multiply.
     pub products: Factor,
+}
+
+/// Working memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scratch {
+    pub name: String,
+    /// Bytes of one part.
+    pub bytes: usize,
+    /// How many there are, one behind the other with guard bands between them.
+    pub parts: usize,
+    /// Whether it is cleared before each run.
+    pub zero: bool,
+}
+
+impl Scratch {
+    /// Bytes of all parts, and of what lies between them.
+    pub fn size(&self) -> usize {
+        self.place(self.parts - 1) + self.bytes
+    }
+
+    /// Where a part begins. All parts are aligned as the first is.
+    pub fn place(&self, part: usize) -> usize {
+        part * (self.bytes + GUARD).next_multiple_of(GUARD)
+    }
 }
 
 /// One launch.
@@ -65,7 +92,7 @@ pub enum Work {
 pub enum Named<'a> {
     /// A buffer, scratch, a scalar or a size.
     Whole(&'a str),
-    /// The part of a buffer at an index of its first dimension, an expression: `w[@layers]`.
+    /// The part of a buffer at an index of its first dimension, or of scratch, an expression: `w[@layers]`.
     Part(&'a str, &'a str),
     /// A whole number: an expression over sizes and indices of repetitions, such as `2 * I` or `@J`.
     Number(&'a str),
@@ -87,7 +114,7 @@ impl<'a> Named<'a> {
 }
 
 /// Sizes by name.
-type Sizes<'a> = &'a dyn Fn(&str) -> Option<i64>;
+pub(super) type Sizes<'a> = &'a dyn Fn(&str) -> Option<i64>;
 
 impl Plan {
     /// The launches, or none if the variant does not accept the case.
@@ -125,6 +152,7 @@ impl Plan {
         };
         let mut plan = Self {
             prepare: Vec::new(),
+            prepare_order: prepared::order(&variant.prepare, &sizes).map_err(wrong)?,
             steps: Vec::new(),
             order: Vec::new(),
             scratch: Vec::new(),
@@ -157,20 +185,44 @@ impl Plan {
         let scratch = variant.scratch.iter().map(|scratch| {
             let bytes = eval(&scratch.bytes, &sizes)?;
             let bytes = usize::try_from(bytes).map_err(|_| format!("scratch '{}' of {bytes} bytes", scratch.name))?;
-            Ok((scratch.name.clone(), bytes, scratch.zero))
+            let parts = scratch
+                .parts
+                .as_ref()
+                .map(|parts| prepared::count("parts", parts, &sizes));
+            let parts = parts
+                .transpose()
+                .map_err(|why| format!("scratch '{}': {why}", scratch.name))?;
+            Ok(Scratch {
+                name: scratch.name.clone(),
+                bytes,
+                parts: parts.unwrap_or(1),
+                zero: scratch.zero,
+            })
         });
         plan.scratch = scratch.collect::<Result<_, String>>().map_err(wrong)?;
+        prepared::parts(&plan, case).map_err(wrong)?;
         Ok(Some(plan))
+    }
+
+    /// Scratch of that name.
+    pub fn scratch(&self, name: &str) -> Option<&Scratch> {
+        self.scratch.iter().find(|scratch| scratch.name == name)
+    }
+
+    /// Whether a preparing launch is given that scratch, or a part of it.
+    pub fn is_prepared(&self, scratch: &str) -> bool {
+        let mut given = self.prepare.iter().flat_map(Step::arguments).map(Named::new);
+        given.any(|named| matches!(named, Named::Whole(name) | Named::Part(name, _) if name == scratch))
     }
 }
 
 /// The number that a key of a header has, with the sizes put in.
-fn of_key(key: &str, given: &Number, sizes: Sizes) -> Result<i64, String> {
+pub(super) fn of_key(key: &str, given: &Number, sizes: Sizes) -> Result<i64, String> {
     number(given, sizes).map_err(|why| format!("{key}: {why}"))
 }
 
 /// The expression of a number, as the end of an error message.
-fn written(given: &Number) -> String {
+pub(super) fn written(given: &Number) -> String {
     match given {
         Number::Plain(_) => String::new(),
         Number::Expression(text) => format!(" by '{text}'"),

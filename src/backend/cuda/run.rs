@@ -110,10 +110,9 @@ impl<'a> Running<'a> {
     }
 
     fn launch_on(&self, set: &ProblemCopy, taps: bool) -> Result<()> {
-        for ((_, bytes, zero), memory) in self.plan.scratch.iter().zip(&set.scratch) {
-            if *zero {
-                self.device.fill(memory, GUARD, *bytes, 0)?;
-            }
+        let scratch = self.plan.scratch.iter().zip(&set.scratch);
+        for (scratch, memory) in scratch.filter(|(scratch, _)| scratch.zero) {
+            self.device.fill(memory, GUARD, scratch.bytes, 0)?;
         }
         let mut turns = set
             .launches
@@ -169,8 +168,9 @@ impl<'a> Running<'a> {
                 Role::InOut => device.write_repeated(memory, GUARD, &buffer.bytes, buffer.size())?,
             }
         }
-        for ((_, bytes, _), memory) in self.plan.scratch.iter().zip(&self.set.scratch) {
-            device.fill(memory, GUARD, *bytes, poison)?;
+        for (scratch, memory) in self.plan.scratch.iter().zip(&self.set.scratch) {
+            let mut parts = 0..scratch.parts;
+            parts.try_for_each(|part| device.fill(memory, GUARD + scratch.place(part), scratch.bytes, poison))?;
         }
         self.prepare(&self.set)
     }
@@ -354,7 +354,7 @@ impl Guarded for Running<'_> {
     fn bands(&self) -> Result<Vec<Band>> {
         let _turn = self.device.turns.shared();
         let buffers = self.problem.buffers.iter().map(|buffer| buffer.name);
-        let names = buffers.chain(self.plan.scratch.iter().map(|(name, ..)| name.as_str()));
+        let names = buffers.chain(self.plan.scratch.iter().map(|scratch| scratch.name.as_str()));
         let buffers = self.set.buffers.iter().map(AsRef::as_ref);
         let mut bands = Vec::new();
         let scratch = self.set.scratch.iter().map(AsRef::as_ref);
@@ -365,6 +365,16 @@ impl Guarded for Running<'_> {
                     of: name.into(),
                     behind,
                     bytes: self.device.read(memory, at, GUARD)?,
+                });
+            }
+        }
+        for (scratch, memory) in self.plan.scratch.iter().zip(&self.set.scratch) {
+            for part in 1..scratch.parts {
+                let end = scratch.place(part - 1) + scratch.bytes;
+                bands.push(Band {
+                    of: format!("{}[{}]", scratch.name, part - 1),
+                    behind: true,
+                    bytes: self.device.read(memory, GUARD + end, scratch.place(part) - end)?,
                 });
             }
         }

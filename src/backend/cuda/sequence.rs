@@ -25,21 +25,30 @@ pub fn unroll(text: &str, sizes: &dyn Fn(&str) -> Option<i64>) -> Result<Vec<Tur
 
 /// The launches that it names, whatever the counts.
 pub fn launches(text: &str) -> Result<Vec<String>, String> {
-    fn names(parts: &[Part], found: &mut Vec<String>) {
+    Ok(counted(text)?.into_iter().map(|(name, _)| name).collect())
+}
+
+/// The launches that it names, each with the counts of the repetitions that contain it, outermost first.
+pub fn counted(text: &str) -> Result<Vec<(String, Vec<String>)>, String> {
+    fn names(parts: &[Part], counts: &mut Vec<String>, found: &mut Vec<(String, Vec<String>)>) {
         for part in parts {
             match part {
-                Part::Launch(name) => found.push(name.clone()),
-                Part::Repeated { content, .. } => names(content, found),
+                Part::Launch(name) => found.push((name.clone(), counts.clone())),
+                Part::Repeated { count, content } => {
+                    counts.push(count.clone());
+                    names(content, counts, found);
+                    counts.pop();
+                }
             }
         }
     }
     let mut found = Vec::new();
-    names(&parse(text)?, &mut found);
+    names(&parse(text)?, &mut Vec::new(), &mut found);
     Ok(found)
 }
 
 /// Most launches of a run: more is a size in the wrong place.
-const MOST: usize = 100_000;
+pub(super) const MOST: usize = 100_000;
 
 /// A piece of a sequence.
 enum Part {
@@ -198,6 +207,14 @@ mod tests {
     #[test]
     fn lists_every_launch() {
         assert_eq!(launches("a begin([1 - 1](b c)) d").unwrap(), ["a", "b", "c", "d"]);
+        let counts = |inside: &[&str]| inside.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let want = [
+            ("a", counts(&["E"])),
+            ("b", counts(&["E", "@E > 0"])),
+            ("a", counts(&[])),
+        ];
+        let want = want.map(|(name, counts)| (name.to_string(), counts));
+        assert_eq!(counted("E(a [@E > 0](b)) a").unwrap(), want);
     }
 
     #[test]

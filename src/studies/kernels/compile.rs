@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::json;
 
 use super::attest;
+use super::lines::line_of;
 use super::of_op;
 use crate::backend::cuda::cubin::{Entry, entries};
 use crate::backend::cuda::plan::{Named, SMS, Step, Work};
@@ -196,86 +197,6 @@ fn shown(cases: &BTreeSet<String>) -> String {
     }
 }
 
-/// Keys of a launch, and the words in messages that refer to them.
-const KEYS: [(&str, &[&str]); 6] = [
-    ("grid", &["grid: ", "grid is ", "grid has ", "a grid of "]),
-    (
-        "block",
-        &["block: ", "block is ", "block has ", "a block of ", " threads, and "],
-    ),
-    ("cluster", &["cluster: ", "cluster is ", "cluster has "]),
-    ("shared", &["shared: ", "shared is ", " of shared memory"]),
-    ("entry", &["entry '", "no entry point "]),
-    ("args", &["args has "]),
-];
-
-/// The header's line of a mistake: in its launch, the line of the key that the message names, or of a word that it quotes;
-/// else the beginning of the variant.
-fn line_of(source: &Source, variant: &Variant, what: &str) -> usize {
-    let lines: Vec<&str> = source.text.lines().collect();
-    let named = |line: &&str| line.trim_start().starts_with("name") && line.contains(&format!("\"{}\"", variant.name));
-    let start = lines.iter().position(named).unwrap_or(0);
-    let ends = |line: &&str| line.starts_with("[[variant]]") || line.starts_with("[[mutant]]") || line.contains("*/");
-    let end = lines[start..]
-        .iter()
-        .position(ends)
-        .map_or(lines.len(), |at| start + at);
-    let key = KEYS
-        .iter()
-        .find(|(_, words)| words.iter().any(|word| what.contains(word)));
-    let of_key = |line: &&str| {
-        key.is_some_and(|(key, _)| {
-            let mut words = line.split(|c: char| !(c.is_alphanumeric() || c == '_'));
-            words.any(|word| word == *key) && line.contains('=')
-        })
-    };
-    let quoted: Vec<&str> = what
-        .split('\'')
-        .skip(1)
-        .step_by(2)
-        .filter(|word| **word != *variant.name)
-        .collect();
-    let of_word = |line: &&str| quoted.iter().any(|word| line.contains(word));
-    let (first, last) = launch_lines(variant, what, &lines[start..end]).unwrap_or((0, end - start));
-    let launch = &lines[start + first..start + last];
-    let in_launch = launch
-        .iter()
-        .position(of_key)
-        .or_else(|| launch.iter().position(of_word));
-    let anywhere = || {
-        lines[start..]
-            .iter()
-            .take_while(|line| !line.contains("*/"))
-            .position(of_word)
-    };
-    in_launch
-        .map(|at| first + at)
-        .or_else(anywhere)
-        .map_or(start, |at| start + at)
-        + 1
-}
-
-/// The lines of the launch that a message names, counted from the variant's name, if the launch is a table of its own.
-fn launch_lines(variant: &Variant, what: &str, lines: &[&str]) -> Option<(usize, usize)> {
-    let name = what.split("launch '").nth(1)?.split('\'').next()?;
-    // Keys of the case replace those in braces.
-    let fits = |template: &str| match (template.split_once('{'), template.rsplit_once('}')) {
-        (Some((before, _)), Some((_, after))) => name.starts_with(before) && name.ends_with(after),
-        _ => false,
-    };
-    let launches = || variant.launches.iter().map(|launch| launch.name());
-    let number = launches()
-        .position(|launch| launch == name)
-        .or_else(|| launches().position(fits))?;
-    let heads = lines
-        .iter()
-        .enumerate()
-        .filter(|(_, line)| line.starts_with("[[variant.launch]]"));
-    let first = heads.map(|(at, _)| at).nth(number)?;
-    let rest = lines[first + 1..].iter().position(|line| line.starts_with("[["));
-    Some((first, rest.map_or(lines.len(), |at| first + 1 + at)))
-}
-
 /// The launches of a variant on a case, and the compiled entries to compare them with.
 struct Launches<'a> {
     variant: &'a Variant,
@@ -303,7 +224,7 @@ impl Launches<'_> {
             Named::Whole(name) | Named::Part(name, _) => name,
         };
         let buffer = self.problem.buffers.iter().any(|buffer| buffer.name == name);
-        let scratch = self.plan.scratch.iter().any(|(scratch, ..)| scratch == name);
+        let scratch = self.plan.scratch(name).is_some();
         let scalar = self.problem.scalars.iter().find(|(scalar, _)| *scalar == name);
         match scalar {
             _ if buffer || scratch => Some(8),
@@ -316,7 +237,7 @@ impl Launches<'_> {
     fn names(&self, step: &Step) -> Vec<String> {
         let known = || {
             let buffers = self.problem.buffers.iter().map(|buffer| buffer.name);
-            let scratch = self.plan.scratch.iter().map(|(name, ..)| name.as_str());
+            let scratch = self.plan.scratch.iter().map(|scratch| scratch.name.as_str());
             let scalars = self.problem.scalars.iter().map(|(name, _)| *name);
             let dims = self.case.dims.iter().map(|(name, _)| *name);
             buffers.chain(scratch).chain(scalars).chain(dims)
@@ -385,65 +306,70 @@ impl Launches<'_> {
 mod tests {
     use super::*;
 
-    const TEXT: &str = r#"/*
+    /// A variant that calls one which prepares, and that one.
+    const CALLS: [&str; 2] = [
+        r#"/*
 [[variant]]
 name = "a"
 doc = "x"
+sequence = "4(up)"
 [[variant.launch]]
-entry = "first_{dtype}"
-grid = ["T"]
+name = "up"
+call = "packs.b"
+each = { of = "4", count = 2 }
+with = { w = "x[@4 % 2]", N = "C" }
+*/"#,
+        r#"/*
+[[variant]]
+name = "b"
+doc = "x"
+scratch = [{ name = "packed", bytes = "N * 2" }]
+prepare = [{ entry = "pack", grid = ["N"], block = [128], args = ["w", "packed", "N"] }]
+[[variant.launch]]
+entry = "multiply"
+grid = [1]
 block = [128]
-
-[[variant.launch]]
-entry = "second"
-shared = 16
-grid = ["T", 1]
-block = [256]
-*/
-"#;
-
-    /// The mistake of the variant on a case of rmsnorm, and the line in the message.
-    fn wrong(change: [&str; 2]) -> (usize, String) {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("rmsnorm.cu");
-        std::fs::write(&file, TEXT.replacen(change[0], change[1], 1)).unwrap();
-        let source = Source::read(&file).unwrap();
-        let variant = &source.header.variants[0];
-        let case = ops::find("rmsnorm").unwrap().cases().remove(0);
-        let what = Plan::new(variant, &case, SMS).unwrap_err();
-        (line_of(&source, variant, &what), what)
-    }
+args = ["packed", "y", "N"]
+*/"#,
+    ];
 
     #[test]
-    fn a_mistake_is_told_with_the_line_of_its_key() {
-        for (change, line, words) in [
-            (
-                ["[128]", "[\"T +\"]"],
-                8,
-                "launch 'first_{dtype}': block: expression 'T +': it ends too early",
-            ),
-            (["[128]", "[0]"], 8, "block is 0, expected 1 to"),
-            (
-                ["[\"T\", 1]", "[\"5 / 0\"]"],
-                13,
-                "launch 'second': grid: expression '5 / 0': 5 / 0 has no value",
-            ),
-            (["[\"T\", 1]", "[\"1\", \"T - T\"]"], 13, "grid is 0 by 'T - T'"),
-            (
-                ["= 16", "= 5000000000000"],
-                12,
-                "shared is 5000000000000, expected bytes from 0 to 4294967295",
-            ),
-            (["= 16", "= \"K\""], 12, "shared: expression 'K': no size 'K'"),
-            (
-                ["second", "second_{dtyp}"],
-                11,
-                "entry 'second_{dtyp}' has a key the case does not",
-            ),
-        ] {
-            let (at, what) = wrong(change);
-            assert!(what.contains(words), "'{words}' is not in: {what}");
-            assert_eq!(at, line, "{what}");
-        }
+    fn what_a_call_prepares_is_held_against_the_compiled_code() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("rmsnorm.cu");
+        std::fs::write(&file, CALLS[0]).unwrap();
+        std::fs::write(folder.path().join("packs.cu"), CALLS[1]).unwrap();
+        let source = Source::read(&file).unwrap();
+        let op = ops::find("rmsnorm").unwrap();
+        let case = named_by(op, &op.cases()[0]);
+        let problem = ops::problem(op, &case).unwrap();
+        let variant = &source.header.variants[0];
+        let plan = Plan::new(variant, &case, SMS).unwrap().unwrap();
+        assert_eq!((plan.prepare_order.len(), plan.order.len()), (2, 4));
+        let mistakes = |of_pack: &[u32], of_multiply: &[u32]| {
+            let entry = |parameters: &[u32]| Entry {
+                registers: 32,
+                spilled: 0,
+                stack: 0,
+                shared: 0,
+                max_threads: None,
+                parameters: parameters.to_vec(),
+            };
+            let entries = [("pack", entry(of_pack)), ("multiply", entry(of_multiply))];
+            let launches = Launches {
+                variant,
+                case: &case,
+                plan: &plan,
+                problem: &problem,
+                entries: &entries.map(|(name, entry)| (name.to_string(), entry)).into(),
+            };
+            launches.mistakes()
+        };
+        assert_eq!(mistakes(&[8, 8, 4], &[8, 8, 4]), [""; 0]);
+        let want = [
+            "variant 'a', launch 'up_prepare': args has 3 arguments, and 'pack' takes 2",
+            "variant 'a', launch 'up': 'up_packed[@4 % (2)]' has 8 bytes, and 'multiply' takes 4 there",
+        ];
+        assert_eq!(mistakes(&[8, 8], &[4, 8, 4]), want);
     }
 }

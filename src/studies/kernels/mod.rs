@@ -4,6 +4,7 @@ pub mod attest;
 mod body;
 pub mod capsules;
 pub mod compile;
+mod lines;
 pub mod mutants;
 pub mod operations;
 mod options;

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use safetensors::Dtype;
 
-use super::{Running, Step};
+use super::Running;
 use crate::backend::cuda::copies::{ProblemCopy, There};
 use crate::backend::cuda::device::Memory;
 use crate::backend::cuda::folded::PART;
@@ -84,10 +84,9 @@ impl Running<'_> {
                 false => Ok(None),
             }
         });
-        let prepared: Vec<&str> = self.plan.prepare.iter().flat_map(Step::arguments).collect();
         let scratch = self.plan.scratch.iter().zip(&self.set.scratch);
-        let scratch = scratch.map(|((name, ..), memory)| {
-            let whole = memory.len <= 2 * PART || !prepared.contains(&name.as_str());
+        let scratch = scratch.map(|(scratch, memory)| {
+            let whole = memory.len <= 2 * PART || !self.plan.is_prepared(&scratch.name);
             if whole { Ok(None) } else { part(memory) }
         });
         let there = There {

@@ -168,12 +168,11 @@ fn cost(step: &Step, problem: &Problem, plan: &Plan) -> Cost {
             Named::Number(_) => return 0,
         };
         let buffer = problem.buffers.iter().find(|buffer| buffer.name == name);
-        let scratch = plan.scratch.iter().find(|(scratch, ..)| scratch == name);
         let size = buffer.map(|buffer| match (part, buffer.shape.first()) {
             (true, Some(parts)) => buffer.size() / (*parts).max(1),
             _ => buffer.size(),
         });
-        size.or(scratch.map(|(_, bytes, _)| *bytes)).unwrap_or(0) as u64
+        size.or(plan.scratch(name).map(|scratch| scratch.bytes)).unwrap_or(0) as u64
     };
     let mut names = step.arguments();
     names.sort_unstable();
