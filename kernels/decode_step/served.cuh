@@ -3,6 +3,7 @@
 name = "served"
 doc = "attention's products of E4M3 codes, all others and queries bfloat16, experts MXFP4, keys and index keys records: the operations' fast kernels; 16 heads of attention for a thread block, for few rows"
 like = "indexed"
+without = ["q_low_norm", "query_rope", "kv_row_norm", "kv_rope", "push", "heads_rope"]
 arch = "sm_90a"
 needs = ["records == 1", "indexed == 1", "DI == 128", "D == 512", "R <= 512", "sixteen == 1", "HD / G % 16 == 0", "Rq <= 4096"]
 sequence = """
@@ -147,12 +148,19 @@ with = [
 ]
 [[variant.launch]]
 name = "csa_compress"
-call = "compressor.simple"
-with = [
-    { kv = "values", gate = "logits_of_slots", ape = "csa_ape[(@layers - lead) / 2]" },
-    { weight = "csa_norm[(@layers - lead) / 2]", ring_kv = "csa_ring_kv[(@layers - lead) / 2]" },
-    { ring_gate = "csa_ring_gate[(@layers - lead) / 2]", entries = "unread", m = "ms", N = "Ns", overlap = "1" },
-]
+call = "compressor.warps"
+[[variant.launch]]
+name = "index_compress"
+call = "compressor.warps"
+[[variant.launch]]
+name = "hca_compress"
+call = "compressor.cluster"
+[[variant.launch]]
+name = "index_score"
+call = "index_records.tensor"
+[[variant.launch]]
+name = "select"
+call = "top_k.cluster"
 [[variant.launch]]
 name = "index_up"
 call = "fp8_gemm.pipelined"
@@ -187,7 +195,7 @@ with = [
     { q = "half_query", window_pages = "window_pages[@layers]", window_slots = "chosen", window_count = "window_count" },
     { pages = "csa_pages[(@layers - lead) / 2]", slots = "chosen", count = "chosen_count", sinks = "sinks[@layers]" },
     { out = "attended", K = "topk", window_own = "window_pages_of_row", own = "csa_pages_of_row", window_listed = "0" },
-    { listed = "1", scale = "attention_scale", size = 2 },
+    { listed = "1", scale = "attention_scale", size = 2, dtype = "bf16" },
 ]
 
 # heavy layers: compressor, attention
@@ -212,7 +220,7 @@ with = [
     { q = "half_query", window_pages = "window_pages[@layers]", window_slots = "chosen", window_count = "window_count" },
     { pages = "hca_pages[min(@layers, lead) + max(0, @layers - lead) / 2]", slots = "chosen", count = "heavy_count" },
     { sinks = "sinks[@layers]", out = "attended", K = "Nh", window_own = "window_pages_of_row", own = "hca_pages_of_row" },
-    { window_listed = "0", listed = "0", scale = "attention_scale", size = 2 },
+    { window_listed = "0", listed = "0", scale = "attention_scale", size = 2, dtype = "bf16" },
 ]
 
 # heads: RoPE undone, codes, those of each group apart; and attention's output
@@ -347,25 +355,39 @@ name = "next"
 call = "sample.split"
 with = { logits = "row_logits", token = "sampled" }
 
+[[variant]]
+name = "served_many"
+doc = "as `served`, with 64 heads of attention for a thread block, and two thread blocks for a row's choice: for many rows"
+like = "served"
+[[variant.launch]]
+name = "attend_sparse"
+call = "record_attention.cluster"
+[[variant.launch]]
+name = "attend_heavy"
+call = "record_attention.cluster"
+[[variant.launch]]
+name = "select"
+call = "top_k.stream"
+
 [[mutant]]
 name = "groups_scales_shared"
 doc = "all rows of a group have the scales of its first row"
-variants = ["served"]
+variants = ["served", "served_many"]
 
 [[mutant]]
 name = "heads_turned_on"
 doc = "heads are turned on by RoPE, and not back"
-variants = ["served"]
+variants = ["served", "served_many"]
 
 [[mutant]]
 name = "norm_of_first_warp"
 doc = "a low-rank query has the norm of its first 128 columns"
-variants = ["served"]
+variants = ["served", "served_many"]
 
 [[mutant]]
 name = "half_cut"
 doc = "what becomes bfloat16 is cut off, and not rounded"
-variants = ["served"]
+variants = ["served", "served_many"]
 */
 
 // What a step does where all products but attention's take bfloat16, besides the operations: what lies between them, fused.

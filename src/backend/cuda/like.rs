@@ -28,7 +28,11 @@ pub fn resolve(header: &mut Table) -> Result<(), String> {
             change(variant, &named(&written[..at], "changes_of", &other)?)?;
         }
         if let Some(like) = variant.remove("like") {
-            inherit(variant, &named(before, "like", &like)?)?;
+            let mut model = named(before, "like", &like)?;
+            if let Some(without) = variant.remove("without") {
+                leave_out(&mut model, &without)?;
+            }
+            inherit(variant, &model)?;
         }
         let Some(each) = variant.remove("each") else { continue };
         let each = each.as_table().ok_or("each: expected keys of launches")?;
@@ -69,6 +73,20 @@ fn change(variant: &mut Table, other: &Table) -> Result<(), String> {
             .or_insert_with(|| Value::Table(Table::new()));
         fill(own.as_table_mut().ok_or("in_sequence: expected a table")?, changed);
     }
+    Ok(())
+}
+
+/// Leaves out of a variant the launches that another, which is like it, does without.
+fn leave_out(model: &mut Table, without: &Value) -> Result<(), String> {
+    let left_out = without.as_array().ok_or_else(|| format!("without = {without}: expected names of launches"))?;
+    let launches = model.get_mut("launch").and_then(Value::as_array_mut);
+    let launches = launches.ok_or("without: the other variant has no launches")?;
+    for stray in left_out {
+        if !launches.iter().any(|launch| name(launch) == Some(stray)) {
+            return Err(format!("without: the other variant has no launch {stray}"));
+        }
+    }
+    launches.retain(|launch| name(launch).is_none_or(|name| !left_out.contains(name)));
     Ok(())
 }
 
