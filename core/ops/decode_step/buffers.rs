@@ -155,7 +155,12 @@ impl Source {
                 biases.resize(biases.len() + experts, 0.0);
                 tables.extend(self.integers(&name("tid2eid"), &[vocabulary, chosen])?);
             } else {
-                biases.extend(self.floats(&name("e_score_correction_bias"), &[experts])?);
+                let mut bias = self.floats(&name("e_score_correction_bias"), &[experts])?;
+                if self.repeats() {
+                    // All experts are as likely as each other.
+                    bias.fill(0.0);
+                }
+                biases.extend(bias);
             }
         }
         let hashes = kinds.iter().filter(|kind| **kind == RouterType::Hash).count();

@@ -12,14 +12,14 @@ pub struct Repeats {
 }
 
 const NAME: &str = "differing";
-/// Every block compares whole parts of `period` bytes with the first; `found` is the number of bytes that differ and the place of
+/// Every block compares parts of `period` bytes with the first, the last of which may be shorter; `found` is the number of bytes that differ and the place of
 /// the first of them.
 const TEXT: &str = r#"
 typedef unsigned long long u64;
 extern "C" __global__ void differing(const unsigned char *bytes, u64 period, u64 size, u64 *found) {
     u64 count = 0, first = ~0ull;
     for (u64 part = (blockIdx.x + 1) * period; part < size; part += gridDim.x * period)
-        for (u64 at = threadIdx.x; at < period; at += blockDim.x)
+        for (u64 at = threadIdx.x; at < min(period, size - part); at += blockDim.x)
             if (bytes[part + at] != bytes[at])
                 count++, first = min(first, part + at);
     if (count)
