@@ -4,6 +4,7 @@
 #include "decode_step/attend.cuh"
 #include "decode_step/choice.cuh"
 #include "decode_step/output.cuh"
+#include "decode_step/pool.cuh"
 #include "decode_step/streams.cuh"
 
 namespace persistent {
@@ -22,76 +23,6 @@ __device__ __forceinline__ void store_rings(const Context<W> &c, const Compresso
         const int channel = channels[at];
         own_gate[at] += at < WORKERS ? ape_of_first : __ldg(of.ape + channel);
         of.own_kv[channel] = own[at], of.own_gate[channel] = own_gate[at];
-    }
-}
-
-// Pools the channels of the share into `pooled`, where the token closes its window. A warp has 32 channels of few tokens; of many, all
-// warps share the tokens, in parts whose number does not depend on that of the warps.
-template <class W>
-__device__ __forceinline__ void pool(const Context<W> &c, const Compressor &of, Share share, float *own, float *pooled) {
-    constexpr int WARPS = Context<W>::WARPS, EACH = MOST_POOLED / POOLED_PARTS;
-    const int t = c.row.position, lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = share.count, width = of.dim * of.halves;
-    float *own_gate = own + of.halves * n;
-    // Of many, the first stage finds the largest logits.
-    const bool many = of.slots > EACH;
-    const int turn = many ? POOLED_PARTS : 1, turn_of_slots = turn % of.slots;
-#pragma unroll 1
-    for (int block = many ? 0 : 32 * warp; block < n; block += many ? 32 : 32 * WARPS) {
-        const int channel = block + lane;
-#pragma unroll 1
-        for (int stage = many ? 0 : 1; stage < 2; stage++) {
-#pragma unroll 1
-            for (int part = many ? warp : 0; part < turn; part += WARPS) {
-                float gates[EACH], values[EACH], top = -__int_as_float(0x7f800000);
-                int slot = (of.first_slot + part) % of.slots;
-#pragma unroll
-                for (int i = 0; i < EACH; i++) {
-                    const int token = of.first + part + i * turn;
-                    const int half = of.halves == 2 && token >= of.window;
-                    const size_t at = (size_t)slot * width + half * of.dim + share.first + channel;
-                    slot += turn_of_slots;
-                    slot -= slot < of.slots ? 0 : of.slots;
-                    gates[i] = -__int_as_float(0x7f800000), values[i] = 0.0f;
-                    if (token > t || channel >= n)
-                        continue;
-                    if (token < 0)
-                        gates[i] = 0.0f;
-                    else if (token == t)
-                        gates[i] = own_gate[half * n + channel], values[i] = own[half * n + channel];
-                    else
-                        gates[i] = __ldcg(of.ring_gate + at), values[i] = __ldcg(of.ring_kv + at);
-                    top = fmaxf(top, gates[i]);
-                }
-                if (stage == 0) {
-                    c.s.tops[part][lane] = top;
-                    continue;
-                }
-#pragma unroll 4
-                for (int other = 0; many && other < POOLED_PARTS; other++)
-                    top = fmaxf(top, c.s.tops[other][lane]);
-                float sum = 0.0f, out = 0.0f;
-#pragma unroll
-                for (int i = 0; i < EACH; i++) {
-                    const float share_of_token = expf(gates[i] - top);
-                    sum += share_of_token;
-                    out = fmaf(share_of_token, values[i], out);
-                }
-                if (many)
-                    c.s.sums[part][lane] = sum, c.s.outs[part][lane] = out;
-                else if (channel < n)
-                    pooled[share.first + channel] = out / sum;
-            }
-            if (many)
-                c.sync();
-        }
-        if (many && warp == 0) {
-            float sum = 0.0f, out = 0.0f;
-#pragma unroll 4
-            for (int other = 0; other < POOLED_PARTS; other++)
-                sum += c.s.sums[other][lane], out += c.s.outs[other][lane];
-            if (channel < n)
-                pooled[share.first + channel] = out / sum;
-        }
     }
 }
 
@@ -168,10 +99,8 @@ __device__ __forceinline__ void down(const Context<W> &c, const Layer<W> &layer,
         return;
     rings.store(c, layer);
     c.sync();
-#pragma unroll 1
-    for (int which = 0; which <= layer.sparse; which++)
-        pool(c, which == 0 ? layer.main : layer.index, which == 0 ? kv : index, which == 0 ? rings.own_main : rings.own_index,
-             which == 0 ? c.s.pooled : c.s.index_pooled);
+    pool<Context<W>::WARPS>(c.s.pool, c.row.position, {&layer.main, kv, rings.own_main, c.s.pooled},
+                            {&layer.index, index, rings.own_index, c.s.index_pooled});
     c.sync();
     c.team.give_all(arrived, c.s.pooled + kv.first, c.s.pooled + kv.first, kv.count);
     c.team.give_all(arrived, c.s.index_pooled + index.first, c.s.index_pooled + index.first, index.count);
