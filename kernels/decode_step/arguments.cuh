@@ -205,9 +205,10 @@ template <class W> struct alignas(16) Shared {
     union {
         struct {
             float query[MOST_HD], index_query[MOST_HIDI];
-            // What heads read, of all channels or of this CTA's, and before, the sums of groups of keys. Where weights are staged, a
-            // warp keeps the weights of keys there.
-            float heads[W::STAGED ? CHUNK : MOST_HD], read[W::STAGED ? W::Ranks::WARPS : 2 * GROUPS][W::STAGED ? 16 : CHUNK];
+            // What heads read, of all channels or of this CTA's, and before, what quarters have read. Where weights are staged, a warp
+            // keeps the weights of keys there.
+            float heads[W::STAGED ? CHUNK : MOST_HD],
+                read[W::STAGED ? W::Ranks::WARPS : QUARTERS][W::STAGED ? 16 : 32 * W::Ranks::WARPS];
         };
         // Of tokens that are pooled, before queries are there.
         PoolRoom<W::Ranks::WARPS> pool;

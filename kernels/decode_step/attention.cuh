@@ -413,7 +413,6 @@ template <class W> __device__ __forceinline__ void attention(const Context<W> &c
         attend.load();
         c.exchange(SCORES, layer.layer, a.H * keys.count);
         attend.run();
-        c.team.give_all(c.s.arrived + HEADS, c.s.heads + attend.share.first, c.s.heads + attend.share.first, attend.share.count);
         c.exchange(HEADS, layer.layer, a.H * a.D);
         c.keep(a.at_heads, layer.layer, a.layers, c.s.heads, a.H * a.D);
         output_down(c, layer);

@@ -166,12 +166,32 @@ template <class Ranks> struct Team : Ranks {
     }
 };
 
-// Columns of a row, by a function of the first of four.
-template <class Four> struct Columns {
-    const Four &of;
+// What one of four lanes multiplies of a row, of at most 64 numbers, in the order of `products`. All is loaded at once: nothing
+// branches, and what is behind the last column is that column again, and counts nothing.
+struct FourParts {
+    static constexpr int PARTS = 4;
+    float4 of[PARTS];
 
-    __device__ __forceinline__ float4 four(int column) const {
-        return of(column);
+    static __device__ __forceinline__ int column(int part) {
+        return 4 * (threadIdx.x % 4 + 4 * part);
+    }
+
+    // Columns from `first` on, of `cols` that the row has.
+    template <class Row> __device__ __forceinline__ void load(const Row &weights, int first, int cols) {
+#pragma unroll
+        for (int part = 0; part < PARTS; part++)
+            of[part] = weights.four(min(first + column(part), cols - 4));
+    }
+
+    // The product with K numbers in shared memory; the same for all four lanes.
+    __device__ __forceinline__ float product(const float *vector, int K) const {
+        float sums[PARTS];
+#pragma unroll
+        for (int part = 0; part < PARTS; part++) {
+            const float sum = dot4(of[part], load4(vector + min(column(part), K - 4)), 0.0f);
+            sums[part] = column(part) < K ? sum : 0.0f;
+        }
+        return lanes_sum<4>((sums[0] + sums[1]) + (sums[2] + sums[3]));
     }
 };
 
