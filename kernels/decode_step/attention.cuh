@@ -99,8 +99,7 @@ __device__ __forceinline__ void down(const Context<W> &c, const Layer<W> &layer,
         return;
     rings.store(c, layer);
     c.sync();
-    pool<Context<W>::WARPS>(c.s.pool, c.row.position, {&layer.main, kv, rings.own_main, c.s.pooled},
-                            {&layer.index, index, rings.own_index, c.s.index_pooled});
+    pool<Context<W>::WARPS>(c.s.pool, c.row.position, {&layer.main, kv, c.s.pooled}, {&layer.index, index, c.s.index_pooled});
     c.sync();
     c.team.give_all(arrived, c.s.pooled + kv.first, c.s.pooled + kv.first, kv.count);
     c.team.give_all(arrived, c.s.index_pooled + index.first, c.s.index_pooled + index.first, index.count);

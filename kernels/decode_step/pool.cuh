@@ -5,11 +5,10 @@
 
 namespace persistent {
 
-// What a CTA pools of a compressor: its share of the channels, and the token's own values, then logits, [halves, channels] each.
+// What a CTA pools of a compressor: its share of the channels. The token's own numbers are in the rings.
 struct Pooled {
     const Compressor *of;
     Share share;
-    const float *own;
     float *to;
 };
 
@@ -59,19 +58,17 @@ template <int WARPS> struct Pool {
                 values[i] = ldcg(of.ring_kv + from);
             token += turn, at += step, at -= at < all ? 0 : all;
         }
-        // The token's own are in shared memory, and it is in the half of its window.
-        const float *const own = what.own + (of.halves - 1) * n + (channel < n ? channel : 0), *const own_gate =
-                                                                                                   own + of.halves * n;
 #pragma unroll
-        for (int j = 0; j < VECTOR; j++) {
-            const float gate_of_own = own_gate[j], value_of_own = own[j];
+        for (int i = 0; i < EACH; i++) {
+            const int token = of.first + part + i * turn;
 #pragma unroll
-            for (int i = 0; i < EACH; i++) {
-                const int token = of.first + part + i * turn;
-                float &gate = gates[i].of[j], &value = values[i].of[j];
-                gate = token > t ? -__int_as_float(0x7f800000) : token == t ? gate_of_own : token < 0 ? 0.0f : gate;
+            for (int j = 0; j < VECTOR; j++) {
+#ifdef MUTANT_ABSENT_POOLED_AS_ZEROS
+                gates[i].of[j] = token < 0 ? 0.0f : gates[i].of[j], values[i].of[j] = token < 0 ? 0.0f : values[i].of[j];
+#endif
+                gates[i].of[j] = token > t ? -__int_as_float(0x7f800000) : gates[i].of[j];
                 if (VALUES)
-                    value = token == t ? value_of_own : token < 0 || token > t ? 0.0f : value;
+                    values[i].of[j] = token > t ? 0.0f : values[i].of[j];
             }
         }
     }
@@ -120,7 +117,6 @@ template <int WARPS> struct Pool {
             const bool first = unit < of_main;
             return Pooled{first ? main.of : index.of,
                           {first ? main.share.first : index.share.first, first ? main.share.count : index.share.count},
-                          first ? main.own : index.own,
                           first ? main.to : index.to};
         };
         const auto channel = [&](int unit) { return (unit < of_main ? unit : unit - of_main) * WIDE + VECTOR * lane; };
