@@ -20,6 +20,7 @@ template <int WARPS> struct Pool {
     // Channels of a turn, and those of a lane. If a warp has one part, it keeps the numbers while all wait for the largest logits.
     static constexpr int WIDE = PoolRoom<WARPS>::WIDE, VECTOR = WIDE / 32;
     static constexpr bool KEPT = WARPS == POOLED_PARTS;
+    static_assert(POOLED_PARTS % WARPS == 0, "warps have as many parts");
     static_assert(VECTOR == 1 || VECTOR == 2, "loads are of one number or two");
     struct alignas(4 * VECTOR) Vector {
         float of[VECTOR];
@@ -132,14 +133,12 @@ template <int WARPS> struct Pool {
             }
             return;
         }
-        if (KEPT && count > 0)
-            load<true>(what(0), channel(0), warp, POOLED_PARTS);
 #pragma unroll 1
         for (int unit = 0; unit < count; unit++) {
 #pragma unroll 1
-            for (int part = warp; part < POOLED_PARTS; part += WARPS) {
-                if (!KEPT)
-                    load<false>(what(unit), channel(unit), part, POOLED_PARTS);
+            for (int number = 0; number < POOLED_PARTS / WARPS; number++) {
+                const int part = warp + number * WARPS;
+                load<KEPT>(what(unit), channel(unit), part, POOLED_PARTS);
                 at(room.tops, part) = top();
             }
             named_barrier_sync(WORK, 32 * WARPS);
@@ -150,15 +149,13 @@ template <int WARPS> struct Pool {
                 for (int j = 0; j < VECTOR; j++)
                     most.of[j] = fmaxf(most.of[j], at(room.tops, other).of[j]);
 #pragma unroll 1
-            for (int part = warp; part < POOLED_PARTS; part += WARPS) {
+            for (int number = 0; number < POOLED_PARTS / WARPS; number++) {
+                const int part = warp + number * WARPS;
                 if (!KEPT)
                     load<true>(what(unit), channel(unit), part, POOLED_PARTS);
                 add(most, sum, out);
                 at(room.sums, part) = sum, at(room.outs, part) = out;
             }
-            // The numbers of the next turn are on their way while all wait, and while a warp adds up the parts.
-            if (KEPT && unit + 1 < count)
-                load<true>(what(unit + 1), channel(unit + 1), warp, POOLED_PARTS);
             named_barrier_sync(WORK, 32 * WARPS);
             if (warp != unit % WARPS)
                 continue;
