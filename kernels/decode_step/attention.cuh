@@ -203,22 +203,39 @@ template <class W> __device__ __forceinline__ void up(const Context<W> &c, const
 #pragma unroll
     for (int part = 0; part < PARTS; part++)
         x[part] = make_float4(x[part].x * inverse, x[part].y * inverse, x[part].z * inverse, x[part].w * inverse);
+    // Where weights are not staged, what two units have is asked for at once.
+    constexpr int UNITS = W::STAGED ? 1 : 2, STEP = Context<W>::WORKERS / 4;
+    const auto column = [&](int part) { return 4 * (lane + 4 * part); };
 #pragma unroll 1
-    for (int unit = threadIdx.x / 4; unit / 8 * 8 < count; unit += c.WORKERS / 4) {
-        const auto weights = row(min(unit, count - 1));
-        float sums[PARTS];
+    for (int first = threadIdx.x / 4; first / 8 * 8 < count; first += UNITS * STEP) {
+        float4 loaded[UNITS][PARTS];
 #pragma unroll
-        for (int part = 0; part < PARTS; part++)
-            sums[part] = 4 * (lane + 4 * part) < a.Rq ? dot4(weights.four(4 * (lane + 4 * part)), x[part], 0.0f) : 0.0f;
-        const float product = lanes_sum<4>((sums[0] + sums[1]) + (sums[2] + sums[3]));
-        const int four = unit / 4 * 4, of_head = query.first + four, of_index = index_query.first + four - query.count;
-        const bool is_index = four >= query.count;
-        float4 all = c.team.four(product);
-        if (four >= count)
-            continue;
-        all = turn_four(c, all, is_index ? of_index % a.DI : of_head % a.D, is_index ? a.DI : a.D);
-        float *const to = is_index ? c.s.index_query + of_index : c.s.query + of_head;
-        c.team.give(arrived, to, all, threadIdx.x % 16);
+        for (int u = 0; u < UNITS; u++) {
+            const auto weights = row(min(first + u * STEP, count - 1));
+#pragma unroll
+            for (int part = 0; part < PARTS; part++)
+                loaded[u][part] = weights.four(min(column(part), a.Rq - 4));
+        }
+#pragma unroll
+        for (int u = 0; u < UNITS; u++) {
+            const int unit = first + u * STEP;
+            float sums[PARTS];
+#pragma unroll
+            for (int part = 0; part < PARTS; part++) {
+                const float sum = dot4(loaded[u][part], x[part], 0.0f);
+                sums[part] = column(part) < a.Rq ? sum : 0.0f;
+            }
+            const float product = lanes_sum<4>((sums[0] + sums[1]) + (sums[2] + sums[3]));
+            const int four = unit / 4 * 4, of_head = query.first + four, of_index = index_query.first + four - query.count;
+            const bool is_index = four >= query.count;
+            float4 all = c.team.four(product);
+            if (four >= count)
+                continue;
+            const int dim = is_index ? a.DI : a.D;
+            all = turn_four(c, all, (is_index ? of_index : of_head) % dim, dim);
+            float *const to = is_index ? c.s.index_query + of_index : c.s.query + of_head;
+            c.team.give(arrived, to, all, threadIdx.x % 16);
+        }
     }
 }
 

@@ -119,9 +119,10 @@ template <class W> __device__ __forceinline__ void route(const Context<W> &c, in
 
 // The second products, added up over experts; by each CTA, all of it. Four lanes have a channel, and load what a slot has of it.
 template <class W> __device__ __forceinline__ void mix(const Context<W> &c, int layer) {
-    constexpr int PARTS = 4;
+    // What three slots have is asked for at once.
+    constexpr int PARTS = 4, TURNS = 3;
     const Arguments<W> &a = c.a;
-    const int lane = threadIdx.x % 4;
+    const auto column = [](int part) { return 4 * (int)(threadIdx.x % 4 + 4 * part); };
 #ifdef MUTANT_SHARED_EXPERT_LOST
     const int slots = a.K;
 #else
@@ -142,13 +143,24 @@ template <class W> __device__ __forceinline__ void mix(const Context<W> &c, int 
     float out = 0.0f;
     if (channel / 8 * 8 < a.C) {
         float sums[PARTS] = {};
-#pragma unroll 3
-        for (int slot = 0; slot < slots; slot++) {
-            const auto weights = row(slot, min(channel, a.C - 1));
+        const int own_channel = min(channel, a.C - 1);
+#pragma unroll 1
+        for (int first = 0; first < slots; first += TURNS) {
+            float4 weights[TURNS][PARTS];
 #pragma unroll
-            for (int part = 0; part < PARTS; part++)
-                if (const int at = 4 * (lane + 4 * part); at < a.I)
-                    sums[part] = dot4(weights.four(at), load4(c.s.hidden + slot * a.I + at), sums[part]);
+            for (int turn = 0; turn < TURNS; turn++) {
+                const auto row_of_slot = row(min(first + turn, slots - 1), own_channel);
+#pragma unroll
+                for (int part = 0; part < PARTS; part++)
+                    weights[turn][part] = row_of_slot.four(min(column(part), a.I - 4));
+            }
+#pragma unroll
+            for (int turn = 0; turn < TURNS; turn++)
+#pragma unroll
+                for (int part = 0; part < PARTS; part++)
+                    if (first + turn < slots && column(part) < a.I)
+                        sums[part] =
+                            dot4(weights[turn][part], load4(c.s.hidden + (first + turn) * a.I + column(part)), sums[part]);
         }
         out = lanes_sum<4>((sums[0] + sums[1]) + (sums[2] + sums[3]));
     }
