@@ -109,6 +109,12 @@ __device__ __forceinline__ void scores(const Context<W> &c, const Keys &keys, Ke
 // makes all weights of its group NaN, and so the sum of all.
 constexpr float LOWEST = -3.4e38f;
 
+// Whether a CTA needs no more heads than it has read: it has whole groups of the output's rows.
+template <class W> __device__ __forceinline__ bool heads_apart(const Context<W> &c) {
+    const int others = c.team.ranks() - 1;
+    return !W::STAGED && (c.a.G & others) == 0 && (c.a.H * c.a.D / 8 & others) == 0;
+}
+
 // What heads read, turned back, where all CTAs have all scores. A quarter of the threads has every fourth group, and a thread four
 // channels, so that it adds up its groups in registers: a quarter hands over one number for each channel. The keys of a group are
 // loaded while the last group's are added up, those of the first before all scores are there.
@@ -243,12 +249,15 @@ template <class W> struct Attend {
             c.s.inverse[head] = inverse;
     }
 
-    // Adds up what quarters have read of the channels from `chunk` on, and gives it to all CTAs; a thread has four channels for one.
+    // Adds up what quarters have read of the channels from `chunk` on, and gives it to all CTAs that need it; a thread has four channels
+    // for one.
     __device__ __forceinline__ void turn_back(int chunk) const {
         const Arguments<W> &a = c.a;
-        const int other = threadIdx.x & (c.team.ranks() - 1), count = min(WORKERS, share.count - chunk);
+        const bool apart = heads_apart(c);
+        const int bits = apart ? 0 : c.team.bits, other = apart ? c.team.rank : threadIdx.x & (c.team.ranks() - 1),
+                  count = min(WORKERS, share.count - chunk);
 #pragma unroll 1
-        for (int in_chunk = 4 * (threadIdx.x >> c.team.bits); in_chunk < count; in_chunk += 4 * (WORKERS >> c.team.bits)) {
+        for (int in_chunk = 4 * (threadIdx.x >> bits); in_chunk < count; in_chunk += 4 * (WORKERS >> bits)) {
             const int to = share.first + chunk + in_chunk, head = to / a.D, turned = to % a.D - (a.D - a.R);
             const float4 parts[QUARTERS] = {load4(c.s.read[0] + in_chunk), load4(c.s.read[1] + in_chunk),
                                             load4(c.s.read[2] + in_chunk), load4(c.s.read[3] + in_chunk)};

@@ -429,8 +429,16 @@ template <class W> __device__ __forceinline__ void attention(const Context<W> &c
         attend.load();
         c.exchange(SCORES, layer.layer, a.H * keys.count);
         attend.run();
-        c.exchange(HEADS, layer.layer, a.H * a.D);
-        c.keep(a.at_heads, layer.layer, a.layers, c.s.heads, a.H * a.D);
+        if (heads_apart(c))
+            c.sync();
+        else
+            c.exchange(HEADS, layer.layer, a.H * a.D);
+        if (a.at_heads) {
+            float *const kept = c.kept(a.at_heads, layer.layer, a.layers, a.H * a.D) + attend.share.first;
+#pragma unroll 1
+            for (int at = threadIdx.x; at < attend.share.count; at += c.WORKERS)
+                kept[at] = c.s.heads[attend.share.first + at];
+        }
         output_down(c, layer);
         c.exchange(LOW_HEADS, layer.layer, a.G * a.Ro);
     }

@@ -330,8 +330,8 @@ template <class W> __device__ __forceinline__ void pad(const Context<W> &c) {
 }
 
 // How often attention of a layer exchanges where all wait for each other.
-__device__ __forceinline__ int exchanges(bool sparse) {
-    return sparse ? 6 : 5;
+template <class W> __device__ __forceinline__ int exchanges(const Context<W> &c, bool sparse) {
+    return (sparse ? 6 : 5) - heads_apart(c);
 }
 
 // By the copier: what is copied before the first layer.
@@ -428,7 +428,7 @@ template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
             if constexpr (!W::Ranks::COUNTED) {
                 cluster_wait();
 #pragma unroll 1
-                for (int left = half % 2 == 0 ? exchanges(layer.sparse) - 1 : 0; left > 0; left--)
+                for (int left = half % 2 == 0 ? exchanges(c, layer.sparse) - 1 : 0; left > 0; left--)
                     cluster_sync();
             }
         }
