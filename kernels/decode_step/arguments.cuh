@@ -283,7 +283,14 @@ template <class W> struct Context {
                 mbarrier_arrive_expect_tx(s.arrived + which, numbers * (int)sizeof(float));
             mbarrier_wait_parity(s.arrived + which, use & 1);
         } else {
-            cluster_sync();
+            // A fence takes hundreds of cycles, and waits for all that its warp has loaded. So one warp has it, once all have stored.
+            sync();
+            __syncwarp();
+            if (threadIdx.x < 32)
+                cluster_arrive();
+            else
+                cluster_arrive_relaxed();
+            cluster_wait();
         }
     }
 

@@ -230,9 +230,9 @@ template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
         for (int half = 0; half < 2 * a.layers; half++) {
             const Layer<W> &layer = s.layers[half / 2 % 2];
             named_barrier_sync(PRODUCTS_READY, c.WORKERS + 64);
-            // Both arrive at the next exchange before they begin.
+            // Both arrive at the next exchange before they begin; they store nothing for others.
             if constexpr (!W::Ranks::COUNTED)
-                cluster_arrive();
+                cluster_arrive_relaxed();
             if (mixes)
                 make_mixing(c, layer.mixing[half % 2]);
             // The copier is here once it has found the layer that is next.
@@ -243,7 +243,7 @@ template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
                 cluster_wait();
 #pragma unroll 1
                 for (int left = half % 2 == 0 ? exchanges(c, layer.sparse) - 1 : 0; left > 0; left--)
-                    cluster_sync();
+                    cluster_arrive_relaxed(), cluster_wait();
             }
         }
         cluster_sync();
