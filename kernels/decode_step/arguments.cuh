@@ -112,6 +112,13 @@ constexpr int MOST_POOLED = 128;
 // If they are many, they are pooled in so many parts.
 constexpr int POOLED_PARTS = 16;
 
+// What parts of tokens hand over: their largest logits, the sums of their shares, and what these are worth. A lane of a part has one
+// or two channels.
+template <int WARPS> struct PoolRoom {
+    static constexpr int WIDE = 32 * WARPS / FEW_WARPS;
+    float tops[POOLED_PARTS][WIDE], sums[POOLED_PARTS][WIDE], outs[POOLED_PARTS][WIDE];
+};
+
 // Most numbers of the first products that a CTA has, and channels of a compressor.
 template <class W, bool STAGED> struct Room {
     static constexpr int OWN = MOST_RQ + MOST_D + MOST_HI + 4 * MOST_D + 4 * MOST_DI, CHANNELS = 2 * MOST_D, ROWS = OWN;
@@ -198,16 +205,15 @@ template <class W> struct alignas(16) Shared {
     union {
         struct {
             float query[MOST_HD], index_query[MOST_HIDI];
+            // What heads read, of all channels or of this CTA's, and before, what quarters have read. Where weights are staged, a warp
+            // keeps the weights of keys there.
+            float heads[W::STAGED ? CHUNK : MOST_HD],
+                read[W::STAGED ? W::Ranks::WARPS : QUARTERS][W::STAGED ? 16 : 32 * W::Ranks::WARPS];
         };
         // Of tokens that are pooled, before queries are there.
-        struct {
-            float tops[POOLED_PARTS][32], sums[POOLED_PARTS][32], outs[POOLED_PARTS][32];
-        };
+        PoolRoom<W::Ranks::WARPS> pool;
     };
-    // What heads read, of all channels or of this CTA's, and before, the sums of groups of keys. Where weights are staged, a warp keeps
-    // the weights of keys there.
-    float heads[W::STAGED ? CHUNK : MOST_HD], read[W::STAGED ? W::Ranks::WARPS : 2 * GROUPS][W::STAGED ? 16 : CHUNK],
-        low_heads[MOST_O];
+    float low_heads[MOST_O];
     // What groups of keys are worth; or what they give, in rows whose neighbours have different banks, with their largest scores and
     // sums of weights.
     float factors[W::STAGED ? 1 : MOST_H][GROUPS], groups[W::STAGED ? GROUPS : 1][CHUNK + 8],
@@ -277,7 +283,14 @@ template <class W> struct Context {
                 mbarrier_arrive_expect_tx(s.arrived + which, numbers * (int)sizeof(float));
             mbarrier_wait_parity(s.arrived + which, use & 1);
         } else {
-            cluster_sync();
+            // A fence takes hundreds of cycles, and waits for all that its warp has loaded. So one warp has it, once all have stored.
+            sync();
+            __syncwarp();
+            if (threadIdx.x < 32)
+                cluster_arrive();
+            else
+                cluster_arrive_relaxed();
+            cluster_wait();
         }
     }
 

@@ -109,79 +109,112 @@ __device__ __forceinline__ void scores(const Context<W> &c, const Keys &keys, Ke
 // makes all weights of its group NaN, and so the sum of all.
 constexpr float LOWEST = -3.4e38f;
 
-// What heads read, turned back, where all CTAs have all scores: eight warps for a chunk of channels, sixteen lanes of which have four
-// channels each of a group of keys. Keys of the first turns are loaded before all scores are there.
+// Whether a CTA needs no more heads than it has read: it has whole groups of the output's rows.
+template <class W> __device__ __forceinline__ bool heads_apart(const Context<W> &c) {
+    const int others = c.team.ranks() - 1;
+    return !W::STAGED && (c.a.G & others) == 0 && (c.a.H * c.a.D / 8 & others) == 0;
+}
+
+// What heads read, turned back, where all CTAs have all scores. A quarter of the threads has every fourth group, and a thread four
+// channels, so that it adds up its groups in registers: a quarter hands over one number for each channel. The keys of a group are
+// loaded while the last group's are added up, those of the first before all scores are there.
 template <class W> struct Attend {
-    static constexpr int LANES = CHUNK / 4, TURNS = 8;
-    static_assert(256 / LANES == GROUPS, "lanes of a chunk have a group each");
+    static constexpr int WORKERS = Context<W>::WORKERS, LANES = WORKERS / QUARTERS, EACH = GROUPS / QUARTERS, TURNS = 6;
+    static_assert(LANES % 32 == 0 && TURNS * EACH <= 32, "a lane of a warp finds each of its keys");
+    struct Vectors {
+        float4 of[TURNS];
+    };
     const Context<W> &c;
     const Keys &keys;
     const float *sinks;
     Share share;
-    // The first channel of this lane among those of all heads, and its group.
-    int at, group;
-    float4 vectors[TURNS];
+    // The first channel of this lane among those of all heads, and its quarter.
+    int at, quarter;
+    // Where one of the warp's keys is: those of the first turns of a group, then those of the next.
+    const float *row;
+    Vectors vectors;
 
     __device__ __forceinline__ Attend(const Context<W> &c, const Keys &keys, const float *sinks)
         : c(c), keys(keys), sinks(sinks), share(c.team.template share<8>(c.a.H * c.a.D)) {
-        at = share.first + threadIdx.x / 256 * CHUNK + 4 * (threadIdx.x % LANES);
-        group = threadIdx.x % 256 / LANES;
+        at = share.first + 4 * (threadIdx.x % LANES), quarter = threadIdx.x / LANES;
     }
 
-    __device__ __forceinline__ bool there() const {
-        return at < share.first + share.count;
+    // Whether the warp has channels.
+    __device__ __forceinline__ bool any() const {
+        return at - 4 * (int)(threadIdx.x % 32) < share.first + share.count;
     }
 
-    // Loads the keys of the first turns; entries are chosen. Behind the last key is the last one again.
-    __device__ __forceinline__ void load() {
-        if (!there())
-            return;
-        const int channel = at % c.a.D;
+    // The first channel of this lane, or a channel of others if it has none.
+    __device__ __forceinline__ int channel() const {
+        return min(at, c.a.H * c.a.D - 4) % c.a.D;
+    }
+
+    // Loads the keys of the first turns of a group. Behind the last key is the last one again.
+    __device__ __forceinline__ Vectors load(int group, int channel) const {
+        Vectors vectors;
 #pragma unroll
-        for (int turn = 0; turn < TURNS; turn++)
-            if (GROUPS * turn < keys.count)
-                vectors[turn] = load4(keys.row(min(group + GROUPS * turn, keys.count - 1)) + channel);
+        for (int turn = 0; turn < TURNS; turn++) {
+            const float *const from = (const float *)__shfl_sync(0xffffffff, (u64)row, group * TURNS + turn);
+            vectors.of[turn] = load4(from + channel);
+        }
+        return vectors;
+    }
+
+    // Finds the keys, and loads those of the first group; entries are chosen.
+    __device__ __forceinline__ void load() {
+        if (!any())
+            return;
+        const int lane = threadIdx.x % 32, group = lane / TURNS * QUARTERS + quarter;
+        row = keys.row(min(group + GROUPS * (lane % TURNS), keys.count - 1));
+        vectors = load(0, channel());
     }
 
     __device__ __forceinline__ void run() {
         const Arguments<W> &a = c.a;
-        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #ifdef MUTANT_LAST_KEY_LOST
         const int last = keys.count - 1;
 #else
         const int last = keys.count;
 #endif
 #pragma unroll 1
-        for (int head = warp; head < a.H; head += c.WARPS)
+        for (int head = threadIdx.x / 32; head < a.H; head += c.WARPS)
             weigh(head);
         c.sync();
-        bool loaded = true;
 #pragma unroll 1
-        for (int chunk = 0; chunk < share.count; chunk += c.WARPS / 8 * CHUNK, at += c.WARPS / 8 * CHUNK, loaded = false) {
-            const int head = min(at / a.D, a.H - 1), channel = at % a.D;
-            const float *const scores = c.s.scores(a, head);
-            float4 sum = make_float4(0, 0, 0, 0);
-            const auto add = [&](int key, float weight, float4 vector) {
-                if (key >= last)
-                    return;
-                sum.x = fmaf(weight, vector.x, sum.x), sum.y = fmaf(weight, vector.y, sum.y);
-                sum.z = fmaf(weight, vector.z, sum.z), sum.w = fmaf(weight, vector.w, sum.w);
-            };
-            if (there()) {
-                if (!loaded)
-                    load();
+        for (int chunk = 0; chunk < share.count; chunk += WORKERS, at += WORKERS) {
+            if (any()) {
+                const int channel = this->channel(), head = min(at / a.D, a.H - 1);
+                const float *const scores = c.s.scores(a, head);
+                float4 part = make_float4(0, 0, 0, 0);
+                if (chunk > 0)
+                    vectors = load(0, channel);
+#pragma unroll 1
+                for (int number = 0; number < EACH; number++) {
+                    const int group = number * QUARTERS + quarter;
+                    const Vectors next = load(min(number + 1, EACH - 1), channel);
+                    float4 sum = make_float4(0, 0, 0, 0);
+                    const auto add = [&](float weight, float4 vector) {
+                        sum.x = fmaf(weight, vector.x, sum.x), sum.y = fmaf(weight, vector.y, sum.y);
+                        sum.z = fmaf(weight, vector.z, sum.z), sum.w = fmaf(weight, vector.w, sum.w);
+                    };
 #pragma unroll
-                for (int turn = 0; turn < TURNS; turn++)
-                    if (const int key = group + GROUPS * turn; key < last)
-                        add(key, scores[key], vectors[turn]);
+                    for (int turn = 0; turn < TURNS; turn++)
+                        if (const int key = group + GROUPS * turn; key < last)
+                            add(scores[key], vectors.of[turn]);
 #pragma unroll 1
-                for (int key = group + GROUPS * TURNS; key < last; key += GROUPS)
-                    add(key, scores[key], load4(keys.row(key) + channel));
+                    for (int key = group + GROUPS * TURNS; key < last; key += GROUPS)
+                        add(scores[key], load4(keys.row(key) + channel));
+                    const float factor = c.s.factors[head][group];
+                    part.x = fmaf(factor, sum.x, part.x), part.y = fmaf(factor, sum.y, part.y);
+                    part.z = fmaf(factor, sum.z, part.z), part.w = fmaf(factor, sum.w, part.w);
+                    vectors = next;
+                }
+                *(float4 *)(c.s.read[quarter] + 4 * (threadIdx.x % LANES)) = part;
             }
-            *(float4 *)(c.s.read[threadIdx.x / LANES] + 4 * (lane % LANES)) = sum;
             c.sync();
             turn_back(chunk);
-            c.sync();
+            if (chunk + WORKERS < share.count)
+                c.sync();
         }
     }
 
@@ -216,28 +249,31 @@ template <class W> struct Attend {
             c.s.inverse[head] = inverse;
     }
 
-    // Adds up what groups have read of a chunk for each eight warps; a thread has two channels.
+    // Adds up what quarters have read of the channels from `chunk` on, and gives it to all CTAs that need it; a thread has four channels
+    // for one.
     __device__ __forceinline__ void turn_back(int chunk) const {
         const Arguments<W> &a = c.a;
-        const int in_chunk = 2 * (threadIdx.x % 32), of = threadIdx.x / 32, pair = chunk + of * CHUNK + in_chunk;
-        if (of >= c.WARPS / 8 || pair >= share.count)
-            return;
-        const int to = share.first + pair, head = to / a.D, turned = to % a.D - (a.D - a.R);
-        float2 parts[4] = {};
-#pragma unroll
-        for (int group = 0; group < GROUPS; group++) {
-            const float2 of_group = *(const float2 *)(c.s.read[GROUPS * of + group] + in_chunk);
-            const float factor = c.s.factors[head][group];
-            float2 &part = parts[group % 4];
-            part.x = fmaf(factor, of_group.x, part.x), part.y = fmaf(factor, of_group.y, part.y);
+        const bool apart = heads_apart(c);
+        const int bits = apart ? 0 : c.team.bits, other = apart ? c.team.rank : threadIdx.x & (c.team.ranks() - 1),
+                  count = min(WORKERS, share.count - chunk);
+#pragma unroll 1
+        for (int in_chunk = 4 * (threadIdx.x >> bits); in_chunk < count; in_chunk += 4 * (WORKERS >> bits)) {
+            const int to = share.first + chunk + in_chunk, head = to / a.D, turned = to % a.D - (a.D - a.R);
+            const float4 parts[QUARTERS] = {load4(c.s.read[0] + in_chunk), load4(c.s.read[1] + in_chunk),
+                                            load4(c.s.read[2] + in_chunk), load4(c.s.read[3] + in_chunk)};
+            const float inverse = c.s.inverse[head];
+            // As `lanes_sum` has it.
+            const auto sum = [&](float a, float b, float c, float d) { return ((a + c) + (b + d)) * inverse; };
+            float2 low = make_float2(sum(parts[0].x, parts[1].x, parts[2].x, parts[3].x),
+                                     sum(parts[0].y, parts[1].y, parts[2].y, parts[3].y)),
+                   high = make_float2(sum(parts[0].z, parts[1].z, parts[2].z, parts[3].z),
+                                      sum(parts[0].w, parts[1].w, parts[2].w, parts[3].w));
+            if (turned >= 0) {
+                low = rope_file::turn<true>(low, c.s.cos[0][turned / 2], c.s.sin[0][turned / 2]);
+                high = rope_file::turn<true>(high, c.s.cos[0][turned / 2 + 1], c.s.sin[0][turned / 2 + 1]);
+            }
+            c.team.store(c.s.arrived + HEADS, c.s.heads + to, make_float4(low.x, low.y, high.x, high.y), other);
         }
-        // As `lanes_sum` has it.
-        float2 sum = make_float2((parts[0].x + parts[2].x) + (parts[1].x + parts[3].x),
-                                 (parts[0].y + parts[2].y) + (parts[1].y + parts[3].y));
-        sum.x *= c.s.inverse[head], sum.y *= c.s.inverse[head];
-        if (turned >= 0)
-            sum = rope_file::turn<true>(sum, c.s.cos[0][turned / 2], c.s.sin[0][turned / 2]);
-        *(float2 *)(c.s.heads + to) = sum;
     }
 };
 

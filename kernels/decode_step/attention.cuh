@@ -4,6 +4,7 @@
 #include "decode_step/attend.cuh"
 #include "decode_step/choice.cuh"
 #include "decode_step/output.cuh"
+#include "decode_step/pool.cuh"
 #include "decode_step/streams.cuh"
 
 namespace persistent {
@@ -22,76 +23,6 @@ __device__ __forceinline__ void store_rings(const Context<W> &c, const Compresso
         const int channel = channels[at];
         own_gate[at] += at < WORKERS ? ape_of_first : __ldg(of.ape + channel);
         of.own_kv[channel] = own[at], of.own_gate[channel] = own_gate[at];
-    }
-}
-
-// Pools the channels of the share into `pooled`, where the token closes its window. A warp has 32 channels of few tokens; of many, all
-// warps share the tokens, in parts whose number does not depend on that of the warps.
-template <class W>
-__device__ __forceinline__ void pool(const Context<W> &c, const Compressor &of, Share share, float *own, float *pooled) {
-    constexpr int WARPS = Context<W>::WARPS, EACH = MOST_POOLED / POOLED_PARTS;
-    const int t = c.row.position, lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = share.count, width = of.dim * of.halves;
-    float *own_gate = own + of.halves * n;
-    // Of many, the first stage finds the largest logits.
-    const bool many = of.slots > EACH;
-    const int turn = many ? POOLED_PARTS : 1, turn_of_slots = turn % of.slots;
-#pragma unroll 1
-    for (int block = many ? 0 : 32 * warp; block < n; block += many ? 32 : 32 * WARPS) {
-        const int channel = block + lane;
-#pragma unroll 1
-        for (int stage = many ? 0 : 1; stage < 2; stage++) {
-#pragma unroll 1
-            for (int part = many ? warp : 0; part < turn; part += WARPS) {
-                float gates[EACH], values[EACH], top = -__int_as_float(0x7f800000);
-                int slot = (of.first_slot + part) % of.slots;
-#pragma unroll
-                for (int i = 0; i < EACH; i++) {
-                    const int token = of.first + part + i * turn;
-                    const int half = of.halves == 2 && token >= of.window;
-                    const size_t at = (size_t)slot * width + half * of.dim + share.first + channel;
-                    slot += turn_of_slots;
-                    slot -= slot < of.slots ? 0 : of.slots;
-                    gates[i] = -__int_as_float(0x7f800000), values[i] = 0.0f;
-                    if (token > t || channel >= n)
-                        continue;
-                    if (token < 0)
-                        gates[i] = 0.0f;
-                    else if (token == t)
-                        gates[i] = own_gate[half * n + channel], values[i] = own[half * n + channel];
-                    else
-                        gates[i] = __ldcg(of.ring_gate + at), values[i] = __ldcg(of.ring_kv + at);
-                    top = fmaxf(top, gates[i]);
-                }
-                if (stage == 0) {
-                    c.s.tops[part][lane] = top;
-                    continue;
-                }
-#pragma unroll 4
-                for (int other = 0; many && other < POOLED_PARTS; other++)
-                    top = fmaxf(top, c.s.tops[other][lane]);
-                float sum = 0.0f, out = 0.0f;
-#pragma unroll
-                for (int i = 0; i < EACH; i++) {
-                    const float share_of_token = expf(gates[i] - top);
-                    sum += share_of_token;
-                    out = fmaf(share_of_token, values[i], out);
-                }
-                if (many)
-                    c.s.sums[part][lane] = sum, c.s.outs[part][lane] = out;
-                else if (channel < n)
-                    pooled[share.first + channel] = out / sum;
-            }
-            if (many)
-                c.sync();
-        }
-        if (many && warp == 0) {
-            float sum = 0.0f, out = 0.0f;
-#pragma unroll 4
-            for (int other = 0; other < POOLED_PARTS; other++)
-                sum += c.s.sums[other][lane], out += c.s.outs[other][lane];
-            if (channel < n)
-                pooled[share.first + channel] = out / sum;
-        }
     }
 }
 
@@ -168,10 +99,7 @@ __device__ __forceinline__ void down(const Context<W> &c, const Layer<W> &layer,
         return;
     rings.store(c, layer);
     c.sync();
-#pragma unroll 1
-    for (int which = 0; which <= layer.sparse; which++)
-        pool(c, which == 0 ? layer.main : layer.index, which == 0 ? kv : index, which == 0 ? rings.own_main : rings.own_index,
-             which == 0 ? c.s.pooled : c.s.index_pooled);
+    pool<Context<W>::WARPS>(c.s.pool, c.row.position, {&layer.main, kv, c.s.pooled}, {&layer.index, index, c.s.index_pooled});
     c.sync();
     c.team.give_all(arrived, c.s.pooled + kv.first, c.s.pooled + kv.first, kv.count);
     c.team.give_all(arrived, c.s.index_pooled + index.first, c.s.index_pooled + index.first, index.count);
@@ -275,22 +203,39 @@ template <class W> __device__ __forceinline__ void up(const Context<W> &c, const
 #pragma unroll
     for (int part = 0; part < PARTS; part++)
         x[part] = make_float4(x[part].x * inverse, x[part].y * inverse, x[part].z * inverse, x[part].w * inverse);
+    // Where weights are not staged, what two units have is asked for at once.
+    constexpr int UNITS = W::STAGED ? 1 : 2, STEP = Context<W>::WORKERS / 4;
+    const auto column = [&](int part) { return 4 * (lane + 4 * part); };
 #pragma unroll 1
-    for (int unit = threadIdx.x / 4; unit / 8 * 8 < count; unit += c.WORKERS / 4) {
-        const auto weights = row(min(unit, count - 1));
-        float sums[PARTS];
+    for (int first = threadIdx.x / 4; first / 8 * 8 < count; first += UNITS * STEP) {
+        float4 loaded[UNITS][PARTS];
 #pragma unroll
-        for (int part = 0; part < PARTS; part++)
-            sums[part] = 4 * (lane + 4 * part) < a.Rq ? dot4(weights.four(4 * (lane + 4 * part)), x[part], 0.0f) : 0.0f;
-        const float product = lanes_sum<4>((sums[0] + sums[1]) + (sums[2] + sums[3]));
-        const int four = unit / 4 * 4, of_head = query.first + four, of_index = index_query.first + four - query.count;
-        const bool is_index = four >= query.count;
-        float4 all = c.team.four(product);
-        if (four >= count)
-            continue;
-        all = turn_four(c, all, is_index ? of_index % a.DI : of_head % a.D, is_index ? a.DI : a.D);
-        float *const to = is_index ? c.s.index_query + of_index : c.s.query + of_head;
-        c.team.give(arrived, to, all, threadIdx.x % 16);
+        for (int u = 0; u < UNITS; u++) {
+            const auto weights = row(min(first + u * STEP, count - 1));
+#pragma unroll
+            for (int part = 0; part < PARTS; part++)
+                loaded[u][part] = weights.four(min(column(part), a.Rq - 4));
+        }
+#pragma unroll
+        for (int u = 0; u < UNITS; u++) {
+            const int unit = first + u * STEP;
+            float sums[PARTS];
+#pragma unroll
+            for (int part = 0; part < PARTS; part++) {
+                const float sum = dot4(loaded[u][part], x[part], 0.0f);
+                sums[part] = column(part) < a.Rq ? sum : 0.0f;
+            }
+            const float product = lanes_sum<4>((sums[0] + sums[1]) + (sums[2] + sums[3]));
+            const int four = unit / 4 * 4, of_head = query.first + four, of_index = index_query.first + four - query.count;
+            const bool is_index = four >= query.count;
+            float4 all = c.team.four(product);
+            if (four >= count)
+                continue;
+            const int dim = is_index ? a.DI : a.D;
+            all = turn_four(c, all, (is_index ? of_index : of_head) % dim, dim);
+            float *const to = is_index ? c.s.index_query + of_index : c.s.query + of_head;
+            c.team.give(arrived, to, all, threadIdx.x % 16);
+        }
     }
 }
 
@@ -484,9 +429,16 @@ template <class W> __device__ __forceinline__ void attention(const Context<W> &c
         attend.load();
         c.exchange(SCORES, layer.layer, a.H * keys.count);
         attend.run();
-        c.team.give_all(c.s.arrived + HEADS, c.s.heads + attend.share.first, c.s.heads + attend.share.first, attend.share.count);
-        c.exchange(HEADS, layer.layer, a.H * a.D);
-        c.keep(a.at_heads, layer.layer, a.layers, c.s.heads, a.H * a.D);
+        if (heads_apart(c))
+            c.sync();
+        else
+            c.exchange(HEADS, layer.layer, a.H * a.D);
+        if (a.at_heads) {
+            float *const kept = c.kept(a.at_heads, layer.layer, a.layers, a.H * a.D) + attend.share.first;
+#pragma unroll 1
+            for (int at = threadIdx.x; at < attend.share.count; at += c.WORKERS)
+                kept[at] = c.s.heads[attend.share.first + at];
+        }
         output_down(c, layer);
         c.exchange(LOW_HEADS, layer.layer, a.G * a.Ro);
     }

@@ -5,24 +5,37 @@
 
 namespace persistent {
 
-// Four lanes for each row; the sum is that of chunks of channels, one after the other.
+// Sixteen lanes for each row, four of which have every fourth chunk of channels; the sum is that of chunks, one after the other.
 template <class W> __device__ __forceinline__ void output_down(const Context<W> &c, const Layer<W> &layer) {
+    constexpr int LANES = 16, TURNS = 2;
     const Arguments<W> &a = c.a;
-    const int of_group = a.H * a.D / a.G;
+    const int of_group = a.H * a.D / a.G, chunks = (of_group + CHUNK - 1) / CHUNK;
     const Share share = c.team.template share<1>(a.G * a.Ro);
 #pragma unroll 1
-    for (int unit = threadIdx.x / 4; unit / 8 * 8 < share.count; unit += c.WORKERS / 4) {
+    for (int unit = threadIdx.x / LANES; unit / 2 * 2 < share.count; unit += c.WORKERS / LANES) {
         const int row = share.first + min(unit, share.count - 1);
         const auto weights = Matrix<W>{a.o_a, a.o_a_scales}.from((size_t)layer.layer * a.G * a.Ro, of_group).row(row, of_group);
         const float *const heads = c.s.heads + row / a.Ro * of_group;
         float sum = 0.0f;
 #pragma unroll 1
-        for (int first = 0; first < of_group; first += CHUNK) {
-            const auto chunk = [&](int column) { return weights.four(first + column); };
-            sum += product_of<false>(Columns<decltype(chunk)>{chunk}, heads + first, min(CHUNK, of_group - first));
+        for (int first = 0; first < chunks; first += 4 * TURNS) {
+            FourParts loaded[TURNS];
+#pragma unroll
+            for (int turn = 0; turn < TURNS; turn++)
+                loaded[turn].load(weights, min(first + 4 * turn + (int)threadIdx.x / 4 % 4, chunks - 1) * CHUNK, of_group);
+#pragma unroll
+            for (int turn = 0; turn < TURNS; turn++) {
+                const int column = min(first + 4 * turn + (int)threadIdx.x / 4 % 4, chunks - 1) * CHUNK;
+                const float product = loaded[turn].product(heads + column, min(CHUNK, of_group - column));
+#pragma unroll
+                for (int of = 0; of < 4; of++) {
+                    const float of_chunk = __shfl_sync(0xffffffff, product, 4 * of, LANES);
+                    sum = first + 4 * turn + of < chunks ? sum + of_chunk : sum;
+                }
+            }
         }
         if (unit < share.count)
-            c.team.template give_by<4>(c.s.arrived + LOW_HEADS, c.s.low_heads + row, sum, threadIdx.x % 4);
+            c.team.template give_by<LANES>(c.s.arrived + LOW_HEADS, c.s.low_heads + row, sum, threadIdx.x % LANES);
     }
 }
 

@@ -14,6 +14,9 @@ constexpr int CHUNK = 64;
 // Groups of keys, whose sums are merged.
 constexpr int GROUPS = 16;
 
+// Lanes that add up every fourth of them.
+constexpr int QUARTERS = 4;
+
 // ---- rows
 
 template <class T> __device__ constexpr int row_codes(const Numbers<T> *, int cols) {

@@ -12,7 +12,8 @@ template <bool STAGED, class W>
 __device__ __forceinline__ void enter(const Context<W> &c, const float *x, const float *fn, const float *base, const float *scale,
                                       const float *norm, int count) {
     constexpr int LANES = 32 / STREAMS;
-    static_assert(MUS * LANES <= Context<W>::WORKERS && MOST_C <= 64, "each row has its lanes, and a lane has two channels");
+    static_assert(MUS * LANES <= Context<W>::WORKERS && STREAMS == 4 && MOST_C <= 64,
+                  "each row has its lanes, and a lane has two channels");
     const int channels = c.a.C, wide = STREAMS * channels, unit = threadIdx.x / LANES, lane = threadIdx.x % LANES;
     float own = 0.0f;
     if (threadIdx.x < count * LANES) {
@@ -20,16 +21,28 @@ __device__ __forceinline__ void enter(const Context<W> &c, const float *x, const
         const float *const row = fn + (size_t)unit * wide;
         // Every other part has a sum of its own.
         float sum[2] = {}, squares[2] = {};
+        const auto add = [&](int part, float4 weights, float4 four) {
+            sum[part] = dot4(weights, four, sum[part]), squares[part] = dot4(four, four, squares[part]);
+        };
+        if constexpr (STAGED) {
 #pragma unroll 2
-        for (int first = 4 * lane; first < wide; first += 8 * LANES)
+            for (int first = 4 * lane; first < wide; first += 8 * LANES)
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const int at = first + 4 * LANES * half;
-                if (at >= wide)
-                    continue;
-                const float4 weights = STAGED ? load4(row + at) : ldg4(row + at), four = load4(x + at);
-                sum[half] = dot4(weights, four, sum[half]), squares[half] = dot4(four, four, squares[half]);
-            }
+                for (int half = 0; half < 2; half++)
+                    if (const int at = first + 4 * LANES * half; at < wide)
+                        add(half, load4(row + at), load4(x + at));
+        } else {
+            // All is asked for at once.
+            constexpr int PARTS = MOST_C / LANES;
+            float4 weights[PARTS];
+#pragma unroll
+            for (int part = 0; part < PARTS; part++)
+                weights[part] = ldg4(row + min(4 * (lane + LANES * part), wide - 4));
+#pragma unroll
+            for (int part = 0; part < PARTS; part++)
+                if (const int at = 4 * (lane + LANES * part); at < wide)
+                    add(part % 2, weights[part], load4(x + at));
+        }
         const float product = lanes_sum<LANES>(sum[0] + sum[1]), square = lanes_sum<LANES>(squares[0] + squares[1]);
         const float mu = product * rsqrtf(square / wide + c.a.eps);
         if (threadIdx.x < 32)

@@ -166,12 +166,32 @@ template <class Ranks> struct Team : Ranks {
     }
 };
 
-// Columns of a row, by a function of the first of four.
-template <class Four> struct Columns {
-    const Four &of;
+// What one of four lanes multiplies of a row, of at most 64 numbers, in the order of `products`. All is loaded at once: nothing
+// branches, and what is behind the last column is that column again, and counts nothing.
+struct FourParts {
+    static constexpr int PARTS = 4;
+    float4 of[PARTS];
 
-    __device__ __forceinline__ float4 four(int column) const {
-        return of(column);
+    static __device__ __forceinline__ int column(int part) {
+        return 4 * (threadIdx.x % 4 + 4 * part);
+    }
+
+    // Columns from `first` on, of `cols` that the row has.
+    template <class Row> __device__ __forceinline__ void load(const Row &weights, int first, int cols) {
+#pragma unroll
+        for (int part = 0; part < PARTS; part++)
+            of[part] = weights.four(min(first + column(part), cols - 4));
+    }
+
+    // The product with K numbers in shared memory; the same for all four lanes.
+    __device__ __forceinline__ float product(const float *vector, int K) const {
+        float sums[PARTS];
+#pragma unroll
+        for (int part = 0; part < PARTS; part++) {
+            const float sum = dot4(of[part], load4(vector + min(column(part), K - 4)), 0.0f);
+            sums[part] = column(part) < K ? sum : 0.0f;
+        }
+        return lanes_sum<4>((sums[0] + sums[1]) + (sums[2] + sums[3]));
     }
 };
 
@@ -197,7 +217,7 @@ __device__ __forceinline__ float warp_sums(float a, float b, float c, float d) {
 }
 
 // Products of rows of a matrix with a vector in shared memory, both of at most 64 numbers: four lanes for each, UNITS of which are
-// loaded together. All four lanes of unit u call done(u, product), and so do all other lanes of a warp that has any, with a unit behind
+// loaded together, and nothing branches before they are. All four lanes of unit u call done(u, product), and so do all other lanes of a warp that has any, with a unit behind
 // the last. The order of a sum depends on K alone: rows that lie one after the other in shared memory begin with different parts, so
 // that their lanes have different banks, and the sum of two parts is the same either way.
 template <class Ranks, int UNITS, bool STAGED = false, class Row, class Done>
@@ -215,12 +235,10 @@ __device__ __forceinline__ void products(int count, int K, const float *vector, 
         float4 loaded[UNITS][PARTS];
 #pragma unroll
         for (int u = 0; u < UNITS; u++) {
-            if (u > 0 && (first + u * GROUPS) / 8 * 8 >= count)
-                continue;
             const auto weights = row(min(first + u * GROUPS, count - 1));
 #pragma unroll
             for (int part = 0; part < PARTS; part++)
-                loaded[u][part] = column(part) < K ? weights.four(column(part)) : make_float4(0, 0, 0, 0);
+                loaded[u][part] = weights.four(STAGED && K == 16 * PARTS ? column(part) : min(column(part), K - 4));
         }
 #pragma unroll
         for (int u = 0; u < UNITS; u++) {
@@ -228,8 +246,10 @@ __device__ __forceinline__ void products(int count, int K, const float *vector, 
                 continue;
             float sums[PARTS];
 #pragma unroll
-            for (int part = 0; part < PARTS; part++)
-                sums[part] = dot4(loaded[u][part], x[part], 0.0f);
+            for (int part = 0; part < PARTS; part++) {
+                const float sum = dot4(loaded[u][part], x[part], 0.0f);
+                sums[part] = column(part) < K ? sum : 0.0f;
+            }
             done(first + u * GROUPS, lanes_sum<4>((sums[0] + sums[1]) + (sums[2] + sums[3])));
         }
     }

@@ -1,0 +1,193 @@
+// The mixture of experts of the variant `persistent`: the router, and both products of the experts of the token.
+#pragma once
+
+#include "decode_step/copies.cuh"
+#include "decode_step/streams.cuh"
+
+namespace persistent {
+
+// The experts of the token, and their weights; by the first warp, a lane for each expert.
+template <class W> __device__ __forceinline__ void route(const Context<W> &c, int layer, float bias) {
+    const Arguments<W> &a = c.a;
+    const int lane = threadIdx.x % 32;
+    const float sigma = lane < a.E ? router_file::sqrt_softplus(c.s.expert_logits[lane]) : 0.0f;
+    const u64 place = lane < a.E ? router_file::place_of(sigma + bias, lane) : 0;
+    int before = 0;
+#pragma unroll 4
+    for (int other = 0; other < a.E; other++)
+        before += __shfl_sync(0xffffffff, place, other) > place;
+    float sum = 0.0f, own = 0.0f;
+    int own_expert = 0;
+#pragma unroll 1
+    for (int slot = 0; slot < a.K; slot++) {
+        int expert = __ffs(__ballot_sync(0xffffffff, lane < a.E && before == slot)) - 1;
+        if (layer < a.hashes)
+            expert = __ldg(a.table + ((size_t)layer * a.V + c.row.token) * a.K + slot);
+        const float of_slot = __shfl_sync(0xffffffff, sigma, expert);
+        sum += of_slot;
+        if (lane == slot)
+            own = of_slot, own_expert = expert, c.s.experts[slot] = expert;
+    }
+    if (lane < a.K)
+        c.s.expert_weights[lane] = own / (sum + 1e-20f) * a.router_scale;
+}
+
+// The second products, added up over experts; by each CTA, all of it. Four lanes have a channel, and load what a slot has of it.
+template <class W> __device__ __forceinline__ void mix(const Context<W> &c, int layer) {
+    // What three slots have is asked for at once.
+    constexpr int PARTS = 4, TURNS = 3;
+    const Arguments<W> &a = c.a;
+    const auto column = [](int part) { return 4 * (int)(threadIdx.x % 4 + 4 * part); };
+#ifdef MUTANT_SHARED_EXPERT_LOST
+    const int slots = a.K;
+#else
+    const int slots = a.K + 1;
+#endif
+    const auto row = [&](int slot, int channel) {
+        if constexpr (W::STAGED) {
+            return c.s.staged.mixed.row(slot * a.C + channel);
+        } else {
+            const auto down = Matrix<W>{a.down, a.down_scales}.from((size_t)layer * a.E * a.C, a.I);
+            const auto shared = Matrix<W>{a.shared_down, a.shared_down_scales}.from((size_t)layer * a.C, a.I);
+            return slot < a.K ? down.row(c.s.experts[slot] * a.C + channel, a.I) : shared.row(channel, a.I);
+        }
+    };
+    if constexpr (W::STAGED)
+        c.s.staged.wait(ROUTED, layer);
+    const int channel = threadIdx.x / 4;
+    float out = 0.0f;
+    if (channel / 8 * 8 < a.C) {
+        float sums[PARTS] = {};
+        const int own_channel = min(channel, a.C - 1);
+#pragma unroll 1
+        for (int first = 0; first < slots; first += TURNS) {
+            float4 weights[TURNS][PARTS];
+#pragma unroll
+            for (int turn = 0; turn < TURNS; turn++) {
+                const auto row_of_slot = row(min(first + turn, slots - 1), own_channel);
+#pragma unroll
+                for (int part = 0; part < PARTS; part++)
+                    weights[turn][part] = row_of_slot.four(min(column(part), a.I - 4));
+            }
+#pragma unroll
+            for (int turn = 0; turn < TURNS; turn++)
+#pragma unroll
+                for (int part = 0; part < PARTS; part++)
+                    if (first + turn < slots && column(part) < a.I)
+                        sums[part] =
+                            dot4(weights[turn][part], load4(c.s.hidden + (first + turn) * a.I + column(part)), sums[part]);
+        }
+        out = lanes_sum<4>((sums[0] + sums[1]) + (sums[2] + sums[3]));
+    }
+    leave(c, c.s.x[1], c.s.x[0], channel, out, a.at_moe_output ? c.kept(a.at_moe_output, layer, a.layers, a.C) : nullptr);
+}
+
+// The first products where weights are staged: a warp for each expert, which multiplies while it finds out whether the token has it,
+// and one that asks for the second matrices.
+template <class W> __device__ __forceinline__ void hidden(const Context<W> &c, const Layer<W> &of) {
+    typedef typename W::Sizes S;
+    static_assert(S::E + 1 < W::Ranks::WARPS && S::E <= 8 && 8 * Staged<W>::HIDDEN <= 32, "a warp has all numbers of an expert");
+    const Arguments<W> &a = c.a;
+    const int layer = of.layer, own = threadIdx.x / 32, lane = threadIdx.x % 32, of_lane = min(lane / 4, S::E - 1);
+    if (own > S::E + 1)
+        return;
+    // Rows of gate and of up in turn, so that neighbours have both of one number.
+    const int number = min(lane / 8, Staged<W>::HIDDEN - 1), first = c.team.rank * Staged<W>::HIDDEN, up = lane / 4 % 2;
+    const int expert_row = 2 * min(own, S::E) + up;
+    const StagedRow<W> row = {c.s.staged.hidden.row(expert_row * Staged<W>::HIDDEN + number).codes,
+                              c.s.staged.hidden_scales.row(expert_row * S::I + first + number).scales};
+    const float product = product_of<true>(row, c.s.normed, S::C), other = __shfl_xor_sync(0xffffffff, product, 4);
+    float value = swiglu(up ? other : product, up ? product : other, a.limit);
+    int own_slot = own == S::E ? S::K : -1;
+    if (own != S::E) {
+        int chosen[S::K];
+        const float sigma = router_file::sqrt_softplus(product_of<true>(c.s.staged.gate.row(of_lane), c.s.normed, S::C));
+        if (layer < a.hashes) {
+#pragma unroll
+            for (int slot = 0; slot < S::K; slot++)
+                chosen[slot] = __ldg(a.table + ((size_t)layer * S::V + c.row.token) * S::K + slot);
+        } else {
+            const u64 place = lane < 4 * S::E ? router_file::place_of(sigma + of.bias[of_lane], of_lane) : 0;
+            int before = 0;
+#pragma unroll
+            for (int expert = 0; expert < S::E; expert++)
+                before += __shfl_sync(0xffffffff, place, 4 * expert) > place;
+#pragma unroll
+            for (int slot = 0; slot < S::K; slot++)
+                chosen[slot] = (__ffs(__ballot_sync(0xffffffff, lane < 4 * S::E && before == slot)) - 1) / 4;
+        }
+        float sum = 0.0f, sigma_of_own = 0.0f;
+#pragma unroll
+        for (int slot = 0; slot < S::K; slot++) {
+            const float of_slot = __shfl_sync(0xffffffff, sigma, 4 * chosen[slot]);
+            sum += of_slot;
+            if (chosen[slot] == own)
+                own_slot = slot, sigma_of_own = of_slot;
+        }
+        if (own == S::E + 1) {
+            int of_slot = chosen[0];
+#pragma unroll
+            for (int slot = 1; slot < S::K; slot++)
+                of_slot = lane == slot ? chosen[slot] : of_slot;
+            copy_routed(c, layer, of_slot);
+            if (layer >= a.hashes && a.at_router && c.team.rank == 0 && lane < S::K)
+                c.kept(a.at_router, layer - a.hashes, a.layers - a.hashes, S::K)[lane] = of_slot;
+        }
+        value *= sigma_of_own / (sum + 1e-20f) * a.router_scale;
+    }
+    if (own_slot >= 0 && lane / 8 < Staged<W>::HIDDEN)
+        c.team.template give_by<8>(c.s.arrived + HIDDEN, c.s.hidden + own_slot * S::I + first + number, value, lane % 8);
+}
+
+// The same of any sizes.
+template <class W> __device__ __forceinline__ void routed_hidden(const Context<W> &c, const Layer<W> &of) {
+    const Arguments<W> &a = c.a;
+    const int layer = of.layer;
+    const auto gate = [&](int unit) { return Matrix<W>{a.gate, a.gate_scales}.from((size_t)layer * a.E, a.C).row(unit, a.C); };
+    products<typename W::Ranks, 1>(a.E, a.C, c.s.normed, gate, [&](int unit, float product) {
+        if (threadIdx.x % 4 == 0 && unit < a.E)
+            c.s.expert_logits[unit] = product;
+    });
+    c.sync();
+    if (threadIdx.x < 32)
+        route(c, layer, of.bias[min((int)threadIdx.x, a.E - 1)]);
+    c.sync();
+    if (layer >= a.hashes)
+        c.keep(a.at_router, layer - a.hashes, a.layers - a.hashes, c.s.experts, a.K);
+
+    // Rows of gate and of up in turn, so that neighbours have both of one number.
+    const Share share = c.team.template share<1>(a.I);
+    const int count = 2 * (a.K + 1) * share.count;
+    const auto row = [&](int unit) {
+        const int of = c.s.hidden_rows[unit / 2], slot = of >> 8, at = of & 255, up = unit % 2;
+        const auto gate_up = Matrix<W>{a.gate_up, a.gate_up_scales}.from((size_t)layer * a.E * 2 * a.I, a.C);
+        const auto shared = Matrix<W>{a.shared_gate_up, a.shared_gate_up_scales}.from((size_t)layer * 2 * a.I, a.C);
+        return slot < a.K ? gate_up.row((c.s.experts[slot] * 2 + up) * a.I + at, a.C) : shared.row(up * a.I + at, a.C);
+    };
+    products<typename W::Ranks, 1>(count, a.C, c.s.normed, row, [&](int unit, float product) {
+        const float other = __shfl_xor_sync(0xffffffff, product, 4);
+        if (unit >= count)
+            return;
+        const int of = c.s.hidden_rows[unit / 2], slot = of >> 8, lane = threadIdx.x % 8;
+        const float gate = lane < 4 ? product : other, up = lane < 4 ? other : product;
+        const float weight = slot < a.K ? c.s.expert_weights[slot] : 1.0f;
+        c.team.template give_by<8>(c.s.arrived + HIDDEN, c.s.hidden + slot * a.I + (of & 255), swiglu(gate, up, a.limit) * weight,
+                                   lane);
+    });
+}
+
+template <class W> __device__ __forceinline__ void experts(const Context<W> &c, const Layer<W> &of) {
+    const Arguments<W> &a = c.a;
+    const int layer = of.layer;
+    c.keep(a.at_moe_input, layer, a.layers, c.s.normed, a.C);
+    if constexpr (W::STAGED) {
+        c.s.staged.wait(EXPERTS, layer);
+        hidden(c, of);
+    } else {
+        routed_hidden(c, of);
+    }
+    c.exchange(HIDDEN, layer, (a.K + 1) * a.I);
+    mix(c, layer);
+}
+
+} // namespace persistent
