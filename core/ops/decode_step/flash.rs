@@ -115,7 +115,9 @@ pub(super) fn step(source: Source, plan: &Plan, data: &Data) -> Result<Step, Str
 /// The buffers of the state for all layers and rows: those that were drawn, over and over.
 pub(super) fn state(step: &Step) -> Vec<Buffer> {
     let size = |name: &str| step.size(name);
-    let enlarged = |buffer: Buffer| {
+    let enlarged = |mut buffer: Buffer| {
+        // Rows begin alike: each has what was drawn for one layer.
+        buffer.bytes.truncate(buffer.bytes.len() / buffer.shape[0]);
         let layers = match buffer.name {
             name if name.starts_with("window") => "layers",
             name if name.starts_with("hca") => "heavy",
