@@ -46,7 +46,7 @@ pub struct GenerateArgs {
     #[arg(long, value_enum)]
     pub device: Option<GenerateOn>,
     /// Variant of decode_step that generates [default: persistent; records or indexed if keys, or index keys, are records; simple
-    /// if experts have four bits; w8a8, w8a8_records or w8a8_indexed if activations have a format].
+    /// if experts have four bits; w8a8, w8a8_records or w8a8_indexed if activations have a format, and served if all have].
     #[arg(long, value_name = "NAME", requires = "device")]
     pub variant: Option<String>,
     /// KV records that kernels store keys in, and read: v4_fp8, v4_nvfp4, ... (`ulplab formats` lists them).
@@ -59,7 +59,7 @@ pub struct GenerateArgs {
     #[arg(long, value_name = "FORMATS", requires = "device", default_value = "f32")]
     pub weights: String,
     /// What kernels multiply in attention's products: fp8_b128_f32, E4M3 with a scale for 128 columns, and E4M3 weights with one for
-    /// 128 × 128. [default: f32]
+    /// 128 × 128; with +bf16 behind it, all other products take bfloat16, and weights are bf16+mxfp4 [default: f32].
     #[arg(long, value_name = "FORMAT", requires = "device")]
     pub activations: Option<String>,
     /// Folder of the data sets [default: $ULPLAB_DATASETS, or datasets/ here or in a folder above].
@@ -144,12 +144,13 @@ fn on_device(device: &Device, folder: &Path, prompt: &[u32], args: &GenerateArgs
         Some(_) => Some("records"),
         None => None,
     };
-    let fastest = match (args.activations.is_some(), keys) {
-        (true, Some(keys)) => &format!("w8a8_{keys}"),
-        (true, None) => "w8a8",
-        (false, Some(keys)) => keys,
-        (false, None) if args.weights.contains('+') => "simple",
-        (false, None) => "persistent",
+    let fastest = match (&args.activations, keys) {
+        (Some(activations), _) if activations.contains('+') => "served",
+        (Some(_), Some(keys)) => &format!("w8a8_{keys}"),
+        (Some(_), None) => "w8a8",
+        (None, Some(keys)) => keys,
+        (None, None) if args.weights.contains('+') => "simple",
+        (None, None) => "persistent",
     };
     let variant = source.named(args.variant.as_deref().unwrap_or(fastest))?;
     let generation = Generation {
