@@ -235,8 +235,7 @@ ENTRIES(bf16, f32, bf16, float)
 #define TENSOR(OUT, Y)                                                                                     \
     extern "C" __global__ void __launch_bounds__(128)                                                      \
         linear_tensor_bf16_##OUT(const bf16 *x, const bf16 *w, Y *y, int rows, int groups, int N, int K) { \
-        const int many = groups * gridDim.y;                                                               \
-        tensor(blockIdx.y, blockIdx.z, fits_once(many), x, w, y, rows, groups, N, K);                      \
+        tensor(blockIdx.y, blockIdx.z, fits(groups * gridDim.y, 1), x, w, y, rows, groups, N, K);          \
     }
 
 TENSOR(bf16, bf16)

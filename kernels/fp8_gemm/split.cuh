@@ -13,7 +13,7 @@ constexpr int SPLIT_TOKENS = 2, SPLIT_WARPGROUPS = 4, SPLIT_STAGES = 4, SPLIT_ST
 
 // The conditions in the headers, where also is how many thread blocks a cluster has.
 __device__ __forceinline__ bool few_tokens(int tiles, int B, int K) {
-    return B <= SPLIT_TOKENS && tiles <= 132 && K <= 8192 + 8192 * (tiles <= 33);
+    return B <= SPLIT_TOKENS && tiles <= 132 && K <= 8192;
 }
 
 // A tile of 64 weights and up to two tokens, for a cluster of thread blocks of four warpgroups. The columns of the instruction that

@@ -149,11 +149,11 @@ __device__ __forceinline__ void tensor(int down, int group, const bf16 *x, const
     }
 }
 
-// Whether all parts of so many tiles have a multiprocessor each.
-__device__ __forceinline__ bool fits_once(int tiles) {
+// Whether a multiprocessor need not have more than `each` thread blocks, of all parts of so many tiles.
+__device__ __forceinline__ bool fits(int tiles, int each) {
     u32 parts;
     asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(parts));
-    return tiles * (int)parts <= 132;
+    return tiles * (int)parts <= 132 * each;
 }
 
 // Many stages where a multiprocessor has one thread block, few where it has four.
