@@ -13,7 +13,9 @@ template <int T, int STAGES, class Y>
 __device__ __forceinline__ void tensor(int down, int group, const bf16 *x, const bf16 *w, Y *y, int rows, int groups, int N,
                                        int K) {
     extern __shared__ __align__(1024) u8 stages[];
-    constexpr int STEP_COLS = 64, STAGE = (64 + T) * 128, AHEAD = STAGES - 1;
+    constexpr int STEP_COLS = 64, STAGE = (64 + T) * 128;
+    // With many stages, products of a step are still under way when those of the next begin.
+    constexpr int BEHIND = STAGES >= 10 ? 1 : 0, AHEAD = STAGES - 1 - BEHIND;
     u32 parts, part;
     asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(parts));
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(part));
@@ -97,7 +99,7 @@ __device__ __forceinline__ void tensor(int down, int group, const bf16 *x, const
         for (int i = 0; i < 4; i++)
             Step<Bf16, T>::shared(sums, wgmma_descriptor(at) + i * 2, wgmma_descriptor(at + 8192) + i * 2);
         wgmma_commit_group();
-        // All warps are past the products of the step before this one, whose place is free.
+        // All warps are past the products of the step before this one, or of the one before that, whose place is free.
 #ifdef MUTANT_STAGE_OVERWRITTEN
         const int next = step + STAGES;
 #else
@@ -106,8 +108,9 @@ __device__ __forceinline__ void tensor(int down, int group, const bf16 *x, const
         if (next < steps)
             load_weights(next), load_rows(next);
         cp_async_commit_group();
-        wgmma_wait_group<0>();
+        wgmma_wait_group<BEHIND>();
     }
+    wgmma_wait_group<0>();
 
     if (parts > 1) {
         // The first thread block adds the sums of all parts, in order; theirs take the place of its stages.
