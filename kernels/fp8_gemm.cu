@@ -21,7 +21,22 @@ needs = ["K % 16 == 0", "K <= 16384"]
 entry = "fp8_gemm_pipelined_{out}"
 grid = ["ceil(B, 8 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32))", "ceil(N, 64)"]
 block = [128]
-shared = "(8 - 2 * (B > 32)) * 128 * (72 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32)) + 4 * ceil(K, 128) * (8 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32))"
+shared = "(8 - 2 * (B > 32) - 2 * (B <= 8 && ceil(N, 64) > 396)) * 128 * (72 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32)) + 4 * ceil(K, 128) * (8 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32))"
+args = ["x", "x_scale", "w", "w_scale", "y", "B", "N", "K"]
+
+[[variant]]
+name = "split"
+doc = "as `pipelined`; for at most two tokens and 132 tiles, four warpgroups of up to four thread blocks take blocks of 128 columns in turn, and one of these adds up all their scaled sums in order"
+arch = "sm_90a"
+needs = ["K % 16 == 0", "K <= 16384"]
+
+# `B <= 2 && ceil(N, 64) <= 132 && K <= 8192` is `few_tokens` of split.cuh.
+[[variant.launch]]
+entry = "fp8_gemm_split_{out}"
+grid = ["ceil(B, 8 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32)) * (1 + (B <= 2 && ceil(N, 64) <= 132 && K <= 8192) * ((ceil(N, 64) <= 66) + 2 * (ceil(N, 64) <= 33)))", "ceil(N, 64)"]
+cluster = ["1 + (B <= 2 && ceil(N, 64) <= 132 && K <= 8192) * ((ceil(N, 64) <= 66) + 2 * (ceil(N, 64) <= 33))"]
+block = ["128 + 384 * (B <= 2 && ceil(N, 64) <= 132 && K <= 8192)"]
+shared = "(1 - (B <= 2 && ceil(N, 64) <= 132 && K <= 8192)) * ((8 - 2 * (B > 32) - 2 * (B <= 8 && ceil(N, 64) > 396)) * 128 * (72 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32)) + 4 * ceil(K, 128) * (8 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32))) + (B <= 2 && ceil(N, 64) <= 132 && K <= 8192) * (131072 + (1024 + 260 * B) * ceil(K, 128))"
 args = ["x", "x_scale", "w", "w_scale", "y", "B", "N", "K"]
 
 [[variant]]
@@ -72,7 +87,12 @@ variants = ["simple"]
 [[mutant]]
 name = "stage_overwritten"
 doc = "the copy of a later block begins before the products of the one in its place are done"
-variants = ["pipelined", "warpgroups"]
+variants = ["pipelined", "split", "warpgroups"]
+
+[[mutant]]
+name = "sums_by_warpgroup"
+doc = "scaled sums are added warpgroup by warpgroup, and not from the first block to the last"
+variants = ["split"]
 
 [[mutant]]
 name = "warpgroups_exchanged"
@@ -87,11 +107,12 @@ variants = ["warpgroups"]
 
 // reference: core/ops/fp8_gemm.rs
 //
-// x [B, K] and w [N, K] in E4M3, y [B, N] in bfloat16 or f32. In `simple` and `pipelined` weights are rows of the instruction and
-// tokens its columns, so that few tokens fill it, too; in `warpgroups` it is the other way round. The bits are the same, because
+// x [B, K] and w [N, K] in E4M3, y [B, N] in bfloat16 or f32. In `simple`, `pipelined` and `split` weights are rows of the
+// instruction and tokens its columns, so that few tokens fill it, too; in `warpgroups` it is the other way round. The bits are the same, because
 // products of factors commute and the order of a sum within an instruction does not matter.
 
 #if __CUDA_ARCH__ == 900
+#include "fp8_gemm/split.cuh"
 #include "fp8_gemm/warpgroups.cuh"
 
 // Copies 128 bytes of each of 64 rows into a tile with the 128-byte swizzle; what lies outside of the matrix is 0.
@@ -168,103 +189,6 @@ __device__ void simple(const u8 *x, const float *x_scale, const u8 *w, const flo
     }
 }
 
-// A tile of 64 weights and T tokens. Copies of the next blocks are under way while tensor cores sum one.
-template <int T, class Y>
-__device__ void pipelined(const u8 *x, const float *x_scale, const u8 *w, const float *w_scale, Y *y, int B, int N, int K) {
-    extern __shared__ __align__(1024) u8 stages[];
-    constexpr int STAGE = (64 + T) * 128, STAGES = T == 64 ? 6 : 8;
-    const int n0 = blockIdx.y * 64, b0 = blockIdx.x * T, all = (K + 127) / 128;
-#ifdef MUTANT_TAIL_SKIPPED
-    const int blocks = K / 128;
-#else
-    const int blocks = all;
-#endif
-    const u32 base = smem_address(stages);
-
-    // Rows after the last are zeros, and so are columns.
-    const int chunk = threadIdx.x % 8, first = threadIdx.x / 8;
-    auto load = [&](int block) {
-        const u32 at = base + block % STAGES * STAGE + ((chunk ^ first) & 7) * 16;
-        const int col = block * 128 + chunk * 16;
-#pragma unroll
-        for (int row = first; row < 64 + first; row += 16) {
-            const bool there = n0 + row < N && col < K;
-            cp_async_16_zfill(at + row * 128, there ? w + size_t(n0 + row) * K + col : w, there);
-        }
-#pragma unroll
-        for (int row = first; row < T + first; row += 16) {
-            if (row < T) {
-                const bool there = b0 + row < B && col < K;
-                cp_async_16_zfill(at + (64 + row) * 128, there ? x + size_t(b0 + row) * K + col : x, there);
-            }
-        }
-    };
-    for (int s = 0; s < STAGES - 1; s++) {
-        if (s < blocks)
-            load(s);
-        cp_async_commit_group();
-    }
-
-    // The products of scales, a row for each block.
-    float *scales = (float *)(stages + STAGES * STAGE);
-    for (int i = threadIdx.x; i < T * all; i += 128) {
-        const int token = b0 + i % T, block = i / T;
-#ifdef MUTANT_NEIGHBOURS_SCALE
-        const float weights = w_scale[n0 / 128 * all + min(block + 1, all - 1)];
-#else
-        const float weights = w_scale[n0 / 128 * all + block];
-#endif
-        scales[i] = token < B ? x_scale[size_t(token) * all + block] * weights : 0.0f;
-    }
-
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    float acc[T / 2], sums[T / 2];
-#pragma unroll
-    for (int i = 0; i < T / 2; i++)
-        acc[i] = 0.0f;
-    for (int block = 0; block < blocks; block++) {
-        cp_async_wait_group<STAGES - 2>();
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-        __syncthreads();
-#pragma unroll
-        for (int i = 0; i < T / 2; i++)
-            sums[i] = 0.0f;
-        const u32 at = base + block % STAGES * STAGE;
-        wgmma_fence();
-#pragma unroll
-        for (int step = 0; step < 4; step++)
-            Step<Fp8, T>::shared(sums, wgmma_descriptor(at) + step * 2, wgmma_descriptor(at + 8192) + step * 2);
-        wgmma_commit_group();
-        // All warps are past the products of the block before this one, whose place is free.
-#ifdef MUTANT_STAGE_OVERWRITTEN
-        if (block + STAGES < blocks)
-            load(block + STAGES);
-#else
-        if (block + STAGES - 1 < blocks)
-            load(block + STAGES - 1);
-#endif
-        cp_async_commit_group();
-        wgmma_wait_group<0>();
-        const float2 *of_block = (const float2 *)(scales + block * T) + lane % 4;
-#pragma unroll
-        for (int i = 0; i < T / 2; i++) {
-            const float2 pair = of_block[i / 4 * 4];
-            const float scale = i % 2 ? pair.y : pair.x;
-#ifdef MUTANT_ROUNDED_TWICE
-            acc[i] = acc[i] + sums[i] * scale;
-#else
-            acc[i] = __fmaf_rn(scale, sums[i], acc[i]);
-#endif
-        }
-    }
-#pragma unroll
-    for (int i = 0; i < T / 2; i++) {
-        const int row = n0 + warp * 16 + lane / 4 + i / 2 % 2 * 8, token = b0 + i / 4 * 8 + 2 * (lane % 4) + i % 2;
-        if (row < N && token < B)
-            from_f32(y[size_t(token) * N + row], acc[i]);
-    }
-}
-
 #define ENTRIES(OUT, Y)                                                                                                          \
     extern "C" __global__ void __launch_bounds__(128)                                                                            \
         fp8_gemm_simple_##OUT(const u8 *x, const float *x_scale, const u8 *w, const float *w_scale, Y *y, int B, int N, int K) { \
@@ -272,14 +196,11 @@ __device__ void pipelined(const u8 *x, const float *x_scale, const u8 *w, const 
     }                                                                                                                            \
     extern "C" __global__ void __launch_bounds__(128) fp8_gemm_pipelined_##OUT(                                                  \
         const u8 *x, const float *x_scale, const u8 *w, const float *w_scale, Y *y, int B, int N, int K) {                       \
-        if (B <= 8)                                                                                                              \
-            pipelined<8>(x, x_scale, w, w_scale, y, B, N, K);                                                                    \
-        else if (B <= 16)                                                                                                        \
-            pipelined<16>(x, x_scale, w, w_scale, y, B, N, K);                                                                   \
-        else if (B <= 32)                                                                                                        \
-            pipelined<32>(x, x_scale, w, w_scale, y, B, N, K);                                                                   \
-        else                                                                                                                     \
-            pipelined<64>(x, x_scale, w, w_scale, y, B, N, K);                                                                   \
+        pipelined(blockIdx.y, gridDim.y, x, x_scale, w, w_scale, y, B, N, K);                                                    \
+    }                                                                                                                            \
+    extern "C" __global__ void __launch_bounds__(512, 1)                                                                         \
+        fp8_gemm_split_##OUT(const u8 *x, const float *x_scale, const u8 *w, const float *w_scale, Y *y, int B, int N, int K) {  \
+        split(blockIdx.y, gridDim.y, x, x_scale, w, w_scale, y, B, N, K);                                                        \
     }                                                                                                                            \
     extern "C" __global__ void __launch_bounds__(384, 1) fp8_gemm_warpgroups_##OUT(                                              \
         const u8 *x, const float *x_scale, const u8 *packed, const float *w_scale, Y *y, int B, int N, int K) {                  \

@@ -22,16 +22,16 @@ args = ["x", "w", "y", "B", "G", "N", "K"]
 
 [[variant]]
 name = "tensor"
-doc = "tensor cores: 64 columns of y and 8 to 64 rows for a thread block, copies of several steps of 64 elements under way; where columns are few, two or four thread blocks have a part of K each, and one adds their sums in order"
+doc = "tensor cores: 64 columns of y and 8 to 64 rows for a thread block, copies of several steps of 64 elements under way; where columns are few, two, four or eight thread blocks have a part of K each, and one adds their sums in order"
 arch = "sm_90a"
 needs = ["size == 2", "K % 8 == 0"]
 
 [[variant.launch]]
 entry = "linear_tensor_{dtype}_{out}"
-grid = ["ceil(B, 8 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32)) * (1 + (G * ceil(N, 64) <= 66 && K >= 1024) + 2 * (G * ceil(N, 64) <= 33 && K >= 2048))", "ceil(N, 64)", "G"]
-cluster = ["1 + (G * ceil(N, 64) <= 66 && K >= 1024) + 2 * (G * ceil(N, 64) <= 33 && K >= 2048)"]
+grid = ["ceil(B, 8 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32)) * (1 + (G * ceil(N, 64) <= 66 && K >= 1024) + 2 * (G * ceil(N, 64) <= 33 && K >= 2048) + 4 * (G * ceil(N, 64) <= 16 && K >= 3072))", "ceil(N, 64)", "G"]
+cluster = ["1 + (G * ceil(N, 64) <= 66 && K >= 1024) + 2 * (G * ceil(N, 64) <= 33 && K >= 2048) + 4 * (G * ceil(N, 64) <= 16 && K >= 3072)"]
 block = [128]
-shared = "(6 - (B > 8) - (B > 16) - (B > 32) + (G * ceil(N, 64) * (1 + (G * ceil(N, 64) <= 66 && K >= 1024) + 2 * (G * ceil(N, 64) <= 33 && K >= 2048)) <= 132) * (6 + (B > 8) + (B > 16) - (B > 32))) * 128 * (72 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32))"
+shared = "(6 - (B > 8) - (B > 16) - (B > 32) + (G * ceil(N, 64) * (1 + (G * ceil(N, 64) <= 66 && K >= 1024) + 2 * (G * ceil(N, 64) <= 33 && K >= 2048) + 4 * (G * ceil(N, 64) <= 16 && K >= 3072)) <= 132) * (6 + (B > 8) + (B > 16) - (B > 32))) * 128 * (72 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32))"
 args = ["x", "w", "y", "B", "G", "N", "K"]
 
 [[mutant]]
@@ -230,147 +230,12 @@ ENTRIES(bf16, f32, bf16, float)
 // ---- tensor
 
 #if __CUDA_ARCH__ == 900
-#include "lib/cluster.cuh"
-#include "lib/tma.cuh"
-#include "wgmma/widths.cuh"
-
-// A tile of 64 columns of y and T rows. Weights are rows of the instruction, so that few rows fill it, too. A cluster splits K.
-template <int T, int STAGES, class Y>
-__device__ __forceinline__ void tensor(const bf16 *x, const bf16 *w, Y *y, int rows, int groups, int N, int K) {
-    extern __shared__ __align__(1024) u8 stages[];
-    constexpr int STEP_COLS = 64, STAGE = (64 + T) * 128;
-    u32 parts, part;
-    asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(parts));
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(part));
-    const int n0 = blockIdx.y * 64, b0 = blockIdx.x / parts * T, group = blockIdx.z;
-#ifdef MUTANT_LAST_ROWS_LOST
-    rows = rows < ROWS ? rows : rows / ROWS * ROWS;
-#endif
-#ifdef MUTANT_TAIL_SKIPPED
-    const int all = K / STEP_COLS;
-#else
-    const int all = (K + STEP_COLS - 1) / STEP_COLS;
-#endif
-    const int share = (all + parts - 1) / parts, begin = share * part;
-    const int steps = max(0, min(share, all - begin));
-    const u32 base = smem_address(stages);
-#ifdef MUTANT_FIRST_GROUP
-    const bf16 *const weights = w;
-#else
-    const bf16 *const weights = w + size_t(group) * N * K;
-#endif
-
-    // Rows after the last are zeros, and so are elements.
-    const int chunk = threadIdx.x % 8, first = threadIdx.x / 8;
-    auto load = [&](int step) {
-        const u32 at = base + step % STAGES * STAGE + ((chunk ^ first) & 7) * 16;
-        const int col = (begin + step) * STEP_COLS + chunk * 8;
-#pragma unroll
-        for (int row = first; row < 64 + first; row += 16) {
-            const bool there = n0 + row < N && col < K;
-            cp_async_16_zfill(at + row * 128, there ? weights + size_t(n0 + row) * K + col : weights, there);
-        }
-#pragma unroll
-        for (int row = first; row < T + first; row += 16) {
-            if (row < T) {
-                const bool there = b0 + row < rows && col < K;
-#ifdef MUTANT_ROWS_OF_A_GROUP
-                const size_t of_row = size_t(group) * rows + b0 + row;
-#else
-                const size_t of_row = size_t(b0 + row) * groups + group;
-#endif
-                cp_async_16_zfill(at + (64 + row) * 128, there ? x + of_row * K + col : x, there);
-            }
-        }
-    };
-    for (int step = 0; step < STAGES - 1; step++) {
-        if (step < steps)
-            load(step);
-        cp_async_commit_group();
-    }
-    float sums[T / 2] = {};
-    for (int step = 0; step < steps; step++) {
-        cp_async_wait_group<STAGES - 2>();
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-        __syncthreads();
-        const u32 at = base + step % STAGES * STAGE;
-        wgmma_fence();
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            Step<Bf16, T>::shared(sums, wgmma_descriptor(at) + i * 2, wgmma_descriptor(at + 8192) + i * 2);
-        wgmma_commit_group();
-        // All warps are past the products of the step before this one, whose place is free.
-#ifdef MUTANT_STAGE_OVERWRITTEN
-        if (step + STAGES < steps)
-            load(step + STAGES);
-#else
-        if (step + STAGES - 1 < steps)
-            load(step + STAGES - 1);
-#endif
-        cp_async_commit_group();
-        wgmma_wait_group<0>();
-    }
-
-    if (parts > 1) {
-        // The first thread block adds the sums of all parts, in order; theirs take the place of its stages.
-        cp_async_wait_group<0>();
-        cluster_sync();
-        float *const others = (float *)stages;
-        if (part > 0) {
-            const u32 to = map_shared_rank(others + (part - 1) * (T / 2) * 128 + threadIdx.x, 0);
-#pragma unroll
-            for (int i = 0; i < T / 2; i++)
-                st_shared_cluster(to + i * 128 * 4, sums[i]);
-        }
-#ifndef MUTANT_PARTS_EARLY
-        cluster_sync();
-#endif
-        if (part > 0) {
-#ifdef MUTANT_PARTS_EARLY
-            cluster_sync();
-#endif
-            return;
-        }
-#ifdef MUTANT_LAST_PART_LOST
-        parts--;
-#endif
-        for (int other = 1; other < parts; other++)
-#pragma unroll
-            for (int i = 0; i < T / 2; i++)
-                sums[i] += others[((other - 1) * (T / 2) + i) * 128 + threadIdx.x];
-#ifdef MUTANT_PARTS_EARLY
-        cluster_sync();
-#endif
-    }
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-#pragma unroll
-    for (int i = 0; i < T / 2; i++) {
-        const int column = n0 + warp * 16 + lane / 4 + i / 2 % 2 * 8, row = b0 + i / 4 * 8 + 2 * (lane % 4) + i % 2;
-        if (column < N && row < rows)
-            from_f32(y[(size_t(row) * groups + group) * N + column], sums[i]);
-    }
-}
-
-// Many stages where a multiprocessor has one thread block, few where it has four.
-template <class Y>
-__device__ __forceinline__ void tensor(const bf16 *x, const bf16 *w, Y *y, int rows, int groups, int N, int K) {
-    u32 parts;
-    asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(parts));
-    const bool alone = groups * gridDim.y * parts <= 132;
-    if (rows <= 8)
-        alone ? tensor<8, 12>(x, w, y, rows, groups, N, K) : tensor<8, 6>(x, w, y, rows, groups, N, K);
-    else if (rows <= 16)
-        alone ? tensor<16, 12>(x, w, y, rows, groups, N, K) : tensor<16, 5>(x, w, y, rows, groups, N, K);
-    else if (rows <= 32)
-        alone ? tensor<32, 12>(x, w, y, rows, groups, N, K) : tensor<32, 4>(x, w, y, rows, groups, N, K);
-    else
-        alone ? tensor<64, 10>(x, w, y, rows, groups, N, K) : tensor<64, 3>(x, w, y, rows, groups, N, K);
-}
+#include "linear/tensor.cuh"
 
 #define TENSOR(OUT, Y)                                                                                     \
     extern "C" __global__ void __launch_bounds__(128)                                                      \
         linear_tensor_bf16_##OUT(const bf16 *x, const bf16 *w, Y *y, int rows, int groups, int N, int K) { \
-        tensor(x, w, y, rows, groups, N, K);                                                               \
+        tensor(blockIdx.y, blockIdx.z, fits(groups * gridDim.y, 1), x, w, y, rows, groups, N, K);          \
     }
 
 TENSOR(bf16, bf16)

@@ -10,6 +10,7 @@
 #include "lib/tma.cuh"
 #include "record/encode.cuh"
 #include "swiglu/swiglu.cuh"
+#include "wgmma/early.cuh"
 #include "wgmma/widths.cuh"
 
 #include "mhc_pre/parts.cuh"

@@ -3,23 +3,26 @@
 name = "served"
 doc = "attention's products of E4M3 codes, all others and queries bfloat16, experts MXFP4, keys and index keys records: the operations' fast kernels; 16 heads of attention for a thread block, for few rows"
 like = "indexed"
-without = ["q_low_norm", "query_rope", "kv_row_norm", "kv_rope", "push", "heads_rope"]
+without = [
+    "q_down", "kv_down", "q_low_norm", "query_rope", "kv_row_norm", "kv_rope", "push", "csa_values", "csa_logits", "index_values",
+    "index_logits", "index_weights", "hca_values", "hca_logits", "heads_rope",
+]
 arch = "sm_90a"
 needs = ["records == 1", "indexed == 1", "DI == 128", "D == 512", "R <= 512", "sixteen == 1", "HD / G % 16 == 0", "Rq <= 4096"]
 sequence = """
 begin places table
 layers(
     attn_mix tap_attention_input input_code tap_input_codes tap_input_scales
-    q_down kv_down low_code tap_low_query tap_low_codes tap_low_scales
+    down low_code tap_low_query tap_low_codes tap_low_scales
     q_up head_norm tap_query tap_kv_window window_write
     [@layers >= lead && (@layers - lead) % 2 == 0](
-        csa_values csa_logits csa_compress tap_csa_entry entry_row csa_write
-        index_up index_rope tap_index_query index_values index_logits index_compress tap_index_key index_row index_write
-        index_weights index_query index_score select tap_topk
+        csa_products csa_compress tap_csa_entry entry_row csa_write
+        index_up index_rope tap_index_query index_compress tap_index_key index_row index_write
+        index_query index_score select tap_topk
         attend_sparse
     )
     [@layers < lead || (@layers - lead) % 2 == 1](
-        hca_values hca_logits hca_compress tap_hca_entry entry_row hca_write
+        hca_products hca_compress tap_hca_entry entry_row hca_write
         attend_heavy
     )
     heads_code tap_heads tap_heads_codes tap_heads_scales
@@ -37,7 +40,8 @@ more_scratch = [
     { name = "low_scales", bytes = "B * ceil(Rq, 128) * 4" }, { name = "half_query", bytes = "B * HD * 2" },
     { name = "attended", bytes = "B * HD * 2" }, { name = "heads_codes", bytes = "B * HD" },
     { name = "heads_scales", bytes = "B * G * ceil(HD / G, 128) * 4" }, { name = "low_heads_codes", bytes = "B * G * Ro" },
-    { name = "low_heads_scales", bytes = "B * ceil(G * Ro, 128) * 4" }, { name = "hidden", bytes = "B * (K + 1) * I * 2" },
+    { name = "low_heads_scales", bytes = "B * ceil(G * Ro, 128) * 4" }, { name = "index_values", bytes = "B * 2 * DI * 4" },
+    { name = "index_logits", bytes = "B * 2 * DI * 4" }, { name = "hidden", bytes = "B * (K + 1) * I * 2" },
 ]
 
 # streams mixed
@@ -72,18 +76,16 @@ args = [
     "input_scales", "at_attention_input_scales", "clock", "@layers", "layers", "B", "S", "ceil(C, 128)", "ceil(C, 128)", "0",
 ]
 [[variant.launch]]
-name = "q_down"
-call = "fp8_gemm.pipelined"
-with = [
-    { x = "input_codes", x_scale = "input_scales", w = "q_a[@layers]", w_scale = "q_a_scales[@layers]", y = "low" },
-    { N = "Rq", K = "C" },
-]
-[[variant.launch]]
-name = "kv_down"
-call = "fp8_gemm.pipelined"
-with = [
-    { x = "input_codes", x_scale = "input_scales", w = "kv[@layers]", w_scale = "kv_scales[@layers]", y = "raw_kv" },
-    { N = "D", K = "C" },
+name = "down"
+entry = "decode_step_products_codes"
+grid = ["ceil(B, 8 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32)) * (1 + (B <= 2 && ceil(Rq, 64) + ceil(D, 64) <= 132 && C <= 8192) * ((ceil(Rq, 64) + ceil(D, 64) <= 66) + 2 * (ceil(Rq, 64) + ceil(D, 64) <= 33)))", "ceil(Rq, 64) + ceil(D, 64)"]
+cluster = ["1 + (B <= 2 && ceil(Rq, 64) + ceil(D, 64) <= 132 && C <= 8192) * ((ceil(Rq, 64) + ceil(D, 64) <= 66) + 2 * (ceil(Rq, 64) + ceil(D, 64) <= 33))"]
+block = ["128 + 384 * (B <= 2 && ceil(Rq, 64) + ceil(D, 64) <= 132 && C <= 8192)"]
+shared = "(1 - (B <= 2 && ceil(Rq, 64) + ceil(D, 64) <= 132 && C <= 8192)) * ((8 - 2 * (B > 32) - 2 * (B <= 8 && ceil(Rq, 64) + ceil(D, 64) > 396)) * 128 * (72 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32)) + 4 * ceil(C, 128) * (8 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32))) + (B <= 2 && ceil(Rq, 64) + ceil(D, 64) <= 132 && C <= 8192) * (131072 + (1024 + 260 * B) * ceil(C, 128))"
+programmatic = true
+args = [
+    "input_codes", "input_scales", "q_a[@layers]", "q_a_scales[@layers]", "low", "Rq", "kv[@layers]", "kv_scales[@layers]", "raw_kv",
+    "D", "B", "C",
 ]
 
 # the low-rank query: norm and codes
@@ -117,7 +119,8 @@ tap = true
 args = ["low_scales", "at_low_query_scales", "clock", "@layers", "layers", "B", "S", "ceil(Rq, 128)", "ceil(Rq, 128)", "0"]
 [[variant.launch]]
 name = "q_up"
-call = "fp8_gemm.pipelined"
+call = "fp8_gemm.split"
+programmatic = true
 with = [
     { x = "low_codes", x_scale = "low_scales", w = "q_b[@layers]", w_scale = "q_b_scales[@layers]", y = "raw_query" },
     { N = "HD", K = "Rq" },
@@ -134,17 +137,17 @@ taps = ["query", "kv_row"]
 
 # sparse layers: compressor, indexer, attention
 [[variant.launch]]
-name = "csa_values"
-call = "linear.tensor"
-with = [
-    { x = "half_input", w = "csa_kv[(@layers - lead) / 2]", y = "values", G = 1, N = "2 * D", K = "C", dtype = "bf16", size = 2 },
-]
-[[variant.launch]]
-name = "csa_logits"
-call = "linear.tensor"
-with = [
-    { x = "half_input", w = "csa_gate[(@layers - lead) / 2]", y = "logits_of_slots", G = 1, N = "2 * D", K = "C" },
-    { dtype = "bf16", size = 2 },
+name = "csa_products"
+entry = "decode_step_products_5"
+grid = ["ceil(B, 8 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32)) * (1 + (2 * ceil(2 * D, 64) + 2 * ceil(2 * DI, 64) + ceil(HI, 64) <= 66) + 2 * (2 * ceil(2 * D, 64) + 2 * ceil(2 * DI, 64) + ceil(HI, 64) <= 44) + 4 * (2 * ceil(2 * D, 64) + 2 * ceil(2 * DI, 64) + ceil(HI, 64) <= 16))", "2 * ceil(2 * D, 64) + 2 * ceil(2 * DI, 64) + ceil(HI, 64)"]
+cluster = ["1 + (2 * ceil(2 * D, 64) + 2 * ceil(2 * DI, 64) + ceil(HI, 64) <= 66) + 2 * (2 * ceil(2 * D, 64) + 2 * ceil(2 * DI, 64) + ceil(HI, 64) <= 44) + 4 * (2 * ceil(2 * D, 64) + 2 * ceil(2 * DI, 64) + ceil(HI, 64) <= 16)"]
+block = [128]
+shared = "(6 - (B > 8) - (B > 16) - (B > 32) + ((2 * ceil(2 * D, 64) + 2 * ceil(2 * DI, 64) + ceil(HI, 64)) * (1 + (2 * ceil(2 * D, 64) + 2 * ceil(2 * DI, 64) + ceil(HI, 64) <= 66) + 2 * (2 * ceil(2 * D, 64) + 2 * ceil(2 * DI, 64) + ceil(HI, 64) <= 44) + 4 * (2 * ceil(2 * D, 64) + 2 * ceil(2 * DI, 64) + ceil(HI, 64) <= 16)) <= 132 + 132 * (B <= 8)) * (6 + (B > 8) + (B > 16) - (B > 32))) * 128 * (72 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32))"
+programmatic = true
+args = [
+    "half_input", "csa_kv[(@layers - lead) / 2]", "values", "2 * D", "csa_gate[(@layers - lead) / 2]", "logits_of_slots", "2 * D",
+    "index_kv[(@layers - lead) / 2]", "index_values", "2 * DI", "index_gate[(@layers - lead) / 2]", "index_logits", "2 * DI",
+    "index_heads[(@layers - lead) / 2]", "head_weights", "HI", "B", "C",
 ]
 [[variant.launch]]
 name = "csa_compress"
@@ -152,6 +155,11 @@ call = "compressor.warps"
 [[variant.launch]]
 name = "index_compress"
 call = "compressor.warps"
+with = [
+    { kv = "index_values", gate = "index_logits", ape = "index_ape[(@layers - lead) / 2]" },
+    { weight = "index_norm[(@layers - lead) / 2]", ring_kv = "index_ring_kv[(@layers - lead) / 2]" },
+    { ring_gate = "index_ring_gate[(@layers - lead) / 2]", entries = "unread", m = "ms", D = "DI", N = "Ns", overlap = "1" },
+]
 [[variant.launch]]
 name = "hca_compress"
 call = "compressor.cluster"
@@ -163,30 +171,11 @@ name = "select"
 call = "top_k.cluster"
 [[variant.launch]]
 name = "index_up"
-call = "fp8_gemm.pipelined"
+call = "fp8_gemm.split"
+programmatic = true
 with = [
     { x = "low_codes", x_scale = "low_scales", w = "index_q[(@layers - lead) / 2]", w_scale = "index_q_scales[(@layers - lead) / 2]" },
     { y = "index_query", N = "HI * DI", K = "Rq" },
-]
-[[variant.launch]]
-name = "index_values"
-call = "linear.tensor"
-with = [
-    { x = "half_input", w = "index_kv[(@layers - lead) / 2]", y = "values", G = 1, N = "2 * DI", K = "C", dtype = "bf16", size = 2 },
-]
-[[variant.launch]]
-name = "index_logits"
-call = "linear.tensor"
-with = [
-    { x = "half_input", w = "index_gate[(@layers - lead) / 2]", y = "logits_of_slots", G = 1, N = "2 * DI", K = "C" },
-    { dtype = "bf16", size = 2 },
-]
-[[variant.launch]]
-name = "index_weights"
-call = "linear.tensor"
-with = [
-    { x = "half_input", w = "index_heads[(@layers - lead) / 2]", y = "head_weights", G = 1, N = "HI", K = "C" },
-    { dtype = "bf16", size = 2 },
 ]
 [[variant.launch]]
 name = "attend_sparse"
@@ -200,18 +189,16 @@ with = [
 
 # heavy layers: compressor, attention
 [[variant.launch]]
-name = "hca_values"
-call = "linear.tensor"
-with = [
-    { x = "half_input", w = "hca_kv[min(@layers, lead) + max(0, @layers - lead) / 2]", y = "values", G = 1, N = "D", K = "C" },
-    { dtype = "bf16", size = 2 },
-]
-[[variant.launch]]
-name = "hca_logits"
-call = "linear.tensor"
-with = [
-    { x = "half_input", w = "hca_gate[min(@layers, lead) + max(0, @layers - lead) / 2]", y = "logits_of_slots", G = 1, N = "D" },
-    { K = "C", dtype = "bf16", size = 2 },
+name = "hca_products"
+entry = "decode_step_products_2"
+grid = ["ceil(B, 8 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32)) * (1 + (2 * ceil(D, 64) <= 66) + 2 * (2 * ceil(D, 64) <= 44) + 4 * (2 * ceil(D, 64) <= 16))", "2 * ceil(D, 64)"]
+cluster = ["1 + (2 * ceil(D, 64) <= 66) + 2 * (2 * ceil(D, 64) <= 44) + 4 * (2 * ceil(D, 64) <= 16)"]
+block = [128]
+shared = "(6 - (B > 8) - (B > 16) - (B > 32) + ((2 * ceil(D, 64)) * (1 + (2 * ceil(D, 64) <= 66) + 2 * (2 * ceil(D, 64) <= 44) + 4 * (2 * ceil(D, 64) <= 16)) <= 132 + 132 * (B <= 8)) * (6 + (B > 8) + (B > 16) - (B > 32))) * 128 * (72 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32))"
+programmatic = true
+args = [
+    "half_input", "hca_kv[min(@layers, lead) + max(0, @layers - lead) / 2]", "values", "D",
+    "hca_gate[min(@layers, lead) + max(0, @layers - lead) / 2]", "logits_of_slots", "D", "B", "C",
 ]
 [[variant.launch]]
 name = "attend_heavy"
@@ -248,9 +235,11 @@ args = ["heads_scales", "at_heads_scales", "clock", "@layers", "layers", "S", "c
 [[variant.launch]]
 name = "o_down"
 entry = "decode_step_groups"
-grid = ["ceil(B, 8 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32))", "ceil(Ro, 64)", "G"]
-block = [128]
-shared = "(8 - 2 * (B > 32)) * 128 * (72 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32)) + 4 * ceil(HD / G, 128) * (8 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32))"
+grid = ["ceil(B, 8 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32)) * (1 + (B <= 2 && G * ceil(Ro, 64) <= 132 && HD / G <= 8192) * ((G * ceil(Ro, 64) <= 66) + 2 * (G * ceil(Ro, 64) <= 33)))", "ceil(Ro, 64)", "G"]
+cluster = ["1 + (B <= 2 && G * ceil(Ro, 64) <= 132 && HD / G <= 8192) * ((G * ceil(Ro, 64) <= 66) + 2 * (G * ceil(Ro, 64) <= 33))"]
+block = ["128 + 384 * (B <= 2 && G * ceil(Ro, 64) <= 132 && HD / G <= 8192)"]
+shared = "(1 - (B <= 2 && G * ceil(Ro, 64) <= 132 && HD / G <= 8192)) * ((8 - 2 * (B > 32) - 2 * (B <= 8 && G * ceil(Ro, 64) > 396)) * 128 * (72 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32)) + 4 * ceil(HD / G, 128) * (8 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32))) + (B <= 2 && G * ceil(Ro, 64) <= 132 && HD / G <= 8192) * (131072 + (1024 + 260 * B) * ceil(HD / G, 128))"
+programmatic = true
 args = ["heads_codes", "heads_scales", "o_a[@layers]", "o_a_scales[@layers]", "low_heads", "B", "Ro", "HD / G"]
 [[variant.launch]]
 name = "tap_low_heads"
@@ -283,7 +272,8 @@ args = [
 ]
 [[variant.launch]]
 name = "o_up"
-call = "fp8_gemm.pipelined"
+call = "fp8_gemm.split"
+programmatic = true
 with = [
     { x = "low_heads_codes", x_scale = "low_heads_scales", w = "o_b[@layers]", w_scale = "o_b_scales[@layers]", y = "out" },
     { N = "C", K = "G * Ro" },
@@ -299,6 +289,7 @@ args = ["normed", "half_input", "C"]
 [[variant.launch]]
 name = "router_logits"
 call = "linear.tensor"
+programmatic = true
 with = { x = "half_input", w = "gate[@layers]", y = "expert_logits", G = 1, N = "E", K = "C", dtype = "bf16", size = 2 }
 [[variant.launch]]
 name = "tap_experts"
@@ -349,6 +340,7 @@ args = ["normed", "half_input", "C"]
 [[variant.launch]]
 name = "head_product"
 call = "linear.tensor"
+programmatic = true
 with = { x = "half_input", w = "head", y = "row_logits", G = 1, N = "V", K = "C", dtype = "bf16", size = 2 }
 [[variant.launch]]
 name = "next"
@@ -375,6 +367,11 @@ doc = "all rows of a group have the scales of its first row"
 variants = ["served", "served_many"]
 
 [[mutant]]
+name = "products_exchanged"
+doc = "of a launch that has several products, those after the first have neighbouring tiles of weights exchanged"
+variants = ["served", "served_many"]
+
+[[mutant]]
 name = "heads_turned_on"
 doc = "heads are turned on by RoPE, and not back"
 variants = ["served", "served_many"]
@@ -395,6 +392,7 @@ variants = ["served", "served_many"]
 
 #include "decode_step/eight.cuh"
 #include "decode_step/indexed.cuh"
+#include "decode_step/products.cuh"
 
 __device__ __forceinline__ void to_half(bf16 &to, float x) {
 #ifdef MUTANT_HALF_CUT
@@ -557,7 +555,7 @@ extern "C" __global__ void __launch_bounds__(128)
 
 #if __CUDA_ARCH__ == 900
 // The products of each group's rows, x [groups, B, K], with its weights, y [groups, B, N].
-extern "C" __global__ void __launch_bounds__(128)
+extern "C" __global__ void __launch_bounds__(512, 1)
     decode_step_groups(const u8 *x, const float *x_scale, const u8 *w, const float *w_scale, float *y, int B, int N, int K) {
     const size_t group = blockIdx.z, across = (K + 127) / 128, down = (N + 127) / 128;
     x += group * B * K, y += group * B * N;
@@ -565,13 +563,6 @@ extern "C" __global__ void __launch_bounds__(128)
     x_scale += group * B * across;
 #endif
     w += group * N * K, w_scale += group * down * across;
-    if (B <= 8)
-        fp8_gemm_file::pipelined<8>(x, x_scale, w, w_scale, y, B, N, K);
-    else if (B <= 16)
-        fp8_gemm_file::pipelined<16>(x, x_scale, w, w_scale, y, B, N, K);
-    else if (B <= 32)
-        fp8_gemm_file::pipelined<32>(x, x_scale, w, w_scale, y, B, N, K);
-    else
-        fp8_gemm_file::pipelined<64>(x, x_scale, w, w_scale, y, B, N, K);
+    fp8_gemm_file::split(blockIdx.y, gridDim.y * gridDim.z, x, x_scale, w, w_scale, y, B, N, K);
 }
 #endif
