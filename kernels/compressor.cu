@@ -178,9 +178,12 @@ template <class T> __device__ __forceinline__ void warps(Step<T> step) {
     __shared__ float partials[32];
     step.rate = SLOTS / 2, step.overlap = 1;
     const int row = blockIdx.x, dim = step.dim, channel = 4 * threadIdx.x;
+    launch_dependent_grids();
+    const Four weight = Four::load(step.weight + channel);
+    // All but weights comes from the launches before.
+    wait_on_dependent_grids();
     // What does not depend on the position is loaded with it.
     const float *kv = step.kv + (size_t)row * 2 * dim + channel, *gate = step.gate + (size_t)row * 2 * dim + channel;
-    const Four weight = Four::load(step.weight + channel);
     const Four new_kv[2] = {Four::load(kv), Four::load(kv + dim)};
     Four new_gate[2] = {Four::load(gate), Four::load(gate + dim)};
     const int t = step.position[row];
@@ -251,11 +254,14 @@ template <class T> __device__ __forceinline__ void cluster(Step<T> step) {
     const int quad = threadIdx.x % QUADS, group = threadIdx.x / QUADS, channel = 4 * (rank * QUADS + quad);
     const bool last = group == GROUPS - 1;
     Four new_kv, new_gate, weight;
+    launch_dependent_grids();
+    if (group == 0)
+        weight = Four::load(step.weight + channel);
+    // All but weights comes from the launches before.
+    wait_on_dependent_grids();
     if (last)
         new_kv = Four::load(step.kv + (size_t)row * DIM + channel),
         new_gate = Four::load(step.gate + (size_t)row * DIM + channel);
-    if (group == 0)
-        weight = Four::load(step.weight + channel);
     const int t = step.position[row];
     const bool closes = step.closes(t);
     if (closes)

@@ -48,7 +48,7 @@ with = { dtype = "f32", out = "f32", T = "B", norm_eps = "eps" }
 [[variant.launch]]
 name = "begin"
 entry = "decode_step_begin"
-grid = ["B"]
+grid = ["ceil(C, 512)", "B"]
 block = [128]
 args = ["token", "position", "embedding", "cos", "sin", "x", "cos_t", "sin_t", "sparse_count", "heavy_count", "C", "R", "ms", "mh"]
 [[variant.launch]]
@@ -390,8 +390,8 @@ with = { x = "normed", w = "head", w_scale = "head_scales", y = "row_logits", G 
 [[variant.launch]]
 name = "keep_logits"
 entry = "decode_step_keep"
-grid = ["B"]
-block = [128]
+grid = ["B", "ceil(V, 1024)"]
+block = [256]
 args = ["row_logits", "logits", "clock", "B", "S", "V"]
 [[variant.launch]]
 name = "next"

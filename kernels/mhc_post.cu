@@ -38,12 +38,14 @@ doc = "the numbers before a row of streams are counted in 32 bits without a sign
 //
 // x [B, 4, C] in place, y [B, C], post [B, 4], comb [B, 4, 4]; all sums are f32.
 
-#include "lib/common.cuh"
+#include "lib/ptx.cuh"
 
 constexpr int STREAMS = 4;
 
 template <class T> __device__ void simple(T *x, const T *y, const float *post, const float *comb, int rows, int channels) {
     const int channel = blockIdx.y * blockDim.x + threadIdx.x;
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     if (channel >= channels)
         return;
 #ifdef MUTANT_ROWS_OF_THE_GRID

@@ -11,6 +11,17 @@ block = [128]
 shared = "4 * 4 * E"
 args = ["logits", "bias", "table", "token", "experts", "weights", "B", "E", "K", "scale"]
 
+[[variant]]
+name = "registers"
+doc = "a warp for each row; a lane has every 32nd expert in registers, and each of K rounds finds the best one that is left: for few rows"
+needs = ["E <= 512", "K <= 32"]
+
+[[variant.launch]]
+entry = "router_registers_{select}"
+grid = ["min(ceil(B, 4), 8 * sms)"]
+block = [128]
+args = ["logits", "bias", "table", "token", "experts", "weights", "B", "E", "K", "scale"]
+
 [[mutant]]
 name = "bias_in_weights"
 doc = "the weights are made of scores with the bias"
@@ -57,6 +68,7 @@ doc = "softplus is x from 10 on"
 // logits [B, E], bias [E], table [V, K], token [B] (-1 is padding), experts [B, K], weights [B, K]. `bias` does not read table,
 // and `table` does not read bias.
 
+#include "lib/ptx.cuh"
 #include "lib/reduce.cuh"
 
 // The square root of softplus. NaN is not above 20, and comes through.
@@ -75,11 +87,16 @@ __device__ __forceinline__ float sqrt_softplus(float x) {
 #endif
 }
 
-// A number that is larger the earlier an expert comes: by its score, NaN first and -0 as 0, then by its index. It is neither 0
-// nor the largest number that there is.
-__device__ __forceinline__ u64 place_of(float score, int expert) {
+// The order of scores, NaN first and -0 as 0: a larger number comes earlier. It is not 0.
+__device__ __forceinline__ u32 order_of(float score) {
     const u32 bits = __float_as_uint(score + 0.0f);
-    const u32 order = score != score ? 0xffffffff : bits >> 31 ? ~bits : bits | 0x80000000;
+    return score != score ? 0xffffffff : bits >> 31 ? ~bits : bits | 0x80000000;
+}
+
+// A number that is larger the earlier an expert comes: by its score, then by its index. It is neither 0 nor the largest number that
+// there is.
+__device__ __forceinline__ u64 place_of(float score, int expert) {
+    const u32 order = order_of(score);
 #ifdef MUTANT_TIE_TO_LARGER
     return (u64)order << 32 | (u32)expert;
 #else
@@ -178,11 +195,133 @@ __device__ void simple(const float *logits, const float *bias, const int *table,
     }
 }
 
-#define ENTRIES(SELECT, TABLE)                                                                                           \
-    extern "C" __global__ void __launch_bounds__(128)                                                                    \
-        router_simple_##SELECT(const float *logits, const float *bias, const int *table, const int *token, int *experts, \
-                               float *weights, int rows, int count, int selected, float scale) {                         \
-        simple<TABLE>(logits, bias, table, token, experts, weights, rows, count, selected, scale);                       \
+// ---- registers
+
+// The experts of one row, one for each of the first lanes, and their σ; a lane has the biases of its experts. −1 is none.
+template <int EACH>
+__device__ __forceinline__ void best_experts(const float *logits, const float (&bias)[EACH], int count, int selected, int &expert,
+                                             float &sigma) {
+    const int lane = threadIdx.x % 32;
+    float sigmas[EACH];
+    u32 orders[EACH]; // 0 is none, or one that has been found
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        sigmas[i] = lane + 32 * i < count ? logits[lane + 32 * i] : 0.0f;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        sigmas[i] = sqrt_softplus(sigmas[i]);
+        orders[i] = lane + 32 * i < count ? order_of(sigmas[i] + bias[i]) : 0;
+    }
+    expert = -1, sigma = 0.0f;
+    for (int slot = 0; slot < selected; slot++) {
+        u32 most = 0;
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            most = max(most, orders[i]);
+        most = __reduce_max_sync(0xffffffff, most);
+        // There is none if K is larger than E.
+        if (most == 0)
+            break;
+#ifdef MUTANT_TIE_TO_LARGER
+        int found = -1;
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            found = orders[i] == most ? lane + 32 * i : found;
+        found = __reduce_max_sync(0xffffffff, found);
+#else
+        int found = 32 * EACH;
+#pragma unroll
+        for (int i = EACH - 1; i >= 0; i--)
+            found = orders[i] == most ? lane + 32 * i : found;
+        found = __reduce_min_sync(0xffffffff, found);
+#endif
+        float own = 0.0f;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            own = found == lane + 32 * i ? sigmas[i] : own;
+            orders[i] = found == lane + 32 * i ? 0 : orders[i];
+        }
+        own = __shfl_sync(0xffffffff, own, found % 32);
+        if (lane == slot)
+            expert = found, sigma = own;
+    }
+}
+
+template <bool TABLE, int EACH>
+__device__ __forceinline__ void registers(const float *logits, const float *bias, const int *table, const int *token,
+                                          int *experts, float *weights, int rows, int count, int selected, float scale) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    float biases[EACH];
+    launch_dependent_grids();
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        biases[i] = !TABLE && lane + 32 * i < count ? bias[lane + 32 * i] : 0.0f;
+    // All but biases and the table comes from the launches before.
+    wait_on_dependent_grids();
+#ifdef MUTANT_ROWS_OF_THE_GRID
+    rows = min(rows, (int)gridDim.x * 4);
+#endif
+    for (int row = blockIdx.x * 4 + warp; row < rows; row += gridDim.x * 4) {
+        const float *own_logits = logits + (size_t)row * count;
+        const size_t to = (size_t)row * selected + lane;
+#ifdef MUTANT_TOKEN_OF_FIRST_ROW
+        const int id = token[0];
+#else
+        const int id = token[row];
+#endif
+        if (id < 0) {
+            if (lane < selected)
+                experts[to] = -1, weights[to] = 0.0f;
+            continue;
+        }
+        int expert = -1;
+        float sigma = 0.0f;
+        if constexpr (TABLE) {
+            expert = lane < selected ? table[(size_t)id * selected + lane] : -1;
+            sigma = expert < 0 ? 0.0f : sqrt_softplus(own_logits[expert]);
+        } else {
+            best_experts(own_logits, biases, count, selected, expert, sigma);
+        }
+        // All lanes have the same sum, in the order of slots.
+        float sum = 0.0f;
+        for (int slot = 0; slot < selected; slot++)
+            sum += __shfl_sync(0xffffffff, sigma, slot);
+#ifdef MUTANT_SUM_OF_ALL
+        float part = 0.0f;
+        for (int other = lane; other < count; other += 32)
+            part += sqrt_softplus(own_logits[other]);
+        sum = warp_sum(part);
+#endif
+#ifndef MUTANT_TINY_LOST
+        sum += 1e-20f;
+#endif
+        if (lane >= selected)
+            continue;
+#ifdef MUTANT_BIAS_IN_WEIGHTS
+        sigma += TABLE || expert < 0 ? 0.0f : bias[expert];
+#endif
+        experts[to] = expert;
+#ifdef MUTANT_SCALE_LOST
+        weights[to] = sigma / sum;
+#else
+        weights[to] = sigma / sum * scale;
+#endif
+    }
+}
+
+#define ENTRIES(SELECT, TABLE)                                                                                              \
+    extern "C" __global__ void __launch_bounds__(128)                                                                       \
+        router_simple_##SELECT(const float *logits, const float *bias, const int *table, const int *token, int *experts,    \
+                               float *weights, int rows, int count, int selected, float scale) {                            \
+        simple<TABLE>(logits, bias, table, token, experts, weights, rows, count, selected, scale);                          \
+    }                                                                                                                       \
+    extern "C" __global__ void __launch_bounds__(128)                                                                       \
+        router_registers_##SELECT(const float *logits, const float *bias, const int *table, const int *token, int *experts, \
+                                  float *weights, int rows, int count, int selected, float scale) {                         \
+        if (count <= 256)                                                                                                   \
+            registers<TABLE, 8>(logits, bias, table, token, experts, weights, rows, count, selected, scale);                \
+        else                                                                                                                \
+            registers<TABLE, 16>(logits, bias, table, token, experts, weights, rows, count, selected, scale);               \
     }
 
 ENTRIES(bias, false)

@@ -70,7 +70,7 @@ doc = "temperatures below 1e-5 count as 0"
 
 // reference: core/ops/sample.rs, reference/ops/top_k.rs
 
-#include "lib/common.cuh"
+#include "lib/ptx.cuh"
 
 constexpr int PART = 4096;
 
@@ -187,6 +187,8 @@ extern "C" __global__ void __launch_bounds__(256)
 extern "C" __global__ void __launch_bounds__(256) sample_split(const float *logits, const float *temperature, const int *sequence,
                                                                const int *position, u64 *bests, int vocabulary, long long seed) {
     const int first = blockIdx.y * PART, last = min(first + PART, vocabulary);
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     const u64 best = best_of(logits, temperature, sequence, position, first, last, vocabulary, seed);
     if (threadIdx.x == 0)
         bests[(size_t)blockIdx.x * gridDim.y + blockIdx.y] = best;
@@ -196,6 +198,8 @@ extern "C" __global__ void __launch_bounds__(256)
     sample_merge(const u64 *bests, const int *position, int *token, int vocabulary) {
     const int parts = (vocabulary + PART - 1) / PART;
     u64 best = 0;
+    launch_dependent_grids();
+    wait_on_dependent_grids();
 #ifdef MUTANT_PARTS_OF_A_WARP
     for (int part = threadIdx.x; part < min(parts, 32); part += blockDim.x)
 #else

@@ -28,7 +28,7 @@ with = [
 name = "index_row"
 entry = "decode_step_index_row_{index}"
 grid = ["B"]
-block = [128]
+block = [32]
 args = ["stages", "row"]
 [[variant.launch]]
 name = "index_write"
@@ -40,9 +40,9 @@ with = [
 [[variant.launch]]
 name = "index_query"
 entry = "decode_step_index_query_{index}"
-grid = ["HI", "B"]
+grid = ["ceil(HI, 4)", "B"]
 block = [128]
-args = ["index_query", "coded_query", "head_weights", "HI"]
+args = ["index_query", "coded_query", "head_weights", "cos_t", "sin_t", "HI", "0"]
 [[variant.launch]]
 name = "index_score"
 call = "index_records.simple"
@@ -71,83 +71,120 @@ variants = ["indexed"]
 #pragma once
 
 #include "decode_step/records.cuh"
+#include "lib/reduce.cuh"
 
 constexpr int INDEX_CHANNELS = 128;
 
 // A row's pages follow each other, and those of the row before.
 extern "C" __global__ void __launch_bounds__(128) decode_step_table(int *table, int pages) {
     const int at = blockIdx.x * blockDim.x + threadIdx.x;
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     if (at < pages)
         table[at] = at;
 }
 
-// Rotates 128 numbers by a Hadamard matrix, one for each thread: butterflies, then one multiplication by 128^-1/2.
-__device__ __forceinline__ float rotated(float x) {
-    __shared__ float shared[INDEX_CHANNELS];
-    const int own = threadIdx.x;
+// Rotates 128 numbers by a Hadamard matrix, four for each lane of a warp: butterflies, then one multiplication by 128^-1/2.
+__device__ __forceinline__ float4 hadamard(float4 x) {
 #ifdef MUTANT_LAST_BUTTERFLY_LOST
-    const int last = INDEX_CHANNELS / 2;
+    constexpr int LAST = INDEX_CHANNELS / 8;
 #else
-    const int last = INDEX_CHANNELS;
+    constexpr int LAST = INDEX_CHANNELS / 4;
 #endif
-    for (int half = 1; half < last; half *= 2) {
-        shared[own] = x;
-        __syncthreads();
-        const float other = shared[own ^ half];
-        x = own & half ? other - x : x + other;
-        __syncthreads();
-    }
-    return x * (1.0f / sqrtf((float)INDEX_CHANNELS));
+    x = make_float4(x.x + x.y, x.x - x.y, x.z + x.w, x.z - x.w);
+    x = make_float4(x.x + x.z, x.y + x.w, x.x - x.z, x.y - x.w);
+    const auto butterfly = [](float own, int step) {
+        const float other = __shfl_xor_sync(0xffffffff, own, step);
+        return threadIdx.x & step ? other - own : own + other;
+    };
+#pragma unroll
+    for (int step = 1; step < LAST; step *= 2)
+        x = make_float4(butterfly(x.x, step), butterfly(x.y, step), butterfly(x.z, step), butterfly(x.w, step));
+    const float by = 1.0f / sqrtf((float)INDEX_CHANNELS);
+    return make_float4(x.x * by, x.y * by, x.z * by, x.w * by);
 }
 
-// The key of the entry that a token completes, as it is stored: rotated if it will have four bits, and rounded to bfloat16.
-template <bool ROTATED> __device__ __forceinline__ void index_row(const float *stages, bf16 *to) {
-    const int row = blockIdx.x, at = threadIdx.x;
-    const float x = stages[((size_t)row * 3 + 2) * INDEX_CHANNELS + at];
+// The key of the entry that a token completes, as it is stored, four channels for each lane of a warp: rotated if it will have four
+// bits, and rounded to bfloat16.
+template <bool ROTATED> __device__ __forceinline__ uint2 index_key(const float *stages, int row) {
+    const float4 x = *(const float4 *)(stages + ((size_t)row * 3 + 2) * INDEX_CHANNELS + threadIdx.x % 32 * 4);
 #ifdef MUTANT_KEY_UNROTATED
-    from_f32(to[(size_t)row * INDEX_CHANNELS + at], x);
+    return to_bf16x4(x);
 #else
-    from_f32(to[(size_t)row * INDEX_CHANNELS + at], ROTATED ? rotated(x) : x);
+    return to_bf16x4(ROTATED ? hadamard(x) : x);
 #endif
 }
 
-extern "C" __global__ void __launch_bounds__(128) decode_step_index_row_index_fp8(const float *stages, bf16 *to) {
-    index_row<false>(stages, to);
+extern "C" __global__ void __launch_bounds__(32) decode_step_index_row_index_fp8(const float *stages, uint2 *to) {
+    to[blockIdx.x * 32 + threadIdx.x] = index_key<false>(stages, blockIdx.x);
 }
 
-extern "C" __global__ void __launch_bounds__(128) decode_step_index_row_index_mxfp4(const float *stages, bf16 *to) {
-    index_row<true>(stages, to);
+extern "C" __global__ void __launch_bounds__(32) decode_step_index_row_index_mxfp4(const float *stages, uint2 *to) {
+    to[blockIdx.x * 32 + threadIdx.x] = index_key<true>(stages, blockIdx.x);
 }
+
+// A head of the queries of a row, which a warp has, four channels for each lane.
+struct IndexHead {
+    // Its number among those of all rows.
+    size_t head;
+    bool exists;
+    float4 x;
+
+    // Loads the head, and turns its last `turned` channels by RoPE in place. 0 if that has been done before.
+    __device__ __forceinline__ IndexHead(float *query, const float *cos, const float *sin, int heads, int turned) {
+        const int of_row = blockIdx.x * 4 + threadIdx.x / 32, channel = threadIdx.x % 32 * 4, first = INDEX_CHANNELS - turned;
+        head = (size_t)blockIdx.y * heads + of_row, exists = of_row < heads;
+        launch_dependent_grids();
+        wait_on_dependent_grids();
+        if (!exists)
+            return;
+        float4 *const at = (float4 *)(query + head * INDEX_CHANNELS + channel);
+        x = *at;
+        if (channel >= first) {
+            const size_t angle = (size_t)blockIdx.y * (turned / 2) + (channel - first) / 2;
+            const float c[2] = {cos[angle], cos[angle + 1]}, s[2] = {sin[angle], sin[angle + 1]};
+            x = make_float4(x.x * c[0] - x.y * s[0], x.y * c[0] + x.x * s[0], x.z * c[1] - x.w * s[1], x.w * c[1] + x.z * s[1]);
+            *at = x;
+        }
+    }
+
+    // The largest magnitude of the channels of LANES lanes.
+    template <int LANES> __device__ __forceinline__ u32 amax() const {
+        const auto larger = [](u32 so_far, float x) { return max_magnitude(so_far, __float_as_uint(x) & 0x7fffffff); };
+        return lanes_max<LANES>(larger(larger(larger(larger(0, x.x), x.y), x.z), x.w));
+    }
+};
 
 // A head of a query as E4M3 under a power of two, which its weight takes.
 extern "C" __global__ void __launch_bounds__(128)
-    decode_step_index_query_index_fp8(const float *query, u8 *coded, float *head_weights, int heads) {
-    const size_t head = (size_t)blockIdx.y * heads + blockIdx.x;
-    if (threadIdx.x > 0)
+    decode_step_index_query_index_fp8(float *query, u32 *coded, float *head_weights, const float *cos, const float *sin,
+                                      int heads, int turned) {
+    const IndexHead own(query, cos, sin, heads, turned);
+    if (!own.exists)
         return;
-    const float *const from = query + head * INDEX_CHANNELS;
-    fp8_b128::Stored scale;
-    quantize_block<fp8_b128>(0, INDEX_CHANNELS, coded + head * INDEX_CHANNELS, scale, fp8_b128::Level(nullptr),
-                             [=](int i) { return from[i]; });
+    const fp8_b128::Level level(nullptr);
+    const fp8_b128::Stored scale = fp8_b128::Rule::scale<E4m3>(own.amax<32>(), level);
+    const float factor = fp8_b128::Rule::factor(scale, level);
+    coded[own.head * 32 + threadIdx.x % 32] =
+        E4m3::encode2(own.x.x * factor, own.x.y * factor) | E4m3::encode2(own.x.z * factor, own.x.w * factor) << 16;
 #ifndef MUTANT_QUERY_SCALE_DROPPED
-    head_weights[head] *= fp8_b128::Rule::decode(scale, fp8_b128::Level(nullptr));
+    if (threadIdx.x % 32 == 0)
+        head_weights[own.head] *= fp8_b128::Rule::decode(scale, level);
 #endif
 }
 
 // A head of a query, rotated, as the bfloat16 numbers that its MXFP4 codes stand for.
 extern "C" __global__ void __launch_bounds__(128)
-    decode_step_index_query_index_mxfp4(const float *query, bf16 *coded, float *, int heads) {
-    __shared__ float values[INDEX_CHANNELS];
-    __shared__ u8 codes[INDEX_CHANNELS / 2];
-    __shared__ mxfp4::Stored scales[INDEX_CHANNELS / mxfp4::width];
-    const size_t head = (size_t)blockIdx.y * heads + blockIdx.x;
-    const int at = threadIdx.x;
-    values[at] = rotated(query[head * INDEX_CHANNELS + at]);
-    __syncthreads();
-    if (at % mxfp4::width == 0)
-        quantize_block<mxfp4>(at, at + mxfp4::width, codes, scales[at / mxfp4::width], mxfp4::Level(nullptr),
-                              [&](int i) { return values[i]; });
-    __syncthreads();
-    const float scale = mxfp4::Rule::decode(scales[at / mxfp4::width], mxfp4::Level(nullptr));
-    from_f32(coded[head * INDEX_CHANNELS + at], E2m1::decode(codes[at / 2] >> E2m1::shift(at % 2)) * scale);
+    decode_step_index_query_index_mxfp4(float *query, uint2 *coded, float *, const float *cos, const float *sin, int heads,
+                                        int turned) {
+    IndexHead own(query, cos, sin, heads, turned);
+    if (!own.exists)
+        return;
+    own.x = hadamard(own.x);
+    const mxfp4::Level level(nullptr);
+    const mxfp4::Stored scale = mxfp4::Rule::scale<E2m1>(own.amax<mxfp4::width / 4>(), level);
+    const float factor = mxfp4::Rule::factor(scale, level), by = mxfp4::Rule::decode(scale, level);
+    const auto decoded = [=](float x) { return E2m1::decode(E2m1::encode(x * factor)) * by; };
+    coded[own.head * 32 + threadIdx.x % 32] =
+        to_bf16x4(make_float4(decoded(own.x.x), decoded(own.x.y), decoded(own.x.z), decoded(own.x.w)));
 }

@@ -112,6 +112,8 @@ extern "C" __global__ void __launch_bounds__(128)
                        int rows, int window, int chosen, int sparse_rate, int heavy_rate, int window_pages, int sparse_pages,
                        int heavy_pages) {
     const int row = blockIdx.x * blockDim.x + threadIdx.x;
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     if (row >= rows)
         return;
     const int at = position[row], page = 64;

@@ -4,8 +4,8 @@ name = "served"
 doc = "attention's products of E4M3 codes, all others and queries bfloat16, experts MXFP4, keys and index keys records: the operations' fast kernels; 16 heads of attention for a thread block, for few rows"
 like = "indexed"
 without = [
-    "q_down", "kv_down", "q_low_norm", "query_rope", "kv_row_norm", "kv_rope", "push", "csa_values", "csa_logits", "index_values",
-    "index_logits", "index_weights", "hca_values", "hca_logits", "heads_rope",
+    "q_down", "kv_down", "q_low_norm", "query_rope", "kv_row_norm", "kv_rope", "push", "window_write", "csa_values", "csa_logits",
+    "entry_row", "index_rope", "index_values", "index_logits", "index_row", "index_weights", "hca_values", "hca_logits", "heads_rope",
 ]
 arch = "sm_90a"
 needs = ["records == 1", "indexed == 1", "DI == 128", "D == 512", "R <= 512", "sixteen == 1", "HD / G % 16 == 0", "Rq <= 4096"]
@@ -14,15 +14,15 @@ begin places table
 layers(
     attn_mix tap_attention_input input_code tap_input_codes tap_input_scales
     down low_code tap_low_query tap_low_codes tap_low_scales
-    q_up head_norm tap_query tap_kv_window window_write
+    q_up head_norm tap_query tap_kv_window
     [@layers >= lead && (@layers - lead) % 2 == 0](
-        csa_products csa_compress tap_csa_entry entry_row csa_write
-        index_up index_rope tap_index_query index_compress tap_index_key index_row index_write
-        index_query index_score select tap_topk
+        csa_products csa_compress tap_csa_entry csa_write
+        index_up index_compress tap_index_key index_write
+        index_query tap_index_query index_score select tap_topk
         attend_sparse
     )
     [@layers < lead || (@layers - lead) % 2 == 1](
-        hca_products hca_compress tap_hca_entry entry_row hca_write
+        hca_products hca_compress tap_hca_entry hca_write
         attend_heavy
     )
     heads_code tap_heads tap_heads_codes tap_heads_scales
@@ -44,6 +44,14 @@ more_scratch = [
     { name = "index_logits", bytes = "B * 2 * DI * 4" }, { name = "hidden", bytes = "B * (K + 1) * I * 2" },
 ]
 
+# what follows from positions
+[[variant.launch]]
+name = "places"
+programmatic = true
+[[variant.launch]]
+name = "table"
+programmatic = true
+
 # streams mixed
 [[variant.launch]]
 name = "attn_mix"
@@ -56,8 +64,9 @@ call = "mhc_pre.parts"
 [[variant.launch]]
 name = "input_code"
 entry = "decode_step_input_{activations}"
-grid = ["ceil(C, 128)", "B"]
-block = [32]
+grid = ["ceil(C, 512)", "B"]
+block = [128]
+programmatic = true
 args = ["normed", "input_codes", "input_scales", "half_input", "C"]
 [[variant.launch]]
 name = "tap_input_codes"
@@ -94,6 +103,7 @@ name = "low_code"
 entry = "decode_step_low_{activations}"
 grid = ["B"]
 block = ["32 * ceil(Rq, 128)"]
+programmatic = true
 args = ["low", "q_norm[@layers]", "low_normed", "low_codes", "low_scales", "Rq", "eps"]
 taps = ["low_normed"]
 [[variant.launch]]
@@ -126,13 +136,17 @@ with = [
     { N = "HD", K = "Rq" },
 ]
 
-# norm and RoPE of all heads and of the window's vector
+# norm and RoPE of all heads and of the window's vector, and the vector's record
 [[variant.launch]]
 name = "head_norm"
-entry = "decode_step_heads"
+entry = "decode_step_head_norm_{record}"
 grid = ["H + 1", "B"]
 block = [128]
-args = ["raw_query", "raw_kv", "kv_norm[@layers]", "cos_t", "sin_t", "query", "half_query", "kv_row", "row", "H", "R", "eps"]
+programmatic = true
+args = [
+    "raw_query", "raw_kv", "kv_norm[@layers]", "cos_t", "sin_t", "query", "half_query", "kv_row", "window_at", "window_pages[@layers]",
+    "H", "R", "eps",
+]
 taps = ["query", "kv_row"]
 
 # sparse layers: compressor, indexer, attention
@@ -152,9 +166,11 @@ args = [
 [[variant.launch]]
 name = "csa_compress"
 call = "compressor.warps"
+programmatic = true
 [[variant.launch]]
 name = "index_compress"
 call = "compressor.warps"
+programmatic = true
 with = [
     { kv = "index_values", gate = "index_logits", ape = "index_ape[(@layers - lead) / 2]" },
     { weight = "index_norm[(@layers - lead) / 2]", ring_kv = "index_ring_kv[(@layers - lead) / 2]" },
@@ -163,12 +179,40 @@ with = [
 [[variant.launch]]
 name = "hca_compress"
 call = "compressor.cluster"
+programmatic = true
+[[variant.launch]]
+name = "csa_write"
+entry = "decode_step_entry_{record}"
+grid = ["B"]
+block = [128]
+programmatic = true
+args = ["stages", "csa_at", "csa_pages[(@layers - lead) / 2]"]
+[[variant.launch]]
+name = "hca_write"
+entry = "decode_step_entry_{record}"
+grid = ["B"]
+block = [128]
+programmatic = true
+args = ["stages", "hca_at", "hca_pages[min(@layers, lead) + max(0, @layers - lead) / 2]"]
+[[variant.launch]]
+name = "index_write"
+entry = "decode_step_index_entry_{index}"
+grid = ["B"]
+block = [32]
+programmatic = true
+args = ["stages", "csa_at", "index_pages[(@layers - lead) / 2]"]
+[[variant.launch]]
+name = "index_query"
+programmatic = true
+args = ["index_query", "coded_query", "head_weights", "cos_t", "sin_t", "HI", "R"]
 [[variant.launch]]
 name = "index_score"
 call = "index_records.tensor"
+programmatic = true
 [[variant.launch]]
 name = "select"
 call = "top_k.cluster"
+programmatic = true
 [[variant.launch]]
 name = "index_up"
 call = "fp8_gemm.split"
@@ -180,6 +224,7 @@ with = [
 [[variant.launch]]
 name = "attend_sparse"
 call = "record_attention.heads_16"
+programmatic = true
 with = [
     { q = "half_query", window_pages = "window_pages[@layers]", window_slots = "chosen", window_count = "window_count" },
     { pages = "csa_pages[(@layers - lead) / 2]", slots = "chosen", count = "chosen_count", sinks = "sinks[@layers]" },
@@ -203,6 +248,7 @@ args = [
 [[variant.launch]]
 name = "attend_heavy"
 call = "record_attention.heads_16"
+programmatic = true
 with = [
     { q = "half_query", window_pages = "window_pages[@layers]", window_slots = "chosen", window_count = "window_count" },
     { pages = "hca_pages[min(@layers, lead) + max(0, @layers - lead) / 2]", slots = "chosen", count = "heavy_count" },
@@ -214,8 +260,9 @@ with = [
 [[variant.launch]]
 name = "heads_code"
 entry = "decode_step_heads_{activations}"
-grid = ["ceil(HD / G, 128)", "G", "B"]
-block = [32]
+grid = ["ceil(HD / G, 512)", "G", "B"]
+block = [128]
+programmatic = true
 args = ["attended", "cos_t", "sin_t", "heads", "heads_codes", "heads_scales", "HD / G", "D", "R"]
 taps = ["heads"]
 [[variant.launch]]
@@ -251,8 +298,9 @@ args = ["low_heads", "at_low_heads", "clock", "@layers", "layers", "S", "Ro"]
 [[variant.launch]]
 name = "low_heads_code"
 entry = "decode_step_low_heads_{activations}"
-grid = ["ceil(G * Ro, 128)", "B"]
-block = [32]
+grid = ["ceil(G * Ro, 512)", "B"]
+block = [128]
+programmatic = true
 args = ["low_heads", "low_heads_codes", "low_heads_scales", "G", "Ro"]
 [[variant.launch]]
 name = "tap_low_heads_codes"
@@ -281,10 +329,25 @@ with = [
 
 # router and experts
 [[variant.launch]]
+name = "attn_post"
+programmatic = true
+[[variant.launch]]
+name = "moe_post"
+programmatic = true
+[[variant.launch]]
+name = "route_table"
+call = "router.registers"
+programmatic = true
+[[variant.launch]]
+name = "route_bias"
+call = "router.registers"
+programmatic = true
+[[variant.launch]]
 name = "moe_input"
 entry = "decode_step_half"
 grid = ["ceil(C, 1024)", "B"]
 block = [256]
+programmatic = true
 args = ["normed", "half_input", "C"]
 [[variant.launch]]
 name = "router_logits"
@@ -308,6 +371,7 @@ args = ["expert_weight", "at_expert_weights", "clock", "@layers", "layers", "B",
 [[variant.launch]]
 name = "mixture"
 call = "moe_fp4.grouped"
+programmatic = true
 each = { of = "layers", count = "banks" }
 with = [
     { format = "mxfp4", x = "half_input", experts = "expert", weights = "expert_weight", y = "out", D = "C" },
@@ -325,6 +389,16 @@ args = ["hidden", "at_hidden", "clock", "@layers", "layers", "B", "S", "(K + 1) 
 
 # head, and the next token
 [[variant.launch]]
+name = "head_mix"
+call = "hyper_head.cluster"
+programmatic = true
+[[variant.launch]]
+name = "keep_logits"
+programmatic = true
+[[variant.launch]]
+name = "end"
+programmatic = true
+[[variant.launch]]
 name = "tap_head_input"
 entry = "decode_step_tap"
 grid = ["B"]
@@ -336,6 +410,7 @@ name = "head_input"
 entry = "decode_step_half"
 grid = ["ceil(C, 1024)", "B"]
 block = [256]
+programmatic = true
 args = ["normed", "half_input", "C"]
 [[variant.launch]]
 name = "head_product"
@@ -345,6 +420,7 @@ with = { x = "half_input", w = "head", y = "row_logits", G = 1, N = "V", K = "C"
 [[variant.launch]]
 name = "next"
 call = "sample.split"
+programmatic = true
 with = { logits = "row_logits", token = "sampled" }
 
 [[variant]]
@@ -387,161 +463,11 @@ doc = "what becomes bfloat16 is cut off, and not rounded"
 variants = ["served", "served_many"]
 */
 
-// What a step does where all products but attention's take bfloat16, besides the operations: what lies between them, fused.
+// What a step does where all products but attention's take bfloat16, besides the operations.
 #pragma once
 
-#include "decode_step/eight.cuh"
-#include "decode_step/indexed.cuh"
+#include "decode_step/fused.cuh"
 #include "decode_step/products.cuh"
-
-__device__ __forceinline__ void to_half(bf16 &to, float x) {
-#ifdef MUTANT_HALF_CUT
-    to.bits = (u16)(__float_as_uint(x) >> 16);
-#else
-    from_f32(to, x);
-#endif
-}
-
-// Attention's input as codes, and as bfloat16.
-template <class F>
-__device__ __forceinline__ void input(const float *x, u8 *codes, typename F::Stored *scales, bf16 *half, int cols) {
-    const size_t row = blockIdx.y;
-    x += row * cols, half += row * cols;
-    code_block<F>(blockIdx.x, cols, codes + row * cols, scales + row * gridDim.x + blockIdx.x, [=](int, int col) {
-        to_half(half[col], x[col]);
-        return x[col];
-    });
-}
-
-// A low-rank query: its norm, and codes of it. A warp has a block of columns. `kept` may be null.
-template <class F>
-__device__ __forceinline__ void low_query(const float *x, const float *weight, float *kept, u8 *codes, typename F::Stored *scales,
-                                          int cols, float eps) {
-    __shared__ float partials[32];
-    const size_t row = blockIdx.x;
-    const int block = threadIdx.x / 32, blocks = (cols + F::width - 1) / F::width;
-    x += row * cols;
-    float values[F::width / 32], sum = 0.0f;
-#pragma unroll
-    for (int i = 0; i < F::width / 32; i++) {
-        const int col = block * F::width + threadIdx.x % 32 + 32 * i;
-        values[i] = col < cols ? x[col] : 0.0f;
-        sum = fmaf(values[i], values[i], sum);
-    }
-    sum = block_sum(sum, partials);
-#ifdef MUTANT_NORM_OF_FIRST_WARP
-    sum = partials[0];
-#endif
-    const float inverse = 1.0f / sqrtf(sum / cols + eps);
-    code_block<F>(block, cols, codes + row * cols, scales + row * blocks + block, [&](int i, int col) {
-        const float y = values[i] * weight[col] * inverse;
-        if (kept != nullptr)
-            kept[row * cols + col] = y;
-        return y;
-    });
-}
-
-// Rotates a pair by an angle.
-__device__ __forceinline__ float2 turned(float2 x, float cos, float sin) {
-    return make_float2(x.x * cos - x.y * sin, x.y * cos + x.x * sin);
-}
-
-// Norm and RoPE of every head of a query, and of the vector of the window, which comes after them and whose norm has weights. Both
-// become bfloat16; the f32 numbers may go nowhere.
-extern "C" __global__ void __launch_bounds__(128)
-    decode_step_heads(const float *raw_query, const float *raw_kv, const float *kv_weight, const float *cos, const float *sin,
-                      float *query, bf16 *half_query, float *kv, bf16 *half_kv, int heads, int rotated, float eps) {
-    constexpr int D = 512;
-    __shared__ float partials[32];
-    const size_t row = blockIdx.y, head = row * heads + blockIdx.x;
-    const bool of_window = blockIdx.x == heads;
-    const size_t first = (of_window ? row : head) * D + threadIdx.x * 4;
-    float4 x = *(const float4 *)((of_window ? raw_kv : raw_query) + first);
-    const float sum = block_sum(fmaf(x.x, x.x, fmaf(x.y, x.y, fmaf(x.z, x.z, x.w * x.w))), partials);
-    const float inverse = 1.0f / sqrtf(sum / D + eps);
-    float4 weight = make_float4(1.0f, 1.0f, 1.0f, 1.0f);
-    if (of_window)
-        weight = *(const float4 *)(kv_weight + threadIdx.x * 4);
-    float2 low = make_float2(x.x * weight.x * inverse, x.y * weight.y * inverse);
-    float2 high = make_float2(x.z * weight.z * inverse, x.w * weight.w * inverse);
-    const int pair = ((int)threadIdx.x * 4 - (D - rotated)) / 2;
-    if ((int)threadIdx.x * 4 >= D - rotated) {
-        const size_t at = row * (rotated / 2) + pair;
-        low = turned(low, cos[at], sin[at]);
-        high = turned(high, cos[at + 1], sin[at + 1]);
-    }
-    float *const kept = of_window ? kv : query;
-    if (kept != nullptr)
-        *(float4 *)(kept + first) = make_float4(low.x, low.y, high.x, high.y);
-    bf16 *const half = (of_window ? half_kv : half_query) + first;
-    to_half(half[0], low.x), to_half(half[1], low.y), to_half(half[2], high.x), to_half(half[3], high.y);
-}
-
-// What attention gives, RoPE undone, as codes: those of a group [B, cols] follow those of the group before. `kept` [B, groups, cols] may
-// be null.
-template <class F>
-__device__ __forceinline__ void heads(const bf16 *x, const float *cos, const float *sin, float *kept, u8 *codes,
-                                      typename F::Stored *scales, int cols, int dim, int rotated) {
-    const int block = blockIdx.x, group = blockIdx.y, row = blockIdx.z, groups = gridDim.y, rows = gridDim.z;
-    const size_t from = ((size_t)row * groups + group) * cols, to = (size_t)group * rows + row;
-    cos += (size_t)row * (rotated / 2), sin += (size_t)row * (rotated / 2);
-    code_block<F>(block, cols, codes + to * cols, scales + to * gridDim.x + block, [=](int, int col) {
-        float y = to_f32(x[from + col]);
-        const int channel = (group * cols + col) % dim - (dim - rotated);
-        if (channel >= 0) {
-            const float other = to_f32(x[from + (col ^ 1)]);
-#ifdef MUTANT_HEADS_TURNED_ON
-            const float s = sin[channel / 2];
-#else
-            const float s = -sin[channel / 2];
-#endif
-            const float2 pair = turned(channel % 2 == 0 ? make_float2(y, other) : make_float2(other, y), cos[channel / 2], s);
-            y = channel % 2 == 0 ? pair.x : pair.y;
-        }
-        if (kept != nullptr)
-            kept[from + col] = y;
-        return y;
-    });
-}
-
-// Low-rank heads [groups, B, rank] as codes [B, groups · rank].
-template <class F>
-__device__ __forceinline__ void low_heads(const float *x, u8 *codes, typename F::Stored *scales, int groups, int rank) {
-    const int block = blockIdx.x, row = blockIdx.y, rows = gridDim.y, cols = groups * rank;
-    code_block<F>(block, cols, codes + (size_t)row * cols, scales + (size_t)row * gridDim.x + block,
-                  [=](int, int col) { return x[((size_t)(col / rank) * rows + row) * rank + col % rank]; });
-}
-
-extern "C" __global__ void __launch_bounds__(32)
-    decode_step_input_fp8_b128_f32(const float *x, u8 *codes, float *scales, bf16 *half, int cols) {
-    input<fp8_b128_f32>(x, codes, scales, half, cols);
-}
-
-extern "C" __global__ void __launch_bounds__(1024) decode_step_low_fp8_b128_f32(const float *x, const float *weight, float *kept,
-                                                                                u8 *codes, float *scales, int cols, float eps) {
-    low_query<fp8_b128_f32>(x, weight, kept, codes, scales, cols, eps);
-}
-
-extern "C" __global__ void __launch_bounds__(32)
-    decode_step_heads_fp8_b128_f32(const bf16 *x, const float *cos, const float *sin, float *kept, u8 *codes, float *scales,
-                                   int cols, int dim, int rotated) {
-    heads<fp8_b128_f32>(x, cos, sin, kept, codes, scales, cols, dim, rotated);
-}
-
-extern "C" __global__ void __launch_bounds__(32)
-    decode_step_low_heads_fp8_b128_f32(const float *x, u8 *codes, float *scales, int groups, int rank) {
-    low_heads<fp8_b128_f32>(x, codes, scales, groups, rank);
-}
-
-// Four numbers of a row as bfloat16, for each thread.
-extern "C" __global__ void __launch_bounds__(256) decode_step_half(const float *from, bf16 *to, int cols) {
-    const size_t first = (size_t)blockIdx.y * cols;
-    for (int i = 0; i < 4; i++) {
-        const int col = blockIdx.x * 1024 + i * 256 + threadIdx.x;
-        if (col < cols)
-            to_half(to[first + col], from[first + col]);
-    }
-}
 
 // Keeps [groups, B, cols] at a site, [runs, layers, B, groups · cols].
 extern "C" __global__ void __launch_bounds__(128)

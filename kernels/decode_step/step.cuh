@@ -1,7 +1,7 @@
 // What lies between the operations of a decode step: where it begins and ends, and what is kept of it.
 #pragma once
 
-#include "lib/common.cuh"
+#include "lib/ptx.cuh"
 
 // ---- what follows from the row and its position
 
@@ -58,28 +58,41 @@ __device__ __forceinline__ float stream_begins(float embedding, int stream) {
 }
 
 // ---- launches
+//
+// They let the next launch start at once, and read and write nothing before the launches before have ended, where they are
+// programmatic; elsewhere both instructions do nothing. `begin` is not programmatic, so that a step begins when the one before has ended.
 
 // Reads positions: the streams of each row's token, angles, and how many entries there are with the one that this token completes. A
-// row of padding has position -1, zeros for streams, and no entries.
+// row of padding has position -1, zeros for streams, and no entries. A CTA has 512 channels.
 extern "C" __global__ void __launch_bounds__(128)
     decode_step_begin(const int *token, const int *position, const float *embedding, const float *cos, const float *sin, float *x,
                       float *cos_t, float *sin_t, int *sparse_count, int *heavy_count, int channels, int rotated, int sparse_rate,
                       int rate_of_heavy) {
-    const int row = blockIdx.x, pairs = rotated / 2;
+    constexpr int EACH = 4;
+    const int row = blockIdx.y, pairs = rotated / 2, first = blockIdx.x * (EACH * 128) + threadIdx.x;
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     const int at = position[row];
     const bool padding = at < 0;
     const int id = token_of(token, row);
-    for (int channel = threadIdx.x; channel < channels; channel += blockDim.x) {
-        const float value = padding ? 0.0f : embedding[(size_t)id * channels + channel];
-        for (int stream = 0; stream < 4; stream++)
-            x[((size_t)row * 4 + stream) * channels + channel] = stream_begins(value, stream);
+    float values[EACH];
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const int channel = first + 128 * i;
+        values[i] = padding || channel >= channels ? 0.0f : embedding[(size_t)id * channels + channel];
+    }
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const int channel = first + 128 * i;
+        for (int stream = 0; stream < 4 && channel < channels; stream++)
+            x[((size_t)row * 4 + stream) * channels + channel] = stream_begins(values[i], stream);
     }
     const int turned = turned_position(position, row);
-    for (int pair = threadIdx.x; pair < pairs; pair += blockDim.x) {
+    for (int pair = blockIdx.x * 128 + threadIdx.x; pair < pairs; pair += gridDim.x * 128) {
         cos_t[(size_t)row * pairs + pair] = turned < 0 ? 1.0f : cos[(size_t)turned * pairs + pair];
         sin_t[(size_t)row * pairs + pair] = turned < 0 ? 0.0f : sin[(size_t)turned * pairs + pair];
     }
-    if (threadIdx.x == 0) {
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
         const int seen = padding ? 0 : entries_seen(at);
         sparse_count[row] = seen / sparse_rate;
         heavy_count[row] = seen / heavy_rate(sparse_rate, rate_of_heavy);
@@ -107,19 +120,31 @@ extern "C" __global__ void __launch_bounds__(128)
         to[col] = from[(size_t)row * stride + first + col];
 }
 
-// Keeps the logits of a run, [runs, B, V].
-extern "C" __global__ void __launch_bounds__(128)
+// Keeps the logits of a run, [runs, B, V]. A CTA has 1,024 of a row.
+extern "C" __global__ void __launch_bounds__(256)
     decode_step_keep(const float *from, float *to, const int *clock, int rows, int runs, int cols) {
-    const int row = blockIdx.x, run = min(*clock, runs - 1);
-    to += ((size_t)run * rows + row) * cols;
-    for (int col = threadIdx.x; col < cols; col += blockDim.x)
-        to[col] = from[(size_t)row * cols + col];
+    constexpr int EACH = 4;
+    const int row = blockIdx.x, first = blockIdx.y * (EACH * 256) + threadIdx.x;
+    launch_dependent_grids();
+    wait_on_dependent_grids();
+    const int run = min(*clock, runs - 1);
+    from += (size_t)row * cols, to += ((size_t)run * rows + row) * cols;
+    float values[EACH];
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        values[i] = first + 256 * i < cols ? from[first + 256 * i] : 0.0f;
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        if (first + 256 * i < cols)
+            to[first + 256 * i] = values[i];
 }
 
 // Hands the next token to the next run: the one that is given, or the one that was sampled. After the last position a row stays where
 // it is, so that a graph can be replayed any number of times.
 extern "C" __global__ void __launch_bounds__(256) decode_step_end(const int *sampled, const int *forced, int *clock, int *token,
                                                                   int *position, int *tokens, int rows, int runs, int positions) {
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     const int run = min(*clock, runs - 1);
     for (int row = threadIdx.x; row < rows; row += blockDim.x) {
         const int next = sampled[row], given = run + 1 < runs ? forced[(size_t)(run + 1) * rows + row] : -1;

@@ -30,6 +30,7 @@ __device__ __forceinline__ void sum(const float *parts, const int *experts, cons
                                     int K, int D, int I) {
     __shared__ int slots[257];
     const int channel = blockIdx.x * 256 + threadIdx.x;
+    launch_dependent_grids();
     wait_on_dependent_grids();
     for (int row = blockIdx.y; row < rows_of_y(B); row += gridDim.y) {
         const int *const own = experts + size_t(row) * K;

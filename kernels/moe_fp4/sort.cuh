@@ -19,6 +19,15 @@ __device__ void sort(const bf16 *x, const int *experts, const float *weights, in
     __shared__ int of_warps[8], listed[256];
     const int own = blockIdx.x, thread = threadIdx.x, chunks = (D + 63) / 64;
     launch_dependent_grids();
+    wait_on_dependent_grids();
+    if (own != E) {
+        bool any = false;
+        for (int at = thread; at < B * K; at += 256)
+            any |= expert_of(experts[at]) == own;
+        // An expert without rows has neither places nor tiles.
+        if (!__syncthreads_or(any))
+            return;
+    }
     for (int i = thread; i < E; i += 256)
         counts[i] = 0;
     if (thread < 3)

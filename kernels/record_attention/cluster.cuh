@@ -337,6 +337,8 @@ __device__ __forceinline__ void attend(const bf16 *q, const Part window, const P
     const size_t at = ((size_t)row * heads + first_head) * R::DIM;
     heads = min(heads - first_head, HEADS);
     const bool producer = threadIdx.x < PRODUCERS;
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     if (!producer)
         request_queries(shared, q + at, heads);
     // Slots are asked for before the counts are there, as if both parts were full.

@@ -301,13 +301,16 @@ __device__ __forceinline__ void attend(const bf16 *q, const Part window, const P
     const int row = blockIdx.x / ranks, first_head = blockIdx.y * HEADS, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const size_t at = ((size_t)row * heads + first_head) * R::DIM;
     heads = min(heads - first_head, HEADS);
+    launch_dependent_grids();
+    const int head = threadIdx.x % HEADS;
+    const float sink = head < heads ? sinks[first_head + head] : 0.0f;
+    // All but sinks comes from the launches before.
+    wait_on_dependent_grids();
     // Slots are asked for before the counts are there, as if both parts were full. A rank has whole steps of 16 keys.
     const auto share = [&](int all) { return ((all + 15) / 16 + (int)ranks - 1) / (int)ranks * 16; };
     const int own = warp + WARPS * lane, first_if_full = rank * share(window.places + entries.places);
     int slot = own < TILE ? slot_if_full(window, entries, row, first_if_full + own) : -1;
     block.request_queries(q + at, heads);
-    const int head = threadIdx.x % HEADS;
-    const float sink = head < heads ? sinks[first_head + head] : 0.0f;
     const Keys<R> keys(window, entries, row);
     const int all = keys.count(), each = share(all), first = rank * each, end = min(first + each, all);
     const auto slot_of = [&](int tile) { return own < min(end - tile, TILE) ? keys.slot(tile + own) : -1; };

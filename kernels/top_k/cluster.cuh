@@ -108,10 +108,12 @@ __device__ __noinline__ void by_parts(Places share, int rank, int k, int *out) {
 
 // CTA `rank` of a row has an equal share of its candidates, in one piece that begins at a multiple of 16 bytes.
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
-    top_k_cluster(const float *__restrict__ scores, const int *__restrict__ counts, int *indices, int, int n, int k) {
+    top_k_cluster(const float *scores, const int *counts, int *indices, int, int n, int k) {
     ClusterShared &shared = *(ClusterShared *)bytes;
     const int row = blockIdx.x / RANKS, rank = blockIdx.x % RANKS, lane = threadIdx.x % 32;
     int *out = indices + (size_t)row * k;
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     int count = candidates(counts, row, n);
     // So say all CTAs of the cluster.
     if (all_chosen(out, count, k, rank == 0))

@@ -36,6 +36,8 @@ __device__ __forceinline__ void load_scores(float *to, const float *from, int co
     const int whole = count / 4 * 4;
     for (int i = whole; i < count; i++)
         to[i] = from[i];
+    // The launch before may still have run when this one began.
+    fence_proxy_async();
     mbarrier_arrive_expect_tx(here, whole * 4);
     if (whole > 0)
         tma_load_1d(to, from, whole * 4, here);

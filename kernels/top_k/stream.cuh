@@ -85,10 +85,12 @@ struct List {
 };
 
 extern "C" __global__ void __launch_bounds__(STREAMING, 1)
-    top_k_stream(const float *__restrict__ scores, const int *__restrict__ counts, int *indices, int, int n, int k) {
+    top_k_stream(const float *scores, const int *counts, int *indices, int, int n, int k) {
     StreamShared &shared = *(StreamShared *)bytes;
     const int row = blockIdx.x / HALVES, rank = blockIdx.x % HALVES;
     int *out = indices + (size_t)row * k;
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     int count = candidates(counts, row, n);
     // So say all CTAs of the cluster.
     if (all_chosen(out, count, k, rank == 0))

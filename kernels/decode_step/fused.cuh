@@ -1,0 +1,275 @@
+// What lies between the operations of `served`, fused: norms, RoPE, codes, bfloat16, and the records of this token.
+//
+// All let the next launch start at once, and read and write nothing but weights before the launches before have ended.
+#pragma once
+
+#include "decode_step/eight.cuh"
+#include "decode_step/indexed.cuh"
+#include "decode_step/operations.cuh"
+
+__device__ __forceinline__ void to_half(bf16 &to, float x) {
+#ifdef MUTANT_HALF_CUT
+    to.bits = (u16)(__float_as_uint(x) >> 16);
+#else
+    from_f32(to, x);
+#endif
+}
+
+// A CTA of four warps has four blocks of columns where each warp has one.
+constexpr int CODING = 4;
+
+__device__ __forceinline__ int block_of_warp() {
+    return blockIdx.x * CODING + threadIdx.x / 32;
+}
+
+template <class F> __device__ __forceinline__ int blocks_of(int cols) {
+    return (cols + F::width - 1) / F::width;
+}
+
+// Attention's input as codes, and as bfloat16.
+template <class F>
+__device__ __forceinline__ void input(const float *x, u8 *codes, typename F::Stored *scales, bf16 *half, int cols) {
+    const int block = block_of_warp(), blocks = blocks_of<F>(cols);
+    launch_dependent_grids();
+    wait_on_dependent_grids();
+    if (block >= blocks)
+        return;
+    const size_t row = blockIdx.y;
+    x += row * cols, half += row * cols;
+    code_block<F>(block, cols, codes + row * cols, scales + row * blocks + block, [=](int, int col) {
+        to_half(half[col], x[col]);
+        return x[col];
+    });
+}
+
+// A low-rank query: its norm, and codes of it. A warp has a block of columns. `kept` may be null.
+template <class F>
+__device__ __forceinline__ void low_query(const float *x, const float *weight, float *kept, u8 *codes, typename F::Stored *scales,
+                                          int cols, float eps) {
+    __shared__ float partials[32];
+    const size_t row = blockIdx.x;
+    const int block = threadIdx.x / 32, blocks = blocks_of<F>(cols), first = block * F::width + threadIdx.x % 32;
+    x += row * cols;
+    float weights[F::width / 32], values[F::width / 32], sum = 0.0f;
+    launch_dependent_grids();
+#pragma unroll
+    for (int i = 0; i < F::width / 32; i++)
+        weights[i] = first + 32 * i < cols ? weight[first + 32 * i] : 0.0f;
+    wait_on_dependent_grids();
+#pragma unroll
+    for (int i = 0; i < F::width / 32; i++) {
+        values[i] = first + 32 * i < cols ? x[first + 32 * i] : 0.0f;
+        sum = fmaf(values[i], values[i], sum);
+    }
+    sum = block_sum(sum, partials);
+#ifdef MUTANT_NORM_OF_FIRST_WARP
+    sum = partials[0];
+#endif
+    const float inverse = 1.0f / sqrtf(sum / cols + eps);
+    code_block<F>(block, cols, codes + row * cols, scales + row * blocks + block, [&](int i, int col) {
+        const float y = values[i] * weights[i] * inverse;
+        if (kept != nullptr)
+            kept[row * cols + col] = y;
+        return y;
+    });
+}
+
+// Rotates a pair by an angle.
+__device__ __forceinline__ float2 turned(float2 x, float cos, float sin) {
+    return make_float2(x.x * cos - x.y * sin, x.y * cos + x.x * sin);
+}
+
+// Stores a vector as the record of a slot, as `record_write.simple` does, and nothing for a slot of -1: four channels, in bfloat16, for
+// each of R::DIM / 4 threads.
+template <class R> __device__ __forceinline__ void store_record(u8 *pages, int slot, uint2 halves) {
+    const int channel = 4 * threadIdx.x;
+    const float2 low = from_bf16x2(halves.x), high = from_bf16x2(halves.y);
+    const float x[4] = {low.x, low.y, high.x, high.y};
+    u32 largest = 0;
+#pragma unroll
+    for (int i = 0; i < 4 && channel < R::CODED; i++)
+        largest = record_write_file::amax(largest, x[i]);
+    // The lanes that have a block.
+    largest = lanes_max<R::BLOCK / 4>(largest);
+    if (slot < 0)
+        return;
+    const auto [row, tail] = token_at<R>(pages, slot);
+    record_write_file::store_padding<R>(tail, threadIdx.x);
+    if (channel >= R::CODED) {
+        *(uint2 *)(row + R::BF16 + 2 * (channel - R::CODED)) = halves;
+        return;
+    }
+    const auto scale = R::Rule::template scale<typename R::Element>(largest, {});
+    if (channel % R::BLOCK == 0)
+        ((typename R::Stored *)(tail + R::SCALES))[channel / R::BLOCK] = scale;
+    const float factor = R::Rule::factor(scale, {});
+    const auto pair = [=](int i) {
+        const float a = record_write_file::scaled<R>(x[i], factor), b = record_write_file::scaled<R>(x[i + 1], factor);
+        if constexpr (R::Element::bits == 8)
+            return E4m3::encode2(a, b);
+        else
+            return E2m1::encode(a) | E2m1::encode(b) << 4;
+    };
+    if constexpr (R::Element::bits == 8)
+        *(u32 *)(row + channel) = pair(0) | pair(2) << 16;
+    else
+        *(u16 *)(row + channel / 2) = pair(0) | pair(2) << 8;
+}
+
+// Norm and RoPE of every head of a query, and of the vector of the window, which comes after them and whose norm has weights. Heads
+// become bfloat16, and the vector a record; the f32 numbers may go nowhere.
+template <class R>
+__device__ __forceinline__ void head_norm(const float *raw_query, const float *raw_kv, const float *kv_weight, const float *cos,
+                                          const float *sin, float *query, bf16 *half_query, float *kv, const int *slots,
+                                          u8 *pages, int heads, int turning, float eps) {
+    constexpr int D = R::DIM;
+    __shared__ float partials[32];
+    const size_t row = blockIdx.y, head = row * heads + blockIdx.x;
+    const bool of_window = blockIdx.x == heads;
+    const int channel = threadIdx.x * 4;
+    const size_t first = (of_window ? row : head) * D + channel;
+    launch_dependent_grids();
+    float4 weight = make_float4(1.0f, 1.0f, 1.0f, 1.0f);
+    if (of_window)
+        weight = *(const float4 *)(kv_weight + channel);
+    wait_on_dependent_grids();
+    const float4 x = *(const float4 *)((of_window ? raw_kv : raw_query) + first);
+    const int slot = of_window ? slots[row] : -1;
+    float c[2] = {1.0f, 1.0f}, s[2] = {};
+    const bool turns = channel >= D - turning;
+    if (turns) {
+        const size_t at = row * (turning / 2) + (channel - (D - turning)) / 2;
+        c[0] = cos[at], c[1] = cos[at + 1], s[0] = sin[at], s[1] = sin[at + 1];
+    }
+    const float sum = block_sum(fmaf(x.x, x.x, fmaf(x.y, x.y, fmaf(x.z, x.z, x.w * x.w))), partials);
+    const float inverse = 1.0f / sqrtf(sum / D + eps);
+    float2 low = make_float2(x.x * weight.x * inverse, x.y * weight.y * inverse);
+    float2 high = make_float2(x.z * weight.z * inverse, x.w * weight.w * inverse);
+    if (turns)
+        low = turned(low, c[0], s[0]), high = turned(high, c[1], s[1]);
+    float *const kept = of_window ? kv : query;
+    if (kept != nullptr)
+        *(float4 *)(kept + first) = make_float4(low.x, low.y, high.x, high.y);
+    bf16 half[4];
+    to_half(half[0], low.x), to_half(half[1], low.y), to_half(half[2], high.x), to_half(half[3], high.y);
+    const uint2 halves = make_uint2(half[0].bits | (u32)half[1].bits << 16, half[2].bits | (u32)half[3].bits << 16);
+    if (of_window)
+        store_record<R>(pages, slot, halves);
+    else
+        *(uint2 *)(half_query + first) = halves;
+}
+
+// The record of the entry that a token completes.
+template <class R> __device__ __forceinline__ void entry(const float *stages, const int *slots, u8 *pages) {
+    const int row = blockIdx.x;
+    launch_dependent_grids();
+    wait_on_dependent_grids();
+    store_record<R>(pages, slots[row], to_bf16x4(*(const float4 *)(stages + ((size_t)row * 3 + 2) * R::DIM + threadIdx.x * 4)));
+}
+
+#define RECORD_ENTRIES(R)                                                                                                       \
+    extern "C" __global__ void __launch_bounds__(128) decode_step_head_norm_##R(                                                \
+        const float *raw_query, const float *raw_kv, const float *kv_weight, const float *cos, const float *sin, float *query,  \
+        bf16 *half_query, float *kv, const int *slots, u8 *pages, int heads, int turning, float eps) {                          \
+        head_norm<R>(raw_query, raw_kv, kv_weight, cos, sin, query, half_query, kv, slots, pages, heads, turning, eps);         \
+    }                                                                                                                           \
+    extern "C" __global__ void __launch_bounds__(128) decode_step_entry_##R(const float *stages, const int *slots, u8 *pages) { \
+        entry<R>(stages, slots, pages);                                                                                         \
+    }
+FOR_RECORDS_ON_TENSOR_CORES(RECORD_ENTRIES)
+#undef RECORD_ENTRIES
+
+// The record of the index key of that entry.
+template <class R> __device__ __forceinline__ void index_entry(const float *stages, const int *slots, u8 *pages) {
+    const int row = blockIdx.x;
+    launch_dependent_grids();
+    wait_on_dependent_grids();
+    store_record<R>(pages, slots[row], index_key < R::Element::bits == 4 > (stages, row));
+}
+
+extern "C" __global__ void __launch_bounds__(32)
+    decode_step_index_entry_index_fp8(const float *stages, const int *slots, u8 *pages) {
+    index_entry<index_fp8>(stages, slots, pages);
+}
+
+extern "C" __global__ void __launch_bounds__(32)
+    decode_step_index_entry_index_mxfp4(const float *stages, const int *slots, u8 *pages) {
+    index_entry<index_mxfp4>(stages, slots, pages);
+}
+
+// What attention gives, RoPE undone, as codes: those of a group [B, cols] follow those of the group before. `kept` [B, groups, cols] may
+// be null.
+template <class F>
+__device__ __forceinline__ void heads(const bf16 *x, const float *cos, const float *sin, float *kept, u8 *codes,
+                                      typename F::Stored *scales, int cols, int dim, int rotated) {
+    const int block = block_of_warp(), blocks = blocks_of<F>(cols);
+    const int group = blockIdx.y, row = blockIdx.z, groups = gridDim.y, rows = gridDim.z;
+    launch_dependent_grids();
+    wait_on_dependent_grids();
+    if (block >= blocks)
+        return;
+    const size_t from = ((size_t)row * groups + group) * cols, to = (size_t)group * rows + row;
+    cos += (size_t)row * (rotated / 2), sin += (size_t)row * (rotated / 2);
+    code_block<F>(block, cols, codes + to * cols, scales + to * blocks + block, [=](int, int col) {
+        float y = to_f32(x[from + col]);
+        const int channel = (group * cols + col) % dim - (dim - rotated);
+        if (channel >= 0) {
+            const float other = to_f32(x[from + (col ^ 1)]);
+#ifdef MUTANT_HEADS_TURNED_ON
+            const float s = sin[channel / 2];
+#else
+            const float s = -sin[channel / 2];
+#endif
+            const float2 pair = turned(channel % 2 == 0 ? make_float2(y, other) : make_float2(other, y), cos[channel / 2], s);
+            y = channel % 2 == 0 ? pair.x : pair.y;
+        }
+        if (kept != nullptr)
+            kept[from + col] = y;
+        return y;
+    });
+}
+
+// Low-rank heads [groups, B, rank] as codes [B, groups · rank].
+template <class F>
+__device__ __forceinline__ void low_heads(const float *x, u8 *codes, typename F::Stored *scales, int groups, int rank) {
+    const int row = blockIdx.y, rows = gridDim.y, cols = groups * rank, block = block_of_warp(), blocks = blocks_of<F>(cols);
+    launch_dependent_grids();
+    wait_on_dependent_grids();
+    if (block >= blocks)
+        return;
+    code_block<F>(block, cols, codes + (size_t)row * cols, scales + (size_t)row * blocks + block,
+                  [=](int, int col) { return x[((size_t)(col / rank) * rows + row) * rank + col % rank]; });
+}
+
+extern "C" __global__ void __launch_bounds__(32 * CODING)
+    decode_step_input_fp8_b128_f32(const float *x, u8 *codes, float *scales, bf16 *half, int cols) {
+    input<fp8_b128_f32>(x, codes, scales, half, cols);
+}
+
+extern "C" __global__ void __launch_bounds__(1024) decode_step_low_fp8_b128_f32(const float *x, const float *weight, float *kept,
+                                                                                u8 *codes, float *scales, int cols, float eps) {
+    low_query<fp8_b128_f32>(x, weight, kept, codes, scales, cols, eps);
+}
+
+extern "C" __global__ void __launch_bounds__(32 * CODING)
+    decode_step_heads_fp8_b128_f32(const bf16 *x, const float *cos, const float *sin, float *kept, u8 *codes, float *scales,
+                                   int cols, int dim, int rotated) {
+    heads<fp8_b128_f32>(x, cos, sin, kept, codes, scales, cols, dim, rotated);
+}
+
+extern "C" __global__ void __launch_bounds__(32 * CODING)
+    decode_step_low_heads_fp8_b128_f32(const float *x, u8 *codes, float *scales, int groups, int rank) {
+    low_heads<fp8_b128_f32>(x, codes, scales, groups, rank);
+}
+
+// Four numbers of a row as bfloat16, for each thread.
+extern "C" __global__ void __launch_bounds__(256) decode_step_half(const float *from, bf16 *to, int cols) {
+    launch_dependent_grids();
+    wait_on_dependent_grids();
+    const size_t first = (size_t)blockIdx.y * cols;
+    for (int i = 0; i < 4; i++) {
+        const int col = blockIdx.x * 1024 + i * 256 + threadIdx.x;
+        if (col < cols)
+            to_half(to[first + col], from[first + col]);
+    }
+}
