@@ -16,6 +16,18 @@ __device__ __forceinline__ bool few_tokens(int tiles, int B, int K) {
     return B <= SPLIT_TOKENS && tiles <= 132 && K <= 8192;
 }
 
+// Barriers are named by constants. A number that is known only at run time makes a thread block have all sixteen.
+__device__ __forceinline__ void warpgroup_sync(int group) {
+    if (group == 0)
+        named_barrier_sync(1, 128);
+    else if (group == 1)
+        named_barrier_sync(2, 128);
+    else if (group == 2)
+        named_barrier_sync(3, 128);
+    else
+        named_barrier_sync(4, 128);
+}
+
 // A tile of 64 weights and up to two tokens, for a cluster of thread blocks of four warpgroups. The columns of the instruction that
 // belong to no token are not initialised, and their sums are not used.
 template <class Y>
@@ -41,13 +53,16 @@ __device__ void split_columns(int down, const u8 *x, const float *x_scale, const
 
     // Rows after the last are zeros, and so are columns.
     const int chunk = thread % 8, first = thread / 8;
+    const u8 *const first_weights = w + size_t(n0 + first) * K + chunk * 16;
+    const size_t rows_16 = size_t(16) * K;
     auto load = [&](int i) {
-        const u32 at = ring + i % SPLIT_STAGES * SPLIT_STAGE + ((chunk ^ first) & 7) * 16;
-        const int col = (begin + group + i * SPLIT_WARPGROUPS) * 128 + chunk * 16;
+        const u32 at = ring + i % SPLIT_STAGES * SPLIT_STAGE + first * 128 + ((chunk ^ first) & 7) * 16;
+        const int col = (begin + group + i * SPLIT_WARPGROUPS) * 128;
+        const u8 *from = first_weights + col;
 #pragma unroll
-        for (int row = first; row < 64 + first; row += 16) {
-            const bool there = n0 + row < N && col < K;
-            cp_async_16_zfill(at + row * 128, there ? w + size_t(n0 + row) * K + col : w, there);
+        for (int j = 0; j < 4; j++, from += rows_16) {
+            const bool there = n0 + first + j * 16 < N && col + chunk * 16 < K;
+            cp_async_16_zfill(at + j * 16 * 128, there ? from : w, there);
         }
     };
     for (int i = 0; i < SPLIT_STAGES - 1; i++) {
@@ -94,7 +109,7 @@ __device__ void split_columns(int down, const u8 *x, const float *x_scale, const
     for (int i = 0; i < blocks; i++) {
         cp_async_wait_group<SPLIT_STAGES - 2>();
         fence_proxy_async_smem();
-        named_barrier_sync(1 + group, 128);
+        warpgroup_sync(group);
         const int in_share = group + i * SPLIT_WARPGROUPS;
         const u32 at = ring + i % SPLIT_STAGES * SPLIT_STAGE, of_tokens = smem_address(tokens) + in_share * 1024;
         float sums[4] = {};

@@ -47,13 +47,16 @@ __device__ __forceinline__ void tensor(int down, int group, const bf16 *x, const
         return x + (size_t(b0 + row) * groups + group) * K;
 #endif
     };
+    const bf16 *const first_weights = weights + size_t(n0 + first) * K + chunk * 8;
+    const size_t rows_16 = size_t(16) * K;
     auto load_weights = [&](int step) {
-        const u32 at = base + step % STAGES * STAGE + ((chunk ^ first) & 7) * 16;
-        const int col = (begin + step) * STEP_COLS + chunk * 8;
+        const u32 at = base + step % STAGES * STAGE + first * 128 + ((chunk ^ first) & 7) * 16;
+        const int col = (begin + step) * STEP_COLS;
+        const bf16 *from = first_weights + col;
 #pragma unroll
-        for (int row = first; row < 64 + first; row += 16) {
-            const bool there = n0 + row < N && col < K;
-            cp_async_16_zfill(at + row * 128, there ? weights + size_t(n0 + row) * K + col : weights, there);
+        for (int i = 0; i < 4; i++, from += rows_16) {
+            const bool there = n0 + first + i * 16 < N && col + chunk * 8 < K;
+            cp_async_16_zfill(at + i * 16 * 128, there ? from : weights, there);
         }
     };
     auto load_rows = [&](int step) {
