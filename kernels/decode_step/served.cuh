@@ -90,7 +90,7 @@ entry = "decode_step_products_codes"
 grid = ["ceil(B, 8 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32)) * (1 + (B <= 2 && ceil(Rq, 64) + ceil(D, 64) <= 132 && C <= 8192) * ((ceil(Rq, 64) + ceil(D, 64) <= 66) + 2 * (ceil(Rq, 64) + ceil(D, 64) <= 33)))", "ceil(Rq, 64) + ceil(D, 64)"]
 cluster = ["1 + (B <= 2 && ceil(Rq, 64) + ceil(D, 64) <= 132 && C <= 8192) * ((ceil(Rq, 64) + ceil(D, 64) <= 66) + 2 * (ceil(Rq, 64) + ceil(D, 64) <= 33))"]
 block = ["128 + 384 * (B <= 2 && ceil(Rq, 64) + ceil(D, 64) <= 132 && C <= 8192)"]
-shared = "(1 - (B <= 2 && ceil(Rq, 64) + ceil(D, 64) <= 132 && C <= 8192)) * ((8 - 2 * (B > 32) - 2 * (B <= 8 && ceil(Rq, 64) + ceil(D, 64) > 396)) * 128 * (72 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32)) + 4 * ceil(C, 128) * (8 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32))) + (B <= 2 && ceil(Rq, 64) + ceil(D, 64) <= 132 && C <= 8192) * (131072 + (1024 + 260 * B) * ceil(C, 128))"
+shared = "(1 - (B <= 2 && ceil(Rq, 64) + ceil(D, 64) <= 132 && C <= 8192)) * ((8 - 2 * (B > 32) - 2 * (B <= 8 && ceil(Rq, 64) + ceil(D, 64) > 396)) * 128 * (72 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32)) + 4 * ceil(C, 128) * (8 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32))) + (B <= 2 && ceil(Rq, 64) + ceil(D, 64) <= 132 && C <= 8192) * (131088 + (1024 + 260 * B) * ceil(C, 128))"
 programmatic = true
 args = [
     "input_codes", "input_scales", "q_a[@layers]", "q_a_scales[@layers]", "low", "Rq", "kv[@layers]", "kv_scales[@layers]", "raw_kv",
@@ -156,7 +156,7 @@ entry = "decode_step_products_5"
 grid = ["ceil(B, 8 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32)) * (1 + (2 * ceil(2 * D, 64) + 2 * ceil(2 * DI, 64) + ceil(HI, 64) <= 66) + 2 * (2 * ceil(2 * D, 64) + 2 * ceil(2 * DI, 64) + ceil(HI, 64) <= 44) + 4 * (2 * ceil(2 * D, 64) + 2 * ceil(2 * DI, 64) + ceil(HI, 64) <= 16))", "2 * ceil(2 * D, 64) + 2 * ceil(2 * DI, 64) + ceil(HI, 64)"]
 cluster = ["1 + (2 * ceil(2 * D, 64) + 2 * ceil(2 * DI, 64) + ceil(HI, 64) <= 66) + 2 * (2 * ceil(2 * D, 64) + 2 * ceil(2 * DI, 64) + ceil(HI, 64) <= 44) + 4 * (2 * ceil(2 * D, 64) + 2 * ceil(2 * DI, 64) + ceil(HI, 64) <= 16)"]
 block = [128]
-shared = "(6 - (B > 8) - (B > 16) - (B > 32) + ((2 * ceil(2 * D, 64) + 2 * ceil(2 * DI, 64) + ceil(HI, 64)) * (1 + (2 * ceil(2 * D, 64) + 2 * ceil(2 * DI, 64) + ceil(HI, 64) <= 66) + 2 * (2 * ceil(2 * D, 64) + 2 * ceil(2 * DI, 64) + ceil(HI, 64) <= 44) + 4 * (2 * ceil(2 * D, 64) + 2 * ceil(2 * DI, 64) + ceil(HI, 64) <= 16)) <= 132 + 132 * (B <= 8)) * (6 + (B > 8) + (B > 16) - (B > 32))) * 128 * (72 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32))"
+shared = "(6 - (B > 8) - (B > 16) - (B > 32) + ((2 * ceil(2 * D, 64) + 2 * ceil(2 * DI, 64) + ceil(HI, 64)) * (1 + (2 * ceil(2 * D, 64) + 2 * ceil(2 * DI, 64) + ceil(HI, 64) <= 66) + 2 * (2 * ceil(2 * D, 64) + 2 * ceil(2 * DI, 64) + ceil(HI, 64) <= 44) + 4 * (2 * ceil(2 * D, 64) + 2 * ceil(2 * DI, 64) + ceil(HI, 64) <= 16)) <= 132 + 132 * (B <= 8)) * (5 + (B > 8) + 2 * (B > 16) - (B > 32))) * 128 * (72 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32)) + (B <= 16) * (16 + 2048 * (1 + (B > 8)) * (1 + (2 * ceil(2 * D, 64) + 2 * ceil(2 * DI, 64) + ceil(HI, 64) <= 66) + 2 * (2 * ceil(2 * D, 64) + 2 * ceil(2 * DI, 64) + ceil(HI, 64) <= 44) + 4 * (2 * ceil(2 * D, 64) + 2 * ceil(2 * DI, 64) + ceil(HI, 64) <= 16) - 1))"
 programmatic = true
 args = [
     "half_input", "csa_kv[(@layers - lead) / 2]", "values", "2 * D", "csa_gate[(@layers - lead) / 2]", "logits_of_slots", "2 * D",
@@ -239,7 +239,7 @@ entry = "decode_step_products_2"
 grid = ["ceil(B, 8 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32)) * (1 + (2 * ceil(D, 64) <= 66) + 2 * (2 * ceil(D, 64) <= 44) + 4 * (2 * ceil(D, 64) <= 16))", "2 * ceil(D, 64)"]
 cluster = ["1 + (2 * ceil(D, 64) <= 66) + 2 * (2 * ceil(D, 64) <= 44) + 4 * (2 * ceil(D, 64) <= 16)"]
 block = [128]
-shared = "(6 - (B > 8) - (B > 16) - (B > 32) + ((2 * ceil(D, 64)) * (1 + (2 * ceil(D, 64) <= 66) + 2 * (2 * ceil(D, 64) <= 44) + 4 * (2 * ceil(D, 64) <= 16)) <= 132 + 132 * (B <= 8)) * (6 + (B > 8) + (B > 16) - (B > 32))) * 128 * (72 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32))"
+shared = "(6 - (B > 8) - (B > 16) - (B > 32) + ((2 * ceil(D, 64)) * (1 + (2 * ceil(D, 64) <= 66) + 2 * (2 * ceil(D, 64) <= 44) + 4 * (2 * ceil(D, 64) <= 16)) <= 132 + 132 * (B <= 8)) * (5 + (B > 8) + 2 * (B > 16) - (B > 32))) * 128 * (72 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32)) + (B <= 16) * (16 + 2048 * (1 + (B > 8)) * (1 + (2 * ceil(D, 64) <= 66) + 2 * (2 * ceil(D, 64) <= 44) + 4 * (2 * ceil(D, 64) <= 16) - 1))"
 programmatic = true
 args = [
     "half_input", "hca_kv[min(@layers, lead) + max(0, @layers - lead) / 2]", "values", "D",
@@ -285,7 +285,7 @@ entry = "decode_step_groups"
 grid = ["ceil(B, 8 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32)) * (1 + (B <= 2 && G * ceil(Ro, 64) <= 132 && HD / G <= 8192) * ((G * ceil(Ro, 64) <= 66) + 2 * (G * ceil(Ro, 64) <= 33)))", "ceil(Ro, 64)", "G"]
 cluster = ["1 + (B <= 2 && G * ceil(Ro, 64) <= 132 && HD / G <= 8192) * ((G * ceil(Ro, 64) <= 66) + 2 * (G * ceil(Ro, 64) <= 33))"]
 block = ["128 + 384 * (B <= 2 && G * ceil(Ro, 64) <= 132 && HD / G <= 8192)"]
-shared = "(1 - (B <= 2 && G * ceil(Ro, 64) <= 132 && HD / G <= 8192)) * ((8 - 2 * (B > 32) - 2 * (B <= 8 && G * ceil(Ro, 64) > 396)) * 128 * (72 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32)) + 4 * ceil(HD / G, 128) * (8 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32))) + (B <= 2 && G * ceil(Ro, 64) <= 132 && HD / G <= 8192) * (131072 + (1024 + 260 * B) * ceil(HD / G, 128))"
+shared = "(1 - (B <= 2 && G * ceil(Ro, 64) <= 132 && HD / G <= 8192)) * ((8 - 2 * (B > 32) - 2 * (B <= 8 && G * ceil(Ro, 64) > 396)) * 128 * (72 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32)) + 4 * ceil(HD / G, 128) * (8 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32))) + (B <= 2 && G * ceil(Ro, 64) <= 132 && HD / G <= 8192) * (131088 + (1024 + 260 * B) * ceil(HD / G, 128))"
 programmatic = true
 args = ["heads_codes", "heads_scales", "o_a[@layers]", "o_a_scales[@layers]", "low_heads", "B", "Ro", "HD / G"]
 [[variant.launch]]

@@ -25,13 +25,16 @@ __device__ void pipelined(int down, const u8 *x, const float *x_scale, const u8 
 
     // Rows after the last are zeros, and so are columns.
     const int chunk = threadIdx.x % 8, first = threadIdx.x / 8;
+    const u8 *const first_weights = w + size_t(n0 + first) * K + chunk * 16;
+    const size_t rows_16 = size_t(16) * K;
     auto load_weights = [&](int block) {
-        const u32 at = base + block % STAGES * STAGE + ((chunk ^ first) & 7) * 16;
-        const int col = block * 128 + chunk * 16;
+        const u32 at = base + block % STAGES * STAGE + first * 128 + ((chunk ^ first) & 7) * 16;
+        const int col = block * 128;
+        const u8 *from = first_weights + col;
 #pragma unroll
-        for (int row = first; row < 64 + first; row += 16) {
-            const bool there = n0 + row < N && col < K;
-            cp_async_16_zfill(at + row * 128, there ? w + size_t(n0 + row) * K + col : w, there);
+        for (int i = 0; i < 4; i++, from += rows_16) {
+            const bool there = n0 + first + i * 16 < N && col + chunk * 16 < K;
+            cp_async_16_zfill(at + i * 16 * 128, there ? from : w, there);
         }
     };
     auto load_tokens = [&](int block) {

@@ -16,6 +16,24 @@ __device__ __forceinline__ bool few_tokens(int tiles, int B, int K) {
     return B <= SPLIT_TOKENS && tiles <= 132 && K <= 8192;
 }
 
+// Barriers are named by constants. A number that is known only at run time makes a thread block have all sixteen.
+__device__ __forceinline__ void warpgroup_sync(int group) {
+    if (group == 0)
+        named_barrier_sync(1, 128);
+    else if (group == 1)
+        named_barrier_sync(2, 128);
+    else if (group == 2)
+        named_barrier_sync(3, 128);
+    else
+        named_barrier_sync(4, 128);
+}
+
+// A number to another thread block, whose barrier counts its bytes.
+__device__ __forceinline__ void st_async(u32 to, float x, u32 barrier) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(to), "f"(x), "r"(barrier)
+                 : "memory");
+}
+
 // A tile of 64 weights and up to two tokens, for a cluster of thread blocks of four warpgroups. The columns of the instruction that
 // belong to no token are not initialised, and their sums are not used.
 template <class Y>
@@ -26,28 +44,39 @@ __device__ void split_columns(int down, const u8 *x, const float *x_scale, const
     asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(parts));
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(part));
     launch_dependent_grids();
-    // Nobody stores to a thread block that has not begun.
-    if (parts > 1)
-        cluster_arrive_relaxed();
     const int n0 = down * 64, all = (K + 127) / 128, share = (all + (int)parts - 1) / (int)parts, begin = share * (int)part;
     const int own = max(0, min(share, all - begin));
     const int group = threadIdx.x / 128, thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
     // Its blocks are every fourth one, beginning with `group`.
     const int blocks = (own - group + SPLIT_WARPGROUPS - 1) / SPLIT_WARPGROUPS;
     u8 *const tokens = stages + SPLIT_WARPGROUPS * SPLIT_STAGES * SPLIT_STAGE;
-    // Sums [all, B, 64], and products of scales [B, all], which the first thread block alone has.
-    float *const sums_of_all = (float *)(tokens + share * 1024), *const scales = sums_of_all + all * B * 64;
+    // A barrier that counts the sums, sums [all, B, 64], and products of scales [B, all], which the first thread block alone has.
+    u64 *const arrived = (u64 *)(tokens + share * 1024);
+    float *const sums_of_all = (float *)(arrived + 2), *const scales = sums_of_all + all * B * 64;
+    if (parts > 1) {
+        if (part == 0 && threadIdx.x == 0) {
+            mbarrier_init(arrived, 1);
+            fence_mbarrier_init();
+            mbarrier_arrive_expect_tx(arrived, all * B * 64 * 4);
+        }
+        __syncwarp();
+        // Nobody stores to a thread block that has not begun.
+        cluster_arrive_relaxed();
+    }
     const u32 ring = smem_address(stages + group * SPLIT_STAGES * SPLIT_STAGE);
 
     // Rows after the last are zeros, and so are columns.
     const int chunk = thread % 8, first = thread / 8;
+    const u8 *const first_weights = w + size_t(n0 + first) * K + chunk * 16;
+    const size_t rows_16 = size_t(16) * K;
     auto load = [&](int i) {
-        const u32 at = ring + i % SPLIT_STAGES * SPLIT_STAGE + ((chunk ^ first) & 7) * 16;
-        const int col = (begin + group + i * SPLIT_WARPGROUPS) * 128 + chunk * 16;
+        const u32 at = ring + i % SPLIT_STAGES * SPLIT_STAGE + first * 128 + ((chunk ^ first) & 7) * 16;
+        const int col = (begin + group + i * SPLIT_WARPGROUPS) * 128;
+        const u8 *from = first_weights + col;
 #pragma unroll
-        for (int row = first; row < 64 + first; row += 16) {
-            const bool there = n0 + row < N && col < K;
-            cp_async_16_zfill(at + row * 128, there ? w + size_t(n0 + row) * K + col : w, there);
+        for (int j = 0; j < 4; j++, from += rows_16) {
+            const bool there = n0 + first + j * 16 < N && col + chunk * 16 < K;
+            cp_async_16_zfill(at + j * 16 * 128, there ? from : w, there);
         }
     };
     for (int i = 0; i < SPLIT_STAGES - 1; i++) {
@@ -90,11 +119,11 @@ __device__ void split_columns(int down, const u8 *x, const float *x_scale, const
     if (parts > 1)
         cluster_wait();
 
-    const u32 to = parts > 1 ? map_shared_rank(sums_of_all, 0) : 0;
+    const u32 to = map_shared_rank(sums_of_all, 0), arrived_there = map_shared_rank(arrived, 0);
     for (int i = 0; i < blocks; i++) {
         cp_async_wait_group<SPLIT_STAGES - 2>();
         fence_proxy_async_smem();
-        named_barrier_sync(1 + group, 128);
+        warpgroup_sync(group);
         const int in_share = group + i * SPLIT_WARPGROUPS;
         const u32 at = ring + i % SPLIT_STAGES * SPLIT_STAGE, of_tokens = smem_address(tokens) + in_share * 1024;
         float sums[4] = {};
@@ -122,19 +151,20 @@ __device__ void split_columns(int down, const u8 *x, const float *x_scale, const
                 if (token >= B)
                     continue;
                 if (parts > 1)
-                    st_shared_cluster(to + at * 4, sums[j]);
+                    st_async(to + at * 4, sums[j], arrived_there);
                 else
                     sums_of_all[at] = sums[j];
             }
         }
     }
-    if (parts > 1)
-        cluster_sync();
-    else
+    if (parts == 1)
         __syncthreads();
     const int row = threadIdx.x % 64, token = threadIdx.x / 64;
     if (part > 0 || token >= B)
         return;
+    // It has come when all that is counted has.
+    if (parts > 1)
+        mbarrier_wait_parity(arrived, 0);
 #ifdef MUTANT_TAIL_SKIPPED
     const int added = K / 128;
 #else

@@ -21,6 +21,21 @@ __device__ __forceinline__ void tensor(int down, int group, const bf16 *x, const
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(part));
     const int n0 = down * 64, b0 = blockIdx.x / parts * T;
     launch_dependent_grids();
+    // For few rows, sums of other parts have a place of their own, and a barrier counts their bytes: `launch.shared` in the header.
+    constexpr bool COUNTED = T <= 16;
+    constexpr int QUADS = T / 8;
+    u64 *const arrived = (u64 *)(stages + STAGES * STAGE);
+    float4 *const sums_of_parts = (float4 *)(arrived + 2);
+    if (COUNTED && parts > 1) {
+        if (part == 0 && threadIdx.x == 0) {
+            mbarrier_init(arrived, 1);
+            fence_mbarrier_init();
+            mbarrier_arrive_expect_tx(arrived, (parts - 1) * QUADS * 128 * 16);
+        }
+        __syncwarp();
+        // Nobody stores to a thread block that has not begun.
+        cluster_arrive_relaxed();
+    }
 #ifdef MUTANT_LAST_ROWS_LOST
     rows = rows < ROWS ? rows : rows / ROWS * ROWS;
 #endif
@@ -47,13 +62,16 @@ __device__ __forceinline__ void tensor(int down, int group, const bf16 *x, const
         return x + (size_t(b0 + row) * groups + group) * K;
 #endif
     };
+    const bf16 *const first_weights = weights + size_t(n0 + first) * K + chunk * 8;
+    const size_t rows_16 = size_t(16) * K;
     auto load_weights = [&](int step) {
-        const u32 at = base + step % STAGES * STAGE + ((chunk ^ first) & 7) * 16;
-        const int col = (begin + step) * STEP_COLS + chunk * 8;
+        const u32 at = base + step % STAGES * STAGE + first * 128 + ((chunk ^ first) & 7) * 16;
+        const int col = (begin + step) * STEP_COLS;
+        const bf16 *from = first_weights + col;
 #pragma unroll
-        for (int row = first; row < 64 + first; row += 16) {
-            const bool there = n0 + row < N && col < K;
-            cp_async_16_zfill(at + row * 128, there ? weights + size_t(n0 + row) * K + col : weights, there);
+        for (int i = 0; i < 4; i++, from += rows_16) {
+            const bool there = n0 + first + i * 16 < N && col + chunk * 8 < K;
+            cp_async_16_zfill(at + i * 16 * 128, there ? from : weights, there);
         }
     };
     auto load_rows = [&](int step) {
@@ -80,6 +98,8 @@ __device__ __forceinline__ void tensor(int down, int group, const bf16 *x, const
             return b0 + row < rows && col < K ? (const uint4 *)(row_of_x(row) + col) : nullptr;
         });
         early.store(stages);
+        if (parts > 1)
+            cluster_wait();
     } else {
         wait_on_dependent_grids();
         for (int step = 0; step < AHEAD; step++) {
@@ -112,8 +132,37 @@ __device__ __forceinline__ void tensor(int down, int group, const bf16 *x, const
     }
     wgmma_wait_group<0>();
 
-    if (parts > 1) {
-        // The first thread block adds the sums of all parts, in order; theirs take the place of its stages.
+    // The first thread block adds the sums of all parts, in order.
+    if (COUNTED && parts > 1) {
+        if (part > 0) {
+            const u32 to = map_shared_rank(sums_of_parts + (part - 1) * QUADS * 128 + threadIdx.x, 0);
+#pragma unroll
+            for (int quad = 0; quad < QUADS; quad++) {
+                const float four[4] = {sums[4 * quad], sums[4 * quad + 1], sums[4 * quad + 2], sums[4 * quad + 3]};
+                st_async(to + quad * 128 * 16, four, map_shared_rank(arrived, 0));
+            }
+            return;
+        }
+#ifndef MUTANT_PARTS_EARLY
+        mbarrier_wait_parity(arrived, 0);
+#endif
+#ifdef MUTANT_LAST_PART_LOST
+        parts--;
+#endif
+        for (int other = 0; other < (int)parts - 1; other++) {
+#pragma unroll
+            for (int quad = 0; quad < QUADS; quad++) {
+                const float4 four = sums_of_parts[(other * QUADS + quad) * 128 + threadIdx.x];
+                sums[4 * quad] += four.x, sums[4 * quad + 1] += four.y, sums[4 * quad + 2] += four.z,
+                    sums[4 * quad + 3] += four.w;
+            }
+        }
+#ifdef MUTANT_PARTS_EARLY
+        mbarrier_wait_parity(arrived, 0);
+#endif
+    }
+    if (!COUNTED && parts > 1) {
+        // Sums of other parts take the place of its stages.
         cp_async_wait_group<0>();
         cluster_sync();
         float *const others = (float *)stages;
@@ -164,9 +213,9 @@ template <class Y>
 __device__ __forceinline__ void tensor(int down, int group, bool alone, const bf16 *x, const bf16 *w, Y *y, int rows, int groups,
                                        int N, int K) {
     if (rows <= 8)
-        alone ? tensor<8, 12>(down, group, x, w, y, rows, groups, N, K) : tensor<8, 6>(down, group, x, w, y, rows, groups, N, K);
+        alone ? tensor<8, 11>(down, group, x, w, y, rows, groups, N, K) : tensor<8, 6>(down, group, x, w, y, rows, groups, N, K);
     else if (rows <= 16)
-        alone ? tensor<16, 12>(down, group, x, w, y, rows, groups, N, K)
+        alone ? tensor<16, 11>(down, group, x, w, y, rows, groups, N, K)
               : tensor<16, 5>(down, group, x, w, y, rows, groups, N, K);
     else if (rows <= 32)
         alone ? tensor<32, 12>(down, group, x, w, y, rows, groups, N, K)
