@@ -186,6 +186,8 @@ template <class W> __device__ __forceinline__ void copy_next(const Context<W> &c
         prefetch(c, next);
         find(c, next, c.s.layers[next % 2]);
         __syncwarp();
+    } else {
+        prefetch_head(c);
     }
     if constexpr (W::STAGED) {
         // Most bytes of a layer are those of the first products.

@@ -21,7 +21,7 @@ __host__ __device__ constexpr int threads_of(int warps) {
 constexpr int MOST_RANKS = 16;
 
 // Numbers of named barriers.
-constexpr int WORK = 1, PRODUCTS_READY = 2, MIXING_READY = 3, FIRST_READ = 4, OWN_READY = 5;
+constexpr int WORK = 1, PRODUCTS_READY = 2, MIXING_READY = 3, FIRST_READ = 4, OWN_READY = 5, ROUTED_READY = 6;
 
 __device__ __forceinline__ void st_shared_cluster(u32 to, float x) {
     ::st_shared_cluster(to, x);
