@@ -42,7 +42,7 @@ taps = [
 [[variant.launch]]
 name = "few"
 entry = "decode_step_persistent_{stored}"
-block = [320]
+block = [384]
 
 [[variant.launch]]
 name = "many"
@@ -208,7 +208,8 @@ template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
             pad(c);
         return;
     }
-    if (threadIdx.x >= c.THREADS - 32)
+    const bool mixes = threadIdx.x / 32 == c.WARPS, copies = threadIdx.x / 32 == c.WARPS + 1;
+    if (copies)
         find(c, 0, s.layers[0]);
     if constexpr (W::STAGED) {
         if (threadIdx.x == 0) {
@@ -227,7 +228,11 @@ template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
     // Others write to this shared memory, and wait for what it waits for, only once it exists.
     cluster_sync();
     if (threadIdx.x >= c.WORKERS) {
-        const bool mixes = threadIdx.x < c.THREADS - 32;
+        if constexpr (registers_move(Context<W>::WARPS)) {
+            warpgroup_reg_dealloc<OTHER_REGISTERS>();
+            if (!mixes && !copies)
+                return;
+        }
         if (!mixes)
             begin_copies(c);
 #pragma unroll 1
@@ -256,6 +261,8 @@ template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
         cluster_sync();
         return;
     }
+    if constexpr (registers_move(Context<W>::WARPS))
+        warpgroup_reg_alloc<WORKER_REGISTERS>();
     begin(c);
 #pragma unroll 1
     for (int half = 0; half < 2 * a.layers; half++) {
