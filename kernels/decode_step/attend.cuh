@@ -14,7 +14,7 @@ struct Keys {
 
     template <class W> __device__ __forceinline__ Keys(const Context<W> &c, const Layer<W> &layer, int available) {
         const int t = c.row.position, first = max(0, t - c.a.Wn + 1);
-        window = layer.window, entries = layer.main.entries, chosen = layer.sparse ? c.s.chosen : nullptr;
+        window = layer.window, entries = layer.main.entries, chosen = chooses(c, layer.sparse) ? c.s.chosen : nullptr;
         own = c.s.kv, own_entry = c.s.pooled, newest = layer.main.newest;
         recent = t - first + 1, oldest = first % c.a.Wn, slots = c.a.Wn, dim = c.a.D;
         count = recent + (layer.sparse ? min(available, c.a.topk) : available);
@@ -296,16 +296,17 @@ template <class W> struct Group {
         return at * GROUPS + c.team.rank;
     }
 
-    // The first key of each warp is on its way before the numbers of this token are there.
-    __device__ __forceinline__ void copy(int layer) const {
-        if (threadIdx.x % 32 > 0)
+    // By the copier: the first key of each warp is on its way before the numbers of this token are there. The mixer brings the window's
+    // vector of the token.
+    __device__ __forceinline__ void copy() const {
+        const int at = threadIdx.x % 32, key = number(at);
+        if (at >= HERE || key == keys.recent - 1)
             return;
-        const int warp = threadIdx.x / 32, key = number(warp);
         const bool early = keys.early(key);
-        u64 *const here = c.s.staged.keys_here + warp;
+        u64 *const here = c.s.staged.keys_here + at;
         mbarrier_arrive_expect_tx(here, early ? S::D * (int)sizeof(float) : 0);
         if (early)
-            tma_load_1d(c.s.staged.key(warp), keys.row(key), S::D * sizeof(float), here);
+            tma_load_1d(c.s.staged.key(at), keys.row(key), S::D * sizeof(float), here);
     }
 
     // The scores of keys from `first` to `last`, for this CTA alone.
@@ -317,7 +318,7 @@ template <class W> struct Group {
             if (key < first)
                 continue;
             Key<W> own;
-            if (at == warp && keys.early(key)) {
+            if (at == warp && (keys.early(key) || key == keys.recent - 1)) {
                 mbarrier_wait_parity(c.s.staged.keys_here + warp, layer & 1);
                 own.load(c, c.s.staged.key(warp));
             } else {
@@ -357,31 +358,36 @@ template <class W> struct Group {
         float2 low = make_float2(0, 0), high = make_float2(0, 0);
         float low_sum = 0.0f, high_sum = 0.0f;
         float *const weights = c.s.read[warp];
-        const auto add = [&](int at, float of_low, float of_high, const float *vector) {
+        const auto add = [&](bool counts, float of_low, float of_high, float2 x) {
             low_sum += of_low, high_sum += of_high;
-            if (number(at) >= last)
-                return;
-            const float2 x = *(const float2 *)(vector + channel);
+            of_low = counts ? of_low : 0.0f, of_high = counts ? of_high : 0.0f;
             low.x = fmaf(of_low, x.x, low.x), low.y = fmaf(of_low, x.y, low.y);
             high.x = fmaf(of_high, x.x, high.x), high.y = fmaf(of_high, x.y, high.y);
         };
+        const auto pair = [&](const float *vector) { return *(const float2 *)(vector + channel); };
 #pragma unroll 1
         for (int first = 0; first < count; first += HERE) {
             const int own = first + lane % 8;
+            // Behind the last key, nothing.
+            const float score = scores[min(own, count - 1)], weight = own < count ? expf(score - top) : 0.0f;
             if (lane < 16)
-                weights[lane] = own < count ? expf(scores[own] - top) : 0.0f;
+                weights[lane] = weight;
             __syncwarp();
             if (first == 0) {
+                // All is asked for at once, and nothing branches: what is behind the last key is that key again, and has no weight.
                 const float4 all[4] = {load4(weights), load4(weights + 4), load4(weights + 8), load4(weights + 12)};
                 const float *const each = (const float *)all;
+                float2 vectors[HERE];
 #pragma unroll
                 for (int at = 0; at < HERE; at++)
-                    if (at < count)
-                        add(at, each[at], each[HERE + at], c.s.staged.key(at));
+                    vectors[at] = pair(c.s.staged.key(min(at, count - 1)));
+#pragma unroll
+                for (int at = 0; at < HERE; at++)
+                    add(number(min(at, count - 1)) < last, each[at], each[HERE + at], vectors[at]);
             } else {
 #pragma unroll 1
                 for (int at = 0; at < HERE && first + at < count; at++)
-                    add(first + at, weights[at], weights[HERE + at], keys.row(number(first + at)));
+                    add(number(first + at) < last, weights[at], weights[HERE + at], pair(keys.row(number(first + at))));
             }
             __syncwarp();
         }

@@ -11,41 +11,55 @@ namespace persistent {
 
 // ---- down, and pool
 
-// Stores the values and logits of a token in the rings. `own` has values, then logits, [halves, channels of the share] each.
-template <class W>
-__device__ __forceinline__ void store_rings(const Context<W> &c, const Compressor &of, Share share, const u16 *channels,
-                                            float *own, float ape_of_first) {
-    constexpr int WORKERS = Context<W>::WORKERS;
-    const int n = share.count;
-    float *own_gate = own + of.halves * n;
+// Stores the values and logits of a token in the rings, by `step` threads. `own` has values, then logits, [halves, channels of the share]
+// each; ape(i, channel) is what is added to the logit of number i.
+template <class Ape>
+__device__ __forceinline__ void store_rings(const Compressor &of, Share share, const u16 *channels, const float *own, int thread,
+                                            int step, Ape ape) {
+    const int count = of.halves * share.count;
 #pragma unroll 1
-    for (int at = threadIdx.x; at < of.halves * n; at += WORKERS) {
+    for (int at = thread; at < count; at += step) {
         const int channel = channels[at];
-        own_gate[at] += at < WORKERS ? ape_of_first : __ldg(of.ape + channel);
-        of.own_kv[channel] = own[at], of.own_gate[channel] = own_gate[at];
+        of.own_kv[channel] = own[at], of.own_gate[channel] = own[count + at] + ape(at, channel);
     }
 }
 
 // What a CTA has of both compressors.
 template <class W> struct Rings {
     Share kv, index;
-    float *own_main, *own_index, main_ape, index_ape;
+    const float *own_main, *own_index;
+    float main_ape, index_ape;
 
-    // What is added to the logits of the first numbers is on its way while products are.
-    __device__ __forceinline__ Rings(const Context<W> &c, const Layer<W> &layer, const DownShares &shares)
+    // If workers store them, what is added to the logits of the first numbers is on its way while products are.
+    __device__ __forceinline__ Rings(const Context<W> &c, const Layer<W> &layer, const DownShares &shares, bool workers)
         : kv(shares.kv), index(shares.index) {
         own_main = c.s.own + shares.low.count + kv.count + shares.heads.count, own_index = own_main + shares.of_main();
         const auto ape = [&](const Compressor &of, Share share, const u16 *channels) {
             return threadIdx.x < of.halves * share.count ? __ldg(of.ape + channels[threadIdx.x]) : 0.0f;
         };
-        main_ape = ape(layer.main, kv, c.s.channels[layer.sparse]);
-        index_ape = layer.sparse ? ape(layer.index, index, c.s.channels[2]) : 0.0f;
+        main_ape = workers ? ape(layer.main, kv, c.s.channels[layer.sparse]) : 0.0f;
+        index_ape = workers && layer.sparse ? ape(layer.index, index, c.s.channels[2]) : 0.0f;
     }
 
     __device__ __forceinline__ void store(const Context<W> &c, const Layer<W> &layer) const {
-        store_rings(c, layer.main, kv, c.s.channels[layer.sparse], own_main, main_ape);
+        const auto store = [&](const Compressor &of, Share share, const u16 *channels, const float *own, float of_first) {
+            store_rings(of, share, channels, own, threadIdx.x, c.WORKERS,
+                        [&](int at, int channel) { return at < c.WORKERS ? of_first : __ldg(of.ape + channel); });
+        };
+        store(layer.main, kv, c.s.channels[layer.sparse], own_main, main_ape);
         if (layer.sparse)
-            store_rings(c, layer.index, index, c.s.channels[2], own_index, index_ape);
+            store(layer.index, index, c.s.channels[2], own_index, index_ape);
+    }
+
+    // The same by a warp, if nobody waits for it.
+    __device__ __forceinline__ void store_apart(const Context<W> &c, const Layer<W> &layer) const {
+        const auto store = [&](const Compressor &of, Share share, const u16 *channels, const float *own) {
+            store_rings(of, share, channels, own, threadIdx.x % 32, 32,
+                        [&](int, int channel) { return __ldg(of.ape + channel); });
+        };
+        store(layer.main, kv, c.s.channels[layer.sparse], own_main);
+        if (layer.sparse)
+            store(layer.index, index, c.s.channels[2], own_index);
     }
 };
 
@@ -83,9 +97,11 @@ __device__ __forceinline__ void down(const Context<W> &c, const Layer<W> &layer,
         if (threadIdx.x % 4 == 0 && unit < count)
             c.s.own[unit] = product;
     });
-    // The copier waits for it.
-    if constexpr (W::STAGED)
+    // The copier waits for it, and the mixer.
+    if constexpr (W::STAGED) {
         named_barrier_arrive(FIRST_READ, c.WORKERS + 32);
+        named_barrier_arrive(OWN_READY, c.WORKERS + 32);
+    }
     // Nobody else reads these numbers before `store_rings`.
     if (!W::STAGED || layer.main.entry)
         c.sync();
@@ -172,7 +188,7 @@ __device__ __forceinline__ float4 turn_four(const Context<W> &c, float4 x, int c
 template <class W> __device__ __forceinline__ void up(const Context<W> &c, const Layer<W> &layer) {
     const Arguments<W> &a = c.a;
     const Share query = c.team.template share<4>(a.H * a.D),
-                index_query = c.team.template share<4>(a.HI * a.DI).only_if(layer.sparse);
+                index_query = c.team.template share<4>(a.HI * a.DI).only_if(index_queries(c, layer.sparse) > 0);
     const int count = query.count + index_query.count;
     const auto row = [&](int unit) {
         if constexpr (W::STAGED) {
@@ -268,10 +284,11 @@ template <class W> __device__ __forceinline__ void store_keys(const Context<W> &
     c.sync();
 }
 
-// Norms and turns a vector of this token, in its place, and stores it at `to`, if this is a place, and where a tap keeps it; by a warp.
+// Norms and turns a vector of this token, puts it at `here`, and stores it at `to`, if this is a place, and where a tap keeps it; by a
+// warp.
 template <class W>
-__device__ __forceinline__ void store_vector(const Context<W> &c, float *x, const float *norm, int dim, int table, float *to,
-                                             float *kept) {
+__device__ __forceinline__ void store_vector(const Context<W> &c, const float *x, float *here, const float *norm, int dim,
+                                             int table, float *to, float *kept) {
     Key<W> own;
     own.load(c, x, dim);
     float squares = 0.0f;
@@ -288,7 +305,7 @@ __device__ __forceinline__ void store_vector(const Context<W> &c, float *x, cons
         const float4 normed =
             make_float4(four.x * by.x * inverse, four.y * by.y * inverse, four.z * by.z * inverse, four.w * by.w * inverse);
         const float4 y = turn_four(c, normed, at, dim, table);
-        *(float4 *)(x + at) = y;
+        *(float4 *)(here + at) = y;
         if (to)
             *(float4 *)(to + at) = y;
         if (to && kept)
@@ -296,46 +313,30 @@ __device__ __forceinline__ void store_vector(const Context<W> &c, float *x, cons
     }
 }
 
-// The same as `store_keys` by the warps that have these keys, so that no others wait for them: a warp has the vector of the window in
-// its group, or the entry of a heavy layer, or the index entry. Any CTA may choose the entry of a sparse layer, which a warp without keys
-// makes.
-template <class W> __device__ __forceinline__ void store_own(const Context<W> &c, const Layer<W> &layer, const Keys &keys) {
+// The same as `store_keys`, in two parts. By the warps that have these keys, so that no others wait for them: entries that the token
+// completes. A warp has that of a layer that does not choose in its group, or the index entry. Any CTA may choose the entry of a layer
+// that does, which a warp without keys makes.
+template <class W> __device__ __forceinline__ void store_entries(const Context<W> &c, const Layer<W> &layer, const Keys &keys) {
     typedef typename W::Sizes S;
-    static_assert(S::Wn + S::topk <= GROUPS * (Context<W>::WARPS - 2), "the last warps have no keys of sparse layers");
+    static_assert(S::Wn + S::topk <= GROUPS * (Context<W>::WARPS - 2), "the last warps have no keys of layers that choose");
     const Arguments<W> &a = c.a;
     const int warp = threadIdx.x / 32;
     const auto has = [&](int key, int of_warp) { return key / GROUPS % c.WARPS == of_warp && key % GROUPS == c.team.rank; };
     float *const kept = a.at_kv_compressed ? c.kept(a.at_kv_compressed, layer.layer, a.layers, S::D) : nullptr;
     float *const kept_index = a.at_index_key && layer.sparse ? c.kept(a.at_index_key, layer.number, a.sparse, S::DI) : nullptr;
-    const int made = layer.main.entry ? layer.sparse ? 3 : 2 : 1;
+    const int made = layer.main.entry ? layer.sparse ? 2 : 1 : 0;
 #pragma unroll 1
     for (int which = 0; which < made; which++) {
-        const bool of_window = which == 0, of_index = which == 2, everywhere = which == 1 && layer.sparse;
-        const int key = of_window ? keys.recent - 1 : of_index ? layer.index.newest : keys.recent + layer.main.newest;
+        const bool of_index = which == 1, everywhere = !of_index && keys.chosen;
+        const int key = of_index ? layer.index.newest : keys.recent + layer.main.newest;
         if (everywhere ? warp < c.WARPS - 1 : !has(key, of_index ? c.WARPS - 1 - warp : warp))
             continue;
-        float *const to = of_window                         ? layer.own_vector
-                          : of_index                        ? layer.index.entry
-                          : !everywhere || c.team.rank == 0 ? layer.main.entry
-                                                            : nullptr;
-        float *const tap = of_index         ? kept_index
-                           : !of_window     ? kept
-                           : a.at_kv_window ? c.kept(a.at_kv_window, layer.layer, a.layers, S::D)
-                                            : nullptr;
-        store_vector(c,
-                     of_window  ? c.s.kv
-                     : of_index ? c.s.index_pooled
-                                : c.s.pooled,
-                     of_window  ? c.s.staged.kv_norm
-                     : of_index ? c.s.staged.index_norm
-                                : c.s.staged.norm,
-                     of_index ? S::DI : S::D,
-                     of_window      ? 0
-                     : layer.sparse ? 1
-                                    : 2,
-                     to, tap);
+        float *const x = of_index ? c.s.index_pooled : c.s.pooled;
+        float *const to = of_index ? layer.index.entry : !everywhere || c.team.rank == 0 ? layer.main.entry : nullptr;
+        store_vector(c, x, x, of_index ? c.s.staged.index_norm : c.s.staged.norm, of_index ? S::DI : S::D, layer.sparse ? 1 : 2,
+                     to, of_index ? kept_index : kept);
     }
-    if (made == 1 && (kept || kept_index) && c.team.rank == 0) {
+    if (made == 0 && (kept || kept_index) && c.team.rank == 0) {
         // A tap keeps zeros.
 #pragma unroll 1
         for (int at = threadIdx.x; at < S::D; at += c.WORKERS) {
@@ -347,63 +348,99 @@ template <class W> __device__ __forceinline__ void store_own(const Context<W> &c
     }
 }
 
+// By the mixer, while the others make queries: puts the window's vector in the place of the key that it is, if this CTA has it, and
+// stores what only later tokens read.
+template <class W> __device__ __forceinline__ void store_own(const Context<W> &c, const Layer<W> &layer) {
+    typedef typename W::Sizes S;
+    typedef Staged<W> Staged;
+    static_assert(S::Wn <= GROUPS * Staged::KEYS, "the window's keys are the first of a warp");
+    const Arguments<W> &a = c.a;
+    Staged &staged = c.s.staged;
+    const int key = min(c.row.position, S::Wn - 1), at = key / GROUPS;
+    if (key % GROUPS == c.team.rank) {
+        mbarrier_wait_parity(c.s.arrived + DOWN, layer.layer & 1);
+        staged.wait(ATTENTION, layer.layer);
+        store_vector(c, c.s.kv, staged.key(at), staged.kv_norm, S::D, 0, layer.own_vector,
+                     a.at_kv_window ? c.kept(a.at_kv_window, layer.layer, a.layers, S::D) : nullptr);
+        // A bulk copy comes to the same place later.
+        fence_proxy_async_smem();
+        __syncwarp();
+        if (threadIdx.x % 32 == 0)
+            mbarrier_arrive(staged.keys_here + at);
+    }
+    named_barrier_sync(OWN_READY, c.WORKERS + 32);
+    if (!layer.main.entry)
+        Rings<W>(c, layer, DownShares(c, layer.sparse), false).store_apart(c, layer);
+}
+
+// By the copier: keys that are known.
+template <class W> __device__ __forceinline__ void copy_keys(const Context<W> &c, const Layer<W> &layer) {
+    const Keys keys(c, layer, available(c, layer));
+    Group<W>(c, keys).copy();
+}
+
 // ---- all phases
 
 template <class W> __device__ __forceinline__ void attention(const Context<W> &c, const Layer<W> &layer) {
     const Arguments<W> &a = c.a;
     c.keep(a.at_attention_input, layer.layer, a.layers, c.s.normed, a.C);
     const DownShares shares(c, layer.sparse);
-    const Rings<W> rings(c, layer, shares);
+    const Rings<W> rings(c, layer, shares, !W::STAGED || layer.main.entry);
     down(c, layer, shares, rings);
     // What is known before this token is there is loaded while others are waited for.
-    const int seen = entries_seen(c.row.position);
-    const int entries = seen / (layer.sparse ? a.ms : heavy_rate(a.ms, a.mh));
+    const int entries = available(c, layer);
     const Keys keys(c, layer, entries);
+    const bool choosing = chooses(c, layer.sparse);
     const int first = first_entry(c);
     float4 of_first = make_float4(0, 0, 0, 0);
-    if (layer.sparse && first < entries && first != layer.index.newest)
+    if (choosing && first < entries && first != layer.index.newest)
         of_first = index_key(c, layer, first);
     const int of_heads = layer.sparse ? a.HI : 0, of_index = layer.sparse ? a.DI : 0;
     // Those of the window do not wait for the choice.
-    const int known = layer.sparse ? keys.recent : keys.count;
+    const int known = choosing ? keys.recent : keys.count;
     const auto until_up = [&] {
         c.exchange(DOWN, layer.layer, a.Rq + a.D + of_heads + (layer.main.entry ? a.D + of_index : 0));
         if constexpr (W::STAGED)
             c.s.staged.wait(ATTENTION, layer.layer);
         up(c, layer);
-        if constexpr (W::STAGED)
-            store_own(c, layer, keys);
-        else
-            store_keys(c, layer);
-        // Nobody waits for what later tokens read.
-        if (!layer.main.entry) {
-            if constexpr (W::STAGED)
+        if constexpr (W::STAGED) {
+            store_entries(c, layer, keys);
+            // Who reads the entry waits for it.
+            if (layer.main.entry && choosing)
                 c.sync();
-            rings.store(c, layer);
+        } else {
+            store_keys(c, layer);
+            // Nobody waits for what later tokens read.
+            if (!layer.main.entry)
+                rings.store(c, layer);
         }
-        if (layer.sparse && first < entries && first == layer.index.newest)
+        if (choosing && first < entries && first == layer.index.newest)
             of_first = index_key(c, layer, first);
-        c.exchange(UP, layer.layer, a.H * a.D + a.HI * of_index);
+        c.exchange(UP, layer.layer, a.H * a.D + index_queries(c, layer.sparse));
         keep_queries(c, layer);
-        if (layer.sparse)
+        if (choosing)
             index_scores(c, layer, entries, of_first);
+        else if (layer.sparse)
+            keep_all(c, layer, entries);
     };
     const auto choose = [&] {
         c.exchange(INDEX_SCORES, layer.number, entries);
-        // A warp makes the entry of this token, if there is one, and others wait for it.
-        if (!W::STAGED || entries > MOST_FEW || layer.main.entry || a.at_topk)
+        if (!W::STAGED || entries > 2 * MOST_FEW || a.at_topk) {
             select(c, layer, entries);
-        else if (const int own = Key<W>::first(c); own >= known && own < keys.count)
-            select_few(c, entries);
+        } else if (const int own = Key<W>::first(c); own >= known && own < keys.count) {
+            if (entries <= MOST_FEW)
+                select_few<MOST_FEW>(c, entries);
+            else
+                select_few<2 * MOST_FEW>(c, entries);
+        }
     };
     if constexpr (W::STAGED) {
         const Group<W> group(c, keys);
-        group.copy(layer.layer);
         until_up();
 #pragma unroll 1
         for (int from = 0, to = known;; from = to, to = keys.count) {
             group.score(layer.layer, from, to);
-            if (!layer.sparse || from > 0)
+            if (!choosing || from > 0)
                 break;
             choose();
         }
@@ -422,7 +459,7 @@ template <class W> __device__ __forceinline__ void attention(const Context<W> &c
             key.load(c, keys.row(own));
         until_up();
         scores(c, keys, key, 0, known);
-        if (layer.sparse) {
+        if (choosing) {
             choose();
             scores(c, keys, key, known, keys.count);
         }

@@ -74,82 +74,107 @@ __device__ __forceinline__ void index_scores(const Context<W> &c, const Layer<W>
 
 // ---- the choice of entries
 
-// Chooses the first `topk` in the order of scores, in the order of their numbers; -1 behind them if there are fewer.
-template <class W> __device__ __forceinline__ void select(const Context<W> &c, const Layer<W> &layer, int entries) {
+// Keeps entries for a tap where all are read; -1 behind them.
+template <class W> __device__ __forceinline__ void keep_all(const Context<W> &c, const Layer<W> &layer, int entries) {
     const Arguments<W> &a = c.a;
-    if (entries <= a.topk) {
+    if (!a.at_topk || c.team.rank != 0)
+        return;
+    int *const kept = c.kept(a.at_topk, layer.number, a.sparse, a.topk);
 #pragma unroll 1
-        for (int at = threadIdx.x; at < a.topk; at += c.WORKERS)
-            c.s.chosen[at] = at < entries ? at : -1;
-    } else {
-        const u32 *const keys = c.s.index_keys();
-        u8 *const taken = c.s.taken(a);
-        const int lane = threadIdx.x % 4;
-        // Four lanes for each entry count what comes before it: larger keys, and equal ones of smaller numbers. No key is 0. A warp keeps
-        // a byte of those that are taken.
-#pragma unroll 1
-        for (int first = 0; first < entries; first += c.WORKERS / 4) {
-            const int entry = first + threadIdx.x / 4;
-            const u32 key = entry < entries ? keys[entry] : 0;
-            int before = 0;
-#pragma unroll 2
-            for (int at = 4 * lane; at < entries; at += 16) {
-                const uint4 four = *(const uint4 *)(keys + at);
-                const u32 others[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-                    before += at + i < entries && others[i] > (at + i < entry ? key - 1 : key);
-            }
-            before += __shfl_xor_sync(0xffffffff, before, 1);
-            before += __shfl_xor_sync(0xffffffff, before, 2);
-            // Every fourth bit is that of an entry.
-            u32 all = __ballot_sync(0xffffffff, entry < entries && before < a.topk) & 0x11111111;
-            all = (all | all >> 3) & 0x03030303, all = (all | all >> 6) & 0x000f000f, all = (all | all >> 12) & 0xff;
-            if (threadIdx.x % 32 == 0 && entry / 32 * 32 < entries)
-                taken[entry / 8] = all;
-        }
-        c.sync();
-        const u32 *const words = (const u32 *)taken;
-#pragma unroll 1
-        for (int entry = threadIdx.x; entry < entries; entry += c.WORKERS) {
-            const u32 own = words[entry / 32], bit = 1u << entry % 32;
-            if (!(own & bit))
-                continue;
-            int at = __popc(own & (bit - 1));
-#pragma unroll 1
-            for (int word = 0; word < entry / 32; word++)
-                at += __popc(words[word]);
-            c.s.chosen[at] = entry;
-        }
-    }
-    c.sync();
-    c.keep(a.at_topk, layer.number, a.sparse, c.s.chosen, a.topk);
+    for (int at = threadIdx.x; at < a.topk; at += c.WORKERS)
+        kept[at] = at < entries ? at : -1;
 }
 
-// The same of few entries, by each warp that reads a chosen one, so that nobody waits.
-constexpr int MOST_FEW = 64;
-
-template <class W> __device__ __forceinline__ void select_few(const Context<W> &c, int entries) {
+// Chooses the first `topk` in the order of scores, in the order of their numbers. There are more entries than these.
+template <class W> __device__ __forceinline__ void select(const Context<W> &c, const Layer<W> &layer, int entries) {
+    const Arguments<W> &a = c.a;
     const u32 *const keys = c.s.index_keys();
-    const int lane = threadIdx.x % 32, topk = c.a.topk;
-    int chosen = 0;
+    u8 *const taken = c.s.taken(a);
+    const int lane = threadIdx.x % 4;
+    // Four lanes for each entry count what comes before it: larger keys, and equal ones of smaller numbers. No key is 0. A warp keeps
+    // a byte of those that are taken.
 #pragma unroll 1
-    for (int entry = lane; entry - lane < entries; entry += 32) {
+    for (int first = 0; first < entries; first += c.WORKERS / 4) {
+        const int entry = first + threadIdx.x / 4;
         const u32 key = entry < entries ? keys[entry] : 0;
         int before = 0;
 #pragma unroll 2
-        for (int at = 0; at < entries; at += 4) {
+        for (int at = 4 * lane; at < entries; at += 16) {
             const uint4 four = *(const uint4 *)(keys + at);
             const u32 others[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 before += at + i < entries && others[i] > (at + i < entry ? key - 1 : key);
         }
-        const bool taken = entry < entries && before < topk;
-        const u32 all = __ballot_sync(0xffffffff, taken);
-        if (taken)
-            c.s.chosen[chosen + __popc(all & ((1u << lane) - 1))] = entry;
-        chosen += __popc(all);
+        before += __shfl_xor_sync(0xffffffff, before, 1);
+        before += __shfl_xor_sync(0xffffffff, before, 2);
+        // Every fourth bit is that of an entry.
+        u32 all = __ballot_sync(0xffffffff, entry < entries && before < a.topk) & 0x11111111;
+        all = (all | all >> 3) & 0x03030303, all = (all | all >> 6) & 0x000f000f, all = (all | all >> 12) & 0xff;
+        if (threadIdx.x % 32 == 0 && entry / 32 * 32 < entries)
+            taken[entry / 8] = all;
+    }
+    c.sync();
+    const u32 *const words = (const u32 *)taken;
+#pragma unroll 1
+    for (int entry = threadIdx.x; entry < entries; entry += c.WORKERS) {
+        const u32 own = words[entry / 32], bit = 1u << entry % 32;
+        if (!(own & bit))
+            continue;
+        int at = __popc(own & (bit - 1));
+#pragma unroll 1
+        for (int word = 0; word < entry / 32; word++)
+            at += __popc(words[word]);
+        c.s.chosen[at] = entry;
+    }
+    c.sync();
+    c.keep(a.at_topk, layer.number, a.sparse, c.s.chosen, a.topk);
+}
+
+// The same of few entries, by each warp that reads a chosen one, so that nobody waits. A lane has the keys of every 32nd entry, and
+// counts the larger ones of all. The least of those that fewer than `topk` are larger than is taken as often as there is room.
+constexpr int MOST_FEW = 64;
+
+template <int MOST, class W> __device__ __forceinline__ void select_few(const Context<W> &c, int entries) {
+    constexpr int EACH = MOST / 32;
+    const u32 *const keys = c.s.index_keys();
+    const int lane = threadIdx.x % 32, topk = c.a.topk;
+    const u32 before = (1u << lane) - 1;
+    // No key is 0.
+    u32 own[EACH], least = ~0u;
+    int larger[EACH] = {}, room = topk, taken = 0;
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        own[i] = lane + 32 * i < entries ? keys[lane + 32 * i] : 0;
+    const auto count = [&](u32 other) {
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            larger[i] += other > own[i];
+    };
+    int at = 0;
+#pragma unroll 4
+    for (; at + 4 <= entries; at += 4) {
+        const uint4 four = *(const uint4 *)(keys + at);
+        count(four.x), count(four.y), count(four.z), count(four.w);
+    }
+#pragma unroll 1
+    for (; at < entries; at++)
+        count(keys[at]);
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        least = own[i] > 0 && larger[i] < topk ? min(least, own[i]) : least;
+    least = __reduce_min_sync(0xffffffff, least);
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        room -= __popc(__ballot_sync(0xffffffff, own[i] > least));
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const u32 equal = __ballot_sync(0xffffffff, own[i] == least);
+        const bool takes = own[i] > least || (own[i] == least && __popc(equal & before) < room);
+        const u32 all = __ballot_sync(0xffffffff, takes);
+        if (takes)
+            c.s.chosen[taken + __popc(all & before)] = lane + 32 * i;
+        room -= __popc(equal), taken += __popc(all);
     }
     __syncwarp();
 }

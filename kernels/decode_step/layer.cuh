@@ -16,6 +16,21 @@ struct Kind {
     }
 };
 
+// Whether a layer chooses among its entries: if there are no more than it may read, it reads all of them, and nobody needs their scores.
+template <class W> __device__ __forceinline__ bool chooses(const Context<W> &c, bool sparse) {
+    return sparse && entries_seen(c.row.position) >= (c.a.topk + 1) * c.a.ms;
+}
+
+// How many entries a layer has, with that of the token.
+template <class W> __device__ __forceinline__ int available(const Context<W> &c, const Layer<W> &layer) {
+    return entries_seen(c.row.position) / (layer.sparse ? c.a.ms : heavy_rate(c.a.ms, c.a.mh));
+}
+
+// Index queries that are made: a tap keeps them where nobody needs them.
+template <class W> __device__ __forceinline__ int index_queries(const Context<W> &c, bool sparse) {
+    return chooses(c, sparse) || (sparse && c.a.at_index_query) ? c.a.HI * c.a.DI : 0;
+}
+
 // By the copier: where everything of a layer is.
 template <class W> __device__ __forceinline__ void find(const Context<W> &c, int layer, Layer<W> &to) {
     const Arguments<W> &a = c.a;

@@ -82,58 +82,70 @@ template <class W> __device__ __forceinline__ void mix(const Context<W> &c, int 
     leave(c, c.s.x[1], c.s.x[0], channel, out, a.at_moe_output ? c.kept(a.at_moe_output, layer, a.layers, a.C) : nullptr);
 }
 
-// The first products where weights are staged: a warp for each expert, which multiplies while it finds out whether the token has it,
-// and one that asks for the second matrices.
+// The experts of the token where weights are staged, by a warp that no other waits for until it has multiplied, and that asks for the
+// second matrices. Four lanes have an expert.
+template <class W> __device__ __forceinline__ void route_staged(const Context<W> &c, const Layer<W> &of) {
+    typedef typename W::Sizes S;
+    const Arguments<W> &a = c.a;
+    const int layer = of.layer, lane = threadIdx.x % 32, of_lane = min(lane / 4, S::E - 1);
+    int chosen[S::K];
+    const float sigma = router_file::sqrt_softplus(product_of<true>(c.s.staged.gate.row(of_lane), c.s.normed, S::C));
+    if (layer < a.hashes) {
+#pragma unroll
+        for (int slot = 0; slot < S::K; slot++)
+            chosen[slot] = __ldg(a.table + ((size_t)layer * S::V + c.row.token) * S::K + slot);
+    } else {
+        const u64 place = router_file::place_of(sigma + of.bias[of_lane], of_lane);
+        int before = 0;
+#pragma unroll
+        for (int expert = 0; expert < S::E; expert++) {
+            // What is behind the score is known.
+            const u32 score = __shfl_sync(0xffffffff, (u32)(place >> 32), 4 * expert);
+            before += ((u64)score << 32 | (u32)router_file::place_of(0.0f, expert)) > place;
+        }
+#pragma unroll
+        for (int slot = 0; slot < S::K; slot++)
+            chosen[slot] = (u32)(__ffs(__ballot_sync(0xffffffff, lane < 4 * S::E && before == slot)) - 1) / 4;
+    }
+    float sum = 0.0f, own = 0.0f;
+    int expert = chosen[0];
+#pragma unroll
+    for (int slot = 0; slot < S::K; slot++) {
+        const float of_slot = __shfl_sync(0xffffffff, sigma, 4 * chosen[slot]);
+        sum += of_slot;
+        own = lane == slot ? of_slot : own, expert = lane == slot ? chosen[slot] : expert;
+    }
+    if (lane < S::K)
+        c.s.experts[lane] = expert, c.s.expert_weights[lane] = own / (sum + 1e-20f) * a.router_scale;
+    named_barrier_arrive(ROUTED_READY, 32 * (S::E + 1));
+    copy_routed(c, layer, expert);
+    if (layer >= a.hashes && a.at_router && c.team.rank == 0 && lane < S::K)
+        c.kept(a.at_router, layer - a.hashes, a.layers - a.hashes, S::K)[lane] = expert;
+}
+
+// The first products where weights are staged: a warp for each expert, which multiplies while another finds out whether the token has it.
 template <class W> __device__ __forceinline__ void hidden(const Context<W> &c, const Layer<W> &of) {
     typedef typename W::Sizes S;
     static_assert(S::E + 1 < W::Ranks::WARPS && S::E <= 8 && 8 * Staged<W>::HIDDEN <= 32, "a warp has all numbers of an expert");
-    const Arguments<W> &a = c.a;
-    const int layer = of.layer, own = threadIdx.x / 32, lane = threadIdx.x % 32, of_lane = min(lane / 4, S::E - 1);
-    if (own > S::E + 1)
+    const int own = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (own == S::E + 1)
+        route_staged(c, of);
+    if (own > S::E)
         return;
     // Rows of gate and of up in turn, so that neighbours have both of one number.
     const int number = min(lane / 8, Staged<W>::HIDDEN - 1), first = c.team.rank * Staged<W>::HIDDEN, up = lane / 4 % 2;
-    const int expert_row = 2 * min(own, S::E) + up;
+    const int expert_row = 2 * own + up;
     const StagedRow<W> row = {c.s.staged.hidden.row(expert_row * Staged<W>::HIDDEN + number).codes,
                               c.s.staged.hidden_scales.row(expert_row * S::I + first + number).scales};
     const float product = product_of<true>(row, c.s.normed, S::C), other = __shfl_xor_sync(0xffffffff, product, 4);
-    float value = swiglu(up ? other : product, up ? product : other, a.limit);
+    float value = swiglu(up ? other : product, up ? product : other, c.a.limit);
     int own_slot = own == S::E ? S::K : -1;
-    if (own != S::E) {
-        int chosen[S::K];
-        const float sigma = router_file::sqrt_softplus(product_of<true>(c.s.staged.gate.row(of_lane), c.s.normed, S::C));
-        if (layer < a.hashes) {
+    if (own < S::E) {
+        named_barrier_sync(ROUTED_READY, 32 * (S::E + 1));
 #pragma unroll
-            for (int slot = 0; slot < S::K; slot++)
-                chosen[slot] = __ldg(a.table + ((size_t)layer * S::V + c.row.token) * S::K + slot);
-        } else {
-            const u64 place = lane < 4 * S::E ? router_file::place_of(sigma + of.bias[of_lane], of_lane) : 0;
-            int before = 0;
-#pragma unroll
-            for (int expert = 0; expert < S::E; expert++)
-                before += __shfl_sync(0xffffffff, place, 4 * expert) > place;
-#pragma unroll
-            for (int slot = 0; slot < S::K; slot++)
-                chosen[slot] = (__ffs(__ballot_sync(0xffffffff, lane < 4 * S::E && before == slot)) - 1) / 4;
-        }
-        float sum = 0.0f, sigma_of_own = 0.0f;
-#pragma unroll
-        for (int slot = 0; slot < S::K; slot++) {
-            const float of_slot = __shfl_sync(0xffffffff, sigma, 4 * chosen[slot]);
-            sum += of_slot;
-            if (chosen[slot] == own)
-                own_slot = slot, sigma_of_own = of_slot;
-        }
-        if (own == S::E + 1) {
-            int of_slot = chosen[0];
-#pragma unroll
-            for (int slot = 1; slot < S::K; slot++)
-                of_slot = lane == slot ? chosen[slot] : of_slot;
-            copy_routed(c, layer, of_slot);
-            if (layer >= a.hashes && a.at_router && c.team.rank == 0 && lane < S::K)
-                c.kept(a.at_router, layer - a.hashes, a.layers - a.hashes, S::K)[lane] = of_slot;
-        }
-        value *= sigma_of_own / (sum + 1e-20f) * a.router_scale;
+        for (int slot = 0; slot < S::K; slot++)
+            own_slot = c.s.experts[slot] == own ? slot : own_slot;
+        value *= c.s.expert_weights[max(own_slot, 0)];
     }
     if (own_slot >= 0 && lane / 8 < Staged<W>::HIDDEN)
         c.team.template give_by<8>(c.s.arrived + HIDDEN, c.s.hidden + own_slot * S::I + first + number, value, lane % 8);

@@ -42,7 +42,7 @@ taps = [
 [[variant.launch]]
 name = "few"
 entry = "decode_step_persistent_{stored}"
-block = [320]
+block = [384]
 
 [[variant.launch]]
 name = "many"
@@ -145,7 +145,7 @@ template <class W> __device__ __forceinline__ void pad(const Context<W> &c) {
 
 // How often attention of a layer exchanges where all wait for each other.
 template <class W> __device__ __forceinline__ int exchanges(const Context<W> &c, bool sparse) {
-    return (sparse ? 6 : 5) - heads_apart(c);
+    return (chooses(c, sparse) ? 6 : 5) - heads_apart(c);
 }
 
 // By the copier: what is copied before the first layer.
@@ -166,6 +166,8 @@ template <class W> __device__ __forceinline__ void copy_next(const Context<W> &c
     const int layer = half / 2, next = layer + 1;
     const bool experts = half % 2, more = next < c.a.layers;
     if constexpr (W::STAGED) {
+        if (!experts)
+            copy_keys(c, c.s.layers[layer % 2]);
         // What is needed first is asked for first.
 #pragma unroll 1
         for (int turn = 0; turn < 2; turn++) {
@@ -184,6 +186,8 @@ template <class W> __device__ __forceinline__ void copy_next(const Context<W> &c
         prefetch(c, next);
         find(c, next, c.s.layers[next % 2]);
         __syncwarp();
+    } else {
+        prefetch_head(c);
     }
     if constexpr (W::STAGED) {
         // Most bytes of a layer are those of the first products.
@@ -204,7 +208,8 @@ template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
             pad(c);
         return;
     }
-    if (threadIdx.x >= c.THREADS - 32)
+    const bool mixes = threadIdx.x / 32 == c.WARPS, copies = threadIdx.x / 32 == c.WARPS + 1;
+    if (copies)
         find(c, 0, s.layers[0]);
     if constexpr (W::STAGED) {
         if (threadIdx.x == 0) {
@@ -223,7 +228,11 @@ template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
     // Others write to this shared memory, and wait for what it waits for, only once it exists.
     cluster_sync();
     if (threadIdx.x >= c.WORKERS) {
-        const bool mixes = threadIdx.x < c.THREADS - 32;
+        if constexpr (registers_move(Context<W>::WARPS)) {
+            warpgroup_reg_dealloc<OTHER_REGISTERS>();
+            if (!mixes && !copies)
+                return;
+        }
         if (!mixes)
             begin_copies(c);
 #pragma unroll 1
@@ -239,6 +248,9 @@ template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
             named_barrier_arrive(MIXING_READY, c.WORKERS + 64);
             if (!mixes)
                 copy_next(c, half);
+            else if constexpr (W::STAGED)
+                if (half % 2 == 0)
+                    store_own(c, layer);
             if constexpr (!W::Ranks::COUNTED) {
                 cluster_wait();
 #pragma unroll 1
@@ -249,6 +261,8 @@ template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
         cluster_sync();
         return;
     }
+    if constexpr (registers_move(Context<W>::WARPS))
+        warpgroup_reg_alloc<WORKER_REGISTERS>();
     begin(c);
 #pragma unroll 1
     for (int half = 0; half < 2 * a.layers; half++) {
@@ -256,7 +270,9 @@ template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
         const Mixing &mixing = layer.mixing[half % 2];
         if constexpr (W::STAGED) {
             s.staged.wait(half % 2 == 0 ? ATTENTION_STREAMS : EXPERTS_STREAMS, half / 2);
-            enter<true>(c, s.x[half % 2], s.staged.streams[half % 2], mixing.base, mixing.scale, mixing.norm, MUS);
+            // These are in shared memory, which `mixing` does not tell.
+            enter<true>(c, s.x[half % 2], s.staged.streams[half % 2], layer.base[half % 2], layer.scale[half % 2],
+                        layer.norm[half % 2], MUS);
         } else {
             enter<false>(c, s.x[half % 2], mixing.fn, mixing.base, mixing.scale, mixing.norm, MUS);
         }

@@ -84,21 +84,41 @@ template <class W> __device__ __forceinline__ void list_ranges(const Context<W> 
     __syncwarp();
 }
 
-// By the copier: asks for the share of this CTA of what a layer reads.
+// Asks for the share of this CTA of so many bytes, in steps of 16 bytes.
+template <class W> __device__ __forceinline__ void ask(const Context<W> &c, const char *from, size_t count) {
+    const size_t before = (size_t)from & 15, steps = (before + count + 15) / 16;
+    const size_t first = steps * c.team.rank >> c.team.bits, last = steps * (c.team.rank + 1) >> c.team.bits;
+    if (count > 0 && first < last)
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from - before + 16 * first),
+                     "r"((u32)(last - first) * 16));
+}
+
+// By the copier: asks for what a layer reads.
 template <class W> __device__ __forceinline__ void prefetch(const Context<W> &c, int layer) {
     const Kind kind(c.a, layer);
 #pragma unroll 1
     for (int at = threadIdx.x % 32; at < MOST_RANGES; at += 32) {
         const Range &range = c.s.ranges[at];
         const int number = range.of_sparse && range.of_heavy ? layer : kind.number;
-        const char *const from = range.start + number * range.stride;
-        // In steps of 16 bytes.
-        const size_t before = (size_t)from & 15, steps = (before + range.count + 15) / 16;
-        const size_t first = steps * c.team.rank >> c.team.bits, last = steps * (c.team.rank + 1) >> c.team.bits;
-        if ((kind.sparse ? range.of_sparse : range.of_heavy) && range.count > 0 && first < last)
-            asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from - before + 16 * first),
-                         "r"((u32)(last - first) * 16));
+        if (kind.sparse ? range.of_sparse : range.of_heavy)
+            ask(c, range.start + number * range.stride, range.count);
     }
+}
+
+// By the copier: asks for what the head reads, a matrix for each of the first lanes.
+template <class W> __device__ __forceinline__ void prefetch_head(const Context<W> &c) {
+    const Arguments<W> &a = c.a;
+    const int lane = threadIdx.x % 32;
+    const void *const from = lane == 0   ? (const void *)a.head
+                             : lane == 1 ? (const void *)a.head_fn
+                             : lane == 2 ? (const void *)a.final_norm
+                                         : (const void *)a.head_scales;
+    const size_t count = lane == 0   ? a.V * W::codes_of(a.C) * sizeof(typename W::Code)
+                         : lane == 1 ? STREAMS * STREAMS * a.C * sizeof(float)
+                         : lane == 2 ? a.C * sizeof(float)
+                         : lane == 3 ? a.V * W::scales_of(a.C) * sizeof(typename W::Scale)
+                                     : 0;
+    ask(c, (const char *)from, count);
 }
 
 } // namespace persistent

@@ -15,6 +15,18 @@ __device__ __forceinline__ void enter(const Context<W> &c, const float *x, const
     static_assert(MUS * LANES <= Context<W>::WORKERS && STREAMS == 4 && MOST_C <= 64,
                   "each row has its lanes, and a lane has two channels");
     const int channels = c.a.C, wide = STREAMS * channels, unit = threadIdx.x / LANES, lane = threadIdx.x % LANES;
+    // What the first warp goes on with.
+    const int channel = 2 * threadIdx.x;
+    const bool there = channel < channels;
+    float2 streams[STREAMS], by;
+    const auto load = [&] {
+#pragma unroll
+        for (int stream = 0; stream < STREAMS; stream++)
+            streams[stream] = *(const float2 *)(x + (there ? stream * channels + channel : 0));
+        by = *(const float2 *)(norm + (there ? channel : 0));
+    };
+    if (STAGED && threadIdx.x < 32)
+        load();
     float own = 0.0f;
     if (threadIdx.x < count * LANES) {
         const float own_base = base[unit], own_scale = scale[0];
@@ -24,17 +36,20 @@ __device__ __forceinline__ void enter(const Context<W> &c, const float *x, const
         const auto add = [&](int part, float4 weights, float4 four) {
             sum[part] = dot4(weights, four, sum[part]), squares[part] = dot4(four, four, squares[part]);
         };
+        // All is asked for at once.
+        constexpr int PARTS = MOST_C / LANES;
+        float4 weights[PARTS];
         if constexpr (STAGED) {
-#pragma unroll 2
-            for (int first = 4 * lane; first < wide; first += 8 * LANES)
+            float4 fours[PARTS];
 #pragma unroll
-                for (int half = 0; half < 2; half++)
-                    if (const int at = first + 4 * LANES * half; at < wide)
-                        add(half, load4(row + at), load4(x + at));
+            for (int part = 0; part < PARTS; part++)
+                if (const int at = 4 * (lane + LANES * part); at < wide)
+                    weights[part] = load4(row + at), fours[part] = load4(x + at);
+#pragma unroll
+            for (int part = 0; part < PARTS; part++)
+                if (4 * (lane + LANES * part) < wide)
+                    add(part % 2, weights[part], fours[part]);
         } else {
-            // All is asked for at once.
-            constexpr int PARTS = MOST_C / LANES;
-            float4 weights[PARTS];
 #pragma unroll
             for (int part = 0; part < PARTS; part++)
                 weights[part] = ldg4(row + min(4 * (lane + LANES * part), wide - 4));
@@ -54,21 +69,18 @@ __device__ __forceinline__ void enter(const Context<W> &c, const float *x, const
     if (count > STREAMS)
         named_barrier_arrive(PRODUCTS_READY, Context<W>::WORKERS + 64);
     if (threadIdx.x < 32) {
-        const int channel = 2 * threadIdx.x;
-        const bool there = channel < channels;
+        if (!STAGED)
+            load();
         float2 mixed = make_float2(0, 0);
 #pragma unroll
         for (int stream = 0; stream < STREAMS; stream++) {
             const float weight = __shfl_sync(0xffffffff, own, LANES * stream);
-            const float2 of_stream = *(const float2 *)(x + (there ? stream * channels + channel : 0));
-            mixed.x = fmaf(weight, of_stream.x, mixed.x), mixed.y = fmaf(weight, of_stream.y, mixed.y);
+            mixed.x = fmaf(weight, streams[stream].x, mixed.x), mixed.y = fmaf(weight, streams[stream].y, mixed.y);
         }
         const float sum_of_squares = warp_sum(there ? fmaf(mixed.x, mixed.x, mixed.y * mixed.y) : 0.0f);
         const float inverse = rsqrtf(sum_of_squares / channels + c.a.eps);
-        if (there) {
-            const float2 by = *(const float2 *)(norm + channel);
+        if (there)
             *(float2 *)(c.s.normed + channel) = make_float2(mixed.x * inverse * by.x, mixed.y * inverse * by.y);
-        }
     }
     c.sync();
 }

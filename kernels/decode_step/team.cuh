@@ -13,15 +13,22 @@ namespace persistent {
 // and copies what they need next.
 constexpr int FEW_WARPS = 8, MANY_WARPS = 16;
 
+// Few of them take over registers of the others. Warps do so by fours, so that there are two more, which end at once.
+constexpr int WORKER_REGISTERS = 208, OTHER_REGISTERS = 88;
+
+__host__ __device__ constexpr bool registers_move(int warps) {
+    return warps == FEW_WARPS;
+}
+
 __host__ __device__ constexpr int threads_of(int warps) {
-    return 32 * warps + 64;
+    return 32 * warps + (registers_move(warps) ? 128 : 64);
 }
 
 // Most CTAs of a cluster: each is reached by a lane of its own.
 constexpr int MOST_RANKS = 16;
 
 // Numbers of named barriers.
-constexpr int WORK = 1, PRODUCTS_READY = 2, MIXING_READY = 3, FIRST_READ = 4;
+constexpr int WORK = 1, PRODUCTS_READY = 2, MIXING_READY = 3, FIRST_READ = 4, OWN_READY = 5, ROUTED_READY = 6;
 
 __device__ __forceinline__ void st_shared_cluster(u32 to, float x) {
     ::st_shared_cluster(to, x);
