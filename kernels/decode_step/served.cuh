@@ -49,7 +49,6 @@ programmatic = true
 [[variant.launch]]
 name = "table"
 programmatic = true
-
 # streams mixed
 [[variant.launch]]
 name = "attn_mix"
@@ -79,9 +78,7 @@ entry = "decode_step_tap"
 grid = ["B"]
 block = [128]
 tap = true
-args = [
-    "input_scales", "at_attention_input_scales", "clock", "@layers", "layers", "B", "S", "ceil(C, 128)", "ceil(C, 128)", "0",
-]
+args = ["input_scales", "at_attention_input_scales", "clock", "@layers", "layers", "B", "S", "ceil(C, 128)", "ceil(C, 128)", "0"]
 [[variant.launch]]
 name = "q_down"
 call = "fp8_gemm.pipelined"
@@ -328,9 +325,7 @@ entry = "decode_step_tap"
 grid = ["B"]
 block = [128]
 tap = true
-args = [
-    "low_heads_scales", "at_low_heads_scales", "clock", "@layers", "layers", "B", "S", "ceil(G * Ro, 128)", "ceil(G * Ro, 128)", "0",
-]
+args = ["low_heads_scales", "at_low_heads_scales", "clock", "@layers", "layers", "B", "S", "ceil(G * Ro, 128)", "ceil(G * Ro, 128)", "0"]
 [[variant.launch]]
 name = "o_up"
 call = "fp8_gemm.pipelined"
