@@ -51,7 +51,6 @@ programmatic = true
 [[variant.launch]]
 name = "table"
 programmatic = true
-
 # streams mixed
 [[variant.launch]]
 name = "attn_mix"
@@ -81,9 +80,7 @@ entry = "decode_step_tap"
 grid = ["B"]
 block = [128]
 tap = true
-args = [
-    "input_scales", "at_attention_input_scales", "clock", "@layers", "layers", "B", "S", "ceil(C, 128)", "ceil(C, 128)", "0",
-]
+args = ["input_scales", "at_attention_input_scales", "clock", "@layers", "layers", "B", "S", "ceil(C, 128)", "ceil(C, 128)", "0"]
 [[variant.launch]]
 name = "down"
 entry = "decode_step_products_codes"
@@ -315,9 +312,7 @@ entry = "decode_step_tap"
 grid = ["B"]
 block = [128]
 tap = true
-args = [
-    "low_heads_scales", "at_low_heads_scales", "clock", "@layers", "layers", "B", "S", "ceil(G * Ro, 128)", "ceil(G * Ro, 128)", "0",
-]
+args = ["low_heads_scales", "at_low_heads_scales", "clock", "@layers", "layers", "B", "S", "ceil(G * Ro, 128)", "ceil(G * Ro, 128)", "0"]
 [[variant.launch]]
 name = "o_up"
 call = "fp8_gemm.split"
