@@ -42,7 +42,7 @@ taps = [
 [[variant.launch]]
 name = "few"
 entry = "decode_step_persistent_{stored}"
-block = [384]
+block = [320]
 
 [[variant.launch]]
 name = "many"
@@ -208,8 +208,7 @@ template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
             pad(c);
         return;
     }
-    const bool mixes = threadIdx.x / 32 == c.WARPS, copies = threadIdx.x / 32 == c.WARPS + 1;
-    if (copies)
+    if (threadIdx.x >= c.THREADS - 32)
         find(c, 0, s.layers[0]);
     if constexpr (W::STAGED) {
         if (threadIdx.x == 0) {
@@ -228,11 +227,7 @@ template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
     // Others write to this shared memory, and wait for what it waits for, only once it exists.
     cluster_sync();
     if (threadIdx.x >= c.WORKERS) {
-        if constexpr (registers_move(Context<W>::WARPS)) {
-            warpgroup_reg_dealloc<OTHER_REGISTERS>();
-            if (!mixes && !copies)
-                return;
-        }
+        const bool mixes = threadIdx.x < c.THREADS - 32;
         if (!mixes)
             begin_copies(c);
 #pragma unroll 1
@@ -261,8 +256,6 @@ template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
         cluster_sync();
         return;
     }
-    if constexpr (registers_move(Context<W>::WARPS))
-        warpgroup_reg_alloc<WORKER_REGISTERS>();
     begin(c);
 #pragma unroll 1
     for (int half = 0; half < 2 * a.layers; half++) {

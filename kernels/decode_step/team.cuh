@@ -13,15 +13,8 @@ namespace persistent {
 // and copies what they need next.
 constexpr int FEW_WARPS = 8, MANY_WARPS = 16;
 
-// Few of them take over registers of the others. Warps do so by fours, so that there are two more, which end at once.
-constexpr int WORKER_REGISTERS = 208, OTHER_REGISTERS = 88;
-
-__host__ __device__ constexpr bool registers_move(int warps) {
-    return warps == FEW_WARPS;
-}
-
 __host__ __device__ constexpr int threads_of(int warps) {
-    return 32 * warps + (registers_move(warps) ? 128 : 64);
+    return 32 * warps + 64;
 }
 
 // Most CTAs of a cluster: each is reached by a lane of its own.
