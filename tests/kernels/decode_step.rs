@@ -12,10 +12,13 @@ use ulplab::ops::{Case, Data, Outputs, Problem};
 
 use super::{buffer, integers, problems};
 use eight::Eight;
+use sixteen::Sixteen;
 use weights::Stacked;
 
 #[path = "decode_step/eight.rs"]
 mod eight;
+#[path = "decode_step/sixteen.rs"]
+mod sixteen;
 #[path = "decode_step/text.rs"]
 mod text;
 #[path = "decode_step/weights.rs"]
@@ -49,10 +52,16 @@ enum Mistake {
     FirstGroup,
     /// A sum of products of codes is multiplied by both scales in turn.
     InTurn,
+    /// What follows reads numbers of f32 that it should read in bf16.
+    Unrounded(&'static str),
+    /// A key, a sink or an expert is left out.
+    LeftOut(&'static str),
+    /// The first two experts of a row have each other's places.
+    Swapped,
 }
 
 /// Keeps what passes as the kernels' taps do.
-struct Kernel<'a> {
+struct Kernel<'a, 'p> {
     problem: &'a Problem,
     taps: &'a mut Vec<(&'static str, Vec<u8>)>,
     /// Run and row.
@@ -60,6 +69,7 @@ struct Kernel<'a> {
     mistake: Mistake,
     formats: Formats<'a>,
     eight: Option<Eight<'a>>,
+    sixteen: Option<&'a mut Sixteen<'p>>,
 }
 
 /// Sites and the buffers that keep them.
@@ -79,7 +89,7 @@ const TAPS: [(&str, &str); 13] = [
     ("output", "at_output"),
 ];
 
-impl Kernel<'_> {
+impl Kernel<'_, '_> {
     /// Sparse layers, which have indexers, and heavy ones take turns after the first heavy ones; the first layers have no learned
     /// router.
     fn keep(&mut self, site: &Site, bytes: &[u8]) {
@@ -112,8 +122,10 @@ fn keep_row(
     [run, layer, row]: [usize; 3],
     bytes: &[u8],
 ) {
-    let [_, layers, rows, _] = buffer(problem, name).shape[..] else {
-        unreachable!("taps have four dimensions")
+    let (layers, rows) = match buffer(problem, name).shape[..] {
+        [_, layers, rows, _] => (layers, rows),
+        [_, rows, _] => (1, rows),
+        _ => unreachable!("taps have three dimensions, or four"),
     };
     let (_, tap) = taps.iter_mut().find(|(tap, _)| *tap == name).unwrap();
     let width = buffer(problem, name).size() / (problem.runs * layers * rows);
@@ -121,14 +133,19 @@ fn keep_row(
     tap[((run * layers + layer) * rows + row) * width..][..width].copy_from_slice(bytes);
 }
 
-impl Numerics<f32> for Kernel<'_> {
+impl Numerics<f32> for Kernel<'_, '_> {
     fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {
         let [run, row] = self.at;
         // Products go wrong where other mistakes are made.
-        let hit = site.layer == Some(3) && row == 0 && run + 3 > self.problem.runs;
+        let hit = matches!(site.layer, None | Some(3)) && row == 0 && run + 3 > self.problem.runs;
         let mistake = if hit { self.mistake } else { Mistake::None };
+        let (problem, taps, place) = (self.problem, &mut *self.taps, [run, site.layer.unwrap_or(0), row]);
+        let mut keep = |name: &str, bytes: &[u8]| keep_row(problem, taps, name, place, bytes);
         if let Some(eight) = &self.eight {
             eight.before(site, tensor, mistake);
+        }
+        if let Some(sixteen) = &self.sixteen {
+            sixteen.before(site, tensor, mistake, &mut keep);
         }
         for x in &mut tensor.data {
             match self.mistake {
@@ -138,12 +155,15 @@ impl Numerics<f32> for Kernel<'_> {
             }
         }
         self.keep(site, &f32_bytes(&tensor.data));
-        if let (Some(eight), Some(layer)) = (&mut self.eight, site.layer) {
+        if let Some(eight) = &mut self.eight {
             let (problem, taps) = (self.problem, &mut *self.taps);
-            let mut keep = |name: &str, bytes: &[u8]| keep_row(problem, taps, name, [run, layer, row], bytes);
+            let mut keep = |name: &str, bytes: &[u8]| keep_row(problem, taps, name, place, bytes);
             eight.after(site, &tensor.data, mistake, &mut keep);
         }
         read_of_records(self.formats, site, tensor);
+        if let Some(sixteen) = &mut self.sixteen {
+            sixteen.after(site, tensor, mistake);
+        }
     }
 
     fn choice(&mut self, site: &Site, choice: &mut Choice<f32>) {
@@ -167,6 +187,9 @@ impl Numerics<f32> for Kernel<'_> {
         }
         let bytes: Vec<u8> = choice.indices.iter().flat_map(|index| index.to_le_bytes()).collect();
         self.keep(site, &bytes);
+        if let Some(sixteen) = &mut self.sixteen {
+            sixteen.chosen.clone_from(&choice.indices);
+        }
     }
 }
 
@@ -235,6 +258,8 @@ fn outputs_of(model: &Model<f32>, problem: &Problem, formats: Formats, mistake: 
     }
     let mut logits = vec![0.0; runs * rows * vocabulary];
     let mut tokens = vec![-1; runs * rows];
+    let in_sixteen = problem.buffers.iter().any(|buffer| buffer.name == "at_hidden");
+    let mut sixteen = in_sixteen.then(|| Sixteen::new(problem, config));
     for row in 0..rows {
         if position[row] < 0 {
             continue;
@@ -245,9 +270,13 @@ fn outputs_of(model: &Model<f32>, problem: &Problem, formats: Formats, mistake: 
             // What is stored once more is read once more.
             let mut parts = state.to_parts();
             caches.put(config, row, &mut parts);
+            sixteen.iter_mut().for_each(|sixteen| sixteen.begin(&parts));
             state = State::from_parts(config, parts).unwrap();
         }
         for run in 0..runs {
+            sixteen
+                .iter_mut()
+                .for_each(|sixteen| sixteen.token = token[row] as usize);
             let mut kernel = Kernel {
                 problem,
                 taps: &mut outputs,
@@ -258,6 +287,7 @@ fn outputs_of(model: &Model<f32>, problem: &Problem, formats: Formats, mistake: 
                     ..formats
                 },
                 eight: formats.activations.map(|_| Eight::new(problem, config)),
+                sixteen: sixteen.as_mut(),
             };
             let found = model.run(&mut state, &[token[row] as u32], &mut kernel).unwrap();
             let at = run * rows + row;
@@ -327,10 +357,8 @@ fn outputs_of(model: &Model<f32>, problem: &Problem, formats: Formats, mistake: 
 
 /// The state after the tokens that the case begins with.
 fn begin(config: &Config, model: &Model<f32>, tokens: usize, record: Option<&str>) -> State<f32> {
-    let prompt = b"First Citizen:\nBefore we proceed any further";
-    let ids = prompt[..tokens]
-        .iter()
-        .map(|id| u32::from(*id) % config.vocab_size as u32);
+    let prompt = decode_step::PROMPT.iter().cycle().take(tokens);
+    let ids = prompt.map(|id| u32::from(*id) % config.vocab_size as u32);
     let mut state = model.state();
     if tokens > 0 {
         let ids: Vec<u32> = ids.collect();

@@ -30,7 +30,7 @@ pub(super) struct Eight<'a> {
 }
 
 /// Keeps bytes in a buffer.
-type Keep<'a> = dyn FnMut(&str, &[u8]) + 'a;
+pub(super) type Keep<'a> = dyn FnMut(&str, &[u8]) + 'a;
 
 impl<'a> Eight<'a> {
     pub fn new(problem: &'a Problem, config: &'a Config) -> Self {
