@@ -10,12 +10,17 @@ use ulplab::ops::data::{f32_bytes, floats};
 use ulplab::ops::decode_step::{self, Caches, Formats};
 use ulplab::ops::{Case, Data, Outputs, Problem};
 
-use super::{buffer, integers, problems};
+use super::{buffer, integers, problems_of};
 use eight::Eight;
+use sixteen::Sixteen;
 use weights::Stacked;
 
 #[path = "decode_step/eight.rs"]
 mod eight;
+#[path = "decode_step/flash.rs"]
+mod flash;
+#[path = "decode_step/sixteen.rs"]
+mod sixteen;
 #[path = "decode_step/text.rs"]
 mod text;
 #[path = "decode_step/weights.rs"]
@@ -23,8 +28,10 @@ mod weights;
 
 /// What goes wrong at one site of one layer, in one run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Mistake {
+enum Mistake<'a> {
     None,
+    /// All of these, where activations are of sixteen bits.
+    Several(&'a [Mistake<'a>]),
     /// All numbers are a thousandth too large.
     Scaled(&'static str),
     /// Numbers are rounded to bf16.
@@ -49,17 +56,34 @@ enum Mistake {
     FirstGroup,
     /// A sum of products of codes is multiplied by both scales in turn.
     InTurn,
+    /// What follows reads numbers of f32 that it should read in bf16.
+    Unrounded(&'static str),
+    /// A key, a sink or an expert is left out.
+    LeftOut(&'static str),
+    /// The first two experts of a row have each other's places.
+    Swapped,
+}
+
+impl Mistake<'_> {
+    /// Whether it is this one, or has it among others.
+    fn has(self, other: Mistake) -> bool {
+        match self {
+            Self::Several(all) => all.contains(&other),
+            one => one == other,
+        }
+    }
 }
 
 /// Keeps what passes as the kernels' taps do.
-struct Kernel<'a> {
+struct Kernel<'a, 'p> {
     problem: &'a Problem,
     taps: &'a mut Vec<(&'static str, Vec<u8>)>,
     /// Run and row.
     at: [usize; 2],
-    mistake: Mistake,
+    mistake: Mistake<'a>,
     formats: Formats<'a>,
     eight: Option<Eight<'a>>,
+    sixteen: Option<&'a mut Sixteen<'p>>,
 }
 
 /// Sites and the buffers that keep them.
@@ -79,7 +103,7 @@ const TAPS: [(&str, &str); 13] = [
     ("output", "at_output"),
 ];
 
-impl Kernel<'_> {
+impl Kernel<'_, '_> {
     /// Sparse layers, which have indexers, and heavy ones take turns after the first heavy ones; the first layers have no learned
     /// router.
     fn keep(&mut self, site: &Site, bytes: &[u8]) {
@@ -112,8 +136,10 @@ fn keep_row(
     [run, layer, row]: [usize; 3],
     bytes: &[u8],
 ) {
-    let [_, layers, rows, _] = buffer(problem, name).shape[..] else {
-        unreachable!("taps have four dimensions")
+    let (layers, rows) = match buffer(problem, name).shape[..] {
+        [_, layers, rows, _] => (layers, rows),
+        [_, rows, _] => (1, rows),
+        _ => unreachable!("taps have three dimensions, or four"),
     };
     let (_, tap) = taps.iter_mut().find(|(tap, _)| *tap == name).unwrap();
     let width = buffer(problem, name).size() / (problem.runs * layers * rows);
@@ -121,14 +147,19 @@ fn keep_row(
     tap[((run * layers + layer) * rows + row) * width..][..width].copy_from_slice(bytes);
 }
 
-impl Numerics<f32> for Kernel<'_> {
+impl Numerics<f32> for Kernel<'_, '_> {
     fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {
         let [run, row] = self.at;
         // Products go wrong where other mistakes are made.
-        let hit = site.layer == Some(3) && row == 0 && run + 3 > self.problem.runs;
+        let hit = matches!(site.layer, None | Some(3)) && row == 0 && run + 3 > self.problem.runs;
         let mistake = if hit { self.mistake } else { Mistake::None };
+        let (problem, taps, place) = (self.problem, &mut *self.taps, [run, site.layer.unwrap_or(0), row]);
+        let mut keep = |name: &str, bytes: &[u8]| keep_row(problem, taps, name, place, bytes);
         if let Some(eight) = &self.eight {
             eight.before(site, tensor, mistake);
+        }
+        if let Some(sixteen) = &self.sixteen {
+            sixteen.before(site, tensor, mistake, &mut keep);
         }
         for x in &mut tensor.data {
             match self.mistake {
@@ -138,12 +169,15 @@ impl Numerics<f32> for Kernel<'_> {
             }
         }
         self.keep(site, &f32_bytes(&tensor.data));
-        if let (Some(eight), Some(layer)) = (&mut self.eight, site.layer) {
+        if let Some(eight) = &mut self.eight {
             let (problem, taps) = (self.problem, &mut *self.taps);
-            let mut keep = |name: &str, bytes: &[u8]| keep_row(problem, taps, name, [run, layer, row], bytes);
+            let mut keep = |name: &str, bytes: &[u8]| keep_row(problem, taps, name, place, bytes);
             eight.after(site, &tensor.data, mistake, &mut keep);
         }
         read_of_records(self.formats, site, tensor);
+        if let Some(sixteen) = &mut self.sixteen {
+            sixteen.after(site, tensor, mistake);
+        }
     }
 
     fn choice(&mut self, site: &Site, choice: &mut Choice<f32>) {
@@ -167,6 +201,9 @@ impl Numerics<f32> for Kernel<'_> {
         }
         let bytes: Vec<u8> = choice.indices.iter().flat_map(|index| index.to_le_bytes()).collect();
         self.keep(site, &bytes);
+        if let Some(sixteen) = &mut self.sixteen {
+            sixteen.chosen.clone_from(&choice.indices);
+        }
     }
 }
 
@@ -235,6 +272,8 @@ fn outputs_of(model: &Model<f32>, problem: &Problem, formats: Formats, mistake: 
     }
     let mut logits = vec![0.0; runs * rows * vocabulary];
     let mut tokens = vec![-1; runs * rows];
+    let in_sixteen = problem.buffers.iter().any(|buffer| buffer.name == "at_hidden");
+    let mut sixteen = in_sixteen.then(|| Sixteen::new(problem, config));
     for row in 0..rows {
         if position[row] < 0 {
             continue;
@@ -245,9 +284,13 @@ fn outputs_of(model: &Model<f32>, problem: &Problem, formats: Formats, mistake: 
             // What is stored once more is read once more.
             let mut parts = state.to_parts();
             caches.put(config, row, &mut parts);
+            sixteen.iter_mut().for_each(|sixteen| sixteen.begin(&parts));
             state = State::from_parts(config, parts).unwrap();
         }
         for run in 0..runs {
+            sixteen
+                .iter_mut()
+                .for_each(|sixteen| sixteen.token = token[row] as usize);
             let mut kernel = Kernel {
                 problem,
                 taps: &mut outputs,
@@ -258,6 +301,7 @@ fn outputs_of(model: &Model<f32>, problem: &Problem, formats: Formats, mistake: 
                     ..formats
                 },
                 eight: formats.activations.map(|_| Eight::new(problem, config)),
+                sixteen: sixteen.as_mut(),
             };
             let found = model.run(&mut state, &[token[row] as u32], &mut kernel).unwrap();
             let at = run * rows + row;
@@ -327,10 +371,8 @@ fn outputs_of(model: &Model<f32>, problem: &Problem, formats: Formats, mistake: 
 
 /// The state after the tokens that the case begins with.
 fn begin(config: &Config, model: &Model<f32>, tokens: usize, record: Option<&str>) -> State<f32> {
-    let prompt = b"First Citizen:\nBefore we proceed any further";
-    let ids = prompt[..tokens]
-        .iter()
-        .map(|id| u32::from(*id) % config.vocab_size as u32);
+    let prompt = decode_step::PROMPT.iter().cycle().take(tokens);
+    let ids = prompt.map(|id| u32::from(*id) % config.vocab_size as u32);
     let mut state = model.state();
     if tokens > 0 {
         let ids: Vec<u32> = ids.collect();
@@ -346,11 +388,14 @@ fn wrong(problem: &Problem, outputs: &Outputs) -> Vec<&'static str> {
     wrong.map(|found| found.output).collect()
 }
 
-fn small() -> Vec<(Case, Problem, Config)> {
+/// Some of the cases of a small model, that are not timed.
+fn small(wanted: impl Fn(&Case) -> bool) -> Vec<(Case, Problem, Config)> {
     let none = |_: &str| Err(String::new());
     let config = |case: &Case| decode_step::config(case, &Data::new(1, &none)).unwrap();
-    let problems = problems("decode_step").into_iter();
-    problems
+    let cases = ulplab::ops::find("decode_step").unwrap().cases().into_iter();
+    let cases = cases.filter(|case| !case.inputs.need_model() && !case.timed && wanted(case));
+    problems_of("decode_step", cases)
+        .into_iter()
         .map(|(case, problem)| {
             let config = config(&case);
             (case, problem, config)
@@ -377,8 +422,8 @@ fn formats(case: &Case) -> Formats<'_> {
 /// Where keys are records, each byte of them follows from the vectors that were stored, and attention reads what they hold.
 #[test]
 fn decode_step_reads_the_records_that_it_stores() {
-    let all = small();
-    let (case, problem, config) = all.iter().find(|(case, ..)| case.name == "v4_nvfp4.small.b3").unwrap();
+    let all = small(|case| case.name == "v4_nvfp4.small.b3");
+    let (case, problem, config) = &all[0];
     for (mistake, places) in [
         (Mistake::Scaled("attention.kv.window"), &["at_kv_window"][..]),
         (Mistake::RecordStale, &["window_pages", "csa_pages"]),
@@ -392,13 +437,13 @@ fn decode_step_reads_the_records_that_it_stores() {
 /// Where index keys are records, too, the choice is that of the codes, and every byte of the keys is judged.
 #[test]
 fn decode_step_scores_the_index_keys_that_it_stores() {
-    let all = small();
-    // The numbers of row 0 are got wrong here, which is padding in some cases.
-    let indexed = all
-        .iter()
-        .filter(|(case, ..)| formats(case).index.is_some() && !case.name.ends_with("padding"));
+    // The numbers of row 0 are got wrong here, which is padding in some cases. Scores do not depend on what experts read.
+    let all = small(|case| {
+        let sixteen = case.name.starts_with("w8a16");
+        formats(case).index.is_some() && !case.name.ends_with("padding") && !sixteen
+    });
     let mut count = 0;
-    for (case, problem, config) in indexed {
+    for (case, problem, config) in &all {
         for (mistake, places) in [
             (Mistake::Scaled("attention.indexer.key"), &["at_index_key"][..]),
             (Mistake::Scaled("attention.indexer.query"), &["at_index_query"]),
@@ -419,7 +464,7 @@ fn decode_step_scores_the_index_keys_that_it_stores() {
 
 #[test]
 fn decode_step_accepts_the_reference_in_f32() {
-    for (case, problem, config) in &small() {
+    for (case, problem, config) in &small(|_| true) {
         let outputs = outputs(config, problem, formats(case), Mistake::None);
         assert_eq!(wrong(problem, &outputs), [""; 0], "{}", case.name);
         for (name, bytes) in outputs.0.iter().filter(|(name, _)| !name.ends_with("pages")) {
@@ -432,7 +477,7 @@ fn decode_step_accepts_the_reference_in_f32() {
 /// A fault is told at its own site, and what follows is judged given what the kernel had there.
 #[test]
 fn decode_step_tells_a_fault_at_its_site() {
-    let all = small();
+    let all = small(|case| case.name == "small.b3");
     let (_, problem, config) = &all[0];
     let outputs = |config, problem, mistake| outputs(config, problem, Formats::F32, mistake);
     for (mistake, place) in [

@@ -51,7 +51,7 @@ pub struct DecodeStep;
 const STREAMS: usize = 4;
 const EPS: f32 = 1e-6;
 /// What sequences of a trained model begin with; it has learned to go on with bytes of English.
-const PROMPT: &[u8] = b"First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n\n\
+pub const PROMPT: &[u8] = b"First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n\n\
 First Citizen:\nYou are all resolved rather to die than to famish?\n\nAll:\nResolved. resolved.\n\n";
 
 /// A site whose values kernels keep.

@@ -379,7 +379,7 @@ mod tests {
 [[variant]]
 name = "simple"
 doc = "two launches"
-needs = ["K % 2 == 0"]
+needs = ["K % 2 == 0", "rows % 4 == 0"]
 scratch = [{ name = "sums", bytes = "B * N * 4" }]
 
 [[variant.launch]]
@@ -410,12 +410,19 @@ args = ["sums", "y", "N"]
     fn launches_are_taken_with_other_names() {
         let header = header(
             "{ name = 'down', call = 'other.simple', tap = true, \
-             with = [{ x = 'h', y = 'w[@L]' }, { N = 'D + 1', K = 8 }] }",
+             with = [{ x = 'h', y = 'w[@L]' }, { N = 'D + 1', K = 8, rows = 'B' }] }",
         );
         let header = header.unwrap();
         let variant = &header["variant"][0];
         assert_eq!(variant["sequence"].as_str(), Some("first L(down_1 down_2) last"));
-        assert_eq!(variant["needs"][0].as_str(), Some("8 % 2 == 0"));
+        // What only `needs` names is a name like others.
+        let needs: Vec<&str> = variant["needs"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(Value::as_str)
+            .collect();
+        assert_eq!(needs, ["8 % 2 == 0", "B % 4 == 0"]);
         assert_eq!(variant["scratch"][0]["name"].as_str(), Some("down_sums"));
         assert_eq!(variant["scratch"][0]["bytes"].as_str(), Some("B * (D + 1) * 4"));
         let [first, second] = [0, 1].map(|at| &variant["launch"][at]);

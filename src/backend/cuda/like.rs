@@ -78,7 +78,9 @@ fn change(variant: &mut Table, other: &Table) -> Result<(), String> {
 
 /// Leaves out of a variant the launches that another, which is like it, does without.
 fn leave_out(model: &mut Table, without: &Value) -> Result<(), String> {
-    let left_out = without.as_array().ok_or_else(|| format!("without = {without}: expected names of launches"))?;
+    let left_out = without
+        .as_array()
+        .ok_or_else(|| format!("without = {without}: expected names of launches"))?;
     let launches = model.get_mut("launch").and_then(Value::as_array_mut);
     let launches = launches.ok_or("without: the other variant has no launches")?;
     for stray in left_out {
@@ -225,6 +227,43 @@ mod tests {
         let error = resolved(&text("in_sequence = { mixed = 'mix' }")).unwrap_err();
         assert_eq!(error, "in_sequence: the other's sequence has no 'mixed'");
         assert!(resolved(&text("more_scratch = 'y'")).is_err());
+    }
+
+    #[test]
+    fn launches_of_the_other_are_left_out() {
+        let text = |more: &str| {
+            format!(
+                "[[variant]]\nname = 'a'\nsequence = 'begin mix push end'\n\
+                 launch = [{{ name = 'begin', call = 'o.v' }}, {{ name = 'push', entry = 'p' }}, {{ entry = 'mix' }}, \
+                 {{ entry = 'end' }}]\n[[variant]]\nname = 'b'\nlike = 'a'\n{more}"
+            )
+        };
+        let found = resolved(&text(
+            "without = ['push', 'mix']\nin_sequence = { push = 'store', mix = '' }\n\
+             launch = [{ name = 'store', entry = 's' }, { name = 'end', grid = [2] }]",
+        ));
+        let found = found.unwrap();
+        let launches = |at: usize| found["variant"][at]["launch"].clone();
+        let wanted: Table = "launch = [{ name = 'begin', call = 'o.v' }, { name = 'end', grid = [2], entry = 'end' }, \
+            { name = 'store', entry = 's' }]"
+            .parse()
+            .unwrap();
+        assert_eq!(launches(1), wanted["launch"]);
+        // The other keeps them.
+        assert_eq!(launches(0).as_array().unwrap().len(), 4);
+        assert!(found["variant"][1].get("without").is_none());
+        assert_eq!(found["variant"][1]["sequence"].as_str(), Some("begin  store end"));
+        for (stray, why) in [
+            (
+                "without = ['push', 'pull']",
+                "without: the other variant has no launch \"pull\"",
+            ),
+            ("without = 'push'", "without = \"push\": expected names of launches"),
+        ] {
+            assert_eq!(resolved(&text(stray)).unwrap_err(), why);
+        }
+        let error = resolved("[[variant]]\nname = 'a'\n[[variant]]\nname = 'b'\nlike = 'a'\nwithout = ['x']");
+        assert_eq!(error.unwrap_err(), "without: the other variant has no launches");
     }
 
     #[test]

@@ -389,7 +389,10 @@ impl Guarded for Running<'_> {
         let (period, size) = (buffer.bytes.len(), buffer.size());
         if buffer.role == Role::In && (1..size).contains(&period) {
             // Only the part that repeats leaves the device: what differs from it, or else the first.
-            let differing = self.session.repeats()?.differing(self.device, (memory.1, GUARD), period, size)?;
+            let differing = self
+                .session
+                .repeats()?
+                .differing(self.device, (memory.1, GUARD), period, size)?;
             let at = differing.map_or(0, |(first, _)| first as usize / period * period);
             return self.device.read(memory.1, GUARD + at, period.min(size - at));
         }

@@ -7,7 +7,7 @@ use reference::{Site, Tensor};
 use ulplab::formats::codec;
 use ulplab::ops::data::{f32_bytes, floats};
 use ulplab::ops::{Outputs, Problem};
-use ulplab_core::accumulator::{Operand, WGMMA_E4M3};
+use ulplab_core::accumulator::{Factor, Operand, WGMMA_E4M3};
 
 use super::super::{buffer, bytes, values};
 use super::{Mistake, formats, outputs, small, wrong};
@@ -24,13 +24,15 @@ pub(super) struct Eight<'a> {
     problem: &'a Problem,
     config: &'a Config,
     rope: Rope<f32>,
+    /// Each code as tensor cores read it.
+    factors: Vec<Factor>,
     input: Row,
     low: Row,
     low_heads: Row,
 }
 
 /// Keeps bytes in a buffer.
-type Keep<'a> = dyn FnMut(&str, &[u8]) + 'a;
+pub(super) type Keep<'a> = dyn FnMut(&str, &[u8]) + 'a;
 
 impl<'a> Eight<'a> {
     pub fn new(problem: &'a Problem, config: &'a Config) -> Self {
@@ -40,6 +42,7 @@ impl<'a> Eight<'a> {
             problem,
             config,
             rope,
+            factors: (0..256).map(|code| Operand::E4m3.factor(code)).collect(),
             input: Row::default(),
             low: Row::default(),
             low_heads: Row::default(),
@@ -129,22 +132,20 @@ impl<'a> Eight<'a> {
         let w = &bytes(self.problem, weights)[layer * rows * cols..][..rows * cols];
         let scales = values(self.problem, &name);
         let scales = &scales[layer * down * across..][..down * across];
-        let of = |codes: &[u8]| {
-            let factors = codes.iter().map(|code| Operand::E4m3.factor((*code).into()));
-            factors.collect::<Vec<_>>()
-        };
+        let of = |codes: &[u8]| -> Vec<Factor> { codes.iter().map(|code| self.factors[usize::from(*code)]).collect() };
+        let factors = of(&row.codes);
         assert_eq!((row.codes.len(), row.scales.len()), (groups * cols, groups * across));
         let element = |at: usize| {
             let (group, in_group) = (at / (rows / groups), at % (rows / groups));
             let tile_row = group * down / groups + in_group / 128;
             let group = if mistake == Mistake::FirstGroup { 0 } else { group };
             let w_row = &w[(group * (rows / groups) + in_group) * cols..][..cols];
-            let x_row = &row.codes[at / (rows / groups) * cols..][..cols];
+            let x_row = &factors[at / (rows / groups) * cols..][..cols];
             let mut sum = 0.0f32;
             for (block, (x, w)) in x_row.chunks(128).zip(w_row.chunks(128)).enumerate() {
                 let of_x = row.scales[at / (rows / groups) * across + block];
                 let of_w = scales[tile_row * across + block];
-                let product = WGMMA_E4M3.dot(&of(x), &of(w), 0.0);
+                let product = WGMMA_E4M3.dot(x, &of(w), 0.0);
                 sum = match mistake {
                     Mistake::InTurn => of_w.mul_add(of_x * product, sum),
                     _ => (of_x * of_w).mul_add(product, sum),
@@ -175,8 +176,8 @@ fn coded(name: &'static str, x: &[f32], cols: usize, mistake: Mistake, keep: &mu
 /// What the kernel made of codes is judged given these codes, right or wrong, and every bit of a product and of a code counts.
 #[test]
 fn decode_step_follows_products_of_codes() {
-    let all = small();
-    let (case, problem, config) = all.iter().find(|(case, ..)| case.name == "w8a8.small.b3").unwrap();
+    let all = small(|case| case.name == "w8a8.small.b3");
+    let (case, problem, config) = &all[0];
     let found = |mistake| wrong(problem, &outputs(config, problem, formats(case), mistake));
     for (mistake, places) in [
         (Mistake::Code("at_attention_input"), &["at_attention_input_codes"][..]),
@@ -204,8 +205,8 @@ fn decode_step_follows_products_of_codes() {
 /// A kernel that multiplies numbers in the place of codes is told behind every product.
 #[test]
 fn decode_step_tells_products_of_numbers_from_those_of_codes() {
-    let all = small();
-    let (case, problem, config) = all.iter().find(|(case, ..)| case.name == "w8a8.small.b3").unwrap();
+    let all = small(|case| case.name == "w8a8.small.b3");
+    let (case, problem, config) = &all[0];
     let Outputs(right) = outputs(config, problem, formats(case), Mistake::None);
     let Outputs(numbers) = outputs(config, problem, super::Formats::F32, Mistake::None);
     let kept = |name: &str| name.starts_with("at_low") || name.ends_with("_codes") || name.ends_with("_scales");

@@ -44,8 +44,18 @@ impl Weights for Stacked<'_> {
             };
             Ok(part(&format!("{prefix}_{end}"), at))
         };
+        // In sixteen bits, the shared expert is behind the routed ones.
+        let behind = self.0.buffers.iter().all(|buffer| buffer.name != "shared_gate_up");
+        let expert = |name: &str, shared: bool| {
+            let all = part(name, layer);
+            let routed = all.len() - all.len() / buffer(self.0, name).shape[1];
+            if shared { &all[routed..] } else { &all[..routed] }.to_vec()
+        };
         let shared = |half: usize| {
-            let both = part("shared_gate_up", layer);
+            let both = match behind {
+                true => expert("gate_up", true),
+                false => part("shared_gate_up", layer),
+            };
             both[half * both.len() / 2..][..both.len() / 2].to_vec()
         };
         if let Some(rest) = tensor.strip_prefix("self_attn.compressor.indexer.") {
@@ -61,6 +71,9 @@ impl Weights for Stacked<'_> {
         Ok(match tensor {
             "mlp.shared_experts.gate_proj.weight" => shared(0),
             "mlp.shared_experts.up_proj.weight" => shared(1),
+            "mlp.shared_experts.down_proj.weight" if behind => expert("down", true),
+            "mlp.experts.gate_up_proj" if behind => expert("gate_up", false),
+            "mlp.experts.down_proj" if behind => expert("down", false),
             other => part(
                 match other {
                     "attn_hc.fn" => "attn_fn",
