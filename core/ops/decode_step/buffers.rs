@@ -43,7 +43,7 @@ impl Source {
         let rate = |layers: &[usize]| layers.first().map_or(Ok(0), |layer| self.rate(*layer));
         let (sparse_rate, heavy_rate) = (rate(&sparse)?, rate(&heavy)?);
         let mut buffers = vec![
-            self.whole("embedding", "model.embed_tokens.weight", &[vocabulary, hidden])?,
+            self.embedding(&[vocabulary, hidden])?,
             self.whole("head_fn", "model.hc_head.hc_fn", &[streams, wide])?,
             self.whole("head_base", "model.hc_head.hc_base", &[streams])?,
             self.whole("head_scale", "model.hc_head.hc_scale", &[1])?,
@@ -171,6 +171,19 @@ impl Source {
             Buffer::f32("bias", &[kinds.len(), experts], &biases),
             Buffer::input("table", Dtype::I32, &[hashes.max(1), vocabulary, chosen], bytes),
         ])
+    }
+
+    /// Tokens' vectors. Where rows repeat, these are so large that what a layer adds does not make rows alike, which would go to the same
+    /// experts.
+    fn embedding(&self, shape: &[usize; 2]) -> Result<Buffer, String> {
+        let mut values = self.floats("model.embed_tokens.weight", &self.made(shape))?;
+        if self.repeats() {
+            values.iter_mut().for_each(|x| *x *= 32.0);
+        }
+        Ok(of_shape(
+            &Buffer::f32("embedding", &self.made(shape), &values),
+            &shape[..1],
+        ))
     }
 
     fn whole(&self, name: &'static str, tensor: &str, shape: &[usize]) -> Result<Buffer, String> {

@@ -3,6 +3,8 @@
 //! be told without a model is judged, and that its kernels are right at these sizes is for the cases of each operation to show. The first
 //! two layers, which have a window alone in the original, have a compressor here, too.
 
+use std::collections::BTreeSet;
+
 use reference::paths::deepseek_v4::{Config, LayerType, RopeByLayer, RopeParameters, RouterType, StateParts};
 use safetensors::Dtype;
 
@@ -17,6 +19,9 @@ use super::{STREAMS, Step, TAPS};
 
 const WHY: &str = "every number that is kept is finite, a choice is a choice, a token is the best of its logits, and rows that begin alike \
                    have the same bits; weights that repeat are no model that could be followed";
+
+const WHY_SPREAD: &str =
+    "what is timed must read as many experts as are counted: rows that go to the same ones would look fast";
 
 /// Positions whose entries are drawn; those behind repeat them.
 const DRAWN_POSITIONS: usize = 1 << 14;
@@ -138,6 +143,14 @@ pub(super) fn state(step: &Step) -> Vec<Buffer> {
     step.caches.buffers().map(enlarged).collect()
 }
 
+/// Experts of a layer that some row is expected to go to, if a router takes all of them alike.
+fn reached(step: &Step) -> f64 {
+    let [experts, chosen, rows] = ["E", "K", "B"].map(|name| step.size(name) as f64);
+    // The last of several rows reads what the first reads.
+    let rows = if rows > 1.0 { rows - 1.0 } else { rows };
+    experts * (1.0 - (1.0 - chosen / experts).powf(rows))
+}
+
 /// The bytes that a step must move: all weights but those of experts that no row is expected to go to, if a router takes them alike, and
 /// of the state what attention and the indexer read.
 pub(super) fn bytes(step: &Step, buffers: &[Buffer]) -> u64 {
@@ -147,7 +160,7 @@ pub(super) fn bytes(step: &Step, buffers: &[Buffer]) -> u64 {
         all.map(|buffer| buffer.size() as f64).sum()
     };
     let experts = of(&["gate_up", "gate_up_scales", "down", "down_scales"]) / size("banks") / (size("E") + 1.0);
-    let reached = size("E") * (1.0 - (1.0 - size("K") / size("E")).powf(size("B")));
+    let reached = reached(step);
     let inputs = buffers.iter().filter(|buffer| buffer.role == super::super::Role::In);
     let tables = [
         "embedding",
@@ -192,6 +205,7 @@ pub(super) fn judge(step: Step) -> Judge {
                         .all(|(at, expert)| !chosen[..at].contains(expert))
             },
         ));
+        parts.push(spread(&step, outputs));
         let sparse = step.size("sparse");
         parts.push(choices(
             "at_topk",
@@ -233,6 +247,19 @@ fn choices(name: &'static str, shape: &[usize; 4], outputs: &Outputs, right: imp
     let wrong = want.chunks_exact_mut(shape[3]).filter(|chosen| !right(chosen));
     wrong.for_each(|chosen| chosen.fill(-2));
     equal(name, shape, &want, outputs)
+}
+
+/// The number of experts that rows go to in all layers together: if it is not within a tenth of what [`bytes`] counts, what is expected.
+fn spread(step: &Step, outputs: &Outputs) -> Part {
+    let of_layer = step.starts.len() * step.size("K");
+    let distinct = |chosen: &[i32]| chosen.iter().collect::<BTreeSet<_>>().len();
+    let experts = integers(outputs.get("at_experts"));
+    let found: usize = experts.chunks_exact(of_layer).map(distinct).sum();
+    let expected = reached(step) * (experts.len() / of_layer) as f64;
+    let near = (found as f64 - expected).abs() <= 0.1 * expected;
+    let [want, found] =
+        [if near { found } else { expected as usize }, found].map(|count| (count as i32).to_le_bytes().to_vec());
+    Judge::equal("experts reached", Dtype::I32, &[1], want, WHY_SPREAD).on(found)
 }
 
 /// The last row has the bits of the first, which reads the same.
