@@ -83,6 +83,8 @@ const RANGES: &[Ranges] = &[
             "records",
             "indexed",
             "eight",
+            "sixteen",
+            "banks",
             "window_pages_of_row",
             "csa_pages_of_row",
             "hca_pages_of_row",
@@ -209,12 +211,18 @@ const MISSING: &[(&str, &str, &str)] = &[
         "the last row of the tables may be beyond the last token",
     ),
     ("decode_step", "a rest of DI", NOT_YET),
+    (
+        "decode_step",
+        "a rest of E",
+        "the small model has seven experts, that of Flash 256; router and moe_fp4 alone have rests",
+    ),
     ("decode_step", "a rest of G", "groups of heads are two"),
     (
         "decode_step",
         "a rest of H",
         "six heads fit a warp, and the attention alone has more",
     ),
+    ("decode_step", "a rest of HI", OF_MODEL),
     ("decode_step", "a rest of Wn", SHORT),
     (
         "decode_step",

@@ -197,11 +197,8 @@ impl<'a> Sixteen<'a> {
     /// The sum of the experts, those of the router in the order of their numbers and the shared one last.
     fn mixture(&self, layer: usize, mistake: Mistake, keep: &mut Keep) -> Vec<f32> {
         let config = self.config;
-        let (k, count, inner) = (
-            config.num_experts_per_tok,
-            config.n_routed_experts,
-            config.moe_intermediate_size,
-        );
+        let (k, count) = (config.num_experts_per_tok, config.n_routed_experts);
+        let inner = config.moe_intermediate_size;
         let mut input = Tensor::new([1, self.input.len()], self.input.clone());
         let each = count * input.data.len();
         let mut sigma = linear(self.gate[layer * each..][..each].to_vec(), input.data.len()).apply(&input);
