@@ -113,8 +113,12 @@ const WHY: &str = "the order of the sums is defined, tensor cores sum by a known
 
 /// y in f32.
 fn want([x, w]: [&[u8]; 2], [x_scale, w_scale]: [&[f32]; 2], [_, n, k]: [usize; 3]) -> Vec<f32> {
-    let known: Vec<Factor> = (0..=255).map(|code| Operand::E4m3.factor(code)).collect();
-    let factors = |codes: &[u8]| -> Vec<Factor> { codes.par_iter().map(|code| known[usize::from(*code)]).collect() };
+    let factors = |codes: &[u8]| -> Vec<Factor> {
+        codes
+            .par_iter()
+            .map(|code| Operand::E4m3.factor((*code).into()))
+            .collect()
+    };
     let (x, w) = (factors(x), factors(w));
     let blocks = k.div_ceil(BLOCK);
     let mut y = vec![0.0; x.len() / k * n];
