@@ -13,16 +13,26 @@ sequence = """
 begin places table
 layers(
     attn_mix tap_attention_input input_code tap_input_codes tap_input_scales
-    down low_code tap_low_query tap_low_codes tap_low_scales
-    q_up head_norm tap_query tap_kv_window
     [@layers >= lead && (@layers - lead) % 2 == 0](
-        csa_products csa_compress tap_csa_entry csa_write
-        index_up index_compress tap_index_key index_write
-        index_query tap_index_query index_score select tap_topk
+        {
+            down low_code tap_low_query tap_low_codes tap_low_scales
+        |
+            csa_products csa_compress tap_csa_entry csa_write
+        }
+        {
+            q_up head_norm tap_query tap_kv_window
+        |
+            { index_up | index_compress tap_index_key index_write }
+            index_query tap_index_query index_score select tap_topk
+        }
         attend_sparse
     )
     [@layers < lead || (@layers - lead) % 2 == 1](
-        hca_products hca_compress tap_hca_entry hca_write
+        {
+            down low_code tap_low_query tap_low_codes tap_low_scales q_up head_norm tap_query tap_kv_window
+        |
+            hca_products hca_compress tap_hca_entry hca_write
+        }
         attend_heavy
     )
     heads_code tap_heads tap_heads_codes tap_heads_scales

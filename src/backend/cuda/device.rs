@@ -7,14 +7,17 @@ use std::time::{Duration, Instant};
 use cudarc::driver::{result, sys};
 
 use super::folded::Folded;
+use super::streams::{Place, Streams};
 use super::turn::{Turn, Turns};
 use super::watchdog::Watchdog;
 use ulplab_core::error::{Error, Result};
 
-/// The first GPU of the machine, and one stream on it. Used from one thread.
+/// The first GPU of the machine, and streams on it. Used from one thread.
 pub struct Device {
     context: sys::CUdevice,
+    /// The main stream, of all work but branches of launches.
     pub stream: sys::CUstream,
+    pub(super) streams: Streams,
     pub name: String,
     /// Version of CUDA that the driver is for, e.g. `13.0`.
     pub driver: String,
@@ -91,12 +94,11 @@ impl Device {
             "cuDriverGetVersion",
             unsafe { sys::cuDriverGetVersion(&raw mut driver) }.result(),
         )?;
+        let streams = Streams::new()?;
         let device = Self {
             context,
-            stream: cuda(
-                "cuStreamCreate",
-                result::stream::create(result::stream::StreamKind::NonBlocking),
-            )?,
+            stream: streams.main(),
+            streams,
             name: cuda("cuDeviceGetName", result::device::get_name(device))?,
             driver: format!("{}.{}", driver / 1000, driver % 1000 / 10),
             arch: format!("sm_{major}{minor}{}", if major >= 9 { "a" } else { "" }),
@@ -249,11 +251,9 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: both are ours. An error here is ignored.
-        unsafe {
-            let _ = result::stream::destroy(self.stream);
-            let _ = result::primary_ctx::release(self.context);
-        }
+        self.streams.close();
+        // SAFETY: it is ours. An error here is ignored.
+        let _ = unsafe { result::primary_ctx::release(self.context) };
     }
 }
 
@@ -393,8 +393,14 @@ impl Device {
         Ok(())
     }
 
-    /// Puts a launch into the stream.
-    pub fn launch(&self, function: &Function, shape: &Shape, arguments: &[Argument]) -> Result<()> {
+    /// The place after all work in the main stream.
+    pub(super) fn main(&self) -> Place {
+        let (stream, early) = (self.stream, true);
+        Place { stream, early }
+    }
+
+    /// Puts a launch in its place.
+    pub(super) fn launch(&self, place: Place, function: &Function, shape: &Shape, arguments: &[Argument]) -> Result<()> {
         // The driver would read whatever lies behind the last argument.
         if !arguments
             .iter()
@@ -434,7 +440,7 @@ impl Device {
         if shape.cooperative {
             attributes.push(attribute(Id::CU_LAUNCH_ATTRIBUTE_COOPERATIVE, Value { cooperative: 1 }));
         }
-        if shape.programmatic {
+        if shape.programmatic && place.early {
             let value = Value {
                 programmaticStreamSerializationAllowed: 1,
             };
@@ -451,7 +457,7 @@ impl Device {
             blockDimY: shape.block[1],
             blockDimZ: shape.block[2],
             sharedMemBytes: shape.shared,
-            hStream: self.stream,
+            hStream: place.stream,
             attrs: attributes.as_mut_ptr(),
             numAttrs: attributes.len() as u32,
         };
