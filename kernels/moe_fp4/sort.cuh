@@ -2,8 +2,9 @@
 //
 // A place is row · (K + 1) + slot. The places of the shared expert come first, and then those of each expert after those of the
 // experts before it, in ascending order: `order` has the place and the bits of the weight of each. Rows of x, or of what lies
-// between the products, are packed in this order, in groups of eight that begin anew with each expert: [group, 64 columns, 8 rows of 128 bytes], swizzled as wgmma reads them.
-// Numbers of rows that an expert lacks in its last group are anything: columns of the instruction do not mix.
+// between the products, are packed in this order, in groups of eight that begin anew with each expert: [group, 64 columns, 8 rows
+// of 128 bytes], swizzled as wgmma reads them. Numbers of rows that an expert lacks in its last group are anything: columns of the
+// instruction do not mix.
 //
 // The first of `tiles` has their number; each of the others has the expert, its first place in `order`, the number of its
 // tokens, and its first group.
@@ -52,7 +53,7 @@ __device__ void sort(const bf16 *x, const int *experts, const float *weights, in
     const int own = expert_of_block(experts, E, K);
     if (own < 0)
         return;
-    if (own != E) {
+    if (own != E && int(gridDim.x) > E) {
         bool any = false;
         for (int at = thread; at < B * K; at += 256)
             any |= expert_of(experts[at]) == own;
