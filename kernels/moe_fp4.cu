@@ -44,7 +44,7 @@ entry = "moe_fp4_sort_{format}"
 grid = ["min(E + 1, B * (K + 1))", "ceil(D, 512) * (1 + (B < 5))"]
 block = [256]
 shared = "(E + 1) * 4"
-args = ["x", "experts", "weights", "tiles", "order", "packed_x", "packed_gate_up", "B", "E", "K", "D", "ceil(I, 64)", "2 * sms"]
+args = ["x", "experts", "weights", "tiles", "order", "packed_x", "packed_gate_up", "B", "E", "K", "D", "ceil(I, 64)"]
 
 [[variant.launch]]
 name = "gate_up"
@@ -261,8 +261,8 @@ __device__ __forceinline__ int rows_of_y(int B) {
     }                                                                                                                            \
     extern "C" __global__ void __launch_bounds__(256)                                                                            \
         moe_fp4_sort_##FORMAT(const bf16 *x, const int *experts, const float *weights, int4 *tiles, int2 *order, u8 *packed_x,   \
-                              const u8 *packed_gate_up, int B, int E, int K, int D, int blocks, int next) {                      \
-        sort<F>(x, experts, weights, tiles, order, packed_x, packed_gate_up, B, E, K, D, blocks, next);                          \
+                              const u8 *packed_gate_up, int B, int E, int K, int D, int blocks) {                                \
+        sort<F>(x, experts, weights, tiles, order, packed_x, packed_gate_up, B, E, K, D, blocks);                                \
     }                                                                                                                            \
     MOE_OUTPUTS(FORMAT, F, bf16, bf16)                                                                                           \
     MOE_OUTPUTS(FORMAT, F, f32, float)

@@ -12,6 +12,10 @@
 
 #include "moe_fp4/pipeline.cuh"
 
+// Items of which the first part comes to L2: nearly as many as the next launch has thread blocks on 132 multiprocessors. Of V4-Flash
+// they are 18 MB.
+constexpr int FIRST_ITEMS = 256;
+
 // The expert of a block: that of its number or, with fewer places than experts, that of the place of its number, or -1 if a place
 // before it has the same expert. By all threads.
 __device__ __forceinline__ int expert_of_block(const int *experts, int E, int K) {
@@ -31,10 +35,10 @@ __device__ __forceinline__ int expert_of_block(const int *experts, int E, int K)
 // rows of all experts; there are few.
 //
 // Memory would rest until the next launch knows its tiles. So the matrix of the shared expert comes to L2 before the launches before
-// this one have ended, and then the first part of the item that each of `next` thread blocks of the next launch begins with.
+// this one have ended, and then the first part of the items that the next launch begins with.
 template <class F>
 __device__ void sort(const bf16 *x, const int *experts, const float *weights, int4 *tiles, int2 *order, u8 *packed_x,
-                     const u8 *packed_gate_up, int B, int E, int K, int D, int blocks, int next) {
+                     const u8 *packed_gate_up, int B, int E, int K, int D, int blocks) {
     extern __shared__ int counts[]; // of rows, of each expert
     __shared__ int before[3];       // places, tiles and groups of the experts before
     __shared__ int of_warps[8], listed[256];
@@ -84,7 +88,7 @@ __device__ void sort(const bf16 *x, const int *experts, const float *weights, in
     const int own_tiles = (size + TOKENS - 1) / TOKENS;
     if (!shared && thread % 32 == 0)
         for (int i = blockIdx.y + thread / 32 * gridDim.y; i < blocks * min(STAGES, stages); i += 8 * gridDim.y)
-            if (first_tile * blocks + i % blocks < next)
+            if (first_tile * blocks + i % blocks < FIRST_ITEMS)
                 prefetch_stage<F>(packed_gate_up, size_t(own) * blocks + i % blocks, i / blocks, chunks);
     if (int(blockIdx.y) * 512 >= D)
         return;
