@@ -55,21 +55,28 @@ struct RowOfBlock {
             }
     }
 
-    // The greatest of each four, or NaN if there is one; -infinity where there are no candidates.
-    __device__ __forceinline__ void maxima(float (&most)[FOURS], Places places) {
+    // Keeps the candidates; -infinity stands where there is none. Most warps have nothing else.
+    __device__ __forceinline__ void keep(Places places) {
+        valid = 0x0f0f0f0f;
+        const int first = threadIdx.x / 32 * FOURS * 128;
+        if (first >= places.begin && first + FOURS * 128 <= places.end)
+            return;
         valid = 0;
+        const float none = __uint_as_float(0xff800000);
 #pragma unroll
         for (int turn = 0; turn < FOURS; turn++) {
             float4 &four = fours[turn];
             const u32 bits = places_of_four(places, place(turn));
-            if (bits != 15) {
-                const float none = __uint_as_float(0xff800000);
-                four.x = bits & 1 ? four.x : none, four.y = bits & 2 ? four.y : none;
-                four.z = bits & 4 ? four.z : none, four.w = bits & 8 ? four.w : none;
-            }
-            most[turn] = max_or_nan(max_or_nan(four.x, four.y), max_or_nan(four.z, four.w));
+            four.x = bits & 1 ? four.x : none, four.y = bits & 2 ? four.y : none;
+            four.z = bits & 4 ? four.z : none, four.w = bits & 8 ? four.w : none;
             valid |= bits << 8 * turn;
         }
+    }
+
+    // The greatest of four, or NaN if there is one.
+    __device__ __forceinline__ float most(int turn) const {
+        const float4 four = fours[turn];
+        return max_or_nan(max_or_nan(four.x, four.y), max_or_nan(four.z, four.w));
     }
 
     // Which scores are at least `bound`, or NaN.
@@ -86,8 +93,12 @@ struct RowOfBlock {
 };
 
 // A key that at least K scores reach; 1 if there are fewer maxima than K. `greatest` is the greatest of all. All bins are 0.
-__device__ __forceinline__ u32 reached_by_maxima(Search &search, float (&most)[FOURS], u32 valid, int k, u32 &greatest) {
+__device__ __forceinline__ u32 reached_by_maxima(Search &search, const RowOfBlock &row, int k, u32 &greatest) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    float most[FOURS];
+#pragma unroll
+    for (int turn = 0; turn < FOURS; turn++)
+        most[turn] = row.most(turn);
     // The maxima are of four scores, of eight, or of 16: twice as many as K if there can be.
     const int turns = 2 * k <= threads() ? 4 : k <= threads() ? 2 : 1;
     if (turns > 1)
@@ -99,7 +110,7 @@ __device__ __forceinline__ u32 reached_by_maxima(Search &search, float (&most)[F
 #pragma unroll
     for (int turn = 0; turn < FOURS; turn++) {
         keys[turn] = 0;
-        if (turn % turns == 0 && (valid >> 8 * turn & 0xffffffff >> 32 - 8 * turns) != 0) {
+        if (turn % turns == 0 && (row.valid >> 8 * turn & 0xffffffff >> 32 - 8 * turns) != 0) {
             keys[turn] = key_of(most[turn]);
             least = min(least, keys[turn]), greatest = max(greatest, keys[turn]);
         }
@@ -140,11 +151,11 @@ __device__ __forceinline__ u32 list_scores(Entry *entries, u32 *partials, const 
     for (int turn = 0; turn < FOURS; turn++) {
         const float4 four = row.fours[turn];
         const float scores[] = {four.x, four.y, four.z, four.w};
-        u32 to = before + (lower >> 8 * turn & 0xff);
+        Entry *to = entries + before + (lower >> 8 * turn & 0xff);
 #pragma unroll
         for (int i = 0; i < 4; i++)
             if (bits >> 8 * turn + i & 1)
-                entries[to++] = {__float_as_uint(scores[i]), first + row.place(turn) + i};
+                *to++ = {__float_as_uint(scores[i]), first + row.place(turn) + i};
         before += of_turns >> 8 * turn & 0xff;
     }
     return __reduce_add_sync(0xffffffff, of_warp);
@@ -171,10 +182,9 @@ extern "C" __global__ void __launch_bounds__(1024)
     count = rounded_down(count);
 
     // ---- the scores that reach a threshold, which is a number or infinite
-    float most[FOURS];
     u32 greatest;
-    row.maxima(most, {ahead, ahead + count, -ahead});
-    const u32 kth = reached_by_maxima(shared.search, most, row.valid, k, greatest);
+    row.keep({ahead, ahead + count, -ahead});
+    const u32 kth = reached_by_maxima(shared.search, row, k, greatest);
     const u32 least = min(max(kth, 0x007fffffu), 0xff800000u);
     const u32 listed = list_scores(entries, shared.search.partials, row, row.reach(score_of(least)), -ahead);
     __syncthreads();
@@ -198,7 +208,9 @@ extern "C" __global__ void __launch_bounds__(1024)
         u32 *read = bins;
         bins = next, next = read;
     }
-    each_chosen(threshold, shared.search, listed, entries, [&](u32 place, Entry it) {
+    // There are 512 threads or 1,024.
+    const u32 each = listed + threads() - 1 >> (threads() > 512 ? 10 : 9);
+    each_chosen(threshold, shared.search, listed, each, entries, [&](u32 place, Entry it) {
         if (place < k)
             out[place] = it.index;
     });
