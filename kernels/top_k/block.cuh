@@ -1,4 +1,4 @@
-// The variant `block`: a row in the registers of one CTA, which no more than 16 scores a thread are.
+// The variant `block`: a row in the registers of one CTA, at most 16 scores for each thread.
 //
 // As in `cluster`, the K-th of the maxima of groups of scores is a threshold that at least K scores reach, and of scores in no particular
 // order few more. Those are listed in the order of their indices, and the list has room for all. So rows of any kind go the same way, and
@@ -192,7 +192,8 @@ extern "C" __global__ void __launch_bounds__(1024)
     // ---- the K largest of them
     for (int i = threadIdx.x; i < listed; i += threads())
         entries[i].key = key_of(__uint_as_float(entries[i].key));
-    Threshold threshold = {least, greatest, (u32)k, listed};
+    // If K are NaN, the K-th is, and infinity need not be told from it.
+    Threshold threshold = {kth > 0xff800000 ? 0xffffffff : least, greatest, (u32)k, listed};
     if (threshold.done())
         __syncthreads();
     for (u32 *bins = shared.more_bins, *next = shared.search.bins; !threshold.done();) {
@@ -211,6 +212,7 @@ extern "C" __global__ void __launch_bounds__(1024)
     // There are 512 threads or 1,024.
     const u32 each = listed + threads() - 1 >> (threads() > 512 ? 10 : 9);
     each_chosen(threshold, shared.search, listed, each, entries, [&](u32 place, Entry it) {
+        // A planted fault may choose more than K.
         if (place < k)
             out[place] = it.index;
     });
