@@ -40,6 +40,20 @@ cluster = [2]
 shared = 213416
 args = ["scores", "count", "indices", "B", "N", "K"]
 
+[[variant]]
+name = "block"
+doc = """
+short rows: a block for each, which holds it in registers; the few scores that reach the K-th of the maxima of groups of scores are \
+listed in the order of their indices, and the K largest found among them"""
+needs = ["N <= 16384"]
+
+[[variant.launch]]
+entry = "top_k_block"
+grid = ["B"]
+block = ["512 * ceil(N, 8192)"]
+shared = "16784 + 8 * N"
+args = ["scores", "count", "indices", "B", "N", "K"]
+
 [[mutant]]
 name = "zeros_apart"
 doc = "-0 is less than 0"
@@ -75,6 +89,11 @@ doc = "the first K are chosen also of K + 1"
 [[mutant]]
 name = "tail_lost"
 doc = "scores after the last whole 32 are no candidates"
+
+[[mutant]]
+name = "row_before"
+doc = "scores that end the row before, and share 16 bytes with the first of the row, are candidates"
+variants = ["block"]
 */
 
 // reference: reference/ops/top_k.rs
@@ -328,5 +347,6 @@ extern "C" __global__ void __launch_bounds__(1024)
     }
 }
 
+#include "top_k/block.cuh"
 #include "top_k/cluster.cuh"
 #include "top_k/stream.cuh"

@@ -145,11 +145,12 @@ __device__ __forceinline__ Threshold best(Search &search, u32 entries, u32 k, co
     return threshold;
 }
 
-// Calls `put` with each entry that a threshold chooses, and its place among them, in the order of the entries. By all threads; a
-// barrier must come before and after.
+// Calls `put` with each entry that a threshold chooses, and its place among them, in the order of the entries, of which a thread has
+// `each`. By all threads; a barrier must come before and after.
 template <class Put>
-__device__ __forceinline__ void each_chosen(Threshold threshold, Search &search, u32 count, const Entry *entries, Put put) {
-    const u32 each = (count + threads() - 1) / threads(), from = threadIdx.x * each, end = min(count, from + each);
+__device__ __forceinline__ void each_chosen(Threshold threshold, Search &search, u32 count, u32 each, const Entry *entries,
+                                            Put put) {
+    const u32 from = threadIdx.x * each, end = min(count, from + each);
     u32 own = 0, total;
     for (u32 i = from; i < end; i++) {
         const u32 key = entries[i].key;
@@ -167,4 +168,10 @@ __device__ __forceinline__ void each_chosen(Threshold threshold, Search &search,
             put(winner + threshold.taken(tie), it);
         tie += is_tie, winner += wins;
     }
+}
+
+// The threads have equal numbers of them.
+template <class Put>
+__device__ __forceinline__ void each_chosen(Threshold threshold, Search &search, u32 count, const Entry *entries, Put put) {
+    each_chosen(threshold, search, count, (count + threads() - 1) / threads(), entries, put);
 }
