@@ -218,7 +218,7 @@ call = "index_records.tensor"
 programmatic = true
 [[variant.launch]]
 name = "select"
-call = "top_k.cluster"
+call = "top_k.block"
 programmatic = true
 [[variant.launch]]
 name = "index_up"

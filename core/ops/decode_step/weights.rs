@@ -215,7 +215,15 @@ impl Source {
     fn numbers(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, String> {
         match &self.tensors {
             Tensors::Files(files) => files.floats(name, shape).map_err(|error| error.to_string()),
-            Tensors::Drawn(seed) | Tensors::Repeated(seed) => Ok(drawn(*seed, name, shape)),
+            Tensors::Drawn(seed) => Ok(drawn(*seed, name, shape)),
+            Tensors::Repeated(seed) => {
+                let mut values = drawn(*seed, name, shape);
+                // A trained bias has rows go to all experts alike. As large as scores, it would lead most rows to the same ones.
+                if name.ends_with("e_score_correction_bias") {
+                    values.iter_mut().for_each(|x| *x *= 0.01);
+                }
+                Ok(values)
+            }
         }
     }
 
