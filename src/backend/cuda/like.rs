@@ -7,8 +7,9 @@ use super::calls::words;
 /// Puts into every variant with `like = "NAME"` what it leaves out of that one, which stands before it: of launches, and of
 /// `prepare`, those with the same name are merged key by key, others added; a launch with an entry point of its own does not take the
 /// other's call, and one with either does not take its `each`. `more_scratch` is scratch besides the other's, and `in_sequence` says
-/// for names of the other's sequence what stands in their place. With `changes_of = "NAME"`, it has the launches, `more_scratch` and
-/// `in_sequence` of one more variant, too. Then gives all launches the keys of `each`.
+/// for names of the other's sequence what stands in their place. With `changes_of = "NAME"`, it has the launches, `more_scratch` and,
+/// unless it has a sequence of its own, `in_sequence` of one more variant, too. Launches that `without` names come from neither. Then
+/// gives all launches the keys of `each`.
 pub fn resolve(header: &mut Table) -> Result<(), String> {
     let Some(Value::Array(variants)) = header.get_mut("variant") else {
         return Ok(());
@@ -24,15 +25,20 @@ pub fn resolve(header: &mut Table) -> Result<(), String> {
             let found = tables.find(|other| other.get("name") == Some(name)).cloned();
             found.ok_or_else(|| format!("{key} = {name}: no variant before it has that name"))
         };
-        if let Some(other) = variant.remove("changes_of") {
-            change(variant, &named(&written[..at], "changes_of", &other)?)?;
+        let mut others = Vec::new();
+        for (key, variants) in [("changes_of", &written[..at]), ("like", &*before)] {
+            let name = variant.remove(key);
+            let other = name.map(|name| named(variants, key, &name).map(|other| (key, other)));
+            others.extend(other.transpose()?);
         }
-        if let Some(like) = variant.remove("like") {
-            let mut model = named(before, "like", &like)?;
-            if let Some(without) = variant.remove("without") {
-                leave_out(&mut model, &without)?;
+        if let Some(without) = variant.remove("without") {
+            leave_out(&mut others, &without)?;
+        }
+        for (key, other) in &others {
+            match *key {
+                "like" => inherit(variant, other)?,
+                _ => change(variant, other)?,
             }
-            inherit(variant, &model)?;
         }
         let Some(each) = variant.remove("each") else { continue };
         let each = each.as_table().ok_or("each: expected keys of launches")?;
@@ -67,7 +73,9 @@ fn change(variant: &mut Table, other: &Table) -> Result<(), String> {
         let new: Vec<Value> = new.cloned().collect();
         own.extend(new);
     }
-    if let Some(Value::Table(changed)) = other.get("in_sequence") {
+    if let Some(Value::Table(changed)) = other.get("in_sequence")
+        && !variant.contains_key("sequence")
+    {
         let own = variant
             .entry("in_sequence")
             .or_insert_with(|| Value::Table(Table::new()));
@@ -76,19 +84,22 @@ fn change(variant: &mut Table, other: &Table) -> Result<(), String> {
     Ok(())
 }
 
-/// Leaves out of a variant the launches that another, which is like it, does without.
-fn leave_out(model: &mut Table, without: &Value) -> Result<(), String> {
+/// Leaves launches out of the variants of which another has the rest.
+fn leave_out(others: &mut [(&str, Table)], without: &Value) -> Result<(), String> {
     let left_out = without
         .as_array()
         .ok_or_else(|| format!("without = {without}: expected names of launches"))?;
-    let launches = model.get_mut("launch").and_then(Value::as_array_mut);
-    let launches = launches.ok_or("without: the other variant has no launches")?;
+    let launches = others.iter_mut().filter_map(|(_, other)| other.get_mut("launch"));
+    let mut launches: Vec<_> = launches.filter_map(Value::as_array_mut).collect();
     for stray in left_out {
-        if !launches.iter().any(|launch| name(launch) == Some(stray)) {
-            return Err(format!("without: the other variant has no launch {stray}"));
+        let mut all = launches.iter().flat_map(|launches| launches.iter());
+        if !all.any(|launch| name(launch) == Some(stray)) {
+            return Err(format!("without: no other variant has a launch {stray}"));
         }
     }
-    launches.retain(|launch| name(launch).is_none_or(|name| !left_out.contains(name)));
+    for launches in &mut launches {
+        launches.retain(|launch| name(launch).is_none_or(|name| !left_out.contains(name)));
+    }
     Ok(())
 }
 
@@ -256,14 +267,14 @@ mod tests {
         for (stray, why) in [
             (
                 "without = ['push', 'pull']",
-                "without: the other variant has no launch \"pull\"",
+                "without: no other variant has a launch \"pull\"",
             ),
             ("without = 'push'", "without = \"push\": expected names of launches"),
         ] {
             assert_eq!(resolved(&text(stray)).unwrap_err(), why);
         }
         let error = resolved("[[variant]]\nname = 'a'\n[[variant]]\nname = 'b'\nlike = 'a'\nwithout = ['x']");
-        assert_eq!(error.unwrap_err(), "without: the other variant has no launches");
+        assert_eq!(error.unwrap_err(), "without: no other variant has a launch \"x\"");
     }
 
     #[test]
@@ -287,6 +298,31 @@ mod tests {
         assert_eq!(found["launch"], launches["launch"]);
         let error = resolved("[[variant]]\nname = 'a'\nchanges_of = 'b'").unwrap_err();
         assert_eq!(error, "changes_of = \"b\": no variant before it has that name");
+    }
+
+    #[test]
+    fn changes_of_a_sequence_are_not_made_to_another() {
+        let text = |more: &str| {
+            format!(
+                "[[variant]]\nname = 'a'\nsequence = 'mix end'\nscratch = [{{ name = 'x' }}]\n\
+                 launch = [{{ name = 'mix', entry = 'm' }}, {{ name = 'end', entry = 'e' }}]\n\
+                 [[variant]]\nname = 'b'\nlike = 'a'\nin_sequence = {{ mix = 'tap fill mix' }}\n\
+                 more_scratch = [{{ name = 'y' }}]\n\
+                 launch = [{{ name = 'tap', entry = 't' }}, {{ name = 'fill', entry = 'f' }}]\n\
+                 [[variant]]\nname = 'c'\nlike = 'a'\nchanges_of = 'b'\nsequence = 'mix tap'\n{more}"
+            )
+        };
+        // From both.
+        let found = resolved(&text("without = ['fill', 'end']")).unwrap();
+        let found = &found["variant"][2];
+        assert_eq!(found["sequence"].as_str(), Some("mix tap"));
+        assert_eq!(found["scratch"].as_array().unwrap().len(), 2);
+        let launches: Table = "launch = [{ name = 'mix', entry = 'm' }, { name = 'tap', entry = 't' }]"
+            .parse()
+            .unwrap();
+        assert_eq!(found["launch"], launches["launch"]);
+        let error = resolved(&text("without = ['fill', 'begin']")).unwrap_err();
+        assert_eq!(error, "without: no other variant has a launch \"begin\"");
     }
 
     #[test]
