@@ -40,11 +40,11 @@ prepare = [
 
 [[variant.launch]]
 name = "sort"
-entry = "moe_fp4_sort_{format}"
-grid = ["min(E + 1, B * (K + 1))", "ceil(D, 512) * (1 + (B < 5))"]
+entry = "moe_fp4_sort"
+grid = ["E + 1", "ceil(D, 512)"]
 block = [256]
 shared = "(E + 1) * 4"
-args = ["x", "experts", "weights", "tiles", "order", "packed_x", "packed_gate_up", "B", "E", "K", "D", "ceil(I, 64)"]
+args = ["x", "experts", "weights", "tiles", "order", "packed_x", "B", "E", "K", "D"]
 
 [[variant.launch]]
 name = "gate_up"
@@ -53,7 +53,7 @@ grid = ["2 * sms"]
 block = [288]
 shared = "106496"
 programmatic = true
-args = ["packed_x", "tiles", "order", "packed_gate_up", "general_gate_up", "gate_up_tensor", "packed_down", "packed_hidden", "hidden", "E", "D", "I", "limit"]
+args = ["packed_x", "tiles", "order", "packed_gate_up", "general_gate_up", "gate_up_tensor", "packed_hidden", "hidden", "E", "D", "I", "limit"]
 taps = ["hidden"]
 
 [[variant.launch]]
@@ -234,37 +234,31 @@ __device__ __forceinline__ int rows_of_y(int B) {
 #include "moe_fp4/simple.cuh"
 #include "moe_fp4/sort.cuh"
 
-#define MOE_FORMATS(FORMAT, F)                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(128) moe_fp4_simple_hidden_##FORMAT(                                            \
-        const bf16 *x, const int *experts, const float *weights, const u8 *codes, const u8 *scales, const float *tensors,        \
-        bf16 *hidden, int B, int E, int K, int D, int I, float limit) {                                                          \
-        simple_hidden<F>(x, experts, weights, {codes, scales, 2 * I, D}, tensors, hidden, B, E, K, I, limit);                    \
-    }                                                                                                                            \
-    extern "C" __global__ void __launch_bounds__(256)                                                                            \
-        moe_fp4_pack_gate_up_##FORMAT(const u8 *codes, const u8 *scales, u8 *packed, u32 *general, int I, int D) {               \
-        pack_matrix<F, true>(codes, scales, packed, general, I, D);                                                              \
-    }                                                                                                                            \
-    extern "C" __global__ void __launch_bounds__(256)                                                                            \
-        moe_fp4_pack_down_##FORMAT(const u8 *codes, const u8 *scales, u8 *packed, u32 *general, int D, int I) {                  \
-        pack_matrix<F, false>(codes, scales, packed, general, D, I);                                                             \
-    }                                                                                                                            \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2) moe_fp4_gate_up_##FORMAT(                                           \
-        const u8 *tokens, const int4 *tiles, const int2 *order, const u8 *packed, const u32 *general, const float *tensors,      \
-        const u8 *packed_down, u8 *packed_hidden, bf16 *hidden, int E, int D, int I, float limit) {                              \
-        gate_up<F>({tokens, tiles, order, packed, general, (I + 63) / 64, D, E}, tensors, packed_down, packed_hidden, hidden, D, \
-                   I, limit);                                                                                                    \
-    }                                                                                                                            \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2)                                                                     \
-        moe_fp4_down_##FORMAT(const u8 *tokens, const int4 *tiles, const int2 *order, const u8 *packed, const u32 *general,      \
-                              const float *tensors, float *parts, int E, int D, int I) {                                         \
-        down<F>({tokens, tiles, order, packed, general, (D + 127) / 128, I, E}, tensors, parts, D);                              \
-    }                                                                                                                            \
-    extern "C" __global__ void __launch_bounds__(256)                                                                            \
-        moe_fp4_sort_##FORMAT(const bf16 *x, const int *experts, const float *weights, int4 *tiles, int2 *order, u8 *packed_x,   \
-                              const u8 *packed_gate_up, int B, int E, int K, int D, int blocks) {                                \
-        sort<F>(x, experts, weights, tiles, order, packed_x, packed_gate_up, B, E, K, D, blocks);                                \
-    }                                                                                                                            \
-    MOE_OUTPUTS(FORMAT, F, bf16, bf16)                                                                                           \
+#define MOE_FORMATS(FORMAT, F)                                                                                                 \
+    extern "C" __global__ void __launch_bounds__(128) moe_fp4_simple_hidden_##FORMAT(                                          \
+        const bf16 *x, const int *experts, const float *weights, const u8 *codes, const u8 *scales, const float *tensors,      \
+        bf16 *hidden, int B, int E, int K, int D, int I, float limit) {                                                        \
+        simple_hidden<F>(x, experts, weights, {codes, scales, 2 * I, D}, tensors, hidden, B, E, K, I, limit);                  \
+    }                                                                                                                          \
+    extern "C" __global__ void __launch_bounds__(256)                                                                          \
+        moe_fp4_pack_gate_up_##FORMAT(const u8 *codes, const u8 *scales, u8 *packed, u32 *general, int I, int D) {             \
+        pack_matrix<F, true>(codes, scales, packed, general, I, D);                                                            \
+    }                                                                                                                          \
+    extern "C" __global__ void __launch_bounds__(256)                                                                          \
+        moe_fp4_pack_down_##FORMAT(const u8 *codes, const u8 *scales, u8 *packed, u32 *general, int D, int I) {                \
+        pack_matrix<F, false>(codes, scales, packed, general, D, I);                                                           \
+    }                                                                                                                          \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2)                                                                   \
+        moe_fp4_gate_up_##FORMAT(const u8 *tokens, const int4 *tiles, const int2 *order, const u8 *packed, const u32 *general, \
+                                 const float *tensors, u8 *packed_hidden, bf16 *hidden, int E, int D, int I, float limit) {    \
+        gate_up<F>({tokens, tiles, order, packed, general, (I + 63) / 64, D}, tensors, packed_hidden, hidden, E, I, limit);    \
+    }                                                                                                                          \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2)                                                                   \
+        moe_fp4_down_##FORMAT(const u8 *tokens, const int4 *tiles, const int2 *order, const u8 *packed, const u32 *general,    \
+                              const float *tensors, float *parts, int E, int D, int I) {                                       \
+        down<F>({tokens, tiles, order, packed, general, (D + 127) / 128, I}, tensors, parts, D);                               \
+    }                                                                                                                          \
+    MOE_OUTPUTS(FORMAT, F, bf16, bf16)                                                                                         \
     MOE_OUTPUTS(FORMAT, F, f32, float)
 #define MOE_OUTPUTS(FORMAT, F, OUT, Y)                                                                                          \
     extern "C" __global__ void __launch_bounds__(128)                                                                           \
@@ -274,6 +268,12 @@ __device__ __forceinline__ int rows_of_y(int B) {
     }
 MOE_FORMATS(mxfp4, Mxfp4)
 MOE_FORMATS(nvfp4, Nvfp4)
+
+extern "C" __global__ void __launch_bounds__(256)
+    moe_fp4_sort(const bf16 *x, const int *experts, const float *weights, int4 *tiles, int2 *order, u8 *packed_x, int B, int E,
+                 int K, int D) {
+    sort(x, experts, weights, tiles, order, packed_x, B, E, K, D);
+}
 
 #define MOE_SUM(OUT, Y)                                                                                                 \
     extern "C" __global__ void __launch_bounds__(256) moe_fp4_sum_##OUT(                                                \

@@ -34,7 +34,7 @@ struct Operands {
     const int2 *order;
     const u8 *packed;
     const u32 *general;
-    int blocks, K, E;
+    int blocks, K;
 
     __device__ __forceinline__ int chunks() const {
 #ifdef MUTANT_TAIL_SKIPPED
@@ -54,12 +54,6 @@ struct Operands {
         return ld_relaxed((const u32 *)tiles) * blocks;
     }
 };
-
-// Brings the weights of a stage of a block of rows to L2; by one thread.
-template <class F> __device__ __forceinline__ void prefetch_stage(const u8 *packed, size_t block, int stage, int chunks) {
-    tma_prefetch_l2(packed + (block * chunks + CHUNKS * stage) * UNIT_BYTES<F>,
-                    min(CHUNKS, chunks - CHUNKS * stage) * UNIT_BYTES<F>);
-}
 
 // The parities of the slots of the ring. A part fills them all, and each begins with the first, so that consumers know addresses when
 // they are compiled; what a part that is not whole leaves out stays empty.
@@ -93,21 +87,15 @@ struct Ring {
 // A stage of an item.
 struct Cursor {
     const Operands &operands;
-    int item, items, block, stage = 0;
+    int item, items, stage = 0;
     int4 tile;
 
-    // The first tile is asked for before it is known whether there is one. At least 1 + E have room.
-    __device__ __forceinline__ Cursor(const Operands &operands) : operands(operands), item(blockIdx.x) {
-        const int number = item / operands.blocks;
-        block = item % operands.blocks;
-        tile = operands.tile(1 + min(number, operands.E));
-        items = operands.items();
-        if (number > operands.E)
-            load();
+    __device__ __forceinline__ Cursor(const Operands &operands) : operands(operands), item(blockIdx.x), items(operands.items()) {
+        load();
     }
     __device__ __forceinline__ void load() {
         if (item < items)
-            tile = operands.tile(1 + item / operands.blocks), block = item % operands.blocks;
+            tile = operands.tile(1 + item / operands.blocks);
     }
     __device__ __forceinline__ bool valid() const {
         return item < items;
@@ -129,12 +117,11 @@ struct Cursor {
     }
 };
 
-// One thread copies. If tiles are known before the launch before this one has ended, so are the first weights. In any case these
-// are asked for before anything waits for what that launch has written.
+// One thread copies. If tiles are known before the launch before this one has ended, so are the first weights.
 template <class F, bool EARLY> __device__ __forceinline__ void produce(const Operands &operands, const Ring &ring) {
     const u64 policy = evict_first_policy();
     const auto request_weights = [&](const Cursor &at, int slot, int to) {
-        const size_t block = size_t(at.tile.x) * operands.blocks + at.block;
+        const size_t block = size_t(at.tile.x) * operands.blocks + at.item % operands.blocks;
         const u8 *const from = operands.packed + (block * operands.packed_chunks() + CHUNKS * at.stage) * UNIT_BYTES<F>;
         mbarrier_arrive_expect_tx(ring.full + slot, at.chunks() * (UNIT_BYTES<F> + at.groups() * 1024));
         tma_load_1d(smem_address(ring.stages) + to * STAGE_BYTES<F>, from, at.chunks() * UNIT_BYTES<F>,
@@ -148,26 +135,20 @@ template <class F, bool EARLY> __device__ __forceinline__ void produce(const Ope
                         ring.full + slot);
         }
     };
-    fence_proxy_async();
-    if (!EARLY) {
-        wait_on_dependent_grids();
-        launch_dependent_grids();
-    }
-    const Cursor first(operands);
     u32 early = 0;
-    for (Cursor at = first; at.valid() && (early >> at.slot() & 1) == 0; at.next()) {
-        request_weights(at, at.slot(), at.slot());
-        early |= 1u << at.slot();
-    }
     if (EARLY) {
+        fence_proxy_async();
+        for (Cursor at(operands); at.valid() && (early >> at.slot() & 1) == 0; at.next()) {
+            request_weights(at, at.slot(), at.slot());
+            early |= 1u << at.slot();
+        }
         wait_on_dependent_grids();
-        launch_dependent_grids();
     }
     // Bulk copies see what the launches before have written.
     fence_proxy_async();
     Parities parities;
     u32 filled = 0;
-    for (Cursor at = first; at.valid(); at.next()) {
+    for (Cursor at(operands); at.valid(); at.next()) {
         const int slot = at.slot();
         int to = slot;
         if ((early >> slot & 1) == 0) {
@@ -292,41 +273,35 @@ __device__ __forceinline__ void multiply_item(const Ring &ring, Parities &pariti
     }
 }
 
-// Multiplies an item and hands the sums on, for each token that the thread has, with the scale of the tensor and what `order` says.
-// These are read before the products, so that nothing waits for them behind.
-template <class F, class Scale, class Finish>
+// Multiplies an item and hands the sums on, for each token that the thread has.
+template <class F, class Finish>
 __device__ __forceinline__ void consume_item(const Operands &operands, const Ring &ring, Parities &parities, int item, int4 tile,
-                                             Scale scale, Finish finish) {
+                                             Finish finish) {
     const int block = item % operands.blocks;
     float total[TOKENS / 2];
-    const auto tensor = scale(tile.x);
-    int2 entries[TOKENS / 4];
-#pragma unroll
-    for (int i = 0; i < TOKENS / 4; i++) {
-        const int token = token_of_thread(i);
-#ifdef MUTANT_ORDER_OFF_BY_ONE
-        entries[i] = token < tile.z ? operands.order[tile.y + (token + 1) % tile.z] : make_int2(0, 0);
-#else
-        entries[i] = token < tile.z ? operands.order[tile.y + token] : make_int2(0, 0);
-#endif
-    }
     const bool general = same_of_warp(operands.general[size_t(tile.x) * operands.blocks + block]);
     multiply_item<F>(ring, parities, general, operands.chunks(), total);
 #pragma unroll
     for (int i = 0; i < TOKENS / 4; i++) {
         const int token = token_of_thread(i);
-        if (token < tile.z)
-            finish(tile, tensor, block, token, entries[i], total[i / 2 * 4 + i % 2], total[i / 2 * 4 + 2 + i % 2]);
+        if (token >= tile.z)
+            continue;
+#ifdef MUTANT_ORDER_OFF_BY_ONE
+        const int2 entry = operands.order[tile.y + (token + 1) % tile.z];
+#else
+        const int2 entry = operands.order[tile.y + token];
+#endif
+        finish(tile, block, token, entry.x, __int_as_float(entry.y), total[i / 2 * 4 + i % 2], total[i / 2 * 4 + 2 + i % 2]);
     }
 }
 
 // All items of this thread block.
-template <class F, class Scale, class Finish>
-__device__ __forceinline__ void consume(const Operands &operands, const Ring &ring, Scale scale, Finish finish) {
+template <class F, class Finish>
+__device__ __forceinline__ void consume(const Operands &operands, const Ring &ring, Finish finish) {
     Parities parities;
     const int items = same_of_warp(operands.items());
     for (int item = blockIdx.x; item < items; item += gridDim.x) {
         const int4 tile = operands.tile(1 + item / operands.blocks);
-        consume_item<F>(operands, ring, parities, item, tile, scale, finish);
+        consume_item<F>(operands, ring, parities, item, tile, finish);
     }
 }
