@@ -41,7 +41,7 @@ prepare = [
 [[variant.launch]]
 name = "sort"
 entry = "moe_fp4_sort"
-grid = ["E + 1", "ceil(D, 512)"]
+grid = ["min(E + 1, B * (K + 1))", "ceil(D, 512)"]
 block = [256]
 shared = "(E + 1) * 4"
 args = ["x", "experts", "weights", "tiles", "order", "packed_x", "B", "E", "K", "D"]

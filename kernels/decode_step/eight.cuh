@@ -222,25 +222,19 @@ variants = ["w8a8"]
 
 #include "decode_step/step.cuh"
 
-// Number `block` of the blocks of a row's columns as codes, and its scale, by a warp. `value` gives the number of a column; lanes have
-// every 32nd.
-template <class F, class Value>
-__device__ __forceinline__ void code_block(int block, int cols, u8 *codes, typename F::Stored *scale, Value value) {
-    typedef typename F::Element Element;
-    constexpr int EACH = F::width / 32;
-    const int lane = threadIdx.x % 32, first = block * F::width + lane;
-    float values[EACH];
+// What the numbers of a block are multiplied by before they become codes, by a warp whose lanes have EACH of them. Stores the scale.
+template <class F, int EACH>
+__device__ __forceinline__ float factor_of_block(const float (&values)[EACH], int block, int cols, typename F::Stored *scale) {
+    static_assert(EACH == F::width / 32, "a warp has a block");
     u32 amax = 0;
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        values[i] = first + 32 * i < cols ? value(i, first + 32 * i) : 0.0f;
+    for (int i = 0; i < EACH; i++)
         amax = max_magnitude(amax, __float_as_uint(values[i]) & 0x7fffffff);
-    }
 #pragma unroll
     for (int lanes = 16; lanes > 0; lanes /= 2)
         amax = max_magnitude(amax, __shfl_xor_sync(0xffffffff, amax, lanes));
     const typename F::Level level(nullptr);
-    const typename F::Stored stored = F::Rule::template scale<Element>(amax, level);
+    const typename F::Stored stored = F::Rule::template scale<typename F::Element>(amax, level);
     float factor = F::Rule::factor(stored, level);
 #ifdef MUTANT_CODES_HALVED
     factor *= 0.5f;
@@ -248,17 +242,35 @@ __device__ __forceinline__ void code_block(int block, int cols, u8 *codes, typen
 #ifdef MUTANT_LAST_BLOCK_UNSCALED
     factor = (block + 1) * F::width > cols ? 1.0f : factor;
 #endif
-    if (lane == 0)
+    if (threadIdx.x % 32 == 0)
         *scale = stored;
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        u8 code = Element::encode(values[i] * factor);
+    return factor;
+}
+
+// The code of a number times the factor of its block.
+template <class F> __device__ __forceinline__ u8 code_of(float x) {
+    u8 code = F::Element::encode(x);
 #ifdef MUTANT_CODES_TOWARD_ZERO
-        code -= fabsf(Element::decode(code)) > fabsf(values[i] * factor);
+    code -= fabsf(F::Element::decode(code)) > fabsf(x);
 #endif
+    return code;
+}
+
+// Number `block` of the blocks of a row's columns as codes, and its scale, by a warp. `value` gives the number of a column; lanes have
+// every 32nd.
+template <class F, class Value>
+__device__ __forceinline__ void code_block(int block, int cols, u8 *codes, typename F::Stored *scale, Value value) {
+    constexpr int EACH = F::width / 32;
+    const int first = block * F::width + threadIdx.x % 32;
+    float values[EACH];
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        values[i] = first + 32 * i < cols ? value(i, first + 32 * i) : 0.0f;
+    const float factor = factor_of_block<F>(values, block, cols, scale);
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
         if (first + 32 * i < cols)
-            codes[first + 32 * i] = code;
-    }
+            codes[first + 32 * i] = code_of<F>(values[i] * factor);
 }
 
 extern "C" __global__ void __launch_bounds__(32)

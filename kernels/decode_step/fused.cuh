@@ -15,6 +15,13 @@ __device__ __forceinline__ void to_half(bf16 &to, float x) {
 #endif
 }
 
+// Four numbers as bfloat16.
+__device__ __forceinline__ uint2 to_halves(float4 x) {
+    bf16 half[4];
+    to_half(half[0], x.x), to_half(half[1], x.y), to_half(half[2], x.z), to_half(half[3], x.w);
+    return make_uint2(half[0].bits | (u32)half[1].bits << 16, half[2].bits | (u32)half[3].bits << 16);
+}
+
 // A CTA of four warps has four blocks of columns where each warp has one.
 constexpr int CODING = 4;
 
@@ -148,11 +155,10 @@ __device__ __forceinline__ void head_norm(const float *raw_query, const float *r
     if (turns)
         low = turned(low, c[0], s[0]), high = turned(high, c[1], s[1]);
     float *const kept = of_window ? kv : query;
+    const float4 y = make_float4(low.x, low.y, high.x, high.y);
     if (kept != nullptr)
-        *(float4 *)(kept + first) = make_float4(low.x, low.y, high.x, high.y);
-    bf16 half[4];
-    to_half(half[0], low.x), to_half(half[1], low.y), to_half(half[2], high.x), to_half(half[3], high.y);
-    const uint2 halves = make_uint2(half[0].bits | (u32)half[1].bits << 16, half[2].bits | (u32)half[3].bits << 16);
+        *(float4 *)(kept + first) = y;
+    const uint2 halves = to_halves(y);
     if (of_window)
         store_record<R>(pages, slot, halves);
     else
@@ -208,24 +214,36 @@ __device__ __forceinline__ void heads(const bf16 *x, const float *cos, const flo
     wait_on_dependent_grids();
     if (block >= blocks)
         return;
+    constexpr int EACH = F::width / 32;
     const size_t from = ((size_t)row * groups + group) * cols, to = (size_t)group * rows + row;
+    const int first = block * F::width + threadIdx.x % 32;
     cos += (size_t)row * (rotated / 2), sin += (size_t)row * (rotated / 2);
-    code_block<F>(block, cols, codes + to * cols, scales + to * blocks + block, [=](int, int col) {
-        float y = to_f32(x[from + col]);
-        const int channel = (group * cols + col) % dim - (dim - rotated);
-        if (channel >= 0) {
-            const float other = to_f32(x[from + (col ^ 1)]);
-#ifdef MUTANT_HEADS_TURNED_ON
-            const float s = sin[channel / 2];
-#else
-            const float s = -sin[channel / 2];
+    // All loads come before what is made of them.
+    float y[EACH], c[EACH], s[EACH];
+    bool turns[EACH];
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const int col = first + 32 * i, channel = (group * cols + col) % dim - (dim - rotated);
+        turns[i] = col < cols && channel >= 0;
+        y[i] = col < cols ? to_f32(x[from + col]) : 0.0f;
+        c[i] = turns[i] ? cos[channel / 2] : 0.0f;
+        s[i] = turns[i] ? sin[channel / 2] : 0.0f;
+#ifndef MUTANT_HEADS_TURNED_ON
+        s[i] = -s[i];
 #endif
-            const float2 pair = turned(channel % 2 == 0 ? make_float2(y, other) : make_float2(other, y), cos[channel / 2], s);
-            y = channel % 2 == 0 ? pair.x : pair.y;
-        }
+    }
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const bool even = threadIdx.x % 2 == 0;
+        const float other = __shfl_xor_sync(0xffffffff, y[i], 1);
+        const float2 pair = turned(even ? make_float2(y[i], other) : make_float2(other, y[i]), c[i], s[i]);
+        if (turns[i])
+            y[i] = even ? pair.x : pair.y;
+    }
+    code_block<F>(block, cols, codes + to * cols, scales + to * blocks + block, [&](int i, int col) {
         if (kept != nullptr)
-            kept[from + col] = y;
-        return y;
+            kept[from + col] = y[i];
+        return y[i];
     });
 }
 

@@ -3,55 +3,45 @@
 name = "served"
 doc = "attention's products of E4M3 codes, all others and queries bfloat16, experts MXFP4, keys and index keys records: the operations' fast kernels; 16 heads of attention for a thread block, for few rows"
 like = "indexed"
+changes_of = "w8a8"
 without = [
     "q_down", "kv_down", "q_low_norm", "query_rope", "kv_row_norm", "kv_rope", "push", "window_write", "csa_values", "csa_logits",
     "entry_row", "index_rope", "index_values", "index_logits", "index_row", "index_weights", "hca_values", "hca_logits", "heads_rope",
+    "attn_post", "moe_mix",
 ]
 arch = "sm_90a"
-needs = ["records == 1", "indexed == 1", "DI == 128", "D == 512", "R <= 512", "sixteen == 1", "HD / G % 16 == 0", "Rq <= 4096"]
+needs = ["records == 1", "indexed == 1", "DI == 128", "D == 512", "R <= 512", "sixteen == 1", "HD / G % 16 == 0", "Rq <= 4096", "C <= 7296"]
 sequence = """
 begin places table
 layers(
-    attn_mix tap_attention_input input_code tap_input_codes tap_input_scales
+    [@layers == 0](attn_mix input_code) [@layers > 0](attn_sums attn_code tap_output)
+    tap_attention_input tap_input_codes tap_input_scales
+    down low_code tap_low_query tap_low_codes tap_low_scales
+    q_up head_norm tap_query tap_kv_window
     [@layers >= lead && (@layers - lead) % 2 == 0](
-        {
-            down low_code tap_low_query tap_low_codes tap_low_scales
-        |
-            csa_products csa_compress tap_csa_entry csa_write
-        }
-        {
-            q_up head_norm tap_query tap_kv_window
-        |
-            { index_up | index_compress tap_index_key index_write }
-            index_query tap_index_query index_score select tap_topk
-        }
+        csa_products csa_compress tap_csa_entry csa_write
+        index_up index_compress tap_index_key index_write
+        index_query tap_index_query index_score select tap_topk
         attend_sparse
     )
     [@layers < lead || (@layers - lead) % 2 == 1](
-        {
-            down low_code tap_low_query tap_low_codes tap_low_scales q_up head_norm tap_query tap_kv_window
-        |
-            hca_products hca_compress tap_hca_entry hca_write
-        }
+        hca_products hca_compress tap_hca_entry hca_write
         attend_heavy
     )
     heads_code tap_heads tap_heads_codes tap_heads_scales
-    o_down tap_low_heads low_heads_code tap_low_heads_codes tap_low_heads_scales o_up tap_attention_output attn_post
-    moe_mix tap_moe_input moe_input
+    o_down tap_low_heads low_heads_code tap_low_heads_codes tap_low_heads_scales o_up tap_attention_output
+    moe_sums moe_half tap_moe_input
     router_logits
     [@layers < hashes](route_table) [@layers >= hashes](route_bias tap_router)
-    tap_experts tap_expert_weights mixture tap_hidden tap_moe_output moe_post tap_output
+    tap_experts tap_expert_weights mixture tap_hidden tap_moe_output
 )
-head_mix tap_head_input head_input head_product keep_logits next end
+moe_post tap_last_output head_mix tap_head_input head_input head_product keep_logits next end
 """
 more_scratch = [
-    { name = "input_codes", bytes = "B * C" }, { name = "input_scales", bytes = "B * ceil(C, 128) * 4" },
-    { name = "half_input", bytes = "B * C * 2" }, { name = "low_codes", bytes = "B * Rq" },
-    { name = "low_scales", bytes = "B * ceil(Rq, 128) * 4" }, { name = "half_query", bytes = "B * HD * 2" },
-    { name = "attended", bytes = "B * HD * 2" }, { name = "heads_codes", bytes = "B * HD" },
-    { name = "heads_scales", bytes = "B * G * ceil(HD / G, 128) * 4" }, { name = "low_heads_codes", bytes = "B * G * Ro" },
-    { name = "low_heads_scales", bytes = "B * ceil(G * Ro, 128) * 4" }, { name = "index_values", bytes = "B * 2 * DI * 4" },
+    { name = "half_input", bytes = "B * C * 2" }, { name = "half_query", bytes = "B * HD * 2" },
+    { name = "attended", bytes = "B * HD * 2" }, { name = "index_values", bytes = "B * 2 * DI * 4" },
     { name = "index_logits", bytes = "B * 2 * DI * 4" }, { name = "hidden", bytes = "B * (K + 1) * I * 2" },
+    { name = "mix_sums", bytes = "B * 24 * ceil(C, 32 * ceil(C, 4096)) * 4" },
 ]
 
 # what follows from positions
@@ -61,15 +51,31 @@ programmatic = true
 [[variant.launch]]
 name = "table"
 programmatic = true
-# streams mixed
+# streams with what experts gave, mixed; and attention's input: codes, and bfloat16
 [[variant.launch]]
 name = "attn_mix"
 call = "mhc_pre.parts"
 [[variant.launch]]
-name = "moe_mix"
-call = "mhc_pre.parts"
-
-# attention's input: codes, and bfloat16
+name = "attn_sums"
+entry = "decode_step_sums"
+grid = ["ceil(C, 32 * ceil(C, 4096))", "min(4, ceil(B, 4))"]
+block = [192]
+programmatic = true
+args = ["x", "out", "post", "comb", "attn_fn[@layers]", "mix_sums", "B", "C"]
+[[variant.launch]]
+name = "attn_code"
+entry = "decode_step_mix_{activations}"
+grid = ["B"]
+block = ["32 * ceil(C, 384) + 64"]
+programmatic = true
+args = [
+    "x", "out", "mix_sums", "attn_base[@layers]", "attn_scale[@layers]", "attn_norm[@layers]", "normed", "half_input", "input_codes",
+    "input_scales", "post", "comb", "ceil(C, 32 * ceil(C, 4096))", "C", "eps",
+]
+taps = ["normed"]
+[[variant.launch]]
+name = "tap_output"
+args = ["x", "at_output", "clock", "@layers - 1", "layers", "B", "S", "wide", "wide", "0"]
 [[variant.launch]]
 name = "input_code"
 entry = "decode_step_input_{activations}"
@@ -77,20 +83,6 @@ grid = ["ceil(C, 512)", "B"]
 block = [128]
 programmatic = true
 args = ["normed", "input_codes", "input_scales", "half_input", "C"]
-[[variant.launch]]
-name = "tap_input_codes"
-entry = "decode_step_tap"
-grid = ["B"]
-block = [128]
-tap = true
-args = ["input_codes", "at_attention_input_codes", "clock", "@layers", "layers", "B", "S", "C / 4", "C / 4", "0"]
-[[variant.launch]]
-name = "tap_input_scales"
-entry = "decode_step_tap"
-grid = ["B"]
-block = [128]
-tap = true
-args = ["input_scales", "at_attention_input_scales", "clock", "@layers", "layers", "B", "S", "ceil(C, 128)", "ceil(C, 128)", "0"]
 [[variant.launch]]
 name = "down"
 entry = "decode_step_products_codes"
@@ -113,27 +105,6 @@ block = ["32 * ceil(Rq, 128)"]
 programmatic = true
 args = ["low", "q_norm[@layers]", "low_normed", "low_codes", "low_scales", "Rq", "eps"]
 taps = ["low_normed"]
-[[variant.launch]]
-name = "tap_low_query"
-entry = "decode_step_tap"
-grid = ["B"]
-block = [128]
-tap = true
-args = ["low_normed", "at_low_query", "clock", "@layers", "layers", "B", "S", "Rq", "Rq", "0"]
-[[variant.launch]]
-name = "tap_low_codes"
-entry = "decode_step_tap"
-grid = ["B"]
-block = [128]
-tap = true
-args = ["low_codes", "at_low_query_codes", "clock", "@layers", "layers", "B", "S", "Rq / 4", "Rq / 4", "0"]
-[[variant.launch]]
-name = "tap_low_scales"
-entry = "decode_step_tap"
-grid = ["B"]
-block = [128]
-tap = true
-args = ["low_scales", "at_low_query_scales", "clock", "@layers", "layers", "B", "S", "ceil(Rq, 128)", "ceil(Rq, 128)", "0"]
 [[variant.launch]]
 name = "q_up"
 call = "fp8_gemm.split"
@@ -310,20 +281,6 @@ block = [128]
 programmatic = true
 args = ["low_heads", "low_heads_codes", "low_heads_scales", "G", "Ro"]
 [[variant.launch]]
-name = "tap_low_heads_codes"
-entry = "decode_step_tap"
-grid = ["B"]
-block = [128]
-tap = true
-args = ["low_heads_codes", "at_low_heads_codes", "clock", "@layers", "layers", "B", "S", "G * Ro / 4", "G * Ro / 4", "0"]
-[[variant.launch]]
-name = "tap_low_heads_scales"
-entry = "decode_step_tap"
-grid = ["B"]
-block = [128]
-tap = true
-args = ["low_heads_scales", "at_low_heads_scales", "clock", "@layers", "layers", "B", "S", "ceil(G * Ro, 128)", "ceil(G * Ro, 128)", "0"]
-[[variant.launch]]
 name = "o_up"
 call = "fp8_gemm.split"
 programmatic = true
@@ -332,10 +289,25 @@ with = [
     { N = "C", K = "G * Ro" },
 ]
 
-# router and experts
+# streams with attention's output, mixed; router and experts
 [[variant.launch]]
-name = "attn_post"
+name = "moe_sums"
+entry = "decode_step_sums"
+grid = ["ceil(C, 32 * ceil(C, 4096))", "min(4, ceil(B, 4))"]
+block = [192]
 programmatic = true
+args = ["x", "out", "post", "comb", "moe_fn[@layers]", "mix_sums", "B", "C"]
+[[variant.launch]]
+name = "moe_half"
+entry = "decode_step_mix_half"
+grid = ["B"]
+block = ["32 * ceil(C, 384) + 64"]
+programmatic = true
+args = [
+    "x", "out", "mix_sums", "moe_base[@layers]", "moe_scale[@layers]", "moe_norm[@layers]", "normed", "half_input", "post", "comb",
+    "ceil(C, 32 * ceil(C, 4096))", "C", "eps",
+]
+taps = ["normed"]
 [[variant.launch]]
 name = "moe_post"
 programmatic = true
@@ -347,13 +319,6 @@ programmatic = true
 name = "route_bias"
 call = "router.registers"
 programmatic = true
-[[variant.launch]]
-name = "moe_input"
-entry = "decode_step_half"
-grid = ["ceil(C, 1024)", "B"]
-block = [256]
-programmatic = true
-args = ["normed", "half_input", "C"]
 [[variant.launch]]
 name = "router_logits"
 call = "linear.tensor"
@@ -393,6 +358,13 @@ tap = true
 args = ["hidden", "at_hidden", "clock", "@layers", "layers", "B", "S", "(K + 1) * I / 2", "(K + 1) * I / 2", "0"]
 
 # head, and the next token
+[[variant.launch]]
+name = "tap_last_output"
+entry = "decode_step_tap"
+grid = ["B"]
+block = [128]
+tap = true
+args = ["x", "at_output", "clock", "layers - 1", "layers", "B", "S", "wide", "wide", "0"]
 [[variant.launch]]
 name = "head_mix"
 call = "hyper_head.cluster"
@@ -453,6 +425,16 @@ doc = "of a launch that has several products, those after the first have neighbo
 variants = ["served", "served_many"]
 
 [[mutant]]
+name = "sums_before_post"
+doc = "the mixture's weights are those of streams without what the block before gave"
+variants = ["served", "served_many"]
+
+[[mutant]]
+name = "streams_not_kept"
+doc = "streams stay as they are, and only the mixture has what the block before gave"
+variants = ["served", "served_many"]
+
+[[mutant]]
 name = "heads_turned_on"
 doc = "heads are turned on by RoPE, and not back"
 variants = ["served", "served_many"]
@@ -471,7 +453,7 @@ variants = ["served", "served_many"]
 // What a step does where all products but attention's take bfloat16, besides the operations.
 #pragma once
 
-#include "decode_step/fused.cuh"
+#include "decode_step/mixed.cuh"
 #include "decode_step/products.cuh"
 
 // Keeps [groups, B, cols] at a site, [runs, layers, B, groups · cols].

@@ -34,6 +34,39 @@ __device__ __forceinline__ void store_four(bf16 *to, float4 x) {
     *(uint2 *)to = to_bf16x4(x);
 }
 
+// Streams in memory, [tokens, STREAMS, dim]. Offsets fit into 32 bits, since the header limits both sizes.
+template <class T> struct Streams {
+    const T *x;
+    int dim;
+
+    // Four channels of a stream of a token.
+    __device__ __forceinline__ void load(int token, int stream, int channel, float (&to)[4]) const {
+        load_four<false>(x + (u32)((token * STREAMS + stream) * dim + channel), to);
+    }
+
+    // Four channels of all streams of a token, once and before the launch before this one has ended.
+    __device__ __forceinline__ void load_all(int token, int channel, float (&to)[STREAMS][4]) const {
+#pragma unroll
+        for (int stream = 0; stream < STREAMS; stream++)
+            load_four<true>(x + ((size_t)token * STREAMS + stream) * dim + channel, to[stream]);
+    }
+
+    // Keeps what was loaded, when the launch before this one has ended: they are in memory already.
+    __device__ __forceinline__ void keep(int, int, const float (&)[STREAMS][4]) const {}
+};
+
+// What is mixed goes to memory, [tokens, dim], four channels of a token. Lanes of a warp have four each that follow each other, some of
+// which may lie behind the last.
+template <class T> struct ToMemory {
+    T *y;
+    int dim;
+
+    __device__ __forceinline__ void store(int token, int channel, float4 x) const {
+        if (channel < dim)
+            store_four(y + (size_t)token * dim + channel, x);
+    }
+};
+
 // Sums of N numbers over the lanes: lane l gets that of number l / (32 / N). The order of each sum is that of `warp_sum`. Half of the
 // LEFT numbers that a lane still has go to another lane, which gives as many.
 template <int N, int LEFT = N> __device__ __forceinline__ float sums_over_warp(float (&x)[N]) {
@@ -57,10 +90,10 @@ __device__ __forceinline__ size_t place_of(int token, int quad, int parts) {
 }
 
 // The products of N tokens with the channels of this warp. The last one takes the place of those that do not exist, for which no sums are
-// stored. Offsets fit into 32 bits, since the header limits both sizes.
-template <int N, int CHUNKS, class T>
-__device__ __forceinline__ void multiply_tokens(const T *x, const float (&f)[CHUNKS][QUAD][4], const int (&at)[CHUNKS],
-                                                float *sums, int first, int tokens, int row) {
+// stored.
+template <int N, int CHUNKS, class X>
+__device__ __forceinline__ void multiply_tokens(const X &x, const float (&f)[CHUNKS][QUAD][4], const int (&channels)[CHUNKS],
+                                                float *sums, int first, int tokens) {
     const int lane = threadIdx.x % 32, quad = threadIdx.x / 32;
     float sum[N * QUAD];
 #pragma unroll
@@ -68,7 +101,7 @@ __device__ __forceinline__ void multiply_tokens(const T *x, const float (&f)[CHU
         float v[N][4];
 #pragma unroll
         for (int n = 0; n < N; n++)
-            load_four<false>(x + (u32)(min(first + n, tokens - 1) * row + at[chunk]), v[n]);
+            x.load(min(first + n, tokens - 1), lane / (CHUNK / 4), channels[chunk], v[n]);
 #pragma unroll
         for (int n = 0; n < N; n++) {
 #pragma unroll
@@ -94,12 +127,12 @@ __device__ __forceinline__ void multiply_tokens(const T *x, const float (&f)[CHU
         sums[place_of(token, quad, gridDim.x) + blockIdx.x * QUAD + which % QUAD] = total;
 }
 
-template <int CHUNKS, class T>
-__device__ __forceinline__ void multiply_part(const T *x, const float *fn, float *sums, int tokens, int dim) {
-    constexpr int PASS = 8 / CHUNKS;
+template <int CHUNKS, int AT_ONCE, class X>
+__device__ __forceinline__ void multiply_part(const X &x, const float *fn, float *sums, int tokens, int dim) {
+    constexpr int PASS = AT_ONCE / CHUNKS;
     const int lane = threadIdx.x % 32, quad = threadIdx.x / 32, row = STREAMS * dim;
     float f[CHUNKS][QUAD][4] = {};
-    int at[CHUNKS];
+    int channels[CHUNKS];
 #pragma unroll
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
         const int channel = (blockIdx.x * CHUNKS + chunk) * CHUNK + lane % (CHUNK / 4) * 4;
@@ -108,14 +141,14 @@ __device__ __forceinline__ void multiply_part(const T *x, const float *fn, float
 #else
         const bool exists = channel < dim;
 #endif
-        at[chunk] = exists ? lane / (CHUNK / 4) * dim + channel : 0;
+        channels[chunk] = exists ? channel : 0;
         // Zeros are multiplied by channels that are in the sums anyway, so that no NaN comes in that is not there.
         if (!exists)
             continue;
 #pragma unroll
         for (int i = 0; i < QUAD; i++) {
             float in[4];
-            load_four<false>(fn + (size_t)(quad * QUAD + i) * row + at[chunk], in);
+            load_four<false>(fn + (size_t)(quad * QUAD + i) * row + lane / (CHUNK / 4) * dim + channel, in);
 #pragma unroll
             for (int c = 0; c < 4; c++)
                 f[chunk][i][c] = projection(in[c]);
@@ -126,7 +159,7 @@ __device__ __forceinline__ void multiply_part(const T *x, const float *fn, float
     wait_on_dependent_grids();
     launch_dependent_grids();
     if (tokens == 1) {
-        multiply_tokens<1>(x, f, at, sums, 0, tokens, row);
+        multiply_tokens<1>(x, f, channels, sums, 0, tokens);
         return;
     }
 #ifdef MUTANT_FIRST_PASS_ONLY
@@ -134,22 +167,23 @@ __device__ __forceinline__ void multiply_part(const T *x, const float *fn, float
 #endif
 #pragma unroll 1
     for (int first = blockIdx.y * PASS; first < tokens; first += gridDim.y * PASS)
-        multiply_tokens<PASS>(x, f, at, sums, first, tokens, row);
+        multiply_tokens<PASS>(x, f, channels, sums, first, tokens);
 }
 
-// Up to MOST_PARTS CTAs have one chunk, if that is enough, or two.
-template <class T> __device__ __forceinline__ void parts_sums(const T *x, const float *fn, float *sums, int tokens, int dim) {
+// Up to MOST_PARTS CTAs have one chunk, if that is enough, or two. AT_ONCE chunks of tokens are in registers.
+template <int AT_ONCE, class X>
+__device__ __forceinline__ void parts_sums(const X &x, const float *fn, float *sums, int tokens, int dim) {
     if (dim <= MOST_PARTS * CHUNK)
-        multiply_part<1>(x, fn, sums, tokens, dim);
+        multiply_part<1, AT_ONCE>(x, fn, sums, tokens, dim);
     else
-        multiply_part<2>(x, fn, sums, tokens, dim);
+        multiply_part<2, AT_ONCE>(x, fn, sums, tokens, dim);
 }
 
 // A CTA for a token: two warps add up the sums, and one of them then makes the weights that mix the block's output back; the others mix.
-template <class T>
-__device__ __forceinline__ void parts_mix(const T *x, const float *sums, const float *base, const float *scale,
-                                          const float *__restrict__ weight, T *y, float *post, float *comb, int parts, int dim,
-                                          float norm_eps, float eps) {
+template <class X, class Y>
+__device__ __forceinline__ void parts_mix(const X &x, const float *sums, const float *base, const float *scale,
+                                          const float *__restrict__ weight, const Y &y, float *post, float *comb, int parts,
+                                          int dim, float norm_eps, float eps) {
     __shared__ float total[MUS], smem_base[MUS], smem_scale[3], of_v[MIX_WARPS], of_u[MIX_WARPS];
     const Parameters parameters = {smem_base, smem_scale, norm_eps, eps};
     const int token = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, mixers = blockDim.x - 32 * ADD_WARPS;
@@ -208,9 +242,7 @@ __device__ __forceinline__ void parts_mix(const T *x, const float *sums, const f
         const int channel = (i * mixers + threadIdx.x) * 4;
         if (channel >= dim)
             continue;
-#pragma unroll
-        for (int stream = 0; stream < STREAMS; stream++)
-            load_four<true>(x + ((size_t)token * STREAMS + stream) * dim + channel, v[i][stream]);
+        x.load_all(token, channel, v[i]);
         load_four<true>(weight + channel, w[i]);
     }
     float squares = 0;
@@ -226,6 +258,13 @@ __device__ __forceinline__ void parts_mix(const T *x, const float *sums, const f
     __syncthreads();
     const float inverse = inverse_of_v();
     __syncthreads();
+    // Those who add have waited for the launch before.
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const int channel = (i * mixers + threadIdx.x) * 4;
+        if (channel < dim)
+            x.keep(token, channel, v[i]);
+    }
 
     // Each lane makes one weight; shuffles give it to all.
     const int own = lane % STREAMS;
@@ -249,22 +288,23 @@ __device__ __forceinline__ void parts_mix(const T *x, const float *sums, const f
     const float norm = rsqrtf(warp_sum(lane < mix_warps ? of_u[lane] : 0.0f) / dim + norm_eps);
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        const int channel = (i * mixers + threadIdx.x) * 4;
-        if (channel < dim)
-            store_four(y + (size_t)token * dim + channel, make_float4(u[i][0] * norm * w[i][0], u[i][1] * norm * w[i][1],
-                                                                      u[i][2] * norm * w[i][2], u[i][3] * norm * w[i][3]));
+        if ((i * mixers + warp * 32) * 4 >= dim)
+            break;
+        y.store(
+            token, (i * mixers + threadIdx.x) * 4,
+            make_float4(u[i][0] * norm * w[i][0], u[i][1] * norm * w[i][1], u[i][2] * norm * w[i][2], u[i][3] * norm * w[i][3]));
     }
 }
 
-#define ENTRIES(DTYPE, T)                                                                                             \
-    extern "C" __global__ void __launch_bounds__(32 * QUADS, 4)                                                       \
-        mhc_pre_parts_sums_##DTYPE(const T *x, const float *fn, float *sums, int tokens, int dim) {                   \
-        parts_sums(x, fn, sums, tokens, dim);                                                                         \
-    }                                                                                                                 \
-    extern "C" __global__ void __launch_bounds__(32 * (MIX_WARPS + ADD_WARPS)) mhc_pre_parts_mix_##DTYPE(             \
-        const T *x, const float *sums, const float *base, const float *scale, const float *__restrict__ weight, T *y, \
-        float *post, float *comb, int parts, int dim, float norm_eps, float eps) {                                    \
-        parts_mix(x, sums, base, scale, weight, y, post, comb, parts, dim, norm_eps, eps);                            \
+#define ENTRIES(DTYPE, T)                                                                                                     \
+    extern "C" __global__ void __launch_bounds__(32 * QUADS, 4)                                                               \
+        mhc_pre_parts_sums_##DTYPE(const T *x, const float *fn, float *sums, int tokens, int dim) {                           \
+        parts_sums<8>(Streams<T>{x, dim}, fn, sums, tokens, dim);                                                             \
+    }                                                                                                                         \
+    extern "C" __global__ void __launch_bounds__(32 * (MIX_WARPS + ADD_WARPS)) mhc_pre_parts_mix_##DTYPE(                     \
+        const T *x, const float *sums, const float *base, const float *scale, const float *__restrict__ weight, T *y,         \
+        float *post, float *comb, int parts, int dim, float norm_eps, float eps) {                                            \
+        parts_mix(Streams<T>{x, dim}, sums, base, scale, weight, ToMemory<T>{y, dim}, post, comb, parts, dim, norm_eps, eps); \
     }
 
 ENTRIES(bf16, bf16)

@@ -11,23 +11,34 @@
 
 #include "moe_fp4/layout.cuh"
 
-// A block for each expert and 512 columns of x. All blocks count the rows of all experts; there are few.
+// The expert of a thread block, or -1 if it has nothing to do. There is one for each expert, which needs a place; or, with fewer places
+// than experts, for each place, which must be the first of its expert. By all threads.
+__device__ __forceinline__ int expert_of_block(const int *experts, int B, int E, int K) {
+    const bool of_place = int(gridDim.x) <= E;
+    const int row = blockIdx.x / (K + 1), slot = blockIdx.x % (K + 1), place = row * K + slot;
+    if (of_place && slot == K)
+        return row == 0 ? E : -1;
+    const int own = of_place ? expert_of(experts[place]) : int(blockIdx.x);
+    if (own == E)
+        return E;
+    bool any = false;
+    for (int at = threadIdx.x; at < (of_place ? place : B * K); at += 256)
+        any |= expert_of(experts[at]) == own;
+    return bool(__syncthreads_or(any)) != of_place ? own : -1;
+}
+
+// A block for an expert and 512 columns of x. All blocks count the rows of all experts; there are few.
 __device__ void sort(const bf16 *x, const int *experts, const float *weights, int4 *tiles, int2 *order, u8 *packed_x, int B,
                      int E, int K, int D) {
     extern __shared__ int counts[]; // of rows, of each expert
     __shared__ int before[3];       // places, tiles and groups of the experts before
     __shared__ int of_warps[8], listed[256];
-    const int own = blockIdx.x, thread = threadIdx.x, chunks = (D + 63) / 64;
+    const int thread = threadIdx.x, chunks = (D + 63) / 64;
     launch_dependent_grids();
     wait_on_dependent_grids();
-    if (own != E) {
-        bool any = false;
-        for (int at = thread; at < B * K; at += 256)
-            any |= expert_of(experts[at]) == own;
-        // An expert without rows has neither places nor tiles.
-        if (!__syncthreads_or(any))
-            return;
-    }
+    const int own = expert_of_block(experts, B, E, K);
+    if (own < 0)
+        return;
     for (int i = thread; i < E; i += 256)
         counts[i] = 0;
     if (thread < 3)

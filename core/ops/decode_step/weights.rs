@@ -218,9 +218,10 @@ impl Source {
             Tensors::Drawn(seed) => Ok(drawn(*seed, name, shape)),
             Tensors::Repeated(seed) => {
                 let mut values = drawn(*seed, name, shape);
-                // A trained bias has rows go to all experts alike. As large as scores, it would lead most rows to the same ones.
-                if name.ends_with("e_score_correction_bias") {
-                    values.iter_mut().for_each(|x| *x *= 0.01);
+                // Rows have the same keys, so that attention gives all of them much the same: if that were as much as their tokens, most
+                // would go to the same experts.
+                if name.ends_with(Projection::OutputUp.tensor()) {
+                    values.iter_mut().for_each(|x| *x *= 0.125);
                 }
                 Ok(values)
             }

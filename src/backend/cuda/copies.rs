@@ -38,7 +38,6 @@ impl There {
 /// One launch of the sequence: its number in the plan, and its arguments.
 pub(super) struct BoundLaunch {
     pub step: usize,
-    pub turn: Turn,
     pub on: LaunchInputs,
 }
 
@@ -84,8 +83,7 @@ impl ProblemCopy {
         let bound = |steps: &[Step], order: &[(usize, Turn)]| {
             let turned = order.iter().map(|(step, turn)| {
                 let on = names.on(&set, &steps[*step].work, turn)?;
-                let turn = turn.clone();
-                Ok(BoundLaunch { step: *step, turn, on })
+                Ok(BoundLaunch { step: *step, on })
             });
             turned.collect::<Result<Vec<_>>>()
         };

@@ -7,17 +7,14 @@ use std::time::{Duration, Instant};
 use cudarc::driver::{result, sys};
 
 use super::folded::Folded;
-use super::streams::{Place, Streams};
 use super::turn::{Turn, Turns};
 use super::watchdog::Watchdog;
 use ulplab_core::error::{Error, Result};
 
-/// The first GPU of the machine, and streams on it. Used from one thread.
+/// The first GPU of the machine, and one stream on it. Used from one thread.
 pub struct Device {
     context: sys::CUdevice,
-    /// The main stream, of all work but branches of launches.
     pub stream: sys::CUstream,
-    pub(super) streams: Streams,
     pub name: String,
     /// Version of CUDA that the driver is for, e.g. `13.0`.
     pub driver: String,
@@ -94,11 +91,12 @@ impl Device {
             "cuDriverGetVersion",
             unsafe { sys::cuDriverGetVersion(&raw mut driver) }.result(),
         )?;
-        let streams = Streams::new()?;
         let device = Self {
             context,
-            stream: streams.main(),
-            streams,
+            stream: cuda(
+                "cuStreamCreate",
+                result::stream::create(result::stream::StreamKind::NonBlocking),
+            )?,
             name: cuda("cuDeviceGetName", result::device::get_name(device))?,
             driver: format!("{}.{}", driver / 1000, driver % 1000 / 10),
             arch: format!("sm_{major}{minor}{}", if major >= 9 { "a" } else { "" }),
@@ -251,9 +249,11 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        self.streams.close();
-        // SAFETY: it is ours. An error here is ignored.
-        let _ = unsafe { result::primary_ctx::release(self.context) };
+        // SAFETY: both are ours. An error here is ignored.
+        unsafe {
+            let _ = result::stream::destroy(self.stream);
+            let _ = result::primary_ctx::release(self.context);
+        }
     }
 }
 
@@ -393,14 +393,8 @@ impl Device {
         Ok(())
     }
 
-    /// The place after all work in the main stream.
-    pub(super) fn main(&self) -> Place {
-        let (stream, early) = (self.stream, true);
-        Place { stream, early }
-    }
-
-    /// Puts a launch in its place.
-    pub(super) fn launch(&self, place: Place, function: &Function, shape: &Shape, arguments: &[Argument]) -> Result<()> {
+    /// Puts a launch into the stream.
+    pub fn launch(&self, function: &Function, shape: &Shape, arguments: &[Argument]) -> Result<()> {
         // The driver would read whatever lies behind the last argument.
         if !arguments
             .iter()
@@ -440,7 +434,7 @@ impl Device {
         if shape.cooperative {
             attributes.push(attribute(Id::CU_LAUNCH_ATTRIBUTE_COOPERATIVE, Value { cooperative: 1 }));
         }
-        if shape.programmatic && place.early {
+        if shape.programmatic {
             let value = Value {
                 programmaticStreamSerializationAllowed: 1,
             };
@@ -457,7 +451,7 @@ impl Device {
             blockDimY: shape.block[1],
             blockDimZ: shape.block[2],
             sharedMemBytes: shape.shared,
-            hStream: place.stream,
+            hStream: self.stream,
             attrs: attributes.as_mut_ptr(),
             numAttrs: attributes.len() as u32,
         };

@@ -51,7 +51,7 @@ pub(super) fn tokens(text: &str) -> Result<Vec<String>, String> {
                 while_(&mut chars, &mut token, |c| c.is_alphanumeric() || c == '_');
             }
             '<' | '>' | '=' | '!' | '&' | '|' => while_(&mut chars, &mut token, |c| matches!(c, '=' | '&' | '|')),
-            '+' | '-' | '*' | '/' | '%' | '(' | ')' | ',' | '[' | ']' | '{' | '}' => {}
+            '+' | '-' | '*' | '/' | '%' | '(' | ')' | ',' | '[' | ']' => {}
             other => return Err(format!("unexpected '{other}'")),
         }
         match first {

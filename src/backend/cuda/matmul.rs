@@ -186,8 +186,8 @@ impl<'a> Matmul<'a> {
         let mut best = (f64::INFINITY, self.algorithm);
         for algorithm in self.candidates(CANDIDATES)? {
             self.algorithm = algorithm;
-            self.launch(self.device.stream, operands)?;
-            let times = (0..7).map(|_| timer.once(|| self.launch(self.device.stream, operands)));
+            self.launch(operands)?;
+            let times = (0..7).map(|_| timer.once(|| self.launch(operands)));
             let time = Spread::from_values(times.collect::<Result<_>>()?).median;
             if time < best.0 {
                 best = (time, algorithm);
@@ -197,8 +197,8 @@ impl<'a> Matmul<'a> {
         Ok(())
     }
 
-    /// Puts the product into a stream.
-    pub fn launch(&self, stream: cudarc::driver::sys::CUstream, operands: &Operands) -> Result<()> {
+    /// Puts the product into the stream.
+    pub fn launch(&self, operands: &Operands) -> Result<()> {
         if let Some([of_a, of_b]) = operands.scales {
             self.scale(of_a, of_b)?;
         }
@@ -223,7 +223,7 @@ impl<'a> Matmul<'a> {
                 &raw const self.algorithm,
                 self.workspace.address as *mut c_void,
                 WORKSPACE,
-                stream.cast(),
+                self.device.stream.cast(),
             )
         };
         lt("cublasLtMatmul", launched)

@@ -18,7 +18,6 @@ pub mod runner;
 pub mod sequence;
 pub mod session;
 pub mod shipped;
-mod streams;
 pub mod time;
 pub mod toolkit;
 mod turn;

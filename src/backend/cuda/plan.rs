@@ -145,7 +145,7 @@ impl Plan {
             None => {
                 let once = |launch: &Launch| Turn {
                     launch: launch.name().into(),
-                    ..Turn::default()
+                    counters: Vec::new(),
                 };
                 variant.launches.iter().map(once).collect()
             }
@@ -213,11 +213,6 @@ impl Plan {
     pub fn is_prepared(&self, scratch: &str) -> bool {
         let mut given = self.prepare.iter().flat_map(Step::arguments).map(Named::new);
         given.any(|named| matches!(named, Named::Whole(name) | Named::Part(name, _) if name == scratch))
-    }
-
-    /// How many streams its launches are put into.
-    pub fn streams(&self) -> usize {
-        self.order.iter().map(|(_, turn)| turn.stream + 1).max().unwrap_or(1)
     }
 }
 

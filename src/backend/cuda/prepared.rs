@@ -122,7 +122,6 @@ pub(super) fn order(launches: &[Launch], sizes: Sizes) -> Result<Vec<(usize, Tur
             let turn = |launch: &Launch| Turn {
                 launch: launch.name().into(),
                 counters: counters.iter().cloned().collect(),
-                ..Turn::default()
             };
             let turns = neighbours.iter().enumerate();
             order.extend(turns.map(|(at, launch)| (first + at, turn(launch))));

@@ -62,7 +62,6 @@ impl Repeats {
         };
         let [at, period, size] = [memory.address + at as u64, period as u64, size as u64];
         device.launch(
-            device.main(),
             &self.function,
             &shape,
             &[at, period, size, found.address].map(Argument::Wide),

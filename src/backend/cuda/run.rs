@@ -10,7 +10,6 @@ use super::header::Variant;
 use super::matmul::Matmul;
 use super::plan::{Plan, Step, Work};
 use super::session::Session;
-use super::streams::Place;
 use ulplab_core::error::{Error, Result};
 use ulplab_core::ops::checks::{Band, Differing, Repeated, failures};
 use ulplab_core::ops::guards;
@@ -76,7 +75,6 @@ impl<'a> Running<'a> {
                 device.write_repeated(memory, GUARD, &buffer.bytes, buffer.size())?;
             }
         }
-        device.streams.reserve(running.plan.streams())?;
         running.tune()?;
         Ok(running)
     }
@@ -103,8 +101,7 @@ impl<'a> Running<'a> {
     /// left.
     fn prepare(&self, set: &ProblemCopy) -> Result<()> {
         let mut turns = set.prepare.iter();
-        let place = self.device.main();
-        turns.try_for_each(|turn| self.put(place, &self.plan.prepare, &self.loaded[0], turn, false))?;
+        turns.try_for_each(|turn| self.put(&self.plan.prepare, &self.loaded[0], turn, false))?;
         if set.prepare.is_empty() {
             Ok(())
         } else {
@@ -117,27 +114,24 @@ impl<'a> Running<'a> {
         for (scratch, memory) in scratch.filter(|(scratch, _)| scratch.zero) {
             self.device.fill(memory, GUARD, scratch.bytes, 0)?;
         }
-        set.launches.iter().try_for_each(|turn| {
-            // What comes after a launch that is left out waits for what it would wait for.
-            let place = self.device.streams.place(&turn.turn)?;
-            if self.plan.steps[turn.step].tap && !taps {
-                return Ok(());
-            }
-            self.put(place, &self.plan.steps, &self.loaded[1], turn, taps)
-        })
+        let mut turns = set
+            .launches
+            .iter()
+            .filter(|turn| taps || !self.plan.steps[turn.step].tap);
+        turns.try_for_each(|turn| self.put(&self.plan.steps, &self.loaded[1], turn, taps))
     }
 
     /// One launch of those of the plan.
-    fn put(&self, place: Place, steps: &[Step], loaded: &[Loaded], turn: &BoundLaunch, taps: bool) -> Result<()> {
+    fn put(&self, steps: &[Step], loaded: &[Loaded], turn: &BoundLaunch, taps: bool) -> Result<()> {
         let named = |error: Error| match error {
             Error::Setup(why) => Error::Setup(format!("'{}': {why}", steps[turn.step].name)),
             other => other,
         };
         let put = match (&steps[turn.step].work, &loaded[turn.step], &turn.on) {
             (Work::Kernel { shape, .. }, Loaded::Kernel(function), LaunchInputs::Arguments(arguments)) => {
-                self.device.launch(place, function, shape, &arguments[usize::from(taps)])
+                self.device.launch(function, shape, &arguments[usize::from(taps)])
             }
-            (_, Loaded::Matmul(matmul), LaunchInputs::Operands(operands)) => matmul.launch(place.stream, operands),
+            (_, Loaded::Matmul(matmul), LaunchInputs::Operands(operands)) => matmul.launch(operands),
             _ => unreachable!("made of the same step"),
         };
         put.map_err(named)

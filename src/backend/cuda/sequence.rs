@@ -1,4 +1,4 @@
-//! The order of a variant's launches: `film E(route J(gate_up down)) {attend | mix} [@E > 0](collapse)`.
+//! The order of a variant's launches: `film E(route J(gate_up down)) [@E > 0](collapse)`.
 
 use super::expr::{eval, tokens};
 
@@ -9,32 +9,18 @@ pub struct Turn {
     pub launch: String,
     /// The repetitions that contain it, outermost first: name of the count, and index from 0.
     pub counters: Vec<(String, i64)>,
-    /// The stream that it is put into: 0 is the main one.
-    pub stream: usize,
-    /// Other streams, for all that was put into which before this launch it waits.
-    pub waits: Vec<usize>,
 }
 
 /// Launches in the order in which they run. A name is a launch; `COUNT( … )` repeats its content, where the count is a
 /// number, a size, or an expression in brackets, and skips it if the count is 0. In an expression, `@NAME` is the index of
-/// the repetition that the size NAME counts. Branches, `{a b | c}`, run side by side: each in a stream of its own, the first in the
-/// stream of what surrounds them; what comes after them waits for all.
+/// the repetition that the size NAME counts.
 pub fn unroll(text: &str, sizes: &dyn Fn(&str) -> Option<i64>) -> Result<Vec<Turn>, String> {
     let wrong = |why: String| format!("sequence '{text}': {why}");
+    let mut turns = Vec::new();
+    let mut counters = Vec::new();
     let parts = parse(text).map_err(wrong)?;
-    let mut unrolled = Unrolled {
-        sizes,
-        counters: Vec::new(),
-        turns: Vec::new(),
-        streams: 1,
-    };
-    let (stream, waits, begun) = (0, Vec::new(), true);
-    let mut end = End { stream, waits, begun };
-    unrolled.emit(&parts, &mut end).map_err(wrong)?;
-    match end.waits.as_slice() {
-        [] => Ok(unrolled.turns),
-        _ => Err(wrong("no launch comes after the last branches, which waits for them".into())),
-    }
+    emit(&parts, sizes, &mut counters, &mut turns).map_err(wrong)?;
+    Ok(turns)
 }
 
 /// The launches that it names, whatever the counts.
@@ -53,7 +39,6 @@ pub fn counted(text: &str) -> Result<Vec<(String, Vec<String>)>, String> {
                     names(content, counts, found);
                     counts.pop();
                 }
-                Part::Branches(branches) => branches.iter().for_each(|branch| names(branch, counts, found)),
             }
         }
     }
@@ -64,7 +49,6 @@ pub fn counted(text: &str) -> Result<Vec<(String, Vec<String>)>, String> {
 
 /// Most launches of a run: more is a size in the wrong place.
 pub(super) const MOST: usize = 100_000;
-const MOST_TIMES: i64 = MOST as i64;
 
 /// A piece of a sequence.
 enum Part {
@@ -74,8 +58,6 @@ enum Part {
         count: String,
         content: Vec<Part>,
     },
-    /// They run side by side.
-    Branches(Vec<Vec<Part>>),
 }
 
 fn parse(text: &str) -> Result<Vec<Part>, String> {
@@ -95,13 +77,8 @@ struct Parser<'a> {
 impl Parser<'_> {
     fn parts(&mut self) -> Result<Vec<Part>, String> {
         let mut parts = Vec::new();
-        let inside = |word: &str| ![")", "|", "}"].contains(&word);
-        while let Some((word, rest)) = self.tokens.split_first().filter(|(word, _)| inside(word)) {
+        while let Some((word, rest)) = self.tokens.split_first().filter(|(word, _)| *word != ")") {
             self.tokens = rest;
-            if word == "{" {
-                parts.push(Part::Branches(self.branches()?));
-                continue;
-            }
             let (bracketed, word) = match word.as_str() {
                 "[" => (true, self.expression()?),
                 name if name.starts_with(|c: char| c.is_alphanumeric() || c == '_') => (false, word.clone()),
@@ -124,22 +101,6 @@ impl Parser<'_> {
         Ok(parts)
     }
 
-    /// Branches up to the brace that closes them.
-    fn branches(&mut self) -> Result<Vec<Vec<Part>>, String> {
-        let mut branches = Vec::new();
-        loop {
-            branches.push(self.parts()?);
-            let (token, rest) = self.tokens.split_first().ok_or("'{' is not closed")?;
-            self.tokens = rest;
-            match token.as_str() {
-                "|" => {}
-                "}" if branches.len() > 1 => return Ok(branches),
-                "}" => return Err("'{' has one branch, expected several with '|' between them".into()),
-                other => return Err(format!("unexpected '{other}'")),
-            }
-        }
-    }
-
     /// The text up to the bracket that closes it.
     fn expression(&mut self) -> Result<String, String> {
         let end = self.tokens.iter().position(|token| token == "]");
@@ -150,97 +111,42 @@ impl Parser<'_> {
     }
 }
 
-/// The launches so far.
-struct Unrolled<'a> {
-    sizes: &'a dyn Fn(&str) -> Option<i64>,
-    counters: Vec<(String, i64)>,
-    turns: Vec<Turn>,
-    /// How many streams the branches have that are open.
-    streams: usize,
-}
-
-/// Where the next launch of a branch goes.
-struct End {
-    stream: usize,
-    /// The streams for which it waits.
-    waits: Vec<usize>,
-    /// Whether the branch has a launch in its stream.
-    begun: bool,
-}
-
-impl End {
-    /// What waits for all of the branch waits for these streams.
-    fn all(&self) -> Vec<usize> {
-        let own = self.begun.then_some(self.stream);
-        self.waits.iter().copied().chain(own).collect()
-    }
-}
-
-impl Unrolled<'_> {
-    fn emit(&mut self, parts: &[Part], end: &mut End) -> Result<(), String> {
-        for part in parts {
-            match part {
-                Part::Launch(name) => {
-                    if self.turns.len() == MOST {
-                        return Err(format!("more than {MOST} launches"));
-                    }
-                    let (stream, mut waits) = (end.stream, std::mem::take(&mut end.waits));
-                    waits.retain(|other| *other != stream);
-                    waits.sort_unstable();
-                    waits.dedup();
-                    self.turns.push(Turn {
-                        launch: name.clone(),
-                        counters: self.counters.clone(),
-                        stream,
-                        waits,
-                    });
-                    end.begun = true;
+fn emit(
+    parts: &[Part],
+    sizes: &dyn Fn(&str) -> Option<i64>,
+    counters: &mut Vec<(String, i64)>,
+    turns: &mut Vec<Turn>,
+) -> Result<(), String> {
+    for part in parts {
+        match part {
+            Part::Launch(name) => {
+                if turns.len() == MOST {
+                    return Err(format!("more than {MOST} launches"));
                 }
-                Part::Repeated { count, content } => {
-                    for number in 0..self.times(count)? {
-                        self.counters.push((count.clone(), number));
-                        let done = self.emit(content, end);
-                        self.counters.pop();
-                        done?;
-                    }
+                turns.push(Turn {
+                    launch: name.clone(),
+                    counters: counters.clone(),
+                });
+            }
+            Part::Repeated { count, content } => {
+                let known = |name: &str| counter(counters, name).or_else(|| sizes(name));
+                let times = eval(count, &known).map_err(|why| match known(count) {
+                    None if !count.contains(' ') => format!("'{count}' is no size"),
+                    _ => why,
+                })?;
+                if !(0..=MOST as i64).contains(&times) {
+                    return Err(format!("'{count}' is {times}"));
                 }
-                Part::Branches(branches) => self.branches(branches, end)?,
+                for number in 0..times {
+                    counters.push((count.clone(), number));
+                    let done = emit(content, sizes, counters, turns);
+                    counters.pop();
+                    done?;
+                }
             }
         }
-        Ok(())
     }
-
-    /// The first branch comes last: others wait for what its stream has before it, and no more.
-    fn branches(&mut self, branches: &[Vec<Part>], end: &mut End) -> Result<(), String> {
-        let first = self.streams;
-        self.streams += branches.len() - 1;
-        let mut others = Vec::new();
-        for (stream, branch) in (first..).zip(&branches[1..]) {
-            let (before, waits) = (self.turns.len(), end.all());
-            let mut own = End { stream, waits, begun: false };
-            self.emit(branch, &mut own)?;
-            if self.turns.len() > before {
-                others.extend(own.all());
-            }
-        }
-        self.emit(&branches[0], end)?;
-        self.streams = first;
-        end.waits.extend(others);
-        Ok(())
-    }
-
-    /// How often a part is repeated.
-    fn times(&self, count: &str) -> Result<i64, String> {
-        let known = |name: &str| counter(&self.counters, name).or_else(|| (self.sizes)(name));
-        let times = eval(count, &known).map_err(|why| match known(count) {
-            None if !count.contains(' ') => format!("'{count}' is no size"),
-            _ => why,
-        })?;
-        match times {
-            0..=MOST_TIMES => Ok(times),
-            _ => Err(format!("'{count}' is {times}")),
-        }
-    }
+    Ok(())
 }
 
 /// The value of `@NAME`; of several repetitions within each other that NAME counts the innermost.
@@ -298,40 +204,6 @@ mod tests {
         assert_eq!(counted, want);
     }
 
-    /// The stream of each launch, and for which it waits.
-    fn streams(text: &str) -> Result<String, String> {
-        let turns = unroll(text, &sizes)?;
-        let told = |turn: &Turn| {
-            let waits: String = turn.waits.iter().map(|other| format!("<{other}")).collect();
-            format!("{}{}{waits}", turn.launch, turn.stream)
-        };
-        Ok(turns.iter().map(told).collect::<Vec<_>>().join(" "))
-    }
-
-    #[test]
-    fn branches_run_side_by_side() {
-        for (text, want) in [
-            ("a {b | c} d", "a0 c1<0 b0 d0<1"),
-            ("a {b c | d e | f} g h", "a0 d1<0 e1 f2<0 b0 c0 g0<1<2 h0"),
-            // What follows at once waits for the branches before, in all streams.
-            ("{a | b} {c | d} e", "b1<0 a0 d1<0 c0<1 e0<1"),
-            // A stream without a launch of the branch is nothing to wait for.
-            ("{a | {b | c} d} e", "c2<0 b1<0 d1<2 a0 e0<1"),
-            ("{a | {b | c} {d | f}} e", "c2<0 b1<0 f2<1 d1<2 a0 e0<1<2"),
-            ("{a | begin(x) {begin(b) | c}} e", "c2<0 a0 e0<2"),
-            ("{a | b {c | d}} e", "b1<0 d2<1 c1 a0 e0<1<2"),
-            ("{{a | b} | c} d", "c1<0 b2<0 a0 d0<1<2"),
-            // A branch without a launch is none.
-            ("a {b | begin(c)} d", "a0 b0 d0"),
-            ("{begin(a) | b} c", "b1<0 c0<1"),
-            ("E({a | b}) c", "b1<0 a0 b1<0 a0<1 c0<1"),
-            ("E(a {b | [@E > 0](c)} d)", "a0 b0 d0 a0 c1<0 b0 d0<1"),
-            ("a {b | c} E({d | f}) d", "a0 c1<0 b0 f1<0 d0<1 f1<0 d0<1 d0<1"),
-        ] {
-            assert_eq!(streams(text).unwrap(), want, "{text}");
-        }
-    }
-
     #[test]
     fn lists_every_launch() {
         assert_eq!(launches("a begin([1 - 1](b c)) d").unwrap(), ["a", "b", "c", "d"]);
@@ -356,12 +228,6 @@ mod tests {
             ("[E > 1] a", "'[E > 1]' has no '(' after it"),
             ("[E > 1 (a)", "'[' is not closed"),
             ("[@J > 1](a)", "no size '@J'"),
-            ("a {b | c", "'{' is not closed"),
-            ("a {b} c", "'{' has one branch, expected several with '|' between them"),
-            ("a {b | (c)} d", "unexpected '('"),
-            ("a {b | J(c} d", "'J(' is not closed"),
-            ("a | b", "unexpected '|'"),
-            ("a {b | c}", "no launch comes after the last branches, which waits for them"),
         ] {
             let error = names(text).unwrap_err();
             assert!(error.ends_with(why), "{error}");

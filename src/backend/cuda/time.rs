@@ -277,8 +277,8 @@ impl<'a> Stopwatch<'a> {
             matrices: [a.address, b.address, d.address],
             scales: (of == Factor::E4m3).then_some([ones.address; 2]),
         };
-        matmul.launch(self.device.stream, &operands)?;
-        let times = (0..12).map(|_| self.timer.once(|| matmul.launch(self.device.stream, &operands)));
+        matmul.launch(&operands)?;
+        let times = (0..12).map(|_| self.timer.once(|| matmul.launch(&operands)));
         let time = Spread::from_values(times.collect::<Result<_>>()?).median;
         Ok(Some(product.flops() as f64 / time))
     }

@@ -23,8 +23,7 @@ impl Running<'_> {
         let cached = self.cached()?;
         let alone = |set: &ProblemCopy, step: usize| {
             let turns = set.launches.iter().filter(|turn| turn.step == step);
-            let place = self.device.main();
-            let works = turns.map(|turn| move || self.put(place, &self.plan.steps, &self.loaded[1], turn, false));
+            let works = turns.map(|turn| move || self.put(&self.plan.steps, &self.loaded[1], turn, false));
             self.session.watch().replayed(&works.collect::<Vec<_>>())
         };
         let both = |step: usize| {
