@@ -17,13 +17,15 @@ const MOST_SETS: usize = 128;
 
 impl Running<'_> {
     /// How long each launch of the plan takes that is timed, as one of many of its kind in a graph: on the run's own memory, and with
-    /// all of it in the L2 cache.
+    /// all of it in the L2 cache. A whole run comes before each, since a launch that changes what it reads in place leaves other numbers
+    /// the more often it runs.
     pub fn trace(&self) -> Result<Vec<[Option<Spread>; 2]>> {
         let _turn = self.device.turns.alone();
         let cached = self.cached()?;
         let alone = |set: &ProblemCopy, step: usize| {
             let turns = set.launches.iter().filter(|turn| turn.step == step);
             let works = turns.map(|turn| move || self.put(&self.plan.steps, &self.loaded[1], turn, false));
+            self.launch_on(set, false)?;
             self.session.watch().replayed(&works.collect::<Vec<_>>())
         };
         let both = |step: usize| {
