@@ -387,10 +387,8 @@ fn cases_and_headers_fit() {
                 arguments_are_there(&case, &problem, &plan);
                 for step in plan.prepare.iter().chain(&plan.steps) {
                     if let Work::Kernel { entry, .. } = &step.work {
-                        let included = source.includes.iter().map(|(_, text)| text);
-                        let mut texts = std::iter::once(&source.text).chain(included);
                         let named = entry.split('_').next().unwrap();
-                        assert!(texts.any(|text| text.contains(named)), "{entry}");
+                        assert!(source.texts().any(|(_, text)| text.contains(named)), "{entry}");
                     }
                 }
             }

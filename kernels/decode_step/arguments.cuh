@@ -180,7 +180,7 @@ template <class W> struct Layer {
     int sparse, number;
     // Before attention, and before the experts.
     Mixing mixing[2];
-    // Of the first products, as `DownShares::row` counts them; nobody reads them where weights are staged.
+    // Matrices of the first products, as `DownShares::row` counts them; nobody reads them where weights are staged.
     Matrix<W> matrices[W::STAGED ? 1 : 7];
     // Vectors of the window, and the one of the token.
     float *window, *own_vector;
@@ -210,7 +210,7 @@ template <class W> struct alignas(16) Shared {
             float heads[W::STAGED ? CHUNK : MOST_HD],
                 read[W::STAGED ? W::Ranks::WARPS : QUARTERS][W::STAGED ? 16 : 32 * W::Ranks::WARPS];
         };
-        // Of tokens that are pooled, before queries are there.
+        // What pools tokens has this room, before queries are there.
         PoolRoom<W::Ranks::WARPS> pool;
     };
     float low_heads[MOST_O];

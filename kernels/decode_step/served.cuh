@@ -1,7 +1,7 @@
 /*
 [[variant]]
 name = "served"
-doc = "attention's products of E4M3 codes, all others and queries bfloat16, experts MXFP4, keys and index keys records: the operations' fast kernels; 16 heads of attention for a thread block, for few rows"
+doc = "attention's products of E4M3 codes, all others and queries bfloat16, experts MXFP4, keys and index keys records: the operations' fast kernels; 16 heads of attention for a thread block, and one thread block for a row of the choice: for few rows of up to 65,536 tokens"
 like = "indexed"
 changes_of = "w8a8"
 without = [

@@ -111,7 +111,7 @@ template <class W> struct Staged {
     static_assert(S::H * S::D / RANKS == CHUNK && S::H * S::D / S::G % CHUNK == 0, "a CTA reads a chunk of channels");
 
     alignas(16) float streams[2][MUS * STREAMS * S::C];
-    // Of norms: the window's vectors, entries, and those of the indexer.
+    // Weights of norms: the window's vectors, entries, and those of the indexer.
     alignas(16) float kv_norm[S::D], norm[S::D], index_norm[S::DI];
     Tile<W, MOST_LOW + 5 * KV + S::HI + 4 * INDEX, S::C> down;
     Tile<W, (S::H * S::D + S::HI * S::DI) / RANKS, S::Rq> up;

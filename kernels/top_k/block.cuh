@@ -8,7 +8,7 @@
 
 #include "top_k/entries.cuh"
 
-// Of four scores, of a thread.
+// A thread has so many fours of scores.
 constexpr int FOURS = 4;
 
 struct alignas(16) BlockShared {

@@ -37,7 +37,7 @@ struct ClusterShared {
     union {
         u32 maxima[MAXIMA];
         Entry gathered[GATHERED];
-        // Of all CTAs, in turn.
+        // Sums of all CTAs, in turn.
         u32 sums_of_bins[3][BINS];
     };
     Search search;
@@ -75,7 +75,7 @@ __device__ __noinline__ void by_parts(Places share, int rank, int k, int *out) {
         cluster_sync();
         threshold.narrow(find_part(shared.search, shared.sums_of_bins[turn], threshold.need));
     }
-    // Of 32 places in a row; lanes begin with different ones, since all of one number lie in one bank.
+    // A thread has 32 places in a row; lanes begin with different ones, since all of one number lie in one bank.
     u32 wins = 0, tied = 0;
     for (int i = 0; i < 32; i++) {
         const int bit = (i + lane) % 32, place = threadIdx.x * 32 + bit;

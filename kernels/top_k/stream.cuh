@@ -17,7 +17,7 @@ struct StreamShared {
     Entry lists[2][LISTED];
     u64 here[2];
     Search search;
-    // Of the lists of all CTAs.
+    // Sizes of the lists of all CTAs.
     u32 sizes[HALVES];
     // The place behind the last that found room.
     int next;

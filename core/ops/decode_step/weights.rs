@@ -215,16 +215,7 @@ impl Source {
     fn numbers(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, String> {
         match &self.tensors {
             Tensors::Files(files) => files.floats(name, shape).map_err(|error| error.to_string()),
-            Tensors::Drawn(seed) => Ok(drawn(*seed, name, shape)),
-            Tensors::Repeated(seed) => {
-                let mut values = drawn(*seed, name, shape);
-                // Rows have the same keys, so that attention gives all of them much the same: if that were as much as their tokens, most
-                // would go to the same experts.
-                if name.ends_with(Projection::OutputUp.tensor()) {
-                    values.iter_mut().for_each(|x| *x *= 0.125);
-                }
-                Ok(values)
-            }
+            Tensors::Drawn(seed) | Tensors::Repeated(seed) => Ok(drawn(*seed, name, shape)),
         }
     }
 

@@ -390,11 +390,6 @@ impl Device {
         if shape.cluster.is_some_and(|cluster| cluster.iter().product::<u32>() > 8) {
             set(Attribute::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)?;
         }
-        if shape.programmatic {
-            // A launch begins before the one before it has ended only on multiprocessors that divide their memory alike for both.
-            const ALL_SHARED: i32 = 100;
-            set(Attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, ALL_SHARED)?;
-        }
         Ok(())
     }
 

@@ -311,9 +311,7 @@ impl Source {
         }
         unique("mutants", mutants.iter().map(|mutant| mutant.name.as_str()).collect())?;
         for mutant in mutants {
-            if !self.text.contains(&mutant.define())
-                && !self.includes.iter().any(|(_, text)| text.contains(&mutant.define()))
-            {
+            if !self.texts().any(|(_, text)| text.contains(&mutant.define())) {
                 return Err(format!(
                     "header: mutant '{}' is not in the code: no {}",
                     mutant.name,
@@ -331,12 +329,16 @@ impl Source {
         Ok(())
     }
 
+    /// Names and texts of the file and of all that it includes.
+    pub fn texts(&self) -> impl Iterator<Item = (&str, &str)> {
+        let included = self.includes.iter().map(|(name, text)| (name.as_str(), text.as_str()));
+        std::iter::once((self.op.as_str(), self.text.as_str())).chain(included)
+    }
+
     /// Stands for everything a compilation reads of ours.
     pub fn digest(&self) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new();
-        for (name, text) in
-            std::iter::once((&self.op, &self.text)).chain(self.includes.iter().map(|(name, text)| (name, text)))
-        {
+        for (name, text) in self.texts() {
             hasher
                 .update(&(name.len() as u64).to_le_bytes())
                 .update(name.as_bytes());
