@@ -110,6 +110,11 @@ impl<'a> Running<'a> {
     }
 
     fn launch_on(&self, set: &ProblemCopy, taps: bool) -> Result<()> {
+        self.launch_some(set, taps, |_| true)
+    }
+
+    /// The launches that are kept.
+    fn launch_some(&self, set: &ProblemCopy, taps: bool, kept: impl Fn(&BoundLaunch) -> bool) -> Result<()> {
         let scratch = self.plan.scratch.iter().zip(&set.scratch);
         for (scratch, memory) in scratch.filter(|(scratch, _)| scratch.zero) {
             self.device.fill(memory, GUARD, scratch.bytes, 0)?;
@@ -117,7 +122,7 @@ impl<'a> Running<'a> {
         let mut turns = set
             .launches
             .iter()
-            .filter(|turn| taps || !self.plan.steps[turn.step].tap);
+            .filter(|turn| kept(turn) && (taps || !self.plan.steps[turn.step].tap));
         turns.try_for_each(|turn| self.put(&self.plan.steps, &self.loaded[1], turn, taps))
     }
 

@@ -5,21 +5,31 @@ use std::rc::Rc;
 use safetensors::Dtype;
 
 use super::Running;
-use crate::backend::cuda::copies::{ProblemCopy, There};
+use crate::backend::cuda::copies::{BoundLaunch, ProblemCopy, There};
 use crate::backend::cuda::device::Memory;
 use crate::backend::cuda::folded::PART;
 use crate::backend::cuda::time::{Replay, Spread, Times};
 use ulplab_core::error::Result;
 use ulplab_core::ops::guards::GUARD;
 
+/// How long a launch takes.
+pub struct LaunchTimes {
+    /// A turn, as one of many of this launch alone in a graph, on the run's own memory.
+    pub alone: Option<Spread>,
+    /// The same with all memory in the L2 cache, however large it is.
+    pub cached: Option<Spread>,
+    /// Microseconds that all its turns add to a run: what is left of a run without them is taken from a whole one. None if there is no
+    /// other launch.
+    pub added: Option<f64>,
+}
+
 /// Most copies of a problem that are made to time it.
 const MOST_SETS: usize = 128;
 
 impl Running<'_> {
-    /// How long each launch of the plan takes that is timed, as one of many of its kind in a graph: on the run's own memory, and with
-    /// all of it in the L2 cache. A whole run comes before each, since a launch that changes what it reads in place leaves other numbers
-    /// the more often it runs.
-    pub fn trace(&self) -> Result<Vec<[Option<Spread>; 2]>> {
+    /// How long each launch of the plan takes that is timed. A whole run comes before each, since a launch that changes what it reads in
+    /// place leaves other numbers the more often it runs.
+    pub fn trace(&self) -> Result<Vec<LaunchTimes>> {
         let _turn = self.device.turns.alone();
         let cached = self.cached()?;
         let alone = |set: &ProblemCopy, step: usize| {
@@ -28,13 +38,30 @@ impl Running<'_> {
             self.launch_on(set, false)?;
             self.session.watch().replayed(&works.collect::<Vec<_>>())
         };
-        let both = |step: usize| {
-            let own = alone(&self.set, step)?;
-            let from_cache = cached.as_ref().map(|set| alone(set, step)).transpose()?;
-            Ok([own, from_cache.unwrap_or(own)])
-        };
         let steps = (0..self.plan.steps.len()).filter(|step| !self.plan.steps[*step].tap);
-        steps.map(both).collect()
+        let steps: Vec<usize> = steps.collect();
+        let run = self.without(None)?;
+        let times = |step: &usize| {
+            let own = alone(&self.set, *step)?;
+            let from_cache = cached.as_ref().map(|set| alone(set, *step)).transpose()?;
+            let others = match steps.len() {
+                1 => None,
+                _ => self.without(Some(*step))?,
+            };
+            Ok(LaunchTimes {
+                alone: own,
+                cached: from_cache.unwrap_or(own),
+                added: run.zip(others).map(|(run, others)| run.median - others.median),
+            })
+        };
+        steps.iter().map(times).collect()
+    }
+
+    /// How long a run takes, as one of many in a graph, in which all turns of a launch are left out.
+    fn without(&self, left_out: Option<usize>) -> Result<Option<Spread>> {
+        self.launch()?;
+        let kept = |turn: &BoundLaunch| Some(turn.step) != left_out;
+        self.session.watch().replayed(&[|| self.launch_some(&self.set, false, kept)])
     }
 
     /// How long it takes.

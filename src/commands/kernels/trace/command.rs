@@ -165,7 +165,8 @@ fn time(bench: &Bench, variant: &Variant, trace: &mut Trace) -> Result<()> {
         hot: times.hot.median,
     });
     for (launch, times) in trace.launches.iter_mut().zip(running.trace()?) {
-        [launch.us, launch.us_cached] = times.map(|time| time.map(|time| time.median));
+        [launch.us, launch.us_cached] = [times.alone, times.cached].map(|time| time.map(|time| time.median));
+        launch.us_added = times.added;
     }
     Ok(())
 }

@@ -47,6 +47,8 @@ pub struct Launch {
     pub us: Option<f64>,
     /// The same with all memory in the L2 cache, however large it is.
     pub us_cached: Option<f64>,
+    /// Microseconds that all turns add to a run: little, where others run beside them.
+    pub us_added: Option<f64>,
 }
 
 /// Microseconds of a run as one of many in a graph.
@@ -114,6 +116,7 @@ impl Trace {
             },
             us: None,
             us_cached: None,
+            us_added: None,
         };
         Self {
             kernel: format!("{}.{}", source.op, variant.name),

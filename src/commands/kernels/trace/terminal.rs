@@ -41,10 +41,11 @@ pub fn launches(all: &Traces, trace: &Trace) -> Rows {
         "µs each",
         "µs",
         "cached µs",
+        "adds µs",
         "least µs",
         "of limit",
     ])];
-    let row = |name: &str, turns: usize, cost: Cost, each: Option<f64>, [us, cached]: [Option<f64>; 2]| {
+    let row = |name: &str, turns: usize, cost: Cost, each: Option<f64>, [us, cached, added]: [Option<f64>; 3]| {
         let limit = all.ceilings.map(|ceilings| cost.limit(&ceilings, trace.products));
         vec![
             name.to_string(),
@@ -54,18 +55,15 @@ pub fn launches(all: &Traces, trace: &Trace) -> Rows {
             optional(each, micros),
             optional(us, micros),
             optional(cached, micros),
+            optional(added, micros),
             optional(limit, micros),
             optional(us.zip(limit).map(|(us, limit)| limit / us), share),
         ]
     };
     for launch in &trace.launches {
-        rows.push(row(
-            &launch.name,
-            launch.turns,
-            launch.all(),
-            launch.us,
-            [launch.us, launch.us_cached].map(|us| launch.of_all(us)),
-        ));
+        let [us, cached] = [launch.us, launch.us_cached].map(|us| launch.of_all(us));
+        let times = [us, cached, launch.us_added];
+        rows.push(row(&launch.name, launch.turns, launch.all(), launch.us, times));
     }
     if trace.turns() > 1 {
         rows.push(row(
@@ -73,11 +71,12 @@ pub fn launches(all: &Traces, trace: &Trace) -> Rows {
             trace.turns(),
             trace.cost(),
             None,
-            [trace.us_of_launches(), None],
+            [trace.us_of_launches(), None, None],
         ));
     }
     let cached = trace.us.and_then(|us| us.cached);
-    rows.push(row("a run", trace.turns(), trace.least, None, [trace.whole(), cached]));
+    let times = [trace.whole(), cached, None];
+    rows.push(row("a run", trace.turns(), trace.least, None, times));
     // Columns that have no figure.
     let kept: Vec<bool> = (0..rows[0].len())
         .map(|at| rows[1..].iter().any(|row| row[at] != NONE))
