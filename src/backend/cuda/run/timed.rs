@@ -61,7 +61,9 @@ impl Running<'_> {
     fn without(&self, left_out: Option<usize>) -> Result<Option<Spread>> {
         self.launch()?;
         let kept = |turn: &BoundLaunch| Some(turn.step) != left_out;
-        self.session.watch().replayed(&[|| self.launch_some(&self.set, false, kept)])
+        self.session
+            .watch()
+            .replayed(&[|| self.launch_some(&self.set, false, kept)])
     }
 
     /// How long it takes.
