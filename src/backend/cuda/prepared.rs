@@ -36,9 +36,7 @@ impl Each {
             Number::Expression(text) => text.clone(),
         }
     }
-}
 
-impl Each {
     /// An error unless a repetition that the counter counts contains the launch, wherever it stands in a sequence.
     pub fn contains(&self, launch: &str, sequence: &str) -> Result<(), String> {
         let of = &self.of;
