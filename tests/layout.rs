@@ -1,6 +1,7 @@
 //! Rules the repository keeps: everything is declared, nothing is too large, documents tell the truth.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -65,12 +66,21 @@ fn is_crate_root(file: &Path) -> bool {
     name == "build.rs"
         || name == "main.rs"
         || name == "lib.rs"
-        || parent.ends_with("tests")
         || parent.ends_with("examples")
+        || ["Cargo.toml", "core/Cargo.toml", "reference/Cargo.toml"]
+            .into_iter()
+            .any(|manifest| lists(manifest, name))
+}
+
+/// Whether a manifest has a test of that file name.
+fn lists(manifest: &str, name: &OsStr) -> bool {
+    let text = read(Path::new(manifest));
+    let mut paths = text.lines().filter_map(|line| line.strip_prefix("path = "));
+    paths.any(|path| Path::new(path.trim_matches('"')).file_name() == Some(name))
 }
 
 /// The files that may declare the module which `file` holds: those of its folder, or of the folder above for a `mod.rs`.
-/// In a folder of tests every file is a crate and may.
+/// In a folder of tests every file may be a crate, and declare it.
 fn declarers(file: &Path) -> Vec<PathBuf> {
     let folder = match file.ends_with("mod.rs") {
         true => file.parent().unwrap().parent().unwrap(),

@@ -1,10 +1,7 @@
 //! Reading checkpoints.
 
-#[path = "weights/decoding.rs"]
 mod decoding;
-#[path = "weights/folders.rs"]
 mod folders;
-#[path = "weights/written.rs"]
 mod written;
 
 use reference::weights::{Error, Safetensors as Tensors};

@@ -1,6 +1,6 @@
 //! Files, distances, and a `Numerics` that records and changes what passes.
 
-pub use super::measure::*;
+pub use crate::measure::*;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

@@ -1,6 +1,6 @@
 //! Files, random cases, distances.
 
-pub use super::measure::*;
+pub use crate::measure::*;
 use std::collections::BTreeMap;
 use std::f64::consts::TAU;
 use std::path::Path;

@@ -4,8 +4,8 @@ use reference::paths::swap_ffn::{BANKS, Config, DecisionRule, LaneRule, Output, 
 use reference::{Plain, Tensor};
 
 use super::definition::*;
-use super::measure::relative;
 use super::support::*;
+use crate::measure::relative;
 
 /// Of f64 after a few tokens: measured 2e-14 at most.
 const NEAR: f64 = 1e-12;

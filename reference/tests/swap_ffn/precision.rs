@@ -5,8 +5,8 @@ use reference::paths::swap_ffn::{Config, Model, RouterForm, State};
 use reference::{Plain, Tensor};
 
 use super::definition::{Definition, Fault};
-use super::measure::relative;
 use super::support::*;
+use crate::measure::relative;
 
 const U: f64 = 1.0 / (1 << 24) as f64;
 

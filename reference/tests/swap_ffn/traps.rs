@@ -8,8 +8,8 @@ use reference::paths::{Weights, swap_ffn};
 use reference::{Plain, Tensor};
 
 use super::definition::{Definition, Fault};
-use super::measure::{farthest, top};
 use super::support::*;
+use crate::measure::{farthest, top};
 
 /// A model whose router has no weights: its biases decide, the same for every core.
 fn biased(config: Config, bias: [f32; 1 + BANKS]) -> Model<f32> {
