@@ -1,8 +1,10 @@
 //! `ulplab kernels check`: every variant on every case, judged; timed cases are also timed.
 
+use clap::builder::PossibleValuesParser;
+
 use super::{KernelArgs, WorkerArgs, experiment_or_shipped};
 use crate::commands::sweep::SweepArgs;
-use crate::studies::kernels::{OnDevice, Options};
+use crate::studies::kernels::{ARCHITECTURES, OnDevice, Options};
 use ulplab_core::error::{Exit, Result};
 
 /// Check every variant on every case, and time the right ones on the timed cases.
@@ -21,11 +23,15 @@ pub struct CheckArgs {
     /// Run kernels on a GPU, or only compile them and check them against their attestations.
     #[arg(long, value_enum, default_value = "cuda")]
     device: OnDevice,
+    /// Architectures to compile for where no kernel is run, all of them if absent; may be repeated.
+    #[arg(long = "arch", value_name = "ARCH", value_parser = PossibleValuesParser::new(ARCHITECTURES))]
+    architectures: Vec<String>,
 }
 
 pub(super) fn run(args: &CheckArgs) -> Result<Exit> {
     let kernels = Options {
         device: args.device,
+        architectures: args.architectures.clone(),
         workers: args.workers.workers(),
         ..Options::default()
     };

@@ -173,11 +173,12 @@ fn enter_and_execute(args: &SweepArgs, prepared: &mut Prepared, device: Option<&
     Ok(folder)
 }
 
-fn compiler<'a>(args: &SweepArgs, prepared: &'a Prepared) -> Compile<'a> {
+fn compiler<'a>(args: &'a SweepArgs, prepared: &'a Prepared) -> Compile<'a> {
     Compile {
         sources: &prepared.question.sources,
         cells: &prepared.cells,
         whole: prepared.manifest.left_out.is_empty(),
+        architectures: &args.kernels.architectures,
         faults: args.kernels.mutants,
         json: args.json,
     }

@@ -16,7 +16,7 @@ use ulplab_core::ops;
 use ulplab_core::ops::{Case, Op, Problem, Scalar};
 
 /// Architectures that are compiled for: those that kernels run on, and those to come.
-const ARCHITECTURES: &[&str] = &["sm_90a", "sm_100a"];
+pub const ARCHITECTURES: &[&str] = &["sm_90a", "sm_100a"];
 /// Limits of all cards of these architectures.
 const MOST_THREADS: u32 = 1024;
 const MOST_BLOCKS: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
@@ -30,6 +30,8 @@ pub struct Compile<'a> {
     pub cells: &'a [Cell],
     /// Whether these are all that the experiment plans.
     pub whole: bool,
+    /// What they are compiled for; [`ARCHITECTURES`] if it is empty.
+    pub architectures: &'a [String],
     /// Compiles every planted fault, too.
     pub faults: bool,
     pub json: bool,
@@ -53,23 +55,27 @@ impl Compile<'_> {
             .iter()
             .filter(|source| !of_op(&source.op, &cells).is_empty());
         let selected: Vec<Source> = selected.cloned().collect();
+        let architectures: Vec<&str> = match self.architectures {
+            [] => ARCHITECTURES.to_vec(),
+            named => named.iter().map(String::as_str).collect(),
+        };
         let mut works = Vec::new();
         for source in &selected {
-            for arch in ARCHITECTURES {
+            for &arch in &architectures {
                 let faults = source.header.mutants.iter().filter(|_| self.faults);
-                works.push((source, *arch, None));
-                works.extend(faults.map(|fault| (source, *arch, Some(fault))));
+                works.push((source, arch, None));
+                works.extend(faults.map(|fault| (source, arch, Some(fault))));
             }
         }
         toolkit.compile_ahead(&works);
         let mut rows = Vec::new();
         let mut findings = Findings::new();
         for source in &selected {
-            for arch in ARCHITECTURES {
+            for &arch in &architectures {
                 let cubin = toolkit.compile(source, arch, None)?;
                 let found = entries(&cubin).map_err(|why| Error::data(&source.path, why))?;
                 self.check(source, arch, &found, &mut findings)?;
-                rows.extend(found.into_iter().map(|(name, entry)| (source, *arch, name, entry)));
+                rows.extend(found.into_iter().map(|(name, entry)| (source, arch, name, entry)));
                 for mutant in source.header.mutants.iter().filter(|_| self.faults) {
                     toolkit.compile(source, arch, Some(mutant))?;
                 }

@@ -42,6 +42,7 @@ use ulplab_core::record::{Failure, Phase, Record};
 
 pub use crate::backend::cuda::shipped::{file, folder};
 pub use body::{Command, KernelStudy};
+pub use compile::ARCHITECTURES;
 pub use show::{line, times};
 
 /// Site of the records of times.

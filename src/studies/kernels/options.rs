@@ -8,6 +8,8 @@ pub struct Options {
     /// Whether experiments of other kinds are refused.
     pub alone: bool,
     pub device: OnDevice,
+    /// What kernels are compiled for where none is run; all of [`ARCHITECTURES`](super::ARCHITECTURES) if it is empty.
+    pub architectures: Vec<String>,
     /// Whether only the timed cases are run, and only a failed gate is a failure.
     pub timed: bool,
     /// The fault to plant, as `op.mutant`.
