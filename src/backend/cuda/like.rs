@@ -26,19 +26,17 @@ pub fn resolve(header: &mut Table) -> Result<(), String> {
             found.ok_or_else(|| format!("{key} = {name}: no variant before it has that name"))
         };
         let mut others = Vec::new();
-        for (key, variants) in [("changes_of", &written[..at]), ("like", &*before)] {
+        let kinds: [(_, _, Add); 2] = [("changes_of", &written[..at], change), ("like", &*before, inherit)];
+        for (key, variants, add) in kinds {
             let name = variant.remove(key);
-            let other = name.map(|name| named(variants, key, &name).map(|other| (key, other)));
+            let other = name.map(|name| named(variants, key, &name).map(|other| (add, other)));
             others.extend(other.transpose()?);
         }
         if let Some(without) = variant.remove("without") {
             leave_out(&mut others, &without)?;
         }
-        for (key, other) in &others {
-            match *key {
-                "like" => inherit(variant, other)?,
-                _ => change(variant, other)?,
-            }
+        for (add, other) in &others {
+            add(variant, other)?;
         }
         let Some(each) = variant.remove("each") else { continue };
         let each = each.as_table().ok_or("each: expected keys of launches")?;
@@ -53,6 +51,9 @@ pub fn resolve(header: &mut Table) -> Result<(), String> {
     }
     Ok(())
 }
+
+/// How a variant is completed from another.
+type Add = fn(&mut Table, &Table) -> Result<(), String>;
 
 /// The name of a launch.
 fn name(launch: &Value) -> Option<&Value> {
@@ -85,7 +86,7 @@ fn change(variant: &mut Table, other: &Table) -> Result<(), String> {
 }
 
 /// Leaves launches out of the variants of which another has the rest.
-fn leave_out(others: &mut [(&str, Table)], without: &Value) -> Result<(), String> {
+fn leave_out(others: &mut [(Add, Table)], without: &Value) -> Result<(), String> {
     let left_out = without
         .as_array()
         .ok_or_else(|| format!("without = {without}: expected names of launches"))?;

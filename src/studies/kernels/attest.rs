@@ -240,7 +240,8 @@ pub fn changed(sources: &[Source], attestations: &[(PathBuf, Attestation)]) -> V
         if verified.iter().find(current).is_some() {
             continue;
         }
-        let what = match verified.first() {
+        let newest = verified.iter().max_by(|a, b| a.at.cmp(&b.at));
+        let what = match newest {
             None => "was never verified on a GPU".into(),
             Some(verified) => format!(
                 "{} since it was verified on {}",

@@ -40,18 +40,21 @@ impl Running<'_> {
         };
         let steps = (0..self.plan.steps.len()).filter(|step| !self.plan.steps[*step].tap);
         let steps: Vec<usize> = steps.collect();
-        let run = self.without(None)?;
+        let whole = match steps.len() {
+            1 => None,
+            _ => self.without(None)?,
+        };
         let times = |step: &usize| {
             let own = alone(&self.set, *step)?;
             let from_cache = cached.as_ref().map(|set| alone(set, *step)).transpose()?;
-            let others = match steps.len() {
-                1 => None,
-                _ => self.without(Some(*step))?,
+            let added = |whole: &Spread| {
+                let others = self.without(Some(*step))?;
+                Ok(others.map(|others| whole.median - others.median))
             };
             Ok(LaunchTimes {
                 alone: own,
                 cached: from_cache.unwrap_or(own),
-                added: run.zip(others).map(|(run, others)| run.median - others.median),
+                added: whole.as_ref().map_or(Ok(None), added)?,
             })
         };
         steps.iter().map(times).collect()
