@@ -147,7 +147,7 @@ extern "C" __global__ void __launch_bounds__(256) decode_step_end(const int *sam
     wait_on_dependent_grids();
     const int run = min(*clock, runs - 1);
     for (int row = threadIdx.x; row < rows; row += blockDim.x) {
-        const int next = sampled[row], given = run + 1 < runs ? forced[(size_t)(run + 1) * rows + row] : -1;
+        const int next = sampled[row], given = forced[(size_t)(run + 1) * rows + row];
         tokens[(size_t)run * rows + row] = next;
         token[row] = given >= 0 ? given : next;
 #ifdef MUTANT_POSITION_KEPT

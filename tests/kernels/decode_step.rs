@@ -278,7 +278,7 @@ fn outputs_of(model: &Model<f32>, problem: &Problem, formats: Formats, mistake: 
             if mistake == Mistake::Token && run + 1 == runs {
                 tokens[at] = (tokens[at] + 1) % vocabulary as i32;
             }
-            let given = forced.get(at + rows).copied().unwrap_or(-1);
+            let given = forced[at + rows];
             token[row] = if given >= 0 { given } else { tokens[at] };
             position[row] = (position[row] + 1).min(last as i32 - 1);
         }

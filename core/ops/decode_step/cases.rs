@@ -87,7 +87,11 @@ const CASES: [Plan; 6] = [
 ];
 
 /// The last token of 32,768, with which every window closes.
-const FLASH: [(&str, &[i64]); 2] = [("flash.b1", &[32_767]), ("flash.b8", &[32_767; 8])];
+const FLASH: [(&str, &[i64]); 3] = [
+    ("flash.b1", &[32_767]),
+    ("flash.b8", &[32_767; 8]),
+    ("flash.b64", &[32_767; 64]),
+];
 
 /// Cases of all records and of all ways to store weights in a small model, and of some of them in the trained one.
 pub(super) fn plans() -> Vec<Plan> {
@@ -195,7 +199,7 @@ impl Plan {
         };
         let storages = self.formats.storages()?;
         Ok(match self.flash {
-            true => Source::repeated(seed, flash::config(), storages),
+            true => Source::repeated(seed, flash::config(self.starts.len()), storages),
             false => Source::drawn(seed, keys, storages),
         })
     }

@@ -26,8 +26,15 @@ const WHY_SPREAD: &str =
 /// Positions whose entries are drawn; those behind repeat them.
 const DRAWN_POSITIONS: usize = 1 << 14;
 
-/// The model's sizes.
-pub(super) fn config() -> Config {
+const LAYERS: usize = 43;
+
+/// Rows of the largest case in which layers route as the model's do: by their tokens only in the first ones. More rows, whose states are
+/// drawn alike, would go to fewer experts than those of different texts; there, all layers but the last route by
+/// tokens.
+const ROUTED: usize = 8;
+
+/// The model's sizes, to read so many rows.
+pub(super) fn config(rows: usize) -> Config {
     let rope = |theta| RopeParameters {
         rope_type: "default".into(),
         rope_theta: theta,
@@ -36,7 +43,8 @@ pub(super) fn config() -> Config {
         beta_fast: None,
         beta_slow: None,
     };
-    let (layers, heavy, sparse) = (43, LayerType::Heavy, LayerType::Sparse);
+    let by_token = if rows > ROUTED { LAYERS - 1 } else { 3 };
+    let (layers, heavy, sparse) = (LAYERS, LayerType::Heavy, LayerType::Sparse);
     let kind = |layer: usize| {
         if layer >= 2 && layer.is_multiple_of(2) {
             sparse
@@ -77,12 +85,17 @@ pub(super) fn config() -> Config {
             compress: rope(1.6e5),
         },
         layer_types: (0..layers).map(kind).collect(),
-        mlp_layer_types: [vec![RouterType::Hash; 3], vec![RouterType::Learned; layers - 3]].concat(),
+        mlp_layer_types: [
+            vec![RouterType::Hash; by_token],
+            vec![RouterType::Learned; layers - by_token],
+        ]
+        .concat(),
         max_position_embeddings: None,
     }
 }
 
-/// The case with everything that it begins with. Rows read tokens of their own, but the last, which reads that of the first.
+/// The case with everything that it begins with. Rows read tokens of their own, but the last, which reads that of the first; and they do
+/// so each time that the step is timed, since rows that read what they have sampled come to read the same, and go to the same experts.
 ///
 /// # Errors
 /// The formats are none that kernels know.
@@ -107,7 +120,7 @@ pub(super) fn step(source: Source, plan: &Plan, data: &Data) -> Result<Step, Str
         runs: plan.runs,
         kept: plan.runs,
         starts: plan.starts.iter().map(|tokens| Some(start(*tokens))).collect(),
-        forced: tokens.repeat(plan.runs),
+        forced: tokens.repeat(plan.runs + 1),
         tokens,
         temperature: 0.0,
         seed: 0,

@@ -186,8 +186,8 @@ struct Step {
     kept: usize,
     /// The state of each row; none of a row of padding.
     starts: Vec<Option<StateParts<f32>>>,
-    /// The token that each row reads first, and those that it must read in later runs, `[S, B]`; −1 is the one it has
-    /// sampled.
+    /// The token that each row reads first, and those that it must read in all runs and in those after the last, which is repeated to be
+    /// timed, `[S + 1, B]`; −1 is the one it has sampled.
     tokens: Vec<i32>,
     forced: Vec<i32>,
     temperature: f32,
@@ -230,7 +230,7 @@ impl Step {
             _ => -1,
         };
         let all = |run: usize| plan.starts.iter().map(move |start| given(run, *start));
-        let forced = (0..plan.runs).flat_map(all).collect();
+        let forced = (0..=plan.runs).flat_map(all).collect();
         Self::begin(
             source,
             starts,
@@ -295,7 +295,7 @@ impl Step {
             Buffer::f32("sin", &[last, pairs], &sin),
             Buffer::f32("temperature", &[rows], &vec![self.temperature; rows]),
             Buffer::input("sequence", Dtype::I32, &[rows], integers(&sequences)),
-            Buffer::input("forced", Dtype::I32, &[runs, rows], integers(&self.forced)),
+            Buffer::input("forced", Dtype::I32, &[runs + 1, rows], integers(&self.forced)),
             Buffer::in_place("token", Dtype::I32, &[rows], integers(&self.tokens)),
             Buffer::in_place("position", Dtype::I32, &[rows], integers(&positions)),
             Buffer::in_place("clock", Dtype::I32, &[1], integers(&[0])),

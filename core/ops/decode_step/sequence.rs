@@ -45,7 +45,7 @@ impl Generation<'_> {
         if !read.is_empty() {
             model.run(&mut state, read, &mut Stored::new(self.formats.record)?)?;
         }
-        let (starts, forced) = (vec![Some(state.to_parts())], vec![-1; self.tokens]);
+        let (starts, forced) = (vec![Some(state.to_parts())], vec![-1; self.tokens + 1]);
         let sizes = [self.tokens, self.prompt.len() + self.tokens];
         let mut step = Step::begin(source, starts, sizes, (vec![*last as i32], forced), self.formats)?;
         (step.kept, step.temperature, step.seed) = (1, self.temperature, self.seed);
@@ -75,7 +75,7 @@ impl Reading<'_> {
         let first = *self.ids.first().ok_or("there are no tokens")?;
         let source = Source::open(self.folder, self.formats.storages()?)?;
         let start = source.model::<f32>()?.state().to_parts();
-        let forced = self.ids.iter().map(|id| *id as i32).collect();
+        let forced = self.ids.iter().map(|id| *id as i32).chain([-1]).collect();
         let sizes = [self.ids.len(); 2];
         let step = Step::begin(
             source,
