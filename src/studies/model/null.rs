@@ -1,9 +1,15 @@
 //! What the gates of a model are calibrated on.
 
+use reference::Site;
+use reference::paths::PATHS;
+use reference::sites::Growth;
+
 use super::{ModelStudy, Recipe};
+use crate::backend::recipe::Round;
 use crate::run::plan::REFERENCE;
 use crate::studies::body_of;
 use crate::studies::null::{self, Candidate, Null, Wanted};
+use ulplab_core::pattern;
 use ulplab_core::record::Phase;
 
 /// Operations whose kernels read and write bf16, whatever the type of the others.
@@ -49,6 +55,19 @@ impl Candidate for Recipe {
     }
 }
 
+/// No model has as many layers.
+const MOST_LAYERS: usize = 1024;
+
+/// Whether it is of a state of some path.
+fn is_of_a_state(round: &Round) -> bool {
+    let sites = PATHS.iter().flat_map(|path| path.sites());
+    let mut states = sites.filter(|site| site.cache.is_some_and(|cache| cache.growth == Growth::State));
+    states.any(|site| {
+        let mut places = (0..MOST_LAYERS).map(|layer| Site::new(Some(layer), site.name).to_string());
+        places.any(|place| pattern::matches(&round.at, &place))
+    })
+}
+
 /// A recipe as right code computes it in another order of sums, different in each window.
 fn reordered(recipe: &Recipe, phase: Phase) -> Result<Recipe, String> {
     if recipe.step.is_some() && (recipe.weights.is_some() || recipe.index.is_some()) {
@@ -58,8 +77,10 @@ fn reordered(recipe: &Recipe, phase: Phase) -> Result<Recipe, String> {
     if !recipe.kernels.is_empty() && !recipe.dtype.is_f32() || recipe.kernels.iter().any(rounds_anyway) {
         return Err("its kernels round to another type, which nothing on the CPU does".into());
     }
+    // A state is rounded after every call, so that calls are part of what is measured.
+    let kept = recipe.rounds.iter().any(is_of_a_state);
     let plain = Recipe {
-        chunk: None,
+        chunk: recipe.chunk.filter(|_| kept),
         cuts: None,
         step: None,
         kernels: Vec::new(),
@@ -67,7 +88,7 @@ fn reordered(recipe: &Recipe, phase: Phase) -> Result<Recipe, String> {
     };
     // A layer alone is fed all tokens at once; a vector that is rounded for one reader is, too.
     let whole = phase == Phase::Local || recipe.rounds.iter().any(|round| round.role.is_some());
-    if whole || recipe.name == REFERENCE {
+    if whole || kept || recipe.name == REFERENCE {
         return Ok(plain);
     }
     Ok(Recipe {
@@ -75,4 +96,31 @@ fn reordered(recipe: &Recipe, phase: Phase) -> Result<Recipe, String> {
         cuts: Some(1),
         ..plain
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_after_which_a_state_is_rounded_are_not_drawn() {
+        let growing = |wanted: fn(Growth) -> bool| {
+            let mut sites = PATHS.iter().flat_map(|path| path.sites());
+            let found = sites.find(|site| site.cache.is_some_and(|cache| wanted(cache.growth)));
+            found.unwrap().name
+        };
+        let state = growing(|growth| growth == Growth::State);
+        let other = growing(|growth| growth != Growth::State);
+        for (at, calls) in [
+            (format!("layers.*.{state}"), (true, None)),
+            (format!("layers.17.{state}"), (true, None)),
+            ("layers.*.**".into(), (true, None)),
+            (format!("layers.*.{other}"), (false, Some(1))),
+        ] {
+            let text = format!("name = 'a'\nchunk = 1\nround = [{{ at = '{at}', format = 'bf16' }}]");
+            let recipe: Recipe = toml::from_str(&text).unwrap();
+            let found = reordered(&recipe, Phase::Cumulative).unwrap();
+            assert_eq!((found.chunk.is_some(), found.cuts), calls, "{at}");
+        }
+    }
 }
