@@ -117,7 +117,7 @@ mod tests {
             ("layers.*.**".into(), (true, None)),
             (format!("layers.*.{other}"), (false, Some(1))),
         ] {
-            let text = format!("name = 'a'\nchunk = 1\nround = [{{ at = '{at}', format = 'bf16' }}]");
+            let text = format!("name = 'a'\ndoc = 'x'\nchunk = 1\nround = [{{ at = '{at}', format = 'bf16' }}]");
             let recipe: Recipe = toml::from_str(&text).unwrap();
             let found = reordered(&recipe, Phase::Cumulative).unwrap();
             assert_eq!((found.chunk.is_some(), found.cuts), calls, "{at}");
