@@ -190,7 +190,7 @@ variants = ["cluster", "heads_16"]
 #define FEW_HEADS(R, HEADS, TILE)                                                                                               \
     extern "C" __global__ void __launch_bounds__(512, 1)                                                                        \
         record_attention_heads_##HEADS##_##R##_bf16(const bf16 *q, RECORD_PARTS, const float *sinks, bf16 *out, RECORD_SIZES) { \
-        few_heads::attend<HEADS, TILE, R>(q, RECORD_BOTH, sinks, out, heads, scale);                                            \
+        few_heads::attend<HEADS, TILE, R>(q, RECORD_BOTH, sinks, few_heads::ToHalves{out, heads}, heads, scale);                \
     }
 #define BOTH_FEW_HEADS(R) FEW_HEADS(R, 16, 160) FEW_HEADS(R, 32, 128)
 #define ENTRIES(R)        \

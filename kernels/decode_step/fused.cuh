@@ -247,6 +247,62 @@ __device__ __forceinline__ void heads(const bf16 *x, const float *cos, const flo
     });
 }
 
+// Four columns of a block as codes, by each lane of a warp that has the block.
+template <class F> __device__ __forceinline__ u32 four_codes(float4 x, int block, int cols, typename F::Stored *scale) {
+    static_assert(F::width == 4 * 32, "a warp has a block");
+    const float values[4] = {x.x, x.y, x.z, x.w};
+    const float factor = factor_of_block<F>(values, block, cols, scale);
+    u32 four = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        four |= (u32)code_of<F>(values[i] * factor) << 8 * i;
+    return four;
+}
+
+#if __CUDA_ARCH__ == 900
+// What `heads` does with what attention gives, where it is added up: the numbers are rounded to bfloat16 all the same.
+template <class F> struct ToHeadCodes {
+    static constexpr int D = 512;
+    const float *cos, *sin;
+    float *kept;
+    u8 *codes;
+    typename F::Stored *scales;
+    int rows, heads, cols, rotated;
+
+    __device__ __forceinline__ void store(int row, int head, int channel, float4 x) const {
+        const uint2 halves = to_bf16x4(x);
+        float2 low = from_bf16x2(halves.x), high = from_bf16x2(halves.y);
+        const int turning = channel - (D - rotated);
+        if (turning >= 0) {
+            const size_t pair = ((size_t)row * rotated + turning) / 2;
+#ifdef MUTANT_HEADS_TURNED_ON
+            const float back = 1.0f;
+#else
+            const float back = -1.0f;
+#endif
+            low = turned(low, cos[pair], back * sin[pair]), high = turned(high, cos[pair + 1], back * sin[pair + 1]);
+        }
+        const float4 y = make_float4(low.x, low.y, high.x, high.y);
+        if (kept != nullptr)
+            *(float4 *)(kept + ((size_t)row * heads + head) * D + channel) = y;
+        const int col = head * D + channel, in_group = col % cols, block = in_group / F::width;
+        const size_t to = (size_t)(col / cols) * rows + row;
+        const u32 four = four_codes<F>(y, block, cols, scales + to * blocks_of<F>(cols) + block);
+        *(u32 *)(codes + to * cols + in_group) = four;
+    }
+};
+
+#define ATTEND_ENTRIES(R)                                                                                                        \
+    extern "C" __global__ void __launch_bounds__(512, 1)                                                                         \
+        decode_step_attend_##R(const bf16 *q, RECORD_PARTS, const float *sinks, const float *cos, const float *sin, float *kept, \
+                               u8 *codes, float *scales, int rows, int cols, int rotated, RECORD_SIZES) {                        \
+        const ToHeadCodes<fp8_b128_f32> to = {cos, sin, kept, codes, scales, rows, heads, cols, rotated};                        \
+        record_attention_file::few_heads::attend<16, 160, R>(q, RECORD_BOTH, sinks, to, heads, scale);                           \
+    }
+FOR_RECORDS_ON_TENSOR_CORES(ATTEND_ENTRIES)
+#undef ATTEND_ENTRIES
+#endif
+
 // Low-rank heads [groups, B, rank] as codes [B, groups · rank].
 template <class F>
 __device__ __forceinline__ void low_heads(const float *x, u8 *codes, typename F::Stored *scales, int groups, int rank) {

@@ -101,12 +101,7 @@ template <class F> struct ToCodes {
         plain.store(token, channel, x);
         const int dim = plain.dim, block = channel / F::width;
         const bool there = channel < dim;
-        const float values[4] = {there ? x.x : 0.0f, there ? x.y : 0.0f, there ? x.z : 0.0f, there ? x.w : 0.0f};
-        const float factor = factor_of_block<F>(values, block, dim, scales + (size_t)token * blocks_of<F>(dim) + block);
-        u32 four = 0;
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            four |= (u32)code_of<F>(values[i] * factor) << 8 * i;
+        const u32 four = four_codes<F>(there ? x : float4{}, block, dim, scales + (size_t)token * blocks_of<F>(dim) + block);
         if (there)
             *(u32 *)(codes + (size_t)token * dim + channel) = four;
     }

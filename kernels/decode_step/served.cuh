@@ -7,10 +7,10 @@ changes_of = "w8a8"
 without = [
     "q_down", "kv_down", "q_low_norm", "query_rope", "kv_row_norm", "kv_rope", "push", "window_write", "csa_values", "csa_logits",
     "entry_row", "index_rope", "index_values", "index_logits", "index_row", "index_weights", "hca_values", "hca_logits", "heads_rope",
-    "attn_post", "moe_mix",
+    "attn_post", "moe_mix", "attend_sparse", "attend_heavy", "heads_code",
 ]
 arch = "sm_90a"
-needs = ["records == 1", "indexed == 1", "DI == 128", "D == 512", "R <= 512", "sixteen == 1", "HD / G % 16 == 0", "Rq <= 4096", "C <= 7296"]
+needs = ["records == 1", "indexed == 1", "DI == 128", "D == 512", "R <= 512", "sixteen == 1", "HD / G % 128 == 0", "Rq <= 4096", "C <= 7296"]
 sequence = """
 begin places table
 layers(
@@ -28,7 +28,7 @@ layers(
         hca_products hca_compress tap_hca_entry hca_write
         attend_heavy
     )
-    heads_code tap_heads tap_heads_codes tap_heads_scales
+    tap_heads tap_heads_codes tap_heads_scales
     o_down tap_low_heads low_heads_code tap_low_heads_codes tap_low_heads_scales o_up tap_attention_output
     moe_sums moe_half tap_moe_input
     router_logits
@@ -39,7 +39,7 @@ moe_post tap_last_output head_mix tap_head_input head_input head_product keep_lo
 """
 more_scratch = [
     { name = "half_input", bytes = "B * C * 2" }, { name = "half_query", bytes = "B * HD * 2" },
-    { name = "attended", bytes = "B * HD * 2" }, { name = "index_values", bytes = "B * 2 * DI * 4" },
+    { name = "index_values", bytes = "B * 2 * DI * 4" },
     { name = "index_logits", bytes = "B * 2 * DI * 4" }, { name = "hidden", bytes = "B * (K + 1) * I * 2" },
     { name = "mix_sums", bytes = "B * 24 * ceil(C, 32 * ceil(C, 4096)) * 4" },
 ]
@@ -201,14 +201,18 @@ with = [
 ]
 [[variant.launch]]
 name = "attend_sparse"
-call = "record_attention.heads_16"
+entry = "decode_step_attend_{record}"
+grid = ["B * min(max(ceil(Wn + topk, 80), 1), 8)", "ceil(H, 16)"]
+cluster = ["min(max(ceil(Wn + topk, 80), 1), 8)"]
+block = [512]
+shared = 215040
 programmatic = true
-with = [
-    { q = "half_query", window_pages = "window_pages[@layers]", window_slots = "chosen", window_count = "window_count" },
-    { pages = "csa_pages[(@layers - lead) / 2]", slots = "chosen", count = "chosen_count", sinks = "sinks[@layers]" },
-    { out = "attended", K = "topk", window_own = "window_pages_of_row", own = "csa_pages_of_row", window_listed = "0" },
-    { listed = "1", scale = "attention_scale", size = 2, dtype = "bf16" },
+args = [
+    "half_query", "window_pages[@layers]", "chosen", "window_count", "csa_pages[(@layers - lead) / 2]", "chosen", "chosen_count", "sinks[@layers]", "cos_t", "sin_t",
+    "heads", "heads_codes", "heads_scales", "B", "HD / G", "R", "H", "Wn", "topk", "window_pages_of_row", "csa_pages_of_row", "0", "1",
+    "attention_scale",
 ]
+taps = ["heads"]
 
 # heavy layers: compressor, attention
 [[variant.launch]]
@@ -225,24 +229,20 @@ args = [
 ]
 [[variant.launch]]
 name = "attend_heavy"
-call = "record_attention.heads_16"
+entry = "decode_step_attend_{record}"
+grid = ["B * min(max(ceil(Wn + Nh, 80), 1), 8)", "ceil(H, 16)"]
+cluster = ["min(max(ceil(Wn + Nh, 80), 1), 8)"]
+block = [512]
+shared = 215040
 programmatic = true
-with = [
-    { q = "half_query", window_pages = "window_pages[@layers]", window_slots = "chosen", window_count = "window_count" },
-    { pages = "hca_pages[min(@layers, lead) + max(0, @layers - lead) / 2]", slots = "chosen", count = "heavy_count" },
-    { sinks = "sinks[@layers]", out = "attended", K = "Nh", window_own = "window_pages_of_row", own = "hca_pages_of_row" },
-    { window_listed = "0", listed = "0", scale = "attention_scale", size = 2, dtype = "bf16" },
+args = [
+    "half_query", "window_pages[@layers]", "chosen", "window_count", "hca_pages[min(@layers, lead) + max(0, @layers - lead) / 2]", "chosen", "heavy_count", "sinks[@layers]", "cos_t", "sin_t",
+    "heads", "heads_codes", "heads_scales", "B", "HD / G", "R", "H", "Wn", "Nh", "window_pages_of_row", "hca_pages_of_row", "0", "0",
+    "attention_scale",
 ]
-
-# heads: RoPE undone, codes, those of each group apart; and attention's output
-[[variant.launch]]
-name = "heads_code"
-entry = "decode_step_heads_{activations}"
-grid = ["ceil(HD / G, 512)", "G", "B"]
-block = [128]
-programmatic = true
-args = ["attended", "cos_t", "sin_t", "heads", "heads_codes", "heads_scales", "HD / G", "D", "R"]
 taps = ["heads"]
+
+# attention's output
 [[variant.launch]]
 name = "tap_heads_codes"
 entry = "decode_step_tap_groups"
@@ -404,12 +404,37 @@ with = { logits = "row_logits", token = "sampled" }
 name = "served_many"
 doc = "as `served`, with 64 heads of attention for a thread block, and two thread blocks for a row's choice: for many rows"
 like = "served"
+without = ["attend_sparse", "attend_heavy"]
+in_sequence = { tap_heads = "heads_code tap_heads" }
+more_scratch = [{ name = "attended", bytes = "B * HD * 2" }]
 [[variant.launch]]
 name = "attend_sparse"
 call = "record_attention.cluster"
+programmatic = true
+with = [
+    { q = "half_query", window_pages = "window_pages[@layers]", window_slots = "chosen", window_count = "window_count" },
+    { pages = "csa_pages[(@layers - lead) / 2]", slots = "chosen", count = "chosen_count", sinks = "sinks[@layers]" },
+    { out = "attended", K = "topk", window_own = "window_pages_of_row", own = "csa_pages_of_row", window_listed = "0" },
+    { listed = "1", scale = "attention_scale", size = 2, dtype = "bf16" },
+]
 [[variant.launch]]
 name = "attend_heavy"
 call = "record_attention.cluster"
+programmatic = true
+with = [
+    { q = "half_query", window_pages = "window_pages[@layers]", window_slots = "chosen", window_count = "window_count" },
+    { pages = "hca_pages[min(@layers, lead) + max(0, @layers - lead) / 2]", slots = "chosen", count = "heavy_count" },
+    { sinks = "sinks[@layers]", out = "attended", K = "Nh", window_own = "window_pages_of_row", own = "hca_pages_of_row" },
+    { window_listed = "0", listed = "0", scale = "attention_scale", size = 2, dtype = "bf16" },
+]
+[[variant.launch]]
+name = "heads_code"
+entry = "decode_step_heads_{activations}"
+grid = ["ceil(HD / G, 512)", "G", "B"]
+block = [128]
+programmatic = true
+args = ["attended", "cos_t", "sin_t", "heads", "heads_codes", "heads_scales", "HD / G", "D", "R"]
+taps = ["heads"]
 [[variant.launch]]
 name = "select"
 call = "top_k.stream"

@@ -58,6 +58,17 @@ struct Found {
     }
 };
 
+// What attention gives, as bfloat16 [rows, heads, 512].
+struct ToHalves {
+    bf16 *out;
+    int heads;
+
+    // By a warp, whose lanes have four channels each of 128.
+    __device__ __forceinline__ void store(int row, int head, int channel, float4 x) const {
+        *(uint2 *)(out + ((size_t)row * heads + head) * 512 + channel) = to_bf16x4(x);
+    }
+};
+
 template <int HEADS, int TILE> struct Block {
     // Records on their way to a warp's registers at once.
     static constexpr int WARP_KEYS = TILE / WARPS, BATCH = WARP_KEYS / 2;
@@ -259,16 +270,18 @@ template <int HEADS, int TILE> struct Block {
         weights[rank][head] = all.weight(maximum(rank));
     }
 
-    // Adds up a share of the channels, of which the first `active` ranks have results.
-    __device__ __forceinline__ void add_ranks(int rank, int ranks, int active, bf16 *out, int heads) const {
-        const int first = rank * 128 / ranks, fours = (rank + 1) * 128 / ranks - first;
-        for (int i = threadIdx.x; i < fours * heads; i += THREADS) {
-            const int head = i / fours, four = first + i % fours;
+    // Adds up a share of the heads' channels, of which the first `active` ranks have results: a warp has 128 channels of a head.
+    template <class Out>
+    __device__ __forceinline__ void add_ranks(int rank, int ranks, int active, const Out &out, int row, int first_head,
+                                              int heads) const {
+        const int end = (rank + 1) * heads * 4 / ranks;
+        for (int part = rank * heads * 4 / ranks + threadIdx.x / 32; part < end; part += WARPS) {
+            const int head = part / 4, channel = part % 4 * 128 + threadIdx.x % 32 * 4;
             float4 x[MOST_RANKS], sum = {};
 #pragma unroll
             for (int from = 0; from < MOST_RANKS; from++)
                 if (from < active)
-                    x[from] = ld_shared_cluster(map_shared_rank(&results[head][four * 4], from));
+                    x[from] = ld_shared_cluster(map_shared_rank(&results[head][channel], from));
 #pragma unroll
             for (int from = 0; from < MOST_RANKS; from++) {
                 if (from >= active)
@@ -281,13 +294,13 @@ template <int HEADS, int TILE> struct Block {
                 sum.x = fmaf(x[from].x, weight, sum.x), sum.y = fmaf(x[from].y, weight, sum.y);
                 sum.z = fmaf(x[from].z, weight, sum.z), sum.w = fmaf(x[from].w, weight, sum.w);
             }
-            ((uint2 *)out)[head * 128 + four] = to_bf16x4(sum);
+            out.store(row, first_head + head, channel, sum);
         }
     }
 };
 
-template <int HEADS, int TILE, class R>
-__device__ __forceinline__ void attend(const bf16 *q, const Part window, const Part entries, const float *sinks, bf16 *out,
+template <int HEADS, int TILE, class R, class Out>
+__device__ __forceinline__ void attend(const bf16 *q, const Part window, const Part entries, const float *sinks, const Out &out,
                                        int heads, float scale) {
     typedef Block<HEADS, TILE> Block;
     static_assert(sizeof(Block) <= SHARED, "launch.shared in the header");
@@ -346,7 +359,7 @@ __device__ __forceinline__ void attend(const bf16 *q, const Part window, const P
 #endif
     block.find_weights(sink, active);
     __syncthreads();
-    block.add_ranks(rank, ranks, active, out + at, heads);
+    block.add_ranks(rank, ranks, active, out, row, first_head, heads);
     // Others still read the results of this one.
     cluster_arrive_relaxed();
     cluster_wait();
