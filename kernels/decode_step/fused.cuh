@@ -296,6 +296,7 @@ template <class F> struct ToHeadCodes {
     extern "C" __global__ void __launch_bounds__(512, 1)                                                                         \
         decode_step_attend_##R(const bf16 *q, RECORD_PARTS, const float *sinks, const float *cos, const float *sin, float *kept, \
                                u8 *codes, float *scales, int rows, int cols, int rotated, RECORD_SIZES) {                        \
+        using record_attention_file::Part;                                                                                       \
         const ToHeadCodes<fp8_b128_f32> to = {cos, sin, kept, codes, scales, rows, heads, cols, rotated};                        \
         record_attention_file::few_heads::attend<16, 160, R>(q, RECORD_BOTH, sinks, to, heads, scale);                           \
     }
