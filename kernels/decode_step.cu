@@ -451,3 +451,5 @@ doc = "heavy entries are counted as sparse ones are"
 #include "decode_step/eight.cuh"
 
 #include "decode_step/served.cuh"
+
+#include "decode_step/served_many.cuh"

@@ -327,12 +327,6 @@ extern "C" __global__ void __launch_bounds__(1024) decode_step_low_fp8_b128_f32(
 }
 
 extern "C" __global__ void __launch_bounds__(32 * CODING)
-    decode_step_heads_fp8_b128_f32(const bf16 *x, const float *cos, const float *sin, float *kept, u8 *codes, float *scales,
-                                   int cols, int dim, int rotated) {
-    heads<fp8_b128_f32>(x, cos, sin, kept, codes, scales, cols, dim, rotated);
-}
-
-extern "C" __global__ void __launch_bounds__(32 * CODING)
     decode_step_low_heads_fp8_b128_f32(const float *x, u8 *codes, float *scales, int groups, int rank) {
     low_heads<fp8_b128_f32>(x, codes, scales, groups, rank);
 }

@@ -9,9 +9,11 @@ namespace mixed {
 using mhc_pre_parts::load_four;
 constexpr int STREAMS = 4;
 
-// x [tokens, STREAMS, dim] with y [tokens, dim] mixed in by post [tokens, STREAMS] and comb [tokens, STREAMS, STREAMS].
+// x [tokens, STREAMS, dim] with y [tokens, dim] mixed in by post [tokens, STREAMS] and comb [tokens, STREAMS, STREAMS], which is kept
+// elsewhere: thread blocks that have not begun still read x.
 struct Streams {
-    float *x;
+    const float *x;
+    float *next;
     const float *y, *post, *comb;
     int dim;
 
@@ -63,12 +65,11 @@ struct Streams {
         }
     }
 
-    // The launch before this one no longer reads what they were.
     __device__ __forceinline__ void keep(int token, int channel, const float (&v)[STREAMS][4]) const {
 #ifndef MUTANT_STREAMS_NOT_KEPT
 #pragma unroll
         for (int stream = 0; stream < STREAMS; stream++)
-            *(float4 *)(x + ((size_t)token * STREAMS + stream) * dim + channel) =
+            *(float4 *)(next + ((size_t)token * STREAMS + stream) * dim + channel) =
                 make_float4(v[stream][0], v[stream][1], v[stream][2], v[stream][3]);
 #endif
     }
@@ -109,28 +110,24 @@ template <class F> struct ToCodes {
 
 } // namespace mixed
 
-// Few tokens are loaded at once, since each takes five numbers for one.
+// Few tokens are loaded at once, since each takes five numbers for one. Of what the next launch counts, nothing has arrived.
 extern "C" __global__ void __launch_bounds__(32 * mhc_pre_parts::QUADS, 3)
-    decode_step_sums(float *x, const float *y, const float *post, const float *comb, const float *fn, float *sums, int tokens,
-                     int dim) {
-    mhc_pre_parts::parts_sums<4>(mixed::Streams{x, y, post, comb, dim}, fn, sums, tokens, dim);
+    decode_step_sums(const float *x, const float *y, const float *post, const float *comb, const float *fn, float *sums,
+                     u32 *arrived, int tokens, int dim) {
+    mhc_pre_parts::parts_sums<4>(mixed::Streams{x, nullptr, y, post, comb, dim}, fn, sums, tokens, dim);
+    for (int token = threadIdx.x; token < tokens && blockIdx.x + blockIdx.y == 0; token += blockDim.x)
+        arrived[token] = 0;
 }
 
 // For up to 7,296 channels: more threads would leave too few registers for each.
 #define MIX_THREADS (32 * (19 + mhc_pre_parts::ADD_WARPS))
 
-// Post and comb are replaced.
 extern "C" __global__ void __launch_bounds__(MIX_THREADS)
-    decode_step_mix_half(float *x, const float *y, const float *sums, const float *base, const float *scale, const float *weight,
-                         float *kept, bf16 *half, float *post, float *comb, int parts, int dim, float eps) {
-    mhc_pre_parts::parts_mix(mixed::Streams{x, y, post, comb, dim}, sums, base, scale, weight, mixed::ToHalf{kept, half, dim},
-                             post, comb, parts, dim, eps, eps);
-}
-
-extern "C" __global__ void __launch_bounds__(MIX_THREADS)
-    decode_step_mix_fp8_b128_f32(float *x, const float *y, const float *sums, const float *base, const float *scale,
-                                 const float *weight, float *kept, bf16 *half, u8 *codes, float *scales, float *post, float *comb,
-                                 int parts, int dim, float eps) {
-    mhc_pre_parts::parts_mix(mixed::Streams{x, y, post, comb, dim}, sums, base, scale, weight,
-                             mixed::ToCodes<fp8_b128_f32>{{kept, half, dim}, codes, scales}, post, comb, parts, dim, eps, eps);
+    decode_step_mix_fp8_b128_f32(const float *x, float *next, const float *y, const float *post, const float *comb,
+                                 const float *sums, const float *base, const float *scale, const float *weight, float *kept,
+                                 bf16 *half, u8 *codes, float *scales, float *next_post, float *next_comb, int parts, int dim,
+                                 float eps) {
+    mhc_pre_parts::parts_mix(mixed::Streams{x, next, y, post, comb, dim}, sums, base, scale, weight,
+                             mixed::ToCodes<fp8_b128_f32>{{kept, half, dim}, codes, scales}, next_post, next_comb, parts, dim,
+                             eps, eps);
 }

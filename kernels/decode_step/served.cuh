@@ -7,10 +7,10 @@ changes_of = "w8a8"
 without = [
     "q_down", "kv_down", "q_low_norm", "query_rope", "kv_row_norm", "kv_rope", "push", "window_write", "csa_values", "csa_logits",
     "entry_row", "index_rope", "index_values", "index_logits", "index_row", "index_weights", "hca_values", "hca_logits", "heads_rope",
-    "attn_post", "moe_mix", "attend_sparse", "attend_heavy", "heads_code",
+    "attn_post", "moe_mix", "moe_post", "attend_sparse", "attend_heavy", "heads_code", "router_logits", "route_table", "route_bias",
 ]
 arch = "sm_90a"
-needs = ["records == 1", "indexed == 1", "DI == 128", "D == 512", "R <= 512", "sixteen == 1", "HD / G % 128 == 0", "Rq <= 4096", "C <= 7296"]
+needs = ["records == 1", "indexed == 1", "DI == 128", "D == 512", "R <= 512", "sixteen == 1", "HD / G % 128 == 0", "Rq <= 4096", "C % 8 == 0", "C <= 4096", "E <= 256", "K <= 32"]
 sequence = """
 begin places table
 layers(
@@ -30,18 +30,18 @@ layers(
     )
     tap_heads tap_heads_codes tap_heads_scales
     o_down tap_low_heads low_heads_code tap_low_heads_codes tap_low_heads_scales o_up tap_attention_output
-    moe_sums moe_half tap_moe_input
-    router_logits
-    [@layers < hashes](route_table) [@layers >= hashes](route_bias tap_router)
-    tap_experts tap_expert_weights mixture tap_hidden tap_moe_output
+    moe_sums [@layers < hashes](moe_route_table) [@layers >= hashes](moe_route_bias tap_router)
+    tap_moe_input tap_experts tap_expert_weights
+    [B > 1](mixture_1) mixture_2 mixture_3 mixture_4 tap_hidden tap_moe_output
 )
-moe_post tap_last_output head_mix tap_head_input head_input head_product keep_logits next end
+last_post tap_last_output head_mix tap_head_input head_input head_product keep_logits next end
 """
 more_scratch = [
     { name = "half_input", bytes = "B * C * 2" }, { name = "half_query", bytes = "B * HD * 2" },
     { name = "index_values", bytes = "B * 2 * DI * 4" },
     { name = "index_logits", bytes = "B * 2 * DI * 4" }, { name = "hidden", bytes = "B * (K + 1) * I * 2" },
-    { name = "mix_sums", bytes = "B * 24 * ceil(C, 32 * ceil(C, 4096)) * 4" },
+    { name = "moe_x", bytes = "B * wide * 4" }, { name = "moe_post", bytes = "B * 4 * 4" }, { name = "moe_comb", bytes = "B * 16 * 4" },
+    { name = "arrived", bytes = "B * 4" }, { name = "expert_scores", bytes = "B * E * 8" }, { name = "mix_sums", bytes = "B * 24 * ceil(C, 32 * ceil(C, 4096)) * 4" },
 ]
 
 # what follows from positions
@@ -61,7 +61,7 @@ entry = "decode_step_sums"
 grid = ["ceil(C, 32 * ceil(C, 4096))", "min(4, ceil(B, 4))"]
 block = [192]
 programmatic = true
-args = ["x", "out", "post", "comb", "attn_fn[@layers]", "mix_sums", "B", "C"]
+args = ["moe_x", "out", "moe_post", "moe_comb", "attn_fn[@layers]", "mix_sums", "arrived", "B", "C"]
 [[variant.launch]]
 name = "attn_code"
 entry = "decode_step_mix_{activations}"
@@ -69,8 +69,8 @@ grid = ["B"]
 block = ["32 * ceil(C, 384) + 64"]
 programmatic = true
 args = [
-    "x", "out", "mix_sums", "attn_base[@layers]", "attn_scale[@layers]", "attn_norm[@layers]", "normed", "half_input", "input_codes",
-    "input_scales", "post", "comb", "ceil(C, 32 * ceil(C, 4096))", "C", "eps",
+    "moe_x", "x", "out", "moe_post", "moe_comb", "mix_sums", "attn_base[@layers]", "attn_scale[@layers]", "attn_norm[@layers]", "normed",
+    "half_input", "input_codes", "input_scales", "post", "comb", "ceil(C, 32 * ceil(C, 4096))", "C", "eps",
 ]
 taps = ["normed"]
 [[variant.launch]]
@@ -296,34 +296,40 @@ entry = "decode_step_sums"
 grid = ["ceil(C, 32 * ceil(C, 4096))", "min(4, ceil(B, 4))"]
 block = [192]
 programmatic = true
-args = ["x", "out", "post", "comb", "moe_fn[@layers]", "mix_sums", "B", "C"]
+args = ["x", "out", "post", "comb", "moe_fn[@layers]", "mix_sums", "arrived", "B", "C"]
 [[variant.launch]]
-name = "moe_half"
-entry = "decode_step_mix_half"
-grid = ["B"]
-block = ["32 * ceil(C, 384) + 64"]
+name = "moe_route_table"
+entry = "decode_step_route_table"
+grid = ["ceil(E, 8) + 1", "min(B, 4)"]
+block = [512]
+shared = "16 * C"
 programmatic = true
 args = [
-    "x", "out", "mix_sums", "moe_base[@layers]", "moe_scale[@layers]", "moe_norm[@layers]", "normed", "half_input", "post", "comb",
-    "ceil(C, 32 * ceil(C, 4096))", "C", "eps",
+    "x", "moe_x", "out", "post", "comb", "mix_sums", "moe_base[@layers]", "moe_scale[@layers]", "moe_norm[@layers]", "normed",
+    "half_input", "moe_post", "moe_comb", "gate[@layers]", "bias[@layers]", "table[min(@layers, max(1, hashes) - 1)]", "token",
+    "expert_scores", "arrived", "expert", "expert_weight", "mixture_packed_x", "mixture_tiles", "mixture_order", "B",
+    "ceil(C, 32 * ceil(C, 4096))", "C", "E", "K", "eps", "router_scale",
 ]
 taps = ["normed"]
 [[variant.launch]]
-name = "moe_post"
+name = "moe_route_bias"
+entry = "decode_step_route_bias"
+grid = ["ceil(E, 8) + 1", "min(B, 4)"]
+block = [512]
+shared = "16 * C"
 programmatic = true
+args = [
+    "x", "moe_x", "out", "post", "comb", "mix_sums", "moe_base[@layers]", "moe_scale[@layers]", "moe_norm[@layers]", "normed",
+    "half_input", "moe_post", "moe_comb", "gate[@layers]", "bias[@layers]", "table[min(@layers, max(1, hashes) - 1)]", "token",
+    "expert_scores", "arrived", "expert", "expert_weight", "mixture_packed_x", "mixture_tiles", "mixture_order", "B",
+    "ceil(C, 32 * ceil(C, 4096))", "C", "E", "K", "eps", "router_scale",
+]
+taps = ["normed"]
 [[variant.launch]]
-name = "route_table"
-call = "router.registers"
+name = "last_post"
+call = "mhc_post.simple"
 programmatic = true
-[[variant.launch]]
-name = "route_bias"
-call = "router.registers"
-programmatic = true
-[[variant.launch]]
-name = "router_logits"
-call = "linear.tensor"
-programmatic = true
-with = { x = "half_input", w = "gate[@layers]", y = "expert_logits", G = 1, N = "E", K = "C", dtype = "bf16", size = 2 }
+with = { x = "moe_x", y = "out", post = "moe_post", comb = "moe_comb" }
 [[variant.launch]]
 name = "tap_experts"
 entry = "decode_step_tap"
@@ -364,11 +370,12 @@ entry = "decode_step_tap"
 grid = ["B"]
 block = [128]
 tap = true
-args = ["x", "at_output", "clock", "layers - 1", "layers", "B", "S", "wide", "wide", "0"]
+args = ["moe_x", "at_output", "clock", "layers - 1", "layers", "B", "S", "wide", "wide", "0"]
 [[variant.launch]]
 name = "head_mix"
 call = "hyper_head.cluster"
 programmatic = true
+with = { x = "moe_x", fn = "head_fn", base = "head_base", scale = "head_scale", weight = "final_norm", y = "normed" }
 [[variant.launch]]
 name = "keep_logits"
 programmatic = true
@@ -399,45 +406,6 @@ name = "next"
 call = "sample.split"
 programmatic = true
 with = { logits = "row_logits", token = "sampled" }
-
-[[variant]]
-name = "served_many"
-doc = "as `served`, with 64 heads of attention for a thread block, and two thread blocks for a row's choice: for many rows"
-like = "served"
-without = ["attend_sparse", "attend_heavy"]
-in_sequence = { tap_heads = "heads_code tap_heads" }
-more_scratch = [{ name = "attended", bytes = "B * HD * 2" }]
-[[variant.launch]]
-name = "attend_sparse"
-call = "record_attention.cluster"
-programmatic = true
-with = [
-    { q = "half_query", window_pages = "window_pages[@layers]", window_slots = "chosen", window_count = "window_count" },
-    { pages = "csa_pages[(@layers - lead) / 2]", slots = "chosen", count = "chosen_count", sinks = "sinks[@layers]" },
-    { out = "attended", K = "topk", window_own = "window_pages_of_row", own = "csa_pages_of_row", window_listed = "0" },
-    { listed = "1", scale = "attention_scale", size = 2, dtype = "bf16" },
-]
-[[variant.launch]]
-name = "attend_heavy"
-call = "record_attention.cluster"
-programmatic = true
-with = [
-    { q = "half_query", window_pages = "window_pages[@layers]", window_slots = "chosen", window_count = "window_count" },
-    { pages = "hca_pages[min(@layers, lead) + max(0, @layers - lead) / 2]", slots = "chosen", count = "heavy_count" },
-    { sinks = "sinks[@layers]", out = "attended", K = "Nh", window_own = "window_pages_of_row", own = "hca_pages_of_row" },
-    { window_listed = "0", listed = "0", scale = "attention_scale", size = 2, dtype = "bf16" },
-]
-[[variant.launch]]
-name = "heads_code"
-entry = "decode_step_heads_{activations}"
-grid = ["ceil(HD / G, 512)", "G", "B"]
-block = [128]
-programmatic = true
-args = ["attended", "cos_t", "sin_t", "heads", "heads_codes", "heads_scales", "HD / G", "D", "R"]
-taps = ["heads"]
-[[variant.launch]]
-name = "select"
-call = "top_k.stream"
 
 [[mutant]]
 name = "groups_scales_shared"
@@ -473,6 +441,21 @@ variants = ["served", "served_many"]
 name = "half_cut"
 doc = "what becomes bfloat16 is cut off, and not rounded"
 variants = ["served", "served_many"]
+
+[[mutant]]
+name = "scores_of_first_warp"
+doc = "experts have the scores of the first 256 channels"
+variants = ["served"]
+
+[[mutant]]
+name = "first_routes"
+doc = "the thread block routes whose scores are there first"
+variants = ["served"]
+
+[[mutant]]
+name = "last_group_not_packed"
+doc = "the last expert of a single row reads what was there before"
+variants = ["served"]
 */
 
 // What a step does where all products but attention's take bfloat16, besides the operations.
@@ -492,6 +475,8 @@ extern "C" __global__ void __launch_bounds__(128)
 }
 
 #if __CUDA_ARCH__ == 900
+#include "decode_step/routed.cuh"
+
 // The products of each group's rows, x [groups, B, K], with its weights, y [groups, B, N].
 extern "C" __global__ void __launch_bounds__(512, 1)
     decode_step_groups(const u8 *x, const float *x_scale, const u8 *w, const float *w_scale, float *y, int B, int N, int K) {

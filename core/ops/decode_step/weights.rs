@@ -67,14 +67,17 @@ impl Source {
         // In eight bits, rows and columns of most products have more than one block of 128, the last of which is not whole.
         let [hidden_size, q_lora_rank, o_lora_rank] = match storages.activations {
             None => [40, 20, 14],
-            Some(_) if storages.sixteen => [160, 160, 136],
+            // More channels than a warp of `served` mixes.
+            Some(_) if storages.sixteen => [288, 160, 136],
             Some(_) => [144, 160, 136],
         };
-        // In sixteen bits, sizes are those that the fast kernels know: whole blocks of MXFP4, rates and index heads as DeepSeek has them.
-        let ([moe_intermediate_size, index_n_heads], [sparse_rate, heavy_rate]) = match storages.sixteen {
-            false => ([12, 3], [3, 11]),
-            true => ([96, 64], [4, 128]),
-        };
+        // In sixteen bits, sizes are those that the fast kernels know: whole blocks of MXFP4, rates and index heads as DeepSeek has them, and
+        // more experts than a thread block scores.
+        let ([moe_intermediate_size, n_routed_experts, index_n_heads], [sparse_rate, heavy_rate]) =
+            match storages.sixteen {
+                false => ([12, 7, 3], [3, 11]),
+                true => ([96, 19, 64], [4, 128]),
+            };
         let rates = [
             ("compressed_sparse_attention", sparse_rate),
             ("heavily_compressed_attention", heavy_rate),
@@ -89,7 +92,7 @@ impl Source {
             qk_rope_head_dim,
             q_lora_rank,
             num_experts_per_tok: 3,
-            n_routed_experts: 7,
+            n_routed_experts,
             routed_scaling_factor: 1.5,
             swiglu_limit: 10.0,
             sliding_window: 5,

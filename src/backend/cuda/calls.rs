@@ -127,9 +127,16 @@ impl Called {
             Some(Value::Array(prepare)) => prepare,
             _ => Vec::new(),
         };
+        let run: Vec<String> = match own.len() {
+            1 => vec![self.name.clone()],
+            many => (1..=many).map(|number| format!("{}_{number}", self.name)).collect(),
+        };
+        if let Some(Value::String(sequence)) = caller.get_mut("sequence") {
+            *sequence = words(sequence, |word| (word == self.name).then(|| run.join(" ")));
+        }
         if let Some(each) = &self.each {
-            let sequence = caller.get("sequence").and_then(Value::as_str);
-            each.contains(&self.name, sequence.unwrap_or_default())?;
+            let sequence = caller.get("sequence").and_then(Value::as_str).unwrap_or_default();
+            run.iter().try_for_each(|launch| each.contains(launch, sequence))?;
         }
         let needs = self.variant.get("needs");
         let known = names(&[&own[..], &prepare].concat(), scratch.as_ref(), needs);
@@ -196,25 +203,14 @@ impl Called {
                 return Err(format!("{key} is {value}, and the calling variant's is not"));
             }
         }
-        let many = own.len() > 1;
-        let mut run = Vec::new();
-        for (number, launch) in own.into_iter().enumerate() {
+        for (name, launch) in run.into_iter().zip(own) {
             let mut launch = launch.as_table().cloned().ok_or("a launch is no table")?;
-            let name = if many {
-                format!("{}_{}", self.name, number + 1)
-            } else {
-                self.name.clone()
-            };
             for (key, value) in &mut launch {
                 self.replace(key, value)?;
             }
             launch.extend(self.keys.clone());
-            launch.insert("name".into(), Value::String(name.clone()));
+            launch.insert("name".into(), Value::String(name));
             launches.push(Value::Table(launch));
-            run.push(name);
-        }
-        if many && let Some(Value::String(sequence)) = caller.get_mut("sequence") {
-            *sequence = words(sequence, |word| (word == self.name).then(|| run.join(" ")));
         }
         Ok(())
     }
@@ -393,13 +389,35 @@ entry = "add_{dtype}"
 grid = ["B"]
 block = [32]
 args = ["sums", "y", "N"]
+
+[[variant]]
+name = "prepared"
+doc = "two launches, and one that prepares"
+scratch = [{ name = "packed", bytes = "N * 4" }]
+prepare = [{ entry = "pack", grid = [1], block = [32], args = ["w", "packed", "N"] }]
+
+[[variant.launch]]
+entry = "first"
+grid = [1]
+block = [32]
+args = ["packed"]
+
+[[variant.launch]]
+entry = "second"
+grid = [1]
+block = [32]
+args = ["packed"]
 */"#;
 
     fn header(call: &str) -> Result<Table, String> {
+        in_sequence("first L(down) last", call)
+    }
+
+    fn in_sequence(sequence: &str, call: &str) -> Result<Table, String> {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("other.cu"), OTHER).unwrap();
         let text = format!(
-            "[[variant]]\nname = 'all'\nsequence = 'first L(down) last'\nwith = {{ dtype = 'f32', other = 'B' }}\n\
+            "[[variant]]\nname = 'all'\nsequence = '{sequence}'\nwith = {{ dtype = 'f32', other = 'B' }}\n\
              launch = [{call}]\n"
         );
         let mut header = toml::from_str(&text).unwrap();
@@ -441,6 +459,19 @@ args = ["sums", "y", "N"]
         assert_eq!(
             (second["args"][1].as_str(), second["tap"].as_bool()),
             (Some("w[@L]"), Some(true))
+        );
+    }
+
+    #[test]
+    fn a_sequence_may_name_some_of_the_launches() {
+        let call = "{ name = 'down', call = 'other.prepared', each = { of = 'L', count = 3 }, with = { w = 'w[@L]' } }";
+        let sequence = "L([B > 1](down_1) down_2)";
+        let header = in_sequence(sequence, call).unwrap();
+        assert_eq!(header["variant"][0]["sequence"].as_str(), Some(sequence));
+        let error = in_sequence("L(down_1) down_2", call).unwrap_err();
+        assert!(
+            error.ends_with("no repetition of 'L' contains 'down_2' in the sequence, found none"),
+            "{error}"
         );
     }
 

@@ -1,0 +1,368 @@
+// The experts of `served`, and what they read: one launch has the mixture of a row's streams, the router's product, the choice and,
+// of a single row, the order of its experts, where four launches would wait for each other.
+//
+// A thread block has the logits of a few experts, whose weights are copied while the launch before still runs; one more has how streams are
+// mixed back. All others mix the whole row, which is less than to wait for one that does, and keep some of it. The one whose logits
+// are last routes.
+//
+// Each instruction runs once a layer, and is fetched from L2 each time: code is short, rather than unrolled.
+#pragma once
+
+#include "decode_step/mixed.cuh"
+
+namespace routed {
+
+using mhc_pre_parts::load_four, mhc_pre_parts::MOST_PARTS, mhc_pre_parts::QUAD, mhc_pre_parts::QUADS, mhc_pre_parts::place_of;
+using mhc_pre_parts::sums_over_warp;
+using mixed::STREAMS;
+// A warp has EACH times 128 channels, a thread block the scores of SCORED experts, a lane of the one that routes EXPERTS / 32 of all.
+constexpr int WARPS = 16, THREADS = 32 * WARPS, EACH = 2, SCORED = 8, EXPERTS = 256;
+
+// The first of four channels of a thread, of each 128 of its warp.
+__device__ __forceinline__ int channel_of(int i) {
+    return (threadIdx.x / 32 * EACH + i) * 128 + threadIdx.x % 32 * 4;
+}
+
+struct Shared {
+    u64 weights_here;
+    float squares[WARPS], norms[WARPS], parts[WARPS][SCORED];
+    float base[MUS], scale[3], mus[MUS], sigmas[EXPERTS];
+};
+
+// How streams are mixed, and where it is kept how a block's output is mixed back.
+struct Mixing {
+    const float *sums, *base, *scale, *weight;
+    float *post, *comb;
+    int parts;
+    float eps;
+};
+
+struct Gate {
+    const bf16 *matrix;
+    const float *bias;
+    const int *table, *token;
+    float2 *scores; // [rows, count]: the square root of softplus, and by what experts are in order
+    u32 *arrived;   // thread blocks of each row whose scores are there: 0 before the launch
+    int *experts;
+    float *weights;
+    int count, selected;
+    float scale;
+};
+
+// What `moe_fp4_sort` gives of a single row.
+struct Sorted {
+    u8 *packed;
+    int4 *tiles;
+    int2 *order;
+};
+
+// The products of one row, number i for the lanes that begin at i · 32 / QUAD.
+__device__ __forceinline__ float products_of(const float *from, int parts) {
+    const int lane = threadIdx.x % 32;
+    float in[MOST_PARTS / 32][QUAD] = {}, sum[QUAD];
+#pragma unroll
+    for (int i = 0; i < MOST_PARTS / 32; i++)
+        if (i * 32 + lane < parts)
+            load_four<true>(from + (i * 32 + lane) * QUAD, in[i]);
+#pragma unroll
+    for (int j = 0; j < QUAD; j++)
+        sum[j] = (in[0][j] + in[1][j]) + (in[2][j] + in[3][j]);
+    return sums_over_warp(sum);
+}
+
+// One over the root of a mean of squares, of which each warp has added up a part.
+__device__ __forceinline__ float inverse_rms(const float *parts, int count, float eps) {
+    const int lane = threadIdx.x % 32;
+    return rsqrtf(warp_sum(lane < WARPS ? parts[lane] : 0.0f) / count + eps);
+}
+
+// By a warp: how a block's output is mixed back.
+__device__ __forceinline__ void mix_back(Shared &s, const Mixing &m, int row, float inverse) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (int quad = 1; quad < QUADS; quad++) {
+        const float product = products_of(m.sums + place_of(row, quad, m.parts), m.parts);
+        if (lane % (32 / QUAD) == 0)
+            s.mus[quad * QUAD + lane / (32 / QUAD)] = product;
+    }
+    __syncwarp();
+    make_post_and_comb([&](int i) { return s.mus[i] * inverse; }, {s.base, s.scale, m.eps, m.eps}, m.post + (size_t)row * STREAMS,
+                       m.comb + (size_t)row * STREAMS * STREAMS);
+}
+
+// Four channels of a single row, as its experts read it: they have it in different groups, whichever they are. A table may name an expert
+// more than once, which then has it in several rows of a group. Columns after the last are zeros.
+__device__ __forceinline__ void pack(u8 *packed, int channel, uint2 four, int groups, int copies, int dim) {
+    const int chunks = (dim + 63) / 64;
+    if (channel >= chunks * 64)
+        return;
+#ifdef MUTANT_LAST_GROUP_NOT_PACKED
+    groups--;
+#endif
+#pragma unroll 1
+    for (int group = 0; group < groups; group++)
+#pragma unroll 1
+        for (int copy = 0; copy < copies; copy++)
+            *(uint2 *)(packed + moe_fp4_file::packed_token(group, copy, channel / 8, chunks) + channel % 8 * 2) = four;
+}
+
+// By a warp, a lane has each slot of a single row: the order of its experts, the shared one last.
+__device__ __forceinline__ void sort(const Sorted &to, int expert, float weight, int selected, int count) {
+    constexpr int TOKENS = moe_fp4_file::TOKENS;
+    const int lane = threadIdx.x % 32, own = lane < selected ? expert : -1;
+    int before = 0, same_before = 0, size = 0;
+#pragma unroll 1
+    for (int slot = 0; slot < selected; slot++) {
+        const int other = __shfl_sync(~0u, own, slot);
+        before += other >= 0 && other < own;
+        same_before += other == own && slot < lane;
+        size += other == own;
+    }
+    const int leads = own >= 0 && same_before == 0 ? size : 0;
+    int tiles = 0, groups = 0, all = 0, all_tiles = 0, all_groups = 0;
+#pragma unroll 1
+    for (int slot = 0; slot < selected; slot++) {
+        const int entries = __shfl_sync(~0u, leads, slot), first = __shfl_sync(~0u, before, slot);
+        const int its_tiles = (entries + TOKENS - 1) / TOKENS, its_groups = (entries + 7) / 8;
+        all += entries, all_tiles += its_tiles, all_groups += its_groups;
+        if (first < before)
+            tiles += its_tiles, groups += its_groups;
+    }
+    if (own >= 0)
+        to.order[before + same_before] = make_int2(lane, __float_as_int(weight));
+#pragma unroll 1
+    for (int at = 0; at < leads; at += TOKENS)
+        to.tiles[1 + tiles + at / TOKENS] = make_int4(own, before + at, min(TOKENS, leads - at), groups + at / 8);
+    if (lane == 0) {
+        to.order[all] = make_int2(selected, __float_as_int(1.0f));
+        to.tiles[1 + all_tiles] = make_int4(count, all, 1, all_groups);
+        to.tiles[0].x = all_tiles + 1;
+    }
+}
+
+// The scores of the experts of this thread block, by all threads.
+__device__ __forceinline__ void score(Shared &s, const bf16 *weights, const uint2 (&x)[EACH], const Gate &g, int row, int dim) {
+    const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+    float sums[SCORED] = {};
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const int channel = channel_of(i);
+        if (channel >= dim)
+            continue;
+        const float2 low = from_bf16x2(x[i].x), high = from_bf16x2(x[i].y);
+#pragma unroll
+        for (int expert = 0; expert < SCORED; expert++) {
+            const uint2 w = *(const uint2 *)(weights + expert * dim + channel);
+            const float2 w_low = from_bf16x2(w.x), w_high = from_bf16x2(w.y);
+            sums[expert] = fmaf(w_low.x, low.x, fmaf(w_low.y, low.y, sums[expert]));
+            sums[expert] = fmaf(w_high.x, high.x, fmaf(w_high.y, high.y, sums[expert]));
+        }
+    }
+    const float of_lane = sums_over_warp(sums);
+    if (lane % (32 / SCORED) == 0)
+        s.parts[warp][lane / (32 / SCORED)] = of_lane;
+    __syncthreads();
+    const int expert = blockIdx.x * SCORED + lane;
+    if (warp > 0 || lane >= SCORED || expert >= g.count)
+        return;
+    float logit = 0.0f;
+#ifdef MUTANT_SCORES_OF_FIRST_WARP
+    constexpr int ADDED = 1;
+#else
+    constexpr int ADDED = WARPS;
+#endif
+#pragma unroll
+    for (int other = 0; other < ADDED; other++)
+        logit += s.parts[other][lane];
+    const float sigma = router_file::sqrt_softplus(logit);
+    const u32 order = router_file::order_of(sigma + g.bias[expert]);
+    __stcg(g.scores + (size_t)row * g.count + expert, make_float2(sigma, __uint_as_float(order)));
+}
+
+// By a warp: whether all scores are there.
+__device__ __forceinline__ bool is_last(u32 *arrived, u32 blocks) {
+    u32 before = 0;
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) {
+        __threadfence();
+        before = atomicAdd(arrived, 1);
+        __threadfence();
+    }
+#ifdef MUTANT_FIRST_ROUTES
+    return __shfl_sync(~0u, before, 0) == 0;
+#else
+    return __shfl_sync(~0u, before, 0) == blocks - 1;
+#endif
+}
+
+// By a warp: the expert of each of the first lanes, and its weight; −1 is none.
+template <bool TABLE> __device__ __forceinline__ int choose(Shared &s, const Gate &g, int row, float &weight) {
+    const int lane = threadIdx.x % 32, id = g.token[row];
+    const float2 *const scores = g.scores + (size_t)row * g.count;
+    int expert = -1;
+    float sigma = 0.0f, sum = 0.0f;
+    if (TABLE && id >= 0 && lane < g.selected) {
+        expert = g.table[(size_t)id * g.selected + lane];
+        sigma = expert < 0 ? 0.0f : __ldcg(&scores[expert].x);
+    }
+    if (!TABLE && id >= 0) {
+        u32 orders[EXPERTS / 32]; // 0 is none, or one that has been found
+#pragma unroll
+        for (int i = 0; i < EXPERTS / 32; i++) {
+            const int own = lane + 32 * i;
+            const float2 score = own < g.count ? __ldcg(scores + own) : make_float2(0.0f, 0.0f);
+            s.sigmas[own] = score.x, orders[i] = __float_as_uint(score.y);
+        }
+        __syncwarp();
+#pragma unroll 1
+        for (int slot = 0; slot < g.selected; slot++) {
+            u32 most = 0;
+#pragma unroll
+            for (int i = 0; i < EXPERTS / 32; i++)
+                most = max(most, orders[i]);
+            most = __reduce_max_sync(~0u, most);
+            // There is none if K is larger than E.
+            if (most == 0)
+                break;
+            // Of equal scores, the smallest index.
+            int found = EXPERTS;
+#pragma unroll
+            for (int i = EXPERTS / 32 - 1; i >= 0; i--)
+                found = orders[i] == most ? lane + 32 * i : found;
+            found = __reduce_min_sync(~0u, found);
+#pragma unroll
+            for (int i = 0; i < EXPERTS / 32; i++)
+                orders[i] = found == lane + 32 * i ? 0 : orders[i];
+            if (lane == slot)
+                expert = found, sigma = s.sigmas[found];
+        }
+    }
+    // All lanes have the same sum, in the order of slots.
+#pragma unroll 1
+    for (int slot = 0; slot < g.selected; slot++)
+        sum += __shfl_sync(~0u, sigma, slot);
+    weight = sigma / (sum + 1e-20f) * g.scale;
+    return expert;
+}
+
+template <bool TABLE>
+__device__ __forceinline__ void route(const mixed::Streams &x, const mixed::ToHalf &y, const Mixing &m, const Gate &g,
+                                      const Sorted &to, int rows) {
+    extern __shared__ __align__(16) u8 weights_of_block[];
+    __shared__ Shared s;
+    const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, dim = x.dim;
+    const int scorers = gridDim.x - 1;
+    const bool scores = blockIdx.x < scorers, keeps = warp % scorers == blockIdx.x;
+    if (thread == 0 && scores) {
+        const u32 bytes = min(SCORED, g.count - (int)blockIdx.x * SCORED) * dim * 2;
+        mbarrier_init(&s.weights_here, 1);
+        fence_mbarrier_init();
+        mbarrier_arrive_expect_tx(&s.weights_here, bytes);
+        tma_load_1d(weights_of_block, g.matrix + (size_t)blockIdx.x * SCORED * dim, bytes, &s.weights_here);
+    }
+    if (thread < MUS)
+        s.base[thread] = m.base[thread];
+    if (thread < 3)
+        s.scale[thread] = m.scale[thread];
+
+#pragma unroll 1
+    for (int row = blockIdx.y; row < rows; row += gridDim.y) {
+        // Streams do not come from the last launch.
+        float v[EACH][STREAMS][4] = {}, squares = 0.0f;
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            if (const int channel = channel_of(i); channel < dim)
+                x.load_all(row, channel, v[i]);
+#pragma unroll
+        for (int i = 0; i < EACH * STREAMS * 4; i++)
+            squares = fmaf(v[i / 16][i / 4 % 4][i % 4], v[i / 16][i / 4 % 4][i % 4], squares);
+        squares = warp_sum(squares);
+        if (lane == 0)
+            s.squares[warp] = squares;
+        __syncthreads();
+        const float inverse = inverse_rms(s.squares, STREAMS * dim, m.eps);
+        wait_on_dependent_grids();
+        if (!scores) {
+            __syncthreads();
+            launch_dependent_grids();
+            if (warp == 0)
+                mix_back(s, m, row, inverse);
+            continue;
+        }
+        const float product = products_of(m.sums + place_of(row, 0, m.parts), m.parts);
+        // Each lane makes one weight; shuffles give it to all.
+        const Parameters parameters = {s.base, s.scale, m.eps, m.eps};
+        const int own = lane % STREAMS;
+        const float mu = __shfl_sync(~0u, product, own * (32 / QUAD)) * inverse;
+        const float weight = sigmoid(logit(mu, own, parameters)) + eps_of_pre(parameters);
+        float u[EACH][4] = {};
+#pragma unroll
+        for (int stream = 0; stream < STREAMS; stream++) {
+            const float pre = __shfl_sync(~0u, weight, stream);
+#pragma unroll
+            for (int i = 0; i < EACH * 4; i++)
+                u[i / 4][i % 4] = fmaf(pre, v[i / 4][stream][i % 4], u[i / 4][i % 4]);
+        }
+        squares = 0.0f;
+#pragma unroll
+        for (int i = 0; i < EACH * 4; i++)
+            squares = fmaf(u[i / 4][i % 4], u[i / 4][i % 4], squares);
+        squares = warp_sum(squares);
+        if (lane == 0)
+            s.norms[warp] = squares;
+        __syncthreads();
+        const float norm = inverse_rms(s.norms, dim, m.eps);
+        uint2 halves[EACH];
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const int channel = channel_of(i);
+            float w[4] = {};
+            if (channel < dim)
+                load_four<false>(m.weight + channel, w);
+            const float4 normed =
+                make_float4(u[i][0] * norm * w[0], u[i][1] * norm * w[1], u[i][2] * norm * w[2], u[i][3] * norm * w[3]);
+            halves[i] = channel < dim ? to_halves(normed) : make_uint2(0, 0);
+            if (!keeps)
+                continue;
+            y.store(row, channel, normed);
+            if (channel < dim)
+                x.keep(row, channel, v[i]);
+            if (rows == 1)
+                pack(to.packed, channel, halves[i], g.selected + 1, TABLE ? min(8, g.selected) : 1, dim);
+        }
+        mbarrier_wait_parity(&s.weights_here, 0);
+        // Thread blocks of the next launch that wait from the beginning cost more time than they save.
+        launch_dependent_grids();
+        score(s, (const bf16 *)weights_of_block, halves, g, row, dim);
+        if (warp > 0 || !is_last(g.arrived + row, scorers))
+            continue;
+        float share;
+        const int expert = choose<TABLE>(s, g, row, share);
+        if (lane < g.selected) {
+            g.experts[(size_t)row * g.selected + lane] = expert;
+            g.weights[(size_t)row * g.selected + lane] = share;
+        }
+        if (rows == 1)
+            sort(to, expert, share, g.selected, g.count);
+    }
+}
+
+} // namespace routed
+
+// With more registers, a multiprocessor would have no room for a thread block of the launch before beside one.
+#define ROUTE_ENTRIES(SELECT, TABLE)                                                                                             \
+    extern "C" __global__ void __maxnreg__(88) decode_step_route_##SELECT(                                                       \
+        const float *x, float *next, const float *y, const float *post, const float *comb, const float *sums, const float *base, \
+        const float *scale, const float *weight, float *kept, bf16 *half, float *next_post, float *next_comb, const bf16 *gate,  \
+        const float *bias, const int *table, const int *token, float2 *scores, u32 *arrived, int *experts, float *weights,       \
+        u8 *packed, int4 *tiles, int2 *order, int rows, int parts, int dim, int count, int selected, float eps,                  \
+        float router_scale) {                                                                                                    \
+        routed::route<TABLE>(                                                                                                    \
+            mixed::Streams{x, next, y, post, comb, dim}, mixed::ToHalf{kept, half, dim},                                         \
+            routed::Mixing{sums, base, scale, weight, next_post, next_comb, parts, eps},                                         \
+            routed::Gate{gate, bias, table, token, scores, arrived, experts, weights, count, selected, router_scale},            \
+            routed::Sorted{packed, tiles, order}, rows);                                                                         \
+    }
+ROUTE_ENTRIES(bias, false)
+ROUTE_ENTRIES(table, true)
+#undef ROUTE_ENTRIES
