@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::slice;
 
 use toml::{Table, Value};
 
@@ -131,12 +132,18 @@ impl Called {
             1 => vec![self.name.clone()],
             many => (1..=many).map(|number| format!("{}_{number}", self.name)).collect(),
         };
-        if let Some(Value::String(sequence)) = caller.get_mut("sequence") {
-            *sequence = words(sequence, |word| (word == self.name).then(|| run.join(" ")));
-        }
+        let sequence = caller.get("sequence").and_then(Value::as_str).unwrap_or_default();
+        let resolved = words(sequence, |word| (word == self.name).then(|| run.join(" ")));
         if let Some(each) = &self.each {
-            let sequence = caller.get("sequence").and_then(Value::as_str).unwrap_or_default();
-            run.iter().try_for_each(|launch| each.contains(launch, sequence))?;
+            // What is wrong is told of the name that was written.
+            let written = match resolved == sequence {
+                true => &run[..],
+                false => slice::from_ref(&self.name),
+            };
+            written.iter().try_for_each(|launch| each.contains(launch, sequence))?;
+        }
+        if caller.contains_key("sequence") {
+            caller.insert("sequence".into(), Value::String(resolved));
         }
         let needs = self.variant.get("needs");
         let known = names(&[&own[..], &prepare].concat(), scratch.as_ref(), needs);
