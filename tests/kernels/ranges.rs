@@ -211,11 +211,6 @@ const MISSING: &[(&str, &str, &str)] = &[
         "the last row of the tables may be beyond the last token",
     ),
     ("decode_step", "a rest of DI", NOT_YET),
-    (
-        "decode_step",
-        "a rest of E",
-        "the small model has seven experts, that of Flash 256; router and moe_fp4 alone have rests",
-    ),
     ("decode_step", "a rest of G", "groups of heads are two"),
     (
         "decode_step",
