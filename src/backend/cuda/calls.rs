@@ -402,18 +402,10 @@ name = "prepared"
 doc = "two launches, and one that prepares"
 scratch = [{ name = "packed", bytes = "N * 4" }]
 prepare = [{ entry = "pack", grid = [1], block = [32], args = ["w", "packed", "N"] }]
-
-[[variant.launch]]
-entry = "first"
-grid = [1]
-block = [32]
-args = ["packed"]
-
-[[variant.launch]]
-entry = "second"
-grid = [1]
-block = [32]
-args = ["packed"]
+launch = [
+    { entry = "first", grid = [1], block = [32], args = ["packed"] },
+    { entry = "second", grid = [1], block = [32], args = ["packed"] },
+]
 */"#;
 
     fn header(call: &str) -> Result<Table, String> {
