@@ -71,8 +71,8 @@ impl Source {
             Some(_) if storages.sixteen => [288, 160, 136],
             Some(_) => [144, 160, 136],
         };
-        // In sixteen bits, sizes are those that the fast kernels know: whole blocks of MXFP4, rates and index heads as DeepSeek has them, and
-        // more experts than a thread block scores.
+        // In sixteen bits, sizes are those that the fast kernels know: whole blocks of MXFP4, rates and index heads as DeepSeek has
+        // them, and more experts than a thread block scores.
         let ([moe_intermediate_size, n_routed_experts, index_n_heads], [sparse_rate, heavy_rate]) =
             match storages.sixteen {
                 false => ([12, 7, 3], [3, 11]),
