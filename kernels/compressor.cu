@@ -173,20 +173,21 @@ template <class T> __device__ __forceinline__ void simple(const Step<T> &step) {
 
 // ---- warps
 
-template <class T> __device__ __forceinline__ void warps(Step<T> step) {
+template <class T, class To> __device__ __forceinline__ void warps(Step<T> step, To to, int row) {
     constexpr int SLOTS = 8;
     __shared__ float partials[32];
     step.rate = SLOTS / 2, step.overlap = 1;
-    const int row = blockIdx.x, dim = step.dim, channel = 4 * threadIdx.x;
-    launch_dependent_grids();
+    const int dim = step.dim, channel = 4 * threadIdx.x;
     const Four weight = Four::load(step.weight + channel);
     // All but weights comes from the launches before.
     wait_on_dependent_grids();
+    launch_dependent_grids();
     // What does not depend on the position is loaded with it.
     const float *kv = step.kv + (size_t)row * 2 * dim + channel, *gate = step.gate + (size_t)row * 2 * dim + channel;
     const Four new_kv[2] = {Four::load(kv), Four::load(kv + dim)};
     Four new_gate[2] = {Four::load(gate), Four::load(gate + dim)};
     const int t = step.position[row];
+    to.begin(row);
     const bool closes = step.closes(t);
 
     Four gates[SLOTS], values[SLOTS];
@@ -216,8 +217,8 @@ template <class T> __device__ __forceinline__ void warps(Step<T> step) {
         }
     }
     if (!closes) {
-        for (int stage = 0; stage < 3; stage++)
-            Four::of(0.0f).store(step.stage(row, stage) + channel);
+        for (int stage = 0; stage < STAGES; stage++)
+            to.none(step, row, stage, channel);
         return;
     }
 #ifndef MUTANT_STATE_STALE
@@ -238,13 +239,14 @@ template <class T> __device__ __forceinline__ void warps(Step<T> step) {
 #endif
         top.raise(gates[n]);
     const Four pooled = Shares(gates, values, top).pooled();
-    const float scale = step.inverse_rms(block_sum(pooled.squares(), partials));
-    finish(step, row, t, channel, pooled, weight, scale);
+    // A row of one warp waits for no other.
+    const float squares = dim == 128 ? warp_sum(pooled.squares()) : block_sum(pooled.squares(), partials);
+    finish(step, to, row, t, channel, pooled, weight, step.inverse_rms(squares));
 }
 
 // ---- cluster
 
-template <class T> __device__ __forceinline__ void cluster(Step<T> step) {
+template <class T, class To> __device__ __forceinline__ void cluster(Step<T> step, To to) {
     constexpr int CTAS = 8, WARPS = 8, QUADS = 16, GROUPS = 16, EACH = 8, DIM = 4 * CTAS * QUADS;
     __shared__ Four tops[WARPS][QUADS], sums[WARPS][QUADS], outs[WARPS][QUADS];
     __shared__ float squares[CTAS];
@@ -254,15 +256,16 @@ template <class T> __device__ __forceinline__ void cluster(Step<T> step) {
     const int quad = threadIdx.x % QUADS, group = threadIdx.x / QUADS, channel = 4 * (rank * QUADS + quad);
     const bool last = group == GROUPS - 1;
     Four new_kv, new_gate, weight;
-    launch_dependent_grids();
-    if (group == 0)
+    if (warp == 0)
         weight = Four::load(step.weight + channel);
     // All but weights comes from the launches before.
     wait_on_dependent_grids();
+    launch_dependent_grids();
     if (last)
         new_kv = Four::load(step.kv + (size_t)row * DIM + channel),
         new_gate = Four::load(step.gate + (size_t)row * DIM + channel);
     const int t = step.position[row];
+    to.begin(row);
     const bool closes = step.closes(t);
     if (closes)
         cluster_arrive_relaxed();
@@ -288,8 +291,8 @@ template <class T> __device__ __forceinline__ void cluster(Step<T> step) {
 #endif
     }
     if (!closes) {
-        if (group < 3)
-            Four::of(0.0f).store(step.stage(row, group) + channel);
+        if (group < STAGES)
+            to.none(step, row, group, channel);
         return;
     }
 
@@ -331,13 +334,14 @@ template <class T> __device__ __forceinline__ void cluster(Step<T> step) {
             st_shared_cluster(map_shared_rank(&squares[rank], lane), total);
     }
     cluster_sync();
-    if (threadIdx.x >= QUADS)
+    // Both halves of the warp store the same.
+    if (warp > 0)
         return;
     float sum = 0.0f;
 #pragma unroll
     for (int other = 0; other < CTAS; other++)
         sum += squares[other];
-    finish(step, row, t, channel, pooled, weight, step.inverse_rms(sum));
+    finish(step, to, row, t, channel, pooled, weight, step.inverse_rms(sum));
 }
 
 #define PARAMETERS(T)                                                                                                  \
@@ -354,10 +358,10 @@ template <class T> __device__ __forceinline__ void cluster(Step<T> step) {
         simple(STEP(T));                                                                          \
     }                                                                                             \
     extern "C" __global__ void __launch_bounds__(256) compressor_warps_##DTYPE(PARAMETERS(T)) {   \
-        warps(STEP(T));                                                                           \
+        warps(STEP(T), ToMemory{}, blockIdx.x);                                                   \
     }                                                                                             \
     extern "C" __global__ void __launch_bounds__(256) compressor_cluster_##DTYPE(PARAMETERS(T)) { \
-        cluster(STEP(T));                                                                         \
+        cluster(STEP(T), ToMemory{});                                                             \
     }
 
 ENTRIES(bf16, bf16)

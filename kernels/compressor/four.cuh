@@ -3,6 +3,9 @@
 
 #include "compressor/step.cuh"
 
+// Pooled, normed and rotated.
+constexpr int STAGES = 3;
+
 struct Four {
     float x[4];
 
@@ -75,10 +78,10 @@ struct Shares {
     }
 };
 
-// Norms and turns pooled values, and stores all stages and the entry.
-template <class T>
-__device__ __forceinline__ void finish(const Step<T> &step, int row, int t, int channel, const Four &pooled, const Four &weight,
-                                       float scale) {
+// Norms and turns pooled values, which `to` stores.
+template <class T, class To>
+__device__ __forceinline__ void finish(const Step<T> &step, const To &to, int row, int t, int channel, const Four &pooled,
+                                       const Four &weight, float scale) {
     Four normed, rotated;
 #pragma unroll
     for (int i = 0; i < 4; i++)
@@ -92,8 +95,24 @@ __device__ __forceinline__ void finish(const Step<T> &step, int row, int t, int 
         rotated.x[2] = normed.x[2] * cos.y - normed.x[3] * sin.y;
         rotated.x[3] = normed.x[3] * cos.y + normed.x[2] * sin.y;
     }
-    pooled.store(step.stage(row, 0) + channel);
-    normed.store(step.stage(row, 1) + channel);
-    rotated.store(step.stage(row, 2) + channel);
-    rotated.store(step.entry(row, t) + channel);
+    to.store(step, row, t, channel, {pooled, normed, rotated});
 }
+
+// All stages of four channels go to memory, and the entry.
+struct ToMemory {
+    // Called when the launches before have ended.
+    __device__ __forceinline__ void begin(int) const {}
+
+    // What there is where no window closes.
+    template <class T> __device__ __forceinline__ void none(const Step<T> &step, int row, int stage, int channel) const {
+        Four::of(0.0f).store(step.stage(row, stage) + channel);
+    }
+
+    template <class T>
+    __device__ __forceinline__ void store(const Step<T> &step, int row, int t, int channel, const Four (&stages)[STAGES]) const {
+#pragma unroll
+        for (int stage = 0; stage < STAGES; stage++)
+            stages[stage].store(step.stage(row, stage) + channel);
+        stages[STAGES - 1].store(step.entry(row, t) + channel);
+    }
+};

@@ -86,10 +86,9 @@ __device__ __forceinline__ float2 turned(float2 x, float cos, float sin) {
     return make_float2(x.x * cos - x.y * sin, x.y * cos + x.x * sin);
 }
 
-// Stores a vector as the record of a slot, as `record_write.simple` does, and nothing for a slot of -1: four channels, in bfloat16, for
-// each of R::DIM / 4 threads.
-template <class R> __device__ __forceinline__ void store_record(u8 *pages, int slot, uint2 halves) {
-    const int channel = 4 * threadIdx.x;
+// Stores a vector as the record of a slot, as `record_write.simple` does, and nothing for a slot of -1. A thread has four channels, in
+// bfloat16; whole warps have whole blocks of them.
+template <class R> __device__ __forceinline__ void store_record(u8 *pages, int slot, int channel, uint2 halves) {
     const float2 low = from_bf16x2(halves.x), high = from_bf16x2(halves.y);
     const float x[4] = {low.x, low.y, high.x, high.y};
     u32 largest = 0;
@@ -101,7 +100,7 @@ template <class R> __device__ __forceinline__ void store_record(u8 *pages, int s
     if (slot < 0)
         return;
     const auto [row, tail] = token_at<R>(pages, slot);
-    record_write_file::store_padding<R>(tail, threadIdx.x);
+    record_write_file::store_padding<R>(tail, channel / 4);
     if (channel >= R::CODED) {
         *(uint2 *)(row + R::BF16 + 2 * (channel - R::CODED)) = halves;
         return;
@@ -160,48 +159,19 @@ __device__ __forceinline__ void head_norm(const float *raw_query, const float *r
         *(float4 *)(kept + first) = y;
     const uint2 halves = to_halves(y);
     if (of_window)
-        store_record<R>(pages, slot, halves);
+        store_record<R>(pages, slot, channel, halves);
     else
         *(uint2 *)(half_query + first) = halves;
 }
 
-// The record of the entry that a token completes.
-template <class R> __device__ __forceinline__ void entry(const float *stages, const int *slots, u8 *pages) {
-    const int row = blockIdx.x;
-    launch_dependent_grids();
-    wait_on_dependent_grids();
-    store_record<R>(pages, slots[row], to_bf16x4(*(const float4 *)(stages + ((size_t)row * 3 + 2) * R::DIM + threadIdx.x * 4)));
-}
-
-#define RECORD_ENTRIES(R)                                                                                                       \
-    extern "C" __global__ void __launch_bounds__(128) decode_step_head_norm_##R(                                                \
-        const float *raw_query, const float *raw_kv, const float *kv_weight, const float *cos, const float *sin, float *query,  \
-        bf16 *half_query, float *kv, const int *slots, u8 *pages, int heads, int turning, float eps) {                          \
-        head_norm<R>(raw_query, raw_kv, kv_weight, cos, sin, query, half_query, kv, slots, pages, heads, turning, eps);         \
-    }                                                                                                                           \
-    extern "C" __global__ void __launch_bounds__(128) decode_step_entry_##R(const float *stages, const int *slots, u8 *pages) { \
-        entry<R>(stages, slots, pages);                                                                                         \
+#define RECORD_ENTRIES(R)                                                                                                      \
+    extern "C" __global__ void __launch_bounds__(128) decode_step_head_norm_##R(                                               \
+        const float *raw_query, const float *raw_kv, const float *kv_weight, const float *cos, const float *sin, float *query, \
+        bf16 *half_query, float *kv, const int *slots, u8 *pages, int heads, int turning, float eps) {                         \
+        head_norm<R>(raw_query, raw_kv, kv_weight, cos, sin, query, half_query, kv, slots, pages, heads, turning, eps);        \
     }
 FOR_RECORDS_ON_TENSOR_CORES(RECORD_ENTRIES)
 #undef RECORD_ENTRIES
-
-// The record of the index key of that entry.
-template <class R> __device__ __forceinline__ void index_entry(const float *stages, const int *slots, u8 *pages) {
-    const int row = blockIdx.x;
-    launch_dependent_grids();
-    wait_on_dependent_grids();
-    store_record<R>(pages, slots[row], index_key < R::Element::bits == 4 > (stages, row));
-}
-
-extern "C" __global__ void __launch_bounds__(32)
-    decode_step_index_entry_index_fp8(const float *stages, const int *slots, u8 *pages) {
-    index_entry<index_fp8>(stages, slots, pages);
-}
-
-extern "C" __global__ void __launch_bounds__(32)
-    decode_step_index_entry_index_mxfp4(const float *stages, const int *slots, u8 *pages) {
-    index_entry<index_mxfp4>(stages, slots, pages);
-}
 
 // What attention gives, RoPE undone, as codes: those of a group [B, cols] follow those of the group before. `kept` [B, groups, cols] may
 // be null.

@@ -106,8 +106,7 @@ __device__ __forceinline__ float4 hadamard(float4 x) {
 
 // The key of the entry that a token completes, as it is stored, four channels for each lane of a warp: rotated if it will have four
 // bits, and rounded to bfloat16.
-template <bool ROTATED> __device__ __forceinline__ uint2 index_key(const float *stages, int row) {
-    const float4 x = *(const float4 *)(stages + ((size_t)row * 3 + 2) * INDEX_CHANNELS + threadIdx.x % 32 * 4);
+template <bool ROTATED> __device__ __forceinline__ uint2 index_key(float4 x) {
 #ifdef MUTANT_KEY_UNROTATED
     return to_bf16x4(x);
 #else
@@ -115,12 +114,17 @@ template <bool ROTATED> __device__ __forceinline__ uint2 index_key(const float *
 #endif
 }
 
+template <bool ROTATED> __device__ __forceinline__ void index_row(const float *stages, uint2 *to) {
+    const float *const last = stages + ((size_t)blockIdx.x * 3 + 2) * INDEX_CHANNELS;
+    to[blockIdx.x * 32 + threadIdx.x] = index_key<ROTATED>(((const float4 *)last)[threadIdx.x]);
+}
+
 extern "C" __global__ void __launch_bounds__(32) decode_step_index_row_index_fp8(const float *stages, uint2 *to) {
-    to[blockIdx.x * 32 + threadIdx.x] = index_key<false>(stages, blockIdx.x);
+    index_row<false>(stages, to);
 }
 
 extern "C" __global__ void __launch_bounds__(32) decode_step_index_row_index_mxfp4(const float *stages, uint2 *to) {
-    to[blockIdx.x * 32 + threadIdx.x] = index_key<true>(stages, blockIdx.x);
+    index_row<true>(stages, to);
 }
 
 // A head of the queries of a row, which a warp has, four channels for each lane.
@@ -130,12 +134,12 @@ struct IndexHead {
     bool exists;
     float4 x;
 
-    // Loads the head, and turns its last `turned` channels by RoPE in place. 0 if that has been done before.
-    __device__ __forceinline__ IndexHead(float *query, const float *cos, const float *sin, int heads, int turned) {
-        const int of_row = blockIdx.x * 4 + threadIdx.x / 32, channel = threadIdx.x % 32 * 4, first = INDEX_CHANNELS - turned;
+    // Loads one of four heads, and turns its last `turned` channels by RoPE in place. 0 if that has been done before.
+    __device__ __forceinline__ IndexHead(float *query, const float *cos, const float *sin, int heads, int turned, int four) {
+        const int of_row = four * 4 + threadIdx.x / 32, channel = threadIdx.x % 32 * 4, first = INDEX_CHANNELS - turned;
         head = (size_t)blockIdx.y * heads + of_row, exists = of_row < heads;
-        launch_dependent_grids();
         wait_on_dependent_grids();
+        launch_dependent_grids();
         if (!exists)
             return;
         float4 *const at = (float4 *)(query + head * INDEX_CHANNELS + channel);
@@ -155,13 +159,8 @@ struct IndexHead {
     }
 };
 
-// A head of a query as E4M3 under a power of two, which its weight takes.
-extern "C" __global__ void __launch_bounds__(128)
-    decode_step_index_query_index_fp8(float *query, u32 *coded, float *head_weights, const float *cos, const float *sin,
-                                      int heads, int turned) {
-    const IndexHead own(query, cos, sin, heads, turned);
-    if (!own.exists)
-        return;
+// A head as E4M3 under a power of two, which its weight takes.
+__device__ __forceinline__ void code_head(const IndexHead &own, u32 *coded, float *head_weights) {
     const fp8_b128::Level level(nullptr);
     const fp8_b128::Stored scale = fp8_b128::Rule::scale<E4m3>(own.amax<32>(), level);
     const float factor = fp8_b128::Rule::factor(scale, level);
@@ -173,13 +172,8 @@ extern "C" __global__ void __launch_bounds__(128)
 #endif
 }
 
-// A head of a query, rotated, as the bfloat16 numbers that its MXFP4 codes stand for.
-extern "C" __global__ void __launch_bounds__(128)
-    decode_step_index_query_index_mxfp4(float *query, uint2 *coded, float *, const float *cos, const float *sin, int heads,
-                                        int turned) {
-    IndexHead own(query, cos, sin, heads, turned);
-    if (!own.exists)
-        return;
+// A head, rotated, as the bfloat16 numbers that its MXFP4 codes stand for.
+__device__ __forceinline__ void code_head(IndexHead own, uint2 *coded, float *) {
     own.x = hadamard(own.x);
     const mxfp4::Level level(nullptr);
     const mxfp4::Stored scale = mxfp4::Rule::scale<E2m1>(own.amax<mxfp4::width / 4>(), level);
@@ -187,4 +181,25 @@ extern "C" __global__ void __launch_bounds__(128)
     const auto decoded = [=](float x) { return E2m1::decode(E2m1::encode(x * factor)) * by; };
     coded[own.head * 32 + threadIdx.x % 32] =
         to_bf16x4(make_float4(decoded(own.x.x), decoded(own.x.y), decoded(own.x.z), decoded(own.x.w)));
+}
+
+// Each warp has a head of a row's queries, of four that a thread block has. Coded is u32 for E4M3, and uint2 for bfloat16.
+template <class Coded>
+__device__ __forceinline__ void index_query(float *query, Coded *coded, float *head_weights, const float *cos, const float *sin,
+                                            int heads, int turned, int four) {
+    const IndexHead own(query, cos, sin, heads, turned, four);
+    if (own.exists)
+        code_head(own, coded, head_weights);
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+    decode_step_index_query_index_fp8(float *query, u32 *coded, float *head_weights, const float *cos, const float *sin,
+                                      int heads, int turned) {
+    index_query(query, coded, head_weights, cos, sin, heads, turned, blockIdx.x);
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+    decode_step_index_query_index_mxfp4(float *query, uint2 *coded, float *head_weights, const float *cos, const float *sin,
+                                        int heads, int turned) {
+    index_query(query, coded, head_weights, cos, sin, heads, turned, blockIdx.x);
 }

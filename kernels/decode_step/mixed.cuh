@@ -1,4 +1,4 @@
-// The mixtures of streams of `served`: what the block before gives is mixed in on the way, as `mhc_post` does, and what the next block
+// The mixtures of streams of `served` and `served_many`: what the block before gives is mixed in on the way, as `mhc_post` does, and what the next block
 // reads is stored as it reads it. Two launches do so: the first reads the streams as they will be, and the second keeps them.
 #pragma once
 
@@ -117,17 +117,4 @@ extern "C" __global__ void __launch_bounds__(32 * mhc_pre_parts::QUADS, 3)
     mhc_pre_parts::parts_sums<4>(mixed::Streams{x, nullptr, y, post, comb, dim}, fn, sums, tokens, dim);
     for (int token = threadIdx.x; token < tokens && blockIdx.x + blockIdx.y == 0; token += blockDim.x)
         arrived[token] = 0;
-}
-
-// For up to 7,296 channels: more threads would leave too few registers for each.
-#define MIX_THREADS (32 * (19 + mhc_pre_parts::ADD_WARPS))
-
-extern "C" __global__ void __launch_bounds__(MIX_THREADS)
-    decode_step_mix_fp8_b128_f32(const float *x, float *next, const float *y, const float *post, const float *comb,
-                                 const float *sums, const float *base, const float *scale, const float *weight, float *kept,
-                                 bf16 *half, u8 *codes, float *scales, float *next_post, float *next_comb, int parts, int dim,
-                                 float eps) {
-    mhc_pre_parts::parts_mix(mixed::Streams{x, next, y, post, comb, dim}, sums, base, scale, weight,
-                             mixed::ToCodes<fp8_b128_f32>{{kept, half, dim}, codes, scales}, next_post, next_comb, parts, dim,
-                             eps, eps);
 }

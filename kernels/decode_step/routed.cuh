@@ -1,40 +1,22 @@
 // The experts of `served`, and what they read: one launch has the mixture of a row's streams, the router's product, the choice and,
 // of a single row, the order of its experts, where four launches would wait for each other.
 //
-// A thread block has the logits of a few experts, whose weights are copied while the launch before still runs; one more has how streams are
-// mixed back. All others mix the whole row, which is less than to wait for one that does, and keep some of it. The one whose logits
-// are last routes.
-//
-// Each instruction runs once a layer, and is fetched from L2 each time: code is short, rather than unrolled.
+// A thread block has the scores of a few experts, whose weights are copied while the launch before still runs; one more has how streams are
+// mixed back. All others mix the whole row, and keep some of it. The one whose scores are last routes.
 #pragma once
 
-#include "decode_step/mixed.cuh"
+#include "decode_step/row_mix.cuh"
 
 namespace routed {
 
-using mhc_pre_parts::load_four, mhc_pre_parts::MOST_PARTS, mhc_pre_parts::QUAD, mhc_pre_parts::QUADS, mhc_pre_parts::place_of;
-using mhc_pre_parts::sums_over_warp;
-using mixed::STREAMS;
-// A warp has EACH times 128 channels, a thread block the scores of SCORED experts, a lane of the one that routes EXPERTS / 32 of all.
-constexpr int WARPS = 16, THREADS = 32 * WARPS, EACH = 2, SCORED = 8, EXPERTS = 256;
-
-// The first of four channels of a thread, of each 128 of its warp.
-__device__ __forceinline__ int channel_of(int i) {
-    return (threadIdx.x / 32 * EACH + i) * 128 + threadIdx.x % 32 * 4;
-}
+using row_mix::WARPS, row_mix::EACH, row_mix::channel_of, row_mix::Mixing, row_mix::sums_over_warp;
+// A thread block has the scores of SCORED experts, a lane of the one that routes EXPERTS / 32 of all.
+constexpr int SCORED = 8, EXPERTS = 256;
 
 struct Shared {
+    row_mix::Shared mix;
     u64 weights_here;
-    float squares[WARPS], norms[WARPS], parts[WARPS][SCORED];
-    float base[MUS], scale[3], mus[MUS], sigmas[EXPERTS];
-};
-
-// How streams are mixed, and where it is kept how a block's output is mixed back.
-struct Mixing {
-    const float *sums, *base, *scale, *weight;
-    float *post, *comb;
-    int parts;
-    float eps;
+    float parts[WARPS][SCORED], sigmas[EXPERTS];
 };
 
 struct Gate {
@@ -55,40 +37,6 @@ struct Sorted {
     int4 *tiles;
     int2 *order;
 };
-
-// The products of one row, number i for the lanes that begin at i · 32 / QUAD.
-__device__ __forceinline__ float products_of(const float *from, int parts) {
-    const int lane = threadIdx.x % 32;
-    float in[MOST_PARTS / 32][QUAD] = {}, sum[QUAD];
-#pragma unroll
-    for (int i = 0; i < MOST_PARTS / 32; i++)
-        if (i * 32 + lane < parts)
-            load_four<true>(from + (i * 32 + lane) * QUAD, in[i]);
-#pragma unroll
-    for (int j = 0; j < QUAD; j++)
-        sum[j] = (in[0][j] + in[1][j]) + (in[2][j] + in[3][j]);
-    return sums_over_warp(sum);
-}
-
-// One over the root of a mean of squares, of which each warp has added up a part.
-__device__ __forceinline__ float inverse_rms(const float *parts, int count, float eps) {
-    const int lane = threadIdx.x % 32;
-    return rsqrtf(warp_sum(lane < WARPS ? parts[lane] : 0.0f) / count + eps);
-}
-
-// By a warp: how a block's output is mixed back.
-__device__ __forceinline__ void mix_back(Shared &s, const Mixing &m, int row, float inverse) {
-    const int lane = threadIdx.x % 32;
-#pragma unroll 1
-    for (int quad = 1; quad < QUADS; quad++) {
-        const float product = products_of(m.sums + place_of(row, quad, m.parts), m.parts);
-        if (lane % (32 / QUAD) == 0)
-            s.mus[quad * QUAD + lane / (32 / QUAD)] = product;
-    }
-    __syncwarp();
-    make_post_and_comb([&](int i) { return s.mus[i] * inverse; }, {s.base, s.scale, m.eps, m.eps}, m.post + (size_t)row * STREAMS,
-                       m.comb + (size_t)row * STREAMS * STREAMS);
-}
 
 // Four channels of a single row, as its experts read it: they have it in different groups, whichever they are. A table may name an expert
 // more than once, which then has it in several rows of a group. Columns after the last are zeros.
@@ -141,7 +89,8 @@ __device__ __forceinline__ void sort(const Sorted &to, int expert, float weight,
 }
 
 // The scores of the experts of this thread block, by all threads.
-__device__ __forceinline__ void score(Shared &s, const bf16 *weights, const uint2 (&x)[EACH], const Gate &g, int row, int dim) {
+__device__ __forceinline__ void score(Shared &s, const bf16 *weights, const uint2 (&x)[EACH], const Gate &g, float bias, int row,
+                                      int dim) {
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
     float sums[SCORED] = {};
 #pragma unroll
@@ -175,7 +124,7 @@ __device__ __forceinline__ void score(Shared &s, const bf16 *weights, const uint
     for (int other = 0; other < ADDED; other++)
         logit += s.parts[other][lane];
     const float sigma = router_file::sqrt_softplus(logit);
-    const u32 order = router_file::order_of(sigma + g.bias[expert]);
+    const u32 order = router_file::order_of(sigma + bias);
     __stcg(g.scores + (size_t)row * g.count + expert, make_float2(sigma, __uint_as_float(order)));
 }
 
@@ -212,6 +161,9 @@ template <bool TABLE> __device__ __forceinline__ int choose(Shared &s, const Gat
             const int own = lane + 32 * i;
             const float2 score = own < g.count ? __ldcg(scores + own) : make_float2(0.0f, 0.0f);
             s.sigmas[own] = score.x, orders[i] = __float_as_uint(score.y);
+#ifdef MUTANT_EXPERTS_OF_FIRST_LANES
+            orders[i] = i == 0 ? orders[i] : 0;
+#endif
         }
         __syncwarp();
 #pragma unroll 1
@@ -224,7 +176,7 @@ template <bool TABLE> __device__ __forceinline__ int choose(Shared &s, const Gat
             // There is none if K is larger than E.
             if (most == 0)
                 break;
-            // Of equal scores, the smallest index.
+            // The smallest index of those that have it.
             int found = EXPERTS;
 #pragma unroll
             for (int i = EXPERTS / 32 - 1; i >= 0; i--)
@@ -260,90 +212,51 @@ __device__ __forceinline__ void route(const mixed::Streams &x, const mixed::ToHa
         mbarrier_arrive_expect_tx(&s.weights_here, bytes);
         tma_load_1d(weights_of_block, g.matrix + (size_t)blockIdx.x * SCORED * dim, bytes, &s.weights_here);
     }
-    if (thread < MUS)
-        s.base[thread] = m.base[thread];
-    if (thread < 3)
-        s.scale[thread] = m.scale[thread];
+    m.load(s.mix, dim);
+    // Of the expert that the thread adds up the score of.
+    const int expert = blockIdx.x * SCORED + lane;
+    const float bias = warp == 0 && lane < SCORED && expert < g.count ? g.bias[expert] : 0.0f;
 
 #pragma unroll 1
     for (int row = blockIdx.y; row < rows; row += gridDim.y) {
-        // Streams do not come from the last launch.
-        float v[EACH][STREAMS][4] = {}, squares = 0.0f;
-#pragma unroll
-        for (int i = 0; i < EACH; i++)
-            if (const int channel = channel_of(i); channel < dim)
-                x.load_all(row, channel, v[i]);
-#pragma unroll
-        for (int i = 0; i < EACH * STREAMS * 4; i++)
-            squares = fmaf(v[i / 16][i / 4 % 4][i % 4], v[i / 16][i / 4 % 4][i % 4], squares);
-        squares = warp_sum(squares);
-        if (lane == 0)
-            s.squares[warp] = squares;
-        __syncthreads();
-        const float inverse = inverse_rms(s.squares, STREAMS * dim, m.eps);
+        const row_mix::Row streams(s.mix, x, row, m.eps);
         wait_on_dependent_grids();
         if (!scores) {
             __syncthreads();
             launch_dependent_grids();
             if (warp == 0)
-                mix_back(s, m, row, inverse);
+                streams.mix_back(s.mix, m, row);
             continue;
         }
-        const float product = products_of(m.sums + place_of(row, 0, m.parts), m.parts);
-        // Each lane makes one weight; shuffles give it to all.
-        const Parameters parameters = {s.base, s.scale, m.eps, m.eps};
-        const int own = lane % STREAMS;
-        const float mu = __shfl_sync(~0u, product, own * (32 / QUAD)) * inverse;
-        const float weight = sigmoid(logit(mu, own, parameters)) + eps_of_pre(parameters);
-        float u[EACH][4] = {};
-#pragma unroll
-        for (int stream = 0; stream < STREAMS; stream++) {
-            const float pre = __shfl_sync(~0u, weight, stream);
-#pragma unroll
-            for (int i = 0; i < EACH * 4; i++)
-                u[i / 4][i % 4] = fmaf(pre, v[i / 4][stream][i % 4], u[i / 4][i % 4]);
-        }
-        squares = 0.0f;
-#pragma unroll
-        for (int i = 0; i < EACH * 4; i++)
-            squares = fmaf(u[i / 4][i % 4], u[i / 4][i % 4], squares);
-        squares = warp_sum(squares);
-        if (lane == 0)
-            s.norms[warp] = squares;
-        __syncthreads();
-        const float norm = inverse_rms(s.norms, dim, m.eps);
+        float4 normed[EACH];
+        streams.mix(s.mix, m, row, dim, normed);
         uint2 halves[EACH];
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
             const int channel = channel_of(i);
-            float w[4] = {};
-            if (channel < dim)
-                load_four<false>(m.weight + channel, w);
-            const float4 normed =
-                make_float4(u[i][0] * norm * w[0], u[i][1] * norm * w[1], u[i][2] * norm * w[2], u[i][3] * norm * w[3]);
-            halves[i] = channel < dim ? to_halves(normed) : make_uint2(0, 0);
+            halves[i] = channel < dim ? to_halves(normed[i]) : make_uint2(0, 0);
             if (!keeps)
                 continue;
-            y.store(row, channel, normed);
+            y.store(row, channel, normed[i]);
             if (channel < dim)
-                x.keep(row, channel, v[i]);
+                x.keep(row, channel, streams.v[i]);
             if (rows == 1)
                 pack(to.packed, channel, halves[i], g.selected + 1, TABLE ? min(8, g.selected) : 1, dim);
         }
         mbarrier_wait_parity(&s.weights_here, 0);
         // Thread blocks of the next launch that wait from the beginning cost more time than they save.
         launch_dependent_grids();
-        score(s, (const bf16 *)weights_of_block, halves, g, row, dim);
+        score(s, (const bf16 *)weights_of_block, halves, g, bias, row, dim);
         if (warp > 0 || !is_last(g.arrived + row, scorers))
             continue;
         float share;
-        const int expert = choose<TABLE>(s, g, row, share);
+        const int chosen = choose<TABLE>(s, g, row, share);
         if (lane < g.selected) {
-            g.experts[(size_t)row * g.selected + lane] = expert;
+            g.experts[(size_t)row * g.selected + lane] = chosen;
             g.weights[(size_t)row * g.selected + lane] = share;
         }
         if (rows == 1)
-            sort(to, expert, share, g.selected, g.count);
+            sort(to, chosen, share, g.selected, g.count);
     }
 }
 
@@ -359,7 +272,7 @@ __device__ __forceinline__ void route(const mixed::Streams &x, const mixed::ToHa
         float router_scale) {                                                                                                    \
         routed::route<TABLE>(                                                                                                    \
             mixed::Streams{x, next, y, post, comb, dim}, mixed::ToHalf{kept, half, dim},                                         \
-            routed::Mixing{sums, base, scale, weight, next_post, next_comb, parts, eps},                                         \
+            row_mix::Mixing{sums, base, scale, weight, next_post, next_comb, parts, eps},                                        \
             routed::Gate{gate, bias, table, token, scores, arrived, experts, weights, count, selected, router_scale},            \
             routed::Sorted{packed, tiles, order}, rows);                                                                         \
     }

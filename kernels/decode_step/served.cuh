@@ -6,26 +6,25 @@ like = "indexed"
 changes_of = "w8a8"
 without = [
     "q_down", "kv_down", "q_low_norm", "query_rope", "kv_row_norm", "kv_rope", "push", "window_write", "csa_values", "csa_logits",
-    "entry_row", "index_rope", "index_values", "index_logits", "index_row", "index_weights", "hca_values", "hca_logits", "heads_rope",
+    "csa_compress", "csa_write", "index_compress", "index_write", "index_query", "hca_compress", "hca_write", "entry_row", "index_rope", "index_values", "index_logits", "index_row", "index_weights", "hca_values", "hca_logits", "heads_rope",
     "attn_post", "moe_mix", "moe_post", "attend_sparse", "attend_heavy", "heads_code", "router_logits", "route_table", "route_bias",
 ]
 arch = "sm_90a"
-needs = ["records == 1", "indexed == 1", "DI == 128", "D == 512", "R <= 512", "sixteen == 1", "HD / G % 128 == 0", "Rq <= 4096", "C % 8 == 0", "C <= 4096", "E <= 256", "K <= 32"]
+needs = ["records == 1", "indexed == 1", "DI == 128", "ms == 4", "mh == 128", "D == 512", "R % 4 == 0", "R <= 512", "sixteen == 1", "HD / G % 128 == 0", "Rq <= 4096", "C % 8 == 0", "C <= 4096", "E <= 256", "K <= 32"]
 sequence = """
 begin places table
 layers(
     [@layers == 0](attn_mix input_code) [@layers > 0](attn_sums attn_code tap_output)
     tap_attention_input tap_input_codes tap_input_scales
-    down low_code tap_low_query tap_low_codes tap_low_scales
+    [@layers < lead || (@layers - lead) % 2 == 1](hca_products) down low_code tap_low_query tap_low_codes tap_low_scales
     q_up head_norm tap_query tap_kv_window
     [@layers >= lead && (@layers - lead) % 2 == 0](
-        csa_products csa_compress tap_csa_entry csa_write
-        index_up index_compress tap_index_key index_write
-        index_query tap_index_query index_score select tap_topk
+        csa_products index_up sparse_entry tap_csa_entry tap_index_key tap_index_query
+        index_score select tap_topk
         attend_sparse
     )
     [@layers < lead || (@layers - lead) % 2 == 1](
-        hca_products hca_compress tap_hca_entry hca_write
+        heavy_entry tap_hca_entry
         attend_heavy
     )
     tap_heads tap_heads_codes tap_heads_scales
@@ -38,7 +37,7 @@ last_post tap_last_output head_mix tap_head_input head_input head_product keep_l
 """
 more_scratch = [
     { name = "half_input", bytes = "B * C * 2" }, { name = "half_query", bytes = "B * HD * 2" },
-    { name = "index_values", bytes = "B * 2 * DI * 4" },
+    { name = "index_values", bytes = "B * 2 * DI * 4" }, { name = "index_stages", bytes = "B * 3 * DI * 4" },
     { name = "index_logits", bytes = "B * 2 * DI * 4" }, { name = "hidden", bytes = "B * (K + 1) * I * 2" },
     { name = "moe_x", bytes = "B * wide * 4" }, { name = "moe_post", bytes = "B * 4 * 4" }, { name = "moe_comb", bytes = "B * 16 * 4" },
     { name = "arrived", bytes = "B * 4" }, { name = "expert_scores", bytes = "B * E * 8" }, { name = "mix_sums", bytes = "B * 24 * ceil(C, 32 * ceil(C, 4096)) * 4" },
@@ -65,8 +64,8 @@ args = ["moe_x", "out", "moe_post", "moe_comb", "attn_fn[@layers]", "mix_sums", 
 [[variant.launch]]
 name = "attn_code"
 entry = "decode_step_mix_{activations}"
-grid = ["B"]
-block = ["32 * ceil(C, 384) + 64"]
+grid = [2, "B"]
+block = [512]
 programmatic = true
 args = [
     "moe_x", "x", "out", "moe_post", "moe_comb", "mix_sums", "attn_base[@layers]", "attn_scale[@layers]", "attn_norm[@layers]", "normed",
@@ -142,47 +141,36 @@ args = [
     "index_heads[(@layers - lead) / 2]", "head_weights", "HI", "B", "C",
 ]
 [[variant.launch]]
-name = "csa_compress"
-call = "compressor.warps"
+name = "sparse_entry"
+entry = "decode_step_sparse_{record}_{index}"
+grid = ["2 + ceil(HI, 4)", "B"]
+block = [128]
 programmatic = true
-[[variant.launch]]
-name = "index_compress"
-call = "compressor.warps"
-programmatic = true
-with = [
-    { kv = "index_values", gate = "index_logits", ape = "index_ape[(@layers - lead) / 2]" },
-    { weight = "index_norm[(@layers - lead) / 2]", ring_kv = "index_ring_kv[(@layers - lead) / 2]" },
-    { ring_gate = "index_ring_gate[(@layers - lead) / 2]", entries = "unread", m = "ms", D = "DI", N = "Ns", overlap = "1" },
+args = [
+    "values", "logits_of_slots", "csa_ape[(@layers - lead) / 2]", "csa_norm[(@layers - lead) / 2]", "csa_ring_kv[(@layers - lead) / 2]",
+    "csa_ring_gate[(@layers - lead) / 2]", "stages", "csa_pages[(@layers - lead) / 2]",
+    "index_values", "index_logits", "index_ape[(@layers - lead) / 2]", "index_norm[(@layers - lead) / 2]",
+    "index_ring_kv[(@layers - lead) / 2]", "index_ring_gate[(@layers - lead) / 2]", "index_stages", "index_pages[(@layers - lead) / 2]",
+    "csa_at", "cos", "sin", "position", "B", "R", "eps", "index_query", "coded_query", "head_weights", "cos_t", "sin_t", "HI",
 ]
+taps = ["stages", "index_stages"]
 [[variant.launch]]
-name = "hca_compress"
-call = "compressor.cluster"
-programmatic = true
+name = "tap_index_key"
+args = ["index_stages", "at_index_key", "clock", "(@layers - lead) / 2", "sparse", "B", "S", "DI", "3 * DI", "2 * DI"]
 [[variant.launch]]
-name = "csa_write"
-entry = "decode_step_entry_{record}"
-grid = ["B"]
-block = [128]
+name = "heavy_entry"
+entry = "decode_step_heavy_{record}"
+grid = ["8 * B"]
+block = [256]
+cluster = [8]
 programmatic = true
-args = ["stages", "csa_at", "csa_pages[(@layers - lead) / 2]"]
-[[variant.launch]]
-name = "hca_write"
-entry = "decode_step_entry_{record}"
-grid = ["B"]
-block = [128]
-programmatic = true
-args = ["stages", "hca_at", "hca_pages[min(@layers, lead) + max(0, @layers - lead) / 2]"]
-[[variant.launch]]
-name = "index_write"
-entry = "decode_step_index_entry_{index}"
-grid = ["B"]
-block = [32]
-programmatic = true
-args = ["stages", "csa_at", "index_pages[(@layers - lead) / 2]"]
-[[variant.launch]]
-name = "index_query"
-programmatic = true
-args = ["index_query", "coded_query", "head_weights", "cos_t", "sin_t", "HI", "R"]
+args = [
+    "values", "logits_of_slots", "hca_ape[min(@layers, lead) + max(0, @layers - lead) / 2]",
+    "hca_norm[min(@layers, lead) + max(0, @layers - lead) / 2]", "hca_ring_kv[min(@layers, lead) + max(0, @layers - lead) / 2]",
+    "hca_ring_gate[min(@layers, lead) + max(0, @layers - lead) / 2]", "stages",
+    "hca_pages[min(@layers, lead) + max(0, @layers - lead) / 2]", "hca_at", "cos", "sin", "position", "B", "R", "eps",
+]
+taps = ["stages"]
 [[variant.launch]]
 name = "index_score"
 call = "index_records.tensor"
@@ -218,10 +206,10 @@ taps = ["heads"]
 [[variant.launch]]
 name = "hca_products"
 entry = "decode_step_products_2"
-grid = ["ceil(B, 8 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32)) * (1 + (2 * ceil(D, 64) <= 66) + 2 * (2 * ceil(D, 64) <= 44) + 4 * (2 * ceil(D, 64) <= 16))", "2 * ceil(D, 64)"]
-cluster = ["1 + (2 * ceil(D, 64) <= 66) + 2 * (2 * ceil(D, 64) <= 44) + 4 * (2 * ceil(D, 64) <= 16)"]
+grid = ["ceil(B, 8 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32)) * (1 + (2 * ceil(D, 64) <= 66) + 2 * (2 * ceil(D, 64) <= 44))", "2 * ceil(D, 64)"]
+cluster = ["1 + (2 * ceil(D, 64) <= 66) + 2 * (2 * ceil(D, 64) <= 44)"]
 block = [128]
-shared = "(6 - (B > 8) - (B > 16) - (B > 32) + ((2 * ceil(D, 64)) * (1 + (2 * ceil(D, 64) <= 66) + 2 * (2 * ceil(D, 64) <= 44) + 4 * (2 * ceil(D, 64) <= 16)) <= 132 + 132 * (B <= 8)) * (5 + (B > 8) + 2 * (B > 16) - (B > 32))) * 128 * (72 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32)) + (B <= 16) * (16 + 2048 * (1 + (B > 8)) * (1 + (2 * ceil(D, 64) <= 66) + 2 * (2 * ceil(D, 64) <= 44) + 4 * (2 * ceil(D, 64) <= 16) - 1))"
+shared = "(6 - (B > 8) - (B > 16) - (B > 32) + ((2 * ceil(D, 64)) * (1 + (2 * ceil(D, 64) <= 66) + 2 * (2 * ceil(D, 64) <= 44)) <= 132 + 132 * (B <= 8)) * (5 + (B > 8) + 2 * (B > 16) - (B > 32))) * 128 * (72 + 8 * (B > 8) + 16 * (B > 16) + 32 * (B > 32)) + (B <= 16) * (16 + 2048 * (1 + (B > 8)) * (1 + (2 * ceil(D, 64) <= 66) + 2 * (2 * ceil(D, 64) <= 44) - 1))"
 programmatic = true
 args = [
     "half_input", "hca_kv[min(@layers, lead) + max(0, @layers - lead) / 2]", "values", "D",
@@ -448,6 +436,16 @@ doc = "experts have the scores of the first 256 channels"
 variants = ["served"]
 
 [[mutant]]
+name = "norm_of_half"
+doc = "a mixture has the norm of the first 2,048 channels"
+variants = ["served"]
+
+[[mutant]]
+name = "experts_of_first_lanes"
+doc = "no expert after the 32nd is chosen"
+variants = ["served"]
+
+[[mutant]]
 name = "first_routes"
 doc = "the thread block routes whose scores are there first"
 variants = ["served"]
@@ -461,8 +459,9 @@ variants = ["served"]
 // What a step does where all products but attention's take bfloat16, besides the operations.
 #pragma once
 
-#include "decode_step/mixed.cuh"
+#include "decode_step/entries.cuh"
 #include "decode_step/products.cuh"
+#include "decode_step/row_mix.cuh"
 
 // Keeps [groups, B, cols] at a site, [runs, layers, B, groups · cols].
 extern "C" __global__ void __launch_bounds__(128)

@@ -149,8 +149,8 @@ __device__ void tensor(const u8 *q, const float *head_weights, const u8 *pages, 
     const u64 begin = all * mine / groups;
     const int items = int(all * (mine + 1) / groups - begin);
 
-    launch_dependent_grids();
     wait_on_dependent_grids();
+    launch_dependent_grids();
 
     // The page that is to be copied next, and what its copy needs, which is read well before.
     int next_row = int(begin / width), next_page = int(begin % width);

@@ -166,9 +166,9 @@ extern "C" __global__ void __launch_bounds__(1024)
     BlockShared &shared = *(BlockShared *)bytes;
     Entry *entries = (Entry *)(bytes + sizeof(BlockShared));
     int *out = indices + (size_t)blockIdx.x * k;
-    launch_dependent_grids();
     clear(shared.search.bins), clear(shared.more_bins);
     wait_on_dependent_grids();
+    launch_dependent_grids();
     int count = candidates(counts, blockIdx.x, n);
 
     // From a multiple of 16 bytes if the row has room for what is before it.

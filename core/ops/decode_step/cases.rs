@@ -18,9 +18,20 @@ pub(super) struct Plan {
     pub positions: usize,
     pub inputs: Inputs,
     pub timed: bool,
-    /// Whether it has the sizes of DeepSeek-V4-Flash.
-    pub flash: bool,
+    /// The model's sizes, if it is drawn.
+    pub size: Size,
     pub formats: Formats<'static>,
+}
+
+/// Sizes of drawn models.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Size {
+    /// No two are equal.
+    Small,
+    /// Fewer layers, as many channels as V4-Flash has, and more experts: every warp of a launch that joins several has a share.
+    Wide,
+    /// Those of DeepSeek-V4-Flash, of weights that repeat.
+    Flash,
 }
 
 const CASES: [Plan; 6] = [
@@ -31,7 +42,7 @@ const CASES: [Plan; 6] = [
         positions: 42,
         inputs: Inputs::Random,
         timed: false,
-        flash: false,
+        size: Size::Small,
         formats: Formats::F32,
     },
     Plan {
@@ -41,7 +52,7 @@ const CASES: [Plan; 6] = [
         positions: 21,
         inputs: Inputs::Random,
         timed: false,
-        flash: false,
+        size: Size::Small,
         formats: Formats::F32,
     },
     Plan {
@@ -51,7 +62,7 @@ const CASES: [Plan; 6] = [
         positions: 384,
         inputs: Inputs::Weights,
         timed: false,
-        flash: false,
+        size: Size::Small,
         formats: Formats::F32,
     },
     Plan {
@@ -61,7 +72,7 @@ const CASES: [Plan; 6] = [
         positions: 512,
         inputs: Inputs::Weights,
         timed: false,
-        flash: false,
+        size: Size::Small,
         formats: Formats::F32,
     },
     Plan {
@@ -71,7 +82,7 @@ const CASES: [Plan; 6] = [
         positions: 512,
         inputs: Inputs::Weights,
         timed: true,
-        flash: false,
+        size: Size::Small,
         formats: Formats::F32,
     },
     Plan {
@@ -81,7 +92,7 @@ const CASES: [Plan; 6] = [
         positions: 128,
         inputs: Inputs::Weights,
         timed: true,
-        flash: false,
+        size: Size::Small,
         formats: Formats::F32,
     },
 ];
@@ -128,6 +139,15 @@ pub(super) fn plans() -> Vec<Plan> {
         formats,
         ..*first
     });
+    let wide = of_sixteen[..2].iter().map(|formats| Plan {
+        name: "wide.b2",
+        starts: &[0, 3],
+        runs: 2,
+        positions: 130,
+        size: Size::Wide,
+        formats: *formats,
+        ..*first
+    });
     let padded = [fp8_keys, nvfp4_keys.with_index(index_mxfp4), eight, of_sixteen[0]];
     let padded = padded.map(|formats| Plan { formats, ..CASES[1] });
     let in_eight = [
@@ -142,7 +162,7 @@ pub(super) fn plans() -> Vec<Plan> {
         positions: 384,
         inputs: Inputs::Weights,
         timed: false,
-        flash: false,
+        size: Size::Small,
         formats,
     });
     let of_fp8 = Formats::F32.with_weights(fp8);
@@ -156,11 +176,11 @@ pub(super) fn plans() -> Vec<Plan> {
         runs: 1,
         positions: 1 + starts[0] as usize,
         timed: true,
-        flash: true,
+        size: Size::Flash,
         formats: of_sixteen[0],
         ..*first
     });
-    let drawn = small.chain(in_sixteen).chain(padded).chain(flash);
+    let drawn = small.chain(in_sixteen).chain(wide).chain(padded).chain(flash);
     CASES.into_iter().chain(drawn).chain(trained).chain(timed).collect()
 }
 
@@ -198,9 +218,9 @@ impl Plan {
             [false, false, false, _] => SMALL_KEYS,
         };
         let storages = self.formats.storages()?;
-        Ok(match self.flash {
-            true => Source::repeated(seed, flash::config(self.starts.len()), storages),
-            false => Source::drawn(seed, keys, storages),
+        Ok(match self.size {
+            Size::Flash => Source::repeated(seed, flash::config(self.starts.len()), storages),
+            size => Source::drawn(seed, keys, storages, size == Size::Wide),
         })
     }
 

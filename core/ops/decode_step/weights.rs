@@ -53,8 +53,13 @@ impl Source {
     }
 
     /// A small model of drawn weights, with layers of all types and sizes that differ from each other; its keys have so many channels,
-    /// of which so many are turned, and index keys so many.
-    pub fn drawn(seed: u64, [head_dim, qk_rope_head_dim, index_head_dim]: [usize; 3], storages: Storages) -> Self {
+    /// of which so many are turned, and index keys so many. Or a model of sixteen bits that is `wide`.
+    pub fn drawn(
+        seed: u64,
+        [head_dim, qk_rope_head_dim, index_head_dim]: [usize; 3],
+        storages: Storages,
+        wide: bool,
+    ) -> Self {
         let rope = |theta| RopeParameters {
             rope_type: "default".into(),
             rope_theta: theta,
@@ -64,9 +69,12 @@ impl Source {
             beta_slow: None,
         };
         let (heavy, sparse) = (LayerType::Heavy, LayerType::Sparse);
+        let layers = if wide { 3 } else { 6 };
         // In eight bits, rows and columns of most products have more than one block of 128, the last of which is not whole.
         let [hidden_size, q_lora_rank, o_lora_rank] = match storages.activations {
             None => [40, 20, 14],
+            // As many as all warps of `served` mix.
+            Some(_) if wide => [4096, 160, 136],
             // More channels than a warp of `served` mixes.
             Some(_) if storages.sixteen => [288, 160, 136],
             Some(_) => [144, 160, 136],
@@ -76,6 +84,8 @@ impl Source {
         let ([moe_intermediate_size, n_routed_experts, index_n_heads], [sparse_rate, heavy_rate]) =
             match storages.sixteen {
                 false => ([12, 7, 3], [3, 11]),
+                // More than one for each lane that chooses.
+                true if wide => ([32, 40, 64], [4, 128]),
                 true => ([96, 19, 64], [4, 128]),
             };
         let rates = [
@@ -86,7 +96,7 @@ impl Source {
             vocab_size: 33,
             hidden_size,
             moe_intermediate_size,
-            num_hidden_layers: 6,
+            num_hidden_layers: layers,
             num_attention_heads: 6,
             head_dim,
             qk_rope_head_dim,
@@ -110,8 +120,8 @@ impl Source {
                 main: rope(1e4),
                 compress: rope(1.6e5),
             },
-            layer_types: vec![heavy, heavy, sparse, heavy, sparse, heavy],
-            mlp_layer_types: [vec![RouterType::Hash], vec![RouterType::Learned; 5]].concat(),
+            layer_types: [heavy, heavy, sparse, heavy, sparse, heavy][..layers].to_vec(),
+            mlp_layer_types: [vec![RouterType::Hash], vec![RouterType::Learned; layers - 1]].concat(),
             max_position_embeddings: None,
         };
         Self {
