@@ -41,6 +41,9 @@ pub(super) struct Sixteen<'a> {
     pub chosen: Vec<i32>,
 }
 
+/// Columns that are summed from 0.
+const PART: usize = 1024;
+
 fn factor(x: &f32) -> Factor {
     Operand::Bf16.factor(half::bf16::from_f32(*x).to_bits())
 }
@@ -52,17 +55,20 @@ fn linear(values: Vec<f32>, cols: usize) -> Linear<f32> {
 
 impl Experts {
     fn new(problem: &Problem, name: &str, shape: [usize; 2]) -> Self {
-        // The sum of longer rows would be one of several parts.
-        assert!(shape[1] <= 1024);
         Self(read(problem, name).iter().map(factor).collect(), shape)
     }
 
-    /// A row by an expert's matrix.
+    /// A row by an expert's matrix: sums of 1,024 columns, added up in turn.
     fn product(&self, expert: usize, x: &[f32]) -> Vec<f32> {
         let Self(all, [rows, cols]) = self;
         let x: Vec<Factor> = x.iter().map(factor).collect();
         let rows = all[expert * rows * cols..][..rows * cols].chunks_exact(*cols);
-        rows.map(|w| WGMMA_BF16.dot(&x, w, 0.0)).collect()
+        let sum = |w: &[Factor]| {
+            let parts = x.chunks(PART).zip(w.chunks(PART));
+            let parts = parts.map(|(x, w)| WGMMA_BF16.dot(x, w, 0.0));
+            parts.reduce(|sum, part| sum + part).expect("rows have columns")
+        };
+        rows.map(sum).collect()
     }
 }
 
