@@ -179,8 +179,8 @@ pub fn explain(verdicts: &mut [Verdict], records: &[Record]) {
 
 /// Site of the records of faults other than wrong outputs: it did not run, wrote where it must not, or left something else
 /// when it was run again.
-pub const CHECKS: [&str; 8] = [
-    "program", "launch", "inputs", "guards", "rerun", "graph", "batch", "large",
+pub const CHECKS: [&str; 9] = [
+    "program", "launch", "inputs", "guards", "rerun", "graph", "batch", "large", "draws",
 ];
 
 /// Whether a rule binds what went wrong in a check, whatever its `at` says: outputs that pass say nothing of a kernel that

@@ -76,6 +76,8 @@ if how == "last":
     top[-1] += 1
 if how == "nan":
     y[0] = math.nan
+if how == "sometimes" and x[0] < 0:
+    y[0] = f32(y[0] + 1)
 write(outputs, meta, {"y": y, "top": top})
 "#;
 
@@ -156,6 +158,46 @@ fn a_right_candidate_passes_and_wrong_ones_do_not() {
             assert_eq!(violations(folder.path(), case, site), count, "{how}");
         }
     }
+}
+
+/// A fault that needs certain numbers is found by many draws, which say the seed that shows it.
+#[test]
+fn of_many_draws_the_wrong_ones_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let drawn = |how: &str, draws: &str| {
+        let text = own(folder.path(), "right", how);
+        text.replace("kind = \"kernels\"", &format!("kind = \"kernels\"\n{draws}"))
+    };
+    let output = sweep(folder.path(), &drawn("sometimes", "draws = 12"));
+    let text = stdout(&output);
+    assert_eq!(code(&output), 100, "{text}{}", stderr(&output));
+    let wrong = violations(folder.path(), "small", "draws");
+    assert!(0.0 < wrong && wrong < 12.0, "{wrong}");
+    // The worst of the draws stands for the output.
+    assert_eq!(violations(folder.path(), "small", "y"), 1.0);
+    let both = wrong + violations(folder.path(), "edges", "draws");
+    assert!(text.contains(&format!("{both} of 24 (≤ 0.")), "{text}");
+    let (_, seed) = text
+        .split_once(&format!("{wrong} of 12 draws are wrong, the first with seed "))
+        .unwrap();
+    let seed: String = seed.chars().take_while(char::is_ascii_digit).collect();
+    let file = write(folder.path(), &drawn("sometimes", "cases = [\"small\"]"));
+    let output = run(&[
+        "sweep",
+        path(&file),
+        "--seed",
+        &seed,
+        "--out",
+        path(&folder.path().join("one")),
+    ]);
+    assert_eq!(code(&output), 100, "{}{}", stdout(&output), stderr(&output));
+    let output = sweep(folder.path(), &drawn("right", "draws = 0"));
+    assert_eq!(code(&output), 2);
+    assert!(
+        stderr(&output).contains("draws = 0, expected at least 1"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 /// A bound of the file's binds as the reference's own does.

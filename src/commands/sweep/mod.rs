@@ -346,7 +346,8 @@ fn execute(
                     done: &done,
                 };
                 if !cells.is_empty() {
-                    ready.window(&bench, cells)?;
+                    // On a thread of the pool, which the many small pieces of a token need not wake then.
+                    rayon::scope(|_| ready.window(&bench, cells))?;
                 }
                 if args.until_decided && decision.after(index)? {
                     break;
@@ -359,7 +360,6 @@ fn execute(
     let keep = args.kernels.keep_failed.as_ref().map(|folder| Capsules {
         folder: folder.clone(),
         experiment: args.experiment.clone(),
-        seed,
     });
     let text = texts.first().and_then(|_| text(0));
     let sites = |pattern: &str| match text {

@@ -51,6 +51,10 @@ pub struct KernelStudy {
     /// Patterns of the cases to try them on; all of the operations, if empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cases: Vec<String>,
+    /// Draws of the inputs of every case, with `seed` and the numbers after it [default: 1]. All must be right. Cases whose inputs are a
+    /// model's have one, and times are taken of the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draws: Option<u64>,
     /// The resolved patterns: variants and programs, and the names of their cases. Only a stored run has them.
     #[serde(default, rename = "recipe", skip_serializing_if = "Vec::is_empty")]
     #[schemars(skip)]
@@ -170,6 +174,9 @@ impl Study for KernelStudy {
         if self.variants.is_empty() {
             let message = "there is nothing to try: expected kernels = [\"PATTERN\", …] or [[command]]";
             return Err(Mistake::at("kernels", message));
+        }
+        if self.draws == Some(0) {
+            return Err(Mistake::at("draws", "draws = 0, expected at least 1"));
         }
         operations::check_cases(self)?;
         let reads = operations::reading_sites(self)?;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
+use super::draws::Draw;
 use crate::backend::program::metadata;
 use crate::run::plan::Cell;
 use ulplab_core::atomic::write_atomic;
@@ -14,7 +15,7 @@ use ulplab_core::error::{Error, Result};
 use ulplab_core::ops::checks::failures;
 use ulplab_core::ops::guards::Checked;
 use ulplab_core::ops::judge::{Judge, Measured, Rule, Tensor};
-use ulplab_core::ops::{Case, Outputs, Problem, Role};
+use ulplab_core::ops::{Outputs, Problem, Role};
 use ulplab_core::tensorfile::{Slot, write_safetensors};
 
 /// Bytes of all tensors of a capsule. Of larger ones, rows around the worst element are kept.
@@ -36,7 +37,6 @@ pub enum CellResult<'a> {
 pub struct Capsules {
     pub folder: PathBuf,
     pub experiment: PathBuf,
-    pub seed: u64,
 }
 
 /// Tensors of a capsule, and what had to be left out.
@@ -56,8 +56,9 @@ impl Capsules {
 
     /// Writes `<folder>/<recipe>.<case>.safetensors`: `in.NAME` are inputs, `got.NAME` outputs, `want.NAME` the expected
     /// values and `bound.NAME` their bounds, for all outputs that were judged. A file that a program wrote in place of its
-    /// outputs, and that cannot be judged, is copied to `<folder>/<recipe>.<case>.left`.
-    pub fn keep(&self, cell: &Cell, case: &Case, problem: &Problem, left: &CellResult) -> Result<()> {
+    /// outputs, and that cannot be judged, is copied to `<folder>/<recipe>.<case>.left`. Of several draws that fail, the last one stays.
+    pub fn keep(&self, cell: &Cell, draw: Draw, left: &CellResult) -> Result<()> {
+        let Draw { case, problem, seed } = draw;
         let mut judged = Vec::new();
         let none = Outputs::default();
         let (measured, outputs) = match left {
@@ -84,7 +85,7 @@ impl Capsules {
         };
         let op = cell.kernel().0;
         let mut metadata = metadata(op, case, problem);
-        let (experiment, seed) = (self.experiment.display(), self.seed);
+        let experiment = self.experiment.display();
         let again = format!(
             "ulplab kernels check {experiment} --only '{}' --seed {seed} --keep-failed DIR",
             cell.id

@@ -4,6 +4,7 @@ pub mod attest;
 mod body;
 pub mod capsules;
 pub mod compile;
+pub mod draws;
 mod lines;
 pub mod mutants;
 pub mod operations;
@@ -27,6 +28,7 @@ use crate::run::Hindrance;
 use crate::run::ceilings::Ceilings;
 use crate::run::plan::Cell;
 use capsules::{Capsules, CellResult};
+use draws::{Draw, Drawn};
 use operations::Operation;
 pub use options::{Devices, OnDevice, Options, Workers};
 use peers::Peers;
@@ -80,6 +82,10 @@ pub fn check_mutant(name: &str, sources: &[KernelFile]) -> Result<()> {
     )))
 }
 
+/// What a draw after the first has of a model.
+const NO_MODEL: fn(&str) -> std::result::Result<Vec<Rows>, String> =
+    |pattern| Err(format!("what passes at {pattern} is not drawn"));
+
 /// Cells of kernels, and the data of their problems.
 pub struct Cells<'a> {
     pub study: &'a KernelStudy,
@@ -92,12 +98,7 @@ pub struct Cells<'a> {
 
 impl Cells<'_> {
     /// Runs those of an operation case by case: the inputs of a case are made once.
-    pub fn each(
-        &self,
-        op: &str,
-        cells: &[&Cell],
-        run: impl Fn(&Cell, &Case, &Problem) -> Result<Vec<Record>>,
-    ) -> Result<()> {
+    pub fn each(&self, op: &str, cells: &[&Cell], run: impl Fn(&Cell, Draw) -> Result<Vec<Record>>) -> Result<()> {
         let operation = Operation::find(self.study, op).map_err(Error::Usage)?;
         for case in operation.cases().map_err(|mistake| Error::Usage(mistake.message))? {
             let named = |cell: &&Cell| self.study.case_names[cell.window] == case.name;
@@ -105,45 +106,58 @@ impl Cells<'_> {
             if here.is_empty() {
                 continue;
             }
-            let problem = operation.problem(&case, self.data, self.stop)?;
-            if let Err(why) = &problem {
-                errln!("{op} case {}: {why}", case.name);
-            }
-            for cell in here {
-                if self.stop.load(Ordering::Relaxed) {
-                    return Err(Error::Interrupted);
-                }
-                let records = match &problem {
-                    Ok(problem) => run(cell, &case, problem)?,
-                    Err(why) => vec![unknown(cell, &case, "inputs", why)],
+            let mut drawn: Vec<Drawn> = here.iter().map(|_| Drawn::default()).collect();
+            let draws = match case.inputs.need_model() {
+                true => 1,
+                false => self.study.draws.unwrap_or(1),
+            };
+            for draw in 0..draws {
+                let seed = self.data.seed().wrapping_add(draw);
+                let other = Data::new(seed, &NO_MODEL).with_checkpoint(self.data.checkpoint().ok());
+                let data = if draw == 0 { self.data } else { &other };
+                let case = Case {
+                    timed: case.timed && draw == 0,
+                    ..case.clone()
                 };
-                (self.done)(cell, records)?;
+                let problem = operation.problem(&case, data, self.stop)?;
+                if let Err(why) = &problem {
+                    errln!("{op} case {}: {why}", case.name);
+                }
+                for (cell, drawn) in here.iter().zip(&mut drawn) {
+                    if self.stop.load(Ordering::Relaxed) {
+                        return Err(Error::Interrupted);
+                    }
+                    let records = match &problem {
+                        Ok(problem) => {
+                            let case = &case;
+                            run(cell, Draw { case, problem, seed })?
+                        }
+                        Err(why) => vec![unknown(cell, &case, "inputs", why)],
+                    };
+                    match draw + 1 < draws {
+                        true => drawn.add(seed, records)?,
+                        false => (self.done)(cell, std::mem::take(drawn).with(seed, records)?)?,
+                    }
+                }
             }
         }
         Ok(())
     }
 
     /// Keeps the outputs of a cell, if it failed and --keep-failed is given.
-    pub fn keep_failed(&self, cell: &Cell, case: &Case, problem: &Problem, checked: &Checked) -> Result<()> {
+    pub fn keep_failed(&self, cell: &Cell, draw: Draw, checked: &Checked) -> Result<()> {
         match self.keep {
             Some(capsules) if failures(&checked.measured).next().is_some() => {
-                capsules.keep(cell, case, problem, &CellResult::Outputs(checked))
+                capsules.keep(cell, draw, &CellResult::Outputs(checked))
             }
             _ => Ok(()),
         }
     }
 
     /// Keeps the inputs of a cell without outputs to judge, and the reason, if --keep-failed is given.
-    pub fn keep_unjudged(
-        &self,
-        cell: &Cell,
-        case: &Case,
-        problem: &Problem,
-        why: &str,
-        file: Option<&[u8]>,
-    ) -> Result<()> {
+    pub fn keep_unjudged(&self, cell: &Cell, draw: Draw, why: &str, file: Option<&[u8]>) -> Result<()> {
         self.keep.map_or(Ok(()), |capsules| {
-            capsules.keep(cell, case, problem, &CellResult::Nothing { why, file })
+            capsules.keep(cell, draw, &CellResult::Nothing { why, file })
         })
     }
 }
@@ -187,18 +201,18 @@ impl Variants<'_> {
                 continue;
             }
             let kernels = self.session.load_with(source, self.fault(source))?;
-            self.cells.each(&source.op, &here, |cell, case, problem| {
+            self.cells.each(&source.op, &here, |cell, draw| {
                 let variant = source.variant(cell.kernel().1);
                 let variant = variant.ok_or_else(|| Error::Usage(format!("no variant {}", cell.recipe)))?;
-                let records = self.cell(cell, variant, case, problem, &kernels.case(case, problem));
+                let records = self.cell(cell, variant, draw, &kernels.case(draw.case, draw.problem));
                 // A refused launch leaves the device usable; a launch with an illegal access does not.
                 records.or_else(|why| {
                     let device = self.session.device;
                     device.wait().map_err(|_| why.to_string()).map_err(Error::Setup)?;
                     errln!("{why}");
                     let why = why.to_string();
-                    self.cells.keep_unjudged(cell, case, problem, &why, None)?;
-                    Ok(vec![unknown(cell, case, "launch", &why)])
+                    self.cells.keep_unjudged(cell, draw, &why, None)?;
+                    Ok(vec![unknown(cell, draw.case, "launch", &why)])
                 })
             })?;
         }
@@ -211,14 +225,8 @@ impl Variants<'_> {
         source.header.mutants.iter().find(named)
     }
 
-    fn cell(
-        &self,
-        cell: &Cell,
-        variant: &Variant,
-        case: &Case,
-        problem: &Problem,
-        bench: &Bench,
-    ) -> Result<Vec<Record>> {
+    fn cell(&self, cell: &Cell, variant: &Variant, draw: Draw, bench: &Bench) -> Result<Vec<Record>> {
+        let Draw { case, problem, .. } = draw;
         let place = |error: Error| Error::Setup(format!("{}: {error}", cell.id));
         let Some(plan) = bench.plan(variant)? else {
             return Ok(Vec::new());
@@ -227,7 +235,7 @@ impl Variants<'_> {
         let running = bench.ready(variant, plan).map_err(place)?;
         let mut checked = running.judged().map_err(place)?;
         relate(problem, &checked.outputs, &mut checked.measured);
-        self.cells.keep_failed(cell, case, problem, &checked)?;
+        self.cells.keep_failed(cell, draw, &checked)?;
         let mut measured = checked.measured;
         if case.timed && self.mutant.is_none() && failures(&measured).next().is_none() {
             let times = self.figures(&running.time().map_err(place)?, problem, products);

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
+use super::draws::Draw;
 use super::relations::relate;
 use super::{Cells, of_op, records, time, unknown};
 use super::{Command, KernelStudy};
@@ -14,7 +15,6 @@ use crate::run::plan::Cell;
 use ulplab_core::error::{Error, Result};
 use ulplab_core::metrics::US_CLAIMED;
 use ulplab_core::ops::checks::failures;
-use ulplab_core::ops::{Case, Problem};
 use ulplab_core::record::Record;
 
 /// Whether a cell is of one of the programs.
@@ -86,34 +86,29 @@ pub fn run(all: &Cells, cells: &[&Cell]) -> Result<()> {
         });
         let programs: HashMap<String, (&Command, Program)> = started.collect();
         let here: Vec<&Cell> = of_op(op, cells);
-        all.each(op, &here, |cell, case, problem| {
-            cell_of(all, &programs[&cell.recipe], cell, case, problem)
+        all.each(op, &here, |cell, draw| {
+            cell_of(all, &programs[&cell.recipe], cell, draw)
         })?;
     }
     Ok(())
 }
 
 /// A program that fails fails its cell; the others are run all the same.
-fn cell_of(
-    all: &Cells,
-    (command, program): &(&Command, Program),
-    cell: &Cell,
-    case: &Case,
-    problem: &Problem,
-) -> Result<Vec<Record>> {
+fn cell_of(all: &Cells, (command, program): &(&Command, Program), cell: &Cell, draw: Draw) -> Result<Vec<Record>> {
+    let Draw { case, problem, .. } = draw;
     let (mut checked, us) = match program.check(case, problem, command.nondeterministic.is_none()) {
         Ok(ran) => ran,
         // Ctrl-C also ends the program: that is not its failure.
         Err(_) if all.stop.load(Ordering::Relaxed) => return Err(Error::Interrupted),
         Err(ProgramFailure { why, left }) => {
             errln!("{}: {why}", cell.id);
-            all.keep_unjudged(cell, case, problem, &why, left.as_deref())?;
+            all.keep_unjudged(cell, draw, &why, left.as_deref())?;
             return Ok(vec![unknown(cell, case, "program", &why)]);
         }
     };
     checked.measured.extend(problem.judge(&checked.outputs));
     relate(problem, &checked.outputs, &mut checked.measured);
-    all.keep_failed(cell, case, problem, &checked)?;
+    all.keep_failed(cell, draw, &checked)?;
     let mut measured = checked.measured;
     let right = failures(&measured).next().is_none();
     measured.extend(us.filter(|_| right).map(|us| time(&US_CLAIMED, us)));

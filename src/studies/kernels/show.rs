@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
+use super::draws::DRAWS;
 use super::{KernelStudy, TIME};
 use crate::experiment::Reading;
 use crate::report::cases;
@@ -15,6 +16,7 @@ use crate::report::recipes::Candidate;
 use crate::report::{Show, Summarized};
 use crate::run::Run;
 use crate::run::summary::Summary;
+use crate::statistics::rate_above;
 use ulplab_core::metrics;
 use ulplab_core::metrics::{Metric, US_CLAIMED, US_COLD, US_COLD_P10, US_COLD_P90};
 use ulplab_core::record::Phase::Local;
@@ -26,7 +28,9 @@ impl Show for KernelStudy {
     }
 
     fn columns(&self) -> Vec<Column> {
-        columns()
+        let mut all = columns();
+        all.extend(self.draws.filter(|draws| *draws > 1).map(draws));
+        all
     }
 
     fn sections(&self, run: &Summarized) -> Vec<Section> {
@@ -131,6 +135,24 @@ fn columns() -> Vec<Column> {
             },
         ),
     ]
+}
+
+/// How many draws of all cases are wrong, and the rate that this allows.
+fn draws(draws: u64) -> Column {
+    Column {
+        title: ["wrong", "draws"].map(Cow::Borrowed),
+        doc:
+            "Draws of the inputs in which something is wrong, and the largest rate that is compatible with them (95 %)."
+                .into(),
+        weight: 29,
+        cell: Box::new(move |index, candidate| {
+            let found = index.whole(candidate.name, Quantity::new(Local, DRAWS, "violations"))?;
+            let all = draws as usize * found.windows as usize;
+            let wrong = (found.mean * f64::from(found.windows)).round() as usize;
+            let rate = number::error(rate_above(wrong, all, 0.95));
+            Some(format!("{wrong} of {all} (≤ {rate})"))
+        }),
+    }
 }
 
 /// The table of all timed cases.

@@ -1,0 +1,145 @@
+//! Many draws of a case: the same sizes with other numbers, to tell how often what is right is refused.
+
+use ulplab_core::error::Result;
+use ulplab_core::metrics::{Better, Metric, VIOLATIONS};
+use ulplab_core::ops::{Case, Problem};
+use ulplab_core::record::{Failure, Record};
+
+/// Site of the record that counts the draws in which something is wrong.
+pub const DRAWS: &str = "draws";
+
+/// A case with the numbers of one seed.
+#[derive(Clone, Copy)]
+pub struct Draw<'a> {
+    pub case: &'a Case,
+    pub problem: &'a Problem,
+    pub seed: u64,
+}
+
+/// The records of one cell over its draws: of each output and metric the worst value, and all elements.
+#[derive(Default)]
+pub struct Drawn {
+    records: Vec<Record>,
+    draws: u64,
+    /// Draws in which something is wrong.
+    wrong: u64,
+    /// The seed of the first of them.
+    first: Option<u64>,
+}
+
+impl Drawn {
+    /// Takes what the draw with this seed gave.
+    ///
+    /// # Errors
+    /// A metric that is not known.
+    pub fn add(&mut self, seed: u64, records: Vec<Record>) -> Result<()> {
+        self.draws += 1;
+        let is_wrong = |record: &Record| record.metric == VIOLATIONS.name && record.value != 0.0;
+        if records.iter().any(is_wrong) {
+            self.wrong += 1;
+            self.first.get_or_insert(seed);
+        }
+        for mut record in records {
+            let same = |kept: &&mut Record| kept.site == record.site && kept.metric == record.metric;
+            let Some(kept) = self.records.iter_mut().find(same) else {
+                self.records.push(record);
+                continue;
+            };
+            record.n += kept.n;
+            match worse(Metric::find(&record.metric)?.better, record.value, kept.value) {
+                true => *kept = record,
+                false => kept.n = record.n,
+            }
+        }
+        Ok(())
+    }
+
+    /// The records of the cell with its last draw; of several also how many are wrong.
+    ///
+    /// # Errors
+    /// Those of [`Self::add`].
+    pub fn with(mut self, seed: u64, records: Vec<Record>) -> Result<Vec<Record>> {
+        self.add(seed, records)?;
+        Ok(self.records())
+    }
+
+    fn records(self) -> Vec<Record> {
+        let mut records = self.records;
+        let Some(like) = records.first().filter(|_| self.draws > 1) else {
+            return records;
+        };
+        let message = |seed: u64| {
+            format!(
+                "{} of {} draws are wrong, the first with seed {seed}",
+                self.wrong, self.draws
+            )
+        };
+        let failure = self.first.map(|seed| {
+            Box::new(Failure {
+                message: message(seed),
+                ..Failure::default()
+            })
+        });
+        records.push(Record {
+            site: DRAWS.into(),
+            metric: VIOLATIONS.name.into(),
+            value: self.wrong as f64,
+            n: self.draws,
+            failure,
+            ..Record::blank(&like.cell, &like.recipe, like.phase, &like.window)
+        });
+        records
+    }
+}
+
+/// Whether `a` is worse than `b`; NaN is worse than any number.
+fn worse(better: Better, a: f64, b: f64) -> bool {
+    match better {
+        _ if a.is_nan() || b.is_nan() => a.is_nan() && !b.is_nan(),
+        Better::Lower => a > b,
+        Better::Higher => a < b,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ulplab_core::metrics::BOUND_RATIO;
+    use ulplab_core::record::Phase::Local;
+
+    fn record(site: &str, metric: &Metric, value: f64) -> Record {
+        Record {
+            site: site.into(),
+            metric: metric.name.into(),
+            value,
+            n: 10,
+            ..Record::blank("op.v/local/case", "op.v", Local, "case")
+        }
+    }
+
+    #[test]
+    fn the_worst_of_all_draws_stands_and_wrong_ones_are_counted() {
+        let mut drawn = Drawn::default();
+        for (seed, wrong, ratio) in [(7, 0.0, 0.2), (8, 3.0, 1.5), (9, 0.0, 0.4), (10, f64::NAN, 0.1)] {
+            let records = vec![record("y", &VIOLATIONS, wrong), record("y", &BOUND_RATIO, ratio)];
+            drawn.add(seed, records).unwrap();
+        }
+        let records = drawn.records();
+        let [wrong, ratio, draws] = &records[..] else {
+            panic!("{records:?}")
+        };
+        assert!(wrong.value.is_nan() && wrong.n == 40);
+        assert_eq!((ratio.value, ratio.n), (1.5, 40));
+        assert_eq!((draws.site.as_str(), draws.value, draws.n), (DRAWS, 2.0, 4));
+        let message = &draws.failure.as_ref().unwrap().message;
+        assert_eq!(message, "2 of 4 draws are wrong, the first with seed 8");
+    }
+
+    #[test]
+    fn one_draw_is_left_as_it_is() {
+        let mut drawn = Drawn::default();
+        let records = vec![record("y", &VIOLATIONS, 0.0)];
+        drawn.add(1, records.clone()).unwrap();
+        assert_eq!(drawn.records(), records);
+    }
+}
