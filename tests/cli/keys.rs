@@ -48,7 +48,11 @@ const USED: [(&str, &str, &[&str]); 21] = [
     ),
     ("phases", "['local']", &["model", "swap_ffn"]),
     ("beyond_trained", "true", &["model"]),
-    ("draws", "1", &["round_trip", "recall", "recurrence", "swap_ffn"]),
+    (
+        "draws",
+        "1",
+        &["round_trip", "recall", "recurrence", "swap_ffn", "kernels"],
+    ),
     ("shape", "[1, 256]", &["round_trip", "recall", "recurrence", "swap_ffn"]),
     ("source", "[]", &["round_trip", "recall", "recurrence", "swap_ffn"]),
     (
@@ -132,7 +136,7 @@ fn keys_of_other_kinds_do_nothing_in_silence_no_more() {
     for item in [
         "shape=[4096, 7168]",
         "case_names=[\"f32.odd\"]",
-        "draws=3",
+        "reference_cuts=1",
         "phases=[\"local\"]",
     ] {
         let output = run(&["sweep", "experiments/kernels.toml", "--dry-run", "--set", item]);
