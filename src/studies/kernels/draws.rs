@@ -39,6 +39,11 @@ impl Drawn {
             self.wrong += 1;
             self.first.get_or_insert(seed);
         }
+        // An output that is judged in two ways has two records of a metric, which one draw leaves as they are.
+        if self.draws == 1 {
+            self.records = records;
+            return Ok(());
+        }
         for mut record in records {
             let same = |kept: &&mut Record| kept.site == record.site && kept.metric == record.metric;
             let Some(kept) = self.records.iter_mut().find(same) else {
@@ -54,29 +59,16 @@ impl Drawn {
         Ok(())
     }
 
-    /// The records of the cell with its last draw; of several also how many are wrong.
-    ///
-    /// # Errors
-    /// Those of [`Self::add`].
-    pub fn with(mut self, seed: u64, records: Vec<Record>) -> Result<Vec<Record>> {
-        self.add(seed, records)?;
-        Ok(self.records())
-    }
-
-    fn records(self) -> Vec<Record> {
+    /// The records of the cell; of several draws also how many are wrong.
+    pub fn records(self) -> Vec<Record> {
         let mut records = self.records;
         let Some(like) = records.first().filter(|_| self.draws > 1) else {
             return records;
         };
-        let message = |seed: u64| {
-            format!(
-                "{} of {} draws are wrong, the first with seed {seed}",
-                self.wrong, self.draws
-            )
-        };
         let failure = self.first.map(|seed| {
+            let (wrong, draws) = (self.wrong, self.draws);
             Box::new(Failure {
-                message: message(seed),
+                message: format!("{wrong} of {draws} draws are wrong, the first with seed {seed}"),
                 ..Failure::default()
             })
         });
@@ -138,7 +130,7 @@ mod tests {
     #[test]
     fn one_draw_is_left_as_it_is() {
         let mut drawn = Drawn::default();
-        let records = vec![record("y", &VIOLATIONS, 0.0)];
+        let records = vec![record("y", &VIOLATIONS, 0.0), record("y", &VIOLATIONS, 2.0)];
         drawn.add(1, records.clone()).unwrap();
         assert_eq!(drawn.records(), records);
     }

@@ -134,9 +134,9 @@ impl Cells<'_> {
                         }
                         Err(why) => vec![unknown(cell, &case, "inputs", why)],
                     };
-                    match draw + 1 < draws {
-                        true => drawn.add(seed, records)?,
-                        false => (self.done)(cell, std::mem::take(drawn).with(seed, records)?)?,
+                    drawn.add(seed, records)?;
+                    if draw + 1 == draws {
+                        (self.done)(cell, std::mem::take(drawn).records())?;
                     }
                 }
             }
