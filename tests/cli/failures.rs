@@ -161,11 +161,12 @@ fn what_failed_is_kept_whole() {
 
     let given = capsule.metadata();
     assert_eq!((given["seed"].as_str(), given["left_out"].as_str()), ("3", "[]"));
-    assert!(
-        given["again"].contains("--only 'rmsnorm.mine/local/f32.random.7x333' --seed 3"),
-        "{}",
-        given["again"]
+    let file = folder.path().join("kernels.toml");
+    let again = format!(
+        "ulplab kernels check {} --only rmsnorm.mine/local/f32.random.7x333 --seed 3 --keep-failed DIR",
+        path(&file)
     );
+    assert_eq!(given["again"], again);
     let op = ops::find(&given["op"]).unwrap();
     let case = ops::case(op, &given["case"]).unwrap();
     let none = |_: &str| Err("no model".to_string());

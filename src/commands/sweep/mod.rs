@@ -359,7 +359,8 @@ fn execute(
     };
     let keep = args.kernels.keep_failed.as_ref().map(|folder| Capsules {
         folder: folder.clone(),
-        experiment: args.experiment.clone(),
+        invocation: args.invocation(true),
+        several: study.draws.is_some_and(|draws| draws > 1),
     });
     let text = texts.first().and_then(|_| text(0));
     let sites = |pattern: &str| match text {

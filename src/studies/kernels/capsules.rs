@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::draws::Draw;
 use crate::backend::program::metadata;
+use crate::run::invocation::Invocation;
 use crate::run::plan::Cell;
 use ulplab_core::atomic::write_atomic;
 use ulplab_core::error::{Error, Result};
@@ -33,10 +34,12 @@ pub enum CellResult<'a> {
     Nothing { why: &'a str, file: Option<&'a [u8]> },
 }
 
-/// The folder of capsules, and the command line that runs a cell again.
+/// The folder of capsules, and what was asked of the run that they are of.
 pub struct Capsules {
     pub folder: PathBuf,
-    pub experiment: PathBuf,
+    pub invocation: Invocation,
+    /// Whether its cells have more draws than one.
+    pub several: bool,
 }
 
 /// Tensors of a capsule, and what had to be left out.
@@ -85,14 +88,11 @@ impl Capsules {
         };
         let op = cell.kernel().0;
         let mut metadata = metadata(op, case, problem);
-        let experiment = self.experiment.display();
-        let again = format!(
-            "ulplab kernels check {experiment} --only '{}' --seed {seed} --keep-failed DIR",
-            cell.id
-        );
+        let again = format!("{} --keep-failed DIR", self.alone(&cell.id).command(seed));
         let dump = format!(
-            "ulplab dump {op} {} DIR --experiment {experiment} --seed {seed}",
-            case.name
+            "ulplab dump {op} {} DIR --experiment {} --seed {seed}",
+            case.name,
+            self.invocation.experiment.display()
         );
         let more = [
             ("variant", cell.recipe.clone()),
@@ -123,6 +123,21 @@ impl Capsules {
             // Files of an earlier run must not pass for this one's.
             _ if file.exists() => std::fs::remove_file(&file).map_err(Error::io(&file, "remove")),
             _ => Ok(()),
+        }
+    }
+}
+
+impl Capsules {
+    /// The run of this cell alone, and of one draw.
+    fn alone(&self, cell: &str) -> Invocation {
+        let set = self.invocation.set.iter().cloned();
+        Invocation {
+            set: set.chain(self.several.then(|| "draws=1".into())).collect(),
+            only: vec![cell.into()],
+            skip: Vec::new(),
+            timed: false,
+            peers: None,
+            ..self.invocation.clone()
         }
     }
 }

@@ -39,17 +39,19 @@ impl Drawn {
             self.wrong += 1;
             self.first.get_or_insert(seed);
         }
-        // An output that is judged in two ways has two records of a metric, which one draw leaves as they are.
-        if self.draws == 1 {
-            self.records = records;
-            return Ok(());
-        }
+        // An output that is judged in two ways has two records of a metric: the first is compared with the first, the second with the second.
+        let mut compared = vec![false; self.records.len()];
         for mut record in records {
-            let same = |kept: &&mut Record| kept.site == record.site && kept.metric == record.metric;
-            let Some(kept) = self.records.iter_mut().find(same) else {
+            let kept = self.records.iter_mut().zip(&mut compared);
+            let same = |(kept, compared): &(&mut Record, &mut bool)| {
+                !**compared && kept.site == record.site && kept.metric == record.metric
+            };
+            let Some((kept, compared)) = kept.into_iter().find(same) else {
                 self.records.push(record);
+                compared.push(true);
                 continue;
             };
+            *compared = true;
             record.n += kept.n;
             match worse(Metric::find(&record.metric)?.better, record.value, kept.value) {
                 true => *kept = record,
@@ -57,6 +59,11 @@ impl Drawn {
             }
         }
         Ok(())
+    }
+
+    /// Whether no draw has given anything.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
     }
 
     /// The records of the cell; of several draws also how many are wrong.
@@ -128,10 +135,13 @@ mod tests {
     }
 
     #[test]
-    fn one_draw_is_left_as_it_is() {
+    fn two_judgements_of_an_output_stay_two() {
         let mut drawn = Drawn::default();
-        let records = vec![record("y", &VIOLATIONS, 0.0), record("y", &VIOLATIONS, 2.0)];
-        drawn.add(1, records.clone()).unwrap();
-        assert_eq!(drawn.records(), records);
+        let two = |first, second| vec![record("y", &VIOLATIONS, first), record("y", &VIOLATIONS, second)];
+        drawn.add(1, two(0.0, 2.0)).unwrap();
+        assert_eq!(drawn.records, two(0.0, 2.0), "one draw is left as it is");
+        drawn.add(2, two(1.0, 0.0)).unwrap();
+        let values: Vec<_> = drawn.records.iter().map(|record| (record.value, record.n)).collect();
+        assert_eq!(values, [(1.0, 20), (2.0, 20)]);
     }
 }

@@ -106,7 +106,7 @@ impl Cells<'_> {
             if here.is_empty() {
                 continue;
             }
-            let mut drawn: Vec<Drawn> = here.iter().map(|_| Drawn::default()).collect();
+            let mut open: Vec<(&Cell, Drawn)> = here.into_iter().map(|cell| (cell, Drawn::default())).collect();
             let draws = match case.inputs.need_model() {
                 true => 1,
                 false => self.study.draws.unwrap_or(1),
@@ -123,7 +123,7 @@ impl Cells<'_> {
                 if let Err(why) = &problem {
                     errln!("{op} case {}: {why}", case.name);
                 }
-                for (cell, drawn) in here.iter().zip(&mut drawn) {
+                for (cell, mut drawn) in std::mem::take(&mut open) {
                     if self.stop.load(Ordering::Relaxed) {
                         return Err(Error::Interrupted);
                     }
@@ -135,9 +135,14 @@ impl Cells<'_> {
                         Err(why) => vec![unknown(cell, &case, "inputs", why)],
                     };
                     drawn.add(seed, records)?;
-                    if draw + 1 == draws {
-                        (self.done)(cell, std::mem::take(drawn).records())?;
+                    // A variant that takes no such case takes none of its draws.
+                    match draw + 1 == draws || drawn.is_empty() {
+                        true => (self.done)(cell, drawn.records())?,
+                        false => open.push((cell, drawn)),
                     }
+                }
+                if open.is_empty() {
+                    break;
                 }
             }
         }
