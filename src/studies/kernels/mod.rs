@@ -119,7 +119,11 @@ impl Cells<'_> {
                     timed: case.timed && draw == 0,
                     ..case.clone()
                 };
-                let problem = operation.problem(&case, data, self.stop)?;
+                let mut problem = operation.problem(&case, data, self.stop)?;
+                // Large addresses are no matter of numbers, and take a hundred times as long as a draw of a small case.
+                if let (Ok(problem), 1..) = (&mut problem, draw) {
+                    problem.large = false;
+                }
                 if let Err(why) = &problem {
                     errln!("{op} case {}: {why}", case.name);
                 }

@@ -43,9 +43,15 @@ const LANES: Measured = (Cumulative, "lanes", "lane_distance", "lanes of four");
 const RAM: Measured = (Cumulative, "ram", "relative_l2", "relative L2 error");
 const COSINE: Measured = (Cumulative, "delta", "cosine", "cosine");
 
+/// What a recipe has of a measurement after so many tokens.
 fn value(index: &Index, recipe: &str, source: &str, (phase, what, metric, _): Measured, tokens: usize) -> Option<f64> {
     let site = format!("{source}.{what}.{tokens}");
     Some(index.whole(recipe, Quantity::new(phase, &site, metric))?.mean)
+}
+
+/// The larger of two; NaN, if one is.
+fn larger(a: f64, b: f64) -> f64 {
+    if a.is_nan() || a > b { a } else { b }
 }
 
 impl Show for SwapFfnStudy {
@@ -75,19 +81,25 @@ impl Show for SwapFfnStudy {
     }
 }
 
-/// For every source the local error and the unexplained flips, then the state after all tokens.
+/// For every source the largest local error and the unexplained flips, then the state after all tokens.
 fn columns(study: &SwapFfnStudy) -> Vec<Column> {
     let tokens = study.shape[1];
-    let of_source = |(at, source): (usize, &str)| {
+    // Events that start from the reference's state say no more of later tokens than of earlier ones; errors that are carried on do.
+    let at = |phase| match phase {
+        Local => study.checkpoints().collect(),
+        Cumulative => vec![tokens],
+    };
+    let of_source = |(number, source): (usize, &str)| {
         let column = |title: [&str; 2], doc: &str, less: usize, measured: Measured| {
-            let source = source.to_string();
+            let (source, at) = (source.to_string(), at(measured.0));
             Column {
                 title: title.map(|line| Cow::Owned(line.to_string())),
                 doc: Cow::Owned(doc.to_string()),
-                weight: 100usize.saturating_sub(10 * at + less) as u8,
+                weight: 100usize.saturating_sub(10 * number + less) as u8,
                 cell: Box::new(move |index: &Index, candidate: &Candidate| {
-                    let mean = value(index, candidate.name, &source, measured, tokens)?;
-                    Some(number::of_metric(measured.2, mean))
+                    let after = |tokens: &usize| value(index, candidate.name, &source, measured, *tokens);
+                    let worst = at.iter().filter_map(after).reduce(larger)?;
+                    Some(number::of_metric(measured.2, worst))
                 }),
             }
         };
@@ -95,7 +107,7 @@ fn columns(study: &SwapFfnStudy) -> Vec<Column> {
         [
             column(
                 [source, "x, local"],
-                "Relative L2 error of x after an event that starts from the reference's state.",
+                "Largest relative L2 error of x after an event that starts from the reference's state.",
                 1,
                 X,
             ),
