@@ -78,6 +78,8 @@ mod watch;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use ulplab::tensorfile::TensorFile;
+
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
@@ -214,6 +216,11 @@ require = "<= 0"
 recipes = ["**"]
 why = "each output has a bound"
 "#;
+
+/// The tensors of a safetensors file, with its metadata.
+fn tensors_in(file: &Path) -> TensorFile {
+    TensorFile::from_bytes(file, std::fs::read(file).unwrap()).unwrap()
+}
 
 fn path(path: &Path) -> &str {
     path.to_str().expect("test paths are UTF-8")

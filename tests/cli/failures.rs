@@ -4,7 +4,6 @@ use std::collections::HashMap;
 
 use ulplab::ops;
 use ulplab::ops::{Data, Outputs};
-use ulplab::tensorfile::TensorFile;
 
 use super::*;
 
@@ -127,7 +126,7 @@ fn what_failed_is_kept_whole() {
     let folder = tempfile::tempdir().unwrap();
     assert_eq!(code(&sweep(folder.path())), 100);
     let file = folder.path().join("kept/rmsnorm.mine.f32.random.7x333.safetensors");
-    let capsule = TensorFile::from_bytes(&file, std::fs::read(&file).unwrap()).unwrap();
+    let capsule = tensors_in(&file);
     let numbers = |name: &str| -> Vec<f64> {
         let tensor = capsule.get(name).unwrap();
         match tensor.dtype {
@@ -161,7 +160,7 @@ fn what_failed_is_kept_whole() {
 
     let given = capsule.metadata();
     assert_eq!((given["seed"].as_str(), given["left_out"].as_str()), ("3", "[]"));
-    let file = folder.path().join("kernels.toml");
+    let file = folder.path().join("experiment.toml");
     let again = format!(
         "ulplab kernels check {} --only rmsnorm.mine/local/f32.random.7x333 --seed 3 --keep-failed DIR",
         path(&file)

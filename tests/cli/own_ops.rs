@@ -181,16 +181,20 @@ fn of_many_draws_the_wrong_ones_are_counted() {
         .split_once(&format!("{wrong} of 12 draws are wrong, the first with seed "))
         .unwrap();
     let seed: String = seed.chars().take_while(char::is_ascii_digit).collect();
-    let file = write(folder.path(), &drawn("sometimes", "cases = [\"small\"]"));
-    let output = run(&[
-        "sweep",
-        path(&file),
-        "--seed",
-        &seed,
-        "--out",
-        path(&folder.path().join("one")),
-    ]);
+    // That draw alone is refused, too, and what is kept of it says how to see it again.
+    let file = write(folder.path(), &drawn("sometimes", "cases = [\"small\"]\ndraws = 2"));
+    let (one, kept) = (folder.path().join("one"), folder.path().join("kept"));
+    let options = ["--seed", &seed, "--out", path(&one), "--keep-failed", path(&kept)];
+    let output = run(&[&["kernels", "check", path(&file)][..], &options].concat());
     assert_eq!(code(&output), 100, "{}{}", stdout(&output), stderr(&output));
+    let capsule = tensors_in(&kept.join("sums.candidate.small.safetensors"));
+    let given = capsule.metadata();
+    let again = format!(
+        "ulplab kernels check {} --set 'draws=1' --only sums.candidate/local/small --seed {} --keep-failed DIR",
+        path(&file),
+        given["seed"]
+    );
+    assert_eq!(given["again"], again);
     let output = sweep(folder.path(), &drawn("right", "draws = 0"));
     assert_eq!(code(&output), 2);
     assert!(
