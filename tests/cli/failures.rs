@@ -242,10 +242,7 @@ fn a_case_is_dumped_as_programs_read_it() {
         assert_eq!(code(&output), 0, "{}", stderr(&output));
         let file = |name: &'static str| {
             let file = to.join(format!("{name}.safetensors"));
-            (
-                name,
-                TensorFile::from_bytes(&file, std::fs::read(&file).unwrap()).unwrap(),
-            )
+            (name, tensors_in(&file))
         };
         ["inputs", "want", "bound"].map(file).into()
     };
