@@ -4,7 +4,8 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use rand_distr::{Distribution, Exp1, StandardNormal};
 use ulplab::statistics::{
-    CONFIDENCE, Decision, Flips, Scale, decide, draws_for, holm, limits, rate_above, rate_below, same_share, threshold,
+    CONFIDENCE, Decision, Flips, Scale, decide, draws_for, holm, limits, net, rate_above, rate_below, same_share,
+    threshold,
 };
 
 /// A value from a stream.
@@ -198,7 +199,7 @@ fn a_sequential_decision_is_seldom_wrong_however_long_it_is_looked_at() {
         for shift in [0.0, 0.3, 3.0] {
             let wrong = |rng: &mut ChaCha8Rng| {
                 let values: Vec<f64> = sample(rng, 200, draw).iter().map(|x| x + shift).collect();
-                decide(&values, 0.0, true).0 == Decision::Right
+                decide(&values, &[], 0.0, true).0 == Decision::Right
             };
             let n = count(3_000, seed, wrong);
             at_most(n, 3_000, 1.0 - CONFIDENCE);
@@ -206,7 +207,7 @@ fn a_sequential_decision_is_seldom_wrong_however_long_it_is_looked_at() {
     }
     // Deviations that are not symmetric: as often as `docs/gates.md` states.
     for (draw, stated) in [(skewed as Draw, 0.065), (skewed_left, 0.01)] {
-        let wrong = |rng: &mut ChaCha8Rng| decide(&sample(rng, 200, draw), 0.0, true).0 == Decision::Right;
+        let wrong = |rng: &mut ChaCha8Rng| decide(&sample(rng, 200, draw), &[], 0.0, true).0 == Decision::Right;
         at_most(count(3_000, 4, wrong), 3_000, stated);
     }
 }
@@ -216,19 +217,95 @@ fn a_sequential_decision_comes_soon_where_the_bound_is_far() {
     for (margin, median) in [(0.5, 50), (1.0, 20), (2.0, 11)] {
         let mut rng = ChaCha8Rng::seed_from_u64(9);
         let mut taken: Vec<usize> = (0..500)
-            .map(|_| decide(&sample(&mut rng, 400, normal), margin, true))
+            .map(|_| decide(&sample(&mut rng, 400, normal), &[], margin, true))
             .map(|(decision, taken, _)| if decision == Decision::Right { taken } else { usize::MAX })
             .collect();
         taken.sort_unstable();
         assert!(taken[250] <= median, "{margin}: {}", taken[250]);
     }
-    let (decision, taken, evidence) = decide(&[0.5; 20], 1.0, true);
+    let (decision, taken, evidence) = decide(&[0.5; 20], &[], 1.0, true);
     assert_eq!((decision, taken), (Decision::Right, 7));
     assert!(evidence.against_above >= 20.0 && evidence.against_below == 1.0);
-    assert_eq!(decide(&[0.5; 20], 1.0, false).0, Decision::Wrong);
-    assert_eq!(decide(&[0.5; 6], 1.0, true).0, Decision::Undecided);
+    assert_eq!(decide(&[0.5; 20], &[], 1.0, false).0, Decision::Wrong);
+    assert_eq!(decide(&[0.5; 6], &[], 1.0, true).0, Decision::Undecided);
     let broken = [vec![0.5; 4], vec![f64::NAN], vec![0.5; 20]].concat();
-    assert_eq!(decide(&broken, 1.0, true).0, Decision::Undecided);
+    assert_eq!(decide(&broken, &[], 1.0, true).0, Decision::Undecided);
+}
+
+/// Windows of 15 predictions each, which are lost and gained at these rates.
+fn flipped(rng: &mut ChaCha8Rng, windows: usize, [lost, gained]: [f64; 2]) -> Vec<net::Window> {
+    let mut window = || {
+        let mut flips = Flips::default();
+        for _ in 0..15 {
+            let at = uniform(rng);
+            if at < lost + gained {
+                flip(&mut flips, at < lost);
+            }
+        }
+        net::Window { flips, predictions: 15 }
+    };
+    (0..windows).map(|_| window()).collect()
+}
+
+/// What `net_lost` is in windows.
+fn net_lost(windows: &[net::Window]) -> Vec<f64> {
+    let of = |window: &net::Window| (window.flips.lost as f64 - window.flips.gained as f64) / window.predictions as f64;
+    windows.iter().map(of).collect()
+}
+
+#[test]
+fn limits_of_rare_flips_miss_the_mean_seldom() {
+    for (seed, rates) in [
+        (1, [0.005, 0.0]),
+        (2, [0.01, 0.01]),
+        (3, [0.03, 0.001]),
+        (4, [0.0, 0.02]),
+    ] {
+        let missed = |rng: &mut ChaCha8Rng| {
+            let (limits, mean) = (net::limits(&flipped(rng, 8, rates)), rates[0] - rates[1]);
+            mean < limits.low || limits.high < mean
+        };
+        at_most(count(4_000, seed, missed), 4_000, 2.0 * (1.0 - CONFIDENCE));
+        let above = |rng: &mut ChaCha8Rng| net::limits(&flipped(rng, 8, rates)).high < rates[0] - rates[1];
+        at_most(count(4_000, seed, above), 4_000, 1.0 - CONFIDENCE);
+    }
+    let none = net::limits(
+        &[net::Window {
+            flips: Flips::default(),
+            predictions: 15,
+        }; 8],
+    );
+    assert!(
+        (none.high - (1.0 - 0.025_f64.powf(1.0 / 120.0))).abs() < 1e-12 && none.low == -none.high,
+        "{none:?}"
+    );
+}
+
+#[test]
+fn a_sequential_decision_on_rare_flips_is_seldom_wrong() {
+    for (seed, rates) in [(1, [0.005, 0.0]), (2, [0.02, 0.01]), (3, [0.2, 0.15])] {
+        let wrong = |rng: &mut ChaCha8Rng| {
+            let windows = flipped(rng, 200, rates);
+            decide(&net_lost(&windows), &windows, rates[0] - rates[1], true).0 == Decision::Right
+        };
+        at_most(count(2_000, seed, wrong), 2_000, 1.0 - CONFIDENCE);
+    }
+    let none = [net::Window {
+        flips: Flips::default(),
+        predictions: 15,
+    }; 200];
+    let decided = |margin| decide(&[0.0; 200], &none, margin, true);
+    // 307 predictions with bets of a half, after a window that tells what to bet.
+    assert_eq!((decided(0.02).0, decided(0.02).1), (Decision::Right, 22));
+    assert_eq!(decided(1e-6).0, Decision::Undecided);
+    let windows = vec![
+        net::Window {
+            flips: Flips { lost: 3, gained: 0 },
+            predictions: 15
+        };
+        40
+    ];
+    assert_eq!(decide(&net_lost(&windows), &windows, 0.02, true).0, Decision::Wrong);
 }
 
 #[test]

@@ -101,9 +101,10 @@ impl<'a> Binding<'a> {
         // The rule names one place.
         let found = here.next().filter(|s| !s.mean.is_nan())?;
         let lower = bound.better == Better::Lower;
-        let (decision, windows, evidence) = statistics::decide(&found.values, bound.value, lower);
+        let (decision, windows, evidence) = found.decide(bound.value, lower);
         let status = match decision {
-            Decision::Right if self.left_out == 0 => Status::Pass,
+            // Windows that came later may say otherwise.
+            Decision::Right if self.left_out == 0 && bound.admits(found.mean) => Status::Pass,
             Decision::Wrong => Status::Fail,
             // An infinite value is no evidence, but it may be a failure.
             Decision::Undecided if !bound.admits(found.mean) && found.mean.is_infinite() => Status::Fail,
@@ -206,7 +207,7 @@ fn locate(verdict: &mut Verdict, records: &[&Record]) {
 
 /// The measurement, its place, and the bound.
 fn measured(rule: &Rule, worst: &Summary) -> String {
-    let over = match rule.statistic.is_interval() {
+    let over = match rule.statistic.is_interval() || rule.statistic == Statistic::Sequential {
         true => format!(" over {} windows", worst.windows),
         false => String::new(),
     };

@@ -195,6 +195,7 @@ pub fn read_summaries(path: &Path) -> Result<Vec<Summary>> {
                 ci_low: ci_low[row].ok_or_else(|| missing("ci_low"))?,
                 ci_high: ci_high[row].ok_or_else(|| missing("ci_high"))?,
                 values: Vec::new(),
+                flips: Vec::new(),
             })
         })
         .collect()

@@ -7,7 +7,8 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use crate::statistics::{self, Limits};
+use crate::statistics::{self, Decision, Evidence, Flips, Limits, net};
+use ulplab_core::metrics::{GAINED, LOST, Metric, NET_LOST};
 use ulplab_core::record::{Phase, Record};
 
 /// Least number of windows for an interval: one window shows no variation.
@@ -36,6 +37,9 @@ pub struct Summary {
     /// The values, in the order of the windows; they are not stored with a summary.
     #[serde(skip)]
     pub values: Vec<f64>,
+    /// The flips of the windows that `net_lost` is of, in the same order, unless one is not known.
+    #[serde(skip)]
+    pub flips: Vec<net::Window>,
 }
 
 impl Summary {
@@ -46,10 +50,28 @@ impl Summary {
         blake3::hash(group.join("/").as_bytes()).into()
     }
 
-    /// One-sided limits of the mean; none where [`statistics::limits`] defines none.
+    /// One-sided limits of the mean; none where [`statistics::limits`] defines none. Those of rare flips are the wider ones of these and of
+    /// the counts; without counts there are none.
     pub fn limits(&self) -> Option<Limits> {
         let seed = Self::seed(&self.recipe, self.phase, self.layer, &self.site, &self.metric);
-        statistics::limits(&self.values, seed)
+        let of_values = statistics::limits(&self.values, seed);
+        if self.metric == NET_LOST.name && self.flips.is_empty() {
+            return None;
+        }
+        if self.flips.len() < statistics::LEAST_WINDOWS || net::all(&self.flips).all() >= net::RARE {
+            return of_values;
+        }
+        let of_counts = net::limits(&self.flips);
+        let wider = |of_values: Limits| Limits {
+            low: of_values.low.min(of_counts.low),
+            high: of_values.high.max(of_counts.high),
+        };
+        Some(of_values.map_or(of_counts, wider))
+    }
+
+    /// What the windows say of a bound on the mean, looked at one after the other ([`statistics::decide`]).
+    pub fn decide(&self, bound: f64, lower: bool) -> (Decision, usize, Evidence) {
+        statistics::decide(&self.values, &self.flips, bound, lower)
     }
 }
 
@@ -59,7 +81,7 @@ impl Summary {
 /// A NaN in any window makes all statistics NaN: it is a result, and must not be dropped.
 pub fn summarize(records: &[Record]) -> Vec<Summary> {
     let (mut recipes, mut sites, mut metrics) = (Ranks::default(), Ranks::default(), Ranks::default());
-    let mut groups: Vec<(_, &Record, Vec<f64>)> = Vec::new();
+    let mut groups: Vec<(_, Vec<&Record>)> = Vec::new();
     let mut places = HashMap::new();
     for record in records {
         let key = (
@@ -70,16 +92,48 @@ pub fn summarize(records: &[Record]) -> Vec<Summary> {
             metrics.index(&record.metric),
         );
         let place = *places.entry(key).or_insert_with(|| {
-            groups.push((key, record, Vec::new()));
+            groups.push((key, Vec::new()));
             groups.len() - 1
         });
-        groups[place].2.push(record.value);
+        groups[place].1.push(record);
     }
     groups.sort_by_key(|(key, ..)| *key);
-    groups
-        .into_par_iter()
-        .map(|(_, record, values)| summary(record, values))
-        .collect()
+    let mut summaries: Vec<Summary> = groups.par_iter().map(|(_, records)| summary(records)).collect();
+    for at in 0..summaries.len() {
+        if summaries[at].metric == NET_LOST.name {
+            summaries[at].flips = flips(&summaries, &summaries[at], &groups[at].1);
+        }
+    }
+    summaries
+}
+
+/// The flips of the windows of `net`, from those that are lost and gained at the same place; none if a window has no count.
+fn flips(summaries: &[Summary], net: &Summary, records: &[&Record]) -> Vec<net::Window> {
+    let place =
+        |of: &Summary| (of.layer, of.phase) == (net.layer, net.phase) && of.site == net.site && of.recipe == net.recipe;
+    let counts = |metric: &Metric| {
+        summaries
+            .iter()
+            .find(|other| other.metric == metric.name && place(other))
+    };
+    let (Some(lost), Some(gained)) = (counts(&LOST), counts(&GAINED)) else {
+        return Vec::new();
+    };
+    let known = [lost, gained]
+        .iter()
+        .all(|of| of.values.len() == records.len() && !of.mean.is_nan());
+    let each = records
+        .iter()
+        .zip(lost.values.iter().zip(&gained.values))
+        .filter(|_| known);
+    each.map(|(record, (lost, gained))| net::Window {
+        flips: Flips {
+            lost: *lost as u64,
+            gained: *gained as u64,
+        },
+        predictions: record.n,
+    })
+    .collect()
 }
 
 /// Numbers names in the order of their first appearance.
@@ -93,8 +147,10 @@ impl<'a> Ranks<'a> {
     }
 }
 
-/// Statistics of the values of one group; `first` is any record of it.
-fn summary(first: &Record, values: Vec<f64>) -> Summary {
+/// Statistics of the values of one group, which is not empty.
+fn summary(records: &[&Record]) -> Summary {
+    let first = records[0];
+    let values: Vec<f64> = records.iter().map(|record| record.value).collect();
     let seed = || Summary::seed(&first.recipe, first.phase, first.layer, &first.site, &first.metric);
     let [mean, min, max, ci_low, ci_high] = described(&values, seed);
     Summary {
@@ -110,6 +166,7 @@ fn summary(first: &Record, values: Vec<f64>) -> Summary {
         ci_low,
         ci_high,
         values,
+        flips: Vec::new(),
     }
 }
 

@@ -4,6 +4,7 @@
 mod binomial;
 mod limit;
 mod median;
+pub mod net;
 mod sequential;
 mod tail;
 

@@ -1,6 +1,6 @@
 //! Evidence on a mean that may be looked at after every window.
 
-use super::CONFIDENCE;
+use super::{CONFIDENCE, net};
 
 /// What windows say of a bound on a mean, so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,20 +35,23 @@ impl Evidence {
 /// is chosen before its value is seen, and Ville's inequality bounds its maximum. λ is what would have been best until then, Σy/Σy²,
 /// or 0 if that is negative. No factor is above √e: the earliest decision falls at the seventh value.
 ///
+/// Rare flips are not spread symmetrically. Where the values are those of `windows` with flips, bets on each prediction have to decide, too:
+/// the evidence is the lesser of the two.
+///
 /// A value that is not finite decides nothing, and so does whatever follows it.
-pub fn decide(values: &[f64], bound: f64, lower: bool) -> (Decision, usize, Evidence) {
-    let mut log = [0.0_f64; 2];
+pub fn decide(values: &[f64], windows: &[net::Window], bound: f64, lower: bool) -> (Decision, usize, Evidence) {
+    let (mut of_values, mut bets) = ([0.0_f64; 2], net::Bets::new(bound));
     let (mut sum, mut squares) = (0.0, 0.0);
-    let evidence = |log: [f64; 2]| Evidence {
-        against_above: log[0].exp(),
-        against_below: log[1].exp(),
+    let mut evidence = Evidence {
+        against_above: 1.0,
+        against_below: 1.0,
     };
     for (at, value) in values.iter().enumerate() {
         let y = bound - value;
         if !y.is_finite() {
-            return (Decision::Undecided, at, evidence(log));
+            return (Decision::Undecided, at, evidence);
         }
-        for (log, sign) in log.iter_mut().zip([1.0, -1.0]) {
+        for (log, sign) in of_values.iter_mut().zip([1.0, -1.0]) {
             let best = if squares > 0.0 {
                 f64::max(sign * sum / squares, 0.0)
             } else {
@@ -59,16 +62,25 @@ pub fn decide(values: &[f64], bound: f64, lower: bool) -> (Decision, usize, Evid
         }
         sum += y;
         squares += y * y;
-        let enough = log.map(|log| log.exp() >= Evidence::ENOUGH);
-        let side = match enough {
-            [true, _] => Some(lower),
-            [_, true] => Some(!lower),
-            _ => None,
-        };
-        if let Some(right) = side {
-            let decision = if right { Decision::Right } else { Decision::Wrong };
-            return (decision, at + 1, evidence(log));
+        let mut log = of_values;
+        if let Some(window) = windows.get(at) {
+            bets.add(window);
+            log = [0, 1].map(|side| f64::min(log[side], bets.log[side]));
         }
+        evidence = Evidence {
+            against_above: log[0].exp(),
+            against_below: log[1].exp(),
+        };
+        let right = match (
+            evidence.against_above >= Evidence::ENOUGH,
+            evidence.against_below >= Evidence::ENOUGH,
+        ) {
+            (true, _) => lower,
+            (_, true) => !lower,
+            _ => continue,
+        };
+        let decision = if right { Decision::Right } else { Decision::Wrong };
+        return (decision, at + 1, evidence);
     }
-    (Decision::Undecided, values.len(), evidence(log))
+    (Decision::Undecided, values.len(), evidence)
 }

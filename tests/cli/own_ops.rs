@@ -181,20 +181,24 @@ fn of_many_draws_the_wrong_ones_are_counted() {
         .split_once(&format!("{wrong} of 12 draws are wrong, the first with seed "))
         .unwrap();
     let seed: String = seed.chars().take_while(char::is_ascii_digit).collect();
-    // That draw alone is refused, too, and what is kept of it says how to see it again.
-    let file = write(folder.path(), &drawn("sometimes", "cases = [\"small\"]\ndraws = 2"));
-    let (one, kept) = (folder.path().join("one"), folder.path().join("kept"));
-    let options = ["--seed", &seed, "--out", path(&one), "--keep-failed", path(&kept)];
-    let output = run(&[&["kernels", "check", path(&file)][..], &options].concat());
-    assert_eq!(code(&output), 100, "{}{}", stdout(&output), stderr(&output));
+    assert!(text.contains("seed "), "{text}");
+    // What is kept is the first that is wrong, and names the command that shows it alone.
+    let file = write(folder.path(), &drawn("sometimes", "draws = 12"));
+    let [all, one, kept] = ["all", "one", "kept"].map(|name| folder.path().join(name));
+    let check = |more: &[&str]| {
+        let output = run(&[&["kernels", "check", path(&file)][..], more].concat());
+        assert_eq!(code(&output), 100, "{}{}", stdout(&output), stderr(&output));
+    };
+    check(&["--out", path(&all), "--keep-failed", path(&kept)]);
     let capsule = tensors_in(&kept.join("sums.candidate.small.safetensors"));
     let given = capsule.metadata();
+    let only = "sums.candidate/local/small";
     let again = format!(
-        "ulplab kernels check {} --set 'draws=1' --only sums.candidate/local/small --seed {} --keep-failed DIR",
-        path(&file),
-        given["seed"]
+        "ulplab kernels check {} --set 'draws=1' --only {only} --seed {seed} --keep-failed DIR",
+        path(&file)
     );
     assert_eq!(given["again"], again);
+    check(&["--set", "draws=1", "--only", only, "--seed", &seed, "--out", path(&one)]);
     let output = sweep(folder.path(), &drawn("right", "draws = 0"));
     assert_eq!(code(&output), 2);
     assert!(

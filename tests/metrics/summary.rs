@@ -156,3 +156,41 @@ fn intervals_cover_the_mean() {
     // Four standard errors of a share of 0.93 in 600 trials are 0.042.
     assert!((share - 0.93).abs() < 0.042, "{share}");
 }
+
+/// No flip among few predictions is no proof that none is ever lost.
+#[test]
+fn limits_of_net_lost_follow_from_the_predictions() {
+    let at = |metric: &str, w: usize, value: f64| Record {
+        n: 15,
+        ..record("r", None, "logits", metric, w, value)
+    };
+    let of = |lost: [f64; 8], metrics: &[&str]| {
+        let value = |metric: &str, w: usize| match metric {
+            "lost" => lost[w],
+            "gained" => 0.0,
+            _ => lost[w] / 15.0,
+        };
+        let each = metrics
+            .iter()
+            .flat_map(|metric| (0..8).map(|w| at(metric, w, value(metric, w))));
+        let summaries = summarize(&each.collect::<Vec<_>>());
+        let net = summaries.into_iter().find(|summary| summary.metric == "net_lost");
+        net.unwrap().limits()
+    };
+    let all = ["lost", "gained", "net_lost"];
+    let none = of([0.0; 8], &all).unwrap();
+    assert!(
+        (0.030..0.031).contains(&none.high) && none.low == -none.high,
+        "{none:?}"
+    );
+    // One flip sets limits, too, and they hold both signs.
+    let one = of([0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0], &all).unwrap();
+    assert!(one.low < 0.0 && one.high > none.high, "{one:?}");
+    // Of many, windows decide.
+    let many = of([3.0, 4.0, 3.0, 5.0, 4.0, 3.0, 4.0, 4.0], &all).unwrap();
+    assert!(
+        (0.2..0.25).contains(&many.low) && (0.25..0.3).contains(&many.high),
+        "{many:?}"
+    );
+    assert_eq!(of([0.0; 8], &["net_lost"]), None, "without counts");
+}

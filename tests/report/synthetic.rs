@@ -454,6 +454,7 @@ fn summarize(records: &[Record]) -> Vec<Summary> {
             ci_low: (mean + min) / 2.0,
             ci_high: (mean + max) / 2.0,
             values: Vec::new(),
+            flips: Vec::new(),
         });
     }
     summaries

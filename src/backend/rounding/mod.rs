@@ -225,23 +225,26 @@ impl Rounding {
     }
 
     /// Bytes the recipe stores one row of a site in, of so many rows of a token; `None` where it is no storage format (one role only, noise, some channels
-    /// only).
+    /// only). Of several formats for whole rows, which are applied in their order, the last one stores them.
     pub fn bytes_per_row(&self, site: &Site, cols: usize, rows: usize) -> Option<f64> {
-        let (mut nope, mut rope) = (None, None);
+        let (mut whole, mut nope, mut rope) = (None, None, None);
         let turned = self.turned(site);
         for round in self.at(site) {
             match round.segment {
                 _ if self.noise.is_some() || round.role.is_some() || round.restricted() => return None,
-                None if round.heads == Some(Heads::Joined) => {
-                    return Some(round.codec.bytes_per_row(cols * rows) / rows as f64);
+                None => {
+                    let joined = if round.heads == Some(Heads::Joined) { rows } else { 1 };
+                    whole = Some(round.codec.bytes_per_row(cols * joined) / joined as f64);
+                    (nope, rope) = (None, None);
                 }
-                None => return Some(round.codec.bytes_per_row(cols)),
-                Some(_) if round.record.is_some() => return None,
+                // Part of what is stored whole, or of a record.
+                Some(_) if whole.is_some() || round.record.is_some() => return None,
                 Some(Segment::Nope) => nope = Some(round.codec.bytes_per_row(cols - turned)),
                 Some(Segment::Rope) => rope = Some(round.codec.bytes_per_row(turned)),
             }
         }
         match (nope, rope) {
+            _ if whole.is_some() => whole,
             // A row without rounding equals the reference's.
             (None, None) => Some((cols * size_of::<f32>()) as f64),
             // No cache stores half of a vector in f32, so a size of that would only mislead.

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::draws::Draw;
 use crate::backend::program::metadata;
-use crate::run::invocation::Invocation;
+use crate::run::invocation::{Invocation, quoted};
 use crate::run::plan::Cell;
 use ulplab_core::atomic::write_atomic;
 use ulplab_core::error::{Error, Result};
@@ -59,9 +59,11 @@ impl Capsules {
 
     /// Writes `<folder>/<recipe>.<case>.safetensors`: `in.NAME` are inputs, `got.NAME` outputs, `want.NAME` the expected
     /// values and `bound.NAME` their bounds, for all outputs that were judged. A file that a program wrote in place of its
-    /// outputs, and that cannot be judged, is copied to `<folder>/<recipe>.<case>.left`. Of several draws that fail, the last one stays.
+    /// outputs, and that cannot be judged, is copied to `<folder>/<recipe>.<case>.left`. Of several draws that fail, the first one is kept.
     pub fn keep(&self, cell: &Cell, draw: Draw, left: &CellResult) -> Result<()> {
-        let Draw { case, problem, seed } = draw;
+        let Draw {
+            case, problem, seed, ..
+        } = draw;
         let mut judged = Vec::new();
         let none = Outputs::default();
         let (measured, outputs) = match left {
@@ -91,8 +93,8 @@ impl Capsules {
         let again = format!("{} --keep-failed DIR", self.alone(&cell.id).command(seed));
         let dump = format!(
             "ulplab dump {op} {} DIR --experiment {} --seed {seed}",
-            case.name,
-            self.invocation.experiment.display()
+            quoted(&case.name),
+            quoted(&self.invocation.experiment.display().to_string())
         );
         let more = [
             ("variant", cell.recipe.clone()),
@@ -130,7 +132,8 @@ impl Capsules {
 impl Capsules {
     /// The run of this cell alone, and of one draw.
     fn alone(&self, cell: &str) -> Invocation {
-        let set = self.invocation.set.iter().cloned();
+        let others = |item: &&String| !(self.several && item.trim_start().starts_with("draws"));
+        let set = self.invocation.set.iter().filter(others).cloned();
         Invocation {
             set: set.chain(self.several.then(|| "draws=1".into())).collect(),
             only: vec![cell.into()],

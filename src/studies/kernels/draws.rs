@@ -1,9 +1,9 @@
 //! Many draws of a case: the same sizes with other numbers, to tell how often what is right is refused.
 
 use ulplab_core::error::Result;
-use ulplab_core::metrics::{Better, Metric, VIOLATIONS};
+use ulplab_core::metrics::{Better, MAX_ABS, Metric, VIOLATIONS};
 use ulplab_core::ops::{Case, Problem};
-use ulplab_core::record::{Failure, Record};
+use ulplab_core::record::{Failure, Record, Worst};
 
 /// Site of the record that counts the draws in which something is wrong.
 pub const DRAWS: &str = "draws";
@@ -14,11 +14,15 @@ pub struct Draw<'a> {
     pub case: &'a Case,
     pub problem: &'a Problem,
     pub seed: u64,
+    /// Whether it is kept if it fails: the first that fails is.
+    pub keep: bool,
 }
 
 /// The records of one cell over its draws: of each output and metric the worst value, and all elements.
 #[derive(Default)]
 pub struct Drawn {
+    /// Whether more draws than one are planned, so that what fails is told with its seed.
+    several: bool,
     records: Vec<Record>,
     draws: u64,
     /// Draws in which something is wrong.
@@ -28,12 +32,22 @@ pub struct Drawn {
 }
 
 impl Drawn {
+    pub fn new(planned: u64) -> Self {
+        Self {
+            several: planned > 1,
+            ..Self::default()
+        }
+    }
+
     /// Takes what the draw with this seed gave.
     ///
     /// # Errors
     /// A metric that is not known.
-    pub fn add(&mut self, seed: u64, records: Vec<Record>) -> Result<()> {
+    pub fn add(&mut self, seed: u64, mut records: Vec<Record>) -> Result<()> {
         self.draws += 1;
+        if self.several {
+            name_draw(seed, &mut records);
+        }
         let is_wrong = |record: &Record| record.metric == VIOLATIONS.name && record.value != 0.0;
         if records.iter().any(is_wrong) {
             self.wrong += 1;
@@ -59,6 +73,11 @@ impl Drawn {
             }
         }
         Ok(())
+    }
+
+    /// Whether nothing was wrong so far.
+    pub fn is_right(&self) -> bool {
+        self.wrong == 0
     }
 
     /// Whether no draw has given anything.
@@ -91,6 +110,22 @@ impl Drawn {
     }
 }
 
+/// Has failures name their draw, and each record its own worst element: that of another metric may come from another draw.
+fn name_draw(seed: u64, records: &mut [Record]) {
+    let elements: Vec<(String, Option<Worst>)> = records
+        .iter()
+        .filter(|record| record.metric == MAX_ABS.name)
+        .map(|record| (record.site.clone(), record.worst.clone()))
+        .collect();
+    for record in records {
+        if let Some(failure) = &mut record.failure {
+            failure.message = format!("seed {seed}: {}", failure.message);
+        }
+        let of_site = || elements.iter().find(|(site, _)| *site == record.site)?.1.clone();
+        record.worst = record.worst.take().or_else(of_site);
+    }
+}
+
 /// Whether `a` is worse than `b`; NaN is worse than any number.
 fn worse(better: Better, a: f64, b: f64) -> bool {
     match better {
@@ -118,7 +153,7 @@ mod tests {
 
     #[test]
     fn the_worst_of_all_draws_stands_and_wrong_ones_are_counted() {
-        let mut drawn = Drawn::default();
+        let mut drawn = Drawn::new(4);
         for (seed, wrong, ratio) in [(7, 0.0, 0.2), (8, 3.0, 1.5), (9, 0.0, 0.4), (10, f64::NAN, 0.1)] {
             let records = vec![record("y", &VIOLATIONS, wrong), record("y", &BOUND_RATIO, ratio)];
             drawn.add(seed, records).unwrap();

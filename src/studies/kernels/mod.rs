@@ -106,11 +106,11 @@ impl Cells<'_> {
             if here.is_empty() {
                 continue;
             }
-            let mut open: Vec<(&Cell, Drawn)> = here.into_iter().map(|cell| (cell, Drawn::default())).collect();
             let draws = match case.inputs.need_model() {
                 true => 1,
                 false => self.study.draws.unwrap_or(1),
             };
+            let mut open: Vec<(&Cell, Drawn)> = here.into_iter().map(|cell| (cell, Drawn::new(draws))).collect();
             for draw in 0..draws {
                 let seed = self.data.seed().wrapping_add(draw);
                 let other = Data::new(seed, &NO_MODEL).with_checkpoint(self.data.checkpoint().ok());
@@ -133,8 +133,16 @@ impl Cells<'_> {
                     }
                     let records = match &problem {
                         Ok(problem) => {
-                            let case = &case;
-                            run(cell, Draw { case, problem, seed })?
+                            let (case, keep) = (&case, drawn.is_right());
+                            run(
+                                cell,
+                                Draw {
+                                    case,
+                                    problem,
+                                    seed,
+                                    keep,
+                                },
+                            )?
                         }
                         Err(why) => vec![unknown(cell, &case, "inputs", why)],
                     };
@@ -156,7 +164,7 @@ impl Cells<'_> {
     /// Keeps the outputs of a cell, if it failed and --keep-failed is given.
     pub fn keep_failed(&self, cell: &Cell, draw: Draw, checked: &Checked) -> Result<()> {
         match self.keep {
-            Some(capsules) if failures(&checked.measured).next().is_some() => {
+            Some(capsules) if draw.keep && failures(&checked.measured).next().is_some() => {
                 capsules.keep(cell, draw, &CellResult::Outputs(checked))
             }
             _ => Ok(()),
@@ -165,7 +173,7 @@ impl Cells<'_> {
 
     /// Keeps the inputs of a cell without outputs to judge, and the reason, if --keep-failed is given.
     pub fn keep_unjudged(&self, cell: &Cell, draw: Draw, why: &str, file: Option<&[u8]>) -> Result<()> {
-        self.keep.map_or(Ok(()), |capsules| {
+        self.keep.filter(|_| draw.keep).map_or(Ok(()), |capsules| {
             capsules.keep(cell, draw, &CellResult::Nothing { why, file })
         })
     }

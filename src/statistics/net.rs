@@ -1,0 +1,79 @@
+//! The share of predictions that are lost, less the share that is gained, from their counts. Flips are rare, and of windows without one
+//! the values alone would say that the mean is known exactly.
+
+use super::CONFIDENCE;
+use super::binomial::{Flips, rate_above, rate_below};
+use super::limit::Limits;
+
+/// The flips of a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    pub flips: Flips,
+    /// Predictions in the window.
+    pub predictions: u64,
+}
+
+/// Flips, over all windows, below which limits follow from their counts: a bootstrap of windows, most of which have none, does not see how
+/// seldom a flip is.
+pub const RARE: u64 = 20;
+
+/// All flips of windows.
+pub fn all(windows: &[Window]) -> Flips {
+    windows.iter().fold(Flips::default(), |sum, window| Flips {
+        lost: sum.lost + window.flips.lost,
+        gained: sum.gained + window.flips.gained,
+    })
+}
+
+/// Limits of lost less gained, where predictions flip independently: each share has limits (Clopper and Pearson 1934) with half of the
+/// error, so their difference holds with [`CONFIDENCE`], whatever the two have to do with each other.
+pub fn limits(windows: &[Window]) -> Limits {
+    let n: u64 = windows.iter().map(|window| window.predictions).sum();
+    let Flips { lost, gained } = all(windows);
+    let confidence = f64::midpoint(1.0, CONFIDENCE);
+    let above = |count: u64| rate_above(count as usize, n as usize, confidence);
+    let below = |count: u64| rate_below(count as usize, n as usize, confidence);
+    Limits {
+        low: below(lost) - above(gained),
+        high: above(lost) - below(gained),
+    }
+}
+
+/// The logarithms of evidence against a mean above a bound, and against one below it, by bets on each prediction (Waudby-Smith and Ramdas
+/// 2024). With y = bound − x, a mean of x above the bound makes 1 + λy ≤ 1 in expectation for each λ ≥ 0 that keeps it positive; so the
+/// product over predictions is a supermartingale if λ is chosen before its window is seen.
+pub(super) struct Bets {
+    pub log: [f64; 2],
+    bound: f64,
+    sum: f64,
+    squares: f64,
+}
+
+impl Bets {
+    pub fn new(bound: f64) -> Self {
+        Self {
+            log: [0.0; 2],
+            bound,
+            sum: 0.0,
+            squares: 0.0,
+        }
+    }
+
+    /// Bets on the predictions of the next window what would have been best until then, about Σy/Σy², so that none loses more than half.
+    pub fn add(&mut self, window: &Window) {
+        let Flips { lost, gained } = window.flips;
+        let others = window.predictions.saturating_sub(lost + gained);
+        let each = [(lost, 1.0), (gained, -1.0), (others, 0.0)].map(|(count, x)| (count as f64, self.bound - x));
+        let most = 0.5 / (1.0 + self.bound.abs());
+        for (log, sign) in self.log.iter_mut().zip([1.0, -1.0]) {
+            let best = match self.squares > 0.0 {
+                true => (sign * self.sum / self.squares).clamp(0.0, most),
+                false => 0.0,
+            };
+            let won = each.iter().map(|(count, y)| count * (best * sign * y).ln_1p());
+            *log += won.sum::<f64>();
+        }
+        self.sum += each.iter().map(|(count, y)| count * y).sum::<f64>();
+        self.squares += each.iter().map(|(count, y)| count * y * y).sum::<f64>();
+    }
+}
