@@ -4,6 +4,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use reference::paths::Config;
+
 use super::calibrate::{self, CalibrateArgs};
 use super::{decided, paired};
 use crate::experiment::file::ExperimentFile;
@@ -20,19 +22,19 @@ use crate::run::{Manifest, Run};
 use crate::studies::kernels::attest;
 use crate::studies::{self, Study};
 use ulplab_core::atomic::write_text;
-use ulplab_core::error::{Error, Exit, Result, did_you_mean};
+use ulplab_core::error::{Error, Exit, Result, counted, did_you_mean};
 use ulplab_core::input;
 use ulplab_core::metrics::{Bound, METRICS};
 use ulplab_core::pattern::{matches, matches_nothing};
 use ulplab_core::record::Record;
 
-/// Checks gates before anything is run.
-pub fn check(rules: &[Rule], study: &dyn Study, plan: &Plan) -> Result<(), Mistake> {
+/// Checks gates before anything is run; without the model's `config`, layers and metrics of its sites are not known.
+pub fn check(rules: &[Rule], study: &dyn Study, plan: &Plan, config: Option<&dyn Config>) -> Result<(), Mistake> {
     let mut rules = rules.iter().enumerate();
-    rules.try_for_each(|(at, rule)| check_rule(rule, study, plan).map_err(|mistake| mistake.within("gate", at)))
+    rules.try_for_each(|(at, rule)| check_rule(rule, study, plan, config).map_err(|mistake| mistake.within("gate", at)))
 }
 
-fn check_rule(rule: &Rule, study: &dyn Study, plan: &Plan) -> Result<(), Mistake> {
+fn check_rule(rule: &Rule, study: &dyn Study, plan: &Plan, config: Option<&dyn Config>) -> Result<(), Mistake> {
     let wrong = |key: &str, message: String| Err(Mistake::at(key, message).of("gate"));
     let on = format!("gate on {}", rule.metric);
     let Some(metric) = METRICS.iter().find(|metric| metric.name == rule.metric) else {
@@ -53,11 +55,13 @@ fn check_rule(rule: &Rule, study: &dyn Study, plan: &Plan) -> Result<(), Mistake
             ));
         }
         _ => {
-            let message = format!("{on}: 'flake' and 'calibration' stand together, in place of 'require'");
-            return Err(Mistake::at(
-                if rule.flake.is_some() { "flake" } else { "calibration" },
-                message,
-            ));
+            let (key, found) = match (&rule.flake, &rule.calibration) {
+                (Some(_), Some(_)) => ("flake", "'require' is given too"),
+                (Some(_), None) => ("flake", "'calibration' is missing"),
+                (None, _) => ("calibration", "'flake' is missing"),
+            };
+            let message = format!("{on}: 'flake' and 'calibration' stand together, in place of 'require': {found}");
+            return Err(Mistake::at(key, message));
         }
     };
     // A bound that is calibrated points the right way by itself.
@@ -97,19 +101,26 @@ fn check_rule(rule: &Rule, study: &dyn Study, plan: &Plan) -> Result<(), Mistake
     let recipes = || plan.measured_in(rule.phase);
     for (at, pattern) in rule.recipes.iter().enumerate() {
         if !recipes().any(|name| matches(pattern, name)) {
-            let message = matches_nothing("recipe", pattern, recipes());
+            let mut others = plan.recipes.iter().filter(|recipe| matches(pattern, &recipe.name));
+            let message = match others.next() {
+                Some(other) => format!(
+                    "'{pattern}' matches no recipe of the {} phase: '{}' has the other one only",
+                    rule.phase, other.name
+                ),
+                None => matches_nothing("recipe", pattern, recipes()),
+            };
             return Err(Mistake::new(message).of("gate").within("recipes", at));
         }
     }
-    if rule.at.contains("**") {
-        return Ok(());
+    if !rule.at.contains("**") {
+        // One layer represents all.
+        let layered = rule.at.strip_prefix("layers.").and_then(|rest| rest.split_once('.'));
+        let at = layered.map_or(rule.at.clone(), |(_, name)| format!("layers.0.{name}"));
+        let known = study.check_site(&at);
+        known.map_err(|message| Mistake::at("at", message).of("gate"))?;
     }
-    // One layer represents all.
-    let layered = rule.at.strip_prefix("layers.").and_then(|rest| rest.split_once('.'));
-    let at = layered.map_or(rule.at.clone(), |(_, name)| format!("layers.0.{name}"));
-    study
-        .check_site(&at)
-        .map_err(|message| Mistake::at("at", message).of("gate"))
+    let measured = config.map_or(Ok(()), |config| study.check_measured(rule, metric, config));
+    measured.map_err(|mistake| mistake.of("gate"))
 }
 
 /// Writes all reports of a run into its folder and prints the table; [`Run::outcome`] is the verdict.
@@ -181,7 +192,7 @@ pub fn gate(args: &GateArgs) -> Result<Exit> {
     if let Some(file) = &args.rules {
         let file = ExperimentFile::read(file, &[])?;
         manifest.experiment.head.gates = file.gates()?;
-        check(&manifest.experiment.gates, &*study, &manifest.plan).map_err(|mistake| file.error(&mistake))?;
+        check(&manifest.experiment.gates, &*study, &manifest.plan, None).map_err(|mistake| file.error(&mistake))?;
         calibrate::resolve(&mut manifest, &file)?;
     }
     let run = load(&folder, manifest)?;
@@ -256,14 +267,14 @@ fn print(run: &Run, study: &dyn Study, folder: &Folder, json: bool, gates: Gates
             Gates::Own => folder.path.join("report.html").display().to_string(),
             Gates::Given => "(report.html has the verdicts of the run's own gates)".into(),
         };
-        let (cells, seconds) = (run.cells(), run.manifest.seconds);
+        let (cells, seconds) = (counted(run.cells(), "cell"), run.manifest.seconds);
         // The text ends with the verdict and its counts.
         let width = output::width();
         let text = report::terminal(run, study, width, output::colour());
-        let text = format!("{}; {cells} cells in {seconds:.1} s", text.trim_end());
+        let text = format!("{}; {cells} in {seconds:.1} s", text.trim_end());
         // Counted without colours, which begin and end at the verdict.
-        let last = report::tally(run, study).line().chars().count()
-            + format!("; {cells} cells in {seconds:.1} s").chars().count();
+        let last =
+            report::tally(run, study).line().chars().count() + format!("; {cells} in {seconds:.1} s").chars().count();
         match last.saturating_add(2 + page.chars().count()) <= output::table_width() {
             true => writeln!(out, "{text}; {page}"),
             false => writeln!(out, "{text}\n{page}"),

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 pub use mistake::{Mistake, Step};
-pub use text::{Reading, Window, written_out};
+pub use text::{MOST_DRAWS, Reading, Window, written_out};
 use ulplab_core::record::Phase;
 
 /// A question, and what to run to answer it.

@@ -55,8 +55,8 @@ pub fn written_out<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::R
     Ok(all)
 }
 
-/// Draws of one text in an experiment; more are a slip.
-const MOST_DRAWS: usize = 1 << 16;
+/// Draws of one text, or of the inputs of a case, in an experiment; more are a slip.
+pub const MOST_DRAWS: usize = 1 << 16;
 
 impl Window {
     /// `alice@4096`, or `alice~3` for the third draw. A path is named by its file without the extension; every character other than

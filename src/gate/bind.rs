@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::{Binding, Unmeasured};
 use crate::experiment::Rule;
 use crate::run::{Hindrance, Manifest};
+use ulplab_core::error::counted;
 use ulplab_core::pattern::matches;
 
 /// Each rule with each of the recipes that it binds in the experiment, whether their cells were selected or not.
@@ -17,10 +18,12 @@ pub fn bind<'m>(manifest: &'m Manifest) -> Vec<Binding<'m>> {
             Some(Hindrance::OtherDevice(why)) => Unmeasured::NotForDevice(why.clone()),
             Some(Hindrance::Missing(why)) => Unmeasured::NotJudged(why.clone()),
             None if run == 0 => Unmeasured::NotJudged("none of its cells was selected".into()),
-            None if manifest.plan.by_case() => Unmeasured::NotJudged(format!("it takes none of {run} cases")),
+            None if manifest.plan.by_case() => {
+                Unmeasured::NotJudged(format!("it takes none of {}", counted(run, "case")))
+            }
             None if left_out > 0 => Unmeasured::NotJudged(format!(
-                "nothing was measured there in {run} of {} cells, and the others were not selected",
-                run + left_out
+                "nothing was measured there in {run} of {}, and the others were not selected",
+                counted(run + left_out, "cell")
             )),
             None => Unmeasured::NoSuchPlace,
         };

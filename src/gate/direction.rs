@@ -13,11 +13,11 @@ pub fn check(metric: &Metric, bound: Bound) -> Result<(), String> {
     Err(format!("of {}, {better} is better: demand {sign}", metric.name))
 }
 
-/// [`check`], and an error if the statistic is the best window, which says nothing about the others. A control may point
-/// either way: it requires that a bad result is recognised as bad.
+/// [`check`], and an error if the statistic is the best window, which says nothing about the others. A control points the other way: it
+/// requires that a bad result is recognised as bad.
 pub fn check_rule(metric: &Metric, bound: Bound, rule: &Rule) -> Result<(), String> {
     if rule.control {
-        return Ok(());
+        return check_control(metric, bound);
     }
     check(metric, bound)
         .map_err(|why| format!("{why}, or set control = true to demand that something bad is seen to be bad"))?;
@@ -37,6 +37,20 @@ pub fn check_rule(metric: &Metric, bound: Bound, rule: &Rule) -> Result<(), Stri
         ));
     }
     Ok(())
+}
+
+/// Refuses a control that good values meet.
+fn check_control(metric: &Metric, bound: Bound) -> Result<(), String> {
+    if metric.better != bound.better || is_signed(metric) {
+        return Ok(());
+    }
+    let (better, sign) = words(metric);
+    let other = if sign == ">=" { "<=" } else { ">=" };
+    Err(format!(
+        "of {}, {better} is better, and a control demands that something bad is seen to be bad: demand {other}, or leave out \
+         control = true",
+        metric.name
+    ))
 }
 
 fn is_signed(metric: &Metric) -> bool {

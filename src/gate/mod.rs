@@ -15,6 +15,7 @@ use crate::run::by_recipe;
 use crate::run::summary::{LEAST_WINDOWS, Summary};
 use crate::run::verdict::{Failures, Status, Verdict};
 use crate::statistics::{self, Decision, Evidence};
+use ulplab_core::error::counted;
 use ulplab_core::metrics::{Better, Bound, VIOLATIONS};
 use ulplab_core::pattern::matches;
 use ulplab_core::record::{Record, place};
@@ -116,18 +117,20 @@ impl<'a> Binding<'a> {
             false => [evidence.against_below, evidence.against_above],
         };
         let enough = Evidence::ENOUGH;
+        let looked_at = windows as u32;
+        let windows = counted(windows, "window");
         let message = match decision {
             Decision::Undecided => format!(
-                "undecided after {windows} windows: the evidence is {for_it:.3} for it and {against_it:.3} against, {enough:.0} decides"
+                "undecided after {windows}: the evidence is {for_it:.3} for it and {against_it:.3} against, {enough:.0} decides"
             ),
             _ => format!(
-                "decided after {windows} windows, evidence {:.3} of {enough:.0}",
+                "decided after {windows}, evidence {:.3} of {enough:.0}",
                 for_it.max(against_it)
             ),
         };
         let message = format!("{message}: {}", measured(self.rule, found));
         let mut verdict = self.verdict(status, Some(found), message);
-        verdict.windows = windows as u32;
+        verdict.windows = looked_at;
         Some(verdict)
     }
 
@@ -208,7 +211,7 @@ fn locate(verdict: &mut Verdict, records: &[&Record]) {
 /// The measurement, its place, and the bound.
 fn measured(rule: &Rule, worst: &Summary) -> String {
     let over = match rule.statistic.is_interval() || rule.statistic == Statistic::Sequential {
-        true => format!(" over {} windows", worst.windows),
+        true => format!(" over {}", counted(worst.windows as usize, "window")),
         false => String::new(),
     };
     let calibrated = match rule.flake {
@@ -276,7 +279,8 @@ impl Statistic {
             }
             _ if (windows as usize) < statistics::LEAST_WINDOWS => {
                 let least = statistics::LEAST_WINDOWS;
-                format!("a limit needs at least {least} windows, and {windows} were measured at {place}")
+                let were = if windows == 1 { "was" } else { "were" };
+                format!("a limit needs at least {least} windows, and {windows} {were} measured at {place}")
             }
             _ => format!("{windows} windows at {place} set no limit: too many of their values are equal"),
         }

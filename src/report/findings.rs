@@ -21,7 +21,7 @@ use super::index;
 use super::index::Quantity;
 use super::number;
 use crate::run::summary::Summary;
-use ulplab_core::error::did_you_mean;
+use ulplab_core::error::{counted, did_you_mean};
 use ulplab_core::metrics::{Bound, Metric};
 use ulplab_core::record::Phase;
 
@@ -124,8 +124,8 @@ fn provenance(run: &Summarized) -> String {
     ];
     parts.extend(run.show.drawn());
     if !windows.is_empty() {
-        let (length, count) = (reading.length(), windows.len());
-        parts.push(format!("{length} × {count} windows ({})", windows.join(", ")));
+        let (length, count) = (reading.length(), counted(windows.len(), "window"));
+        parts.push(format!("{length} × {count} ({})", windows.join(", ")));
     }
     parts.push(format!("device {}", manifest.device));
     let fingerprint = &manifest.fingerprint[..manifest.fingerprint.len().min(16)];

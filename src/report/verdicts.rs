@@ -12,6 +12,7 @@ use crate::experiment::{Rule, Statistic};
 use crate::run::Run;
 pub use crate::run::verdict::Outcome;
 use crate::run::verdict::{Status, Verdict};
+use ulplab_core::error::counted;
 
 /// Counts of verdicts; a verdict is one rule judged on one recipe.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,7 +125,7 @@ fn selection(run: &Run) -> String {
     };
     match left_out {
         0 => String::new(),
-        _ => format!("{cells} of {} cells {by}", cells + left_out),
+        _ => format!("{cells} of {} {by}", counted(cells + left_out, "cell")),
     }
 }
 
@@ -197,7 +198,7 @@ pub fn checks<'a>(run: &'a Run, index: &Index) -> Vec<Check<'a>> {
             rule: format!("{} at {}, {}", rule.metric, rule.at, rule.phase),
             statistic: statistic(rule),
             over: match rule.statistic.is_interval() && verdict.windows > 0 {
-                true => format!(", {} windows", verdict.windows),
+                true => format!(", {}", counted(verdict.windows as usize, "window")),
                 false => String::new(),
             },
             measured: match verdict.windows {

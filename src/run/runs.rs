@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use ulplab_core::error::{Error, Result};
 use ulplab_core::input;
@@ -11,6 +12,9 @@ use super::folder::RUN;
 
 /// Folder of all runs.
 const HOME: &str = "runs";
+
+/// The name of an experiment that a calibration makes ends so, and it has no gate.
+pub const NULL: &str = "-null";
 
 /// Folder of the runs of an experiment.
 pub fn of(experiment: &str) -> PathBuf {
@@ -43,12 +47,20 @@ pub fn newest(home: &Path) -> Result<PathBuf> {
         .ok_or_else(nothing)
 }
 
-/// The latest run in `runs/*` or `runs/*/*`. A run without a starting time is an error, because it may be the newest.
+/// The latest run in `runs/*` or `runs/*/*` but for those of calibrations, which nobody asked to judge. A run without a starting time is an
+/// error, because it may be the newest.
 pub fn newest_of_all() -> Result<PathBuf> {
     #[derive(Deserialize)]
     struct Head {
         /// RFC 3339 to the second, in UTC, so that texts sort as times do.
         started_at: String,
+        experiment: Asked,
+    }
+    #[derive(Deserialize)]
+    struct Asked {
+        name: String,
+        #[serde(default)]
+        gate: Vec<IgnoredAny>,
     }
     let inside = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten();
     let folders = |folder: &Path| inside(folder).map(|entry| entry.path()).collect::<Vec<_>>();
@@ -60,6 +72,9 @@ pub fn newest_of_all() -> Result<PathBuf> {
         let bytes = input::bytes(&file)?;
         let head: Head = serde_json::from_slice(&bytes)
             .map_err(|error| Error::data(&file, format!("{error}; name the folder of the run that you mean")))?;
+        if head.experiment.name.ends_with(NULL) && head.experiment.gate.is_empty() {
+            continue;
+        }
         // Two runs may start in the same second.
         let modified = file.metadata().and_then(|metadata| metadata.modified()).ok();
         newest = newest.max(Some((head.started_at, modified, path)));

@@ -15,12 +15,13 @@ use super::kernels::KernelStudy;
 use super::limits::Parts;
 use super::null::{Null, Wanted};
 use crate::backend::rounding::Rounding;
-use crate::experiment::Mistake;
 use crate::experiment::file::ExperimentFile;
+use crate::experiment::{Mistake, Rule};
 use crate::report::Show;
 use crate::run::RecipeInfo;
 use crate::run::plan::{Cell, Plan};
 use ulplab_core::error::{Error, Result};
+use ulplab_core::metrics::Metric;
 use ulplab_core::pattern::{matches, matches_nothing};
 use ulplab_core::record::{Phase, Record};
 
@@ -44,6 +45,14 @@ pub trait Study: Show + Send + Sync {
     /// # Errors
     /// The mistake in it.
     fn check_site(&self, at: &str) -> Result<(), String>;
+
+    /// Whether a gate looks at what is measured in this model, of all those whose sites [`check_site`](Self::check_site) knows.
+    ///
+    /// # Errors
+    /// The mistake in its place or its metric.
+    fn check_measured(&self, _rule: &Rule, _metric: &Metric, _config: &dyn Config) -> Result<(), Mistake> {
+        Ok(())
+    }
 
     /// Estimates of what is in memory at once.
     fn memory(&self, config: Option<&dyn Config>, threads: usize) -> Parts;

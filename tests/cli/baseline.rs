@@ -72,8 +72,15 @@ fn a_run_is_compared_with_what_was_accepted() {
 fn only_a_run_that_passes_becomes_one() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let failing = swept(folder, "failing", &question().replace(">= 0.98", ">= 0.9999"), &[]);
-    refused(folder, &failing, 100, "a gate fails; it does not become a baseline");
+    let failing = swept(folder, "failing", &question().replace(">= 0.98", ">= 0.999"), &[]);
+    refused(
+        folder,
+        &failing,
+        100,
+        "a gate fails, on 'nvfp4': min of cosine at gauss (local) is 0.99",
+    );
+    let failing = swept(folder, "both", &question().replace(">= 0.98", ">= 0.9999"), &[]);
+    refused(folder, &failing, 100, "2 gates fail, the first on 'fp8': min of cosine");
     refused(
         folder,
         &swept(folder, "without", &format!("{TRIP}{NVFP4}"), &[]),
@@ -89,6 +96,51 @@ fn only_a_run_that_passes_becomes_one() {
     let blank = baseline(folder, &["accept", path(&run), "--why", " ", "--by", "ada"]);
     assert_eq!(code(&blank), 2);
     says(&stderr(&blank), "--why is empty");
+}
+
+/// In containers and CI nobody has a `USER`.
+#[test]
+fn who_accepts_a_run_is_found_without_user() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = swept(folder.path(), "run", &question(), &[]);
+    let accept = |store: &str, vars: &[(&str, &str)]| {
+        let store = folder.path().join(store);
+        let mut command = ulplab(&[
+            "baseline",
+            "accept",
+            path(&run),
+            "--why",
+            "x",
+            "--baselines",
+            path(&store),
+        ]);
+        for name in ["USER", "LOGNAME", "GIT_CONFIG_COUNT"] {
+            command.env_remove(name);
+        }
+        // Nothing is read from this machine's configuration, nor from a checkout.
+        let none = [
+            ("GIT_CONFIG_GLOBAL", "/dev/null"),
+            ("GIT_CONFIG_SYSTEM", "/dev/null"),
+            ("GIT_DIR", path(folder.path())),
+        ];
+        command.envs(none).envs(vars.iter().copied()).output().unwrap()
+    };
+    let by = |output: &Output| {
+        assert_eq!(code(output), 0, "{}", stderr(output));
+        let base = PathBuf::from(stdout(output).trim().strip_suffix(": accepted").unwrap());
+        let text = std::fs::read_to_string(base.join("accepted.json")).unwrap();
+        serde_json::from_str::<Value>(&text).unwrap()["by"].clone()
+    };
+    assert_eq!(by(&accept("first", &[("USER", ""), ("LOGNAME", "grace")])), "grace");
+    let git = [
+        ("GIT_CONFIG_COUNT", "1"),
+        ("GIT_CONFIG_KEY_0", "user.name"),
+        ("GIT_CONFIG_VALUE_0", "Ada L"),
+    ];
+    assert_eq!(by(&accept("second", &git)), "Ada L");
+    let nobody = accept("third", &[]);
+    assert_eq!(code(&nobody), 2, "{}", stdout(&nobody));
+    says(&stderr(&nobody), "give --by NAME");
 }
 
 #[test]

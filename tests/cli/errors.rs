@@ -76,11 +76,16 @@ fn gates_that_point_the_wrong_way() {
     );
     let words = ["line", "looks at the best window only", "expected \"min\""];
     refuses(FP8, &PASSING.replace("\"min\"", "\"max\""), &words);
-    // A control may point either way.
+    // A control points there, and nowhere else.
+    let control = PASSING.replace("why =", "control = true\nwhy =");
+    let words = [
+        "line",
+        "of cosine, higher is better, and a control",
+        "demand <=, or leave out control",
+    ];
+    refuses(FP8, &control, &words);
     let folder = tempfile::tempdir().unwrap();
-    let gates = PASSING
-        .replace(">= 0.999", "<= 1")
-        .replace("why =", "control = true\nwhy =");
+    let gates = control.replace(">= 0.999", "<= 1");
     let file = experiment(folder.path(), FP8, &gates);
     let output = run(&["sweep", path(&file), "--dry-run"]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
@@ -114,6 +119,38 @@ fn mistakes_in_gates() {
         &PASSING.replace("\"min\"", "\"minimum\""),
         &["minimum", "`ci_low`"],
     );
+}
+
+/// What is measured in a model, and where, is known before it is run.
+#[test]
+fn gates_on_what_is_never_measured_are_refused_before_anything_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = experiment(folder.path(), FP8, PASSING);
+    let refused = |change: [&str; 2], says: &[&str]| {
+        let text = PASSING.replace(change[0], change[1]);
+        assert_ne!(text, PASSING);
+        let rules = folder.path().join("rules.toml");
+        std::fs::write(&rules, text).unwrap();
+        let output = run(&["sweep", path(&file), "--dry-run", "--rules", path(&rules)]);
+        assert_eq!(code(&output), 2, "{change:?}: {}", stdout(&output));
+        for word in [&["rules.toml: line"], says].concat() {
+            assert!(stderr(&output).contains(word), "{change:?}: {}", stderr(&output));
+        }
+    };
+    let layer = [
+        "line 4",
+        "'layers.99.attention.kv.window' matches no site",
+        "its layers are 0 to 60",
+    ];
+    refused(["layers.*.", "layers.99."], &layer);
+    let top1 = [
+        "line 3",
+        "top1 is not measured at 'layers.*.attention.kv.window'; measured at logits",
+    ];
+    refused(["\"cosine\"", "\"top1\""], &top1);
+    refused(["\"cosine\"", "\"recall\""], &["measured at attention.indexer.topk"]);
+    let phase = ["'reference' matches no recipe of the local phase: 'reference' has the other one only"];
+    refused(["[\"v4_fp8\"]", "[\"reference\"]"], &phase);
 }
 
 /// A value of another type is told with its key, in words, and a key that is nearly right whether or not all kinds have it.

@@ -144,7 +144,27 @@ fn a_rate_becomes_a_bound_by_a_calibration_of_the_same_gate() {
         (
             "flake = 1e-6",
             "flake = 1e-6\nrequire = \"<= 1\"",
-            "stand together, in place of 'require'",
+            "stand together, in place of 'require': 'require' is given too",
+        ),
+        (
+            "flake = 1e-6\n",
+            "",
+            "stand together, in place of 'require': 'flake' is missing",
+        ),
+        (
+            "calibration = \"calibration.json\"\n",
+            "",
+            "stand together, in place of 'require': 'calibration' is missing",
+        ),
+        (
+            "\"calibration.json\"",
+            "\"missing.json\"",
+            "line 24: gate on relative_l2: ",
+        ),
+        (
+            "\"calibration.json\"",
+            "\"run/run.json\"",
+            "run.json: it is no calibration",
         ),
         ("flake = 1e-6", "flake = 2.0", "2 is no rate"),
     ] {
@@ -442,4 +462,37 @@ fn the_page_is_of_the_stored_calibrations() {
         page,
         "print it again: ulplab gate --calibrated experiments/results/*.calibration.json"
     );
+}
+
+/// Draws of a calibration are no run that its user asked to judge.
+#[test]
+fn the_newest_run_is_none_of_a_calibration() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = write(folder.path(), &format!("{TRIP}{COSINE}"));
+    let here = |args: &[&str]| ulplab(args).current_dir(folder.path()).output().unwrap();
+    let output = here(&["sweep", path(&file)]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let output = here(&["gate", "--calibrate", path(&file), "-o", "trip.json", "--draws", "1"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(
+        stdout(&output).starts_with("1 draw of each statistic"),
+        "{}",
+        stdout(&output)
+    );
+    assert!(folder.path().join("runs/trip-null").is_dir());
+    let output = here(&["gate"]);
+    assert_eq!(code(&output), 0, "{}{}", stdout(&output), stderr(&output));
+    assert!(stderr(&output).contains("runs/trip/"), "{}", stderr(&output));
+}
+
+/// Kernels have no draws: the reason is told, whatever names them.
+#[test]
+fn kernels_are_not_calibrated() {
+    for experiment in ["kernels", "own_op"] {
+        let file = root().join(format!("experiments/{experiment}.toml"));
+        let output = run(&["gate", "--calibrate", path(&file), "-o", "/dev/null"]);
+        assert_eq!(code(&output), 2, "{}", stdout(&output));
+        let says = "gates of kind = \"kernels\" are not calibrated: right kernels run on a GPU";
+        assert!(stderr(&output).contains(says), "{}", stderr(&output));
+    }
 }

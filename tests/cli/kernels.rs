@@ -101,6 +101,7 @@ fn attestations_name_what_changed() {
         assert_eq!(said[0], said[1]);
         said.into_iter().next().unwrap()
     };
+    assert_eq!(gate(), (Some(2), String::new()), "an empty folder attests nothing");
     as_verified.clone().write(results.path()).unwrap();
     let (code, said) = gate();
     assert_eq!(code, Some(0), "{said}");

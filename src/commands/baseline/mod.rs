@@ -12,10 +12,11 @@ mod store;
 use std::path::{Path, PathBuf};
 
 use super::diff;
+use super::git::git;
 use super::judge;
 use crate::run::folder::Folder;
 use crate::run::runs::slug;
-use crate::run::verdict::Outcome;
+use crate::run::verdict::{Outcome, Status, Verdict};
 use crate::run::{Manifest, now};
 use definitions::Definitions;
 use store::{Accepted, Baseline, Store};
@@ -46,9 +47,9 @@ struct AcceptArgs {
     /// The reason, e.g. what changed since the baseline before, and why that is right.
     #[arg(long, value_name = "TEXT")]
     why: String,
-    /// Who accepts it.
-    #[arg(long, value_name = "NAME", env = "USER")]
-    by: String,
+    /// Who accepts it [default: $USER, or $LOGNAME, or git's user.name].
+    #[arg(long, value_name = "NAME")]
+    by: Option<String>,
 }
 
 /// Compare a run with the last baseline of its experiment and device, as `ulplab diff` does.
@@ -74,18 +75,22 @@ pub fn run(args: &BaselineArgs) -> Result<Exit> {
 
 impl AcceptArgs {
     fn run(&self, store: &Store) -> Result<Exit> {
-        for (option, text) in [("--why", &self.why), ("--by", &self.by)] {
-            if text.trim().is_empty() {
+        for (option, text) in [("--why", Some(&self.why)), ("--by", self.by.as_ref())] {
+            if text.is_some_and(|text| text.trim().is_empty()) {
                 return Err(Error::Usage(format!("{option} is empty, expected a text")));
             }
         }
         let (folder, manifest) = Folder::open(&judge::named_or_newest(self.run.as_ref())?)?;
+        let by = self.by.clone().or_else(|| somebody(&folder.path)).ok_or_else(|| {
+            let nobody = "nobody accepts it: neither $USER, $LOGNAME nor git's user.name says who";
+            Error::Usage(format!("{nobody}; give --by NAME"))
+        })?;
         let run = judge::load(&folder, manifest)?;
         let refused = |why: String| format!("{}: {why}; it does not become a baseline", folder.path.display());
         match run.outcome() {
             Outcome::Pass => {}
             other => {
-                errln!("error: {}", refused(of_outcome(other).into()));
+                errln!("error: {}", refused(of_outcome(other, &run.verdicts)));
                 return Ok(other.exit());
             }
         }
@@ -101,7 +106,7 @@ impl AcceptArgs {
             schema: store::SCHEMA,
             run: run.manifest.fingerprint.clone(),
             accepted_at: now(),
-            by: self.by.trim().into(),
+            by: by.trim().into(),
             why: self.why.trim().into(),
             definitions: Definitions::of(&run),
         };
@@ -111,14 +116,40 @@ impl AcceptArgs {
     }
 }
 
-fn of_outcome(outcome: Outcome) -> &'static str {
+/// Who accepts a run, if nobody is named: containers and CI have no `USER`.
+fn somebody(run: &Path) -> Option<String> {
+    let of_env = ["USER", "LOGNAME"]
+        .into_iter()
+        .filter_map(|name| std::env::var(name).ok());
+    let folders = [run, Path::new(".")].into_iter();
+    let of_git = folders.filter_map(|folder| git(folder, &["config", "user.name"]));
+    of_env.chain(of_git).find(|name| !name.trim().is_empty())
+}
+
+fn of_outcome(outcome: Outcome, verdicts: &[Verdict]) -> String {
     match outcome {
-        Outcome::Pass => "all gates hold",
-        Outcome::Fail => "a gate fails",
-        Outcome::Incomplete => "it is incomplete",
-        Outcome::NotJudged => "no gate judges it",
-        Outcome::PartlyJudged => "not everything in it was judged",
+        Outcome::Pass => "all gates hold".into(),
+        Outcome::Fail => failures(verdicts),
+        Outcome::Incomplete => "it is incomplete".into(),
+        Outcome::NotJudged => "no gate judges it".into(),
+        Outcome::PartlyJudged => "not everything in it was judged".into(),
     }
+}
+
+/// How many gates fail, and the first of them.
+fn failures(verdicts: &[Verdict]) -> String {
+    let failed: Vec<&Verdict> = verdicts
+        .iter()
+        .filter(|verdict| verdict.status == Status::Fail)
+        .collect();
+    let count = match failed.len() {
+        1 => "a gate fails,".into(),
+        count => format!("{count} gates fail, the first"),
+    };
+    let first = failed.first().map_or(String::new(), |first| {
+        format!(" on '{}': {}", first.recipe, first.message)
+    });
+    count + &first
 }
 
 impl CompareArgs {

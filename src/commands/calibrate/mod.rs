@@ -11,18 +11,16 @@ use std::path::{Path, PathBuf};
 use super::judge::check;
 use super::sweep::{self, SweepArgs};
 use crate::experiment::Rule;
-use crate::experiment::file::ExperimentFile;
 use crate::gate;
 use crate::run::Manifest;
 use crate::run::folder::{Folder, RUN};
 use crate::run::runs;
 use crate::run::summary::summarize;
-use crate::studies;
 use null::{Null, Trial, derive};
 pub use stored::resolve;
 use stored::{CalibratedGate, CalibratedRecipe, Calibration, Effect, SCHEMA, definition};
 use ulplab_core::atomic::write_text;
-use ulplab_core::error::{Error, Exit, Result};
+use ulplab_core::error::{Error, Exit, Result, counted};
 use ulplab_core::metrics::{Better, Bound, Metric};
 use ulplab_core::pattern::matches;
 use ulplab_core::record::{Record, place};
@@ -83,12 +81,17 @@ pub fn run(args: &CalibrateArgs) -> Result<Option<Exit>> {
 }
 
 fn calibrate(args: &CalibrateArgs, experiment: &Path) -> Result<Calibration> {
-    let file = ExperimentFile::read(experiment, &args.overrides)?;
-    let parsed = studies::parse(&file)?;
+    // With the variants that patterns of kernels name, as a sweep has them.
+    let question = sweep::read(&SweepArgs {
+        experiment: experiment.into(),
+        overrides: args.overrides.clone(),
+        ..SweepArgs::default()
+    })?;
+    let (file, parsed) = (&question.file, &question.parsed);
     let (head, study) = (&parsed.experiment.head, &*parsed.study);
     let plan = parsed.study.plan();
     study.check().map_err(|mistake| file.error(&mistake))?;
-    check(&head.gates, study, &plan).map_err(|mistake| file.error(&mistake))?;
+    check(&head.gates, study, &plan, None).map_err(|mistake| file.error(&mistake))?;
     if head.gates.is_empty() {
         return Err(Error::config(&file.path, "the file has no [[gate]]"));
     }
@@ -235,8 +238,8 @@ fn drawn(
     match null.iter().copied().collect::<Option<Vec<f64>>>() {
         Some(null) => found.null = null,
         None => {
-            let (name, windows) = (trial.rule.statistic.name(), sets[0].len());
-            found.unknown = Some(format!("the {name} over {windows} windows is no number on some draw"));
+            let (name, windows) = (trial.rule.statistic.name(), counted(sets[0].len(), "window"));
+            found.unknown = Some(format!("the {name} over {windows} is no number on some draw"));
             return Ok(found);
         }
     }

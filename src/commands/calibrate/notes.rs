@@ -3,7 +3,7 @@
 use super::page::RATES;
 use super::stored::{CalibratedGate, CalibratedRecipe, Calibration, Judged};
 use crate::studies::null::ROUNDS_NOTHING;
-use ulplab_core::error::Result;
+use ulplab_core::error::{Result, counted};
 use ulplab_core::metrics::Metric;
 
 /// The size of noise that a gate should notice.
@@ -30,7 +30,7 @@ fn findings(notes: &mut Notes, gate: &CalibratedGate, recipe: &CalibratedRecipe)
     let judged = Judged::new(gate, recipe)?;
     if let Some((failed @ 1.., n)) = judged.failed(recipe) {
         let title = gate.title();
-        let after = format!(", in {failed} of {n} draws.");
+        let after = format!(", in {failed} of {}.", counted(n, "draw"));
         notes.add(
             &format!("**{title}: it fails what is right** on "),
             gate,

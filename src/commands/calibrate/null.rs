@@ -3,6 +3,7 @@
 use super::{Asked, direction};
 use crate::experiment::{Experiment, Head, Rule, Statistic};
 use crate::run::plan::Plan;
+use crate::run::runs::NULL;
 use crate::studies::Study;
 use crate::studies::null::Wanted;
 use ulplab_core::metrics::Metric;
@@ -96,7 +97,7 @@ pub fn derive<'a>(head: &'a Head, study: &dyn Study, plan: &Plan, asked: &Asked)
     let trials = bound.into_iter().map(trial).collect();
     let experiment = Experiment {
         head: Head {
-            name: format!("{}-null", head.name),
+            name: format!("{}{NULL}", head.name),
             question: format!("What do right candidates measure as, at the gates of '{}'?", head.name),
             kind: head.kind.clone(),
             seed: head.seed,

@@ -4,7 +4,7 @@ use super::notes;
 use super::stored::{CalibratedGate, CalibratedRecipe, Calibration, Effect, Judged};
 use crate::report::number;
 use crate::statistics::{CONFIDENCE, rate_above};
-use ulplab_core::error::Result;
+use ulplab_core::error::{Result, counted};
 use ulplab_core::metrics::{Better, Metric};
 
 /// A shipped experiment of which there is no calibration, and why.
@@ -37,8 +37,8 @@ pub fn page(calibrations: &[Calibration], others: &[Uncalibrated]) -> Result<Str
 /// One calibration: what was drawn, and a table.
 pub fn tables(calibration: &Calibration) -> Result<String> {
     let mut text = format!(
-        "{} draws of each statistic, each over {}, seed {}, run `{}`.\n\n",
-        calibration.draws,
+        "{} of each statistic, each over {}, seed {}, run `{}`.\n\n",
+        counted(calibration.draws, "draw"),
         data(calibration),
         calibration.seed,
         &calibration.run[..calibration.run.len().min(16)],
@@ -85,10 +85,13 @@ fn line(cells: &[String]) -> String {
 /// What a draw of a statistic is over.
 fn data(calibration: &Calibration) -> String {
     let texts = calibration.windows - calibration.drawn_windows;
-    let of = if texts == 1 { "window" } else { "windows" };
     let text = (texts > 0).then(|| {
         let from = calibration.texts.join(", ");
-        format!("{texts} {of} of {} tokens from {from}", calibration.tokens)
+        format!(
+            "{} of {} tokens from {from}",
+            counted(texts, "window"),
+            calibration.tokens
+        )
     });
     let all: Vec<String> = calibration.drawn.iter().cloned().chain(text).collect();
     all.join(" and ")

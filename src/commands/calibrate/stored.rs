@@ -9,7 +9,7 @@ use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Experiment, Mistake, Rule, Statistic};
 use crate::run::Manifest;
 use crate::statistics::{CONFIDENCE, Scale, Threshold, threshold};
-use ulplab_core::error::{Error, Result};
+use ulplab_core::error::{Error, Result, counted};
 use ulplab_core::input;
 use ulplab_core::metrics::{Better, Bound, Metric, Show};
 use ulplab_core::pattern::matches;
@@ -100,8 +100,10 @@ impl Calibration {
     /// The file, and what is wrong in it.
     pub fn read(path: &Path) -> Result<Self> {
         let text = input::text(path)?;
-        let found: Self =
-            serde_json::from_str(&text).map_err(|error| Error::data(path, format!("no calibration: {error}")))?;
+        let found: Self = serde_json::from_str(&text).map_err(|error| {
+            let why = format!("it is no calibration, which `ulplab gate --calibrate` writes: {error}");
+            Error::data(path, why)
+        })?;
         match found.schema {
             SCHEMA => Ok(found),
             other => Err(Error::data(
@@ -129,7 +131,8 @@ impl Calibration {
         }
         let windows = manifest.plan.windows.len();
         if windows != self.windows {
-            return Err(format!("it is of {} windows, and here are {windows}", self.windows));
+            let (own, here) = (counted(self.windows, "window"), counted(windows, "window"));
+            return Err(format!("it is of {own}, and the experiment has {here}"));
         }
         let same = |gate: &&CalibratedGate| {
             gate.metric == rule.metric
@@ -297,14 +300,14 @@ pub fn resolve(manifest: &mut Manifest, file: &ExperimentFile) -> Result<()> {
             continue;
         };
         let path = folder.join(calibration);
-        let found = Calibration::read(&path)?;
+        let wrong = |key: &str, why: String| {
+            let message = format!("gate on {}: {why}", rule.metric);
+            file.error(&Mistake::at(key, message).within("gate", at))
+        };
+        let found = Calibration::read(&path).map_err(|error| wrong("calibration", error.to_string()))?;
         let bound = found.bound(rule, flake, manifest).map_err(|why| {
-            let message = format!(
-                "gate on {}: {} gives no bound for flake = {flake:e}: {why}",
-                rule.metric,
-                path.display()
-            );
-            file.error(&Mistake::at("flake", message).within("gate", at))
+            let path = path.display();
+            wrong("flake", format!("{path} gives no bound for flake = {flake:e}: {why}"))
         })?;
         rule.require = bound.to_string();
     }

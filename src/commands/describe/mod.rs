@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::json;
 use crate::studies::kernels::operations;
 use crate::studies::kernels::operations::{Sample, samples};
-use ulplab_core::error::{Error, Exit, Result};
+use ulplab_core::error::{Error, Exit, Result, counted};
 use ulplab_core::ops;
 use ulplab_core::ops::judge::{Judge, Rule};
 use ulplab_core::ops::{Buffer, Case, Inputs, Op, Role, Scalar};
@@ -358,7 +358,7 @@ fn text(description: &Description) -> String {
         ));
         lines.push(format!("    because: {}", judgement.why));
     }
-    lines.extend([String::new(), format!("{} cases", cases.len())]);
+    lines.extend([String::new(), counted(cases.len(), "case")]);
     let wide = width(&mut cases.iter().map(|case| &case.name));
     for case in cases {
         lines.push(format!("  {:wide$}  {}", case.name, case.about()));

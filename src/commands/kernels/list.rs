@@ -9,7 +9,7 @@ use crate::json;
 use crate::report::columns::wrapped;
 use crate::studies::kernels::power::Power;
 use crate::studies::kernels::{folder, power};
-use ulplab_core::error::{Error, Exit, Result, did_you_mean};
+use ulplab_core::error::{Error, Exit, Result, counted, did_you_mean};
 use ulplab_core::ops;
 use ulplab_core::ops::OPS;
 
@@ -147,7 +147,7 @@ impl OperationEntry {
             let rows = self.cases.iter().map(|case| (case.name.clone(), case.about()));
             lines.extend(section("cases", &rows.collect::<Vec<_>>()));
         } else if let count @ 1.. = self.cases.len() {
-            lines.push(format!("  {count} cases"));
+            lines.push(format!("  {}", counted(count, "case")));
         }
         lines.join("\n") + "\n"
     }

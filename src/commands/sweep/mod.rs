@@ -30,7 +30,7 @@ use crate::studies::kernels::{self, OnDevice, attest, operations, programs};
 use crate::studies::{Bench, Runs, Text};
 pub use args::SweepArgs;
 pub(super) use prepare::{Prepared, Question, prepare, read, read_file};
-use ulplab_core::error::{Error, Exit, Result};
+use ulplab_core::error::{Error, Exit, Result, counted};
 use ulplab_core::ops::Data;
 use ulplab_core::record::Record;
 use workers::Shared;
@@ -196,8 +196,8 @@ fn compile(args: &SweepArgs, prepared: &mut Prepared, why: &Error) -> Result<Opt
     let (programs, variants): (Vec<Cell>, Vec<Cell>) = prepared.cells.drain(..).partition(program);
     if programs.is_empty() {
         outln!(
-            "NOT RUN: kernels were compiled, and none of {} cells was run: {why}",
-            variants.len()
+            "NOT RUN: kernels were compiled, and none of {} was run: {why}",
+            counted(variants.len(), "cell")
         );
         return Ok(Some(Exit::NotJudged));
     }

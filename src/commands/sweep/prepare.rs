@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::SweepArgs;
 use crate::backend::cuda::Source as KernelFile;
+use crate::commands::git::git;
 use crate::commands::{calibrate, decided, judge};
 use crate::dataset::{Checkpoint, Manifest as Datasets, Tokenizer, Tokens};
 use crate::experiment::Mistake;
@@ -20,7 +21,7 @@ use ulplab_core::error::{Error, Result};
 
 /// What is asked, as its files say it.
 pub struct Question {
-    file: ExperimentFile,
+    pub file: ExperimentFile,
     /// The file of `--rules`.
     rules: Option<ExperimentFile>,
     pub parsed: ParsedExperiment,
@@ -120,7 +121,7 @@ pub fn prepare<'a>(args: &SweepArgs, question: &'a Question) -> Result<Prepared<
     });
     let texts = texts.collect::<Result<Vec<Tokens>>>()?;
     let gates = rules.as_ref().unwrap_or(file);
-    let gated = judge::check(&parsed.experiment.gates, study, &plan);
+    let gated = judge::check(&parsed.experiment.gates, study, &plan, config.as_deref());
 
     let mut selectable = plan.cells();
     if let Some((cell, message)) = unnameable(&selectable) {
@@ -241,19 +242,7 @@ fn commit(experiment: &Path) -> Option<String> {
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty())
         .unwrap_or(Path::new("."));
-    let git = |args: &[&str]| {
-        let output = std::process::Command::new("git")
-            .args(["--no-optional-locks", "-C"])
-            .arg(folder)
-            .args(args)
-            .output()
-            .ok()?;
-        output
-            .status
-            .success()
-            .then(|| String::from_utf8_lossy(&output.stdout).trim().to_string())
-    };
-    let head = git(&["rev-parse", "HEAD"])?;
-    let changed = git(&["status", "--porcelain", "--untracked-files=no"])?;
+    let head = git(folder, &["rev-parse", "HEAD"])?;
+    let changed = git(folder, &["status", "--porcelain", "--untracked-files=no"])?;
     Some(if changed.is_empty() { head } else { head + "+" })
 }

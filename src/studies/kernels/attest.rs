@@ -334,6 +334,11 @@ pub fn gate(folder: Option<&Path>) -> Result<Exit> {
     let (sources, broken) = Source::read_good(&super::folder()?)?;
     let folder = folder.map_or_else(results, |folder| Ok(folder.into()))?;
     let attestations = Attestation::read_all(&folder)?;
+    if attestations.is_empty() {
+        let why =
+            format!("the folder has no attestation: expected <device>/{FILE}, which `ulplab kernels attest` writes");
+        return Err(Error::data(&folder, why));
+    }
     let findings = [changed(&sources, &attestations), missing(&sources, &attestations)].concat();
     show(["PASS", "FAIL"], &sources, &attestations, &findings, "")?;
     Ok(match findings.is_empty() {

@@ -10,7 +10,7 @@ use super::operations::{self, Operation, OwnCase, OwnOp};
 use super::power;
 use crate::backend::cuda::Source as KernelFile;
 use crate::backend::program::{Mode, TIMEOUT};
-use crate::experiment::{Mistake, Window, written_out};
+use crate::experiment::{MOST_DRAWS, Mistake, Window, written_out};
 use crate::gate::CHECKS;
 use crate::report::Show;
 use crate::run::RecipeInfo;
@@ -175,8 +175,11 @@ impl Study for KernelStudy {
             let message = "there is nothing to try: expected kernels = [\"PATTERN\", …] or [[command]]";
             return Err(Mistake::at("kernels", message));
         }
-        if self.draws == Some(0) {
-            return Err(Mistake::at("draws", "draws = 0, expected at least 1"));
+        if let Some(draws) = self.draws.filter(|draws| !(1..=MOST_DRAWS as u64).contains(draws)) {
+            return Err(Mistake::at(
+                "draws",
+                format!("draws = {draws}, expected 1 to {MOST_DRAWS}"),
+            ));
         }
         operations::check_cases(self)?;
         let reads = operations::reading_sites(self)?;

@@ -1,6 +1,7 @@
 //! A whole model, rounded at its sites and compared with itself.
 
 mod calls;
+mod measured;
 mod null;
 pub mod probe;
 mod recipe;
@@ -23,11 +24,12 @@ use super::null::{Null, Wanted};
 use super::study::{Bench, Body, ReadyRecipes, Runs, Study, Text, body_of, check_among, of_recipe};
 use crate::backend::rounding::Rounding;
 use crate::backend::step::WholeStep;
-use crate::experiment::{Mistake, Window, written_out};
+use crate::experiment::{Mistake, Rule, Window, written_out};
 use crate::report::Show;
 use crate::run::RecipeInfo;
 use crate::run::plan::{Cell, Plan, REFERENCE, RecipePlan};
 use ulplab_core::error::{Error, Result, did_you_mean};
+use ulplab_core::metrics::Metric;
 use ulplab_core::pattern::{matches, matches_nothing};
 use ulplab_core::record::{Phase, Record};
 
@@ -186,6 +188,10 @@ impl Study for ModelStudy {
             }
         }
         check_among(at, names.into_iter())
+    }
+
+    fn check_measured(&self, rule: &Rule, metric: &Metric, config: &dyn Config) -> Result<(), Mistake> {
+        measured::check(rule, metric, config)
     }
 
     fn memory(&self, config: Option<&dyn Config>, threads: usize) -> Parts {

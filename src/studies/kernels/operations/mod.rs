@@ -166,9 +166,7 @@ pub fn of_recipes(study: &KernelStudy) -> Vec<Operation<'_>> {
 /// The cases that a recipe, `op.variant`, is tried on: those that its program asks for, or else those that the experiment
 /// asks for, or else all of its operation.
 pub fn cases_of(study: &KernelStudy, recipe: &str) -> Result<Vec<Case>, Mistake> {
-    let operation =
-        operation_of(study, recipe).map_err(|why| unknown_op(study, recipe, format!("'{recipe}': {why}")))?;
-    let mut cases = operation.cases()?;
+    let mut cases = known(study, recipe)?.cases()?;
     cases.retain(|case| asks(study, recipe, &case.name));
     Ok(cases)
 }
@@ -199,6 +197,11 @@ fn op_of(recipe: &str) -> &str {
 
 fn operation_of<'a>(study: &'a KernelStudy, recipe: &str) -> Result<Operation<'a>, String> {
     Operation::find(study, op_of(recipe))
+}
+
+/// The operation of a recipe, or the mistake in its name.
+fn known<'a>(study: &'a KernelStudy, recipe: &str) -> Result<Operation<'a>, Mistake> {
+    operation_of(study, recipe).map_err(|why| unknown_op(study, recipe, format!("'{recipe}': {why}")))
 }
 
 /// Whether a recipe is to be tried on the case of that name.
@@ -241,6 +244,10 @@ pub fn check_definitions(study: &KernelStudy) -> Result<(), Mistake> {
             return Err(wrong("there is an operation of that name already".into()));
         }
         if !study.commands.iter().any(|command| command.op == op.name) {
+            // A program that misspells it is the mistake.
+            for command in &study.commands {
+                known(study, &command.recipe())?;
+            }
             return Err(wrong("no [[command]] computes it".into()));
         }
         if !study.own_cases.iter().any(|case| case.op == op.name) {

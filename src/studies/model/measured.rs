@@ -1,0 +1,64 @@
+//! What is measured of a model, and where: known before it is read.
+
+use reference::paths::Config;
+use reference::sites::{Decision, Flow};
+use reference::{SiteInfo, SiteKind};
+
+use crate::experiment::{Mistake, Rule};
+use ulplab_core::metrics::{Eval, Metric};
+use ulplab_core::pattern::{matches, matches_nothing};
+use ulplab_core::record::{Phase, place};
+
+/// Checks that a gate looks at a place of this model, and that its metric is measured at such a place.
+pub fn check(rule: &Rule, metric: &Metric, config: &dyn Config) -> Result<(), Mistake> {
+    let name = |site: &SiteInfo, layer: Option<usize>| place(layer.map(|layer| layer as u32), site.name);
+    let places: Vec<(&SiteInfo, String)> = config
+        .places()
+        .into_iter()
+        .map(|(site, layer)| (site, name(site, layer)))
+        .collect();
+    let mut here = places.iter().filter(|(_, place)| matches(&rule.at, place)).peekable();
+    if here.peek().is_none() {
+        let nothing = matches_nothing(
+            "site of the model",
+            &rule.at,
+            places.iter().map(|(_, place)| &place[..]),
+        );
+        let message = format!("{nothing}; its layers are 0 to {}", config.layers().saturating_sub(1));
+        return Err(Mistake::at("at", message));
+    }
+    let has = |site: &SiteInfo| has(site, metric, rule.phase);
+    if here.any(|(site, _)| has(site)) {
+        return Ok(());
+    }
+    let mut others: Vec<&str> = places
+        .iter()
+        .filter(|(site, _)| has(site))
+        .map(|(site, _)| site.name)
+        .collect();
+    others.dedup();
+    let others = match others.is_empty() {
+        true => format!("nowhere in a model's {} phase", rule.phase),
+        false => others.join(", "),
+    };
+    let message = format!("{} is not measured at '{}'; measured at {others}", metric.name, rule.at);
+    Err(Mistake::at("metric", message))
+}
+
+/// Whether a metric is measured at a site.
+fn has(site: &SiteInfo, metric: &Metric, phase: Phase) -> bool {
+    let choice = matches!(site.kind, SiteKind::Choice(_));
+    let flow = site.flow;
+    match metric.eval {
+        Eval::Pair(_) => {
+            let kept = site.compared || site.kind == SiteKind::Watch || matches!(flow, Flow::Leaves | Flow::Output);
+            kept && !choice
+        }
+        // What is counted apart from evidence is flips of predictions.
+        Eval::Logits(_) | Eval::Kernel => flow == Flow::Output,
+        Eval::Choice(_) => choice,
+        Eval::Threshold(_) => matches!(site.kind, SiteKind::Choice(Decision::TopK { .. })),
+        Eval::Gain(_) => flow == Flow::Leaves && phase == Phase::Cumulative,
+        Eval::Decisions(_) | Eval::Growth(_) | Eval::History(_) | Eval::RoundTrip(_) => false,
+    }
+}
