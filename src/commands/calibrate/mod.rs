@@ -21,7 +21,7 @@ use crate::studies;
 use null::{Null, Trial, derive};
 pub use stored::resolve;
 use stored::{CalibratedGate, CalibratedRecipe, Calibration, Effect, SCHEMA, definition};
-use ulplab_core::atomic::write_text;
+use ulplab_core::atomic::{check_writable, write_text};
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::metrics::{Better, Bound, Metric};
 use ulplab_core::pattern::matches;
@@ -73,6 +73,7 @@ pub fn run(args: &CalibrateArgs) -> Result<Option<Exit>> {
     let (Some(experiment), Some(output)) = (&args.calibrate, &args.output) else {
         return Ok(None);
     };
+    check_writable(output)?;
     let calibration = calibrate(args, experiment)?;
     out!("{}", page::tables(&calibration)?);
     let mut text = serde_json::to_string_pretty(&calibration).expect("plain data has a form in JSON");
