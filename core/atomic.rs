@@ -26,6 +26,17 @@ pub fn write_text(path: &Path, text: &str) -> Result<()> {
     write_atomic(path, |writer| writer.write_all(text.as_bytes()))
 }
 
+/// Finds out whether a file can be written, before the work whose answer it is to hold. Nothing is at `path` that was not before.
+///
+/// # Errors
+/// Those of [`write_atomic`], and a folder at `path`.
+pub fn check_writable(path: &Path) -> Result<()> {
+    if path.is_dir() {
+        return Err(Error::data(path, "is a folder, expected a file to write"));
+    }
+    filled(path, |_| Ok(())).map(drop)
+}
+
 /// Like [`write_atomic`], but only if nothing is at `path` yet: of all concurrent callers, one gets `true`.
 ///
 /// Some file systems (on object stores) have neither an exclusive rename nor hard links. There, several callers within the

@@ -121,8 +121,8 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     (
         "bisect",
         &[
-            "ulplab bisect runs/kv_cache/2026-01-31T120000Z --capsule culprit.safetensors",
-            "ulplab bisect experiments/kv_cache.toml --recipe v41_fp4 --right v4_nvfp4 --to tokens",
+            "ulplab bisect runs/kv_cache/2026-01-31T120000Z -o found.toml",
+            "ulplab bisect examples/planted.toml --recipe planted --to tokens --capsule culprit.safetensors",
             "ulplab bisect runs/main runs/mine",
             "ulplab bisect experiments/smoke.toml --dump engine.safetensors --gate 'layers.*.output:relative_l2<=1e-3'",
             "ulplab bisect --replay culprit.safetensors",

@@ -10,6 +10,8 @@ mod baseline;
 mod bench;
 #[path = "cli/bisect.rs"]
 mod bisect;
+#[path = "cli/bisect_ends.rs"]
+mod bisect_ends;
 #[path = "cli/bring.rs"]
 mod bring;
 #[path = "cli/checkpoint.rs"]

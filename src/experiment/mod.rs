@@ -122,6 +122,20 @@ pub struct Rule {
     pub why: String,
 }
 
+impl Rule {
+    /// The rule as a file can state it: a bound that was taken from a calibration is stated alone.
+    pub fn stated(self) -> Self {
+        match self.require.is_empty() {
+            true => self,
+            false => Self {
+                flake: None,
+                calibration: None,
+                ..self
+            },
+        }
+    }
+}
+
 /// How the values of the windows become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

@@ -103,6 +103,10 @@ impl Folder {
     /// Opens the folder of an existing run. A damaged manifest is an error.
     pub fn open(path: &Path) -> Result<(Self, Manifest)> {
         let file = path.join(RUN);
+        if path.is_file() {
+            let message = "is a file, expected the folder of a run";
+            return Err(Error::Usage(format!("{}: {message}", path.display())));
+        }
         if path.is_dir() && !file.exists() {
             return Err(Error::Usage(format!("{}: not a run: it has no {RUN}", path.display())));
         }

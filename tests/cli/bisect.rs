@@ -8,7 +8,7 @@ use ulplab_core::tensorfile::{Metadata, Slot, write_safetensors};
 use super::diff::{altered, swept};
 use super::*;
 
-const COSINE_OF_LAYERS: &str = r#"
+pub const COSINE_OF_LAYERS: &str = r#"
 [[gate]]
 metric = "cosine"
 at = "layers.*.output"
@@ -20,7 +20,7 @@ why = "more than the record's own error"
 "#;
 
 /// The record that serving engines store, and in one layer a format that is too coarse.
-fn planted(layer: usize, site: &str) -> String {
+pub fn planted(layer: usize, site: &str) -> String {
     format!(
         r#"
 [[recipe]]
@@ -34,19 +34,19 @@ round = [
     )
 }
 
-fn bisect(args: &[&str]) -> Output {
+pub fn bisect(args: &[&str]) -> Output {
     run(&[&["bisect", "--no-progress"], args].concat())
 }
 
 #[track_caller]
-fn answer(args: &[&str], exit: i32) -> Value {
+pub fn answer(args: &[&str], exit: i32) -> Value {
     let output = bisect(&[args, &["--json"]].concat());
     assert_eq!(code(&output), exit, "{}{}", stderr(&output), stdout(&output));
     serde_json::from_str(&stdout(&output)).expect("one JSON object")
 }
 
 #[track_caller]
-fn refused(args: &[&str], words: &str) {
+pub fn refused(args: &[&str], words: &str) {
     let output = bisect(args);
     assert_eq!(code(&output), 2, "{}", stdout(&output));
     assert!(stderr(&output).contains(words), "{}", stderr(&output));
@@ -353,6 +353,9 @@ fn a_dump_is_judged_site_by_site() {
     let said = answer(&[&[path(&file), "--dump", path(&good)], &gate[..]].concat(), 0);
     assert_eq!(said["verdict"], "PASS");
     answer(&[path(&file), "--dump", path(&good)], 4);
+    let output = bisect(&[&of[..], &["--gate", "logits:relative_l2<=1e-6"]].concat());
+    let words = "PASS: 0 of 1 judged site fail by their own error; no gate judges 122 other sites\n";
+    assert!(stdout(&output).ends_with(words), "{}", stdout(&output));
     refused(
         &[&of[..], &["--gate", "layer.*:cosine>=0.9"]].concat(),
         "'layer.*' matches no site of the dump",

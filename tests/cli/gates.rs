@@ -176,6 +176,29 @@ fn a_rate_becomes_a_bound_by_a_calibration_of_the_same_gate() {
         assert!(stderr(&output).contains(says), "{to}: {}", stderr(&output));
     }
 
+    // Half of what was drawn gives a bound that the recipe fails; a search has it from the calibration, or from the run.
+    let mut halved = found;
+    for value in halved["gates"][0]["recipes"][0]["null"].as_array_mut().unwrap() {
+        *value = (value.as_f64().unwrap() / 2.0).into();
+    }
+    fs::write(&calibration, halved.to_string()).unwrap();
+    let (failing, stated) = (folder.path().join("failing"), folder.path().join("stated.toml"));
+    assert_eq!(code(&sweep(&failing)), 100);
+    for of in [&file, &failing] {
+        let output = run(&["bisect", path(of), "--cells", "3", "-o", path(&stated)]);
+        assert_eq!(code(&output), 4, "{}{}", stdout(&output), stderr(&output));
+        says(&stdout(&output), "'v4_fp8' of test fails");
+        // The recipe that was found is of no calibration: its gate states the bound.
+        let output = run(&[
+            "sweep",
+            path(&stated),
+            "--out",
+            path(&stated.with_extension("run")),
+            "--dry-run",
+        ]);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+    }
+
     // The page of stored calibrations.
     let output = run(&["gate", "--calibrated", path(&calibration)]);
     assert!(

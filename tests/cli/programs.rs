@@ -103,6 +103,12 @@ fn a_right_program_violates_nothing_and_a_wrong_one_does() {
     );
     let page = std::fs::read_to_string(folder.path().join("run/report.html")).unwrap();
     assert!(!page.contains("claimed"), "a wrong program's time is of no interest");
+    let output = run(&["bisect", path(&folder.path().join("run"))]);
+    assert_eq!(code(&output), 2);
+    says(
+        &stderr(&output),
+        "'programs' is of kind 'kernels': bisect searches in models",
+    );
 }
 
 #[test]

@@ -221,10 +221,14 @@ fn text(answer: &Answer) -> String {
     let failed = sites.iter().filter(|site| !site.failures.is_empty()).count();
     text + &match *verdict {
         "NOT JUDGED" => "NOT JUDGED: no --gate says how large an error may be\n".into(),
-        verdict => format!(
-            "{verdict}: {failed} of {} fail by their own error\n",
-            counted(judged, "judged site")
-        ),
+        verdict => {
+            let others = match sites.len() - judged {
+                0 => String::new(),
+                others => format!("; no gate judges {}", counted(others, "other site")),
+            };
+            let judged = counted(judged, "judged site");
+            format!("{verdict}: {failed} of {judged} fail by their own error{others}\n")
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use crate::backend::rounding::Rounding;
 use crate::experiment::Rule;
 use crate::run::verdict::Verdict;
 use crate::studies::model::Watch;
-use ulplab_core::error::Result;
+use ulplab_core::error::{Result, counted};
 use ulplab_core::metrics::{Pair, RELATIVE_L2};
 use ulplab_core::record::Phase;
 
@@ -27,6 +27,8 @@ pub struct Explanation {
     pub suspects: usize,
     pub failed: Vec<Failed>,
     pub culprits: Vec<Culprit>,
+    /// Why channels and tokens were asked for and not searched.
+    pub undivided: Option<String>,
     /// Whether the gates hold with all culprits right and all else wrong; none if that was not tested.
     pub holds_without: Option<bool>,
     pub tests: Vec<Test>,
@@ -136,9 +138,11 @@ pub fn explain(bench: &mut Bench, failed: &[Verdict], down_to: Level) -> Result<
         bench.watch(&wrong, phase, &mut capture)?;
         taken = capture.taken;
     }
-    if let ([culprit], [taken]) = (&mut culprits[..], &taken[..]) {
+    let undivided = undivided(bench, &culprits, taken.len()).filter(|_| down_to >= Level::Channels);
+    if let (None, [culprit], [taken]) = (&undivided, &mut culprits[..], &mut taken[..]) {
         culprit.divide(bench, taken, down_to)?;
         wrong = culprit.wrong.clone();
+        taken.leave(&bench.mix.rounding(&wrong, bench.config()).map_err(usage)?);
     }
     Ok(Explanation {
         recipe: bench.recipe.into(),
@@ -150,6 +154,7 @@ pub fn explain(bench: &mut Bench, failed: &[Verdict], down_to: Level) -> Result<
         seconds: bench.seconds(),
         failed,
         culprits,
+        undivided,
         holds_without,
         wrong,
         taken,
@@ -175,12 +180,8 @@ impl Culprit {
         }
     }
 
-    /// Finds the channels, and then the tokens, whose errors suffice to fail: those with the largest errors.
+    /// Finds the channels, and then the tokens, whose errors suffice to fail: those with the largest errors. It is of one suspect.
     fn divide(&mut self, bench: &mut Bench, taken: &Taken, down_to: Level) -> Result<()> {
-        let only = self.wrong.suspects.iter().map(|suspect| &bench.mix.suspects[*suspect]);
-        if !only.clone().all(|suspect| bench.mix.divides(suspect)) || only.count() != 1 {
-            return Ok(());
-        }
         let energies = taken.energies();
         let parts = [(Level::Channels, energies.channels), (Level::Tokens, energies.tokens)];
         for (level, energies) in parts.into_iter().filter(|(level, _)| *level <= down_to) {
@@ -211,6 +212,19 @@ impl Culprit {
             }
         }
         Ok(())
+    }
+}
+
+/// Why the channels and tokens of what was found cannot be told apart, if they cannot; `tensors` pass there.
+fn undivided(bench: &Bench, culprits: &[Culprit], tensors: usize) -> Option<String> {
+    let suspects: Vec<usize> = culprits
+        .iter()
+        .flat_map(|culprit| culprit.wrong.suspects.iter().copied())
+        .collect();
+    match (&suspects[..], tensors) {
+        (&[suspect], 1) => bench.mix.undivided(suspect, bench.config()),
+        ([_], tensors) => Some(format!("{} pass there, not one", counted(tensors, "tensor"))),
+        (several, _) => Some(format!("{} places or formats were found, not one", several.len())),
     }
 }
 

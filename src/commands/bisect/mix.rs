@@ -178,9 +178,18 @@ impl Mix {
         (0..self.suspects.len()).collect()
     }
 
-    /// Whether the channels and tokens of a suspect can be told apart: it has one round, and the right recipe has none there.
-    pub fn divides(&self, suspect: &Suspect) -> bool {
-        suspect.rounds.len() == 1 && self.places[&suspect.place()].right.is_empty()
+    /// Why the channels and tokens of a suspect cannot be told apart, if they cannot: where the right recipe rounds, too, or where
+    /// its own round does not go without the others.
+    pub fn undivided(&self, suspect: usize, config: &dyn Config) -> Option<String> {
+        let at = &self.suspects[suspect];
+        if !self.places[&at.place()].right.is_empty() {
+            return Some(format!("'{}' rounds at {}, too", self.right.name, at.full()));
+        }
+        let part = Wrong {
+            channels: Some(BTreeSet::from([0])),
+            ..Wrong::at(BTreeSet::from([suspect]))
+        };
+        self.rounding(&part, config).err().map(|mistake| mistake.message)
     }
 
     /// The first layer in which the recipe of `these` differs from that of `those`; `layers` if it differs in none.
@@ -194,8 +203,9 @@ impl Mix {
 
     /// The recipe that is wrong at some suspects only.
     pub fn recipe(&self, wrong: &Wrong) -> Recipe {
-        // Which places each round of a recipe is for: by recipe, round and site.
-        let mut used: BTreeMap<(bool, usize, &'static str), Vec<Option<usize>>> = BTreeMap::new();
+        let part = wrong.channels.is_some() || wrong.tokens.is_some();
+        // Which places each round of a recipe is for: by recipe, round and site, and apart where it is for some channels or tokens.
+        let mut used: BTreeMap<(bool, usize, &'static str, bool), Vec<Option<usize>>> = BTreeMap::new();
         for (&(layer, site), here) in &self.places {
             let suspects = wrong.suspects.iter().map(|suspect| &self.suspects[*suspect]);
             let chosen: Vec<usize> = suspects
@@ -213,14 +223,15 @@ impl Mix {
                 None => here.right.iter().map(|round| (false, *round)).collect(),
             };
             for (is_wrong, round) in rounds {
-                used.entry((is_wrong, round, site)).or_default().push(layer);
+                let key = (is_wrong, round, site, part && is_suspect);
+                used.entry(key).or_default().push(layer);
             }
         }
         let mut rounds = Vec::new();
-        for ((is_wrong, round, site), layers) in used {
+        for ((is_wrong, round, site, part), layers) in used {
             let of = if is_wrong { &self.wrong } else { &self.right };
             let ranges = |numbers: &Option<BTreeSet<usize>>| {
-                let numbers = numbers.as_ref()?;
+                let numbers = numbers.as_ref().filter(|_| part)?;
                 Some(Ranges::of(numbers.iter().copied()).to_string())
             };
             let original = &of.rounds[round];

@@ -19,8 +19,8 @@ use reference::paths::Model;
 
 use super::judge;
 use super::sweep::{self, Prepared, Question, SweepArgs};
-use crate::experiment::Rule;
 use crate::experiment::file::ExperimentFile;
+use crate::experiment::{Experiment, Rule};
 use crate::json;
 use crate::run::folder::Folder;
 use crate::run::plan::REFERENCE;
@@ -29,7 +29,7 @@ use crate::studies::model::{ModelStudy, Recipe};
 use bench::{Bench, usage};
 use mix::Mix;
 pub(super) use output::{experiment_of, recipe as as_toml};
-use ulplab_core::atomic::write_text;
+use ulplab_core::atomic::{check_writable, write_text};
 use ulplab_core::error::{Error, Exit, Result, did_you_mean};
 use ulplab_core::pattern::matches;
 
@@ -125,6 +125,12 @@ pub fn run(args: &BisectArgs) -> Result<Exit> {
 
 /// The search in an experiment, from its file or from a run of it.
 fn of_experiment(args: &BisectArgs, of: &Path) -> Result<Exit> {
+    if args.capsule.is_some() && args.to < Level::Sites {
+        let message = "--capsule needs --to sites, or further: layers have no tensor of their own";
+        return Err(Error::Usage(message.into()));
+    }
+    let written = args.capsule.iter().chain(&args.output);
+    written.map(PathBuf::as_path).try_for_each(check_writable)?;
     let mut sweep = SweepArgs {
         experiment: of.to_path_buf(),
         overrides: args.overrides.clone(),
@@ -138,8 +144,11 @@ fn of_experiment(args: &BisectArgs, of: &Path) -> Result<Exit> {
         false => sweep::read(&sweep)?,
         true => {
             let (folder, manifest) = Folder::open(of)?;
+            model_study(&manifest.experiment, "bisect")?;
             sweep.datasets = sweep.datasets.or_else(|| manifest.invocation.datasets.clone());
-            let text = toml::to_string(&manifest.experiment).map_err(|error| Error::Usage(error.to_string()))?;
+            let mut stored = manifest.experiment.clone();
+            stored.head.gates = stored.head.gates.into_iter().map(Rule::stated).collect();
+            let text = toml::to_string(&stored).map_err(|error| Error::Usage(error.to_string()))?;
             sweep.experiment = manifest.invocation.experiment.clone();
             let file = ExperimentFile::new(of.join("run.json"), text, &args.overrides)?;
             if args.recipe.is_none() && args.dump.is_none() {
@@ -153,7 +162,7 @@ fn of_experiment(args: &BisectArgs, of: &Path) -> Result<Exit> {
             sweep::read_file(&sweep, file)?
         }
     };
-    let study = model_study(&question, "bisect")?;
+    let study = model_study(&question.parsed.experiment, "bisect")?;
     let prepared = sweep::prepare(&sweep, &question)?;
     let folder = prepared
         .folder
@@ -172,7 +181,8 @@ fn of_experiment(args: &BisectArgs, of: &Path) -> Result<Exit> {
             "'{name}' is both the right recipe and the one that fails"
         )));
     }
-    let gates = &question.parsed.experiment.gates;
+    // Here those with `flake` have their bounds.
+    let gates = &prepared.manifest.experiment.gates;
     let rules: Vec<&Rule> = gates
         .iter()
         .filter(|rule| !rule.control && binds(rule, &name))
@@ -190,11 +200,6 @@ fn of_experiment(args: &BisectArgs, of: &Path) -> Result<Exit> {
         seed: question.parsed.experiment.seed,
     };
     if let Some(file) = &args.capsule {
-        if found.taken.is_empty() {
-            return Err(Error::Usage(
-                "--capsule needs --to sites, or further: layers have no tensor of their own".into(),
-            ));
-        }
         capsule::write(file, &found, &mix, model.config(), &origin)?;
     }
     if let Some(file) = &args.output {
@@ -254,8 +259,7 @@ fn binds(rule: &Rule, recipe: &str) -> bool {
 }
 
 /// The study of an experiment whose kind is `model`, which `command` needs.
-pub(super) fn model_study(question: &Question, command: &str) -> Result<ModelStudy> {
-    let experiment = &question.parsed.experiment;
+pub(super) fn model_study(experiment: &Experiment, command: &str) -> Result<ModelStudy> {
     if experiment.kind != "model" {
         let message = format!(
             "'{}' is of kind '{}': {command} searches in models",

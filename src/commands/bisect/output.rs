@@ -52,7 +52,7 @@ pub fn experiment(of: &Experiment, found: &Recipe, rules: &[&Rule], explained: &
         .filter(failed)
         .map(|rule| Rule {
             recipes: vec![found.name.clone()],
-            ..(*rule).clone()
+            ..(*rule).clone().stated()
         })
         .collect();
     experiment_of(&experiment, std::slice::from_ref(found))
@@ -113,6 +113,9 @@ pub fn text(found: &Explanation, mix: &Mix, args: &BisectArgs, experiment: &str)
     let several = found.culprits.len() > 1;
     for culprit in &found.culprits {
         let _ = writeln!(text, "{}", of_culprit(culprit, found.suspects, mix));
+    }
+    if let Some(why) = &found.undivided {
+        let _ = writeln!(text, "Channels and tokens were not searched: {why}.");
     }
     let _ = match (found.holds_without, several) {
         (Some(_), false) => writeln!(text, "With that right and all else wrong, the gates hold."),

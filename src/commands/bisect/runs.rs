@@ -3,7 +3,7 @@
 //! A run holds numbers and no tensors. That two numbers differ shows that the tensors did; that they are equal shows nothing of
 //! the tensors, though a difference that leaves every metric of a site bit-equal is unlikely.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
 use serde::Serialize;
@@ -13,7 +13,10 @@ use crate::commands::diff::{Pair, Pairs, differences, timed};
 use crate::commands::judge;
 use crate::json;
 use ulplab_core::error::{Error, Exit, Result, counted};
-use ulplab_core::record::{Phase, place};
+use ulplab_core::record::{Phase, Record, place};
+
+/// Names written out of those that only one run has.
+const NAMES: usize = 5;
 
 /// Where two runs diverge.
 #[derive(Serialize)]
@@ -25,8 +28,18 @@ struct Divergence {
     /// Records that both have, and how many of them are bit-equal.
     both: usize,
     equal: usize,
-    only_base: usize,
-    only_new: usize,
+    only_base: Alone,
+    only_new: Alone,
+    verdict: &'static str,
+}
+
+/// What only one of the runs has.
+#[derive(Serialize)]
+struct Alone {
+    numbers: usize,
+    /// The recipes and the cells of which the other run has no number.
+    recipes: Vec<String>,
+    cells: Vec<String>,
 }
 
 /// A recipe in a phase in which numbers differ.
@@ -84,22 +97,83 @@ pub fn run(base: &Path, new: &Path, as_json: bool) -> Result<Exit> {
             cells.extend(Diverging::find(&here));
         }
     }
-    let alone =
-        |records: &[&ulplab_core::record::Record]| records.iter().filter(|record| !timed(&record.metric)).count();
+    let equal = both.iter().filter(|pair| pair.equal()).count();
+    let only_base = Alone::new(&pairs.only_base, &new.records);
+    let only_new = Alone::new(&pairs.only_new, &base.records);
+    let verdict = match (both.len() - equal, only_base.numbers + only_new.numbers) {
+        (0, 0) => "SAME",
+        (0, _) => "UNEQUAL",
+        _ => "DIVERGED",
+    };
     let found = Divergence {
         question: question.collect(),
         cells,
         both: both.len(),
-        equal: both.iter().filter(|pair| pair.equal()).count(),
-        only_base: alone(&pairs.only_base),
-        only_new: alone(&pairs.only_new),
+        equal,
+        only_base,
+        only_new,
+        verdict,
     };
     match as_json {
         true => json::print(&found)?,
         false => out!("{}", text(&found, &paths)),
     }
-    let same = found.equal == found.both && found.only_base + found.only_new == 0;
-    Ok(if same { Exit::Pass } else { Exit::GateFailed })
+    Ok(match verdict {
+        "SAME" => Exit::Pass,
+        _ => Exit::GateFailed,
+    })
+}
+
+impl Alone {
+    /// The names of records that `other` run lacks.
+    fn new(records: &[&Record], other: &[Record]) -> Self {
+        let records: Vec<&Record> = records
+            .iter()
+            .copied()
+            .filter(|record| !timed(&record.metric))
+            .collect();
+        let missing = |name: fn(&Record) -> &String| {
+            let has: HashSet<&String> = other.iter().map(name).collect();
+            let mut names: Vec<String> = Vec::new();
+            for name in records
+                .iter()
+                .map(|record| name(record))
+                .filter(|name| !has.contains(name))
+            {
+                // Records of a cell, and cells of a recipe, are in a row.
+                if names.last() != Some(name) {
+                    names.push(name.clone());
+                }
+            }
+            names
+        };
+        Self {
+            numbers: records.len(),
+            recipes: missing(|record| &record.recipe),
+            cells: missing(|record| &record.cell),
+        }
+    }
+
+    /// A line on them, if there are any.
+    fn line(&self, which: &str) -> String {
+        let named = |noun: &str, names: &[String]| match names {
+            [] => String::new(),
+            names => {
+                let more = if names.len() > NAMES { ", …" } else { "" };
+                let first = names[..names.len().min(NAMES)].join(", ");
+                format!("; {}: {first}{more}", counted(names.len(), noun))
+            }
+        };
+        match self.numbers {
+            0 => String::new(),
+            numbers => format!(
+                "only the {which} run has {}{}{}\n",
+                counted(numbers, "number"),
+                named("recipe", &self.recipes),
+                named("cell", &self.cells)
+            ),
+        }
+    }
 }
 
 impl Diverging {
@@ -167,17 +241,20 @@ fn text(found: &Divergence, [base, new]: &[String; 2]) -> String {
         };
         text.push('\n');
     }
-    if found.only_base + found.only_new > 0 {
-        text += &format!(
-            "only the first run has {}, only the second {}\n",
-            counted(found.only_base, "number"),
-            found.only_new
-        );
-    }
-    let differing = found.both - found.equal;
-    text += &match differing {
-        0 => format!("SAME: all of {} are bit-equal\n", counted(found.both, "number")),
-        _ => format!("DIVERGED: {differing} of {} differ\n", counted(found.both, "number")),
+    text += &found.only_base.line("first");
+    text += &found.only_new.line("second");
+    let both = counted(found.both, "number");
+    let (of, alone) = match found.only_base.numbers + found.only_new.numbers {
+        0 => (both, String::new()),
+        alone => (
+            format!("{both} of both runs"),
+            format!(", and {alone} are in one run only"),
+        ),
     };
+    let differ = match found.both - found.equal {
+        0 => format!("all of {of} are bit-equal"),
+        differing => format!("{differing} of {of} differ"),
+    };
+    text += &format!("{}: {differ}{alone}\n", found.verdict);
     text + "Runs hold numbers, not tensors: channels and tokens, and which of the two is right, need the experiment or a dump.\n"
 }

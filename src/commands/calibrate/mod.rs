@@ -19,8 +19,13 @@ use crate::run::summary::summarize;
 use null::{Null, Trial, derive};
 pub use stored::resolve;
 use stored::{CalibratedGate, CalibratedRecipe, Calibration, Effect, SCHEMA, definition};
+<<<<<<< HEAD
 use ulplab_core::atomic::write_text;
 use ulplab_core::error::{Error, Exit, Result, counted};
+=======
+use ulplab_core::atomic::{check_writable, write_text};
+use ulplab_core::error::{Error, Exit, Result};
+>>>>>>> bisect
 use ulplab_core::metrics::{Better, Bound, Metric};
 use ulplab_core::pattern::matches;
 use ulplab_core::record::{Record, place};
@@ -71,6 +76,7 @@ pub fn run(args: &CalibrateArgs) -> Result<Option<Exit>> {
     let (Some(experiment), Some(output)) = (&args.calibrate, &args.output) else {
         return Ok(None);
     };
+    check_writable(output)?;
     let calibration = calibrate(args, experiment)?;
     out!("{}", page::tables(&calibration)?);
     let mut text = serde_json::to_string_pretty(&calibration).expect("plain data has a form in JSON");

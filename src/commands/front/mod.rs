@@ -19,7 +19,7 @@ use crate::studies::model::{Recipe, from_start};
 use groups::{Groups, Sizes};
 use measure::{Measure, Point};
 use search::{Assignment, Budget, Step};
-use ulplab_core::atomic::write_text;
+use ulplab_core::atomic::{check_writable, write_text};
 use ulplab_core::error::{Error, Exit, Result};
 
 /// Find which formats to mix: bytes against KL divergence, and the recipe for a budget.
@@ -132,7 +132,7 @@ pub fn run(args: &FrontArgs) -> Result<Exit> {
         ..SweepArgs::default()
     };
     let question = sweep::read(&sweep)?;
-    let study = model_study(&question, "front")?;
+    let study = model_study(&question.parsed.experiment, "front")?;
     let prepared = sweep::prepare(&sweep, &question)?;
     let folder = prepared
         .folder
@@ -237,7 +237,7 @@ fn check(args: &FrontArgs) -> Result<()> {
     if args.output.is_some() && args.bytes.is_none() && args.kl.is_none() {
         return usage("-o writes the recipe of a budget: expected --bytes or --kl".into());
     }
-    Ok(())
+    args.output.as_deref().map_or(Ok(()), check_writable)
 }
 
 /// All that measurements depend on.
