@@ -19,13 +19,8 @@ use crate::run::summary::summarize;
 use null::{Null, Trial, derive};
 pub use stored::resolve;
 use stored::{CalibratedGate, CalibratedRecipe, Calibration, Effect, SCHEMA, definition};
-<<<<<<< HEAD
-use ulplab_core::atomic::write_text;
-use ulplab_core::error::{Error, Exit, Result, counted};
-=======
 use ulplab_core::atomic::{check_writable, write_text};
-use ulplab_core::error::{Error, Exit, Result};
->>>>>>> bisect
+use ulplab_core::error::{Error, Exit, Result, counted};
 use ulplab_core::metrics::{Better, Bound, Metric};
 use ulplab_core::pattern::matches;
 use ulplab_core::record::{Record, place};
