@@ -14,6 +14,8 @@ mod bisect;
 mod bisect_ends;
 #[path = "cli/bring.rs"]
 mod bring;
+#[path = "cli/calibrations.rs"]
+mod calibrations;
 #[path = "cli/checkpoint.rs"]
 mod checkpoint;
 #[path = "cli/cluster.rs"]

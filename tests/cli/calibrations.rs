@@ -1,0 +1,289 @@
+//! Calibrations: what becomes a bound, and what is refused.
+
+use std::fs;
+
+use serde_json::Value;
+
+use super::*;
+
+/// A gate with a number, one with a rate, and one on what rounds nothing.
+const CALIBRATED: &str = r#"
+[[gate]]
+metric = "relative_l2"
+at = "layers.*.attention.kv.window"
+phase = "local"
+statistic = "max"
+flake = 1e-6
+calibration = "calibration.json"
+recipes = ["v4_fp8"]
+why = "no right window fails it more often"
+
+[[gate]]
+metric = "relative_l2"
+at = "layers.*.output"
+phase = "cumulative"
+statistic = "max"
+require = "<= 10"
+recipes = ["v4_fp8"]
+why = "to be replaced by a rate"
+
+[[gate]]
+metric = "relative_l2"
+at = "layers.*.output"
+phase = "cumulative"
+statistic = "max"
+require = "<= 1e-4"
+recipes = ["reference"]
+why = "the reference's own rounding stays far below"
+"#;
+
+fn json(file: &Path) -> Value {
+    serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap()
+}
+
+#[test]
+fn a_rate_becomes_a_bound_by_a_calibration_of_the_same_gate() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = experiment(folder.path(), FP8, CALIBRATED);
+    let text = fs::read_to_string(&file)
+        .unwrap()
+        .replace("tokens = 136", "tokens = 16");
+    let file = write(folder.path(), &text);
+    let (calibration, out) = (folder.path().join("calibration.json"), folder.path().join("run"));
+    let sweep = |out: &Path| run(&["sweep", path(&file), "--out", path(out)]);
+
+    // Without the calibration nothing is run.
+    let output = sweep(&out);
+    assert_eq!(code(&output), 2, "{}", stdout(&output));
+    assert!(stderr(&output).contains("calibration.json"), "{}", stderr(&output));
+
+    let null = folder.path().join("null");
+    let draw = |draws: &str| {
+        let file = path(&file);
+        run(&[
+            "gate",
+            "--calibrate",
+            file,
+            "-o",
+            path(&calibration),
+            "--draws",
+            draws,
+            "--effect",
+            "3",
+            "--null",
+            path(&null),
+        ])
+    };
+    let output = draw("22");
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let shown = stdout(&output);
+    assert!(
+        shown.contains("22 draws of each statistic, each over 1 window of 16 tokens from alice"),
+        "{shown}"
+    );
+    assert!(shown.contains("0 of 22 (≤ 0.127)"), "{shown}");
+    assert!(
+        shown.contains("| 22 of 22 |"),
+        "three times the error is noticed: {shown}"
+    );
+    let nothing = "The power on `reference` is not known: it rounds nothing, so that no noise stands for its error";
+    assert!(shown.contains(nothing), "{shown}");
+    let found = json(&calibration);
+    let values = |gate: usize| found["gates"][gate]["recipes"][0]["null"].as_array().unwrap().clone();
+    let mut distinct: Vec<String> = values(1).iter().map(Value::to_string).collect();
+    distinct.sort();
+    distinct.dedup();
+    assert_eq!(distinct.len(), 22, "windows and orders of sums differ");
+
+    // The run's bound is above all that was drawn; it is kept with the run.
+    let output = sweep(&out);
+    assert_eq!(code(&output), 0, "{}{}", stdout(&output), stderr(&output));
+    let bound = json(&out.join("run.json"))["gate"].clone();
+    let bound = if bound.is_null() {
+        json(&out.join("run.json"))["experiment"]["gate"].clone()
+    } else {
+        bound
+    };
+    let require: f64 = bound[0]["require"]
+        .as_str()
+        .unwrap()
+        .strip_prefix("<= ")
+        .unwrap()
+        .parse()
+        .unwrap();
+    let largest = values(0)
+        .iter()
+        .map(|value| value.as_f64().unwrap())
+        .fold(0.0, f64::max);
+    assert!(require > largest && require < 2.0 * largest, "{require} {largest}");
+    assert_eq!(code(&run(&["gate", path(&out)])), 0);
+    assert_eq!(code(&run(&["gate", path(&out), "--rules", path(&file)])), 0);
+
+    // A calibration of something else gives no bound, and says what differs.
+    for (from, to, says) in [
+        (
+            "tokens = 16",
+            "tokens = 18",
+            "windows of 16 tokens, and here they have 18",
+        ),
+        (
+            "format = \"v4_fp8\"",
+            "format = \"v4_nvfp4\"",
+            "another definition of 'v4_fp8'",
+        ),
+        (
+            "statistic = \"max\"\nflake",
+            "statistic = \"mean\"\nflake",
+            "does not have this gate on 'v4_fp8'",
+        ),
+        (
+            "require = \"<= 10\"",
+            "flake = 1e-6\ncalibration = \"calibration.json\"",
+            "would notice no draw with an error 3 times as large",
+        ),
+        (
+            "flake = 1e-6",
+            "flake = 1e-6\nrequire = \"<= 1\"",
+            "stand together, in place of 'require': 'require' is given too",
+        ),
+        (
+            "flake = 1e-6\n",
+            "",
+            "stand together, in place of 'require': 'flake' is missing",
+        ),
+        (
+            "calibration = \"calibration.json\"\n",
+            "",
+            "stand together, in place of 'require': 'calibration' is missing",
+        ),
+        (
+            "\"calibration.json\"",
+            "\"missing.json\"",
+            "line 24: gate on relative_l2: ",
+        ),
+        (
+            "\"calibration.json\"",
+            "\"run/run.json\"",
+            "run.json: it is no calibration",
+        ),
+        ("flake = 1e-6", "flake = 2.0", "2 is no rate"),
+    ] {
+        let changed = folder.path().join("changed.toml");
+        assert!(text.contains(from), "{from}");
+        fs::write(&changed, text.replace(from, to)).unwrap();
+        let output = run(&["sweep", path(&changed), "--out", path(&folder.path().join("no"))]);
+        assert_eq!(code(&output), 2, "{to}: {}", stdout(&output));
+        assert!(stderr(&output).contains(says), "{to}: {}", stderr(&output));
+    }
+
+    // Half of what was drawn gives a bound that the recipe fails; a search has it from the calibration, or from the run.
+    let mut halved = found;
+    for value in halved["gates"][0]["recipes"][0]["null"].as_array_mut().unwrap() {
+        *value = (value.as_f64().unwrap() / 2.0).into();
+    }
+    fs::write(&calibration, halved.to_string()).unwrap();
+    let (failing, stated) = (folder.path().join("failing"), folder.path().join("stated.toml"));
+    assert_eq!(code(&sweep(&failing)), 100);
+    for of in [&file, &failing] {
+        let output = run(&["bisect", path(of), "--cells", "3", "-o", path(&stated)]);
+        assert_eq!(code(&output), 4, "{}{}", stdout(&output), stderr(&output));
+        says(&stdout(&output), "'v4_fp8' of test fails");
+        // The recipe that was found is of no calibration: its gate states the bound.
+        let output = run(&[
+            "sweep",
+            path(&stated),
+            "--out",
+            path(&stated.with_extension("run")),
+            "--dry-run",
+        ]);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+    }
+
+    // The page of stored calibrations.
+    let output = run(&["gate", "--calibrated", path(&calibration)]);
+    assert!(
+        stdout(&output).starts_with("# Size and power of the gates of experiments"),
+        "{}",
+        stdout(&output)
+    );
+    fs::write(&calibration, "{}").unwrap();
+    let output = run(&["gate", "--calibrated", path(&calibration)]);
+    assert_eq!(code(&output), 2, "{}", stderr(&output));
+}
+
+#[test]
+fn too_few_draws_give_no_bound() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = experiment(folder.path(), FP8, CALIBRATED);
+    let text = fs::read_to_string(&file).unwrap().replace("tokens = 136", "tokens = 8");
+    let file = write(folder.path(), &text);
+    let (calibration, null) = (folder.path().join("calibration.json"), folder.path().join("null"));
+    let output = run(&[
+        "gate",
+        "--calibrate",
+        path(&file),
+        "-o",
+        path(&calibration),
+        "--draws",
+        "3",
+        "--effect",
+        "2",
+        "--null",
+        path(&null),
+    ]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let output = run(&["sweep", path(&file), "--out", path(&folder.path().join("run"))]);
+    assert_eq!(code(&output), 2, "{}", stdout(&output));
+    let says = "3 draws support no threshold for 1e-6 false alarms: a tail takes at least 20 draws; 2995731 draws need no tail";
+    assert!(stderr(&output).contains(says), "{}", stderr(&output));
+}
+
+#[test]
+fn the_page_is_of_the_stored_calibrations() {
+    let folder = fs::read_dir(root().join("experiments/results")).unwrap();
+    let mut stored: Vec<PathBuf> = folder.map(|entry| entry.unwrap().path()).collect();
+    stored.retain(|file| path(file).ends_with(".calibration.json"));
+    stored.sort();
+    let files: Vec<&str> = stored.iter().map(|file| path(file)).collect();
+    let output = run(&[&["gate", "--calibrated"], &files[..]].concat());
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let page = fs::read_to_string(root().join("docs/findings/gates-of-models.md")).unwrap();
+    assert_eq!(
+        stdout(&output),
+        page,
+        "print it again: ulplab gate --calibrated experiments/results/*.calibration.json"
+    );
+}
+
+/// Draws of a calibration are no run that its user asked to judge.
+#[test]
+fn the_newest_run_is_none_of_a_calibration() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = write(folder.path(), &format!("{TRIP}{COSINE}"));
+    let here = |args: &[&str]| ulplab(args).current_dir(folder.path()).output().unwrap();
+    let output = here(&["sweep", path(&file)]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let output = here(&["gate", "--calibrate", path(&file), "-o", "trip.json", "--draws", "1"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(
+        stdout(&output).starts_with("1 draw of each statistic"),
+        "{}",
+        stdout(&output)
+    );
+    assert!(folder.path().join("runs/trip-null").is_dir());
+    let output = here(&["gate"]);
+    assert_eq!(code(&output), 0, "{}{}", stdout(&output), stderr(&output));
+    assert!(stderr(&output).contains("runs/trip/"), "{}", stderr(&output));
+}
+
+/// Kernels have no draws: the reason is told, whatever names them.
+#[test]
+fn kernels_are_not_calibrated() {
+    for experiment in ["kernels", "own_op"] {
+        let file = root().join(format!("experiments/{experiment}.toml"));
+        let output = run(&["gate", "--calibrate", path(&file), "-o", "/dev/null"]);
+        assert_eq!(code(&output), 2, "{}", stdout(&output));
+        let says = "gates of kind = \"kernels\" are not calibrated: right kernels run on a GPU";
+        assert!(stderr(&output).contains(says), "{}", stderr(&output));
+    }
+}
