@@ -19,7 +19,9 @@ try:
     import ml_dtypes  # noqa: F401
     import ulplab  # noqa: F401
 except ImportError as missing:
-    print(f"set-up: {sys.executable} has no module '{missing.name}'; pip install 'ulplab[audit]'", file=sys.stderr)
+    wheel = "python/build_wheel.sh dist && pip install dist/ulplab-*.whl"
+    how = wheel if missing.name == "ulplab" else f"pip install {missing.name}"
+    print(f"set-up: {sys.executable} has no module '{missing.name}'; {how}", file=sys.stderr)
     sys.exit(96)
 
 import argparse

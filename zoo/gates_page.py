@@ -12,7 +12,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "gates-of-others.md"
 HEAD = """# What gates of others let pass
 
 `ulplab audit FILE` asks the tolerances of a test suite about the [published bugs](zoo.md) that are re-enacted in the zoo. It runs on any
-CPU; `pip install 'ulplab[audit]'` brings what it needs (Python from 3.11 on; the wheel has the program and the zoo).
+CPU; it needs the [wheel](python.md), which has the program and the zoo, `pip install ml_dtypes`, and Python from 3.11 on.
 
 ```sh
 ulplab audit vllm                  # a table of this project; without a name, all of them
