@@ -92,9 +92,12 @@ pub fn paired(summaries: &[Summary]) -> Vec<Paired<'_>> {
     tests
 }
 
-/// The recipe with the largest divergence whose predictions are as good as before, as far as the windows tell. Up to there a divergence
-/// says that a model is another one, and not that it is a worse one.
+/// The recipe with the largest divergence whose predictions are as good as before, as far as the windows tell, and those of all recipes
+/// that diverge less, too. Up to there a divergence says that a model is another one, and not that it is a worse one.
 pub fn silent_zone<'t, 'a>(tests: &'t [Paired<'a>], phase: Phase) -> Option<&'t Paired<'a>> {
-    let silent = tests.iter().filter(|test| test.phase == phase && test.is_silent());
+    let of_phase = || tests.iter().filter(|test| test.phase == phase);
+    let shown = of_phase().filter(|test| !test.is_silent() && test.limits.is_some());
+    let least = shown.map(|test| test.kl).fold(f64::INFINITY, f64::min);
+    let silent = of_phase().filter(|test| test.is_silent() && test.kl < least);
     silent.max_by(|a, b| a.kl.total_cmp(&b.kl))
 }
