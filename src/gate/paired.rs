@@ -1,7 +1,7 @@
 //! What windows that two models read say of the difference between them: whether predictions became worse, and whether a divergence
 //! between them tells so.
 
-use crate::run::summary::Summary;
+use crate::run::summary::{Summary, flips};
 use crate::statistics::{Flips, Limits, holm, same_share};
 use ulplab_core::metrics::{GAINED, KL, LOST, NET_LOST};
 use ulplab_core::record::Phase;
@@ -49,24 +49,11 @@ pub fn paired(summaries: &[Summary]) -> Vec<Paired<'_>> {
         .iter()
         .filter(|lost| lost.metric == LOST.name)
         .filter_map(|lost| {
-            let same = |other: &&Summary| {
-                (&other.recipe, other.phase, other.layer, &other.site)
-                    == (&lost.recipe, lost.phase, lost.layer, &lost.site)
-            };
-            let of = |metric: &str| summaries.iter().filter(same).find(|other| other.metric == metric);
-            let (gained, net, kl) = (of(GAINED.name)?, of(NET_LOST.name)?, of(KL.name)?);
+            let of = |metric| lost.beside(metric, summaries);
+            let (gained, net, kl) = (of(&GAINED)?, of(&NET_LOST)?, of(&KL)?);
             let defined = finite(&lost.values) && finite(&gained.values);
-            let pairs = lost.values.iter().zip(&gained.values);
-            let by_window: Vec<Flips> = pairs
-                .map(|(&lost, &gained)| Flips {
-                    lost: lost as u64,
-                    gained: gained as u64,
-                })
-                .collect();
-            let flips = by_window.iter().fold(Flips::default(), |sum, flips| Flips {
-                lost: sum.lost + flips.lost,
-                gained: sum.gained + flips.gained,
-            });
+            let by_window: Vec<Flips> = flips(lost, gained).collect();
+            let flips: Flips = by_window.iter().copied().sum();
             let independent = defined && same_share(&by_window) >= CLUSTERED;
             Some(Paired {
                 recipe: &lost.recipe,

@@ -47,8 +47,7 @@ impl<'a> Row<'a> {
     /// None if nothing was judged.
     fn new(records: &[&'a Record]) -> Option<Self> {
         let of = |metric: &'static str| records.iter().filter(move |record| record.metric == metric);
-        let larger = |a: f64, b: f64| if a.is_nan() || a > b { a } else { b };
-        let largest = |metric| of(metric).map(|record| record.value).reduce(larger);
+        let largest = |metric| of(metric).map(|record| record.value).reduce(number::larger);
         let wrong = largest(VIOLATIONS.name)?;
         let worst = of(VIOLATIONS.name).find(|record| record.value == wrong || record.value.is_nan());
         let failure = worst.and_then(|record| record.failure.as_deref());

@@ -60,8 +60,12 @@ pub fn interval(mean: f64, low: f64, high: f64) -> String {
 
 /// From the mean to the farther end; NaN if either end is.
 fn half_width(mean: f64, low: f64, high: f64) -> f64 {
-    let (below, above) = ((mean - low).abs(), (high - mean).abs());
-    if below.is_nan() || above <= below { below } else { above }
+    larger((mean - low).abs(), (high - mean).abs())
+}
+
+/// The larger of two; NaN if either is.
+pub fn larger(a: f64, b: f64) -> f64 {
+    if a.is_nan() || a > b { a } else { b }
 }
 
 /// Decibels (a tenth is a difference of about one per cent in the error) and exponents.

@@ -54,10 +54,10 @@ impl Summary {
     /// the counts; without counts there are none.
     pub fn limits(&self) -> Option<Limits> {
         let seed = Self::seed(&self.recipe, self.phase, self.layer, &self.site, &self.metric);
-        let of_values = statistics::limits(&self.values, seed);
         if self.metric == NET_LOST.name && self.flips.is_empty() {
             return None;
         }
+        let of_values = statistics::limits(&self.values, seed);
         if self.flips.len() < statistics::LEAST_WINDOWS || net::all(&self.flips).all() >= net::RARE {
             return of_values;
         }
@@ -67,6 +67,16 @@ impl Summary {
             high: of_values.high.max(of_counts.high),
         };
         Some(of_values.map_or(of_counts, wider))
+    }
+
+    /// The summary of another metric at the same place.
+    pub fn beside<'s>(&self, metric: &Metric, summaries: &'s [Self]) -> Option<&'s Self> {
+        let place = |of: &Self| {
+            (of.layer, of.phase) == (self.layer, self.phase) && of.site == self.site && of.recipe == self.recipe
+        };
+        summaries
+            .iter()
+            .find(|other| other.metric == metric.name && place(other))
     }
 
     /// What the windows say of a bound on the mean, looked at one after the other ([`statistics::decide`]).
@@ -101,39 +111,38 @@ pub fn summarize(records: &[Record]) -> Vec<Summary> {
     let mut summaries: Vec<Summary> = groups.par_iter().map(|(_, records)| summary(records)).collect();
     for at in 0..summaries.len() {
         if summaries[at].metric == NET_LOST.name {
-            summaries[at].flips = flips(&summaries, &summaries[at], &groups[at].1);
+            summaries[at].flips = by_window(&summaries[at], &groups[at].1, &summaries);
         }
     }
     summaries
 }
 
 /// The flips of the windows of `net`, from those that are lost and gained at the same place; none if a window has no count.
-fn flips(summaries: &[Summary], net: &Summary, records: &[&Record]) -> Vec<net::Window> {
-    let place =
-        |of: &Summary| (of.layer, of.phase) == (net.layer, net.phase) && of.site == net.site && of.recipe == net.recipe;
-    let counts = |metric: &Metric| {
-        summaries
-            .iter()
-            .find(|other| other.metric == metric.name && place(other))
-    };
-    let (Some(lost), Some(gained)) = (counts(&LOST), counts(&GAINED)) else {
+fn by_window(net: &Summary, records: &[&Record], summaries: &[Summary]) -> Vec<net::Window> {
+    let [Some(lost), Some(gained)] = [&LOST, &GAINED].map(|metric| net.beside(metric, summaries)) else {
         return Vec::new();
     };
-    let known = [lost, gained]
+    let known = |of: &Summary| of.values.len() == records.len() && !of.mean.is_nan();
+    if !known(lost) || !known(gained) {
+        return Vec::new();
+    }
+    let windows = records
         .iter()
-        .all(|of| of.values.len() == records.len() && !of.mean.is_nan());
-    let each = records
-        .iter()
-        .zip(lost.values.iter().zip(&gained.values))
-        .filter(|_| known);
-    each.map(|(record, (lost, gained))| net::Window {
-        flips: Flips {
-            lost: *lost as u64,
-            gained: *gained as u64,
-        },
-        predictions: record.n,
+        .zip(flips(lost, gained))
+        .map(|(record, flips)| net::Window {
+            flips,
+            predictions: record.n,
+        });
+    windows.collect()
+}
+
+/// The flips of each window, from summaries of what is lost and gained.
+pub fn flips(lost: &Summary, gained: &Summary) -> impl Iterator<Item = Flips> {
+    let pairs = lost.values.iter().zip(&gained.values);
+    pairs.map(|(&lost, &gained)| Flips {
+        lost: lost as u64,
+        gained: gained as u64,
     })
-    .collect()
 }
 
 /// Numbers names in the order of their first appearance.

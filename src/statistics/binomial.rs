@@ -42,6 +42,15 @@ pub struct Flips {
     pub gained: u64,
 }
 
+impl std::iter::Sum for Flips {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, flips| Self {
+            lost: sum.lost + flips.lost,
+            gained: sum.gained + flips.gained,
+        })
+    }
+}
+
 impl Flips {
     /// Pairs that differ.
     pub fn all(self) -> u64 {

@@ -23,7 +23,8 @@ pub struct Limits {
 /// level falls with 1/n; that of percentiles, which only move within the values that were seen, with 1/√n.
 ///
 /// `None` if there are fewer than [`LEAST_WINDOWS`] values, or one is not finite: a limit is then not defined. Equal values are their
-/// own limits, as those of a candidate without any error are; counts of rare flips have [others](super::net). The seed decides the resamples.
+/// own limits, as those of a candidate without any error are; counts of rare flips have [others](super::net). The seed decides the
+/// resamples.
 pub fn limits(values: &[f64], seed: [u8; 32]) -> Option<Limits> {
     let n = values.len();
     if n < LEAST_WINDOWS || !values.iter().all(|value| value.is_finite()) {

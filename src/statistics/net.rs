@@ -19,10 +19,7 @@ pub const RARE: u64 = 20;
 
 /// All flips of windows.
 pub fn all(windows: &[Window]) -> Flips {
-    windows.iter().fold(Flips::default(), |sum, window| Flips {
-        lost: sum.lost + window.flips.lost,
-        gained: sum.gained + window.flips.gained,
-    })
+    windows.iter().map(|window| window.flips).sum()
 }
 
 /// Limits of lost less gained, where predictions flip independently: each share has limits (Clopper and Pearson 1934) with half of the

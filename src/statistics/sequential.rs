@@ -35,8 +35,8 @@ impl Evidence {
 /// is chosen before its value is seen, and Ville's inequality bounds its maximum. λ is what would have been best until then, Σy/Σy²,
 /// or 0 if that is negative. No factor is above √e: the earliest decision falls at the seventh value.
 ///
-/// Rare flips are not spread symmetrically. Where the values are those of `windows` with flips, bets on each prediction have to decide, too:
-/// the evidence is the lesser of the two.
+/// Rare flips are not spread symmetrically. Where the values are those of `windows` with flips, bets on each prediction have to decide,
+/// too: the evidence is the lesser of the two.
 ///
 /// A value that is not finite decides nothing, and so does whatever follows it.
 pub fn decide(values: &[f64], windows: &[net::Window], bound: f64, lower: bool) -> (Decision, usize, Evidence) {

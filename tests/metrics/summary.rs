@@ -186,7 +186,7 @@ fn limits_of_net_lost_follow_from_the_predictions() {
     // One flip sets limits, too, and they hold both signs.
     let one = of([0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0], &all).unwrap();
     assert!(one.low < 0.0 && one.high > none.high, "{one:?}");
-    // Of many, windows decide.
+    // Where flips are many, windows decide.
     let many = of([3.0, 4.0, 3.0, 5.0, 4.0, 3.0, 4.0, 4.0], &all).unwrap();
     assert!(
         (0.2..0.25).contains(&many.low) && (0.25..0.3).contains(&many.high),

@@ -123,11 +123,7 @@ pub fn own_error(run: &Summarized, quantity: Quantity) -> String {
     if !["relative_l2", "kl"].contains(&quantity.metric) {
         return String::new();
     }
-    let worst = run
-        .index
-        .means(REFERENCE, quantity)
-        .into_iter()
-        .reduce(|a, b| if b.is_nan() || b > a { b } else { a });
+    let worst = run.index.means(REFERENCE, quantity).into_iter().reduce(number::larger);
     worst.map_or(String::new(), |error| {
         format!(
             "The reference's own error (f32 against f64) is at most {} here.",

@@ -53,7 +53,8 @@ impl Drawn {
             self.wrong += 1;
             self.first.get_or_insert(seed);
         }
-        // An output that is judged in two ways has two records of a metric: the first is compared with the first, the second with the second.
+        // An output that is judged in two ways has two records of a metric: the first is compared with the first, the second with the
+        // second.
         let mut compared = vec![false; self.records.len()];
         for mut record in records {
             let kept = self.records.iter_mut().zip(&mut compared);

@@ -133,16 +133,13 @@ impl Cells<'_> {
                     }
                     let records = match &problem {
                         Ok(problem) => {
-                            let (case, keep) = (&case, drawn.is_right());
-                            run(
-                                cell,
-                                Draw {
-                                    case,
-                                    problem,
-                                    seed,
-                                    keep,
-                                },
-                            )?
+                            let of_cell = Draw {
+                                case: &case,
+                                problem,
+                                seed,
+                                keep: drawn.is_right(),
+                            };
+                            run(cell, of_cell)?
                         }
                         Err(why) => vec![unknown(cell, &case, "inputs", why)],
                     };

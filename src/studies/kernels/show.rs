@@ -54,7 +54,7 @@ fn summaries<'a>(index: &'a Index, kernel: &'a str, metric: &'a str) -> impl Ite
 /// The largest; NaN if any is.
 fn worst(index: &Index, candidate: &Candidate, metric: &str) -> Option<f64> {
     let all = summaries(index, candidate.name, metric).map(|summary| summary.max);
-    all.reduce(|a, b| if a.is_nan() || a > b { a } else { b })
+    all.reduce(number::larger)
 }
 
 fn column(

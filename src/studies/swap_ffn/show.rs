@@ -49,11 +49,6 @@ fn value(index: &Index, recipe: &str, source: &str, (phase, what, metric, _): Me
     Some(index.whole(recipe, Quantity::new(phase, &site, metric))?.mean)
 }
 
-/// The larger of two; NaN, if one is.
-fn larger(a: f64, b: f64) -> f64 {
-    if a.is_nan() || a > b { a } else { b }
-}
-
 impl Show for SwapFfnStudy {
     fn drawn(&self) -> Option<String> {
         let [sequences, tokens] = self.shape;
@@ -98,7 +93,7 @@ fn columns(study: &SwapFfnStudy) -> Vec<Column> {
                 weight: 100usize.saturating_sub(10 * number + less) as u8,
                 cell: Box::new(move |index: &Index, candidate: &Candidate| {
                     let after = |tokens: &usize| value(index, candidate.name, &source, measured, *tokens);
-                    let worst = at.iter().filter_map(after).reduce(larger)?;
+                    let worst = at.iter().filter_map(after).reduce(number::larger)?;
                     Some(number::of_metric(measured.2, worst))
                 }),
             }
