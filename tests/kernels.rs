@@ -172,27 +172,32 @@ fn matrices(
     let (codes, scales) = (bytes(problem, name), buffer(problem, scales));
     let levels = level.map(|(name, each)| (values(problem, name), each));
     let magnitudes = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
-    let e4m3 = |code: u8| float8::F8E4M3::from_bits(code).to_f32();
-    let element = |at: usize| {
-        let nibble = codes[at * bits / 8] >> (at % 2 * 4) & 15;
-        let code = match bits {
-            8 => e4m3(codes[at]),
-            _ if nibble < 8 => magnitudes[usize::from(nibble)],
-            _ => -magnitudes[usize::from(nibble & 7)],
-        };
-        let block = at / cols * cols.div_ceil(width) + at % cols / width;
-        let scale = match format {
-            "fp8_b64_f32" => f32::from_le_bytes(scales.bytes[4 * block..][..4].try_into().unwrap()),
-            "mxfp4" if scales.bytes[block] == 255 => f32::NAN,
-            "mxfp4" => 2f64.powi(i32::from(scales.bytes[block]) - 127) as f32,
-            _ => {
-                let (levels, each) = levels.as_ref().expect("a number stands above the scales");
-                e4m3(scales.bytes[block]) * levels[at / each] * (1.0 / 2688.0)
-            }
-        };
-        code * scale
+    let e2m1 = |code: u8| magnitudes[usize::from(code & 7)] * if code < 8 { 1.0 } else { -1.0 };
+    let e4m3: Vec<f32> = (0..=255).map(|code| float8::F8E4M3::from_bits(code).to_f32()).collect();
+    let (stored, in_row) = (&scales.bytes[..], cols.div_ceil(width));
+    let scale = |block: usize| match format {
+        "fp8_b64_f32" => f32::from_le_bytes(stored[4 * block..][..4].try_into().unwrap()),
+        "mxfp4" if stored[block] == 255 => f32::NAN,
+        "mxfp4" => 2f64.powi(i32::from(stored[block]) - 127) as f32,
+        _ => {
+            let (levels, each) = levels.as_ref().expect("a number stands above the scales");
+            let first = block / in_row * cols + block % in_row * width;
+            e4m3[usize::from(stored[block])] * levels[first / each] * (1.0 / 2688.0)
+        }
     };
-    (0..codes.len() * 8 / bits).map(element).collect()
+    let mut numbers: Vec<f32> = match bits {
+        8 => codes.iter().map(|code| e4m3[usize::from(*code)]).collect(),
+        _ => codes
+            .iter()
+            .flat_map(|pair| [e2m1(pair & 15), e2m1(pair >> 4)])
+            .collect(),
+    };
+    let blocks = numbers.chunks_mut(cols).flat_map(|row| row.chunks_mut(width));
+    for (at, block) in blocks.enumerate() {
+        let scale = scale(at);
+        block.iter_mut().for_each(|x| *x *= scale);
+    }
+    numbers
 }
 
 /// An input of whole numbers, by its name.

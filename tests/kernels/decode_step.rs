@@ -215,7 +215,7 @@ fn bytes(values: &[i32]) -> Vec<u8> {
 
 /// What kernels leave that compute as the reference does in f32, but for a mistake.
 fn outputs(config: &Config, problem: &Problem, formats: Formats, mistake: Mistake) -> Outputs {
-    let model: Model<f32> = Model::load(config.clone(), &mut Stacked(problem)).unwrap();
+    let model: Model<f32> = Model::load(config.clone(), &mut Stacked::new(problem)).unwrap();
     outputs_of(&model, problem, formats, mistake)
 }
 
@@ -431,8 +431,9 @@ fn decode_step_scores_the_index_keys_that_it_stores() {
 
 #[test]
 fn decode_step_accepts_the_reference_in_f32() {
-    // One of the wide ones is enough here: each takes 17 s.
-    for (case, problem, config) in &small(|case| !case.name.ends_with("mxfp4.wide.b2")) {
+    // One of the wide ones is enough here, and `sixteen` tells that nothing is wrong with one more but what it does: each takes 10 s.
+    let elsewhere = ["mxfp4.wide.b2", "w8a16.bf16+mxfp4.v4_fp8.index_fp8.small.b3"];
+    for (case, problem, config) in &small(|case| !elsewhere.iter().any(|end| case.name.ends_with(end))) {
         let outputs = outputs(config, problem, formats(case), Mistake::None);
         assert_eq!(wrong(problem, &outputs), [""; 0], "{}", case.name);
         for (name, bytes) in outputs.0.iter().filter(|(name, _)| !name.ends_with("pages")) {

@@ -36,7 +36,10 @@ struct Kernel<'a> {
 }
 
 impl<'a> Kernel<'a> {
-    fn new(case: &'a Case, problem: &'a Problem, mistake: Mistake) -> Self {
+    fn new(case: &'a Case, problem: &'a Problem) -> Self {
+        let e4m3: &[f32] = &(0..256)
+            .map(|code| element("e4m3").unwrap().decode(code))
+            .collect::<Vec<_>>();
         let linear = |name: &str, scale: &str| {
             let buffer = buffer(problem, name);
             let cols = buffer.shape[1];
@@ -44,10 +47,9 @@ impl<'a> Kernel<'a> {
                 "bf16" => values(problem, name),
                 _ => {
                     let scales = values(problem, scale);
-                    let decode = |(at, code): (usize, &u8)| {
-                        element("e4m3").unwrap().decode(u16::from(*code)) * scales[at / cols]
-                    };
-                    buffer.bytes.iter().enumerate().map(decode).collect()
+                    let rows = buffer.bytes.chunks_exact(cols).zip(&scales);
+                    rows.flat_map(|(row, scale)| row.iter().map(move |code| e4m3[usize::from(*code)] * scale))
+                        .collect()
                 }
             };
             Linear {
@@ -57,7 +59,7 @@ impl<'a> Kernel<'a> {
         Self {
             case,
             problem,
-            mistake,
+            mistake: Mistake::None,
             w1: linear("w1", "w1_scale"),
             w3: linear("w3", "w3_scale"),
             w2: linear("w2", "w2_scale"),
@@ -218,6 +220,12 @@ impl<'a> Kernel<'a> {
         x.chunks_exact(cores * width).flat_map(token).collect()
     }
 
+    /// What is left if this goes wrong.
+    fn outputs(&mut self, mistake: Mistake) -> Vec<(&'static str, Vec<u8>)> {
+        self.mistake = mistake;
+        self.run()
+    }
+
     fn run(&self) -> Vec<(&'static str, Vec<u8>)> {
         let [cores, width] = ["C", "D"].map(|dim| self.case.dim(dim));
         let mut x = self.floats("x");
@@ -284,7 +292,8 @@ fn swap_ffn_accepts_what_comes_of_the_decisions_and_no_mistake() {
     each(
         |case| !case.timed && (case.dim("D") < 1024 || case.dim("J") == 0),
         |case, problem| {
-            let right = Kernel::new(case, problem, None).run();
+            let mut kernel = Kernel::new(case, problem);
+            let right = kernel.outputs(None);
             match case.dim("J") {
                 0 => assert_eq!(violations(problem, right.clone()), 0.0, "{}", case.name),
                 _ => accepts_only(case, problem, &right),
@@ -296,7 +305,7 @@ fn swap_ffn_accepts_what_comes_of_the_decisions_and_no_mistake() {
                 .filter(|_| case.key("W") == "bf16" && case.dim("J") > 0);
             for mistake in of_the_swap.iter().chain(of_the_ffn) {
                 // Where it makes no difference it is none.
-                let wrong = Kernel::new(case, problem, *mistake).run();
+                let wrong = kernel.outputs(*mistake);
                 let expected = wrong != right;
                 assert_eq!(violations(problem, wrong) > 0.0, expected, "{}: {mistake:?}", case.name);
             }
@@ -313,10 +322,11 @@ fn swap_ffn_accepts_the_real_size() {
                 .any(|name| case.name.ends_with(name))
         },
         |case, problem| {
-            let right = Kernel::new(case, problem, Mistake::None).run();
+            let mut kernel = Kernel::new(case, problem);
+            let right = kernel.outputs(Mistake::None);
             assert_eq!(violations(problem, right), 0.0, "{}", case.name);
             for mistake in [Mistake::HiddenLost, Mistake::CoreNotPooled] {
-                let wrong = Kernel::new(case, problem, mistake).run();
+                let wrong = kernel.outputs(mistake);
                 let expected = mistake == Mistake::HiddenLost || case.dim("end") == 1;
                 assert_eq!(violations(problem, wrong) > 0.0, expected, "{}: {mistake:?}", case.name);
             }

@@ -274,7 +274,7 @@ fn decode_step_follows_products_of_bf16() {
     let [(case, problem, config)] = &all[..] else {
         panic!("no case {name}")
     };
-    let model = Model::load(config.clone(), &mut Stacked(problem)).unwrap();
+    let model = Model::load(config.clone(), &mut Stacked::new(problem)).unwrap();
     let together: [&[(Mistake, &[&str])]; 3] = [
         &[
             (Mistake::LeftOut("key"), &["at_heads"]),

@@ -1,5 +1,8 @@
 //! The weights of a problem, as kernels read them.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
+
 use reference::paths::Weights;
 use safetensors::Dtype;
 use ulplab::ops::Problem;
@@ -7,21 +10,34 @@ use ulplab::ops::Problem;
 use super::{buffer, integers};
 
 /// The weights of a problem's buffers, by the names of a checkpoint.
-pub(super) struct Stacked<'a>(pub &'a Problem);
+pub(super) struct Stacked<'a> {
+    problem: &'a Problem,
+    /// What is read of each buffer that has been asked for: it has all layers, which are asked for one by one.
+    read: RefCell<HashMap<String, Vec<f32>>>,
+}
+
+impl<'a> Stacked<'a> {
+    pub fn new(problem: &'a Problem) -> Self {
+        let read = RefCell::default();
+        Self { problem, read }
+    }
+
+    /// Part `at` of as many as a buffer has of equal length.
+    fn part(&self, name: &str, at: usize, parts: usize) -> Vec<f32> {
+        let mut all = self.read.borrow_mut();
+        let values = all.entry(name.into()).or_insert_with(|| read(self.problem, name));
+        let each = values.len() / parts;
+        values[at * each..][..each].to_vec()
+    }
+}
 
 impl Weights for Stacked<'_> {
     type Error = String;
 
     fn floats(&mut self, name: &str, _: &[usize]) -> Result<Vec<f32>, String> {
-        let values = |name: &str| read(self.0, name);
-        let part = |name: &str, at: usize| {
-            let layers = buffer(self.0, name).shape[0];
-            let values = values(name);
-            let each = values.len() / layers;
-            values[at * each..][..each].to_vec()
-        };
+        let problem = self.problem;
         let Some((layer, tensor)) = name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')) else {
-            return Ok(values(match name {
+            let name = match name {
                 "model.embed_tokens.weight" => "embedding",
                 "model.hc_head.hc_fn" => "head_fn",
                 "model.hc_head.hc_base" => "head_base",
@@ -29,8 +45,10 @@ impl Weights for Stacked<'_> {
                 "model.norm.weight" => "final_norm",
                 "lm_head.weight" => "head",
                 other => return Err(format!("no {other}")),
-            }));
+            };
+            return Ok(self.part(name, 0, 1));
         };
+        let part = |name: &str, at: usize| self.part(name, at, buffer(problem, name).shape[0]);
         let layer: usize = layer.parse().unwrap();
         // Heavy, heavy, sparse, heavy, sparse, heavy.
         let (kind, at) = [("hca", 0), ("hca", 1), ("csa", 0), ("hca", 2), ("csa", 1), ("hca", 3)][layer];
@@ -45,10 +63,10 @@ impl Weights for Stacked<'_> {
             Ok(part(&format!("{prefix}_{end}"), at))
         };
         // In sixteen bits, the shared expert is behind the routed ones.
-        let behind = self.0.buffers.iter().all(|buffer| buffer.name != "shared_gate_up");
+        let behind = problem.buffers.iter().all(|buffer| buffer.name != "shared_gate_up");
         let expert = |name: &str, shared: bool| {
             let all = part(name, layer);
-            let routed = all.len() - all.len() / buffer(self.0, name).shape[1];
+            let routed = all.len() - all.len() / buffer(problem, name).shape[1];
             if shared { &all[routed..] } else { &all[..routed] }.to_vec()
         };
         let shared = |half: usize| {
@@ -106,7 +124,10 @@ impl Weights for Stacked<'_> {
 
     fn integers(&mut self, name: &str, _: &[usize]) -> Result<Vec<u32>, String> {
         assert_eq!(name, "model.layers.0.mlp.gate.tid2eid");
-        Ok(integers(self.0, "table").into_iter().map(i32::cast_unsigned).collect())
+        Ok(integers(self.problem, "table")
+            .into_iter()
+            .map(i32::cast_unsigned)
+            .collect())
     }
 }
 
@@ -144,10 +165,14 @@ fn of_tiles(problem: &Problem, name: &str, scales: &str) -> Vec<f32> {
     };
     let groups = if name == "o_a" { 2 } else { 1 };
     let (each, tiles) = (rows / groups, down / groups);
-    let element = |(at, code): (usize, &u8)| {
-        let (layer, row, col) = (at / cols / rows, at / cols % rows, at % cols);
-        let tile = (layer * down + row / each * tiles + row % each / 128) * across + col / 128;
-        float8::F8E4M3::from_bits(*code).to_f32() * values[tile]
-    };
-    codes.bytes.iter().enumerate().map(element).collect()
+    let e4m3: Vec<f32> = (0..=255).map(|code| float8::F8E4M3::from_bits(code).to_f32()).collect();
+    let mut numbers: Vec<f32> = codes.bytes.iter().map(|code| e4m3[usize::from(*code)]).collect();
+    for (at, row_numbers) in numbers.chunks_mut(cols).enumerate() {
+        let (layer, row) = (at / rows, at % rows);
+        let scales = &values[(layer * down + row / each * tiles + row % each / 128) * across..][..across];
+        for (tile, scale) in row_numbers.chunks_mut(128).zip(scales) {
+            tile.iter_mut().for_each(|x| *x *= scale);
+        }
+    }
+    numbers
 }
