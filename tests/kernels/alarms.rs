@@ -2,13 +2,18 @@
 //! type of the output. `ULPLAB_DRAWS=1000 cargo test --test kernels right_kernels -- --nocapture` prints how near they come to their
 //! bounds.
 
+use std::fs;
+use std::path::Path;
+
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::Rng;
 use safetensors::Dtype;
+use ulplab::backend::cuda::{Plan, Source};
 use ulplab::formats::GlobalScale;
 use ulplab::metrics::{BOUND_RATIO, VIOLATIONS};
 use ulplab::ops::data::f32_bytes;
 use ulplab::ops::{Case, Data, Inputs, Outputs, Problem, Scalar, find};
+use ulplab_core::pattern::matches;
 use ulplab_core::random::stream;
 
 use super::quantize::format;
@@ -292,4 +297,34 @@ fn right_kernels_with_a_gain_are_refused() {
         let (refused, _) = judged(right, DRAWS, |y| y.iter_mut().for_each(|y| *y *= 1.01));
         assert_eq!(refused, DRAWS, "{}", right.0);
     }
+}
+
+/// The experiment that draws right kernels on a GPU has a case for each variant that it names.
+#[test]
+fn shipped_draws_reach_every_variant() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = fs::read_to_string(root.join("experiments/draws.toml")).unwrap();
+    let experiment: toml::Table = text.parse().unwrap();
+    let patterns = |key: &str| -> Vec<String> {
+        let all = experiment[key].as_array().unwrap().iter();
+        all.map(|pattern| pattern.as_str().unwrap().into()).collect()
+    };
+    let (kernels, cases) = (patterns("kernels"), patterns("cases"));
+    let any = |patterns: &[String], name: &str| patterns.iter().any(|pattern| matches(pattern, name));
+    let mut drawn = 0;
+    for source in Source::read_all(&root.join("kernels")).unwrap() {
+        let chosen = find(&source.op).unwrap().cases().into_iter();
+        let chosen: Vec<Case> = chosen.filter(|case| any(&cases, &case.name)).collect();
+        for variant in &source.header.variants {
+            let name = format!("{}.{}", source.op, variant.name);
+            if any(&kernels, &name) {
+                let taken = chosen
+                    .iter()
+                    .any(|case| Plan::new(variant, case, 132).unwrap().is_some());
+                assert!(taken, "{name} takes none of its cases");
+                drawn += 1;
+            }
+        }
+    }
+    assert!(drawn > 70, "{drawn} variants");
 }
