@@ -7,6 +7,7 @@ pub mod bisect;
 pub mod calibrate;
 pub mod compare;
 pub mod decided;
+pub mod definitions;
 pub mod describe;
 pub mod diff;
 pub mod dump;

@@ -176,6 +176,33 @@ fn a_rate_becomes_a_bound_by_a_calibration_of_the_same_gate() {
         assert!(stderr(&output).contains(says), "{to}: {}", stderr(&output));
     }
 
+    // So does one that was made by other definitions, or that was edited.
+    for (edit, says) in [
+        (
+            (|found| found["draws"] = 23.into()) as fn(&mut Value),
+            "it is of 23 draws, and max of `relative_l2`",
+        ),
+        (
+            |found| found["definitions"]["metrics"]["relative_l2"] = "other".into(),
+            "the definition of the metric 'relative_l2' changed since it was made",
+        ),
+        (
+            |found| found["definitions"]["formats"]["v4_fp8"] = "other".into(),
+            "the rule of the format 'v4_fp8' changed since it was made",
+        ),
+        (
+            |found| found["definitions"] = serde_json::json!({ "formats": {}, "metrics": {} }),
+            "does not tell which definition of relative_l2",
+        ),
+    ] {
+        let mut edited = found.clone();
+        edit(&mut edited);
+        fs::write(&calibration, edited.to_string()).unwrap();
+        let output = sweep(&folder.path().join("no"));
+        assert_eq!(code(&output), 2, "{says}: {}", stdout(&output));
+        assert!(stderr(&output).contains(says), "{says}: {}", stderr(&output));
+    }
+
     // Half of what was drawn gives a bound that the recipe fails; a search has it from the calibration, or from the run.
     let mut halved = found;
     for value in halved["gates"][0]["recipes"][0]["null"].as_array_mut().unwrap() {

@@ -5,12 +5,12 @@
 //! experiment and device, as `ulplab diff` does; where the question or a definition changed in between, numbers of the two do not
 //! mean the same, and the answer is that they are incomparable.
 
-mod definitions;
 mod drift;
 mod store;
 
 use std::path::{Path, PathBuf};
 
+use super::definitions::Definitions;
 use super::diff;
 use super::git::git;
 use super::judge;
@@ -18,7 +18,6 @@ use crate::run::folder::Folder;
 use crate::run::runs::slug;
 use crate::run::verdict::{Outcome, Status, Verdict};
 use crate::run::{Manifest, now};
-use definitions::Definitions;
 use store::{Accepted, Baseline, Store};
 use ulplab_core::error::{Error, Exit, Result};
 

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::definitions::Definitions;
 use super::place;
+use crate::commands::definitions::Definitions;
 use crate::run::Manifest;
 use crate::run::folder::Folder;
 use ulplab_core::atomic::create_atomic;

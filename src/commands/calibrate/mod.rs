@@ -143,6 +143,7 @@ fn calibrate(args: &CalibrateArgs, experiment: &Path) -> Result<Calibration> {
         experiment: head.name.clone(),
         run: manifest.fingerprint.clone(),
         data: manifest.data.clone(),
+        definitions: Calibration::defined(gates.iter()),
         seed: head.seed,
         tokens: reading.tokens,
         windows,

@@ -5,6 +5,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::commands::definitions::Definitions;
 use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Experiment, Mistake, Rule, Statistic};
 use crate::run::Manifest;
@@ -31,6 +32,9 @@ pub struct Calibration {
     pub run: String,
     /// Name and blake3 of every data file read.
     pub data: Vec<(String, String)>,
+    /// What its metrics and formats meant when it was made.
+    #[serde(default)]
+    pub definitions: Definitions,
     pub seed: u64,
     pub tokens: usize,
     /// Windows that each draw of a statistic is over, and their texts.
@@ -104,13 +108,43 @@ impl Calibration {
             let why = format!("it is no calibration, which `ulplab gate --calibrate` writes: {error}");
             Error::data(path, why)
         })?;
-        match found.schema {
-            SCHEMA => Ok(found),
-            other => Err(Error::data(
+        match (found.schema, found.miscounted()) {
+            (SCHEMA, None) => Ok(found),
+            (SCHEMA, Some(why)) => Err(Error::data(path, why)),
+            (other, _) => Err(Error::data(
                 path,
                 format!("it is of schema {other}, this version of ulplab reads {SCHEMA}"),
             )),
         }
+    }
+
+    /// What has more or fewer values than there are draws; a recipe of which nothing is known has none.
+    fn miscounted(&self) -> Option<String> {
+        let of_gate = |gate: &CalibratedGate| {
+            let recipes = gate.recipes.iter();
+            let counts = recipes.flat_map(|recipe| {
+                let effects = recipe.effects.iter().map(|effect| effect.values.len());
+                [recipe.null.len()]
+                    .into_iter()
+                    .chain(effects)
+                    .map(|count| (&recipe.recipe, count))
+            });
+            let mut wrong = counts.filter(|(_, count)| ![0, self.draws].contains(count));
+            let (recipe, count) = wrong.next()?;
+            let (draws, values) = (counted(self.draws, "draw"), counted(count, "value"));
+            Some(format!(
+                "it is of {draws}, and {} has {values} on '{recipe}'",
+                gate.title()
+            ))
+        };
+        self.gates.iter().find_map(of_gate)
+    }
+
+    /// The definitions that its gates rely on, in this program.
+    pub fn defined<'a>(gates: impl Iterator<Item = &'a CalibratedGate> + Clone) -> Definitions {
+        let recipes = gates.clone().flat_map(|gate| &gate.recipes);
+        let metrics = gates.map(|gate| &*gate.metric);
+        Definitions::new(metrics, recipes.map(|recipe| &recipe.definition))
     }
 
     /// The bound of a gate with `flake` in an experiment: the worst of those of the recipes that it binds.
@@ -142,6 +176,15 @@ impl Calibration {
         };
         let gates: Vec<&CalibratedGate> = self.gates.iter().filter(same).collect();
         let metric = Metric::find(&rule.metric).map_err(|error| error.to_string())?;
+        if !gates.is_empty() && !self.definitions.has(metric.name) {
+            return Err(format!(
+                "it does not tell which definition of {} it was made by; calibrate once more",
+                metric.name
+            ));
+        }
+        if let Some(changed) = self.definitions.changed(&Self::defined(gates.iter().copied())).first() {
+            return Err(format!("{changed} since it was made"));
+        }
         let bound = |recipe: &&str| rule.recipes.iter().any(|pattern| matches(pattern, recipe));
         let mut worst: Option<Bound> = None;
         for recipe in manifest.plan.measured_in(rule.phase).filter(bound) {

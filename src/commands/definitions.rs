@@ -13,7 +13,7 @@ use ulplab_core::metrics::{Choice, Logits, METRICS, Pair, RoundTrip, measure_all
 const COLS: usize = 512;
 const ROWS: usize = 8;
 
-/// Digests of the definitions that a run relies on, by name.
+/// Digests of the definitions that a run or a calibration relies on, by name.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Definitions {
@@ -26,22 +26,29 @@ pub struct Definitions {
 impl Definitions {
     /// The definitions, in this program, of what a run measures.
     pub fn of(run: &Run) -> Self {
+        let recipes = run.manifest.experiment.recipes().into_iter().map(|(_, recipe)| recipe);
+        Self::new(run.records.iter().map(|record| &*record.metric), recipes)
+    }
+
+    /// The definitions, in this program, of metrics, and of the formats that recipes name.
+    pub fn new<'a>(metrics: impl Iterator<Item = &'a str>, recipes: impl Iterator<Item = &'a Value>) -> Self {
         let mut words = BTreeSet::new();
-        run.manifest
-            .experiment
-            .recipes()
-            .into_iter()
-            .for_each(|(_, recipe)| collect(recipe, &mut words));
+        recipes.for_each(|recipe| collect(recipe, &mut words));
         let formats = words
             .into_iter()
             .filter_map(|word| Some((word.clone(), of_format(&word)?)));
-        let measured: BTreeSet<&str> = run.records.iter().map(|record| &*record.metric).collect();
+        let measured: BTreeSet<&str> = metrics.collect();
         let values = on_sample();
         let metrics = measured.into_iter().map(|name| (name.into(), of_metric(name, &values)));
         Self {
             formats: formats.collect(),
             metrics: metrics.collect(),
         }
+    }
+
+    /// Whether it has the definition of a metric.
+    pub fn has(&self, metric: &str) -> bool {
+        self.metrics.contains_key(metric)
     }
 
     /// What is defined otherwise in `now`, in words; names that only one of them has are no change of a definition.
