@@ -152,6 +152,12 @@ fn values(problem: &Problem, name: &str) -> Vec<f32> {
         .collect()
 }
 
+/// What codes of E4M3 stand for.
+fn e4m3(codes: &[u8]) -> Vec<f32> {
+    let all: Vec<f32> = (0..=255).map(|code| float8::F8E4M3::from_bits(code).to_f32()).collect();
+    codes.iter().map(|code| all[usize::from(*code)]).collect()
+}
+
 /// Matrices of rows with so many columns, as kernels read them: numbers, or codes of a block format with scales, and a number above
 /// the scales of each `of_level` elements.
 fn matrices(
@@ -173,7 +179,7 @@ fn matrices(
     let levels = level.map(|(name, each)| (values(problem, name), each));
     let magnitudes = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
     let e2m1 = |code: u8| magnitudes[usize::from(code & 7)] * if code < 8 { 1.0 } else { -1.0 };
-    let e4m3: Vec<f32> = (0..=255).map(|code| float8::F8E4M3::from_bits(code).to_f32()).collect();
+    let of_e4m3 = e4m3(&scales.bytes);
     let (stored, in_row) = (&scales.bytes[..], cols.div_ceil(width));
     let scale = |block: usize| match format {
         "fp8_b64_f32" => f32::from_le_bytes(stored[4 * block..][..4].try_into().unwrap()),
@@ -182,11 +188,11 @@ fn matrices(
         _ => {
             let (levels, each) = levels.as_ref().expect("a number stands above the scales");
             let first = block / in_row * cols + block % in_row * width;
-            e4m3[usize::from(stored[block])] * levels[first / each] * (1.0 / 2688.0)
+            of_e4m3[block] * levels[first / each] * (1.0 / 2688.0)
         }
     };
     let mut numbers: Vec<f32> = match bits {
-        8 => codes.iter().map(|code| e4m3[usize::from(*code)]).collect(),
+        8 => e4m3(codes),
         _ => codes
             .iter()
             .flat_map(|pair| [e2m1(pair & 15), e2m1(pair >> 4)])

@@ -119,6 +119,12 @@ fn a_rate_becomes_a_bound_by_a_calibration_of_the_same_gate() {
     assert_eq!(code(&run(&["gate", path(&out)])), 0);
     assert_eq!(code(&run(&["gate", path(&out), "--rules", path(&file)])), 0);
 
+    let refused = |file: &Path, says: &str| {
+        let output = run(&["sweep", path(file), "--out", path(&folder.path().join("no"))]);
+        assert_eq!(code(&output), 2, "{says}: {}", stdout(&output));
+        assert!(stderr(&output).contains(says), "{says}: {}", stderr(&output));
+    };
+
     // A calibration of something else gives no bound, and says what differs.
     for (from, to, says) in [
         (
@@ -171,9 +177,7 @@ fn a_rate_becomes_a_bound_by_a_calibration_of_the_same_gate() {
         let changed = folder.path().join("changed.toml");
         assert!(text.contains(from), "{from}");
         fs::write(&changed, text.replace(from, to)).unwrap();
-        let output = run(&["sweep", path(&changed), "--out", path(&folder.path().join("no"))]);
-        assert_eq!(code(&output), 2, "{to}: {}", stdout(&output));
-        assert!(stderr(&output).contains(says), "{to}: {}", stderr(&output));
+        refused(&changed, says);
     }
 
     // So does one that was made by other definitions, or that was edited.
@@ -198,9 +202,7 @@ fn a_rate_becomes_a_bound_by_a_calibration_of_the_same_gate() {
         let mut edited = found.clone();
         edit(&mut edited);
         fs::write(&calibration, edited.to_string()).unwrap();
-        let output = sweep(&folder.path().join("no"));
-        assert_eq!(code(&output), 2, "{says}: {}", stdout(&output));
-        assert!(stderr(&output).contains(says), "{says}: {}", stderr(&output));
+        refused(&file, says);
     }
 
     // Half of what was drawn gives a bound that the recipe fails; a search has it from the calibration, or from the run.

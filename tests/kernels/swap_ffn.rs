@@ -4,7 +4,7 @@ use ulplab::formats::element;
 use ulplab::ops::data::{bf16_bytes, f32_bytes, round_to_bf16};
 use ulplab::ops::{Case, Data, Problem};
 
-use super::{accepts_only, buffer, scalar, values, violations};
+use super::{accepts_only, buffer, e4m3, scalar, values, violations};
 
 /// What can be got wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,19 +37,17 @@ struct Kernel<'a> {
 
 impl<'a> Kernel<'a> {
     fn new(case: &'a Case, problem: &'a Problem) -> Self {
-        let e4m3: &[f32] = &(0..256)
-            .map(|code| element("e4m3").unwrap().decode(code))
-            .collect::<Vec<_>>();
         let linear = |name: &str, scale: &str| {
             let buffer = buffer(problem, name);
             let cols = buffer.shape[1];
             let data = match case.key("W") {
                 "bf16" => values(problem, name),
                 _ => {
-                    let scales = values(problem, scale);
-                    let rows = buffer.bytes.chunks_exact(cols).zip(&scales);
-                    rows.flat_map(|(row, scale)| row.iter().map(move |code| e4m3[usize::from(*code)] * scale))
-                        .collect()
+                    let mut rows = e4m3(&buffer.bytes);
+                    for (row, scale) in rows.chunks_exact_mut(cols).zip(values(problem, scale)) {
+                        row.iter_mut().for_each(|x| *x *= scale);
+                    }
+                    rows
                 }
             };
             Linear {

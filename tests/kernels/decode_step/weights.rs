@@ -165,8 +165,7 @@ fn of_tiles(problem: &Problem, name: &str, scales: &str) -> Vec<f32> {
     };
     let groups = if name == "o_a" { 2 } else { 1 };
     let (each, tiles) = (rows / groups, down / groups);
-    let e4m3: Vec<f32> = (0..=255).map(|code| float8::F8E4M3::from_bits(code).to_f32()).collect();
-    let mut numbers: Vec<f32> = codes.bytes.iter().map(|code| e4m3[usize::from(*code)]).collect();
+    let mut numbers = super::super::e4m3(&codes.bytes);
     for (at, row_numbers) in numbers.chunks_mut(cols).enumerate() {
         let (layer, row) = (at / rows, at % rows);
         let scales = &values[(layer * down + row / each * tiles + row % each / 128) * across..][..across];
