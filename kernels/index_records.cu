@@ -12,7 +12,7 @@ args = ["q", "head_weights", "pages", "table", "count", "scores", "B", "H", "N",
 
 [[variant]]
 name = "tensor"
-doc = "64 heads; a warpgroup has an equal share of all pages of all rows, and copies of the next three pages are under way"
+doc = "64 heads; a warpgroup has an equal share of all pages of all rows, and copies of the next two or three pages are under way"
 arch = "sm_90a"
 needs = ["H == 64"]
 
@@ -20,7 +20,7 @@ needs = ["H == 64"]
 entry = "index_records_tensor_{record}"
 grid = ["min(sms, ceil(B * ceil(N, 64), 4))"]
 block = [512]
-shared = 167936
+shared = 135168
 args = ["q", "head_weights", "pages", "table", "count", "scores", "B", "N", "scale"]
 
 [[mutant]]

@@ -92,10 +92,17 @@ __device__ __forceinline__ float output(float read, float overlap, float d) {
 
 const int K = 128;
 
-// 16 bytes of a state, evicted first if STREAMING. With many states, loads and stores are faster without the hint; with few, all of
-// which come from memory, they are faster with it.
+// 16 bytes of a state, which goes back to its place. With few states, all of which come from memory, loads and stores are faster if L2
+// evicts their lines first. With many, loads are faster if L2 keeps a line until it is stored.
 template <bool STREAMING> __device__ __forceinline__ uint4 load_state(const void *from) {
-    return STREAMING ? __ldcs((const uint4 *)from) : *(const uint4 *)from;
+    if (STREAMING)
+        return __ldcs((const uint4 *)from);
+    uint4 x;
+    asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(from), "l"(evict_last_policy())
+                 : "memory");
+    return x;
 }
 
 template <bool STREAMING> __device__ __forceinline__ void store_state(void *to, uint4 x) {

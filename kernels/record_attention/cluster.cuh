@@ -107,12 +107,15 @@ struct Consumer {
         wgmma_commit_group();
     }
 
-    // Adds a tile's values times exponentials to the results, which are multiplied by `before` first; and lets the producers have
-    // the tile before, whose products are done.
-    __device__ __forceinline__ void add_values(int tile, const u32 (&exponentials)[2][4], const float (&before)[2]) {
-        if (tile > 0 && lane == 0)
-            mbarrier_arrive(shared.empty + (tile - 1) % STAGES);
+    // Lets the producers have a tile whose products are done.
+    __device__ __forceinline__ void release(int tile) {
+        if (lane == 0)
+            mbarrier_arrive(shared.empty + tile % STAGES);
         __syncwarp();
+    }
+
+    // Adds a tile's values times exponentials to the results, which are multiplied by `before` first.
+    __device__ __forceinline__ void add_values(int tile, const u32 (&exponentials)[2][4], const float (&before)[2]) {
 #ifndef MUTANT_RESULTS_NOT_RESCALED
         if (__any_sync(0xffffffff, before[0] != 1.0f || before[1] != 1.0f)) {
 #pragma unroll
@@ -177,8 +180,10 @@ struct Consumer {
     // The turn of the other warpgroup. Values of the tile before, which was this one's, are under way, and behind them the scores
     // of the tile after.
     __device__ __forceinline__ void others_tile(int tile) {
-        named_barrier_sync(HANDED + (group ^ 1), CONSUMERS);
         wgmma_wait_group<1>();
+        if (tile > 0)
+            release(tile - 1);
+        named_barrier_sync(HANDED + (group ^ 1), CONSUMERS);
 #ifdef MUTANT_OWN_EXPONENTIALS
         const Handed &handed = shared.handed[group];
 #else
@@ -209,6 +214,7 @@ struct Consumer {
             request_scores(1);
             others_tile(0);
             wgmma_wait_group<0>();
+            release(0);
         }
         if (group >= tiles)
             return;
@@ -218,6 +224,7 @@ struct Consumer {
             request_scores(tile + 2);
             others_tile(tile + 1);
             wgmma_wait_group<0>();
+            release(tile + 1);
         }
         own_tile(tile);
         wgmma_wait_group<0>();
@@ -241,18 +248,27 @@ struct Consumer {
         }
     }
 
-    // Sends the results, in slices, to the ranks that add them up: `each` slices to a rank, which has room for those of each rank.
-    __device__ __forceinline__ void send(int rank, int each, int heads) const {
-        const float *const room = shared.slices() + rank * each * SLICE + head * 8 + lane % 4 * 2;
+    // Hands the results, in slices, to the ranks that add them up: `each` slices to a rank, which has room for those of each rank.
+    // Those of this rank are stored, since what is sent takes as long to get here as anywhere else.
+    __device__ __forceinline__ void hand_out(int rank, int each, int heads) const {
+        float *const room = shared.slices() + rank * each * SLICE + head * 8 + lane % 4 * 2;
         int owner = group * 32 / each, slice = group * 32 % each;
         u32 to = map_shared_rank(room + slice * SLICE, owner), received = map_shared_rank(&shared.received, owner);
 #pragma unroll
         for (int i = 0; i < 32; i++) {
             const float (&x)[4] = results[i / 8][i % 8];
-            if (head < heads)
-                st_async(to, x[0], x[1], received);
-            if (head + 8 < heads)
-                st_async(to + 8 * 8 * sizeof(float), x[2], x[3], received);
+            if (owner == rank) {
+                float2 *const at = (float2 *)(room + slice * SLICE);
+                if (head < heads)
+                    at[0] = make_float2(x[0], x[1]);
+                if (head + 8 < heads)
+                    at[8 * 8 / 2] = make_float2(x[2], x[3]);
+            } else {
+                if (head < heads)
+                    st_async(to, x[0], x[1], received);
+                if (head + 8 < heads)
+                    st_async(to + 8 * 8 * sizeof(float), x[2], x[3], received);
+            }
             to += SLICE * sizeof(float);
             if (++slice == each && i < 31) {
                 owner++, slice = 0;
@@ -371,8 +387,9 @@ __device__ __forceinline__ void attend(const bf16 *q, const Part window, const P
     }
     warpgroup_reg_alloc<184>();
     const int slices = (64 + ranks - 1) / ranks, own_slices = ranks == 1 ? 0 : max(min(slices, 64 - (int)rank * slices), 0);
+    const int senders = active - (int(rank) < active);
     if (threadIdx.x == PRODUCERS)
-        mbarrier_arrive_expect_tx(&shared.received, active * (HEADS * 3 + own_slices * heads * 8) * sizeof(float));
+        mbarrier_arrive_expect_tx(&shared.received, (active * HEADS * 3 + senders * own_slices * heads * 8) * sizeof(float));
     wait_for_queries(shared, sinks + first_head, heads);
     Consumer consumer(shared, end - first, scale);
     if (first < end)
@@ -383,7 +400,7 @@ __device__ __forceinline__ void attend(const bf16 *q, const Part window, const P
     if (rank < active) {
         consumer.publish(rank, ranks);
         if (ranks > 1)
-            consumer.send(rank, slices, heads);
+            consumer.hand_out(rank, slices, heads);
     }
     mbarrier_wait_parity(&shared.received, 0);
 #ifdef MUTANT_LAST_RANK_LOST

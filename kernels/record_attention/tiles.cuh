@@ -91,8 +91,8 @@ struct Found {
 
 // Tiles from `first` to before `end`, of which the first eight are found.
 //
-// Records of a tile are on their way to registers while those of the one before are decoded, and those of four to twelve tiles
-// are on their way to L2.
+// Records of a tile are on their way to registers while those of the one before are decoded, and those of four to eight later
+// tiles are on their way to L2. The first eight tiles are not asked for before: that took 1.2 us, as long as it would save.
 template <class R>
 __device__ __forceinline__ void produce(Attention &shared, const Keys<R> &keys, int first, int end, Found found) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, all = min(end * TILE, keys.count());
@@ -105,7 +105,6 @@ __device__ __forceinline__ void produce(Attention &shared, const Keys<R> &keys, 
     for (int key = 0; key < WARP_KEYS; key++)
         if (there)
             raw[key].load(found.of_lane(key));
-    found.prefetch<R>();
     Found later;
     int slot = slot_of(key_of_lane(first + FOUND_TILES));
     for (int tile = 0; tile < end - first; tile++) {
