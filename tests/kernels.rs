@@ -365,8 +365,8 @@ fn cases_and_headers_fit() {
         let mut taken = vec![0; source.header.variants.len()];
         let mut seen = BTreeSet::new();
         let mut cases = op.cases();
-        // Timed cases are not made, so they must not stand for others of their kind.
-        cases.sort_by_key(|case| case.timed);
+        // Timed cases are not made, so they must not stand for others of their kind; the smallest do.
+        cases.sort_by_key(|case| (case.timed, case.dims.iter().map(|(_, size)| *size).max()));
         for case in cases {
             let plans: Vec<Option<Plan>> = source
                 .header
