@@ -45,7 +45,7 @@ pub fn outputs(op: &dyn Op) -> std::result::Result<OutputNames, String> {
 pub fn samples(op: &dyn Op, cases: &[Case]) -> std::result::Result<Vec<Sample>, String> {
     let mut small: Vec<&Case> = cases.iter().filter(|case| !case.inputs.need_model()).collect();
     let volume = |case: &&Case| case.dims.iter().map(|(_, size)| (*size).max(1) as f64).product::<f64>();
-    // Of many sizes, the product says less than the largest.
+    // The largest size says more than the product where there are many.
     let longest = |case: &&Case| case.dims.iter().map(|(_, size)| *size).max();
     small.sort_by(|a, b| longest(a).cmp(&longest(b)).then(volume(a).total_cmp(&volume(b))));
     let mut chosen: Vec<&Case> = Vec::new();
