@@ -23,7 +23,7 @@ args = ["x", "y", "K", "V"]
 name = "registers"
 doc = """
 16 bytes of 8 or 16 rows for each thread, transposed in registers; a warp, which is a thread block, reads and writes lines of 128 \
-bytes: the fastest of bf16"""
+bytes"""
 needs = ["K * size % 16 == 0", "V * size % 16 == 0"]
 
 [[variant.launch]]
@@ -43,6 +43,17 @@ grid = ["B * H * ceil(K, 64) * ceil(V, 64)"]
 block = [512]
 args = ["x", "y", "K", "V"]
 
+[[variant]]
+name = "matrices"
+doc = "64 × 64 elements through shared memory, 16 bytes at a time, transposed by ldmatrix: the fastest of many states in bf16"
+needs = ["size == 2", "K % 8 == 0", "V % 8 == 0"]
+
+[[variant.launch]]
+entry = "state_transpose_matrices_{dtype}"
+grid = ["B * H * ceil(K, 64) * ceil(V, 64)"]
+block = [256]
+args = ["x", "y", "K", "V"]
+
 [[mutant]]
 name = "copied"
 doc = "[K, V] taken for [V, K]"
@@ -51,17 +62,22 @@ variants = ["simple", "tile"]
 [[mutant]]
 name = "last_tile_skipped"
 doc = "rows and columns after the last whole tile are left out"
-variants = ["tile", "registers", "swizzled"]
+variants = ["tile", "registers", "swizzled", "matrices"]
 
 [[mutant]]
 name = "barrier_missing"
 doc = "a tile is read before all of it is there"
-variants = ["tile", "swizzled"]
+variants = ["tile", "swizzled", "matrices"]
 
 [[mutant]]
 name = "swizzle_of_next"
 doc = "the tile is read by the swizzle of the next four rows"
 variants = ["swizzled"]
+
+[[mutant]]
+name = "matrix_rows_in_order"
+doc = "a lane takes the rows of a matrix of ldmatrix one after the other"
+variants = ["matrices"]
 
 [[mutant]]
 name = "matrix_offset_u32"
@@ -73,7 +89,7 @@ variants = ["tile", "registers"]
 //
 // x [B·H, K, V], y [B·H, V, K].
 
-#include "lib/common.cuh"
+#include "lib/mma.cuh"
 
 // The place of element (k, v) in a matrix of x, and in y.
 __device__ size_t from(int k, int v, int K, int V) {
@@ -233,6 +249,52 @@ __device__ void swizzled(const u32 *x, u32 *y, int K, int V) {
     }
 }
 
+// The same of elements of 2 bytes. ldmatrix gives lane l elements 2 · (l % 4) and the next of column l / 4 of four matrices of 8 × 8.
+// Row r of matrix m is row 8 · (r / 2) + 2 · m + r % 2 of 32, so that a lane has eight elements that follow one another in y. Chunk c of
+// a row is kept at a place that differs in the rows that one matrix has, and these lie in different banks.
+__device__ void matrices(const u16 *x, u16 *y, int K, int V) {
+    constexpr int TILE = 64, CHUNKS = TILE / 8, THREADS = 256, WARPS = THREADS / 32, N = TILE * CHUNKS / THREADS;
+    __shared__ uint4 tile[TILE][CHUNKS];
+    const int down = (K + TILE - 1) / TILE, across = (V + TILE - 1) / TILE;
+    const int k0 = blockIdx.x % down * TILE, v0 = blockIdx.x / down % across * TILE;
+    const size_t first = size_t(blockIdx.x / down / across) * K * V;
+    auto place = [](int row, int chunk) { return chunk ^ (row / 8 % 4 * 2 + row % 2); };
+    uint4 chunks[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const int at = i * THREADS + threadIdx.x, k = k0 + at / CHUNKS, v = v0 + at % CHUNKS * 8;
+        if (inside(k, K, TILE) && inside(v, V, TILE))
+            chunks[i] = *reinterpret_cast<const uint4 *>(x + first + from(k, v, K, V));
+    }
+#ifdef MUTANT_BARRIER_MISSING
+    if (threadIdx.x / 32 % 2)
+        __nanosleep(100000);
+#endif
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const int at = i * THREADS + threadIdx.x, row = at / CHUNKS;
+        tile[row][place(row, at % CHUNKS)] = chunks[i];
+    }
+#ifndef MUTANT_BARRIER_MISSING
+    __syncthreads();
+#endif
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const int at = i * WARPS + warp, rows = at % (TILE / 32) * 32, chunk = at / (TILE / 32);
+#ifdef MUTANT_MATRIX_ROWS_IN_ORDER
+        const int row = rows + lane;
+#else
+        const int row = rows + lane % 8 / 2 * 8 + lane / 8 * 2 + lane % 2;
+#endif
+        u32 col[4];
+        ldmatrix_x4_trans(col, smem_address(&tile[row][place(row, chunk)]));
+        const int k = k0 + rows + lane % 4 * 8, v = v0 + chunk * 8 + lane / 4;
+        if (inside(k, K, TILE) && inside(v, V, TILE))
+            *reinterpret_cast<uint4 *>(y + first + to(k, v, K, V)) = {col[0], col[1], col[2], col[3]};
+    }
+}
+
 #define ENTRIES(dtype, E)                                                                                                \
     extern "C" __global__ void state_transpose_simple_##dtype(const E *x, E *y, int B, int H, int K, int V) {            \
         simple(x, y, B, H, K, V);                                                                                        \
@@ -249,4 +311,8 @@ ENTRIES(bf16, u16)
 
 extern "C" __global__ void __launch_bounds__(512) state_transpose_swizzled_f32(const u32 *x, u32 *y, int K, int V) {
     swizzled(x, y, K, V);
+}
+
+extern "C" __global__ void __launch_bounds__(256) state_transpose_matrices_bf16(const u16 *x, u16 *y, int K, int V) {
+    matrices(x, y, K, V);
 }

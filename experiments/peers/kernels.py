@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 """Times third-party implementations (peers) on one GPU, on the cases that `ulplab kernels check` times.
 
-Writes JSON: {"device", "versions", "peers": {"<operation>/<case>": {"name", "us_cold", "us_graph", "all": […]}}, "limits": the same,
+Writes JSON: {"device", "versions", "method", "peers": {"<operation>/<case>": {"name", "us_cold", "us_graph", "all": […]}}, "limits": the same,
 "unfit": {"<operation>/<case>, <name>": why}, "left_out": […], "absent": {"<operation>": why}}, with the fastest cold peer of each case, and all peers; `ulplab kernels
 time --peers FILE` reports them beside its own times. Limits move the bytes of a case and compute nothing. `left_out` names the peers that are
 not yet tried, `absent` the operations whose peers this Python cannot import. The file is written again after each peer; what it has of the same device and versions is not timed again, so a run that was
 stopped goes on.
 
 Peers are compiled by several processes at a time, each of them many peers; whoever uses the card has it alone. Every peer's output is
-compared with a plain torch expression before the peer is timed. The method is ulplab's: write twice the size of the L2 cache before each
-repetition, record events around one call, take the median of 11 to 200: they end after 60 ms, or after 10 ms if half of the 95 % interval
-of the median is at most 0.5 % of it (`within`). Then many calls are timed in one graph. The GPU is kept busy while Python prepares the
-call, so that a peer's launches from Python are not counted.
+compared with a plain torch expression before the peer is timed. The method is ulplab's: have the L2 cache keep no lines that it was asked to
+keep, write twice its size before each repetition, record events around one call, take the median of 11 to 200: they end after 60 ms, or
+after 10 ms if half of the 95 % interval of the median is at most 0.5 % of it (`within`). Then many calls are timed in one graph. The GPU is
+kept busy while Python prepares the call, so that a peer's launches from Python are not counted.
 
 The exit code is 0 if all peers were tried, 103 if some are left out or absent, 96 if no process could begin.
 
@@ -48,7 +48,7 @@ class Report:
             if {key: before.get(key) for key in about} == about:
                 self._keep(before)
             else:
-                print(f"{path} is of another device or of other versions, and is written anew", file=sys.stderr)
+                print(f"{path} is of another device, of other versions or of another method, and is written anew", file=sys.stderr)
         self.write()
 
     def _keep(self, before):

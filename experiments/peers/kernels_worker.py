@@ -24,7 +24,7 @@ import kernels_limits
 import kernels_linear
 import kernels_model
 import kernels_swap_ffn
-from kernels_stopwatch import Stopwatch
+from kernels_stopwatch import METHOD, Stopwatch
 from kernels_turns import TURNS, first_call
 
 # Those that are compiled longest come first.
@@ -89,7 +89,7 @@ def main():
     # The digits alone, without dashes or a word before them, are how ulplab names the card, too.
     TURNS.open("".join(digit for digit in str(card.uuid).lower() if digit in string.hexdigits)[-32:], settle)
     versions = {"torch": torch.__version__, "triton": getattr(kernels_model.triton, "__version__", None)}
-    say(about={"device": card.name, "versions": versions}, peers=list(found), absent=absent)
+    say(about={"device": card.name, "versions": versions, "method": METHOD}, peers=list(found), absent=absent)
     watch = Stopwatch()
     for line in sys.stdin:
         prepare = found[tuple(json.loads(line))]

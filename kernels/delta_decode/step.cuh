@@ -1,6 +1,7 @@
 // Inputs, gates, packed states and sums over lanes, which the kernels of delta_decode.cu share.
 #pragma once
 
+#include "lib/evict_last.cuh"
 #include "lib/reduce.cuh"
 #include "lib/vec.cuh"
 
@@ -97,12 +98,7 @@ const int K = 128;
 template <bool STREAMING> __device__ __forceinline__ uint4 load_state(const void *from) {
     if (STREAMING)
         return __ldcs((const uint4 *)from);
-    uint4 x;
-    asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-                 : "l"(from), "l"(evict_last_policy())
-                 : "memory");
-    return x;
+    return ld_global_evict_last((const uint4 *)from);
 }
 
 template <bool STREAMING> __device__ __forceinline__ void store_state(void *to, uint4 x) {

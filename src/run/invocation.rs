@@ -26,6 +26,8 @@ pub struct Invocation {
     pub until_decided: bool,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub timed: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub fast_only: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mutant: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,6 +54,7 @@ impl Invocation {
             .for_each(|folder| option("--datasets", path(folder)));
         option("--seed", seed.to_string());
         words.extend(self.until_decided.then(|| "--until-decided".into()));
+        words.extend(self.fast_only.then(|| "--fast-only".into()));
         words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
     }
 
@@ -70,7 +73,8 @@ impl Invocation {
     pub fn selection(&self) -> String {
         let patterns = self.patterns().map(|(name, pattern)| format!("{name} {pattern}"));
         let timed = self.timed.then(|| "`kernels time`".to_string());
-        patterns.chain(timed).collect::<Vec<_>>().join(" ")
+        let fast_only = self.fast_only.then(|| "--fast-only".to_string());
+        patterns.chain(timed).chain(fast_only).collect::<Vec<_>>().join(" ")
     }
 
     /// The options that make another experiment of the file's, for a sentence; empty if it is as the file has it.
@@ -113,6 +117,7 @@ mod tests {
         };
         let timed = Invocation {
             timed: true,
+            fast_only: true,
             peers: Some("p.json".into()),
             ..kernels.clone()
         };
@@ -125,7 +130,7 @@ mod tests {
             (kernels, "ulplab kernels check k.toml --only 'rope.*/**' --seed 3"),
             (
                 timed,
-                "ulplab kernels time k.toml --only 'rope.*/**' --peers p.json --seed 3",
+                "ulplab kernels time k.toml --only 'rope.*/**' --peers p.json --seed 3 --fast-only",
             ),
             (
                 planted,

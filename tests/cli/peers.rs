@@ -13,7 +13,7 @@ fn with_peers(text: &str) -> (i32, String, PathBuf) {
 
 #[test]
 fn peers_are_read_before_anything_is_run() {
-    let one = |key: &str, peer: &str| format!(r#"{{"device": "card", "peers": {{"{key}": {peer}}}}}"#);
+    let one = |key: &str, peer: &str| format!(r#"{{"device": "card", "method": 2, "peers": {{"{key}": {peer}}}}}"#);
     let good = one("rope/bf16.forward.t1", r#"{"name": "p", "us_cold": 2.5, "all": []}"#);
     assert_eq!(with_peers(&good).0, 0);
     let mistakes = [
@@ -30,6 +30,10 @@ fn peers_are_read_before_anything_is_run() {
             "'rope/bf16.forward.t1': us_cold is 0, expected",
         ),
         (r#"{"peers": {}}"#.to_string(), "missing field `device`"),
+        (
+            r#"{"device": "card", "peers": {}}"#.to_string(),
+            "method: found 1, expected 2",
+        ),
     ];
     for (text, expected) in mistakes {
         let (code, error, file) = with_peers(&text);
@@ -65,7 +69,11 @@ fn peers_that_were_left_out_are_said() {
     .into_iter()
     .enumerate()
     {
-        std::fs::write(&file, format!(r#"{{"device": "card", "peers": {{}}, {rest}}}"#)).unwrap();
+        std::fs::write(
+            &file,
+            format!(r#"{{"device": "card", "method": 2, "peers": {{}}, {rest}}}"#),
+        )
+        .unwrap();
         let out = folder.path().join(format!("run-{at}"));
         let words = [
             "kernels",
@@ -86,7 +94,7 @@ fn peers_that_were_left_out_are_said() {
 fn only_kernels_have_peers() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("peers.json");
-    std::fs::write(&file, r#"{"device": "card", "peers": {}}"#).unwrap();
+    std::fs::write(&file, r#"{"device": "card", "method": 2, "peers": {}}"#).unwrap();
     let output = run(&["kernels", "time", "smoke", "--dry-run", "--peers", path(&file)]);
     assert_eq!(code(&output), 2);
     let error = stderr(&output);

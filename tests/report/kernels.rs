@@ -13,7 +13,7 @@ use super::synthetic;
 fn peers() -> Peers {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("peers.json");
-    let text = r#"{"device": "card", "peers": {"rope/bf16.forward.t1": {"name": "a <peer>", "us_cold": 25.0, "us_graph": 3}},
+    let text = r#"{"device": "card", "method": 2, "peers": {"rope/bf16.forward.t1": {"name": "a <peer>", "us_cold": 25.0, "us_graph": 3}},
         "limits": {"rope/bf16.forward.t1": {"name": "limit: 16 rows a block", "us_cold": 9.0}}}"#;
     std::fs::write(&file, text).unwrap();
     Peers::read(&file).unwrap()

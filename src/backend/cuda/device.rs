@@ -201,6 +201,14 @@ impl Device {
         })
     }
 
+    /// Has lines that the L2 cache was asked to keep be evicted as any others.
+    pub fn reset_persisting_l2(&self) -> Result<()> {
+        // SAFETY: there is a context; the contents of memory stay as they are.
+        cuda("cuCtxResetPersistingL2Cache", unsafe {
+            sys::cuCtxResetPersistingL2Cache().result()
+        })
+    }
+
     /// Copies to the device, and waits: a copy from pageable memory returns before its last bytes have arrived, and other
     /// streams do not wait for those.
     pub fn write(&self, memory: &Memory, at: usize, bytes: &[u8]) -> Result<()> {

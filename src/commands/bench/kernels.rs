@@ -26,6 +26,9 @@ pub struct KernelsArgs {
     /// Time only cells whose id (recipe/phase/window) matches, and no peers of other operations.
     #[arg(long, value_name = "GLOB")]
     only: Option<String>,
+    /// Also time the variants called `simple` on cases that another variant takes.
+    #[arg(long)]
+    simple: bool,
     /// Seconds after which no further peer is begun: the rest is left out, and named in peers.json; 0 times none.
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     peer_seconds: u32,
@@ -56,6 +59,9 @@ pub fn run(args: &KernelsArgs) -> Result<Exit> {
     }
     let mut command = itself::command()?;
     command.args(["kernels", "time", "--out"]).arg(&run);
+    if !args.simple {
+        command.arg("--fast-only");
+    }
     if run.exists() {
         command.arg("--resume");
     }

@@ -19,11 +19,15 @@ pub struct TimeArgs {
     besides: KernelArgs,
     #[command(flatten)]
     workers: WorkerArgs,
+    /// Leave the variant `simple` out of every case that another selected variant takes.
+    #[arg(long)]
+    fast_only: bool,
 }
 
 pub(super) fn run(args: &TimeArgs) -> Result<Exit> {
     let kernels = Options {
         timed: true,
+        fast_only: args.fast_only,
         workers: args.workers.workers(),
         ..Options::default()
     };

@@ -76,6 +76,7 @@ impl SweepArgs {
             skip: self.skip.clone(),
             until_decided: self.until_decided,
             timed: self.kernels.timed,
+            fast_only: self.kernels.fast_only,
             mutant: self.kernels.mutant.clone(),
             peers: self.kernels.peers.clone(),
             datasets: self.datasets.clone(),

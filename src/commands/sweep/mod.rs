@@ -41,6 +41,11 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
     let study = &*question.parsed.study;
     let mut prepared = prepare(args, &question)?;
     if args.dry_run {
+        if args.kernels.fast_only {
+            errln!(
+                "--fast-only: which variants take a case depends on the GPU, so those called `simple` are listed, too"
+            );
+        }
         return print_plan(&prepared);
     }
     if let Some(folder) = &args.kernels.keep_failed {
@@ -67,6 +72,11 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
     if let (Some(device), Some(study)) = (&device, study.kernels()) {
         prepared.manifest.device = device.describe();
         prepared.manifest.hindered = kernels::for_others(study, &question.sources, device);
+        if args.kernels.fast_only {
+            let on = (&device.arch[..], device.sms);
+            prepared.cells = kernels::without_simple(study, &question.sources, on, prepared.cells)?;
+            prepared.manifest.keep(&prepared.cells);
+        }
         // Who works on a share of a run reads them there.
         let begun = args
             .out

@@ -13,9 +13,9 @@ pub mod peers;
 pub mod power;
 pub mod programs;
 mod relations;
+mod selection;
 mod show;
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::model::{Sample, recorded};
@@ -23,8 +23,7 @@ use super::study::Text;
 use crate::backend::cuda::header::Factor;
 use crate::backend::cuda::session::Bench;
 use crate::backend::cuda::time::Times;
-use crate::backend::cuda::{Device, Mutant, Session, Source as KernelFile, Variant};
-use crate::run::Hindrance;
+use crate::backend::cuda::{Mutant, Session, Source as KernelFile, Variant};
 use crate::run::ceilings::Ceilings;
 use crate::run::plan::Cell;
 use capsules::{Capsules, CellResult};
@@ -45,26 +44,11 @@ use ulplab_core::record::{Failure, Phase, Record};
 pub use crate::backend::cuda::shipped::{file, folder};
 pub use body::{Command, KernelStudy};
 pub use compile::ARCHITECTURES;
+pub use selection::{for_others, without_simple};
 pub use show::{line, times};
 
 /// Site of the records of times.
 pub const TIME: &str = "time";
-
-/// The variants that are for another device than this one, and why.
-pub fn for_others(study: &KernelStudy, sources: &[KernelFile], device: &Device) -> BTreeMap<String, Hindrance> {
-    let named = |(source, variant): (&KernelFile, &Variant)| {
-        let name = format!("{}.{}", source.op, variant.name);
-        let arch = variant.arch.as_ref().filter(|arch| **arch != device.arch)?;
-        let why = format!("it is for {arch}, and this device is {}", device.arch);
-        let tried = study.variants.iter().any(|variant| variant.name == name);
-        tried.then_some((name, Hindrance::OtherDevice(why)))
-    };
-    let of = |source| {
-        let source: &KernelFile = source;
-        source.header.variants.iter().map(move |variant| (source, variant))
-    };
-    sources.iter().flat_map(of).filter_map(named).collect()
-}
 
 /// Whether there is a fault of that name, `op.mutant`.
 pub fn check_mutant(name: &str, sources: &[KernelFile]) -> Result<()> {

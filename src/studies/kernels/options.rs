@@ -12,6 +12,8 @@ pub struct Options {
     pub architectures: Vec<String>,
     /// Whether only the timed cases are run, and only a failed gate is a failure.
     pub timed: bool,
+    /// Whether the variants called `simple` are left out of the cases that another variant takes.
+    pub fast_only: bool,
     /// The fault to plant, as `op.mutant`.
     pub mutant: Option<String>,
     /// Whether every fault is planted after the run.

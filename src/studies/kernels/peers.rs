@@ -43,6 +43,8 @@ pub struct Peer {
 #[derive(Deserialize)]
 struct PeersFile {
     device: String,
+    #[serde(default = "first")]
+    method: u32,
     peers: BTreeMap<String, serde_json::Value>,
     #[serde(default)]
     limits: BTreeMap<String, serde_json::Value>,
@@ -52,11 +54,27 @@ struct PeersFile {
     absent: BTreeMap<String, String>,
 }
 
+/// How cold times are taken, by number: `METHOD` of `experiments/peers/kernels_stopwatch.py`. By the first, lines that L2 was asked to keep
+/// were not flushed.
+const METHOD: u32 = 2;
+
+fn first() -> u32 {
+    1
+}
+
 impl Peers {
     pub fn read(file: &Path) -> Result<Self> {
         let text = input::text(file)?;
         let raw: PeersFile =
             serde_json::from_str(&text).map_err(|error| Error::data(file, format!("not a file of peers: {error}")))?;
+        if raw.method != METHOD {
+            let message = format!(
+                "method: found {}, expected {METHOD}: its cold times are not to be compared with those of this version; \
+                 `ulplab bench kernels` times the peers again",
+                raw.method
+            );
+            return Err(Error::data(file, message));
+        }
         let cases = OPS.iter().flat_map(|op| {
             let cases = op.cases().into_iter();
             cases.map(|case| format!("{}/{}", op.name(), case.name))

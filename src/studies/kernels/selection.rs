@@ -1,0 +1,103 @@
+//! Which cells of kernels are run on a device.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::body::KernelStudy;
+use super::operations::Operation;
+use crate::backend::cuda::{Device, Plan, Source as KernelFile, Variant};
+use crate::run::Hindrance;
+use crate::run::plan::Cell;
+use ulplab_core::error::{Error, Result};
+
+/// The variants that are for another device than this one, and why.
+pub fn for_others(study: &KernelStudy, sources: &[KernelFile], device: &Device) -> BTreeMap<String, Hindrance> {
+    let named = |(source, variant): (&KernelFile, &Variant)| {
+        let name = format!("{}.{}", source.op, variant.name);
+        let arch = variant.arch.as_ref().filter(|arch| **arch != device.arch)?;
+        let why = format!("it is for {arch}, and this device is {}", device.arch);
+        let tried = study.variants.iter().any(|variant| variant.name == name);
+        tried.then_some((name, Hindrance::OtherDevice(why)))
+    };
+    let of = |source| {
+        let source: &KernelFile = source;
+        source.header.variants.iter().map(move |variant| (source, variant))
+    };
+    sources.iter().flat_map(of).filter_map(named).collect()
+}
+
+/// What the variant of an operation is called that is written to be read, and not to be fast.
+const SIMPLE: &str = "simple";
+
+/// The cells but those of variants called `simple` whose case another of the cells' variants takes on a device: one of this architecture,
+/// with so many multiprocessors.
+pub fn without_simple(
+    study: &KernelStudy,
+    sources: &[KernelFile],
+    (arch, sms): (&str, i64),
+    cells: Vec<Cell>,
+) -> Result<Vec<Cell>> {
+    let mut faster = HashSet::new();
+    for source in sources {
+        let cases =
+            Operation::find(study, &source.op).and_then(|operation| operation.cases().map_err(|why| why.message));
+        let cases = cases.map_err(Error::Usage)?;
+        for cell in cells
+            .iter()
+            .filter(|cell| cell.kernel().0 == source.op && cell.kernel().1 != SIMPLE)
+        {
+            let name = &study.case_names[cell.window];
+            let variant = source.variant(cell.kernel().1);
+            let here = variant.filter(|variant| variant.arch.as_ref().is_none_or(|of| of == arch));
+            let (Some(variant), Some(case)) = (here, cases.iter().find(|case| case.name == *name)) else {
+                continue;
+            };
+            if Plan::new(variant, case, sms).map_err(Error::Usage)?.is_some() {
+                faster.insert((source.op.clone(), cell.window));
+            }
+        }
+    }
+    let stays = |cell: &Cell| {
+        let (op, variant) = cell.kernel();
+        variant != SIMPLE || !faster.contains(&(op.to_string(), cell.window))
+    };
+    Ok(cells.into_iter().filter(stays).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::studies::kernels::file;
+    use crate::studies::study::Study;
+    use ulplab_core::ops;
+
+    #[test]
+    fn simple_is_left_out_where_another_variant_takes_the_case() {
+        let sources: Vec<KernelFile> = ["mhc_post", "fp8_gemm", "top_k"]
+            .into_iter()
+            .map(|op| file(ops::find(op).unwrap()).unwrap())
+            .collect();
+        let asked = KernelStudy {
+            kernels: vec!["**".into()],
+            ..KernelStudy::default()
+        };
+        let study = asked.resolved(&sources).unwrap();
+        let ids = |cells: Vec<Cell>| -> HashSet<String> { cells.into_iter().map(|cell| cell.id).collect() };
+        let left = |arch, only: &str| {
+            let cells: Vec<Cell> = study.plan().cells();
+            let cells: Vec<Cell> = cells.into_iter().filter(|cell| cell.recipe.starts_with(only)).collect();
+            let all = ids(cells.clone());
+            let kept = ids(without_simple(&study, &sources, (arch, 132), cells).unwrap());
+            all.difference(&kept).cloned().collect::<Vec<_>>()
+        };
+        let gone = left("sm_90a", "");
+        assert!(gone.iter().all(|id| id.contains(".simple/")), "{gone:?}");
+        let of = |op: &str| gone.iter().filter(|id| id.starts_with(op)).count();
+        // mhc_post has no other variant.
+        assert_eq!(of("mhc_post."), 0);
+        assert!(of("fp8_gemm.") > 0 && of("top_k.") > 0, "{gone:?}");
+        // Variants for another device take nothing here.
+        assert!(left("sm_100a", "fp8_gemm.").len() < of("fp8_gemm."));
+        // Without the others it is all that there is.
+        assert_eq!(left("sm_90a", "top_k.simple").len(), 0);
+    }
+}
