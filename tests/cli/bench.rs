@@ -8,7 +8,7 @@ fn peers_are_timed_before_kernels_and_kept() {
     let folder = tempfile::tempdir().unwrap();
     let [out, python, told] = ["out", "python", "told"].map(|name| folder.path().join(name));
     let script = format!(
-        "#!/bin/sh\necho \"$@\" >> {told}\necho '{{\"device\": \"card\", \"peers\": {{}}}}' > \"$2\"\n",
+        "#!/bin/sh\necho \"$@\" >> {told}\necho '{{\"device\": \"card\", \"method\": 2, \"peers\": {{}}}}' > \"$2\"\n",
         told = path(&told)
     );
     std::fs::write(&python, script).unwrap();

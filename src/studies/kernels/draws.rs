@@ -1,7 +1,7 @@
 //! Many draws of a case: the same sizes with other numbers, to tell how often what is right is refused.
 
 use ulplab_core::error::Result;
-use ulplab_core::metrics::{Better, MAX_ABS, Metric, VIOLATIONS};
+use ulplab_core::metrics::{Bound, MAX_ABS, Metric, VIOLATIONS};
 use ulplab_core::ops::{Case, Problem};
 use ulplab_core::record::{Failure, Record, Worst};
 
@@ -68,7 +68,11 @@ impl Drawn {
             };
             *compared = true;
             record.n += kept.n;
-            match worse(Metric::find(&record.metric)?.better, record.value, kept.value) {
+            let bound = Bound {
+                better: Metric::find(&record.metric)?.better,
+                value: kept.value,
+            };
+            match bound.worse(record.value, kept.value) {
                 true => *kept = record,
                 false => kept.n = record.n,
             }
@@ -124,15 +128,6 @@ fn name_draw(seed: u64, records: &mut [Record]) {
         }
         let of_site = || elements.iter().find(|(site, _)| *site == record.site)?.1.clone();
         record.worst = record.worst.take().or_else(of_site);
-    }
-}
-
-/// Whether `a` is worse than `b`; NaN is worse than any number.
-fn worse(better: Better, a: f64, b: f64) -> bool {
-    match better {
-        _ if a.is_nan() || b.is_nan() => a.is_nan() && !b.is_nan(),
-        Better::Lower => a > b,
-        Better::Higher => a < b,
     }
 }
 
