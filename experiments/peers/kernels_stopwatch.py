@@ -7,7 +7,8 @@ import torch
 from kernels_common import DEVICE
 from kernels_repetitions import median
 
-#: Of which times are: it grows when times of before are not to be compared with. 2: lines that L2 was asked to keep are flushed, too.
+#: The method by which times are taken. It grows when older times are not to be compared with new ones. By 2, lines that L2 was asked to keep
+#: are flushed, too.
 METHOD = 2
 
 
