@@ -4,12 +4,12 @@
 Writes JSON: {"device", "versions", "method", "peers": {"<operation>/<case>": {"name", "us_cold", "us_graph", "all": […]}}, "limits": the same,
 "unfit": {"<operation>/<case>, <name>": why}, "left_out": […], "absent": {"<operation>": why}}, with the fastest cold peer of each case, and all peers; `ulplab kernels
 time --peers FILE` reports them beside its own times. Limits move the bytes of a case and compute nothing. `left_out` names the peers that are
-not yet tried, `absent` the operations whose peers this Python cannot import. The file is written again after each peer; what it has of the same device and versions is not timed again, so a run that was
+not yet tried, `absent` the operations whose peers this Python cannot import. The file is written again after each peer; what it has of the same device, versions and method is not timed again, so a run that was
 stopped goes on.
 
 Peers are compiled by several processes at a time, each of them many peers; whoever uses the card has it alone. Every peer's output is
-compared with a plain torch expression before the peer is timed. The method is ulplab's: have the L2 cache keep no lines that it was asked to
-keep, write twice its size before each repetition, record events around one call, take the median of 11 to 200: they end after 60 ms, or
+compared with a plain torch expression before the peer is timed. The method is ulplab's: before each repetition, have the L2 cache let go of
+lines that it was asked to keep, and write twice its size; record events around one call, take the median of 11 to 200: they end after 60 ms, or
 after 10 ms if half of the 95 % interval of the median is at most 0.5 % of it (`within`). Then many calls are timed in one graph. The GPU is
 kept busy while Python prepares the call, so that a peer's launches from Python are not counted.
 

@@ -60,6 +60,13 @@ pub struct Variant {
     pub sequence: Option<String>,
 }
 
+impl Variant {
+    /// Whether it is for cards of this architecture, e.g. `sm_90a`.
+    pub fn is_for(&self, arch: &str) -> bool {
+        self.arch.as_ref().is_none_or(|only| only == arch)
+    }
+}
+
 /// Working memory.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -60,7 +60,7 @@ impl<'d> Session<'d> {
 
     /// Whether a variant is for this device.
     pub fn runs(&self, variant: &Variant) -> bool {
-        variant.arch.as_ref().is_none_or(|arch| *arch == self.device.arch)
+        variant.is_for(&self.device.arch)
     }
 
     /// What compares contents that repeat.

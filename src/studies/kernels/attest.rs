@@ -289,10 +289,7 @@ fn differences(source: &Source, verified: &VerifiedFile) -> Vec<String> {
         found.push("its cases, bounds or judgement changed".into());
     }
     // Variants for another architecture did not run on the card.
-    let runs = |variant: &&Variant| {
-        let here = variant.arch.as_ref().is_none_or(|arch| *arch == verified.arch);
-        here || verified.variants.contains_key(&variant.name)
-    };
+    let runs = |variant: &&Variant| variant.is_for(&verified.arch) || verified.variants.contains_key(&variant.name);
     let missing = source
         .header
         .variants

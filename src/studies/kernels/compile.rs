@@ -105,7 +105,7 @@ impl Compile<'_> {
         let op = ops::find(&source.op).map_err(|why| Error::data(&source.path, why))?;
         let mut problems = BTreeMap::new();
         for variant in &source.header.variants {
-            if variant.arch.as_ref().is_some_and(|only| only != arch) {
+            if !variant.is_for(arch) {
                 continue;
             }
             let name = format!("{}.{}", source.op, variant.name);

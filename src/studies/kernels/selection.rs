@@ -38,20 +38,15 @@ pub fn without_simple(
 ) -> Result<Vec<Cell>> {
     let mut faster = HashSet::new();
     for source in sources {
-        let cases =
-            Operation::find(study, &source.op).and_then(|operation| operation.cases().map_err(|why| why.message));
-        let cases = cases.map_err(Error::Usage)?;
-        for cell in cells
-            .iter()
-            .filter(|cell| cell.kernel().0 == source.op && cell.kernel().1 != SIMPLE)
-        {
-            let name = &study.case_names[cell.window];
+        let cases = Operation::find(study, &source.op).map_err(Error::Usage)?.cases();
+        let cases = cases.map_err(|mistake| Error::Usage(mistake.message))?;
+        for cell in cells.iter().filter(|cell| cell.kernel().0 == source.op) {
             let variant = source.variant(cell.kernel().1);
-            let here = variant.filter(|variant| variant.arch.as_ref().is_none_or(|of| of == arch));
-            let (Some(variant), Some(case)) = (here, cases.iter().find(|case| case.name == *name)) else {
-                continue;
-            };
-            if Plan::new(variant, case, sms).map_err(Error::Usage)?.is_some() {
+            let other = variant.filter(|variant| variant.name != SIMPLE && variant.is_for(arch));
+            let case = cases.iter().find(|case| case.name == study.case_names[cell.window]);
+            if let (Some(other), Some(case)) = (other, case)
+                && Plan::new(other, case, sms).map_err(Error::Usage)?.is_some()
+            {
                 faster.insert((source.op.clone(), cell.window));
             }
         }
