@@ -142,7 +142,7 @@ __device__ __forceinline__ int columns(int K) {
         const bf16 *x, const u8 *w, const u8 *w_scale, const float *w_tensor, Y *y, int B, int N, int K) {       \
         simple<F>(x, w, w_scale, w_tensor, y, B, N, K);                                                          \
     }                                                                                                            \
-    extern "C" __global__ void __launch_bounds__(256) fp4_gemm_registers_##FORMAT##_##OUT(                       \
+    extern "C" __global__ void __launch_bounds__(256, 2) fp4_gemm_registers_##FORMAT##_##OUT(                    \
         const bf16 *x, const u8 *packed, const u32 *general, const float *w_tensor, Y *y, int B, int N, int K) { \
         if (B <= 8)                                                                                              \
             registers<F, 8>(x, packed, general, w_tensor, y, B, N, K);                                           \

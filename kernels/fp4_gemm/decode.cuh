@@ -245,3 +245,12 @@ template <class F, bool GENERAL> __device__ __forceinline__ void decode_chunk(u3
         for (int reg = 0; reg < 4; reg++)
             a[step][reg] = scales.times(a[step][reg], reg % 2 * Packed<F>::OF_ROW + step * 16 / F::block);
 }
+
+// The products of 64 columns of 64 rows for each warpgroup, and T tokens, which lie in shared memory.
+template <int T> __device__ __forceinline__ void multiply_chunk(float (&sums)[T / 2], const u32 (&a)[4][4], u64 tokens) {
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < 4; step++)
+        Step<Bf16, T>::registers(sums, a[step], tokens + step * 2);
+    wgmma_commit_group();
+}

@@ -188,15 +188,6 @@ __device__ __forceinline__ void release(const Ring &ring, int slot) {
     __syncwarp();
 }
 
-// The products of 64 columns of all rows and tokens.
-__device__ __forceinline__ void multiply_chunk(float (&sums)[TOKENS / 2], const u32 (&a)[4][4], u64 tokens) {
-    wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < 4; step++)
-        Step<Bf16, TOKENS>::registers(sums, a[step], tokens + step * 2);
-    wgmma_commit_group();
-}
-
 // The products of a whole part with plain scales.
 template <class F>
 __device__ __forceinline__ void multiply_part(const Ring &ring, Parities &parities, float (&sums)[TOKENS / 2]) {
@@ -217,7 +208,7 @@ __device__ __forceinline__ void multiply_part(const Ring &ring, Parities &pariti
             if (gridDim.y > 1)
                 asm volatile("brkpt;");
             decode_chunk<F, false>(a[chunk % 2], packed);
-            multiply_chunk(sums, a[chunk % 2], tokens + slot * (STAGE_BYTES<F> / 16) + chunk * 64);
+            multiply_chunk<TOKENS>(sums, a[chunk % 2], tokens + slot * (STAGE_BYTES<F> / 16) + chunk * 64);
         }
     }
     wgmma_wait_group<0>();
@@ -241,7 +232,7 @@ __device__ __forceinline__ void multiply_any(const Ring &ring, Parities &paritie
                 decode_chunk<F, true>(a, packed);
             else
                 decode_chunk<F, false>(a, packed);
-            multiply_chunk(sums, a, tokens + chunk * 64);
+            multiply_chunk<TOKENS>(sums, a, tokens + chunk * 64);
             wgmma_wait_group<0>();
         }
         release(ring, slot);
