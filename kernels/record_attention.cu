@@ -45,6 +45,30 @@ grid = ["B * min(max(ceil(Wn + K, 1152), 1), 8)", "ceil(H, 64)"]
 cluster = ["min(max(ceil(Wn + K, 1152), 1), 8)"]
 
 [[variant]]
+name = "pairs"
+doc = "`cluster` for more than 64 heads: two thread blocks decode half of each tile and send it to each other; 320 keys and more for a pair"
+arch = "sm_90a"
+needs = ["size == 2", "B * 8 < 2147483648"]
+
+[[variant.launch]]
+entry = "record_attention_pairs_{record}_{dtype}"
+grid = ["2 * B * min(max(ceil(Wn + K, 320), 1), 4)", "ceil(H, 128)"]
+cluster = ["2 * min(max(ceil(Wn + K, 320), 1), 4)"]
+block = [512]
+shared = 217728
+args = ["q", "window_pages", "window_slots", "window_count", "pages", "slots", "count", "sinks", "out", "H", "Wn", "K", "window_own", "own", "window_listed", "listed", "scale"]
+
+[[variant]]
+name = "pairs_1152"
+doc = "1,152 keys and more for a pair: for many rows"
+like = "pairs"
+
+[[variant.launch]]
+entry = "record_attention_pairs_{record}_{dtype}"
+grid = ["2 * B * min(max(ceil(Wn + K, 1152), 1), 4)", "ceil(H, 128)"]
+cluster = ["2 * min(max(ceil(Wn + K, 1152), 1), 4)"]
+
+[[variant]]
 name = "heads_16"
 doc = "16 heads and 80 keys or more for a thread block, by mma.sync: for one row; the cluster of a row adds up through shared memory"
 arch = "sm_90a"
@@ -135,7 +159,12 @@ variants = ["cluster"]
 [[mutant]]
 name = "tile_overwritten"
 doc = "keys are decoded over those whose products are still under way"
-variants = ["cluster"]
+variants = ["cluster", "pairs"]
+
+[[mutant]]
+name = "peers_keys_lost"
+doc = "keys that the other thread block of a pair decoded are taken for missing"
+variants = ["pairs"]
 
 [[mutant]]
 name = "page_offset_32"
@@ -185,7 +214,12 @@ variants = ["cluster", "heads_16"]
 #define CLUSTER(R)                                                                                                      \
     extern "C" __global__ void __launch_bounds__(512, 1)                                                                \
         record_attention_cluster_##R##_bf16(const bf16 *q, RECORD_PARTS, const float *sinks, bf16 *out, RECORD_SIZES) { \
-        attend<R>(q, RECORD_BOTH, sinks, out, heads, scale);                                                            \
+        attend<R, false>(q, RECORD_BOTH, sinks, out, heads, scale);                                                     \
+    }
+#define PAIRS(R)                                                                                                      \
+    extern "C" __global__ void __launch_bounds__(512, 1)                                                              \
+        record_attention_pairs_##R##_bf16(const bf16 *q, RECORD_PARTS, const float *sinks, bf16 *out, RECORD_SIZES) { \
+        attend<R, true>(q, RECORD_BOTH, sinks, out, heads, scale);                                                    \
     }
 #define FEW_HEADS(R, HEADS, TILE)                                                                                               \
     extern "C" __global__ void __launch_bounds__(512, 1)                                                                        \
@@ -200,9 +234,10 @@ variants = ["cluster", "heads_16"]
     MACRO(v4_fp8) MACRO(v4_nvfp4) MACRO(v4_mxfp4) MACRO(v41_mxfp8) MACRO(v41_fp4) MACRO(v32_fp8) MACRO(v4_bf16)
 FOR_RECORDS_OF_512(ENTRIES)
 #if __CUDA_ARCH__ == 900
-// A file that includes this one may want fewer.
+// A file that includes this one may want fewer, and has no pairs.
 #ifndef FOR_RECORDS_ON_TENSOR_CORES
 #define FOR_RECORDS_ON_TENSOR_CORES FOR_RECORDS_OF_512
+FOR_RECORDS_OF_512(PAIRS)
 #endif
 FOR_RECORDS_ON_TENSOR_CORES(CLUSTER)
 FOR_RECORDS_ON_TENSOR_CORES(BOTH_FEW_HEADS)

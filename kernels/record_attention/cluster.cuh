@@ -5,8 +5,11 @@
 // and take turns with scores: those of a tile, [64, 32], are one warpgroup's, which hands the exponentials to the other. So while
 // one computes exponentials, tensor cores are at the products of the other.
 //
-// Two tiles cost tensor cores 2,048 cycles, and their operands shared memory some 2,600. Of `v4_fp8` they are 37 KB, which a
-// multiprocessor's share of memory bandwidth brings in 2,000.
+// Where there are more heads, two thread blocks may be a pair, with 64 heads each and the same keys: each decodes half of a tile and
+// sends it to the other. Its bits are the same.
+//
+// Two tiles cost tensor cores 2,560 cycles, as products of 32 keys wait for their operands, and shared memory some 2,600. Of `v4_fp8`
+// they are 37 KB, which a multiprocessor's share of memory bandwidth brings in 2,000.
 #pragma once
 
 #include "record_attention/tiles.cuh"
@@ -29,17 +32,6 @@ __device__ __forceinline__ void first_step(float (&c)[16], u64 a, u64 b) {
                  : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3]), "=f"(c[4]), "=f"(c[5]), "=f"(c[6]), "=f"(c[7]), "=f"(c[8]),
                    "=f"(c[9]), "=f"(c[10]), "=f"(c[11]), "=f"(c[12]), "=f"(c[13]), "=f"(c[14]), "=f"(c[15])
                  : "l"(a), "l"(b));
-}
-
-// Numbers to another CTA, or this one, whose barrier counts their bytes.
-__device__ __forceinline__ void st_async(u32 to, float x, u32 barrier) {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(to), "f"(x), "r"(barrier)
-                 : "memory");
-}
-__device__ __forceinline__ void st_async(u32 to, float x, float y, u32 barrier) {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to), "f"(x), "f"(y),
-                 "r"(barrier)
-                 : "memory");
 }
 
 // ---- the consumer warpgroups
@@ -66,7 +58,7 @@ __device__ __forceinline__ void wait_for_queries(Attention &shared, const float 
 }
 
 // The state of a consumer thread: its heads are `head` and the eighth behind it, its channels those of accumulators of wgmma.
-struct Consumer {
+template <bool PAIR> struct Consumer {
     Attention &shared;
     const int group, warp, lane, head, thread, tiles;
     const float scale; // of scores whose exponentials are powers of two
@@ -107,10 +99,13 @@ struct Consumer {
         wgmma_commit_group();
     }
 
-    // Lets the producers have a tile whose products are done.
+    // Lets the producers have a tile whose products are done. Those of the peer are told only what they wait for, as it may have ended
+    // otherwise.
     __device__ __forceinline__ void release(int tile) {
         if (lane == 0)
             mbarrier_arrive(shared.empty + tile % STAGES);
+        if (PAIR && lane == 1 && tile + STAGES < tiles)
+            mbarrier_arrive_cluster(map_shared_peer(shared.empty + tile % STAGES));
         __syncwarp();
     }
 
@@ -135,14 +130,13 @@ struct Consumer {
 
     // The turn of this warpgroup, whose scores are there.
     __device__ __forceinline__ void own_tile(int tile) {
-        // Score i of a thread: key i / 4 * 8 + 2 (lane % 4) + i % 2, head i / 2 % 2. Four keys have a byte of bits.
-        const uint2 bits = *(const uint2 *)(shared.valid + tile % STAGES);
-        const int first = lane % 4 / 2 * 8 + lane % 2 * 2;
-        const u32 valid[2] = {bits.x >> first, bits.y >> first};
+        // Score i of a thread: key i / 4 * 8 + 2 (lane % 4) + i % 2, head i / 2 % 2.
+        const uint4 words = ((const uint4 *)shared.valid[tile % STAGES])[lane % 4];
+        const u32 valid[4] = {words.x, words.y, words.z, words.w};
         float top[2] = {-infinity(), -infinity()}, before[2], subtracted[2];
 #pragma unroll
         for (int i = 0; i < 16; i++) {
-            scores[i] = valid[i / 8] >> (i / 4 % 2 * 16 + i % 2) & 1 ? scores[i] * scale : -infinity();
+            scores[i] = valid[i / 4] >> i % 2 & 1 ? scores[i] * scale : -infinity();
 #ifdef MUTANT_SCORES_ROUNDED
             scores[i] = from_bf16x2(to_bf16x2(scores[i], 0.0f)).x;
 #endif
@@ -240,10 +234,10 @@ struct Consumer {
             const int of = head + 8 * half;
             sum[half] = lanes_sum<4>(sum[half]);
             for (int to = lane % 4; to < ranks; to += 4) {
-                const u32 received = map_shared_rank(&shared.received, to);
-                st_async(map_shared_rank(shared.sums[rank][group] + of, to), sum[half], received);
+                const u32 received = map_rank<PAIR>(&shared.received, to);
+                st_async(map_rank<PAIR>(shared.sums[rank][group] + of, to), sum[half], received);
                 if (group == 0)
-                    st_async(map_shared_rank(shared.maxima[rank] + of, to), maximum[half], received);
+                    st_async(map_rank<PAIR>(shared.maxima[rank] + of, to), maximum[half], received);
             }
         }
     }
@@ -253,7 +247,7 @@ struct Consumer {
     __device__ __forceinline__ void hand_out(int rank, int each, int heads) const {
         float *const room = shared.slices() + rank * each * SLICE + head * 8 + lane % 4 * 2;
         int owner = group * 32 / each, slice = group * 32 % each;
-        u32 to = map_shared_rank(room + slice * SLICE, owner), received = map_shared_rank(&shared.received, owner);
+        u32 to = map_rank<PAIR>(room + slice * SLICE, owner), received = map_rank<PAIR>(&shared.received, owner);
 #pragma unroll
         for (int i = 0; i < 32; i++) {
             const float (&x)[4] = results[i / 8][i % 8];
@@ -272,7 +266,7 @@ struct Consumer {
             to += SLICE * sizeof(float);
             if (++slice == each && i < 31) {
                 owner++, slice = 0;
-                to = map_shared_rank(room, owner), received = map_shared_rank(&shared.received, owner);
+                to = map_rank<PAIR>(room, owner), received = map_rank<PAIR>(&shared.received, owner);
             }
         }
     }
@@ -341,7 +335,7 @@ __device__ __forceinline__ void add_slices(Attention &shared, int rank, int each
     }
 }
 
-template <class R>
+template <class R, bool PAIR>
 __device__ __forceinline__ void attend(const bf16 *q, const Part window, const Part entries, const float *sinks, bf16 *out,
                                        int heads, float scale) {
     extern __shared__ __align__(1024) u8 bytes[];
@@ -349,9 +343,11 @@ __device__ __forceinline__ void attend(const bf16 *q, const Part window, const P
     u32 ranks, rank;
     asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(ranks));
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    const int row = blockIdx.x / ranks, first_head = blockIdx.y * HEADS;
+    const int row = blockIdx.x / ranks, first_head = (blockIdx.y * (PAIR ? 2 : 1) + half_of_pair<PAIR>()) * HEADS;
+    if (PAIR)
+        ranks /= 2, rank /= 2;
     const size_t at = ((size_t)row * heads + first_head) * R::DIM;
-    heads = min(heads - first_head, HEADS);
+    heads = max(min(heads - first_head, HEADS), 0);
     const bool producer = threadIdx.x < PRODUCERS;
     launch_dependent_grids();
     wait_on_dependent_grids();
@@ -360,27 +356,34 @@ __device__ __forceinline__ void attend(const bf16 *q, const Part window, const P
     // Slots are asked for before the counts are there, as if both parts were full.
     const auto share = [&](int all) { return ((all + TILE - 1) / TILE + (int)ranks - 1) / (int)ranks; };
     const int first_if_full = rank * share(window.places + entries.places);
-    int slot = producer ? slot_if_full(window, entries, row, key_of_lane(first_if_full)) : -1;
+    int slot = producer ? slot_if_full(window, entries, row, key_of_lane<PAIR>(first_if_full)) : -1;
     const Keys<R> keys(window, entries, row);
     if (threadIdx.x < STAGES) {
-        mbarrier_init(shared.full + threadIdx.x, PRODUCERS / 32), mbarrier_init(shared.empty + threadIdx.x, CONSUMERS / 32);
+        mbarrier_init(shared.full + threadIdx.x, PRODUCERS / 32);
+        mbarrier_init(shared.empty + threadIdx.x, CONSUMERS / 32 * (PAIR ? 2 : 1));
         if (threadIdx.x == 0)
             mbarrier_init(&shared.received, 1);
         fence_mbarrier_init();
     }
-    __syncthreads();
+    // The peer sends tiles without being asked.
+    if (PAIR) {
+        cluster_arrive_relaxed();
+        cluster_wait();
+    } else {
+        __syncthreads();
+    }
     const int all = keys.count(), tiles = (all + TILE - 1) / TILE, each = share(all), first = rank * each;
     const int end = min(first + each, tiles);
     int active = each ? (tiles + each - 1) / each : 0;
     if (producer) {
         warpgroup_reg_dealloc<72>();
-        const int key = key_of_lane(first);
+        const int key = key_of_lane<PAIR>(first);
         if (first != first_if_full || keys.window.count != window.places)
             slot = key < all ? keys.slot(key) : -1;
-        Found found;
+        Found<PAIR> found;
         found.find(keys, key, key < min(end * TILE, all) ? slot : -1);
         if (first < end)
-            produce(shared, keys, first, end, found);
+            produce<R, PAIR>(shared, keys, first, end, found);
         cluster_arrive_relaxed();
         cluster_wait();
         return;
@@ -391,7 +394,7 @@ __device__ __forceinline__ void attend(const bf16 *q, const Part window, const P
     if (threadIdx.x == PRODUCERS)
         mbarrier_arrive_expect_tx(&shared.received, (active * HEADS * 3 + senders * own_slices * heads * 8) * sizeof(float));
     wait_for_queries(shared, sinks + first_head, heads);
-    Consumer consumer(shared, end - first, scale);
+    Consumer<PAIR> consumer(shared, end - first, scale);
     if (first < end)
         consumer.consume();
     // Slices of the results lie where queries and keys were, of which all ranks must have made use.
