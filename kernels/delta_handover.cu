@@ -68,6 +68,7 @@ doc = "prefill rounds the states that it leaves to bf16"
 // The kernels are those of delta_prefill.cu, delta_decode.cu and state_transpose.cu, on buffers that they share.
 
 #include "delta_prefill/inverse.cuh"
+#include "lib/evict_last.cuh"
 #include "lib/tma.cuh"
 #include "lib/vec.cuh"
 #include "lib/wgmma.cuh"

@@ -62,7 +62,7 @@ doc = "the numbers before a row are counted in 32 bits without a sign"
 // x [T, H, D]: pair i is channels D − R + 2i and the next. Token t rotates it by the angle of cos, sin [T, R/2] at (t, i), or back.
 // All arithmetic is that of f32, with one rounding at the end.
 
-#include "lib/ptx.cuh"
+#include "lib/evict_last.cuh"
 
 // Rotates a pair by an angle, or back.
 template <bool INVERSE> __device__ float2 turn(float2 x, float cos, float sin) {
@@ -146,16 +146,6 @@ __device__ void table(const float *from, float (&to)[4]) {
     to[0] = all.x, to[1] = all.y, to[2] = all.z, to[3] = all.w;
 }
 
-// L2 keeps the line until it is stored.
-__device__ uint4 load(const uint4 *from) {
-    uint4 x;
-    asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-                 : "l"(from), "l"(evict_last_policy())
-                 : "memory");
-    return x;
-}
-
 // CTA (t, group of heads): a row of threads takes HEADS heads in turn.
 template <bool INVERSE, int HEADS, class E>
 __device__ void vector(E *x, const float *cos, const float *sin, int T, int H, int D, int R) {
@@ -166,7 +156,7 @@ __device__ void vector(E *x, const float *cos, const float *sin, int T, int H, i
 #pragma unroll
     for (int k = 0; k < HEADS; k++) {
         if (first + k * blockDim.y < H)
-            packed[k] = load(head(k));
+            packed[k] = ld_global_evict_last(head(k));
     }
     float c[PAIRS], s[PAIRS];
     size_t angle = angles(t, T, R) + threadIdx.x * PAIRS;

@@ -89,6 +89,7 @@ variants = ["tile", "registers"]
 //
 // x [B·H, K, V], y [B·H, V, K].
 
+#include "lib/evict_last.cuh"
 #include "lib/mma.cuh"
 
 // The place of element (k, v) in a matrix of x, and in y.
@@ -205,83 +206,83 @@ template <class E> __device__ void registers(const E *x, E *y, int K, int V) {
     }
 }
 
-// A tile of 64 × 64 elements of 4 bytes for each CTA, in 16-byte chunks. Chunk c of row r is kept at place c ^ (r / 4 % 8), so that threads
-// which read four rows of one column each have at most two that share a bank. Tiles below one another are written by CTAs that
-// follow one another. A thread has two chunks: with more on their way, more pages of memory are open, and the rate falls.
-__device__ void swizzled(const u32 *x, u32 *y, int K, int V) {
-    constexpr int TILE = 64, CHUNKS = TILE / 4, THREADS = 512, N = TILE * CHUNKS / THREADS;
-    __shared__ uint4 tile[TILE][CHUNKS];
-    const int down = (K + TILE - 1) / TILE, across = (V + TILE - 1) / TILE;
-    const int k0 = blockIdx.x % down * TILE, v0 = blockIdx.x / down % across * TILE;
-    const size_t first = size_t(blockIdx.x / down / across) * K * V;
-    auto swizzle = [](int four_rows) { return four_rows % 8; };
-    uint4 chunks[N];
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        const int at = i * THREADS + threadIdx.x, k = k0 + at / CHUNKS, v = v0 + at % CHUNKS * 4;
-        if (inside(k, K, TILE) && inside(v, V, TILE))
-            chunks[i] = *reinterpret_cast<const uint4 *>(x + first + from(k, v, K, V));
+// A tile of 64 × 64 elements for each CTA, in chunks of 16 bytes. Tiles below one another are of CTAs that follow one another.
+template <class E, int THREADS> struct Tile {
+    static constexpr int SIDE = 64, N = 16 / sizeof(E), CHUNKS = SIDE / N, EACH = SIDE * CHUNKS / THREADS;
+
+    int k0, v0, K, V;
+    size_t first; // of the matrix
+
+    __device__ Tile(int K, int V) : K(K), V(V) {
+        const int down = (K + SIDE - 1) / SIDE, across = (V + SIDE - 1) / SIDE;
+        k0 = blockIdx.x % down * SIDE, v0 = blockIdx.x / down % across * SIDE;
+        first = size_t(blockIdx.x / down / across) * K * V;
     }
+
+    // Returns when all chunks are there, chunk c of row r at place(r, c).
+    template <class Place> __device__ void load(uint4 (&tile)[SIDE][CHUNKS], const E *x, Place place) const {
+        uint4 chunks[EACH];
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const int at = i * THREADS + threadIdx.x, k = k0 + at / CHUNKS, v = v0 + at % CHUNKS * N;
+            if (inside(k, K, SIDE) && inside(v, V, SIDE))
+                chunks[i] = ld_global_evict_last(reinterpret_cast<const uint4 *>(x + first + from(k, v, K, V)));
+        }
 #ifdef MUTANT_BARRIER_MISSING
-    // Half of the warps are made late; by themselves they seldom are.
-    if (threadIdx.x / 32 % 2)
-        __nanosleep(100000);
+        // Half of the warps are made late; by themselves they seldom are.
+        if (threadIdx.x / 32 % 2)
+            __nanosleep(100000);
 #endif
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        const int at = i * THREADS + threadIdx.x, row = at / CHUNKS;
-        tile[row][at % CHUNKS ^ swizzle(row / 4)] = chunks[i];
-    }
+        for (int i = 0; i < EACH; i++) {
+            const int at = i * THREADS + threadIdx.x, row = at / CHUNKS;
+            tile[row][place(row, at % CHUNKS)] = chunks[i];
+        }
 #ifndef MUTANT_BARRIER_MISSING
-    __syncthreads();
+        __syncthreads();
 #endif
+    }
+
+    // Elements k and on of row v of y.
+    __device__ void store(E *y, int k, int v, uint4 col) const {
+        if (inside(k, K, SIDE) && inside(v, V, SIDE))
+            *reinterpret_cast<uint4 *>(y + first + to(k, v, K, V)) = col;
+    }
+};
+
+// Of elements of 4 bytes, chunk c of row r is kept at place c ^ (r / 4 % 8), so that threads which read four rows of one column each have
+// at most two that share a bank. A thread has two chunks: with more on their way, more pages of memory are open, and the rate falls.
+__device__ void swizzled(const u32 *x, u32 *y, int K, int V) {
+    typedef Tile<u32, 512> Own;
+    __shared__ uint4 tile[Own::SIDE][Own::CHUNKS];
+    const Own own(K, V);
+    own.load(tile, x, [](int row, int chunk) { return chunk ^ row / 4 % 8; });
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        const int at = i * THREADS + threadIdx.x, col = at / CHUNKS, rows = at % CHUNKS, k = k0 + 4 * rows, v = v0 + col;
+    for (int i = 0; i < Own::EACH; i++) {
+        const int at = i * 512 + threadIdx.x, col = at / Own::CHUNKS, rows = at % Own::CHUNKS;
 #ifdef MUTANT_SWIZZLE_OF_NEXT
-        const int place = col / 4 ^ swizzle(rows + 1);
+        const int place = col / 4 ^ (rows + 1) % 8;
 #else
-        const int place = col / 4 ^ swizzle(rows);
+        const int place = col / 4 ^ rows % 8;
 #endif
-        auto element = [&](int j) { return reinterpret_cast<const u32 *>(&tile[4 * rows + j][place])[col % 4]; };
-        if (inside(k, K, TILE) && inside(v, V, TILE))
-            *reinterpret_cast<uint4 *>(y + first + to(k, v, K, V)) = {element(0), element(1), element(2), element(3)};
+        const auto element = [&](int j) { return reinterpret_cast<const u32 *>(&tile[4 * rows + j][place])[col % 4]; };
+        own.store(y, own.k0 + 4 * rows, own.v0 + col, {element(0), element(1), element(2), element(3)});
     }
 }
 
-// The same of elements of 2 bytes. ldmatrix gives lane l elements 2 · (l % 4) and the next of column l / 4 of four matrices of 8 × 8.
-// Row r of matrix m is row 8 · (r / 2) + 2 · m + r % 2 of 32, so that a lane has eight elements that follow one another in y. Chunk c of
-// a row is kept at a place that differs in the rows that one matrix has, and these lie in different banks.
+// Of elements of 2 bytes, ldmatrix gives lane l elements 2 · (l % 4) and the next of column l / 4 of four matrices of 8 × 8. Row r of
+// matrix m is row 8 · (r / 2) + 2 · m + r % 2 of 32, so that a lane has eight elements that follow one another in y. Chunk c of a row is
+// kept at a place that differs in the rows that one matrix has, and these lie in different banks.
 __device__ void matrices(const u16 *x, u16 *y, int K, int V) {
-    constexpr int TILE = 64, CHUNKS = TILE / 8, THREADS = 256, WARPS = THREADS / 32, N = TILE * CHUNKS / THREADS;
-    __shared__ uint4 tile[TILE][CHUNKS];
-    const int down = (K + TILE - 1) / TILE, across = (V + TILE - 1) / TILE;
-    const int k0 = blockIdx.x % down * TILE, v0 = blockIdx.x / down % across * TILE;
-    const size_t first = size_t(blockIdx.x / down / across) * K * V;
-    auto place = [](int row, int chunk) { return chunk ^ (row / 8 % 4 * 2 + row % 2); };
-    uint4 chunks[N];
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        const int at = i * THREADS + threadIdx.x, k = k0 + at / CHUNKS, v = v0 + at % CHUNKS * 8;
-        if (inside(k, K, TILE) && inside(v, V, TILE))
-            chunks[i] = *reinterpret_cast<const uint4 *>(x + first + from(k, v, K, V));
-    }
-#ifdef MUTANT_BARRIER_MISSING
-    if (threadIdx.x / 32 % 2)
-        __nanosleep(100000);
-#endif
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        const int at = i * THREADS + threadIdx.x, row = at / CHUNKS;
-        tile[row][place(row, at % CHUNKS)] = chunks[i];
-    }
-#ifndef MUTANT_BARRIER_MISSING
-    __syncthreads();
-#endif
+    typedef Tile<u16, 256> Own;
+    __shared__ uint4 tile[Own::SIDE][Own::CHUNKS];
+    const auto place = [](int row, int chunk) { return chunk ^ (row / 8 % 4 * 2 + row % 2); };
+    const Own own(K, V);
+    own.load(tile, x, place);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        const int at = i * WARPS + warp, rows = at % (TILE / 32) * 32, chunk = at / (TILE / 32);
+    for (int i = 0; i < Own::EACH; i++) {
+        const int at = i * 8 + warp, rows = at % 2 * 32, chunk = at / 2;
 #ifdef MUTANT_MATRIX_ROWS_IN_ORDER
         const int row = rows + lane;
 #else
@@ -289,9 +290,7 @@ __device__ void matrices(const u16 *x, u16 *y, int K, int V) {
 #endif
         u32 col[4];
         ldmatrix_x4_trans(col, smem_address(&tile[row][place(row, chunk)]));
-        const int k = k0 + rows + lane % 4 * 8, v = v0 + chunk * 8 + lane / 4;
-        if (inside(k, K, TILE) && inside(v, V, TILE))
-            *reinterpret_cast<uint4 *>(y + first + to(k, v, K, V)) = {col[0], col[1], col[2], col[3]};
+        own.store(y, own.k0 + rows + lane % 4 * 8, own.v0 + chunk * 8 + lane / 4, {col[0], col[1], col[2], col[3]});
     }
 }
 
