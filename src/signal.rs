@@ -17,7 +17,9 @@ pub fn handle() -> Result<()> {
         if RUNNING.swap(false, Ordering::SeqCst) {
             STOP.store(true, Ordering::SeqCst);
         } else {
-            std::process::exit(Exit::Interrupted as i32);
+            // Handlers of `exit` take down libraries, such as NVRTC, that other threads are in: some crash.
+            // SAFETY: `_exit` may be called from any thread at any time.
+            unsafe { nix::libc::_exit(Exit::Interrupted as i32) };
         }
     });
     handler.map_err(|error| Error::Setup(format!("cannot handle signals: {error}")))

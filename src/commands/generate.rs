@@ -49,7 +49,7 @@ pub struct GenerateArgs {
     /// if experts have four bits; w8a8, w8a8_records or w8a8_indexed if activations have a format, and served if all have].
     #[arg(long, value_name = "NAME", requires = "device")]
     pub variant: Option<String>,
-    /// KV records that kernels store keys in, and read: v4_fp8, v4_nvfp4, ... (`ulplab formats` lists them).
+    /// KV records that kernels store keys in, and read: v4_fp8, v4_nvfp4, ... (`ulplab list formats` lists them).
     #[arg(long, value_name = "FORMAT", requires = "device")]
     pub record: Option<String>,
     /// Records that kernels store index keys in, and score: index_fp8 or index_mxfp4; keys must be records, too.
