@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Times third-party implementations (peers) on one GPU, on the cases that `ulplab kernels check` times.
 
-Writes JSON: {"device", "versions", "method", "peers": {"<operation>/<case>": {"name", "us_cold", "us_graph", "all": […]}}, "limits": the same,
-"unfit": {"<operation>/<case>, <name>": why}, "left_out": […], "absent": {"<operation>": why}}, with the fastest cold peer of each case, and all peers; `ulplab kernels
-time --peers FILE` reports them beside its own times. Limits move the bytes of a case and compute nothing. `left_out` names the peers that are
-not yet tried, `absent` the operations whose peers this Python cannot import. The file is written again after each peer; what it has of the same device, versions and method is not timed again, so a run that was
+Writes JSON: {"device", "versions", "method", "peers": {"<operation>/<case>": {"name", "us_cold", "us_graph", "all": […]}}, "limits":
+the same, "unfit": {"<operation>/<case>, <name>": why}, "left_out": […], "absent": {"<operation>": why}}, with the fastest cold peer of
+each case, and all peers; `ulplab kernels time --peers FILE` reports them beside its own times. Limits move the bytes of a case and
+compute nothing. `left_out` names the peers that are not yet tried, `absent` the operations whose peers this Python cannot import. The
+file is written again after each peer; what it has of the same device, versions and method is not timed again, so a run that was
 stopped goes on.
 
 Peers are compiled by several processes at a time, each of them many peers; whoever uses the card has it alone. Every peer's output is
