@@ -32,6 +32,7 @@
 //! | [`formats`] | elements, scales, block formats, KV records as bytes |
 //! | [`layouts`] | where a GEMM wants its scales |
 //! | [`metrics`] | one file a metric; moments gathered in one f64 pass |
+//! | [`vacuous`](mod@vacuous) | which bounds nothing can break |
 //! | [`tensorfile`] | safetensors and npy, read and written |
 //! | [`packed`] | quantized tensors in files |
 //! | [`parity`] | which rule made the bytes of a quantized tensor, or what went wrong |
@@ -61,5 +62,6 @@ pub mod pattern;
 pub mod random;
 pub mod record;
 pub mod tensorfile;
+pub mod vacuous;
 
 pub use error::{Error, Exit, Result};

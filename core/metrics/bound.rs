@@ -45,11 +45,21 @@ impl FromStr for Bound {
             _ => return Err(format!("'{text}' is not a bound; expected '>= NUMBER' or '<= NUMBER'")),
         };
         match number.parse::<f64>() {
+            // Only zeros stand for 0: what underflows to it is another bound.
+            Ok(0.0) if significant(number) => {
+                Err(format!("'{number}' in '{text}' is too small for a f64, it reads as 0"))
+            }
             Ok(value) if value.is_finite() => Ok(Self { better, value }),
             Ok(_) => Err(format!("'{number}' in '{text}' is not finite")),
             Err(_) => Err(format!("'{number}' in '{text}' is not a number")),
         }
     }
+}
+
+/// True if a digit other than 0 stands before the exponent.
+fn significant(number: &str) -> bool {
+    let digits = number.split(['e', 'E']).next().unwrap_or(number);
+    digits.contains(|c: char| ('1'..='9').contains(&c))
 }
 
 impl fmt::Display for Bound {

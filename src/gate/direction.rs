@@ -2,12 +2,13 @@
 
 use crate::experiment::{Rule, Statistic};
 use ulplab_core::metrics::{Better, Bound, Metric, Show};
+use ulplab_core::vacuous::vacuous;
 
-/// Refuses a bound that bad values meet and good ones break, as `cosine <= 0.9`. A metric whose values have either sign may be
-/// bounded from both sides.
+/// Refuses a bound that nothing can break, as `cosine >= -1`, and one that bad values meet and good ones break, as
+/// `cosine <= 0.9`. A metric whose values have either sign may be bounded from both sides.
 pub fn check(metric: &Metric, bound: Bound) -> Result<(), String> {
     if metric.better == bound.better || is_signed(metric) {
-        return Ok(());
+        return vacuous(metric.name, bound).map_or(Ok(()), Err);
     }
     let (better, sign) = words(metric);
     Err(format!("of {}, {better} is better: demand {sign}", metric.name))
@@ -19,8 +20,11 @@ pub fn check_rule(metric: &Metric, bound: Bound, rule: &Rule) -> Result<(), Stri
     if rule.control {
         return check_control(metric, bound);
     }
-    check(metric, bound)
-        .map_err(|why| format!("{why}, or set control = true to demand that something bad is seen to be bad"))?;
+    let hint = match metric.better == bound.better {
+        true => "",
+        false => ", or set control = true to demand that something bad is seen to be bad",
+    };
+    check(metric, bound).map_err(|why| why + hint)?;
     let best = match bound.better {
         Better::Higher => Statistic::Max,
         Better::Lower => Statistic::Min,
@@ -39,10 +43,10 @@ pub fn check_rule(metric: &Metric, bound: Bound, rule: &Rule) -> Result<(), Stri
     Ok(())
 }
 
-/// Refuses a control that good values meet.
+/// Refuses a control that good values meet, or that all values meet.
 fn check_control(metric: &Metric, bound: Bound) -> Result<(), String> {
     if metric.better != bound.better || is_signed(metric) {
-        return Ok(());
+        return vacuous(metric.name, bound).map_or(Ok(()), Err);
     }
     let (better, sign) = words(metric);
     let other = if sign == ">=" { "<=" } else { ">=" };

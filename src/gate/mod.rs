@@ -19,6 +19,7 @@ use ulplab_core::error::counted;
 use ulplab_core::metrics::{Better, Bound, VIOLATIONS};
 use ulplab_core::pattern::matches;
 use ulplab_core::record::{Record, place};
+use ulplab_core::vacuous::vacuous;
 
 /// A rule and one of the recipes that it binds.
 #[derive(Clone, Debug)]
@@ -59,6 +60,8 @@ impl<'a> Binding<'a> {
     fn judge(&self, summaries: &[&Summary]) -> Result<Verdict, String> {
         let rule = self.rule;
         let bound = Bound::from_str(&rule.require)?;
+        // A run keeps its gates, and a calibration makes bounds: both may be of a program that took this one.
+        vacuous(&rule.metric, bound).map_or(Ok(()), |why| Err(format!("gate on {why}")))?;
         let here = summaries.iter().copied().filter(|s| {
             let at = s.metric == rule.metric && matches(&rule.at, &place(s.layer, &s.site));
             let wrong = !(s.min == 0.0 && s.max == 0.0);

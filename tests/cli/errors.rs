@@ -85,10 +85,33 @@ fn gates_that_point_the_wrong_way() {
     ];
     refuses(FP8, &control, &words);
     let folder = tempfile::tempdir().unwrap();
-    let gates = control.replace(">= 0.999", "<= 1");
+    let gates = control.replace(">= 0.999", "<= 0.9");
     let file = experiment(folder.path(), FP8, &gates);
     let output = run(&["sweep", path(&file), "--dry-run"]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
+}
+
+/// A bound that nothing can break. Also of this kind: other metrics (`core/vacuous.rs` has the range of each).
+#[test]
+fn gates_that_nothing_can_break() {
+    let control = PASSING.replace("why =", "control = true\nwhy =");
+    for (gates, bound) in [
+        (PASSING, ">= -1"),
+        (PASSING, ">= -5"),
+        (&control, "<= 1"),
+        (&control, "<= 1e300"),
+    ] {
+        refuses(
+            FP8,
+            &gates.replace(">= 0.999", bound),
+            &["line", "no measurement can break it"],
+        );
+    }
+    refuses(
+        FP8,
+        &PASSING.replace("0.999", "1e-400"),
+        &["line", "too small for a f64, it reads as 0"],
+    );
 }
 
 #[test]

@@ -199,6 +199,9 @@ fn gates_of_another_file_judge_a_run() {
     for bound in [">= inf", ">= -inf", "<= 1e400"] {
         refused(&COSINE.replace(">= 0.98", bound), "is not finite");
     }
+    for bound in [">= -1", ">= -1e300"] {
+        refused(&COSINE.replace(">= 0.98", bound), "no measurement can break it");
+    }
     refused(
         &COSINE.replace("[\"*\"]", "[\"reference\"]"),
         "'reference' matches no recipe",

@@ -46,6 +46,21 @@ fn gates() {
         ("cosin>=0.9", "no metric 'cosin'; did you mean 'cosine'?"),
         (">=0.9", "no metric ''"),
         ("cosine<=0.9", "of cosine, higher is better: demand >="),
+        (
+            "cosine>=-1",
+            "cosine >= -1: no measurement can break it, since cosine is never below -1",
+        ),
+        (
+            "logits:diff<=2",
+            "diff <= 2: no measurement can break it, since diff is never above 2",
+        ),
+        ("max_abs<=1e300", "max_abs <= 1"),
+        ("relative_l2<=1e300", "relative_l2 <= 1"),
+        ("sqnr>=-1e9", "sqnr >= -1000000000: no measurement can break it"),
+        (
+            "nsr<=1e-400",
+            "'1e-400' in '<=1e-400' is too small for a f64, it reads as 0",
+        ),
         ("logits:diff>=0.9", "of diff, lower is better: demand <="),
         ("logit:diff<=1", "'logit' matches no tensor; did you mean 'logits'?"),
         ("kv.*:diff<=1", "'kv.*' matches no tensor; tensors are named like 'ids'"),
@@ -60,8 +75,8 @@ fn gates() {
     ] {
         usage(&bench().gates(&[gate]), &format!("gate '{gate}': {expected}"));
     }
-    let expected = "gate 'logits:diff<=2': never applies: earlier gates on diff match all of its tensors";
-    usage(&bench().gates(&["diff<=1", "logits:diff<=2"]), expected);
+    let expected = "gate 'logits:diff<=1.5': never applies: earlier gates on diff match all of its tensors";
+    usage(&bench().gates(&["diff<=1", "logits:diff<=1.5"]), expected);
 }
 
 #[test]

@@ -52,8 +52,22 @@ fn bounds_print_as_they_parse_and_nan_meets_none() {
     let at_least: Bound = ">=1".parse().unwrap();
     assert!(at_least.admits(1.5) && !at_least.admits(0.5));
     for bad in [
-        "", "0.9", "> 0.9", "== 1", ">= ", ">= x", "<= nan", ">= inf", "<= -inf", "<= 1e400",
+        "",
+        "0.9",
+        "> 0.9",
+        "== 1",
+        ">= ",
+        ">= x",
+        "<= nan",
+        ">= inf",
+        "<= -inf",
+        "<= 1e400",
+        ">= 1e-400",
+        "<= -0.01e-999",
     ] {
         assert!(bad.parse::<Bound>().is_err(), "{bad}");
+    }
+    for zero in ["<= 0", "<= -0.0", "<= 0e5", "<= 0.00"] {
+        assert_eq!(zero.parse::<Bound>().unwrap().value, 0.0, "{zero}");
     }
 }

@@ -16,6 +16,7 @@ use ulplab_core::input;
 use ulplab_core::metrics::Metric;
 use ulplab_core::pattern::matches;
 use ulplab_core::record::{Phase, Record, place};
+use ulplab_core::vacuous::vacuous_change;
 
 /// A bound on how much a metric may worsen from BASE to NEW, in every record that it matches.
 #[derive(Clone, Debug)]
@@ -50,6 +51,15 @@ impl LargestWorsening {
             Self::Absolute(most) => pair.worsening() <= most,
             Self::PerCent(most) => pair.per_cent() <= most,
         }
+    }
+
+    /// Refuses a change that no measurement can exceed.
+    fn check(self, metric: &Metric) -> Result<Self, String> {
+        let (most, relative) = match self {
+            Self::Absolute(most) => (most, false),
+            Self::PerCent(most) => (most / 100.0, true),
+        };
+        vacuous_change(metric.name, metric.better, most, relative).map_or(Ok(self), Err)
     }
 }
 
@@ -90,14 +100,16 @@ impl FromStr for Gate {
             .split_once("<=")
             .ok_or_else(|| error("expected [PATTERN:]METRIC<=CHANGE, e.g. 'kl<=1e-4' or 'us_cold<=3%'".into()))?;
         let (at, name) = left.rsplit_once(':').unwrap_or(("**", left));
+        let metric = Metric::find(name.trim()).map_err(|cause| error(cause.to_string()))?;
+        let most: LargestWorsening = most.parse().map_err(error)?;
         Ok(Self {
             text: text.into(),
             why: String::new(),
-            metric: Metric::find(name.trim()).map_err(|cause| error(cause.to_string()))?,
+            metric,
             at: at.trim().into(),
             phase: None,
             recipes: vec!["**".into()],
-            most: most.parse().map_err(error)?,
+            most: most.check(metric).map_err(error)?,
             file: None,
         })
     }
@@ -142,7 +154,9 @@ pub fn read(file: &Path) -> Result<Vec<Gate>> {
     }
     let gate = |rule: Rule| {
         let error = |message: String| Error::config(file, format!("change of {}: {message}", rule.metric));
+        let metric = Metric::find(&rule.metric).map_err(|cause| error(cause.to_string()))?;
         let most: LargestWorsening = rule.worsening.parse().map_err(error)?;
+        let most = most.check(metric).map_err(error)?;
         let phase = rule.phase.map(|phase| format!(" ({phase})")).unwrap_or_default();
         let of = match rule.recipes.iter().any(|pattern| pattern == "**") {
             true => String::new(),
@@ -150,7 +164,7 @@ pub fn read(file: &Path) -> Result<Vec<Gate>> {
         };
         Ok(Gate {
             text: format!("{}:{}<={most}{phase}{of}", rule.at, rule.metric),
-            metric: Metric::find(&rule.metric).map_err(|cause| error(cause.to_string()))?,
+            metric,
             why: rule.why,
             at: rule.at,
             phase: rule.phase,
