@@ -1,0 +1,203 @@
+//! Bounds that nothing can break: a verdict by such a bound says nothing.
+
+use crate::metrics::{Better, Bound};
+
+/// The largest difference of two numbers in f32: of elements, scores, and logarithms of probabilities.
+const DIFFERENCE: f64 = 2.0 * f32::MAX as f64;
+/// The largest ratio of norms: a [`DIFFERENCE`] over the smallest f32 above 0, times the square root of 2⁶⁴ elements.
+const RATIO: f64 = DIFFERENCE / SMALLEST * 4_294_967_296.0;
+/// 2⁻¹⁴⁹.
+const SMALLEST: f64 = f32::from_bits(1) as f64;
+/// Counts have 64 bits, and so have times, in nanoseconds.
+const COUNT: f64 = u64::MAX as f64;
+/// 20 log₁₀ of [`RATIO`], rounded up.
+const DECIBELS: f64 = 1_870.0;
+
+/// The least and the largest value that a metric of this name can take, NaN and infinities aside. The tolerances `atol`, `rtol` and
+/// `ulp` of a comparison have a range, too. `None` for other names.
+pub fn range(name: &str) -> Option<[f64; 2]> {
+    Some(match name {
+        "cosine" | "cosine_theory" | "net_lost" => [-1.0, 1.0],
+        // 2 is the distance of x and -x.
+        "diff" | "cosine_excess" => [0.0, 2.0],
+        "top1" | "recall" | "recall_min" | "recall_mass" | "agreement" | "gate_agreement" | "bank_agreement"
+        | "same_history" | "zeroed" => [0.0, 1.0],
+        // A core has four lanes.
+        "lane_distance" => [0.0, 4.0],
+        "relative_l2" | "score_error" | "bound_ratio" | "rtol" => [0.0, RATIO],
+        "nsr" | "gain" => [0.0, RATIO * RATIO],
+        "rho" => [-RATIO, RATIO],
+        // Theory is to first order: it may be far below 0.
+        "recall_theory" => [-RATIO, 1.0],
+        "recall_excess" => [-1.0, RATIO],
+        "max_abs" | "kl" | "kl_max" | "flip_gap" | "flip_margin" | "flip_margin_max" | "atol" => [0.0, DIFFERENCE],
+        "delta_nats" | "delta_nats_per_byte" => [-DIFFERENCE, DIFFERENCE],
+        "sqnr" | "row_sqnr_p05" | "row_sqnr_p50" | "sqnr_theory" | "sqnr_bits" => [-DECIBELS, DECIBELS],
+        "sqnr_gain" | "sqnr_excess" => [-2.0 * DECIBELS, 2.0 * DECIBELS],
+        "ulp" | "ulp_p50" | "ulp_p99" | "ulp_max" | "nonfinite" | "lost" | "gained" | "flips_outside"
+        | "violations" | "stored_bits" | "megabytes" => [0.0, COUNT],
+        // Steps are fewer than 2⁵³, so their logarithms differ by more than 2⁻⁵³.
+        "growth" => [-COUNT, COUNT],
+        "us_cold" | "us_cold_p10" | "us_cold_p90" | "us_hot" | "us_graph" | "us_rotated" | "us_cached"
+        | "us_claimed" | "us_limit" | "us_peer" => [0.0, COUNT / 1e3],
+        "of_copy" | "of_copy_rotated" | "of_matmul" | "of_limit" | "times_peer" => [0.0, COUNT],
+        _ => return None,
+    })
+}
+
+/// The reason why no finite measurement can break a bound; `None` if one can. `metric`: a name as in [`range`].
+///
+/// ```
+/// use ulplab_core::vacuous::vacuous;
+///
+/// assert!(vacuous("cosine", ">= -1".parse()?).is_some());
+/// assert!(vacuous("cosine", ">= 0.999".parse()?).is_none());
+/// # Ok::<(), String>(())
+/// ```
+pub fn vacuous(metric: &str, bound: Bound) -> Option<String> {
+    let [least, most] = range(metric).unwrap_or([f64::NEG_INFINITY, f64::INFINITY]);
+    if bound.value.is_nan() {
+        return Some(format!("{metric} {bound}: NaN is no bound"));
+    }
+    let idle = match bound.better {
+        Better::Higher => bound.value <= least,
+        Better::Lower => bound.value >= most,
+    };
+    let end = match bound.better {
+        Better::Higher => format!("is never below {}", shown(least)),
+        Better::Lower => format!("is never above {}", shown(most)),
+    };
+    idle.then(|| format!("{metric} {bound}: no measurement can break it, since {metric} {end}"))
+}
+
+/// The reason why no finite measurement can worsen by more than a bound allows; `None` if one can. `relative`: the bound is a share of
+/// the value before, as 0.03 for 3 %.
+pub fn vacuous_change(metric: &str, better: Better, most: f64, relative: bool) -> Option<String> {
+    if most.is_nan() {
+        return Some(format!("{metric}: NaN is no bound of a change"));
+    }
+    let [least, largest] = range(metric).unwrap_or([f64::NEG_INFINITY, f64::INFINITY]);
+    let reach = match (relative, better) {
+        (false, _) => largest - least,
+        // What is never below 0 loses all of it at most.
+        (true, Better::Higher) if least >= 0.0 => 1.0,
+        (true, _) => (largest - least) / SMALLEST,
+    };
+    let percent = |x: f64| {
+        if relative {
+            format!("{} %", shown(100.0 * x))
+        } else {
+            shown(x)
+        }
+    };
+    (most >= reach).then(|| {
+        let (most, reach) = (percent(most), percent(reach));
+        format!(
+            "{metric} may worsen by {most}: no measurement can break it, since it never worsens by more than {reach}"
+        )
+    })
+}
+
+fn shown(x: f64) -> String {
+    match x.abs() {
+        1e6.. => format!("{x:.1e}"),
+        _ => x.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::METRICS;
+
+    #[test]
+    fn every_metric_has_a_range() {
+        for metric in METRICS {
+            let [least, most] = range(metric.name).unwrap_or_else(|| panic!("{}: give it a range", metric.name));
+            assert!(least.is_finite() && most.is_finite() && least < most, "{}", metric.name);
+        }
+    }
+
+    /// Also of this kind: bounds of controls (`cosine <= 1`), which point the other way, and tolerances.
+    #[test]
+    fn bounds_at_the_end_of_the_range_are_vacuous() {
+        for (metric, bounds) in [
+            ("cosine", &[">= -1", ">= -5", "<= 1", "<= 1e300"][..]),
+            ("top1", &[">= 0", ">= -0.0", ">= -1e-300", "<= 1"]),
+            ("recall_min", &[">= 0", ">= -1"]),
+            ("relative_l2", &["<= 1e300", "<= 1e200", ">= 0", ">= -3"]),
+            ("nsr", &["<= 1e300", ">= 0"]),
+            ("diff", &["<= 2", "<= 1e9"]),
+            ("kl", &["<= 1e39", "<= 1e300", ">= 0"]),
+            ("max_abs", &["<= 7e38", "<= 1e308"]),
+            ("sqnr", &[">= -1e5", ">= -1e308"]),
+            ("delta_nats", &["<= 1e39", ">= -1e39"]),
+            ("violations", &["<= 1e20", ">= 0"]),
+            ("us_cold", &["<= 1e17"]),
+            ("atol", &["<= 1e39"]),
+            ("rtol", &["<= 1e300"]),
+        ] {
+            for text in bounds {
+                let why = vacuous(metric, text.parse().unwrap());
+                assert!(why.is_some_and(|why| why.contains("no measurement")), "{metric} {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn bounds_within_the_range_are_not() {
+        for (metric, text) in [
+            ("cosine", ">= -0.999"),
+            ("cosine", "<= 0.999"),
+            ("top1", ">= 1e-9"),
+            ("top1", "<= 0.99"),
+            ("relative_l2", "<= 1"),
+            ("max_abs", "<= 1e38"),
+            ("max_abs", "<= 0"),
+            ("violations", "<= 0"),
+            ("violations", ">= 1"),
+            ("delta_nats", "<= 0"),
+            ("delta_nats", ">= 0"),
+            ("sqnr", ">= -20"),
+            ("unknown", "<= 1e300"),
+        ] {
+            assert_eq!(vacuous(metric, text.parse().unwrap()), None, "{metric} {text}");
+        }
+    }
+
+    #[test]
+    fn infinite_bounds_are_vacuous_on_one_side_and_nan_on_both() {
+        for name in METRICS
+            .iter()
+            .map(|metric| metric.name)
+            .chain(["atol", "rtol", "ulp", "unknown"])
+        {
+            for (better, idle) in [(Better::Higher, f64::NEG_INFINITY), (Better::Lower, f64::INFINITY)] {
+                let with = |value| vacuous(name, Bound { better, value });
+                assert!(
+                    with(idle).is_some() && with(f64::NAN).is_some() && with(-idle).is_none(),
+                    "{name}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn changes_beyond_the_width_of_the_range_are_vacuous() {
+        for (metric, better, most, relative, idle) in [
+            ("cosine", Better::Higher, 2.0, false, true),
+            ("cosine", Better::Higher, 1.9, false, false),
+            ("top1", Better::Higher, 1.0, false, true),
+            ("top1", Better::Higher, 1.0, true, true),
+            ("top1", Better::Higher, 0.99, true, false),
+            ("kl", Better::Lower, 10.0, true, false),
+            ("kl", Better::Lower, 1e300, true, true),
+            ("kl", Better::Lower, 1e300, false, true),
+            ("us_cold", Better::Lower, 0.03, true, false),
+            ("kl", Better::Lower, f64::NAN, false, true),
+        ] {
+            let found = vacuous_change(metric, better, most, relative);
+            assert_eq!(found.is_some(), idle, "{metric} {most}");
+        }
+    }
+}
