@@ -259,7 +259,7 @@ fn heads_are_rows_or_one_row_or_apart() {
         codec(format).unwrap().round(&mut data, cols);
         data
     };
-    for format in ["fp8_tensor", "fp8_channel", "int8_token", "kivi4_key_g32"] {
+    for format in ["fp8_tensor", "fp8_column", "int8_token", "kivi4_key_g32"] {
         assert_eq!(got(format, ""), whole(format, cols), "{format}");
         assert_eq!(
             got(format, r#", heads = "joined""#),
@@ -281,7 +281,7 @@ fn heads_are_rows_or_one_row_or_apart() {
     }
     // A scale per tensor and head is not one for all, and a channel of a head is not that of all heads.
     assert_ne!(got("fp8_tensor", ""), got("fp8_tensor", r#", heads = "apart""#));
-    assert_ne!(got("fp8_channel", ""), got("fp8_channel", r#", heads = "joined""#));
+    assert_ne!(got("fp8_column", ""), got("fp8_column", r#", heads = "joined""#));
     let wrong = |rounds: &str| of_heads(rounds).map(|_| ()).expect_err(rounds).message;
     let message = wrong(r#"{ at = "layers.*.output", format = "bf16", heads = "apart" }"#);
     assert!(message.contains("its tokens are of one row"), "{message}");
@@ -320,7 +320,7 @@ fn a_layout_says_which_numbers_of_a_state_share_a_scale() {
         assert_eq!(x.shape, exact.shape);
         x.data
     };
-    for format in ["mxfp8", "nvfp4", "int8_token", "fp8_channel"] {
+    for format in ["mxfp8", "nvfp4", "int8_token", "fp8_column"] {
         let codec = codec(format).unwrap();
         let mut by_key = exact.data.clone();
         codec.round(&mut by_key, values);

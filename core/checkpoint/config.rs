@@ -163,7 +163,7 @@ impl Scheme {
             None => String::new(),
             Some(Group::Tensor) => " with a scale for the matrix".into(),
             Some(Group::Token) => " with a scale for each output channel".into(),
-            Some(Group::Channel) => " with a scale for each input channel".into(),
+            Some(Group::Column) => " with a scale for each input channel".into(),
             Some(Group::Tile { rows: 1, cols }) => format!(" in blocks of {cols}"),
             Some(Group::Tile { rows, cols }) => format!(" in tiles of {rows} × {cols}"),
         };

@@ -23,7 +23,7 @@ pub enum Group {
     /// A row.
     Token,
     /// A column.
-    Channel,
+    Column,
     /// All rows of one call.
     Tensor,
 }
@@ -39,7 +39,7 @@ impl Group {
         match self {
             Self::Tile { rows, cols } => (rows, cols),
             Self::Token => (1, cols.max(1)),
-            Self::Channel => (rows.max(1), 1),
+            Self::Column => (rows.max(1), 1),
             Self::Tensor => (rows.max(1), cols.max(1)),
         }
     }
@@ -111,7 +111,7 @@ impl Format {
         let per_group = |group, bytes: usize| match group {
             Group::Tile { rows, cols: width } => (cols.div_ceil(width) * bytes) as f64 / rows as f64,
             Group::Token => bytes as f64,
-            Group::Channel | Group::Tensor => 0.0,
+            Group::Column | Group::Tensor => 0.0,
         };
         let scales = self
             .scaling

@@ -27,8 +27,8 @@ A format is an element under up to two levels of scales:
 [rht<N>/]element[(cast)][/<group>:<scale>[(rule)]][/t:f32 | /token:f32]
 ```
 
-A group is `b<N>`, a block of N consecutive channels; `b<R>x<C>`, a tile of R rows and C channels; `token`, a row;
-`channel`, a column; `t`, all rows of one call. Blocks and tiles at the edge may be cut short. Scales are `e8m0`, `f32`, `f16`,
+A group is `b<N>`, a block of N consecutive channels; `b<R>x<C>`, a tile of R rows and C channels; `token`, a row,
+which is an output channel of a weight `[out, in]`; `column`, a column; `t`, all rows of one call. Blocks and tiles at the edge may be cut short. Scales are `e8m0`, `f32`, `f16`,
 `bf16` or `e4m3`; a rule left out is the first of its table. Only `e4m3` block scales have a second level, `t:f32` or
 `token:f32`. `rht<N>` rotates each N channels by random signs and a Hadamard matrix first, and back after decoding.
 
@@ -43,7 +43,7 @@ Unscaled formats keep NaN; unscaled `e4m3` and `e5m2` saturate infinities as PTX
 stored as `zero`: a number of the type of the scale, or a byte. With `n` the largest code, `lo` and `hi` the smallest and the
 largest value of a block, and `R` a step rounded to the type of the scale, as a library computes whose tensors have that
 type, the tables of rules say how values become codes. A scale or zero point too large for its type makes the block NaN. A
-group `b<R>x1`, or `channel`, is a run of rows of one channel, as KIVI groups keys. Such groups start at the first row of a
+group `b<R>x1`, or `column`, is a run of rows of one channel, as KIVI groups keys. Such groups start at the first row of a
 call, and the last is cut short and has a range of its own, where KIVI keeps the rows of an unfinished group in f16. KIVI
 packs codes of keys along tokens; here all codes lie along channels. AWQ interleaves its codes and bitsandbytes has the first
 of two codes in the high nibble; here they are in order, from the low one on.

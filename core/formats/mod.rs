@@ -78,6 +78,13 @@ const OTHER_NAMES: &[(&str, &str)] = &[
     ("bfloat16", "bf16"),
 ];
 
+/// Names that have two meanings: libraries call a row of a weight `[out, in]` a channel, and a column of keys, too. With the
+/// names for rows and for columns.
+const TWO_MEANINGS: &[(&str, &str, &str)] = &[
+    ("fp8_channel", "fp8_out_channel", "fp8_column"),
+    ("int8_channel", "int8_out_channel", "int8/column:f32"),
+];
+
 /// The codec of a record name, a named format or a format string.
 pub fn codec(text: &str) -> Result<Arc<dyn Codec>, String> {
     if let Some(record) = RECORDS.iter().copied().find(|record| record.name == text) {
@@ -92,6 +99,12 @@ pub fn codec(text: &str) -> Result<Arc<dyn Codec>, String> {
         }));
     }
     if !text.contains(['/', '(']) && element(text).is_none() {
+        if let Some((_, rows, columns)) = TWO_MEANINGS.iter().find(|(name, ..)| *name == text) {
+            return Err(format!(
+                "format '{text}' has two meanings; expected '{rows}' (a scale per output channel of a weight [out, in], a \
+                 row) or '{columns}' (a scale per column, as per channel of keys)"
+            ));
+        }
         let records = RECORDS.iter().map(|record| record.name);
         let near = did_you_mean(text, records.chain(FORMATS.iter().map(|named| named.name)));
         let meant = OTHER_NAMES.iter().find(|(other, _)| text.eq_ignore_ascii_case(other));

@@ -54,9 +54,14 @@ pub const FORMATS: &[Named] = &[
         doc: "FP8 in tiles of 128 × 128 with f32 scales, like DeepSeek's weights",
     },
     Named {
-        name: "fp8_channel",
-        format: "e4m3/channel:f32",
-        doc: "FP8 with one f32 scale per column",
+        name: "fp8_out_channel",
+        format: "e4m3/token:f32",
+        doc: "FP8 with one f32 scale per output channel of a weight `[out, in]` (a row), like compressed-tensors' weights",
+    },
+    Named {
+        name: "fp8_column",
+        format: "e4m3/column:f32",
+        doc: "FP8 with one f32 scale per column: per channel of keys, per input channel of a weight `[out, in]`",
     },
     Named {
         name: "fp8_token",
@@ -147,6 +152,11 @@ pub const FORMATS: &[Named] = &[
         name: "int8_token",
         format: "int8/token:f32",
         doc: "symmetric INT8 with one f32 scale amax/127 per token",
+    },
+    Named {
+        name: "int8_out_channel",
+        format: "int8/token:f32",
+        doc: "symmetric INT8 with one f32 scale amax/127 per output channel of a weight `[out, in]` (a row)",
     },
     Named {
         name: "int4_b32",

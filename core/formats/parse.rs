@@ -13,6 +13,10 @@ use super::nvfp4_select::Select;
 use super::scale::Scale;
 use crate::error::did_you_mean;
 
+/// The error on the group `channel`, which libraries use for rows of weights.
+const CHANNEL: &str = "'channel' has two meanings; expected 'token' (a scale per row: per output channel of a weight [out, in]) \
+                       or 'column' (a scale per column: per channel of keys)";
+
 /// The largest block or rotation that a string may specify.
 const LARGEST: usize = 65536;
 
@@ -22,7 +26,7 @@ impl fmt::Display for Group {
             Self::Tile { rows: 1, cols } => write!(f, "b{cols}"),
             Self::Tile { rows, cols } => write!(f, "b{rows}x{cols}"),
             Self::Token => f.write_str("token"),
-            Self::Channel => f.write_str("channel"),
+            Self::Column => f.write_str("column"),
             Self::Tensor => f.write_str("t"),
         }
     }
@@ -251,14 +255,15 @@ fn level(text: &str) -> Result<Level<'_>, String> {
     };
     let group = match group {
         "token" => Some(Group::Token),
-        "channel" => Some(Group::Channel),
+        "column" => Some(Group::Column),
+        "channel" => return Err(format!("group {CHANNEL}")),
         "t" => Some(Group::Tensor),
         _ => group.strip_prefix('b').and_then(tile),
     };
     let group = group.ok_or_else(|| {
         let found = text.split(':').next().unwrap_or_default();
         format!(
-            "unknown group '{found}'; groups are 'b<N>' and 'b<N>x<N>' with N in 1 … {LARGEST}, 'token', 'channel' and 't'"
+            "unknown group '{found}'; groups are 'b<N>' and 'b<N>x<N>' with N in 1 … {LARGEST}, 'token', 'column' and 't'"
         )
     })?;
     let (kind, rule) = call(scale)?;
@@ -317,7 +322,7 @@ fn scale(level: &Level, element: &Element, two_levels: bool) -> Result<Scaling, 
     }
     // With zero points, whole columns are a group of their own, since keys are stored so.
     let columns = element.needs_zero_point() && level.group.tile(1, 2).1 == 1;
-    if element.stored_bits() < 8 && level.group == Group::Channel && !columns {
+    if element.stored_bits() < 8 && level.group == Group::Column && !columns {
         return Err(format!(
             "'{}' puts neighbouring {}-bit codes under different scales",
             level.text, element.bits

@@ -38,7 +38,8 @@ counts as clipped what lies further above the largest value of its block than ha
 ## Whose files are recognised
 
 Codes and scales are recognised by the endings of their names. If types and shapes say the format too, no `--format` is
-needed; `--format` and `--rule` override both. A row of `fp8_token` and `int8_token` is an output channel of a weight.
+needed; `--format` and `--rule` override both. `fp8_token`, `int8_token` and their twins
+`fp8_out_channel` and `int8_out_channel` have a scale per row, which is an output channel of a weight.
 Scales in bf16 and f16 are read as the f32 numbers that they are. Tensors with zero points are refused.
 
 | written by | codes | scales | global scale | the tensor itself | formats recognised from types and shapes |

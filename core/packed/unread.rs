@@ -23,7 +23,7 @@ pub(super) fn unknown_format(file: &TensorFile, name: &str, buffers: &Buffers) -
         );
     }
     let example = match buffers.data.dtype {
-        Dtype::F8_E4M3 | Dtype::F8_E5M2 => "fp8_channel",
+        Dtype::F8_E4M3 | Dtype::F8_E5M2 => "fp8_out_channel",
         Dtype::I8 => "int8_token",
         _ => "nvfp4",
     };

@@ -31,7 +31,7 @@ fn spans_rows(codec: &dyn Codec, most: usize) -> bool {
     let spans = |group| match group {
         Group::Tile { rows, .. } => rows > 1,
         Group::Token => false,
-        Group::Channel | Group::Tensor => most == usize::MAX,
+        Group::Column | Group::Tensor => most == usize::MAX,
     };
     codec.format().is_some_and(|format| {
         let inner = format.scaling.map(|scaling| scaling.group);
@@ -150,7 +150,7 @@ fn an_infinity_does_not_look_like_a_number() {
             "e4m3" => assert_eq!(x[3], -448.0),
             "e5m2" => assert_eq!(x[3], -57344.0),
             "bf16" | "f16" | "v4_bf16" => assert_eq!(x[3], f32::NEG_INFINITY),
-            "fp8_channel" | "kivi2_key_g32" | "kivi4_key_g32" => assert!(x[3].is_nan() && x[cols + 3].is_nan()),
+            "fp8_column" | "kivi2_key_g32" | "kivi4_key_g32" => assert!(x[3].is_nan() && x[cols + 3].is_nan()),
             name => assert!(x[3].is_nan() && x[2].is_nan(), "{name}"),
         }
     }
@@ -173,7 +173,7 @@ fn a_nan_stays_in_its_group() {
     assert_eq!(reach("int8_token", 512), (512, 512));
     assert_eq!(reach("nvfp4_token", 512), (512, 512));
     assert_eq!(reach("nvfp4", 512), (0, 1536));
-    assert_eq!(reach("fp8_channel", 512), (40, 3));
+    assert_eq!(reach("fp8_column", 512), (40, 3));
     assert_eq!(reach("e4m3/b2x64:f32", 512), (0, 128));
     assert_eq!(reach("mxfp8", 72), (104, 32));
     assert_eq!(reach("e4m3/b64:f32", 48), (48, 48));

@@ -44,7 +44,7 @@ fn strings() -> Vec<String> {
         }
     }
     for element in ["uint2", "uint3", "uint4", "uint8"] {
-        for group in ["b8", "b32x1", "b3x1", "b2x16", "channel", "token", "t"] {
+        for group in ["b8", "b32x1", "b3x1", "b2x16", "column", "token", "t"] {
             for kind in ["f32", "f16", "bf16"] {
                 let rules = AFFINE_RULES.iter();
                 strings.extend(rules.map(|rule| format!("{element}/{group}:{kind}({})", rule.name)));
@@ -123,9 +123,25 @@ fn errors_name_the_wrong_part_and_the_nearest_name() {
         (
             "fp8",
             "unknown format 'fp8'; without scales it is 'e4m3' here; did you mean 'fp8_b64', 'fp8_b128', 'fp8_b128_f32', \
-             'fp8_b128x128', 'fp8_channel', 'fp8_token', 'fp8_tensor' or 'v4_fp8'?",
+             'fp8_b128x128', 'fp8_out_channel', 'fp8_column', 'fp8_token' or 'fp8_tensor'?",
         ),
         ("", "unknown format ''"),
+        // A channel is a row of weights to some, a column of keys to others.
+        (
+            "fp8_channel",
+            "format 'fp8_channel' has two meanings; expected 'fp8_out_channel' (",
+        ),
+        ("fp8_channel", "or 'fp8_column' ("),
+        (
+            "int8_channel",
+            "format 'int8_channel' has two meanings; expected 'int8_out_channel' (",
+        ),
+        ("int8_channel", "or 'int8/column:f32' ("),
+        (
+            "e4m3/channel:f32",
+            "group 'channel' has two meanings; expected 'token' (",
+        ),
+        ("uint4/channel:f16", "or 'column' ("),
         ("quaternion", "unknown format 'quaternion'"),
         (
             "e4m4/b32:e8m0",
@@ -143,11 +159,11 @@ fn errors_name_the_wrong_part_and_the_nearest_name() {
         ("e4m3/", "format 'e4m3/': '' should be <group>:<scale>, e.g. 'b32:e8m0'"),
         (
             "e4m3/32:e8m0",
-            "format 'e4m3/32:e8m0': unknown group '32'; groups are 'b<N>' and 'b<N>x<N>' with N in 1 … 65536, 'token', 'channel' and 't'",
+            "format 'e4m3/32:e8m0': unknown group '32'; groups are 'b<N>' and 'b<N>x<N>' with N in 1 … 65536, 'token', 'column' and 't'",
         ),
         (
             "e4m3/b0:e8m0",
-            "format 'e4m3/b0:e8m0': unknown group 'b0'; groups are 'b<N>' and 'b<N>x<N>' with N in 1 … 65536, 'token', 'channel' and 't'",
+            "format 'e4m3/b0:e8m0': unknown group 'b0'; groups are 'b<N>' and 'b<N>x<N>' with N in 1 … 65536, 'token', 'column' and 't'",
         ),
         (
             "e4m3/b99999999999999999999:e8m0",
@@ -222,8 +238,8 @@ fn errors_name_the_wrong_part_and_the_nearest_name() {
         ),
         ("e2m1/b3:f32", "a block of 3 codes of 4 bits is not whole bytes"),
         (
-            "e2m1/channel:f32",
-            "'channel:f32' puts neighbouring 4-bit codes under different scales",
+            "e2m1/column:f32",
+            "'column:f32' puts neighbouring 4-bit codes under different scales",
         ),
         ("ue4m3", "format 'ue4m3': 'ue4m3' holds scales only"),
         (

@@ -369,6 +369,6 @@ fn zero_points_are_bytes_or_of_the_scales_type() {
     assert_eq!(parts("uint8/token:f32"), ("F32".into(), vec![2, 1]));
     assert_eq!(parts("awq4_g128"), ("U8".into(), vec![2, 1]));
     assert_eq!(parts("hqq4_g64"), ("F16".into(), vec![2, 2]));
-    assert_eq!(parts("uint4/channel:f16"), ("F16".into(), vec![1, 128]));
+    assert_eq!(parts("uint4/column:f16"), ("F16".into(), vec![1, 128]));
     assert_eq!(parts("uint4/t:f16(gptq)"), ("U8".into(), vec![1]));
 }

@@ -41,7 +41,7 @@ fn string() -> impl Strategy<Value = String> {
     };
     let group = prop_oneof![
         3 => sizes().prop_map(|size| format!("b{size}")),
-        2 => select(vec!["token", "channel", "t", "row"]).prop_map(String::from),
+        2 => select(vec!["token", "column", "channel", "t", "row"]).prop_map(String::from),
     ];
     let rotation = prop_oneof![8 => Just(""), 1 => select(vec!["rht2/", "rht16/", "rht3/", "rht65536/", "rht/"])];
     let elements = select(ELEMENTS.iter().map(|element| element.name).collect::<Vec<_>>());
@@ -73,7 +73,7 @@ fn string() -> impl Strategy<Value = String> {
         "",
         "/t:f32",
         "/token:f32",
-        "/channel:f32",
+        "/column:f32",
         "/t:f32/t:f32",
         "/t:e8m0",
     ]);

@@ -92,7 +92,7 @@ fn what_is_clipped_is_counted() {
     bench.works("quantize in.safetensors --format nvfp4 --amax 6 -o q.safetensors");
     let record = &bench.json("inspect q.safetensors --source in.safetensors --json")[0];
     assert_eq!((&record["saturated"], &record["clipped"]), (&json!(4), &json!(2)));
-    for format in ["mxfp8", "fp8_channel", "nvfp4", "int8_token"] {
+    for format in ["mxfp8", "fp8_column", "nvfp4", "int8_token"] {
         let record = &bench.json(&format!("inspect in.safetensors --format {format} --json"))[0];
         assert_eq!(record["clipped"], 0, "{format}");
     }

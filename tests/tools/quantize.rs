@@ -36,8 +36,8 @@ fn what_comes_back_is_what_the_codec_rounds_to() {
     let extra = [
         "e2m3/b32:e8m0(floor)",
         "e2m1(deepgemm)/b16:e4m3(vllm)/token:f32",
-        "int8/channel:f32",
-        "uint4/channel:f16",
+        "int8/column:f32",
+        "uint4/column:f16",
         "uint8/t:f32(gptq)",
         "e4m3/b32:bf16(up)",
         "lut(-1,-0.25,0.5,1)/b16:f16",

@@ -37,7 +37,7 @@ fn a_stack_is_its_matrices() {
         "e4m3/b32:f32 --layout mn_major_f32",
         "fp8_b128x128",
         "fp8_tensor",
-        "fp8_channel",
+        "fp8_column",
         "nvfp4_2d",
         "nvfp4_token",
     ] {

@@ -24,7 +24,7 @@ pub fn nsr(format: &Format, x: &[f32], cols: usize) -> Option<f64> {
                 Group::Tile { rows: 1, cols } => cols,
                 Group::Token => cols,
                 Group::Tensor => x.len(),
-                Group::Tile { .. } | Group::Channel => return None,
+                Group::Tile { .. } | Group::Column => return None,
             };
             Some(uniform_nsr(x, cols, run, |group| span(group) / f64::from(integer.max)))
         }
