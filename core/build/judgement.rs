@@ -16,14 +16,17 @@ const LIST: [&str; 3] = ["ulplab_core", "ops", "OPS"];
 /// The module whose items are part of every judgement: what is checked around and in the buffers.
 const CHECKS: [&str; 3] = ["ulplab_core", "ops", "guards"];
 /// What says nothing of right or wrong, and is left out with all that only it names: what models are compiled for, which checkpoints
-/// a path loads, the paths that no operation computes, files of weights, which kernels and reference read alike, the texts of errors,
+/// a path loads, how their configurations are read, the paths that no operation computes, files of weights, which kernels and
+/// reference read alike, the texts of errors,
 /// the list of metrics, of which those that judge (`violations`, `bound_ratio`) are named by themselves, and files of tensors, which
 /// only cases of the user's read.
-const BESIDE: [&str; 8] = [
+const BESIDE: [&str; 10] = [
     "reference::paths::model::sealed::",
     "reference::paths::Path",
+    "reference::paths::deepseek_v4::read::",
     "reference::paths::gqa::",
     "reference::paths::hybrid::",
+    "reference::paths::keys::",
     "reference::weights::",
     "ulplab_core::error::",
     "ulplab_core::metrics::METRICS",

@@ -46,7 +46,15 @@ pub trait Config: Any + Debug + Send + Sync {
         None
     }
 
-    /// Gives the size of that name, as the [dimensions](crate::sites::Dim::Size) of the path's sites have it.
+    /// Says how many tokens a sequence can have at all, if its RoPE is made for so many only; see [`Config::most_tokens`].
+    fn longest(&self) -> Option<usize> {
+        None
+    }
+
+    /// Lists the sizes that have names, as [dimensions](crate::sites::Dim::Size) of the path's sites have them.
+    fn sizes(&self) -> Vec<(&'static str, usize)>;
+
+    /// Gives the size of that name.
     fn size(&self, name: &str) -> Option<usize>;
 
     /// Gives the types of a layer, by the names that the path's sites have in [`Layers::OfType`].
@@ -179,10 +187,14 @@ impl Clone for Box<dyn Config> {
     }
 }
 
-/// [`Config::size`] of fields with these names: `sizes!(head_dim, vocab_size);`.
+/// [`Config::sizes`] and [`Config::size`] of fields with these names: `sizes!(head_dim, vocab_size);`.
 #[macro_export]
 macro_rules! sizes {
     ($($field:ident),+ $(,)?) => {
+        fn sizes(&self) -> Vec<(&'static str, usize)> {
+            vec![$((stringify!($field), self.$field)),+]
+        }
+
         fn size(&self, name: &str) -> Option<usize> {
             $(if name == stringify!($field) {
                 return Some(self.$field);

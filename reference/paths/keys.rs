@@ -65,18 +65,45 @@ const NEUTRAL: &[(&str, &str)] = &[
     ("use_sliding_window", "false"),
 ];
 
+/// The largest size that is read: no dimension of a model's tensors is as long, and a product of two of them fits a `usize`.
+pub(super) const MOST_SIZE: usize = 1 << 28;
+/// The most layers that are read.
+pub(super) const MOST_LAYERS: usize = 1 << 16;
+/// The most channels of a head that RoPE turns: their frequencies are computed before a file of weights is seen.
+const MOST_HEAD: usize = 1 << 16;
+
 /// The keys of an object, which know which of them were read.
 pub(super) struct Keys<'a> {
     map: &'a Map<String, Value>,
-    /// What stands before the keys in errors.
-    name: &'a str,
+    /// The prefix of the keys in errors, with its dot.
+    prefix: String,
+    /// Keys that the caller says to change nothing, by their whole names.
+    inert: &'a [&'a str],
     read: RefCell<BTreeSet<String>>,
+    ignored: RefCell<BTreeSet<String>>,
 }
 
 impl<'a> Keys<'a> {
-    pub fn new(map: &'a Map<String, Value>, name: &'a str) -> Self {
-        let read = RefCell::default();
-        Self { map, name, read }
+    /// The keys of the whole object; those in `inert` need not be read, and must not be.
+    pub fn new(map: &'a Map<String, Value>, inert: &'a [&'a str]) -> Self {
+        Self {
+            map,
+            prefix: String::new(),
+            inert,
+            read: RefCell::default(),
+            ignored: RefCell::default(),
+        }
+    }
+
+    /// The keys of the object that is the value of a key.
+    pub fn within<'b>(&self, key: &str, map: &'b Map<String, Value>) -> Keys<'b>
+    where
+        'a: 'b,
+    {
+        Keys {
+            prefix: format!("{}{key}.", self.prefix),
+            ..Keys::new(map, self.inert)
+        }
     }
 
     /// A key; none if it is missing or null.
@@ -94,19 +121,50 @@ impl<'a> Keys<'a> {
 
     /// Allows a key that is of no use here.
     pub fn ignore(&self, key: &str) {
-        self.read.borrow_mut().insert(key.into());
+        self.ignored.borrow_mut().insert(key.into());
+    }
+
+    /// Refuses a key with another value than the one that is computed.
+    pub fn only(&self, key: &str, expected: impl Into<Value>) -> Result<(), String> {
+        let expected = expected.into();
+        match self.optional::<Value>(key)? {
+            Some(found) if !equal(&found, &expected) => {
+                Err(self.wrong(key, format!("is {}, expected {expected}", shown(&found))))
+            }
+            _ => Ok(()),
+        }
     }
 
     pub fn needed<D: DeserializeOwned>(&self, key: &str) -> Result<D, String> {
         self.optional(key)?.ok_or_else(|| self.missing(key))
     }
 
-    /// A size above 0.
+    /// A size from 1 to [`MOST_SIZE`].
     pub fn size(&self, key: &str) -> Result<usize, String> {
-        match self.needed(key)? {
-            0 => Err(self.wrong(key, "is 0, expected a number above it".into())),
-            size => Ok(size),
-        }
+        self.optional_size(key)?.ok_or_else(|| self.missing(key))
+    }
+
+    /// The same; none if it is missing or null.
+    pub fn optional_size(&self, key: &str) -> Result<Option<usize>, String> {
+        self.up_to(key, MOST_SIZE)
+    }
+
+    /// The number of layers.
+    pub fn layers(&self, key: &str) -> Result<usize, String> {
+        self.up_to(key, MOST_LAYERS)?.ok_or_else(|| self.missing(key))
+    }
+
+    /// A whole number from 1 on; none if it is missing or null.
+    pub fn up_to(&self, key: &str, most: usize) -> Result<Option<usize>, String> {
+        let found: Option<Value> = self.optional(key)?;
+        let number = |value: &Value| usize::try_from(value.as_u64()?).ok();
+        found.map_or(Ok(None), |value| match number(&value) {
+            Some(size) if (1..=most).contains(&size) => Ok(Some(size)),
+            _ => Err(self.wrong(
+                key,
+                format!("is {}, expected a whole number from 1 to {most}", shown(&value)),
+            )),
+        })
     }
 
     /// Numbers of heads, of which that of `few` is to divide that of `many`.
@@ -119,9 +177,10 @@ impl<'a> Keys<'a> {
 
     /// Channels of a head, which RoPE turns in pairs; `missing` where the file has none.
     pub fn head_dim(&self, missing: impl FnOnce() -> Result<usize, String>) -> Result<usize, String> {
-        let dim = self.optional("head_dim")?.map_or_else(missing, Ok)?;
-        if dim == 0 || !dim.is_multiple_of(2) {
-            return Err(self.wrong("head_dim", format!("is {dim}, expected an even number above 0")));
+        let dim = self.up_to("head_dim", MOST_HEAD)?.map_or_else(missing, Ok)?;
+        if dim == 0 || !dim.is_multiple_of(2) || dim > MOST_HEAD {
+            let message = format!("is {dim}, expected an even number from 2 to {MOST_HEAD}");
+            return Err(self.wrong("head_dim", message));
         }
         Ok(dim)
     }
@@ -132,6 +191,16 @@ impl<'a> Keys<'a> {
         match act.filter(|act| act != "silu" && act != "swish") {
             Some(act) => Err(self.wrong(key, format!("is '{act}', expected 'silu'"))),
             None => Ok(()),
+        }
+    }
+
+    /// A number above 0; none if it is missing or null.
+    pub fn positive(&self, key: &str) -> Result<Option<f64>, String> {
+        match self.optional(key)? {
+            Some(value) if !(f64::is_finite(value) && value > 0.0) => {
+                Err(self.wrong(key, format!("is {value}, expected a number above 0")))
+            }
+            value => Ok(value),
         }
     }
 
@@ -152,20 +221,27 @@ impl<'a> Keys<'a> {
     }
 
     pub fn wrong(&self, key: &str, message: String) -> String {
-        let dot = if self.name.is_empty() { "" } else { "." };
-        format!("{}{dot}{key} {message}", self.name)
+        format!("{}{key} {message}", self.prefix)
+    }
+
+    /// Whether the caller says that a key changes nothing.
+    fn declared(&self, key: &str) -> bool {
+        let whole = format!("{}{key}", self.prefix);
+        self.inert.contains(&whole.as_str())
     }
 
     /// Keys that nobody has read and that may change something, with their values.
     pub fn unread(&self, inert: &[&str]) -> Vec<String> {
-        let read = self.read.borrow();
+        let (read, ignored) = (self.read.borrow(), self.ignored.borrow());
         let neutral = |key: &str, value: &Value| {
             let same =
                 |expected: &str| serde_json::from_str(expected).is_ok_and(|expected: Value| equal(value, &expected));
             !inert.is_empty() && NEUTRAL.iter().any(|(name, expected)| *name == key && same(expected))
         };
         let unread = |(key, value): &(&String, &Value)| {
-            !(read.contains(key.as_str()) || value.is_null() || inert.contains(&key.as_str()) || neutral(key, value))
+            let seen = read.contains(key.as_str()) || ignored.contains(key.as_str());
+            let known = inert.contains(&key.as_str()) || neutral(key, value);
+            !(seen || known || value.is_null() || self.declared(key))
         };
         let unread = self.map.iter().filter(unread);
         unread
@@ -175,14 +251,19 @@ impl<'a> Keys<'a> {
 
     /// Refuses keys that nobody has read, unless they are null or one of these.
     pub fn finish(&self, what: &str, inert: &[&str]) -> Result<(), String> {
-        let unread = self.unread(inert);
+        let (unread, read) = (self.unread(inert), self.read.borrow());
+        if let Some(key) = read.iter().find(|key| self.declared(key)) {
+            let message = format!("is read, and changes the result of {what}; expected it not to be in `inert`");
+            return Err(self.wrong(key, message));
+        }
         if unread.is_empty() {
             return Ok(());
         }
-        let (found, read) = (unread.join(", "), self.read.borrow());
         let known: Vec<&str> = read.iter().map(String::as_str).collect();
         Err(format!(
-            "{found}: {what} is computed without, and it may change the result; keys that are read here are {}",
+            "{}: {what} is computed without, and it may change the result; if it does not, an experiment may say so by \
+             inert = [\"KEY\"]; keys that are read here are {}",
+            unread.join(", "),
             known.join(", ")
         ))
     }

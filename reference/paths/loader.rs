@@ -17,8 +17,11 @@ pub struct Loader<'a, T, W: ?Sized> {
     scalar: PhantomData<T>,
 }
 
-/// Lists what `build` asks its loader for, in that order: the tensors of a model. The tensors that `build` is given have their
-/// shapes and no elements, so that a list takes no memory; [`Loader::scalars`] are zeros.
+/// The most tensors that are listed. A list that ends there is that of no model, for lack of files with so many.
+const MOST_TENSORS: usize = 1 << 20;
+
+/// Lists what `build` asks its loader for, in that order: the tensors of a model, or the first million of them. The tensors that
+/// `build` is given have their shapes and no elements, so that a list takes no memory; [`Loader::scalars`] are zeros.
 pub fn asked<T: Real, R>(
     build: impl FnOnce(&mut Loader<'_, T, Source<'_>>) -> Result<R, LoadError>,
 ) -> Vec<TensorSpec> {
@@ -28,7 +31,7 @@ pub fn asked<T: Real, R>(
         asked: Vec::new(),
         scalar: PhantomData,
     };
-    // There is nobody who could give an error.
+    // The only error is that the list is full.
     let _ = build(&mut loader);
     loader.asked
 }
@@ -57,13 +60,18 @@ where
     ) -> Result<(String, Vec<E>), W::Error> {
         let name = format!("{}{name}", self.prefix);
         let Some(weights) = &mut self.weights else {
+            if self.asked.len() == MOST_TENSORS {
+                return Err(Invalid::Tensor(format!("more than {MOST_TENSORS} tensors")).into());
+            }
             let (name, shape) = (name.clone(), shape.to_vec());
             self.asked.push(TensorSpec { name, shape, integer });
             return Ok((String::new(), Vec::new()));
         };
         let values = get(weights, &name)?;
-        let (found, expected) = (values.len(), shape.iter().product::<usize>());
-        if found != expected {
+        let found = values.len();
+        let expected = shape.iter().try_fold(1usize, |all, size| all.checked_mul(*size));
+        if Some(found) != expected {
+            let expected = expected.map_or("more than can be counted".into(), |expected| expected.to_string());
             let message = format!("tensor '{name}' has {found} elements, expected {expected} of {shape:?}");
             return Err(Invalid::Tensor(message).into());
         }
@@ -145,6 +153,9 @@ where
     /// They are those of [`Loader::tensor`].
     pub fn linears(&mut self, name: &str, [count, outputs, inputs]: [usize; 3]) -> Result<Vec<Linear<T>>, W::Error> {
         let all = self.tensor(name, &[count, outputs, inputs])?;
+        if all.data.is_empty() {
+            return Ok(Vec::new());
+        }
         let one = |data: &[T]| Linear {
             weight: Tensor::new([outputs, inputs], data.to_vec()),
         };

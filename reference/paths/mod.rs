@@ -56,8 +56,17 @@ pub trait Path: Sync {
     /// Reads the text of a `config.json` of one of its model types, and checks it.
     ///
     /// # Errors
-    /// What is missing, of another type, or does not fit together.
-    fn config(&self, json: &str) -> Result<Box<dyn Config>, String>;
+    /// What is missing, of another type, or does not fit together, and keys that are not read and may change the result.
+    fn config(&self, json: &str) -> Result<Box<dyn Config>, String> {
+        self.config_without(json, &[])
+    }
+
+    /// Does the same without the keys in `inert`, which the caller says to change nothing. Keys within an object have its name and a dot
+    /// before them.
+    ///
+    /// # Errors
+    /// They are those of [`Path::config`], and a key in `inert` that is read.
+    fn config_without(&self, json: &str, inert: &[&str]) -> Result<Box<dyn Config>, String>;
 
     /// Says of a checkpoint of an unknown model type which of the path's is nearest to it, and what differs, if it is of this kind.
     fn nearest(&self, _json: &str) -> Option<String> {

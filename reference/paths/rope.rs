@@ -49,13 +49,13 @@ pub(super) fn check_length(ropes: &[RopeConfig], tokens: usize) -> Result<(), St
 }
 
 impl Around {
-    /// Reads the keys of one RoPE; `None` is one without scaling.
+    /// Reads the keys of one RoPE, the value of a key; `None` is one without scaling.
     ///
     /// # Errors
     /// Keys that are missing, are not read, or do not fit together.
-    pub fn rope(&self, name: &str, keys: Option<&Map<String, Value>>) -> Result<RopeConfig, String> {
+    pub fn rope(&self, outer: &Keys<'_>, name: &str, keys: Option<&Map<String, Value>>) -> Result<RopeConfig, String> {
         let none = Map::new();
-        let keys = Keys::new(keys.unwrap_or(&none), name);
+        let keys = outer.within(name, keys.unwrap_or(&none));
         let rope = self.of_keys(&keys)?;
         let finished = keys.finish("a RoPE of this type", &[]);
         finished.map(|()| rope)
@@ -96,15 +96,7 @@ impl Around {
                 .filter(|&tokens| tokens > 0);
             original.ok_or_else(|| keys.missing("original_max_position_embeddings"))
         };
-        let positive = |key: &str| {
-            let value: Option<f64> = keys.optional(key)?;
-            match value {
-                Some(value) if !(value.is_finite() && value > 0.0) => {
-                    Err(keys.wrong(key, format!("is {value}, expected a number above 0")))
-                }
-                value => Ok(value),
-            }
-        };
+        let positive = |key: &str| keys.positive(key);
         let needed = |key: &str| positive(key)?.ok_or_else(|| keys.missing(key));
         let ratio = |original: usize| self.most_tokens.map(|most| most as f64 / original as f64);
         let (mut factor, mut most_tokens) = (1.0, None);

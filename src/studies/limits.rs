@@ -151,10 +151,18 @@ pub fn check_size(
     limit: Option<Bytes>,
 ) -> Result<(), Mistake> {
     let reading = study.reading();
+    let tokens = reading.tokens;
+    let shorter = |most: &usize| !reading.windows.is_empty() && tokens > *most;
+    if let Some(longest) = config.and_then(Config::longest).filter(shorter) {
+        let message = format!(
+            "tokens = {tokens}, but up to {longest} tokens are computed of this model: beyond, its RoPE turns by other frequencies \
+             (original_max_position_embeddings of a LongRoPE, max_position_embeddings of a dynamic one; beyond_trained changes nothing)"
+        );
+        return Err(Mistake::at("tokens", message));
+    }
     let most = config.and_then(Config::most_tokens);
     let beyond = reading.beyond_trained.unwrap_or(false);
-    if let Some(most) = most.filter(|most| !reading.windows.is_empty() && reading.tokens > *most && !beyond) {
-        let tokens = reading.tokens;
+    if let Some(most) = most.filter(|most| shorter(most) && !beyond) {
         let more = reading
             .beyond_trained
             .map_or("", |_| "; beyond_trained = true allows more");

@@ -177,7 +177,7 @@ fn a_bad_configuration_is_told() {
     );
     fails(
         open(r#"{"model_type": "deepseek_v4"}"#, &tensors),
-        &["config.json", "missing field"],
+        &["config.json", "is missing"],
     );
     // Other models are named, whatever keys they have or lack.
     for (model_type, architecture) in [("bert", "BertModel"), ("mamba2", "Mamba2ForCausalLM")] {

@@ -1,12 +1,17 @@
-//! `config.json`, as `transformers` writes it for `deepseek_v4`.
+//! The sizes of a model.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use super::Model;
 use crate::ops::rope::{Yarn, frequencies};
+use crate::paths::keys::{MOST_LAYERS, MOST_SIZE};
 use crate::paths::{TensorSpec, asked};
+
+/// The most iterations of the Sinkhorn normalisation that are run; models have 20.
+const MOST_ITERATIONS: usize = 1000;
 
 /// Which keys a layer attends to besides its window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
@@ -33,8 +38,19 @@ pub enum RouterType {
     Learned,
 }
 
-/// The frequencies of a RoPE, see [`frequencies`](crate::ops::rope::frequencies).
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+impl LayerType {
+    /// Its name in `config.json`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sliding => "sliding_attention",
+            Self::Sparse => "compressed_sparse_attention",
+            Self::Heavy => "heavily_compressed_attention",
+        }
+    }
+}
+
+/// The frequencies of a RoPE, see [`frequencies`](crate::ops::rope::frequencies); cosines and sines are not scaled.
+#[derive(Clone, Debug, PartialEq)]
 pub struct RopeParameters {
     /// `default`, or `yarn` for longer contexts.
     pub rope_type: String,
@@ -51,7 +67,7 @@ pub struct RopeParameters {
 }
 
 /// RoPE of sliding layers, and of layers with a compressor.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct RopeByLayer {
     /// RoPE of sliding layers.
     pub main: RopeParameters,
@@ -59,8 +75,8 @@ pub struct RopeByLayer {
     pub compress: RopeParameters,
 }
 
-/// The sizes of a model, named as in `config.json`, of which other keys are ignored. Read it with `serde_json`, or write it
-/// down:
+/// The sizes of a model, named as in `config.json`, in which a key that may change the result and is not read is an error. Read it with
+/// `serde_json`, or write it down:
 ///
 /// ```
 /// use reference::paths::deepseek_v4::{Config, LayerType, RopeByLayer, RopeParameters, RouterType};
@@ -109,6 +125,7 @@ pub struct RopeByLayer {
 /// assert_eq!(config.tensors()[0].name, "model.embed_tokens.weight");
 /// ```
 #[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(try_from = "Map<String, Value>")]
 pub struct Config {
     /// Token ids are below this.
     pub vocab_size: usize,
@@ -163,7 +180,6 @@ pub struct Config {
     /// How every layer finds its experts.
     pub mlp_layer_types: Vec<RouterType>,
     /// Tokens that the model was made for, if the file says.
-    #[serde(default)]
     pub max_position_embeddings: Option<usize>,
 }
 
@@ -193,8 +209,17 @@ impl Config {
             ("hc_mult", self.hc_mult),
             ("hc_sinkhorn_iters", self.hc_sinkhorn_iters),
         ];
-        if let Some((name, _)) = positive.iter().find(|(_, value)| *value == 0) {
-            return Err(format!("{name} is 0"));
+        for (name, value) in positive {
+            let most = match name {
+                "num_hidden_layers" => MOST_LAYERS,
+                "hc_sinkhorn_iters" => MOST_ITERATIONS,
+                _ => MOST_SIZE,
+            };
+            match value {
+                0 => return Err(format!("{name} is 0")),
+                value if value > most => return Err(format!("{name} is {value}, expected at most {most}")),
+                _ => {}
+            }
         }
         for (name, len) in [
             ("layer_types", self.layer_types.len()),
@@ -248,12 +273,10 @@ impl Config {
 
     /// Tokens per entry of the compressed cache of such layers; `None` where they have none.
     pub fn rate(&self, layer: LayerType) -> Option<usize> {
-        let name = match layer {
-            LayerType::Sliding => return None,
-            LayerType::Sparse => "compressed_sparse_attention",
-            LayerType::Heavy => "heavily_compressed_attention",
-        };
-        self.compress_rates.get(name).copied()
+        match layer {
+            LayerType::Sliding => None,
+            compressed => self.compress_rates.get(compressed.name()).copied(),
+        }
     }
 
     /// Tokens per entry of a layer's compressed cache; `None` where it has none.

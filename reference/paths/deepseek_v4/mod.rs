@@ -8,6 +8,7 @@ mod layer;
 mod model;
 mod parts;
 mod path;
+mod read;
 pub mod sites;
 mod state;
 

@@ -1,6 +1,6 @@
 //! The path as others find it.
 
-use super::{Config, LayerType, Model, RouterType, SITES, State};
+use super::{Config, Model, RouterType, SITES, State, read};
 use crate::paths::{self, Input, Path, Takes, TensorSpec};
 use crate::{Numerics, SiteInfo, Tensor};
 
@@ -21,10 +21,8 @@ impl Path for DeepSeekV4 {
         SITES
     }
 
-    fn config(&self, json: &str) -> Result<Box<dyn paths::Config>, String> {
-        let config: Config = serde_json::from_str(json).map_err(|error| error.to_string())?;
-        config.check()?;
-        Ok(Box::new(config))
+    fn config_without(&self, json: &str, inert: &[&str]) -> Result<Box<dyn paths::Config>, String> {
+        Ok(Box::new(read::config(json, inert)?))
     }
 }
 
@@ -61,16 +59,11 @@ impl paths::Config for Config {
     );
 
     fn layer_types(&self, layer: usize) -> Vec<&'static str> {
-        let attention = match self.layer_types[layer] {
-            LayerType::Sliding => "sliding_attention",
-            LayerType::Sparse => "compressed_sparse_attention",
-            LayerType::Heavy => "heavily_compressed_attention",
-        };
         let router = match self.mlp_layer_types[layer] {
             RouterType::Hash => "hash_moe",
             RouterType::Learned => "moe",
         };
-        vec![attention, router]
+        vec![self.layer_types[layer].name(), router]
     }
 
     fn tokens_per_entry(&self, layer: usize) -> Option<usize> {

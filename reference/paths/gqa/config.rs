@@ -83,10 +83,12 @@ impl paths::Config for Config {
         Takes::ids(self.vocab_size)
     }
 
-    /// The least of what the file says and of what the frequencies of its RoPEs hold for.
     fn most_tokens(&self) -> Option<usize> {
-        let ropes = self.ropes.iter().filter_map(|rope| rope.most_tokens);
-        ropes.chain(self.max_position_embeddings).min()
+        self.max_position_embeddings
+    }
+
+    fn longest(&self) -> Option<usize> {
+        self.ropes.iter().filter_map(|rope| rope.most_tokens).min()
     }
 
     sizes!(

@@ -22,8 +22,8 @@ impl Path for Gqa {
         SITES
     }
 
-    fn config(&self, json: &str) -> Result<Box<dyn paths::Config>, String> {
-        Ok(Box::new(read::config(json)?))
+    fn config_without(&self, json: &str, inert: &[&str]) -> Result<Box<dyn paths::Config>, String> {
+        Ok(Box::new(read::config(json, inert)?))
     }
 
     fn nearest(&self, json: &str) -> Option<String> {

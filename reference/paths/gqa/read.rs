@@ -13,9 +13,9 @@ use crate::paths::rope::Around;
 ///
 /// # Errors
 /// What is missing, of another type, does not fit together, or is not read.
-pub(super) fn config(json: &str) -> Result<Config, String> {
+pub(super) fn config(json: &str, inert: &[&str]) -> Result<Config, String> {
     let map: Map<String, Value> = serde_json::from_str(json).map_err(|error| error.to_string())?;
-    let keys = Keys::new(&map, "");
+    let keys = Keys::new(&map, inert);
     let name: String = keys.needed("model_type")?;
     let family = FAMILIES.iter().find(|family| family.model_type == name);
     let family = family.ok_or_else(|| format!("model_type is '{name}', expected one of {}", MODEL_TYPES.join(", ")))?;
@@ -28,7 +28,7 @@ pub(super) fn config(json: &str) -> Result<Config, String> {
 pub(super) fn nearest(json: &str) -> Option<String> {
     let map: Map<String, Value> = serde_json::from_str(json).ok()?;
     let differs = |family: &'static Family| {
-        let keys = Keys::new(&map, "");
+        let keys = Keys::new(&map, &[]);
         let read = Read { keys: &keys, family }.config();
         let unread = keys.unread(INERT);
         read.ok().map(|_| (unread.len(), family.model_type, unread.join(", ")))
@@ -48,9 +48,9 @@ struct Read<'a> {
 impl Read<'_> {
     fn config(&self) -> Result<Config, String> {
         let (keys, family) = (self.keys, self.family);
-        let (hidden, count) = (keys.size("hidden_size")?, keys.size("num_hidden_layers")?);
+        let (hidden, count) = (keys.size("hidden_size")?, keys.layers("num_hidden_layers")?);
         let heads = keys.size("num_attention_heads")?;
-        let cached = keys.optional("num_key_value_heads")?.unwrap_or(heads);
+        let cached = keys.optional_size("num_key_value_heads")?.unwrap_or(heads);
         keys.divides(["num_attention_heads", "num_key_value_heads"], [heads, cached])?;
         let head_dim = keys.head_dim(|| match family.head_dim {
             Some(dim) => Ok(dim),
@@ -151,14 +151,11 @@ impl Read<'_> {
         }
         // `transformers` has written both names of the first, and gpt-oss both of the second.
         let both = |name: &'static str, other: &'static str| {
-            let (first, second) = (keys.optional::<usize>(name)?, keys.optional::<usize>(other)?);
+            let (first, second) = (keys.optional_size(name)?, keys.optional_size(other)?);
             match (first, second) {
                 (Some(a), Some(b)) if a != b => Err(keys.wrong(name, format!("is {a}, but {other} is {b}"))),
                 (None, None) => Err(keys.missing(name)),
-                (found, other) => found
-                    .or(other)
-                    .filter(|&n| n > 0)
-                    .ok_or_else(|| keys.wrong(name, "is 0".into())),
+                (Some(found), _) | (None, Some(found)) => Ok(found),
             }
         };
         let count = both("num_experts", "num_local_experts")?;
@@ -306,16 +303,16 @@ impl Read<'_> {
             {
                 return Err("rope_parameters and rope_scaling are both given, and differ".into());
             }
-            return Ok(vec![around.rope(name, new.or(old).as_ref())?]);
+            return Ok(vec![around.rope(keys, name, new.or(old).as_ref())?]);
         }
         // Without a type of layer, scaling is that of layers without a window.
         let of_type = |kind: &str, flat: Option<&Map<String, Value>>| match &new {
             Some(new) if nested => {
                 let own = new.get(kind).and_then(Value::as_object);
-                around.rope(&format!("rope_parameters.{kind}"), own)
+                around.rope(keys, &format!("rope_parameters.{kind}"), own)
             }
-            Some(new) => around.rope("rope_parameters", Some(new)),
-            None => around.rope("rope_scaling", flat),
+            Some(new) => around.rope(keys, "rope_parameters", Some(new)),
+            None => around.rope(keys, "rope_scaling", flat),
         };
         if let Some(new) = new.as_ref().filter(|_| nested) {
             let types = ["full_attention", "sliding_attention"];

@@ -123,10 +123,12 @@ impl paths::Config for Config {
         Takes::ids(self.vocab_size)
     }
 
-    /// The least of what the file says and of what the frequencies of its RoPE hold for.
     fn most_tokens(&self) -> Option<usize> {
-        let of_rope = self.rope.iter().filter_map(|rope| rope.most_tokens);
-        of_rope.chain(self.max_position_embeddings).min()
+        self.max_position_embeddings
+    }
+
+    fn longest(&self) -> Option<usize> {
+        self.rope.as_ref().and_then(|rope| rope.most_tokens)
     }
 
     sizes!(

@@ -22,7 +22,7 @@ impl Path for Hybrid {
         SITES
     }
 
-    fn config(&self, json: &str) -> Result<Box<dyn paths::Config>, String> {
-        Ok(Box::new(read::config(json)?))
+    fn config_without(&self, json: &str, inert: &[&str]) -> Result<Box<dyn paths::Config>, String> {
+        Ok(Box::new(read::config(json, inert)?))
     }
 }

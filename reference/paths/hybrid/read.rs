@@ -30,9 +30,9 @@ const BESIDE_TEXT: &[&str] = &[
 ///
 /// # Errors
 /// What is missing, of another type, does not fit together, or is not read.
-pub(super) fn config(json: &str) -> Result<Config, String> {
+pub(super) fn config(json: &str, inert: &[&str]) -> Result<Config, String> {
     let map: Map<String, Value> = serde_json::from_str(json).map_err(|error| error.to_string())?;
-    let keys = Keys::new(&map, "");
+    let keys = Keys::new(&map, inert);
     let name: String = keys.needed("model_type")?;
     let family = FAMILIES.iter().find(|family| family.model_type == name);
     let family = family.ok_or_else(|| format!("model_type is '{name}', expected one of {}", MODEL_TYPES.join(", ")))?;
@@ -40,7 +40,7 @@ pub(super) fn config(json: &str) -> Result<Config, String> {
         return of_text(&keys, family);
     };
     let text: Map<String, Value> = keys.needed("text_config")?;
-    let text = Keys::new(&text, "text_config");
+    let text = keys.within("text_config", &text);
     if let Some(found) = text.optional::<String>("model_type")?.filter(|found| found != inner) {
         return Err(text.wrong("model_type", format!("is '{found}', expected '{inner}'")));
     }
@@ -116,7 +116,7 @@ impl Read<'_> {
         has_state(keys, "linear_conv_kernel_dim", kernel)?;
         let (key_dim, value_dim) = (keys.size("linear_key_head_dim")?, keys.size("linear_value_head_dim")?);
         let most_tokens = keys.optional("max_position_embeddings")?;
-        let layers = self.layers(keys.size("num_hidden_layers")?)?;
+        let layers = self.layers(keys.layers("num_hidden_layers")?)?;
         let experts = self.family.experts != Experts::None;
         let if_experts = |key: &str| if experts { keys.size(key) } else { Ok(0) };
         let (count, per_token) = (if_experts("num_experts")?, if_experts("num_experts_per_tok")?);
@@ -232,6 +232,6 @@ impl Read<'_> {
             own.remove("mrope_section");
             own.remove("mrope_interleaved");
         }
-        around.rope(name, Some(&own))
+        around.rope(keys, name, Some(&own))
     }
 }

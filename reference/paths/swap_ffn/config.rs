@@ -3,6 +3,7 @@
 use serde::Deserialize;
 
 use super::lanes::LaneRule;
+use crate::paths::keys::{MOST_LAYERS, MOST_SIZE};
 
 /// On what gate and bank are decided. The two agree in exact arithmetic, and not where probabilities are rounded: in bf16 the
 /// sigmoid is above ½ only of logits above 2^-7, and a softmax has ties that its logits have not.
@@ -29,7 +30,7 @@ pub enum RouterForm {
 /// Names of sizes are those of the source that defines the path. Those that `config.json` does not have are as in
 /// [`Config::STANDARD`].
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Channels of a token and of a core.
     pub d_model: usize,
@@ -103,8 +104,13 @@ impl Config {
             ("collapse_r", self.collapse_r),
             ("d_embed", self.d_embed),
         ];
-        match positive.iter().find(|(_, value)| *value == 0) {
-            Some((name, _)) => Err(format!("{name} is 0")),
+        let repeated = [("n_events", self.n_events), ("k_ffn", self.k_ffn)];
+        if let Some((name, value)) = repeated.into_iter().find(|(_, value)| *value > MOST_LAYERS) {
+            return Err(format!("{name} is {value}, expected at most {MOST_LAYERS}"));
+        }
+        match positive.iter().find(|(_, value)| !(1..=MOST_SIZE).contains(value)) {
+            Some((name, 0)) => Err(format!("{name} is 0")),
+            Some((name, value)) => Err(format!("{name} is {value}, expected at most {MOST_SIZE}")),
             None if self.eps >= 0.0 => Ok(()),
             None => Err(format!("eps is {}, expected a number from 0 on", self.eps)),
         }

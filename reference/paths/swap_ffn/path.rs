@@ -1,6 +1,9 @@
 //! The path as others find it.
 
+use serde_json::{Map, Value};
+
 use super::{BANKS, Config, DecisionRule, Model, RouterForm, SITES, State, load};
+use crate::paths::keys::INERT;
 use crate::paths::{self, Input, Path, Takes, TensorSpec};
 use crate::{Numerics, SiteInfo, Tensor};
 
@@ -21,8 +24,11 @@ impl Path for SwapFfn {
         SITES
     }
 
-    fn config(&self, json: &str) -> Result<Box<dyn paths::Config>, String> {
-        let config: Config = serde_json::from_str(json).map_err(|error| error.to_string())?;
+    /// No key is left out: the model takes vectors, so that nobody measures it by a `config.json`.
+    fn config_without(&self, json: &str, _inert: &[&str]) -> Result<Box<dyn paths::Config>, String> {
+        let mut keys: Map<String, Value> = serde_json::from_str(json).map_err(|error| error.to_string())?;
+        keys.retain(|key, _| !INERT.contains(&key.as_str()));
+        let config: Config = serde_json::from_value(keys.into()).map_err(|error| error.to_string())?;
         config.check()?;
         Ok(Box::new(config))
     }

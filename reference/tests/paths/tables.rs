@@ -354,7 +354,7 @@ fn a_model_type_that_is_unknown_is_told_with_those_that_are_known() {
     assert!(error("[1]").starts_with("expected an object"));
     assert!(error("{").starts_with("EOF"));
     let error = read(r#"{"model_type": "deepseek_v4"}"#).expect_err("keys are missing");
-    assert!(error.contains("missing field `vocab_size`"), "{error}");
+    assert!(error.contains("num_hidden_layers is missing"), "{error}");
     let error = read(r#"{"model_type": "swap_ffn", "d_ff": 0}"#).expect_err("a size is 0");
     assert_eq!(error, "d_ff is 0");
 }

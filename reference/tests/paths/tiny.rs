@@ -29,7 +29,7 @@ impl Path for Tiny {
     fn sites(&self) -> &'static [SiteInfo] {
         SITES
     }
-    fn config(&self, json: &str) -> Result<Box<dyn Config>, String> {
+    fn config_without(&self, json: &str, _: &[&str]) -> Result<Box<dyn Config>, String> {
         serde_json::from_str::<Sizes>(json).map_or_else(|error| Err(error.to_string()), |sizes| Ok(sizes.boxed()))
     }
 }

@@ -17,7 +17,7 @@ use crate::paths::keys::Keys;
 pub(in crate::paths::hybrid) fn config(keys: &Keys<'_>, family: &'static Family) -> Result<Config, String> {
     let linear: Option<Map<String, Value>> = keys.optional("linear_attn_config")?;
     let linear = linear.unwrap_or_default();
-    let linear = Keys::new(&linear, "linear_attn_config");
+    let linear = keys.within("linear_attn_config", &linear);
     let read = Read { keys, linear: &linear };
     let config = read.config(family)?;
     linear.finish("a kimi_linear", &[])?;
@@ -54,7 +54,7 @@ impl Read<'_> {
         );
         let kernel = self.linear_size("short_conv_kernel_size", "linear_conv_kernel_dim")?;
         has_state(keys, "linear_conv_kernel_dim", kernel)?;
-        let layers = self.layers(keys.size("num_hidden_layers")?)?;
+        let layers = self.layers(keys.layers("num_hidden_layers")?)?;
         let experts = layers.iter().any(|layer| layer.experts);
         let inner = keys.size("moe_intermediate_size")?;
         let shared_experts = self.size("num_shared_experts", "n_shared_experts")?;

@@ -1,0 +1,358 @@
+//! `config.json`, in the spelling of published checkpoints and in that of `transformers`.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::{Config, LayerType, RopeByLayer, RopeParameters, RouterType};
+use crate::paths::keys::{INERT, Keys};
+
+/// Keys that change nothing that is computed here: layers that predict further tokens, how experts are stored, and training.
+const OWN_INERT: &[&str] = &[
+    "aux_loss_alpha",
+    "ep_size",
+    "expert_dtype",
+    "num_nextn_predict_layers",
+    "seq_aux",
+];
+
+/// What entries of `compress_ratios` stand for.
+const RATIOS: [(usize, LayerType); 3] = [(0, LayerType::Sliding), (4, LayerType::Sparse), (128, LayerType::Heavy)];
+
+/// `attention_factor` of the RoPE that is computed: cosines and sines are not scaled.
+const ATTENTION_FACTOR: f64 = 1.0;
+
+/// Reads a `config.json`, of which a caller says that the keys in `inert` change nothing.
+///
+/// # Errors
+/// What is missing, of another type, does not fit together, is not computed here, or is not read.
+pub(super) fn config(json: &str, inert: &[&str]) -> Result<Config, String> {
+    let map: Map<String, Value> = serde_json::from_str(json).map_err(|error| error.to_string())?;
+    of_map(&map, inert)
+}
+
+impl TryFrom<Map<String, Value>> for Config {
+    type Error = String;
+
+    /// Reads the object that a `config.json` is.
+    fn try_from(map: Map<String, Value>) -> Result<Self, String> {
+        of_map(&map, &[])
+    }
+}
+
+fn of_map(map: &Map<String, Value>, inert: &[&str]) -> Result<Config, String> {
+    let keys = Keys::new(map, inert);
+    let config = Read { keys: &keys }.config()?;
+    keys.finish("a deepseek_v4", &[INERT, OWN_INERT].concat())?;
+    config.check()?;
+    Ok(config)
+}
+
+struct Read<'a> {
+    keys: &'a Keys<'a>,
+}
+
+impl Read<'_> {
+    fn config(&self) -> Result<Config, String> {
+        let keys = self.keys;
+        let count = keys.layers("num_hidden_layers")?;
+        let head_dim = keys.size("head_dim")?;
+        let inner = self.same("moe_intermediate_size", "intermediate_size")?;
+        let experts = self.same("n_routed_experts", "num_local_experts")?;
+        self.expect()?;
+        let (rope_parameters, turned) = self.ropes(head_dim)?;
+        let positive = |key: &str| keys.positive(key)?.ok_or_else(|| keys.missing(key));
+        Ok(Config {
+            vocab_size: keys.size("vocab_size")?,
+            hidden_size: keys.size("hidden_size")?,
+            moe_intermediate_size: inner,
+            num_hidden_layers: count,
+            num_attention_heads: keys.size("num_attention_heads")?,
+            head_dim,
+            qk_rope_head_dim: turned,
+            q_lora_rank: keys.size("q_lora_rank")?,
+            num_experts_per_tok: keys.size("num_experts_per_tok")?,
+            n_routed_experts: experts,
+            routed_scaling_factor: positive("routed_scaling_factor")?,
+            swiglu_limit: positive("swiglu_limit")?,
+            sliding_window: keys.size("sliding_window")?,
+            o_groups: keys.size("o_groups")?,
+            o_lora_rank: keys.size("o_lora_rank")?,
+            index_n_heads: keys.size("index_n_heads")?,
+            index_head_dim: keys.size("index_head_dim")?,
+            index_topk: keys.size("index_topk")?,
+            hc_mult: keys.size("hc_mult")?,
+            hc_sinkhorn_iters: keys.size("hc_sinkhorn_iters")?,
+            hc_eps: keys.epsilon("hc_eps")?,
+            rms_norm_eps: keys.epsilon("rms_norm_eps")?,
+            compress_rates: self.rates()?,
+            rope_parameters,
+            layer_types: self.layer_types(count)?,
+            mlp_layer_types: self.mlp_layer_types(count)?,
+            max_position_embeddings: keys.optional("max_position_embeddings")?,
+        })
+    }
+
+    /// Refuses what is computed otherwise.
+    fn expect(&self) -> Result<(), String> {
+        let keys = self.keys;
+        keys.only("model_type", "deepseek_v4")?;
+        keys.silu("hidden_act")?;
+        keys.only("scoring_func", "sqrtsoftplus")?;
+        keys.only("topk_method", "noaux_tc")?;
+        for key in [
+            "n_shared_experts",
+            "num_key_value_heads",
+            "n_group",
+            "topk_group",
+            "moe_layer_freq",
+        ] {
+            keys.only(key, 1)?;
+        }
+        keys.only("first_k_dense_replace", 0)?;
+        keys.only("norm_topk_prob", true)?;
+        keys.only("tie_word_embeddings", false)
+    }
+
+    /// A size under two names, the second of which is an alias in `transformers`.
+    fn same(&self, name: &str, alias: &str) -> Result<usize, String> {
+        let keys = self.keys;
+        let size = keys.size(name)?;
+        match keys.optional_size(alias)?.filter(|other| *other != size) {
+            Some(other) => Err(keys.wrong(alias, format!("is {other}, but {name} is {size}"))),
+            None => Ok(size),
+        }
+    }
+
+    /// Tokens per entry; without keys those of published models.
+    fn rates(&self) -> Result<BTreeMap<String, usize>, String> {
+        let keys = self.keys;
+        let names = [
+            (LayerType::Sparse.name(), "compress_rate_csa", 4),
+            (LayerType::Heavy.name(), "compress_rate_hca", 128),
+        ];
+        let map: Option<Map<String, Value>> = keys.optional("compress_rates")?;
+        let mut rates = BTreeMap::new();
+        for (name, old, published) in names {
+            let new = match &map {
+                Some(map) => keys.within("compress_rates", map).optional_size(name)?,
+                None => None,
+            };
+            let rate = match (new, keys.optional_size(old)?) {
+                (Some(new), Some(old_rate)) if new != old_rate => {
+                    return Err(keys.wrong(old, format!("is {old_rate}, but compress_rates.{name} is {new}")));
+                }
+                // Of a map without the name, layers of the type have no rate, which is an error if there are any.
+                (None, None) if map.is_some() => continue,
+                (new, old) => new.or(old).unwrap_or(published),
+            };
+            rates.insert(name.into(), rate);
+        }
+        if let Some(map) = &map {
+            let inner = keys.within("compress_rates", map);
+            names.iter().for_each(|(name, ..)| inner.ignore(name));
+            inner.finish("a deepseek_v4", &[])?;
+        }
+        Ok(rates)
+    }
+
+    fn layer_types(&self, count: usize) -> Result<Vec<LayerType>, String> {
+        let keys = self.keys;
+        let named: Option<Vec<LayerType>> = keys.optional("layer_types")?;
+        if let Some(named) = named.as_ref().filter(|named| named.len() != count) {
+            let message = format!("has {} entries, num_hidden_layers is {count}", named.len());
+            return Err(keys.wrong("layer_types", message));
+        }
+        let Some(ratios) = keys.optional::<Vec<usize>>("compress_ratios")? else {
+            return named.ok_or_else(|| keys.missing("layer_types"));
+        };
+        // Those behind the last layer are of layers that predict further tokens.
+        if ratios.len() < count {
+            let message = format!("has {} entries, num_hidden_layers is {count}", ratios.len());
+            return Err(keys.wrong("compress_ratios", message));
+        }
+        let rates = self.rates()?;
+        let kind = |&ratio: &usize| {
+            let known = RATIOS.iter().find(|(known, _)| *known == ratio);
+            let (_, kind) =
+                known.ok_or_else(|| keys.wrong("compress_ratios", format!("has {ratio}, expected 0, 4 or 128")))?;
+            match rates.get(kind.name()).filter(|rate| **rate != ratio) {
+                Some(rate) if *kind != LayerType::Sliding => {
+                    let message = format!("has {ratio}, but such layers have {rate} tokens per entry");
+                    Err(keys.wrong("compress_ratios", message))
+                }
+                _ => Ok(*kind),
+            }
+        };
+        let kinds = ratios[..count].iter().map(kind).collect::<Result<Vec<_>, _>>()?;
+        match named {
+            Some(named) if named != kinds => Err(keys.wrong("layer_types", "differs from compress_ratios".into())),
+            _ => Ok(kinds),
+        }
+    }
+
+    fn mlp_layer_types(&self, count: usize) -> Result<Vec<RouterType>, String> {
+        let keys = self.keys;
+        let named: Option<Vec<RouterType>> = keys.optional("mlp_layer_types")?;
+        if let Some(named) = named.as_ref().filter(|named| named.len() != count) {
+            let message = format!("has {} entries, num_hidden_layers is {count}", named.len());
+            return Err(keys.wrong("mlp_layer_types", message));
+        }
+        let Some(first) = keys.optional::<usize>("num_hash_layers")? else {
+            return named.ok_or_else(|| keys.missing("mlp_layer_types"));
+        };
+        let kind = |layer| {
+            if layer < first {
+                RouterType::Hash
+            } else {
+                RouterType::Learned
+            }
+        };
+        let kinds: Vec<RouterType> = (0..count).map(kind).collect();
+        match named {
+            Some(named) if named != kinds => Err(keys.wrong("mlp_layer_types", "differs from num_hash_layers".into())),
+            _ => Ok(kinds),
+        }
+    }
+
+    /// The two RoPEs, and how many channels they turn. Either each has an object of its own, or there is one object, of layers with a
+    /// compressor, and bases beside it.
+    fn ropes(&self, head_dim: usize) -> Result<(RopeByLayer, usize), String> {
+        let keys = self.keys;
+        let (new, old) = (
+            keys.optional::<Map<String, Value>>("rope_parameters")?,
+            keys.optional::<Map<String, Value>>("rope_scaling")?,
+        );
+        let name = match (&new, &old) {
+            (Some(new), Some(old)) if new != old => {
+                return Err("rope_parameters and rope_scaling are both given, and differ".into());
+            }
+            (Some(_), _) => "rope_parameters",
+            (None, _) => "rope_scaling",
+        };
+        let map = new.or(old).unwrap_or_default();
+        let object = keys.within(name, &map);
+        let bases = [base(keys, "rope_theta")?, base(keys, "compress_rope_theta")?];
+        let partial: Option<f64> = keys.optional("partial_rotary_factor")?;
+        let channels = |factor: f64| (head_dim as f64 * factor) as usize;
+        let mut turned = Turned::default();
+        turned.add(keys, "qk_rope_head_dim", keys.optional_size("qk_rope_head_dim")?)?;
+        turned.add(keys, "partial_rotary_factor", partial.map(channels))?;
+        if map.contains_key("main") || map.contains_key("compress") {
+            let own = |kind: &str, top: Option<f64>, turned: &mut Turned| {
+                let map: Map<String, Value> = object.needed(kind)?;
+                let inner = object.within(kind, &map);
+                // Without the key `transformers` turns all channels.
+                let own = inner.optional("partial_rotary_factor")?.or(partial).unwrap_or(1.0);
+                turned.add(&inner, "partial_rotary_factor", Some(channels(own)))?;
+                let theta = base(&inner, "rope_theta")?.ok_or_else(|| inner.missing("rope_theta"))?;
+                if let Some(top) = top.filter(|top| *top != theta) {
+                    return Err(inner.wrong("rope_theta", format!("is {theta}, but the base beside it is {top}")));
+                }
+                rope(&inner, theta, None)
+            };
+            let main = own("main", bases[0], &mut turned)?;
+            let compress = own("compress", bases[1], &mut turned)?;
+            // `transformers` leaves them there, and does not read them.
+            ["rope_type", "rope_theta"].iter().for_each(|key| object.ignore(key));
+            object.finish("a deepseek_v4", &[])?;
+            return Ok((RopeByLayer { main, compress }, turned.count(keys)?));
+        }
+        let [main, compress] =
+            [0, 1].map(|at| bases[at].ok_or_else(|| keys.missing(["rope_theta", "compress_rope_theta"][at])));
+        let (main, compress) = (main?, compress?);
+        if let Some(theta) = base(&object, "rope_theta")?.filter(|theta| *theta != main && *theta != compress) {
+            let message = format!("is {theta}, but the bases beside it are {main} and {compress}");
+            return Err(object.wrong("rope_theta", message));
+        }
+        let own: Option<f64> = object.optional("partial_rotary_factor")?;
+        turned.add(&object, "partial_rotary_factor", own.map(channels))?;
+        let plain = RopeParameters {
+            rope_type: "default".into(),
+            rope_theta: main,
+            factor: None,
+            original_max_position_embeddings: None,
+            beta_fast: None,
+            beta_slow: None,
+        };
+        let compress = rope(&object, compress, Some(ATTENTION_FACTOR))?;
+        Ok((RopeByLayer { main: plain, compress }, turned.count(keys)?))
+    }
+}
+
+/// The base of a RoPE, if there is one.
+fn base(keys: &Keys<'_>, key: &str) -> Result<Option<f64>, String> {
+    match keys.optional(key)? {
+        Some(theta) if !(f64::is_finite(theta) && theta > 1.0) => {
+            Err(keys.wrong(key, format!("is {theta}, expected a number above 1")))
+        }
+        theta => Ok(theta),
+    }
+}
+
+/// Reads one RoPE of a base; `missing` is its `attention_factor` without the key, which else follows from the other keys.
+fn rope(keys: &Keys<'_>, rope_theta: f64, missing: Option<f64>) -> Result<RopeParameters, String> {
+    let (old, new) = (keys.optional::<String>("type")?, keys.optional::<String>("rope_type")?);
+    let rope_type = new.or(old).unwrap_or_else(|| "default".into());
+    let yarn = rope_type == "yarn";
+    let if_yarn = |key: &str| if yarn { keys.positive(key) } else { Ok(None) };
+    let needed = |key: &str| match if_yarn(key)? {
+        None if yarn => Err(keys.missing(key)),
+        found => Ok(found),
+    };
+    let rope = RopeParameters {
+        factor: needed("factor")?,
+        original_max_position_embeddings: needed("original_max_position_embeddings")?,
+        beta_fast: if_yarn("beta_fast")?,
+        beta_slow: if_yarn("beta_slow")?,
+        rope_type,
+        rope_theta,
+    };
+    if let Some(times) = rope.factor {
+        keys.only("truncate", true)?;
+        let scales = [keys.positive("mscale")?, keys.positive("mscale_all_dim")?];
+        let of = |scale: f64| {
+            if times <= 1.0 {
+                1.0
+            } else {
+                0.1 * scale * times.ln() + 1.0
+            }
+        };
+        let computed = || match scales {
+            [Some(one), Some(all)] => of(one) / of(all),
+            _ => of(1.0),
+        };
+        let factor = keys.positive("attention_factor")?.or(missing).unwrap_or_else(computed);
+        if factor != ATTENTION_FACTOR {
+            let message = format!("is {factor} (by other keys if it is not given), expected {ATTENTION_FACTOR}");
+            return Err(keys.wrong("attention_factor", message));
+        }
+    }
+    keys.finish("a RoPE of this type", &[])?;
+    Ok(rope)
+}
+
+/// How many channels RoPE turns, by several keys.
+#[derive(Default)]
+struct Turned(Option<(String, usize)>);
+
+impl Turned {
+    fn add(&mut self, keys: &Keys<'_>, key: &str, count: Option<usize>) -> Result<(), String> {
+        match (&self.0, count) {
+            (Some((first, known)), Some(count)) if *known != count => Err(keys.wrong(
+                key,
+                format!("turns {count} channels (all where it is not given), but by {first} they are {known}"),
+            )),
+            (None, Some(count)) => {
+                self.0 = Some((keys.wrong(key, String::new()).trim_end().into(), count));
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn count(self, keys: &Keys<'_>) -> Result<usize, String> {
+        self.0
+            .map_or_else(|| Err(keys.missing("qk_rope_head_dim")), |(_, count)| Ok(count))
+    }
+}
