@@ -28,8 +28,7 @@ pub trait Quick: Copy + Into<f64> {
     /// A bound's part in this type.
     fn narrowed(x: f64) -> Self;
 
-    /// 1 if |got − want| is surely within `atol + rtol·|want|`, else 0, without a branch. An infinite bound allows nothing: ∞ − ∞
-    /// is no number.
+    /// 1 if |got − want| is surely within `atol + rtol·|want|`, else 0, without a branch. A bound that is infinite or NaN allows nothing.
     fn inside(got: Self, want: Self, rtol: Self, atol: Self) -> u32;
 }
 
@@ -42,7 +41,9 @@ impl Quick for f32 {
     }
     #[inline(always)]
     fn inside(got: Self, want: Self, rtol: Self, atol: Self) -> u32 {
-        u32::from((got - want).abs() - (atol + rtol * want.abs()) <= 0.0)
+        let bound = atol + rtol * want.abs();
+        // Not `&&`, which would branch.
+        u32::from((got - want).abs() <= bound) & u32::from(bound < Self::INFINITY)
     }
 }
 
@@ -55,7 +56,9 @@ impl Quick for f64 {
     }
     #[inline(always)]
     fn inside(got: Self, want: Self, rtol: Self, atol: Self) -> u32 {
-        u32::from((got - want).abs() - (atol + rtol * want.abs()) <= 0.0)
+        let bound = atol + rtol * want.abs();
+        // Not `&&`, which would branch.
+        u32::from((got - want).abs() <= bound) & u32::from(bound < Self::INFINITY)
     }
 }
 
@@ -139,10 +142,13 @@ pub struct Element {
 }
 
 impl Element {
-    /// How many bounds they are apart: infinite where a number is not finite, or the bound is 0.
+    /// How many bounds they are apart: infinite where a number is not finite, or the bound is 0 or less.
     pub fn ratio(&self) -> f64 {
         let off = (self.got - self.want).abs();
-        if off.is_nan() { f64::INFINITY } else { off / self.bound }
+        match off.is_nan() || self.bound < 0.0 {
+            true => f64::INFINITY,
+            false => off / self.bound,
+        }
     }
 }
 
@@ -157,6 +163,10 @@ pub struct Comparison {
     pub nan: usize,
     /// Where one of the two is infinite and the other is not the same infinity.
     pub infinite: usize,
+    /// Finite numbers whose bound is infinite or NaN, which nothing could break: not judged, and counted as outside.
+    pub unbounded: usize,
+    /// Where both are NaN and NaN may meet NaN: they say nothing of each other.
+    pub nan_pairs: usize,
     /// The element that is most bounds away from what is wanted; the first of them. None if all are inside.
     pub worst: Option<Element>,
     /// Whether zeros in the place of all elements would be inside, too.
@@ -166,6 +176,11 @@ pub struct Comparison {
 }
 
 impl Comparison {
+    /// How many elements were judged: a comparison without any shows nothing, and passes nothing.
+    pub fn judged(&self) -> usize {
+        self.elements - self.unbounded - self.nan_pairs
+    }
+
     /// Adds what was found of the elements behind these.
     pub fn append(&mut self, mut next: Self) {
         if let Some(worst) = &mut next.worst {
@@ -178,6 +193,8 @@ impl Comparison {
             self.outside += next.outside;
             self.nan += next.nan;
             self.infinite += next.infinite;
+            self.unbounded += next.unbounded;
+            self.nan_pairs += next.nan_pairs;
             self.worst = worse(self.worst, next.worst);
             self.zeros_pass &= next.zeros_pass;
             self.constant = self.constant.filter(|_| self.constant == next.constant);
@@ -234,6 +251,8 @@ pub fn compare<G: Widen, W: Widen<Quick = G::Quick>>(
         outside: all.outside,
         nan: all.nan,
         infinite: all.infinite,
+        unbounded: all.unbounded,
+        nan_pairs: all.nan_pairs,
         worst: all.worst,
         zeros_pass: first.is_some() && want.iter().enumerate().all(zero_passes),
         constant: first.filter(|first| want.iter().all(|want| want.widen() == *first)),
@@ -253,6 +272,8 @@ struct Partial {
     outside: usize,
     nan: usize,
     infinite: usize,
+    unbounded: usize,
+    nan_pairs: usize,
     worst: Option<Element>,
 }
 
@@ -262,6 +283,8 @@ impl Partial {
             outside: self.outside + other.outside,
             nan: self.nan + other.nan,
             infinite: self.infinite + other.infinite,
+            unbounded: self.unbounded + other.unbounded,
+            nan_pairs: self.nan_pairs + other.nan_pairs,
             worst: worse(self.worst, other.worst),
         }
     }
@@ -314,12 +337,14 @@ impl<G: Widen, W: Widen<Quick = G::Quick>> Piece<'_, G, W> {
                 (_, true) => got == want,
                 _ => (got - want).abs() <= bound && bound < f64::INFINITY,
             };
+            partial.nan_pairs += usize::from(nan && inside);
             if inside {
                 continue;
             }
             partial.outside += 1;
             partial.nan += usize::from(nan);
             partial.infinite += usize::from(infinite && !nan);
+            partial.unbounded += usize::from(!(nan || infinite || bound < f64::INFINITY));
             let element = Element {
                 index,
                 got,
@@ -401,6 +426,41 @@ mod tests {
         }
         // rtol·∞ is infinite: whatever is found would be within it.
         assert_eq!(compare(&[0.0], &[inf], tolerance(1.0, 0.0), true).outside, 1);
+    }
+
+    /// Also: tolerances that overflow, bounds of sums that overflow, one such element among many.
+    #[test]
+    fn bounds_that_nothing_breaks_allow_nothing() {
+        let (nan, inf) = (f64::NAN, f64::INFINITY);
+        let (got, want) = ([1.0f64, 2.0, nan], [1.0, 5.0, nan]);
+        for allowed in [
+            tolerance(0.0, inf),
+            tolerance(inf, 0.0),
+            tolerance(1e308, 1e308),
+            tolerance(nan, 0.0),
+            Allowed::Bounds(&[inf, nan, inf]),
+        ] {
+            let found = compare(&got, &want, allowed, true);
+            let counts = [found.outside, found.unbounded, found.nan_pairs, found.judged()];
+            assert_eq!(counts, [2, 2, 1, 0], "{allowed:?}");
+            assert!(!found.zeros_pass);
+        }
+        for allowed in [tolerance(0.0, inf), tolerance(inf, 0.0), tolerance(1e39, 0.0)] {
+            let found = compare(&[1.0f32, 2.0], &[1.0f32, 5.0], allowed, false);
+            let finite = matches!(allowed, Allowed::Tolerance { rtol, .. } if (1e38..1e40).contains(&rtol));
+            assert_eq!(
+                (found.outside, found.judged()),
+                if finite { (0, 2) } else { (2, 0) },
+                "{allowed:?}"
+            );
+        }
+        let long = vec![1.0f32; 3 * RUN];
+        let mut bounds = vec![0.0; long.len()];
+        bounds[2 * RUN] = inf;
+        let found = compare(&long, &long, Allowed::Bounds(&bounds), false);
+        assert_eq!((found.outside, found.judged()), (1, long.len() - 1));
+        assert_eq!(compare::<f32, f32>(&[], &[], tolerance(0.0, 0.0), false).judged(), 0);
+        assert_eq!(compare(&[nan; 4], &[nan; 4], tolerance(0.0, 0.0), true).judged(), 0);
     }
 
     #[test]

@@ -74,7 +74,7 @@ pub fn judge<G: Widen<Quick = f64>>(
             |got: f64, want: f64| got == 0.0 && want == 0.0 && got.is_sign_negative() != want.is_sign_negative();
         zeros
             .filter(|((got, want), _)| other(got.widen(), **want))
-            .for_each(|(_, bound)| *bound = f64::NAN);
+            .for_each(|(_, bound)| *bound = -1.0);
     }
     let comparison = compare(got, &expected.value, Allowed::Bounds(&bounds), true);
     let mut judged = Judged {

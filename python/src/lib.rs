@@ -31,6 +31,8 @@ fn found<'py>(py: Python<'py>, comparison: &Comparison, shape: &[usize]) -> PyRe
     found.set_item("outside", comparison.outside)?;
     found.set_item("nan", comparison.nan)?;
     found.set_item("infinite", comparison.infinite)?;
+    found.set_item("unbounded", comparison.unbounded)?;
+    found.set_item("judged", comparison.judged())?;
     found.set_item("zeros_pass", comparison.zeros_pass)?;
     found.set_item("constant", comparison.constant.is_some())?;
     let worst = comparison.worst.map(|worst| {
