@@ -2,7 +2,7 @@
 
 use safetensors::Dtype;
 
-use super::{Call, Other, Output, bound, overflow};
+use super::{Call, Choice, Other, Output, bound, overflow};
 use crate::close::{Allowed, Comparison, Widen, compare};
 
 /// An output that was compared with what is expected.
@@ -117,6 +117,14 @@ fn settle<G: Widen<Quick = f64>>(expected: &mut Output, got: &[G], dtype: Dtype)
             expected.error[all].copy_from_slice(&error);
         }
     }
+    for choice in std::mem::take(&mut expected.choices) {
+        let all = choice.start..choice.start + choice.len;
+        let chosen = choice.settle(&got[all.clone()], |x| if exact { 0.0 } else { bound(dtype, x, 0.0) });
+        let error = vec![0.0; choice.len];
+        if outside(choice.start, &chosen, &error) < outside(choice.start, &expected.value[all.clone()], &error) {
+            expected.value[all].copy_from_slice(&chosen);
+        }
+    }
     if exact {
         return;
     }
@@ -127,6 +135,33 @@ fn settle<G: Widen<Quick = f64>>(expected: &mut Output, got: &[G], dtype: Dtype)
         if got.is_infinite() && value.is_finite() && *value * got.signum() + error >= overflow {
             *value = got;
         }
+    }
+}
+
+impl Choice {
+    /// The numbers that are nearest to those found: what is found and not yet taken, and anything else that is left for the rest.
+    fn settle(&self, got: &[impl Widen], bound: impl Fn(f64) -> f64) -> Vec<f64> {
+        let mut taken = vec![false; self.of.len()];
+        let mut take = |got: f64| {
+            let bound = bound(got.abs());
+            let from = self.of.partition_point(|x| *x < got - bound);
+            let near = (from..self.of.len()).take_while(|at| self.of[*at] <= got + bound);
+            let found = { near }.find(|at| !taken[*at])?;
+            taken[found] = true;
+            Some(self.of[found])
+        };
+        let found: Vec<Option<f64>> = got.iter().map(|got| take(got.widen())).collect();
+        let mut rest = self
+            .of
+            .iter()
+            .zip(&taken)
+            .filter(|(_, taken)| !**taken)
+            .map(|(x, _)| *x);
+        // What is left is not what was found there, since that is taken or no choice.
+        found
+            .into_iter()
+            .map(|found| found.or_else(|| rest.next()).unwrap_or(f64::NAN))
+            .collect()
     }
 }
 

@@ -151,6 +151,8 @@ pub struct Output {
     pub error: Vec<f64>,
     /// Other things that parts of it may be, where what decides between them is closer than a right kernel's error.
     pub others: Vec<Other>,
+    /// Elements that are chosen from several numbers.
+    pub choices: Vec<Choice>,
     /// Whether it must be equal: to the bit, but for those of NaN.
     pub exact: bool,
 }
@@ -166,6 +168,17 @@ pub struct Other {
     pub error: Vec<f64>,
 }
 
+/// Elements that are some of several numbers, in any order, each of them at most once: tied indices.
+#[derive(Clone, Debug)]
+pub struct Choice {
+    /// The first element.
+    pub start: usize,
+    /// How many there are.
+    pub len: usize,
+    /// What they are chosen from, in ascending order.
+    pub of: Vec<f64>,
+}
+
 impl Output {
     /// An output that is one thing only.
     pub(crate) fn new(name: &'static str, shape: Vec<usize>, value: Vec<f64>, error: Vec<f64>) -> Self {
@@ -175,6 +188,7 @@ impl Output {
             value,
             error,
             others: Vec::new(),
+            choices: Vec::new(),
             exact: false,
         }
     }

@@ -10,7 +10,7 @@
 use rayon::prelude::*;
 use reference::ops::top_k::top_k;
 
-use super::{Call, Kind, Operation, Other, Output, fault, takes};
+use super::{Call, Choice, Kind, Operation, Output, fault, takes};
 use crate::random::philox;
 
 pub(super) const SAMPLE: Operation = Operation {
@@ -64,9 +64,6 @@ pub(super) const SAMPLE: Operation = Operation {
     ],
     compute,
 };
-
-/// Tokens of a row that are tried in the place of the best one.
-const MOST_OTHERS: usize = 64;
 
 fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let logits = call.tensor("logits");
@@ -125,14 +122,12 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     };
     let tokens: Vec<Vec<f64>> = (0..rows).into_par_iter().map(of_row).collect();
     let mut output = Output::exact("token", vec![rows], tokens.iter().map(|of| of[0]).collect());
-    let others = tokens.iter().enumerate().flat_map(|(start, of)| {
-        of[1..].iter().map(move |token| Other {
-            start,
-            value: vec![*token],
-            error: vec![0.0],
-        })
+    let choices = tokens.into_iter().enumerate().filter(|(_, of)| of.len() > 1);
+    let choices = choices.map(|(start, mut of)| {
+        of.sort_unstable_by(f64::total_cmp);
+        Choice { start, len: 1, of }
     });
-    output.others = others.collect();
+    output.choices = choices.collect();
     Ok(vec![output])
 }
 
@@ -200,7 +195,7 @@ impl Row<'_> {
         let surely = scores.iter().zip(&errors).map(|(score, error)| score - error);
         let least = surely.fold(f64::NEG_INFINITY, f64::max);
         let near = (0..seen).filter(|at| *at != best && errors[*at] > 0.0 && scores[*at] + errors[*at] >= least);
-        std::iter::once(best).chain(near.take(MOST_OTHERS)).collect()
+        std::iter::once(best).chain(near).collect()
     }
 
     /// The score of a token, and how far a kernel may be from it.

@@ -1,12 +1,12 @@
 //! The k largest elements of every row, the largest first, and where they are. NaN counts as largest, as in torch.
 //!
 //! Nothing is computed: values and indices are exact. Equal elements come in the order of their indices, or in any order that names each
-//! of them once (`ties`); where there are more than a thousand orders, every place may name any of those equal.
+//! of them once (`ties`).
 
 use rayon::prelude::*;
 use reference::ops::top_k::top_k;
 
-use super::{Call, Kind, Operation, Other, Output, fault, takes};
+use super::{Call, Choice, Kind, Operation, Output, fault, takes};
 
 pub(super) const TOP_K: Operation = Operation {
     name: "top_k",
@@ -37,9 +37,6 @@ pub(super) const TOP_K: Operation = Operation {
     compute,
 };
 
-/// Orders of equal elements that are tried one by one.
-const MOST_ORDERS: usize = 1000;
-
 fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let x = call.tensor("x");
     let (cols, given) = (x.cols(), call.number("k"));
@@ -69,10 +66,10 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
         .enumerate()
         .flat_map(|(row, indices)| indices.iter().map(move |at| row_of(row)[*at]))
         .collect();
-    let mut others = Vec::new();
+    let mut choices = Vec::new();
     if call.word("ties") == "any" {
         for (row, indices) in indices.iter().enumerate() {
-            ties(row_of(row), indices, row * k, &mut others);
+            ties(row_of(row), indices, row * k, &mut choices);
         }
     }
     let half = cols.div_ceil(2).max(1);
@@ -87,7 +84,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     shape.push(k);
     let exact = vec![0.0; values.len()];
     let mut indices = Output::new("indices", shape.clone(), numbers, exact.clone());
-    indices.others = others;
+    indices.choices = choices;
     Ok(vec![Output::new("values", shape, values, exact), indices])
 }
 
@@ -117,46 +114,95 @@ fn chosen(call: &Call, x: &[f64], k: usize) -> Vec<usize> {
     indices
 }
 
-/// The other orders of equal elements of a row, whose first index is element `start` of the output.
-fn ties(x: &[f64], indices: &[usize], start: usize, others: &mut Vec<Other>) {
+/// The places of equal elements of a row, whose first index is element `start` of the output: any of those equal, each once.
+fn ties(x: &[f64], indices: &[usize], start: usize, choices: &mut Vec<Choice>) {
     let equal = |a: usize, b: usize| x[a] == x[b] || x[a].is_nan() && x[b].is_nan();
     let mut from = 0;
     while from < indices.len() {
         let first = indices[from];
-        let len = indices[from..].iter().take_while(|at| equal(**at, first)).count();
-        let all: Vec<usize> = (0..x.len()).filter(|at| equal(*at, first)).collect();
-        let orders = (0..len).try_fold(1usize, |orders, at| orders.checked_mul(all.len() - at));
-        let mut add = |at: usize, order: &[usize]| {
-            others.push(Other {
-                start: start + at,
-                value: order.iter().map(|at| *at as f64).collect(),
-                error: vec![0.0; order.len()],
+        let len = indices[from..]
+            .iter()
+            .take_while(|at| equal(**at, first))
+            .count()
+            .max(1);
+        let of: Vec<f64> = (0..x.len())
+            .filter(|at| equal(*at, first))
+            .map(|at| at as f64)
+            .collect();
+        if of.len() > 1 {
+            choices.push(Choice {
+                start: start + from,
+                len,
+                of,
             });
-        };
-        if all.len() > 1 && len > 0 {
-            if orders.is_some_and(|orders| orders <= MOST_ORDERS) {
-                let mut order = Vec::new();
-                arrange(&all, len, &mut order, &mut |order| add(from, order));
-            } else {
-                for at in from..from + len {
-                    all.iter().for_each(|index| add(at, &[*index]));
-                }
-            }
         }
-        from += len.max(1);
+        from += len;
     }
 }
 
-/// Calls `with` for every arrangement of `len` of the numbers.
-fn arrange(all: &[usize], len: usize, order: &mut Vec<usize>, with: &mut impl FnMut(&[usize])) {
-    if order.len() == len {
-        return with(order);
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use safetensors::Dtype;
+
+    use super::super::{Given, Operation, Tensor, judge};
+    use super::*;
+
+    /// How many indices are outside, of a row's k largest.
+    fn outside(x: &[f64], ties: &str, indices: &[f64]) -> usize {
+        let tensor = Tensor {
+            shape: vec![1, x.len()],
+            data: x.to_vec(),
+        };
+        let given: BTreeMap<String, Given> = [
+            ("x".into(), Given::Tensor(tensor)),
+            ("k".into(), Given::Number(indices.len() as f64)),
+            ("ties".into(), Given::Word(ties.into())),
+        ]
+        .into();
+        let call = Call::new(Operation::find("top_k").unwrap(), given, Dtype::I64).unwrap();
+        let judged = judge(&call, Some("indices"), indices, &[1, indices.len()], Dtype::I64);
+        judged.unwrap().comparison.outside
     }
-    for at in all {
-        if !order.contains(at) {
-            order.push(*at);
-            arrange(all, len, order, with);
-            order.pop();
+
+    /// Any number of ties, any number of places. Also: ties in front of others, behind them, of NaN, of zeros of both signs, of infinities.
+    #[test]
+    fn tied_indices_are_each_named_once() {
+        for (count, k) in [(8, 4), (12, 3), (200, 9), (5000, 100)] {
+            for tied in [1.0, f64::NAN, f64::NEG_INFINITY, 0.0] {
+                let mut x = vec![tied; count];
+                x[1] = if tied == 0.0 { -0.0 } else { tied };
+                let right: Vec<f64> = (0..k).map(|at| ((at * 3 + 1) % count) as f64).collect();
+                assert_eq!(outside(&x, "any", &right), 0, "{k} of {count}");
+                for wrong in [right[1], -1.0, count as f64, 1e18, 0.5, f64::NAN] {
+                    let mut indices = right.clone();
+                    indices[0] = wrong;
+                    assert_eq!(outside(&x, "any", &indices), 1, "{wrong} of {count}");
+                }
+                assert_eq!(outside(&x, "any", &vec![right[0]; k]), k - 1, "{k} of {count}");
+                let ordered: Vec<f64> = (0..k).map(|at| at as f64).collect();
+                assert_eq!(outside(&x, "lower_index", &ordered), 0);
+                assert!(outside(&x, "lower_index", &right) > 0);
+            }
+        }
+    }
+
+    /// Elements that lose are none of those tied, before or behind them.
+    #[test]
+    fn elements_that_lose_are_refused() {
+        let x = [1.0, 3.0, 2.0, 2.0, 0.0, 2.0, 3.0];
+        for right in [[1.0, 6.0, 2.0, 3.0], [6.0, 1.0, 5.0, 2.0], [1.0, 6.0, 3.0, 5.0]] {
+            assert_eq!(outside(&x, "any", &right), 0, "{right:?}");
+        }
+        for (wrong, count) in [
+            ([1.0, 6.0, 2.0, 2.0], 1),
+            ([1.0, 1.0, 2.0, 3.0], 1),
+            ([1.0, 6.0, 2.0, 0.0], 1),
+            ([2.0, 1.0, 6.0, 3.0], 2),
+            ([4.0, 4.0, 4.0, 4.0], 4),
+        ] {
+            assert_eq!(outside(&x, "any", &wrong), count, "{wrong:?}");
         }
     }
 }
