@@ -8,8 +8,9 @@
 
 use rayon::prelude::*;
 
+use super::drift::Equal;
 use super::paging::{Keys, starts};
-use super::sum::{Terms, together};
+use super::sum::Terms;
 use super::{Call, Kind, Operation, Output, fault, half_spacing, takes};
 
 pub(super) const ATTENTION: Operation = Operation {
@@ -345,9 +346,9 @@ fn one(call: &Call, all: &Keys, sizes: &Sizes, [b, head, token]: [usize; 3]) -> 
     let mut scores = Vec::with_capacity(places.len());
     for &(page, slot) in &places {
         let k = &k.data[sizes.at([page, group, slot], [groups, sizes.page, dim])..][..dim];
-        let terms = Terms::of(q.iter().zip(k).map(|(q, k)| q * k));
+        let terms = Terms::of(q.iter().zip(k).map(|(q, k)| q * k), call.u);
         let score = terms.sum * scale * base;
-        scores.push((score, terms.error(call.u) * scale.abs() + 3.0 * call.u * score.abs()));
+        scores.push((score, terms.error() * scale.abs() + 3.0 * call.u * score.abs()));
     }
     let sink = call
         .optional("sinks")
@@ -370,22 +371,21 @@ fn one(call: &Call, all: &Keys, sizes: &Sizes, [b, head, token]: [usize; 3]) -> 
         (exponent.exp(), relative)
     };
     let mut powers: Vec<(f64, f64)> = scores.iter().map(power).collect();
-    let sums = Terms::of(
+    let sums = Terms::of_any_scale(
         powers
             .iter()
             .map(|(power, _)| *power)
             .chain(sink.map(|sink| (sink - most).exp())),
+        call.u,
     );
     powers.iter_mut().for_each(|(power, _)| *power /= sums.sum);
-    let of_sum = sums.error(call.u) / sums.sum + 4.0 * call.u;
+    // Equal weights have equal errors.
+    let equal = Equal::of(powers.iter().map(|(p, _)| *p));
+    let of_sum = sums.error() / sums.sum + 4.0 * call.u;
     let p = call.dtype("p");
     // What a weight is divided by when it is rounded is the kernel's choice, and with it the binade: at most half a spacing at
-    // the lower end of one, relative, and half the smallest step there is if the largest weight is 1.
-    let largest = powers.iter().map(|(p, _)| *p).fold(0.0, f64::max);
-    let rounded = |weight: f64| {
-        let of = |p| (half_spacing(p, 1.0) * weight).max(half_spacing(p, 0.0) * largest);
-        p.map_or(0.0, of)
-    };
+    // the lower end of one, relative, and half the smallest step there is, which is largest for weights that are divided by their sum.
+    let rounded = |weight: f64| p.map_or(0.0, |p| (half_spacing(p, 1.0) * weight).max(half_spacing(p, 0.0)));
     // A weight of 0 leaves nothing of a number, but NaN of what is none.
     let unused: Vec<(usize, usize)> = match call.is("unused_values") {
         true => all.unused(b).collect(),
@@ -399,19 +399,19 @@ fn one(call: &Call, all: &Keys, sizes: &Sizes, [b, head, token]: [usize; 3]) -> 
             return (f64::NAN, 0.0);
         }
         let values = places.iter().map(value);
-        let terms = Terms::of(values.clone().zip(&powers).map(|(v, (p, _))| v * p));
+        let terms = Terms::of_any_scale(values.clone().zip(&powers).map(|(v, (p, _))| v * p), call.u);
         let o = terms.sum;
-        let of_weights = together(
+        let of_weights = equal.together(
             values
                 .clone()
                 .zip(&powers)
                 .map(|(v, (p, relative))| p * relative * (v - o).abs()),
         );
-        let of_rounding = together(values.zip(&powers).map(|(v, (p, _))| rounded(*p) * v.abs()));
-        let error = terms.error(call.u) + of_weights + of_rounding + o.abs() * (of_sum + call.u);
+        let of_rounding = equal.together(values.zip(&powers).map(|(v, (p, _))| rounded(*p) * v.abs()));
+        let error = terms.error() + of_weights + of_rounding + o.abs() * (of_sum + call.u);
         (o * v_scale, error * v_scale.abs())
     };
-    let log_error = together(powers.iter().map(|(p, relative)| p * relative));
+    let log_error = equal.together(powers.iter().map(|(p, relative)| p * relative));
     let log = most + sums.sum.ln();
     let columns = (0..sizes.values).map(column).collect();
     let log_error = log_error + of_sum + 4.0 * call.u * log.abs();

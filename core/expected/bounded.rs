@@ -2,6 +2,9 @@
 //!
 //! The error of such a number is that of a computation in f32. It is proportional to the unit roundoff, to first order, so that of
 //! another type is as many times as large as its unit is; one percent is added for the rest.
+//!
+//! Such numbers count the roundings of a sum as independent. Where they are not, as with equal terms, the operation widens its bounds
+//! by [`widening`](super::sum::widening): errors are carried on in proportion.
 
 use reference::ops::rmsnorm::rmsnorm;
 use reference::{Bounded, Tensor as Numbers};
@@ -53,9 +56,19 @@ pub(super) fn normed(call: &Call, rows: &mut Numbers<Bounded>, eps: Bounded, div
     }
 }
 
-/// An output of these numbers.
-pub(super) fn output(call: &Call, name: &'static str, shape: Vec<usize>, numbers: &[Bounded]) -> Output {
-    let of = |number: &Bounded| (number.value(), error(call, *number));
-    let (value, error) = numbers.iter().map(of).unzip();
+/// An output of these numbers, in rows whose bounds are as many times as wide ([`super::sum::widening`]).
+pub(super) fn output(
+    call: &Call,
+    name: &'static str,
+    shape: Vec<usize>,
+    numbers: &[Bounded],
+    widenings: &[f64],
+) -> Output {
+    let of = |(row, widening): (&[Bounded], &f64)| -> Vec<(f64, f64)> {
+        let of = |number: &Bounded| (number.value(), widening * error(call, *number));
+        row.iter().map(of).collect()
+    };
+    let rows = numbers.chunks((numbers.len() / widenings.len().max(1)).max(1));
+    let (value, error) = rows.zip(widenings).flat_map(of).unzip();
     Output::new(name, shape, value, error)
 }

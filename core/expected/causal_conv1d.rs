@@ -210,9 +210,9 @@ fn one(call: &Call, sizes: Sizes, inputs: &[f64], channel: usize, token: usize) 
     } else {
         (bias, 0.0)
     };
-    let terms = Terms::of((0..taps).map(product).chain(std::iter::once(before)));
+    let terms = Terms::of((0..taps).map(product).chain(std::iter::once(before)), call.u);
     let sum = terms.sum;
-    let mut error = terms.error(call.u);
+    let mut error = terms.error();
     if call.word("cast") == "before_activation" {
         error += half_spacing(call.dtype, sum.abs() + error);
     }

@@ -10,6 +10,7 @@
 use reference::ops::compressor::Pool;
 use reference::{Bounded, Real as _, Tensor as Numbers};
 
+use super::sum::{Terms, widening};
 use super::{Call, Kind, Operation, Output, bounded, fault, takes};
 
 pub(super) const COMPRESSOR: Operation = Operation {
@@ -187,8 +188,8 @@ impl<'a> Step<'a> {
         [ring_kv, ring_gate]
     }
 
-    /// The entry that token `t` of a row completes.
-    fn entry(&self, [ring_kv, ring_gate]: [&[f64]; 2], row: usize, t: usize) -> Vec<Bounded> {
+    /// The entry that token `t` of a row completes, and how many times as wide its bounds are ([`widening`]).
+    fn entry(&self, [ring_kv, ring_gate]: [&[f64]; 2], row: usize, t: usize) -> (Vec<Bounded>, f64) {
         let (call, width, slots, dim) = (self.call, self.width(), self.slots(), self.dim);
         let own = t / self.rate * self.rate;
         // Windows that are pooled begin at this token, counted a turn of the ring later.
@@ -217,6 +218,7 @@ impl<'a> Step<'a> {
         gates.data.iter_mut().for_each(added);
         let pooled = Pool::new(self.rate, self.overlap, dim).push(&values, &gates);
         let mut entry = Numbers::new([1, dim], pooled.row(pooled.rows() - 1).to_vec());
+        let widening = self.widening(&entry.data, [&values, &gates]);
         let eps = match call.is("eps_missing") {
             true => Bounded::ZERO,
             false => bounded::constant(call, "eps"),
@@ -225,7 +227,23 @@ impl<'a> Step<'a> {
             bounded::normed(call, &mut entry, eps, true);
         }
         self.turn(&mut entry.data, own);
-        entry.data
+        (entry.data, widening)
+    }
+
+    /// How many times as wide the bounds of an entry are before it is normed, of the values and the gates of its windows.
+    fn widening(&self, entry: &[Bounded], [values, gates]: [&Numbers<Bounded>; 2]) -> f64 {
+        let entry: Vec<f64> = entry.iter().map(|x| x.value()).collect();
+        let channel = |at: usize| {
+            let weights = (0..gates.rows()).map(move |token| gates.row(token)[at].value().exp());
+            let weighted = weights.clone().enumerate();
+            let weighted = weighted.map(move |(token, weight)| weight * values.row(token)[at].value());
+            [
+                Terms::of_any_scale(weighted, self.call.u),
+                Terms::of_any_scale(weights, self.call.u),
+            ]
+        };
+        let square = Terms::dot(&entry, &entry, self.call.u);
+        widening((0..gates.cols()).flat_map(channel).chain([square]))
     }
 
     /// Turns the last channels of an entry whose window begins at a token.
@@ -268,7 +286,8 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
         if number >= places {
             continue;
         }
-        let entry = bounded::output(call, "entry", vec![dim], &step.entry(read, row, t));
+        let (entry, widening) = step.entry(read, row, t);
+        let entry = bounded::output(call, "entry", vec![dim], &entry, &[widening]);
         let at = (row * places + number) * dim;
         entries[at..][..dim].copy_from_slice(&entry.value);
         error[at..][..dim].copy_from_slice(&entry.error);

@@ -9,6 +9,8 @@ use reference::ops::diagonal_ssm::DiagonalSsm;
 use reference::ops::store::Unrounded;
 use reference::{Bounded, Real, Tensor as Numbers};
 
+use super::drift::Equal;
+use super::sum::{Terms, widening};
 use super::{Call, Kind, Operation, Output, Tensor, bounded, fault, takes};
 
 pub(super) const DIAGONAL_SSM: Operation = Operation {
@@ -106,13 +108,27 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let (y, after) = scan.run::<f64>(given)?;
     let magnitudes = given.map(|x| x.iter().map(|x| x.abs()).collect::<Vec<f64>>());
     let (of_y, of_state) = scan.run::<Bounded>(magnitudes.each_ref().map(|x| &x[..]))?;
+    // States of equal parameters are equal.
+    let of_row = |row: usize| {
+        let own = row * states..(row + 1) * states;
+        let parameters = own.clone().map(|at| a[at] * b[at] * c[at] + read[at]);
+        let (_, squares) = Equal::of(parameters).sums(own.map(|_| 1.0));
+        widening(std::iter::once(Terms {
+            count: states as f64,
+            multiplicity: squares / states as f64,
+            ..Terms::default()
+        }))
+    };
+    let widenings: Vec<f64> = (0..rows).map(of_row).collect();
     let error = |x: &Bounded| 1.5 * bounded::error(call, *x) + 8.0 * call.u * x.value();
+    let of_y = of_y.iter().enumerate();
+    let of_y = of_y.map(|(at, y)| widenings[at / steps] * error(y)).collect();
     let (state, state_error) = match call.is("state_not_written") {
         true => (before, vec![0.0; rows * states]),
         false => (after, of_state.iter().map(error).collect()),
     };
     Ok(vec![
-        Output::new("y", u.shape.clone(), y, of_y.iter().map(error).collect()),
+        Output::new("y", u.shape.clone(), y, of_y),
         Output::new("state", state_shape, state, state_error),
     ])
 }

@@ -14,8 +14,9 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use super::drift::Equal;
 use super::paging::starts;
-use super::sum::{Terms, together};
+use super::sum::Terms;
 use super::{Call, Kind, Operation, Output, Tensor, fault, takes};
 
 pub(super) const GATED_DELTA: Operation = Operation {
@@ -274,12 +275,12 @@ impl Token {
             } else {
                 call.number("eps")
             };
-            let terms = Terms::dot(x, x);
+            let terms = Terms::dot(x, x, call.u);
             let square = terms.sum + eps;
             if square == 0.0 {
                 return (vec![0.0; key], 0.0);
             }
-            let relative = 0.5 * terms.error(call.u) / square + 4.0 * call.u;
+            let relative = 0.5 * terms.error() / square + 4.0 * call.u;
             (x.iter().map(|x| x / square.sqrt()).collect(), relative)
         };
         let ((mut q, of_q), (k, of_k)) = (normed(call.tensor("q")), normed(call.tensor("k")));
@@ -319,18 +320,19 @@ impl Head {
             (_, 1) => token.decays[0],
             _ => token.decays[at],
         };
-        let undecayed = call.is("decay_after_read").then(|| Terms::dot(k, state).sum);
+        let undecayed = call.is("decay_after_read").then(|| Terms::dot(k, state, u).sum);
         for (at, s) in state.iter_mut().enumerate() {
             *s *= decay(at).0;
         }
         // Errors that all terms share, as those of one decay, and of each.
         let of_decay = (0..keys).map(|at| decay(at).1).fold(0.0, f64::max);
+        let equal = Equal::of(state.iter().copied());
         let read_by = |x: &[f64], of_x: f64| {
-            let terms = Terms::dot(x, state);
+            let terms = Terms::dot(x, state, u);
             let each = x.iter().zip(&*state).map(|(x, s)| (x * s).abs() * (of_decay + 2.0 * u));
             (
                 terms.sum,
-                terms.error(u) + terms.sum.abs() * (of_decay + of_x + u) + together(each),
+                terms.error() + terms.sum.abs() * (of_decay + of_x + u) + equal.together(each),
             )
         };
         let (r, of_r) = read_by(k, of_k);
@@ -356,13 +358,13 @@ impl Head {
             self.error[col * keys + at] = 1.01 * (own + before);
         }
         self.length[col] = 1.01 * (length.sqrt() + before);
-        let (late, overlap) = (Terms::dot(q, state), Terms::dot(q, k));
+        let (late, overlap) = (Terms::dot(q, state, u), Terms::dot(q, k, u));
         let o = if call.is("read_before_update") { early } else { late.sum };
-        let of_sums = late.error(u)
-            + overlap.error(u) * d.abs()
-            + together(q.iter().zip(&*state).map(|(q, s)| 2.0 * u * (q * s).abs()));
+        let of_sums = late.error()
+            + overlap.error() * d.abs()
+            + Equal::of(state.iter().copied()).together(q.iter().zip(&*state).map(|(q, s)| 2.0 * u * (q * s).abs()));
         let written = overlap.sum.abs() * (of_d + (of_k + of_q + 2.0 * u) * d.abs());
-        let rounded = together(q.iter().zip(k).map(|(q, k)| 2.0 * u * (q * k * d).abs()));
+        let rounded = Equal::of(k.iter().copied()).together(q.iter().zip(k).map(|(q, k)| 2.0 * u * (q * k * d).abs()));
         let norm = q.iter().map(|q| q * q).sum::<f64>().sqrt();
         let error = of_early + of_sums + written + rounded + norm * before + 2.0 * u * o.abs();
         (o, 1.01 * error)

@@ -4,11 +4,13 @@
 //! Error: the reference runs on numbers that carry it ([`super::bounded`]): sums of products in any order, a sigmoid, two inverse root
 //! mean squares, each with what its operands bring.
 
+use rayon::prelude::*;
 use reference::ops::hyper_connection::{HyperHead, combine};
 use reference::ops::linear::Linear;
 use reference::ops::rmsnorm::inverse_rms;
 use reference::{Bounded, Real, Tensor as Numbers};
 
+use super::sum::{Terms, widening};
 use super::{Call, Kind, Operation, Output, bounded, fault, takes};
 
 pub(super) const HYPER_HEAD: Operation = Operation {
@@ -113,6 +115,13 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
             h.iter_mut().for_each(|h| *h *= inverse);
         }
     }
+    let of_row = |row: usize| {
+        let x = &x.data[row * wide..][..wide];
+        let mixed: Vec<f64> = h.row(row).iter().map(|h| h.value()).collect();
+        let logits = weights.chunks(wide).map(|weights| Terms::dot(weights, x, call.u));
+        widening(logits.chain([Terms::dot(x, x, call.u), Terms::dot(&mixed, &mixed, call.u)]))
+    };
+    let widenings: Vec<f64> = (0..rows).into_par_iter().map(of_row).collect();
     let divided = !call.is("mixture_not_normed") && !call.is("norm_of_streams");
     bounded::normed(call, &mut h, norm_eps, divided);
     Ok(vec![bounded::output(
@@ -120,6 +129,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
         "y",
         [before, &[channels]].concat(),
         &h.data,
+        &widenings,
     )])
 }
 

@@ -6,7 +6,8 @@
 
 use rayon::prelude::*;
 
-use super::sum::{Terms, together};
+use super::drift::Equal;
+use super::sum::Terms;
 use super::{Call, Kind, Operation, Output, fault, takes};
 
 pub(super) const INDEX_SCORES: Operation = Operation {
@@ -78,7 +79,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
         let key = &k.data[key * dim..][..dim];
         let summed = heads - usize::from(call.is("last_head_missing") && heads > 0);
         let of_head = |head: usize| {
-            let product = Terms::dot(&q.data[(query * heads + head) * dim..][..dim], key);
+            let product = Terms::dot(&q.data[(query * heads + head) * dim..][..dim], key, call.u);
             let weight = match call.fault {
                 Some("no_weights") => 1.0,
                 Some("next_head_weight") => weights.data[query * heads + (head + 1) % heads],
@@ -91,16 +92,17 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
                 false => product.sum,
             };
             let term = weight * cut;
-            (term, weight.abs() * product.error(call.u) + 2.0 * call.u * term.abs())
+            (term, weight.abs() * product.error() + 2.0 * call.u * term.abs())
         };
         let (terms, errors): (Vec<f64>, Vec<f64>) = (0..summed).map(of_head).unzip();
-        let sum = Terms::of(terms.into_iter());
+        let equal = Equal::of(terms.iter().copied());
+        let sum = Terms::of(terms.into_iter(), call.u);
         let value = if call.is("relu_of_sum") {
             sum.sum.max(0.0)
         } else {
             sum.sum
         };
-        (value, sum.error(call.u) + together(errors.into_iter()))
+        (value, sum.error() + equal.together(errors.into_iter()))
     };
     let (value, error) = (0..queries * entries).into_par_iter().map(element).unzip();
     Ok(vec![Output::new("scores", vec![queries, entries], value, error)])

@@ -56,18 +56,15 @@ fn moments(call: &Call, x: &[f64]) -> Moments {
         x
     };
     let (n, u) = (x.len() as f64, call.u);
-    let sum = Terms::of(x.iter().copied());
+    let sum = Terms::of(x.iter().copied(), u);
     let m = sum.sum / n;
-    let of_mean = sum.error(u) / n + u * m.abs();
-    let squares = |from: f64| Terms::of(x.iter().map(|x| (x - from) * (x - from)));
+    let of_mean = sum.error() / n + u * m.abs();
+    let squares = |from: f64| Terms::of(x.iter().map(|x| (x - from) * (x - from)), u);
     let differences = squares(m);
     let of_variance = if call.word("variance") == "of_squares" {
-        squares(0.0).error(u) / n
-            + 2.0 * m.abs() * of_mean
-            + of_mean * of_mean
-            + 4.0 * u * (m * m + differences.sum / n)
+        squares(0.0).error() / n + 2.0 * m.abs() * of_mean + of_mean * of_mean + 4.0 * u * (m * m + differences.sum / n)
     } else {
-        differences.error(u) / n + 3.0 * u * differences.sum / n + of_mean * of_mean
+        differences.error() / n + 3.0 * u * differences.sum / n + of_mean * of_mean
     };
     let variance = match call.fault {
         Some("no_mean" | "mean_in_variance") => squares(0.0).sum / n,

@@ -4,10 +4,13 @@
 //! ([`super::scaled`]), and 2u for α and the bias. Operands that are quantized are exact: their decoded values are the inputs.
 //! Sums of integers are exact, but what follows them is computed in f32.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 use reference::ops::linear::Product;
 use safetensors::Dtype;
 
+use super::drift::{FEW, Places, level};
 use super::scaled::{self, Operand, operand};
 use super::sum::Terms;
 use super::{Call, Kind, Operation, Output, fault, half_spacing, takes};
@@ -166,47 +169,136 @@ impl Sizes {
         })
     }
 
-    /// The products of all matrices.
-    fn product(self, a: &[f64], b: &[f64]) -> Vec<f64> {
+    /// Where b begins that a batch of a is multiplied by.
+    fn b_of(self, batch: usize) -> usize {
+        if self.b_batched { batch * self.k * self.n } else { 0 }
+    }
+
+    /// Adds the products of some terms of all matrices to y.
+    fn add_product(self, [a, b]: [&[f64]; 2], terms: Range<usize>, y: &mut [f64]) {
         let Self { m, n, k, .. } = self;
-        let mut y = vec![0.0; self.batches * m * n];
         const ROWS: usize = 64;
-        if self.used == 0 || m == 0 || n == 0 {
-            return y;
+        if terms.is_empty() || m == 0 || n == 0 {
+            return;
         }
+        let w_strides = if self.b_by_n { (k, 1) } else { (1, n) };
         for (batch, y) in y.chunks_exact_mut(m * n).enumerate() {
-            let b = if self.b_batched { &b[batch * k * n..] } else { b };
+            let b = &b[self.b_of(batch)..][..k * n];
             let a = &a[batch * m * k..][..m * k];
             let blocks = y.par_chunks_mut(ROWS * n).zip(a.par_chunks(ROWS * k));
             blocks.for_each(|(y, a)| {
                 Product {
                     m: a.len() / k,
                     n,
-                    k: self.used,
-                    x: a,
+                    k: terms.len(),
+                    x: &a[terms.start..],
                     x_stride: k,
-                    w: &b[..k * n],
-                    w_strides: if self.b_by_n { (k, 1) } else { (1, n) },
+                    w: &b[terms.start * w_strides.1..],
+                    w_strides,
                     y_stride: n,
-                    add: false,
+                    add: true,
                 }
                 .run(y);
             });
         }
-        y
+    }
+
+    /// The products of all matrices, and the mean squares of the partial sums of their terms.
+    fn sums(self, of: [&[f64]; 2]) -> [Vec<f64>; 2] {
+        let mut y = vec![0.0; self.batches * self.m * self.n];
+        let mut squares = y.clone();
+        let piece = self.used.div_ceil(PARTS).max(FEW);
+        for start in (0..self.used).step_by(piece) {
+            let terms = start..self.used.min(start + piece);
+            let share = terms.len() as f64 / self.used as f64;
+            self.add_product(of, terms, &mut y);
+            let sums = squares.par_iter_mut().zip(&y);
+            sums.for_each(|(square, y)| *square += share * y * y);
+        }
+        [y, squares]
+    }
+}
+
+/// How many partial sums of each element are looked at.
+const PARTS: usize = 8;
+
+/// The terms of each element that show how it rounds.
+struct Sample {
+    places: Places,
+    /// Of each row of a, and of each column of b, the elements at these places.
+    rows: Vec<[f64; 2]>,
+    columns: Vec<[f64; 2]>,
+    /// Which rows and columns have digits that look random.
+    irregular: [Vec<bool>; 2],
+}
+
+impl Sample {
+    fn of(sizes: Sizes, [a, b]: [&[f64]; 2]) -> Self {
+        let Sizes { m, n, k, .. } = sizes;
+        let places = Places::of(k);
+        let [outer, inner] = if sizes.b_by_n { [k, 1] } else { [1, n] };
+        let row = |row: usize| places.pairs().map(move |pair| pair.map(|at| a[row * k + at]));
+        let batches = if sizes.b_batched { sizes.batches } else { 1 };
+        let column = |at: usize| {
+            let from = at / n * k * n + at % n * outer;
+            places.pairs().map(move |pair| pair.map(|at| b[from + at * inner]))
+        };
+        let (rows, columns) = (0..sizes.batches * m, 0..batches * n);
+        let [rows, columns] = [
+            rows.into_par_iter().flat_map_iter(row).collect(),
+            columns.into_par_iter().flat_map_iter(column).collect(),
+        ];
+        let irregular = |pairs: &Vec<[f64; 2]>| -> Vec<bool> {
+            let parts = pairs.par_chunks(places.pairs().len().max(1));
+            parts
+                .map_init(Vec::new, |scratch, pairs| places.irregular(pairs, scratch))
+                .collect()
+        };
+        let irregular = [irregular(&rows), irregular(&columns)];
+        Self {
+            places,
+            rows,
+            columns,
+            irregular,
+        }
+    }
+
+    /// How many roundings of an element move together.
+    fn multiplicity(&self, sizes: Sizes, at: usize, terms: &Terms, scratch: &mut Vec<u64>) -> f64 {
+        let count = self.places.pairs().len();
+        let (row, column) = (at / sizes.n, at % sizes.n);
+        let column = if sizes.b_batched {
+            row / sizes.m * sizes.n + column
+        } else {
+            column
+        };
+        let pairs = self.rows[row * count..][..count]
+            .iter()
+            .zip(&self.columns[column * count..][..count]);
+        let pairs = pairs.map(|(a, b)| [a[0] * b[0], a[1] * b[1]]);
+        // Most elements of random operands are done here. Terms must not be so small that the sum swallows them.
+        let irregular = count > 0 && (self.irregular[0][row] || self.irregular[1][column]);
+        let large = terms.squares > terms.count * (16.0 * terms.u * terms.size()).powi(2);
+        if irregular && large && !level(terms.u, terms.size(), pairs.clone()) {
+            return 1.0;
+        }
+        self.places.multiplicity(terms.u, terms.size(), pairs, scratch)
     }
 }
 
 fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let (a, b) = (operand(call, "a")?, operand(call, "b")?);
     let sizes = Sizes::of(call, &a, &b)?;
-    let of =
-        |f: fn(f64) -> f64| -> [Vec<f64>; 2] { [&a, &b].map(|tensor| tensor.data.par_iter().map(|x| f(*x)).collect()) };
-    let sums = sizes.product(&a.data, &b.data);
-    let magnitudes = of(f64::abs);
-    let magnitudes = sizes.product(&magnitudes[0], &magnitudes[1]);
-    let squares = of(|x| x * x);
-    let squares = sizes.product(&squares[0], &squares[1]);
+    let of = |f: fn(f64) -> f64| {
+        let [a, b] = [&a, &b].map(|tensor| -> Vec<f64> { tensor.data.par_iter().map(|x| f(*x)).collect() });
+        let mut y = vec![0.0; sizes.batches * sizes.m * sizes.n];
+        sizes.add_product([&a, &b], 0..sizes.used, &mut y);
+        y
+    };
+    let operands = [&a.data[..], &b.data];
+    let [sums, partial] = sizes.sums(operands);
+    let (magnitudes, squares) = (of(f64::abs), of(|x| x * x));
+    let sample = Sample::of(sizes, operands);
     let (alpha, bias) = (call.number("alpha"), call.optional("bias"));
     // Terms that share both scales.
     let block = [a.block, b.block].into_iter().flatten().min();
@@ -216,13 +308,17 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     } else {
         half_spacing(Dtype::F32, 1.0)
     };
-    let element = |at: usize| {
-        let terms = Terms {
+    let element = |scratch: &mut Vec<u64>, at: usize| {
+        let mut terms = Terms {
             count: sizes.k as f64,
             sum: sums[at],
             magnitudes: magnitudes[at],
             squares: squares[at],
+            partial: partial[at],
+            multiplicity: 1.0,
+            u: call.u,
         };
+        terms.multiplicity = sample.multiplicity(sizes, at, &terms, scratch);
         let bias = bias.map_or(0.0, |bias| bias.data[at % sizes.n]);
         let factor = if call.is("no_alpha") { 1.0 } else { alpha };
         let bias = match call.fault {
@@ -231,11 +327,11 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
             _ => bias,
         };
         let scaled = factor * sums[at];
-        let of_sum = terms.error(call.u) + block.map_or(0.0, |block| scaled::error(&terms, block, after));
+        let of_sum = terms.error() + block.map_or(0.0, |block| scaled::error(&terms, block, after));
         let error = factor.abs() * of_sum + after * (scaled.abs() + (scaled + bias).abs());
         (scaled + bias, error)
     };
-    let (value, error) = (0..sums.len()).into_par_iter().map(element).unzip();
+    let (value, error) = (0..sums.len()).into_par_iter().map_init(Vec::new, element).unzip();
     let mut shape = a.shape;
     *shape.last_mut().expect("it has columns") = sizes.n;
     Ok(vec![Output::new("y", shape, value, error)])

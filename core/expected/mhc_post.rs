@@ -72,8 +72,8 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
         };
         let mixed = streams - usize::from(call.is("last_stream_missing"));
         let old = (0..mixed).map(|old| weight(old) * x.data[(row * streams + old) * cols + col]);
-        let terms = Terms::of(old.chain([post * y.data[block * cols + col]]));
-        (terms.sum, terms.error(call.u))
+        let terms = Terms::of(old.chain([post * y.data[block * cols + col]]), call.u);
+        (terms.sum, terms.error())
     };
     let (value, error) = (0..x.data.len()).into_par_iter().map(element).unzip();
     Ok(vec![Output::new("x", x.shape.clone(), value, error)])

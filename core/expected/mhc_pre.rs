@@ -13,6 +13,7 @@ use reference::ops::hyper_connection::{HyperConnection, Mixing, combine};
 use reference::ops::linear::Linear;
 use reference::{Bounded, LAMBDA, Real, Tensor as Numbers};
 
+use super::sum::{Terms, widening};
 use super::{Call, Kind, Operation, Output, bounded, fault, takes};
 
 pub(super) const MHC_PRE: Operation = Operation {
@@ -136,6 +137,16 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     if call.is("post_not_doubled") {
         post.data.iter_mut().for_each(|post| *post *= Bounded::new(0.5, 0.0));
     }
+    let of_row = |row: usize| {
+        let x = &x.data[row * wide..][..wide];
+        let mixed: Vec<f64> = mixed.row(row).iter().map(|y| y.value()).collect();
+        let logits = projection
+            .data
+            .chunks(wide)
+            .map(|weights| Terms::dot(weights, x, call.u));
+        widening(logits.chain([Terms::dot(x, x, call.u), Terms::dot(&mixed, &mixed, call.u)]))
+    };
+    let widenings: Vec<f64> = (0..rows).into_par_iter().map(of_row).collect();
     let normed = call.word("norm") == "rms" && !call.is("mixture_not_normed");
     let of_products = |row: usize| {
         let most = f64::min(
@@ -145,19 +156,22 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
         let lengths = flat.row(row).chunks_exact(channels).zip(weights_of(row));
         let lengths = lengths.map(|(x, weight)| weight.value().abs() * length(x));
         let squares = length(mixed.row(row)).powi(2) + channels as f64 * norm_eps.value();
-        most * lengths.sum::<f64>().powi(2) / (2.0 * squares)
+        widenings[row] * most * lengths.sum::<f64>().powi(2) / (2.0 * squares)
     };
     let relative: Vec<f64> = match normed {
         true => (0..rows).map(of_products).map(finite).collect(),
         false => vec![0.0; rows],
     };
     bounded::normed(call, &mut mixed, norm_eps, normed);
-    let mut y = bounded::output(call, "y", [before, &[channels]].concat(), &mixed.data);
+    let mut y = bounded::output(call, "y", [before, &[channels]].concat(), &mixed.data, &widenings);
     for (at, error) in y.error.iter_mut().enumerate() {
         *error += finite(relative[at / channels] * y.value[at].abs());
     }
-    let post = bounded::output(call, "post", [before, &[streams]].concat(), &post.data);
-    let of_row = |row: usize| Comb::new(call, iterations as usize, &logits.row(row)[2 * streams..]).bounded();
+    let post = bounded::output(call, "post", [before, &[streams]].concat(), &post.data, &widenings);
+    let of_row = |row: usize| {
+        let logits = &logits.row(row)[2 * streams..];
+        Comb::new(call, iterations as usize, logits, widenings[row]).bounded()
+    };
     let (comb, error) = (0..rows).into_par_iter().flat_map_iter(of_row).unzip();
     let comb = Output::new("comb", [before, &[streams, streams]].concat(), comb, error);
     Ok(vec![y, post, comb])
@@ -181,7 +195,7 @@ struct Comb<'a> {
 }
 
 impl<'a> Comb<'a> {
-    fn new(call: &'a Call, iterations: usize, logits: &[Bounded]) -> Self {
+    fn new(call: &'a Call, iterations: usize, logits: &[Bounded], widening: f64) -> Self {
         let streams = logits.len().isqrt();
         let base = vec![0.0; 2 * streams]
             .into_iter()
@@ -201,7 +215,10 @@ impl<'a> Comb<'a> {
             norm_eps: 1.0,
             eps: call.number("eps"),
         };
-        let errors = logits.iter().map(|logit| bounded::error(call, *logit)).collect();
+        let errors = logits
+            .iter()
+            .map(|logit| widening * bounded::error(call, *logit))
+            .collect();
         Self {
             call,
             connection,

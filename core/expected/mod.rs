@@ -16,6 +16,7 @@ mod call;
 mod causal_conv1d;
 mod compressor;
 mod diagonal_ssm;
+mod drift;
 mod gated_delta;
 mod hyper_head;
 mod index_scores;

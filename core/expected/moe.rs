@@ -11,9 +11,10 @@
 use rayon::prelude::*;
 use safetensors::Dtype;
 
+use super::drift::Equal;
 use super::routing::{Chosen, Router};
 use super::silu::silu_of;
-use super::sum::{Terms, together};
+use super::sum::Terms;
 use super::{Call, Kind, Operation, Other, Output, fault, half_spacing, takes};
 
 pub(super) const MOE: Operation = Operation {
@@ -136,8 +137,8 @@ impl Expert<'_> {
     fn apply(self, call: &Call, x: &[f64]) -> Vec<(f64, f64)> {
         let (dim, inner, dtype, u) = (x.len(), self.inner, call.dtype("stored"), call.u);
         let projected = |row: usize| {
-            let terms = Terms::dot(&self.w13[row * dim..][..dim], x);
-            let error = terms.error(u);
+            let terms = Terms::dot(&self.w13[row * dim..][..dim], x, u);
+            let error = terms.error();
             let of_type = dtype.map_or(0.0, |dtype| half_spacing(dtype, terms.sum.abs() + error));
             (terms.sum, error + of_type)
         };
@@ -156,10 +157,11 @@ impl Expert<'_> {
             (value, error + rounding(dtype, value.abs() + error))
         };
         let (hidden, errors): (Vec<f64>, Vec<f64>) = (0..inner).map(hidden).unzip();
+        let equal = Equal::of(hidden.iter().copied());
         let out = |row: usize| {
             let w2 = &self.w2[row * inner..][..inner];
-            let terms = Terms::dot(w2, &hidden);
-            let error = terms.error(u) + together(w2.iter().zip(&errors).map(|(w, e)| w.abs() * e));
+            let terms = Terms::dot(w2, &hidden, u);
+            let error = terms.error() + equal.together(w2.iter().zip(&errors).map(|(w, e)| w.abs() * e));
             (terms.sum, error + rounding(dtype, terms.sum.abs() + error))
         };
         (0..dim).map(out).collect()
@@ -277,8 +279,8 @@ impl<'a> Moe<'a> {
         }
         let (router, dim) = (call.tensor("router"), x.cols());
         let logit = |row: usize| {
-            let terms = Terms::dot(&router.data[row * dim..][..dim], &x.data[token * dim..][..dim]);
-            (terms.sum, terms.error(call.u))
+            let terms = Terms::dot(&router.data[row * dim..][..dim], &x.data[token * dim..][..dim], call.u);
+            (terms.sum, terms.error())
         };
         (0..experts).map(logit).collect()
     }
@@ -312,10 +314,10 @@ impl<'a> Moe<'a> {
         let shared = self.shared.map(|shared| shared.apply(call, x));
         parts.extend(shared.map(|shared| shared.into_iter().map(scaled).collect()));
         let sum = |col: usize| {
-            let terms = Terms::of(parts.iter().map(|part| part[col].0));
+            let terms = Terms::of(parts.iter().map(|part| part[col].0), call.u);
             let errors: f64 = parts.iter().map(|part| part[col].1).sum();
             let of_type = terms.count * rounding(dtype, terms.magnitudes);
-            (terms.sum, errors + terms.error(call.u) + of_type)
+            (terms.sum, errors + terms.error() + of_type)
         };
         (0..x.len()).map(sum).collect()
     }

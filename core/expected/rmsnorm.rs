@@ -79,7 +79,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
         } else {
             0.0
         };
-        let terms = Terms::of(x.iter().map(|x| (x - mean) * (x - mean)));
+        let terms = Terms::of(x.iter().map(|x| (x - mean) * (x - mean)), call.u);
         let count = if call.is("sum_for_mean") { 1.0 } else { terms.count };
         (terms, terms.sum / count, mean)
     };
@@ -104,7 +104,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
         };
         let scale = if call.is("not_normalised") { 1.0 } else { 1.0 / root };
         let squared = if terms.sum > 0.0 {
-            terms.error(call.u) / terms.sum
+            terms.error() / terms.sum
         } else {
             0.0
         };

@@ -68,9 +68,9 @@ impl Router {
                 error + (4.0 + far.min(1e4)) * u
             };
             let powers: Vec<(f64, f64)> = logits.iter().map(|&l| ((l.0 - most).exp(), relative(l))).collect();
-            let sum = Terms::of(powers.iter().map(|(power, _)| *power));
+            let sum = Terms::of(powers.iter().map(|(power, _)| *power), u);
             let of_all: f64 = powers.iter().map(|(power, relative)| power * relative).sum();
-            let shared = (of_all + sum.error(u)) / sum.sum + 4.0 * u;
+            let shared = (of_all + sum.error()) / sum.sum + 4.0 * u;
             let score = |(power, relative): (f64, f64)| ((power / sum.sum, relative + shared), relative + 4.0 * u);
             powers.into_iter().map(score).unzip()
         };

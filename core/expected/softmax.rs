@@ -49,7 +49,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
         } else {
             &powers[..]
         };
-        let terms = Terms::of(summed.iter().copied());
+        let terms = Terms::of(summed.iter().copied(), call.u);
         (exponents, powers, terms, most)
     };
     let row = |row: usize| {
@@ -65,7 +65,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
             .zip(&powers)
             .map(|(x, p)| if *p > 0.0 { relative(*x) * p } else { 0.0 })
             .sum();
-        let of_sum = weighted / terms.sum + terms.error(call.u) / terms.sum;
+        let of_sum = weighted / terms.sum + terms.error() / terms.sum;
         let divisor = if call.is("not_divided") { 1.0 } else { terms.sum };
         let elements = exponents.into_iter().zip(powers);
         elements.map(move |(x, power)| {

@@ -3,14 +3,15 @@
 //! of its head, is not scaled, and has no value.
 //!
 //! Error: the reference runs on numbers that carry it ([`super::bounded`]): that of each score moves its exponential, and the sums, in any
-//! order, add theirs. Weights that a kernel rounds before it multiplies (`p`) are off by half a unit in the last place each,
-//! independently.
+//! order, add theirs. Weights that a kernel rounds before it multiplies (`p`) are off by half a unit in the last place each, or half the
+//! smallest step, equal ones equally.
 
 use rayon::prelude::*;
 use reference::ops::attention::{KeyRows, Sizes, attend};
 use reference::{Bounded, Real};
 
-use super::sum::together;
+use super::drift::Equal;
+use super::sum::{Terms, widening};
 use super::{Call, Kind, Operation, Output, bounded, fault, half_spacing, takes};
 
 pub(super) const SPARSE_ATTENTION: Operation = Operation {
@@ -160,13 +161,27 @@ impl Step<'_> {
             scale,
         };
         let (out, p) = attend(&q, &sinks, sizes, [part(&keys[..]), part(&[])], |_, _, _| true);
-        let rounding = call.dtype("p").map_or(0.0, |dtype| half_spacing(dtype, 1.0));
+        let of_head = |head: usize| {
+            let q = &call.tensor("q").data[(row * heads + head) * dim..][..dim];
+            let p = &p[head * vectors.len()..][..vectors.len()];
+            let scores = vectors.iter().map(|vector| Terms::dot(q, vector, call.u));
+            let weighted = |at: usize| p.iter().zip(&vectors).map(move |(p, vector)| p.value() * vector[at]);
+            let outputs = (0..dim).map(|at| Terms::of_any_scale(weighted(at), call.u));
+            let sum = Terms::of_any_scale(p.iter().map(|p| p.value()), call.u);
+            widening(scores.chain(outputs).chain([sum]))
+        };
+        let widenings: Vec<f64> = (0..heads).map(of_head).collect();
+        let rounded = |weight: f64, p| (half_spacing(p, 1.0) * weight).max(half_spacing(p, 0.0));
+        let of_head = p.chunks(vectors.len());
+        let equal: Vec<Equal> = of_head.map(|p| Equal::of(p.iter().map(|p| p.value()))).collect();
         let element = |(at, out): (usize, &Bounded)| {
             let p = &p[at / dim * vectors.len()..][..vectors.len()];
-            let moved = p.iter().zip(&vectors);
-            let moved = moved.map(|(p, vector)| rounding * p.value() * vector[at % dim].abs());
-            let of_p = if rounding > 0.0 { together(moved) } else { 0.0 };
-            (out.value(), bounded::error(call, *out) + of_p)
+            let moved = |dtype| {
+                let weights = p.iter().zip(&vectors);
+                equal[at / dim].together(weights.map(|(p, vector)| rounded(p.value(), dtype) * vector[at % dim].abs()))
+            };
+            let of_p = call.dtype("p").map_or(0.0, moved);
+            (out.value(), widenings[at / dim] * bounded::error(call, *out) + of_p)
         };
         out.iter().enumerate().map(element).collect()
     }

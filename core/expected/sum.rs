@@ -2,7 +2,9 @@
 
 use reference::LAMBDA;
 
-/// What is known of the terms of a sum.
+use super::drift::{FEW, Places};
+
+/// What is known of the terms of a sum, and of how it rounds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Terms {
     /// How many there are.
@@ -13,64 +15,143 @@ pub struct Terms {
     pub magnitudes: f64,
     /// Sum of their squares.
     pub squares: f64,
+    /// Mean square of the partial sums, in the order of the terms.
+    pub partial: f64,
+    /// How many roundings move together.
+    pub multiplicity: f64,
+    /// Unit roundoff of the type that they are added in.
+    pub u: f64,
 }
 
+/// Terms between two partial sums that are looked at.
+const PIECE: usize = 64;
+
 impl Terms {
-    /// Terms that are known one by one.
-    pub fn of(terms: impl Iterator<Item = f64>) -> Self {
-        terms.fold(Self::default(), |all, term| Self {
-            count: all.count + 1.0,
-            sum: all.sum + term,
-            magnitudes: all.magnitudes + term.abs(),
-            squares: all.squares + term * term,
-        })
+    /// Terms that are known one by one, which are added with unit roundoff `u`.
+    pub fn of(terms: impl Iterator<Item = f64> + Clone, u: f64) -> Self {
+        Self::scaled(terms, u, 1.0)
+    }
+
+    /// The same of terms that kernels multiply by a factor of their own, such as weights that are not yet divided by their sum: such
+    /// terms are not taken to be multiples of a spacing.
+    pub fn of_any_scale(terms: impl Iterator<Item = f64> + Clone, u: f64) -> Self {
+        Self::scaled(terms, u, std::f64::consts::FRAC_1_SQRT_2)
+    }
+
+    fn scaled(terms: impl Iterator<Item = f64> + Clone, u: f64, factor: f64) -> Self {
+        let mut all = terms.clone().fold(Self { u, ..Self::default() }, |all, term| {
+            let sum = all.sum + term;
+            Self {
+                count: all.count + 1.0,
+                sum,
+                magnitudes: all.magnitudes + term.abs(),
+                squares: all.squares + term * term,
+                partial: all.partial + sum * sum,
+                ..all
+            }
+        });
+        all.partial /= all.count.max(1.0);
+        if all.count > FEW as f64 {
+            let terms: Vec<f64> = terms.collect();
+            all.look(factor, |at| terms[at]);
+        }
+        all
     }
 
     /// The products of two vectors' elements, summed up in several parts so that they are computed side by side.
-    pub fn dot(a: &[f64], b: &[f64]) -> Self {
-        const LANES: usize = 8;
-        let (mut sum, mut magnitudes, mut squares) = ([0.0; LANES], [0.0; LANES], [0.0; LANES]);
-        let (a_parts, a_rest) = a.as_chunks::<LANES>();
-        let (b_parts, b_rest) = b.as_chunks::<LANES>();
-        for (a, b) in a_parts.iter().zip(b_parts) {
-            for lane in 0..LANES {
-                let term = a[lane] * b[lane];
-                sum[lane] += term;
-                magnitudes[lane] += term.abs();
-                squares[lane] += term * term;
-            }
+    pub fn dot(a: &[f64], b: &[f64], u: f64) -> Self {
+        let count = a.len().min(b.len());
+        let mut all = Self { u, ..Self::default() };
+        for (a, b) in a[..count].chunks(PIECE).zip(b[..count].chunks(PIECE)) {
+            let [sum, magnitudes, squares] = products(a, b);
+            all.sum += sum;
+            all.magnitudes += magnitudes;
+            all.squares += squares;
+            all.partial += a.len() as f64 * all.sum * all.sum;
         }
-        let rest = Self::of(a_rest.iter().zip(b_rest).map(|(a, b)| a * b));
-        Self {
-            count: a.len().min(b.len()) as f64,
-            sum: rest.sum + sum.iter().sum::<f64>(),
-            magnitudes: rest.magnitudes + magnitudes.iter().sum::<f64>(),
-            squares: rest.squares + squares.iter().sum::<f64>(),
+        all.count = count as f64;
+        all.partial /= all.count.max(1.0);
+        if count > FEW {
+            all.look(1.0, |at| a[at] * b[at]);
         }
+        all
     }
 
-    /// How far the sum of rounded products may be off, with unit roundoff `u`, in any order: the smaller of the worst case,
-    /// n·u·Σ|t| (Higham, *Accuracy and Stability of Numerical Algorithms*, §4.2), and the likely one, λ·u·√(n·(sum² + Σt²)) (Higham
-    /// and Mary, *A New Approach to Probabilistic Rounding Error Analysis*, 2019; sum² + Σt² is the mean square of partial sums
-    /// over all orders).
-    pub fn error(&self, u: f64) -> f64 {
-        let worst = self.count * u * self.magnitudes * (1.0 + self.count * u);
-        let likely = LAMBDA * u * (self.count * (self.sum * self.sum + self.squares)).sqrt();
+    /// Finds out how many roundings move together, of terms by their number, times a factor.
+    fn look(&mut self, factor: f64, term: impl Fn(usize) -> f64) {
+        let places = Places::of(self.count as usize);
+        let pairs = places.pairs().map(|pair| pair.map(|at| factor * term(at)));
+        self.multiplicity = places.multiplicity(self.u, factor * self.size(), pairs, &mut Vec::new());
+    }
+
+    /// The root mean square of partial sums: over all orders, or in that of the terms.
+    pub fn size(&self) -> f64 {
+        (self.sum * self.sum + self.squares).max(self.partial).sqrt()
+    }
+
+    /// How far the sum of rounded products may be off, in any order: the smaller of two bounds.
+    ///
+    /// The worst case is n·u·Σ|t| (Higham, *Accuracy and Stability of Numerical Algorithms*, §4.2).
+    ///
+    /// The likely one is λ·u·√(n·S·M/6), as follows. Each rounding moves a partial sum s by at most h = u·2^⌊log₂|s|⌋. If roundings
+    /// are independent, λ·√(Σh²) is exceeded once in 10¹³ sums (Hoeffding; Higham and Mary, *A New Approach to Probabilistic
+    /// Rounding Error Analysis*, 2019). Σh² is at most n·u² times the mean square of partial sums: s² + Σt² for all orders together;
+    /// `partial` for the terms' own order, or about twice as much where parts of them are summed apart. M is the number of roundings
+    /// that move together ([`super::drift`]). A rounding is uniform within ±h, a variance of h²/3, and h² is half of (u·s)², averaged over
+    /// a binade: so a sixth of both counts. S = max(s² + Σt², ⅓·partial), and M/6 is at least 1.
+    pub fn error(&self) -> f64 {
+        let worst = self.count * self.u * self.magnitudes * (1.0 + self.count * self.u);
+        let likely = LAMBDA * self.u * (self.independent() * (self.multiplicity / 6.0).max(1.0)).sqrt();
         // Products below the normal numbers may be flushed to zero.
-        let flushed = if u > 0.0 {
+        let flushed = if self.u > 0.0 {
             self.count * f64::from(f32::MIN_POSITIVE)
         } else {
             0.0
         };
         likely.min(worst) + flushed
     }
+
+    /// The likely sum of the squares of roundings that are independent, in units of u².
+    fn independent(&self) -> f64 {
+        self.count * (self.sum * self.sum + self.squares).max(self.partial / 3.0)
+    }
+
+    /// How many times as large the error is as that of independent roundings: √(M/6), and no more than n·u exceeds λ·u·√n.
+    fn widening(&self) -> f64 {
+        let most = self.count / (LAMBDA * LAMBDA);
+        f64::min(self.multiplicity / 6.0, most).max(1.0).sqrt()
+    }
+
+    /// The variance of the error.
+    pub fn variance(&self) -> f64 {
+        (self.u * self.widening()).powi(2) * self.independent()
+    }
 }
 
-/// The bound of a sum of independent errors, each of which is at most as large as given: the smaller of their sum and λ times the
-/// root of the sum of their squares.
-pub fn together(errors: impl Iterator<Item = f64>) -> f64 {
-    let (sum, squares) = errors.fold((0.0, 0.0), |(sum, squares), error| {
-        (sum + error, squares + error * error)
-    });
-    f64::min(sum, LAMBDA * squares.sqrt())
+/// How many times as wide a bound must be if sums of these terms are part of it and are taken there as if their roundings were
+/// independent, as by [`reference::Bounded`].
+pub fn widening(sums: impl Iterator<Item = Terms>) -> f64 {
+    sums.map(|terms| terms.widening()).fold(1.0, f64::max)
+}
+
+/// Sum, sum of magnitudes and sum of squares of the products of two vectors of one length.
+fn products(a: &[f64], b: &[f64]) -> [f64; 3] {
+    const LANES: usize = 8;
+    let mut lanes = [[0.0; LANES]; 3];
+    let mut add = |lane: usize, term: f64| {
+        lanes[0][lane] += term;
+        lanes[1][lane] += term.abs();
+        lanes[2][lane] += term * term;
+    };
+    let (a_parts, a_rest) = a.as_chunks::<LANES>();
+    let (b_parts, b_rest) = b.as_chunks::<LANES>();
+    for (a, b) in a_parts.iter().zip(b_parts) {
+        for lane in 0..LANES {
+            add(lane, a[lane] * b[lane]);
+        }
+    }
+    for (lane, (a, b)) in a_rest.iter().zip(b_rest).enumerate() {
+        add(lane, a * b);
+    }
+    lanes.map(|lanes| lanes.iter().sum())
 }

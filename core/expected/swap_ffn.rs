@@ -14,6 +14,7 @@ use reference::paths::swap_ffn::{BANKS, Collapse, Config, Ffn, Film, IDENTITY, L
 use reference::{Choice, Numerics, Real, Site, Tensor as Numbers};
 use safetensors::Dtype;
 
+use super::sum::{Terms, widening};
 use super::varied::Varied;
 use super::{Call, Kind, Operation, Other, Output, Tensor, fault, half_spacing, takes};
 
@@ -285,9 +286,9 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
             model.ffn(&mut x, &state, event, &mut follow)?;
         }
     }
-    let output = |name, shape: &[usize], numbers: &[Varied]| {
+    let output = |name, shape: &[usize], numbers: &[Varied], widening: f64| {
         // Roundings of a type coarser than f32 are as many times as large.
-        let units = (call.u / half_spacing(Dtype::F32, 1.0)).max(1.0);
+        let units = widening * (call.u / half_spacing(Dtype::F32, 1.0)).max(1.0);
         let finite = |error: f64| if error.is_finite() { error } else { 0.0 };
         let of = |number: &Varied| (number.value, finite(units * number.error()));
         let (value, error) = numbers.iter().map(of).unzip();
@@ -301,14 +302,14 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     decisions.others = follow.others();
     let maps = state.map.iter().map(|map| f64::from(*map)).collect();
     let mut outputs = vec![
-        output("x", &[batch, cores, width], &x.data),
-        output("ram", &[batch, cores, BANKS, width], &state.ram.data),
+        output("x", &[batch, cores, width], &x.data, follow.widening),
+        output("ram", &[batch, cores, BANKS, width], &state.ram.data, follow.widening),
         Output::exact("map", vec![batch, cores], maps),
         decisions,
     ];
     if call.has("basis") {
         let delta = model.collapse(&x, &state, &mut follow)?;
-        outputs.push(output("delta", &[batch, width], &delta.data));
+        outputs.push(output("delta", &[batch, width], &delta.data, follow.widening));
     }
     Ok(outputs)
 }
@@ -324,6 +325,8 @@ struct Follow {
     gate: Vec<Varied>,
     /// For each decision of all events, whether the gate may go either way, and the lanes that may be taken.
     open: Vec<(bool, Vec<bool>)>,
+    /// How many times as wide bounds are, as sums of squares need ([`widening`]).
+    widening: f64,
     /// What was decided of gates and lanes.
     decided: [Vec<i32>; 2],
 }
@@ -337,6 +340,7 @@ impl Follow {
             codes: None,
             gate: Vec::new(),
             open: Vec::new(),
+            widening: 1.0,
             decided: [Vec::new(), Vec::new()],
         }
     }
@@ -372,6 +376,15 @@ impl Follow {
 impl Numerics<Varied> for Follow {
     fn site(&mut self, site: &Site, tensor: &mut Numbers<Varied>) {
         let width = tensor.cols();
+        if let "ram" | "router.input" | "x" = site.name {
+            let square = |row: &[Varied]| {
+                let x: Vec<f64> = row.iter().map(|x| x.value).collect();
+                Terms::dot(&x, &x, half_spacing(Dtype::F32, 1.0))
+            };
+            self.widening = self
+                .widening
+                .max(widening(tensor.data.chunks(width.max(1)).map(square)));
+        }
         match (site.name, self.fault) {
             ("ram", _) => tensor.data.iter_mut().for_each(|x| *x = x.stored(self.banks)),
             ("ffn.gate", Some("no_silu")) => self.gate.clone_from(&tensor.data),
@@ -408,7 +421,8 @@ impl Numerics<Varied> for Follow {
         for (row, index) in choice.indices.iter_mut().enumerate() {
             let scores = choice.scores.row(row);
             let best = scores[*index as usize];
-            let near = |other: &Varied| other.value + other.error() >= best.value - best.error();
+            let error = |score: &Varied| self.widening * score.error();
+            let near = |other: &Varied| other.value + error(other) >= best.value - error(&best);
             let mut allowed: Vec<bool> = scores
                 .iter()
                 .map(|score| score.variance + best.variance > 0.0 && near(score))

@@ -4,12 +4,12 @@
 //!
 //! | operation | variance that it adds |
 //! |---|---|
-//! | sum of n terms t | n·u²·(s² + Σt²), the square of what is likely of a sum in any order |
+//! | sum of n products t | that of a sum in any order: n·u²·(s² + Σt²) or more ([`Terms::variance`](super::sum::Terms::variance)) |
 //! | product, one addition | (u·z)² |
 //! | quotient, square root | (3u·z)² |
 //! | eˣ, ln(1 + x) | ((4 + 2\|x\|)·u·z)², (4u·z)² |
 //!
-//! with u = 2⁻²⁴. Errors of the terms of a sum are taken as independent; where both operands of a product or a quotient have errors, which
+//! with u = 2⁻²⁴. Errors of the terms of a sum are taken as independent, those of products of equal numbers as equal; where both operands of a product or a quotient have errors, which
 //! may be those of one number, the variance is at most twice that of independent ones. A number is within λ = 8 standard deviations.
 
 use std::cmp::Ordering;
@@ -19,6 +19,7 @@ use reference::ops::linear::Product;
 use reference::{LAMBDA, Real};
 use safetensors::Dtype;
 
+use super::drift::Equal;
 use super::half_spacing;
 
 /// Half a unit in the last place of f32, relative.
@@ -240,36 +241,36 @@ impl Real for Varied {
 struct Parts {
     values: Vec<f64>,
     variances: Vec<f64>,
-    /// Whether all of them are exact.
-    exact: bool,
+    /// Which of them are equal, and have equal errors; none if all are exact.
+    equal: Option<Equal>,
 }
 
 impl Parts {
     fn of<'a>(numbers: impl Iterator<Item = &'a Varied>) -> Self {
         let (values, variances): (Vec<f64>, Vec<f64>) = numbers.map(|x| (x.value, x.variance)).unzip();
         let exact = variances.iter().all(|variance| *variance == 0.0);
+        let equal = (!exact).then(|| Equal::of(values.iter().copied()));
         Self {
             values,
             variances,
-            exact,
+            equal,
         }
     }
 
     /// The sum of the products of two vectors of one length.
     fn dot(&self, other: &Self) -> Varied {
-        let terms = super::sum::Terms::dot(&self.values, &other.values);
-        let carried = |variances: &Self, values: &Self| match variances.exact {
-            true => 0.0,
-            false => {
-                let pairs = values.values.iter().zip(&variances.variances);
-                pairs.map(|(x, variance)| x * x * variance).sum()
+        let terms = super::sum::Terms::dot(&self.values, &other.values, U);
+        let carried = |of: &Self, values: &Self| match &of.equal {
+            None => 0.0,
+            Some(equal) => {
+                let pairs = values.values.iter().zip(&of.variances);
+                equal.sums(pairs.map(|(x, variance)| x * variance.sqrt())).1
             }
         };
         let carried = both(carried(self, other), carried(other, self));
-        let of_sum = terms.count * (terms.sum * terms.sum + terms.squares);
         Varied {
             value: terms.sum,
-            variance: carried + U * U * of_sum,
+            variance: carried + terms.variance(),
         }
     }
 }

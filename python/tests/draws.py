@@ -15,7 +15,7 @@ import kernels_states as states
 import kernels_streams as streams
 import kernels_swap as swap
 import numpy as np
-from kernels import normal
+from kernels import F32, normal
 from ml_dtypes import bfloat16
 
 
@@ -99,6 +99,40 @@ def given_layernorm(rng):
 
 def given_top_k(rng):
     return [{"x": kernels.rounded(rng.integers(-99, 100, (30, 60)) / 32, bfloat16), "k": 6}]
+
+
+# What kernels decide by, or look up, and what says how many there are: equal numbers there would make several outputs right.
+KEPT = {"router", "router_bias", "map", "noise", "temperature", "position", "count", "counts", "cos", "sin", "logits", "selection_bias"}
+
+
+def repeated(rng, given):
+    """The same inputs with tensors that have few distinct numbers: constant, periodic, of few values in any order or in runs, with all
+    slices of some dimension equal, as long as ramps, or as bf16 has them. Of the same kind: masks, padding, images, one-hot rows."""
+    given = dict(given)
+    for name, x in given.items():
+        if name in KEPT or not isinstance(x, np.ndarray) or x.dtype.kind in "iub" or x.size < 2 or rng.random() < 0.3:
+            continue
+        flat, few = x.astype(F32).ravel(), int(rng.choice([1, 2, 3, 7, 16]))
+        values = flat[rng.integers(0, x.size, few)]
+        kind = int(rng.integers(7))
+        if kind == 0:
+            filled = np.full(x.shape, values[0])
+        elif kind == 1:
+            filled = np.resize(values, x.shape)
+        elif kind == 2:
+            filled = values[rng.integers(0, few, x.shape)]
+        elif kind == 3:
+            filled = values[np.arange(x.size) * few // x.size].reshape(x.shape)
+        elif kind == 4:
+            axis = int(rng.integers(x.ndim))
+            filled = np.broadcast_to(x.astype(F32).take([0], axis), x.shape)
+        elif kind == 5:
+            # The same ramp in every row.
+            filled = np.broadcast_to(np.linspace(flat.min(), flat.max(), x.shape[-1]), x.shape)
+        else:
+            filled = x.astype(bfloat16)
+        given[name] = np.asarray(filled, F32).astype(x.dtype)
+    return given
 
 
 # Inputs at random, of a type.
