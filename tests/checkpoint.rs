@@ -5,8 +5,16 @@
 mod docs;
 #[path = "checkpoint/faults.rs"]
 mod faults;
+#[path = "checkpoint/forms.rs"]
+mod forms;
 #[path = "checkpoint/made.rs"]
 mod made;
+#[path = "checkpoint/methods.rs"]
+mod methods;
+#[path = "checkpoint/nonfinite.rs"]
+mod nonfinite;
+#[path = "checkpoint/promises.rs"]
+mod promises;
 #[path = "checkpoint/stacks.rs"]
 mod stacks;
 #[path = "checkpoint/whole.rs"]

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
+use fancy_regex::Regex;
 use serde_json::Value;
 
-use super::regex::Regex;
 use crate::error::{Error, Result};
 use crate::formats::{Format, Group};
 use crate::input;
@@ -15,14 +15,14 @@ use crate::pattern::matches;
 pub struct Section {
     /// The file that has it.
     pub file: &'static str,
-    /// The name of the method: `quant_method`, or `modelopt` for a file of ModelOpt's.
+    /// The name of the method: `quant_method`, or `modelopt` for a file of ModelOpt's; empty if none is named.
     pub method: String,
     /// The section itself.
     pub value: Value,
 }
 
 /// How weights are stored, as a configuration says it. What is `None` is not said.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Scheme {
     /// `e2m1`, `e4m3` or `int`.
     pub element: &'static str,
@@ -32,6 +32,8 @@ pub struct Scheme {
     pub group: Option<Group>,
     /// Whether there are no zero points.
     pub symmetric: Option<bool>,
+    /// The names of the static scale of activations, one of which every matrix needs; none if activations have no static scale.
+    pub inputs: Option<&'static [&'static str]>,
 }
 
 /// Names of modules, as a configuration writes them.
@@ -39,35 +41,28 @@ pub struct Scheme {
 pub enum Modules {
     /// The name, a part of it at dots, or a pattern with stars for either.
     Named(String),
-    /// A regular expression for the beginning of the name.
-    Matching(Regex),
+    /// Any part of the name, as AWQ writes it.
+    Within(String),
+    /// A regular expression for the beginning of the name, as Python's `re.match` takes it.
+    Matching(Box<Regex>),
 }
 
 /// The sections of a checkpoint, that of `config.json` first.
 ///
 /// # Errors
-/// A file is there and cannot be read as JSON, or has a section that is no object or without a method.
+/// A file is there and cannot be read as JSON, or ModelOpt's has no section.
 pub fn sections(folder: &Path) -> Result<Vec<Section>> {
     let mut sections = Vec::new();
-    if let Some((path, config)) = json(folder, "config.json")? {
-        let of = |value: &Value| {
-            value
-                .get("quantization_config")
-                .filter(|value| !value.is_null())
-                .cloned()
-        };
-        // Models of text and images keep it with the text.
-        let found = of(&config).or_else(|| config.get("text_config").and_then(of));
-        if let Some(mut value) = found {
+    if let Some((_, config)) = json(folder, "config.json")? {
+        // MLX writes `quantization`, and a copy of it without a method.
+        let mlx = config.get("quantization").filter(|value| value.is_object());
+        if let Some(mut value) = section(&config, 2).or(mlx).cloned() {
             // DeepSeek says the type of its experts outside.
             if let (Some(section), Some(experts)) = (value.as_object_mut(), config.get("expert_dtype")) {
                 section.entry("expert_dtype").or_insert(experts.clone());
             }
-            let method = value.get("quant_method").and_then(Value::as_str).map(str::to_lowercase);
-            let method = method.ok_or_else(|| {
-                let text = "key 'quantization_config.quant_method' is missing, expected the name of a method";
-                Error::data(&path, text)
-            })?;
+            let named = value.get("quant_method").and_then(Value::as_str).map(str::to_lowercase);
+            let method = named.unwrap_or_else(|| mlx.map_or("", |_| "mlx").into());
             sections.push(Section {
                 file: "config.json",
                 method,
@@ -85,6 +80,17 @@ pub fn sections(folder: &Path) -> Result<Vec<Section>> {
         });
     }
     Ok(sections)
+}
+
+/// The section of a model's configuration; models of text and images keep it with the text, up to `depth` objects further in.
+fn section(config: &Value, depth: usize) -> Option<&Value> {
+    let of = |key: &str| config.get(key).filter(|value| !value.is_null());
+    let early = || of("compression_config").filter(|value| value.get("config_groups").is_some());
+    of("quantization_config").or_else(early).or_else(|| {
+        let inner = config.as_object()?.values().filter(|value| value.is_object());
+        let mut inner = inner.filter(|_| depth > 0);
+        inner.find_map(|value| section(value, depth - 1))
+    })
 }
 
 fn json(folder: &Path, name: &str) -> Result<Option<(std::path::PathBuf, Value)>> {
@@ -126,27 +132,39 @@ impl Modules {
     /// # Errors
     /// The expression is not understood.
     pub fn parse(text: &str) -> Result<Self, String> {
-        match text.strip_prefix("re:") {
-            None => Ok(Self::Named(text.into())),
-            Some(regex) => Regex::parse(regex)
-                .map(Self::Matching)
-                .map_err(|why| format!("regular expression '{regex}': {why} is not understood")),
-        }
+        let Some(regex) = text.strip_prefix("re:") else {
+            return Ok(Self::Named(text.trim_end_matches('.').into()));
+        };
+        // The expression is parsed by itself too: within the group, a parenthesis too many would close that.
+        let anchored = Regex::new(regex).and_then(|_| Regex::new(&format!(r"\A(?:{regex})")));
+        anchored
+            .map(|regex| Self::Matching(Box::new(regex)))
+            .map_err(|why| format!("regular expression '{regex}' is not understood: {why}"))
     }
 
     /// Whether it names a module, or one that contains it.
-    pub fn has(&self, module: &str) -> bool {
+    ///
+    /// # Errors
+    /// An expression takes too many steps to match.
+    pub fn has(&self, module: &str) -> Result<bool, String> {
         match self {
-            Self::Matching(regex) => regex.matches(module),
+            Self::Matching(regex) => {
+                let why = |why| format!("regular expression '{}' on '{module}': {why}", regex.as_str());
+                regex.is_match(module).map_err(why)
+            }
+            Self::Within(part) => Ok(module.contains(part.as_str()) || format!("{module}.").ends_with(part.as_str())),
             Self::Named(name) => {
-                let parts: Vec<&str> = module.split('.').collect();
-                let length = name.split('.').count();
+                let whole = |(at, _): (usize, &str)| {
+                    let (before, after) = (&module[..at], &module[at + name.len()..]);
+                    (before.is_empty() || before.ends_with('.')) && (after.is_empty() || after.starts_with('.'))
+                };
+                let part = !name.is_empty() && module.match_indices(name.as_str()).any(whole);
                 // A star of these patterns stands for dots as well.
-                let wide = name.replace('*', "**");
-                parts
-                    .windows(length.min(parts.len()))
-                    .any(|part| part.join(".") == *name)
-                    || (name.contains('*') && (matches(&wide, module) || matches(&format!("{wide}.**"), module)))
+                let star = || {
+                    let wide = name.replace('*', "**");
+                    matches(&wide, module) || matches(&format!("{wide}.**"), module)
+                };
+                Ok(part || (name.contains('*') && star()))
             }
         }
     }
@@ -168,6 +186,12 @@ impl Scheme {
             Some(Group::Tile { rows, cols }) => format!(" in tiles of {rows} × {cols}"),
         };
         element + &group
+    }
+
+    /// Whether two statements can both hold.
+    pub fn agrees(&self, other: &Self) -> bool {
+        let same = self.group.is_none() || other.group.is_none() || self.group == other.group;
+        self.element == other.element && self.bits == other.bits && same
     }
 
     /// The formats of bytes that it may mean, with NVFP4 scales by `rule`.
@@ -210,8 +234,53 @@ mod tests {
             ("*router*", "model.layers.1.mlp.router", true),
             ("visual", "model.visual.blocks.0", true),
             ("re:.*gate$", "a.gate", true),
+            ("model.layers.1.", "model.layers.1.mlp", true),
+            ("model.layers.1.", "model.layers.11.mlp", false),
         ] {
-            assert_eq!(Modules::parse(pattern).unwrap().has(module), want, "{pattern} {module}");
+            assert_eq!(
+                Modules::parse(pattern).unwrap().has(module),
+                Ok(want),
+                "{pattern} {module}"
+            );
+        }
+        for (part, module, want) in [
+            ("model.layers.0.", "model.layers.0.mlp.up_proj", true),
+            ("model.layers.0.", "model.layers.10.mlp", false),
+            ("gate", "model.layers.0.mlp.gate_proj", true),
+            ("visual.", "visual", true),
+        ] {
+            assert_eq!(Modules::Within(part.into()).has(module), Ok(want), "{part} {module}");
+        }
+    }
+
+    #[test]
+    fn expressions_match_as_in_python() {
+        for (pattern, name, want) in [
+            (".*lm_head", "model.lm_head", true),
+            ("lm_head", "model.lm_head", false),
+            (r".*mlp\.gate$", "model.layers.0.mlp.gate_proj", false),
+            (r"model\.layers\.[0-2]\.", "model.layers.3.mlp", false),
+            (r".*\.(?:q|k|v)_proj", "a.k_proj", true),
+            ("a|b", "xb", false),
+            (r"(a*)*b", "aaaaaaaaaaaaaaaaaaaaaaaaaaaac", false),
+            // What a parser of its own did not read.
+            (r"^(?!.*experts).*$", "model.layers.0.mlp.experts.0.up_proj", false),
+            (r"^(?!.*experts).*$", "model.layers.0.self_attn.q_proj", true),
+            (r"(?=.*mlp).*up", "model.mlp.up_proj", true),
+            (r".*(?<!shared_)experts", "a.shared_experts", false),
+            (r"(?i).*LM_HEAD", "lm_head", true),
+            (r".*\bgate\b", "mlp.gate", true),
+            (r".*\bgate\b", "mlp.gate_proj", false),
+            (r"\S+\.mlp", "model.mlp", true),
+            (r"model\.layers\.\d{1,2}\.", "model.layers.123.mlp", false),
+            (r"(?P<part>mlp).*(?P=part)", "mlp.x.mlp", true),
+        ] {
+            let modules = Modules::parse(&format!("re:{pattern}")).unwrap();
+            assert_eq!(modules.has(name), Ok(want), "{pattern} {name}");
+        }
+        for wrong in ["(a", "a)", "a)|(b", "[a", "*", "a{2", r"\"] {
+            let found = Modules::parse(&format!("re:{wrong}"));
+            assert!(found.is_err() || wrong == "a{2", "{wrong}");
         }
     }
 }

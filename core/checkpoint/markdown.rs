@@ -17,21 +17,23 @@ statistics of the tensors of a folder. `--source FOLDER` has the tensors before 
 then there is an SQNR for each matrix, and the rule that made its bytes where one did. Files are mapped, and one batch of matrices is in memory at
 a time.
 
-Exit codes: 100 with at least one error, 4 if something is not understood or nothing is quantized, else 0; warnings change none. 2 is bad
+Exit codes: 100 with at least one error, else 4 if something was not judged or nothing is quantized, else 0; warnings change none. 2 is bad
 usage, or a file that cannot be read at all.
 
 ## Conventions
 
 The convention is that which explains most matrices by names, types and shapes; one that the configuration names, if it explains
 any. `quant_method` of `quantization_config` in `config.json` names it, and `hf_quant_config.json`. Where names and configuration
-disagree, the names are followed and the disagreement is an error.
+disagree, the names are followed and the disagreement is an error. A method that is not in the table (bitsandbytes, torchao, EXL3, MLX)
+is not understood: names then mean nothing, and only files, and NaN and infinity, are looked at.
 
 | convention | `quant_method` | codes | scales | global scale | zero points | remarks |
 | --- | --- | --- | --- | --- | --- | --- |
 ";
 
 const CHECKS_BEGIN: &str = "
-Scales of activations (`input_scale`) and of KV caches (`k_scale`, `v_scale`) belong to no convention alone. Integers in words are read with 4
+Scales of activations (`input_scale`, `activation_scale`, `pre_quant_scale`) and of KV caches (`k_scale`, `v_scale`, `kv_scale`) belong to
+no convention alone. Integers in words are read with 4
 and 8 bits. Zero points beside codes in bytes, other widths, and codes under other names are listed as not understood.
 
 ## Checks

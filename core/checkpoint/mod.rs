@@ -11,7 +11,6 @@ mod markdown;
 mod matrix;
 mod measure;
 mod parts;
-mod regex;
 mod stated;
 mod subject;
 mod words;
@@ -20,13 +19,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 pub use checks::{CHECKS, Check, Finding, Severity};
-use checks::{files, fused, names, values};
+use checks::{files, fused, names, promises, values};
 use config::Section;
+use conventions::PLAIN;
 pub use conventions::{CONVENTIONS, Convention};
 pub use markdown::markdown;
 pub use measure::Measured;
 pub use parts::kin;
-use parts::{Matrices, Parts, gather};
+use parts::{Matrices, Parts, gather, module};
 use stated::Stated;
 
 use crate::error::Result;
@@ -122,7 +122,7 @@ impl Checkpoint {
         mut total: impl FnMut(usize),
         mut progress: impl FnMut(usize, &str),
     ) -> Result<Report> {
-        let convention = self.convention();
+        let convention = convention(&self.file, &self.sections);
         let mut findings = files::files(&self.flaws);
         findings.extend(files::conventions(&self.sections, convention));
         let mut report = Report {
@@ -138,20 +138,19 @@ impl Checkpoint {
             unread: Vec::new(),
         };
         // Without a convention every tensor stands for itself.
-        let read_as = convention.unwrap_or(&CONVENTIONS[0]);
-        let stated = Stated::new(&self.sections, read_as, &mut report.findings);
+        let read_as = convention.unwrap_or(&PLAIN);
+        let stated = Stated::new(&self.sections, convention, &mut report.findings);
         let matrices = gather(&self.file, read_as);
         let selected = selection.of(&matrices)?;
         let mut subjects = Vec::new();
         for name in &selected {
             subjects.extend(stated.subject(name, &matrices[*name], read_as, &mut report));
         }
-        report.findings.extend(names::left_out(
-            &matrices,
-            read_as,
-            &stated.ignored,
-            !stated.sections.is_empty(),
-        ));
+        report.findings.extend(names::left_out(&matrices, read_as, &stated));
+        let quantized = matrices.iter().filter(|(_, parts)| parts.is_whole());
+        let needs = quantized.map(|(name, _)| (name.as_str(), stated.inputs(read_as, module(name))));
+        report.findings.extend(promises::inputs(&matrices, &needs.collect()));
+        report.findings.extend(promises::cache(&matrices, &stated.sections));
         let readings: HashMap<&str, _> = subjects
             .iter()
             .map(|subject| (subject.name, &subject.reading))
@@ -159,19 +158,26 @@ impl Checkpoint {
         let reading = |name: &str| readings.get(name).copied();
         report.findings.extend(fused::scales(&matrices, reading));
         subject::measure(subjects, selection.source, &mut report, &mut total, &mut progress)?;
-        let others = selected
+        // What another check looked at has its finding.
+        let all = selected
             .iter()
-            .map(|name| &matrices[*name])
-            .filter(|parts| !parts.is_whole());
-        let others = others.flat_map(|parts| parts.codes.into_iter().chain(parts.beside().map(|(_, tensor)| tensor)));
-        let floats: Vec<Tensor> = others.filter(Tensor::is_floating).collect();
-        let size = |tensor: &Tensor| tensor.bytes.len() / 4;
+            .flat_map(|name| matrices[*name].all().map(|tensor| (*name, tensor)));
+        let all: Vec<(&str, Tensor)> = all.collect();
+        let size = |(_, tensor): &(&str, Tensor)| tensor.bytes.len() / 4;
+        let named: BTreeSet<String> = report
+            .findings
+            .iter()
+            .filter(|finding| ["nonfinite_scale", "nan_code"].contains(&finding.check.name))
+            .map(|finding| finding.subject.clone())
+            .collect();
         in_batches(
-            &floats,
+            &all,
             size,
-            |tensor| Ok(values::plain(tensor)),
+            |(name, tensor)| Ok(values::plain(name, tensor)),
             |_, found| -> Result<()> {
-                report.findings.extend(found);
+                report
+                    .findings
+                    .extend(found.filter(|found| !named.contains(&found.subject)));
                 Ok(())
             },
         )?;
@@ -180,41 +186,6 @@ impl Checkpoint {
             .retain(|finding| finding.matrix.is_empty() || selected.contains(finding.matrix.as_str()));
         report.findings.sort_by(|a, b| a.matrix.cmp(&b.matrix));
         Ok(report)
-    }
-
-    /// The convention that explains most matrices by names, types and shapes; one that the configuration names, if it explains
-    /// any, or if none does.
-    fn convention(&self) -> Option<&'static Convention> {
-        let named = |convention: &&Convention| {
-            self.sections
-                .iter()
-                .any(|section| convention.methods.contains(&section.method.as_str()))
-        };
-        let explained = |convention: &'static Convention| {
-            let (mut whole, mut read) = (0usize, 0usize);
-            for (name, parts) in &gather(&self.file, convention) {
-                whole += usize::from(parts.is_whole());
-                let fits = parts.is_whole() && names::parts(name, parts, convention, None).is_empty();
-                read += usize::from(fits && matrix::choose(parts, convention, None, 0).is_ok());
-            }
-            (read, whole)
-        };
-        let all: Vec<(&'static Convention, (usize, usize))> = CONVENTIONS
-            .iter()
-            .map(|convention| (convention, explained(convention)))
-            .collect();
-        let best = all
-            .iter()
-            .rev()
-            .max_by_key(|(_, count)| *count)
-            .filter(|(_, (_, whole))| *whole > 0);
-        let stated = all.iter().find(|(convention, _)| named(convention));
-        match (stated, best) {
-            (Some((stated, (read, whole))), Some((_, (most, _)))) if *read > 0 || (*most == 0 && *whole > 0) => {
-                Some(stated)
-            }
-            (_, best) => best.map(|(convention, _)| *convention),
-        }
     }
 }
 
@@ -286,5 +257,42 @@ impl Report {
     /// The matrix of that name.
     pub fn judged(&self, name: &str) -> Option<&Judged> {
         self.matrices.iter().find(|judged| judged.name == name)
+    }
+}
+
+/// The convention that explains most matrices by names, types and shapes; one that the configuration names, if it explains
+/// any, or if none does. None if the configuration names a method of no convention: names then mean nothing.
+fn convention(file: &TensorFile, sections: &[Section]) -> Option<&'static Convention> {
+    let known = |section: &Section| CONVENTIONS.iter().any(|convention| convention.states(section));
+    if !sections.is_empty() && !sections.iter().any(known) {
+        return None;
+    }
+    let named = |convention: &Convention| sections.iter().any(|section| convention.states(section));
+    let explained = |convention: &'static Convention| {
+        let (mut whole, mut read) = (0usize, 0usize);
+        for (name, parts) in &gather(file, convention) {
+            whole += usize::from(parts.is_whole());
+            let fits = parts.is_whole() && names::parts(name, parts, convention, None).is_empty();
+            read += usize::from(fits && matrix::choose(parts, convention, None, 0).is_ok());
+        }
+        (read, whole)
+    };
+    let all: Vec<(&'static Convention, (usize, usize))> = CONVENTIONS
+        .iter()
+        .map(|convention| (convention, explained(convention)))
+        .collect();
+    let best = all
+        .iter()
+        .rev()
+        .max_by_key(|(_, count)| *count)
+        .filter(|(_, (_, whole))| *whole > 0);
+    // Two conventions may be stated by the same method.
+    let stated = all.iter().filter(|(convention, _)| named(convention));
+    let stated = stated.rev().max_by_key(|(_, count)| *count);
+    match (stated, best) {
+        (Some((stated, (read, whole))), Some((_, (most, _)))) if *read > 0 || (*most == 0 && *whole > 0) => {
+            Some(stated)
+        }
+        (_, best) => best.map(|(convention, _)| *convention),
     }
 }

@@ -39,6 +39,23 @@ pub fn gather<'a>(file: &'a TensorFile, convention: &Convention) -> Matrices<'a>
             .unwrap_or((Part::Codes, tensor.name.into()));
         matrices.entry(name).or_default().put(part, tensor);
     }
+    // Stacks of experts have no `.weight`, and scales of their activations may belong to either.
+    let alone = |(name, parts): (&String, &Parts)| {
+        let stack = name
+            .strip_suffix(".weight")
+            .filter(|_| parts.codes.is_none() && !parts.activations.is_empty());
+        stack.map(str::to_string)
+    };
+    let alone: Vec<String> = matrices.iter().filter_map(alone).collect();
+    for stack in alone {
+        if matrices.get(&stack).is_none_or(|parts| parts.codes.is_none()) {
+            continue;
+        }
+        let activations = matrices
+            .remove(&format!("{stack}.weight"))
+            .map_or(Vec::new(), |parts| parts.activations);
+        matrices.entry(stack).or_default().activations.extend(activations);
+    }
     matrices
 }
 
@@ -59,12 +76,6 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// Whether it has codes of a quantized matrix, or a part that belongs to such.
-    pub fn is_quantized(&self) -> bool {
-        let beside = [self.scale, self.global, self.zero, self.index];
-        beside.iter().any(Option::is_some) || self.codes.is_some_and(|codes| !codes.is_floating())
-    }
-
     /// Whether it has codes, which are no floating-point numbers, and scales.
     pub fn is_whole(&self) -> bool {
         self.scale.is_some() && self.codes.is_some_and(|codes| !codes.is_floating())
@@ -80,6 +91,14 @@ impl<'a> Parts<'a> {
             ("shape", self.shape),
         ];
         parts.into_iter().filter_map(|(what, tensor)| Some((what, tensor?)))
+    }
+
+    /// All tensors.
+    pub fn all(&self) -> impl Iterator<Item = Tensor<'a>> {
+        let tensors = self.codes.into_iter().chain(self.beside().map(|(_, tensor)| tensor));
+        tensors
+            .chain(self.activations.iter().copied())
+            .chain(self.doubled.iter().copied())
     }
 
     /// The convention of quantized files whose names the parts have, and the parts as it reads them; `None` without codes and

@@ -4,7 +4,7 @@ use safetensors::Dtype;
 
 use super::checks::{Finding, files, names, scales, values};
 use super::config::{Modules, Scheme, Section};
-use super::conventions::Convention;
+use super::conventions::{Convention, PLAIN};
 use super::matrix::{Chosen, Reading, choose};
 use super::parts::{Parts, module};
 use super::subject::Subject;
@@ -20,49 +20,87 @@ pub struct Stated<'a> {
     /// The sections of the convention.
     pub sections: Vec<&'a Section>,
     /// The modules that they leave unquantized.
-    pub ignored: Vec<Modules>,
+    ignored: Vec<Modules>,
+    /// Whether every list of them was understood.
+    whole: bool,
+    /// Whether the only methods that are stated are of no convention, so that no name means anything.
+    unknown: bool,
     /// Added to stored zero points.
     offset: i32,
 }
 
 impl<'a> Stated<'a> {
-    /// Reads the sections of a convention.
-    pub fn new(sections: &'a [Section], convention: &Convention, findings: &mut Vec<Finding>) -> Self {
-        let sections: Vec<&Section> = sections
-            .iter()
-            .filter(|section| convention.methods.contains(&section.method.as_str()))
-            .collect();
-        let mut ignored = Vec::new();
+    /// Reads the sections of a convention; `None` says that the stated method has none.
+    pub fn new(sections: &'a [Section], convention: Option<&Convention>, findings: &mut Vec<Finding>) -> Self {
+        let unknown = convention.is_none() && !sections.is_empty();
+        let read_as = convention.unwrap_or(&PLAIN);
+        let sections: Vec<&Section> = sections.iter().filter(|section| read_as.states(section)).collect();
+        let (mut ignored, mut whole) = (Vec::new(), true);
         for section in &sections {
-            match (convention.ignored)(section) {
+            match (read_as.ignored)(section) {
                 Ok(modules) => ignored.extend(modules),
-                Err(why) => findings.push(not_understood(section, &why)),
+                Err(why) => {
+                    findings.push(files::not_understood(section, why));
+                    whole = false;
+                }
             }
         }
-        let offset = (convention.zero_offset)(sections.first().copied());
+        let offset = sections.first().map_or(0, |section| (read_as.zero_offset)(section));
         Self {
             sections,
             ignored,
+            whole,
+            unknown,
             offset,
         }
     }
 
-    fn scheme(&self, convention: &Convention, module: &str, findings: &mut Vec<Finding>) -> Option<Scheme> {
-        let mut found = None;
+    /// Whether the configuration leaves a module unquantized; `None` if what it says is not understood.
+    pub fn leaves_out(&self, module: &str) -> Option<bool> {
+        let has: Vec<_> = self.ignored.iter().map(|modules| modules.has(module)).collect();
+        match has.contains(&Ok(true)) {
+            true => Some(true),
+            false => (self.whole && has.iter().all(Result::is_ok)).then_some(false),
+        }
+    }
+
+    /// Whether everything that the configuration says of a module is understood.
+    pub fn is_understood(&self, convention: &Convention, module: &str) -> bool {
+        self.schemes(convention, module).is_ok() && self.leaves_out(module).is_some()
+    }
+
+    /// Whether the configuration names a module as quantized; `None` if it names none, or is not understood.
+    pub fn targets(&self, convention: &Convention, module: &str) -> Option<bool> {
+        self.sections
+            .iter()
+            .find_map(|section| (convention.targets)(section, module).ok()?)
+    }
+
+    /// All statements about a module.
+    ///
+    /// # Errors
+    /// One of them is not understood.
+    fn schemes(&self, convention: &Convention, module: &str) -> Result<Vec<Scheme>, (&'a Section, String)> {
+        let mut found = Vec::new();
         for section in &self.sections {
-            match (convention.scheme)(section, module) {
-                Ok(scheme) => found = found.or(scheme),
-                // The same for every matrix.
-                Err(why) => {
-                    let finding = not_understood(section, &why);
-                    let known = |other: &Finding| other.check == finding.check && other.found == finding.found;
-                    if !findings.iter().any(known) {
-                        findings.push(finding);
-                    }
-                }
+            for statement in [convention.scheme, convention.groups] {
+                found.extend(statement(section, module).map_err(|why| (*section, why))?);
+            }
+            for modules in self
+                .ignored
+                .iter()
+                .filter(|modules| matches!(modules, Modules::Matching(_)))
+            {
+                modules.has(module).map_err(|why| (*section, why))?;
             }
         }
-        found
+        Ok(found)
+    }
+
+    /// The names of a static scale of activations that a module needs, if the configuration says it.
+    pub fn inputs(&self, convention: &Convention, module: &str) -> Option<&'static [&'static str]> {
+        let schemes = self.schemes(convention, module).ok()?;
+        schemes.iter().find_map(|scheme| scheme.inputs)
     }
 
     /// Judges the names, types, shapes and scales of a matrix, and returns it if its values can be read.
@@ -73,9 +111,27 @@ impl<'a> Stated<'a> {
         convention: &Convention,
         report: &mut Report,
     ) -> Option<Subject<'p>> {
-        let scheme = self
-            .scheme(convention, module(name), &mut report.findings)
-            .filter(|_| parts.is_quantized());
+        let schemes = match self.schemes(convention, module(name)) {
+            Ok(schemes) => schemes,
+            Err((section, why)) => {
+                // The same for every matrix.
+                let finding = files::not_understood(section, why);
+                let known = |other: &Finding| other.check == finding.check && other.found == finding.found;
+                if !report.findings.iter().any(known) {
+                    report.findings.push(finding);
+                }
+                if let Some(codes) = parts.codes.filter(|_| parts.is_whole()) {
+                    let why = "what the configuration says of it is not understood".into();
+                    report.unread.push(Unread {
+                        tensor: codes.name.into(),
+                        why,
+                    });
+                    return None;
+                }
+                Vec::new()
+            }
+        };
+        let scheme = schemes.first().copied();
         if !parts.is_whole() {
             report.plain += parts.codes.iter().filter(|codes| codes.is_floating()).count();
             report.findings.extend(scales::values(
@@ -87,7 +143,7 @@ impl<'a> Stated<'a> {
                 false,
             ));
             match parts.codes.filter(|codes| !codes.is_floating()) {
-                Some(codes) => lonely(name, &codes, parts, convention, report),
+                Some(codes) => lonely(name, &codes, parts, (convention, self.unknown), report),
                 None if names::is_stray(parts) => report.findings.extend(names::parts(name, parts, convention, None)),
                 None => report.plain += parts.beside().count(),
             }
@@ -110,7 +166,9 @@ impl<'a> Stated<'a> {
                 return None;
             }
         };
-        if let Some(scheme) = not {
+        let others = schemes.iter().skip(1).copied();
+        let others = others.filter(|other| scheme.is_some_and(|scheme| not.is_none() && !scheme.agrees(other)));
+        for scheme in not.into_iter().chain(others) {
             let found = format!(
                 "{} {:?} with scales {:?}, read as {}",
                 codes.dtype,
@@ -125,7 +183,10 @@ impl<'a> Stated<'a> {
                 scheme.words(),
             ));
         }
-        let powers = matches!(&reading, Reading::Bytes { format, .. } if format.scaling.is_some_and(|scaling| scaling.scale.kind() == "e8m0"));
+        let powers = match &reading {
+            Reading::Bytes { format, .. } => format.scaling.is_some_and(|scaling| scaling.scale.kind() == "e8m0"),
+            Reading::Words { .. } => false,
+        };
         let found = scales::values(name, parts, powers);
         let sound = found.is_empty();
         report.findings.extend(found);
@@ -157,21 +218,21 @@ impl<'a> Stated<'a> {
     }
 }
 
-fn not_understood(section: &Section, why: &str) -> Finding {
-    Finding::new(
-        &files::CONFIGURATION,
-        (section.file, ""),
-        why,
-        "what docs/checkpoints.md lists",
-    )
-}
-
 /// Codes without scales: a fault, numbers of another kind, or not understood.
-fn lonely(name: &str, codes: &Tensor, parts: &Parts, convention: &Convention, report: &mut Report) {
+fn lonely(name: &str, codes: &Tensor, parts: &Parts, (convention, unknown): (&Convention, bool), report: &mut Report) {
     let fp8 = matches!(codes.dtype, Dtype::F8_E4M3 | Dtype::F8_E5M2);
     let last = codes.name.rsplit('.').next().unwrap_or(codes.name);
     let is_code = fp8 || ["weight", "weight_packed", "qweight"].contains(&last) || last.ends_with("_blocks");
-    if is_code || parts.beside().next().is_some() {
+    if unknown {
+        let why = format!(
+            "{} {:?}, under a method that is not understood",
+            codes.dtype, codes.shape
+        );
+        report.unread.push(Unread {
+            tensor: codes.name.into(),
+            why,
+        });
+    } else if is_code || parts.beside().next().is_some() {
         report.findings.extend(names::parts(name, parts, convention, None));
     } else if INTEGERS.contains(&last) || matches!(codes.dtype, Dtype::I64 | Dtype::BOOL) {
         report.plain += 1;

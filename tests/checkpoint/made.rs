@@ -18,7 +18,7 @@ pub const ROWS: usize = 128;
 pub const COLS: usize = 256;
 
 /// The largest magnitude of every matrix.
-const AMAX: f32 = 0.18;
+pub const AMAX: f32 = 0.18;
 
 /// A tensor of a file.
 pub type Array = (Dtype, Vec<usize>, Vec<u8>);
@@ -29,6 +29,8 @@ pub struct Made {
     pub kind: &'static str,
     pub tensors: BTreeMap<String, Array>,
     pub config: Value,
+    /// `hf_quant_config.json`.
+    pub hf: Option<Value>,
     pub source: BTreeMap<String, Array>,
     /// What is in the index and in no file, and the reverse.
     pub only_in_index: Option<String>,
@@ -58,7 +60,7 @@ pub fn matrices() -> Vec<String> {
 }
 
 /// Normal values of a weight's size, the same on every run.
-fn values(seed: u64) -> Vec<f32> {
+pub fn values(seed: u64) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 1;
     let mut next = || {
         state = state
@@ -74,7 +76,7 @@ fn values(seed: u64) -> Vec<f32> {
     values
 }
 
-fn f32s(values: &[f32]) -> Vec<u8> {
+pub fn f32s(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|x| x.to_le_bytes()).collect()
 }
 
@@ -84,6 +86,7 @@ pub fn clean(kind: &'static str) -> Made {
         kind,
         tensors: BTreeMap::new(),
         config: json!({ "model_type": "made", "quantization_config": config(kind) }),
+        hf: None,
         source: BTreeMap::new(),
         only_in_index: None,
         not_in_index: None,
@@ -98,14 +101,14 @@ pub fn clean(kind: &'static str) -> Made {
     );
     for (seed, name) in matrices().iter().enumerate() {
         let x = values(seed as u64);
-        made.put(name, &x);
         made.source
             .insert(name.clone(), (Dtype::F32, vec![ROWS, COLS], f32s(&x)));
+        made.put_as(kind, name);
     }
     made
 }
 
-fn config(kind: &str) -> Value {
+pub fn config(kind: &str) -> Value {
     let compressed = |format: &str, weights: Value| {
         json!({
             "quant_method": "compressed-tensors", "format": format, "ignore": ["lm_head", "re:.*norm"],
@@ -145,113 +148,19 @@ fn config(kind: &str) -> Value {
 }
 
 impl Made {
-    /// Writes a matrix as its convention does.
-    fn put(&mut self, name: &str, x: &[f32]) {
-        let module = name.strip_suffix(".weight").unwrap();
-        let mut add = |name: String, dtype: Dtype, shape: &[usize], bytes: Vec<u8>| {
-            self.tensors.insert(name, (dtype, shape.to_vec(), bytes));
-        };
-        let encode = |format: &str| {
-            let format: Format = format.parse().unwrap();
-            // Gate and up have one global scale.
-            let amax = if format.global.is_some() {
-                GlobalScale::Amax(AMAX)
-            } else {
-                GlobalScale::Own
-            };
-            let encoded = format.encode(x, COLS, amax);
-            ["data", "scale", "global"].map(|part| encoded.part(part).to_vec())
-        };
-        match self.kind {
-            "compressed-tensors nvfp4" => {
-                let [data, scale, global] = encode("e2m1/b16:e4m3(vllm)/t:f32");
-                add(format!("{name}_packed"), Dtype::U8, &[ROWS, COLS / 2], data);
-                add(format!("{name}_scale"), Dtype::F8_E4M3, &[ROWS, COLS / 16], scale);
-                add(format!("{name}_global_scale"), Dtype::F32, &[1], global);
-                add(format!("{module}.input_global_scale"), Dtype::F32, &[1], f32s(&[100.0]));
-            }
-            "compressed-tensors fp8" => {
-                let [data, scale, _] = encode("e4m3/token:f32");
-                add(name.into(), Dtype::F8_E4M3, &[ROWS, COLS], data);
-                add(format!("{name}_scale"), Dtype::F32, &[ROWS, 1], scale);
-            }
-            "compressed-tensors int4" => {
-                let integers = words::quantize(x, false);
-                let (codes, zeros) = words::rows(&integers);
-                let groups = COLS / words::GROUP;
-                add(format!("{name}_packed"), Dtype::I32, &[ROWS, COLS / 8], codes);
-                add(
-                    format!("{name}_scale"),
-                    Dtype::F32,
-                    &[ROWS, groups],
-                    f32s(&integers.scales),
-                );
-                add(format!("{name}_zero_point"), Dtype::I32, &[ROWS / 8, groups], zeros);
-                let shape = [ROWS as i64, COLS as i64]
-                    .iter()
-                    .flat_map(|size| size.to_le_bytes())
-                    .collect();
-                add(format!("{name}_shape"), Dtype::I64, &[2], shape);
-            }
-            "ModelOpt nvfp4" => {
-                let [data, scale, global] = encode("e2m1/b16:e4m3(modelopt)/t:f32");
-                add(name.into(), Dtype::U8, &[ROWS, COLS / 2], data);
-                add(format!("{name}_scale"), Dtype::F8_E4M3, &[ROWS, COLS / 16], scale);
-                add(format!("{name}_scale_2"), Dtype::F32, &[], global);
-                add(format!("{module}.input_scale"), Dtype::F32, &[], f32s(&[0.01]));
-            }
-            "ModelOpt fp8" => {
-                let [data, scale, _] = encode("e4m3/t:f32");
-                add(name.into(), Dtype::F8_E4M3, &[ROWS, COLS], data);
-                add(format!("{name}_scale"), Dtype::F32, &[], scale);
-                add(format!("{module}.input_scale"), Dtype::F32, &[], f32s(&[0.01]));
-            }
-            "gpt-oss" => {
-                let [data, scale, _] = encode("e2m1/b32:e8m0");
-                add(format!("{name}_blocks"), Dtype::U8, &[ROWS, COLS / 32, 16], data);
-                add(format!("{name}_scales"), Dtype::U8, &[ROWS, COLS / 32], scale);
-            }
-            "DeepSeek v3" => {
-                let [data, scale, _] = encode("e4m3/b128x128:f32");
-                add(name.into(), Dtype::F8_E4M3, &[ROWS, COLS], data);
-                add(format!("{name}_scale_inv"), Dtype::F32, &[1, COLS / 128], scale);
-            }
-            "DeepSeek v4" => {
-                let [data, scale, _] = encode("e4m3/b128x128:e8m0");
-                add(name.into(), Dtype::F8_E4M3, &[ROWS, COLS], data);
-                add(format!("{module}.scale"), Dtype::F8_E8M0, &[1, COLS / 128], scale);
-            }
-            "GPTQ" => {
-                let integers = words::quantize(x, true);
-                let (codes, zeros) = words::gptq(&integers);
-                let groups = COLS / words::GROUP;
-                add(format!("{module}.qweight"), Dtype::I32, &[COLS / 8, ROWS], codes);
-                add(format!("{module}.qzeros"), Dtype::I32, &[groups, ROWS / 8], zeros);
-                add(
-                    format!("{module}.scales"),
-                    Dtype::F16,
-                    &[groups, ROWS],
-                    words::scales(&integers),
-                );
-                let index = (0..COLS)
-                    .flat_map(|input| ((input / words::GROUP) as i32).to_le_bytes())
-                    .collect();
-                add(format!("{module}.g_idx"), Dtype::I32, &[COLS], index);
-            }
-            "AWQ" => {
-                let integers = words::quantize(x, false);
-                let (codes, zeros) = words::awq(&integers);
-                let groups = COLS / words::GROUP;
-                add(format!("{module}.qweight"), Dtype::I32, &[COLS, ROWS / 8], codes);
-                add(format!("{module}.qzeros"), Dtype::I32, &[groups, ROWS / 8], zeros);
-                add(
-                    format!("{module}.scales"),
-                    Dtype::F16,
-                    &[groups, ROWS],
-                    words::scales(&integers),
-                );
-            }
-            other => unreachable!("{other}"),
+    /// The values of a matrix of the source, and its input channels.
+    pub fn source_of(&self, name: &str) -> (Vec<f32>, usize) {
+        let (_, shape, bytes) = &self.source[name];
+        let values = bytes.as_chunks().0.iter().map(|x| f32::from_le_bytes(*x));
+        (values.collect(), shape[1])
+    }
+
+    /// Writes a matrix of the source as that kind does, in place of what was there.
+    pub fn put_as(&mut self, kind: &str, name: &str) {
+        self.parts(name).iter().for_each(|part| drop(self.tensors.remove(part)));
+        let (x, cols) = self.source_of(name);
+        for (name, array) in parts(kind, name, &x, cols) {
+            self.tensors.insert(name, array);
         }
     }
 
@@ -303,6 +212,9 @@ impl Made {
         let index = json!({ "weight_map": map });
         std::fs::write(folder.join("model.safetensors.index.json"), index.to_string()).unwrap();
         std::fs::write(folder.join("config.json"), self.config.to_string()).unwrap();
+        if let Some(hf) = &self.hf {
+            std::fs::write(folder.join("hf_quant_config.json"), hf.to_string()).unwrap();
+        }
     }
 
     /// Writes and judges it, beside its source if that is asked for.
@@ -325,6 +237,173 @@ impl Made {
             .judge(&selection, |_| {}, |_, _| {})
             .unwrap()
     }
+}
+
+/// The tensors of a matrix.
+pub fn parts(kind: &str, name: &str, x: &[f32], cols: usize) -> Vec<(String, Array)> {
+    let (module, rows) = (name.strip_suffix(".weight").unwrap_or(name), x.len() / cols);
+    let mut parts = Vec::new();
+    let mut add = |name: String, dtype: Dtype, shape: &[usize], bytes: Vec<u8>| {
+        parts.push((name, (dtype, shape.to_vec(), bytes)));
+    };
+    let encode = |format: &str| {
+        let format: Format = format.parse().unwrap();
+        // Gate and up have one global scale.
+        let amax = if format.global.is_some() {
+            GlobalScale::Amax(AMAX)
+        } else {
+            GlobalScale::Own
+        };
+        let encoded = format.encode(x, cols, amax);
+        ["data", "scale", "global"].map(|part| encoded.part(part).to_vec())
+    };
+    let input = f32s(&[0.01]);
+    match kind {
+        "compressed-tensors nvfp4" => {
+            let [data, scale, global] = encode("e2m1/b16:e4m3(vllm)/t:f32");
+            add(format!("{name}_packed"), Dtype::U8, &[rows, cols / 2], data);
+            add(format!("{name}_scale"), Dtype::F8_E4M3, &[rows, cols / 16], scale);
+            add(format!("{name}_global_scale"), Dtype::F32, &[1], global);
+            add(format!("{module}.input_global_scale"), Dtype::F32, &[1], f32s(&[100.0]));
+        }
+        "compressed-tensors mxfp4" => {
+            let [data, scale, _] = encode("e2m1/b32:e8m0");
+            add(format!("{name}_packed"), Dtype::U8, &[rows, cols / 2], data);
+            add(format!("{name}_scale"), Dtype::U8, &[rows, cols / 32], scale);
+        }
+        "compressed-tensors fp8" | "FBGEMM" | "ModelOpt fp8 channel" => {
+            let [data, scale, _] = encode("e4m3/token:f32");
+            let shape = [rows, 1];
+            // ModelOpt writes no dimension of one.
+            let shape = if kind == "ModelOpt fp8 channel" {
+                &shape[..1]
+            } else {
+                &shape
+            };
+            add(name.into(), Dtype::F8_E4M3, &[rows, cols], data);
+            add(format!("{name}_scale"), Dtype::F32, shape, scale);
+        }
+        "compressed-tensors int8" => {
+            let [data, scale, _] = encode("int8/token:f32");
+            add(name.into(), Dtype::I8, &[rows, cols], data);
+            add(format!("{name}_scale"), Dtype::F32, &[rows, 1], scale);
+        }
+        "compressed-tensors int4" | "compressed-tensors int4 symmetric" | "compressed-tensors int8 in words" => {
+            let (bits, symmetric) = (
+                if kind.contains("int8") { 8 } else { 4 },
+                kind != "compressed-tensors int4",
+            );
+            let integers = words::quantize(x, cols, bits, symmetric);
+            let (codes, zeros) = integers.rows();
+            let (groups, per) = (integers.groups(), 32 / bits);
+            add(format!("{name}_packed"), Dtype::I32, &[rows, cols.div_ceil(per)], codes);
+            let scales = f32s(&integers.scales);
+            add(format!("{name}_scale"), Dtype::F32, &[rows, groups], scales);
+            if !symmetric {
+                add(format!("{name}_zero_point"), Dtype::I32, &[rows / per, groups], zeros);
+            }
+            let shape = [rows as i64, cols as i64]
+                .iter()
+                .flat_map(|size| size.to_le_bytes())
+                .collect();
+            add(format!("{name}_shape"), Dtype::I64, &[2], shape);
+        }
+        "ModelOpt nvfp4" | "ModelOpt nvfp4 weights" => {
+            let [data, scale, global] = encode("e2m1/b16:e4m3(modelopt)/t:f32");
+            add(name.into(), Dtype::U8, &[rows, cols / 2], data);
+            add(format!("{name}_scale"), Dtype::F8_E4M3, &[rows, cols / 16], scale);
+            add(format!("{name}_scale_2"), Dtype::F32, &[], global);
+            if kind == "ModelOpt nvfp4" {
+                add(format!("{module}.input_scale"), Dtype::F32, &[], input);
+            }
+        }
+        "ModelOpt fp8" | "Quark fp8" | "Mistral fp8" => {
+            let [data, scale, _] = encode("e4m3/t:f32");
+            let (ending, activation) = match kind {
+                "Mistral fp8" => ("_scale_inv", "activation_scale"),
+                _ => ("_scale", "input_scale"),
+            };
+            add(name.into(), Dtype::F8_E4M3, &[rows, cols], data);
+            add(format!("{name}{ending}"), Dtype::F32, &[], scale);
+            add(format!("{module}.{activation}"), Dtype::F32, &[], input);
+        }
+        "ModelOpt mxfp8" => {
+            let [data, scale, _] = encode("e4m3/b32:e8m0");
+            add(name.into(), Dtype::F8_E4M3, &[rows, cols], data);
+            add(format!("{name}_scale"), Dtype::U8, &[rows, cols / 32], scale);
+        }
+        "Quark mxfp4" => {
+            let [data, scale, _] = encode("e2m1/b32:e8m0");
+            add(name.into(), Dtype::U8, &[rows, cols / 2], data);
+            add(format!("{name}_scale"), Dtype::U8, &[rows, cols / 32], scale);
+        }
+        "gpt-oss" => {
+            let [data, scale, _] = encode("e2m1/b32:e8m0");
+            add(format!("{name}_blocks"), Dtype::U8, &[rows, cols / 32, 16], data);
+            add(format!("{name}_scales"), Dtype::U8, &[rows, cols / 32], scale);
+        }
+        "DeepSeek v3" | "compressed-tensors fp8 tiles" | "ModelOpt fp8 tiles" => {
+            let [data, scale, _] = encode("e4m3/b128x128:f32");
+            let ending = if kind == "DeepSeek v3" { "_scale_inv" } else { "_scale" };
+            let tiles = [rows.div_ceil(128), cols.div_ceil(128)];
+            add(name.into(), Dtype::F8_E4M3, &[rows, cols], data);
+            add(format!("{name}{ending}"), Dtype::F32, &tiles, scale);
+        }
+        "DeepSeek v4" => {
+            let [data, scale, _] = encode("e4m3/b128x128:e8m0");
+            add(name.into(), Dtype::F8_E4M3, &[rows, cols], data);
+            let tiles = [rows.div_ceil(128), cols.div_ceil(128)];
+            add(format!("{module}.scale"), Dtype::F8_E8M0, &tiles, scale);
+        }
+        "GPTQ" | "GPTQ 8" | "GPTQ v2" => {
+            let bits = if kind == "GPTQ 8" { 8 } else { 4 };
+            let integers = words::quantize(x, cols, bits, true);
+            put_gptq(&mut add, module, &integers, u32::from(kind != "GPTQ v2"));
+        }
+        "AWQ" => put_awq(&mut add, module, &words::quantize(x, cols, 4, false)),
+        other => unreachable!("{other}"),
+    }
+    parts
+}
+
+/// Adds the tensors of a matrix as AutoGPTQ names them.
+pub fn put_gptq(
+    add: &mut dyn FnMut(String, Dtype, &[usize], Vec<u8>),
+    module: &str,
+    integers: &words::Integers,
+    offset: u32,
+) {
+    let (codes, zeros) = integers.gptq(offset);
+    let (rows, cols, groups, per) = (integers.rows, integers.cols, integers.groups(), 32 / integers.bits);
+    add(format!("{module}.qweight"), Dtype::I32, &[cols / per, rows], codes);
+    add(
+        format!("{module}.qzeros"),
+        Dtype::I32,
+        &[groups, rows.div_ceil(per)],
+        zeros,
+    );
+    add(
+        format!("{module}.scales"),
+        Dtype::F16,
+        &[groups, rows],
+        integers.turned_scales(),
+    );
+    let index = (0..cols).flat_map(|input| ((input / integers.group) as i32).to_le_bytes());
+    add(format!("{module}.g_idx"), Dtype::I32, &[cols], index.collect());
+}
+
+/// Adds the tensors of a matrix as AutoAWQ names them.
+pub fn put_awq(add: &mut dyn FnMut(String, Dtype, &[usize], Vec<u8>), module: &str, integers: &words::Integers) {
+    let (codes, zeros) = integers.awq();
+    let (rows, cols, groups) = (integers.rows, integers.cols, integers.groups());
+    add(format!("{module}.qweight"), Dtype::I32, &[cols, rows / 8], codes);
+    add(format!("{module}.qzeros"), Dtype::I32, &[groups, rows / 8], zeros);
+    add(
+        format!("{module}.scales"),
+        Dtype::F16,
+        &[groups, rows],
+        integers.turned_scales(),
+    );
 }
 
 fn write<'a>(path: &Path, tensors: impl Iterator<Item = (&'a String, &'a Array)>) {

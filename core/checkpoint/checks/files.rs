@@ -1,6 +1,6 @@
 //! Files and configuration.
 
-use super::{Check, Finding, error};
+use super::{Check, Finding, error, not_judged};
 use crate::checkpoint::config::Section;
 use crate::checkpoint::conventions::{CONVENTIONS, Convention};
 use crate::tensorfile::Flaw;
@@ -9,9 +9,10 @@ pub const FILES: Check = error(
     "files",
     "Every tensor of the index is in the file that the index names, and the reverse; every file is whole.",
 );
-pub const CONFIGURATION: Check = error(
+pub const CONFIGURATION: Check = not_judged(
     "configuration",
-    "Everything that the configuration says of quantization is understood; what is not cannot be compared with the tensors.",
+    "Everything that the configuration says of quantization is understood, the method before all; what is not cannot be compared \
+     with the tensors, and nothing that it may excuse is an error.",
 );
 pub const CONVENTION: Check = error(
     "convention",
@@ -25,32 +26,44 @@ pub fn files(flaws: &[Flaw]) -> Vec<Finding> {
     flaws.iter().map(finding).collect()
 }
 
-/// Whether sections name conventions that exist, the same, and that of the tensors.
+/// A finding for a key that is not understood.
+pub fn not_understood(section: &Section, why: impl Into<String>) -> Finding {
+    Finding::new(
+        &CONFIGURATION,
+        (section.file, ""),
+        why,
+        "what docs/checkpoints.md lists",
+    )
+}
+
+/// Holds the methods that sections name against the conventions that exist, against each other, and against that of the tensors.
 pub fn conventions(sections: &[Section], names: Option<&'static Convention>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for section in sections {
-        let known = CONVENTIONS
-            .iter()
-            .find(|convention| convention.methods.contains(&section.method.as_str()));
+        let mut known = CONVENTIONS.iter().filter(|convention| convention.states(section));
         let found = format!("method '{}'", section.method);
         let mut add = |found: String, expected: String| {
             findings.push(Finding::new(&CONVENTION, (section.file, ""), found, expected));
         };
-        match (known, names) {
+        match (known.next(), names) {
             (None, _) => {
-                let methods: Vec<&str> = CONVENTIONS
-                    .iter()
-                    .flat_map(|convention| convention.methods)
-                    .copied()
-                    .collect();
-                add(found, format!("one of {}", methods.join(", ")));
+                let found = match section.method.as_str() {
+                    "" => "key 'quantization_config.quant_method' is missing".into(),
+                    _ => found,
+                };
+                let mut methods: Vec<&str> = Vec::new();
+                for method in CONVENTIONS.iter().flat_map(|known| known.methods) {
+                    if !methods.contains(method) {
+                        methods.push(method);
+                    }
+                }
+                let expected = format!("one of {}", methods.join(", "));
+                findings.push(Finding::new(&CONFIGURATION, (section.file, ""), found, expected));
             }
-            (Some(known), Some(names)) if known.name != names.name => {
-                add(
-                    format!("{found}, but the tensors are named as by {}", names.name),
-                    format!("tensors as {} names them", known.name),
-                );
-            }
+            (Some(known), Some(names)) if !names.states(section) => add(
+                format!("{found}, but the tensors are named as by {}", names.name),
+                format!("tensors as {} names them", known.name),
+            ),
             (Some(_), None) => add(
                 format!("{found}, but no tensor is quantized"),
                 "quantized tensors".into(),

@@ -23,13 +23,14 @@ where
 {
     let mut findings = Vec::new();
     for names in fused(matrices.keys().map(String::as_str)) {
+        let is_input = |tensor: &Tensor| ["input", "activation"].iter().any(|word| tensor.name.contains(word));
         let of = |name: &&str| {
             let parts = &matrices[*name];
             let one = reading(name).is_some_and(Reading::has_one_scale);
             (
                 parts.global,
                 parts.scale.filter(|_| one),
-                parts.activations.iter().find(|tensor| tensor.name.contains("input")),
+                parts.activations.iter().find(|tensor| is_input(tensor)),
             )
         };
         let mut compare = |check, of: &dyn Fn(&&str) -> Option<Tensor<'a>>, what: &str| {

@@ -3,6 +3,7 @@
 pub mod files;
 pub mod fused;
 pub mod names;
+pub mod promises;
 pub mod scales;
 pub mod source;
 pub mod values;
@@ -23,6 +24,8 @@ pub struct Check {
 pub enum Severity {
     /// It may be right, and is to be looked at.
     Warning,
+    /// It could not be judged, so that the checkpoint does not pass.
+    NotJudged,
     /// It is wrong.
     Error,
 }
@@ -32,6 +35,7 @@ impl Severity {
     pub fn name(self) -> &'static str {
         match self {
             Self::Warning => "warning",
+            Self::NotJudged => "not judged",
             Self::Error => "error",
         }
     }
@@ -68,6 +72,14 @@ const fn warning(name: &'static str, doc: &'static str) -> Check {
     }
 }
 
+const fn not_judged(name: &'static str, doc: &'static str) -> Check {
+    Check {
+        name,
+        severity: Severity::NotJudged,
+        doc,
+    }
+}
+
 /// All checks, in the order of the document.
 pub const CHECKS: &[&Check] = &[
     &files::FILES,
@@ -79,9 +91,13 @@ pub const CHECKS: &[&Check] = &[
     &names::STATED_FORMAT,
     &names::IGNORED_QUANTIZED,
     &names::UNQUANTIZED,
+    &promises::MISSING_INPUT_SCALE,
+    &promises::MISSING_KV_SCALE,
+    &promises::NO_KV_SCALE,
     &scales::NONFINITE_SCALE,
     &scales::NEGATIVE_SCALE,
     &scales::ZERO_SCALE,
+    &scales::EXPONENT_AS_NUMBER,
     &scales::INVERTED_SCALE,
     &scales::MAGNITUDE,
     &fused::FUSED_GLOBAL,

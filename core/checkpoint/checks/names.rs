@@ -1,9 +1,9 @@
 //! Which tensors are there, and of which types and shapes.
 
 use super::{Check, Finding, error};
-use crate::checkpoint::config::Modules;
 use crate::checkpoint::conventions::Convention;
 use crate::checkpoint::parts::{Matrices, Parts, kin, module};
+use crate::checkpoint::stated::Stated;
 use crate::checkpoint::words::Misfit;
 
 pub const MISSING_PART: Check = error(
@@ -24,12 +24,14 @@ pub const STATED_FORMAT: Check = error(
 );
 pub const IGNORED_QUANTIZED: Check = error(
     "ignored_quantized",
-    "Modules that the configuration leaves unquantized are not quantized: loaders would read codes as weights.",
+    "Modules that the configuration leaves unquantized, or that none of its targets names, are not quantized: loaders would read \
+     codes as weights.",
 );
 pub const UNQUANTIZED: Check = error(
     "unquantized",
     "Modules that the configuration does not leave out are quantized: those whose namesakes in other layers are, and, where a \
-     convention lists every exception, every module whose name ends with `_proj`.",
+     convention lists every exception, every module whose name ends with `_proj`; and every module that is a target by its name \
+     (`config_groups`, `quantized_layers`). Not judged where a list is not understood.",
 );
 
 /// A part of a misfit as a finding.
@@ -102,33 +104,43 @@ pub fn is_stray(parts: &Parts) -> bool {
 }
 
 /// Matrices that the configuration says should be quantized and are not, and the reverse.
-pub fn left_out(matrices: &Matrices, convention: &Convention, ignored: &[Modules], stated: bool) -> Vec<Finding> {
-    let is_ignored = |name: &str| ignored.iter().any(|modules| modules.has(module(name)));
+pub fn left_out(matrices: &Matrices, convention: &Convention, stated: &Stated) -> Vec<Finding> {
     let quantized = matrices.iter().filter(|(_, parts)| parts.is_whole());
     let kinds: std::collections::BTreeSet<String> = quantized.map(|(name, _)| kin(name)).collect();
     let mut findings = Vec::new();
     for (name, parts) in matrices {
         let Some(codes) = parts.codes else { continue };
-        match (parts.is_whole(), is_ignored(name)) {
-            (true, true) => {
-                let found = format!("{} codes with scales", codes.dtype);
-                let expected = format!("no quantization: the configuration leaves '{}' out", module(name));
-                findings.push(Finding::new(&IGNORED_QUANTIZED, (codes.name, name), found, expected));
+        let module = module(name);
+        let mut add = |check, found: String, expected: String| {
+            findings.push(Finding::new(check, (codes.name, name), found, expected));
+        };
+        if parts.is_whole() {
+            let found = format!("{} codes with scales", codes.dtype);
+            if stated.leaves_out(module) == Some(true) {
+                let expected = format!("no quantization: the configuration leaves '{module}' out");
+                add(&IGNORED_QUANTIZED, found, expected);
+            } else if stated.targets(convention, module) == Some(false) {
+                add(
+                    &IGNORED_QUANTIZED,
+                    found,
+                    format!("no quantization: no target of the configuration is '{module}'"),
+                );
             }
-            (false, false) if codes.is_floating() && codes.shape.len() > 1 && !name.contains("norm") => {
-                let alike = kinds.contains(&kin(name));
-                let linear =
-                    stated && convention.lists_all && module(name).ends_with("_proj") && name.ends_with(".weight");
-                if alike || linear {
-                    let found = format!("{} {:?}, not quantized", codes.dtype, codes.shape);
-                    let expected = match alike {
-                        true => "codes and scales, as its namesakes in other layers have",
-                        false => "codes and scales: the configuration does not leave it out",
-                    };
-                    findings.push(Finding::new(&UNQUANTIZED, (codes.name, name), found, expected));
-                }
+        } else if codes.is_floating() && codes.shape.len() > 1 && !name.contains("norm") {
+            let target = stated.targets(convention, module);
+            let namesake = kinds.contains(&kin(name)) && target != Some(false);
+            let listed = convention.lists_all && !stated.sections.is_empty() && target.is_none();
+            let linear = listed && module.ends_with("_proj") && name.ends_with(".weight");
+            let expected = match (target, namesake, linear) {
+                (Some(true), ..) => "codes and scales: the configuration names it as quantized",
+                (_, true, _) => "codes and scales, as its namesakes in other layers have",
+                (_, _, true) => "codes and scales: the configuration does not leave it out",
+                _ => continue,
+            };
+            if stated.leaves_out(module) == Some(false) && stated.is_understood(convention, module) {
+                let found = format!("{} {:?}, not quantized", codes.dtype, codes.shape);
+                add(&UNQUANTIZED, found, expected.into());
             }
-            _ => {}
         }
     }
     findings

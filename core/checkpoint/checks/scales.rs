@@ -21,6 +21,11 @@ pub const ZERO_SCALE: Check = error(
     "No global scale and no scale of activations is zero, and no block of codes that are not zero has the scale zero: its values \
      are lost.",
 );
+pub const EXPONENT_AS_NUMBER: Check = error(
+    "exponent_as_number",
+    "Scales of floating-point numbers are no E8M0 codes: those are all whole numbers from 1 to 254, and as factors they make the gain \
+     of a matrix larger than 2^7. The code e means 2^(e - 127).",
+);
 pub const INVERTED_SCALE: Check = error(
     "inverted_scale",
     "A scale is not the reciprocal of what its convention stores. Independent inputs of K channels come out of a matrix larger by \
@@ -119,6 +124,13 @@ pub fn size(name: &str, which: &str, parts: &Parts, measured: &Measured) -> Opti
         return None;
     }
     let (scale, global) = (parts.scale?, parts.global);
+    let whole = |value: &f32| value.fract() == 0.0 && (1.0..=254.0).contains(value);
+    if gain > *GAINS.end() && scale.is_floating() && scale.to_f32().is_some_and(|values| values.iter().all(whole)) {
+        let found =
+            format!("{which}gain {gain:.3e}, and every scale is a whole number from 1 to 254, as E8M0 codes are");
+        let expected = "scales 2^(e - 127) in place of the codes e";
+        return Some(Finding::new(&EXPONENT_AS_NUMBER, (scale.name, name), found, expected));
+    }
     let inverted = measured.gain(measured.rms_inverted);
     let global_inverted = measured.rms_global_inverted.map(|rms| measured.gain(rms));
     let explains = |other: &f64| GAINS.contains(other) && other.log2().abs() <= gain.log2().abs() / 2.0;

@@ -1,12 +1,12 @@
 //! A quantized matrix beside its source.
 
 use super::scales::INVERTED_SCALE;
-use super::{Check, Finding, error, warning};
+use super::{Check, Finding, error, not_judged};
 use crate::checkpoint::matrix::Reading;
 use crate::checkpoint::measure::Against;
 use crate::checkpoint::parts::Parts;
 
-pub const NO_SOURCE: Check = warning(
+pub const NO_SOURCE: Check = not_judged(
     "no_source",
     "Every quantized matrix has a source of its shape, as it is or transposed.",
 );

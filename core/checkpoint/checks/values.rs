@@ -1,5 +1,7 @@
 //! Codes, zero points, group indices, and numbers that are not quantized.
 
+use safetensors::Dtype;
+
 use super::{Check, Finding, error, warning};
 use crate::checkpoint::matrix::Reading;
 use crate::checkpoint::measure::Measured;
@@ -9,7 +11,10 @@ use crate::metrics::unravel;
 use crate::tensorfile::Tensor;
 
 pub const NAN_CODE: Check = error("nan_code", "No FP8 code is NaN (0x7f and 0xff in E4M3) or infinite.");
-pub const NONFINITE: Check = error("nonfinite", "No tensor that is not quantized has a NaN or an infinity.");
+pub const NONFINITE: Check = error(
+    "nonfinite",
+    "No other tensor has a NaN or an infinity, whatever its name is and whether or not it is understood.",
+);
 pub const SATURATED: Check = error(
     "saturated",
     "Of codes of 4 bits at most a quarter has the largest magnitude, of codes of 8 bits at most a twentieth. A scale of the largest \
@@ -25,16 +30,22 @@ pub const ZERO_POINT: Check = error(
 pub const OFF_CENTRE: Check = error(
     "off_centre",
     "The mean of codes less zero points is within half a step of 0, as that of weights is; zero points that are read with a wrong \
-     offset move it by a whole one. Only matrices of 1,024 elements and more: by chance the mean of fewer is that far.",
+     offset move it by a whole one. Only matrices of 1,024 elements and more with 4 bits, and of 262,144 with 8: by chance the mean of \
+     fewer is that far.",
 );
 pub const GROUP_INDEX: Check = error(
     "group_index",
     "Every group index is one of the groups, and every group has as many inputs as the block size says.",
 );
 
-/// Elements below which a mean code is chance: the standard deviation of codes of 4 bits is at most 8 steps, and 8 / √1024 is a
-/// quarter.
+/// Elements below which a share of codes is chance.
 const ENOUGH: u64 = 1024;
+
+/// Elements below which a mean code is chance: the standard deviation of codes of 4 bits is at most 8 steps, that of codes of 8 bits 128,
+/// and such a deviation over the root of so many elements is a quarter.
+fn enough(bits: usize) -> u64 {
+    (4u64 << (bits - 1)).pow(2)
+}
 
 /// What the counts of a matrix say; `which` numbers it in its stack.
 pub fn counts(name: &str, which: &str, codes: &Tensor, reading: &Reading, measured: &Measured) -> Vec<Finding> {
@@ -85,7 +96,7 @@ pub fn counts(name: &str, which: &str, codes: &Tensor, reading: &Reading, measur
         );
     }
     let centred = matches!(reading, Reading::Words { .. });
-    if centred && elements >= ENOUGH && measured.mean_code.abs() > 0.5 {
+    if centred && elements >= enough(reading.bits()) && measured.mean_code.abs() > 0.5 {
         let found = format!("a mean of {:+.2} steps", measured.mean_code);
         add(&OFF_CENTRE, found, "within half a step of 0");
     }
@@ -160,19 +171,16 @@ pub fn words(name: &str, parts: &Parts, words: &Words, offset: i32, symmetric: O
     findings
 }
 
-/// NaN and infinities of a floating-point tensor.
-pub fn plain(tensor: &Tensor) -> Option<Finding> {
-    let values = tensor.to_f32()?;
-    let first = values.iter().position(|value| !value.is_finite())?;
-    let count = values.iter().filter(|value| !value.is_finite()).count();
-    let found = format!(
-        "{count} NaN or infinite, the first at {:?}",
-        unravel(first, tensor.shape)
-    );
-    Some(Finding::new(
-        &NONFINITE,
-        (tensor.name, tensor.name),
-        found,
-        "finite numbers",
-    ))
+/// NaN and infinities of a tensor of the matrix `name`.
+pub fn plain(name: &str, tensor: &Tensor) -> Option<Finding> {
+    let powers = tensor.dtype == Dtype::F8_E8M0;
+    let lost: Vec<bool> = match powers {
+        true => tensor.bytes.iter().map(|code| *code == 0xff).collect(),
+        false => tensor.to_f32()?.iter().map(|value| !value.is_finite()).collect(),
+    };
+    let first = lost.iter().position(|lost| *lost)?;
+    let count = lost.iter().filter(|lost| **lost).count();
+    let at = unravel(first, tensor.shape);
+    let found = format!("{count} NaN or infinite, the first at {at:?}");
+    Some(Finding::new(&NONFINITE, (tensor.name, name), found, "finite numbers"))
 }

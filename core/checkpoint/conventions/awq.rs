@@ -2,12 +2,12 @@
 
 use serde_json::Value;
 
-use super::{Convention, PLAIN, Part, integers, of_weight};
+use super::{Convention, PLAIN, Part, gptq, integers, of_weight, within};
 use crate::checkpoint::words::Packing;
 
 pub const CONVENTION: Convention = Convention {
     name: "AWQ",
-    methods: &["awq"],
+    methods: &["awq", "auto-round"],
     endings: &[
         of_weight(".qweight", Part::Codes),
         of_weight(".scales", Part::Scale),
@@ -15,9 +15,17 @@ pub const CONVENTION: Convention = Convention {
     ],
     packing: Some(Packing::Outputs),
     folds: true,
-    scheme: |section, _| {
+    scheme: |section, module| {
+        if section.method == "auto-round" {
+            return gptq::auto_round(section, module, "awq");
+        }
         let zeros = section.value.get("zero_point").and_then(Value::as_bool);
-        integers(section, zeros.map(|zeros| !zeros))
+        integers(section, None, zeros.map(|zeros| !zeros))
+    },
+    // AutoAWQ's names are any part of a module's name.
+    ignored: |section| match section.method.as_str() {
+        "auto-round" => gptq::wide(section),
+        _ => within(section, "modules_to_not_convert"),
     },
     doc: "`qweight` is `[K, N / 8]`: a word holds eight output channels in the order 0, 2, 4, 6, 1, 3, 5, 7, the first in the \
           lowest bits, and so does a word of `qzeros`.",

@@ -1,6 +1,6 @@
 //! DeepSeek, and FP8 checkpoints that follow it.
 
-use super::{Convention, PLAIN};
+use super::{Convention, PLAIN, STATIC};
 use crate::checkpoint::config::{Scheme, Section};
 use crate::formats::Group;
 
@@ -15,13 +15,18 @@ pub const CONVENTION: Convention = Convention {
 };
 
 fn scheme(section: &Section, module: &str) -> Result<Option<Scheme>, String> {
+    let inputs: &[&str] = match section.text("activation_scheme") {
+        Some("static") => STATIC,
+        _ => &[],
+    };
     let of_expert = module.split('.').any(|part| part == "experts");
     if of_expert && section.text("expert_dtype") == Some("fp4") {
         return Ok(Some(Scheme {
             element: "e2m1",
             bits: 4,
             group: Some(Group::block(32)),
-            symmetric: None,
+            inputs: Some(inputs),
+            ..Scheme::default()
         }));
     }
     let sizes = section.value.get("weight_block_size").filter(|sizes| !sizes.is_null());
@@ -42,6 +47,7 @@ fn scheme(section: &Section, module: &str) -> Result<Option<Scheme>, String> {
         element: "e4m3",
         bits: 8,
         group,
-        symmetric: None,
+        inputs: Some(inputs),
+        ..Scheme::default()
     }))
 }

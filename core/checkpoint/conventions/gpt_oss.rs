@@ -13,7 +13,8 @@ pub const CONVENTION: Convention = Convention {
             element: "e2m1",
             bits: 4,
             group: Some(Group::block(32)),
-            symmetric: None,
+            inputs: Some(&[]),
+            ..Scheme::default()
         }))
     },
     doc: "Codes are `[experts, rows, K / 32, 16]`, with the first code of a byte in its low half; scales are E8M0 in U8.",

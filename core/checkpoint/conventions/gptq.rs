@@ -1,14 +1,14 @@
-//! GPTQ, as AutoGPTQ and GPTQModel write it.
+//! GPTQ, as AutoGPTQ, GPTQModel and AutoRound write it.
 
 use serde_json::Value;
 
-use super::{Convention, PLAIN, Part, integers, not_converted, of_weight};
-use crate::checkpoint::config::Modules;
+use super::{Convention, PLAIN, Part, integers, not_converted, number, of_weight};
+use crate::checkpoint::config::{Modules, Scheme, Section};
 use crate::checkpoint::words::Packing;
 
 pub const CONVENTION: Convention = Convention {
     name: "GPTQ",
-    methods: &["gptq"],
+    methods: &["gptq", "auto-round"],
     endings: &[
         of_weight(".qweight", Part::Codes),
         of_weight(".scales", Part::Scale),
@@ -16,22 +16,84 @@ pub const CONVENTION: Convention = Convention {
         of_weight(".g_idx", Part::GroupIndex),
     ],
     packing: Some(Packing::Inputs),
-    scheme: |section, _| integers(section, section.value.get("sym").and_then(Value::as_bool)),
-    ignored: |section| {
-        let mut modules = not_converted(section, "modules_to_not_convert")?;
-        let rules = section.value.get("dynamic").and_then(Value::as_object);
-        for rule in rules.into_iter().flat_map(|rules| rules.keys()) {
-            if let Some(regex) = rule.strip_prefix("-:") {
-                modules.push(Modules::parse(&format!("re:{regex}"))?);
-            }
+    scheme: |section, module| {
+        if section.method == "auto-round" {
+            return auto_round(section, module, "gptq");
         }
-        Ok(modules)
+        let own = match rule(section, module)? {
+            Some((true, own)) => Some(own),
+            _ => None,
+        };
+        let of = |place: &Value| place.get("sym").and_then(Value::as_bool);
+        integers(section, own, own.and_then(of).or_else(|| of(&section.value)))
     },
-    zero_offset: |section| match section.and_then(|section| section.text("checkpoint_format")) {
-        Some("gptq_v2") => 0,
+    targets: |section, module| Ok(rule(section, module)?.and_then(|(quantized, _)| (!quantized).then_some(false))),
+    ignored: |section| match section.method.as_str() {
+        "auto-round" => wide(section),
+        _ => not_converted(section, "modules_to_not_convert"),
+    },
+    zero_offset: |section| match (section.text("checkpoint_format"), section.text("packing_format")) {
+        (Some("gptq_v2"), _) | (_, Some("auto_round" | "auto_round:gptqmodel")) => 0,
         _ => 1,
     },
     doc: "`qweight` is `[K · bits / 32, N]`, the first input channel in the lowest bits. `qzeros` stores each zero point less \
-          one, unless `checkpoint_format` is `gptq_v2`; `g_idx` says the group of each input channel.",
+          one, unless `checkpoint_format` is `gptq_v2`; `g_idx` says the group of each input channel. Of the rules of `dynamic` the \
+          first that matches a module counts.",
     ..PLAIN
 };
+
+/// The first rule of `dynamic` for a module: whether it is quantized, and its own keys.
+fn rule<'s>(section: &'s Section, module: &str) -> Result<Option<(bool, &'s Value)>, String> {
+    let rules = section.value.get("dynamic").filter(|rules| !rules.is_null());
+    let Some(rules) = rules else { return Ok(None) };
+    let rules = rules
+        .as_object()
+        .ok_or_else(|| format!("key 'dynamic' is {rules}, expected an object"))?;
+    for (rule, own) in rules {
+        let (quantized, regex) = match (rule.strip_prefix("-:"), rule.strip_prefix("+:")) {
+            (Some(regex), _) => (false, regex),
+            (_, Some(regex)) => (true, regex),
+            _ => (true, rule.as_str()),
+        };
+        if Modules::parse(&format!("re:{regex}"))?.has(module)? {
+            return Ok(Some((quantized, own)));
+        }
+    }
+    Ok(None)
+}
+
+/// What AutoRound says of a module, whose words are packed as `packing` does.
+pub fn auto_round(section: &Section, module: &str, packing: &str) -> Result<Option<Scheme>, String> {
+    let known = match packing {
+        "awq" => ["auto_round:auto_awq", "auto_round:awq", "auto_awq"],
+        _ => ["auto_round:auto_gptq", "auto_round:gptqmodel", "auto_round"],
+    };
+    match section.text("packing_format") {
+        Some(format) if known.contains(&format) => {}
+        found => {
+            return Err(format!(
+                "key 'packing_format' is {found:?}, expected one of {}",
+                known.join(", ")
+            ));
+        }
+    }
+    match section.text("data_type") {
+        None | Some("int") => {}
+        Some(other) => return Err(format!("key 'data_type' is '{other}', expected int")),
+    }
+    let own = section.value.get("extra_config").and_then(|layers| layers.get(module));
+    let of = |place: &Value| place.get("sym").and_then(Value::as_bool);
+    integers(section, own, own.and_then(of).or_else(|| of(&section.value)))
+}
+
+/// The modules that AutoRound leaves with 16 bits and more.
+pub fn wide(section: &Section) -> Result<Vec<Modules>, String> {
+    let layers = section.value.get("extra_config").and_then(Value::as_object);
+    let mut modules = not_converted(section, "modules_to_not_convert")?;
+    for (name, layer) in layers.into_iter().flatten() {
+        if number(layer, "bits")?.is_some_and(|bits| bits >= 16) {
+            modules.push(Modules::Named(name.clone()));
+        }
+    }
+    Ok(modules)
+}

@@ -3,9 +3,13 @@
 mod awq;
 mod compressed_tensors;
 mod deepseek;
+mod fbgemm;
 mod gpt_oss;
 mod gptq;
 mod modelopt;
+mod quark;
+
+use serde_json::Value;
 
 use super::config::{Modules, Scheme, Section};
 use super::words::Packing;
@@ -28,12 +32,16 @@ pub struct Convention {
     pub lists_all: bool,
     /// What a configuration says of the weights of a module; `None` if the module is none of its targets.
     pub scheme: fn(&Section, &str) -> Result<Option<Scheme>, String>,
+    /// What a second statement of the same configuration says.
+    pub groups: fn(&Section, &str) -> Result<Option<Scheme>, String>,
+    /// Whether a configuration names a module as quantized; `None` if it does not name modules.
+    pub targets: fn(&Section, &str) -> Result<Option<bool>, String>,
     /// The modules that a configuration leaves unquantized.
     pub ignored: fn(&Section) -> Result<Vec<Modules>, String>,
     /// Whether it scales the inputs of matrices by numbers that no file has, so that the source is another matrix.
     pub folds: bool,
-    /// What is added to zero points in the file.
-    pub zero_offset: fn(Option<&Section>) -> i32,
+    /// What is added to zero points in the file; 0 if no section says it.
+    pub zero_offset: fn(&Section) -> i32,
     /// What there is to know of it, for the document.
     pub doc: &'static str,
 }
@@ -76,10 +84,12 @@ pub const CONVENTIONS: &[Convention] = &[
     deepseek::CONVENTION,
     gptq::CONVENTION,
     awq::CONVENTION,
+    quark::CONVENTION,
+    fbgemm::CONVENTION,
 ];
 
 /// A convention with the names of its writers alone; the others are written against it.
-const PLAIN: Convention = Convention {
+pub const PLAIN: Convention = Convention {
     name: "",
     methods: &[],
     writers: &[],
@@ -88,6 +98,8 @@ const PLAIN: Convention = Convention {
     lists_all: false,
     folds: false,
     scheme: |_, _| Ok(None),
+    groups: |_, _| Ok(None),
+    targets: |_, _| Ok(None),
     ignored: |section| not_converted(section, "modules_to_not_convert"),
     zero_offset: |_| 0,
     doc: "",
@@ -102,7 +114,11 @@ const COMMON: &[Ending] = &[
     activation(".q_scale"),
     activation(".prob_output_scale"),
     activation(".output_scale"),
+    activation(".kv_scale"),
+    activation(".activation_scale"),
+    activation(".pre_quant_scale"),
     activation("_input_scale"),
+    activation("_activation_scale"),
 ];
 
 const fn activation(ending: &'static str) -> Ending {
@@ -128,8 +144,8 @@ fn not_converted(section: &Section, key: &str) -> Result<Vec<Modules>, String> {
 }
 
 /// A count in the configuration.
-fn number(section: &Section, key: &str) -> Result<Option<i64>, String> {
-    match section.value.get(key) {
+fn number(place: &Value, key: &str) -> Result<Option<i64>, String> {
+    match place.get(key) {
         None => Ok(None),
         Some(value) if value.is_null() => Ok(None),
         Some(value) => match value.as_i64() {
@@ -139,17 +155,18 @@ fn number(section: &Section, key: &str) -> Result<Option<i64>, String> {
     }
 }
 
-/// Integers in groups, as `bits` and `group_size` say it: a group size of -1 is one group for all input channels.
-fn integers(section: &Section, symmetric: Option<bool>) -> Result<Option<Scheme>, String> {
-    let bits = match (number(section, "bits")?, number(section, "w_bit")?) {
-        (Some(bits), _) | (None, Some(bits)) => bits,
-        (None, None) => return Ok(None),
+/// Integers in groups, as `bits` and `group_size` say it: a group size of -1 is one group for all input channels. Keys of `own`,
+/// which is of one module, count before those of the section.
+fn integers(section: &Section, own: Option<&Value>, symmetric: Option<bool>) -> Result<Option<Scheme>, String> {
+    let number = |keys: [&str; 2]| {
+        let places = [own, Some(&section.value)].into_iter().flatten();
+        let mut all = places.flat_map(|place| keys.map(|key| number(place, key)));
+        all.find(|number| !matches!(number, Ok(None))).unwrap_or(Ok(None))
     };
-    let size = match number(section, "group_size")? {
-        Some(size) => Some(size),
-        None => number(section, "q_group_size")?,
+    let Some(bits) = number(["bits", "w_bit"])? else {
+        return Ok(None);
     };
-    let group = match size {
+    let group = match number(["group_size", "q_group_size"])? {
         None => None,
         Some(-1) => Some(crate::formats::Group::Token),
         Some(size) if size > 0 => Some(crate::formats::Group::block(size as usize)),
@@ -160,10 +177,25 @@ fn integers(section: &Section, symmetric: Option<bool>) -> Result<Option<Scheme>
         bits: usize::try_from(bits).map_err(|_| format!("key 'bits' is {bits}, expected a positive number"))?,
         group,
         symmetric,
+        ..Scheme::default()
     }))
 }
 
+/// The key with strings of names that modules contain.
+fn within(section: &Section, key: &str) -> Result<Vec<Modules>, String> {
+    let names = section.strings(key)?;
+    Ok(names.into_iter().map(|name| Modules::Within(name.into())).collect())
+}
+
+/// Names of a static scale of activations.
+const STATIC: &[&str] = &["input_scale", "activation_scale"];
+
 impl Convention {
+    /// Whether a section names it as its method.
+    pub fn states(&self, section: &Section) -> bool {
+        self.methods.contains(&section.method.as_str())
+    }
+
     /// The conventions of quantized files that it follows.
     pub fn packed(&self) -> impl Iterator<Item = &'static packed::Convention> {
         let all = packed::CONVENTIONS.iter();

@@ -23,7 +23,8 @@ use ulplab_core::tensorfile::{Tensor, TensorFile};
 ///
 /// A folder with `config.json` is a checkpoint: files, configuration, names, shapes, scales and codes are checked as
 /// docs/checkpoints.md lists, and the worst matrices are shown first. Exit code: 0 if nothing is wrong, 100 with at least one
-/// error, 4 if a tensor is not understood or none is quantized.
+/// error, 4 if
+/// something was not judged or no tensor is quantized.
 ///
 /// Quantized tensors are recognised in the same way as by `ulplab dequantize`. If a file has none, its floating-point
 /// tensors are quantized in memory to --format and shown in that form. A single tensor is shown with histograms. For several

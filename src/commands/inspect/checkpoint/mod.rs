@@ -17,7 +17,7 @@ use ulplab_core::tensorfile::TensorFile;
 enum Verdict {
     Pass,
     Fail,
-    /// Nothing is wrong, and something is not understood, or nothing is quantized.
+    /// Nothing is wrong, and something was not judged, or nothing is quantized.
     NotJudged,
 }
 
@@ -57,10 +57,11 @@ pub fn run_to(args: &InspectArgs, out: &mut dyn Write) -> Result<Exit> {
 
 impl Verdict {
     fn of(report: &Report) -> Self {
-        match report.count(Severity::Error) {
-            1.. => Self::Fail,
-            0 if !report.unread.is_empty() || report.matrices.is_empty() => Self::NotJudged,
-            0 => Self::Pass,
+        let open = report.count(Severity::NotJudged) > 0 || !report.unread.is_empty() || report.matrices.is_empty();
+        match (report.count(Severity::Error), open) {
+            (1.., _) => Self::Fail,
+            (0, true) => Self::NotJudged,
+            (0, false) => Self::Pass,
         }
     }
 

@@ -113,6 +113,12 @@ pub fn summary(report: &Report) -> String {
         counted(of(Severity::Error), "error"),
         counted(of(Severity::Warning), "warning")
     );
+    match of(Severity::NotJudged) {
+        0 => {}
+        open => {
+            let _ = write!(text, ", {open} not judged");
+        }
+    }
     let with = with.iter().filter(|matrix| !matrix.is_empty()).count();
     if with > 0 {
         let _ = write!(
@@ -178,6 +184,7 @@ pub fn records(report: &Report, verdict: Verdict) -> String {
         "convention": report.convention.map(|convention| convention.name),
         "errors": report.count(Severity::Error),
         "warnings": report.count(Severity::Warning),
+        "not_judged": report.count(Severity::NotJudged),
         "matrices": report.matrices.len(),
         "not_quantized": report.plain,
         "not_understood": report.unread.len(),
