@@ -11,6 +11,7 @@ mod cause;
 mod choose;
 mod codes;
 pub mod copies;
+pub mod cost;
 mod levels;
 pub mod maker;
 mod order;

@@ -5,24 +5,33 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
+use super::cost::Cost;
 use super::maker::name as rule_name;
 use super::{Candidate, Diagnosis, Finding};
 use crate::error::{Error, Result, counted};
 use crate::formats::Format;
 use crate::record::to_json;
 
-/// Writes the diagnosis of a tensor, as text or as one line of JSON.
+/// Writes the diagnosis of a tensor, as text or as one line of JSON, and a warning of a rule that costs far more than the best.
 pub fn print(
     out: &mut dyn Write,
     json: bool,
     name: &str,
     format: &Format,
     shape: &[usize],
-    diagnosis: &Diagnosis,
+    (diagnosis, cost): (&Diagnosis, Option<&Cost>),
 ) -> Result<()> {
+    let warning = cost.map(Cost::words);
     let text = match json {
-        true => format!("{}\n", record(name, format, shape, diagnosis)),
-        false => page(name, format, shape, diagnosis),
+        true => {
+            let mut record = record(name, format, shape, diagnosis);
+            record["warning"] = warning.into();
+            format!("{record}\n")
+        }
+        false => {
+            let warning = warning.map(|warning| format!("  warning: {warning}\n"));
+            page(name, format, shape, diagnosis) + &warning.unwrap_or_default()
+        }
     };
     write(out, &text)
 }

@@ -249,3 +249,20 @@ fn mistakes() {
         &["want.safetensors", "'w'", "[128, 32], expected [128, 64]"],
     );
 }
+
+/// A rule that nobody named, and that clips most blocks, explains the bytes and is warned of. Also of this kind: every rule of every
+/// format (`python/tests/test_quantized.py::test_rules_that_cost_far_more_than_the_best`).
+#[test]
+fn a_rule_that_costs_far_more_than_the_best_is_warned_of() {
+    let command = "compare want.safetensors got.safetensors --parity --format mxfp8";
+    for (rule, warned) in [("vllm", true), ("nearest", true), ("rceil", false), ("floor", false)] {
+        let bench = bench(&format!("e4m3/b32:e8m0({rule})"), |_| ());
+        let done = bench.works(command);
+        let said = done.out.contains(&format!("warning: the rule {rule} clips the largest element of"));
+        assert_eq!(said, warned, "{}", done.out);
+        assert!(done.out.ends_with("PASS: 1 of 1 tensors explained\n"), "{}", done.out);
+        assert_eq!(bench.json(&format!("{command} --json"))[0]["warning"].is_string(), warned);
+        let named = bench.works(&format!("{command} --rule {rule}"));
+        assert!(!named.out.contains("warning"), "{}", named.out);
+    }
+}

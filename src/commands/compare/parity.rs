@@ -12,6 +12,7 @@ use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::formats::{Encoded, Half, Scale};
 use ulplab_core::packed::{Opened, Packed, check_layout, matrix_name, parts};
 use ulplab_core::parity::copies::Copies;
+use ulplab_core::parity::cost::{self, Cost};
 use ulplab_core::parity::{DiagnosisOptions, Rules, Source, StoredBytes, bytes, diagnose_from, output};
 use ulplab_core::tensorfile::{Tensor, TensorFile};
 
@@ -25,7 +26,8 @@ pub struct ParityArgs {
     /// --rule they are compared with that rule; for kernels that are known to be approximate, the known deviations are
     /// allowed. Without --rule, any rule of the format's table may explain them; but if tensor names or the file define the
     /// meaning of the scales, only rules with that meaning are tried. Formats with zero points are compared with their own
-    /// rule only, and no causes are searched. Tensors that are not quantized must equal the source's, bit for bit or rounded
+    /// rule only, and no causes are searched. A rule that no one asked for, whose relative L2 error is more than 1.5 times that of the
+    /// best rule of the format, is a warning. Tensors that are not quantized must equal the source's, bit for bit or rounded
     /// to another type. Exit code: 0 if every byte is explained, 100 if not, 2 if a tensor is in one file only.
     #[arg(long)]
     pub parity: bool,
@@ -91,6 +93,8 @@ pub fn run_to(args: &ParityArgs, compare: &CompareArgs, out: &mut dyn Write) -> 
             let matrix = Tensor { bytes, ..tensor };
             let encoded = opened.matrix(expert);
             let name = matrix_name(&packed.name, &packed.shape, expert);
+            let rules = asked(args, packed);
+            let of_bytes = stored(&encoded, packed);
             let mut diagnosis = progress.watch(&name, stack.matrix(), |done| match packed.format.zero_point() {
                 Some(_) => {
                     let x = matrix.to_f32().expect("floating-point tensors are numbers");
@@ -99,18 +103,22 @@ pub fn run_to(args: &ParityArgs, compare: &CompareArgs, out: &mut dyn Write) -> 
                 None => diagnose_from(
                     Source::tensor(matrix),
                     stack.cols,
-                    &stored(&encoded, packed),
+                    &of_bytes,
                     &packed.format,
-                    asked(args, packed),
+                    rules,
                     done,
                 ),
             });
             diagnosis.say_why(packed.said.as_deref());
+            // A rule that was asked for is wanted.
+            let unasked = rules.rules != Rules::Own && packed.format.zero_point().is_none();
+            let cost = unasked.then(|| cost::of(Source::tensor(matrix), stack.cols, &of_bytes, &diagnosis));
+            let cost = cost.flatten().filter(Cost::is_far);
             explained += usize::from(diagnosis.explained());
             all += 1;
             let shape = &packed.shape[packed.shape.len().saturating_sub(2)..];
             progress.apart(|| {
-                output::print(out, json, &name, &packed.format, shape, &diagnosis)?;
+                output::print(out, json, &name, &packed.format, shape, (&diagnosis, cost.as_ref()))?;
                 // Before the progress bar is drawn again.
                 out.flush().map_err(Error::io("standard output", "write"))
             })?;
