@@ -9,7 +9,7 @@ use pyo3::types::{PyBool, PyDict};
 use ulplab_core::expected::{Call, Given, Kind, OPERATIONS, Operation, Refused, Tensor};
 
 use crate::tensor::{Array, NAMES, named};
-use crate::{found, numbers, wrong};
+use crate::{found, numbers, pool, wrong};
 
 /// What Python has of an array: the numbers in a shape.
 fn shaped<'py>(py: Python<'py>, values: Vec<f64>, shape: &[usize]) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
@@ -130,7 +130,7 @@ pub fn expected<'py>(
         return Err(wrong(format!("{op} has no fault '{fault}'; it has {}", all.join(", "))));
     }
     let call = call.with(known.map(|fault| fault.name), None);
-    let outputs = py.detach(|| (operation.compute)(&call)).map_err(wrong)?;
+    let outputs = pool::run(py, || (operation.compute)(&call)).map_err(wrong)?;
     let output = |output: ulplab_core::expected::Output| {
         let value = shaped(py, output.value, &output.shape)?;
         let error = shaped(py, output.error, &output.shape)?;
@@ -170,7 +170,7 @@ pub fn judge<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let got = got.get();
     let call = call(op, given, crate::tensor::name(got.dtype), u)?;
-    let judged = py.detach(|| {
+    let judged = pool::run(py, || {
         let numbers = numbers::widened(got).map_err(Refused::Call)?;
         let judged = ulplab_core::expected::judge(&call, output, &numbers, &got.shape, got.dtype)?;
         Ok((judged, numbers))

@@ -6,6 +6,7 @@ mod numbers;
 // The words for where wrong elements are, which have no dependencies of their own.
 #[path = "../../core/ops/judge/pattern.rs"]
 mod pattern;
+mod pool;
 mod program;
 mod quantized;
 mod tensor;
@@ -17,7 +18,7 @@ use pyo3::types::PyDict;
 use safetensors::Dtype;
 use tensor::Array;
 use ulplab_core::close::{Allowed, Comparison, compare};
-use ulplab_core::metrics::{Metric, Pair, unravel};
+use ulplab_core::metrics::{Better, Metric, Pair, unravel};
 
 /// A mistake of the caller's, as Python has it.
 fn wrong(why: impl ToString) -> PyErr {
@@ -67,11 +68,19 @@ mod _native {
     #[pymodule_export]
     use super::numbers::widen;
     #[pymodule_export]
+    use super::pool::{after_fork, before_fork};
+    #[pymodule_export]
     use super::program::main;
     #[pymodule_export]
     use super::quantized::{decode, diagnose, encode, place, unplace, with_rule};
     #[pymodule_export]
     use super::tensor::Array;
+
+    #[pymodule_init]
+    fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+        pool::imported();
+        Ok(())
+    }
 
     /// The version of ulplab.
     #[pyfunction]
@@ -125,7 +134,7 @@ mod _native {
             let b = numbers::widened_bytes(want.dtype, b)?;
             Ok::<_, String>(compare(&a, &b, allowed, equal_nan))
         };
-        let comparison = py.detach(|| {
+        let comparison = pool::run(py, || {
             let mut all = Comparison::default();
             tensor::together(got, want, |a, b| {
                 all.append(of_chunk(a, b)?);
@@ -134,6 +143,57 @@ mod _native {
             Ok(all)
         });
         found(py, &comparison.map_err(|why: String| wrong(why))?, &got.shape)
+    }
+
+    /// How many elements of two tensors of one type and shape have other bits.
+    #[pyfunction]
+    fn differing(py: Python<'_>, a: &Bound<'_, Array>, b: &Bound<'_, Array>) -> PyResult<usize> {
+        let (a, b) = (a.get(), b.get());
+        same_shape(a, b)?;
+        if a.dtype != b.dtype {
+            return Err(wrong("elements are of two types"));
+        }
+        let size = (a.dtype.bitsize() / 8).max(1);
+        let mut count = 0;
+        let counted = pool::run(py, || {
+            tensor::together(a, b, |a, b| {
+                if a != b {
+                    count += a.chunks(size).zip(b.chunks(size)).filter(|(a, b)| a != b).count();
+                }
+                Ok(())
+            })?;
+            Ok(count)
+        });
+        counted.map_err(|why: String| wrong(why))
+    }
+
+    /// The number that all elements are, if there are several and they are the same.
+    #[pyfunction]
+    fn constant(py: Python<'_>, x: &Bound<'_, Array>) -> PyResult<Option<f64>> {
+        let x = x.get();
+        let found = pool::run(py, || {
+            let bytes = x.bytes()?;
+            let size = (x.dtype.bitsize() / 8).max(1);
+            let first = &bytes[..size.min(bytes.len())];
+            if x.len() < 2 || bytes.chunks(size).any(|element| element != first) {
+                return Ok(None);
+            }
+            Ok(numbers::widened_bytes(x.dtype, first)?.first().copied())
+        });
+        found.map_err(|why: String| wrong(why))
+    }
+
+    /// Why no numbers can break a limit of a metric, or of `atol` and `rtol`; None if some can. `higher`: it is a lower limit.
+    #[pyfunction]
+    fn vacuous(name: &str, limit: f64, higher: bool) -> Option<String> {
+        let better = if higher { Better::Higher } else { Better::Lower };
+        ulplab_core::vacuous::vacuous(name, ulplab_core::metrics::Bound { better, value: limit })
+    }
+
+    /// The names of all types of elements.
+    #[pyfunction]
+    fn types() -> Vec<&'static str> {
+        tensor::NAMES.to_vec()
     }
 
     /// Where the elements of a mask that are not 0 are, and which bits all of them share: `("all in columns 2 to 3", 1)`.
@@ -145,7 +205,7 @@ mod _native {
         }
         let kinds = mask.bytes().map_err(wrong)?;
         let found =
-            py.detach(|| super::pattern::find(&mask.shape, false, &|at| kinds[at] != 0, &|at| kinds[at].into()));
+            pool::run(py, || super::pattern::find(&mask.shape, false, &|at| kinds[at] != 0, &|at| kinds[at].into()));
         Ok((found.place, found.kinds))
     }
 
@@ -161,7 +221,7 @@ mod _native {
         same_shape(got, want)?;
         let metrics = names.iter().map(|name| Metric::find(name));
         let metrics: Vec<&Metric> = metrics.collect::<Result<_, _>>().map_err(wrong)?;
-        let measured = py.detach(|| {
+        let measured = pool::run(py, || {
             let (got, want) = (numbers::widened(got)?, numbers::widened(want)?);
             let pair = Pair::new(&want, &got);
             Ok(metrics.iter().map(|metric| metric.measure(&pair)).collect())

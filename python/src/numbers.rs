@@ -6,7 +6,7 @@ use safetensors::Dtype;
 use ulplab_core::tensorfile::Tensor;
 
 use crate::tensor::{Array, name};
-use crate::wrong;
+use crate::{pool, wrong};
 
 /// The largest magnitude up to which f64 has every integer.
 const MOST_INTEGER: i128 = 1 << 53;
@@ -60,6 +60,6 @@ pub fn widened_bytes(dtype: Dtype, bytes: &[u8]) -> Result<Vec<f64>, String> {
 #[pyfunction]
 pub fn widen<'py>(py: Python<'py>, x: &Bound<'py, Array>) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
     let x = x.get();
-    let numbers = py.detach(|| widened(x)).map_err(wrong)?;
+    let numbers = pool::run(py, || widened(x)).map_err(wrong)?;
     PyArray1::from_vec(py, numbers).reshape(x.shape.as_slice())
 }

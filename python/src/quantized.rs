@@ -3,13 +3,13 @@
 use numpy::PyArray1;
 use pyo3::prelude::*;
 use safetensors::Dtype;
-use ulplab_core::formats::{Encoded, GlobalScale};
-use ulplab_core::layouts::Layout;
-use ulplab_core::packed::block_format;
+use ulplab_core::formats::{self, Encoded, Format, GlobalScale};
+use ulplab_core::layouts::{LAYOUTS, Layout};
+use ulplab_core::packed::{block_format, check_layout};
 use ulplab_core::parity;
 
 use crate::tensor::{Array, name};
-use crate::{numbers, wrong};
+use crate::{numbers, pool, wrong};
 
 /// A part of a quantized tensor: its name, bytes, type and shape.
 type Part<'py> = (&'static str, Bound<'py, PyArray1<u8>>, &'static str, Vec<usize>);
@@ -45,9 +45,9 @@ pub fn encode<'py>(
     let (_, format) = block_format(format).map_err(wrong)?;
     format.check(cols).map_err(wrong)?;
     let global = amax.map_or(GlobalScale::Own, GlobalScale::Amax);
-    let encoded = py.detach(|| Ok(format.encode(&read(x)?, cols, global)));
+    let encoded = pool::run(py, || Ok(format.encode(&read(x)?, cols, global)));
     let encoded = encoded.map_err(|why: String| wrong(why))?;
-    let part = |part: ulplab_core::formats::Part| {
+    let part = |part: formats::Part| {
         (
             part.name,
             PyArray1::from_vec(py, part.bytes),
@@ -93,7 +93,7 @@ pub fn decode<'py>(
         parts: wanted,
     };
     let mut values = vec![0.0; rows * cols];
-    py.detach(|| format.decode(&encoded, &mut values));
+    pool::run(py, || format.decode(&encoded, &mut values));
     Ok(PyArray1::from_vec(py, values))
 }
 
@@ -140,7 +140,10 @@ pub fn unplace<'py>(
     Ok((PyArray1::from_vec(py, scales), stale))
 }
 
-/// Whether a rule made stored codes, scales and global scales, the rules that did, and the conclusion in words with the findings.
+/// Whether a rule explains all bytes, and the rules that do; the conclusion in words, the findings, and a warning.
+type Diagnosed = ((bool, Vec<String>), String, Vec<String>, Option<String>);
+
+/// Looks for the rule that made stored codes, scales and global scales.
 #[pyfunction]
 #[pyo3(signature = (x, stored, format, layout=None, named=false))]
 pub fn diagnose(
@@ -150,11 +153,16 @@ pub fn diagnose(
     format: &str,
     layout: Option<&str>,
     named: bool,
-) -> PyResult<(bool, Vec<String>, String, Vec<String>)> {
+) -> PyResult<Diagnosed> {
     let x = x.get();
-    let (_, cols) = rows_and_cols(&x.shape)?;
+    let (rows, cols) = rows_and_cols(&x.shape)?;
     let (_, format) = block_format(format).map_err(wrong)?;
     format.check(cols).map_err(wrong)?;
+    if format.zero_point().is_some() {
+        return Err(wrong(format!(
+            "not judged: '{format}' has zero points, which are not taken here; `ulplab compare --parity` reads them from files"
+        )));
+    }
     let layout = layout.map(layout_of).transpose()?;
     let (data, scale, global) = stored;
     let (data, scale) = (data.get().bytes().map_err(wrong)?, scale.get().bytes().map_err(wrong)?);
@@ -164,16 +172,77 @@ pub fn diagnose(
         global,
         layout,
     };
-    let diagnosis = py.detach(|| Ok(parity::diagnose(&read(x)?, cols, &stored, &format, named)));
-    let diagnosis = diagnosis.map_err(|why: String| wrong(why))?;
+    whole(&stored, &format, rows, cols).map_err(wrong)?;
+    let diagnosis = pool::run(py, || {
+        let x = read(x)?;
+        let diagnosis = parity::diagnose(&x, cols, &stored, &format, named);
+        // A rule that was asked for is wanted.
+        let cost = (!named).then(|| parity::cost::of(parity::Source::slice(&x), cols, &stored, &diagnosis));
+        Ok((diagnosis, cost.flatten()))
+    });
+    let (diagnosis, cost) = diagnosis.map_err(|why: String| wrong(why))?;
     let exact = diagnosis.exact.iter().map(|candidate| candidate.name());
     let said = diagnosis.findings.iter().map(|finding| finding.detail.clone());
+    let warning = cost.filter(parity::cost::Cost::is_far).map(|cost| cost.words());
     Ok((
-        diagnosis.explained(),
-        exact.collect(),
+        (diagnosis.explained(), exact.collect()),
         diagnosis.conclusion(),
         said.collect(),
+        warning,
     ))
+}
+
+/// Checks that there are as many codes, scales and global scales as a tensor of that shape has: what is missing is not judged.
+fn whole(stored: &parity::StoredBytes, format: &Format, rows: usize, cols: usize) -> Result<(), String> {
+    if rows == 0 {
+        return Err(format!("not judged: the tensor [0, {cols}] has no elements"));
+    }
+    let parts = format.parts(rows, cols);
+    let bytes = |part: &formats::Part| part.shape.iter().product::<usize>() * part.dtype.bitsize() / 8;
+    let expected = |name: &str| parts.iter().find(|part| part.name == name);
+    for (what, name, found) in [
+        ("codes", "data", stored.data.len()),
+        ("scales", "scale", stored.scale.len()),
+        ("global_scale", "global", 4 * stored.global.len()),
+    ] {
+        let part = expected(name);
+        let mut wanted = part.map_or(0, bytes);
+        let mut of = part.map_or_else(|| format!("'{format}' has none"), |part| format!("{} {:?}", dtype(part), part.shape));
+        if let (Some(layout), "scale", Some(part)) = (stored.layout, name, part) {
+            let size = part.dtype.bitsize() / 8;
+            check_layout(layout, size)?;
+            wanted = layout.place(&part.shape, &[])?.len();
+            of = format!("{of} in the layout {}", layout.name);
+        }
+        if found != wanted {
+            let placed = part.filter(|_| name == "scale" && stored.layout.is_none());
+            let layouts = placed.map_or(String::new(), |part| placed_in(part, found));
+            return Err(format!(
+                "not judged: {what} has {found} bytes, expected {wanted}: {of} for a tensor [{rows}, {cols}]{layouts}"
+            ));
+        }
+    }
+    if let (Some(_), None) = (stored.layout, format.scaling) {
+        return Err(format!("'{format}' has no scales, so no layout of them"));
+    }
+    Ok(())
+}
+
+fn dtype(part: &formats::Part) -> &'static str {
+    name(part.dtype)
+}
+
+/// A hint at the layouts in which scales have so many bytes.
+fn placed_in(part: &formats::Part, bytes: usize) -> String {
+    let size = part.dtype.bitsize() / 8;
+    let fits = |layout: &&Layout| {
+        check_layout(layout, size).is_ok() && layout.place(&part.shape, &[]).is_ok_and(|placed| placed.len() == bytes)
+    };
+    let names: Vec<&str> = LAYOUTS.iter().filter(fits).map(|layout| layout.name).collect();
+    match names.is_empty() {
+        true => String::new(),
+        false => format!("; layouts that have {bytes} are {}: say layout=", names.join(", ")),
+    }
 }
 
 /// A format with another rule for its scales.

@@ -59,6 +59,8 @@ enum Owner {
 /// DLPack's types of devices: the host, the host's memory that a device sees, too, and those that the CUDA driver copies from.
 const HOST: [i32; 2] = [1, 3];
 const CUDA: [i32; 2] = [2, 13];
+/// The most dimensions that a tensor of any library has: numpy's.
+const MOST_DIMENSIONS: usize = 64;
 
 /// A tensor of another library.
 #[pyclass(frozen, module = "ulplab")]
@@ -232,6 +234,35 @@ impl Array {
     fn address(&self) -> usize {
         self.data as usize
     }
+
+    /// The addresses of the first byte and behind the last; equal if there are no elements.
+    #[getter]
+    fn span(&self) -> (usize, usize) {
+        if self.len() == 0 {
+            return (0, 0);
+        }
+        let (mut low, mut high) = (self.data as usize, self.data as usize + self.size());
+        match &self.strides {
+            None => high += (self.len() - 1) * self.size(),
+            Some(strides) => {
+                for (size, stride) in self.shape.iter().zip(strides) {
+                    let reach = (size - 1) * stride.unsigned_abs() as usize * self.size();
+                    if *stride < 0 {
+                        low -= reach;
+                    } else {
+                        high += reach;
+                    }
+                }
+            }
+        }
+        (low, high)
+    }
+
+    /// Whether the elements lie one behind the other, row-major.
+    #[getter]
+    fn contiguous(&self) -> bool {
+        self.strides.is_none()
+    }
 }
 
 impl Array {
@@ -261,18 +292,12 @@ impl Array {
                     .unwrap_or_default()
             )));
         };
-        let ndim = tensor.ndim as usize;
-        let (shape, strides) = if ndim == 0 {
-            (Vec::new(), None)
-        } else {
-            // SAFETY: both have as many numbers as there are dimensions; strides may be left out.
-            unsafe {
-                let shape = std::slice::from_raw_parts(tensor.shape, ndim);
-                let strides = NonNull::new(tensor.strides.cast_mut());
-                let strides = strides.map(|strides| std::slice::from_raw_parts(strides.as_ptr(), ndim).to_vec());
-                (shape.iter().map(|size| *size as usize).collect::<Vec<_>>(), strides)
-            }
-        };
+        let (shape, strides) = geometry(tensor, dtype.bitsize() / 8)?;
+        if tensor.data.is_null() && !shape.contains(&0) {
+            return Err(PyTypeError::new_err(format!(
+                "the tensor {shape:?} has no memory behind it, as a FakeTensor, or one whose storage was freed"
+            )));
+        }
         let strides = strides.filter(|strides| !is_contiguous(&shape, strides));
         if device.is_some() && strides.is_some() {
             return Err(PyBufferError::new_err(format!(
@@ -366,6 +391,40 @@ impl Array {
     }
 }
 
+/// Sizes and strides. Those of a producer that is wrong, whose elements no memory can hold, are refused.
+fn geometry(tensor: &DlTensor, size: usize) -> PyResult<(Vec<usize>, Option<Vec<i64>>)> {
+    let ndim = usize::try_from(tensor.ndim).unwrap_or(usize::MAX);
+    if ndim == 0 {
+        return Ok((Vec::new(), None));
+    }
+    if ndim > MOST_DIMENSIONS || tensor.shape.is_null() {
+        return Err(PyTypeError::new_err(format!(
+            "the tensor has {} dimensions{}, expected at most {MOST_DIMENSIONS} and their sizes",
+            tensor.ndim,
+            if tensor.shape.is_null() { " and no sizes" } else { "" }
+        )));
+    }
+    // SAFETY: both have as many numbers as there are dimensions; strides may be left out.
+    let (sizes, strides) = unsafe {
+        let sizes = std::slice::from_raw_parts(tensor.shape, ndim);
+        let strides = NonNull::new(tensor.strides.cast_mut());
+        (sizes, strides.map(|strides| std::slice::from_raw_parts(strides.as_ptr(), ndim).to_vec()))
+    };
+    let shape: Result<Vec<usize>, _> = sizes.iter().map(|size| usize::try_from(*size)).collect();
+    let elements = sizes.iter().try_fold(1i64, |all, size| all.checked_mul(*size));
+    let bytes = elements.and_then(|elements| elements.checked_mul(size as i64));
+    let reach = sizes.iter().zip(strides.iter().flatten()).try_fold(0i64, |all, (size, stride)| {
+        let reach = (size - 1).max(0).checked_mul(stride.checked_abs()?)?;
+        all.checked_add(reach)
+    });
+    match (shape, bytes, reach) {
+        (Ok(shape), Some(_), Some(_)) => Ok((shape, strides)),
+        _ => Err(PyTypeError::new_err(format!(
+            "the tensor has sizes {sizes:?} and strides {strides:?}, whose elements no memory can hold"
+        ))),
+    }
+}
+
 /// Elements of a chunk of a device's memory, at most 8 bytes each.
 const DEVICE_ELEMENTS: usize = cuda::CHUNK / 8;
 
@@ -420,7 +479,7 @@ fn is_contiguous(shape: &[usize], strides: &[i64]) -> bool {
     shape.contains(&0)
         || dims.all(|(&size, &stride)| {
             let right = size == 1 || stride == expected;
-            expected *= size as i64;
+            expected = expected.saturating_mul(size as i64);
             right
         })
 }

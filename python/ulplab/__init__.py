@@ -9,9 +9,14 @@ Tensors of numpy, torch, jax, cupy and everything else with ``__dlpack__`` are r
 None of these libraries but numpy is imported, and that when it is needed: `import ulplab` takes some milliseconds.
 """
 
+import functools
 import importlib
+import os
+import sys
+import types
 from typing import TYPE_CHECKING, Any
 
+from . import _native
 from ._native import version as _version
 
 if TYPE_CHECKING:
@@ -20,6 +25,7 @@ if TYPE_CHECKING:
     from ._calibrate import Calibration, calibrate
     from ._close import NoGate, assert_close
     from ._dumps import read_polygraphy, read_workloads
+    from ._inputs import snapshot
     from ._invariant import assert_invariant
     from ._quantized import Quantized, assert_quantized, dequantize, parity, quantize
     from ._recorder import Recording, record
@@ -33,6 +39,7 @@ _MODULES = {
     "_calibrate": ["Calibration", "calibrate"],
     "_close": ["NoGate", "assert_close"],
     "_dumps": ["read_polygraphy", "read_workloads"],
+    "_inputs": ["snapshot"],
     "_invariant": ["assert_invariant"],
     "_quantized": ["Quantized", "assert_quantized", "dequantize", "parity", "quantize"],
     "_recorder": ["Recording", "record"],
@@ -43,7 +50,51 @@ _MODULES = {
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __version__ = _version()
-__all__ = sorted([*_MODULE_OF, "reference"])
+# Written out, so that `mypy --strict` sees what is exported.
+__all__ = [
+    "Audit",
+    "Calibration",
+    "NoGate",
+    "Quantized",
+    "Recording",
+    "Replay",
+    "UlplabWarning",
+    "assert_close",
+    "assert_invariant",
+    "assert_quantized",
+    "audit",
+    "calibrate",
+    "dequantize",
+    "parity",
+    "quantize",
+    "read_polygraphy",
+    "read_workloads",
+    "record",
+    "reference",
+    "replay",
+    "reproduce",
+    "snapshot",
+]
+
+# The threads that compute do not survive a fork, and it must not copy what they are in the middle of.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_native.before_fork, after_in_parent=_native.after_fork, after_in_child=_native.after_fork
+    )
+
+
+def _eager(function: Any) -> Any:
+    """A function that torch.compile does not trace: in a compiled function it breaks the graph, and is called with tensors."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        __tracebackhide__ = True
+        dynamo = sys.modules.get("torch._dynamo")
+        return (dynamo.disable(function) if dynamo else function)(*args, **options)
+
+    # Dynamo's own mark: the call is not looked into. Frames below it would be, one by one.
+    call._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return call
 
 
 def __getattr__(name: str) -> Any:
@@ -52,6 +103,8 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     value = getattr(importlib.import_module(f".{_MODULE_OF[name]}", __name__), name)
+    if isinstance(value, types.FunctionType):
+        value = _eager(value)
     globals()[name] = value
     return value
 

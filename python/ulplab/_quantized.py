@@ -8,7 +8,7 @@ from typing import Any
 import numpy
 
 from . import _native
-from ._tensors import array
+from ._tensors import array, warn
 
 
 def format_of(format: str, rule: str | None = None) -> str:
@@ -94,9 +94,12 @@ class Parity:
     conclusion: str
     #: What differs from the nearest rule, and how.
     findings: list[str]
+    #: What the rule costs, if no rule was named and another rule of the format has a far smaller error.
+    warning: str | None = None
 
     def __str__(self) -> str:
-        return "\n".join([self.conclusion, *(f"  {finding}" for finding in self.findings)])
+        warning = [f"warning: {self.warning}"] if self.warning else []
+        return "\n".join([self.conclusion, *(f"  {line}" for line in [*self.findings, *warning])])
 
 
 def parity(
@@ -109,8 +112,11 @@ def parity(
     rule: str | None = None,
     layout: str | None = None,
 ) -> Parity:
-    """Looks for the rule that made codes and scales from ``x``; with ``rule``, says whether it was that one."""
-    above = [] if global_scale is None else numpy.ravel(numpy.asarray(global_scale, numpy.float32)).tolist()
+    """Looks for the rule that made codes and scales from ``x``; with ``rule``, says whether it was that one.
+
+    ValueError, "not judged", unless there are as many codes, scales and global scales as the format has for the shape of ``x``.
+    """
+    above = [] if global_scale is None else numpy.ravel(_native.widen(array(global_scale, "global_scale"))).tolist()
     # A format without scales has no bytes of them.
     scales = numpy.empty(0, numpy.uint8) if scales is None else scales
     found = _native.diagnose(
@@ -120,7 +126,8 @@ def parity(
         layout,
         rule is not None,
     )
-    return Parity(*found)
+    (explained, rules), conclusion, findings, warning = found
+    return Parity(explained, rules, conclusion, findings, warning)
 
 
 def assert_quantized(
@@ -138,6 +145,12 @@ def assert_quantized(
 
     ``scales`` are None if the format has none. With a ``layout``, bytes that belong to no scale must be 0, since products read them with the
     rest of a tile; ``padding="any"`` leaves them out.
+
+    Without ``rule``, the rule that fits may be one that nobody wanted: if its relative L2 error is more than 1.5 times that of the best rule
+    of the format, an UlplabWarning says so, with the share of blocks whose largest element is clipped. If all numbers are 0, what writes
+    nothing passes, too, which is an UlplabWarning.
+
+    ValueError, "not judged", unless there are as many codes, scales and global scales as the format has for the shape of ``x``.
     """
     __tracebackhide__ = True
     if padding not in ("zero", "any"):
@@ -145,6 +158,10 @@ def assert_quantized(
     found = parity(x, codes, scales, global_scale, format=format, rule=rule, layout=layout)
     if not found.explained:
         raise AssertionError(str(found))
+    if found.warning:
+        warn(found.warning)
+    if _native.constant(array(x, "x")) == 0:
+        warn("all numbers are 0: a kernel that writes nothing passes, too")
     if layout is not None and padding == "zero":
         shape = quantize(x, format).scales.shape
         placed = array(scales, "scales")

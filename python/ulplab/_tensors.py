@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+import warnings
 from typing import Any
 
 import numpy
@@ -12,6 +15,16 @@ from . import _native
 
 class UlplabWarning(UserWarning):
     """What makes an assertion say less than it seems to."""
+
+
+def warn(message: str) -> None:
+    """An UlplabWarning that points at the caller of this module, through frames of torch that keep a compiler away."""
+    own, level, frame = os.path.dirname(os.path.abspath(__file__)), 1, sys._getframe()
+    while frame.f_back is not None and (
+        os.path.dirname(os.path.abspath(frame.f_code.co_filename)) == own or f"torch{os.sep}_dynamo" in frame.f_code.co_filename
+    ):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, UlplabWarning, stacklevel=level)
 
 
 # Types that numpy has from ml_dtypes, which it does not hand over by DLPack: their bits travel as integers of the same size.
@@ -52,6 +65,87 @@ def _capsule(x: Any, **on: int) -> Any:
         return x.__dlpack__(**on)
 
 
+def _shown(x: Any) -> str:
+    """The type of an object, with its library."""
+    kind = type(x)
+    return f"{kind.__module__.partition('.')[0]}.{kind.__qualname__}" if kind.__module__ != "builtins" else kind.__name__
+
+
+def plain(x: Any, name: str) -> Any:
+    """A tensor whose memory has its numbers: torch's lazy signs are applied, and tensors without memory of their own are refused.
+
+    Every tensor comes in here, before its memory is read. TypeError if it has no numbers to read.
+    """
+    if isinstance(x, numpy.ma.MaskedArray):
+        raise TypeError(f"'{name}' is a masked array, whose mask is not compared; give its numbers, x.filled(...) or x.compressed()")
+    torch = sys.modules.get("torch")
+    tensor = getattr(torch, "Tensor", None)
+    if tensor is None or not isinstance(x, tensor):
+        return x.detach() if hasattr(x, "detach") else x
+    why = _foreign(torch, x)
+    if why:
+        raise TypeError(f"'{name}' is a {_shown(x)}, {why}")
+    try:
+        with _without_modes(torch):
+            x = x.detach()
+            if x._is_zerotensor():
+                x = x.clone()
+            if x.is_conj():
+                x = x.resolve_conj()
+            if x.is_neg():
+                x = x.resolve_neg()
+            missing = x.device.type == "cpu" and _ends(x) > x.untyped_storage().nbytes()
+    except (RuntimeError, NotImplementedError) as error:
+        raise TypeError(f"'{name}' is a {_shown(x)} that torch does not read: {str(error).splitlines()[0][:200]}") from error
+    if missing:
+        raise TypeError(f"'{name}' is {x.dtype}{list(x.shape)} and its storage has {x.untyped_storage().nbytes()} bytes: it was freed")
+    return x
+
+
+def _without_modes(torch: Any) -> Any:
+    """Reading a tensor is no operation of a mode that is active, such as FakeTensorMode."""
+    dispatch = sys.modules.get("torch.utils._python_dispatch")
+    disable = getattr(dispatch, "_disable_current_modes", None)
+    return contextlib.nullcontext() if disable is None else disable()
+
+
+def _ends(x: Any) -> int:
+    """The bytes of storage that a tensor of torch reaches."""
+    if x.numel() == 0:
+        return 0
+    last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride()))
+    return int(x.storage_offset() + last + 1) * int(x.element_size())
+
+
+def _foreign(torch: Any, x: Any) -> str:
+    """Why a tensor of torch has no memory with its numbers, if it has none."""
+    kind = type(x)
+    functorch = getattr(torch._C, "_functorch", None)
+    wrapped = getattr(functorch, "is_functorch_wrapped_tensor", None)
+    if wrapped is not None and wrapped(x):
+        return "inside vmap, grad or another transform, which has no numbers to read; compare what the transform returns"
+    if torch._is_functional_tensor(x):
+        return "inside functionalize, which has no numbers to read; compare what it returns"
+    if x.is_nested:
+        return "a nested tensor; compare its parts, x.unbind(), or x.to_padded_tensor(0)"
+    own = kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl
+    function = kind.__torch_function__
+    known = (torch.Tensor.__torch_function__, torch._C._disabled_torch_function_impl)
+    own = own or getattr(function, "__func__", function) not in [getattr(one, "__func__", one) for one in known]
+    if own:
+        return (
+            "a subclass of torch.Tensor with operations of its own, so its memory need not have its numbers; "
+            "give a plain tensor, for instance x.full_tensor(), x.dequantize() or x.as_subclass(torch.Tensor)"
+        )
+    if x.device.type == "meta":
+        return "on the meta device, which has no numbers to read"
+    if x.layout is not torch.strided:
+        return f"of layout {x.layout}; compare x.to_dense(), or its values and indices"
+    if x.is_quantized:
+        return "quantized by torch; compare x.dequantize(), or x.int_repr() and its scales"
+    return ""
+
+
 def _on_device(x: Any) -> _native.Array | None:
     """A tensor in memory of CUDA, where it is; None if it cannot be read there: it is not contiguous, its type is not known, or there
     is no driver."""
@@ -81,19 +175,43 @@ def array(x: Any, name: str) -> _native.Array:
     if type(x).__name__ == "Stored" and type(x).__module__ == f"{__package__}._files":
         stored: _native.Array = x.array()
         return stored
+    x = plain(x, name)
     if isinstance(x, numpy.ndarray):
         try:
             return _from_numpy(x)
         except (TypeError, BufferError, ValueError) as error:
             raise TypeError(f"'{name}' is an array of {x.dtype}: {error}") from error
-    if hasattr(x, "detach"):
-        x = x.detach()
     if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
-        try:
-            device = int(x.__dlpack_device__()[0])
-        except (RuntimeError, ValueError) as error:
-            where = getattr(x, "device", "a device")
-            raise TypeError(f"'{name}' is a {type(x).__name__} on {where}, which has no numbers to read: {error}") from error
+        with _without_modes(sys.modules.get("torch")):
+            return _exported(x, name)
+    if isinstance(x, (list, tuple)):
+        return _from_numpy(_of_list(x, name))
+    if isinstance(x, (bool, int, float, numpy.generic)):
+        return _from_numpy(numpy.asarray(x))
+    raise TypeError(
+        f"'{name}' is a {type(x).__name__}, expected a tensor: a numpy array, or anything with __dlpack__"
+    )
+
+
+def _of_list(x: Any, name: str) -> numpy.ndarray:
+    """Numbers in lists as an array. What several kernels return is none."""
+    kinds = {type(one).__name__ for one in x}
+    if any(one is None or hasattr(one, "shape") and getattr(one, "ndim", 1) > 0 for one in x):
+        raise TypeError(f"'{name}' is a {type(x).__name__} of {len(x)}: {', '.join(sorted(kinds))}; give one of them, {name}[0]")
+    try:
+        return numpy.asarray(x)
+    except ValueError as error:
+        raise TypeError(f"'{name}' is a {type(x).__name__} of {len(x)} that is no tensor: {error}") from error
+
+
+def _exported(x: Any, name: str) -> _native.Array:
+    """A tensor that a library exports by DLPack."""
+    try:
+        device = int(x.__dlpack_device__()[0])
+    except Exception as error:  # noqa: BLE001 -- a library may raise what it likes
+        where = getattr(x, "device", "a device")
+        raise TypeError(f"'{name}' is a {type(x).__name__} on {where}, which has no numbers to read: {error}") from error
+    try:
         if device not in _HOST:
             held = _on_device(x) if device in _CUDA else None
             if held is not None:
@@ -101,15 +219,9 @@ def array(x: Any, name: str) -> _native.Array:
             x = _to_host(x, name)
             if isinstance(x, numpy.ndarray):
                 return _from_numpy(x)
-        try:
-            return _native.Array(_capsule(x))
-        except (TypeError, BufferError, RuntimeError, ValueError) as error:
-            return _as_bits(x, name, error)
-    if isinstance(x, (bool, int, float, list, tuple, numpy.generic)):
-        return _from_numpy(numpy.asarray(x))
-    raise TypeError(
-        f"'{name}' is a {type(x).__name__}, expected a tensor: a numpy array, or anything with __dlpack__"
-    )
+        return _native.Array(_capsule(x))
+    except Exception as error:  # noqa: BLE001 -- as above
+        return _as_bits(x, name, error)
 
 
 def _to_host(x: Any, name: str) -> Any:
