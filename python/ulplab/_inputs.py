@@ -1,0 +1,111 @@
+"""Inputs of kernels, before and after a call."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Callable, Iterable
+
+import numpy
+
+from . import _native
+from ._files import Stored
+from ._tensors import array, plain
+
+
+def _is_tensor(x: Any) -> bool:
+    return not isinstance(x, (bool, int, float, str, numpy.generic, type(None)))
+
+
+def _copy(x: Any, name: str) -> Any:
+    """A copy of a tensor, of the same library where a kernel may be called with it."""
+    x = plain(x, name)
+    if isinstance(x, numpy.ndarray):
+        return x.copy()
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        return x.clone()
+    if isinstance(x, (list, tuple)):
+        return numpy.array(x)
+    stored = Stored.of(x)
+    return Stored(stored.bits.copy(), stored.dtype)
+
+
+class Snapshot(dict[str, Any]):
+    """Copies of a kernel's inputs as they were, and the inputs themselves in `live`. Numbers and words are as they are."""
+
+    def __init__(self, inputs: dict[str, Any], writes: Iterable[str] = ()) -> None:
+        if not isinstance(inputs, dict):
+            raise TypeError(f"inputs is a {type(inputs).__name__}, expected a dictionary of tensors, numbers and words")
+        super().__init__({name: _copy(x, name) if _is_tensor(x) else x for name, x in inputs.items()})
+        self.live = inputs
+        #: The inputs that the kernel may write to.
+        self.writes = named(writes, inputs)
+
+    def overwritten(self) -> list[str]:
+        """What is wrong with inputs that a kernel has changed, and may not write to."""
+        lines = []
+        for name, was in self.items():
+            if not _is_tensor(was) or name in self.writes:
+                continue
+            before, now = array(was, name), array(self.live[name], name)
+            if (before.dtype, before.shape) != (now.dtype, now.shape):
+                lines.append(f"'{name}' was {before.dtype}{before.shape} and is {now.dtype}{now.shape}")
+            elif (count := _native.differing(before, now)) > 0:
+                lines.append(f"'{name}': {count:,} elements of {before.dtype}{before.shape} have other bits than before the call")
+        return lines
+
+    def check(self, what: str) -> None:
+        """Raises AssertionError if the kernel has overwritten an input."""
+        __tracebackhide__ = True
+        lines = self.overwritten()
+        if lines:
+            raise AssertionError(
+                f"{what} overwrote its inputs, which a kernel must not: {'; '.join(lines)}; "
+                f"if it is meant to write there, say writes=[...]"
+            )
+
+    def restore(self) -> dict[str, Any]:
+        """The inputs for a further call: copies of those that the kernel may write to."""
+        return {name: _copy(self[name], name) if name in self.writes else x for name, x in self.live.items()}
+
+
+def named(writes: str | Iterable[str], inputs: dict[str, Any]) -> list[str]:
+    """The names of inputs that a kernel may write to. ValueError if there is no such tensor."""
+    names = [writes] if isinstance(writes, str) else list(writes)
+    for name in names:
+        if name not in inputs or not _is_tensor(inputs[name]):
+            tensors = ", ".join(repr(one) for one, x in inputs.items() if _is_tensor(x))
+            raise ValueError(f"writes: {name!r} is no tensor of inputs, expected some of {tensors}")
+    return names
+
+
+def snapshot(inputs: dict[str, Any], writes: str | Iterable[str] = ()) -> Snapshot:
+    """Copies of a kernel's inputs, to be taken before it is called.
+
+        before = ulplab.snapshot(inputs)
+        got = kernel(**inputs)
+        ulplab.assert_close(got, op="rmsnorm", inputs=before)
+
+    The assertion computes from the copies what is wanted, and fails if the kernel has changed an input that ``writes`` does not name.
+    ``assert_close(kernel=kernel, op=..., inputs=inputs)`` does the same in one call.
+    """
+    return Snapshot(inputs, writes)
+
+
+def called(kernel: Callable[..., Any], given: dict[str, Any], writes: list[str]) -> Any:
+    """What a kernel gives for inputs. One that only writes gives the input that it writes to, or all by name."""
+    found = kernel(**given)
+    if found is not None:
+        return found
+    if not writes:
+        raise TypeError("the kernel gives None; name the input that it writes its output to, writes='out', or give the output")
+    written = {name: given[name] for name in writes}
+    return next(iter(written.values())) if len(written) == 1 else written
+
+
+def overlapping(got: _native.Array, other: _native.Array) -> bool:
+    """Whether two tensors have memory in common. Views of one buffer with strides are only if they begin at the same place."""
+    (begin, end), (first, last) = got.span, other.span
+    if not (begin < last and first < end):
+        return False
+    return got.address == other.address or (got.contiguous and other.contiguous)
