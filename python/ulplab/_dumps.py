@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 import json
 import os
@@ -10,12 +11,12 @@ import re
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Iterator
 
 import numpy
 
-from ._files import Stored, read
-from ._recorder import INDEX, VERSION
+from ._files import Stored, clean, header, inside, npy, parsed, read, tensor
+from ._recorder import INDEX, LOG, VERSION
 
 
 @dataclass
@@ -37,6 +38,16 @@ class Recorded:
     #: What its object has: attributes of a module that are numbers, words or tuples of them; of a wrapper, the arguments of
     #: ``__init__`` and ``plan``.
     settings: dict[str, Any] = field(default_factory=dict)
+
+
+@contextlib.contextmanager
+def _reading(call: Recorded, what: str = "") -> Iterator[None]:
+    """Reads a call. Whatever is wrong with its files makes this call one that is not judged, and no other."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 -- files of others may hold anything
+        about = f"{what}: " if what else ""
+        call.missing = f"{about}{type(error).__name__}: {clean(error)}"
 
 
 def _of_torch(path: Path, instead: str) -> Any:
@@ -70,12 +81,16 @@ def tensors(path: Path) -> dict[str, Any]:
 def _lines(path: Path) -> list[dict[str, Any]]:
     """The objects of a file of JSON lines."""
     found = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: no text in UTF-8: {error}") from error
+    for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             try:
                 found.append(json.loads(line))
-            except ValueError as error:
-                raise ValueError(f"{path}:{number}: no JSON: {error}") from error
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"{path}:{number}: no JSON: {clean(error)}") from error
             if not isinstance(found[-1], dict):
                 raise ValueError(f"{path}:{number}: expected an object")
     return found
@@ -113,10 +128,10 @@ def _in_order(folder: Path) -> list[Path]:
     name come last, in the order of their names, which begin with the time in milliseconds."""
     places: dict[Path, int] = {}
     for session in sorted(folder.rglob("session.jsonl")):
-        for line in session.read_text(encoding="utf-8").splitlines():
+        for line in session.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 parts = Path(json.loads(line)["dump_dir"]).parts
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 # A process that was killed leaves half a line. What is judged is in the folders of the calls.
                 continue
             # The recording may have been moved: what is above the folder of a call is not asked for.
@@ -144,56 +159,59 @@ def flashinfer(folder: Path) -> list[Recorded]:
             continue
         call = Recorded(here.name, str(here))
         calls.append(call)
-        try:
-            about = _lines(file)[-1]
-            call.function = str(about["function_name"])
-            wrapper, _, method = call.function.rpartition(".")
-            about_object = objects.setdefault((about.get("process_id"), about["self_id"]), {}) if wrapper else {}
-            # If it cannot be read, what was there before must not be taken for it; a new object may have an old one's number.
-            about_object.pop(method, None)
-            if method == "__init__":
-                about_object.clear()
-            call.caution = _OF_GRAPH if about.get("graph_capture") else ""
-            held = tensors(here / "inputs")
-            # Tensors in a list are there under names of their own.
-            given = {key: value for key, value in held.items() if re.fullmatch(r"arg_\d+|kwarg_(?!.*__\d+$).*", key)}
-            given |= {key: _rebuilt(value, held) for key, value in about.get("input_metadata", {}).items()}
-            outputs = tensors(here / "outputs")
-        except (ValueError, KeyError, IndexError, OSError) as error:
-            call.missing = f"{type(error).__name__}: {error}"
-            continue
-        names = _names(str(about.get("function_signature", "")))
-        for key, value in given.items():
-            position = re.fullmatch(r"arg_(\d+)", key)
-            if position and int(position[1]) < len(names):
-                key = names[int(position[1])]
-            call.given[key.removeprefix("kwarg_")] = value
-        if wrapper:
-            call.given.pop("self", None)
-            if method in _READYING:
-                about_object[method] = call.given
+        with _reading(call):
+            if _flashinfer_call(file, here, call, objects):
                 calls.pop()
-                continue
-            call.settings = dict(about_object)
-        order = sorted(outputs, key=lambda key: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", key)])
-        call.outputs = [outputs[key] for key in order]
-        if about.get("execution_status") == "graph_capture_pending_flush":
-            call.missing = "it was captured in a CUDA graph, of which no run was recorded"
-        elif about.get("execution_status") == "inputs_saved":
-            call.missing = "it has inputs and no outputs: the call has crashed, or was cut off"
-        elif not outputs:
-            call.missing = "it has no outputs; what a call writes to its arguments is not recorded"
     return calls
+
+
+def _flashinfer_call(file: Path, here: Path, call: Recorded, objects: dict[tuple[Any, Any], dict[str, Any]]) -> bool:
+    """Reads a call, and says whether it readies a wrapper, which is no call of its own."""
+    about = _lines(file)[-1]
+    call.function = str(about["function_name"])
+    wrapper, _, method = call.function.rpartition(".")
+    about_object = objects.setdefault((about.get("process_id"), about["self_id"]), {}) if wrapper else {}
+    # If it cannot be read, what was there before must not be taken for it; a new object may have an old one's number.
+    about_object.pop(method, None)
+    if method == "__init__":
+        about_object.clear()
+    call.caution = _OF_GRAPH if about.get("graph_capture") else ""
+    held = tensors(here / "inputs")
+    # Tensors in a list are there under names of their own.
+    given = {key: value for key, value in held.items() if re.fullmatch(r"arg_\d+|kwarg_(?!.*__\d+$).*", key)}
+    given |= {key: _rebuilt(value, held) for key, value in about.get("input_metadata", {}).items()}
+    outputs = tensors(here / "outputs")
+    names = _names(str(about.get("function_signature", "")))
+    for key, value in given.items():
+        position = re.fullmatch(r"arg_(\d{1,9})", key)
+        if position and int(position[1]) < len(names):
+            key = names[int(position[1])]
+        call.given[key.removeprefix("kwarg_")] = value
+    if wrapper:
+        call.given.pop("self", None)
+        if method in _READYING:
+            about_object[method] = call.given
+            return True
+        call.settings = dict(about_object)
+    order = sorted(outputs, key=lambda key: [(len(part), part) if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", key)])
+    call.outputs = [outputs[key] for key in order]
+    if about.get("execution_status") == "graph_capture_pending_flush":
+        call.missing = "it was captured in a CUDA graph, of which no run was recorded"
+    elif about.get("execution_status") == "inputs_saved":
+        call.missing = "it has inputs and no outputs: the call has crashed, or was cut off"
+    elif not outputs:
+        call.missing = "it has no outputs; what a call writes to its arguments is not recorded"
+    return False
 
 
 def msprobe(folder: Path) -> list[Recorded]:
     """The calls of msProbe's dump.json, with tensors in .npy files (``tensor.file_format: npy``)."""
     calls = []
     for file in sorted(folder.rglob("dump.json")):
-        try:
-            data = json.loads(file.read_text(encoding="utf-8"))["data"]
-        except (ValueError, KeyError) as error:
-            raise ValueError(f"{file}: no dump of msProbe: {error!r}") from error
+        about = parsed(file)
+        data = about.get("data") if isinstance(about, dict) else None
+        if not isinstance(data, dict):
+            raise ValueError(f"{file}: no dump of msProbe: there is no object 'data'")
 
         def value(entry: Any, root: Path = file.parent / "dump_tensor_data") -> Any:
             if not isinstance(entry, dict):
@@ -201,9 +219,10 @@ def msprobe(folder: Path) -> list[Recorded]:
             name = entry.get("data_name")
             if not name:
                 return entry.get("value", entry)
-            path = root / str(name)
+            path = inside(root, name)
             if path.suffix == ".npy":
-                found = numpy.load(path, allow_pickle=False)
+                with open(path, "rb") as opened:
+                    found = npy(opened, str(path))
                 # bfloat16 is written as float32.
                 dtype = str(entry.get("dtype", "")).removeprefix("torch.")
                 exact = dtype == "bfloat16" and found.dtype == numpy.float32
@@ -215,13 +234,11 @@ def msprobe(folder: Path) -> list[Recorded]:
                 continue
             call = Recorded(name, f"{file}: {name}")
             calls.append(call)
-            try:
+            with _reading(call):
                 call.given = {f"arg_{at}": value(one) for at, one in enumerate(entry.get("input_args") or [])}
                 call.given |= {key: value(one) for key, one in (entry.get("input_kwargs") or {}).items()}
                 call.given |= {key: value(one) for key, one in (entry.get("parameters") or {}).items()}
                 call.outputs = [value(one) for one in entry.get("output") or []]
-            except (ValueError, OSError) as error:
-                call.missing = f"{type(error).__name__}: {error}"
             if not call.outputs and not call.missing:
                 call.missing = "it has no outputs"
     return calls
@@ -230,37 +247,64 @@ def msprobe(folder: Path) -> list[Recorded]:
 def recordings(folder: Path) -> list[Recorded]:
     """The calls that `ulplab.record` kept; the function is the module's package and class."""
     calls = []
-    for file in sorted(folder.rglob(INDEX)):
-        try:
-            about = json.loads(file.read_text(encoding="utf-8"))
-            version, entries = about["ulplab_recording"], about["calls"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{file}: no recording of ulplab: {error!r}") from error
-        if version != VERSION:
-            raise ValueError(f"{file}: ulplab_recording = {version!r}, expected {VERSION}")
-        shards: dict[str, dict[str, Stored]] = {}
-
-        def value(entry: Any, root: Path = file.parent, shards: dict[str, dict[str, Stored]] = shards) -> Any:
-            if isinstance(entry, list):
-                return [value(one) for one in entry]
-            if not isinstance(entry, dict) or "tensor" not in entry:
-                return entry
-            if entry["file"] not in shards:
-                shards[entry["file"]] = read(root / entry["file"])[0]
-            return shards[entry["file"]][entry["tensor"]]
-
-        for entry in entries:
-            call = Recorded(entry["class"], f"{file.parent}: {entry['module']}, call {entry['call']}", settings=entry["settings"])
+    whole = sorted(folder.rglob(INDEX))
+    # A process that was killed leaves the calls that had ended, and no index.
+    cut = [file for file in sorted(folder.rglob(LOG)) if file.parent / INDEX not in whole]
+    for file in whole + cut:
+        # The header of each file of tensors, and the bytes behind it.
+        shards: dict[str, tuple[dict[str, Any], numpy.ndarray]] = {}
+        for entry in _recorded(file) if file in whole else _ended(file):
+            call = Recorded("a call", str(file.parent))
             calls.append(call)
-            try:
-                call.given = {name: value(one) for name, one in {**entry["inputs"], **entry["parameters"]}.items()}
-                outputs = value(entry.get("outputs", []))
-                call.outputs = outputs if isinstance(outputs, list) else [outputs]
-            except (ValueError, KeyError, OSError) as error:
-                call.missing = f"{type(error).__name__}: {error}"
-            if not call.outputs and not call.missing:
-                call.missing = entry.get("missing", "it has inputs and no outputs: the module has raised an error")
+            with _reading(call):
+                _recorded_call(call, entry, file.parent, shards)
+        if file in cut:
+            why = "the recording was cut off: it has the calls that had ended, and no later ones"
+            calls.append(Recorded("recording", str(file), missing=why))
     return calls
+
+
+def _recorded(file: Path) -> list[Any]:
+    """The calls of a recording that has ended."""
+    about = parsed(file)
+    version, entries = (about.get("ulplab_recording"), about.get("calls")) if isinstance(about, dict) else (None, None)
+    if version != VERSION or not isinstance(entries, list):
+        raise ValueError(f"{file}: ulplab_recording = {clean(repr(version))}, expected {VERSION} and a list of calls")
+    return entries
+
+
+def _ended(file: Path) -> list[Any]:
+    """The calls of a recording that was cut off. The last line may be half a one."""
+    found = []
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+        with contextlib.suppress(ValueError, RecursionError):
+            found.append(json.loads(line))
+    return found
+
+
+def _recorded_call(call: Recorded, entry: dict[str, Any], root: Path, shards: dict[str, tuple[dict[str, Any], numpy.ndarray]]) -> None:
+    """Reads a call of a recording."""
+
+    def value(one: Any) -> Any:
+        if isinstance(one, list):
+            return [value(part) for part in one]
+        if not isinstance(one, dict) or "tensor" not in one:
+            return one
+        file, name = inside(root, one["file"]), one["tensor"]
+        if str(file) not in shards:
+            shards[str(file)] = header(file)
+        entries, data = shards[str(file)]
+        if name not in entries:
+            raise ValueError(f"{file} has no tensor {clean(repr(name))}")
+        return tensor(file, name, entries[name], data)
+
+    call.function, call.settings = str(entry["class"]), dict(entry["settings"])
+    call.path = f"{root}: {entry['module']}, call {entry['call']}"
+    call.given = {name: value(one) for name, one in {**entry["inputs"], **entry["parameters"]}.items()}
+    outputs = value(entry.get("outputs", []))
+    call.outputs = outputs if isinstance(outputs, list) else [outputs]
+    if not call.outputs:
+        call.missing = str(entry.get("missing", "it has inputs and no outputs: the module has raised an error"))
 
 
 # What computes the first input of a module in a layer: the one before it. Where another came before, its input was not recorded.
@@ -289,9 +333,9 @@ def passes(folder: Path) -> list[Recorded]:
             continue
         before, hidden, residual = "", None, None
         for name, output in found.items():
-            part = name.rpartition(".")[2]
-            call = Recorded(name, f"{file}: {name}", settings={"ranks": len(ranks)})
+            call = Recorded(str(name), f"{file}: {name}", settings={"ranks": len(ranks)})
             calls.append(call)
+            part = call.function.rpartition(".")[2]
             call.outputs = list(output) if isinstance(output, (list, tuple)) else [output]
             if part in _BEFORE and before not in _BEFORE[part]:
                 call.missing = f"its input was not recorded: {before or 'nothing'} came before it"
@@ -315,7 +359,8 @@ def dumper(folder: Path) -> list[Recorded]:
         files = []
         for file in here.glob("*___name=*.pt"):
             tags = dict(tag.partition("=")[::2] for tag in file.stem.split("___"))
-            files.append((tags.get("rank", "0"), int(tags.get("dump_index", 0)), tags["name"], file))
+            index = tags.get("dump_index", "0")
+            files.append((tags.get("rank", "0"), int(index) if re.fullmatch("[0-9]{1,18}", index) else 0, tags["name"], file))
         # Calls that have begun, by rank and module.
         begun: dict[tuple[str, str], Recorded] = {}
         for rank, _, name, file in sorted(files):
@@ -331,23 +376,18 @@ def dumper(folder: Path) -> list[Recorded]:
             if call is None or argument is not None and call.outputs:
                 call = begun[rank, module] = Recorded(module, f"{here}: {module}, rank {rank}")
                 calls.append(((rank, module), call))
-            try:
+            with _reading(call, str(file)):
                 held = _of_torch(file, "import torch")
                 value, about = held["value"], held["meta"]
-            except (ValueError, KeyError, TypeError) as error:
-                call.missing = f"{file}: {type(error).__name__}: {error}"
-                continue
-            call.settings["ranks"] = (about.get("sglang_parallel_info") or {}).get("tp_size") or about.get("world_size", 1)
-            if argument is None:
-                call.outputs.append(value)
-            else:
-                call.given[(f"arg_{argument}" if argument.isdigit() else argument) + place] = value
+                call.settings["ranks"] = (about.get("sglang_parallel_info") or {}).get("tp_size") or about.get("world_size", 1)
+                if argument is None:
+                    call.outputs.append(value)
+                else:
+                    call.given[(f"arg_{argument}" if argument.isdigit() else argument) + place] = value
     for of_module, call in calls:
-        try:
+        with _reading(call):
             for name, file in parameters.get(of_module, {}).items():
                 call.given[name] = _of_torch(file, "import torch")["value"]
-        except (ValueError, KeyError, TypeError) as error:
-            call.missing = f"{type(error).__name__}: {error}"
         if not call.outputs and not call.missing:
             call.missing = "it has inputs and no outputs"
     return [call for _, call in calls]
@@ -366,26 +406,36 @@ def read_workloads(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         if not isinstance(workload, dict):
             raise ValueError(f"{path}:{number}: there is no 'workload'")
         inputs: dict[str, Any] = {}
-        for name, entry in (workload.get("inputs") or {}).items():
+        given = workload.get("inputs") or {}
+        if not isinstance(given, dict):
+            raise ValueError(f"{path}:{number}: 'inputs' is a {type(given).__name__}, expected an object")
+        for name, entry in given.items():
+            where = f"{path}:{number}: {clean(repr(name))}"
             kind = entry.get("type") if isinstance(entry, dict) else None
             if kind == "safetensors":
-                roots = [root for root in (path.parent, *path.parents) if (root / str(entry.get("path"))).exists()]
-                if not roots:
-                    raise ValueError(f"{path}:{number}: '{name}': there is no file {entry.get('path')}")
-                held = read(roots[0] / entry["path"])[0]
-                if entry.get("tensor_key") not in held:
-                    raise ValueError(
-                        f"{path}:{number}: '{name}': {entry['path']} has no '{entry.get('tensor_key')}'; it has {', '.join(held)}"
-                    )
-                inputs[name] = held[entry["tensor_key"]]
+                inputs[name] = _of_workload(path, where, entry.get("path"), entry.get("tensor_key"))
             elif kind in ("scalar", "random"):
                 inputs[name] = entry.get("value")
             else:
-                raise ValueError(f"{path}:{number}: '{name}' is of type {kind!r}, expected safetensors, scalar or random")
+                raise ValueError(f"{where} is of type {clean(repr(kind))}, expected safetensors, scalar or random")
         found.append(
             {"definition": line.get("definition"), "uuid": workload.get("uuid"), "axes": workload.get("axes") or {}, "inputs": inputs}
         )
     return found
+
+
+def _of_workload(path: Path, where: str, name: Any, key: Any) -> Stored:
+    """A tensor of a file beside a workload, or in a folder above it."""
+    try:
+        file = next((file for root in (path.parent, *path.parents) if (file := inside(root, name)).is_file()), None)
+        if file is None:
+            raise ValueError(f"there is no file {clean(name)}")
+        held = read(file)[0]
+        if not isinstance(key, str) or key not in held:
+            raise ValueError(f"{clean(name)} has no {clean(repr(key))}; it has {clean(', '.join(held))}")
+        return held[key]
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{where}: {error}") from error
 
 
 def read_polygraphy(path: str | os.PathLike[str]) -> dict[str, list[dict[str, numpy.ndarray]]]:
@@ -394,13 +444,15 @@ def read_polygraphy(path: str | os.PathLike[str]) -> dict[str, list[dict[str, nu
     def array(entry: Any) -> numpy.ndarray:
         while isinstance(entry, dict) and not isinstance(entry.get("array"), str):
             entry = entry["values"] if "values" in entry else entry["array"]
-        found: numpy.ndarray = numpy.load(io.BytesIO(base64.b64decode(entry["array"])), allow_pickle=False)
-        return found
+        return npy(io.BytesIO(base64.b64decode(entry["array"], validate=True)), "array")
 
     try:
-        runs = json.loads(Path(path).read_text(encoding="utf-8"))["lst"]
+        runs = parsed(path)["lst"]
         return {
-            runner: [{name: array(one) for name, one in run["outputs"].items()} for run in iterations] for runner, iterations in runs
+            str(runner): [{str(name): array(one) for name, one in run["outputs"].items()} for run in iterations]
+            for runner, iterations in runs
         }
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: no outputs of Polygraphy: {error!r}") from error
+    except OSError:
+        raise
+    except Exception as error:  # noqa: BLE001 -- files of others may hold anything
+        raise ValueError(f"{path}: no outputs of Polygraphy: {type(error).__name__}: {clean(error)}") from error

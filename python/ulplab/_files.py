@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from dataclasses import dataclass
-from typing import Any, Collection
+from pathlib import Path
+from typing import Any, BinaryIO, Collection, Iterable
 
 import numpy
 
 from . import _native
-from ._tensors import _BITS, _HOST, _capsule, _to_host
+from ._tensors import _BITS, _HOST, _capsule, _to_host, plain
 
 # The types of safetensors, and those of numpy that have their bits.
 _TYPES = {
@@ -51,8 +53,8 @@ class Stored:
         """The bits of a tensor of any library. TypeError if it has none that can be read."""
         if isinstance(x, Stored):
             return x
+        x = plain(x, "tensor")
         if not isinstance(x, numpy.ndarray):
-            x = x.detach() if hasattr(x, "detach") else x
             if hasattr(x, "__dlpack_device__") and int(x.__dlpack_device__()[0]) not in _HOST:
                 x = _to_host(x, "tensor")
             name = str(getattr(x, "dtype", "")).rpartition(".")[2]
@@ -94,8 +96,66 @@ def write(path: str | os.PathLike[str], tensors: dict[str, Any], metadata: dict[
         at += len(raw)
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    with open(path, "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text + b"".join(parts))
+    replace(path, [len(text).to_bytes(8, "little"), text, *parts])
+
+
+def replace(path: str | os.PathLike[str], parts: Iterable[bytes]) -> None:
+    """Writes a file as a whole: whoever reads it, or kills this process, finds all of it or what was there before."""
+    folder, name = os.path.split(os.fspath(path))
+    beside = os.path.join(folder, f".{name}.{os.getpid()}.tmp")
+    try:
+        with open(beside, "wb") as file:
+            file.writelines(parts)
+        os.replace(beside, path)
+    except BaseException:
+        if os.path.exists(beside):
+            os.unlink(beside)
+        raise
+
+
+# Control characters, and those that turn the direction of a line: in names of files that others wrote, they would forge lines.
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def clean(text: Any, most: int = 300) -> str:
+    """A text from a file as it can be printed, in one line."""
+    shown = _UNPRINTABLE.sub(lambda found: f"\\u{{{ord(found[0]):x}}}", str(text))
+    return shown if len(shown) <= most else f"{shown[:most]}..."
+
+
+def inside(folder: Path, name: Any) -> Path:
+    """The file of that name in a folder. ValueError if it lies elsewhere: what others wrote does not say which files are read."""
+    if not isinstance(name, str) or not name or "\0" in name:
+        raise ValueError(f"{clean(folder)}: {clean(repr(name))} names no file")
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"{clean(folder)}: {clean(repr(name))} is out of the folder")
+    return path
+
+
+def parsed(path: str | os.PathLike[str]) -> Any:
+    """What a file of JSON holds. ValueError if it is none."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: no JSON: {clean(error)}") from error
+
+
+def npy(file: BinaryIO, name: str) -> numpy.ndarray:
+    """The array of an .npy file, whose size is compared with its header before memory is taken. ValueError if it is none."""
+    try:
+        version = numpy.lib.format.read_magic(file)
+        reader = {(1, 0): numpy.lib.format.read_array_header_1_0, (2, 0): numpy.lib.format.read_array_header_2_0}[version]
+        shape, _, dtype = reader(file)
+        begin = file.tell()
+        size = file.seek(0, os.SEEK_END) - begin
+        if dtype.hasobject or math.prod(shape) * dtype.itemsize != size:
+            raise ValueError(f"{size} bytes, expected those of {dtype}{list(shape)}")
+        file.seek(0)
+        found: numpy.ndarray = numpy.load(file, allow_pickle=False)
+        return found
+    except Exception as error:  # noqa: BLE001 -- numpy evaluates the header, and raises what that raises
+        raise ValueError(f"{clean(name)}: no array of numpy: {type(error).__name__}: {clean(error)}") from error
 
 
 def header(path: str | os.PathLike[str]) -> tuple[dict[str, Any], numpy.ndarray]:
@@ -107,8 +167,8 @@ def header(path: str | os.PathLike[str]) -> tuple[dict[str, Any], numpy.ndarray]
         raise ValueError(f"{path}: {size} bytes are no safetensors file")
     try:
         found = json.loads(raw[8 : 8 + length].tobytes())
-    except ValueError as error:
-        raise ValueError(f"{path}: the header of the safetensors file is not JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: the header of the safetensors file is not JSON: {clean(error)}") from error
     if not isinstance(found, dict):
         raise ValueError(f"{path}: the header of the safetensors file is no object")
     return found, raw[8 + length :]
@@ -116,20 +176,28 @@ def header(path: str | os.PathLike[str]) -> tuple[dict[str, Any], numpy.ndarray]
 
 def tensor(path: str | os.PathLike[str], name: str, entry: Any, data: numpy.ndarray) -> Stored:
     """A tensor of a safetensors file, from its entry in the header and the bytes behind that. ValueError if it is none."""
+    shown = clean(repr(name))
     try:
-        dtype, shape, (begin, end) = entry["dtype"], [int(size) for size in entry["shape"]], entry["data_offsets"]
+        dtype, shape, (begin, end) = entry["dtype"], list(entry["shape"]), entry["data_offsets"]
+        if not all(type(number) is int and number >= 0 for number in (*shape, begin, end)):
+            raise ValueError("expected integers of at least 0")
         known, bits = _TYPES.get(dtype, (None, numpy.uint8))
-        whole = 0 <= begin <= end <= data.size and end - begin == math.prod(shape) * numpy.dtype(bits).itemsize
+        whole = begin <= end <= data.size and end - begin == math.prod(shape) * numpy.dtype(bits).itemsize
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: '{name}' has no dtype, shape and data_offsets: {error!r}") from error
+        raise ValueError(f"{path}: {shown} has no dtype, shape and data_offsets: {clean(repr(error))}") from error
     if known is None or not whole:
-        raise ValueError(f"{path}: '{name}' is {dtype} {shape} in bytes {begin} to {end} of {data.size}")
-    return Stored(numpy.frombuffer(data[begin:end].tobytes(), bits).reshape(shape), known)
+        raise ValueError(f"{path}: {shown} is {clean(dtype)} {clean(shape)} in bytes {begin} to {end} of {data.size}")
+    try:
+        return Stored(numpy.frombuffer(data[begin:end].tobytes(), bits).reshape(shape), known)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{path}: {shown} is {clean(dtype)} {clean(shape)}: {clean(error)}") from error
 
 
 def read(path: str | os.PathLike[str], names: Collection[str] | None = None) -> tuple[dict[str, Stored], dict[str, str]]:
     """The tensors of a safetensors file, or those of ``names``, and the strings in its header. ValueError if it is none."""
     entries, data = header(path)
     metadata = entries.pop("__metadata__", None) or {}
+    if not isinstance(metadata, dict):
+        raise ValueError(f"{path}: __metadata__ is a {type(metadata).__name__}, expected strings by name")
     wanted = {name: entry for name, entry in entries.items() if names is None or name in names}
     return {name: tensor(path, name, entry, data) for name, entry in wanted.items()}, metadata

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import warnings
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import TracebackType
@@ -12,12 +11,14 @@ from typing import Any, Iterable
 
 import numpy
 
-from ._files import Stored, write
-from ._tensors import UlplabWarning
+from ._files import Stored, replace, write
+from ._tensors import warn
 
 #: The file that says what was recorded, and the version of its layout.
 INDEX = "recording.json"
 VERSION = 1
+#: Calls that have ended, a line each, as long as the recording runs: all that is left of one whose process was killed.
+LOG = "recording.jsonl"
 _SHARDS = "calls-{:05d}.safetensors"
 # Tensors are written once so many bytes are held.
 _SHARD = 256 << 20
@@ -65,13 +66,14 @@ class Recording:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        self._flush()
+        self._write()
+        about = {"ulplab_recording": VERSION, "left_out": self.left_out, "calls": self._entries}
+        replace(self.folder / INDEX, [json.dumps(about, indent=1).encode()])
+        (self.folder / LOG).unlink(missing_ok=True)
         if self.left_out:
-            warnings.warn(
+            warn(
                 f"{self.left_out:,} calls were not recorded: {self.calls:,} calls with {self.bytes:,} bytes were, and at most "
-                f"max_calls = {self._max_calls:,} and max_bytes = {self._max_bytes:,} are",
-                UlplabWarning,
-                stacklevel=2,
+                f"max_calls = {self._max_calls:,} and max_bytes = {self._max_bytes:,} are"
             )
 
     def _hooks(self, name: str) -> tuple[Any, Any]:
@@ -116,8 +118,9 @@ class Recording:
                 # The call counts as one that was not recorded, and says so.
                 entry["missing"] = f"its outputs have {size:,} bytes, and {self._max_bytes - self.bytes:,} of max_bytes were left"
                 self.left_out += 1
-                return
-            entry["outputs"] = self._keep(f"{name}@{entry['call']}.output", output)
+            else:
+                entry["outputs"] = self._keep(f"{name}@{entry['call']}.output", output)
+            self._ended(entry)
 
         return before, after
 
@@ -141,16 +144,21 @@ class Recording:
         self._waiting += stored.bits.nbytes
         self.bytes += stored.bits.nbytes
         if self._waiting >= _SHARD:
-            self._flush()
+            self._write()
         return entry
 
-    def _flush(self) -> None:
+    def _write(self) -> None:
+        """Writes the tensors that are held."""
         if self._held:
+            write(self.folder / _SHARDS.format(self._shards + 1), self._held, {})
             self._shards += 1
-            write(self.folder / _SHARDS.format(self._shards), self._held, {})
             self._held, self._waiting = {}, 0
-        about = {"ulplab_recording": VERSION, "left_out": self.left_out, "calls": self._entries}
-        (self.folder / INDEX).write_text(json.dumps(about, indent=1), encoding="utf-8")
+
+    def _ended(self, entry: dict[str, Any]) -> None:
+        """Writes a call that has ended, first its tensors: a process that is killed leaves all calls that had ended."""
+        self._write()
+        with open(self.folder / LOG, "a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
 
 
 def _is_setting(value: Any) -> bool:
@@ -198,7 +206,7 @@ def record(
 
     The model is torch's, or anything with ``named_modules()`` whose modules have ``register_forward_pre_hook`` and
     ``register_forward_hook``. Graphs that were compiled or captured before call no hooks. The folder is made; it must be empty.
-    What is in it docs/python.md says. ``ulplab compare WANT GOT`` compares two recordings of the same calls.
+    What is in it docs/python.md says. Each call is written when it ends: if the process is killed, those that had ended can be replayed. ``ulplab compare WANT GOT`` compares two recordings of the same calls.
 
     ValueError if no module has such a name, or the folder is not empty.
     """

@@ -142,15 +142,27 @@ def reproduce(path: str | os.PathLike[str]) -> None:
     ``pytest --ulplab-report DIR`` writes one for each: what was asked, and the tensors, or of large ones the rows around the worst element.
     Raises the AssertionError that the test raised, with the counts of the rows that were kept; ValueError if the file is of another kind.
     """
-    from ._close import assert_close
+    from ._close import _METRICS, assert_close
 
     __tracebackhide__ = True
     tensors, metadata = _files.read(path)
-    if "ulplab" not in metadata:
-        raise ValueError(f"{path}: this safetensors file is none that a report of ulplab has written")
-    about = json.loads(metadata["ulplab"])
-    call, got = about["call"], tensors.pop("got")
-    if call.get("op"):
-        assert_close(got, op=call["op"], inputs={**tensors, **about["words"]}, output=call["output"], accumulate=call["accumulate"])
-    else:
-        assert_close(got, tensors["want"], **{name: value for name, value in call.items() if value is not None})
+    try:
+        about = json.loads(metadata["ulplab"])
+        call, words, got = dict(about["call"]), dict(about["words"]), tensors.pop("got")
+        unknown = call.keys() - {"op", "output", "accumulate", "mean_error", "dtype", "rtol", "atol", "equal_nan", *_METRICS}
+        if unknown or not all(isinstance(one, (bool, int, float, str)) for one in words.values()):
+            raise ValueError(f"unknown words {sorted(unknown)}")
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        why = f"{type(error).__name__}: {_files.clean(error)}"
+        raise ValueError(f"{path}: this safetensors file is none that a report of ulplab has written: {why}") from error
+    given = {name: value for name, value in call.items() if value is not None or name == "mean_error"}
+    try:
+        if call.get("op"):
+            # All that was asked: without mean_error="fail", an error of the mean would pass.
+            assert_close(got, inputs={**tensors, **words}, **given)
+        else:
+            assert_close(got, tensors["want"], **given)
+    except AssertionError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{path}: not judged: {error}") from error

@@ -10,8 +10,8 @@ from typing import Any
 import numpy
 
 from . import _calls, _checkpoint, _dumps, _errors, _flashinfer, _modules, _native
-from ._close import _biased, _outside, _where, unit
-from ._files import Stored
+from ._close import _biased, _check_judged, _outside, _where, unit
+from ._files import Stored, clean
 from ._tensors import array, inputs as given_inputs
 
 
@@ -42,8 +42,8 @@ class Replay(list[Replayed]):
         lines = [f"{len(self):,} outputs of calls: {counts}"]
         for call in self:
             ratio = "" if call.ratio is None else f", error / bound {call.ratio:.3g}"
-            lines.append(f"{call.verdict}: {call.function}{f' as {call.op}' if call.op else ''}{ratio} ({call.path})")
-            lines += [f"    {line.strip()}" for line in call.message.splitlines()]
+            lines.append(f"{call.verdict}: {clean(call.function)}{f' as {call.op}' if call.op else ''}{ratio} ({clean(call.path)})")
+            lines += [f"    {clean(line.strip(), 1000)}" for line in call.message.splitlines()]
         return "\n".join(lines)
 
 
@@ -107,7 +107,7 @@ def _judged(call: _dumps.Recorded, known: _calls.Function | None, accumulate: st
         judgements = known(call.given)
     except _calls.Unknown as error:
         return [refused(str(error))]
-    except (ValueError, TypeError, IndexError, AttributeError) as error:
+    except Exception as error:  # noqa: BLE001 -- what was recorded may be anything; the other calls stand
         return [refused(f"{type(error).__name__}: {error}")]
     found = []
     for one in judgements:
@@ -120,7 +120,9 @@ def _judged(call: _dumps.Recorded, known: _calls.Function | None, accumulate: st
             by_choice = {}
             for said, words in one.choices.items():
                 given = _calls.with_outputs({**one.given, **words}, call.outputs)
-                judged = _native.judge(op, held, given_inputs(given), unit(accumulate), output)
+                given_arrays = given_inputs(given)
+                judged = _native.judge(op, held, given_arrays, unit(accumulate), output)
+                _check_judged(judged, given_arrays, op, output or "output")
                 if judged["outside"] and one.corners:
                     ends = [given_inputs({**given, **corner}) for corner in one.corners]
                     _widen(judged, [_native.judge(op, held, end, unit(accumulate), output) for end in ends])
@@ -130,11 +132,11 @@ def _judged(call: _dumps.Recorded, known: _calls.Function | None, accumulate: st
             said, judged = min(by_choice.items(), key=lambda item: item[1]["outside"])
             # Where several are right, which one it is.
             chosen = [f"with {said}"] if len(one.choices) > 1 else []
-        except (_calls.Unknown, ValueError, TypeError) as error:
-            found.append(refused(str(error), op))
-            continue
         except AssertionError as error:
             found.append(Replayed(call.function, call.path, "failed", float("inf"), str(error), op))
+            continue
+        except Exception as error:  # noqa: BLE001 -- as above
+            found.append(refused(str(error), op))
             continue
         ratio = float(_errors.ratios(judged["got"], judged["value"], judged["bound"]).max(initial=0.0))
         if judged["outside"]:
