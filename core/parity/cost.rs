@@ -71,7 +71,7 @@ impl Rows {
         let height = match format.scaling?.group {
             Group::Tile { rows, .. } => rows,
             Group::Token => 1,
-            Group::Channel | Group::Tensor => rows.max(1),
+            Group::Column | Group::Tensor => rows.max(1),
         };
         if height.saturating_mul(cols) > 16 * ELEMENTS {
             return None;
@@ -88,7 +88,11 @@ impl Rows {
             globals.clone_from(&stored.global);
         }
         let whole = (0..rows).map(|row| largest(source.read(row * cols, cols).into_iter()));
-        let amax = if format.global == Some(Group::Tensor) { largest(whole) } else { 0.0 };
+        let amax = if format.global == Some(Group::Tensor) {
+            largest(whole)
+        } else {
+            0.0
+        };
         Some(Self { x, globals, amax })
     }
 

@@ -181,6 +181,7 @@ pub fn judge<'py>(
     })?;
     let result = found(py, &judged.comparison, &got.shape)?;
     result.set_item("output", judged.expected.name)?;
+    result.set_item("exact", judged.expected.exact)?;
     result.set_item("got", shaped(py, numbers, &got.shape)?)?;
     result.set_item("value", shaped(py, judged.expected.value, &got.shape)?)?;
     result.set_item("error", shaped(py, judged.expected.error, &got.shape)?)?;

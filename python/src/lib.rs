@@ -204,8 +204,9 @@ mod _native {
             return Err(wrong("a mask has elements of uint8"));
         }
         let kinds = mask.bytes().map_err(wrong)?;
-        let found =
-            pool::run(py, || super::pattern::find(&mask.shape, false, &|at| kinds[at] != 0, &|at| kinds[at].into()));
+        let found = pool::run(py, || {
+            super::pattern::find(&mask.shape, false, &|at| kinds[at] != 0, &|at| kinds[at].into())
+        });
         Ok((found.place, found.kinds))
     }
 

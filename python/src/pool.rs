@@ -83,7 +83,10 @@ fn own() -> Option<&'static ThreadPool> {
         // A thread that cannot be started ends the process in the global pool, too.
         let pool = rayon::ThreadPoolBuilder::new().build().expect("threads can be started");
         let made = Box::into_raw(Box::new(Own { process, pool }));
-        if OWN.compare_exchange(found, made, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        if OWN
+            .compare_exchange(found, made, Ordering::AcqRel, Ordering::Acquire)
+            .is_err()
+        {
             // SAFETY: another thread was quicker, and nobody has seen this one.
             drop(unsafe { Box::from_raw(made) });
         }

@@ -207,7 +207,10 @@ fn whole(stored: &parity::StoredBytes, format: &Format, rows: usize, cols: usize
     ] {
         let part = expected(name);
         let mut wanted = part.map_or(0, bytes);
-        let mut of = part.map_or_else(|| format!("'{format}' has none"), |part| format!("{} {:?}", dtype(part), part.shape));
+        let mut of = part.map_or_else(
+            || format!("'{format}' has none"),
+            |part| format!("{} {:?}", dtype(part), part.shape),
+        );
         if let (Some(layout), "scale", Some(part)) = (stored.layout, name, part) {
             let size = part.dtype.bitsize() / 8;
             check_layout(layout, size)?;

@@ -408,15 +408,21 @@ fn geometry(tensor: &DlTensor, size: usize) -> PyResult<(Vec<usize>, Option<Vec<
     let (sizes, strides) = unsafe {
         let sizes = std::slice::from_raw_parts(tensor.shape, ndim);
         let strides = NonNull::new(tensor.strides.cast_mut());
-        (sizes, strides.map(|strides| std::slice::from_raw_parts(strides.as_ptr(), ndim).to_vec()))
+        (
+            sizes,
+            strides.map(|strides| std::slice::from_raw_parts(strides.as_ptr(), ndim).to_vec()),
+        )
     };
     let shape: Result<Vec<usize>, _> = sizes.iter().map(|size| usize::try_from(*size)).collect();
     let elements = sizes.iter().try_fold(1i64, |all, size| all.checked_mul(*size));
     let bytes = elements.and_then(|elements| elements.checked_mul(size as i64));
-    let reach = sizes.iter().zip(strides.iter().flatten()).try_fold(0i64, |all, (size, stride)| {
-        let reach = (size - 1).max(0).checked_mul(stride.checked_abs()?)?;
-        all.checked_add(reach)
-    });
+    let reach = sizes
+        .iter()
+        .zip(strides.iter().flatten())
+        .try_fold(0i64, |all, (size, stride)| {
+            let reach = (size - 1).max(0).checked_mul(stride.checked_abs()?)?;
+            all.checked_add(reach)
+        });
     match (shape, bytes, reach) {
         (Ok(shape), Some(_), Some(_)) => Ok((shape, strides)),
         _ => Err(PyTypeError::new_err(format!(

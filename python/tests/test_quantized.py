@@ -195,3 +195,41 @@ def test_a_format_without_scales(x):
     ulplab.assert_quantized(codes, None, x, "e4m3")
     with pytest.raises(AssertionError):
         ulplab.assert_quantized(codes ^ 0x80, None, x, "e4m3")
+
+
+FAR = {"mxfp8": {"vllm", "nearest"}, "mxfp4": {"vllm"}, "mxfp6_e2m3": {"vllm", "nearest"}, "nvfp4": set(), "fp8_token": set(), "fp8_b128_f32": set()}
+
+
+@pytest.mark.parametrize("format", FAR)
+def test_rules_that_cost_far_more_than_the_best(format):
+    """Of this kind, too: rules with a smallest scale on numbers of 1e-6, and `floor` on uniform numbers."""
+    x = np.random.default_rng(0).standard_normal((64, 256)).astype(np.float32)
+    with pytest.raises(ValueError, match="rules are") as error:
+        ulplab.quantize(x, format, rule="?")
+    rules = str(error.value).partition("rules are ")[2].partition(";")[0].split(", ")
+    errors, warned = {}, {}
+    for rule in rules:
+        q = ulplab.quantize(x, format, rule=rule)
+        errors[rule] = float(np.linalg.norm(q.dequantize() - x) / np.linalg.norm(x))
+        found = ulplab.parity(x, q.codes, q.scales, q.global_scale, format=format)
+        warned[rule] = found.warning
+        assert found.explained
+        named = ulplab.parity(x, q.codes, q.scales, q.global_scale, format=format, rule=rule)
+        assert named.explained and named.warning is None, rule
+    assert {rule for rule, warning in warned.items() if warning} == FAR[format]
+    best = min(errors.values())
+    assert {rule for rule, error in errors.items() if error > 1.5 * best} == FAR[format]
+    for rule in FAR[format]:
+        q = ulplab.quantize(x, format, rule=rule)
+        with pytest.warns(ulplab.UlplabWarning, match=rf"the rule {rule} clips the largest element of \d+\.\d+ % of blocks; its relative L2"):
+            ulplab.assert_quantized(q.codes, q.scales, x, format, q.global_scale)
+        assert f"{errors[rule]:.3e}".replace("e-0", "e-") in warned[rule]
+
+
+def test_scales_in_another_order_are_named():
+    x = np.random.default_rng(0).standard_normal((64, 256)).astype(np.float32)
+    q = ulplab.quantize(x, "nvfp4")
+    with pytest.raises(ValueError, match="not judged: scales has 2048 bytes, expected 1024: .*; layouts that have 2048 are .*128x4.*say layout="):
+        ulplab.assert_quantized(q.codes, q.layout("128x4"), x, "nvfp4", q.global_scale)
+    with pytest.raises(ValueError, match="has no scales, so no layout"):
+        ulplab.assert_quantized(ulplab.quantize(x, "e4m3").codes, None, x, "e4m3", layout="128x4")

@@ -148,7 +148,7 @@ def test_operands_that_are_dequantized_are_the_same_as_codes_with_scales():
     for name in "ab":
         x = matmul.codes(given[name], "e2m1")
         whole[name] = x * matmul.spread(given[f"{name}_scale"], x.shape)
-    ulplab.assert_close(got, op="matmul", inputs=whole, b_rows="n", alpha=given["alpha"])
+    ulplab.assert_close(got, op="matmul", inputs=whole, b_rows="n", alpha=given["alpha"], dtype=got.dtype)
 
 
 def test_a_state_in_bf16_over_many_tokens():

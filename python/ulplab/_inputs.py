@@ -104,8 +104,10 @@ def called(kernel: Callable[..., Any], given: dict[str, Any], writes: list[str])
 
 
 def overlapping(got: _native.Array, other: _native.Array) -> bool:
-    """Whether two tensors have memory in common. Views of one buffer with strides are only if they begin at the same place."""
+    """Whether two tensors have elements in common, in one order. A transposed view of an input, which overwrites nothing, has another."""
     (begin, end), (first, last) = got.span, other.span
     if not (begin < last and first < end):
         return False
-    return got.address == other.address or (got.contiguous and other.contiguous)
+    if got.contiguous and other.contiguous:
+        return True
+    return got.address == other.address and got.shape == other.shape and got.contiguous == other.contiguous

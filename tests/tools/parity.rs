@@ -258,10 +258,15 @@ fn a_rule_that_costs_far_more_than_the_best_is_warned_of() {
     for (rule, warned) in [("vllm", true), ("nearest", true), ("rceil", false), ("floor", false)] {
         let bench = bench(&format!("e4m3/b32:e8m0({rule})"), |_| ());
         let done = bench.works(command);
-        let said = done.out.contains(&format!("warning: the rule {rule} clips the largest element of"));
+        let said = done
+            .out
+            .contains(&format!("warning: the rule {rule} clips the largest element of"));
         assert_eq!(said, warned, "{}", done.out);
         assert!(done.out.ends_with("PASS: 1 of 1 tensors explained\n"), "{}", done.out);
-        assert_eq!(bench.json(&format!("{command} --json"))[0]["warning"].is_string(), warned);
+        assert_eq!(
+            bench.json(&format!("{command} --json"))[0]["warning"].is_string(),
+            warned
+        );
         let named = bench.works(&format!("{command} --rule {rule}"));
         assert!(!named.out.contains("warning"), "{}", named.out);
     }
