@@ -51,7 +51,7 @@ impl Cost {
         let share = 100.0 * *clipped as f64 / (*blocks).max(1) as f64;
         format!(
             "the rule {rule} clips the largest element of {share:.3} % of blocks; its relative L2 error is {error:.3e}, that of {best} \
-             {best_error:.3e}: a rule that no one wanted is a fault, --rule {rule} says that it is wanted"
+             {best_error:.3e}; name the rule if it is meant"
         )
     }
 }
