@@ -31,4 +31,4 @@ def kernel(inputs, fault):
 
 
 def gate(inputs, got):
-    ulplab.assert_close(got, op="matmul", inputs=inputs)
+    ulplab.assert_close(got, op="matmul", inputs=inputs, dtype="float16")
