@@ -36,6 +36,9 @@ def test_no_right_kernel_is_outside(op, dtype):
             ulplab.assert_close(got, op=op, inputs=given, mean_error="fail")
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from None
+        except ValueError as error:
+            # Draws without tokens, or of no elements.
+            assert "not judged" in str(error) and any(np.size(one) == 0 or name == "k" and one == 0 for name, one in given.items()), seed
 
 
 FAULTS = [
