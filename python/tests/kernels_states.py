@@ -56,7 +56,8 @@ def draw_diagonal_ssm(rng, dtype):
     given = {"u": normal(rng, *rows, steps, dtype=dtype), "a": decays(rng, heads, states)}
     given |= {name: rng.standard_normal((heads, states)).astype(F32) for name in "bc"}
     if rng.random() < 0.5:
-        given["state"] = rng.standard_normal((*rows, states)).astype(F32)
+        # The kernel stores its state in the type of its output.
+        given["state"] = normal(rng, *rows, states, dtype=dtype)
     return given
 
 
