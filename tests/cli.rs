@@ -42,6 +42,8 @@ mod keys;
 mod left;
 #[path = "cli/limits.rs"]
 mod limits;
+#[path = "cli/losses.rs"]
+mod losses;
 #[path = "cli/other_kinds.rs"]
 mod other_kinds;
 #[path = "cli/own_cases.rs"]

@@ -32,6 +32,48 @@ impl Bound {
             Better::Lower => a > b,
         }
     }
+
+    /// Writes a value that stands next to the bound. `text` is the value in few digits, and stays if it lies on the same side of the bound
+    /// as the value, and is zero only if the value is; else the value has as many digits as that takes.
+    pub fn beside(self, text: String, value: f64) -> String {
+        let true_to = |text: &str| {
+            let shown = read(text);
+            shown.is_some_and(|shown| self.admits(shown) == self.admits(value) && (shown == 0.0) == (value == 0.0))
+        };
+        if !value.is_finite() || true_to(&text) {
+            return text;
+        }
+        let plain = (1e-3..1e6).contains(&value.abs());
+        let written = |digits: usize| match plain {
+            true => {
+                let whole = value.abs().log10().floor() as i32;
+                format!("{value:.0$}", (digits as i32 - 1 - whole).max(0) as usize)
+            }
+            false => format!("{value:.0$e}", digits - 1),
+        };
+        let found = (3..17).map(written).find(|text| true_to(text));
+        found.unwrap_or_else(|| {
+            if plain {
+                format!("{value}")
+            } else {
+                format!("{value:e}")
+            }
+        })
+    }
+}
+
+/// The number that a text shows: `0.99`, `+1.5e-3`, `>0.9999` or `1 − 4e-9`.
+fn read(text: &str) -> Option<f64> {
+    let near_one = |sign: char| {
+        text.strip_prefix("1\u{a0}")?
+            .strip_prefix(sign)?
+            .trim()
+            .parse::<f64>()
+            .ok()
+    };
+    let number = text.strip_prefix('>').unwrap_or(text).parse().ok();
+    let below = || near_one('−').map(|short| 1.0 - short);
+    number.or_else(below).or_else(|| near_one('+').map(|over| 1.0 + over))
 }
 
 impl FromStr for Bound {

@@ -18,6 +18,7 @@ mod history;
 mod kernel;
 mod kl;
 mod max_abs;
+pub mod nats;
 mod nonfinite;
 mod nsr;
 mod recall;
@@ -27,6 +28,7 @@ mod sqnr;
 mod theory;
 mod top1;
 mod ulp;
+mod weights;
 
 pub use bound::Bound;
 pub use cosine::{COSINE, cosine_distance};
@@ -44,10 +46,12 @@ pub use kernel::{
 };
 pub use kl::KL;
 pub use max_abs::MAX_ABS;
+pub use nats::{NATS, NATS_PER_BYTE, PERPLEXITY};
 pub use nsr::NSR;
 pub use relative_l2::RELATIVE_L2;
 pub use sqnr::SQNR;
 pub use theory::float_nsr;
+pub use weights::{WEIGHT_BITS, WEIGHT_MEGABYTES};
 
 use crate::error::{Error, Result, did_you_mean};
 
@@ -177,6 +181,9 @@ pub const METRICS: &[&Metric] = &[
     &flips::LOST,
     &flips::GAINED,
     &flips::NET_LOST,
+    &nats::NATS,
+    &nats::NATS_PER_BYTE,
+    &nats::PERPLEXITY,
     &delta_nats::DELTA_NATS,
     &delta_nats::DELTA_NATS_PER_BYTE,
     &recall::RECALL,
@@ -204,6 +211,8 @@ pub const METRICS: &[&Metric] = &[
     &theory::SCORE_ERROR,
     &theory::RECALL_THEORY,
     &theory::RECALL_EXCESS,
+    &weights::WEIGHT_BITS,
+    &weights::WEIGHT_MEGABYTES,
     &kernel::VIOLATIONS,
     &kernel::BOUND_RATIO,
     &kernel::US_COLD,

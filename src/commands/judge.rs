@@ -14,6 +14,7 @@ use crate::gate::{bind, direction, explain, judge};
 use crate::output;
 use crate::report;
 use crate::run::folder::Folder;
+use crate::run::loss;
 use crate::run::plan::Plan;
 use crate::run::runs;
 use crate::run::store;
@@ -176,6 +177,9 @@ pub struct GateArgs {
     /// of accuracy, and where KL says nothing of it. No gate is judged.
     #[arg(long, conflicts_with_all = ["attested", "rules", "json"])]
     pub paired: bool,
+    /// Judge nothing, exit code 4, if the text or the checkpoint cannot tell formats apart; `ulplab sweep --strict` says when.
+    #[arg(long, conflicts_with_all = ["attested", "paired"])]
+    pub strict: bool,
     #[command(flatten)]
     pub calibrate: CalibrateArgs,
 }
@@ -195,6 +199,7 @@ pub fn gate(args: &GateArgs) -> Result<Exit> {
         check(&manifest.experiment.gates, &*study, &manifest.plan, None).map_err(|mistake| file.error(&mistake))?;
         calibrate::resolve(&mut manifest, &file)?;
     }
+    manifest.invocation.strict |= args.strict;
     let run = load(&folder, manifest)?;
     if args.paired {
         paired::print(&run)?;
@@ -256,6 +261,9 @@ enum Gates {
 /// its own line if it does not fit, so that it can be copied whole.
 fn print(run: &Run, study: &dyn Study, folder: &Folder, json: bool, gates: Gates) -> Result<()> {
     paired::warnings(run).iter().for_each(|warning| errln!("{warning}"));
+    if json {
+        loss::blind(run).iter().for_each(|why| errln!("{why}"));
+    }
     let mut out = output::stdout();
     let written = if json {
         run.verdicts.iter().try_for_each(|verdict| {

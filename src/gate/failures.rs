@@ -23,6 +23,10 @@ pub fn explain(verdict: &mut Verdict, records: &[&Record]) {
         if let Some(why) = first.and_then(not_run) {
             verdict.message = format!("{why}: {}", verdict.message);
         }
+        // Elements of a recipe that is too good explain nothing.
+        if verdict.consequence().is_some() {
+            verdict.failures = Failures::default();
+        }
     }
 }
 
@@ -100,7 +104,7 @@ fn of_metric(record: &Record, require: &str, records: &[&Record]) -> Failure {
         "{}: {} is {}, required {require}",
         place(record.layer, &record.site),
         record.metric,
-        digits(record.value)
+        super::beside(require, digits(record.value), record.value)
     );
     if let Some(worst) = &worst {
         let index: Vec<String> = worst.index.iter().map(u64::to_string).collect();

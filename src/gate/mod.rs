@@ -76,7 +76,9 @@ impl<'a> Binding<'a> {
         let (thin, firm): (Vec<&Summary>, Vec<&Summary>) = here.partition(|s| rule.statistic.is_undefined(s));
         let worst = worst(rule.statistic, bound.better, firm.into_iter());
         if let Some(worst) = worst.filter(|worst| !bound.admits(rule.statistic.value(worst))) {
-            return Ok(self.verdict(Status::Fail, Some(worst), measured(rule, worst)));
+            let control = if rule.control { "control fails: " } else { "" };
+            let message = format!("{control}{}", measured(rule, worst));
+            return Ok(self.verdict(Status::Fail, Some(worst), message));
         }
         if let Some(first) = thin.first() {
             let place = place(first.layer, &first.site);
@@ -221,15 +223,24 @@ fn measured(rule: &Rule, worst: &Summary) -> String {
         Some(flake) => format!(" (calibrated: at most {flake:e} false alarms)"),
         None => String::new(),
     };
+    let value = rule.statistic.value(worst);
     format!(
-        "{} of {} at {} ({}){over} is {:.6}, required {}{calibrated}",
+        "{} of {} at {} ({}){over} is {}, required {}{calibrated}",
         rule.statistic.name(),
         worst.metric,
         place(worst.layer, &worst.site),
         rule.phase,
-        rule.statistic.value(worst),
+        beside(&rule.require, format!("{value:.6}"), value),
         rule.require,
     )
+}
+
+/// A value that stands next to what is required of it ([`Bound::beside`]).
+pub fn beside(require: &str, text: String, value: f64) -> String {
+    match require.parse::<Bound>() {
+        Ok(bound) => bound.beside(text, value),
+        Err(_) => text,
+    }
 }
 
 impl Statistic {

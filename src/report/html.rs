@@ -22,7 +22,11 @@ struct Page<'a> {
     /// Class of the verdict's colours.
     tone: &'static str,
     tally: Tally,
+    /// The reference's own loss.
+    loss: Option<String>,
     smallest: Option<String>,
+    /// The reason for which the run cannot tell formats apart.
+    blind: Option<String>,
     /// What the page leaves out.
     partial: Option<String>,
     setting: String,
@@ -137,7 +141,9 @@ fn page(run: &Summarized, whole: &Summarized) -> String {
             Outcome::Incomplete | Outcome::NotJudged | Outcome::PartlyJudged => "open",
         },
         tally: run.tally.clone(),
+        loss: whole.loss(),
         smallest: whole.smallest(),
+        blind: whole.blind(),
         partial: partial(run, whole),
         setting: run.setting(),
         failed: grouped(run.checks_of(&[Status::Fail]), same_rule),

@@ -68,7 +68,8 @@ fn judged(check: &Check) -> TestCase {
                 .collect::<String>();
             status.set_type("gate").set_message(clean(&verdict.message));
             let wrong = failures::text(&verdict.failures);
-            let text = format!("{lines}why: {}\n{wrong}", rule.why);
+            let follows = verdict.consequence().map_or(String::new(), |text| format!("{text}\n"));
+            let text = format!("{lines}why: {}\n{follows}{wrong}", rule.why);
             status.set_description(clean(text.trim_end()));
             status
         }

@@ -20,8 +20,9 @@ pub(super) fn markdown(run: &Summarized) -> String {
         escape(&experiment.question)
     );
     text += &format!("**{}**\n", escape(&run.tally.counts()));
-    if let Some(smallest) = run.smallest() {
-        text += &format!("\n{}.\n", escape(&smallest));
+    let smallest = run.smallest();
+    for line in [run.loss(), smallest, run.blind()].into_iter().flatten() {
+        text += &format!("\n{}.\n", escape(&line));
     }
     let (failed, passed) = (run.checks_of(&[Status::Fail]), run.checks_of(&[Status::Pass]));
     let unjudged = run.checks_of(&[Status::NotJudged, Status::NotForDevice]);
@@ -79,6 +80,8 @@ fn wrong(text: &mut String, checks: &[&Check], limit: usize) {
     let mut rows = Vec::new();
     for check in checks {
         let (recipe, found) = (check.verdict.recipe.as_str(), &check.verdict.failures);
+        let consequence = check.verdict.consequence();
+        rows.extend(consequence.map(|text| row([recipe, "", text, ""].into_iter())));
         let lines = failures::lines(found).into_iter();
         rows.extend(lines.map(|line| row([recipe, line.window, line.message, line.why].into_iter())));
         let more = failures::more(found);

@@ -21,6 +21,7 @@ mod worst;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
+use crate::run::loss::{self, Loss};
 use crate::run::verdict::Status;
 use crate::run::{Manifest, Run};
 use crate::{Error, Result};
@@ -160,27 +161,52 @@ impl<'a> Summarized<'a> {
         }
     }
 
-    /// The answer in a sentence: the smallest format that passes, and of equally small ones the one with the least
-    /// error. Nothing is claimed of a run in which anything was left out or not judged.
+    /// The answer in a sentence: the smallest format that passes, in caches or else of weights, and of equally small ones the one with
+    /// the least error. Nothing is claimed of a run in which anything was left out or not judged.
     fn smallest(&self) -> Option<String> {
         let judged = matches!(self.tally.outcome(), Outcome::Pass | Outcome::Fail)
             && self.tally.not_judged == 0
+            && !Loss::of(self.run).is_some_and(|loss| loss.hardly_predicts())
             && self.run.manifest.left_out.is_empty();
         if !judged {
             return None;
         }
-        let passing = self
-            .candidates
-            .iter()
-            .filter(|_| self.show.ranks_sizes())
-            .filter(|c| c.group == Group::Plain && matches!(c.gate, Gate::Pass(_)));
-        let sized = passing.filter_map(|candidate| Some((candidate.bytes_per_vector?, candidate.name)));
+        let passing = || {
+            let all = self.candidates.iter().filter(|_| self.show.ranks_sizes());
+            all.filter(|candidate| matches!(candidate.gate, Gate::Pass(_)))
+        };
         // Candidates are sorted by error, and the first of equals is kept.
-        let (bytes, name) = sized.min_by(|a, b| a.0.total_cmp(&b.0))?;
+        let plain = passing().filter(|candidate| candidate.group == Group::Plain);
+        let sized = plain.filter_map(|candidate| Some((candidate.bytes_per_vector?, candidate)));
+        if let Some((bytes, smallest)) = sized.min_by(|a, b| a.0.total_cmp(&b.0)) {
+            let share = smallest
+                .of_bf16
+                .map(|share| format!(", caches of {} of bf16's size", number::significant(share, 3)));
+            return Some(format!(
+                "The smallest format that passes: {}, {} bytes per vector{}",
+                smallest.name,
+                number::tenths(bytes),
+                share.unwrap_or_default()
+            ));
+        }
+        let megabytes = |candidate: &Candidate| self.show.weight_megabytes(self.index, candidate.name);
+        let real = passing().filter(|candidate| candidate.group != Group::Noise);
+        let weighed = real.filter_map(|candidate| Some((megabytes(candidate)?, candidate.name)));
+        let (megabytes, name) = weighed.min_by(|a, b| a.0.total_cmp(&b.0))?;
         Some(format!(
-            "The smallest format that passes: {name}, {} bytes per vector",
-            number::tenths(bytes)
+            "The smallest format that passes: {name}, {} MB of weights",
+            number::error(megabytes)
         ))
+    }
+
+    /// The reference's own loss, in a line.
+    fn loss(&self) -> Option<String> {
+        Loss::of(self.run).map(|loss| loss.to_string())
+    }
+
+    /// The reason for which the run cannot tell formats apart, in a line that stands next to the verdict.
+    fn blind(&self) -> Option<String> {
+        loss::blind(self.run).map(|why| format!("CAUTION: {why}"))
     }
 
     /// Recipes that have no row, in a line: those that were not selected.
@@ -259,6 +285,8 @@ impl<'a> Summarized<'a> {
             let (count, length) = (windows.len(), reading.length());
             facts.push(("windows", format!("{count} of {length}: {}", windows.join(", "))));
         }
+        facts.extend(self.loss().map(|loss| ("loss", loss)));
+        facts.extend(self.blind().map(|why| ("can tell formats apart", why)));
         facts.extend([
             ("seed", experiment.seed.to_string()),
             ("fingerprint", manifest.fingerprint.clone()),

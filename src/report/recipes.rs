@@ -64,6 +64,9 @@ pub struct Candidate<'a> {
     pub group: Group,
     pub gate: Gate<'a>,
     pub bytes_per_vector: Option<f64>,
+    pub bytes_per_token: Option<f64>,
+    /// The bytes per token as a share of what bf16 takes.
+    pub of_bf16: Option<f64>,
     /// For a noise control the recipe it controls, for a narrowed recipe the plain one of the same format.
     pub origin: Option<&'a str>,
     /// Its colour in all charts that show all recipes; [`GREY`] if it has none.
@@ -152,6 +155,8 @@ fn candidate<'a>(
         group,
         gate: gate(verdicts),
         bytes_per_vector: info.and_then(|info| info.bytes_per_vector),
+        bytes_per_token: info.and_then(|info| info.bytes_per_token),
+        of_bf16: info.and_then(|info| info.of_bf16),
         origin,
         slot: GREY,
     }

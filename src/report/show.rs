@@ -41,6 +41,11 @@ pub trait Show {
         (Group::Plain, None)
     }
 
+    /// The size of a recipe's weights in 10⁶ bytes, if it rounds any.
+    fn weight_megabytes(&self, _index: &Index, _recipe: &str) -> Option<f64> {
+        None
+    }
+
     /// Whether only formats wherever they would be used have colours, and the smallest of those that pass is an answer.
     fn ranks_sizes(&self) -> bool {
         false

@@ -28,7 +28,9 @@ pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
             text.into()
         }
     };
-    let mut lines = vec![clip(&run.run.manifest.experiment.question, width), String::new()];
+    let mut lines = vec![clip(&run.run.manifest.experiment.question, width)];
+    lines.extend(run.loss().map(|loss| clip(&loss, width)));
+    lines.push(String::new());
     for line in table(&run.overview, width).lines() {
         let line = line.trim_end();
         // The gate is the last column, and comfy-table would count colour codes as characters.
@@ -51,6 +53,12 @@ pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
             paint("FAIL", 31),
             clip(&text, width.saturating_sub(5))
         ));
+        let consequence = check.verdict.consequence();
+        lines.extend(
+            consequence
+                .into_iter()
+                .flat_map(|text| columns::wrapped(text, width, 5)),
+        );
         lines.extend(reasons(&check.verdict.failures, width));
     }
     if failures.len() > FAILURES {
@@ -92,6 +100,9 @@ pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
         lines.push(format!("… and more for {} other reasons", unjudged.len() - UNJUDGED));
     }
     lines.extend(run.smallest().map(|smallest| clip(&smallest, width)));
+    if let Some(why) = run.blind() {
+        lines.extend(columns::wrapped(&paint(&why, 33), width, 0));
+    }
     let outcome = run.tally.outcome();
     let code = match outcome {
         Outcome::Pass => 32,

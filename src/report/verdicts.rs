@@ -9,6 +9,7 @@ use super::index::{Index, Quantity};
 use super::number;
 use super::recipes::{Candidate, Gate, Group, REFERENCE};
 use crate::experiment::{Rule, Statistic};
+use crate::gate;
 use crate::run::Run;
 pub use crate::run::verdict::Outcome;
 use crate::run::verdict::{Status, Verdict};
@@ -168,7 +169,11 @@ impl Check<'_> {
             "—" => String::new(),
             own => format!("; the reference’s own is {own}"),
         };
-        format!("{}{own}; {}", self.statistic, self.verdict.rule.why)
+        let follows = match self.verdict.consequence() {
+            Some(text) => format!("; the control fails: {text}"),
+            None => String::new(),
+        };
+        format!("{}{own}; {}{follows}", self.statistic, self.verdict.rule.why)
     }
 
     /// The reason of its failure.
@@ -203,7 +208,11 @@ pub fn checks<'a>(run: &'a Run, index: &Index) -> Vec<Check<'a>> {
             },
             measured: match verdict.windows {
                 0 => "—".into(),
-                _ => number::of_metric(&rule.metric, verdict.value),
+                _ => gate::beside(
+                    &rule.require,
+                    number::of_metric(&rule.metric, verdict.value),
+                    verdict.value,
+                ),
             },
             layer: verdict.layer.map_or("—".into(), |layer| layer.to_string()),
             reference: reference(index, rule).map_or("—".into(), |value| number::of_metric(&rule.metric, value)),

@@ -24,6 +24,9 @@ pub struct Invocation {
     /// Whether it ends as soon as every gate is decided.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub until_decided: bool,
+    /// Whether a run whose text cannot tell formats apart is not judged.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub strict: bool,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub timed: bool,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -54,6 +57,7 @@ impl Invocation {
             .for_each(|folder| option("--datasets", path(folder)));
         option("--seed", seed.to_string());
         words.extend(self.until_decided.then(|| "--until-decided".into()));
+        words.extend(self.strict.then(|| "--strict".into()));
         words.extend(self.fast_only.then(|| "--fast-only".into()));
         words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
     }

@@ -4,6 +4,7 @@ pub mod ceilings;
 pub mod folder;
 pub mod invocation;
 pub mod lines;
+pub mod loss;
 pub mod partition;
 pub mod plan;
 pub mod runs;
@@ -70,6 +71,9 @@ pub struct Manifest {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub hindered: BTreeMap<String, Hindrance>,
     pub recipes: Vec<RecipeInfo>,
+    /// Tokens that the model tells apart, if it predicts tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vocabulary: Option<usize>,
     /// For kernels: the peer whose time is `us_peer`, by `op/case`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub peers: BTreeMap<String, String>,
@@ -223,8 +227,11 @@ pub struct RecipeInfo {
     pub noise: bool,
     /// Bytes of one KV vector in the cache, if the recipe stores it in one format in all layers.
     pub bytes_per_vector: Option<f64>,
-    /// Bytes the growing caches of all layers take per token of context.
+    /// Bytes that the growing caches of all layers take per token of context, those that the recipe leaves exact in bf16.
     pub bytes_per_token: Option<f64>,
+    /// Those bytes as a share of what bf16 takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of_bf16: Option<f64>,
 }
 
 impl RecipeInfo {
@@ -236,6 +243,7 @@ impl RecipeInfo {
             noise: false,
             bytes_per_vector: None,
             bytes_per_token: None,
+            of_bf16: None,
         }
     }
 }
@@ -261,6 +269,12 @@ impl Run {
 
     pub fn outcome(&self) -> Outcome {
         let Manifest { complete, left_out, .. } = &self.manifest;
-        Outcome::from_verdicts(&self.verdicts, *complete, left_out.is_empty())
+        let outcome = Outcome::from_verdicts(&self.verdicts, *complete, left_out.is_empty());
+        match outcome {
+            Outcome::Pass | Outcome::PartlyJudged if self.manifest.invocation.strict && loss::blind(self).is_some() => {
+                Outcome::NotJudged
+            }
+            outcome => outcome,
+        }
     }
 }

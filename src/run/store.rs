@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::lines;
+use super::loss::Loss;
 use super::summary::Summary;
 use super::table::{self, Column, Table, Values};
 use super::{Manifest, Run};
@@ -226,6 +227,9 @@ enum Line<'a> {
         /// Rules that were not judged on a recipe.
         not_judged: usize,
         complete: bool,
+        /// The reference's own loss, if it read text.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reference: Option<Loss>,
     },
 }
 
@@ -239,6 +243,7 @@ pub fn write_jsonl(run: &Run, path: &Path) -> Result<()> {
         fail: count(Status::Fail),
         not_judged: count(Status::NotJudged) + count(Status::NotForDevice),
         complete: run.manifest.complete,
+        reference: Loss::of(run),
     };
     write_atomic(path, |writer| {
         serde_json::to_writer(&mut *writer, &Line::Manifest(&run.manifest))?;

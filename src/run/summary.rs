@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::statistics::{self, Decision, Evidence, Flips, Limits, net};
-use ulplab_core::metrics::{GAINED, LOST, Metric, NET_LOST};
+use ulplab_core::metrics::{GAINED, LOST, Metric, NET_LOST, PERPLEXITY};
 use ulplab_core::record::{Phase, Record};
 
 /// Least number of windows for an interval: one window shows no variation.
@@ -57,6 +57,13 @@ impl Summary {
         if self.metric == NET_LOST.name && self.flips.is_empty() {
             return None;
         }
+        if self.metric == PERPLEXITY.name {
+            let Limits { low, high } = statistics::limits(&logarithms(&self.values), seed)?;
+            return Some(Limits {
+                low: low.exp(),
+                high: high.exp(),
+            });
+        }
         let of_values = statistics::limits(&self.values, seed);
         if self.flips.len() < statistics::LEAST_WINDOWS || net::all(&self.flips).all() >= net::RARE {
             return of_values;
@@ -81,7 +88,10 @@ impl Summary {
 
     /// What the windows say of a bound on the mean, looked at one after the other ([`statistics::decide`]).
     pub fn decide(&self, bound: f64, lower: bool) -> (Decision, usize, Evidence) {
-        statistics::decide(&self.values, &self.flips, bound, lower)
+        match self.metric == PERPLEXITY.name {
+            true => statistics::decide(&logarithms(&self.values), &[], bound.ln(), lower),
+            false => statistics::decide(&self.values, &self.flips, bound, lower),
+        }
     }
 }
 
@@ -161,7 +171,14 @@ fn summary(records: &[&Record]) -> Summary {
     let first = records[0];
     let values: Vec<f64> = records.iter().map(|record| record.value).collect();
     let seed = || Summary::seed(&first.recipe, first.phase, first.layer, &first.site, &first.metric);
-    let [mean, min, max, ci_low, ci_high] = described(&values, seed);
+    let mut statistics = described(&values, seed);
+    if first.metric == PERPLEXITY.name {
+        // The loss of all tokens is the mean of losses, not of perplexities.
+        let [mean, _, _, low, high] = described(&logarithms(&values), seed).map(f64::exp);
+        let [_, min, max, ..] = statistics;
+        statistics = [mean.max(min).min(max), min, max, low, high];
+    }
+    let [mean, min, max, ci_low, ci_high] = statistics;
     Summary {
         recipe: first.recipe.clone(),
         phase: first.phase,
@@ -177,6 +194,10 @@ fn summary(records: &[&Record]) -> Summary {
         values,
         flips: Vec::new(),
     }
+}
+
+fn logarithms(values: &[f64]) -> Vec<f64> {
+    values.iter().map(|value| value.ln()).collect()
 }
 
 /// Mean, minimum, maximum, and the ends of the interval.

@@ -51,6 +51,15 @@ impl Verdict {
     pub fn fails(&self) -> bool {
         self.status == Status::Fail
     }
+
+    /// What follows from a control that was measured and fails.
+    pub fn consequence(&self) -> Option<&'static str> {
+        let control = self.rule.control && self.fails() && !self.value.is_nan();
+        control.then_some(
+            "the recipe is known to be bad, and the run does not measure it as bad: it cannot tell bad from good, so what passes beside \
+             the control may be bad, too",
+        )
+    }
 }
 
 /// Measurements that a rule does not admit.

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rayon::prelude::*;
+use reference::Numerics;
 use reference::paths::{Config, Model};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
@@ -14,7 +15,7 @@ use serde_json::{Map, Value};
 use super::kernels::KernelStudy;
 use super::limits::Parts;
 use super::null::{Null, Wanted};
-use crate::backend::rounding::Rounding;
+use crate::backend::rounding::CacheBytes;
 use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Mistake, Rule};
 use crate::report::Show;
@@ -105,9 +106,9 @@ pub trait ReadyRecipes: Send + Sync {
     /// Those of the reference, of what stands in for it, and of [`Bench::each`].
     fn window(&self, bench: &Bench, cells: &[&Cell]) -> Result<()>;
 
-    /// Bytes per stored KV vector of a recipe, and bytes per token of its caches, if it defines them.
-    fn bytes(&self, _recipe: &str) -> (Option<f64>, Option<f64>) {
-        (None, None)
+    /// The sizes of a recipe in caches, if it defines them.
+    fn bytes(&self, _recipe: &str) -> CacheBytes {
+        CacheBytes::default()
     }
 }
 
@@ -130,8 +131,8 @@ pub struct Bench<'a> {
     pub folder: Option<&'a Path>,
     /// Loads the model's f64 twin, which only the reference's own check needs.
     pub load_f64: &'a (dyn Fn() -> Result<Box<dyn Model<f64>>> + Sync),
-    /// Loads the model with weights that a recipe rounds.
-    pub load_by: &'a (dyn Fn(&Rounding) -> Result<Box<dyn Model<f32>>> + Sync),
+    /// Loads the model, with weights as `numerics` leave them.
+    pub load_by: &'a (dyn Fn(&mut dyn Numerics<f32>) -> Result<Box<dyn Model<f32>>> + Sync),
     /// Once it is true, cells not yet begun are left out.
     pub stop: &'a AtomicBool,
     /// Called with each cell's records as it finishes, from any thread.

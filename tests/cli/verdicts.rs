@@ -164,7 +164,11 @@ fn a_control_is_not_called_a_pass() {
 
     let (code, table) = said(&text.replace("<= 0.9999", "<= 0.9"), &[]);
     assert_eq!(code, 100, "{table}");
-    assert!(table.contains("FAIL nvfp4: min of cosine"), "{table}");
+    assert!(table.contains("FAIL nvfp4: control fails: min of cosine"), "{table}");
+    assert!(
+        table.contains("it cannot tell bad from good") && !table.contains("furthest off"),
+        "{table}"
+    );
 }
 
 #[test]

@@ -69,6 +69,7 @@ pub fn manifest(seed: u64) -> Manifest {
         invocation: Default::default(),
         recipes: vec![],
         peers: Default::default(),
+        vocabulary: None,
         ceilings: None,
         complete: false,
     };

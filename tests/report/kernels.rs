@@ -46,6 +46,7 @@ fn run() -> Run {
         noise: false,
         bytes_per_vector: None,
         bytes_per_token: None,
+        of_bf16: None,
     }];
     run.manifest.peers = peers.names();
     run.summaries = summarize(&records);

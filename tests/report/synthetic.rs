@@ -199,7 +199,8 @@ fn build(name: &str, specs: &[Spec], windows: &[&str]) -> Run {
         doc: doc(spec),
         noise: spec.noise,
         bytes_per_vector: spec.bytes,
-        bytes_per_token: spec.bytes.map(|bytes| 40.5 * bytes),
+        bytes_per_token: None,
+        of_bf16: None,
     };
     Run {
         manifest: Manifest {
@@ -226,6 +227,7 @@ fn build(name: &str, specs: &[Spec], windows: &[&str]) -> Run {
             hindered: BTreeMap::new(),
             recipes: specs.iter().map(info).collect(),
             peers: BTreeMap::new(),
+            vocabulary: None,
             ceilings: None,
             complete: true,
         },

@@ -56,6 +56,7 @@ fn stored(folder: &Path, variants: &[(&str, bool, bool)]) -> (Folder, Manifest) 
             noise: false,
             bytes_per_vector: None,
             bytes_per_token: None,
+            of_bf16: None,
         });
         for (window, case) in ["small", "odd"].into_iter().enumerate() {
             let id = format!("{name}/local/{case}");
@@ -260,4 +261,39 @@ fn the_smallest_format_is_claimed_only_if_all_are_judged() {
         .for_each(|verdict| verdict.rule.control = true);
     assert!(!claims(&run));
     assert!(report::terminal(&run, 120, false).contains("control holds"));
+}
+
+/// A value next to its bound lies on its own side of it in every report, and is zero only if it is. Of the kind: cosines just below a
+/// bar, errors just above one, values far below the digits shown, values of the other sign, shares that would read 1.
+#[test]
+fn no_number_is_rounded_across_its_bound() {
+    for (require, short, value) in [
+        (">= 0.999", "0.9990", 0.998_965),
+        (">= 0.999", "0.9990", 0.998_999_999_9),
+        ("<= 1e-4", "1.00e-4", 1.000_01e-4),
+        ("<= 0", "0.000000", 3e-9),
+        (">= 30", "30.00", 29.999_9),
+        ("<= 0.01", "0.010", 0.010_000_1),
+        (">= 0.99995", ">0.9999", 0.999_92),
+        (">= 1", "1", 0.999_999_999),
+        ("<= -0.5", "-0.50", -0.499_999),
+        ("<= 12345678", "1.23e7", 12_345_679.0),
+    ] {
+        let shown = ulplab::gate::beside(require, short.into(), value);
+        let bound: ulplab::metrics::Bound = require.parse().unwrap();
+        let read: f64 = shown.parse().unwrap();
+        assert!(
+            !bound.admits(value) && !bound.admits(read),
+            "{value} {require}: {shown}"
+        );
+    }
+    for (require, short, value) in [
+        (">= 0.999", "0.9991", 0.999_1),
+        (">= 0.99", "1\u{a0}−\u{a0}4e-9", 1.0 - 4e-9),
+        (">= 0.9", ">0.9999", 0.999_95),
+        ("<= 0.1", "NaN", f64::NAN),
+        ("<= 0.1", "+0.0021", 0.002_13),
+    ] {
+        assert_eq!(ulplab::gate::beside(require, short.into(), value), short);
+    }
 }

@@ -37,6 +37,19 @@ pub struct Rounding {
     stand_in: Option<Arc<StandIn>>,
 }
 
+/// Sizes of a recipe in caches.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct CacheBytes {
+    /// Bytes of one cached vector that attention reads, or of the key of an indexer where the recipe rounds no such vector; none unless
+    /// all layers store it alike.
+    pub vector: Option<f64>,
+    /// Bytes that the growing caches of all layers take per token of context, those that the recipe leaves exact in bf16; none if it
+    /// rounds no cache. Caches that stop growing are not counted.
+    pub token: Option<f64>,
+    /// Those bytes as a share of what bf16 takes.
+    pub of_bf16: Option<f64>,
+}
+
 impl Rounding {
     /// The recipe that rounds nothing.
     pub fn none() -> Self {
@@ -252,14 +265,13 @@ impl Rounding {
         }
     }
 
-    /// Bytes of one cached vector, and bytes the growing caches of all layers take per token of context (those that stop growing
-    /// are not counted). The vector is one that attention reads, or the key of an indexer where the recipe rounds no such vector;
-    /// there is none unless all layers store it alike, and where the recipe rounds nothing.
-    pub fn cache_bytes(&self, config: &dyn Config) -> (Option<f64>, Option<f64>) {
+    /// The sizes of caches; none where the recipe rounds nothing.
+    pub fn cache_bytes(&self, config: &dyn Config) -> CacheBytes {
         if self.rounds.is_empty() {
-            return (None, None);
+            return CacheBytes::default();
         }
         let (mut vectors, mut keys, mut per_token) = (Vec::new(), Vec::new(), Some(0.0));
+        let (mut in_bf16, mut rounds_any) = (0.0, false);
         let mut rounds_vectors = false;
         for layer in 0..config.layers() {
             for info in config.path().sites() {
@@ -275,12 +287,16 @@ impl Rounding {
                 let cols = config.cols(info);
                 let rows = config.cols_of_token(info) / cols;
                 let bytes = self.bytes_per_row(&site, cols, rows);
-                rounds_vectors |= reads_vectors(info) && self.at(&site).next().is_some();
+                let rounded = self.at(&site).next().is_some();
+                rounds_vectors |= reads_vectors(info) && rounded;
+                rounds_any |= rounded;
                 stored.push(bytes);
                 if let Some(tokens) = config.tokens_per_row(info, layer) {
-                    per_token = per_token
-                        .zip(bytes)
-                        .map(|(sum, bytes)| sum + bytes * rows as f64 / tokens as f64);
+                    let as_bf16 = (size_of::<u16>() * cols) as f64;
+                    let added = |bytes: f64| bytes * rows as f64 / tokens as f64;
+                    in_bf16 += added(as_bf16);
+                    let bytes = if rounded { bytes } else { Some(as_bf16) };
+                    per_token = per_token.zip(bytes).map(|(sum, bytes)| sum + added(bytes));
                 }
             }
         }
@@ -290,7 +306,13 @@ impl Rounding {
             .copied()
             .flatten()
             .filter(|_| stored.windows(2).all(|pair| pair[0] == pair[1]));
-        (alike, per_token)
+        let per_token = per_token.filter(|_| rounds_any);
+        let of_bf16 = per_token.filter(|_| in_bf16 > 0.0).map(|bytes| bytes / in_bf16);
+        CacheBytes {
+            vector: alike,
+            token: per_token,
+            of_bf16,
+        }
     }
 
     fn at<'a>(&'a self, site: &'a Site) -> impl Iterator<Item = &'a Round> {

@@ -222,9 +222,10 @@ impl<'a> Pairs<'a> {
 }
 
 /// Metrics of a model's output, then the common metrics of a tensor's error; the others come after them.
-const FIRST: [&str; 10] = [
+const FIRST: [&str; 11] = [
     "kl",
     "delta_nats",
+    "nats",
     "top1",
     "flips",
     "flips_outside",
@@ -234,9 +235,18 @@ const FIRST: [&str; 10] = [
     "cosine",
     "sqnr",
 ];
-/// Metrics of the error's energy over the signal's, which are functions of each other (`diff` nearly): of those at a place, one
-/// is enough.
-const SAME_NEWS: [&str; 4] = ["relative_l2", "sqnr", "nsr", "diff"];
+/// Metrics of the error's energy over the signal's, which are functions of each other (`diff` nearly), and metrics of the loss: of those
+/// at a place, one is enough.
+const SAME_NEWS: [&[&str]; 2] = [
+    &["relative_l2", "sqnr", "nsr", "diff"],
+    &[
+        "delta_nats",
+        "nats",
+        "delta_nats_per_byte",
+        "nats_per_byte",
+        "perplexity",
+    ],
+];
 
 fn rank(pair: &Pair) -> usize {
     let name = pair.base.metric.as_str();
@@ -249,8 +259,9 @@ fn without_echoes<'p, 'a>(worse: Vec<&'p Pair<'a>>) -> Vec<&'p Pair<'a>> {
     let mut told = worse;
     told.retain(|pair| {
         let record: &'a Record = pair.base;
-        let place = (&record.recipe, record.phase, &record.site, pair.newly_nan());
-        !SAME_NEWS.contains(&record.metric.as_str()) || seen.insert(place)
+        let same = SAME_NEWS.iter().position(|same| same.contains(&record.metric.as_str()));
+        let place = (&record.recipe, record.phase, &record.site, pair.newly_nan(), same);
+        same.is_none() || seen.insert(place)
     });
     told
 }

@@ -348,9 +348,9 @@ fn execute(
                     bytes: read.and_then(|at| texts[at].bytes),
                     folder: prepared.folder.as_deref(),
                     load_f64: &|| load(prepared.folder.as_deref().unwrap_or(Path::new(""))),
-                    load_by: &|mut rounding| {
+                    load_by: &|numerics| {
                         let folder = prepared.folder.as_deref().unwrap_or(Path::new(""));
-                        Checkpoint::open(folder)?.load_by(&mut rounding)
+                        Checkpoint::open(folder)?.load_by(numerics)
                     },
                     stop: &signal::STOP,
                     done: &done,

@@ -149,6 +149,7 @@ pub fn prepare<'a>(args: &SweepArgs, question: &'a Question) -> Result<Prepared<
             programs::check_programs(study, &cells).map_err(wrong)?;
         }
     }
+    manifest.vocabulary = config.as_ref().and_then(|config| config.vocabulary());
     manifest.keep(&cells);
     calibrate::resolve(&mut manifest, gates)?;
     Ok(Prepared {
@@ -176,7 +177,10 @@ fn partition(asked: &Asked) -> Result<Partition> {
 fn sized(mut recipes: Vec<RecipeInfo>, runs: &Runs) -> Vec<RecipeInfo> {
     if let Runs::Windows(ready) = runs {
         for recipe in &mut recipes {
-            (recipe.bytes_per_vector, recipe.bytes_per_token) = ready.bytes(&recipe.name);
+            let bytes = ready.bytes(&recipe.name);
+            recipe.bytes_per_vector = bytes.vector;
+            recipe.bytes_per_token = bytes.token;
+            recipe.of_bf16 = bytes.of_bf16;
         }
     }
     recipes
@@ -230,6 +234,7 @@ fn manifest(
         left_out: Vec::new(),
         hindered: BTreeMap::new(),
         recipes,
+        vocabulary: None,
         peers: peers.map(Peers::names).unwrap_or_default(),
         ceilings: None,
         complete: false,

@@ -9,6 +9,7 @@ mod resumed;
 mod run;
 mod samples;
 mod show;
+mod weights;
 
 use std::collections::HashMap;
 
@@ -22,7 +23,7 @@ use serde_json::{Map, Value};
 use super::limits::{Parts, halved_tokens};
 use super::null::{Null, Wanted};
 use super::study::{Bench, Body, ReadyRecipes, Runs, Study, Text, body_of, check_among, of_recipe};
-use crate::backend::rounding::Rounding;
+use crate::backend::rounding::{CacheBytes, Rounding};
 use crate::backend::step::WholeStep;
 use crate::experiment::{Mistake, Rule, Window, written_out};
 use crate::report::Show;
@@ -39,6 +40,7 @@ pub use recipe::Recipe;
 pub use resumed::{Kept, Streams, Watch, run_from};
 pub use run::{finite, from_start, run_candidate, run_recorded, run_reference, run_step, with_loss_per_byte};
 pub use samples::{Sample, recorded};
+use weights::Weighing;
 
 /// Cost of the check in f64, in units of a recipe's cell: 1.7 in CPU time, measured on 128 tokens of dsv4-mini.
 const COST_OF_F64: u64 = 2;
@@ -253,8 +255,7 @@ struct ReadyModel<'a> {
 
 struct ReadyRecipe<'a> {
     rounding: Rounding,
-    /// Bytes of a cached vector, and of all caches for a token.
-    bytes: (Option<f64>, Option<f64>),
+    bytes: CacheBytes,
     step: Option<WholeStep>,
     calls: Option<Calls>,
     /// The recipe that it is compared with; the reference if none is named.
@@ -265,7 +266,7 @@ impl<'a> ReadyRecipe<'a> {
     fn of(rounding: Rounding) -> Self {
         Self {
             rounding,
-            bytes: (None, None),
+            bytes: CacheBytes::default(),
             step: None,
             calls: None,
             against: None,
@@ -279,7 +280,7 @@ impl<'a> ReadyRecipe<'a> {
         Ok(Self {
             // What passes beside another recipe may still be far from the reference: it is no format to recommend.
             bytes: match recipe.against {
-                Some(_) => (None, None),
+                Some(_) => CacheBytes::default(),
                 None => rounding.cache_bytes(config),
             },
             step: recipe.step.as_ref().map(find).transpose()?,
@@ -291,10 +292,15 @@ impl<'a> ReadyRecipe<'a> {
 }
 
 impl ReadyRecipe<'_> {
-    /// A model of its own, if it rounds weights.
-    fn loaded(&self, bench: &Bench) -> Result<Option<Box<dyn Model<f32>>>> {
-        let own = self.rounding.rounds_weights().then(|| (bench.load_by)(&self.rounding));
-        own.transpose()
+    /// A model of its own, if it rounds weights, and records of their sizes.
+    fn loaded(&self, bench: &Bench, blank: &Record) -> Result<Option<(Box<dyn Model<f32>>, Vec<Record>)>> {
+        if !self.rounding.rounds_weights() {
+            return Ok(None);
+        }
+        let mut weighing = Weighing::new(&self.rounding);
+        let model = (bench.load_by)(&mut weighing)?;
+        let sizes = weighing.records(model.config(), blank);
+        Ok(Some((model, sizes)))
     }
 }
 
@@ -316,15 +322,22 @@ impl ReadyRecipes for ReadyModel<'_> {
                     }
                 };
             }
-            let own = ready.loaded(bench)?;
+            let (own, sizes) = ready.loaded(bench, &blank)?.unzip();
+            let with_sizes = |mut records: Vec<Record>| {
+                records.extend(sizes.into_iter().flatten());
+                records
+            };
             let text = own.as_deref().map_or(text, |model| Text { model, ..text });
             let run_other = |other: &str| {
                 let other = self
                     .recipes
                     .get(other)
                     .ok_or_else(|| none(&format!("recipe '{other}'")))?;
-                let own = other.loaded(bench)?;
-                let text = own.as_deref().map_or(text, |model| Text { model, ..text });
+                let own = other.loaded(bench, &blank)?;
+                let text = own.as_ref().map_or(text, |(model, _)| Text {
+                    model: &**model,
+                    ..text
+                });
                 run_recorded(text, &other.rounding, &[text.ids.len()])
             };
             let other = ready.against.map(run_other).transpose()?;
@@ -332,9 +345,11 @@ impl ReadyRecipes for ReadyModel<'_> {
             let got = match (&ready.step, ready.calls) {
                 (Some(step), _) => run_step(text, bench.folder.ok_or_else(|| none("model"))?, step, &ready.rounding)?,
                 (None, Some(calls)) => run_recorded(text, &ready.rounding, &calls.of(text.ids.len(), bench.window))?,
-                (None, None) => return run_candidate(text, &ready.rounding, want, blank),
+                (None, None) => return run_candidate(text, &ready.rounding, want, blank).map(with_sizes),
             };
-            Ok(Probe::new(&ready.rounding, want, blank.phase, blank).replay(&got, text.ids))
+            Ok(with_sizes(
+                Probe::new(&ready.rounding, want, blank.phase, blank).replay(&got, text.ids),
+            ))
         };
         bench.each(cells, |cell, blank| {
             let targets = text.ids.len() - 1;
@@ -342,7 +357,7 @@ impl ReadyRecipes for ReadyModel<'_> {
         })
     }
 
-    fn bytes(&self, recipe: &str) -> (Option<f64>, Option<f64>) {
+    fn bytes(&self, recipe: &str) -> CacheBytes {
         self.recipes.get(recipe).map(|ready| ready.bytes).unwrap_or_default()
     }
 }

@@ -10,8 +10,8 @@ use reference::{Choice, Numerics, Operations, Real, Role, Site, SiteInfo, Tensor
 use crate::backend::rounding::Rounding;
 use crate::studies::measure::records;
 use ulplab_core::metrics;
-use ulplab_core::metrics::flips;
 use ulplab_core::metrics::{Evidence, Gain, Logits, Pair, Threshold};
+use ulplab_core::metrics::{NATS, PERPLEXITY, flips, nats};
 use ulplab_core::record::{Phase, Record};
 
 type Place = (Option<usize>, &'static str);
@@ -247,7 +247,10 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
         );
         let blank = self.at(&site);
         let flips = flips::of_logits(&self.want.logits.data, &logits.data, logits.cols(), &ids[1..]);
-        self.records.extend(flips.into_iter().map(|(metric, value)| Record {
+        let loss = nats::of_logits(&logits.data, logits.cols(), &ids[1..]);
+        let losses = loss.map(|nats| [(&NATS, nats), (&PERPLEXITY, nats.exp())]);
+        let counted = flips.into_iter().chain(losses.into_iter().flatten());
+        self.records.extend(counted.map(|(metric, value)| Record {
             metric: metric.name.into(),
             value,
             n: ids.len() as u64 - 1,

@@ -10,7 +10,7 @@ use crate::backend::rounding::Rounding;
 use crate::backend::step::WholeStep;
 use crate::studies::study::Text;
 use ulplab_core::error::{Error, Result};
-use ulplab_core::metrics::{DELTA_NATS, DELTA_NATS_PER_BYTE};
+use ulplab_core::metrics::{DELTA_NATS, DELTA_NATS_PER_BYTE, NATS, NATS_PER_BYTE};
 use ulplab_core::record::Record;
 
 /// Runs the reference, and keeps what candidates are compared with.
@@ -63,16 +63,20 @@ pub fn run_candidate<W: Real + Into<f64>>(
     Ok(probe.finish(&logits, text.ids))
 }
 
-/// The loss by bytes of the text beside the loss by tokens, where these differ; `bytes` are those of so many targets.
+/// The losses by bytes of the text beside those by tokens, where these differ; `bytes` are those of so many targets.
 pub fn with_loss_per_byte(mut records: Vec<Record>, targets: usize, bytes: Option<usize>) -> Vec<Record> {
-    let of_loss = |record: &&Record| record.metric == DELTA_NATS.name;
-    let loss = records.iter().find(of_loss).zip(bytes.filter(|bytes| *bytes > 0));
-    let by_bytes = loss.map(|(loss, bytes)| Record {
-        metric: DELTA_NATS_PER_BYTE.name.into(),
-        value: loss.value * targets as f64 / bytes as f64,
-        ..loss.clone()
-    });
-    records.extend(by_bytes);
+    let Some(bytes) = bytes.filter(|bytes| *bytes > 0) else {
+        return records;
+    };
+    for (by_token, by_byte) in [(NATS, NATS_PER_BYTE), (DELTA_NATS, DELTA_NATS_PER_BYTE)] {
+        let loss = records.iter().find(|record| record.metric == by_token.name);
+        let by_bytes = loss.map(|loss| Record {
+            metric: by_byte.name.into(),
+            value: loss.value * targets as f64 / bytes as f64,
+            ..loss.clone()
+        });
+        records.extend(by_bytes);
+    }
     records
 }
 

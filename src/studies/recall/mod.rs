@@ -20,7 +20,7 @@ use super::null::{self, Candidate, Null, Wanted};
 use super::sources::{check_sources_and_windows, draw_names, no_recipe, site_names};
 use super::study::{Bench, Body, ReadyRecipes, Runs, Study, body_of, check_among, of_recipe};
 use crate::backend::recipe::Round;
-use crate::backend::rounding::{Noise, Rounding};
+use crate::backend::rounding::{CacheBytes, Noise, Rounding};
 use crate::experiment::{Mistake, Source, Window, written_out};
 use crate::report::Show;
 use crate::run::RecipeInfo;
@@ -274,7 +274,7 @@ struct ReadyRecall<'a> {
     /// The sites of queries and keys.
     selection: [&'static str; 2],
     /// With what [`ReadyRecipes::bytes`] tells.
-    recipes: HashMap<&'a str, (&'a Recipe, Rounding, (Option<f64>, Option<f64>))>,
+    recipes: HashMap<&'a str, (&'a Recipe, Rounding, CacheBytes)>,
 }
 
 impl ReadyRecipes for ReadyRecall<'_> {
@@ -305,7 +305,7 @@ impl ReadyRecipes for ReadyRecall<'_> {
         })
     }
 
-    fn bytes(&self, recipe: &str) -> (Option<f64>, Option<f64>) {
+    fn bytes(&self, recipe: &str) -> CacheBytes {
         self.recipes.get(recipe).map(|(.., bytes)| *bytes).unwrap_or_default()
     }
 }

@@ -10,6 +10,7 @@ use crate::report::index::{self, Index, Quantity};
 use crate::report::number;
 use crate::report::overview::Column;
 use crate::report::recipes::Candidate;
+use ulplab_core::metrics::{WEIGHT_BITS, WEIGHT_MEGABYTES};
 use ulplab_core::record::Phase;
 use ulplab_core::record::Phase::{Cumulative, Local};
 
@@ -128,6 +129,36 @@ const MODEL: &[StandardColumn] = &[
         cell: |_, candidate| candidate.bytes_per_vector.map(number::tenths),
     },
     StandardColumn {
+        title: ["bytes/", "token"],
+        doc: "Bytes that the caches of all layers grow by per token of context, scales included; caches that the recipe leaves \
+              exact count as bf16. Caches that stop growing, as sliding windows do, are not counted.",
+        weight: 1,
+        cell: |_, candidate| {
+            candidate
+                .bytes_per_token
+                .filter(|bytes| *bytes > 0.0)
+                .map(number::tenths)
+        },
+    },
+    StandardColumn {
+        title: ["of", "bf16"],
+        doc: "The bytes per token as a share of what the same caches take in bf16.",
+        weight: 1,
+        cell: |_, candidate| candidate.of_bf16.map(|share| number::significant(share, 3)),
+    },
+    StandardColumn {
+        title: ["bits/", "weight"],
+        doc: "Stored bits per weight of the weights that the recipe rounds, scales included.",
+        weight: 9,
+        cell: |index, candidate| Some(number::error(weights(index, candidate.name, WEIGHT_BITS.name)?)),
+    },
+    StandardColumn {
+        title: ["weights", "MB"],
+        doc: "All weights of the model in 10⁶ bytes: those that the recipe rounds in their formats, the others in bf16.",
+        weight: 7,
+        cell: |index, candidate| Some(number::error(weights(index, candidate.name, WEIGHT_MEGABYTES.name)?)),
+    },
+    StandardColumn {
         title: ["stored", "cosine"],
         doc: "Cosine between a KV vector and what is read back from the cache, mean over layers: what the format \
               does to the vector itself, before any layer uses it.",
@@ -202,6 +233,15 @@ const MODEL: &[StandardColumn] = &[
         },
     },
     StandardColumn {
+        title: ["", "perplexity"],
+        doc: "Perplexity on the text, e to the power of the loss per token, of all windows together.",
+        weight: 0,
+        cell: |index, candidate| {
+            let perplexity = Quantity::new(Cumulative, output(index), "perplexity");
+            Some(number::error(index.whole(candidate.name, perplexity)?.mean))
+        },
+    },
+    StandardColumn {
         title: ["recall", "min/mean"],
         doc: "Share of the indexer's top-k choices that the candidate makes too: in the worst layer, and the mean \
               over layers.",
@@ -232,6 +272,17 @@ const MODEL: &[StandardColumn] = &[
         },
     },
 ];
+
+/// A size of the weights that a recipe rounds.
+fn weights(index: &Index, recipe: &str, metric: &'static str) -> Option<f64> {
+    let found = [Cumulative, Local].map(|phase| index.whole(recipe, Quantity::new(phase, output(index), metric)));
+    found.into_iter().flatten().next().map(|summary| summary.mean)
+}
+
+/// The megabytes of all weights with those that a recipe rounds.
+pub fn weight_megabytes(index: &Index, recipe: &str) -> Option<f64> {
+    weights(index, recipe, WEIGHT_MEGABYTES.name)
+}
 
 /// A change of the loss with its interval.
 fn loss(index: &Index, recipe: &str, metric: &'static str) -> Option<String> {

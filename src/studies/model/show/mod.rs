@@ -63,6 +63,10 @@ impl Show for ModelStudy {
         }
     }
 
+    fn weight_megabytes(&self, index: &Index, recipe: &str) -> Option<f64> {
+        columns::weight_megabytes(index, recipe)
+    }
+
     fn ranks_sizes(&self) -> bool {
         true
     }

@@ -1,0 +1,61 @@
+//! The loss of a model on a text, which needs no reference.
+
+use super::{Better, Eval, Metric, Show};
+
+/// Mean negative log-likelihood over the targets: the loss of language models. A model that guesses uniformly has the logarithm of
+/// its vocabulary.
+pub const NATS: Metric = Metric {
+    name: "nats",
+    doc: "the model's own loss: mean negative log-likelihood of the text that really followed, per token",
+    unit: "nats",
+    better: Better::Lower,
+    show: Show::Significant,
+    eval: Eval::Kernel,
+};
+
+/// [`NATS`] by the bytes of the text, so that models with other tokenizers compare. It is measured where the text is known, and
+/// only where a token is no byte.
+pub const NATS_PER_BYTE: Metric = Metric {
+    name: "nats_per_byte",
+    doc: "the model's own loss per byte of text, of a model whose tokens are no bytes",
+    ..NATS
+};
+
+/// The exponential of [`NATS`]. Over windows of one length its geometric mean is the perplexity of all their tokens together, so
+/// that is its mean.
+pub const PERPLEXITY: Metric = Metric {
+    name: "perplexity",
+    doc: "the model's own perplexity: e to the power of `nats`; over windows the geometric mean",
+    unit: "",
+    ..NATS
+};
+
+/// The [`NATS`] of logits in `[rows, vocabulary]`, in f64. `targets`: the token that followed at each of the first rows. `None` without
+/// targets, NaN if a logit is not finite.
+///
+/// # Panics
+/// If there are more targets than rows, or a target is not in the vocabulary.
+pub fn of_logits<X: Copy + Into<f64>>(logits: &[X], vocabulary: usize, targets: &[u32]) -> Option<f64> {
+    let rows = logits.chunks_exact(vocabulary.max(1));
+    assert!(
+        targets.len() <= rows.len(),
+        "{} targets for {} rows",
+        targets.len(),
+        rows.len()
+    );
+    if targets.is_empty() {
+        return None;
+    }
+    if logits.iter().any(|&logit| !logit.into().is_finite()) {
+        return Some(f64::NAN);
+    }
+    let loss = |(row, &target): (&[X], &u32)| {
+        let most = row
+            .iter()
+            .fold(f64::NEG_INFINITY, |most, &logit| most.max(logit.into()));
+        let sum: f64 = row.iter().map(|&logit| (logit.into() - most).exp()).sum();
+        sum.ln() - (row[target as usize].into() - most)
+    };
+    let losses = rows.zip(targets).map(loss);
+    Some(losses.sum::<f64>() / targets.len() as f64)
+}

@@ -1,0 +1,69 @@
+//! The bytes of weights that a recipe rounds.
+
+use reference::paths::{Config, TensorSpec};
+use reference::{Numerics, Operations, Site, Tensor};
+
+use crate::backend::rounding::Rounding;
+use ulplab_core::metrics::{WEIGHT_BITS, WEIGHT_MEGABYTES};
+use ulplab_core::record::Record;
+
+/// Rounds weights while a model is loaded, and sums their bytes.
+pub struct Weighing<'a> {
+    rounding: &'a Rounding,
+    elements: f64,
+    /// None once a weight is rounded in a way that is no storage.
+    bytes: Option<f64>,
+}
+
+impl<'a> Weighing<'a> {
+    pub fn new(rounding: &'a Rounding) -> Self {
+        Self {
+            rounding,
+            elements: 0.0,
+            bytes: Some(0.0),
+        }
+    }
+
+    /// Records of the sizes, `blank` but for the measurement; none if they are no sizes of a storage.
+    pub fn records(&self, config: &dyn Config, blank: &Record) -> Vec<Record> {
+        let Some(bytes) = self.bytes.filter(|_| self.elements > 0.0) else {
+            return Vec::new();
+        };
+        let elements = |spec: &TensorSpec| spec.shape.iter().map(|size| *size as f64).product::<f64>();
+        let all: f64 = config.tensors().iter().map(elements).sum();
+        let others = size_of::<u16>() as f64 * (all - self.elements);
+        let sizes = [
+            (&WEIGHT_BITS, 8.0 * bytes / self.elements),
+            (&WEIGHT_MEGABYTES, (bytes + others) / 1e6),
+        ];
+        let record = |(metric, value): (&ulplab_core::metrics::Metric, f64)| Record {
+            site: config.path().output().name.into(),
+            metric: metric.name.into(),
+            value,
+            n: self.elements as u64,
+            ..blank.clone()
+        };
+        sizes.map(record).into()
+    }
+}
+
+impl Numerics<f32> for Weighing<'_> {
+    fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {
+        if self.rounding.touches(site) && !tensor.data.is_empty() {
+            let cols = tensor.cols();
+            let rows = (tensor.data.len() / cols) as f64;
+            let row = self.rounding.bytes_per_row(site, cols, 1);
+            self.bytes = self.bytes.zip(row).map(|(sum, row)| sum + row * rows);
+            self.elements += tensor.data.len() as f64;
+        }
+        self.rounding.apply(site, tensor);
+    }
+
+    fn splits(&self, site: &Site) -> bool {
+        self.rounding.splits(site)
+    }
+
+    fn operations(&self) -> &dyn Operations<f32> {
+        self.rounding.operations()
+    }
+}
