@@ -53,6 +53,12 @@ def leave(inputs, outputs):
     if how == "seventh":
         cols = wanted["shape"][1]
         values = [-x if at % cols % 7 == 0 else x for at, x in enumerate(values)]
+    if how in ("marginal", "marginal_nan"):
+        cols = wanted["shape"][1]
+        off = float("nan") if how == "marginal_nan" else 1e-2
+        values = [x + off * (1 + at % 3) if at // cols == 2 else x for at, x in enumerate(values)]
+        for at in (3, 8, 4 * cols + 20):
+            values[at] += 1.5e-6
     if how == "huge":
         values = [1e38] * count
     dtype, kind = ("F64", "d") if how == "dtype" else (wanted["dtype"], kind)
@@ -323,6 +329,18 @@ fn relations_of_wrong_elements_are_named() {
         (
             "moved",
             &["every one, each equal to the expected value 2 columns to its right, around the end of its row"],
+        ),
+        // Elements just outside a bound that is too tight do not hide the pattern of those that a mistake moved.
+        (
+            "marginal",
+            &[
+                "all in every second row, from 0 on",
+                "; 30 of them 10 times outside or more, all of row 2; 3 less than 2 times: the bound may be too tight for these",
+            ],
+        ),
+        (
+            "marginal_nan",
+            &["; 30 of them 10 times outside or more, all of row 2, NaN or infinite; 3 less than"],
         ),
     ] {
         let folder = tempfile::tempdir().unwrap();

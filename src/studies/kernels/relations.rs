@@ -1,5 +1,9 @@
 //! Relations of wrong elements to expected values elsewhere: a sign, a neighbour, another row. Nothing is judged here; a
-//! relation is reported only if it holds for every wrong element.
+//! relation is reported only if it holds for every wrong element. Elements that are far outside their bounds have a pattern of their own,
+//! which others that are just outside would hide.
+
+#[path = "../../../core/ops/judge/pattern.rs"]
+mod pattern;
 
 use ulplab_core::metrics::VIOLATIONS;
 use ulplab_core::ops::judge::{Judge, Measured, Rule, number};
@@ -9,6 +13,9 @@ use ulplab_core::ops::{Outputs, Problem};
 const TELLING: usize = 4;
 /// Least difference between the two, in bounds.
 const CLEAR: f64 = 16.0;
+/// Elements so many bounds off are far outside, and those less than [`JUST`] bounds off are just outside.
+const FAR: f64 = 10.0;
+const JUST: f64 = 2.0;
 /// Largest output that is examined; a larger one would take longer than the run.
 const MOST: usize = 1 << 26;
 
@@ -25,10 +32,10 @@ pub fn relate(problem: &Problem, outputs: &Outputs, measured: &mut [Measured]) {
         let relation = elements
             .relation()
             .filter(|relation| !failure.pattern.ends_with(relation));
-        if let Some(relation) = relation {
+        let more = relation.map(|relation| format!(", {relation}"));
+        if let Some(more) = more.or_else(|| elements.far(judge, &failure.pattern)) {
             for text in [&mut failure.pattern, &mut failure.message] {
-                text.push_str(", ");
-                text.push_str(&relation);
+                text.push_str(&more);
             }
         }
     }
@@ -81,6 +88,32 @@ impl WrongElements {
             }
         }
         self.columns().or_else(|| self.other_rows())
+    }
+
+    /// The pattern of the elements that are far outside, where it is another one than that of all wrong elements, and how many are just
+    /// outside.
+    fn far(&self, judge: &Judge, of_all: &str) -> Option<String> {
+        let ratio = |at: usize| match (self.got[at] - self.want[at]).abs() / self.bounds[at] {
+            ratio if ratio.is_nan() => f64::INFINITY,
+            ratio => ratio,
+        };
+        let mut is_far = vec![false; self.want.len()];
+        self.wrong.iter().for_each(|at| is_far[*at] = ratio(*at) >= FAR);
+        let far = is_far.iter().filter(|far| **far).count();
+        let just = self.wrong.iter().filter(|at| ratio(**at) < JUST).count();
+        if far == 0 || far == self.wrong.len() {
+            return None;
+        }
+        let not_finite = |at: usize| u16::from(!self.got[at].is_finite());
+        let found = pattern::find(&judge.shape, false, &|at| is_far[at], &not_finite);
+        let kind = if found.kinds == 1 { ", NaN or infinite" } else { "" };
+        let hint = match just {
+            0 => String::new(),
+            just => format!("; {just} less than {JUST} times: the bound may be too tight for these"),
+        };
+        let place = found.place;
+        let told = !of_all.starts_with(&place);
+        told.then(|| format!("; {far} of them {FAR} times outside or more, {place}{kind}{hint}"))
     }
 
     /// Whether each wrong element equals, times a sign, the expected value at another place, within the bound there, and
