@@ -80,6 +80,8 @@ mod unreadable;
 mod verdicts;
 #[path = "cli/watch.rs"]
 mod watch;
+#[path = "cli/written.rs"]
+mod written;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

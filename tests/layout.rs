@@ -367,67 +367,6 @@ fn the_program_names_no_path_and_no_site() {
     none("names a path or a site of one", findings.collect());
 }
 
-/// Command lines a document shows, each without what follows a comment, a pipe or a redirection: lines of code blocks
-/// and inline code that start with `ulplab`, perhaps behind a prompt.
-fn commands(document: &str) -> BTreeSet<String> {
-    let inline = document.split('`').skip(1).step_by(2);
-    document
-        .lines()
-        .chain(inline)
-        .map(|line| line.trim().trim_start_matches("$ "))
-        .filter(|line| line.starts_with("ulplab ") && !line.contains('\n'))
-        .map(|line| {
-            line.split(['#', '|', '>', ';', '&', '\\'])
-                .next()
-                .unwrap_or_default()
-                .trim()
-                .to_string()
-        })
-        .collect()
-}
-
-#[test]
-fn commands_of_the_readme_exist() {
-    let readme = Path::new("README.md");
-    let mut findings = Vec::new();
-    let text = if Path::new(ROOT).join(readme).is_file() {
-        read(readme)
-    } else {
-        String::new()
-    };
-    for command in commands(&text) {
-        let words: Vec<&str> = command.split_whitespace().skip(1).collect();
-        // `kernels check` has help of its own.
-        let (mut inner, mut verbs) = (ulplab::cli::command(), Vec::new());
-        for word in words.iter().filter(|word| !word.starts_with('-')) {
-            let Some(found) = inner.find_subcommand(word).cloned() else {
-                break;
-            };
-            verbs.push(*word);
-            inner = found;
-        }
-        if verbs.is_empty() {
-            verbs.extend(words.iter().copied().find(|word| !word.starts_with('-')));
-        }
-        let help = Command::new(env!("CARGO_BIN_EXE_ulplab"))
-            .args(verbs)
-            .arg("--help")
-            .output()
-            .unwrap();
-        let help_text = String::from_utf8_lossy(&help.stdout);
-        if !help.status.success() {
-            findings.push(format!("`{command}`: no such command"));
-        }
-        for flag in words.iter().filter(|word| word.starts_with("--")) {
-            let flag = flag.split('=').next().unwrap_or_default();
-            if !["--help", "--version"].contains(&flag) && !help_text.contains(flag) {
-                findings.push(format!("`{command}`: no such flag {flag}"));
-            }
-        }
-    }
-    none("README.md shows what does not exist", findings);
-}
-
 /// Targets of `[…](target)` that are files, without `#anchor`.
 fn links(document: &str) -> impl Iterator<Item = &str> {
     let targets = document

@@ -157,30 +157,3 @@ fn the_schema_is_that_of_the_program_and_knows_every_key() {
         }
     }
 }
-
-/// What people copy must work: every command of these pages is one that the program takes.
-#[test]
-fn commands_of_pages_on_ci_and_clusters_exist() {
-    for (file, least) in [("docs/ci.md", 2), ("docs/cluster.md", 6)] {
-        let text = std::fs::read_to_string(root().join(file)).unwrap();
-        let typed = text
-            .replace("--partition PART", "--partition slice:1/4")
-            .replace("#", "\n");
-        let commands = typed
-            .split(['\n', '\'', '`'])
-            .flat_map(|line| line.split("&&"))
-            .filter_map(|line| Some(&line[line.find("ulplab ")?..]))
-            .filter(|line| {
-                let verbs = ["sweep", "gate", "report", "merge", "status", "submit"];
-                let verb = line.split_whitespace().nth(1).unwrap_or_default();
-                verbs.contains(&verb) && line.split_whitespace().count() > 2
-            });
-        let mut seen = 0;
-        for command in commands {
-            seen += 1;
-            let parsed = ulplab::cli::command().try_get_matches_from(command.split_whitespace());
-            assert!(parsed.is_ok(), "{file}: {command}: {}", parsed.unwrap_err());
-        }
-        assert!(seen >= least, "{file}: only {seen} commands were found");
-    }
-}
