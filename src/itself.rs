@@ -7,7 +7,42 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use crate::git::git;
+use crate::sources;
 use ulplab_core::error::{Error, Result};
+
+/// The digest of the sources that this program computes with.
+pub const SOURCES: &str = env!("ULPLAB_SOURCES");
+
+/// The commit of those sources, with `+` behind it if their tree has uncommitted changes; `None` if the tree is not on this machine, is
+/// none of git, or has other sources by now.
+pub fn commit() -> Option<String> {
+    let tree = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let same = sources::digest(tree).is_ok_and(|digest| digest == SOURCES);
+    same.then(|| commit_of(tree)).flatten()
+}
+
+/// The commit of the working tree that a folder is in, with `+` behind it if it has uncommitted changes.
+pub fn commit_of(folder: &Path) -> Option<String> {
+    let head = git(folder, &["rev-parse", "HEAD"])?;
+    let changed = git(folder, &["status", "--porcelain", "--untracked-files=no"])?;
+    Some(if changed.is_empty() { head } else { head + "+" })
+}
+
+/// The widest vectors that this machine computes with.
+pub fn vectors() -> &'static str {
+    #[cfg(target_arch = "x86_64")]
+    let found = match () {
+        () if is_x86_feature_detected!("avx512f") => "AVX-512",
+        () if is_x86_feature_detected!("avx2") => "AVX2",
+        () => "SSE2",
+    };
+    #[cfg(target_arch = "aarch64")]
+    let found = "NEON";
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let found = "unknown";
+    found
+}
 
 /// How this process was started.
 #[derive(Debug)]

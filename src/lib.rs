@@ -14,6 +14,7 @@ pub mod commands;
 pub mod dataset;
 pub mod experiment;
 pub mod gate;
+pub mod git;
 pub mod itself;
 pub mod json;
 pub mod progress;
@@ -21,6 +22,7 @@ pub mod report;
 pub mod run;
 pub mod shipped;
 pub mod signal;
+pub mod sources;
 pub mod statistics;
 pub mod studies;
 

@@ -131,7 +131,7 @@ const FLOORS: [(&str, &[&[&str]]); 2] = [
             &["accumulator", "close", "error", "record", "random"],
             &["atomic", "expected", "input", "pattern"],
             &["formats", "layouts", "metrics"],
-            &["tensorfile"],
+            &["tensorfile", "vacuous"],
             &["packed", "ops"],
             &["parity"],
             &["checkpoint"],
@@ -140,7 +140,8 @@ const FLOORS: [(&str, &[&[&str]]); 2] = [
     (
         "src",
         &[
-            &["itself", "json", "output", "progress", "signal", "statistics"],
+            &["git", "json", "output", "progress", "signal", "sources", "statistics"],
+            &["itself"],
             &["shipped"],
             &["dataset"],
             &["experiment"],

@@ -13,7 +13,6 @@ pub mod diff;
 pub mod dump;
 pub mod front;
 pub mod generate;
-pub mod git;
 pub mod inspect;
 pub mod integrate;
 pub mod inventory;

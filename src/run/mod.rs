@@ -21,6 +21,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::Experiment;
+use crate::itself;
 use ceilings::Ceilings;
 use invocation::Invocation;
 use plan::{Cell, Plan};
@@ -43,8 +44,9 @@ pub struct Manifest {
     pub schema: u32,
     /// Version of ulplab.
     pub version: String,
-    /// Commit of the working tree, if it is one, with `+` behind it when there were uncommitted changes.
+    /// Commit of the working tree that the experiment is in, if it is in one, with `+` behind it when there were uncommitted changes.
     pub commit: Option<String>,
+    pub program: Program,
     pub experiment: Experiment,
     /// The plan of the experiment, from its study.
     pub plan: Plan,
@@ -85,6 +87,33 @@ pub struct Manifest {
     pub complete: bool,
 }
 
+/// The program that measured a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Program {
+    /// Digest of the sources that compute.
+    pub sources: String,
+    /// Commit of these sources, if it is known, with `+` behind it when there were uncommitted changes.
+    pub commit: Option<String>,
+    /// The widest vectors of the machine. Results do not depend on them.
+    pub vectors: String,
+}
+
+impl Program {
+    /// This program, on this machine.
+    pub fn here() -> Self {
+        Self {
+            sources: itself::SOURCES.into(),
+            commit: itself::commit(),
+            vectors: itself::vectors().into(),
+        }
+    }
+
+    /// The digest of the sources, cut for a sentence.
+    pub fn short(&self) -> String {
+        self.sources.chars().take(12).collect()
+    }
+}
+
 impl Manifest {
     /// Leaves out all cells of the plan but these.
     pub fn keep(&mut self, cells: &[Cell]) {
@@ -93,12 +122,12 @@ impl Manifest {
         (self.cells, self.left_out) = planned.partition(|id| kept.contains(id.as_str()));
     }
 
-    /// blake3 of all that decides what the cells hold: version, commit, experiment with its seed, data, device, selection,
-    /// planted fault.
+    /// blake3 of all that decides what the cells hold: version, sources of the program, commit, experiment with its seed, data, device,
+    /// selection, planted fault.
     pub fn identity(&self) -> String {
         let origin = (&self.version, &self.commit, &self.experiment, &self.plan, &self.data);
         let parts = (
-            origin,
+            (origin, &self.program.sources),
             &self.device,
             &self.cells,
             &self.left_out,
@@ -150,6 +179,11 @@ impl Manifest {
         let fault = |manifest: &Self| manifest.invocation.mutant.clone().unwrap_or("none".into());
         let short = [
             ("version of ulplab", self.version.clone(), other.version.clone()),
+            (
+                "program, by the digest of its sources",
+                self.program.short(),
+                other.program.short(),
+            ),
             ("commit", commit(self), commit(other)),
             (
                 "seed",

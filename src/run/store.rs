@@ -23,7 +23,7 @@ pub const SUMMARY: &str = "summary.parquet";
 pub const JSONL: &str = "records.jsonl";
 
 /// Version of the files' layout, the `schema` of a [`Manifest`].
-pub const SCHEMA: u32 = 3;
+pub const SCHEMA: u32 = 4;
 
 /// Writes the three files of a run to `folder` (made if missing) and tells their paths.
 pub fn write_run(run: &Run, folder: &Path) -> Result<Vec<PathBuf>> {

@@ -55,6 +55,7 @@ pub fn manifest(seed: u64) -> Manifest {
         schema: store::SCHEMA,
         version: "0.1.0".into(),
         commit: None,
+        program: Default::default(),
         experiment,
         plan: study.plan(),
         fingerprint: String::new(),
@@ -338,12 +339,13 @@ fn a_manifest_that_contradicts_itself_is_refused() {
         );
     }
     // With the digest alone computed again, the fingerprint is wrong; with both, the cells are another run's.
-    let other: [(&str, fn(&mut Manifest)); 8] = [
+    let other: [(&str, fn(&mut Manifest)); 9] = [
         ("seed", |m| m.experiment.head.seed = 8),
         ("bound", |m| m.experiment.head.gates[0].require = ">= 10".into()),
         ("format", |m| m.experiment.body["recipe"][0]["format"] = "bf16".into()),
         ("data", |m| m.data[0].1 = "0d".repeat(32)),
         ("commit", |m| m.commit = Some("4f2a9c1d7e8b".into())),
+        ("program", |m| m.program.sources = "4f2a9c1d7e8b".into()),
         ("version", |m| m.version = "0.2.0".into()),
         ("device", |m| m.device = "NVIDIA H200".into()),
         ("fault", |m| m.invocation.mutant = Some("rope.cos_sin_swapped".into())),

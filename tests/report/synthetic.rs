@@ -9,7 +9,7 @@ use ulplab::run::invocation::Invocation;
 use ulplab::run::plan::Plan;
 use ulplab::run::summary::Summary;
 use ulplab::run::verdict::{Failures, Status, Verdict};
-use ulplab::run::{Manifest, RecipeInfo, Run};
+use ulplab::run::{Manifest, Program, RecipeInfo, Run};
 use ulplab::studies::Study;
 use ulplab::studies::model::{ModelStudy, Recipe};
 
@@ -204,9 +204,14 @@ fn build(name: &str, specs: &[Spec], windows: &[&str]) -> Run {
     };
     Run {
         manifest: Manifest {
-            schema: 3,
+            schema: 4,
             version: "0.1.0".into(),
             commit: Some("4f2a9c1d7e8b".into()),
+            program: Program {
+                sources: "5e0c7b1d2f3a".into(),
+                commit: Some("4f2a9c1d7e8b".into()),
+                vectors: "AVX2".into(),
+            },
             experiment,
             plan: Plan::default(),
             invocation: Invocation {

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 
 use super::definitions::Definitions;
 use super::diff;
-use super::git::git;
 use super::judge;
+use crate::git::git;
 use crate::run::folder::Folder;
 use crate::run::runs::slug;
 use crate::run::verdict::{Outcome, Status, Verdict};

@@ -38,7 +38,10 @@ pub fn differences(base: &Manifest, new: &Manifest) -> Vec<Difference> {
     let of = |manifest: &Manifest| {
         [
             ("version of ulplab", manifest.version.clone(), true),
+            ("sources of the program", manifest.program.short(), true),
+            ("commit of the program", or_none(&manifest.program.commit), true),
             ("commit", or_none(&manifest.commit), true),
+            ("vectors of the machine", manifest.program.vectors.clone(), true),
             ("device", manifest.device.clone(), true),
             ("seed", manifest.experiment.seed.to_string(), false),
             ("planted fault", or_none(&manifest.invocation.mutant), false),

@@ -1,0 +1,87 @@
+//! The digest of the sources that compute: two programs measure the same thing only if they have the same one.
+//!
+//! The build script includes this file, too.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Folders whose files in Rust compute what a run measures. Folders of tests are left aside; comments and tests in a file count.
+pub const FOLDERS: [&str; 7] = [
+    "core",
+    "reference",
+    "src/backend",
+    "src/dataset",
+    "src/experiment",
+    "src/statistics",
+    "src/studies",
+];
+
+/// Beginnings of the names of crates that compute, too.
+const CRATES: [&str; 11] = [
+    "fancy-regex",
+    "gemm",
+    "half",
+    "pulp",
+    "rand",
+    "rayon",
+    "safetensors",
+    "serde_json",
+    "statrs",
+    "tokenizers",
+    "toml",
+];
+
+/// The digest of the sources in a tree: of each file its path and its content, and of each crate its version and checksum in
+/// Cargo.lock.
+///
+/// # Errors
+/// A folder or a file that cannot be read.
+pub fn digest(tree: &Path) -> io::Result<String> {
+    let mut files = Vec::new();
+    for folder in FOLDERS {
+        find(&tree.join(folder), &mut files)?;
+    }
+    files.sort();
+    let mut digest = blake3::Hasher::new();
+    let mut part = |bytes: &[u8]| {
+        digest.update(&(bytes.len() as u64).to_le_bytes());
+        digest.update(bytes);
+    };
+    for file in files {
+        let name = file.strip_prefix(tree).unwrap_or(&file);
+        part(name.to_string_lossy().replace('\\', "/").as_bytes());
+        part(&fs::read(&file)?);
+    }
+    for package in fs::read_to_string(tree.join("Cargo.lock"))?
+        .split("[[package]]")
+        .skip(1)
+    {
+        let value = |key: &str| {
+            let line = package
+                .lines()
+                .find_map(|line| line.strip_prefix(key)?.strip_prefix(" = "));
+            line.unwrap_or_default().trim_matches('"')
+        };
+        if CRATES.iter().any(|name| value("name").starts_with(name)) {
+            ["name", "version", "checksum"].map(|key| part(value(key).as_bytes()));
+        }
+    }
+    Ok(digest.finalize().to_hex().to_string())
+}
+
+/// Adds the files in Rust below a folder, but those of tests.
+fn find(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let tests = path
+            .file_name()
+            .is_some_and(|name| name == "tests" || name == "fixtures");
+        if path.is_dir() && !tests {
+            find(&path, files)?;
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
