@@ -104,6 +104,23 @@ impl Rounding {
         })
     }
 
+    /// Refuses rounds that round nothing in a window of `tokens` tokens: numbers of tokens beyond its rows, or places where no row
+    /// passes.
+    ///
+    /// # Errors
+    /// The mistake, and its place in the recipe.
+    pub fn check_window(&self, config: &dyn Config, tokens: usize) -> Result<(), Mistake> {
+        let places = places(config);
+        for (at, round) in self.rounds.iter().enumerate() {
+            let here: Vec<&Place> = places.iter().filter(|place| round.covers(place)).collect();
+            let rows = |place: &&Place| place.rows(config, tokens);
+            round
+                .check_rows(&here, rows)
+                .map_err(|mistake| mistake.within("round", at))?;
+        }
+        Ok(())
+    }
+
     /// The recipe at some sites alone, without a model: each site with its layer and the channels of a row, and `turned` as
     /// [`turned_channels`](Self::turned_channels) has it. Rounds for other sites are left out.
     ///

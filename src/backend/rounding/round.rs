@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use reference::sites::{Dim, Growth, Held};
+use reference::paths::Config;
+use reference::sites::{Dim, Growth, Held, When};
 use reference::{Role, Site, SiteInfo, Tensor};
 
 use crate::backend::recipe::{self, Heads, Layout, Ranges, Reader, Segment};
@@ -43,6 +44,18 @@ pub(super) struct Place {
     pub turned: usize,
     /// Whether the site's rows are cached, or multiplied with cached ones to select some.
     pub meets_cache: bool,
+}
+
+impl Place {
+    /// Rows that pass in a window of `tokens` tokens; `None` where rows are not of tokens: at weights and states.
+    pub fn rows(&self, config: &dyn Config, tokens: usize) -> Option<usize> {
+        let state = self.info.cache.is_some_and(|cache| cache.growth == Growth::State);
+        if self.info.when == When::Load || state {
+            return None;
+        }
+        let each = self.layer.and_then(|layer| config.tokens_per_row(self.info, layer));
+        Some(tokens / each.unwrap_or(1).max(1))
+    }
 }
 
 impl Round {
@@ -142,10 +155,49 @@ impl Round {
         {
             return Err(format!("there is no channel {last}: its rows have {}", place.cols));
         }
+        if self
+            .segment
+            .is_some_and(|segment| segment.range(place.cols, place.turned).is_empty())
+        {
+            return Err("the segment has no channel there".into());
+        }
         let whole = self.codec.check(cols * joined);
         match self.segment {
             Some(segment) if whole.is_err() => self.codec.check(segment.range(place.cols, place.turned).len()),
             _ => whole,
+        }
+    }
+
+    /// Refuses a round of tokens that no covered place has, and one of places that no row passes. `rows` says how many pass.
+    ///
+    /// # Errors
+    /// The mistake, with its key.
+    pub fn check_rows(&self, covered: &[&Place], rows: impl Fn(&&Place) -> Option<usize>) -> Result<(), Mistake> {
+        if let (Some(_), Some(place)) = (&self.tokens, covered.iter().find(|place| rows(place).is_none())) {
+            let message = format!(
+                "'{}': its rows are not of tokens, so 'tokens' has no meaning there",
+                place.full
+            );
+            return Err(Mistake::at("tokens", message));
+        }
+        let Some(most) = covered.iter().map(|place| rows(place).unwrap_or(usize::MAX)).max() else {
+            return Ok(());
+        };
+        let last = self.tokens.as_ref().and_then(Ranges::last);
+        match (most, last) {
+            (0, _) => Err(Mistake::at(
+                "at",
+                format!("'{}': no row passes there in so short a window", self.at),
+            )),
+            (_, Some(last)) if last >= most => {
+                let message = format!(
+                    "there is no token {last}: '{}' has rows 0-{} in a window",
+                    self.at,
+                    most - 1
+                );
+                Err(Mistake::at("tokens", message))
+            }
+            _ => Ok(()),
         }
     }
 

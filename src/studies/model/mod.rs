@@ -88,6 +88,11 @@ impl ModelStudy {
                 "calls are of one size, 'chunk', or of drawn ones, 'cuts'; not both",
             ));
         }
+        let computes = !recipe.kernels.is_empty() || recipe.step.is_some() || cut;
+        if recipe.rounds.is_empty() && !computes {
+            let message = "it changes nothing: expected 'round', 'kernels', 'step', 'chunk' or 'cuts'";
+            return Err(Mistake::at("round", message));
+        }
         recipe.noise(0)?;
         for (key, said) in [("weights", &recipe.weights), ("index", &recipe.index)] {
             if said.is_some() && recipe.step.is_none() {
@@ -226,6 +231,8 @@ impl Study for ModelStudy {
         let mut recipes = HashMap::from([(REFERENCE, ReadyRecipe::of(Rounding::none()))]);
         for (at, recipe) in self.recipes.iter().enumerate() {
             let ready = ReadyRecipe::new(recipe, config, seed);
+            let in_window = |ready: &ReadyRecipe| ready.rounding.check_window(config, self.tokens);
+            let ready = ready.and_then(|ready| in_window(&ready).map(|()| ready));
             let ready = ready.map_err(|mistake| mistake.in_recipe(&recipe.name, at))?;
             recipes.insert(&recipe.name, ready);
         }

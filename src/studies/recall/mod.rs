@@ -111,10 +111,10 @@ impl Recipe {
             return Err(Mistake::at("noise", message));
         }
         Noise::asked(self.noise, self.gain, 0)?;
-        match self.score_noise.filter(|size| !(size.is_finite() && *size >= 0.0)) {
+        match self.score_noise.filter(|size| !(size.is_finite() && *size > 0.0)) {
             Some(size) => Err(Mistake::at(
                 "score_noise",
-                format!("score_noise = {size} is not a size"),
+                format!("score_noise = {size}: expected a size above 0"),
             )),
             None => Ok(()),
         }
@@ -226,9 +226,11 @@ impl Study for RecallStudy {
             Mistake::at("model", message)
         })?;
         let mut recipes = HashMap::new();
+        let rows = self.tokens.max(self.shape[0]).max(self.shape[1]);
         for (at, recipe) in self.recipes.iter().enumerate() {
             let rounding = Noise::asked(recipe.noise, recipe.gain, seed)
                 .and_then(|noise| Rounding::resolve(&recipe.rounds, noise, None, config))
+                .and_then(|rounding| rounding.check_window(config, rows).map(|()| rounding))
                 .map_err(|mistake| mistake.in_recipe(&recipe.name, at))?;
             let bytes = rounding.cache_bytes(config);
             recipes.insert(recipe.name.as_str(), (recipe, rounding, bytes));
