@@ -16,7 +16,7 @@ use crate::run::summary::{LEAST_WINDOWS, Summary};
 use crate::run::verdict::{Failures, Status, Verdict};
 use crate::statistics::{self, Decision, Evidence};
 use ulplab_core::error::counted;
-use ulplab_core::metrics::{Better, Bound, VIOLATIONS};
+use ulplab_core::metrics::{BOUND_RATIO, Better, Bound, VIOLATIONS};
 use ulplab_core::pattern::matches;
 use ulplab_core::record::{Record, place};
 use ulplab_core::vacuous::vacuous;
@@ -181,8 +181,26 @@ pub fn explain(verdicts: &mut [Verdict], records: &[Record]) {
     let of = by_recipe(records, |record| &record.recipe);
     for verdict in verdicts {
         let here = of.get(verdict.recipe.as_str()).map_or(&[][..], Vec::as_slice);
+        withhold(verdict, here);
         locate(verdict, here);
         failures::explain(verdict, here);
+    }
+}
+
+/// Takes back a pass on outputs without an element: nothing was compared.
+fn withhold(verdict: &mut Verdict, records: &[&Record]) {
+    let rule = &verdict.rule;
+    let of_outputs = [VIOLATIONS.name, BOUND_RATIO.name].contains(&rule.metric.as_str());
+    if !verdict.passes() || !of_outputs {
+        return;
+    }
+    let mut here = records.iter().filter(|record| {
+        let at = matches(&rule.at, &place(record.layer, &record.site)) && !CHECKS.contains(&&*record.site);
+        record.phase == rule.phase && record.metric == rule.metric && at
+    });
+    if !here.any(|record| record.n > 0) {
+        verdict.status = Status::NotJudged;
+        verdict.message = format!("no element was compared at '{}': its outputs are empty", rule.at);
     }
 }
 

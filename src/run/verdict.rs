@@ -112,9 +112,11 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// `complete`: every selected cell was measured. `whole`: every planned cell was selected.
+    /// `complete`: every selected cell was measured. `whole`: every planned cell was selected. A control that holds shows that a
+    /// measurement can fail; it judges nothing, so it is no pass.
     pub fn from_verdicts(verdicts: &[Verdict], complete: bool, whole: bool) -> Self {
-        let statuses: Vec<Status> = verdicts.iter().map(|verdict| verdict.status).collect();
+        let judges = |verdict: &&Verdict| !(verdict.rule.control && verdict.passes());
+        let statuses: Vec<Status> = verdicts.iter().filter(judges).map(|verdict| verdict.status).collect();
         Self::from_statuses(&statuses, complete, whole)
     }
 

@@ -35,7 +35,7 @@ fn equal_files_pass() {
 fn a_gain_error_passes_a_gate_on_cosine_and_fails_one_on_diff() {
     let bench = Bench::new(&tensors(1.0), &tensors(1.1));
     let (exit, out) = bench.run();
-    assert_eq!(exit, Exit::Pass, "without gates, errors are only shown");
+    assert_eq!(exit, Exit::NotJudged, "without gates, errors are only shown");
     let last = "PARTLY JUDGED: 1 tensor passed, 0 failed, 2 that no gate binds, no gates, ";
     assert!(out.lines().last().unwrap().starts_with(last), "{out}");
     assert_eq!(out.matches("PASS").count(), 1, "the integers are equal: {out}");
@@ -196,14 +196,63 @@ fn empty_and_scalar_tensors() {
     let got = [("empty", f32s(&[0, 7], &[])), ("scalar", f32s(&[], &[3.0]))];
     let bench = Bench::new(&want, &got).gates(&["diff<=0.1"]);
     let (exit, records) = bench.json();
-    assert_eq!(exit, Exit::Pass);
+    assert_eq!(exit, Exit::NotJudged);
     let empty = records.iter().find(|record| record["name"] == "empty").unwrap();
     assert_eq!(
         (&empty["pass"], &empty["metrics"], &empty["gates"]),
-        (&json!(true), &json!({}), &json!([]))
+        (&json!(false), &json!({}), &json!([]))
     );
     let scalar = records.iter().find(|record| record["name"] == "scalar").unwrap();
     assert_eq!(scalar["worst"], json!({ "index": [], "want": 2.0, "got": 3.0 }));
+}
+
+/// Also of this kind: integers, scales and booleans without elements, infinities, one type against another.
+#[test]
+fn files_without_a_number_are_not_judged() {
+    let nan = |n: usize| f32s(&[n], &vec![f32::NAN; n]);
+    let (all, inf) = (f32s(&[2], &[1.0, 2.0]), f32s(&[2], &[f32::INFINITY; 2]));
+    for (tensor, gates, last) in [
+        (
+            nan(3),
+            &[][..],
+            "NOT JUDGED: 0 tensors passed, 0 failed, 1 without a finite number",
+        ),
+        (
+            nan(3),
+            &["nonfinite<=6"],
+            "NOT JUDGED: 0 tensors passed, 0 failed, 1 without a finite number",
+        ),
+        (
+            inf,
+            &[],
+            "NOT JUDGED: 0 tensors passed, 0 failed, 1 without a finite number",
+        ),
+        (nan(0), &[], "NOT JUDGED: 0 tensors passed, 0 failed, 1 empty"),
+        (
+            f32s(&[0, 7], &[]),
+            &[],
+            "NOT JUDGED: 0 tensors passed, 0 failed, 1 empty",
+        ),
+        (i64s(&[0], &[]), &[], "NOT JUDGED: 0 tensors passed, 0 failed, 1 empty"),
+        (
+            raw(Dtype::BOOL, &[3, 0], &[]),
+            &[],
+            "NOT JUDGED: 0 tensors passed, 0 failed, 1 empty",
+        ),
+        (all, &["diff<=1e-3"], "PASS: 1 tensor passed"),
+    ] {
+        let bench = Bench::new(&[("x", tensor.clone())], &[("x", tensor)]).gates(gates);
+        let (exit, out) = bench.run();
+        let expected = if last.starts_with("PASS") {
+            Exit::Pass
+        } else {
+            Exit::NotJudged
+        };
+        assert!(
+            exit == expected && out.lines().last().unwrap().starts_with(last),
+            "{last}: {out}"
+        );
+    }
 }
 
 #[test]

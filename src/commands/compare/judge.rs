@@ -24,6 +24,17 @@ pub(super) struct Comparison {
     pub failures: Vec<String>,
 }
 
+/// Why a tensor is not judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unjudged {
+    /// It differs, and no gate says by how much it may.
+    NoGate,
+    /// It has no element.
+    Empty,
+    /// Every element is NaN or infinite on both sides.
+    NotFinite,
+}
+
 /// Information on one side.
 #[derive(Debug)]
 pub(super) struct Side {
@@ -97,10 +108,23 @@ impl Comparison {
         self.failures.is_empty()
     }
 
-    /// Whether more was asked than shape, NaN and infinities: a gate binds it, or every element is equal or must be.
-    pub fn judged(&self) -> bool {
+    /// Why nothing was judged, although nothing fails: `None` if a gate binds it, or every element is equal or must be, and there are
+    /// numbers in it.
+    pub fn unjudged(&self) -> Option<Unjudged> {
+        let elements = self.want.shape.iter().product::<usize>() as u64;
         let equal = self.worst.as_ref().is_none_or(|worst| worst.want == worst.got);
-        !self.pass() || !self.gates.is_empty() || self.exact.is_some() || equal
+        match () {
+            () if !self.pass() => None,
+            () if elements == 0 => Some(Unjudged::Empty),
+            () if self.exact.is_some() => None,
+            () if self.want.nonfinite == elements => Some(Unjudged::NotFinite),
+            () if self.gates.is_empty() && !equal => Some(Unjudged::NoGate),
+            () => None,
+        }
+    }
+
+    pub fn judged(&self) -> bool {
+        self.unjudged().is_none()
     }
 
     /// The word of the table.

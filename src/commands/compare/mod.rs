@@ -29,11 +29,11 @@ use ulplab_core::tensorfile::{Tensor, TensorFile};
 ///
 /// Reads .safetensors and .npy. Tensors are paired by name; a .npy holds one tensor, and is paired with the only tensor of
 /// the other file. Checks run in this order: shape, then NaN and infinities (which must be at the same positions), then
-/// metrics (in f64). Integers, booleans and E8M0 scales must be equal. A tensor that differs and that no gate binds is
-/// reported only: it fails only if its shape, or the positions of NaN and infinities, differ.
+/// metrics (in f64). Integers, booleans and E8M0 scales must be equal. A tensor that differs and that no gate binds is not
+/// judged, and neither is one without a finite number: it fails only if its shape, or the positions of NaN and infinities, differ.
 ///
-/// Exit code: 0 nothing failed; 100 a gate failed, or shapes, NaN/Inf or exact values differ; 2 a tensor is in one file only,
-/// or the input is bad.
+/// Exit code: 0 every tensor passed; 100 a gate failed, or shapes, NaN/Inf or exact values differ; 4 nothing failed, but not every
+/// tensor was judged; 2 a tensor is in one file only, or the input is bad.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct CompareArgs {
     /// The reference.

@@ -28,8 +28,8 @@ pub(super) struct Report<'a> {
     failures: Vec<String>,
     passed: usize,
     failed: usize,
-    /// Tensors that no gate binds.
-    unjudged: usize,
+    /// Tensors that are not judged: that no gate binds, that are empty, that have no finite number.
+    unjudged: [usize; 3],
     gates: usize,
 }
 
@@ -61,7 +61,7 @@ impl<'a> Report<'a> {
             failures: Vec::new(),
             passed: 0,
             failed: 0,
-            unjudged: 0,
+            unjudged: [0; 3],
             gates: 0,
         };
         if args.json {
@@ -79,10 +79,10 @@ impl<'a> Report<'a> {
     }
 
     pub fn add(&mut self, comparison: Comparison) -> Result<()> {
-        let count = match (comparison.pass(), comparison.judged()) {
+        let count = match (comparison.pass(), comparison.unjudged()) {
             (false, _) => &mut self.failed,
-            (true, true) => &mut self.passed,
-            (true, false) => &mut self.unjudged,
+            (true, None) => &mut self.passed,
+            (true, Some(why)) => &mut self.unjudged[why as usize],
         };
         *count += 1;
         self.gates += comparison.gates.len();
@@ -102,12 +102,13 @@ impl<'a> Report<'a> {
 
     /// Prints the rest; the last line is the verdict.
     pub fn finish(mut self, start: Instant) -> Result<Exit> {
-        let (passed, failed, unjudged, gates) = (self.passed, self.failed, self.unjudged, self.gates);
-        let verdict = match (failed, unjudged) {
-            (1.., _) => "fail",
-            (0, 1..) if passed > 0 => "partly judged",
-            (0, 1..) => "not judged",
-            (0, 0) => "pass",
+        let (passed, failed, gates) = (self.passed, self.failed, self.gates);
+        let unjudged: usize = self.unjudged.iter().sum();
+        let (verdict, exit) = match (failed, unjudged) {
+            (1.., _) => ("fail", Exit::GateFailed),
+            (0, 1..) if passed > 0 => ("partly judged", Exit::NotJudged),
+            (0, 1..) => ("not judged", Exit::NotJudged),
+            (0, 0) => ("pass", Exit::Pass),
         };
         let seconds = start.elapsed().as_secs_f64();
         if self.json {
@@ -141,10 +142,9 @@ impl<'a> Report<'a> {
             } else {
                 format!("{gates} gate results")
             };
-            let open = match unjudged {
-                0 => String::new(),
-                open => format!("{open} that no gate binds, "),
-            };
+            let why = ["that no gate binds", "empty", "without a finite number"];
+            let open = self.unjudged.iter().zip(why).filter(|(count, _)| **count > 0);
+            let open: String = open.map(|(count, why)| format!("{count} {why}, ")).collect();
             lines.push(format!(
                 "{}: {} passed, {failed} failed, {open}{judged}, {seconds:.2} s",
                 verdict.to_uppercase(),
@@ -152,7 +152,7 @@ impl<'a> Report<'a> {
             ));
             self.text(&lines.join("\n"))?;
         }
-        Ok(if failed == 0 { Exit::Pass } else { Exit::GateFailed })
+        Ok(exit)
     }
 
     /// The table within that width: columns that can be looked up in `--json` go until it fits, those that say least first.
@@ -240,7 +240,7 @@ fn record(comparison: &Comparison) -> Value {
     let mut record = json!({
         "type": "tensor",
         "name": comparison.name,
-        "pass": comparison.pass(),
+        "pass": comparison.pass() && comparison.judged(),
         "judged": comparison.judged(),
         "want": side(&comparison.want),
         "got": side(&comparison.got),

@@ -177,6 +177,11 @@ pub fn checks(counterparts: &[(&Verdict, Counterpart)]) -> Vec<Check> {
     };
     let (pass, fail) = (kept(Verdict::passes), kept(Verdict::fails));
     let unknown = passing.len() - pass - fail;
+    // A control that holds judges nothing.
+    let judging = counterparts.iter().any(|(verdict, counterpart)| {
+        let kept = matches!(counterpart, Counterpart::Kept(new) if new.passes());
+        verdict.passes() && !verdict.rule.control && kept
+    });
     let loosened = loosened(counterparts);
     let weaker: usize = loosened.iter().map(|loosened| loosened.recipes.len()).sum();
     let verdicts = (!counterparts.is_empty()).then(|| Check {
@@ -184,7 +189,7 @@ pub fn checks(counterparts: &[(&Verdict, Counterpart)]) -> Vec<Check> {
         why: String::new(),
         status: match (fail, unknown) {
             (1.., _) => Status::Fail,
-            (0, 0) if pass > 0 => Status::Pass,
+            (0, 0) if judging => Status::Pass,
             _ => Status::NotJudged,
         },
         message: format!(
