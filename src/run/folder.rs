@@ -30,8 +30,7 @@ const SESSIONS: &str = "sessions";
 /// Folder of a scheduler's script and logs, which are there before the run.
 pub const JOBS: &str = "jobs";
 
-/// What stands behind the digest at the end of `run.json`, and of a cell's file.
-const CLOSE_RUN: &str = "\"\n}\n";
+/// What stands behind the digest at the end of a cell's file.
 const CLOSE_CELL: &str = "\"}\n";
 
 /// A temporary file that was not written for so long belongs to a process that was killed: none takes a minute.
@@ -41,14 +40,6 @@ pub struct Folder {
     pub path: PathBuf,
     /// Fingerprint of the run that is in it.
     run: String,
-}
-
-/// `run.json`, with the digest that [`seal`] fills in.
-#[derive(Serialize)]
-struct Sealed<'a> {
-    #[serde(flatten)]
-    manifest: &'a Manifest,
-    blake3: &'static str,
 }
 
 /// The last line of a cell's file.
@@ -67,11 +58,14 @@ impl Folder {
     /// Begins a run in a folder, or, if `join`, continues the same run if the folder has it already. Any number of processes
     /// may do so at once: one of them writes `run.json`. The returned manifest is the valid one.
     ///
-    /// Files of a process that was killed before it wrote `run.json` are no obstacle; any other file in a folder without a
-    /// run is one.
+    /// Files of a process that was killed before it wrote `run.json` are no obstacle, and neither is another run that ended before
+    /// anything was measured; any other file in a folder without a run is one.
     pub fn enter(path: &Path, manifest: &Manifest, join: bool) -> Result<(Self, Manifest)> {
         let file = path.join(RUN);
         let obstacle = obstacle(path)?;
+        if unbegun(path, manifest)? {
+            remove_unbegun(path)?;
+        }
         if !file.is_file() {
             if let Some(name) = obstacle {
                 let name = name.display();
@@ -283,37 +277,56 @@ fn obstacle(path: &Path) -> Result<Option<OsString>> {
     }
 }
 
+/// True if the folder has another run of which nothing was measured: every process that worked on it has ended, and there is no
+/// cell and no other file.
+fn unbegun(path: &Path, manifest: &Manifest) -> Result<bool> {
+    let file = path.join(RUN);
+    if !file.is_file() {
+        return Ok(false);
+    }
+    let own = |name: &OsString| [RUN, JOBS, CELLS, SESSIONS].iter().any(|own| name == own) || is_temporary(name);
+    let read = |folder: &Path| names(folder).map_err(Error::io(folder, "read"));
+    let cells = path.join(CELLS);
+    let empty = !cells.is_dir() || read(&cells)?.iter().all(|name| is_temporary(name));
+    if !empty || !read(path)?.iter().all(own) || !session::all_ended(&path.join(SESSIONS)) {
+        return Ok(false);
+    }
+    let stored = input::bytes(&file)?;
+    Ok(read_manifest(&stored).is_ok_and(|stored| stored.fingerprint != manifest.fingerprint))
+}
+
+/// Removes a run of which nothing was measured.
+fn remove_unbegun(path: &Path) -> Result<()> {
+    let file = path.join(RUN);
+    fs::remove_file(&file).map_err(Error::io(&file, "remove"))?;
+    for folder in [SESSIONS, CELLS].map(|name| path.join(name)) {
+        if folder.is_dir() {
+            fs::remove_dir_all(&folder).map_err(Error::io(&folder, "remove"))?;
+        }
+    }
+    errln!(
+        "{}: nothing was measured in the run that it held; it is replaced",
+        path.display()
+    );
+    Ok(())
+}
+
 fn names(folder: &Path) -> std::io::Result<Vec<OsString>> {
     fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name())).collect()
 }
 
 /// The bytes of `run.json`.
 pub fn sealed(manifest: &Manifest) -> Vec<u8> {
-    let whole = Sealed { manifest, blake3: "" };
-    let mut text = serde_json::to_vec_pretty(&whole).expect("plain data has a form in JSON");
-    text.truncate(text.len() - CLOSE_RUN.trim_end().len());
-    seal::seal(&mut text, CLOSE_RUN);
-    text
+    seal::json(manifest)
 }
 
 /// The content of `run.json`; the error says why its bytes are not the output of [`sealed`].
 pub fn read_manifest(bytes: &[u8]) -> Result<Manifest, String> {
-    #[derive(Deserialize)]
-    struct Head {
-        schema: u32,
-    }
-    let head = serde_json::from_slice(bytes);
-    let other = match &head {
-        Ok(Head { schema }) if *schema < SCHEMA => Some("an older"),
-        Ok(Head { schema }) if *schema > SCHEMA => Some("a newer"),
-        _ => None,
+    let other = |why: String| match why.starts_with("it is of schema") {
+        true => format!("{why}; run the experiment again, or use that version"),
+        false => why,
     };
-    if let (Some(age), Ok(Head { schema })) = (other, head) {
-        let message = format!("it is of schema {schema}: {age} version of ulplab wrote it, this one reads {SCHEMA}");
-        return Err(format!("{message}; run the experiment again, or use that version"));
-    }
-    seal::check(bytes, CLOSE_RUN)?;
-    let manifest: Manifest = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    let manifest: Manifest = seal::read_json(bytes, Some(SCHEMA)).map_err(other)?;
     manifest.check()?;
     Ok(manifest)
 }

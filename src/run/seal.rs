@@ -1,4 +1,9 @@
-//! Text that ends with its own digest, so that any changed byte is noticed.
+//! Text that ends with its own digest, so that any changed byte is noticed. The digest has no key: it shows damage and slips, and not
+//! a file that somebody sealed again.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// Hexadecimal digits of a blake3.
 const DIGITS: usize = 64;
@@ -10,6 +15,58 @@ pub fn seal(text: &mut Vec<u8>, close: &str) {
     text.extend_from_slice(close.as_bytes());
 }
 
+/// What stands behind the digest at the end of a sealed JSON object.
+const CLOSE_JSON: &str = "\"\n}\n";
+/// The last key of a sealed JSON object.
+const KEY: &str = "blake3";
+
+/// An object as indented JSON, whose last key is the digest of all before it.
+pub fn json(content: &impl Serialize) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct Sealed<'a, T> {
+        #[serde(flatten)]
+        content: &'a T,
+        blake3: &'static str,
+    }
+    let whole = Sealed { content, blake3: "" };
+    let mut text = serde_json::to_vec_pretty(&whole).expect("plain data has a form in JSON");
+    text.truncate(text.len() - CLOSE_JSON.trim_end().len());
+    seal(&mut text, CLOSE_JSON);
+    text
+}
+
+/// The object that [`json`] wrote; the error says why the bytes are not from it, or not of the `schema` that is expected, if the object
+/// states one.
+pub fn read_json<T: DeserializeOwned>(bytes: &[u8], schema: Option<u32>) -> Result<T, String> {
+    #[derive(Deserialize)]
+    struct Head {
+        schema: u32,
+    }
+    let head: Result<Head, _> = serde_json::from_slice(bytes);
+    if let (Some(expected), Ok(Head { schema })) = (schema, head)
+        && schema != expected
+    {
+        let age = if schema < expected { "an older" } else { "a newer" };
+        return Err(format!(
+            "it is of schema {schema}: {age} version of ulplab wrote it, this one reads {expected}"
+        ));
+    }
+    check(bytes, CLOSE_JSON)?;
+    let mut value: Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    value.as_object_mut().and_then(|object| object.shift_remove(KEY));
+    serde_json::from_value(value).map_err(|error| error.to_string())
+}
+
+/// The digest of parts that a file keeps apart, each with its length, so that none of them can take bytes of the next.
+pub fn of_parts<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
+    let mut digest = blake3::Hasher::new();
+    for part in parts {
+        digest.update(&(part.len() as u64).to_le_bytes());
+        digest.update(part);
+    }
+    digest.finalize().to_hex().to_string()
+}
+
 /// Checks that bytes are as [`seal`] wrote them, with none changed, missing or added.
 pub fn check(bytes: &[u8], close: &str) -> Result<(), String> {
     if bytes.is_empty() {
@@ -18,10 +75,10 @@ pub fn check(bytes: &[u8], close: &str) -> Result<(), String> {
     let sealed = bytes.strip_suffix(close.as_bytes());
     let split = sealed.and_then(|sealed| sealed.split_at_checked(sealed.len().checked_sub(DIGITS)?));
     let Some((text, digest)) = split else {
-        return Err("damaged: its last line is not the blake3 of the file".into());
+        return Err("damaged or edited: its last line is not the blake3 of the file".into());
     };
     if blake3::hash(text).to_hex().as_bytes() != digest {
-        return Err("damaged: its content does not match the blake3 in its last line".into());
+        return Err("damaged or edited: its content does not match the blake3 in its last line".into());
     }
     Ok(())
 }

@@ -222,6 +222,12 @@ pub fn sessions(folder: &Path) -> Vec<Session> {
     sessions
 }
 
+/// True if at least one process worked in a folder of sessions, and all have ended.
+pub fn all_ended(folder: &Path) -> bool {
+    let (sessions, now) = (sessions(folder), Timestamp::now());
+    !sessions.is_empty() && sessions.iter().all(|session| session.state(now) != State::Running)
+}
+
 /// Seconds in which at least one of the sessions in a folder was at work.
 pub fn seconds(folder: &Path) -> f64 {
     let times = sessions(folder).into_iter().filter_map(|session| {

@@ -104,24 +104,87 @@ fn a_planted_fault_is_found_and_reproduced() {
         text.contains("layers.37.attention.output: relative error") && text.contains("STILL THERE"),
         "{text}"
     );
-    // Other bits than those that were stored are told.
+    // A capsule that was changed is none.
     let mut bytes = std::fs::read(&capsule).unwrap();
     let last = bytes.len() - 1;
     bytes[last] ^= 0x40;
     let changed = elsewhere.path().join("changed.safetensors");
     std::fs::write(&changed, bytes).unwrap();
     let output = replay(&changed);
-    assert_eq!(code(&output), 4, "{}", stdout(&output));
-    assert!(
-        stdout(&output).contains("leaves 1 of") && stdout(&output).contains("CHANGED"),
-        "{}",
-        stdout(&output)
-    );
+    assert_eq!(code(&output), 2, "{}", stdout(&output));
+    says(&stderr(&output), "changed.safetensors: damaged or edited");
+    edited(&capsule, &replay);
     let bare = elsewhere.path().join("bare.safetensors");
     write_safetensors(&bare, Vec::new(), &Metadata::new(), |_| Ok(())).unwrap();
     let output = replay(&bare);
     assert_eq!(code(&output), 2);
     assert!(stderr(&output).contains("is no capsule"), "{}", stderr(&output));
+}
+
+/// Edits of a label or of tensors: the replay of none of them is GONE. Also of this kind: other keys, and tensors that are added.
+fn edited(capsule: &Path, replay: &dyn Fn(&Path) -> Output) {
+    let file = tensors_in(capsule);
+    let label = &file.metadata()["ulplab_capsule"];
+    let key = |name: &str| {
+        let label: Value = serde_json::from_str(label).unwrap();
+        label[name].to_string()
+    };
+    let (right, wrong) = (key("right_rounds"), key("wrong_rounds"));
+    let edit = |from: &str, to: &str| {
+        assert!(label.contains(from), "{from} is not in {label}");
+        label.replace(from, to)
+    };
+    let same = |part: &str, _: &[f32]| part == "none";
+    let zero = |part: &str, _: &[f32]| part.starts_with("in.");
+    type Zeroes<'a> = &'a dyn Fn(&str, &[f32]) -> bool;
+    let labels: [(String, Zeroes); 9] = [
+        (
+            edit(
+                &format!("\"wrong_rounds\":{wrong}"),
+                &format!("\"wrong_rounds\":{right}"),
+            ),
+            &same,
+        ),
+        (
+            edit(
+                &format!("\"right_rounds\":{right}"),
+                &format!("\"right_rounds\":{wrong}"),
+            ),
+            &same,
+        ),
+        (edit(&format!("\"wrong_rounds\":{wrong}"), "\"wrong_rounds\":[]"), &same),
+        (edit("int2/b32:f32\"", "int2/b32:f32\",\"layers\":\"99\""), &same),
+        (edit("int2/b32:f32\"", "int2/b32:f32\",\"tokens\":\"9999\""), &same),
+        (edit("int2/b32:f32\"", "int2/b32:f32\",\"channels\":\"60\""), &same),
+        (edit("int2/b32:f32", "f32"), &same),
+        (edit("\"noise\":null", "\"noise\":{\"seed\":1,\"gain\":1.0}"), &same),
+        (label.clone(), &zero),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let copy = folder.path().join("edited.safetensors");
+    for (label, zeroes) in labels {
+        let mut metadata = file.metadata().clone();
+        metadata.insert("ulplab_capsule".into(), label.clone());
+        let slots = file.tensors().map(|tensor| Slot {
+            name: tensor.name.into(),
+            dtype: tensor.dtype,
+            shape: tensor.shape.to_vec(),
+        });
+        write_safetensors(&copy, slots.collect(), &metadata, |writer| {
+            file.tensors().try_for_each(|tensor| {
+                let numbers = tensor.to_f32().unwrap();
+                let bytes = tensor
+                    .bytes
+                    .iter()
+                    .map(|byte| if zeroes(tensor.name, &numbers) { 0 } else { *byte });
+                writer.put(tensor.name, &bytes.collect::<Vec<u8>>())
+            })
+        })
+        .unwrap();
+        let output = replay(&copy);
+        assert!([2, 4].contains(&code(&output)), "{label}: {}", stdout(&output));
+        assert!(!stdout(&output).contains("GONE"), "{label}: {}", stdout(&output));
+    }
 }
 
 /// A right recipe of its own, channels and tokens, and a search that has to end early.

@@ -37,6 +37,13 @@ recipes = ["reference"]
 why = "the reference's own rounding stays far below"
 "#;
 
+/// The bytes of a calibration with this content.
+fn sealed(content: &Value) -> Vec<u8> {
+    let mut content = content.clone();
+    content.as_object_mut().unwrap().remove("blake3");
+    ulplab::run::seal::json(&content)
+}
+
 fn json(file: &Path) -> Value {
     serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap()
 }
@@ -201,8 +208,31 @@ fn a_rate_becomes_a_bound_by_a_calibration_of_the_same_gate() {
     ] {
         let mut edited = found.clone();
         edit(&mut edited);
-        fs::write(&calibration, edited.to_string()).unwrap();
+        fs::write(&calibration, sealed(&edited)).unwrap();
         refused(&file, says);
+    }
+
+    // Every edit of the file itself is noticed. Also of this kind: keys that are added, and bytes behind the end.
+    let original = String::from_utf8(sealed(&found)).unwrap();
+    let number = found["gates"][0]["recipes"][0]["null"][3].to_string();
+    for (from, to) in [
+        (&*number, "1.0"),
+        ("\"effects\": [", "\"effects\": [], \"other\": ["),
+        ("\"texts\": [", "\"texts\": [], \"other\": ["),
+        ("\"version\": \"", "\"version\": \"1"),
+        ("\"experiment\": \"", "\"experiment\": \"x"),
+        ("\"data\": [", "\"data\": [], \"other\": ["),
+        ("\"seed\": ", "\"seed\": 1"),
+        ("\n}\n", "\n}\n\n"),
+        ("\n}\n", "\n}"),
+        ("\"draws\": 22", "\"draws\": 2"),
+    ] {
+        assert!(original.contains(from), "{from}");
+        fs::write(&calibration, original.replacen(from, to, 1)).unwrap();
+        refused(
+            &file,
+            "calibration.json: it is no calibration that this version of `ulplab gate --calibrate` wrote: ",
+        );
     }
 
     // Half of what was drawn gives a bound that the recipe fails; a search has it from the calibration, or from the run.
@@ -210,7 +240,7 @@ fn a_rate_becomes_a_bound_by_a_calibration_of_the_same_gate() {
     for value in halved["gates"][0]["recipes"][0]["null"].as_array_mut().unwrap() {
         *value = (value.as_f64().unwrap() / 2.0).into();
     }
-    fs::write(&calibration, halved.to_string()).unwrap();
+    fs::write(&calibration, sealed(&halved)).unwrap();
     let (failing, stated) = (folder.path().join("failing"), folder.path().join("stated.toml"));
     assert_eq!(code(&sweep(&failing)), 100);
     for of in [&file, &failing] {
@@ -265,6 +295,35 @@ fn too_few_draws_give_no_bound() {
     assert_eq!(code(&output), 2, "{}", stdout(&output));
     let says = "3 draws support no threshold for 1e-6 false alarms: a tail takes at least 20 draws; 2995731 draws need no tail";
     assert!(stderr(&output).contains(says), "{}", stderr(&output));
+}
+
+/// All stored calibrations and attestations are sealed. After an edit that is meant, ULPLAB_BLESS=1 seals them again.
+#[test]
+fn stored_results_are_sealed() {
+    let results = root().join("experiments/results");
+    let files = |folder: &Path| -> Vec<PathBuf> {
+        fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect()
+    };
+    let mut stored = files(&results);
+    let devices: Vec<PathBuf> = stored.iter().filter(|path| path.is_dir()).cloned().collect();
+    stored.extend(devices.iter().flat_map(|device| files(device)));
+    stored.retain(|file| path(file).ends_with(".calibration.json") || path(file).ends_with("/kernels.json"));
+    assert!(stored.len() > 10, "{stored:?}");
+    for file in stored {
+        let mut content = json(&file);
+        if path(&file).ends_with(".calibration.json") {
+            content["schema"] = 2.into();
+        }
+        let expected = sealed(&content);
+        if std::env::var_os("ULPLAB_BLESS").is_some() {
+            fs::write(&file, &expected).unwrap();
+        }
+        let same = fs::read(&file).unwrap() == expected;
+        assert!(same, "{}: ULPLAB_BLESS=1 seals it", file.display());
+    }
 }
 
 #[test]

@@ -248,7 +248,7 @@ fn a_damaged_cell_is_refused_and_run_again() {
         let output = run(arguments);
         assert_eq!(code(&output), 2, "{}", stdout(&output));
         assert!(
-            stderr(&output).contains("run.json: damaged: its content does not match the blake3"),
+            stderr(&output).contains("run.json: damaged or edited: its content does not match the blake3"),
             "{}",
             stderr(&output)
         );

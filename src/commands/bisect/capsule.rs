@@ -14,6 +14,7 @@ use super::mix::{Mix, Place, Wrong};
 use crate::backend::recipe::Round;
 use crate::backend::rounding::{Noise, Rounding};
 use crate::json;
+use crate::run::seal;
 use crate::studies::model::Watch;
 use ulplab_core::error::{Error, Exit, Result, counted};
 use ulplab_core::metrics::{COSINE, MAX_ABS, Pair, RELATIVE_L2};
@@ -22,7 +23,10 @@ use ulplab_core::tensorfile::{Metadata, Slot, TensorFile, write_safetensors};
 /// Places that are kept of a culprit with many.
 const MOST: usize = 8;
 /// Version of the file's layout.
-const SCHEMA: u32 = 1;
+const SCHEMA: u32 = 2;
+/// Keys of its metadata.
+const LABEL: &str = "ulplab_capsule";
+const SEAL: &str = "ulplab_capsule_blake3";
 
 /// A tensor on its way through a culprit.
 pub struct Taken {
@@ -194,7 +198,6 @@ pub fn write(file: &Path, found: &Explanation, mix: &Mix, config: &dyn Config, o
         again: format!("ulplab bisect --replay {}", file.display()),
     };
     let text = serde_json::to_string(&label).map_err(|error| Error::Usage(error.to_string()))?;
-    let metadata = Metadata::from([("ulplab_capsule".to_string(), text)]);
     let tensors = found.taken.iter().flat_map(|taken| {
         let name = taken.name();
         let parts = [("in", &taken.input), ("want", &taken.want), ("got", &taken.got)];
@@ -206,12 +209,28 @@ pub fn write(file: &Path, found: &Explanation, mix: &Mix, config: &dyn Config, o
         dtype: Dtype::F32,
         shape: tensor.shape.clone(),
     });
+    let held = tensors
+        .iter()
+        .map(|(name, tensor)| (name.as_str(), &tensor.shape[..], &tensor.data[..]));
+    let digest = digest(&text, held);
+    let metadata = Metadata::from([(LABEL.to_string(), text), (SEAL.to_string(), digest)]);
     write_safetensors(file, slots.collect(), &metadata, |writer| {
         tensors.iter().try_for_each(|(name, tensor)| {
             let bytes: Vec<u8> = tensor.data.iter().flat_map(|x| x.to_le_bytes()).collect();
             writer.put(name, &bytes)
         })
     })
+}
+
+/// The digest of a capsule: of its label, and of each tensor's name, shape and numbers.
+fn digest<'a>(label: &str, tensors: impl Iterator<Item = (&'a str, &'a [usize], &'a [f32])>) -> String {
+    let mut parts = vec![label.as_bytes().to_vec()];
+    for (name, shape, numbers) in tensors {
+        parts.push(name.as_bytes().to_vec());
+        parts.push(shape.iter().flat_map(|size| (*size as u64).to_le_bytes()).collect());
+        parts.push(numbers.iter().flat_map(|x| x.to_le_bytes()).collect());
+    }
+    seal::of_parts(parts.iter().map(Vec::as_slice))
 }
 
 /// What a replay of one place says.
@@ -238,12 +257,12 @@ struct Replayed {
 pub fn replay(path: &Path, as_json: bool) -> Result<Exit> {
     let file = TensorFile::open(path)?;
     let wrong = |message: String| Error::data(path, message);
-    let Some(text) = file.metadata().get("ulplab_capsule") else {
-        return Err(wrong(
-            "is no capsule: its metadata has no 'ulplab_capsule', which `ulplab bisect --capsule` writes".into(),
-        ));
+    let Some(text) = file.metadata().get(LABEL) else {
+        return Err(wrong(format!(
+            "is no capsule: its metadata has no '{LABEL}', which `ulplab bisect --capsule` writes"
+        )));
     };
-    let label: Label = serde_json::from_str(text).map_err(|error| wrong(format!("'ulplab_capsule': {error}")))?;
+    let label: Label = serde_json::from_str(text).map_err(|error| wrong(format!("'{LABEL}': {error}")))?;
     if label.schema != SCHEMA {
         return Err(wrong(format!(
             "is a capsule of layout {}, expected {SCHEMA}",
@@ -255,33 +274,42 @@ pub fn replay(path: &Path, as_json: bool) -> Result<Exit> {
         .iter()
         .map(|site| Known::find(site, &file))
         .collect::<Result<_>>()?;
+    let held = sites.iter().flat_map(Known::held);
+    if file.metadata().get(SEAL) != Some(&digest(text, held)) || file.tensors().len() != 3 * sites.len() {
+        return Err(wrong(format!(
+            "damaged or edited: its label and tensors do not match '{SEAL}'; write it again with `ulplab bisect --capsule`"
+        )));
+    }
+    if sites.is_empty() || sites.iter().all(Known::is_right) {
+        return Err(wrong(
+            "holds no failure: what the two recipes left is equal in it".into(),
+        ));
+    }
     let known: Vec<(&'static SiteInfo, Option<usize>, usize)> = sites
         .iter()
         .map(|known| (known.info, known.site.layer, known.input.cols()))
         .collect();
-    let turned = label
-        .turned
-        .iter()
-        .filter_map(|(name, channels)| Some((info(name)?.name, *channels)));
-    let turned: Vec<(&'static str, usize)> = turned.collect();
+    let turned = label.turned.iter().map(|(name, channels)| {
+        let info = info(name).ok_or_else(|| wrong(format!("'turned': no path has a site '{name}'")))?;
+        Ok((info.name, *channels))
+    });
+    let turned: Vec<(&'static str, usize)> = turned.collect::<Result<_>>()?;
     let rounding = |rounds: &[Round]| {
         Rounding::detached(rounds, label.noise, &known, turned.clone()).map_err(|mistake| wrong(mistake.message))
     };
     let (right, bad) = (rounding(&label.right_rounds)?, rounding(&label.wrong_rounds)?);
-    let replayed: Vec<Replayed> = sites.iter().map(|known| known.replay(&right, &bad)).collect();
-    let same = replayed
+    // Where neither recipe rounds, or both round by the same, nothing would be computed again.
+    if let Some(known) = sites
         .iter()
-        .all(|place| place.got_changed == 0 && place.want_changed == 0);
-    let gone = replayed.iter().all(|place| place.max_abs == 0.0);
-    let (exit, verdict) = match (same, gone) {
-        _ if replayed.is_empty() => return Err(wrong("has no site".into())),
-        (true, _) => (Exit::GateFailed, "STILL THERE: every bit is as the capsule has it"),
-        (false, true) => (Exit::Pass, "GONE: what was wrong is now what the right recipe leaves"),
-        (false, false) => (
-            Exit::NotJudged,
-            "CHANGED: neither what the capsule has, nor right; run the experiment again",
-        ),
-    };
+        .find(|known| !right.touches(&known.site) && !bad.touches(&known.site))
+    {
+        return Err(wrong(format!("neither recipe rounds at '{}'", known.name)));
+    }
+    if label.right_rounds == label.wrong_rounds && label.noise.is_none() {
+        return Err(wrong("its right and its wrong recipe are the same".into()));
+    }
+    let replayed: Vec<Replayed> = sites.iter().map(|known| known.replay(&right, &bad)).collect();
+    let (exit, verdict) = verdict(&replayed);
     if as_json {
         json::print(
             &serde_json::json!({"capsule": path.display().to_string(), "recipe": label.recipe, "verdict": verdict, "places": replayed}),
@@ -322,6 +350,25 @@ pub fn replay(path: &Path, as_json: bool) -> Result<Exit> {
     Ok(exit)
 }
 
+/// The verdict of a replay. The failure is gone only if the right recipe leaves what it left: else both may be wrong now.
+fn verdict(replayed: &[Replayed]) -> (Exit, &'static str) {
+    let as_wanted = replayed.iter().all(|place| place.want_changed == 0);
+    let same = as_wanted && replayed.iter().all(|place| place.got_changed == 0);
+    let gone = as_wanted && replayed.iter().all(|place| place.max_abs == 0.0);
+    match (same, gone, as_wanted) {
+        (true, ..) => (Exit::GateFailed, "STILL THERE: every bit is as the capsule has it"),
+        (_, true, _) => (Exit::Pass, "GONE: what was wrong is now what the right recipe leaves"),
+        (.., false) => (
+            Exit::NotJudged,
+            "NOT JUDGED: the right recipe leaves other numbers than in the capsule; run the experiment again",
+        ),
+        _ => (
+            Exit::NotJudged,
+            "CHANGED: neither what the capsule has, nor right; run the experiment again",
+        ),
+    }
+}
+
 fn info(name: &str) -> Option<&'static SiteInfo> {
     readers().iter().find_map(|path| path.site(name))
 }
@@ -329,6 +376,8 @@ fn info(name: &str) -> Option<&'static SiteInfo> {
 /// A site of a capsule, with its tensors.
 struct Known {
     name: String,
+    /// Names of its tensors in the file: input, want, got.
+    names: [String; 3],
     info: &'static SiteInfo,
     site: Site,
     input: Tensor<f32>,
@@ -371,6 +420,7 @@ impl Known {
             )));
         }
         Ok(Self {
+            names: ["in", "want", "got"].map(|part| format!("{part}.{}", label.name)),
             name: label.name.clone(),
             info,
             site: Site::new(label.layer, info.name)
@@ -380,6 +430,18 @@ impl Known {
             want,
             got,
         })
+    }
+
+    /// Its tensors as [`digest`] takes them, in the order of the file.
+    fn held(&self) -> [(&str, &[usize], &[f32]); 3] {
+        let tensors = [&self.input, &self.want, &self.got];
+        [0, 1, 2].map(|at| (&*self.names[at], &tensors[at].shape[..], &tensors[at].data[..]))
+    }
+
+    /// True if what the two recipes left is equal in the capsule.
+    fn is_right(&self) -> bool {
+        let pairs = self.want.data.iter().zip(&self.got.data);
+        pairs.into_iter().all(|(want, got)| want.to_bits() == got.to_bits())
     }
 
     fn replay(&self, right: &Rounding, wrong: &Rounding) -> Replayed {

@@ -6,6 +6,7 @@ mod others;
 mod page;
 mod stored;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::judge::check;
@@ -19,7 +20,7 @@ use crate::run::summary::summarize;
 use null::{Null, Trial, derive};
 pub use stored::resolve;
 use stored::{CalibratedGate, CalibratedRecipe, Calibration, Effect, SCHEMA, definition};
-use ulplab_core::atomic::{check_writable, write_text};
+use ulplab_core::atomic::{check_writable, write_atomic, write_text};
 use ulplab_core::error::{Error, Exit, Result, counted};
 use ulplab_core::metrics::{Better, Bound, Metric};
 use ulplab_core::pattern::matches;
@@ -74,9 +75,7 @@ pub fn run(args: &CalibrateArgs) -> Result<Option<Exit>> {
     check_writable(output)?;
     let calibration = calibrate(args, experiment)?;
     out!("{}", page::tables(&calibration)?);
-    let mut text = serde_json::to_string_pretty(&calibration).expect("plain data has a form in JSON");
-    text.push('\n');
-    write_text(output, &text)?;
+    write_atomic(output, |out| out.write_all(&calibration.sealed()))?;
     outln!("{}", output.display());
     Ok(Some(Exit::Pass))
 }

@@ -8,16 +8,17 @@ use serde_json::Value;
 use crate::commands::definitions::Definitions;
 use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Experiment, Mistake, Rule, Statistic};
-use crate::run::Manifest;
+use crate::run::{Manifest, seal};
 use crate::statistics::{CONFIDENCE, Scale, Threshold, threshold};
 use ulplab_core::error::{Error, Result, counted};
 use ulplab_core::input;
 use ulplab_core::metrics::{Better, Bound, Metric, Show};
 use ulplab_core::pattern::matches;
 use ulplab_core::record::Phase;
+use ulplab_core::vacuous::vacuous;
 
 /// Version of the form of the file.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// What right candidates measured as at the gates of an experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -103,19 +104,19 @@ impl Calibration {
     /// # Errors
     /// The file, and what is wrong in it.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = input::text(path)?;
-        let found: Self = serde_json::from_str(&text).map_err(|error| {
-            let why = format!("it is no calibration, which `ulplab gate --calibrate` writes: {error}");
+        let found: Self = seal::read_json(&input::bytes(path)?, Some(SCHEMA)).map_err(|why| {
+            let why = format!("it is no calibration that this version of `ulplab gate --calibrate` wrote: {why}");
             Error::data(path, why)
         })?;
-        match (found.schema, found.miscounted()) {
-            (SCHEMA, None) => Ok(found),
-            (SCHEMA, Some(why)) => Err(Error::data(path, why)),
-            (other, _) => Err(Error::data(
-                path,
-                format!("it is of schema {other}, this version of ulplab reads {SCHEMA}"),
-            )),
+        match found.miscounted() {
+            None => Ok(found),
+            Some(why) => Err(Error::data(path, why)),
         }
+    }
+
+    /// The bytes of its file.
+    pub fn sealed(&self) -> Vec<u8> {
+        seal::json(self)
     }
 
     /// What has more or fewer values than there are draws; a recipe of which nothing is known has none.
@@ -206,6 +207,9 @@ impl Calibration {
                 better: metric.better,
                 value,
             };
+            if let Some(why) = vacuous(metric.name, bound) {
+                return Err(format!("'{recipe}': {why}"));
+            }
             let loudest = found.effects.iter().max_by(|a, b| a.gain.total_cmp(&b.gain));
             if let Some(effect) = loudest.filter(|effect| Judged(Some(bound)).noticed(effect) == Some(0)) {
                 let gain = effect.gain;

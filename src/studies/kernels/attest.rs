@@ -1,32 +1,37 @@
 //! What GPU runs showed of kernels, kept in the repository: on any machine it tells whether the kernels in the tree are the
 //! ones that were verified.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::TIME;
 use super::mutants::MutantResult;
 use crate::backend::cuda::toolkit::FLAGS;
 use crate::backend::cuda::{Device, Source, Toolkit, Variant};
-use crate::run::Run;
 use crate::run::runs::slug;
 use crate::run::verdict::{Status, Verdict};
+use crate::run::{Run, seal};
 use crate::shipped;
 use ulplab_core::atomic::write_atomic;
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::input;
-use ulplab_core::metrics::{BOUND_RATIO, VIOLATIONS};
+use ulplab_core::metrics::{BOUND_RATIO, METRICS, VIOLATIONS};
 use ulplab_core::ops;
 use ulplab_core::record::Record;
 
 /// Its file in the folder of a device.
 pub const FILE: &str = "kernels.json";
 
+/// The first CUDA that kernels are compiled by.
+const OLDEST_CUDA: u32 = 12;
+
 /// All that was verified on one device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Attestation {
     /// The card.
     pub device: String,
@@ -36,13 +41,13 @@ pub struct Attestation {
 
 /// A file of kernels in the state in which it was verified.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct VerifiedFile {
     /// RFC 3339.
     pub at: String,
     /// Version of CUDA that the driver was for.
     pub driver: String,
-    /// Architecture of the card, e.g. `sm_90a`; empty if it was not noted.
-    #[serde(default)]
+    /// Architecture of the card, e.g. `sm_90a`.
     pub arch: String,
     pub nvrtc: String,
     pub flags: Vec<String>,
@@ -84,6 +89,7 @@ impl Machine {
 
 /// Results of a variant.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct VariantResult {
     pub cases: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -172,8 +178,21 @@ impl Attestation {
     }
 
     pub fn read(file: &Path) -> Result<Self> {
-        let text = input::text(file)?;
-        serde_json::from_str(&text).map_err(|error| Error::data(file, error.to_string()))
+        let wrong = |why: String| Error::data(file, why);
+        let found: Self = seal::read_json(&input::bytes(file)?, None).map_err(wrong)?;
+        match found.implausible() {
+            None => Ok(found),
+            Some(why) => Err(wrong(why)),
+        }
+    }
+
+    /// What no run on a card can have written.
+    fn implausible(&self) -> Option<String> {
+        if self.device.trim().is_empty() {
+            return Some("'device' is empty, expected the name of the card".into());
+        }
+        let of_op = |(op, verified): (&String, &VerifiedFile)| Some(format!("'{op}': {}", verified.implausible()?));
+        self.ops.iter().find_map(of_op)
     }
 
     /// Replaces these operations in the folder's file, and keeps its others.
@@ -198,11 +217,67 @@ impl Attestation {
             }
             all.ops.insert(op, verified);
         }
-        write_atomic(&file, |out| {
-            serde_json::to_writer_pretty(&mut *out, &all)?;
-            out.write_all(b"\n")
-        })?;
+        write_atomic(&file, |out| out.write_all(&seal::json(&all)))?;
         Ok(file)
+    }
+}
+
+impl VerifiedFile {
+    /// What no run on a card can have written.
+    fn implausible(&self) -> Option<String> {
+        let is_version = |text: &str| {
+            let (major, minor) = text.split_once('.').unwrap_or_default();
+            major.parse::<u32>().is_ok_and(|major| major >= OLDEST_CUDA) && minor.parse::<u32>().is_ok()
+        };
+        let is_arch = |text: &str| {
+            let number = text.strip_prefix("sm_").map(|rest| rest.trim_end_matches(['a', 'f']));
+            number.is_some_and(|number| number.parse::<u32>().is_ok_and(|number| number >= 70))
+        };
+        let is_digest = |text: &str| text.len() == 64 && text.chars().all(|c| c.is_ascii_hexdigit());
+        let named = |key: &str, found: &str, expected: &str| format!("{key} is '{found}', expected {expected}");
+        let version = format!("a version of CUDA from {OLDEST_CUDA}.0 on");
+        let wrong = |right: bool, key: &str, found: &str, expected: &str| (!right).then(|| named(key, found, expected));
+        wrong(
+            self.at.parse::<Timestamp>().is_ok(),
+            "at",
+            &self.at,
+            "a time in RFC 3339",
+        )
+        .or_else(|| wrong(is_version(&self.driver), "driver", &self.driver, &version))
+        .or_else(|| wrong(is_version(&self.nvrtc), "nvrtc", &self.nvrtc, &version))
+        .or_else(|| wrong(is_arch(&self.arch), "arch", &self.arch, "an architecture, as sm_90a"))
+        .or_else(|| wrong(is_digest(&self.kernels), "kernels", &self.kernels, "a blake3"))
+        .or_else(|| wrong(is_digest(&self.judgement), "judgement", &self.judgement, "a blake3"))
+        .or_else(|| {
+            let wrong = |(name, result): (&String, &VariantResult)| {
+                Some(format!("variant '{name}': {}", result.implausible()?))
+            };
+            self.variants.iter().find_map(wrong)
+        })
+    }
+}
+
+impl VariantResult {
+    /// What no right kernel can have.
+    fn implausible(&self) -> Option<String> {
+        if self.cases == 0 {
+            return Some("cases is 0, and nothing is verified by none".into());
+        }
+        if let Some(ratio) = self.bound_ratio.filter(|ratio| !(0.0..=1.0).contains(ratio)) {
+            return Some(format!("bound_ratio is {ratio}, expected 0 to 1"));
+        }
+        let times = self
+            .times
+            .iter()
+            .flat_map(|(case, times)| times.iter().map(move |time| (case, time)));
+        let mut wrong = times.filter(|(_, (name, value))| {
+            let known = METRICS.iter().any(|metric| metric.name == *name);
+            !known || !(value.is_finite() && **value >= 0.0)
+        });
+        let (case, (name, value)) = wrong.next()?;
+        Some(format!(
+            "times of case '{case}': {name} is {value}, expected a metric with a number"
+        ))
     }
 }
 
@@ -274,6 +349,10 @@ fn missing(sources: &[Source], attestations: &[(PathBuf, Attestation)]) -> Vec<S
 
 fn differences(source: &Source, verified: &VerifiedFile) -> Vec<String> {
     let mut found = Vec::new();
+    let cases: HashSet<String> = ops::find(&source.op).map_or_else(
+        |_| HashSet::new(),
+        |op| op.cases().into_iter().map(|case| case.name).collect(),
+    );
     if verified.kernels != source.digest().to_hex().as_str() {
         found.push("the kernel changed".into());
     }
@@ -309,11 +388,26 @@ fn differences(source: &Source, verified: &VerifiedFile) -> Vec<String> {
             match verified.mutants.get(&name) {
                 None => found.push(format!("fault '{name}' was not planted")),
                 Some(killed) if killed.is_empty() => found.push(format!("fault '{name}' went unnoticed")),
+                Some(killed) if !noticed(killed, &cases) => {
+                    found.push(format!(
+                        "fault '{name}' was noticed by '{killed}', which is no check of a case"
+                    ));
+                }
                 Some(_) => {}
             }
         }
     }
     found
+}
+
+/// True if a text names what noticed a fault: `CASE: N of M OUTPUT`.
+fn noticed(killed: &str, cases: &HashSet<String>) -> bool {
+    let Some((case, rest)) = killed.split_once(": ") else {
+        return false;
+    };
+    let count = rest.split_once(' ').map(|(count, rest)| (count.parse::<f64>(), rest));
+    let wrong = matches!(count, Some((Ok(count), rest)) if count > 0.0 && rest.starts_with("of "));
+    cases.contains(case) && wrong
 }
 
 /// Folder of the attestations.
@@ -336,13 +430,12 @@ pub fn gate(folder: Option<&Path>) -> Result<Exit> {
             format!("the folder has no attestation: expected <device>/{FILE}, which `ulplab kernels attest` writes");
         return Err(Error::data(&folder, why));
     }
-    let findings = [changed(&sources, &attestations), missing(&sources, &attestations)].concat();
-    show(["PASS", "FAIL"], &sources, &attestations, &findings, "")?;
-    Ok(match findings.is_empty() {
+    let held = Held::new(&sources, &attestations, missing(&sources, &attestations))?;
+    held.show(["PASS", "FAIL", "NOT JUDGED"], "");
+    Ok(match held.exit() {
         // Nothing can be said of a file that cannot be read.
         _ if broken => Exit::Usage,
-        true => Exit::Pass,
-        false => Exit::GateFailed,
+        exit => exit,
     })
 }
 
@@ -350,54 +443,102 @@ pub fn gate(folder: Option<&Path>) -> Result<Exit> {
 /// experiment was selected, the exit code says that something is left to be seen.
 pub fn hold(sources: &[Source], whole: bool, json: bool) -> Result<Exit> {
     let attestations = Attestation::read_all(&results()?)?;
-    let findings = changed(sources, &attestations);
+    let held = Held::new(sources, &attestations, Vec::new())?;
     if json {
-        for finding in &findings {
+        for finding in &held.findings {
             outln!("{}", serde_json::json!({"type": "attestation", "what": finding}));
         }
+        outln!("{}", serde_json::json!({"type": "attested", "device": held.whole()}));
     } else {
         let selected = if whole {
             ""
         } else {
             ", and the others were not selected"
         };
-        show(
-            ["ATTESTED", "NOT ATTESTED"],
-            sources,
-            &attestations,
-            &findings,
-            selected,
-        )?;
+        held.show(["ATTESTED", "NOT ATTESTED", "NOT BY ONE DEVICE"], selected);
     }
-    Ok(match (findings.is_empty(), whole) {
-        (true, true) => Exit::Pass,
-        (true, false) => Exit::NotJudged,
-        (false, _) => Exit::GateFailed,
+    Ok(match held.exit() {
+        Exit::Pass if !whole => Exit::NotJudged,
+        exit => exit,
     })
 }
 
-/// What does not hold, a line each, and the verdict with its count: the first word if everything holds.
-fn show(
-    words: [&str; 2],
-    sources: &[Source],
-    attestations: &[(PathBuf, Attestation)],
-    findings: &[String],
-    more: &str,
-) -> Result<()> {
-    if sources.is_empty() {
-        return Err(Error::NothingSelected("there are no kernels".into()));
+/// Files of kernels, held against what each device saw of them.
+struct Held<'a> {
+    files: usize,
+    /// What no device saw as it is, and what is attested without a file.
+    findings: Vec<String>,
+    /// Each device with its file, and the files of kernels that it did not see as they are.
+    devices: Vec<(&'a str, &'a Path, Vec<String>)>,
+}
+
+impl<'a> Held<'a> {
+    fn new(sources: &[Source], attestations: &'a [(PathBuf, Attestation)], missing: Vec<String>) -> Result<Self> {
+        if sources.is_empty() {
+            return Err(Error::NothingSelected("there are no kernels".into()));
+        }
+        let of = |one: &'a (PathBuf, Attestation)| {
+            let findings = changed(sources, std::slice::from_ref(one));
+            (one.1.device.as_str(), one.0.as_path(), findings)
+        };
+        Ok(Self {
+            files: sources.len(),
+            findings: [changed(sources, attestations), missing].concat(),
+            devices: attestations.iter().map(of).collect(),
+        })
     }
-    findings.iter().for_each(|finding| outln!("FAIL {finding}"));
-    let files: Vec<String> = attestations
-        .iter()
-        .map(|(file, _)| file.display().to_string())
-        .collect();
-    let good = sources.len().saturating_sub(findings.len());
-    outln!(
-        "{}: {good} of {} files of kernels are unchanged since they were verified, by {}{more}",
-        words[usize::from(!findings.is_empty())],
-        sources.len(),
-        files.join(", ")
-    );
-    Ok(())
+
+    /// The device that saw every file as it is.
+    fn whole(&self) -> Option<&str> {
+        let mut devices = self.devices.iter();
+        devices
+            .find(|(.., findings)| findings.is_empty())
+            .map(|(device, ..)| *device)
+    }
+
+    /// A patchwork of devices says nothing of the kernels together.
+    fn exit(&self) -> Exit {
+        match (self.findings.is_empty(), self.whole()) {
+            (false, _) => Exit::GateFailed,
+            (true, Some(_)) => Exit::Pass,
+            (true, None) => Exit::NotJudged,
+        }
+    }
+
+    /// Prints what does not hold, a line each, and the verdict with its count: the first word if one device saw all, the second if
+    /// something does not hold, the third if no device saw all.
+    fn show(&self, words: [&str; 3], more: &str) {
+        self.findings.iter().for_each(|finding| outln!("FAIL {finding}"));
+        let all = self.files;
+        if let (true, Some(device)) = (self.findings.is_empty(), self.whole()) {
+            outln!(
+                "{}: {all} of {all} files of kernels are unchanged since {device} verified them{more}",
+                words[0]
+            );
+            return;
+        }
+        for (device, file, findings) in &self.devices {
+            let names = findings
+                .iter()
+                .map(|finding| finding.split(": ").next().unwrap_or_default());
+            let names: Vec<&str> = names.filter_map(|path| Path::new(path).file_name()?.to_str()).collect();
+            let (held, file) = (all.saturating_sub(findings.len()), file.display());
+            let others = match names.is_empty() {
+                true => String::new(),
+                false => format!("; not {}", names.join(", ")),
+            };
+            outln!("{device}: {held} of {all} ({file}){others}");
+        }
+        let good = all.saturating_sub(self.findings.len());
+        match self.findings.is_empty() {
+            false => outln!(
+                "{}: {good} of {all} files of kernels are unchanged since a device verified them{more}",
+                words[1]
+            ),
+            true => outln!(
+                "{}: each of {all} files of kernels is unchanged since a device verified it, and no device saw all{more}",
+                words[2]
+            ),
+        }
+    }
 }
