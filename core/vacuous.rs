@@ -58,8 +58,13 @@ pub fn range(name: &str) -> Option<[f64; 2]> {
 /// ```
 pub fn vacuous(metric: &str, bound: Bound) -> Option<String> {
     let [least, most] = range(metric).unwrap_or([f64::NEG_INFINITY, f64::INFINITY]);
+    let sign = match bound.better {
+        Better::Higher => ">=",
+        Better::Lower => "<=",
+    };
+    let bound_text = format!("{metric} {sign} {}", shown(bound.value));
     if bound.value.is_nan() {
-        return Some(format!("{metric} {bound}: NaN is no bound"));
+        return Some(format!("{bound_text}: NaN is no bound"));
     }
     let idle = match bound.better {
         Better::Higher => bound.value <= least,
@@ -69,7 +74,7 @@ pub fn vacuous(metric: &str, bound: Bound) -> Option<String> {
         Better::Higher => format!("is never below {}", shown(least)),
         Better::Lower => format!("is never above {}", shown(most)),
     };
-    idle.then(|| format!("{metric} {bound}: no measurement can break it, since {metric} {end}"))
+    idle.then(|| format!("{bound_text}: no measurement can break it, since {metric} {end}"))
 }
 
 /// The reason why no finite measurement can worsen by more than a bound allows; `None` if one can. `relative`: the bound is a share of
@@ -102,7 +107,7 @@ pub fn vacuous_change(metric: &str, better: Better, most: f64, relative: bool) -
 
 fn shown(x: f64) -> String {
     match x.abs() {
-        1e6.. => format!("{x:.1e}"),
+        1e6.. => format!("{x:e}"),
         _ => x.to_string(),
     }
 }

@@ -2,6 +2,8 @@
 
 #[path = "cli/array.rs"]
 mod array;
+#[path = "cli/attestations.rs"]
+mod attestations;
 #[path = "cli/audit.rs"]
 mod audit;
 #[path = "cli/baseline.rs"]
@@ -28,6 +30,8 @@ mod diff;
 mod errors;
 #[path = "cli/failures.rs"]
 mod failures;
+#[path = "cli/false_pass.rs"]
+mod false_pass;
 #[path = "cli/front.rs"]
 mod front;
 #[path = "cli/gates.rs"]

@@ -304,6 +304,7 @@ fn files_are_read_in_one_place() {
         "core/atomic.rs",
         "core/build/files.rs",
         "src/backend/cuda/cache.rs",
+        "src/sources.rs",
         "src/studies/limits.rs",
         "src/commands/bench/formats.rs",
     ];

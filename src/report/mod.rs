@@ -18,9 +18,10 @@ mod terminal;
 mod verdicts;
 mod worst;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
+use crate::experiment::Rule;
 use crate::run::loss::{self, Loss};
 use crate::run::verdict::Status;
 use crate::run::{Manifest, Run};
@@ -171,32 +172,59 @@ impl<'a> Summarized<'a> {
         if !judged {
             return None;
         }
-        let passing = || {
-            let all = self.candidates.iter().filter(|_| self.show.ranks_sizes());
-            all.filter(|candidate| matches!(candidate.gate, Gate::Pass(_)))
-        };
-        // Candidates are sorted by error, and the first of equals is kept.
-        let plain = passing().filter(|candidate| candidate.group == Group::Plain);
-        let sized = plain.filter_map(|candidate| Some((candidate.bytes_per_vector?, candidate)));
-        if let Some((bytes, smallest)) = sized.min_by(|a, b| a.0.total_cmp(&b.0)) {
+        let all = || self.candidates.iter().filter(|_| self.show.ranks_sizes());
+        let plain = all().filter(|candidate| candidate.group == Group::Plain);
+        let sized: Vec<_> = plain
+            .filter_map(|candidate| Some((candidate.bytes_per_vector?, candidate)))
+            .collect();
+        if !sized.is_empty() {
+            let (bytes, smallest, among) = self.smallest_of(&sized)?;
             let share = smallest
                 .of_bf16
                 .map(|share| format!(", caches of {} of bf16's size", number::significant(share, 3)));
             return Some(format!(
-                "The smallest format that passes: {}, {} bytes per vector{}",
+                "The smallest format that passes: {}, {} bytes per vector{}{among}",
                 smallest.name,
                 number::tenths(bytes),
                 share.unwrap_or_default()
             ));
         }
         let megabytes = |candidate: &Candidate| self.show.weight_megabytes(self.index, candidate.name);
-        let real = passing().filter(|candidate| candidate.group != Group::Noise);
-        let weighed = real.filter_map(|candidate| Some((megabytes(candidate)?, candidate.name)));
-        let (megabytes, name) = weighed.min_by(|a, b| a.0.total_cmp(&b.0))?;
+        let real = all().filter(|candidate| candidate.group != Group::Noise);
+        let weighed: Vec<_> = real
+            .filter_map(|candidate| Some((megabytes(candidate)?, candidate)))
+            .collect();
+        let (megabytes, smallest, among) = self.smallest_of(&weighed)?;
         Some(format!(
-            "The smallest format that passes: {name}, {} MB of weights",
+            "The smallest format that passes: {}, {} MB of weights{among}",
+            smallest.name,
             number::error(megabytes)
         ))
+    }
+
+    /// The smallest of some sized recipes that passes, and a remark if gates differ. Recipes that different gates bind do not compare:
+    /// only those with the gates that bind the most of them are ranked.
+    fn smallest_of<'c>(&self, sized: &[(f64, &'c Candidate<'c>)]) -> Option<(f64, &'c Candidate<'c>, String)> {
+        let mut gates: BTreeMap<BTreeSet<String>, usize> = BTreeMap::new();
+        for (_, candidate) in sized {
+            *gates.entry(self.gates_of(candidate.name)).or_default() += 1;
+        }
+        gates.retain(|gates, _| !gates.is_empty());
+        let most = gates.iter().map(|(gates, count)| (*count, gates.len())).max()?;
+        let mut common = gates.iter().filter(|(gates, count)| (**count, gates.len()) == most);
+        let (Some((common, count)), None) = (common.next(), common.next()) else {
+            return None;
+        };
+        let passing =
+            |candidate: &Candidate| matches!(candidate.gate, Gate::Pass(_)) && self.gates_of(candidate.name) == *common;
+        let passing = sized.iter().filter(|(_, candidate)| passing(candidate));
+        // Candidates are sorted by error, and the first of equals is kept.
+        let (size, smallest) = passing.min_by(|a, b| a.0.total_cmp(&b.0))?;
+        let among = match gates.len() {
+            1 => String::new(),
+            _ => format!(", of {} that the same gates bind", verdicts::plural(*count, "format")),
+        };
+        Some((*size, smallest, among))
     }
 
     /// The reference's own loss, in a line.
@@ -207,6 +235,17 @@ impl<'a> Summarized<'a> {
     /// The reason for which the run cannot tell formats apart, in a line that stands next to the verdict.
     fn blind(&self) -> Option<String> {
         loss::blind(self.run).map(|why| format!("CAUTION: {why}"))
+    }
+
+    /// The gates that bind a recipe, controls left aside.
+    fn gates_of(&self, recipe: &str) -> BTreeSet<String> {
+        let verdicts = self.run.verdicts.iter().filter(|verdict| verdict.recipe == recipe);
+        let rules = verdicts.map(|verdict| &verdict.rule).filter(|rule| !rule.control);
+        let text = |rule: &Rule| {
+            let (metric, at, statistic) = (&rule.metric, &rule.at, rule.statistic.name());
+            format!("{statistic} of {metric} at {at}, {}, {}", rule.phase, rule.require)
+        };
+        rules.map(text).collect()
     }
 
     /// Recipes that have no row, in a line: those that were not selected.
@@ -270,7 +309,7 @@ impl<'a> Summarized<'a> {
         parts.join(" · ")
     }
 
-    /// The command that reproduces the numbers.
+    /// The facts that tell what was measured, on what and by what.
     fn facts(&self) -> Vec<(&'static str, String)> {
         let manifest = &self.run.manifest;
         let experiment = &manifest.experiment;
@@ -294,7 +333,7 @@ impl<'a> Summarized<'a> {
                 "commit",
                 manifest.commit.clone().unwrap_or_else(|| "not a working tree".into()),
             ),
-            ("ulplab", manifest.version.clone()),
+            ("ulplab", program(manifest)),
             ("device", format!("{}, {} threads", manifest.device, manifest.threads)),
             ("started", manifest.started_at.clone()),
             ("took", format!("{:.0} s", manifest.seconds)),
@@ -308,4 +347,12 @@ impl<'a> Summarized<'a> {
         );
         facts
     }
+}
+
+/// The program that measured a run, in words.
+fn program(manifest: &Manifest) -> String {
+    let program = &manifest.program;
+    let commit = program.commit.as_ref().map(|commit| format!(", commit {commit}"));
+    let (version, sources, vectors) = (&manifest.version, program.short(), &program.vectors);
+    format!("{version}, sources {sources}{}, {vectors}", commit.unwrap_or_default())
 }

@@ -62,10 +62,10 @@ impl Folder {
     /// anything was measured; any other file in a folder without a run is one.
     pub fn enter(path: &Path, manifest: &Manifest, join: bool) -> Result<(Self, Manifest)> {
         let file = path.join(RUN);
-        let obstacle = obstacle(path)?;
         if unbegun(path, manifest)? {
             remove_unbegun(path)?;
         }
+        let obstacle = obstacle(path)?;
         if !file.is_file() {
             if let Some(name) = obstacle {
                 let name = name.display();

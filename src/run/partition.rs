@@ -15,6 +15,9 @@ const PIECES: [u64; 4] = [1, 2, 4, 8];
 /// Estimated work on a window that is done once for all its cells in a share: what the reference computes, or the inputs of a case.
 const WINDOW: u64 = 1;
 
+/// More shares are a slip: each would take memory, and most would be empty.
+pub const MOST_SHARES: usize = 1 << 20;
+
 /// One of `n` shares; both numbers count from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
@@ -65,7 +68,7 @@ impl FromStr for Share {
         let (m, n) = text.split_once('/').ok_or(())?;
         let [m, n] = [m, n].map(str::parse);
         match (m, n) {
-            (Ok(m), Ok(n)) if 1 <= m && m <= n => Ok(Self { m, n }),
+            (Ok(m), Ok(n)) if 1 <= m && m <= n && n <= MOST_SHARES => Ok(Self { m, n }),
             _ => Err(()),
         }
     }
@@ -93,8 +96,8 @@ impl FromStr for Asked {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
-                "'{text}' is no partition: expected slice:M/N or hash:M/N with 1 <= M <= N; slice or hash alone, to take M and N from \
-                 the scheduler's environment; op:NAME for the cells of an operation; or op:NAME:M/N for a share of its cases"
+                "'{text}' is no partition: expected slice:M/N or hash:M/N with 1 <= M <= N <= {MOST_SHARES}; slice or hash alone, to \
+                 take M and N from the scheduler's environment; op:NAME for the cells of an operation; or op:NAME:M/N for a share of its cases"
             )
         };
         let (kind, rest) = text

@@ -1,6 +1,6 @@
 //! What a scheduler tells a task in its environment: which of how many it is, and what to call it.
 
-use super::partition::{Asked, Partition, Share};
+use super::partition::{Asked, MOST_SHARES, Partition, Share};
 use ulplab_core::error::{Error, Result};
 
 /// How a scheduler numbers its tasks.
@@ -60,6 +60,12 @@ pub fn resolve(asked: &Asked, variable: impl Fn(&str) -> Option<String>) -> Resu
             .map_err(|_| wrong(format!("{name} is '{value}', expected a number"))),
     };
     let (index, n) = (number(scheduler.index)?, number(scheduler.count)?);
+    if n > MOST_SHARES {
+        return Err(wrong(format!(
+            "{} is {n}, expected at most {MOST_SHARES}",
+            scheduler.count
+        )));
+    }
     let mut from = format!("{}={index}, {}={n}", scheduler.index, scheduler.count);
     let (mut first, mut step) = (scheduler.first, 1);
     if scheduler.index == SCHEDULERS[0].index {
@@ -69,7 +75,7 @@ pub fn resolve(asked: &Asked, variable: impl Fn(&str) -> Option<String>) -> Resu
         step = step.max(1);
         from += &format!(", array {first}-{last}");
         from += &if step > 1 { format!(":{step}") } else { String::new() };
-        if last < first || n == 0 || (last - first) / step + 1 != n {
+        if last < first || n == 0 || (last - first) / step != n - 1 {
             return Err(wrong(format!(
                 "the {n} tasks of the array {first}-{last} are not numbered evenly in steps of {step}"
             )));

@@ -388,7 +388,7 @@ fn a_run_of_an_older_version_is_named_as_one() {
     fs::write(folder.path().join("run.json"), old).expect("a file");
     let message = read(folder.path()).expect_err("an old run").to_string();
     assert!(
-        message.contains("an older version of ulplab wrote it, this one reads 3"),
+        message.contains("an older version of ulplab wrote it, this one reads 4"),
         "{message}"
     );
 }

@@ -202,7 +202,7 @@ pub fn run(args: &FrontArgs) -> Result<Exit> {
         )
     })?;
     if let (Some(file), Some(chosen)) = (&args.output, found.chosen) {
-        let text = output::experiment(&question.parsed.experiment, &groups, &found.points[chosen])?;
+        let text = output::experiment(&prepared.manifest.experiment, &groups, &found.points[chosen], args.kl)?;
         write_text(file, &text)?;
     }
     match args.json {

@@ -5,14 +5,20 @@ use std::fmt::Write;
 use super::groups::Groups;
 use super::{Estimate, Found, Front, FrontArgs};
 use crate::commands::bisect::{as_toml, experiment_of};
-use crate::experiment::Experiment;
+use crate::experiment::{Experiment, Rule, Statistic};
+use crate::run::plan::REFERENCE;
 use ulplab_core::error::{Result, counted};
+use ulplab_core::metrics::KL;
+use ulplab_core::record::Phase;
 
 /// Points that are shown; the others are in the JSON.
 const SHOWN: usize = 24;
+/// Name of the chosen recipe.
+const CHOSEN: &str = "front";
 
-/// The experiment with the chosen recipe and the two ends of the search.
-pub fn experiment(of: &Experiment, groups: &Groups, chosen: &Found) -> Result<String> {
+/// The experiment with the chosen recipe and the two ends of the search. The experiment's gates on what runs free bind the chosen
+/// recipe; if there is none, the budget in `most` nats does.
+pub fn experiment(of: &Experiment, groups: &Groups, chosen: &Found, most: Option<f64>) -> Result<String> {
     let last = groups.formats.len() - 1;
     let all = |format: usize| vec![format; groups.all.len()];
     let said = |estimate: Estimate| format!("KL {}", kl(&estimate));
@@ -26,7 +32,7 @@ pub fn experiment(of: &Experiment, groups: &Groups, chosen: &Found) -> Result<St
         said(chosen.chosen_on)
     );
     let recipes = [
-        groups.recipe("front", &doc, &chosen.assignment),
+        groups.recipe(CHOSEN, &doc, &chosen.assignment),
         groups.recipe("cheapest", &format!("everything in {}", groups.formats[0]), &all(0)),
         groups.recipe(
             "dearest",
@@ -37,7 +43,46 @@ pub fn experiment(of: &Experiment, groups: &Groups, chosen: &Found) -> Result<St
     let mut of = of.clone();
     // The front is of what runs free.
     of.body.insert("phases".into(), serde_json::json!(["cumulative"]));
+    of.head.gates = gates(&of.head.gates, most);
     experiment_of(&of, &recipes)
+}
+
+/// Gates of an experiment, on the chosen recipe.
+fn gates(of: &[Rule], most: Option<f64>) -> Vec<Rule> {
+    let mut gates: Vec<Rule> = Vec::new();
+    let carried = |rule: &&Rule| {
+        let others = rule.recipes.iter().any(|name| name != REFERENCE);
+        !rule.control && rule.phase == Phase::Cumulative && others
+    };
+    for rule in of.iter().filter(carried) {
+        let rule = Rule {
+            recipes: vec![CHOSEN.into()],
+            ..rule.clone().stated()
+        };
+        let same = |other: &Rule| {
+            Rule {
+                why: rule.why.clone(),
+                ..other.clone()
+            } == rule
+        };
+        if !gates.iter().any(same) {
+            gates.push(rule);
+        }
+    }
+    let budget = most.filter(|_| gates.is_empty()).map(|most| Rule {
+        metric: KL.name.into(),
+        at: "logits".into(),
+        phase: Phase::Cumulative,
+        statistic: Statistic::Mean,
+        require: format!("<= {most}"),
+        flake: None,
+        calibration: None,
+        recipes: vec![CHOSEN.into()],
+        control: false,
+        why: "the budget that the recipe was chosen by".into(),
+    });
+    gates.extend(budget);
+    gates
 }
 
 /// The answer as text.

@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 
 use super::SweepArgs;
 use crate::backend::cuda::Source as KernelFile;
-use crate::commands::git::git;
 use crate::commands::{calibrate, decided, judge};
 use crate::dataset::{Checkpoint, Manifest as Datasets, Tokenizer, Tokens};
-use crate::experiment::Mistake;
 use crate::experiment::file::ExperimentFile;
+use crate::experiment::{Mistake, Window};
+use crate::itself;
 use crate::run::partition::{Asked, Partition};
 use crate::run::plan::{Cell, Plan, select, unnameable};
-use crate::run::{self, Manifest, RecipeInfo, scheduler, store};
+use crate::run::{self, Manifest, Program, RecipeInfo, scheduler, store};
 use crate::studies::kernels::peers::Peers;
 use crate::studies::kernels::{self, OnDevice, operations, programs};
 use crate::studies::limits::{available, check_cells, check_size};
@@ -120,6 +120,7 @@ pub fn prepare<'a>(args: &SweepArgs, question: &'a Question) -> Result<Prepared<
         text.map_err(|error| file.of_data(Mistake::at("text", "").within("window", at), error))
     });
     let texts = texts.collect::<Result<Vec<Tokens>>>()?;
+    check_overlaps(reading.windows, &texts).map_err(wrong)?;
     let gates = rules.as_ref().unwrap_or(file);
     let gated = judge::check(&parsed.experiment.gates, study, &plan, config.as_deref());
 
@@ -162,6 +163,35 @@ pub fn prepare<'a>(args: &SweepArgs, question: &'a Question) -> Result<Prepared<
         manifest,
         partition,
     })
+}
+
+/// Refuses windows at given places that share bytes of a text: as samples they would count several times. Draws may share some, for
+/// each is drawn for itself.
+fn check_overlaps(windows: &[Window], texts: &[Tokens]) -> std::result::Result<(), Mistake> {
+    let span = |at: usize| {
+        let (window, text) = (&windows[at], &texts[at]);
+        window.offset..window.offset.saturating_add(text.bytes.unwrap_or(text.ids.len()))
+    };
+    for (at, window) in windows.iter().enumerate().filter(|(_, window)| window.draw.is_none()) {
+        let before = windows[..at]
+            .iter()
+            .enumerate()
+            .filter(|(_, other)| other.draw.is_none());
+        for (other, earlier) in before {
+            let (own, its) = (span(at), span(other));
+            let same_text = earlier.text == window.text && own.start < its.end && its.start < own.end;
+            if same_text || texts[at].ids == texts[other].ids {
+                let message = format!(
+                    "windows '{}' and '{}' share text, so they are no independent samples; expected offsets at least {} bytes apart",
+                    earlier.name(),
+                    window.name(),
+                    its.len().max(own.len())
+                );
+                return Err(Mistake::at("offset", message).within("window", at));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The share that is asked for; what is taken from the environment is said.
@@ -221,6 +251,7 @@ fn manifest(
         schema: store::SCHEMA,
         version: env!("CARGO_PKG_VERSION").into(),
         commit: commit(&args.experiment),
+        program: Program::here(),
         experiment: experiment.clone(),
         plan,
         invocation: args.invocation(study.kernels().is_some()),
@@ -247,7 +278,5 @@ fn commit(experiment: &Path) -> Option<String> {
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty())
         .unwrap_or(Path::new("."));
-    let head = git(folder, &["rev-parse", "HEAD"])?;
-    let changed = git(folder, &["status", "--porcelain", "--untracked-files=no"])?;
-    Some(if changed.is_empty() { head } else { head + "+" })
+    itself::commit_of(folder)
 }

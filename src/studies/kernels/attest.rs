@@ -1,11 +1,12 @@
 //! What GPU runs showed of kernels, kept in the repository: on any machine it tells whether the kernels in the tree are the
 //! ones that were verified.
 
+mod plausible;
+
 use std::collections::{BTreeMap, HashSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::TIME;
@@ -19,15 +20,12 @@ use crate::shipped;
 use ulplab_core::atomic::write_atomic;
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::input;
-use ulplab_core::metrics::{BOUND_RATIO, METRICS, VIOLATIONS};
+use ulplab_core::metrics::{BOUND_RATIO, VIOLATIONS};
 use ulplab_core::ops;
 use ulplab_core::record::Record;
 
 /// Its file in the folder of a device.
 pub const FILE: &str = "kernels.json";
-
-/// The first CUDA that kernels are compiled by.
-const OLDEST_CUDA: u32 = 12;
 
 /// All that was verified on one device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -186,15 +184,6 @@ impl Attestation {
         }
     }
 
-    /// What no run on a card can have written.
-    fn implausible(&self) -> Option<String> {
-        if self.device.trim().is_empty() {
-            return Some("'device' is empty, expected the name of the card".into());
-        }
-        let of_op = |(op, verified): (&String, &VerifiedFile)| Some(format!("'{op}': {}", verified.implausible()?));
-        self.ops.iter().find_map(of_op)
-    }
-
     /// Replaces these operations in the folder's file, and keeps its others.
     pub fn write(self, folder: &Path) -> Result<PathBuf> {
         let folder = folder.join(slug(&self.device.to_lowercase().replace("nvidia ", "")));
@@ -219,65 +208,6 @@ impl Attestation {
         }
         write_atomic(&file, |out| out.write_all(&seal::json(&all)))?;
         Ok(file)
-    }
-}
-
-impl VerifiedFile {
-    /// What no run on a card can have written.
-    fn implausible(&self) -> Option<String> {
-        let is_version = |text: &str| {
-            let (major, minor) = text.split_once('.').unwrap_or_default();
-            major.parse::<u32>().is_ok_and(|major| major >= OLDEST_CUDA) && minor.parse::<u32>().is_ok()
-        };
-        let is_arch = |text: &str| {
-            let number = text.strip_prefix("sm_").map(|rest| rest.trim_end_matches(['a', 'f']));
-            number.is_some_and(|number| number.parse::<u32>().is_ok_and(|number| number >= 70))
-        };
-        let is_digest = |text: &str| text.len() == 64 && text.chars().all(|c| c.is_ascii_hexdigit());
-        let named = |key: &str, found: &str, expected: &str| format!("{key} is '{found}', expected {expected}");
-        let version = format!("a version of CUDA from {OLDEST_CUDA}.0 on");
-        let wrong = |right: bool, key: &str, found: &str, expected: &str| (!right).then(|| named(key, found, expected));
-        wrong(
-            self.at.parse::<Timestamp>().is_ok(),
-            "at",
-            &self.at,
-            "a time in RFC 3339",
-        )
-        .or_else(|| wrong(is_version(&self.driver), "driver", &self.driver, &version))
-        .or_else(|| wrong(is_version(&self.nvrtc), "nvrtc", &self.nvrtc, &version))
-        .or_else(|| wrong(is_arch(&self.arch), "arch", &self.arch, "an architecture, as sm_90a"))
-        .or_else(|| wrong(is_digest(&self.kernels), "kernels", &self.kernels, "a blake3"))
-        .or_else(|| wrong(is_digest(&self.judgement), "judgement", &self.judgement, "a blake3"))
-        .or_else(|| {
-            let wrong = |(name, result): (&String, &VariantResult)| {
-                Some(format!("variant '{name}': {}", result.implausible()?))
-            };
-            self.variants.iter().find_map(wrong)
-        })
-    }
-}
-
-impl VariantResult {
-    /// What no right kernel can have.
-    fn implausible(&self) -> Option<String> {
-        if self.cases == 0 {
-            return Some("cases is 0, and nothing is verified by none".into());
-        }
-        if let Some(ratio) = self.bound_ratio.filter(|ratio| !(0.0..=1.0).contains(ratio)) {
-            return Some(format!("bound_ratio is {ratio}, expected 0 to 1"));
-        }
-        let times = self
-            .times
-            .iter()
-            .flat_map(|(case, times)| times.iter().map(move |time| (case, time)));
-        let mut wrong = times.filter(|(_, (name, value))| {
-            let known = METRICS.iter().any(|metric| metric.name == *name);
-            !known || !(value.is_finite() && **value >= 0.0)
-        });
-        let (case, (name, value)) = wrong.next()?;
-        Some(format!(
-            "times of case '{case}': {name} is {value}, expected a metric with a number"
-        ))
     }
 }
 

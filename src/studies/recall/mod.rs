@@ -114,7 +114,7 @@ impl Recipe {
         match self.score_noise.filter(|size| !(size.is_finite() && *size > 0.0)) {
             Some(size) => Err(Mistake::at(
                 "score_noise",
-                format!("score_noise = {size}: expected a size above 0"),
+                format!("score_noise = {size} is not a size above 0"),
             )),
             None => Ok(()),
         }
