@@ -264,6 +264,7 @@ mod tests {
             bits: 4,
             group: Some(Group::block(8)),
             symmetric: None,
+            inputs: None,
         };
         let words = Words::new(&parts, packing, Some(scheme)).unwrap();
         for (output, input) in (0..8).flat_map(|output| (0..8).map(move |input| (output, input))) {
