@@ -9,58 +9,130 @@ use serde_json::{Map, Value};
 /// Keys that change nothing that is computed: names, training, generation, and how weights are stored, which the files of the weights
 /// say themselves.
 pub(super) const INERT: &[&str] = &[
+    "_attn_implementation",
     "_attn_implementation_autoset",
+    "_attn_implementation_internal",
+    "_commit_hash",
+    "_experts_implementation",
     "_name_or_path",
     "architectures",
     "attention_dropout",
+    "attention_probs_dropout_prob",
+    "attn_implementation",
     "auto_map",
+    "aux_loss_alpha",
+    "bad_words_ids",
+    "begin_suppress_tokens",
     "bos_token_id",
     "chunk_size_feed_forward",
+    "classifier_dropout",
+    "cross_attention_hidden_size",
+    "decoder_start_token_id",
+    "diversity_penalty",
+    "do_sample",
     "dtype",
+    "early_stopping",
     "embd_pdrop",
+    "embedding_dropout",
+    "encoder_no_repeat_ngram_size",
     "eos_token_id",
+    "exponential_decay_length_penalty",
+    "ffn_dropout",
+    "finetuning_task",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "gradient_checkpointing",
     "hidden_dropout",
+    "hidden_dropout_prob",
     "id2label",
     "initial_context_length",
     "initializer_range",
+    "is_llama_config",
+    "keys_to_ignore_at_inference",
     "label2id",
+    "length_penalty",
+    "max_length",
+    "max_sequence_length",
+    "min_length",
+    "min_p",
     "model_type",
+    "name_or_path",
+    "neftune_noise_alpha",
+    "no_repeat_ngram_size",
+    "num_beam_groups",
+    "num_beams",
+    "num_labels",
+    "num_return_sequences",
     "output_attentions",
     "output_hidden_states",
     "output_router_logits",
+    "output_scores",
     "pad_token_id",
+    "prefix",
     "pretraining_tp",
     "problem_type",
     "quantization_config",
+    "remove_invalid_values",
+    "repetition_penalty",
     "resid_pdrop",
     "return_dict",
+    "return_dict_in_generate",
     "router_aux_loss_coef",
     "router_jitter_noise",
+    "save_attention_mask",
     "sep_token_id",
+    "seq_aux",
+    "suppress_tokens",
+    "task_specific_params",
+    "temperature",
+    "tf_legacy_loss",
+    "tokenizer_class",
+    "tokenizer_name",
+    "top_k",
+    "top_p",
     "torch_dtype",
+    "torchscript",
+    "train_seq_len",
+    "transformers.js_config",
     "transformers_version",
+    "typical_p",
     "unsloth_fixed",
+    "unsloth_optimized",
     "unsloth_version",
+    "use_bfloat16",
     "use_cache",
+    "use_flash_attention_2",
+    "use_flash_attn",
 ];
 
 /// Keys of other families that say, with this value, what is so anyway.
 const NEUTRAL: &[(&str, &str)] = &[
+    ("activation", "\"swiglu\""),
     ("add_cross_attention", "false"),
     ("attention_bias", "false"),
+    ("attention_out_bias", "false"),
     ("decoder_sparse_step", "1"),
     ("embedding_multiplier", "1.0"),
+    ("full_attn_mod", "1"),
+    ("interpolate_factor", "1"),
     ("is_decoder", "false"),
     ("is_encoder_decoder", "false"),
+    ("lm_head_bias", "false"),
     ("logits_scaling", "1.0"),
     ("mlp_bias", "false"),
     ("mlp_only_layers", "[]"),
+    ("no_bias", "true"),
+    ("num_nextn_predict_layers", "0"),
     ("partial_rotary_factor", "1.0"),
+    ("pruned_heads", "{}"),
     ("qkv_bias", "false"),
     ("residual_multiplier", "1.0"),
     ("rope_interleaved", "false"),
+    ("shared_expert_intermediate_size", "0"),
     ("tie_encoder_decoder", "false"),
+    ("use_bias", "false"),
     ("use_mrope", "false"),
+    ("use_parallel_residual", "false"),
     ("use_qk_norm", "false"),
     ("use_sliding_window", "false"),
 ];
@@ -116,6 +188,22 @@ impl<'a> Keys<'a> {
                 read.map(Some)
                     .map_err(|error| self.wrong(key, format!("is {}: {error}", shown(value))))
             }
+        }
+    }
+
+    /// Whether the file has a key, if only as null: a default of `transformers` is that of a missing key.
+    pub fn has(&self, key: &str) -> bool {
+        self.map.contains_key(key)
+    }
+
+    /// A key that is there, if only as null, which stands for none.
+    ///
+    /// # Errors
+    /// It is missing, where `transformers` has a default that a reader would not expect.
+    pub fn given<D: DeserializeOwned>(&self, key: &str) -> Result<Option<D>, String> {
+        match self.has(key) {
+            true => self.optional(key),
+            false => Err(self.missing(key)),
         }
     }
 

@@ -24,13 +24,15 @@ pub(super) struct Around {
     pub model_type: &'static str,
     /// θ where neither these nor its own keys have one.
     pub missing_theta: f64,
+    /// Values of `rope_type` that the family knows.
+    pub scalings: &'static [&'static str],
     /// Whether RoPE may turn a part of the channels.
     pub partial_rope: bool,
     pub head_dim: usize,
     pub most_tokens: Option<usize>,
     pub theta: Option<f64>,
     pub partial: Option<f64>,
-    /// A key that has priority over that of the RoPE.
+    /// `original_max_position_embeddings` beside the RoPE, which has priority over its own.
     pub original: Option<usize>,
 }
 
@@ -64,6 +66,10 @@ impl Around {
     fn of_keys(&self, keys: &Keys<'_>) -> Result<RopeConfig, String> {
         let (old, new) = (keys.optional::<String>("type")?, keys.optional::<String>("rope_type")?);
         let kind = new.or(old).unwrap_or_else(|| "default".into());
+        if !self.scalings.contains(&kind.as_str()) {
+            let known = self.scalings.join("', '");
+            return Err(keys.wrong("rope_type", format!("is '{kind}', expected '{known}'")));
+        }
         let theta = keys
             .optional("rope_theta")?
             .or(self.theta)
@@ -87,14 +93,16 @@ impl Around {
                 format!("is {partial}, which turns {dims} of {head} channels: expected an even number of them"),
             ));
         }
-        let given: Option<usize> = keys.optional("original_max_position_embeddings")?;
-        let original = || {
-            let original = self
-                .original
-                .or(given)
-                .or(self.most_tokens)
-                .filter(|&tokens| tokens > 0);
-            original.ok_or_else(|| keys.missing("original_max_position_embeddings"))
+        let given = keys.optional_size("original_max_position_embeddings")?;
+        let original = || match (self.original, given) {
+            (Some(beside), Some(given)) if beside != given => Err(keys.wrong(
+                "original_max_position_embeddings",
+                format!("is {given}, but the key of the same name beside it is {beside} (4096 where it is missing)"),
+            )),
+            (original, given) => {
+                let original = original.or(given).or(self.most_tokens).filter(|&tokens| tokens > 0);
+                original.ok_or_else(|| keys.missing("original_max_position_embeddings"))
+            }
         };
         let positive = |key: &str| keys.positive(key);
         let needed = |key: &str| positive(key)?.ok_or_else(|| keys.missing(key));
@@ -129,6 +137,10 @@ impl Around {
             }
             "yarn" => {
                 let original = original()?;
+                // `transformers` takes null, and no missing key.
+                if !keys.has("factor") {
+                    return Err(keys.missing("factor"));
+                }
                 let times = positive("factor")?
                     .or_else(|| ratio(original))
                     .ok_or_else(|| keys.missing("factor"))?;
@@ -155,17 +167,21 @@ impl Around {
             }
             "longrope" | "su" => {
                 let original = original()?;
-                let factors: Vec<f32> = keys.needed("short_factor")?;
+                let factors = |key: &str| {
+                    let factors: Vec<f32> = keys.needed(key)?;
+                    if factors.len() != dims / 2 {
+                        let found = factors.len();
+                        let message = format!("has {found} numbers, expected {} for {dims} channels", dims / 2);
+                        return Err(keys.wrong(key, message));
+                    }
+                    match factors.iter().find(|factor| !(factor.is_finite() && **factor > 0.0)) {
+                        Some(wrong) => Err(keys.wrong(key, format!("has {wrong}, expected numbers above 0"))),
+                        None => Ok(factors),
+                    }
+                };
+                let short = factors("short_factor")?;
                 // Longer sequences turn by these; their keys would turn otherwise than those that are cached.
-                let _: Option<Vec<f32>> = keys.optional("long_factor")?;
-                if factors.len() != dims / 2 {
-                    let message = format!(
-                        "has {} numbers, expected {} for {dims} channels",
-                        factors.len(),
-                        dims / 2
-                    );
-                    return Err(keys.wrong("short_factor", message));
-                }
+                factors("long_factor")?;
                 let times = positive("factor")?
                     .or_else(|| ratio(original))
                     .ok_or_else(|| keys.missing("factor"))?;
@@ -176,12 +192,9 @@ impl Around {
                 };
                 factor = positive("attention_factor")?.unwrap_or(grows);
                 most_tokens = Some(original);
-                Scaling::Each(factors)
+                Scaling::Each(short)
             }
-            other => {
-                let known = "'default', 'linear', 'dynamic', 'llama3', 'yarn' or 'longrope'";
-                return Err(keys.wrong("rope_type", format!("is '{other}', expected {known}")));
-            }
+            other => return Err(keys.wrong("rope_type", format!("is '{other}', which is not computed"))),
         };
         Ok(RopeConfig {
             frequencies: scaling.frequencies(dims, theta),

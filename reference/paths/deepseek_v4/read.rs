@@ -7,14 +7,8 @@ use serde_json::{Map, Value};
 use super::{Config, LayerType, RopeByLayer, RopeParameters, RouterType};
 use crate::paths::keys::{INERT, Keys};
 
-/// Keys that change nothing that is computed here: layers that predict further tokens, how experts are stored, and training.
-const OWN_INERT: &[&str] = &[
-    "aux_loss_alpha",
-    "ep_size",
-    "expert_dtype",
-    "num_nextn_predict_layers",
-    "seq_aux",
-];
+/// Keys that change nothing that is computed here: layers that predict further tokens, and how experts are stored.
+const OWN_INERT: &[&str] = &["ep_size", "expert_dtype", "num_nextn_predict_layers"];
 
 /// What entries of `compress_ratios` stand for.
 const RATIOS: [(usize, LayerType); 3] = [(0, LayerType::Sliding), (4, LayerType::Sparse), (128, LayerType::Heavy)];
@@ -303,8 +297,8 @@ fn rope(keys: &Keys<'_>, rope_theta: f64, missing: Option<f64>) -> Result<RopePa
     let rope = RopeParameters {
         factor: needed("factor")?,
         original_max_position_embeddings: needed("original_max_position_embeddings")?,
-        beta_fast: if_yarn("beta_fast")?,
-        beta_slow: if_yarn("beta_slow")?,
+        beta_fast: if_yarn("beta_fast")?.or(yarn.then_some(32.0)),
+        beta_slow: if_yarn("beta_slow")?.or(yarn.then_some(1.0)),
         rope_type,
         rope_theta,
     };

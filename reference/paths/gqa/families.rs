@@ -7,6 +7,12 @@ pub struct Family {
     pub model_type: &'static str,
     /// θ of RoPE where the file has none.
     pub theta: f64,
+    /// The keys of RoPE where the file has none, if it then is one with scaling.
+    pub rope: Option<&'static str>,
+    /// How RoPE may be scaled.
+    pub scalings: &'static [&'static str],
+    /// Whether there are as many heads of keys and values as of queries where the file does not say how many there are.
+    pub key_value_heads: bool,
     /// Channels of a head where the file has none; `None`: `hidden_size / num_attention_heads`.
     pub head_dim: Option<usize>,
     /// Whether the embedding is the head where the file does not say.
@@ -91,9 +97,15 @@ pub enum Experts {
     GptOss,
 }
 
+/// Scalings that `transformers` computes for every family but Phi-3.
+pub(in crate::paths) const SCALINGS: &[&str] = &["default", "linear", "dynamic", "llama3", "yarn", "longrope"];
+
 const LLAMA: Family = Family {
     model_type: "llama",
     theta: 1e4,
+    rope: None,
+    scalings: SCALINGS,
+    key_value_heads: true,
     head_dim: None,
     tied: false,
     attention_bias: Biases::Said(false),
@@ -113,6 +125,7 @@ const LLAMA: Family = Family {
 
 const MISTRAL: Family = Family {
     model_type: "mistral",
+    key_value_heads: false,
     attention_bias: Biases::Never,
     mlp_bias: false,
     windows: Windows::All,
@@ -121,6 +134,7 @@ const MISTRAL: Family = Family {
 
 const QWEN3: Family = Family {
     model_type: "qwen3",
+    key_value_heads: false,
     head_dim: Some(128),
     query_key_norm: QueryKeyNorm::Head,
     mlp_bias: false,
@@ -143,6 +157,7 @@ pub const FAMILIES: &[Family] = &[
     MISTRAL,
     Family {
         model_type: "qwen2",
+        key_value_heads: false,
         attention_bias: Biases::QueryKeyValue,
         mlp_bias: false,
         windows: Windows::FromLayer,
@@ -158,12 +173,18 @@ pub const FAMILIES: &[Family] = &[
     },
     Family {
         model_type: "mixtral",
+        theta: 1e6,
         experts: Experts::Mixtral,
         ..MISTRAL
     },
     Family {
         model_type: "gpt_oss",
         theta: 1.5e5,
+        rope: Some(
+            r#"{"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false,
+                "original_max_position_embeddings": 4096}"#,
+        ),
+        key_value_heads: false,
         head_dim: Some(64),
         attention_bias: Biases::Said(true),
         mlp_bias: false,
@@ -175,6 +196,8 @@ pub const FAMILIES: &[Family] = &[
     },
     Family {
         model_type: "phi3",
+        scalings: &["default", "longrope", "su"],
+        key_value_heads: true,
         partial_rope: true,
         fused: true,
         ..MISTRAL
@@ -182,6 +205,7 @@ pub const FAMILIES: &[Family] = &[
     Family {
         model_type: "smollm3",
         theta: 2e6,
+        key_value_heads: false,
         tied: true,
         windows: Windows::WithoutRope,
         skips_rope: true,

@@ -21,6 +21,7 @@ mod state;
 
 pub use config::{Config, LayerConfig};
 pub(in crate::paths) use config::{is_tied_head, token_ids};
+pub(in crate::paths) use families::SCALINGS;
 pub use families::{Biases, Experts, FAMILIES, Family, QueryKeyNorm, Windows};
 pub use model::Model;
 pub use path::Gqa;

@@ -42,7 +42,7 @@ where
         [hidden, inner]: [usize; 2],
     ) -> Result<Vec<GatedMlp<T>>, W::Error> {
         let shapes = [[inner, hidden], [inner, hidden], [hidden, inner]];
-        let mut experts = Vec::with_capacity(count);
+        let mut experts = Vec::new();
         for number in 0..count {
             let mut one = |at: usize| {
                 let weight = self

@@ -2,11 +2,11 @@
 
 use serde_json::{Map, Value};
 
-use super::families::{Biases, Experts, FAMILIES, Family, MODEL_TYPES, Windows};
+use super::families::{Biases, Experts, FAMILIES, Family, MODEL_TYPES, QueryKeyNorm, Windows};
 use super::{Config, LayerConfig};
 use crate::ops::softmax_router::Softmax;
 use crate::paths::RopeConfig;
-use crate::paths::keys::{INERT, Keys};
+use crate::paths::keys::{INERT, Keys, MOST_LAYERS};
 use crate::paths::rope::Around;
 
 /// Reads a `config.json`.
@@ -50,9 +50,13 @@ impl Read<'_> {
         let (keys, family) = (self.keys, self.family);
         let (hidden, count) = (keys.size("hidden_size")?, keys.layers("num_hidden_layers")?);
         let heads = keys.size("num_attention_heads")?;
+        if !family.key_value_heads {
+            keys.given::<Value>("num_key_value_heads")?;
+        }
         let cached = keys.optional_size("num_key_value_heads")?.unwrap_or(heads);
         keys.divides(["num_attention_heads", "num_key_value_heads"], [heads, cached])?;
         let head_dim = keys.head_dim(|| match family.head_dim {
+            Some(_) if keys.has("head_dim") => Err(keys.missing("head_dim")),
             Some(dim) => Ok(dim),
             None if hidden.is_multiple_of(heads) => Ok(hidden / heads),
             None => {
@@ -62,6 +66,9 @@ impl Read<'_> {
             }
         })?;
         keys.silu("hidden_act")?;
+        if family.query_key_norm != QueryKeyNorm::None {
+            keys.only("use_qk_norm", true)?;
+        }
         let eps = keys.epsilon("rms_norm_eps")?;
         let most_tokens = keys.optional("max_position_embeddings")?;
         let (query_key_value_bias, output_bias) = match family.attention_bias {
@@ -92,21 +99,23 @@ impl Read<'_> {
         };
         let clamp = match family.experts {
             Experts::GptOss => Some([
-                keys.optional("swiglu_alpha")?.unwrap_or(1.702),
-                keys.optional("swiglu_limit")?.unwrap_or(7.0),
+                keys.positive("swiglu_alpha")?.unwrap_or(1.702),
+                keys.positive("swiglu_limit")?.unwrap_or(7.0),
             ]),
             _ => None,
         };
         let around = Around {
             model_type: family.model_type,
             missing_theta: family.theta,
+            scalings: family.scalings,
             partial_rope: family.partial_rope,
             head_dim,
             most_tokens,
             theta: keys.optional("rope_theta")?,
             partial: keys.optional("partial_rotary_factor")?,
             original: match family.partial_rope {
-                true => keys.optional("original_max_position_embeddings")?,
+                // Its own key, or this, has priority over that of the RoPE.
+                true => Some(keys.optional_size("original_max_position_embeddings")?.unwrap_or(4096)),
                 false => None,
             },
         };
@@ -149,17 +158,26 @@ impl Read<'_> {
         if self.family.experts == Experts::None {
             return Ok((0, 0));
         }
-        // `transformers` has written both names of the first, and gpt-oss both of the second.
-        let both = |name: &'static str, other: &'static str| {
-            let (first, second) = (keys.optional_size(name)?, keys.optional_size(other)?);
-            match (first, second) {
-                (Some(a), Some(b)) if a != b => Err(keys.wrong(name, format!("is {a}, but {other} is {b}"))),
-                (None, None) => Err(keys.missing(name)),
-                (Some(found), _) | (None, Some(found)) => Ok(found),
+        // gpt-oss has written both names of both, of which `transformers` reads one; of others both names of the first may be.
+        let own = self.family.experts != Experts::GptOss;
+        let (count, other) = (
+            keys.optional_size("num_local_experts")?,
+            keys.optional_size("num_experts")?,
+        );
+        let count = match (count, other) {
+            (Some(count), Some(other)) if count != other => {
+                let message = format!("is {other}, but num_local_experts is {count}");
+                return Err(keys.wrong("num_experts", message));
             }
+            (Some(count), _) => count,
+            (None, Some(other)) if own => other,
+            (None, _) if own => return Err(keys.missing("num_experts")),
+            (None, _) => return Err(keys.missing("num_local_experts")),
         };
-        let count = both("num_experts", "num_local_experts")?;
-        let per_token = both("num_experts_per_tok", "experts_per_token")?;
+        let per_token = keys.size("num_experts_per_tok")?;
+        if !own {
+            keys.only("experts_per_token", per_token)?;
+        }
         if per_token > count {
             return Err(keys.wrong("num_experts_per_tok", format!("is {per_token}, of {count} experts")));
         }
@@ -183,12 +201,11 @@ impl Read<'_> {
         if !self.family.skips_rope {
             return Ok(vec![true; count]);
         }
-        let interval = self.keys.optional("no_rope_layer_interval")?.unwrap_or(4usize);
+        let interval = self.keys.up_to("no_rope_layer_interval", MOST_LAYERS)?.unwrap_or(4);
         match self.keys.optional::<Vec<u8>>("no_rope_layers")? {
             // In spite of the name, 1 stands for a layer with RoPE.
             Some(said) if said.len() == count => Ok(said.iter().map(|&with| with != 0).collect()),
             Some(said) => Err(self.wrong_length("no_rope_layers", said.len(), count)),
-            None if interval == 0 => Err(self.keys.wrong("no_rope_layer_interval", "is 0".into())),
             None => Ok((0..count).map(|at| !(at + 1).is_multiple_of(interval)).collect()),
         }
     }
@@ -198,13 +215,8 @@ impl Read<'_> {
             Experts::None => Ok(vec![false; count]),
             Experts::Mixtral | Experts::GptOss => Ok(vec![true; count]),
             Experts::Qwen => {
-                let step = self.keys.optional("decoder_sparse_step")?.unwrap_or(1usize);
+                let step = self.keys.up_to("decoder_sparse_step", MOST_LAYERS)?.unwrap_or(1);
                 let dense: Vec<usize> = self.keys.optional("mlp_only_layers")?.unwrap_or_default();
-                let step = if step == 0 {
-                    return Err(self.keys.wrong("decoder_sparse_step", "is 0".into()));
-                } else {
-                    step
-                };
                 Ok((0..count)
                     .map(|at| !dense.contains(&at) && (at + 1).is_multiple_of(step))
                     .collect())
@@ -216,17 +228,28 @@ impl Read<'_> {
         let keys = self.keys;
         let windows = self.family.windows;
         if windows == Windows::Never {
-            return Ok(vec![None; count]);
+            // Files of some writers say it all the same.
+            return match self.layer_types(count)? {
+                Some(said) if said.contains(&true) => {
+                    let family = self.family.model_type;
+                    Err(keys.wrong(
+                        "layer_types",
+                        format!("has 'sliding_attention', but no layer of a {family} has a window"),
+                    ))
+                }
+                _ => Ok(vec![None; count]),
+            };
         }
-        let window: Option<usize> = keys.optional("sliding_window")?;
+        let window = keys.optional_size("sliding_window")?;
         let used = match windows {
             Windows::AllIfUsed | Windows::FromLayer | Windows::WithoutRope => keys.flag("use_sliding_window", false)?,
             _ => true,
         };
-        let window = window.filter(|_| used);
-        if window == Some(0) {
-            return Err(keys.wrong("sliding_window", "is 0, expected a number above it".into()));
+        // Where it is used and missing, `transformers` has 4096 for it in most families; null stands for none.
+        if used && !matches!(self.family.model_type, "mixtral" | "phi3" | "smollm3") {
+            keys.given::<Value>("sliding_window")?;
         }
+        let window = window.filter(|_| used);
         // It says nothing where all layers are alike.
         let first: Option<usize> = keys.optional("max_window_layers")?;
         let slides: Vec<bool> = match (windows, self.layer_types(count)?) {
@@ -297,13 +320,40 @@ impl Read<'_> {
         } else {
             "rope_scaling"
         };
+        let missing = match (&new, &old, self.family.rope) {
+            (None, None, Some(json)) => Some(serde_json::from_str(json).expect("an object")),
+            _ => None,
+        };
         if !self.family.rope_by_type {
             if let (Some(new), Some(old)) = (&new, &old)
                 && new != old
             {
                 return Err("rope_parameters and rope_scaling are both given, and differ".into());
             }
-            return Ok(vec![around.rope(keys, name, new.or(old).as_ref())?]);
+            return Ok(vec![around.rope(keys, name, new.or(old).or(missing).as_ref())?]);
+        }
+        if new.is_some() && !nested {
+            let message = "is one object, expected one for each of full_attention and sliding_attention; others are not read by \
+                           `transformers`";
+            return Err(keys.wrong("rope_parameters", message.into()));
+        }
+        if new.is_some() && old.is_some() {
+            return Err("rope_parameters and rope_scaling are both given, expected one of them".into());
+        }
+        // `transformers` gives θ beside the object to the first type only.
+        let theta = around.theta.filter(|theta| *theta != around.missing_theta);
+        let whole = |map: &Map<String, Value>| {
+            let has = |kind| {
+                map.get(kind)
+                    .and_then(|own: &Value| own.get("rope_theta"))
+                    .is_some_and(|own| !own.is_null())
+            };
+            has("full_attention") && has("sliding_attention")
+        };
+        if let Some(theta) = theta.filter(|_| !new.as_ref().is_some_and(whole)) {
+            let message =
+                format!("is {theta}, of layers of one type only; expected one in rope_parameters for each type");
+            return Err(keys.wrong("rope_theta", message));
         }
         // Without a type of layer, scaling is that of layers without a window.
         let of_type = |kind: &str, flat: Option<&Map<String, Value>>| match &new {
@@ -311,8 +361,7 @@ impl Read<'_> {
                 let own = new.get(kind).and_then(Value::as_object);
                 around.rope(keys, &format!("rope_parameters.{kind}"), own)
             }
-            Some(new) => around.rope(keys, "rope_parameters", Some(new)),
-            None => around.rope(keys, "rope_scaling", flat),
+            _ => around.rope(keys, "rope_scaling", flat),
         };
         if let Some(new) = new.as_ref().filter(|_| nested) {
             let types = ["full_attention", "sliding_attention"];

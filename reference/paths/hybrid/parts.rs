@@ -71,16 +71,15 @@ pub(super) struct Parts<'a, 'w, T: Real, W: ?Sized> {
     pub make: Projections<'a, 'w, T, W>,
 }
 
-/// Some rows of a tensor, which may be without elements where it is only to be seen what is asked for.
+/// Some rows of a tensor; none where it has no elements because it is only to be seen what is asked for.
 fn pick<T: Real>(all: &Tensor<T>, rows: impl Iterator<Item = usize>) -> Tensor<T> {
-    if all.data.is_empty() {
-        let shape = vec![rows.count(), all.cols()];
-        return Tensor {
-            shape,
+    match all.data.is_empty() {
+        true => Tensor {
+            shape: vec![0, all.cols()],
             data: Vec::new(),
-        };
+        },
+        false => all.pick(rows),
     }
-    all.pick(rows)
 }
 
 /// The rows of one part of each head: `len` of them from `first` on, of `each` that a head has.
@@ -156,12 +155,16 @@ where
         let shape = [2 * heads * dim, config.hidden_size];
         let weight = self.make.load.tensor("self_attn.q_proj.weight", &shape)?;
         let bias = match config.attention_bias {
-            true => Some(self.make.load.tensor("self_attn.q_proj.bias", &[shape[0], 1])?),
+            true => Some(self.make.load.vector("self_attn.q_proj.bias", shape[0])?),
             false => None,
         };
         let mut part = |site, first| {
             let rows = of_heads(heads, 2 * dim, first, dim);
-            let bias = bias.as_ref().map(|bias| pick(bias, rows.clone()).data);
+            // It is empty where it is only to be seen what is asked for.
+            let bias = bias.as_ref().map(|bias: &Vec<T>| match bias.is_empty() {
+                true => Vec::new(),
+                false => rows.clone().map(|row| bias[row]).collect(),
+            });
             self.make.projection(site, 0, pick(&weight, rows), bias)
         };
         Ok([part(QUERY_WEIGHT, 0), part(OUTPUT_GATE_WEIGHT, dim)])
@@ -224,9 +227,12 @@ where
     /// The convolution of all channels, whose weight `[channels, 1, kernel]` passes at its site.
     pub(super) fn convolution(&mut self, taps: &mut Tensor<T>) -> ShortConv<T> {
         let (channels, kernel) = (self.config.linear_conv_channels, self.config.linear_conv_kernel_dim);
-        taps.shape = vec![channels, kernel];
+        taps.shape = match taps.data.is_empty() {
+            // It is only to be seen what is asked for.
+            true => vec![0, kernel],
+            false => vec![channels, kernel],
+        };
         self.make.pass(LINEAR_CONV_WEIGHT, 0, taps);
-        taps.data.resize(channels * kernel, T::ZERO);
         ShortConv::new(taps, true)
     }
 

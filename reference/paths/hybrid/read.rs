@@ -5,7 +5,8 @@ use serde_json::{Map, Value};
 use super::families::{Experts, FAMILIES, Family, Form, MODEL_TYPES};
 use super::{Config, LayerConfig, RoutingConfig, kimi};
 use crate::paths::RopeConfig;
-use crate::paths::keys::{INERT, Keys};
+use crate::paths::gqa::SCALINGS;
+use crate::paths::keys::{INERT, Keys, MOST_LAYERS};
 use crate::paths::rope::Around;
 
 /// Keys of these families that change nothing that is computed here: in what type an engine stores states, which a recipe says, and
@@ -60,14 +61,17 @@ fn of_text(keys: &Keys<'_>, family: &'static Family) -> Result<Config, String> {
     Ok(config)
 }
 
-/// Refuses a convolution without a state.
+/// The most tokens that a convolution reads; models have 4.
+const MOST_TAPS: usize = 1 << 10;
+
+/// Refuses a convolution without a state, or with an absurd one.
 pub(super) fn has_state(keys: &Keys<'_>, key: &str, kernel: usize) -> Result<(), String> {
-    match kernel < 2 {
-        true => Err(keys.wrong(
-            key,
-            format!("is {kernel}, expected 2 or more: a shorter one has no state"),
-        )),
-        false => Ok(()),
+    match (2..=MOST_TAPS).contains(&kernel) {
+        true => Ok(()),
+        false => {
+            let message = format!("is {kernel}, expected 2 to {MOST_TAPS}: a shorter one has no state");
+            Err(keys.wrong(key, message))
+        }
     }
 }
 
@@ -105,7 +109,10 @@ impl Read<'_> {
         };
         let [heads_of_queries, cached] = heads(["num_attention_heads", "num_key_value_heads"])?;
         let [value_heads, key_heads] = heads(["linear_num_value_heads", "linear_num_key_heads"])?;
-        let head_dim = keys.head_dim(|| Ok(256))?;
+        let head_dim = keys.head_dim(|| match keys.has("head_dim") {
+            false => Ok(256),
+            true => Err(keys.missing("head_dim")),
+        })?;
         keys.silu("hidden_act")?;
         keys.silu("output_gate_type")?;
         if !keys.flag("attn_output_gate", true)? {
@@ -170,9 +177,8 @@ impl Read<'_> {
 
     fn layers(&self, count: usize) -> Result<Vec<LayerConfig>, String> {
         let keys = self.keys;
-        let interval = keys.optional("full_attention_interval")?.unwrap_or(4usize);
+        let interval = keys.up_to("full_attention_interval", MOST_LAYERS)?.unwrap_or(4);
         let full: Vec<bool> = match keys.optional::<Vec<String>>("layer_types")? {
-            None if interval == 0 => return Err(keys.wrong("full_attention_interval", "is 0".into())),
             None => (0..count).map(|at| (at + 1).is_multiple_of(interval)).collect(),
             Some(types) => which(
                 keys,
@@ -184,14 +190,11 @@ impl Read<'_> {
         };
         let (step, dense) = match self.family.experts {
             Experts::Said => (
-                keys.optional("decoder_sparse_step")?.unwrap_or(1usize),
+                keys.up_to("decoder_sparse_step", MOST_LAYERS)?.unwrap_or(1),
                 keys.optional("mlp_only_layers")?.unwrap_or_default(),
             ),
             Experts::All | Experts::None => (1, Vec::<usize>::new()),
         };
-        if step == 0 {
-            return Err(keys.wrong("decoder_sparse_step", "is 0".into()));
-        }
         let any = self.family.experts != Experts::None;
         let experts = |at: usize| any && !dense.contains(&at) && (at + 1).is_multiple_of(step);
         let layers = full.into_iter().enumerate();
@@ -208,6 +211,7 @@ impl Read<'_> {
         let around = Around {
             model_type: self.family.model_type,
             missing_theta: 1e4,
+            scalings: SCALINGS,
             partial_rope: true,
             head_dim,
             most_tokens,

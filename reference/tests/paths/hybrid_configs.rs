@@ -149,7 +149,7 @@ fn what_is_not_read_is_an_error() {
             "qwen35",
             "linear_conv_kernel_dim",
             json!(1),
-            "linear_conv_kernel_dim is 1, expected 2 or more",
+            "linear_conv_kernel_dim is 1, expected 2 to 1024",
         ),
         (
             "qwen35",

@@ -127,7 +127,7 @@ fn what_is_not_computed_is_an_error() {
         ),
         (
             ("num_shared_experts", json!(0)),
-            "num_shared_experts is 0, expected a number above it",
+            "num_shared_experts is 0, expected a whole number from 1",
         ),
         (
             ("linear_num_heads", json!(4)),
@@ -170,7 +170,7 @@ fn what_is_not_computed_is_an_error() {
     ];
     let error = with("kimi", &short).expect_err("no state");
     assert!(
-        error.contains("linear_conv_kernel_dim is 1, expected 2 or more"),
+        error.contains("linear_conv_kernel_dim is 1, expected 2 to 1024"),
         "{error}"
     );
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use crate::ops::sigmoid_router::Groups;
 use crate::paths::hybrid::read::{has_state, which};
 use crate::paths::hybrid::{Config, Family, LayerConfig, RoutingConfig};
-use crate::paths::keys::Keys;
+use crate::paths::keys::{Keys, MOST_SIZE};
 
 /// Reads the keys of a configuration.
 ///
@@ -144,8 +144,11 @@ impl Read<'_> {
     fn above_0(&self, size: Option<usize>, key: &str) -> Result<usize, String> {
         match size {
             None => Err(self.keys.missing(key)),
-            Some(0) => Err(self.keys.wrong(key, "is 0, expected a number above it".into())),
-            Some(size) => Ok(size),
+            Some(size) if (1..=MOST_SIZE).contains(&size) => Ok(size),
+            Some(size) => {
+                let message = format!("is {size}, expected a whole number from 1 to {MOST_SIZE}");
+                Err(self.keys.wrong(key, message))
+            }
         }
     }
 
@@ -174,7 +177,7 @@ impl Read<'_> {
             let message = format!("is {per_token}, of {open} experts in the groups that are kept");
             return Err(keys.wrong("num_experts_per_token", message));
         }
-        let scale = keys.optional("routed_scaling_factor")?.unwrap_or(1.0f64);
+        let scale = keys.optional("routed_scaling_factor")?.unwrap_or(2.446f64);
         if !scale.is_finite() {
             return Err(keys.wrong("routed_scaling_factor", format!("is {scale}, expected a finite number")));
         }
