@@ -6,8 +6,12 @@ mod checkpoint;
 mod decoding;
 #[path = "dataset/folders.rs"]
 mod folders;
+#[path = "dataset/keys.rs"]
+mod keys;
 #[path = "dataset/manifest.rs"]
 mod manifest;
+#[path = "dataset/saved.rs"]
+mod saved;
 #[path = "dataset/tokenizer.rs"]
 mod tokenizer;
 #[path = "../reference/tests/weights/written.rs"]

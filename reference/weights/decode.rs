@@ -11,7 +11,7 @@ const BLOCK: usize = 128;
 /// What is read of weights, as it is said in errors.
 pub(super) const FLOATS: &str = "F64, F32, BF16, F16, F8_E4M3 or F8_E5M2";
 /// The same of scales.
-pub(super) const SCALES: &str = "F32, BF16, F16 or F8_E8M0";
+pub(super) const SCALES: &str = "F32, BF16, F16, F8_E8M0 or U8";
 /// The same of integers.
 pub(super) const INTEGERS: &str = "an integer type of 8 to 64 bits";
 
@@ -29,7 +29,25 @@ pub(super) fn needs_scale(dtype: Dtype) -> bool {
 /// Whether scales of this type are read.
 pub(super) fn is_scale(dtype: Dtype) -> bool {
     use Dtype::*;
-    matches!(dtype, F32 | BF16 | F16 | F8_E8M0)
+    matches!(dtype, F32 | BF16 | F16) || is_e8m0(dtype)
+}
+
+/// Whether scales of this type are E8M0, which many writers store as bytes.
+pub(super) fn is_e8m0(dtype: Dtype) -> bool {
+    matches!(dtype, Dtype::F8_E8M0 | Dtype::U8)
+}
+
+/// Whether this type may hold two codes of E2M1 to a byte.
+pub(super) fn is_packed(dtype: Dtype) -> bool {
+    matches!(dtype, Dtype::U8 | Dtype::I8)
+}
+
+/// The values of scales; `None` if the type is not read.
+pub(super) fn scales(dtype: Dtype, bytes: &[u8]) -> Option<Vec<f32>> {
+    match is_e8m0(dtype) {
+        true => floats(Dtype::F8_E8M0, bytes),
+        false => floats(dtype, bytes),
+    }
 }
 
 /// Whether integers of this type are read.
@@ -104,6 +122,17 @@ pub(super) fn integers(dtype: Dtype, bytes: &[u8]) -> Option<Vec<i128>> {
 /// The magnitudes of E2M1 by their codes; the fourth bit is the sign.
 const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
 
+/// A code of E2M1.
+fn e2m1(code: u8) -> f32 {
+    let magnitude = E2M1[usize::from(code & 7)];
+    if code & 8 == 0 { magnitude } else { -magnitude }
+}
+
+/// Pairs of codes of E2M1, the first of each in the lower half of its byte, unscaled.
+pub(super) fn e2m1_pairs(bytes: &[u8]) -> Vec<f32> {
+    bytes.iter().flat_map(|byte| [byte & 15, byte >> 4]).map(e2m1).collect()
+}
+
 /// A stack of matrices from blocks of MXFP4 as gpt-oss stores them: codes `[count, outputs, blocks, 16]`, two to a byte with the
 /// first in its lower half, and scales `[count, outputs, blocks]` in E8M0. Gives `[count, 32 · blocks, outputs]`: a block is a piece
 /// of a column.
@@ -116,9 +145,7 @@ pub(super) fn mxfp4_columns(codes: &[u8], scales: &[u8], [count, outputs, blocks
         let scale = e8m0(scale);
         for (pair, byte) in bytes.iter().enumerate() {
             for (half, code) in [byte & 15, byte >> 4].into_iter().enumerate() {
-                let magnitude = E2M1[usize::from(code & 7)] * scale;
-                let value = if code & 8 == 0 { magnitude } else { -magnitude };
-                values[at + (first + 2 * pair + half) * outputs] = value;
+                values[at + (first + 2 * pair + half) * outputs] = e2m1(code) * scale;
             }
         }
     }
@@ -138,9 +165,11 @@ fn each<const N: usize, V>(bytes: &[u8], value: impl Fn([u8; N]) -> V) -> Vec<V>
 /// 3. `[1, 1]` behind the expert dimensions: the whole matrix;
 /// 4. `[⌈out / 128⌉, ⌈in / 128⌉]`: blocks of 128 × 128.
 ///
+/// Blocks of a size that is told come before 2, and in place of 4.
+///
 /// Dimensions before the last two (experts) have a scale each, or 1 for all. A scale of fewer dimensions than the weight
 /// leaves out trailing ones.
-pub(super) fn block(weight: &[usize], scale: &[usize]) -> Option<Vec<usize>> {
+pub(super) fn block(weight: &[usize], scale: &[usize], told: Option<[usize; 2]>) -> Option<Vec<usize>> {
     if scale.iter().all(|&n| n == 1) {
         return Some(weight.to_vec());
     }
@@ -167,7 +196,11 @@ pub(super) fn block(weight: &[usize], scale: &[usize]) -> Option<Vec<usize>> {
         });
     }
     let in_128 = |scales: usize, of: usize| scales == of.div_ceil(BLOCK);
-    let (block_rows, block_cols) = if scale_rows == rows {
+    let [side_rows, side_cols] = told.unwrap_or([BLOCK; 2]);
+    let in_blocks = scale_rows == rows.div_ceil(side_rows) && scale_cols == cols.div_ceil(side_cols);
+    let (block_rows, block_cols) = if told.is_some() && in_blocks {
+        (side_rows, side_cols)
+    } else if scale_rows == rows {
         let exact = scale_cols != 0 && cols.is_multiple_of(scale_cols);
         match exact || in_128(scale_cols, cols) {
             true => (1, if exact { cols / scale_cols } else { BLOCK }),
@@ -175,8 +208,8 @@ pub(super) fn block(weight: &[usize], scale: &[usize]) -> Option<Vec<usize>> {
         }
     } else if (scale_rows, scale_cols) == (1, 1) {
         (rows, cols)
-    } else if in_128(scale_rows, rows) && in_128(scale_cols, cols) {
-        (BLOCK, BLOCK)
+    } else if in_blocks {
+        (side_rows, side_cols)
     } else {
         return None;
     };

@@ -20,8 +20,12 @@ pub struct Safetensors {
     path: PathBuf,
     files: Vec<Opened>,
     stored: BTreeMap<String, Stored>,
+    /// Names in the files by those that models ask for, where these differ.
+    renamed: BTreeMap<String, String>,
     /// Matrices within stacks of experts, each with the name of its stack.
     stacked: BTreeMap<String, (String, Stored)>,
+    /// Rows and columns of the blocks that share a scale, if that is told.
+    block: Option<[usize; 2]>,
 }
 
 struct Opened {
@@ -75,12 +79,22 @@ impl Safetensors {
             path: path.into(),
             files: Vec::new(),
             stored: BTreeMap::new(),
+            renamed: BTreeMap::new(),
             stacked: BTreeMap::new(),
+            block: None,
         };
         for (path, bytes) in files {
             opened.add(path, bytes)?;
         }
         Ok(opened)
+    }
+
+    /// Says of how many rows and columns blocks with a scale are, as `weight_block_size` of a configuration does. Else it is told from
+    /// the shapes of the scales, which leaves it open for sizes that are no multiples.
+    #[must_use]
+    pub fn in_blocks(mut self, block: Option<[usize; 2]>) -> Self {
+        self.block = block;
+        self
     }
 
     fn add(&mut self, path: PathBuf, file: Bytes) -> Result<(), Error> {
@@ -103,6 +117,9 @@ impl Safetensors {
             if !decode::needs_scale(stored.dtype) {
                 self.unstack(&name, &stored);
             }
+            if let Some(new) = stacks::renamed(&name) {
+                self.renamed.entry(new).or_insert_with(|| name.clone());
+            }
             if let Some(other) = self.stored.insert(name.clone(), stored) {
                 twice.push((name, self.files[other.file].path.clone()));
             }
@@ -118,16 +135,30 @@ impl Safetensors {
     fn unstack(&mut self, name: &str, stack: &Stored) {
         let elements = stack.shape.iter().product::<usize>().max(1);
         let size = stack.bytes.len() / elements;
-        for (matrix, shape, [first, count]) in stacks::matrices(name, &stack.shape) {
-            let start = stack.bytes.start + first * size;
+        let mut start = stack.bytes.start;
+        for (matrix, shape) in stacks::matrices(name, &stack.shape) {
+            let end = start + shape[0] * shape[1] * size;
             let stored = Stored {
                 file: stack.file,
                 dtype: stack.dtype,
                 shape: shape.to_vec(),
-                bytes: start..start + count * size,
+                bytes: start..end,
             };
+            start = end;
             self.stacked.insert(matrix, (name.into(), stored));
         }
+    }
+
+    /// The tensor of a file that has this name, or is read for it, and its name there.
+    fn entry(&self, name: &str) -> Option<(&str, &Stored)> {
+        let own = self.stored.get_key_value(name);
+        let entry = own.or_else(|| self.stored.get_key_value(self.renamed.get(name)?));
+        entry.map(|(name, stored)| (name.as_str(), stored))
+    }
+
+    /// The name that models ask for a tensor by, of its name in published files.
+    pub fn asked(name: &str) -> String {
+        stacks::renamed(name).unwrap_or_else(|| name.into())
     }
 
     /// The names of all tensors, scales among them, sorted.
@@ -137,12 +168,26 @@ impl Safetensors {
 
     /// The shape of a tensor as stored; `None` if there is no such tensor.
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
-        self.stored.get(name).map(|stored| &stored.shape[..])
+        self.entry(name).map(|(_, stored)| &stored.shape[..])
+    }
+
+    /// The bytes of a tensor as stored; `None` if there is no such tensor.
+    pub fn raw(&self, name: &str) -> Option<&[u8]> {
+        self.entry(name).map(|(_, stored)| self.bytes(stored))
+    }
+
+    /// How many tensors the files have, and how many numbers all of them.
+    pub fn size(&self) -> (usize, usize) {
+        let elements = self
+            .stored
+            .values()
+            .map(|stored| stored.shape.iter().product::<usize>());
+        (self.stored.len(), elements.sum())
     }
 
     /// The file that a tensor is in.
     pub fn file_of(&self, name: &str) -> Option<&PathBuf> {
-        self.stored.get(name).map(|stored| &self.files[stored.file].path)
+        self.entry(name).map(|(_, stored)| &self.files[stored.file].path)
     }
 
     /// Checks, without decoding anything, that a tensor is there, of this shape, of a type that is read, and with a scale
@@ -154,25 +199,43 @@ impl Safetensors {
         if !spec.integer && self.mxfp4(&spec.name, &spec.shape)?.is_some() {
             return Ok(());
         }
+        if self.in_parts(spec) {
+            return stacks::matrices(&spec.name, &spec.shape)
+                .try_for_each(|(name, shape)| self.find(&name, &shape, false).map(|_| ()));
+        }
         self.find(&spec.name, &spec.shape, spec.integer).map(|_| ())
     }
 
-    /// Tensors that are none of these, nor their scales, sorted.
+    /// Whether a stack is not there, and the first of its matrices is.
+    fn in_parts(&self, TensorSpec { name, shape, .. }: &TensorSpec) -> bool {
+        let first = || stacks::matrices(name, shape).next();
+        self.entry(name).is_none() && first().is_some_and(|(first, _)| self.entry(&first).is_some())
+    }
+
+    /// Tensors that are none of these, nor the scales that they are multiplied by, sorted.
     pub fn unused(&self, needed: &[TensorSpec]) -> Vec<&str> {
         let mut unused: BTreeSet<&str> = self.names().collect();
-        for TensorSpec { name, .. } in needed {
-            unused.remove(name.as_str());
-            if !self.stored.contains_key(name) {
-                let [blocks, scales] = mxfp4_names(name);
-                unused.remove(blocks.as_str());
-                unused.remove(scales.as_str());
-                if let Some((stack, _)) = self.stacked.get(name) {
-                    unused.remove(stack.as_str());
-                }
+        let mut take = |name: &str| {
+            let Some((own, stored)) = self.entry(name) else {
+                return false;
+            };
+            unused.remove(own);
+            // Two scales of one tensor are an error, and neither is used.
+            if let [(_, own, _)] = &self.scales(name)[..]
+                && (decode::needs_scale(stored.dtype) || decode::is_packed(stored.dtype))
+            {
+                unused.remove(own);
             }
-            // If there are two scales, neither is used.
-            if let [scale] = &self.scale_names(name)[..] {
-                unused.remove(scale.as_str());
+            true
+        };
+        for spec in needed {
+            if self.in_parts(spec) {
+                let _ = stacks::matrices(&spec.name, &spec.shape).all(|(name, _)| take(&name));
+            } else if !take(&spec.name) {
+                mxfp4_names(&spec.name).iter().for_each(|name| _ = take(name));
+                if let Some((stack, _)) = self.stacked.get(&spec.name) {
+                    take(stack);
+                }
             }
         }
         unused.into_iter().collect()
@@ -184,16 +247,32 @@ impl Safetensors {
     /// A tensor that is missing, of another shape, of a type that is not read, without a scale that it needs, or with elements
     /// that are not finite.
     pub fn floats(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, Error> {
+        let spec = || TensorSpec {
+            name: name.into(),
+            shape: shape.to_vec(),
+            integer: false,
+        };
         let (stored, values) = match self.mxfp4(name, shape)? {
             Some((codes, scales, sizes)) => {
                 let values = decode::mxfp4_columns(self.bytes(codes), self.bytes(scales), sizes);
                 (codes, values)
             }
+            None if self.in_parts(&spec()) => {
+                let mut values = Vec::new();
+                for (name, shape) in stacks::matrices(name, shape) {
+                    values.extend(self.floats(&name, &shape)?);
+                }
+                return Ok(values);
+            }
             None => {
                 let stored = self.find(name, shape, false)?;
-                let mut values = self.decoded(name, stored)?;
+                let mut values = match decode::is_packed(stored.dtype) {
+                    true => decode::e2m1_pairs(self.bytes(stored)),
+                    false => self.decoded(name, stored)?,
+                };
                 if let Some((scale, block)) = self.scale_of(name, stored)? {
-                    let scales = self.decoded(name, scale)?;
+                    let scales = decode::scales(scale.dtype, self.bytes(scale));
+                    let scales = scales.ok_or_else(|| self.wrong_type(name, scale, decode::SCALES))?;
                     decode::scale(&mut values, shape, &scales, &block);
                 }
                 (stored, values)
@@ -258,13 +337,16 @@ impl Safetensors {
     /// The tensor, if it is as it is needed.
     fn find(&self, name: &str, shape: &[usize], integer: bool) -> Result<&Stored, Error> {
         let stacked = || self.stacked.get(name).map(|(_, matrix)| matrix);
-        let Some(stored) = self.stored.get(name).or_else(stacked) else {
+        let Some(stored) = self.entry(name).map(|(_, stored)| stored).or_else(stacked) else {
             return Err(Error::Missing {
                 path: self.path.clone(),
                 tensor: name.into(),
                 expected: shape.to_vec(),
             });
         };
+        if !integer && self.packs(name, stored, shape) {
+            return Ok(stored);
+        }
         let (read, types): (fn(Dtype) -> bool, _) = match integer {
             true => (decode::is_integer, decode::INTEGERS),
             false => (decode::is_float, decode::FLOATS),
@@ -280,8 +362,22 @@ impl Safetensors {
                 expected: shape.to_vec(),
             });
         }
-        self.scale_of(name, stored)?;
+        if !integer {
+            self.scale_of(name, stored)?;
+        }
         Ok(stored)
+    }
+
+    /// Whether a matrix of this shape is stored as pairs of E2M1 with a scale for every 32 columns of a row, as DeepSeek-V4's experts.
+    fn packs(&self, name: &str, stored: &Stored, shape: &[usize]) -> bool {
+        let &[outputs, inputs] = shape else { return false };
+        let scales = self.scales(name);
+        let [(_, _, scale)] = scales[..] else { return false };
+        decode::is_packed(stored.dtype)
+            && inputs.is_multiple_of(32)
+            && stored.shape == [outputs, inputs / 2]
+            && scale.shape == [outputs, inputs / 32]
+            && decode::is_e8m0(scale.dtype)
     }
 
     fn decoded(&self, name: &str, stored: &Stored) -> Result<Vec<f32>, Error> {
@@ -300,7 +396,8 @@ impl Safetensors {
 
     /// The scale of a tensor that has to have one, with the block that each of its elements covers.
     fn scale_of(&self, name: &str, weight: &Stored) -> Result<Option<(&Stored, Vec<usize>)>, Error> {
-        if !decode::needs_scale(weight.dtype) {
+        let packed = decode::is_packed(weight.dtype);
+        if !decode::needs_scale(weight.dtype) && !packed {
             return Ok(None);
         }
         let wrong = |message: String| {
@@ -310,7 +407,7 @@ impl Safetensors {
                 message,
             })
         };
-        let found = self.scale_names(name);
+        let found = self.scales(name);
         let (scale_name, scale) = match &found[..] {
             [] => {
                 let names = match &possible_scales(name)[..] {
@@ -319,20 +416,35 @@ impl Safetensors {
                 };
                 return wrong(format!("tensor '{name}' is {}, but has {names}", weight.dtype));
             }
-            [scale] => (scale, &self.stored[scale]),
-            [first, second, ..] => return wrong(format!("tensor '{name}' has two scales, '{first}' and '{second}'")),
+            [(name, _, scale)] => (name, *scale),
+            [(first, ..), (second, ..), ..] => {
+                return wrong(format!("tensor '{name}' has two scales, '{first}' and '{second}'"));
+            }
         };
+        if packed {
+            return Ok(Some((scale, vec![1, 32])));
+        }
         if !decode::is_scale(scale.dtype) {
             let (found, expected) = (scale.dtype, decode::SCALES);
             return wrong(format!("scale '{scale_name}' is {found}, expected {expected}"));
         }
-        match decode::block(&weight.shape, &scale.shape) {
-            Some(block) => Ok(Some((scale, block))),
-            None => wrong(format!(
-                "scale '{scale_name}' is {:?}, which is neither one per tensor, per row, per block of columns, nor per \
-                 128 × 128 of {:?}",
+        match decode::block(&weight.shape, &scale.shape, self.block) {
+            // Bytes are read as E8M0 where these are what is so stored, in MXFP8.
+            Some(block) if scale.dtype == Dtype::U8 && block != [1, 32] => wrong(format!(
+                "scale '{scale_name}' is U8, which is read as E8M0 of 32 columns of a row only, but it is {:?} of {:?}",
                 scale.shape, weight.shape
             )),
+            Some(block) => Ok(Some((scale, block))),
+            None => {
+                let blocks = match self.block {
+                    Some([rows, cols]) => format!("{rows} × {cols} (weight_block_size of config.json)"),
+                    None => "128 × 128".into(),
+                };
+                wrong(format!(
+                    "scale '{scale_name}' is {:?}, which is neither one per tensor, per row, per block of columns, nor per {blocks} of {:?}",
+                    scale.shape, weight.shape
+                ))
+            }
         }
     }
 
@@ -340,11 +452,7 @@ impl Safetensors {
     /// scales; none if the tensor itself is there, or no blocks are.
     fn mxfp4(&self, name: &str, shape: &[usize]) -> Result<Option<(&Stored, &Stored, [usize; 3])>, Error> {
         let [blocks_name, scales_name] = mxfp4_names(name);
-        let Some(codes) = self
-            .stored
-            .get(&blocks_name)
-            .filter(|_| !self.stored.contains_key(name))
-        else {
+        let Some(codes) = self.stored.get(&blocks_name).filter(|_| self.entry(name).is_none()) else {
             return Ok(None);
         };
         let [count, inputs, outputs] = *shape else {
@@ -376,11 +484,14 @@ impl Safetensors {
         Ok(Some((codes, scales, sizes)))
     }
 
-    /// Names of scales of a tensor that are there.
-    fn scale_names(&self, name: &str) -> Vec<String> {
-        let mut names = possible_scales(name);
-        names.retain(|name| self.stored.contains_key(name));
-        names
+    /// Scales of a tensor that are there: the name of each, its name in the file, and itself.
+    fn scales(&self, name: &str) -> Vec<(String, &str, &Stored)> {
+        let names = possible_scales(name).into_iter();
+        let there = names.filter_map(|name| {
+            let (own, stored) = self.entry(&name)?;
+            Some((name, own, stored))
+        });
+        there.collect()
     }
 
     fn bytes(&self, stored: &Stored) -> &[u8] {

@@ -1,43 +1,92 @@
-//! Matrices that a file has by another name, or as one stack, by the names that each would have by itself.
+//! Matrices that a file has by another name, as parts of a stack, or as a stack of which parts are read.
 
-/// The matrices within a stack of experts called `name`, of this shape: the name of each, its shape, and which part of the stack's
-/// elements it is, as the first and the number of them. None if it is no such stack.
-pub(super) fn matrices(name: &str, shape: &[usize]) -> Vec<(String, [usize; 2], [usize; 2])> {
-    let (count, outputs, inputs) = match *shape {
-        [outputs, inputs] => {
-            let renamed = dense(name).into_iter();
-            let whole = |name| (name, [outputs, inputs], [0, outputs * inputs]);
-            return renamed.map(whole).collect();
+/// Parts of names within a layer: as published files have them, and as models ask for them. Each is applied to what those before it
+/// have made. DeepSeek-V4's; and dense layers of Kimi-Linear, which `transformers` stores under the name that layers with experts have.
+const RENAMES: &[(&str, &str)] = &[
+    (".attn.", ".self_attn."),
+    (".ffn.", ".mlp."),
+    (".indexer.compressor.", ".compressor.indexer."),
+    (
+        ".self_attn.indexer.weights_proj.",
+        ".self_attn.compressor.indexer.scorer.weights_proj.",
+    ),
+    (".self_attn.indexer.wq_b.", ".self_attn.compressor.indexer.q_b_proj."),
+    (".attn_norm.", ".input_layernorm."),
+    (".ffn_norm.", ".post_attention_layernorm."),
+    (".hc_attn_", ".attn_hc."),
+    (".hc_ffn_", ".ffn_hc."),
+    (".attn_sink", ".sinks"),
+    (".norm.", ".kv_norm."),
+    (".ape", ".position_bias"),
+    (".wq_a.", ".q_a_proj."),
+    (".wq_b.", ".q_b_proj."),
+    (".wkv.", ".kv_proj."),
+    (".wgate.", ".gate_proj."),
+    (".wo_a.", ".o_a_proj."),
+    (".wo_b.", ".o_b_proj."),
+    (".q_norm.", ".q_a_norm."),
+    (".gate.bias", ".gate.e_score_correction_bias"),
+    (".w1.", ".gate_proj."),
+    (".w2.", ".down_proj."),
+    (".w3.", ".up_proj."),
+    (".block_sparse_moe.gate_proj.", ".mlp.gate_proj."),
+    (".block_sparse_moe.up_proj.", ".mlp.up_proj."),
+    (".block_sparse_moe.down_proj.", ".mlp.down_proj."),
+];
+
+/// Whole names outside of layers, without `model.`.
+const OUTSIDE: &[(&str, &str)] = &[
+    ("embed.weight", "model.embed_tokens.weight"),
+    ("embed_tokens.weight", "model.embed_tokens.weight"),
+    ("norm.weight", "model.norm.weight"),
+    ("head.weight", "lm_head.weight"),
+    ("hc_head_fn", "model.hc_head.hc_fn"),
+    ("hc_head_base", "model.hc_head.hc_base"),
+    ("hc_head_scale", "model.hc_head.hc_scale"),
+];
+
+/// The name that models ask for in place of a published one; none where it is the same. A tensor that models ask for by its own name is
+/// read by that.
+pub(super) fn renamed(name: &str) -> Option<String> {
+    let inner = name.strip_prefix("model.").unwrap_or(name);
+    let new = match inner.strip_prefix("layers.").and_then(|rest| rest.split_once('.')) {
+        Some((layer, rest)) => {
+            let renamed = |name: String, (old, new): &(&str, &str)| name.replace(old, new);
+            let rest = RENAMES.iter().fold(format!(".{rest}"), renamed);
+            format!("model.layers.{layer}{rest}")
         }
-        [count, outputs, inputs] => (count, outputs, inputs),
-        _ => return Vec::new(),
+        None => OUTSIDE.iter().find(|(old, _)| *old == inner)?.1.into(),
     };
-    if outputs * inputs == 0 {
-        return Vec::new();
-    }
-    let (stem, parts): (_, &[&str]) = match name.rsplit_once('.') {
-        Some((stem, "gate_up_proj")) if outputs.is_multiple_of(2) => (stem, &["gate_proj", "up_proj"]),
-        Some((stem, "down_proj")) => (stem, &["down_proj"]),
-        _ => return Vec::new(),
-    };
-    if !stem.ends_with(".experts") {
-        return Vec::new();
-    }
-    let rows = outputs / parts.len();
-    let each = (0..count).flat_map(|expert| parts.iter().map(move |part| (expert, part)));
-    each.enumerate()
-        .map(|(at, (expert, part))| {
-            let elements = rows * inputs;
-            let name = format!("{stem}.{expert}.{part}.weight");
-            (name, [rows, inputs], [at * elements, elements])
-        })
-        .collect()
+    (new != name).then_some(new)
 }
 
-/// The published name of a matrix of a dense layer of Kimi-Linear, which `transformers` stores under the name that layers with experts
-/// have.
-fn dense(name: &str) -> Option<String> {
-    let (layer, matrix) = name.split_once(".block_sparse_moe.")?;
-    let known = ["gate_proj.weight", "up_proj.weight", "down_proj.weight"];
-    known.contains(&matrix).then(|| format!("{layer}.mlp.{matrix}"))
+/// The matrices that a stack is of, one below the other for each expert: the parts of names behind the stem of the experts.
+fn of_stack(name: &str) -> Option<(&str, &'static [&'static str])> {
+    let (stem, parts): (_, &[&str]) = match name.rsplit_once('.')? {
+        (stem, "gate_up_proj") => (stem, &["gate_proj", "up_proj"]),
+        (stem, "down_proj") => (stem, &["down_proj"]),
+        _ => return None,
+    };
+    stem.ends_with(".experts").then_some((stem, parts))
+}
+
+/// The matrices within a stack of experts called `name`, of this shape, in order: the name of each, and its shape. None if it is no such
+/// stack.
+pub(super) fn matrices(name: &str, shape: &[usize]) -> impl Iterator<Item = (String, [usize; 2])> {
+    let stack = match (of_stack(name), shape) {
+        (Some((stem, parts)), &[count, outputs, inputs])
+            if outputs.is_multiple_of(parts.len()) && outputs > 0 && inputs > 0 =>
+        {
+            Some((stem.to_string(), parts, count, [outputs / parts.len(), inputs]))
+        }
+        _ => None,
+    };
+    stack.into_iter().flat_map(|(stem, parts, count, shape)| {
+        (0..count).flat_map(move |expert| {
+            let stem = stem.clone();
+            parts
+                .iter()
+                .map(move |part| (format!("{stem}.{expert}.{part}.weight"), shape))
+        })
+    })
 }

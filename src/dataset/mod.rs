@@ -2,9 +2,11 @@
 
 mod checkpoint;
 mod manifest;
+mod quantized;
 mod shards;
 mod strict;
 mod tokenizer;
+mod unread;
 
 pub use checkpoint::Checkpoint;
 pub use manifest::{DataFile, Dataset, Kind, Manifest, find_root, find_root_from};

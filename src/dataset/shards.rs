@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use reference::paths::TensorSpec;
 use reference::weights::{Error as ReadError, Safetensors};
 
-use super::manifest;
+use super::{manifest, unread};
 use crate::{Error, Result};
 use ulplab_core::error::did_you_mean;
 use ulplab_core::tensorfile::folder::{Problems, Shards};
@@ -37,19 +37,48 @@ impl Tensors {
         Ok(tensors)
     }
 
+    /// Says of how many rows and columns blocks with a scale are, if that is told.
+    #[must_use]
+    pub fn in_blocks(mut self, block: Option<[usize; 2]>) -> Self {
+        self.read = self.read.in_blocks(block);
+        self
+    }
+
+    /// How many tensors the files have, and how many numbers all of them.
+    pub fn size(&self) -> (usize, usize) {
+        self.read.size()
+    }
+
     /// Checks that all tensors a model needs are there, of the right shape, of a type ulplab reads, and with scales that
     /// fit; every problem is reported in one error. Returns the tensors that the model does not use.
     pub fn check(&self, needed: &[TensorSpec]) -> Result<Vec<String>> {
+        self.check_by(needed, &[])
+    }
+
+    /// Does the same; errors about shapes name those of these sizes that are keys of a configuration.
+    pub fn check_by(&self, needed: &[TensorSpec], sizes: &[(&'static str, usize)]) -> Result<Vec<String>> {
         let unused = self.read.unused(needed);
         let names: BTreeSet<&str> = unused.iter().copied().collect();
         let mut problems = Problems::default();
         for spec in needed {
             if let Err(problem) = self.read.check(spec) {
-                problems.add(|| said(&problem) + &self.hint(&spec.name, &names));
+                problems.add(|| said(&problem) + &keys(sizes, &problem) + &self.hint(&spec.name, &names));
             }
         }
         problems.into_result(&self.folder)?;
         Ok(unused.into_iter().map(str::to_string).collect())
+    }
+
+    /// What is to be said of tensors that a model with these layers and these tensors does not use.
+    ///
+    /// # Errors
+    /// Some of them would change its result.
+    pub fn notes(&self, needed: &[TensorSpec], layers: usize, unused: &[String]) -> Result<Vec<String>> {
+        let (notes, others) = unread::sort(&self.read, needed, layers, unused);
+        let mut problems = Problems::default();
+        others.into_iter().for_each(|problem| problems.add(|| problem));
+        problems.into_result(&self.folder)?;
+        Ok(notes)
     }
 
     /// A name similar to a missing tensor's.
@@ -93,6 +122,21 @@ fn unopened<T>(error: ReadError) -> Result<T> {
     }
     twice.into_result(&path)?;
     Err(Error::data(&path, said(&error)))
+}
+
+/// Names the keys of a configuration that a tensor of another shape is expected by.
+fn keys(sizes: &[(&'static str, usize)], error: &ReadError) -> String {
+    let ReadError::Shape { found, expected, .. } = error else {
+        return String::new();
+    };
+    let differs = |size: &&usize| !found.contains(*size);
+    let key = |size: &usize| sizes.iter().find(|(_, own)| own == size);
+    let keys = expected.iter().filter(differs).filter_map(key);
+    let keys: Vec<String> = keys.map(|(key, size)| format!("{key} is {size}")).collect();
+    match keys.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", keys.join(", ")),
+    }
 }
 
 fn said(error: &ReadError) -> String {

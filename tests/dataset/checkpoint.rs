@@ -50,7 +50,7 @@ const SPOTS: [(&str, &[usize], &[usize], u32); 8] = [
 #[test]
 fn dsv4_mini_is_read() {
     let mut checkpoint = Checkpoint::open(&mini()).unwrap();
-    assert!(checkpoint.unused.is_empty(), "{:?}", checkpoint.unused);
+    assert!(checkpoint.notes.is_empty(), "{:?}", checkpoint.notes);
     let (mut count, mut sum) = (0, 0.0);
     for spec in checkpoint.config.tensors() {
         if spec.integer {
@@ -119,7 +119,8 @@ fn a_small_checkpoint_is_read() {
     let (json, mut tensors) = small();
     tensors.push(f32s("model.mtp.norm.weight", &[1], &[1.0]));
     let mut checkpoint = open(&json.to_string(), &tensors).unwrap();
-    assert_eq!(checkpoint.unused, ["model.mtp.norm.weight"]);
+    let note = "tensor 'model.mtp.norm.weight' is not read: layers that predict further tokens";
+    assert_eq!(checkpoint.notes, [note]);
     assert_eq!(checkpoint.floats("model.norm.weight", &[64]).unwrap(), [0.5; 64]);
     assert_eq!(
         checkpoint

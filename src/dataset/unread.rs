@@ -1,0 +1,143 @@
+//! Tensors of a checkpoint that its model does not read: those that change nothing are notes, all others are errors.
+
+use std::collections::BTreeMap;
+
+use reference::paths::TensorSpec;
+use reference::weights::Safetensors;
+
+/// Endings of names of tensors that change nothing that is computed here.
+const INERT: &[(&str, &str)] = &[
+    (".inv_freq", FREQUENCIES),
+    (".cos_cached", FREQUENCIES),
+    (".sin_cached", FREQUENCIES),
+    (".masked_bias", "masks, which are computed"),
+    (".input_scale", SCALES),
+    (".output_scale", SCALES),
+    (".q_scale", SCALES),
+    (".k_scale", SCALES),
+    (".v_scale", SCALES),
+    (".kv_scale", SCALES),
+    (".prob_scale", SCALES),
+    (".prob_output_scale", SCALES),
+];
+const FREQUENCIES: &str = "frequencies of RoPE, which are computed from config.json";
+const SCALES: &str = "scales of activations and caches, which are not rounded unless a recipe says so";
+const FURTHER: &str = "layers that predict further tokens";
+const OTHER: &str = "parts beside the language model";
+const ZERO: &str = "biases of zeros";
+const HEAD: &str = "a head that equals the embedding, to which config.json ties it";
+
+/// What is to be said of the tensors in `unused`, of a model with these layers and these tensors: notes, a line for each reason, and
+/// problems, each of one tensor.
+pub fn sort(read: &Safetensors, needed: &[TensorSpec], layers: usize, unused: &[String]) -> (Vec<String>, Vec<String>) {
+    let model = Model::new(needed, layers);
+    let mut notes: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut problems = Vec::new();
+    for name in unused {
+        match model.place(read, name) {
+            Ok(reason) => notes.entry(reason).or_default().push(name.as_str()),
+            Err(problem) => problems.push(problem),
+        }
+    }
+    let note = |(reason, names): (&str, Vec<&str>)| match &names[..] {
+        [name] => format!("tensor '{name}' is not read: {reason}"),
+        [first, ..] => format!("{} tensors are not read: {reason}; first '{first}'", names.len()),
+        [] => String::new(),
+    };
+    (notes.into_iter().map(note).collect(), problems)
+}
+
+struct Model<'a> {
+    needed: BTreeMap<&'a str, &'a TensorSpec>,
+    /// What stands before the names of its layers.
+    prefix: &'a str,
+    layers: usize,
+    embedding: Option<&'a TensorSpec>,
+}
+
+impl<'a> Model<'a> {
+    fn new(needed: &'a [TensorSpec], layers: usize) -> Self {
+        let prefix = needed.iter().find_map(|spec| spec.name.split_once("layers.0."));
+        Self {
+            needed: needed.iter().map(|spec| (spec.name.as_str(), spec)).collect(),
+            prefix: prefix.map_or("model.", |(prefix, _)| prefix),
+            layers,
+            embedding: needed.iter().find(|spec| spec.name.ends_with("embed_tokens.weight")),
+        }
+    }
+
+    /// Why a tensor changes nothing; else the problem that it is.
+    fn place(&self, read: &Safetensors, name: &str) -> Result<&'static str, String> {
+        let asked = Safetensors::asked(name);
+        let shape = read.shape(name).unwrap_or_default();
+        let wrong = |why: &str| {
+            Err(format!(
+                "tensor '{name}' {shape:?} is not read, and would change the result: {why}"
+            ))
+        };
+        let layer = asked
+            .strip_prefix(self.prefix)
+            .and_then(|rest| rest.strip_prefix("layers."));
+        let layer = layer.and_then(|rest| rest.split_once('.')?.0.parse::<usize>().ok());
+        if asked.split('.').any(|part| part == "mtp") || layer.is_some_and(|layer| layer >= self.layers) {
+            return Ok(FURTHER);
+        }
+        if let Some((_, reason)) = INERT.iter().find(|(end, _)| asked.ends_with(end)) {
+            return Ok(reason);
+        }
+        if asked.contains(".lora_") || asked.starts_with("lora_") {
+            return wrong("adapters are not applied; expected a checkpoint that they are merged into");
+        }
+        if asked == "lm_head.weight" || asked.ends_with(".lm_head.weight") {
+            return self.head(read, name);
+        }
+        if let Some(stem) = asked.strip_suffix(".bias")
+            && (self.needed.contains_key(format!("{stem}.weight").as_str()) || stem == "lm_head")
+        {
+            let zero = read
+                .floats(name, shape)
+                .is_ok_and(|values| values.iter().all(|x| *x == 0.0));
+            return match zero {
+                true => Ok(ZERO),
+                false => wrong(
+                    "by config.json this projection has no bias; expected a key, such as attention_bias, that says it has",
+                ),
+            };
+        }
+        let scale = ["_scale", "_scale_inv", ".scale"]
+            .iter()
+            .find_map(|end| asked.strip_suffix(end));
+        if let Some(stem) = scale
+            && [stem.to_string(), format!("{stem}.weight")]
+                .iter()
+                .any(|weight| self.needed.contains_key(weight.as_str()))
+        {
+            return wrong("its weight is stored as a type that no scale belongs to");
+        }
+        match asked.starts_with(self.prefix) || asked.starts_with("lm_head.") {
+            true => wrong("models of this type have no such tensor"),
+            false => Ok(OTHER),
+        }
+    }
+
+    /// A head of a model that is tied to its embedding.
+    fn head(&self, read: &Safetensors, name: &str) -> Result<&'static str, String> {
+        let Some(embedding) = self.embedding else {
+            return Err(format!(
+                "tensor '{name}' is not read, and the model has no embedding to compare it with"
+            ));
+        };
+        let values = |name: &str| read.floats(name, &embedding.shape).ok();
+        let same = read.shape(name) == read.shape(&embedding.name)
+            && (read.raw(name) == read.raw(&embedding.name)
+                || values(name).is_some_and(|head| Some(head) == values(&embedding.name)));
+        match same {
+            true => Ok(HEAD),
+            false => Err(format!(
+                "tensor '{name}' differs from '{}', which is the head by tie_word_embeddings (or its default) of config.json; expected \
+                 tie_word_embeddings = false, or files without '{name}'",
+                embedding.name
+            )),
+        }
+    }
+}
