@@ -33,6 +33,7 @@ impl Serialize for Experiment {
             question,
             kind,
             seed,
+            inert,
             gates,
         } = &self.head;
         let mut map = serializer.serialize_map(None)?;
@@ -40,6 +41,9 @@ impl Serialize for Experiment {
         map.serialize_entry("question", question)?;
         map.serialize_entry("kind", kind)?;
         map.serialize_entry("seed", seed)?;
+        if !inert.is_empty() {
+            map.serialize_entry("inert", inert)?;
+        }
         for (key, value) in &self.body {
             map.serialize_entry(key, value)?;
         }
@@ -60,6 +64,10 @@ pub struct Head {
     pub kind: String,
     #[serde(default)]
     pub seed: u64,
+    /// Keys of the model's `config.json` that change nothing, and that ulplab does not know: whole names, those within an object with its
+    /// name and a dot before them, such as `text_config.foo`. A key that ulplab reads is an error.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub inert: Vec<String>,
     #[serde(default, rename = "gate")]
     pub gates: Vec<Rule>,
 }
@@ -70,7 +78,7 @@ fn model() -> String {
 
 impl Head {
     /// Names of its keys in a file.
-    pub const KEYS: [&str; 5] = ["name", "question", "kind", "seed", "gate"];
+    pub const KEYS: [&str; 6] = ["name", "question", "kind", "seed", "inert", "gate"];
 }
 
 impl Experiment {

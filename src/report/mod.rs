@@ -319,6 +319,7 @@ impl<'a> Summarized<'a> {
         let changes = manifest.invocation.changes();
         facts.extend((!changes.is_empty()).then_some(("changed by", changes)));
         facts.extend(reading.model.map(|model| ("model", model.to_string())));
+        facts.extend(manifest.notes.iter().map(|note| ("note", note.clone())));
         facts.extend(self.show.drawn().map(|drawn| ("drawn", drawn)));
         if !windows.is_empty() {
             let (count, length) = (windows.len(), reading.length());

@@ -72,6 +72,9 @@ pub struct Manifest {
     /// Recipes that cannot run, and why.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub hindered: BTreeMap<String, Hindrance>,
+    /// What the files of the model have and nobody reads, in words.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     pub recipes: Vec<RecipeInfo>,
     /// Tokens that the model tells apart, if it predicts tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -33,11 +33,12 @@ const KINDS: [(&str, &str); 6] = [
 ];
 
 /// A key, a value that says something, and the kinds that use it.
-const USED: [(&str, &str, &[&str]); 21] = [
+const USED: [(&str, &str, &[&str]); 22] = [
     ("name", "'n'", ALL),
     ("question", "'q'", ALL),
     ("kind", "", ALL),
     ("seed", "3", ALL),
+    ("inert", "['k']", ALL),
     ("gate", "[]", ALL),
     ("model", "'m'", &["model", "round_trip", "recall", "kernels"]),
     ("tokens", "4", &["model", "round_trip", "recall", "kernels"]),

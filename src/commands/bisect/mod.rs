@@ -164,12 +164,8 @@ fn of_experiment(args: &BisectArgs, of: &Path) -> Result<Exit> {
     };
     let study = model_study(&question.parsed.experiment, "bisect")?;
     let prepared = sweep::prepare(&sweep, &question)?;
-    let folder = prepared
-        .folder
-        .clone()
-        .ok_or_else(|| Error::Usage("the experiment has no model".into()))?;
     if let Some(file) = &args.dump {
-        return dump::run(args, file, &study, &prepared, &*sweep::load(&folder)?);
+        return dump::run(args, file, &study, &prepared, &*prepared.open()?.load()?);
     }
     let name = match args.recipe.clone().or(failing) {
         Some(name) => name,
@@ -190,7 +186,7 @@ fn of_experiment(args: &BisectArgs, of: &Path) -> Result<Exit> {
     if rules.is_empty() {
         return Err(Error::Usage(format!("no gate binds recipe '{name}', so it fails none")));
     }
-    let model: Box<dyn Model<f32>> = sweep::load(&folder)?;
+    let model: Box<dyn Model<f32>> = prepared.open()?.load()?;
     check_memory(args, &study, &*model)?;
     let mix = Mix::new(right, wrong, model.config(), question.parsed.experiment.seed).map_err(usage)?;
     let found = search(args, &study, &prepared, &rules, &mix, &*model)?;

@@ -101,6 +101,7 @@ pub fn derive<'a>(head: &'a Head, study: &dyn Study, plan: &Plan, asked: &Asked)
             question: format!("What do right candidates measure as, at the gates of '{}'?", head.name),
             kind: head.kind.clone(),
             seed: head.seed,
+            inert: head.inert.clone(),
             gates: Vec::new(),
         },
         body: null.body,

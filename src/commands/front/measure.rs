@@ -29,7 +29,8 @@ pub struct Point {
 
 /// The reference on every window, and what was measured beside it.
 pub struct Measure<'a> {
-    folder: &'a Path,
+    /// Folder of the checkpoint, and keys of its `config.json` that change nothing.
+    source: (&'a Path, &'a [String]),
     model: Box<dyn Model<f32>>,
     windows: Vec<(&'a [u32], Tensor<f32>)>,
     seed: u64,
@@ -52,7 +53,7 @@ impl<'a> Measure<'a> {
     /// # Errors
     /// Those of the reference; a file of another search.
     pub fn new(
-        folder: &'a Path,
+        source: (&'a Path, &'a [String]),
         model: Box<dyn Model<f32>>,
         windows: &[(&str, &'a [u32])],
         seed: u64,
@@ -79,7 +80,7 @@ impl<'a> Measure<'a> {
         });
         Ok(Self {
             windows: reference.collect::<Result<_>>()?,
-            folder,
+            source,
             model,
             seed,
             known,
@@ -145,8 +146,9 @@ impl<'a> Measure<'a> {
         let rounding = recipe
             .resolve(config, self.seed)
             .map_err(|mistake| Error::Usage(mistake.message))?;
+        let (folder, inert) = self.source;
         let own = match rounding.rounds_weights() {
-            true => Some(Checkpoint::open(self.folder)?.load_by(&mut &rounding)?),
+            true => Some(Checkpoint::open_without(folder, inert)?.load_by(&mut &rounding)?),
             false => None,
         };
         let model = own.as_deref().unwrap_or(&*self.model);

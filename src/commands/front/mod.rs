@@ -11,7 +11,6 @@ use serde::Serialize;
 
 use super::bisect::model_study;
 use super::sweep::{self, Prepared, SweepArgs};
-use crate::dataset::Checkpoint;
 use crate::experiment::Window;
 use crate::signal;
 use crate::statistics::mean_and_error;
@@ -152,7 +151,7 @@ pub fn run(args: &FrontArgs) -> Result<Exit> {
             Error::Usage(message)
         })?;
     let mut loaded = Sizes::default();
-    let model = Checkpoint::open(folder)?.load_by(&mut &mut loaded)?;
+    let model = prepared.open()?.load_by(&mut &mut loaded)?;
     let ids = &prepared.texts[0].ids;
     let mut passed = Sizes::default();
     from_start(&*model, ids, &mut &mut passed)?;
@@ -186,7 +185,7 @@ pub fn run(args: &FrontArgs) -> Result<Exit> {
     let windows: Vec<(&str, &[u32])> = names.iter().map(String::as_str).zip(texts).collect();
     let fingerprint = fingerprint(args, &prepared);
     let mut measure = Measure::new(
-        folder,
+        (folder, &question.parsed.experiment.inert),
         model,
         &windows,
         question.parsed.experiment.seed,

@@ -6,16 +6,13 @@ mod workers;
 
 use std::collections::HashSet;
 use std::io::IsTerminal;
-use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use reference::paths::{Model, Scalar};
 
 use super::decided::{self, UntilDecided};
 use super::judge;
 use crate::backend::cuda::time::Stopwatch;
 use crate::backend::cuda::{Device, Session};
-use crate::dataset::Checkpoint;
 use crate::run::folder::Folder;
 use crate::run::partition::{Partition, Share, cost};
 use crate::run::plan::Cell;
@@ -311,7 +308,7 @@ fn execute(
             .any(|op| cell.split_once('.').is_some_and(|(of, _)| of == *op))
     };
     let model = match &prepared.folder {
-        Some(folder) if pending.iter().any(reads) || of_sites.iter().any(plants) => Some(load(folder)?),
+        Some(_) if pending.iter().any(reads) || of_sites.iter().any(plants) => Some(prepared.open()?.load()?),
         _ => None,
     };
     let done = |cell: &Cell, records: Vec<Record>| {
@@ -347,11 +344,8 @@ fn execute(
                     text: read.and_then(text),
                     bytes: read.and_then(|at| texts[at].bytes),
                     folder: prepared.folder.as_deref(),
-                    load_f64: &|| load(prepared.folder.as_deref().unwrap_or(Path::new(""))),
-                    load_by: &|numerics| {
-                        let folder = prepared.folder.as_deref().unwrap_or(Path::new(""));
-                        Checkpoint::open(folder)?.load_by(numerics)
-                    },
+                    load_f64: &|| prepared.open()?.load(),
+                    load_by: &|numerics| prepared.open()?.load_by(numerics),
                     stop: &signal::STOP,
                     done: &done,
                 };
@@ -406,10 +400,6 @@ fn execute(
     }
     let files = MutantFiles::new(&folder.path, folder.run());
     on_device.mutants(&planted, own, &files)
-}
-
-pub(super) fn load<T: Scalar>(folder: &Path) -> Result<Box<dyn Model<T>>> {
-    Checkpoint::open(folder)?.load()
 }
 
 fn progress(args: &SweepArgs, all: usize, pending: usize) -> ProgressBar {

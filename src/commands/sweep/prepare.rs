@@ -44,6 +44,18 @@ pub struct Prepared<'a> {
     pub partition: Option<Partition>,
 }
 
+impl Prepared<'_> {
+    /// Opens the checkpoint.
+    ///
+    /// # Errors
+    /// There is no model, and errors of its files.
+    pub fn open(&self) -> Result<Checkpoint> {
+        let folder = self.folder.as_deref();
+        let folder = folder.ok_or_else(|| Error::Usage("the experiment has no model".into()))?;
+        Checkpoint::open_without(folder, &self.question.parsed.experiment.inert)
+    }
+}
+
 /// Reads the experiment and the other files that say what is asked.
 pub fn read(args: &SweepArgs) -> Result<Question> {
     read_file(args, ExperimentFile::read(&args.experiment, &args.overrides)?)
@@ -103,7 +115,15 @@ pub fn prepare<'a>(args: &SweepArgs, question: &'a Question) -> Result<Prepared<
     let folder = folder
         .transpose()
         .map_err(|error| file.of_data(Mistake::at("model", ""), error))?;
-    let checkpoint = folder.as_ref().map(|folder| Checkpoint::open(folder)).transpose()?;
+    let inert = &parsed.experiment.inert;
+    if let Some(key) = inert.first().filter(|_| folder.is_none()) {
+        let message = format!("names '{key}' of a config.json, but the experiment reads no model");
+        return Err(wrong(Mistake::at("inert", message)));
+    }
+    let checkpoint = folder
+        .as_ref()
+        .map(|folder| Checkpoint::open_without(folder, inert))
+        .transpose()?;
     let tokenizer = checkpoint
         .as_ref()
         .filter(|_| !reading.windows.is_empty())
@@ -112,7 +132,11 @@ pub fn prepare<'a>(args: &SweepArgs, question: &'a Question) -> Result<Prepared<
         .map_err(|error| file.of_data(Mistake::at("model", ""), error))?;
     // Without a model a window is bytes.
     let tokenizer = tokenizer.unwrap_or(Tokenizer::Bytes);
-    let config = checkpoint.map(|checkpoint| checkpoint.config);
+    let (config, notes) = checkpoint
+        .map(|checkpoint| (checkpoint.config, checkpoint.notes))
+        .unzip();
+    let notes: Vec<String> = notes.unwrap_or_default();
+    notes.iter().for_each(|note| errln!("note: {note}"));
     let limit = args.max_memory.or_else(available);
     check_size(study, config.as_deref(), rayon::current_num_threads(), limit).map_err(wrong)?;
     let texts = reading.windows.iter().enumerate().map(|(at, window)| {
@@ -143,6 +167,7 @@ pub fn prepare<'a>(args: &SweepArgs, question: &'a Question) -> Result<Prepared<
     let cells = select(selectable, &args.only, &args.skip)?;
     let recipes = sized(study.recipes(), &runs);
     let mut manifest = manifest(args, question, plan, &datasets, recipes, peers.as_ref())?;
+    manifest.notes = notes;
     if let Some(study) = study.kernels() {
         let home = file.path.parent().unwrap_or(Path::new(""));
         manifest.data.extend(operations::watched(study, home).map_err(wrong)?);
@@ -264,6 +289,7 @@ fn manifest(
         cells: Vec::new(),
         left_out: Vec::new(),
         hindered: BTreeMap::new(),
+        notes: Vec::new(),
         recipes,
         vocabulary: None,
         peers: peers.map(Peers::names).unwrap_or_default(),
