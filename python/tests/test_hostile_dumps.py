@@ -1,6 +1,6 @@
 """Dumps of others that hold anything: a call that cannot be read is not judged, a file that is none is named. Nothing else is raised.
 
-ULPLAB_DUMPS sets how many are tried (6,000 were). Further ones of this kind: files of torch, links out of a folder, other encodings.
+ULPLAB_DUMPS sets how many are tried. Further ones of this kind: files of torch, links out of a folder, other encodings.
 """
 
 import base64
