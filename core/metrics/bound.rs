@@ -37,7 +37,8 @@ impl Bound {
     /// as the value, and is zero only if the value is; else the value has as many digits as that takes.
     pub fn beside(self, text: String, value: f64) -> String {
         let true_to = |text: &str| {
-            let shown = read(text);
+            // `>0.9999` says nothing of a bound above.
+            let shown = read(text).filter(|shown| !text.starts_with('>') || self.value <= *shown);
             shown.is_some_and(|shown| self.admits(shown) == self.admits(value) && (shown == 0.0) == (value == 0.0))
         };
         if !value.is_finite() || true_to(&text) {
