@@ -482,10 +482,8 @@ mod tests {
         let mut want: Vec<f64> = (0..1000).map(|at| 1.0 + f64::from(at)).collect();
         let mut got = want.clone();
         (got[3], got[600], got[999]) = (f64::NAN, f64::INFINITY, 1.0);
-        for fixed in [false, true] {
-            if fixed {
-                want.fill(2.0);
-            }
+        for fixed in [None, Some(2.0)] {
+            fixed.into_iter().for_each(|x| want.fill(x));
             let whole = compare(&got, &want, tolerance(0.0, 0.5), false);
             for size in [1, 7, 599, 1000] {
                 let mut parts = Comparison::default();

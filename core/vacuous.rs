@@ -71,8 +71,8 @@ pub fn vacuous(metric: &str, bound: Bound) -> Option<String> {
         Better::Lower => bound.value >= most,
     };
     let end = match bound.better {
-        Better::Higher => format!("is never below {}", shown(least)),
-        Better::Lower => format!("is never above {}", shown(most)),
+        Better::Higher => format!("is never below {}", rough(least)),
+        Better::Lower => format!("is never above {}", rough(most)),
     };
     idle.then(|| format!("{bound_text}: no measurement can break it, since {metric} {end}"))
 }
@@ -103,6 +103,14 @@ pub fn vacuous_change(metric: &str, better: Better, most: f64, relative: bool) -
             "{metric} may worsen by {most}: no measurement can break it, since it never worsens by more than {reach}"
         )
     })
+}
+
+/// A number to two digits, where it is large.
+fn rough(x: f64) -> String {
+    match x.abs() {
+        1e6.. => format!("{x:.1e}"),
+        _ => x.to_string(),
+    }
 }
 
 fn shown(x: f64) -> String {

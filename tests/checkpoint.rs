@@ -5,8 +5,12 @@
 mod docs;
 #[path = "checkpoint/faults.rs"]
 mod faults;
+#[path = "checkpoint/form.rs"]
+mod form;
 #[path = "checkpoint/forms.rs"]
 mod forms;
+#[path = "checkpoint/forms_of_words.rs"]
+mod forms_of_words;
 #[path = "checkpoint/made.rs"]
 mod made;
 #[path = "checkpoint/methods.rs"]

@@ -10,6 +10,8 @@ mod folders;
 mod keys;
 #[path = "dataset/manifest.rs"]
 mod manifest;
+#[path = "dataset/packed.rs"]
+mod packed;
 #[path = "dataset/saved.rs"]
 mod saved;
 #[path = "dataset/tokenizer.rs"]

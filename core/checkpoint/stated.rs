@@ -45,7 +45,7 @@ impl<'a> Stated<'a> {
                 }
             }
         }
-        let offset = sections.first().map_or(0, |section| (read_as.zero_offset)(section));
+        let offset = (read_as.zero_offset)(sections.first().copied());
         Self {
             sections,
             ignored,

@@ -1,5 +1,7 @@
 //! The tensors of safetensors files.
 
+mod scales;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
@@ -7,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 use safetensors::{Dtype, SafeTensorError, SafeTensors};
 use serde::Deserialize;
+
+use scales::mxfp4_names;
 
 use super::files::{self, Files};
 use super::{Error, decode, stacks};
@@ -394,106 +398,6 @@ impl Safetensors {
         }
     }
 
-    /// The scale of a tensor that has to have one, with the block that each of its elements covers.
-    fn scale_of(&self, name: &str, weight: &Stored) -> Result<Option<(&Stored, Vec<usize>)>, Error> {
-        let packed = decode::is_packed(weight.dtype);
-        if !decode::needs_scale(weight.dtype) && !packed {
-            return Ok(None);
-        }
-        let wrong = |message: String| {
-            Err(Error::Scale {
-                path: self.file(weight).into(),
-                tensor: name.into(),
-                message,
-            })
-        };
-        let found = self.scales(name);
-        let (scale_name, scale) = match &found[..] {
-            [] => {
-                let names = match &possible_scales(name)[..] {
-                    [a, b] => format!("neither '{a}' nor '{b}'"),
-                    names => format!("none of '{}'", names.join("', '")),
-                };
-                return wrong(format!("tensor '{name}' is {}, but has {names}", weight.dtype));
-            }
-            [(name, _, scale)] => (name, *scale),
-            [(first, ..), (second, ..), ..] => {
-                return wrong(format!("tensor '{name}' has two scales, '{first}' and '{second}'"));
-            }
-        };
-        if packed {
-            return Ok(Some((scale, vec![1, 32])));
-        }
-        if !decode::is_scale(scale.dtype) {
-            let (found, expected) = (scale.dtype, decode::SCALES);
-            return wrong(format!("scale '{scale_name}' is {found}, expected {expected}"));
-        }
-        match decode::block(&weight.shape, &scale.shape, self.block) {
-            // Bytes are read as E8M0 where these are what is so stored, in MXFP8.
-            Some(block) if scale.dtype == Dtype::U8 && block != [1, 32] => wrong(format!(
-                "scale '{scale_name}' is U8, which is read as E8M0 of 32 columns of a row only, but it is {:?} of {:?}",
-                scale.shape, weight.shape
-            )),
-            Some(block) => Ok(Some((scale, block))),
-            None => {
-                let blocks = match self.block {
-                    Some([rows, cols]) => format!("{rows} × {cols} (weight_block_size of config.json)"),
-                    None => "128 × 128".into(),
-                };
-                wrong(format!(
-                    "scale '{scale_name}' is {:?}, which is neither one per tensor, per row, per block of columns, nor per {blocks} of {:?}",
-                    scale.shape, weight.shape
-                ))
-            }
-        }
-    }
-
-    /// The codes and scales of a stack of matrices `[count, inputs, outputs]` that is stored as blocks of MXFP4, and the sizes of the
-    /// scales; none if the tensor itself is there, or no blocks are.
-    fn mxfp4(&self, name: &str, shape: &[usize]) -> Result<Option<(&Stored, &Stored, [usize; 3])>, Error> {
-        let [blocks_name, scales_name] = mxfp4_names(name);
-        let Some(codes) = self.stored.get(&blocks_name).filter(|_| self.entry(name).is_none()) else {
-            return Ok(None);
-        };
-        let [count, inputs, outputs] = *shape else {
-            return Ok(None);
-        };
-        let sizes = [count, outputs, inputs / 32];
-        let scales = self.stored.get(&scales_name).ok_or_else(|| Error::Missing {
-            path: self.path.clone(),
-            tensor: scales_name.clone(),
-            expected: sizes.to_vec(),
-        })?;
-        let expected = [
-            (&blocks_name, codes, [&sizes[..], &[16]].concat()),
-            (&scales_name, scales, sizes.to_vec()),
-        ];
-        for (name, stored, expected) in expected {
-            if stored.dtype != Dtype::U8 {
-                return Err(self.wrong_type(name, stored, "U8"));
-            }
-            if stored.shape != expected || !inputs.is_multiple_of(32) {
-                return Err(Error::Shape {
-                    path: self.file(stored).into(),
-                    tensor: name.clone(),
-                    found: stored.shape.clone(),
-                    expected,
-                });
-            }
-        }
-        Ok(Some((codes, scales, sizes)))
-    }
-
-    /// Scales of a tensor that are there: the name of each, its name in the file, and itself.
-    fn scales(&self, name: &str) -> Vec<(String, &str, &Stored)> {
-        let names = possible_scales(name).into_iter();
-        let there = names.filter_map(|name| {
-            let (own, stored) = self.entry(&name)?;
-            Some((name, own, stored))
-        });
-        there.collect()
-    }
-
     fn bytes(&self, stored: &Stored) -> &[u8] {
         let bytes = (*self.files[stored.file].bytes).as_ref();
         // Within the file, as `read_metadata` has checked.
@@ -526,18 +430,6 @@ impl fmt::Debug for Safetensors {
             .field("tensors", &tensors)
             .finish()
     }
-}
-
-/// What blocks of MXFP4 and their scales are called.
-fn mxfp4_names(name: &str) -> [String; 2] {
-    [format!("{name}_blocks"), format!("{name}_scales")]
-}
-
-/// What the scale of a tensor may be called.
-fn possible_scales(name: &str) -> Vec<String> {
-    let mut names = vec![format!("{name}_scale"), format!("{name}_scale_inv")];
-    names.extend(name.strip_suffix(".weight").map(|stem| format!("{stem}.scale")));
-    names
 }
 
 /// The index of an element in every dimension.

@@ -32,9 +32,12 @@ pub const CONVENTION: Convention = Convention {
         "auto-round" => wide(section),
         _ => not_converted(section, "modules_to_not_convert"),
     },
-    zero_offset: |section| match (section.text("checkpoint_format"), section.text("packing_format")) {
-        (Some("gptq_v2"), _) | (_, Some("auto_round" | "auto_round:gptqmodel")) => 0,
-        _ => 1,
+    zero_offset: |section| {
+        let text = |key| section.and_then(|section| section.text(key));
+        match (text("checkpoint_format"), text("packing_format")) {
+            (Some("gptq_v2"), _) | (_, Some("auto_round" | "auto_round:gptqmodel")) => 0,
+            _ => 1,
+        }
     },
     doc: "`qweight` is `[K · bits / 32, N]`, the first input channel in the lowest bits. `qzeros` stores each zero point less \
           one, unless `checkpoint_format` is `gptq_v2`; `g_idx` says the group of each input channel. Of the rules of `dynamic` the \

@@ -40,8 +40,8 @@ pub struct Convention {
     pub ignored: fn(&Section) -> Result<Vec<Modules>, String>,
     /// Whether it scales the inputs of matrices by numbers that no file has, so that the source is another matrix.
     pub folds: bool,
-    /// What is added to zero points in the file; 0 if no section says it.
-    pub zero_offset: fn(&Section) -> i32,
+    /// The number that is added to zero points in the file; `None`: no configuration says it.
+    pub zero_offset: fn(Option<&Section>) -> i32,
     /// What there is to know of it, for the document.
     pub doc: &'static str,
 }

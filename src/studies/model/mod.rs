@@ -73,6 +73,17 @@ pub struct ModelStudy {
 
 impl ModelStudy {
     fn check_recipe(&self, recipe: &Recipe) -> Result<(), Mistake> {
+        self.check_keys(recipe)?;
+        let cut = recipe.chunk.is_some() || recipe.cuts.is_some();
+        if recipe.rounds.is_empty() && recipe.kernels.is_empty() && recipe.step.is_none() && !cut {
+            let message = "it changes nothing: expected 'round', 'kernels', 'step', 'chunk' or 'cuts'";
+            return Err(Mistake::at("round", message));
+        }
+        Ok(())
+    }
+
+    /// Checks the keys of a recipe against each other.
+    fn check_keys(&self, recipe: &Recipe) -> Result<(), Mistake> {
         if recipe.kernels.is_empty() && !recipe.dtype.is_f32() {
             let message = "'dtype' is the type that 'kernels' read and write, and there are none";
             return Err(Mistake::at("dtype", message));
@@ -87,11 +98,6 @@ impl ModelStudy {
                 "cuts",
                 "calls are of one size, 'chunk', or of drawn ones, 'cuts'; not both",
             ));
-        }
-        let computes = !recipe.kernels.is_empty() || recipe.step.is_some() || cut;
-        if recipe.rounds.is_empty() && !computes {
-            let message = "it changes nothing: expected 'round', 'kernels', 'step', 'chunk' or 'cuts'";
-            return Err(Mistake::at("round", message));
         }
         recipe.noise(0)?;
         for (key, said) in [("weights", &recipe.weights), ("index", &recipe.index)] {
