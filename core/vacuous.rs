@@ -32,7 +32,7 @@ pub fn range(name: &str) -> Option<[f64; 2]> {
         "recall_excess" => [-1.0, RATIO],
         "max_abs" | "kl" | "kl_max" | "flip_gap" | "flip_margin" | "flip_margin_max" | "atol" => [0.0, DIFFERENCE],
         "nats" | "nats_per_byte" => [0.0, DIFFERENCE],
-        "perplexity" => [1.0, f64::INFINITY],
+        "perplexity" => [1.0, f64::MAX],
         "delta_nats" | "delta_nats_per_byte" => [-DIFFERENCE, DIFFERENCE],
         "sqnr" | "row_sqnr_p05" | "row_sqnr_p50" | "sqnr_theory" | "sqnr_bits" => [-DECIBELS, DECIBELS],
         "sqnr_gain" | "sqnr_excess" => [-2.0 * DECIBELS, 2.0 * DECIBELS],

@@ -30,13 +30,13 @@ impl Places {
     /// Those of `terms` terms: all of a few hundred, else multiples of the golden ratio, which no pattern meets.
     pub fn of(terms: usize) -> Self {
         const RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
-        let places = match terms {
-            0..=FEW => Vec::new(),
-            ..=256 => (0..terms).collect(),
-            _ => {
-                let at = |k: u64| ((u128::from(k.wrapping_mul(RATIO)) * terms as u128) >> 64) as usize;
-                (1..=terms.isqrt().max(FEW) as u64).map(at).collect()
-            }
+        let places = if terms <= FEW {
+            Vec::new()
+        } else if terms <= 256 {
+            (0..terms).collect()
+        } else {
+            let at = |k: u64| ((u128::from(k.wrapping_mul(RATIO)) * terms as u128) >> 64) as usize;
+            (1..=terms.isqrt().max(FEW) as u64).map(at).collect()
         };
         Self { places, terms }
     }

@@ -164,7 +164,7 @@ fn forms() -> Vec<Form> {
         ),
         form(
             "DeepSeek-R1 NVFP4",
-            |m| opt_but_layer_0(m),
+            opt_but_layer_0,
             modelopt(
                 "NVFP4",
                 "exclude_modules",

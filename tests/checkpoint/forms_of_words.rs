@@ -84,13 +84,12 @@ pub fn forms_of_words() -> Vec<Form> {
             round(
                 "auto_round:auto_gptq",
                 (0..2)
-                    .map(|layer| {
+                    .flat_map(|layer| {
                         [
                             (format!("model.layers.{layer}.mlp.down_proj"), json!({ "bits": 8 })),
                             (format!("model.layers.{layer}.self_attn.q_proj"), json!({ "bits": 16 })),
                         ]
                     })
-                    .flatten()
                     .collect::<serde_json::Map<_, _>>()
                     .into(),
             ),

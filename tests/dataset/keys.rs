@@ -417,7 +417,11 @@ fn absurd_configurations_are_errors() {
         for (turn, path) in paths_of(keys, "").into_iter().enumerate() {
             let whole = get(keys, &path).is_u64();
             // All numbers, and others by turns.
-            for (at, value) in absurd.iter().enumerate().filter(|(at, _)| *at < 7 || at % 11 == turn % 11) {
+            for (at, value) in absurd
+                .iter()
+                .enumerate()
+                .filter(|(at, _)| *at < 7 || at % 11 == turn % 11)
+            {
                 count += 1;
                 let error = open(name, &with(keys, &path, Some(value.clone())));
                 // Sizes beyond all files, negative ones and fractions name their key.

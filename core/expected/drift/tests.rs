@@ -66,7 +66,7 @@ fn patterns(n: usize, seed: &mut u64) -> Vec<(String, Vec<f32>, bool)> {
     add("normal", true, &mut |_| normal(seed));
     add("uniform", true, &mut |_| random(seed));
     add("far normal", true, &mut |_| 100.0 + normal(seed));
-    let bf16 = |x: f64| half::bf16::from_f64(x).to_f64();
+    let bf16 = |x: f64| half::bf16::from_f32(x as f32).to_f64();
     add("bf16", true, &mut |_| bf16(normal(seed)));
     add("products of bf16", true, &mut |_| {
         bf16(normal(seed)) * bf16(normal(seed))
@@ -119,7 +119,7 @@ fn independent(terms: &Terms) -> f64 {
 }
 
 fn outside(sizes: &[usize], u: f64, round: fn(f32) -> f32) {
-    let (seed, mut found, mut nearest) = (&mut 7, Vec::new(), (0.0, String::new()));
+    let (seed, mut found) = (&mut 7, Vec::new());
     for &n in sizes {
         for (name, terms, random) in patterns(n, seed) {
             // What is given is in the type that is added in.
@@ -127,9 +127,6 @@ fn outside(sizes: &[usize], u: f64, round: fn(f32) -> f32) {
             let of = Terms::of(terms.iter().map(|term| f64::from(*term)), u);
             for (order, sum) in sums(&terms, round, seed) {
                 let ratio = (sum - of.sum).abs() / of.error();
-                if ratio > nearest.0 {
-                    nearest = (ratio, format!("{n} terms, {name}, {order}"));
-                }
                 if ratio > 1.0 {
                     found.push(format!("{n} terms, {name}, {order}: {ratio}"));
                 }
@@ -140,7 +137,6 @@ fn outside(sizes: &[usize], u: f64, round: fn(f32) -> f32) {
             }
         }
     }
-    println!("nearest: {nearest:?}");
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 

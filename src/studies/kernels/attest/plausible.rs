@@ -69,7 +69,7 @@ impl VariantResult {
             .flat_map(|(case, times)| times.iter().map(move |time| (case, time)));
         let mut wrong = times.filter(|(_, (name, value))| {
             let known = METRICS.iter().any(|metric| metric.name == *name);
-            !known || !(value.is_finite() && **value >= 0.0)
+            !(known && value.is_finite() && **value >= 0.0)
         });
         let (case, (name, value)) = wrong.next()?;
         Some(format!(
