@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::text::shown;
+
 /// The outcome of a command; the number is the exit code of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -36,7 +38,7 @@ pub enum Error {
     #[error("{0}")]
     Usage(String),
     /// An experiment or manifest file is wrong; `message` holds line, key, and the nearest valid name.
-    #[error("{}: {message}", file.display())]
+    #[error("{}: {message}", shown(&file.display().to_string()))]
     Config {
         /// The file.
         file: PathBuf,
@@ -44,7 +46,7 @@ pub enum Error {
         message: String,
     },
     /// A data file (checkpoint, text, safetensors, npy, stored run) is wrong.
-    #[error("{}: {message}", file.display())]
+    #[error("{}: {message}", shown(&file.display().to_string()))]
     Data {
         /// The file.
         file: PathBuf,
@@ -52,7 +54,7 @@ pub enum Error {
         message: String,
     },
     /// The operating system refused to read or write.
-    #[error("{}: cannot {action}: {source}", file.display())]
+    #[error("{}: cannot {action}: {source}", shown(&file.display().to_string()))]
     Io {
         /// The file or folder that the system refused.
         file: PathBuf,
@@ -156,7 +158,7 @@ pub fn did_you_mean<'a>(wrong: &str, valid: impl IntoIterator<Item = &'a str>) -
 
 /// `; did you mean 'a', 'b' or 'c'?`
 fn or(names: &[&str]) -> String {
-    let quoted = |names: &[&str]| -> Vec<String> { names.iter().map(|name| format!("'{name}'")).collect() };
+    let quoted = |names: &[&str]| -> Vec<String> { names.iter().map(|name| format!("'{}'", shown(name))).collect() };
     let listed = quoted(&names[..names.len().min(LISTED)]);
     match listed.split_last() {
         Some((last, [])) => format!("; did you mean {last}?"),

@@ -62,6 +62,7 @@ pub mod pattern;
 pub mod random;
 pub mod record;
 pub mod tensorfile;
+pub mod text;
 pub mod vacuous;
 
 pub use error::{Error, Exit, Result};

@@ -1,6 +1,7 @@
 //! Patterns of dotted names: sites, tensors, recipes, cells.
 
 use crate::error::{Error, Result, counted, did_you_mean};
+use crate::text::shown;
 
 /// Whether the whole of `name` matches `pattern`: `*` stands for any characters except a dot, `**` for any characters,
 /// including none; every other character stands for itself.
@@ -55,16 +56,21 @@ pub fn matches_nothing<'a>(what: &str, pattern: &str, names: impl IntoIterator<I
     let noun = what.split(" of ").next().unwrap_or(what);
     let matched = |pattern: &str| names.iter().filter(|name| matches(pattern, name)).count();
     let (wide, around) = (across_dots(pattern), format!("**{pattern}**"));
+    let clean = shown(&around);
     let hint = match (matched(&wide), did_you_mean(pattern, names.iter().copied())) {
         (0, near) if !near.is_empty() => near,
         (0, _) => match (matched(&around), names.first()) {
             (_, None) => format!("; there is no {noun}"),
-            (some @ 1.., _) if !pattern.contains('*') => format!("; '{around}' matches {}", counted(some, noun)),
-            (_, Some(name)) => format!("; {noun}s are named like '{name}'"),
+            (some @ 1.., _) if !pattern.contains('*') => format!("; '{clean}' matches {}", counted(some, noun)),
+            (_, Some(name)) => format!("; {noun}s are named like '{}'", shown(name)),
         },
-        (some, _) => format!("; '*' stops at dots: '{wide}' matches {}", counted(some, noun)),
+        (some, _) => format!(
+            "; '*' stops at dots: '{}' matches {}",
+            shown(&wide),
+            counted(some, noun)
+        ),
     };
-    format!("'{pattern}' matches no {what}{hint}")
+    format!("'{}' matches no {what}{hint}", shown(pattern))
 }
 
 /// The pattern with `**` in the place of every `*`.

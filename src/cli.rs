@@ -10,8 +10,9 @@ use crate::commands::{
     kernels, merge, probe, quantize, status, submit, verify,
 };
 use crate::commands::{judge, sweep};
-use crate::{itself, output};
+use crate::{itself, output, signal};
 use ulplab_core::error::{Exit, Result};
+use ulplab_core::text;
 
 /// Is this kernel, or this cheaper number format, still right? ulplab measures it against an FP32 reference and answers
 /// with numbers, a report and an exit code.
@@ -281,6 +282,15 @@ fn answer(said: &clap::Error) -> Exit {
         .collect();
     match kernels::old::answer(&words).filter(|_| said.use_stderr()) {
         Some(answer) => errln!("error: {answer}"),
+        None if said.use_stderr() => {
+            // The same words without hidden characters are wrong in the same way.
+            let clean = words.iter().map(|word| text::shown(word));
+            let again = command().try_get_matches_from(std::iter::once("ulplab".into()).chain(clean));
+            let said = again
+                .err()
+                .unwrap_or_else(|| command().error(said.kind(), "a word of the command line"));
+            errln!("{}", said.render().to_string().trim_end());
+        }
         // A pipe that is closed is no matter here either.
         None => drop(said.print()),
     }
@@ -297,7 +307,7 @@ pub fn guarded(command: impl FnOnce() -> Result<Exit>) -> Exit {
     let printed = output::finish();
     let Ok(ended) = ended else { return Exit::Bug };
     ended.and_then(|exit| printed.map(|()| exit)).unwrap_or_else(|error| {
-        errln!("error: {error}");
+        output::error(&error.to_string());
         error.exit()
     })
 }
@@ -317,6 +327,7 @@ fn bug(panic: &PanicHookInfo) -> String {
 }
 
 fn run(cli: Cli) -> Result<Exit> {
+    signal::handle()?;
     if let Some(threads) = cli.threads {
         rayon::ThreadPoolBuilder::new()
             .num_threads(threads.into())

@@ -27,7 +27,7 @@ pub mod statistics;
 pub mod studies;
 
 pub use ulplab_core::{
-    atomic, error, formats, input, layouts, metrics, ops, packed, parity, pattern, random, record, tensorfile,
+    atomic, error, formats, input, layouts, metrics, ops, packed, parity, pattern, random, record, tensorfile, text,
 };
 
 pub use error::{Error, Exit, Result};

@@ -1,13 +1,14 @@
 //! All printing to standard output and standard error.
 //!
 //! If the reader goes away (`ulplab list formats | head -1`), the command goes on: the rest of its output is dropped, its
-//! files are written, and its exit code is unchanged. Control characters from files, names and messages never reach a
-//! terminal.
+//! files are written, and its exit code is unchanged. Hidden characters from files, names and messages, and commands to GitHub
+//! Actions at the beginning of a line, never reach a terminal or a log.
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ulplab_core::error::{Error, Result};
+use ulplab_core::text;
 
 /// Width if it is unknown.
 const WIDTH: usize = 120;
@@ -38,6 +39,12 @@ pub fn print(text: std::fmt::Arguments) {
     if stdout().write_fmt(text).is_err() {
         LOST.store(true, Ordering::Relaxed);
     }
+}
+
+/// Prints an error. Further lines are indented, so that none of them looks like a line of the program's own.
+pub fn error(message: &str) {
+    let lines: Vec<String> = message.split('\n').map(text::shown).collect();
+    errln!("error: {}", lines.join("\n  "));
 }
 
 /// What [`errln!`] calls. An error here is ignored.
@@ -100,20 +107,37 @@ pub fn clean(text: &str) -> String {
     String::from_utf8_lossy(&clean.inner).into_owned()
 }
 
-/// A writer that replaces control characters except line ends and tabs, and ignores a closed pipe.
+/// A writer that replaces hidden characters except line ends and tabs, breaks commands to GitHub Actions, and ignores a closed
+/// pipe.
 pub struct CleanWriter<W> {
     inner: W,
     colour: bool,
+    /// Whether the line has nothing but spaces yet.
+    begins: bool,
 }
 
 impl<W: Write> CleanWriter<W> {
     /// With `colour` the sequences of [`COLOURS`] pass.
     pub fn new(inner: W, colour: bool) -> Self {
-        Self { inner, colour }
+        Self {
+            inner,
+            colour,
+            begins: true,
+        }
     }
 
     pub fn into_inner(self) -> W {
         self.inner
+    }
+
+    /// The first place that is replaced: a hidden character, `::` at the beginning of a line, or `##[`.
+    fn bad(&mut self, bytes: &[u8]) -> Option<usize> {
+        (0..bytes.len()).find(|at| {
+            let rest = &bytes[*at..];
+            let command = self.begins && (rest.starts_with(b"::") || rest == b":") || rest.starts_with(b"##[");
+            self.begins = rest[0] == b'\n' || self.begins && rest[0].is_ascii_whitespace();
+            command || hidden(rest) > 0
+        })
     }
 
     fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -127,7 +151,7 @@ impl<W: Write> CleanWriter<W> {
 impl<W: Write> Write for CleanWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut rest = bytes;
-        while let Some(at) = rest.iter().enumerate().position(|(at, _)| control(&rest[at..]) > 0) {
+        while let Some(at) = self.bad(rest) {
             let (plain, from) = rest.split_at(at);
             self.put(plain)?;
             let colour = COLOURS.iter().find(|code| self.colour && from.starts_with(code));
@@ -135,7 +159,7 @@ impl<W: Write> Write for CleanWriter<W> {
                 Some(code) => self.put(code)?,
                 None => self.put(REPLACEMENT)?,
             }
-            rest = &from[colour.map_or(control(from), |code| code.len())..];
+            rest = &from[colour.map_or(hidden(from).max(1), |code| code.len())..];
         }
         self.put(rest)?;
         Ok(bytes.len())
@@ -149,12 +173,18 @@ impl<W: Write> Write for CleanWriter<W> {
     }
 }
 
-/// Bytes of the control character that UTF-8 text begins with; 0 if it begins with another.
-fn control(bytes: &[u8]) -> usize {
-    match bytes {
-        [b'\n' | b'\t', ..] => 0,
-        [0..=0x1f | 0x7f, ..] => 1,
-        [0xc2, 0x80..=0x9f, ..] => 2,
-        _ => 0,
+/// Bytes of the hidden character that UTF-8 text begins with; 0 if it begins with another.
+fn hidden(bytes: &[u8]) -> usize {
+    let size = match bytes {
+        [b'\n' | b'\t' | 0x20..=0x7e, ..] | [] => return 0,
+        [0..=0x7f, ..] => return 1,
+        [0xc0..=0xdf, ..] => 2,
+        [0xe0..=0xef, ..] => 3,
+        [..] => 4,
+    };
+    let character = bytes.get(..size).and_then(|bytes| str::from_utf8(bytes).ok());
+    match character.is_some_and(|character| character.contains(text::hidden)) {
+        true => size,
+        false => 0,
     }
 }

@@ -1,13 +1,63 @@
-//! A bar on standard error for what takes long.
+//! Progress on standard error of what takes long: a bar on a terminal, lines in a log.
 
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use ulplab_core::text::shown;
 
 /// Commands that end sooner show no bar.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Time between two lines where no bar can be shown.
+const INTERVAL: Duration = Duration::from_secs(30);
+
+/// A line on standard error twice a minute that says how far a bar is, while no terminal shows the bar. It ends when this is
+/// dropped.
+pub struct Lines(Option<Sender<()>>);
+
+impl Lines {
+    /// Lines about a bar of so many `units`, unless they are `hidden` or standard error is a terminal.
+    pub fn new(bar: &ProgressBar, units: &'static str, hidden: bool) -> Self {
+        match hidden || std::io::stderr().is_terminal() {
+            true => Self(None),
+            false => Self::every(INTERVAL, bar, units, |line| errln!("{line}")),
+        }
+    }
+
+    fn every(
+        interval: Duration,
+        bar: &ProgressBar,
+        units: &'static str,
+        say: impl Fn(String) + Send + 'static,
+    ) -> Self {
+        let (alive, ended) = mpsc::channel();
+        let (bar, first, begun) = (bar.clone(), bar.position(), Instant::now());
+        std::thread::spawn(move || {
+            while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
+                say(line(&bar, units, first, begun.elapsed()));
+            }
+        });
+        Self(Some(alive))
+    }
+}
+
+/// `12 of 40 cells after 60 s, about 140 s left: alice@20000`; those before `first` were done before.
+fn line(bar: &ProgressBar, units: &str, first: u64, elapsed: Duration) -> String {
+    let (done, seconds) = (bar.position(), elapsed.as_secs_f64());
+    let (all, left) = match bar.length() {
+        None => (String::new(), String::new()),
+        Some(all) if done > first => {
+            let left = seconds * all.saturating_sub(done) as f64 / (done - first) as f64;
+            (format!(" of {all}"), format!(", about {left:.0} s left"))
+        }
+        Some(all) => (format!(" of {all}"), String::new()),
+    };
+    let about = shown(&bar.message());
+    let about = if about.is_empty() { about } else { format!(": {about}") };
+    format!("{done}{all} {units} after {seconds:.0} s{left}{about}")
+}
 
 /// Progress through tensors, counted in elements.
 pub struct Progress {
@@ -15,6 +65,7 @@ pub struct Progress {
     start: Instant,
     /// Whether it is to appear at all.
     shown: bool,
+    lines: Lines,
 }
 
 impl Progress {
@@ -24,6 +75,7 @@ impl Progress {
         let bar = ProgressBar::with_draw_target(Some(elements as u64), ProgressDrawTarget::hidden())
             .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         Self {
+            lines: Lines::new(&bar, "elements", hidden),
             bar,
             start: Instant::now(),
             shown: !hidden && std::io::stderr().is_terminal(),
@@ -44,7 +96,7 @@ impl Progress {
     /// once.
     pub fn watch<T: Send>(&mut self, name: &str, elements: usize, work: impl FnOnce(&AtomicUsize) -> T + Send) -> T {
         let (before, done) = (self.bar.position(), AtomicUsize::new(0));
-        let result = match self.shown {
+        let result = match self.shown || self.lines.0.is_some() {
             false => work(&done),
             true => std::thread::scope(|scope| {
                 let work = scope.spawn(|| work(&done));
@@ -64,7 +116,7 @@ impl Progress {
         if self.shown && self.bar.is_hidden() && self.start.elapsed() >= PATIENCE {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
         }
-        self.bar.set_message(name.replace(char::is_control, " "));
+        self.bar.set_message(shown(name));
         self.bar.set_position(position);
     }
 }
@@ -72,5 +124,47 @@ impl Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_says_how_far_it_is_and_how_long_it_takes() {
+        let bar = ProgressBar::hidden();
+        bar.set_position(3);
+        assert_eq!(line(&bar, "cells", 0, Duration::from_secs(5)), "3 cells after 5 s");
+        bar.set_length(40);
+        // 28 cells were done before: 4 took a minute, and 8 are left.
+        bar.set_position(32);
+        bar.set_message("a\nPASS: b");
+        assert_eq!(
+            line(&bar, "cells", 28, Duration::from_secs(60)),
+            "32 of 40 cells after 60 s, about 120 s left: a\u{fffd}PASS: b"
+        );
+        assert_eq!(
+            line(&bar, "cells", 32, Duration::from_secs(60)),
+            "32 of 40 cells after 60 s: a\u{fffd}PASS: b"
+        );
+    }
+
+    #[test]
+    fn lines_come_until_they_are_dropped() {
+        let bar = ProgressBar::hidden();
+        let (send, said) = mpsc::channel();
+        let lines = Lines::every(Duration::from_millis(10), &bar, "cells", move |line| {
+            drop(send.send(line))
+        });
+        for _ in 0..2 {
+            let line = said.recv_timeout(Duration::from_secs(20)).unwrap();
+            assert!(
+                line.starts_with("0 of 0 cells after") || line.starts_with("0 cells after"),
+                "{line}"
+            );
+        }
+        drop(lines);
+        while said.recv_timeout(Duration::from_secs(20)).is_ok() {}
     }
 }

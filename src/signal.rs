@@ -1,8 +1,19 @@
 //! SIGINT and SIGTERM: the process ends with exit code 130, and nothing that is finished is lost.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io::Read;
+use std::os::fd::IntoRawFd;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Mutex, Once, PoisonError};
+use std::time::Duration;
 
+use nix::libc;
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use ulplab_core::atomic;
 use ulplab_core::error::{Error, Exit, Result};
+
+/// Time for the cells at work after Ctrl-C. A scheduler that sends SIGTERM waits longer, and kills in the end.
+const GRACE: Duration = Duration::from_millis(700);
 
 /// Whether cells are running that should be finished first.
 static RUNNING: AtomicBool = AtomicBool::new(false);
@@ -10,19 +21,73 @@ static RUNNING: AtomicBool = AtomicBool::new(false);
 /// Set by a signal while cells run: these are finished, and no new cell is started.
 pub static STOP: AtomicBool = AtomicBool::new(false);
 
+/// Where the handler writes the number of each signal.
+static PIPE: AtomicI32 = AtomicI32::new(-1);
+
+/// Work that is left if the process ends at once.
+static LAST: Mutex<Vec<Box<dyn FnOnce() + Send>>> = Mutex::new(Vec::new());
+
 /// Takes the signals from here on. While no cells run, and at the second signal, the process ends at once: files are
 /// written whole or not at all, so nothing is lost by it.
 pub fn handle() -> Result<()> {
-    let handler = ctrlc::set_handler(|| {
-        if RUNNING.swap(false, Ordering::SeqCst) {
-            STOP.store(true, Ordering::SeqCst);
-        } else {
-            // Handlers of `exit` take down libraries, such as NVRTC, that other threads are in: some crash.
-            // SAFETY: `_exit` may be called from any thread at any time.
-            unsafe { nix::libc::_exit(Exit::Interrupted as i32) };
+    static ONCE: Once = Once::new();
+    let mut outcome = Ok(());
+    ONCE.call_once(|| outcome = install());
+    outcome.map_err(|error| Error::Setup(format!("cannot handle signals: {error}")))
+}
+
+fn install() -> std::io::Result<()> {
+    let (mut signals, pipe) = UnixStream::pair()?;
+    PIPE.store(pipe.into_raw_fd(), Ordering::SeqCst);
+    std::thread::Builder::new().spawn(move || {
+        let mut number = [0];
+        while signals.read_exact(&mut number).is_ok() {
+            received(i32::from(number[0]));
         }
-    });
-    handler.map_err(|error| Error::Setup(format!("cannot handle signals: {error}")))
+    })?;
+    let action = SigAction::new(SigHandler::Handler(wake), SaFlags::SA_RESTART, SigSet::empty());
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        // SAFETY: the handler only calls `write`, which is safe in handlers.
+        unsafe { sigaction(signal, &action) }?;
+    }
+    Ok(())
+}
+
+extern "C" fn wake(number: i32) {
+    let byte = number as u8;
+    // SAFETY: the descriptor is never closed, and the byte lives during the call.
+    unsafe { libc::write(PIPE.load(Ordering::SeqCst), (&raw const byte).cast(), 1) };
+}
+
+fn received(number: i32) {
+    if !RUNNING.swap(false, Ordering::SeqCst) {
+        end();
+    }
+    STOP.store(true, Ordering::SeqCst);
+    if number == libc::SIGINT {
+        errln!("interrupted: waiting up to a second for the cells at work; press Ctrl-C again to end at once");
+        std::thread::spawn(|| {
+            std::thread::sleep(GRACE);
+            errln!("error: {}", Error::Interrupted);
+            end();
+        });
+    } else {
+        errln!("interrupted: waiting for the cells at work; a second signal ends the process at once");
+    }
+}
+
+/// Lets `work` be done if a signal ends the process at once.
+pub fn at_end(work: impl FnOnce() + Send + 'static) {
+    LAST.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(work));
+}
+
+fn end() -> ! {
+    let last = std::mem::take(&mut *LAST.lock().unwrap_or_else(PoisonError::into_inner));
+    last.into_iter().for_each(|work| work());
+    atomic::abandon();
+    // Handlers of `exit` take down libraries, such as NVRTC, that other threads are in: some crash.
+    // SAFETY: `_exit` may be called from any thread at any time.
+    unsafe { libc::_exit(Exit::Interrupted as i32) };
 }
 
 /// Runs cells. A signal that comes meanwhile is an error even if the last cell was finished before it was seen.

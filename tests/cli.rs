@@ -36,6 +36,8 @@ mod false_pass;
 mod front;
 #[path = "cli/gates.rs"]
 mod gates;
+#[path = "cli/hostile.rs"]
+mod hostile;
 #[path = "cli/interruption.rs"]
 mod interruption;
 #[path = "cli/kernels.rs"]

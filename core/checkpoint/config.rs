@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::formats::{Format, Group};
 use crate::input;
 use crate::pattern::matches;
+use crate::text::shown;
 
 /// The quantization section of a configuration.
 #[derive(Clone, Debug)]
@@ -61,7 +62,10 @@ pub fn sections(folder: &Path) -> Result<Vec<Section>> {
             if let (Some(section), Some(experts)) = (value.as_object_mut(), config.get("expert_dtype")) {
                 section.entry("expert_dtype").or_insert(experts.clone());
             }
-            let named = value.get("quant_method").and_then(Value::as_str).map(str::to_lowercase);
+            let named = value
+                .get("quant_method")
+                .and_then(Value::as_str)
+                .map(|name| shown(&name.to_lowercase()));
             let method = named.unwrap_or_else(|| mlx.map_or("", |_| "mlx").into());
             sections.push(Section {
                 file: "config.json",

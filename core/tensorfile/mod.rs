@@ -22,6 +22,7 @@ pub use write::{Slot, Writer, write_safetensors};
 
 use crate::error::{Error, Result};
 use crate::input;
+use crate::text::{hidden, shown};
 
 /// The metadata key under which ulplab describes how tensors were quantized.
 pub const KEY: &str = "ulplab";
@@ -186,16 +187,23 @@ impl TensorFile {
 
     fn parse(path: &Path, format: Format, bytes: Bytes) -> Result<Self> {
         // Names of tensors may contain control sequences, which a terminal would obey.
-        let error = |message: String| Error::data(path, message.replace(char::is_control, " "));
+        let error = |message: String| Error::data(path, shown(&message));
         let ((entries, metadata), bytes) = match format {
             Format::Safetensors => (safetensors::parse(bytes.as_ref()).map_err(error)?, bytes),
             Format::Npy => {
-                let name = path.file_stem().unwrap_or_default().to_string_lossy();
+                let name = shown(&path.file_stem().unwrap_or_default().to_string_lossy());
                 let (entry, rewritten) = npy::parse(&name, bytes.as_ref()).map_err(error)?;
                 let entries = (vec![entry], Metadata::new());
                 (entries, rewritten.map_or(bytes, Bytes::Owned))
             }
         };
+        if let Some(entry) = entries.iter().find(|entry| entry.name.contains(hidden)) {
+            return Err(error(format!(
+                "the name of tensor '{}' has characters that do not show; expected no control characters, line ends, marks of \
+                 direction or characters of no width",
+                entry.name
+            )));
+        }
         let index = entries.iter().enumerate().map(|(at, entry)| (entry.name.clone(), at));
         Ok(Self {
             path: path.into(),

@@ -9,7 +9,7 @@ use safetensors::Dtype;
 use serde_json::{Map, Value, json};
 
 use super::{Metadata, byte_len};
-use crate::atomic::write_atomic;
+use crate::atomic::{tidy, write_atomic};
 use crate::error::{Error, Result};
 
 /// A tensor to be written.
@@ -57,6 +57,7 @@ pub fn write_safetensors(
     metadata: &Metadata,
     fill: impl FnOnce(&mut Writer) -> io::Result<()>,
 ) -> Result<()> {
+    tidy(path);
     slots.sort_by_key(|slot| std::cmp::Reverse(slot.dtype.bitsize()));
     let (mut header, mut places, mut end) = (Map::new(), HashMap::new(), 0);
     if !metadata.is_empty() {

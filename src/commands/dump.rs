@@ -49,7 +49,6 @@ pub(super) const MODEL: &str = "dsv4-mini";
 const TEXT: (&str, usize, usize) = ("alice", 4096, 512);
 
 pub fn run(args: &DumpArgs) -> Result<Exit> {
-    signal::handle()?;
     let file = args.experiment.as_deref();
     let defined = operations::read(file)?;
     let op = operations::given(&defined.study, &args.op, file)?;

@@ -160,7 +160,7 @@ fn page(run: &Summarized, whole: &Summarized) -> String {
         toml: file(experiment),
     };
     let html = page.render().expect("the template has no fallible part");
-    html.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}")
+    ulplab_core::text::lines(&html)
 }
 
 /// What the page leaves out.

@@ -85,7 +85,7 @@ fn judged(check: &Check) -> TestCase {
     case
 }
 
-/// Without the characters XML 1.0 has no way to write; quick-junit strips control characters only.
+/// Without hidden characters, and those that XML 1.0 has no way to write; quick-junit strips control characters only.
 fn clean(text: &str) -> String {
-    text.replace(['\u{fffe}', '\u{ffff}'], "")
+    ulplab_core::text::lines(text).replace(['\u{fffe}', '\u{ffff}'], "")
 }

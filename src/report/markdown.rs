@@ -3,6 +3,7 @@
 use super::verdicts::Check;
 use super::{Summarized, cases, failures};
 use crate::run::verdict::Status;
+use ulplab_core::text::hidden;
 
 /// GitHub drops a step summary above this whole, so the report must stay below.
 pub const LIMIT: usize = 1 << 20;
@@ -158,7 +159,7 @@ pub fn escape(text: &str) -> String {
             '>' => escaped += "&gt;",
             '&' => escaped += "&amp;",
             '\\' | '`' | '*' | '[' | ']' | '|' | '#' | '$' | '~' => escaped.extend(['\\', c]),
-            c if c.is_control() => escaped.push(' '),
+            c if hidden(c) => escaped.push(' '),
             c => escaped.push(c),
         }
     }

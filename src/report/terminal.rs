@@ -6,6 +6,7 @@ use super::overview::{Column, Overview};
 use super::verdicts::Outcome;
 use super::{Summarized, cases, columns, failures};
 use crate::run::verdict::Failures;
+use ulplab_core::text::{REPLACEMENT, hidden};
 
 /// Failed checks written out below the table; the other reports have them all.
 const FAILURES: usize = 10;
@@ -169,7 +170,7 @@ fn right(text: &str) -> Cell {
 
 /// At most `width` characters, without control characters (a name must not move the cursor).
 fn clip(text: &str, width: usize) -> String {
-    let clean = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c });
+    let clean = text.chars().map(|c| if hidden(c) { REPLACEMENT } else { c });
     if text.chars().count() <= width {
         clean.collect()
     } else {

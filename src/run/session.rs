@@ -15,9 +15,11 @@ use serde::{Deserialize, Serialize};
 
 use super::plan::Cell;
 use super::{now, scheduler};
+use crate::signal;
 use ulplab_core::atomic::{is_temporary, write_atomic};
 use ulplab_core::error::{Error, Result};
 use ulplab_core::input;
+use ulplab_core::text::shown;
 
 /// How often a process writes its session while it works.
 const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -172,6 +174,12 @@ impl ActiveSession {
                 let _ = beats.write(None);
             }
         });
+        let interrupted = Arc::downgrade(&work);
+        signal::at_end(move || {
+            if let Some(work) = interrupted.upgrade() {
+                let _ = work.write(Some(Error::Interrupted.to_string()));
+            }
+        });
         Ok(Self {
             work,
             alive: Some(alive),
@@ -209,6 +217,15 @@ pub fn sessions(folder: &Path) -> Vec<Session> {
     let files = entries.filter(|entry| !is_temporary(&entry.file_name()));
     let texts = files.filter_map(|entry| input::bytes(&entry.path()).ok());
     let mut sessions: Vec<Session> = texts.filter_map(|text| serde_json::from_slice(&text).ok()).collect();
+    for session in &mut sessions {
+        let texts = [
+            &mut session.partition,
+            &mut session.host,
+            &mut session.task,
+            &mut session.ended,
+        ];
+        texts.into_iter().flatten().for_each(|text| *text = shown(text));
+    }
     sessions.sort_by(|a, b| a.started_at.cmp(&b.started_at));
     let mut last: HashMap<String, u32> = HashMap::new();
     for session in sessions.iter().filter(|session| session.task.is_some()) {

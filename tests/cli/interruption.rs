@@ -141,3 +141,109 @@ fn sigterm_before_the_first_cell_is_an_interruption() {
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert!(!folder.path().join("run").exists());
 }
+
+/// Also of this kind: `gate --calibrate`, `front` and `bisect` of long windows, prefill, kv_cache.
+#[test]
+fn a_signal_ends_a_long_cell_within_a_second() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = std::fs::read_to_string(experiment(folder.path(), FP8, "")).unwrap();
+    let file = write(folder.path(), &text.replace("tokens = 136", "tokens = 4000"));
+    let gates = folder.path().join("calibration.json");
+    for words in [
+        &["sweep", path(&file), "--out", path(&folder.path().join("run"))][..],
+        &[
+            "front",
+            path(&file),
+            "--at",
+            "layers.**.weight",
+            "--formats",
+            "nvfp4,bf16",
+        ],
+        &["gate", "--calibrate", path(&file), "-o", path(&gates)],
+    ] {
+        let mut child = ulplab(words)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_secs(3));
+        let ended = child.try_wait().unwrap();
+        assert!(ended.is_none(), "{words:?}: {ended:?} before the signal");
+        signal(&child, "-INT");
+        let signalled = Instant::now();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(code(&output), 130, "{words:?}: {}", stderr(&output));
+        // One second, and what a busy machine adds.
+        assert!(
+            signalled.elapsed() < Duration::from_secs(3),
+            "{words:?}: {:?}",
+            signalled.elapsed()
+        );
+        if words[0] == "sweep" {
+            assert!(
+                stderr(&output).contains("press Ctrl-C again to end at once"),
+                "{}",
+                stderr(&output)
+            );
+        }
+    }
+}
+
+/// Files in `folder` that begin with a dot.
+fn hidden_files(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries
+        .filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with('.'))
+        .collect()
+}
+
+#[test]
+fn an_interrupted_quantize_leaves_nothing_and_tidies_what_a_killed_one_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let (input, out) = (
+        folder.path().join("in.safetensors"),
+        folder.path().join("out.safetensors"),
+    );
+    let elements = 1 << 23;
+    let header = format!(
+        r#"{{"w":{{"dtype":"F32","shape":[1024,{}],"data_offsets":[0,{}]}}}}"#,
+        elements / 1024,
+        4 * elements
+    );
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.bytes());
+    bytes.resize(bytes.len() + 4 * elements, 0x3c);
+    std::fs::write(&input, bytes).unwrap();
+    let words = [
+        "quantize",
+        path(&input),
+        "--format",
+        "nvfp4_search",
+        "--threads",
+        "1",
+        "-o",
+        path(&out),
+    ];
+    for name in ["-INT", "-KILL"] {
+        let mut child = ulplab(&words)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let started = Instant::now();
+        while hidden_files(folder.path()).is_empty() {
+            assert!(child.try_wait().unwrap().is_none(), "it ended before it wrote");
+            assert!(started.elapsed() < Duration::from_secs(100), "it never writes");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        signal(&child, name);
+        child.wait().unwrap();
+        let left = hidden_files(folder.path());
+        match name {
+            "-INT" => assert_eq!(left, Vec::<PathBuf>::new()),
+            _ => assert!(!out.exists()),
+        }
+    }
+    assert_eq!(code(&run(&words)), 0);
+    assert_eq!(hidden_files(folder.path()), Vec::<PathBuf>::new());
+}

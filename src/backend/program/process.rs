@@ -341,7 +341,7 @@ fn lock(text: &Mutex<VecDeque<u8>>) -> MutexGuard<'_, VecDeque<u8>> {
 
 /// Removes escape sequences of terminals.
 fn plain(text: &str) -> String {
-    text.replace(char::is_control, " ")
+    text.replace(ulplab_core::text::hidden, " ")
 }
 
 /// The beginning of a line, in quotation marks.

@@ -19,6 +19,7 @@ use crate::studies::model::Watch;
 use ulplab_core::error::{Error, Exit, Result, counted};
 use ulplab_core::metrics::{COSINE, MAX_ABS, Pair, RELATIVE_L2};
 use ulplab_core::tensorfile::{Metadata, Slot, TensorFile, write_safetensors};
+use ulplab_core::text::shown;
 
 /// Places that are kept of a culprit with many.
 const MOST: usize = 8;
@@ -324,8 +325,11 @@ pub fn replay(path: &Path, as_json: bool) -> Result<Exit> {
         failed,
         ..
     } = &label;
+    let [recipe, experiment, right, window] = [recipe, experiment, right, window].map(|text| shown(text));
     outln!("'{recipe}' of {experiment}, beside '{right}', on {window}");
-    failed.iter().for_each(|message| outln!("  it failed: {message}"));
+    failed
+        .iter()
+        .for_each(|message| outln!("  it failed: {}", shown(message)));
     for place in &replayed {
         let Replayed {
             place,
@@ -336,7 +340,10 @@ pub fn replay(path: &Path, as_json: bool) -> Result<Exit> {
             want_changed,
             elements,
         } = place;
-        outln!("{place}: relative error {relative_l2:.3e}, cosine {cosine:.7}, furthest off by {max_abs:.3e}");
+        outln!(
+            "{}: relative error {relative_l2:.3e}, cosine {cosine:.7}, furthest off by {max_abs:.3e}",
+            shown(place)
+        );
         for (changed, what) in [(got_changed, "wrong"), (want_changed, "right")] {
             if *changed > 0 {
                 outln!(

@@ -22,6 +22,7 @@ use super::sweep::{self, Prepared, Question, SweepArgs};
 use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Experiment, Rule};
 use crate::json;
+use crate::progress::Lines;
 use crate::run::folder::Folder;
 use crate::run::plan::REFERENCE;
 use crate::studies::limits::{Bytes, Parts, available};
@@ -224,6 +225,7 @@ fn search(
     let names = study.windows.iter().map(crate::experiment::Window::name);
     let windows: Vec<(String, Vec<u32>)> = names.zip(prepared.texts.iter().map(|text| text.ids.clone())).collect();
     let bar = progress(args);
+    let _lines = Lines::new(&bar, "cells", args.no_progress);
     let show = |cells: usize, what: &str| {
         bar.set_position(cells as u64);
         bar.set_message(what.to_string());

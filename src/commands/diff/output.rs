@@ -7,6 +7,7 @@ use crate::report::markdown::{LIMIT, escape, table};
 use crate::report::number::{signed, significant};
 use crate::run::verdict::{Outcome, Status};
 use ulplab_core::record::place;
+use ulplab_core::text::shown;
 
 const CHANGES: [&str; 9] = [
     "recipe", "phase", "where", "window", "metric", "BASE", "NEW", "worse by", "in %",
@@ -103,7 +104,7 @@ fn row(cells: &[String]) -> String {
 
 fn side(side: &Side) -> String {
     let fingerprint: String = side.fingerprint.chars().take(12).collect();
-    let (path, experiment, started) = (side.path.display(), &side.experiment, &side.started_at);
+    let (path, experiment, started) = (side.path.display(), shown(&side.experiment), shown(&side.started_at));
     format!("{path}: {experiment}, started {started}, fingerprint {fingerprint}")
 }
 

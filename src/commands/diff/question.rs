@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::verdicts;
 use crate::experiment::{Experiment, Rule};
 use crate::run::Manifest;
+use ulplab_core::text::shown;
 
 /// Names written out of those that only one run has.
 const NAMES: usize = 5;
@@ -73,9 +74,10 @@ fn differs(what: &str, base: impl Display, new: impl Display, comparable: bool) 
 }
 
 fn cut(text: &str) -> String {
+    let text = shown(text);
     match text.char_indices().nth(VALUE) {
         Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.into(),
+        None => text,
     }
 }
 
@@ -119,7 +121,7 @@ fn named<V: PartialEq>(
         .iter()
         .filter(|(name, value)| new.get(*name).is_some_and(|other| other != *value));
     let changed = changed.map(|(name, _)| Difference {
-        what: format!("{noun} {name}"),
+        what: format!("{noun} {}", shown(name)),
         base: String::new(),
         new: CHANGED.into(),
         comparable: false,
@@ -135,6 +137,7 @@ fn named<V: PartialEq>(
 }
 
 fn list(names: Vec<&str>) -> String {
+    let names: Vec<String> = names.into_iter().map(shown).collect();
     match names.len() {
         0 => NOTHING.into(),
         count if count > NAMES => format!("{count}: {}, …", names[..NAMES].join(", ")),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use indicatif::ProgressBar;
 use rayon::prelude::*;
 use reference::Tensor;
 use reference::paths::Model;
@@ -10,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::rounding::Rounding;
 use crate::dataset::Checkpoint;
+use crate::progress::Lines;
 use crate::signal;
 use crate::studies::limits::{Parts, available};
 use crate::studies::model::{Recipe, finite, run_reference};
@@ -38,6 +40,9 @@ pub struct Measure<'a> {
     file: Option<PathBuf>,
     /// Forward passes of a recipe over a window.
     pub passes: usize,
+    /// Counts the passes while they go on.
+    bar: ProgressBar,
+    _lines: Lines,
 }
 
 /// Points by recipe and window, with what they depend on.
@@ -78,7 +83,11 @@ impl<'a> Measure<'a> {
             finite(&logits, name)?;
             Ok((*ids, logits))
         });
+        let bar = ProgressBar::no_length();
+        bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
         Ok(Self {
+            _lines: Lines::new(&bar, "forward passes", false),
+            bar,
             windows: reference.collect::<Result<_>>()?,
             source,
             model,
@@ -154,7 +163,8 @@ impl<'a> Measure<'a> {
         let model = own.as_deref().unwrap_or(&*self.model);
         let points = self.windows[windows]
             .par_iter()
-            .map(|(ids, want)| point(model, &rounding, ids, want));
+            .map(|(ids, want)| point(model, &rounding, ids, want))
+            .inspect(|_| self.bar.inc(1));
         points.collect()
     }
 }

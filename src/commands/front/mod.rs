@@ -122,7 +122,6 @@ pub struct Estimate {
 const BF16: f64 = 2.0;
 
 pub fn run(args: &FrontArgs) -> Result<Exit> {
-    signal::handle()?;
     check(args)?;
     let sweep = SweepArgs {
         experiment: args.experiment.clone(),

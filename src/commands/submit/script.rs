@@ -48,7 +48,7 @@ impl Jobs<'_> {
             args.cpus
         );
         let run = quoted(&self.run.display().to_string());
-        self.script(&options, &format!("{words} --out {run} {share} --no-progress"))
+        self.script(&options, &format!("{words} --out {run} {share}"))
     }
 
     /// It runs when all tasks have ended, however they did.
@@ -63,7 +63,10 @@ impl Jobs<'_> {
         let mut options = vec![
             format!("--job-name={}", slug(self.name)),
             format!("--chdir={}", self.here.display()),
-            format!("--output={}", self.run.join(JOBS).join(log).display()),
+            format!(
+                "--output={}/{log}",
+                self.run.join(JOBS).display().to_string().replace('%', "%%")
+            ),
         ];
         let named = [
             ("time", &args.time),

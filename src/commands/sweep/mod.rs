@@ -13,6 +13,7 @@ use super::decided::{self, UntilDecided};
 use super::judge;
 use crate::backend::cuda::time::Stopwatch;
 use crate::backend::cuda::{Device, Session};
+use crate::progress::Lines;
 use crate::run::folder::Folder;
 use crate::run::partition::{Partition, Share, cost};
 use crate::run::plan::Cell;
@@ -33,7 +34,6 @@ use ulplab_core::record::Record;
 use workers::Shared;
 
 pub fn run(args: &SweepArgs) -> Result<Exit> {
-    signal::handle()?;
     let question = read(args)?;
     let study = &*question.parsed.study;
     let mut prepared = prepare(args, &question)?;
@@ -144,7 +144,6 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
 
 /// Measures the cells of an experiment that needs no GPU, and judges nothing.
 pub fn measure(args: &SweepArgs) -> Result<(Folder, Manifest)> {
-    signal::handle()?;
     let question = read(args)?;
     let mut prepared = prepare(args, &question)?;
     let folder = enter_and_execute(args, &mut prepared, None)?;
@@ -283,6 +282,7 @@ fn execute(
         return Ok(());
     }
     let bar = progress(args, share.len(), pending.len());
+    let _lines = Lines::new(&bar, "cells", args.no_progress);
     let Prepared {
         question, runs, texts, ..
     } = prepared;

@@ -23,6 +23,7 @@ use ulplab_core::input;
 use ulplab_core::metrics::{BOUND_RATIO, VIOLATIONS};
 use ulplab_core::ops;
 use ulplab_core::record::Record;
+use ulplab_core::text::shown;
 
 /// Its file in the folder of a device.
 pub const FILE: &str = "kernels.json";
@@ -438,7 +439,9 @@ impl<'a> Held<'a> {
     /// Prints what does not hold, a line each, and the verdict with its count: the first word if one device saw all, the second if
     /// something does not hold, the third if no device saw all.
     fn show(&self, words: [&str; 3], more: &str) {
-        self.findings.iter().for_each(|finding| outln!("FAIL {finding}"));
+        self.findings
+            .iter()
+            .for_each(|finding| outln!("FAIL {}", shown(finding)));
         let all = self.files;
         if let (true, Some(device)) = (self.findings.is_empty(), self.whole()) {
             outln!(

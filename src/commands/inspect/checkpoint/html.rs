@@ -67,7 +67,7 @@ pub fn page(path: &Path, report: &Report, verdict: Verdict) -> String {
         checks: CHECKS,
     };
     let html = page.render().expect("the template has no fallible part");
-    html.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}")
+    ulplab_core::text::lines(&html)
 }
 
 /// A row for the matrices of the same place in all layers, a cross for one with findings.
