@@ -57,7 +57,13 @@ pub fn matches_nothing<'a>(what: &str, pattern: &str, names: impl IntoIterator<I
     let matched = |pattern: &str| names.iter().filter(|name| matches(pattern, name)).count();
     let (wide, around) = (across_dots(pattern), format!("**{pattern}**"));
     let clean = shown(&around);
-    let hint = match (matched(&wide), did_you_mean(pattern, names.iter().copied())) {
+    let similar = match did_you_mean(pattern, names.iter().copied()) {
+        near if near.is_empty() => {
+            one_part(pattern, &names).map_or(near, |near| format!("; did you mean '{}'?", shown(&near)))
+        }
+        near => near,
+    };
+    let hint = match (matched(&wide), similar) {
         (0, near) if !near.is_empty() => near,
         (0, _) => match (matched(&around), names.first()) {
             (_, None) => format!("; there is no {noun}"),
@@ -71,6 +77,31 @@ pub fn matches_nothing<'a>(what: &str, pattern: &str, names: impl IntoIterator<I
         ),
     };
     format!("'{}' matches no {what}{hint}", shown(pattern))
+}
+
+/// The pattern with another part in the place of the only one that does not match a name: the most similar of all names.
+fn one_part(pattern: &str, names: &[&str]) -> Option<String> {
+    let parts: Vec<&str> = pattern.split('.').collect();
+    let fit = |name: &&str| {
+        let of_name: Vec<&str> = name.split('.').collect();
+        let wrong = |at: &usize| !matches(parts[*at], of_name[*at]);
+        if of_name.len() != parts.len() || parts.len() < 3 {
+            return None;
+        }
+        let wrong: Vec<usize> = (0..parts.len()).filter(wrong).collect();
+        match wrong.as_slice() {
+            [at] => Some((
+                strsim::damerau_levenshtein(parts[*at], of_name[*at]),
+                *at,
+                of_name[*at].to_string(),
+            )),
+            _ => None,
+        }
+    };
+    let (_, at, part) = names.iter().filter_map(fit).min()?;
+    let mut near = parts;
+    near[at] = &part;
+    Some(near.join("."))
 }
 
 /// The pattern with `**` in the place of every `*`.
@@ -151,6 +182,10 @@ mod tests {
             ),
             ("lm_head", "; did you mean 'lm_head.weight'?"),
             ("mlp", "; '**mlp**' matches 2 tensors"),
+            (
+                "model.layers.*.ffn.weight",
+                "; did you mean 'model.layers.*.mlp.weight'?",
+            ),
             ("LM_Head.Weight", "; did you mean 'lm_head.weight'?"),
         ] {
             let found = matches_nothing("tensor", pattern, names);

@@ -15,6 +15,8 @@ mod kept;
 mod layouts;
 #[path = "fuzz/memory.rs"]
 mod memory;
+#[path = "fuzz/partitions.rs"]
+mod partitions;
 
 use proptest::prelude::*;
 use proptest::sample::Index;

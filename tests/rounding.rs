@@ -223,7 +223,10 @@ fn channels_that_do_not_exist_are_refused() {
         (r#"channels = "512""#, "there is no channel 512: its rows have 512"),
         (r#"channels = "9-3""#, "channels '9-3' are not in order"),
         (r#"tokens = "a""#, "'a' is not a token or a range of tokens like '0-9'"),
-        (r#"layers = "61""#, "layers '61' are not in order within 0-60"),
+        (
+            r#"layers = "61""#,
+            "layers '61': there is no layer 61; expected numbers from 0 to 60",
+        ),
     ] {
         assert!(with(more).ends_with(words), "{more}: {}", with(more));
     }

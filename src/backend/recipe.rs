@@ -98,7 +98,13 @@ impl Ranges {
             let (first, last) = (number(first)?, number(last)?);
             match first > last || last >= count {
                 true if count == usize::MAX => Err(format!("{many} '{part}' are not in order")),
-                true => Err(format!("{many} '{part}' are not in order within 0-{}", count - 1)),
+                true if first > last => Err(format!(
+                    "{many} '{part}' are not in order; the first of a range comes first"
+                )),
+                true => Err(format!(
+                    "{many} '{part}': there is no {one} {last}; expected numbers from 0 to {}",
+                    count - 1
+                )),
                 false => Ok(first..=last),
             }
         };

@@ -13,6 +13,7 @@ use super::tokenizer;
 use crate::{Error, Result, shipped};
 use ulplab_core::error::did_you_mean;
 use ulplab_core::input;
+use ulplab_core::text::shown;
 
 const MANIFEST: &str = "manifest.toml";
 const CONFIG: &str = "config.json";
@@ -127,13 +128,16 @@ impl Manifest {
             let known: Vec<_> = self.datasets.keys().map(String::as_str).collect();
             let hint = did_you_mean(name, known.iter().copied());
             let file = self.root.join(MANIFEST);
-            Error::config(
-                file,
-                format!(
-                    "no data set '{name}'{hint} (known: {}), and no text file or checkpoint is at that path",
-                    known.join(", ")
-                ),
-            )
+            let hub = match name.contains('/') {
+                true => "; ulplab downloads nothing: give the path of a folder with config.json and safetensors, or of a text",
+                false => "",
+            };
+            Error::Usage(format!(
+                "no data set '{}'{hint} (known: {}, in {}), and no text file or checkpoint is at that path{hub}",
+                shown(name),
+                known.join(", "),
+                file.display()
+            ))
         })
     }
 
@@ -176,7 +180,9 @@ impl Manifest {
         let (path, mut file, size) = self.open_text(name)?;
         let (offset, len) = (offset as u64, len as u64);
         if offset.checked_add(len).is_none_or(|end| end > size) {
-            let message = format!("bytes {offset} … {offset} + {len} were asked for, but the text has {size}");
+            let message = format!(
+                "the text has {size} bytes; expected {len} from byte {offset} on; choose a smaller offset or fewer tokens"
+            );
             return Err(Error::data(&path, message));
         }
         let mut bytes = Vec::new();

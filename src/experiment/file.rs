@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::missing::{self, Gap};
 use super::{Head, Mistake, Rule, Step};
 use crate::dataset::{explain, explain_beside, parse_toml};
 use crate::shipped;
@@ -14,7 +16,7 @@ use ulplab_core::error::{Error, Result, did_you_mean};
 use ulplab_core::input;
 
 /// A file with only [[gate]].
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Rules {
     #[serde(rename = "gate")]
@@ -62,7 +64,7 @@ impl ExperimentFile {
 
     /// The keys besides those of the head, as the type `B` of a kind has them: a key or a value that is not its is an error
     /// with a line.
-    pub fn body<B: DeserializeOwned>(&self) -> Result<B> {
+    pub fn body<B: DeserializeOwned + JsonSchema>(&self) -> Result<B> {
         self.part(|key| !Head::KEYS.contains(&key))
     }
 
@@ -71,12 +73,16 @@ impl ExperimentFile {
         Ok(self.changed(&self.overrides)?.keys().cloned().collect())
     }
 
-    fn part<T: DeserializeOwned>(&self, keep: impl Fn(&str) -> bool) -> Result<T> {
-        let table = DeTable::parse(&self.text).map_err(|error| self.refused(&error))?;
+    fn part<T: DeserializeOwned + JsonSchema>(&self, keep: impl Fn(&str) -> bool) -> Result<T> {
+        let table = DeTable::parse(&self.text).map_err(|error| self.refused(&error, None))?;
         let span = table.span();
         let kept = table.into_inner().into_iter().filter(|(key, _)| keep(key.get_ref()));
         let alone = toml::de::Deserializer::from(Spanned::new(span, kept.collect::<DeTable>()));
-        let mut read = T::deserialize(alone).map_err(|error| self.refused(&error))?;
+        let mut read = T::deserialize(alone).map_err(|error| {
+            let root = DeTable::parse(&self.text).ok().map(Spanned::into_inner);
+            let schema = schemars::schema_for!(T).to_value();
+            self.refused(&error, root.and_then(|root| missing::gap(&schema, &root)))
+        })?;
         // The first override after which the experiment can no longer be read is the one that is wrong.
         for (last, item) in self.overrides.iter().enumerate() {
             if keep(root_of(item)) {
@@ -98,8 +104,17 @@ impl ExperimentFile {
         Ok(table)
     }
 
-    /// A value that cannot be read, at its line, with the recipe or whatever it is in.
-    fn refused(&self, error: &toml::de::Error) -> Error {
+    /// A value that cannot be read, at its line, with the recipe or whatever it is in, and all keys that a table lacks.
+    fn refused(&self, error: &toml::de::Error, gap: Option<Gap>) -> Error {
+        let words = error.message();
+        if let Some(Step::Key(key)) = gap.as_ref().filter(|gap| gap.alone).and_then(|gap| gap.path.last()) {
+            let message = format!("[{key}]: found one table, expected an array of tables; write [[{key}]]");
+            return self.at_byte(gap.as_ref().and_then(|gap| self.place(&gap.path)), &message);
+        }
+        let named = words.split('`').nth(1).unwrap_or_default();
+        let gap = gap.filter(|gap| {
+            gap.concerns(named) && (words.starts_with("missing field") || words.starts_with("unknown field"))
+        });
         let start = error.span().map(|span| span.start);
         let root = DeTable::parse(&self.text).ok().map(Spanned::into_inner);
         let (mut place, mut others) = (String::new(), &[][..]);
@@ -111,7 +126,12 @@ impl ExperimentFile {
                 others = &Head::KEYS;
             }
         }
-        self.at_byte(start, &format!("{place}{}", explain_beside(error, others)))
+        let message = match gap {
+            Some(gap) if words.starts_with("missing field") => gap.message(),
+            Some(gap) => format!("{}; {}", explain_beside(error, others), gap.message()),
+            None => explain_beside(error, others),
+        };
+        self.at_byte(start, &format!("{place}{message}"))
     }
 
     fn at_byte(&self, byte: Option<usize>, message: &str) -> Error {
@@ -163,6 +183,7 @@ impl ExperimentFile {
                 message: format!("{}: {message}", file.display()),
                 ..at
             }),
+            Error::Usage(message) => self.error(&Mistake { message, ..at }),
             other => other,
         }
     }
@@ -173,7 +194,7 @@ impl ExperimentFile {
         let lacks = |key: &str| !keys.iter().any(|other| other == key);
         let gates = match (lacks("name"), lacks("question")) {
             (false, false) => self.head()?.gates,
-            (true, true) => parse_toml::<Rules>(&self.path, &self.text)?.gates,
+            (true, true) => self.part::<Rules>(|_| true)?.gates,
             (lacks_name, _) => {
                 let key = if lacks_name { "name" } else { "question" };
                 let message = format!("neither an experiment (missing field `{key}`) nor a file with only [[gate]]");

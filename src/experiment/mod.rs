@@ -1,6 +1,7 @@
 //! An experiment as data: the common keys, and the rest for its study (`studies`).
 
 pub mod file;
+mod missing;
 mod mistake;
 mod text;
 

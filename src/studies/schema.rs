@@ -1,10 +1,13 @@
 //! The JSON Schema of experiment files.
 
+use std::collections::BTreeSet;
+
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 use super::STUDIES;
 use crate::experiment::Head;
+use ulplab_core::formats::{ELEMENTS, FORMATS, RECORDS, codec};
 
 /// The keys of experiment files, kind by kind.
 pub fn schema() -> Value {
@@ -24,16 +27,50 @@ pub fn schema() -> Value {
         // A file that does not say it asks about a model.
         required.extend((kind.name != "model").then_some("kind"));
         body.insert("required".into(), required.into());
-        kinds.push(Value::Object(body));
+        let mut asked = json!({ "properties": { "kind": { "const": kind.name } } });
+        if kind.name != "model" {
+            asked["required"] = json!(["kind"]);
+        }
+        kinds.push(json!({ "if": asked, "then": body }));
     }
     definitions.extend(generator.take_definitions(true));
-    json!({
+    let names: Vec<&str> = STUDIES.iter().map(|kind| kind.name).collect();
+    let mut schema = json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Experiment",
         "description": "A question, and what to run to answer it.",
-        "oneOf": kinds,
+        "type": "object",
+        "properties": { "kind": { "enum": names, "default": "model" } },
+        // A mistake is marked where it is: only the keys of the file's own kind are compared with it.
+        "allOf": kinds,
         "$defs": definitions,
-    })
+    });
+    list_formats(&mut schema);
+    schema
+}
+
+/// Lists the names of formats where a key `format` takes one, beside format strings.
+fn list_formats(schema: &mut Value) {
+    match schema {
+        Value::Array(parts) => parts.iter_mut().for_each(list_formats),
+        Value::Object(parts) => {
+            if let Some(format) = parts.get_mut("properties").and_then(|keys| keys.get_mut("format"))
+                && format.get("type") == Some(&json!("string"))
+                && let Some(format) = format.as_object_mut()
+            {
+                let records = RECORDS.iter().map(|record| record.name);
+                let named = FORMATS.iter().map(|named| named.name);
+                let elements = ELEMENTS
+                    .iter()
+                    .map(|element| element.name)
+                    .filter(|name| codec(name).is_ok());
+                let names: BTreeSet<&str> = records.chain(named).chain(elements).collect();
+                format.insert("anyOf".into(), json!([{ "enum": names }, { "pattern": "[/(]" }]));
+            }
+            parts.values_mut().for_each(list_formats);
+        }
+        _ => {}
+    }
 }
 
 fn object(value: Value) -> Map<String, Value> {

@@ -128,9 +128,12 @@ fn the_schema_is_that_of_the_program_and_knows_every_key() {
     );
 
     let schema: serde_json::Value = serde_json::from_str(&stored).unwrap();
-    let kinds = schema["oneOf"].as_array().unwrap();
+    let kinds = schema["allOf"].as_array().unwrap();
     let of_kind = |name: &str| {
-        let kind = kinds.iter().find(|kind| kind["properties"]["kind"]["const"] == name);
+        let kind = kinds
+            .iter()
+            .map(|kind| &kind["then"])
+            .find(|kind| kind["properties"]["kind"]["const"] == name);
         kind.unwrap_or_else(|| panic!("no kind {name}"))["properties"]
             .as_object()
             .unwrap()

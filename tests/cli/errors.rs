@@ -374,3 +374,69 @@ fn a_name_that_is_nearly_right_gets_a_suggestion() {
         assert!(words.iter().all(|word| said.contains(word)), "{args:?}: {said}");
     }
 }
+
+/// All keys that a table lacks are told at once, with the values that they may have, and the key that may stand for one of them.
+/// Also of this kind: `[[recipe]]`, `[[window]]`, `[[op]]`, `[[case]]`, rounds, the head of a file, files with only `[[gate]]`.
+#[test]
+fn all_missing_keys_are_told_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let gate = "[[gate]]\nmetric = \"cosine\"\nrequire = \">= 0.9\"\nwhy = \"x\"\n";
+    for (change, words) in [
+        (
+            [PASSING, gate],
+            &[
+                "line",
+                "missing fields `at`, `phase`, `statistic`, `recipes`",
+                "'cumulative'",
+                "'ci_low'",
+                "recipes = an array",
+            ][..],
+        ),
+        (
+            [PASSING, &PASSING.replace("[[gate]]", "[gate]")],
+            &["line", "[gate]: found one table", "write [[gate]]"],
+        ),
+        (
+            [FP8, &FP8.replace("[[recipe]]", "[recipe]")],
+            &["[recipe]: found one table", "write [[recipe]]"],
+        ),
+        (
+            ["name = \"test\"", "nam = \"test\""],
+            &["missing field `name`", "did you mean 'name' by 'nam'?"],
+        ),
+        (
+            ["name = \"test\"\n", ""],
+            &["missing field `name`; expected name = a string"],
+        ),
+        (
+            ["text = \"alice\"", "txt = \"alice\""],
+            &["unknown field `txt`", "missing field `text`"],
+        ),
+        (
+            ["phase = \"local\"", "phse = \"local\""],
+            &["unknown field `phse`", "missing field `phase`", "'local'"],
+        ),
+        (
+            ["model = \"dsv4-mini\"", "model = \"Qwen/Qwen3-0.6B\""],
+            &["line", "ulplab downloads nothing"],
+        ),
+        (
+            ["format = \"v4_fp8\"", "format = \"v4_fp8\", layers = \"900\""],
+            &["there is no layer 900", "from 0 to"],
+        ),
+        (
+            ["layers.*.attention.kv.*\"", "layers.*.self_attn.kv.*\""],
+            &["did you mean 'layers.*.attention.kv."],
+        ),
+    ] {
+        let text = std::fs::read_to_string(experiment(folder.path(), FP8, PASSING)).unwrap();
+        assert!(text.contains(change[0]), "{change:?}");
+        let file = write(folder.path(), &text.replacen(change[0], change[1], 1));
+        let output = run(&["sweep", path(&file), "--dry-run"]);
+        let error = stderr(&output);
+        assert_eq!(code(&output), 2, "{change:?}: {error}");
+        for word in words {
+            assert!(error.contains(word), "'{word}' is not in: {error}");
+        }
+    }
+}

@@ -83,10 +83,16 @@ const ALL: &[&str] = &["model", "round_trip", "recall", "recurrence", "swap_ffn"
 #[test]
 fn the_list_has_every_key() {
     let schema = serde_json::to_value(studies::schema()).unwrap();
-    let kinds = schema["oneOf"].as_array().unwrap();
+    let kinds = schema["allOf"].as_array().unwrap();
     let mut fields: BTreeSet<&str> = kinds
         .iter()
-        .flat_map(|kind| kind["properties"].as_object().unwrap().keys().map(String::as_str))
+        .flat_map(|kind| {
+            kind["then"]["properties"]
+                .as_object()
+                .unwrap()
+                .keys()
+                .map(String::as_str)
+        })
         .collect();
     // Only stored runs have it.
     fields.insert("case_names");
@@ -153,4 +159,34 @@ fn keys_of_other_kinds_do_nothing_in_silence_no_more() {
         "{}",
         stderr(&output)
     );
+}
+
+/// An editor marks the one wrong key: a file is compared with the keys of its own kind only, and formats are listed.
+#[test]
+fn the_schema_marks_the_wrong_key_alone() {
+    let schema = serde_json::to_value(studies::schema()).unwrap();
+    assert!(schema.get("oneOf").is_none() && schema.get("anyOf").is_none());
+    let kinds = schema["allOf"].as_array().unwrap();
+    assert_eq!(kinds.len(), ALL.len());
+    for (kind, branch) in ALL.iter().zip(kinds) {
+        assert_eq!(branch["if"]["properties"]["kind"]["const"], **kind);
+        assert_eq!(
+            branch["if"]["required"].is_null(),
+            *kind == "model",
+            "a file without a kind asks about a model"
+        );
+        assert_eq!(branch["then"]["additionalProperties"], false, "{kind}");
+    }
+    assert_eq!(
+        schema["properties"]["kind"]["enum"].as_array().unwrap().len(),
+        ALL.len()
+    );
+    let text = schema.to_string();
+    let listed = text.matches(r#""pattern":"[/(]""#).count();
+    assert!(listed >= 4, "{listed} keys list formats");
+    for name in ["v4_fp8", "nvfp4", "fp8_out_channel", "bf16"] {
+        assert_eq!(text.matches(&format!("\"{name}\"")).count(), listed, "{name}");
+    }
+    // What has no NaN needs a scale, so its name alone is no format.
+    assert!(!text.contains("\"e2m1\""));
 }

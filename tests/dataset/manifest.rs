@@ -74,7 +74,7 @@ fn texts_are_cut_within_bounds() {
     assert_eq!(manifest.text("poem", 14, 0).unwrap(), b"");
     fails(
         manifest.text("poem", 10, 5),
-        &["poem.txt", "bytes 10 … 10 + 5", "the text has 14"],
+        &["poem.txt", "the text has 14 bytes", "expected 5 from byte 10"],
     );
     fails(manifest.text("poem", usize::MAX, 2), &["poem.txt", "the text has 14"]);
     assert!(real().text("alice", 0, 5).unwrap() == b"Alice");
@@ -214,7 +214,10 @@ fn a_path_of_ones_own_is_a_text() {
         ..Window::default()
     };
     assert_eq!(window.name(), "my_notes_v2@8");
-    fails(manifest.text(path, 8, 100), &["my notes.v2.txt", "8 + 100", "has 17"]);
+    fails(
+        manifest.text(path, 8, 100),
+        &["my notes.v2.txt", "has 17 bytes", "expected 100 from byte 8"],
+    );
     fails(
         manifest.text("folder/none.txt", 0, 1),
         &[

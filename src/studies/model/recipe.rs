@@ -252,9 +252,13 @@ mod tests {
             (
                 "each = { only = \"3-1\" }",
                 ROUND,
-                "recipe 'w4': each: layers '3-1' are not in order within 0-1023",
+                "recipe 'w4': each: layers '3-1' are not in order; the first of a range comes first",
             ),
-            ("each = { only = \"0-1024\" }", ROUND, "within 0-1023"),
+            (
+                "each = { only = \"0-1024\" }",
+                ROUND,
+                "there is no layer 1024; expected numbers from 0 to 1023",
+            ),
             (
                 "each = { only = \"all\" }",
                 ROUND,

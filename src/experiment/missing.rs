@@ -1,0 +1,165 @@
+//! Keys that a table of an experiment file lacks, all at once, from the JSON Schema of what is read.
+
+use serde_json::{Map, Value};
+use toml::de::{DeTable, DeValue};
+
+use super::Step;
+use ulplab_core::error::did_you_mean;
+use ulplab_core::text::shown;
+
+/// Characters of a description that stand for a missing value.
+const LONGEST: usize = 90;
+
+/// A table that lacks keys, or one table in the place of several.
+pub(super) struct Gap {
+    pub path: Vec<Step>,
+    /// Unknown keys that may stand for others.
+    unknown: Vec<String>,
+    /// The keys that are missing, with what they may be.
+    missing: Vec<(String, String)>,
+    /// Whether `[key]` should be `[[key]]`.
+    pub alone: bool,
+}
+
+impl Gap {
+    /// Whether it is about a key of this name.
+    pub fn concerns(&self, key: &str) -> bool {
+        self.missing.iter().any(|(name, _)| name == key) || self.unknown.iter().any(|name| name == key)
+    }
+
+    /// `missing fields `at`, `phase`; expected at = …, phase = 'local' or 'cumulative'; did you mean 'at' by 'att'?`
+    pub fn message(&self) -> String {
+        let names: Vec<String> = self.missing.iter().map(|(name, _)| format!("`{name}`")).collect();
+        let values: Vec<String> = self
+            .missing
+            .iter()
+            .map(|(name, what)| format!("{name} = {what}"))
+            .collect();
+        let plural = if names.len() == 1 { "" } else { "s" };
+        let near = self.unknown.iter().filter_map(|wrong| {
+            let near = did_you_mean(wrong, self.missing.iter().map(|(name, _)| name.as_str()));
+            let near = near.strip_suffix('?')?;
+            Some(format!("{near} by '{}'?", shown(wrong)))
+        });
+        let near: String = near.collect();
+        format!(
+            "missing field{plural} {}; expected {}{near}",
+            names.join(", "),
+            values.join(", ")
+        )
+    }
+}
+
+/// The first table of the file that lacks keys of its schema, or stands where tables are expected.
+pub(super) fn gap(schema: &Value, root: &DeTable) -> Option<Gap> {
+    table(schema, schema, root, &mut Vec::new())
+}
+
+fn table(all: &Value, schema: &Value, found: &DeTable, path: &mut Vec<Step>) -> Option<Gap> {
+    let schema = resolved(all, schema);
+    let keys = schema.get("properties")?.as_object()?;
+    let required = schema.get("required").and_then(Value::as_array).into_iter().flatten();
+    let lacks = |name: &&str| !found.iter().any(|(key, _)| key.get_ref() == name);
+    let missing: Vec<&str> = required.filter_map(Value::as_str).filter(lacks).collect();
+    if !missing.is_empty() {
+        let unknown = found.iter().map(|(key, _)| key.get_ref().to_string());
+        return Some(Gap {
+            path: path.clone(),
+            unknown: unknown.filter(|key| !keys.contains_key(key)).collect(),
+            missing: missing
+                .iter()
+                .map(|name| (name.to_string(), expected(all, &keys[*name])))
+                .collect(),
+            alone: false,
+        });
+    }
+    found.iter().find_map(|(key, value)| {
+        let schema = keys.get(key.get_ref().as_ref())?;
+        path.push(Step::Key(key.get_ref().to_string()));
+        let gap = within(all, schema, value.get_ref(), path);
+        path.pop();
+        gap
+    })
+}
+
+fn within(all: &Value, schema: &Value, found: &DeValue, path: &mut Vec<Step>) -> Option<Gap> {
+    let items = resolved(all, schema).get("items");
+    match (found, items) {
+        (DeValue::Table(_), Some(_)) => Some(Gap {
+            path: path.clone(),
+            unknown: Vec::new(),
+            missing: Vec::new(),
+            alone: true,
+        }),
+        (DeValue::Table(found), None) => table(all, schema, found, path),
+        (DeValue::Array(elements), Some(items)) => elements.iter().enumerate().find_map(|(at, element)| {
+            path.push(Step::Index(at));
+            let gap = within(all, items, element.get_ref(), path);
+            path.pop();
+            gap
+        }),
+        _ => None,
+    }
+}
+
+/// The schema behind `$ref`, also where a value may be left out.
+fn resolved<'a>(all: &'a Value, schema: &'a Value) -> &'a Value {
+    let target = |schema: &'a Value| {
+        let name = schema.get("$ref")?.as_str()?.strip_prefix("#/$defs/")?;
+        all.get("$defs")?.get(name)
+    };
+    let or_null = || {
+        let any = schema.get("anyOf")?.as_array()?;
+        let others: Vec<&Value> = any
+            .iter()
+            .filter(|one| one.get("type") != Some(&"null".into()))
+            .collect();
+        match others.as_slice() {
+            [only] => target(only).or(Some(only)),
+            _ => None,
+        }
+    };
+    target(schema).or_else(or_null).unwrap_or(schema)
+}
+
+/// The values that a key may have: the words of a list, else the beginning of its description, else its type.
+fn expected(all: &Value, key: &Value) -> String {
+    let schema = resolved(all, key);
+    let words = |schema: &Value| -> Vec<String> {
+        let listed = schema.get("enum").and_then(Value::as_array).into_iter().flatten();
+        let one_of = schema.get("oneOf").and_then(Value::as_array).into_iter().flatten();
+        let each = one_of.flat_map(|one| {
+            let listed = one.get("enum").and_then(Value::as_array).into_iter().flatten();
+            one.get("const").into_iter().chain(listed)
+        });
+        let all = listed.chain(each).filter_map(Value::as_str);
+        all.map(|word| format!("'{word}'")).collect()
+    };
+    let object = Map::new();
+    let schema_of = schema.as_object().unwrap_or(&object);
+    match words(schema).split_last() {
+        Some((only, [])) => return only.clone(),
+        Some((last, others)) => return format!("{} or {last}", others.join(", ")),
+        None => {}
+    }
+    let kind = match schema_of.get("type").and_then(Value::as_str) {
+        Some("string") => "a string",
+        Some("array") => "an array",
+        Some("integer") => "a whole number",
+        Some("number") => "a number",
+        Some("boolean") => "true or false",
+        Some("object") => "a table",
+        _ => "a value",
+    };
+    let description = key
+        .get("description")
+        .or(schema.get("description"))
+        .and_then(Value::as_str);
+    let first = description
+        .and_then(|text| text.split(". ").next())
+        .map(|text| text.trim_end_matches('.'));
+    match first.filter(|text| text.chars().count() <= LONGEST) {
+        Some(text) => format!("{kind} ({text})"),
+        None => kind.into(),
+    }
+}
