@@ -47,7 +47,7 @@ fn mistakes_in_recipes() {
     refuses(
         &FP8.replace("\" }]", "\", layers = \"50-61\" }]"),
         "",
-        &["50-61", "0-60"],
+        &["50-61", "from 0 to 60"],
     );
     refuses(
         &FP8.replace("attention.kv.*", "attention.output"),
@@ -233,7 +233,7 @@ fn missing_things() {
     ]);
     assert_eq!(code(&output), 2);
     assert!(
-        stderr(&output).contains("alice.txt: bytes 147600"),
+        stderr(&output).contains("alice.txt: the text has 147618 bytes; expected 136 from byte 147600 on"),
         "{}",
         stderr(&output)
     );

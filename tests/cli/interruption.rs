@@ -146,7 +146,7 @@ fn sigterm_before_the_first_cell_is_an_interruption() {
 #[test]
 fn a_signal_ends_a_long_cell_within_a_second() {
     let folder = tempfile::tempdir().unwrap();
-    let text = std::fs::read_to_string(experiment(folder.path(), FP8, "")).unwrap();
+    let text = std::fs::read_to_string(experiment(folder.path(), FP8, PASSING)).unwrap();
     let file = write(folder.path(), &text.replace("tokens = 136", "tokens = 4000"));
     let gates = folder.path().join("calibration.json");
     for words in [
