@@ -128,6 +128,7 @@ const FLOORS: [(&str, &[&[&str]]); 2] = [
     (
         "core",
         &[
+            &["text"],
             &["accumulator", "close", "error", "record", "random"],
             &["atomic", "expected", "input", "pattern"],
             &["formats", "layouts", "metrics"],

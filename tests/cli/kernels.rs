@@ -11,7 +11,7 @@ fn a_probe_must_match_an_instruction() {
     assert_eq!(code(&output), 4);
     let error = stderr(&output);
     assert!(
-        error.contains("instructions are named like 'e4m3.n8.shared'"),
+        error.contains("'e4m3.n65.*' matches no instruction; did you mean 'e4m3.n64.*'?"),
         "{error}"
     );
 }

@@ -231,7 +231,7 @@ fn a_reference_that_fails_ends_the_run() {
     for (how, why) in [
         (
             "broken",
-            "exited with status 1; the end of its stderr:\n  no GPU for the reference",
+            "exited with status 1; the end of its stderr:\n    no GPU for the reference",
         ),
         ("nan", "the reference left y[2] = NaN of finite inputs"),
         (
