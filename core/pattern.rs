@@ -183,7 +183,7 @@ mod tests {
             ("lm_head", "; did you mean 'lm_head.weight'?"),
             ("mlp", "; '**mlp**' matches 2 tensors"),
             (
-                "model.layers.*.ffn.weight",
+                "model.layers.*.feed_forward_network.weight",
                 "; did you mean 'model.layers.*.mlp.weight'?",
             ),
             ("LM_Head.Weight", "; did you mean 'lm_head.weight'?"),
