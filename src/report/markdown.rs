@@ -21,8 +21,8 @@ pub(super) fn markdown(run: &Summarized) -> String {
         escape(&experiment.question)
     );
     text += &format!("**{}**\n", escape(&run.tally.counts()));
-    let smallest = run.smallest();
-    for line in [run.loss(), smallest, run.blind()].into_iter().flatten() {
+    let loss = run.loss.map(|loss| loss.to_string());
+    for line in [loss, run.smallest(), run.blind.clone()].into_iter().flatten() {
         text += &format!("\n{}.\n", escape(&line));
     }
     let (failed, passed) = (run.checks_of(&[Status::Fail]), run.checks_of(&[Status::Pass]));

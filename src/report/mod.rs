@@ -18,12 +18,11 @@ mod terminal;
 mod verdicts;
 mod worst;
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-use crate::experiment::Rule;
 use crate::run::loss::{self, Loss};
-use crate::run::verdict::Status;
+use crate::run::verdict::{Status, Verdict};
 use crate::run::{Manifest, Run};
 use crate::{Error, Result};
 use ulplab_core::atomic::write_text;
@@ -129,11 +128,16 @@ pub struct Summarized<'a> {
     overview: Overview<'a>,
     checks: Vec<Check<'a>>,
     tally: Tally,
+    /// The reference's own loss.
+    loss: Option<Loss>,
+    /// The reason for which the run cannot tell formats apart, in a line that stands next to the verdict.
+    blind: Option<String>,
 }
 
 fn with<T>(run: &Run, show: &dyn Show, write: impl FnOnce(&Summarized) -> T) -> T {
     let index = Index::new(run);
     let candidates = recipes::candidates(run, show, &index);
+    let loss = Loss::of(run);
     write(&Summarized {
         run,
         show,
@@ -142,6 +146,8 @@ fn with<T>(run: &Run, show: &dyn Show, write: impl FnOnce(&Summarized) -> T) -> 
         overview: Overview::new(show.columns(), &index, &candidates),
         checks: verdicts::checks(run, &index),
         tally: Tally::new(run, &candidates),
+        loss,
+        blind: loss::blind(run).map(|why| format!("CAUTION: {why}")),
     })
 }
 
@@ -159,6 +165,8 @@ impl<'a> Summarized<'a> {
             overview: Overview::new(self.show.columns(), self.index, candidates),
             checks,
             tally: self.tally.clone(),
+            loss: self.loss,
+            blind: self.blind.clone(),
         }
     }
 
@@ -167,7 +175,7 @@ impl<'a> Summarized<'a> {
     fn smallest(&self) -> Option<String> {
         let judged = matches!(self.tally.outcome(), Outcome::Pass | Outcome::Fail)
             && self.tally.not_judged == 0
-            && !Loss::of(self.run).is_some_and(|loss| loss.hardly_predicts())
+            && !self.loss.is_some_and(|loss| loss.hardly_predicts())
             && self.run.manifest.left_out.is_empty();
         if !judged {
             return None;
@@ -205,18 +213,25 @@ impl<'a> Summarized<'a> {
     /// The smallest of some sized recipes that passes, and a remark if gates differ. Recipes that different gates bind do not compare:
     /// only those with the gates that bind the most of them are ranked.
     fn smallest_of<'c>(&self, sized: &[(f64, &'c Candidate<'c>)]) -> Option<(f64, &'c Candidate<'c>, String)> {
-        let mut gates: BTreeMap<BTreeSet<String>, usize> = BTreeMap::new();
-        for (_, candidate) in sized {
-            *gates.entry(self.gates_of(candidate.name)).or_default() += 1;
+        let mut bind: HashMap<&str, BTreeSet<String>> = HashMap::new();
+        let verdicts = self.run.verdicts.iter().filter(|verdict| !verdict.rule.control);
+        for Verdict { recipe, rule, .. } in verdicts {
+            let (metric, at, statistic) = (&rule.metric, &rule.at, rule.statistic.name());
+            let text = format!("{statistic} of {metric} at {at}, {}, {}", rule.phase, rule.require);
+            bind.entry(recipe).or_default().insert(text);
         }
-        gates.retain(|gates, _| !gates.is_empty());
+        let mut gates: BTreeMap<&BTreeSet<String>, usize> = BTreeMap::new();
+        for gates_of in sized.iter().filter_map(|(_, candidate)| bind.get(candidate.name)) {
+            *gates.entry(gates_of).or_default() += 1;
+        }
         let most = gates.iter().map(|(gates, count)| (*count, gates.len())).max()?;
         let mut common = gates.iter().filter(|(gates, count)| (**count, gates.len()) == most);
         let (Some((common, count)), None) = (common.next(), common.next()) else {
             return None;
         };
-        let passing =
-            |candidate: &Candidate| matches!(candidate.gate, Gate::Pass(_)) && self.gates_of(candidate.name) == *common;
+        let passing = |candidate: &Candidate| {
+            matches!(candidate.gate, Gate::Pass(_)) && bind.get(candidate.name) == Some(*common)
+        };
         let passing = sized.iter().filter(|(_, candidate)| passing(candidate));
         // Candidates are sorted by error, and the first of equals is kept.
         let (size, smallest) = passing.min_by(|a, b| a.0.total_cmp(&b.0))?;
@@ -225,27 +240,6 @@ impl<'a> Summarized<'a> {
             _ => format!(", of {} that the same gates bind", verdicts::plural(*count, "format")),
         };
         Some((*size, smallest, among))
-    }
-
-    /// The reference's own loss, in a line.
-    fn loss(&self) -> Option<String> {
-        Loss::of(self.run).map(|loss| loss.to_string())
-    }
-
-    /// The reason for which the run cannot tell formats apart, in a line that stands next to the verdict.
-    fn blind(&self) -> Option<String> {
-        loss::blind(self.run).map(|why| format!("CAUTION: {why}"))
-    }
-
-    /// The gates that bind a recipe, controls left aside.
-    fn gates_of(&self, recipe: &str) -> BTreeSet<String> {
-        let verdicts = self.run.verdicts.iter().filter(|verdict| verdict.recipe == recipe);
-        let rules = verdicts.map(|verdict| &verdict.rule).filter(|rule| !rule.control);
-        let text = |rule: &Rule| {
-            let (metric, at, statistic) = (&rule.metric, &rule.at, rule.statistic.name());
-            format!("{statistic} of {metric} at {at}, {}, {}", rule.phase, rule.require)
-        };
-        rules.map(text).collect()
     }
 
     /// Recipes that have no row, in a line: those that were not selected.
@@ -325,8 +319,8 @@ impl<'a> Summarized<'a> {
             let (count, length) = (windows.len(), reading.length());
             facts.push(("windows", format!("{count} of {length}: {}", windows.join(", "))));
         }
-        facts.extend(self.loss().map(|loss| ("loss", loss)));
-        facts.extend(self.blind().map(|why| ("can tell formats apart", why)));
+        facts.extend(self.loss.map(|loss| ("loss", loss.to_string())));
+        facts.extend(self.blind.clone().map(|why| ("can tell formats apart", why)));
         facts.extend([
             ("seed", experiment.seed.to_string()),
             ("fingerprint", manifest.fingerprint.clone()),

@@ -30,7 +30,7 @@ pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
         }
     };
     let mut lines = vec![clip(&run.run.manifest.experiment.question, width)];
-    lines.extend(run.loss().map(|loss| clip(&loss, width)));
+    lines.extend(run.loss.map(|loss| clip(&loss.to_string(), width)));
     lines.push(String::new());
     for line in table(&run.overview, width).lines() {
         let line = line.trim_end();
@@ -101,8 +101,8 @@ pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
         lines.push(format!("… and more for {} other reasons", unjudged.len() - UNJUDGED));
     }
     lines.extend(run.smallest().map(|smallest| clip(&smallest, width)));
-    if let Some(why) = run.blind() {
-        lines.extend(columns::wrapped(&paint(&why, 33), width, 0));
+    if let Some(why) = &run.blind {
+        lines.extend(columns::wrapped(&paint(why, 33), width, 0));
     }
     let outcome = run.tally.outcome();
     let code = match outcome {
