@@ -178,6 +178,20 @@ impl<'a> Keys<'a> {
         }
     }
 
+    /// The object of RoPE, and its key: `rope_parameters`, or `rope_scaling` of older files. It is empty if neither key is there.
+    ///
+    /// # Errors
+    /// The keys have different values.
+    pub fn rope(&self) -> Result<(&'static str, Map<String, Value>), String> {
+        match (self.optional("rope_parameters")?, self.optional("rope_scaling")?) {
+            (Some(new), Some(old)) if new != old => {
+                Err("rope_parameters and rope_scaling are both given, and differ".into())
+            }
+            (Some(new), _) => Ok(("rope_parameters", new)),
+            (None, old) => Ok(("rope_scaling", old.unwrap_or_default())),
+        }
+    }
+
     /// A key; none if it is missing or null.
     pub fn optional<D: DeserializeOwned>(&self, key: &str) -> Result<Option<D>, String> {
         self.read.borrow_mut().insert(key.into());
@@ -191,7 +205,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Whether the file has a key, if only as null: a default of `transformers` is that of a missing key.
+    /// True if the file has a key, if only as null: a default of `transformers` is that of a missing key.
     pub fn has(&self, key: &str) -> bool {
         self.map.contains_key(key)
     }
@@ -312,7 +326,7 @@ impl<'a> Keys<'a> {
         format!("{}{key} {message}", self.prefix)
     }
 
-    /// Whether the caller says that a key changes nothing.
+    /// True if the caller says that a key changes nothing.
     fn declared(&self, key: &str) -> bool {
         let whole = format!("{}{key}", self.prefix);
         self.inert.contains(&whole.as_str())
@@ -357,7 +371,7 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// Whether two values are the same, numbers by what they are.
+/// True if two values are the same, numbers by what they are.
 fn equal(a: &Value, b: &Value) -> bool {
     match (a.as_f64(), b.as_f64()) {
         (Some(a), Some(b)) => a == b,

@@ -210,21 +210,10 @@ impl Read<'_> {
     }
 
     /// The two RoPEs, and how many channels they turn. Either each has an object of its own, or there is one object, of layers with a
-    /// compressor, and bases beside it.
+    /// compressor, and bases next to it.
     fn ropes(&self, head_dim: usize) -> Result<(RopeByLayer, usize), String> {
         let keys = self.keys;
-        let (new, old) = (
-            keys.optional::<Map<String, Value>>("rope_parameters")?,
-            keys.optional::<Map<String, Value>>("rope_scaling")?,
-        );
-        let name = match (&new, &old) {
-            (Some(new), Some(old)) if new != old => {
-                return Err("rope_parameters and rope_scaling are both given, and differ".into());
-            }
-            (Some(_), _) => "rope_parameters",
-            (None, _) => "rope_scaling",
-        };
-        let map = new.or(old).unwrap_or_default();
+        let (name, map) = keys.rope()?;
         let object = keys.within(name, &map);
         let bases = [base(keys, "rope_theta")?, base(keys, "compress_rope_theta")?];
         let partial: Option<f64> = keys.optional("partial_rotary_factor")?;

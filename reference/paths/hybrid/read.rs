@@ -219,18 +219,7 @@ impl Read<'_> {
             partial: Some(keys.optional("partial_rotary_factor")?.unwrap_or(0.25)),
             original: None,
         };
-        let (new, old) = (
-            keys.optional::<Map<String, Value>>("rope_parameters")?,
-            keys.optional::<Map<String, Value>>("rope_scaling")?,
-        );
-        let name = match (&new, &old) {
-            (Some(new), Some(old)) if new != old => {
-                return Err("rope_parameters and rope_scaling are both given, and differ".into());
-            }
-            (Some(_), _) => "rope_parameters",
-            (None, _) => "rope_scaling",
-        };
-        let mut own = new.or(old).unwrap_or_default();
+        let (name, mut own) = keys.rope()?;
         if self.family.mrope {
             // Which frequencies turn by which position: all positions of a token of text are equal.
             own.remove("mrope_section");
