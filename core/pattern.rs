@@ -33,7 +33,7 @@ pub fn matches(pattern: &str, name: &str) -> bool {
     reach[name.len()]
 }
 
-/// Whether a name matches one of `only` (or `only` is empty) and none of `skip`.
+/// True if a name matches one of `only` (or `only` is empty) and none of `skip`.
 pub fn selects(only: &[String], skip: &[String], name: &str) -> bool {
     let any = |patterns: &[String]| patterns.iter().any(|pattern| matches(pattern, name));
     (only.is_empty() || any(only)) && !any(skip)

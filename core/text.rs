@@ -3,7 +3,7 @@
 /// Stands for a character that is not shown.
 pub const REPLACEMENT: char = '\u{fffd}';
 
-/// Whether a character moves the cursor, begins a line, changes the direction of text, or has no width: in a name from a file
+/// True if a character moves the cursor, begins a line, changes the direction of text, or has no width: in a name from a file
 /// it would let the file write what looks like the program's own words.
 pub fn hidden(c: char) -> bool {
     c.is_control()

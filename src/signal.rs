@@ -15,13 +15,13 @@ use ulplab_core::error::{Error, Exit, Result};
 /// Time for the cells at work after Ctrl-C. A scheduler that sends SIGTERM waits longer, and kills in the end.
 const GRACE: Duration = Duration::from_millis(700);
 
-/// Whether cells are running that should be finished first.
+/// True while cells are running that should be finished first.
 static RUNNING: AtomicBool = AtomicBool::new(false);
 
 /// Set by a signal while cells run: these are finished, and no new cell is started.
 pub static STOP: AtomicBool = AtomicBool::new(false);
 
-/// Where the handler writes the number of each signal.
+/// The pipe to which the handler writes the number of each signal.
 static PIPE: AtomicI32 = AtomicI32::new(-1);
 
 /// Work that is left if the process ends at once.

@@ -1,4 +1,4 @@
-//! What the configuration of a checkpoint says of its quantization: `config.json` and `hf_quant_config.json`.
+//! The statements of a configuration about the quantization of a checkpoint: `config.json` and `hf_quant_config.json`.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ pub struct Section {
     pub value: Value,
 }
 
-/// How weights are stored, as a configuration says it. What is `None` is not said.
+/// The form in which weights are stored, by a configuration. `None`: it does not say.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Scheme {
     /// `e2m1`, `e4m3` or `int`.
@@ -31,7 +31,7 @@ pub struct Scheme {
     pub bits: usize,
     /// The elements that share a scale.
     pub group: Option<Group>,
-    /// Whether there are no zero points.
+    /// True if there are no zero points.
     pub symmetric: Option<bool>,
     /// The names of the static scale of activations, one of which every matrix needs; none if activations have no static scale.
     pub inputs: Option<&'static [&'static str]>,
@@ -146,7 +146,7 @@ impl Modules {
             .map_err(|why| format!("regular expression '{regex}' is not understood: {why}"))
     }
 
-    /// Whether it names a module, or one that contains it.
+    /// True if it names a module, or one that contains it.
     ///
     /// # Errors
     /// An expression takes too many steps to match.
@@ -192,7 +192,7 @@ impl Scheme {
         element + &group
     }
 
-    /// Whether two statements can both hold.
+    /// True if two statements can both hold.
     pub fn agrees(&self, other: &Self) -> bool {
         let same = self.group.is_none() || other.group.is_none() || self.group == other.group;
         self.element == other.element && self.bits == other.bits && same

@@ -1,4 +1,4 @@
-//! Whether a quantized checkpoint is whole and plausible: its files, names, types, shapes, scales and codes, and with a source
+//! Checks that a quantized checkpoint is whole and plausible: its files, names, types, shapes, scales and codes, and with a source
 //! its distance from that.
 //!
 //! The convention of a checkpoint is known from its configuration and from the names of its tensors, which must agree. What is
@@ -53,7 +53,7 @@ pub struct Selection<'a> {
     pub source: Option<&'a TensorFile>,
 }
 
-/// What is known of a checkpoint.
+/// The facts about a checkpoint, and findings.
 #[derive(Debug)]
 pub struct Report {
     /// The convention of its tensors; `None` if none is quantized.

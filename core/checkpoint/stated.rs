@@ -15,15 +15,15 @@ use crate::tensorfile::Tensor;
 /// Tensors of integers that belong to models, not to quantization.
 const INTEGERS: &[&str] = &["tid2eid", "position_ids", "num_batches_tracked", "inv_freq"];
 
-/// What the configuration says that is understood.
+/// The statements of the configuration that are understood.
 pub struct Stated<'a> {
     /// The sections of the convention.
     pub sections: Vec<&'a Section>,
     /// The modules that they leave unquantized.
     ignored: Vec<Modules>,
-    /// Whether every list of them was understood.
+    /// True if every list of them was understood.
     whole: bool,
-    /// Whether the only methods that are stated are of no convention, so that no name means anything.
+    /// True if the only methods that are stated are of no convention, so that no name means anything.
     unknown: bool,
     /// Added to stored zero points.
     offset: i32,
@@ -55,7 +55,7 @@ impl<'a> Stated<'a> {
         }
     }
 
-    /// Whether the configuration leaves a module unquantized; `None` if what it says is not understood.
+    /// True if the configuration leaves a module unquantized; `None` if what it says is not understood.
     pub fn leaves_out(&self, module: &str) -> Option<bool> {
         let has: Vec<_> = self.ignored.iter().map(|modules| modules.has(module)).collect();
         match has.contains(&Ok(true)) {
@@ -64,12 +64,12 @@ impl<'a> Stated<'a> {
         }
     }
 
-    /// Whether everything that the configuration says of a module is understood.
+    /// True if everything that the configuration says of a module is understood.
     pub fn is_understood(&self, convention: &Convention, module: &str) -> bool {
         self.schemes(convention, module).is_ok() && self.leaves_out(module).is_some()
     }
 
-    /// Whether the configuration names a module as quantized; `None` if it names none, or is not understood.
+    /// True if the configuration names a module as quantized; `None` if it names none, or is not understood.
     pub fn targets(&self, convention: &Convention, module: &str) -> Option<bool> {
         self.sections
             .iter()

@@ -23,9 +23,9 @@ pub enum Packing {
 pub struct Misfit {
     /// The tensor.
     pub tensor: String,
-    /// What was found.
+    /// The text or the number in the file.
     pub found: String,
-    /// What was expected.
+    /// The text or the number that it should have.
     pub expected: String,
 }
 
@@ -228,7 +228,7 @@ impl<'a> Words<'a> {
     }
 }
 
-/// Whether a tensor has words of 32 bits.
+/// True if a tensor has words of 32 bits.
 pub fn is_words(tensor: &Tensor) -> bool {
     matches!(tensor.dtype, Dtype::I32 | Dtype::U32)
 }

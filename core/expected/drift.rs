@@ -41,12 +41,12 @@ impl Places {
         Self { places, terms }
     }
 
-    /// Of each place a term and the one that is [`LAG`] behind it, by the number of the term; the first again after the last.
+    /// Pairs of a term and the one that is [`LAG`] behind it, a pair a place, by the number of the term; the first again after the last.
     pub fn pairs(&self) -> impl ExactSizeIterator<Item = [usize; 2]> + '_ {
         self.places.iter().map(|at| [*at, (at + LAG) % self.terms])
     }
 
-    /// How many roundings move together in a sum with unit roundoff `u` and partial sums of about `size`: from 1 to the number of
+    /// The number of roundings that move together in a sum with unit roundoff `u` and partial sums of about `size`: from 1 to the number of
     /// terms. `pairs` gives the terms of [`Self::pairs`].
     pub fn multiplicity(
         &self,
@@ -93,8 +93,8 @@ impl Places {
         1.0f64.max(self.repeated(scratch))
     }
 
-    /// Whether numbers have digits that look random, 2⁻¹⁷ of the largest and below: products of them do then, whatever they are
-    /// multiplied by, unless that undoes it ([`level`]).
+    /// True if numbers have digits that look random, 2⁻¹⁷ of the largest and below: their products with any numbers do then, unless
+    /// those undo it ([`level`]).
     pub fn irregular(&self, pairs: &[[f64; 2]], scratch: &mut Vec<u64>) -> bool {
         let largest = pairs.iter().fold(0.0, |largest: f64, [x, _]| largest.max(x.abs()));
         let alone = self.multiplicity(2f64.powi(-18), largest, pairs.iter().copied(), scratch) == 1.0;
@@ -122,14 +122,14 @@ impl Places {
     }
 }
 
-/// Whether half of the first few terms are within a sixteenth of a spacing of those behind them.
+/// True if half of the first few terms are within a sixteenth of a spacing of those behind them.
 #[inline(always)]
 pub fn level(u: f64, size: f64, pairs: impl Iterator<Item = [f64; 2]>) -> bool {
     let near = |[term, later]: [f64; 2]| usize::from((later - term).abs() < u * size / 16.0);
     pairs.take(8).map(near).sum::<usize>() >= 4
 }
 
-/// What is left of a number after the nearest integer is taken from it; 0 of NaN and of numbers of 2⁵² or more.
+/// The rest of a number after the nearest integer is taken from it; 0 of NaN and of numbers of 2⁵² or more.
 #[inline(always)]
 fn left_over(x: f64) -> f64 {
     // Adding this rounds to an integer.

@@ -127,7 +127,7 @@ fn relative_l2(x: &[f32], y: &[f32]) -> f64 {
     if all > 0.0 { (off / all).sqrt() } else { 0.0 }
 }
 
-/// What the rule costs that explains all bytes; `None` if none does, or the format has no other rule.
+/// The cost of the rule that explains all bytes; `None` if none does, or the format has no other rule.
 pub fn of(source: Source, cols: usize, stored: &StoredBytes, diagnosis: &Diagnosis) -> Option<Cost> {
     let made = diagnosis.exact.first().filter(|_| diagnosis.findings.is_empty())?;
     let format = &made.format;

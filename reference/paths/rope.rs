@@ -32,7 +32,7 @@ pub(super) struct Around {
     pub most_tokens: Option<usize>,
     pub theta: Option<f64>,
     pub partial: Option<f64>,
-    /// `original_max_position_embeddings` beside the RoPE, which has priority over its own.
+    /// `original_max_position_embeddings` outside of the RoPE, which has priority over its own.
     pub original: Option<usize>,
 }
 

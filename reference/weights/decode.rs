@@ -165,7 +165,7 @@ fn each<const N: usize, V>(bytes: &[u8], value: impl Fn([u8; N]) -> V) -> Vec<V>
 /// 3. `[1, 1]` behind the expert dimensions: the whole matrix;
 /// 4. `[⌈out / 128⌉, ⌈in / 128⌉]`: blocks of 128 × 128.
 ///
-/// Blocks of a size that is told come before 2, and in place of 4.
+/// Blocks of a size that is given come before 2, and in place of 4.
 ///
 /// Dimensions before the last two (experts) have a scale each, or 1 for all. A scale of fewer dimensions than the weight
 /// leaves out trailing ones.

@@ -28,7 +28,7 @@ pub struct Safetensors {
     renamed: BTreeMap<String, String>,
     /// Matrices within stacks of experts, each with the name of its stack.
     stacked: BTreeMap<String, (String, Stored)>,
-    /// Rows and columns of the blocks that share a scale, if that is told.
+    /// Rows and columns of the blocks that share a scale, if that is known.
     block: Option<[usize; 2]>,
 }
 
@@ -93,7 +93,7 @@ impl Safetensors {
         Ok(opened)
     }
 
-    /// Says of how many rows and columns blocks with a scale are, as `weight_block_size` of a configuration does. Else it is told from
+    /// Says of how many rows and columns blocks with a scale are, as `weight_block_size` of a configuration does. Else it is known from
     /// the shapes of the scales, which leaves it open for sizes that are no multiples.
     #[must_use]
     pub fn in_blocks(mut self, block: Option<[usize; 2]>) -> Self {

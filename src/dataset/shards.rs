@@ -37,7 +37,7 @@ impl Tensors {
         Ok(tensors)
     }
 
-    /// Says of how many rows and columns blocks with a scale are, if that is told.
+    /// Says of how many rows and columns blocks with a scale are, if that is known.
     #[must_use]
     pub fn in_blocks(mut self, block: Option<[usize; 2]>) -> Self {
         self.read = self.read.in_blocks(block);

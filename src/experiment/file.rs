@@ -104,7 +104,7 @@ impl ExperimentFile {
         Ok(table)
     }
 
-    /// A value that cannot be read, at its line, with the recipe or whatever it is in, and all keys that a table lacks.
+    /// A value that cannot be read, at its line, with the recipe or the table that it is in, and all keys that a table lacks.
     fn refused(&self, error: &toml::de::Error, gap: Option<Gap>) -> Error {
         let words = error.message();
         if let Some(Step::Key(key)) = gap.as_ref().filter(|gap| gap.alone).and_then(|gap| gap.path.last()) {

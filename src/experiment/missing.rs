@@ -17,12 +17,12 @@ pub(super) struct Gap {
     unknown: Vec<String>,
     /// The keys that are missing, with what they may be.
     missing: Vec<(String, String)>,
-    /// Whether `[key]` should be `[[key]]`.
+    /// True if `[key]` should be `[[key]]`.
     pub alone: bool,
 }
 
 impl Gap {
-    /// Whether it is about a key of this name.
+    /// True if it is about a key of this name.
     pub fn concerns(&self, key: &str) -> bool {
         self.missing.iter().any(|(name, _)| name == key) || self.unknown.iter().any(|name| name == key)
     }

@@ -15,7 +15,7 @@ pub fn seal(text: &mut Vec<u8>, close: &str) {
     text.extend_from_slice(close.as_bytes());
 }
 
-/// What stands behind the digest at the end of a sealed JSON object.
+/// The characters behind the digest at the end of a sealed JSON object.
 const CLOSE_JSON: &str = "\"\n}\n";
 /// The last key of a sealed JSON object.
 const KEY: &str = "blake3";

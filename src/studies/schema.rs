@@ -49,7 +49,7 @@ pub fn schema() -> Value {
     schema
 }
 
-/// Lists the names of formats where a key `format` takes one, beside format strings.
+/// Lists the names of formats where a key `format` takes one, next to format strings.
 fn list_formats(schema: &mut Value) {
     match schema {
         Value::Array(parts) => parts.iter_mut().for_each(list_formats),

@@ -1,4 +1,4 @@
-//! What is checked, and what a finding says.
+//! Checks, and their findings.
 
 pub mod files;
 pub mod fused;
@@ -13,13 +13,13 @@ pub mod values;
 pub struct Check {
     /// Its name in outputs.
     pub name: &'static str,
-    /// What a finding of it means.
+    /// The meaning of its findings.
     pub severity: Severity,
-    /// What it looks at, and why its limit is what it is.
+    /// The thing that it looks at, and the reason for its limit.
     pub doc: &'static str,
 }
 
-/// What a finding means for the checkpoint.
+/// The meaning of a finding for the checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// It may be right, and is to be looked at.
@@ -41,7 +41,7 @@ impl Severity {
     }
 }
 
-/// What a check noticed.
+/// Something that a check noticed.
 #[derive(Clone, Debug)]
 pub struct Finding {
     /// The check.
@@ -50,9 +50,9 @@ pub struct Finding {
     pub subject: String,
     /// The matrix that the subject is a part of, by its name; empty for a file or key.
     pub matrix: String,
-    /// What was found.
+    /// The text or the number in the file.
     pub found: String,
-    /// What was expected.
+    /// The text or the number that it should have.
     pub expected: String,
 }
 

@@ -94,7 +94,7 @@ pub fn parts(name: &str, parts: &Parts, convention: &Convention, symmetric: Opti
     findings
 }
 
-/// Whether scales without codes belong to a quantized matrix at all: numbers of other kinds are called scales too.
+/// True if scales without codes belong to a quantized matrix: numbers of other kinds are called scales too.
 pub fn is_stray(parts: &Parts) -> bool {
     let stray = |tensor: &crate::tensorfile::Tensor| {
         let named = ["weight_", ".scales", ".qzeros", ".g_idx", "_scale_inv"];

@@ -21,7 +21,7 @@ pub const NO_KV_SCALE: Check = warning(
     "Where the configuration quantizes the KV cache, the file has scales for it: without, loaders take 1.",
 );
 
-/// Whether a matrix has a scale of its activations under one of these names.
+/// True if a matrix has a scale of its activations under one of these names.
 fn has_input(parts: &Parts, names: &[&str]) -> bool {
     parts
         .activations
@@ -64,7 +64,7 @@ pub fn inputs<'n>(matrices: &Matrices, needs: &BTreeMap<&str, Option<&'n [&'n st
     findings
 }
 
-/// Whether a section says that the KV cache has static scales.
+/// True if a section says that the KV cache has static scales.
 fn quantizes_cache(section: &Section) -> bool {
     let of = |key: &str| section.value.get(key).filter(|value| !value.is_null());
     let scheme = of("kv_cache_scheme").filter(|scheme| scheme.get("dynamic") != Some(&true.into()));

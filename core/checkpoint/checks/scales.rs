@@ -74,7 +74,7 @@ pub fn values(name: &str, parts: &Parts, powers: bool) -> Vec<Finding> {
     findings
 }
 
-/// How many there are, and the place of the first.
+/// The number of values of a kind, and the place of the first.
 type Place = Option<(usize, usize)>;
 
 /// Values that are NaN or infinite, negative, and zero.
@@ -116,7 +116,7 @@ fn counts(tensor: &Tensor, powers: bool) -> (Place, Place, Place) {
     (nonfinite, negative, zero)
 }
 
-/// Whether the size of a matrix is that of a trained one; `which` numbers it in its stack.
+/// The finding if a matrix has not the size of a trained one; `which` numbers it in its stack.
 pub fn size(name: &str, which: &str, parts: &Parts, measured: &Measured) -> Option<Finding> {
     let gain = measured.gain(measured.rms);
     // What is all zero or not finite is another finding.

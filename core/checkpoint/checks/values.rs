@@ -47,7 +47,7 @@ fn enough(bits: usize) -> u64 {
     (4u64 << (bits - 1)).pow(2)
 }
 
-/// What the counts of a matrix say; `which` numbers it in its stack.
+/// Findings from the counts of a matrix; `which` numbers it in its stack.
 pub fn counts(name: &str, which: &str, codes: &Tensor, reading: &Reading, measured: &Measured) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut add = |check, found: String, expected: &str| {

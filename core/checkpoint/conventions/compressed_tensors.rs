@@ -51,12 +51,12 @@ fn groups(section: &Section) -> Result<Vec<(&String, &Value, Vec<&str>)>, String
     Ok(all)
 }
 
-/// Whether a target is a class, as `Linear`, which tensors do not have.
+/// True if a target is a class, as `Linear`, which tensors do not have.
 fn is_class(target: &str) -> bool {
     !target.starts_with("re:") && !target.contains('.') && target.starts_with(char::is_uppercase)
 }
 
-/// Whether a module is a target by its name; not known if classes are targets.
+/// True if a module is a target by its name; `None` if classes are targets.
 fn targets(section: &Section, module: &str) -> Result<Option<bool>, String> {
     let (mut named, mut class) = (false, false);
     for (_, group, targets) in groups(section)? {

@@ -65,7 +65,7 @@ fn rule<'s>(section: &'s Section, module: &str) -> Result<Option<(bool, &'s Valu
     Ok(None)
 }
 
-/// What AutoRound says of a module, whose words are packed as `packing` does.
+/// The scheme of a module by AutoRound, whose words are packed as `packing` does.
 pub fn auto_round(section: &Section, module: &str, packing: &str) -> Result<Option<Scheme>, String> {
     let known = match packing {
         "awq" => ["auto_round:auto_awq", "auto_round:awq", "auto_awq"],

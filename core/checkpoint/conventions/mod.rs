@@ -15,7 +15,7 @@ use super::config::{Modules, Scheme, Section};
 use super::words::Packing;
 use crate::packed;
 
-/// How a program names and describes the parts of quantized matrices.
+/// The way in which a program names and describes the parts of quantized matrices.
 #[derive(Debug)]
 pub struct Convention {
     /// Its name.
@@ -28,21 +28,21 @@ pub struct Convention {
     pub endings: &'static [Ending],
     /// The order of codes in words, if it packs them so.
     pub packing: Option<Packing>,
-    /// Whether every linear layer is quantized that the configuration does not leave out.
+    /// True if every linear layer is quantized that the configuration does not leave out.
     pub lists_all: bool,
-    /// What a configuration says of the weights of a module; `None` if the module is none of its targets.
+    /// The scheme of the weights of a module by a configuration; `None` if the module is none of its targets.
     pub scheme: fn(&Section, &str) -> Result<Option<Scheme>, String>,
-    /// What a second statement of the same configuration says.
+    /// The scheme by a second statement of the same configuration.
     pub groups: fn(&Section, &str) -> Result<Option<Scheme>, String>,
-    /// Whether a configuration names a module as quantized; `None` if it does not name modules.
+    /// True if a configuration names a module as quantized; `None` if it does not name modules.
     pub targets: fn(&Section, &str) -> Result<Option<bool>, String>,
     /// The modules that a configuration leaves unquantized.
     pub ignored: fn(&Section) -> Result<Vec<Modules>, String>,
-    /// Whether it scales the inputs of matrices by numbers that no file has, so that the source is another matrix.
+    /// True if it scales the inputs of matrices by numbers that no file has, so that the source is another matrix.
     pub folds: bool,
     /// The number that is added to zero points in the file; `None`: no configuration says it.
     pub zero_offset: fn(Option<&Section>) -> i32,
-    /// What there is to know of it, for the document.
+    /// Further facts about it, for the document.
     pub doc: &'static str,
 }
 
@@ -53,7 +53,7 @@ pub struct Ending {
     pub ending: &'static str,
     /// The part.
     pub part: Part,
-    /// What the name of the matrix has in its place.
+    /// The end of the name of the matrix in its place.
     pub own: &'static str,
 }
 
@@ -191,7 +191,7 @@ fn within(section: &Section, key: &str) -> Result<Vec<Modules>, String> {
 const STATIC: &[&str] = &["input_scale", "activation_scale"];
 
 impl Convention {
-    /// Whether a section names it as its method.
+    /// True if a section names it as its method.
     pub fn states(&self, section: &Section) -> bool {
         self.methods.contains(&section.method.as_str())
     }

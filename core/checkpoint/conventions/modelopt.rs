@@ -39,7 +39,7 @@ fn layers(section: &Section) -> Result<Option<&serde_json::Map<String, Value>>, 
     }
 }
 
-/// What is said of a module, or of the nearest module that contains it.
+/// The statement about a module, or about the nearest module that contains it.
 fn layer<'l>(layers: &'l serde_json::Map<String, Value>, module: &str) -> Option<&'l Value> {
     let mut name = module;
     loop {

@@ -17,7 +17,7 @@ pub const CONVENTION: Convention = Convention {
     ..PLAIN
 };
 
-/// What the configuration of a layer says, else that of all.
+/// The scheme of a layer by its own configuration, else by that of all.
 fn scheme(section: &Section, module: &str) -> Result<Option<Scheme>, String> {
     let layers = section.value.get("layer_quant_config").and_then(Value::as_object);
     for (pattern, layer) in layers.into_iter().flatten() {

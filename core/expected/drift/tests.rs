@@ -1,4 +1,4 @@
-//! Sums in many orders are within their bounds, whatever the terms: each of a kind, which has others (see [`patterns`]).
+//! Sums in many orders are within their bounds for terms of any kind: each of a kind, which has others (see [`patterns`]).
 
 use super::super::sum::Terms;
 use super::*;

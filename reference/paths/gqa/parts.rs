@@ -210,7 +210,7 @@ where
             .tensor("mlp.experts.down_proj", &[count, inner, hidden])?;
         let down_bias = self.make.load.tensor("mlp.experts.down_proj_bias", &[count, hidden])?;
         let [alpha, limit] = self.config.clamp.unwrap_or([0.0; 2]).map(T::from_f64);
-        // None where it is only to be seen what is asked for.
+        // None where a dry read only lists the tensors that the model needs.
         let count = if gate_up.data.is_empty() { 0 } else { count };
         let mut experts = Vec::with_capacity(count);
         for number in 0..count {

@@ -89,7 +89,7 @@ where
             .tensor(&format!("{name}.weight"), &[outputs.iter().sum(), inputs])?;
         let mut rest = &all.data[..];
         Ok(std::array::from_fn(|at| {
-            // Without elements where it is only to be seen what is asked for.
+            // Without elements where a dry read only lists the tensors that the model needs.
             let part;
             (part, rest) = rest.split_at((outputs[at] * inputs).min(rest.len()));
             let shape = vec![outputs[at], inputs];

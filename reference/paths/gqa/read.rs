@@ -340,7 +340,7 @@ impl Read<'_> {
         if new.is_some() && old.is_some() {
             return Err("rope_parameters and rope_scaling are both given, expected one of them".into());
         }
-        // `transformers` gives θ beside the object to the first type only.
+        // `transformers` gives θ outside of the object to the first type only.
         let theta = around.theta.filter(|theta| *theta != around.missing_theta);
         let whole = |map: &Map<String, Value>| {
             let has = |kind| {

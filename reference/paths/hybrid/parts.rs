@@ -71,7 +71,7 @@ pub(super) struct Parts<'a, 'w, T: Real, W: ?Sized> {
     pub make: Projections<'a, 'w, T, W>,
 }
 
-/// Some rows of a tensor; none where it has no elements because it is only to be seen what is asked for.
+/// Some rows of a tensor; none where it has no elements, as in a dry read, which only lists the tensors that the model needs.
 fn pick<T: Real>(all: &Tensor<T>, rows: impl Iterator<Item = usize>) -> Tensor<T> {
     match all.data.is_empty() {
         true => Tensor {
@@ -160,7 +160,7 @@ where
         };
         let mut part = |site, first| {
             let rows = of_heads(heads, 2 * dim, first, dim);
-            // It is empty where it is only to be seen what is asked for.
+            // It is empty in a dry read.
             let bias = bias.as_ref().map(|bias: &Vec<T>| match bias.is_empty() {
                 true => Vec::new(),
                 false => rows.clone().map(|row| bias[row]).collect(),
@@ -228,7 +228,7 @@ where
     pub(super) fn convolution(&mut self, taps: &mut Tensor<T>) -> ShortConv<T> {
         let (channels, kernel) = (self.config.linear_conv_channels, self.config.linear_conv_kernel_dim);
         taps.shape = match taps.data.is_empty() {
-            // It is only to be seen what is asked for.
+            // A dry read.
             true => vec![0, kernel],
             false => vec![channels, kernel],
         };

@@ -152,7 +152,7 @@ fn configurations() {
 }
 
 /// Keys that change what `transformers` computes and what is not computed here. Others of the kind: keys of later releases, of which
-/// none is known, and whatever stands in an object that is read.
+/// none is known, and every key in an object that is read.
 #[test]
 fn keys_that_would_change_the_result_are_refused() {
     let cases = [

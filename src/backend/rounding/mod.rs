@@ -41,7 +41,7 @@ pub struct Rounding {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CacheBytes {
     /// Bytes of one cached vector that attention reads, or of the key of an indexer where the recipe rounds no such vector; none unless
-    /// all layers store it alike.
+    /// all layers store it in the same form.
     pub vector: Option<f64>,
     /// Bytes that the growing caches of all layers take per token of context, those that the recipe leaves exact in bf16; none if it
     /// rounds no cache. Caches that stop growing are not counted.

@@ -63,7 +63,7 @@ pub fn run_candidate<W: Real + Into<f64>>(
     Ok(probe.finish(&logits, text.ids))
 }
 
-/// The losses by bytes of the text beside those by tokens, where these differ; `bytes` are those of so many targets.
+/// The losses by bytes of the text next to those by tokens, where these differ; `bytes` are those of so many targets.
 pub fn with_loss_per_byte(mut records: Vec<Record>, targets: usize, bytes: Option<usize>) -> Vec<Record> {
     let Some(bytes) = bytes.filter(|bytes| *bytes > 0) else {
         return records;
