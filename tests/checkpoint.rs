@@ -1,10 +1,14 @@
 //! Quantized checkpoints: what is right gives no finding, and a planted fault is named on its tensor. A test of `ulplab-core`, which
 //! needs nothing of the program.
 
+#[path = "checkpoint/against.rs"]
+mod against;
 #[path = "checkpoint/docs.rs"]
 mod docs;
 #[path = "checkpoint/faults.rs"]
 mod faults;
+#[path = "checkpoint/folded.rs"]
+mod folded;
 #[path = "checkpoint/form.rs"]
 mod form;
 #[path = "checkpoint/forms.rs"]
@@ -19,6 +23,8 @@ mod methods;
 mod nonfinite;
 #[path = "checkpoint/promises.rs"]
 mod promises;
+#[path = "checkpoint/sources.rs"]
+mod sources;
 #[path = "checkpoint/stacks.rs"]
 mod stacks;
 #[path = "checkpoint/whole.rs"]

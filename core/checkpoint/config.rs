@@ -86,6 +86,16 @@ pub fn sections(folder: &Path) -> Result<Vec<Section>> {
     Ok(sections)
 }
 
+/// The type of the model that `config.json` of a folder names, if there is one.
+///
+/// # Errors
+/// The file cannot be read as JSON.
+pub fn model_type(folder: &Path) -> Result<Option<String>> {
+    let config = json(folder, "config.json")?.map(|(_, config)| config);
+    let named = config.as_ref().and_then(|config| config.get("model_type")?.as_str());
+    Ok(named.map(String::from))
+}
+
 /// The section of a model's configuration; models of text and images keep it with the text, up to `depth` objects further in.
 fn section(config: &Value, depth: usize) -> Option<&Value> {
     let of = |key: &str| config.get(key).filter(|value| !value.is_null());

@@ -13,9 +13,10 @@ Written from the lists in `core/checkpoint` by `checkpoint::markdown()`; change 
 
 `ulplab inspect CHECKPOINT` tells whether a quantized checkpoint is whole and plausible before it is served. CHECKPOINT is a folder
 with `config.json` and safetensors files; `--as checkpoint` judges a single file in the same way, and `--as tensors` shows the
-statistics of the tensors of a folder. `--source FOLDER` has the tensors before they were quantized, under the same names:
-then there is an SQNR for each matrix, and the rule that made its bytes where one did. Files are mapped, and one batch of matrices is in memory at
-a time.
+statistics of the tensors of a folder. `--source FOLDER` has the tensors before they were quantized: then there is an SQNR
+for each matrix, and the rule that made its bytes where one did. The source of a matrix may have another prefix (one prefix for each), be
+transposed, be one of a stack of experts, be rows of a fused matrix, or be quantized itself, and the reverse; the report names it. Files are
+mapped, and one batch of matrices is in memory at a time.
 
 Exit codes: 100 with at least one error, else 4 if something was not judged or nothing is quantized, else 0; warnings change none. 2 is bad
 usage, or a file that cannot be read at all.

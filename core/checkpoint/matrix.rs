@@ -54,6 +54,24 @@ pub struct Matrix {
     across: usize,
     /// Rows that share scales.
     height: usize,
+    /// The values that codes can have.
+    pub grid: Grid,
+    /// The least normal scale of their type; 0 if the type has scales small enough for any weight.
+    pub least: f64,
+}
+
+/// The values that codes can have.
+#[derive(Debug)]
+pub enum Grid {
+    /// These, in ascending order.
+    Values(Vec<f32>),
+    /// Integers of some bits, less the zero point of each group, or less half of their range.
+    Integers {
+        /// Bits of a code.
+        bits: usize,
+        /// Zero points, as scales are ordered.
+        zeros: Option<Vec<f32>>,
+    },
 }
 
 /// A format that fits, and whether the configuration says so.
@@ -283,6 +301,20 @@ fn in_bytes(format: &Format, opened: &Opened, expert: usize, other: bool) -> Mat
         columns: (0..cols).map(|col| col / width).collect(),
         across: scaling.group.count(rows, cols).1,
         height,
+        grid: Grid::new(&values),
+        least: match scaling.scale {
+            Scale::E4m3(_) => 1.0 / 64.0,
+            _ => 0.0,
+        },
+    }
+}
+
+impl Grid {
+    fn new(values: &[f32]) -> Self {
+        let mut values: Vec<f32> = values.iter().copied().filter(|value| value.is_finite()).collect();
+        values.sort_by(f32::total_cmp);
+        values.dedup_by(|a, b| *a == *b);
+        Self::Values(values)
     }
 }
 
@@ -307,15 +339,15 @@ fn in_words(words: &Words, scale: &Tensor, offset: i32, other: bool) -> Matrix {
     let stored = scale.to_f32().expect("scales were found to be numbers");
     let columns: Vec<usize> = words.columns().into_iter().map(|column| column.unwrap_or(0)).collect();
     let mut codes = Vec::with_capacity(rows * cols);
+    let mut zeros = Vec::with_capacity(rows * across);
     for row in 0..rows {
-        let zeros: Vec<f32> = (0..across)
-            .map(|group| {
-                words
-                    .zero(group, row, other)
-                    .map_or(words.middle() as f32, |zero| (zero as i32 + offset) as f32)
-            })
-            .collect();
-        codes.extend((0..cols).map(|col| words.code(row, col, other) as f32 - zeros[columns[col]]));
+        zeros.extend((0..across).map(|group| {
+            words
+                .zero(group, row, other)
+                .map_or(words.middle() as f32, |zero| (zero as i32 + offset) as f32)
+        }));
+        let zero = |col: usize| zeros[row * across + columns[col]];
+        codes.extend((0..cols).map(|col| words.code(row, col, other) as f32 - zero(col)));
     }
     let at = |row: usize| (0..across).map(move |group| (group, row));
     Matrix {
@@ -331,6 +363,11 @@ fn in_words(words: &Words, scale: &Tensor, offset: i32, other: bool) -> Matrix {
         columns,
         across,
         height: 1,
+        grid: Grid::Integers {
+            bits: words.bits,
+            zeros: zeros.iter().any(|zero| *zero != words.middle() as f32).then_some(zeros),
+        },
+        least: 0.0,
     }
 }
 
@@ -340,8 +377,13 @@ impl Matrix {
         row / self.height * self.across + self.columns[col]
     }
 
-    /// Elements of the largest group.
-    pub fn width(&self) -> usize {
-        self.codes.len() / self.scales.len().max(1)
+    /// The elements, row by row.
+    pub fn values(&self) -> Vec<f32> {
+        let at = |at: usize| (at / self.cols, at % self.cols);
+        let value = |(row, col): (usize, usize)| {
+            let scale = f64::from(self.scales[self.group(row, col)]) * self.factor;
+            (f64::from(self.codes[row * self.cols + col]) * scale) as f32
+        };
+        (0..self.codes.len()).map(|index| value(at(index))).collect()
     }
 }

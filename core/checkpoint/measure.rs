@@ -136,8 +136,8 @@ impl Measured {
 }
 
 impl Against {
-    /// Distances from a source `[rows, cols]`, or `[cols, rows]` if it is `transposed`.
-    pub fn new(matrix: &Matrix, source: &[f32], transposed: bool) -> Self {
+    /// Distances from a source `[rows, cols]`.
+    pub fn new(matrix: &Matrix, source: &[f32]) -> Self {
         let mut sums = Self {
             signal: 0.0,
             noise: 0.0,
@@ -146,12 +146,7 @@ impl Against {
         };
         for row in 0..matrix.rows {
             for col in 0..matrix.cols {
-                let at = if transposed {
-                    col * matrix.rows + row
-                } else {
-                    row * matrix.cols + col
-                };
-                let want = f64::from(source[at]);
+                let want = f64::from(source[row * matrix.cols + col]);
                 let code = f64::from(matrix.codes[row * matrix.cols + col]);
                 let scale = f64::from(matrix.scales[matrix.group(row, col)]);
                 let off = |got: f64| (want - got) * (want - got);

@@ -1,16 +1,19 @@
-//! Checks that a quantized checkpoint is whole and plausible: its files, names, types, shapes, scales and codes, and with a source
-//! its distance from that.
+//! Checks that a quantized checkpoint is whole and plausible: its files, names, types, shapes, scales and codes, and its distance from a
+//! source if one is given.
 //!
 //! The convention of a checkpoint is known from its configuration and from the names of its tensors, which must agree. What is
 //! not understood is listed, and is never counted as right.
 
 mod checks;
+mod compared;
 mod config;
 mod conventions;
+mod counterpart;
 mod markdown;
 mod matrix;
 mod measure;
 mod parts;
+mod shortfall;
 mod stated;
 mod subject;
 mod words;
@@ -19,15 +22,18 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 pub use checks::{CHECKS, Check, Finding, Severity};
-use checks::{files, fused, names, promises, values};
+use checks::{files, fused, names, promises, source, values};
+use compared::Folding;
 use config::Section;
 use conventions::PLAIN;
 pub use conventions::{CONVENTIONS, Convention};
+use counterpart::Sources;
 pub use markdown::markdown;
 pub use measure::Measured;
 pub use parts::kin;
 use parts::{Matrices, Parts, gather, module};
 use stated::Stated;
+use subject::Subject;
 
 use crate::error::Result;
 use crate::packed::in_batches;
@@ -40,17 +46,19 @@ pub struct Checkpoint {
     file: TensorFile,
     flaws: Vec<Flaw>,
     sections: Vec<Section>,
+    /// `model_type` of the configuration.
+    model: Option<String>,
 }
 
-/// Which tensors are judged, and beside what.
+/// The tensors that are judged, and their source.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Selection<'a> {
     /// Patterns of names of tensors or matrices; all if empty.
     pub only: &'a [String],
-    /// Patterns of what is left out.
+    /// Patterns of tensors that are left out.
     pub skip: &'a [String],
     /// The tensors before they were quantized.
-    pub source: Option<&'a TensorFile>,
+    pub source: Option<&'a Checkpoint>,
 }
 
 /// The facts about a checkpoint, and findings.
@@ -83,6 +91,8 @@ pub struct Judged {
     pub measured: Option<Measured>,
     /// Its SQNR against the source, in dB; the least of its matrices.
     pub sqnr: Option<f64>,
+    /// The names of the tensors of the source that it is held against, if they are others than its own.
+    pub through: Vec<String>,
     /// The rule that made its bytes from the source, in words.
     pub rule: Option<String>,
 }
@@ -103,12 +113,69 @@ impl Checkpoint {
     /// There are no tensors, or a configuration that cannot be read.
     pub fn open(path: &Path) -> Result<Self> {
         let Survey { file, flaws } = Survey::open(path)?;
-        let sections = if path.is_dir() {
-            config::sections(path)?
-        } else {
-            Vec::new()
+        Self::new(path, file, flaws)
+    }
+
+    /// Opens the source of another checkpoint, all of whose files must be there.
+    ///
+    /// # Errors
+    /// There are no tensors, a file is missing or broken, or a configuration cannot be read.
+    pub fn source(path: &Path) -> Result<Self> {
+        Self::new(path, TensorFile::open(path)?, Vec::new())
+    }
+
+    fn new(path: &Path, file: TensorFile, flaws: Vec<Flaw>) -> Result<Self> {
+        let (sections, model) = match path.is_dir() {
+            true => (config::sections(path)?, config::model_type(path)?),
+            false => (Vec::new(), None),
         };
-        Ok(Self { file, flaws, sections })
+        Ok(Self {
+            file,
+            flaws,
+            sections,
+            model,
+        })
+    }
+
+    /// The convention that its tensors are read by.
+    fn convention(&self) -> &'static Convention {
+        // Without a convention every tensor stands for itself.
+        convention(&self.file, &self.sections).unwrap_or(&PLAIN)
+    }
+
+    /// A report without matrices.
+    fn report(&self, convention: Option<&'static Convention>, findings: Vec<Finding>) -> Report {
+        let stated = self.sections.iter();
+        Report {
+            convention,
+            stated: stated.map(|section| (section.file, section.method.clone())).collect(),
+            matrices: Vec::new(),
+            findings,
+            plain: 0,
+            unread: Vec::new(),
+        }
+    }
+
+    /// All matrices whose values can be read.
+    fn subjects<'p>(
+        &self,
+        matrices: &'p Matrices<'p>,
+        stated: &Stated,
+        read_as: &'static Convention,
+    ) -> Vec<Subject<'p>> {
+        let mut report = self.report(None, Vec::new());
+        let all = matrices.iter();
+        all.filter_map(|(name, parts)| stated.subject(name, parts, read_as, &mut report))
+            .collect()
+    }
+
+    /// Its matrices as sources of another checkpoint.
+    fn sources<'p>(&self, matrices: &'p Matrices<'p>) -> Sources<'p> {
+        let read_as = self.convention();
+        let known = Some(read_as).filter(|convention| !convention.name.is_empty());
+        let stated = Stated::new(&self.sections, known, &mut Vec::new());
+        let quantized = self.subjects(matrices, &stated, read_as);
+        Sources::new(matrices, quantized, self.model.as_deref() == Some("gpt_oss"))
     }
 
     /// Judges it. `progress` is called with the number of elements of each matrix that is done, and its name; `total` with all
@@ -125,19 +192,7 @@ impl Checkpoint {
         let convention = convention(&self.file, &self.sections);
         let mut findings = files::files(&self.flaws);
         findings.extend(files::conventions(&self.sections, convention));
-        let mut report = Report {
-            convention,
-            stated: self
-                .sections
-                .iter()
-                .map(|section| (section.file, section.method.clone()))
-                .collect(),
-            matrices: Vec::new(),
-            findings,
-            plain: 0,
-            unread: Vec::new(),
-        };
-        // Without a convention every tensor stands for itself.
+        let mut report = self.report(convention, findings);
         let read_as = convention.unwrap_or(&PLAIN);
         let stated = Stated::new(&self.sections, convention, &mut report.findings);
         let matrices = gather(&self.file, read_as);
@@ -157,7 +212,22 @@ impl Checkpoint {
             .collect();
         let reading = |name: &str| readings.get(name).copied();
         report.findings.extend(fused::scales(&matrices, reading));
-        subject::measure(subjects, selection.source, &mut report, &mut total, &mut progress)?;
+        let sources = selection
+            .source
+            .map(|source| (source, gather(&source.file, source.convention())));
+        let sources = sources.as_ref().map(|(source, matrices)| source.sources(matrices));
+        let found = sources.as_ref().map(|sources| {
+            let all = self.subjects(&matrices, &stated, read_as);
+            counterpart::found(&subjects, &all, &matrices, sources)
+        });
+        let path = |source: &Checkpoint| source.file.path().display().to_string();
+        let file = selection.source.map_or(String::new(), path);
+        let folding = Folding::of(&self.sections, convention);
+        if let (Some(Folding::Rotated), Some(section)) = (found.as_ref().map(|_| folding), self.sections.first()) {
+            report.findings.push(source::rotated(section.file));
+        }
+        let found = found.map(|found| (found, file.as_str()));
+        subject::measure(subjects, found, folding, &mut report, &mut total, &mut progress)?;
         // What another check looked at has its finding.
         let all = selected
             .iter()

@@ -1,19 +1,16 @@
-//! The values of matrices, beside their source if it is known.
+//! The values of matrices, against their source if it is known.
 
-use std::sync::atomic::AtomicUsize;
-
-use safetensors::Dtype;
+use std::collections::BTreeMap;
 
 use super::checks::{Finding, scales, source, values};
+use super::compared::{Compared, Folding, Pair};
+use super::counterpart::{Counterpart, Found};
 use super::matrix::Reading;
-use super::measure::{Against, Measured};
-use super::parts::Parts;
+use super::measure::Measured;
+use super::parts::{Parts, kin};
 use super::{Judged, Report};
 use crate::error::Result;
-use crate::formats::Half;
 use crate::packed::{Opened, in_batches};
-use crate::parity::{DiagnosisOptions, Rules, Source, StoredBytes, diagnose_from};
-use crate::tensorfile::{Tensor, TensorFile};
 
 /// A matrix whose values will be read.
 pub struct Subject<'a> {
@@ -27,169 +24,192 @@ pub struct Subject<'a> {
     pub opened: Option<Opened<'a>>,
 }
 
-/// What is known of one matrix of a stack.
+/// The facts about one matrix of a stack.
 struct Piece {
     measured: Measured,
     findings: Vec<Finding>,
-    /// The SQNR against its source, in dB.
-    sqnr: Option<f64>,
-    rule: Option<String>,
+    compared: Compared,
 }
 
-/// What is known of a stack: all that is counted, and the worst of its matrices.
+/// The facts about a stack: all that is counted, and the worst of its matrices.
 #[derive(Default)]
 struct Known {
     measured: Option<Measured>,
     sqnr: Option<f64>,
     rule: Option<String>,
+    /// The SQNR and the noise above rounding, in dB, of each matrix that may be held against its kin.
+    noise: Vec<(usize, f64, f64)>,
+    /// True if every matrix has the values of a source that is quantized itself.
+    is_same: bool,
 }
 
-/// Reads the values of all matrices.
+/// Reads the values of all matrices. `sources` are their counterparts in a file of that name, if there is a source.
 pub fn measure(
     subjects: Vec<Subject>,
-    source: Option<&TensorFile>,
+    sources: Option<(Found, &str)>,
+    folding: Folding,
     report: &mut Report,
     total: &mut dyn FnMut(usize),
     progress: &mut dyn FnMut(usize, &str),
 ) -> Result<()> {
-    let beside: Vec<Option<(Tensor, bool)>> = subjects
-        .iter()
-        .map(|subject| {
-            let found = subject.beside(source?);
-            if found.is_none() {
-                let expected = format!("a floating-point tensor of shape {:?}", subject.reading.shape());
-                let codes = subject.parts.codes.map_or("", |codes| codes.name);
-                let found = format!("none in {}", source?.path().display());
-                report
-                    .findings
-                    .push(Finding::new(&source::NO_SOURCE, (codes, subject.name), found, expected));
-            }
-            found
-        })
-        .collect();
+    let (found, file) = sources.map_or((Vec::new(), ""), |(found, file)| (found, file));
+    for (subject, found) in subjects.iter().zip(&found) {
+        if let Err(found) = found {
+            report.findings.push(subject.without(format!("{found} in {file}")));
+        }
+    }
+    let source = |at: usize| found.get(at).and_then(|found| found.as_ref().ok());
     let pieces = |at: usize| subjects[at].reading.stack().matrices().map(move |expert| (at, expert));
     let pieces: Vec<(usize, usize)> = (0..subjects.len()).flat_map(pieces).collect();
     let size = |(at, _): &(usize, usize)| subjects[*at].reading.stack().matrix();
     total(pieces.iter().map(size).sum());
-    let folds = report.convention.is_some_and(|convention| convention.folds);
     let mut known: Vec<Known> = subjects.iter().map(|_| Known::default()).collect();
-    let work = |(at, expert): &(usize, usize)| Ok(subjects[*at].piece(*expert, beside[*at], folds));
+    let work = |(at, expert): &(usize, usize)| Ok(subjects[*at].piece(*expert, source(*at), folding));
     in_batches(&pieces, size, work, |(at, expert), piece| -> Result<()> {
         let (subject, known) = (&subjects[*at], &mut known[*at]);
-        report.findings.extend(piece.findings);
+        let Piece {
+            measured,
+            findings,
+            compared,
+        } = piece;
+        report.findings.extend(findings);
+        known.is_same = compared.is_same && (*expert == 0 || known.is_same);
+        if let Some((sqnr, noise)) = compared.sqnr.zip(compared.noise) {
+            known.noise.push((*expert, sqnr, noise));
+        }
         known.measured = Some(match known.measured.take() {
-            None => piece.measured,
-            Some(before) => before.and(piece.measured),
+            None => measured,
+            Some(before) => before.and(measured),
         });
-        known.sqnr = match (known.sqnr, piece.sqnr) {
+        known.sqnr = match (known.sqnr, compared.sqnr) {
             (Some(before), Some(now)) => Some(before.min(now)),
             (before, now) => before.or(now),
         };
-        known.rule = known.rule.take().or(piece.rule);
+        known.rule = known.rule.take().or(compared.rule);
         progress(size(&(*at, *expert)), subject.name);
         Ok(())
     })?;
-    for (subject, Known { measured, sqnr, rule }) in subjects.iter().zip(known) {
+    if !found.is_empty() && known.iter().all(|known| known.is_same) {
+        let all = subjects
+            .iter()
+            .map(|subject| subject.without(format!("the same values, quantized already, in {file}")));
+        report.findings.extend(all);
+    }
+    let lagging = kinds(&subjects, &known)
+        .into_iter()
+        .flat_map(|members| above(&subjects, &known, &members));
+    for (at, expert, finding) in lagging {
+        let pair = source(at).map(|source| Pair::new(&subjects[at], source, expert, folding));
+        let folded = pair.and_then(|pair| pair.folded(&finding));
+        report.findings.push(folded.unwrap_or(finding));
+    }
+    for (
+        at,
+        Known {
+            measured, sqnr, rule, ..
+        },
+    ) in known.into_iter().enumerate()
+    {
+        let subject = &subjects[at];
+        let names = source(at).map_or(Vec::new(), Counterpart::names);
         report.matrices.push(Judged {
             name: subject.name.into(),
             format: subject.reading.format(),
             shape: subject.reading.shape(),
             measured,
             sqnr,
+            through: names
+                .into_iter()
+                .filter(|name| *name != subject.name)
+                .map(String::from)
+                .collect(),
             rule,
         });
     }
     Ok(())
 }
 
-impl<'a> Subject<'a> {
-    /// The source of that name, and whether it is transposed.
-    fn beside<'s>(&self, source: &'s TensorFile) -> Option<(Tensor<'s>, bool)> {
-        let tensor = source.get(self.name).filter(Tensor::is_floating)?;
-        let shape = self.reading.shape();
-        let mut turned = shape.clone();
-        if let [.., a, b] = turned.as_mut_slice() {
-            std::mem::swap(a, b);
-        }
-        match tensor.shape {
-            found if found == shape => Some((tensor, false)),
-            found if found == turned => Some((tensor, true)),
-            _ => None,
-        }
+/// The matrices that are held against each other: those of one format and one name in all layers, or of one format if those are fewer
+/// than four.
+fn kinds(subjects: &[Subject], known: &[Known]) -> Vec<Vec<usize>> {
+    let matrices = |members: &[usize]| members.iter().map(|at| known[*at].noise.len()).sum::<usize>();
+    let mut formats: BTreeMap<String, BTreeMap<String, Vec<usize>>> = BTreeMap::new();
+    for (at, subject) in subjects.iter().enumerate() {
+        let names = formats.entry(subject.reading.format()).or_default();
+        names.entry(kin(subject.name)).or_default().push(at);
     }
+    let of = |names: BTreeMap<String, Vec<usize>>| match names.values().all(|members| matrices(members) >= 4) {
+        true => names.into_values().collect(),
+        false => vec![names.into_values().flatten().collect()],
+    };
+    let kinds: Vec<Vec<usize>> = formats.into_values().flat_map(of).collect();
+    kinds.into_iter().filter(|members| matrices(members) >= 3).collect()
+}
 
-    /// What is known of one matrix. `folds` says that inputs are scaled by numbers that no file has, so that its distance from the
-    /// source is not judged.
-    fn piece(&self, expert: usize, source: Option<(Tensor, bool)>, folds: bool) -> Piece {
-        let matrix = self.reading.matrix(self.opened.as_ref(), expert, false);
-        let measured = Measured::new(&matrix, self.reading.top());
-        let which = match self.reading.stack().experts {
-            0 | 1 => String::new(),
-            _ => format!("matrix {expert}: "),
+/// The matrices of a kind that have far more noise than the others, with a finding each.
+fn above(subjects: &[Subject], known: &[Known], members: &[usize]) -> Vec<(usize, usize, Finding)> {
+    let all = || {
+        members
+            .iter()
+            .flat_map(|at| known[*at].noise.iter().map(move |noise| (*at, *noise)))
+    };
+    let noise: Vec<f64> = all().map(|(_, (.., noise))| noise).collect();
+    let Some(limit) = source::limit_of_kin(&noise) else {
+        return Vec::new();
+    };
+    let over = all().filter(|(_, (.., noise))| *noise > limit);
+    over.map(|(at, (expert, sqnr, found))| {
+        let finding = source::above_kin(
+            subjects[at].names(),
+            &subjects[at].which(expert),
+            (sqnr, found),
+            limit,
+            noise.len(),
+        );
+        (at, expert, finding)
+    })
+    .collect()
+}
+
+impl Subject<'_> {
+    /// The facts about one matrix.
+    fn piece(&self, expert: usize, source: Option<&Counterpart>, folding: Folding) -> Piece {
+        let pair = source.map(|source| Pair::new(self, source, expert, folding));
+        let matrix = match &pair {
+            Some(pair) => &pair.matrix,
+            None => &self.reading.matrix(self.opened.as_ref(), expert, false),
         };
-        let mut findings = self.findings(&which, &measured);
-        let Some((tensor, transposed)) = source else {
-            return Piece {
-                measured,
-                findings,
-                sqnr: None,
-                rule: None,
-            };
-        };
-        let bytes = self.reading.stack().share(tensor.bytes, expert);
-        let share = Tensor { bytes, ..tensor };
-        let x = share.to_f32().expect("floating-point tensors are numbers");
-        let against = Against::new(&matrix, &x, transposed);
-        let low = against.db(against.noise) < source::least(self.reading.bits());
-        let other = (low && self.reading.is_packed()).then(|| {
-            let matrix = self.reading.matrix(self.opened.as_ref(), expert, true);
-            Against::new(&matrix, &x, transposed)
-        });
-        if !folds {
-            findings.extend(source::low(
-                self.name,
-                &which,
-                self.parts,
-                &self.reading,
-                &against,
-                other,
-            ));
-        }
-        // The first matrix of a stack stands for all: they are made alike.
-        let rule = match (&self.reading, &self.opened) {
-            (Reading::Bytes { format, buffers, .. }, Some(opened)) if expert == 0 && !transposed => {
-                let narrow = buffers.scale.and_then(|scale| match scale.dtype {
-                    Dtype::BF16 => Some(Half::Bf16),
-                    Dtype::F16 => Some(Half::F16),
-                    _ => None,
-                });
-                let asked = DiagnosisOptions {
-                    rules: Rules::ReadAlike,
-                    narrow,
-                };
-                let encoded = opened.matrix(expert);
-                let stored = StoredBytes::from(&encoded);
-                let diagnosis = diagnose_from(
-                    Source::slice(&x),
-                    matrix.cols,
-                    &stored,
-                    format,
-                    asked,
-                    &AtomicUsize::new(0),
-                );
-                Some(diagnosis.conclusion())
-            }
-            _ => None,
-        };
+        let measured = Measured::new(matrix, self.reading.top());
+        let mut findings = self.findings(&self.which(expert), &measured);
+        let mut compared = pair.map_or(Compared::default(), |pair| pair.compared());
+        findings.append(&mut compared.findings);
         Piece {
             measured,
             findings,
-            sqnr: Some(against.db(against.noise)),
-            rule,
+            compared,
         }
     }
 
-    /// What the counts of one matrix say.
+    /// A finding that it has no source.
+    pub fn without(&self, found: String) -> Finding {
+        let expected = format!("a tensor of finite numbers of shape {:?}", self.reading.shape());
+        Finding::new(&source::NO_SOURCE, self.names(), found, expected)
+    }
+
+    /// The names of its codes and of itself.
+    pub fn names(&self) -> (&str, &str) {
+        (self.parts.codes.map_or("", |codes| codes.name), self.name)
+    }
+
+    /// The number of a matrix of a stack, for findings.
+    pub fn which(&self, expert: usize) -> String {
+        match self.reading.stack().experts {
+            0 | 1 => String::new(),
+            _ => format!("matrix {expert}: "),
+        }
+    }
+
+    /// Findings from the counts of one matrix.
     fn findings(&self, which: &str, measured: &Measured) -> Vec<Finding> {
         let (Some(codes), Some(scale)) = (self.parts.codes, self.parts.scale) else {
             return Vec::new();

@@ -412,7 +412,15 @@ fn every_fault_is_named_on_its_tensor() {
 #[test]
 fn every_check_has_a_fault() {
     // These have tests of their own.
-    let others = ["configuration", "convention", "missing_kv_scale", "no_kv_scale"];
+    let others = [
+        "configuration",
+        "convention",
+        "missing_kv_scale",
+        "no_kv_scale",
+        "folded",
+        "transposed",
+        "part_off",
+    ];
     let missing = ulplab_core::checkpoint::CHECKS
         .iter()
         .map(|check| check.name)

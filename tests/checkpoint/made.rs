@@ -8,7 +8,6 @@ use safetensors::tensor::{TensorView, serialize_to_file};
 use serde_json::{Value, json};
 use ulplab_core::checkpoint::{Checkpoint, Report, Selection};
 use ulplab_core::formats::{Format, GlobalScale};
-use ulplab_core::tensorfile::TensorFile;
 
 use super::words;
 
@@ -61,6 +60,11 @@ pub fn matrices() -> Vec<String> {
 
 /// Normal values of a weight's size, the same on every run.
 pub fn values(seed: u64) -> Vec<f32> {
+    random(seed, ROWS * COLS)
+}
+
+/// As many of them, the first the largest.
+pub fn random(seed: u64, count: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 1;
     let mut next = || {
         state = state
@@ -68,7 +72,7 @@ pub fn values(seed: u64) -> Vec<f32> {
             .wrapping_add(1_442_695_040_888_963_407);
         (state >> 40) as f32 / (1u64 << 24) as f32
     };
-    let mut values: Vec<f32> = (0..ROWS * COLS)
+    let mut values: Vec<f32> = (0..count)
         .map(|_| 0.03 * ((0..12).map(|_| next()).sum::<f32>() - 6.0))
         .collect();
     // The largest of all, so that fused matrices have one scale.
@@ -226,7 +230,7 @@ impl Made {
         let source = beside.then(|| {
             let path = folder.path().join("source.safetensors");
             write(&path, self.source.iter());
-            TensorFile::open(path).unwrap()
+            Checkpoint::source(&path).unwrap()
         });
         let selection = Selection {
             source: source.as_ref(),
@@ -406,7 +410,7 @@ pub fn put_awq(add: &mut dyn FnMut(String, Dtype, &[usize], Vec<u8>), module: &s
     );
 }
 
-fn write<'a>(path: &Path, tensors: impl Iterator<Item = (&'a String, &'a Array)>) {
+pub fn write<'a>(path: &Path, tensors: impl Iterator<Item = (&'a String, &'a Array)>) {
     let view = |(name, (dtype, shape, bytes)): (&'a String, &'a Array)| {
         (name.clone(), TensorView::new(*dtype, shape.clone(), bytes).unwrap())
     };

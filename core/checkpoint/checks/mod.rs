@@ -111,8 +111,11 @@ pub const CHECKS: &[&Check] = &[
     &values::OFF_CENTRE,
     &values::GROUP_INDEX,
     &source::NO_SOURCE,
+    &source::FOLDED,
     &source::CODE_ORDER,
+    &source::TRANSPOSED,
     &source::LOW_SQNR,
+    &source::PART_OFF,
 ];
 
 impl Finding {

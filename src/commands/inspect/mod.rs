@@ -24,7 +24,8 @@ use ulplab_core::tensorfile::{Tensor, TensorFile};
 /// A folder with `config.json` is a checkpoint: files, configuration, names, shapes, scales and codes are checked as
 /// docs/checkpoints.md lists, and the worst matrices are shown first. Exit code: 0 if nothing is wrong, 100 with at least one
 /// error, 4 if
-/// something was not judged or no tensor is quantized.
+/// something was not judged or no tensor is quantized. With --source every matrix is also held against the tensors that it was made
+/// from, as loaders find them: under another prefix, in stacks of experts, in fused rows, or in a release that is quantized itself.
 ///
 /// Quantized tensors are recognised in the same way as by `ulplab dequantize`. If a file has none, its floating-point
 /// tensors are quantized in memory to --format and shown in that form. A single tensor is shown with histograms. For several
@@ -35,7 +36,7 @@ use ulplab_core::tensorfile::{Tensor, TensorFile};
 pub struct InspectArgs {
     /// File of tensors, or folder of shards.
     pub file: PathBuf,
-    /// File or folder with the unquantized tensors, under the same names.
+    /// File or folder with the unquantized tensors, under the same names or, of a checkpoint, under those that loaders know.
     #[arg(long, value_name = "FILE")]
     pub source: Option<PathBuf>,
     /// What to take FILE for [default: a checkpoint if it is a folder with config.json, unless an option says how tensors are

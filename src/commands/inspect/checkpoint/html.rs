@@ -33,7 +33,7 @@ struct Page<'a> {
     gains: String,
     /// SVG; empty without a source.
     sqnrs: String,
-    /// Matrices beside their source, least SQNR first.
+    /// Matrices that have a source, least SQNR first.
     ranked: Vec<&'a Judged>,
     report: &'a Report,
     checks: &'static [&'static Check],
@@ -61,7 +61,7 @@ pub fn page(path: &Path, report: &Report, verdict: Verdict) -> String {
         worst,
         more,
         gains: chart(report, "Gain of matrices", "rms · √K", gain),
-        sqnrs: chart(report, "SQNR beside the source", "dB", |judged| judged.sqnr),
+        sqnrs: chart(report, "SQNR against the source", "dB", |judged| judged.sqnr),
         ranked,
         report,
         checks: CHECKS,

@@ -1,4 +1,4 @@
-//! `ulplab inspect CHECKPOINT`: whether a quantized checkpoint is whole and plausible.
+//! `ulplab inspect CHECKPOINT`: checks that a quantized checkpoint is whole and plausible.
 
 mod html;
 mod output;
@@ -10,7 +10,6 @@ use crate::progress::Progress;
 use ulplab_core::atomic::write_text;
 use ulplab_core::checkpoint::{Checkpoint, Report, Selection, Severity};
 use ulplab_core::error::{Error, Exit, Result};
-use ulplab_core::tensorfile::TensorFile;
 
 /// The verdict on a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +23,7 @@ enum Verdict {
 /// Judges a checkpoint, and prints to `out`.
 pub fn run_to(args: &InspectArgs, out: &mut dyn Write) -> Result<Exit> {
     let checkpoint = Checkpoint::open(&args.file)?;
-    let source = args.source.as_ref().map(TensorFile::open).transpose()?;
+    let source = args.source.as_ref().map(|path| Checkpoint::source(path)).transpose()?;
     let selection = Selection {
         only: &args.only,
         skip: &args.skip,

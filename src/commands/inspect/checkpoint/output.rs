@@ -45,13 +45,13 @@ pub fn page(path: &Path, report: &Report, verdict: Verdict, top: usize) -> Strin
     }
     more(&mut text, worst.len(), top, "with findings");
     if report.matrices.iter().any(|judged| judged.sqnr.is_some()) {
-        text.push_str("\nBeside the source, least SQNR first:\n");
+        text.push_str("\nAgainst the source, least SQNR first:\n");
         let ranked = by_sqnr(report);
         for judged in ranked.iter().take(top) {
             let rule = judged.rule.as_ref().map_or(String::new(), |rule| format!("  {rule}"));
             let _ = writeln!(text, "  {}  {}{rule}", judged.name, line(judged));
         }
-        more(&mut text, ranked.len(), top, "beside the source");
+        more(&mut text, ranked.len(), top, "against the source");
     }
     if !report.unread.is_empty() {
         text.push_str("\nNot understood, and not judged:\n");
@@ -151,13 +151,22 @@ pub fn by_sqnr(report: &Report) -> Vec<&Judged> {
     ranked
 }
 
-/// Format, shape and SQNR.
+/// Format, shape, SQNR, and the tensors of the source if they have other names.
 fn line(judged: &Judged) -> String {
     let Judged {
-        format, shape, sqnr, ..
+        format,
+        shape,
+        sqnr,
+        through,
+        ..
     } = judged;
     let sqnr = sqnr.map_or(String::new(), |sqnr| format!("  SQNR {sqnr:.2} dB"));
-    format!("{format}  {shape:?}{sqnr}")
+    let through = match through.len() {
+        0 => String::new(),
+        1..=3 => format!(" (source: {})", through.join(", ")),
+        count => format!(" (source: {} and {} more)", through[0], count - 1),
+    };
+    format!("{format}  {shape:?}{sqnr}{through}")
 }
 
 /// JSON Lines: a record for each finding, matrix and tensor that is not understood, and a summary.
@@ -218,6 +227,9 @@ fn matrix(judged: &Judged) -> Value {
     }
     if let Some(sqnr) = judged.sqnr {
         record["sqnr"] = to_json(sqnr);
+    }
+    if !judged.through.is_empty() {
+        record["source"] = json!(judged.through);
     }
     if let Some(rule) = &judged.rule {
         record["rule"] = json!(rule);
