@@ -29,6 +29,14 @@ pub fn lines(text: &str) -> String {
     text.replace(|c| hidden(c) && c != '\n' && c != '\t', "\u{fffd}")
 }
 
+/// A number in as few digits as read back to it; from 10⁶ on with an exponent.
+pub fn number(x: f64) -> String {
+    match x.abs() {
+        1e6.. => format!("{x:e}"),
+        _ => x.to_string(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,7 @@
 //! Bounds that nothing can break: a verdict by such a bound says nothing.
 
 use crate::metrics::{Better, Bound};
+use crate::text::number;
 
 /// The largest difference of two numbers in f32: of elements, scores, and logarithms of probabilities.
 const DIFFERENCE: f64 = 2.0 * f32::MAX as f64;
@@ -58,23 +59,19 @@ pub fn range(name: &str) -> Option<[f64; 2]> {
 /// ```
 pub fn vacuous(metric: &str, bound: Bound) -> Option<String> {
     let [least, most] = range(metric).unwrap_or([f64::NEG_INFINITY, f64::INFINITY]);
-    let sign = match bound.better {
-        Better::Higher => ">=",
-        Better::Lower => "<=",
-    };
-    let bound_text = format!("{metric} {sign} {}", shown(bound.value));
     if bound.value.is_nan() {
-        return Some(format!("{bound_text}: NaN is no bound"));
+        return Some(format!("{metric} {bound}: NaN is no bound"));
     }
-    let idle = match bound.better {
-        Better::Higher => bound.value <= least,
-        Better::Lower => bound.value >= most,
+    let (idle, side, end) = match bound.better {
+        Better::Higher => (bound.value <= least, "below", least),
+        Better::Lower => (bound.value >= most, "above", most),
     };
-    let end = match bound.better {
-        Better::Higher => format!("is never below {}", rough(least)),
-        Better::Lower => format!("is never above {}", rough(most)),
-    };
-    idle.then(|| format!("{bound_text}: no measurement can break it, since {metric} {end}"))
+    idle.then(|| {
+        format!(
+            "{metric} {bound}: no measurement can break it, since {metric} is never {side} {}",
+            number(end)
+        )
+    })
 }
 
 /// The reason why no finite measurement can worsen by more than a bound allows; `None` if one can. `relative`: the bound is a share of
@@ -92,9 +89,9 @@ pub fn vacuous_change(metric: &str, better: Better, most: f64, relative: bool) -
     };
     let percent = |x: f64| {
         if relative {
-            format!("{} %", shown(100.0 * x))
+            format!("{} %", number(100.0 * x))
         } else {
-            shown(x)
+            number(x)
         }
     };
     (most >= reach).then(|| {
@@ -103,21 +100,6 @@ pub fn vacuous_change(metric: &str, better: Better, most: f64, relative: bool) -
             "{metric} may worsen by {most}: no measurement can break it, since it never worsens by more than {reach}"
         )
     })
-}
-
-/// A number to two digits, where it is large.
-fn rough(x: f64) -> String {
-    match x.abs() {
-        1e6.. => format!("{x:.1e}"),
-        _ => x.to_string(),
-    }
-}
-
-fn shown(x: f64) -> String {
-    match x.abs() {
-        1e6.. => format!("{x:e}"),
-        _ => x.to_string(),
-    }
 }
 
 #[cfg(test)]

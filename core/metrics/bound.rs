@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::Better;
+use crate::text::number;
 
 /// `>= 0.999` or `<= 1e-3`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -111,6 +112,6 @@ impl fmt::Display for Bound {
             Better::Higher => ">=",
             Better::Lower => "<=",
         };
-        write!(f, "{sign} {}", self.value)
+        write!(f, "{sign} {}", number(self.value))
     }
 }
