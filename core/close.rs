@@ -169,6 +169,8 @@ pub struct Comparison {
     pub nan_pairs: usize,
     /// The element that is most bounds away from what is wanted; the first of them. None if all are inside.
     pub worst: Option<Element>,
+    /// True if a wanted number is finite.
+    pub finite: bool,
     /// Whether zeros in the place of all elements would be inside, too.
     pub zeros_pass: bool,
     /// The number that all wanted ones are, if they are the same.
@@ -196,6 +198,7 @@ impl Comparison {
             self.unbounded += next.unbounded;
             self.nan_pairs += next.nan_pairs;
             self.worst = worse(self.worst, next.worst);
+            self.finite |= next.finite;
             self.zeros_pass &= next.zeros_pass;
             self.constant = self.constant.filter(|_| self.constant == next.constant);
         }
@@ -254,6 +257,7 @@ pub fn compare<G: Widen, W: Widen<Quick = G::Quick>>(
         unbounded: all.unbounded,
         nan_pairs: all.nan_pairs,
         worst: all.worst,
+        finite: want.iter().any(|want| want.widen().is_finite()),
         zeros_pass: first.is_some() && want.iter().enumerate().all(zero_passes),
         constant: first.filter(|first| want.iter().all(|want| want.widen() == *first)),
     }

@@ -1,5 +1,7 @@
 //! Bounds that nothing can break: a verdict by such a bound says nothing.
 
+use safetensors::Dtype;
+
 use crate::metrics::{Better, Bound};
 use crate::text::number;
 
@@ -71,6 +73,61 @@ pub fn vacuous(metric: &str, bound: Bound) -> Option<String> {
             "{metric} {bound}: no measurement can break it, since {metric} is never {side} {}",
             number(end)
         )
+    })
+}
+
+/// The least and the largest finite number of a type, and how many numbers lie between them; `None` for types of other elements.
+fn extent(dtype: Dtype) -> Option<([f64; 2], f64)> {
+    // Both zeros of a float are one number, so codes up to that of the largest count twice.
+    let float = |most: f64, code: u64| ([-most, most], 2.0 * code as f64);
+    let integer = |least: f64, most: f64| ([least, most], most - least);
+    Some(match dtype {
+        Dtype::F64 => float(f64::MAX, f64::MAX.to_bits()),
+        Dtype::F32 => float(f32::MAX.into(), f32::MAX.to_bits().into()),
+        Dtype::F16 => float(half::f16::MAX.into(), half::f16::MAX.to_bits().into()),
+        Dtype::BF16 => float(half::bf16::MAX.into(), half::bf16::MAX.to_bits().into()),
+        Dtype::F8_E4M3 => float(448.0, 0x7e),
+        Dtype::F8_E5M2 => float(57344.0, 0x7b),
+        Dtype::BOOL => integer(0.0, 1.0),
+        Dtype::U8 => integer(0.0, u8::MAX.into()),
+        Dtype::I8 => integer(i8::MIN.into(), i8::MAX.into()),
+        Dtype::U16 => integer(0.0, u16::MAX.into()),
+        Dtype::I16 => integer(i16::MIN.into(), i16::MAX.into()),
+        Dtype::U32 => integer(0.0, u32::MAX.into()),
+        Dtype::I32 => integer(i32::MIN.into(), i32::MAX.into()),
+        _ => return None,
+    })
+}
+
+/// The reason why no finite numbers of two types can break a bound of their difference, in absolute terms or in ulp; `None` if some can,
+/// or if the bound is on something else.
+///
+/// ```
+/// use safetensors::Dtype;
+/// use ulplab_core::vacuous::vacuous_between;
+///
+/// assert!(vacuous_between("max_abs", "<= 896".parse()?, [Dtype::F8_E4M3; 2]).is_some());
+/// assert!(vacuous_between("max_abs", "<= 895".parse()?, [Dtype::F8_E4M3; 2]).is_none());
+/// # Ok::<(), String>(())
+/// ```
+pub fn vacuous_between(metric: &str, bound: Bound, [want, got]: [Dtype; 2]) -> Option<String> {
+    let ([least, most], steps) = extent(want)?;
+    let apart = match metric {
+        "max_abs" | "atol" => {
+            let [below, above] = extent(got)?.0;
+            (above - least).max(most - below)
+        }
+        "ulp" | "ulp_p50" | "ulp_p99" | "ulp_max" if want == got => steps,
+        _ => return None,
+    };
+    (bound.better == Better::Lower && bound.value >= apart).then(|| {
+        let types = if want == got {
+            want.to_string()
+        } else {
+            format!("{want} and {got}")
+        };
+        let apart = number(apart);
+        format!("{metric} {bound}: no numbers of {types} can break it, since {metric} is never above {apart} there")
     })
 }
 
@@ -177,6 +234,47 @@ mod tests {
                 );
             }
         }
+    }
+
+    /// The bound just below the largest difference can be broken. Also of this kind: types of other widths, and pairs of two types.
+    #[test]
+    fn bounds_that_no_numbers_of_a_type_can_break() {
+        for (dtype, max_abs, ulp) in [
+            (Dtype::F32, 2.0 * f64::from(f32::MAX), 2.0 * f64::from(0x7f7f_ffffu32)),
+            (Dtype::BF16, 2.0 * f64::from(half::bf16::MAX), 65278.0),
+            (Dtype::F16, 131_008.0, 63486.0),
+            (Dtype::F8_E4M3, 896.0, 252.0),
+            (Dtype::F8_E5M2, 114_688.0, 246.0),
+            (Dtype::BOOL, 1.0, 1.0),
+            (Dtype::I8, 255.0, 255.0),
+            (Dtype::U16, 65535.0, 65535.0),
+            (Dtype::I32, f64::from(u32::MAX), f64::from(u32::MAX)),
+        ] {
+            for (metric, most) in [
+                ("max_abs", max_abs),
+                ("atol", max_abs),
+                ("ulp_max", ulp),
+                ("ulp_p50", ulp),
+            ] {
+                let at = |value: f64| {
+                    let bound = Bound {
+                        better: Better::Lower,
+                        value,
+                    };
+                    vacuous_between(metric, bound, [dtype; 2]).is_some()
+                };
+                assert!(at(most) && at(2.0 * most) && !at(most.next_down()), "{metric} {dtype}");
+            }
+        }
+        let mixed = [Dtype::F8_E4M3, Dtype::F16];
+        assert!(vacuous_between("max_abs", "<= 65952".parse().unwrap(), mixed).is_some());
+        assert!(vacuous_between("max_abs", "<= 65951".parse().unwrap(), mixed).is_none());
+        assert!(
+            vacuous_between("ulp_max", "<= 1e9".parse().unwrap(), mixed).is_none(),
+            "not defined"
+        );
+        assert!(vacuous_between("max_abs", ">= 1e9".parse().unwrap(), [Dtype::F16; 2]).is_none());
+        assert!(vacuous_between("cosine", "<= 1e9".parse().unwrap(), [Dtype::F16; 2]).is_none());
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 #[path = "compare/command.rs"]
 mod command;
+#[path = "compare/false_pass.rs"]
+mod false_pass;
 #[path = "compare/files.rs"]
 mod files;
 #[path = "compare/mistakes.rs"]

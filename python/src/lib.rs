@@ -34,6 +34,7 @@ fn found<'py>(py: Python<'py>, comparison: &Comparison, shape: &[usize]) -> PyRe
     found.set_item("infinite", comparison.infinite)?;
     found.set_item("unbounded", comparison.unbounded)?;
     found.set_item("judged", comparison.judged())?;
+    found.set_item("finite", comparison.finite)?;
     found.set_item("zeros_pass", comparison.zeros_pass)?;
     found.set_item("constant", comparison.constant.is_some())?;
     let worst = comparison.worst.map(|worst| {
@@ -167,7 +168,7 @@ mod _native {
         counted.map_err(|why: String| wrong(why))
     }
 
-    /// The number that all elements are, if there are several and they are the same.
+    /// The number that all elements are, if there are several and they are the same; zeros of both signs are.
     #[pyfunction]
     fn constant(py: Python<'_>, x: &Bound<'_, Array>) -> PyResult<Option<f64>> {
         let x = x.get();
@@ -175,10 +176,14 @@ mod _native {
             let bytes = x.bytes()?;
             let size = (x.dtype.bitsize() / 8).max(1);
             let first = &bytes[..size.min(bytes.len())];
-            if x.len() < 2 || bytes.chunks(size).any(|element| element != first) {
-                return Ok(None);
+            let value = |element| Ok::<_, String>(numbers::widened_bytes(x.dtype, element)?.first().copied());
+            let number = value(first)?;
+            for element in bytes.chunks(size) {
+                if element != first && !(number == Some(0.0) && value(element)? == number) {
+                    return Ok(None);
+                }
             }
-            Ok(numbers::widened_bytes(x.dtype, first)?.first().copied())
+            Ok(number.filter(|_| x.len() > 1))
         });
         found.map_err(|why: String| wrong(why))
     }
@@ -188,6 +193,16 @@ mod _native {
     fn vacuous(name: &str, limit: f64, higher: bool) -> Option<String> {
         let better = if higher { Better::Higher } else { Better::Lower };
         ulplab_core::vacuous::vacuous(name, ulplab_core::metrics::Bound { better, value: limit })
+    }
+
+    /// Why no finite numbers of the types of two tensors can break an upper limit of their difference; None if some can.
+    #[pyfunction]
+    fn vacuous_between(name: &str, limit: f64, got: &Array, want: &Array) -> Option<String> {
+        let bound = ulplab_core::metrics::Bound {
+            better: Better::Lower,
+            value: limit,
+        };
+        ulplab_core::vacuous::vacuous_between(name, bound, [want.dtype, got.dtype])
     }
 
     /// The names of all types of elements.

@@ -164,9 +164,9 @@ def assert_quantized(
     if _native.constant(array(x, "x")) == 0:
         warn("all numbers are 0: a kernel that writes nothing passes, too")
     if layout is not None and padding == "zero":
-        shape = quantize(x, format).scales.shape
-        placed = array(scales, "scales")
-        stale = _native.unplace(placed, shape[0], shape[1], layout)[1]
+        own = quantize(x, format).scales
+        assert own is not None, f"{format} has scales, since a layout places them"
+        stale = _native.unplace(array(scales, "scales"), own.shape[0], own.shape[1], layout)[1]
         if stale:
             bytes_are = "byte is" if stale == 1 else "bytes are"
             raise AssertionError(f"padding: {stale} {bytes_are} not 0 that the layout {layout} has beyond the scales; a product reads them")

@@ -27,3 +27,22 @@ pub mod status;
 pub mod submit;
 pub mod sweep;
 pub mod verify;
+
+use std::fs::metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use ulplab_core::error::{Error, Result};
+
+/// An error if two paths, by links or as they are, lead to one file or folder: a comparison of it with itself says nothing.
+pub(crate) fn check_two(names: [&str; 2], paths: [&Path; 2]) -> Result<()> {
+    let place = |path| metadata(path).ok().map(|about| (about.dev(), about.ino()));
+    let [one, other] = paths.map(place);
+    if one.is_some() && one == other {
+        let ([a, b], path) = (names, paths[1].display());
+        return Err(Error::Usage(format!(
+            "{path}: {a} and {b} are the same, and equal themselves; expected two"
+        )));
+    }
+    Ok(())
+}

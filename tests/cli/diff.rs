@@ -85,11 +85,12 @@ fn equal_runs_are_identical() {
 fn without_gates_nothing_is_judged() {
     let folder = tempfile::tempdir().unwrap();
     let base = swept(folder.path(), "base", TRIP, &[]);
-    let (code, text) = said(&base, &base, &[]);
+    let same = altered(&base, "same", |_| {});
+    let (code, text) = said(&base, &same, &[]);
     assert_eq!(code, 4, "{text}");
     let last = "NOT JUDGED: BASE has no gates, and no --gate, --rules or --identical is given";
     assert_eq!(text.lines().last(), Some(last));
-    assert_eq!(said(&base, &base, &["--gate", "cosine<=0"]).0, 0);
+    assert_eq!(said(&base, &same, &["--gate", "cosine<=0"]).0, 0);
     // A gate that nothing passes guards nothing.
     let failing = swept(
         folder.path(),
@@ -97,7 +98,7 @@ fn without_gates_nothing_is_judged() {
         &format!("{TRIP}{COSINE}").replace("0.98", "1"),
         &[],
     );
-    let (code, text) = said(&failing, &failing, &[]);
+    let (code, text) = said(&failing, &altered(&failing, "failing again", |_| {}), &[]);
     assert_eq!(code, 4, "{text}");
 }
 
@@ -229,7 +230,8 @@ fn a_number_that_becomes_nan_is_worst() {
     );
     assert_eq!(found["verdicts"][0]["new"], "fail", "{found}");
 
-    let (code, found) = json(&nan, &nan, &["--identical", "--gate", "cosine<=0"]);
+    let again = altered(&nan, "nan again", |_| {});
+    let (code, found) = json(&nan, &again, &["--identical", "--gate", "cosine<=0"]);
     assert_eq!(code, 0, "NaN in both runs is no change: {found}");
     let (code, page) = said(&nan, &base, &["--gate", "cosine<=0"]);
     assert_eq!(code, 0, "{page}");

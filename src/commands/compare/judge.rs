@@ -6,6 +6,7 @@ use super::gates::Gate;
 use ulplab_core::metrics::{Metric, Pair, unravel};
 use ulplab_core::record::Worst;
 use ulplab_core::tensorfile::{Kind, Tensor};
+use ulplab_core::vacuous::vacuous_between;
 
 /// Result of a comparison.
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub(super) struct Comparison {
     pub worst: Option<Worst>,
     pub exact: Option<IntegerDifferences>,
     pub gates: Vec<GateResult>,
+    /// Gates that no numbers of these types can break, one sentence each.
+    pub idle: Vec<String>,
     /// Failures, one sentence each. Empty: passed.
     pub failures: Vec<String>,
 }
@@ -59,6 +62,8 @@ pub(super) struct GateResult {
     /// None where the metric is not defined.
     pub value: Option<f64>,
     pub pass: bool,
+    /// True if it is on the numbers; false if only on how many of them are finite.
+    pub binds: bool,
 }
 
 /// Whether compare can do anything with the tensor's type.
@@ -87,6 +92,7 @@ impl Comparison {
             worst: None,
             exact: None,
             gates: Vec::new(),
+            idle: Vec::new(),
             failures: Vec::new(),
         };
         if want.shape != got.shape {
@@ -118,7 +124,7 @@ impl Comparison {
             () if elements == 0 => Some(Unjudged::Empty),
             () if self.exact.is_some() => None,
             () if self.want.nonfinite == elements => Some(Unjudged::NotFinite),
-            () if self.gates.is_empty() && !equal => Some(Unjudged::NoGate),
+            () if !self.gates.iter().any(|gate| gate.binds) && !equal => Some(Unjudged::NoGate),
             () => None,
         }
     }
@@ -174,6 +180,13 @@ impl Comparison {
             .filter_map(|&metric| Some((metric, metric.measure(&pair)?)))
             .collect();
         for gate in gates {
+            let of_sign = gate.metric.name == "cosine" && want.shape.iter().product::<usize>() == 1;
+            let of_sign = of_sign.then(|| "cosine of one element is that of its sign".to_string());
+            let between = || vacuous_between(gate.metric.name, gate.bound, [want.dtype, got.dtype]);
+            if let Some(why) = of_sign.or_else(between) {
+                self.idle.push(why);
+                continue;
+            }
             let value = gate.metric.measure(&pair);
             let pass = value.is_some_and(|value| gate.bound.admits(value));
             if !pass {
@@ -189,6 +202,7 @@ impl Comparison {
                 gate: gate.to_string(),
                 value,
                 pass,
+                binds: gate.metric.name != crate::gate::NONFINITE,
             });
         }
     }

@@ -95,6 +95,7 @@ pub fn run_to(args: &CompareArgs, out: &mut dyn Write) -> Result<Exit> {
         .map(|gate| gate.parse())
         .collect::<Result<Vec<Gate>>>()?;
     let metrics = metrics(&args.metrics, &gates)?;
+    super::check_two(["WANT", "GOT"], [&args.want, &args.got])?;
     let want = TensorFile::open(&args.want)?;
     let got = TensorFile::open(&args.got)?;
     let Pairing { pairs, unmatched } = pair(args, &want, &got)?;

@@ -26,6 +26,8 @@ pub(super) struct Report<'a> {
     metrics: Vec<&'static Metric>,
     unmatched: Vec<(&'static str, &'a str)>,
     failures: Vec<String>,
+    /// Gates that nothing can break.
+    idle: Vec<String>,
     passed: usize,
     failed: usize,
     /// Tensors that are not judged: that no gate binds, that are empty, that have no finite number.
@@ -59,6 +61,7 @@ impl<'a> Report<'a> {
             metrics: metrics.into(),
             unmatched,
             failures: Vec::new(),
+            idle: Vec::new(),
             passed: 0,
             failed: 0,
             unjudged: [0; 3],
@@ -95,6 +98,9 @@ impl<'a> Report<'a> {
                 .iter()
                 .map(|failure| format!("FAIL {}: {failure}", comparison.name)),
         );
+        let idle = comparison.idle.iter();
+        self.idle
+            .extend(idle.map(|why| format!("not judged {}: {why}", comparison.name)));
         let cells = cells(&comparison, &self.metrics);
         self.table.add_row(cells);
         Ok(())
@@ -132,10 +138,15 @@ impl<'a> Report<'a> {
                 .iter()
                 .map(|(side, name)| format!("only in {side}: {name}"));
             let mut lines: Vec<String> = rows.into_iter().chain(unmatched).collect();
-            let hidden = self.failures.len().saturating_sub(FAILURES);
-            lines.extend(self.failures.drain(..).take(FAILURES));
-            if hidden > 0 {
-                lines.push(format!("and {hidden} more failures"));
+            for (all, what) in [
+                (&mut self.failures, "failures"),
+                (&mut self.idle, "gates that nothing can break"),
+            ] {
+                let hidden = all.len().saturating_sub(FAILURES);
+                lines.extend(all.drain(..).take(FAILURES));
+                if hidden > 0 {
+                    lines.push(format!("and {hidden} more {what}"));
+                }
             }
             let judged = if gates == 0 {
                 "no gates".into()
@@ -247,6 +258,7 @@ fn record(comparison: &Comparison) -> Value {
         "metrics": metrics.collect::<Map<_, _>>(),
         "gates": gates.collect::<Vec<_>>(),
         "failures": comparison.failures,
+        "idle_gates": comparison.idle,
     });
     if let Some(worst) = &comparison.worst {
         record["worst"] = json!({ "index": worst.index, "want": to_json(worst.want), "got": to_json(worst.got) });

@@ -78,6 +78,7 @@ pub struct How {
 }
 
 pub fn run(args: &DiffArgs) -> Result<Exit> {
+    super::check_two(["BASE", "NEW"], [&args.base, &args.new])?;
     between(&args.base, &args.new, &args.how)
 }
 
