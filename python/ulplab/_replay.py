@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 
 from . import _calls, _checkpoint, _dumps, _errors, _flashinfer, _modules, _native
-from ._close import _biased, _check_judged, _outside, _where, unit
+from ._close import _CODES, _FLOATS, _biased, _check_judged, _holds, _outside, _type_name, _where, unit
 from ._files import Stored, clean
 from ._tensors import array, inputs as given_inputs
 
@@ -123,6 +123,14 @@ def _judged(call: _dumps.Recorded, known: _calls.Function | None, accumulate: st
                 given_arrays = given_inputs(given)
                 judged = _native.judge(op, held, given_arrays, unit(accumulate), output)
                 _check_judged(judged, given_arrays, op, output or "output")
+                types = {_type_name(x.dtype) for x in call.given.values() if hasattr(x, "dtype")}
+                # What is computed from codes has a type of its own.
+                types = set() if types & {*_CODES, "uint8", "int8"} else types & _FLOATS.keys()
+                coarse = held.dtype in _FLOATS and types and not any(_holds(held.dtype, wanted) for wanted in types)
+                if coarse and not judged["outside"]:
+                    # Half the spacing of its type is allowed, which is more than a kernel whose output has the wanted one may be off by.
+                    wanted = " or ".join(sorted(types))
+                    raise _calls.Unknown(f"output {one.at} is {held.dtype}, expected {wanted}, as its inputs are, or a wider type")
                 if judged["outside"] and one.corners:
                     ends = [given_inputs({**given, **corner}) for corner in one.corners]
                     _widen(judged, [_native.judge(op, held, end, unit(accumulate), output) for end in ends])
