@@ -113,6 +113,8 @@ def repeated(rng, given):
         if name in KEPT or not isinstance(x, np.ndarray) or x.dtype.kind in "iub" or x.size < 2 or rng.random() < 0.3:
             continue
         flat, few = x.astype(F32).ravel(), int(rng.choice([1, 2, 3, 7, 16]))
+        finite = np.isfinite(x.astype(F32))
+        flat = np.where(finite.ravel(), flat, F32(0))
         values = flat[rng.integers(0, x.size, few)]
         kind = int(rng.integers(7))
         if kind == 0:
@@ -131,7 +133,8 @@ def repeated(rng, given):
             filled = np.broadcast_to(np.linspace(flat.min(), flat.max(), x.shape[-1]), x.shape)
         else:
             filled = x.astype(bfloat16)
-        given[name] = np.asarray(filled, F32).astype(x.dtype)
+        # What is NaN or infinite stays the only one.
+        given[name] = np.where(finite, np.asarray(filled, F32).astype(x.dtype), x)
     return given
 
 
