@@ -187,21 +187,40 @@ pub fn explain(verdicts: &mut [Verdict], records: &[Record]) {
     }
 }
 
-/// Takes back a pass on outputs without an element: nothing was compared.
+/// The name of the count of elements that are NaN or infinite.
+pub const NONFINITE: &str = "nonfinite";
+
+/// Takes back a pass on outputs without an element, where nothing was compared, and on outputs of so few elements that all of them may be
+/// wrong.
 fn withhold(verdict: &mut Verdict, records: &[&Record]) {
     let rule = &verdict.rule;
     let of_outputs = [VIOLATIONS.name, BOUND_RATIO.name].contains(&rule.metric.as_str());
-    if !verdict.passes() || !of_outputs {
+    if !verdict.passes() || !of_outputs && rule.metric != NONFINITE {
         return;
     }
-    let mut here = records.iter().filter(|record| {
+    let here = records.iter().filter(|record| {
         let at = matches(&rule.at, &place(record.layer, &record.site)) && !CHECKS.contains(&&*record.site);
         record.phase == rule.phase && record.metric == rule.metric && at
     });
-    if !here.any(|record| record.n > 0) {
-        verdict.status = Status::NotJudged;
-        verdict.message = format!("no element was compared at '{}': its outputs are empty", rule.at);
-    }
+    let elements = here.map(|record| record.n).max().unwrap_or(0);
+    // Those that are not finite are counted on both sides.
+    let most = match rule.metric.as_str() {
+        name if name == VIOLATIONS.name => elements as f64,
+        NONFINITE => 2.0 * elements as f64,
+        _ => f64::INFINITY,
+    };
+    let idle = Bound::from_str(&rule.require).is_ok_and(|bound| bound.better == Better::Lower && bound.value >= most);
+    let why = match elements {
+        0 if of_outputs => format!("no element was compared at '{}': its outputs are empty", rule.at),
+        1.. if idle => format!(
+            "no measurement can break {} {}: what it judges has {} at most",
+            rule.metric,
+            rule.require,
+            counted(elements as usize, "element")
+        ),
+        _ => return,
+    };
+    (verdict.status, verdict.message) = (Status::NotJudged, why);
 }
 
 /// Site of the records of faults other than wrong outputs: it did not run, wrote where it must not, or left something else

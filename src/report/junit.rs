@@ -7,10 +7,10 @@ use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 use super::recipes::{Gate, Group};
 use super::verdicts::Check;
 use super::{Summarized, failures};
-use crate::run::verdict::Status;
+use crate::run::verdict::{Outcome, Status};
 
-/// One suite, one test case for each verdict; what was not judged and a recipe that no gate binds are skipped, a missing cell
-/// is an error.
+/// One suite, one test case for each verdict; what was not judged and a recipe that no gate binds are skipped, and so is the whole run if not
+/// all of it was judged; a missing cell is an error.
 pub fn junit(run: &Summarized) -> String {
     let manifest = &run.run.manifest;
     let mut suite = TestSuite::new(clean(&manifest.experiment.name));
@@ -34,6 +34,13 @@ pub fn junit(run: &Summarized) -> String {
         let mut status = TestCaseStatus::non_success(NonSuccessKind::Error);
         status.set_type("incomplete").set_message(run.tally.line());
         let mut case = TestCase::new("every planned cell is measured", status);
+        case.set_classname("run");
+        suite.add_test_case(case);
+    }
+    if [Outcome::NotJudged, Outcome::PartlyJudged].contains(&run.tally.outcome()) {
+        let mut status = TestCaseStatus::skipped();
+        status.set_message(clean(&run.tally.line()));
+        let mut case = TestCase::new("the whole run is judged", status);
         case.set_classname("run");
         suite.add_test_case(case);
     }

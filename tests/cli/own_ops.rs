@@ -3,7 +3,7 @@
 use super::*;
 
 /// Reads and writes safetensors in plain Python; both programs begin with it.
-const FILES: &str = r#"
+pub const FILES: &str = r#"
 import json, math, struct, sys
 
 def read(path):
@@ -56,7 +56,7 @@ write(outputs, meta, outs)
 "#;
 
 /// In f32, one addition after the other.
-const CANDIDATE: &str = r#"
+pub const CANDIDATE: &str = r#"
 how, inputs, outputs = sys.argv[1:]
 tensors, meta = read(inputs)
 f32 = lambda x: struct.unpack("<f", struct.pack("<f", x))[0]
@@ -84,7 +84,7 @@ write(outputs, meta, {"y": y, "top": top})
 const BOUND: &str = "bound = { by_reference = true }";
 
 /// An experiment with an operation `sums`, its reference run in one way and its candidate in another.
-fn own(folder: &Path, reference: &str, candidate: &str) -> String {
+pub fn own(folder: &Path, reference: &str, candidate: &str) -> String {
     for (name, text) in [("reference.py", REFERENCE), ("candidate.py", CANDIDATE)] {
         std::fs::write(folder.join(name), format!("{FILES}{text}")).unwrap();
     }
