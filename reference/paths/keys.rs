@@ -178,17 +178,17 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// The object of RoPE, and its key: `rope_parameters`, or `rope_scaling` of older files. It is empty if neither key is there.
+    /// The object of RoPE, and its key: `rope_parameters`, or `rope_scaling` of older files. There is none if neither key is there.
     ///
     /// # Errors
     /// The keys have different values.
-    pub fn rope(&self) -> Result<(&'static str, Map<String, Value>), String> {
+    pub fn rope(&self) -> Result<(&'static str, Option<Map<String, Value>>), String> {
         match (self.optional("rope_parameters")?, self.optional("rope_scaling")?) {
             (Some(new), Some(old)) if new != old => {
                 Err("rope_parameters and rope_scaling are both given, and differ".into())
             }
-            (Some(new), _) => Ok(("rope_parameters", new)),
-            (None, old) => Ok(("rope_scaling", old.unwrap_or_default())),
+            (None, old) => Ok(("rope_scaling", old)),
+            (new, _) => Ok(("rope_parameters", new)),
         }
     }
 

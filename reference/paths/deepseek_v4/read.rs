@@ -214,6 +214,7 @@ impl Read<'_> {
     fn ropes(&self, head_dim: usize) -> Result<(RopeByLayer, usize), String> {
         let keys = self.keys;
         let (name, map) = keys.rope()?;
+        let map = map.unwrap_or_default();
         let object = keys.within(name, &map);
         let bases = [base(keys, "rope_theta")?, base(keys, "compress_rope_theta")?];
         let partial: Option<f64> = keys.optional("partial_rotary_factor")?;
@@ -230,7 +231,7 @@ impl Read<'_> {
                 turned.add(&inner, "partial_rotary_factor", Some(channels(own)))?;
                 let theta = base(&inner, "rope_theta")?.ok_or_else(|| inner.missing("rope_theta"))?;
                 if let Some(top) = top.filter(|top| *top != theta) {
-                    return Err(inner.wrong("rope_theta", format!("is {theta}, but the base beside it is {top}")));
+                    return Err(inner.wrong("rope_theta", format!("is {theta}, but the base next to it is {top}")));
                 }
                 rope(&inner, theta, None)
             };
@@ -245,7 +246,7 @@ impl Read<'_> {
             [0, 1].map(|at| bases[at].ok_or_else(|| keys.missing(["rope_theta", "compress_rope_theta"][at])));
         let (main, compress) = (main?, compress?);
         if let Some(theta) = base(&object, "rope_theta")?.filter(|theta| *theta != main && *theta != compress) {
-            let message = format!("is {theta}, but the bases beside it are {main} and {compress}");
+            let message = format!("is {theta}, but the bases next to it are {main} and {compress}");
             return Err(object.wrong("rope_theta", message));
         }
         let own: Option<f64> = object.optional("partial_rotary_factor")?;

@@ -250,14 +250,14 @@ impl Read<'_> {
             keys.given::<Value>("sliding_window")?;
         }
         let window = window.filter(|_| used);
-        // It says nothing where all layers are alike.
+        // It says nothing where all layers are the same.
         let first: Option<usize> = keys.optional("max_window_layers")?;
         let slides: Vec<bool> = match (windows, self.layer_types(count)?) {
             (Windows::Never | Windows::All | Windows::AllIfUsed, None) => vec![window.is_some(); count],
             (Windows::Never | Windows::All | Windows::AllIfUsed, Some(said)) => {
                 if said.iter().any(|&slides| slides != window.is_some()) {
                     let message = format!(
-                        "has other layers, but those of a {} are all alike",
+                        "has other layers, but those of a {} are all the same",
                         self.family.model_type
                     );
                     return Err(keys.wrong("layer_types", message));
@@ -303,42 +303,24 @@ impl Read<'_> {
 
     fn ropes(&self, around: Around, layers: &mut [LayerConfig]) -> Result<Vec<RopeConfig>, String> {
         let keys = self.keys;
-        let (new, old) = (
-            keys.optional::<Map<String, Value>>("rope_parameters")?,
-            keys.optional::<Map<String, Value>>("rope_scaling")?,
-        );
-        let nested = new.as_ref().is_some_and(|keys| keys.values().any(Value::is_object));
+        let (name, map) = keys.rope()?;
+        let new = map.as_ref().filter(|_| name == "rope_parameters");
+        let nested = new.is_some_and(|keys| keys.values().any(Value::is_object));
         if nested && !self.family.rope_by_type {
             let message = format!(
                 "differs by type of layer, but that of a {} does not",
                 self.family.model_type
             );
-            return Err(keys.wrong("rope_parameters", message));
+            return Err(keys.wrong(name, message));
         }
-        let name = if new.is_some() {
-            "rope_parameters"
-        } else {
-            "rope_scaling"
-        };
-        let missing = match (&new, &old, self.family.rope) {
-            (None, None, Some(json)) => Some(serde_json::from_str(json).expect("an object")),
-            _ => None,
-        };
         if !self.family.rope_by_type {
-            if let (Some(new), Some(old)) = (&new, &old)
-                && new != old
-            {
-                return Err("rope_parameters and rope_scaling are both given, and differ".into());
-            }
-            return Ok(vec![around.rope(keys, name, new.or(old).or(missing).as_ref())?]);
+            let missing = || Some(serde_json::from_str(self.family.rope?).expect("an object"));
+            return Ok(vec![around.rope(keys, name, map.or_else(missing).as_ref())?]);
         }
         if new.is_some() && !nested {
             let message = "is one object, expected one for each of full_attention and sliding_attention; others are not read by \
                            `transformers`";
-            return Err(keys.wrong("rope_parameters", message.into()));
-        }
-        if new.is_some() && old.is_some() {
-            return Err("rope_parameters and rope_scaling are both given, expected one of them".into());
+            return Err(keys.wrong(name, message.into()));
         }
         // `transformers` gives θ outside of the object to the first type only.
         let theta = around.theta.filter(|theta| *theta != around.missing_theta);
@@ -350,33 +332,26 @@ impl Read<'_> {
             };
             has("full_attention") && has("sliding_attention")
         };
-        if let Some(theta) = theta.filter(|_| !new.as_ref().is_some_and(whole)) {
+        if let Some(theta) = theta.filter(|_| !new.is_some_and(whole)) {
             let message =
                 format!("is {theta}, of layers of one type only; expected one in rope_parameters for each type");
             return Err(keys.wrong("rope_theta", message));
         }
-        // Without a type of layer, scaling is that of layers without a window.
-        let of_type = |kind: &str, flat: Option<&Map<String, Value>>| match &new {
-            Some(new) if nested => {
-                let own = new.get(kind).and_then(Value::as_object);
-                around.rope(keys, &format!("rope_parameters.{kind}"), own)
-            }
-            _ => around.rope(keys, "rope_scaling", flat),
-        };
-        if let Some(new) = new.as_ref().filter(|_| nested) {
-            let types = ["full_attention", "sliding_attention"];
-            if let Some((other, _)) = new
-                .iter()
-                .find(|(kind, value)| !types.contains(&kind.as_str()) && !value.is_null())
-            {
-                let message = format!("has '{other}', expected {}", types.join(" and "));
-                return Err(keys.wrong("rope_parameters", message));
-            }
+        let types = ["full_attention", "sliding_attention"];
+        let other = |(kind, value): &(&String, &Value)| !types.contains(&kind.as_str()) && !value.is_null();
+        if let Some((other, _)) = new.and_then(|new| new.iter().find(other)) {
+            return Err(keys.wrong(name, format!("has '{other}', expected {}", types.join(" and "))));
         }
-        let ropes = vec![
-            of_type("full_attention", old.as_ref())?,
-            of_type("sliding_attention", None)?,
-        ];
+        let of_type = |kind: &str, flat: Option<&Map<String, Value>>| match new {
+            Some(new) => around.rope(
+                keys,
+                &format!("{name}.{kind}"),
+                new.get(kind).and_then(Value::as_object),
+            ),
+            None => around.rope(keys, name, flat),
+        };
+        // Without a type of layer, scaling is that of layers without a window.
+        let ropes = vec![of_type(types[0], map.as_ref())?, of_type(types[1], None)?];
         for layer in layers {
             layer.rope = layer.rope.map(|_| usize::from(layer.window.is_some()));
         }

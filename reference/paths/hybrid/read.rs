@@ -17,7 +17,7 @@ const OWN_INERT: &[&str] = &[
     "mtp_use_dedicated_embeddings",
 ];
 
-/// Keys beside `text_config` that concern pictures only, or that it has itself.
+/// Keys next to `text_config` that concern pictures only, or that it has itself.
 const BESIDE_TEXT: &[&str] = &[
     "image_token_id",
     "language_model_only",
@@ -219,7 +219,8 @@ impl Read<'_> {
             partial: Some(keys.optional("partial_rotary_factor")?.unwrap_or(0.25)),
             original: None,
         };
-        let (name, mut own) = keys.rope()?;
+        let (name, own) = keys.rope()?;
+        let mut own = own.unwrap_or_default();
         if self.family.mrope {
             // Which frequencies turn by which position: all positions of a token of text are equal.
             own.remove("mrope_section");
