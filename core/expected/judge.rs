@@ -1,7 +1,10 @@
 //! Outputs that are compared with what is expected, and what they look like if they are not that.
 
+use std::ops::Range;
+
 use safetensors::Dtype;
 
+use super::routing::MOST_CHOICES;
 use super::{Call, Choice, Other, Output, bound, overflow};
 use crate::close::{Allowed, Comparison, Widen, compare};
 
@@ -59,6 +62,7 @@ pub fn judge<G: Widen<Quick = f64>>(
             expected.name
         )));
     }
+    let crowded = crowded(&expected);
     settle(&mut expected, got, dtype);
     // What is surely too large for the type is infinite in it.
     for (value, error) in expected.value.iter_mut().zip(&expected.error) {
@@ -83,10 +87,31 @@ pub fn judge<G: Widen<Quick = f64>>(
         comparison,
         like: Vec::new(),
     };
+    let outside = |part: &Range<usize>| {
+        let bounds = Allowed::Bounds(&judged.bounds[part.clone()]);
+        compare(&got[part.clone()], &judged.expected.value[part.clone()], bounds, true).outside
+    };
+    let unfit: Vec<&Range<usize>> = crowded.iter().filter(|part| outside(part) > 0).collect();
+    if !unfit.is_empty() && unfit.iter().map(|part| outside(part)).sum::<usize>() == judged.comparison.outside {
+        let (row, name) = (unfit[0].start / unfit[0].len(), call.operation().name);
+        return Err(Refused::Call(format!(
+            "not judged: {name}: row {row} fits none of the {MOST_CHOICES} choices of experts that were tried, and its scores allow more; \
+             expected scores that decide"
+        )));
+    }
     if judged.comparison.outside > 0 {
         judged.like = like(call, name, got, dtype, &judged);
     }
     Ok(judged)
+}
+
+/// The parts of an output that may be more things than are tried.
+fn crowded(expected: &Output) -> Vec<Range<usize>> {
+    let parts = expected.others.chunk_by(|a, b| a.start == b.start);
+    let crowded = parts.filter(|others| others.len() >= MOST_CHOICES);
+    crowded
+        .map(|others| others[0].start..others[0].start + others[0].value.len())
+        .collect()
 }
 
 fn output(call: &Call, name: Option<&str>) -> Result<Output, String> {

@@ -1,8 +1,8 @@
 //! Which experts a token goes to, and with what weights.
 //!
 //! Scores are the softmax, the sigmoid or the square root of the softplus of the logits; the k largest of score + bias are chosen, of all
-//! experts or of those of a few groups (DeepSeek-V3), and their weights are their scores, divided by the sum of those chosen if they are renormalised, times a
-//! factor.
+//! experts or of those of a few groups (DeepSeek-V3), and their weights are their scores, divided by the sum of those chosen if they are
+//! renormalised, times a factor.
 //!
 //! Error: logits that are given are exact, and those of a router's weights have the error e of a sum of products. The relative error of
 //! a sigmoid is (1 − σ)·(e + (4 + 2|l|)·u) + 4u. The softplus ln(1 + eˡ) has at most the relative error of eˡ, as σ(l) ≤ ln(1 + eˡ), and a
@@ -13,8 +13,8 @@
 use super::Call;
 use super::sum::Terms;
 
-/// How many choices of a token are tried, the most likely first.
-const MOST_CHOICES: usize = 64;
+/// The number of choices of a token that are tried, the most likely first. If there are more, what fits none of them is not judged.
+pub const MOST_CHOICES: usize = 64;
 
 /// How a token's experts are chosen.
 #[derive(Clone, Copy, Debug)]
@@ -104,7 +104,7 @@ impl Router {
                     .map(|set| set.iter().map(|at| experts[*at]).collect::<Vec<usize>>()),
             );
         }
-        sets.truncate(MOST_CHOICES);
+        sets.truncate(MOST_CHOICES + 1);
         sets.iter()
             .map(|set| self.weights(call, set, &scores, &deciding))
             .collect()
@@ -191,10 +191,28 @@ fn admissible(scores: &[(f64, f64)], k: usize) -> Vec<Vec<usize>> {
     let open = |at: &usize| !sure.contains(at) && reach(at) >= worst_in;
     let open: Vec<usize> = order.iter().copied().filter(open).collect();
     let mut picks: Vec<usize> = (0..k - sure.len()).collect();
-    while sets.len() < MOST_CHOICES && next(&mut picks, open.len()) {
-        let set = sure.iter().copied().chain(picks.iter().map(|pick| open[*pick]));
-        sets.push(set.collect());
+    // Of those that are open, one may surely be above another: then it is chosen, or the other is not.
+    let allowed = |picks: &[usize]| {
+        let worst = picks
+            .iter()
+            .map(|pick| reach(&open[*pick]))
+            .fold(f64::INFINITY, f64::min);
+        let out = (0..open.len()).filter(|at| !picks.contains(at));
+        out.map(|at| least(&open[at])).fold(f64::NEG_INFINITY, f64::max) <= worst
+    };
+    // Picks are in order of the scores: the more of the first ones they have, the likelier they are.
+    for _ in 0..MOST_CHOICES * MOST_CHOICES {
+        if sets.len() > MOST_CHOICES || !next(&mut picks, open.len()) {
+            return sets;
+        }
+        if allowed(&picks) {
+            let set = sure.iter().copied().chain(picks.iter().map(|pick| open[*pick]));
+            sets.push(set.collect());
+        }
     }
+    // There may be others: as many as are tried at most stand for them.
+    let last = sets[sets.len() - 1].clone();
+    sets.resize(MOST_CHOICES + 1, last);
     sets
 }
 
@@ -211,4 +229,23 @@ fn next(picks: &mut [usize], of: usize) -> bool {
         }
     }
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every set that some scores within their errors choose, and no other. Also: scores without errors, with one far wider than the rest.
+    #[test]
+    fn choices_are_those_that_some_scores_make() {
+        let wide = [(10.0, 5.0), (8.0, 0.1), (7.95, 0.2), (6.0, 0.5), (1.0, 0.0)];
+        let mut found = admissible(&wide, 2);
+        found.iter_mut().for_each(|set| set.sort_unstable());
+        found.sort_unstable();
+        // The fourth is surely below the second and the third.
+        assert_eq!(found, [vec![0, 1], vec![0, 2], vec![1, 2]]);
+        assert_eq!(admissible(&[(3.0, 0.0), (2.0, 0.0), (1.0, 0.0)], 2), [vec![0, 1]]);
+        assert_eq!(admissible(&[(1.0, 0.0); 4], 2).len(), 6);
+        assert_eq!(admissible(&[(1.0, 0.0); 12], 4).len(), MOST_CHOICES + 1);
+    }
 }

@@ -58,6 +58,27 @@ def test_experts_that_scores_cannot_tell_apart():
         ulplab.assert_close(got, op="moe", inputs=given, logits=logits, top_k=2)
 
 
+def test_more_choices_of_experts_than_are_tried():
+    """Equal scores of 12 experts allow 495 choices of 4, of which 64 are tried: what fits none of them is neither right nor wrong."""
+    rng = np.random.default_rng(2)
+    given = moe.sizes(rng, 3, 32, 12, 24)
+    logits = np.zeros((3, 12), np.float32)
+    logits[2] = np.arange(12)
+    for chosen, judged in ((range(4), True), (range(8, 12), False)):
+        pushed = logits.copy()
+        pushed[:2, list(chosen)] += 1e-6
+        got = moe.kernel(rng, **given, logits=pushed, top_k=4)
+        if judged:
+            ulplab.assert_close(got, op="moe", inputs=given, logits=logits, top_k=4)
+        else:
+            with pytest.raises(ValueError, match="not judged: moe: row 0 fits none of the 64 choices of experts that were tried"):
+                ulplab.assert_close(got, op="moe", inputs=given, logits=logits, top_k=4)
+        # A row whose scores decide is wrong by itself.
+        got[2] = -got[2]
+        with pytest.raises(AssertionError, match="elements are outside"):
+            ulplab.assert_close(got, op="moe", inputs=given, logits=logits, top_k=4)
+
+
 def test_decisions_of_a_kernel_are_followed_where_errors_allow_it():
     """Operands in bf16 make later events decide by chance; three of them with the kernel's own decisions are right, and without are not."""
     rng = np.random.default_rng(5)
@@ -97,7 +118,8 @@ def test_what_is_moved_must_be_equal_to_the_bit():
     right = np.swapaxes(x, 1, 2).copy()
     ulplab.assert_close(right, op="state_transpose", inputs={"x": x})
     assert ulplab.reference.state_transpose(x=x).bound("float32").max() == 0
-    for at, wrong, said in (((0, 1, 0), 0.0, "the sign of zero is the other one"), ((0, 0, 0), np.nextafter(np.float32(1), np.float32(0)), "where 0 is allowed"), ((0, 1, 1), 0.0, "1 of 6")):
+    for at, wrong, said in (((0, 1, 0), 0.0, "the sign of zero is the other one"),
+        ((0, 0, 0), np.nextafter(np.float32(1), np.float32(0)), "where 0 is allowed"), ((0, 1, 1), 0.0, "1 of 6")):
         bad = right.copy()
         bad[at] = wrong
         with pytest.raises(AssertionError, match=said):
@@ -245,7 +267,8 @@ WIDE = {"a": ones(4, 384), "b": ones(384, 3), "a_scale": ones(4, 2)}
         ("hyper_head", {"x": ones(4), "fn": ones(4, 4), "base": ones(4), "scale": ones(1)}, r"'x' is \[4\], expected \[..., N, C\]"),
         ("compressor", {**RING, "entries": ones(2, 2, 5)}, r"'entries' is \[2, 2, 5\] for kv of \[2, 8\]"),
         ("compressor", {**RING, "ring_kv": ones(2, 4, 8)}, r"'ring_kv' is \[2, 4, 8\], expected \[2, 8, 8\]"),
-        ("compressor", {**RING, "position": np.array([3, 8])}, "'position' has 8, expected whole numbers from -1 to 7, as there are 2 places of 4"),
+        ("compressor", {**RING, "position": np.array([3, 8])},
+            "'position' has 8, expected whole numbers from -1 to 7, as there are 2 places of 4"),
         ("swap_ffn", {**SWAP, "ram": ones(2, 3, 8)}, r"'ram' is \[2, 3, 8\], expected \[B, C, 4, D\]"),
         ("swap_ffn", {**SWAP, "w2": ones(6, 8)}, r"'w2' is \[6, 8\], expected \[8, 6\]"),
         ("swap_ffn", {**SWAP, "map": 256 * ones(2, 3)}, "'map' has 256, expected whole numbers from 0 to 255"),
