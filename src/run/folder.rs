@@ -19,7 +19,7 @@ use super::plan::Cell;
 use super::store::SCHEMA;
 use super::{lines, seal, session};
 use ulplab_core::atomic::{create_atomic, is_temporary, write_atomic};
-use ulplab_core::error::{Error, Result};
+use ulplab_core::error::{Error, Result, did_you_mean};
 use ulplab_core::input;
 use ulplab_core::record::Record;
 
@@ -101,8 +101,25 @@ impl Folder {
             let message = "is a file, expected the folder of a run";
             return Err(Error::Usage(format!("{}: {message}", path.display())));
         }
+        if !path.exists() {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let others = path.parent().map(within).unwrap_or_default();
+            let near = did_you_mean(&name, others.iter().map(String::as_str));
+            let message =
+                "there is no such folder; expected the folder of a run, which `ulplab sweep` names in its last line";
+            return Err(Error::Usage(format!("{}: {message}{near}", path.display())));
+        }
         if path.is_dir() && !file.exists() {
-            return Err(Error::Usage(format!("{}: not a run: it has no {RUN}", path.display())));
+            let runs = within(path)
+                .into_iter()
+                .filter(|name| path.join(name).join(RUN).exists());
+            let newest = runs.max().map_or(String::new(), |name| {
+                format!("; its last run is {}", path.join(name).display())
+            });
+            return Err(Error::Usage(format!(
+                "{}: not a run: it has no {RUN}{newest}",
+                path.display()
+            )));
         }
         let bytes = input::bytes(&file)?;
         let mut manifest = read_manifest(&bytes).map_err(|message| Error::data(&file, message))?;
@@ -167,7 +184,7 @@ impl Folder {
             )));
         }
         let read: Vec<Result<Vec<Record>>> = manifest.cells.par_iter().map(|id| self.read_cell(id)).collect();
-        // The first of several wrong cells is told, whichever was read first.
+        // The first of several wrong cells is named, in the order of the plan.
         let records: Vec<Vec<Record>> = read.into_iter().collect::<Result<_>>()?;
         Ok(records.into_iter().flatten().collect())
     }
@@ -313,6 +330,17 @@ fn remove_unbegun(path: &Path) -> Result<()> {
 
 fn names(folder: &Path) -> std::io::Result<Vec<OsString>> {
     fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name())).collect()
+}
+
+/// The names of what a folder has, as far as they are text; none if it cannot be read.
+fn within(folder: &Path) -> Vec<String> {
+    let folder = if folder.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        folder
+    };
+    let all = names(folder).unwrap_or_default().into_iter();
+    all.filter_map(|name| name.into_string().ok()).collect()
 }
 
 /// The bytes of `run.json`.

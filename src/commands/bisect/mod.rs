@@ -162,6 +162,11 @@ fn of_experiment(args: &BisectArgs, of: &Path) -> Result<Exit> {
                     .iter()
                     .find(|verdict| verdict.fails() && !verdict.rule.control);
                 failing = failed.map(|verdict| verdict.recipe.clone());
+                if failing.is_none() && args.rules.is_none() {
+                    let message = "no gate fails in this run; expected a run that fails, or --recipe NAME --rules FILE with a gate \
+                                   that it breaks";
+                    return Err(Error::Usage(format!("{}: {message}", of.display())));
+                }
             }
             sweep::read_file(&sweep, file)?
         }

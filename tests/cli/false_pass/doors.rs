@@ -331,6 +331,22 @@ fn differences_that_judge_nothing_do_not_pass() {
         assert_eq!(code(&output), exit, "{name}: {}", said(&output));
         says(&said(&output), words);
     }
+    for (args, words) in [
+        (
+            &["gate", path(&home.join("bse"))][..],
+            "there is no such folder; expected the folder of a run, which `ulplab sweep` names",
+        ),
+        (&["gate", path(&home.join("bse"))], "; did you mean 'base'?"),
+        (&["gate", path(home)], "not a run: it has no run.json; its last run is "),
+        (
+            &["bisect", path(&base)],
+            "no gate fails in this run; expected a run that fails, or --recipe NAME --rules FILE",
+        ),
+    ] {
+        let output = run(args);
+        assert_eq!(code(&output), 2, "{args:?}: {}", said(&output));
+        says(&said(&output), words);
+    }
     let output = run(&["bisect", path(&base), path(&link)]);
     assert_eq!(code(&output), 2, "{}", said(&output));
     says(
