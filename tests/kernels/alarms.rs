@@ -8,6 +8,7 @@ use std::path::Path;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::Rng;
 use safetensors::Dtype;
+use safetensors::tensor::TensorView;
 use ulplab::backend::cuda::{Plan, Source};
 use ulplab::formats::GlobalScale;
 use ulplab::metrics::{BOUND_RATIO, VIOLATIONS};
@@ -244,19 +245,59 @@ fn outputs(case: &Case, problem: &Problem, output: &'static str, y: &[f32]) -> O
     Outputs(["data", "scale"].map(|part| (part, encoded.part(part).to_vec())).into())
 }
 
+/// A file of the inputs of RMSNorm in which few numbers of those drawn are repeated: all one, in turn, or in runs.
+fn repeated(folder: &Path, case: &Case, problem: &Problem, few: usize) -> &'static str {
+    let cols = case.dim("C");
+    let filled = |(name, shape): (&'static str, Vec<usize>)| {
+        let drawn = values(problem, name);
+        let at = |at: usize| {
+            if few.is_multiple_of(2) {
+                at % few
+            } else {
+                at * few / drawn.len()
+            }
+        };
+        let all: Vec<f32> = (0..drawn.len()).map(|place| drawn[at(place)]).collect();
+        let dtype = buffer(problem, name).dtype;
+        (name, dtype, shape, stored(dtype == Dtype::BF16, &all))
+    };
+    let tensors = [("x", vec![case.dim("T"), cols]), ("weight", vec![cols])].map(filled);
+    let view = |(name, dtype, shape, bytes)| (name, TensorView::new(dtype, shape, bytes).unwrap());
+    let views = tensors
+        .iter()
+        .map(|(name, dtype, shape, bytes)| view((name, *dtype, shape.clone(), bytes.as_slice())));
+    let path = folder.join("inputs.safetensors");
+    fs::write(&path, safetensors::serialize(views, None).unwrap()).unwrap();
+    String::leak(path.to_str().unwrap().into())
+}
+
 /// The draws of an operation that are refused, and the largest ratio of error to bound of each that has one, the smallest first.
-fn judged((op, output, compute): Right, draws: usize, spoil: impl Fn(&mut Vec<f32>)) -> (usize, Vec<f64>) {
+/// `few`: the distinct numbers of each input, in operations that read files; 0: inputs are drawn.
+fn judged((op, output, compute): Right, draws: usize, few: usize, spoil: impl Fn(&mut Vec<f32>)) -> (usize, Vec<f64>) {
     let found = find(op).unwrap();
     let volume = |case: &Case| case.dims.iter().map(|(_, size)| (*size).max(1) as f64).product::<f64>();
     let mut cases = found.cases();
     cases.retain(|case| case.inputs == Inputs::Random && !case.timed && volume(case) <= MOST);
     assert!(!cases.is_empty(), "{op}");
     let (mut refused, mut ratios) = (0, Vec::new());
+    let folder = tempfile::tempdir().unwrap();
     for draw in 0..draws {
         let none = |_: &str| Err("no model".to_string());
-        let case = &cases[draw % cases.len()];
-        let problem = found.problem(case, &Data::new(draw as u64, &none)).unwrap();
-        let mut y = compute(case, &problem, &mut Way::drawn(op, draw));
+        let data = Data::new(draw as u64, &none);
+        let mut case = cases[draw % cases.len()].clone();
+        let mut problem = found.problem(&case, &data).unwrap();
+        if few > 0 {
+            case.inputs = Inputs::File(repeated(folder.path(), &case, &problem, few));
+            let drawn = std::mem::replace(&mut problem, found.problem(&case, &data).unwrap());
+            assert_ne!(values(&problem, "x"), values(&drawn, "x"), "{op} reads no files");
+        }
+        let case = &case;
+        let mut way = Way::drawn(op, draw);
+        if few > 0 {
+            // The bound is that of kernels on a GPU: a square goes through cols / 32 additions in a lane, and 10 over lanes.
+            (way.lanes, way.pairwise) = (way.lanes.max(32), true);
+        }
+        let mut y = compute(case, &problem, &mut way);
         spoil(&mut y);
         let measured = problem.judge(&outputs(case, &problem, output, &y));
         refused += usize::from(
@@ -279,7 +320,7 @@ fn judged((op, output, compute): Right, draws: usize, spoil: impl Fn(&mut Vec<f3
 fn right_kernels_are_never_refused() {
     let draws = std::env::var("ULPLAB_DRAWS").map_or(DRAWS, |draws| draws.parse().expect("a number of draws"));
     for right in RIGHT {
-        let (refused, ratios) = judged(right, draws, |_| {});
+        let (refused, ratios) = judged(right, draws, 0, |_| {});
         let at = |share: f64| ratios.get(((ratios.len() as f64 - 1.0) * share).round() as usize);
         println!(
             "{}: {refused} of {draws} refused; error over bound {:?}",
@@ -290,11 +331,25 @@ fn right_kernels_are_never_refused() {
     }
 }
 
+/// Equal terms round in the same way. Of the kernels here those of RMSNorm read files; all others are given drawn numbers only, and
+/// right kernels over few numbers are drawn by python/tests/test_operations.py.
+#[test]
+fn right_kernels_over_few_numbers_are_not_refused() {
+    for right in &RIGHT[..2] {
+        for few in [1, 2, 3, 7, 16] {
+            let (refused, _) = judged(*right, DRAWS, few, |_| {});
+            assert_eq!(refused, 0, "{}, {few} numbers", right.0);
+        }
+    }
+    let (refused, _) = judged(RIGHT[0], DRAWS, 1, |y| y.iter_mut().for_each(|y| *y *= 1.01));
+    assert_eq!(refused, DRAWS, "a gain of 1 %");
+}
+
 /// The same with a gain of 1 %: every draw is refused.
 #[test]
 fn right_kernels_with_a_gain_are_refused() {
     for right in RIGHT {
-        let (refused, _) = judged(right, DRAWS, |y| y.iter_mut().for_each(|y| *y *= 1.01));
+        let (refused, _) = judged(right, DRAWS, 0, |y| y.iter_mut().for_each(|y| *y *= 1.01));
         assert_eq!(refused, DRAWS, "{}", right.0);
     }
 }
