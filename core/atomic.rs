@@ -101,7 +101,7 @@ pub fn is_temporary(name: &OsStr) -> bool {
     name.starts_with(b".") && name.ends_with(ENDING.as_bytes())
 }
 
-/// A temporary file beside `path` (a rename cannot cross file systems) with all its bytes on disk.
+/// A temporary file next to `path` (a rename cannot cross file systems) with all its bytes on disk.
 fn filled(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<Temporary> {
     let prefix = prefix(path).ok_or_else(|| Error::Usage(format!("{}: not a file name", path.display())))?;
     let mut builder = tempfile::Builder::new();

@@ -110,7 +110,7 @@ pub enum Allowed<'a> {
     Tolerance {
         /// Relative to the wanted number.
         rtol: f64,
-        /// For all alike.
+        /// The same for all.
         atol: f64,
     },
     /// One bound for each element.
@@ -205,7 +205,7 @@ impl Comparison {
     }
 }
 
-/// The element that is more bounds away from what is wanted; of two alike, the first.
+/// The element that is more bounds away from what is wanted; of two as far, the first.
 fn worse(a: Option<Element>, b: Option<Element>) -> Option<Element> {
     match (a, b) {
         (Some(a), Some(b)) => Some(if b.ratio() > a.ratio() { b } else { a }),
@@ -304,7 +304,7 @@ impl<G: Widen, W: Widen<Quick = G::Quick>> pulp::NullaryFnOnce for Piece<'_, G, 
         for (run, (got, want)) in runs {
             let from = self.from + run * RUN;
             let mut count = 0;
-            // The kind of bound is asked for once a run, so that each loop is one of arithmetic alone.
+            // The kind of bound is looked at once a run, so that each loop is one of arithmetic alone.
             match self.allowed {
                 Allowed::Tolerance { rtol, atol } => {
                     let [rtol, atol] = [rtol, atol].map(|x| G::Quick::narrowed(x * G::Quick::SURE));
@@ -428,7 +428,7 @@ mod tests {
         ] {
             assert_eq!(outside(got, want, true), 1, "{got} for {want}");
         }
-        // rtol·∞ is infinite: whatever is found would be within it.
+        // rtol·∞ is infinite: anything would be within it.
         assert_eq!(compare(&[0.0], &[inf], tolerance(1.0, 0.0), true).outside, 1);
     }
 
@@ -452,11 +452,8 @@ mod tests {
         for allowed in [tolerance(0.0, inf), tolerance(inf, 0.0), tolerance(1e39, 0.0)] {
             let found = compare(&[1.0f32, 2.0], &[1.0f32, 5.0], allowed, false);
             let finite = matches!(allowed, Allowed::Tolerance { rtol, .. } if (1e38..1e40).contains(&rtol));
-            assert_eq!(
-                (found.outside, found.judged()),
-                if finite { (0, 2) } else { (2, 0) },
-                "{allowed:?}"
-            );
+            let counts = if finite { (0, 2) } else { (2, 0) };
+            assert_eq!((found.outside, found.judged()), counts, "{allowed:?}");
         }
         let long = vec![1.0f32; 3 * RUN];
         let mut bounds = vec![0.0; long.len()];
@@ -472,11 +469,10 @@ mod tests {
         let want = [1e-4f32, -2e-4, 3e-4];
         assert!(compare(&want, &want, tolerance(1e-2, 1e-2), false).zeros_pass);
         assert!(!compare(&want, &want, tolerance(1e-2, 2e-4), false).zeros_pass);
-        assert_eq!(
-            compare(&[0.5f32; 4], &[0.5f32; 4], tolerance(0.0, 0.0), false).constant,
-            Some(0.5)
-        );
-        assert_eq!(compare(&want, &want, tolerance(0.0, 0.0), false).constant, None);
+        let same = |x: &[f32]| compare(x, x, tolerance(0.0, 0.0), true);
+        assert_eq!((same(&[0.5; 4]).constant, same(&want).constant), (Some(0.5), None));
+        let (nan, inf) = (f32::NAN, f32::INFINITY);
+        assert!(same(&[nan, inf, 1.0]).finite && !same(&[nan, inf, -inf]).finite && !same(&[]).finite);
         let none = compare::<f32, f32>(&[], &[], tolerance(0.0, 0.0), false);
         assert_eq!((none.outside, none.zeros_pass, none.constant), (0, false, None));
     }

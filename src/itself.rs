@@ -1,6 +1,6 @@
 //! This program itself: the words that it was given, what starts it again, and where it is.
 //!
-//! It is an executable, or lies in the Python module. Whatever depends on that is here.
+//! It is an executable, or lies in the Python module. All that depends on that is here.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

@@ -384,7 +384,8 @@ fn cases_and_headers_fit() {
                 .iter()
                 .zip(&mut taken)
                 .for_each(|(plan, taken)| *taken += usize::from(plan.is_some()));
-            // Tests of the operation make the problems of all cases that need no model; here one of each kind says what arguments there are.
+            // Tests of the operation make the problems of all cases that need no model; here one of each kind says what arguments there
+            // are.
             let takers: Vec<bool> = plans.iter().map(Option::is_some).collect();
             let fresh = seen.insert((case.keys.clone(), case.inputs == Inputs::Edges, takers));
             if case.timed || !fresh && !case.inputs.need_model() {

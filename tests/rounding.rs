@@ -87,7 +87,7 @@ fn layers_are_those_named() {
     assert_eq!(touched, [2, 3, 4, 60]);
 }
 
-/// Records hold 128 channels, and what a recorder watches beside their sites has as many numbers as entries are selected.
+/// Records hold 128 channels, and what a recorder watches next to their sites has as many numbers as entries are selected.
 #[test]
 fn what_is_only_watched_is_not_rounded() {
     for format in ["bf16", "index_fp8", "index_mxfp4", "nvfp4_single"] {

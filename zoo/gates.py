@@ -195,7 +195,8 @@ def _limits(keys: _Keys) -> dict[str, Any]:
         limit = keys.take(name, (int, float), None)
         if limit is None:
             continue
-        if not (-np.inf < limit < np.inf and (limit >= 0 or name == "sqnr") and (limit <= 1 or name not in ("cosine", "mismatches", "overlap"))):
+        if not (-np.inf < limit < np.inf and (limit >= 0 or name == "sqnr") and (limit <= 1 or name not in ("cosine", "mismatches",
+            "overlap"))):
             raise Mistake(f"{keys.where}: {name} = {limit}, expected a number {'of at most 1' if limit > 1 else 'of at least 0'}")
         limits[name] = float(limit)
     if keys.take("finite", bool, False):

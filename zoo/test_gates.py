@@ -1,4 +1,4 @@
-"""Tables of tolerances are read, or refused with the place of the mistake; gates say what they ask for; and the page is that of the tables."""
+"""Tables of tolerances are read, or refused with the place of the mistake; gates say what they ask for; the page is that of the tables."""
 
 import json
 import subprocess

@@ -17,7 +17,7 @@ const LIST: [&str; 3] = ["ulplab_core", "ops", "OPS"];
 const CHECKS: [&str; 3] = ["ulplab_core", "ops", "guards"];
 /// What says nothing of right or wrong, and is left out with all that only it names: what models are compiled for, which checkpoints
 /// a path loads, how their configurations are read, the paths that no operation computes, files of weights, which kernels and
-/// reference read alike, the texts of errors,
+/// reference read in the same way, the texts of errors,
 /// the list of metrics, of which those that judge (`violations`, `bound_ratio`) are named by themselves, and files of tensors, which
 /// only cases of the user's read.
 const BESIDE: [&str; 10] = [

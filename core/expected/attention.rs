@@ -170,7 +170,7 @@ impl Sizes {
                 (false, [false, false]) => "[B, T, H, D], [B, S, G, D] and [B, S, G, E]",
                 (false, [true, true]) => "[tokens, H, D], [tokens, G, D] and [tokens, G, E]",
                 (false, [true, false]) => "[tokens, H, D], [pages, S, G, D] and [pages, S, G, E] with a block_table",
-                _ => "layout = \"bthd\", and cu_seqlens_q beside cu_seqlens_k, and",
+                _ => "layout = \"bthd\", and cu_seqlens_q next to cu_seqlens_k, and",
             };
             format!(
                 "attention: 'q' is {q:?}, 'k' is {k:?} and 'v' is {v:?}, expected {expected} with H a multiple of G (B of k and v \

@@ -145,8 +145,8 @@ impl<'a> Step<'a> {
         let fits = |t: &&f64| t.fract() == 0.0 && (-1.0..=most).contains(*t);
         match call.tensor("position").data.iter().find(|t| !fits(t)) {
             Some(t) => Err(format!(
-                "compressor: 'position' has {t}, expected whole numbers from -1 to {most}, as there are {places} places of {rate} tokens and {} \
-                 positions of cos",
+                "compressor: 'position' has {t}, expected whole numbers from -1 to {most}, as there are {places} places of {rate} \
+                 tokens and {} positions of cos",
                 shape("cos")[0]
             )),
             None => Ok(step),

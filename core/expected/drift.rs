@@ -5,7 +5,8 @@
 //! [`multiplicity`] says how many roundings move together. It looks at a sample of m = √n terms, at least 64:
 //!
 //! * **Equal terms.** With c_i terms of value i, M = Σc_i²/n: 1 if all differ, n if all are equal. Of two terms, M/n are equal, and a
-//!   sample of √n shows about M/2 equal pairs. Terms of opposite sign round oppositely: c_i is the difference of the two counts. Roundings that are equal within a group and independent between groups have at most
+//!   sample of √n shows about M/2 equal pairs. Terms of opposite sign round oppositely: c_i is the difference of the two counts. Roundings
+//!   that are equal within a group and independent between groups have at most
 //!   M times the variance (Cauchy and Schwarz).
 //! * **Terms that differ by multiples of q**, or by next to nothing, from one to the [`LAG`]th after it: ramps, slow curves, patterns
 //!   with a period that divides it. Those that differ so from its opposite are taken off.

@@ -70,7 +70,7 @@ impl<'a> Keys<'a> {
         {
             let found = starts.len() - 1;
             return Err(format!(
-                "{name}: 'cu_seqlens_k' is of {found} sequences, expected {batch}, and neither a block_table nor seq_lens beside it"
+                "{name}: 'cu_seqlens_k' is of {found} sequences, expected {batch}, and neither a block_table nor seq_lens next to it"
             ));
         }
         let room = table.map_or(page, |(_, cols)| cols * page);

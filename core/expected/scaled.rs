@@ -3,8 +3,8 @@
 //! Error: a kernel multiplies every element by its scale before it adds, or the sum of a block by the product of two scales, or the
 //! sum of all by a scale. Each way rounds at most three times, and the terms of a block may share their roundings. That is at most
 //! 3u·|sum| at the end, and at most 3u·Σ|t| before; if roundings of different blocks are independent, λ·3u·√(Σ_b S_b²), where S_b² ≤
-//! g·Σ_{t∈b} t² for the sum S_b of a block of g terms (Cauchy and Schwarz), times M/3 if M roundings move together. Where all terms share their scales, g = 1: they are
-//! multiplied at the end, or term by term.
+//! g·Σ_{t∈b} t² for the sum S_b of a block of g terms (Cauchy and Schwarz), times M/3 if M roundings move together. Where all terms share
+//! their scales, g = 1: they are multiplied at the end, or term by term.
 
 use reference::LAMBDA;
 

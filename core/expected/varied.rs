@@ -9,8 +9,9 @@
 //! | quotient, square root | (3u·z)² |
 //! | eˣ, ln(1 + x) | ((4 + 2\|x\|)·u·z)², (4u·z)² |
 //!
-//! with u = 2⁻²⁴. Errors of the terms of a sum are taken as independent, those of products of equal numbers as equal; where both operands of a product or a quotient have errors, which
-//! may be those of one number, the variance is at most twice that of independent ones. A number is within λ = 8 standard deviations.
+//! with u = 2⁻²⁴. Errors of the terms of a sum are taken as independent, those of products of equal numbers as equal; where both operands
+//! of a product or a quotient have errors, which may be those of one number, the variance is at most twice that of independent ones. A
+//! number is within λ = 8 standard deviations.
 
 use std::cmp::Ordering;
 use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};
@@ -56,7 +57,7 @@ impl Varied {
         }
     }
 
-    /// The number with the error of rounding it to a type: up to half a spacing, all of it alike likely.
+    /// The number with the error of rounding it to a type: up to half a spacing, all of it equally likely.
     pub fn rounded(self, dtype: Dtype) -> Self {
         let half = half_spacing(dtype, self.value.abs());
         Self {

@@ -39,7 +39,7 @@ infinity in a scaled block makes the scale NaN and all values of the block NaN; 
 it: no NaN vanishes in the cast to an element that has none. Where a library's own maximum ignores NaN, ulplab's does not.
 Unscaled formats keep NaN; unscaled `e4m3` and `e5m2` saturate infinities as PTX `cvt.satfinite` does.
 
-`uint2`, `uint3`, `uint4` and `uint8` have no negative codes. Their scales, `f32`, `f16` or `bf16`, stand beside zero points,
+`uint2`, `uint3`, `uint4` and `uint8` have no negative codes. Their scales, `f32`, `f16` or `bf16`, stand next to zero points,
 stored as `zero`: a number of the type of the scale, or a byte. With `n` the largest code, `lo` and `hi` the smallest and the
 largest value of a block, and `R` a step rounded to the type of the scale, as a library computes whose tensors have that
 type, the tables of rules say how values become codes. A scale or zero point too large for its type makes the block NaN. A

@@ -254,7 +254,7 @@ impl Step {
         }
     }
 
-    /// Gates that are all alike, far apart or all −∞ but one, and values so small that ε matters.
+    /// Gates that are all the same, far apart or all −∞ but one, and values so small that ε matters.
     fn edge(&mut self, row: usize, kind: usize) {
         let Ok(token) = usize::try_from(self.tokens[row]) else {
             return;

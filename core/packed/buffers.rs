@@ -220,7 +220,7 @@ impl<'a> Buffers<'a> {
     fn zeros(&self, part: &Part, stack: &Stack) -> Result<Share<'a>, String> {
         let tensor = self
             .zero
-            .ok_or_else(|| format!("tensor '{}' has no zero points beside it", self.data.name))?;
+            .ok_or_else(|| format!("tensor '{}' has no zero points next to it", self.data.name))?;
         expect_type(&tensor, &[part.dtype], "zero points")?;
         let (each, size) = (part.shape.iter().product::<usize>(), part.dtype.bitsize() / 8);
         let (found, expected) = (tensor.bytes.len() / size, stack.experts * each);
@@ -245,7 +245,7 @@ impl<'a> Buffers<'a> {
     fn globals(&self, part: &Part, stack: &Stack) -> Result<Share<'a>, String> {
         let tensor = self
             .global
-            .ok_or_else(|| format!("tensor '{}' has no global scale beside it", self.data.name))?;
+            .ok_or_else(|| format!("tensor '{}' has no global scale next to it", self.data.name))?;
         expect_type(&tensor, &[Dtype::F32], "global scales")?;
         let each = part.shape.iter().product::<usize>();
         let (found, expected) = (tensor.bytes.len() / 4, stack.experts * each);

@@ -32,7 +32,7 @@ One scale for all matrices of a tensor is read too.
 A NaN or an infinity makes its block NaN, and every element that shares a scale with it. `quantize` counts them, says how
 many elements come back as NaN or infinite, and writes number and first place into the metadata. A matrix that would become
 wholly NaN, though it is not, is an error unless `--allow-nonfinite` is given. `dequantize` counts what comes back.
-`inspect` counts elements that decode to NaN as such, and as neither largest codes nor zero. Beside the source it
+`inspect` counts elements that decode to NaN as such, and as neither largest codes nor zero. Next to the source it
 counts as clipped what lies further above the largest value of its block than half the last step.
 
 ## Whose files are recognised
@@ -48,7 +48,7 @@ Scales in bf16 and f16 are read as the f32 numbers that they are. Tensors with z
 
 const END: &str = "
 `gpt-oss` stores codes as `[experts, rows, K / 32, 16]`, sixteen bytes for each scale. What a global scale means follows from
-its name: `w_scale_2` is by the rule `modelopt`, `w_global_scale` beside `w_packed` by `vllm`, `w.per_tensor_scale` by
+its name: `w_scale_2` is by the rule `modelopt`, `w_global_scale` next to `w_packed` by `vllm`, `w.per_tensor_scale` by
 `torchao`. Of scales in another order than row-major `--layout` says the order.
 ";
 

@@ -40,7 +40,7 @@ impl<'a> Buffers<'a> {
     fn scale_tensor(&self, scaling: Scaling, format: &Format) -> Result<Tensor<'a>, String> {
         let tensor = self.scale.ok_or_else(|| {
             format!(
-                "tensor '{}' has no scales beside it, which '{format}' needs",
+                "tensor '{}' has no scales next to it, which '{format}' needs",
                 self.data.name
             )
         })?;

@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::pattern::selects;
 use crate::tensorfile::{Tensor, TensorFile};
 
-/// Endings of zero points beside codes, in files whose zero points are not read.
+/// Endings of zero points next to codes, in files whose zero points are not read.
 const ZERO_POINTS: [&str; 2] = [".qzeros", "_zero_point"];
 
 /// Why the format of codes is unknown, and what helps.

@@ -100,7 +100,7 @@ pub struct Diagnosis {
     pub scale_order: String,
     /// All rules that explain every byte in this order of storage.
     pub exact: Vec<Candidate>,
-    /// Rules that were asked for, whose kernels take approximate reciprocals, which explain every difference.
+    /// Rules that the user gave, whose kernels take approximate reciprocals, which explain every difference.
     pub tolerated: Vec<Candidate>,
     /// Number of global scales that do not match the largest magnitude of their elements.
     pub foreign_globals: usize,

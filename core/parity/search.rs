@@ -350,7 +350,7 @@ pub fn search(problem: &Problem, storage: &Storage, formats: &[Format]) -> Maker
     };
     let mut makers: Vec<(Maker, Level)> = formats.iter().flat_map(by_rule).collect();
     let declared = (StorageForm::default(), StorageForm::default());
-    // Codes that are all alike fit any maker that makes such: the scales alone say which rule it was.
+    // Codes that are all the same fit any maker that makes such: the scales alone say which rule it was.
     let stored = |cell: &Cell| {
         (cell.at..cell.at + cell.len)
             .map(|at| storage.code(problem, 0, at))

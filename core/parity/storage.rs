@@ -163,7 +163,7 @@ fn level(problem: &Problem, fit: &MakerFit) -> String {
         _ => {
             let factor = f64::from(stored) / f64::from(expected);
             format!(
-                "stored is {stored:e}, {} beside the {expected:e} the bytes were made under",
+                "stored is {stored:e}, {} against the {expected:e} the bytes were made under",
                 factor_name(factor, 1e-5)
             )
         }

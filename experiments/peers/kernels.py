@@ -10,9 +10,9 @@ stopped goes on.
 
 Peers are compiled by several processes at a time, each of them many peers; whoever uses the card has it alone. Every peer's output is
 compared with a plain torch expression before the peer is timed. The method is ulplab's: before each repetition, have the L2 cache let go of
-lines that it was asked to keep, and write twice its size; record events around one call, take the median of 11 to 200: they end after 60 ms, or
-after 10 ms if half of the 95 % interval of the median is at most 0.5 % of it (`within`). Then many calls are timed in one graph. The GPU is
-kept busy while Python prepares the call, so that a peer's launches from Python are not counted.
+lines that it was asked to keep, and write twice its size; record events around one call, take the median of 11 to 200: they end after 60
+ms, or after 10 ms if half of the 95 % interval of the median is at most 0.5 % of it (`within`). Then many calls are timed in one graph. The
+GPU is kept busy while Python prepares the call, so that a peer's launches from Python are not counted.
 
 The exit code is 0 if all peers were tried, 103 if some are left out or absent, 96 if no process could begin.
 
@@ -49,7 +49,7 @@ class Report:
             if {key: before.get(key) for key in about} == about:
                 self._keep(before)
             else:
-                print(f"{path} is of another device, of other versions or of another method, and is written anew", file=sys.stderr)
+                print(f"{path} is of another device, of other versions or of another method, and is written again", file=sys.stderr)
         self.write()
 
     def _keep(self, before):

@@ -7,8 +7,8 @@ import torch
 from kernels_common import DEVICE
 from kernels_repetitions import median
 
-#: The method by which times are taken. It grows when older times are not to be compared with new ones. By 2, lines that L2 was asked to keep
-#: are flushed, too.
+#: The method by which times are taken. It grows when older times are not to be compared with new ones. By 2, lines that L2 was asked to
+#: keep are flushed, too.
 METHOD = 2
 
 

@@ -1,7 +1,7 @@
 """A process of kernels.py: it prepares, compiles, checks and times the peers that it is told, one after the other.
 
-It says what it has in one line of JSON, {"about", "peers", "absent"}; then it reads a line [operation/case, name] for each peer, and answers
-each with a line {"times"} or {"why"}. Usage: kernels_worker.py GLOB
+It says what it has in one line of JSON, {"about", "peers", "absent"}; then it reads a line [operation/case, name] for each peer, and
+answers each with a line {"times"} or {"why"}. Usage: kernels_worker.py GLOB
 """
 import fnmatch
 import gc

@@ -101,7 +101,7 @@ def test_results_of_another_card_are_not_kept(bench, tmp_path):
     before = {"device": "other", "versions": {}, "peers": {"rope/t1": {"all": [{"name": "fast", "us_cold": 1}]}}}
     (tmp_path / "peers.json").write_text(json.dumps(before))
     ended, file, asked = bench()
-    assert "written anew" in ended.stderr and "fast" in asked and file["device"] == "card"
+    assert "written again" in ended.stderr and "fast" in asked and file["device"] == "card"
 
 
 def test_workers_that_cannot_begin_are_no_peers(tmp_path):

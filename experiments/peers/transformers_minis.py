@@ -2,8 +2,8 @@
 """Loads qwen3-mini, gptoss-mini and qwen35-mini with transformers, FP32, eager, on the CPU, and tells what training has made of them.
 
 For each model: nats per byte of texts, and the spread of what a random model would not have: sinks and their share of the attention,
-decays of the gated delta rule, shares of the experts. Prints one JSON object per model. The loss is over windows of the trained length, or of --length, and then by
-1,024 positions, too.
+decays of the gated delta rule, shares of the experts. Prints one JSON object per model. The loss is over windows of the trained length, or
+of --length, and then by 1,024 positions, too.
 
 Needs: pip install accelerate numpy safetensors torch transformers>=5.17   (measured with torch 2.15, transformers 5.24)
 Usage: transformers_minis.py [MODEL ...] [--texts alice tinyshakespeare] [--windows 8 | --starts 0 20000] [--length 8192] [--threads 2]

@@ -176,7 +176,7 @@ pub fn diagnose(
     let diagnosis = pool::run(py, || {
         let x = read(x)?;
         let diagnosis = parity::diagnose(&x, cols, &stored, &format, named);
-        // A rule that was asked for is wanted.
+        // A rule that the caller gives is wanted.
         let cost = (!named).then(|| parity::cost::of(parity::Source::slice(&x), cols, &stored, &diagnosis));
         Ok((diagnosis, cost.flatten()))
     });

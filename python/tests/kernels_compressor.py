@@ -38,7 +38,8 @@ def compressor(rng, kv, gate, ape, cos, sin, position, ring_kv, ring_gate, entri
 
 def _drawn(rng, rate, overlap, dim, pairs, position, dtype):
     rows, width, slots = len(position), dim * (1 + overlap), rate * (1 + overlap)
-    shapes = {"kv": (rows, width), "gate": (rows, width), "ape": (rate, width), "ring_kv": (rows, slots, width), "ring_gate": (rows, slots, width)}
+    shapes = {"kv": (rows, width), "gate": (rows, width), "ape": (rate, width), "ring_kv": (rows, slots, width),
+        "ring_gate": (rows, slots, width)}
     angles = np.arange(70)[:, None] * 100.0 ** -(np.arange(pairs) / pairs)
     return {
         **{name: rng.standard_normal(shape).astype(F32) for name, shape in shapes.items()},

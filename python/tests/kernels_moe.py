@@ -139,5 +139,6 @@ def given(rng):
     biased = {**grouped, "selection_bias": rng.standard_normal(12).astype(np.float32)}
     # A bias whose steps in bf16 are as large as differences of scores.
     coarse = sizes(rng, 40, 16, 31, 8)
-    coarse |= {"logits": normal(rng, 40, 31), "selection_bias": rng.uniform(6.8, 7.1, 31).astype(np.float32), "top_k": 5, "scores": "sigmoid"}
+    coarse |= {"logits": normal(rng, 40, 31), "selection_bias": rng.uniform(6.8, 7.1, 31).astype(np.float32), "top_k": 5,
+        "scores": "sigmoid"}
     return [full, grouped, biased, coarse]

@@ -1,4 +1,4 @@
-"""A token's attention to its window and to entries as kernels compute it: products in any order, a maximum for the whole row or as it goes."""
+"""A token's attention to its window and to entries as kernels compute it: sums in any order, a maximum of the whole row or as it goes."""
 
 from __future__ import annotations
 

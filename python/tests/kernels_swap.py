@@ -36,8 +36,8 @@ def exchange(rng, x, ram, maps, given, rule, eps):
 
 
 def swap_ffn(
-    rng, ram, map, x=None, x_in=None, events=1, steps=2, eps=1e-6, residual=False, lane_rule=None, operands=None, banks=None, decisions=None,
-    dtype=bfloat16, **given,
+    rng, ram, map, x=None, x_in=None, events=1, steps=2, eps=1e-6, residual=False, lane_rule=None, operands=None, banks=None,
+    decisions=None, dtype=bfloat16, **given,
 ):  # fmt: skip
     given = {name: value.astype(F32) for name, value in given.items()}
     ram, maps, operand = ram.copy(), map.copy(), TYPES[operands]
@@ -89,7 +89,8 @@ def drawn(rng, sizes, spread=False, ends=False):
 def draw_swap_ffn(rng, dtype):
     width, inner = int(rng.choice([8, 40])), int(rng.choice([12, 96]))
     given = drawn(rng, [int(rng.choice([1, 2])), int(rng.choice([1, 5])), width, inner, 3, 7], rng.random() < 0.5, rng.random() < 0.5)
-    given |= {"steps": int(rng.choice([0, 1, 2])), "residual": bool(rng.random() < 0.5), "operands": str(rng.choice(["f32", "bf16", "f16"]))}
+    given |= {"steps": int(rng.choice([0, 1, 2])), "residual": bool(rng.random() < 0.5),
+        "operands": str(rng.choice(["f32", "bf16", "f16"]))}
     return given | {"lane_rule": str(rng.choice(["transpose", "move", "literal"]))}
 
 

@@ -55,7 +55,8 @@ def test_faults_that_pass_are_listed_by_line(pytester, workers):
     result.assert_outcomes(passed=5)
     found = sections(result)
     name = "test_faults_that_pass_are_listed_by_line.py"
-    line = {at: f"{name}:{at}: numpy.{gate}" for at, gate in [(8, "testing.assert_allclose, 1 call"), (11, "testing.assert_allclose, 1 call")]}
+    line = {at: f"{name}:{at}: numpy.{gate}" for at,
+        gate in [(8, "testing.assert_allclose, 1 call"), (11, "testing.assert_allclose, 1 call")]}
     loose, small = found[line[8]], found[line[11]]
     for fault in ("all zeros", "all signs flipped", "last columns not written (zeros)"):
         assert f"lets pass: {fault}" in small

@@ -1,6 +1,6 @@
 """What must not pass: assertions with nothing behind them, and results that were never looked at.
 
-Each case names, beside what it hands over, the check that would have let it pass: another function, or a word of the same one. Further
+Each case names what it hands over, and the check that would have let it pass: another function, or a word of the same one. Further
 cases of these kinds: other formats, layouts and operations; limits at the other end of a metric's range; other libraries' arrays.
 """
 
@@ -27,7 +27,8 @@ def case(name, instead, call, raises=ValueError, match="not judged"):
 
 # Codes and scales that are not all there. Byte by byte, all that is there is right.
 RULES = {"nvfp4": "vllm", "mxfp4": "floor", "mxfp8": "floor", "fp8_b128": None, "fp8_tensor": None, "fp8_token": None, "int8_token": None}
-RULES |= {"bf16": None, "e4m3": None, "nvfp4_single": None, "nvfp4_token": None, "fp8_b128_f32": None, "fp8_out_channel": None, "mxfp6_e2m3": None}
+RULES |= {"bf16": None, "e4m3": None, "nvfp4_single": None, "nvfp4_token": None, "fp8_b128_f32": None, "fp8_out_channel": None,
+    "mxfp6_e2m3": None}
 
 
 def quantized(format, change, **options):
@@ -60,7 +61,8 @@ for format, rule in RULES.items():
             case(f"{named}: a global scale that it has not", "ignoring it", quantized(format, lambda c, s, g: (c, s, [1e9]), **options))
         else:
             case(f"{named}: no global scale", "a scale of 1", quantized(format, lambda c, s, g: (c, s, None), **options))
-            case(f"{named}: two global scales", "the first of them", quantized(format, lambda c, s, g: (c, s, [*g.ravel(), 1.0]), **options))
+            case(f"{named}: two global scales", "the first of them",
+                quantized(format, lambda c, s, g: (c, s, [*g.ravel(), 1.0]), **options))
 
 
 def placed(change):
@@ -94,17 +96,21 @@ for limit, values in {
     "cosine": [-1.0, -1, -5, -INF, NAN, False, True],
 }.items():
     for value in values:
-        match = "not judged" if isinstance(value, float | int) and not isinstance(value, bool) and (value >= 0 or limit in ("cosine", "sqnr")) else limit
+        match = "not judged" if isinstance(value, float | int) and not isinstance(value,
+            bool) and (value >= 0 or limit in ("cosine", "sqnr")) else limit
         match = limit if value != value and limit in ("rtol", "atol") else match
-        case(f"{limit} = {value!r}", "comparing with it", lambda limit=limit, value=value: ulplab.assert_close(*NEAR, **{limit: value}), match=match)
+        case(f"{limit} = {value!r}", "comparing with it", lambda limit=limit, value=value: ulplab.assert_close(*NEAR, **{limit: value}),
+            match=match)
 case("rtol = 0 and atol = inf", "torch.testing.assert_close", lambda: ulplab.assert_close(*NEAR, rtol=0, atol=INF))
-case("cosine = -1 beside a bound that holds", "the other bound", lambda: ulplab.assert_close(X + 0, X, rtol=1, cosine=-1))
+case("cosine = -1 next to a bound that holds", "the other bound", lambda: ulplab.assert_close(X + 0, X, rtol=1, cosine=-1))
 case("a limit of None", "leaving it out", lambda: ulplab.assert_close(*NEAR, cosine=None), match="cosine = None")
 
 # No elements.
 EMPTY = np.zeros((0, 8), np.float32)
-for word, limit in {"rtol": 0, "atol": 1e-3, "cosine": 0.9, "sqnr": 20, "diff": 1e-3, "relative_l2": 1e-3, "max_abs": 1e-3, "ulp": 1}.items():
-    case(f"no elements, {word}", "all() of nothing", lambda word=word, limit=limit: ulplab.assert_close(EMPTY, EMPTY.copy(), **{word: limit}))
+for word, limit in {"rtol": 0, "atol": 1e-3, "cosine": 0.9, "sqnr": 20, "diff": 1e-3, "relative_l2": 1e-3, "max_abs": 1e-3,
+    "ulp": 1}.items():
+    case(f"no elements, {word}", "all() of nothing", lambda word=word,
+        limit=limit: ulplab.assert_close(EMPTY, EMPTY.copy(), **{word: limit}))
 case("no columns", "all() of nothing", lambda: ulplab.assert_close(EMPTY.T, EMPTY.T.copy(), rtol=0))
 case("a list of nothing", "all() of nothing", lambda: ulplab.assert_close([], [], rtol=0))
 
@@ -120,7 +126,8 @@ case("layernorm of no rows", "all() of nothing", op("layernorm", {"x": X[:0], "w
 case("matmul, M = 0", "all() of nothing", op("matmul", {"a": X[:0], "b": X.T}, np.zeros((0, 16), np.float32)))
 case("matmul, K = 0", "zeros, which are right", op("matmul", {"a": X[:, :0], "b": X[:, :0].T}, np.zeros((16, 16), np.float32)))
 case("matmul, N = 0", "all() of nothing", op("matmul", {"a": X, "b": X[:0].T}, np.zeros((16, 0), np.float32)))
-case("state_transpose of nothing", "all() of nothing", op("state_transpose", {"x": np.zeros((0, 3, 8, 8), np.float32)}, np.zeros((0, 3, 8, 8), np.float32)))
+case("state_transpose of nothing", "all() of nothing",
+    op("state_transpose", {"x": np.zeros((0, 3, 8, 8), np.float32)}, np.zeros((0, 3, 8, 8), np.float32)))
 case("attention of no tokens", "all() of nothing", op(
     "attention", {name: np.zeros((1, 0, 2, 8), np.float32) for name in "qkv"}, np.zeros((1, 0, 2, 8), np.float32), output="o"))
 
@@ -153,17 +160,28 @@ case("a transposed input is its own result", "equal numbers", op(
 RIGHT = ulplab.reference.rmsnorm(x=X, weight=W).value
 for dtype in (BF16, np.float16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2):
     name = np.dtype(dtype).name
-    case(f"{name} for f32, rmsnorm", "the spacing of got", op("rmsnorm", {"x": X, "weight": W}, RIGHT.astype(dtype)), AssertionError, f"{name}.*expected float32")
-    case(f"{name} for f32, plain", "rtol", lambda dtype=dtype: ulplab.assert_close(X.astype(dtype), X, rtol=0.2, atol=0.2), AssertionError, f"{name}.*expected float32")
+    case(f"{name} for f32, rmsnorm", "the spacing of got", op("rmsnorm", {"x": X, "weight": W}, RIGHT.astype(dtype)), AssertionError,
+        f"{name}.*expected float32")
+    case(f"{name} for f32, plain", "rtol", lambda dtype=dtype: ulplab.assert_close(X.astype(dtype), X, rtol=0.2, atol=0.2), AssertionError,
+        f"{name}.*expected float32")
+
+
+def normed(dtype):
+    return ulplab.reference.softmax(x=X.astype(dtype)).value
+
+
 for dtype in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, np.float16):
     name = np.dtype(dtype).name
-    case(f"{name} for bf16, softmax", "the spacing of got", op(
-        "softmax", {"x": X.astype(BF16)}, ulplab.reference.softmax(x=X.astype(BF16)).value.astype(dtype)), AssertionError, f"{name}.*expected bfloat16")
-case("bf16 for f16, softmax", "the spacing of got", op(
-    "softmax", {"x": X.astype(np.float16)}, ulplab.reference.softmax(x=X.astype(np.float16)).value.astype(BF16)), AssertionError, "expected float16")
-case("bool for f32", "numbers", lambda: ulplab.assert_close(X > 0, (X > 0).astype(np.float32), rtol=0), AssertionError, "bool.*expected float32")
-case("int for f32", "numbers", lambda: ulplab.assert_close(np.arange(8), np.arange(8, dtype=np.float32), rtol=0), AssertionError, "int64.*expected float32")
-case("f32 where dtype says bf16", "want's type", lambda: ulplab.assert_close(X.copy(), X, rtol=0, dtype="bfloat16"), AssertionError, "expected bfloat16, as dtype")
+    case(f"{name} for bf16, softmax", "the spacing of got", op("softmax", {"x": X.astype(BF16)}, normed(BF16).astype(dtype)),
+        AssertionError, f"{name}.*expected bfloat16")
+case("bf16 for f16, softmax", "the spacing of got", op("softmax", {"x": X.astype(np.float16)}, normed(np.float16).astype(BF16)),
+    AssertionError, "expected float16")
+case("bool for f32", "numbers", lambda: ulplab.assert_close(X > 0, (X > 0).astype(np.float32), rtol=0), AssertionError,
+    "bool.*expected float32")
+case("int for f32", "numbers", lambda: ulplab.assert_close(np.arange(8), np.arange(8, dtype=np.float32), rtol=0), AssertionError,
+    "int64.*expected float32")
+case("f32 where dtype says bf16", "want's type", lambda: ulplab.assert_close(X.copy(), X, rtol=0, dtype="bfloat16"), AssertionError,
+    "expected bfloat16, as dtype")
 case("f64 where dtype says f32", "a type with all numbers", op(
     "rmsnorm", {"x": X, "weight": W}, RIGHT.astype(np.float64), dtype=np.float32), AssertionError, "expected float32, as dtype")
 case("a type that is none", "ignoring it", lambda: ulplab.assert_close(X.copy(), X, rtol=0, dtype="floaty"), match="dtype = 'floaty'")
@@ -171,7 +189,8 @@ STATE = {name: RNG.standard_normal((1, 3, 2, 8)).astype(np.float32) for name in 
 STATE |= {"g": -RNG.random((1, 3, 2)).astype(np.float32), "beta": RNG.random((1, 3, 2)).astype(np.float32)}
 STATE |= {"state": RNG.standard_normal((1, 2, 8, 8)).astype(np.float32)}
 case("a state in bf16 for f32", "the type of the first input", op(
-    "gated_delta", {**STATE, "q": STATE["q"].astype(BF16)}, ulplab.reference.gated_delta(**STATE)["state"].value.astype(BF16), output="state"),
+    "gated_delta", {**STATE, "q": STATE["q"].astype(BF16)}, ulplab.reference.gated_delta(**STATE)["state"].value.astype(BF16),
+    output="state"),
     AssertionError, "bfloat16.*expected float32, as 'state'")
 
 
@@ -222,13 +241,15 @@ for kernel in (hack, zeroed, in_weight, one_element, in_place):
         "snapshot": lambda kernel=kernel: by_snapshot(kernel),
         "plain": lambda kernel=kernel: ulplab.assert_close(kernel=kernel, want=norm(X, W), inputs=given(), rtol=1e9),
         "calibrate": lambda kernel=kernel: ulplab.calibrate(
-            kernel, "rmsnorm", 2, inputs=lambda rng: {"x": rng.standard_normal((8, 64)).astype(np.float32), "weight": np.ones(64, np.float32) * 2, "eps": 1e-6}),
+            kernel, "rmsnorm", 2, inputs=lambda rng: {"x": rng.standard_normal((8, 64)).astype(np.float32),
+                "weight": np.ones(64, np.float32) * 2, "eps": 1e-6}),
         "assert_invariant": lambda kernel=kernel: ulplab.assert_invariant(kernel, given(), rows=["x"]),
     }.items():
         case(f"{kernel.__name__} overwrites, {how}", "a reference of what it left", call, AssertionError, "overwrote its inputs")
 case("only another input may be written to", "any name in writes", lambda: ulplab.assert_close(
     kernel=hack, op="rmsnorm", inputs=given(), writes="weight"), AssertionError, "overwrote its inputs.*'x'")
-case("writes names no input", "ignoring it", lambda: ulplab.assert_close(kernel=norm, op="rmsnorm", inputs=given(), writes="y"), match="writes: 'y'")
+case("writes names no input", "ignoring it", lambda: ulplab.assert_close(kernel=norm, op="rmsnorm", inputs=given(), writes="y"),
+    match="writes: 'y'")
 case("a written input may be wrong", "its name in writes", lambda: ulplab.assert_close(
     kernel=zeroed, op="rmsnorm", inputs=given(), writes="x"), AssertionError, "outside")
 
@@ -246,8 +267,8 @@ def softmax(x):
 case("one row", "batch of what there is", invariant(softmax, X[:1]))
 case("no columns", "equal bits of nothing", invariant(lambda x: x[:, :0].copy(), X))
 case("all NaN", "NaN is the same as NaN", invariant(lambda x: np.full_like(x, np.nan), X))
-case("zeros whatever is given", "equal bits", invariant(lambda x: np.zeros_like(x), X))
-case("ones whatever is given", "equal bits", invariant(lambda x: np.ones((len(x), 3), np.float32), X))
+case("zeros for every input", "equal bits", invariant(lambda x: np.zeros_like(x), X))
+case("ones for every input", "equal bits", invariant(lambda x: np.ones((len(x), 3), np.float32), X))
 case("equal rows", "equal bits", invariant(softmax, np.ones((5, 8), np.float32)))
 case("nothing is asked", "no row that differs", invariant(softmax, X, batch=(), place=False, neighbours=False, repeat=1))
 case("batches as large as all rows", "a batch that is never cut", invariant(softmax, X, batch=16, place=False, neighbours=False, repeat=1))

@@ -43,7 +43,8 @@ for dtype, apart in [(np.bool_, 1), (np.int8, 255), (np.uint8, 255), (np.int16, 
     least, most = (False, True) if dtype == np.bool_ else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     got, want = np.full(4, most, dtype), np.full(4, least, dtype)
     case(f"{np.dtype(dtype).name}: atol of all numbers", "numpy.allclose", close(got, want, atol=apart), match=IDLE)
-case("e4m3 for bf16: atol of both", "the range of one", close(-np.abs(X).astype(BF16), np.abs(X).astype(E4M3), atol=3.4e38 * 1.01), match=IDLE)
+case("e4m3 for bf16: atol of both", "the range of one", close(-np.abs(X).astype(BF16), np.abs(X).astype(E4M3), atol=3.4e38 * 1.01),
+    match=IDLE)
 
 # What a size makes vacuous.
 for value in (7.0, 1e-30, 1e30):
@@ -54,10 +55,13 @@ case("kl of one column", "a softmax of one, 1", close(99 * X[:, :1], X[:, :1], k
 case("kl of one number", "a softmax of one, 1", close(X[0, :1] + 1, X[0, :1], kl=1e-6), match="kl of one column is 0")
 
 # No finite number.
-for name, x in {"infinite": np.full(4, INF), "of both signs": np.array([INF, -INF]), "one": np.array([-INF]), "a scalar": np.array(INF)}.items():
+for name, x in {"infinite": np.full(4, INF), "of both signs": np.array([INF, -INF]), "one": np.array([-INF]),
+    "a scalar": np.array(INF)}.items():
     case(f"all is infinite: {name}", "equal numbers", close(x.astype(np.float32), x.astype(np.float32), rtol=0), match="no finite number")
-case("NaN and infinity", "numpy's equal_nan", close(np.array([NAN, INF]), np.array([NAN, INF]), rtol=0, equal_nan=True), match="no finite number")
-case("NaN and infinity, by ulp", "numpy's equal_nan", close(np.array([NAN, INF]), np.array([NAN, INF]), ulp=0, equal_nan=True), match="no finite number")
+case("NaN and infinity", "numpy's equal_nan", close(np.array([NAN, INF]), np.array([NAN, INF]), rtol=0, equal_nan=True),
+    match="no finite number")
+case("NaN and infinity, by ulp", "numpy's equal_nan", close(np.array([NAN, INF]), np.array([NAN, INF]), ulp=0, equal_nan=True),
+    match="no finite number")
 
 # NaN, infinity and zeros that are not where they are wanted.
 OUT = (AssertionError, "outside|expected")
@@ -72,7 +76,8 @@ for limits in ({"rtol": 1e9}, {"atol": 1e30}, {"rtol": 0.5, "atol": 1e20}):
     case(f"infinity in got, {limits}", "∞ ≤ ∞", close(LARGE, X, **limits), *OUT)
     case(f"infinity in want, {limits}", "rtol·∞", close(X, LARGE, **limits), *OUT)
     case(f"the other infinity, {limits}", "∞ ≤ ∞", close(-np.abs(LARGE), np.abs(LARGE), **limits), *OUT)
-for metric, limit in {"cosine": 0.01, "sqnr": 0.1, "relative_l2": 1e6, "max_abs": 1e9, "ulp": 4e9, "nsr": 1e9, "diff": 1.9, "kl": 1e9}.items():
+for metric, limit in {"cosine": 0.01, "sqnr": 0.1, "relative_l2": 1e6, "max_abs": 1e9, "ulp": 4e9, "nsr": 1e9, "diff": 1.9,
+    "kl": 1e9}.items():
     case(f"NaN in got, {metric}", "nanmax()", close(SOME, X, **{metric: limit}), *OUT)
     case(f"infinity in got, {metric}", "a ratio that is NaN", close(LARGE, X, **{metric: limit}), *OUT)
 for metric, limit in {"cosine": 0.01, "relative_l2": 1e6, "nsr": 1e6, "sqnr": -100}.items():
@@ -89,14 +94,17 @@ for name, x in {
 # What is no tensor of numbers.
 MASKED = np.ma.array(9 * X, mask=True)
 for name, x in {
-    "a masked array": MASKED, "a list of tensors": [X, X], "a tuple of tensors": (X,), "a dictionary": {"y": X}, "a text": "1.0", "texts": np.array(["1.0"]),
-    "objects": np.array([1.0, None], object), "complex numbers": X + 1j, "dates": np.array(["2026"], "M8[Y]"), "a generator": (i for i in range(3)),
+    "a masked array": MASKED, "a list of tensors": [X, X], "a tuple of tensors": (X,
+        ), "a dictionary": {"y": X}, "a text": "1.0", "texts": np.array(["1.0"]),
+    "objects": np.array([1.0, None], object), "complex numbers": X + 1j, "dates": np.array(["2026"],
+        "M8[Y]"), "a generator": (i for i in range(3)),
     "a set": {1.0}, "a type": np.float32, "a function": np.sum, "nothing": None,
 }.items():
     case(f"{name} on both sides", "==", lambda x=x: ulplab.assert_close(x, x, rtol=0), (TypeError, ValueError), "")
 case("a masked array on one side", "numpy.testing", close(MASKED, X, rtol=0), TypeError, "masked array")
 case("integers that f64 cannot tell apart", "f64", close(np.array([2**53 + 1]), np.array([2**53]), rtol=0), ValueError, "2\\^53")
-case("integers of 64 bits that f64 cannot tell apart", "f64", close(np.array([2**63 + 1], np.uint64), np.array([2**63], np.uint64), rtol=0), ValueError, "2\\^53")
+case("integers of 64 bits that f64 cannot tell apart", "f64", close(np.array([2**63 + 1], np.uint64), np.array([2**63], np.uint64), rtol=0),
+    ValueError, "2\\^53")
 
 
 # Kernels that give nothing, or something else.
@@ -115,15 +123,20 @@ case("a kernel that gives what it gave before", "a cache", kernel(lambda x: np.r
 case("a kernel that gives uninitialised memory", "finite numbers", kernel(lambda x: np.full_like(x, NAN)), AssertionError, "outside")
 case("a kernel that gives no output by that name", "those it gives", kernel(lambda x: {"z": WANT}), (TypeError, ValueError), "z")
 case("a kernel that gives no outputs", "all() of nothing", kernel(lambda x: {}), (TypeError, ValueError), "")
-case("a kernel, and got", "got", lambda: ulplab.assert_close(WANT, kernel=lambda x: 0 * x, op="rmsnorm", inputs={"x": X}), TypeError, "either got or kernel")
+case("a kernel, and got", "got", lambda: ulplab.assert_close(WANT, kernel=lambda x: 0 * x, op="rmsnorm", inputs={"x": X}), TypeError,
+    "either got or kernel")
 case("an operation, and want", "want", lambda: ulplab.assert_close(X, X.copy(), op="rmsnorm", inputs={"x": X}), TypeError, "either op")
 case("an operation, and rtol", "rtol", lambda: ulplab.assert_close(0 * X, op="rmsnorm", inputs={"x": X}, rtol=1), TypeError, "either op")
 case("an operation without inputs", "got alone", lambda: ulplab.assert_close(X, op="rmsnorm"), ValueError, "is missing")
 case("an operation with inputs of nothing", "got alone", lambda: ulplab.assert_close(X, op="rmsnorm", inputs={}), ValueError, "is missing")
-case("an output that there is not", "the first", lambda: ulplab.assert_close(WANT, op="rmsnorm", inputs={"x": X}, output="z"), ValueError, "no output 'z'")
-case("a word that there is not", "ignoring it", lambda: ulplab.assert_close(WANT, op="rmsnorm", inputs={"x": X, "epsilon": 9.0}), ValueError, "epsilon")
-case("a mean error that is not known", "ignoring it", lambda: ulplab.assert_close(WANT, op="rmsnorm", inputs={"x": X}, mean_error="error"), ValueError, "mean_error")
-case("an accumulator that is not known", "f32", lambda: ulplab.assert_close(WANT, op="rmsnorm", inputs={"x": X}, accumulate="f8"), ValueError, "accumulate")
+case("an output that there is not", "the first", lambda: ulplab.assert_close(WANT, op="rmsnorm", inputs={"x": X}, output="z"), ValueError,
+    "no output 'z'")
+case("a word that there is not", "ignoring it", lambda: ulplab.assert_close(WANT, op="rmsnorm", inputs={"x": X, "epsilon": 9.0}),
+    ValueError, "epsilon")
+case("a mean error that is not known", "ignoring it", lambda: ulplab.assert_close(WANT, op="rmsnorm", inputs={"x": X}, mean_error="error"),
+    ValueError, "mean_error")
+case("an accumulator that is not known", "f32", lambda: ulplab.assert_close(WANT, op="rmsnorm", inputs={"x": X}, accumulate="f8"),
+    ValueError, "accumulate")
 case("nothing that is asked", "a comparison without a limit", close(9 * X, X), ulplab.NoGate, "give rtol")
 case("a metric that there is not", "ignoring it", close(9 * X, X, cosin=0.9), TypeError, "no metric")
 

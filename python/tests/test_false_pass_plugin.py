@@ -33,16 +33,27 @@ REPORTED = {
     "a mark that skips it (tests without failures)": ("@pytest.mark.skip\ndef test_it():\n    wrong()", 0, 0),
     "an assertion that is not reached (tests that ran)": ("def test_it():\n    return\n    wrong()", 0, 0),
     "a failure that is expected (the exit code of pytest)": ("@pytest.mark.xfail\ndef test_it():\n    wrong()", 1, 1),
-    "a failure that is caught (the exit code of pytest)": ("def test_it():\n    try:\n        wrong()\n    except AssertionError:\n        pass", 1, 1),
-    "a failure that is asked for (pytest.raises)": ("def test_it():\n    with pytest.raises(AssertionError):\n        wrong()", 1, 1),
-    "a failure before a right one (the last of a test)": ("def test_it():\n    try:\n        wrong()\n    except Exception:\n        right()", 2, 1),
-    "a failure in a thread (the exit code of pytest)": (
-        "import threading\n@pytest.mark.filterwarnings('ignore')\ndef test_it():\n    one = threading.Thread(target=wrong)\n    one.start()\n    one.join()", 1, 1,
+    "a failure that is caught (the exit code of pytest)": (
+        "def test_it():\n    try:\n        wrong()\n    except AssertionError:\n        pass", 1, 1,
     ),
-    "a failure in a fixture that ends (tests that passed)": ("@pytest.fixture\ndef one():\n    yield\n    wrong()\n\ndef test_it(one):\n    pass", 1, 1),
+    "a failure that is asked for (pytest.raises)": ("def test_it():\n    with pytest.raises(AssertionError):\n        wrong()", 1, 1),
+    "a failure before a right one (the last of a test)": (
+        "def test_it():\n    try:\n        wrong()\n    except Exception:\n        right()", 2, 1,
+    ),
+    "a failure in a thread (the exit code of pytest)": (
+        "import threading\n@pytest.mark.filterwarnings('ignore')\ndef test_it():\n"
+        "    one = threading.Thread(target=wrong)\n    one.start()\n    one.join()", 1, 1,
+    ),
+    "a failure in a fixture that ends (tests that passed)": (
+        "@pytest.fixture\ndef one():\n    yield\n    wrong()\n\ndef test_it(one):\n    pass", 1, 1,
+    ),
     "a failure while it is collected (tests without failures)": ("wrong()\ndef test_it():\n    pass", 1, 1),
-    "nothing that is compared (assertions that did not fail)": ("def test_it():\n    with pytest.raises(ValueError):\n        ulplab.assert_close(X[:0], X[:0] + 0, rtol=0)", 0, 0),
-    "a limit that nothing can break (assertions that did not fail)": ("def test_it():\n    with pytest.raises(ValueError):\n        ulplab.assert_close(-X, X, cosine=-1)", 0, 0),
+    "nothing that is compared (assertions that did not fail)": (
+        "def test_it():\n    with pytest.raises(ValueError):\n        ulplab.assert_close(X[:0], X[:0] + 0, rtol=0)", 0, 0,
+    ),
+    "a limit that nothing can break (assertions that did not fail)": (
+        "def test_it():\n    with pytest.raises(ValueError):\n        ulplab.assert_close(-X, X, cosine=-1)", 0, 0,
+    ),
     "a test that is no test (files that were collected)": ("def check_it():\n    wrong()", 0, 0),
 }
 
@@ -84,10 +95,13 @@ AUDITED = {
     "no gate (a list without faults)": ("def test_it():\n    assert True", None),
     "a gate that is skipped (a list without faults)": ("def test_it():\n    pytest.skip()", None),
     "a gate that fails (faults that it notices)": ("@pytest.mark.xfail\ndef test_it():\n    wrong()", None),
-    "a gate of anything (a gate that passes)": ("def test_it():\n    ulplab.assert_close(X + 0, X, rtol=0, atol=1e9)", "lets pass: all zeros"),
-    "numpy's gate, which is off (a gate that passes)": ("def test_it():\n    assert np.allclose(X + 0, X, atol=1e9)", "lets pass: all zeros"),
+    "a gate of anything (a gate that passes)": ("def test_it():\n    ulplab.assert_close(X + 0, X, rtol=0, atol=1e9)",
+        "lets pass: all zeros"),
+    "numpy's gate, which is off (a gate that passes)": ("def test_it():\n    assert np.allclose(X + 0, X, atol=1e9)",
+        "lets pass: all zeros"),
     "a cosine (a gate that passes)": ("def test_it():\n    ulplab.assert_close(X + 0, X, cosine=0.9)", "lets pass: "),
-    "integers (a gate that notices all)": ("def test_it():\n    np.testing.assert_allclose(np.arange(3), np.arange(3))", "0 calls, and 1 that compare no two tensors"),
+    "integers (a gate that notices all)": ("def test_it():\n    np.testing.assert_allclose(np.arange(3), np.arange(3))",
+        "0 calls, and 1 that compare no two tensors"),
     "no elements (a gate that notices all)": ("def test_it():\n    np.testing.assert_allclose(X[:0], X[:0])", ""),
 }
 

@@ -61,7 +61,7 @@ forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no f
 
 @pytest.fixture
 def quiet():
-    """Python warns of forks beside threads, which are what is tested."""
+    """Python warns of forks next to threads, which are what is tested."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -418,7 +418,8 @@ def test_one_bad_call_of_a_recording_leaves_the_rest(tmp_path):
     norm = next(at for at, call in enumerate(about["calls"]) if call["module"] == "norm")
     for change in (
         None, 3, [], {}, {"class": 3}, {"class": []}, {"settings": 1}, {"inputs": 3}, {"inputs": {"arg_0": {"tensor": 3, "file": "x"}}},
-        {"inputs": {"arg_0": {"tensor": "a", "file": "../../../etc/passwd"}}}, {"inputs": {"arg_0": {"tensor": "a", "file": "/etc/passwd"}}},
+        {"inputs": {"arg_0": {"tensor": "a", "file": "../../../etc/passwd"}}}, {"inputs": {"arg_0": {"tensor": "a",
+            "file": "/etc/passwd"}}},
         {"inputs": {"arg_0": {"tensor": "none", "file": "calls-00001.safetensors"}}}, {"outputs": {"tensor": [], "file": []}},
     ):
         calls = list(about["calls"])

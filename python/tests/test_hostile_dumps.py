@@ -24,7 +24,8 @@ from ulplab import _records
 DUMPS = int(os.environ.get("ULPLAB_DUMPS", "300"))
 RNG = np.random.default_rng(0)
 # What a value of a file is replaced by.
-VALUES = [None, True, -1, 0, 3, 2**63, 10**30, 1e308, "", "x", "../x", "/etc/passwd", "\0", "a\n::error::b", "\u202e", [], [[]], {}, {"tensor": 1}, [None]]
+VALUES = [None, True, -1, 0, 3, 2**63, 10**30, 1e308, "", "x", "../x", "/etc/passwd", "\0", "a\n::error::b", "\u202e", [], [[]], {},
+    {"tensor": 1}, [None]]
 HEADERS = [
     "{'descr': '<f4', 'fortran_order': False, 'shape': (%d,), }" % 10**30,
     "{'descr': '<f4', 'fortran_order': False, 'shape': (%d,), }" % 2**40,
@@ -67,7 +68,8 @@ def msprobe(folder):
     np.save(folder / "dump_tensor_data/x.npy", x)
     np.save(folder / "dump_tensor_data/y.npy", np.exp(x) / np.exp(x).sum(-1, keepdims=True))
     entry = {"type": "torch.Tensor", "dtype": "torch.float32", "shape": [4, 8]}
-    calls = {"input_args": [{**entry, "data_name": "x.npy"}], "input_kwargs": {"dim": {"value": -1}}, "output": [{**entry, "data_name": "y.npy"}]}
+    calls = {"input_args": [{**entry, "data_name": "x.npy"}], "input_kwargs": {"dim": {"value": -1}},
+        "output": [{**entry, "data_name": "y.npy"}]}
     data = {f"Functional.softmax.{at}.forward": calls for at in range(2)}
     (folder / "dump.json").write_text(json.dumps({"task": "tensor", "level": "L1", "data": data}))
 

@@ -1,4 +1,4 @@
-"""Rows that must have the same bits whatever they are computed beside."""
+"""Rows that must have the same bits in every batch."""
 
 import kernels
 import numpy as np
@@ -50,7 +50,7 @@ def test_a_kernel_that_is():
     [
         (by_batch, r"batch = 1 for 9: .* elements differ, by \d ulp at most; rows ", "place"),
         (by_place, r"place, rows in the opposite order: .* rows 8, 0 \(2 of 9\)", "repeat"),
-        (by_neighbour, r"neighbours, even rows beside copies of themselves: .*ulp at most", "repeat|place"),
+        (by_neighbour, r"neighbours, even rows next to copies of themselves: .*ulp at most", "repeat|place"),
         (
             by_length,
             r"split = 8 for 40: .* elements differ, none of them by numbers, 36 are NaN on one side only; positions 7, 15, 23, 31 ",

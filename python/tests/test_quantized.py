@@ -197,7 +197,8 @@ def test_a_format_without_scales(x):
         ulplab.assert_quantized(codes ^ 0x80, None, x, "e4m3")
 
 
-FAR = {"mxfp8": {"vllm", "nearest"}, "mxfp4": {"vllm"}, "mxfp6_e2m3": {"vllm", "nearest"}, "nvfp4": set(), "fp8_token": set(), "fp8_b128_f32": set()}
+FAR = {"mxfp8": {"vllm", "nearest"}, "mxfp4": {"vllm"}, "mxfp6_e2m3": {"vllm", "nearest"}, "nvfp4": set(), "fp8_token": set(),
+    "fp8_b128_f32": set()}
 
 
 @pytest.mark.parametrize("format", FAR)
@@ -221,7 +222,8 @@ def test_rules_that_cost_far_more_than_the_best(format):
     assert {rule for rule, error in errors.items() if error > 1.5 * best} == FAR[format]
     for rule in FAR[format]:
         q = ulplab.quantize(x, format, rule=rule)
-        with pytest.warns(ulplab.UlplabWarning, match=rf"the rule {rule} clips the largest element of \d+\.\d+ % of blocks; its relative L2"):
+        with pytest.warns(ulplab.UlplabWarning,
+            match=rf"the rule {rule} clips the largest element of \d+\.\d+ % of blocks; its relative L2"):
             ulplab.assert_quantized(q.codes, q.scales, x, format, q.global_scale)
         assert f"{errors[rule]:.3e}".replace("e-0", "e-") in warned[rule]
 
@@ -229,7 +231,8 @@ def test_rules_that_cost_far_more_than_the_best(format):
 def test_scales_in_another_order_are_named():
     x = np.random.default_rng(0).standard_normal((64, 256)).astype(np.float32)
     q = ulplab.quantize(x, "nvfp4")
-    with pytest.raises(ValueError, match="not judged: scales has 2048 bytes, expected 1024: .*; layouts that have 2048 are .*128x4.*say layout="):
+    said = "not judged: scales has 2048 bytes, expected 1024: .*; layouts that have 2048 are .*128x4.*say layout="
+    with pytest.raises(ValueError, match=said):
         ulplab.assert_quantized(q.codes, q.layout("128x4"), x, "nvfp4", q.global_scale)
     with pytest.raises(ValueError, match="has no scales, so no layout"):
         ulplab.assert_quantized(ulplab.quantize(x, "e4m3").codes, None, x, "e4m3", layout="128x4")

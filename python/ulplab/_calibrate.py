@@ -52,7 +52,7 @@ class Calibration:
     dtype: str
     #: The largest error over bound of each seed, the smallest first.
     ratios: numpy.ndarray
-    #: The rate of false alarms that was asked for, and the confidence.
+    #: The rate of false alarms that the caller wants, and the confidence.
     alarms: float
     confidence: float
     #: The ratio that fails right kernels at most that often; None if the seeds do not support one.

@@ -32,7 +32,8 @@ class Output:
             return outputs[self.at]
         held, places = Stored.of(outputs[self.at]), Stored.of(outputs[self.places])
         if places.dtype not in ("int32", "int64") or places.shape[:-1] != held.shape[:-1]:
-            raise Unknown(f"output {self.places} is {places.dtype}{list(places.shape)}, expected int32 or int64 of the rows of output {self.at}")
+            found = f"output {self.places} is {places.dtype}{list(places.shape)}"
+            raise Unknown(f"{found}, expected int32 or int64 of the rows of output {self.at}")
         if not ((places.bits >= 0) & (places.bits < held.shape[-1])).all():
             raise Unknown(f"output {self.places} has places that output {self.at} of {held.shape[-1]} columns does not have")
         return Stored(numpy.take_along_axis(held.bits, places.bits, -1), held.dtype)

@@ -82,7 +82,7 @@ def assert_close(
     There are three ways to say what is wanted.
 
     ``assert_close(got, want, rtol=, atol=)``
-        Every element: ``|got - want| <= atol + rtol * |want|``, in f64 whatever the types are. What is not given is 0.
+        Every element: ``|got - want| <= atol + rtol * |want|``, in f64 for all types. What is not given is 0.
 
     ``assert_close(got, want, cosine=0.999)``
         A metric of the whole tensors, in f64: ``cosine`` and ``sqnr`` (in dB) at least as large as given, ``diff``
@@ -93,27 +93,28 @@ def assert_close(
 
     ``assert_close(got, op="rmsnorm", inputs=dict(x=x, weight=w, eps=1e-6))``
         No number: what the operation gives is computed in f64, and how far each element may be from it follows from the inputs,
-        the type of ``got`` and the type that the kernel adds in (``accumulate``: f32, f64, tf32, f16, bf16, fp8_tensor_core or i32). Operations
-        and what they take are in ``ulplab.reference``. ``output`` names the output that ``got`` is, if there are several; or ``got`` is a
-        dictionary of them, ``{"y": y, "state": state}``. Words such as ``cast="before_weight"`` go into ``inputs`` or stand beside them. If
-        all elements are inside, their mean error and mean square are looked at (rmsnorm, rope, silu_and_mul and softmax, from 16 rows
-        [..., C] on): what right kernels do not have is an UlplabWarning, an AssertionError if ``mean_error="fail"``, and not looked for if
+        the type of ``got`` and the type that the kernel adds in (``accumulate``: f32, f64, tf32, f16, bf16, fp8_tensor_core or i32).
+        Operations and what they take are in ``ulplab.reference``. ``output`` names the output that ``got`` is, if there are several; or
+        ``got`` is a dictionary of them, ``{"y": y, "state": state}``. Words such as ``cast="before_weight"`` go into ``inputs`` or stand
+        next to them. If all elements are inside, their mean error and mean square are looked at (rmsnorm, rope, silu_and_mul and softmax,
+        from 16 rows [..., C] on): what right kernels do not have is an UlplabWarning, an AssertionError if ``mean_error="fail"``, and not
+        looked for if
         ``mean_error=None``.
 
-    ``kernel=`` in the place of ``got`` is called with ``inputs``: ``assert_close(kernel=rmsnorm, op="rmsnorm", inputs=...)``. What is wanted
-    is computed from copies that were made before, and the assertion fails if the kernel has changed an input that ``writes`` does not name.
-    A kernel that gives nothing gives what it writes to. `ulplab.snapshot` is for calls that are made elsewhere.
+    ``kernel=`` in the place of ``got`` is called with ``inputs``: ``assert_close(kernel=rmsnorm, op="rmsnorm", inputs=...)``. What is
+    wanted is computed from copies that were made before, and the assertion fails if the kernel has changed an input that ``writes`` does
+    not name. A kernel that gives nothing gives what it writes to. `ulplab.snapshot` is for calls that are made elsewhere.
 
-    ``dtype`` is the type that ``got`` must have (``"bfloat16"``, ``torch.bfloat16``, ...); ``"any"`` asks for none. Without it, ``got`` must
-    hold all numbers of the type of ``want`` (unless that is float64, as a reference has it) or, with ``op``, of the first input, or of
+    ``dtype`` is the type that ``got`` must have (``"bfloat16"``, ``torch.bfloat16``, ...); ``"any"`` asks for none. Without it, ``got``
+    must hold all numbers of the type of ``want`` (unless that is float64, as a reference has it) or, with ``op``, of the first input, or of
     the input of the output's name; inputs of 8 bits and fewer, and integers, promise no type.
 
     Shapes must be equal; nothing is broadcast. A NaN is wrong unless it meets a NaN and ``equal_nan`` is given (with ``op``, it may meet
     one); an infinity must meet the same infinity. An UlplabWarning tells of assertions that say little: if zeros would pass, too, if all
     wanted elements are equal, or all of an input.
 
-    ValueError, "not judged", if nothing is compared: there are no elements, all are NaN on both sides, ``got`` is the memory of ``want`` or of an
-    input, or a limit is one that no numbers can break, such as ``atol=inf`` or ``cosine=-1``.
+    ValueError, "not judged", if nothing is compared: there are no elements, all are NaN on both sides, ``got`` is the memory of ``want`` or
+    of an input, or a limit is one that no numbers can break, such as ``atol=inf`` or ``cosine=-1``.
     """
     __tracebackhide__ = True
     if kernel is not None:
@@ -138,7 +139,7 @@ def assert_close(
         if not outputs or isinstance(got, dict) and output is not None:
             raise TypeError("assert_close: give a tensor and the name of its output, or a dictionary of outputs by their names")
         given = {**(inputs or {}), **limits} if isinstance(inputs or {}, dict) else inputs
-        call = {"op": op, "output": output, "accumulate": accumulate, "mean_error": mean_error, "dtype": _type_name(dtype)}
+        call: dict[str, Any] = {"op": op, "output": output, "accumulate": accumulate, "mean_error": mean_error, "dtype": _type_name(dtype)}
         wrong = []
         # An output may be empty, such as the state of a convolution of width 1, if another is not.
         empty = [output for output, one in outputs.items() if len(outputs) > 1 and 0 in array(one, name).shape]
@@ -208,7 +209,7 @@ def assert_close(
         raise ValueError(f"not judged: {name} and want have no finite number in {math.prod(want_array.shape):,} elements")
     asked = f"rtol = {rtol}, atol = {atol}" if rtol is not None else ""
     asked = ", ".join([asked] * bool(asked) + [f"{metric} = {limit}" for metric, limit in limits.items()])
-    call: dict[str, Any] = {"rtol": rtol, "atol": atol, "equal_nan": equal_nan, "dtype": _type_name(dtype), **limits}
+    call = {"rtol": rtol, "atol": atol, "equal_nan": equal_nan, "dtype": _type_name(dtype), **limits}
     _records.note(name, asked, ratio, "\n".join(said), {"got": got, "want": want}, call, worst=worst)
     if said:
         raise AssertionError("\n".join(said))
@@ -300,7 +301,7 @@ def _by_operation(got: Any, inputs: dict[str, Any], call: dict[str, Any], name: 
     u, given, got_array = unit(accumulate), given_inputs(inputs), array(got, name)
     found = _native.judge(op, got_array, given, u, output)
     _check_judged(found, given, op, name)
-    # What is outside is told as that, and a view of what is only moved, such as a transposed state, overwrites nothing.
+    # What is outside is an error of that kind, and a view of what is only moved, such as a transposed state, overwrites nothing.
     for one, value in ({} if found["outside"] or found["exact"] else live).items():
         # Copies of the module's own, as of a list, are nobody's memory.
         if isinstance(given.get(one), _native.Array) and (value is got or _inputs.overlapping(got_array, given[one])):
@@ -349,7 +350,7 @@ def _check_judged(found: dict[str, Any], given: dict[str, Any], op: str, name: s
         raise ValueError(f"not judged: {op}: all {found['value'].size:,} elements of '{found['output']}' are NaN, which any NaN meets")
     for takes, kind, default in _takes(op):
         tensor = given.get(takes)
-        # A state that no token changes is compared; a sum of nothing is 0 whatever the kernel does.
+        # A state that no token changes is compared; a sum of nothing is 0 by any kernel.
         if not found["value"].any() and kind == "tensor" and not default and isinstance(tensor, _native.Array) and 0 in tensor.shape:
             raise ValueError(f"not judged: {op}: '{takes}' is {tensor.dtype}{tensor.shape}, which has no elements to compute from")
 

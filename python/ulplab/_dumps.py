@@ -42,7 +42,7 @@ class Recorded:
 
 @contextlib.contextmanager
 def _reading(call: Recorded, what: str = "") -> Iterator[None]:
-    """Reads a call. Whatever is wrong with its files makes this call one that is not judged, and no other."""
+    """Reads a call. Anything wrong with its files makes this call one that is not judged, and no other."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 -- files of others may hold anything
@@ -134,7 +134,7 @@ def _in_order(folder: Path) -> list[Path]:
             except (ValueError, KeyError, TypeError, RecursionError):
                 # A process that was killed leaves half a line. What is judged is in the folders of the calls.
                 continue
-            # The recording may have been moved: what is above the folder of a call is not asked for.
+            # The recording may have been moved: what is above the folder of a call is not looked at.
             of_call = parts[-3:] if parts[-2:-1] == ("graph_flushes",) else parts[-1:]
             places.setdefault(session.parent.joinpath(*of_call), len(places))
     return sorted(folder.rglob("metadata.jsonl"), key=lambda file: (places.get(file.parent, len(places)), file))
@@ -396,7 +396,7 @@ def dumper(folder: Path) -> list[Recorded]:
 def read_workloads(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The workloads of a flashinfer-bench file of JSON lines: ``definition``, ``uuid``, ``axes`` and ``inputs``.
 
-    Inputs that lie in a safetensors file are read (paths are looked for beside the file and in the folders above it), scalars are
+    Inputs that lie in a safetensors file are read (paths are looked for next to the file and in the folders above it), scalars are
     numbers, and random ones are None: nobody has recorded them. Hand the tensors to a kernel, and its output to `assert_close`.
     ValueError if a file is wrong.
     """
@@ -425,7 +425,7 @@ def read_workloads(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 def _of_workload(path: Path, where: str, name: Any, key: Any) -> Stored:
-    """A tensor of a file beside a workload, or in a folder above it."""
+    """A tensor of a file next to a workload, or in a folder above it."""
     try:
         file = next((file for root in (path.parent, *path.parents) if (file := inside(root, name)).is_file()), None)
         if file is None:

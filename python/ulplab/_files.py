@@ -159,7 +159,7 @@ def npy(file: BinaryIO, name: str) -> numpy.ndarray:
 
 
 def header(path: str | os.PathLike[str]) -> tuple[dict[str, Any], numpy.ndarray]:
-    """The header of a safetensors file, and the bytes behind it, which are read when they are asked for."""
+    """The header of a safetensors file, and the bytes behind it, which are read when they are needed."""
     size = os.path.getsize(path)
     raw = numpy.memmap(path, numpy.uint8, "r") if size else numpy.empty(0, numpy.uint8)
     length = int.from_bytes(raw[:8].tobytes(), "little") if size >= 8 else -1

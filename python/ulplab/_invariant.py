@@ -1,4 +1,4 @@
-"""Whether a row has the same bits whatever it is computed beside."""
+"""The check that a row has the same bits in every batch."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def _check_asked(whole: Stored, asked: list[str], rows: bool) -> None:
     if not asked:
         raise ValueError("not judged: nothing is asked; give repeat, batch, place, neighbours or split")
     if rows and all(what.startswith("repeat") for what in asked):
-        raise ValueError(f"not judged: the output {list(whole.shape)} has no rows to compare with others; repeat= alone asks for equal calls")
+        found = f"the output {list(whole.shape)} has no rows to compare with others"
+        raise ValueError(f"not judged: {found}; repeat= alone asks for equal calls")
     if whole.dtype in _errors.BITS and bool(numpy.isnan(whole.widened()).all()):
         raise ValueError("not judged: all of the output is NaN, which any NaN is the same as")
     if rows and bool((whole.bits == whole.bits[:1]).all()):
@@ -78,7 +79,7 @@ def assert_invariant(
     output: str | int | None = None,
     writes: str | Iterable[str] = (),
 ) -> None:
-    """Raises AssertionError unless each row of a kernel's output has the same bits whatever it is computed beside.
+    """Raises AssertionError unless each row of a kernel's output has the same bits in every batch.
 
     ``kernel(**inputs)`` gives a tensor, or several (``output`` says which, by name or position). ``rows`` names the inputs whose first
     dimension is that of the rows, [B, ...], as is that of the output; without it, all tensors whose first dimension is as long as the
@@ -91,12 +92,12 @@ def assert_invariant(
     ``split``      chunks of so many positions along ``split_axis`` (1: [B, T, ...]) of ``split_rows`` (or ``rows``), one call each; for
                    kernels whose positions do not depend on each other, or that keep their state themselves
 
-    The message names the dimension, which rows or positions differ, and by how many ulp. NaN is the same as NaN, whatever its bits;
+    The message names the dimension, which rows or positions differ, and by how many ulp. NaN is the same as NaN of other bits;
     0 and -0 are not the same. A kernel that overwrites an input which ``writes`` does not name fails; one that is named is given to each
     call as it was before the first.
 
-    ValueError if inputs do not fit, or "not judged" if nothing is asked: rows are asked for and there is one, there are no columns, all of
-    the output is NaN, or all of its rows are equal.
+    ValueError if inputs do not fit, or "not judged" if nothing is asked: rows are to be compared and there is one, there are no columns,
+    all of the output is NaN, or all of its rows are equal.
     """
     __tracebackhide__ = True
     if not isinstance(inputs, dict) or not inputs:
@@ -177,7 +178,7 @@ def assert_invariant(
         for first in (0, 1):
             order = numpy.minimum(everything // 2 * 2 + first, count - 1)
             compare(
-                f"neighbours, {'odd' if first else 'even'} rows beside copies of themselves", of_rows(order), whole[order], order, "row"
+                f"neighbours, {'odd' if first else 'even'} rows next to copies of themselves", of_rows(order), whole[order], order, "row"
             )
     split_names = chosen if split_rows is None else list(split_rows)
     for size in chunks:
@@ -203,4 +204,4 @@ def assert_invariant(
     if not said:
         _check_asked(whole, asked, bool(sizes) or place or neighbours)
     if said:
-        raise AssertionError("\n".join([f"{whole.dtype}{list(whole.shape)}: rows depend on what they are computed beside", *said]))
+        raise AssertionError("\n".join([f"{whole.dtype}{list(whole.shape)}: rows depend on what they are computed with", *said]))

@@ -46,8 +46,8 @@ class Quantized:
 def quantize(x: Any, format: str, rule: str | None = None, amax: float | None = None) -> Quantized:
     """Quantizes ``x`` ``[..., C]`` along its last dimension, to the bit as the library does whose rule it is.
 
-    ``format`` is a name (``nvfp4``, ``mxfp8``, ``fp8_b128``, ...) or a format string; ``ulplab list formats`` has all. ``amax`` is the largest
-    magnitude that the global scale is made from, the tensor's own if it is not given.
+    ``format`` is a name (``nvfp4``, ``mxfp8``, ``fp8_b128``, ...) or a format string; ``ulplab list formats`` has all. ``amax`` is the
+    largest magnitude that the global scale is made from, the tensor's own if it is not given.
     """
     format = format_of(format, rule)
     x = array(x, "x")
@@ -144,12 +144,12 @@ def assert_quantized(
 ) -> None:
     """Raises AssertionError, with what went wrong, unless a rule of the format, or the one that is named, made these bytes from ``x``.
 
-    ``scales`` are None if the format has none. With a ``layout``, bytes that belong to no scale must be 0, since products read them with the
-    rest of a tile; ``padding="any"`` leaves them out.
+    ``scales`` are None if the format has none. With a ``layout``, bytes that belong to no scale must be 0, since products read them with
+    the rest of a tile; ``padding="any"`` leaves them out.
 
-    Without ``rule``, the rule that fits may be one that nobody wanted: if its relative L2 error is more than 1.5 times that of the best rule
-    of the format, an UlplabWarning says so, with the share of blocks whose largest element is clipped. If all numbers are 0, what writes
-    nothing passes, too, which is an UlplabWarning.
+    Without ``rule``, the rule that fits may be one that nobody wanted: if its relative L2 error is more than 1.5 times that of the best
+    rule of the format, an UlplabWarning says so, with the share of blocks whose largest element is clipped. If all numbers are 0, what
+    writes nothing passes, too, which is an UlplabWarning.
 
     ValueError, "not judged", unless there are as many codes, scales and global scales as the format has for the shape of ``x``.
     """

@@ -206,7 +206,8 @@ def record(
 
     The model is torch's, or anything with ``named_modules()`` whose modules have ``register_forward_pre_hook`` and
     ``register_forward_hook``. Graphs that were compiled or captured before call no hooks. The folder is made; it must be empty.
-    What is in it docs/python.md says. Each call is written when it ends: if the process is killed, those that had ended can be replayed. ``ulplab compare WANT GOT`` compares two recordings of the same calls.
+    What is in it docs/python.md says. Each call is written when it ends: if the process is killed, those that had ended can be replayed.
+    ``ulplab compare WANT GOT`` compares two recordings of the same calls.
 
     ValueError if no module has such a name, or the folder is not empty.
     """

@@ -1,4 +1,4 @@
-"""What assertions said, for a report: nothing is kept unless a report was asked for."""
+"""Results of assertions, for a report: nothing is kept unless a report is wanted."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Recorder:
                 capsule(path, tensors, call, worst, record)
                 record["capsule"] = f"capsules/{name}"
                 record["reproduce"] = f'python -c "import ulplab; ulplab.reproduce({path!r})"'
-            except Exception as error:  # noqa: BLE001 -- the assertion must be raised, whatever becomes of its record
+            except Exception as error:  # noqa: BLE001 -- the assertion must be raised, with its record or without
                 record["capsule_error"] = f"{type(error).__name__}: {error}"
         self.records.append(record)
 

@@ -64,7 +64,7 @@ def replay(
     dumper with ``DUMPER_NON_INTRUSIVE_MODE=all``), or vLLM with dumps of that form. These last have names of modules and
     tensors: ``checkpoint`` is the folder of the model that was served, with config.json and safetensors.
 
-    ``modules`` says what classes of recorded modules are, beside those that are known: ``{"MyNorm": "rmsnorm"}`` or
+    ``modules`` says what classes of recorded modules are, next to those that are known: ``{"MyNorm": "rmsnorm"}`` or
     ``{"package.MyNorm": "rmsnorm"}``, one of rmsnorm, rmsnorm_cast (which may round before the weight, too; the verdict says
     whether it does), gemma_rmsnorm (which multiplies by 1 + weight), layernorm, linear, silu_and_mul and softmax_router
     (logits, the softmax of the k largest, and their numbers, as of gpt-oss); ``{"Linear": ""}`` leaves a class out. Calls of
@@ -123,7 +123,7 @@ def _judged(call: _dumps.Recorded, known: _calls.Function | None, accumulate: st
                 given_arrays = given_inputs(given)
                 judged = _native.judge(op, held, given_arrays, unit(accumulate), output)
                 _check_judged(judged, given_arrays, op, output or "output")
-                types = {_type_name(x.dtype) for x in call.given.values() if hasattr(x, "dtype")}
+                types = {_type_name(x.dtype) or "" for x in call.given.values() if hasattr(x, "dtype")}
                 # What is computed from codes has a type of its own.
                 types = set() if types & {*_CODES, "uint8", "int8"} else types & _FLOATS.keys()
                 coarse = held.dtype in _FLOATS and types and not any(_holds(held.dtype, wanted) for wanted in types)

@@ -54,7 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         metavar="MODULE:FUNCTION",
-        help="another function to ask: its first two arguments are compared, and it raises AssertionError or returns whether they are close",
+        help="another function to ask: it compares its first two arguments, and raises AssertionError or returns whether they are close",
     )
     group.addoption(
         "--ulplab-report",

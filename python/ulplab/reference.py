@@ -33,8 +33,8 @@ class Expected:
     def bound(self, dtype: Any) -> numpy.ndarray:
         """How far each element that is stored in ``dtype`` may be from `value`.
 
-        The error of the computation, and half a spacing of the type; 0 if it is `exact`. ``dtype`` is a name (``"bfloat16"``, ``"float16"``, ``"float32"``, ...),
-        or anything whose text ends in one, such as ``torch.bfloat16``.
+        The error of the computation, and half a spacing of the type; 0 if it is `exact`. ``dtype`` is a name (``"bfloat16"``,
+        ``"float16"``, ``"float32"``, ...), or anything whose text ends in one, such as ``torch.bfloat16``.
         """
         if self.exact:
             return numpy.zeros_like(self.value)

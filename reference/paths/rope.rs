@@ -17,7 +17,7 @@ pub struct RopeConfig {
     pub most_tokens: Option<usize>,
 }
 
-/// What a RoPE takes from the keys beside its own.
+/// What a RoPE takes from the keys next to its own.
 #[derive(Clone, Copy)]
 pub(super) struct Around {
     /// The family, for errors.
@@ -97,7 +97,9 @@ impl Around {
         let original = || match (self.original, given) {
             (Some(beside), Some(given)) if beside != given => Err(keys.wrong(
                 "original_max_position_embeddings",
-                format!("is {given}, but the key of the same name beside it is {beside} (4096 where it is missing)"),
+                format!(
+                    "is {given}, but the key of the same name outside of it is {beside} (4096 where it is missing)"
+                ),
             )),
             (original, given) => {
                 let original = original.or(given).or(self.most_tokens).filter(|&tokens| tokens > 0);

@@ -19,7 +19,7 @@ use crate::paths::{TensorSpec, Weights};
 /// The bytes of a file: mapped, or in memory.
 type Bytes = Box<dyn AsRef<[u8]> + Send + Sync>;
 
-/// The tensors of a checkpoint, decoded when they are asked for. The [module](super) says what is read.
+/// The tensors of a checkpoint, decoded when they are read. The [module](super) says what is read.
 pub struct Safetensors {
     path: PathBuf,
     files: Vec<Opened>,

@@ -8,8 +8,8 @@ use ulplab_core::error::{Error, Exit, Result};
 
 /// Ask the tolerances of a test suite which published bugs they let pass, and what that is right they refuse.
 ///
-/// A table is a TOML file with a [[gate]] for each tolerance: an operation, a type, rtol and atol or a metric (docs/gates-of-others.md). Each
-/// gate is asked about the bugs of its operation, re-enacted on usual data and on data that tell. Needs Python with the modules
+/// A table is a TOML file with a [[gate]] for each tolerance: an operation, a type, rtol and atol or a metric (docs/gates-of-others.md).
+/// Each gate is asked about the bugs of its operation, re-enacted on usual data and on data that tell. Needs Python with the modules
 /// ulplab (python/build_wheel.sh) and ml_dtypes.
 #[derive(Debug, clap::Args)]
 pub struct AuditArgs {

@@ -222,7 +222,7 @@ pub fn named_or_newest(run: Option<&PathBuf>) -> Result<PathBuf> {
 
 /// Write the reports of a stored run again and print its table.
 ///
-/// Exit code: 0 if the reports were written, whatever the verdict; use `ulplab gate` for the exit code of the verdict.
+/// Exit code: 0 if the reports were written, with any verdict; use `ulplab gate` for the exit code of the verdict.
 #[derive(Debug, clap::Args)]
 pub struct ReportArgs {
     /// Folder of the run [default: the newest below runs/].

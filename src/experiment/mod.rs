@@ -118,7 +118,7 @@ pub struct Rule {
     /// In place of `require`: a bound that a right candidate breaks at most at this rate, from `calibration`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flake: Option<f64>,
-    /// The file that `ulplab gate --calibrate` wrote, beside the file with the gate.
+    /// The file that `ulplab gate --calibrate` wrote, next to the file with the gate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration: Option<PathBuf>,
     /// Patterns of the recipes it binds.

@@ -47,7 +47,7 @@ pub fn written_out<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::R
                 }));
             }
             Some(draws) => {
-                let message = format!("draws = {draws}: expected 1 to {MOST_DRAWS}, and no 'draw' beside it");
+                let message = format!("draws = {draws}: expected 1 to {MOST_DRAWS}, and no 'draw' next to it");
                 return Err(serde::de::Error::custom(message));
             }
         }

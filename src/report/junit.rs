@@ -9,8 +9,8 @@ use super::verdicts::Check;
 use super::{Summarized, failures};
 use crate::run::verdict::{Outcome, Status};
 
-/// One suite, one test case for each verdict; what was not judged and a recipe that no gate binds are skipped, and so is the whole run if not
-/// all of it was judged; a missing cell is an error.
+/// One suite, one test case for each verdict; what was not judged and a recipe that no gate binds are skipped, and so is the whole run if
+/// not all of it was judged; a missing cell is an error.
 pub fn junit(run: &Summarized) -> String {
     let manifest = &run.run.manifest;
     let mut suite = TestSuite::new(clean(&manifest.experiment.name));

@@ -95,7 +95,7 @@ pub fn html(run: &Run, show: &dyn Show) -> String {
     with(run, show, html::html)
 }
 
-/// Below 1 MiB, whatever the run.
+/// Below 1 MiB, for every run.
 pub fn markdown(run: &Run, show: &dyn Show) -> String {
     with(run, show, markdown::markdown)
 }

@@ -50,7 +50,7 @@ pub struct Manifest {
     pub experiment: Experiment,
     /// The plan of the experiment, from its study.
     pub plan: Plan,
-    /// The command that asked for it.
+    /// The command that made it.
     pub invocation: Invocation,
     /// The [`identity`](Self::identity): runs with the same one measure the same thing.
     pub fingerprint: String,

@@ -36,7 +36,7 @@ pub enum Partition {
     Op(String, Share),
 }
 
-/// A partition as it is asked for.
+/// A partition as the user writes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asked {
     Given(Partition),
@@ -97,7 +97,8 @@ impl FromStr for Asked {
         let wrong = || {
             format!(
                 "'{text}' is no partition: expected slice:M/N or hash:M/N with 1 <= M <= N <= {MOST_SHARES}; slice or hash alone, to \
-                 take M and N from the scheduler's environment; op:NAME for the cells of an operation; or op:NAME:M/N for a share of its cases"
+                 take M and N from the scheduler's environment; op:NAME for the cells of an operation; or op:NAME:M/N for a share of \
+                 its cases"
             )
         };
         let (kind, rest) = text

@@ -34,7 +34,7 @@ const SCHEDULERS: [Scheduler; 3] = [
     },
 ];
 
-/// The partition that is asked for, and, if the environment tells the share, the variables that it is taken from.
+/// The partition that the user wants, and, if the environment tells the share, the variables that it is taken from.
 ///
 /// # Errors
 /// The environment tells no share, or not a whole one; the message names the variables.

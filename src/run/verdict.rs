@@ -56,7 +56,7 @@ impl Verdict {
     pub fn consequence(&self) -> Option<&'static str> {
         let control = self.rule.control && self.fails() && !self.value.is_nan();
         control.then_some(
-            "the recipe is known to be bad, and the run does not measure it as bad: it cannot tell bad from good, so what passes beside \
+            "the recipe is known to be bad, and the run does not measure it as bad: it cannot tell bad from good, so what passes with \
              the control may be bad, too",
         )
     }

@@ -99,7 +99,7 @@ fn a_gain_stands_beside_noise() {
         );
         let output = run(&["sweep", path(&write(folder.path(), &text)), "--dry-run"]);
         assert_eq!(code(&output), 2, "{kind}: {}", stdout(&output));
-        let says = "gain = 2: expected a positive number beside noise = true";
+        let says = "gain = 2: expected a positive number together with noise = true";
         assert!(stderr(&output).contains(says), "{kind}: {}", stderr(&output));
     }
 }

@@ -461,8 +461,8 @@ fn own_operations_and_cases_are_described_and_dumped() {
         says(&stderr(&output), hint);
     }
     // A shipped operation with a case of the user's.
-    let mine = "name = \"c\"\nquestion = \"?\"\nkind = \"kernels\"\nkernels = [\"rmsnorm.*\"]\n[[case]]\nop = \"rmsnorm\"\nname = \"mine\"\n\
-                dtype = \"bf16\"\nT = 3\nC = 40\n";
+    let mine = "name = \"c\"\nquestion = \"?\"\nkind = \"kernels\"\nkernels = [\"rmsnorm.*\"]\n[[case]]\nop = \"rmsnorm\"\n\
+                name = \"mine\"\ndtype = \"bf16\"\nT = 3\nC = 40\n";
     let file = write(home, mine);
     let output = run(&["describe", "rmsnorm", "--experiment", path(&file)]);
     assert!(

@@ -222,7 +222,8 @@ fn a_gate_on_growth_tells_a_biased_rounding_from_a_fair_one() {
 
     let page = filled(
         &out,
-        "{{ run }}: {{ interval truncated local sum.state growth - }}{{ holds truncated local sum.state growth - >= 0.85 }}{{ holds nearest local delta.state growth - <= 0.2 }}",
+        "{{ run }}: {{ interval truncated local sum.state growth - }}{{ holds truncated local sum.state growth - >= 0.85 }}\
+         {{ holds nearest local delta.state growth - <= 0.2 }}",
     );
     assert!(
         page.contains("3 draws of 2 heads × 1024 steps") && page.contains(" ±0."),

@@ -96,7 +96,8 @@ fn decisions_are_judged_by_their_margin() {
 
     let page = filled(
         &out,
-        "{{ run }}: {{ interval ffn local plain.x.4 relative_l2 - }}{{ holds ffn local plain.x.4 relative_l2 - >= 1e-4 }}{{ value f32 cumulative plain.first gate_agreement last }}",
+        "{{ run }}: {{ interval ffn local plain.x.4 relative_l2 - }}{{ holds ffn local plain.x.4 relative_l2 - >= 1e-4 }}\
+         {{ value f32 cumulative plain.first gate_agreement last }}",
     );
     assert!(
         page.contains("2 draws of 2 sequences × 4 tokens") && page.contains(" ±"),

@@ -141,7 +141,7 @@ fn default(kind: &str, keys: &Keys, path: &str) -> Option<Value> {
         })?,
         ("smollm3", "no_rope_layer_interval") => json!(4),
         ("phi3", "original_max_position_embeddings") if !path.contains('.') => json!(4096),
-        // That beside the RoPE has priority.
+        // That next to the RoPE has priority.
         ("phi3", "original_max_position_embeddings") => json!(64),
         ("phi3", "partial_rotary_factor") => json!(1.0),
         ("llama" | "granite" | "phi3" | "olmo2" | "olmo3" | "kimi_linear", "num_key_value_heads") => Value::Null,
@@ -173,7 +173,7 @@ fn default(kind: &str, keys: &Keys, path: &str) -> Option<Value> {
         ) => Value::Null,
         (_, "rope_parameters") => json!({"rope_theta": theta}),
         (_, "rope_type") => json!("default"),
-        // Of both RoPEs of DeepSeek-V4 that beside them, which is that of one only.
+        // Of both RoPEs of DeepSeek-V4 that next to them, which is that of one only.
         ("deepseek_v4", "rope_theta") => json!(1e4),
         (_, "rope_theta") => json!(theta),
         (_, "mscale" | "mscale_all_dim") => Value::Null,

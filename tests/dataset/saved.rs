@@ -269,7 +269,7 @@ pub fn opened(keys: &Keys, tensors: &[Written]) -> ulplab::Result<Checkpoint> {
     Checkpoint::open(folder(keys, tensors).path())
 }
 
-/// A head that a file has beside the embedding that it is tied to.
+/// A head that a file has next to the embedding that it is tied to.
 #[test]
 fn an_own_head_of_a_tied_model_is_compared() {
     let tied = |kind: &str| !["qwen3_5", "qwen3_5_moe", "deepseek_v4"].contains(&kind);
@@ -348,7 +348,7 @@ fn a_tensor_that_is_not_read_is_a_note_or_an_error() {
         ("model.layers.0.self_attn.rotary_emb.inv_freq", "frequencies"),
         ("model.layers.0.self_attn.q_proj.input_scale", "scales of activations"),
         ("model.layers.0.self_attn.k_scale", "scales of activations"),
-        ("visual.blocks.0.norm.weight", "beside the language model"),
+        ("visual.blocks.0.norm.weight", "outside of the language model"),
     ] {
         let notes = with(name, &[0.5]).unwrap_or_else(|why| panic!("{name}: {why}")).notes;
         assert!(

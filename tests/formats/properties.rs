@@ -24,7 +24,8 @@ fn rounded(format: &str, x: &[f32], cols: usize) -> Vec<f32> {
 
 /// Rules under which a second rounding changes nothing: plain casts; powers of two, as what is rounded against one
 /// power is exact against the next lower one. Not so under f32 scales (`448·(amax/448)` need not be `amax`) and two
-/// levels (the tensor's largest value moves), nor under `nearest`: 1.07 becomes 1, which saturates to 0.75. A single E4M3 level is stable while its scale is a normal number.
+/// levels (the tensor's largest value moves), nor under `nearest`: 1.07 becomes 1, which saturates to 0.75. A single E4M3 level is stable
+/// while its scale is a normal number.
 const STABLE: [&str; 16] = [
     "bf16",
     "f16",

@@ -109,7 +109,7 @@ fn nf4_is_bitsandbytes() {
     assert_eq!(equals("nf4", "nf4"), 344);
 }
 
-/// The nearest value in f64, on a midpoint the smaller: over all bf16 and beside every midpoint.
+/// The nearest value in f64, on a midpoint the smaller: over all bf16 and next to every midpoint.
 #[test]
 fn a_table_gives_the_nearest_value() {
     let format = codec("lut(-1,-0.5,0.25,2)/b8:f32").unwrap();

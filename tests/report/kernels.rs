@@ -1,4 +1,4 @@
-//! What reports show of kernels and of peers beside them.
+//! What reports show of kernels and of peers next to them.
 
 use super::shown as report;
 use ulplab::record::{Phase, Record};

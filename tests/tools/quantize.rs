@@ -237,7 +237,7 @@ fn zero_points_must_be_there() {
     let (codes, scale) = (file.get("x.data").unwrap().bytes, file.get("x.scale").unwrap().bytes);
     let part = |dtype, shape: &[usize], bytes: &[u8]| raw(dtype, shape, bytes);
     for (zero, want) in [
-        (None, "tensor 'x.data' has no zero points beside it"),
+        (None, "tensor 'x.data' has no zero points next to it"),
         (
             Some(part(Dtype::F16, &[2, 1], &[0; 4])),
             "tensor 'x.zero': type F16, expected U8 for zero points",

@@ -145,7 +145,7 @@ pub struct Config {
     pub q_lora_rank: usize,
     /// Routed experts of a token.
     pub num_experts_per_tok: usize,
-    /// Routed experts; there is one shared expert beside them.
+    /// Routed experts; there is one shared expert next to them.
     pub n_routed_experts: usize,
     /// γ of [`router::weights`](crate::ops::router::weights).
     pub routed_scaling_factor: f64,

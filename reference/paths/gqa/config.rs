@@ -1,4 +1,4 @@
-//! A configuration, whatever family it is of.
+//! A configuration of any family.
 
 use super::sites::HEAD_WEIGHT;
 use super::{Family, Gqa, Model};

@@ -113,7 +113,7 @@ where
         Projection::new(weight, bias)
     }
 
-    /// The same of what is no projection. A tensor without elements, where it is only to be seen what is asked for, passes nowhere.
+    /// The same of what is no projection. A tensor without elements, where only the names that are read are of interest, passes nowhere.
     pub fn pass(&mut self, site: &'static str, first: usize, weight: &mut Tensor<T>) {
         if !weight.data.is_empty() {
             let site = Site::new(self.layer, site).from_row(first);

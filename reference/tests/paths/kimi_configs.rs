@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::hybrid_configs::{parsed, text, with};
 
-/// Keys that `transformers` stores beside those of published files; without them the file is as it is published.
+/// Keys that `transformers` stores next to those of published files; without them the file is as it is published.
 const OF_TRANSFORMERS: &[&str] = &[
     "layer_types",
     "linear_conv_kernel_dim",

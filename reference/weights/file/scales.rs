@@ -53,7 +53,8 @@ impl Safetensors {
                     None => "128 × 128".into(),
                 };
                 wrong(format!(
-                    "scale '{scale_name}' is {:?}, which is neither one per tensor, per row, per block of columns, nor per {blocks} of {:?}",
+                    "scale '{scale_name}' is {:?}, which is neither one per tensor, per row, per block of columns, nor per {blocks} of \
+                     {:?}",
                     scale.shape, weight.shape
                 ))
             }

@@ -12,8 +12,8 @@ pub struct Repeats {
 }
 
 const NAME: &str = "differing";
-/// Every block compares parts of `period` bytes with the first, the last of which may be shorter; `found` is the number of bytes that differ and the place of
-/// the first of them.
+/// Every block compares parts of `period` bytes with the first, the last of which may be shorter; `found` is the number of bytes that
+/// differ and the place of the first of them.
 const TEXT: &str = r#"
 typedef unsigned long long u64;
 extern "C" __global__ void differing(const unsigned char *bytes, u64 period, u64 size, u64 *found) {

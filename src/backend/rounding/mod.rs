@@ -242,7 +242,7 @@ impl Rounding {
         here.map_or(0, |(_, channels)| *channels)
     }
 
-    /// Has kernels write a whole record and read it again, where that is asked for.
+    /// Has kernels write a whole record and read it again, where a recipe says so.
     fn stored(&self, round: &Round, tensor: &mut Tensor<f32>) -> bool {
         let whole = round.segment.is_none()
             && !round.restricted()
@@ -254,8 +254,8 @@ impl Rounding {
         kernels.is_some_and(|(kernels, record)| kernels.store(record, &mut tensor.data))
     }
 
-    /// Bytes the recipe stores one row of a site in, of so many rows of a token; `None` where it is no storage format (one role only, noise, some channels
-    /// only). Of several formats for whole rows, which are applied in their order, the last one stores them.
+    /// Bytes the recipe stores one row of a site in, of so many rows of a token; `None` where it is no storage format (one role only,
+    /// noise, some channels only). Of several formats for whole rows, which are applied in their order, the last one stores them.
     pub fn bytes_per_row(&self, site: &Site, cols: usize, rows: usize) -> Option<f64> {
         let (mut whole, mut nope, mut rope) = (None, None, None);
         let turned = self.turned(site);

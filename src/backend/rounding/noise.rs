@@ -25,7 +25,7 @@ impl Noise {
     pub fn asked(noise: bool, gain: Option<f64>, seed: u64) -> Result<Option<Self>, Mistake> {
         match gain {
             Some(gain) if !(noise && gain.is_finite() && gain > 0.0) => {
-                let message = format!("gain = {gain}: expected a positive number beside noise = true");
+                let message = format!("gain = {gain}: expected a positive number together with noise = true");
                 Err(Mistake::at("gain", message))
             }
             _ => Ok(noise.then_some(Self {

@@ -19,7 +19,7 @@ pub(super) struct Round {
     /// and other channels.
     sites: Vec<&'static str>,
     pub codec: Arc<dyn Codec>,
-    /// A record has a place for every channel: it is encoded whole, whatever is used of it.
+    /// A record has a place for every channel: it is encoded whole, even if a part of it is used.
     pub record: Option<&'static KvRecord>,
     pub segment: Option<Segment>,
     pub role: Option<Role>,

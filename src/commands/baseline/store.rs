@@ -108,7 +108,7 @@ fn read(path: &Path) -> Result<Baseline> {
     if manifest.fingerprint != accepted.run {
         let (accepted, found) = (&accepted.run, &manifest.fingerprint);
         return Err(wrong(format!(
-            "it accepts the run {accepted}, and the run beside it is {found}"
+            "it accepts the run {accepted}, and the run next to it is {found}"
         )));
     }
     Ok(Baseline {

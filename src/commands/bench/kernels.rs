@@ -16,8 +16,8 @@ use ulplab_core::pattern::matches;
 ///
 /// First `experiments/peers/kernels.py` times the peers that Python has (torch, Triton, torchao, fla), each checked before: processes
 /// compile them side by side, and our kernels, too, while whoever uses the GPU has it alone. Then `ulplab kernels time` checks our kernels
-/// and times those that are right. Both print a line as soon as something is timed, and what is left. All is kept: the same command with the
-/// same --out goes on where it was stopped. If peers are left out, or Python lacks the module of some, the exit code is 103.
+/// and times those that are right. Both print a line as soon as something is timed, and what is left. All is kept: the same command with
+/// the same --out goes on where it was stopped. If peers are left out, or Python lacks the module of some, the exit code is 103.
 #[derive(Debug, clap::Args)]
 pub struct KernelsArgs {
     /// Folder of the results: `peers.json`, and `run`, which `ulplab report` and `ulplab diff` take [default: runs/bench_kernels/<time>].

@@ -125,7 +125,7 @@ impl Watch for Capture {
     }
 }
 
-/// What a capsule says beside its tensors.
+/// What a capsule says next to its tensors.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Label {
@@ -238,7 +238,7 @@ fn digest<'a>(label: &str, tensors: impl Iterator<Item = (&'a str, &'a [usize], 
 #[derive(Serialize)]
 struct Replayed {
     place: String,
-    /// Errors of what this version leaves, beside what the right recipe left.
+    /// Errors of what this version leaves, next to what the right recipe left.
     #[serde(with = "ulplab_core::record::nullable")]
     relative_l2: f64,
     #[serde(with = "ulplab_core::record::nullable")]
@@ -326,7 +326,7 @@ pub fn replay(path: &Path, as_json: bool) -> Result<Exit> {
         ..
     } = &label;
     let [recipe, experiment, right, window] = [recipe, experiment, right, window].map(|text| shown(text));
-    outln!("'{recipe}' of {experiment}, beside '{right}', on {window}");
+    outln!("'{recipe}' of {experiment}, against '{right}', on {window}");
     failed
         .iter()
         .for_each(|message| outln!("  it failed: {}", shown(message)));

@@ -81,7 +81,7 @@ pub fn text(found: &Explanation, mix: &Mix, args: &BisectArgs, experiment: &str)
     let mut text = String::new();
     let _ = writeln!(
         text,
-        "'{}' of {experiment} fails, beside '{}':",
+        "'{}' of {experiment} fails, against '{}':",
         found.recipe, args.right
     );
     for failed in &found.failed {

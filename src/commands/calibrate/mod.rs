@@ -60,7 +60,7 @@ pub struct Asked {
     effects: Vec<f64>,
 }
 
-/// Calibrates, or prints what was calibrated; `None` if neither is asked for.
+/// Calibrates, or prints what was calibrated; `None` if neither is wanted.
 pub fn run(args: &CalibrateArgs) -> Result<Option<Exit>> {
     if !args.calibrated.is_empty() {
         let read = args.calibrated.iter().map(|path| Calibration::read(path));
@@ -178,7 +178,7 @@ fn of_rule<'g>(gates: &'g mut Vec<CalibratedGate>, rule: &Rule) -> &'g mut Calib
     &mut gates[at]
 }
 
-/// Runs the null experiment, whose file lies beside the folder of its run, or continues it.
+/// Runs the null experiment, whose file lies next to the folder of its run, or continues it.
 fn measure(args: &CalibrateArgs, null: &Null) -> Result<(Folder, Manifest)> {
     let name = &null.experiment.name;
     let fresh = || runs::unused(&runs::of(name).join(crate::run::now().replace(':', "")));

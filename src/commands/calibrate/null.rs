@@ -17,7 +17,7 @@ const UNMOVED: [(&str, &str); 2] = [
     ),
     (
         "cosine_excess",
-        "it holds for any two vectors, whatever their distance, and notices mistakes of the measurement",
+        "it holds for two vectors of any distance, and notices mistakes of the measurement",
     ),
 ];
 
@@ -113,7 +113,7 @@ pub fn derive<'a>(head: &'a Head, study: &dyn Study, plan: &Plan, asked: &Asked)
     })
 }
 
-/// Why a gate is not calibrated, whatever it is on.
+/// The reason why a gate is not calibrated, on any metric.
 fn not_asked(rule: &Rule) -> Option<&'static str> {
     if rule.control {
         return Some("it is a control, which something bad must meet");

@@ -335,7 +335,7 @@ pub fn definition(experiment: &Experiment, recipe: &str) -> Value {
     own.into_iter().chain(against).chain(tried_on).cloned().collect()
 }
 
-/// Puts bounds into gates that state a rate, from the calibrations that they name, which lie beside `file`.
+/// Puts bounds into gates that state a rate, from the calibrations that they name, which lie next to `file`.
 ///
 /// # Errors
 /// The gate, and why it gets none.

@@ -26,7 +26,7 @@ pub struct ParityArgs {
     /// --rule they are compared with that rule; for kernels that are known to be approximate, the known deviations are
     /// allowed. Without --rule, any rule of the format's table may explain them; but if tensor names or the file define the
     /// meaning of the scales, only rules with that meaning are tried. Formats with zero points are compared with their own
-    /// rule only, and no causes are searched. A rule that no one asked for, whose relative L2 error is more than 1.5 times that of the
+    /// rule only, and no causes are searched. A rule that no one gave, whose relative L2 error is more than 1.5 times that of the
     /// best rule of the format, is a warning. Tensors that are not quantized must equal the source's, bit for bit or rounded
     /// to another type. Exit code: 0 if every byte is explained, 100 if not, 2 if a tensor is in one file only.
     #[arg(long)]
@@ -110,7 +110,7 @@ pub fn run_to(args: &ParityArgs, compare: &CompareArgs, out: &mut dyn Write) -> 
                 ),
             });
             diagnosis.say_why(packed.said.as_deref());
-            // A rule that was asked for is wanted.
+            // A rule that the user gives is wanted.
             let unasked = rules.rules != Rules::Own && packed.format.zero_point().is_none();
             let cost = unasked.then(|| cost::of(Source::tensor(matrix), stack.cols, &of_bytes, &diagnosis));
             let cost = cost.flatten().filter(Cost::is_far);
@@ -130,7 +130,7 @@ pub fn run_to(args: &ParityArgs, compare: &CompareArgs, out: &mut dyn Write) -> 
     Ok(if pass { Exit::Pass } else { Exit::GateFailed })
 }
 
-/// A quantized tensor, checked; its scales in whatever order, where causes are looked for.
+/// A quantized tensor, checked; its scales in any order, where causes are looked for.
 fn open<'a>(packed: &Packed<'a>) -> Result<Opened<'a>, String> {
     if packed.format.zero_point().is_some() {
         return packed.open();
@@ -158,7 +158,7 @@ fn asked(args: &ParityArgs, packed: &Packed) -> DiagnosisOptions {
     DiagnosisOptions { rules, narrow }
 }
 
-/// The bytes of a matrix, the scales in whatever order.
+/// The bytes of a matrix, the scales in any order.
 fn stored<'a>(encoded: &'a Encoded, packed: &Packed) -> StoredBytes<'a> {
     let globals = encoded.part("global").as_chunks().0.iter();
     StoredBytes {

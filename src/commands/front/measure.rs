@@ -29,7 +29,7 @@ pub struct Point {
     pub flips: f64,
 }
 
-/// The reference on every window, and what was measured beside it.
+/// The reference on every window, and what was measured next to it.
 pub struct Measure<'a> {
     /// Folder of the checkpoint, and keys of its `config.json` that change nothing.
     source: (&'a Path, &'a [String]),

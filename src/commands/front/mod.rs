@@ -54,7 +54,7 @@ pub struct FrontArgs {
     /// Windows that nothing is chosen on, the last of the experiment [default: half of them].
     #[arg(long, value_name = "N")]
     pub held_out: Option<usize>,
-    /// Write an experiment with the recipe that was chosen, beside the cheapest and the dearest; `ulplab sweep` runs it.
+    /// Write an experiment with the recipe that was chosen, next to the cheapest and the dearest; `ulplab sweep` runs it.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Keep measurements in a file; a search that finds it goes on from there.

@@ -239,7 +239,7 @@ impl Subject<'_> {
 }
 
 /// A tensor of the source, which must have that shape and hold numbers. With `any_name`, where the source has one tensor, it
-/// is that, whatever its name.
+/// is that, by any name.
 pub fn source_of<'a>(source: &'a TensorFile, name: &str, shape: &[usize], any_name: bool) -> Result<Tensor<'a>> {
     let wrong = |why: String| Error::data(source.path(), why);
     let only = any_name && source.tensors().len() == 1;

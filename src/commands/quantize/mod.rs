@@ -331,7 +331,7 @@ impl Plan {
         let parts = parts.into_iter().map(|part| {
             let placement = self
                 .placement(part.name, rows, cols)
-                .expect("the slots were placed alike");
+                .expect("all slots were placed in the same way");
             let bytes = match placement {
                 Some(placement) => placement.forward(&part.bytes).expect("all scales are there"),
                 None => part.bytes,

@@ -44,8 +44,8 @@ pub struct SweepArgs {
     /// End at the first window after which every gate is decided; all gates have statistic = "sequential".
     #[arg(long, conflicts_with_all = ["only", "skip", "partition"])]
     pub until_decided: bool,
-    /// Judge nothing, exit code 4, if the text or the checkpoint cannot tell formats apart: the reference's loss is at least 90 % of that of
-    /// uniform guesses, or the losses of all recipes lie within each other's noise. Without --strict the report says so.
+    /// Judge nothing, exit code 4, if the text or the checkpoint cannot tell formats apart: the reference's loss is at least 90 % of that
+    /// of uniform guesses, or the losses of all recipes lie within each other's noise. Without --strict the report says so.
     #[arg(long)]
     pub strict: bool,
     /// Print the planned cells, one per line, without running them.

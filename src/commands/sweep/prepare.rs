@@ -219,7 +219,7 @@ fn check_overlaps(windows: &[Window], texts: &[Tokens]) -> std::result::Result<(
     Ok(())
 }
 
-/// The share that is asked for; what is taken from the environment is said.
+/// The share that the user wants; what is taken from the environment is said.
 fn partition(asked: &Asked) -> Result<Partition> {
     let (partition, from) = scheduler::resolve(asked, |name| std::env::var(name).ok())?;
     if let Some(from) = from {

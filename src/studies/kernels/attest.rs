@@ -132,7 +132,7 @@ impl Attestation {
                 .filter(|verdict| verdict.recipe.starts_with(&prefix));
             let judged = verdicts.all(|verdict| holds(&verdict));
             let kernel = |variant: &str| format!("{}.{variant}", source.op);
-            // Whatever the gates bind: a kernel in which a check found something is not verified.
+            // By any gates, a kernel in which a check found something is not verified.
             let of_op = |record: &&Record| record.recipe.split_once('.').is_some_and(|(op, _)| op == source.op);
             let mut records = run.records.iter().filter(of_op);
             let wrong = records.any(|record| record.metric == VIOLATIONS.name && record.value != 0.0);

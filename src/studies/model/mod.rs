@@ -291,7 +291,7 @@ impl<'a> ReadyRecipe<'a> {
         let find =
             |name: &String| WholeStep::find(name, &recipe.rounds, recipe.weights.as_deref(), recipe.index.as_deref());
         Ok(Self {
-            // What passes beside another recipe may still be far from the reference: it is no format to recommend.
+            // What passes next to another recipe may still be far from the reference: it is no format to recommend.
             bytes: match recipe.against {
                 Some(_) => CacheBytes::default(),
                 None => rounding.cache_bytes(config),

@@ -52,8 +52,8 @@ pub struct Recipe {
     /// beside that only the order of sums follows from it, so it shows what any other order would change. It runs free.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunk: Option<NonZeroUsize>,
-    /// Tokens are read in calls of 1 to 64, cut where this number, the experiment's seed and the window's name draw it. Another number gives
-    /// another order of sums. It runs free.
+    /// Tokens are read in calls of 1 to 64, cut where this number, the experiment's seed and the window's name draw it. Another number
+    /// gives another order of sums. It runs free.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cuts: Option<u64>,
     /// Compare with another recipe in the place of the reference: how near do kernels come to what they should compute? Both run

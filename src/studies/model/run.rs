@@ -1,4 +1,4 @@
-//! The model on a window: the reference, and candidates beside it.
+//! The model on a window: the reference, and candidates next to it.
 
 use std::path::Path;
 

@@ -6,7 +6,7 @@ use ulplab_core::metrics::float_nsr;
 /// Ratio of noise to signal that theory expects when `x`, rows of `cols`, is stored in a format; none for what theory does
 /// not cover.
 ///
-/// Floats: [`float_nsr`], whatever the scales, so a format that loses numbers below or above its range falls short of it.
+/// Floats: [`float_nsr`], for all scales, so a format that loses numbers below or above its range falls short of it.
 /// Integers with f32, f16 or bf16 scales: an error uniform within a step, step² / 12, where the largest magnitude of a group is
 /// as many steps as the largest code; or with a minimum as zero point, the range of a group. Not so of whole zero points, which cut
 /// values off at an end, and of tables.

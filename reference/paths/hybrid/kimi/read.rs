@@ -135,7 +135,7 @@ impl Read<'_> {
         self.above_0(self.either(hub, new)?, hub)
     }
 
-    /// A size that is a key of `linear_attn_config`, or stands beside it under another name.
+    /// A size that is a key of `linear_attn_config`, or stands next to it under another name.
     fn linear_size(&self, inner: &str, outer: &str) -> Result<usize, String> {
         let both = [self.linear.optional(inner)?, self.keys.optional(outer)?];
         self.above_0(agreed(self.linear, both, inner, outer)?, outer)

@@ -105,8 +105,8 @@ fn of_judges(judges: Vec<&Judge>) -> Option<Judged<'_>> {
     })
 }
 
-/// A part of outputs; none if nothing in particular is expected. If `whole` outputs are known that are accepted, and the part is found again
-/// among them, everything that follows from it is judged, too; else the part alone.
+/// A part of outputs; none if nothing in particular is expected. If `whole` outputs are known that are accepted, and the part is found
+/// again among them, everything that follows from it is judged, too; else the part alone.
 fn of_part<'a>(problem: &'a Problem, mut part: Part, whole: Option<(&'a Judge, &Outputs)>) -> Option<Judged<'a>> {
     without_metrics(&mut part.judge);
     let right = right_bytes(&part.judge)?;
