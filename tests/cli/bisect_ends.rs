@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::bisect::{COSINE_OF_LAYERS, answer, bisect, planted, refused};
-use super::diff::swept;
+use super::diff::{altered, swept};
 use super::*;
 
 /// A capsule of some channels and tokens is what its recipe leaves, and the right recipe is whole beside them.
@@ -102,7 +102,7 @@ fn what_only_one_run_has_is_named() {
     let text = format!("{TRIP}{NVFP4}{COSINE}");
     let more = swept(folder.path(), "more", &text, &[]);
     let less = swept(folder.path(), "less", &text, &["--skip", "nvfp4/**"]);
-    let same = answer(&[path(&more), path(&more)], 0);
+    let same = answer(&[path(&more), path(&altered(&more, "same", |_| {}))], 0);
     assert_eq!(same["verdict"], "SAME");
     let said = answer(&[path(&less), path(&more)], 100);
     assert_eq!(
@@ -128,4 +128,14 @@ fn a_file_is_no_run() {
     let output = run(&["gate", file]);
     assert_eq!(code(&output), 2);
     says(&stderr(&output), words);
+}
+
+/// A run that passes, and none to name a recipe of.
+#[test]
+fn a_run_that_passes_has_nothing_to_search() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = std::fs::read_to_string(experiment(folder.path(), FP8, PASSING)).unwrap();
+    let out = swept(folder.path(), "run", &text, &["--set", "tokens=16"]);
+    let words = "run: no gate fails in this run; expected a run that fails, or --recipe NAME --rules FILE with a gate that it breaks";
+    refused(&[path(&out)], words);
 }

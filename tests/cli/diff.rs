@@ -434,7 +434,7 @@ fn a_run_that_is_not_whole_is_not_compared() {
             stderr(&output)
         );
     }
-    refused(&base, &folder.path().join("none"), &[], "none/run.json: cannot read");
+    refused(&base, &folder.path().join("none"), &[], "none: there is no such folder");
     refused(&base, folder.path(), &[], "not a run: it has no run.json");
 }
 

@@ -263,7 +263,7 @@ fn gates_that_nothing_can_break_are_told() {
     let mut bench = Bench::new(&one(wave(1.0)), &one(wave(-1.0)));
     let names = [
         bench.args.want.clone(),
-        bench.path().join("link"),
+        bench.path().join("link.safetensors"),
         bench.path().join("hard.safetensors"),
     ];
     std::os::unix::fs::symlink(&names[0], &names[1]).unwrap();

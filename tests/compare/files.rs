@@ -310,13 +310,14 @@ proptest! {
         survives("x.npy", &mutate(&npy(">f4", true, "(2, 3)", &[0; 24]), &edits, cut));
     }
 
-    /// Agreement with the crate that defines the format on what is a valid file.
+    /// Agreement with the crate that defines the format on what is a valid file, but for names that do not show as they are.
     #[test]
     fn accepts_what_the_safetensors_crate_accepts(edits in prop::collection::vec((any::<prop::sample::Index>(), byte()), 0..3)) {
         let tensors = [("a", f32s(&[2, 3], &[1.0; 6])), ("b.c", i64s(&[1], &[-1]))];
         let bytes = mutate(&safetensors(&tensors), &edits, None);
         let theirs = safetensors::SafeTensors::deserialize(&bytes);
         let ours = open("x.safetensors", &bytes);
-        prop_assert_eq!(theirs.is_ok(), ours.is_ok(), "theirs {:?}, ours {:?}", theirs.err(), ours.err());
+        let hidden = format!("{:?}", ours.as_ref().err()).contains("has characters that do not show");
+        prop_assert!(hidden || theirs.is_ok() == ours.is_ok(), "theirs {:?}, ours {:?}", theirs.err(), ours.err());
     }
 }

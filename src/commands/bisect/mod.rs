@@ -118,10 +118,7 @@ pub fn run(args: &BisectArgs) -> Result<Exit> {
         return capsule::replay(file, args.json);
     }
     match &args.of[..] {
-        [base, new] => {
-            super::check_two(["BASE", "NEW"], [base, new])?;
-            runs::run(base, new, args.json)
-        }
+        [base, new] => runs::run(base, new, args.json),
         [of] => of_experiment(args, of),
         _ => Err(Error::Usage("expected an experiment, or one or two runs".into())),
     }

@@ -9,6 +9,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::backend::recipe::Ranges;
+use crate::commands::check_two;
 use crate::commands::diff::{Pair, Pairs, differences, timed};
 use crate::commands::judge;
 use crate::json;
@@ -74,7 +75,9 @@ struct First {
 /// A run that is damaged or incomplete, and runs that have nothing in common.
 pub fn run(base: &Path, new: &Path, as_json: bool) -> Result<Exit> {
     let paths = [base, new].map(|path| path.display().to_string());
+    let folders = [base, new];
     let (base, new) = (judge::read(base)?, judge::read(new)?);
+    check_two(["BASE", "NEW"], folders)?;
     let pairs = Pairs::new(&base.records, &new.records);
     let both: Vec<&Pair> = pairs.both.iter().filter(|pair| !timed(&pair.base.metric)).collect();
     if both.is_empty() {

@@ -17,7 +17,7 @@ const UNMOVED: [(&str, &str); 2] = [
     ),
     (
         "cosine_excess",
-        "it holds for two vectors of any distance, and notices mistakes of the measurement",
+        "it holds for any two vectors, whatever their distance, and notices mistakes of the measurement",
     ),
 ];
 

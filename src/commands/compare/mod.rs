@@ -95,9 +95,9 @@ pub fn run_to(args: &CompareArgs, out: &mut dyn Write) -> Result<Exit> {
         .map(|gate| gate.parse())
         .collect::<Result<Vec<Gate>>>()?;
     let metrics = metrics(&args.metrics, &gates)?;
-    super::check_two(["WANT", "GOT"], [&args.want, &args.got])?;
     let want = TensorFile::open(&args.want)?;
     let got = TensorFile::open(&args.got)?;
+    super::check_two(["WANT", "GOT"], [&args.want, &args.got])?;
     let Pairing { pairs, unmatched } = pair(args, &want, &got)?;
     let bound = gates::bind(&gates, &pairs)?;
     let mut report = output::Report::new(args, &metrics, unmatched, out)?;

@@ -78,7 +78,6 @@ pub struct How {
 }
 
 pub fn run(args: &DiffArgs) -> Result<Exit> {
-    super::check_two(["BASE", "NEW"], [&args.base, &args.new])?;
     between(&args.base, &args.new, &args.how)
 }
 
@@ -90,6 +89,7 @@ pub fn between(base: &Path, new: &Path, how: &How) -> Result<Exit> {
     }
     let paths = [base, new];
     let (base, new) = (judge::read(base)?, judge::read(new)?);
+    super::check_two(["BASE", "NEW"], paths)?;
     let diff = Diff::new(paths, &base, &new, &gates, how)?;
     if let Some(file) = &how.markdown {
         write_text(file, &output::markdown(&diff))?;

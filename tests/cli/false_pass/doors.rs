@@ -338,10 +338,6 @@ fn differences_that_judge_nothing_do_not_pass() {
         ),
         (&["gate", path(&home.join("bse"))], "; did you mean 'base'?"),
         (&["gate", path(home)], "not a run: it has no run.json; its last run is "),
-        (
-            &["bisect", path(&base)],
-            "no gate fails in this run; expected a run that fails, or --recipe NAME --rules FILE",
-        ),
     ] {
         let output = run(args);
         assert_eq!(code(&output), 2, "{args:?}: {}", said(&output));
