@@ -301,7 +301,7 @@ pub const ROWS: &[(&str, How)] = &[
     ("ulplab kernels attest experiments/results --peers peers.json", Gpu(0)),
     (
         "ulplab kernels attest --only 'swap_ffn.*/**' experiments/results",
-        Gpu(0),
+        Gpu(4),
     ),
     ("ulplab kernels check --device compile --only 'rmsnorm.*/**'", NVRTC),
     ("ulplab kernels check --only 'rope.*/**' --device compile", NVRTC),
