@@ -29,8 +29,8 @@ pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
             text.into()
         }
     };
-    let mut lines = vec![clip(&run.run.manifest.experiment.question, width)];
-    lines.extend(run.loss.map(|loss| clip(&loss.to_string(), width)));
+    let mut lines = sentence(&run.run.manifest.experiment.question, width, 0);
+    lines.extend(run.loss.iter().flat_map(|loss| sentence(&loss.to_string(), width, 0)));
     lines.push(String::new());
     for line in table(&run.overview, width).lines() {
         let line = line.trim_end();
@@ -43,17 +43,14 @@ pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
     }
     lines.extend(
         run.unselected()
-            .map(|unselected| clip(&format!("… {unselected}"), width)),
+            .into_iter()
+            .flat_map(|unselected| sentence(&format!("… {unselected}"), width, 0)),
     );
     lines.push(String::new());
     let failures: Vec<_> = run.checks.iter().filter(|check| check.verdict.fails()).collect();
     for check in failures.iter().take(FAILURES) {
         let text = format!("{}: {}", check.verdict.recipe, check.verdict.message);
-        lines.push(format!(
-            "{} {}",
-            paint("FAIL", 31),
-            clip(&text, width.saturating_sub(5))
-        ));
+        lines.extend(labelled("FAIL", &paint("FAIL", 31), &text, width));
         let consequence = check.verdict.consequence();
         lines.extend(
             consequence
@@ -94,13 +91,13 @@ pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
     }
     let unjudged = run.unjudged();
     for (recipes, why) in unjudged.iter().take(UNJUDGED) {
-        let text = clip(&format!("{recipes}: {why}"), width.saturating_sub(11));
-        lines.push(format!("{} {text}", paint("NOT JUDGED", 33)));
+        let text = format!("{recipes}: {why}");
+        lines.extend(labelled("NOT JUDGED", &paint("NOT JUDGED", 33), &text, width));
     }
     if unjudged.len() > UNJUDGED {
         lines.push(format!("… and more for {} other reasons", unjudged.len() - UNJUDGED));
     }
-    lines.extend(run.smallest().map(|smallest| clip(&smallest, width)));
+    lines.extend(run.smallest().iter().flat_map(|smallest| sentence(smallest, width, 0)));
     if let Some(why) = &run.blind {
         lines.extend(columns::wrapped(&paint(why, 33), width, 0));
     }
@@ -112,6 +109,21 @@ pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
     };
     lines.push(format!("{}: {}", paint(outcome.name(), code), run.tally.counts()));
     lines.join("\n") + "\n"
+}
+
+/// A sentence in lines that fit, without control characters: what decides may stand at its end, so nothing of it is cut.
+fn sentence(text: &str, width: usize, indent: usize) -> Vec<String> {
+    columns::wrapped(&clip(text, usize::MAX), width, indent)
+}
+
+/// A sentence after its label, and its further lines below its first word.
+fn labelled(label: &str, painted: &str, text: &str, width: usize) -> Vec<String> {
+    let indent = label.len() + 1;
+    let mut lines = sentence(text, width, indent);
+    if let Some(first) = lines.first_mut() {
+        first.replace_range(..indent, &format!("{painted} "));
+    }
+    lines
 }
 
 /// The failures of a check, in lines that fit.

@@ -263,6 +263,44 @@ fn the_smallest_format_is_claimed_only_if_all_are_judged() {
     assert!(report::terminal(&run, 120, false).contains("control holds"));
 }
 
+/// What a sentence requires or answers stands at its end, so no terminal is too narrow for it. Of the kind: failed checks, reasons why one
+/// was not judged, the smallest format, the question, the loss. Tables are cut, as before.
+#[test]
+fn sentences_are_wrapped_and_not_cut() {
+    let mut run = synthetic::small();
+    run.verdicts[0].status = Status::NotJudged;
+    run.verdicts[0].message = "an interval needs at least two windows, and one was measured at logits".into();
+    run.verdicts[1].status = Status::Fail;
+    run.verdicts[1].message = "min of cosine at layers.60.output (cumulative) is 0.998965, required >= 0.999".into();
+    let smallest = "The smallest format that passes: v4_fp8, 584 bytes per vector";
+    for (run, sentences) in [
+        (&synthetic::small(), [smallest, smallest, smallest]),
+        (
+            &run,
+            [
+                run.manifest.experiment.question.as_str(),
+                &*format!("NOT JUDGED {}: {}", run.verdicts[0].recipe, run.verdicts[0].message),
+                &*format!("FAIL {}: {}", run.verdicts[1].recipe, run.verdicts[1].message),
+            ],
+        ),
+    ] {
+        for width in [40, 60, 80] {
+            let text = report::terminal(run, width, false);
+            let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            for sentence in sentences {
+                assert!(words.contains(sentence), "{width}: {sentence}\n{text}");
+                let first = sentence.split_inclusive(' ').next().unwrap();
+                let lines = text.lines().filter(|line| line.starts_with(first));
+                assert!(lines.clone().count() > 0, "{width}\n{text}");
+                assert!(
+                    lines.clone().all(|line| line.chars().count() <= width),
+                    "{width}\n{text}"
+                );
+            }
+        }
+    }
+}
+
 /// A value next to its bound lies on its own side of it in every report, and is zero only if it is. Of the kind: cosines just below a
 /// bar, errors just above one, values far below the digits shown, values of the other sign, shares that would read 1.
 #[test]
