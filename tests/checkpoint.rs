@@ -5,6 +5,8 @@
 mod against;
 #[path = "checkpoint/docs.rs"]
 mod docs;
+#[path = "checkpoint/drafts.rs"]
+mod drafts;
 #[path = "checkpoint/faults.rs"]
 mod faults;
 #[path = "checkpoint/folded.rs"]

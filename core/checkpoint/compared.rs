@@ -192,7 +192,7 @@ impl<'a> Pair<'a> {
     /// The cause of a finding about the distance from the source, if it is one of those that can be measured.
     fn cause(&self, finding: Finding) -> Finding {
         if finding.check.name == source::PART_OFF.name {
-            return self.folded(&finding).unwrap_or(finding);
+            return self.folded(&finding, f64::INFINITY).unwrap_or(finding);
         }
         if finding.check.name == source::FOLDED.name {
             return finding;
@@ -225,11 +225,12 @@ impl<'a> Pair<'a> {
             );
             return self.subject.without(found);
         }
-        self.folded(&finding).unwrap_or(finding)
+        self.folded(&finding, f64::INFINITY).unwrap_or(finding)
     }
 
-    /// A finding in place of another, if the matrix is right but for factors that differ from channel to channel.
-    pub fn folded(&self, finding: &Finding) -> Option<Finding> {
+    /// A finding in place of another, if the matrix is right but for factors that differ from channel to channel, with at most `limit` dB
+    /// more noise than rounding gives.
+    pub fn folded(&self, finding: &Finding, limit: f64) -> Option<Finding> {
         if self.folding != Folding::Unstated {
             return None;
         }
@@ -240,9 +241,10 @@ impl<'a> Pair<'a> {
                 let Distance {
                     against,
                     finding: other,
-                    ..
+                    noise,
                 } = self.distance(&x);
-                let right = other.is_none() && varies(&inputs, &against, self.matrix.rows);
+                let low = noise.is_some_and(|noise| noise <= limit);
+                let right = low && other.is_none() && varies(&inputs, &against, self.matrix.rows);
                 right.then(|| self.not_judged(against, &format!("one factor for each {each} ({})", finding.found)))
             })
     }

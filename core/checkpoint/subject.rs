@@ -98,9 +98,9 @@ pub fn measure(
     let lagging = kinds(&subjects, &known)
         .into_iter()
         .flat_map(|members| above(&subjects, &known, &members));
-    for (at, expert, finding) in lagging {
+    for (at, expert, limit, finding) in lagging {
         let pair = source(at).map(|source| Pair::new(&subjects[at], source, expert, folding));
-        let folded = pair.and_then(|pair| pair.folded(&finding));
+        let folded = pair.and_then(|pair| pair.folded(&finding, limit));
         report.findings.push(folded.unwrap_or(finding));
     }
     for (
@@ -146,8 +146,8 @@ fn kinds(subjects: &[Subject], known: &[Known]) -> Vec<Vec<usize>> {
     kinds.into_iter().filter(|members| matrices(members) >= 3).collect()
 }
 
-/// The matrices of a kind that have far more noise than the others, with a finding each.
-fn above(subjects: &[Subject], known: &[Known], members: &[usize]) -> Vec<(usize, usize, Finding)> {
+/// The matrices of a kind that have far more noise than the others, with the limit and a finding each.
+fn above(subjects: &[Subject], known: &[Known], members: &[usize]) -> Vec<(usize, usize, f64, Finding)> {
     let all = || {
         members
             .iter()
@@ -166,7 +166,7 @@ fn above(subjects: &[Subject], known: &[Known], members: &[usize]) -> Vec<(usize
             limit,
             noise.len(),
         );
-        (at, expert, finding)
+        (at, expert, limit, finding)
     })
     .collect()
 }

@@ -16,15 +16,15 @@ const H: usize = 128;
 /// Inputs of `down_proj`.
 const I: usize = 96;
 /// Experts of layer 1.
-const E: usize = 3;
+const E: usize = 2;
 
 /// A matrix of a model: rows, columns, values.
-type Matrix = (usize, usize, Vec<f32>);
+pub type Matrix = (usize, usize, Vec<f32>);
 /// Matrices by name, without `.weight`.
-type Model = BTreeMap<String, Matrix>;
+pub type Model = BTreeMap<String, Matrix>;
 
 /// A model with a dense layer, and one with experts.
-fn model() -> Model {
+pub fn model() -> Model {
     let mut model = Model::new();
     let mut add = |name: String, rows: usize, cols: usize| {
         let seed = model.len() as u64 + 100;
@@ -119,10 +119,10 @@ fn renamed(model: &Model, name: impl Fn(&str) -> String) -> Model {
 }
 
 /// The tensors of a source and its configuration.
-type Source = (BTreeMap<String, Array>, Value);
+pub type Source = (BTreeMap<String, Array>, Value);
 
 /// A form of the hub: its name, and the source in that form.
-type Form = (&'static str, fn(&Model) -> Source);
+pub type Form = (&'static str, fn(&Model) -> Source);
 
 fn plain(model: &Model) -> Source {
     (tensors(model, None), json!({}))
@@ -158,7 +158,7 @@ fn native(name: &str) -> String {
         .fold(name.into(), |name, (from, to)| name.replace(from, to))
 }
 
-const FORMS: &[Form] = &[
+pub const FORMS: &[Form] = &[
     ("as it is", plain),
     ("another prefix", |model| {
         plain(&renamed(model, |name| name.replace("model.", "model.language_model.")))
@@ -212,10 +212,10 @@ const FORMS: &[Form] = &[
 ];
 
 /// A quantized model in a form: names of tensors to matrices, or to the experts of a stack.
-type Quantized = BTreeMap<String, Vec<Matrix>>;
+pub type Quantized = BTreeMap<String, Vec<Matrix>>;
 
 /// Experts apart, rows as they are.
-fn apart(model: &Model) -> Quantized {
+pub fn apart(model: &Model) -> Quantized {
     model
         .iter()
         .map(|(name, matrix)| (name.clone(), vec![matrix.clone()]))
@@ -257,7 +257,7 @@ fn quantized(kind: &str, model: &Quantized) -> BTreeMap<String, Array> {
 }
 
 /// Judges a quantized model against a source.
-fn judge(kind: &str, model: &Quantized, (source, source_config): &Source) -> Report {
+pub fn judge(kind: &str, model: &Quantized, (source, source_config): &Source) -> Report {
     let folder = tempfile::tempdir().unwrap();
     let save = |name: &str, arrays: &BTreeMap<String, Array>, config: &Value| {
         let path = folder.path().join(name);
@@ -289,7 +289,7 @@ fn judge_paths(path: &Path, source: &Path) -> Report {
         .unwrap()
 }
 
-fn upside_down((_, cols, values): &mut Matrix) {
+pub fn upside_down((_, cols, values): &mut Matrix) {
     *values = values.rchunks(*cols).flatten().copied().collect();
 }
 
@@ -326,7 +326,13 @@ fn every_form_of_a_source_is_found() {
 fn a_matrix_that_is_upside_down_is_named_through_every_form() {
     let (model, mut missed) = (model(), Vec::new());
     for (kind, form) in QUANTIZED {
-        for (at, (source, make)) in FORMS.iter().enumerate() {
+        // The rules of the others take long.
+        let some = if ["GPTQ", "ModelOpt nvfp4 weights"].contains(kind) {
+            1
+        } else {
+            4
+        };
+        for (at, (source, make)) in FORMS.iter().enumerate().step_by(some) {
             let mut quantized = form(&model);
             let count = quantized.len();
             let (name, all) = quantized.iter_mut().nth((5 * at + 1) % count).unwrap();
@@ -388,7 +394,7 @@ fn a_source_in_doubt_is_not_judged() {
                 let both = [of("draft."), of("target.")].concat();
                 *source = both.into_iter().collect();
             },
-            20,
+            17,
         ),
         (
             "a NaN",
@@ -399,7 +405,7 @@ fn a_source_in_doubt_is_not_judged() {
         ),
         (
             "experts fewer than the stack has",
-            |(source, _)| source.retain(|name, _| !name.contains("experts.2.")),
+            |(source, _)| source.retain(|name, _| !name.contains("experts.1.")),
             3,
         ),
         (
@@ -413,7 +419,7 @@ fn a_source_in_doubt_is_not_judged() {
         (
             "nothing that fits",
             |(source, _)| source.retain(|name, _| name.contains("nothing")),
-            20,
+            17,
         ),
         (
             "a mystery of experts",
@@ -424,7 +430,7 @@ fn a_source_in_doubt_is_not_judged() {
                     (Dtype::BF16, vec![E, I, H], vec![0; E * I * H * 2]),
                 );
             },
-            9,
+            6,
         ),
     ];
     for (doubt, change, want) in doubts {
@@ -443,36 +449,6 @@ fn a_source_in_doubt_is_not_judged() {
             (open, report.count(Severity::Error)),
             (*want, 0),
             "{doubt}: {:#?}",
-            told(&report)
-        );
-    }
-}
-
-/// Layer 0 of a head for drafts has the names of layer 0 of the model: it takes none of its tensors.
-#[test]
-fn a_tensor_serves_one_matrix() {
-    let model = model();
-    let mut quantized = apart(&model);
-    let drafts: Vec<(String, Vec<Matrix>)> = quantized
-        .iter()
-        .filter(|(name, _)| name.contains("layers.0."))
-        .map(|(name, all)| (name.replace("model.", "mtp."), all.clone()))
-        .collect();
-    let count = drafts.len();
-    for (name, mut all) in drafts {
-        upside_down(&mut all[0]);
-        quantized.insert(name, all);
-    }
-    for (form, make) in FORMS.iter().filter(|(form, _)| !form.contains("native")) {
-        let report = judge("ModelOpt nvfp4 weights", &quantized, &make(&model));
-        let open = report
-            .findings
-            .iter()
-            .filter(|finding| finding.check.name == "no_source" && finding.matrix.starts_with("mtp."));
-        assert_eq!(
-            (open.count(), report.findings.len()),
-            (count, count),
-            "{form}: {:#?}",
             told(&report)
         );
     }

@@ -62,7 +62,7 @@ fn brains(scale: f32) -> Array {
 
 /// FP8 codes from a place on, the second half of which has the other sign.
 fn eighths(dtype: Dtype, sign: u16) -> Array {
-    coded(dtype, (0..N as u16).map(|i| 0x20 + i % 0x20 | sign))
+    coded(dtype, (0..N as u16).map(|i| (0x20 + i % 0x20) | sign))
 }
 
 /// With one element in the place of another.
