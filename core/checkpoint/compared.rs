@@ -13,6 +13,7 @@ use super::measure::Against;
 use super::shortfall::Shortfall;
 use super::subject::Subject;
 use crate::formats::Half;
+use crate::metrics::upper_median;
 use crate::parity::{DiagnosisOptions, Rules, Source, StoredBytes, diagnose_from};
 
 /// The factors of channels that lie between a matrix and its source.
@@ -303,7 +304,7 @@ fn fit(matrix: &Matrix, source: &[f32], outputs: bool) -> (Vec<f64>, Vec<f32>) {
             .iter()
             .map(|(xy, xx)| Some(xy / xx).filter(|factor| *factor > 0.0))
             .collect();
-        let middle = crate::metrics::upper_median(fitted.iter().copied().flatten().collect()).unwrap_or(1.0);
+        let middle = upper_median(fitted.iter().copied().flatten().collect()).unwrap_or(1.0);
         of.iter_mut()
             .zip(fitted)
             .for_each(|(factor, fitted)| *factor = fitted.unwrap_or(middle));
@@ -326,7 +327,7 @@ const NEAR: usize = 16;
 fn varies(factors: &[f64], fitted: &Against, rows: usize) -> bool {
     let error = 4.0 * (fitted.noise / fitted.signal / rows.max(1) as f64).sqrt();
     let apart = |near: &[f64]| {
-        let middle = crate::metrics::upper_median(near.to_vec()).unwrap_or(0.0);
+        let middle = upper_median(near.to_vec()).unwrap_or(0.0);
         near.iter()
             .filter(|factor| (*factor - middle).abs() > error * middle)
             .count()

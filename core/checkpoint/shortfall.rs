@@ -1,7 +1,7 @@
 //! The noise of a quantized matrix against the noise that rounding to its codes allows.
 //!
 //! Let `s` be the scale of an element x, `d` the distance of x / s from the nearest code, and `w` the distance of the two codes around
-//! it. Rounding to nearest has the noise d² s², whatever the distribution of x is; over many elements the mean of d² is w² / 12. The
+//! it. Rounding to nearest has the noise d² s², for every distribution of x; over many elements the mean of d² is w² / 12. The
 //! noise that is allowed is the sum of max(d², w² / 12) s². So rounding to nearest lies at or below 0 dB of it for every input, stochastic
 //! rounding 1.6 dB above, and methods that trade the error of an element for that of the output (GPTQ, AutoRound) some dB above.
 
@@ -30,11 +30,11 @@ pub struct Noise {
 /// The noise of a matrix, of its rows and columns, and of parts of rows.
 #[derive(Clone, Debug)]
 pub struct Shortfall {
-    /// Of the whole matrix, with the scales that the largest magnitudes of groups give.
+    /// The noise of the whole matrix, with the scales that the largest magnitudes of groups give.
     pub whole: Noise,
-    /// Of rows, with the scales that are stored.
+    /// The noise of rows, with the scales that are stored.
     pub rows: Vec<Noise>,
-    /// Of columns, with the scales that are stored.
+    /// The noise of columns, with the scales that are stored.
     pub cols: Vec<Noise>,
     /// Parts of rows, of one group and at most 128 columns, whose noise is more than one step: their number.
     pub cells: usize,
@@ -47,7 +47,7 @@ pub struct Shortfall {
 }
 
 impl Noise {
-    /// How far the noise lies above what rounding allows, in dB.
+    /// The ratio of the noise to what rounding allows, in dB.
     pub fn db(&self) -> f64 {
         match (self.found, self.allowed) {
             (0.0, _) => f64::NEG_INFINITY,
@@ -204,9 +204,11 @@ impl Matrix {
     }
 }
 
-/// Median, and the standard deviation that the median deviation from it stands for: 1.4826 of it for normal values; `None` without values.
+/// Median, and the standard deviation that the median deviation from it stands for: 1.4826 of it for normal values; `None` without finite
+/// values, which alone count.
 pub fn spread(values: &[f64]) -> Option<(f64, f64)> {
-    let middle = upper_median(values.to_vec())?;
-    let off = values.iter().map(|value| (value - middle).abs()).collect();
+    let finite: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
+    let middle = upper_median(finite.clone())?;
+    let off = finite.iter().map(|value| (value - middle).abs()).collect();
     Some((middle, 1.4826 * upper_median(off)?))
 }

@@ -17,7 +17,7 @@ pub struct RopeConfig {
     pub most_tokens: Option<usize>,
 }
 
-/// What a RoPE takes from the keys next to its own.
+/// The values that a RoPE takes from keys other than its own.
 #[derive(Clone, Copy)]
 pub(super) struct Around {
     /// The family, for errors.

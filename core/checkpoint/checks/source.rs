@@ -64,8 +64,7 @@ const ROUNDED: f64 = -0.5;
 
 /// The least noise of a part that is too far from the others, in dB above rounding.
 fn limit(all: &[f64], (near, strict): (f64, f64)) -> Option<f64> {
-    let finite: Vec<f64> = all.iter().copied().filter(|db| db.is_finite()).collect();
-    let (median, deviation) = spread(&finite)?;
+    let (median, deviation) = spread(all)?;
     let margin = match median <= near {
         true => strict.max(5.0 * deviation),
         false => (6.0f64).max(6.0 * deviation),
@@ -89,8 +88,7 @@ pub fn above_kin(names: (&str, &str), which: &str, (sqnr, found): (f64, f64), li
 pub fn parts(shortfall: &Shortfall) -> Option<(String, String)> {
     let db = |noise: &[Noise]| -> Vec<f64> { noise.iter().map(Noise::db).collect() };
     let rows = db(&shortfall.rows);
-    let finite: Vec<f64> = rows.iter().copied().filter(|db| db.is_finite()).collect();
-    let median = spread(&finite).map_or(f64::NEG_INFINITY, |(median, _)| median);
+    let median = spread(&rows).map_or(f64::NEG_INFINITY, |(median, _)| median);
     let more = |found: String, noise: Noise| format!("{found}: {:.1} dB more noise than rounding gives", noise.db());
     if let Some((row, col, noise)) = shortfall.first.filter(|_| median <= NEAREST) {
         let cells = counted(shortfall.cells, "part");

@@ -51,7 +51,7 @@ struct Rows<'s> {
     held: &'s Held<'s>,
     /// The number of the matrix in its stack.
     matrix: usize,
-    /// How many rows are taken.
+    /// The number of rows that are taken.
     count: usize,
     /// The place among all rows.
     share: Share,
@@ -405,7 +405,7 @@ impl Rows<'_> {
         })
     }
 
-    /// How many rows its tensor has.
+    /// The number of rows of its tensor.
     fn all(&self) -> usize {
         let [.., down, across] = self.held.shape[..] else {
             return 0;

@@ -125,7 +125,7 @@ impl Watch for Capture {
     }
 }
 
-/// What a capsule says next to its tensors.
+/// The statements of a capsule about its tensors.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Label {

@@ -196,7 +196,7 @@ impl<'a> Pairs<'a> {
         }
         let mut worse: Vec<&Pair> = groups.iter().filter_map(|group| worst(group.iter().copied())).collect();
         worse.retain(|pair| pair.worsening() > 0.0);
-        // What became NaN comes first, of any metric.
+        // A value that became NaN comes first, of any metric.
         worse.sort_by(|a, b| {
             let nan = b.newly_nan().cmp(&a.newly_nan());
             nan.then_with(|| rank(a).cmp(&rank(b))).then_with(|| b.by_worsening(a))
