@@ -58,7 +58,8 @@ def test_exit_codes_and_errors_are_those_of_the_program(tmp_path):
     for words, code, said in [
         (["nothing"], 2, "unrecognized subcommand 'nothing'"),
         (["sweep", "nowhere.toml"], 2, "nowhere.toml"),
-        (["gate", "nowhere"], 2, "nowhere/run.json"),
+        (["gate", "nowhere"], 2, "nowhere: there is no such folder"),
+        (["gate", "."], 2, "run.json"),
         (["man", "/dev/null/man"], 96, "/dev/null/man"),
     ]:
         done = subprocess.run([PROGRAM, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
