@@ -30,11 +30,7 @@ pub enum Folding {
 impl Folding {
     /// The folding that a configuration states, or that its convention has.
     pub fn of(sections: &[Section], convention: Option<&Convention>) -> Self {
-        let has = |section: &Section, key: &str| {
-            let value = section.value.get(key);
-            value.is_some_and(|value| !value.is_null() && value.as_object().is_none_or(|value| !value.is_empty()))
-        };
-        if sections.iter().any(|section| has(section, "transform_config")) {
+        if Self::rotation(sections).is_some() {
             return Self::Rotated;
         }
         let awq = |text: Option<&str>| text.is_some_and(|text| text.to_lowercase().contains("awq"));
@@ -44,6 +40,15 @@ impl Folding {
             true => Self::Channels,
             false => Self::Unstated,
         }
+    }
+
+    /// The section of a configuration that states a rotation.
+    pub fn rotation(sections: &[Section]) -> Option<&Section> {
+        let stated = |section: &&Section| {
+            let value = section.value.get("transform_config");
+            value.is_some_and(|value| !value.is_null() && value.as_object().is_none_or(|value| !value.is_empty()))
+        };
+        sections.iter().find(stated)
     }
 }
 

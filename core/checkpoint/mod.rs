@@ -223,7 +223,7 @@ impl Checkpoint {
         let path = |source: &Checkpoint| source.file.path().display().to_string();
         let file = selection.source.map_or(String::new(), path);
         let folding = Folding::of(&self.sections, convention);
-        if let (Some(Folding::Rotated), Some(section)) = (found.as_ref().map(|_| folding), self.sections.first()) {
+        if let Some(section) = found.as_ref().and_then(|_| Folding::rotation(&self.sections)) {
             report.findings.push(source::rotated(section.file));
         }
         let found = found.map(|found| (found, file.as_str()));
