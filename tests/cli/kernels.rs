@@ -103,9 +103,15 @@ fn mistakes_of_a_header_are_found_without_a_gpu() {
             "entry = \"rmsnorm_simpel",
             "did you mean 'rmsnorm_simple",
         ),
+        // The model calls this one, so the name that its call gives is what is not there.
         (
             "\"weight\"",
             "\"wieght\"",
+            "that variant of rmsnorm.cu has nothing called 'weight'; did you mean 'wieght'?",
+        ),
+        (
+            "block = [\"ceil(C, 512) * 32\"]\nargs = [\"x\", \"weight\"",
+            "block = [\"ceil(C, 512) * 32\"]\nargs = [\"x\", \"wieght\"",
             "'wieght' is no buffer, scratch, scalar or size of the operation; did you mean 'weight'?",
         ),
         ("\"x\", ", "", "arguments, and"),

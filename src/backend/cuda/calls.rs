@@ -46,6 +46,8 @@ pub(super) fn resolve(header: &mut Table, folder: &Path) -> Result<(), String> {
 
 /// A call with the variant that it names.
 struct Called {
+    /// The other operation: the stem of its file.
+    op: String,
     name: String,
     /// Keys of a launch that hold for all launches of the variant, such as `programmatic`.
     keys: Table,
@@ -110,6 +112,7 @@ impl Called {
             ));
         }
         Ok(Self {
+            op: op.into(),
             name,
             keys,
             with,
@@ -149,7 +152,8 @@ impl Called {
         let known = names(&[&own[..], &prepare].concat(), scratch.as_ref(), needs);
         if let Some((stray, _)) = self.with.iter().find(|(name, _)| !known.contains(name)) {
             let near = did_you_mean(stray, known.iter().map(String::as_str));
-            return Err(format!("nothing in it is called '{stray}'{near}"));
+            let op = &self.op;
+            return Err(format!("that variant of {op}.cu has nothing called '{stray}'{near}"));
         }
         let own_names: Vec<String> = self.with.iter().map(|(name, _)| name.clone()).collect();
         let others = all
@@ -482,7 +486,7 @@ launch = [
             ("{ call = 'other.simple' }", "has no name"),
             (
                 "{ name = 'a', call = 'other.simple', with = { M = 'B' } }",
-                "nothing in it is called 'M'",
+                "that variant of other.cu has nothing called 'M'",
             ),
             ("{ name = 'a', call = 'none.simple' }", "none.cu"),
         ] {

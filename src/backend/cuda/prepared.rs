@@ -358,7 +358,7 @@ args = ["h", "y"]
             ),
             (
                 [pack, "v = \"weights[@layers]\""],
-                format!("{call}nothing in it is called 'v'"),
+                format!("{call}that variant of other.cu has nothing called 'v'"),
             ),
             (
                 ["name = \"own\"", "name = \"up_sums\""],

@@ -188,7 +188,7 @@ impl<'a> Running<'a> {
         written.map(read).collect::<Result<Vec<_>>>().map(Outputs)
     }
 
-    /// Begins anew, and replays one graph for all runs of the problem: the microseconds that they take; none if the launches
+    /// Begins again, and replays one graph for all runs of the problem: the microseconds that they take; none if the launches
     /// cannot be captured.
     fn replay_runs(&self, poison: u8) -> Result<Option<f64>> {
         self.begin(poison)?;
