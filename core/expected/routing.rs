@@ -191,7 +191,7 @@ fn admissible(scores: &[(f64, f64)], k: usize) -> Vec<Vec<usize>> {
     let open = |at: &usize| !sure.contains(at) && reach(at) >= worst_in;
     let open: Vec<usize> = order.iter().copied().filter(open).collect();
     let mut picks: Vec<usize> = (0..k - sure.len()).collect();
-    // Of those that are open, one may surely be above another: then it is chosen, or the other is not.
+    // An open choice may surely be above another open one: then it is chosen, or the other is not.
     let allowed = |picks: &[usize]| {
         let worst = picks
             .iter()

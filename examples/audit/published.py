@@ -1,6 +1,6 @@
 """Gates of published test suites, on inputs as they draw them, and faults of the operations they test.
 
-Written anew in numpy after vLLM's test_layernorm.py, test_cache.py and test_flashinfer_nvfp4_scaled_mm.py, SGLang's
+Written again in numpy after vLLM's test_layernorm.py, test_cache.py and test_flashinfer_nvfp4_scaled_mm.py, SGLang's
 test_cutedsl_gdn.py, and FlashInfer's test_norm.py and tests/trace, as they were in November 2026. It shows what a gate cannot
 see, not that a kernel is wrong.
 """

@@ -95,11 +95,9 @@ impl Around {
         }
         let given = keys.optional_size("original_max_position_embeddings")?;
         let original = || match (self.original, given) {
-            (Some(beside), Some(given)) if beside != given => Err(keys.wrong(
+            (Some(outer), Some(given)) if outer != given => Err(keys.wrong(
                 "original_max_position_embeddings",
-                format!(
-                    "is {given}, but the key of the same name outside of it is {beside} (4096 where it is missing)"
-                ),
+                format!("is {given}, but the key of the same name outside of it is {outer} (4096 where it is missing)"),
             )),
             (original, given) => {
                 let original = original.or(given).or(self.most_tokens).filter(|&tokens| tokens > 0);

@@ -10,6 +10,6 @@ fn docs_checkpoints_md_is_what_the_lists_say() {
     let found = std::fs::read_to_string(path).unwrap_or_default();
     assert!(
         found == want,
-        "docs/checkpoints.md is stale; write it anew with ULPLAB_BLESS=1 cargo test -p ulplab-core --test checkpoint"
+        "docs/checkpoints.md is stale; write it again with ULPLAB_BLESS=1 cargo test -p ulplab-core --test checkpoint"
     );
 }

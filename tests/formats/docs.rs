@@ -12,6 +12,6 @@ fn docs_formats_md_is_what_the_tables_say() {
     let found = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         found == want,
-        "docs/formats.md is stale; write it anew with ULPLAB_BLESS=1 cargo test --test core formats::docs"
+        "docs/formats.md is stale; write it again with ULPLAB_BLESS=1 cargo test --test core formats::docs"
     );
 }

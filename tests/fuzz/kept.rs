@@ -59,6 +59,6 @@ fn kept_inputs_end_as_before() {
     let changed = want.lines().zip(found.lines()).find(|(now, before)| now != before);
     assert!(
         want == found,
-        "outcomes changed, first: {changed:?}; write them anew with ULPLAB_BLESS=1"
+        "outcomes changed, first: {changed:?}; write them again with ULPLAB_BLESS=1"
     );
 }

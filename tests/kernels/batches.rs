@@ -21,8 +21,8 @@ const TOGETHER: &[Together] = &[
     (
         "delta_decode",
         ALL,
-        "two rows must not have one state, so that no batch can have a row twice; batches of 2, 3, 5 and 11 rows are judged, each element by \
-         its bound",
+        "two rows must not have one state, so that no batch can have a row twice; batches of 2, 3, 5 and 11 rows are judged, \
+         each element by its bound",
     ),
     (
         "delta_handover",

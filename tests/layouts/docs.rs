@@ -14,7 +14,7 @@ fn docs_layouts_md_is_what_the_table_says() {
     let found = std::fs::read_to_string(path).unwrap_or_default();
     assert!(
         found == want,
-        "docs/layouts.md is stale; write it anew with ULPLAB_BLESS=1 cargo test --test core layouts::docs"
+        "docs/layouts.md is stale; write it again with ULPLAB_BLESS=1 cargo test --test core layouts::docs"
     );
 }
 

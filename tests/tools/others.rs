@@ -300,6 +300,6 @@ fn docs_quantized_files_md_is_what_the_table_says() {
     let found = std::fs::read_to_string(path).unwrap_or_default();
     assert!(
         found == want,
-        "docs/quantized-files.md is stale; write it anew with ULPLAB_BLESS=1 cargo test --test cli tools::others"
+        "docs/quantized-files.md is stale; write it again with ULPLAB_BLESS=1 cargo test --test cli tools::others"
     );
 }

@@ -43,7 +43,7 @@ const LONGEST: [&str; 12] = [
 /// More processes on a card than that wait for each other.
 const MOST_JOBS: usize = 8;
 /// Into how many shares one of those that take longest is cut where faults are planted, and any at most: each makes the problems that it
-/// judges by anew.
+/// judges by again.
 const LONG_SHARES: usize = 4;
 const MOST_SHARES: usize = 8;
 /// Threads of all processes together, for each core: some wait for a compiler or a card while others compute. With as many threads in each

@@ -33,7 +33,7 @@ const RANGE: [i32; 2] = [-30, 4];
 const MOST: f64 = 3e7;
 /// How many cases with the same keys are asked whatever their sizes.
 const FEW: usize = 3;
-/// Operations whose judgement runs a whole model on what a kernel left, for each question anew: they are asked in the smallest case with
+/// Operations whose judgement runs a whole model on what a kernel left, for each question again: they are asked in the smallest case with
 /// each set of keys.
 const WHOLE: [&str; 2] = ["decode_step", "swap_ffn"];
 
