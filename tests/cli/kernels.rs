@@ -114,7 +114,11 @@ fn mistakes_of_a_header_are_found_without_a_gpu() {
             "block = [\"ceil(C, 512) * 32\"]\nargs = [\"x\", \"wieght\"",
             "'wieght' is no buffer, scratch, scalar or size of the operation; did you mean 'weight'?",
         ),
-        ("\"x\", ", "", "arguments, and"),
+        (
+            "block = [\"ceil(C, 512) * 32\"]\nargs = [\"x\", ",
+            "block = [\"ceil(C, 512) * 32\"]\nargs = [",
+            "arguments, and",
+        ),
         ("grid = [\"", "grid = [\"TT + ", "no size 'TT'"),
         ("block = [128]", "block = [2048]", "a block has 2048 threads"),
     ] {
