@@ -12,6 +12,7 @@ use crate::run::{Manifest, lines};
 use crate::studies;
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::record::Record;
+use ulplab_core::text::shown;
 
 /// Bring the cells of one run together, judge its gates once on all of them, and write its reports.
 ///
@@ -44,7 +45,7 @@ pub fn run(args: &MergeArgs) -> Result<Exit> {
             for id in folder.missing(&manifest)? {
                 match args.json {
                     true => outln!("{}", serde_json::json!({ "missing": id })),
-                    false => outln!("{id}"),
+                    false => outln!("{}", shown(id)),
                 }
             }
             errln!("`ulplab status {}` says which tasks failed", folder.path.display());

@@ -13,6 +13,7 @@ use crate::run::partition::{Asked, cost};
 use crate::run::plan::Cell;
 use crate::run::session::{Session, State, sessions};
 use ulplab_core::error::{Exit, Result, counted};
+use ulplab_core::text::shown;
 
 /// Show how far a run is: cells that are done, at work and missing, the time left, and which task failed last. It reads the folder
 /// and asks no scheduler.
@@ -153,7 +154,8 @@ impl Status {
         let path = folder.path.display();
         let share = 100.0 * self.done_cost;
         outln!(
-            "{experiment}: {} of {} cells are done, {share:.1} % of the estimated cost",
+            "{}: {} of {} cells are done, {share:.1} % of the estimated cost",
+            shown(experiment),
             self.done,
             self.cells
         );
@@ -187,9 +189,12 @@ impl Status {
                 why,
                 still_missing,
             } = failure;
+            let after = counted(*cells, "cell");
             outln!(
-                "last to fail: {task}, last heard of at {at} after {}: {why}",
-                counted(*cells, "cell")
+                "{}",
+                shown(&format!(
+                    "last to fail: {task}, last heard of at {at} after {after}: {why}"
+                ))
             );
             match still_missing {
                 0 => outln!("  its share has been done since"),

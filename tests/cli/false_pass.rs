@@ -44,6 +44,14 @@ fn recipes_that_round_nothing_are_refused() {
         (", layers = \"\"", "is not a layer"),
         (", channels = \"9999\"", "there is no channel 9999"),
         (", channels = \"\"", "is not a channel"),
+        (
+            ", segment = \"rope\", channels = \"0-3\"",
+            "it rounds nothing: the segment has channels ",
+        ),
+        (
+            ", segment = \"nope\", channels = \"511\"",
+            "it rounds nothing: the segment has channels 0-",
+        ),
     ] {
         refused_at_plan(&with_round(end), words);
     }
@@ -54,6 +62,8 @@ fn recipes_that_round_nothing_are_refused() {
         ),
         ("", "it changes nothing"),
         ("noise = true", "it changes nothing"),
+        ("chunk = 136", "a window of 136 tokens is one call"),
+        ("chunk = 100000", "a window of 136 tokens is one call"),
         (
             "round = [{ at = \"layers.*.attention.output.weight\", format = \"bf16\", tokens = \"0\" }]",
             "tensor site of the model",
@@ -99,6 +109,38 @@ fn windows_that_overlap_are_refused() {
             overlaps,
             "{offset}: {}",
             stderr(&output)
+        );
+    }
+}
+
+/// A copy of a text is no other text: as it is, a byte later, with other words ahead of it, or behind the other window's start.
+#[test]
+fn windows_of_copied_texts_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = experiment(folder.path(), FP8, PASSING);
+    let text = std::fs::read_to_string(&file).unwrap();
+    let alice = std::fs::read("datasets/text/alice.txt").unwrap();
+    let own = folder.path().join("own.txt");
+    let other = std::fs::read("datasets/text/tinyshakespeare.txt").unwrap();
+    for (content, offset, shared) in [
+        (alice.clone(), 20000, true),
+        ([b"x", &alice[..]].concat(), 20000, true),
+        ([b"x", &alice[..]].concat(), 20001, true),
+        ([b"Another title\n", &alice[20000..40000]].concat(), 0, true),
+        (alice[20050..40000].to_vec(), 0, true),
+        (alice[20100..40000].to_vec(), 0, false),
+        (alice.clone(), 40000, false),
+        (other, 20000, false),
+    ] {
+        std::fs::write(&own, content).unwrap();
+        let window = format!("[[window]]\ntext = \"{}\"\noffset = {offset}\n[[recipe]]", path(&own));
+        let file = write(folder.path(), &text.replacen("[[recipe]]", &window, 1));
+        let output = run(&["sweep", path(&file), "--dry-run"]);
+        let said = stderr(&output);
+        assert_eq!(
+            (code(&output), said.contains("share text")),
+            if shared { (2, true) } else { (0, false) },
+            "{offset}: {said}"
         );
     }
 }

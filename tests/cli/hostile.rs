@@ -127,3 +127,33 @@ fn files_of_a_run_write_no_lines_of_their_own() {
         }
     }
 }
+
+/// What a configuration says is shown in the lines of the checkpoint's report, and in none of its own.
+#[test]
+fn words_of_configurations_write_no_lines_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    tensor(at, "model.safetensors", "model.layers.0.mlp.down_proj.weight_scale");
+    let group = |weights: serde_json::Value| serde_json::json!({ "quant_method": "compressed-tensors", "config_groups": { "group_0": { "targets": ["Linear"], "weights": weights } } });
+    for name in NAMES {
+        let stated = [
+            serde_json::json!({ "quant_method": name }),
+            serde_json::json!({ "quant_method": "modelopt", "quant_algo": name }),
+            serde_json::json!({ "quant_method": "quark", "global_quant_config": { "weight": { "dtype": name } } }),
+            serde_json::json!({ "quant_method": "fp8", "fmt": name, "modules_to_not_convert": [name] }),
+            serde_json::json!({ "quant_method": "gptq", "bits": 4, "group_size": 128, "dynamic": { format!("-:{name}("): {} } }),
+            serde_json::json!({ "quant_method": "compressed-tensors", "format": name, "ignore": [format!("re:({name}")] }),
+            group(serde_json::json!({ "num_bits": 8, "type": name })),
+            group(serde_json::json!({ "num_bits": 8, "type": "float", "strategy": name })),
+        ];
+        for stated in stated {
+            let config = serde_json::json!({ "model_type": name, "quantization_config": stated });
+            std::fs::write(at.join("config.json"), config.to_string()).unwrap();
+            for more in [&[][..], &["--json"]] {
+                let output = run(&[&["inspect", path(at)], more].concat());
+                check(&format!("{stated} {more:?}"), &output);
+                assert_ne!(code(&output), 0, "{stated}: {}", stdout(&output));
+            }
+        }
+    }
+}

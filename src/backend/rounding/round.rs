@@ -161,6 +161,15 @@ impl Round {
         {
             return Err("the segment has no channel there".into());
         }
+        if let (Some(segment), Some(channels)) = (self.segment, &self.channels) {
+            let mut range = segment.range(place.cols, place.turned);
+            let (first, last) = (range.start, range.end - 1);
+            if !range.any(|channel| channels.contains(channel)) {
+                return Err(format!(
+                    "it rounds nothing: the segment has channels {first}-{last}; expected some of them in 'channels'"
+                ));
+            }
+        }
         let whole = self.codec.check(cols * joined);
         match self.segment {
             Some(segment) if whole.is_err() => self.codec.check(segment.range(place.cols, place.turned).len()),

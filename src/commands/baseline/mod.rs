@@ -20,6 +20,7 @@ use crate::run::verdict::{Outcome, Status, Verdict};
 use crate::run::{Manifest, now};
 use store::{Accepted, Baseline, Store};
 use ulplab_core::error::{Error, Exit, Result};
+use ulplab_core::text::shown;
 
 /// Accept runs as baselines, compare runs with them, and show how accepted runs drift.
 #[derive(Debug, clap::Args)]
@@ -165,8 +166,9 @@ impl CompareArgs {
         if !found.is_empty() {
             let Accepted { accepted_at, by, .. } = &base.accepted;
             let base = base.path.display();
-            outln!("INCOMPARABLE with {base}, which {by} accepted at {accepted_at}:");
-            found.iter().for_each(|what| outln!("  {what}"));
+            let accepted = shown(&format!("{by} accepted at {accepted_at}"));
+            outln!("INCOMPARABLE with {base}, which {accepted}:");
+            found.iter().for_each(|what| outln!("  {}", shown(what)));
             outln!("accept a run of today as a new baseline, if what changed is right");
             return Ok(Exit::NotJudged);
         }

@@ -18,6 +18,7 @@ use crate::studies::kernels::{self, OnDevice, operations, programs};
 use crate::studies::limits::{available, check_cells, check_size};
 use crate::studies::{self, ParsedExperiment, Runs};
 use ulplab_core::error::{Error, Result};
+use ulplab_core::text::shown;
 
 /// What is asked, as its files say it.
 pub struct Question {
@@ -136,7 +137,7 @@ pub fn prepare<'a>(args: &SweepArgs, question: &'a Question) -> Result<Prepared<
         .map(|checkpoint| (checkpoint.config, checkpoint.notes))
         .unzip();
     let notes: Vec<String> = notes.unwrap_or_default();
-    notes.iter().for_each(|note| errln!("note: {note}"));
+    notes.iter().for_each(|note| errln!("note: {}", shown(note)));
     let limit = args.max_memory.or_else(available);
     check_size(study, config.as_deref(), rayon::current_num_threads(), limit).map_err(wrong)?;
     let texts = reading.windows.iter().enumerate().map(|(at, window)| {
@@ -205,7 +206,7 @@ fn check_overlaps(windows: &[Window], texts: &[Tokens]) -> std::result::Result<(
         for (other, earlier) in before {
             let (own, its) = (span(at), span(other));
             let same_text = earlier.text == window.text && own.start < its.end && its.start < own.end;
-            if same_text || texts[at].ids == texts[other].ids {
+            if same_text || share_half(&texts[at].ids, &texts[other].ids) {
                 let message = format!(
                     "windows '{}' and '{}' share text, so they are no independent samples; expected offsets at least {} bytes apart",
                     earlier.name(),
@@ -217,6 +218,16 @@ fn check_overlaps(windows: &[Window], texts: &[Tokens]) -> std::result::Result<(
         }
     }
     Ok(())
+}
+
+/// True if half of the runs of tokens of a window are in another one: copies of a text, or parts of them, under other names. A run has 32
+/// tokens, or half of a short window: different texts share none so long.
+fn share_half(window: &[u32], other: &[u32]) -> bool {
+    let run = (window.len().min(other.len()) / 2).clamp(1, 32);
+    let runs: HashSet<&[u32]> = other.windows(run).collect();
+    let all = window.windows(run);
+    let shared = all.clone().filter(|run| runs.contains(run)).count();
+    shared > 0 && 2 * shared >= all.len()
 }
 
 /// The share that the user wants; what is taken from the environment is said.

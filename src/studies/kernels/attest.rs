@@ -445,8 +445,9 @@ impl<'a> Held<'a> {
         let all = self.files;
         if let (true, Some(device)) = (self.findings.is_empty(), self.whole()) {
             outln!(
-                "{}: {all} of {all} files of kernels are unchanged since {device} verified them{more}",
-                words[0]
+                "{}: {all} of {all} files of kernels are unchanged since {} verified them{more}",
+                words[0],
+                shown(device)
             );
             return;
         }
@@ -460,7 +461,7 @@ impl<'a> Held<'a> {
                 true => String::new(),
                 false => format!("; not {}", names.join(", ")),
             };
-            outln!("{device}: {held} of {all} ({file}){others}");
+            outln!("{}: {held} of {all} ({file}){others}", shown(device));
         }
         let good = all.saturating_sub(self.findings.len());
         match self.findings.is_empty() {

@@ -82,6 +82,22 @@ impl ModelStudy {
         Ok(())
     }
 
+    /// Refuses a recipe that only cuts a window into calls, and leaves it whole.
+    fn check_calls(&self, recipe: &Recipe) -> Result<(), Mistake> {
+        let (key, whole) = match recipe.chunk {
+            Some(chunk) => ("chunk", chunk.get() >= self.tokens),
+            None => ("cuts", recipe.cuts.is_some() && self.tokens == 1),
+        };
+        let alone = recipe.rounds.is_empty() && recipe.kernels.is_empty() && recipe.step.is_none();
+        if alone && whole && recipe.against.is_none() {
+            let tokens = self.tokens;
+            let message =
+                format!("it changes nothing: a window of {tokens} tokens is one call; expected shorter calls");
+            return Err(Mistake::at(key, message));
+        }
+        Ok(())
+    }
+
     /// Checks the keys of a recipe against each other.
     fn check_keys(&self, recipe: &Recipe) -> Result<(), Mistake> {
         if recipe.kernels.is_empty() && !recipe.dtype.is_f32() {
@@ -237,6 +253,8 @@ impl Study for ModelStudy {
         let mut recipes = HashMap::from([(REFERENCE, ReadyRecipe::of(Rounding::none()))]);
         for (at, recipe) in self.recipes.iter().enumerate() {
             let ready = ReadyRecipe::new(recipe, config, seed);
+            self.check_calls(recipe)
+                .map_err(|mistake| mistake.in_recipe(&recipe.name, at))?;
             let in_window = |ready: &ReadyRecipe| ready.rounding.check_window(config, self.tokens);
             let ready = ready.and_then(|ready| in_window(&ready).map(|()| ready));
             let ready = ready.map_err(|mistake| mistake.in_recipe(&recipe.name, at))?;

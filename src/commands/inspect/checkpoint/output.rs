@@ -10,18 +10,19 @@ use super::Verdict;
 use ulplab_core::checkpoint::{Finding, Judged, Measured, Report, Severity};
 use ulplab_core::error::counted;
 use ulplab_core::record::to_json;
+use ulplab_core::text::shown;
 
-/// The whole text; at most `top` matrices and tensors are listed.
+/// The whole text; at most `top` matrices and tensors are listed. Texts of files stay within their line.
 pub fn page(path: &Path, report: &Report, verdict: Verdict, top: usize) -> String {
-    let mut text = format!("{}: {}\n", path.display(), subject(report));
+    let mut lines = vec![format!("{}: {}", path.display(), subject(report))];
     for (format, count) in formats(report) {
-        let _ = writeln!(text, "  {format}: {}", matrices(count));
+        lines.push(format!("  {format}: {}", matrices(count)));
     }
     let worst = report.worst();
-    for (at, (matrix, findings)) in worst.iter().take(top).enumerate() {
-        if at == 0 {
-            text.push_str("\nFindings, worst first:\n");
-        }
+    if !worst.is_empty() {
+        lines.extend([String::new(), "Findings, worst first:".into()]);
+    }
+    for (matrix, findings) in worst.iter().take(top) {
         let head = if matrix.is_empty() {
             "files and configuration"
         } else {
@@ -30,44 +31,40 @@ pub fn page(path: &Path, report: &Report, verdict: Verdict, top: usize) -> Strin
         let judged = report
             .judged(matrix)
             .map_or(String::new(), |judged| format!("  {}", line(judged)));
-        let _ = writeln!(text, "  {head}{judged}");
+        lines.push(format!("  {head}{judged}"));
         for finding in findings {
             let Finding {
                 check, found, expected, ..
             } = finding;
             let severity = check.severity.name();
-            let _ = writeln!(
-                text,
+            lines.push(format!(
                 "    {severity} {}: {}: {found}; expected {expected}",
                 check.name, finding.subject
-            );
+            ));
         }
     }
-    more(&mut text, worst.len(), top, "with findings");
+    lines.extend(more(worst.len(), top, "with findings"));
     if report.matrices.iter().any(|judged| judged.sqnr.is_some()) {
-        text.push_str("\nAgainst the source, least SQNR first:\n");
+        lines.extend([String::new(), "Against the source, least SQNR first:".into()]);
         let ranked = by_sqnr(report);
         for judged in ranked.iter().take(top) {
             let rule = judged.rule.as_ref().map_or(String::new(), |rule| format!("  {rule}"));
-            let _ = writeln!(text, "  {}  {}{rule}", judged.name, line(judged));
+            lines.push(format!("  {}  {}{rule}", judged.name, line(judged)));
         }
-        more(&mut text, ranked.len(), top, "against the source");
+        lines.extend(more(ranked.len(), top, "against the source"));
     }
     if !report.unread.is_empty() {
-        text.push_str("\nNot understood, and not judged:\n");
-        for unread in report.unread.iter().take(top) {
-            let _ = writeln!(text, "  {}: {}", unread.tensor, unread.why);
-        }
-        more(&mut text, report.unread.len(), top, "not understood");
+        lines.extend([String::new(), "Not understood, and not judged:".into()]);
+        let unread = report.unread.iter().take(top);
+        lines.extend(unread.map(|unread| format!("  {}: {}", unread.tensor, unread.why)));
+        lines.extend(more(report.unread.len(), top, "not understood"));
     }
-    let _ = writeln!(text, "\n{}: {}", verdict.name(), summary(report));
-    text
+    lines.extend([String::new(), format!("{}: {}", verdict.name(), summary(report))]);
+    lines.iter().map(|line| shown(line) + "\n").collect()
 }
 
-fn more(text: &mut String, all: usize, top: usize, what: &str) {
-    if all > top {
-        let _ = writeln!(text, "  … and {} more {what}: --top N or --all shows them", all - top);
-    }
+fn more(all: usize, top: usize, what: &str) -> Option<String> {
+    (all > top).then(|| format!("  … and {} more {what}: --top N or --all shows them", all - top))
 }
 
 /// Convention, and where it is known from.
