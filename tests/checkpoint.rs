@@ -17,6 +17,8 @@ mod form;
 mod forms;
 #[path = "checkpoint/forms_of_words.rs"]
 mod forms_of_words;
+#[path = "checkpoint/lost.rs"]
+mod lost;
 #[path = "checkpoint/made.rs"]
 mod made;
 #[path = "checkpoint/methods.rs"]

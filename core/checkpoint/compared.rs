@@ -52,6 +52,9 @@ impl Folding {
     }
 }
 
+/// Factors explain noise if they leave at most half of it, in dB.
+const HALF: f64 = 3.0;
+
 /// A matrix and its source.
 pub struct Pair<'a> {
     subject: &'a Subject<'a>,
@@ -240,6 +243,8 @@ impl<'a> Pair<'a> {
         if self.folding != Folding::Unstated {
             return None;
         }
+        let before = Against::new(&self.matrix, &self.source);
+        let before = before.db(before.noise);
         [(false, "input channel"), (true, "input and output channel")]
             .into_iter()
             .find_map(|(outputs, each)| {
@@ -250,7 +255,8 @@ impl<'a> Pair<'a> {
                     noise,
                 } = self.distance(&x);
                 let low = noise.is_some_and(|noise| noise <= limit);
-                let right = low && other.is_none() && varies(&inputs, &against, self.matrix.rows);
+                let mended = against.db(against.noise) >= before + HALF;
+                let right = low && mended && other.is_none() && varies(&inputs, &against, self.matrix.rows);
                 right.then(|| self.not_judged(against, &format!("one factor for each {each} ({})", finding.found)))
             })
     }

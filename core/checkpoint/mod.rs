@@ -22,12 +22,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 pub use checks::{CHECKS, Check, Finding, Severity};
-use checks::{files, fused, names, promises, source, values};
+use checks::{files, fused, names, promises, source, values, whole};
 use compared::Folding;
 use config::Section;
 use conventions::PLAIN;
 pub use conventions::{CONVENTIONS, Convention};
-use counterpart::Sources;
+use counterpart::{Counterpart, Sources};
 pub use markdown::markdown;
 pub use measure::Measured;
 pub use parts::kin;
@@ -202,10 +202,12 @@ impl Checkpoint {
             subjects.extend(stated.subject(name, &matrices[*name], read_as, &mut report));
         }
         report.findings.extend(names::left_out(&matrices, read_as, &stated));
+        report.findings.extend(whole::layers(&matrices));
         let quantized = matrices.iter().filter(|(_, parts)| parts.is_whole());
         let needs = quantized.map(|(name, _)| (name.as_str(), stated.inputs(read_as, module(name))));
         report.findings.extend(promises::inputs(&matrices, &needs.collect()));
         report.findings.extend(promises::cache(&matrices, &stated.sections));
+        report.findings.extend(promises::indices(&matrices, &stated.sections));
         let readings: HashMap<&str, _> = subjects
             .iter()
             .map(|subject| (subject.name, &subject.reading))
@@ -215,6 +217,7 @@ impl Checkpoint {
         let sources = selection
             .source
             .map(|source| (source, gather(&source.file, source.convention())));
+        let held = sources.as_ref().map(|(_, matrices)| matrices);
         let sources = sources.as_ref().map(|(source, matrices)| source.sources(matrices));
         let found = sources.as_ref().map(|sources| {
             let all = self.subjects(&matrices, &stated, read_as);
@@ -225,6 +228,16 @@ impl Checkpoint {
         let folding = Folding::of(&self.sections, convention);
         if let Some(section) = found.as_ref().and_then(|_| Folding::rotation(&self.sections)) {
             report.findings.push(source::rotated(section.file));
+        }
+        if let (Some(found), Some(source)) = (&found, held) {
+            let used = found.iter().flatten().flat_map(Counterpart::names).collect();
+            let whole = selected.len() == matrices.len();
+            let plain = whole::against(&matrices, source, &used, folding != Folding::Unstated);
+            report.findings.extend(
+                plain
+                    .into_iter()
+                    .filter(|finding| whole || finding.check.name != whole::MISSING_TENSOR.name),
+            );
         }
         let found = found.map(|found| (found, file.as_str()));
         subject::measure(subjects, found, folding, &mut report, &mut total, &mut progress)?;
@@ -254,6 +267,7 @@ impl Checkpoint {
         report
             .findings
             .retain(|finding| finding.matrix.is_empty() || selected.contains(finding.matrix.as_str()));
+        checks::leave_out_consequences(&mut report.findings);
         report.findings.sort_by(|a, b| a.matrix.cmp(&b.matrix));
         Ok(report)
     }

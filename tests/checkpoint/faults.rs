@@ -414,6 +414,9 @@ fn every_check_has_a_fault() {
     // These have tests of their own.
     let others = [
         "configuration",
+        "dead_tensor",
+        "missing_tensor",
+        "plain_differs",
         "convention",
         "missing_kv_scale",
         "no_kv_scale",

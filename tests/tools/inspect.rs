@@ -270,3 +270,23 @@ fn nan_is_no_largest_code() {
     assert!(done.out.contains("decodes to NaN 128 (100.000 %)"), "{}", done.out);
     assert!(done.out.contains("largest code   0 (0.000 %)"), "{}", done.out);
 }
+
+/// A folder that has no configuration is shown, and the exit code says that nothing was judged, unless the user takes it for tensors.
+#[test]
+fn a_folder_without_a_configuration_is_not_judged() {
+    let bench = Bench::new();
+    bench.write("in.safetensors", &[("x", f32s(&[2, 64], &values(128)))]);
+    std::fs::create_dir(bench.0.path().join("parts")).unwrap();
+    bench.works("quantize in.safetensors --format mxfp8 -o parts/a.safetensors");
+    for (more, code) in [("", 4), (" --json", 4), (" --as tensors", 0), (" --format mxfp8", 0)] {
+        let done = bench.run(&format!("inspect parts{more}"));
+        let said = &done.err;
+        assert_eq!(done.code, code, "{more}: {said}");
+        assert_eq!(
+            said.contains("parts: no config.json, so its tensors were shown and not judged"),
+            code == 4,
+            "{more}: {said}"
+        );
+    }
+    bench.works("inspect parts/a.safetensors");
+}

@@ -7,6 +7,9 @@ pub mod promises;
 pub mod scales;
 pub mod source;
 pub mod values;
+pub mod whole;
+
+use std::collections::BTreeSet;
 
 /// A kind of finding.
 #[derive(Debug, PartialEq, Eq)]
@@ -86,6 +89,7 @@ pub const CHECKS: &[&Check] = &[
     &files::CONFIGURATION,
     &files::CONVENTION,
     &names::MISSING_PART,
+    &whole::MISSING_TENSOR,
     &names::LEFT_OVER,
     &names::SHAPE,
     &names::STATED_FORMAT,
@@ -110,7 +114,9 @@ pub const CHECKS: &[&Check] = &[
     &values::ZERO_POINT,
     &values::OFF_CENTRE,
     &values::GROUP_INDEX,
+    &whole::DEAD_TENSOR,
     &source::NO_SOURCE,
+    &whole::PLAIN_DIFFERS,
     &source::FOLDED,
     &source::CODE_ORDER,
     &source::TRANSPOSED,
@@ -118,7 +124,38 @@ pub const CHECKS: &[&Check] = &[
     &source::PART_OFF,
 ];
 
+/// Leaves out findings that follow from others: of a matrix that is read without a part, what its size says; of one with NaN, its distance
+/// from the source; and a cause or a tensor that two checks name.
+pub fn leave_out_consequences(findings: &mut Vec<Finding>) {
+    let of = |checks: &[&Check]| -> BTreeSet<String> {
+        let found = findings.iter().filter(|finding| finding.is_of(checks));
+        found.map(|finding| finding.matrix.clone()).collect()
+    };
+    let broken = of(&[&names::MISSING_PART]);
+    let nan = of(&[&scales::NONFINITE_SCALE, &values::NAN_CODE, &values::NONFINITE]);
+    let size = [
+        &names::STATED_FORMAT,
+        &scales::INVERTED_SCALE,
+        &scales::MAGNITUDE,
+        &source::LOW_SQNR,
+        &source::PART_OFF,
+        &source::FOLDED,
+    ];
+    let twice = [&scales::INVERTED_SCALE, &whole::MISSING_TENSOR];
+    let mut seen = BTreeSet::new();
+    findings.retain(|finding| {
+        let consequence = broken.contains(&finding.matrix) && finding.is_of(&size)
+            || nan.contains(&finding.matrix) && finding.is_of(&[&source::LOW_SQNR]) && finding.found.contains("NaN");
+        let again = finding.is_of(&twice) && !seen.insert((finding.check.name, finding.subject.clone()));
+        !consequence && !again
+    });
+}
+
 impl Finding {
+    fn is_of(&self, checks: &[&Check]) -> bool {
+        checks.iter().any(|check| check.name == self.check.name)
+    }
+
     /// A finding about a tensor of a matrix.
     pub fn new(
         check: &'static Check,

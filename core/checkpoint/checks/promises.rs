@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::names::MISSING_PART;
 use super::{Check, Finding, error, warning};
 use crate::checkpoint::config::Section;
 use crate::checkpoint::parts::{Matrices, Parts, kin};
+use crate::error::counted;
 
 pub const MISSING_INPUT_SCALE: Check = error(
     "missing_input_scale",
@@ -62,6 +64,30 @@ pub fn inputs<'n>(matrices: &Matrices, needs: &BTreeMap<&str, Option<&'n [&'n st
         ));
     }
     findings
+}
+
+/// Group indices that are missing: where activations have an order (`desc_act`), or where other matrices have one.
+pub fn indices(matrices: &Matrices, sections: &[&Section]) -> Vec<Finding> {
+    let ordered = sections
+        .iter()
+        .any(|section| section.value.get("desc_act") == Some(&true.into()));
+    let quantized = || matrices.iter().filter(|(_, parts)| parts.is_whole());
+    let with = quantized().filter(|(_, parts)| parts.index.is_some()).count();
+    if with == 0 && !ordered {
+        return Vec::new();
+    }
+    let why = match with {
+        0 => "the configuration says 'desc_act'".into(),
+        _ => format!("{} have one", counted(with, "matrix").replace("matrixs", "matrices")),
+    };
+    let without = quantized().filter(|(_, parts)| parts.index.is_none());
+    let finding = |(name, parts): (&String, &Parts)| {
+        let codes = parts.codes?;
+        let found = format!("{} {:?} without a group index", codes.dtype, codes.shape);
+        let expected = format!("the group of each input channel, as {why}");
+        Some(Finding::new(&MISSING_PART, (codes.name, name), found, expected))
+    };
+    without.filter_map(finding).collect()
 }
 
 /// True if a section says that the KV cache has static scales.

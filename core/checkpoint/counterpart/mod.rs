@@ -6,8 +6,7 @@ mod prefixes;
 
 use std::collections::HashMap;
 
-use place::Place;
-pub use place::place;
+pub use place::{Place, place};
 use prefixes::{Choice, Prefixes};
 
 use super::parts::Matrices;

@@ -83,6 +83,20 @@ impl Place {
         Self { expert, ..self.clone() }
     }
 
+    /// Its module with the number of the expert.
+    pub fn module(&self) -> String {
+        let expert = self.expert.map_or(String::new(), |expert| format!(".{expert}"));
+        format!("{}{expert}.{}", self.within, self.leaf)
+    }
+
+    /// The list of layers and the number in it: `layers.0`.
+    pub fn layer(&self) -> Option<&str> {
+        let (list, rest) = self.within.split_once('.')?;
+        let number = rest.split('.').next()?;
+        let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+        is_number.then(|| &self.within[..list.len() + 1 + number.len()])
+    }
+
     /// The matrices whose rows it has one after the other; empty for one that is not fused.
     pub fn members(&self) -> &'static [&'static str] {
         let fused = FUSED.iter().find(|(name, _)| *name == self.leaf);

@@ -17,6 +17,7 @@ use ulplab_core::formats::{Format, GlobalScale};
 use ulplab_core::packed::{Opened, Stack, in_batches, parts};
 use ulplab_core::pattern::selects;
 use ulplab_core::tensorfile::{Tensor, TensorFile};
+use ulplab_core::text::shown;
 
 /// Judge a quantized checkpoint, or show the codes and scales of quantized tensors: histograms, largest codes and zeros; with
 /// --source also clipping, underflow, SQNR, cosine and the worst blocks.
@@ -157,20 +158,27 @@ pub fn run_to(args: &InspectArgs, out: &mut dyn Write) -> Result<Exit> {
     })?;
     drop(progress);
     // A tensor without matrices has no codes and is shown as empty.
-    let shown = subjects.iter().zip(all).map(|(subject, stats)| Inspection {
+    let inspected = subjects.iter().zip(all).map(|(subject, stats)| Inspection {
         name: subject.name.clone(),
         format: subject.format,
         shape: subject.shape.clone(),
         stats: stats.unwrap_or_else(|| Stats::empty(&subject.format)),
     });
-    let shown: Vec<Inspection> = shown.collect();
-    let text = match (args.json, shown.as_slice()) {
+    let inspected: Vec<Inspection> = inspected.collect();
+    let text = match (args.json, inspected.as_slice()) {
         (true, all) => all.iter().map(output::record).collect(),
         (false, [one]) => output::page(one),
         (false, all) => summary::text(all, if args.all { all.len() } else { args.top }),
     };
     out.write_all(text.as_bytes())
         .map_err(Error::io("standard output", "write"))?;
+    if args.file.is_dir() && args.taken_as.is_none() && named.is_none() {
+        let folder = shown(&args.file.display().to_string());
+        errln!(
+            "{folder}: no config.json, so its tensors were shown and not judged; `--as checkpoint` judges them, `--as tensors` ends in 0"
+        );
+        return Ok(Exit::NotJudged);
+    }
     Ok(Exit::Pass)
 }
 
