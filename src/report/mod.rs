@@ -151,6 +151,27 @@ fn with<T>(run: &Run, show: &dyn Show, write: impl FnOnce(&Summarized) -> T) -> 
     })
 }
 
+/// Formats with the same gates, of which the smallest is named; `None` if all formats have them.
+struct Among<'a>(Option<Vec<&'a str>>);
+
+impl Among<'_> {
+    /// The sentence whose answer is given.
+    fn sentence(&self, answer: &str) -> String {
+        match &self.0 {
+            None => format!("The smallest format that passes: {answer}"),
+            Some(names) => {
+                let (shown, left) = names.split_at(names.len().min(6));
+                let more = if left.is_empty() { "" } else { ", …" };
+                format!(
+                    "The smallest format that passes, of the {} with the same gates ({}{more}): {answer}; other formats have other gates",
+                    names.len(),
+                    shown.join(", ")
+                )
+            }
+        }
+    }
+}
+
 impl<'a> Summarized<'a> {
     /// The same of some of its candidates; verdicts are counted as before.
     fn only<'b>(&'b self, candidates: &'b [Candidate<'a>]) -> Summarized<'b> {
@@ -190,12 +211,12 @@ impl<'a> Summarized<'a> {
             let share = smallest
                 .of_bf16
                 .map(|share| format!(", caches of {} of bf16's size", number::significant(share, 3)));
-            return Some(format!(
-                "The smallest format that passes: {}, {} bytes per vector{}{among}",
+            return Some(among.sentence(&format!(
+                "{}, {} bytes per vector{}",
                 smallest.name,
                 number::tenths(bytes),
                 share.unwrap_or_default()
-            ));
+            )));
         }
         let megabytes = |candidate: &Candidate| self.show.weight_megabytes(self.index, candidate.name);
         let real = all().filter(|candidate| candidate.group != Group::Noise);
@@ -203,16 +224,13 @@ impl<'a> Summarized<'a> {
             .filter_map(|candidate| Some((megabytes(candidate)?, candidate)))
             .collect();
         let (megabytes, smallest, among) = self.smallest_of(&weighed)?;
-        Some(format!(
-            "The smallest format that passes: {}, {} MB of weights{among}",
-            smallest.name,
-            number::error(megabytes)
-        ))
+        let answer = format!("{}, {} MB of weights", smallest.name, number::error(megabytes));
+        Some(among.sentence(&answer))
     }
 
-    /// The smallest of some sized recipes that passes, and a remark if gates differ. Recipes that different gates bind do not compare:
-    /// only those with the gates that bind the most of them are ranked.
-    fn smallest_of<'c>(&self, sized: &[(f64, &'c Candidate<'c>)]) -> Option<(f64, &'c Candidate<'c>, String)> {
+    /// The smallest of some sized recipes that passes, and those that it is ranked with. Recipes that different gates bind do not
+    /// compare: only those with the gates that bind the most of them are ranked.
+    fn smallest_of<'c>(&self, sized: &[(f64, &'c Candidate<'c>)]) -> Option<(f64, &'c Candidate<'c>, Among<'c>)> {
         let mut bind: HashMap<&str, BTreeSet<String>> = HashMap::new();
         let verdicts = self.run.verdicts.iter().filter(|verdict| !verdict.rule.control);
         for Verdict { recipe, rule, .. } in verdicts {
@@ -220,13 +238,15 @@ impl<'a> Summarized<'a> {
             let text = format!("{statistic} of {metric} at {at}, {}, {}", rule.phase, rule.require);
             bind.entry(recipe).or_default().insert(text);
         }
-        let mut gates: BTreeMap<&BTreeSet<String>, usize> = BTreeMap::new();
-        for gates_of in sized.iter().filter_map(|(_, candidate)| bind.get(candidate.name)) {
-            *gates.entry(gates_of).or_default() += 1;
+        let mut gates: BTreeMap<&BTreeSet<String>, Vec<&str>> = BTreeMap::new();
+        for (_, candidate) in sized {
+            if let Some(gates_of) = bind.get(candidate.name) {
+                gates.entry(gates_of).or_default().push(candidate.name);
+            }
         }
-        let most = gates.iter().map(|(gates, count)| (*count, gates.len())).max()?;
-        let mut common = gates.iter().filter(|(gates, count)| (**count, gates.len()) == most);
-        let (Some((common, count)), None) = (common.next(), common.next()) else {
+        let most = gates.iter().map(|(gates, names)| (names.len(), gates.len())).max()?;
+        let mut common = gates.iter().filter(|(gates, names)| (names.len(), gates.len()) == most);
+        let (Some((common, names)), None) = (common.next(), common.next()) else {
             return None;
         };
         let passing = |candidate: &Candidate| {
@@ -235,10 +255,7 @@ impl<'a> Summarized<'a> {
         let passing = sized.iter().filter(|(_, candidate)| passing(candidate));
         // Candidates are sorted by error, and the first of equals is kept.
         let (size, smallest) = passing.min_by(|a, b| a.0.total_cmp(&b.0))?;
-        let among = match gates.len() {
-            1 => String::new(),
-            _ => format!(", of {} that the same gates bind", verdicts::plural(*count, "format")),
-        };
+        let among = Among((gates.len() > 1).then(|| names.clone()));
         Some((*size, smallest, among))
     }
 

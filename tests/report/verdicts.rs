@@ -263,6 +263,39 @@ fn the_smallest_format_is_claimed_only_if_all_are_judged() {
     assert!(report::terminal(&run, 120, false).contains("control holds"));
 }
 
+/// Formats that other gates bind are not ranked, and may be smaller and pass: the sentence says which it ranks. Of the kind: looser
+/// gates of a smaller format, one more gate, formats without a gate (whose table has no PASS).
+#[test]
+fn the_smallest_format_is_named_with_those_that_it_is_compared_with() {
+    let mut run = synthetic::small();
+    let all_pass = |run: &mut Run| {
+        let judged = run.verdicts.iter_mut();
+        judged.for_each(|verdict| verdict.status = Status::Pass);
+    };
+    all_pass(&mut run);
+    run.verdicts.retain(|verdict| !verdict.rule.control);
+    let plain = |run: &Run| report::terminal(run, 300, false);
+    assert!(
+        plain(&run).contains("The smallest format that passes: "),
+        "{}",
+        plain(&run)
+    );
+    // The smallest has a looser gate than the others.
+    let loose = run.verdicts.iter_mut().filter(|verdict| verdict.recipe == "v4_mxfp4");
+    loose.for_each(|verdict| verdict.rule.require = "<= 0.9".parse().unwrap());
+    let said = "The smallest format that passes, of the ";
+    for text in [plain(&run), report::markdown(&run), report::html(&run)] {
+        let sentence = text.lines().find(|line| line.contains(said)).expect(&text);
+        let names = &sentence[sentence.find(said).unwrap()..];
+        assert!(names.contains("with the same gates (bf16, v4_fp8"), "{names}");
+        assert!(
+            names.contains("): ") && names.contains("; other formats have other gates"),
+            "{names}"
+        );
+        assert!(!names.contains("v4_mxfp4"), "{names}");
+    }
+}
+
 /// What a sentence requires or answers stands at its end, so no terminal is too narrow for it. Of the kind: failed checks, reasons why one
 /// was not judged, the smallest format, the question, the loss. Tables are cut, as before.
 #[test]

@@ -30,13 +30,25 @@ pub const ROWS: &[(&str, How)] = &[
     ),
     ("ulplab sweep kv_cache", As("ulplab sweep kv_cache --dry-run", 0)),
     (
+        "ulplab sweep kv_cache --set tokens=128",
+        As("ulplab sweep kv_cache --set tokens=128 --dry-run", 0),
+    ),
+    (
+        "ulplab inspect checkpoints/my-mxfp4",
+        As("ulplab inspect datasets/gptoss-mini", 0),
+    ),
+    (
+        "ulplab inspect checkpoints/my-mxfp4 --source checkpoints/my-bf16",
+        // A source that is quantized itself: its matrices are read, and not judged.
+        As("ulplab inspect datasets/gptoss-mini --source datasets/gptoss-mini", 4),
+    ),
+    (
         "ulplab sweep round_trip --set draws=2",
         As("ulplab sweep round_trip --set draws=2 --dry-run", 0),
     ),
     ("cargo test --workspace", Needs("the tests themselves")),
     ("pip install jupyterlab -r notebooks/requirements.txt", NETWORK),
     ("jupyter lab notebooks/round_trip.ipynb", NETWORK),
-    ("ulplab kernels check --device compile", NVRTC),
     ("ulplab kernels attest --check", Needs("attestations of this very tree")),
     ("pip install numpy safetensors torch 'transformers>=5.17'", NETWORK),
     ("python experiments/peers/transformers_forward.py > peer.json", NETWORK),
