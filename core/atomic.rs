@@ -13,6 +13,8 @@ use crate::{Error, Result};
 
 /// Suffix of temporary files, whose names start with a dot.
 const ENDING: &str = ".tmp";
+/// What is wrong with a folder in the place of a file to write.
+pub const IS_FOLDER: &str = "is a folder; expected the name of a file to write";
 
 /// Temporary files that are being written.
 static OPEN: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
@@ -68,11 +70,8 @@ pub fn write_text(path: &Path, text: &str) -> Result<()> {
 /// Finds out whether a file can be written, before the work whose answer it is to hold. Nothing is at `path` that was not before.
 ///
 /// # Errors
-/// Those of [`write_atomic`], and a folder at `path`.
+/// Those of [`write_atomic`].
 pub fn check_writable(path: &Path) -> Result<()> {
-    if path.is_dir() {
-        return Err(Error::data(path, "is a folder, expected a file to write"));
-    }
     tidy(path);
     filled(path, |_| Ok(())).map(|empty| forget(&empty.path))
 }
@@ -103,6 +102,9 @@ pub fn is_temporary(name: &OsStr) -> bool {
 
 /// A temporary file next to `path` (a rename cannot cross file systems) with all its bytes on disk.
 fn filled(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<Temporary> {
+    if path.is_dir() {
+        return Err(Error::data(path, IS_FOLDER));
+    }
     let prefix = prefix(path).ok_or_else(|| Error::Usage(format!("{}: not a file name", path.display())))?;
     let mut builder = tempfile::Builder::new();
     builder.prefix(&prefix).suffix(ENDING).rand_bytes(12);

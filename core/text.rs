@@ -26,6 +26,7 @@ pub fn shown(text: &str) -> String {
 
 /// A text of several lines, without hidden characters but line ends and tabs.
 pub fn lines(text: &str) -> String {
+    let text = text.replace("\r\n", "\n");
     text.replace(|c| hidden(c) && c != '\n' && c != '\t', "\u{fffd}")
 }
 

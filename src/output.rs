@@ -5,10 +5,21 @@
 //! Actions at the beginning of a line, never reach a terminal or a log.
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use clap::builder::{PathBufValueParser, TypedValueParser};
+use ulplab_core::atomic::IS_FOLDER;
 use ulplab_core::error::{Error, Result};
 use ulplab_core::text;
+
+/// Reads an option that names a file to write: a folder is refused before anything is computed.
+pub fn file_name() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| {
+        let folder = path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/");
+        if folder { Err(IS_FOLDER) } else { Ok(path) }
+    })
+}
 
 /// Width if it is unknown.
 const WIDTH: usize = 120;
@@ -157,6 +168,8 @@ impl<W: Write> Write for CleanWriter<W> {
             let colour = COLOURS.iter().find(|code| self.colour && from.starts_with(code));
             match colour {
                 Some(code) => self.put(code)?,
+                // The line end of other systems is one here.
+                None if from.starts_with(b"\r\n") => {}
                 None => self.put(REPLACEMENT)?,
             }
             rest = &from[colour.map_or(hidden(from).max(1), |code| code.len())..];

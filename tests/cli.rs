@@ -50,6 +50,8 @@ mod left;
 mod limits;
 #[path = "cli/losses.rs"]
 mod losses;
+#[path = "cli/newcomer.rs"]
+mod newcomer;
 #[path = "cli/other_kinds.rs"]
 mod other_kinds;
 #[path = "cli/own_cases.rs"]

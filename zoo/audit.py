@@ -13,7 +13,7 @@ import sys
 
 # Both are needed before anything of the zoo can be imported: what is missing is said in words.
 if sys.version_info < (3, 11):
-    print(f"set-up: {sys.executable} is Python {sys.version.split()[0]}, which reads no TOML; expected at least 3.11", file=sys.stderr)
+    print(f"error: set-up: {sys.executable} is Python {sys.version.split()[0]}, which reads no TOML; expected at least 3.11", file=sys.stderr)
     sys.exit(96)
 try:
     import ml_dtypes  # noqa: F401
@@ -21,7 +21,7 @@ try:
 except ImportError as missing:
     wheel = "python/build_wheel.sh dist && pip install dist/ulplab-*.whl"
     how = wheel if missing.name == "ulplab" else f"pip install {missing.name}"
-    print(f"set-up: {sys.executable} has no module '{missing.name}'; {how}", file=sys.stderr)
+    print(f"error: set-up: {sys.executable} has no module '{missing.name}'; {how}", file=sys.stderr)
     sys.exit(96)
 
 import argparse

@@ -110,6 +110,14 @@ impl TensorFile {
         if path.is_dir() {
             return Self::folder(path);
         }
+        if let Err(why) = path.metadata()
+            && why.kind() == std::io::ErrorKind::NotFound
+        {
+            return Err(Error::data(
+                path,
+                "there is no such file or folder; expected a file of 'safetensors' or 'npy', or a folder with safetensors files",
+            ));
+        }
         let format = format(path)?;
         let file = input::open(path)?;
         // SAFETY: the map is only read. If another process truncates the file while it is mapped, access to the lost

@@ -134,7 +134,8 @@ pub fn find_in(paths: &[&'static dyn Path], json: &str) -> Result<&'static dyn P
     if !json.trim_start().starts_with('{') {
         return Err("expected an object, as `config.json` of a checkpoint holds".into());
     }
-    let keys: Keys = serde_json::from_str(json).map_err(|error| error.to_string())?;
+    let keys: Keys =
+        serde_json::from_str(json).map_err(|why| format!("it is not JSON: {why}; expected an object of keys"))?;
     let known = paths.iter().flat_map(|path| path.model_types());
     let known: Vec<String> = known.map(|name| format!("'{name}'")).collect();
     let known = known.join(", ");

@@ -231,7 +231,7 @@ pub struct ReportArgs {
     #[arg(long, value_name = "FILE", requires = "output")]
     pub findings: Option<PathBuf>,
     /// File to write the findings page to.
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", value_parser = crate::output::file_name())]
     pub output: Option<PathBuf>,
 }
 

@@ -28,8 +28,11 @@ pub fn explain(error: &toml::de::Error) -> String {
 
 /// The same where names are valid, too, that the parser does not know of.
 pub fn explain_beside(error: &toml::de::Error, others: &[&str]) -> String {
-    let message = in_words(error.message().trim_end());
+    let mut message = in_words(error.message().trim_end());
     let near = suggestion(&message, others);
+    if message.starts_with("unknown field") {
+        others.iter().for_each(|other| message += &format!(", `{other}`"));
+    }
     message + &near
 }
 

@@ -10,7 +10,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::missing::{self, Gap};
 use super::{Head, Mistake, Rule, Step};
-use crate::dataset::{explain, explain_beside, parse_toml};
+use crate::dataset::{explain_beside, parse_toml};
 use crate::shipped;
 use ulplab_core::error::{Error, Result, did_you_mean};
 use ulplab_core::input;
@@ -264,7 +264,9 @@ fn no_experiment(name: &Path) -> String {
 
 /// The mistake in a value of `--set`, with the value as typed.
 fn expected(item: &str, error: &toml::de::Error) -> String {
-    let message = explain(error);
+    let at_root = !item.split('=').next().unwrap_or_default().contains('.');
+    let others = if at_root { &Head::KEYS[..] } else { &[] };
+    let message = explain_beside(error, others);
     let whole = ["a whole number, 0 or more", "a whole number", "an integer"]
         .iter()
         .any(|kind| message.ends_with(&format!("expected {kind}")));

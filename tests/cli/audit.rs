@@ -48,3 +48,13 @@ fn a_python_that_is_missing_is_named() {
     assert!(said.contains("name one with --python"), "{said}");
     assert_eq!(code(&run(&["audit", "--seeds", "0"])), 2);
 }
+
+/// What is missing is said as other commands say it.
+#[test]
+fn a_python_without_the_module_is_a_set_up_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let python = python(folder.path(), "exec python3 -I -S \"$@\"");
+    let output = run(&["audit", "--python", &python]);
+    assert_eq!(code(&output), 96, "{}", stderr(&output));
+    assert!(stderr(&output).starts_with("error: set-up: "), "{}", stderr(&output));
+}

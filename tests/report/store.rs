@@ -192,11 +192,16 @@ fn a_folder_that_cannot_be_written_is_named() {
     }
     let error = report::write_all(&synthetic::small(), &file.join("run")).expect_err("no folder");
     assert!(error.to_string().contains("file/run: cannot create"), "{error}");
-    // A folder stands where the file should go: the rename fails, and nothing is left.
+    // A folder stands where the file should go: nothing is written, and nothing is left.
     let taken = folder.path().join("taken");
     fs::create_dir(&taken).expect("a folder");
     let error = write_atomic(&taken, |_| Ok(())).expect_err("a folder is in the way");
-    assert!(error.to_string().contains("taken: cannot rename into place"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("taken: is a folder; expected the name of a file"),
+        "{error}"
+    );
     assert_eq!(names(folder.path()), ["file", "taken"]);
 }
 

@@ -66,13 +66,13 @@ pub struct BisectArgs {
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub cells: usize,
     /// Write what passes at the places that were found to a safetensors file.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = crate::output::file_name())]
     pub capsule: Option<PathBuf>,
     /// Judge a capsule again: whether what was wrong is still wrong. Needs nothing but the file.
     #[arg(long, value_name = "CAPSULE", conflicts_with_all = ["of", "recipe", "capsule", "output", "dump", "gates", "overrides", "rules"])]
     pub replay: Option<PathBuf>,
     /// Write an experiment with the recipe that was found and the gates that it fails.
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", value_parser = crate::output::file_name())]
     pub output: Option<PathBuf>,
     /// Tensors at sites, from a program that read the window of the experiment.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["recipe", "capsule", "output", "rules"])]

@@ -35,7 +35,7 @@ pub struct CalibrateArgs {
     #[arg(long, value_name = "EXPERIMENT", conflicts_with_all = ["run", "rules", "json", "attested"], requires = "output")]
     pub calibrate: Option<PathBuf>,
     /// The file to write the calibration to; gates with `flake` name it.
-    #[arg(short, long, value_name = "FILE", requires = "calibrate")]
+    #[arg(short, long, value_name = "FILE", requires = "calibrate", value_parser = crate::output::file_name())]
     pub output: Option<PathBuf>,
     /// Draws of each gate's statistic, each over as many windows as the experiment has.
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u16).range(1..), requires = "calibrate")]

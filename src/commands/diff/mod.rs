@@ -73,7 +73,7 @@ pub struct How {
     #[arg(long)]
     pub json: bool,
     /// Also write the answer as Markdown, e.g. for a step summary.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = crate::output::file_name())]
     pub markdown: Option<PathBuf>,
 }
 

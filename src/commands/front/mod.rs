@@ -55,10 +55,10 @@ pub struct FrontArgs {
     #[arg(long, value_name = "N")]
     pub held_out: Option<usize>,
     /// Write an experiment with the recipe that was chosen, next to the cheapest and the dearest; `ulplab sweep` runs it.
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", value_parser = crate::output::file_name())]
     pub output: Option<PathBuf>,
     /// Keep measurements in a file; a search that finds it goes on from there.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = crate::output::file_name())]
     pub keep: Option<PathBuf>,
     /// Print how many forward passes there are at most, and the groups, and end.
     #[arg(long)]

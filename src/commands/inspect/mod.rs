@@ -45,7 +45,7 @@ pub struct InspectArgs {
     #[arg(long = "as", value_name = "WHAT", value_enum)]
     pub taken_as: Option<TakenAs>,
     /// Write the report on a checkpoint to FILE as a page, too.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = crate::output::file_name())]
     pub html: Option<PathBuf>,
     #[command(flatten)]
     pub naming: NamingArgs,

@@ -23,7 +23,7 @@ pub struct PowerArgs {
     #[arg(value_name = "OP")]
     ops: Vec<String>,
     /// Write what was measured, of all operations, to this file.
-    #[arg(long, value_name = "FILE", conflicts_with = "ops")]
+    #[arg(long, value_name = "FILE", conflicts_with = "ops", value_parser = crate::output::file_name())]
     write: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]

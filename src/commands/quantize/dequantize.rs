@@ -41,7 +41,7 @@ pub struct DequantizeArgs {
     #[arg(long)]
     pub no_progress: bool,
     /// File to write.
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", value_parser = crate::output::file_name())]
     pub output: PathBuf,
 }
 

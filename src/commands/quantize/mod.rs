@@ -57,7 +57,7 @@ pub struct QuantizeArgs {
     #[arg(long)]
     pub no_progress: bool,
     /// File to write.
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", value_parser = crate::output::file_name())]
     pub output: PathBuf,
 }
 

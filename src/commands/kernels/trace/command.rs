@@ -35,7 +35,7 @@ pub struct TraceArgs {
     #[arg(long, value_enum, default_value = "cuda")]
     pub device: OnDevice,
     /// Also write an HTML page.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = crate::output::file_name())]
     pub html: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
