@@ -24,10 +24,12 @@ pub struct Judged {
 /// Something else that the output may be.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Likeness {
-    /// In words that follow "looks like".
+    /// In words.
     pub what: String,
     /// How many elements are outside if that is expected.
     pub outside: usize,
+    /// No fault of the operation, with the same numbers and a wider bound: elements are inside by the bound alone.
+    pub wider: bool,
 }
 
 /// Why outputs are not compared.
@@ -200,12 +202,14 @@ fn like<G: Widen<Quick = f64>>(
 ) -> Vec<Likeness> {
     let limit = (judged.comparison.outside as f64 * STILL_OUTSIDE) as usize;
     let mut found = Vec::new();
-    let mut try_one = |what: String, other: &[f64], bounds: &[f64]| {
+    let mut try_one = |what: String, no_fault: bool, other: &[f64], bounds: &[f64]| {
         let outside = compare(got, other, Allowed::Bounds(bounds), true).outside;
         if outside <= limit {
             // What is allowed in all: something that allows more explains more, and says less.
             let allowed: f64 = bounds.iter().filter(|bound| bound.is_finite()).sum();
-            found.push((outside, allowed, Likeness { what, outside }));
+            let here = Allowed::Bounds(&judged.bounds);
+            let wider = no_fault && compare(other, &judged.expected.value, here, true).outside <= limit;
+            found.push((outside, allowed, Likeness { what, outside, wider }));
         }
     };
     for takes in call.operation().takes {
@@ -217,6 +221,7 @@ fn like<G: Widen<Quick = f64>>(
                 settle(&mut other, got, dtype);
                 try_one(
                     format!("{} = \"{word}\"", takes.name),
+                    true,
                     &other.value,
                     &other.bounds(dtype),
                 );
@@ -230,15 +235,19 @@ fn like<G: Widen<Quick = f64>>(
             settle(&mut other, got, dtype);
             try_one(
                 format!("{}: {}", fault.name, fault.doc),
+                false,
                 &other.value,
                 &other.bounds(dtype),
             );
         }
     }
     for (what, other, bounds) in moved(judged, got) {
-        try_one(what, &other, &bounds);
+        try_one(what, true, &other, &bounds);
     }
-    found.sort_by(|(a, a_allowed, _), (b, b_allowed, _)| a.cmp(b).then(a_allowed.total_cmp(b_allowed)));
+    found.sort_by(|(a, a_allowed, a_like), (b, b_allowed, b_like)| {
+        let faults_first = a_like.wider.cmp(&b_like.wider);
+        faults_first.then(a.cmp(b)).then(a_allowed.total_cmp(b_allowed))
+    });
     found.into_iter().map(|(.., like)| like).collect()
 }
 

@@ -186,7 +186,10 @@ pub fn judge<'py>(
     result.set_item("value", shaped(py, judged.expected.value, &got.shape)?)?;
     result.set_item("error", shaped(py, judged.expected.error, &got.shape)?)?;
     result.set_item("bound", shaped(py, judged.bounds, &got.shape)?)?;
-    let like: Vec<(String, usize)> = judged.like.into_iter().map(|like| (like.what, like.outside)).collect();
-    result.set_item("like", like)?;
+    let like = judged
+        .like
+        .into_iter()
+        .map(|like| (like.what, like.outside, like.wider));
+    result.set_item("like", like.collect::<Vec<(String, usize, bool)>>())?;
     Ok(result)
 }

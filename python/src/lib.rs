@@ -89,6 +89,13 @@ mod _native {
         env!("CARGO_PKG_VERSION")
     }
 
+    /// The names of `valid` that a wrong one may stand for, as the end of an error message.
+    #[pyfunction]
+    #[allow(clippy::needless_pass_by_value)]
+    fn did_you_mean(wrong: &str, valid: Vec<String>) -> String {
+        ulplab_core::error::did_you_mean(wrong, valid.iter().map(String::as_str))
+    }
+
     /// Whether memory of CUDA devices can be read: the driver is there. It is loaded by the first call.
     #[pyfunction]
     fn reads_cuda() -> bool {

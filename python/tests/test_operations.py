@@ -1,6 +1,7 @@
 """Bounds hold for right kernels, and planted faults are outside them and are named."""
 
 import os
+import re
 import threading
 import time
 
@@ -89,8 +90,10 @@ def test_a_cast_before_the_weight_is_told_apart():
     rng = np.random.default_rng(1)
     given = {"x": normal(rng, 64, 4096), "weight": kernels.rounded(1 + 0.1 * rng.standard_normal(4096), bfloat16)}
     got = kernels.rmsnorm(rng, **given, eps=1e-6, cast="before_weight")
-    with pytest.raises(AssertionError, match='looks like cast = "before_weight"; then 0 elements'):
+    with pytest.raises(AssertionError, match='with cast = "before_weight", whose bound is wider, 0 elements') as told:
         ulplab.assert_close(got, op="rmsnorm", inputs=given)
+    # A choice that only allows more names no fault.
+    assert "looks like" not in str(told.value)
     ulplab.assert_close(got, op="rmsnorm", inputs=given, cast="before_weight")
 
 
@@ -211,3 +214,50 @@ def test_other_threads_run_meanwhile():
         longest, last = max(longest, now - last), now
     # A thread that held the interpreter would hold it for as long as it computes.
     assert longest < 0.5 * (last - began), (longest, last - began)
+
+
+# Of the kind: words in another case, words of another function, an argument of `reference.compute` next to tensors.
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda x: ulplab.assert_close(x, op="rmsnorm", inputs={"x": x}, acumulate="f32"), "takes no 'acumulate'; did you mean 'accumulate'?"),
+        (lambda x: ulplab.assert_close(x, op="rmsnorm", inputs={"x": x}, cats="after_weight"), "takes no 'cats'; did you mean 'cast'?"),
+        (lambda x: ulplab.assert_close(x, x.copy(), rtoll=1e-3), "takes no 'rtoll'; did you mean 'rtol'?"),
+        (lambda x: ulplab.assert_close(x, x.copy(), rtol=1e-3, dtyp="float32"), "takes no 'dtyp'; did you mean 'dtype'?"),
+        (lambda x: ulplab.assert_close(kernl=lambda x: x, op="rmsnorm", inputs={"x": x}), "takes no 'kernl'; did you mean 'kernel'?"),
+        (lambda x: ulplab.reference.rmsnorm(x=x, acumulate="f32"), "takes no 'acumulate'; did you mean 'accumulate'?"),
+        (lambda x: ulplab.quantize(x, "nvfp4", rul="te"), "quantize takes no 'rul'; did you mean 'rule'?"),
+        (lambda x: ulplab.calibrate(lambda x: x, "rmsnorm", seds=3), "calibrate takes no 'seds'; did you mean 'seeds'?"),
+        (lambda x: ulplab.assert_invariant(lambda x: x, {"x": x}, bach=1), "assert_invariant takes no 'bach'; did you mean 'batch'?"),
+        (lambda x: ulplab.replay("calls", acumulate="f32"), "replay takes no 'acumulate'; did you mean 'accumulate'?"),
+    ],
+)
+def test_misspelt_words_have_their_nearest(call, said):
+    with pytest.raises(TypeError, match=re.escape(said)):
+        call(np.ones((8, 16), np.float32))
+
+
+def test_a_bound_that_is_only_wider_is_no_diagnosis():
+    """f16 sums where f32 is promised: a word that allows more comes last, and is not what the output looks like."""
+    rng = np.random.default_rng(5)
+    given = {"x": normal(rng, 64, 512), "weight": kernels.rounded(1 + 0.1 * rng.standard_normal(512), bfloat16)}
+    right = ulplab.reference.rmsnorm(**given).value
+    off = kernels.rounded(right * (1 + 2.0**-9 * rng.choice([-1, 1], right.shape)), bfloat16)
+    with pytest.raises(AssertionError) as told:
+        ulplab.assert_close(off, op="rmsnorm", inputs=given)
+    assert "looks like cast" not in str(told.value)
+    # A fault is named before it.
+    wrong = kernels.rounded(ulplab.reference.rmsnorm(**given, fault="neighbour_row").value, bfloat16)
+    with pytest.raises(AssertionError, match="looks like neighbour_row"):
+        ulplab.assert_close(wrong, op="rmsnorm", inputs=given)
+
+
+def test_one_index_is_the_only_one():
+    got = np.zeros((1, 4, 4, 8), np.float32)
+    with pytest.raises(AssertionError) as told:
+        ulplab.assert_close(got, got + 1, rtol=1e-3)
+    assert "all 1 " not in str(told.value)
+    want = np.ones((1, 8, 8), np.float32)
+    got = np.where(np.random.default_rng(0).random(want.shape) < 0.5, 0, want).astype(np.float32)
+    with pytest.raises(AssertionError, match="the only index of dimension 0"):
+        ulplab.assert_close(got, want, rtol=1e-3)

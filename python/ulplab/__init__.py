@@ -83,12 +83,19 @@ if hasattr(os, "register_at_fork"):
     )
 
 
+# The flag of code with `**`.
+_ANY_WORD = 8
+
+
 def _eager(function: Any) -> Any:
     """A function that torch.compile does not trace: in a compiled function it breaks the graph, and is called with tensors."""
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
         __tracebackhide__ = True
+        if options and not function.__code__.co_flags & _ANY_WORD:
+            tensors = importlib.import_module("._tensors", __name__)
+            tensors.check_words(function.__name__, options, tensors.arguments(function))
         dynamo = sys.modules.get("torch._dynamo")
         return (dynamo.disable(function) if dynamo else function)(*args, **options)
 

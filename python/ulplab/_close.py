@@ -10,7 +10,7 @@ from typing import Any, Callable, Iterable
 import numpy
 
 from . import _errors, _inputs, _native, _records
-from ._tensors import array, inputs as given_inputs, warn
+from ._tensors import arguments, array, check_words, inputs as given_inputs, warn
 
 # Metrics that a limit can be given for, and whether a larger value is better.
 _METRICS = {
@@ -117,6 +117,8 @@ def assert_close(
     of an input, or a limit is one that no numbers can break, such as ``atol=inf`` or ``cosine=-1``.
     """
     __tracebackhide__ = True
+    if limits:
+        _check_words(limits, op)
     if kernel is not None:
         if got is not _MISSING:
             raise TypeError("assert_close: give either got or kernel")
@@ -155,9 +157,6 @@ def assert_close(
         raise TypeError("assert_close: 'want' is missing; or give op and inputs")
     if rtol is None and atol is None and not limits:
         raise NoGate("assert_close: give rtol, atol, a metric such as diff=1e-3, or op and inputs")
-    unknown = [limit for limit in limits if limit not in _METRICS]
-    if unknown:
-        raise TypeError(f"assert_close: '{unknown[0]}' is no metric; there are {', '.join(_METRICS)}")
     for limit, value in {"rtol": rtol, "atol": atol, **limits}.items():
         if value is not None or limit in limits:
             _check_limit(limit, value)
@@ -213,6 +212,16 @@ def assert_close(
     _records.note(name, asked, ratio, "\n".join(said), {"got": got, "want": want}, call, worst=worst)
     if said:
         raise AssertionError("\n".join(said))
+
+
+def _check_words(given: Iterable[str], op: str | None) -> None:
+    """TypeError for an argument that is none of assert_close, no metric, and nothing that the operation takes."""
+    __tracebackhide__ = True
+    own = arguments(assert_close)
+    if op is None:
+        check_words("assert_close", given, [*own, *_METRICS])
+    elif words := _takes(op):
+        check_words(f"assert_close(op='{op}')", given, [*(word for word, *_ in words), *own])
 
 
 def _check_limit(name: str, value: Any) -> None:
@@ -334,12 +343,22 @@ def _by_operation(got: Any, inputs: dict[str, Any], call: dict[str, Any], name: 
         return message
     lines = [_outside(f"{op}: {name}", got_array, found, f"the bound of '{found['output']}', sums in {accumulate}")]
     lines += _where(found["got"], found["value"], found["bound"], equal_nan=True)
-    for what, outside in found["like"][:4]:
-        lines.append(f"  looks like {what}; then {outside:,} elements are outside")
+    lines += [f"  {line}" for line in _like(found)]
     if not found["like"]:
         lines.append(f"  looks like none of the faults that ulplab.reference.{op} knows")
     note(found["worst"][-1], "\n".join(lines))
     return "\n".join(lines)
+
+
+def _like(found: dict[str, Any]) -> list[str]:
+    """What an output looks like. What only allows more is no fault that explains it."""
+    lines = []
+    for what, outside, wider in found["like"][:4]:
+        if wider:
+            lines.append(f"with {what}, whose bound is wider, {outside:,} elements are outside")
+        else:
+            lines.append(f"looks like {what}; then {outside:,} elements are outside")
+    return lines
 
 
 def _check_judged(found: dict[str, Any], given: dict[str, Any], op: str, name: str) -> None:
@@ -348,11 +367,11 @@ def _check_judged(found: dict[str, Any], given: dict[str, Any], op: str, name: s
         raise ValueError(f"not judged: {op}: {name} is {list(found['value'].shape)}, which has no elements to compare")
     if not found["outside"] and bool(numpy.isnan(found["value"]).all()):
         raise ValueError(f"not judged: {op}: all {found['value'].size:,} elements of '{found['output']}' are NaN, which any NaN meets")
-    for takes, kind, default in _takes(op):
-        tensor = given.get(takes)
+    for word, kind, default in _takes(op):
+        tensor = given.get(word)
         # A state that no token changes is compared; a sum of nothing is 0 by any kernel.
         if not found["value"].any() and kind == "tensor" and not default and isinstance(tensor, _native.Array) and 0 in tensor.shape:
-            raise ValueError(f"not judged: {op}: '{takes}' is {tensor.dtype}{tensor.shape}, which has no elements to compute from")
+            raise ValueError(f"not judged: {op}: '{word}' is {tensor.dtype}{tensor.shape}, which has no elements to compute from")
 
 
 def _wanted_type(op: str, output: str, given: dict[str, Any]) -> tuple[str | None, str]:

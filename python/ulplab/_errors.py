@@ -243,5 +243,6 @@ def place(mask: numpy.ndarray) -> tuple[str, int]:
     """Where the elements of a uint8 mask that are not 0 are, in words, and the bits that all of them share."""
     words, kinds = _native.pattern(_native.Array(numpy.ascontiguousarray(mask).__dlpack__()))
     # The words count rows and columns; other dimensions have no name.
+    words = re.sub(r"\ball 1 (row|column|index of (?:a middle dimension|dimension \d))s", r"the only \1", words)
     words = re.sub(r"index of dimension (\d)s", r"indices of dimension \1", words)
     return words.replace("index of a middle dimensions", "indices of a middle dimension"), kinds

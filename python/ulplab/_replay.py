@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 
 from . import _calls, _checkpoint, _dumps, _errors, _flashinfer, _modules, _native
-from ._close import _CODES, _FLOATS, _biased, _check_judged, _holds, _outside, _type_name, _where, unit
+from ._close import _CODES, _FLOATS, _biased, _check_judged, _holds, _like, _outside, _type_name, _where, unit
 from ._files import Stored, clean
 from ._tensors import array, inputs as given_inputs
 
@@ -150,7 +150,7 @@ def _judged(call: _dumps.Recorded, known: _calls.Function | None, accumulate: st
         if judged["outside"]:
             lines = [_outside(output or "output", held, judged, "the bound")]
             lines += _where(judged["got"], judged["value"], judged["bound"], True)
-            lines += [f"looks like {what}; then {outside:,} elements are outside" for what, outside in judged["like"][:4]]
+            lines += _like(judged)
             lines += [*chosen, *([call.caution] if call.caution else [])]
             found.append(Replayed(call.function, call.path, "failed", ratio, "\n".join(lines), op))
             continue

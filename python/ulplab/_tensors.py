@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import warnings
-from typing import Any
+from typing import Any, Iterable
 
 import numpy
 
@@ -15,6 +15,22 @@ from . import _native
 
 class UlplabWarning(UserWarning):
     """What makes an assertion say less than it seems to."""
+
+
+def check_words(name: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """TypeError for an argument that there is not."""
+    __tracebackhide__ = True
+    known = list(known)
+    for word in given:
+        if word not in known:
+            raise TypeError(f"{name} takes no '{word}'{_native.did_you_mean(word, known)}; it takes {', '.join(known)}")
+
+
+def arguments(function: Any) -> tuple[str, ...]:
+    """The names of a function's arguments."""
+    code = function.__code__
+    names: tuple[str, ...] = code.co_varnames
+    return names[: code.co_argcount + code.co_kwonlyargcount]
 
 
 def warn(message: str) -> None:

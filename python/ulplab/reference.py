@@ -16,7 +16,7 @@ import numpy
 
 from . import _native
 from ._close import unit
-from ._tensors import inputs
+from ._tensors import arguments, check_words, inputs
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,8 @@ def compute(
     ``accumulate`` is the type that a kernel adds in; ``dtype`` the type of its output, which matters only where numbers on the way are
     rounded to it (``cast="before_weight"``).
     """
+    if known := [takes[0] for operation in operations() if operation["name"] == op for takes in operation["takes"]]:
+        check_words(op, given, [*known, *arguments(compute)])
     outputs = _native.expected(op, inputs(given), dtype, unit(accumulate), fault)
     all_outputs = {name: Expected(value, error, exact) for name, value, error, exact in outputs}
     return next(iter(all_outputs.values())) if len(all_outputs) == 1 else all_outputs
