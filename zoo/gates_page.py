@@ -11,6 +11,8 @@ PAGE = Path(__file__).parents[1] / "docs" / "gates-of-others.md"
 
 HEAD = """# What gates of others let pass
 
+<!-- `python zoo/gates_page.py` writes this page. -->
+
 `ulplab audit FILE` asks the tolerances of a test suite about the [published bugs](zoo.md) that are re-enacted in the zoo. It runs on any
 CPU; it needs the [wheel](python.md), which has the program and the zoo, `pip install ml_dtypes`, and Python from 3.11 on.
 
@@ -64,7 +66,7 @@ so the command starts one: the one that runs the program, which that of the whee
 
 Tolerances are those of each project's tests, at the line that is linked. They say what a number lets pass on the zoo's data, and no more:
 the projects' tests draw other data, and most compare more than one output. ulplab's own gate refuses every one of these faults on data that
-tell. `python zoo/gates_page.py` writes this page; gates that let most pass come first.
+tell. Gates that let most pass come first.
 
 """
 

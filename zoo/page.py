@@ -13,6 +13,8 @@ PAGE = Path(__file__).parents[1] / "docs" / "zoo.md"
 
 HEAD = """# Published bugs, re-enacted
 
+<!-- `python zoo/page.py` writes this page. -->
+
 Each row is a numerical bug that was published, re-enacted in a few lines of numpy (`zoo/faults`), on two kinds of data: the usual data are
 as the tests of that time had them, and the telling data are drawn to show faults of this kind (distinct scales, ties, dead blocks, lengths
 that differ, the first position past a table). Three checks are asked:
@@ -32,7 +34,7 @@ means that such an evaluation does not get to the fault, by reading and not by a
 operation. `python zoo/perplexity.py` measures it.
 
 "passes" means that the check does not see the bug. Where all three pass on usual data, the fault changes nothing there: data were
-missing, not a check. [gates-of-others.md](gates-of-others.md) has what tolerances of other projects say. `python zoo/page.py` writes this page.
+missing, not a check. [gates-of-others.md](gates-of-others.md) has what tolerances of other projects say.
 
 """
 

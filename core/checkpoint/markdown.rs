@@ -8,8 +8,9 @@ use crate::checkpoint::Convention;
 
 const INTRODUCTION: &str = "# Quantized checkpoints
 
-Written from the lists in `core/checkpoint` by `checkpoint::markdown()`; change those, then run the tests with
-`ULPLAB_BLESS=1`.
+This page lists the conventions of quantized checkpoints that `ulplab inspect` reads, and all that it checks in them.
+
+<!-- checkpoint::markdown() writes this page from the lists in core/checkpoint; change those, then run the tests with ULPLAB_BLESS=1. -->
 
 `ulplab inspect CHECKPOINT` tells whether a quantized checkpoint is whole and plausible before it is served. CHECKPOINT is a folder
 with `config.json` and safetensors files; `--as checkpoint` judges a single file in the same way, and `--as tensors` shows the

@@ -18,8 +18,9 @@ const ROW: usize = 512;
 
 const INTRODUCTION: &str = "# Formats
 
-Written from the tables in `core/formats` by `formats::markdown()`; change those, then run the tests with
-`ULPLAB_BLESS=1`.
+This page lists the number formats that ulplab knows: elements, the casts to them, rules that pick scales, named formats and KV records.
+
+<!-- formats::markdown() writes this page from the tables in core/formats; change those, then run the tests with ULPLAB_BLESS=1. -->
 
 A format is an element under up to two levels of scales:
 

@@ -6,7 +6,9 @@ use super::table::{Groups, LAYOUTS, Layout};
 
 const INTRODUCTION: &str = "# Scale layouts
 
-Written from the table in `core/layouts` by `layouts::markdown()`; change that, then run the tests with `ULPLAB_BLESS=1`.
+This page lists the orders in which GEMMs want their scales in memory: for each, the byte at which a scale lies, and an example.
+
+<!-- layouts::markdown() writes this page from the table in core/layouts; change that, then run the tests with ULPLAB_BLESS=1. -->
 
 A layout says at which byte of a GEMM's buffer the scale of row r and block c of a row-major matrix lies. All bytes that
 hold no scale are 0. Division is that of integers, rounding down.

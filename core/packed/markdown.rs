@@ -6,8 +6,9 @@ use super::{CONVENTIONS, Convention};
 
 const INTRODUCTION: &str = "# Quantized tensors in files
 
-Written from the table in `src/packed/conventions.rs` by `packed::markdown()`; change that, then run the tests with
-`ULPLAB_BLESS=1`.
+This page says how `quantize` writes a tensor in a format, and lists the names and types by which quantized tensors in files are known.
+
+<!-- packed::markdown() writes this page from the table in core/packed/conventions.rs; change that, then run the tests with ULPLAB_BLESS=1. -->
 
 `quantize`, `dequantize`, `inspect` and `compare` read `.safetensors`, `.npy`, and folders of shards: `model.safetensors`, or
 what `model.safetensors.index.json` names, or every `*.safetensors` of the folder.
