@@ -180,9 +180,11 @@ impl Manifest {
         let (path, mut file, size) = self.open_text(name)?;
         let (offset, len) = (offset as u64, len as u64);
         if offset.checked_add(len).is_none_or(|end| end > size) {
-            let message = format!(
-                "the text has {size} bytes; expected {len} from byte {offset} on; choose a smaller offset or fewer tokens"
-            );
+            let most = match size.checked_sub(len) {
+                Some(most) => format!("the largest offset is {most}"),
+                None => format!("choose at most {size} tokens"),
+            };
+            let message = format!("the text has {size} bytes; expected {len} from byte {offset} on; {most}");
             return Err(Error::data(&path, message));
         }
         let mut bytes = Vec::new();

@@ -124,9 +124,23 @@ impl Tokenizer {
             });
         };
         let size = datasets.text_bytes(name)? as usize;
+        let too_few = |found: usize| {
+            let last = self.places(datasets, name, tokens)? as usize - 1;
+            let hint = match last < offset && self.window(datasets, name, last, tokens).is_ok() {
+                true => format!("offsets up to {last} have enough"),
+                false => "choose fewer tokens".into(),
+            };
+            let message = format!(
+                "the text has {size} bytes; from byte {offset} on it has {found} tokens, expected {tokens}; {hint}"
+            );
+            Err(Error::data(Path::new(name), message))
+        };
+        if offset >= size {
+            return too_few(0);
+        }
         let mut len = 8 * tokens;
         let encoded = loop {
-            let end = offset.saturating_add(len).min(size.max(offset));
+            let end = offset.saturating_add(len).min(size);
             let encoded = Encoded::new(path, trained, &Piece::read(datasets, name, offset, end)?.text)?;
             // The end of a piece may cut a word; twice the tokens are far from there.
             if encoded.ids.len() >= 2 * tokens || end >= size {
@@ -134,11 +148,10 @@ impl Tokenizer {
             }
             len *= 2;
         };
-        encoded.first(tokens).ok_or_else(|| {
-            let found = encoded.all().len();
-            let message = format!("from byte {offset} on it has {found} tokens, expected {tokens}");
-            Error::data(Path::new(name), message)
-        })
+        match encoded.first(tokens) {
+            Some(window) => Ok(window),
+            None => too_few(encoded.all().len()),
+        }
     }
 
     /// Bytes of a text at which a window of so many tokens may begin: those before this one.

@@ -216,7 +216,16 @@ fn a_path_of_ones_own_is_a_text() {
     assert_eq!(window.name(), "my_notes_v2@8");
     fails(
         manifest.text(path, 8, 100),
-        &["my notes.v2.txt", "has 17 bytes", "expected 100 from byte 8"],
+        &[
+            "my notes.v2.txt",
+            "has 17 bytes",
+            "expected 100 from byte 8 on; choose at most 17 tokens",
+        ],
+    );
+    fails(manifest.text(path, 8, 10), &["has 17 bytes", "the largest offset is 7"]);
+    fails(
+        manifest.text(path, usize::MAX, 17),
+        &["has 17 bytes", "the largest offset is 0"],
     );
     fails(
         manifest.text("folder/none.txt", 0, 1),

@@ -111,8 +111,31 @@ fn a_window_fits_at_every_place_that_may_be_drawn() {
     assert_eq!(tokenizer.places(&manifest, &name, 32).unwrap(), 1);
     fails(
         tokenizer.window(&manifest, &name, 0, 32),
-        &["text.txt", "it has", "tokens, expected 32"],
+        &[
+            "text.txt",
+            "the text has 5 bytes",
+            "it has",
+            "tokens, expected 32; choose fewer tokens",
+        ],
     );
+    // Of a window beyond the end the last place is told; the length of the text, and one byte more, are of this kind, too.
+    let (manifest, _folder, name) = text(written.as_bytes());
+    for offset in [
+        written.len() - 1,
+        written.len(),
+        written.len() + 1,
+        400_000_000,
+        usize::MAX,
+    ] {
+        fails(
+            tokenizer.window(&manifest, &name, offset, 32),
+            &[
+                &format!("the text has {} bytes; from byte {offset} on", written.len()),
+                "tokens, expected 32",
+                &format!("offsets up to {} have enough", places - 1),
+            ],
+        );
+    }
 }
 
 #[test]
