@@ -15,6 +15,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::Manifest;
+use super::invocation::quoted;
 use super::plan::Cell;
 use super::store::SCHEMA;
 use super::{lines, seal, session};
@@ -62,7 +63,7 @@ impl Folder {
     /// anything was measured; any other file in a folder without a run is one.
     pub fn enter(path: &Path, manifest: &Manifest, join: bool) -> Result<(Self, Manifest)> {
         let file = path.join(RUN);
-        if unbegun(path, manifest)? {
+        if unbegun(path, manifest, join)? {
             remove_unbegun(path)?;
         }
         let obstacle = obstacle(path)?;
@@ -80,13 +81,21 @@ impl Folder {
         }
         if !join {
             let message = "not empty; give another --out, or --resume to continue the run in it";
-            return Err(Error::Usage(format!("{}: {message}", path.display())));
+            return Err(Error::Usage(format!(
+                "{}: {message}{}",
+                path.display(),
+                removable(path)?
+            )));
         }
         let (folder, stored) = Self::open(path)?;
         if stored.fingerprint != manifest.fingerprint {
             let differences = stored.differences(manifest).join(", ");
             let message = format!("holds a run of {differences}; it cannot be continued");
-            return Err(Error::Usage(format!("{}: {message}", path.display())));
+            return Err(Error::Usage(format!(
+                "{}: {message}{}",
+                path.display(),
+                removable(path)?
+            )));
         }
         // Whoever copied the run may have left empty folders behind.
         make_folders(path)?;
@@ -294,22 +303,34 @@ fn obstacle(path: &Path) -> Result<Option<OsString>> {
     }
 }
 
-/// True if the folder has another run of which nothing was measured: every process that worked on it has ended, and there is no
-/// cell and no other file.
-fn unbegun(path: &Path, manifest: &Manifest) -> Result<bool> {
+/// True if the folder has a run of which nothing was measured, that every process which worked on it has ended, and that is not the
+/// one to `join`.
+fn unbegun(path: &Path, manifest: &Manifest, join: bool) -> Result<bool> {
     let file = path.join(RUN);
-    if !file.is_file() {
+    if !file.is_file() || !unmeasured(path)? || !session::all_ended(&path.join(SESSIONS)) {
         return Ok(false);
     }
+    let stored = input::bytes(&file)?;
+    Ok(read_manifest(&stored).is_ok_and(|stored| !join || stored.fingerprint != manifest.fingerprint))
+}
+
+/// True if a folder of a run has no cell and no file that is not of a run.
+fn unmeasured(path: &Path) -> Result<bool> {
     let own = |name: &OsString| [RUN, JOBS, CELLS, SESSIONS].iter().any(|own| name == own) || is_temporary(name);
     let read = |folder: &Path| names(folder).map_err(Error::io(folder, "read"));
     let cells = path.join(CELLS);
     let empty = !cells.is_dir() || read(&cells)?.iter().all(|name| is_temporary(name));
-    if !empty || !read(path)?.iter().all(own) || !session::all_ended(&path.join(SESSIONS)) {
-        return Ok(false);
-    }
-    let stored = input::bytes(&file)?;
-    Ok(read_manifest(&stored).is_ok_and(|stored| stored.fingerprint != manifest.fingerprint))
+    Ok(empty && read(path)?.iter().all(own))
+}
+
+/// The command that removes a run of which nothing was measured, for the end of a message; empty for any other run. A process that was
+/// killed just now cannot be told from one that works.
+fn removable(path: &Path) -> Result<String> {
+    let command = format!("rm -r {}", quoted(&path.display().to_string()));
+    Ok(match unmeasured(path)? {
+        true => format!("; nothing was measured in it: if no process works on it, `{command}` removes it"),
+        false => String::new(),
+    })
 }
 
 /// Removes a run of which nothing was measured.

@@ -247,3 +247,50 @@ fn an_interrupted_quantize_leaves_nothing_and_tidies_what_a_killed_one_left() {
     assert_eq!(code(&run(&words)), 0);
     assert_eq!(hidden_files(folder.path()), Vec::<PathBuf>::new());
 }
+
+/// As a process leaves it that was killed before its first cell was finished: for a minute nobody can tell whether it still works. Also of
+/// this kind: it was killed before it wrote its session; it was the same experiment, without --resume.
+#[test]
+fn a_folder_of_a_killed_run_is_removed_or_used_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("run");
+    let file = write(folder.path(), &format!("{TRIP}{NVFP4}{COSINE}"));
+    let sweep = |more: &[&str]| run(&[&["sweep", path(&file), "--out", path(&out)], more].concat());
+    let killed = |sign: Option<&str>| {
+        let _ = std::fs::remove_dir_all(&out);
+        assert_eq!(code(&sweep(&[])), 0);
+        for entry in std::fs::read_dir(&out).unwrap() {
+            let entry = entry.unwrap().path();
+            match entry.is_dir() {
+                true => std::fs::read_dir(&entry)
+                    .unwrap()
+                    .for_each(|file| std::fs::remove_file(file.unwrap().path()).unwrap()),
+                false if !entry.ends_with("run.json") => std::fs::remove_file(&entry).unwrap(),
+                false => {}
+            }
+        }
+        if let Some(sign) = sign {
+            let session = format!(r#"{{"started_at": "{sign}", "seconds": 0.0, "threads": 1, "cells": 0}}"#);
+            std::fs::write(out.join("sessions/killed.json"), session).unwrap();
+        }
+    };
+    let now = jiff::Timestamp::now().to_string();
+    let remove = format!("if no process works on it, `rm -r {}` removes it", path(&out));
+    for (sign, more) in [
+        (Some(&now[..]), &[][..]),
+        (Some(&now), &["--seed", "9"]),
+        (Some(&now), &["--seed", "9", "--resume"]),
+        (None, &[]),
+    ] {
+        killed(sign);
+        let output = sweep(more);
+        assert_eq!(code(&output), 2, "{sign:?} {more:?}");
+        assert!(stderr(&output).contains(&remove), "{}", stderr(&output));
+    }
+    let long_ago = "2026-01-01T00:00:00Z";
+    for more in [&[][..], &["--seed", "9"], &["--resume"]] {
+        killed(Some(long_ago));
+        let output = sweep(more);
+        assert_eq!(code(&output), 0, "{more:?}: {}", stderr(&output));
+    }
+}
