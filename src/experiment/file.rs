@@ -78,11 +78,13 @@ impl ExperimentFile {
         let span = table.span();
         let kept = table.into_inner().into_iter().filter(|(key, _)| keep(key.get_ref()));
         let alone = toml::de::Deserializer::from(Spanned::new(span, kept.collect::<DeTable>()));
-        let mut read = T::deserialize(alone).map_err(|error| {
-            let root = DeTable::parse(&self.text).ok().map(Spanned::into_inner);
-            let schema = schemars::schema_for!(T).to_value();
-            self.refused(&error, root.and_then(|root| missing::gap(&schema, &root)))
-        })?;
+        let root = DeTable::parse(&self.text).ok().map(Spanned::into_inner);
+        let gap = root.and_then(|root| missing::gap(&schemars::schema_for!(T).to_value(), &root));
+        let mut read = match (T::deserialize(alone), gap) {
+            // The type has a default for each of several keys of which one is needed.
+            (Ok(_), Some(gap)) if gap.lacks() => return Err(self.at_byte(self.place(&gap.path), &gap.message())),
+            (read, gap) => read.map_err(|error| self.refused(&error, gap))?,
+        };
         // The first override after which the experiment can no longer be read is the one that is wrong.
         for (last, item) in self.overrides.iter().enumerate() {
             if keep(root_of(item)) {
@@ -128,7 +130,14 @@ impl ExperimentFile {
         }
         let message = match gap {
             Some(gap) if words.starts_with("missing field") => gap.message(),
-            Some(gap) => format!("{}; {}", explain_beside(error, others), gap.message()),
+            Some(gap) => {
+                let lacks = if gap.lacks() {
+                    format!("; {}", gap.message())
+                } else {
+                    String::new()
+                };
+                format!("{}{}{lacks}", explain_beside(error, others), gap.others_than(named))
+            }
             None => explain_beside(error, others),
         };
         self.at_byte(start, &format!("{place}{message}"))

@@ -1,20 +1,20 @@
-//! Keys that a table of an experiment file lacks, all at once, from the JSON Schema of what is read.
+//! Keys that a table of an experiment file lacks, and those that it should not have, all at once, from the JSON Schema of what is read.
 
 use serde_json::{Map, Value};
 use toml::de::{DeTable, DeValue};
 
-use super::Step;
+use super::{Head, Step};
 use ulplab_core::error::did_you_mean;
 use ulplab_core::text::shown;
 
 /// Characters of a description that stand for a missing value.
 const LONGEST: usize = 90;
 
-/// A table that lacks keys, or one table in the place of several.
+/// A table that lacks keys or has several unknown ones, or one table in the place of several.
 pub(super) struct Gap {
     pub path: Vec<Step>,
-    /// Unknown keys that may stand for others.
-    unknown: Vec<String>,
+    /// Unknown keys, with the known one that each may stand for.
+    unknown: Vec<(String, String)>,
     /// The keys that are missing, with what they may be.
     missing: Vec<(String, String)>,
     /// True if `[key]` should be `[[key]]`.
@@ -24,7 +24,22 @@ pub(super) struct Gap {
 impl Gap {
     /// True if it is about a key of this name.
     pub fn concerns(&self, key: &str) -> bool {
-        self.missing.iter().any(|(name, _)| name == key) || self.unknown.iter().any(|name| name == key)
+        self.missing.iter().any(|(name, _)| name == key) || self.unknown.iter().any(|(name, _)| name == key)
+    }
+
+    /// True if the table lacks a key.
+    pub fn lacks(&self) -> bool {
+        !self.missing.is_empty()
+    }
+
+    /// `; unknown, too: `b`, `c`; did you mean 'd'?`, of all unknown keys but one; empty if that is the only one.
+    pub fn others_than(&self, key: &str) -> String {
+        let others = self.unknown.iter().filter(|(name, _)| name != key);
+        let others: Vec<String> = others.map(|(name, near)| format!("`{}`{near}", shown(name))).collect();
+        match others.is_empty() {
+            true => String::new(),
+            false => format!("; unknown, too: {}", others.join(", ")),
+        }
     }
 
     /// `missing fields `at`, `phase`; expected at = …, phase = 'local' or 'cumulative'; did you mean 'at' by 'att'?`
@@ -36,7 +51,7 @@ impl Gap {
             .map(|(name, what)| format!("{name} = {what}"))
             .collect();
         let plural = if names.len() == 1 { "" } else { "s" };
-        let near = self.unknown.iter().filter_map(|wrong| {
+        let near = self.unknown.iter().filter_map(|(wrong, _)| {
             let near = did_you_mean(wrong, self.missing.iter().map(|(name, _)| name.as_str()));
             let near = near.strip_suffix('?')?;
             Some(format!("{near} by '{}'?", shown(wrong)))
@@ -60,12 +75,34 @@ fn table(all: &Value, schema: &Value, found: &DeTable, path: &mut Vec<Step>) -> 
     let keys = schema.get("properties")?.as_object()?;
     let required = schema.get("required").and_then(Value::as_array).into_iter().flatten();
     let lacks = |name: &&str| !found.iter().any(|(key, _)| key.get_ref() == name);
-    let missing: Vec<&str> = required.filter_map(Value::as_str).filter(lacks).collect();
-    if !missing.is_empty() {
-        let unknown = found.iter().map(|(key, _)| key.get_ref().to_string());
+    let mut missing: Vec<&str> = required.filter_map(Value::as_str).filter(lacks).collect();
+    // Of keys that stand for one another the first is named; its description names the others.
+    let either: Vec<&str> = schema
+        .get("anyOf")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(only)
+        .collect();
+    missing.extend(either.first().filter(|_| either.iter().all(|name| lacks(&name))));
+    let known = || keys.keys().map(String::as_str);
+    // Keys of every experiment are read apart from the others.
+    let of_head = |key: &String| path.is_empty() && Head::KEYS.contains(&key.as_str());
+    let unknown = found
+        .iter()
+        .map(|(key, _)| key.get_ref().to_string())
+        .filter(|key| !keys.contains_key(key) && !of_head(key));
+    let unknown: Vec<(String, String)> = unknown
+        .map(|key| {
+            let near = did_you_mean(&key, known());
+            (key, near)
+        })
+        .collect();
+    let closed = schema.get("additionalProperties") == Some(&false.into());
+    if !missing.is_empty() || closed && unknown.len() > 1 {
         return Some(Gap {
             path: path.clone(),
-            unknown: unknown.filter(|key| !keys.contains_key(key)).collect(),
+            unknown,
             missing: missing
                 .iter()
                 .map(|name| (name.to_string(), expected(all, &keys[*name])))
@@ -80,6 +117,14 @@ fn table(all: &Value, schema: &Value, found: &DeTable, path: &mut Vec<Step>) -> 
         path.pop();
         gap
     })
+}
+
+/// The key of an alternative that requires one.
+fn only(alternative: &Value) -> Option<&str> {
+    match alternative.get("required")?.as_array()?.as_slice() {
+        [key] => key.as_str(),
+        _ => None,
+    }
 }
 
 fn within(all: &Value, schema: &Value, found: &DeValue, path: &mut Vec<Step>) -> Option<Gap> {
@@ -155,11 +200,18 @@ fn expected(all: &Value, key: &Value) -> String {
         .get("description")
         .or(schema.get("description"))
         .and_then(Value::as_str);
-    let first = description
-        .and_then(|text| text.split(". ").next())
-        .map(|text| text.trim_end_matches('.'));
+    let first = description.map(first_sentence).map(|text| text.trim_end_matches('.'));
     match first.filter(|text| text.chars().count() <= LONGEST) {
         Some(text) => format!("{kind} ({text})"),
         None => kind.into(),
     }
+}
+
+/// A text up to the end of its first sentence. The point of `e.g.` ends none.
+fn first_sentence(text: &str) -> &str {
+    let ends = text.match_indices(". ").map(|(at, _)| at);
+    let end = ends
+        .into_iter()
+        .find(|at| !["e.g", "i.e"].iter().any(|short| text[..*at].ends_with(short)));
+    end.map_or(text, |end| &text[..end])
 }

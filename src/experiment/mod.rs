@@ -104,6 +104,7 @@ impl std::ops::Deref for Experiment {
 /// A gate's demand.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("anyOf" = [{ "required": ["require"] }, { "required": ["flake"] }, { "required": ["calibration"] }]))]
 pub struct Rule {
     /// Name of a metric.
     pub metric: String,

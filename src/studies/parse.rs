@@ -1,6 +1,7 @@
 //! From a file, or a stored run, to the study of its kind.
 
 use schemars::{Schema, SchemaGenerator};
+use serde_json::Value;
 
 use super::{Kind, STUDIES, Study};
 use crate::backend::cuda::Source as KernelFile;
@@ -8,6 +9,7 @@ use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Experiment, Head, Mistake};
 use crate::run::plan::{Cell, REFERENCE};
 use ulplab_core::error::{Error, Result, did_you_mean};
+use ulplab_core::text::shown;
 
 /// An experiment, and its study.
 pub struct ParsedExperiment {
@@ -89,31 +91,53 @@ pub fn read(experiment: &Experiment) -> Result<Box<dyn Study>> {
 /// Keys that only stored runs have.
 const STORED: [&str; 1] = ["case_names"];
 
-/// Refuses a key that only other kinds have, and says which.
+/// Refuses keys that a kind does not have, all at once, and says which kinds have them.
 fn check_keys(keys: &[String], kind: &Kind) -> Result<(), Mistake> {
     let schema = |kind: &Kind| (kind.schema)(&mut SchemaGenerator::default());
-    let has = |schema: &Schema, key: &str| schema.get("properties").is_some_and(|keys| keys.get(key).is_some());
-    let own = schema(kind);
-    let foreign = |key: &&String| !Head::KEYS.contains(&key.as_str()) && !has(&own, key);
-    for key in keys.iter().filter(foreign) {
-        let users: Vec<String> = STUDIES
+    let names = |schema: &Schema| -> Vec<String> {
+        let keys = schema.get("properties").and_then(Value::as_object);
+        keys.into_iter().flat_map(|keys| keys.keys().cloned()).collect()
+    };
+    let own = names(&schema(kind));
+    let known = || Head::KEYS.into_iter().chain(own.iter().map(String::as_str));
+    let whose = |key: &str| {
+        let users = STUDIES
             .iter()
-            .filter(|other| has(&schema(other), key))
-            .map(|other| format!("\"{}\"", other.name))
-            .collect();
-        let whose = match users.is_empty() {
-            true if STORED.contains(&key.as_str()) => "no experiment file has it".into(),
-            // The study's own parser names the nearest key.
-            true => continue,
-            false => format!("it is for kind = {}", users.join(", ")),
-        };
-        let message = format!(
-            "an experiment of kind = \"{}\" has no use for '{key}'; {whose}",
-            kind.name
-        );
-        return Err(Mistake::at(key, message));
-    }
-    Ok(())
+            .filter(|other| names(&schema(other)).iter().any(|name| name == key));
+        let users: Vec<String> = users.map(|other| format!("\"{}\"", other.name)).collect();
+        match users.is_empty() {
+            true if STORED.contains(&key) => Some("no experiment file has it".into()),
+            true => None,
+            false => Some(format!("it is for kind = {}", users.join(", "))),
+        }
+    };
+    let foreign: Vec<(&String, Option<String>)> = keys
+        .iter()
+        .filter(|key| !known().any(|name| name == *key))
+        .map(|key| (key, whose(key)))
+        .collect();
+    let told = match foreign.as_slice() {
+        // The study's own parser names the nearest key, and the keys that are missing.
+        [] | [(_, None)] => return Ok(()),
+        [(key, Some(whose))] => format!("'{key}'; {whose}"),
+        several if several.iter().all(|(_, whose)| whose.is_none()) => {
+            let one = |(key, _): &(&String, _)| format!("`{}`{}", shown(key), did_you_mean(key, known()));
+            let unknown: Vec<String> = several.iter().map(one).collect();
+            return Err(Mistake::at(
+                foreign[0].0,
+                format!("unknown fields {}", unknown.join(", ")),
+            ));
+        }
+        several => {
+            let one = |(key, whose): &(&String, Option<String>)| match whose {
+                Some(whose) => format!("'{}' ({whose})", shown(key)),
+                None => format!("'{}' (unknown{})", shown(key), did_you_mean(key, known())),
+            };
+            several.iter().map(one).collect::<Vec<_>>().join(", ")
+        }
+    };
+    let message = format!("an experiment of kind = \"{}\" has no use for {told}", kind.name);
+    Err(Mistake::at(foreign[0].0, message))
 }
 
 /// Names become parts of paths and of patterns.

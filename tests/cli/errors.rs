@@ -408,6 +408,58 @@ fn all_missing_keys_are_told_at_once() {
             ["name = \"test\"\n", ""],
             &["missing field `name`; expected name = a string"],
         ),
+        // A bound has two forms, so no key of them is required alone.
+        (
+            [PASSING, &gate.replace("require = \">= 0.9\"\n", "")],
+            &[
+                "line",
+                "missing fields `at`, `phase`, `statistic`, `recipes`, `require`",
+                "require = a string (`>= 0.999` or `<= 1e-3`; with `flake` it is left out)",
+                "at = a string (Site pattern, layers included, e.g. `layers.*.output` or `logits`)",
+            ],
+        ),
+        (
+            [PASSING, &PASSING.replace("require = ", "requir = ")],
+            &["unknown field `requir`", "missing field `require`"],
+        ),
+        (
+            [
+                PASSING,
+                &PASSING
+                    .lines()
+                    .filter(|line| !line.starts_with("require"))
+                    .collect::<Vec<_>>()
+                    .join("\n"),
+            ],
+            &["line", "missing field `require`; expected require = a string"],
+        ),
+        (
+            ["metric = ", "colour = 1\nsize = 2\nmetrik = "],
+            &[
+                "unknown field `colour`",
+                "unknown, too: `metrik`; did you mean 'metric'?, `size`",
+                "missing field `metric`",
+            ],
+        ),
+        // Keys of the root: those of other kinds and those of none.
+        (
+            [
+                "name = \"test\"",
+                "name = \"test\"\ndraws = 2\ncolour = 1\ntokenz = 3\nkernels = []",
+            ],
+            &[
+                "line",
+                "no use for",
+                "'draws' (it is for kind = \"round_trip\"",
+                "'colour' (unknown)",
+                "'tokenz' (unknown; did you mean 'tokens'?)",
+                "'kernels' (it is for kind = \"kernels\")",
+            ],
+        ),
+        (
+            ["name = \"test\"", "name = \"test\"\ncolour = 1\nsize = 3"],
+            &["line", "unknown fields `colour`, `size`"],
+        ),
         (
             ["text = \"alice\"", "txt = \"alice\""],
             &["unknown field `txt`", "missing field `text`"],

@@ -388,7 +388,11 @@ fn mistakes_in_operations() {
         refuses(&text, *change, words);
     }
     let none = text.replace("[[case]]", "[[other]]");
-    refuses(&none, ["[[other]]", "[[others]]"], &["unknown field"]);
+    refuses(
+        &none,
+        ["[[other]]", "[[others]]"],
+        &["unknown fields `other`, `others`"],
+    );
 }
 
 /// An operation and cases of an experiment file are described, and their inputs are to be had as programs read them.
