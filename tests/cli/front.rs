@@ -73,7 +73,10 @@ fn the_recipe_of_a_budget_measures_what_the_front_says() {
 
     let out = folder.path().join("run");
     let output = run(&["sweep", path(&recipe), "--out", path(&out)]);
-    assert_eq!(code(&output), 4, "{}", stderr(&output));
+    // No gate of the experiment binds recipes of any name, so the one gate is on what was measured.
+    assert_eq!(code(&output), 0, "{}{}", stdout(&output), stderr(&output));
+    let text = std::fs::read_to_string(&recipe).unwrap();
+    assert!(text.contains("what the search measured, rounded up"), "{text}");
     let kls = measured(&out, "front", "kl");
     assert_eq!(kls.len(), 4);
     let mean = |key: &str| chosen[key]["kl"].as_f64().unwrap();
@@ -167,5 +170,45 @@ fn mistakes_are_told_before_anything_is_measured() {
         let output = front(&file, args);
         assert_eq!(code(&output), 2, "{args:?}: {}", stdout(&output));
         assert!(stderr(&output).contains(words), "{args:?}: {}", stderr(&output));
+    }
+}
+
+/// What `front` advises is true: the experiment that it writes is judged. Gates that name other recipes were made for these, controls say
+/// nothing of a mixture, and what is fed the reference's input is another question.
+#[test]
+fn gates_that_bind_every_recipe_are_carried_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = question(folder.path(), &model());
+    let text = std::fs::read_to_string(&file).unwrap();
+    let gate = |recipes: &str, require: &str, more: &str| {
+        format!(
+            "\n[[gate]]\nmetric = \"kl\"\nat = \"logits\"\nphase = \"cumulative\"\nstatistic = \"mean\"\nrequire = \"{require}\"\n\
+             recipes = [\"{recipes}\"]\nwhy = \"of {recipes}\"\n{more}"
+        )
+    };
+    let (recipe, out) = (folder.path().join("found.toml"), folder.path().join("run"));
+    let names: Vec<&str> = text
+        .lines()
+        .skip_while(|line| *line != "[[recipe]]")
+        .filter_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'))
+        .collect();
+    let other = gate(names[0], "<= 1e-30", "");
+    let control = gate("*", ">= 1e-30", "control = true\n");
+    for (every, exit, carried) in [("<= 9.0", 0, true), ("<= 1e-12", 100, true), ("", 0, false)] {
+        let every = if every.is_empty() {
+            String::new()
+        } else {
+            gate("*", every, "")
+        };
+        std::fs::write(&file, format!("{text}{other}{control}{every}")).unwrap();
+        let args = ["--formats", "nvfp4,mxfp8", "--bytes", "0.4", "-o", path(&recipe)];
+        let output = front(&file, &args);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        let written = std::fs::read_to_string(&recipe).unwrap();
+        assert_eq!(written.matches("[[gate]]").count(), 1, "{written}");
+        assert_eq!(written.contains("why = \"of *\""), carried, "{written}");
+        let _ = std::fs::remove_dir_all(&out);
+        let output = run(&["sweep", path(&recipe), "--out", path(&out)]);
+        assert_eq!(code(&output), exit, "{}{}", stdout(&output), stderr(&output));
     }
 }

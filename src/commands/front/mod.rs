@@ -23,7 +23,7 @@ use ulplab_core::error::{Error, Exit, Result};
 
 /// Find which formats to mix: bytes against KL divergence, and the recipe for a budget.
 ///
-/// EXPERIMENT gives the model and the windows of text; its recipes are not used. What a pattern of --at matches in a layer is a group,
+/// EXPERIMENT gives the model and the windows of text; its recipes are not used, and its gates only in the file of -o. What a pattern of --at matches in a layer is a group,
 /// and all that is in a group has one format. The search begins with the cheapest format everywhere and raises one group at a time:
 /// the one that lowers the KL divergence from the reference most by byte. Every raise is measured once alone; at each step the best
 /// --top of that ranking are measured again where the search is.
@@ -54,7 +54,7 @@ pub struct FrontArgs {
     /// Windows that nothing is chosen on, the last of the experiment [default: half of them].
     #[arg(long, value_name = "N")]
     pub held_out: Option<usize>,
-    /// Write an experiment with the recipe that was chosen, next to the cheapest and the dearest; `ulplab sweep` runs it.
+    /// Write an experiment with the recipe that was chosen, next to the cheapest and the dearest, and gates on it; `ulplab sweep` runs it.
     #[arg(short, long, value_name = "FILE", value_parser = crate::output::file_name())]
     pub output: Option<PathBuf>,
     /// Keep measurements in a file; a search that finds it goes on from there.

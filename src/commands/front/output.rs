@@ -6,9 +6,9 @@ use super::groups::Groups;
 use super::{Estimate, Found, Front, FrontArgs};
 use crate::commands::bisect::{as_toml, experiment_of};
 use crate::experiment::{Experiment, Rule, Statistic};
-use crate::run::plan::REFERENCE;
 use ulplab_core::error::{Result, counted};
 use ulplab_core::metrics::KL;
+use ulplab_core::pattern::matches;
 use ulplab_core::record::Phase;
 
 /// Points that are shown; the others are in the JSON.
@@ -16,8 +16,7 @@ const SHOWN: usize = 24;
 /// Name of the chosen recipe.
 const CHOSEN: &str = "front";
 
-/// The experiment with the chosen recipe and the two ends of the search. The experiment's gates on what runs free bind the chosen
-/// recipe; if there is none, the budget in `most` nats does.
+/// The experiment with the chosen recipe and the two ends of the search, and gates on the chosen one.
 pub fn experiment(of: &Experiment, groups: &Groups, chosen: &Found, most: Option<f64>) -> Result<String> {
     let last = groups.formats.len() - 1;
     let all = |format: usize| vec![format; groups.all.len()];
@@ -43,16 +42,17 @@ pub fn experiment(of: &Experiment, groups: &Groups, chosen: &Found, most: Option
     let mut of = of.clone();
     // The front is of what runs free.
     of.body.insert("phases".into(), serde_json::json!(["cumulative"]));
-    of.head.gates = gates(&of.head.gates, most);
+    of.head.gates = gates(&of.head.gates, chosen, most);
     experiment_of(&of, &recipes)
 }
 
-/// Gates of an experiment, on the chosen recipe.
-fn gates(of: &[Rule], most: Option<f64>) -> Vec<Rule> {
+/// The gates of an experiment that bind a recipe of any name, on the chosen recipe; those that name others were made for these. If there
+/// is none, the budget in `most` nats is the gate, else what the search measured.
+fn gates(of: &[Rule], chosen: &Found, most: Option<f64>) -> Vec<Rule> {
     let mut gates: Vec<Rule> = Vec::new();
     let carried = |rule: &&Rule| {
-        let others = rule.recipes.iter().any(|name| name != REFERENCE);
-        !rule.control && rule.phase == Phase::Cumulative && others
+        let binds = rule.recipes.iter().any(|pattern| matches(pattern, CHOSEN));
+        !rule.control && rule.phase == Phase::Cumulative && binds
     };
     for rule in of.iter().filter(carried) {
         let rule = Rule {
@@ -69,20 +69,44 @@ fn gates(of: &[Rule], most: Option<f64>) -> Vec<Rule> {
             gates.push(rule);
         }
     }
-    let budget = most.filter(|_| gates.is_empty()).map(|most| Rule {
-        metric: KL.name.into(),
-        at: "logits".into(),
-        phase: Phase::Cumulative,
-        statistic: Statistic::Mean,
-        require: format!("<= {most}"),
-        flake: None,
-        calibration: None,
-        recipes: vec![CHOSEN.into()],
-        control: false,
-        why: "the budget that the recipe was chosen by".into(),
-    });
-    gates.extend(budget);
+    if gates.is_empty() {
+        // `--kl` binds the windows that were chosen on, and the gate is on all.
+        let held_out = chosen.held_out.map_or(0.0, |held| held.kl);
+        let measured = chosen.chosen_on.kl.max(held_out);
+        let (bound, why) = match most {
+            Some(most) => (most, "the budget that the recipe was chosen by"),
+            None => (
+                rounded_up(measured),
+                "what the search measured, rounded up: it holds as long as the recipe is what was found; in its place state the KL that you \
+                 can afford",
+            ),
+        };
+        gates.push(Rule {
+            metric: KL.name.into(),
+            at: "logits".into(),
+            phase: Phase::Cumulative,
+            statistic: Statistic::Mean,
+            require: format!("<= {bound:e}"),
+            flake: None,
+            calibration: None,
+            recipes: vec![CHOSEN.into()],
+            control: false,
+            why: why.into(),
+        });
+    }
     gates
+}
+
+/// The next larger number of two digits.
+fn rounded_up(value: f64) -> f64 {
+    let text = format!("{value:.1e}");
+    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let read = |digits: f64| format!("{digits:.1}e{exponent}").parse().unwrap_or(f64::INFINITY);
+    let near = digits.parse().map_or(f64::INFINITY, read);
+    match near >= value {
+        true => near,
+        false => digits.parse().map_or(f64::INFINITY, |digits: f64| read(digits + 0.1)),
+    }
 }
 
 /// The answer as text.
