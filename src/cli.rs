@@ -189,7 +189,11 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ),
     (
         "kernels list",
-        &["ulplab kernels list", "ulplab kernels list rope --cases"],
+        &[
+            "ulplab kernels list",
+            "ulplab kernels list rope --cases",
+            "ulplab kernels list --all",
+        ],
     ),
     (
         "kernels check",
@@ -236,7 +240,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("dump", &["ulplab dump rmsnorm bf16.random.7x333 rmsnorm-case"]),
     ("probe", &["ulplab probe", "ulplab probe --only 'e4m3.n64.*'"]),
     ("verify", &["ulplab verify formats"]),
-    ("list", &["ulplab list formats", "ulplab list sites"]),
+    ("list", &["ulplab list formats", "ulplab list sites --model qwen3-mini"]),
     (
         "completions",
         &["ulplab completions bash > ~/.local/share/bash-completion/completions/ulplab"],

@@ -1,12 +1,14 @@
 //! `ulplab list` and `ulplab doctor`: known names, and the state of this machine.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use reference::SiteKind;
 use reference::paths::{self, PATHS};
+use reference::{SiteInfo, SiteKind};
 
 use crate::backend::cuda::{Device, Toolkit};
+use crate::backend::recipe::Ranges;
 use crate::commands::kernels;
 use crate::dataset::Manifest as Datasets;
 use crate::experiment::file::ExperimentFile;
@@ -17,6 +19,7 @@ use ulplab_core::formats::{
     AFFINE_RULES, CONVENTIONS, ELEMENTS, F32_RULES, FORMATS, HALF_RULES, NVFP4_RULES, NVFP4_SINGLE_RULES, POWER_RULES,
     RECORDS,
 };
+use ulplab_core::input;
 use ulplab_core::layouts::LAYOUTS;
 use ulplab_core::metrics::METRICS;
 
@@ -24,6 +27,9 @@ use ulplab_core::metrics::METRICS;
 #[derive(Debug, clap::Args)]
 pub struct ListArgs {
     pub what: What,
+    /// Of sites: only those that this model has, a data set or a folder with config.json.
+    #[arg(long, value_name = "NAME|FOLDER")]
+    pub model: Option<String>,
     /// Folder of the data sets [default: $ULPLAB_DATASETS, or datasets/ here or in a folder above].
     #[arg(long, value_name = "DIR")]
     pub datasets: Option<PathBuf>,
@@ -41,7 +47,7 @@ pub enum What {
     Layouts,
     /// Metrics.
     Metrics,
-    /// Named tensors of the model paths that can be rounded or recorded.
+    /// Named tensors of models that can be rounded or recorded, by family; --model shows those of one model.
     Sites,
     /// Checkpoints and texts.
     Datasets,
@@ -54,6 +60,9 @@ pub enum What {
 }
 
 pub fn list(args: &ListArgs) -> Result<Exit> {
+    if args.model.is_some() && !matches!(args.what, What::Sites) {
+        return Err(Error::Usage("--model is for `ulplab list sites`".into()));
+    }
     let rows: Vec<(String, String)> = match args.what {
         What::Formats => RECORDS
             .iter()
@@ -71,7 +80,7 @@ pub fn list(args: &ListArgs) -> Result<Exit> {
             .iter()
             .map(|metric| (metric.name.to_string(), metric.doc.to_string()))
             .collect(),
-        What::Sites => PATHS.iter().flat_map(|path| sites(*path)).collect(),
+        What::Sites => return list_sites(args),
         What::Datasets => Datasets::open(args.datasets.as_deref())?
             .datasets
             .into_iter()
@@ -84,11 +93,52 @@ pub fn list(args: &ListArgs) -> Result<Exit> {
             .map(|report| (report.file.to_string(), report.doc.to_string()))
             .collect(),
     };
+    print(&rows, "")?;
+    Ok(Exit::Pass)
+}
+
+fn print(rows: &[(String, String)], indent: &str) -> Result<()> {
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let mut out = crate::output::stdout();
     rows.iter()
-        .try_for_each(|(name, doc)| writeln!(out, "{name:width$}  {doc}"))
-        .map_err(Error::io("stdout", "write"))?;
+        .try_for_each(|(name, doc)| writeln!(out, "{indent}{name:width$}  {doc}"))
+        .map_err(Error::io("stdout", "write"))
+}
+
+/// Sites below the models that have them, or those of one model.
+fn list_sites(args: &ListArgs) -> Result<Exit> {
+    let Some(model) = &args.model else {
+        for (at, path) in PATHS.iter().enumerate() {
+            let types = path.model_types().join(", ");
+            let space = if at == 0 { "" } else { "\n" };
+            outln!("{space}models whose config.json has the model_type {types}");
+            print(
+                &path.sites().iter().map(|site| row(*path, site)).collect::<Vec<_>>(),
+                "  ",
+            )?;
+        }
+        return Ok(Exit::Pass);
+    };
+    let datasets = Datasets::open(args.datasets.as_deref())?;
+    let file = datasets.checkpoint(model)?.join("config.json");
+    let text = input::text(&file)?;
+    let wrong = |why| Error::config(&file, why);
+    let config = paths::find(&text).and_then(|path| path.config(&text)).map_err(wrong)?;
+    let mut layers: BTreeMap<&str, Vec<Option<usize>>> = BTreeMap::new();
+    for (site, layer) in config.places() {
+        layers.entry(site.name).or_default().push(layer);
+    }
+    let rows = config.path().sites().iter().filter_map(|site| {
+        let layers = layers.get(site.name)?;
+        let (name, doc) = row(config.path(), site);
+        let some = site.in_layers() && layers.len() < config.layers();
+        let numbers = some.then(|| Ranges::of(layers.iter().flatten().copied().collect::<Vec<usize>>()));
+        Some((
+            name,
+            doc + &numbers.map_or(String::new(), |numbers| format!("; in layers {numbers}")),
+        ))
+    });
+    print(&rows.collect::<Vec<_>>(), "")?;
     Ok(Exit::Pass)
 }
 
@@ -202,22 +252,20 @@ pub fn doctor(args: &DoctorArgs) -> Result<Exit> {
     Ok(if healthy { Exit::Pass } else { Exit::Setup })
 }
 
-/// The sites of a path: as experiments on models name them, or behind the name of a path that reads no tokens.
-fn sites(path: &'static dyn paths::Path) -> impl Iterator<Item = (String, String)> {
-    let (before, layers) = match path.reads_tokens() {
-        true => (String::new(), "layers.*."),
-        false => (format!("{}: ", path.name()), ""),
+/// A site as experiments name it, and what it is.
+fn row(path: &dyn paths::Path, site: &SiteInfo) -> (String, String) {
+    let layers = if site.in_layers() && path.reads_tokens() {
+        "layers.*."
+    } else {
+        ""
     };
-    path.sites().iter().map(move |site| {
-        let layers = if site.in_layers() { layers } else { "" };
-        let kind = match site.kind {
-            SiteKind::Tensor => "",
-            SiteKind::Choice(_) => " (a decision)",
-            SiteKind::Watch => " (watched only)",
-        };
-        (
-            format!("{before}{layers}{}", site.name),
-            format!("{} {}{kind}", site.shape(), site.doc),
-        )
-    })
+    let kind = match site.kind {
+        SiteKind::Tensor => "",
+        SiteKind::Choice(_) => " (a decision)",
+        SiteKind::Watch => " (watched only)",
+    };
+    (
+        format!("{layers}{}", site.name),
+        format!("{} {}{kind}", site.shape(), site.doc),
+    )
 }

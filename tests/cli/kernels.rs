@@ -157,8 +157,11 @@ fn a_header_with_an_unknown_key_names_its_line() {
 fn the_list_names_every_operation_and_how_its_outputs_are_judged() {
     let output = run(&["kernels", "list"]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let short = stdout(&output);
+    assert_eq!(stdout(&run(&["list", "kernels"])), short);
+    let output = run(&["kernels", "list", "--all"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
     let text = stdout(&output);
-    assert_eq!(stdout(&run(&["list", "kernels"])), text);
     for line in text.lines() {
         assert!(line.chars().count() <= 100, "too long: {line}");
     }
@@ -169,6 +172,16 @@ fn the_list_names_every_operation_and_how_its_outputs_are_judged() {
         let listed = all.iter().find(|listed| listed["op"] == op.name());
         let listed = listed.unwrap_or_else(|| panic!("{} is not listed", op.name()));
         assert!(text.contains(&format!("{}: ", op.name())), "{}", op.name());
+        let count = |key: &str| listed[key].as_array().unwrap().len().to_string();
+        let mut lines = short.lines().filter(|line| line.split(' ').next() == Some(op.name()));
+        let (line, other) = (lines.next().unwrap_or_default(), lines.next());
+        let words: Vec<&str> = line.split_whitespace().collect();
+        assert!(other.is_none() && line.ends_with(&format!("  {}", op.doc())), "{line}");
+        assert_eq!(words[1..3], [&count("variants")[..], &count("cases")], "{line}");
+        assert!(
+            words[3].starts_with(char::is_alphabetic),
+            "nothing is said of how it is judged: {line}"
+        );
         let outputs = listed["outputs"].as_array().unwrap();
         assert!(!outputs.is_empty(), "{} has no outputs", op.name());
         for output in outputs {
@@ -185,7 +198,11 @@ fn the_list_names_every_operation_and_how_its_outputs_are_judged() {
         }
         assert_eq!(listed["cases"].as_array().unwrap().len(), op.cases().len());
     }
+    // A line for each operation, a heading, and where more is said.
+    assert!(short.lines().count() <= all.len() + 3, "{short}");
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    // Sums of 4e17 terms there are none.
+    assert!(!words.contains("1 term of") && words.contains("a missing term of any sum"));
     for rule in [
         "equal bytes",
         "each element within its own bound",
@@ -309,4 +326,58 @@ fn headers_lie_in_folders() {
     let digest = source.digest();
     std::fs::write(folder.path().join("lib/types.cuh"), "// changed\n").unwrap();
     assert_ne!(Source::read(&folder.path().join("rope.cu")).unwrap().digest(), digest);
+}
+
+/// Sites stand below the models that have them, once each; of one model there are those that it has.
+#[test]
+fn sites_are_listed_by_family_and_by_model() {
+    let all = stdout(&run(&["list", "sites"]));
+    let mut here: Vec<&str> = Vec::new();
+    let mut families = 0;
+    for line in all.lines().filter(|line| !line.is_empty()) {
+        match line.strip_prefix("  ") {
+            Some(row) => {
+                let name = row.split_whitespace().next().unwrap();
+                assert!(!here.contains(&name), "'{name}' twice");
+                here.push(name);
+            }
+            None => {
+                assert!(line.contains("model_type"), "{line}");
+                here.clear();
+                families += 1;
+            }
+        }
+    }
+    assert_eq!(families, reference::paths::PATHS.len());
+    let of = |model: &str| {
+        let output = run(&["list", "sites", "--model", model]);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        stdout(&output)
+    };
+    let dense = of("qwen3-mini");
+    assert!(
+        dense.contains("layers.*.attention.kv.key ") && dense.contains("layers.*.mlp.hidden "),
+        "{dense}"
+    );
+    assert!(
+        !dense.contains("experts.") && !dense.contains("indexer") && !dense.contains("router."),
+        "{dense}"
+    );
+    assert_eq!(of("datasets/qwen3-mini"), dense);
+    let sparse = of("dsv4-mini");
+    assert!(
+        sparse.contains("layers.*.attention.indexer.topk ") && sparse.contains("; in layers "),
+        "{sparse}"
+    );
+    for (args, why) in [
+        (&["list", "sites", "--model", "none"][..], "no data set 'none'"),
+        (
+            &["list", "formats", "--model", "qwen3-mini"],
+            "--model is for `ulplab list sites`",
+        ),
+    ] {
+        let output = run(args);
+        assert_eq!(code(&output), 2, "{args:?}");
+        assert!(stderr(&output).contains(why), "{}", stderr(&output));
+    }
 }

@@ -13,15 +13,18 @@ use ulplab_core::error::{Error, Exit, Result, counted, did_you_mean};
 use ulplab_core::ops;
 use ulplab_core::ops::OPS;
 
-/// List operations: how each output is judged, the smallest faults that this notices, the variants, and the faults that can be planted
-/// in them.
+/// List operations, a line each: what it computes, how many variants and cases there are, and how outputs are judged.
 ///
-/// `ulplab describe OP` also gives the reason for each judgement, and the buffers, sizes and keys.
+/// Of one operation: how each output is judged, the smallest faults that this notices, the variants, and the faults that can be planted in
+/// them. `ulplab describe OP` also gives the reason for each judgement, and the buffers, sizes and keys.
 #[derive(Debug, Default, clap::Args)]
 pub struct ListArgs {
     /// Show only this operation.
     #[arg(value_name = "OP")]
     op: Option<String>,
+    /// Show all that there is of every operation.
+    #[arg(long, conflicts_with = "op")]
+    all: bool,
     /// Show the cases, too.
     #[arg(long)]
     cases: bool,
@@ -73,6 +76,7 @@ pub fn run(args: &ListArgs) -> Result<Exit> {
     let listed = listed.collect::<Result<Vec<_>>>()?;
     match args.json {
         true => json::print(&listed)?,
+        false if args.op.is_none() && !args.all && !args.cases => out!("{}", overview(&listed)),
         false => {
             let texts: Vec<String> = listed.iter().map(|listed| listed.text(args.cases)).collect();
             out!("{}", texts.join("\n"));
@@ -81,7 +85,50 @@ pub fn run(args: &ListArgs) -> Result<Exit> {
     Ok(if broken { Exit::Usage } else { Exit::Pass })
 }
 
+/// A line for each operation.
+fn overview(listed: &[OperationEntry]) -> String {
+    let rows = listed.iter().map(|entry| {
+        let counts = [entry.variants.len(), entry.cases.len()].map(|count| count.to_string());
+        let [variants, cases] = counts;
+        [entry.op.clone(), variants, cases, entry.judged_by(), entry.doc.clone()]
+    });
+    let names = [
+        "operation",
+        "variants",
+        "cases",
+        "outputs are judged by",
+        "what it computes",
+    ];
+    let rows: Vec<[String; 5]> = std::iter::once(names.map(String::from)).chain(rows).collect();
+    let wide = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
+    let [op, variants, cases, judged] = [0, 1, 2, 3].map(wide);
+    let line = |row: &[String; 5]| {
+        let [a, b, c, d, e] = row;
+        format!("{a:op$}  {b:>variants$}  {c:>cases$}  {d:judged$}  {e}\n")
+    };
+    rows.iter().map(line).collect::<String>() + "\n`ulplab kernels list OP` says more of one, `--all` of every one.\n"
+}
+
 impl OperationEntry {
+    /// How outputs are judged, a word for each way.
+    fn judged_by(&self) -> String {
+        let words = [
+            ("equal", "bytes"),
+            ("within", "bounds"),
+            ("rms", "mean square"),
+            ("admissible", "admissible codes"),
+            ("finite", "finiteness"),
+            ("custom", "own rule"),
+        ];
+        let has = |rule: &str| self.outputs.iter().any(|line| line.rule == rule);
+        let found: Vec<&str> = words
+            .iter()
+            .filter(|(rule, _)| has(rule))
+            .map(|(_, word)| *word)
+            .collect();
+        found.join(", ")
+    }
+
     fn new(name: &str, sources: &[Source], power: &[Power]) -> Result<Self> {
         let source = sources.iter().find(|source| source.op == name);
         let named = |(name, doc): (&String, &String)| KernelEntry {

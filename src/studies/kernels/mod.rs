@@ -62,7 +62,7 @@ pub fn check_mutant(name: &str, sources: &[KernelFile]) -> Result<()> {
     }
     let near = did_you_mean(name, names.iter().map(String::as_str));
     Err(Error::Usage(format!(
-        "no mutant '{name}'{near}; `ulplab kernels list` lists all"
+        "no mutant '{name}'{near}; `ulplab kernels list --all` lists all"
     )))
 }
 

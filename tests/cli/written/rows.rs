@@ -70,6 +70,8 @@ pub const ROWS: &[(&str, How)] = &[
     ("ulplab completions bash", Ends(0)),
     ("ulplab list formats", Ends(0)),
     ("ulplab list sites", Ends(0)),
+    ("ulplab list sites --model qwen3-mini", Ends(0)),
+    ("ulplab kernels list --all", Ends(0)),
     ("ulplab list metrics", Ends(0)),
     ("ulplab list rules", Ends(0)),
     // docs/bisect.md and the help of `bisect`

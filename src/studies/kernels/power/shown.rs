@@ -37,7 +37,20 @@ impl Power {
         let shares = SHARES
             .iter()
             .filter_map(|(kind, name)| Some(format!("{name} {}", self.sizes(kind, share)?)));
-        let terms = self.sizes("term", terms).map(|terms| format!("1 term of {terms}"));
+        let terms = self.faults.get("term").and_then(|noticed| {
+            let sums = |share: f64| Some(share).map(terms).filter(|many| many != ANY);
+            Some(match (noticed.best.and_then(sums), noticed.median.map(sums)) {
+                (None, None) if noticed.best.is_none() => return None,
+                (best, Some(Some(middle))) => {
+                    let best = best
+                        .filter(|best| *best != middle)
+                        .map_or(String::new(), |best| format!("{best} to "));
+                    format!("a missing term of sums of up to {best}{middle} terms")
+                }
+                (_, Some(None)) => "a missing term of any sum".into(),
+                (_, None) => "a missing term in few cases only".into(),
+            })
+        });
         let bits = self.sizes("bits", |bits| bits.to_string());
         let bits = bits.map(|bits| match &bits[..] {
             "1" => "the last bit".into(),
@@ -134,9 +147,13 @@ fn share(size: f64) -> String {
     }
 }
 
-/// How many terms of random sign there are, if one of them is this share of their sum.
+/// Sums of any length.
+const ANY: &str = "any number";
+
+/// How many terms of random sign there are, if one of them is this share of their sum. No sum of a kernel has so many as [`ANY`].
 fn terms(share: f64) -> String {
     match share.powi(-2) {
+        many if many >= 1e6 => ANY.into(),
         many if many >= 1e4 => format!("{many:.0e}"),
         few => format!("{few:.0}"),
     }
