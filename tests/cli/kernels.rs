@@ -328,6 +328,60 @@ fn headers_lie_in_folders() {
     assert_ne!(Source::read(&folder.path().join("rope.cu")).unwrap().digest(), digest);
 }
 
+/// What a description says of sizes can be used: expressions over sizes that have names, or a range. Also of this kind: two block lengths by
+/// format, records and pages, scales of a whole stack of experts, operations that are described from a single case.
+#[test]
+fn shapes_are_expressions_over_sizes() {
+    let of = |op: &str| {
+        let output = run(&["describe", op]);
+        assert_eq!(code(&output), 0, "{op}: {}", stderr(&output));
+        stdout(&output)
+    };
+    for (op, words) in [
+        (
+            "fp8_gemm",
+            &[
+                "x_scale  in        F32 [B, ceil(K / 128)]",
+                "w_scale  in        F32 [ceil(N / 128), ceil(K / 128)]",
+            ][..],
+        ),
+        ("fp4_gemm", &["U8 [N, ceil(K / 16 or 32)]"]),
+        (
+            "record_attention",
+            &[" to ", "depends on the case; `ulplab dump record_attention`"],
+        ),
+        (
+            "rmsnorm",
+            &[
+                "sizes  T C\n       S: numbers that kernels are launched with",
+                "key    dtype: type of the activations: bf16, f32",
+            ],
+        ),
+    ] {
+        let text = of(op);
+        for word in words {
+            assert!(text.contains(word), "'{word}' is not in:\n{text}");
+        }
+    }
+    assert!(!of("rmsnorm").contains("special"));
+    for op in ulplab::ops::OPS {
+        let text = of(op.name());
+        let names: Vec<String> = op.cases().iter().map(|case| format!("in {}", case.name)).collect();
+        for line in text
+            .lines()
+            .skip_while(|line| *line != "buffers")
+            .take_while(|line| !line.starts_with("how"))
+        {
+            let shape = line.split(" (e.g.").next().unwrap();
+            assert!(!names.iter().any(|name| shape.contains(name)), "{}: {line}", op.name());
+            // A key has a word before its values.
+            if let Some(key) = line.strip_prefix("key    ") {
+                assert_eq!(key.split(": ").count(), 3, "{}: {line}", op.name());
+            }
+        }
+    }
+}
+
 /// Sites stand below the models that have them, once each; of one model there are those that it has.
 #[test]
 fn sites_are_listed_by_family_and_by_model() {

@@ -2,6 +2,7 @@
 
 mod own;
 mod shapes;
+mod words;
 
 use std::path::PathBuf;
 
@@ -154,22 +155,27 @@ fn buffers(samples: &[Sample]) -> Vec<BufferLine> {
         if lines.iter().any(known) {
             continue;
         }
-        let like = |other: &&Buffer| {
-            other.name == buffer.name
-                && other.role == buffer.role
-                && other.dtype == buffer.dtype
-                && other.shape.len() == rank
-        };
-        let having = samples.iter().filter_map(|sample| {
-            let found = sample.problem.buffers.iter().find(like)?;
-            Some((&sample.case, &found.shape[..]))
+        let like =
+            |other: &&Buffer| other.name == buffer.name && other.role == buffer.role && other.shape.len() == rank;
+        let found = samples.iter().flat_map(|sample| {
+            let buffers = sample.problem.buffers.iter().filter(like);
+            buffers.map(move |found| (found.dtype, (&sample.case, &found.shape[..])))
         });
-        let having: Vec<(&Case, &[usize])> = having.collect();
+        let found: Vec<(Dtype, (&Case, &[usize]))> = found.collect();
+        let all: Vec<(&Case, &[usize])> = found.iter().map(|(_, one)| *one).collect();
+        let having = found.iter().filter(|(dtype, _)| *dtype == buffer.dtype);
+        let having: Vec<(&Case, &[usize])> = having.map(|(_, one)| *one).collect();
+        // What holds for all types is no chance of the few cases of one.
+        let of_all: Vec<String> = (0..rank).map(|at| shapes::named(&all, at)).collect();
+        let shape = match shapes::varies(&of_all) {
+            true => (0..rank).map(|at| shapes::named(&having, at)).collect(),
+            false => of_all,
+        };
         lines.push(BufferLine {
             name: buffer.name.into(),
             role,
             dtypes: vec![buffer.dtype],
-            shape: (0..rank).map(|at| shapes::named(&having, at)).collect(),
+            shape,
             such_as: Some(having[0].0.name.clone()),
             cases: having.len(),
         });
@@ -277,6 +283,15 @@ fn short(judge: &Judge) -> String {
     }
 }
 
+impl Description {
+    /// True of a size that shapes name, or all sizes of an operation of the user's.
+    fn is_named(&self, size: &str) -> bool {
+        let word = |c: char| !(c.is_alphanumeric() || c == '_');
+        let lengths = self.buffers.iter().flat_map(|buffer| &buffer.shape);
+        lengths.flat_map(|length| length.split(word)).any(|name| name == size)
+    }
+}
+
 impl CaseLine {
     /// Sizes, inputs and whether it is timed, in words.
     pub fn about(&self) -> String {
@@ -333,6 +348,11 @@ fn text(description: &Description) -> String {
             such_as(&buffer.such_as)
         ));
     }
+    if description.buffers.iter().any(|buffer| shapes::varies(&buffer.shape)) {
+        lines.push(format!(
+            "  A to B: depends on the case; `ulplab dump {op}` writes the buffers of a case"
+        ));
+    }
     if !description.scalars.is_empty() {
         lines.extend([String::new(), "scalars".into()]);
     }
@@ -344,9 +364,19 @@ fn text(description: &Description) -> String {
             scalar.values.join(" or ")
         ));
     }
-    lines.extend([String::new(), format!("sizes  {}", sizes.join(" "))]);
-    for (key, values) in keys {
-        lines.push(format!("key    {key}: {}", values.join(", ")));
+    let (named, internal): (Vec<&String>, Vec<&String>) = sizes.iter().partition(|size| description.is_named(size));
+    let joined = |sizes: Vec<&String>| sizes.into_iter().map(String::as_str).collect::<Vec<_>>().join(" ");
+    lines.extend([String::new(), format!("sizes  {}", joined(named))]);
+    if !internal.is_empty() {
+        lines.push(format!(
+            "       {}: numbers that kernels are launched with, in no shape",
+            joined(internal)
+        ));
+    }
+    // A key that is the same in all cases tells none apart.
+    for (key, values) in keys.iter().filter(|(_, values)| values.len() > 1) {
+        let word = words::of_key(op, key).map_or(String::new(), |word| format!("{word}: "));
+        lines.push(format!("key    {key}: {word}{}", values.join(", ")));
     }
     lines.extend([String::new(), "how outputs are judged".into()]);
     for judgement in &description.judgements {

@@ -2,8 +2,18 @@
 
 use ulplab_core::ops::Case;
 
-/// Dimension `at` of shapes in terms of sizes: a size, its half or a multiple of it, a product of two or three, or a number;
-/// if none of these fits all cases, the dimension in the first case.
+/// Lengths of blocks that share a scale, in all cases or in some and others.
+const BLOCKS: [&[i64]; 7] = [&[16], &[32], &[64], &[128], &[256], &[512], &[16, 32]];
+/// What stands between the least and the largest of a dimension that depends on the case.
+const TO: &str = " to ";
+
+/// True if a dimension of a shape depends on the case.
+pub fn varies(shape: &[String]) -> bool {
+    shape.iter().any(|length| length.contains(TO))
+}
+
+/// Dimension `at` of shapes in terms of sizes: a size, its half or a multiple of it, a number of blocks, a product of two or three, or a
+/// number; if none of these fits all cases, the least and the largest dimension.
 pub fn named(shapes: &[(&Case, &[usize])], at: usize) -> String {
     let fits = |value: &dyn Fn(&Case) -> Option<i64>| {
         let right = |(case, shape): &(&Case, &[usize])| value(case) == Some(shape[at] as i64);
@@ -50,6 +60,32 @@ pub fn named(shapes: &[(&Case, &[usize])], at: usize) -> String {
             }
         }
     }
+    let lengths = || shapes.iter().map(|(_, shape)| shape[at]);
+    let (least, most) = (lengths().min().unwrap_or(0), lengths().max().unwrap_or(0));
+    if least == most {
+        return least.to_string();
+    }
+    // Numbers that differ between cases are evidence of a quotient. If several fit, it is unknown which is meant.
+    let names: Vec<&str> = names.into_iter().filter(|name| extent(&&name)).collect();
+    let blocks = BLOCKS
+        .iter()
+        .flat_map(|block| names.iter().map(move |name| (name, *block)));
+    let fitting = blocks.filter(|(name, block)| {
+        let fits = |(case, shape): &(&Case, &[usize])| {
+            let quotient = |block: &i64| size(case, name).map(|size| (size + block - 1) / block);
+            block.iter().any(|block| quotient(block) == Some(shape[at] as i64))
+        };
+        shapes.iter().all(fits)
+    });
+    // A block of one of two lengths fits wherever that of one does.
+    let mut fitting: Vec<(&&str, &[i64])> = fitting.collect();
+    if fitting.iter().any(|(_, block)| block.len() == 1) {
+        fitting.retain(|(_, block)| block.len() == 1);
+    }
+    if let [(name, block)] = fitting[..] {
+        let lengths: Vec<String> = block.iter().map(ToString::to_string).collect();
+        return format!("ceil({name} / {})", lengths.join(" or "));
+    }
     for (number, a) in names.iter().enumerate() {
         for b in &names[number..] {
             if fits(&|case| Some(size(case, a)? * size(case, b)?)) {
@@ -80,6 +116,5 @@ pub fn named(shapes: &[(&Case, &[usize])], at: usize) -> String {
             return format!("{a} + 1");
         }
     }
-    let case = &shapes[0].0.name;
-    format!("{constant} in {case}")
+    format!("{least}{TO}{most}")
 }

@@ -6,6 +6,7 @@ use ulplab_core::ops::judge::Rule;
 use ulplab_core::ops::{Case, Op, Problem, Role};
 
 const LARGE: f64 = 1e8;
+const CHEAP: f64 = 1e7;
 /// Number of further cases with problems, besides the smallest with each set of keys.
 const MORE: usize = 4;
 
@@ -41,7 +42,7 @@ pub fn outputs(op: &dyn Op) -> std::result::Result<OutputNames, String> {
     Ok(OutputNames { names, all })
 }
 
-/// The smallest case with each set of keys, and a few more; only cases that need no model.
+/// The smallest case with each set of keys, a second one where it is cheap, and a few more; only cases that need no model.
 pub fn samples(op: &dyn Op, cases: &[Case]) -> std::result::Result<Vec<Sample>, String> {
     let mut small: Vec<&Case> = cases.iter().filter(|case| !case.inputs.need_model()).collect();
     let volume = |case: &&Case| case.dims.iter().map(|(_, size)| (*size).max(1) as f64).product::<f64>();
@@ -51,6 +52,14 @@ pub fn samples(op: &dyn Op, cases: &[Case]) -> std::result::Result<Vec<Sample>, 
     let mut chosen: Vec<&Case> = Vec::new();
     for case in &small {
         if !chosen.iter().any(|other| other.keys == case.keys) {
+            chosen.push(case);
+        }
+    }
+    // A second one of each set of keys, if it is cheap: what depends on a key and a size is seen at two sizes.
+    for case in small.iter().filter(|case| volume(case) <= CHEAP) {
+        let with_its_keys = || chosen.iter().filter(|other| other.keys == case.keys);
+        let differs = |other: &&&Case| other.dims.iter().zip(&case.dims).filter(|(a, b)| a.1 != b.1).count() > 1;
+        if with_its_keys().count() == 1 && with_its_keys().any(|other| differs(&other)) {
             chosen.push(case);
         }
     }
