@@ -164,7 +164,7 @@ impl<'a> Pair<'a> {
                 finding,
             };
         }
-        let shortfall = Shortfall::new(&self.matrix, x, against.noise);
+        let shortfall = Shortfall::new(&self.matrix, x, against.noise, self.folding == Folding::Channels);
         let off = source::parts(&shortfall).map(|(found, expected)| {
             let found = format!("{}SQNR {:.2} dB, and {found}", self.which(), against.db(against.noise));
             Finding::new(&source::PART_OFF, self.subject.names(), found, expected)

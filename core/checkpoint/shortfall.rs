@@ -63,8 +63,9 @@ impl Noise {
 
 impl Shortfall {
     /// The noise of a matrix against a source `[rows, cols]` of finite values. `noise` is the sum over all elements: a part whose own is
-    /// below the mean changes nothing.
-    pub fn new(matrix: &Matrix, source: &[f32], noise: f64) -> Self {
+    /// below the mean changes nothing. If the source has `fitted` factors of columns, columns and elements are judged only where the codes
+    /// of a column are larger than a step: the factor of another one is that of its noise.
+    pub fn new(matrix: &Matrix, source: &[f32], noise: f64, fitted: bool) -> Self {
         let (rows, cols) = (matrix.rows, matrix.cols);
         let plain = plain_scales(matrix, source);
         let least = matrix.least * matrix.factor.abs();
@@ -77,6 +78,11 @@ impl Shortfall {
             first: None,
             elements: 0,
             element: None,
+        };
+        let weak = if fitted {
+            weak_columns(matrix)
+        } else {
+            vec![false; cols]
         };
         let mean = noise / (rows * cols).max(1) as f64;
         let mut parts = vec![Noise::default(); cells.first.len()];
@@ -102,9 +108,9 @@ impl Shortfall {
                     matrix.rounding(group, x, if plain < least { near.1 } else { plain }),
                 );
                 of.rows[row].add(off, allowed);
-                of.cols[col].add(off, allowed);
+                of.cols[col].add(if weak[col] { off.min(allowed) } else { off }, allowed);
                 parts[cells.of[col]].add(off, allowed);
-                if off > (FAR * allowed).max(mean) {
+                if off > (FAR * allowed).max(mean) && !weak[col] {
                     of.elements += 1;
                     of.element.get_or_insert((row, col, Noise { found: off, allowed }));
                 }
@@ -120,6 +126,21 @@ impl Shortfall {
         }
         of
     }
+}
+
+/// True for columns whose codes are not all 0 and have a root mean square below a step.
+fn weak_columns(matrix: &Matrix) -> Vec<bool> {
+    let mut sums = vec![(0.0f64, 0.0f64); matrix.cols];
+    for row in 0..matrix.rows {
+        for (col, (values, steps)) in sums.iter_mut().enumerate() {
+            let step = f64::from(matrix.scales[matrix.group(row, col)]) * matrix.factor;
+            *values += (f64::from(matrix.codes[row * matrix.cols + col]) * step).powi(2);
+            *steps += step * step;
+        }
+    }
+    sums.into_iter()
+        .map(|(values, steps)| 0.0 < values && values < steps)
+        .collect()
 }
 
 /// The parts of a row.

@@ -228,6 +228,14 @@ def test_rules_that_cost_far_more_than_the_best(format):
         assert f"{errors[rule]:.3e}".replace("e-0", "e-") in warned[rule]
 
 
+def test_a_rule_that_clips_most_blocks_is_warned_of():
+    """Its error is 1.46 times that of the best rule here."""
+    x = np.random.default_rng(0).uniform(-1, 1, (64, 256)).astype(np.float32)
+    q = ulplab.quantize(x, "mxfp4", rule="vllm")
+    with pytest.warns(ulplab.UlplabWarning, match="the rule vllm clips the largest element of 100.000 % of blocks"):
+        ulplab.assert_quantized(q.codes, q.scales, x, "mxfp4")
+
+
 def test_scales_in_another_order_are_named():
     x = np.random.default_rng(0).standard_normal((64, 256)).astype(np.float32)
     q = ulplab.quantize(x, "nvfp4")

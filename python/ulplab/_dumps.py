@@ -221,6 +221,8 @@ def msprobe(folder: Path) -> list[Recorded]:
                 return entry.get("value", entry)
             path = inside(root, name)
             if path.suffix == ".npy":
+                if not path.is_file():
+                    raise ValueError(f"{path}: no file")
                 with open(path, "rb") as opened:
                     found = npy(opened, str(path))
                 # bfloat16 is written as float32.

@@ -191,6 +191,8 @@ def assert_invariant(
                 f"as in the output {list(whole.shape)}; say which inputs have positions by split_rows="
             )
         if size >= length:
+            if min(chunks) >= length:
+                raise ValueError(f"not judged: split = {size} is one call for {length} positions; expected fewer in a call")
             continue
         parts = [
             call(

@@ -22,7 +22,7 @@ const INERT: &[(&str, &str)] = &[
 ];
 const FREQUENCIES: &str = "frequencies of RoPE, which are computed from config.json";
 const SCALES: &str = "scales of activations and caches, which are not rounded unless a recipe says so";
-const FURTHER: &str = "layers that predict further tokens";
+const FURTHER: &str = "layers beyond num_hidden_layers, such as those that predict further tokens";
 const OTHER: &str = "parts outside of the language model";
 const ZERO: &str = "biases of zeros";
 const HEAD: &str = "a head that equals the embedding, to which config.json ties it";

@@ -274,3 +274,19 @@ fn a_rule_of_dynamic_gives_a_module_its_own_bits() {
         "{wrong:#?}"
     );
 }
+
+/// AutoRound stores files in the form of other programs: what is not known of that form is not judged, and no error.
+#[test]
+fn forms_that_autoround_takes_from_others_are_not_judged() {
+    for (kind, packing) in [
+        ("compressed-tensors nvfp4", "auto_round:llm_compressor"),
+        ("compressed-tensors fp8", "auto_round:fp8_static"),
+        ("DeepSeek v3", "auto_round:fp8"),
+    ] {
+        let mut made = clean(kind);
+        made.config["quantization_config"] =
+            json!({ "quant_method": "auto-round", "bits": 8, "packing_format": packing });
+        let report = made.judge(false);
+        assert!(is_open(&report), "{kind}: {:#?}", told(&report));
+    }
+}

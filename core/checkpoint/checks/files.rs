@@ -2,7 +2,7 @@
 
 use super::{Check, Finding, error, not_judged};
 use crate::checkpoint::config::Section;
-use crate::checkpoint::conventions::{CONVENTIONS, Convention};
+use crate::checkpoint::conventions::{CONVENTIONS, Convention, gptq};
 use crate::tensorfile::Flaw;
 
 pub const FILES: Check = error(
@@ -58,6 +58,13 @@ pub fn conventions(sections: &[Section], names: Option<&'static Convention>) -> 
                     }
                 }
                 let expected = format!("one of {}", methods.join(", "));
+                findings.push(Finding::new(&CONFIGURATION, (section.file, ""), found, expected));
+            }
+            // AutoRound stores files in the form of other programs, too.
+            (Some(_), Some(names)) if !names.states(section) && gptq::stores_otherwise(section) => {
+                let packing = section.text("packing_format").unwrap_or_default();
+                let found = format!("{found} with packing_format '{packing}'");
+                let expected = "a form of GPTQ or AWQ: of others nothing is known but their tensors";
                 findings.push(Finding::new(&CONFIGURATION, (section.file, ""), found, expected));
             }
             (Some(known), Some(names)) if !names.states(section) => add(

@@ -65,6 +65,14 @@ fn rule<'s>(section: &'s Section, module: &str) -> Result<Option<(bool, &'s Valu
     Ok(None)
 }
 
+/// True if AutoRound states a form that is neither that of GPTQ nor that of AWQ.
+pub fn stores_otherwise(section: &Section) -> bool {
+    let packing = section
+        .text("packing_format")
+        .filter(|_| section.method == "auto-round");
+    packing.is_some_and(|packing| packing != "auto_round" && !packing.contains("gptq") && !packing.contains("awq"))
+}
+
 /// The scheme of a module by AutoRound, whose words are packed as `packing` does.
 pub fn auto_round(section: &Section, module: &str, packing: &str) -> Result<Option<Scheme>, String> {
     let known = match packing {

@@ -5,7 +5,7 @@ mod compressed_tensors;
 mod deepseek;
 mod fbgemm;
 mod gpt_oss;
-mod gptq;
+pub mod gptq;
 mod modelopt;
 mod quark;
 

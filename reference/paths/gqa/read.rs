@@ -171,7 +171,7 @@ impl Read<'_> {
             }
             (Some(count), _) => count,
             (None, Some(other)) if own => other,
-            (None, _) if own => return Err(keys.missing("num_experts")),
+            (None, _) if own && self.family.model_type != "mixtral" => return Err(keys.missing("num_experts")),
             (None, _) => return Err(keys.missing("num_local_experts")),
         };
         let per_token = keys.size("num_experts_per_tok")?;

@@ -206,7 +206,7 @@ fn check_overlaps(windows: &[Window], texts: &[Tokens]) -> std::result::Result<(
         for (other, earlier) in before {
             let (own, its) = (span(at), span(other));
             let same_text = earlier.text == window.text && own.start < its.end && its.start < own.end;
-            if same_text || share_half(&texts[at].ids, &texts[other].ids) {
+            if same_text || are_copies(&texts[at].ids, &texts[other].ids) {
                 let message = format!(
                     "windows '{}' and '{}' share text, so they are no independent samples; expected offsets at least {} bytes apart",
                     earlier.name(),
@@ -220,14 +220,14 @@ fn check_overlaps(windows: &[Window], texts: &[Tokens]) -> std::result::Result<(
     Ok(())
 }
 
-/// True if half of the runs of tokens of a window are in another one: copies of a text, or parts of them, under other names. A run has 32
-/// tokens, or half of a short window: different texts share none so long.
-fn share_half(window: &[u32], other: &[u32]) -> bool {
-    let run = (window.len().min(other.len()) / 2).clamp(1, 32);
+/// True if windows are equal, or share a run of three quarters of them and at least 48 tokens: copies of a text under other names.
+fn are_copies(window: &[u32], other: &[u32]) -> bool {
+    let run = (3 * window.len().min(other.len()) / 4).max(48);
+    if window.len().min(other.len()) < run {
+        return window == other;
+    }
     let runs: HashSet<&[u32]> = other.windows(run).collect();
-    let all = window.windows(run);
-    let shared = all.clone().filter(|run| runs.contains(run)).count();
-    shared > 0 && 2 * shared >= all.len()
+    window.windows(run).any(|run| runs.contains(run))
 }
 
 /// The share that the user wants; what is taken from the environment is said.
