@@ -183,3 +183,21 @@ def test_where_elements_outside_are():
         with pytest.raises(AssertionError) as error:
             ulplab.assert_close(got, want, rtol=1e-6)
         assert f"  outside: {said}" in str(error.value).splitlines()
+
+
+def test_the_pattern_of_elements_far_outside_is_found_among_those_just_outside():
+    """Also: columns, blocks, a bound of an operation."""
+    rng = np.random.default_rng(0)
+    want = rng.standard_normal((129, 64))
+    got = want + np.where(rng.random(want.shape) < 0.01, 1.5e-3, 0)
+    got[::32] += 0.1
+    with pytest.raises(AssertionError) as error:
+        ulplab.assert_close(got, want, rtol=0, atol=1e-3)
+    said = str(error.value)
+    assert "outside: scattered" in said
+    assert "10 times outside or more: 320, all in" in said or "10 times outside or more: 320, " in said
+    assert "times outside or more: 320, scattered" not in said
+    assert "less than 2 times outside: " in said
+    with pytest.raises(AssertionError) as error:
+        ulplab.assert_close(want + 0.1, want, rtol=0, atol=1e-3)
+    assert "times outside" not in str(error.value)

@@ -136,7 +136,7 @@ case("a mean error that is not known", "ignoring it", lambda: ulplab.assert_clos
 case("an accumulator that is not known", "f32", lambda: ulplab.assert_close(WANT, op="rmsnorm", inputs={"x": X}, accumulate="f8"),
     ValueError, "accumulate")
 case("nothing that is asked", "a comparison without a limit", close(9 * X, X), ulplab.NoGate, "give rtol")
-case("a metric that there is not", "ignoring it", close(9 * X, X, cosin=0.9), TypeError, "no metric")
+case("a metric that there is not", "ignoring it", close(9 * X, X, cosin=0.9), TypeError, "takes no .cosin.; did you mean .cosine.")
 
 
 test_it_does_not_pass = CALLS.test()

@@ -403,6 +403,10 @@ def _biased(op: str, found: dict[str, Any], dtype: str, u: float) -> list[str]:
 _KINDS = {1: "", 2: "where NaN was found", 4: "where 0 was found: never written?", 8: "with the sign flipped"}
 
 
+#: Elements so many times outside are far outside, and those less than this many times are just outside.
+_FAR, _JUST = 10, 2
+
+
 def _where(got: numpy.ndarray, want: numpy.ndarray, bound: numpy.ndarray, equal_nan: bool) -> list[str]:
     """Where the elements outside are, and what they share."""
     if got.ndim == 0:
@@ -418,7 +422,18 @@ def _where(got: numpy.ndarray, want: numpy.ndarray, bound: numpy.ndarray, equal_
         return []
     place, kinds = _errors.place(mask)
     words = [place, *(what for bit, what in _KINDS.items() if what and kinds & bit)]
-    return [f"  outside: {', '.join(words)}"]
+    lines = [f"  outside: {', '.join(words)}"]
+    # Elements just outside, as by a bound that is too tight, hide the pattern of those that are far outside.
+    ratio = _errors.ratios(got, want, bound)
+    far = (mask > 0) & (ratio >= _FAR)
+    just = int(((mask > 0) & (ratio < _JUST)).sum())
+    if far.any() and (far != (mask > 0)).any():
+        there, _ = _errors.place(far.astype(numpy.uint8))
+        if there != place:
+            lines.append(f"  {_FAR} times outside or more: {int(far.sum()):,}, {there}")
+    if just:
+        lines.append(f"  less than {_JUST} times outside: {just:,}; the bound may be too tight for these")
+    return lines
 
 
 def _measured(got: _native.Array, want: _native.Array, names: list[str], equal_nan: bool) -> list[float | None]:
