@@ -75,7 +75,7 @@ fn files_are_tried_before_the_search() {
         let folder = path(folder.path());
         refused(
             &[path(&file), flag, folder],
-            &format!("{folder}: is a folder, expected a file to write"),
+            "is a folder; expected the name of a file to write",
         );
     }
     let capsule = folder.path().join("culprit.safetensors");

@@ -197,7 +197,7 @@ fn an_operation_is_described() {
         "  y       out       F32 or BF16 [T, C]",
         "  weight  in        F32 [C]",
         "  eps  f32, 0.000001",
-        "key    dtype: bf16, f32",
+        "key    dtype: type of the activations: bf16, f32",
         "each element must be within its bound",
         "then half a step of bf16",
         "bf16.random.7x333",

@@ -170,7 +170,7 @@ fn mistakes_in_cases() {
         ),
         (
             ["T = 3", "T = 3\ntensors = \"none.safetensors\""],
-            &["none.safetensors: cannot open"],
+            &["none.safetensors: there is no such file or folder"],
         ),
         (
             ["name = \"mine\"\ndtype", "name = \"my case\"\ndtype"],

@@ -165,7 +165,7 @@ fn mistakes_of_headers_are_told_with_their_lines() {
     let good = "/*\n[[variant]]\nname = \"fine\"\ndoc = \"x\"\n[[variant.launch]]\nentry = \"e\"\ngrid = [1]\nblock = [1]\n*/\n";
     std::fs::write(kernels.join("rope.cu"), good).unwrap();
     let list = || {
-        let mut command = ulplab(&["list", "kernels"]);
+        let mut command = ulplab(&["kernels", "list", "rope"]);
         command.env("ULPLAB_KERNELS", &kernels).output().unwrap()
     };
     assert_eq!(code(&list()), 0, "{}", stderr(&list()));

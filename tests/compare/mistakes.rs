@@ -140,7 +140,10 @@ fn files() {
     bench.args.got = bench.path().join("absent.safetensors");
     let (exit, message) = bench.error();
     assert_eq!(exit, Exit::Usage);
-    assert!(message.starts_with("absent.safetensors: cannot open: "), "{message}");
+    assert!(
+        message.starts_with("absent.safetensors: there is no such file or folder; "),
+        "{message}"
+    );
     bench.args.got = bench.write("got.pt", b"PK");
     let (exit, message) = bench.error();
     assert_eq!(exit, Exit::Usage);

@@ -80,7 +80,7 @@ fn of_the_command_line() {
     bench.fails(
         2,
         "quantize no.safetensors --format mxfp8 -o out.safetensors",
-        &["no.safetensors: cannot open"],
+        &["no.safetensors: there is no such file or folder"],
     );
     bench.fails(
         96,

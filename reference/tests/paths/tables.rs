@@ -352,7 +352,7 @@ fn a_model_type_that_is_unknown_is_told_with_those_that_are_known() {
     assert_eq!(error(r#"{"model_type": 3}"#), format!("model_type is 3, {known}"));
     assert_eq!(error("{}"), format!("model_type is missing, {known}"));
     assert!(error("[1]").starts_with("expected an object"));
-    assert!(error("{").starts_with("EOF"));
+    assert!(error("{").contains("JSON"));
     let error = read(r#"{"model_type": "deepseek_v4"}"#).expect_err("keys are missing");
     assert!(error.contains("num_hidden_layers is missing"), "{error}");
     let error = read(r#"{"model_type": "swap_ffn", "d_ff": 0}"#).expect_err("a size is 0");

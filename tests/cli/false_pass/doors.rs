@@ -189,7 +189,7 @@ fn rules_that_judge_nothing_do_not_pass() {
         ("a key that there is not (keys that are known)", with("why =", "window = [\"draw-1\"]\nwhy ="), (2, "unknown field `window`")),
         ("a reason that is empty (the bound)", with("most of it", ""), (2, "why is empty")),
         ("no reason (the bound)", with("why = \"most of it\"\n", ""), (2, "missing field `why`")),
-        ("no bound (no rule fails)", with("require = \">= 0.98\"\n", ""), (2, "'' is not a bound")),
+        ("no bound (no rule fails)", with("require = \">= 0.98\"\n", ""), (2, "missing field `require`")),
         ("a bound twice (the last)", format!("{COSINE}require = \">= 0.01\"\n"), (2, "duplicate key")),
         ("the same rule for controls (a control that holds)", with("why =", "control = true\nwhy =").replace(">= 0.98", "<= 0.99999"),
             (4, "NOT JUDGED")),
