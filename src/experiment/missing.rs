@@ -84,7 +84,7 @@ fn table(all: &Value, schema: &Value, found: &DeTable, path: &mut Vec<Step>) -> 
         .flatten()
         .filter_map(only)
         .collect();
-    missing.extend(either.first().filter(|_| either.iter().all(|name| lacks(&name))));
+    missing.extend(either.first().filter(|_| either.iter().all(lacks)));
     let known = || keys.keys().map(String::as_str);
     // Keys of every experiment are read apart from the others.
     let of_head = |key: &String| path.is_empty() && Head::KEYS.contains(&key.as_str());

@@ -76,7 +76,7 @@ fn a_tensor_that_one_layer_lacks_is_named() {
             let name = format!("model.layers.{layer}.{name}");
             remove(&mut made, &name);
             // Some models have no norm ahead of the first layer.
-            let open = layer == 0 && name.contains("0.input_layernorm") || layer == 0 && name.contains("0.post");
+            let open = layer == 0 && (name.contains("0.input_layernorm") || name.contains("0.post"));
             for beside in [false, true] {
                 let report = made.judge(beside);
                 let named = format!("missing_tensor {name}.weight: it is not in the file");

@@ -66,7 +66,7 @@ pub fn named(shapes: &[(&Case, &[usize])], at: usize) -> String {
         return least.to_string();
     }
     // Numbers that differ between cases are evidence of a quotient. If several fit, it is unknown which is meant.
-    let names: Vec<&str> = names.into_iter().filter(|name| extent(&&name)).collect();
+    let names: Vec<&str> = names.into_iter().filter(|name| extent(&name)).collect();
     let blocks = BLOCKS
         .iter()
         .flat_map(|block| names.iter().map(move |name| (name, *block)));

@@ -38,7 +38,7 @@ impl Power {
             .iter()
             .filter_map(|(kind, name)| Some(format!("{name} {}", self.sizes(kind, share)?)));
         let terms = self.faults.get("term").and_then(|noticed| {
-            let sums = |share: f64| Some(share).map(terms).filter(|many| many != ANY);
+            let sums = |share: f64| Some(terms(share)).filter(|many| many != ANY);
             Some(match (noticed.best.and_then(sums), noticed.median.map(sums)) {
                 (None, None) if noticed.best.is_none() => return None,
                 (best, Some(Some(middle))) => {
