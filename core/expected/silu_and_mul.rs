@@ -1,16 +1,24 @@
 //! y = SiLU(gate)·up, of rows in which the gates come first and the ups follow.
 //!
-//! Error: that of [`silu`], times up, and 2u of the product.
+//! Error: that of [`silu`], times up, and 2u of the product. With `cast = "before_up"` (`F.silu(gate) * up` of PyTorch) the activation is
+//! rounded to the type of the output before: half a spacing more, times up.
 
 use rayon::prelude::*;
 
 use super::silu::silu;
-use super::{Call, Kind, Operation, Output, fault, takes};
+use super::{Call, Kind, Operation, Output, fault, half_spacing, takes};
 
 pub(super) const SILU_AND_MUL: Operation = Operation {
     name: "silu_and_mul",
     doc: "SiLU of the first half of each row, times its second half",
-    takes: &[takes("x", Kind::Tensor, "[..., 2 C]")],
+    takes: &[
+        takes("x", Kind::Tensor, "[..., 2 C]"),
+        takes(
+            "cast",
+            Kind::Word(&["after_up", "before_up"]),
+            "where a kernel rounds to the type of the output: once at the end, or before the second half is multiplied by, too",
+        ),
+    ],
     faults: &[
         fault(
             "halves_swapped",
@@ -42,7 +50,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
             Some("interleaved") => (x[2 * col], x[2 * col + 1]),
             _ => (x[col], x[cols + col]),
         };
-        let (activated, error) = match call.fault {
+        let (activated, mut error) = match call.fault {
             Some("no_sigmoid") => (gate, 0.0),
             Some("sigmoid_only") => (1.0 / (1.0 + (-gate).exp()), 0.0),
             Some("gelu") => {
@@ -51,6 +59,9 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
             }
             _ => silu(gate, call.u),
         };
+        if call.word("cast") == "before_up" {
+            error += half_spacing(call.dtype, activated.abs() + error);
+        }
         let y = activated * up;
         let step = f64::from(f32::MIN_POSITIVE) * call.u;
         (y, error * up.abs() + 2.0 * call.u * y.abs() + step)

@@ -33,7 +33,10 @@ def draw_rmsnorm(rng, dtype):
 
 
 def draw_silu_and_mul(rng, dtype):
-    return {"x": normal(rng, 6, 2 * int(rng.choice([1, 9, 512])), dtype=dtype, scale=float(rng.choice([1.0, 20.0])))}
+    given = {"x": normal(rng, 6, 2 * int(rng.choice([1, 9, 512])), dtype=dtype, scale=float(rng.choice([1.0, 20.0])))}
+    if rng.random() < 0.3:
+        given["cast"] = "before_up"
+    return given
 
 
 def draw_softmax(rng, dtype):

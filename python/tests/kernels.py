@@ -50,10 +50,13 @@ def rmsnorm(rng, x, weight, eps, gate=None, zero_centered=False, cast=None, dtyp
     return rounded(y, dtype)
 
 
-def silu_and_mul(rng, x, dtype=bfloat16):
+def silu_and_mul(rng, x, cast="after_up", dtype=bfloat16):
     gate, up = np.split(x.astype(F32), 2, -1)
     with np.errstate(over="ignore"):
-        return rounded(gate / (F32(1) + np.exp(-gate)) * up, dtype)
+        activated = gate / (F32(1) + np.exp(-gate))
+        if cast == "before_up":
+            activated = rounded(activated, dtype).astype(F32)
+        return rounded(activated * up, dtype)
 
 
 def softmax(rng, x, scale=1.0, dtype=bfloat16):

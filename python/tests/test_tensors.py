@@ -140,6 +140,12 @@ def test_torch_tensors():
     weight = torch.ones(7, requires_grad=True)
     normed = torch.nn.functional.rms_norm(x.to(torch.bfloat16), (7,), weight.to(torch.bfloat16), 1e-6)
     ulplab.assert_close(normed, op="rmsnorm", inputs={"x": x.to(torch.bfloat16), "weight": weight}, cast="before_weight")
+    both = torch.randn(64, 512, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    gate, up = both.chunk(2, -1)
+    product = torch.nn.functional.silu(gate) * up
+    ulplab.assert_close(product, op="silu_and_mul", inputs={"x": both}, cast="before_up")
+    with pytest.raises(AssertionError, match='with cast = "before_up", whose bound is wider, 0 elements are outside'):
+        ulplab.assert_close(product, op="silu_and_mul", inputs={"x": both})
 
 
 def test_torch_pairs_of_4_bits():

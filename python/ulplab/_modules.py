@@ -107,7 +107,8 @@ def _layer_module(given: dict[str, Any], settings: dict[str, Any]) -> list[Judge
 
 
 def _silu_module(given: dict[str, Any], settings: dict[str, Any]) -> list[Judgement]:
-    return [Judgement(0, "silu_and_mul", {"x": take(given, ("arg_0",), {})[0]})]
+    choices = {f'cast = "{cast}"': {"cast": cast} for cast in ("after_up", "before_up")}
+    return [Judgement(0, "silu_and_mul", {"x": take(given, ("arg_0",), {})[0]}, choices=choices)]
 
 
 def _softmax_router(given: dict[str, Any], settings: dict[str, Any]) -> list[Judgement]:
