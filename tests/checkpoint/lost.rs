@@ -71,13 +71,15 @@ fn a_tensor_that_one_layer_lacks_is_named() {
         ("GPTQ", LAYERS - 1),
     ] {
         let whole = model(kind);
-        for name in MATRICES.iter().chain(&NORMS) {
+        for (number, name) in MATRICES.iter().chain(&NORMS).enumerate() {
             let mut made = whole.clone();
             let name = format!("model.layers.{layer}.{name}");
             remove(&mut made, &name);
             // Some models have no norm ahead of the first layer.
             let open = layer == 0 && (name.contains("0.input_layernorm") || name.contains("0.post"));
-            for beside in [false, true] {
+            // A source costs a search for the rule of every matrix.
+            let with_source = if number % 4 == 1 { &[false, true][..] } else { &[false] };
+            for &beside in with_source {
                 let report = made.judge(beside);
                 let named = format!("missing_tensor {name}.weight: it is not in the file");
                 let told = told(&report);
