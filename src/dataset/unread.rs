@@ -22,7 +22,8 @@ const INERT: &[(&str, &str)] = &[
 ];
 const FREQUENCIES: &str = "frequencies of RoPE, which are computed from config.json";
 const SCALES: &str = "scales of activations and caches, which are not rounded unless a recipe says so";
-const FURTHER: &str = "layers beyond num_hidden_layers, such as those that predict further tokens";
+const FURTHER: &str = "layers that predict further tokens";
+const BEYOND: &str = "layers beyond num_hidden_layers, such as those that predict further tokens";
 const OTHER: &str = "parts outside of the language model";
 const ZERO: &str = "biases of zeros";
 const HEAD: &str = "a head that equals the embedding, to which config.json ties it";
@@ -79,8 +80,11 @@ impl<'a> Model<'a> {
             .strip_prefix(self.prefix)
             .and_then(|rest| rest.strip_prefix("layers."));
         let layer = layer.and_then(|rest| rest.split_once('.')?.0.parse::<usize>().ok());
-        if asked.split('.').any(|part| part == "mtp") || layer.is_some_and(|layer| layer >= self.layers) {
+        if asked.split('.').any(|part| part == "mtp") {
             return Ok(FURTHER);
+        }
+        if layer.is_some_and(|layer| layer >= self.layers) {
+            return Ok(BEYOND);
         }
         if let Some((_, reason)) = INERT.iter().find(|(end, _)| asked.ends_with(end)) {
             return Ok(reason);
