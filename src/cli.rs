@@ -280,23 +280,17 @@ pub fn main() -> Exit {
 
 /// Prints what clap says of words that are no command to run: a mistake, or the help or version that they ask for.
 fn answer(said: &clap::Error) -> Exit {
-    let words: Vec<String> = itself::words()
-        .iter()
-        .map(|word| word.to_string_lossy().into_owned())
-        .collect();
-    match kernels::old::answer(&words).filter(|_| said.use_stderr()) {
-        Some(answer) => errln!("error: {answer}"),
-        None if said.use_stderr() => {
-            // The same words without hidden characters are wrong in the same way.
-            let clean = words.iter().map(|word| text::shown(word));
-            let again = command().try_get_matches_from(std::iter::once("ulplab".into()).chain(clean));
-            let said = again
-                .err()
-                .unwrap_or_else(|| command().error(said.kind(), "a word of the command line"));
-            errln!("{}", said.render().to_string().trim_end());
-        }
+    if said.use_stderr() {
+        // The same words without hidden characters are wrong in the same way.
+        let clean = itself::words().iter().map(|word| text::shown(&word.to_string_lossy()));
+        let again = command().try_get_matches_from(std::iter::once("ulplab".into()).chain(clean));
+        let said = again
+            .err()
+            .unwrap_or_else(|| command().error(said.kind(), "a word of the command line"));
+        errln!("{}", said.render().to_string().trim_end());
+    } else {
         // A pipe that is closed is no matter here either.
-        None => drop(said.print()),
+        drop(said.print());
     }
     match said.use_stderr() {
         true => Exit::Usage,

@@ -258,44 +258,6 @@ fn every_subcommand_has_help_with_examples() {
     }
 }
 
-#[test]
-fn old_spellings_are_answered_with_the_new_ones() {
-    for (old, new) in [
-        (
-            &["bench", "pair", "a.b/c", "a.d/c"][..],
-            "ulplab kernels compare a.b/c a.d/c",
-        ),
-        (&["trace", "rope"], "ulplab kernels trace rope"),
-        (
-            &["sweep", "kernels", "--device", "compile"],
-            "ulplab kernels check kernels --device compile",
-        ),
-        (&["sweep", "kernels", "--timed"], "ulplab kernels time kernels"),
-        (
-            &["sweep", "kernels", "--mutant", "rope.halves"],
-            "ulplab kernels mutants rope.halves kernels",
-        ),
-        (&["sweep", "kernels", "--mutants"], "ulplab kernels mutants kernels"),
-        (
-            &["sweep", "kernels", "--mutants", "--attest", "out"],
-            "ulplab kernels attest out kernels",
-        ),
-        (
-            &["sweep", "kernels", "--peers", "p.json"],
-            "ulplab kernels check kernels --peers p.json",
-        ),
-        (
-            &["sweep", "kernels", "--keep-failed", "kept"],
-            "ulplab kernels check kernels --keep-failed kept",
-        ),
-    ] {
-        let output = run(old);
-        assert_eq!(code(&output), 2, "{old:?}");
-        let error = stderr(&output);
-        assert!(error.contains(&format!("is now `{new}`\n")), "{old:?}: {error}");
-    }
-}
-
 /// A kernel includes headers of folders below its own; they name others from that folder or from where they are. Each is read
 /// once, and faults may be planted in all.
 #[test]

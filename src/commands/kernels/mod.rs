@@ -5,7 +5,6 @@ mod check;
 mod compare;
 pub mod list;
 mod mutants;
-pub mod old;
 mod power;
 mod time;
 mod trace;
