@@ -13,7 +13,7 @@ use crate::{Error, Result};
 
 /// Suffix of temporary files, whose names start with a dot.
 const ENDING: &str = ".tmp";
-/// What is wrong with a folder in the place of a file to write.
+/// The mistake of a folder in the place of a file to write.
 pub const IS_FOLDER: &str = "is a folder; expected the name of a file to write";
 
 /// Temporary files that are being written.

@@ -27,7 +27,7 @@ use ulplab_core::metrics::METRICS;
 #[derive(Debug, clap::Args)]
 pub struct ListArgs {
     pub what: What,
-    /// Of sites: only those that this model has, a data set or a folder with config.json.
+    /// List only the sites that this model has, a data set or a folder with config.json.
     #[arg(long, value_name = "NAME|FOLDER")]
     pub model: Option<String>,
     /// Folder of the data sets [default: $ULPLAB_DATASETS, or datasets/ here or in a folder above].

@@ -208,7 +208,7 @@ impl Manifest {
         let dataset = self.get(name)?;
         let files = dataset.files.par_iter().map(|file| self.verify_file(file));
         let mut verified = files.collect::<Result<Vec<_>>>()?;
-        // What is next to a checkpoint decides its ids, whether it is listed or not.
+        // A tokenizer next to a checkpoint decides its ids, listed or not.
         if dataset.kind == Kind::Checkpoint {
             let path = self.checkpoint(name)?.join(tokenizer::FILE);
             let listed = dataset.files.iter().any(|file| self.path(file) == path);

@@ -76,7 +76,7 @@ fn table(all: &Value, schema: &Value, found: &DeTable, path: &mut Vec<Step>) -> 
     let required = schema.get("required").and_then(Value::as_array).into_iter().flatten();
     let lacks = |name: &&str| !found.iter().any(|(key, _)| key.get_ref() == name);
     let mut missing: Vec<&str> = required.filter_map(Value::as_str).filter(lacks).collect();
-    // Of keys that stand for one another the first is named; its description names the others.
+    // The first of keys that stand for one another is named; its description names the others.
     let either: Vec<&str> = schema
         .get("anyOf")
         .and_then(Value::as_array)

@@ -79,11 +79,11 @@ fn a_tensor_that_one_layer_lacks_is_named() {
             let open = layer == 0 && (name.contains("0.input_layernorm") || name.contains("0.post"));
             // A source costs a search for the rule of every matrix.
             let with_source = if number % 4 == 1 { &[false, true][..] } else { &[false] };
-            for &beside in with_source {
-                let report = made.judge(beside);
+            for &sourced in with_source {
+                let report = made.judge(sourced);
                 let named = format!("missing_tensor {name}.weight: it is not in the file");
                 let told = told(&report);
-                let expected = usize::from(beside || !open);
+                let expected = usize::from(sourced || !open);
                 assert_eq!(told.len(), expected, "{kind} {name}: {told:#?}");
                 assert!(
                     told.iter().all(|line| line.starts_with(&named)),

@@ -118,7 +118,7 @@ fn a_window_fits_at_every_place_that_may_be_drawn() {
             "tokens, expected 32; choose fewer tokens",
         ],
     );
-    // Of a window beyond the end the last place is told; the length of the text, and one byte more, are of this kind, too.
+    // The error of a window beyond the end names the last place. Also: the length of the text, and one byte more.
     let (manifest, _folder, name) = text(written.as_bytes());
     for offset in [
         written.len() - 1,

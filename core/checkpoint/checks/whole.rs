@@ -59,9 +59,9 @@ pub fn layers(matrices: &Matrices) -> Vec<Finding> {
             let is_first = layers.keys().next() == Some(layer);
             let lacks = |rest: &&&str| {
                 let (within, leaf) = parent(rest);
-                let beside = own.iter().any(|other| *other != **rest && parent(other).0 == within);
+                let in_module = own.iter().any(|other| *other != **rest && parent(other).0 == within);
                 let ahead = is_first && within.is_empty() && leaf.contains("norm");
-                !own.contains(**rest) && beside && !ahead
+                !own.contains(**rest) && in_module && !ahead
             };
             for rest in all.filter(lacks) {
                 let name = format!("{list}.{layer}.{rest}");

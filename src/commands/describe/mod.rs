@@ -165,7 +165,7 @@ fn buffers(samples: &[Sample]) -> Vec<BufferLine> {
         let all: Vec<(&Case, &[usize])> = found.iter().map(|(_, one)| *one).collect();
         let having = found.iter().filter(|(dtype, _)| *dtype == buffer.dtype);
         let having: Vec<(&Case, &[usize])> = having.map(|(_, one)| *one).collect();
-        // What holds for all types is no chance of the few cases of one.
+        // An expression that holds for all types is not a chance of the few cases of one.
         let of_all: Vec<String> = (0..rank).map(|at| shapes::named(&all, at)).collect();
         let shape = match shapes::varies(&of_all) {
             true => (0..rank).map(|at| shapes::named(&having, at)).collect(),

@@ -4,7 +4,7 @@ use ulplab_core::ops::Case;
 
 /// Lengths of blocks that share a scale, in all cases or in some and others.
 const BLOCKS: [&[i64]; 7] = [&[16], &[32], &[64], &[128], &[256], &[512], &[16, 32]];
-/// What stands between the least and the largest of a dimension that depends on the case.
+/// The text between the least and the largest of a dimension that depends on the case.
 const TO: &str = " to ";
 
 /// True if a dimension of a shape depends on the case.

@@ -1,4 +1,4 @@
-//! What keys of cases mean, in a few words.
+//! Meanings of the keys of cases, in a few words.
 
 /// Keys, and what they choose; an operation before a dot, if the key means something else there.
 const KEYS: [(&str, &str); 26] = [
@@ -30,7 +30,7 @@ const KEYS: [(&str, &str); 26] = [
     ("width", "columns of the instruction"),
 ];
 
-/// What a key of an operation chooses.
+/// The choice that a key of an operation makes.
 pub fn of_key(op: &str, key: &str) -> Option<&'static str> {
     let find = |name: &str| KEYS.iter().find(|(key, _)| *key == name).map(|(_, word)| *word);
     find(&format!("{op}.{key}")).or_else(|| find(key))

@@ -23,8 +23,8 @@ use ulplab_core::error::{Error, Exit, Result};
 
 /// Find which formats to mix: bytes against KL divergence, and the recipe for a budget.
 ///
-/// EXPERIMENT gives the model and the windows of text; its recipes are not used, and its gates only in the file of -o. What a pattern of --at matches in a layer is a group,
-/// and all that is in a group has one format. The search begins with the cheapest format everywhere and raises one group at a time:
+/// EXPERIMENT gives the model and the windows of text; its recipes are not used, and its gates only in the file of -o. The tensors that a
+/// pattern of --at matches in a layer are a group, and all that is in a group has one format. The search begins with the cheapest format everywhere and raises one group at a time:
 /// the one that lowers the KL divergence from the reference most by byte. Every raise is measured once alone; at each step the best
 /// --top of that ranking are measured again where the search is.
 ///

@@ -15,8 +15,8 @@ use ulplab_core::ops::OPS;
 
 /// List operations, a line each: what it computes, how many variants and cases there are, and how outputs are judged.
 ///
-/// Of one operation: how each output is judged, the smallest faults that this notices, the variants, and the faults that can be planted in
-/// them. `ulplab describe OP` also gives the reason for each judgement, and the buffers, sizes and keys.
+/// With OP, show how each of its outputs is judged, the smallest faults that this notices, the variants, and the faults that can be planted
+/// in them. `ulplab describe OP` also gives the reason for each judgement, and the buffers, sizes and keys.
 #[derive(Debug, Default, clap::Args)]
 pub struct ListArgs {
     /// Show only this operation.
@@ -110,7 +110,7 @@ fn overview(listed: &[OperationEntry]) -> String {
 }
 
 impl OperationEntry {
-    /// How outputs are judged, a word for each way.
+    /// Names the ways in which outputs are judged, a word for each.
     fn judged_by(&self) -> String {
         let words = [
             ("equal", "bytes"),
