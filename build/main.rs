@@ -1,5 +1,7 @@
-//! Puts the digest of the sources that compute into the program.
+//! Puts digests of the sources into the program: of all that computes, and of what judges each operation.
 
+#[path = "../src/judgement.rs"]
+mod judgement;
 #[path = "../src/sources.rs"]
 mod sources;
 
@@ -7,9 +9,16 @@ use std::path::Path;
 
 fn main() {
     let tree = std::env::var("CARGO_MANIFEST_DIR").expect("cargo names the folder of the package");
-    for path in sources::FOLDERS.iter().chain(&["src/sources.rs", "Cargo.lock"]) {
+    for path in sources::FOLDERS
+        .iter()
+        .chain(&["src/judgement.rs", "src/sources.rs", "Cargo.lock"])
+    {
         println!("cargo:rerun-if-changed={tree}/{path}");
     }
     let digest = sources::digest(Path::new(&tree)).expect("the sources are read by the compiler, too");
     println!("cargo:rustc-env=ULPLAB_SOURCES={digest}");
+    let texts = judgement::texts(Path::new(&tree)).expect("the sources are read by the compiler, too");
+    let rows: Vec<(String, String)> = judgement::digests(&texts).into_iter().collect();
+    let out = std::env::var("OUT_DIR").expect("cargo names a folder for what is built");
+    std::fs::write(Path::new(&out).join("judgements.rs"), format!("&{rows:?}")).expect("the folder can be written");
 }

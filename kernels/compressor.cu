@@ -353,15 +353,15 @@ template <class T, class To> __device__ __forceinline__ void cluster(Step<T> ste
         kv, gate, ape, weight, cos, sin, position, ring_kv, ring_gate, entries, stages, rows, rate, dim, turned, capacity, \
             overlap, eps                                                                                                   \
     }
-#define ENTRIES(DTYPE, T)                                                                         \
-    extern "C" __global__ void __launch_bounds__(1024) compressor_simple_##DTYPE(PARAMETERS(T)) { \
-        simple(STEP(T));                                                                          \
-    }                                                                                             \
-    extern "C" __global__ void __launch_bounds__(256) compressor_warps_##DTYPE(PARAMETERS(T)) {   \
-        warps(STEP(T), ToMemory{}, blockIdx.x);                                                   \
-    }                                                                                             \
-    extern "C" __global__ void __launch_bounds__(256) compressor_cluster_##DTYPE(PARAMETERS(T)) { \
-        cluster(STEP(T), ToMemory{});                                                             \
+#define ENTRIES(DTYPE, T)                                                       \
+    KERNEL(compressor_simple_##DTYPE, __launch_bounds__(1024))(PARAMETERS(T)) { \
+        simple(STEP(T));                                                        \
+    }                                                                           \
+    KERNEL(compressor_warps_##DTYPE, __launch_bounds__(256))(PARAMETERS(T)) {   \
+        warps(STEP(T), ToMemory{}, blockIdx.x);                                 \
+    }                                                                           \
+    KERNEL(compressor_cluster_##DTYPE, __launch_bounds__(256))(PARAMETERS(T)) { \
+        cluster(STEP(T), ToMemory{});                                           \
     }
 
 ENTRIES(bf16, bf16)

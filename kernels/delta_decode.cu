@@ -431,7 +431,7 @@ __device__ __forceinline__ void for_token(int token, int grid, int B, int head, 
 }
 
 #define ENTRY(name, S, THREADS, BLOCKS, FOLDED, TOKENS, HEADS, ...)                                                    \
-    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) delta_decode_##name(                                 \
+    KERNEL(delta_decode_##name, __launch_bounds__(THREADS, BLOCKS))(                                                   \
         const bf16 *q, const bf16 *k, const bf16 *v, const bf16 *gate, const bf16 *beta, const float *a_log,           \
         const float *dt_bias, const int *indices, S *state, bf16 *o, int B, int H, int G, int K, int V, float bound) { \
         const Step<S> step = {q, k, v, gate, beta, a_log, dt_bias, indices, state, o, H, G, K, V, bound};              \

@@ -183,11 +183,11 @@ __device__ __forceinline__ void simple(const E *q, const E *k, const E *v, const
     }
 }
 
-#define SIMPLE(GATE, CHANNELS, DTYPE, E)                                                                                       \
-    extern "C" __global__ void delta_prefill_simple_##GATE##_##DTYPE(                                                          \
-        const E *q, const E *k, const E *v, const float *g, const float *beta, const float *initial, const void *starts, E *o, \
-        float *final, int N, int H, int HV, int K, int V, int index, int in_vk, int out_vk, float scale) {                     \
-        simple<CHANNELS>(q, k, v, g, beta, initial, {starts, index, N}, o, final, H, HV, K, V, in_vk, out_vk, scale);          \
+#define SIMPLE(GATE, CHANNELS, DTYPE, E)                                                                                      \
+    KERNEL(delta_prefill_simple_##GATE##_##DTYPE)(const E *q, const E *k, const E *v, const float *g, const float *beta,      \
+                                                  const float *initial, const void *starts, E *o, float *final, int N, int H, \
+                                                  int HV, int K, int V, int index, int in_vk, int out_vk, float scale) {      \
+        simple<CHANNELS>(q, k, v, g, beta, initial, {starts, index, N}, o, final, H, HV, K, V, in_vk, out_vk, scale);         \
     }
 SIMPLE(gdn, false, f32, float)
 SIMPLE(gdn, false, bf16, bf16)
@@ -445,16 +445,16 @@ __device__ __forceinline__ void states(const bf16 *q, const bf16 *k, const bf16 
     }
 }
 
-#define CHUNKS(GATE, CHANNELS)                                                                                               \
-    extern "C" __global__ void __launch_bounds__(THREADS, CHANNELS ? 2 : 3)                                                  \
-        delta_prefill_chunks_own_##GATE(const bf16 *q, const bf16 *k, const float *g, const float *beta, const void *starts, \
-                                        ChunkOutput<CHANNELS> *left, int N, int H, int index, float scale) {                 \
-        chunk_outputs<CHANNELS>(q, k, g, beta, {starts, index, N}, left, H, scale);                                          \
-    }                                                                                                                        \
-    extern "C" __global__ void __launch_bounds__(128, 1) delta_prefill_chunks_states_##GATE(                                 \
-        const bf16 *q, const bf16 *k, const bf16 *v, const float *initial, const void *starts,                               \
-        const ChunkOutput<CHANNELS> *left, bf16 *o, float *final, int N, int H, int index, int in_vk, int out_vk) {          \
-        states<CHANNELS>(q, k, v, initial, {starts, index, N}, left, o, final, H, in_vk, out_vk);                            \
+#define CHUNKS(GATE, CHANNELS)                                                                                                   \
+    KERNEL(delta_prefill_chunks_own_##GATE, __launch_bounds__(THREADS, CHANNELS ? 2 : 3))(                                       \
+        const bf16 *q, const bf16 *k, const float *g, const float *beta, const void *starts, ChunkOutput<CHANNELS> *left, int N, \
+        int H, int index, float scale) {                                                                                         \
+        chunk_outputs<CHANNELS>(q, k, g, beta, {starts, index, N}, left, H, scale);                                              \
+    }                                                                                                                            \
+    KERNEL(delta_prefill_chunks_states_##GATE, __launch_bounds__(128, 1))(                                                       \
+        const bf16 *q, const bf16 *k, const bf16 *v, const float *initial, const void *starts,                                   \
+        const ChunkOutput<CHANNELS> *left, bf16 *o, float *final, int N, int H, int index, int in_vk, int out_vk) {              \
+        states<CHANNELS>(q, k, v, initial, {starts, index, N}, left, o, final, H, in_vk, out_vk);                                \
     }
 // Only sm_90a has wgmma.
 #if __CUDA_ARCH__ == 900

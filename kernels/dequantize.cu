@@ -141,18 +141,18 @@ __device__ void bulk(const typename F::Codes *data, const typename F::Stored *sc
     }
 }
 
-#define BOTH(FORMAT, DTYPE, T)                                                                                 \
-    extern "C" __global__ void __launch_bounds__(256) dequantize_simple_##FORMAT##_##DTYPE(                    \
-        const u8 *data, const FORMAT::Stored *scale, const float *amax, T *y, int rows, int cols) {            \
-        simple<FORMAT>(data, scale, amax, y, rows, cols);                                                      \
-    }                                                                                                          \
-    extern "C" __global__ void __launch_bounds__(256) dequantize_fast_##FORMAT##_##DTYPE(                      \
-        const FORMAT::Codes *data, const FORMAT::Stored *scale, const float *amax, T *y, int rows, int cols) { \
-        fast<FORMAT>(data, scale, amax, y, rows, cols);                                                        \
-    }                                                                                                          \
-    extern "C" __global__ void __launch_bounds__(256) dequantize_bulk_##FORMAT##_##DTYPE(                      \
-        const FORMAT::Codes *data, const FORMAT::Stored *scale, const float *amax, T *y, int rows, int cols) { \
-        bulk<FORMAT>(data, scale, amax, y, rows, cols);                                                        \
+#define BOTH(FORMAT, DTYPE, T)                                                                                                 \
+    KERNEL(dequantize_simple_##FORMAT##_##DTYPE, __launch_bounds__(256))(const u8 *data, const FORMAT::Stored *scale,          \
+                                                                         const float *amax, T *y, int rows, int cols) {        \
+        simple<FORMAT>(data, scale, amax, y, rows, cols);                                                                      \
+    }                                                                                                                          \
+    KERNEL(dequantize_fast_##FORMAT##_##DTYPE, __launch_bounds__(256))(const FORMAT::Codes *data, const FORMAT::Stored *scale, \
+                                                                       const float *amax, T *y, int rows, int cols) {          \
+        fast<FORMAT>(data, scale, amax, y, rows, cols);                                                                        \
+    }                                                                                                                          \
+    KERNEL(dequantize_bulk_##FORMAT##_##DTYPE, __launch_bounds__(256))(const FORMAT::Codes *data, const FORMAT::Stored *scale, \
+                                                                       const float *amax, T *y, int rows, int cols) {          \
+        bulk<FORMAT>(data, scale, amax, y, rows, cols);                                                                        \
     }
 
 #define ENTRIES(FORMAT, ...) BOTH(FORMAT, bf16, bf16) BOTH(FORMAT, f32, float)

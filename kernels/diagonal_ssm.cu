@@ -171,8 +171,7 @@ template <int N> __device__ __forceinline__ float4 step(float (&x)[N], const flo
     return make_float4(y[0], y[1], y[2], y[3]);
 }
 
-extern "C" __global__ void diagonal_ssm_simple(const float *u, const float *a, const float *b, const float *c, float *y, int S,
-                                               int N) {
+KERNEL(diagonal_ssm_simple)(const float *u, const float *a, const float *b, const float *c, float *y, int S, int N) {
     const int head = blockIdx.x, lane = threadIdx.x;
     float x[4] = {}, decay[4] = {}, w[4] = {};
     for (int i = 0; i < 4 && lane + 32 * i < N; i++) {
@@ -196,8 +195,8 @@ template <int N> __device__ __forceinline__ void load(const float *from, float (
 
 // ---- heads
 
-extern "C" __global__ void __launch_bounds__(32, 8)
-    diagonal_ssm_heads(const float *u, const float *a, const float *b, const float *c, float *y, int S) {
+KERNEL(diagonal_ssm_heads, __launch_bounds__(32, 8))(const float *u, const float *a, const float *b, const float *c, float *y,
+                                                     int S) {
     constexpr int N = 32, STEPS = 64;
     // Four more columns avoid bank conflicts of the 16-byte accesses of eight rows.
     __shared__ __align__(16) float tiles[2][32][STEPS + 4];
@@ -256,8 +255,8 @@ __device__ __forceinline__ double power(double x, int n) {
 }
 
 // Four threads for each segment.
-extern "C" __global__ void __launch_bounds__(128)
-    diagonal_ssm_cluster(const float *u, const float *a, const float *b, const float *c, float *y, int S) {
+KERNEL(diagonal_ssm_cluster, __launch_bounds__(128))(const float *u, const float *a, const float *b, const float *c, float *y,
+                                                     int S) {
     constexpr int N = 32, STATES = 8, ENDS = N + 4, BLOCKS = 8, THREADS = 128, SEGMENTS = THREADS / 4;
     extern __shared__ __align__(16) float smem[];
     const int head = blockIdx.x / BLOCKS, rank = blockIdx.x % BLOCKS, steps = S / BLOCKS;

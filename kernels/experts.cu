@@ -284,8 +284,8 @@ __device__ void simple_down(const float *hidden, const int *experts, const Both<
 
 // A warp for each expert lists the slots that go to it, row by row, after those of the experts before it: order[first[e] ...
 // first[e + 1] - 1]. Slots are counted through all rows.
-extern "C" __global__ void __launch_bounds__(32)
-    experts_grouped_sort(const int *experts, int *first, int *order, int rows, int count, int selected) {
+KERNEL(experts_grouped_sort, __launch_bounds__(32))(const int *experts, int *first, int *order, int rows, int count,
+                                                    int selected) {
     const int own = blockIdx.x, lane = threadIdx.x, slots = rows * selected;
     int before = 0, here = 0;
     for (int at = lane; at - lane < slots; at += 32) {
@@ -423,28 +423,27 @@ template <class T> __device__ void grouped_sum(const float *parts, const int *ex
     }
 
 // R and S are the ways in which routed experts and the shared one are stored, T is the type of x and y.
-#define ENTRIES(NAME, R, S, T)                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(256)                                                                            \
-        experts_simple_hidden_##NAME(const T *x, const int *experts, const float *weights, EXPERTS_GATE_UP(R, S), float *hidden, \
-                                     int rows, int count, int selected, int dim, int inner, float limit) {                       \
-        simple_hidden(x, experts, weights, EXPERTS_BOTH(R, S, gate_up, 2 * inner, dim), hidden, rows, selected, dim, inner,      \
-                      limit);                                                                                                    \
-    }                                                                                                                            \
-    extern "C" __global__ void __launch_bounds__(256)                                                                            \
-        experts_simple_down_##NAME(const float *hidden, const int *experts, EXPERTS_DOWN(R, S), T *y, int rows, int count,       \
-                                   int selected, int dim, int inner) {                                                           \
-        simple_down(hidden, experts, EXPERTS_BOTH(R, S, down, dim, inner), y, rows, selected, dim, inner);                       \
-    }                                                                                                                            \
-    extern "C" __global__ void __launch_bounds__(256) experts_grouped_hidden_##NAME(                                             \
-        const T *x, const int *first, const int *order, const float *weights, EXPERTS_GATE_UP(R, S), float *hidden, int rows,    \
-        int count, int selected, int dim, int inner, float limit) {                                                              \
-        grouped_hidden(x, first, order, weights, EXPERTS_BOTH(R, S, gate_up, 2 * inner, dim), hidden, rows, count, selected,     \
-                       dim, inner, limit);                                                                                       \
-    }                                                                                                                            \
-    extern "C" __global__ void __launch_bounds__(256)                                                                            \
-        experts_grouped_down_##NAME(const float *hidden, const int *first, const int *order, EXPERTS_DOWN(R, S), float *parts,   \
-                                    int rows, int count, int selected, int dim, int inner) {                                     \
-        grouped_down(hidden, first, order, EXPERTS_BOTH(R, S, down, dim, inner), parts, rows, count, selected, dim, inner);      \
+#define ENTRIES(NAME, R, S, T)                                                                                                  \
+    KERNEL(experts_simple_hidden_##NAME, __launch_bounds__(256))(const T *x, const int *experts, const float *weights,          \
+                                                                 EXPERTS_GATE_UP(R, S), float *hidden, int rows, int count,     \
+                                                                 int selected, int dim, int inner, float limit) {               \
+        simple_hidden(x, experts, weights, EXPERTS_BOTH(R, S, gate_up, 2 * inner, dim), hidden, rows, selected, dim, inner,     \
+                      limit);                                                                                                   \
+    }                                                                                                                           \
+    KERNEL(experts_simple_down_##NAME, __launch_bounds__(256))(const float *hidden, const int *experts, EXPERTS_DOWN(R, S),     \
+                                                               T *y, int rows, int count, int selected, int dim, int inner) {   \
+        simple_down(hidden, experts, EXPERTS_BOTH(R, S, down, dim, inner), y, rows, selected, dim, inner);                      \
+    }                                                                                                                           \
+    KERNEL(experts_grouped_hidden_##NAME,                                                                                       \
+           __launch_bounds__(256))(const T *x, const int *first, const int *order, const float *weights, EXPERTS_GATE_UP(R, S), \
+                                   float *hidden, int rows, int count, int selected, int dim, int inner, float limit) {         \
+        grouped_hidden(x, first, order, weights, EXPERTS_BOTH(R, S, gate_up, 2 * inner, dim), hidden, rows, count, selected,    \
+                       dim, inner, limit);                                                                                      \
+    }                                                                                                                           \
+    KERNEL(experts_grouped_down_##NAME, __launch_bounds__(256))(const float *hidden, const int *first, const int *order,        \
+                                                                EXPERTS_DOWN(R, S), float *parts, int rows, int count,          \
+                                                                int selected, int dim, int inner) {                             \
+        grouped_down(hidden, first, order, EXPERTS_BOTH(R, S, down, dim, inner), parts, rows, count, selected, dim, inner);     \
     }
 
 ENTRIES(bf16_bf16_bf16, stored_bf16, stored_bf16, bf16)
@@ -454,10 +453,10 @@ ENTRIES(f32_fp8_b64_f32_fp8_b64_f32, stored_fp8_b64_f32, stored_fp8_b64_f32, flo
 ENTRIES(f32_fp8_b64_f32_mxfp4, stored_mxfp4, stored_fp8_b64_f32, float)
 ENTRIES(f32_fp8_b64_f32_nvfp4, stored_nvfp4, stored_fp8_b64_f32, float)
 
-#define ENTRY(DTYPE, T)                                                                                              \
-    extern "C" __global__ void __launch_bounds__(256)                                                                \
-        experts_grouped_sum_##DTYPE(const float *parts, const int *experts, T *y, int rows, int selected, int dim) { \
-        grouped_sum(parts, experts, y, rows, selected, dim);                                                         \
+#define ENTRY(DTYPE, T)                                                                                                 \
+    KERNEL(experts_grouped_sum_##DTYPE, __launch_bounds__(256))(const float *parts, const int *experts, T *y, int rows, \
+                                                                int selected, int dim) {                                \
+        grouped_sum(parts, experts, y, rows, selected, dim);                                                            \
     }
 
 ENTRY(bf16, bf16)

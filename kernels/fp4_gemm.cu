@@ -137,29 +137,29 @@ __device__ __forceinline__ int columns(int K) {
 #include "fp4_gemm/registers.cuh"
 #include "fp4_gemm/simple.cuh"
 
-#define ENTRIES(FORMAT, F, OUT, Y)                                                                               \
-    extern "C" __global__ void __launch_bounds__(128) fp4_gemm_simple_##FORMAT##_##OUT(                          \
-        const bf16 *x, const u8 *w, const u8 *w_scale, const float *w_tensor, Y *y, int B, int N, int K) {       \
-        simple<F>(x, w, w_scale, w_tensor, y, B, N, K);                                                          \
-    }                                                                                                            \
-    extern "C" __global__ void __launch_bounds__(256, 2) fp4_gemm_registers_##FORMAT##_##OUT(                    \
-        const bf16 *x, const u8 *packed, const u32 *general, const float *w_tensor, Y *y, int B, int N, int K) { \
-        if (B <= 8)                                                                                              \
-            registers<F, 8>(x, packed, general, w_tensor, y, B, N, K);                                           \
-        else if (B <= 16)                                                                                        \
-            registers<F, 16>(x, packed, general, w_tensor, y, B, N, K);                                          \
-        else if (B <= 32)                                                                                        \
-            registers<F, 32>(x, packed, general, w_tensor, y, B, N, K);                                          \
-        else                                                                                                     \
-            registers<F, 64>(x, packed, general, w_tensor, y, B, N, K);                                          \
-    }
-#define FORMATS(FORMAT, F)                                                                                                      \
-    extern "C" __global__ void fp4_gemm_pack_##FORMAT(const u8 *w, const u8 *w_scale, u8 *packed, u32 *general, int N, int K) { \
-        const int chunks = (K + 127) / 128 * 2, first = blockIdx.x * 128;                                                       \
-        pack_rows<F>(w, w_scale, packed + size_t(blockIdx.x) * chunks * UNIT_BYTES<F>, general + blockIdx.x, chunks, K,         \
-                     [&](int r) { return first + r < N ? first + r : -1; });                                                    \
+#define ENTRIES(FORMAT, F, OUT, Y)                                                                                              \
+    KERNEL(fp4_gemm_simple_##FORMAT##_##OUT, __launch_bounds__(128))(const bf16 *x, const u8 *w, const u8 *w_scale,             \
+                                                                     const float *w_tensor, Y *y, int B, int N, int K) {        \
+        simple<F>(x, w, w_scale, w_tensor, y, B, N, K);                                                                         \
     }                                                                                                                           \
-    ENTRIES(FORMAT, F, bf16, bf16)                                                                                              \
+    KERNEL(fp4_gemm_registers_##FORMAT##_##OUT, __launch_bounds__(256, 2))(const bf16 *x, const u8 *packed, const u32 *general, \
+                                                                           const float *w_tensor, Y *y, int B, int N, int K) {  \
+        if (B <= 8)                                                                                                             \
+            registers<F, 8>(x, packed, general, w_tensor, y, B, N, K);                                                          \
+        else if (B <= 16)                                                                                                       \
+            registers<F, 16>(x, packed, general, w_tensor, y, B, N, K);                                                         \
+        else if (B <= 32)                                                                                                       \
+            registers<F, 32>(x, packed, general, w_tensor, y, B, N, K);                                                         \
+        else                                                                                                                    \
+            registers<F, 64>(x, packed, general, w_tensor, y, B, N, K);                                                         \
+    }
+#define FORMATS(FORMAT, F)                                                                                              \
+    KERNEL(fp4_gemm_pack_##FORMAT)(const u8 *w, const u8 *w_scale, u8 *packed, u32 *general, int N, int K) {            \
+        const int chunks = (K + 127) / 128 * 2, first = blockIdx.x * 128;                                               \
+        pack_rows<F>(w, w_scale, packed + size_t(blockIdx.x) * chunks * UNIT_BYTES<F>, general + blockIdx.x, chunks, K, \
+                     [&](int r) { return first + r < N ? first + r : -1; });                                            \
+    }                                                                                                                   \
+    ENTRIES(FORMAT, F, bf16, bf16)                                                                                      \
     ENTRIES(FORMAT, F, f32, float)
 FORMATS(mxfp4, Mxfp4)
 FORMATS(nvfp4, Nvfp4)

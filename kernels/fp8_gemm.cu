@@ -189,27 +189,27 @@ __device__ void simple(const u8 *x, const float *x_scale, const u8 *w, const flo
     }
 }
 
-#define ENTRIES(OUT, Y)                                                                                                          \
-    extern "C" __global__ void __launch_bounds__(128)                                                                            \
-        fp8_gemm_simple_##OUT(const u8 *x, const float *x_scale, const u8 *w, const float *w_scale, Y *y, int B, int N, int K) { \
-        simple(x, x_scale, w, w_scale, y, B, N, K);                                                                              \
-    }                                                                                                                            \
-    extern "C" __global__ void __launch_bounds__(128) fp8_gemm_pipelined_##OUT(                                                  \
-        const u8 *x, const float *x_scale, const u8 *w, const float *w_scale, Y *y, int B, int N, int K) {                       \
-        pipelined(blockIdx.y, gridDim.y, x, x_scale, w, w_scale, y, B, N, K);                                                    \
-    }                                                                                                                            \
-    extern "C" __global__ void __launch_bounds__(512, 1)                                                                         \
-        fp8_gemm_split_##OUT(const u8 *x, const float *x_scale, const u8 *w, const float *w_scale, Y *y, int B, int N, int K) {  \
-        split(blockIdx.y, gridDim.y, x, x_scale, w, w_scale, y, B, N, K);                                                        \
-    }                                                                                                                            \
-    extern "C" __global__ void __launch_bounds__(384, 1) fp8_gemm_warpgroups_##OUT(                                              \
-        const u8 *x, const float *x_scale, const u8 *packed, const float *w_scale, Y *y, int B, int N, int K) {                  \
-        warpgroups(x, x_scale, packed, w_scale, y, B, N, K);                                                                     \
+#define ENTRIES(OUT, Y)                                                                                                         \
+    KERNEL(fp8_gemm_simple_##OUT, __launch_bounds__(128))(const u8 *x, const float *x_scale, const u8 *w, const float *w_scale, \
+                                                          Y *y, int B, int N, int K) {                                          \
+        simple(x, x_scale, w, w_scale, y, B, N, K);                                                                             \
+    }                                                                                                                           \
+    KERNEL(fp8_gemm_pipelined_##OUT, __launch_bounds__(128))(const u8 *x, const float *x_scale, const u8 *w,                    \
+                                                             const float *w_scale, Y *y, int B, int N, int K) {                 \
+        pipelined(blockIdx.y, gridDim.y, x, x_scale, w, w_scale, y, B, N, K);                                                   \
+    }                                                                                                                           \
+    KERNEL(fp8_gemm_split_##OUT, __launch_bounds__(512, 1))(const u8 *x, const float *x_scale, const u8 *w,                     \
+                                                            const float *w_scale, Y *y, int B, int N, int K) {                  \
+        split(blockIdx.y, gridDim.y, x, x_scale, w, w_scale, y, B, N, K);                                                       \
+    }                                                                                                                           \
+    KERNEL(fp8_gemm_warpgroups_##OUT, __launch_bounds__(384, 1))(const u8 *x, const float *x_scale, const u8 *packed,           \
+                                                                 const float *w_scale, Y *y, int B, int N, int K) {             \
+        warpgroups(x, x_scale, packed, w_scale, y, B, N, K);                                                                    \
     }
 ENTRIES(bf16, bf16)
 ENTRIES(f32, float)
 
-extern "C" __global__ void __launch_bounds__(256) fp8_gemm_pack(const u8 *w, u8 *packed, int N, int K) {
+KERNEL(fp8_gemm_pack, __launch_bounds__(256))(const u8 *w, u8 *packed, int N, int K) {
     pack_unit(w, packed, N, K);
 }
 #endif

@@ -253,16 +253,16 @@ __device__ __forceinline__ void cluster(const T *x, const float *fn, const float
                    make_float4(mixed[0] * norm * w[0], mixed[1] * norm * w[1], mixed[2] * norm * w[2], mixed[3] * norm * w[3]));
 }
 
-#define ENTRIES(DTYPE, T)                                                                                                        \
-    extern "C" __global__ void __launch_bounds__(256)                                                                            \
-        hyper_head_simple_##DTYPE(const T *x, const float *fn, const float *base, const float *scale, const float *weight, T *y, \
-                                  int channels, float norm_eps, float eps) {                                                     \
-        simple(x, fn, base, scale, weight, y, channels, norm_eps, eps);                                                          \
-    }                                                                                                                            \
-    extern "C" __global__ void __launch_bounds__(256)                                                                            \
-        hyper_head_cluster_##DTYPE(const T *x, const float *fn, const float *base, const float *scale, const float *weight,      \
-                                   T *y, int channels, float norm_eps, float eps) {                                              \
-        cluster(x, fn, base, scale, weight, y, channels, norm_eps, eps);                                                         \
+#define ENTRIES(DTYPE, T)                                                                                                   \
+    KERNEL(hyper_head_simple_##DTYPE, __launch_bounds__(256))(const T *x, const float *fn, const float *base,               \
+                                                              const float *scale, const float *weight, T *y, int channels,  \
+                                                              float norm_eps, float eps) {                                  \
+        simple(x, fn, base, scale, weight, y, channels, norm_eps, eps);                                                     \
+    }                                                                                                                       \
+    KERNEL(hyper_head_cluster_##DTYPE, __launch_bounds__(256))(const T *x, const float *fn, const float *base,              \
+                                                               const float *scale, const float *weight, T *y, int channels, \
+                                                               float norm_eps, float eps) {                                 \
+        cluster(x, fn, base, scale, weight, y, channels, norm_eps, eps);                                                    \
     }
 
 ENTRIES(bf16, bf16)

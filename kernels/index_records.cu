@@ -82,16 +82,16 @@ doc = "the bytes before a page are counted in 32 bits"
 #if __CUDA_ARCH__ == 900
 #include "index_records/tensor.cuh"
 
-#define ENTRIES(RECORD)                                                                                          \
-    extern "C" __global__ void __launch_bounds__(128)                                                            \
-        index_records_simple_##RECORD(const u8 *q, const float *head_weights, const u8 *pages, const int *table, \
-                                      const int *count, float *scores, int B, int H, int N, float scale) {       \
-        simple<RECORD>(q, head_weights, pages, table, count, scores, B, H, N, scale);                            \
-    }                                                                                                            \
-    extern "C" __global__ void __launch_bounds__(512, 1)                                                         \
-        index_records_tensor_##RECORD(const u8 *q, const float *head_weights, const u8 *pages, const int *table, \
-                                      const int *count, float *scores, int B, int N, float scale) {              \
-        tensor<RECORD>(q, head_weights, pages, table, count, scores, B, N, scale);                               \
+#define ENTRIES(RECORD)                                                                                                        \
+    KERNEL(index_records_simple_##RECORD, __launch_bounds__(128))(const u8 *q, const float *head_weights, const u8 *pages,     \
+                                                                  const int *table, const int *count, float *scores, int B,    \
+                                                                  int H, int N, float scale) {                                 \
+        simple<RECORD>(q, head_weights, pages, table, count, scores, B, H, N, scale);                                          \
+    }                                                                                                                          \
+    KERNEL(index_records_tensor_##RECORD, __launch_bounds__(512, 1))(const u8 *q, const float *head_weights, const u8 *pages,  \
+                                                                     const int *table, const int *count, float *scores, int B, \
+                                                                     int N, float scale) {                                     \
+        tensor<RECORD>(q, head_weights, pages, table, count, scores, B, N, scale);                                             \
     }
 ENTRIES(index_fp8)
 ENTRIES(index_mxfp4)

@@ -115,11 +115,11 @@ __device__ __forceinline__ void simple(const T *q, const T *keys, const float *h
     }
 }
 
-#define ENTRIES(DTYPE, T)                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(256)                                                                      \
-        index_scores_simple_##DTYPE(const T *q, const T *keys, const float *head_weights, const int *count, float *scores, \
-                                    int rows, int heads, int dim, int entries, float scale) {                              \
-        simple(q, keys, head_weights, count, scores, rows, heads, dim, entries, scale);                                    \
+#define ENTRIES(DTYPE, T)                                                                                                      \
+    KERNEL(index_scores_simple_##DTYPE, __launch_bounds__(256))(const T *q, const T *keys, const float *head_weights,          \
+                                                                const int *count, float *scores, int rows, int heads, int dim, \
+                                                                int entries, float scale) {                                    \
+        simple(q, keys, head_weights, count, scores, rows, heads, dim, entries, scale);                                        \
     }
 
 ENTRIES(bf16, bf16)

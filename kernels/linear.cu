@@ -206,16 +206,16 @@ __device__ __forceinline__ void vector(const T *x, const T *w, Y *y, int rows, i
     });
 }
 
-#define ENTRY(DTYPE, WEIGHTS, OUT, T, Y)                                                                                        \
-    extern "C" __global__ void __launch_bounds__(128) linear_simple_##DTYPE##_##WEIGHTS##_##OUT(                                \
-        const T *x, const stored_##WEIGHTS::Code *w, const stored_##WEIGHTS::Scale *w_scale, Y *y, int rows, int groups, int N, \
-        int K) {                                                                                                                \
-        simple<stored_##WEIGHTS>(x, w, w_scale, y, rows, groups, N, K);                                                         \
+#define ENTRY(DTYPE, WEIGHTS, OUT, T, Y)                                                                                    \
+    KERNEL(linear_simple_##DTYPE##_##WEIGHTS##_##OUT, __launch_bounds__(128))(const T *x, const stored_##WEIGHTS::Code *w,  \
+                                                                              const stored_##WEIGHTS::Scale *w_scale, Y *y, \
+                                                                              int rows, int groups, int N, int K) {         \
+        simple<stored_##WEIGHTS>(x, w, w_scale, y, rows, groups, N, K);                                                     \
     }
-#define ENTRIES(DTYPE, OUT, T, Y)                                                                         \
-    extern "C" __global__ void __launch_bounds__(128)                                                     \
-        linear_vector_##DTYPE##_##OUT(const T *x, const T *w, Y *y, int rows, int groups, int N, int K) { \
-        vector(x, w, y, rows, groups, N, K);                                                              \
+#define ENTRIES(DTYPE, OUT, T, Y)                                                                                            \
+    KERNEL(linear_vector_##DTYPE##_##OUT, __launch_bounds__(128))(const T *x, const T *w, Y *y, int rows, int groups, int N, \
+                                                                  int K) {                                                   \
+        vector(x, w, y, rows, groups, N, K);                                                                                 \
     }
 
 ENTRY(f32, f32, f32, float, float)
@@ -232,10 +232,10 @@ ENTRIES(bf16, f32, bf16, float)
 #if __CUDA_ARCH__ == 900
 #include "linear/tensor.cuh"
 
-#define TENSOR(OUT, Y)                                                                                     \
-    extern "C" __global__ void __launch_bounds__(128)                                                      \
-        linear_tensor_bf16_##OUT(const bf16 *x, const bf16 *w, Y *y, int rows, int groups, int N, int K) { \
-        tensor(blockIdx.y, blockIdx.z, fits(groups * gridDim.y, 1), x, w, y, rows, groups, N, K);          \
+#define TENSOR(OUT, Y)                                                                                                        \
+    KERNEL(linear_tensor_bf16_##OUT, __launch_bounds__(128))(const bf16 *x, const bf16 *w, Y *y, int rows, int groups, int N, \
+                                                             int K) {                                                         \
+        tensor(blockIdx.y, blockIdx.z, fits(groups * gridDim.y, 1), x, w, y, rows, groups, N, K);                             \
     }
 
 TENSOR(bf16, bf16)

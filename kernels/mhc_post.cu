@@ -85,10 +85,10 @@ template <class T> __device__ void simple(T *x, const T *y, const float *post, c
     }
 }
 
-#define ENTRIES(DTYPE, T)                                                                                         \
-    extern "C" __global__ void __launch_bounds__(256)                                                             \
-        mhc_post_simple_##DTYPE(T *x, const T *y, const float *post, const float *comb, int rows, int channels) { \
-        simple(x, y, post, comb, rows, channels);                                                                 \
+#define ENTRIES(DTYPE, T)                                                                                                      \
+    KERNEL(mhc_post_simple_##DTYPE, __launch_bounds__(256))(T * x, const T *y, const float *post, const float *comb, int rows, \
+                                                            int channels) {                                                    \
+        simple(x, y, post, comb, rows, channels);                                                                              \
     }
 
 ENTRIES(bf16, bf16)

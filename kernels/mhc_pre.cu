@@ -151,8 +151,7 @@ __device__ __forceinline__ void load_vec4(const bf16 *from, float (&x)[4]) {
 }
 
 // Warps 0 … 7: each thread has 4 channels of one stream for 6 products. Warp 8: the products of streams.
-extern "C" __global__ void __launch_bounds__(288)
-    mhc_pre_split_sums(const bf16 *__restrict__ x, const float *__restrict__ fn, float *sums) {
+KERNEL(mhc_pre_split_sums, __launch_bounds__(288))(const bf16 *__restrict__ x, const float *__restrict__ fn, float *sums) {
     launch_dependent_grids();
     __shared__ float halves[2][MUS];
     const int split = blockIdx.x, token = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -201,10 +200,9 @@ extern "C" __global__ void __launch_bounds__(288)
 }
 
 // CTAs 0 … 13 mix a channel for each thread; CTA 14 makes the weights that mix the block's output back.
-extern "C" __global__ void __launch_bounds__(512)
-    mhc_pre_split_mix(const bf16 *__restrict__ x, const float *sums, const float *__restrict__ base,
-                      const float *__restrict__ scale, const float *__restrict__ weight, bf16 *y, float *post, float *comb,
-                      float norm_eps, float eps) {
+KERNEL(mhc_pre_split_mix, __launch_bounds__(512))(const bf16 *__restrict__ x, const float *sums, const float *__restrict__ base,
+                                                  const float *__restrict__ scale, const float *__restrict__ weight, bf16 *y,
+                                                  float *post, float *comb, float norm_eps, float eps) {
     __shared__ float total[SUMS], smem_base[MUS], smem_scale[3];
     const Parameters parameters = {smem_base, smem_scale, norm_eps, eps};
     const int token = blockIdx.y, channel = blockIdx.x * 512 + threadIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -281,9 +279,9 @@ extern "C" __global__ void __launch_bounds__(512)
 
 // ---- resident
 
-extern "C" __global__ void __launch_bounds__(512, 1)
-    mhc_pre_resident(const bf16 *__restrict__ x, const float *__restrict__ fn, const float *__restrict__ base,
-                     const float *__restrict__ scale, const float *__restrict__ weight, bf16 *y, float *post, float *comb,
-                     float4 *mail, int tokens, float norm_eps, float eps) {
+KERNEL(mhc_pre_resident, __launch_bounds__(512, 1))(const bf16 *__restrict__ x, const float *__restrict__ fn,
+                                                    const float *__restrict__ base, const float *__restrict__ scale,
+                                                    const float *__restrict__ weight, bf16 *y, float *post, float *comb,
+                                                    float4 *mail, int tokens, float norm_eps, float eps) {
     resident(x, fn, {base, scale, norm_eps, eps}, weight, y, post, comb, {mail, (u32 *)(mail + tokens)}, tokens);
 }

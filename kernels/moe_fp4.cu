@@ -235,50 +235,49 @@ __device__ __forceinline__ int rows_of_y(int B) {
 #include "moe_fp4/sort.cuh"
 
 #define MOE_FORMATS(FORMAT, F)                                                                                                 \
-    extern "C" __global__ void __launch_bounds__(128) moe_fp4_simple_hidden_##FORMAT(                                          \
-        const bf16 *x, const int *experts, const float *weights, const u8 *codes, const u8 *scales, const float *tensors,      \
-        bf16 *hidden, int B, int E, int K, int D, int I, float limit) {                                                        \
+    KERNEL(moe_fp4_simple_hidden_##FORMAT,                                                                                     \
+           __launch_bounds__(128))(const bf16 *x, const int *experts, const float *weights, const u8 *codes, const u8 *scales, \
+                                   const float *tensors, bf16 *hidden, int B, int E, int K, int D, int I, float limit) {       \
         simple_hidden<F>(x, experts, weights, {codes, scales, 2 * I, D}, tensors, hidden, B, E, K, I, limit);                  \
     }                                                                                                                          \
-    extern "C" __global__ void __launch_bounds__(256)                                                                          \
-        moe_fp4_pack_gate_up_##FORMAT(const u8 *codes, const u8 *scales, u8 *packed, u32 *general, int I, int D) {             \
+    KERNEL(moe_fp4_pack_gate_up_##FORMAT, __launch_bounds__(256))(const u8 *codes, const u8 *scales, u8 *packed, u32 *general, \
+                                                                  int I, int D) {                                              \
         pack_matrix<F, true>(codes, scales, packed, general, I, D);                                                            \
     }                                                                                                                          \
-    extern "C" __global__ void __launch_bounds__(256)                                                                          \
-        moe_fp4_pack_down_##FORMAT(const u8 *codes, const u8 *scales, u8 *packed, u32 *general, int D, int I) {                \
+    KERNEL(moe_fp4_pack_down_##FORMAT, __launch_bounds__(256))(const u8 *codes, const u8 *scales, u8 *packed, u32 *general,    \
+                                                               int D, int I) {                                                 \
         pack_matrix<F, false>(codes, scales, packed, general, D, I);                                                           \
     }                                                                                                                          \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2)                                                                   \
-        moe_fp4_gate_up_##FORMAT(const u8 *tokens, const int4 *tiles, const int2 *order, const u8 *packed, const u32 *general, \
-                                 const float *tensors, u8 *packed_hidden, bf16 *hidden, int E, int D, int I, float limit) {    \
+    KERNEL(moe_fp4_gate_up_##FORMAT, __launch_bounds__(THREADS, 2))(                                                           \
+        const u8 *tokens, const int4 *tiles, const int2 *order, const u8 *packed, const u32 *general, const float *tensors,    \
+        u8 *packed_hidden, bf16 *hidden, int E, int D, int I, float limit) {                                                   \
         gate_up<F>({tokens, tiles, order, packed, general, (I + 63) / 64, D}, tensors, packed_hidden, hidden, E, I, limit);    \
     }                                                                                                                          \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2)                                                                   \
-        moe_fp4_down_##FORMAT(const u8 *tokens, const int4 *tiles, const int2 *order, const u8 *packed, const u32 *general,    \
-                              const float *tensors, float *parts, int E, int D, int I) {                                       \
+    KERNEL(moe_fp4_down_##FORMAT, __launch_bounds__(THREADS, 2))(const u8 *tokens, const int4 *tiles, const int2 *order,       \
+                                                                 const u8 *packed, const u32 *general, const float *tensors,   \
+                                                                 float *parts, int E, int D, int I) {                          \
         down<F>({tokens, tiles, order, packed, general, (D + 127) / 128, I}, tensors, parts, D);                               \
     }                                                                                                                          \
     MOE_OUTPUTS(FORMAT, F, bf16, bf16)                                                                                         \
     MOE_OUTPUTS(FORMAT, F, f32, float)
-#define MOE_OUTPUTS(FORMAT, F, OUT, Y)                                                                                          \
-    extern "C" __global__ void __launch_bounds__(128)                                                                           \
-        moe_fp4_simple_down_##FORMAT##_##OUT(const bf16 *hidden, const int *experts, const float *weights, const u8 *codes,     \
-                                             const u8 *scales, const float *tensors, Y *y, int B, int E, int K, int D, int I) { \
-        simple_down<F>(hidden, experts, weights, {codes, scales, D, I}, tensors, y, B, E, K);                                   \
+#define MOE_OUTPUTS(FORMAT, F, OUT, Y)                                                                                \
+    KERNEL(moe_fp4_simple_down_##FORMAT##_##OUT,                                                                      \
+           __launch_bounds__(128))(const bf16 *hidden, const int *experts, const float *weights, const u8 *codes,     \
+                                   const u8 *scales, const float *tensors, Y *y, int B, int E, int K, int D, int I) { \
+        simple_down<F>(hidden, experts, weights, {codes, scales, D, I}, tensors, y, B, E, K);                         \
     }
 MOE_FORMATS(mxfp4, Mxfp4)
 MOE_FORMATS(nvfp4, Nvfp4)
 
-extern "C" __global__ void __launch_bounds__(256)
-    moe_fp4_sort(const bf16 *x, const int *experts, const float *weights, int4 *tiles, int2 *order, u8 *packed_x, int B, int E,
-                 int K, int D) {
+KERNEL(moe_fp4_sort, __launch_bounds__(256))(const bf16 *x, const int *experts, const float *weights, int4 *tiles, int2 *order,
+                                             u8 *packed_x, int B, int E, int K, int D) {
     sort(x, experts, weights, tiles, order, packed_x, B, E, K, D);
 }
 
-#define MOE_SUM(OUT, Y)                                                                                                 \
-    extern "C" __global__ void __launch_bounds__(256) moe_fp4_sum_##OUT(                                                \
-        const float *parts, const int *experts, const float *weights, Y *y, bf16 *hidden, int B, int K, int D, int I) { \
-        sum(parts, experts, weights, y, hidden, B, K, D, I);                                                            \
+#define MOE_SUM(OUT, Y)                                                                                                   \
+    KERNEL(moe_fp4_sum_##OUT, __launch_bounds__(256))(const float *parts, const int *experts, const float *weights, Y *y, \
+                                                      bf16 *hidden, int B, int K, int D, int I) {                         \
+        sum(parts, experts, weights, y, hidden, B, K, D, I);                                                              \
     }
 MOE_SUM(bf16, bf16)
 MOE_SUM(f32, float)

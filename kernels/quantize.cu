@@ -208,35 +208,35 @@ __device__ __forceinline__ void found(const T *x, const u32 *largest, float *ama
 }
 
 #define VARIANT(NAME, FORMAT, DTYPE, T, BLOCK, BLOCKS, N)                                                \
-    extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) quantize_##NAME##_##FORMAT##_##DTYPE(    \
+    KERNEL(quantize_##NAME##_##FORMAT##_##DTYPE, __launch_bounds__(BLOCK, BLOCKS))(                      \
         const T *x, const float *amax, FORMAT::Codes *data, FORMAT::Stored *scale, int rows, int cols) { \
         once<N, FORMAT>(x, amax, data, scale, rows, cols);                                               \
     }
 
-#define ALL(FORMAT, DTYPE, T, N)                                                                                                 \
-    extern "C" __global__ void __launch_bounds__(128)                                                                            \
-        quantize_simple_##FORMAT##_##DTYPE(const T *x, const float *amax, u8 *data, FORMAT::Stored *scale, int rows, int cols) { \
-        simple<FORMAT>(x, amax, data, scale, rows, cols);                                                                        \
-    }                                                                                                                            \
-    VARIANT(few, FORMAT, DTYPE, T, 256, 4, 1)                                                                                    \
+#define ALL(FORMAT, DTYPE, T, N)                                                                                    \
+    KERNEL(quantize_simple_##FORMAT##_##DTYPE, __launch_bounds__(128))(const T *x, const float *amax, u8 *data,     \
+                                                                       FORMAT::Stored *scale, int rows, int cols) { \
+        simple<FORMAT>(x, amax, data, scale, rows, cols);                                                           \
+    }                                                                                                               \
+    VARIANT(few, FORMAT, DTYPE, T, 256, 4, 1)                                                                       \
     VARIANT(pieces, FORMAT, DTYPE, T, 128, 10, N)
 
 #define ENTRIES(FORMAT, ...) ALL(FORMAT, bf16, bf16, 4) ALL(FORMAT, f32, float, 2)
 
 FOR_ALL_FORMATS(ENTRIES)
 
-#define FIND(DTYPE, T, N)                                                                                                   \
-    extern "C" __global__ void quantize_clear_##DTYPE(u32 *largest) {                                                       \
-        launch_dependent_grids();                                                                                           \
-        *largest = 0;                                                                                                       \
-    }                                                                                                                       \
-    extern "C" __global__ void __launch_bounds__(256) quantize_find_##DTYPE(const T *x, u32 *largest, int rows, int cols) { \
-        launch_dependent_grids();                                                                                           \
-        find<N>(x, largest, rows * (cols / 8));                                                                             \
-    }                                                                                                                       \
-    extern "C" __global__ void __launch_bounds__(128, 10)                                                                   \
-        quantize_found_##DTYPE(const T *x, const u32 *largest, float *amax, u32 *data, u8 *scale, int rows, int cols) {     \
-        found<N>(x, largest, amax, data, scale, rows * (cols / 8));                                                         \
+#define FIND(DTYPE, T, N)                                                                                              \
+    KERNEL(quantize_clear_##DTYPE)(u32 * largest) {                                                                    \
+        launch_dependent_grids();                                                                                      \
+        *largest = 0;                                                                                                  \
+    }                                                                                                                  \
+    KERNEL(quantize_find_##DTYPE, __launch_bounds__(256))(const T *x, u32 *largest, int rows, int cols) {              \
+        launch_dependent_grids();                                                                                      \
+        find<N>(x, largest, rows * (cols / 8));                                                                        \
+    }                                                                                                                  \
+    KERNEL(quantize_found_##DTYPE, __launch_bounds__(128, 10))(const T *x, const u32 *largest, float *amax, u32 *data, \
+                                                               u8 *scale, int rows, int cols) {                        \
+        found<N>(x, largest, amax, data, scale, rows * (cols / 8));                                                    \
     }
 
 FIND(bf16, bf16, 4)

@@ -206,25 +206,25 @@ variants = ["cluster", "heads_16"]
         pages, slots, count, own, listed, places                                                     \
     }
 
-#define SIMPLE(R, DTYPE, T)                                                                            \
-    extern "C" __global__ void __launch_bounds__(256) record_attention_simple_##R##_##DTYPE(           \
-        const T *q, RECORD_PARTS, const float *sinks, T *out, float *scores, int rows, RECORD_SIZES) { \
-        simple<R>(q, RECORD_BOTH, sinks, out, scores, rows, heads, scale);                             \
+#define SIMPLE(R, DTYPE, T)                                                                                                     \
+    KERNEL(record_attention_simple_##R##_##DTYPE, __launch_bounds__(256))(const T *q, RECORD_PARTS, const float *sinks, T *out, \
+                                                                          float *scores, int rows, RECORD_SIZES) {              \
+        simple<R>(q, RECORD_BOTH, sinks, out, scores, rows, heads, scale);                                                      \
     }
-#define CLUSTER(R)                                                                                                      \
-    extern "C" __global__ void __launch_bounds__(512, 1)                                                                \
-        record_attention_cluster_##R##_bf16(const bf16 *q, RECORD_PARTS, const float *sinks, bf16 *out, RECORD_SIZES) { \
-        attend<R, false>(q, RECORD_BOTH, sinks, out, heads, scale);                                                     \
+#define CLUSTER(R)                                                                                                          \
+    KERNEL(record_attention_cluster_##R##_bf16, __launch_bounds__(512, 1))(const bf16 *q, RECORD_PARTS, const float *sinks, \
+                                                                           bf16 *out, RECORD_SIZES) {                       \
+        attend<R, false>(q, RECORD_BOTH, sinks, out, heads, scale);                                                         \
     }
-#define PAIRS(R)                                                                                                      \
-    extern "C" __global__ void __launch_bounds__(512, 1)                                                              \
-        record_attention_pairs_##R##_bf16(const bf16 *q, RECORD_PARTS, const float *sinks, bf16 *out, RECORD_SIZES) { \
-        attend<R, true>(q, RECORD_BOTH, sinks, out, heads, scale);                                                    \
+#define PAIRS(R)                                                                                                          \
+    KERNEL(record_attention_pairs_##R##_bf16, __launch_bounds__(512, 1))(const bf16 *q, RECORD_PARTS, const float *sinks, \
+                                                                         bf16 *out, RECORD_SIZES) {                       \
+        attend<R, true>(q, RECORD_BOTH, sinks, out, heads, scale);                                                        \
     }
-#define FEW_HEADS(R, HEADS, TILE)                                                                                               \
-    extern "C" __global__ void __launch_bounds__(512, 1)                                                                        \
-        record_attention_heads_##HEADS##_##R##_bf16(const bf16 *q, RECORD_PARTS, const float *sinks, bf16 *out, RECORD_SIZES) { \
-        few_heads::attend<HEADS, TILE, R>(q, RECORD_BOTH, sinks, few_heads::ToHalves{out, heads}, heads, scale);                \
+#define FEW_HEADS(R, HEADS, TILE)                                                                                 \
+    KERNEL(record_attention_heads_##HEADS##_##R##_bf16,                                                           \
+           __launch_bounds__(512, 1))(const bf16 *q, RECORD_PARTS, const float *sinks, bf16 *out, RECORD_SIZES) { \
+        few_heads::attend<HEADS, TILE, R>(q, RECORD_BOTH, sinks, few_heads::ToHalves{out, heads}, heads, scale);  \
     }
 #define BOTH_FEW_HEADS(R) FEW_HEADS(R, 16, 160) FEW_HEADS(R, 32, 128)
 #define ENTRIES(R)        \

@@ -244,7 +244,7 @@ __device__ __forceinline__ void rows(const u8 *pages, const void *slots, T *out,
 }
 
 #define ENTRY(VARIANT, RECORD, NAME, TYPE, BLOCKS)                                                                          \
-    extern "C" __global__ void __launch_bounds__(256, BLOCKS) record_read_##VARIANT##_##RECORD##_##NAME(                    \
+    KERNEL(record_read_##VARIANT##_##RECORD##_##NAME, __launch_bounds__(256, BLOCKS))(                                      \
         const u8 *__restrict__ pages, const void *__restrict__ slots, TYPE *__restrict__ out, int tokens, int slot_bytes) { \
         VARIANT<RECORD, TYPE>(pages, slots, out, tokens, slot_bytes);                                                       \
     }

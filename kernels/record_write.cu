@@ -455,7 +455,7 @@ template <class R, bool NORMED> __device__ __forceinline__ void rows(const Input
 }
 
 #define ENTRY(VARIANT, RECORD, FORM, NORMED, THREADS)                                                                          \
-    extern "C" __global__ void __launch_bounds__(THREADS, 4) record_write_##VARIANT##_##RECORD##_##FORM(                       \
+    KERNEL(record_write_##VARIANT##_##RECORD##_##FORM, __launch_bounds__(THREADS, 4))(                                         \
         const bf16 *__restrict__ x, const float *__restrict__ weight, const long long *__restrict__ positions,                 \
         const float *__restrict__ cos_sin, const void *__restrict__ slots, u8 *__restrict__ pages, int tokens, int slot_bytes, \
         float eps) {                                                                                                           \

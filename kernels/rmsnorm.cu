@@ -76,14 +76,14 @@ template <int V, class T> struct Store {
     }
 };
 
-#define ENTRIES(DTYPE, T)                                                                              \
-    extern "C" __global__ void __launch_bounds__(128)                                                  \
-        rmsnorm_simple_##DTYPE(const T *x, const float *weight, T *y, float eps, int rows, int cols) { \
-        simple(x, weight, y, eps, rows, cols);                                                         \
-    }                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(512, sizeof(T) == 2 ? 4 : 3)                          \
-        rmsnorm_rows_##DTYPE(const T *x, const float *weight, T *y, float eps, int, int cols) {        \
-        norm_row<2, 16>(x, weight, eps, cols, nothing, Store<2, T>{y, cols}, NoHint());                \
+#define ENTRIES(DTYPE, T)                                                                                               \
+    KERNEL(rmsnorm_simple_##DTYPE, __launch_bounds__(128))(const T *x, const float *weight, T *y, float eps, int rows,  \
+                                                           int cols) {                                                  \
+        simple(x, weight, y, eps, rows, cols);                                                                          \
+    }                                                                                                                   \
+    KERNEL(rmsnorm_rows_##DTYPE, __launch_bounds__(512, sizeof(T) == 2 ? 4 : 3))(const T *x, const float *weight, T *y, \
+                                                                                 float eps, int, int cols) {            \
+        norm_row<2, 16>(x, weight, eps, cols, nothing, Store<2, T>{y, cols}, NoHint());                                 \
     }
 
 ENTRIES(bf16, bf16)

@@ -126,17 +126,18 @@ template <class F, class... Args> __device__ __forceinline__ void rows(Args... a
         norm_row<4, 8>(args..., evict_first_policy());
 }
 
-#define ENTRY(NAME, FORMAT, DTYPE, T, CODES)                                                                      \
-    rmsnorm_quantize_##NAME##_##FORMAT##_##DTYPE(const T *x, const float *weight, const float *amax, CODES *data, \
-                                                 FORMAT::Stored *scale, float eps, int count, int cols)
+#define PARAMETERS(FORMAT, T, CODES) \
+    (const T *x, const float *weight, const float *amax, CODES *data, FORMAT::Stored *scale, float eps, int count, int cols)
 
-#define BOTH(FORMAT, DTYPE, T)                                                                              \
-    extern "C" __global__ void __launch_bounds__(128) ENTRY(simple, FORMAT, DTYPE, T, u8) {                 \
-        simple<FORMAT>(x, weight, amax, data, scale, eps, count, cols);                                     \
-    }                                                                                                       \
-    extern "C" __global__ void __launch_bounds__(224, FORMAT::Element::bits == 8 && sizeof(T) == 2 ? 5 : 4) \
-        ENTRY(rows, FORMAT, DTYPE, T, FORMAT::Codes) {                                                      \
-        rows<FORMAT>(x, weight, eps, cols, Prepare<FORMAT>{amax}, Cast<4, FORMAT>{data, scale, cols});      \
+#define BOTH(FORMAT, DTYPE, T)                                                                         \
+    KERNEL(rmsnorm_quantize_simple_##FORMAT##_##DTYPE, __launch_bounds__(128))                         \
+    PARAMETERS(FORMAT, T, u8) {                                                                        \
+        simple<FORMAT>(x, weight, amax, data, scale, eps, count, cols);                                \
+    }                                                                                                  \
+    KERNEL(rmsnorm_quantize_rows_##FORMAT##_##DTYPE,                                                   \
+           __launch_bounds__(224, FORMAT::Element::bits == 8 && sizeof(T) == 2 ? 5 : 4))               \
+    PARAMETERS(FORMAT, T, FORMAT::Codes) {                                                             \
+        rows<FORMAT>(x, weight, eps, cols, Prepare<FORMAT>{amax}, Cast<4, FORMAT>{data, scale, cols}); \
     }
 
 #define ENTRIES(FORMAT, ...) BOTH(FORMAT, bf16, bf16) BOTH(FORMAT, f32, float)

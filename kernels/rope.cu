@@ -174,10 +174,9 @@ __device__ void vector(E *x, const float *cos, const float *sin, int T, int H, i
     }
 }
 
-#define ENTRY(variant, direction, dtype, E, ...)                                                                              \
-    extern "C" __global__ void rope_##variant##_##direction##_##dtype(E *x, const float *cos, const float *sin, int T, int H, \
-                                                                      int D, int R) {                                         \
-        __VA_ARGS__(x, cos, sin, T, H, D, R);                                                                                 \
+#define ENTRY(variant, direction, dtype, E, ...)                                                                            \
+    KERNEL(rope_##variant##_##direction##_##dtype)(E * x, const float *cos, const float *sin, int T, int H, int D, int R) { \
+        __VA_ARGS__(x, cos, sin, T, H, D, R);                                                                               \
     }
 #define ENTRIES(direction, inverse, dtype, E)              \
     ENTRY(simple, direction, dtype, E, simple<inverse>)    \

@@ -309,19 +309,19 @@ __device__ __forceinline__ void registers(const float *logits, const float *bias
     }
 }
 
-#define ENTRIES(SELECT, TABLE)                                                                                              \
-    extern "C" __global__ void __launch_bounds__(128)                                                                       \
-        router_simple_##SELECT(const float *logits, const float *bias, const int *table, const int *token, int *experts,    \
-                               float *weights, int rows, int count, int selected, float scale) {                            \
-        simple<TABLE>(logits, bias, table, token, experts, weights, rows, count, selected, scale);                          \
-    }                                                                                                                       \
-    extern "C" __global__ void __launch_bounds__(128)                                                                       \
-        router_registers_##SELECT(const float *logits, const float *bias, const int *table, const int *token, int *experts, \
-                                  float *weights, int rows, int count, int selected, float scale) {                         \
-        if (count <= 256)                                                                                                   \
-            registers<TABLE, 8>(logits, bias, table, token, experts, weights, rows, count, selected, scale);                \
-        else                                                                                                                \
-            registers<TABLE, 16>(logits, bias, table, token, experts, weights, rows, count, selected, scale);               \
+#define ENTRIES(SELECT, TABLE)                                                                                                  \
+    KERNEL(router_simple_##SELECT, __launch_bounds__(128))(const float *logits, const float *bias, const int *table,            \
+                                                           const int *token, int *experts, float *weights, int rows, int count, \
+                                                           int selected, float scale) {                                         \
+        simple<TABLE>(logits, bias, table, token, experts, weights, rows, count, selected, scale);                              \
+    }                                                                                                                           \
+    KERNEL(router_registers_##SELECT, __launch_bounds__(128))(const float *logits, const float *bias, const int *table,         \
+                                                              const int *token, int *experts, float *weights, int rows,         \
+                                                              int count, int selected, float scale) {                           \
+        if (count <= 256)                                                                                                       \
+            registers<TABLE, 8>(logits, bias, table, token, experts, weights, rows, count, selected, scale);                    \
+        else                                                                                                                    \
+            registers<TABLE, 16>(logits, bias, table, token, experts, weights, rows, count, selected, scale);                   \
     }
 
 ENTRIES(bias, false)

@@ -176,16 +176,15 @@ __device__ u64 best_of(const float *logits, const float *temperature, const int 
     return block_best(best);
 }
 
-extern "C" __global__ void __launch_bounds__(256)
-    sample_simple(const float *logits, const float *temperature, const int *sequence, const int *position, int *token,
-                  int vocabulary, long long seed) {
+KERNEL(sample_simple, __launch_bounds__(256))(const float *logits, const float *temperature, const int *sequence,
+                                              const int *position, int *token, int vocabulary, long long seed) {
     const u64 best = best_of(logits, temperature, sequence, position, 0, vocabulary, vocabulary, seed);
     if (threadIdx.x == 0)
         token[blockIdx.x] = position[blockIdx.x] < 0 ? -1 : index_of(best);
 }
 
-extern "C" __global__ void __launch_bounds__(256) sample_split(const float *logits, const float *temperature, const int *sequence,
-                                                               const int *position, u64 *bests, int vocabulary, long long seed) {
+KERNEL(sample_split, __launch_bounds__(256))(const float *logits, const float *temperature, const int *sequence,
+                                             const int *position, u64 *bests, int vocabulary, long long seed) {
     const int first = blockIdx.y * PART, last = min(first + PART, vocabulary);
     launch_dependent_grids();
     wait_on_dependent_grids();
@@ -194,8 +193,7 @@ extern "C" __global__ void __launch_bounds__(256) sample_split(const float *logi
         bests[(size_t)blockIdx.x * gridDim.y + blockIdx.y] = best;
 }
 
-extern "C" __global__ void __launch_bounds__(256)
-    sample_merge(const u64 *bests, const int *position, int *token, int vocabulary) {
+KERNEL(sample_merge, __launch_bounds__(256))(const u64 *bests, const int *position, int *token, int vocabulary) {
     const int parts = (vocabulary + PART - 1) / PART;
     u64 best = 0;
     launch_dependent_grids();

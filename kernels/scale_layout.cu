@@ -347,10 +347,10 @@ __device__ __forceinline__ void rows(const u8 *x, const int *ends, u8 *y, int H,
     clear_tail(y, used * across, size, blockIdx.x, gridDim.x);
 }
 
-#define ENTRY(variant, groups, threads, ...)                                                                               \
-    extern "C" __global__ void __launch_bounds__(threads)                                                                  \
-        scale_layout_##variant##_##groups(const u8 *x, const int *ends, u8 *y, int H, int W, int G, int tiles, int rest) { \
-        __VA_ARGS__(x, ends, y, H, W, G, Size{tiles, rest});                                                               \
+#define ENTRY(variant, groups, threads, ...)                                                                                 \
+    KERNEL(scale_layout_##variant##_##groups, __launch_bounds__(threads))(const u8 *x, const int *ends, u8 *y, int H, int W, \
+                                                                          int G, int tiles, int rest) {                      \
+        __VA_ARGS__(x, ends, y, H, W, G, Size{tiles, rest});                                                                 \
     }
 
 ENTRY(simple, plain, 256, simple<plain>)

@@ -181,10 +181,10 @@ __device__ __forceinline__ void simple(const T *q, const T *window, const int *p
 }
 
 #define ENTRIES(READS, ALL, DTYPE, T)                                                                                            \
-    extern "C" __global__ void __launch_bounds__(256) sparse_attention_simple_##READS##_##DTYPE(                                 \
-        const T *q, const T *window, const int *position, const T *entries, const int *indices, const int *count,                \
-        const float *sinks, T *out, float *scores, int rows, int heads, int dim, int slots, int capacity, int chosen,            \
-        float scale) {                                                                                                           \
+    KERNEL(sparse_attention_simple_##READS##_##DTYPE,                                                                            \
+           __launch_bounds__(256))(const T *q, const T *window, const int *position, const T *entries, const int *indices,       \
+                                   const int *count, const float *sinks, T *out, float *scores, int rows, int heads, int dim,    \
+                                   int slots, int capacity, int chosen, float scale) {                                           \
         simple<ALL>(q, window, position, entries, indices, count, sinks, out, scores, rows, heads, dim, slots, capacity, chosen, \
                     scale);                                                                                                      \
     }

@@ -294,24 +294,24 @@ __device__ void matrices(const u16 *x, u16 *y, int K, int V) {
     }
 }
 
-#define ENTRIES(dtype, E)                                                                                                \
-    extern "C" __global__ void state_transpose_simple_##dtype(const E *x, E *y, int B, int H, int K, int V) {            \
-        simple(x, y, B, H, K, V);                                                                                        \
-    }                                                                                                                    \
-    extern "C" __global__ void state_transpose_tile_##dtype(const E *x, E *y, int K, int V) {                            \
-        tile(x, y, K, V);                                                                                                \
-    }                                                                                                                    \
-    extern "C" __global__ void __launch_bounds__(32) state_transpose_registers_##dtype(const E *x, E *y, int K, int V) { \
-        registers(x, y, K, V);                                                                                           \
+#define ENTRIES(dtype, E)                                                                              \
+    KERNEL(state_transpose_simple_##dtype)(const E *x, E *y, int B, int H, int K, int V) {             \
+        simple(x, y, B, H, K, V);                                                                      \
+    }                                                                                                  \
+    KERNEL(state_transpose_tile_##dtype)(const E *x, E *y, int K, int V) {                             \
+        tile(x, y, K, V);                                                                              \
+    }                                                                                                  \
+    KERNEL(state_transpose_registers_##dtype, __launch_bounds__(32))(const E *x, E *y, int K, int V) { \
+        registers(x, y, K, V);                                                                         \
     }
 
 ENTRIES(f32, u32)
 ENTRIES(bf16, u16)
 
-extern "C" __global__ void __launch_bounds__(512) state_transpose_swizzled_f32(const u32 *x, u32 *y, int K, int V) {
+KERNEL(state_transpose_swizzled_f32, __launch_bounds__(512))(const u32 *x, u32 *y, int K, int V) {
     swizzled(x, y, K, V);
 }
 
-extern "C" __global__ void __launch_bounds__(256) state_transpose_matrices_bf16(const u16 *x, u16 *y, int K, int V) {
+KERNEL(state_transpose_matrices_bf16, __launch_bounds__(256))(const u16 *x, u16 *y, int K, int V) {
     matrices(x, y, K, V);
 }

@@ -62,14 +62,13 @@ template <class T> __device__ __forceinline__ void fast(const T *gate_up, T *y, 
         NoHint());
 }
 
-#define ENTRIES(DTYPE, T)                                                                \
-    extern "C" __global__ void __launch_bounds__(256)                                    \
-        swiglu_simple_##DTYPE(const T *gate_up, T *y, float limit, int rows, int cols) { \
-        simple(gate_up, y, limit, rows, cols);                                           \
-    }                                                                                    \
-    extern "C" __global__ void __launch_bounds__(256, sizeof(T) == 2 ? 5 : 3)            \
-        swiglu_fast_##DTYPE(const T *gate_up, T *y, float limit, int rows, int cols) {   \
-        fast(gate_up, y, limit, rows, cols);                                             \
+#define ENTRIES(DTYPE, T)                                                                                                      \
+    KERNEL(swiglu_simple_##DTYPE, __launch_bounds__(256))(const T *gate_up, T *y, float limit, int rows, int cols) {           \
+        simple(gate_up, y, limit, rows, cols);                                                                                 \
+    }                                                                                                                          \
+    KERNEL(swiglu_fast_##DTYPE, __launch_bounds__(256, sizeof(T) == 2 ? 5 : 3))(const T *gate_up, T *y, float limit, int rows, \
+                                                                                int cols) {                                    \
+        fast(gate_up, y, limit, rows, cols);                                                                                   \
     }
 
 ENTRIES(bf16, bf16)

@@ -79,11 +79,11 @@ __device__ __forceinline__ void fast(const T *gate_up, const float *amax, typena
 }
 
 #define BOTH(FORMAT, DTYPE, T)                                                                                              \
-    extern "C" __global__ void __launch_bounds__(128) swiglu_quantize_simple_##FORMAT##_##DTYPE(                            \
+    KERNEL(swiglu_quantize_simple_##FORMAT##_##DTYPE, __launch_bounds__(128))(                                              \
         const T *gate_up, const float *amax, u8 *data, FORMAT::Stored *scale, float limit, int rows, int cols) {            \
         simple<FORMAT>(gate_up, amax, data, scale, limit, rows, cols);                                                      \
     }                                                                                                                       \
-    extern "C" __global__ void __launch_bounds__(256, sizeof(T) == 2 ? 5 : 3) swiglu_quantize_fast_##FORMAT##_##DTYPE(      \
+    KERNEL(swiglu_quantize_fast_##FORMAT##_##DTYPE, __launch_bounds__(256, sizeof(T) == 2 ? 5 : 3))(                        \
         const T *gate_up, const float *amax, FORMAT::Codes *data, FORMAT::Stored *scale, float limit, int rows, int cols) { \
         fast<FORMAT>(gate_up, amax, data, scale, limit, rows, cols);                                                        \
     }

@@ -314,8 +314,7 @@ __device__ __forceinline__ bool is_done(const Threshold &threshold) {
 
 // ---- simple
 
-extern "C" __global__ void __launch_bounds__(1024)
-    top_k_simple(const float *scores, const int *counts, int *indices, int rows, int n, int k) {
+KERNEL(top_k_simple, __launch_bounds__(1024))(const float *scores, const int *counts, int *indices, int rows, int n, int k) {
     __shared__ __align__(16) Search search;
     for (int row = blockIdx.x; row < rows; row += gridDim.x) {
         const float *from = scores + (size_t)row * n;

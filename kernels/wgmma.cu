@@ -130,10 +130,9 @@ template <class Operand, int N, bool REGISTERS> __device__ void tile(const u8 *a
     }
 }
 
-#define ENTRY(VARIANT, REGISTERS, NAME, OPERAND, N)                                                 \
-    extern "C" __global__ void __launch_bounds__(128)                                               \
-        wgmma_##VARIANT##_##NAME##_##N(const u8 *a, const u8 *b, const float *c, float *d, int K) { \
-        tile<OPERAND, N, REGISTERS>(a, b, c, d, K);                                                 \
+#define ENTRY(VARIANT, REGISTERS, NAME, OPERAND, N)                                                                             \
+    KERNEL(wgmma_##VARIANT##_##NAME##_##N, __launch_bounds__(128))(const u8 *a, const u8 *b, const float *c, float *d, int K) { \
+        tile<OPERAND, N, REGISTERS>(a, b, c, d, K);                                                                             \
     }
 #define ENTRIES(N)                       \
     ENTRY(shared, false, e4m3, Fp8, N)   \

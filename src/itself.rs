@@ -14,6 +14,17 @@ use ulplab_core::error::{Error, Result};
 /// The digest of the sources that this program computes with.
 pub const SOURCES: &str = env!("ULPLAB_SOURCES");
 
+/// Operations with the digests of the sources that judge them ([`crate::judgement`]).
+const JUDGEMENTS: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/judgements.rs"));
+
+/// Returns the digest of the sources that judge an operation.
+pub fn judgement(op: &str) -> Option<&'static str> {
+    JUDGEMENTS
+        .iter()
+        .find(|(name, _)| *name == op)
+        .map(|(_, digest)| *digest)
+}
+
 /// The commit of those sources, with `+` behind it if their tree has uncommitted changes; `None` if the tree is not on this machine, is
 /// none of git, or has other sources by now.
 pub fn commit() -> Option<String> {

@@ -17,6 +17,7 @@ pub mod gate;
 pub mod git;
 pub mod itself;
 pub mod json;
+pub mod judgement;
 pub mod progress;
 pub mod report;
 pub mod run;

@@ -1,11 +1,5 @@
 //! What operations say of a kernel's outputs: the reference's own are accepted, changed ones are not. No GPU is needed.
 
-#[path = "../core/build"]
-mod build {
-    pub mod files;
-    pub mod judgement;
-    pub mod source;
-}
 #[path = "kernels/alarms.rs"]
 mod alarms;
 #[path = "kernels/batches.rs"]
@@ -24,6 +18,8 @@ mod delta_prefill;
 mod delta_rounded;
 #[path = "kernels/diagonal_ssm.rs"]
 mod diagonal_ssm;
+#[path = "kernels/digests.rs"]
+mod digests;
 #[path = "kernels/experts.rs"]
 mod experts;
 #[path = "kernels/failures.rs"]

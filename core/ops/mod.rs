@@ -355,20 +355,6 @@ impl Outputs {
     }
 }
 
-/// Operations with the digests of the sources that judge them, computed at build time.
-const JUDGEMENTS: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/judgements.rs"));
-
-/// A digest of everything that decides whether an operation's outputs are right: blake3, in hexadecimal, of its cases,
-/// expected outputs and bounds, and of all code in this package and in `reference` that they depend on
-/// (`build/judgement.rs`).
-///
-/// # Panics
-/// If [`OPS`] does not have the operation under the name of its module.
-pub fn digest(op: &dyn Op) -> &'static str {
-    let found = JUDGEMENTS.iter().find(|(name, _)| *name == op.name());
-    found.unwrap_or_else(|| panic!("no digest of '{}'", op.name())).1
-}
-
 /// The operation called `name`; the error names the nearest.
 pub fn find(name: &str) -> Result<&'static dyn Op, String> {
     let found = OPS.iter().copied().find(|op| op.name() == name);

@@ -273,8 +273,7 @@ __device__ __forceinline__ void code_block(int block, int cols, u8 *codes, typen
             codes[first + 32 * i] = code_of<F>(values[i] * factor);
 }
 
-extern "C" __global__ void __launch_bounds__(32)
-    decode_step_code_fp8_b128_f32(const float *x, u8 *codes, float *scales, int cols) {
+KERNEL(decode_step_code_fp8_b128_f32, __launch_bounds__(32))(const float *x, u8 *codes, float *scales, int cols) {
     const size_t row = blockIdx.y;
     x += row * cols;
     code_block<fp8_b128_f32>(blockIdx.x, cols, codes + row * cols, scales + row * gridDim.x + blockIdx.x,
@@ -283,9 +282,8 @@ extern "C" __global__ void __launch_bounds__(32)
 
 #if __CUDA_ARCH__ == 900
 // The product of each group's part of a row with the group's weights: for each the one of `fp8_gemm.simple`, of one row.
-extern "C" __global__ void __launch_bounds__(128)
-    decode_step_group_products(const u8 *x, const float *x_scale, const u8 *w, const float *w_scale, float *y, int groups, int N,
-                               int K) {
+KERNEL(decode_step_group_products, __launch_bounds__(128))(const u8 *x, const float *x_scale, const u8 *w, const float *w_scale,
+                                                           float *y, int groups, int N, int K) {
     const size_t part = blockIdx.z, across = (K + 127) / 128, down = (N + 127) / 128;
 #ifdef MUTANT_WEIGHTS_OF_GROUP_0
     const size_t group = 0;

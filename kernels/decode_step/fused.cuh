@@ -165,7 +165,7 @@ __device__ __forceinline__ void head_norm(const float *raw_query, const float *r
 }
 
 #define RECORD_ENTRIES(R)                                                                                                      \
-    extern "C" __global__ void __launch_bounds__(128) decode_step_head_norm_##R(                                               \
+    KERNEL(decode_step_head_norm_##R, __launch_bounds__(128))(                                                                 \
         const float *raw_query, const float *raw_kv, const float *kv_weight, const float *cos, const float *sin, float *query, \
         bf16 *half_query, float *kv, const int *slots, u8 *pages, int heads, int turning, float eps) {                         \
         head_norm<R>(raw_query, raw_kv, kv_weight, cos, sin, query, half_query, kv, slots, pages, heads, turning, eps);        \
@@ -263,9 +263,9 @@ template <class F> struct ToHeadCodes {
 };
 
 #define ATTEND_ENTRIES(R)                                                                                                        \
-    extern "C" __global__ void __launch_bounds__(512, 1)                                                                         \
-        decode_step_attend_##R(const bf16 *q, RECORD_PARTS, const float *sinks, const float *cos, const float *sin, float *kept, \
-                               u8 *codes, float *scales, int rows, int cols, int rotated, RECORD_SIZES) {                        \
+    KERNEL(decode_step_attend_##R, __launch_bounds__(512, 1))(const bf16 *q, RECORD_PARTS, const float *sinks, const float *cos, \
+                                                              const float *sin, float *kept, u8 *codes, float *scales, int rows, \
+                                                              int cols, int rotated, RECORD_SIZES) {                             \
         using record_attention_file::Part;                                                                                       \
         const ToHeadCodes<fp8_b128_f32> to = {cos, sin, kept, codes, scales, rows, heads, cols, rotated};                        \
         record_attention_file::few_heads::attend<16, 160, R>(q, RECORD_BOTH, sinks, to, heads, scale);                           \
@@ -286,23 +286,23 @@ __device__ __forceinline__ void low_heads(const float *x, u8 *codes, typename F:
                   [=](int, int col) { return x[((size_t)(col / rank) * rows + row) * rank + col % rank]; });
 }
 
-extern "C" __global__ void __launch_bounds__(32 * CODING)
-    decode_step_input_fp8_b128_f32(const float *x, u8 *codes, float *scales, bf16 *half, int cols) {
+KERNEL(decode_step_input_fp8_b128_f32, __launch_bounds__(32 * CODING))(const float *x, u8 *codes, float *scales, bf16 *half,
+                                                                       int cols) {
     input<fp8_b128_f32>(x, codes, scales, half, cols);
 }
 
-extern "C" __global__ void __launch_bounds__(1024) decode_step_low_fp8_b128_f32(const float *x, const float *weight, float *kept,
-                                                                                u8 *codes, float *scales, int cols, float eps) {
+KERNEL(decode_step_low_fp8_b128_f32, __launch_bounds__(1024))(const float *x, const float *weight, float *kept, u8 *codes,
+                                                              float *scales, int cols, float eps) {
     low_query<fp8_b128_f32>(x, weight, kept, codes, scales, cols, eps);
 }
 
-extern "C" __global__ void __launch_bounds__(32 * CODING)
-    decode_step_low_heads_fp8_b128_f32(const float *x, u8 *codes, float *scales, int groups, int rank) {
+KERNEL(decode_step_low_heads_fp8_b128_f32, __launch_bounds__(32 * CODING))(const float *x, u8 *codes, float *scales, int groups,
+                                                                           int rank) {
     low_heads<fp8_b128_f32>(x, codes, scales, groups, rank);
 }
 
 // Four numbers of a row as bfloat16, for each thread.
-extern "C" __global__ void __launch_bounds__(256) decode_step_half(const float *from, bf16 *to, int cols) {
+KERNEL(decode_step_half, __launch_bounds__(256))(const float *from, bf16 *to, int cols) {
     launch_dependent_grids();
     wait_on_dependent_grids();
     const size_t first = (size_t)blockIdx.y * cols;

@@ -76,7 +76,7 @@ variants = ["indexed"]
 constexpr int INDEX_CHANNELS = 128;
 
 // A row's pages follow each other, and those of the row before.
-extern "C" __global__ void __launch_bounds__(128) decode_step_table(int *table, int pages) {
+KERNEL(decode_step_table, __launch_bounds__(128))(int *table, int pages) {
     const int at = blockIdx.x * blockDim.x + threadIdx.x;
     launch_dependent_grids();
     wait_on_dependent_grids();
@@ -119,11 +119,11 @@ template <bool ROTATED> __device__ __forceinline__ void index_row(const float *s
     to[blockIdx.x * 32 + threadIdx.x] = index_key<ROTATED>(((const float4 *)last)[threadIdx.x]);
 }
 
-extern "C" __global__ void __launch_bounds__(32) decode_step_index_row_index_fp8(const float *stages, uint2 *to) {
+KERNEL(decode_step_index_row_index_fp8, __launch_bounds__(32))(const float *stages, uint2 *to) {
     index_row<false>(stages, to);
 }
 
-extern "C" __global__ void __launch_bounds__(32) decode_step_index_row_index_mxfp4(const float *stages, uint2 *to) {
+KERNEL(decode_step_index_row_index_mxfp4, __launch_bounds__(32))(const float *stages, uint2 *to) {
     index_row<true>(stages, to);
 }
 
@@ -192,14 +192,12 @@ __device__ __forceinline__ void index_query(float *query, Coded *coded, float *h
         code_head(own, coded, head_weights);
 }
 
-extern "C" __global__ void __launch_bounds__(128)
-    decode_step_index_query_index_fp8(float *query, u32 *coded, float *head_weights, const float *cos, const float *sin,
-                                      int heads, int turned) {
+KERNEL(decode_step_index_query_index_fp8, __launch_bounds__(128))(float *query, u32 *coded, float *head_weights, const float *cos,
+                                                                  const float *sin, int heads, int turned) {
     index_query(query, coded, head_weights, cos, sin, heads, turned, blockIdx.x);
 }
 
-extern "C" __global__ void __launch_bounds__(128)
-    decode_step_index_query_index_mxfp4(float *query, uint2 *coded, float *head_weights, const float *cos, const float *sin,
-                                        int heads, int turned) {
+KERNEL(decode_step_index_query_index_mxfp4, __launch_bounds__(128))(float *query, uint2 *coded, float *head_weights,
+                                                                    const float *cos, const float *sin, int heads, int turned) {
     index_query(query, coded, head_weights, cos, sin, heads, turned, blockIdx.x);
 }

@@ -111,9 +111,9 @@ template <class F> struct ToCodes {
 } // namespace mixed
 
 // Few tokens are loaded at once, since each takes five numbers for one. Of what the next launch counts, nothing has arrived.
-extern "C" __global__ void __launch_bounds__(32 * mhc_pre_parts::QUADS, 3)
-    decode_step_sums(const float *x, const float *y, const float *post, const float *comb, const float *fn, float *sums,
-                     u32 *arrived, int tokens, int dim) {
+KERNEL(decode_step_sums, __launch_bounds__(32 * mhc_pre_parts::QUADS, 3))(const float *x, const float *y, const float *post,
+                                                                          const float *comb, const float *fn, float *sums,
+                                                                          u32 *arrived, int tokens, int dim) {
     mhc_pre_parts::parts_sums<4>(mixed::Streams{x, nullptr, y, post, comb, dim}, fn, sums, tokens, dim);
     for (int token = threadIdx.x; token < tokens && blockIdx.x + blockIdx.y == 0; token += blockDim.x)
         arrived[token] = 0;

@@ -306,15 +306,15 @@ __device__ __forceinline__ void step_of(const PointersOf<STORED> &pointers, cons
 #define SIZE_PARAMETER(NAME) int NAME,
 #define POINTER(TYPE, NAME) NAME,
 #define SIZE(NAME) NAME,
-#define PERSISTENT(NAME, WEIGHTS, WARPS)                                                                                   \
-    extern "C" __global__ void __launch_bounds__(persistent::threads_of(WARPS), 1) decode_step_persistent_##NAME##WEIGHTS( \
-        DECODE_STEP_POINTERS(PARAMETER) DECODE_STEP_COUNTS(SIZE_PARAMETER) DECODE_STEP_SIZES(SIZE_PARAMETER) float eps,    \
-        float index_scale, float attention_scale, float router_scale, float limit, long long seed) {                       \
-        const persistent::PointersOf<stored_##WEIGHTS> pointers = {DECODE_STEP_POINTERS(POINTER)};                         \
-        const persistent::Counts counts = {DECODE_STEP_COUNTS(SIZE)};                                                      \
-        const persistent::AnySizes sizes = {DECODE_STEP_SIZES(SIZE)};                                                      \
-        persistent::step_of<stored_##WEIGHTS, WARPS>(pointers, counts, sizes,                                              \
-                                                     {eps, index_scale, attention_scale, router_scale, limit, seed});      \
+#define PERSISTENT(NAME, WEIGHTS, WARPS)                                                                                \
+    KERNEL(decode_step_persistent_##NAME##WEIGHTS, __launch_bounds__(persistent::threads_of(WARPS), 1))(                \
+        DECODE_STEP_POINTERS(PARAMETER) DECODE_STEP_COUNTS(SIZE_PARAMETER) DECODE_STEP_SIZES(SIZE_PARAMETER) float eps, \
+        float index_scale, float attention_scale, float router_scale, float limit, long long seed) {                    \
+        const persistent::PointersOf<stored_##WEIGHTS> pointers = {DECODE_STEP_POINTERS(POINTER)};                      \
+        const persistent::Counts counts = {DECODE_STEP_COUNTS(SIZE)};                                                   \
+        const persistent::AnySizes sizes = {DECODE_STEP_SIZES(SIZE)};                                                   \
+        persistent::step_of<stored_##WEIGHTS, WARPS>(pointers, counts, sizes,                                           \
+                                                     {eps, index_scale, attention_scale, router_scale, limit, seed});   \
     }
 
 #define FOR_WEIGHTS(WEIGHTS)                               \

@@ -35,9 +35,9 @@ template <class W, class Y> struct Product {
 };
 
 // Codes of x with two matrices; results are those of `fp8_gemm`, bit for bit.
-extern "C" __global__ void __launch_bounds__(512, 1)
-    decode_step_products_codes(const u8 *x, const float *x_scale, const u8 *w, const float *w_scale, float *y, int N,
-                               const u8 *w_1, const float *w_scale_1, float *y_1, int N_1, int B, int K) {
+KERNEL(decode_step_products_codes, __launch_bounds__(512, 1))(const u8 *x, const float *x_scale, const u8 *w,
+                                                              const float *w_scale, float *y, int N, const u8 *w_1,
+                                                              const float *w_scale_1, float *y_1, int N_1, int B, int K) {
     Product<u8, float> product = {(int)blockIdx.y, w, y, N};
     const bool second = product.pass(w_1, y_1, N_1);
     fp8_gemm_file::split(product.tile, gridDim.y, x, x_scale, product.weights(!second, K), second ? w_scale_1 : w_scale,
@@ -51,17 +51,16 @@ __device__ __forceinline__ void half_product(const Product<bf16, float> &product
 }
 
 // x in bfloat16 with two matrices, and with five.
-extern "C" __global__ void __launch_bounds__(128)
-    decode_step_products_2(const bf16 *x, const bf16 *w, float *y, int N, const bf16 *w_1, float *y_1, int N_1, int B, int K) {
+KERNEL(decode_step_products_2, __launch_bounds__(128))(const bf16 *x, const bf16 *w, float *y, int N, const bf16 *w_1, float *y_1,
+                                                       int N_1, int B, int K) {
     Product<bf16, float> product = {(int)blockIdx.y, w, y, N};
     const bool passed = product.pass(w_1, y_1, N_1);
     half_product(product, !passed, x, B, K);
 }
 
-extern "C" __global__ void __launch_bounds__(128)
-    decode_step_products_5(const bf16 *x, const bf16 *w, float *y, int N, const bf16 *w_1, float *y_1, int N_1, const bf16 *w_2,
-                           float *y_2, int N_2, const bf16 *w_3, float *y_3, int N_3, const bf16 *w_4, float *y_4, int N_4, int B,
-                           int K) {
+KERNEL(decode_step_products_5, __launch_bounds__(128))(const bf16 *x, const bf16 *w, float *y, int N, const bf16 *w_1, float *y_1,
+                                                       int N_1, const bf16 *w_2, float *y_2, int N_2, const bf16 *w_3, float *y_3,
+                                                       int N_3, const bf16 *w_4, float *y_4, int N_4, int B, int K) {
     Product<bf16, float> product = {(int)blockIdx.y, w, y, N};
     const bool passed = product.pass(w_1, y_1, N_1);
     if (passed && product.pass(w_2, y_2, N_2) && product.pass(w_3, y_3, N_3))

@@ -107,10 +107,10 @@ variants = ["records"]
 
 // Reads positions: how many slots of the window and of the chosen entries attention reads, and the slots, among those of all rows, that
 // records of this token go to: that of its vector, and those of the entries that it completes. -1 is none.
-extern "C" __global__ void __launch_bounds__(128)
-    decode_step_places(const int *position, int *window_count, int *chosen_count, int *window_at, int *sparse_at, int *heavy_at,
-                       int rows, int window, int chosen, int sparse_rate, int heavy_rate, int window_pages, int sparse_pages,
-                       int heavy_pages) {
+KERNEL(decode_step_places, __launch_bounds__(128))(const int *position, int *window_count, int *chosen_count, int *window_at,
+                                                   int *sparse_at, int *heavy_at, int rows, int window, int chosen,
+                                                   int sparse_rate, int heavy_rate, int window_pages, int sparse_pages,
+                                                   int heavy_pages) {
     const int row = blockIdx.x * blockDim.x + threadIdx.x;
     launch_dependent_grids();
     wait_on_dependent_grids();
@@ -139,7 +139,7 @@ extern "C" __global__ void __launch_bounds__(128)
 }
 
 // Rounds a vector of each row to bfloat16; rows are `stride` elements apart and begin at `first`.
-extern "C" __global__ void __launch_bounds__(128) decode_step_row(const float *from, bf16 *to, int cols, int stride, int first) {
+KERNEL(decode_step_row, __launch_bounds__(128))(const float *from, bf16 *to, int cols, int stride, int first) {
     const int row = blockIdx.x;
     for (int col = threadIdx.x; col < cols; col += blockDim.x)
         from_f32(to[(size_t)row * cols + col], from[(size_t)row * stride + first + col]);

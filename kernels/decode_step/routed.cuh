@@ -264,7 +264,7 @@ __device__ __forceinline__ void route(const mixed::Streams &x, const mixed::ToHa
 
 // With more registers, a multiprocessor would have no room for a thread block of the launch before beside one.
 #define ROUTE_ENTRIES(SELECT, TABLE)                                                                                             \
-    extern "C" __global__ void __maxnreg__(88) decode_step_route_##SELECT(                                                       \
+    KERNEL(decode_step_route_##SELECT, __maxnreg__(88))(                                                                         \
         const float *x, float *next, const float *y, const float *post, const float *comb, const float *sums, const float *base, \
         const float *scale, const float *weight, float *kept, bf16 *half, float *next_post, float *next_comb, const bf16 *gate,  \
         const float *bias, const int *table, const int *token, float2 *scores, u32 *arrived, int *experts, float *weights,       \

@@ -139,11 +139,11 @@ struct Row {
 };
 
 // Of each row, the first thread block has attention's input as codes, and the second how streams are mixed back.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    decode_step_mix_fp8_b128_f32(const float *x, float *next, const float *y, const float *post, const float *comb,
-                                 const float *sums, const float *base, const float *scale, const float *weight, float *kept,
-                                 bf16 *half, u8 *codes, float *scales, float *next_post, float *next_comb, int parts, int dim,
-                                 float eps) {
+KERNEL(decode_step_mix_fp8_b128_f32, __launch_bounds__(THREADS))(const float *x, float *next, const float *y, const float *post,
+                                                                 const float *comb, const float *sums, const float *base,
+                                                                 const float *scale, const float *weight, float *kept, bf16 *half,
+                                                                 u8 *codes, float *scales, float *next_post, float *next_comb,
+                                                                 int parts, int dim, float eps) {
     __shared__ Shared s;
     const int row = blockIdx.y;
     const mixed::Streams x_of = {x, next, y, post, comb, dim};

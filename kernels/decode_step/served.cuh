@@ -464,8 +464,8 @@ variants = ["served"]
 #include "decode_step/row_mix.cuh"
 
 // Keeps [groups, B, cols] at a site, [runs, layers, B, groups · cols].
-extern "C" __global__ void __launch_bounds__(128)
-    decode_step_tap_groups(const u32 *from, u32 *to, const int *clock, int layer, int layers, int runs, int cols) {
+KERNEL(decode_step_tap_groups, __launch_bounds__(128))(const u32 *from, u32 *to, const int *clock, int layer, int layers,
+                                                       int runs, int cols) {
     const int row = blockIdx.x, rows = gridDim.x, group = blockIdx.y, run = min(*clock, runs - 1);
     from += ((size_t)group * rows + row) * cols;
     to += ((((size_t)run * layers + layer) * rows + row) * gridDim.y + group) * cols;
@@ -477,8 +477,8 @@ extern "C" __global__ void __launch_bounds__(128)
 #include "decode_step/routed.cuh"
 
 // The products of each group's rows, x [groups, B, K], with its weights, y [groups, B, N].
-extern "C" __global__ void __launch_bounds__(512, 1)
-    decode_step_groups(const u8 *x, const float *x_scale, const u8 *w, const float *w_scale, float *y, int B, int N, int K) {
+KERNEL(decode_step_groups, __launch_bounds__(512, 1))(const u8 *x, const float *x_scale, const u8 *w, const float *w_scale,
+                                                      float *y, int B, int N, int K) {
     const size_t group = blockIdx.z, across = (K + 127) / 128, down = (N + 127) / 128;
     x += group * B * K, y += group * B * N;
 #ifndef MUTANT_GROUPS_SCALES_SHARED

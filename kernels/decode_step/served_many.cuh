@@ -91,8 +91,8 @@ call = "top_k.stream"
 // For up to 7,296 channels: more threads would leave too few registers for each.
 #define MIX_THREADS (32 * (19 + mhc_pre_parts::ADD_WARPS))
 
-extern "C" __global__ void __launch_bounds__(MIX_THREADS)
-    decode_step_mix_parts_fp8_b128_f32(const float *x, float *next, const float *y, const float *post, const float *comb,
+KERNEL(decode_step_mix_parts_fp8_b128_f32,
+       __launch_bounds__(MIX_THREADS))(const float *x, float *next, const float *y, const float *post, const float *comb,
                                        const float *sums, const float *base, const float *scale, const float *weight, float *kept,
                                        bf16 *half, u8 *codes, float *scales, float *next_post, float *next_comb, int parts,
                                        int dim, float eps) {
@@ -101,16 +101,16 @@ extern "C" __global__ void __launch_bounds__(MIX_THREADS)
                              eps, eps);
 }
 
-extern "C" __global__ void __launch_bounds__(MIX_THREADS)
-    decode_step_mix_half(const float *x, float *next, const float *y, const float *post, const float *comb, const float *sums,
-                         const float *base, const float *scale, const float *weight, float *kept, bf16 *half, float *next_post,
-                         float *next_comb, int parts, int dim, float eps) {
+KERNEL(decode_step_mix_half, __launch_bounds__(MIX_THREADS))(const float *x, float *next, const float *y, const float *post,
+                                                             const float *comb, const float *sums, const float *base,
+                                                             const float *scale, const float *weight, float *kept, bf16 *half,
+                                                             float *next_post, float *next_comb, int parts, int dim, float eps) {
     mhc_pre_parts::parts_mix(mixed::Streams{x, next, y, post, comb, dim}, sums, base, scale, weight,
                              mixed::ToHalf{kept, half, dim}, next_post, next_comb, parts, dim, eps, eps);
 }
 
-extern "C" __global__ void __launch_bounds__(32 * CODING)
-    decode_step_heads_fp8_b128_f32(const bf16 *x, const float *cos, const float *sin, float *kept, u8 *codes, float *scales,
-                                   int cols, int dim, int rotated) {
+KERNEL(decode_step_heads_fp8_b128_f32, __launch_bounds__(32 * CODING))(const bf16 *x, const float *cos, const float *sin,
+                                                                       float *kept, u8 *codes, float *scales, int cols, int dim,
+                                                                       int rotated) {
     heads<fp8_b128_f32>(x, cos, sin, kept, codes, scales, cols, dim, rotated);
 }

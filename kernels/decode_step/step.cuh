@@ -64,10 +64,10 @@ __device__ __forceinline__ float stream_begins(float embedding, int stream) {
 
 // Reads positions: the streams of each row's token, angles, and how many entries there are with the one that this token completes. A
 // row of padding has position -1, zeros for streams, and no entries. A CTA has 512 channels.
-extern "C" __global__ void __launch_bounds__(128)
-    decode_step_begin(const int *token, const int *position, const float *embedding, const float *cos, const float *sin, float *x,
-                      float *cos_t, float *sin_t, int *sparse_count, int *heavy_count, int channels, int rotated, int sparse_rate,
-                      int rate_of_heavy) {
+KERNEL(decode_step_begin, __launch_bounds__(128))(const int *token, const int *position, const float *embedding, const float *cos,
+                                                  const float *sin, float *x, float *cos_t, float *sin_t, int *sparse_count,
+                                                  int *heavy_count, int channels, int rotated, int sparse_rate,
+                                                  int rate_of_heavy) {
     constexpr int EACH = 4;
     const int row = blockIdx.y, pairs = rotated / 2, first = blockIdx.x * (EACH * 128) + threadIdx.x;
     launch_dependent_grids();
@@ -100,8 +100,7 @@ extern "C" __global__ void __launch_bounds__(128)
 }
 
 // Puts the vector of each row into the ring of its window.
-extern "C" __global__ void __launch_bounds__(128)
-    decode_step_push(const float *kv, const int *position, float *window, int slots, int channels) {
+KERNEL(decode_step_push, __launch_bounds__(128))(const float *kv, const int *position, float *window, int slots, int channels) {
     const int row = blockIdx.x, at = position[row];
     if (at < 0)
         return;
@@ -111,9 +110,8 @@ extern "C" __global__ void __launch_bounds__(128)
 }
 
 // Keeps the values at a site, [runs, layers, B, cols]; rows are `stride` elements apart and begin at `first`.
-extern "C" __global__ void __launch_bounds__(128)
-    decode_step_tap(const u32 *from, u32 *to, const int *clock, int layer, int layers, int rows, int runs, int cols, int stride,
-                    int first) {
+KERNEL(decode_step_tap, __launch_bounds__(128))(const u32 *from, u32 *to, const int *clock, int layer, int layers, int rows,
+                                                int runs, int cols, int stride, int first) {
     const int row = blockIdx.x, run = min(*clock, runs - 1);
     to += (((size_t)run * layers + layer) * rows + row) * cols;
     for (int col = threadIdx.x; col < cols; col += blockDim.x)
@@ -121,8 +119,7 @@ extern "C" __global__ void __launch_bounds__(128)
 }
 
 // Keeps the logits of a run, [runs, B, V]. A CTA has 1,024 of a row.
-extern "C" __global__ void __launch_bounds__(256)
-    decode_step_keep(const float *from, float *to, const int *clock, int rows, int runs, int cols) {
+KERNEL(decode_step_keep, __launch_bounds__(256))(const float *from, float *to, const int *clock, int rows, int runs, int cols) {
     constexpr int EACH = 4;
     const int row = blockIdx.x, first = blockIdx.y * (EACH * 256) + threadIdx.x;
     launch_dependent_grids();
@@ -141,8 +138,8 @@ extern "C" __global__ void __launch_bounds__(256)
 
 // Hands the next token to the next run: the one that is given, or the one that was sampled. After the last position a row stays where
 // it is, so that a graph can be replayed any number of times.
-extern "C" __global__ void __launch_bounds__(256) decode_step_end(const int *sampled, const int *forced, int *clock, int *token,
-                                                                  int *position, int *tokens, int rows, int runs, int positions) {
+KERNEL(decode_step_end, __launch_bounds__(256))(const int *sampled, const int *forced, int *clock, int *token, int *position,
+                                                int *tokens, int rows, int runs, int positions) {
     launch_dependent_grids();
     wait_on_dependent_grids();
     const int run = min(*clock, runs - 1);

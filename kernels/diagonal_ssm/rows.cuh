@@ -177,8 +177,8 @@ struct SharedStorage {
 };
 
 // A lane has the chunks of its warp from 2 · TILES · (lane / 4) on.
-extern "C" __global__ void __launch_bounds__(32 * WARPS, 3)
-    diagonal_ssm_rows(const float *u, const float *a, const float *b, const float *c, float *y, int S) {
+KERNEL(diagonal_ssm_rows, __launch_bounds__(32 * WARPS, 3))(const float *u, const float *a, const float *b, const float *c,
+                                                            float *y, int S) {
     constexpr int N = T, LANE_CHUNKS = 2 * TILES, PIECE_CHUNKS = WARPS * 16 * TILES;
     __shared__ SharedStorage smem;
     const int head = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, col = lane % 4;

@@ -1,6 +1,20 @@
 // Types and conversions that all operations share. NVRTC compiles without the C++ library.
 #pragma once
 
+// Declares an entry point: `KERNEL(name, attributes)(parameters) { … }`. With -DULPLAB_ENTRY, the compiler makes code for the entry
+// points with -DULPLAB_ENTRY_<name>=~,1 only: the others are templates that nothing instantiates.
+#ifdef ULPLAB_ENTRY
+#define KERNEL(NAME, ...) KERNEL_IF(KERNEL_SECOND(ULPLAB_ENTRY_##NAME, 0, ~), NAME, __VA_ARGS__)
+#define KERNEL_SECOND(...) KERNEL_SECOND_OF(__VA_ARGS__)
+#define KERNEL_SECOND_OF(FIRST, SECOND, ...) SECOND
+#define KERNEL_IF(...) KERNEL_IF_OF(__VA_ARGS__)
+#define KERNEL_IF_OF(SELECTED, ...) KERNEL_##SELECTED(__VA_ARGS__)
+#define KERNEL_0(NAME, ...) template <class> static __device__ void NAME
+#define KERNEL_1(NAME, ...) extern "C" __global__ void __VA_ARGS__ NAME
+#else
+#define KERNEL(NAME, ...) extern "C" __global__ void __VA_ARGS__ NAME
+#endif
+
 typedef unsigned char u8;
 typedef unsigned short u16;
 typedef unsigned int u32;

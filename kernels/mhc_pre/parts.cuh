@@ -296,15 +296,15 @@ __device__ __forceinline__ void parts_mix(const X &x, const float *sums, const f
     }
 }
 
-#define ENTRIES(DTYPE, T)                                                                                                     \
-    extern "C" __global__ void __launch_bounds__(32 * QUADS, 4)                                                               \
-        mhc_pre_parts_sums_##DTYPE(const T *x, const float *fn, float *sums, int tokens, int dim) {                           \
-        parts_sums<8>(Streams<T>{x, dim}, fn, sums, tokens, dim);                                                             \
-    }                                                                                                                         \
-    extern "C" __global__ void __launch_bounds__(32 * (MIX_WARPS + ADD_WARPS)) mhc_pre_parts_mix_##DTYPE(                     \
-        const T *x, const float *sums, const float *base, const float *scale, const float *__restrict__ weight, T *y,         \
-        float *post, float *comb, int parts, int dim, float norm_eps, float eps) {                                            \
-        parts_mix(Streams<T>{x, dim}, sums, base, scale, weight, ToMemory<T>{y, dim}, post, comb, parts, dim, norm_eps, eps); \
+#define ENTRIES(DTYPE, T)                                                                                                      \
+    KERNEL(mhc_pre_parts_sums_##DTYPE, __launch_bounds__(32 * QUADS, 4))(const T *x, const float *fn, float *sums, int tokens, \
+                                                                         int dim) {                                            \
+        parts_sums<8>(Streams<T>{x, dim}, fn, sums, tokens, dim);                                                              \
+    }                                                                                                                          \
+    KERNEL(mhc_pre_parts_mix_##DTYPE, __launch_bounds__(32 * (MIX_WARPS + ADD_WARPS)))(                                        \
+        const T *x, const float *sums, const float *base, const float *scale, const float *__restrict__ weight, T *y,          \
+        float *post, float *comb, int parts, int dim, float norm_eps, float eps) {                                             \
+        parts_mix(Streams<T>{x, dim}, sums, base, scale, weight, ToMemory<T>{y, dim}, post, comb, parts, dim, norm_eps, eps);  \
     }
 
 ENTRIES(bf16, bf16)

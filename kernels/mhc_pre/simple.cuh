@@ -65,7 +65,7 @@ __device__ void simple(const T *__restrict__ all_x, const float *__restrict__ fn
 }
 
 #define ENTRIES(DTYPE, T)                                                                                                        \
-    extern "C" __global__ void __launch_bounds__(256) mhc_pre_simple_##DTYPE(                                                    \
+    KERNEL(mhc_pre_simple_##DTYPE, __launch_bounds__(256))(                                                                      \
         const T *__restrict__ x, const float *__restrict__ fn, const float *base, const float *scale, const float *weight, T *y, \
         float *post, float *comb, int tokens, int dim, float norm_eps, float eps) {                                              \
         simple(x, fn, {base, scale, norm_eps, eps}, weight, y, post, comb, tokens, dim);                                         \

@@ -44,20 +44,20 @@ template <int SPLIT> __device__ __forceinline__ void pack_down(const uint4 *w2, 
 // ---- entry points
 
 // Marks all partials, 4 KB for each row, as absent, and clears the counters.
-extern "C" __global__ void swap_ffn_absent(uint4 *parts, u32 *joint) {
+KERNEL(swap_ffn_absent)(uint4 *parts, u32 *joint) {
     Counters{joint, (int)gridDim.x}.clear(blockIdx.x);
     parts[(size_t)blockIdx.x * blockDim.x + threadIdx.x] = make_uint4(ABSENT, ABSENT, ABSENT, ABSENT);
 }
 
-#define PACK(W, T)                                                                                                 \
-    extern "C" __global__ void swap_ffn_pack_gate_up_##W(const uint4 *w1, const uint4 *w3, uint4 *packed, int D) { \
-        pack_gate_up(w1, w3, packed, D * (int)sizeof(T));                                                          \
-    }                                                                                                              \
-    extern "C" __global__ void swap_ffn_pack_down_1_##W(const uint4 *w2, uint4 *packed, int F) {                   \
-        pack_down<1>(w2, packed, F * (int)sizeof(T));                                                              \
-    }                                                                                                              \
-    extern "C" __global__ void swap_ffn_pack_down_4_##W(const uint4 *w2, uint4 *packed, int F) {                   \
-        pack_down<4>(w2, packed, F * (int)sizeof(T));                                                              \
+#define PACK(W, T)                                                                              \
+    KERNEL(swap_ffn_pack_gate_up_##W)(const uint4 *w1, const uint4 *w3, uint4 *packed, int D) { \
+        pack_gate_up(w1, w3, packed, D * (int)sizeof(T));                                       \
+    }                                                                                           \
+    KERNEL(swap_ffn_pack_down_1_##W)(const uint4 *w2, uint4 *packed, int F) {                   \
+        pack_down<1>(w2, packed, F * (int)sizeof(T));                                           \
+    }                                                                                           \
+    KERNEL(swap_ffn_pack_down_4_##W)(const uint4 *w2, uint4 *packed, int F) {                   \
+        pack_down<4>(w2, packed, F * (int)sizeof(T));                                           \
     }
 PACK(bf16, bf16)
 PACK(e4m3, u8)
@@ -65,7 +65,7 @@ PACK(e4m3, u8)
 // Row kernels whose operands are swizzled tiles.
 
 #define TILED(W, CODES)                                                                                                       \
-    extern "C" __global__ void __launch_bounds__(ROW_THREADS, 4) swap_ffn_start_tiles_##W(                                    \
+    KERNEL(swap_ffn_start_tiles_##W, __launch_bounds__(ROW_THREADS, 4))(                                                      \
         const bf16 *x_in, const float *scale, const float *shift, float *x, const float *router, const float *g, float *sums, \
         unsigned char *n, u32 *joint, int B, int C, int D, int begin, float eps) {                                            \
         TEAM const Counters all = {joint, B * C};                                                                             \
@@ -78,12 +78,12 @@ PACK(e4m3, u8)
     SWAP_TILED(W, CODES, move, MOVE)                                                                                          \
     SWAP_TILED(W, CODES, literal, LITERAL)
 
-#define SWAP_TILED(W, CODES, L, RULE)                                                                                        \
-    extern "C" __global__ void __launch_bounds__(ROW_THREADS, 4)                                                             \
-        swap_ffn_swap_tiles_##W##_##L(float *x, unsigned char *ram, u8 *map, u8 *decisions, int event, float *sums,          \
-                                      const float *bias, const float *g, unsigned char *n, int B, int C, int D, float eps) { \
-        TEAM const TiledRows<CODES, ROW_THREADS> operand = {n, B * C, team};                                                 \
-        swap_row<1>(RULE, Store{x, ram, map, decisions, Sums{sums, B * C}, bias, g, D, eps}, team, event, operand);          \
+#define SWAP_TILED(W, CODES, L, RULE)                                                                                    \
+    KERNEL(swap_ffn_swap_tiles_##W##_##L, __launch_bounds__(ROW_THREADS, 4))(                                            \
+        float *x, unsigned char *ram, u8 *map, u8 *decisions, int event, float *sums, const float *bias, const float *g, \
+        unsigned char *n, int B, int C, int D, float eps) {                                                              \
+        TEAM const TiledRows<CODES, ROW_THREADS> operand = {n, B * C, team};                                             \
+        swap_row<1>(RULE, Store{x, ram, map, decisions, Sums{sums, B * C}, bias, g, D, eps}, team, event, operand);      \
     }
 TILED(bf16, false)
 TILED(e4m3, true)
@@ -91,12 +91,12 @@ TILED(e4m3, true)
 // One product for each launch, in step j of event e.
 
 #define PRODUCTS(W, T)                                                                                                       \
-    extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 1)                                                         \
-        swap_ffn_gate_up_##W(const unsigned char *n, const unsigned char *packed, float *sums, const float *w1_scale,        \
-                             const float *w3_scale, unsigned char *h, u32 *joint, int B, int C, float eps) {                 \
+    KERNEL(swap_ffn_gate_up_##W, __launch_bounds__(PRODUCT_THREADS, 1))(                                                     \
+        const unsigned char *n, const unsigned char *packed, float *sums, const float *w1_scale, const float *w3_scale,      \
+        unsigned char *h, u32 *joint, int B, int C, float eps) {                                                             \
         gate_up<T>(GateUpArgs{n, packed, {sums, B * C}, w1_scale, w3_scale, h, eps}, Counters{joint, B * C});                \
     }                                                                                                                        \
-    extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 1) swap_ffn_down_##W(                                      \
+    KERNEL(swap_ffn_down_##W, __launch_bounds__(PRODUCT_THREADS, 1))(                                                        \
         unsigned char *h, const unsigned char *packed, const float *w2_scale, const float *router, const float *g, float *x, \
         float *sums, unsigned char *n, u32 *joint, float4 *parts, int B, int C, int J, int e, int j, int residual) {         \
         down<T>(DownArgs{h, packed, w2_scale, router, g, x, {sums, B * C}, n, parts, residual}, Counters{joint, B * C},      \
@@ -106,7 +106,7 @@ TILED(e4m3, true)
 // The persistent kernel: all events in one launch.
 
 #define EVENTS(SPLIT, W, T)                                                                                                    \
-    extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 1) swap_ffn_events_##SPLIT##_##W(                            \
+    KERNEL(swap_ffn_events_##SPLIT##_##W, __launch_bounds__(PRODUCT_THREADS, 1))(                                              \
         const bf16 *x_in, const float *scale, const float *shift, float *x, unsigned char *ram, u8 *map, u8 *decisions,        \
         float *sums, const float *bias, const float *router, const float *g, unsigned char *n, const unsigned char *packed_13, \
         const float *w1_scale, const float *w3_scale, unsigned char *h, const unsigned char *packed_2, const float *w2_scale,  \

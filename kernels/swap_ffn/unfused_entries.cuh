@@ -3,7 +3,7 @@
 
 #include "swap_ffn/unfused.cuh"
 
-#define STEP(NAME, ...) extern "C" __global__ void __launch_bounds__(ROW_THREADS) swap_ffn_unfused_##NAME(__VA_ARGS__)
+#define STEP(NAME, ...) KERNEL(swap_ffn_unfused_##NAME, __launch_bounds__(ROW_THREADS))(__VA_ARGS__)
 
 STEP(film, const bf16 *x_in, const float *scale, const float *shift, float *x, int B, int C, int D, int begin) {
     const Place place(D);

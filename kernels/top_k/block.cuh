@@ -161,8 +161,7 @@ __device__ __forceinline__ u32 list_scores(Entry *entries, u32 *partials, const 
     return __reduce_add_sync(0xffffffff, of_warp);
 }
 
-extern "C" __global__ void __launch_bounds__(1024)
-    top_k_block(const float *scores, const int *counts, int *indices, int, int n, int k) {
+KERNEL(top_k_block, __launch_bounds__(1024))(const float *scores, const int *counts, int *indices, int, int n, int k) {
     BlockShared &shared = *(BlockShared *)bytes;
     Entry *entries = (Entry *)(bytes + sizeof(BlockShared));
     int *out = indices + (size_t)blockIdx.x * k;

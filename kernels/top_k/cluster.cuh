@@ -107,8 +107,7 @@ __device__ __noinline__ void by_parts(Places share, int rank, int k, int *out) {
 }
 
 // CTA `rank` of a row has an equal share of its candidates, in one piece that begins at a multiple of 16 bytes.
-extern "C" __global__ void __launch_bounds__(THREADS, 2)
-    top_k_cluster(const float *scores, const int *counts, int *indices, int, int n, int k) {
+KERNEL(top_k_cluster, __launch_bounds__(THREADS, 2))(const float *scores, const int *counts, int *indices, int, int n, int k) {
     ClusterShared &shared = *(ClusterShared *)bytes;
     const int row = blockIdx.x / RANKS, rank = blockIdx.x % RANKS, lane = threadIdx.x % 32;
     int *out = indices + (size_t)row * k;

@@ -84,8 +84,7 @@ struct List {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(STREAMING, 1)
-    top_k_stream(const float *scores, const int *counts, int *indices, int, int n, int k) {
+KERNEL(top_k_stream, __launch_bounds__(STREAMING, 1))(const float *scores, const int *counts, int *indices, int, int n, int k) {
     StreamShared &shared = *(StreamShared *)bytes;
     const int row = blockIdx.x / HALVES, rank = blockIdx.x % HALVES;
     int *out = indices + (size_t)row * k;

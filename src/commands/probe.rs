@@ -80,7 +80,7 @@ pub fn run(args: &ProbeArgs) -> Result<Exit> {
     )?;
     let device = Device::open()?;
     let session = Session::open(&device)?;
-    let kernels = session.load(&source)?;
+    let kernels = session.load(&source);
     let mut findings = Findings {
         device: device.describe(),
         instructions: Vec::new(),

@@ -1,9 +1,12 @@
 //! Attestations of kernels: what changed since a device saw them, and what no device can have written.
 
-use ulplab::backend::cuda::Source;
+use ulplab::backend::cuda::Toolkit;
 use ulplab::backend::cuda::toolkit::FLAGS;
-use ulplab::ops::{digest, find};
+use ulplab::backend::cuda::{Mutant, Source};
+use ulplab::itself;
+use ulplab::ops::find;
 use ulplab::studies::kernels::attest::{Attestation, VariantResult, VerifiedFile};
+use ulplab::studies::kernels::digests::{CodeDigests, Digests};
 
 use super::*;
 
@@ -34,9 +37,10 @@ fn attested(kernels: &Path) -> Attestation {
             nvrtc: "13.0".into(),
             flags: FLAGS.iter().map(ToString::to_string).collect(),
             kernels: source.digest().to_hex().to_string(),
-            judgement: digest(find(&source.op).unwrap()).into(),
+            judgement: itself::judgement(&source.op).unwrap().into(),
             variants: variants.map(|name| (name, one_case.clone())).collect(),
             mutants: faults.collect(),
+            digests: None,
         };
         (source.op.clone(), verified)
     };
@@ -110,6 +114,46 @@ fn attestations_name_what_changed() {
         said.contains("quantize_new.cu: was never verified") && said.contains("'quantize' is attested"),
         "{said}"
     );
+}
+
+/// A kernel that is written in another way is as it was verified while its machine code, its launches and its faults are.
+#[test]
+fn rewritten_kernels_are_as_they_were_verified() {
+    // Tests run without a compiler, too; CI has one.
+    let Ok(toolkit) = Toolkit::open() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    copy_folder(Path::new("kernels"), folder.path());
+    let results = tempfile::tempdir().unwrap();
+    let file = folder.path().join("diagonal_ssm.cu");
+    let mut as_verified = attested(folder.path());
+    let source = Source::read(&file).unwrap();
+    let digests = Digests {
+        code: Some(CodeDigests::new(&source, "sm_90a", &toolkit, None).unwrap()),
+        judgement: Some(Default::default()),
+        ..Digests::of_launches(&source, "sm_90a").unwrap()
+    };
+    as_verified.ops.get_mut("diagonal_ssm").unwrap().digests = Some(digests);
+    as_verified.write(results.path()).unwrap();
+    let gate = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        let mut command = assert_cmd::Command::new(env!("CARGO_BIN_EXE_ulplab"));
+        let command = command.args(["kernels", "attest", "--check", path(results.path())]);
+        let output = command.env("ULPLAB_KERNELS", folder.path()).output().unwrap();
+        (output.status.code(), stdout(&output) + &stderr(&output))
+    };
+    let text = &source.text;
+    let (code, said) = gate(&text.replacen("*/", "*/\n// A comment.\n", 1));
+    assert_eq!(code, Some(0), "{said}");
+    let (code, said) = gate(&text.replacen("__launch_bounds__(32, 8)", "__launch_bounds__(64, 8)", 1));
+    assert_eq!(code, Some(100), "{said}");
+    says(&said, "diagonal_ssm.cu: machine code of 'diagonal_ssm_");
+    let planted = |fault: &&Mutant| text.contains(&format!("#ifdef {}\n", fault.define()));
+    let fault = source.header.mutants.iter().find(planted).unwrap().define();
+    let (code, said) = gate(&text.replace(&format!("#ifdef {fault}\n"), &format!("#ifdef {fault}_ELSEWHERE\n")));
+    assert_eq!(code, Some(100), "{said}");
+    let (code, said) = gate(&text.replacen("grid = [\"H\"]", "grid = [\"H + 1\"]", 1));
+    assert_eq!(code, Some(100), "{said}");
+    says(&said, "diagonal_ssm.cu: launches of variant '");
 }
 
 /// What one device saw of each kernel says nothing of all kernels on one device. And whatever is stored in an attestation is looked at.

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use object::read::elf::ElfFile64;
+use object::{Endianness, Object, ObjectSection};
 use serde::Serialize;
 
 use super::toolkit::Cubin;
@@ -41,42 +43,16 @@ pub fn entries(cubin: &Cubin) -> Result<BTreeMap<String, Entry>, String> {
     Ok(entries)
 }
 
-/// Names and bytes of the sections of a 64-bit little-endian ELF file.
+/// Names and bytes of the sections of a 64-bit ELF file.
 fn sections(file: &[u8]) -> Result<Vec<(String, &[u8])>, String> {
-    let number = |at: usize, len: usize| -> Result<usize, String> {
-        let bytes = file.get(at..at + len).ok_or("the machine code ends too early")?;
-        Ok(bytes
-            .iter()
-            .rev()
-            .fold(0, |value, byte| value << 8 | usize::from(*byte)))
-    };
-    if !file.starts_with(b"\x7fELF\x02\x01") {
-        return Err("the machine code is no 64-bit ELF file".into());
+    let wrong = |error: object::Error| format!("the machine code is not a 64-bit ELF file: {error}");
+    let elf = ElfFile64::<Endianness>::parse(file).map_err(wrong)?;
+    let mut sections = Vec::new();
+    for section in elf.sections() {
+        let name = section.name().map_err(wrong)?.to_string();
+        sections.push((name, section.data().map_err(wrong)?));
     }
-    let (table, size, count, names) = (number(0x28, 8)?, number(0x3a, 2)?, number(0x3c, 2)?, number(0x3e, 2)?);
-    let header = |index: usize| table.checked_add(index * size).ok_or("a section is beyond the end");
-    let bytes = |index: usize| -> Result<&[u8], String> {
-        let header = header(index)?;
-        let (kind, start, len) = (
-            number(header + 4, 4)?,
-            number(header + 0x18, 8)?,
-            number(header + 0x20, 8)?,
-        );
-        // Sections without bytes in the file.
-        const NOBITS: usize = 8;
-        if kind == NOBITS {
-            return Ok(&[]);
-        }
-        let end = start.checked_add(len).ok_or("a section is beyond the end")?;
-        file.get(start..end).ok_or_else(|| "a section is beyond the end".into())
-    };
-    let texts = bytes(names)?;
-    let name = |index: usize| -> Result<String, String> {
-        let text = texts.get(number(header(index)?, 4)?..).unwrap_or_default();
-        let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
-        Ok(String::from_utf8_lossy(text).into_owned())
-    };
-    (0..count).map(|index| Ok((name(index)?, bytes(index)?))).collect()
+    Ok(sections)
 }
 
 /// The content of a kernel's section.

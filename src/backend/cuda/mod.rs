@@ -21,6 +21,7 @@ pub mod shipped;
 pub mod time;
 pub mod toolkit;
 mod turn;
+mod units;
 mod watchdog;
 
 pub use device::Device;

@@ -204,6 +204,15 @@ impl Plan {
         Ok(Some(plan))
     }
 
+    /// Names of the entry points that it launches.
+    pub fn entries(&self) -> impl Iterator<Item = &str> {
+        let steps = self.prepare.iter().chain(&self.steps);
+        steps.filter_map(|step| match &step.work {
+            Work::Kernel { entry, .. } => Some(entry.as_str()),
+            Work::Matmul { .. } => None,
+        })
+    }
+
     /// Scratch of that name.
     pub fn scratch(&self, name: &str) -> Option<&Scratch> {
         self.scratch.iter().find(|scratch| scratch.name == name)

@@ -5,11 +5,11 @@ mod timed;
 use std::rc::Rc;
 
 use super::copies::{BoundLaunch, LaunchInputs, ProblemCopy, There};
-use super::device::{Device, Function, Memory, Module};
+use super::device::{Device, Function, Memory};
 use super::header::Variant;
 use super::matmul::Matmul;
 use super::plan::{Plan, Step, Work};
-use super::session::Session;
+use super::session::{Kernels, Session};
 use ulplab_core::error::{Error, Result};
 use ulplab_core::ops::checks::{Band, Differing, Repeated, failures};
 use ulplab_core::ops::guards;
@@ -23,7 +23,7 @@ pub struct Running<'a> {
     device: &'a Device,
     problem: &'a Problem,
     case: &'a Case,
-    module: &'a Module,
+    kernels: &'a Kernels<'a>,
     variant: &'a Variant,
     plan: Plan,
     /// Kernels of the preparing launches, then of the others.
@@ -40,23 +40,23 @@ enum Loaded<'a> {
 impl<'a> Running<'a> {
     pub fn new(
         session: &'a Session<'a>,
-        module: &'a Module,
+        kernels: &'a Kernels<'a>,
         (case, problem): (&'a Case, &'a Problem),
         (variant, plan): (&'a Variant, Plan),
     ) -> Result<Self> {
-        Self::beside(session, module, (case, problem), (variant, plan), &There::default())
+        Self::beside(session, kernels, (case, problem), (variant, plan), &There::default())
     }
 
     /// The same, where memory for some buffers is there, with their contents in it.
     fn beside(
         session: &'a Session<'a>,
-        module: &'a Module,
+        kernels: &'a Kernels<'a>,
         (case, problem): (&'a Case, &'a Problem),
         (variant, plan): (&'a Variant, Plan),
         there: &There,
     ) -> Result<Self> {
         let device = session.device;
-        let load = |step: &Step| Loaded::new(device, module, step);
+        let load = |step: &Step| Loaded::new(device, kernels, step);
         let load = |steps: &[Step]| steps.iter().map(load).collect::<Result<Vec<_>>>();
         let (_room, _turn) = (device.room(ProblemCopy::bytes(problem, &plan))?, device.turns.shared());
         let mut running = Self {
@@ -66,7 +66,7 @@ impl<'a> Running<'a> {
             case,
             loaded: [load(&plan.prepare)?, load(&plan.steps)?],
             set: ProblemCopy::new(device, case, problem, &plan, there)?,
-            module,
+            kernels,
             variant,
             plan,
         };
@@ -337,7 +337,7 @@ impl Guarded for Running<'_> {
             ..There::default()
         };
         let (on, of) = ((&case, &problem), self.variant);
-        let run = |plan| Running::beside(self.session, self.module, on, (of, plan), &there)?.outputs();
+        let run = |plan| Running::beside(self.session, self.kernels, on, (of, plan), &there)?.outputs();
         plan.map(run).transpose()
     }
 
@@ -349,7 +349,7 @@ impl Guarded for Running<'_> {
         let Some((case, problem, plan)) = self.most_repeated(times)? else {
             return Ok(None);
         };
-        let running = Running::new(self.session, self.module, (&case, &problem), (self.variant, plan))?;
+        let running = Running::new(self.session, self.kernels, (&case, &problem), (self.variant, plan))?;
         let _turn = self.device.turns.shared();
         running.begin(POISON_BYTE)?;
         (0..problem.runs).try_for_each(|_| running.launch_on(&running.set, true))?;
@@ -406,10 +406,10 @@ impl Guarded for Running<'_> {
 }
 
 impl<'a> Loaded<'a> {
-    fn new(device: &'a Device, module: &Module, step: &Step) -> Result<Self> {
+    fn new(device: &'a Device, kernels: &Kernels, step: &Step) -> Result<Self> {
         match &step.work {
             Work::Kernel { entry, shape, .. } => {
-                let function = module.function(entry)?;
+                let function = kernels.function(entry)?;
                 device.prepare(&function, shape)?;
                 Ok(Self::Kernel(function))
             }

@@ -70,8 +70,7 @@ fn serve(chosen: &[ChosenVariants], asked: &Receiver<Request>) {
 fn answer(chosen: &[ChosenVariants], calls: &mut impl Iterator<Item = Request>) -> Result<()> {
     let device = Device::open()?;
     let session = Session::open(&device)?;
-    let loaded = chosen.iter().map(|chosen| session.load(&chosen.source));
-    let loaded = loaded.collect::<Result<Vec<_>>>()?;
+    let loaded: Vec<Kernels> = chosen.iter().map(|chosen| session.load(&chosen.source)).collect();
     for Request(call, answer) in calls {
         let mut both = chosen.iter().zip(&loaded);
         let found = both.find(|(chosen, _)| chosen.source.op == call.op);

@@ -3,15 +3,16 @@
 //! A [`Session`] loads a file of [`Kernels`], with a planted fault or none; on a case they are a [`Bench`], where a variant
 //! is checked, or readied to be timed.
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
+use std::collections::BTreeMap;
 
-use super::device::{Device, Module};
+use super::device::{Device, Function, Module};
 use super::header::{Mutant, Source, Variant};
 use super::plan::Plan;
 use super::repeat::Repeats;
 use super::run::Running;
 use super::time::Stopwatch;
-use super::toolkit::Toolkit;
+use super::toolkit::{Toolkit, Unit};
 use ulplab_core::error::{Error, Result};
 use ulplab_core::ops::guards::Checked;
 use ulplab_core::ops::{Case, Problem};
@@ -35,27 +36,50 @@ impl<'d> Session<'d> {
         })
     }
 
-    /// Compiles a file and puts it on the device.
-    pub fn load<'s>(&'s self, source: &'s Source) -> Result<Kernels<'s>> {
+    /// The kernels of a file.
+    pub fn load<'s>(&'s self, source: &'s Source) -> Kernels<'s> {
         self.load_with(source, None)
     }
 
     /// The same, with a fault planted if one is given.
-    pub fn load_with<'s>(&'s self, source: &'s Source, fault: Option<&Mutant>) -> Result<Kernels<'s>> {
-        let cubin = self.toolkit.compile(source, &self.device.arch, fault)?;
-        Ok(Kernels {
+    pub fn load_with<'s>(&'s self, source: &'s Source, fault: Option<&'s Mutant>) -> Kernels<'s> {
+        Kernels {
             session: self,
             source,
-            fault: fault.map(|fault| format!(" with the fault '{}'", fault.name)),
-            module: Module::load(&cubin.bytes)?,
-        })
+            fault,
+            modules: RefCell::default(),
+        }
     }
 
-    /// Compiles a file with each of these faults, before they are loaded one after the other.
-    pub fn compile_faults<'f>(&self, source: &'f Source, faults: &[&'f Mutant]) {
-        let work = |fault: &&'f Mutant| (source, self.device.arch.as_str(), Some(*fault));
-        let works: Vec<_> = faults.iter().map(work).collect();
-        self.toolkit.compile_ahead(&works);
+    /// Compiles variants of a file for cases, each with a planted fault or none, as many launches at a time as there are cores. A variant
+    /// that does not take a case is left out; an error comes again when the variant is readied.
+    pub fn compile_ahead(&self, source: &Source, works: &[(Option<&Mutant>, &Variant, &Case)]) {
+        let planned = works.iter().filter_map(|(fault, variant, case)| {
+            let plan = self.runs(variant).then(|| Plan::new(variant, case, self.device.sms));
+            Some((*fault, plan?.ok()??))
+        });
+        let planned: Vec<_> = planned.collect();
+        let named = planned.iter().flat_map(|(fault, plan)| {
+            plan.entries()
+                .map(|entry| (fault.map(|fault| fault.name.as_str()), (*fault, entry)))
+        });
+        let mut units = BTreeMap::new();
+        for (name, (fault, entry)) in named {
+            for entry in source.units([entry]) {
+                units.insert((name, entry), self.unit(source, fault, entry));
+            }
+        }
+        self.toolkit.compile_ahead(&units.into_values().collect::<Vec<_>>());
+    }
+
+    fn unit<'a>(&'a self, source: &'a Source, fault: Option<&'a Mutant>, entry: &'a str) -> Unit<'a> {
+        let arch = &self.device.arch;
+        Unit {
+            source,
+            arch,
+            fault,
+            entry,
+        }
     }
 
     /// Whether a variant is for this device.
@@ -84,12 +108,27 @@ impl<'d> Session<'d> {
 pub struct Kernels<'s> {
     session: &'s Session<'s>,
     source: &'s Source,
-    /// In the words of messages, if one is planted.
-    fault: Option<String>,
-    module: Module,
+    /// The planted fault.
+    fault: Option<&'s Mutant>,
+    /// The units that were used, by entry point.
+    modules: RefCell<BTreeMap<String, Module>>,
 }
 
 impl Kernels<'_> {
+    /// The function of an entry point: compiled and put on the device when it is first used.
+    pub(super) fn function(&self, entry: &str) -> Result<Function> {
+        let unit = self.source.units([entry]).pop_first().unwrap_or_default();
+        let mut modules = self.modules.borrow_mut();
+        if !modules.contains_key(unit) {
+            let cubin = self
+                .session
+                .toolkit
+                .compile(self.session.unit(self.source, self.fault, unit))?;
+            modules.insert(unit.into(), Module::load(&cubin.bytes)?);
+        }
+        modules[unit].function(entry)
+    }
+
     /// The kernels on a case of their operation.
     pub fn case<'a>(&'a self, case: &'a Case, problem: &'a Problem) -> Bench<'a> {
         Bench {
@@ -120,15 +159,13 @@ impl<'a> Bench<'a> {
     /// A variant ready to be run, by its plan.
     pub fn ready(&self, variant: &'a Variant, plan: Plan) -> Result<Running<'a>> {
         let Kernels {
-            session,
-            source,
-            fault,
-            module,
+            session, source, fault, ..
         } = self.kernels;
-        let (op, fault) = (&source.op, fault.as_deref().unwrap_or_default());
-        let what = format!("{op}.{}{fault} on {}", variant.name, self.case.name);
+        session.compile_ahead(source, &[(*fault, variant, self.case)]);
+        let fault = fault.map_or(String::new(), |fault| format!(" with the fault '{}'", fault.name));
+        let what = format!("{}.{}{fault} on {}", source.op, variant.name, self.case.name);
         session.device.watchdog.expect(what);
-        Running::new(session, module, (self.case, self.problem), (variant, plan))
+        Running::new(session, self.kernels, (self.case, self.problem), (variant, plan))
     }
 
     /// Outputs of a variant, and the results of checks and judgements; none if it has no plan.

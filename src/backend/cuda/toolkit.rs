@@ -11,6 +11,7 @@ use super::cache;
 use super::cache::Cache;
 use super::header::{Mutant, Source};
 use ulplab_core::error::{Error, Result};
+use ulplab_core::input;
 
 /// Options for every kernel: the compiler keeps floating-point operations as written.
 pub const FLAGS: &[&str] = &[
@@ -19,8 +20,10 @@ pub const FLAGS: &[&str] = &[
     "--prec-div=true",
     "--prec-sqrt=true",
     "--ftz=false",
-    "-lineinfo",
+    LINES,
 ];
+/// The option that keeps the numbers of lines for profilers.
+const LINES: &str = "-lineinfo";
 
 /// Names the folder of a toolkit, with `lib` or `lib64` and `include` in it.
 pub const VARIABLE: &str = "ULPLAB_CUDA";
@@ -36,7 +39,19 @@ pub struct Toolkit {
     cache: Cache,
 }
 
-/// Machine code of one file.
+/// A part of a file to compile.
+#[derive(Clone, Copy)]
+pub struct Unit<'a> {
+    pub source: &'a Source,
+    /// The architecture, e.g. `sm_90a`.
+    pub arch: &'a str,
+    /// The planted fault.
+    pub fault: Option<&'a Mutant>,
+    /// The entry point; a file that does not declare its entry points by `KERNEL` is compiled whole.
+    pub entry: &'a str,
+}
+
+/// Machine code of a unit.
 #[derive(Clone, Debug)]
 pub struct Cubin {
     pub bytes: Vec<u8>,
@@ -95,35 +110,65 @@ impl Toolkit {
         }))
     }
 
-    /// Compiles a file for an architecture, with a planted fault or none.
-    pub fn compile(&self, source: &Source, arch: &str, fault: Option<&Mutant>) -> Result<Cubin> {
-        let path = source.path.display();
-        let includes = source.path.parent().unwrap_or(Path::new("."));
-        let mut options: Vec<String> = FLAGS.iter().map(ToString::to_string).collect();
-        options.push(format!("--gpu-architecture={arch}"));
-        options.push(format!("-I{}", self.folder.join("include").display()));
-        options.push(format!("-I{}", includes.display()));
-        options.push("--ptxas-options=-v".into());
-        options.extend(fault.map(|fault| format!("-D{}", fault.define())));
+    /// Compiles a unit.
+    ///
+    /// # Errors
+    /// The file does not compile.
+    pub fn compile(&self, unit: Unit) -> Result<Cubin> {
+        let options = self.options(unit, FLAGS);
         // The path of a toolkit does not determine its output; its version does.
         let made_by: Vec<String> = options
             .iter()
             .filter(|option| !option.starts_with("-I"))
             .cloned()
             .collect();
-        self.cached(&source.digest(), &made_by, || {
-            let made = self.run(&source.text, &path.to_string(), &options);
-            made.map_err(|why| Error::data(&source.path, format!("does not compile for {arch}:\n{why}")))
-        })
+        self.cached(&unit.source.digest(), &made_by, || self.compile_by(unit, &options))
     }
 
-    /// Compiles files, each for an architecture and with a planted fault or none, as many at a time as there are cores, so that they
-    /// are in the cache when one after the other is asked for. An error comes again then.
-    pub fn compile_ahead(&self, works: &[(&Source, &str, Option<&Mutant>)]) {
-        if self.cache.keeps() {
-            let works = works.par_iter();
-            works.for_each(|(source, arch, fault)| drop(self.compile(source, arch, *fault)));
+    /// Compiles a unit without the numbers of lines: a moved line then leaves the machine code as it is. Nothing is cached.
+    ///
+    /// # Errors
+    /// The file does not compile.
+    pub fn compile_without_lines(&self, unit: Unit) -> Result<Cubin> {
+        let flags: Vec<&str> = FLAGS.iter().copied().filter(|flag| *flag != LINES).collect();
+        self.compile_by(unit, &self.options(unit, &flags))
+    }
+
+    fn options(&self, unit: Unit, flags: &[&str]) -> Vec<String> {
+        let includes = unit.source.path.parent().unwrap_or(Path::new("."));
+        let mut options: Vec<String> = flags.iter().map(ToString::to_string).collect();
+        options.push(format!("--gpu-architecture={}", unit.arch));
+        options.push(format!("-I{}", self.folder.join("include").display()));
+        options.push(format!("-I{}", includes.display()));
+        options.push("--ptxas-options=-v".into());
+        options.extend(unit.fault.map(|fault| format!("-D{}", fault.define())));
+        if unit.source.has_units() {
+            options.extend(["-DULPLAB_ENTRY".into(), format!("-DULPLAB_ENTRY_{}=~,1", unit.entry)]);
         }
+        options
+    }
+
+    fn compile_by(&self, unit: Unit, options: &[String]) -> Result<Cubin> {
+        let Unit { source, arch, .. } = unit;
+        let made = self.run(&source.text, &source.path.display().to_string(), options);
+        made.map_err(|why| Error::data(&source.path, format!("does not compile for {arch}:\n{why}")))
+    }
+
+    /// Compiles units, as many at a time as there are cores, so that they are in the cache when one after the other is needed. An error
+    /// comes again then.
+    pub fn compile_ahead(&self, units: &[Unit]) {
+        if self.cache.keeps() {
+            units.par_iter().for_each(|unit| drop(self.compile(*unit)));
+        }
+    }
+
+    /// The digest of the compiler's library.
+    ///
+    /// # Errors
+    /// The library cannot be read.
+    pub fn digest(&self) -> Result<String> {
+        let library = library_in(&self.folder, "libnvrtc.so").unwrap_or_default();
+        Ok(blake3::hash(&input::bytes(&library)?).to_hex()[..32].to_string())
     }
 
     /// Compiles a text that includes nothing.

@@ -4,7 +4,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::backend::cuda::{Device, Source, Toolkit};
+use crate::backend::cuda::{Device, Session};
 use crate::run::{now, runs};
 use crate::studies::kernels::file;
 use crate::{itself, shipped};
@@ -102,17 +102,18 @@ fn time_peers(args: &KernelsArgs, file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Compiles our kernels into the cache. Whatever goes wrong here goes wrong again where they are asked for, and is said there.
+/// Compiles our kernels into the cache. Whatever goes wrong here goes wrong again when they are used, and is reported there.
 fn compile_ahead(args: &KernelsArgs) {
-    let Ok(arch) = Device::open().map(|device| device.arch.clone()) else {
-        return;
-    };
-    let Ok(toolkit) = Toolkit::open() else { return };
+    let Ok(device) = Device::open() else { return };
+    let Ok(session) = Session::open(&device) else { return };
     let only = args.only.as_deref().map_or("*", operation_pattern);
-    let ops = OPS.iter().filter(|op| matches(only, op.name()));
-    let sources: Vec<Source> = ops.filter_map(|op| file(*op).ok()).collect();
-    let works: Vec<_> = sources.iter().map(|source| (source, arch.as_str(), None)).collect();
-    toolkit.compile_ahead(&works);
+    for op in OPS.iter().filter(|op| matches(only, op.name())) {
+        let Ok(source) = file(*op) else { continue };
+        let cases = op.cases();
+        let variants = source.header.variants.iter();
+        let works = variants.flat_map(|variant| cases.iter().map(move |case| (None, variant, case)));
+        session.compile_ahead(&source, &works.collect::<Vec<_>>());
+    }
 }
 
 /// The pattern of operations in a pattern of cells.

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use super::{KernelArgs, WorkerArgs, experiment_or_shipped};
-use crate::commands::sweep::SweepArgs;
+use crate::commands::sweep::{self, SweepArgs};
 use crate::studies::kernels::Options;
 use crate::studies::kernels::attest;
 use ulplab_core::error::{Exit, Result};
@@ -38,12 +38,17 @@ const RUN: [&str; 18] = [
 #[derive(Debug, clap::Args)]
 #[command(mut_arg("experiment", experiment_or_shipped))]
 pub struct AttestArgs {
-    /// Folder of the attestations [default of --check: experiments/results].
-    #[arg(value_name = "DIR", required_unless_present = "check")]
+    /// Folder of the attestations [default of --check and --digests: experiments/results].
+    #[arg(value_name = "DIR", required_unless_present_any = ["check", "digests"])]
     folder: Option<PathBuf>,
-    /// Check that every kernel, its flags and its bounds are unchanged since they were verified.
+    /// Check that every kernel, its flags and its bounds are unchanged since they were verified. A judgement that was written in
+    /// another way is unchanged if its inputs, launches and answers are.
     #[arg(long, conflicts_with_all = RUN)]
     check: bool,
+    /// Store digests of the inputs, launches and answers of all files that are as they were verified, so that --check can hold a
+    /// judgement that is written in another way against them. Takes minutes, and no GPU.
+    #[arg(long, conflicts_with_all = RUN, conflicts_with = "check")]
+    digests: bool,
     #[command(flatten)]
     sweep: SweepArgs,
     #[command(flatten)]
@@ -54,7 +59,10 @@ pub struct AttestArgs {
 
 pub(super) fn run(args: &AttestArgs) -> Result<Exit> {
     if args.check {
-        return attest::gate(args.folder.as_deref());
+        return attest::gate(args.folder.as_deref(), &sweep::digests);
+    }
+    if args.digests {
+        return sweep::with_data(|data| attest::store_digests(args.folder.as_deref(), data));
     }
     let kernels = Options {
         mutants: true,

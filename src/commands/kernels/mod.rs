@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use crate::commands::dump::MODEL;
 use crate::commands::sweep::SweepArgs;
 use crate::dataset::Manifest as Datasets;
-use crate::studies::kernels::{Devices, Options, Workers};
+use crate::studies::kernels::{Devices, Options, SHIPPED, Workers};
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::ops;
 use ulplab_core::ops::{Case, Data, Inputs, Op, Problem};
@@ -62,9 +62,6 @@ fn problem(op: &dyn Op, case: &Case) -> Result<Problem> {
     let data = Data::new(0, &none).with_checkpoint(Some(&folder));
     ops::problem_with(op, case, &data).map_err(Error::Usage)
 }
-
-/// The shipped experiment with all kernels.
-const SHIPPED: &str = "kernels";
 
 /// Options of every subcommand that runs an experiment, in addition to those of `ulplab sweep`.
 #[derive(Debug, clap::Args)]

@@ -6,6 +6,7 @@ mod workers;
 
 use std::collections::HashSet;
 use std::io::IsTerminal;
+use std::sync::OnceLock;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -179,6 +180,27 @@ fn enter_and_execute(args: &SweepArgs, prepared: &mut Prepared, device: Option<&
     Ok(folder)
 }
 
+/// Gives what inputs of a shipped experiment's cases are made of. Its model is read when a case asks for it.
+pub fn with_data<T>(run: impl FnOnce(&Data) -> Result<T>) -> Result<T> {
+    let args = SweepArgs {
+        experiment: kernels::SHIPPED.into(),
+        no_progress: true,
+        ..SweepArgs::default()
+    };
+    let question = read(&args)?;
+    let prepared = prepare(&args, &question)?;
+    let model = OnceLock::new();
+    let sites = |pattern: &str| {
+        let load = || prepared.open()?.load();
+        let model = model.get_or_init(|| load().map_err(|error: Error| error.to_string()));
+        let ids = &prepared.texts.first().ok_or("no text is given")?.ids;
+        let model = &**model.as_ref().map_err(Clone::clone)?;
+        kernels::sites(Text { model, ids }, pattern)
+    };
+    let seed = question.parsed.experiment.seed;
+    run(&Data::new(seed, &sites).with_checkpoint(prepared.folder.as_deref()))
+}
+
 fn compiler<'a>(args: &'a SweepArgs, prepared: &'a Prepared) -> Compile<'a> {
     Compile {
         sources: &prepared.question.sources,
@@ -187,6 +209,23 @@ fn compiler<'a>(args: &'a SweepArgs, prepared: &'a Prepared) -> Compile<'a> {
         architectures: &args.kernels.architectures,
         faults: args.kernels.mutants,
         json: args.json,
+        digesting: &digests,
+    }
+}
+
+/// Digests of rewritten files as they are, with the data of the shipped experiment where a judgement was rewritten.
+pub fn digests(files: &[attest::Rewritten]) -> Result<attest::Now> {
+    let all = |data: &Data| {
+        let digests = files
+            .iter()
+            .map(|file| (file.op().to_string(), file.digests(data).map_err(|why| why.to_string())));
+        Ok(digests.collect())
+    };
+    match files.iter().any(attest::Rewritten::has_other_judgement) {
+        true => with_data(all),
+        false => all(&Data::new(0, &|pattern| {
+            Err(format!("no model is read for '{pattern}'"))
+        })),
     }
 }
 

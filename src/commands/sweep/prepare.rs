@@ -276,7 +276,7 @@ fn manifest(
     for source in question.sources.iter().filter(used) {
         let name = format!("kernels/{}.cu", source.op);
         data.push((name, source.digest().to_hex().to_string()));
-        let judgement = ulplab_core::ops::find(&source.op).map(ulplab_core::ops::digest);
+        let judgement = itself::judgement(&source.op);
         data.extend(judgement.map(|digest| (format!("judgement of {}", source.op), digest.to_string())));
     }
     if let Some(study) = study.kernels() {

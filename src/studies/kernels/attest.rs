@@ -2,6 +2,7 @@
 //! ones that were verified.
 
 mod plausible;
+mod rewritten;
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::Write;
@@ -10,9 +11,11 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::TIME;
+use super::digests::Digests;
 use super::mutants::MutantResult;
 use crate::backend::cuda::toolkit::FLAGS;
 use crate::backend::cuda::{Device, Source, Toolkit, Variant};
+use crate::itself;
 use crate::run::runs::slug;
 use crate::run::verdict::{Status, Verdict};
 use crate::run::{Run, seal};
@@ -24,6 +27,8 @@ use ulplab_core::metrics::{BOUND_RATIO, VIOLATIONS};
 use ulplab_core::ops;
 use ulplab_core::record::Record;
 use ulplab_core::text::shown;
+
+pub use rewritten::{Digesting, Made, Now, Rewritten, store_digests};
 
 /// Its file in the folder of a device.
 pub const FILE: &str = "kernels.json";
@@ -55,6 +60,10 @@ pub struct VerifiedFile {
     /// blake3 of the cases, bounds and judgement.
     pub judgement: String,
     pub variants: BTreeMap<String, VariantResult>,
+    /// Digests of what its kernels are given, launched and answered, made when neither text had changed since: a judgement of another
+    /// text with the same digests is the same judgement.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digests: Option<Digests>,
     /// Planted faults, as `variant mutant`, and the first check that noticed each; empty if none did.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub mutants: BTreeMap<String, String>,
@@ -153,9 +162,10 @@ impl Attestation {
                 nvrtc: machine.nvrtc.clone(),
                 flags: FLAGS.iter().map(ToString::to_string).collect(),
                 kernels: source.digest().to_hex().to_string(),
-                judgement: ops::digest(op).to_string(),
+                judgement: itself::judgement(&source.op).unwrap_or_default().into(),
                 variants: variants.filter(|(_, shown)| shown.cases > 0).collect(),
                 mutants: planted.collect(),
+                digests: None,
             };
             all.ops.insert(source.op.clone(), verified);
         }
@@ -235,14 +245,15 @@ fn variant_result(run: &Run, kernel: &str) -> VariantResult {
 }
 
 /// Kernels of the tree that are not attested in their present state, with the changes of each.
-pub fn changed(sources: &[Source], attestations: &[(PathBuf, Attestation)]) -> Vec<String> {
+pub fn changed(sources: &[Source], attestations: &[(PathBuf, Attestation)], now: &Now) -> Vec<String> {
     let mut findings = Vec::new();
     for source in sources {
         let verified: Vec<&VerifiedFile> = attestations
             .iter()
             .filter_map(|(_, attestation)| attestation.ops.get(&source.op))
             .collect();
-        let current = |verified: &&&VerifiedFile| differences(source, verified).is_empty();
+        let now = now.get(&source.op);
+        let current = |verified: &&&VerifiedFile| differences(source, verified, now).is_empty();
         if verified.iter().find(current).is_some() {
             continue;
         }
@@ -251,7 +262,7 @@ pub fn changed(sources: &[Source], attestations: &[(PathBuf, Attestation)]) -> V
             None => "was never verified on a GPU".into(),
             Some(verified) => format!(
                 "{} since it was verified on {}",
-                differences(source, verified).join(", "),
+                differences(source, verified, now).join(", "),
                 verified.at
             ),
         };
@@ -278,14 +289,19 @@ fn missing(sources: &[Source], attestations: &[(PathBuf, Attestation)]) -> Vec<S
     findings
 }
 
-fn differences(source: &Source, verified: &VerifiedFile) -> Vec<String> {
+fn differences(source: &Source, verified: &VerifiedFile, now: Option<&Made>) -> Vec<String> {
     let mut found = Vec::new();
     let cases: HashSet<String> = ops::find(&source.op).map_or_else(
         |_| HashSet::new(),
         |op| op.cases().into_iter().map(|case| case.name).collect(),
     );
-    if verified.kernels != source.digest().to_hex().as_str() {
-        found.push("the kernel changed".into());
+    match verified.digests.as_ref().zip(now) {
+        _ if verified.has_texts_of(source) => {}
+        Some((then, Ok(now))) => found.extend(then.differences(now)),
+        Some((_, Err(why))) => found.push(format!("its text changed, and its digests cannot be made ({why})")),
+        None if verified.has_judgement_of(source) => found.push("the kernel changed".into()),
+        None if verified.has_text_of(source) => found.push("its cases, bounds or judgement changed".into()),
+        None => found.extend(["the kernel changed", "its cases, bounds or judgement changed"].map(String::from)),
     }
     if verified.flags != FLAGS {
         found.push(format!(
@@ -293,10 +309,6 @@ fn differences(source: &Source, verified: &VerifiedFile) -> Vec<String> {
             verified.flags.join(" "),
             FLAGS.join(" ")
         ));
-    }
-    let judgement = ops::find(&source.op).map(|op| ops::digest(op).to_string());
-    if judgement.as_ref() != Ok(&verified.judgement) {
-        found.push("its cases, bounds or judgement changed".into());
     }
     // Variants for another architecture did not run on the card.
     let runs = |variant: &&Variant| variant.is_for(&verified.arch) || verified.variants.contains_key(&variant.name);
@@ -352,7 +364,7 @@ fn results() -> Result<PathBuf> {
 }
 
 /// `ulplab kernels attest --check`: compares the kernels in the tree with their attestations.
-pub fn gate(folder: Option<&Path>) -> Result<Exit> {
+pub fn gate(folder: Option<&Path>, digesting: Digesting) -> Result<Exit> {
     let (sources, broken) = Source::read_good(&super::folder()?)?;
     let folder = folder.map_or_else(results, |folder| Ok(folder.into()))?;
     let attestations = Attestation::read_all(&folder)?;
@@ -361,7 +373,8 @@ pub fn gate(folder: Option<&Path>) -> Result<Exit> {
             format!("the folder has no attestation: expected <device>/{FILE}, which `ulplab kernels attest` writes");
         return Err(Error::data(&folder, why));
     }
-    let held = Held::new(&sources, &attestations, missing(&sources, &attestations))?;
+    let now = digesting(&Rewritten::all(&sources, &attestations))?;
+    let held = Held::new(&sources, &attestations, &now, missing(&sources, &attestations))?;
     held.show(["PASS", "FAIL", "NOT JUDGED"], "");
     Ok(match held.exit() {
         // Nothing can be said of a file that cannot be read.
@@ -372,9 +385,10 @@ pub fn gate(folder: Option<&Path>) -> Result<Exit> {
 
 /// Compares the compiled files with their attestations. Nothing was run, so the word is not PASS; and if not the `whole`
 /// experiment was selected, the exit code says that something is left to be seen.
-pub fn hold(sources: &[Source], whole: bool, json: bool) -> Result<Exit> {
+pub fn hold(sources: &[Source], whole: bool, json: bool, digesting: Digesting) -> Result<Exit> {
     let attestations = Attestation::read_all(&results()?)?;
-    let held = Held::new(sources, &attestations, Vec::new())?;
+    let now = digesting(&Rewritten::all(sources, &attestations))?;
+    let held = Held::new(sources, &attestations, &now, Vec::new())?;
     if json {
         for finding in &held.findings {
             outln!("{}", serde_json::json!({"type": "attestation", "what": finding}));
@@ -404,17 +418,22 @@ struct Held<'a> {
 }
 
 impl<'a> Held<'a> {
-    fn new(sources: &[Source], attestations: &'a [(PathBuf, Attestation)], missing: Vec<String>) -> Result<Self> {
+    fn new(
+        sources: &[Source],
+        attestations: &'a [(PathBuf, Attestation)],
+        now: &Now,
+        missing: Vec<String>,
+    ) -> Result<Self> {
         if sources.is_empty() {
             return Err(Error::NothingSelected("there are no kernels".into()));
         }
         let of = |one: &'a (PathBuf, Attestation)| {
-            let findings = changed(sources, std::slice::from_ref(one));
+            let findings = changed(sources, std::slice::from_ref(one), now);
             (one.1.device.as_str(), one.0.as_path(), findings)
         };
         Ok(Self {
             files: sources.len(),
-            findings: [changed(sources, attestations), missing].concat(),
+            findings: [changed(sources, attestations, now), missing].concat(),
             devices: attestations.iter().map(of).collect(),
         })
     }

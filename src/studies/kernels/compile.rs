@@ -7,6 +7,7 @@ use serde_json::json;
 use super::attest;
 use super::lines::line_of;
 use super::of_op;
+use super::units::Launched;
 use crate::backend::cuda::cubin::{Entry, entries};
 use crate::backend::cuda::plan::{Named, SMS, Step, Work};
 use crate::backend::cuda::{Plan, Source, Toolkit, Variant};
@@ -35,6 +36,8 @@ pub struct Compile<'a> {
     /// Compiles every planted fault, too.
     pub faults: bool,
     pub json: bool,
+    /// Makes digests of operations whose judgement has another text than it had when a device verified it.
+    pub digesting: attest::Digesting<'a>,
 }
 
 /// Mistakes of a variant, and the cases in which they show.
@@ -59,26 +62,36 @@ impl Compile<'_> {
             [] => ARCHITECTURES.to_vec(),
             named => named.iter().map(String::as_str).collect(),
         };
-        let mut works = Vec::new();
-        for source in &selected {
-            for &arch in &architectures {
-                let faults = source.header.mutants.iter().filter(|_| self.faults);
-                works.push((source, arch, None));
-                works.extend(faults.map(|fault| (source, arch, Some(fault))));
-            }
-        }
-        toolkit.compile_ahead(&works);
+        let chosen = |source: &Source, variant: &Variant, case: &Case| {
+            let id = format!("{}.{}/local/{}", source.op, variant.name, case.name);
+            self.cells.iter().any(|cell| cell.id == id)
+        };
+        let launched: Vec<Launched> = selected
+            .iter()
+            .flat_map(|source| {
+                let chosen = |variant: &Variant, case: &Case| chosen(source, variant, case);
+                let mut all = Vec::new();
+                for &arch in &architectures {
+                    all.extend(Launched::all(source, arch, self.faults, &chosen));
+                }
+                all
+            })
+            .collect();
+        toolkit.compile_ahead(&launched.iter().flat_map(Launched::units).collect::<Vec<_>>());
         let mut rows = Vec::new();
         let mut findings = Findings::new();
-        for source in &selected {
-            for &arch in &architectures {
-                let cubin = toolkit.compile(source, arch, None)?;
-                let found = entries(&cubin).map_err(|why| Error::data(&source.path, why))?;
+        for launched in &launched {
+            let Launched {
+                source, arch, fault, ..
+            } = *launched;
+            let mut found = BTreeMap::new();
+            for unit in launched.units() {
+                let cubin = toolkit.compile(unit)?;
+                found.extend(entries(&cubin).map_err(|why| Error::data(&source.path, why))?);
+            }
+            if fault.is_none() {
                 self.check(source, arch, &found, &mut findings)?;
                 rows.extend(found.into_iter().map(|(name, entry)| (source, arch, name, entry)));
-                for mutant in source.header.mutants.iter().filter(|_| self.faults) {
-                    toolkit.compile(source, arch, Some(mutant))?;
-                }
             }
         }
         self.print(&rows);
@@ -91,7 +104,7 @@ impl Compile<'_> {
         if !findings.is_empty() {
             return Ok(Exit::Usage);
         }
-        attest::hold(&selected, self.whole, self.json)
+        attest::hold(&selected, self.whole, self.json, self.digesting)
     }
 
     /// Every launch of the selected variants and cases of a file.
@@ -124,6 +137,7 @@ impl Compile<'_> {
                             problems.insert(small.name.clone(), problem);
                         }
                         let launches = Launches {
+                            source,
                             variant,
                             case: &case,
                             plan: &plan,
@@ -203,6 +217,7 @@ fn shown(cases: &BTreeSet<String>) -> String {
 
 /// The launches of a variant on a case, and the compiled entries to compare them with.
 struct Launches<'a> {
+    source: &'a Source,
     variant: &'a Variant,
     case: &'a Case,
     plan: &'a Plan,
@@ -266,7 +281,9 @@ impl Launches<'_> {
             return Vec::new();
         };
         let Some(compiled) = self.entries.get(entry) else {
-            let near = did_you_mean(entry, self.entries.keys().map(String::as_str));
+            let declared = self.source.declared(&self.case.keys);
+            let known = self.entries.keys().chain(&declared).map(String::as_str);
+            let near = did_you_mean(entry, known);
             return vec![format!("the file has no entry point '{entry}'{near}")];
         };
         let mut wrong = Vec::new();
@@ -361,6 +378,7 @@ args = ["packed", "y", "N"]
             };
             let entries = [("pack", entry(of_pack)), ("multiply", entry(of_multiply))];
             let launches = Launches {
+                source: &source,
                 variant,
                 case: &case,
                 plan: &plan,

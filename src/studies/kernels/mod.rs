@@ -4,6 +4,7 @@ pub mod attest;
 mod body;
 pub mod capsules;
 pub mod compile;
+pub mod digests;
 pub mod draws;
 mod lines;
 pub mod mutants;
@@ -15,6 +16,7 @@ pub mod programs;
 mod relations;
 mod selection;
 mod show;
+mod units;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -46,6 +48,9 @@ pub use body::{Command, KernelStudy};
 pub use compile::ARCHITECTURES;
 pub use selection::{for_others, without_simple};
 pub use show::{line, times};
+
+/// The shipped experiment with all kernels.
+pub const SHIPPED: &str = "kernels";
 
 /// Site of the records of times.
 pub const TIME: &str = "time";
@@ -198,7 +203,16 @@ impl Variants<'_> {
             if here.is_empty() {
                 continue;
             }
-            let kernels = self.session.load_with(source, self.fault(source))?;
+            let fault = self.fault(source);
+            let cases = ulplab_core::ops::find(&source.op).map_err(Error::Usage)?.cases();
+            let works = here.iter().filter_map(|cell| {
+                let case = cases
+                    .iter()
+                    .find(|case| cell.id.ends_with(&format!("/{}", case.name)))?;
+                Some((fault, source.variant(cell.kernel().1)?, case))
+            });
+            self.session.compile_ahead(source, &works.collect::<Vec<_>>());
+            let kernels = self.session.load_with(source, fault);
             self.cells.each(&source.op, &here, |cell, draw| {
                 let variant = source.variant(cell.kernel().1);
                 let variant = variant.ok_or_else(|| Error::Usage(format!("no variant {}", cell.recipe)))?;

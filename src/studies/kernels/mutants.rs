@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::{Variants, of_op};
-use crate::backend::cuda::{Mutant, Source};
+use crate::backend::cuda::plan::SMS;
+use crate::backend::cuda::{Mutant, Plan, Source, Variant};
 use crate::run::partition::Share;
 use crate::run::plan::Cell;
 use ulplab_core::atomic::write_atomic;
@@ -152,6 +153,26 @@ pub fn print(results: &[MutantResult]) -> bool {
     unnoticed > 0
 }
 
+/// Each fault in each of its variants, on the first case: most faults are noticed there, and further launches are compiled when needed.
+fn first_uses<'a>(
+    source: &'a Source,
+    mutants: &[&'a Mutant],
+    cases: &'a [(Case, OnceCell<CaseProblem>)],
+) -> Vec<(Option<&'a Mutant>, &'a Variant, &'a Case)> {
+    let takes = |variant: &Variant, case: &Case| matches!(Plan::new(variant, case, SMS), Ok(Some(_)));
+    let variants = source.header.variants.iter().filter_map(|variant| {
+        let first = cases.iter().find(|(case, _)| takes(variant, case))?;
+        Some((variant, &first.0))
+    });
+    let of_variant = |(variant, case): (&'a Variant, &'a Case)| {
+        let faults = mutants.iter().filter(|mutant| mutant.is_of(&variant.name));
+        faults
+            .map(move |fault| (Some(*fault), variant, case))
+            .collect::<Vec<_>>()
+    };
+    variants.flat_map(of_variant).collect()
+}
+
 impl Variants<'_> {
     /// Plants a share of the faults of some operations in every variant that has them, unless it is known what came of them.
     pub fn mutants(&self, ops: &[&str], share: Share, files: &MutantFiles) -> Result<()> {
@@ -168,7 +189,8 @@ impl Variants<'_> {
             cases.sort_by_key(|case| case.timed || case.inputs.need_model());
             // Problems are made at the first fault that gets as far, and kept for the others.
             let cases: Vec<_> = cases.into_iter().map(|case| (case, OnceCell::new())).collect();
-            self.session.compile_faults(source, &mutants);
+            self.session
+                .compile_ahead(source, &first_uses(source, &mutants, &cases));
             for mutant in mutants {
                 let results = self.results(source, mutant, op, &cases)?;
                 files.write(&source.op, &mutant.name, results)?;
@@ -185,7 +207,7 @@ impl Variants<'_> {
         op: &dyn Op,
         cases: &[(Case, OnceCell<CaseProblem>)],
     ) -> Result<Vec<MutantResult>> {
-        let kernels = self.session.load_with(source, Some(mutant))?;
+        let kernels = self.session.load_with(source, Some(mutant));
         let variants = source.header.variants.iter();
         let named = variants.filter(|variant| mutant.is_of(&variant.name) && self.session.runs(variant));
         let mut results: Vec<_> = named

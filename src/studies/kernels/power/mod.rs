@@ -5,7 +5,7 @@
 //! place: a fault in a row that no case has is noticed by nobody.
 
 mod faults;
-mod outputs;
+pub mod outputs;
 mod shown;
 
 use std::collections::BTreeMap;

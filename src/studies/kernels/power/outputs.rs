@@ -14,7 +14,7 @@ use ulplab_core::random::stream;
 use super::faults::Numbers;
 
 /// How often a kernel's own choices are followed until they are those of the reference: a choice may depend on the one before.
-const FOLLOWED: usize = 64;
+pub const FOLLOWED: usize = 64;
 
 /// An output of a case, or a part of it that has expected values of its own once the kernel has written the rest.
 pub struct Judged<'a> {
@@ -35,7 +35,7 @@ pub struct Judged<'a> {
 }
 
 /// Bytes by the names of outputs.
-type Named = Vec<(&'static str, Vec<u8>)>;
+pub type Named = Vec<(&'static str, Vec<u8>)>;
 
 impl Judged<'_> {
     /// Whether numbers in the place of the right ones are refused.
@@ -141,7 +141,8 @@ fn wrong(measured: &[Measured]) -> bool {
         .any(|found| found.metric == &VIOLATIONS && found.value != 0.0)
 }
 
-fn without_metrics(judge: &mut Judge) {
+/// Turns off the metrics that do not judge.
+pub fn without_metrics(judge: &mut Judge) {
     if let Rule::Within { metrics, .. } = &mut judge.rule {
         *metrics = false;
     }
@@ -164,7 +165,7 @@ fn numbers(judge: &Judge) -> Option<Numbers> {
 }
 
 /// The bytes that a judgement expects, with what is expected rounded to the type of the output.
-fn right_bytes(judge: &Judge) -> Option<Named> {
+pub fn right_bytes(judge: &Judge) -> Option<Named> {
     match &judge.rule {
         Rule::Equal { want, .. } => Some(vec![(judge.output, want.clone())]),
         Rule::Within { want, .. } | Rule::Rms { want, .. } | Rule::Admissible { want, .. } => Some(stored(judge, want)),
@@ -173,7 +174,7 @@ fn right_bytes(judge: &Judge) -> Option<Named> {
 }
 
 /// Numbers as the bytes of an output, or as the codes and scales of its format.
-fn stored(judge: &Judge, values: &[f64]) -> Named {
+pub fn stored(judge: &Judge, values: &[f64]) -> Named {
     let narrow: Vec<f32> = values.iter().map(|x| *x as f32).collect();
     match &judge.rule {
         Rule::Admissible { format, above, .. } => {
@@ -229,7 +230,12 @@ fn place(judge: &Judge, problem: &Problem) -> Option<Place> {
 
 /// The outputs of a right kernel, as far as they can be found out: where expected values depend on the kernel's own, from numbers that
 /// are drawn, of which those are replaced that are not as expected.
-fn right(problem: &Problem) -> Outputs {
+pub fn right(problem: &Problem) -> Outputs {
+    right_after(problem, FOLLOWED)
+}
+
+/// The same, with at most so many rounds in which a kernel's own choices are followed.
+pub fn right_after(problem: &Problem, rounds: usize) -> Outputs {
     let written = problem.buffers.iter().filter(|buffer| buffer.role != Role::In);
     let mut outputs = Outputs(written.map(|buffer| (buffer.name, before(buffer))).collect());
     let own = problem.judges.iter().filter_map(right_bytes).flatten();
@@ -240,7 +246,7 @@ fn right(problem: &Problem) -> Outputs {
     }
     for judge in &problem.judges {
         let Rule::Parts(parts) = &judge.rule else { continue };
-        for _ in 0..FOLLOWED {
+        for _ in 0..rounds {
             let before = outputs.clone();
             for part in parts(&before) {
                 let Some(place) = place(&part.judge, problem) else {

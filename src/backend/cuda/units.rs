@@ -1,0 +1,44 @@
+//! The parts of a file that are compiled by themselves.
+
+use std::collections::BTreeSet;
+
+use super::header::Source;
+
+impl Source {
+    /// True if all entry points are declared by `KERNEL`, so that each can be compiled without the others.
+    pub fn has_units(&self) -> bool {
+        let mut lines = self.texts().flat_map(|(_, text)| text.lines());
+        let mut declared = false;
+        let whole = lines.any(|line| {
+            declared |= line.trim_start().starts_with("KERNEL(");
+            line.contains("__global__") && !line.starts_with("#define KERNEL")
+        });
+        declared && !whole
+    }
+
+    /// Names that `KERNEL` declares, with the values of a case's keys in the place of the parameters of macros.
+    pub fn declared(&self, keys: &[(&str, String)]) -> Vec<String> {
+        let named = |rest: &str| {
+            let mut parts = rest.split([',', ')']).next().unwrap_or_default().split("##");
+            let mut name = parts.next().unwrap_or_default().to_string();
+            let mut values = keys.iter().map(|(_, value)| value.as_str());
+            for part in parts {
+                let parameter = part.chars().all(|c| c.is_uppercase());
+                name += if parameter { values.next().unwrap_or(part) } else { part };
+            }
+            name
+        };
+        let texts = self.texts().map(|(_, text)| text);
+        texts
+            .flat_map(|text| text.split("KERNEL(").skip(1).map(named))
+            .collect()
+    }
+
+    /// The units to compile for entry points: each of them, or the whole file.
+    pub fn units<'a>(&self, entries: impl IntoIterator<Item = &'a str>) -> BTreeSet<&'a str> {
+        match self.has_units() {
+            true => entries.into_iter().collect(),
+            false => BTreeSet::from([""]),
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Digests of the text of everything that says whether an operation's outputs are right: its cases, its expected outputs and bounds, the
+//! reference, formats and layouts that they come from, and the checks of the runner. The build script includes this file, too.
+//!
+//! The digest of an operation covers its own file, the other files of `core/ops` whose names it uses, and every room of `core` that any
+//! of them mentions, directly or not. More is covered than judges: an equal digest is a fast answer, and behind another one are the
+//! inputs and verdicts themselves (`kernels attest`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// Where the operations are.
+const OPS: &str = "core/ops";
+/// Checks that are part of every judgement.
+const CHECKS: [&str; 2] = ["core/ops/guards", "core/ops/checks"];
+/// Rooms that say nothing of right or wrong: words, files of tensors, models that no operation computes.
+const OTHERS: [&str; 8] = [
+    "core/error",
+    "core/lib",
+    "core/tensorfile",
+    "core/text",
+    "reference/paths/gqa",
+    "reference/paths/hybrid",
+    "reference/paths/keys",
+    "reference/weights",
+];
+
+/// Returns the texts of the files of `core` and `reference`, by their paths without `.rs`.
+///
+/// # Errors
+/// A folder or a file cannot be read.
+pub fn texts(root: &Path) -> std::io::Result<BTreeMap<String, String>> {
+    let mut texts = BTreeMap::new();
+    let mut folders = vec![root.join("core"), root.join("reference")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder)? {
+            let path = entry?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if path.is_dir() && !["tests", "examples"].contains(&name.as_str()) {
+                folders.push(path);
+            } else if path.is_file() && !["Cargo.toml", "tests.rs"].contains(&name.as_str()) {
+                let text = String::from_utf8_lossy(&std::fs::read(&path)?).into_owned();
+                let place: PathBuf = path.strip_prefix(root).unwrap_or(&path).with_extension("");
+                texts.insert(place.to_string_lossy().replace('\\', "/"), text);
+            }
+        }
+    }
+    Ok(texts)
+}
+
+/// Returns the digest of every operation's judgement: blake3, in hexadecimal, by the name of its module.
+pub fn digests(texts: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let mut rooms: BTreeMap<String, Room> = BTreeMap::new();
+    for (place, text) in texts.iter().filter(|(place, _)| !is_other(place)) {
+        // Tests are the last item of a file.
+        let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        rooms.entry(room(place)).or_default().files.push((place, text));
+    }
+    let hall = format!("{OPS}/mod");
+    let list = texts
+        .get(&hall)
+        .and_then(|text| text.split("pub const OPS").nth(1)?.split("];").next());
+    let list: BTreeSet<String> = paths(list.unwrap_or_default())
+        .into_iter()
+        .map(|[_, word]| word)
+        .collect();
+    let operations: Vec<String> = rooms
+        .keys()
+        .filter_map(|room| room.strip_prefix("core/ops/"))
+        .map(String::from)
+        .filter(|name| list.contains(name))
+        .collect();
+    let names: BTreeSet<String> = rooms.keys().cloned().collect();
+    for (name, room) in rooms.iter_mut().filter(|(name, _)| *name != "reference") {
+        let words: BTreeSet<[String; 2]> = room.files.iter().flat_map(|(_, text)| paths(text)).collect();
+        let by_word = words.iter().flat_map(|[before, word]| {
+            // Other rooms have modules of the same names as operations.
+            let of_ops = name.starts_with(OPS) || before == "ops";
+            let of_ops = of_ops.then(|| format!("{OPS}/{word}"));
+            std::iter::once(format!("core/{word}")).chain(of_ops)
+        });
+        let known = by_word.filter(|room| names.contains(room));
+        // The list of operations leads to no operation.
+        let leads = |room: &String| *name != hall || !operations.iter().any(|op| *room == format!("{OPS}/{op}"));
+        room.leads_to = known.filter(leads).collect();
+        room.leads_to.extend(["reference".to_string(), hall.clone()]);
+    }
+    let digest = |op: &String| {
+        let mut pending: Vec<String> = CHECKS.map(String::from).to_vec();
+        pending.push(format!("{OPS}/{op}"));
+        let mut reached = BTreeSet::new();
+        while let Some(name) = pending.pop() {
+            if let Some(room) = rooms.get(&name).filter(|_| reached.insert(name.clone())) {
+                pending.extend(room.leads_to.iter().cloned());
+            }
+        }
+        let mut hasher = blake3::Hasher::new();
+        for name in &reached {
+            hasher.update(name.as_bytes()).update(rooms[name].digest().as_bytes());
+        }
+        (op.clone(), hasher.finalize().to_hex().to_string())
+    };
+    operations.iter().map(digest).collect()
+}
+
+/// A module of `core`, a file or folder of `core/ops`, or `reference`.
+#[derive(Default)]
+struct Room<'a> {
+    files: Vec<(&'a str, &'a str)>,
+    leads_to: BTreeSet<String>,
+}
+
+impl Room<'_> {
+    fn digest(&self) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new();
+        for part in self.files.iter().flat_map(|(place, text)| [place, text]) {
+            hasher
+                .update(&(part.len() as u64).to_le_bytes())
+                .update(part.as_bytes());
+        }
+        hasher.finalize()
+    }
+}
+
+fn is_other(place: &str) -> bool {
+    OTHERS
+        .iter()
+        .any(|other| place == *other || place.starts_with(&format!("{other}/")))
+}
+
+/// The room of a file.
+fn room(place: &str) -> String {
+    let parts: Vec<&str> = place.split('/').collect();
+    match parts[..] {
+        ["core", "ops", part, ..] => format!("{OPS}/{part}"),
+        ["core", part, ..] => format!("core/{part}"),
+        _ => "reference".into(),
+    }
+}
+
+/// The words of a text that are part of a path, and those in braces of imports, each with the word before it; not of paths into
+/// `reference`, which is one room.
+fn paths(text: &str) -> Vec<[String; 2]> {
+    let mut found = Vec::new();
+    let (mut import, mut root, mut last, mut outer) = (false, "", "", "");
+    for line in text.lines().filter(|line| !line.trim_start().starts_with("//")) {
+        import |= ["use ", "pub use ", "pub(crate) use "]
+            .iter()
+            .any(|start| line.trim_start().starts_with(start));
+        let mut rest = line;
+        while let Some(at) = rest.find(|c: char| c.is_alphanumeric() || c == '_') {
+            let length = rest[at..].find(|c: char| !(c.is_alphanumeric() || c == '_'));
+            let end = length.map_or(rest.len(), |length| at + length);
+            let (before, word, after) = (&rest[..at], &rest[at..end], &rest[end..]);
+            let inner = before.ends_with("::");
+            if if import { last == "use" } else { !inner } {
+                root = word;
+            }
+            if before.contains("::{") {
+                outer = last;
+            }
+            if root != "reference" && (import || inner || after.starts_with("::")) {
+                let above = if inner { last } else { outer };
+                found.push([above.to_string(), word.to_string()]);
+            }
+            (last, rest) = (word, after);
+        }
+        if line.contains(';') {
+            (import, root, outer) = (false, "", "");
+        }
+    }
+    found
+}

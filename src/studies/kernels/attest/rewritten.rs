@@ -1,0 +1,154 @@
+//! Files that are written in another way than a device verified them: their digests tell whether anything changed.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use super::{Attestation, VerifiedFile};
+use crate::backend::cuda::{Source, Toolkit};
+use crate::itself;
+use crate::run::seal;
+use crate::studies::kernels::digests::{CodeDigests, Digests, JudgementDigests};
+use ulplab_core::atomic::write_atomic;
+use ulplab_core::error::{Exit, Result};
+use ulplab_core::ops::Data;
+use ulplab_core::text::shown;
+
+/// A file whose text, or the text of whose judgement, is another than a device verified, with the digests of then.
+pub struct Rewritten<'a> {
+    source: &'a Source,
+    verified: &'a VerifiedFile,
+}
+
+impl<'a> Rewritten<'a> {
+    pub(super) fn all(sources: &'a [Source], attestations: &'a [(PathBuf, Attestation)]) -> Vec<Self> {
+        let of = |source: &'a Source| {
+            let mut verified = attestations
+                .iter()
+                .filter_map(|(_, attestation)| attestation.ops.get(&source.op));
+            let verified = match verified.clone().any(|verified| verified.has_texts_of(source)) {
+                true => return None,
+                false => verified.find(|verified| verified.digests.is_some())?,
+            };
+            Some(Self { source, verified })
+        };
+        sources.iter().filter_map(of).collect()
+    }
+
+    /// True if the text of the judgement is another.
+    pub fn has_other_judgement(&self) -> bool {
+        !self.verified.has_judgement_of(self.source)
+    }
+
+    /// The operation.
+    pub fn op(&self) -> &str {
+        &self.source.op
+    }
+
+    /// The digests of the file as it is, as far as its texts changed.
+    ///
+    /// # Errors
+    /// There is no compiler for a file whose text changed, or a case cannot be made.
+    pub fn digests(&self, data: &Data) -> Result<Digests> {
+        let Self { source, verified } = self;
+        let mut now = Digests::of_launches(source, &verified.arch)?;
+        if !verified.has_text_of(source) {
+            let then = verified.digests.as_ref().and_then(|digests| digests.code.as_ref());
+            now.code = Some(CodeDigests::new(source, &verified.arch, &Toolkit::open()?, then)?);
+        }
+        if self.has_other_judgement() {
+            now.judgement = Some(JudgementDigests::new(source, data)?);
+        }
+        Ok(now)
+    }
+}
+
+/// Digests of a rewritten file as it is, or the reason why there are none.
+pub type Made = std::result::Result<Digests, String>;
+
+/// Digests of rewritten files, by operation.
+pub type Now = BTreeMap<String, Made>;
+
+/// Makes digests of rewritten files.
+pub type Digesting<'a> = &'a dyn Fn(&[Rewritten]) -> Result<Now>;
+
+impl VerifiedFile {
+    /// True if the text of the kernels is that of the file.
+    pub(super) fn has_text_of(&self, source: &Source) -> bool {
+        self.kernels == source.digest().to_hex().as_str()
+    }
+
+    /// True if the text of the judgement is that of the operation.
+    pub(super) fn has_judgement_of(&self, source: &Source) -> bool {
+        itself::judgement(&source.op) == Some(&self.judgement)
+    }
+
+    pub(super) fn has_texts_of(&self, source: &Source) -> bool {
+        self.has_text_of(source) && self.has_judgement_of(source)
+    }
+
+    /// Takes the digests and the texts of a file that is as it was verified; the differences, if it is not.
+    fn renew(&mut self, source: &Source, data: &Data) -> Result<Vec<String>> {
+        let same = self.has_texts_of(source);
+        let known = match &self.digests {
+            Some(digests) if same && digests.are_complete() => return Ok(Vec::new()),
+            None if !same => return Ok(vec!["its text changed, and there are no digests of then".into()]),
+            known => known.clone().unwrap_or_default(),
+        };
+        let file = Rewritten { source, verified: self };
+        let now = file.digests(data)?;
+        let found = known.differences(&now);
+        if !same && !found.is_empty() {
+            return Ok(found);
+        }
+        let code = match now.code.or(known.code) {
+            Some(code) => code,
+            None => CodeDigests::new(source, &self.arch, &Toolkit::open()?, None)?,
+        };
+        let judgement = match now.judgement.or(known.judgement) {
+            Some(judgement) => judgement,
+            None => JudgementDigests::new(source, data)?,
+        };
+        self.kernels = source.digest().to_hex().to_string();
+        self.judgement = itself::judgement(&source.op).unwrap_or_default().into();
+        self.digests = Some(Digests {
+            code: Some(code),
+            launches: now.launches,
+            judgement: Some(judgement),
+        });
+        Ok(Vec::new())
+    }
+}
+
+/// Stores the digests of all files that are as a device verified them: files with the text of then, and files whose digests are those of
+/// then, with their present text. Prints a line for each.
+///
+/// # Errors
+/// An attestation cannot be read or written, there is no compiler, or a case cannot be made.
+pub fn store_digests(folder: Option<&Path>, data: &Data) -> Result<Exit> {
+    let (sources, broken) = Source::read_good(&super::super::folder()?)?;
+    let folder = folder.map_or_else(super::results, |folder| Ok(folder.into()))?;
+    let mut changed = false;
+    for (file, mut attestation) in Attestation::read_all(&folder)? {
+        for source in &sources {
+            let Some(verified) = attestation.ops.get_mut(&source.op) else {
+                continue;
+            };
+            let start = std::time::Instant::now();
+            let found = verified.renew(source, data)?;
+            let seconds = start.elapsed().as_secs_f64();
+            match &found[..] {
+                [] => outln!("{}: stored in {seconds:.1} s", shown(&source.op)),
+                found => outln!("{}: {}", shown(&source.op), found.join(", ")),
+            }
+            changed |= !found.is_empty() && verified.digests.is_some();
+            write_atomic(&file, |out| out.write_all(&seal::json(&attestation)))?;
+        }
+        outln!("{}: written", file.display());
+    }
+    Ok(match (broken, changed) {
+        (true, _) => Exit::Usage,
+        (false, true) => Exit::GateFailed,
+        (false, false) => Exit::Pass,
+    })
+}

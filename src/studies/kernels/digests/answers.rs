@@ -1,0 +1,392 @@
+//! A digest of what the judgement of a case answers: the inputs that it gives to kernels, what it expects of them, and what it says of
+//! right outputs and of a fixed ladder of wrong ones.
+//!
+//! Sources that give the same digest judge every kernel of the ladder in the same way, however they are written. The ladder stands for
+//! all outputs: bits, bounds just met and just missed, NaN, zeros, exchanged rows and neighbouring codes are put into every output, and
+//! bytes beside the outputs, inputs and second runs are changed.
+
+use safetensors::Dtype;
+use ulplab_core::error::Result;
+use ulplab_core::ops::checks::{Band, Differing, GUARD_BYTE, Repeated};
+use ulplab_core::ops::guards::{self, GUARD, Guarded};
+use ulplab_core::ops::judge::{Judge, Measured, POISON_BYTE, Rule};
+use ulplab_core::ops::{Buffer, Case, Outputs, Problem, Role, Scalar};
+
+use super::Digest;
+use crate::studies::kernels::power::outputs::{FOLLOWED, Named, right_after, right_bytes, stored, without_metrics};
+
+/// Returns the digests of a case: of the inputs of kernels, and of the verdicts on outputs. With `whole`, where the judgement runs a model
+/// on the outputs, the ladder has one wrong output. With `guarded`, the checks around a kernel run on scripted faults, too.
+pub fn of(case: &Case, mut problem: Problem, whole: bool, guarded: bool) -> [String; 2] {
+    problem.judges.iter_mut().for_each(without_metrics);
+    let mut given = Digest::default();
+    inputs(&mut given, case, &problem);
+    let mut answers = Digest::default();
+    let right = right_after(&problem, if whole { 0 } else { FOLLOWED });
+    for judge in &problem.judges {
+        requirement(&mut answers, judge);
+        match &judge.rule {
+            Rule::Parts(parts) => {
+                for part in parts(&right) {
+                    requirement(&mut answers, &part.judge);
+                    verdict(&mut answers, &part.judge.measure(&part.outputs));
+                    if !whole {
+                        ladder(&mut answers, &part.judge);
+                    }
+                }
+                // A changed output changes what its followers must be.
+                let names: Vec<&str> = right.0.iter().map(|(name, _)| *name).collect();
+                for name in &names[..if whole { names.len().min(1) } else { names.len() }] {
+                    let mut wrong = right.clone();
+                    wrong
+                        .0
+                        .iter_mut()
+                        .filter(|(output, _)| output == name)
+                        .for_each(|(_, bytes)| flip(bytes));
+                    verdict(&mut answers, &judge.measure(&wrong));
+                }
+            }
+            _ => ladder(&mut answers, judge),
+        }
+    }
+    if guarded {
+        for fault in FAULTS {
+            let kernel = Scripted {
+                case,
+                problem: &problem,
+                right: &right,
+                fault: *fault,
+            };
+            match guards::judged(&kernel, true) {
+                Ok(checked) => verdict(&mut answers, &checked.measured),
+                Err(error) => drop(answers.text(error.to_string())),
+            }
+        }
+    }
+    [given.finish(), answers.finish()]
+}
+
+/// What a kernel is given: sizes, keys, buffers and numbers, and how its rows are taken apart and repeated.
+fn inputs(digest: &mut Digest, case: &Case, problem: &Problem) {
+    digest.text(format!("{:?}", case.inputs)).count(case.keys.len());
+    for (key, value) in &case.keys {
+        digest.text(key).text(value);
+    }
+    sizes(digest, case);
+    buffers(digest, &problem.buffers);
+    digest.count(problem.scalars.len());
+    for (name, scalar) in &problem.scalars {
+        digest.text(name);
+        match scalar {
+            Scalar::I32(x) => digest.text("i32").bytes(&x.to_le_bytes()),
+            Scalar::I64(x) => digest.text("i64").bytes(&x.to_le_bytes()),
+            Scalar::F32(x) => digest.text("f32").bytes(&x.to_le_bytes()),
+        };
+    }
+    digest.count(problem.runs).count(usize::from(problem.large));
+    let counted = problem.batch.as_ref().and_then(|batch| {
+        let (name, axis) = batch.buffers.first()?;
+        let buffer = problem.buffers.iter().find(|buffer| buffer.name == *name)?;
+        Some(buffer.shape[*axis]).filter(|count| *count > 0)
+    });
+    let picked = counted.and_then(|count| problem.of_rows(case, &[count - 1, 0, count - 1]));
+    for (case, problem) in picked.iter().chain(&problem.repeated(case, 3)) {
+        sizes(digest, case);
+        buffers(digest, &problem.buffers);
+    }
+    digest.count(problem.times_to_large().unwrap_or(0));
+}
+
+fn sizes(digest: &mut Digest, case: &Case) {
+    digest.count(case.dims.len());
+    for (name, size) in &case.dims {
+        digest.text(name).bytes(&size.to_le_bytes());
+    }
+}
+
+fn buffers(digest: &mut Digest, buffers: &[Buffer]) {
+    digest.count(buffers.len());
+    for buffer in buffers {
+        let role = match buffer.role {
+            Role::In => "in",
+            Role::Out => "out",
+            Role::InOut => "in_out",
+        };
+        digest.text(buffer.name).text(role).text(buffer.dtype.to_string());
+        digest.counts(&buffer.shape).bytes(&buffer.bytes);
+    }
+}
+
+/// What an output must be: its expected numbers or bits, and the bound of every one.
+fn requirement(digest: &mut Digest, judge: &Judge) {
+    digest
+        .text(judge.output)
+        .text(judge.dtype.to_string())
+        .counts(&judge.shape);
+    digest
+        .counts(judge.rows.as_deref().unwrap_or_default())
+        .text(judge.kind());
+    match &judge.rule {
+        Rule::Equal { want, any_nan, also } => {
+            digest
+                .bytes(want)
+                .counts(&[any_nan.start, any_nan.end, usize::from(also.is_some())]);
+        }
+        Rule::Within { want, bound, .. } => {
+            let bounds = (0..want.len()).map(|at| bound(at, want[at]));
+            digest.numbers(want.iter().copied()).numbers(bounds);
+        }
+        Rule::Rms {
+            want,
+            groups,
+            added,
+            usual,
+            bar,
+        } => {
+            digest.numbers(want.iter().copied()).numbers(added.iter().copied());
+            digest.numbers(usual.iter().flatten().copied().collect::<Vec<_>>().into_iter());
+            digest.counts(&groups.iter().map(|group| *group as usize).collect::<Vec<_>>());
+            digest.numbers(std::iter::once(*bar));
+        }
+        Rule::Admissible {
+            format,
+            width,
+            above,
+            want,
+            bound,
+        } => {
+            let bounds = (0..want.len()).map(|at| bound(at, want[at]));
+            digest
+                .text(format.to_string())
+                .count(*width)
+                .bytes(&above.to_le_bytes());
+            digest.numbers(want.iter().copied()).numbers(bounds);
+        }
+        Rule::Finite | Rule::Parts(_) => {}
+    }
+}
+
+/// What is said of outputs: the number of each metric, and its worst element.
+pub fn verdict(digest: &mut Digest, measured: &[Measured]) {
+    digest.count(measured.len());
+    for measured in measured {
+        digest.text(measured.output).text(measured.metric.name);
+        digest
+            .numbers(std::iter::once(measured.value))
+            .count(measured.n as usize);
+        let worst = measured.worst.as_ref().map(|worst| &worst.index[..]);
+        digest.counts(
+            &worst
+                .unwrap_or_default()
+                .iter()
+                .map(|at| *at as usize)
+                .collect::<Vec<_>>(),
+        );
+        digest.count(usize::from(measured.failure.is_some()));
+    }
+}
+
+/// Adds the verdicts on right outputs and on wrong ones. Every judgement costs as much as one of a kernel, so most wrong outputs change
+/// every element: the count of wrong elements then depends on each of them.
+pub fn ladder(digest: &mut Digest, judge: &Judge) {
+    let Some(right) = right_bytes(judge).or_else(|| finite(judge)) else {
+        return;
+    };
+    let mut say = |named: Named| verdict(digest, &judge.measure(&Outputs(named)));
+    say(right.clone());
+    for (at, (_, bytes)) in right.iter().enumerate() {
+        // Codes come with scales of another size.
+        let dtype = if right.len() == 1 { judge.dtype } else { Dtype::U8 };
+        let size = (dtype.bitsize() / 8).max(1);
+        let count = bytes.len() / size;
+        if count == 0 {
+            continue;
+        }
+        let mut with = |change: &dyn Fn(&mut Vec<u8>)| {
+            let mut wrong = right.clone();
+            change(&mut wrong[at].1);
+            say(wrong);
+        };
+        let low_bit = |bytes: &mut [u8]| bytes.iter_mut().step_by(size).for_each(|byte| *byte ^= 1);
+        let sign = |bytes: &mut [u8]| {
+            let high = bytes.iter_mut().skip(size - 1).step_by(size);
+            high.for_each(|byte| *byte ^= 0x80);
+        };
+        with(&|bytes| low_bit(bytes));
+        with(&|bytes| sign(bytes));
+        with(&|bytes| bytes.fill(0));
+        with(&|bytes| bytes.fill(0xff));
+        let row = judge.shape.last().copied().unwrap_or(1) * size;
+        if row > 0 && bytes.len() >= 2 * row {
+            with(&|bytes| bytes.rotate_left(row));
+        }
+        for element in [0, count / 2, count - 1] {
+            with(&|bytes| low_bit(&mut bytes[element * size..][..size]));
+        }
+        // A neighbour of a tie, NaN, a zero of the other sign and an exchange at once.
+        with(&|bytes| {
+            bytes[..size].fill(0xff);
+            bytes[(count - 1) * size..].fill(0);
+            sign(&mut bytes[(count - 1) * size..]);
+            for (one, other) in (0..size).zip(count / 2 * size..) {
+                bytes.swap(one, other);
+            }
+        });
+    }
+    near(judge, &mut say);
+}
+
+/// Adds the verdicts on numbers that are just inside of their bounds, and just outside: below and above in turn.
+fn near(judge: &Judge, say: &mut dyn FnMut(Named)) {
+    let (want, bounds): (&[f64], Vec<f64>) = match &judge.rule {
+        Rule::Within { want, bound, .. } | Rule::Admissible { want, bound, .. } => {
+            (want, (0..want.len()).map(|at| bound(at, want[at])).collect())
+        }
+        Rule::Rms { want, .. } => (want, judge.bounds().unwrap_or_default()),
+        _ => return,
+    };
+    for share in [0.99, 1.01] {
+        let moved = want.iter().zip(&bounds).enumerate().map(|(at, (x, bound))| {
+            let share = if at % 2 == 0 { share } else { -share };
+            if *bound > 0.0 { x + share * bound } else { *x }
+        });
+        say(stored(judge, &moved.collect::<Vec<_>>()));
+    }
+}
+
+/// Zeros in the place of an output of which only finite numbers are required.
+fn finite(judge: &Judge) -> Option<Named> {
+    let size = judge.shape.iter().product::<usize>() * judge.dtype.bitsize() / 8;
+    matches!(judge.rule, Rule::Finite).then(|| vec![(judge.output, vec![0; size])])
+}
+
+/// What a scripted kernel does wrong besides its outputs.
+#[derive(Clone, Copy, PartialEq)]
+enum Fault {
+    None,
+    SecondRun,
+    Graph,
+    Batch,
+    Large,
+    Guard,
+    Input,
+}
+
+const FAULTS: &[Fault] = &[
+    Fault::None,
+    Fault::SecondRun,
+    Fault::Graph,
+    Fault::Batch,
+    Fault::Large,
+    Fault::Guard,
+    Fault::Input,
+];
+
+/// A kernel that leaves given outputs, and does one thing wrong.
+struct Scripted<'a> {
+    case: &'a Case,
+    problem: &'a Problem,
+    right: &'a Outputs,
+    fault: Fault,
+}
+
+impl Scripted<'_> {
+    /// The right outputs, with a changed byte if this is the fault.
+    fn outputs(&self, fault: Fault) -> Outputs {
+        let mut outputs = self.right.clone();
+        if self.fault == fault {
+            outputs.0.iter_mut().for_each(|(_, bytes)| flip(bytes));
+        }
+        outputs
+    }
+}
+
+fn flip(bytes: &mut [u8]) {
+    let middle = bytes.len() / 2;
+    bytes.iter_mut().skip(middle).take(1).for_each(|byte| *byte ^= 1);
+}
+
+impl Guarded for Scripted<'_> {
+    fn problem(&self) -> &Problem {
+        self.problem
+    }
+
+    fn run(&self, poison: u8) -> Result<Outputs> {
+        Ok(match poison {
+            POISON_BYTE => self.right.clone(),
+            _ => self.outputs(Fault::SecondRun),
+        })
+    }
+
+    fn replayed(&self, _poison: u8) -> Result<Option<Outputs>> {
+        Ok(Some(self.outputs(Fault::Graph)))
+    }
+
+    fn on_rows(&self, rows: &[usize]) -> Result<Option<Outputs>> {
+        // The rows of outputs are picked as those of inputs are.
+        let left = self.outputs(Fault::Batch);
+        let buffers = self.problem.buffers.iter().map(|buffer| {
+            let written = left.0.iter().find(|(name, _)| *name == buffer.name);
+            let bytes = written.map_or_else(|| buffer.bytes.clone(), |(_, bytes)| bytes.clone());
+            Buffer {
+                bytes,
+                ..buffer.clone()
+            }
+        });
+        let held = Problem {
+            buffers: buffers.collect(),
+            scalars: Vec::new(),
+            judges: Vec::new(),
+            batch: self.problem.batch.clone(),
+            ..*self.problem
+        };
+        let of_rows = held.of_rows(self.case, rows);
+        let written = |buffer: &Buffer| buffer.role != Role::In;
+        Ok(of_rows.map(|(_, problem)| {
+            let buffers = problem.buffers.into_iter().filter(written);
+            Outputs(buffers.map(|buffer| (buffer.name, buffer.bytes)).collect())
+        }))
+    }
+
+    fn repeated(&self, times: usize, outputs: &Outputs) -> Result<Option<Repeated>> {
+        let (output, bytes) = &outputs.0[0];
+        let differing = Differing {
+            output,
+            count: 1,
+            first: 0,
+            row: bytes.len() as u64,
+        };
+        Ok(Some(Repeated {
+            rows: times,
+            bytes: bytes.len() as u64,
+            differing: Vec::from_iter((self.fault == Fault::Large).then_some(differing)),
+            bands: self.bands()?,
+        }))
+    }
+
+    fn bands(&self) -> Result<Vec<Band>> {
+        let band = |buffer: &Buffer, behind: bool| {
+            let mut bytes = vec![GUARD_BYTE; GUARD];
+            if self.fault == Fault::Guard && behind {
+                flip(&mut bytes);
+            }
+            Band {
+                of: buffer.name.into(),
+                behind,
+                bytes,
+            }
+        };
+        let buffers = self.problem.buffers.iter();
+        Ok(buffers
+            .flat_map(|buffer| [false, true].map(|behind| band(buffer, behind)))
+            .collect())
+    }
+
+    fn read(&self, buffer: &Buffer) -> Result<Vec<u8>> {
+        let mut bytes = buffer.bytes.clone();
+        if self.fault == Fault::Input {
+            flip(&mut bytes);
+        }
+        Ok(bytes)
+    }
+}

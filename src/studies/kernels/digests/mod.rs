@@ -1,0 +1,296 @@
+//! Digests of everything that an attestation rests on: a source may change as long as no machine code, no launch and no verdict does.
+
+mod answers;
+mod checks;
+mod code;
+mod launches;
+
+pub use answers::of as of_case;
+
+use std::collections::BTreeMap;
+
+use blake3::Hasher;
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use super::units::Launched;
+use crate::backend::cuda::plan::SMS;
+use crate::backend::cuda::toolkit::Unit;
+use crate::backend::cuda::{Plan, Source, Toolkit};
+use ulplab_core::error::{Error, Result, counted};
+use ulplab_core::ops;
+use ulplab_core::ops::{Case, Data};
+
+/// Operations whose judgement runs a whole model on the outputs of a kernel: the ladder of wrong outputs has one step there.
+const WHOLE: [&str; 2] = ["decode_step", "swap_ffn"];
+
+/// Digests of a file of kernels and of its operation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Digests {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<CodeDigests>,
+    /// Launches on all cases, by variant.
+    pub launches: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub judgement: Option<JudgementDigests>,
+}
+
+/// Digests of machine code.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CodeDigests {
+    /// The library of the compiler.
+    pub compiler: String,
+    /// By entry point.
+    pub entries: BTreeMap<String, String>,
+    /// By planted fault: the entry points that it changes.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub faults: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+/// Digests of inputs and verdicts. Timed cases have none: the same code judges them, and they take minutes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JudgementDigests {
+    /// Verdicts of the code that all operations share.
+    pub checks: String,
+    /// Inputs, and verdicts, by case.
+    pub cases: BTreeMap<String, [String; 2]>,
+}
+
+impl Digests {
+    /// The digests of launches only.
+    ///
+    /// # Errors
+    /// A launch of the header cannot be planned.
+    pub fn of_launches(source: &Source, arch: &str) -> Result<Self> {
+        let wrong = |why: String| Error::data(&source.path, why);
+        let cases = ops::find(&source.op).map_err(wrong)?.cases();
+        let mut all = Self::default();
+        for variant in source.header.variants.iter().filter(|variant| variant.is_for(arch)) {
+            let mut digest = Digest::default();
+            for case in &cases {
+                if let Some(plan) = Plan::new(variant, case, SMS).map_err(wrong)? {
+                    digest.text(&case.name).text(launches::of(case, &plan).map_err(wrong)?);
+                }
+            }
+            all.launches.insert(variant.name.clone(), digest.finish());
+        }
+        Ok(all)
+    }
+
+    /// True if both parts are there.
+    pub fn are_complete(&self) -> bool {
+        self.code.is_some() && self.judgement.is_some()
+    }
+
+    /// The differences of the digests of a changed source, as clauses. Only digests that both have are compared.
+    pub fn differences(&self, now: &Self) -> Vec<String> {
+        let mut found = Vec::new();
+        if let (Some(then), Some(now)) = (&self.code, &now.code) {
+            found.extend(then.differences(now));
+        }
+        let changed = changes(&self.launches, &now.launches);
+        found.extend(named("launches of variant", "changed", &changed.other));
+        if let (Some(then), Some(now)) = (&self.judgement, &now.judgement) {
+            found.extend(then.differences(now));
+        }
+        found
+    }
+}
+
+impl CodeDigests {
+    /// Compiles the entry points that a file launches. `then` limits the planted faults to the entry points that they changed then.
+    ///
+    /// # Errors
+    /// The file does not compile.
+    pub fn new(source: &Source, arch: &str, toolkit: &Toolkit, then: Option<&Self>) -> Result<Self> {
+        let launched = Launched::all(source, arch, true, &|_, _| true);
+        let wanted = |unit: &Unit| match (unit.fault, then) {
+            (Some(fault), Some(then)) => then
+                .faults
+                .get(&fault.name)
+                .is_none_or(|entries| unit.entry.is_empty() || entries.contains_key(unit.entry)),
+            _ => true,
+        };
+        let units: Vec<Unit> = launched.iter().flat_map(Launched::units).filter(wanted).collect();
+        let compile = |unit: &Unit| {
+            let cubin = toolkit.compile_without_lines(*unit)?;
+            let mut entries = code::of(&cubin.bytes).map_err(|why| Error::data(&source.path, why))?;
+            // A file that is compiled whole has more.
+            entries.retain(|name, _| launched[0].has(name));
+            Ok((unit.fault.map(|fault| fault.name.clone()), entries))
+        };
+        let compiled = units.par_iter().map(compile).collect::<Result<Vec<_>>>()?;
+        let mut all = Self {
+            compiler: toolkit.digest()?,
+            ..Self::default()
+        };
+        for (_, entries) in compiled.iter().filter(|(fault, _)| fault.is_none()) {
+            all.entries.extend(entries.clone());
+        }
+        for (fault, entries) in &compiled {
+            let Some(fault) = fault else { continue };
+            let changed = entries
+                .iter()
+                .filter(|(name, digest)| all.entries.get(*name) != Some(digest));
+            let changed = changed.map(|(name, digest)| (name.clone(), digest.clone()));
+            all.faults.entry(fault.clone()).or_default().extend(changed);
+        }
+        Ok(all)
+    }
+
+    fn differences(&self, now: &Self) -> Vec<String> {
+        if self.compiler != now.compiler {
+            return vec!["another build of NVRTC compiled it, so that machine code cannot be compared".into()];
+        }
+        let Changes { gone, new, other } = changes(&self.entries, &now.entries);
+        let mut found = Vec::new();
+        found.extend(named("machine code of", "changed", &other));
+        found.extend(named("entry point", "is gone", &gone));
+        found.extend(named("entry point", "was not run", &new));
+        found.extend(named(
+            "machine code of fault",
+            "changed",
+            &changes(&self.faults, &now.faults).other,
+        ));
+        found
+    }
+}
+
+impl JudgementDigests {
+    /// Makes the inputs of all cases but the timed ones, and judges a ladder of wrong outputs.
+    ///
+    /// # Errors
+    /// The inputs of a case cannot be made.
+    pub fn new(source: &Source, data: &Data) -> Result<Self> {
+        let wrong = |why: String| Error::data(&source.path, why);
+        let op = ops::find(&source.op).map_err(wrong)?;
+        let whole = WHOLE.contains(&op.name());
+        let mut cases = op.cases();
+        cases.retain(|case| !case.timed);
+        let elements = |case: &Case| case.dims.iter().map(|(_, size)| (*size).max(1) as f64).product::<f64>();
+        let smallest = cases.iter().min_by(|a, b| elements(a).total_cmp(&elements(b)));
+        let guarded = smallest.map(|case| case.name.clone()).filter(|_| !whole);
+        let of_case = |case: &Case| -> Result<(String, [String; 2])> {
+            let problem = ops::problem_with(op, case, data).map_err(wrong)?;
+            let guarded = guarded.as_ref() == Some(&case.name);
+            Ok((case.name.clone(), answers::of(case, problem, whole, guarded)))
+        };
+        Ok(Self {
+            checks: checks::all(),
+            cases: cases.par_iter().map(of_case).collect::<Result<_>>()?,
+        })
+    }
+
+    fn differences(&self, now: &Self) -> Vec<String> {
+        let mut found = Vec::new();
+        if self.checks != now.checks {
+            found.push("checks that all operations share changed".into());
+        }
+        for (at, what) in ["inputs of case", "verdicts on case"].into_iter().enumerate() {
+            let of = |cases: &BTreeMap<String, [String; 2]>| -> BTreeMap<String, String> {
+                cases
+                    .iter()
+                    .map(|(case, digests)| (case.clone(), digests[at].clone()))
+                    .collect()
+            };
+            found.extend(named(
+                what,
+                "changed",
+                &changes(&of(&self.cases), &of(&now.cases)).other,
+            ));
+        }
+        let Changes { gone, new, .. } = changes(&self.cases, &now.cases);
+        found.extend(named("case", "is gone", &gone));
+        found.extend(named("case", "was not run", &new));
+        found
+    }
+}
+
+/// Names of digests that differ.
+struct Changes<'a> {
+    gone: Vec<&'a str>,
+    new: Vec<&'a str>,
+    other: Vec<&'a str>,
+}
+
+fn changes<'a, T: PartialEq>(then: &'a BTreeMap<String, T>, now: &'a BTreeMap<String, T>) -> Changes<'a> {
+    let without = |own: &'a BTreeMap<String, T>, other: &BTreeMap<String, T>| {
+        let names = own.keys().filter(|name| !other.contains_key(*name));
+        names.map(String::as_str).collect()
+    };
+    let other = then
+        .iter()
+        .filter(|(name, digest)| now.get(*name).is_some_and(|now| now != *digest));
+    Changes {
+        gone: without(then, now),
+        new: without(now, then),
+        other: other.map(|(name, _)| name.as_str()).collect(),
+    }
+}
+
+/// `launches of variant 'a' and 2 others changed`; none without a name.
+fn named(what: &str, verb: &str, names: &[&str]) -> Option<String> {
+    let others = match names {
+        [] => return None,
+        [_] => String::new(),
+        [_, rest @ ..] => format!(" and {}", counted(rest.len(), "other")),
+    };
+    Some(format!("{what} '{}'{others} {verb}", names[0]))
+}
+
+/// Collects numbers and texts for a digest, each with its length, so that no two sequences of them read the same.
+#[derive(Default)]
+pub struct Digest(Hasher);
+
+impl Digest {
+    /// Adds bytes.
+    pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        self.count(bytes.len());
+        self.0.update(bytes);
+        self
+    }
+
+    /// Adds a text.
+    pub fn text(&mut self, text: impl AsRef<str>) -> &mut Self {
+        self.bytes(text.as_ref().as_bytes())
+    }
+
+    /// Adds a size.
+    pub fn count(&mut self, count: usize) -> &mut Self {
+        self.0.update(&(count as u64).to_le_bytes());
+        self
+    }
+
+    /// Adds sizes.
+    pub fn counts(&mut self, counts: &[usize]) -> &mut Self {
+        self.count(counts.len());
+        for count in counts {
+            self.count(*count);
+        }
+        self
+    }
+
+    /// Adds numbers, bit by bit; all NaN are the same.
+    pub fn numbers(&mut self, numbers: impl ExactSizeIterator<Item = f64>) -> &mut Self {
+        self.count(numbers.len());
+        let mut block = Vec::with_capacity(8 << 10);
+        for number in numbers {
+            let number = if number.is_nan() { f64::NAN } else { number };
+            block.extend_from_slice(&number.to_bits().to_le_bytes());
+            if block.len() == 8 << 10 {
+                self.0.update(&block);
+                block.clear();
+            }
+        }
+        self.0.update(&block);
+        self
+    }
+
+    /// The digest of all that was added: 32 hexadecimal digits.
+    pub fn finish(&self) -> String {
+        self.0.finalize().to_hex()[..32].to_string()
+    }
+}

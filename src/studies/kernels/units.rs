@@ -1,0 +1,68 @@
+//! The entry points of a file that variants launch, to be compiled one by one.
+
+use std::collections::BTreeSet;
+
+use crate::backend::cuda::plan::SMS;
+use crate::backend::cuda::toolkit::Unit;
+use crate::backend::cuda::{Mutant, Plan, Source, Variant};
+use ulplab_core::ops;
+use ulplab_core::ops::Case;
+
+/// The entry points that a file launches, without a fault or with one.
+pub struct Launched<'a> {
+    pub source: &'a Source,
+    pub arch: &'a str,
+    pub fault: Option<&'a Mutant>,
+    entries: BTreeSet<String>,
+}
+
+impl<'a> Launched<'a> {
+    /// The entry points of a file's variants for an architecture, on the cases for which `selects` holds: without a fault, and if
+    /// `faults` is set with each planted fault those of the variants that have it. Launches that cannot be planned are left out.
+    pub fn all(
+        source: &'a Source,
+        arch: &'a str,
+        faults: bool,
+        selects: &dyn Fn(&Variant, &Case) -> bool,
+    ) -> Vec<Self> {
+        let cases = ops::find(&source.op).map_or_else(|_| Vec::new(), |op| op.cases());
+        let variants = source.header.variants.iter().filter(|variant| variant.is_for(arch));
+        let of_variants: Vec<(&str, BTreeSet<String>)> = variants
+            .map(|variant| {
+                let selected = cases.iter().filter(|case| selects(variant, case));
+                let plans = selected.filter_map(|case| Plan::new(variant, case, SMS).ok()?);
+                let entries = plans.flat_map(|plan| plan.entries().map(String::from).collect::<Vec<_>>());
+                (variant.name.as_str(), entries.collect())
+            })
+            .collect();
+        let launched = |fault: Option<&'a Mutant>| {
+            let have = of_variants
+                .iter()
+                .filter(|(variant, _)| fault.is_none_or(|fault| fault.is_of(variant)));
+            Self {
+                source,
+                arch,
+                fault,
+                entries: have.flat_map(|(_, entries)| entries.clone()).collect(),
+            }
+        };
+        let faults = source.header.mutants.iter().filter(|_| faults);
+        std::iter::once(None).chain(faults.map(Some)).map(launched).collect()
+    }
+
+    /// True if a variant launches the entry point.
+    pub fn has(&self, entry: &str) -> bool {
+        self.entries.contains(entry)
+    }
+
+    /// What the compiler is given: each entry point, or the whole file.
+    pub fn units(&self) -> impl Iterator<Item = Unit<'_>> {
+        let units = self.source.units(self.entries.iter().map(String::as_str));
+        units.into_iter().map(|entry| Unit {
+            source: self.source,
+            arch: self.arch,
+            fault: self.fault,
+            entry,
+        })
+    }
+}
