@@ -1,6 +1,6 @@
 //! Times of the DeepSeek-V4 path with a trained model, and a check that a change of speed is no change of result.
 //!
-//! `cargo run --release -p reference --example speed -- datasets/dsv4-mini [logits]`: times forward passes and decode steps;
+//! `cargo run --release -p ulplab-reference --example speed -- datasets/dsv4-mini [logits]`: times forward passes and decode steps;
 //! logits are saved to the file if it does not exist, and else compared to it.
 
 use std::error::Error;
