@@ -141,7 +141,16 @@ const FLOORS: [(&str, &[&[&str]]); 2] = [
     (
         "src",
         &[
-            &["git", "json", "output", "progress", "signal", "sources", "statistics"],
+            &[
+                "git",
+                "json",
+                "judgement",
+                "output",
+                "progress",
+                "signal",
+                "sources",
+                "statistics",
+            ],
             &["itself"],
             &["shipped"],
             &["dataset"],

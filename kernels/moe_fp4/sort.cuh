@@ -31,7 +31,7 @@ __device__ __forceinline__ int expert_of_block(const int *experts, int B, int E,
 __device__ void sort(const bf16 *x, const int *experts, const float *weights, int4 *tiles, int2 *order, u8 *packed_x, int B,
                      int E, int K, int D) {
     extern __shared__ __align__(1024) int counts[]; // of rows, of each expert
-    __shared__ int before[3];       // places, tiles and groups of the experts before
+    __shared__ int before[3];                       // places, tiles and groups of the experts before
     __shared__ int of_warps[8], listed[256];
     const int thread = threadIdx.x, chunks = (D + 63) / 64;
     launch_dependent_grids();

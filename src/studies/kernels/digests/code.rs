@@ -12,16 +12,16 @@ type Elf = FileHeader64<Endianness>;
 
 /// Sections of an entry point, by what stands before the dot and its name, that decide what it does.
 const OF_ENTRY: [&str; 6] = [
-    ".text.",
-    ".nv.info.",
+    ".text",
+    ".nv.info",
     SHARED,
-    ".nv.constant0.",
-    ".nv.constant2.",
-    ".nv.local.",
+    ".nv.constant0",
+    ".nv.constant2",
+    ".nv.local",
 ];
 /// Static shared memory, in kilobytes: it has no bytes in the file, and the instructions have the addresses in it. The first kilobyte is the
 /// system's; an entry point without more may lack the section.
-const SHARED: &str = ".nv.shared.";
+const SHARED: &str = ".nv.shared";
 const RESERVED: u64 = 1024;
 /// Attributes of `.nv.info` whose first word is the number of a symbol, and the one that is a list of such numbers.
 const OF_SYMBOL: [u8; 5] = [0x0a, 0x11, 0x12, 0x23, 0x2f];
@@ -87,10 +87,11 @@ impl<'a> Code<'a> {
     /// that are being added: a function that calls itself is added once.
     fn function(&self, digest: &mut Digest, name: &str, open: &mut BTreeSet<String>) -> object::Result<()> {
         open.insert(name.into());
-        for prefix in OF_ENTRY {
+        for part in OF_ENTRY {
+            let prefix = format!("{part}.");
             let Some(index) = self.named(&format!("{prefix}{name}")) else {
-                if prefix == SHARED {
-                    digest.text(prefix).count(RESERVED as usize);
+                if part == SHARED {
+                    digest.text(&prefix).count(RESERVED as usize);
                 }
                 continue;
             };
@@ -98,15 +99,15 @@ impl<'a> Code<'a> {
             let bytes = section.data(LITTLE, self.bytes)?;
             let (size, align) = (section.sh_size(LITTLE), section.sh_addralign(LITTLE));
             // Kernels that are compiled together share the largest alignment, by which sizes are rounded up.
-            if prefix == SHARED {
-                digest.text(prefix).count(size.next_multiple_of(RESERVED) as usize);
+            if part == SHARED {
+                digest.text(&prefix).count(size.next_multiple_of(RESERVED) as usize);
                 continue;
             }
-            digest.text(prefix).count(size as usize).count(align as usize);
-            match prefix {
-                ".nv.info." => self.attributes(digest, bytes, name, None)?,
+            digest.text(&prefix).count(size as usize).count(align as usize);
+            match part {
+                ".nv.info" => self.attributes(digest, bytes, name, None)?,
                 // The upper byte is the number of registers, the lower ones number a symbol.
-                ".text." => drop(digest.count((section.sh_info(LITTLE) >> 24) as usize).bytes(bytes)),
+                ".text" => drop(digest.count((section.sh_info(LITTLE) >> 24) as usize).bytes(bytes)),
                 _ => drop(digest.bytes(bytes)),
             }
         }
