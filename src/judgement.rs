@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Where the operations are.
+/// The folder of the operations.
 const OPS: &str = "core/ops";
 /// Checks that are part of every judgement.
 const CHECKS: [&str; 2] = ["core/ops/guards", "core/ops/checks"];

@@ -156,7 +156,7 @@ fn verdicts_change_with_what_is_judged() {
     };
     for op in ["rmsnorm", "rope", "top_k", "router"] {
         let before = digests(op, &|_| {});
-        assert_eq!(before, digests(op, &|_| {}), "{op}: digests are made anew");
+        assert_eq!(before, digests(op, &|_| {}), "{op}: digests differ from run to run");
         let bit = digests(op, &|problem| {
             let input = problem
                 .buffers
@@ -186,7 +186,7 @@ fn verdicts_change_with_what_is_judged() {
     }
 }
 
-/// What is stored is what is: launches of all files, and verdicts and machine code of two.
+/// Stored digests are those of the tree: launches of all files, and verdicts and machine code of two.
 #[test]
 fn stored_digests_are_those_of_the_tree() {
     let tree = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -1,4 +1,4 @@
-//! The digests of judgement: whatever decides whether an operation's outputs are right changes them, and other rooms do not.
+//! The digests of judgement: everything that decides whether an operation's outputs are right changes them, and other rooms do not.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -55,7 +55,7 @@ impl<'a> Launched<'a> {
         self.entries.contains(entry)
     }
 
-    /// What the compiler is given: each entry point, or the whole file.
+    /// The units for the compiler: each entry point, or the whole file.
     pub fn units(&self) -> impl Iterator<Item = Unit<'_>> {
         let units = self.source.units(self.entries.iter().map(String::as_str));
         units.into_iter().map(|entry| Unit {

@@ -3,7 +3,7 @@
 //!
 //! Sources that give the same digest judge every kernel of the ladder in the same way, however they are written. The ladder stands for
 //! all outputs: bits, bounds just met and just missed, NaN, zeros, exchanged rows and neighbouring codes are put into every output, and
-//! bytes beside the outputs, inputs and second runs are changed.
+//! bytes next to the outputs, inputs and second runs are changed.
 
 use safetensors::Dtype;
 use ulplab_core::error::Result;
@@ -66,7 +66,7 @@ pub fn of(case: &Case, mut problem: Problem, whole: bool, guarded: bool) -> [Str
     [given.finish(), answers.finish()]
 }
 
-/// What a kernel is given: sizes, keys, buffers and numbers, and how its rows are taken apart and repeated.
+/// Adds the inputs of a kernel: sizes, keys, buffers and numbers, and how its rows are taken apart and repeated.
 fn inputs(digest: &mut Digest, case: &Case, problem: &Problem) {
     digest.text(format!("{:?}", case.inputs)).count(case.keys.len());
     for (key, value) in &case.keys {
@@ -117,7 +117,7 @@ fn buffers(digest: &mut Digest, buffers: &[Buffer]) {
     }
 }
 
-/// What an output must be: its expected numbers or bits, and the bound of every one.
+/// Adds the requirement on an output: its expected numbers or bits, and the bound of every one.
 fn requirement(digest: &mut Digest, judge: &Judge) {
     digest
         .text(judge.output)
@@ -166,7 +166,7 @@ fn requirement(digest: &mut Digest, judge: &Judge) {
     }
 }
 
-/// What is said of outputs: the number of each metric, and its worst element.
+/// Adds verdicts: the number of each metric, and its worst element.
 pub fn verdict(digest: &mut Digest, measured: &[Measured]) {
     digest.count(measured.len());
     for measured in measured {
@@ -260,7 +260,7 @@ fn finite(judge: &Judge) -> Option<Named> {
     matches!(judge.rule, Rule::Finite).then(|| vec![(judge.output, vec![0; size])])
 }
 
-/// What a scripted kernel does wrong besides its outputs.
+/// The mistake of a scripted kernel, in addition to its outputs.
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {
     None,

@@ -19,8 +19,8 @@ const OF_ENTRY: [&str; 6] = [
     ".nv.constant2",
     ".nv.local",
 ];
-/// Static shared memory, in kilobytes: it has no bytes in the file, and the instructions have the addresses in it. The first kilobyte is the
-/// system's; an entry point without more may lack the section.
+/// Static shared memory, in kilobytes: the file has no bytes of it, and the instructions have the addresses in it. The first kilobyte is
+/// the system's; an entry point without more may lack the section.
 const SHARED: &str = ".nv.shared";
 const RESERVED: u64 = 1024;
 /// Attributes of `.nv.info` whose first word is the number of a symbol, and the one that is a list of such numbers.
