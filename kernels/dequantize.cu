@@ -45,7 +45,7 @@ name = "neighbour_scale"
 doc = "the scale of the block before"
 */
 
-// reference: core/formats/quantize.rs
+// reference: crates/core/formats/quantize.rs
 
 #include "lib/formats.cuh"
 #include "lib/tma.cuh"

@@ -68,7 +68,7 @@ doc = "scales are decoded as if none were NaN, negative or large"
 variants = ["registers"]
 */
 
-// reference: core/ops/fp4_gemm.rs
+// reference: crates/operations/ops/fp4_gemm.rs
 //
 // x [B, K], w [N, K / 2] with the first column in the low nibble, w_scale [N, ceil(K, 16 or 32)], y [B, N]. Weights are rows of the
 // instruction and tokens its columns.

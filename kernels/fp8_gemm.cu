@@ -105,7 +105,7 @@ doc = "the second thread block of a pair copies the tokens of the first in place
 variants = ["warpgroups"]
 */
 
-// reference: core/ops/fp8_gemm.rs
+// reference: crates/operations/ops/fp8_gemm.rs
 //
 // x [B, K] and w [N, K] in E4M3, y [B, N] in bfloat16 or f32. In `simple`, `pipelined` and `split` weights are rows of the
 // instruction and tokens its columns, so that few tokens fill it, too; in `warpgroups` it is the other way round. The bits are the same, because

@@ -73,9 +73,9 @@ name = "pool_offset_32"
 doc = "the bytes before a page are counted in 32 bits"
 */
 
-// reference: core/ops/index_records.rs
+// reference: crates/operations/ops/index_records.rs
 //
-// q [B, H, 128] in E4M3 or bfloat16, pages of records as core/formats has them, table [B, ceil(N, 64)], scores [B, N]. Keys are rows of
+// q [B, H, 128] in E4M3 or bfloat16, pages of records as crates/core/formats has them, table [B, ceil(N, 64)], scores [B, N]. Keys are rows of
 // the instruction and heads its columns. A thread has the heads h of which h % 8 / 2 is its place among four lanes, in ascending
 // order; the sums of the four lanes are added in pairs. So the bits of a score depend on its row and its key only.
 

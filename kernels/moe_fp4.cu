@@ -151,7 +151,7 @@ doc = "scales are decoded as if none were NaN, negative or large"
 variants = ["grouped"]
 */
 
-// reference: core/ops/moe_fp4.rs
+// reference: crates/operations/ops/moe_fp4.rs
 //
 // x and y [B, D], experts and weights [B, K], hidden [B, K + 1, I] in bfloat16. gate_up [E + 1, 2·I, D / 2] and down [E + 1, D,
 // I / 2] with the first column in the low nibble, and a byte of scale for each block of columns. The last matrices are those of

@@ -101,7 +101,7 @@ doc = "an infinite largest magnitude is stored as it is, and not as NaN"
 variants = ["two_passes"]
 */
 
-// reference: core/formats/quantize.rs
+// reference: crates/core/formats/quantize.rs
 
 #include "lib/formats.cuh"
 

@@ -185,7 +185,7 @@ doc = "a NaN code is looked for in the first half of a key only"
 variants = ["cluster", "heads_16"]
 */
 
-// reference: core/ops/record_attention.rs
+// reference: crates/operations/ops/record_attention.rs
 //
 // Keys of a row: those of its window, then its entries. Each part has a pool of pages, one for all rows or one for each, and a list
 // of slots, or the slots from 0 on. A key is its record's decoded numbers, rounded to bfloat16, and is its own value.

@@ -40,7 +40,7 @@ name = "skipped_read"
 doc = "a skipped token reads the first slot instead of zeros"
 */
 
-// reference: core/formats/records/codec.rs
+// reference: crates/core/formats/records/codec.rs
 
 #include "record/decode.cuh"
 

@@ -66,7 +66,7 @@ doc = "positions are kept in 16 bits"
 variants = ["rows"]
 */
 
-// reference: core/formats/records/codec.rs, reference/ops/rmsnorm.rs, reference/ops/rope.rs
+// reference: crates/core/formats/records/codec.rs, reference/ops/rmsnorm.rs, reference/ops/rope.rs
 
 #include "record/encode.cuh"
 #include "lib/tma.cuh"

@@ -44,7 +44,7 @@ name = "no_eps"
 doc = "eps left out"
 */
 
-// reference: reference/ops/rmsnorm.rs, core/formats/quantize.rs
+// reference: reference/ops/rmsnorm.rs, crates/core/formats/quantize.rs
 
 #include "lib/formats.cuh"
 #include "rmsnorm/rmsnorm.cuh"

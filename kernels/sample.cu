@@ -68,7 +68,7 @@ name = "tiny_temperature_greedy"
 doc = "temperatures below 1e-5 count as 0"
 */
 
-// reference: core/ops/sample.rs, reference/ops/top_k.rs
+// reference: crates/operations/ops/sample.rs, reference/ops/top_k.rs
 
 #include "lib/ptx.cuh"
 

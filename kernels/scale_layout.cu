@@ -68,7 +68,7 @@ doc = "a group of a single row or column counts as empty"
 variants = ["columns", "rows"]
 */
 
-// reference: core/ops/scale_layout.rs
+// reference: crates/operations/ops/scale_layout.rs
 //
 // x [H, W] bytes, 16-byte aligned; y: groups g of rows (m) or columns (k) up to ends[g], or all of it (plain), each a
 // matrix of tiles of 128 rows × 4 columns. Tiles follow along a group's columns, then down; 16 bytes of a tile are 4 columns

@@ -85,7 +85,7 @@ doc = "the numbers before a matrix are counted in 32 bits without a sign"
 variants = ["tile", "registers"]
 */
 
-// reference: core/ops/state_transpose.rs
+// reference: crates/operations/ops/state_transpose.rs
 //
 // x [B·H, K, V], y [B·H, V, K].
 

@@ -43,7 +43,7 @@ name = "nibble_order"
 doc = "of two 4-bit codes the first in the high nibble"
 */
 
-// reference: reference/ops/experts.rs, core/formats/quantize.rs
+// reference: reference/ops/experts.rs, crates/core/formats/quantize.rs
 
 #include "lib/formats.cuh"
 #include "swiglu/swiglu.cuh"

@@ -43,7 +43,7 @@ name = "tile_offset_32"
 doc = "bytes before a tile of a are counted in 32 bits"
 */
 
-// reference: core/accumulator.rs
+// reference: crates/core/accumulator.rs
 //
 // a [M, 64, K], b [M, N, K], c and d [M, 64, N]. A row has up to 128 bytes.
 

@@ -1,36 +1,41 @@
 //! Digests of the text of everything that says whether an operation's outputs are right: its cases, its expected outputs and bounds, the
 //! reference, formats and layouts that they come from, and the checks of the runner. The build script includes this file, too.
 //!
-//! The digest of an operation covers its own file, the other files of `core/ops` whose names it uses, and every room of `core` that any
-//! of them mentions, directly or not. More is covered than judges: an equal digest is a fast answer, and behind another one are the
+//! The digest of an operation covers its own file, the other files of `crates/operations/ops` whose names it uses, and every room of
+//! `core` and `operations` that any of them mentions, directly or not. More is covered than judges: an equal digest is a fast answer, and behind another one are the
 //! inputs and verdicts themselves (`kernels attest`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The folder of the operations.
-const OPS: &str = "core/ops";
+const OPS: &str = "crates/operations/ops";
 /// Checks that are part of every judgement.
-const CHECKS: [&str; 2] = ["core/ops/guards", "core/ops/checks"];
+const CHECKS: [&str; 2] = ["crates/operations/ops/guards", "crates/operations/ops/checks"];
 /// Rooms that say nothing of right or wrong: words, files of tensors, models that no operation computes.
-const OTHERS: [&str; 8] = [
-    "core/error",
-    "core/lib",
-    "core/tensorfile",
-    "core/text",
+const OTHERS: [&str; 9] = [
+    "crates/core/error",
+    "crates/core/lib",
+    "crates/core/tensorfile",
+    "crates/core/text",
+    "crates/operations/lib",
     "reference/paths/gqa",
     "reference/paths/hybrid",
     "reference/paths/keys",
     "reference/weights",
 ];
 
-/// Returns the texts of the files of `core` and `reference`, by their paths without `.rs`.
+/// Returns the texts of the files of `core`, `operations` and `reference`, by their paths without `.rs`.
 ///
 /// # Errors
 /// A folder or a file cannot be read.
 pub fn texts(root: &Path) -> std::io::Result<BTreeMap<String, String>> {
     let mut texts = BTreeMap::new();
-    let mut folders = vec![root.join("core"), root.join("reference")];
+    let mut folders = vec![
+        root.join("crates/core"),
+        root.join("crates/operations"),
+        root.join("reference"),
+    ];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder)? {
             let path = entry?.path();
@@ -65,7 +70,7 @@ pub fn digests(texts: &BTreeMap<String, String>) -> BTreeMap<String, String> {
         .collect();
     let operations: Vec<String> = rooms
         .keys()
-        .filter_map(|room| room.strip_prefix("core/ops/"))
+        .filter_map(|room| room.strip_prefix("crates/operations/ops/"))
         .map(String::from)
         .filter(|name| list.contains(name))
         .collect();
@@ -76,7 +81,10 @@ pub fn digests(texts: &BTreeMap<String, String>) -> BTreeMap<String, String> {
             // Other rooms have modules of the same names as operations.
             let of_ops = name.starts_with(OPS) || before == "ops";
             let of_ops = of_ops.then(|| format!("{OPS}/{word}"));
-            std::iter::once(format!("core/{word}")).chain(of_ops)
+            ["core", "operations"]
+                .map(|home| format!("crates/{home}/{word}"))
+                .into_iter()
+                .chain(of_ops)
         });
         let known = by_word.filter(|room| names.contains(room));
         // The list of operations leads to no operation.
@@ -102,7 +110,7 @@ pub fn digests(texts: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     operations.iter().map(digest).collect()
 }
 
-/// A module of `core`, a file or folder of `core/ops`, or `reference`.
+/// A module of `core` or `operations`, a file or folder of `crates/operations/ops`, or `reference`.
 #[derive(Default)]
 struct Room<'a> {
     files: Vec<(&'a str, &'a str)>,
@@ -131,8 +139,8 @@ fn is_other(place: &str) -> bool {
 fn room(place: &str) -> String {
     let parts: Vec<&str> = place.split('/').collect();
     match parts[..] {
-        ["core", "ops", part, ..] => format!("{OPS}/{part}"),
-        ["core", part, ..] => format!("core/{part}"),
+        ["crates", "operations", "ops", part, ..] => format!("{OPS}/{part}"),
+        ["crates", home, part, ..] => format!("crates/{home}/{part}"),
         _ => "reference".into(),
     }
 }

@@ -6,29 +6,22 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 #[macro_use]
-pub mod output;
+extern crate ulplab_run;
 
-pub mod backend;
 pub mod cli;
 pub mod commands;
-pub mod dataset;
-pub mod experiment;
-pub mod gate;
-pub mod git;
-pub mod itself;
-pub mod json;
 pub mod judgement;
-pub mod progress;
-pub mod report;
-pub mod run;
-pub mod shipped;
-pub mod signal;
+pub mod provenance;
 pub mod sources;
-pub mod statistics;
 pub mod studies;
 
-pub use ulplab_core::{
-    atomic, error, formats, input, layouts, metrics, ops, packed, parity, pattern, random, record, tensorfile, text,
+pub use ulplab_backend as backend;
+pub use ulplab_checkpoint::{checkpoint, packed, parity};
+pub use ulplab_core::{atomic, error, formats, input, layouts, metrics, pattern, random, record, tensorfile, text};
+pub use ulplab_operations::ops;
+pub use ulplab_report as report;
+pub use ulplab_run::{
+    dataset, experiment, gate, git, itself, json, output, progress, run, shipped, signal, statistics,
 };
 
 pub use error::{Error, Exit, Result};

@@ -7,13 +7,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// Folders whose files in Rust compute what a run measures. Folders of tests are left aside; comments and tests in a file count.
-pub const FOLDERS: [&str; 7] = [
-    "core",
+pub const FOLDERS: [&str; 9] = [
+    "crates/backend",
+    "crates/checkpoint",
+    "crates/core",
+    "crates/operations",
+    "crates/run/dataset",
+    "crates/run/experiment",
+    "crates/run/statistics",
     "reference",
-    "src/backend",
-    "src/dataset",
-    "src/experiment",
-    "src/statistics",
     "src/studies",
 ];
 

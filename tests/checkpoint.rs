@@ -1,4 +1,4 @@
-//! Quantized checkpoints: what is right gives no finding, and a planted fault is named on its tensor. A test of `ulplab-core`, which
+//! Quantized checkpoints: what is right gives no finding, and a planted fault is named on its tensor. A test of `ulplab-checkpoint`, which
 //! needs nothing of the program.
 
 #[path = "checkpoint/against.rs"]

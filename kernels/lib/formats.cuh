@@ -1,4 +1,4 @@
-// Elements, scale rules and block formats, bit for bit those of core/formats.
+// Elements, scale rules and block formats, bit for bit those of crates/core/formats.
 #pragma once
 
 #include "lib/vec.cuh"
@@ -416,7 +416,7 @@ __device__ __forceinline__ void quantize_vec8(u32 (&amax)[N], Get get, typename 
 }
 
 // Calls MACRO(name, element, scale rule, width) for every block format. A line here and a row of `BLOCKS` in
-// core/ops/blocks.rs make the kernels of a format.
+// crates/operations/ops/blocks.rs make the kernels of a format.
 #define FOR_ALL_FORMATS(MACRO)               \
     MACRO(fp8_b128_f32, E4m3, Deepgemm, 128) \
     MACRO(fp8_b64_f32, E4m3, Deepgemm, 64)   \

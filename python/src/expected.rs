@@ -6,7 +6,7 @@ use numpy::{PyArray1, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn};
 use pyo3::exceptions::{PyAssertionError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict};
-use ulplab_core::expected::{Call, Given, Kind, OPERATIONS, Operation, Refused, Tensor};
+use ulplab_operations::expected::{Call, Given, Kind, OPERATIONS, Operation, Refused, Tensor};
 
 use crate::tensor::{Array, NAMES, named};
 use crate::{found, numbers, pool, wrong};
@@ -131,7 +131,7 @@ pub fn expected<'py>(
     }
     let call = call.with(known.map(|fault| fault.name), None);
     let outputs = pool::run(py, || (operation.compute)(&call)).map_err(wrong)?;
-    let output = |output: ulplab_core::expected::Output| {
+    let output = |output: ulplab_operations::expected::Output| {
         let value = shaped(py, output.value, &output.shape)?;
         let error = shaped(py, output.error, &output.shape)?;
         Ok((output.name, value, error, output.exact))
@@ -153,7 +153,7 @@ pub fn bounds<'py>(
     let bounds = value
         .iter()
         .zip(error)
-        .map(|(value, error)| ulplab_core::expected::bound(dtype, *value, *error));
+        .map(|(value, error)| ulplab_operations::expected::bound(dtype, *value, *error));
     shaped(py, bounds.collect(), &shape)
 }
 
@@ -172,7 +172,7 @@ pub fn judge<'py>(
     let call = call(op, given, crate::tensor::name(got.dtype), u)?;
     let judged = pool::run(py, || {
         let numbers = numbers::widened(got).map_err(Refused::Call)?;
-        let judged = ulplab_core::expected::judge(&call, output, &numbers, &got.shape, got.dtype)?;
+        let judged = ulplab_operations::expected::judge(&call, output, &numbers, &got.shape, got.dtype)?;
         Ok((judged, numbers))
     });
     let (judged, numbers) = judged.map_err(|refused| match refused {

@@ -3,9 +3,6 @@
 mod cuda;
 mod expected;
 mod numbers;
-// The words for where wrong elements are, which have no dependencies of their own.
-#[path = "../../core/ops/judge/pattern.rs"]
-mod pattern;
 mod pool;
 mod program;
 mod quantized;
@@ -227,7 +224,9 @@ mod _native {
         }
         let kinds = mask.bytes().map_err(wrong)?;
         let found = pool::run(py, || {
-            super::pattern::find(&mask.shape, false, &|at| kinds[at] != 0, &|at| kinds[at].into())
+            ulplab_operations::ops::judge::pattern::find(&mask.shape, false, &|at| kinds[at] != 0, &|at| {
+                kinds[at].into()
+            })
         });
         Ok((found.place, found.kinds))
     }

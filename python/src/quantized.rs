@@ -3,10 +3,10 @@
 use numpy::PyArray1;
 use pyo3::prelude::*;
 use safetensors::Dtype;
+use ulplab_checkpoint::packed::{block_format, check_layout};
+use ulplab_checkpoint::parity;
 use ulplab_core::formats::{self, Encoded, Format, GlobalScale};
 use ulplab_core::layouts::{LAYOUTS, Layout};
-use ulplab_core::packed::{block_format, check_layout};
-use ulplab_core::parity;
 
 use crate::tensor::{Array, name};
 use crate::{numbers, pool, wrong};

@@ -11,9 +11,9 @@ use crate::studies::kernels::operations;
 use crate::studies::kernels::operations::{Definitions, Operation};
 use crate::studies::kernels::sites;
 use ulplab_core::error::{Error, Exit, Result};
-use ulplab_core::ops::judge::Tensor;
-use ulplab_core::ops::{Case, Data, Problem};
 use ulplab_core::tensorfile::{Slot, write_safetensors};
+use ulplab_operations::ops::judge::Tensor;
+use ulplab_operations::ops::{Case, Data, Problem};
 
 /// Write the inputs of a case in the form that programs read, the expected outputs, and the bound of each element.
 ///

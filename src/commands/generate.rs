@@ -13,7 +13,7 @@ use crate::experiment::file::ExperimentFile;
 use crate::studies;
 use crate::studies::model::Recipe;
 use ulplab_core::error::{Error, Exit, Result, did_you_mean};
-use ulplab_core::ops::decode_step::{Draw, Formats, Generation};
+use ulplab_operations::ops::decode_step::{Draw, Formats, Generation};
 
 /// Generate text with the reference, and with recipes for comparison.
 #[derive(Debug, clap::Args)]

@@ -1,6 +1,6 @@
 //! Options that name quantized tensors, the same in every command that reads them.
 
-use ulplab_core::packed::Naming;
+use ulplab_checkpoint::packed::Naming;
 
 /// Options that define how to find quantized tensors in a file, and their format.
 #[derive(Clone, Debug, Default, clap::Args)]

@@ -8,8 +8,8 @@ use crate::json;
 use crate::studies::kernels::file;
 use ulplab_core::accumulator::{Accumulator, Factor, Operand, WGMMA_BF16, WGMMA_E4M3};
 use ulplab_core::error::{Error, Exit, Result};
-use ulplab_core::ops::{self, Case, Problem};
 use ulplab_core::pattern::selects;
+use ulplab_operations::ops::{self, Case, Problem};
 
 /// Find out how the tensor cores of this machine's GPU sum.
 ///
@@ -17,7 +17,7 @@ use ulplab_core::pattern::selects;
 /// 10⁶ random and targeted vectors each. Rules of summation are tried on a sample of them: how many
 /// products are added at once, to how many fraction bits below the largest exponent they are cut, and how many fraction bits of
 /// the sum are kept. A rule that explains each bit of the sample is then compared with all vectors. The exit code is 100 if an
-/// instruction follows no rule, or another rule than ulplab assumes (core/accumulator.rs).
+/// instruction follows no rule, or another rule than ulplab assumes (crates/core/accumulator.rs).
 #[derive(Debug, clap::Args)]
 pub struct ProbeArgs {
     /// Probe only instructions of these names, such as 'e4m3.n64.*'; may be given several times.
@@ -249,7 +249,7 @@ impl Finding {
         };
         let verdict = if self.as_assumed() { "equal" } else { "DIFFERENT" };
         format!(
-            "{:24} {rule}; {verdict}: {} of {} vectors differ from core/accumulator.rs",
+            "{:24} {rule}; {verdict}: {} of {} vectors differ from crates/core/accumulator.rs",
             self.name, self.differing, self.vectors
         )
     }

@@ -3,7 +3,7 @@
 #[test]
 fn docs_checkpoints_md_is_what_the_lists_say() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/checkpoints.md");
-    let want = ulplab_core::checkpoint::markdown();
+    let want = ulplab_checkpoint::checkpoint::markdown();
     if std::env::var_os("ULPLAB_BLESS").is_some() {
         std::fs::write(path, &want).unwrap();
     }

@@ -424,7 +424,7 @@ fn every_check_has_a_fault() {
         "transposed",
         "part_off",
     ];
-    let missing = ulplab_core::checkpoint::CHECKS
+    let missing = ulplab_checkpoint::checkpoint::CHECKS
         .iter()
         .map(|check| check.name)
         .filter(|name| !others.contains(name));

@@ -1,7 +1,7 @@
 //! Factors between a matrix and its source: AWQ scales channels, GPTQ moves values by steps, and neither is a fault.
 
 use serde_json::json;
-use ulplab_core::checkpoint::Severity;
+use ulplab_checkpoint::checkpoint::Severity;
 
 use super::against::{COUNT_OF_PLANTS, plants};
 use super::made::{COLS, Made, ROWS, clean, f32s, matrices, random};

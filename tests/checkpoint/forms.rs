@@ -2,7 +2,7 @@
 
 use safetensors::Dtype;
 use serde_json::{Value, json};
-use ulplab_core::checkpoint::Severity;
+use ulplab_checkpoint::checkpoint::Severity;
 
 use super::form::*;
 use super::made::COLS;

@@ -6,7 +6,7 @@ use std::path::Path;
 use safetensors::Dtype;
 use safetensors::tensor::{TensorView, serialize_to_file};
 use serde_json::{Value, json};
-use ulplab_core::checkpoint::{Checkpoint, Report, Selection};
+use ulplab_checkpoint::checkpoint::{Checkpoint, Report, Selection};
 use ulplab_core::formats::{Format, GlobalScale};
 
 use super::words;

@@ -3,7 +3,7 @@
 
 use safetensors::Dtype;
 use serde_json::{Value, json};
-use ulplab_core::checkpoint::{Report, Severity};
+use ulplab_checkpoint::checkpoint::{Report, Severity};
 
 use super::made::{Array, Made, clean, matrices};
 use super::whole::told;
@@ -156,7 +156,7 @@ fn a_method_that_is_not_known_is_not_judged() {
         let report = made.judge(false);
         assert!(is_open(&report), "{method}: {:#?}", told(&report));
         let said = if method.is_empty() { "mlx" } else { method };
-        let named = |finding: &ulplab_core::checkpoint::Finding| finding.found.contains(&format!("'{said}'"));
+        let named = |finding: &ulplab_checkpoint::checkpoint::Finding| finding.found.contains(&format!("'{said}'"));
         assert!(report.findings.iter().any(named), "{method}: {:#?}", told(&report));
         // NaN is wrong under any method.
         let norm = made.tensors.get_mut("model.layers.0.input_layernorm.weight").unwrap();

@@ -94,7 +94,7 @@ fn nan_and_infinity_are_named_in_every_tensor() {
                 let report = made.judge(false);
                 planted += 1;
                 let checks = ["nonfinite", "nonfinite_scale", "nan_code"];
-                let named = |finding: &&ulplab_core::checkpoint::Finding| finding.subject == name;
+                let named = |finding: &&ulplab_checkpoint::checkpoint::Finding| finding.subject == name;
                 let found = report.findings.iter().filter(named);
                 if found.filter(|finding| checks.contains(&finding.check.name)).count() != 1 {
                     missed.push((*kind, name.clone(), told(&report)));

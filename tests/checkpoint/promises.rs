@@ -3,7 +3,7 @@
 
 use safetensors::Dtype;
 use serde_json::{Value, json};
-use ulplab_core::checkpoint::Report;
+use ulplab_checkpoint::checkpoint::Report;
 
 use super::made::{Made, clean, f32s, matrices};
 use super::whole::told;

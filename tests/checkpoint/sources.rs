@@ -6,7 +6,7 @@ use std::path::Path;
 use half::bf16;
 use safetensors::Dtype;
 use serde_json::{Value, json};
-use ulplab_core::checkpoint::{Checkpoint, Report, Selection, Severity};
+use ulplab_checkpoint::checkpoint::{Checkpoint, Report, Selection, Severity};
 
 use super::made::{Array, KINDS, config, f32s, parts, random, write};
 use super::whole::told;

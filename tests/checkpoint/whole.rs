@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use safetensors::Dtype;
-use ulplab_core::checkpoint::{Checkpoint, Report, Selection, Severity};
+use ulplab_checkpoint::checkpoint::{Checkpoint, Report, Selection, Severity};
 
 use super::made::{KINDS, clean};
 
 /// All findings, for messages.
 pub fn told(report: &Report) -> Vec<String> {
-    let line = |finding: &ulplab_core::checkpoint::Finding| {
+    let line = |finding: &ulplab_checkpoint::checkpoint::Finding| {
         format!(
             "{} {}: {}; expected {}",
             finding.check.name, finding.subject, finding.found, finding.expected

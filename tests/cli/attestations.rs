@@ -3,8 +3,8 @@
 use ulplab::backend::cuda::Toolkit;
 use ulplab::backend::cuda::toolkit::FLAGS;
 use ulplab::backend::cuda::{Mutant, Source};
-use ulplab::itself;
 use ulplab::ops::find;
+use ulplab::provenance;
 use ulplab::studies::kernels::attest::{Attestation, VariantResult, VerifiedFile};
 use ulplab::studies::kernels::digests::{CodeDigests, Digests};
 
@@ -37,7 +37,7 @@ fn attested(kernels: &Path) -> Attestation {
             nvrtc: "13.0".into(),
             flags: FLAGS.iter().map(ToString::to_string).collect(),
             kernels: source.digest().to_hex().to_string(),
-            judgement: itself::judgement(&source.op).unwrap().into(),
+            judgement: provenance::judgement(&source.op).unwrap().into(),
             variants: variants.map(|name| (name, one_case.clone())).collect(),
             mutants: faults.collect(),
             digests: None,

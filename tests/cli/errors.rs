@@ -91,7 +91,7 @@ fn gates_that_point_the_wrong_way() {
     assert_eq!(code(&output), 0, "{}", stderr(&output));
 }
 
-/// A bound that nothing can break. Also of this kind: other metrics (`core/vacuous.rs` has the range of each).
+/// A bound that nothing can break. Also of this kind: other metrics (`crates/core/vacuous.rs` has the range of each).
 #[test]
 fn gates_that_nothing_can_break() {
     let control = PASSING.replace("why =", "control = true\nwhy =");

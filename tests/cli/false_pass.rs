@@ -431,7 +431,7 @@ fn a_run_of_other_sources_is_not_continued() {
     let file = write(folder.path(), &format!("{TRIP}{NVFP4}{COSINE}"));
     assert_eq!(code(&run(&["sweep", path(&file), "--out", path(&out)])), 0);
     let (_, mut manifest) = ulplab::run::folder::Folder::open(&out).unwrap();
-    assert_eq!(manifest.program.sources, ulplab::itself::SOURCES);
+    assert_eq!(manifest.program.sources, ulplab::provenance::SOURCES);
     assert!(!manifest.program.vectors.is_empty());
     manifest.program.sources = "0".repeat(64);
     manifest.fingerprint = manifest.identity();
@@ -439,7 +439,7 @@ fn a_run_of_other_sources_is_not_continued() {
     std::fs::create_dir(&other).unwrap();
     copy_folder(&out, &other);
     std::fs::write(other.join("run.json"), ulplab::run::folder::sealed(&manifest)).unwrap();
-    let short: String = ulplab::itself::SOURCES.chars().take(12).collect();
+    let short: String = ulplab::provenance::SOURCES.chars().take(12).collect();
     let words = format!("another program, by the digest of its sources (000000000000, here {short})");
     let output = run(&["sweep", path(&file), "--out", path(&other), "--resume"]);
     assert_eq!(code(&output), 2, "{}", stdout(&output));

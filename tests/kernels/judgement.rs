@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use ulplab::ops::OPS;
-use ulplab::{itself, judgement};
+use ulplab::{judgement, provenance};
 
 fn texts() -> BTreeMap<String, String> {
     judgement::texts(Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap()
@@ -31,7 +31,7 @@ fn every_operation_has_the_digest_that_was_built_in() {
     for op in OPS {
         assert_eq!(
             Some(&*judgements[op.name()]),
-            itself::judgement(op.name()),
+            provenance::judgement(op.name()),
             "{}",
             op.name()
         );
@@ -46,35 +46,35 @@ fn whatever_judges_changes_the_digest() {
     for (file, from, to, must, must_not) in [
         // The bound of RMSNorm is that of the fused operation, too.
         (
-            "core/ops/rmsnorm",
+            "crates/operations/ops/rmsnorm",
             "fn error(",
             "fn other(",
             &["rmsnorm", "rmsnorm_quantize"][..],
             &["rope", "quantize"][..],
         ),
         (
-            "core/ops/swiglu",
+            "crates/operations/ops/swiglu",
             "LIMIT_RANGE",
             "LIMITS",
             &["swiglu", "swiglu_quantize"],
             &["rmsnorm", "quantize"],
         ),
         (
-            "core/ops/slots",
+            "crates/operations/ops/slots",
             "fn encoded(",
             "fn coded(",
             &["record_read"],
             &["rmsnorm"],
         ),
         (
-            "core/formats/named",
+            "crates/core/formats/named",
             "    Named {\n",
             "    Named {\n        another: true,\n",
             &["quantize", "record_write"],
             &[],
         ),
         (
-            "core/layouts/table",
+            "crates/core/layouts/table",
             "    Layout {\n",
             "    Layout {\n        another: true,\n",
             &["scale_layout"],
@@ -87,15 +87,27 @@ fn whatever_judges_changes_the_digest() {
             &["mhc_pre", "swap_ffn"],
             &[],
         ),
-        ("core/ops/judge/elements", "ratio > 1.0", "ratio > 2.0", &all, &[]),
         (
-            "core/ops/checks",
+            "crates/operations/ops/judge/elements",
+            "ratio > 1.0",
+            "ratio > 2.0",
+            &all,
+            &[],
+        ),
+        (
+            "crates/operations/ops/checks",
             "*byte != GUARD_BYTE",
             "*byte == GUARD_BYTE",
             &all,
             &[],
         ),
-        ("core/ops/mod", "pub struct Case", "pub(crate) struct Case", &all, &[]),
+        (
+            "crates/operations/ops/mod",
+            "pub struct Case",
+            "pub(crate) struct Case",
+            &all,
+            &[],
+        ),
     ] {
         let changed = changed(&texts, file, from, to);
         let has = |op: &&&str| changed.iter().any(|other| other == **op);
@@ -110,12 +122,12 @@ fn whatever_judges_changes_the_digest() {
 fn what_does_not_judge_changes_no_digest() {
     let texts = texts();
     for (file, from) in [
-        ("core/error", "nothing selected"),
-        ("core/parity/mod", "pub mod output;"),
-        ("core/checkpoint/mod", "mod "),
-        ("core/tensorfile/mod", "mod "),
+        ("crates/core/error", "nothing selected"),
+        ("crates/checkpoint/parity/mod", "pub mod output;"),
+        ("crates/checkpoint/checkpoint/mod", "mod "),
+        ("crates/core/tensorfile/mod", "mod "),
         ("reference/paths/gqa/mod", "mod "),
-        ("core/formats/quantize", "    use super::*;"),
+        ("crates/core/formats/quantize", "    use super::*;"),
     ] {
         let changed = changed(&texts, file, from, "another text");
         assert!(changed.is_empty(), "{file}: {changed:?} changed");

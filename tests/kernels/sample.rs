@@ -1,8 +1,8 @@
 use safetensors::Dtype;
 use ulplab::ops::{Case, Problem, Scalar};
 use ulplab::random::philox;
-use ulplab_core::expected::{Call, Given, Operation, Tensor};
-use ulplab_core::ops::decode_step::Draw;
+use ulplab_operations::expected::{Call, Given, Operation, Tensor};
+use ulplab_operations::ops::decode_step::Draw;
 
 use super::{accepts_only, integers, problems, values, violations};
 

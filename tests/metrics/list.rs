@@ -4,7 +4,7 @@ use ulplab::metrics::{Better, Bound, METRICS, Metric, Show};
 
 #[test]
 fn every_metric_of_the_folder_is_listed_once() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/core/metrics");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/crates/core/metrics");
     let mut defined = 0;
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

@@ -9,8 +9,8 @@ use crate::run::{now, runs};
 use crate::studies::kernels::file;
 use crate::{itself, shipped};
 use ulplab_core::error::{Error, Exit, Result};
-use ulplab_core::ops::OPS;
 use ulplab_core::pattern::matches;
+use ulplab_operations::ops::OPS;
 
 /// Time every timed case of the kernels on this machine's GPU, beside their peers and beside kernels that only move the bytes.
 ///

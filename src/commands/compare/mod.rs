@@ -13,14 +13,14 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Instant;
 
+use ulplab_checkpoint::packed::parts;
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::metrics::{Eval, METRICS, Metric};
-use ulplab_core::packed::parts;
 
 pub use gates::Gate;
 use judge::Comparison;
 use parity::ParityArgs;
-use ulplab_core::parity::copies::unmatched;
+use ulplab_checkpoint::parity::copies::unmatched;
 use ulplab_core::pattern;
 use ulplab_core::pattern::selects;
 use ulplab_core::tensorfile::{Tensor, TensorFile};

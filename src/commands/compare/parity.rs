@@ -8,12 +8,12 @@ use super::CompareArgs;
 use crate::commands::inspect::source_of;
 use crate::commands::naming::NamingArgs;
 use crate::progress::Progress;
+use ulplab_checkpoint::packed::{Opened, Packed, check_layout, matrix_name, parts};
+use ulplab_checkpoint::parity::copies::Copies;
+use ulplab_checkpoint::parity::cost::{self, Cost};
+use ulplab_checkpoint::parity::{DiagnosisOptions, Rules, Source, StoredBytes, bytes, diagnose_from, output};
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::formats::{Encoded, Half, Scale};
-use ulplab_core::packed::{Opened, Packed, check_layout, matrix_name, parts};
-use ulplab_core::parity::copies::Copies;
-use ulplab_core::parity::cost::{self, Cost};
-use ulplab_core::parity::{DiagnosisOptions, Rules, Source, StoredBytes, bytes, diagnose_from, output};
 use ulplab_core::tensorfile::{Tensor, TensorFile};
 
 /// Diagnosis of quantized tensors.

@@ -13,9 +13,9 @@ use crate::json;
 use crate::studies::kernels::operations;
 use crate::studies::kernels::operations::{Sample, samples};
 use ulplab_core::error::{Error, Exit, Result, counted};
-use ulplab_core::ops;
-use ulplab_core::ops::judge::{Judge, Rule};
-use ulplab_core::ops::{Buffer, Case, Inputs, Op, Role, Scalar};
+use ulplab_operations::ops;
+use ulplab_operations::ops::judge::{Judge, Rule};
+use ulplab_operations::ops::{Buffer, Case, Inputs, Op, Role, Scalar};
 
 /// Describe an operation: its buffers, scalars, sizes, keys and cases, and how each output is judged and why.
 #[derive(Debug, clap::Args)]

@@ -4,7 +4,7 @@ use safetensors::Dtype;
 
 use super::{BufferLine, CaseLine, Description, JudgementLine, ScalarLine};
 use crate::studies::kernels::operations::{Output, OwnOp, Size, expressions, type_of};
-use ulplab_core::ops::Case;
+use ulplab_operations::ops::Case;
 
 /// Its description, with these cases.
 pub fn describe(op: &OwnOp, cases: &[Case]) -> Description {

@@ -1,6 +1,6 @@
 //! Dimensions of buffers as expressions over the sizes of a case: found by what fits all the cases that were made.
 
-use ulplab_core::ops::Case;
+use ulplab_operations::ops::Case;
 
 /// Lengths of blocks that share a scale, in all cases or in some and others.
 const BLOCKS: [&[i64]; 7] = [&[16], &[32], &[64], &[128], &[256], &[512], &[16, 32]];

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::Inspection;
 use super::stats::{Histogram, Stats};
+use ulplab_checkpoint::packed::{Grid, leading};
 use ulplab_core::metrics::{Metric, measure_all, unravel};
-use ulplab_core::packed::{Grid, leading};
 use ulplab_core::record::to_json;
 
 /// Characters of the longest bar.

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use ulplab_checkpoint::packed::{Grid, codes};
 use ulplab_core::formats::{Encoded, Format};
 use ulplab_core::metrics::Pair;
-use ulplab_core::packed::{Grid, codes};
 
 /// Counts by the bits of a value: positive f32 sort by their bits, zero first, NaN last.
 pub type Histogram = BTreeMap<u32, u64>;

@@ -9,8 +9,8 @@ use crate::json;
 use crate::statistics::outside;
 use crate::studies::kernels::file;
 use ulplab_core::error::{Error, Exit, Result};
-use ulplab_core::ops;
-use ulplab_core::ops::{Case, Problem};
+use ulplab_operations::ops;
+use ulplab_operations::ops::{Case, Problem};
 
 /// Time two kernels in turn on this machine's GPU: the ratio of the second's time to the first's, with an interval.
 ///

@@ -10,8 +10,8 @@ use crate::report::columns::wrapped;
 use crate::studies::kernels::power::Power;
 use crate::studies::kernels::{folder, power};
 use ulplab_core::error::{Error, Exit, Result, counted, did_you_mean};
-use ulplab_core::ops;
-use ulplab_core::ops::OPS;
+use ulplab_operations::ops;
+use ulplab_operations::ops::OPS;
 
 /// List operations, a line each: what it computes, how many variants and cases there are, and how outputs are judged.
 ///

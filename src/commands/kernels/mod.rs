@@ -16,8 +16,8 @@ use crate::commands::sweep::SweepArgs;
 use crate::dataset::Manifest as Datasets;
 use crate::studies::kernels::{Devices, Options, SHIPPED, Workers};
 use ulplab_core::error::{Error, Exit, Result};
-use ulplab_core::ops;
-use ulplab_core::ops::{Case, Data, Inputs, Op, Problem};
+use ulplab_operations::ops;
+use ulplab_operations::ops::{Case, Data, Inputs, Op, Problem};
 
 /// Check GPU kernels, time them, compare them, trace their launches, and attest that they were verified.
 #[derive(Debug, clap::Args)]

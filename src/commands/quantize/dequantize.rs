@@ -10,9 +10,9 @@ use safetensors::Dtype;
 use super::{check_output, slot};
 use crate::commands::naming::NamingArgs;
 use crate::progress::Progress;
+use ulplab_checkpoint::packed;
+use ulplab_checkpoint::packed::{Manifest, Nonfinite, Opened, Packed, in_batches};
 use ulplab_core::error::{Error, Exit, Result, counted};
-use ulplab_core::packed;
-use ulplab_core::packed::{Manifest, Nonfinite, Opened, Packed, in_batches};
 use ulplab_core::tensorfile::{Slot, Tensor, TensorFile, write_safetensors};
 
 /// Decode the quantized tensors of a file.

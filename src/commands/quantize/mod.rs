@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 pub use dequantize::{DequantizeArgs, Out, dequantize};
 
 use crate::progress::Progress;
+use ulplab_checkpoint::packed::{
+    Entry, Manifest, Nonfinite, Stack, block_format, check_layout, in_batches, leading, matrix_name, spread,
+};
 use ulplab_core::error::{Error, Exit, Result, counted};
 use ulplab_core::formats::{Encoded, Format, GlobalScale, Group, Scaling};
 use ulplab_core::layouts::{Layout, Placement};
-use ulplab_core::packed::{
-    Entry, Manifest, Nonfinite, Stack, block_format, check_layout, in_batches, leading, matrix_name, spread,
-};
 use ulplab_core::pattern;
 use ulplab_core::pattern::selects;
 use ulplab_core::tensorfile::{Slot, Tensor, TensorFile, write_safetensors};

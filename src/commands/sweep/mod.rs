@@ -30,8 +30,8 @@ use crate::studies::{Bench, Runs, Text};
 pub use args::SweepArgs;
 pub(super) use prepare::{Prepared, Question, prepare, read, read_file};
 use ulplab_core::error::{Error, Exit, Result, counted};
-use ulplab_core::ops::Data;
 use ulplab_core::record::Record;
+use ulplab_operations::ops::Data;
 use workers::Shared;
 
 pub fn run(args: &SweepArgs) -> Result<Exit> {

@@ -9,14 +9,14 @@ use crate::commands::{calibrate, decided, judge};
 use crate::dataset::{Checkpoint, Manifest as Datasets, Tokenizer, Tokens};
 use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Mistake, Window};
-use crate::itself;
 use crate::run::partition::{Asked, Partition};
 use crate::run::plan::{Cell, Plan, select, unnameable};
-use crate::run::{self, Manifest, Program, RecipeInfo, scheduler, store};
+use crate::run::{self, Manifest, RecipeInfo, scheduler, store};
 use crate::studies::kernels::peers::Peers;
 use crate::studies::kernels::{self, OnDevice, operations, programs};
 use crate::studies::limits::{available, check_cells, check_size};
 use crate::studies::{self, ParsedExperiment, Runs};
+use crate::{itself, provenance};
 use ulplab_core::error::{Error, Result};
 use ulplab_core::text::shown;
 
@@ -276,7 +276,7 @@ fn manifest(
     for source in question.sources.iter().filter(used) {
         let name = format!("kernels/{}.cu", source.op);
         data.push((name, source.digest().to_hex().to_string()));
-        let judgement = itself::judgement(&source.op);
+        let judgement = provenance::judgement(&source.op);
         data.extend(judgement.map(|digest| (format!("judgement of {}", source.op), digest.to_string())));
     }
     if let Some(study) = study.kernels() {
@@ -287,7 +287,7 @@ fn manifest(
         schema: store::SCHEMA,
         version: env!("CARGO_PKG_VERSION").into(),
         commit: commit(&args.experiment),
-        program: Program::here(),
+        program: provenance::program(),
         experiment: experiment.clone(),
         plan,
         invocation: args.invocation(study.kernels().is_some()),

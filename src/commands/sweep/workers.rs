@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn the_longest_are_operations() {
         for op in LONGEST {
-            ulplab_core::ops::find(op).unwrap();
+            ulplab_operations::ops::find(op).unwrap();
         }
     }
 

@@ -15,7 +15,7 @@ use super::digests::Digests;
 use super::mutants::MutantResult;
 use crate::backend::cuda::toolkit::FLAGS;
 use crate::backend::cuda::{Device, Source, Toolkit, Variant};
-use crate::itself;
+use crate::provenance;
 use crate::run::runs::slug;
 use crate::run::verdict::{Status, Verdict};
 use crate::run::{Run, seal};
@@ -24,9 +24,9 @@ use ulplab_core::atomic::write_atomic;
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::input;
 use ulplab_core::metrics::{BOUND_RATIO, VIOLATIONS};
-use ulplab_core::ops;
 use ulplab_core::record::Record;
 use ulplab_core::text::shown;
+use ulplab_operations::ops;
 
 pub use rewritten::{Digesting, Made, Now, Rewritten, store_digests};
 
@@ -162,7 +162,7 @@ impl Attestation {
                 nvrtc: machine.nvrtc.clone(),
                 flags: FLAGS.iter().map(ToString::to_string).collect(),
                 kernels: source.digest().to_hex().to_string(),
-                judgement: itself::judgement(&source.op).unwrap_or_default().into(),
+                judgement: provenance::judgement(&source.op).unwrap_or_default().into(),
                 variants: variants.filter(|(_, shown)| shown.cases > 0).collect(),
                 mutants: planted.collect(),
                 digests: None,

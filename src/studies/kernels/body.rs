@@ -19,9 +19,9 @@ use crate::studies::limits::Parts;
 use crate::studies::null::{Null, Wanted};
 use crate::studies::study::{Body, Runs, Study, body_of};
 use ulplab_core::error::did_you_mean;
-use ulplab_core::ops::OPS;
 use ulplab_core::pattern::{matches, matches_nothing};
 use ulplab_core::record::Phase;
+use ulplab_operations::ops::OPS;
 
 /// GPU kernels, and programs: every variant on every case of its operation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

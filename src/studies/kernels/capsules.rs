@@ -13,11 +13,11 @@ use crate::run::invocation::{Invocation, quoted};
 use crate::run::plan::Cell;
 use ulplab_core::atomic::write_atomic;
 use ulplab_core::error::{Error, Result};
-use ulplab_core::ops::checks::failures;
-use ulplab_core::ops::guards::Checked;
-use ulplab_core::ops::judge::{Judge, Measured, Rule, Tensor};
-use ulplab_core::ops::{Outputs, Problem, Role};
 use ulplab_core::tensorfile::{Slot, write_safetensors};
+use ulplab_operations::ops::checks::failures;
+use ulplab_operations::ops::guards::Checked;
+use ulplab_operations::ops::judge::{Judge, Measured, Rule, Tensor};
+use ulplab_operations::ops::{Outputs, Problem, Role};
 
 /// Bytes of all tensors of a capsule. Of larger ones, rows around the worst element are kept.
 pub const LIMIT: usize = 64 << 20;
@@ -158,7 +158,7 @@ fn name(recipe: &str, case: &str) -> String {
 }
 
 /// The parts that outputs are taken into to be judged.
-fn parts(judges: &[Judge], outputs: &Outputs) -> Vec<ulplab_core::ops::judge::Part> {
+fn parts(judges: &[Judge], outputs: &Outputs) -> Vec<ulplab_operations::ops::judge::Part> {
     let taken = judges.iter().filter_map(|judge| match &judge.rule {
         Rule::Parts(parts) => Some(parts(outputs)),
         _ => None,

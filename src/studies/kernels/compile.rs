@@ -13,8 +13,8 @@ use crate::backend::cuda::plan::{Named, SMS, Step, Work};
 use crate::backend::cuda::{Plan, Source, Toolkit, Variant};
 use crate::run::plan::Cell;
 use ulplab_core::error::{Error, Exit, Result, did_you_mean};
-use ulplab_core::ops;
-use ulplab_core::ops::{Case, Op, Problem, Scalar};
+use ulplab_operations::ops;
+use ulplab_operations::ops::{Case, Op, Problem, Scalar};
 
 /// Architectures that are compiled for: those that kernels run on, and those to come.
 pub const ARCHITECTURES: &[&str] = &["sm_90a", "sm_100a"];

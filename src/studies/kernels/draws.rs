@@ -2,8 +2,8 @@
 
 use ulplab_core::error::Result;
 use ulplab_core::metrics::{Bound, MAX_ABS, Metric, VIOLATIONS};
-use ulplab_core::ops::{Case, Problem};
 use ulplab_core::record::{Failure, Record, Worst};
+use ulplab_operations::ops::{Case, Problem};
 
 /// Site of the record that counts the draws in which something is wrong.
 pub const DRAWS: &str = "draws";

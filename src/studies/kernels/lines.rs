@@ -87,7 +87,7 @@ mod tests {
     use super::*;
     use crate::backend::cuda::Plan;
     use crate::backend::cuda::plan::SMS;
-    use ulplab_core::ops;
+    use ulplab_operations::ops;
 
     const TEXT: &str = r#"/*
 [[variant]]

@@ -37,11 +37,11 @@ use relations::relate;
 use ulplab_core::error::{Error, Result, did_you_mean};
 use ulplab_core::metrics;
 use ulplab_core::metrics::Metric;
-use ulplab_core::ops::checks::failures;
-use ulplab_core::ops::guards::Checked;
-use ulplab_core::ops::judge::Measured;
-use ulplab_core::ops::{Case, Data, Problem, Rows};
 use ulplab_core::record::{Failure, Phase, Record};
+use ulplab_operations::ops::checks::failures;
+use ulplab_operations::ops::guards::Checked;
+use ulplab_operations::ops::judge::Measured;
+use ulplab_operations::ops::{Case, Data, Problem, Rows};
 
 pub use crate::backend::cuda::shipped::{file, folder};
 pub use body::{Command, KernelStudy};
@@ -204,7 +204,7 @@ impl Variants<'_> {
                 continue;
             }
             let fault = self.fault(source);
-            let cases = ulplab_core::ops::find(&source.op).map_err(Error::Usage)?.cases();
+            let cases = ulplab_operations::ops::find(&source.op).map_err(Error::Usage)?.cases();
             let works = here.iter().filter_map(|cell| {
                 let case = cases
                     .iter()

@@ -13,9 +13,9 @@ use crate::run::plan::Cell;
 use ulplab_core::atomic::write_atomic;
 use ulplab_core::error::{Error, Result};
 use ulplab_core::input;
-use ulplab_core::ops;
-use ulplab_core::ops::checks::failures;
-use ulplab_core::ops::{Case, Op, Problem};
+use ulplab_operations::ops;
+use ulplab_operations::ops::checks::failures;
+use ulplab_operations::ops::{Case, Op, Problem};
 
 /// A fault in one variant, and whether it was noticed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

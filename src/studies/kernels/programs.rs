@@ -14,8 +14,8 @@ use crate::experiment::Mistake;
 use crate::run::plan::Cell;
 use ulplab_core::error::{Error, Result};
 use ulplab_core::metrics::US_CLAIMED;
-use ulplab_core::ops::checks::failures;
 use ulplab_core::record::Record;
+use ulplab_operations::ops::checks::failures;
 
 /// Whether a cell is of one of the programs.
 pub fn is_of(commands: &[Command], cell: &Cell) -> bool {

@@ -2,12 +2,10 @@
 //! relation is reported only if it holds for every wrong element. Elements that are far outside their bounds have a pattern of their own,
 //! which others that are just outside would hide.
 
-#[path = "../../../core/ops/judge/pattern.rs"]
-mod pattern;
-
 use ulplab_core::metrics::VIOLATIONS;
-use ulplab_core::ops::judge::{Judge, Measured, Rule, number};
-use ulplab_core::ops::{Outputs, Problem};
+use ulplab_operations::ops::judge::pattern;
+use ulplab_operations::ops::judge::{Judge, Measured, Rule, number};
+use ulplab_operations::ops::{Outputs, Problem};
 
 /// How many wrong elements must distinguish a relation from their own expected values; all of them if fewer are wrong.
 const TELLING: usize = 4;

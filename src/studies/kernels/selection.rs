@@ -63,7 +63,7 @@ mod tests {
     use super::*;
     use crate::studies::kernels::file;
     use crate::studies::study::Study;
-    use ulplab_core::ops;
+    use ulplab_operations::ops;
 
     #[test]
     fn simple_is_left_out_where_another_variant_takes_the_case() {

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use crate::backend::cuda::plan::SMS;
 use crate::backend::cuda::toolkit::Unit;
 use crate::backend::cuda::{Mutant, Plan, Source, Variant};
-use ulplab_core::ops;
-use ulplab_core::ops::Case;
+use ulplab_operations::ops;
+use ulplab_operations::ops::Case;
 
 /// The entry points that a file launches, without a fault or with one.
 pub struct Launched<'a> {

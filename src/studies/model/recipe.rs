@@ -11,7 +11,7 @@ use crate::backend::recipe::{Ranges, Round};
 use crate::backend::rounding::{Noise, Rounding};
 use crate::backend::stand_in::stand_in;
 use crate::experiment::Mistake;
-use ulplab_core::ops::call::Type;
+use ulplab_operations::ops::call::Type;
 
 /// A candidate to measure against the reference.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

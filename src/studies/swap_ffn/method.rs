@@ -14,8 +14,8 @@ use crate::backend::rounding::noise::rounded_or_noise;
 use crate::backend::stand_in::chosen;
 use crate::experiment::{Mistake, Source};
 use ulplab_core::formats::{Codec, codec};
-use ulplab_core::ops::call::Runner;
 use ulplab_core::pattern::{matches, matches_nothing};
+use ulplab_operations::ops::call::Runner;
 
 /// One event of a model, as [`Model::event`].
 pub type Event =

@@ -9,8 +9,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::Source;
-use ulplab_core::ops::data::round_to_bf16;
 use ulplab_core::random::{gaussian, stream};
+use ulplab_operations::ops::data::round_to_bf16;
 
 /// More numbers in one tensor are a slip.
 const MOST_NUMBERS: usize = 1 << 28;

@@ -8,7 +8,7 @@ use askama::Template;
 use super::Verdict;
 use super::output::{by_sqnr, formats, subject, summary};
 use crate::report::chart::{Dot, DotRow, Dots, Mark};
-use ulplab_core::checkpoint::{CHECKS, Check, Finding, Judged, Report, kin};
+use ulplab_checkpoint::checkpoint::{CHECKS, Check, Finding, Judged, Report, kin};
 
 /// The most matrices that a table lists.
 const LISTED: usize = 200;

@@ -7,8 +7,8 @@ use std::io::Write;
 
 use super::InspectArgs;
 use crate::progress::Progress;
+use ulplab_checkpoint::checkpoint::{Checkpoint, Report, Selection, Severity};
 use ulplab_core::atomic::write_text;
-use ulplab_core::checkpoint::{Checkpoint, Report, Selection, Severity};
 use ulplab_core::error::{Error, Exit, Result};
 
 /// The verdict on a checkpoint.

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::Verdict;
-use ulplab_core::checkpoint::{Finding, Judged, Measured, Report, Severity};
+use ulplab_checkpoint::checkpoint::{Finding, Judged, Measured, Report, Severity};
 use ulplab_core::error::counted;
 use ulplab_core::record::to_json;
 use ulplab_core::text::shown;

@@ -13,8 +13,8 @@ use crate::run::ceilings::Ceilings;
 use crate::studies::kernels::{OnDevice, file};
 use ulplab_core::atomic::write_text;
 use ulplab_core::error::{Error, Exit, Result};
-use ulplab_core::ops;
-use ulplab_core::ops::{Case, Op};
+use ulplab_operations::ops;
+use ulplab_operations::ops::{Case, Op};
 
 /// Show the launches of a kernel: bytes, operations, time, and share of the possible speed of each.
 ///

@@ -10,7 +10,7 @@ use crate::backend::cuda::header::Factor;
 use crate::backend::cuda::plan::{Named, Plan, Step, Work};
 use crate::backend::cuda::{Source, Variant};
 use crate::run::ceilings::Ceilings;
-use ulplab_core::ops::Problem;
+use ulplab_operations::ops::Problem;
 
 pub use command::{TraceArgs, run};
 

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 use super::{Attestation, VerifiedFile};
 use crate::backend::cuda::{Source, Toolkit};
-use crate::itself;
+use crate::provenance;
 use crate::run::seal;
 use crate::studies::kernels::digests::{CodeDigests, Digests, JudgementDigests};
 use ulplab_core::atomic::write_atomic;
 use ulplab_core::error::{Exit, Result};
-use ulplab_core::ops::Data;
 use ulplab_core::text::shown;
+use ulplab_operations::ops::Data;
 
 /// A file whose text, or the text of whose judgement, is another than a device verified, with the digests of then.
 pub struct Rewritten<'a> {
@@ -80,7 +80,7 @@ impl VerifiedFile {
 
     /// True if the text of the judgement is that of the operation.
     pub(super) fn has_judgement_of(&self, source: &Source) -> bool {
-        itself::judgement(&source.op) == Some(&self.judgement)
+        provenance::judgement(&source.op) == Some(&self.judgement)
     }
 
     pub(super) fn has_texts_of(&self, source: &Source) -> bool {
@@ -110,7 +110,7 @@ impl VerifiedFile {
             None => JudgementDigests::new(source, data)?,
         };
         self.kernels = source.digest().to_hex().to_string();
-        self.judgement = itself::judgement(&source.op).unwrap_or_default().into();
+        self.judgement = provenance::judgement(&source.op).unwrap_or_default().into();
         self.digests = Some(Digests {
             code: Some(code),
             launches: now.launches,

@@ -7,10 +7,10 @@
 
 use safetensors::Dtype;
 use ulplab_core::error::Result;
-use ulplab_core::ops::checks::{Band, Differing, GUARD_BYTE, Repeated};
-use ulplab_core::ops::guards::{self, GUARD, Guarded};
-use ulplab_core::ops::judge::{Judge, Measured, POISON_BYTE, Rule};
-use ulplab_core::ops::{Buffer, Case, Outputs, Problem, Role, Scalar};
+use ulplab_operations::ops::checks::{Band, Differing, GUARD_BYTE, Repeated};
+use ulplab_operations::ops::guards::{self, GUARD, Guarded};
+use ulplab_operations::ops::judge::{Judge, Measured, POISON_BYTE, Rule};
+use ulplab_operations::ops::{Buffer, Case, Outputs, Problem, Role, Scalar};
 
 use super::Digest;
 use crate::studies::kernels::power::outputs::{FOLLOWED, Named, right_after, right_bytes, stored, without_metrics};

@@ -2,9 +2,9 @@
 
 use safetensors::Dtype;
 use ulplab_core::formats::Format;
-use ulplab_core::ops::Outputs;
-use ulplab_core::ops::data::float_bytes;
-use ulplab_core::ops::judge::Judge;
+use ulplab_operations::ops::Outputs;
+use ulplab_operations::ops::data::float_bytes;
+use ulplab_operations::ops::judge::Judge;
 
 use super::Digest;
 use super::answers::verdict;

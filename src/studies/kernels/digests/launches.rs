@@ -1,7 +1,7 @@
 //! A digest of the launches of a variant on a case: the entry point of each, its shape, and its arguments by role, so that names of
 //! scratch and launches, and the order of scratch, have no part in it.
 
-use ulplab_core::ops::Case;
+use ulplab_operations::ops::Case;
 
 use super::Digest;
 use crate::backend::cuda::Plan;

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::Operation;
 use crate::backend::cuda::expr;
 use ulplab_core::error::did_you_mean;
-use ulplab_core::ops::{Case, Inputs, MOST_ELEMENTS, Parameters, lasting};
 use ulplab_core::tensorfile::TensorFile;
+use ulplab_operations::ops::{Case, Inputs, MOST_ELEMENTS, Parameters, lasting};
 
 /// A case of the user's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use ulplab_core::formats::{E4M3, E5M2};
-use ulplab_core::ops::Data;
 use ulplab_core::tensorfile::Tensor;
+use ulplab_operations::ops::Data;
 
 /// Types that tensors of a user's operation may have.
 pub const DTYPES: &[(&str, Dtype)] = &[

@@ -21,9 +21,9 @@ pub use samples::{OutputNames, Sample, outputs, samples};
 use super::{Command, KernelStudy};
 use crate::experiment::Mistake;
 use ulplab_core::error::{Result, did_you_mean};
-use ulplab_core::ops;
-use ulplab_core::ops::{Case, Data, OPS, Op, Parameters, Problem};
 use ulplab_core::pattern::matches;
+use ulplab_operations::ops;
+use ulplab_operations::ops::{Case, Data, OPS, Op, Parameters, Problem};
 
 /// An operation of an experiment.
 #[derive(Clone, Copy)]

@@ -10,8 +10,8 @@ use super::case::shape_of;
 use super::draw::{DTYPES, Values, dtype};
 use crate::backend::program::TIMEOUT;
 use ulplab_core::error::did_you_mean;
-use ulplab_core::ops::judge::is_number;
-use ulplab_core::ops::{Case, Parameters, Range};
+use ulplab_operations::ops::judge::is_number;
+use ulplab_operations::ops::{Case, Parameters, Range};
 
 /// Names that a case has itself, or the metadata of a problem's file.
 const RESERVED: [&str; 7] = ["op", "name", "inputs", "tensors", "timed", "case", "outputs"];

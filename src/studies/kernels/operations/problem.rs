@@ -9,8 +9,8 @@ use super::draw::{Values, is_real, numbers};
 use super::own::{Bound, Output, OwnOp, expressions, largest, type_of};
 use crate::backend::program::{Mode, Program};
 use ulplab_core::error::{Error, Result};
-use ulplab_core::ops::judge::Judge;
-use ulplab_core::ops::{Buffer, Case, Data, Inputs, Outputs, Problem, lasting};
+use ulplab_operations::ops::judge::Judge;
+use ulplab_operations::ops::{Buffer, Case, Data, Inputs, Outputs, Problem, lasting};
 
 impl OwnOp {
     /// Inputs and judgement of a case. The reference program is run once, on the numbers that candidates are given, widened

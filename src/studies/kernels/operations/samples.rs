@@ -1,9 +1,9 @@
 //! Problems of a few small cases of an operation, which show its inputs and outputs.
 
 use rayon::prelude::*;
-use ulplab_core::ops;
-use ulplab_core::ops::judge::Rule;
-use ulplab_core::ops::{Case, Op, Problem, Role};
+use ulplab_operations::ops;
+use ulplab_operations::ops::judge::Rule;
+use ulplab_operations::ops::{Case, Op, Problem, Role};
 
 const LARGE: f64 = 1e8;
 const CHEAP: f64 = 1e7;

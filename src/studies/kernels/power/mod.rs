@@ -15,8 +15,8 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use ulplab_core::error::{Error, Result};
 use ulplab_core::input;
-use ulplab_core::ops;
-use ulplab_core::ops::{Case, Op};
+use ulplab_operations::ops;
+use ulplab_operations::ops::{Case, Op};
 
 pub use faults::{FAULTS, Fault, NARROWED};
 use outputs::{Judged, judged};

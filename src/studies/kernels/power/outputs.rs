@@ -6,10 +6,10 @@ use rand_distr::{Distribution, StandardNormal};
 use safetensors::Dtype;
 use ulplab_core::formats::GlobalScale;
 use ulplab_core::metrics::VIOLATIONS;
-use ulplab_core::ops::data::float_bytes;
-use ulplab_core::ops::judge::{Judge, Measured, Part, Rule, number};
-use ulplab_core::ops::{Buffer, Outputs, Problem, Role};
 use ulplab_core::random::stream;
+use ulplab_operations::ops::data::float_bytes;
+use ulplab_operations::ops::judge::{Judge, Measured, Part, Rule, number};
+use ulplab_operations::ops::{Buffer, Outputs, Problem, Role};
 
 use super::faults::Numbers;
 

@@ -1,0 +1,198 @@
+//! The memory of a problem on a device, and the launches of a plan with its addresses.
+
+use std::rc::Rc;
+
+use ulplab_core::error::{Error, Result};
+use ulplab_operations::ops::checks::GUARD_BYTE;
+use ulplab_operations::ops::guards::GUARD;
+use ulplab_operations::ops::{Buffer, Case, Problem, Scalar};
+
+use super::device::{Argument, Device, Memory};
+use super::expr::eval;
+use super::matmul::Operands;
+use super::plan::{Named, Plan, Scratch, Step, Work};
+use super::sequence::Turn;
+
+/// Memory of everything a run reads and writes, and the launches on it.
+pub(super) struct ProblemCopy {
+    pub buffers: Vec<Rc<Memory>>,
+    pub scratch: Vec<Rc<Memory>>,
+    pub prepare: Vec<BoundLaunch>,
+    pub launches: Vec<BoundLaunch>,
+}
+
+/// Memory that is there before a copy of a problem is made, with its contents, in the order of buffers and of scratch.
+#[derive(Default)]
+pub(super) struct There {
+    pub buffers: Vec<Option<Rc<Memory>>>,
+    pub scratch: Vec<Option<Rc<Memory>>>,
+}
+
+impl There {
+    /// The memory that is there for the buffer of that number.
+    pub fn buffer(&self, at: usize) -> Option<&Rc<Memory>> {
+        self.buffers.get(at)?.as_ref()
+    }
+}
+
+/// One launch of the sequence: its number in the plan, and its arguments.
+pub(super) struct BoundLaunch {
+    pub step: usize,
+    pub on: LaunchInputs,
+}
+
+/// What a launch reads and writes.
+pub(super) enum LaunchInputs {
+    /// Without taps, and with them.
+    Arguments([Vec<Argument>; 2]),
+    Operands(Operands),
+}
+
+impl ProblemCopy {
+    /// Bytes that it takes on a device.
+    pub fn bytes(problem: &Problem, plan: &Plan) -> usize {
+        let buffers = problem.buffers.iter().map(Buffer::size);
+        let scratch = plan.scratch.iter().map(Scratch::size);
+        buffers.chain(scratch).map(|bytes| bytes + 2 * GUARD).sum()
+    }
+
+    /// Memory between guard bands, and launches with its addresses. What is there already is taken.
+    pub fn new(device: &Device, case: &Case, problem: &Problem, plan: &Plan, there: &There) -> Result<Self> {
+        let guarded = |len: usize, there: Option<&Rc<Memory>>| {
+            if let Some(memory) = there {
+                return Ok(Rc::clone(memory));
+            }
+            let memory = device.memory(len + 2 * GUARD)?;
+            device.fill(&memory, 0, memory.len, GUARD_BYTE)?;
+            Ok(Rc::new(memory))
+        };
+        let buffers = problem.buffers.iter().enumerate();
+        let buffers = buffers.map(|(at, buffer)| guarded(buffer.size(), there.buffer(at)));
+        let scratch = plan.scratch.iter().enumerate();
+        let scratch = scratch.map(|(at, scratch)| {
+            let there = there.scratch.get(at).and_then(Option::as_ref);
+            guarded(scratch.size(), there)
+        });
+        let mut set = Self {
+            buffers: buffers.collect::<Result<_>>()?,
+            scratch: scratch.collect::<Result<_>>()?,
+            prepare: Vec::new(),
+            launches: Vec::new(),
+        };
+        let names = Names { case, problem, plan };
+        let bound = |steps: &[Step], order: &[(usize, Turn)]| {
+            let turned = order.iter().map(|(step, turn)| {
+                let on = names.on(&set, &steps[*step].work, turn)?;
+                Ok(BoundLaunch { step: *step, on })
+            });
+            turned.collect::<Result<Vec<_>>>()
+        };
+        let prepare = bound(&plan.prepare, &plan.prepare_order)?;
+        (set.launches, set.prepare) = (bound(&plan.steps, &plan.order)?, prepare);
+        Ok(set)
+    }
+}
+
+/// What arguments of launches may name.
+struct Names<'a> {
+    case: &'a Case,
+    problem: &'a Problem,
+    plan: &'a Plan,
+}
+
+impl Names<'_> {
+    fn on(&self, set: &ProblemCopy, work: &Work, turn: &Turn) -> Result<LaunchInputs> {
+        let address = |name: &String| match self.argument(set, name, turn)? {
+            Argument::Wide(address) => Ok(address),
+            Argument::Narrow(_) => Err(Error::Usage(format!("'{name}' of a matmul is no buffer or scratch"))),
+        };
+        Ok(match work {
+            Work::Kernel { arguments, taps, .. } => {
+                let tapped = arguments.iter().map(|name| self.argument(set, name, turn));
+                let tapped = tapped.collect::<Result<Vec<_>>>()?;
+                let untapped = arguments
+                    .iter()
+                    .zip(&tapped)
+                    .map(|(name, argument)| match taps.contains(name) {
+                        true => Argument::Wide(0),
+                        false => *argument,
+                    });
+                LaunchInputs::Arguments([untapped.collect(), tapped])
+            }
+            Work::Matmul {
+                matrices: [a, b, d],
+                scales,
+                ..
+            } => LaunchInputs::Operands(Operands {
+                matrices: [address(a)?, address(b)?, address(d)?],
+                scales: match scales {
+                    Some([of_a, of_b]) => Some([address(of_a)?, address(of_b)?]),
+                    None => None,
+                },
+            }),
+        })
+    }
+
+    /// The address of a buffer's part at an index of its first dimension, or of a part of scratch.
+    fn part(&self, set: &ProblemCopy, name: &str, index: &str, turn: &Turn) -> Result<Argument> {
+        let wrong = |why: String| Error::Usage(format!("argument '{name}[{index}]': {why}"));
+        let at = self.number(index, turn).map_err(wrong)?;
+        let buffer = self.problem.buffers.iter().position(|buffer| buffer.name == name);
+        let scratch = self.plan.scratch.iter().position(|scratch| scratch.name == name);
+        let within = |parts: usize| usize::try_from(at).ok().filter(|at| *at < parts);
+        let (memory, place) = if let Some(number) = buffer {
+            let buffer = &self.problem.buffers[number];
+            let parts = buffer.shape.first().copied().unwrap_or(0);
+            let at = within(parts).ok_or_else(|| wrong(format!("its shape is {:?}", buffer.shape)))?;
+            (&set.buffers[number], buffer.size() / parts * at)
+        } else if let Some(number) = scratch {
+            let scratch = &self.plan.scratch[number];
+            let at = within(scratch.parts).ok_or_else(|| wrong(format!("it has {} parts", scratch.parts)))?;
+            (&set.scratch[number], scratch.place(at))
+        } else {
+            return Err(wrong("only buffers of the operation and scratch have parts".into()));
+        };
+        Ok(Argument::Wide(memory.address + (GUARD + place) as u64))
+    }
+
+    /// The value of an expression over sizes and the repetitions that a launch is in.
+    fn number(&self, text: &str, turn: &Turn) -> std::result::Result<i64, String> {
+        let dim = |name: &str| self.case.dims.iter().find(|(dim, _)| *dim == name);
+        eval(text, &|name| {
+            turn.counter(name).or_else(|| dim(name).map(|(_, size)| *size))
+        })
+    }
+
+    fn argument(&self, set: &ProblemCopy, name: &str, turn: &Turn) -> Result<Argument> {
+        let address = |memory: &Memory| Argument::Wide(memory.address + GUARD as u64);
+        let int = |value: i64| {
+            let narrow = i32::try_from(value).map_err(|_| Error::Usage(format!("size {name} = {value} is no int")))?;
+            Ok(Argument::Narrow(narrow.cast_unsigned()))
+        };
+        match Named::new(name) {
+            Named::Whole(_) => {}
+            Named::Part(buffer, index) => return self.part(set, buffer, index, turn),
+            Named::Number(text) => {
+                let wrong = |why| Error::Usage(format!("argument '{name}': {why}"));
+                return int(self.number(text, turn).map_err(wrong)?);
+            }
+        }
+        let buffer = self.problem.buffers.iter().position(|buffer| buffer.name == name);
+        let scratch = self.plan.scratch.iter().position(|scratch| scratch.name == name);
+        let scalar = self.problem.scalars.iter().find(|(scalar, _)| *scalar == name);
+        let dim = self.case.dims.iter().find(|(dim, _)| *dim == name);
+        match (buffer, scratch, scalar, dim) {
+            (Some(at), ..) => Ok(address(&set.buffers[at])),
+            (_, Some(at), ..) => Ok(address(&set.scratch[at])),
+            (_, _, Some((_, scalar)), _) => Ok(match *scalar {
+                Scalar::I32(value) => Argument::Narrow(value.cast_unsigned()),
+                Scalar::I64(value) => Argument::Wide(value.cast_unsigned()),
+                Scalar::F32(value) => Argument::Narrow(value.to_bits()),
+            }),
+            (_, _, _, Some((_, size))) => int(*size),
+            _ => Err(Error::Usage(format!(
+                "argument '{name}' is no buffer, scratch, scalar or size of the operation"
+            ))),
+        }
+    }
+}

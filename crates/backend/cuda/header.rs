@@ -1,0 +1,463 @@
+//! `kernels/<op>.cu`: the header and the source of all variants of an operation.
+
+use std::path::{Component, Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::prepared::Each;
+use super::{calls, like, prepared, sequence};
+use ulplab_core::error::{Error, Result, did_you_mean};
+use ulplab_core::input;
+use ulplab_run::run::ceilings::Ceilings;
+
+/// A file of kernels.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// Its stem: the operation.
+    pub op: String,
+    pub path: PathBuf,
+    pub text: String,
+    /// Names and texts of the headers it includes, directly or not.
+    pub includes: Vec<(String, String)>,
+    pub header: Header,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Header {
+    #[serde(rename = "variant")]
+    pub variants: Vec<Variant>,
+    #[serde(default, rename = "mutant")]
+    pub mutants: Vec<Mutant>,
+}
+
+/// One way to compute the operation.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Variant {
+    pub name: String,
+    pub doc: String,
+    /// What must hold of a case.
+    #[serde(default)]
+    pub needs: Vec<String>,
+    /// The only architecture it is for, e.g. `sm_100a`.
+    pub arch: Option<String>,
+    #[serde(default)]
+    pub scratch: Vec<Scratch>,
+    /// Why outputs of two runs may differ.
+    pub nondeterministic: Option<String>,
+    /// Why a row's bits may depend on the batch that it is in.
+    pub varies_with_batch: Option<String>,
+    /// What its products of matrices multiply: the rate they are shares of.
+    #[serde(default)]
+    pub products: Factor,
+    /// Launches that run once after the inputs are on the device, untimed: preparation of weights at load time.
+    #[serde(default)]
+    pub prepare: Vec<Launch>,
+    #[serde(rename = "launch")]
+    pub launches: Vec<Launch>,
+    /// Order and repetitions of the launches, unless each runs once (`sequence.rs`).
+    pub sequence: Option<String>,
+}
+
+impl Variant {
+    /// Whether it is for cards of this architecture, e.g. `sm_90a`.
+    pub fn is_for(&self, arch: &str) -> bool {
+        self.arch.as_ref().is_none_or(|only| only == arch)
+    }
+}
+
+/// Working memory.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scratch {
+    pub name: String,
+    pub bytes: String,
+    /// How many of them there are, if arguments name one of several by an index: `name[@layers]`.
+    pub parts: Option<Number>,
+    /// Cleared before each run.
+    #[serde(default)]
+    pub zero: bool,
+}
+
+/// A function of the file, or a product of matrices by cuBLASLt.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Launch {
+    /// Its name in a sequence and a trace; the entry point, if absent.
+    pub name: Option<String>,
+    pub entry: Option<String>,
+    #[serde(default)]
+    pub grid: Vec<Number>,
+    #[serde(default)]
+    pub block: Vec<Number>,
+    pub cluster: Option<Vec<Number>>,
+    pub shared: Option<Number>,
+    #[serde(default)]
+    pub cooperative: bool,
+    #[serde(default)]
+    pub programmatic: bool,
+    /// Keeps values for the judgement only: left out where a variant is timed.
+    #[serde(default)]
+    pub tap: bool,
+    #[serde(default)]
+    pub args: Vec<String>,
+    /// Those of its arguments that keep values for the judgement only: null where a variant is timed.
+    #[serde(default)]
+    pub taps: Vec<String>,
+    pub matmul: Option<Matmul>,
+    /// Bytes that it must move; each of its buffers once, if absent.
+    pub bytes: Option<Number>,
+    /// Operations of products of matrices.
+    pub flops: Option<Number>,
+    /// Of a preparing launch: it runs once for each index of a counter.
+    pub each: Option<Each>,
+}
+
+/// D = A·Bᵀ: A [m, k], B [n, k], D [m, n], rows contiguous, summed in f32.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Matmul {
+    pub a: String,
+    pub b: String,
+    pub d: String,
+    pub m: Number,
+    pub n: Number,
+    pub k: Number,
+    /// Type of A and B.
+    #[serde(default)]
+    pub of: Factor,
+    /// Type of D.
+    #[serde(default)]
+    pub into: Sum,
+    /// f32, one for each row of A and of B: factors of E4M3 codes.
+    pub scales: Option<[String; 2]>,
+}
+
+/// Type of the factors.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Factor {
+    #[default]
+    Bf16,
+    E4m3,
+}
+
+impl Factor {
+    /// The rate of large products of such matrices, 10¹² operations a second, if it was measured.
+    pub fn rate(self, ceilings: &Ceilings) -> Option<f64> {
+        match self {
+            Self::Bf16 => ceilings.matmul_tflop_s,
+            Self::E4m3 => ceilings.e4m3_tflop_s,
+        }
+    }
+}
+
+/// Type in which a sum is stored.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Sum {
+    #[default]
+    Bf16,
+    F32,
+}
+
+impl Launch {
+    pub fn name(&self) -> &str {
+        let name = self.name.as_deref().or(self.entry.as_deref());
+        name.unwrap_or("matmul")
+    }
+
+    fn check(&self) -> std::result::Result<(), String> {
+        if let Some(stray) = self.taps.iter().find(|tap| !self.args.contains(tap)) {
+            return Err(format!("'{stray}' of taps is not in args"));
+        }
+        let placed = !self.grid.is_empty() || !self.block.is_empty() || !self.args.is_empty();
+        match (&self.entry, &self.matmul) {
+            (Some(_), None) if self.grid.is_empty() || self.block.is_empty() => Err("has no grid or no block".into()),
+            (Some(_), None) => Ok(()),
+            (None, Some(_)) if placed => Err("is a matmul, and has a grid, block or args".into()),
+            (None, Some(matmul)) if (matmul.of == Factor::E4m3) != matmul.scales.is_some() => {
+                Err("scales are for codes of e4m3, which need them".into())
+            }
+            (None, Some(_)) => Ok(()),
+            _ => Err("expected an entry or a matmul, one of them".into()),
+        }
+    }
+}
+
+/// An expression, or a plain number.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(untagged)]
+pub enum Number {
+    Plain(i64),
+    Expression(String),
+}
+
+/// A planted fault.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mutant {
+    pub name: String,
+    pub doc: String,
+    /// Variants that have it; all, if empty.
+    #[serde(default)]
+    pub variants: Vec<String>,
+}
+
+impl Mutant {
+    /// The macro that plants it.
+    pub fn define(&self) -> String {
+        format!("MUTANT_{}", self.name.to_uppercase())
+    }
+
+    pub fn is_of(&self, variant: &str) -> bool {
+        self.variants.is_empty() || self.variants.iter().any(|name| name == variant)
+    }
+}
+
+impl Source {
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = input::text(path)?;
+        let wrong = |why: String| Error::data(path, why);
+        let comment = text
+            .strip_prefix("/*")
+            .and_then(|rest| rest.split_once("*/"))
+            .ok_or_else(|| wrong("does not begin with a comment that describes its variants".into()))?
+            .0;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let mut includes = Vec::new();
+        let plain = &without_parents(path);
+        // A mistake in the header is told before a file that is not there.
+        let collected = collect(plain.parent().unwrap_or(Path::new("")), plain, &text, &mut includes);
+        let mut comment = comment.to_string();
+        for (name, more) in includes.iter().filter(|(name, _)| name.ends_with(".cuh")) {
+            let more = more.strip_prefix("/*\n[[").and_then(|rest| rest.split_once("*/"));
+            let Some((more, _)) = more else { continue };
+            toml::from_str::<toml::Table>(&format!("[[{more}"))
+                .map_err(|error| Error::data(folder.join(name), format!("header: {error}")))?;
+            comment = format!("{comment}\n[[{more}");
+        }
+        let comment = comment.as_str();
+        let mut header: toml::Table = toml::from_str(comment).map_err(|error| wrong(format!("header: {error}")))?;
+        like::resolve(&mut header).map_err(|why| wrong(format!("header: {why}")))?;
+        calls::resolve(&mut header, folder).map_err(|why| wrong(format!("header: {why}")))?;
+        if let Some(why) = missing(comment, &header) {
+            return Err(wrong(why));
+        }
+        let header = Header::deserialize(header).map_err(|error| wrong(located(comment, &error.to_string())))?;
+        collected?;
+        let path = plain;
+        let source = Self {
+            op: path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+            path: path.into(),
+            header,
+            includes,
+            text,
+        };
+        source.check().map_err(wrong)?;
+        Ok(source)
+    }
+
+    /// All files of a folder, by name.
+    pub fn read_all(folder: &Path) -> Result<Vec<Self>> {
+        Self::read_each(folder)?.into_iter().collect()
+    }
+
+    /// As `read_all`, with an error for each file that cannot be read.
+    pub fn read_each(folder: &Path) -> Result<Vec<Result<Self>>> {
+        let entries = std::fs::read_dir(folder).map_err(Error::io(folder, "read"))?;
+        let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        paths.retain(|path| path.extension().is_some_and(|extension| extension == "cu"));
+        paths.sort();
+        Ok(paths.iter().map(|path| Self::read(path)).collect())
+    }
+
+    /// The readable files of a folder, and whether there are unreadable ones, whose errors are printed.
+    pub fn read_good(folder: &Path) -> Result<(Vec<Self>, bool)> {
+        let (good, broken): (Vec<_>, Vec<_>) = Self::read_each(folder)?.into_iter().partition(Result::is_ok);
+        let any = !broken.is_empty();
+        broken
+            .into_iter()
+            .filter_map(Result::err)
+            .for_each(|error| errln!("{error}"));
+        Ok((good.into_iter().flatten().collect(), any))
+    }
+
+    fn check(&self) -> std::result::Result<(), String> {
+        let Header { variants, mutants } = &self.header;
+        let unique = |what: &str, names: Vec<&str>| {
+            let twice = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name));
+            twice.map_or(Ok(()), |(_, name)| {
+                Err(format!("header: two {what} are called '{name}'"))
+            })
+        };
+        unique(
+            "variants",
+            variants.iter().map(|variant| variant.name.as_str()).collect(),
+        )?;
+        for variant in variants {
+            let launches = || variant.prepare.iter().chain(&variant.launches);
+            for launch in launches() {
+                let wrong = |why| format!("header: variant '{}', launch '{}': {why}", variant.name, launch.name());
+                launch.check().map_err(wrong)?;
+            }
+            prepared::check(variant).map_err(|why| format!("header: variant '{}', {why}", variant.name))?;
+            if let Some(sequence) = &variant.sequence {
+                let names: Vec<&str> = variant.launches.iter().map(Launch::name).collect();
+                unique("launches", names.clone())?;
+                let wrong = |why| format!("header: variant '{}', sequence: {why}", variant.name);
+                let named = sequence::launches(sequence).map_err(wrong)?;
+                if let Some(stray) = named.iter().find(|name| !names.contains(&name.as_str())) {
+                    return Err(wrong(format!("no launch '{stray}'")));
+                }
+                if let Some(left) = names.iter().find(|name| !named.iter().any(|named| named == *name)) {
+                    return Err(wrong(format!("launch '{left}' is not in it")));
+                }
+            }
+        }
+        unique("mutants", mutants.iter().map(|mutant| mutant.name.as_str()).collect())?;
+        for mutant in mutants {
+            if !self.texts().any(|(_, text)| text.contains(&mutant.define())) {
+                return Err(format!(
+                    "header: mutant '{}' is not in the code: no {}",
+                    mutant.name,
+                    mutant.define()
+                ));
+            }
+            if let Some(stray) = mutant
+                .variants
+                .iter()
+                .find(|name| !variants.iter().any(|variant| variant.name == **name))
+            {
+                return Err(format!("header: mutant '{}': no variant '{stray}'", mutant.name));
+            }
+        }
+        Ok(())
+    }
+
+    /// Names and texts of the file and of all that it includes.
+    pub fn texts(&self) -> impl Iterator<Item = (&str, &str)> {
+        let included = self.includes.iter().map(|(name, text)| (name.as_str(), text.as_str()));
+        std::iter::once((self.op.as_str(), self.text.as_str())).chain(included)
+    }
+
+    /// Stands for everything a compilation reads of ours.
+    pub fn digest(&self) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new();
+        for (name, text) in self.texts() {
+            hasher
+                .update(&(name.len() as u64).to_le_bytes())
+                .update(name.as_bytes());
+            hasher
+                .update(&(text.len() as u64).to_le_bytes())
+                .update(text.as_bytes());
+        }
+        hasher.finalize()
+    }
+
+    /// The variant of that name, or an error that names the nearest.
+    pub fn named(&self, name: &str) -> Result<&Variant> {
+        self.variant(name).ok_or_else(|| {
+            let names = || self.header.variants.iter().map(|variant| variant.name.as_str());
+            let near = did_you_mean(name, names());
+            let all = names().collect::<Vec<_>>().join(", ");
+            Error::Usage(format!("{} has no variant '{name}'{near}; variants: {all}", self.op))
+        })
+    }
+
+    pub fn variant(&self, name: &str) -> Option<&Variant> {
+        self.header.variants.iter().find(|variant| variant.name == name)
+    }
+}
+
+/// A variant without a required key, with its line.
+fn missing(comment: &str, header: &toml::Table) -> Option<String> {
+    let variants = header.get("variant")?.as_array()?;
+    let heads = comment
+        .lines()
+        .enumerate()
+        .filter(|(_, line)| line.trim() == "[[variant]]");
+    let heads: Vec<usize> = heads.map(|(at, _)| at + 1).collect();
+    variants.iter().enumerate().find_map(|(at, variant)| {
+        let key = ["name", "doc", "launch"]
+            .into_iter()
+            .find(|key| variant.get(key).is_none())?;
+        let line = heads.get(at).map_or(String::new(), |line| format!(", line {line}"));
+        let name = variant.get("name").and_then(toml::Value::as_str);
+        let name = name.map_or(String::new(), |name| format!(" of variant '{name}'"));
+        Some(format!("header{line}: missing field `{key}`{name}"))
+    })
+}
+
+/// Keys of a variant that are resolved before the rest is read.
+const RESOLVED: [&str; 3] = ["like", "changes_of", "each"];
+
+/// A mistake of a header, with the line of the key that it names and the key that was meant, if known.
+fn located(comment: &str, why: &str) -> String {
+    let why = why.trim();
+    // "unknown field `grd`, expected one of `name`, `entry`, …"
+    let mut names = why.split('`').skip(1).step_by(2);
+    let Some(named) = names.next() else {
+        return format!("header: {why}");
+    };
+    let key = |line: &str| {
+        let words = line.split(|c: char| !(c.is_alphanumeric() || c == '_'));
+        words.into_iter().any(|word| word == named) && line.contains('=')
+    };
+    let line = comment.lines().position(key);
+    let line = line.map_or(String::new(), |line| format!(", line {}", line + 1));
+    let names: Vec<&str> = names.collect();
+    // Among the keys that only variants have is `sequence`.
+    let (why, more) = match names.contains(&"sequence") {
+        true => (
+            why.replacen("`sequence`", "`sequence`, `like`, `changes_of`, `each`", 1),
+            &RESOLVED[..],
+        ),
+        false => (why.to_string(), &[][..]),
+    };
+    let near = if why.starts_with("unknown") {
+        did_you_mean(named, names.into_iter().chain(more.iter().copied()))
+    } else {
+        String::new()
+    };
+    format!("header{line}: {why}{near}")
+}
+
+/// Files of `#include "name"`, each once, under their paths from the folder of the kernel. A name is a path from there, as
+/// "lib/mma.cuh", or from the file that includes it, which is where the compiler looks first.
+fn collect(root: &Path, file: &Path, text: &str, found: &mut Vec<(String, String)>) -> Result<()> {
+    for line in text.lines() {
+        let Some(name) = line
+            .trim()
+            .strip_prefix("#include \"")
+            .and_then(|rest| rest.strip_suffix('"'))
+        else {
+            continue;
+        };
+        let beside = without_parents(&file.with_file_name(name));
+        let file = if beside.is_file() { beside } else { root.join(name) };
+        let name = file.strip_prefix(root).unwrap_or(&file).to_string_lossy().into_owned();
+        if found.iter().any(|(known, _)| *known == name) {
+            continue;
+        }
+        let text = input::text(&file)?;
+        found.push((name, text.clone()));
+        collect(root, &file, &text, found)?;
+    }
+    Ok(())
+}
+
+/// A path in which `folder/..` is left out, so that a file has one name however it is included.
+fn without_parents(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for component in path.components() {
+        let above =
+            component == Component::ParentDir && matches!(plain.components().next_back(), Some(Component::Normal(_)));
+        match above {
+            true => drop(plain.pop()),
+            false => plain.push(component),
+        }
+    }
+    plain
+}

@@ -1,0 +1,118 @@
+//! A thread that runs kernels on the GPU for calls from any thread.
+
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use super::device::Device;
+use super::header::{Source, Variant};
+use super::session::{Kernels, Session};
+use ulplab_core::error::{Error, Result};
+use ulplab_operations::ops::Outputs;
+use ulplab_operations::ops::call::{Call, Runner};
+
+/// A thread that has the device for itself, and works on calls in the order in which they come.
+pub struct Worker {
+    ops: Vec<String>,
+    calls: Mutex<Sender<Request>>,
+}
+
+/// A call, and where its answer goes.
+struct Request(Call, Sender<Answer>);
+
+type Answer = std::result::Result<Outputs, String>;
+
+/// A file of kernels, and which of its variants are tried on a call, first to last.
+pub struct ChosenVariants {
+    pub source: Source,
+    pub variants: Vec<Variant>,
+}
+
+impl Worker {
+    /// The device is opened, and the files are compiled, at the first call.
+    pub fn start(chosen: Vec<ChosenVariants>) -> Self {
+        let ops = chosen.iter().map(|chosen| chosen.source.op.clone()).collect();
+        let (calls, asked) = channel();
+        std::thread::spawn(move || serve(&chosen, &asked));
+        Self {
+            ops,
+            calls: Mutex::new(calls),
+        }
+    }
+}
+
+impl Runner for Worker {
+    fn ops(&self) -> &[String] {
+        &self.ops
+    }
+
+    fn run(&self, call: Call) -> Answer {
+        let (answer, answered) = channel();
+        let calls = self.calls.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let ended = "the thread that runs kernels has ended".to_string();
+        calls.send(Request(call, answer)).map_err(|_| ended.clone())?;
+        drop(calls);
+        answered.recv().map_err(|_| ended)?
+    }
+}
+
+/// Answers calls until all senders are gone.
+fn serve(chosen: &[ChosenVariants], asked: &Receiver<Request>) {
+    // Nothing is opened before the first call.
+    let Ok(first) = asked.recv() else { return };
+    let mut calls = std::iter::once(first).chain(asked);
+    if let Err(why) = answer(chosen, &mut calls) {
+        let why = message(why);
+        calls.for_each(|Request(_, answer)| tell(&answer, Err(why.clone())));
+    }
+}
+
+/// Opens the device with the files on it, and answers all calls; an error before the first of them is answered.
+fn answer(chosen: &[ChosenVariants], calls: &mut impl Iterator<Item = Request>) -> Result<()> {
+    let device = Device::open()?;
+    let session = Session::open(&device)?;
+    let loaded: Vec<Kernels> = chosen.iter().map(|chosen| session.load(&chosen.source)).collect();
+    for Request(call, answer) in calls {
+        let mut both = chosen.iter().zip(&loaded);
+        let found = both.find(|(chosen, _)| chosen.source.op == call.op);
+        let outputs = found
+            .ok_or_else(|| Error::Usage(format!("no kernel of {}", call.op)))
+            .and_then(|(chosen, kernels)| run(chosen, kernels, &call));
+        tell(&answer, outputs.map_err(message));
+    }
+    Ok(())
+}
+
+/// The class of the error is added where it is reported.
+fn message(error: Error) -> String {
+    match error {
+        Error::Setup(message) | Error::Usage(message) => message,
+        other => other.to_string(),
+    }
+}
+
+fn tell(answer: &Sender<Answer>, outputs: Answer) {
+    // Who asked may have gone.
+    let _ = answer.send(outputs);
+}
+
+/// Outputs of the first variant that accepts the call.
+fn run(chosen: &ChosenVariants, kernels: &Kernels, call: &Call) -> Result<Outputs> {
+    let bench = kernels.case(&call.case, &call.problem);
+    for variant in &chosen.variants {
+        if let Some(plan) = bench.plan(variant)? {
+            return bench.ready(variant, plan)?.outputs();
+        }
+    }
+    let names: Vec<&str> = chosen.variants.iter().map(|variant| variant.name.as_str()).collect();
+    let sizes: Vec<String> = call
+        .case
+        .dims
+        .iter()
+        .map(|(dim, size)| format!("{dim} = {size}"))
+        .collect();
+    Err(Error::Usage(format!(
+        "{} does not take {}",
+        names.join(", "),
+        sizes.join(", ")
+    )))
+}

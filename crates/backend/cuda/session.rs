@@ -1,0 +1,202 @@
+//! Kernels on a device, from their file to their times: compiled, loaded, planned on a case, run, judged, timed.
+//!
+//! A [`Session`] loads a file of [`Kernels`], with a planted fault or none; on a case they are a [`Bench`], where a variant
+//! is checked, or readied to be timed.
+
+use std::cell::{OnceCell, RefCell};
+use std::collections::BTreeMap;
+
+use super::device::{Device, Function, Module};
+use super::header::{Mutant, Source, Variant};
+use super::plan::Plan;
+use super::repeat::Repeats;
+use super::run::Running;
+use super::time::Stopwatch;
+use super::toolkit::{Toolkit, Unit};
+use ulplab_core::error::{Error, Result};
+use ulplab_operations::ops::guards::Checked;
+use ulplab_operations::ops::{Case, Problem};
+
+/// A device, the compiler of what runs on it, and what times are taken with.
+pub struct Session<'d> {
+    pub device: &'d Device,
+    toolkit: Toolkit,
+    watch: Stopwatch<'d>,
+    repeats: OnceCell<Repeats>,
+}
+
+impl<'d> Session<'d> {
+    /// A session on a device, with the toolkit that is here.
+    pub fn open(device: &'d Device) -> Result<Self> {
+        Ok(Self {
+            device,
+            toolkit: Toolkit::open()?,
+            watch: Stopwatch::new(device)?,
+            repeats: OnceCell::new(),
+        })
+    }
+
+    /// The kernels of a file.
+    pub fn load<'s>(&'s self, source: &'s Source) -> Kernels<'s> {
+        self.load_with(source, None)
+    }
+
+    /// The same, with a fault planted if one is given.
+    pub fn load_with<'s>(&'s self, source: &'s Source, fault: Option<&'s Mutant>) -> Kernels<'s> {
+        Kernels {
+            session: self,
+            source,
+            fault,
+            modules: RefCell::default(),
+        }
+    }
+
+    /// Compiles variants of a file for cases, each with a planted fault or none, as many launches at a time as there are cores. A variant
+    /// that does not take a case is left out; an error comes again when the variant is readied.
+    pub fn compile_ahead(&self, source: &Source, works: &[(Option<&Mutant>, &Variant, &Case)]) {
+        let planned = works.iter().filter_map(|(fault, variant, case)| {
+            let plan = self.runs(variant).then(|| Plan::new(variant, case, self.device.sms));
+            Some((*fault, plan?.ok()??))
+        });
+        let planned: Vec<_> = planned.collect();
+        let named = planned.iter().flat_map(|(fault, plan)| {
+            plan.entries()
+                .map(|entry| (fault.map(|fault| fault.name.as_str()), (*fault, entry)))
+        });
+        let mut units = BTreeMap::new();
+        for (name, (fault, entry)) in named {
+            for entry in source.units([entry]) {
+                units.insert((name, entry), self.unit(source, fault, entry));
+            }
+        }
+        self.toolkit.compile_ahead(&units.into_values().collect::<Vec<_>>());
+    }
+
+    fn unit<'a>(&'a self, source: &'a Source, fault: Option<&'a Mutant>, entry: &'a str) -> Unit<'a> {
+        let arch = &self.device.arch;
+        Unit {
+            source,
+            arch,
+            fault,
+            entry,
+        }
+    }
+
+    /// Whether a variant is for this device.
+    pub fn runs(&self, variant: &Variant) -> bool {
+        variant.is_for(&self.device.arch)
+    }
+
+    /// What compares contents that repeat.
+    pub fn repeats(&self) -> Result<&Repeats> {
+        match self.repeats.get() {
+            Some(repeats) => Ok(repeats),
+            None => {
+                let made = Repeats::new(&self.toolkit, self.device)?;
+                Ok(self.repeats.get_or_init(|| made))
+            }
+        }
+    }
+
+    /// What times are taken with.
+    pub fn watch(&self) -> &Stopwatch<'d> {
+        &self.watch
+    }
+}
+
+/// The kernels of a file on a device.
+pub struct Kernels<'s> {
+    session: &'s Session<'s>,
+    source: &'s Source,
+    /// The planted fault.
+    fault: Option<&'s Mutant>,
+    /// The units that were used, by entry point.
+    modules: RefCell<BTreeMap<String, Module>>,
+}
+
+impl Kernels<'_> {
+    /// The function of an entry point: compiled and put on the device when it is first used.
+    pub(super) fn function(&self, entry: &str) -> Result<Function> {
+        let unit = self.source.units([entry]).pop_first().unwrap_or_default();
+        let mut modules = self.modules.borrow_mut();
+        if !modules.contains_key(unit) {
+            let cubin = self
+                .session
+                .toolkit
+                .compile(self.session.unit(self.source, self.fault, unit))?;
+            modules.insert(unit.into(), Module::load(&cubin.bytes)?);
+        }
+        modules[unit].function(entry)
+    }
+
+    /// The kernels on a case of their operation.
+    pub fn case<'a>(&'a self, case: &'a Case, problem: &'a Problem) -> Bench<'a> {
+        Bench {
+            kernels: self,
+            case,
+            problem,
+        }
+    }
+}
+
+/// A case and its problem, on which variants of a file are run.
+pub struct Bench<'a> {
+    kernels: &'a Kernels<'a>,
+    case: &'a Case,
+    problem: &'a Problem,
+}
+
+impl<'a> Bench<'a> {
+    /// The launches of a variant; none if it is for another device, or does not take the case.
+    pub fn plan(&self, variant: &Variant) -> Result<Option<Plan>> {
+        let session = self.kernels.session;
+        if !session.runs(variant) {
+            return Ok(None);
+        }
+        Plan::new(variant, self.case, session.device.sms).map_err(Error::Usage)
+    }
+
+    /// A variant ready to be run, by its plan.
+    pub fn ready(&self, variant: &'a Variant, plan: Plan) -> Result<Running<'a>> {
+        let Kernels {
+            session, source, fault, ..
+        } = self.kernels;
+        session.compile_ahead(source, &[(*fault, variant, self.case)]);
+        let fault = fault.map_or(String::new(), |fault| format!(" with the fault '{}'", fault.name));
+        let what = format!("{}.{}{fault} on {}", source.op, variant.name, self.case.name);
+        session.device.watchdog.expect(what);
+        Running::new(session, self.kernels, (self.case, self.problem), (variant, plan))
+    }
+
+    /// Outputs of a variant, and the results of checks and judgements; none if it has no plan.
+    pub fn check(&self, variant: &'a Variant) -> Result<Option<Checked>> {
+        let running = self.plan(variant)?.map(|plan| self.ready(variant, plan)).transpose()?;
+        running.map(|running| running.judged()).transpose()
+    }
+
+    /// A variant ready to be run: an error if it has no plan.
+    pub fn running(&self, variant: &'a Variant) -> Result<Running<'a>> {
+        let plan = self.plan(variant)?.ok_or_else(|| {
+            let device = self.kernels.session.device;
+            let name = self.name(variant);
+            Error::Usage(match &variant.arch {
+                Some(arch) if *arch != device.arch => {
+                    format!("{name} is for {arch}, and this device is {}", device.arch)
+                }
+                _ => format!("{name} does not take case '{}'", self.case.name),
+            })
+        })?;
+        self.ready(variant, plan)
+    }
+
+    /// A variant ready to be timed: an error if it cannot be run, or if it is wrong.
+    pub fn right(&self, variant: &'a Variant) -> Result<Running<'a>> {
+        let running = self.running(variant)?;
+        running.right(&self.name(variant))?;
+        Ok(running)
+    }
+
+    fn name(&self, variant: &Variant) -> String {
+        format!("{}.{}", self.kernels.source.op, variant.name)
+    }
+}

@@ -1,0 +1,368 @@
+//! How long work takes: with the second-level cache flushed, back to back, and replayed as a graph.
+
+use std::time::{Duration, Instant};
+
+use cudarc::driver::{result, sys};
+
+use super::device::{Device, Memory, cuda};
+use super::header::{Factor, Sum};
+use super::matmul::{Matmul, Operands, Product};
+use ulplab_core::error::Result;
+use ulplab_core::formats::element;
+use ulplab_operations::ops::Data;
+use ulplab_run::run::ceilings::Ceilings;
+use ulplab_run::statistics::half_interval;
+
+/// Microseconds of one repetition.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    pub p10: f64,
+    pub median: f64,
+    pub p90: f64,
+}
+
+impl Spread {
+    pub fn from_values(mut values: Vec<f64>) -> Self {
+        values.sort_by(f64::total_cmp);
+        let at = |share: f64| {
+            values
+                .get(((values.len() as f64 - 1.0) * share).round() as usize)
+                .copied()
+                .unwrap_or(f64::NAN)
+        };
+        Self {
+            p10: at(0.1),
+            median: at(0.5),
+            p90: at(0.9),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Times {
+    /// L2 cache flushed before each repetition.
+    pub cold: Spread,
+    /// Back to back, the host's part included.
+    pub hot: Spread,
+    /// Time of a graph divided by its number of launches; none if a launch cannot be captured.
+    pub graph: Option<Spread>,
+    /// The same, each launch on other memory that is not in the L2 cache.
+    pub rotated: Option<Spread>,
+    /// The same on memory that lies in the L2 cache, however large the buffers are.
+    pub cached: Option<Spread>,
+}
+
+/// Times work in a device's stream.
+pub struct Timer<'a> {
+    device: &'a Device,
+    events: [sys::CUevent; 2],
+}
+
+impl<'a> Timer<'a> {
+    pub fn new(device: &'a Device) -> Result<Self> {
+        let event = || {
+            cuda(
+                "cuEventCreate",
+                result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT),
+            )
+        };
+        Ok(Self {
+            device,
+            events: [event()?, event()?],
+        })
+    }
+
+    /// Microseconds the stream spends on `work`.
+    pub fn once(&self, work: impl FnOnce() -> Result<()>) -> Result<f64> {
+        let record = |event| {
+            cuda("cuEventRecord", unsafe {
+                result::event::record(event, self.device.stream)
+            })
+        };
+        record(self.events[0])?;
+        work()?;
+        record(self.events[1])?;
+        // SAFETY: both events are recorded.
+        unsafe {
+            cuda(
+                "kernel",
+                self.device.watchdog.until(|| sys::cuEventQuery(self.events[1])),
+            )?;
+            let milliseconds = cuda(
+                "cuEventElapsedTime",
+                result::event::elapsed(self.events[0], self.events[1]),
+            )?;
+            Ok(f64::from(milliseconds) * 1e3)
+        }
+    }
+}
+
+impl Drop for Timer<'_> {
+    fn drop(&mut self) {
+        for event in self.events {
+            // SAFETY: created once, destroyed once.
+            let _ = unsafe { result::event::destroy(event) };
+        }
+    }
+}
+
+/// Times work in the ways that kernels are timed in.
+pub struct Stopwatch<'a> {
+    pub device: &'a Device,
+    timer: Timer<'a>,
+    /// Written between repetitions: twice the second-level cache.
+    flush: Memory,
+}
+
+/// Fewest and most repetitions for one of the ways of timing.
+const REPETITIONS: (usize, usize) = (11, 200);
+/// They end after that time.
+const BUDGET: Duration = Duration::from_millis(60);
+/// They end after that time if the median is known well enough. Clocks that rest rise sooner.
+const ENOUGH: Duration = Duration::from_millis(10);
+/// How well that is: half of the 95 % interval of the median, over the median.
+const WITHIN: f64 = 0.005;
+
+/// Microseconds of repetitions, as many as are needed.
+fn repeated(mut once: impl FnMut() -> Result<f64>) -> Result<Spread> {
+    let (begun, mut values) = (Instant::now(), Vec::new());
+    while !enough(&values, begun.elapsed()) {
+        values.push(once()?);
+    }
+    Ok(Spread::from_values(values))
+}
+
+/// Whether these repetitions, which took so long, are enough.
+fn enough(values: &[f64], spent: Duration) -> bool {
+    let n = values.len();
+    let known = || n.is_multiple_of(10) && half_interval(values) <= WITHIN;
+    n >= REPETITIONS.1 || n >= REPETITIONS.0 && (spent >= BUDGET || spent >= ENOUGH && known())
+}
+
+/// Number of repetitions between two events for work of this many microseconds, so that the events' overhead is negligible.
+fn batch(each: f64) -> usize {
+    ((200.0 / each.max(1.0)).ceil() as usize).clamp(1, 50)
+}
+
+impl<'a> Stopwatch<'a> {
+    pub fn new(device: &'a Device) -> Result<Self> {
+        Ok(Self {
+            device,
+            timer: Timer::new(device)?,
+            flush: device.memory(2 * device.l2.max(64 << 20))?,
+        })
+    }
+
+    /// Has the L2 cache hold nothing but what is written here. Lines that a load asked it to keep (`evict_last`) stay otherwise: 2 to 4 MB
+    /// that a kernel so reads take 0.6 to 1 us less.
+    fn flush_l2(&self) -> Result<()> {
+        self.device.reset_persisting_l2()?;
+        self.device.fill(&self.flush, 0, self.flush.len, 1)
+    }
+
+    /// Microseconds of work, once.
+    pub(super) fn once(&self, work: impl FnOnce() -> Result<()>) -> Result<f64> {
+        self.device.wait()?;
+        self.timer.once(work)
+    }
+
+    /// Times work that puts the same launches into the stream each time.
+    pub fn time(&self, work: &dyn Fn() -> Result<()>) -> Result<Times> {
+        work()?;
+        self.device.wait()?;
+        let estimate = self.timer.once(work)?;
+        let cold = repeated(|| {
+            self.flush_l2()?;
+            self.timer.once(work)
+        })?;
+        let batch = batch(estimate);
+        let many = || (0..batch).try_for_each(|_| work());
+        let per = |whole: f64| whole / batch as f64;
+        let hot = repeated(|| self.timer.once(many).map(per))?;
+        Ok(Times {
+            cold,
+            hot,
+            graph: self.replayed(&[work])?,
+            rotated: None,
+            cached: None,
+        })
+    }
+
+    /// Times works in turn: time of a graph divided by its number of launches; none if they cannot be captured.
+    pub fn replayed(&self, works: &[impl Fn() -> Result<()>]) -> Result<Option<Spread>> {
+        let Some(replay) = self.replay(works)? else {
+            return Ok(None);
+        };
+        repeated(|| replay.once()).map(Some)
+    }
+
+    /// A graph with the works in turn, repeated so often that the launch of the graph is negligible; none if they cannot be
+    /// captured.
+    pub fn replay(&self, works: &[impl Fn() -> Result<()>]) -> Result<Option<Replay<'_>>> {
+        let all = || works.iter().try_for_each(|work| work());
+        all()?;
+        self.device.wait()?;
+        let turns = batch(self.timer.once(all)?);
+        let Some(graph) = self.capture(&|| (0..turns).try_for_each(|_| all()))? else {
+            return Ok(None);
+        };
+        graph.launch(self.device)?;
+        Ok(Some(Replay {
+            watch: self,
+            graph,
+            launches: turns * works.len(),
+        }))
+    }
+
+    /// The work as a graph; none if it cannot be captured.
+    pub(super) fn capture(&self, work: &dyn Fn() -> Result<()>) -> Result<Option<Graph>> {
+        let stream = self.device.stream;
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the stream is ours and not capturing; the graph is instantiated once and both are destroyed on drop.
+        unsafe {
+            cuda("cuStreamBeginCapture", result::stream::begin_capture(stream, mode))?;
+            let done = work();
+            let graph = result::stream::end_capture(stream);
+            let (Ok(()), Ok(graph)) = (done, graph) else {
+                return Ok(None);
+            };
+            let mut exec = std::ptr::null_mut();
+            match sys::cuGraphInstantiateWithFlags(&raw mut exec, graph, 0).result() {
+                Ok(()) => Ok(Some(Graph { graph, exec })),
+                Err(_) => {
+                    cuda("cuGraphDestroy", result::graph::destroy(graph))?;
+                    Ok(None)
+                }
+            }
+        }
+    }
+
+    /// The fastest rates that were measured on this device.
+    pub fn ceilings(&self) -> Result<Ceilings> {
+        let _turn = self.device.turns.alone();
+        Ok(Ceilings {
+            copy_gb_s: self.copy_bandwidth()? / 1e3,
+            matmul_tflop_s: self.matmul_rate(Factor::Bf16)?.map(|rate| rate / 1e6),
+            // With scales for rows there is none before Hopper.
+            e4m3_tflop_s: match self.device.major >= 9 {
+                true => self.matmul_rate(Factor::E4m3)?.map(|rate| rate / 1e6),
+                false => None,
+            },
+        })
+    }
+
+    /// Operations per microsecond of a product of matrices of N(0, 1) by cuBLASLt, 8192³; none without cuBLASLt.
+    fn matmul_rate(&self, of: Factor) -> Result<Option<f64>> {
+        const SIZE: usize = 8192;
+        let product = Product {
+            sizes: [SIZE; 3],
+            of,
+            into: Sum::Bf16,
+        };
+        let Some(matmul) = Matmul::new(self.device, product)? else {
+            return Ok(None);
+        };
+        let nothing = |_: &str| Err(String::new());
+        let data = Data::new(0, &nothing);
+        let memory = |purpose: &str| {
+            let values = data.normal(purpose, SIZE * SIZE).into_iter();
+            let bytes: Vec<u8> = match of {
+                Factor::Bf16 => values.flat_map(|x| half::bf16::from_f32(x).to_le_bytes()).collect(),
+                Factor::E4m3 => {
+                    let e4m3 = element("e4m3").expect("E4M3 is an element");
+                    values.map(|x| e4m3.encode(x) as u8).collect()
+                }
+            };
+            let memory = self.device.memory(bytes.len())?;
+            self.device.write(&memory, 0, &bytes)?;
+            Ok(memory)
+        };
+        let (a, b, d) = (memory("a")?, memory("b")?, self.device.memory(2 * SIZE * SIZE)?);
+        let ones = self.device.memory(4 * SIZE)?;
+        self.device.write(&ones, 0, &1f32.to_le_bytes().repeat(SIZE))?;
+        let operands = Operands {
+            matrices: [a.address, b.address, d.address],
+            scales: (of == Factor::E4m3).then_some([ones.address; 2]),
+        };
+        matmul.launch(&operands)?;
+        let times = (0..12).map(|_| self.timer.once(|| matmul.launch(&operands)));
+        let time = Spread::from_values(times.collect::<Result<_>>()?).median;
+        Ok(Some(product.flops() as f64 / time))
+    }
+
+    /// Bytes per microsecond of a copy on the device, read and written, of 4 GiB, or less if there is no room.
+    fn copy_bandwidth(&self) -> Result<f64> {
+        let (free, _) = cuda("cuMemGetInfo", result::mem_get_info())?;
+        let len = (4 << 30).min(free / 4);
+        let (from, to) = (self.device.memory(len)?, self.device.memory(len)?);
+        self.device.fill(&from, 0, len, 0x5a)?;
+        let times = (0..12).map(|_| self.timer.once(|| self.device.copy(&from, &to, len)));
+        Ok(2.0 * len as f64 / Spread::from_values(times.collect::<Result<_>>()?).median)
+    }
+}
+
+/// Many runs in a graph.
+pub struct Replay<'a> {
+    watch: &'a Stopwatch<'a>,
+    graph: Graph,
+    launches: usize,
+}
+
+impl Replay<'_> {
+    /// Microseconds of one of them.
+    pub fn once(&self) -> Result<f64> {
+        let all = self.watch.timer.once(|| self.graph.launch(self.watch.device))?;
+        Ok(all / self.launches as f64)
+    }
+}
+
+/// Launches that were captured, ready to be replayed.
+pub(super) struct Graph {
+    graph: sys::CUgraph,
+    exec: sys::CUgraphExec,
+}
+
+impl Graph {
+    /// Puts all launches into the stream.
+    pub(super) fn launch(&self, device: &Device) -> Result<()> {
+        // SAFETY: the graph is instantiated; its memory outlives it.
+        cuda("cuGraphLaunch", unsafe {
+            result::graph::launch(self.exec, device.stream)
+        })
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // SAFETY: created once, destroyed once.
+        unsafe {
+            let _ = result::graph::exec_destroy(self.exec);
+            let _ = result::graph::destroy(self.graph);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repetitions_end_when_the_median_is_known_or_their_time_is_over() {
+        let (steady, varied) = ([100.0; 200], [100.0, 130.0].repeat(100));
+        let ms = Duration::from_millis;
+        // (values, how many of them, after, enough)
+        let all = [
+            (&steady[..], 10, 1000, false),
+            (&steady, 11, 60, true),
+            (&steady, 20, 9, false),
+            (&steady, 20, 10, true),
+            (&varied, 20, 10, false),
+            (&varied, 199, 59, false),
+            (&varied, 199, 60, true),
+            (&varied, 200, 1, true),
+        ];
+        for (values, n, spent, want) in all {
+            assert_eq!(enough(&values[..n], ms(spent)), want, "{n} after {spent} ms");
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! A program in any language as a variant of an operation: it reads a problem from one file and writes its outputs to
+//! another.
+
+mod process;
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use process::{Limits, Server, ServerError, run_once};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use ulplab_core::error::did_you_mean;
+use ulplab_core::input;
+use ulplab_core::tensorfile::{Metadata, Slot, TensorFile, write_safetensors};
+use ulplab_operations::ops::checks::rerun;
+use ulplab_operations::ops::guards::Checked;
+use ulplab_operations::ops::{Buffer, Case, Outputs, Problem, Role, Scalar};
+
+/// How a program is run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// It is started for every run, with the paths of its inputs and of its outputs behind its arguments.
+    #[default]
+    Once,
+    /// It is started once, and reads the paths of each run from its stdin.
+    Serve,
+}
+
+/// Default limit of seconds for one run of a program.
+pub const TIMEOUT: f64 = 300.0;
+
+/// At most this multiple of the expected bytes is read from a file of outputs, so that a wrong type or shape can still be
+/// reported; plus [`HEADER`] bytes for the header.
+const READ: u64 = 8;
+const HEADER: u64 = 1 << 20;
+
+/// Why a program's outputs cannot be judged.
+#[derive(Debug)]
+pub struct ProgramFailure {
+    /// What went wrong, with the end of its stderr.
+    pub why: String,
+    /// The file that it wrote in place of its outputs, if it can be read.
+    pub left: Option<Vec<u8>>,
+}
+
+/// A program, and the process that serves if it is one that stays alive.
+pub struct Program<'a> {
+    op: &'a str,
+    run: &'a [String],
+    mode: Mode,
+    limits: Limits<'a>,
+    server: RefCell<Option<Server>>,
+}
+
+impl<'a> Program<'a> {
+    /// `timeout` is in seconds; a program is killed as soon as `stop` turns true.
+    pub fn new(op: &'a str, run: &'a [String], mode: Mode, timeout: f64, stop: &'a AtomicBool) -> Self {
+        let timeout = Duration::from_secs_f64(timeout);
+        Self {
+            op,
+            run,
+            mode,
+            limits: Limits { timeout, stop },
+            server: RefCell::new(None),
+        }
+    }
+
+    /// Its outputs for a problem, and the microseconds that it reports; it runs twice if both outputs must be the same. The
+    /// error says what went wrong, with the end of its stderr.
+    pub fn check(
+        &self,
+        case: &Case,
+        problem: &Problem,
+        deterministic: bool,
+    ) -> Result<(Checked, Option<f64>), ProgramFailure> {
+        let runs = self.runs(case, problem, if deterministic { 2 } else { 1 })?;
+        let mut runs = runs.into_iter();
+        let (outputs, us) = runs.next().expect("it ran");
+        let measured = runs.map(|(second, _)| rerun(problem, &outputs, &second)).collect();
+        Ok((Checked { outputs, measured }, us))
+    }
+
+    /// Its outputs for a problem.
+    pub fn outputs(&self, case: &Case, problem: &Problem) -> Result<Outputs, String> {
+        let runs = self.runs(case, problem, 1).map_err(|failed| failed.why)?;
+        Ok(runs.into_iter().next().expect("it ran").0)
+    }
+
+    /// Outputs of each of this many runs, and the microseconds that it reports.
+    fn runs(
+        &self,
+        case: &Case,
+        problem: &Problem,
+        count: usize,
+    ) -> Result<Vec<(Outputs, Option<f64>)>, ProgramFailure> {
+        let failed = |why| ProgramFailure { why, left: None };
+        let folder = tempfile::tempdir().map_err(|error| failed(format!("no temporary folder: {error}")))?;
+        let inputs = folder.path().join("inputs.safetensors");
+        write_inputs(&inputs, self.op, case, problem).map_err(|error| failed(error.to_string()))?;
+        let outputs = folder.path().join("outputs.safetensors");
+        let run = |_| {
+            // Outputs of an earlier run must not pass for this one's.
+            if outputs.exists() {
+                std::fs::remove_file(&outputs).map_err(|error| failed(format!("{}: {error}", outputs.display())))?;
+            }
+            self.once(&inputs, &outputs, problem).map_err(|why| ProgramFailure {
+                why: format!("'{}' {why}", self.run.join(" ")),
+                left: input::bytes_up_to(&outputs, most(problem)).ok().and_then(Result::ok),
+            })
+        };
+        (0..count).map(run).collect()
+    }
+
+    fn once(&self, inputs: &Path, outputs: &Path, problem: &Problem) -> Result<(Outputs, Option<f64>), String> {
+        let stderr = match self.mode {
+            Mode::Once => run_once(self.run, [inputs, outputs], self.limits)?,
+            Mode::Serve => self.ask(inputs, outputs)?,
+        };
+        let left = || {
+            if !outputs.exists() {
+                return Err("no outputs.safetensors".to_string());
+            }
+            let bytes = input::bytes_up_to(outputs, most(problem));
+            let bytes = bytes.map_err(|error| format!("what cannot be read: {error}"))?;
+            let bytes = bytes.map_err(|size| {
+                let expected = expected(problem);
+                format!("outputs.safetensors of {size} bytes, expected about {expected}")
+            })?;
+            let file = TensorFile::from_bytes(outputs, bytes);
+            read(&file.map_err(|error| format!("no safetensors: {error}"))?, problem)
+        };
+        left().map_err(|what| format!("left {what}; {stderr}"))
+    }
+
+    /// Has the process answer that serves, which is started if there is none; the end of its stderr.
+    fn ask(&self, inputs: &Path, outputs: &Path) -> Result<String, String> {
+        let mut server = self.server.borrow_mut();
+        let serving = match &mut *server {
+            Some(serving) => serving,
+            none => none.insert(Server::start(self.run)?),
+        };
+        match serving.ask([inputs, outputs], self.limits) {
+            Ok(stderr) => Ok(stderr),
+            Err(ServerError::Answered(why)) => Err(why),
+            Err(ServerError::Gone(why)) => {
+                *server = None;
+                Err(why)
+            }
+        }
+    }
+}
+
+/// Writes the inputs of a problem in the form that programs read; the metadata hold sizes, keys and scalars, and the outputs
+/// to write.
+pub fn write_inputs(file: &Path, op: &str, case: &Case, problem: &Problem) -> ulplab_core::error::Result<()> {
+    let given: Vec<&Buffer> = problem
+        .buffers
+        .iter()
+        .filter(|buffer| buffer.role != Role::Out)
+        .collect();
+    let slot = |buffer: &&Buffer| Slot {
+        name: buffer.name.into(),
+        dtype: buffer.dtype,
+        shape: buffer.shape.clone(),
+    };
+    let metadata = metadata(op, case, problem);
+    write_safetensors(file, given.iter().map(slot).collect(), &metadata, |writer| {
+        given
+            .iter()
+            .try_for_each(|buffer| writer.put(buffer.name, &buffer.bytes))
+    })
+}
+
+/// Metadata for a program: operation, case and outputs, and sizes, keys and scalars, each under its name.
+pub fn metadata(op: &str, case: &Case, problem: &Problem) -> Metadata {
+    let wanted =
+        written(problem).map(|buffer| json!({"name": buffer.name, "dtype": buffer.dtype, "shape": buffer.shape}));
+    let wanted = serde_json::Value::from_iter(wanted).to_string();
+    let whole = [("op", op.to_string()), ("case", case.name.clone()), ("outputs", wanted)];
+    let dims = case.dims.iter().map(|(name, size)| (*name, size.to_string()));
+    let scalars = problem.scalars.iter().map(|(name, scalar)| {
+        let text = match scalar {
+            Scalar::I32(value) => value.to_string(),
+            Scalar::I64(value) => value.to_string(),
+            Scalar::F32(value) => value.to_string(),
+        };
+        (*name, text)
+    });
+    let all = whole
+        .into_iter()
+        .chain(dims)
+        .chain(case.keys.iter().cloned())
+        .chain(scalars);
+    all.map(|(name, text)| (name.to_string(), text)).collect()
+}
+
+/// The outputs of a kernel of the problem.
+fn written(problem: &Problem) -> impl Iterator<Item = &Buffer> {
+    problem.buffers.iter().filter(|buffer| buffer.role != Role::In)
+}
+
+/// Bytes of all that is written.
+fn expected(problem: &Problem) -> u64 {
+    written(problem).map(|buffer| buffer.size() as u64).sum()
+}
+
+/// Bytes to read from a file of outputs at most, so that a huge file cannot exhaust memory.
+fn most(problem: &Problem) -> u64 {
+    expected(problem).saturating_mul(READ).saturating_add(HEADER)
+}
+
+/// The outputs of a problem, and nothing else.
+fn read(file: &TensorFile, problem: &Problem) -> Result<(Outputs, Option<f64>), String> {
+    let names = || written(problem).map(|buffer| buffer.name);
+    if let Some(other) = file.tensors().find(|tensor| !names().any(|name| name == tensor.name)) {
+        return Err(format!(
+            "'{}', which is no output{}",
+            other.name,
+            did_you_mean(other.name, names())
+        ));
+    }
+    let outputs = written(problem).map(|buffer| {
+        let name = buffer.name;
+        let found = file.get(name).ok_or_else(|| format!("no output '{name}'"))?;
+        if (found.dtype, found.shape) != (buffer.dtype, &buffer.shape[..]) {
+            let (dtype, shape) = (found.dtype, found.shape);
+            return Err(format!(
+                "'{name}' as {dtype} {shape:?}, expected {} {:?}",
+                buffer.dtype, buffer.shape
+            ));
+        }
+        Ok((name, found.bytes.to_vec()))
+    });
+    let outputs = outputs.collect::<Result<_, String>>()?;
+    let us = file.metadata().get("us").map(|text| match text.parse::<f64>() {
+        Ok(us) if us.is_finite() && us > 0.0 => Ok(us),
+        _ => Err(format!("us = '{text}' in the metadata, expected microseconds above 0")),
+    });
+    Ok((Outputs(outputs), us.transpose()?))
+}

@@ -1,0 +1,406 @@
+//! A recipe on the CPU: the reference's path, rounded at the recipe's sites.
+//!
+//! A site is rounded by encoding the tensor to the format's bytes and decoding them again, so that measurements apply to the
+//! bytes that a cache of that format would hold.
+
+pub mod noise;
+mod round;
+
+use std::sync::Arc;
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
+use reference::paths::{Config, Input, Model, State};
+use reference::sites::{Decision, Held, When};
+use reference::{Numerics, Operations, Plain, Site, SiteInfo, SiteKind, Tensor};
+
+use super::recipe::{self, Heads, Segment};
+use ulplab_core::error::Error;
+use ulplab_operations::ops::call::StandIn;
+use ulplab_run::experiment::Mistake;
+
+pub use noise::Noise;
+use noise::of_energy;
+use round::{Place, Round, matrix};
+
+/// A recipe resolved against a model: codecs found, layers parsed, patterns known to match.
+#[derive(Clone)]
+pub struct Rounding {
+    rounds: Vec<Round>,
+    /// Whether some of them are of weights, which are rounded when a model is loaded.
+    of_weights: bool,
+    /// Replace rounding errors by noise.
+    noise: Option<Noise>,
+    /// How many of the last channels RoPE has turned, by site.
+    turned: Vec<(&'static str, usize)>,
+    /// What stands in for operations.
+    stand_in: Option<Arc<StandIn>>,
+}
+
+/// Sizes of a recipe in caches.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct CacheBytes {
+    /// Bytes of one cached vector that attention reads, or of the key of an indexer where the recipe rounds no such vector; none unless
+    /// all layers store it in the same form.
+    pub vector: Option<f64>,
+    /// Bytes that the growing caches of all layers take per token of context, those that the recipe leaves exact in bf16; none if it
+    /// rounds no cache. Caches that stop growing are not counted.
+    pub token: Option<f64>,
+    /// Those bytes as a share of what bf16 takes.
+    pub of_bf16: Option<f64>,
+}
+
+impl Rounding {
+    /// The recipe that rounds nothing.
+    pub fn none() -> Self {
+        Self {
+            rounds: Vec::new(),
+            of_weights: false,
+            noise: None,
+            turned: Vec::new(),
+            stand_in: None,
+        }
+    }
+
+    /// Finds the formats and sites of a recipe, and that they fit. `noise` replaces rounding errors, if it is
+    /// given; `stand_in` computes operations in place of the reference.
+    ///
+    /// # Errors
+    /// The mistake, and its place in the recipe.
+    pub fn resolve(
+        rounds: &[recipe::Round],
+        noise: Option<Noise>,
+        stand_in: Option<StandIn>,
+        config: &dyn Config,
+    ) -> Result<Self, Mistake> {
+        let places = places(config);
+        let resolved = rounds.iter().enumerate().map(|(at, round)| {
+            Round::resolve(round, config.layers(), &places).map_err(|mistake| mistake.within("round", at))
+        });
+        let rounds = resolved.collect::<Result<Vec<_>, _>>()?;
+        let rotates = |site: &str| {
+            let mut here = places.iter().filter(|place| place.info.name == site);
+            here.any(|place| rounds.iter().any(|round| round.hadamard && round.covers(place)))
+        };
+        for (query, key) in multiplied(config) {
+            if rotates(query) != rotates(key) {
+                let message =
+                    format!("a Hadamard rotation must be on both {query} and {key}, or their products change");
+                return Err(Mistake::at("round", message));
+            }
+        }
+        let weights = places.iter().filter(|place| place.info.when == When::Load);
+        let of_weights = weights
+            .into_iter()
+            .any(|place| rounds.iter().any(|round| round.covers(place)));
+        let turned = config.path().sites().iter();
+        let turned = turned.map(|site| (site.name, config.turned(site)));
+        Ok(Self {
+            rounds,
+            of_weights,
+            noise,
+            turned: turned.filter(|(_, channels)| *channels > 0).collect(),
+            stand_in: stand_in.map(Arc::new),
+        })
+    }
+
+    /// Refuses rounds that round nothing in a window of `tokens` tokens: numbers of tokens beyond its rows, or places where no row
+    /// passes.
+    ///
+    /// # Errors
+    /// The mistake, and its place in the recipe.
+    pub fn check_window(&self, config: &dyn Config, tokens: usize) -> Result<(), Mistake> {
+        let places = places(config);
+        for (at, round) in self.rounds.iter().enumerate() {
+            let here: Vec<&Place> = places.iter().filter(|place| round.covers(place)).collect();
+            let rows = |place: &&Place| place.rows(config, tokens);
+            round
+                .check_rows(&here, rows)
+                .map_err(|mistake| mistake.within("round", at))?;
+        }
+        Ok(())
+    }
+
+    /// The recipe at some sites alone, without a model: each site with its layer and the channels of a row, and `turned` as
+    /// [`turned_channels`](Self::turned_channels) has it. Rounds for other sites are left out.
+    ///
+    /// # Errors
+    /// The mistake, and its place in the recipe.
+    pub fn detached(
+        rounds: &[recipe::Round],
+        noise: Option<Noise>,
+        sites: &[(&'static SiteInfo, Option<usize>, usize)],
+        turned: Vec<(&'static str, usize)>,
+    ) -> Result<Self, Mistake> {
+        let place = |&(info, layer, cols): &(&'static SiteInfo, Option<usize>, usize)| Place {
+            info,
+            full: Site::new(layer, info.name).to_string(),
+            layer,
+            cols,
+            heads: (info.dims.len() > 2).then_some(1),
+            matrix: matrix(info, |_| cols),
+            turned: turned
+                .iter()
+                .find(|(name, _)| *name == info.name)
+                .map_or(0, |(_, turned)| *turned),
+            meets_cache: true,
+        };
+        let places: Vec<Place> = sites.iter().map(place).collect();
+        let mut resolved = Vec::new();
+        for (at, round) in rounds.iter().enumerate() {
+            let wrong = |mistake: Mistake| mistake.within("round", at);
+            let read = Round::read(round, usize::MAX).map_err(wrong)?;
+            if places.iter().any(|place| read.covers(place)) {
+                resolved.push(Round::resolve(round, usize::MAX, &places).map_err(wrong)?);
+            }
+        }
+        Ok(Self {
+            rounds: resolved,
+            of_weights: false,
+            noise,
+            turned,
+            stand_in: None,
+        })
+    }
+
+    /// Whether it rounds weights, so that it needs a model that was loaded by it.
+    pub fn rounds_weights(&self) -> bool {
+        self.of_weights
+    }
+
+    /// How many of the last channels of a row RoPE has turned, by site.
+    pub fn turned_channels(&self) -> &[(&'static str, usize)] {
+        &self.turned
+    }
+
+    /// Every place that the recipe rounds: the number of the round, the layer and the site, in the order of the path's sites.
+    pub fn covered(&self, config: &dyn Config) -> Vec<(usize, Option<usize>, &'static str)> {
+        let places = places(config);
+        let of_place = |place: &Place| {
+            let rounds = self.rounds.iter().enumerate().filter(|(_, round)| round.covers(place));
+            let (layer, site) = (place.layer, place.info.name);
+            rounds.map(|(at, _)| (at, layer, site)).collect::<Vec<_>>()
+        };
+        places.iter().flat_map(of_place).collect()
+    }
+
+    /// What computes the model's operations.
+    pub fn operations(&self) -> &dyn Operations<f32> {
+        match &self.stand_in {
+            Some(stand_in) => &**stand_in,
+            None => &Plain,
+        }
+    }
+
+    /// Runs the model by the recipe's kernels, called at the sites of `numerics`; an error where one of them failed.
+    pub fn run(
+        &self,
+        model: &dyn Model<f32>,
+        state: &mut dyn State<f32>,
+        ids: &[u32],
+        numerics: &mut dyn Numerics<f32>,
+    ) -> ulplab_core::Result<Tensor<f32>> {
+        let logits = model.run(state, Input::Ids(ids), numerics).map_err(Error::Reference)?;
+        match self.stand_in.as_ref().and_then(|stand_in| stand_in.failure()) {
+            Some(why) => Err(Error::Setup(why)),
+            None => Ok(logits),
+        }
+    }
+
+    /// Whether a tensor read in two roles must be passed once per role.
+    pub fn splits(&self, site: &Site) -> bool {
+        self.at(site).any(|round| round.role.is_some())
+    }
+
+    /// Whether anything is rounded here.
+    pub fn touches(&self, site: &Site) -> bool {
+        self.at(site).any(|round| round.reads(site.role))
+    }
+
+    /// Applies the recipe's roundings at this site.
+    pub fn apply(&self, site: &Site, tensor: &mut Tensor<f32>) {
+        if tensor.data.is_empty() || !self.touches(site) {
+            return;
+        }
+        let mut exact = self.noise.map(|noise| (noise, tensor.data.clone()));
+        for round in self.at(site).filter(|round| round.reads(site.role)) {
+            if !self.stored(round, tensor) {
+                round.apply(tensor, self.turned(site), site.first_row);
+            }
+            if let Some((_, exact)) = &mut exact {
+                round.rotate(exact, tensor.cols());
+            }
+        }
+        if let Some((noise, exact)) = exact {
+            self.replace_by_noise(noise, site, &exact, tensor);
+        }
+    }
+
+    /// How many of the last channels of a row RoPE has turned at a site.
+    fn turned(&self, site: &Site) -> usize {
+        let here = self.turned.iter().find(|(name, _)| *name == site.name);
+        here.map_or(0, |(_, channels)| *channels)
+    }
+
+    /// Has kernels write a whole record and read it again, where a recipe says so.
+    fn stored(&self, round: &Round, tensor: &mut Tensor<f32>) -> bool {
+        let whole = round.segment.is_none()
+            && !round.restricted()
+            && !round.hadamard
+            && round.heads.is_none()
+            && round.layout.is_none();
+        let record = round.record.filter(|_| whole);
+        let kernels = self.stand_in.as_ref().zip(record);
+        kernels.is_some_and(|(kernels, record)| kernels.store(record, &mut tensor.data))
+    }
+
+    /// Bytes the recipe stores one row of a site in, of so many rows of a token; `None` where it is no storage format (one role only,
+    /// noise, some channels only). Of several formats for whole rows, which are applied in their order, the last one stores them.
+    pub fn bytes_per_row(&self, site: &Site, cols: usize, rows: usize) -> Option<f64> {
+        let (mut whole, mut nope, mut rope) = (None, None, None);
+        let turned = self.turned(site);
+        for round in self.at(site) {
+            match round.segment {
+                _ if self.noise.is_some() || round.role.is_some() || round.restricted() => return None,
+                None => {
+                    let joined = if round.heads == Some(Heads::Joined) { rows } else { 1 };
+                    whole = Some(round.codec.bytes_per_row(cols * joined) / joined as f64);
+                    (nope, rope) = (None, None);
+                }
+                // Part of what is stored whole, or of a record.
+                Some(_) if whole.is_some() || round.record.is_some() => return None,
+                Some(Segment::Nope) => nope = Some(round.codec.bytes_per_row(cols - turned)),
+                Some(Segment::Rope) => rope = Some(round.codec.bytes_per_row(turned)),
+            }
+        }
+        match (nope, rope) {
+            _ if whole.is_some() => whole,
+            // A row without rounding equals the reference's.
+            (None, None) => Some((cols * size_of::<f32>()) as f64),
+            // No cache stores half of a vector in f32, so a size of that would only mislead.
+            (nope, rope) => Some(nope? + rope?),
+        }
+    }
+
+    /// The sizes of caches; none where the recipe rounds nothing.
+    pub fn cache_bytes(&self, config: &dyn Config) -> CacheBytes {
+        if self.rounds.is_empty() {
+            return CacheBytes::default();
+        }
+        let (mut vectors, mut keys, mut per_token) = (Vec::new(), Vec::new(), Some(0.0));
+        let (mut in_bf16, mut rounds_any) = (0.0, false);
+        let mut rounds_vectors = false;
+        for layer in 0..config.layers() {
+            for info in config.path().sites() {
+                let stored = match info.cache.map(|cache| cache.held) {
+                    Some(Held::KeyValue | Held::Key | Held::Value) => &mut vectors,
+                    Some(Held::Index) => &mut keys,
+                    Some(Held::State) | None => continue,
+                };
+                if !config.passes(info, Some(layer)) {
+                    continue;
+                }
+                let site = Site::new(Some(layer), info.name);
+                let cols = config.cols(info);
+                let rows = config.cols_of_token(info) / cols;
+                let bytes = self.bytes_per_row(&site, cols, rows);
+                let rounded = self.at(&site).next().is_some();
+                rounds_vectors |= reads_vectors(info) && rounded;
+                rounds_any |= rounded;
+                stored.push(bytes);
+                if let Some(tokens) = config.tokens_per_row(info, layer) {
+                    let as_bf16 = (size_of::<u16>() * cols) as f64;
+                    let added = |bytes: f64| bytes * rows as f64 / tokens as f64;
+                    in_bf16 += added(as_bf16);
+                    let bytes = if rounded { bytes } else { Some(as_bf16) };
+                    per_token = per_token.zip(bytes).map(|(sum, bytes)| sum + added(bytes));
+                }
+            }
+        }
+        let stored = if rounds_vectors { vectors } else { keys };
+        let alike = stored
+            .first()
+            .copied()
+            .flatten()
+            .filter(|_| stored.windows(2).all(|pair| pair[0] == pair[1]));
+        let per_token = per_token.filter(|_| rounds_any);
+        let of_bf16 = per_token.filter(|_| in_bf16 > 0.0).map(|bytes| bytes / in_bf16);
+        CacheBytes {
+            vector: alike,
+            token: per_token,
+            of_bf16,
+        }
+    }
+
+    fn at<'a>(&'a self, site: &'a Site) -> impl Iterator<Item = &'a Round> {
+        self.rounds.iter().filter(|round| round.meets(site))
+    }
+
+    /// Replaces the rounding error by Gaussian noise. Its energy is that of the error row by row, and apart for the channels
+    /// with and without position, so that only the error's structure is lost. The draw depends on seed, site and row number,
+    /// not on how the sequence was cut into calls.
+    fn replace_by_noise(&self, Noise { seed, gain }: Noise, site: &Site, exact: &[f32], tensor: &mut Tensor<f32>) {
+        let cols = tensor.cols();
+        // The same channels at all sites: a draw is not to change with what a table says of one.
+        let turned = self.turned.iter().map(|(_, channels)| *channels).max().unwrap_or(0);
+        let nope = cols.saturating_sub(turned);
+        let mut rng = ChaCha8Rng::from_seed(*blake3::hash(format!("{seed}/{site}").as_bytes()).as_bytes());
+        for (row, (exact, rounded)) in exact
+            .chunks_exact(cols)
+            .zip(tensor.data.chunks_exact_mut(cols))
+            .enumerate()
+        {
+            rng.set_stream((site.first_row + row) as u64);
+            rng.set_word_pos(0);
+            for segment in [0..nope, nope..cols] {
+                of_energy(&mut rng, gain, &exact[segment.clone()], &mut rounded[segment]);
+            }
+        }
+    }
+}
+
+impl Numerics<f32> for &Rounding {
+    fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {
+        self.apply(site, tensor);
+    }
+
+    fn splits(&self, site: &Site) -> bool {
+        Rounding::splits(self, site)
+    }
+
+    fn operations(&self) -> &dyn Operations<f32> {
+        Rounding::operations(self)
+    }
+}
+
+fn places(config: &dyn Config) -> Vec<Place> {
+    let tensor = |info: &SiteInfo| info.kind == SiteKind::Tensor;
+    let places = config.places().into_iter().filter(|(info, _)| tensor(info));
+    let selecting: Vec<&str> = multiplied(config).map(|(query, _)| query).collect();
+    let place = |(info, layer): (&'static SiteInfo, _)| Place {
+        info,
+        full: Site::new(layer, info.name).to_string(),
+        layer,
+        cols: config.cols(info),
+        heads: (info.dims.len() > 2).then(|| config.cols_of_token(info) / config.cols(info)),
+        matrix: matrix(info, |dim| dim.fixed(&|name| config.size(name))),
+        turned: config.turned(info),
+        meets_cache: info.cache.is_some() || selecting.contains(&info.name),
+    };
+    places.map(place).collect()
+}
+
+/// The sites of queries and keys whose products decide what is selected.
+fn multiplied(config: &dyn Config) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let sites = config.path().sites().iter();
+    sites.filter_map(|site| match site.decision() {
+        Some(Decision::TopK { query, key, .. }) => Some((query, key)),
+        _ => None,
+    })
+}
+
+/// Whether attention reads what a site's cache holds.
+fn reads_vectors(info: &SiteInfo) -> bool {
+    let held = info.cache.map(|cache| cache.held);
+    matches!(held, Some(Held::KeyValue | Held::Key | Held::Value))
+}

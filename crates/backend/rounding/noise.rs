@@ -1,0 +1,127 @@
+//! Noise in the place of rounding errors: their size without their structure.
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
+use rand_distr::{Distribution, StandardNormal};
+use serde::{Deserialize, Serialize};
+
+use ulplab_run::experiment::Mistake;
+
+/// Noise in the place of rounding errors.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Noise {
+    /// The draws depend on it.
+    pub seed: u64,
+    /// How many times as large as the error it is; 1 keeps the error's energy.
+    pub gain: f64,
+}
+
+impl Noise {
+    /// What the keys `noise` and `gain` of a recipe ask for.
+    ///
+    /// # Errors
+    /// A gain that is no size, or of no noise.
+    pub fn asked(noise: bool, gain: Option<f64>, seed: u64) -> Result<Option<Self>, Mistake> {
+        match gain {
+            Some(gain) if !(noise && gain.is_finite() && gain > 0.0) => {
+                let message = format!("gain = {gain}: expected a positive number together with noise = true");
+                Err(Mistake::at("gain", message))
+            }
+            _ => Ok(noise.then_some(Self {
+                seed,
+                gain: gain.unwrap_or(1.0),
+            })),
+        }
+    }
+
+    /// Replaces the errors of rows of `cols` numbers. Their draw depends on the seed, on `what` they are and on the exact numbers
+    /// themselves, so it is the same wherever and in whatever order they are rounded, and another for other numbers.
+    fn replace(self, what: &str, exact: &[f32], rounded: &mut [f32], cols: usize) {
+        if exact == rounded {
+            return;
+        }
+        let mut hash = blake3::Hasher::new();
+        hash.update(format!("{}/{what}/", self.seed).as_bytes());
+        let bytes: Vec<u8> = exact.iter().flat_map(|x| x.to_le_bytes()).collect();
+        hash.update(&bytes);
+        let mut rng = ChaCha8Rng::from_seed(*hash.finalize().as_bytes());
+        for (exact, rounded) in exact.chunks(cols).zip(rounded.chunks_mut(cols)) {
+            of_energy(&mut rng, self.gain, exact, rounded);
+        }
+    }
+}
+
+/// Rounds rows of `cols` numbers, and puts noise in the place of their errors if it is given; `what` names them.
+pub fn rounded_or_noise(
+    noise: Option<Noise>,
+    what: &str,
+    values: &mut [f32],
+    cols: usize,
+    round: impl FnOnce(&mut [f32]),
+) {
+    let exact = noise.map(|noise| (noise, values.to_vec()));
+    round(values);
+    if let Some((noise, exact)) = exact {
+        noise.replace(what, &exact, values, cols);
+    }
+}
+
+/// Writes `exact` + Gaussian noise `gain` times as large as `rounded − exact` in the root mean square, over `rounded`.
+pub(super) fn of_energy(rng: &mut ChaCha8Rng, gain: f64, exact: &[f32], rounded: &mut [f32]) {
+    let energy: f64 = exact
+        .iter()
+        .zip(&*rounded)
+        .map(|(&x, &y)| (f64::from(y) - f64::from(x)).powi(2))
+        .sum();
+    if energy == 0.0 {
+        return;
+    }
+    let noise: Vec<f32> = (0..exact.len()).map(|_| StandardNormal.sample(rng)).collect();
+    let drawn: f64 = noise.iter().map(|&g| f64::from(g).powi(2)).sum();
+    let scale = gain * (energy / drawn).sqrt();
+    for ((y, &x), &g) in rounded.iter_mut().zip(exact).zip(&noise) {
+        *y = (f64::from(x) + scale * f64::from(g)) as f32;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn distance(x: &[f32], y: &[f32]) -> f64 {
+        let each = x.iter().zip(y).map(|(x, y)| (f64::from(*y) - f64::from(*x)).powi(2));
+        each.sum::<f64>().sqrt()
+    }
+
+    #[test]
+    fn noise_is_so_many_times_the_error_of_each_row() {
+        let exact: Vec<f32> = (0..96).map(|i| (i as f32 * 0.37).sin()).collect();
+        let round = |values: &mut [f32]| values[..64].iter_mut().for_each(|x| *x = (*x * 8.0).round() / 8.0);
+        let with = |seed, gain: Option<f64>| {
+            let mut values = exact.clone();
+            rounded_or_noise(gain.map(|gain| Noise { seed, gain }), "x", &mut values, 32, round);
+            values
+        };
+        let (rounded, noise) = (with(1, None), with(1, Some(3.0)));
+        for row in [0..32, 32..64] {
+            let [error, size] = [&rounded, &noise].map(|x| distance(&exact[row.clone()], &x[row.clone()]));
+            assert!(error > 0.0 && (size / error - 3.0).abs() < 1e-5, "{size} {error}");
+        }
+        assert_eq!(noise[64..], exact[64..], "what is not rounded has no noise");
+        assert_eq!(noise, with(1, Some(3.0)));
+        assert_ne!(noise, with(2, Some(3.0)));
+    }
+
+    #[test]
+    fn a_gain_is_a_size_beside_noise() {
+        assert_eq!(Noise::asked(false, None, 1).ok(), Some(None));
+        assert_eq!(
+            Noise::asked(true, None, 1).ok(),
+            Some(Some(Noise { seed: 1, gain: 1.0 }))
+        );
+        for (noise, gain) in [(false, 1.0), (true, 0.0), (true, f64::INFINITY), (true, f64::NAN)] {
+            assert!(Noise::asked(noise, Some(gain), 1).is_err(), "{noise} {gain}");
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! One rounding of a recipe, made ready for the places that it covers.
+
+use std::sync::Arc;
+
+use reference::paths::Config;
+use reference::sites::{Dim, Growth, Held, When};
+use reference::{Role, Site, SiteInfo, Tensor};
+
+use crate::recipe::{self, Heads, Layout, Ranges, Reader, Segment};
+use ulplab_core::formats::{Codec, KvRecord, RECORDS, codec, hadamard};
+use ulplab_core::pattern::{matches, matches_nothing};
+use ulplab_run::experiment::Mistake;
+
+/// A round of a recipe.
+#[derive(Clone)]
+pub(super) struct Round {
+    pub at: String,
+    /// Names of the sites that it is for: tensors that a path computes with. A site that a recorder only watches may have such a name,
+    /// and other channels.
+    sites: Vec<&'static str>,
+    pub codec: Arc<dyn Codec>,
+    /// A record has a place for every channel: it is encoded whole, even if a part of it is used.
+    pub record: Option<&'static KvRecord>,
+    pub segment: Option<Segment>,
+    pub role: Option<Role>,
+    pub layers: Option<Ranges>,
+    pub channels: Option<Ranges>,
+    pub tokens: Option<Ranges>,
+    pub hadamard: bool,
+    pub heads: Option<Heads>,
+    pub layout: Option<Layout>,
+}
+
+/// One site in one layer, with its row length and how many of a row's last channels RoPE has turned.
+pub(super) struct Place {
+    pub info: &'static SiteInfo,
+    pub full: String,
+    pub layer: Option<usize>,
+    pub cols: usize,
+    /// Rows of a token, if the site has heads.
+    pub heads: Option<usize>,
+    /// Rows of a matrix, if a state of matrices `[heads, K, V]` passes.
+    pub matrix: Option<usize>,
+    pub turned: usize,
+    /// Whether the site's rows are cached, or multiplied with cached ones to select some.
+    pub meets_cache: bool,
+}
+
+impl Place {
+    /// Rows that pass in a window of `tokens` tokens; `None` where rows are not of tokens: at weights and states.
+    pub fn rows(&self, config: &dyn Config, tokens: usize) -> Option<usize> {
+        let state = self.info.cache.is_some_and(|cache| cache.growth == Growth::State);
+        if self.info.when == When::Load || state {
+            return None;
+        }
+        let each = self.layer.and_then(|layer| config.tokens_per_row(self.info, layer));
+        Some(tokens / each.unwrap_or(1).max(1))
+    }
+}
+
+impl Round {
+    /// Reads a round for a model of so many layers.
+    ///
+    /// # Errors
+    /// A format that does not exist, and numbers that are none.
+    pub fn read(round: &recipe::Round, count: usize) -> Result<Self, Mistake> {
+        let ranges = |key: &str, text: &Option<String>, count, one| {
+            let text = text.as_ref();
+            let read = text.map(|text| Ranges::parse(text, count, one, key));
+            read.transpose().map_err(|message| Mistake::at(key, message))
+        };
+        let codec = codec(&round.format).map_err(|message| Mistake::at("format", message))?;
+        Ok(Self {
+            at: round.at.clone(),
+            sites: Vec::new(),
+            codec,
+            record: RECORDS.iter().copied().find(|record| record.name == round.format),
+            segment: round.segment,
+            role: round.role.map(|role| match role {
+                Reader::Key => Role::Key,
+                Reader::Value => Role::Value,
+            }),
+            layers: ranges("layers", &round.layers, count, "layer")?,
+            channels: ranges("channels", &round.channels, usize::MAX, "channel")?,
+            tokens: ranges("tokens", &round.tokens, usize::MAX, "token")?,
+            hadamard: round.hadamard,
+            heads: round.heads,
+            layout: round.layout,
+        })
+    }
+
+    /// Reads a round, and finds that it fits the places that it covers.
+    ///
+    /// # Errors
+    /// Those of [`read`](Self::read), and a pattern that covers no place.
+    pub fn resolve(round: &recipe::Round, count: usize, places: &[Place]) -> Result<Self, Mistake> {
+        let mut resolved = Self::read(round, count)?;
+        let covered: Vec<&Place> = places.iter().filter(|place| resolved.covers(place)).collect();
+        if covered.is_empty() {
+            let here = places.iter().filter(|place| resolved.covers_layer(place.layer));
+            let names = here.map(|place| place.full.as_str());
+            let message = matches_nothing("tensor site of the model", &round.at, names);
+            return Err(Mistake::at("at", message));
+        }
+        for place in covered {
+            resolved
+                .check(place)
+                .map_err(|message| Mistake::at("at", format!("'{}': {message}", place.full)))?;
+            if !resolved.sites.contains(&place.info.name) {
+                resolved.sites.push(place.info.name);
+            }
+        }
+        Ok(resolved)
+    }
+
+    fn check(&self, place: &Place) -> Result<(), String> {
+        let both = place.info.cache.is_some_and(|cache| cache.held == Held::KeyValue);
+        if self.role.is_some() && !both {
+            return Err("only the KV vectors are read in two roles".into());
+        }
+        if self.segment.is_some() && !(place.meets_cache && place.info.turned.is_some()) {
+            return Err("only KV vectors and indexer queries and keys have nope and rope segments".into());
+        }
+        if self.hadamard && (self.segment.is_some() || !place.cols.is_power_of_two()) {
+            return Err(format!(
+                "cannot rotate {} channels (a whole power of two is needed)",
+                place.cols
+            ));
+        }
+        if self.hadamard && self.restricted() {
+            return Err("a rotation mixes all channels of a row: it has no 'channels' and no 'tokens'".into());
+        }
+        let cols = match (self.layout, place.matrix) {
+            (None, _) | (Some(Layout::Kv), Some(_)) => place.cols,
+            (Some(Layout::Vk), Some(rows)) => rows,
+            (Some(_), None) => return Err("'layout' is for the matrices of a recurrent state".into()),
+        };
+        if self.layout.is_some() && (self.heads.is_some() || self.hadamard || self.restricted()) {
+            return Err("'layout' goes without 'heads', 'hadamard', 'channels' and 'tokens'".into());
+        }
+        let joined = match (self.heads, place.heads) {
+            (None, _) => 1,
+            (Some(_), None) => return Err("its tokens are of one row: 'heads' is for those of several".into()),
+            (Some(_), Some(_)) if self.segment.is_some() || self.hadamard => {
+                return Err("'heads' goes without 'segment' and 'hadamard'".into());
+            }
+            (Some(Heads::Joined), Some(heads)) => heads,
+            (Some(Heads::Apart), Some(_)) => 1,
+        };
+        if let Some(last) = self
+            .channels
+            .as_ref()
+            .and_then(Ranges::last)
+            .filter(|last| *last >= place.cols)
+        {
+            return Err(format!("there is no channel {last}: its rows have {}", place.cols));
+        }
+        if self
+            .segment
+            .is_some_and(|segment| segment.range(place.cols, place.turned).is_empty())
+        {
+            return Err("the segment has no channel there".into());
+        }
+        if let (Some(segment), Some(channels)) = (self.segment, &self.channels) {
+            let mut range = segment.range(place.cols, place.turned);
+            let (first, last) = (range.start, range.end - 1);
+            if !range.any(|channel| channels.contains(channel)) {
+                return Err(format!(
+                    "it rounds nothing: the segment has channels {first}-{last}; expected some of them in 'channels'"
+                ));
+            }
+        }
+        let whole = self.codec.check(cols * joined);
+        match self.segment {
+            Some(segment) if whole.is_err() => self.codec.check(segment.range(place.cols, place.turned).len()),
+            _ => whole,
+        }
+    }
+
+    /// Refuses a round of tokens that no covered place has, and one of places that no row passes. `rows` says how many pass.
+    ///
+    /// # Errors
+    /// The mistake, with its key.
+    pub fn check_rows(&self, covered: &[&Place], rows: impl Fn(&&Place) -> Option<usize>) -> Result<(), Mistake> {
+        if let (Some(_), Some(place)) = (&self.tokens, covered.iter().find(|place| rows(place).is_none())) {
+            let message = format!(
+                "'{}': its rows are not of tokens, so 'tokens' has no meaning there",
+                place.full
+            );
+            return Err(Mistake::at("tokens", message));
+        }
+        let Some(most) = covered.iter().map(|place| rows(place).unwrap_or(usize::MAX)).max() else {
+            return Ok(());
+        };
+        let last = self.tokens.as_ref().and_then(Ranges::last);
+        match (most, last) {
+            (0, _) => Err(Mistake::at(
+                "at",
+                format!("'{}': no row passes there in so short a window", self.at),
+            )),
+            (_, Some(last)) if last >= most => {
+                let message = format!(
+                    "there is no token {last}: '{}' has rows 0-{} in a window",
+                    self.at,
+                    most - 1
+                );
+                Err(Mistake::at("tokens", message))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub fn covers_layer(&self, layer: Option<usize>) -> bool {
+        match (&self.layers, layer) {
+            (None, _) => true,
+            (Some(layers), Some(layer)) => layers.contains(layer),
+            (Some(_), None) => false,
+        }
+    }
+
+    pub fn covers(&self, place: &Place) -> bool {
+        self.covers_layer(place.layer) && matches(&self.at, &place.full)
+    }
+
+    /// Whether it rounds what passes at a site.
+    pub fn meets(&self, site: &Site) -> bool {
+        self.covers_layer(site.layer) && self.sites.contains(&site.name) && matches(&self.at, &site.to_string())
+    }
+
+    pub fn reads(&self, role: Role) -> bool {
+        self.role.is_none_or(|own| own == role)
+    }
+
+    /// Whether it is for some channels or tokens only.
+    pub fn restricted(&self) -> bool {
+        self.channels.is_some() || self.tokens.is_some()
+    }
+
+    /// Rounds a tensor that begins at a row of the sequence.
+    pub fn apply(&self, tensor: &mut Tensor<f32>, turned: usize, first_row: usize) {
+        if !self.restricted() {
+            return self.apply_to_all(tensor, turned);
+        }
+        let exact = tensor.data.clone();
+        self.apply_to_all(tensor, turned);
+        let (cols, of_token) = (tensor.cols(), exact.len() / tensor.shape[0]);
+        let meant = |ranges: &Option<Ranges>, number| ranges.as_ref().is_none_or(|ranges| ranges.contains(number));
+        let channels: Vec<bool> = (0..cols).map(|channel| meant(&self.channels, channel)).collect();
+        for (token, (rounded, exact)) in tensor.data.chunks_mut(of_token).zip(exact.chunks(of_token)).enumerate() {
+            let token = meant(&self.tokens, first_row + token);
+            for (at, (y, &x)) in rounded.iter_mut().zip(exact).enumerate() {
+                if !(token && channels[at % cols]) {
+                    *y = x;
+                }
+            }
+        }
+    }
+
+    fn apply_to_all(&self, tensor: &mut Tensor<f32>, turned: usize) {
+        if self.layout == Some(Layout::Vk) {
+            let mut stored = swapped(tensor);
+            let cols = stored.cols();
+            self.codec.round(&mut stored.data, cols);
+            *tensor = swapped(&stored);
+            return;
+        }
+        let cols = tensor.cols();
+        let of_token = tensor.data.len() / tensor.shape[0];
+        match self.heads {
+            None => {}
+            Some(Heads::Joined) => return self.codec.round(&mut tensor.data, of_token),
+            Some(Heads::Apart) => {
+                for first in (0..of_token).step_by(cols) {
+                    let rows = tensor
+                        .data
+                        .chunks_exact(of_token)
+                        .flat_map(|token| &token[first..first + cols]);
+                    let mut head: Vec<f32> = rows.copied().collect();
+                    self.codec.round(&mut head, cols);
+                    for (token, head) in tensor.data.chunks_exact_mut(of_token).zip(head.chunks_exact(cols)) {
+                        token[first..first + cols].copy_from_slice(head);
+                    }
+                }
+                return;
+            }
+        }
+        self.rotate(&mut tensor.data, cols);
+        let Some(segment) = self.segment else {
+            self.codec.round(&mut tensor.data, cols);
+            return;
+        };
+        // A record is encoded whole and only the segment of it is used; a format is applied to the segment alone.
+        let segment = segment.range(cols, turned);
+        if self.record.is_some() {
+            let mut whole = tensor.data.clone();
+            self.codec.round(&mut whole, cols);
+            for (row, rounded) in tensor.data.chunks_exact_mut(cols).zip(whole.chunks_exact(cols)) {
+                row[segment.clone()].copy_from_slice(&rounded[segment.clone()]);
+            }
+        } else {
+            let mut part: Vec<f32> = tensor
+                .data
+                .chunks_exact(cols)
+                .flat_map(|row| row[segment.clone()].iter().copied())
+                .collect();
+            self.codec.round(&mut part, segment.len());
+            for (row, rounded) in tensor.data.chunks_exact_mut(cols).zip(part.chunks_exact(segment.len())) {
+                row[segment.clone()].copy_from_slice(rounded);
+            }
+        }
+    }
+
+    /// Rotates rows as they are before they are rounded, if they are.
+    pub fn rotate(&self, values: &mut [f32], cols: usize) {
+        if self.hadamard {
+            hadamard(values, cols).expect("checked when the recipe was resolved");
+        }
+    }
+}
+
+/// How many rows the matrices at a site have by a function of dimensions, if a state of matrices `[heads, K, V]` passes there.
+pub(super) fn matrix(info: &SiteInfo, size: impl Fn(Dim) -> usize) -> Option<usize> {
+    let state = info.cache.is_some_and(|cache| cache.growth == Growth::State);
+    match info.dims {
+        [_, rows, _] if state => Some(size(*rows)),
+        _ => None,
+    }
+}
+
+/// Every matrix of `[heads, rows, columns]` transposed.
+fn swapped(tensor: &Tensor<f32>) -> Tensor<f32> {
+    let [heads, rows, cols] = tensor.shape[..] else {
+        unreachable!("checked when the recipe was resolved: a state of matrices passes");
+    };
+    let matrices = tensor.data.chunks_exact(rows * cols);
+    let turned =
+        matrices.flat_map(|matrix| (0..cols).flat_map(move |col| matrix.iter().skip(col).step_by(cols).copied()));
+    Tensor::new([heads, cols, rows], turned.collect())
+}
+
+impl Segment {
+    /// The segment's channels of a row: RoPE is on the trailing ones.
+    fn range(self, cols: usize, turned: usize) -> std::ops::Range<usize> {
+        match self {
+            Self::Nope => 0..cols - turned,
+            Self::Rope => cols - turned..cols,
+        }
+    }
+}

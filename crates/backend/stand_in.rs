@@ -1,0 +1,58 @@
+//! Kernels that a recipe names to stand in for operations of the model.
+
+use super::cuda::Source;
+use super::cuda::runner::{ChosenVariants, Worker};
+use super::cuda::shipped::folder;
+use ulplab_core::error::did_you_mean;
+use ulplab_operations::ops::call::{CALLED, StandIn, Type};
+use ulplab_run::experiment::Mistake;
+
+/// Starts the kernels that a recipe names; none if it names none.
+///
+/// # Errors
+/// The kernel that is not there, at its place in the recipe's `kernels`.
+pub fn stand_in(kernels: &[String], dtype: Type) -> Result<Option<StandIn>, Mistake> {
+    let chosen = chosen(kernels, &CALLED)?;
+    Ok((!chosen.is_empty()).then(|| StandIn::new(Box::new(Worker::start(chosen)), dtype)))
+}
+
+/// The kernels that a recipe names, which must be of these operations.
+///
+/// # Errors
+/// As [`stand_in`].
+pub fn chosen(kernels: &[String], ops: &[&str]) -> Result<Vec<ChosenVariants>, Mistake> {
+    if kernels.is_empty() {
+        return Ok(Vec::new());
+    }
+    let files = folder().and_then(|folder| Source::read_all(&folder));
+    let files = files.map_err(|error| Mistake::at("kernels", error.to_string()))?;
+    let mut all: Vec<ChosenVariants> = Vec::new();
+    for (at, name) in kernels.iter().enumerate() {
+        let (op, variant) = name.split_once('.').unwrap_or((name, ""));
+        let of = |source: &Source| {
+            let variants = source.header.variants.iter();
+            variants
+                .map(|variant| format!("{}.{}", source.op, variant.name))
+                .collect::<Vec<_>>()
+        };
+        let usable = || files.iter().filter(|source| ops.contains(&source.op.as_str()));
+        let source = usable().find(|source| source.op == op);
+        let Some((source, variant)) = source.and_then(|source| Some((source, source.variant(variant)?))) else {
+            let names: Vec<String> = usable().flat_map(of).collect();
+            let hint = did_you_mean(name, names.iter().map(String::as_str));
+            let message = format!(
+                "'{name}' is no kernel of an operation of the model ({}){hint}",
+                ops.join(", ")
+            );
+            return Err(Mistake::new(message).within("kernels", at));
+        };
+        match all.iter_mut().find(|chosen| chosen.source.op == op) {
+            Some(chosen) => chosen.variants.push(variant.clone()),
+            None => all.push(ChosenVariants {
+                source: source.clone(),
+                variants: vec![variant.clone()],
+            }),
+        }
+    }
+    Ok(all)
+}

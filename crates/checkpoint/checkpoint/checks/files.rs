@@ -1,0 +1,97 @@
+//! Files and configuration.
+
+use super::{Check, Finding, error, not_judged};
+use crate::checkpoint::config::Section;
+use crate::checkpoint::conventions::{CONVENTIONS, Convention, gptq};
+use ulplab_core::tensorfile::Flaw;
+
+pub const FILES: Check = error(
+    "files",
+    "Every tensor of the index is in the file that the index names, and the reverse; every file is whole.",
+);
+pub const CONFIGURATION: Check = not_judged(
+    "configuration",
+    "Everything that the configuration says of quantization is understood, the method before all; what is not cannot be compared \
+     with the tensors, and nothing that it may excuse is an error.",
+);
+pub const CONVENTION: Check = error(
+    "convention",
+    "The method that the configuration names is the one whose names the tensors have, and `config.json` says the same as \
+     `hf_quant_config.json`.",
+);
+
+/// A finding for each flaw.
+pub fn files(flaws: &[Flaw]) -> Vec<Finding> {
+    let finding = |flaw: &Flaw| Finding::new(&FILES, (&flaw.subject, ""), &flaw.found, &flaw.expected);
+    flaws.iter().map(finding).collect()
+}
+
+/// A finding for a key that is not understood.
+pub fn not_understood(section: &Section, why: impl Into<String>) -> Finding {
+    Finding::new(
+        &CONFIGURATION,
+        (section.file, ""),
+        why,
+        "what docs/checkpoints.md lists",
+    )
+}
+
+/// Holds the methods that sections name against the conventions that exist, against each other, and against that of the tensors.
+pub fn conventions(sections: &[Section], names: Option<&'static Convention>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for section in sections {
+        let mut known = CONVENTIONS.iter().filter(|convention| convention.states(section));
+        let found = format!("method '{}'", section.method);
+        let mut add = |found: String, expected: String| {
+            findings.push(Finding::new(&CONVENTION, (section.file, ""), found, expected));
+        };
+        match (known.next(), names) {
+            (None, _) => {
+                let found = match section.method.as_str() {
+                    "" => "key 'quantization_config.quant_method' is missing".into(),
+                    _ => found,
+                };
+                let mut methods: Vec<&str> = Vec::new();
+                for method in CONVENTIONS.iter().flat_map(|known| known.methods) {
+                    if !methods.contains(method) {
+                        methods.push(method);
+                    }
+                }
+                let expected = format!("one of {}", methods.join(", "));
+                findings.push(Finding::new(&CONFIGURATION, (section.file, ""), found, expected));
+            }
+            // AutoRound stores files in the form of other programs, too.
+            (Some(_), Some(names)) if !names.states(section) && gptq::stores_otherwise(section) => {
+                let packing = section.text("packing_format").unwrap_or_default();
+                let found = format!("{found} with packing_format '{packing}'");
+                let expected = "a form of GPTQ or AWQ: of others nothing is known but their tensors";
+                findings.push(Finding::new(&CONFIGURATION, (section.file, ""), found, expected));
+            }
+            (Some(known), Some(names)) if !names.states(section) => add(
+                format!("{found}, but the tensors are named as by {}", names.name),
+                format!("tensors as {} names them", known.name),
+            ),
+            (Some(_), None) => add(
+                format!("{found}, but no tensor is quantized"),
+                "quantized tensors".into(),
+            ),
+            _ => {}
+        }
+    }
+    if let [one, other] = sections {
+        for key in ["quant_algo", "kv_cache_quant_algo", "group_size"] {
+            if let (Some(a), Some(b)) = (one.value.get(key), other.value.get(key))
+                && a != b
+            {
+                let found = format!("'{key}' is {b}");
+                findings.push(Finding::new(
+                    &CONVENTION,
+                    (other.file, ""),
+                    found,
+                    format!("{a}, as {} says", one.file),
+                ));
+            }
+        }
+    }
+    findings
+}

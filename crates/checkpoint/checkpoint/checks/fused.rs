@@ -1,0 +1,65 @@
+//! Scales that a fused kernel has one of.
+
+use super::{Check, Finding, error, warning};
+use crate::checkpoint::matrix::Reading;
+use crate::checkpoint::parts::{Matrices, fused};
+use ulplab_core::tensorfile::Tensor;
+
+pub const FUSED_GLOBAL: Check = error(
+    "fused_global",
+    "Gate and up, or q, k and v, have the same global scale: a fused kernel reads one of them for all, and the block scales of the \
+     others are then of another number.",
+);
+pub const FUSED_TENSOR_SCALE: Check = warning(
+    "fused_tensor_scale",
+    "The same for the only scale of an FP8 matrix, and for scales of activations: servers take the largest and quantize the codes \
+     once more, with a second rounding.",
+);
+
+/// Matrices that a kernel fuses and whose scales differ. `reading` gives how a matrix is read.
+pub fn scales<'a, 'r>(matrices: &Matrices<'a>, reading: impl Fn(&str) -> Option<&'r Reading<'a>>) -> Vec<Finding>
+where
+    'a: 'r,
+{
+    let mut findings = Vec::new();
+    for names in fused(matrices.keys().map(String::as_str)) {
+        let is_input = |tensor: &Tensor| ["input", "activation"].iter().any(|word| tensor.name.contains(word));
+        let of = |name: &&str| {
+            let parts = &matrices[*name];
+            let one = reading(name).is_some_and(Reading::has_one_scale);
+            (
+                parts.global,
+                parts.scale.filter(|_| one),
+                parts.activations.iter().find(|tensor| is_input(tensor)),
+            )
+        };
+        let mut compare = |check, of: &dyn Fn(&&str) -> Option<Tensor<'a>>, what: &str| {
+            let all: Vec<(&&str, Tensor)> = names.iter().filter_map(|name| Some((name, of(name)?))).collect();
+            let Some(((_, first), others)) = all.split_first() else {
+                return;
+            };
+            for (name, tensor) in others.iter().filter(|(_, tensor)| tensor.bytes != first.bytes) {
+                let found = format!("{what} {}", shown(tensor));
+                let expected = format!("{}, as '{}' has it", shown(first), first.name);
+                findings.push(Finding::new(check, (tensor.name, name), found, expected));
+            }
+        };
+        compare(&FUSED_GLOBAL, &|name| of(name).0, "a global scale of");
+        compare(&FUSED_TENSOR_SCALE, &|name| of(name).1, "a scale of");
+        compare(
+            &FUSED_TENSOR_SCALE,
+            &|name| of(name).2.copied(),
+            "a scale of activations of",
+        );
+    }
+    findings
+}
+
+/// A scale, or the first of several.
+fn shown(tensor: &Tensor) -> String {
+    match tensor.to_f32().as_deref() {
+        Some([value]) => format!("{value:e}"),
+        Some([first, ..]) => format!("{first:e} and others"),
+        _ => "no number".into(),
+    }
+}

@@ -1,0 +1,147 @@
+//! Which tensors are there, and of which types and shapes.
+
+use super::{Check, Finding, error};
+use crate::checkpoint::conventions::Convention;
+use crate::checkpoint::parts::{Matrices, Parts, kin, module};
+use crate::checkpoint::stated::Stated;
+use crate::checkpoint::words::Misfit;
+
+pub const MISSING_PART: Check = error(
+    "missing_part",
+    "Codes have all the scales and zero points that their convention needs.",
+);
+pub const LEFT_OVER: Check = error(
+    "left_over",
+    "Every scale has codes: beside a floating-point weight, or beside nothing, it is a part of a matrix that was replaced.",
+);
+pub const SHAPE: Check = error(
+    "shape",
+    "Types and shapes of scales, zero points and group indices fit those of the codes and the block size.",
+);
+pub const STATED_FORMAT: Check = error(
+    "stated_format",
+    "Codes and scales have the format that the configuration states.",
+);
+pub const IGNORED_QUANTIZED: Check = error(
+    "ignored_quantized",
+    "Modules that the configuration leaves unquantized, or that none of its targets names, are not quantized: loaders would read \
+     codes as weights.",
+);
+pub const UNQUANTIZED: Check = error(
+    "unquantized",
+    "Modules that the configuration does not leave out are quantized: those whose namesakes in other layers are, and, where a \
+     convention lists every exception, every module whose name ends with `_proj`; and every module that is a target by its name \
+     (`config_groups`, `quantized_layers`). Not judged where a list is not understood.",
+);
+
+/// A part of a misfit as a finding.
+pub fn misfit(name: &str, misfit: Misfit) -> Finding {
+    Finding::new(&SHAPE, (&misfit.tensor, name), misfit.found, misfit.expected)
+}
+
+/// Parts that are missing or left over.
+pub fn parts(name: &str, parts: &Parts, convention: &Convention, symmetric: Option<bool>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let codes = parts.codes.filter(|codes| !codes.is_floating());
+    let Some(codes) = codes else {
+        let found = match parts.codes {
+            Some(weight) => format!("beside '{}', which is {}", weight.name, weight.dtype),
+            None => "without codes".into(),
+        };
+        for (what, tensor) in parts.beside() {
+            findings.push(Finding::new(
+                &LEFT_OVER,
+                (tensor.name, name),
+                format!("a {what} {found}"),
+                "codes beside it",
+            ));
+        }
+        return findings;
+    };
+    let mut missing = |what: &str| {
+        let found = format!("{} {:?} without {what}", codes.dtype, codes.shape);
+        findings.push(Finding::new(
+            &MISSING_PART,
+            (codes.name, name),
+            found,
+            format!("{what} beside it"),
+        ));
+    };
+    let Some(scale) = parts.scale else {
+        missing("scales");
+        return findings;
+    };
+    let nvfp4 = scale.dtype == safetensors::Dtype::F8_E4M3 && convention.rule().is_some();
+    if nvfp4 && parts.global.is_none() {
+        missing("a global scale");
+    }
+    let zeros = match (convention.name, symmetric) {
+        ("GPTQ", _) => true,
+        ("AWQ", symmetric) => symmetric != Some(true),
+        (_, symmetric) => symmetric == Some(false),
+    };
+    if zeros && parts.zero.is_none() {
+        missing("zero points");
+    }
+    for tensor in &parts.doubled {
+        findings.push(Finding::new(
+            &LEFT_OVER,
+            (tensor.name, name),
+            "a part that another tensor is already",
+            "one of them",
+        ));
+    }
+    findings
+}
+
+/// True if scales without codes belong to a quantized matrix: numbers of other kinds are called scales too.
+pub fn is_stray(parts: &Parts) -> bool {
+    let stray = |tensor: &ulplab_core::tensorfile::Tensor| {
+        let named = ["weight_", ".scales", ".qzeros", ".g_idx", "_scale_inv"];
+        tensor.shape.len() > 1 || named.iter().any(|named| tensor.name.contains(named)) || !tensor.is_floating()
+    };
+    parts.beside().any(|(_, tensor)| stray(&tensor))
+}
+
+/// Matrices that the configuration says should be quantized and are not, and the reverse.
+pub fn left_out(matrices: &Matrices, convention: &Convention, stated: &Stated) -> Vec<Finding> {
+    let quantized = matrices.iter().filter(|(_, parts)| parts.is_whole());
+    let kinds: std::collections::BTreeSet<String> = quantized.map(|(name, _)| kin(name)).collect();
+    let mut findings = Vec::new();
+    for (name, parts) in matrices {
+        let Some(codes) = parts.codes else { continue };
+        let module = module(name);
+        let mut add = |check, found: String, expected: String| {
+            findings.push(Finding::new(check, (codes.name, name), found, expected));
+        };
+        if parts.is_whole() {
+            let found = format!("{} codes with scales", codes.dtype);
+            if stated.leaves_out(module) == Some(true) {
+                let expected = format!("no quantization: the configuration leaves '{module}' out");
+                add(&IGNORED_QUANTIZED, found, expected);
+            } else if stated.targets(convention, module) == Some(false) {
+                add(
+                    &IGNORED_QUANTIZED,
+                    found,
+                    format!("no quantization: no target of the configuration is '{module}'"),
+                );
+            }
+        } else if codes.is_floating() && codes.shape.len() > 1 && !name.contains("norm") {
+            let target = stated.targets(convention, module);
+            let namesake = kinds.contains(&kin(name)) && target != Some(false);
+            let listed = convention.lists_all && !stated.sections.is_empty() && target.is_none();
+            let linear = listed && module.ends_with("_proj") && name.ends_with(".weight");
+            let expected = match (target, namesake, linear) {
+                (Some(true), ..) => "codes and scales: the configuration names it as quantized",
+                (_, true, _) => "codes and scales, as its namesakes in other layers have",
+                (_, _, true) => "codes and scales: the configuration does not leave it out",
+                _ => continue,
+            };
+            if stated.leaves_out(module) == Some(false) && stated.is_understood(convention, module) {
+                let found = format!("{} {:?}, not quantized", codes.dtype, codes.shape);
+                add(&UNQUANTIZED, found, expected.into());
+            }
+        }
+    }
+    findings
+}

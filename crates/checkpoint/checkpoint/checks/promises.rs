@@ -1,0 +1,191 @@
+//! Scales that a configuration promises and a file may lack.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::names::MISSING_PART;
+use super::{Check, Finding, error, warning};
+use crate::checkpoint::config::Section;
+use crate::checkpoint::parts::{Matrices, Parts, kin};
+use ulplab_core::error::counted;
+
+pub const MISSING_INPUT_SCALE: Check = error(
+    "missing_input_scale",
+    "Where activations are quantized by a static scale, every matrix has it: those that the configuration says, and those whose \
+     namesakes have one. Experts that calibration never reached have none, and loaders divide by what memory holds.",
+);
+pub const MISSING_KV_SCALE: Check = error(
+    "missing_kv_scale",
+    "Where the configuration quantizes the KV cache, every attention layer has a scale of keys and one of values, if one of its \
+     namesakes has either.",
+);
+pub const NO_KV_SCALE: Check = warning(
+    "no_kv_scale",
+    "Where the configuration quantizes the KV cache, the file has scales for it: without, loaders take 1.",
+);
+
+/// True if a matrix has a scale of its activations under one of these names.
+fn has_input(parts: &Parts, names: &[&str]) -> bool {
+    parts
+        .activations
+        .iter()
+        .any(|tensor| names.iter().any(|name| tensor.name.ends_with(name)))
+}
+
+/// Static scales of activations that are missing. `needs` gives the names of which a quantized matrix needs one, if the
+/// configuration says it.
+pub fn inputs<'n>(matrices: &Matrices, needs: &BTreeMap<&str, Option<&'n [&'n str]>>) -> Vec<Finding> {
+    const ANY: &[&str] = &["input_scale", "input_global_scale", "activation_scale"];
+    let of = |name: &str| needs[name].unwrap_or(ANY);
+    let with = needs.keys().filter(|name| has_input(&matrices[**name], of(name)));
+    let kinds: BTreeSet<String> = with.map(|name| kin(name)).collect();
+    let mut findings = Vec::new();
+    for (name, names) in needs {
+        let parts = &matrices[*name];
+        let namesakes = kinds.contains(&kin(name));
+        let promised = match names {
+            Some(names) => !names.is_empty(),
+            None => namesakes,
+        };
+        let (true, false, Some(codes)) = (promised, has_input(parts, of(name)), parts.codes) else {
+            continue;
+        };
+        let expected = match (names, namesakes) {
+            (Some(names), _) => format!(
+                "'{}': the configuration says that activations have a static scale",
+                names[0]
+            ),
+            (None, _) => "one, as its namesakes have".into(),
+        };
+        findings.push(Finding::new(
+            &MISSING_INPUT_SCALE,
+            (codes.name, name),
+            "no scale of activations",
+            expected,
+        ));
+    }
+    findings
+}
+
+/// Group indices that are missing: where activations have an order (`desc_act`), or where other matrices have one.
+pub fn indices(matrices: &Matrices, sections: &[&Section]) -> Vec<Finding> {
+    let ordered = sections
+        .iter()
+        .any(|section| section.value.get("desc_act") == Some(&true.into()));
+    let quantized = || matrices.iter().filter(|(_, parts)| parts.is_whole());
+    let with = quantized().filter(|(_, parts)| parts.index.is_some()).count();
+    if with == 0 && !ordered {
+        return Vec::new();
+    }
+    let why = match with {
+        0 => "the configuration says 'desc_act'".into(),
+        _ => format!("{} have one", counted(with, "matrix").replace("matrixs", "matrices")),
+    };
+    let without = quantized().filter(|(_, parts)| parts.index.is_none());
+    let finding = |(name, parts): (&String, &Parts)| {
+        let codes = parts.codes?;
+        let found = format!("{} {:?} without a group index", codes.dtype, codes.shape);
+        let expected = format!("the group of each input channel, as {why}");
+        Some(Finding::new(&MISSING_PART, (codes.name, name), found, expected))
+    };
+    without.filter_map(finding).collect()
+}
+
+/// True if a section says that the KV cache has static scales.
+fn quantizes_cache(section: &Section) -> bool {
+    let of = |key: &str| section.value.get(key).filter(|value| !value.is_null());
+    let scheme = of("kv_cache_scheme").filter(|scheme| scheme.get("dynamic") != Some(&true.into()));
+    let algorithm = of("kv_cache_quant_algo").filter(|name| name.as_str() != Some("none"));
+    let group = section
+        .value
+        .pointer("/export/kv_cache_group")
+        .and_then(|group| group.as_array());
+    scheme.is_some() || algorithm.is_some() || group.is_some_and(|group| !group.is_empty())
+}
+
+/// Modules that make the keys of an attention layer, and whether values have a scale of their own.
+const KEYS: &[(&str, bool)] = &[
+    ("k_proj", true),
+    ("qkv_proj", true),
+    ("qkv", true),
+    ("query_key_value", true),
+    ("W_pack", true),
+    ("wk", true),
+    ("wqkv", true),
+    ("kv_a_proj_with_mqa", false),
+    ("kv_b_proj", false),
+];
+
+/// Scales of KV caches that are missing.
+pub fn cache(matrices: &Matrices, sections: &[&Section]) -> Vec<Finding> {
+    let Some(section) = sections.iter().find(|section| quantizes_cache(section)) else {
+        return Vec::new();
+    };
+    // Attention layers by their names: a matrix of each, whether values need a scale, and which of keys and values have one.
+    let mut layers: BTreeMap<&str, (&str, bool, [bool; 2])> = BTreeMap::new();
+    for name in matrices.keys().filter(|name| matrices[*name].codes.is_some()) {
+        let module = name.strip_suffix(".weight").unwrap_or(name);
+        if let Some((layer, last)) = module.rsplit_once('.')
+            && let Some((_, values)) = KEYS.iter().find(|(key, _)| *key == last)
+        {
+            layers.entry(layer).or_insert((name, *values, [false, false]));
+        }
+    }
+    let tensors = matrices
+        .values()
+        .flat_map(|parts| &parts.activations)
+        .map(|tensor| tensor.name);
+    for name in tensors {
+        let has = match name.rsplit('.').next().unwrap_or(name) {
+            "kv_scale" => [true, true],
+            "k_scale" => [true, false],
+            "v_scale" => [false, true],
+            "output_scale" => [
+                name.ends_with("k_proj.output_scale"),
+                name.ends_with("v_proj.output_scale"),
+            ],
+            _ => continue,
+        };
+        for (at, _) in name.match_indices('.') {
+            if let Some((.., found)) = layers.get_mut(&name[..at]) {
+                *found = [found[0] || has[0], found[1] || has[1]];
+            }
+        }
+    }
+    let with = layers.iter().filter(|(_, (.., has))| has[0] || has[1]);
+    let kinds: BTreeSet<String> = with.map(|(layer, _)| kin(layer)).collect();
+    if kinds.is_empty() {
+        let found = "the KV cache is quantized, and no tensor is a scale of it";
+        let expected = "k_scale and v_scale of every attention layer, or a server that is told to take 1";
+        return match layers.is_empty() {
+            true => Vec::new(),
+            false => vec![Finding::new(&NO_KV_SCALE, (section.file, ""), found, expected)],
+        };
+    }
+    let quantized = |layer: &str| {
+        let block = layer.rsplit_once('.').map_or(layer, |(block, _)| block);
+        let inside = |name: &str| name.strip_prefix(block).is_some_and(|rest| rest.starts_with('.'));
+        let from = matrices.range(format!("{block}.")..);
+        from.take_while(|(name, _)| inside(name))
+            .any(|(_, parts)| parts.is_whole())
+    };
+    let mut findings = Vec::new();
+    for (layer, (matrix, values, has)) in &layers {
+        let missing = match (has[0], has[1] || !values) {
+            (true, true) => continue,
+            (false, false) => "scales of keys and values",
+            (false, true) => "a scale of keys",
+            (true, false) => "a scale of values",
+        };
+        // A layer that is not quantized at all, as one of several predicted tokens, may be left out as a whole.
+        if kinds.contains(&kin(layer)) && (has[0] || has[1] || quantized(layer)) {
+            let found = format!("without {missing}");
+            findings.push(Finding::new(
+                &MISSING_KV_SCALE,
+                (layer, matrix),
+                found,
+                "both, as its namesakes have",
+            ));
+        }
+    }
+    findings
+}

@@ -1,0 +1,157 @@
+//! Values of scales, and whether the weights that they give are of a size that weights have.
+
+use safetensors::Dtype;
+
+use super::{Check, Finding, error, warning};
+use crate::checkpoint::measure::Measured;
+use crate::checkpoint::parts::Parts;
+use ulplab_core::metrics::unravel;
+use ulplab_core::tensorfile::Tensor;
+
+pub const NONFINITE_SCALE: Check = error(
+    "nonfinite_scale",
+    "No scale is NaN or infinite: NaN is 0xff in E8M0, 0x7f and 0xff in E4M3.",
+);
+pub const NEGATIVE_SCALE: Check = error(
+    "negative_scale",
+    "No scale is negative; E4M3 scales have no sign bit set.",
+);
+pub const ZERO_SCALE: Check = error(
+    "zero_scale",
+    "No global scale and no scale of activations is zero, and no block of codes that are not zero has the scale zero: its values \
+     are lost.",
+);
+pub const EXPONENT_AS_NUMBER: Check = error(
+    "exponent_as_number",
+    "Scales of floating-point numbers are no E8M0 codes: those are all whole numbers from 1 to 254, and as factors they make the gain \
+     of a matrix larger than 2^7. The code e means 2^(e - 127).",
+);
+pub const INVERTED_SCALE: Check = error(
+    "inverted_scale",
+    "A scale is not the reciprocal of what its convention stores. Independent inputs of K channels come out of a matrix larger by \
+     rms · √K. Trained layers keep that gain near 1, since activations would vanish or overflow within a few layers. A finding \
+     needs a gain below 2^-8 or above 2^7 that the reciprocal of one of the scales brings between them, and at least half the way to 1 in \
+     powers of two: one that is merely outside is no reciprocal.",
+);
+pub const MAGNITUDE: Check = warning(
+    "magnitude",
+    "The gain rms · √K of a matrix is between 2^-8 and 2^7. Outside, and if no reciprocal explains it, the scales may be of \
+     another matrix.",
+);
+
+/// The gains that a trained matrix may have.
+const GAINS: std::ops::RangeInclusive<f64> = 1.0 / 256.0..=128.0;
+
+/// NaN, infinite, negative and zero values of the scales of a matrix.
+pub fn values(name: &str, parts: &Parts, powers: bool) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let blocks = parts.scale.map(|tensor| (tensor, false));
+    let others = parts
+        .global
+        .into_iter()
+        .chain(parts.activations.iter().copied())
+        .map(|tensor| (tensor, true));
+    for (tensor, no_zero) in blocks.into_iter().chain(others) {
+        // A zero point of activations is no scale.
+        if tensor.name.ends_with("_zero_point") {
+            continue;
+        }
+        let (nonfinite, negative, zero) = counts(&tensor, powers);
+        let mut add = |check, place: &Place, what: &str, expected: &str| {
+            if let Some((count, first)) = place {
+                let all = tensor.shape.iter().product::<usize>();
+                let at = unravel(*first, tensor.shape);
+                let found = format!("{count} of {all} {what}, the first at {at:?}");
+                findings.push(Finding::new(check, (tensor.name, name), found, expected));
+            }
+        };
+        add(&NONFINITE_SCALE, &nonfinite, "NaN or infinite", "finite scales");
+        add(&NEGATIVE_SCALE, &negative, "negative", "scales without sign");
+        if no_zero {
+            add(&ZERO_SCALE, &zero, "zero", "positive scales");
+        }
+    }
+    findings
+}
+
+/// The number of values of a kind, and the place of the first.
+type Place = Option<(usize, usize)>;
+
+/// Values that are NaN or infinite, negative, and zero.
+fn counts(tensor: &Tensor, powers: bool) -> (Place, Place, Place) {
+    let (mut nonfinite, mut negative, mut zero) = (None, None, None);
+    let count = |place: &mut Place, at: usize, is: bool| {
+        if is {
+            let (count, first) = place.unwrap_or((0, at));
+            *place = Some((count + 1, first));
+        }
+    };
+    match tensor.dtype {
+        Dtype::F8_E8M0 => tensor
+            .bytes
+            .iter()
+            .enumerate()
+            .for_each(|(at, code)| count(&mut nonfinite, at, *code == 0xff)),
+        Dtype::U8 if powers => tensor
+            .bytes
+            .iter()
+            .enumerate()
+            .for_each(|(at, code)| count(&mut nonfinite, at, *code == 0xff)),
+        Dtype::U8 | Dtype::F8_E4M3 => tensor.bytes.iter().enumerate().for_each(|(at, code)| {
+            count(&mut nonfinite, at, code & 0x7f == 0x7f);
+            count(&mut negative, at, *code > 0x7f && code & 0x7f != 0x7f);
+            count(&mut zero, at, code & 0x7f == 0);
+        }),
+        _ => tensor
+            .to_f32()
+            .unwrap_or_default()
+            .iter()
+            .enumerate()
+            .for_each(|(at, value)| {
+                count(&mut nonfinite, at, !value.is_finite());
+                count(&mut negative, at, *value < 0.0);
+                count(&mut zero, at, *value == 0.0);
+            }),
+    }
+    (nonfinite, negative, zero)
+}
+
+/// The finding if a matrix has not the size of a trained one; `which` numbers it in its stack.
+pub fn size(name: &str, which: &str, parts: &Parts, measured: &Measured) -> Option<Finding> {
+    let gain = measured.gain(measured.rms);
+    // What is all zero or not finite is another finding.
+    if gain == 0.0 || !gain.is_finite() || GAINS.contains(&gain) {
+        return None;
+    }
+    let (scale, global) = (parts.scale?, parts.global);
+    let whole = |value: &f32| value.fract() == 0.0 && (1.0..=254.0).contains(value);
+    if gain > *GAINS.end() && scale.is_floating() && scale.to_f32().is_some_and(|values| values.iter().all(whole)) {
+        let found =
+            format!("{which}gain {gain:.3e}, and every scale is a whole number from 1 to 254, as E8M0 codes are");
+        let expected = "scales 2^(e - 127) in place of the codes e";
+        return Some(Finding::new(&EXPONENT_AS_NUMBER, (scale.name, name), found, expected));
+    }
+    let inverted = measured.gain(measured.rms_inverted);
+    let global_inverted = measured.rms_global_inverted.map(|rms| measured.gain(rms));
+    let explains = |other: &f64| GAINS.contains(other) && other.log2().abs() <= gain.log2().abs() / 2.0;
+    let found = format!("{which}gain {gain:.3e}");
+    let by = |tensor: &Tensor, other: f64| {
+        let found = format!("{found}, and {other:.3e} with the reciprocals of '{}'", tensor.name);
+        Finding::new(
+            &INVERTED_SCALE,
+            (tensor.name, name),
+            found,
+            "a gain between 2^-8 and 2^7 of the scales as they are stored",
+        )
+    };
+    match (global, global_inverted) {
+        (Some(global), Some(other)) if explains(&other) => Some(by(&global, other)),
+        _ if explains(&inverted) => Some(by(&scale, inverted)),
+        _ => Some(Finding::new(
+            &MAGNITUDE,
+            (global.unwrap_or(scale).name, name),
+            found,
+            "a gain between 2^-8 and 2^7",
+        )),
+    }
+}

@@ -1,0 +1,163 @@
+//! A quantized matrix against its source.
+
+use super::scales::INVERTED_SCALE;
+use super::{Check, Finding, error, not_judged};
+use crate::checkpoint::matrix::Reading;
+use crate::checkpoint::measure::Against;
+use crate::checkpoint::parts::Parts;
+use crate::checkpoint::shortfall::{Noise, ONE_STEP, Shortfall, spread};
+use ulplab_core::error::counted;
+
+pub const NO_SOURCE: Check = not_judged(
+    "no_source",
+    "Every quantized matrix has one source of its shape with finite values: the tensor of its name, or the one that loaders take for \
+     it. That may have another prefix, be transposed, be one of a stack of experts, be some rows of a fused matrix (`qkv_proj`, \
+     `gate_up_proj`), or be quantized itself.",
+);
+pub const FOLDED: Check = not_judged(
+    "folded",
+    "Factors of channels that no file has may lie between a matrix and its source. AWQ is judged with one fitted factor for each input \
+     channel, and for `up_proj` and `v_proj` for each output channel too. Where the configuration does not say AWQ, a matrix that is right \
+     but for such factors, or whose model is rotated (`transform_config`), is not judged.",
+);
+pub const CODE_ORDER: Check = error(
+    "code_order",
+    "The codes of a byte or word are in the order of the convention. Without the source this cannot be seen: the other order has \
+     the same codes in the same blocks.",
+);
+pub const TRANSPOSED: Check = error(
+    "transposed",
+    "A square matrix was not quantized from the transposed source. The matrices of the file that are not square say which way is right.",
+);
+pub const LOW_SQNR: Check = error(
+    "low_sqnr",
+    "The SQNR is at least 8 dB with codes of 4 bits, and 20 dB with 8 bits: 4 bits in groups of 128 give 17 dB or more for normal \
+     values, FP8 31 dB. And the noise, against that of rounding to the same codes with scales of the largest magnitudes, is near the \
+     median of the matrices of the same format and name in all layers, or of the same format if those are fewer than 4: at most 4 dB \
+     above it, or 5 standard deviations as the median deviation gives them; 6 dB or 6 of them if the median is above 1 dB, as with GPTQ.",
+);
+pub const PART_OFF: Check = error(
+    "part_off",
+    "No part of a matrix has far more noise than the rest, against that of rounding to the same codes with the same scales: rows and \
+     columns at most 3 dB above their median, or 5 standard deviations; 6 dB or 6 of them if the median says that codes are not the \
+     nearest. Where they are, no part of a row, of one group and at most 128 columns, has a mean error of more than one step: 10.8 dB; and \
+     where all are, no element is farther than one and a half steps from the nearest code.",
+);
+
+/// A finding that a configuration states rotations.
+pub fn rotated(file: &str) -> Finding {
+    let found = "key 'transform_config' states rotations, so that no matrix is held against its source";
+    Finding::new(&FOLDED, (file, ""), found, "a model that is not rotated")
+}
+
+/// Least SQNR of codes of these bits, in dB.
+pub fn least(bits: usize) -> f64 {
+    if bits <= 4 { 8.0 } else { 20.0 }
+}
+
+/// Rows or columns from which a median says something.
+const ENOUGH: usize = 8;
+/// The median, in dB, up to which codes are nearly all the nearest: rounding to nearest lies at or below 0 dB.
+const NEAREST: f64 = 1.0;
+/// The median up to which all codes are the nearest: -1.4 dB for values that are spread over many codes.
+const ROUNDED: f64 = -0.5;
+
+/// The least noise of a part that is too far from the others, in dB above rounding.
+fn limit(all: &[f64], (near, strict): (f64, f64)) -> Option<f64> {
+    let (median, deviation) = spread(all)?;
+    let margin = match median <= near {
+        true => strict.max(5.0 * deviation),
+        false => (6.0f64).max(6.0 * deviation),
+    };
+    Some((median + margin).max(0.0))
+}
+
+/// The most noise that the matrices of a kind may have, in dB above rounding.
+pub fn limit_of_kin(all: &[f64]) -> Option<f64> {
+    limit(all, (NEAREST, 4.0))
+}
+
+/// A finding about a matrix whose noise is above that of its kin.
+pub fn above_kin(names: (&str, &str), which: &str, (sqnr, found): (f64, f64), limit: f64, kin: usize) -> Finding {
+    let found = format!("{which}SQNR {sqnr:.2} dB: {found:.1} dB more noise than rounding gives");
+    let expected = format!("at most {limit:.1} dB more, by {kin} matrices of the same kind");
+    Finding::new(&LOW_SQNR, names, found, expected)
+}
+
+/// Rows, columns or parts of rows that have far more noise than the others.
+pub fn parts(shortfall: &Shortfall) -> Option<(String, String)> {
+    let db = |noise: &[Noise]| -> Vec<f64> { noise.iter().map(Noise::db).collect() };
+    let rows = db(&shortfall.rows);
+    let median = spread(&rows).map_or(f64::NEG_INFINITY, |(median, _)| median);
+    let more = |found: String, noise: Noise| format!("{found}: {:.1} dB more noise than rounding gives", noise.db());
+    if let Some((row, col, noise)) = shortfall.first.filter(|_| median <= NEAREST) {
+        let cells = counted(shortfall.cells, "part");
+        let found =
+            format!("{cells} of rows with a mean error of more than a step, the first at row {row}, column {col}");
+        return Some((more(found, noise), format!("at most {ONE_STEP:.1} dB more")));
+    }
+    if let Some((row, col, noise)) = shortfall.element.filter(|_| median <= ROUNDED) {
+        let elements = counted(shortfall.elements, "element");
+        let found = format!(
+            "{elements} farther than a step and a half from the nearest code, the first at row {row}, column {col}"
+        );
+        return Some((
+            more(found, noise),
+            "the nearest codes, as those of the other elements".into(),
+        ));
+    }
+    let of = |one: &str, what: &str, noise: &[Noise], all: &[f64]| {
+        let limit = limit(all, (ROUNDED, 3.0)).filter(|_| all.len() >= ENOUGH)?;
+        // A part that has next to no energy changes nothing.
+        let (middle, _) = spread(&noise.iter().map(|noise| noise.found).collect::<Vec<f64>>())?;
+        let over = |at: &usize| all[*at] > limit && noise[*at].found > middle;
+        let over: Vec<usize> = (0..all.len()).filter(over).collect();
+        let worst = *over.iter().max_by(|a, b| all[**a].total_cmp(&all[**b]))?;
+        let found = format!(
+            "{} of {} {what} have more noise than the others: the worst is {one} {worst}, {:.1} dB more than rounding gives",
+            over.len(),
+            all.len(),
+            all[worst]
+        );
+        Some((found, format!("at most {limit:.1} dB more")))
+    };
+    of("row", "rows", &shortfall.rows, &rows).or_else(|| of("column", "columns", &shortfall.cols, &db(&shortfall.cols)))
+}
+
+/// The cause of a low SQNR, if it is one of those that can be measured; `which` numbers the matrix in its stack. `other` are the
+/// distances with the other order of codes, `turned` those from the transposed source.
+pub fn low(
+    name: &str,
+    which: &str,
+    parts: &Parts,
+    reading: &Reading,
+    against: &Against,
+    [other, turned]: [Option<Against>; 2],
+) -> Option<Finding> {
+    let (codes, scale) = (parts.codes?, parts.scale?);
+    let (found, least) = (against.db(against.noise), least(reading.bits()));
+    let with = |db: f64, what: &str| format!("{which}SQNR {found:.2} dB, and {db:.2} dB {what}");
+    let enough = |other: Option<Against>| other.map(|other| other.db(other.noise)).filter(|db| *db >= least);
+    let (swapped, turned) = (enough(other), enough(turned));
+    let global = Some(against.db(against.noise_global_inverted))
+        .filter(|db| *db >= least)
+        .zip(parts.global);
+    let inverted = Some(against.db(against.noise_inverted)).filter(|db| *db >= least);
+    let (check, subject, found) = match (swapped.or(turned), global, inverted) {
+        (Some(db), ..) if swapped.is_none() => (&TRANSPOSED, codes, with(db, "from the transposed source")),
+        (Some(db), ..) => (
+            &CODE_ORDER,
+            codes,
+            with(db, "with the codes of each byte or word in the other order"),
+        ),
+        (_, Some((db, global)), _) => (&INVERTED_SCALE, global, with(db, "with its reciprocal")),
+        (_, _, Some(db)) => (&INVERTED_SCALE, scale, with(db, "with their reciprocals")),
+        _ => (&LOW_SQNR, codes, format!("{which}SQNR {found:.2} dB")),
+    };
+    Some(Finding::new(
+        check,
+        (subject.name, name),
+        found,
+        format!("{least} dB or more"),
+    ))
+}

@@ -1,0 +1,186 @@
+//! Codes, zero points, group indices, and numbers that are not quantized.
+
+use safetensors::Dtype;
+
+use super::{Check, Finding, error, warning};
+use crate::checkpoint::matrix::Reading;
+use crate::checkpoint::measure::Measured;
+use crate::checkpoint::parts::Parts;
+use crate::checkpoint::words::Words;
+use ulplab_core::metrics::unravel;
+use ulplab_core::tensorfile::Tensor;
+
+pub const NAN_CODE: Check = error("nan_code", "No FP8 code is NaN (0x7f and 0xff in E4M3) or infinite.");
+pub const NONFINITE: Check = error(
+    "nonfinite",
+    "No other tensor has a NaN or an infinity, whatever its name is and whether or not it is understood.",
+);
+pub const SATURATED: Check = error(
+    "saturated",
+    "Of codes of 4 bits at most a quarter has the largest magnitude, of codes of 8 bits at most a twentieth. A scale of the largest \
+     magnitude of a block of 16 puts a twelfth of normal, and 22 % of uniform values there; a scale that is half as large, 39 %. \
+     Not judged where there are zero points.",
+);
+pub const DEAD_BLOCKS: Check = warning("dead_blocks", "At most one block in a hundred is all zero.");
+pub const DEAD_MATRIX: Check = error("dead_matrix", "No matrix is all zero.");
+pub const ZERO_POINT: Check = error(
+    "zero_point",
+    "Zero points are in the range of the codes, and in its middle where the configuration says that the codes are symmetric.",
+);
+pub const OFF_CENTRE: Check = error(
+    "off_centre",
+    "The mean of codes less zero points is within half a step of 0, as that of weights is; zero points that are read with a wrong \
+     offset move it by a whole one. Only matrices of 1,024 elements and more with 4 bits, and of 262,144 with 8: by chance the mean of \
+     fewer is that far.",
+);
+pub const GROUP_INDEX: Check = error(
+    "group_index",
+    "Every group index is one of the groups, and every group has as many inputs as the block size says.",
+);
+
+/// Elements below which a share of codes is chance.
+const ENOUGH: u64 = 1024;
+
+/// Elements below which a mean code is chance: the standard deviation of codes of 4 bits is at most 8 steps, that of codes of 8 bits 128,
+/// and such a deviation over the root of so many elements is a quarter.
+fn enough(bits: usize) -> u64 {
+    (4u64 << (bits - 1)).pow(2)
+}
+
+/// Findings from the counts of a matrix; `which` numbers it in its stack.
+pub fn counts(name: &str, which: &str, codes: &Tensor, reading: &Reading, measured: &Measured) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut add = |check, found: String, expected: &str| {
+        findings.push(Finding::new(
+            check,
+            (codes.name, name),
+            format!("{which}{found}"),
+            expected,
+        ));
+    };
+    let share = |count: u64, of: u64| format!("{count} of {of} ({:.2} %)", 100.0 * count as f64 / of.max(1) as f64);
+    let Measured {
+        elements,
+        saturated,
+        nan_codes,
+        blocks,
+        dead,
+        ..
+    } = *measured;
+    if nan_codes > 0 {
+        add(
+            &NAN_CODE,
+            format!("{} codes are NaN or infinite", share(nan_codes, elements)),
+            "finite codes",
+        );
+    }
+    let (limit, words) = if reading.bits() <= 4 {
+        (0.25, "at most 25 %")
+    } else {
+        (0.05, "at most 5 %")
+    };
+    if saturated as f64 > limit * elements as f64 && elements >= ENOUGH {
+        add(
+            &SATURATED,
+            format!("{} codes have the largest magnitude", share(saturated, elements)),
+            words,
+        );
+    }
+    if elements > 0 && dead == blocks {
+        add(&DEAD_MATRIX, "every code is zero".into(), "a matrix that is not zero");
+    } else if dead * 100 > blocks {
+        add(
+            &DEAD_BLOCKS,
+            format!("{} blocks are zero", share(dead, blocks)),
+            "at most 1 %",
+        );
+    }
+    let centred = matches!(reading, Reading::Words { .. });
+    if centred && elements >= enough(reading.bits()) && measured.mean_code.abs() > 0.5 {
+        let found = format!("a mean of {:+.2} steps", measured.mean_code);
+        add(&OFF_CENTRE, found, "within half a step of 0");
+    }
+    findings
+}
+
+/// Blocks whose scale loses them.
+pub fn lost(name: &str, which: &str, scale: &Tensor, measured: &Measured) -> Option<Finding> {
+    (measured.lost > 0).then(|| {
+        let found = format!(
+            "{which}{} of {} blocks have the scale zero and codes that are not",
+            measured.lost, measured.blocks
+        );
+        Finding::new(&super::scales::ZERO_SCALE, (scale.name, name), found, "positive scales")
+    })
+}
+
+/// Zero points and group indices of integers in words; `symmetric` is what the configuration says.
+pub fn words(name: &str, parts: &Parts, words: &Words, offset: i32, symmetric: Option<bool>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if let Some(zero) = parts.zero {
+        let of = |output: usize| (0..words.groups()).filter_map(move |group| words.zero(group, output, false));
+        let all = (0..words.outputs).flat_map(of).map(|zero| zero as i32 + offset);
+        let (mut over, mut uneven, mut count) = (0usize, None, 0usize);
+        for zero in all {
+            count += 1;
+            over += usize::from(zero >= 1 << words.bits);
+            if zero != words.middle() as i32 {
+                uneven.get_or_insert(zero);
+            }
+        }
+        if over > 0 {
+            let found = format!("{over} of {count} zero points are {}", 1 << words.bits);
+            let expected = format!("0 to {}", (1 << words.bits) - 1);
+            findings.push(Finding::new(&ZERO_POINT, (zero.name, name), found, expected));
+        } else if let (Some(found), Some(true)) = (uneven, symmetric) {
+            let expected = format!(
+                "{} everywhere: the configuration says that codes are symmetric",
+                words.middle()
+            );
+            findings.push(Finding::new(
+                &ZERO_POINT,
+                (zero.name, name),
+                format!("a zero point of {found}"),
+                expected,
+            ));
+        }
+    }
+    if let Some(index) = parts.index {
+        let columns = words.columns();
+        let outside = columns.iter().filter(|column| column.is_none()).count();
+        let mut sizes = vec![0usize; words.groups()];
+        columns.iter().flatten().for_each(|group| sizes[*group] += 1);
+        let uneven = sizes.iter().position(|size| *size > words.group);
+        let mut add = |found: String, expected: String| {
+            findings.push(Finding::new(&GROUP_INDEX, (index.name, name), found, expected));
+        };
+        match (outside, uneven) {
+            (1.., _) => add(
+                format!("{outside} of {} out of range", columns.len()),
+                format!("0 to {}", words.groups() - 1),
+            ),
+            (0, Some(group)) => {
+                add(
+                    format!("{} inputs in group {group}", sizes[group]),
+                    format!("{} inputs in each group", words.group),
+                );
+            }
+            _ => {}
+        }
+    }
+    findings
+}
+
+/// NaN and infinities of a tensor of the matrix `name`.
+pub fn plain(name: &str, tensor: &Tensor) -> Option<Finding> {
+    let powers = tensor.dtype == Dtype::F8_E8M0;
+    let lost: Vec<bool> = match powers {
+        true => tensor.bytes.iter().map(|code| *code == 0xff).collect(),
+        false => tensor.to_f32()?.iter().map(|value| !value.is_finite()).collect(),
+    };
+    let first = lost.iter().position(|lost| *lost)?;
+    let count = lost.iter().filter(|lost| **lost).count();
+    let at = unravel(first, tensor.shape);
+    let found = format!("{count} NaN or infinite, the first at {at:?}");
+    Some(Finding::new(&NONFINITE, (tensor.name, name), found, "finite numbers"))
+}

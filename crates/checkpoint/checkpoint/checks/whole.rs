@@ -1,0 +1,215 @@
+//! Tensors that a checkpoint lacks, and those that are not quantized, against the other layers and against the source.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use super::{Check, Finding, error, not_judged};
+use crate::checkpoint::counterpart::{Place, place};
+use crate::checkpoint::parts::{Matrices, Parts, kin};
+use ulplab_core::error::counted;
+use ulplab_core::tensorfile::Tensor;
+
+pub const MISSING_TENSOR: Check = error(
+    "missing_tensor",
+    "No layer lacks a tensor of a module that all other layers of its form have, but for the norm ahead of the first layer, which some \
+     models lack. With a source: the file has every tensor of the source whose namesakes it has, and those outside of layers, but for an \
+     output head that is tied.",
+);
+pub const PLAIN_DIFFERS: Check = not_judged(
+    "plain_differs",
+    "Tensors that are not quantized are those of the source, rounded to their type. Programs that move factors between layers change \
+     norms and biases: a tensor that differs is not judged.",
+);
+
+pub const DEAD_TENSOR: Check = error(
+    "dead_tensor",
+    "A tensor that is not quantized is not all zeros where the source's is not.",
+);
+
+/// Layers of one list: the names within each layer by its number.
+type Layers<'n> = BTreeMap<usize, BTreeSet<&'n str>>;
+
+/// Layers that may lack a tensor for another reason than a mistake: one, or one in so many.
+const RARE: usize = 16;
+
+/// Tensors that one layer lacks and all other layers of its form have.
+pub fn layers(matrices: &Matrices) -> Vec<Finding> {
+    let mut lists: BTreeMap<&str, Layers> = BTreeMap::new();
+    for (name, _) in matrices.iter().filter(|(_, parts)| parts.codes.is_some()) {
+        if let Some((list, layer, rest)) = split(name) {
+            lists.entry(list).or_default().entry(layer).or_default().insert(rest);
+        }
+    }
+    let mut findings = Vec::new();
+    for (list, layers) in &lists {
+        for (layer, own) in layers {
+            let equal = layers.values().filter(|other| *other == own).count();
+            if equal > (layers.len() / RARE).max(1) {
+                continue;
+            }
+            let fuller: Vec<_> = layers
+                .values()
+                .filter(|other| own.is_subset(other) && *other != own)
+                .collect();
+            let Some((first, others)) = fuller.split_first().filter(|(_, others)| !others.is_empty()) else {
+                continue;
+            };
+            let all = first
+                .iter()
+                .filter(|rest| others.iter().all(|other| other.contains(*rest)));
+            let is_first = layers.keys().next() == Some(layer);
+            let lacks = |rest: &&&str| {
+                let (within, leaf) = parent(rest);
+                let in_module = own.iter().any(|other| *other != **rest && parent(other).0 == within);
+                let ahead = is_first && within.is_empty() && leaf.contains("norm");
+                !own.contains(**rest) && in_module && !ahead
+            };
+            for rest in all.filter(lacks) {
+                let name = format!("{list}.{layer}.{rest}");
+                let expected = format!("a tensor, as {} of the same form have", counted(fuller.len(), "layer"));
+                findings.push(Finding::new(
+                    &MISSING_TENSOR,
+                    (&name, ""),
+                    "it is not in the file",
+                    expected,
+                ));
+            }
+        }
+    }
+    findings
+}
+
+/// The list of layers, the number in it and the name within it: `model.layers`, 3, `mlp.up_proj.weight`.
+fn split(name: &str) -> Option<(&str, usize, &str)> {
+    let mut start = 0;
+    for part in name.split('.') {
+        let end = start + part.len();
+        if start > 0 && !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()) && end < name.len() {
+            return Some((&name[..start - 1], part.parse().ok()?, &name[end + 1..]));
+        }
+        start = end + 1;
+    }
+    None
+}
+
+/// The module that has the module of a tensor, and the name of that: `mlp` and `up_proj`. An expert that is there as a whole is taken for
+/// a module of all experts.
+fn parent(rest: &str) -> (&str, &str) {
+    let module = rest.rsplit_once('.').map_or(rest, |(module, _)| module);
+    let (within, leaf) = module.rsplit_once('.').unwrap_or(("", module));
+    let (above, last) = within.rsplit_once('.').unwrap_or(("", within));
+    match !last.is_empty() && last.bytes().all(|byte| byte.is_ascii_digit()) {
+        true => (above, leaf),
+        false => (within, leaf),
+    }
+}
+
+/// Elements of a tensor that are compared at a time.
+const PIECE: usize = 1 << 20;
+
+/// Tensors of the source that the file lacks, and tensors that are not quantized and differ. `used` are the tensors of the source that
+/// quantized matrices were found to be made from.
+pub fn against(matrices: &Matrices, source: &Matrices, used: &BTreeSet<&str>, folded: bool) -> Vec<Finding> {
+    let plain = |(name, parts): (&String, &Parts<'_>)| parts.scale.is_none().then(|| name.clone());
+    let mut held: HashMap<_, Vec<(String, &str)>> = HashMap::new();
+    for name in source
+        .iter()
+        .filter(|(_, parts)| parts.codes.is_some())
+        .map(|(name, _)| name.as_str())
+    {
+        let (prefix, place) = place(name);
+        held.entry(place).or_default().push((prefix, name));
+    }
+    let mut findings = Vec::new();
+    let mut met: BTreeSet<&str> = used.clone();
+    for name in matrices.iter().filter_map(plain) {
+        let Some(tensor) = matrices[&name].codes else { continue };
+        let (prefix, place) = place(&name);
+        let Some(all) = held.get(&place) else { continue };
+        let same = all.iter().find(|(other, _)| *other == prefix);
+        let Some((_, other)) = same.or_else(|| all.first().filter(|_| all.len() == 1)) else {
+            continue;
+        };
+        met.insert(other);
+        let Some(wanted) = source[*other].codes.filter(|_| source[*other].scale.is_none()) else {
+            continue;
+        };
+        if folded || wanted.shape != tensor.shape || !(wanted.is_floating() && tensor.is_floating()) {
+            continue;
+        }
+        let (differ, zeros) = differing(tensor, wanted);
+        if differ > 0 {
+            let all: usize = tensor.shape.iter().product();
+            let (check, found) = match zeros {
+                true => (
+                    &DEAD_TENSOR,
+                    format!("all {} are 0, and those of '{other}' are not", counted(all, "element")),
+                ),
+                false => {
+                    let all = counted(all, "element");
+                    (
+                        &PLAIN_DIFFERS,
+                        format!("{differ} of {all} differ from '{other}' of the source"),
+                    )
+                }
+            };
+            let expected = "the source's, rounded to the type of the file";
+            findings.push(Finding::new(check, (tensor.name, &name), found, expected));
+        }
+    }
+    findings.extend(absent(matrices, source, &met));
+    findings
+}
+
+/// Tensors of the source that nothing in the file has met: those of its layers whose namesakes it has, and norms outside of layers.
+fn absent(matrices: &Matrices, source: &Matrices, met: &BTreeSet<&str>) -> Vec<Finding> {
+    let here = matrices
+        .iter()
+        .filter(|(_, parts)| parts.codes.is_some())
+        .map(|(name, _)| place(name).1);
+    let places: HashSet<Place> = here.collect();
+    let kinds: BTreeSet<String> = places.iter().map(|place| kin(&place.module())).collect();
+    let layers: BTreeSet<&str> = places.iter().filter_map(Place::layer).collect();
+    let lacks = |name: &&str| {
+        let (_, place) = place(name);
+        let expected = match place.layer() {
+            Some(layer) => layers.contains(layer) && kinds.contains(&kin(&place.module())),
+            None => place.leaf.ends_with("norm"),
+        };
+        expected && !met.contains(*name) && !places.contains(&place)
+    };
+    let floating = |name: &&str| source[*name].codes.is_some_and(|codes| codes.is_floating());
+    let names = source.keys().map(String::as_str).filter(floating);
+    let finding = |name: &str| {
+        Finding::new(
+            &MISSING_TENSOR,
+            (name, ""),
+            "it is not in the file",
+            "a tensor, as the source has",
+        )
+    };
+    names.filter(lacks).map(finding).collect()
+}
+
+/// The number of elements that are not those of the source in the type of the file, and true if all are 0.
+fn differing(tensor: Tensor, source: Tensor) -> (usize, bool) {
+    if tensor.dtype == source.dtype && tensor.bytes == source.bytes {
+        return (0, false);
+    }
+    let size = |tensor: &Tensor| tensor.dtype.bitsize() / 8;
+    let (own, other) = (size(&tensor), size(&source));
+    let pieces = tensor.bytes.chunks(PIECE * own).zip(source.bytes.chunks(PIECE * other));
+    let (mut count, mut zeros) = (0, true);
+    for (got, want) in pieces {
+        let got = Tensor { bytes: got, ..tensor }.to_f32().unwrap_or_default();
+        let want = Tensor { bytes: want, ..source }.to_f32().unwrap_or_default();
+        zeros &= got.iter().all(|x| *x == 0.0);
+        let rounded = |x: f32| match tensor.dtype {
+            safetensors::Dtype::BF16 => half::bf16::from_f32(x).to_f32(),
+            safetensors::Dtype::F16 => half::f16::from_f32(x).to_f32(),
+            _ => x,
+        };
+        let differs = |(got, want): &(&f32, &f32)| **got != rounded(**want) && !(got.is_nan() && want.is_nan());
+        count += got.iter().zip(&want).filter(differs).count();
+    }
+    (count, zeros)
+}

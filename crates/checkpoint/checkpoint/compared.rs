@@ -1,0 +1,347 @@
+//! A quantized matrix against its source.
+
+use std::sync::atomic::AtomicUsize;
+
+use safetensors::Dtype;
+
+use super::checks::{Finding, source};
+use super::config::Section;
+use super::conventions::Convention;
+use super::counterpart::{Arrangement, Counterpart, place};
+use super::matrix::{Matrix, Reading};
+use super::measure::Against;
+use super::shortfall::Shortfall;
+use super::subject::Subject;
+use crate::parity::{DiagnosisOptions, Rules, Source, StoredBytes, diagnose_from};
+use ulplab_core::formats::Half;
+use ulplab_core::metrics::upper_median;
+
+/// The factors of channels that lie between a matrix and its source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Folding {
+    /// None that the configuration names.
+    Unstated,
+    /// Inputs are scaled by numbers that no file has, so that the source is another matrix.
+    Channels,
+    /// Inputs are rotated.
+    Rotated,
+}
+
+impl Folding {
+    /// The folding that a configuration states, or that its convention has.
+    pub fn of(sections: &[Section], convention: Option<&Convention>) -> Self {
+        if Self::rotation(sections).is_some() {
+            return Self::Rotated;
+        }
+        let awq = |text: Option<&str>| text.is_some_and(|text| text.to_lowercase().contains("awq"));
+        let stated = |section: &Section| awq(Some(&section.method)) || awq(section.text("quant_algo"));
+        let silent = sections.is_empty() && convention.is_some_and(|convention| convention.folds);
+        match silent || sections.iter().any(stated) {
+            true => Self::Channels,
+            false => Self::Unstated,
+        }
+    }
+
+    /// The section of a configuration that states a rotation.
+    pub fn rotation(sections: &[Section]) -> Option<&Section> {
+        let stated = |section: &&Section| {
+            let value = section.value.get("transform_config");
+            value.is_some_and(|value| !value.is_null() && value.as_object().is_none_or(|value| !value.is_empty()))
+        };
+        sections.iter().find(stated)
+    }
+}
+
+/// Factors explain noise if they leave at most half of it, in dB.
+const HALF: f64 = 3.0;
+
+/// A matrix and its source.
+pub struct Pair<'a> {
+    subject: &'a Subject<'a>,
+    counterpart: &'a Counterpart<'a>,
+    expert: usize,
+    folding: Folding,
+    /// The matrix as it is stored.
+    pub matrix: Matrix,
+    /// Its source, row by row.
+    source: Vec<f32>,
+}
+
+/// The result of a comparison.
+#[derive(Default)]
+pub struct Compared {
+    /// Findings about it.
+    pub findings: Vec<Finding>,
+    /// The SQNR against the source, in dB.
+    pub sqnr: Option<f64>,
+    /// The noise above that of rounding, in dB; `None` if it is not held against that of others.
+    pub noise: Option<f64>,
+    /// The rule that made the bytes, in words.
+    pub rule: Option<String>,
+    /// True if it has the values of a source that is quantized.
+    pub is_same: bool,
+}
+
+/// Distances from a source, and a finding about them.
+struct Distance {
+    against: Against,
+    noise: Option<f64>,
+    finding: Option<Finding>,
+}
+
+/// Matrices whose outputs another matrix takes without a nonlinear function, so that factors of its inputs may be in their rows.
+const PRODUCERS: &[&str] = &["up_proj", "v_proj", "gate_up_proj", "qkv_proj", "fc1", "c_fc"];
+
+impl<'a> Pair<'a> {
+    /// Matrix number `expert` of a subject, and that of its source.
+    pub fn new(subject: &'a Subject<'a>, counterpart: &'a Counterpart<'a>, expert: usize, folding: Folding) -> Self {
+        let scaled = |name: &str| name.ends_with(".pre_quant_scale");
+        let scaled = subject.parts.activations.iter().any(|tensor| scaled(tensor.name));
+        Self {
+            matrix: subject.reading.matrix(subject.opened.as_ref(), expert, false),
+            source: counterpart
+                .matrix(expert, Arrangement::Likely)
+                .expect("every matrix has a likely arrangement"),
+            folding: if scaled && folding == Folding::Unstated {
+                Folding::Channels
+            } else {
+                folding
+            },
+            subject,
+            counterpart,
+            expert,
+        }
+    }
+
+    /// Compares them.
+    pub fn compared(&self) -> Compared {
+        let lost = self.source.iter().filter(|value| !value.is_finite()).count();
+        if lost > 0 {
+            let (all, names) = (self.source.len(), self.counterpart.names().join("', '"));
+            let found = format!(
+                "{}{lost} of {all} values of '{names}' are NaN or infinite",
+                self.which()
+            );
+            return Compared {
+                findings: vec![self.subject.without(found)],
+                ..Compared::default()
+            };
+        }
+        let distance = match self.folding {
+            Folding::Channels => self.fitted(),
+            _ => self.distance(&self.source),
+        };
+        let sqnr = distance.against.db(distance.against.noise);
+        let finding = match self.folding {
+            Folding::Rotated => None,
+            _ => distance.finding.map(|finding| self.cause(finding)),
+        };
+        let judged = finding.is_none() && self.folding != Folding::Rotated;
+        Compared {
+            findings: finding.into_iter().collect(),
+            sqnr: Some(sqnr),
+            noise: distance.noise.filter(|_| judged),
+            rule: self.rule(),
+            is_same: self.counterpart.is_quantized() && self.matrix.values() == self.source,
+        }
+    }
+
+    fn which(&self) -> String {
+        self.subject.which(self.expert)
+    }
+
+    /// Distances from a source as it is, and from its parts.
+    fn distance(&self, x: &[f32]) -> Distance {
+        let Subject {
+            name, parts, reading, ..
+        } = self.subject;
+        let against = Against::new(&self.matrix, x);
+        if against.db(against.noise) < source::least(reading.bits()) || against.noise.is_nan() {
+            let finding = source::low(name, &self.which(), parts, reading, &against, [None; 2]);
+            return Distance {
+                against,
+                noise: None,
+                finding,
+            };
+        }
+        let shortfall = Shortfall::new(&self.matrix, x, against.noise, self.folding == Folding::Channels);
+        let off = source::parts(&shortfall).map(|(found, expected)| {
+            let found = format!("{}SQNR {:.2} dB, and {found}", self.which(), against.db(against.noise));
+            Finding::new(&source::PART_OFF, self.subject.names(), found, expected)
+        });
+        Distance {
+            against,
+            noise: Some(shortfall.whole.db()),
+            finding: off,
+        }
+    }
+
+    /// Distances from the source with a factor for each input channel, and for each output channel where another matrix may have it.
+    fn fitted(&self) -> Distance {
+        let (_, x) = self.fit(false);
+        let distance = self.distance(&x);
+        if distance.finding.is_none() {
+            return distance;
+        }
+        let (_, x) = self.fit(true);
+        let both = self.distance(&x);
+        if both.finding.is_some() {
+            return distance;
+        }
+        let (_, place) = place(self.subject.name);
+        if PRODUCERS.contains(&place.leaf.as_str()) {
+            return both;
+        }
+        Distance {
+            finding: Some(self.not_judged(both.against, "one factor for each input and output channel")),
+            ..both
+        }
+    }
+
+    /// The cause of a finding about the distance from the source, if it is one of those that can be measured.
+    fn cause(&self, finding: Finding) -> Finding {
+        if finding.check.name == source::PART_OFF.name {
+            return self.folded(&finding, f64::INFINITY).unwrap_or(finding);
+        }
+        if finding.check.name == source::FOLDED.name {
+            return finding;
+        }
+        let Subject {
+            name, parts, reading, ..
+        } = self.subject;
+        let from = |matrix: &Matrix, x: &[f32]| match self.folding {
+            Folding::Channels => Against::new(matrix, &fit(matrix, x, false).1),
+            _ => Against::new(matrix, x),
+        };
+        let least = source::least(reading.bits());
+        let against = from(&self.matrix, &self.source);
+        let other = reading.is_packed().then(|| {
+            let matrix = reading.matrix(self.subject.opened.as_ref(), self.expert, true);
+            from(&matrix, &self.source)
+        });
+        let arranged = |how| Some(from(&self.matrix, &self.counterpart.matrix(self.expert, how)?));
+        let turned = arranged(Arrangement::Turned);
+        let named = source::low(name, &self.which(), parts, reading, &against, [other, turned]);
+        let finding = named.unwrap_or(finding);
+        if finding.check.name != source::LOW_SQNR.name {
+            return finding;
+        }
+        let by_turns = arranged(Arrangement::Interleaved).map(|against| against.db(against.noise));
+        if let Some(db) = by_turns.filter(|db| *db >= least) {
+            let found = format!(
+                "{}, and {db:.2} dB with the rows of gate and up in another order of the stack",
+                finding.found
+            );
+            return self.subject.without(found);
+        }
+        self.folded(&finding, f64::INFINITY).unwrap_or(finding)
+    }
+
+    /// A finding in place of another, if the matrix is right but for factors that differ from channel to channel, with at most `limit` dB
+    /// more noise than rounding gives.
+    pub fn folded(&self, finding: &Finding, limit: f64) -> Option<Finding> {
+        if self.folding != Folding::Unstated {
+            return None;
+        }
+        let before = Against::new(&self.matrix, &self.source);
+        let before = before.db(before.noise);
+        [(false, "input channel"), (true, "input and output channel")]
+            .into_iter()
+            .find_map(|(outputs, each)| {
+                let (inputs, x) = self.fit(outputs);
+                let Distance {
+                    against,
+                    finding: other,
+                    noise,
+                } = self.distance(&x);
+                let low = noise.is_some_and(|noise| noise <= limit);
+                let mended = against.db(against.noise) >= before + HALF;
+                let right = low && mended && other.is_none() && varies(&inputs, &against, self.matrix.rows);
+                right.then(|| self.not_judged(against, &format!("one factor for each {each} ({})", finding.found)))
+            })
+    }
+
+    fn not_judged(&self, against: Against, with: &str) -> Finding {
+        let found = format!("{}SQNR {:.2} dB with {with}", self.which(), against.db(against.noise));
+        let expected = "a source without factors of channels, or a configuration that says AWQ";
+        Finding::new(&source::FOLDED, self.subject.names(), found, expected)
+    }
+
+    fn fit(&self, outputs: bool) -> (Vec<f64>, Vec<f32>) {
+        fit(&self.matrix, &self.source, outputs)
+    }
+
+    /// The rule that made the bytes, of the first matrix: those of a stack are made in the same way.
+    fn rule(&self) -> Option<String> {
+        let (Reading::Bytes { format, buffers, .. }, Some(opened), 0) =
+            (&self.subject.reading, &self.subject.opened, self.expert)
+        else {
+            return None;
+        };
+        let narrow = buffers.scale.and_then(|scale| match scale.dtype {
+            Dtype::BF16 => Some(Half::Bf16),
+            Dtype::F16 => Some(Half::F16),
+            _ => None,
+        });
+        let asked = DiagnosisOptions {
+            rules: Rules::ReadAlike,
+            narrow,
+        };
+        let encoded = opened.matrix(0);
+        let (source, stored) = (Source::slice(&self.source), StoredBytes::from(&encoded));
+        let diagnosis = diagnose_from(source, self.matrix.cols, &stored, format, asked, &AtomicUsize::new(0));
+        Some(diagnosis.conclusion())
+    }
+}
+
+/// Least squares of y = f[col] · x, or with `outputs` of y = g[row] · f[col] · x, over the elements y of a matrix: the factors of
+/// columns, and the source with all factors, which are positive. Those of rows and those of columns follow by turns, which converges to
+/// the best product within a few turns where one exists.
+fn fit(matrix: &Matrix, source: &[f32], outputs: bool) -> (Vec<f64>, Vec<f32>) {
+    let (rows, cols) = (matrix.rows, matrix.cols);
+    let stored = matrix.values();
+    let (mut down, mut across) = (vec![1.0f64; rows], vec![1.0f64; cols]);
+    let turn = |known: &[f64], of: &mut [f64], columns: bool| {
+        let mut sums = vec![(0.0f64, 0.0f64); of.len()];
+        for (at, (x, y)) in source.iter().zip(&stored).enumerate() {
+            let (row, col) = (at / cols, at % cols);
+            let (own, other) = if columns { (col, row) } else { (row, col) };
+            let x = f64::from(*x) * known[other];
+            sums[own].0 += x * f64::from(*y);
+            sums[own].1 += x * x;
+        }
+        // A channel that is lost, or of the other sign, has no factor: it is held to that of the others.
+        let fitted: Vec<Option<f64>> = sums
+            .iter()
+            .map(|(xy, xx)| Some(xy / xx).filter(|factor| *factor > 0.0))
+            .collect();
+        let middle = upper_median(fitted.iter().copied().flatten().collect()).unwrap_or(1.0);
+        of.iter_mut()
+            .zip(fitted)
+            .for_each(|(factor, fitted)| *factor = fitted.unwrap_or(middle));
+    };
+    turn(&down, &mut across, true);
+    for _ in 0..if outputs { 8 } else { 0 } {
+        turn(&across, &mut down, false);
+        turn(&down, &mut across, true);
+    }
+    let value = |(at, x): (usize, &f32)| (f64::from(*x) * down[at / cols] * across[at % cols]) as f32;
+    let scaled = source.iter().enumerate().map(value).collect();
+    (across, scaled)
+}
+
+/// Columns that are held against each other.
+const NEAR: usize = 16;
+
+/// True if more than an eighth of all factors differ from the median of the 16 around them, by more than four times what the noise of the
+/// fitted matrix gives: one wrong scale changes all factors of its group in the same way.
+fn varies(factors: &[f64], fitted: &Against, rows: usize) -> bool {
+    let error = 4.0 * (fitted.noise / fitted.signal / rows.max(1) as f64).sqrt();
+    let apart = |near: &[f64]| {
+        let middle = upper_median(near.to_vec()).unwrap_or(0.0);
+        near.iter()
+            .filter(|factor| (*factor - middle).abs() > error * middle)
+            .count()
+    };
+    factors.chunks(NEAR).map(apart).sum::<usize>() > factors.len() / 8
+}

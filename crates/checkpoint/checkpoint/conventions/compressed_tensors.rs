@@ -1,0 +1,155 @@
+//! compressed-tensors, as llm-compressor writes it and vLLM reads it.
+
+use serde_json::Value;
+
+use super::{Convention, PLAIN, Part, not_converted, of_weight};
+use crate::checkpoint::config::{Modules, Scheme, Section};
+use crate::checkpoint::words::Packing;
+use ulplab_core::formats::Group;
+
+pub const CONVENTION: Convention = Convention {
+    name: "compressed-tensors",
+    methods: &["compressed-tensors"],
+    writers: &[
+        "compressed-tensors (llm-compressor, vLLM), packed",
+        "ModelOpt; compressed-tensors, not packed",
+    ],
+    endings: &[
+        of_weight(".weight_shape", Part::Shape),
+        of_weight(".weight_g_idx", Part::GroupIndex),
+        of_weight(".input_zero_point", Part::Activation),
+    ],
+    packing: Some(Packing::Rows),
+    lists_all: true,
+    scheme,
+    targets,
+    ignored: |section| {
+        let sparse = section.value.pointer("/sparsity_config/format").and_then(Value::as_str);
+        match sparse.filter(|format| *format != "dense") {
+            Some(format) => Err(format!("key 'sparsity_config.format' is '{format}', expected dense")),
+            None => not_converted(section, "ignore"),
+        }
+    },
+    doc: "`weight_global_scale` divides: it is 448 · 6 / amax of the tensor. Integers of 4 and 8 bits in words \
+          (`pack-quantized`) have the first code in the lowest bits, and are stored with half their range added.",
+    ..PLAIN
+};
+
+/// The groups of `config_groups` by their names, each with its targets.
+fn groups(section: &Section) -> Result<Vec<(&String, &Value, Vec<&str>)>, String> {
+    let Some(groups) = section.value.get("config_groups").and_then(Value::as_object) else {
+        return Err("key 'config_groups' is missing, expected an object".into());
+    };
+    let mut all = Vec::new();
+    for (name, group) in groups {
+        let list = group.get("targets").and_then(Value::as_array);
+        let wrong = |target| format!("{name}: a target is {target}, expected a string");
+        let targets = list.into_iter().flatten();
+        let targets = targets.map(|target| target.as_str().ok_or_else(|| wrong(target)));
+        all.push((name, group, targets.collect::<Result<_, _>>()?));
+    }
+    Ok(all)
+}
+
+/// True if a target is a class, as `Linear`, which tensors do not have.
+fn is_class(target: &str) -> bool {
+    !target.starts_with("re:") && !target.contains('.') && target.starts_with(char::is_uppercase)
+}
+
+/// True if a module is a target by its name; `None` if classes are targets.
+fn targets(section: &Section, module: &str) -> Result<Option<bool>, String> {
+    let (mut named, mut class) = (false, false);
+    for (_, group, targets) in groups(section)? {
+        if group.get("weights").is_none_or(Value::is_null) {
+            continue;
+        }
+        for target in targets {
+            class |= is_class(target);
+            named |= !is_class(target) && Modules::parse(target)?.has(module)?;
+        }
+    }
+    Ok(if named { Some(true) } else { (!class).then_some(false) })
+}
+
+/// The first group that has the module among its targets. A class has all of them, unless a target names the module.
+pub fn scheme(section: &Section, module: &str) -> Result<Option<Scheme>, String> {
+    let mut of_class = None;
+    for (name, group, targets) in groups(section)? {
+        let Some(weights) = group.get("weights").filter(|weights| !weights.is_null()) else {
+            continue;
+        };
+        let read = || {
+            let scheme = weights_of(weights).map_err(|why| format!("{name}: {why}"))?;
+            let inputs = Some(inputs_of(group, &scheme));
+            Ok(Some(Scheme { inputs, ..scheme }))
+        };
+        for target in targets {
+            if is_class(target) {
+                of_class = of_class.or(Some(read()));
+            } else if Modules::parse(target)?.has(module)? {
+                return read();
+            }
+        }
+    }
+    of_class.unwrap_or(Ok(None))
+}
+
+/// The name of the static scale of activations, if there is one: of NVFP4, whose block scales are made when the activations are
+/// known, it is the scale above them.
+fn inputs_of(group: &Value, weights: &Scheme) -> &'static [&'static str] {
+    let inputs = group.get("input_activations").filter(|inputs| !inputs.is_null());
+    let dynamic = inputs.map(|inputs| inputs.get("dynamic").cloned().unwrap_or(false.into()));
+    let bits = inputs.and_then(|inputs| inputs.get("num_bits")).and_then(Value::as_u64);
+    match (dynamic, weights.element, bits) {
+        (None | Some(Value::Bool(true)), ..) => &[],
+        // ModelOpt writes the same groups, and another name.
+        (_, "e2m1", Some(4)) => &["input_global_scale", "input_scale"],
+        _ => &["input_scale"],
+    }
+}
+
+fn weights_of(weights: &Value) -> Result<Scheme, String> {
+    let bits = weights.get("num_bits").and_then(Value::as_u64);
+    let bits = bits.ok_or("key 'weights.num_bits' is missing, expected a number of bits")? as usize;
+    let kind = weights.get("type").and_then(Value::as_str).unwrap_or("int");
+    let size = weights
+        .get("group_size")
+        .and_then(Value::as_u64)
+        .map(|size| size as usize);
+    let strategy = weights.get("strategy").and_then(Value::as_str);
+    let block = weights.get("block_structure").and_then(Value::as_array);
+    let block: Option<Vec<usize>> = block.map(|sizes| {
+        let sizes = sizes.iter().filter_map(Value::as_u64);
+        sizes.map(|size| size as usize).collect()
+    });
+    let group = match (strategy, size, block.as_deref()) {
+        (Some("tensor"), ..) => Some(Group::Tensor),
+        (Some("channel"), ..) => Some(Group::Token),
+        (Some("block"), _, Some(&[rows, cols])) if rows > 0 && cols > 0 => Some(Group::Tile { rows, cols }),
+        (_, Some(size), _) if size > 0 => Some(Group::block(size)),
+        (Some(other), ..) => {
+            return Err(format!(
+                "key 'weights.strategy' is '{other}', expected tensor, channel, block with 'block_structure', or a group \
+                 with 'group_size'"
+            ));
+        }
+        (None, ..) => None,
+    };
+    let element = match (kind, bits) {
+        ("float", 4) => "e2m1",
+        ("float", 8) => "e4m3",
+        ("int", _) => "int",
+        (kind, bits) => {
+            return Err(format!(
+                "weights are {kind} of {bits} bits, expected int, or float of 4 or 8 bits"
+            ));
+        }
+    };
+    Ok(Scheme {
+        element,
+        bits,
+        group,
+        symmetric: weights.get("symmetric").and_then(Value::as_bool),
+        ..Scheme::default()
+    })
+}

@@ -1,0 +1,23 @@
+//! Meta's FBGEMM: FP8 with a scale for each output channel, and activations that are quantized when they are known.
+
+use super::{Convention, PLAIN, within};
+use crate::checkpoint::config::Scheme;
+use ulplab_core::formats::Group;
+
+pub const CONVENTION: Convention = Convention {
+    name: "FBGEMM",
+    methods: &["fbgemm_fp8"],
+    writers: &["ModelOpt; compressed-tensors, not packed"],
+    scheme: |_, _| {
+        Ok(Some(Scheme {
+            element: "e4m3",
+            bits: 8,
+            group: Some(Group::Token),
+            inputs: Some(&[]),
+            ..Scheme::default()
+        }))
+    },
+    ignored: |section| within(section, "modules_to_not_convert"),
+    doc: "FP8 with one scale for each output channel.",
+    ..PLAIN
+};

@@ -1,0 +1,414 @@
+//! The tensors of a source that a quantized matrix was made from: under another prefix, in a stack of experts, among the rows of a fused
+//! matrix, quantized themselves, and the reverse of each.
+
+mod place;
+mod prefixes;
+
+use std::collections::HashMap;
+
+pub use place::{Place, place};
+use prefixes::{Choice, Prefixes};
+
+use super::parts::Matrices;
+use super::subject::Subject;
+use crate::packed::Stack;
+use ulplab_core::tensorfile::Tensor;
+
+/// The matrices of a source.
+#[derive(Default)]
+pub struct Sources<'s> {
+    held: Vec<Held<'s>>,
+    /// The prefix and the number of each tensor by its place.
+    at: HashMap<Place, Vec<(String, usize)>>,
+    /// True if stacks have the rows of gate and up by turns, as gpt-oss.
+    interleaved: bool,
+}
+
+/// A tensor of the source.
+struct Held<'s> {
+    name: &'s str,
+    /// Rows before columns.
+    shape: Vec<usize>,
+    values: Values<'s>,
+}
+
+enum Values<'s> {
+    Plain(Tensor<'s>),
+    /// Decoded where it is needed.
+    Quantized(Box<Subject<'s>>),
+}
+
+/// The source of a matrix, or of a stack of matrices.
+pub struct Counterpart<'s> {
+    /// For each matrix the rows that it has one after the other.
+    matrices: Vec<Vec<Rows<'s>>>,
+}
+
+/// Rows of one matrix of a source tensor.
+#[derive(Clone, Copy)]
+struct Rows<'s> {
+    held: &'s Held<'s>,
+    /// The number of the matrix in its stack.
+    matrix: usize,
+    /// The number of rows that are taken.
+    count: usize,
+    /// The place among all rows.
+    share: Share,
+    /// True if the tensor has inputs before outputs.
+    turned: bool,
+    /// True if its shape would be the same the other way round.
+    square: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Share {
+    /// All rows, or those from a row on.
+    From(usize),
+    /// Every second row, from this one on.
+    Second(usize),
+    /// All rows, every second one before the others.
+    Halves,
+}
+
+/// Another way to read a source, tried where the first one does not fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrangement {
+    /// By shapes, and by the type of the model.
+    Likely,
+    /// Square matrices the other way round.
+    Turned,
+    /// The rows of gate and up in stacks by turns in place of halves, or the reverse.
+    Interleaved,
+}
+
+/// A matrix whose source is looked for: its name, and its shape with outputs before inputs.
+type Wanted<'a> = (&'a str, Vec<usize>);
+
+/// The counterpart of each matrix, or the text of the finding that there is none.
+pub type Found<'s> = Vec<Result<Counterpart<'s>, String>>;
+
+/// The source of each subject. `all` are all quantized matrices of the checkpoint, which has `matrices`: prefixes and the rows of fused
+/// matrices do not depend on a selection.
+pub fn found<'s>(subjects: &[Subject], all: &[Subject], matrices: &Matrices, sources: &'s Sources<'s>) -> Found<'s> {
+    let wanted: Vec<Wanted> = all
+        .iter()
+        .map(|subject| (subject.name, subject.reading.shape()))
+        .collect();
+    let plain = matrices
+        .iter()
+        .filter_map(|(name, parts)| Some((name.as_str(), parts.codes?.shape)));
+    let rows = wanted.iter().map(|(name, shape)| (*name, &shape[..])).chain(plain);
+    let rows: Vec<(&str, usize)> = rows
+        .filter(|(_, shape)| shape.len() == 2)
+        .map(|(name, shape)| (name, shape[0]))
+        .collect();
+    let names = wanted.iter().map(|(name, _)| *name);
+    let mut found: HashMap<&str, _> = names.zip(sources.counterparts(&wanted, &rows)).collect();
+    let of = |subject: &Subject| found.remove(subject.name).unwrap_or_else(|| Err("none".into()));
+    subjects.iter().map(of).collect()
+}
+
+impl<'s> Sources<'s> {
+    /// The matrices of a source. `quantized` are those that have codes and scales; `interleaved` is true for a model of type `gpt_oss`.
+    pub fn new(matrices: &'s Matrices<'s>, quantized: Vec<Subject<'s>>, interleaved: bool) -> Self {
+        let mut sources = Self {
+            interleaved,
+            ..Self::default()
+        };
+        for (name, parts) in matrices {
+            let plain = parts.codes.filter(|codes| codes.is_floating() && parts.scale.is_none());
+            if let Some(tensor) = plain.filter(|tensor| tensor.shape.len() >= 2) {
+                sources.add(name, tensor.shape.to_vec(), Values::Plain(tensor));
+            }
+        }
+        for subject in quantized {
+            sources.add(
+                subject.name,
+                subject.reading.shape(),
+                Values::Quantized(Box::new(subject)),
+            );
+        }
+        sources
+    }
+
+    fn add(&mut self, name: &'s str, shape: Vec<usize>, values: Values<'s>) {
+        let (prefix, place) = place(name);
+        self.at.entry(place).or_default().push((prefix, self.held.len()));
+        self.held.push(Held { name, shape, values });
+    }
+
+    /// The source of each wanted matrix, in their order, or the reason that there is none. `rows` are the row counts of all matrices of the
+    /// quantized checkpoint, by their names: those of q, k and v say where each begins in a fused matrix.
+    fn counterparts(&'s self, wanted: &[Wanted], rows: &[(&str, usize)]) -> Found<'s> {
+        // The shape of a quantized matrix counts before that of its codes.
+        let known = rows.iter().rev().map(|(name, rows)| (place(name), *rows));
+        let mut search = Search {
+            sources: self,
+            turned: [false; 2],
+            rows: known.collect(),
+        };
+        let places: Vec<(String, Place)> = wanted.iter().map(|(name, _)| place(name)).collect();
+        let within = |prefix: &str, at: usize| search.find(prefix, &places[at], &wanted[at].1);
+        let prefixes = Prefixes::new(&places, self.places(), |prefix, at| within(prefix, at).is_some());
+        let found = |search: &Search<'s>, at: usize| -> Result<Counterpart<'s>, String> {
+            let none = || match self.at.get(&places[at].1).and_then(|all| all.first()) {
+                Some((_, other)) => {
+                    let Held { name, shape, .. } = &self.held[*other];
+                    format!("'{name}' of shape {shape:?}")
+                }
+                None => "none".into(),
+            };
+            match prefixes.of(&places[at].0) {
+                Choice::One(prefix) => search.find(prefix, &places[at], &wanted[at].1).ok_or_else(none),
+                Choice::None => Err(none()),
+                Choice::Open(pairs) => Err(format!("prefixes that fit the same number of matrices: {pairs}")),
+            }
+        };
+        // Shapes that are not square say how the others are stored.
+        let mut votes = [[0usize; 2]; 2];
+        for counterpart in (0..wanted.len()).filter_map(|at| found(&search, at).ok()) {
+            for rows in counterpart.matrices.iter().flatten().filter(|rows| !rows.square) {
+                votes[rows.held.rank()][usize::from(rows.turned)] += 1;
+            }
+        }
+        search.turned = votes.map(|[straight, turned]| turned > straight);
+        (0..wanted.len()).map(|at| found(&search, at)).collect()
+    }
+
+    /// The places of all tensors with their prefixes.
+    fn places(&self) -> impl Iterator<Item = (&Place, &str)> {
+        let all = self.at.iter();
+        all.flat_map(|(place, all)| all.iter().map(move |(prefix, _)| (place, prefix.as_str())))
+    }
+
+    /// The tensor at a place, if there is exactly one under the prefix.
+    fn get(&self, prefix: &str, place: &Place) -> Option<&Held<'s>> {
+        let mut all = self.at.get(place)?.iter().filter(|(of, _)| of == prefix);
+        let (_, first) = all.next()?;
+        all.next().is_none().then(|| &self.held[*first])
+    }
+}
+
+struct Search<'s> {
+    sources: &'s Sources<'s>,
+    /// For single matrices and for stacks: true if square ones have inputs before outputs.
+    turned: [bool; 2],
+    /// Row counts of the quantized checkpoint by prefix and place.
+    rows: HashMap<(String, Place), usize>,
+}
+
+impl<'s> Search<'s> {
+    /// The source of a matrix under a prefix.
+    fn find(&self, prefix: &str, (own, place): &(String, Place), shape: &[usize]) -> Option<Counterpart<'s>> {
+        let [leading @ .., rows, cols] = shape else {
+            return None;
+        };
+        let experts: usize = leading.iter().product();
+        if let Some(held) = self.sources.get(prefix, place) {
+            // A name that is the same has the source or none.
+            let same = held.shape.len() == shape.len() && held.shape.starts_with(leading);
+            let all = (0..experts).map(|expert| Some(vec![self.whole(held, expert, Some(*rows), *cols)?]));
+            let matrices = same.then(|| all.collect::<Option<_>>()).flatten()?;
+            return Some(Counterpart { matrices });
+        }
+        let of = |expert: Option<usize>| {
+            let place = place.of_expert(expert.or(place.expert));
+            let rows_of = |leaf: &str| self.rows.get(&(own.clone(), place.with(leaf))).copied();
+            let alone = self.single(prefix, &place, Some(*rows), *cols);
+            let part = || self.part(prefix, &place, *rows, *cols, rows_of);
+            alone
+                .or_else(part)
+                .map(|rows| vec![rows])
+                .or_else(|| self.joined(prefix, &place, *rows, *cols))
+        };
+        let matrices = match leading {
+            [] => vec![of(None)?],
+            [_] => {
+                // Experts that the stack has not belong to another one.
+                let all = (0..experts).map(|expert| of(Some(expert)));
+                let matrices = all.collect::<Option<_>>()?;
+                of(Some(experts)).is_none().then_some(matrices)?
+            }
+            _ => return None,
+        };
+        Some(Counterpart { matrices })
+    }
+
+    /// A tensor that is the matrix, or a stack that has it.
+    fn single(&self, prefix: &str, place: &Place, rows: Option<usize>, cols: usize) -> Option<Rows<'s>> {
+        let alone = self.sources.get(prefix, place).filter(|held| held.shape.len() == 2);
+        alone.and_then(|held| self.whole(held, 0, rows, cols)).or_else(|| {
+            let expert = place.expert?;
+            let stack = self.sources.get(prefix, &place.of_expert(None))?;
+            let has = stack.shape.len() == 3 && expert < stack.shape[0];
+            has.then(|| self.whole(stack, expert, rows, cols)).flatten()
+        })
+    }
+
+    /// Its rows in a fused matrix.
+    fn part(
+        &self,
+        prefix: &str,
+        place: &Place,
+        rows: usize,
+        cols: usize,
+        rows_of: impl Fn(&str) -> Option<usize>,
+    ) -> Option<Rows<'s>> {
+        let (fused, members) = place.fusion()?;
+        let all = self.single(prefix, &place.with(fused), None, cols)?;
+        let own = members.iter().position(|member| *member == place.leaf)?;
+        let part = |share: Share| Rows {
+            count: rows,
+            share,
+            ..all
+        };
+        if members[0] == "gate_proj" {
+            let by_turns = self.sources.interleaved && all.held.rank() == 1;
+            let share = if by_turns {
+                Share::Second(own)
+            } else {
+                Share::From(own * rows)
+            };
+            return (all.count == 2 * rows).then_some(part(share));
+        }
+        let counts = members.iter().map(|member| {
+            if *member == place.leaf {
+                Some(rows)
+            } else {
+                rows_of(member)
+            }
+        });
+        let counts = counts.collect::<Option<Vec<usize>>>()?;
+        let whole = counts.iter().sum::<usize>() == all.count;
+        whole.then_some(part(Share::From(counts[..own].iter().sum())))
+    }
+
+    /// The matrices whose rows a fused one has.
+    fn joined(&self, prefix: &str, place: &Place, rows: usize, cols: usize) -> Option<Vec<Rows<'s>>> {
+        let members = place.members();
+        let each = |member: &&str| self.single(prefix, &place.with(member), None, cols);
+        let all: Vec<Rows> = members.iter().map(each).collect::<Option<_>>()?;
+        (!all.is_empty() && all.iter().map(|rows| rows.count).sum::<usize>() == rows).then_some(all)
+    }
+
+    /// All rows of a matrix of a tensor, if it has that many rows and columns, as it is or the other way round.
+    fn whole(&self, held: &'s Held<'s>, matrix: usize, rows: Option<usize>, cols: usize) -> Option<Rows<'s>> {
+        let [.., a, b] = held.shape[..] else {
+            return None;
+        };
+        let fits = |down: usize, across: usize| across == cols && rows.is_none_or(|rows| rows == down);
+        let (straight, turned) = (fits(a, b), fits(b, a));
+        let turned = match (straight, turned) {
+            (true, true) => self.turned[held.rank()],
+            (true, false) => false,
+            (false, true) => true,
+            (false, false) => return None,
+        };
+        Some(Rows {
+            held,
+            matrix,
+            count: if turned { b } else { a },
+            share: Share::From(0),
+            turned,
+            square: a == b,
+        })
+    }
+}
+
+impl Held<'_> {
+    /// 0 for a matrix, 1 for a stack.
+    fn rank(&self) -> usize {
+        usize::from(self.shape.len() > 2)
+    }
+
+    /// One of its matrices as numbers.
+    fn matrix(&self, at: usize) -> Vec<f32> {
+        match &self.values {
+            Values::Plain(tensor) => {
+                let stack = Stack::new(&self.shape).expect("a tensor that was opened has elements that can be counted");
+                let bytes = stack.share(tensor.bytes, at);
+                Tensor { bytes, ..*tensor }
+                    .to_f32()
+                    .expect("floating-point tensors are numbers")
+            }
+            Values::Quantized(subject) => subject.reading.matrix(subject.opened.as_ref(), at, false).values(),
+        }
+    }
+}
+
+impl Counterpart<'_> {
+    /// The names of its tensors, in the order of its rows.
+    pub fn names(&self) -> Vec<&str> {
+        let mut names = Vec::new();
+        for rows in self.matrices.iter().flatten() {
+            if !names.contains(&rows.held.name) {
+                names.push(rows.held.name);
+            }
+        }
+        names
+    }
+
+    /// True if it was quantized itself.
+    pub fn is_quantized(&self) -> bool {
+        let mut all = self.matrices.iter().flatten();
+        all.any(|rows| matches!(rows.held.values, Values::Quantized(_)))
+    }
+
+    /// Matrix number `expert`, row by row; `None` if the arrangement is no other than the likely one.
+    pub fn matrix(&self, expert: usize, arrangement: Arrangement) -> Option<Vec<f32>> {
+        let mut values = Vec::new();
+        let mut other = arrangement == Arrangement::Likely;
+        for rows in &self.matrices[expert] {
+            let [.., down, across] = rows.held.shape[..] else {
+                unreachable!("sources are matrices");
+            };
+            let mut turned = rows.turned;
+            if arrangement == Arrangement::Turned && rows.square {
+                (turned, other) = (!turned, true);
+            }
+            let share = Some(rows.share).filter(|_| arrangement == Arrangement::Interleaved);
+            let share = share.and_then(|share| rows.rearranged(share));
+            other |= share.is_some();
+            let all = rows.held.matrix(rows.matrix);
+            let (from, count) = (|first: usize, step: usize| (first..).step_by(step), rows.count);
+            let places: Vec<usize> = match share.unwrap_or(rows.share) {
+                Share::From(first) => from(first, 1).take(count).collect(),
+                Share::Second(first) => from(first, 2).take(count).collect(),
+                Share::Halves => from(0, 2)
+                    .take(count.div_ceil(2))
+                    .chain(from(1, 2).take(count / 2))
+                    .collect(),
+            };
+            for row in places {
+                match turned {
+                    true => values.extend((0..down).map(|col| all[col * across + row])),
+                    false => values.extend_from_slice(&all[row * across..][..across]),
+                }
+            }
+        }
+        other.then_some(values)
+    }
+}
+
+impl Rows<'_> {
+    /// The share with the rows of gate and up in stacks in the other order; `None` for other rows.
+    fn rearranged(&self, share: Share) -> Option<Share> {
+        let (_, place) = place(self.held.name);
+        if place.leaf != "gate_up_proj" || self.held.rank() == 0 {
+            return None;
+        }
+        Some(match share {
+            Share::Second(own) => Share::From(own * self.count),
+            Share::From(first) if 2 * self.count == self.all() => Share::Second(first / self.count.max(1)),
+            _ => Share::Halves,
+        })
+    }
+
+    /// The number of rows of its tensor.
+    fn all(&self) -> usize {
+        let [.., down, across] = self.held.shape[..] else {
+            return 0;
+        };
+        if self.turned { across } else { down }
+    }
+}

@@ -1,0 +1,389 @@
+//! Codes and scales of a quantized matrix as numbers, whatever their bytes are.
+
+use safetensors::Dtype;
+
+use super::config::{Scheme, nvfp4};
+use super::conventions::Convention;
+use super::parts::Parts;
+use super::words::{Misfit, Words, is_words};
+use crate::packed::{Buffers, Opened, Stack, codes};
+use ulplab_core::formats::{Element, Format, Global, Group, Scale};
+use ulplab_core::tensorfile::Tensor;
+
+/// How the bytes of a matrix, or of a stack of matrices, are read.
+#[derive(Debug)]
+pub enum Reading<'a> {
+    /// Bytes of a format of this crate.
+    Bytes {
+        /// The format, with the meaning of its global scale.
+        format: Format,
+        /// Shape of the matrices.
+        shape: Vec<usize>,
+        /// Their bytes.
+        buffers: Buffers<'a>,
+    },
+    /// Integers in words.
+    Words {
+        /// Codes, zero points and groups.
+        words: Words<'a>,
+        /// The scales.
+        scale: Tensor<'a>,
+        /// What is added to a stored zero point.
+        offset: i32,
+    },
+}
+
+/// A matrix as numbers, in rows of output channels.
+#[derive(Debug)]
+pub struct Matrix {
+    /// Output channels.
+    pub rows: usize,
+    /// Input channels.
+    pub cols: usize,
+    /// Values of the codes less their zero points, row by row.
+    pub codes: Vec<f32>,
+    /// Scales, row by row.
+    pub scales: Vec<f32>,
+    /// What all of them are multiplied by.
+    pub factor: f64,
+    /// Whether the factor is a stored global scale, or its reciprocal.
+    pub has_global: bool,
+    /// The scale of each column among those of a row.
+    columns: Vec<usize>,
+    /// Scales of a row.
+    across: usize,
+    /// Rows that share scales.
+    height: usize,
+    /// The values that codes can have.
+    pub grid: Grid,
+    /// The least normal scale of their type; 0 if the type has scales small enough for any weight.
+    pub least: f64,
+}
+
+/// The values that codes can have.
+#[derive(Debug)]
+pub enum Grid {
+    /// These, in ascending order.
+    Values(Vec<f32>),
+    /// Integers of some bits, less the zero point of each group, or less half of their range.
+    Integers {
+        /// Bits of a code.
+        bits: usize,
+        /// Zero points, as scales are ordered.
+        zeros: Option<Vec<f32>>,
+    },
+}
+
+/// A format that fits, and whether the configuration says so.
+pub struct Chosen<'a> {
+    /// How the bytes are read.
+    pub reading: Reading<'a>,
+    /// What the configuration says, where that does not fit.
+    pub not: Option<Scheme>,
+}
+
+/// Finds how a matrix is stored: as the configuration says, or else as types and shapes say. Its parts have codes and scales.
+///
+/// # Errors
+/// Nothing fits; the tensor is one that should have another shape or type.
+pub fn choose<'a>(
+    parts: &Parts<'a>,
+    convention: &Convention,
+    scheme: Option<Scheme>,
+    offset: i32,
+) -> Result<Chosen<'a>, Misfit> {
+    let (codes, scale) = (parts.codes.expect("checked"), parts.scale.expect("checked"));
+    if let (Some(packing), true) = (convention.packing, is_words(&codes)) {
+        let said = scheme.filter(|scheme| scheme.element == "int");
+        let (words, not) = match Words::new(parts, packing, said) {
+            Ok(words) => (words, scheme.filter(|_| said.is_none())),
+            // A shape that is whole in itself is another group size.
+            Err(misfit) => match Words::new(parts, packing, None) {
+                Ok(words) if said.is_some() => (words, scheme),
+                _ => return Err(misfit),
+            },
+        };
+        let reading = Reading::Words { words, scale, offset };
+        return Ok(Chosen { reading, not });
+    }
+    let Some((packed, mut buffers)) = parts.buffers(convention) else {
+        return Err(Misfit {
+            tensor: codes.name.into(),
+            found: format!("{} {:?}", codes.dtype, codes.shape),
+            expected: format!("codes as {} packs them", convention.name),
+        });
+    };
+    // Zero points that are all zero say that there are none.
+    buffers.zero = buffers.zero.filter(|zero| zero.bytes.iter().any(|byte| *byte != 0));
+    let fit = |format: &Format| {
+        let shape = buffers.shape(format)?;
+        buffers.fits(format, &shape)?;
+        tiled(format, &shape, &scale).map(|()| shape)
+    };
+    let rule = packed.rule;
+    let stated = scheme.map(|scheme| scheme.formats(rule)).unwrap_or_default();
+    let (said, likely) = (stated.len(), likely(&codes, &scale, parts.global.is_some(), rule));
+    let (mut first, mut formats) = (None, stated.into_iter().chain(likely).enumerate());
+    let found = formats.find_map(|(at, format)| match fit(&format) {
+        Ok(shape) => Some((at, format, shape)),
+        Err(why) => {
+            first.get_or_insert(why);
+            None
+        }
+    });
+    match found {
+        Some((at, format, shape)) => {
+            let silent = scheme.is_none_or(|scheme| said == 0 && scheme.element == format.element.name);
+            Ok(Chosen {
+                not: scheme.filter(|_| at >= said && !silent),
+                reading: Reading::Bytes { format, shape, buffers },
+            })
+        }
+        None => Err(misfit(&first.unwrap_or_default(), &codes, &scale)),
+    }
+}
+
+/// Checks that scales of tiles are a matrix of the tiles: as many scales in another shape are refused by loaders.
+fn tiled(format: &Format, shape: &[usize], scale: &Tensor) -> Result<(), String> {
+    let group = format.scaling.map(|scaling| scaling.group);
+    let (Some(group @ Group::Tile { rows: 2.., .. }), [.., rows, cols]) = (group, shape) else {
+        return Ok(());
+    };
+    let (down, across) = group.count(*rows, *cols);
+    match scale.shape {
+        [.., a, b] if (*a, *b) == (down, across) => Ok(()),
+        found => Err(format!(
+            "tensor '{}': shape {found:?}, expected [{down}, {across}] scales",
+            scale.name
+        )),
+    }
+}
+
+/// Formats of such types, those that fewer shapes fit first.
+fn likely(codes: &Tensor, scale: &Tensor, global: bool, rule: Option<&str>) -> Vec<Format> {
+    let powers = matches!(scale.dtype, Dtype::F8_E8M0 | Dtype::U8);
+    let of = |element: &str, groups: &[&str], kind: &str| -> Vec<String> {
+        groups.iter().map(|group| format!("{element}/{group}:{kind}")).collect()
+    };
+    const WITH_FLOATS: &[&str] = &["t", "token", "b128", "b64", "b32", "b16", "b256", "b128x128"];
+    const WITH_POWERS: &[&str] = &["b32", "b128", "b64", "b16", "b128x128"];
+    let texts = match (codes.dtype, scale.dtype) {
+        (Dtype::F8_E4M3, _) if powers => of("e4m3", WITH_POWERS, "e8m0"),
+        (Dtype::F8_E5M2, _) if powers => of("e5m2", WITH_POWERS, "e8m0"),
+        (Dtype::F8_E4M3, _) => of("e4m3", WITH_FLOATS, "f32"),
+        (Dtype::F8_E5M2, _) => of("e5m2", WITH_FLOATS, "f32"),
+        (Dtype::U8 | Dtype::I8 | Dtype::F4, Dtype::F8_E4M3) if global => vec![nvfp4(rule)],
+        (Dtype::U8 | Dtype::I8 | Dtype::F4, Dtype::F8_E4M3) => vec!["e2m1/b16:e4m3".into()],
+        (Dtype::U8 | Dtype::I8 | Dtype::F4, _) if powers => of("e2m1", &["b32", "b16", "b64"], "e8m0"),
+        (Dtype::I8, _) => of("int8", WITH_FLOATS, "f32"),
+        _ => Vec::new(),
+    };
+    texts.iter().filter_map(|text| text.parse().ok()).collect()
+}
+
+/// A message of [`Buffers::fits`] as the tensor, what was found and what was expected.
+fn misfit(message: &str, codes: &Tensor, scale: &Tensor) -> Misfit {
+    let of = |tensor: &Tensor| format!("{} {:?}", tensor.dtype, tensor.shape);
+    let quoted = message.split('\'').nth(1);
+    let tensor = if quoted == Some(scale.name) { scale } else { codes };
+    let (_, expected) = message.split_once(", expected ").unwrap_or((message, ""));
+    let expected = expected.trim_end_matches("; other orders need --layout");
+    Misfit {
+        tensor: quoted.unwrap_or(tensor.name).into(),
+        found: of(tensor),
+        expected: match expected {
+            "" if message.is_empty() => format!("codes with scales of {}, in a format that is known", of(scale)),
+            "" => message.into(),
+            expected => expected.into(),
+        },
+    }
+}
+
+impl<'a> Reading<'a> {
+    /// The shape of the matrices, with the output channels before the inputs.
+    pub fn shape(&self) -> Vec<usize> {
+        match self {
+            Self::Bytes { shape, .. } => shape.clone(),
+            Self::Words { words, .. } => vec![words.outputs, words.inputs],
+        }
+    }
+
+    /// The matrices.
+    pub fn stack(&self) -> Stack {
+        Stack::new(&self.shape()).unwrap_or(Stack {
+            experts: 0,
+            rows: 0,
+            cols: 0,
+        })
+    }
+
+    /// The format in words.
+    pub fn format(&self) -> String {
+        match self {
+            Self::Bytes { format, .. } => format.to_string(),
+            Self::Words { words, .. } => words.words(),
+        }
+    }
+
+    /// The largest magnitude of a code, less its zero point; words with zero points have none.
+    pub fn top(&self) -> Option<f32> {
+        match self {
+            Self::Bytes { format, .. } => Some(format.element.max()),
+            Self::Words { .. } => None,
+        }
+    }
+
+    /// Bits of a code.
+    pub fn bits(&self) -> usize {
+        match self {
+            Self::Bytes { format, .. } => format.element.bits as usize,
+            Self::Words { words, .. } => words.bits,
+        }
+    }
+
+    /// Whether all elements of a matrix share one scale.
+    pub fn has_one_scale(&self) -> bool {
+        matches!(self, Self::Bytes { format, .. } if format.scaling.is_some_and(|scaling| scaling.group == Group::Tensor))
+    }
+
+    /// Whether codes share bytes or words, so that their order may be wrong.
+    pub fn is_packed(&self) -> bool {
+        match self {
+            Self::Bytes { format, buffers, .. } => format.element.stored_bits() == 4 && buffers.data.dtype != Dtype::F4,
+            Self::Words { words, .. } => words.bits == 4,
+        }
+    }
+
+    /// Opens it, with the values of its scales checked.
+    pub fn open(&self) -> Result<Option<Opened<'a>>, String> {
+        match self {
+            Self::Bytes { format, shape, buffers } => buffers.open(format, shape, None).map(Some),
+            Self::Words { .. } => Ok(None),
+        }
+    }
+
+    /// Matrix number `expert` as numbers. `other` reads the codes of a byte, or of a word, in the other order. `opened` is what
+    /// [`Reading::open`] gave.
+    pub fn matrix(&self, opened: Option<&Opened<'a>>, expert: usize, other: bool) -> Matrix {
+        match (self, opened) {
+            (Self::Words { words, scale, offset }, _) => in_words(words, scale, *offset, other),
+            (Self::Bytes { format, .. }, Some(opened)) => in_bytes(format, opened, expert, other),
+            (Self::Bytes { .. }, None) => unreachable!("bytes are opened before they are read"),
+        }
+    }
+}
+
+fn in_bytes(format: &Format, opened: &Opened, expert: usize, other: bool) -> Matrix {
+    let encoded = opened.matrix(expert);
+    let (rows, cols) = (encoded.rows, encoded.cols);
+    let values = values(format.element, format);
+    let stored = codes(format, encoded.part("data"));
+    let mut numbers: Vec<f32> = stored.iter().map(|code| values[usize::from(*code)]).collect();
+    if other {
+        numbers.chunks_exact_mut(2).for_each(|pair| pair.swap(0, 1));
+    }
+    let scaling = format.scaling.expect("formats of checkpoints have scales");
+    let scales = encoded.part("scale").chunks_exact(scaling.scale.bytes());
+    let global = encoded
+        .part("global")
+        .as_chunks()
+        .0
+        .first()
+        .map(|bytes| f64::from(f32::from_le_bytes(*bytes)));
+    let (height, width) = scaling.group.tile(rows, cols);
+    Matrix {
+        rows,
+        cols,
+        codes: numbers,
+        scales: scales.map(|bytes| scaling.scale.value(bytes)).collect(),
+        factor: global.map_or(1.0, |global| multiplier(&scaling.scale, global)),
+        has_global: global.is_some(),
+        columns: (0..cols).map(|col| col / width).collect(),
+        across: scaling.group.count(rows, cols).1,
+        height,
+        grid: Grid::new(&values),
+        least: match scaling.scale {
+            Scale::E4m3(_) => 1.0 / 64.0,
+            _ => 0.0,
+        },
+    }
+}
+
+impl Grid {
+    fn new(values: &[f32]) -> Self {
+        let mut values: Vec<f32> = values.iter().copied().filter(|value| value.is_finite()).collect();
+        values.sort_by(f32::total_cmp);
+        values.dedup_by(|a, b| *a == *b);
+        Self::Values(values)
+    }
+}
+
+/// What a stored global scale multiplies.
+fn multiplier(scale: &Scale, stored: f64) -> f64 {
+    match scale {
+        Scale::E4m3(rule) if rule.stored == Global::Encode => 1.0 / stored,
+        Scale::E4m3(rule) if rule.stored == Global::Amax => stored / f64::from(rule.span),
+        _ => stored,
+    }
+}
+
+fn values(element: &Element, format: &Format) -> Vec<f32> {
+    let repr = format.repr();
+    (0..1u32 << element.stored_bits())
+        .map(|code| repr.decode(code as u16))
+        .collect()
+}
+
+fn in_words(words: &Words, scale: &Tensor, offset: i32, other: bool) -> Matrix {
+    let (rows, cols, across) = (words.outputs, words.inputs, words.groups());
+    let stored = scale.to_f32().expect("scales were found to be numbers");
+    let columns: Vec<usize> = words.columns().into_iter().map(|column| column.unwrap_or(0)).collect();
+    let mut codes = Vec::with_capacity(rows * cols);
+    let mut zeros = Vec::with_capacity(rows * across);
+    for row in 0..rows {
+        zeros.extend((0..across).map(|group| {
+            words
+                .zero(group, row, other)
+                .map_or(words.middle() as f32, |zero| (zero as i32 + offset) as f32)
+        }));
+        let zero = |col: usize| zeros[row * across + columns[col]];
+        codes.extend((0..cols).map(|col| words.code(row, col, other) as f32 - zero(col)));
+    }
+    let at = |row: usize| (0..across).map(move |group| (group, row));
+    Matrix {
+        rows,
+        cols,
+        codes,
+        scales: (0..rows)
+            .flat_map(at)
+            .map(|(group, row)| stored[words.scale_at(group, row)])
+            .collect(),
+        factor: 1.0,
+        has_global: false,
+        columns,
+        across,
+        height: 1,
+        grid: Grid::Integers {
+            bits: words.bits,
+            zeros: zeros.iter().any(|zero| *zero != words.middle() as f32).then_some(zeros),
+        },
+        least: 0.0,
+    }
+}
+
+impl Matrix {
+    /// The place of the scale of an element.
+    pub fn group(&self, row: usize, col: usize) -> usize {
+        row / self.height * self.across + self.columns[col]
+    }
+
+    /// The elements, row by row.
+    pub fn values(&self) -> Vec<f32> {
+        let at = |at: usize| (at / self.cols, at % self.cols);
+        let value = |(row, col): (usize, usize)| {
+            let scale = f64::from(self.scales[self.group(row, col)]) * self.factor;
+            (f64::from(self.codes[row * self.cols + col]) * scale) as f32
+        };
+        (0..self.codes.len()).map(|index| value(at(index))).collect()
+    }
+}

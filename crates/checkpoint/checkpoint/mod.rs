@@ -1,0 +1,382 @@
+//! Checks that a quantized checkpoint is whole and plausible: its files, names, types, shapes, scales and codes, and its distance from a
+//! source if one is given.
+//!
+//! The convention of a checkpoint is known from its configuration and from the names of its tensors, which must agree. What is
+//! not understood is listed, and is never counted as right.
+
+mod checks;
+mod compared;
+mod config;
+mod conventions;
+mod counterpart;
+mod markdown;
+mod matrix;
+mod measure;
+mod parts;
+mod shortfall;
+mod stated;
+mod subject;
+mod words;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
+
+pub use checks::{CHECKS, Check, Finding, Severity};
+use checks::{files, fused, names, promises, source, values, whole};
+use compared::Folding;
+use config::Section;
+use conventions::PLAIN;
+pub use conventions::{CONVENTIONS, Convention};
+use counterpart::{Counterpart, Sources};
+pub use markdown::markdown;
+pub use measure::Measured;
+pub use parts::kin;
+use parts::{Matrices, Parts, gather, module};
+use stated::Stated;
+use subject::Subject;
+
+use crate::packed::in_batches;
+use ulplab_core::error::Result;
+use ulplab_core::pattern;
+use ulplab_core::tensorfile::{Flaw, Survey, Tensor, TensorFile};
+
+/// A checkpoint whose files are open.
+#[derive(Debug)]
+pub struct Checkpoint {
+    file: TensorFile,
+    flaws: Vec<Flaw>,
+    sections: Vec<Section>,
+    /// `model_type` of the configuration.
+    model: Option<String>,
+}
+
+/// The tensors that are judged, and their source.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Selection<'a> {
+    /// Patterns of names of tensors or matrices; all if empty.
+    pub only: &'a [String],
+    /// Patterns of tensors that are left out.
+    pub skip: &'a [String],
+    /// The tensors before they were quantized.
+    pub source: Option<&'a Checkpoint>,
+}
+
+/// The facts about a checkpoint, and findings.
+#[derive(Debug)]
+pub struct Report {
+    /// The convention of its tensors; `None` if none is quantized.
+    pub convention: Option<&'static Convention>,
+    /// Which files state a method, and which.
+    pub stated: Vec<(&'static str, String)>,
+    /// The quantized matrices that were read, in the order of their names.
+    pub matrices: Vec<Judged>,
+    /// Everything that was noticed, in the order of names.
+    pub findings: Vec<Finding>,
+    /// Number of tensors that are not quantized.
+    pub plain: usize,
+    /// Tensors that are not understood.
+    pub unread: Vec<Unread>,
+}
+
+/// A quantized matrix, or a stack of them.
+#[derive(Debug)]
+pub struct Judged {
+    /// Its name.
+    pub name: String,
+    /// Its format in words.
+    pub format: String,
+    /// Its shape, output channels before inputs.
+    pub shape: Vec<usize>,
+    /// Counts over all of its matrices; `None` if its values could not be read.
+    pub measured: Option<Measured>,
+    /// Its SQNR against the source, in dB; the least of its matrices.
+    pub sqnr: Option<f64>,
+    /// The names of the tensors of the source that it is held against, if they are others than its own.
+    pub through: Vec<String>,
+    /// The rule that made its bytes from the source, in words.
+    pub rule: Option<String>,
+}
+
+/// A tensor that is not understood.
+#[derive(Debug)]
+pub struct Unread {
+    /// Its name.
+    pub tensor: String,
+    /// Why.
+    pub why: String,
+}
+
+impl Checkpoint {
+    /// Opens a folder with `config.json` and shards, or a file of tensors, whose configuration is then unknown.
+    ///
+    /// # Errors
+    /// There are no tensors, or a configuration that cannot be read.
+    pub fn open(path: &Path) -> Result<Self> {
+        let Survey { file, flaws } = Survey::open(path)?;
+        Self::new(path, file, flaws)
+    }
+
+    /// Opens the source of another checkpoint, all of whose files must be there.
+    ///
+    /// # Errors
+    /// There are no tensors, a file is missing or broken, or a configuration cannot be read.
+    pub fn source(path: &Path) -> Result<Self> {
+        Self::new(path, TensorFile::open(path)?, Vec::new())
+    }
+
+    fn new(path: &Path, file: TensorFile, flaws: Vec<Flaw>) -> Result<Self> {
+        let (sections, model) = match path.is_dir() {
+            true => (config::sections(path)?, config::model_type(path)?),
+            false => (Vec::new(), None),
+        };
+        Ok(Self {
+            file,
+            flaws,
+            sections,
+            model,
+        })
+    }
+
+    /// The convention that its tensors are read by.
+    fn convention(&self) -> &'static Convention {
+        // Without a convention every tensor stands for itself.
+        convention(&self.file, &self.sections).unwrap_or(&PLAIN)
+    }
+
+    /// A report without matrices.
+    fn report(&self, convention: Option<&'static Convention>, findings: Vec<Finding>) -> Report {
+        let stated = self.sections.iter();
+        Report {
+            convention,
+            stated: stated.map(|section| (section.file, section.method.clone())).collect(),
+            matrices: Vec::new(),
+            findings,
+            plain: 0,
+            unread: Vec::new(),
+        }
+    }
+
+    /// All matrices whose values can be read.
+    fn subjects<'p>(
+        &self,
+        matrices: &'p Matrices<'p>,
+        stated: &Stated,
+        read_as: &'static Convention,
+    ) -> Vec<Subject<'p>> {
+        let mut report = self.report(None, Vec::new());
+        let all = matrices.iter();
+        all.filter_map(|(name, parts)| stated.subject(name, parts, read_as, &mut report))
+            .collect()
+    }
+
+    /// Its matrices as sources of another checkpoint.
+    fn sources<'p>(&self, matrices: &'p Matrices<'p>) -> Sources<'p> {
+        let read_as = self.convention();
+        let known = Some(read_as).filter(|convention| !convention.name.is_empty());
+        let stated = Stated::new(&self.sections, known, &mut Vec::new());
+        let quantized = self.subjects(matrices, &stated, read_as);
+        Sources::new(matrices, quantized, self.model.as_deref() == Some("gpt_oss"))
+    }
+
+    /// Judges it. `progress` is called with the number of elements of each matrix that is done, and its name; `total` with all
+    /// of them before.
+    ///
+    /// # Errors
+    /// A pattern matches no tensor.
+    pub fn judge(
+        &self,
+        selection: &Selection,
+        mut total: impl FnMut(usize),
+        mut progress: impl FnMut(usize, &str),
+    ) -> Result<Report> {
+        let convention = convention(&self.file, &self.sections);
+        let mut findings = files::files(&self.flaws);
+        findings.extend(files::conventions(&self.sections, convention));
+        let mut report = self.report(convention, findings);
+        let read_as = convention.unwrap_or(&PLAIN);
+        let stated = Stated::new(&self.sections, convention, &mut report.findings);
+        let matrices = gather(&self.file, read_as);
+        let selected = selection.of(&matrices)?;
+        let mut subjects = Vec::new();
+        for name in &selected {
+            subjects.extend(stated.subject(name, &matrices[*name], read_as, &mut report));
+        }
+        report.findings.extend(names::left_out(&matrices, read_as, &stated));
+        report.findings.extend(whole::layers(&matrices));
+        let quantized = matrices.iter().filter(|(_, parts)| parts.is_whole());
+        let needs = quantized.map(|(name, _)| (name.as_str(), stated.inputs(read_as, module(name))));
+        report.findings.extend(promises::inputs(&matrices, &needs.collect()));
+        report.findings.extend(promises::cache(&matrices, &stated.sections));
+        report.findings.extend(promises::indices(&matrices, &stated.sections));
+        let readings: HashMap<&str, _> = subjects
+            .iter()
+            .map(|subject| (subject.name, &subject.reading))
+            .collect();
+        let reading = |name: &str| readings.get(name).copied();
+        report.findings.extend(fused::scales(&matrices, reading));
+        let sources = selection
+            .source
+            .map(|source| (source, gather(&source.file, source.convention())));
+        let held = sources.as_ref().map(|(_, matrices)| matrices);
+        let sources = sources.as_ref().map(|(source, matrices)| source.sources(matrices));
+        let found = sources.as_ref().map(|sources| {
+            let all = self.subjects(&matrices, &stated, read_as);
+            counterpart::found(&subjects, &all, &matrices, sources)
+        });
+        let path = |source: &Checkpoint| source.file.path().display().to_string();
+        let file = selection.source.map_or(String::new(), path);
+        let folding = Folding::of(&self.sections, convention);
+        if let Some(section) = found.as_ref().and_then(|_| Folding::rotation(&self.sections)) {
+            report.findings.push(source::rotated(section.file));
+        }
+        if let (Some(found), Some(source)) = (&found, held) {
+            let used = found.iter().flatten().flat_map(Counterpart::names).collect();
+            let whole = selected.len() == matrices.len();
+            let plain = whole::against(&matrices, source, &used, folding != Folding::Unstated);
+            report.findings.extend(
+                plain
+                    .into_iter()
+                    .filter(|finding| whole || finding.check.name != whole::MISSING_TENSOR.name),
+            );
+        }
+        let found = found.map(|found| (found, file.as_str()));
+        subject::measure(subjects, found, folding, &mut report, &mut total, &mut progress)?;
+        // What another check looked at has its finding.
+        let all = selected
+            .iter()
+            .flat_map(|name| matrices[*name].all().map(|tensor| (*name, tensor)));
+        let all: Vec<(&str, Tensor)> = all.collect();
+        let size = |(_, tensor): &(&str, Tensor)| tensor.bytes.len() / 4;
+        let named: BTreeSet<String> = report
+            .findings
+            .iter()
+            .filter(|finding| ["nonfinite_scale", "nan_code"].contains(&finding.check.name))
+            .map(|finding| finding.subject.clone())
+            .collect();
+        in_batches(
+            &all,
+            size,
+            |(name, tensor)| Ok(values::plain(name, tensor)),
+            |_, found| -> Result<()> {
+                report
+                    .findings
+                    .extend(found.filter(|found| !named.contains(&found.subject)));
+                Ok(())
+            },
+        )?;
+        report
+            .findings
+            .retain(|finding| finding.matrix.is_empty() || selected.contains(finding.matrix.as_str()));
+        checks::leave_out_consequences(&mut report.findings);
+        report.findings.sort_by(|a, b| a.matrix.cmp(&b.matrix));
+        Ok(report)
+    }
+}
+
+impl Selection<'_> {
+    /// The names of the matrices that are selected by their own names or by that of a part.
+    fn of<'m>(&self, matrices: &'m Matrices<'m>) -> Result<BTreeSet<&'m str>> {
+        let named = |name: &'m String, parts: &Parts<'m>| -> Vec<&'m str> {
+            let tensors = parts.codes.into_iter().chain(parts.beside().map(|(_, tensor)| tensor));
+            let tensors = tensors.chain(parts.activations.iter().copied());
+            [name.as_str()]
+                .into_iter()
+                .chain(tensors.map(|tensor| tensor.name))
+                .collect()
+        };
+        let all: Vec<&str> = matrices.iter().flat_map(|(name, parts)| named(name, parts)).collect();
+        pattern::check("tensor", &[self.only, self.skip], &all)?;
+        let has = |(name, parts): &(&'m String, &Parts<'m>)| {
+            let names = named(name, parts);
+            let wanted = names.iter().any(|name| pattern::selects(self.only, &[], name));
+            wanted && names.iter().all(|name| pattern::selects(&[], self.skip, name))
+        };
+        let selected = matrices.iter().filter(has);
+        Ok(selected.map(|(name, _)| name.as_str()).collect())
+    }
+}
+
+impl Report {
+    /// Number of findings of that severity.
+    pub fn count(&self, severity: Severity) -> usize {
+        self.findings
+            .iter()
+            .filter(|finding| finding.check.severity == severity)
+            .count()
+    }
+
+    /// Findings put together by the matrix that they are about, the worst first: those with most errors, then with most
+    /// warnings, then of least SQNR. Findings about files and keys come before all others.
+    pub fn worst(&self) -> Vec<(&str, Vec<&Finding>)> {
+        let mut groups: BTreeMap<&str, Vec<&Finding>> = BTreeMap::new();
+        for finding in &self.findings {
+            groups.entry(&finding.matrix).or_default().push(finding);
+        }
+        let sqnrs: HashMap<&str, f64> = self
+            .matrices
+            .iter()
+            .filter_map(|judged| Some((judged.name.as_str(), judged.sqnr?)))
+            .collect();
+        let sqnr = |name: &str| sqnrs.get(name).copied().unwrap_or(f64::INFINITY);
+        let errors = |findings: &[&Finding]| {
+            findings
+                .iter()
+                .filter(|finding| finding.check.severity == Severity::Error)
+                .count()
+        };
+        let mut all: Vec<(&str, Vec<&Finding>)> = groups.into_iter().collect();
+        for (_, findings) in &mut all {
+            findings.sort_by_key(|finding| std::cmp::Reverse(finding.check.severity));
+        }
+        all.sort_by(|(a, x), (b, y)| {
+            let first = b.is_empty().cmp(&a.is_empty());
+            first
+                .then(errors(y).cmp(&errors(x)))
+                .then(y.len().cmp(&x.len()))
+                .then(sqnr(a).total_cmp(&sqnr(b)))
+        });
+        all
+    }
+
+    /// The matrix of that name.
+    pub fn judged(&self, name: &str) -> Option<&Judged> {
+        self.matrices.iter().find(|judged| judged.name == name)
+    }
+}
+
+/// The convention that explains most matrices by names, types and shapes; one that the configuration names, if it explains
+/// any, or if none does. None if the configuration names a method of no convention: names then mean nothing.
+fn convention(file: &TensorFile, sections: &[Section]) -> Option<&'static Convention> {
+    let known = |section: &Section| CONVENTIONS.iter().any(|convention| convention.states(section));
+    if !sections.is_empty() && !sections.iter().any(known) {
+        return None;
+    }
+    let named = |convention: &Convention| sections.iter().any(|section| convention.states(section));
+    let explained = |convention: &'static Convention| {
+        let (mut whole, mut read) = (0usize, 0usize);
+        for (name, parts) in &gather(file, convention) {
+            whole += usize::from(parts.is_whole());
+            let fits = parts.is_whole() && names::parts(name, parts, convention, None).is_empty();
+            read += usize::from(fits && matrix::choose(parts, convention, None, 0).is_ok());
+        }
+        (read, whole)
+    };
+    let all: Vec<(&'static Convention, (usize, usize))> = CONVENTIONS
+        .iter()
+        .map(|convention| (convention, explained(convention)))
+        .collect();
+    let best = all
+        .iter()
+        .rev()
+        .max_by_key(|(_, count)| *count)
+        .filter(|(_, (_, whole))| *whole > 0);
+    // Two conventions may be stated by the same method.
+    let stated = all.iter().filter(|(convention, _)| named(convention));
+    let stated = stated.rev().max_by_key(|(_, count)| *count);
+    match (stated, best) {
+        (Some((stated, (read, whole))), Some((_, (most, _)))) if *read > 0 || (*most == 0 && *whole > 0) => {
+            Some(stated)
+        }
+        (_, best) => best.map(|(convention, _)| *convention),
+    }
+}

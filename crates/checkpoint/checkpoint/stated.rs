@@ -1,0 +1,261 @@
+//! A matrix by its names, types and shapes, held against what the configuration says.
+
+use safetensors::Dtype;
+
+use super::checks::{Finding, files, names, scales, values};
+use super::config::{Modules, Scheme, Section};
+use super::conventions::{Convention, PLAIN};
+use super::matrix::{Chosen, Reading, choose};
+use super::parts::{Parts, module};
+use super::subject::Subject;
+use super::words::is_words;
+use super::{Report, Unread};
+use ulplab_core::tensorfile::Tensor;
+
+/// Tensors of integers that belong to models, not to quantization.
+const INTEGERS: &[&str] = &["tid2eid", "position_ids", "num_batches_tracked", "inv_freq"];
+
+/// The statements of the configuration that are understood.
+pub struct Stated<'a> {
+    /// The sections of the convention.
+    pub sections: Vec<&'a Section>,
+    /// The modules that they leave unquantized.
+    ignored: Vec<Modules>,
+    /// True if every list of them was understood.
+    whole: bool,
+    /// True if the only methods that are stated are of no convention, so that no name means anything.
+    unknown: bool,
+    /// Added to stored zero points.
+    offset: i32,
+}
+
+impl<'a> Stated<'a> {
+    /// Reads the sections of a convention; `None` says that the stated method has none.
+    pub fn new(sections: &'a [Section], convention: Option<&Convention>, findings: &mut Vec<Finding>) -> Self {
+        let unknown = convention.is_none() && !sections.is_empty();
+        let read_as = convention.unwrap_or(&PLAIN);
+        let sections: Vec<&Section> = sections.iter().filter(|section| read_as.states(section)).collect();
+        let (mut ignored, mut whole) = (Vec::new(), true);
+        for section in &sections {
+            match (read_as.ignored)(section) {
+                Ok(modules) => ignored.extend(modules),
+                Err(why) => {
+                    findings.push(files::not_understood(section, why));
+                    whole = false;
+                }
+            }
+        }
+        let offset = (read_as.zero_offset)(sections.first().copied());
+        Self {
+            sections,
+            ignored,
+            whole,
+            unknown,
+            offset,
+        }
+    }
+
+    /// True if the configuration leaves a module unquantized; `None` if what it says is not understood.
+    pub fn leaves_out(&self, module: &str) -> Option<bool> {
+        let has: Vec<_> = self.ignored.iter().map(|modules| modules.has(module)).collect();
+        match has.contains(&Ok(true)) {
+            true => Some(true),
+            false => (self.whole && has.iter().all(Result::is_ok)).then_some(false),
+        }
+    }
+
+    /// True if everything that the configuration says of a module is understood.
+    pub fn is_understood(&self, convention: &Convention, module: &str) -> bool {
+        self.schemes(convention, module).is_ok() && self.leaves_out(module).is_some()
+    }
+
+    /// True if the configuration names a module as quantized; `None` if it names none, or is not understood.
+    pub fn targets(&self, convention: &Convention, module: &str) -> Option<bool> {
+        self.sections
+            .iter()
+            .find_map(|section| (convention.targets)(section, module).ok()?)
+    }
+
+    /// All statements about a module.
+    ///
+    /// # Errors
+    /// One of them is not understood.
+    fn schemes(&self, convention: &Convention, module: &str) -> Result<Vec<Scheme>, (&'a Section, String)> {
+        let mut found = Vec::new();
+        for section in &self.sections {
+            for statement in [convention.scheme, convention.groups] {
+                found.extend(statement(section, module).map_err(|why| (*section, why))?);
+            }
+            for modules in self
+                .ignored
+                .iter()
+                .filter(|modules| matches!(modules, Modules::Matching(_)))
+            {
+                modules.has(module).map_err(|why| (*section, why))?;
+            }
+        }
+        Ok(found)
+    }
+
+    /// The names of a static scale of activations that a module needs, if the configuration says it.
+    pub fn inputs(&self, convention: &Convention, module: &str) -> Option<&'static [&'static str]> {
+        let schemes = self.schemes(convention, module).ok()?;
+        schemes.iter().find_map(|scheme| scheme.inputs)
+    }
+
+    /// Judges the names, types, shapes and scales of a matrix, and returns it if its values can be read.
+    pub fn subject<'p>(
+        &self,
+        name: &'p str,
+        parts: &'p Parts<'p>,
+        convention: &Convention,
+        report: &mut Report,
+    ) -> Option<Subject<'p>> {
+        let schemes = match self.schemes(convention, module(name)) {
+            Ok(schemes) => schemes,
+            Err((section, why)) => {
+                // The same for every matrix.
+                let finding = files::not_understood(section, why);
+                let known = |other: &Finding| other.check == finding.check && other.found == finding.found;
+                if !report.findings.iter().any(known) {
+                    report.findings.push(finding);
+                }
+                if let Some(codes) = parts.codes.filter(|_| parts.is_whole()) {
+                    let why = "what the configuration says of it is not understood".into();
+                    report.unread.push(Unread {
+                        tensor: codes.name.into(),
+                        why,
+                    });
+                    return None;
+                }
+                Vec::new()
+            }
+        };
+        let scheme = schemes.first().copied();
+        if !parts.is_whole() {
+            report.plain += parts.codes.iter().filter(|codes| codes.is_floating()).count();
+            report.findings.extend(scales::values(
+                name,
+                &Parts {
+                    activations: parts.activations.clone(),
+                    ..Parts::default()
+                },
+                false,
+            ));
+            match parts.codes.filter(|codes| !codes.is_floating()) {
+                Some(codes) => lonely(name, &codes, parts, (convention, self.unknown), report),
+                None if names::is_stray(parts) => report.findings.extend(names::parts(name, parts, convention, None)),
+                None => report.plain += parts.beside().count(),
+            }
+            return None;
+        }
+        let symmetric = scheme.and_then(|scheme| scheme.symmetric);
+        report.findings.extend(names::parts(name, parts, convention, symmetric));
+        let codes = parts.codes?;
+        if let Some(why) = beyond(parts, scheme) {
+            report.unread.push(Unread {
+                tensor: codes.name.into(),
+                why,
+            });
+            return None;
+        }
+        let Chosen { reading, not } = match choose(parts, convention, scheme, self.offset) {
+            Ok(chosen) => chosen,
+            Err(misfit) => {
+                report.findings.push(names::misfit(name, misfit));
+                return None;
+            }
+        };
+        let others = schemes.iter().skip(1).copied();
+        let others = others.filter(|other| scheme.is_some_and(|scheme| not.is_none() && !scheme.agrees(other)));
+        for scheme in not.into_iter().chain(others) {
+            let found = format!(
+                "{} {:?} with scales {:?}, read as {}",
+                codes.dtype,
+                codes.shape,
+                parts.scale?.shape,
+                reading.format()
+            );
+            report.findings.push(Finding::new(
+                &names::STATED_FORMAT,
+                (codes.name, name),
+                found,
+                scheme.words(),
+            ));
+        }
+        let powers = match &reading {
+            Reading::Bytes { format, .. } => format.scaling.is_some_and(|scaling| scaling.scale.kind() == "e8m0"),
+            Reading::Words { .. } => false,
+        };
+        let found = scales::values(name, parts, powers);
+        let sound = found.is_empty();
+        report.findings.extend(found);
+        if let Reading::Words { words, offset, .. } = &reading {
+            report
+                .findings
+                .extend(values::words(name, parts, words, *offset, symmetric));
+        }
+        match reading.open() {
+            Ok(opened) => Some(Subject {
+                name,
+                parts,
+                reading,
+                opened,
+            }),
+            Err(why) => {
+                // Scales with a sign were found above.
+                if sound {
+                    report.findings.push(Finding::new(
+                        &names::SHAPE,
+                        (codes.name, name),
+                        why,
+                        "codes and scales that can be read",
+                    ));
+                }
+                None
+            }
+        }
+    }
+}
+
+/// Codes without scales: a fault, numbers of another kind, or not understood.
+fn lonely(name: &str, codes: &Tensor, parts: &Parts, (convention, unknown): (&Convention, bool), report: &mut Report) {
+    let fp8 = matches!(codes.dtype, Dtype::F8_E4M3 | Dtype::F8_E5M2);
+    let last = codes.name.rsplit('.').next().unwrap_or(codes.name);
+    let is_code = fp8 || ["weight", "weight_packed", "qweight"].contains(&last) || last.ends_with("_blocks");
+    if unknown {
+        let why = format!(
+            "{} {:?}, under a method that is not understood",
+            codes.dtype, codes.shape
+        );
+        report.unread.push(Unread {
+            tensor: codes.name.into(),
+            why,
+        });
+    } else if is_code || parts.beside().next().is_some() {
+        report.findings.extend(names::parts(name, parts, convention, None));
+    } else if INTEGERS.contains(&last) || matches!(codes.dtype, Dtype::I64 | Dtype::BOOL) {
+        report.plain += 1;
+    } else {
+        let why = format!(
+            "{} {:?} without scales, under a name of no part of {}",
+            codes.dtype, codes.shape, convention.name
+        );
+        report.unread.push(Unread {
+            tensor: codes.name.into(),
+            why,
+        });
+    }
+}
+
+/// Why a matrix is of a kind that is not read, if it is.
+fn beyond(parts: &Parts, scheme: Option<Scheme>) -> Option<String> {
+    let words = parts.codes.is_some_and(|codes| is_words(&codes));
+    if let (Some(scheme), true) = (scheme, words)
+        && ![4, 8].contains(&scheme.bits)
+    {
+        return Some(format!("codes of {} bits in words; 4 and 8 bits are read", scheme.bits));
+    }
+    let zeros = parts.zero.is_some_and(|zero| zero.bytes.iter().any(|byte| *byte != 0));
+    (zeros && !words).then(|| "zero points beside codes in bytes".into())
+}

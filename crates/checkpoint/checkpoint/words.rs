@@ -1,0 +1,288 @@
+//! Integers of a few bits in words of 32, as AWQ, GPTQ and compressed-tensors pack them.
+
+use safetensors::Dtype;
+
+use super::config::Scheme;
+use super::parts::Parts;
+use ulplab_core::formats::Group;
+use ulplab_core::tensorfile::Tensor;
+
+/// The order of codes in words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packing {
+    /// `[K · bits / 32, N]`: consecutive input channels in a word (GPTQ).
+    Inputs,
+    /// `[K, N · bits / 32]`: output channels in a word, the even ones first (AWQ).
+    Outputs,
+    /// `[N, K · bits / 32]`: consecutive input channels in a word (compressed-tensors).
+    Rows,
+}
+
+/// Something that does not fit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Misfit {
+    /// The tensor.
+    pub tensor: String,
+    /// The text or the number in the file.
+    pub found: String,
+    /// The text or the number that it should have.
+    pub expected: String,
+}
+
+/// A quantized matrix of `outputs` rows and `inputs` columns, whose types and shapes were checked.
+#[derive(Clone, Copy, Debug)]
+pub struct Words<'a> {
+    packing: Packing,
+    /// Bits of a code; 4 or 8.
+    pub bits: usize,
+    /// Output channels, the rows of the matrix.
+    pub outputs: usize,
+    /// Input channels, the columns.
+    pub inputs: usize,
+    /// Consecutive input channels that share a scale.
+    pub group: usize,
+    codes: &'a [u8],
+    zeros: Option<&'a [u8]>,
+    index: Option<Tensor<'a>>,
+}
+
+/// The place in a word of each of eight output channels of AWQ.
+const INTERLEAVED: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
+
+impl<'a> Words<'a> {
+    /// Reads types and shapes. `scheme` is what the configuration says.
+    ///
+    /// # Errors
+    /// A shape or type fits no matrix of 4 or 8 bits, or not what the configuration says.
+    pub fn new(parts: &Parts<'a>, packing: Packing, scheme: Option<Scheme>) -> Result<Self, Misfit> {
+        let (codes, scale) = (
+            parts.codes.expect("words have codes"),
+            parts.scale.expect("words have scales"),
+        );
+        let misfit = |tensor: Tensor, expected: String| Misfit {
+            tensor: tensor.name.into(),
+            found: format!("{} {:?}", tensor.dtype, tensor.shape),
+            expected,
+        };
+        let (&[high, wide], true) = (codes.shape, is_words(&codes)) else {
+            return Err(misfit(codes, "a matrix of I32".into()));
+        };
+        let (&[down, across], true) = (scale.shape, scale.is_floating()) else {
+            return Err(misfit(scale, "a matrix of floating-point numbers".into()));
+        };
+        let declared = parts.shape.and_then(|shape| shape.to_f64());
+        let declared: Option<Vec<usize>> = declared.map(|sizes| sizes.into_iter().map(|size| size as usize).collect());
+        // How many codes a word holds follows from what is not packed, or from zero points, or is said.
+        let per = match (packing, declared.as_deref(), parts.zero.map(|zero| zero.shape)) {
+            (Packing::Outputs, ..) => across.checked_div(wide),
+            (Packing::Rows, Some(&[_, inputs]), _) => inputs.checked_div(wide),
+            (Packing::Inputs, _, Some(&[_, packed])) => across.checked_div(packed),
+            _ => None,
+        };
+        let stated = scheme.map(|scheme| scheme.bits);
+        let bits = per
+            .filter(|per| *per > 0)
+            .map(|per| 32 / per)
+            .filter(|bits| [4, 8].contains(bits));
+        let Some(bits) = stated.or(bits).filter(|bits| [4, 8].contains(bits)) else {
+            let said = stated.map_or(String::new(), |bits| format!(", and the configuration says {bits}"));
+            return Err(misfit(codes, format!("words with codes of 4 or 8 bits{said}")));
+        };
+        let per = 32 / bits;
+        let (outputs, inputs, groups) = match packing {
+            Packing::Inputs => (wide, high * per, down),
+            Packing::Outputs => (wide * per, high, down),
+            Packing::Rows => (
+                high,
+                declared
+                    .as_ref()
+                    .and_then(|shape| shape.get(1).copied())
+                    .unwrap_or(wide * per),
+                across,
+            ),
+        };
+        let words = Self {
+            packing,
+            bits,
+            outputs,
+            inputs,
+            group: inputs.checked_div(groups).unwrap_or(0),
+            codes: codes.bytes,
+            zeros: parts.zero.map(|zero| zero.bytes),
+            index: parts.index,
+        };
+        if packing == Packing::Outputs && bits != 4 {
+            return Err(misfit(codes, "words with codes of 4 bits".into()));
+        }
+        if packing == Packing::Rows
+            && (wide != inputs.div_ceil(per) || declared.is_some_and(|shape| shape != [outputs, inputs]))
+        {
+            let shape = parts
+                .shape
+                .map_or(Vec::new(), |shape| shape.to_f64().unwrap_or_default());
+            return Err(misfit(
+                codes,
+                format!("{bits}-bit codes of a matrix of shape {shape:?}"),
+            ));
+        }
+        let group = match scheme.and_then(|scheme| scheme.group) {
+            Some(Group::Tile { rows: 1, cols }) => cols.min(inputs.max(1)),
+            Some(Group::Token | Group::Tensor) => inputs.max(1),
+            _ => words.group.max(1),
+        };
+        let want = words.oriented(inputs.div_ceil(group), outputs);
+        if scale.shape != want {
+            return Err(misfit(
+                scale,
+                format!("{want:?}: a scale for every {group} of {inputs} inputs of {outputs} outputs"),
+            ));
+        }
+        if let Some(zero) = parts.zero {
+            let want = match packing {
+                Packing::Rows => vec![outputs.div_ceil(per), inputs.div_ceil(group)],
+                _ => vec![inputs.div_ceil(group), outputs.div_ceil(per)],
+            };
+            if zero.shape != want || !is_words(&zero) {
+                return Err(misfit(
+                    zero,
+                    format!("I32 {want:?}: {bits}-bit zero points of as many groups"),
+                ));
+            }
+        }
+        if let Some(index) = parts.index
+            && (index.shape != [inputs] || !matches!(index.dtype, Dtype::I32 | Dtype::I64))
+        {
+            return Err(misfit(index, format!("I32 [{inputs}]: the group of each input")));
+        }
+        Ok(Self { group, ..words })
+    }
+
+    fn oriented(&self, groups: usize, outputs: usize) -> Vec<usize> {
+        match self.packing {
+            Packing::Rows => vec![outputs, groups],
+            _ => vec![groups, outputs],
+        }
+    }
+
+    /// Number of groups of input channels.
+    pub fn groups(&self) -> usize {
+        self.inputs.div_ceil(self.group)
+    }
+
+    /// The group of each input channel. `None` for one that is out of range.
+    pub fn columns(&self) -> Vec<Option<usize>> {
+        let groups = self.groups();
+        match self.index {
+            None => (0..self.inputs).map(|input| Some(input / self.group)).collect(),
+            Some(index) => index
+                .integers()
+                .map(|group| usize::try_from(group).ok().filter(|group| *group < groups))
+                .collect(),
+        }
+    }
+
+    /// The place of the scale of a group and an output channel among the scales of the file.
+    pub fn scale_at(&self, group: usize, output: usize) -> usize {
+        match self.packing {
+            Packing::Rows => output * self.groups() + group,
+            _ => group * self.outputs + output,
+        }
+    }
+
+    /// The code of an element as it is stored; `other` reads the places in a word in the other order.
+    pub fn code(&self, output: usize, input: usize, other: bool) -> u32 {
+        let per = 32 / self.bits;
+        let (word, place) = match self.packing {
+            Packing::Inputs => (input / per * self.outputs + output, input % per),
+            Packing::Outputs => (input * (self.outputs / per) + output / per, output % per),
+            Packing::Rows => (output * self.inputs.div_ceil(per) + input / per, input % per),
+        };
+        self.field(self.codes, word, place, other)
+    }
+
+    /// The zero point of a group and an output channel as it is stored; `None` if none are stored.
+    pub fn zero(&self, group: usize, output: usize, other: bool) -> Option<u32> {
+        let per = 32 / self.bits;
+        let word = match self.packing {
+            Packing::Rows => output / per * self.groups() + group,
+            _ => group * self.outputs.div_ceil(per) + output / per,
+        };
+        Some(self.field(self.zeros?, word, output % per, other))
+    }
+
+    fn field(&self, bytes: &[u8], word: usize, place: usize, other: bool) -> u32 {
+        let interleaved = (self.packing == Packing::Outputs) != other && self.bits == 4;
+        let place = if interleaved { INTERLEAVED[place] } else { place };
+        let word: [u8; 4] = bytes[word * 4..][..4].try_into().expect("four bytes");
+        u32::from_le_bytes(word) >> (place * self.bits) & ((1u64 << self.bits) - 1) as u32
+    }
+
+    /// Half of the range of the codes: the zero point where none is stored.
+    pub fn middle(&self) -> u32 {
+        1 << (self.bits - 1)
+    }
+
+    /// Its shape and grouping in words.
+    pub fn words(&self) -> String {
+        format!("int{}/b{} in words", self.bits, self.group)
+    }
+}
+
+/// True if a tensor has words of 32 bits.
+pub fn is_words(tensor: &Tensor) -> bool {
+    matches!(tensor.dtype, Dtype::I32 | Dtype::U32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A matrix of 8 outputs and 8 inputs, whose code is the output plus the input, mod 16.
+    fn read(packing: Packing, shape: &[usize], pack: impl Fn(usize, usize) -> u32) {
+        let words: Vec<u8> = (0..8)
+            .flat_map(|word| {
+                (0..8)
+                    .fold(0u32, |sum, place| sum | ((pack(word, place) % 16) << (4 * place)))
+                    .to_le_bytes()
+            })
+            .collect();
+        let scales = vec![0u8; 32];
+        let want = if packing == Packing::Rows { [8, 1] } else { [1, 8] };
+        let tensor = |name, dtype, shape, bytes| Tensor {
+            name,
+            dtype,
+            shape,
+            bytes,
+        };
+        let parts = Parts {
+            codes: Some(tensor("w.qweight", Dtype::I32, shape, &words)),
+            scale: Some(tensor("w.scales", Dtype::F32, &want, &scales)),
+            ..Parts::default()
+        };
+        let scheme = Scheme {
+            element: "int",
+            bits: 4,
+            group: Some(Group::block(8)),
+            symmetric: None,
+            inputs: None,
+        };
+        let words = Words::new(&parts, packing, Some(scheme)).unwrap();
+        for (output, input) in (0..8).flat_map(|output| (0..8).map(move |input| (output, input))) {
+            assert_eq!(
+                words.code(output, input, false),
+                (output + input) as u32 % 16,
+                "{packing:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn codes_are_where_each_program_puts_them() {
+        read(Packing::Inputs, &[1, 8], |output, input| (output + input) as u32);
+        read(Packing::Rows, &[8, 1], |output, input| (output + input) as u32);
+        // AutoAWQ's order_map.
+        read(Packing::Outputs, &[8, 1], |input, place| {
+            ([0, 2, 4, 6, 1, 3, 5, 7][place] + input) as u32
+        });
+    }
+}

@@ -1,0 +1,336 @@
+//! The tensors that hold one quantized tensor, checked against its format.
+
+use safetensors::Dtype;
+
+use super::Stack;
+use super::scales::Scales;
+use ulplab_core::error::counted;
+use ulplab_core::formats::{Element, Encoded, Format, Part};
+use ulplab_core::layouts::Layout;
+use ulplab_core::metrics::unravel;
+use ulplab_core::tensorfile::Tensor;
+
+/// Codes, scales, zero points and global scale, as they are in a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Buffers<'a> {
+    /// The codes.
+    pub data: Tensor<'a>,
+    /// The scales of blocks, rows or tensors; `None` if the format has none.
+    pub scale: Option<Tensor<'a>>,
+    /// The f32 global scales of NVFP4, one per matrix or one for all.
+    pub global: Option<Tensor<'a>>,
+    /// The zero points of an affine format.
+    pub zero: Option<Tensor<'a>>,
+    /// Whether codes are `[…, blocks, bytes]`: the last two dimensions then count as one.
+    pub blocked: bool,
+}
+
+/// A quantized tensor whose types, shapes and codes were checked, so that each of its matrices can be read.
+#[derive(Debug)]
+pub struct Opened<'a> {
+    /// The format of the codes and scales.
+    pub format: Format,
+    /// Number and shape of the matrices.
+    pub stack: Stack,
+    data: &'a [u8],
+    scales: Option<Scales<'a>>,
+    zeros: Option<Share<'a>>,
+    globals: Option<Share<'a>>,
+}
+
+/// A buffer that has a part for each matrix, or is shared by all.
+#[derive(Clone, Copy, Debug)]
+struct Share<'a> {
+    bytes: &'a [u8],
+    /// Bytes of one matrix.
+    len: usize,
+    shared: bool,
+}
+
+impl<'a> Share<'a> {
+    fn of_expert(&self, expert: usize) -> &'a [u8] {
+        let at = if self.shared { 0 } else { expert * self.len };
+        &self.bytes[at..][..self.len]
+    }
+}
+
+impl<'a> Buffers<'a> {
+    /// The names of the tensors.
+    pub fn names(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        let tensors = [Some(self.data), self.scale, self.zero, self.global];
+        tensors.into_iter().flatten().map(|tensor| tensor.name)
+    }
+
+    /// The types and shapes of the tensors, as text.
+    pub(super) fn shapes(&self) -> String {
+        let of = |tensor: Tensor| format!("{} {:?}", tensor.dtype, tensor.shape);
+        let scale = self
+            .scale
+            .map_or("no scales".into(), |tensor| format!("scales {}", of(tensor)));
+        let global = self
+            .global
+            .map_or(String::new(), |tensor| format!(" and global scales {}", of(tensor)));
+        format!("codes {} with {scale}{global}", of(self.data))
+    }
+
+    /// The shape of the tensor before it was quantized, from that of its codes.
+    pub fn shape(&self, format: &Format) -> Result<Vec<usize>, String> {
+        self.check_parts(format)?;
+        let mut shape = self.data_shape()?;
+        let (element, dtype) = (format.element, self.data.dtype);
+        match shape.last_mut() {
+            // The caller refuses it if it is larger than the address space.
+            Some(cols) if packs(element, dtype) => *cols = cols.saturating_mul(8) / element.stored_bits(),
+            Some(_) => {}
+            None => return Err(format!("tensor '{}' has no dimensions", self.data.name)),
+        }
+        Ok(shape)
+    }
+
+    /// The shape of the codes, with the blocks of a row joined.
+    fn data_shape(&self) -> Result<Vec<usize>, String> {
+        match (self.blocked, self.data.shape) {
+            (false, shape) => Ok(shape.into()),
+            (true, [leading @ .., blocks, bytes]) => Ok([leading, &[blocks.saturating_mul(*bytes)]].concat()),
+            (true, shape) => {
+                let name = self.data.name;
+                Err(format!("tensor '{name}': shape {shape:?}, expected […, blocks, bytes]"))
+            }
+        }
+    }
+
+    /// Opens a tensor of that shape, with its scales in that layout. Errors name the tensor, the place, what was found and
+    /// what was expected.
+    pub fn open(
+        &self,
+        format: &Format,
+        shape: &[usize],
+        layout: Option<&'static Layout>,
+    ) -> Result<Opened<'a>, String> {
+        let (stack, data) = self.codes(format, shape)?;
+        let scales = self.scales(format, &stack, layout)?;
+        if let Some(scales) = &scales {
+            scales.check_signs()?;
+            scales.check_rows(&stack)?;
+        }
+        self.opened(format, stack, data, scales)
+    }
+
+    /// Checks types and shapes alone: values are not looked at, and there must be one scale for each group, in row-major
+    /// order.
+    pub fn fits(&self, format: &Format, shape: &[usize]) -> Result<(), String> {
+        let (stack, data) = self.codes(format, shape)?;
+        let scales = self.scales(format, &stack, None)?;
+        if let (Some(scale), false) = (self.scale, scales.as_ref().is_none_or(Scales::is_plain)) {
+            let (name, shape) = (scale.name, scale.shape);
+            return Err(format!(
+                "tensor '{name}': shape {shape:?}, expected one scale for each group of '{format}'"
+            ));
+        }
+        self.opened(format, stack, data, scales).map(drop)
+    }
+
+    /// Opens it with scales in any order: there must be at least as many per matrix as it has groups.
+    pub fn open_in_any_order(&self, format: &Format, shape: &[usize]) -> Result<Opened<'a>, String> {
+        let (stack, data) = self.codes(format, shape)?;
+        let repeated = |scales: &Scales| !scales.is_plain();
+        if self
+            .scales(format, &stack, None)
+            .is_ok_and(|scales| scales.as_ref().is_some_and(repeated))
+        {
+            return self.open(format, shape, None);
+        }
+        let scales = match format.scaling {
+            None => None,
+            Some(scaling) => Some(self.unordered(scaling, format, &stack)?),
+        };
+        scales.iter().try_for_each(Scales::check_signs)?;
+        self.opened(format, stack, data, scales)
+    }
+
+    fn opened(
+        &self,
+        format: &Format,
+        stack: Stack,
+        data: &'a [u8],
+        scales: Option<Scales<'a>>,
+    ) -> Result<Opened<'a>, String> {
+        let parts = format.parts(stack.rows, stack.cols);
+        let part = |name: &str| parts.iter().find(|part| part.name == name);
+        Ok(Opened {
+            format: *format,
+            data,
+            scales,
+            zeros: part("zero").map(|part| self.zeros(part, &stack)).transpose()?,
+            globals: part("global").map(|part| self.globals(part, &stack)).transpose()?,
+            stack,
+        })
+    }
+
+    /// A tensor of that shape as matrices, and the bytes of its codes.
+    fn codes(&self, format: &Format, shape: &[usize]) -> Result<(Stack, &'a [u8]), String> {
+        let (data, element) = (&self.data, format.element);
+        let stack = Stack::new(shape).ok_or_else(|| {
+            let name = data.name;
+            format!("tensor '{name}': shape {shape:?} has more elements than memory has addresses")
+        })?;
+        let cols = shape.last().copied().unwrap_or(1);
+        format
+            .check(cols)
+            .map_err(|why| format!("tensor '{}': {why}", data.name))?;
+        self.check_parts(format)?;
+        let mut expected = shape.to_vec();
+        if let Some(last) = expected.last_mut() {
+            *last = across(element, data.dtype, cols);
+        }
+        if self.data_shape()? != expected {
+            return Err(format!(
+                "tensor '{}': shape {:?}, expected {expected:?} for the {} codes of a {shape:?} tensor",
+                data.name, data.shape, element.name
+            ));
+        }
+        let unused = data.bytes.iter().position(|code| element.bits == 6 && *code > 0x3f);
+        match unused {
+            None => Ok((stack, data.bytes)),
+            Some(at) => Err(format!(
+                "tensor '{}': byte {:#04x} at {:?}, expected {} codes up to 0x3f, one per byte",
+                data.name,
+                data.bytes[at],
+                unravel(at, data.shape),
+                element.name
+            )),
+        }
+    }
+
+    fn check_parts(&self, format: &Format) -> Result<(), String> {
+        let fits = code_types(format.element);
+        expect_type(&self.data, &fits, &format!("{} codes", format.element.name))?;
+        // A part that the format does not have would be ignored, and the values be wrong.
+        let of = |tensor: Option<Tensor<'a>>, has: bool, what| tensor.filter(|_| !has).map(|tensor| (tensor, what));
+        let unknown = of(self.scale, format.scaling.is_some(), "scales")
+            .or(of(self.global, format.global.is_some(), "global scales"))
+            .or(of(self.zero, format.zero_point().is_some(), "zero points"));
+        match unknown {
+            None => Ok(()),
+            Some((tensor, what)) => Err(format!("tensor '{}': format '{format}' has no {what}", tensor.name)),
+        }
+    }
+
+    /// The bytes of the zero points, in the order of the scales.
+    fn zeros(&self, part: &Part, stack: &Stack) -> Result<Share<'a>, String> {
+        let tensor = self
+            .zero
+            .ok_or_else(|| format!("tensor '{}' has no zero points next to it", self.data.name))?;
+        expect_type(&tensor, &[part.dtype], "zero points")?;
+        let (each, size) = (part.shape.iter().product::<usize>(), part.dtype.bitsize() / 8);
+        let (found, expected) = (tensor.bytes.len() / size, stack.experts * each);
+        match found == expected {
+            true => Ok(Share {
+                bytes: tensor.bytes,
+                len: each * size,
+                shared: false,
+            }),
+            false => Err(format!(
+                "tensor '{}': shape {:?}, expected {:?}: {}{}",
+                tensor.name,
+                tensor.shape,
+                part.shape,
+                counted(each, "zero point"),
+                self::each(stack.experts)
+            )),
+        }
+    }
+
+    /// The bytes of the global scales.
+    fn globals(&self, part: &Part, stack: &Stack) -> Result<Share<'a>, String> {
+        let tensor = self
+            .global
+            .ok_or_else(|| format!("tensor '{}' has no global scale next to it", self.data.name))?;
+        expect_type(&tensor, &[Dtype::F32], "global scales")?;
+        let each = part.shape.iter().product::<usize>();
+        let (found, expected) = (tensor.bytes.len() / 4, stack.experts * each);
+        // One value may be shared by all matrices; some programs write one even for an empty tensor.
+        let shared = found == 1 && each <= 1;
+        match shared || found == expected {
+            true => Ok(Share {
+                bytes: tensor.bytes,
+                len: each * 4,
+                shared,
+            }),
+            false => Err(format!(
+                "tensor '{}': shape {:?}, expected {}{}",
+                tensor.name,
+                tensor.shape,
+                counted(expected, "global scale"),
+                self::each(stack.experts)
+            )),
+        }
+    }
+}
+
+/// The end of a message about the parts of several matrices.
+pub(super) fn each(experts: usize) -> String {
+    match experts {
+        1 => String::new(),
+        _ => format!(", the same for each of {experts} matrices"),
+    }
+}
+
+impl<'a> Opened<'a> {
+    /// The stored parts of one matrix, in the format's own order.
+    pub fn matrix(&self, expert: usize) -> Encoded {
+        let Stack { rows, cols, .. } = self.stack;
+        let mut parts = self.format.parts(rows, cols);
+        for part in &mut parts {
+            let share = |share: Option<Share>| share.map(|share| share.of_expert(expert).to_vec()).unwrap_or_default();
+            part.bytes = match (part.name, &self.scales) {
+                ("data", _) => self.stack.share(self.data, expert).to_vec(),
+                ("scale", Some(scales)) => scales.matrix(&self.stack, expert),
+                ("zero", _) => share(self.zeros),
+                _ => share(self.globals),
+            };
+        }
+        Encoded { rows, cols, parts }
+    }
+}
+
+/// Bytes or elements of the file for that many codes: bytes hold several codes, but the type F4 is one code.
+fn across(element: &Element, dtype: Dtype, cols: usize) -> usize {
+    match packs(element, dtype) {
+        true => cols * element.stored_bits() / 8,
+        false => cols,
+    }
+}
+
+/// Whether a byte holds several codes.
+fn packs(element: &Element, dtype: Dtype) -> bool {
+    element.stored_bits() < 8 && dtype != Dtype::F4
+}
+
+/// Types a tensor of codes may have in files.
+fn code_types(element: &Element) -> Vec<Dtype> {
+    match (element.name, element.bits) {
+        ("e2m1", _) => vec![Dtype::U8, Dtype::I8, Dtype::F4],
+        (_, 2..=4) => vec![Dtype::U8, Dtype::I8],
+        ("uint8", _) | (_, 6) => vec![Dtype::U8],
+        ("e4m3", _) => vec![Dtype::F8_E4M3, Dtype::U8],
+        ("e5m2", _) => vec![Dtype::F8_E5M2, Dtype::U8],
+        ("bf16", _) => vec![Dtype::BF16, Dtype::U16],
+        ("f16", _) => vec![Dtype::F16, Dtype::U16],
+        _ => vec![Dtype::I8, Dtype::U8],
+    }
+}
+
+pub(super) fn expect_type(tensor: &Tensor, fits: &[Dtype], what: &str) -> Result<(), String> {
+    if fits.contains(&tensor.dtype) {
+        return Ok(());
+    }
+    let names: Vec<String> = fits.iter().map(ToString::to_string).collect();
+    let (last, others) = names.split_last().expect("some type fits");
+    let names = match others {
+        [] => last.clone(),
+        _ => format!("{} or {last}", others.join(", ")),
+    };
+    let (name, found) = (tensor.name, tensor.dtype);
+    Err(format!("tensor '{name}': type {found}, expected {names} for {what}"))
+}

@@ -1,0 +1,223 @@
+//! How other programs name and shape the parts of a quantized tensor in their files.
+
+use safetensors::Dtype;
+
+use super::{Buffers, Stack, block_format};
+use ulplab_core::error::Result;
+use ulplab_core::formats::{Format, Group};
+use ulplab_core::tensorfile::{Tensor, TensorFile};
+
+/// A convention for the names of the parts of a quantized tensor: a common beginning and an ending per part.
+#[derive(Debug)]
+pub struct Convention {
+    /// The programs that use it.
+    pub writer: &'static str,
+    /// Ending of the name of the codes.
+    pub codes: &'static str,
+    /// Ending of the name of the scales.
+    pub scale: &'static str,
+    /// Ending of the name of the global scale; `None` if the writer stores none.
+    pub global: Option<&'static str>,
+    /// Ending of the name of the zero points.
+    pub zero: &'static str,
+    /// Ending of the name of the tensor itself.
+    pub own: &'static str,
+    /// The NVFP4 rule that stores the same global scale as the writer, whichever rule picked its scales.
+    pub rule: Option<&'static str>,
+    /// Whether codes are `[…, K / 32, 16]`, a block of bytes per scale, instead of `[…, K / 2]`.
+    pub blocked: bool,
+    /// The formats that it is known to hold, so that users need not state them.
+    pub kinds: &'static [&'static Kind],
+}
+
+/// A format that is recognised by the types of its tensors and the shape of its scales.
+#[derive(Debug, PartialEq)]
+pub struct Kind {
+    /// Name or string of the format.
+    pub format: &'static str,
+    /// Types that the codes may have in the file.
+    pub codes: &'static [Dtype],
+    /// Types that the scales may have in the file.
+    pub scale: &'static [Dtype],
+}
+
+const BYTES: &[Dtype] = &[Dtype::U8, Dtype::I8, Dtype::F4];
+const POWERS: &[Dtype] = &[Dtype::F8_E8M0, Dtype::U8];
+const FLOATS: &[Dtype] = &[Dtype::F32, Dtype::BF16, Dtype::F16];
+
+const NVFP4: Kind = Kind {
+    format: "nvfp4",
+    codes: BYTES,
+    scale: &[Dtype::F8_E4M3],
+};
+const MXFP4: Kind = Kind {
+    format: "mxfp4",
+    codes: BYTES,
+    scale: POWERS,
+};
+const MXFP8: Kind = fp8("mxfp8", POWERS);
+const FP8_TILES_POWER: Kind = fp8("e4m3/b128x128:e8m0", &[Dtype::F8_E8M0]);
+const FP8_TENSOR: Kind = fp8("fp8_tensor", FLOATS);
+const FP8_ROWS: Kind = fp8("fp8_token", FLOATS);
+const FP8_TILES: Kind = fp8("fp8_b128x128", FLOATS);
+const FP8_BLOCKS: Kind = fp8("fp8_b128_f32", FLOATS);
+const INT8_ROWS: Kind = Kind {
+    format: "int8_token",
+    codes: &[Dtype::I8],
+    scale: FLOATS,
+};
+
+const fn fp8(format: &'static str, scale: &'static [Dtype]) -> Kind {
+    Kind {
+        format,
+        codes: &[Dtype::F8_E4M3],
+        scale,
+    }
+}
+
+const PLAIN: Convention = Convention {
+    writer: "",
+    codes: "",
+    scale: "_scale",
+    global: None,
+    zero: "_zero_point",
+    own: "",
+    rule: None,
+    blocked: false,
+    kinds: &[],
+};
+
+/// All conventions; the first whose codes and scales are in a file counts.
+pub const CONVENTIONS: &[Convention] = &[
+    Convention {
+        writer: "ulplab",
+        codes: ".data",
+        scale: ".scale",
+        global: Some(".global"),
+        zero: ".zero",
+        ..PLAIN
+    },
+    Convention {
+        writer: "compressed-tensors (llm-compressor, vLLM), packed",
+        codes: "_packed",
+        global: Some("_global_scale"),
+        rule: Some("vllm"),
+        kinds: &[&NVFP4, &MXFP4],
+        ..PLAIN
+    },
+    Convention {
+        writer: "gpt-oss",
+        codes: "_blocks",
+        scale: "_scales",
+        blocked: true,
+        kinds: &[&MXFP4],
+        ..PLAIN
+    },
+    Convention {
+        writer: "ModelOpt; compressed-tensors, not packed",
+        global: Some("_scale_2"),
+        rule: Some("modelopt"),
+        kinds: &[
+            &NVFP4,
+            &MXFP4,
+            &MXFP8,
+            &FP8_TENSOR,
+            &FP8_ROWS,
+            &FP8_TILES,
+            &FP8_BLOCKS,
+            &INT8_ROWS,
+        ],
+        ..PLAIN
+    },
+    Convention {
+        writer: "DeepSeek-V3, Qwen3 FP8",
+        scale: "_scale_inv",
+        global: Some("_scale_2"),
+        kinds: &[&FP8_TILES_POWER, &FP8_TILES, &FP8_TENSOR],
+        ..PLAIN
+    },
+    Convention {
+        writer: "DeepSeek-V4",
+        codes: ".weight",
+        scale: ".scale",
+        own: ".weight",
+        kinds: &[&FP8_TILES_POWER, &FP8_TILES, &MXFP4],
+        ..PLAIN
+    },
+    Convention {
+        writer: "torchao",
+        codes: ".qdata",
+        scale: ".scale",
+        global: Some(".per_tensor_scale"),
+        rule: Some("torchao"),
+        ..PLAIN
+    },
+    Convention {
+        writer: "dumps of kernels",
+        codes: ".q",
+        scale: ".scale",
+        global: Some(".global_scale"),
+        ..PLAIN
+    },
+];
+
+impl Convention {
+    /// The quantized tensor whose codes are `tensor`; `known` are the names in the file's own metadata.
+    pub(super) fn recognise<'a>(
+        &'static self,
+        file: &'a TensorFile,
+        tensor: Tensor<'a>,
+        known: impl Fn(&str) -> bool,
+    ) -> Option<(String, Buffers<'a>)> {
+        let base = tensor.name.strip_suffix(self.codes)?;
+        let get = |ending: &str| file.get(&format!("{base}{ending}"));
+        let (name, scale) = (format!("{base}{}", self.own), get(self.scale));
+        // A norm may have a weight and a scale: a tensor without an ending holds codes only if it is no float.
+        let codes = self.codes != self.own || !tensor.is_floating();
+        let here = (scale.is_some() && codes) || (self.writer == "ulplab" && known(&name));
+        here.then(|| {
+            let buffers = Buffers {
+                data: tensor,
+                scale,
+                global: self.global.and_then(get),
+                zero: get(self.zero),
+                blocked: self.blocked,
+            };
+            (name, buffers)
+        })
+    }
+
+    /// The name that determines how the scales of a format are read, if there is one.
+    pub(super) fn says(&self, format: &Format, buffers: &Buffers) -> Option<String> {
+        let name = match format.global {
+            // Only names that imply a rule do.
+            Some(_) => buffers.global.filter(|_| self.rule.is_some()),
+            None => buffers.scale.filter(|_| !self.kinds.is_empty()),
+        };
+        name.map(|tensor| format!("the name '{}'", tensor.name))
+    }
+
+    /// The format of tensors of these types and shapes.
+    pub(super) fn format(&self, buffers: &Buffers) -> Result<Option<Format>> {
+        let Some(scale) = buffers.scale else { return Ok(None) };
+        for kind in self.kinds {
+            let (_, format) = block_format(kind.format)?;
+            let types = kind.codes.contains(&buffers.data.dtype) && kind.scale.contains(&scale.dtype);
+            let fits = |shape: Vec<usize>| {
+                let stack = Stack::new(&shape)?;
+                let global = buffers.global.map(|tensor| tensor.bytes.len() / 4);
+                let globals = match format.global {
+                    Some(Group::Tensor) => global.is_some_and(|found| found == 1 || found == stack.experts),
+                    _ => global.is_none(),
+                };
+                let scales = buffers.scales(&format, &stack, None).ok().flatten();
+                // Scales per row may be those of a tile, repeated: only kinds without that ambiguity determine the format.
+                (globals && scales.is_some_and(|scales| scales.is_plain())).then_some(())
+            };
+            if types && buffers.shape(&format).ok().and_then(fits).is_some() {
+                return Ok(Some(format));
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,378 @@
+//! Quantized tensors in files: finds which tensors of a file are the codes, scales and global scale of one quantized tensor
+//! and in what format, and checks that they match it.
+
+mod buffers;
+mod conventions;
+mod manifest;
+mod markdown;
+mod meaning;
+mod nonfinite;
+mod scales;
+mod stack;
+mod unread;
+mod work;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+pub use buffers::{Buffers, Opened};
+pub use conventions::{CONVENTIONS, Convention, Kind};
+pub use manifest::{Entry, Manifest};
+pub use markdown::markdown;
+pub use meaning::reads_as;
+pub use nonfinite::Nonfinite;
+pub use scales::check_layout;
+pub use stack::{Stack, leading, matrix_name, spread};
+pub use ulplab_core::tensorfile::KEY;
+pub use unread::nothing;
+pub use work::in_batches;
+
+use ulplab_core::error::{Error, Result};
+use ulplab_core::formats::{Codec, FORMATS, Format, Group, NVFP4_RULES, Scale, Scaling, codec, unpack};
+use ulplab_core::layouts::Layout;
+use ulplab_core::pattern;
+use ulplab_core::pattern::selects;
+use ulplab_core::tensorfile::{Tensor, TensorFile};
+
+/// How to find and read quantized tensors. What is `None` is taken from the file's metadata, or from names, types and
+/// shapes.
+#[derive(Clone, Debug, Default)]
+pub struct Naming {
+    /// A format's name or string.
+    pub format: Option<String>,
+    /// The rule that picks the scales, from the format's table; the first if nothing else names one.
+    pub rule: Option<String>,
+    /// Name of the tensor of codes.
+    pub data: Option<String>,
+    /// Name of the tensor of scales.
+    pub scale: Option<String>,
+    /// Name of the tensor of global scales.
+    pub global: Option<String>,
+    /// Layout of the scales.
+    pub layout: Option<String>,
+}
+
+/// One quantized tensor of a file.
+#[derive(Debug)]
+pub struct Packed<'a> {
+    /// Name of the quantized tensor, without the endings of its parts.
+    pub name: String,
+    /// The format, with the rule that picked its scales if it is known.
+    pub format: Format,
+    /// Shape of the tensor before it was quantized.
+    pub shape: Vec<usize>,
+    /// Its type, if the file states it.
+    pub dtype: Option<String>,
+    /// The layout of the scales; `None` if they are row-major.
+    pub layout: Option<&'static Layout>,
+    /// What states how its scales are read, if not the format's table alone: a name, or the file.
+    pub said: Option<String>,
+    /// Codes and scales as they are in the file.
+    pub buffers: Buffers<'a>,
+}
+
+/// The block format with this name or format string.
+pub fn block_format(text: &str) -> Result<(Arc<dyn Codec>, Format)> {
+    let codec = codec(text).map_err(|why| {
+        let hint = if why.contains("has no NaN") {
+            named_after(text)
+        } else {
+            String::new()
+        };
+        Error::Usage(why + &hint)
+    })?;
+    let format = codec.format().copied().ok_or_else(|| {
+        Error::Usage(format!(
+            "'{text}' is a record of KV caches, not a format of tensors; `ulplab list formats` has those"
+        ))
+    })?;
+    Ok((codec, format))
+}
+
+/// Formats that an element without scales may stand for: `int4_b32` and others for `int4`.
+fn named_after(element: &str) -> String {
+    let begins = |name: &&str| name.strip_prefix(element).is_some_and(|rest| rest.starts_with('_'));
+    let names: Vec<&str> = FORMATS.iter().map(|named| named.name).filter(begins).collect();
+    match names.is_empty() {
+        true => String::new(),
+        false => format!("; named formats of it are {}", names.join(", ")),
+    }
+}
+
+impl Naming {
+    /// The format that `--format` and `--rule` request.
+    pub fn format(&self) -> Result<Option<Format>> {
+        let format = self.format.as_deref().map(block_format).transpose()?;
+        match (format, &self.rule) {
+            (Some((_, format)), Some(rule)) => Ok(Some(format.with_rule(rule).map_err(Error::Usage)?)),
+            (format, _) => Ok(format.map(|(_, format)| format)),
+        }
+    }
+
+    /// Whether `--rule` or `--format` names the rule; otherwise it is the first of its table.
+    pub fn names_rule(&self) -> bool {
+        self.rule.is_some() || self.format.as_deref().is_some_and(|format| format.contains('('))
+    }
+
+    /// The requested layout of scales; an unknown name is an error.
+    pub fn layout(&self) -> Result<Option<&'static Layout>> {
+        let find = |name: &String| Layout::find(name).map_err(Error::Usage);
+        self.layout.as_ref().map(find).transpose()
+    }
+
+    /// The quantized tensors of a file, in its order. Flags take precedence over the file's metadata; `only` and `skip` are
+    /// patterns of names.
+    pub fn find<'a>(&self, file: &'a TensorFile, only: &[String], skip: &[String]) -> Result<Vec<Packed<'a>>> {
+        self.find_beside(file, &[], only, skip)
+    }
+
+    /// Like `find`, for a file that is compared with another, whose names the patterns may match as well.
+    pub fn find_beside<'a>(
+        &self,
+        file: &'a TensorFile,
+        beside: &[&str],
+        only: &[String],
+        skip: &[String],
+    ) -> Result<Vec<Packed<'a>>> {
+        let manifest = Manifest::read(file)?;
+        let (format, layout) = (self.format()?, self.layout()?);
+        if let Some(data) = &self.data {
+            let base = CONVENTIONS
+                .iter()
+                .find_map(|convention| data.strip_suffix(convention.codes));
+            let name = base.filter(|base| !base.is_empty()).unwrap_or(data);
+            let get = |name: &String| {
+                file.get(name).ok_or_else(|| {
+                    let near = ulplab_core::error::did_you_mean(name, file.tensors().map(|tensor| tensor.name));
+                    Error::data(file.path(), format!("no tensor '{name}'{near}"))
+                })
+            };
+            let buffers = Buffers {
+                data: get(data)?,
+                scale: self.scale.as_ref().map(get).transpose()?,
+                global: self.global.as_ref().map(get).transpose()?,
+                zero: base.and_then(|base| file.get(&format!("{base}.zero"))),
+                blocked: false,
+            };
+            let by_names = |convention: &&Convention| {
+                let base = data.strip_suffix(convention.codes);
+                let global = base.zip(self.global.as_deref());
+                global.is_some_and(|(base, global)| global.strip_prefix(base) == convention.global)
+            };
+            let convention = CONVENTIONS.iter().find(by_names);
+            let format = self.by_names(format, convention.and_then(|convention| convention.rule))?;
+            let convention = convention.unwrap_or(&CONVENTIONS[0]);
+            let recognised = (name.to_string(), buffers, convention);
+            return Ok(vec![self.packed(file, recognised, &manifest, format, layout)?]);
+        }
+        // The metadata of a file is trusted, unless a flag says more.
+        let described = |name: &str| {
+            let silent = manifest.tensors.is_empty() || format.is_some();
+            silent || manifest.tensors.contains_key(name)
+        };
+        let recognised: Vec<Recognised> = file
+            .tensors()
+            .filter_map(|tensor| recognise(file, tensor, &manifest))
+            .collect();
+        let parts = names_of_parts(&recognised);
+        let others = file
+            .tensors()
+            .map(|tensor| tensor.name)
+            .filter(|name| !parts.contains(name));
+        let names: Vec<&str> = recognised
+            .iter()
+            .map(|(name, ..)| name.as_str())
+            .chain(others)
+            .chain(beside.iter().copied())
+            .collect();
+        pattern::check("tensor", &[only, skip], &names)?;
+        let mut found = Vec::new();
+        for (name, buffers, convention) in recognised {
+            if selects(only, skip, &name) && described(&name) {
+                let format = match format {
+                    None if !manifest.tensors.contains_key(&name) => self.recognised(convention, &buffers)?,
+                    format => format,
+                };
+                let format = self.by_names(format, convention.rule)?;
+                found.push(self.packed(file, (name, buffers, convention), &manifest, format, layout)?);
+            }
+        }
+        Ok(found)
+    }
+
+    /// The format of a convention, with the requested rule.
+    fn recognised(&self, convention: &Convention, buffers: &Buffers) -> Result<Option<Format>> {
+        match (convention.format(buffers)?, &self.rule) {
+            (Some(format), Some(rule)) => format.with_rule(rule).map(Some).map_err(Error::Usage),
+            (format, _) => Ok(format),
+        }
+    }
+
+    /// The format with the rule that the names of the tensors imply, if no rule was requested and it matters.
+    fn by_names(&self, format: Option<Format>, rule: Option<&str>) -> Result<Option<Format>> {
+        let (Some(format), Some(rule)) = (format, rule) else {
+            return Ok(format);
+        };
+        let first = |scaling: Scaling| matches!(scaling.scale, Scale::E4m3(rule) if rule == NVFP4_RULES[0]);
+        if self.names_rule() || format.global.is_none() || !format.scaling.is_some_and(first) {
+            return Ok(Some(format));
+        }
+        format.with_rule(rule).map(Some).map_err(Error::Usage)
+    }
+
+    fn packed<'a>(
+        &self,
+        file: &TensorFile,
+        (name, buffers, convention): Recognised<'a>,
+        manifest: &Manifest,
+        format: Option<Format>,
+        layout: Option<&'static Layout>,
+    ) -> Result<Packed<'a>> {
+        let name = name.as_str();
+        let wrong = |why: String| Error::data(file.path(), format!("tensor '{name}': {why}"));
+        let entry = manifest.tensors.get(name);
+        let format = match (format, entry) {
+            (Some(format), _) => format,
+            (None, Some(entry)) => {
+                let format: Format = entry.format.parse().map_err(wrong)?;
+                match &self.rule {
+                    Some(rule) => format.with_rule(rule).map_err(Error::Usage)?,
+                    None => format,
+                }
+            }
+            (None, None) => {
+                return Err(wrong(unread::unknown_format(file, name, &buffers)));
+            }
+        };
+        let layout = match (layout, entry.and_then(|entry| entry.layout.as_deref())) {
+            (None, Some(name)) => Some(Layout::find(name).map_err(wrong)?),
+            (layout, _) => layout,
+        };
+        let shape = match entry {
+            Some(entry) => entry.shape.clone(),
+            None => buffers.shape(&format).map_err(|why| Error::data(file.path(), why))?,
+        };
+        if Stack::new(&shape).is_none() {
+            return Err(wrong(format!(
+                "shape {shape:?} has more elements than memory has addresses"
+            )));
+        }
+        Ok(Packed {
+            name: name.into(),
+            format,
+            shape,
+            dtype: entry.map(|entry| entry.dtype.clone()),
+            layout,
+            said: entry
+                .and_then(|entry| entry.says(&format))
+                .or_else(|| convention.says(&format, &buffers)),
+            buffers,
+        })
+    }
+}
+
+/// The names of all tensors that are parts of quantized ones, whatever their types and shapes.
+pub fn parts(file: &TensorFile) -> Result<HashSet<&str>> {
+    let manifest = Manifest::read(file)?;
+    let found = file.tensors().filter_map(|tensor| recognise(file, tensor, &manifest));
+    Ok(names_of_parts(&found.collect::<Vec<_>>()))
+}
+
+fn names_of_parts<'a>(recognised: &[Recognised<'a>]) -> HashSet<&'a str> {
+    let names = recognised.iter().flat_map(|(_, buffers, _)| buffers.names());
+    names.collect()
+}
+
+/// A quantized tensor by name, and how it was found.
+type Recognised<'a> = (String, Buffers<'a>, &'static Convention);
+
+/// The quantized tensor whose codes are `tensor`, if the manifest or the names of its neighbours imply one.
+fn recognise<'a>(file: &'a TensorFile, tensor: Tensor<'a>, manifest: &Manifest) -> Option<Recognised<'a>> {
+    let known = |name: &str| manifest.tensors.contains_key(name);
+    CONVENTIONS.iter().find_map(|convention| {
+        let (name, buffers) = convention.recognise(file, tensor, known)?;
+        Some((name, buffers, convention))
+    })
+}
+
+impl<'a> Packed<'a> {
+    /// Opens the tensor, with its bytes checked.
+    pub fn open(&self) -> Result<Opened<'a>, String> {
+        self.buffers.open(&self.format, &self.shape, self.layout)
+    }
+
+    /// The tensor as a stack of matrices.
+    pub fn stack(&self) -> Stack {
+        Stack::new(&self.shape).expect("its size was checked")
+    }
+
+    /// The names of its parts.
+    pub fn names(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        self.buffers.names()
+    }
+}
+
+/// The codes of a tensor, one by one.
+pub fn codes(format: &Format, data: &[u8]) -> Vec<u16> {
+    unpack(data, format.element.stored_bits())
+}
+
+/// The groups of elements that share a scale; rows if the format has no scales.
+#[derive(Clone, Copy, Debug)]
+pub struct Grid {
+    /// Rows of the tensor.
+    pub rows: usize,
+    /// Columns of the tensor.
+    pub cols: usize,
+    /// Rows and columns of a group.
+    pub tile: (usize, usize),
+    /// Number of groups, down and across.
+    pub count: (usize, usize),
+}
+
+impl Grid {
+    /// The groups of `format` over a tensor `[rows, cols]`.
+    pub fn new(format: &Format, rows: usize, cols: usize) -> Self {
+        let group = format.scaling.map_or(Group::Token, |scaling| scaling.group);
+        Self {
+            rows,
+            cols,
+            tile: group.tile(rows, cols),
+            count: group.count(rows, cols),
+        }
+    }
+
+    /// Number of groups.
+    pub fn len(&self) -> usize {
+        self.count.0 * self.count.1
+    }
+
+    /// Whether there is no group, because the tensor is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The group of an element, given its flat index.
+    pub fn group_of(&self, index: usize) -> usize {
+        let (r, c) = (index / self.cols, index % self.cols);
+        r / self.tile.0 * self.count.1 + c / self.tile.1
+    }
+
+    /// Flat indices of the elements of a group, row by row.
+    pub fn elements(&self, group: usize) -> impl Iterator<Item = usize> + use<> {
+        let Self {
+            rows,
+            cols,
+            tile,
+            count,
+        } = *self;
+        let (top, left) = (group / count.1 * tile.0, group % count.1 * tile.1);
+        let columns = left..cols.min(left + tile.1);
+        (top..rows.min(top + tile.0)).flat_map(move |r| columns.clone().map(move |c| r * cols + c))
+    }
+
+    /// The position of a group, down and across.
+    pub fn place(&self, group: usize) -> [usize; 2] {
+        [group / self.count.1, group % self.count.1]
+    }
+}

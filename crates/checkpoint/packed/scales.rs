@@ -1,0 +1,256 @@
+//! The scales of a tensor as they are in a file: types, shapes and orders.
+
+use std::borrow::Cow;
+
+use half::{bf16, f16};
+use safetensors::Dtype;
+
+use super::buffers::{each, expect_type};
+use super::{Buffers, Stack};
+use ulplab_core::formats::{Format, Group, Half, Scale, Scaling};
+use ulplab_core::layouts::{Groups, Layout, Placement};
+use ulplab_core::metrics::unravel;
+use ulplab_core::tensorfile::Tensor;
+
+/// The scales of groups of elements, as they are in a file.
+#[derive(Debug)]
+pub(super) struct Scales<'a> {
+    tensor: Tensor<'a>,
+    scaling: Scaling,
+    order: Order,
+    /// One for all matrices.
+    shared: bool,
+}
+
+/// The order of the scales of a matrix.
+#[derive(Debug)]
+enum Order {
+    /// Row-major, or in file order if no order was requested.
+    Plain,
+    /// Row-major, with each row of scales repeated for every row of its tile.
+    Repeated {
+        height: usize,
+        stride: usize,
+    },
+    Placed(Placement),
+}
+
+impl<'a> Buffers<'a> {
+    /// The tensor of scales, after a check of its type.
+    fn scale_tensor(&self, scaling: Scaling, format: &Format) -> Result<Tensor<'a>, String> {
+        let tensor = self.scale.ok_or_else(|| {
+            format!(
+                "tensor '{}' has no scales next to it, which '{format}' needs",
+                self.data.name
+            )
+        })?;
+        let what = format!("{} scales", scaling.scale.kind());
+        expect_type(&tensor, scale_types(&scaling.scale), &what)?;
+        Ok(tensor)
+    }
+
+    /// Reads the order of the scales from their shape, one per group of each matrix; `None` if the format has no scales.
+    pub(super) fn scales(
+        &self,
+        format: &Format,
+        stack: &Stack,
+        layout: Option<&'static Layout>,
+    ) -> Result<Option<Scales<'a>>, String> {
+        let Some(scaling) = format.scaling else {
+            return Ok(None);
+        };
+        let mut scales = Scales::new(self.scale_tensor(scaling, format)?, scaling);
+        let (tensor, count) = (scales.tensor, scales.count());
+        let Stack { experts, rows, cols } = *stack;
+        let (down, across) = scaling.group.count(rows, cols);
+        if let Some(layout) = layout {
+            check_layout(layout, scaling.scale.bytes())?;
+            let placement = layout.place(&[down, across], &[])?;
+            let (found, expected) = (count * scaling.scale.bytes(), experts.saturating_mul(placement.len()));
+            if found != expected {
+                return Err(format!(
+                    "tensor '{}', layout {}: the buffer has {found} bytes, expected {expected}{}",
+                    tensor.name,
+                    layout.name,
+                    each(experts)
+                ));
+            }
+            scales.order = Order::Placed(placement);
+            return Ok(Some(scales));
+        }
+        let height = scaling.group.tile(rows, cols).0;
+        let last = tensor.shape.last().unwrap_or(&1) * scales.per_element();
+        let in_order = last == across || scaling.group == Group::Tensor || down.min(across) <= 1;
+        scales.shared = scaling.group == Group::Tensor && count == 1;
+        if scales.shared || (count == experts * down * across && in_order) {
+            return Ok(Some(scales));
+        }
+        if count == experts * rows * across && last == across && height > 1 {
+            let stride = across * scaling.scale.bytes();
+            scales.order = Order::Repeated { height, stride };
+            return Ok(Some(scales));
+        }
+        let shape = |down| match (scaling.group, experts) {
+            (Group::Tensor, _) => format!("[{experts}]"),
+            (_, 1) => format!("[{down}, {across}]"),
+            _ => format!("[{experts}, {down}, {across}]"),
+        };
+        let repeated = match height {
+            1 => String::new(),
+            _ if scaling.group == Group::Tensor => String::new(),
+            _ => format!(", or {} with each scale {height} times", shape(rows)),
+        };
+        Err(format!(
+            "tensor '{}': {} of shape {:?}, expected {} {} scales{repeated}; other orders need --layout",
+            tensor.name,
+            tensor.dtype,
+            tensor.shape,
+            shape(down),
+            scaling.scale.kind()
+        ))
+    }
+
+    /// Accepts any number of scales that is at least the number of groups.
+    pub(super) fn unordered(&self, scaling: Scaling, format: &Format, stack: &Stack) -> Result<Scales<'a>, String> {
+        let mut scales = Scales::new(self.scale_tensor(scaling, format)?, scaling);
+        let (tensor, count, experts) = (scales.tensor, scales.count(), stack.experts);
+        let (down, across) = scaling.group.count(stack.rows, stack.cols);
+        scales.shared = scaling.group == Group::Tensor && count == 1;
+        if scales.shared || (count >= experts * down * across && count.is_multiple_of(experts.max(1))) {
+            return Ok(scales);
+        }
+        Err(format!(
+            "tensor '{}': {} of shape {:?}, expected at least {down} · {across} {} scales{}",
+            tensor.name,
+            tensor.dtype,
+            tensor.shape,
+            scaling.scale.kind(),
+            each(experts)
+        ))
+    }
+}
+
+impl<'a> Scales<'a> {
+    fn new(tensor: Tensor<'a>, scaling: Scaling) -> Self {
+        Self {
+            tensor,
+            scaling,
+            order: Order::Plain,
+            shared: false,
+        }
+    }
+
+    /// Whether there is one scale per group, in row-major order.
+    pub(super) fn is_plain(&self) -> bool {
+        matches!(self.order, Order::Plain)
+    }
+
+    /// Scales per element of the tensor: an i32 holds four bytes.
+    fn per_element(&self) -> usize {
+        (self.tensor.dtype.bitsize() / 8 / self.scaling.scale.bytes()).max(1)
+    }
+
+    fn count(&self) -> usize {
+        self.tensor.bytes.len() / (self.tensor.dtype.bitsize() / 8) * self.per_element()
+    }
+
+    /// Checks that no scale has a sign bit.
+    pub(super) fn check_signs(&self) -> Result<(), String> {
+        let tensor = &self.tensor;
+        let signed = |code: &u8| matches!(self.scaling.scale, Scale::E4m3(_)) && *code > 0x7f;
+        match tensor.bytes.iter().position(signed) {
+            None => Ok(()),
+            Some(at) => Err(format!(
+                "tensor '{}': scale {:#04x} at {:?}, expected codes up to 0x7f: e4m3 scales have no sign",
+                tensor.name,
+                tensor.bytes[at],
+                unravel(at, tensor.shape)
+            )),
+        }
+    }
+
+    /// Checks that the repeated rows of each tile are equal.
+    pub(super) fn check_rows(&self, stack: &Stack) -> Result<(), String> {
+        let Order::Repeated { height, stride } = self.order else {
+            return Ok(());
+        };
+        for expert in stack.matrices() {
+            let bytes = self.share(stack, expert);
+            let row = |r: usize| &bytes[r * stride..(r + 1) * stride];
+            if let Some(r) = (0..stack.rows).find(|r| row(*r) != row(r / height * height)) {
+                return Err(format!(
+                    "tensor '{}': row {} differs from the row above it, expected each scale {height} times, once for \
+                     each row of a tile",
+                    self.tensor.name,
+                    expert * stack.rows + r
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes of the scales of a matrix in file order, converted to the size that the format has.
+    fn share(&self, stack: &Stack, expert: usize) -> Cow<'a, [u8]> {
+        let bytes = match self.shared {
+            true => self.tensor.bytes,
+            false => stack.share(self.tensor.bytes, expert),
+        };
+        let wide = |widen: fn([u8; 2]) -> f32| {
+            let values = bytes.as_chunks().0.iter();
+            values.flat_map(|value| widen(*value).to_le_bytes()).collect()
+        };
+        match (self.scaling.scale, self.tensor.dtype) {
+            (Scale::F32(_), Dtype::BF16) => wide(|value| bf16::from_le_bytes(value).to_f32()),
+            (Scale::F32(_), Dtype::F16) => wide(|value| f16::from_le_bytes(value).to_f32()),
+            _ => bytes.into(),
+        }
+    }
+
+    /// The bytes of the scales of a matrix in the format's own order.
+    pub(super) fn matrix(&self, stack: &Stack, expert: usize) -> Vec<u8> {
+        let bytes = self.share(stack, expert);
+        match &self.order {
+            Order::Plain => bytes.into_owned(),
+            Order::Repeated { height, stride } => {
+                let rows = bytes.chunks_exact((*stride).max(1)).step_by(*height);
+                rows.flatten().copied().collect()
+            }
+            Order::Placed(placement) => placement.inverse(&bytes).expect("the buffer was measured"),
+        }
+    }
+}
+
+/// The layout of one matrix, for scales of that size.
+pub fn check_layout(layout: &Layout, size: usize) -> Result<(), String> {
+    if layout.groups != Groups::None {
+        return Err(format!(
+            "layout '{}' needs the ends of groups, which tensor files do not contain",
+            layout.name
+        ));
+    }
+    if layout.scale != size {
+        let (name, takes) = (layout.name, layout.scale);
+        return Err(format!(
+            "layout '{name}' takes scales of {takes} bytes, the format has {size}"
+        ));
+    }
+    Ok(())
+}
+
+/// Types that scales may have in files; bf16 and f16 are accepted for f32.
+fn scale_types(scale: &Scale) -> &'static [Dtype] {
+    match scale {
+        Scale::E8m0(_) => &[Dtype::F8_E8M0, Dtype::U8, Dtype::I32, Dtype::U32],
+        Scale::E4m3(_) => &[Dtype::F8_E4M3, Dtype::U8],
+        Scale::F32(_) => &[Dtype::F32, Dtype::BF16, Dtype::F16],
+        Scale::Half(half, _) => half_types(*half),
+        Scale::Affine(affine) => affine.half.map_or(&[Dtype::F32], half_types),
+    }
+}
+
+fn half_types(half: Half) -> &'static [Dtype] {
+    match half {
+        Half::F16 => &[Dtype::F16, Dtype::U16],
+        Half::Bf16 => &[Dtype::BF16, Dtype::U16],
+    }
+}

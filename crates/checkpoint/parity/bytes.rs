@@ -1,0 +1,90 @@
+//! Formats with zero points: bytes beside those of the format's own rule, without a search for causes.
+
+use super::rules::Candidate;
+use super::{Cause, Diagnosis, Example, Finding};
+use ulplab_core::formats::{Encoded, Format, GlobalScale, unpack};
+
+/// Holds what is stored against what the rule of the format makes of the values.
+pub fn compare(x: &[f32], cols: usize, stored: &Encoded, format: &Format) -> Diagnosis {
+    let made = format.encode(x, cols, GlobalScale::Own);
+    let mut findings = Vec::new();
+    let mut differing = [0, 0];
+    for (part, unit) in [("data", "codes"), ("scale", "scales"), ("zero", "zero points")] {
+        let bits = match part {
+            "data" => format.element.stored_bits(),
+            "scale" => format.scaling.map_or(8, |scaling| 8 * scaling.scale.bytes()),
+            _ => 8 * format.zero_point().map_or(1, |affine| affine.zero_bytes().max(1)),
+        };
+        let (want, found) = (numbers(made.part(part), bits), numbers(stored.part(part), bits));
+        // Fails closed: parts of different lengths differ beyond the shorter.
+        let len = want.len().max(found.len());
+        let wrong: Vec<usize> = (0..len).filter(|at| want.get(*at) != found.get(*at)).collect();
+        let Some(&first) = wrong.first() else { continue };
+        differing[usize::from(part != "data")] += wrong.len();
+        let across = match part {
+            "data" => cols,
+            _ => format
+                .scaling
+                .map_or(1, |scaling| scaling.group.count(stored.rows, cols).1),
+        };
+        let show = |bits: Option<&u32>| bits.map_or("nothing".to_string(), |bits| format!("{bits:#x}"));
+        findings.push(Finding {
+            cause: Cause::Unknown,
+            detail: "bytes differ; causes are not looked for in formats with zero points".into(),
+            others: Vec::new(),
+            place: None,
+            region: len,
+            count: wrong.len(),
+            of: len,
+            unit,
+            example: Some(Example {
+                place: vec![first / across.max(1), first % across.max(1)],
+                source: if part == "data" { vec![x[first]] } else { Vec::new() },
+                stored: show(found.get(first)),
+                expected: show(want.get(first)),
+            }),
+        });
+    }
+    let reference = Candidate {
+        format: *format,
+        wrong_scales: differing[1],
+        wrong_codes: differing[0],
+        wrong_blocks: differing[0] + differing[1],
+        wrong_globals: 0,
+        close: false,
+        narrow: None,
+    };
+    Diagnosis {
+        data_order: "row-major".into(),
+        scale_order: "row-major".into(),
+        exact: if findings.is_empty() {
+            vec![reference.clone()]
+        } else {
+            Vec::new()
+        },
+        tolerated: Vec::new(),
+        foreign_globals: 0,
+        reference,
+        findings,
+        named: true,
+    }
+}
+
+/// Codes, scales or zero points of so many bits.
+fn numbers(bytes: &[u8], bits: usize) -> Vec<u32> {
+    match bits {
+        16 => bytes
+            .as_chunks()
+            .0
+            .iter()
+            .map(|bytes| u16::from_le_bytes(*bytes).into())
+            .collect(),
+        32 => bytes
+            .as_chunks()
+            .0
+            .iter()
+            .map(|bytes| u32::from_le_bytes(*bytes))
+            .collect(),
+        bits => unpack(bytes, bits).into_iter().map(u32::from).collect(),
+    }
+}

@@ -1,0 +1,213 @@
+//! Compares the tensors of two files that are not quantized: all must exist in both, and be equal.
+
+use serde_json::json;
+
+use ulplab_core::error::{Error, Result, counted, did_you_mean};
+use ulplab_core::metrics::unravel;
+use ulplab_core::pattern::selects;
+use ulplab_core::tensorfile::{Tensor, TensorFile};
+
+use safetensors::Dtype;
+
+/// The tensors of a file that are not part of quantized ones.
+#[derive(Default)]
+pub struct Copies<'a> {
+    /// Tensors that are in both files.
+    pairs: Vec<(Tensor<'a>, Tensor<'a>)>,
+    /// The file ("want" or "got") and the name of each tensor that is in only one file.
+    unmatched: Vec<(&'static str, &'a str)>,
+    /// Scales of activations, which cannot be compared with anything in the other file.
+    activations: Vec<&'a str>,
+}
+
+/// The result of a comparison.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Copied {
+    /// Tensors of both files that are equal.
+    pub alike: usize,
+    /// Tensors that both files have.
+    pub all: usize,
+    /// Tensors that only one file has.
+    pub unmatched: usize,
+}
+
+/// The difference between two tensors.
+struct Difference {
+    words: String,
+    count: Option<usize>,
+}
+
+impl<'a> Copies<'a> {
+    /// All selected tensors except the sources of quantized tensors and their parts.
+    pub fn find(
+        want: &'a TensorFile,
+        got: &'a TensorFile,
+        (only, skip): (&[String], &[String]),
+        is_source: impl Fn(&str) -> bool,
+        is_part: impl Fn(&str) -> bool,
+    ) -> Self {
+        let mut copies = Self::default();
+        let sources = want
+            .tensors()
+            .filter(|tensor| selects(only, skip, tensor.name) && !is_source(tensor.name));
+        for tensor in sources {
+            match got.get(tensor.name) {
+                Some(other) => copies.pairs.push((tensor, other)),
+                None => copies.unmatched.push(("want", tensor.name)),
+            }
+        }
+        let extra = got.tensors().map(|tensor| tensor.name);
+        let extra = extra.filter(|name| selects(only, skip, name) && !is_part(name) && want.get(name).is_none());
+        for name in extra {
+            // They stand beside the codes that they belong to: `l.input_scale` of `l.weight`.
+            let ending = ["input_scale", "input_global_scale"]
+                .iter()
+                .any(|end| name.ends_with(end));
+            match ending {
+                true => copies.activations.push(name),
+                false => copies.unmatched.push(("got", name)),
+            }
+        }
+        copies
+    }
+
+    /// An error if tensors are in only one file, unless that is `allowed`.
+    pub fn check(&self, allowed: bool, want: &TensorFile, got: &TensorFile) -> Result<()> {
+        match self.unmatched.is_empty() || allowed {
+            true => Ok(()),
+            false => Err(unmatched(&self.unmatched, want, got)),
+        }
+    }
+
+    /// Compares all; `print` receives a description of each difference.
+    pub fn compare(&self, json: bool, mut print: impl FnMut(&str) -> Result<(), Error>) -> Result<Copied> {
+        let mut copied = Copied {
+            all: self.pairs.len(),
+            unmatched: self.unmatched.len(),
+            ..Copied::default()
+        };
+        for (want, got) in &self.pairs {
+            let difference = difference(want, got);
+            copied.alike += usize::from(difference.is_none());
+            let text = match (json, &difference) {
+                (true, difference) => format!(
+                    "{}\n",
+                    json!({
+                        "type": "copy",
+                        "name": want.name,
+                        "alike": difference.is_none(),
+                        "differing": difference.as_ref().and_then(|difference| difference.count),
+                        "detail": difference.as_ref().map(|difference| &difference.words),
+                    })
+                ),
+                (false, None) => continue,
+                (false, Some(difference)) => format!(
+                    "{}  {}  {:?}\n  not quantized, and not the source's: {}\n",
+                    want.name, got.dtype, got.shape, difference.words
+                ),
+            };
+            print(&text)?;
+        }
+        if let ([first, ..], false) = (&self.activations[..], json) {
+            let count = counted(self.activations.len(), "scale");
+            print(&format!("{count} of activations not judged, the first is {first}\n"))?;
+        }
+        Ok(copied)
+    }
+}
+
+/// The difference of a tensor from its source: in bytes, or, if it has another type, in the values rounded to that type.
+fn difference(want: &Tensor, got: &Tensor) -> Option<Difference> {
+    let differs = |words, count| Some(Difference { words, count });
+    if want.shape != got.shape {
+        return differs(format!("want shape {:?}, got {:?}", want.shape, got.shape), None);
+    }
+    let of = want.shape.iter().product::<usize>();
+    let place = |at: usize| unravel(at, want.shape);
+    if want.dtype == got.dtype {
+        if want.bytes == got.bytes {
+            return None;
+        }
+        // Types of less than a byte are compared by bytes, not elements.
+        let size = (want.dtype.bitsize() / 8).max(1);
+        let pairs = want.bytes.chunks(size).zip(got.bytes.chunks(size));
+        let wrong: Vec<usize> = pairs
+            .enumerate()
+            .filter(|(_, (a, b))| a != b)
+            .map(|(at, _)| at)
+            .collect();
+        let first = wrong.first().copied().unwrap_or(0);
+        let show = |tensor: &Tensor| {
+            let bytes = tensor.bytes.get(first * size..(first + 1) * size).unwrap_or_default();
+            let one = Tensor { bytes, ..*tensor };
+            let value = one.to_f64().and_then(|values| values.first().copied());
+            value.map_or(format!("bytes {bytes:02x?}"), |value| format!("{value:?}"))
+        };
+        let unit = if want.dtype.bitsize() < 8 { "bytes" } else { "elements" };
+        return differs(
+            format!(
+                "{} of {} {unit} differ, first at {:?}: want {}, got {}",
+                wrong.len(),
+                want.bytes.len() / size,
+                if unit == "bytes" {
+                    vec![first as u64]
+                } else {
+                    place(first)
+                },
+                show(want),
+                show(got)
+            ),
+            Some(wrong.len()),
+        );
+    }
+    let numbers = (want.is_floating() && got.is_floating()).then(|| want.to_f64().zip(got.to_f64()));
+    let Some((a, b)) = numbers.flatten() else {
+        return differs(format!("want type {}, got {}", want.dtype, got.dtype), None);
+    };
+    let alike = |want: f64, found: f64| {
+        let rounded = rounded(want, got.dtype);
+        rounded.to_bits() == found.to_bits() || (rounded.is_nan() && found.is_nan())
+    };
+    let wrong: Vec<usize> = (0..of).filter(|at| !alike(a[*at], b[*at])).collect();
+    let first = *wrong.first()?;
+    differs(
+        format!(
+            "{} of {of} elements are not those of the source rounded to {}, first at {:?}: want {:?}, got {:?}",
+            wrong.len(),
+            got.dtype,
+            place(first),
+            a[first],
+            b[first]
+        ),
+        Some(wrong.len()),
+    )
+}
+
+/// Rounds to the nearest number of a type; f64 goes to 16 bits through f32, as in PyTorch.
+fn rounded(x: f64, dtype: Dtype) -> f64 {
+    match dtype {
+        Dtype::F32 => f64::from(x as f32),
+        Dtype::F16 => half::f16::from_f32(x as f32).to_f64(),
+        Dtype::BF16 => half::bf16::from_f32(x as f32).to_f64(),
+        _ => x,
+    }
+}
+
+/// An error that names the first few tensors without a partner.
+pub fn unmatched(tensors: &[(&str, &str)], want: &TensorFile, got: &TensorFile) -> Error {
+    const SHOWN: usize = 5;
+    let are = if tensors.len() == 1 { "is" } else { "are" };
+    let mut lines = vec![format!(
+        "{} {are} in one file only (--allow-unmatched ignores them):",
+        counted(tensors.len(), "tensor")
+    )];
+    for (side, name) in tensors.iter().take(SHOWN) {
+        let (file, other) = if *side == "want" { (want, got) } else { (got, want) };
+        let hint = did_you_mean(name, other.tensors().map(|tensor| tensor.name));
+        lines.push(format!("  '{name}' only in {}{hint}", file.path().display()));
+    }
+    if tensors.len() > SHOWN {
+        lines.push(format!("  and {} more", tensors.len() - SHOWN));
+    }
+    Error::Usage(lines.join("\n"))
+}

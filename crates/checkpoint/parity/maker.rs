@@ -1,0 +1,262 @@
+//! Possible quantizers of the bytes: a rule, its global scales, and a change of its input.
+
+use super::Cause;
+use super::problem::{Cell, Problem, canonical, largest};
+use super::rules::approximate;
+use ulplab_core::formats::{Format, Group, Scale, Select, Single};
+
+/// A change of the values before they are quantized.
+pub struct Input {
+    /// What is wrong, in words that follow "the input is".
+    pub detail: &'static str,
+    /// The cause that is reported if this explains the bytes.
+    pub cause: Cause,
+    change: Change,
+}
+
+enum Change {
+    Value(fn(f32) -> f32),
+    /// The row and column that a value is taken from, given the numbers of rows and columns.
+    Place(fn((usize, usize), usize, usize) -> Option<(usize, usize)>),
+}
+
+const fn value(detail: &'static str, change: fn(f32) -> f32) -> Input {
+    let (cause, change) = (Cause::Input, Change::Value(change));
+    Input { detail, cause, change }
+}
+
+const fn place(detail: &'static str, change: fn((usize, usize), usize, usize) -> Option<(usize, usize)>) -> Input {
+    let (cause, change) = (Cause::Layout, Change::Place(change));
+    Input { detail, cause, change }
+}
+
+/// All changes of the input that are tried.
+pub const INPUTS: &[Input] = &[
+    value("cut off at zero: negative values became 0 (ReLU)", |x| {
+        if x < 0.0 { 0.0 } else { x }
+    }),
+    value("without its sign: magnitudes were quantized", f32::abs),
+    value("negated", |x| -x),
+    value("rounded to bf16 first (double rounding)", |x| {
+        half::bf16::from_f32(x).to_f32()
+    }),
+    value("truncated to bf16 first", |x| f32::from_bits(x.to_bits() & 0xffff_0000)),
+    value("rounded to f16 first (double rounding)", |x| {
+        half::f16::from_f32(x).to_f32()
+    }),
+    value("rounded to TF32 first (double rounding)", |x| rounded(x, 13)),
+    value("rounded to E5M2 first (double rounding)", |x| {
+        ulplab_core::formats::E5M2.decode(ulplab_core::formats::E5M2.encode(x))
+    }),
+    value("rounded to E4M3 first (double rounding)", |x| {
+        ulplab_core::formats::E4M3.decode(ulplab_core::formats::E4M3.encode(x))
+    }),
+    value(
+        "without positive values: they became 0",
+        |x| if x > 0.0 { 0.0 } else { x },
+    ),
+    value("squared", |x| x * x),
+    value("the SiLU of the source", |x| x / (1.0 + (-x).exp())),
+    value("clamped to ±1", |x| x.clamp(-1.0, 1.0)),
+    value("clamped to ±6", |x| x.clamp(-6.0, 6.0)),
+    value(
+        "with NaN and infinities made 0",
+        |x| if x.is_finite() { x } else { 0.0 },
+    ),
+    value("rounded to integers", f32::round_ties_even),
+    place("transposed", |(r, c), rows, cols| (rows == cols).then_some((c, r))),
+    place("read in column order", |(r, c), rows, cols| {
+        let at = c * rows + r;
+        Some((at / cols, at % cols))
+    }),
+    place("written in column order", |(r, c), rows, cols| {
+        let at = r * cols + c;
+        Some((at % rows, at / rows))
+    }),
+    place("the row before, not its own", |(r, c), _, _| {
+        Some((r.checked_sub(1)?, c))
+    }),
+    place("the next row, not its own", |(r, c), rows, _| {
+        (r + 1 < rows).then_some((r + 1, c))
+    }),
+    place("the rows in reverse order", |(r, c), rows, _| Some((rows - 1 - r, c))),
+    place("the columns in reverse order", |(r, c), _, cols| {
+        Some((r, cols - 1 - c))
+    }),
+    place("with every two rows exchanged", |(r, c), rows, _| {
+        (r ^ 1 < rows).then_some((r ^ 1, c))
+    }),
+    place("with every two columns exchanged", |(r, c), _, cols| {
+        (c ^ 1 < cols).then_some((r, c ^ 1))
+    }),
+    place("the column before, not its own", |(r, c), _, _| {
+        Some((r, c.checked_sub(1)?))
+    }),
+    place("the next column, not its own", |(r, c), _, cols| {
+        (c + 1 < cols).then_some((r, c + 1))
+    }),
+    place("with the halves of each row exchanged", |(r, c), _, cols| {
+        Some((r, (c + cols / 2) % cols))
+    }),
+    place("with the halves of each row interleaved", |(r, c), _, cols| {
+        Some((r, c / 2 + c % 2 * (cols / 2)))
+    }),
+    place("with even columns before odd ones in each row", |(r, c), _, cols| {
+        Some((r, c * 2 % cols + c * 2 / cols))
+    }),
+    place("with the halves of the rows exchanged", |(r, c), rows, _| {
+        Some(((r + rows / 2) % rows, c))
+    }),
+];
+
+/// Rounds to nearest even, dropping the given number of low fraction bits.
+pub fn rounded(x: f32, drop: u32) -> f32 {
+    if !x.is_finite() {
+        return x;
+    }
+    let bits = x.to_bits();
+    let half = (1u32 << (drop - 1)) - 1 + (bits >> drop & 1);
+    f32::from_bits((bits + half) & !((1 << drop) - 1))
+}
+
+/// A rule with its global scales and its input.
+#[derive(Clone)]
+pub struct Maker {
+    /// The format, with the rule that picks its scales.
+    pub format: Format,
+    /// The global scales as the rule stores them; empty if the format has none.
+    pub globals: Vec<f32>,
+    /// What was done to the values first; `None` if they are the source's.
+    pub input: Option<&'static Input>,
+}
+
+impl Maker {
+    /// The level above a group.
+    pub fn global(&self, problem: &Problem, group: usize) -> f32 {
+        match (self.format.global, &self.globals[..]) {
+            (Some(Group::Token), globals) => globals[problem.grid.place(group)[0]],
+            (_, [global, ..]) => *global,
+            _ => 1.0,
+        }
+    }
+
+    /// None where the format has no scales.
+    pub(super) fn single(&self, problem: &Problem, group: usize) -> Option<Single> {
+        Single::new(&self.format, self.global(problem, group))
+    }
+
+    /// Whether the rule tries several scales on the values of a block.
+    pub fn selects(&self) -> bool {
+        matches!(self.format.scaling.map(|scaling| scaling.scale), Some(Scale::E4m3(rule)) if rule.select != Select::One)
+    }
+
+    /// The bits of the scale of a group; `None` if the input says too little.
+    pub fn scale(&self, problem: &Problem, group: usize) -> Option<u32> {
+        self.format.scaling?;
+        if self.input.is_none() && !self.selects() {
+            return Some(self.scale_of(problem, group, problem.amax[group], &[]));
+        }
+        if problem.large() {
+            return None;
+        }
+        let block = match self.input {
+            None => problem.block(group),
+            Some(_) => {
+                let at: Vec<usize> = problem.grid.elements(group).collect();
+                self.changed(problem, at.into_iter())?
+            }
+        };
+        Some(self.scale_of(problem, group, largest(block.iter().copied()), &block))
+    }
+
+    /// Whether a scale is made of a largest magnitude that is off by so much, relative to itself, as a kernel has it that computes
+    /// with approximate reciprocals. Never so by a rule that computes as it says.
+    pub fn nearly(&self, problem: &Problem, group: usize, stored: u32, by: f32) -> bool {
+        let about = |by: f32| self.scale_of(problem, group, problem.amax[group] * (1.0 + by), &[]) == stored;
+        approximate(&self.format) && self.input.is_none() && !self.selects() && (about(by) || about(-by))
+    }
+
+    /// The bits of the scale for that largest magnitude; `block` for rules that try several.
+    pub fn scale_of(&self, problem: &Problem, group: usize, amax: f32, block: &[f32]) -> u32 {
+        let bits = match self.selects() {
+            true => {
+                let bytes = self.format.scale_of(amax, block, self.global(problem, group));
+                bytes.first().copied().map_or(0, u32::from)
+            }
+            false => self.single(problem, group).map_or(0, |single| single.scale(amax)),
+        };
+        if problem.scale_bytes() == 4 {
+            canonical(bits)
+        } else {
+            bits
+        }
+    }
+
+    /// Values at these flat indices as the quantizer saw them.
+    fn changed(&self, problem: &Problem, mut at: impl Iterator<Item = usize>) -> Option<Vec<f32>> {
+        let (rows, cols) = (problem.grid.rows, problem.grid.cols);
+        match self.input.map(|input| &input.change) {
+            None => Some(at.map(|at| problem.source.value(at)).collect()),
+            Some(Change::Value(change)) => Some(at.map(|at| change(problem.source.value(at))).collect()),
+            Some(Change::Place(from)) => {
+                let mut values = Vec::new();
+                at.try_for_each(|at| {
+                    let (r, c) = from((at / cols, at % cols), rows, cols)?;
+                    values.push(problem.source.value(r * cols + c));
+                    Some(())
+                })?;
+                Some(values)
+            }
+        }
+    }
+
+    /// A row, or part of it, as the quantizer saw it; what is not known of it as it is.
+    pub fn row(&self, problem: &Problem, at: usize, len: usize) -> Vec<f32> {
+        let cell = Cell { group: 0, at, len };
+        self.values(problem, &cell)
+            .unwrap_or_else(|| problem.source.read(at, len))
+    }
+
+    /// The values of a cell as the quantizer saw them.
+    pub fn values(&self, problem: &Problem, cell: &Cell) -> Option<Vec<f32>> {
+        match self.input.map(|input| &input.change) {
+            None => Some(problem.source.read(cell.at, cell.len)),
+            Some(Change::Value(change)) => {
+                let mut values = problem.source.read(cell.at, cell.len);
+                values.iter_mut().for_each(|x| *x = change(*x));
+                Some(values)
+            }
+            Some(Change::Place(_)) => self.changed(problem, cell.at..cell.at + cell.len),
+        }
+    }
+
+    /// What the cast sees of the values of a cell under a scale.
+    pub fn quotients(&self, problem: &Problem, cell: &Cell, x: &[f32], scale: u32) -> Vec<f32> {
+        let Some(single) = self.single(problem, cell.group) else {
+            return x.to_vec();
+        };
+        // Only whether it is zero matters.
+        let amax = problem.amax[cell.group];
+        let factor = single.factor(scale, amax);
+        x.iter().map(|x| single.scaled(*x, factor)).collect()
+    }
+
+    /// The codes of a cell under a scale.
+    pub fn codes(&self, problem: &Problem, cell: &Cell, scale: u32) -> Option<Vec<u16>> {
+        let x = self.values(problem, cell)?;
+        let repr = self.format.repr();
+        let y = self.quotients(problem, cell, &x, scale);
+        Some(y.into_iter().map(|y| repr.encode(y)).collect())
+    }
+}
+
+/// The rule of a format, and the cast if it is not the element's own.
+pub fn name(format: &Format) -> String {
+    let rule = format.scaling.map(|scaling| scaling.scale.rule().0);
+    match (rule, format.convention) {
+        (Some(rule), None) => rule.into(),
+        (Some(rule), Some(cast)) => format!("{rule} with the cast of {}", cast.name),
+        (None, Some(cast)) => format!("the cast of {}", cast.name),
+        (None, None) => format!("the cast to {}", format.element.name),
+    }
+}

@@ -1,0 +1,214 @@
+//! Diagnoses as text and as JSON.
+
+use std::fmt::Write as _;
+use std::io::Write;
+
+use serde_json::{Value, json};
+
+use super::cost::Cost;
+use super::maker::name as rule_name;
+use super::{Candidate, Diagnosis, Finding};
+use ulplab_core::error::{Error, Result, counted};
+use ulplab_core::formats::Format;
+use ulplab_core::record::to_json;
+
+/// Writes the diagnosis of a tensor, as text or as one line of JSON, and a warning of a rule that costs far more than the best.
+pub fn print(
+    out: &mut dyn Write,
+    json: bool,
+    name: &str,
+    format: &Format,
+    shape: &[usize],
+    (diagnosis, cost): (&Diagnosis, Option<&Cost>),
+) -> Result<()> {
+    let warning = cost.map(Cost::words);
+    let text = match json {
+        true => {
+            let mut record = record(name, format, shape, diagnosis);
+            record["warning"] = warning.into();
+            format!("{record}\n")
+        }
+        false => {
+            let warning = warning.map(|warning| format!("  warning: {warning}\n"));
+            page(name, format, shape, diagnosis) + &warning.unwrap_or_default()
+        }
+    };
+    write(out, &text)
+}
+
+/// Prints the last line; returns whether it is PASS.
+pub fn summary(
+    out: &mut dyn Write,
+    json: bool,
+    (explained, all): (usize, usize),
+    copied: super::copies::Copied,
+) -> Result<bool> {
+    let pass = all > 0 && explained == all && copied.alike == copied.all;
+    let text = match json {
+        true => {
+            let verdict = if pass { "pass" } else { "fail" };
+            json!({
+                "type": "summary",
+                "verdict": verdict,
+                "compared": all,
+                "explained": explained,
+                "copied": copied.all,
+                "copied_alike": copied.alike,
+                "unmatched": copied.unmatched,
+            })
+            .to_string()
+        }
+        false => {
+            let verdict = if pass { "PASS" } else { "FAIL" };
+            let mut text = format!("{verdict}: {explained} of {all} tensors explained");
+            if copied.all > 0 {
+                let _ = write!(text, ", {} of {} others alike", copied.alike, copied.all);
+            }
+            if copied.unmatched > 0 {
+                let _ = write!(text, ", {} in one file only", copied.unmatched);
+            }
+            text
+        }
+    };
+    write(out, &format!("{text}\n"))?;
+    Ok(pass)
+}
+
+/// Writes text to the standard output, `out`; an error names it.
+pub fn write(out: &mut dyn Write, text: &str) -> Result<()> {
+    out.write_all(text.as_bytes())
+        .map_err(Error::io("standard output", "write"))
+}
+
+/// `1 tensor is`, `2 tensors are`.
+fn are(count: usize, what: &str) -> String {
+    let are = if count == 1 { "is" } else { "are" };
+    format!("{} {are}", counted(count, what))
+}
+
+fn names(candidates: &[Candidate]) -> String {
+    let all: Vec<String> = candidates
+        .iter()
+        .map(|candidate| rule_name(&candidate.format))
+        .collect();
+    // Either all of a tensor's are rounded or none is.
+    format!(
+        "{}{}",
+        all.join(", "),
+        candidates.first().map_or("", Candidate::rounded)
+    )
+}
+
+/// One sentence.
+pub fn conclusion(diagnosis: &Diagnosis) -> String {
+    let rule = diagnosis.reference.name();
+    match &diagnosis.findings[..] {
+        [] => match &diagnosis.exact[..] {
+            [only] => format!("made by {}, to the last byte", only.name()),
+            all => format!("{} agree on this tensor to the last byte", names(all)),
+        },
+        [first, ..] => {
+            let also = match &diagnosis.exact[..] {
+                [] => String::new(),
+                exact => format!("; in this order of storage explained by {}", names(exact)),
+            };
+            let also = match first.cause == super::Cause::GlobalScale && !diagnosis.exact.is_empty() {
+                true => format!("; explained by {}", names(&diagnosis.exact)),
+                false => also,
+            };
+            format!("not {rule}: {}, {}{also}", first.cause, words(first))
+        }
+    }
+}
+
+/// What is wrong, where, and what it may be instead.
+fn words(finding: &Finding) -> String {
+    let mut words = finding.detail.clone();
+    if let Some(place) = &finding.place {
+        let _ = write!(words, ", in {place}");
+        if finding.count < finding.region && finding.cause != super::Cause::Isolated {
+            let _ = write!(words, " ({} of {} there)", finding.count, finding.region);
+        }
+    }
+    for other in &finding.others {
+        let _ = write!(words, "; or {other}");
+    }
+    if !finding.others.is_empty() {
+        words.push_str(" (these cannot be told apart on this data)");
+    }
+    words
+}
+
+fn page(name: &str, format: &Format, shape: &[usize], diagnosis: &Diagnosis) -> String {
+    let mut page = format!("{name}  {format}  {shape:?}\n  {}\n", conclusion(diagnosis));
+    let mut line = |text: String| {
+        let _ = writeln!(page, "  {text}");
+    };
+    if !diagnosis.tolerated.is_empty() {
+        let names = names(&diagnosis.tolerated);
+        line(format!(
+            "within what the approximate reciprocals of {names} may change: numbers within 4 ulp of a border between two codes"
+        ));
+    }
+    if diagnosis.foreign_globals > 0 {
+        let count = diagnosis.foreign_globals;
+        line(format!(
+            "{} not of the largest magnitude beneath: calibrated, or wrong",
+            are(count, "global scale")
+        ));
+    }
+    for finding in &diagnosis.findings {
+        let Finding {
+            cause, count, of, unit, ..
+        } = finding;
+        line(format!("{cause:24} {count} of {of} {unit}: {}", words(finding)));
+        if let Some(example) = &finding.example {
+            // A line of a terminal.
+            let mut source: Vec<String> = example.source.iter().take(6).map(|x| format!("{x:?}")).collect();
+            source.extend((example.source.len() > 6).then(|| "…".to_string()));
+            let (stored, expected) = (&example.stored, &example.expected);
+            line(format!(
+                "{:24} first at {:?}: stored {stored}, expected {expected}",
+                "", example.place
+            ));
+            line(format!("{:24} source {}", "", source.join(" ")));
+        }
+    }
+    page
+}
+
+fn record(name: &str, format: &Format, shape: &[usize], diagnosis: &Diagnosis) -> Value {
+    let finding = |finding: &Finding| {
+        json!({
+            "cause": finding.cause.name(),
+            "detail": finding.detail,
+            "others": finding.others,
+            "place": finding.place,
+            "count": finding.count,
+            "of": finding.of,
+            "unit": finding.unit,
+            "example": finding.example.as_ref().map(|example| json!({
+                "place": example.place,
+                "source": example.source.iter().map(|x| to_json(f64::from(*x))).collect::<Vec<_>>(),
+                "stored": example.stored,
+                "expected": example.expected,
+            })),
+        })
+    };
+    let all = |candidates: &[Candidate]| candidates.iter().map(Candidate::name).collect::<Vec<_>>();
+    json!({
+        "type": "tensor",
+        "name": name,
+        "format": format.to_string(),
+        "shape": shape,
+        "explained": diagnosis.explained(),
+        "conclusion": conclusion(diagnosis),
+        "reference": diagnosis.reference.name(),
+        "exact": all(&diagnosis.exact),
+        "tolerated": all(&diagnosis.tolerated),
+        "foreign_globals": diagnosis.foreign_globals,
+        "data_order": diagnosis.data_order,
+        "scale_order": diagnosis.scale_order,
+        "findings": diagnosis.findings.iter().map(finding).collect::<Vec<_>>(),
+    })
+}

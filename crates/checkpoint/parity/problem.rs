@@ -1,0 +1,346 @@
+//! The inputs of a diagnosis: the source and the stored bytes, and samples of both.
+
+use rayon::prelude::*;
+
+use super::StoredBytes;
+use crate::packed::Grid;
+use ulplab_core::formats::{Format, Group};
+use ulplab_core::tensorfile::Tensor;
+
+/// Elements of a row that are looked at together at most.
+const CELL: usize = 128;
+/// The fewest and the most groups, or cells, of a sample.
+const GROUPS: (usize, usize) = (16, 1024);
+/// Rows of a strip where groups are taller than 256.
+const STRIP: usize = 16;
+/// Elements of a group beyond which its scale is not computed from changed values.
+const LARGE: usize = 1 << 15;
+
+/// The source values, which are read on demand.
+#[derive(Clone, Copy)]
+pub struct Source<'a> {
+    values: Values<'a>,
+    /// A format that rotates, if the values are rotated.
+    rotation: Option<Format>,
+}
+
+#[derive(Clone, Copy)]
+enum Values<'a> {
+    Slice(&'a [f32]),
+    Tensor(Tensor<'a>),
+}
+
+impl<'a> Source<'a> {
+    /// Values in memory.
+    pub fn slice(x: &'a [f32]) -> Self {
+        let values = Values::Slice(x);
+        Self { values, rotation: None }
+    }
+
+    /// A tensor of a file, of a type that is a number.
+    pub fn tensor(tensor: Tensor<'a>) -> Self {
+        let values = Values::Tensor(tensor);
+        Self { values, rotation: None }
+    }
+
+    /// Whether there are no values.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Number of values.
+    pub fn len(&self) -> usize {
+        match self.values {
+            Values::Slice(x) => x.len(),
+            Values::Tensor(tensor) => tensor.bytes.len() / (tensor.dtype.bitsize() / 8).max(1),
+        }
+    }
+
+    fn rotated(self, format: &Format) -> Self {
+        let rotation = format.rotation.map(|_| *format);
+        Self { rotation, ..self }
+    }
+
+    /// One value.
+    pub fn value(&self, at: usize) -> f32 {
+        match (self.values, self.rotation) {
+            (Values::Slice(x), None) => x[at],
+            _ => self.read(at, 1)[0],
+        }
+    }
+
+    /// So many values from a flat index on, rotated if the format rotates.
+    pub fn read(&self, at: usize, len: usize) -> Vec<f32> {
+        let size = self.rotation.and_then(|format| format.rotation).unwrap_or(1);
+        let (start, end) = (at / size * size, (at + len).div_ceil(size) * size);
+        let mut values = match self.values {
+            Values::Slice(x) => x[start..end].to_vec(),
+            Values::Tensor(tensor) => {
+                let width = tensor.dtype.bitsize() / 8;
+                let bytes = &tensor.bytes[start * width..end * width];
+                Tensor { bytes, ..tensor }.to_f32().unwrap_or_default()
+            }
+        };
+        if let Some(format) = self.rotation {
+            values = format.rotated(&values);
+            values.drain(..at - start);
+            values.truncate(len);
+        }
+        values
+    }
+}
+
+/// Neighbouring elements of one row under one scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cell {
+    pub group: usize,
+    /// Flat index of the first.
+    pub at: usize,
+    pub len: usize,
+}
+
+/// One tensor: source, format, geometry, and bytes.
+pub struct Problem<'a> {
+    pub source: Source<'a>,
+    /// Without rotation, which the source does.
+    pub format: Format,
+    pub grid: Grid,
+    pub stored: &'a StoredBytes<'a>,
+    /// The largest magnitude of every group; NaN beats all.
+    pub amax: Vec<f32>,
+}
+
+/// Groups and cells, evenly spread and always the same.
+pub struct Sample {
+    pub groups: Vec<usize>,
+    pub cells: Vec<Cell>,
+}
+
+impl<'a> Problem<'a> {
+    pub fn new(source: Source<'a>, cols: usize, stored: &'a StoredBytes<'a>, format: &Format) -> Self {
+        let source = source.rotated(format);
+        let format = Format {
+            rotation: None,
+            ..*format
+        };
+        let grid = Grid::new(&format, source.len() / cols, cols);
+        let mut problem = Self {
+            source,
+            format,
+            grid,
+            stored,
+            amax: Vec::new(),
+        };
+        problem.amax = problem.measure();
+        problem
+    }
+
+    /// Rows of a strip, and how many strips there are.
+    pub fn strips(&self) -> (usize, usize) {
+        let height = if self.grid.tile.0 > 256 {
+            STRIP
+        } else {
+            self.grid.tile.0
+        };
+        (height, self.grid.rows.div_ceil(height))
+    }
+
+    /// Index of the first element of a strip, and the number of its elements.
+    pub fn strip(&self, index: usize) -> (usize, usize) {
+        let height = self.strips().0;
+        let rows = height.min(self.grid.rows - index * height);
+        (index * height * self.grid.cols, rows * self.grid.cols)
+    }
+
+    /// The number of the row of groups that a strip is in.
+    pub fn row_of_groups(&self, strip: usize) -> usize {
+        strip * self.strips().0 / self.grid.tile.0
+    }
+
+    fn measure(&self) -> Vec<f32> {
+        let (across, cols, width) = (self.grid.count.1, self.grid.cols, self.grid.tile.1);
+        let strip = |index: usize| {
+            let (at, len) = self.strip(index);
+            let mut largest = vec![0u32; across];
+            for row in self.source.read(at, len).chunks_exact(cols) {
+                for (block, largest) in row.chunks(width).zip(&mut largest) {
+                    *largest = block.iter().fold(*largest, |max, x| max.max(x.to_bits() & 0x7fff_ffff));
+                }
+            }
+            largest
+        };
+        let strips: Vec<Vec<u32>> = (0..self.strips().1).into_par_iter().map(strip).collect();
+        let mut amax = vec![0u32; self.grid.len()];
+        for (index, strip) in strips.into_iter().enumerate() {
+            let row = &mut amax[self.row_of_groups(index) * across..][..across];
+            row.iter_mut().zip(strip).for_each(|(max, x)| *max = x.max(*max));
+        }
+        amax.into_iter().map(f32::from_bits).collect()
+    }
+
+    /// Whether groups have too many elements to look at every one of them.
+    pub fn large(&self) -> bool {
+        self.grid.tile.0 * self.grid.tile.1 > LARGE
+    }
+
+    /// Bytes of a scale.
+    pub fn scale_bytes(&self) -> usize {
+        self.format.scaling.map_or(0, |scaling| scaling.scale.bytes())
+    }
+
+    /// Scales that the buffer has room for.
+    pub fn stored_scales(&self) -> usize {
+        self.stored.scale.len().checked_div(self.scale_bytes()).unwrap_or(0)
+    }
+
+    /// Codes that the buffer has room for.
+    pub fn stored_codes(&self) -> usize {
+        self.stored.data.len() * 8 / self.format.element.stored_bits()
+    }
+
+    /// The bits of the scale at a place of the buffer; all NaN are one.
+    pub fn scale_at(&self, place: usize) -> Option<u32> {
+        let size = self.scale_bytes();
+        match *self.stored.scale.get(place.checked_mul(size)?..)?.get(..size)? {
+            [byte] => Some(byte.into()),
+            [low, high] => Some(u16::from_le_bytes([low, high]).into()),
+            [a, b, c, d] => Some(canonical(u32::from_le_bytes([a, b, c, d]))),
+            _ => None,
+        }
+    }
+
+    /// The code at a place of the buffer.
+    pub fn code_at(&self, place: usize) -> Option<u16> {
+        let data = self.stored.data;
+        match self.format.element.stored_bits() {
+            4 => data
+                .get(place / 2)
+                .map(|byte| u16::from(byte >> (4 * (place % 2)) & 0xf)),
+            16 => Some(u16::from_le_bytes(*data.get(place.checked_mul(2)?..)?.first_chunk()?)),
+            _ => data.get(place).copied().map(u16::from),
+        }
+    }
+
+    /// What a scale is worth, apart from any level above it.
+    pub fn value(&self, bits: u32) -> f32 {
+        self.format.scaling.map_or(1.0, |scaling| {
+            scaling.scale.value(&bits.to_le_bytes()[..scaling.scale.bytes()])
+        })
+    }
+
+    /// The largest magnitude under a global scale.
+    pub fn amax_under(&self, index: usize) -> f32 {
+        let across = self.grid.count.1;
+        let part = match self.format.global {
+            Some(Group::Token) => &self.amax[index * across..(index + 1) * across],
+            _ => &self.amax,
+        };
+        largest(part.iter().copied())
+    }
+
+    /// The values of a group, row by row.
+    pub fn block(&self, group: usize) -> Vec<f32> {
+        let Cell { at, len, .. } = self.cell(group, 0, 0, usize::MAX);
+        let rows = self.rows_of(group);
+        (0..rows)
+            .flat_map(|r| self.source.read(at + r * self.grid.cols, len))
+            .collect()
+    }
+
+    fn rows_of(&self, group: usize) -> usize {
+        let top = self.grid.place(group)[0] * self.grid.tile.0;
+        self.grid.tile.0.min(self.grid.rows - top)
+    }
+
+    fn cell(&self, group: usize, row: usize, segment: usize, most: usize) -> Cell {
+        let [down, across] = self.grid.place(group);
+        let (height, width) = self.grid.tile;
+        let left = across * width;
+        let width = width.min(self.grid.cols - left);
+        let start = segment.saturating_mul(most).min(width);
+        Cell {
+            group,
+            at: (down * height + row) * self.grid.cols + left + start,
+            len: most.min(width - start),
+        }
+    }
+
+    /// One of the cells of a group.
+    pub fn some_cell(&self, group: usize, random: u64) -> Cell {
+        let left = self.grid.place(group)[1] * self.grid.tile.1;
+        let segments = self.grid.tile.1.min(self.grid.cols - left).div_ceil(CELL) as u64;
+        let row = random % self.rows_of(group) as u64;
+        self.cell(group, row as usize, (random / 1009 % segments) as usize, CELL)
+    }
+
+    /// The cell of an element.
+    pub fn cell_of(&self, at: usize) -> Cell {
+        let group = self.grid.group_of(at);
+        let [down, across] = self.grid.place(group);
+        let row = at / self.grid.cols - down * self.grid.tile.0;
+        let segment = (at % self.grid.cols - across * self.grid.tile.1) / CELL;
+        self.cell(group, row, segment, CELL)
+    }
+
+    /// About so many elements, and groups with about so many.
+    pub fn sample(&self, elements: usize) -> Sample {
+        let (height, width) = self.grid.tile;
+        let number = |size: usize| (elements / size.max(1)).clamp(GROUPS.0, GROUPS.1);
+        let groups = spread(self.grid.len(), number(height * width));
+        let cells = number(width.min(CELL));
+        let mut chosen: Vec<Cell> = match self.grid.len() {
+            // Few large groups: several cells of each.
+            few if few < cells => spread(self.grid.rows * self.grid.cols, cells)
+                .into_iter()
+                .map(|at| self.cell_of(at))
+                .collect(),
+            all => spread(all, cells)
+                .into_iter()
+                .map(|group| self.some_cell(group, mix(group as u64)))
+                .collect(),
+        };
+        chosen.dedup();
+        Sample { groups, cells: chosen }
+    }
+}
+
+/// So many numbers below `all` in order, the first and the last among them.
+pub fn spread(all: usize, number: usize) -> Vec<usize> {
+    if all <= number {
+        return (0..all).collect();
+    }
+    let step = all as f64 / number as f64;
+    let pick = |i: usize| {
+        let start = (i as f64 * step) as usize;
+        let room = (((i + 1) as f64 * step) as usize - start).max(1) as u64;
+        (start + (mix(i as u64) % room) as usize).min(all - 1)
+    };
+    (0..number)
+        .map(|i| match i {
+            0 => 0,
+            i if i + 1 == number => all - 1,
+            i => pick(i),
+        })
+        .collect()
+}
+
+/// Bits that look random, of a number.
+pub fn mix(x: u64) -> u64 {
+    let x = (x.wrapping_add(0x9e37_79b9_7f4a_7c15) ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// The largest magnitude; NaN beats all.
+pub fn largest(values: impl Iterator<Item = f32>) -> f32 {
+    f32::from_bits(values.map(|x| x.to_bits() & 0x7fff_ffff).max().unwrap_or(0))
+}
+
+/// All NaN of f32 as one.
+pub fn canonical(bits: u32) -> u32 {
+    if f32::from_bits(bits).is_nan() {
+        0x7fc0_0000
+    } else {
+        bits
+    }
+}

@@ -1,0 +1,144 @@
+//! Finds which rules of the tables made the bytes.
+
+use std::sync::atomic::AtomicUsize;
+
+use super::maker::{Maker, name};
+use super::problem::{Problem, Sample};
+use super::verify::{Tally, View};
+use ulplab_core::formats::{Format, Half, Scale};
+
+/// Elements that every rule is compared with before any rule is compared with all.
+const SAMPLE: usize = 1 << 14;
+
+/// A rule, compared with the stored bytes.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// The format with the rule.
+    pub format: Format,
+    /// Blocks whose scale differs from the rule's.
+    pub wrong_scales: usize,
+    /// Elements whose code differs from the rule's.
+    pub wrong_codes: usize,
+    /// Blocks with a wrong scale or code.
+    pub wrong_blocks: usize,
+    /// Number of global scales whose meaning differs from what the rule stores.
+    pub wrong_globals: usize,
+    /// Whether every difference is one that approximate reciprocals explain.
+    pub close: bool,
+    /// The type to which the scales are rounded, if not f32; codes are made with the rounded scales.
+    pub narrow: Option<Half>,
+}
+
+impl Candidate {
+    /// Whether the rule explains every byte.
+    pub fn exact(&self) -> bool {
+        self.wrong_blocks + self.wrong_globals == 0
+    }
+
+    /// Whether the library's kernel is approximate and the differences are within its tolerance.
+    pub fn tolerated(&self) -> bool {
+        approximate(&self.format) && self.close && self.wrong_globals == 0
+    }
+
+    /// The rule, and the cast if it is not the element's own.
+    pub fn name(&self) -> String {
+        format!("{}{}", name(&self.format), self.rounded())
+    }
+
+    /// What is to be said after the name of its rule.
+    pub fn rounded(&self) -> &'static str {
+        match self.narrow {
+            None => "",
+            Some(Half::Bf16) => " with scales rounded to bf16",
+            Some(Half::F16) => " with scales rounded to f16",
+        }
+    }
+
+    /// A maker held against all bytes.
+    fn new(maker: &Maker, tally: &Tally) -> Self {
+        Self {
+            format: maker.format,
+            wrong_scales: tally.wrong_scales,
+            wrong_codes: tally.wrong_codes,
+            wrong_blocks: tally.wrong_blocks,
+            wrong_globals: 0,
+            close: !tally.far,
+            narrow: None,
+        }
+    }
+}
+
+/// Whether the kernel of the format's rule takes approximate reciprocals.
+pub(super) fn approximate(format: &Format) -> bool {
+    matches!(format.scaling.map(|scaling| scaling.scale), Some(Scale::E4m3(rule)) if rule.approximate)
+}
+
+/// What differs on a sample.
+struct Glance {
+    scales: usize,
+    codes: usize,
+}
+
+fn glance(problem: &Problem, view: &View, maker: &Maker, sample: &Sample) -> Glance {
+    let wrong = |group: &&usize| {
+        let (made, stored) = (maker.scale(problem, **group), view.scale(problem, **group));
+        matches!((made, stored), (Some(made), Some(stored)) if !view.is_scale(made, stored))
+    };
+    let codes = |cell: &super::problem::Cell| {
+        let stored = view.scale(problem, cell.group);
+        if stored.is_some_and(|stored| problem.value(stored).is_nan()) {
+            return 0;
+        }
+        let scale = match maker.format.scaling {
+            None => Some(0),
+            Some(_) if view.under_stored => stored,
+            Some(_) => maker.scale(problem, cell.group),
+        };
+        let made = scale
+            .and_then(|scale| maker.codes(problem, cell, scale))
+            .unwrap_or_default();
+        let wrong = |(i, made): &(usize, u16)| {
+            let stored = view.code(problem, cell.at + i);
+            stored.is_some_and(|stored| stored != view.code_as_stored(*made))
+        };
+        made.into_iter().enumerate().filter(wrong).count()
+    };
+    Glance {
+        scales: sample.groups.iter().filter(wrong).count(),
+        codes: sample.cells.iter().map(codes).sum(),
+    }
+}
+
+/// The rules of `formats` that explain a sample, with the element's own cast or, where only codes differ, any other, held
+/// against all bytes. Approximate ones may differ by a little.
+pub fn candidates(problem: &Problem, view: &View, formats: &[Format], done: &AtomicUsize) -> Vec<Candidate> {
+    let (few, sample) = (problem.sample(SAMPLE / 32), problem.sample(SAMPLE));
+    let mut makers = Vec::new();
+    for format in formats {
+        let maker = super::as_stored(problem, format);
+        // Most rules are out after a few blocks.
+        let seen = glance(problem, view, &maker, &few);
+        if seen.scales * 10 > few.groups.len() || (seen.scales > 0 && !approximate(format)) {
+            continue;
+        }
+        let seen = glance(problem, view, &maker, &sample);
+        let explained = seen.scales + seen.codes == 0;
+        if explained || (approximate(format) && seen.scales * 10 < sample.groups.len()) {
+            makers.push(maker.clone());
+        }
+        if seen.scales == 0 && !explained {
+            let others = format.by_casts().into_iter().skip(1);
+            let others = others.map(|format| Maker {
+                format,
+                ..maker.clone()
+            });
+            makers.extend(others.filter(|maker| glance(problem, view, maker, &sample).codes == 0));
+        }
+    }
+    let tallies = view.tallies(problem, &makers, done);
+    makers
+        .iter()
+        .zip(&tallies)
+        .map(|(maker, tally)| Candidate::new(maker, tally))
+        .collect()
+}

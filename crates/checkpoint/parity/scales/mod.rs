@@ -1,0 +1,466 @@
+//! Why scales are not the maker's: every cause that can be computed is, and held against those that differ and those that
+//! do not.
+
+mod amaxes;
+
+use super::choose::{Explanation, Hypothesis, choose};
+use super::levels::amax_of;
+use super::maker::Maker;
+use super::place::{Hits, Place};
+use super::problem::{Problem, largest, spread};
+use super::verify::{Tally, View};
+use super::{Cause, Example, Finding};
+use ulplab_core::error::counted;
+use ulplab_core::formats::Scale;
+use ulplab_core::metrics::upper_median;
+
+/// Blocks that are looked at, of the wrong and of the right ones.
+const WRONG: usize = 512;
+const RIGHT: usize = 256;
+/// Blocks that must differ for what they have in common to say something.
+const SEVERAL: usize = 4;
+/// Elements of all blocks that are looked at.
+const ELEMENTS: usize = 1 << 15;
+/// Elements of the largest blocks of which each is tried to be left out.
+const LANES: usize = 256;
+
+/// So few scales of a byte, of so many, agree with some cause by chance.
+const FEW: usize = 3;
+const MANY: usize = 64;
+
+/// What is said of so few differences that any cause would explain them.
+pub fn isolated(count: usize, what: &str) -> String {
+    let verb = if count == 1 { "differs" } else { "differ" };
+    format!("{} {verb}, too few to name a cause", counted(count, what))
+}
+
+/// A block whose scale is looked at.
+struct Block {
+    group: usize,
+    /// Empty of blocks too large to look at.
+    values: Vec<f32>,
+    stored: u32,
+    /// As it would be stored.
+    want: u32,
+}
+
+/// Explanations are tried for these.
+struct Scales<'a> {
+    problem: &'a Problem<'a>,
+    maker: &'a Maker,
+    view: &'a View<'a>,
+    wrong: Vec<Block>,
+    right: Vec<Block>,
+    /// Whether the codes of wrong blocks were made with the stored scales.
+    follow: bool,
+    tried: Vec<Hypothesis>,
+}
+
+/// The findings on scales. `follow`: codes are those of the stored scales, wrong as these are.
+pub fn classify(problem: &Problem, maker: &Maker, view: &View, tally: &Tally, follow: bool) -> Vec<Finding> {
+    if tally.groups.is_empty() {
+        return Vec::new();
+    }
+    let grid = problem.grid;
+    let mut hits = Hits::new(grid.count.0, grid.count.1);
+    for group in &tally.groups {
+        let [r, c] = grid.place(*group);
+        hits.add(r, c);
+    }
+    let place = hits.place();
+    let few = problem.scale_bytes() == 1 && tally.groups.len() < FEW && grid.len() >= MANY;
+    let mut scales = Scales::new(problem, maker, view, tally, &place, follow);
+    if few && !scales.wrong.is_empty() {
+        return vec![Finding {
+            cause: Cause::Isolated,
+            detail: isolated(tally.groups.len(), "scale"),
+            others: Vec::new(),
+            place: place.text("row", "block"),
+            region: place.len(),
+            count: tally.groups.len(),
+            of: grid.len(),
+            unit: "scales",
+            example: Some(scales.example(&scales.wrong[0])),
+        }];
+    }
+    scales.try_all();
+    let (chosen, open) = choose(&scales.tried, scales.wrong.len());
+    let looked = scales.wrong.len();
+    // Those not looked at are taken to be like the others.
+    let count = |of: usize| (of * tally.groups.len()).div_ceil(looked);
+    let finding = |cause, detail: String, others: Vec<String>, some: &[usize]| Finding {
+        cause,
+        detail,
+        others,
+        place: place.text("row", "block"),
+        region: place.len(),
+        count: count(some.len()).min(tally.groups.len()),
+        of: grid.len(),
+        unit: "scales",
+        example: some.first().map(|index| scales.example(&scales.wrong[*index])),
+    };
+    let mut findings = Explanation::findings(chosen, finding);
+    if !open.is_empty() {
+        let (cause, detail) = scales.evidence(&open, tally);
+        findings.push(finding(cause, detail, Vec::new(), &open));
+    }
+    findings
+}
+
+impl<'a> Scales<'a> {
+    fn new(
+        problem: &'a Problem<'a>,
+        maker: &'a Maker,
+        view: &'a View<'a>,
+        tally: &Tally,
+        place: &Place,
+        follow: bool,
+    ) -> Self {
+        let grid = problem.grid;
+        let size = grid.tile.0 * grid.tile.1;
+        let number = |most: usize| (ELEMENTS / size).clamp(8, most);
+        let block = |group: usize| {
+            let want = maker.scale(problem, group)?;
+            let small = size <= ELEMENTS;
+            Some(Block {
+                group,
+                values: if small { problem.block(group) } else { Vec::new() },
+                stored: view.scale(problem, group)?,
+                want: view.as_stored(want),
+            })
+        };
+        let wrong = spread(tally.groups.len(), number(WRONG));
+        let right = spread(grid.len(), number(RIGHT)).into_iter().filter(|group| {
+            let [r, c] = grid.place(*group);
+            place.contains(r, c) && tally.groups.binary_search(group).is_err()
+        });
+        Self {
+            problem,
+            maker,
+            view,
+            wrong: wrong.into_iter().filter_map(|at| block(tally.groups[at])).collect(),
+            right: right.filter_map(block).collect(),
+            follow,
+            tried: Vec::new(),
+        }
+    }
+
+    fn scale(&self) -> Scale {
+        self.problem.format.scaling.expect("there are scales").scale
+    }
+
+    fn hold(&mut self, cause: Cause, detail: impl Into<String>, predict: impl Fn(&Self, &Block) -> Option<u32>) {
+        let explains: Vec<bool> = self
+            .wrong
+            .iter()
+            .map(|block| predict(self, block) == Some(block.stored))
+            .collect();
+        if !explains.contains(&true) {
+            return;
+        }
+        let alarm = |block: &&Block| predict(self, block).is_some_and(|scale| scale != block.want);
+        let alarms = self.right.iter().filter(alarm).count() as f64 / self.right.len().max(1) as f64;
+        let detail = detail.into();
+        self.tried.push(Hypothesis {
+            cause,
+            detail,
+            explains,
+            alarms,
+        });
+    }
+
+    /// Scales of another largest magnitude.
+    fn amax(&mut self, detail: impl Into<String>, of: impl Fn(&Self, &Block) -> Option<f32>) {
+        self.hold(Cause::Amax, detail, |scales, block| {
+            let amax = of(scales, block)?;
+            let scale = scales.maker.scale_of(scales.problem, block.group, amax, &block.values);
+            Some(scales.view.as_stored(scale))
+        });
+    }
+
+    fn of_part(&mut self, detail: impl Into<String>, keep: impl Fn(usize, usize) -> bool) {
+        self.amax(detail, |_, block| {
+            let n = block.values.len();
+            let kept = block.values.iter().enumerate().filter(|(i, _)| keep(*i, n));
+            (n > 0).then(|| largest(kept.map(|(_, x)| *x)))
+        });
+    }
+
+    fn try_all(&mut self) {
+        self.steps();
+        self.rules();
+        self.parts();
+        self.neighbours();
+        self.others();
+        self.without_elements();
+        self.limits();
+        self.recodes();
+        self.special();
+    }
+
+    fn steps(&mut self) {
+        if self.problem.scale_bytes() == 1 {
+            for (detail, step) in [("one code below", -1), ("one code above", 1)] {
+                self.hold(Cause::ScaleRounding, detail, |_, block| {
+                    block.want.checked_add_signed(step)
+                });
+            }
+        } else {
+            for (detail, ulps) in [("up to 8 ulps below", -8i32..0), ("up to 8 ulps above", 1..9)] {
+                self.hold(Cause::ScaleRounding, detail, |_, block| {
+                    let apart = block.stored.wrapping_sub(block.want) as i32;
+                    Some(if ulps.contains(&apart) {
+                        block.stored
+                    } else {
+                        block.want
+                    })
+                });
+            }
+            self.hold(Cause::ScaleRounding, "up to 8 ulps off", |_, block| {
+                let near = block.stored.abs_diff(block.want) <= 8;
+                Some(if near { block.stored } else { block.want })
+            });
+        }
+    }
+
+    fn rules(&mut self) {
+        let own = self.maker.format;
+        for other in own.by_rules().into_iter().skip(1) {
+            let Some(scaling) = other.scaling else { continue };
+            let globals = match (scaling.scale, self.scale()) {
+                (Scale::E4m3(rule), Scale::E4m3(own)) if rule.stored != own.stored => {
+                    let amax = |global: &f32| other.global_of(amax_of(own.stored, *global)).unwrap_or(1.0);
+                    self.maker.globals.iter().map(amax).collect()
+                }
+                _ => self.maker.globals.clone(),
+            };
+            let maker = Maker {
+                format: other,
+                globals,
+                input: self.maker.input,
+            };
+            let detail = format!("as rule {} has it", scaling.scale.rule().0);
+            self.hold(Cause::ScaleRounding, detail, |scales, block| {
+                Some(scales.view.as_stored(maker.scale(scales.problem, block.group)?))
+            });
+        }
+        if let Scale::E4m3(_) = self.scale() {
+            for (detail, up) in [
+                ("rounded down, not to nearest", false),
+                ("rounded up, not to nearest", true),
+            ] {
+                self.hold(Cause::ScaleRounding, detail, |scales, block| {
+                    let exact = scales.exact(block)?;
+                    let value = |code: u32| f64::from(scales.problem.value(code));
+                    let below = (0..0x7f).rev().find(|code| value(*code) <= exact).unwrap_or(0);
+                    Some(if up && value(below) < exact {
+                        (below + 1).min(0x7e)
+                    } else {
+                        below
+                    })
+                });
+            }
+        }
+    }
+
+    /// The scale of an NVFP4 block before it is rounded.
+    fn exact(&self, block: &Block) -> Option<f64> {
+        let Scale::E4m3(rule) = self.scale() else { return None };
+        let amax = f64::from(self.problem.amax[block.group]);
+        let global = self.maker.global(self.problem, block.group);
+        let own = if self.maker.globals.is_empty() {
+            2688.0
+        } else {
+            f64::from(amax_of(rule.stored, global))
+        };
+        Some(amax / 6.0 * 2688.0 / own).filter(|exact| exact.is_finite())
+    }
+
+    fn others(&mut self) {
+        // One factor of all largest magnitudes: found on the blocks that differ.
+        let ratio = |block: &Block| {
+            let (stored, want) = (self.problem.value(block.stored), self.problem.value(block.want));
+            Some(f64::from(stored) / f64::from(want)).filter(|ratio| ratio.is_finite() && *ratio > 0.0)
+        };
+        if let Some(middle) = upper_median(self.wrong.iter().filter_map(ratio).collect()) {
+            let steps = if self.problem.scale_bytes() == 4 { 0..1 } else { -24..25 };
+            let mut factors: Vec<f64> = steps
+                .map(|step| middle * f64::from(step).mul_add(1.0 / 48.0, 0.0).exp2())
+                .collect();
+            factors.extend([0.5, 0.75, 0.8, 0.9, 0.95, 0.99, 1.05, 1.1, 1.2, 1.25, 1.5, 2.0]);
+            for factor in factors.into_iter().filter(|factor| (factor - 1.0).abs() > 1e-3) {
+                let detail = format!("times a factor of about {factor:.3} (clipped or with headroom)");
+                self.amax(detail, |scales, block| {
+                    Some((f64::from(scales.problem.amax[block.group]) * factor) as f32)
+                });
+            }
+        }
+        let power = |bits: u32| bits & 0x7f80_0000;
+        self.amax("rounded up to a power of two", |scales, block| {
+            Some(f32::from_bits(power(
+                scales.problem.amax[block.group].to_bits() + 0x7f_ffff,
+            )))
+        });
+        self.amax("rounded down to a power of two", |scales, block| {
+            Some(f32::from_bits(power(scales.problem.amax[block.group].to_bits())))
+        });
+    }
+
+    /// The largest magnitude without one element, the same in all blocks.
+    fn without_elements(&mut self) {
+        let size = self.wrong.iter().map(|block| block.values.len()).max().unwrap_or(0);
+        if size > LANES {
+            return;
+        }
+        for lane in 0..size {
+            self.of_part(format!("without element {lane} of the block"), move |i, _| i != lane);
+        }
+    }
+
+    fn recodes(&mut self) {
+        let (view, problem) = (self.view, self.problem);
+        for recode in &view.storage.scale_recodes {
+            self.hold(recode.cause, format!("scales are {}", recode.name), |_, block| {
+                let made = (recode.apply)(block.want);
+                // As near as the change can be computed.
+                Some(if made != block.stored && recode.explains(block.want, block.stored) {
+                    block.stored
+                } else {
+                    made
+                })
+            });
+        }
+        let mut values: Vec<u32> = self.wrong.iter().map(|block| block.stored).collect();
+        values.sort_unstable();
+        if let Some(&common) = values.get(values.len() / 2).filter(|_| values.len() >= SEVERAL) {
+            let shown = show(&self.scale(), common);
+            self.hold(
+                Cause::Missing,
+                format!("all scales are {shown}: never written, or written over"),
+                |_, _| Some(common),
+            );
+            self.hold(
+                Cause::ScaleRounding,
+                format!("blocks of zeros have the scale {shown}"),
+                |_, block| {
+                    let zero = problem.amax[block.group] == 0.0;
+                    Some(if zero { common } else { block.want })
+                },
+            );
+        }
+    }
+
+    fn limits(&mut self) {
+        // One scale is always as large as the largest.
+        if self.wrong.len() < SEVERAL {
+            return;
+        }
+        let stored = || {
+            self.wrong
+                .iter()
+                .chain(&self.right)
+                .map(|block| self.problem.value(block.stored))
+        };
+        let finite = || stored().filter(|value| value.is_finite());
+        let (least, most) = (finite().fold(f32::INFINITY, f32::min), finite().fold(0.0, f32::max));
+        let problem = self.problem;
+        let value = |bits: u32| problem.value(bits);
+        let clamp = |block: &Block, limit: f32, below: bool| {
+            let beyond = if below {
+                value(block.want) < limit
+            } else {
+                value(block.want) > limit
+            };
+            let at = value(block.stored) == limit;
+            if beyond {
+                if at { block.stored } else { u32::MAX }
+            } else {
+                block.want
+            }
+        };
+        self.hold(
+            Cause::Saturation,
+            format!("of scales: none is below {least:e}"),
+            |_, block| Some(clamp(block, least, true)),
+        );
+        self.hold(
+            Cause::Saturation,
+            format!("of scales: none is above {most:e}, as of values that are clamped"),
+            |_, block| Some(clamp(block, most, false)),
+        );
+    }
+
+    fn special(&mut self) {
+        let problem = self.problem;
+        let value = |bits: u32| problem.value(bits);
+        let highest = match self.scale() {
+            Scale::E8m0(_) => 254,
+            Scale::E4m3(_) => 0x7e,
+            // Not the type's: any scale may be as large.
+            Scale::F32(_) | Scale::Half(..) | Scale::Affine(_) => u32::MAX,
+        };
+        self.hold(Cause::Saturation, "of scales: the largest code or NaN", |_, block| {
+            let special = block.want == highest || value(block.stored).is_nan() || value(block.want).is_nan();
+            Some(if special { block.stored } else { block.want })
+        });
+    }
+
+    /// What is seen of scales that nothing explains.
+    fn evidence(&self, open: &[usize], tally: &Tally) -> (Cause, String) {
+        let blocks: Vec<&Block> = open.iter().map(|index| &self.wrong[*index]).collect();
+        if self.is_permutation(tally) {
+            return (
+                Cause::Layout,
+                "the right scales at other places, in an order that has no name here".into(),
+            );
+        }
+        let ratio = |block: &&Block| self.problem.value(block.stored) / self.problem.value(block.want);
+        let mut ratios: Vec<f32> = blocks.iter().map(ratio).filter(|ratio| !ratio.is_nan()).collect();
+        ratios.sort_by(f32::total_cmp);
+        let range = match (ratios.first(), ratios.last()) {
+            (Some(a), Some(b)) => format!("they are {a:.3} to {b:.3} times the expected ones"),
+            _ => "they are no numbers".into(),
+        };
+        let with = match self.follow {
+            true => "the codes were made with the stored scales",
+            false => "the codes were not made with the stored scales",
+        };
+        (Cause::Unknown, format!("scales no cause explains: {range}; {with}"))
+    }
+
+    /// Whether all stored scales are the expected ones at other places.
+    fn is_permutation(&self, tally: &Tally) -> bool {
+        if tally.groups.len() < 16 {
+            return false;
+        }
+        let pairs = tally.groups.iter().filter_map(|group| {
+            let want = self.view.as_stored(self.maker.scale(self.problem, *group)?);
+            Some((want, self.view.scale(self.problem, *group)?))
+        });
+        let (mut want, mut stored): (Vec<u32>, Vec<u32>) = pairs.unzip();
+        want.sort_unstable();
+        stored.sort_unstable();
+        let mut kinds = want.clone();
+        kinds.dedup();
+        want == stored && kinds.len() > 2
+    }
+
+    fn example(&self, block: &Block) -> Example {
+        let scale = self.scale();
+        Example {
+            place: self.problem.grid.place(block.group).to_vec(),
+            source: block.values.iter().take(16).copied().collect(),
+            stored: show(&scale, block.stored),
+            expected: show(&scale, block.want),
+        }
+    }
+}
+
+/// A scale as a person reads it.
+pub fn show(scale: &Scale, bits: u32) -> String {
+    let value = scale.value(&bits.to_le_bytes()[..scale.bytes()]);
+    match scale.bytes() {
+        1 => format!("{bits:#04x} ({value:e})"),
+        _ => format!("{bits:#010x} ({value:e})"),
+    }
+}

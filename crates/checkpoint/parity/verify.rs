@@ -1,0 +1,288 @@
+//! Makers held against every byte, all strips of the tensor at once.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rayon::prelude::*;
+
+use super::maker::{Input, Maker};
+use super::place::Hits;
+use super::problem::Problem;
+use super::search::{Storage, StorageForm};
+use crate::packed::codes;
+use ulplab_core::formats::{Format, GlobalScale, Repr, Single};
+
+/// How far off the numbers may be, relative to themselves, that a kernel with approximate reciprocals rounds to a scale or a code. A
+/// code is of a value over two reciprocals and three products, and each reciprocal errs by at most an ulp where the rule's own errs by
+/// half of one; a scale is of one reciprocal and two products. An ulp is at most 2^-23.
+const APPROXIMATE: f32 = 4.0 / (1 << 23) as f32;
+
+/// What differs from what a maker makes.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    pub wrong_scales: usize,
+    pub wrong_codes: usize,
+    /// Blocks with a wrong scale or code.
+    pub wrong_blocks: usize,
+    /// Something differs by more than approximate reciprocals can explain: a scale or code is not what its rule makes of a number
+    /// that is off by [`APPROXIMATE`].
+    pub far: bool,
+    /// Groups with another scale, in order.
+    pub groups: Vec<usize>,
+    /// The first wrong element of every group that has one, row by row.
+    pub elements: Vec<usize>,
+    pub hits: Hits,
+}
+
+/// How the bytes are read.
+pub struct View<'a> {
+    pub storage: &'a Storage,
+    pub scales: StorageForm,
+    pub codes: StorageForm,
+    /// Codes are held against those of the stored scales, not of the maker's.
+    pub under_stored: bool,
+}
+
+impl Tally {
+    fn merge(mut self, other: Self) -> Self {
+        self.wrong_scales += other.wrong_scales;
+        self.wrong_codes += other.wrong_codes;
+        self.wrong_blocks += other.wrong_blocks;
+        self.far |= other.far;
+        self.groups.extend(other.groups);
+        self.elements.extend(other.elements);
+        self.hits = match (self.hits.rows.is_empty(), other.hits.rows.is_empty()) {
+            (true, _) => other.hits,
+            (_, true) => self.hits,
+            _ => self.hits.merge(&other.hits),
+        };
+        self
+    }
+}
+
+impl View<'_> {
+    fn is_plain(&self) -> bool {
+        self.codes == StorageForm::default()
+    }
+
+    /// The stored scale of a group.
+    pub fn scale(&self, problem: &Problem, group: usize) -> Option<u32> {
+        self.storage.scale(problem, self.scales.order, group)
+    }
+
+    /// The stored code of an element.
+    pub fn code(&self, problem: &Problem, at: usize) -> Option<u16> {
+        self.storage.code(problem, self.codes.order, at)
+    }
+
+    /// What a scale would be stored as.
+    pub fn as_stored(&self, scale: u32) -> u32 {
+        let recode = self.scales.recode.map(|recode| &self.storage.scale_recodes[recode]);
+        recode.map_or(scale, |recode| (recode.apply)(scale))
+    }
+
+    /// Whether a stored scale is what a maker's becomes.
+    pub fn is_scale(&self, made: u32, stored: u32) -> bool {
+        match self.scales.recode.map(|recode| &self.storage.scale_recodes[recode]) {
+            None => made == stored,
+            Some(recode) => recode.explains(made, stored),
+        }
+    }
+
+    /// What a code would be stored as.
+    pub fn code_as_stored(&self, code: u16) -> u16 {
+        let recode = self.codes.recode.map(|recode| &self.storage.code_recodes[recode]);
+        recode.map_or(code, |recode| (recode.apply)(code.into()) as u16)
+    }
+
+    /// Holds a maker against all bytes.
+    pub fn tally(&self, problem: &Problem, maker: &Maker, done: &AtomicUsize) -> Tally {
+        let tallies = self.tallies(problem, std::slice::from_ref(maker), done);
+        tallies.into_iter().next().unwrap_or_default()
+    }
+
+    /// Holds makers against all bytes. What they make alike is made once.
+    pub fn tallies(&self, problem: &Problem, makers: &[Maker], done: &AtomicUsize) -> Vec<Tally> {
+        let strips = (0..problem.strips().1).into_par_iter();
+        let strip = |index: usize| {
+            let tallies = self.strip(problem, makers, index);
+            done.fetch_add(problem.strip(index).1, Ordering::Relaxed);
+            tallies
+        };
+        let none = || vec![Tally::default(); makers.len()];
+        // In order, so that lists of groups and elements are in order too.
+        let merge = |a: Vec<Tally>, b: Vec<Tally>| a.into_iter().zip(b).map(|(a, b)| a.merge(b)).collect();
+        let tallies: Vec<Tally> = strips.map(strip).reduce(none, merge);
+        // These groups span strips.
+        let blocks = |tally: Tally| Tally {
+            wrong_blocks: tally.wrong_blocks.min(problem.grid.len()),
+            ..tally
+        };
+        tallies.into_iter().map(blocks).collect()
+    }
+
+    fn strip(&self, problem: &Problem, makers: &[Maker], index: usize) -> Vec<Tally> {
+        let (at, len) = problem.strip(index);
+        let source = problem.source.read(at, len);
+        let mut done: Vec<(Scaled, Strip)> = Vec::new();
+        let tally = |maker: &Maker| {
+            let (scaled, tally) = self.scales(problem, maker, index);
+            let alike = done
+                .iter()
+                .find(|(other, _)| other.same(&scaled))
+                .map(|(_, strip)| strip.clone());
+            let strip = alike.unwrap_or_else(|| self.codes(problem, maker, &scaled, &source, at));
+            let tally = scaled.with(&strip, tally);
+            done.push((scaled, strip));
+            tally
+        };
+        makers.iter().map(tally).collect()
+    }
+
+    /// The factors of a strip, and what of its scales differs.
+    fn scales(&self, problem: &Problem, maker: &Maker, index: usize) -> (Scaled, Tally) {
+        let grid = problem.grid;
+        let across = grid.count.1;
+        let first_group = problem.row_of_groups(index) * across;
+        // A group of several strips is judged with the first.
+        let first_strip = problem.strip(index).0 / grid.cols == grid.place(first_group)[0] * grid.tile.0;
+        let mut tally = Tally::default();
+        let mut scaled = Scaled {
+            repr: maker.format.repr(),
+            input: maker.input,
+            wrong: vec![false; across],
+            unjudged: vec![false; across],
+            // All groups of a strip are under one global scale.
+            single: maker.single(problem, first_group),
+            factors: vec![f32::NAN; across],
+        };
+        for i in 0..across {
+            let group = first_group + i;
+            let Some(made) = maker.scale(problem, group) else {
+                continue;
+            };
+            let stored = self.scale(problem, group);
+            let differs = stored.is_some_and(|stored| !self.is_scale(made, stored));
+            let near = differs && stored.is_some_and(|stored| maker.nearly(problem, group, stored, APPROXIMATE));
+            if differs && first_strip {
+                tally.wrong_scales += 1;
+                tally.far |= !near;
+                tally.groups.push(group);
+                scaled.wrong[i] = true;
+            }
+            scaled.unjudged[i] = stored.is_some_and(|stored| problem.value(stored).is_nan());
+            // Codes are made with the scale that is stored.
+            let under = stored.filter(|_| self.under_stored || near).unwrap_or(made);
+            if let Some(single) = &scaled.single {
+                scaled.factors[i] = single.factor(under, problem.amax[group]);
+            }
+        }
+        (scaled, tally)
+    }
+
+    /// What of the codes of a strip differs.
+    fn codes(&self, problem: &Problem, maker: &Maker, scaled: &Scaled, source: &[f32], at: usize) -> Strip {
+        let grid = problem.grid;
+        let (cols, width) = (grid.cols, grid.tile.1);
+        let mut x = match maker.input {
+            None => source.to_vec(),
+            Some(_) => {
+                let row = |r: usize| maker.row(problem, at + r * cols, cols);
+                (0..source.len() / cols).flat_map(row).collect()
+            }
+        };
+        if let Some(single) = &scaled.single {
+            for row in x.chunks_exact_mut(cols) {
+                for (block, factor) in row.chunks_mut(width).zip(&scaled.factors) {
+                    block.iter_mut().for_each(|x| *x = single.scaled(*x, *factor));
+                }
+            }
+        }
+        let bare = Format {
+            scaling: None,
+            global: None,
+            ..maker.format
+        };
+        let encoded = bare.encode(&x, cols, GlobalScale::Own);
+        let bytes = encoded.part("data");
+        let mut strip = Strip::default();
+        if self.is_plain() {
+            let start = at * problem.format.element.stored_bits() / 8;
+            if problem.stored.data.get(start..start + bytes.len()) == Some(bytes) {
+                return strip;
+            }
+        }
+        strip.groups = vec![false; grid.count.1];
+        let tally = &mut strip.tally;
+        let mut seen = vec![usize::MAX; grid.count.1];
+        for (i, code) in codes(&maker.format, bytes).into_iter().enumerate() {
+            let (row, c) = (i / cols, i % cols);
+            let group = c / width;
+            let Some(stored) = self.code(problem, at + i) else {
+                continue;
+            };
+            let made = self.code_as_stored(code);
+            if stored == made || scaled.unjudged[group] {
+                continue;
+            }
+            tally.wrong_codes += 1;
+            if tally.hits.rows.is_empty() {
+                tally.hits = Hits::new(grid.rows, cols);
+            }
+            tally.hits.add(at / cols + row, c);
+            let about = |by: f32| self.code_as_stored(scaled.repr.encode(x[i] * (1.0 + by)));
+            tally.far = tally.far || ![APPROXIMATE, -APPROXIMATE].into_iter().any(|by| about(by) == stored);
+            if seen[group] != row {
+                seen[group] = row;
+                tally.elements.push(at + i);
+            }
+            strip.groups[group] = true;
+        }
+        strip
+    }
+}
+
+/// What the values of a strip are multiplied or divided by, and what is known of its scales.
+struct Scaled {
+    repr: Repr,
+    input: Option<&'static Input>,
+    /// Whether the scale differs, by group.
+    wrong: Vec<bool>,
+    /// Whether it is NaN, so that its codes mean nothing.
+    unjudged: Vec<bool>,
+    single: Option<Single>,
+    factors: Vec<f32>,
+}
+
+/// What differs of the codes of a strip, and in which groups.
+#[derive(Clone, Default)]
+struct Strip {
+    tally: Tally,
+    groups: Vec<bool>,
+}
+
+impl Scaled {
+    /// Whether the same codes come of it.
+    fn same(&self, other: &Self) -> bool {
+        let bits = |scaled: &Self| -> Vec<u32> { scaled.factors.iter().map(|factor| factor.to_bits()).collect() };
+        // Whether they multiply or divide, and what becomes of the sign of zero.
+        let operation = |scaled: &Self| {
+            let scaled = |x: f32| scaled.single.as_ref().map(|single| single.scaled(x, 3.0).to_bits());
+            [scaled(1.0), scaled(-0.0)]
+        };
+        let input = |scaled: &Self| scaled.input.map(std::ptr::from_ref);
+        self.repr == other.repr
+            && input(self) == input(other)
+            && operation(self) == operation(other)
+            && bits(self) == bits(other)
+    }
+
+    fn with(&self, strip: &Strip, tally: Tally) -> Tally {
+        let wrong = self.wrong.iter().enumerate();
+        let wrong = wrong.filter(|(i, wrong)| **wrong || strip.groups.get(*i).is_some_and(|wrong| *wrong));
+        let wrong_blocks = wrong.count();
+        Tally {
+            wrong_blocks,
+            ..tally.merge(strip.tally.clone())
+        }
+    }
+}

@@ -1,0 +1,499 @@
+//! Whether the numbers of one tensor are close to those of another: |got − want| ≤ a bound for each element, in f64.
+//!
+//! numpy's and torch's rule, `atol + rtol·|want|`, is one such bound; those that an operation's error analysis gives are the
+//! other ([`ulplab_operations::expected`]). One pass over memory decides; elements that fail it are looked at again to be described.
+
+use rayon::prelude::*;
+
+/// An element type that is widened exactly, in code that vectorises.
+pub trait Widen: Copy + Sync {
+    /// The type in which most elements are found to be inside: f32 where it has the numbers, since twice as many fit a register.
+    type Quick: Quick;
+
+    /// The number in it.
+    fn quick(self) -> Self::Quick;
+
+    /// The number.
+    #[inline(always)]
+    fn widen(self) -> f64 {
+        self.quick().into()
+    }
+}
+
+/// f32 or f64, in which an element is found to be surely inside.
+pub trait Quick: Copy + Into<f64> {
+    /// What a bound is multiplied by, so that the roundings of this type cannot make it too large.
+    const SURE: f64;
+
+    /// A bound's part in this type.
+    fn narrowed(x: f64) -> Self;
+
+    /// 1 if |got − want| is surely within `atol + rtol·|want|`, else 0, without a branch. A bound that is infinite or NaN allows nothing.
+    fn inside(got: Self, want: Self, rtol: Self, atol: Self) -> u32;
+}
+
+impl Quick for f32 {
+    const SURE: f64 = 1.0 - 1.0 / (1 << 20) as f64;
+
+    #[inline(always)]
+    fn narrowed(x: f64) -> Self {
+        x as Self
+    }
+    #[inline(always)]
+    fn inside(got: Self, want: Self, rtol: Self, atol: Self) -> u32 {
+        let bound = atol + rtol * want.abs();
+        // Not `&&`, which would branch.
+        u32::from((got - want).abs() <= bound) & u32::from(bound < Self::INFINITY)
+    }
+}
+
+impl Quick for f64 {
+    const SURE: f64 = 1.0;
+
+    #[inline(always)]
+    fn narrowed(x: f64) -> Self {
+        x
+    }
+    #[inline(always)]
+    fn inside(got: Self, want: Self, rtol: Self, atol: Self) -> u32 {
+        let bound = atol + rtol * want.abs();
+        // Not `&&`, which would branch.
+        u32::from((got - want).abs() <= bound) & u32::from(bound < Self::INFINITY)
+    }
+}
+
+impl Widen for f64 {
+    type Quick = Self;
+
+    #[inline(always)]
+    fn quick(self) -> Self {
+        self
+    }
+}
+
+impl Widen for f32 {
+    type Quick = Self;
+
+    #[inline(always)]
+    fn quick(self) -> Self {
+        self
+    }
+}
+
+impl Widen for half::bf16 {
+    type Quick = f32;
+
+    #[inline(always)]
+    fn quick(self) -> f32 {
+        f32::from_bits(u32::from(self.to_bits()) << 16)
+    }
+}
+
+impl Widen for half::f16 {
+    type Quick = f32;
+
+    #[inline(always)]
+    fn quick(self) -> f32 {
+        // The exponent is rebiased by a product with 2^112, which is exact and right for subnormal numbers, too.
+        const REBIAS: f32 = f32::from_bits(0x7780_0000);
+        let bits = u32::from(self.to_bits());
+        let magnitude = f32::from_bits((bits & 0x7fff) << 13) * REBIAS;
+        let special = if bits & 0x7c00 == 0x7c00 { 0x7f80_0000 } else { 0 };
+        f32::from_bits(magnitude.to_bits() | special | (bits & 0x8000) << 16)
+    }
+}
+
+/// How far each element may be from the one that is wanted.
+#[derive(Clone, Copy, Debug)]
+pub enum Allowed<'a> {
+    /// `atol + rtol·|want|`.
+    Tolerance {
+        /// Relative to the wanted number.
+        rtol: f64,
+        /// The same for all.
+        atol: f64,
+    },
+    /// One bound for each element.
+    Bounds(&'a [f64]),
+}
+
+impl Allowed<'_> {
+    /// The bound of an element; one that is not finite allows nothing.
+    #[inline(always)]
+    pub fn at(self, index: usize, want: f64) -> f64 {
+        match self {
+            Self::Tolerance { rtol, atol } => atol + rtol * want.abs(),
+            Self::Bounds(bounds) => bounds[index],
+        }
+    }
+}
+
+/// An element that is compared.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Element {
+    /// Flat row-major index.
+    pub index: usize,
+    /// What was found.
+    pub got: f64,
+    /// What is wanted.
+    pub want: f64,
+    /// How far they may be apart.
+    pub bound: f64,
+}
+
+impl Element {
+    /// How many bounds they are apart: infinite where a number is not finite, or the bound is 0 or less.
+    pub fn ratio(&self) -> f64 {
+        let off = (self.got - self.want).abs();
+        match off.is_nan() || self.bound < 0.0 {
+            true => f64::INFINITY,
+            false => off / self.bound,
+        }
+    }
+}
+
+/// The result of a comparison.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Comparison {
+    /// Elements compared.
+    pub elements: usize,
+    /// Elements outside their bounds, those of the other counts included.
+    pub outside: usize,
+    /// Where one of the two is NaN and the other is not, or both are and NaN may not meet NaN.
+    pub nan: usize,
+    /// Where one of the two is infinite and the other is not the same infinity.
+    pub infinite: usize,
+    /// Finite numbers whose bound is infinite or NaN, which nothing could break: not judged, and counted as outside.
+    pub unbounded: usize,
+    /// Where both are NaN and NaN may meet NaN: they say nothing of each other.
+    pub nan_pairs: usize,
+    /// The element that is most bounds away from what is wanted; the first of them. None if all are inside.
+    pub worst: Option<Element>,
+    /// True if a wanted number is finite.
+    pub finite: bool,
+    /// Whether zeros in the place of all elements would be inside, too.
+    pub zeros_pass: bool,
+    /// The number that all wanted ones are, if they are the same.
+    pub constant: Option<f64>,
+}
+
+impl Comparison {
+    /// How many elements were judged: a comparison without any shows nothing, and passes nothing.
+    pub fn judged(&self) -> usize {
+        self.elements - self.unbounded - self.nan_pairs
+    }
+
+    /// Adds what was found of the elements behind these.
+    pub fn append(&mut self, mut next: Self) {
+        if let Some(worst) = &mut next.worst {
+            worst.index += self.elements;
+        }
+        if self.elements == 0 {
+            *self = next;
+        } else if next.elements > 0 {
+            self.elements += next.elements;
+            self.outside += next.outside;
+            self.nan += next.nan;
+            self.infinite += next.infinite;
+            self.unbounded += next.unbounded;
+            self.nan_pairs += next.nan_pairs;
+            self.worst = worse(self.worst, next.worst);
+            self.finite |= next.finite;
+            self.zeros_pass &= next.zeros_pass;
+            self.constant = self.constant.filter(|_| self.constant == next.constant);
+        }
+    }
+}
+
+/// The element that is more bounds away from what is wanted; of two as far, the first.
+fn worse(a: Option<Element>, b: Option<Element>) -> Option<Element> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(if b.ratio() > a.ratio() { b } else { a }),
+        (a, b) => a.or(b),
+    }
+}
+
+/// Elements that a thread compares at a time.
+const PIECE: usize = 1 << 16;
+/// Elements that are compared before it is asked whether any was outside.
+const RUN: usize = 512;
+
+/// Compares `got` with `want`. NaN meets NaN only if `equal_nan`; an infinity meets the same infinity.
+///
+/// # Panics
+/// If the lengths differ: the caller compares shapes first.
+pub fn compare<G: Widen, W: Widen<Quick = G::Quick>>(
+    got: &[G],
+    want: &[W],
+    allowed: Allowed,
+    equal_nan: bool,
+) -> Comparison {
+    assert_eq!(got.len(), want.len(), "elements of the two tensors");
+    if let Allowed::Bounds(bounds) = allowed {
+        assert_eq!(bounds.len(), want.len(), "one bound for each element");
+    }
+    let pieces = got.par_chunks(PIECE).zip(want.par_chunks(PIECE)).enumerate();
+    let pieces = pieces.map(|(piece, (got, want))| {
+        pulp::Arch::new().dispatch(Piece {
+            got,
+            want,
+            allowed,
+            equal_nan,
+            from: piece * PIECE,
+        })
+    });
+    let all = pieces.reduce(Partial::default, Partial::join);
+    let first = want.first().map(|first| first.widen());
+    // Nearly always, one of the first elements says no to both.
+    let zero_passes = |(at, want): (usize, &W)| {
+        let bound = allowed.at(at, want.widen());
+        want.widen().abs() <= bound && bound < f64::INFINITY
+    };
+    Comparison {
+        elements: got.len(),
+        outside: all.outside,
+        nan: all.nan,
+        infinite: all.infinite,
+        unbounded: all.unbounded,
+        nan_pairs: all.nan_pairs,
+        worst: all.worst,
+        finite: want.iter().any(|want| want.widen().is_finite()),
+        zeros_pass: first.is_some() && want.iter().enumerate().all(zero_passes),
+        constant: first.filter(|first| want.iter().all(|want| want.widen() == *first)),
+    }
+}
+
+struct Piece<'a, G, W> {
+    got: &'a [G],
+    want: &'a [W],
+    allowed: Allowed<'a>,
+    equal_nan: bool,
+    from: usize,
+}
+
+#[derive(Default)]
+struct Partial {
+    outside: usize,
+    nan: usize,
+    infinite: usize,
+    unbounded: usize,
+    nan_pairs: usize,
+    worst: Option<Element>,
+}
+
+impl Partial {
+    fn join(self, other: Self) -> Self {
+        Self {
+            outside: self.outside + other.outside,
+            nan: self.nan + other.nan,
+            infinite: self.infinite + other.infinite,
+            unbounded: self.unbounded + other.unbounded,
+            nan_pairs: self.nan_pairs + other.nan_pairs,
+            worst: worse(self.worst, other.worst),
+        }
+    }
+}
+
+impl<G: Widen, W: Widen<Quick = G::Quick>> pulp::NullaryFnOnce for Piece<'_, G, W> {
+    type Output = Partial;
+
+    #[inline(always)]
+    fn call(self) -> Partial {
+        let mut partial = Partial::default();
+        let runs = self.got.chunks(RUN).zip(self.want.chunks(RUN)).enumerate();
+        for (run, (got, want)) in runs {
+            let from = self.from + run * RUN;
+            let mut count = 0;
+            // The kind of bound is looked at once a run, so that each loop is one of arithmetic alone.
+            match self.allowed {
+                Allowed::Tolerance { rtol, atol } => {
+                    let [rtol, atol] = [rtol, atol].map(|x| G::Quick::narrowed(x * G::Quick::SURE));
+                    for (got, want) in got.iter().zip(want) {
+                        count += G::Quick::inside(got.quick(), want.quick(), rtol, atol);
+                    }
+                }
+                Allowed::Bounds(bounds) => {
+                    for ((got, want), bound) in got.iter().zip(want).zip(&bounds[from..]) {
+                        count += f64::inside(got.widen(), want.widen(), 0.0, *bound);
+                    }
+                }
+            }
+            if (count as usize) < got.len() {
+                self.describe(got, want, from, &mut partial);
+            }
+        }
+        partial
+    }
+}
+
+impl<G: Widen, W: Widen<Quick = G::Quick>> Piece<'_, G, W> {
+    /// Looks at each element of a run in which some were not surely inside.
+    #[inline(never)]
+    fn describe(&self, got: &[G], want: &[W], from: usize, partial: &mut Partial) {
+        for (at, (got, want)) in got.iter().zip(want).enumerate() {
+            let (got, want) = (got.widen(), want.widen());
+            let index = from + at;
+            let bound = self.allowed.at(index, want);
+            let nan = got.is_nan() || want.is_nan();
+            let infinite = got.is_infinite() || want.is_infinite();
+            let inside = match (nan, infinite) {
+                (true, _) => self.equal_nan && got.is_nan() && want.is_nan(),
+                (_, true) => got == want,
+                _ => (got - want).abs() <= bound && bound < f64::INFINITY,
+            };
+            partial.nan_pairs += usize::from(nan && inside);
+            if inside {
+                continue;
+            }
+            partial.outside += 1;
+            partial.nan += usize::from(nan);
+            partial.infinite += usize::from(infinite && !nan);
+            partial.unbounded += usize::from(!(nan || infinite || bound < f64::INFINITY));
+            let element = Element {
+                index,
+                got,
+                want,
+                bound,
+            };
+            if partial.worst.is_none_or(|worst| element.ratio() > worst.ratio()) {
+                partial.worst = Some(element);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use half::{bf16, f16};
+
+    use super::*;
+
+    #[test]
+    fn numbers_of_16_bits_are_widened_exactly() {
+        for bits in 0..=u16::MAX {
+            let (brain, half) = (bf16::from_bits(bits), f16::from_bits(bits));
+            for (got, want) in [(brain.widen(), brain.to_f64()), (half.widen(), half.to_f64())] {
+                assert!(
+                    got == want || got.is_nan() && want.is_nan(),
+                    "{bits:#06x}: {got} for {want}"
+                );
+                assert_eq!(got.is_sign_negative(), want.is_sign_negative(), "{bits:#06x}");
+            }
+        }
+    }
+
+    fn tolerance(rtol: f64, atol: f64) -> Allowed<'static> {
+        Allowed::Tolerance { rtol, atol }
+    }
+
+    #[test]
+    fn every_element_counts_wherever_it_is() {
+        let len = 3 * PIECE + 77;
+        let want: Vec<f32> = (0..len).map(|at| 1.0 + (at % 1000) as f32).collect();
+        assert_eq!(compare(&want, &want, tolerance(0.0, 0.0), false).outside, 0);
+        for at in [0, 1, RUN - 1, RUN, PIECE - 1, PIECE, len - 1] {
+            for bad in [f32::NAN, f32::INFINITY, want[at] * 1.01, -want[at], 0.0] {
+                let mut got = want.clone();
+                got[at] = bad;
+                let found = compare(&got, &want, tolerance(1e-3, 0.0), true);
+                assert_eq!((found.outside, found.worst.unwrap().index), (1, at), "{bad}");
+                assert_eq!(found.nan, usize::from(bad.is_nan()));
+                assert_eq!(found.infinite, usize::from(bad.is_infinite()));
+                let bounds: Vec<f64> = want.iter().map(|want| 1e-3 * f64::from(*want)).collect();
+                let bounded = compare(&got, &want, Allowed::Bounds(&bounds), true);
+                // NaN is not equal to itself.
+                assert_eq!(format!("{bounded:?}"), format!("{found:?}"));
+            }
+        }
+    }
+
+    #[test]
+    fn nan_and_infinities_meet_only_themselves() {
+        let (nan, inf) = (f64::NAN, f64::INFINITY);
+        let outside = |got: f64, want: f64, equal_nan: bool| {
+            let found = compare(&[got, 1.0], &[want, 1.0], tolerance(1.0, 1e300), equal_nan);
+            found.outside
+        };
+        assert_eq!(outside(nan, nan, true), 0);
+        assert_eq!(outside(nan, nan, false), 1);
+        assert_eq!(outside(inf, inf, false), 0);
+        for (got, want) in [
+            (nan, 1.0),
+            (1.0, nan),
+            (inf, -inf),
+            (1.0, inf),
+            (inf, 1.0),
+            (nan, inf),
+            (inf, nan),
+        ] {
+            assert_eq!(outside(got, want, true), 1, "{got} for {want}");
+        }
+        // rtol·∞ is infinite: anything would be within it.
+        assert_eq!(compare(&[0.0], &[inf], tolerance(1.0, 0.0), true).outside, 1);
+    }
+
+    /// Also: tolerances that overflow, bounds of sums that overflow, one such element among many.
+    #[test]
+    fn bounds_that_nothing_breaks_allow_nothing() {
+        let (nan, inf) = (f64::NAN, f64::INFINITY);
+        let (got, want) = ([1.0f64, 2.0, nan], [1.0, 5.0, nan]);
+        for allowed in [
+            tolerance(0.0, inf),
+            tolerance(inf, 0.0),
+            tolerance(1e308, 1e308),
+            tolerance(nan, 0.0),
+            Allowed::Bounds(&[inf, nan, inf]),
+        ] {
+            let found = compare(&got, &want, allowed, true);
+            let counts = [found.outside, found.unbounded, found.nan_pairs, found.judged()];
+            assert_eq!(counts, [2, 2, 1, 0], "{allowed:?}");
+            assert!(!found.zeros_pass);
+        }
+        for allowed in [tolerance(0.0, inf), tolerance(inf, 0.0), tolerance(1e39, 0.0)] {
+            let found = compare(&[1.0f32, 2.0], &[1.0f32, 5.0], allowed, false);
+            let finite = matches!(allowed, Allowed::Tolerance { rtol, .. } if (1e38..1e40).contains(&rtol));
+            let counts = if finite { (0, 2) } else { (2, 0) };
+            assert_eq!((found.outside, found.judged()), counts, "{allowed:?}");
+        }
+        let long = vec![1.0f32; 3 * RUN];
+        let mut bounds = vec![0.0; long.len()];
+        bounds[2 * RUN] = inf;
+        let found = compare(&long, &long, Allowed::Bounds(&bounds), false);
+        assert_eq!((found.outside, found.judged()), (1, long.len() - 1));
+        assert_eq!(compare::<f32, f32>(&[], &[], tolerance(0.0, 0.0), false).judged(), 0);
+        assert_eq!(compare(&[nan; 4], &[nan; 4], tolerance(0.0, 0.0), true).judged(), 0);
+    }
+
+    #[test]
+    fn comparisons_that_show_nothing_are_told() {
+        let want = [1e-4f32, -2e-4, 3e-4];
+        assert!(compare(&want, &want, tolerance(1e-2, 1e-2), false).zeros_pass);
+        assert!(!compare(&want, &want, tolerance(1e-2, 2e-4), false).zeros_pass);
+        let same = |x: &[f32]| compare(x, x, tolerance(0.0, 0.0), true);
+        assert_eq!((same(&[0.5; 4]).constant, same(&want).constant), (Some(0.5), None));
+        let (nan, inf) = (f32::NAN, f32::INFINITY);
+        assert!(same(&[nan, inf, 1.0]).finite && !same(&[nan, inf, -inf]).finite && !same(&[]).finite);
+        let none = compare::<f32, f32>(&[], &[], tolerance(0.0, 0.0), false);
+        assert_eq!((none.outside, none.zeros_pass, none.constant), (0, false, None));
+    }
+
+    #[test]
+    fn parts_one_after_the_other_are_the_whole() {
+        let mut want: Vec<f64> = (0..1000).map(|at| 1.0 + f64::from(at)).collect();
+        let mut got = want.clone();
+        (got[3], got[600], got[999]) = (f64::NAN, f64::INFINITY, 1.0);
+        for fixed in [None, Some(2.0)] {
+            fixed.into_iter().for_each(|x| want.fill(x));
+            let whole = compare(&got, &want, tolerance(0.0, 0.5), false);
+            for size in [1, 7, 599, 1000] {
+                let mut parts = Comparison::default();
+                for (got, want) in got.chunks(size).zip(want.chunks(size)) {
+                    parts.append(compare(got, want, tolerance(0.0, 0.5), false));
+                    parts.append(Comparison::default());
+                }
+                // NaN is not equal to itself.
+                assert_eq!(format!("{parts:?}"), format!("{whole:?}"), "{size}");
+            }
+        }
+    }
+}

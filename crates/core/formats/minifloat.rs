@@ -1,0 +1,335 @@
+//! Small floating-point formats as data, with one rounding routine for all of them.
+
+use super::cast::Cast;
+
+/// A binary floating-point format of at most 16 bits with subnormals and, above the codes of finite values, optionally
+/// one infinity and then NaNs.
+///
+/// A code is sign, exponent `E`, mantissa `m` from the top, of value `2^(E-bias) · (1 + m/2^M)`, or `2^(1-bias) · m/2^M`
+/// where `E` is 0 (OCP OFP8 v1.0, OCP MX v1.0 §5.3, IEEE 754).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MiniFloat {
+    /// Bits of the exponent `E`.
+    pub exponent_bits: u32,
+    /// `M`; at most 10.
+    pub mantissa_bits: u32,
+    /// The exponent bias.
+    pub bias: u32,
+    /// Code of the largest finite value.
+    pub max: u32,
+    /// Whether the code after `max` is infinity. All codes above are NaN.
+    pub infinity: bool,
+    /// Whether the top bit is a sign. Without a sign, negative numbers become 0, and codes with the top bit set are NaN.
+    pub signed: bool,
+}
+
+/// Rounding of numbers half-way between two neighbours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ties {
+    /// The neighbour with an even code.
+    Even,
+    /// The neighbour with the larger magnitude.
+    Away,
+    /// The neighbour with the smaller magnitude.
+    Zero,
+}
+
+/// The result for numbers beyond the largest finite value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overflow {
+    /// The largest finite value with its sign.
+    Saturate,
+    /// The code after the largest finite one: infinity, or NaN in a format without infinities.
+    Special,
+}
+
+/// The result for NaN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NanCode {
+    /// This code, whatever the sign.
+    Code(u32),
+    /// This code with the sign of the NaN.
+    Signed(u32),
+    /// Zero with the opposite sign.
+    FlippedZero,
+}
+
+/// The sign of results that are zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Zeros {
+    /// The sign is preserved, also if a number is rounded to zero.
+    Signed,
+    /// A zero is stored as +0, but a negative number rounded to zero as −0.
+    UnsignedIfExact,
+    /// Every zero is stored as +0.
+    Unsigned,
+    /// A zero of either sign is stored as −0.
+    NegativeIfExact,
+}
+
+/// The choices that a format leaves to its casts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// What happens to numbers half-way between two values.
+    pub ties: Ties,
+    /// The result for finite numbers that round beyond the largest value.
+    pub overflow: Overflow,
+    /// The result for infinities.
+    pub infinity: Overflow,
+    /// The code of NaN.
+    pub nan: NanCode,
+    /// The code of zero and of numbers that round to zero.
+    pub zeros: Zeros,
+}
+
+impl Policy {
+    /// PTX `cvt.rn.satfinite`: ties to even, infinities saturate too, one code for all NaNs.
+    pub const fn satfinite(nan: u32) -> Self {
+        Self {
+            ties: Ties::Even,
+            overflow: Overflow::Saturate,
+            infinity: Overflow::Saturate,
+            nan: NanCode::Code(nan),
+            zeros: Zeros::Signed,
+        }
+    }
+
+    /// IEEE 754: numbers beyond the range become infinity, or NaN in a format without infinities.
+    pub const fn special(nan: NanCode) -> Self {
+        Self {
+            overflow: Overflow::Special,
+            infinity: Overflow::Special,
+            nan,
+            ..Self::satfinite(0)
+        }
+    }
+}
+
+impl MiniFloat {
+    const fn sign(&self) -> u32 {
+        1 << (self.exponent_bits + self.mantissa_bits)
+    }
+
+    /// Whether the code is a NaN.
+    pub const fn is_nan(&self, code: u32) -> bool {
+        let magnitude = code & (self.sign() - 1);
+        magnitude > self.max + self.infinity as u32 || (!self.signed && code & self.sign() != 0)
+    }
+
+    /// Whether the format has a NaN.
+    pub const fn has_nan(&self) -> bool {
+        self.is_nan(self.sign() - 1)
+    }
+
+    /// For a finite magnitude: its significand, the number of bits to drop, and the code of the binade's start minus the
+    /// leading one, so that `code = base + round(significand / 2^drop)`.
+    #[inline(always)]
+    const fn split(&self, magnitude: u32) -> (u32, u32, u32) {
+        let field = magnitude >> 23;
+        let normal = (field != 0) as u32;
+        let significand = (magnitude & 0x7f_ffff) | (normal << 23);
+        let exponent = field + 1 - normal;
+        // Exponent, biased as in f32, of the format's smallest binade: below it the step stays the same.
+        let lowest = 128 - self.bias;
+        let quantum = if exponent > lowest { exponent } else { lowest };
+        let drop = 23 - self.mantissa_bits + (quantum - exponent);
+        (significand, drop, (quantum - lowest) << self.mantissa_bits)
+    }
+
+    /// The code of the largest magnitude not above that of `x`, and the excess of `x` over it in units of 2^-32 of the step
+    /// to the next code, rounded down. Used for stochastic rounding. NaN and infinities give a code beyond the largest.
+    #[inline(always)]
+    pub(super) fn truncate(&self, x: f32) -> (u32, u32) {
+        let (significand, drop, base) = self.split(x.to_bits() & 0x7fff_ffff);
+        let fixed = (u64::from(significand) << 32).checked_shr(drop).unwrap_or(0);
+        (base + (fixed >> 32) as u32, fixed as u32)
+    }
+}
+
+/// A float under a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FloatCast {
+    /// The number format.
+    pub float: MiniFloat,
+    /// What the cast does where the number format leaves a choice.
+    pub policy: Policy,
+}
+
+impl FloatCast {
+    /// Bits of a code.
+    pub const fn bits(&self) -> u32 {
+        1 + self.float.exponent_bits + self.float.mantissa_bits
+    }
+
+    /// The code of `x`, whose magnitude would round to `rounded` if there were no largest value.
+    #[inline(always)]
+    fn finish(&self, x: f32, rounded: u32) -> u32 {
+        let Self { float, policy } = *self;
+        let magnitude = x.to_bits() & 0x7fff_ffff;
+        let top = |overflow| float.max + (overflow == Overflow::Special) as u32;
+        let rounded = rounded.min(top(policy.overflow));
+        let limited = if policy.infinity != policy.overflow && magnitude == 0x7f80_0000 {
+            top(policy.infinity)
+        } else {
+            rounded
+        };
+        self.with_sign(x, limited)
+    }
+
+    /// Whether all that is beyond the largest value gets its code.
+    const fn saturates(&self) -> bool {
+        matches!(
+            (self.policy.overflow, self.policy.infinity),
+            (Overflow::Saturate, Overflow::Saturate)
+        )
+    }
+
+    /// The code of `x`, whose magnitude has the code `rounded` if it is a number.
+    #[inline(always)]
+    fn with_sign(&self, x: f32, rounded: u32) -> u32 {
+        let Self { float, policy } = *self;
+        let magnitude = x.to_bits() & 0x7fff_ffff;
+        let negative = x.to_bits() >> 31;
+        let sign = negative << (float.exponent_bits + float.mantissa_bits);
+        let code = if !float.signed {
+            rounded * (1 - negative)
+        } else {
+            rounded
+                | match policy.zeros {
+                    Zeros::Signed => sign,
+                    Zeros::UnsignedIfExact => sign * (magnitude != 0) as u32,
+                    Zeros::Unsigned => sign * (rounded != 0) as u32,
+                    Zeros::NegativeIfExact => sign | (float.sign() * (magnitude == 0) as u32),
+                }
+        };
+        let nan = match policy.nan {
+            NanCode::Code(code) => code,
+            NanCode::Signed(code) => code | sign,
+            NanCode::FlippedZero => sign ^ float.sign(),
+        };
+        if magnitude > 0x7f80_0000 { nan } else { code }
+    }
+}
+
+impl Cast for FloatCast {
+    const WIDTHS: &'static [u32] = &[4, 8, 16];
+
+    /// Rounds with integer arithmetic only: f32 subnormals are handled correctly, and a carry moves into the exponent by
+    /// itself.
+    #[inline(always)]
+    fn encode(&self, x: f32) -> u32 {
+        let (significand, drop, base) = self.float.split(x.to_bits() & 0x7fff_ffff);
+        // From 25 dropped bits on everything rounds to zero.
+        let drop = drop.min(25);
+        let half = 1 << (drop - 1);
+        let bump = match self.policy.ties {
+            Ties::Even => half - 1 + ((significand >> drop) & 1),
+            Ties::Away => half,
+            Ties::Zero => half - 1,
+        };
+        self.finish(x, base + ((significand + bump) >> drop))
+    }
+
+    #[inline(always)]
+    fn decode(&self, code: u32) -> f32 {
+        let float = self.float;
+        let magnitude = code & (float.sign() - 1);
+        let normal = (magnitude << (23 - float.mantissa_bits)) + ((127 - float.bias) << 23);
+        // A float whose last bit is worth the smallest subnormal holds `magnitude` as its last bits.
+        let lift = (151 - float.bias - float.mantissa_bits) << 23;
+        let subnormal = (f32::from_bits(lift | (magnitude & 0x7f_ffff)) - f32::from_bits(lift)).to_bits();
+        let finite = if magnitude >> float.mantissa_bits == 0 {
+            subnormal
+        } else {
+            normal
+        };
+        let special = if float.is_nan(code) { 0x7fc0_0000 } else { 0x7f80_0000 };
+        let bits = if magnitude > float.max || float.is_nan(code) {
+            special
+        } else {
+            finite
+        };
+        f32::from_bits(bits | ((code & float.sign()) << (31 - float.exponent_bits - float.mantissa_bits)))
+    }
+}
+
+/// The same cast in fewer instructions, for ties to even and exponents of at most 5 bits: the FPU's adder rounds. A test
+/// checks on every f32 that both casts agree.
+#[derive(Clone, Copy)]
+pub(super) struct Added(FloatCast);
+
+impl Added {
+    #[inline(always)]
+    pub const fn new(cast: FloatCast) -> Option<Self> {
+        match cast.policy.ties {
+            Ties::Even if cast.float.exponent_bits <= 5 => Some(Self(cast)),
+            _ => None,
+        }
+    }
+}
+
+impl Cast for Added {
+    const WIDTHS: &'static [u32] = FloatCast::WIDTHS;
+
+    #[inline(always)]
+    fn encode(&self, x: f32) -> u32 {
+        let float = self.0.float;
+        let shift = 23 - float.mantissa_bits;
+        let lowest = (128 - float.bias) << 23;
+        // What is larger rounds like the largest value, or else like twice the start of its binade, which is beyond it.
+        let most = if self.0.saturates() {
+            (float.max << shift) + ((127 - float.bias) << 23)
+        } else {
+            ((float.max >> float.mantissa_bits) + 128 - float.bias) << 23
+        };
+        let magnitude = (x.to_bits() & 0x7fff_ffff).min(most);
+        let quantum = (magnitude & 0x7f80_0000).max(lowest);
+        // The last bit of a power of two this large is worth a step of the code. Its last bits are the code of the binade's
+        // start without the leading one, so that those of the sum are the code.
+        let lift = quantum + (quantum >> shift) + (shift << 23) - (lowest >> shift);
+        let sum = f32::from_bits(magnitude) + f32::from_bits(lift);
+        let rounded = sum.to_bits() & 0xffff;
+        if self.0.saturates() {
+            self.0.with_sign(x, rounded & (float.sign() - 1))
+        } else {
+            self.0.finish(x, rounded)
+        }
+    }
+
+    #[inline(always)]
+    fn decode(&self, code: u32) -> f32 {
+        self.0.decode(code)
+    }
+}
+
+/// The same cast for the exponents of f32 and ties to even: a code is an f32 cut off, so that the rounding is one addition,
+/// for subnormals too.
+#[derive(Clone, Copy)]
+pub(super) struct Cut(FloatCast);
+
+impl Cut {
+    #[inline(always)]
+    pub const fn new(cast: FloatCast) -> Option<Self> {
+        match (cast.policy.ties, cast.float.exponent_bits, cast.float.bias) {
+            (Ties::Even, 8, 127) => Some(Self(cast)),
+            _ => None,
+        }
+    }
+}
+
+impl Cast for Cut {
+    const WIDTHS: &'static [u32] = FloatCast::WIDTHS;
+
+    #[inline(always)]
+    fn encode(&self, x: f32) -> u32 {
+        let drop = 23 - self.0.float.mantissa_bits;
+        let magnitude = x.to_bits() & 0x7fff_ffff;
+        let bump = (1 << (drop - 1)) - 1 + (magnitude >> drop & 1);
+        self.0.finish(x, (magnitude + bump) >> drop)
+    }
+
+    #[inline(always)]
+    fn decode(&self, code: u32) -> f32 {
+        self.0.decode(code)
+    }
+}

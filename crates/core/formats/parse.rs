@@ -1,0 +1,356 @@
+//! Format strings: `[rht<N>/]element[(cast)][/<group>:<scale>[(rule)]][/<group>:f32]`.
+//!
+//! An element may be a table of values, `lut(-1,-0.3,0.3,1)`.
+//! There are at most two levels of scales: block scales, and an f32 global scale above E4M3 block scales.
+
+use std::fmt;
+
+use super::block::{Format, Group, Scaling};
+use super::codebook;
+use super::convention::{CONVENTIONS, Convention, convention};
+use super::element::{ELEMENTS, Element, element};
+use super::nvfp4_select::Select;
+use super::scale::Scale;
+use crate::error::did_you_mean;
+
+/// The error on the group `channel`, which libraries use for rows of weights.
+const CHANNEL: &str = "'channel' has two meanings; expected 'token' (a scale per row: per output channel of a weight [out, in]) \
+                       or 'column' (a scale per column: per channel of keys)";
+
+/// The largest block or rotation that a string may specify.
+const LARGEST: usize = 65536;
+
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tile { rows: 1, cols } => write!(f, "b{cols}"),
+            Self::Tile { rows, cols } => write!(f, "b{rows}x{cols}"),
+            Self::Token => f.write_str("token"),
+            Self::Column => f.write_str("column"),
+            Self::Tensor => f.write_str("t"),
+        }
+    }
+}
+
+/// Prints a string that parses back to the same format; default rules are left out.
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(size) = self.rotation {
+            write!(f, "rht{size}/")?;
+        }
+        f.write_str(self.element.name)?;
+        if let Some(convention) = self.convention {
+            write!(f, "({})", convention.name)?;
+        }
+        if let Some(Scaling { group, scale }) = self.scaling {
+            write!(f, "/{group}:{}", scale.kind())?;
+            let rule = scale.rule().0;
+            if scale != Scale::table(scale.kind(), self.element, self.global.is_some())[0] {
+                write!(f, "({rule})")?;
+            }
+        }
+        if let Some(group) = self.global {
+            write!(f, "/{group}:f32")?;
+        }
+        Ok(())
+    }
+}
+
+/// Other names of rules, from libraries, papers and standards.
+const ALIASES: &[(&str, &str)] = &[
+    ("transformer_engine", "te"),
+    ("transformerengine", "te"),
+    ("nvidia_modelopt", "modelopt"),
+    ("tensorrt_model_optimizer", "modelopt"),
+    ("ao", "torchao"),
+    ("ocp", "floor"),
+    ("cublas", "rceil"),
+    ("deepseek", "act_quant"),
+    ("four_over_six", "te46_mse_256"),
+];
+
+impl Format {
+    /// The same format with the rule of that name or alias.
+    pub fn with_rule(&self, name: &str) -> Result<Self, String> {
+        let Some(Scaling { group, scale }) = self.scaling else {
+            return Err(format!("format '{self}' has no scales, so no rule '{name}' for them"));
+        };
+        let scale = find_rule(scale.kind(), self.element, self.global.is_some(), name)?;
+        let format = Self {
+            scaling: Some(Scaling { group, scale }),
+            ..*self
+        };
+        // Some rules do not support some groups.
+        format.to_string().parse()
+    }
+
+    /// The same format with every rule of its table, its own first.
+    pub fn by_rules(&self) -> Vec<Self> {
+        let Some(Scaling { scale, .. }) = self.scaling else {
+            return vec![*self];
+        };
+        let others = Scale::table(scale.kind(), self.element, self.global.is_some()).into_iter();
+        let others = others.filter(|other| *other != scale);
+        let others = others.filter_map(|other| self.with_rule(other.rule().0).ok());
+        std::iter::once(*self).chain(others).collect()
+    }
+
+    /// The same format with every library's cast of its element, its own first.
+    pub fn by_casts(&self) -> Vec<Self> {
+        let casts = CONVENTIONS.iter().filter(|cast| cast.repr(self.element).is_some());
+        let casts = std::iter::once(None).chain(casts.map(Some));
+        let others = casts.filter(|cast| *cast != self.convention);
+        let others = others.map(|convention| Self { convention, ..*self });
+        std::iter::once(*self).chain(others).collect()
+    }
+}
+
+/// The scale of that kind with the rule of that name or alias.
+fn find_rule(kind: &str, element: &Element, two_levels: bool, name: &str) -> Result<Scale, String> {
+    let table = Scale::table(kind, element, two_levels);
+    let named = |name: &str| table.iter().copied().find(|scale| scale.rule().0 == name);
+    let alias = ALIASES.iter().find(|(alias, _)| *alias == name);
+    named(name)
+        .or_else(|| alias.and_then(|(_, name)| named(name)))
+        .ok_or_else(|| {
+            let names: Vec<&str> = table.iter().map(|scale| scale.rule().0).collect();
+            let aliases = ALIASES.iter().filter(|(_, rule)| names.contains(rule));
+            let near = did_you_mean(name, names.iter().copied().chain(aliases.map(|(alias, _)| *alias)));
+            let levels = match table.first() {
+                Some(Scale::E4m3(_)) if two_levels => " under a second level",
+                Some(Scale::Affine(_)) => " with zero points",
+                _ => "",
+            };
+            format!(
+                "unknown rule '{name}' for {kind} scales{levels}; rules are {}{near}",
+                names.join(", ")
+            )
+        })
+}
+
+/// Splits `<group>:<scale>[(rule)]`.
+struct Level<'a> {
+    text: &'a str,
+    group: Group,
+    kind: &'a str,
+    rule: Option<&'a str>,
+}
+
+impl std::str::FromStr for Format {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        parse(text).map_err(|why| format!("format '{text}': {why}"))
+    }
+}
+
+fn parse(text: &str) -> Result<Format, String> {
+    let (rotation, rest) = rotation(text)?;
+    let mut parts = rest.split('/');
+    let (element, convention) = elements(parts.next().unwrap_or_default())?;
+    let levels = parts.map(level).collect::<Result<Vec<_>, _>>()?;
+    let (inner, outer) = match levels.as_slice() {
+        [] if !element.has_nan() => {
+            let name = element.name;
+            return Err(format!(
+                "'{name}' has no NaN, so it needs a scale that has one, e.g. '{name}/token:f32'"
+            ));
+        }
+        [] => (None, None),
+        [inner] => (Some(inner), None),
+        [inner, outer] => (Some(inner), Some(outer)),
+        [.., more] => {
+            return Err(format!(
+                "'{}' is a third level of scales; there are at most two",
+                more.text
+            ));
+        }
+    };
+    if let (Some(inner), Some(outer)) = (inner, outer) {
+        second_level(inner, outer)?;
+    }
+    let scaling = inner.map(|level| scale(level, element, outer.is_some())).transpose()?;
+    Ok(Format {
+        rotation,
+        element,
+        convention,
+        scaling,
+        global: outer.map(|level| level.group),
+    })
+}
+
+/// Parses a number of channels or rows.
+fn size(text: &str) -> Option<usize> {
+    // A sign is refused, although `parse` would accept it.
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0');
+    text.parse().ok().filter(|size| digits && *size <= LARGEST)
+}
+
+/// Splits off the rotation at the beginning of a string.
+fn rotation(text: &str) -> Result<(Option<usize>, &str), String> {
+    let Some((first, rest)) = text.split_once('/') else {
+        return Ok((None, text));
+    };
+    let Some(digits) = first.strip_prefix("rht") else {
+        return Ok((None, text));
+    };
+    match size(digits).filter(|size| size.is_power_of_two() && *size > 1) {
+        Some(size) => Ok((Some(size), rest)),
+        None => Err(format!(
+            "'{first}': a rotation spans a power of two of channels, rht2 … rht{LARGEST}"
+        )),
+    }
+}
+
+/// Splits `name` or `name(argument)`.
+fn call(text: &str) -> Result<(&str, Option<&str>), String> {
+    match text.split_once('(') {
+        None => Ok((text, None)),
+        Some((name, rest)) => match rest.strip_suffix(')') {
+            Some(argument) => Ok((name, Some(argument))),
+            None => Err(format!("'{text}' lacks its closing ')'")),
+        },
+    }
+}
+
+fn elements(text: &str) -> Result<(&'static Element, Option<&'static Convention>), String> {
+    let (name, cast) = call(text)?;
+    if let ("lut", Some(numbers)) = (name, cast) {
+        return Ok((codebook::element(numbers)?, None));
+    }
+    let element = element(name).ok_or_else(|| {
+        let near = did_you_mean(name, ELEMENTS.iter().map(|element| element.name));
+        format!("unknown element '{name}'{near}")
+    })?;
+    if element.is_scale() {
+        return Err(format!("'{name}' holds scales only"));
+    }
+    let Some(cast) = cast else {
+        return Ok((element, None));
+    };
+    let of_element = |convention: &&Convention| convention.repr(element).is_some();
+    match convention(cast).filter(of_element) {
+        Some(convention) => Ok((element, Some(convention))),
+        None => {
+            let names: Vec<&str> = CONVENTIONS.iter().filter(of_element).map(|other| other.name).collect();
+            let near = did_you_mean(cast, names.iter().copied());
+            let known = match names.as_slice() {
+                [] => "it has only its own".into(),
+                names => format!("there are {}", names.join(", ")),
+            };
+            Err(format!("unknown cast '{cast}' to {name}; {known}{near}"))
+        }
+    }
+}
+
+fn level(text: &str) -> Result<Level<'_>, String> {
+    let (group, scale) = text
+        .split_once(':')
+        .ok_or_else(|| format!("'{text}' should be <group>:<scale>, e.g. 'b32:e8m0'"))?;
+    let tile = |sizes: &str| match sizes.split_once('x') {
+        None => size(sizes).map(Group::block),
+        Some((rows, cols)) => size(rows)
+            .zip(size(cols))
+            .map(|(rows, cols)| Group::Tile { rows, cols }),
+    };
+    let group = match group {
+        "token" => Some(Group::Token),
+        "column" => Some(Group::Column),
+        "channel" => return Err(format!("group {CHANNEL}")),
+        "t" => Some(Group::Tensor),
+        _ => group.strip_prefix('b').and_then(tile),
+    };
+    let group = group.ok_or_else(|| {
+        let found = text.split(':').next().unwrap_or_default();
+        format!(
+            "unknown group '{found}'; groups are 'b<N>' and 'b<N>x<N>' with N in 1 … {LARGEST}, 'token', 'column' and 't'"
+        )
+    })?;
+    let (kind, rule) = call(scale)?;
+    Ok(Level {
+        text,
+        group,
+        kind,
+        rule,
+    })
+}
+
+/// Checks that the second level can be above the first.
+fn second_level(inner: &Level, outer: &Level) -> Result<(), String> {
+    let Group::Tile { rows, .. } = inner.group else {
+        return Err(format!(
+            "a second level goes above blocks with e4m3 scales, not above '{}'",
+            inner.text
+        ));
+    };
+    if inner.kind != "e4m3" {
+        return Err(format!(
+            "a second level goes above blocks with e4m3 scales, not above '{}'",
+            inner.text
+        ));
+    }
+    if !matches!(outer.group, Group::Token | Group::Tensor) || outer.kind != "f32" || outer.rule.is_some() {
+        return Err(format!(
+            "the second level is 't:f32' or 'token:f32', not '{}'",
+            outer.text
+        ));
+    }
+    if rows > 1 && outer.group == Group::Token {
+        return Err(format!("'{}' spans tokens, so only 't:f32' goes above it", inner.text));
+    }
+    Ok(())
+}
+
+fn scale(level: &Level, element: &Element, two_levels: bool) -> Result<Scaling, String> {
+    let kinds = ["e8m0", "f32", "f16", "bf16", "e4m3"];
+    if !kinds.contains(&level.kind) {
+        let near = did_you_mean(level.kind, kinds);
+        return Err(format!(
+            "unknown scale '{}'; scales are {}{near}",
+            level.kind,
+            kinds.join(", ")
+        ));
+    }
+    if level.kind == "e4m3" && (element.name != "e2m1" || !matches!(level.group, Group::Tile { .. })) {
+        return Err(format!("'{}': e4m3 scales go with blocks of e2m1 (NVFP4)", level.text));
+    }
+    if element.needs_zero_point() && !["f32", "f16", "bf16"].contains(&level.kind) {
+        return Err(format!(
+            "'{}' has no negative codes, so it needs scales with zero points, f32, f16 or bf16, not '{}'",
+            element.name, level.text
+        ));
+    }
+    // With zero points, whole columns are a group of their own, since keys are stored so.
+    let columns = element.needs_zero_point() && level.group.tile(1, 2).1 == 1;
+    if element.stored_bits() < 8 && level.group == Group::Column && !columns {
+        return Err(format!(
+            "'{}' puts neighbouring {}-bit codes under different scales",
+            level.text, element.bits
+        ));
+    }
+    if let Group::Tile { cols, .. } = level.group
+        && !columns
+        && !(cols * element.stored_bits()).is_multiple_of(8)
+    {
+        return Err(format!(
+            "a block of {cols} codes of {} bits is not whole bytes",
+            element.bits
+        ));
+    }
+    let scale = match level.rule {
+        None => Scale::table(level.kind, element, two_levels)[0],
+        Some(rule) => find_rule(level.kind, element, two_levels, rule)?,
+    };
+    if let (Scale::E4m3(rule), Group::Tile { rows: 2.., .. }) = (scale, level.group)
+        && rule.select != Select::One
+    {
+        return Err(format!(
+            "'{}': rule '{}' compares errors within a row, so blocks have one row",
+            level.text, rule.name
+        ));
+    }
+    Ok(Scaling {
+        group: level.group,
+        scale,
+    })
+}

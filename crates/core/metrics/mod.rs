@@ -1,0 +1,278 @@
+//! Metrics: how far a candidate is from its reference. There is one file per metric, or per family with a common
+//! definition.
+//!
+//! Evidence is gathered once ([`Pair`], [`Logits`], [`Choice`]), and metrics are formulas of it. To add a metric, write a
+//! file with a `Metric` and a line in [`METRICS`].
+
+mod bound;
+mod cosine;
+mod decisions;
+mod delta_nats;
+mod diff;
+mod evidence;
+mod flip_gap;
+pub mod flips;
+mod gain;
+mod growth;
+mod history;
+mod kernel;
+mod kl;
+mod max_abs;
+pub mod nats;
+mod nonfinite;
+mod nsr;
+mod recall;
+mod relative_l2;
+mod round_trip;
+mod sqnr;
+mod theory;
+mod top1;
+mod ulp;
+mod weights;
+
+pub use bound::Bound;
+pub use cosine::{COSINE, cosine_distance};
+pub use delta_nats::{DELTA_NATS, DELTA_NATS_PER_BYTE};
+pub use evidence::{
+    Bits, Choice, Decided, Decisions, Evidence, Logits, Pair, RoundTrip, Threshold, Ulps, Worst, ordered, unravel,
+};
+pub use flips::{GAINED, LOST, NET_LOST};
+pub use gain::Gain;
+pub use growth::Growth;
+pub use history::History;
+pub use kernel::{
+    BOUND_RATIO, MEGABYTES, OF_COPY, OF_COPY_ROTATED, OF_LIMIT, OF_MATMUL, TIMES_PEER, US_CACHED, US_CLAIMED, US_COLD,
+    US_COLD_P10, US_COLD_P90, US_GRAPH, US_HOT, US_LIMIT, US_PEER, US_ROTATED, VIOLATIONS,
+};
+pub use kl::KL;
+pub use max_abs::MAX_ABS;
+pub use nats::{NATS, NATS_PER_BYTE, PERPLEXITY};
+pub use nsr::NSR;
+pub use relative_l2::RELATIVE_L2;
+pub use sqnr::SQNR;
+pub use theory::float_nsr;
+pub use weights::{WEIGHT_BITS, WEIGHT_MEGABYTES};
+
+use crate::error::{Error, Result, did_you_mean};
+
+/// A number that measures how well a candidate agrees with its reference.
+#[derive(Debug)]
+pub struct Metric {
+    /// Name in experiment files and reports, e.g. `relative_l2`.
+    pub name: &'static str,
+    /// A one-line description.
+    pub doc: &'static str,
+    /// The unit; empty for pure numbers.
+    pub unit: &'static str,
+    /// Whether larger or smaller values are better.
+    pub better: Better,
+    /// The number format in reports.
+    pub show: Show,
+    /// The evidence that the metric needs, and its formula.
+    pub eval: Eval,
+}
+
+impl Metric {
+    /// A pure number.
+    const fn new(name: &'static str, doc: &'static str, better: Better, show: Show, eval: Eval) -> Self {
+        Self {
+            name,
+            doc,
+            unit: "",
+            better,
+            show,
+            eval,
+        }
+    }
+}
+
+/// Metrics are equal if their names are; names in [`METRICS`] are unique.
+impl PartialEq for Metric {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+/// Which direction is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Better {
+    /// Larger values are better, as for a cosine.
+    Higher,
+    /// Smaller values are better, as for an error.
+    Lower,
+}
+
+/// Number formats of metrics in reports; `report::number` implements them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Show {
+    /// Values near 1, which is the best: all leading nines and two more digits.
+    NearOne,
+    /// A share: three or four decimals; shown as 1 only if it is exactly 1.
+    Share,
+    /// A ratio in dB: two decimals.
+    Decibels,
+    /// A difference of ratios in dB: sign and two decimals.
+    DecibelsAbove,
+    /// A value of either sign: sign and three significant digits.
+    Signed,
+    /// An exponent: two decimals.
+    Exponent,
+    /// A count, or the mean of counts: a whole number, or one decimal.
+    Count,
+    /// A time in microseconds or a size in megabytes: a whole number, or one decimal.
+    Tenths,
+    /// Three significant digits.
+    #[default]
+    Significant,
+}
+
+impl Show {
+    /// The number format of the metric of that name. A run by another version of ulplab may have metrics that are not in
+    /// [`METRICS`]; these get three significant digits.
+    pub fn of(metric: &str) -> Self {
+        let found = METRICS.iter().find(|known| known.name == metric);
+        found.map_or_else(Self::default, |known| known.show)
+    }
+}
+
+/// The kind of evidence a metric needs, and its formula, which gives `None` if the metric is not defined.
+#[derive(Clone, Copy, Debug)]
+pub enum Eval {
+    /// Computed from two tensors.
+    Pair(fn(&Pair) -> Option<f64>),
+    /// Computed from logits.
+    Logits(fn(&Logits) -> Option<f64>),
+    /// Computed from two top-k selections.
+    Choice(fn(&Choice) -> Option<f64>),
+    /// Computed from decisions of gates and banks.
+    Decisions(fn(&Decisions) -> Option<f64>),
+    /// Computed from the errors before and after a layer.
+    Gain(fn(&Gain) -> Option<f64>),
+    /// Computed from errors at several numbers of steps.
+    Growth(fn(&Growth) -> Option<f64>),
+    /// Computed from the history of decisions.
+    History(fn(&History) -> Option<f64>),
+    /// Computed from a tensor before and after a round trip.
+    RoundTrip(fn(&RoundTrip) -> Option<f64>),
+    /// Computed from errors of scores and their spread.
+    Threshold(fn(&Threshold) -> Option<f64>),
+    /// Measured where it arises: by the runner of kernels, or as [`flips`].
+    Kernel,
+}
+
+/// All metrics.
+pub const METRICS: &[&Metric] = &[
+    &cosine::COSINE,
+    &diff::DIFF,
+    &relative_l2::RELATIVE_L2,
+    &nsr::NSR,
+    &sqnr::SQNR,
+    &max_abs::MAX_ABS,
+    &ulp::ULP_P50,
+    &ulp::ULP_P99,
+    &ulp::ULP_MAX,
+    &nonfinite::NONFINITE,
+    &gain::GAIN,
+    &growth::GROWTH,
+    &kl::KL,
+    &kl::KL_MAX,
+    &top1::TOP1,
+    &flip_gap::FLIP_GAP,
+    &flips::LOST,
+    &flips::GAINED,
+    &flips::NET_LOST,
+    &nats::NATS,
+    &nats::NATS_PER_BYTE,
+    &nats::PERPLEXITY,
+    &delta_nats::DELTA_NATS,
+    &delta_nats::DELTA_NATS_PER_BYTE,
+    &recall::RECALL,
+    &recall::RECALL_MIN,
+    &recall::RECALL_MASS,
+    &recall::AGREEMENT,
+    &decisions::GATE_AGREEMENT,
+    &decisions::BANK_AGREEMENT,
+    &decisions::FLIP_MARGIN,
+    &decisions::FLIP_MARGIN_MAX,
+    &decisions::FLIPS_OUTSIDE,
+    &history::SAME_HISTORY,
+    &history::LANE_DISTANCE,
+    &round_trip::RHO,
+    &round_trip::ROW_SQNR_P05,
+    &round_trip::ROW_SQNR_P50,
+    &round_trip::SQNR_GAIN,
+    &round_trip::ZEROED,
+    &round_trip::STORED_BITS,
+    &round_trip::SQNR_BITS,
+    &theory::SQNR_THEORY,
+    &theory::SQNR_EXCESS,
+    &theory::COSINE_THEORY,
+    &theory::COSINE_EXCESS,
+    &theory::SCORE_ERROR,
+    &theory::RECALL_THEORY,
+    &theory::RECALL_EXCESS,
+    &weights::WEIGHT_BITS,
+    &weights::WEIGHT_MEGABYTES,
+    &kernel::VIOLATIONS,
+    &kernel::BOUND_RATIO,
+    &kernel::US_COLD,
+    &kernel::US_COLD_P10,
+    &kernel::US_COLD_P90,
+    &kernel::US_HOT,
+    &kernel::US_GRAPH,
+    &kernel::US_ROTATED,
+    &kernel::US_CACHED,
+    &kernel::MEGABYTES,
+    &kernel::OF_COPY,
+    &kernel::OF_COPY_ROTATED,
+    &kernel::OF_MATMUL,
+    &kernel::US_CLAIMED,
+    &kernel::US_LIMIT,
+    &kernel::OF_LIMIT,
+    &kernel::US_PEER,
+    &kernel::TIMES_PEER,
+];
+
+impl Metric {
+    /// The metric called `name`; the error is a usage error and names the nearest.
+    pub fn find(name: &str) -> Result<&'static Self> {
+        METRICS
+            .iter()
+            .copied()
+            .find(|metric| metric.name == name)
+            .ok_or_else(|| {
+                let hint = did_you_mean(name, METRICS.iter().map(|metric| metric.name));
+                Error::Usage(format!("no metric '{name}'{hint}"))
+            })
+    }
+
+    /// The metric's value; `None` if it needs another kind of evidence or is undefined for this.
+    pub fn measure<'a>(&self, evidence: impl Into<Evidence<'a>>) -> Option<f64> {
+        match (self.eval, evidence.into()) {
+            (Eval::Pair(eval), Evidence::Pair(pair)) => eval(pair),
+            (Eval::Logits(eval), Evidence::Logits(logits)) => eval(logits),
+            (Eval::Choice(eval), Evidence::Choice(choice)) => eval(choice),
+            (Eval::Decisions(eval), Evidence::Decisions(decisions)) => eval(decisions),
+            (Eval::Gain(eval), Evidence::Gain(gain)) => eval(gain),
+            (Eval::Growth(eval), Evidence::Growth(growth)) => eval(growth),
+            (Eval::History(eval), Evidence::History(history)) => eval(history),
+            (Eval::RoundTrip(eval), Evidence::RoundTrip(trip)) => eval(trip),
+            (Eval::Threshold(eval), Evidence::Threshold(threshold)) => eval(threshold),
+            _ => None,
+        }
+    }
+}
+
+/// All metrics that are defined for the evidence, in the order of [`METRICS`].
+pub fn measure_all<'a>(evidence: impl Into<Evidence<'a>>) -> impl Iterator<Item = (&'static Metric, f64)> {
+    let evidence = evidence.into();
+    METRICS
+        .iter()
+        .filter_map(move |&metric| metric.measure(evidence).map(|value| (metric, value)))
+}
+
+/// The median; of an even number of values, the larger of the two in the middle. `None` if there are none.
+pub fn upper_median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
+}

@@ -1,0 +1,197 @@
+//! What an operation is called with.
+
+use std::collections::BTreeMap;
+
+use safetensors::Dtype;
+
+use super::{Kind, Operation};
+use ulplab_core::error::did_you_mean;
+
+/// A user's tensor in f64.
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    /// Sizes of its dimensions.
+    pub shape: Vec<usize>,
+    /// Its elements, row-major.
+    pub data: Vec<f64>,
+}
+
+impl Tensor {
+    /// Size of the last dimension; 1 of a scalar.
+    pub fn cols(&self) -> usize {
+        self.shape.last().copied().unwrap_or(1)
+    }
+}
+
+/// Something that is given to an operation.
+#[derive(Clone, Debug)]
+pub enum Given {
+    /// A tensor.
+    Tensor(Tensor),
+    /// A number; 0 and 1 for false and true.
+    Number(f64),
+    /// A word.
+    Word(String),
+}
+
+/// A call of an operation: what is given, and what a kernel may round.
+#[derive(Clone, Debug)]
+pub struct Call {
+    operation: &'static Operation,
+    given: BTreeMap<String, Given>,
+    /// Unit roundoff of the type that kernels compute and add in.
+    pub u: f64,
+    /// The type that the outputs are stored in, and numbers on the way where `cast` says so.
+    pub dtype: Dtype,
+    /// The fault that is computed in the place of the operation.
+    pub fault: Option<&'static str>,
+}
+
+impl Call {
+    /// A call with everything that is given by its name, of kernels that compute in f32.
+    ///
+    /// # Errors
+    /// A name that the operation does not take, a tensor that is missing, or something of another kind.
+    pub fn new(operation: &'static Operation, given: BTreeMap<String, Given>, dtype: Dtype) -> Result<Self, String> {
+        let name = operation.name;
+        let takes = || operation.takes.iter().map(|takes| takes.name);
+        for key in given.keys() {
+            if !takes().any(|takes| takes == key) {
+                let (hint, all) = (did_you_mean(key, takes()), takes().collect::<Vec<_>>().join(", "));
+                return Err(format!("{name} takes no '{key}'{hint}; it takes {all}"));
+            }
+        }
+        for takes in operation.takes {
+            let found = given.get(takes.name);
+            let expected = match (takes.kind, found) {
+                (Kind::Tensor, None) => return Err(format!("{name}: '{}' ({}) is missing", takes.name, takes.doc)),
+                (_, None) | (Kind::Tensor | Kind::Optional, Some(Given::Tensor(_))) => continue,
+                (Kind::Number(_), Some(Given::Number(number))) if number.is_finite() => continue,
+                (Kind::Word(words), Some(Given::Word(word))) if words.contains(&&word[..]) => continue,
+                (Kind::Word(words), _) => format!("one of '{}'", words.join("', '")),
+                (Kind::Number(_), _) => "a finite number".into(),
+                (Kind::Tensor | Kind::Optional, _) => "a tensor".into(),
+            };
+            let found = match found {
+                Some(Given::Word(word)) => format!("'{word}'"),
+                Some(Given::Number(number)) => number.to_string(),
+                _ => "a tensor".into(),
+            };
+            return Err(format!("{name}: '{}' is {found}, expected {expected}", takes.name));
+        }
+        Ok(Self {
+            operation,
+            given,
+            u: super::half_spacing(Dtype::F32, 1.0),
+            dtype,
+            fault: None,
+        })
+    }
+
+    /// The operation that is called.
+    pub fn operation(&self) -> &'static Operation {
+        self.operation
+    }
+
+    /// The same call with a fault, or with another word.
+    #[must_use]
+    pub fn with(&self, fault: Option<&'static str>, word: Option<(&str, &str)>) -> Self {
+        let mut other = self.clone();
+        other.fault = fault;
+        if let Some((name, word)) = word {
+            other.given.insert(name.into(), Given::Word(word.into()));
+        }
+        other
+    }
+
+    /// Whether something is given.
+    pub fn has(&self, name: &str) -> bool {
+        self.given.contains_key(name)
+    }
+
+    /// Whether this fault is computed.
+    pub fn is(&self, fault: &str) -> bool {
+        self.fault == Some(fault)
+    }
+
+    /// A tensor that may be left out.
+    pub fn optional(&self, name: &str) -> Option<&Tensor> {
+        match self.given.get(name) {
+            Some(Given::Tensor(tensor)) => Some(tensor),
+            _ => None,
+        }
+    }
+
+    /// A tensor that must be there, and was found to be there.
+    ///
+    /// # Panics
+    /// If the operation does not say that it must.
+    pub fn tensor(&self, name: &str) -> &Tensor {
+        self.optional(name).unwrap_or_else(|| panic!("'{name}' is required"))
+    }
+
+    /// A number, or the default.
+    pub fn number(&self, name: &str) -> f64 {
+        let default = self.operation.takes.iter().find(|takes| takes.name == name);
+        match (self.given.get(name), default.map(|takes| takes.kind)) {
+            (Some(Given::Number(number)), _) => *number,
+            (_, Some(Kind::Number(default))) => default,
+            _ => f64::NAN,
+        }
+    }
+
+    /// Whether a number is not 0.
+    pub fn flag(&self, name: &str) -> bool {
+        self.number(name) != 0.0
+    }
+
+    /// A word, or the first of those that are possible.
+    pub fn word(&self, name: &str) -> &str {
+        let takes = self.operation.takes.iter().find(|takes| takes.name == name);
+        match (self.given.get(name), takes.map(|takes| takes.kind)) {
+            (Some(Given::Word(word)), _) => word,
+            (_, Some(Kind::Word(words))) => words[0],
+            _ => "",
+        }
+    }
+
+    /// The type that a word names; none for `f32`, to which nothing is rounded.
+    pub fn dtype(&self, name: &str) -> Option<Dtype> {
+        match self.word(name) {
+            "bf16" => Some(Dtype::BF16),
+            "f16" => Some(Dtype::F16),
+            "e4m3" => Some(Dtype::F8_E4M3),
+            _ => None,
+        }
+    }
+
+    /// An error unless a tensor, if it is given, has whole numbers in this range.
+    ///
+    /// # Errors
+    /// Names the tensor, the first other number, and the range.
+    pub fn expect_whole(&self, name: &str, least: f64, most: f64) -> Result<(), String> {
+        let fits = |x: &&f64| x.fract() == 0.0 && (least..=most).contains(*x);
+        let data = self.optional(name).map(|tensor| &tensor.data[..]);
+        match data.into_iter().flatten().find(|x| !fits(x)) {
+            Some(x) => Err(format!(
+                "{}: '{name}' has {x}, expected whole numbers from {least} to {most}",
+                self.operation.name
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// An error unless a tensor has this shape.
+    ///
+    /// # Errors
+    /// Names the tensor, its shape and the expected one.
+    pub fn expect(&self, name: &str, expected: &[usize]) -> Result<(), String> {
+        match self.optional(name) {
+            Some(tensor) if tensor.shape != expected => Err(format!(
+                "{}: '{name}' is {:?}, expected {expected:?}",
+                self.operation.name, tensor.shape
+            )),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! Outputs that are compared with what is expected, and what they look like if they are not that.
+
+use std::ops::Range;
+
+use safetensors::Dtype;
+
+use super::routing::MOST_CHOICES;
+use super::{Call, Choice, Other, Output, bound, overflow};
+use ulplab_core::close::{Allowed, Comparison, Widen, compare};
+
+/// An output that was compared with what is expected.
+#[derive(Clone, Debug)]
+pub struct Judged {
+    /// What is expected.
+    pub expected: Output,
+    /// How far each element may be from it.
+    pub bounds: Vec<f64>,
+    /// The result.
+    pub comparison: Comparison,
+    /// What it looks like if elements are outside: the most telling first.
+    pub like: Vec<Likeness>,
+}
+
+/// Something else that the output may be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Likeness {
+    /// In words.
+    pub what: String,
+    /// How many elements are outside if that is expected.
+    pub outside: usize,
+    /// No fault of the operation, with the same numbers and a wider bound: elements are inside by the bound alone.
+    pub wider: bool,
+}
+
+/// Why outputs are not compared.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Refused {
+    /// What is given does not fit together.
+    Call(String),
+    /// The output has another shape than the operation gives.
+    Shape(String),
+}
+
+/// The share of the elements outside that may still be so under what an output is said to look like.
+const STILL_OUTSIDE: f64 = 0.02;
+
+/// Compares one output of a call with what is expected: the one called `name`, or the first.
+///
+/// # Errors
+/// What was given does not fit together, there is no such output, or the shape is another one.
+pub fn judge<G: Widen<Quick = f64>>(
+    call: &Call,
+    name: Option<&str>,
+    got: &[G],
+    shape: &[usize],
+    dtype: Dtype,
+) -> Result<Judged, Refused> {
+    let mut expected = output(call, name).map_err(Refused::Call)?;
+    if expected.shape != shape {
+        let name = call.operation().name;
+        let wanted = &expected.shape;
+        return Err(Refused::Shape(format!(
+            "{name} gives '{}' of shape {wanted:?}, got {shape:?}",
+            expected.name
+        )));
+    }
+    let crowded = crowded(&expected);
+    settle(&mut expected, got, dtype);
+    // What is surely too large for the type is infinite in it.
+    for (value, error) in expected.value.iter_mut().zip(&expected.error) {
+        if !expected.exact && value.is_finite() && value.abs() - error >= overflow(dtype) {
+            *value = f64::INFINITY.copysign(*value);
+        }
+    }
+    let mut bounds = expected.bounds(dtype);
+    if expected.exact {
+        // Zeros of the two signs are equal numbers, and nothing is near enough to one that has the other.
+        let zeros = got.iter().zip(&expected.value).zip(&mut bounds);
+        let other =
+            |got: f64, want: f64| got == 0.0 && want == 0.0 && got.is_sign_negative() != want.is_sign_negative();
+        zeros
+            .filter(|((got, want), _)| other(got.widen(), **want))
+            .for_each(|(_, bound)| *bound = -1.0);
+    }
+    let comparison = compare(got, &expected.value, Allowed::Bounds(&bounds), true);
+    let mut judged = Judged {
+        expected,
+        bounds,
+        comparison,
+        like: Vec::new(),
+    };
+    let outside = |part: &Range<usize>| {
+        let bounds = Allowed::Bounds(&judged.bounds[part.clone()]);
+        compare(&got[part.clone()], &judged.expected.value[part.clone()], bounds, true).outside
+    };
+    let unfit: Vec<&Range<usize>> = crowded.iter().filter(|part| outside(part) > 0).collect();
+    if !unfit.is_empty() && unfit.iter().map(|part| outside(part)).sum::<usize>() == judged.comparison.outside {
+        let (row, name) = (unfit[0].start / unfit[0].len(), call.operation().name);
+        return Err(Refused::Call(format!(
+            "not judged: {name}: row {row} fits none of the {MOST_CHOICES} choices of experts that were tried, and its scores allow more; \
+             expected scores that decide"
+        )));
+    }
+    if judged.comparison.outside > 0 {
+        judged.like = like(call, name, got, dtype, &judged);
+    }
+    Ok(judged)
+}
+
+/// The parts of an output that may be more things than are tried.
+fn crowded(expected: &Output) -> Vec<Range<usize>> {
+    let parts = expected.others.chunk_by(|a, b| a.start == b.start);
+    let crowded = parts.filter(|others| others.len() >= MOST_CHOICES);
+    crowded
+        .map(|others| others[0].start..others[0].start + others[0].value.len())
+        .collect()
+}
+
+fn output(call: &Call, name: Option<&str>) -> Result<Output, String> {
+    let mut outputs = (call.operation().compute)(call)?;
+    let names: Vec<&str> = outputs.iter().map(|output| output.name).collect();
+    let at = name.map_or(Some(0), |name| names.iter().position(|known| *known == name));
+    let at = at.ok_or_else(|| {
+        let (operation, name) = (call.operation().name, name.unwrap_or_default());
+        format!("{operation} has no output '{name}'; it has {}", names.join(", "))
+    })?;
+    Ok(outputs.swap_remove(at))
+}
+
+/// Takes, of what parts of an output may be, what is nearest to those that are there.
+fn settle<G: Widen<Quick = f64>>(expected: &mut Output, got: &[G], dtype: Dtype) {
+    let exact = expected.exact;
+    let outside = |start: usize, value: &[f64], error: &[f64]| {
+        let bound = |(x, e): (&f64, &f64)| if exact { 0.0 } else { bound(dtype, *x, *e) };
+        let bounds: Vec<f64> = value.iter().zip(error).map(bound).collect();
+        let got = &got[start..][..value.len()];
+        compare(got, value, Allowed::Bounds(&bounds), true).outside
+    };
+    for Other { start, value, error } in std::mem::take(&mut expected.others) {
+        let all = start..start + value.len();
+        let now = outside(start, &expected.value[all.clone()], &expected.error[all.clone()]);
+        if now > 0 && outside(start, &value, &error) < now {
+            expected.value[all.clone()].copy_from_slice(&value);
+            expected.error[all].copy_from_slice(&error);
+        }
+    }
+    for choice in std::mem::take(&mut expected.choices) {
+        let all = choice.start..choice.start + choice.len;
+        let chosen = choice.settle(&got[all.clone()], |x| if exact { 0.0 } else { bound(dtype, x, 0.0) });
+        let error = vec![0.0; choice.len];
+        if outside(choice.start, &chosen, &error) < outside(choice.start, &expected.value[all.clone()], &error) {
+            expected.value[all].copy_from_slice(&chosen);
+        }
+    }
+    if exact {
+        return;
+    }
+    // What may be too large for the type may be infinite in it.
+    let overflow = overflow(dtype);
+    for ((value, error), got) in expected.value.iter_mut().zip(&expected.error).zip(got) {
+        let got = got.widen();
+        if got.is_infinite() && value.is_finite() && *value * got.signum() + error >= overflow {
+            *value = got;
+        }
+    }
+}
+
+impl Choice {
+    /// The numbers that are nearest to those found: what is found and not yet taken, and anything else that is left for the rest.
+    fn settle(&self, got: &[impl Widen], bound: impl Fn(f64) -> f64) -> Vec<f64> {
+        let mut taken = vec![false; self.of.len()];
+        let mut take = |got: f64| {
+            let bound = bound(got.abs());
+            let from = self.of.partition_point(|x| *x < got - bound);
+            let near = (from..self.of.len()).take_while(|at| self.of[*at] <= got + bound);
+            let found = { near }.find(|at| !taken[*at])?;
+            taken[found] = true;
+            Some(self.of[found])
+        };
+        let found: Vec<Option<f64>> = got.iter().map(|got| take(got.widen())).collect();
+        let mut rest = self
+            .of
+            .iter()
+            .zip(&taken)
+            .filter(|(_, taken)| !**taken)
+            .map(|(x, _)| *x);
+        // What is left is not what was found there, since that is taken or no choice.
+        found
+            .into_iter()
+            .map(|found| found.or_else(|| rest.next()).unwrap_or(f64::NAN))
+            .collect()
+    }
+}
+
+/// Everything that explains nearly all elements that are outside.
+fn like<G: Widen<Quick = f64>>(
+    call: &Call,
+    name: Option<&str>,
+    got: &[G],
+    dtype: Dtype,
+    judged: &Judged,
+) -> Vec<Likeness> {
+    let limit = (judged.comparison.outside as f64 * STILL_OUTSIDE) as usize;
+    let mut found = Vec::new();
+    let mut try_one = |what: String, no_fault: bool, other: &[f64], bounds: &[f64]| {
+        let outside = compare(got, other, Allowed::Bounds(bounds), true).outside;
+        if outside <= limit {
+            // What is allowed in all: something that allows more explains more, and says less.
+            let allowed: f64 = bounds.iter().filter(|bound| bound.is_finite()).sum();
+            let here = Allowed::Bounds(&judged.bounds);
+            let wider = no_fault && compare(other, &judged.expected.value, here, true).outside <= limit;
+            found.push((outside, allowed, Likeness { what, outside, wider }));
+        }
+    };
+    for takes in call.operation().takes {
+        let super::Kind::Word(words) = takes.kind else { continue };
+        for word in words.iter().filter(|word| **word != call.word(takes.name)) {
+            // Words of layout change the shape, or fail.
+            let other = output(&call.with(None, Some((takes.name, word))), name);
+            if let Some(mut other) = other.ok().filter(|other| other.shape == judged.expected.shape) {
+                settle(&mut other, got, dtype);
+                try_one(
+                    format!("{} = \"{word}\"", takes.name),
+                    true,
+                    &other.value,
+                    &other.bounds(dtype),
+                );
+            }
+        }
+    }
+    let faults = call.operation().faults.iter();
+    for fault in faults.filter(|fault| fault.needs.is_none_or(|needs| call.has(needs))) {
+        let other = output(&call.with(Some(fault.name), None), name);
+        if let Some(mut other) = other.ok().filter(|other| other.shape == judged.expected.shape) {
+            settle(&mut other, got, dtype);
+            try_one(
+                format!("{}: {}", fault.name, fault.doc),
+                false,
+                &other.value,
+                &other.bounds(dtype),
+            );
+        }
+    }
+    for (what, other, bounds) in moved(judged, got) {
+        try_one(what, true, &other, &bounds);
+    }
+    found.sort_by(|(a, a_allowed, a_like), (b, b_allowed, b_like)| {
+        let faults_first = a_like.wider.cmp(&b_like.wider);
+        faults_first.then(a.cmp(b)).then(a_allowed.total_cmp(b_allowed))
+    });
+    found.into_iter().map(|(.., like)| like).collect()
+}
+
+/// The expected numbers at other places, of another sign, or times a factor.
+fn moved<G: Widen<Quick = f64>>(judged: &Judged, got: &[G]) -> Vec<(String, Vec<f64>, Vec<f64>)> {
+    let (want, bounds) = (&judged.expected.value, &judged.bounds);
+    let cols = judged.expected.shape.last().copied().unwrap_or(1);
+    let mut all = vec![
+        (
+            "the right numbers with the other sign".into(),
+            want.iter().map(|x| -x).collect(),
+            bounds.clone(),
+        ),
+        ("all zeros".into(), vec![0.0; want.len()], vec![0.0; want.len()]),
+    ];
+    let rotated = |by: usize| {
+        let turn = |x: &[f64]| {
+            let mut x = x.to_vec();
+            x.rotate_left(by);
+            x
+        };
+        (turn(want), turn(bounds))
+    };
+    if want.len() > cols && cols > 0 {
+        for (what, by) in [("the next row", cols), ("the row before", want.len() - cols)] {
+            let (want, bounds) = rotated(by);
+            all.push((format!("each row the one that is expected of {what}"), want, bounds));
+        }
+    }
+    // A constant factor, as a scale that is wrong or missing gives.
+    let (mut along, mut square) = (0.0, 0.0);
+    for (got, want) in got
+        .iter()
+        .zip(want)
+        .filter(|(got, want)| got.widen().is_finite() && want.is_finite())
+    {
+        along += got.widen() * want;
+        square += want * want;
+    }
+    let factor = along / square;
+    if factor.is_finite() && factor != 0.0 && (factor - 1.0).abs() > 1e-4 {
+        let by = |x: &[f64]| x.iter().map(|x| x * factor).collect::<Vec<f64>>();
+        // The factor is known to the precision of the numbers, and what is multiplied by it may have been rounded before.
+        let other = by(want);
+        let spare = other.iter().zip(bounds);
+        let spare = spare.map(|(want, bound)| 2.5 * bound * factor.abs().max(1.0) + 1e-4 * want.abs());
+        let spare = spare.collect();
+        all.push((format!("the right numbers times {factor:.4}"), other, spare));
+    }
+    all
+}

@@ -1,0 +1,271 @@
+//! Operations on tensors that a user has: what they give in f64, and how far a right kernel may be from it.
+//!
+//! The error that an output may have has two parts. One is that of the computation, and each operation's file derives it from
+//! the values that appear on the way ([`Output::error`]); the other is half a spacing of the type that is stored
+//! ([`half_spacing`]). There is no number that somebody chose. Where the reference has an operation that is long, it runs on numbers that
+//! carry their error (`bounded.rs`) or its variance (`varied.rs`). What is moved or chosen must be equal (`Output.exact`).
+//!
+//! Every operation also knows faults ([`Fault`]): other things that a kernel computes by mistake. A result that is not
+//! what is expected is compared with each of them, and is named if it is one of them.
+//!
+//! To add an operation, write a file with an [`Operation`] and a line in [`OPERATIONS`].
+
+mod attention;
+mod bounded;
+mod call;
+mod causal_conv1d;
+mod compressor;
+mod diagonal_ssm;
+mod drift;
+mod gated_delta;
+mod hyper_head;
+mod index_scores;
+mod judge;
+mod layernorm;
+mod matmul;
+mod mhc_post;
+mod mhc_pre;
+mod moe;
+mod paging;
+mod rmsnorm;
+mod rope;
+mod routing;
+mod sample;
+mod scaled;
+mod silu;
+mod silu_and_mul;
+mod softmax;
+mod sparse_attention;
+mod state_transpose;
+mod sum;
+mod swap_ffn;
+mod top_k;
+mod varied;
+
+use safetensors::Dtype;
+
+pub use call::{Call, Given, Tensor};
+pub use judge::{Judged, Likeness, Refused, judge};
+
+use ulplab_core::error::did_you_mean;
+
+/// All operations.
+pub const OPERATIONS: &[&Operation] = &[
+    &attention::ATTENTION,
+    &causal_conv1d::CAUSAL_CONV1D,
+    &compressor::COMPRESSOR,
+    &diagonal_ssm::DIAGONAL_SSM,
+    &gated_delta::GATED_DELTA,
+    &hyper_head::HYPER_HEAD,
+    &index_scores::INDEX_SCORES,
+    &layernorm::LAYERNORM,
+    &matmul::MATMUL,
+    &mhc_post::MHC_POST,
+    &mhc_pre::MHC_PRE,
+    &moe::MOE,
+    &rmsnorm::RMSNORM,
+    &rope::ROPE,
+    &sample::SAMPLE,
+    &silu_and_mul::SILU_AND_MUL,
+    &softmax::SOFTMAX,
+    &sparse_attention::SPARSE_ATTENTION,
+    &state_transpose::STATE_TRANSPOSE,
+    &swap_ffn::SWAP_FFN,
+    &top_k::TOP_K,
+];
+
+/// An operation that is computed from a user's tensors.
+pub struct Operation {
+    /// Its name, e.g. `rmsnorm`.
+    pub name: &'static str,
+    /// One line that says what it computes.
+    pub doc: &'static str,
+    /// Tensors and numbers that it takes.
+    pub takes: &'static [Takes],
+    /// What kernels compute by mistake.
+    pub faults: &'static [Fault],
+    /// Its outputs.
+    pub compute: fn(&Call) -> Result<Vec<Output>, String>,
+}
+
+/// Something that an operation takes.
+pub struct Takes {
+    /// Its name in calls.
+    pub name: &'static str,
+    /// What it is.
+    pub kind: Kind,
+    /// Its shape or meaning, in a line.
+    pub doc: &'static str,
+}
+
+const fn takes(name: &'static str, kind: Kind, doc: &'static str) -> Takes {
+    Takes { name, kind, doc }
+}
+
+/// The kinds of what operations take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    /// A tensor that must be given.
+    Tensor,
+    /// A tensor that may be left out.
+    Optional,
+    /// A number, and what it is if it is not given; NaN if the operation then works it out.
+    Number(f64),
+    /// One of these words; the first if none is given.
+    Word(&'static [&'static str]),
+}
+
+/// Something that a kernel computes by mistake.
+pub struct Fault {
+    /// Its name, e.g. `no_variance`.
+    pub name: &'static str,
+    /// What is wrong, as words that follow "looks like".
+    pub doc: &'static str,
+    /// What must be given for it to change anything, if that is something that may be left out.
+    pub needs: Option<&'static str>,
+}
+
+const fn fault(name: &'static str, doc: &'static str) -> Fault {
+    Fault { name, doc, needs: None }
+}
+
+impl Fault {
+    /// The same of something that may be left out.
+    const fn of(self, needs: &'static str) -> Self {
+        Self {
+            needs: Some(needs),
+            ..self
+        }
+    }
+}
+
+/// An output in f64.
+#[derive(Clone, Debug)]
+pub struct Output {
+    /// Its name, e.g. `y`.
+    pub name: &'static str,
+    /// Sizes of its dimensions.
+    pub shape: Vec<usize>,
+    /// Its elements, row-major.
+    pub value: Vec<f64>,
+    /// How far each may be from what a right kernel computes, before it is rounded to the type that is stored.
+    pub error: Vec<f64>,
+    /// Other things that parts of it may be, where what decides between them is closer than a right kernel's error.
+    pub others: Vec<Other>,
+    /// Elements that are chosen from several numbers.
+    pub choices: Vec<Choice>,
+    /// Whether it must be equal: to the bit, but for those of NaN.
+    pub exact: bool,
+}
+
+/// Elements that may have other values: all of them together.
+#[derive(Clone, Debug)]
+pub struct Other {
+    /// The first element.
+    pub start: usize,
+    /// The elements from there.
+    pub value: Vec<f64>,
+    /// How far each may be off.
+    pub error: Vec<f64>,
+}
+
+/// Elements that are some of several numbers, in any order, each of them at most once: tied indices.
+#[derive(Clone, Debug)]
+pub struct Choice {
+    /// The first element.
+    pub start: usize,
+    /// How many there are.
+    pub len: usize,
+    /// What they are chosen from, in ascending order.
+    pub of: Vec<f64>,
+}
+
+impl Output {
+    /// An output that is one thing only.
+    pub(crate) fn new(name: &'static str, shape: Vec<usize>, value: Vec<f64>, error: Vec<f64>) -> Self {
+        Self {
+            name,
+            shape,
+            value,
+            error,
+            others: Vec::new(),
+            choices: Vec::new(),
+            exact: false,
+        }
+    }
+
+    /// An output that must be equal.
+    pub(crate) fn exact(name: &'static str, shape: Vec<usize>, value: Vec<f64>) -> Self {
+        let error = vec![0.0; value.len()];
+        Self {
+            exact: true,
+            ..Self::new(name, shape, value, error)
+        }
+    }
+
+    /// How far each element that is stored in a type may be from its value.
+    pub fn bounds(&self, dtype: Dtype) -> Vec<f64> {
+        if self.exact {
+            return vec![0.0; self.value.len()];
+        }
+        let elements = self.value.iter().zip(&self.error);
+        elements.map(|(value, error)| bound(dtype, *value, *error)).collect()
+    }
+}
+
+/// How far an element that is stored in a type may be from its value. Numbers below the normal ones of f32 may be flushed to zero,
+/// as fast exponentials and compilers do.
+pub fn bound(dtype: Dtype, value: f64, error: f64) -> f64 {
+    error + half_spacing(dtype, value.abs() + error) + f64::from(f32::MIN_POSITIVE)
+}
+
+/// The magnitude from which rounding to a type gives an infinity; none if it does not.
+fn overflow(dtype: Dtype) -> f64 {
+    match dtype {
+        Dtype::F16 => 65_520.0,
+        Dtype::BF16 => (2.0 - 2f64.powi(-8)) * 2f64.powi(127),
+        Dtype::F32 => (2.0 - 2f64.powi(-24)) * 2f64.powi(127),
+        _ => f64::INFINITY,
+    }
+}
+
+/// Half the distance between the numbers of a type around `x`: how far rounding to nearest may move it. 0 for types that are
+/// not floating-point numbers.
+pub fn half_spacing(dtype: Dtype, x: f64) -> f64 {
+    // Bits of the significand, the leading one counted, and exponent of the smallest normal number.
+    let (digits, least) = match dtype {
+        Dtype::F64 => (53, -1022),
+        Dtype::F32 => (24, -126),
+        Dtype::BF16 => (8, -126),
+        Dtype::F16 => (11, -14),
+        Dtype::F8_E4M3 => (4, -6),
+        Dtype::F8_E5M2 => (3, -14),
+        _ => return 0.0,
+    };
+    if !x.is_finite() {
+        return x.abs();
+    }
+    let exponent = (((x.to_bits() >> 52) & 0x7ff) as i32 - 1023).max(least);
+    2f64.powi(exponent - digits)
+}
+
+impl std::fmt::Debug for Operation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl Operation {
+    /// The operation called `name`; the error names the nearest.
+    ///
+    /// # Errors
+    /// There is none of that name.
+    pub fn find(name: &str) -> Result<&'static Self, String> {
+        let found = OPERATIONS.iter().copied().find(|operation| operation.name == name);
+        found.ok_or_else(|| {
+            let names = || OPERATIONS.iter().map(|operation| operation.name);
+            let (hint, all) = (did_you_mean(name, names()), names().collect::<Vec<_>>().join(", "));
+            format!("no operation '{name}'{hint}; there are {all}")
+        })
+    }
+}

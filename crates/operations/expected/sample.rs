@@ -1,0 +1,242 @@
+//! The next token of every row: the one with the largest logit, the first of equal ones, at temperature 0; NaN counts as largest. At a
+//! temperature above 0 it is the largest of logit/temperature + g with Gumbel noise g = −ln(−ln r), which draws from the softmax.
+//! r = (w + ½)/2²³, where w is the upper 23 bits of word i mod 4 of Philox4x32-10 with the counter (⌊i/4⌋, position, sequence, 0) and
+//! the seed as its key, for token i; or the noise is given.
+//!
+//! The greedy token is defined to the bit. Where there is noise, a logarithm is within an ulp, and an error of the inner one moves the
+//! outer by as much relative to it: a score is off by (4 + 4|g| + 4|l/t| + 2|s|)·u, and without 4 + 4|g| where noise is given. Any token
+//! whose score is within the errors of the best is right.
+
+use rayon::prelude::*;
+use reference::ops::top_k::top_k;
+
+use super::{Call, Choice, Kind, Operation, Output, fault, takes};
+use ulplab_core::random::philox;
+
+pub(super) const SAMPLE: Operation = Operation {
+    name: "sample",
+    doc: "the token with the largest logit, or one drawn from the softmax by a seed",
+    takes: &[
+        takes("logits", Kind::Tensor, "[B, V]"),
+        takes(
+            "temperature",
+            Kind::Optional,
+            "[B]: what logits are divided by before noise is added; 0, as if not given, takes the largest logit",
+        ),
+        takes(
+            "sequence",
+            Kind::Optional,
+            "[B]: the number of each row's sequence; the number of the row if not given",
+        ),
+        takes(
+            "position",
+            Kind::Optional,
+            "[B]: the position of the token that was read last, -1 for padding, whose token is -1; 0 if not given",
+        ),
+        takes(
+            "noise",
+            Kind::Optional,
+            "[B, V]: Gumbel noise, if it is not that of the seed; -ln q where probabilities are divided by q of an exponential distribution",
+        ),
+        takes("seed", Kind::Number(0.0), "of all draws, a whole number from 0 to 2^53"),
+        takes(
+            "seed_words",
+            Kind::Optional,
+            "[2]: the lower and the upper 32 bits of a seed that is larger",
+        ),
+    ],
+    faults: &[
+        fault("last_of_ties", "of equal logits the last is taken"),
+        fault("nan_smallest", "NaN counts as smallest"),
+        fault("largest_magnitude", "logits are compared by their magnitudes"),
+        fault("tail_lost", "logits after the last whole 256 are left out"),
+        fault("count_from_one", "tokens count from 1"),
+        fault("no_noise", "the largest logit is taken at any temperature").of("temperature"),
+        fault("no_temperature", "logits are not divided by the temperature").of("temperature"),
+        fault("temperature_multiplied", "logits are multiplied by the temperature").of("temperature"),
+        fault("next_row_temperature", "the temperature is that of the next row").of("temperature"),
+        fault("noise_scaled", "noise is divided by the temperature, too").of("temperature"),
+        fault("noise_of_row_0", "all rows draw as the first sequence does").of("temperature"),
+        fault("noise_of_position_0", "a sequence draws alike at all positions").of("position"),
+        fault("noise_of_next_token", "the noise of each token is that of the next").of("temperature"),
+        fault("seed_left_out", "the seed is taken for 0").of("temperature"),
+        fault("padding_drawn", "a row of padding has a token").of("position"),
+    ],
+    compute,
+};
+
+fn compute(call: &Call) -> Result<Vec<Output>, String> {
+    let logits = call.tensor("logits");
+    let [rows, vocabulary] = logits.shape[..] else {
+        return Err(format!("sample: 'logits' is {:?}, expected [B, V]", logits.shape));
+    };
+    if vocabulary == 0 && rows > 0 {
+        return Err(format!(
+            "sample: 'logits' is {:?}, expected one token or more",
+            logits.shape
+        ));
+    }
+    for name in ["temperature", "sequence", "position"] {
+        call.expect(name, &[rows])?;
+    }
+    call.expect("noise", &[rows, vocabulary])?;
+    let given = |name: &str| call.optional(name).map(|tensor| &tensor.data[..]);
+    call.expect_whole("sequence", 0.0, i32::MAX.into())?;
+    call.expect_whole("position", -1.0, i32::MAX.into())?;
+    if let Some(x) = given("temperature")
+        .into_iter()
+        .flatten()
+        .find(|x| x.is_nan() || **x < 0.0)
+    {
+        return Err(format!("sample: 'temperature' has {x}, expected 0 or more"));
+    }
+    let key = if call.is("seed_left_out") { [0; 2] } else { seed(call)? };
+    let of_row = |row: usize| {
+        let position = given("position").map_or(0.0, |of| of[row]);
+        if position < 0.0 && !call.is("padding_drawn") {
+            return vec![-1.0];
+        }
+        let row = Row {
+            call,
+            logits: &logits.data[row * vocabulary..][..vocabulary],
+            temperature: given("temperature").map_or(0.0, |of| match call.fault {
+                Some("next_row_temperature") => of[(row + 1) % rows],
+                Some("no_noise") => 0.0,
+                _ => of[row],
+            }),
+            noise: given("noise").map(|noise| &noise[row * vocabulary..][..vocabulary]),
+            key,
+            position: if call.is("noise_of_position_0") {
+                0
+            } else {
+                position.max(0.0) as u32
+            },
+            sequence: match given("sequence") {
+                Some(of) => of[if call.is("noise_of_row_0") { 0 } else { row }] as u32,
+                None if call.is("noise_of_row_0") => 0,
+                None => row as u32,
+            },
+        };
+        let first = usize::from(call.is("count_from_one"));
+        row.tokens().into_iter().map(|token| (token + first) as f64).collect()
+    };
+    let tokens: Vec<Vec<f64>> = (0..rows).into_par_iter().map(of_row).collect();
+    let mut output = Output::exact("token", vec![rows], tokens.iter().map(|of| of[0]).collect());
+    let choices = tokens.into_iter().enumerate().filter(|(_, of)| of.len() > 1);
+    let choices = choices.map(|(start, mut of)| {
+        of.sort_unstable_by(f64::total_cmp);
+        Choice { start, len: 1, of }
+    });
+    output.choices = choices.collect();
+    Ok(vec![output])
+}
+
+/// The seed as the two words of a key.
+fn seed(call: &Call) -> Result<[u32; 2], String> {
+    call.expect("seed_words", &[2])?;
+    let fits = |x: f64, most: f64| x.fract() == 0.0 && (0.0..=most).contains(&x);
+    let seed = call.number("seed");
+    match call.optional("seed_words").map(|words| &words.data[..]) {
+        Some(words) if call.has("seed") => Err(format!(
+            "sample: 'seed' is {seed} and 'seed_words' {words:?}, expected one of them"
+        )),
+        Some(words) => match words.iter().find(|word| !fits(**word, u32::MAX.into())) {
+            Some(word) => Err(format!(
+                "sample: 'seed_words' has {word}, expected whole numbers of 32 bits"
+            )),
+            None => Ok([words[0] as u32, words[1] as u32]),
+        },
+        None if fits(seed, 2f64.powi(53)) => Ok([seed as u64 as u32, (seed as u64 >> 32) as u32]),
+        None => Err(format!(
+            "sample: 'seed' is {seed}, expected a whole number from 0 to 2^53, or seed_words"
+        )),
+    }
+}
+
+/// A row of logits, and what its noise depends on.
+struct Row<'a> {
+    call: &'a Call,
+    logits: &'a [f64],
+    temperature: f64,
+    noise: Option<&'a [f64]>,
+    key: [u32; 2],
+    position: u32,
+    sequence: u32,
+}
+
+impl Row<'_> {
+    /// The best token, and those that errors allow in its place.
+    fn tokens(&self) -> Vec<usize> {
+        let len = self.logits.len();
+        let seen = match self.call.fault {
+            Some("tail_lost") if len > 256 => len - len % 256,
+            _ => len,
+        };
+        let (mut scores, errors): (Vec<f64>, Vec<f64>) = (0..seen).map(|token| self.score(token)).unzip();
+        match self.call.fault {
+            Some("nan_smallest") => scores
+                .iter_mut()
+                .filter(|score| score.is_nan())
+                .for_each(|score| *score = f64::NEG_INFINITY),
+            Some("last_of_ties") => scores.reverse(),
+            _ => {}
+        }
+        let mut best = [0];
+        top_k(&scores, seen, 1, &mut best);
+        let best = best[0] as usize;
+        if self.call.is("last_of_ties") {
+            // Ties without an error are between the numbers as they are.
+            return vec![seen - 1 - best];
+        }
+        if !scores[best].is_finite() {
+            return vec![best];
+        }
+        // A token is right if no other is surely better.
+        let surely = scores.iter().zip(&errors).map(|(score, error)| score - error);
+        let least = surely.fold(f64::NEG_INFINITY, f64::max);
+        let near = (0..seen).filter(|at| *at != best && errors[*at] > 0.0 && scores[*at] + errors[*at] >= least);
+        std::iter::once(best).chain(near).collect()
+    }
+
+    /// The score of a token, and how far a kernel may be from it.
+    fn score(&self, token: usize) -> (f64, f64) {
+        let logit = self.logits[token];
+        if self.temperature == 0.0 {
+            return (
+                if self.call.is("largest_magnitude") {
+                    logit.abs()
+                } else {
+                    logit
+                },
+                0.0,
+            );
+        }
+        let scaled = match self.call.fault {
+            Some("no_temperature") => logit,
+            Some("temperature_multiplied") => logit * self.temperature,
+            Some("largest_magnitude") => logit.abs() / self.temperature,
+            _ => logit / self.temperature,
+        };
+        let of = match self.call.is("noise_of_next_token") {
+            true => (token + 1) % self.logits.len(),
+            false => token,
+        };
+        let (mut noise, own) = match self.noise {
+            Some(noise) => (noise[of], 0.0),
+            None => (self.gumbel(of), 1.0),
+        };
+        if self.call.is("noise_scaled") {
+            noise /= self.temperature;
+        }
+        let score = scaled + noise;
+        let error = self.call.u * (own * (4.0 + 4.0 * noise.abs()) + 4.0 * scaled.abs() + 2.0 * score.abs());
+        (score, if error.is_finite() { error } else { 0.0 })
+    }
+
+    /// The seed's noise of a token.
+    fn gumbel(&self, token: usize) -> f64 {
+        let words = philox([token as u32 / 4, self.position, self.sequence, 0], self.key);
+        let uniform = (f64::from(words[token % 4] >> 9) + 0.5) / f64::from(1 << 23);
+        -(-uniform.ln()).ln()
+    }
+}

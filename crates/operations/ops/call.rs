@@ -1,0 +1,347 @@
+//! Kernels that stand in for operations of the reference.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use reference::ops::hyper_connection::{HyperConnection, Mixing};
+use reference::ops::rope::Rope;
+use reference::{Operations, Plain, Tensor};
+use safetensors::Dtype;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::data::{bf16_bytes, f32_bytes, f32_values};
+use super::record_write::ROPE;
+use super::{Buffer, Case, Inputs, Outputs, Problem, Scalar};
+use ulplab_core::formats::{KvRecord, PAGE};
+
+/// The operations that kernels can compute in a model. The last two write and read the records of a KV cache.
+pub const CALLED: [&str; 6] = ["mhc_pre", "rmsnorm", "rope", "swiglu", "record_write", "record_read"];
+
+/// Type of the tensors that kernels read and write. With either type, the weights of norms and mixing are f32.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Type {
+    /// f32.
+    #[default]
+    F32,
+    /// bfloat16; values are rounded to nearest even when they are stored.
+    Bf16,
+}
+
+/// An operation with its inputs.
+pub struct Call {
+    /// Name of the operation, one of [`CALLED`].
+    pub op: &'static str,
+    /// The sizes and keys of the call.
+    pub case: Case,
+    /// The buffers and scalars; it has no judgements.
+    pub problem: Problem,
+}
+
+/// Runs calls on a device or elsewhere.
+pub trait Runner: Send + Sync {
+    /// Names of the operations that this runner computes.
+    fn ops(&self) -> &[String];
+
+    /// Runs a call and returns its outputs; the error says why it could not run.
+    fn run(&self, call: Call) -> Result<Outputs, String>;
+}
+
+/// Uses kernels for the operations that a runner computes, and the reference for all others. After the first failure
+/// everything is computed by the reference; check [`StandIn::failure`] after a model has run.
+pub struct StandIn {
+    runner: Box<dyn Runner>,
+    dtype: Type,
+    seen: Mutex<CallLog>,
+}
+
+/// What happened in the calls so far.
+#[derive(Default)]
+struct CallLog {
+    answered: HashSet<&'static str>,
+    /// The first error.
+    failure: Option<String>,
+}
+
+impl Type {
+    /// Whether the type is f32.
+    pub fn is_f32(&self) -> bool {
+        *self == Self::F32
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+        }
+    }
+
+    fn size(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::Bf16 => 2,
+        }
+    }
+
+    fn dtype(self) -> Dtype {
+        match self {
+            Self::F32 => Dtype::F32,
+            Self::Bf16 => Dtype::BF16,
+        }
+    }
+
+    fn bytes(self, values: &[f32]) -> Vec<u8> {
+        match self {
+            Self::F32 => f32_bytes(values),
+            Self::Bf16 => bf16_bytes(values),
+        }
+    }
+}
+
+/// The values of an output, whose elements have `size` bytes.
+fn values(outputs: &Outputs, name: &str, size: usize) -> Vec<f32> {
+    f32_values(outputs.get(name), size)
+}
+
+impl Call {
+    pub(super) fn new(
+        op: &'static str,
+        keys: &[(&'static str, &str)],
+        dims: &[(&'static str, usize)],
+        buffers: Vec<Buffer>,
+        scalars: &[(&'static str, f32)],
+    ) -> Self {
+        let scalars = scalars.iter().map(|(name, value)| (*name, Scalar::F32(*value)));
+        Self {
+            op,
+            case: Case {
+                name: "call".into(),
+                keys: keys.iter().map(|(key, value)| (*key, value.to_string())).collect(),
+                dims: dims.iter().map(|(dim, size)| (*dim, *size as i64)).collect(),
+                inputs: Inputs::Random,
+                timed: false,
+            },
+            problem: Problem {
+                buffers,
+                scalars: scalars.collect(),
+                bytes: 0,
+                flops: 0,
+                judges: Vec::new(),
+                batch: None,
+                runs: 1,
+                large: false,
+            },
+        }
+    }
+}
+
+impl StandIn {
+    /// Lets `runner` compute its operations on tensors of type `dtype`.
+    pub fn new(runner: Box<dyn Runner>, dtype: Type) -> Self {
+        Self {
+            runner,
+            dtype,
+            seen: Mutex::default(),
+        }
+    }
+
+    /// The first error, or a message if the model never called an operation that the runner computes.
+    pub fn failure(&self) -> Option<String> {
+        let seen = self.seen();
+        let unused = self.runner.ops().iter().find(|op| !seen.answered.contains(op.as_str()));
+        let unused = || unused.map(|op| format!("{op}: kernels are named for it, but the model never called it"));
+        seen.failure.clone().or_else(unused)
+    }
+
+    fn seen(&self) -> MutexGuard<'_, CallLog> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn takes(&self, op: &str) -> bool {
+        self.runner.ops().iter().any(|other| other == op)
+    }
+
+    /// The outputs of the call; `None` if the runner does not compute the operation or a call has failed.
+    fn run(&self, op: &'static str, call: impl FnOnce() -> Call) -> Option<Outputs> {
+        if !self.takes(op) || self.seen().failure.is_some() {
+            return None;
+        }
+        match self.runner.run(call()) {
+            Ok(outputs) => {
+                self.seen().answered.insert(op);
+                Some(outputs)
+            }
+            Err(why) => {
+                self.seen().failure.get_or_insert(format!("{op}: {why}"));
+                None
+            }
+        }
+    }
+
+    /// Writes rows `[rows, record.dim]` as bf16 into the pages of a KV cache, in order, and reads them back. Returns
+    /// whether the runner did this.
+    pub fn store(&self, record: &KvRecord, x: &mut [f32]) -> bool {
+        if !["record_write", "record_read"].iter().all(|op| self.takes(op)) {
+            return false;
+        }
+        let rows = x.len() / record.dim;
+        let page_shape = [rows.div_ceil(PAGE), record.page_stride(PAGE)];
+        let slots = || {
+            let slots = (0..rows as i64).flat_map(i64::to_le_bytes).collect();
+            Buffer::input("slots", Dtype::I64, &[rows], slots)
+        };
+        let dims = [("T", rows), ("C", record.dim), ("slot_bytes", 8)];
+        let write = || {
+            let buffers = vec![
+                Buffer::bf16("x", &[rows, record.dim], x),
+                // Only the normed form reads these.
+                Buffer::f32("weight", &[record.dim], &vec![1.0; record.dim]),
+                Buffer::input("positions", Dtype::I64, &[rows], vec![0; 8 * rows]),
+                Buffer::f32("cos_sin", &[1, ROPE / 2, 2], &[1.0, 0.0].repeat(ROPE / 2)),
+                slots(),
+                Buffer::in_place("pages", Dtype::U8, &page_shape, vec![0; page_shape.iter().product()]),
+            ];
+            let keys = [("record", record.name), ("form", "raw")];
+            Call::new("record_write", &keys, &dims, buffers, &[("eps", 0.0)])
+        };
+        let written = self.run("record_write", write);
+        let read = written.and_then(|written| {
+            self.run("record_read", || {
+                let buffers = vec![
+                    Buffer::input("pages", Dtype::U8, &page_shape, written.get("pages").to_vec()),
+                    slots(),
+                    Buffer::output("out", Dtype::F32, &[rows, record.dim]),
+                ];
+                let dims = [&dims[..], &[("out_bytes", 4)]].concat();
+                Call::new(
+                    "record_read",
+                    &[("record", record.name), ("out", "f32")],
+                    &dims,
+                    buffers,
+                    &[],
+                )
+            })
+        });
+        if let Some(read) = &read {
+            x.copy_from_slice(&values(read, "out", 4));
+        }
+        read.is_some()
+    }
+}
+
+impl Operations<f32> for StandIn {
+    fn rmsnorm(&self, x: &mut Tensor<f32>, weight: Option<&[f32]>, eps: f32) {
+        let (cols, dtype) = (x.cols(), self.dtype);
+        let rows = x.data.len() / cols;
+        let call = || {
+            let weight = weight.map_or_else(|| vec![1.0; cols], <[f32]>::to_vec);
+            let buffers = vec![
+                Buffer::input("x", dtype.dtype(), &[rows, cols], dtype.bytes(&x.data)),
+                Buffer::f32("weight", &[cols], &weight),
+                Buffer::output("y", dtype.dtype(), &[rows, cols]),
+            ];
+            let dims = [("T", rows), ("C", cols), ("S", dtype.size())];
+            Call::new("rmsnorm", &[("dtype", dtype.name())], &dims, buffers, &[("eps", eps)])
+        };
+        match self.run("rmsnorm", call) {
+            Some(outputs) => x.data = values(&outputs, "y", dtype.size()),
+            None => Plain.rmsnorm(x, weight, eps),
+        }
+    }
+
+    fn rope(
+        &self,
+        rope: &Rope<f32>,
+        x: &mut Tensor<f32>,
+        heads: usize,
+        position: &(dyn Fn(usize) -> usize + Sync),
+        inverse: bool,
+    ) {
+        let (channels, dtype) = (x.cols(), self.dtype);
+        let tokens = x.data.len() / (heads * channels);
+        let call = || {
+            let turns = (0..tokens).flat_map(|token| rope.turns(position(token)).iter().copied());
+            let (cos, sin): (Vec<f32>, Vec<f32>) = turns.unzip();
+            let pairs = cos.len() / tokens;
+            let shape = [tokens, heads, channels];
+            let buffers = vec![
+                Buffer::in_place("x", dtype.dtype(), &shape, dtype.bytes(&x.data)),
+                Buffer::f32("cos", &[tokens, pairs], &cos),
+                Buffer::f32("sin", &[tokens, pairs], &sin),
+            ];
+            let keys = [
+                ("dtype", dtype.name()),
+                ("direction", if inverse { "inverse" } else { "forward" }),
+            ];
+            let dims = [
+                ("T", tokens),
+                ("H", heads),
+                ("D", channels),
+                ("R", 2 * pairs),
+                ("size", dtype.size()),
+            ];
+            Call::new("rope", &keys, &dims, buffers, &[])
+        };
+        match self.run("rope", call) {
+            Some(outputs) => x.data = values(&outputs, "x", dtype.size()),
+            None => Plain.rope(rope, x, heads, position, inverse),
+        }
+    }
+
+    /// Streams and the normed input are always bf16, whatever the type of other tensors.
+    fn mhc_pre(
+        &self,
+        mixer: &HyperConnection<f32>,
+        x: &Tensor<f32>,
+        weight: &[f32],
+        eps: f32,
+    ) -> (Tensor<f32>, Mixing<f32>) {
+        let (tokens, streams, channels) = (x.shape[0], mixer.streams, x.cols());
+        let call = || {
+            let buffers = vec![
+                Buffer::bf16("x", &x.shape, &x.data),
+                Buffer::f32("fn", &mixer.projection.weight.shape, &mixer.projection.weight.data),
+                Buffer::f32("base", &[mixer.base.len()], &mixer.base),
+                Buffer::f32("scale", &[3], &mixer.scale),
+                Buffer::f32("weight", &[channels], weight),
+                Buffer::output("y", Dtype::BF16, &[tokens, channels]),
+                Buffer::output("post", Dtype::F32, &[tokens, streams]),
+                Buffer::output("comb", Dtype::F32, &[tokens, streams, streams]),
+            ];
+            let scalars = [("norm_eps", mixer.norm_eps), ("eps", mixer.eps)];
+            let dims = [("T", tokens), ("C", channels), ("size", 2)];
+            Call::new("mhc_pre", &[("dtype", "bf16")], &dims, buffers, &scalars)
+        };
+        let Some(outputs) = self.run("mhc_pre", call) else {
+            return Plain.mhc_pre(mixer, x, weight, eps);
+        };
+        let mixing = Mixing {
+            post: Tensor::new([tokens, streams], values(&outputs, "post", 4)),
+            comb: Tensor::new([tokens, streams, streams], values(&outputs, "comb", 4)),
+        };
+        (Tensor::new([tokens, channels], values(&outputs, "y", 2)), mixing)
+    }
+
+    fn swiglu(&self, gate_up: &[f32], inner: usize, limit: f32) -> Vec<f32> {
+        let (rows, dtype) = (gate_up.len() / (2 * inner), self.dtype);
+        let call = || {
+            let buffers = vec![
+                Buffer::input("gate_up", dtype.dtype(), &[rows, 2 * inner], dtype.bytes(gate_up)),
+                Buffer::output("y", dtype.dtype(), &[rows, inner]),
+            ];
+            let dims = [("T", rows), ("C", inner)];
+            Call::new(
+                "swiglu",
+                &[("dtype", dtype.name())],
+                &dims,
+                buffers,
+                &[("limit", limit)],
+            )
+        };
+        match self.run("swiglu", call) {
+            Some(outputs) => values(&outputs, "y", dtype.size()),
+            None => Plain.swiglu(gate_up, inner, limit),
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Checks that apply to every kernel: guard bands around its buffers, unchanged inputs, and an identical second run.
+
+use rayon::prelude::*;
+
+use super::judge::{Judge, Measured};
+use super::{Buffer, Outputs, Problem};
+use ulplab_core::metrics::VIOLATIONS;
+use ulplab_core::record::Failure;
+
+/// The byte that fills guard bands.
+pub const GUARD_BYTE: u8 = 0xc3;
+
+/// The guard bytes before or behind a buffer, as the kernel left them.
+pub struct Band {
+    /// Name of the buffer, or of the scratch buffer.
+    pub of: String,
+    /// Whether the bytes follow the buffer; otherwise they precede it.
+    pub behind: bool,
+    /// The contents after the run; untouched bytes are [`GUARD_BYTE`].
+    pub bytes: Vec<u8>,
+}
+
+/// What differs when rows are repeated until addresses are large.
+pub struct Repeated {
+    /// The number of rows.
+    pub rows: usize,
+    /// The bytes that were compared.
+    pub bytes: u64,
+    /// Outputs that differ from those of the few rows that are repeated.
+    pub differing: Vec<Differing>,
+    /// Guard bands after the run.
+    pub bands: Vec<Band>,
+}
+
+/// Bytes of an output that are not what they should be.
+pub struct Differing {
+    /// Name of the output.
+    pub output: &'static str,
+    /// How many they are.
+    pub count: u64,
+    /// Place of the first of them.
+    pub first: u64,
+    /// Bytes of a row.
+    pub row: u64,
+}
+
+/// Counts the bytes in which repeated rows differ from those of a small batch.
+pub fn large(repeated: &Repeated) -> Measured {
+    let rows = repeated.rows;
+    let outputs = repeated.differing.iter().map(|found| {
+        let Differing {
+            output,
+            count,
+            first,
+            row,
+        } = found;
+        let at = format!("the first at byte {first}, in row {}", first / row.max(&1));
+        (*count as usize, format!("{count} bytes of '{output}', {at}"))
+    });
+    let guards = repeated.bands.iter().filter_map(Band::touched);
+    let guards = guards.map(|(count, said)| (count, format!("guard bytes: {said}")));
+    let (counts, said): (Vec<usize>, Vec<String>) = outputs.chain(guards).unzip();
+    violations("large", counts.iter().sum(), repeated.bytes as usize, || Failure {
+        message: format!(
+            "large: with {rows} rows, outputs differ from those of a small batch: {}",
+            said.join("; ")
+        ),
+        bound: Some(0.0),
+        why: "a row must have the same bytes where addresses, or numbers of elements or rows, pass 32 bits".into(),
+        pattern: said.join("; "),
+        ..Failure::default()
+    })
+}
+
+/// Counts the guard bytes that the kernel overwrote.
+pub fn guards(bands: &[Band]) -> Measured {
+    let all = bands.iter().map(|band| band.bytes.len()).sum();
+    let (counts, said): (Vec<usize>, Vec<String>) = bands.iter().filter_map(Band::touched).unzip();
+    let count = counts.iter().sum();
+    violations("guards", count, all, || Failure {
+        message: format!(
+            "guards: {count} bytes were written outside of the buffers: {}",
+            said.join("; ")
+        ),
+        bound: Some(0.0),
+        why: "a kernel must write only to its own buffers".into(),
+        pattern: said.join("; "),
+        ..Failure::default()
+    })
+}
+
+impl Band {
+    /// The number of overwritten bytes, and where they are.
+    fn touched(&self) -> Option<(usize, String)> {
+        let wrong = |byte: &u8| *byte != GUARD_BYTE;
+        let first = self.bytes.iter().position(wrong)?;
+        let last = self.bytes.iter().rposition(wrong)?;
+        let count = self.bytes.iter().filter(|byte| wrong(byte)).count();
+        let place = match self.behind {
+            true => format!("behind '{}', {first} to {last} bytes after its end", self.of),
+            false => {
+                let [first, last] = [first, last].map(|at| self.bytes.len() - at);
+                format!("before '{}', {first} to {last} bytes ahead of its start", self.of)
+            }
+        };
+        Some((count, format!("{count} {place}")))
+    }
+}
+
+/// Counts the bytes of inputs that the kernel changed. Each input comes with its present bytes.
+pub fn inputs(inputs: &[(&Buffer, Vec<u8>)]) -> Measured {
+    let pairs = inputs
+        .iter()
+        .map(|(buffer, now)| (*buffer, &buffer.bytes[..], &now[..]));
+    changed(
+        "inputs",
+        pairs,
+        "an input was changed",
+        "a kernel must not change its inputs",
+    )
+}
+
+/// Counts the bytes in which two runs of a problem differ.
+pub fn rerun(problem: &Problem, first: &Outputs, second: &Outputs) -> Measured {
+    let why = "two runs on the same inputs must give the same bytes, unless the variant says why they may differ \
+         (`nondeterministic`)";
+    changed(
+        "rerun",
+        pairs(problem, first, second),
+        "a second run left other bytes",
+        why,
+    )
+}
+
+/// Counts the bytes in which launches one by one and replays of a graph of them differ.
+pub fn graph(problem: &Problem, first: &Outputs, replayed: &Outputs) -> Measured {
+    let why = "a graph has the same launches in the same order, and must give the same bytes";
+    changed(
+        "graph",
+        pairs(problem, first, replayed),
+        "replays of a graph left other bytes",
+        why,
+    )
+}
+
+fn pairs<'a>(
+    problem: &'a Problem,
+    first: &'a Outputs,
+    second: &'a Outputs,
+) -> impl Iterator<Item = (&'a Buffer, &'a [u8], &'a [u8])> {
+    second.0.iter().filter_map(|(name, bytes)| {
+        let buffer = problem.buffers.iter().find(|buffer| buffer.name == *name)?;
+        Some((buffer, first.get(name), &bytes[..]))
+    })
+}
+
+/// Counts the bytes in which rows differ that were run in another batch, of these rows of the problem.
+pub fn batch(problem: &Problem, rows: &[usize], first: &Outputs, batched: &Outputs) -> Measured {
+    let written = first.0.iter().filter_map(|(name, bytes)| {
+        let buffer = problem.buffers.iter().find(|buffer| buffer.name == *name)?;
+        let batch = problem.batch.as_ref()?;
+        batch.rows_in(buffer)?;
+        let (shape, bytes) = batch.picked(buffer, bytes, rows);
+        Some((
+            Buffer {
+                shape,
+                ..buffer.clone()
+            },
+            bytes,
+        ))
+    });
+    let expected: Vec<(Buffer, Vec<u8>)> = written.collect();
+    let pairs = expected
+        .iter()
+        .map(|(buffer, bytes)| (buffer, &bytes[..], batched.get(buffer.name)));
+    let many = if rows.len() == 1 { "row" } else { "rows" };
+    changed(
+        "batch",
+        pairs,
+        &format!(
+            "in a batch of {} {many}, beginning with row {}, outputs differ",
+            rows.len(),
+            rows[0]
+        ),
+        "a row must have the same bytes in any batch and at any place of it",
+    )
+}
+
+/// Counts the bytes that changed, and describes the first element that did.
+fn changed<'a>(
+    site: &'static str,
+    pairs: impl Iterator<Item = (&'a Buffer, &'a [u8], &'a [u8])>,
+    what: &str,
+    why: &'static str,
+) -> Measured {
+    let (mut count, mut all, mut first) = (0, 0, None);
+    for (buffer, before, now) in pairs {
+        let differ = differing(before, now);
+        (count, all) = (count + differ, all + before.len());
+        if differ > 0 {
+            first = first.or(Some((buffer, before, now)));
+        }
+    }
+    violations(site, count, all, || {
+        let (buffer, before, now) = first.expect("some byte differs");
+        let judge = Judge::equal(buffer.name, buffer.dtype, &buffer.shape, before.to_vec(), why);
+        let said = judge.measure(&Outputs(vec![(buffer.name, now.to_vec())]));
+        let failure = said.into_iter().find_map(|measured| measured.failure);
+        let failure = *failure.expect("some element differs");
+        Failure {
+            message: format!("{what}: {}", failure.message),
+            ..failure
+        }
+    })
+}
+
+fn differing(a: &[u8], b: &[u8]) -> usize {
+    let chunks = a.par_chunks(1 << 16).zip(b.par_chunks(1 << 16));
+    chunks
+        .map(|(a, b)| {
+            if a == b {
+                0
+            } else {
+                a.iter().zip(b).filter(|(a, b)| a != b).count()
+            }
+        })
+        .sum()
+}
+
+fn violations(output: &'static str, count: usize, of: usize, failure: impl FnOnce() -> Failure) -> Measured {
+    let failure = (count > 0).then(|| Box::new(failure()));
+    Measured {
+        output,
+        metric: &VIOLATIONS,
+        value: count as f64,
+        n: of as u64,
+        worst: failure.as_ref().and_then(|failure| failure.worst.clone()),
+        failure,
+    }
+}
+
+/// The measurements that show that a kernel is wrong.
+pub fn failures(measured: &[Measured]) -> impl Iterator<Item = &Measured> {
+    measured
+        .iter()
+        .filter(|measured| measured.metric == &VIOLATIONS && measured.value != 0.0)
+}

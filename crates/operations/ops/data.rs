@@ -1,0 +1,201 @@
+//! Inputs of problems: random numbers, activations of the model, and files of the user.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use rand_distr::{Distribution, StandardNormal};
+use rayon::prelude::*;
+use reference::{Bounded, Tensor};
+use safetensors::Dtype;
+
+use super::{Case, Inputs};
+use ulplab_core::random::stream;
+use ulplab_core::tensorfile::TensorFile;
+
+/// The activations at one site of one layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rows {
+    /// Decoder layer, 0-based; `None` for a site outside of the layers.
+    pub layer: Option<u32>,
+    /// Columns of a row.
+    pub cols: usize,
+    /// The activations `[rows, cols]`, row-major.
+    pub values: Vec<f32>,
+}
+
+/// Looks up the activations at the sites that match a pattern.
+pub type Sites<'a> = dyn Fn(&str) -> Result<Vec<Rows>, String> + Send + Sync + 'a;
+
+/// Source of inputs: random numbers that depend on the seed and a purpose, and activations of the model.
+pub struct Data<'a> {
+    seed: u64,
+    sites: &'a Sites<'a>,
+    checkpoint: Option<PathBuf>,
+    /// Answers by pattern: each takes a run of the model, and many cases ask for the same.
+    found: Mutex<BTreeMap<String, Arc<Vec<Rows>>>>,
+}
+
+/// Number of elements drawn from one random stream. Fixed chunks make the numbers independent of the number of threads.
+const CHUNK: usize = 1 << 16;
+
+impl<'a> Data<'a> {
+    /// Inputs drawn with `seed`, and activations looked up by `sites`.
+    pub fn new(seed: u64, sites: &'a Sites<'a>) -> Self {
+        Self {
+            seed,
+            sites,
+            checkpoint: None,
+            found: Mutex::default(),
+        }
+    }
+
+    /// The same, with a folder in which the model's weights are.
+    #[must_use]
+    pub fn with_checkpoint(self, folder: Option<&Path>) -> Self {
+        Self {
+            checkpoint: folder.map(Path::to_path_buf),
+            ..self
+        }
+    }
+
+    /// The seed of random numbers.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// The folder of the model.
+    ///
+    /// # Errors
+    /// No model is given.
+    pub fn checkpoint(&self) -> Result<&Path, String> {
+        let folder = self.checkpoint.as_deref();
+        folder.ok_or_else(|| "the case needs the weights of a model, and no model is given".into())
+    }
+
+    /// `len` draws from N(0, 1).
+    pub fn normal(&self, purpose: &str, len: usize) -> Vec<f32> {
+        let mut values = vec![0.0; len];
+        values.par_chunks_mut(CHUNK).enumerate().for_each(|(chunk, values)| {
+            let mut rng = stream(self.seed, &format!("{purpose}/{chunk}"));
+            values.iter_mut().for_each(|x| *x = StandardNormal.sample(&mut rng));
+        });
+        values
+    }
+
+    /// `len` random bytes.
+    pub fn bytes(&self, purpose: &str, len: usize) -> Vec<u8> {
+        use rand_chacha::rand_core::Rng;
+        let mut bytes = vec![0; len];
+        bytes.par_chunks_mut(CHUNK).enumerate().for_each(|(chunk, bytes)| {
+            stream(self.seed, &format!("{purpose}/{chunk}")).fill_bytes(bytes);
+        });
+        bytes
+    }
+
+    /// The bytes of a buffer in the user's file; `None` if the case reads no file or the file has no such tensor.
+    pub fn given(&self, case: &Case, name: &str, dtype: Dtype, shape: &[usize]) -> Result<Option<Vec<u8>>, String> {
+        let Inputs::File(path) = case.inputs else {
+            return Ok(None);
+        };
+        let file = TensorFile::open(path).map_err(|error| error.to_string())?;
+        let Some(found) = file.get(name) else {
+            return Ok(None);
+        };
+        if (found.dtype, found.shape) == (dtype, shape) {
+            return Ok(Some(found.bytes.to_vec()));
+        }
+        let (is, has) = (found.dtype, found.shape);
+        Err(format!("{path}: '{name}' is {is} {has:?}, expected {dtype} {shape:?}"))
+    }
+
+    /// The activations at a site of the model, one entry per layer that has the site, in order of layers.
+    pub fn site(&self, pattern: &str) -> Result<Arc<Vec<Rows>>, String> {
+        let mut found = self.found.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(rows) = found.get(pattern) {
+            return Ok(rows.clone());
+        }
+        let rows = Arc::new((self.sites)(pattern)?);
+        found.insert(pattern.into(), rows.clone());
+        Ok(rows)
+    }
+
+    /// Activations at a site as `[rows, cols]`: the same number of tokens from every layer that has the site.
+    pub fn site_rows(&self, pattern: &str, rows: usize, cols: usize) -> Result<Vec<f32>, String> {
+        let layers = self.site(pattern)?;
+        let each = rows.div_ceil(layers.len().max(1)) * cols;
+        let mut values = Vec::with_capacity(rows * cols);
+        for layer in layers.iter() {
+            if layer.cols != cols || layer.values.len() < each {
+                let found = layer.values.len() / layer.cols.max(1);
+                return Err(format!(
+                    "site '{pattern}' has {found} rows of {} in a layer, but the case takes {} of {cols}",
+                    layer.cols,
+                    each / cols
+                ));
+            }
+            values.extend_from_slice(&layer.values[..each]);
+        }
+        if values.len() < rows * cols {
+            return Err(format!("no layer has a site '{pattern}'"));
+        }
+        values.truncate(rows * cols);
+        Ok(values)
+    }
+}
+
+/// Rounds values to bfloat16, to nearest even, in place.
+pub fn round_to_bf16(values: &mut [f32]) {
+    values
+        .par_iter_mut()
+        .for_each(|x| *x = half::bf16::from_f32(*x).to_f32());
+}
+
+/// Values as little-endian bfloat16 bytes, rounded to nearest even.
+pub fn bf16_bytes(values: &[f32]) -> Vec<u8> {
+    let mut bytes = vec![0; 2 * values.len()];
+    let pairs = values.par_iter().zip(bytes.par_chunks_exact_mut(2));
+    pairs.for_each(|(x, bytes)| bytes.copy_from_slice(&half::bf16::from_f32(*x).to_le_bytes()));
+    bytes
+}
+
+/// Values as little-endian f32 bytes.
+pub fn f32_bytes(values: &[f32]) -> Vec<u8> {
+    let mut bytes = vec![0; 4 * values.len()];
+    let pairs = values.par_iter().zip(bytes.par_chunks_exact_mut(4));
+    pairs.for_each(|(x, bytes)| bytes.copy_from_slice(&x.to_le_bytes()));
+    bytes
+}
+
+/// Reads bfloat16 (`size` 2) or f32 (`size` 4) bytes as f32.
+pub(crate) fn f32_values(bytes: &[u8], size: usize) -> Vec<f32> {
+    floats(bytes, size).into_iter().map(|x| x as f32).collect()
+}
+
+/// Values as little-endian bytes of bfloat16, rounded to nearest even, or of f32.
+pub fn float_bytes(dtype: Dtype, values: &[f32]) -> Vec<u8> {
+    match dtype {
+        Dtype::BF16 => bf16_bytes(values),
+        _ => f32_bytes(values),
+    }
+}
+
+/// Values as numbers without an error.
+pub fn exact(shape: impl Into<Vec<usize>>, values: &[f32]) -> Tensor<Bounded> {
+    Tensor::new(shape, values.par_iter().map(|x| Bounded::exact(*x)).collect())
+}
+
+/// Converts values to f64.
+pub fn widened(values: &[f32]) -> Vec<f64> {
+    values.par_iter().map(|x| f64::from(*x)).collect()
+}
+
+/// Reads bfloat16 (`size` 2) or f32 (`size` 4) bytes as f64.
+pub fn floats(bytes: &[u8], size: usize) -> Vec<f64> {
+    let value = |bytes: &[u8]| match *bytes {
+        [a, b] => half::bf16::from_le_bytes([a, b]).to_f64(),
+        [a, b, c, d] => f32::from_le_bytes([a, b, c, d]).into(),
+        _ => unreachable!("numbers of {} bytes", bytes.len()),
+    };
+    bytes.par_chunks_exact(size).map(value).collect()
+}

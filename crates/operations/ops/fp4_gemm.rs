@@ -1,0 +1,190 @@
+//! Product with 4-bit weights: y [B, N] = x [B, K] · wᵀ, x in bfloat16, w [N, K] in MXFP4 (E2M1, an E8M0 scale for 32 columns) or
+//! NVFP4 (E2M1, an E4M3 scale for 16 columns, and an f32 scale of the tensor, which is 1 for MXFP4).
+//!
+//! A weight is code times block scale. E2M1 has 2 significant bits and E4M3 has 4, so the product is a number of bfloat16, exactly;
+//! with E8M0 it is one down to the least, 2^-128, which is subnormal. Only codes of 4 and 6 with the scale 2^126, and of 2 to 6
+//! with 2^127, leave the range, of f32 as well: these are infinities. Scales that are NaN make NaN of zeros, too.
+//!
+//! The order of sums is part of the definition: 1024 columns at a time are summed by tensor cores, 16 columns in each step, from the
+//! first to the last ([`WGMMA_BF16`]); the sums are added in f32, in ascending order; then the tensor's scale is multiplied in f32,
+//! and y is rounded once if it is bf16. Thus bits do not depend on B. Equality was chosen over a bound because the rule of `wgmma`
+//! is known to the bit, and a bound for 8192 terms would not notice one scale that is subnormal.
+
+use rayon::prelude::*;
+use safetensors::Dtype;
+
+use super::data::{bf16_bytes, f32_bytes, round_to_bf16};
+use super::grid::Grid;
+use super::judge::Judge;
+use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem};
+use ulplab_core::accumulator::{Factor, Operand, WGMMA_BF16};
+use ulplab_core::formats::{E2M1, E4M3};
+
+/// The operation.
+pub struct Fp4Gemm;
+
+/// Columns that tensor cores sum from 0.
+const PART: usize = 1024;
+
+impl Op for Fp4Gemm {
+    fn name(&self) -> &'static str {
+        "fp4_gemm"
+    }
+
+    fn doc(&self) -> &'static str {
+        "multiplies bfloat16 rows by MXFP4 or NVFP4 weights"
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let types = [("mxfp4", "bf16"), ("mxfp4", "f32"), ("nvfp4", "bf16"), ("nvfp4", "f32")];
+        types.into_iter().flat_map(cases).collect()
+    }
+
+    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
+        let [b, n, k] = ["B", "N", "K"].map(|dim| case.dim(dim));
+        let (edges, nvfp4) = (case.inputs == Inputs::Edges, case.key("format") == "nvfp4");
+        let block = if nvfp4 { 16 } else { 32 };
+        let blocks = k.div_ceil(block);
+        let mut x = data.normal("fp4_gemm/x", b * k);
+        if edges {
+            self::edges(&mut x, k);
+        }
+        round_to_bf16(&mut x);
+        let mut w = data.bytes("fp4_gemm/w", n * k / 2);
+        let mut w_scale = data.bytes("fp4_gemm/w_scale", n * blocks);
+        for (at, scale) in w_scale.iter_mut().enumerate() {
+            let (row, of_row) = (at / blocks, at % blocks);
+            *scale = match (edges, of_row % 3) {
+                // Every code there is, one in each row, so that NaN hides no other. In the tile of 128 rows behind them, the
+                // largest is the least with which codes cannot be decoded by one multiplication.
+                (true, 0 | 2) if row >= 256 && !nvfp4 => 128 + (row % 2) as u8,
+                (true, 0 | 2) => row as u8,
+                _ if nvfp4 => 0x28 + *scale % 32,
+                _ => 118 + *scale % 8,
+            };
+        }
+        // Blocks of zeros of either sign.
+        let zeros = w
+            .par_chunks_mut(k / 2)
+            .enumerate()
+            .filter(|(row, _)| edges && row % 5 == 3);
+        zeros.for_each(|(_, row)| row.iter_mut().take(16).for_each(|codes| *codes &= 0x88));
+        let w_tensor = if nvfp4 { [1.3 * 2f32.powi(-9)] } else { [1.0] };
+        let want = want(&x, [&w, &w_scale], w_tensor[0], [b, n, k, block]);
+        let (dtype, bytes) = match case.key("out") {
+            "f32" => (Dtype::F32, f32_bytes(&want)),
+            _ => (Dtype::BF16, bf16_bytes(&want)),
+        };
+        let buffers = vec![
+            Buffer::bf16("x", &[b, k], &x),
+            Buffer::input("w", Dtype::U8, &[n, k / 2], w),
+            Buffer::input("w_scale", Dtype::U8, &[n, blocks], w_scale),
+            Buffer::f32("w_tensor", &[1], &w_tensor),
+            Buffer::output("y", dtype, &[b, n]),
+        ];
+        let judge = Judge::equal("y", dtype, &[b, n], bytes, WHY).any_nan(0..n);
+        Ok(Problem {
+            flops: (2 * b * n * k) as u64,
+            batch: Some(Batch::new("B", &["x", "y"])),
+            ..Problem::new(buffers, vec![judge])
+        })
+    }
+}
+
+fn cases((format, out): (&'static str, &'static str)) -> Vec<Case> {
+    let dims = |[b, n, k]: [i64; 3]| vec![("B", b), ("N", n), ("K", k)];
+    let random = [
+        [1, 256, 512],
+        [2, 200, 48],
+        [7, 136, 1040],
+        [8, 128, 1024],
+        [9, 1, 16],
+        // Parts of 1024 columns, the last of them short.
+        [33, 130, 2096],
+        [63, 65, 80],
+        [64, 72, 4096],
+        [65, 129, 1136],
+        [128, 64, 272],
+    ];
+    let edges = [[13, 264, 144], [40, 300, 1104]];
+    let name = |[b, n, k]: [i64; 3]| format!("b{b}.{n}x{k}");
+    let mut grid = Grid::new(format!("{format}.{out}"), &[("format", format), ("out", out)], dims);
+    for shape in random {
+        grid = grid.random(&name(shape), shape);
+    }
+    for shape in edges {
+        grid = grid.edges(&format!("edges.{}", name(shape)), shape);
+    }
+    let shapes: &[[i64; 2]] = match (format, out) {
+        ("mxfp4", "bf16") => &[[4096, 4096], [32768, 1024], [4096, 8192]],
+        (_, "bf16") => &[[4096, 4096]],
+        _ => &[],
+    };
+    for [n, k] in shapes {
+        for b in [1, 8, 16, 32, 64] {
+            grid = grid.timed(&name([b, *n, *k]), [b, *n, *k]);
+        }
+    }
+    grid.done()
+}
+
+const WHY: &str = "weights are exact in bf16, the order of the sums is defined, tensor cores sum by a known rule (crates/core/accumulator.rs), \
+                   and f32 and bf16 are rounded to nearest even, so every bit is defined; any NaN matches any other";
+
+/// y in f32.
+fn want(x: &[f32], [w, w_scale]: [&[u8]; 2], w_tensor: f32, [_, n, k, block]: [usize; 4]) -> Vec<f32> {
+    let x: Vec<Factor> = x.par_iter().map(|x| factor(*x)).collect();
+    let (w, w_scale) = (w.par_chunks_exact(k / 2), w_scale.par_chunks_exact(k.div_ceil(block)));
+    let w: Vec<Vec<Factor>> = w
+        .zip(w_scale)
+        .map(|(codes, scales)| weights(codes, scales, block))
+        .collect();
+    let mut y = vec![0.0; x.len() / k * n];
+    y.par_iter_mut().enumerate().for_each(|(at, y)| {
+        let (row, col) = (at / n, at % n);
+        *y = product(&x[row * k..][..k], &w[col]) * w_tensor;
+    });
+    y
+}
+
+/// The sum of products of a row of x and one of w, as the order of sums defines it, without the tensor's scale.
+pub(super) fn product(x: &[Factor], w: &[Factor]) -> f32 {
+    let sums = x
+        .chunks(PART)
+        .zip(w.chunks(PART))
+        .map(|(x, w)| WGMMA_BF16.dot(x, w, 0.0));
+    sums.reduce(|sum, part| sum + part).unwrap_or(0.0)
+}
+
+/// A row of weights, each with the scale of its block of 16 (NVFP4) or 32 (MXFP4) columns, without the tensor's scale.
+pub(super) fn weights(codes: &[u8], scales: &[u8], block: usize) -> Vec<Factor> {
+    let weight = |col: usize| {
+        let code = codes[col / 2] >> (col % 2 * 4) & 0xf;
+        let scale = match (block, scales[col / block]) {
+            (16, scale) => E4M3.decode(scale.into()),
+            (_, 255) => f32::NAN,
+            (_, scale) => 2f64.powi(i32::from(scale) - 127) as f32,
+        };
+        factor(E2M1.decode(code.into()) * scale)
+    };
+    (0..2 * codes.len()).map(weight).collect()
+}
+
+/// A number that is one of bfloat16.
+pub(super) fn factor(x: f32) -> Factor {
+    Operand::Bf16.factor(half::bf16::from_f32(x).to_bits())
+}
+
+/// Rows of large and subnormal numbers, of zeros, with an infinity, and with a NaN.
+fn edges(x: &mut [f32], row: usize) {
+    for (number, x) in x.chunks_exact_mut(row).enumerate() {
+        match number % 8 {
+            1 => x.fill(0.0),
+            2 => x.iter_mut().for_each(|x| *x *= 2f32.powi(100)),
+            3 => x.iter_mut().for_each(|x| *x *= 2f32.powi(-127)),
+            4 => x[number * 997 % row] = f32::INFINITY,
+            5 => x[row - 1] = f32::NAN,
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! FP8 matrix product with block scales: y [B, N] = x [B, K] · wᵀ, x with a scale for each row and 128 columns, w [N, K] with one
+//! for each tile of 128 × 128, as DeepSeek stores them.
+//!
+//! The order of the sums is part of the definition. Each block of 128 columns is summed by tensor cores, 32 columns at a time from
+//! the first to the last ([`WGMMA_E4M3`]); then `acc = fma(sx · sw, sum, acc)` in f32, from the first block to the last; acc is
+//! rounded once if y is bf16. What follows is the same for any B and any place of a row, so a kernel that obeys is batch invariant.
+
+pub(crate) mod codes;
+
+use rayon::prelude::*;
+use safetensors::Dtype;
+
+use super::data::{bf16_bytes, f32_bytes};
+use super::grid::Grid;
+use super::judge::Judge;
+use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem};
+use ulplab_core::accumulator::{Factor, Operand, WGMMA_E4M3};
+use ulplab_core::formats::E4M3;
+
+/// The operation.
+pub struct Fp8Gemm;
+
+/// Columns that share a scale; also rows, in w.
+const BLOCK: usize = 128;
+
+impl Op for Fp8Gemm {
+    fn name(&self) -> &'static str {
+        "fp8_gemm"
+    }
+
+    fn doc(&self) -> &'static str {
+        "multiplies E4M3 rows with scales of 1 × 128 by E4M3 weights with scales of 128 × 128"
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        ["bf16", "f32"].into_iter().flat_map(cases).collect()
+    }
+
+    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
+        let [b, n, k] = ["B", "N", "K"].map(|dim| case.dim(dim));
+        let edges = case.inputs == Inputs::Edges;
+        let blocks = k.div_ceil(BLOCK);
+        let x = codes("x", [b, k], edges, data);
+        let w = codes("w", [n, k], edges, data);
+        let x_scale = scales("x_scale", b * blocks, edges, data);
+        let w_scale = scales("w_scale", n.div_ceil(BLOCK) * blocks, edges, data);
+        let want = want([&x, &w], [&x_scale, &w_scale], [b, n, k]);
+        let (dtype, bytes) = match case.key("out") {
+            "f32" => (Dtype::F32, f32_bytes(&want)),
+            _ => (Dtype::BF16, bf16_bytes(&want)),
+        };
+        let mut buffers = vec![
+            Buffer::input("x", Dtype::U8, &[b, k], x),
+            Buffer::f32("x_scale", &[b, blocks], &x_scale),
+            Buffer::input("w", Dtype::U8, &[n, k], w),
+            Buffer::f32("w_scale", &[n.div_ceil(BLOCK), blocks], &w_scale),
+        ];
+        buffers.push(Buffer::output("y", dtype, &[b, n]));
+        let judge = Judge::equal("y", dtype, &[b, n], bytes, WHY).any_nan(0..n);
+        Ok(Problem {
+            flops: (2 * b * n * k) as u64,
+            batch: Some(Batch::new("B", &["x", "x_scale", "y"])),
+            ..Problem::new(buffers, vec![judge])
+        })
+    }
+}
+
+fn cases(out: &'static str) -> Vec<Case> {
+    let dims = |[b, n, k]: [i64; 3]| vec![("B", b), ("N", n), ("K", k)];
+    let random = [
+        [1, 256, 512],
+        [2, 256, 512],
+        [7, 192, 640],
+        [8, 320, 384],
+        [9, 64, 128],
+        // Neither rows nor columns are a multiple of a tile.
+        [33, 200, 1104],
+        [63, 130, 144],
+        [64, 1, 16],
+        [65, 129, 2064],
+        [128, 384, 1536],
+        // More tiles than multiprocessors, the last one alone, and rows of y without alignment.
+        [3, 4300, 1040],
+        // A number of tiles for each multiprocessor that is no multiple of four, so that few begin with new scales.
+        [2, 9600, 160],
+        // More columns than any ring of stages holds; also with a last block that is not whole.
+        [1, 70, 16384],
+        [5, 100, 8208],
+    ];
+    // Rows too long to stay in shared memory, for more tiles than multiprocessors.
+    let streamed = [33, 4264, 1552];
+    let edges = [[13, 264, 912], [64, 128, 4096]];
+    let timed = [1, 8, 64].into_iter().flat_map(|b| [[b, 32768, 1024], [b, 4096, 8192]]);
+    let name = |[b, n, k]: [i64; 3]| format!("b{b}.{n}x{k}");
+    let mut grid = Grid::new(out, &[("out", out)], dims);
+    for shape in random {
+        grid = grid.random(&name(shape), shape);
+    }
+    for shape in edges {
+        grid = grid.edges(&format!("edges.{}", name(shape)), shape);
+    }
+    if out == "bf16" {
+        grid = grid.random(&name(streamed), streamed);
+        for shape in timed {
+            grid = grid.timed(&name(shape), shape);
+        }
+    }
+    grid.done()
+}
+
+const WHY: &str = "the order of the sums is defined, tensor cores sum by a known rule (crates/core/accumulator.rs), and f32 and bf16 are \
+                   rounded to nearest even, so every bit is defined; any NaN matches any other";
+
+/// y in f32.
+fn want([x, w]: [&[u8]; 2], [x_scale, w_scale]: [&[f32]; 2], [_, n, k]: [usize; 3]) -> Vec<f32> {
+    let factors = |codes: &[u8]| -> Vec<Factor> {
+        codes
+            .par_iter()
+            .map(|code| Operand::E4m3.factor((*code).into()))
+            .collect()
+    };
+    let (x, w) = (factors(x), factors(w));
+    let blocks = k.div_ceil(BLOCK);
+    let mut y = vec![0.0; x.len() / k * n];
+    y.par_iter_mut().enumerate().for_each(|(at, y)| {
+        let (row, col) = (at / n, at % n);
+        let pairs = x[row * k..][..k].chunks(BLOCK).zip(w[col * k..][..k].chunks(BLOCK));
+        *y = pairs.enumerate().fold(0.0, |acc, (block, (x, w))| {
+            let scale = x_scale[row * blocks + block] * w_scale[col / BLOCK * blocks + block];
+            scale.mul_add(WGMMA_E4M3.dot(x, w, 0.0), acc)
+        });
+    });
+    y
+}
+
+/// Codes of rows. Edges have blocks of zeros, of the largest and of subnormal numbers, rows that nearly cancel, and a NaN.
+fn codes(name: &str, [rows, cols]: [usize; 2], edges: bool, data: &Data) -> Vec<u8> {
+    let normal = data.normal(&format!("fp8_gemm/{name}"), rows * cols);
+    let bits = data.bytes(&format!("fp8_gemm/{name}/bits"), rows * cols);
+    let mut codes = vec![0; rows * cols];
+    codes.par_chunks_mut(cols).enumerate().for_each(|(row, codes)| {
+        for (col, code) in codes.iter_mut().enumerate() {
+            let (x, bits) = (normal[row * cols + col], bits[row * cols + col]);
+            // Largest magnitudes of blocks are near 448, as quantizers leave them.
+            let near = |x: f32| E4M3.encode(x) as u8;
+            *code = match (row + col / BLOCK) % 7 {
+                _ if !edges => near(120.0 * x),
+                0 => bits & 0x80,
+                1 => bits & 0x80 | 0x7e,
+                2 => bits & 0x87,
+                3 => near(120.0 * x * if col % 2 == 0 { 1.0 } else { -1.0 }),
+                4 if bits & 0x7f == 0x7f => 0,
+                4 => bits,
+                5 if row % 32 == 5 && col % BLOCK == 77 => 0x7f,
+                _ => near(120.0 * x),
+            };
+        }
+    });
+    codes
+}
+
+/// Scales of blocks: positive; edges are powers of two, the least of them 2^-127, and 0.
+fn scales(name: &str, len: usize, edges: bool, data: &Data) -> Vec<f32> {
+    let mut scales = data.normal(&format!("fp8_gemm/{name}"), len);
+    for (at, scale) in scales.iter_mut().enumerate() {
+        *scale = match at % 11 {
+            3 if edges => 2f32.powi(-127),
+            5 if edges => 0.0,
+            7 | 8 if edges => 2f32.powi((at % 40) as i32 - 20),
+            _ => scale.exp() / 448.0,
+        };
+    }
+    scales
+}

@@ -1,0 +1,341 @@
+//! Scores of a lightning indexer over quantized keys: records in the pages of an index cache, found by a table of pages for each row.
+//!
+//! score_w = s_w · Σ_h a_h · max(0, q_h · k_w), with a_h = head_weights_h · scale, for the entries that a row may see; −∞ for all
+//! others. Key w of a row is in slot w % 64 of page table\[row, w / 64\]. The definition without rounding is the one in
+//! [`reference::ops::indexer`].
+//!
+//! - `index_fp8`: the query is E4M3, its own scale is part of the head weights, k_w are the key's codes, and s_w is its scale.
+//! - `index_mxfp4`: the query is bfloat16, which holds a decoded MXFP4 query exactly; k_w is the decoded key, exact in bfloat16 too
+//!   (at most 2 significant bits, and the least is 2^-128), and s_w = 1. Both were rotated by the same Hadamard matrix before.
+//!
+//! The order of the sums is part of the definition. Tensor cores sum 128 channels from the first to the last, 32 ([`WGMMA_E4M3`]) or
+//! 16 ([`WGMMA_BF16`]) in each step. Heads with the same h % 8 / 2 are added in f32 by fma, in ascending order: p_0 to p_3. The score
+//! is s_w · ((p_0 + p_1) + (p_2 + p_3)). So its bits depend on the row and the key alone, and equality is the contract.
+
+use rayon::prelude::*;
+use safetensors::Dtype;
+
+use super::data::{bf16_bytes, f32_bytes, floats};
+use super::grid::Grid;
+use super::judge::Judge;
+use super::slots::{encoded, layout, rows};
+use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem, Scalar};
+use ulplab_core::accumulator::{Factor, Operand, WGMMA_BF16, WGMMA_E4M3};
+use ulplab_core::formats::{E4M3, KvRecord, PAGE, codec};
+
+/// The operation.
+pub struct IndexRecords;
+
+/// Channels of a key.
+const CHANNELS: usize = 128;
+/// Pages with contents of their own in timed cases. The others repeat them, so that few products need be summed on the CPU.
+const TIMED_PAGES: usize = 64;
+
+impl Op for IndexRecords {
+    fn name(&self) -> &'static str {
+        "index_records"
+    }
+
+    fn doc(&self) -> &'static str {
+        "an indexer's score of every compressed entry that a query may see, from the records of a paged index cache"
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        ["index_fp8", "index_mxfp4"].into_iter().flat_map(cases).collect()
+    }
+
+    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
+        let [b, h, n] = ["B", "H", "N"].map(|dim| case.dim(dim));
+        let record = layout(case)?;
+        let (width, stride) = (n.div_ceil(PAGE), record.page_stride(PAGE));
+        // Rows see all, half, one, none, and numbers around a page.
+        let counts = [n, n / 2, 1, 0, 64, n - 1, 63, 65];
+        let count = |row: usize| {
+            if case.timed {
+                n
+            } else {
+                counts[row % counts.len()].min(n)
+            }
+        };
+        // Rows that are a multiple of 64 apart see as many entries, of the same contents.
+        let distinct = if case.timed { TIMED_PAGES } else { width * b.min(64) };
+        let page_of = |row: usize, page: usize| (row * width + page) % distinct;
+        let mut contents = contents(case, record, data, distinct)?;
+        for row in 0..b.min(64) {
+            // An entry that a row may not see must not be read: in every format, 255s are NaN.
+            for entry in count(row)..width * PAGE {
+                if !case.timed {
+                    let at = page_of(row, entry / PAGE) * PAGE + entry % PAGE;
+                    rows(record, at).for_each(|place| contents[place].fill(0xff));
+                }
+            }
+        }
+        let mut places: Vec<usize> = (0..b * width).collect();
+        let keys = data.bytes("index_records/places", 8 * places.len());
+        places.sort_unstable_by_key(|at| keys[8 * at..][..8].to_vec());
+        let mut pages = vec![0xff; b * width * stride];
+        let mut table = vec![-1i32; b * width];
+        for (at, place) in places.into_iter().enumerate() {
+            let (row, page) = (at / width, at % width);
+            if page * PAGE < count(row) {
+                table[at] = place as i32;
+                pages[place * stride..][..stride].copy_from_slice(&contents[page_of(row, page) * stride..][..stride]);
+            }
+        }
+        let (q, q_dtype, factors) = query(case, data)?;
+        let mut weights = data.normal("index_records/weights", b * h);
+        if case.inputs == Inputs::Edges {
+            weights
+                .chunks_exact_mut(h)
+                .enumerate()
+                .for_each(|(row, weights)| match row % 8 {
+                    2 => weights.iter_mut().for_each(|x| *x = -x.abs()),
+                    7 => weights[h - 1] = f32::NAN,
+                    _ => {}
+                });
+        }
+        let scale = ((h * CHANNELS) as f32).sqrt().recip();
+        let decoded = Keys::new(record, contents)?;
+        let wanted = |row: usize, page: usize| {
+            let weights = &weights[row * h..][..h];
+            let seen = if case.timed {
+                PAGE
+            } else {
+                (count(row) - page * PAGE).min(PAGE)
+            };
+            let query = &factors[row * h * CHANNELS..][..h * CHANNELS];
+            decoded.scores(page_of(row, page), seen, query, weights, scale)
+        };
+        // In timed cases, the scores of a row for each page of different contents.
+        let repeated = distinct.min(width);
+        let found: Vec<Vec<f32>> = match case.timed {
+            true => (0..b * repeated)
+                .into_par_iter()
+                .map(|at| wanted(at / repeated, at % repeated))
+                .collect(),
+            false => Vec::new(),
+        };
+        let mut want = vec![f32::NEG_INFINITY; b * n];
+        want.par_chunks_exact_mut(n).enumerate().for_each(|(row, want)| {
+            let pages = want[..count(row)].par_chunks_mut(PAGE).enumerate();
+            pages.for_each(|(page, want)| match case.timed {
+                true => want.copy_from_slice(&found[row * repeated + page % repeated][..want.len()]),
+                false => want.copy_from_slice(&wanted(row, page)),
+            });
+        });
+        let counts = (0..b).flat_map(|row| (count(row) as i32).to_le_bytes()).collect();
+        let table_bytes = table.iter().flat_map(|page| page.to_le_bytes()).collect();
+        let buffers = vec![
+            Buffer::input("q", q_dtype, &[b, h, CHANNELS], q),
+            Buffer::f32("head_weights", &[b, h], &weights),
+            Buffer::input("pages", Dtype::U8, &[b * width, stride], pages),
+            Buffer::input("table", Dtype::I32, &[b, width], table_bytes),
+            Buffer::input("count", Dtype::I32, &[b], counts),
+            Buffer::output("scores", Dtype::F32, &[b, n]),
+        ];
+        let batch = Batch::new("B", &["q", "head_weights", "table", "count", "scores"]);
+        let judge = Judge::equal("scores", Dtype::F32, &[b, n], f32_bytes(&want), WHY).any_nan(0..n);
+        Ok(Problem {
+            scalars: vec![("scale", Scalar::F32(scale))],
+            flops: (2 * b * h * CHANNELS * n) as u64,
+            batch: Some(batch.pool("table", "pages", b * width)),
+            ..Problem::new(buffers, vec![judge])
+        })
+    }
+}
+
+fn cases(record: &'static str) -> Vec<Case> {
+    let dims = |[b, h, n]: [i64; 3]| vec![("B", b), ("H", h), ("N", n)];
+    let name = |[b, h, n]: [i64; 3]| format!("b{b}.h{h}.{n}");
+    let random = [
+        [1, 64, 64],
+        [2, 64, 130],
+        // With three rows or more and 64 heads, this is the case that is also run at large addresses.
+        [7, 64, 99],
+        [8, 4, 63],
+        [9, 5, 1],
+        [33, 1, 65],
+        [3, 128, 200],
+        // Neither heads nor entries are a multiple of a tile.
+        [65, 72, 70],
+        [128, 64, 64],
+        [1, 64, 5000],
+        // Several rows, and more pages than stages, for each warpgroup of a card.
+        [4400, 64, 2],
+    ];
+    let edges = [[17, 64, 200], [17, 6, 130]];
+    let mut grid = Grid::new(record, &[("record", record)], dims);
+    for shape in random {
+        grid = grid.random(&name(shape), shape);
+    }
+    for shape in edges {
+        grid = grid.edges(&format!("edges.{}", name(shape)), shape);
+    }
+    for shape in [[1, 64, 262_144], [8, 64, 262_144]] {
+        grid = grid.timed(&name(shape), shape);
+    }
+    grid.done()
+}
+
+const WHY: &str = "keys are decoded exactly, the order of the sums is defined, tensor cores sum by a known rule (crates/core/accumulator.rs), \
+                   and f32 is rounded to nearest even, so every bit is defined; any NaN matches any other; entries that a row may not \
+                   see are -infinity";
+
+/// The bytes of a query `[B, H, 128]`, their type, and the parts of its numbers.
+fn query(case: &Case, data: &Data) -> Result<(Vec<u8>, Dtype, Vec<Factor>), String> {
+    let (rows, of_row) = (case.dim("B"), case.dim("H") * CHANNELS);
+    let edges = case.inputs == Inputs::Edges;
+    let mut values = data.normal("index_records/q", rows * of_row);
+    if case.key("record") == "index_fp8" {
+        let mut codes: Vec<u8> = values.par_iter().map(|x| E4M3.encode(120.0 * x) as u8).collect();
+        let random = data.bytes("index_records/q/codes", if edges { codes.len() } else { 0 });
+        for (row, random) in random.chunks_exact(of_row).enumerate() {
+            let codes = &mut codes[row * of_row..][..of_row];
+            match row % 8 {
+                // Dead where a key has no negative channel.
+                1 => codes.iter_mut().for_each(|code| *code |= 0x80),
+                3 => codes[of_row / 2] = 0x7f,
+                4 => codes
+                    .iter_mut()
+                    .zip(random)
+                    .for_each(|(code, bits)| *code = bits & 0x87),
+                5 => codes
+                    .iter_mut()
+                    .zip(random)
+                    .for_each(|(code, bits)| *code = bits & 0x80),
+                6 => codes
+                    .iter_mut()
+                    .zip(random)
+                    .for_each(|(code, bits)| *code = bits & 0x80 | 0x7e),
+                _ => {}
+            }
+        }
+        let factors = codes
+            .par_iter()
+            .map(|code| Operand::E4m3.factor((*code).into()))
+            .collect();
+        return Ok((codes, Dtype::U8, factors));
+    }
+    // Every second row is what an MXFP4 quantizer leaves.
+    let mut quantized = values.clone();
+    codec("index_mxfp4")?.round(&mut quantized, CHANNELS);
+    for (row, values) in values.chunks_exact_mut(of_row).enumerate() {
+        match row % 8 {
+            1 if edges => values.iter_mut().for_each(|x| *x = -x.abs()),
+            3 if edges => values[of_row / 2] = f32::NAN,
+            4 if edges => values.iter_mut().for_each(|x| *x *= 2f32.powi(-127)),
+            5 if edges => values.fill(0.0),
+            6 if edges => values[3] = f32::INFINITY,
+            // With keys of the least scale, scores are usual numbers.
+            0 if edges && row > 0 => values.iter_mut().for_each(|x| *x *= 2f32.powi(100)),
+            kind if kind % 2 == 0 => values.copy_from_slice(&quantized[row * of_row..][..of_row]),
+            _ => {}
+        }
+    }
+    let bytes = bf16_bytes(&values);
+    let factors = values.par_iter().map(|x| bf16_factor(*x)).collect();
+    Ok((bytes, Dtype::BF16, factors))
+}
+
+fn bf16_factor(x: f32) -> Factor {
+    Operand::Bf16.factor(half::bf16::from_f32(x).to_bits())
+}
+
+/// So many pages of keys. Edges have keys of any codes and scales, of zeros of both signs, and keys without negative channels.
+fn contents(case: &Case, record: &KvRecord, data: &Data, pages: usize) -> Result<Vec<u8>, String> {
+    let mut values = data.normal("index_records/keys", pages * PAGE * CHANNELS);
+    if case.inputs == Inputs::Edges {
+        let kinds = values.chunks_exact_mut(CHANNELS).zip((0..8).cycle());
+        kinds
+            .filter(|(_, kind)| *kind == 4)
+            .for_each(|(key, _)| key.iter_mut().for_each(|x| *x = x.abs()));
+    }
+    let tokens = codec(record.name)?.encode(&values, CHANNELS);
+    let mut contents = tokens.part("pages").to_vec();
+    if case.inputs != Inputs::Edges {
+        return Ok(contents);
+    }
+    let random = data.bytes("index_records/keys/codes", contents.len());
+    for slot in 0..pages * PAGE {
+        let [codes, scales] = [0, 1].map(|region| rows(record, slot).nth(region).expect("codes and scales"));
+        let of_fp8 = record.name == "index_fp8";
+        let signs = if of_fp8 { 0x80 } else { 0x88 };
+        for at in codes.clone() {
+            let bits = random[at];
+            contents[at] = match slot % 8 {
+                1 if of_fp8 && bits & 0x7f == 0x7f => bits & 0x80 | 0x7e,
+                1 | 5 => bits,
+                2 => bits & signs,
+                _ => contents[at],
+            };
+        }
+        if slot % 8 == 3 || slot % 8 == 5 {
+            contents[scales.clone()].copy_from_slice(&random[scales]);
+        } else if slot % 8 == 6 {
+            // The least and the largest powers of two.
+            let least = match slot / 8 % 2 {
+                _ if of_fp8 => [0, 0, 0x40, 0],
+                0 => [0, 1, 127, 254],
+                // No other hides what the least one decides.
+                _ => [0; 4],
+            };
+            contents[scales].copy_from_slice(&least);
+        } else if slot % 16 == 12 && !of_fp8 {
+            // A scale that is NaN and no code that is 0, all of one sign: were it infinite, so would be a product with a query
+            // whose channels are of one sign, too.
+            contents[codes].iter_mut().for_each(|codes| *codes |= 0x11);
+            contents[scales][0] = 255;
+        }
+    }
+    Ok(contents)
+}
+
+/// Keys as tensor cores take them, and what their sums are multiplied by.
+struct Keys {
+    factors: Vec<Factor>,
+    scales: Vec<f32>,
+    fp8: bool,
+}
+
+impl Keys {
+    fn new(record: &KvRecord, pages: Vec<u8>) -> Result<Self, String> {
+        let slots = pages.len() / record.page_stride(PAGE) * PAGE;
+        let fp8 = record.name == "index_fp8";
+        let bytes = |slot: usize, region: usize| &pages[rows(record, slot).nth(region).expect("codes and scales")];
+        if fp8 {
+            let codes = (0..slots).into_par_iter().flat_map_iter(|slot| bytes(slot, 0));
+            let factors = codes.map(|code| Operand::E4m3.factor((*code).into())).collect();
+            let scales = (0..slots)
+                .flat_map(|slot| floats(bytes(slot, 1), 4))
+                .map(|x| x as f32)
+                .collect();
+            return Ok(Self { factors, scales, fp8 });
+        }
+        let mut values = vec![0.0; slots * CHANNELS];
+        codec(record.name)?.decode(&encoded(record, pages), &mut values);
+        Ok(Self {
+            factors: values.par_iter().map(|x| bf16_factor(*x)).collect(),
+            scales: vec![1.0; slots],
+            fp8,
+        })
+    }
+
+    /// The scores of the first `seen` keys of a page.
+    fn scores(&self, page: usize, seen: usize, query: &[Factor], weights: &[f32], scale: f32) -> Vec<f32> {
+        let rule = if self.fp8 { WGMMA_E4M3 } else { WGMMA_BF16 };
+        let keys = page * PAGE..page * PAGE + seen;
+        let score = |slot: usize| {
+            let key = &self.factors[slot * CHANNELS..][..CHANNELS];
+            let mut parts = [0f32; 4];
+            for (head, (query, weight)) in query.chunks_exact(CHANNELS).zip(weights).enumerate() {
+                let product = rule.dot(key, query, 0.0);
+                // NaN is not below 0.
+                let positive = if product < 0.0 { 0.0 } else { product };
+                let part = &mut parts[head % 8 / 2];
+                *part = (weight * scale).mul_add(positive, *part);
+            }
+            ((parts[0] + parts[1]) + (parts[2] + parts[3])) * self.scales[slot]
+        };
+        keys.map(score).collect()
+    }
+}

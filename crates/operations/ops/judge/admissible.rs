@@ -1,0 +1,317 @@
+//! Judges codes and scales of numbers that are known only within a bound.
+//!
+//! Rounding is discontinuous: a number that is off by an ulp may get another code, and a different largest magnitude may
+//! give another scale, which changes all codes of its block. So a kernel that computes numbers and quantizes them cannot be
+//! required to give certain bytes; and a tolerance on decoded values would hide a wrong rule. But scale rules are monotonic
+//! in the magnitude, and casts are monotonic in the number. Hence a scale is *admissible* if it lies between the scales of
+//! the smallest and the largest block maximum that the bound allows; a code is admissible if, given the stored scale, it
+//! lies between the codes of the ends of its element's interval. Everything else is wrong, whatever its distance.
+
+use rayon::prelude::*;
+
+use super::failure::{Elements, WorstElement};
+use super::values;
+use super::values::POISON_BYTE;
+use super::{Bound, Judge, Measured, Rule};
+use ulplab_core::formats::Single;
+use ulplab_core::metrics::VIOLATIONS;
+
+/// Stored codes and scales, and the numbers that they should represent.
+struct StoredBlocks<'a> {
+    single: Single,
+    /// Elements per block.
+    width: usize,
+    cols: usize,
+    want: &'a [f64],
+    bound: &'a Bound,
+    data: &'a [u8],
+    scale: &'a [u8],
+}
+
+/// Classifies a wrong code or scale: the neighbour of an admissible one, or further away.
+#[derive(Clone, Copy, PartialEq)]
+enum Deviation {
+    Not,
+    Next,
+    More,
+}
+
+/// Codes or scales, some of which are wrong.
+struct Codes<'a> {
+    output: &'static str,
+    shape: [usize; 2],
+    wrong: Vec<Deviation>,
+    /// The code, and whether it still holds the poison byte.
+    found: &'a (dyn Fn(usize) -> (u32, bool) + Sync),
+    /// The first and the last admissible one, and a description of their origin.
+    wanted: &'a dyn Fn(usize) -> ([u32; 2], String),
+}
+
+impl Judge {
+    /// Counts the scales and codes that no numbers within the bound could have: `violations` of each output. An expected
+    /// NaN must be stored as NaN.
+    pub(super) fn admissible_of(&self, data: &[u8], scale: &[u8]) -> Vec<Measured> {
+        let Rule::Admissible {
+            format,
+            width,
+            above,
+            want,
+            bound,
+        } = &self.rule
+        else {
+            unreachable!("asked of this rule only");
+        };
+        let stored = StoredBlocks {
+            single: Single::new(format, *above).expect("a format with scales"),
+            width: *width,
+            cols: self.cols(),
+            want,
+            bound,
+            data,
+            scale,
+        };
+        let (across, size) = (stored.cols.div_ceil(*width), stored.single.scale_bytes());
+        let shape = [want.len() / stored.cols, across];
+        let bits = 8 * data.len() / want.len().max(1);
+        assert_eq!(data.len() * 8, want.len() * bits, "bytes of codes");
+        assert_eq!(scale.len(), shape[0] * across * size, "bytes of scales");
+
+        let (mut codes, mut scales) = (
+            vec![Deviation::Not; want.len()],
+            vec![Deviation::Not; shape[0] * across],
+        );
+        let rows = codes.par_chunks_mut(stored.cols).zip(scales.par_chunks_mut(across));
+        rows.enumerate().for_each(|(row, (codes, scales))| {
+            let blocks = codes.chunks_mut(*width).zip(scales);
+            for (block, (codes, scale)) in blocks.enumerate() {
+                stored.judge(row * across + block, codes, scale);
+            }
+        });
+        let codes = Codes {
+            output: "data",
+            shape: [shape[0], stored.cols],
+            wrong: codes,
+            found: &|at| {
+                let poison = data[at * bits / 8] == POISON_BYTE;
+                (stored.single.code_at(data, at), poison)
+            },
+            wanted: &|at| {
+                let block = at / stored.cols * across + at % stored.cols / width;
+                let of = format!(
+                    "of {} ± {} under the scale {:#x} that is stored",
+                    values::plain(want[at]),
+                    values::short(bound(at, want[at])),
+                    stored.scale_at(block)
+                );
+                (stored.codes(at, stored.factor(block)), of)
+            },
+        };
+        let scales = Codes {
+            output: "scale",
+            shape,
+            wrong: scales,
+            found: &|at| {
+                let bytes = &scale[at * size..][..size];
+                (stored.scale_at(at), bytes.iter().all(|byte| *byte == POISON_BYTE))
+            },
+            wanted: &|at| {
+                let [least, most] = stored.magnitudes(at);
+                let scales = [least, most].map(|amax| stored.single.scale(amax));
+                let of = format!(
+                    "of a largest magnitude of {} to {}",
+                    values::plain(least.into()),
+                    values::plain(most.into())
+                );
+                (scales, of)
+            },
+        };
+        vec![self.said_of(codes), self.said_of(scales)]
+    }
+
+    fn said_of(&self, codes: Codes) -> Measured {
+        let Codes { wrong, found, .. } = &codes;
+        let judge = Self {
+            rows: self.rows.clone(),
+            ..Self::finite(codes.output, self.dtype, &codes.shape, self.why.clone())
+        };
+        let right = judge.measured(&VIOLATIONS, 0.0);
+        let bad = |at: usize| wrong[at] != Deviation::Not;
+        let Some(first) = (0..wrong.len()).find(|at| bad(*at)) else {
+            return right;
+        };
+        let elements = Elements {
+            judge: &judge,
+            count: (0..wrong.len()).into_par_iter().filter(|at| bad(*at)).count(),
+            bad: &bad,
+            kinds: &|at| {
+                let (code, poison) = found(at);
+                values::code_kinds(poison, code == 0, wrong[at] == Deviation::Next)
+            },
+        };
+        let ([low, high], of) = (codes.wanted)(first);
+        let got = found(first).0;
+        let wanted = match low == high {
+            true => format!("{low:#x}"),
+            false => format!("{low:#x} to {high:#x}"),
+        };
+        let said = WorstElement {
+            at: first,
+            want: low.into(),
+            got: got.into(),
+            bound: None,
+            text: format!("want {wanted}, {of}; got {got:#x} (the first)"),
+        };
+        elements.failed(right, said)
+    }
+}
+
+impl StoredBlocks<'_> {
+    /// The smallest and the largest f32 that the bound allows.
+    fn interval(&self, at: usize) -> [f32; 2] {
+        let (want, bound) = (self.want[at], (self.bound)(at, self.want[at]));
+        [down(want - bound), up(want + bound)]
+    }
+
+    /// The elements of a block.
+    fn elements(&self, block: usize) -> std::ops::Range<usize> {
+        let across = self.cols.div_ceil(self.width);
+        let first = block / across * self.cols + block % across * self.width;
+        first..(first + self.width).min((block / across + 1) * self.cols)
+    }
+
+    /// The smallest and the largest maximum of a block that the bound allows.
+    fn magnitudes(&self, block: usize) -> [f32; 2] {
+        let of = |at: usize| {
+            let [low, high] = self.interval(at);
+            let least = if low <= 0.0 && high >= 0.0 {
+                0.0
+            } else {
+                low.abs().min(high.abs())
+            };
+            [least, larger(low.abs(), high.abs())]
+        };
+        let all = self.elements(block).map(of);
+        all.fold([0.0; 2], |[least, most], [low, high]| {
+            [larger(least, low), larger(most, high)]
+        })
+    }
+
+    /// The stored scale.
+    fn scale_at(&self, block: usize) -> u32 {
+        let size = self.single.scale_bytes();
+        let mut bytes = [0; 4];
+        bytes[..size].copy_from_slice(&self.scale[block * size..][..size]);
+        u32::from_le_bytes(bytes)
+    }
+
+    /// The factor or divisor that the stored scale applies to elements.
+    fn factor(&self, block: usize) -> f32 {
+        self.single.factor(self.scale_at(block), self.magnitudes(block)[1])
+    }
+
+    /// The codes of the ends of an element's interval.
+    fn codes(&self, at: usize, factor: f32) -> [u32; 2] {
+        self.interval(at).map(|x| self.single.code(x, factor))
+    }
+
+    fn judge(&self, block: usize, codes: &mut [Deviation], scale: &mut Deviation) {
+        let [least, most] = self.magnitudes(block);
+        let stored = self.scale_at(block);
+        *scale = wrong(stored.into(), [least, most].map(|amax| self.single.scale(amax).into()));
+        let factor = self.single.factor(stored, most);
+        for (at, wrong_code) in self.elements(block).zip(codes) {
+            let rank = |code: u32| i64::from(self.single.rank(code));
+            let ends = self.codes(at, factor).map(rank);
+            *wrong_code = wrong(rank(self.single.code_at(self.data, at)), ends);
+        }
+    }
+}
+
+fn wrong(found: i64, [low, high]: [i64; 2]) -> Deviation {
+    match (low - found).max(found - high) {
+        ..=0 => Deviation::Not,
+        1 => Deviation::Next,
+        _ => Deviation::More,
+    }
+}
+
+/// The larger of two magnitudes; NaN is larger than any number.
+fn larger(a: f32, b: f32) -> f32 {
+    f32::from_bits((a.to_bits() & 0x7fff_ffff).max(b.to_bits() & 0x7fff_ffff))
+}
+
+/// The largest f32 that is not above x.
+fn down(x: f64) -> f32 {
+    let rounded = x as f32;
+    if f64::from(rounded) > x {
+        rounded.next_down()
+    } else {
+        rounded
+    }
+}
+
+/// The smallest f32 that is not below x.
+fn up(x: f64) -> f32 {
+    -down(-x)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::Outputs;
+    use ulplab_core::formats::{Codec, Encoded, GlobalScale, codec};
+
+    /// Judges the encoding of some numbers by other numbers and a bound.
+    fn said(codec: &dyn Codec, width: usize, above: f32, encoded: &Encoded, x: &[f32], bound: f64) -> Vec<Measured> {
+        let want: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+        let stored = ["data", "scale"].map(|part| (part, encoded.part(part).to_vec()));
+        let format = *codec.format().unwrap();
+        Judge::admissible((format, width, above), 32, want, move |_, _| bound, "").measure(&Outputs(stored.into()))
+    }
+
+    /// Inadmissible codes and scales of the encoding of `x + error`, judged by `x` and a bound.
+    fn judge(name: &str, x: &[f32], error: impl Fn(usize) -> f32, bound: f64) -> (f64, f64) {
+        let codec = codec(name).unwrap();
+        let format = codec.format().unwrap();
+        let off: Vec<f32> = x.iter().enumerate().map(|(at, x)| x + error(at)).collect();
+        let encoded = format.encode(&off, 32, GlobalScale::Stored(&[4.0]));
+        let width = if name == "nvfp4" { 16 } else { 32 };
+        let found = said(&*codec, width, 4.0, &encoded, x, bound);
+        (found[0].value, found[1].value)
+    }
+
+    fn numbers() -> Vec<f32> {
+        (0..32 * 40)
+            .map(|i| ((i * 7919 % 2003) as f32 - 1001.0) / 250.0)
+            .collect()
+    }
+
+    #[test]
+    fn what_the_bound_allows_is_admissible_and_no_more() {
+        for name in ["mxfp8", "mxfp4", "nvfp4"] {
+            let x = numbers();
+            assert_eq!(judge(name, &x, |_| 0.0, 0.0), (0.0, 0.0), "{name}");
+            // The errors are larger than the distances between numbers, so that some codes change in every format.
+            let error = |at: usize| if at.is_multiple_of(2) { 5e-3 } else { -5e-3 };
+            assert_eq!(judge(name, &x, error, 5.01e-3), (0.0, 0.0), "{name}");
+            assert!(judge(name, &x, error, 1e-7).0 > 0.0, "{name}");
+            assert!(judge(name, &x, |at| x[at], 1e-4).1 > 30.0, "{name}: twice the numbers");
+        }
+    }
+
+    #[test]
+    fn nan_must_be_stored_as_such() {
+        let mut x = numbers();
+        x[100] = f32::NAN;
+        assert_eq!(judge("mxfp8", &x, |_| 0.0, 1e-6), (0.0, 0.0));
+        let plain = |at: usize| if at == 100 { 1.0 } else { 0.0 };
+        let mut without = x.clone();
+        without[100] = 0.0;
+        assert_eq!(judge("mxfp8", &without, plain, 1.5), (0.0, 0.0));
+        // A number's bytes are stored where NaN is expected.
+        let codec = codec("mxfp8").unwrap();
+        let encoded = codec.encode(&without, 32);
+        let found = said(&*codec, 32, 1.0, &encoded, &x, 1e-6);
+        assert!(found[0].value >= 1.0 && found[1].value == 1.0, "{found:?}");
+    }
+}

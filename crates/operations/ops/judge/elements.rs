@@ -1,0 +1,189 @@
+//! Judgements that compare outputs element by element.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::failure::{Elements, WorstElement};
+use super::values;
+use super::values::number;
+use super::{Also, Bound, Judge, Measured};
+use ulplab_core::metrics::{BOUND_RATIO, Pair, VIOLATIONS, measure_all};
+use ulplab_core::record::Worst;
+
+impl Judge {
+    pub(super) fn equal_of(&self, want: &[u8], any_nan: &Range<usize>, also: Option<&Also>, got: &[u8]) -> Measured {
+        assert_eq!(want.len(), got.len(), "bytes of '{}'", self.output);
+        let right = self.measured(&VIOLATIONS, 0.0);
+        if want == got {
+            return right;
+        }
+        let (dtype, size, cols) = (self.dtype, self.dtype.bitsize() / 8, self.cols());
+        let differs = |at: usize| {
+            let bytes = at * size..(at + 1) * size;
+            let nan = || number(dtype, want, at).is_nan() && number(dtype, got, at).is_nan();
+            want[bytes.clone()] != got[bytes.clone()]
+                && !(any_nan.contains(&(at % cols)) && nan())
+                && !also.is_some_and(|also| also(at, &got[bytes]))
+        };
+        let count = (0..want.len() / size).into_par_iter().filter(|at| differs(*at)).count();
+        let Some(first) = (0..want.len() / size).find(|at| differs(*at)) else {
+            return right;
+        };
+        let elements = Elements {
+            judge: self,
+            count,
+            bad: &differs,
+            kinds: &|at| {
+                values::kinds(dtype, [number(dtype, want, at), number(dtype, got, at)], got, at)
+                    | values::neighbours(dtype, values::bits(dtype, want, at), values::bits(dtype, got, at))
+            },
+        };
+        let said = WorstElement {
+            at: first,
+            want: number(dtype, want, first),
+            got: number(dtype, got, first),
+            bound: Some(0.0),
+            text: format!(
+                "{} (the first), bits must be equal",
+                values::both(dtype, values::bits(dtype, want, first), values::bits(dtype, got, first))
+            ),
+        };
+        elements.failed(right, said)
+    }
+
+    /// Describes a wrong element whose error exceeds its bound.
+    pub(super) fn by_bound<'a>(
+        &'a self,
+        bound: &'a Bound,
+        want: &'a [f64],
+        got: &'a [u8],
+    ) -> impl Fn(usize, f64) -> (f64, String) + 'a {
+        move |at, ratio| match bound(at, want[at]) {
+            below if below < 0.0 => (
+                0.0,
+                format!("{}, its bits must be as they were", self.pair_text(want[at], got, at)),
+            ),
+            bound => (
+                bound,
+                format!(
+                    "{}, bound {}{}",
+                    self.pair_text(want[at], got, at),
+                    values::short(bound),
+                    values::times(ratio)
+                ),
+            ),
+        }
+    }
+
+    pub(super) fn pair_text(&self, want: f64, got: &[u8], at: usize) -> String {
+        let got = number(self.dtype, got, at);
+        let [want, got] = values::apart(want, got);
+        format!("want {want}, got {got}")
+    }
+
+    /// Counts elements beyond their bound (`violations`), and computes the largest ratio of error to bound (`bound_ratio`)
+    /// and the usual metrics. The ratio is infinite unless NaN meets NaN and infinities meet the same infinity. `said` gets
+    /// the worst element and its ratio, and returns the text for its bound and its description.
+    pub(super) fn near(
+        &self,
+        want: &[f64],
+        got: &[u8],
+        metrics: bool,
+        bound: &(dyn Fn(usize, f64) -> f64 + Sync),
+        said: &dyn Fn(usize, f64) -> (f64, String),
+    ) -> Vec<Measured> {
+        let (dtype, size) = (self.dtype, self.dtype.bitsize() / 8);
+        assert_eq!(want.len() * size, got.len(), "bytes of '{}'", self.output);
+        let ratio = |at: usize| {
+            let (want, got_at) = (want[at], number(dtype, got, at));
+            match bound(at, got_at) {
+                bound if bound < 0.0 => match values::stored(dtype, want) == values::bits(dtype, got, at) {
+                    true => 0.0,
+                    false => f64::INFINITY,
+                },
+                _ if want.is_nan() && got_at.is_nan() || want == got_at => 0.0,
+                _ if !want.is_finite() || !got_at.is_finite() => f64::INFINITY,
+                bound => over((got_at - want).abs(), bound),
+            }
+        };
+        let found = (0..want.len()).into_par_iter().map(|at| {
+            let ratio = ratio(at);
+            (usize::from(ratio > 1.0), ratio, at)
+        });
+        let (beyond, worst, at) = found.reduce(
+            || (0, 0.0, usize::MAX),
+            |a, b| {
+                let (_, ratio, at) = if b.1 > a.1 || (b.1 == a.1 && b.2 < a.2) { b } else { a };
+                (a.0 + b.0, ratio, at)
+            },
+        );
+        let worst_place = (at < want.len()).then(|| Worst {
+            index: self.index(at),
+            want: want[at],
+            got: number(dtype, got, at),
+        });
+        let mut all = [&VIOLATIONS, &BOUND_RATIO].map(|metric| Measured {
+            worst: worst_place.clone(),
+            ..self.measured(metric, worst)
+        });
+        all[0].value = beyond as f64;
+        if beyond > 0 {
+            let (bound, text) = said(at, worst);
+            let elements = Elements {
+                judge: self,
+                count: beyond,
+                bad: &|at| ratio(at) > 1.0,
+                kinds: &|at| values::kinds(dtype, [want[at], number(dtype, got, at)], got, at),
+            };
+            let said = WorstElement {
+                at,
+                want: want[at],
+                got: number(dtype, got, at),
+                bound: Some(bound),
+                text,
+            };
+            all[0] = elements.failed(all[0].clone(), said);
+        }
+        let mut all = Vec::from(all);
+        if metrics {
+            let pair = Pair::new(want, &values::numbers(dtype, got));
+            all.extend(measure_all(&pair).map(|(metric, value)| self.measured(metric, value)));
+        }
+        all
+    }
+
+    pub(super) fn finite_of(&self, got: &[u8]) -> Measured {
+        let dtype = self.dtype;
+        let infinite = |at: usize| !number(dtype, got, at).is_finite();
+        let len = got.len() * 8 / dtype.bitsize();
+        let count = (0..len).into_par_iter().filter(|at| infinite(*at)).count();
+        let right = self.measured(&VIOLATIONS, 0.0);
+        let Some(first) = (0..len).find(|at| infinite(*at)) else {
+            return right;
+        };
+        let elements = Elements {
+            judge: self,
+            count,
+            bad: &infinite,
+            kinds: &|at| values::kinds(dtype, [1.0, number(dtype, got, at)], got, at),
+        };
+        let value = number(dtype, got, first);
+        let said = WorstElement {
+            at: first,
+            want: f64::NAN,
+            got: value,
+            bound: None,
+            text: format!("got {} (the first), a finite number is wanted", values::plain(value)),
+        };
+        elements.failed(right, said)
+    }
+}
+
+/// A nonzero error as a multiple of its bound. A bound of NaN allows nothing.
+fn over(error: f64, bound: f64) -> f64 {
+    match error / bound {
+        ratio if ratio.is_nan() => f64::INFINITY,
+        ratio => ratio,
+    }
+}

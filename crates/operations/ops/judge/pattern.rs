@@ -1,0 +1,266 @@
+//! Describes where wrong elements are: a tail, a tile, every fourth column. A fault is rarely random.
+
+use rayon::prelude::*;
+
+/// The place of wrong elements, and what all of them have in common.
+pub struct Pattern {
+    /// For example, `all in columns 512 to 1023`.
+    pub place: String,
+    /// The [`KINDS`](super::values::KINDS) that apply to every one of them.
+    pub kinds: u16,
+}
+
+/// Sizes of vectors, tiles and blocks, whose tails are easily forgotten.
+const TILES: [usize; 8] = [1024, 512, 256, 128, 64, 32, 16, 8];
+
+/// For each dimension, the indices that have a wrong element.
+#[derive(Clone)]
+struct Spread {
+    hit: Vec<Vec<bool>>,
+    /// Whether every row of the last dimension that has a wrong element has exactly one.
+    single: bool,
+    rows: usize,
+    count: usize,
+    first: usize,
+    last: usize,
+    kinds: u16,
+}
+
+/// Finds the pattern of the wrong elements of a shape; `bad` lists these elements. Rows are not named if they are `chosen`
+/// rows of the output.
+pub fn find(
+    shape: &[usize],
+    chosen: bool,
+    bad: &(dyn Fn(usize) -> bool + Sync),
+    kinds: &(dyn Fn(usize) -> u16 + Sync),
+) -> Pattern {
+    let spread = spread(shape, bad, kinds);
+    Pattern {
+        place: place(shape, chosen, &spread),
+        kinds: spread.kinds,
+    }
+}
+
+fn spread(shape: &[usize], bad: &(dyn Fn(usize) -> bool + Sync), kinds: &(dyn Fn(usize) -> u16 + Sync)) -> Spread {
+    let cols = shape.last().copied().unwrap_or(1).max(1);
+    let rows = shape.iter().product::<usize>() / cols;
+    let none = || Spread {
+        hit: shape.iter().map(|size| vec![false; *size]).collect(),
+        single: true,
+        rows: 0,
+        count: 0,
+        first: usize::MAX,
+        last: 0,
+        kinds: u16::MAX,
+    };
+    let row = |mut spread: Spread, row: usize| {
+        let mut here = 0;
+        for col in 0..cols {
+            let at = row * cols + col;
+            if bad(at) {
+                here += 1;
+                spread.kinds &= kinds(at);
+                (spread.first, spread.last) = (spread.first.min(at), spread.last.max(at));
+                if let Some(hit) = spread.hit.last_mut() {
+                    hit[col] = true;
+                }
+            }
+        }
+        if here > 0 {
+            let mut rest = row;
+            for (size, hit) in shape.iter().zip(&mut spread.hit).rev().skip(1) {
+                hit[rest % size] = true;
+                rest /= size;
+            }
+            spread.count += here;
+            spread.rows += 1;
+            spread.single &= here == 1;
+        }
+        spread
+    };
+    let both = |mut a: Spread, b: Spread| {
+        for (a, b) in a.hit.iter_mut().zip(&b.hit) {
+            a.iter_mut().zip(b).for_each(|(a, b)| *a |= b);
+        }
+        Spread {
+            single: a.single && b.single,
+            rows: a.rows + b.rows,
+            count: a.count + b.count,
+            first: a.first.min(b.first),
+            last: a.last.max(b.last),
+            kinds: a.kinds & b.kinds,
+            hit: a.hit,
+        }
+    };
+    (0..rows).into_par_iter().fold(none, row).reduce(none, both)
+}
+
+fn place(shape: &[usize], chosen: bool, spread: &Spread) -> String {
+    let all: usize = shape.iter().product();
+    match spread.count {
+        1 => return "this one alone".into(),
+        count if count == all => return "every one".into(),
+        _ => {}
+    }
+    let last = shape.len().saturating_sub(1);
+    let named = (0..shape.len()).filter(|at| !(chosen && *at == 0 && last > 0));
+    let narrowed = named.map(|at| narrow(&spread.hit[at], Dimension::new(at, shape.len())));
+    let narrowed: Vec<Option<String>> = narrowed.collect();
+    // If a dimension could not be described, some elements in the described ranges may be right.
+    let whole = |(hit, words): (&Vec<bool>, &Option<String>)| words.is_some() || count(hit) == hit.len();
+    let volume: usize = spread.hit.iter().map(|hit| count(hit)).product();
+    let filled = !chosen && volume == spread.count && spread.hit.iter().zip(&narrowed).all(whole);
+    let of = if filled { "all of" } else { "all in" };
+    let parts: Vec<String> = narrowed.into_iter().flatten().collect();
+    let stretch = spread.last - spread.first + 1 == spread.count;
+    match parts.is_empty() {
+        false => format!("{of} {}", parts.join(", ")) + one_each(spread),
+        true if stretch && shape.len() > 1 && !chosen => {
+            let end = spread.last + 1 == all;
+            let tail = tail(spread.first, all).filter(|_| end).unwrap_or_default();
+            format!(
+                "one stretch of elements, {} to {} of {all}{tail}",
+                spread.first, spread.last
+            )
+        }
+        true if spread.single && spread.rows > 1 => {
+            let share = share(spread.rows, all / shape[last].max(1), "row");
+            format!("one in each of {share}")
+        }
+        true => {
+            let of_dimension = |at: usize| {
+                let dimension = Dimension::new(at, shape.len());
+                share(count(&spread.hit[at]), shape[at], dimension.one())
+            };
+            let over: Vec<String> = (0..shape.len()).map(of_dimension).collect();
+            format!("scattered over {}", over.join(", "))
+        }
+    }
+}
+
+fn one_each(spread: &Spread) -> &'static str {
+    let columns = spread.hit.last().map_or(0, |hit| count(hit));
+    if spread.single && spread.rows > 1 && columns > 1 {
+        ", one in each row"
+    } else {
+        ""
+    }
+}
+
+fn count(hit: &[bool]) -> usize {
+    hit.iter().filter(|hit| **hit).count()
+}
+
+fn share(some: usize, all: usize, one: &str) -> String {
+    match some == all {
+        true => format!("all {all} {one}s"),
+        false => format!("{some} of {all} {one}s"),
+    }
+}
+
+/// The name of a dimension: rows and columns if there are two, elements if there is one.
+#[derive(Clone, Copy)]
+enum Dimension {
+    Element,
+    Row,
+    Column,
+    Other(usize),
+}
+
+impl Dimension {
+    fn new(at: usize, of: usize) -> Self {
+        match (at, of) {
+            (_, 1) => Self::Element,
+            (0, 2) => Self::Row,
+            _ if at + 1 == of => Self::Column,
+            _ => Self::Other(at),
+        }
+    }
+
+    fn one(self) -> &'static str {
+        match self {
+            Self::Element => "element",
+            Self::Row => "row",
+            Self::Column => "column",
+            Self::Other(0) => "index of dimension 0",
+            Self::Other(1) => "index of dimension 1",
+            Self::Other(2) => "index of dimension 2",
+            Self::Other(_) => "index of a middle dimension",
+        }
+    }
+
+    /// The words before the number of one index or of several.
+    fn name(self, several: bool) -> String {
+        match (self, several) {
+            (Self::Other(at), false) => format!("dimension {at} at"),
+            (Self::Other(at), true) => format!("dimension {at} from"),
+            (_, false) => self.one().into(),
+            (_, true) => format!("{}s", self.one()),
+        }
+    }
+}
+
+/// Describes the hit indices of a dimension; `None` if all are hit, or if only their number can be given.
+fn narrow(hit: &[bool], dimension: Dimension) -> Option<String> {
+    let (size, some) = (hit.len(), count(hit));
+    let first = hit.iter().position(|hit| *hit)?;
+    let last = hit.iter().rposition(|hit| *hit)?;
+    if some == size {
+        return None;
+    }
+    if some == 1 {
+        let end = if last + 1 == size && size > 2 { ", the last" } else { "" };
+        return Some(format!("{} {first}{end}", dimension.name(false)));
+    }
+    if last - first + 1 == some {
+        let name = dimension.name(true);
+        let tail = tail(first, size).filter(|_| last + 1 == size).unwrap_or_default();
+        return Some(format!("{name} {first} to {last}{tail}"));
+    }
+    let one = dimension.one();
+    let period = [2, 3, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
+    // Other periods, such as a number of heads, need three occurrences, because two may be coincidental.
+    let begins: Vec<usize> = (0..size)
+        .filter(|at| hit[*at] && (*at == 0 || !hit[at - 1]))
+        .take(3)
+        .collect();
+    let other = (begins.len() == 3).then(|| begins[1] - begins[0]);
+    let periods = period.into_iter().chain(other).filter(|period| 2 * period <= size);
+    let found = periods.filter_map(|period| residues(hit, period).map(|residues| (period, residues)));
+    let mut found = found.map(|(period, (low, high))| match low == high {
+        true => format!("every {} {one}, from {low} on", ordinal(period)),
+        false => format!("{one}s that are {low} to {high} modulo {period}"),
+    });
+    found.next()
+}
+
+/// The single range of remainders modulo a period that contains all hit indices and no others.
+fn residues(hit: &[bool], period: usize) -> Option<(usize, usize)> {
+    let low = hit[..period].iter().position(|hit| *hit)?;
+    let high = hit[..period].iter().rposition(|hit| *hit)?;
+    let inside = |at: usize| (low..=high).contains(&(at % period));
+    let whole = high - low + 1 == period;
+    (!whole && hit.iter().enumerate().all(|(at, hit)| *hit == inside(at))).then_some((low, high))
+}
+
+fn ordinal(n: usize) -> String {
+    match n {
+        2 => "second".into(),
+        3 => "third".into(),
+        n if matches!(n % 100, 11..=13) => format!("{n}th"),
+        n => match n % 10 {
+            1 => format!("{n}st"),
+            2 => format!("{n}nd"),
+            3 => format!("{n}rd"),
+            _ => format!("{n}th"),
+        },
+    }
+}
+
+/// Describes a tail that begins where the last whole tile ends.
+fn tail(first: usize, size: usize) -> Option<String> {
+    let tile = TILES
+        .into_iter()
+        .find(|tile| !size.is_multiple_of(*tile) && first == size / tile * tile && first > 0)?;
+    Some(format!(", the tail beyond a multiple of {tile}"))
+}

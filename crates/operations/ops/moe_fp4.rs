@@ -1,0 +1,459 @@
+//! The mixture of experts of a decode step with 4-bit weights: bfloat16 rows through the experts that a router chose, and through
+//! the shared expert, which is the last of the matrices.
+//!
+//! Weights are MXFP4 (E2M1, an E8M0 scale for 32 columns) or NVFP4 (E2M1, an E4M3 scale for 16 columns, and an f32 scale for each
+//! tensor: gate, up and down of an expert have one each), and exact in bfloat16, as [`super::fp4_gemm`] says. So is the order of
+//! sums: 1024 columns at a time are summed by tensor cores ([`WGMMA_BF16`]), the sums are added in f32, in ascending order, and
+//! the tensor's scale is multiplied in f32.
+//!
+//! Between the products is h = silu(min(g, c)) · clamp(u, −c, c) · w, rounded once to bfloat16, with w the router's weight, or
+//! 1 for the shared expert. It is an output, so that both halves are judged apart: h within the error of f32 arithmetic, and y
+//! bit for bit, given the h that the kernel found. A row's experts are added in f32, in ascending order of their numbers and
+//! then of their slots, the shared expert last. A slot of −1 has no expert, its weight is not read, and its h is 0. Thus bits
+//! do not depend on B.
+
+use std::sync::Arc;
+
+use rayon::prelude::*;
+use reference::ops::experts::swiglu;
+use safetensors::Dtype;
+
+use super::data::{f32_values, float_bytes, round_to_bf16};
+use super::fp4_gemm::{factor, product, weights};
+use super::grid::Grid;
+use super::judge::{Judge, Part, UNIT, bf16_error};
+use super::{Batch, Buffer, Case, Data, Inputs, Op, Outputs, Problem, Scalar};
+use ulplab_core::accumulator::Factor;
+
+/// The operation.
+pub struct MoeFp4;
+
+/// DeepSeek-V4's `swiglu_limit`.
+const LIMIT: f32 = 10.0;
+
+impl Op for MoeFp4 {
+    fn name(&self) -> &'static str {
+        "moe_fp4"
+    }
+
+    fn doc(&self) -> &'static str {
+        "the mixture of experts with MXFP4 or NVFP4 weights, and of the shared expert"
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let types = [("mxfp4", "bf16"), ("mxfp4", "f32"), ("nvfp4", "bf16"), ("nvfp4", "f32")];
+        let keys = types
+            .into_iter()
+            .flat_map(|key| ["spread", "one", "counts"].map(|to| (key, to)));
+        keys.flat_map(|((format, out), to)| cases(format, out, to)).collect()
+    }
+
+    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
+        let [rows, count, k, dim, inner] = ["B", "E", "K", "D", "I"].map(|dim| case.dim(dim));
+        let routed = Arc::new(Routed::new(case, data));
+        let mut x = data.normal("moe_fp4/x", rows * dim);
+        if case.inputs == Inputs::Edges {
+            x.chunks_exact_mut(dim).enumerate().for_each(edge);
+        }
+        round_to_bf16(&mut x);
+        let gate_up = Matrices::new("gate_up", [2 * inner, dim], case, &routed, data);
+        let down = Arc::new(Matrices::new("down", [dim, inner], case, &routed, data));
+
+        let (want, error) = hidden(&routed, &gate_up, &factors(&x), inner);
+        let bound = move |at: usize, y: f64| {
+            if error[at] == 0.0 {
+                0.0
+            } else {
+                bf16_error(y, error[at])
+            }
+        };
+        let shape = [rows, k + 1, inner];
+        let hidden = Judge::within("hidden", Dtype::BF16, &shape, want, bound, WHY_HIDDEN);
+        let out = if case.key("out") == "f32" {
+            Dtype::F32
+        } else {
+            Dtype::BF16
+        };
+        let y = Judge::parts("y", parts(&routed, &down, [rows, dim], out), WHY);
+
+        let buffers = vec![
+            Buffer::bf16("x", &[rows, dim], &x),
+            Buffer::input("experts", Dtype::I32, &[rows, k], routed.bytes()),
+            Buffer::f32("weights", &[rows, k], &routed.weights),
+            Buffer::input(
+                "gate_up",
+                Dtype::U8,
+                &[count + 1, 2 * inner, dim / 2],
+                gate_up.codes.clone(),
+            ),
+            Buffer::input(
+                "gate_up_scale",
+                Dtype::U8,
+                &[count + 1, 2 * inner, gate_up.blocks()],
+                gate_up.scales.clone(),
+            ),
+            Buffer::f32("gate_up_tensor", &[count + 1, 2], &gate_up.tensor),
+            Buffer::input("down", Dtype::U8, &[count + 1, dim, inner / 2], down.codes.clone()),
+            Buffer::input(
+                "down_scale",
+                Dtype::U8,
+                &[count + 1, dim, down.blocks()],
+                down.scales.clone(),
+            ),
+            Buffer::f32("down_tensor", &[count + 1, 1], &down.tensor),
+            Buffer::output("hidden", Dtype::BF16, &shape),
+            Buffer::output("y", out, &[rows, dim]),
+        ];
+        // Experts that no row goes to need not be read; hidden need not leave the kernels.
+        let used = routed.places.iter().filter(|places| !places.is_empty()).count();
+        let sent: usize = routed.places.iter().map(Vec::len).sum();
+        let weights = gate_up.bytes_of_one() + down.bytes_of_one();
+        Ok(Problem {
+            scalars: vec![("limit", Scalar::F32(LIMIT))],
+            bytes: (rows * dim * (2 + out.bitsize() / 8) + 8 * rows * k + used * weights) as u64,
+            flops: (6 * dim * inner * sent) as u64,
+            batch: Some(Batch::new("B", &["x", "experts", "weights", "hidden", "y"])),
+            ..Problem::new(buffers, vec![hidden, y])
+        })
+    }
+}
+
+/// Rows go to `one` expert, are `spread` over all, or experts have `counts` of rows on either side of those of a tile.
+fn cases(format: &'static str, out: &'static str, to: &'static str) -> Vec<Case> {
+    let dims = |[rows, experts, k, dim, inner]: [i64; 5]| {
+        vec![("B", rows), ("E", experts), ("K", k), ("D", dim), ("I", inner)]
+    };
+    let keys = [("format", format), ("out", out), ("routing", to)];
+    let grid = Grid::new(format!("{format}.{out}.{to}"), &keys, dims);
+    let bf16 = out == "bf16";
+    match to {
+        "one" => return grid.random("b65.5x96x64", [65, 5, 1, 96, 64]).done(),
+        "counts" => return grid.random("b70.15x64x96", [70, 15, 13, 64, 96]).done(),
+        _ => {}
+    }
+    // The first case of three rows is the one that is repeated: long rows are large before there are too many.
+    grid.random("b1.4x64x32", [1, 4, 2, 64, 32])
+        .random("b3.4x7168x32", [3, 4, 2, 7168, 32])
+        .random("b7.4x64x96", [7, 4, 2, 64, 96])
+        .random("b9.7x96x160", [9, 7, 3, 96, 160])
+        .random("b8.5x32x1120", [8, 5, 1, 32, 1120])
+        .random("b2.256x1312x224", [2, 256, 6, 1312, 224])
+        .random("b33.3x544x288", [33, 3, 2, 544, 288])
+        // More experts than a thread block has threads, and more slots than a warp has lanes.
+        .random("b9.300x64x32", [9, 300, 6, 64, 32])
+        .random("b3.40x32x64", [3, 40, 36, 32, 64])
+        .edges("edges.b64.9x288x160", [64, 9, 4, 288, 160])
+        .edges("edges.b24.5x1152x544", [24, 5, 2, 1152, 544])
+        .when(bf16, |grid| {
+            // Experts of V4-Flash: for one row as many distinct ones as of 256, for more nearly so, and few enough for the
+            // memory of a host.
+            grid.random("b65537.3x32x32", [65_537, 3, 2, 32, 32])
+                .timed("b1.8x4096x2048", [1, 8, 6, 4096, 2048])
+                .timed("b8.64x4096x2048", [8, 64, 6, 4096, 2048])
+        })
+        .when(bf16 && format == "mxfp4", |grid| {
+            grid.timed("b64.64x4096x2048", [64, 64, 6, 4096, 2048])
+        })
+        .done()
+}
+
+const WHY_HIDDEN: &str = "the sums of both products are defined to the bit, as those of y; f32 arithmetic then errs by at most \
+                          (13 + 2|g|) units of 2^-24: the exponential, its argument, a reciprocal, a sum and three products; \
+                          for g below -87, it may underflow to 0; then half a step of bfloat16; without an expert it is 0";
+
+const WHY: &str = "given the numbers between the products: weights are exact in bf16, the order of the sums is defined, tensor \
+                   cores sum by a known rule (crates/core/accumulator.rs), and f32 and bf16 are rounded to nearest even, so every bit \
+                   is defined; any NaN matches any other";
+
+// ---- routing
+
+/// Which experts the rows go to, and with what weights.
+struct Routed {
+    k: usize,
+    /// `[B, K]`: −1 is none.
+    experts: Vec<i32>,
+    /// `[B, K]`: NaN where there is no expert.
+    weights: Vec<f32>,
+    /// For each expert, the shared one last, its places in ascending order: row · (K + 1) + slot.
+    places: Vec<Vec<usize>>,
+}
+
+impl Routed {
+    fn new(case: &Case, data: &Data) -> Self {
+        let [rows, count, k] = ["B", "E", "K"].map(|dim| case.dim(dim));
+        let mut weights = data.normal("moe_fp4/weights", rows * k);
+        weights
+            .iter_mut()
+            .for_each(|weight| *weight = 0.05 + 0.25 * weight.abs());
+        let drawn = data.bytes("moe_fp4/experts", 2 * rows * k);
+        let mut experts: Vec<i32> = Vec::with_capacity(rows * k);
+        for (row, drawn) in drawn.chunks_exact(2 * k).enumerate() {
+            let first = experts.len();
+            for bytes in drawn.as_chunks().0 {
+                let mut expert = i32::from(u16::from_le_bytes(*bytes)) % count as i32;
+                while experts[first..].contains(&expert) {
+                    expert = (expert + 1) % count as i32;
+                }
+                experts.push(expert);
+            }
+            special(case, row, &mut experts[first..], &mut weights[row * k..][..k]);
+        }
+        let mut places = vec![Vec::new(); count + 1];
+        for (at, (expert, weight)) in experts.iter().zip(&mut weights).enumerate() {
+            match usize::try_from(*expert) {
+                Ok(expert) => places[expert].push(at / k * (k + 1) + at % k),
+                Err(_) => *weight = f32::NAN,
+            }
+        }
+        places[count].extend((0..rows).map(|row| row * (k + 1) + k));
+        Self {
+            k,
+            experts,
+            weights,
+            places,
+        }
+    }
+
+    /// The weight of a place, which has an expert.
+    fn weight(&self, place: usize) -> f32 {
+        let (row, slot) = (place / (self.k + 1), place % (self.k + 1));
+        if slot == self.k {
+            1.0
+        } else {
+            self.weights[row * self.k + slot]
+        }
+    }
+
+    /// The places of a row that have an expert, in the order in which they are added.
+    fn added(&self, row: usize) -> impl Iterator<Item = usize> {
+        let experts = self.experts[row * self.k..][..self.k].iter().enumerate();
+        let mut slots: Vec<_> = experts.filter(|(_, expert)| **expert >= 0).collect();
+        slots.sort_by_key(|(slot, expert)| (**expert, *slot));
+        let (first, shared) = (row * (self.k + 1), self.k);
+        slots
+            .into_iter()
+            .map(|(slot, _)| slot)
+            .chain([shared])
+            .map(move |slot| first + slot)
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        self.experts.iter().flat_map(|expert| expert.to_le_bytes()).collect()
+    }
+}
+
+/// Numbers of rows of the experts of `counts`: the widths of tiles, and those on either side.
+const COUNTS: [usize; 15] = [0, 1, 7, 8, 9, 0, 16, 31, 32, 33, 48, 63, 64, 65, 70];
+
+/// Rows that lack an expert, have experts in descending order, have one twice, or have extreme weights.
+fn special(case: &Case, row: usize, experts: &mut [i32], weights: &mut [f32]) {
+    let (count, k) = (case.dim("E") as i32, experts.len());
+    match (case.key("routing"), row % 8) {
+        ("one", _) => experts.fill(count - 2),
+        ("counts", _) => {
+            let needed = (0..COUNTS.len()).rev().filter(|expert| COUNTS[*expert] > row);
+            let mut needed = needed.map(|expert| expert as i32);
+            experts.fill_with(|| needed.next().unwrap_or(-1));
+        }
+        (_, 5) => experts[k - 1] = -1,
+        _ if case.inputs != Inputs::Edges => {}
+        (_, 1) => experts.sort_by_key(|expert| -expert),
+        (_, 2) => experts[k / 2] = -1,
+        (_, 3) => experts.fill(-1),
+        (_, 4) => experts[k - 1] = experts[0],
+        (_, 6) => (weights[0], weights[k - 1]) = (0.0, 3e4),
+        _ => {}
+    }
+}
+
+/// Rows of zeros, of large and subnormal numbers, beyond all limits, with an infinity, and with a NaN.
+fn edge((row, x): (usize, &mut [f32])) {
+    let at = row * 997 % x.len();
+    match row % 13 {
+        2 => x.fill(0.0),
+        4 => x.iter_mut().for_each(|x| *x *= 20.0),
+        6 => x.iter_mut().for_each(|x| *x *= 2f32.powi(100)),
+        8 => x.iter_mut().for_each(|x| *x *= 2f32.powi(-127)),
+        10 => x[at] = f32::INFINITY,
+        12 => x[at] = f32::NAN,
+        _ => {}
+    }
+}
+
+// ---- weights
+
+/// The matrices [rows, cols] of all experts; those of experts that no row goes to are NaN.
+struct Matrices {
+    shape: [usize; 2],
+    /// Columns with a scale.
+    block: usize,
+    codes: Vec<u8>,
+    scales: Vec<u8>,
+    /// Scales of the tensors: one for each expert, or two, for each half of its rows.
+    tensor: Vec<f32>,
+}
+
+impl Matrices {
+    fn new(name: &'static str, [rows, cols]: [usize; 2], case: &Case, routed: &Routed, data: &Data) -> Self {
+        let nvfp4 = case.key("format") == "nvfp4";
+        let block = if nvfp4 { 16 } else { 32 };
+        let halves = if name == "gate_up" { 2 } else { 1 };
+        let (count, each, blocks) = (routed.places.len(), rows * cols / 2, cols / block);
+        let mut all = Self {
+            shape: [rows, cols],
+            block,
+            codes: vec![0xff; count * each],
+            scales: vec![0xff; count * rows * blocks],
+            tensor: vec![f32::NAN; count * halves],
+        };
+        // Gates have a standard deviation of about 6, so that one in ten is beyond the limit. Codes have one of about 3, which
+        // scales multiply by 2^-5.5 for 4096 columns, or by about 1.2.
+        let least = (124.0 - (cols as f32).log2() / 2.0).round() as u8;
+        let used = routed
+            .places
+            .iter()
+            .enumerate()
+            .filter(|(_, places)| !places.is_empty());
+        for (number, _) in used {
+            // Every scale there is: those of gate and up make whole rows NaN.
+            let extreme = case.inputs == Inputs::Edges && number == if halves == 2 { 0 } else { 1 };
+            let drawn = |what: &str, len: usize| data.bytes(&format!("moe_fp4/{name}/{what}/{number}"), len);
+            all.codes[number * each..][..each].copy_from_slice(&drawn("codes", each));
+            let scales = &mut all.scales[number * rows * blocks..][..rows * blocks];
+            scales.copy_from_slice(&drawn("scales", rows * blocks));
+            for (at, scale) in scales.iter_mut().enumerate() {
+                let (row, of_row) = (at / blocks, at % blocks);
+                *scale = match nvfp4 {
+                    _ if extreme && of_row % 3 != 1 => row as u8,
+                    true => 0x28 + *scale % 32,
+                    false => least + *scale % 8,
+                };
+            }
+            for half in 0..halves {
+                let size = 1.0 + 0.37 * (number % 3) as f32 + 0.7 * half as f32;
+                all.tensor[number * halves + half] = if nvfp4 { 1.7 * size / (cols as f32).sqrt() } else { 1.0 };
+            }
+        }
+        all
+    }
+
+    fn blocks(&self) -> usize {
+        self.shape[1] / self.block
+    }
+
+    /// Bytes of the codes, scales and tensor scales of an expert.
+    fn bytes_of_one(&self) -> usize {
+        let [rows, cols] = self.shape;
+        let halves = self.tensor.len() * cols * rows / 2 / self.codes.len();
+        rows * (cols / 2 + self.blocks()) + 4 * halves
+    }
+
+    /// A row of the matrix of an expert, without the tensor's scale.
+    fn row(&self, expert: usize, row: usize) -> Vec<Factor> {
+        let [rows, cols] = self.shape;
+        let at = expert * rows + row;
+        let (each, blocks) = (cols / 2, self.blocks());
+        weights(
+            &self.codes[at * each..][..each],
+            &self.scales[at * blocks..][..blocks],
+            self.block,
+        )
+    }
+
+    /// The products of an expert's rows and of all tokens at these places: `[rows, places]`.
+    fn products(&self, expert: usize, tokens: &[&[Factor]]) -> Vec<f32> {
+        let [rows, _] = self.shape;
+        let halves = self.tensor.len() * rows * self.shape[1] / 2 / self.codes.len();
+        let of_row = |row: usize| {
+            let (weights, tensor) = (
+                self.row(expert, row),
+                self.tensor[expert * halves + row * halves / rows],
+            );
+            tokens.iter().map(move |x| product(x, &weights) * tensor)
+        };
+        (0..rows).into_par_iter().flat_map_iter(of_row).collect()
+    }
+}
+
+fn factors(x: &[f32]) -> Vec<Factor> {
+    x.par_iter().map(|x| factor(*x)).collect()
+}
+
+// ---- expected values
+
+/// What lies between the products, `[B, K + 1, I]`, and the errors of f32 arithmetic, which are 0 where no expert is.
+///
+/// Those of [`super::swiglu`], and the weight's: one product more.
+fn hidden(routed: &Routed, gate_up: &Matrices, x: &[Factor], inner: usize) -> (Vec<f64>, Vec<f64>) {
+    let dim = gate_up.shape[1];
+    let rows = x.len() / dim;
+    let (mut want, mut error) = (
+        vec![0.0; rows * (routed.k + 1) * inner],
+        vec![0.0; rows * (routed.k + 1) * inner],
+    );
+    for (expert, places) in routed.places.iter().enumerate() {
+        let tokens: Vec<&[Factor]> = places
+            .iter()
+            .map(|place| &x[place / (routed.k + 1) * dim..][..dim])
+            .collect();
+        let sums = gate_up.products(expert, &tokens);
+        for (token, place) in places.iter().enumerate() {
+            let weight = f64::from(routed.weight(*place));
+            for unit in 0..inner {
+                let sum = |row: usize| f64::from(sums[row * places.len() + token]);
+                let (gate, up) = (sum(unit), sum(inner + unit));
+                let at = place * inner + unit;
+                (want[at], error[at]) = between([gate, up], weight, f64::from(LIMIT));
+            }
+        }
+    }
+    (want, error)
+}
+
+/// What lies between the products of a gate and an up, and the error of f32 arithmetic, before it is rounded to bfloat16.
+pub(super) fn between([gate, up]: [f64; 2], weight: f64, limit: f64) -> (f64, f64) {
+    let y = swiglu(gate, up, limit) * weight;
+    let lost = if gate < -87.0 {
+        89.0 * 2f64.powi(-125) * limit
+    } else {
+        0.0
+    };
+    let units = 13.0 + 2.0 * gate.abs().min(200.0);
+    (
+        y,
+        units * UNIT * y.abs() + (2f64.powi(-146) + lost) * (weight.abs() + 1.0),
+    )
+}
+
+/// Judges y by the numbers between the products that were found.
+fn parts(
+    routed: &Arc<Routed>,
+    down: &Arc<Matrices>,
+    [rows, dim]: [usize; 2],
+    out: Dtype,
+) -> impl Fn(&Outputs) -> Vec<Part> + Send + Sync + 'static {
+    let (routed, down) = (Arc::clone(routed), Arc::clone(down));
+    move |outputs| {
+        let inner = down.shape[1];
+        let hidden = factors(&f32_values(outputs.get("hidden"), 2));
+        let mut products = vec![0.0; rows * (routed.k + 1) * dim];
+        for (expert, places) in routed.places.iter().enumerate() {
+            let tokens: Vec<&[Factor]> = places.iter().map(|place| &hidden[place * inner..][..inner]).collect();
+            let sums = down.products(expert, &tokens);
+            for (token, place) in places.iter().enumerate() {
+                for channel in 0..dim {
+                    products[place * dim + channel] = sums[channel * places.len() + token];
+                }
+            }
+        }
+        let mut y = vec![0.0f32; rows * dim];
+        y.par_chunks_exact_mut(dim).enumerate().for_each(|(row, y)| {
+            for place in routed.added(row) {
+                let product = &products[place * dim..][..dim];
+                y.iter_mut().zip(product).for_each(|(y, product)| *y += product);
+            }
+        });
+        let judge = Judge::equal("y", out, &[rows, dim], float_bytes(out, &y), WHY).any_nan(0..dim);
+        vec![judge.on(outputs.get("y").to_vec())]
+    }
+}

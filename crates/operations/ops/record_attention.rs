@@ -1,0 +1,431 @@
+//! Attention of a decode step over KV records: one query of each sequence reads its window and compressed entries in one softmax, with
+//! a sink. Both are records in pages, in one of the seven layouts of `docs/formats.md`.
+//!
+//! o = Σ_j p_j · k_j, p_j = exp(s_j) / (Σ_i exp(s_i) + exp(sink)), s_j = scale · q · k_j. Keys are values. k_j are a record's decoded
+//! numbers, rounded to bfloat16 (only the f32 scale of `v32_fp8` makes that necessary). The definition is that of
+//! [`reference::ops::attention`]; here it is in f64. A row without keys is 0, and so is a head whose sink is +∞.
+//!
+//! Keys of a row are those of its window, then its entries. Each part has a pool of pages, either one for all rows or one for each, and
+//! either a list of slots, of which the first `count` are read and those below 0 are none, or the first `count` slots.
+//!
+//! Kernels that store bfloat16 may round exp(s_j − maximum) to it before the second product, the sum of them being taken before.
+
+use rayon::prelude::*;
+use safetensors::Dtype;
+
+use super::data::round_to_bf16;
+use super::grid::Grid;
+use super::judge::{Judge, UNIT, bf16_error};
+use super::slots::{byte_range, encoded, layout, rows};
+use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem, Scalar};
+use ulplab_core::formats::{KvRecord, PAGE, RECORDS, Scale, codec};
+
+/// The operation.
+pub struct RecordAttention;
+
+/// Channels of a query and of a key.
+const CHANNELS: usize = 512;
+/// Half an ulp of bfloat16, relative.
+const BF16_UNIT: f64 = 1.0 / 256.0;
+
+impl Op for RecordAttention {
+    fn name(&self) -> &'static str {
+        "record_attention"
+    }
+
+    fn doc(&self) -> &'static str {
+        "attention of one query of each sequence over KV records: a window and compressed entries, with a sink"
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let records = RECORDS.iter().filter(|record| record.dim == CHANNELS);
+        records.flat_map(|record| cases(record)).collect()
+    }
+
+    fn also_large(&self, case: &Case) -> bool {
+        POOLED.0 == ["B", "H", "Wn", "K"].map(|dim| case.dim(dim) as i64)
+    }
+
+    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
+        let [b, h, window, k] = ["B", "H", "Wn", "K"].map(|dim| case.dim(dim));
+        let record = layout(case)?;
+        let dtype = match case.key("dtype") {
+            "bf16" => Dtype::BF16,
+            _ => Dtype::F32,
+        };
+        let edges = case.inputs == Inputs::Edges;
+        let mut q = data.normal("record_attention/q", b * h * CHANNELS);
+        // Sinks weigh about as much as all keys together: what is done to them shows.
+        let mut sinks = data.normal("record_attention/sinks", h);
+        sinks.iter_mut().for_each(|sink| *sink += ((window + k) as f32).ln());
+        if edges {
+            for (sink, edge) in sinks.iter_mut().zip([f32::NEG_INFINITY, 88.0, f32::INFINITY]) {
+                *sink = edge;
+            }
+            let rows = q.chunks_exact_mut(h * CHANNELS).enumerate();
+            rows.for_each(|(row, q)| match row % 7 {
+                // Few keys, and all of them: exponentials relative to any but the largest score are infinite.
+                1 | 6 => q.iter_mut().for_each(|x| *x *= 1e4 / 8.0),
+                2 => q.fill(0.0),
+                _ => {}
+            });
+        }
+        if dtype == Dtype::BF16 {
+            round_to_bf16(&mut q);
+        }
+        let recent = Part::new(("window", "window_own", "window_listed"), case, data, record, window)?;
+        let entries = Part::new(("entries", "own", "listed"), case, data, record, k)?;
+        let scale = (CHANNELS as f32).sqrt().recip();
+        let heads: Vec<Head> = (0..b * h)
+            .into_par_iter()
+            .map(|at| {
+                let keys: Vec<&[f32]> = recent.keys(at / h).chain(entries.keys(at / h)).collect();
+                attend(&q[at * CHANNELS..][..CHANNELS], &keys, (sinks[at % h], scale), dtype)
+            })
+            .collect();
+        let bytes = |values: &[i32]| values.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let shape = [b, h, CHANNELS];
+        let read: usize = (0..b)
+            .map(|row| recent.keys(row).count() + entries.keys(row).count())
+            .sum();
+        let buffers = vec![
+            Buffer::floats("q", dtype, &shape, &q),
+            recent.pages("window_pages", record),
+            Buffer::input("window_slots", Dtype::I32, &[b, window], bytes(&recent.slots)),
+            Buffer::input("window_count", Dtype::I32, &[b], bytes(&recent.count)),
+            entries.pages("pages", record),
+            Buffer::input("slots", Dtype::I32, &[b, k], bytes(&entries.slots)),
+            Buffer::input("count", Dtype::I32, &[b], bytes(&entries.count)),
+            Buffer::f32("sinks", &[h], &sinks),
+            Buffer::output("out", dtype, &shape),
+        ];
+        let mut batch = Batch::new("B", &["q", "window_slots", "window_count", "slots", "count", "out"]);
+        for (name, slots, part) in [("window_pages", "window_slots", &recent), ("pages", "slots", &entries)] {
+            batch = match (part.own, part.listed) {
+                (true, _) => batch.along(0, &[name]),
+                (false, true) => batch.pool(slots, name, part.pool),
+                // All rows read the same.
+                (false, false) => batch,
+            };
+        }
+        let want: Vec<f64> = heads.iter().flat_map(|head| head.want.iter().copied()).collect();
+        let bounds: Vec<f64> = heads.iter().flat_map(|head| head.bounds.iter().copied()).collect();
+        let mut judges = Vec::new();
+        if dtype == Dtype::BF16 && !edges {
+            let groups = (0..(b * h) as u32).collect();
+            let added = heads.iter().map(|head| head.energy).collect();
+            judges.push(Judge::rms(
+                "out",
+                dtype,
+                &shape,
+                want.clone(),
+                (groups, added),
+                BF16_UNIT,
+                WHY_RMS,
+            ));
+        }
+        judges.push(Judge::within("out", dtype, &shape, want, move |at, _| bounds[at], WHY));
+        let size = dtype.bitsize() / 8;
+        let moved = read * (record.bytes + 4) + 2 * b * h * CHANNELS * size;
+        Ok(Problem {
+            scalars: vec![("scale", Scalar::F32(scale))],
+            bytes: moved as u64,
+            flops: (4 * read * h * CHANNELS) as u64,
+            batch: Some(batch),
+            ..Problem::new(buffers, judges)
+        })
+    }
+}
+
+const WHY: &str = "a score errs by at most (D + 32) units of 2^-24 of the sum of its products' magnitudes, whatever the order of the sum, \
+                   and as tensor cores cut terms; its exponential by that, by 4 units of the score and the maximum, and by 2^-21; sums of \
+                   n keys by 2 (n + 64) units; where bfloat16 is stored, exponentials may be rounded to it, and half a step is added";
+const WHY_RMS: &str = "roundings of exponentials and results to bfloat16 are independent of each other: their squares add up, \
+                       each at most 2^-8 of what is rounded";
+
+/// Rows, heads, places of the window and of entries, whether rows have pools of their own, whether the window and the entries are listed.
+type Shape = ([i64; 4], bool, [bool; 2]);
+
+/// The case whose window and entries have pools of as many pages: where rows are repeated, both are large.
+const POOLED: Shape = ([3, 2, 64, 60], false, [true, true]);
+
+fn cases(record: &'static KvRecord) -> Vec<Case> {
+    let name = |([b, h, window, k], own, [window_listed, listed]): Shape| {
+        let list = |listed| if listed { "" } else { ".first" };
+        let pool = if own { ".own" } else { "" };
+        let (window_list, list) = (list(window_listed), list(listed));
+        format!("b{b}.h{h}.w{window}{window_list}.k{k}{list}{pool}")
+    };
+    let of_type = |dtype: &'static str, random: &[Shape], timed: &[Shape]| {
+        let dims = move |([b, h, window, k], own, listed): Shape| {
+            let pages = |places: i64| {
+                if own {
+                    (places as usize).div_ceil(PAGE) as i64
+                } else {
+                    0
+                }
+            };
+            vec![
+                ("B", b),
+                ("H", h),
+                ("Wn", window),
+                ("K", k),
+                ("window_own", pages(window)),
+                ("own", pages(k)),
+                ("window_listed", listed[0].into()),
+                ("listed", listed[1].into()),
+                ("size", if dtype == "bf16" { 2 } else { 4 }),
+            ]
+        };
+        let keys = [("record", record.name), ("dtype", dtype)];
+        let mut grid = Grid::new(format!("{}.{dtype}", record.name), &keys, dims);
+        for shape in random {
+            grid = grid.random(&name(*shape), *shape);
+        }
+        for shape in [
+            ([22, 4, 16, 72], false, [true, true]),
+            ([15, 65, 64, 130], true, [false, true]),
+        ] {
+            grid = grid.edges(&format!("edges.{}", name(shape)), shape);
+        }
+        for shape in timed {
+            grid = grid.timed(&name(*shape), *shape);
+        }
+        grid.done()
+    };
+    let listed = |sizes| (sizes, false, [true, true]);
+    let small = [
+        ([7, 3, 5, 9], true, [false, true]),
+        ([1, 2, 64, 33], true, [false, false]),
+        ([9, 2, 128, 70], false, [true, true]),
+        POOLED,
+    ];
+    let large = [
+        listed([1, 64, 128, 500]),
+        listed([2, 128, 96, 160]),
+        listed([65, 1, 3, 4]),
+        ([33, 64, 16, 65], true, [false, true]),
+        ([3, 70, 64, 1], false, [true, false]),
+        ([2, 2, 128, 4000], true, [false, false]),
+    ];
+    let mut timed = vec![listed([64, 64, 128, 512])];
+    if record.name == "v4_fp8" {
+        timed = [1, 8, 64]
+            .into_iter()
+            .flat_map(|b| [listed([b, 64, 128, 512]), listed([b, 128, 128, 1024])])
+            .collect();
+        timed.push(listed([1, 64, 128, 8192]));
+    }
+    [
+        of_type("bf16", &[&small[..], &large].concat(), &timed),
+        of_type("f32", &small, &[]),
+    ]
+    .concat()
+}
+
+/// The window of all rows, or their entries.
+struct Part {
+    places: usize,
+    /// Whether each row has pages of its own.
+    own: bool,
+    listed: bool,
+    bytes: Vec<u8>,
+    /// Slots of a pool.
+    pool: usize,
+    slots: Vec<i32>,
+    count: Vec<i32>,
+    /// The pool's numbers as kernels decode them.
+    decoded: Vec<f32>,
+}
+
+impl Part {
+    fn new(
+        (name, own, listed): (&str, &str, &str),
+        case: &Case,
+        data: &Data,
+        record: &'static KvRecord,
+        places: usize,
+    ) -> Result<Self, String> {
+        let (rows_of_batch, window) = (case.dim("B"), name == "window");
+        let (own, listed) = (case.dim(own) > 0, case.dim(listed) > 0);
+        // Rows that are a multiple of 64 apart share their slots.
+        let pools = if own { rows_of_batch } else { 1 };
+        let shared = if own { 1 } else { rows_of_batch.min(64) };
+        let pool = (places * if listed { shared } else { 1 }).div_ceil(PAGE) * PAGE;
+        let mut values = data.normal(&format!("record_attention/{name}"), pools * pool * CHANNELS);
+        // Blocks next to each other, and the same block of tokens next to each other, have other scales.
+        for (at, block) in values.chunks_exact_mut(16).enumerate() {
+            let by = 2f32.powi(((at / 32 + at % 32) % 5) as i32 - 2);
+            block.iter_mut().for_each(|x| *x *= by);
+        }
+        let codec = codec(record.name)?;
+        let mut bytes = codec.encode(&values, CHANNELS).part("pages").to_vec();
+        let counts = match window {
+            // Full, one, half, none (a row of padding), full, all but one.
+            true => [places, 1, places.div_ceil(2), 0, places, places.saturating_sub(1)],
+            false => [places, 0, 1, 0, places / 2, places.saturating_sub(1)],
+        };
+        let count = |row: usize| if case.timed { places } else { counts[row % counts.len()] };
+        let random = data.bytes(
+            &format!("record_attention/{name}/slots"),
+            4 * rows_of_batch.min(64) * places,
+        );
+        let draw = |at: usize| u32::from_le_bytes(random[4 * at..][..4].try_into().expect("four bytes")) as usize;
+        let mut part = Self {
+            places,
+            own,
+            listed,
+            bytes: Vec::new(),
+            pool,
+            slots: (0..rows_of_batch)
+                .flat_map(|row| {
+                    let of_row = row % 64;
+                    (0..places).map(move |place| (of_row * places + place, place))
+                })
+                .map(|(at, place)| match at / places.max(1) % 5 {
+                    0 if window && !case.timed && place % 4 == 1 => -1,
+                    // Windows are in place, in a ring; entries are drawn, some of them twice.
+                    _ if window => ((at - place + (place + 3) % places) % pool) as i32,
+                    2 if !case.timed && place % 3 == 0 => -1,
+                    4 if !case.timed && place < places / 2 => -1,
+                    _ => (draw(at) % pool) as i32,
+                })
+                .collect(),
+            count: (0..rows_of_batch).map(|row| count(row) as i32).collect(),
+            decoded: Vec::new(),
+        };
+        // What no row reads is NaN in every format.
+        let mut read = vec![false; pools * pool];
+        (0..rows_of_batch).for_each(|row| part.read(row).for_each(|slot| read[slot] = true));
+        let nan = (0..read.len()).filter(|slot| !read[*slot]);
+        // In an edge case, so is a key that the fifth of every seven rows reads.
+        let edge = |kind: usize| {
+            let of_kind =
+                (0..rows_of_batch).filter(move |row| case.inputs == Inputs::Edges && window && row % 7 == kind);
+            of_kind.filter_map(|row| part.read(row).next()).collect::<Vec<usize>>()
+        };
+        for slot in nan.chain(edge(4)) {
+            rows(record, slot).for_each(|place| bytes[place].fill(0xff));
+        }
+        // One that the third reads, whose queries are zeros, has the least scale that is too large for 2^120 times as much in
+        // bfloat16, and one that the sixth reads has a NaN in its second half only.
+        edge(2)
+            .into_iter()
+            .for_each(|slot| large_scale(record, slot, &mut bytes));
+        edge(5).into_iter().for_each(|slot| late_nan(record, slot, &mut bytes));
+        part.decoded = vec![0.0; pools * pool * CHANNELS];
+        codec.decode(&encoded(record, bytes.clone()), &mut part.decoded);
+        round_to_bf16(&mut part.decoded);
+        part.bytes = bytes;
+        Ok(part)
+    }
+
+    /// The slots that a row reads, counted through the pools of all rows.
+    fn read(&self, row: usize) -> impl Iterator<Item = usize> {
+        let first = if self.own { row * self.pool } else { 0 };
+        let slot = move |place: usize| match self.listed {
+            true => usize::try_from(self.slots[row * self.places + place]).ok(),
+            false => Some(place),
+        };
+        (0..self.count[row] as usize)
+            .filter_map(slot)
+            .map(move |slot| first + slot)
+    }
+
+    fn keys(&self, row: usize) -> impl Iterator<Item = &[f32]> {
+        self.read(row).map(|slot| &self.decoded[slot * CHANNELS..][..CHANNELS])
+    }
+
+    fn pages(&self, name: &'static str, record: &KvRecord) -> Buffer {
+        let stride = record.page_stride(PAGE);
+        let pools = if self.own { self.count.len() } else { 1 };
+        let shape = match self.own {
+            true => vec![pools, self.pool / PAGE, stride],
+            false => vec![self.pool / PAGE, stride],
+        };
+        Buffer::input(name, Dtype::U8, &shape, self.bytes.clone())
+    }
+}
+
+/// Makes 2^8 of the first scale of a key, if its scales are E8M0.
+fn large_scale(record: &KvRecord, slot: usize, bytes: &mut [u8]) {
+    if let Some((_, Scale::E8m0(_), place)) = record.segments[0].scales {
+        bytes[byte_range(record, place, slot).start] = 135;
+    }
+}
+
+/// Makes a NaN of a code of the second half of a key, or of the last scale if codes have four bits.
+fn late_nan(record: &KvRecord, slot: usize, bytes: &mut [u8]) {
+    let segment = &record.segments[0];
+    let codes = byte_range(record, segment.codes, slot);
+    match segment.scales {
+        Some((_, scale, place)) if segment.element.bits == 4 => {
+            let last = byte_range(record, place, slot).end - 1;
+            bytes[last] = if matches!(scale, Scale::E8m0(_)) { 255 } else { 0x7f };
+        }
+        Some(_) => bytes[codes.start + CHANNELS / 2 + 70] = 0x7f,
+        None => bytes[codes.end - 2..codes.end].fill(0xff),
+    }
+}
+
+/// What is expected of a head of a row: each number, and how far a right one may be from it.
+pub(super) struct Head {
+    pub want: Vec<f64>,
+    pub bounds: Vec<f64>,
+    /// Σ p² k² over keys and channels: the squares of what is rounded before the second product.
+    energy: f64,
+}
+
+/// A query of a head on the keys that it reads, with its sink, stored as `dtype`.
+pub(super) fn attend(q: &[f32], keys: &[&[f32]], (sink, scale): (f32, f32), dtype: Dtype) -> Head {
+    let (sink, scale) = (f64::from(sink), f64::from(scale));
+    // A score, and what it may err by.
+    let score = |key: &&[f32]| {
+        let products = q.iter().zip(*key).map(|(q, k)| f64::from(*q) * f64::from(*k));
+        let [sum, size] = products.fold([0.0; 2], |[sum, size], x| [sum + x, size + x.abs()]);
+        (sum * scale, size * scale * (CHANNELS + 32) as f64 * UNIT)
+    };
+    let scores: Vec<(f64, f64)> = keys.iter().map(score).collect();
+    let top = scores.iter().map(|(score, _)| *score).fold(f64::NEG_INFINITY, f64::max);
+    let top = if top.is_finite() { top } else { 0.0 };
+    let error = |score: f64, of_sum: f64| of_sum + 4.0 * UNIT * (score.abs() + top.abs()) + 2f64.powi(-21);
+    let of_sink = if sink.is_finite() { error(sink, 0.0) } else { 0.0 };
+    let worst = scores
+        .iter()
+        .fold(of_sink, |worst, (score, of_sum)| worst.max(error(*score, *of_sum)));
+    let denominator = scores.iter().map(|(score, _)| (score - top).exp()).sum::<f64>() + (sink - top).exp();
+    let rounded = if dtype == Dtype::BF16 { BF16_UNIT } else { 0.0 };
+    let summed = 2.0 * (keys.len() + 64) as f64 * UNIT;
+    let mut head = Head {
+        want: vec![0.0; CHANNELS],
+        bounds: vec![0.0; CHANNELS],
+        energy: 0.0,
+    };
+    let mut sizes = vec![0.0f64; CHANNELS];
+    for (key, (score, of_sum)) in keys.iter().zip(&scores) {
+        let p = if denominator == 0.0 {
+            0.0
+        } else {
+            (score - top).exp() / denominator
+        };
+        let relative = (error(*score, *of_sum) + worst).exp_m1() + rounded + summed;
+        // Exponentials below 2^-126 may be 0.
+        let flushed = 2f64.powi(-126);
+        for (at, k) in key.iter().enumerate() {
+            let k = f64::from(*k);
+            head.want[at] += p * k;
+            head.bounds[at] += k.abs() * (p * relative + flushed);
+            head.energy += (p * k).powi(2);
+            sizes[at] = sizes[at].max(k.abs());
+        }
+    }
+    for ((bound, want), size) in head.bounds.iter_mut().zip(&head.want).zip(&sizes) {
+        // A mean lies between its values, whatever their weights.
+        let before = bound.min(2.0 * size);
+        *bound = match dtype {
+            Dtype::BF16 => bf16_error(*want, before),
+            _ => before + UNIT * want.abs(),
+        };
+    }
+    head
+}

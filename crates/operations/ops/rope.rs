@@ -1,0 +1,314 @@
+//! Rotary position embedding, interleaved, on the last R channels of every head, in place; and its inverse.
+//!
+//! Pair i consists of the channels (D−R+2i, D−R+2i+1). The cosines and sines of every token are inputs, so any positions
+//! can be tested. The arithmetic is that of f32: two products and their sum, and the result is rounded once more if it is stored as
+//! bf16. One of the two products may be fused with the sum, as compilers do unless they are told not to. So each output has at most
+//! three values, and must have the bits of one of them.
+
+use half::bf16;
+use rayon::prelude::*;
+use reference::ops::rope::frequencies;
+use safetensors::Dtype;
+
+use super::data::{bf16_bytes, f32_bytes, f32_values};
+use super::grid::{Grid, element_bytes};
+use super::judge::Judge;
+use super::{Batch, Buffer, Case, Data, Inputs, Op, Parameters, Problem};
+
+pub struct Rope;
+
+impl Op for Rope {
+    fn name(&self) -> &'static str {
+        "rope"
+    }
+
+    fn doc(&self) -> &'static str {
+        "rotates the last R of D channels in interleaved pairs, forward or inverse, in place"
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let kinds = ["bf16", "f32"].into_iter();
+        let kinds = kinds.flat_map(|dtype| ["forward", "inverse"].map(|direction| (dtype, direction)));
+        kinds.flat_map(|(dtype, direction)| cases(dtype, direction)).collect()
+    }
+
+    fn parameters(&self) -> Option<Parameters> {
+        let parameters = Parameters::new(&self.cases(), &["T", "H", "D", "R"], &["dtype", "direction"]);
+        let table = ["T", "R / 2"];
+        let parameters = parameters.tensor("x", &["T", "H", "D"]);
+        Some(parameters.tensor("cos", &table).tensor("sin", &table))
+    }
+
+    fn check(&self, case: &Case) -> Result<(), String> {
+        let [d, r] = ["D", "R"].map(|dim| case.dim(dim));
+        match r % 2 == 0 && r <= d {
+            true => Ok(()),
+            false => Err(format!("R = {r}, expected an even number of channels, at most D = {d}")),
+        }
+    }
+
+    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
+        let [t, h, d, r, size] = ["T", "H", "D", "R", "size"].map(|dim| case.dim(dim));
+        let half = case.key("dtype") == "bf16";
+        let dtype = if half { Dtype::BF16 } else { Dtype::F32 };
+        let normal = || data.normal("rope/x", t * h * d);
+        let x = match (data.given(case, "x", dtype, &[t, h, d])?, case.inputs) {
+            (Some(x), _) => x,
+            (None, inputs) => {
+                let values = match inputs {
+                    Inputs::Random | Inputs::Weights | Inputs::File(_) => normal(),
+                    Inputs::Edges => edges(&normal()),
+                    Inputs::Site(site) => data.site_rows(site, t, h * d)?,
+                };
+                if half { bf16_bytes(&values) } else { f32_bytes(&values) }
+            }
+        };
+        let (cos, sin) = match case.inputs {
+            Inputs::Edges => edge_tables(t * r / 2),
+            _ => tables(t, r),
+        };
+        let given = |name, drawn: Vec<f32>| {
+            let bytes = data.given(case, name, Dtype::F32, &[t, r / 2])?;
+            let values = bytes.map(|bytes| f32_values(&bytes, 4));
+            Ok::<_, String>(values.unwrap_or(drawn))
+        };
+        let (cos, sin) = (given("cos", cos)?, given("sin", sin)?);
+        let sign = if case.key("direction") == "inverse" { -1.0 } else { 1.0 };
+        let want = rotated(&x, size, [h, d, r], &cos, &sin, sign);
+        let fused = Fused::new(&x, size, [h, d, r], [&cos, &sin], sign);
+        let shape = [t, h, d];
+        let table = |name, values: &[f32]| Buffer::f32(name, &[t, r / 2], values);
+        Ok(Problem {
+            buffers: vec![
+                Buffer::in_place("x", dtype, &shape, x),
+                table("cos", &cos),
+                table("sin", &sin),
+            ],
+            scalars: vec![],
+            bytes: (2 * t * h * r * size + 4 * t * r) as u64,
+            flops: 0,
+            // Arithmetic does not define the bits of a NaN.
+            judges: vec![
+                Judge::equal("x", dtype, &shape, want, WHY)
+                    .any_nan(d - r..d)
+                    .or(move |at, got| fused.admits(at, got)),
+            ],
+            batch: Some(Batch::new("T", &["x", "cos", "sin"])),
+            runs: 1,
+            large: false,
+        })
+    }
+}
+
+const WHY: &str = "each product and their sum are rounded to f32, or one product is fused with the sum, and the result is \
+                   rounded when it is stored: that leaves three values; other channels must be unchanged";
+
+fn cases(dtype: &'static str, direction: &'static str) -> Vec<Case> {
+    let keys = [("dtype", dtype), ("direction", direction)];
+    let size = element_bytes(dtype);
+    let dims = |[t, h, d, r]: [i64; 4]| vec![("T", t), ("H", h), ("D", d), ("R", r), ("size", size)];
+    Grid::new(format!("{dtype}.{direction}"), &keys, dims)
+        .timed("t1", [1, 128, 512, 64])
+        .timed("t1024", [1024, 128, 512, 64])
+        .random("all_channels", [37, 3, 128, 128])
+        .random("unaligned", [37, 5, 27, 6])
+        .edges("edges", [64, 133, 72, 64])
+        .site("site", "layers.*.attention.query", [61 * 32, 2, 512, 64])
+        .when((dtype, direction) == ("bf16", "forward"), |grid| {
+            grid.timed("t16384", [16384, 128, 512, 64])
+        })
+        .done()
+}
+
+/// Cosines and sines [t, r/2] of positions below 2²⁰: the last position comes first, and neighbours are far apart. The
+/// angle is the f32 product of position and frequency.
+fn tables(t: usize, r: usize) -> (Vec<f32>, Vec<f32>) {
+    let frequencies = frequencies(r, 1e4, None);
+    let position = |token: usize| ((1 << 20) - 1 - token * 0x9_e375 % (1 << 20)) as f32;
+    let angles = (0..t).flat_map(|token| {
+        frequencies
+            .iter()
+            .map(move |frequency| f64::from(position(token) * frequency))
+    });
+    angles.map(|angle| (angle.cos() as f32, angle.sin() as f32)).unzip()
+}
+
+/// Factors that leave numbers unchanged, factors that turn short numbers into ties of bf16, and subnormal factors.
+fn edge_tables(len: usize) -> (Vec<f32>, Vec<f32>) {
+    let tie = 1.0 + 2_f32.powi(-8);
+    let some = [
+        (1.0, 0.0),
+        (tie, 0.0),
+        (0.0, tie),
+        (-0.0, -1.0),
+        (0.6, 0.8),
+        (1e-40, -1e-40),
+    ];
+    (0..len).map(|i| some[i % some.len()]).unzip()
+}
+
+/// Replaces half of the numbers by edge values, which kernels easily get wrong.
+fn edges(normal: &[f32]) -> Vec<f32> {
+    let subnormal = f32::from_bits(1 << 16);
+    let some = [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0 - 2_f32.powi(-7),
+        subnormal,
+        -3.0 * subnormal,
+        f32::MIN_POSITIVE,
+        f32::MAX,
+        f32::MIN,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::NAN,
+        -f32::NAN,
+    ];
+    let edge = |i: usize| (i / 3).is_multiple_of(2).then(|| some[i % some.len()]);
+    normal.iter().enumerate().map(|(i, x)| edge(i).unwrap_or(*x)).collect()
+}
+
+/// Reads an f32 (4 bytes) or a bf16 (2 bytes).
+fn read(bytes: &[u8]) -> f32 {
+    match *bytes {
+        [a, b, c, d] => f32::from_le_bytes([a, b, c, d]),
+        _ => bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
+    }
+}
+
+fn write(bytes: &mut [u8], x: f32) {
+    match bytes.len() {
+        4 => bytes.copy_from_slice(&x.to_le_bytes()),
+        _ => bytes.copy_from_slice(&bf16::from_f32(x).to_le_bytes()),
+    }
+}
+
+/// Rotates the last `r` channels of `x` [T, h, d], whose elements have `size` bytes; a `sign` of −1 inverts the rotation.
+fn rotated(x: &[u8], size: usize, [h, d, r]: [usize; 3], cos: &[f32], sin: &[f32], sign: f32) -> Vec<u8> {
+    let mut x = x.to_vec();
+    x.par_chunks_mut(d * size).enumerate().for_each(|(row, x)| {
+        let angles = row / h * (r / 2);
+        for (i, pair) in x[(d - r) * size..].chunks_mut(2 * size).enumerate() {
+            let (cos, sin) = (cos[angles + i], sign * sin[angles + i]);
+            let (even, odd) = pair.split_at_mut(size);
+            let (a, b) = (read(even), read(odd));
+            write(even, a * cos - b * sin);
+            write(odd, b * cos + a * sin);
+        }
+    });
+    x
+}
+
+/// The pairs before they are rotated, by which results with a fused product are known.
+struct Fused {
+    /// Bytes of an element.
+    size: usize,
+    h: usize,
+    d: usize,
+    r: usize,
+    /// The last `r` channels of each head.
+    pairs: Vec<u8>,
+    cos: Vec<f32>,
+    /// Sines with the sign of the direction.
+    sin: Vec<f32>,
+}
+
+impl Fused {
+    fn new(x: &[u8], size: usize, [h, d, r]: [usize; 3], [cos, sin]: [&[f32]; 2], sign: f32) -> Self {
+        let heads = x.par_chunks(d * size);
+        Self {
+            size,
+            h,
+            d,
+            r,
+            pairs: heads.flat_map_iter(|x| x[(d - r) * size..].iter().copied()).collect(),
+            cos: cos.into(),
+            sin: sin.iter().map(|sin| sign * sin).collect(),
+        }
+    }
+
+    /// Whether these are the bytes of an element whose first or second product was not rounded.
+    fn admits(&self, at: usize, got: &[u8]) -> bool {
+        let Self { size, h, d, r, .. } = *self;
+        let (row, channel) = (at / d, at % d);
+        let Some(channel) = channel.checked_sub(d - r) else {
+            return false;
+        };
+        let angle = row / h * (r / 2) + channel / 2;
+        let (cos, sin) = (self.cos[angle], self.sin[angle]);
+        let pair = &self.pairs[(row * r + channel / 2 * 2) * size..][..2 * size];
+        let (a, b) = (read(&pair[..size]), read(&pair[size..]));
+        let fused = match channel % 2 {
+            0 => [a.mul_add(cos, -(b * sin)), (-b).mul_add(sin, a * cos)],
+            _ => [b.mul_add(cos, a * sin), a.mul_add(sin, b * cos)],
+        };
+        let mut bytes = [0; 4];
+        fused.into_iter().any(|fused| {
+            write(&mut bytes[..size], fused);
+            bytes[..size] == *got
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::Outputs;
+    use ulplab_core::metrics::VIOLATIONS;
+
+    /// Wrong elements of a case if every pair is turned by a function of (a, b, cos, sin).
+    fn wrong(name: &str, turn: impl Fn(f32, f32, f32, f32) -> [f32; 2]) -> f64 {
+        let case = Rope.cases().into_iter().find(|case| case.name == name).unwrap();
+        let problem = crate::ops::problem(&Rope, &case).unwrap();
+        let [h, d, r, size] = ["H", "D", "R", "size"].map(|dim| case.dim(dim));
+        let bytes = |name: &str| &problem.buffers.iter().find(|buffer| buffer.name == name).unwrap().bytes[..];
+        let [cos, sin] = ["cos", "sin"].map(|name| f32_values(bytes(name), 4));
+        let mut x = bytes("x").to_vec();
+        for (row, x) in x.chunks_mut(d * size).enumerate() {
+            for (i, pair) in x[(d - r) * size..].chunks_mut(2 * size).enumerate() {
+                let angle = row / h * (r / 2) + i;
+                let (even, odd) = pair.split_at_mut(size);
+                let [a, b] = turn(read(even), read(odd), cos[angle], sin[angle]);
+                write(even, a);
+                write(odd, b);
+            }
+        }
+        let measured = problem.judges[0].measure(&Outputs(vec![("x", x)]));
+        measured.iter().find(|found| found.metric == &VIOLATIONS).unwrap().value
+    }
+
+    #[test]
+    fn a_product_may_be_fused_with_the_sum_and_nothing_else_may_differ() {
+        for name in [
+            "f32.forward.all_channels",
+            "bf16.forward.all_channels",
+            "f32.forward.edges",
+        ] {
+            let fused = wrong(name, |a, b, cos, sin| {
+                [a.mul_add(cos, -(b * sin)), b.mul_add(cos, a * sin)]
+            });
+            let other = wrong(name, |a, b, cos, sin| {
+                [(-b).mul_add(sin, a * cos), a.mul_add(sin, b * cos)]
+            });
+            assert_eq!([fused, other], [0.0; 2], "{name}");
+        }
+        let name = "f32.forward.all_channels";
+        let exact = |a: f32, b: f32, cos: f32, sin: f32| {
+            let [a, b, cos, sin] = [a, b, cos, sin].map(f64::from);
+            [(a * cos - b * sin) as f32, (b * cos + a * sin) as f32]
+        };
+        let beyond = wrong(name, |a, b, cos, sin| {
+            exact(a, b, cos, sin).map(|x| x * (1.0 + 2.0 * f32::EPSILON))
+        });
+        assert!(
+            beyond > 5000.0,
+            "{beyond} of 14,208 numbers are noticed to be two ulps off"
+        );
+        let bf16 = |x: f32| bf16::from_f32(x).to_f32();
+        let rounded = wrong(name, |a, b, cos, sin| {
+            [bf16(a * cos) - bf16(b * sin), bf16(b * cos) + bf16(a * sin)]
+        });
+        assert!(rounded > 13_000.0, "{rounded}");
+    }
+}

@@ -1,0 +1,233 @@
+//! The next token of each row: the one with the largest logit, or one that is drawn.
+//!
+//! At temperature 0 it is the largest logit, the first of equal ones; −0 equals 0, and NaN counts as largest. At a temperature
+//! above 0 it is the largest of `logit / temperature + g`, where g = −ln(−ln u) is Gumbel noise: this draws from the softmax. u is a
+//! function of seed, sequence, position and token ([`philox`]), so a row draws the same token wherever it is in its batch.
+
+use rayon::prelude::*;
+use reference::ops::top_k::top_k;
+use safetensors::Dtype;
+
+use super::grid::Grid;
+use super::judge::{Judge, Part, UNIT};
+use super::{Batch, Buffer, Case, Data, Inputs, Op, Outputs, Problem, Scalar};
+use ulplab_core::random::philox;
+
+/// The operation.
+pub struct Sample;
+
+const SEED: i64 = 0x0123_4567_89ab_cdef;
+
+impl Op for Sample {
+    fn name(&self) -> &'static str {
+        "sample"
+    }
+
+    fn doc(&self) -> &'static str {
+        "the token with the largest logit, or one drawn from the softmax"
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let dims = |[rows, vocabulary]: [i64; 2]| vec![("B", rows), ("V", vocabulary)];
+        let name = |[rows, vocabulary]: [i64; 2]| format!("b{rows}.{vocabulary}");
+        let mut grid = Grid::new("", &[], dims);
+        for shape in [[1, 256], [2, 1], [7, 63], [9, 1000], [65, 257], [66_000, 5]] {
+            grid = grid.random(&name(shape), shape);
+        }
+        // The last has a part of 4096 tokens more than a warp has lanes, and rows whose best token is there.
+        for shape in [[24, 300], [33, 4096], [8, 131_101]] {
+            grid = grid.edges(&format!("edges.{}", name(shape)), shape);
+        }
+        for rows in [1, 8, 64] {
+            grid = grid.timed(&name([rows, 129_280]), [rows, 129_280]);
+        }
+        grid.done()
+    }
+
+    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
+        let [rows, vocabulary] = ["B", "V"].map(|dim| case.dim(dim));
+        let mut logits = data.normal("sample/logits", rows * vocabulary);
+        logits.iter_mut().for_each(|x| *x *= 4.0);
+        // Neighbouring rows differ in what they draw with; every fifth row is padding, and nearly a third of the rows is greedy. At a
+        // temperature that is nearly 0, noise decides only among equal logits.
+        let temperature = |row: usize| if row % 8 == 5 { 1e-6 } else { [0.0, 0.7, 1.3][row % 3] };
+        // Numbers of sequences take all bits.
+        let sequence: Vec<i32> = (0..rows).map(|row| row as i32 / 2 * 60_001).collect();
+        let position: Vec<i32> = (0..rows)
+            .map(|row| if row % 5 == 4 { -1 } else { (row * 37 % 4000) as i32 })
+            .collect();
+        let mut rows_of = Rows {
+            logits,
+            temperature: (0..rows).map(temperature).collect(),
+            sequence,
+            position,
+        };
+        if case.inputs == Inputs::Edges {
+            edges(&mut rows_of.logits, vocabulary);
+            rows_of.nearly_second();
+        }
+        let integers = |values: &[i32]| values.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let buffers = vec![
+            Buffer::f32("logits", &[rows, vocabulary], &rows_of.logits),
+            Buffer::f32("temperature", &[rows], &rows_of.temperature),
+            Buffer::input("sequence", Dtype::I32, &[rows], integers(&rows_of.sequence)),
+            Buffer::input("position", Dtype::I32, &[rows], integers(&rows_of.position)),
+            Buffer::output("token", Dtype::I32, &[rows]),
+        ];
+        let parts = move |outputs: &Outputs| vec![rows_of.judged(outputs)];
+        Ok(Problem {
+            scalars: vec![("seed", Scalar::I64(SEED))],
+            batch: Some(Batch::new(
+                "B",
+                &["logits", "temperature", "sequence", "position", "token"],
+            )),
+            ..Problem::new(buffers, vec![Judge::parts("token", parts, WHY)])
+        })
+    }
+}
+
+const WHY: &str = "the largest logit, the first of equal ones, is defined to the bit; where Gumbel noise is added, two logarithms and a \
+                   quotient are rounded in f32, so a token is right if no other is surely better";
+
+/// The inputs of a case.
+/// What a draw of a token depends on, so that it is the same in any batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Draw {
+    /// Seed of all draws.
+    pub seed: i64,
+    /// The number of the sequence.
+    pub sequence: i32,
+    /// The position of the token that was read last.
+    pub position: i32,
+}
+
+impl Draw {
+    /// Gumbel noise of a token: the token with the largest sum of its noise and its logit, which is divided by the temperature, is
+    /// drawn from the softmax (Gumbel-max).
+    pub fn noise(self, token: usize) -> f64 {
+        let key = [self.seed as u32, (self.seed >> 32) as u32];
+        let counter = [
+            token as u32 / 4,
+            self.position.cast_unsigned(),
+            self.sequence.cast_unsigned(),
+            0,
+        ];
+        let bits = philox(counter, key)[token % 4] >> 9;
+        let uniform = (f64::from(bits) + 0.5) / f64::from(1 << 23);
+        -(-uniform.ln()).ln()
+    }
+}
+
+struct Rows {
+    logits: Vec<f32>,
+    temperature: Vec<f32>,
+    sequence: Vec<i32>,
+    position: Vec<i32>,
+}
+
+impl Rows {
+    /// The tokens, which are expected to be the kernel's own where it may have chosen them.
+    fn judged(&self, outputs: &Outputs) -> Part {
+        let found = outputs.get("token").par_chunks_exact(4);
+        let vocabulary = self.logits.len() / self.position.len();
+        let want = found.enumerate().map(|(row, bytes)| {
+            let found = i32::from_le_bytes(bytes.try_into().expect("four bytes"));
+            let logits = &self.logits[row * vocabulary..][..vocabulary];
+            match (self.position[row], self.temperature[row]) {
+                (-1, _) => -1,
+                (_, 0.0) => best(logits),
+                _ => self.drawn(row, logits, found),
+            }
+        });
+        let bytes = want
+            .collect::<Vec<i32>>()
+            .iter()
+            .flat_map(|token| token.to_le_bytes())
+            .collect();
+        Judge::equal("token", Dtype::I32, &[self.position.len()], bytes, WHY).on(outputs.get("token").to_vec())
+    }
+
+    /// The token that was found, if it may be drawn; else the best.
+    fn drawn(&self, row: usize, logits: &[f32], found: i32) -> i32 {
+        let (scores, errors): (Vec<f64>, Vec<f64>) = (0..logits.len())
+            .map(|token| self.score(row, token, logits[token]))
+            .unzip();
+        let wanted = best_f64(&scores);
+        let at = usize::try_from(found).ok().filter(|at| *at < scores.len());
+        let near = at.is_some_and(|at| {
+            let least = scores[wanted as usize] - errors[wanted as usize];
+            // Not for infinities and NaN, which are defined.
+            scores[wanted as usize].is_finite() && scores[at] + errors[at] >= least
+        });
+        if near { found } else { wanted }
+    }
+
+    /// What a row draws with.
+    fn draw(&self, row: usize) -> Draw {
+        Draw {
+            seed: SEED,
+            sequence: self.sequence[row],
+            position: self.position[row],
+        }
+    }
+
+    /// Leaves every eighth row, where it is drawn, two tokens: the one with the largest noise, whose uniform number is next to 1, and
+    /// another, whose score is less by half of what that noise loses if the uniform number is half a unit of 2^-23 less.
+    fn nearly_second(&mut self) {
+        let vocabulary = self.logits.len() / self.position.len();
+        let drawn = |row: &usize| row % 8 == 7 && self.position[*row] >= 0 && self.temperature[*row] > 0.0;
+        for row in (0..self.position.len()).filter(drawn).collect::<Vec<usize>>() {
+            let noise: Vec<f64> = (0..vocabulary).map(|token| self.draw(row).noise(token)).collect();
+            let first = best_f64(&noise) as usize;
+            let second = (first + vocabulary / 2) % vocabulary;
+            // 1 − u is nearly e^−noise.
+            let lost = 0.5 / f64::from(1 << 23) * noise[first].exp();
+            let logits = &mut self.logits[row * vocabulary..][..vocabulary];
+            logits.fill(f32::NEG_INFINITY);
+            logits[first] = 0.0;
+            logits[second] = (f64::from(self.temperature[row]) * (noise[first] - noise[second] - lost / 2.0)) as f32;
+        }
+    }
+
+    /// The score of a token with its noise, and the error of its computation in f32.
+    fn score(&self, row: usize, token: usize, logit: f32) -> (f64, f64) {
+        let noise = self.draw(row).noise(token);
+        let scaled = f64::from(logit) / f64::from(self.temperature[row]);
+        let score = scaled + noise;
+        // Each logarithm is within a unit in the last place; the error of the inner one moves the outer by as much relative to it.
+        let error = UNIT * (4.0 + 4.0 * noise.abs() + 4.0 * scaled.abs() + 2.0 * score.abs());
+        (score, if error.is_finite() { error } else { 0.0 })
+    }
+}
+
+fn best(logits: &[f32]) -> i32 {
+    let mut out = [0];
+    top_k(logits, logits.len(), 1, &mut out);
+    out[0]
+}
+
+fn best_f64(scores: &[f64]) -> i32 {
+    let mut out = [0];
+    top_k(scores, scores.len(), 1, &mut out);
+    out[0]
+}
+
+/// Rows with ties, of equal numbers, of −∞, with NaN of either sign, with +∞, and with zeros of both signs.
+fn edges(logits: &mut [f32], vocabulary: usize) {
+    for (row, x) in logits.chunks_exact_mut(vocabulary).enumerate() {
+        let at = row * 997 % vocabulary;
+        match row % 8 {
+            0 => (x[at], x[vocabulary - 1 - at]) = (50.0, 50.0),
+            1 => x.fill(-2.5),
+            2 => x.fill(f32::NEG_INFINITY),
+            3 => (x[at], x[vocabulary - 1]) = (f32::NAN, -f32::NAN),
+            4 => (x[vocabulary / 2], x[vocabulary - 1]) = (f32::INFINITY, f32::INFINITY),
+            5 => x
+                .iter_mut()
+                .enumerate()
+                .for_each(|(at, x)| *x = if at % 3 == 0 { -0.0 } else { 0.0 }),
+            6 => x[..vocabulary - 2].fill(f32::NEG_INFINITY),
+            _ => {}
+        }
+    }
+}

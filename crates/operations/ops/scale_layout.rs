@@ -1,0 +1,151 @@
+//! Swizzles block scales [H, W] of one byte each into the layout that tensor cores read: tiles of 128 rows × 4 columns, of
+//! the whole matrix or of groups of its rows or columns. The ends of groups are known only on the device.
+
+use safetensors::Dtype;
+
+use super::judge::Judge;
+use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem};
+use ulplab_core::layouts::{Layout, Placement};
+
+pub struct ScaleLayout;
+
+impl Op for ScaleLayout {
+    fn name(&self) -> &'static str {
+        "scale_layout"
+    }
+
+    fn doc(&self) -> &'static str {
+        "swizzles block scales into tiles of 128 × 4: without groups, with groups of rows (m), with groups of columns (k)"
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let mut cases = vec![
+            case("plain", [8192, 4096], "one", true),
+            case("plain", [2048, 1024], "one", true),
+            // The first case that has rows for whole tiles is the one that is repeated, for each set of keys.
+            case("plain", [384, 256], "one", false),
+            case("plain", [1, 16], "one", false),
+            case("plain", [130, 7], "one", false),
+            case("plain", [400, 37], "one", false),
+            case("plain", [259, 48], "one", false),
+        ];
+        for ends in ["even", "ragged"] {
+            let rows = [[16384, 224], [131_072, 64], [131_072, 224]];
+            cases.extend(rows.map(|shape| case("m", shape, ends, true)));
+            for h in [2048, 5120, 7168, 8192] {
+                cases.extend([1024, 2048, 4096].map(|w| case("k", [h, w], ends, true)));
+            }
+        }
+        // Groups are repeated with their rows: few, since a thread may look at all of them.
+        cases.push(case("m", [8064, 512], "one", false));
+        for groups in ["m", "k"] {
+            let shapes = [
+                ([130, 45], "empty"),
+                ([400, 437], "empty"),
+                ([400, 432], "empty"),
+                ([528, 512], "many"),
+                ([261, 304], "single"),
+                ([384, 256], "one"),
+            ];
+            cases.extend(shapes.map(|(shape, ends)| case(groups, shape, ends, false)));
+        }
+        cases
+    }
+
+    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
+        let [h, w] = ["H", "W"].map(|dim| case.dim(dim));
+        let ends = ends(case.key("groups"), [h, w], case.key("ends"));
+        let x = data.bytes("scale_layout/x", h * w);
+        let want = placement(case.key("groups"), [h, w], &ends)?.forward(&x)?;
+        let shape = [want.len()];
+        Ok(Problem {
+            bytes: (x.len() + want.len()) as u64,
+            buffers: vec![
+                Buffer::input("x", Dtype::U8, &[h, w], x),
+                Buffer::input(
+                    "ends",
+                    Dtype::I32,
+                    &[ends.len()],
+                    ends.iter().flat_map(|end| (*end as i32).to_le_bytes()).collect(),
+                ),
+                Buffer::output("y", Dtype::U8, &shape),
+            ],
+            scalars: vec![],
+            flops: 0,
+            judges: vec![Judge::equal("y", Dtype::U8, &shape, want, WHY)],
+            batch: batch(case.key("groups"), [h, w], &ends),
+            runs: 1,
+            large: false,
+        })
+    }
+}
+
+/// The rows, if they fill whole tiles of every group: the same rows once more are the same tiles once more, behind the others, and
+/// before what no group takes. A group of columns has its tiles of all rows behind each other: there must be only one.
+fn batch(groups: &str, [h, w]: [usize; 2], ends: &[usize]) -> Option<Batch> {
+    let whole = |rows: &usize| rows.is_multiple_of(128);
+    let fits = match groups {
+        "m" => ends.iter().all(whole) && ends.last() == Some(&h),
+        "k" => whole(&h) && ends == [w],
+        _ => whole(&h),
+    };
+    let rows = Batch::new("H", &["x", "y"]).used("y", h * w.div_ceil(4) * 4);
+    let rows = match groups {
+        "m" => rows.together(h, &["G", "row_groups", "bytes"]).ends("ends", h),
+        _ => rows.together(h, &["bytes"]),
+    };
+    fits.then_some(rows)
+}
+
+const WHY: &str = "bytes are moved and nothing is computed; padding is 0 (docs/layouts.md)";
+
+fn case(groups: &'static str, [h, w]: [usize; 2], spread: &'static str, timed: bool) -> Case {
+    let ends = ends(groups, [h, w], spread);
+    let bytes = placement(groups, [h, w], &ends).map_or(0, |placement| placement.len());
+    let count = |of: &str| if groups == of { ends.len() as i64 } else { 0 };
+    Case {
+        name: format!("{groups}.{h}x{w}.{spread}"),
+        keys: vec![("groups", groups.into()), ("ends", spread.into())],
+        dims: vec![
+            ("H", h as i64),
+            ("W", w as i64),
+            ("G", ends.len() as i64),
+            ("row_groups", count("m")),
+            ("col_groups", count("k")),
+            ("bytes", bytes as i64),
+        ],
+        inputs: Inputs::Random,
+        timed,
+    }
+}
+
+fn placement(groups: &str, shape: [usize; 2], ends: &[usize]) -> Result<Placement, String> {
+    let (name, ends) = match groups {
+        "m" => ("blocked_128x4_m_groups", ends),
+        "k" => ("blocked_128x4_k_groups", ends),
+        _ => ("blocked_128x4", &[][..]),
+    };
+    Layout::find(name)?.place(&shape, ends)
+}
+
+/// Ends of the groups of rows (`m`) or columns (`k`). Without groups there is one end.
+fn ends(groups: &str, [h, w]: [usize; 2], spread: &str) -> Vec<usize> {
+    let all = if groups == "k" { w } else { h };
+    let even = [1, 3, 8, 9, 16, 21, 30, 32].map(|end| end * all / 32);
+    match spread {
+        // As in training: eight groups of very different sizes.
+        "even" => even.into(),
+        "ragged" => even
+            .iter()
+            .zip([3, 10, 6, 2, 9, 5, 1, 0])
+            .map(|(end, less)| end - less)
+            .collect(),
+        // Every other group is empty, and the last three rows or columns belong to no group.
+        "empty" => (0..9).map(|g| g / 2 * (all - 3) / 4).collect(),
+        // There are more groups than lanes in a warp.
+        "many" => (1..=70).map(|g| g * all / 70).collect(),
+        // Groups of a single row or column, also behind a whole tile and at the end.
+        "single" => vec![1, 2, 130, 131, all - 1, all],
+        _ => vec![all],
+    }
+}

@@ -1,0 +1,97 @@
+//! Kernels case by case: right or wrong, by how much, how fast.
+
+use std::collections::HashMap;
+
+use super::number;
+use super::show::Show;
+use ulplab_core::metrics::{BOUND_RATIO, US_CLAIMED, US_COLD, VIOLATIONS};
+use ulplab_core::record::Record;
+use ulplab_run::run::Run;
+
+/// Heads of the table.
+pub const HEADS: [&str; 7] = ["kernel", "case", "", "wrong", "error/bound", "µs", "what is wrong"];
+
+/// A kernel on a case.
+pub struct Row<'a> {
+    pub kernel: &'a str,
+    pub case: &'a str,
+    pub right: bool,
+    /// Number of wrong elements or bytes, in the output with the most; NaN if it could not be run.
+    wrong: f64,
+    /// Largest error over its bound.
+    ratio: Option<f64>,
+    us: Option<f64>,
+    message: &'a str,
+}
+
+/// All cases of a run whose study tells right from wrong case by case, those that are wrong first, else in the run's order.
+pub fn rows<'a>(run: &'a Run, show: &dyn Show) -> Vec<Row<'a>> {
+    if !show.by_case() {
+        return Vec::new();
+    }
+    let mut order: Vec<&str> = Vec::new();
+    let mut cells: HashMap<&str, Vec<&Record>> = HashMap::new();
+    for record in &run.records {
+        let cell = cells.entry(&record.cell).or_default();
+        if cell.is_empty() {
+            order.push(&record.cell);
+        }
+        cell.push(record);
+    }
+    let mut rows: Vec<Row> = order.iter().filter_map(|cell| Row::new(&cells[cell])).collect();
+    rows.sort_by_key(|row| row.right);
+    rows
+}
+
+impl<'a> Row<'a> {
+    /// None if nothing was judged.
+    fn new(records: &[&'a Record]) -> Option<Self> {
+        let of = |metric: &'static str| records.iter().filter(move |record| record.metric == metric);
+        let largest = |metric| of(metric).map(|record| record.value).reduce(number::larger);
+        let wrong = largest(VIOLATIONS.name)?;
+        let worst = of(VIOLATIONS.name).find(|record| record.value == wrong || record.value.is_nan());
+        let failure = worst.and_then(|record| record.failure.as_deref());
+        Some(Self {
+            kernel: &records[0].recipe,
+            case: &records[0].window,
+            right: wrong == 0.0,
+            wrong,
+            ratio: largest(BOUND_RATIO.name),
+            us: largest(US_COLD.name).or(largest(US_CLAIMED.name)),
+            message: failure.map_or("", |failure| &failure.message),
+        })
+    }
+
+    /// As the heads say.
+    pub fn cells(&self) -> [String; 7] {
+        let text = |value: Option<f64>, show: fn(f64) -> String| value.map_or("—".into(), show);
+        [
+            self.kernel.into(),
+            self.case.into(),
+            if self.right { "right" } else { "WRONG" }.into(),
+            if self.wrong.is_nan() {
+                "not run".into()
+            } else {
+                number::of_metric(VIOLATIONS.name, self.wrong)
+            },
+            text(self.ratio, |ratio| number::of_metric(BOUND_RATIO.name, ratio)),
+            text(self.us, |us| number::of_metric(US_COLD.name, us)),
+            self.message.into(),
+        ]
+    }
+}
+
+/// The cases of a kernel as a table for a terminal, without failures.
+pub fn table(rows: &[Row], kernel: &str) -> Vec<String> {
+    let mut table = comfy_table::Table::new();
+    table.load_preset(comfy_table::presets::NOTHING);
+    table.set_header(&HEADS[1..6]);
+    for row in rows.iter().filter(|row| row.kernel == kernel) {
+        table.add_row(&row.cells()[1..6]);
+    }
+    table
+        .to_string()
+        .lines()
+        .map(|line| line.trim_end().to_string())
+        .collect()
+}

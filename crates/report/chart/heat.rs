@@ -1,0 +1,129 @@
+//! A row a recipe, a column a layer, values as colours on a logarithmic scale.
+
+use super::scale::Scale;
+use super::{escape, open, short, text, width};
+use crate::number;
+
+/// A row.
+#[derive(Clone, Debug)]
+pub struct HeatRow {
+    pub name: String,
+    /// Layer and value, in order of layers.
+    pub values: Vec<(u32, f64)>,
+}
+
+/// A heat map with the legend of its colours.
+#[derive(Clone, Debug)]
+pub struct Heat {
+    pub title: String,
+    pub unit: String,
+    /// Name of the metric, for the way its values are written.
+    pub metric: String,
+    pub rows: Vec<HeatRow>,
+    /// Further values that the scale must include, so that maps side by side have the same colours.
+    pub range: Vec<f64>,
+    /// Width in pixels of the view box; the height follows from the rows.
+    pub width: f64,
+}
+
+/// Label of the columns.
+const AXIS: &str = "layer";
+/// Colours of the style sheet, `h0` to `h9`.
+const LEVELS: usize = 10;
+const ROW: f64 = 16.0;
+const TOP: f64 = 42.0;
+/// Width in pixels of one colour of the legend.
+const STEP: f64 = 24.0;
+/// Most labels along the layers.
+const LABELS: usize = 20;
+
+impl Heat {
+    /// The SVG; empty if there is nothing to draw.
+    pub fn svg(&self) -> String {
+        let values = self.rows.iter().flat_map(|row| row.values.iter().map(|value| value.1));
+        let Some(scale) = Scale::over(values.chain(self.range.iter().copied()), true) else {
+            return String::new();
+        };
+        let mut layers: Vec<u32> = self
+            .rows
+            .iter()
+            .flat_map(|row| row.values.iter().map(|value| value.0))
+            .collect();
+        layers.sort_unstable();
+        layers.dedup();
+        if layers.is_empty() {
+            return String::new();
+        }
+        // The name of the axis stands below the names of the recipes, which may be shorter.
+        let names = self.rows.iter().map(|row| width(&short(&row.name)));
+        let left = 12.0 + names.chain([width(AXIS)]).fold(0.0, f64::max);
+        let wide = (self.width - left) / layers.len() as f64;
+        let bottom = TOP + ROW * self.rows.len() as f64;
+        let label = format!("{}: {} by recipe and layer", self.title, self.unit);
+        let mut svg = open([self.width, bottom + 72.0], &label, &self.title, &self.unit);
+        for (at, row) in self.rows.iter().enumerate() {
+            let y = TOP + ROW * at as f64;
+            text(&mut svg, left - 8.0, y + 12.0, "label end", &short(&row.name));
+            for (layer, value) in &row.values {
+                let Ok(column) = layers.binary_search(layer) else {
+                    continue;
+                };
+                let title = format!(
+                    "{}, layer {layer}: {}",
+                    row.name,
+                    number::of_metric(&self.metric, *value)
+                );
+                let class = class(&scale, *value);
+                cell(&mut svg, [left + wide * column as f64, y], [wide, ROW], &class, &title);
+            }
+        }
+        let every = layers.len().div_ceil(LABELS);
+        for (column, layer) in layers.iter().enumerate().step_by(every) {
+            let x = left + wide * (column as f64 + 0.5);
+            text(&mut svg, x, bottom + 14.0, "tick middle", &layer.to_string());
+        }
+        text(&mut svg, left - 8.0, bottom + 14.0, "tick end", AXIS);
+        legend(&mut svg, &scale, left, bottom + 30.0);
+        svg + "</svg>"
+    }
+}
+
+/// The colours with their values, and the marks of what has no place on the scale.
+fn legend(svg: &mut String, scale: &Scale, left: f64, y: f64) {
+    for level in 0..LEVELS {
+        let at = [left + STEP * level as f64, y];
+        cell(svg, at, [STEP, ROW], &format!("heat h{level}"), "");
+    }
+    let right = left + STEP * LEVELS as f64;
+    let scale = scale.clone().between(left, right);
+    for (value, label) in scale.ticks() {
+        text(svg, scale.at(value), y + ROW + 14.0, "tick middle", &label);
+    }
+    for (at, (class, label)) in [("heat zero", "0"), ("heat broken", "NaN or infinite")]
+        .into_iter()
+        .enumerate()
+    {
+        let x = right + 40.0 + 60.0 * at as f64;
+        cell(svg, [x, y], [STEP, ROW], class, "");
+        text(svg, x + STEP + 6.0, y + 12.0, "tick", label);
+    }
+}
+
+fn class(scale: &Scale, value: f64) -> String {
+    match value {
+        value if !value.is_finite() => "heat broken".into(),
+        value if value <= 0.0 => "heat zero".into(),
+        value => {
+            let level = scale.clone().between(0.0, LEVELS as f64).at(value) as usize;
+            format!("heat h{}", level.min(LEVELS - 1))
+        }
+    }
+}
+
+fn cell(svg: &mut String, [x, y]: [f64; 2], [wide, high]: [f64; 2], class: &str, title: &str) {
+    *svg += &format!("<path d=\"M{x:.1} {y:.0}h{wide:.1}v{high:.0}h-{wide:.1}z\" class=\"{class}\">");
+    if !title.is_empty() {
+        *svg += &format!("<title>{}</title>", escape(title));
+    }
+    *svg += "</path>";
+}

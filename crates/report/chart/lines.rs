@@ -1,0 +1,300 @@
+//! Values by layer, event, steps or tokens, one line a series.
+
+use super::scale::Scale;
+use super::{Area, Coloured, GREY, Mark, escape, line, marker, open, rules, short, text, unit, width};
+use crate::number;
+
+/// A line.
+#[derive(Clone, Debug)]
+pub struct Series {
+    pub name: String,
+    /// Colour and marker; neither marker nor name if it is [`GREY`].
+    pub slot: usize,
+    /// Drawn dashed, with hollow markers.
+    pub dashed: bool,
+    /// Place on the axis and value, in this order.
+    pub points: Vec<(u32, f64)>,
+}
+
+impl Coloured for Series {
+    fn slot(&mut self) -> &mut usize {
+        &mut self.slot
+    }
+}
+
+/// A line across the chart that a gate draws.
+#[derive(Clone, Debug)]
+pub struct Bound {
+    pub value: f64,
+    pub label: String,
+}
+
+/// What lies on the horizontal axis. Steps and tokens double from point to point, on a logarithmic one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Axis {
+    #[default]
+    Layers,
+    Events,
+    Steps,
+    Tokens,
+}
+
+impl Axis {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Layers => "layer",
+            Self::Events => "event",
+            Self::Steps => "steps",
+            Self::Tokens => "tokens",
+        }
+    }
+
+    fn doubles(self) -> bool {
+        matches!(self, Self::Steps | Self::Tokens)
+    }
+}
+
+/// A line chart.
+#[derive(Clone, Debug, Default)]
+pub struct Lines {
+    pub title: String,
+    /// Label of the values.
+    pub unit: String,
+    pub log: bool,
+    pub axis: Axis,
+    /// Name of the metric, for the way its values are written.
+    pub metric: String,
+    pub series: Vec<Series>,
+    /// Further values that the axis must include, so that charts side by side have the same axis.
+    pub range: Vec<f64>,
+    pub bound: Option<Bound>,
+    /// In pixels of the view box.
+    pub size: [f64; 2],
+}
+
+/// Layers between two markers of a line.
+const MARKED: usize = 10;
+/// Least distance of two labels.
+const LABEL: f64 = 13.0;
+
+impl Lines {
+    /// The SVG; empty if there is nothing to draw.
+    pub fn svg(&self) -> String {
+        let values = self
+            .series
+            .iter()
+            .flat_map(|series| series.points.iter().map(|point| point.1));
+        let layers = self
+            .series
+            .iter()
+            .flat_map(|series| series.points.iter().map(|point| point.0 as f64));
+        let values = values.chain(self.range.iter().copied());
+        let (Some(x), Some(y)) = (Scale::over(layers, self.axis.doubles()), Scale::over(values, self.log)) else {
+            return String::new();
+        };
+        let names = self
+            .named()
+            .map(|series| width(&short(&series.name)))
+            .fold(0.0, f64::max);
+        let [wide, high] = self.size;
+        let area = Area {
+            left: 52.0,
+            right: wide - names - 20.0,
+            top: 42.0,
+            bottom: high - 34.0,
+        };
+        let (x, y) = (x.between(area.left, area.right), y.between(area.bottom, area.top));
+        let label = format!("{}: {} by {}", self.title, self.unit, self.axis.name());
+        let unit = unit(&self.unit, self.series.iter().map(|series| series.slot));
+        let mut svg = open(self.size, &label, &self.title, &unit);
+        self.axes(&mut svg, area, &x, &y);
+        // Grey ones first, so that they cover nothing.
+        let grey = self.series.iter().filter(|series| series.slot >= GREY);
+        for (place, series) in grey.chain(self.named()).enumerate() {
+            self.draw(&mut svg, series, place, &x, &y, area);
+        }
+        self.bound_label(&mut svg, area, &x, &y);
+        self.labels(&mut svg, area, &x, &y);
+        self.readings(&mut svg, area, &x);
+        svg + "</svg>"
+    }
+
+    /// The coloured series.
+    fn named(&self) -> impl Iterator<Item = &Series> {
+        self.series.iter().filter(|series| series.slot < GREY)
+    }
+
+    fn place(&self, at: u32) -> String {
+        match self.axis.doubles() {
+            true => format!("{at} {}", self.axis.name()),
+            false => format!("{} {at}", self.axis.name()),
+        }
+    }
+
+    fn axes(&self, svg: &mut String, area: Area, x: &Scale, y: &Scale) {
+        rules(svg, area, y);
+        for (value, label) in x.ticks() {
+            if value.fract() == 0.0 && value >= 0.0 {
+                line(
+                    svg,
+                    [x.at(value), area.bottom],
+                    [x.at(value), area.bottom + 4.0],
+                    "axis",
+                );
+                text(svg, x.at(value), area.bottom + 16.0, "tick middle", &label);
+            }
+        }
+        line(svg, [area.left, area.bottom], [area.right, area.bottom], "axis");
+        text(
+            svg,
+            (area.left + area.right) / 2.0,
+            area.bottom + 31.0,
+            "tick middle",
+            self.axis.name(),
+        );
+        if let Some(bound) = self.bound.as_ref().filter(|bound| y.holds(bound.value)) {
+            let at = y.at(bound.value);
+            line(svg, [area.left, at], [area.right, at], "bound");
+        }
+    }
+
+    /// The label of the bound at the end of its line that curves leave more room, above all curves.
+    fn bound_label(&self, svg: &mut String, area: Area, x: &Scale, y: &Scale) {
+        let Some(bound) = self.bound.as_ref().filter(|bound| y.holds(bound.value)) else {
+            return;
+        };
+        let (at, wide) = (y.at(bound.value), width(&bound.label));
+        let points = || self.series.iter().flat_map(|series| series.points.iter());
+        let crossed = |from: f64, above: bool| {
+            let rows = if above { at - 16.0..at } else { at..at + 16.0 };
+            let inside = points().filter(|(layer, value)| {
+                let place = x.at(f64::from(*layer));
+                (from - 4.0..from + wide + 4.0).contains(&place) && rows.contains(&y.at(*value))
+            });
+            inside.count()
+        };
+        let right = (area.right - 4.0 - wide).max(area.left);
+        let places = [true, false]
+            .into_iter()
+            .flat_map(|above| [area.left + 4.0, right].map(|from| (from, above)));
+        let (from, above) = places
+            .min_by_key(|(from, above)| crossed(*from, *above))
+            .unwrap_or((right, true));
+        let dy = if above { -4.0 } else { 12.0 };
+        text(svg, from, at + dy, "bound-label", &bound.label);
+    }
+
+    /// The line breaks where a value cannot be drawn; NaN and infinities are crosses at the top.
+    fn draw(&self, svg: &mut String, series: &Series, place: usize, x: &Scale, y: &Scale, area: Area) {
+        let mut path = String::new();
+        let mut pen_down = false;
+        for (layer, value) in &series.points {
+            let drawable = value.is_finite() && (!self.log || *value > 0.0);
+            if drawable {
+                let command = if pen_down { 'L' } else { 'M' };
+                path += &format!("{command}{:.1} {:.1}", x.at(f64::from(*layer)), y.at(*value));
+            }
+            pen_down = drawable;
+        }
+        let dash = if series.dashed { " dashed" } else { "" };
+        *svg += &format!("<path d=\"{path}\" class=\"line s{}{dash}\"/>", series.slot.min(GREY));
+        let mark = if series.dashed { Mark::Hollow } else { Mark::Filled };
+        // Each series starts at its own layer, so that markers of close lines do not cover each other.
+        for (at, (layer, value)) in series.points.iter().enumerate() {
+            if !value.is_finite() {
+                let title = format!("{}: {value} in {}", series.name, self.place(*layer));
+                marker(
+                    svg,
+                    [x.at(f64::from(*layer)), area.top],
+                    3.5,
+                    series.slot,
+                    Mark::Cross,
+                    &title,
+                );
+            } else if series.slot < GREY && at % MARKED == (3 * place + 2) % MARKED && (!self.log || *value > 0.0) {
+                marker(svg, [x.at(f64::from(*layer)), y.at(*value)], 3.5, series.slot, mark, "");
+            }
+        }
+    }
+
+    /// Names at the ends of the lines, moved apart if they would touch.
+    fn labels(&self, svg: &mut String, area: Area, x: &Scale, y: &Scale) {
+        let drawable = |value: f64| value.is_finite() && (!self.log || value > 0.0);
+        let end = |series: &Series| series.points.iter().rev().find(|point| drawable(point.1)).copied();
+        let mut ends: Vec<(&Series, [f64; 2], f64)> = self
+            .named()
+            .filter_map(|series| {
+                let (layer, value) = end(series)?;
+                let at = y.at(value);
+                Some((series, [x.at(f64::from(layer)), at], at))
+            })
+            .collect();
+        ends.sort_by(|a, b| a.2.total_cmp(&b.2));
+        spread(
+            &mut ends.iter_mut().map(|end| &mut end.2).collect::<Vec<_>>(),
+            area.top - 4.0,
+            area.bottom,
+        );
+        for (series, from, at) in ends {
+            let slot = series.slot;
+            line(svg, from, [area.right + 8.0, at], &format!("leader s{slot}"));
+            text(
+                svg,
+                area.right + 11.0,
+                at + 4.0,
+                &format!("series s{slot}"),
+                &short(&series.name),
+            );
+        }
+    }
+
+    /// A strip over each layer that shows all values there when the pointer rests on it.
+    fn readings(&self, svg: &mut String, area: Area, x: &Scale) {
+        let mut layers: Vec<u32> = self
+            .series
+            .iter()
+            .flat_map(|s| s.points.iter().map(|point| point.0))
+            .collect();
+        layers.sort_unstable();
+        layers.dedup();
+        let next = |layer: u32| f64::from(if self.axis.doubles() { 2 * layer } else { layer + 1 });
+        let step = layers
+            .first()
+            .map_or(0.0, |&layer| x.at(next(layer)) - x.at(f64::from(layer)));
+        let step = step.max(2.0);
+        for layer in layers {
+            let at = |series: &Series| series.points.iter().find(|point| point.0 == layer).map(|point| point.1);
+            let mut values: Vec<_> = self
+                .series
+                .iter()
+                .filter_map(|s| Some((at(s)?, s.name.as_str())))
+                .collect();
+            values.sort_by(|a, b| b.0.total_cmp(&a.0));
+            let rows = values
+                .iter()
+                .map(|(value, name)| format!("\n{} {name}", number::of_metric(&self.metric, *value)));
+            let title = format!("{}{}", self.place(layer), rows.collect::<String>());
+            *svg += &format!(
+                "<rect x=\"{:.1}\" y=\"{:.0}\" width=\"{step:.1}\" height=\"{:.0}\" class=\"hover\"><title>{}</title></rect>",
+                x.at(f64::from(layer)) - step / 2.0,
+                area.top,
+                area.bottom - area.top,
+                escape(&title)
+            );
+        }
+    }
+}
+
+/// Moves sorted places down, then up, until neighbours are [`LABEL`] apart within `low..=high` (if there is room).
+fn spread(places: &mut [&mut f64], low: f64, high: f64) {
+    let mut least = low;
+    for place in places.iter_mut() {
+        **place = place.max(least);
+        least = **place + LABEL;
+    }
+    let mut most = high;
+    for place in places.iter_mut().rev() {
+        **place = place.min(most);
+        most = **place - LABEL;
+    }
+}

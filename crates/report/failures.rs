@@ -1,0 +1,52 @@
+//! The failures of a check, in lines.
+
+use ulplab_run::run::verdict::Failures;
+
+/// A measurement that a rule does not admit.
+pub struct Line<'a> {
+    /// The window; of kernels, the case.
+    pub window: &'a str,
+    pub message: &'a str,
+    /// Where the bound comes from; empty if the line before has said it.
+    pub why: &'a str,
+}
+
+/// All that are shown, cell by cell.
+pub fn lines(failures: &Failures) -> Vec<Line<'_>> {
+    let mut last = "";
+    let lines = failures.worst.iter().map(|failed| {
+        let why = failed.failure.why.as_str();
+        let fresh = why != last;
+        last = why;
+        Line {
+            window: &failed.window,
+            message: &failed.failure.message,
+            why: if fresh { why } else { "" },
+        }
+    });
+    lines.collect()
+}
+
+/// Number of further failing cells; empty if there are none.
+pub fn more(failures: &Failures) -> String {
+    match failures.more() {
+        0 => String::new(),
+        1 => "one more cell fails".into(),
+        more => format!("{more} more cells fail"),
+    }
+}
+
+/// All of it as plain text.
+pub fn text(failures: &Failures) -> String {
+    let mut text = String::new();
+    for Line { window, message, why } in lines(failures) {
+        text += &format!("{window}: {message}\n");
+        if !why.is_empty() {
+            text += &format!("  because: {why}\n");
+        }
+    }
+    match more(failures) {
+        more if more.is_empty() => text,
+        more => text + &format!("{more}\n"),
+    }
+}

@@ -1,0 +1,90 @@
+//! Gates as lines across charts.
+
+use crate::Summarized;
+use crate::chart::Bound;
+use crate::index::Quantity;
+use crate::number;
+use crate::verdicts;
+use ulplab_core::metrics;
+use ulplab_core::metrics::{Better, COSINE, Metric, RELATIVE_L2};
+use ulplab_run::experiment::Rule;
+
+/// A gate that binds recipes of a chart.
+pub struct Line {
+    pub bound: Bound,
+    /// A demand on recipes.
+    pub caption: String,
+}
+
+/// The strictest of the gates on a quantity that bind any of the recipes drawn.
+pub fn line(run: &Summarized, quantity: Quantity, drawn: &[&str]) -> Option<Line> {
+    let better = Metric::find(quantity.metric).ok()?.better;
+    let binding: Vec<(f64, &Rule, &str)> = run
+        .run
+        .verdicts
+        .iter()
+        .filter(|verdict| drawn.contains(&verdict.recipe.as_str()))
+        .filter_map(|verdict| {
+            Some((
+                on_axis(&verdict.rule, quantity)?,
+                &verdict.rule,
+                verdict.recipe.as_str(),
+            ))
+        })
+        .collect();
+    let stricter = |a: f64, b: f64| a != b && metrics::Bound { better, value: b }.admits(a);
+    let (value, rule, _) = *binding.iter().reduce(|a, b| if stricter(b.0, a.0) { b } else { a })?;
+    let bound: Vec<&str> = binding
+        .iter()
+        .filter(|(_, other, _)| *other == rule)
+        .map(|(.., recipe)| *recipe)
+        .collect();
+    let gate = match rule.metric == quantity.metric {
+        true => format!("gate {}", rule.require),
+        false => format!("gate {} {}", rule.metric, rule.require),
+    };
+    let whom = match &bound[..] {
+        all if all.len() == drawn.len() => "all".into(),
+        few @ ([_] | [_, _]) => few.join(", "),
+        many => format!("{} recipes", many.len()),
+    };
+    let mut caption = format!(
+        "The dashed line is the gate {} {} at {}, {}; it binds {}.",
+        rule.metric,
+        rule.require,
+        rule.at,
+        rule.phase,
+        match bound.len() == drawn.len() {
+            true => "all recipes of this chart".into(),
+            false => bound.join(", "),
+        }
+    );
+    if rule.metric != quantity.metric {
+        caption += &format!(
+            " No error below {} breaks it, and a larger one may: √(1 − cosine²) is the least error that turns a vector so \
+             far.",
+            number::error(value)
+        );
+    }
+    Some(Line {
+        bound: Bound {
+            value,
+            label: format!("{gate} ({whom})"),
+        },
+        caption,
+    })
+}
+
+/// Where a rule lies on the axis of a quantity, if it is a gate on that.
+fn on_axis(rule: &Rule, quantity: Quantity) -> Option<f64> {
+    let here = rule.phase == quantity.phase && verdicts::site(rule) == quantity.site && !rule.control;
+    let bound: metrics::Bound = rule.require.parse().ok().filter(|_| here)?;
+    if rule.metric == quantity.metric {
+        let better = Metric::find(quantity.metric).ok()?.better;
+        return (bound.better == better).then_some(bound.value);
+    }
+    // ‖want − got‖ ≥ ‖want‖ · sin of the angle between them, whatever the length of `got`.
+    let turned = (rule.metric.as_str(), quantity.metric) == (COSINE.name, RELATIVE_L2.name);
+    let cosine = bound.value;
+    (turned && bound.better == Better::Higher && 0.0 < cosine && cosine < 1.0).then(|| (1.0 - cosine * cosine).sqrt())
+}

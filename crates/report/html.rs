@@ -1,0 +1,196 @@
+//! `report.html`: one page, self-contained.
+
+use askama::Template;
+
+use super::Summarized;
+use super::figures;
+use super::figures::Section;
+use super::overview::{Column, Row};
+use super::recipes::{Candidate, Gate, Group};
+use super::verdicts::{Check, Outcome, Tally};
+use super::worst;
+use super::worst::Place;
+use ulplab_run::experiment::Experiment;
+use ulplab_run::run::invocation::quoted;
+use ulplab_run::run::verdict::Status;
+
+#[derive(Template)]
+#[template(path = "report.html")]
+struct Page<'a> {
+    experiment: &'a Experiment,
+    outcome: &'static str,
+    /// Class of the verdict's colours.
+    tone: &'static str,
+    tally: Tally,
+    /// The reference's own loss.
+    loss: Option<String>,
+    smallest: Option<String>,
+    /// The reason for which the run cannot tell formats apart.
+    blind: Option<String>,
+    /// What the page leaves out.
+    partial: Option<String>,
+    setting: String,
+    /// Checks by rule.
+    failed: Vec<Vec<&'a Check<'a>>>,
+    /// Checks by rule and reason.
+    unjudged: Vec<Vec<&'a Check<'a>>>,
+    /// Checks by rule.
+    passed: Vec<Vec<&'a Check<'a>>>,
+    unselected: Option<String>,
+    /// The overview's sort order, in words.
+    order: &'static str,
+    places: Vec<Place<'a>>,
+    columns: &'a [Column],
+    groups: Vec<(&'static str, Vec<&'a Row<'a>>)>,
+    sections: Vec<Section>,
+    facts: Vec<(&'static str, String)>,
+    command: String,
+    /// The experiment file.
+    toml: String,
+}
+
+impl Page<'_> {
+    /// Anchor of a recipe's worst element, if there is one.
+    fn anchor(&self, recipe: &str) -> Option<String> {
+        let at = self.places.iter().position(|place| place.recipe == recipe)?;
+        Some(format!("worst-{at}"))
+    }
+
+    /// Whether the checks that pass are shown at once.
+    fn short(&self) -> bool {
+        self.failed.is_empty() && self.passed.iter().map(Vec::len).sum::<usize>() <= 20
+    }
+}
+
+/// Checks that say the same of several recipes, in the order of the first of each.
+fn grouped<'a>(checks: Vec<&'a Check<'a>>, same: impl Fn(&Check<'a>, &Check<'a>) -> bool) -> Vec<Vec<&'a Check<'a>>> {
+    let mut groups: Vec<Vec<&Check>> = Vec::new();
+    for check in checks {
+        match groups.iter_mut().find(|group| same(group[0], check)) {
+            Some(group) => group.push(check),
+            None => groups.push(vec![check]),
+        }
+    }
+    groups
+}
+
+/// More recipes are not shown: nobody reads them, and browsers show a larger page slowly.
+const MOST_RECIPES: usize = 500;
+/// Of the page, in bytes.
+const LARGEST: usize = 5_000_000;
+/// Of the experiment file in it, in bytes.
+const LARGEST_FILE: usize = 500_000;
+
+/// The page. It names no outside resource and has no script. It shows as many recipes as fit into it and says so if not all do.
+pub fn html(run: &Summarized) -> String {
+    let mut most = MOST_RECIPES;
+    loop {
+        let shown = first(run.candidates, most);
+        let page = match shown.len() == run.candidates.len() {
+            true => page(run, run),
+            false => page(&run.only(&shown), run),
+        };
+        if page.len() <= LARGEST || shown.len() <= 1 {
+            return page;
+        }
+        most = shown.len() / 2;
+    }
+}
+
+/// At most so many candidates, in their order: those that fail, then the first of the others.
+fn first<'a>(candidates: &[Candidate<'a>], most: usize) -> Vec<Candidate<'a>> {
+    let mut places: Vec<usize> = (0..candidates.len()).collect();
+    places.sort_by_key(|at| !matches!(candidates[*at].gate, Gate::Fail(_)));
+    places.truncate(most);
+    places.sort_unstable();
+    places.into_iter().map(|at| candidates[at].clone()).collect()
+}
+
+/// The page of `run`, which shows all or some recipes of `whole`.
+fn page(run: &Summarized, whole: &Summarized) -> String {
+    let experiment = &run.run.manifest.experiment;
+    let groups = [
+        ("", Group::Reference),
+        ("Formats", Group::Plain),
+        ("Narrowed", Group::Narrowed),
+        ("Kernels", Group::Kernels),
+        ("Noise controls", Group::Noise),
+    ];
+    let rows = |group| {
+        run.overview
+            .rows
+            .iter()
+            .filter(|row| row.candidate.group == group)
+            .collect::<Vec<_>>()
+    };
+    let mut groups: Vec<(&str, Vec<&Row>)> = groups.map(|(title, group)| (title, rows(group))).into();
+    groups.retain(|group| !group.1.is_empty());
+    if let [(title, _)] = &mut groups[..] {
+        *title = "";
+    }
+    let same_rule = |a: &Check, b: &Check| a.verdict.rule == b.verdict.rule;
+    let same_reason = |a: &Check, b: &Check| {
+        a.verdict.rule == b.verdict.rule && a.verdict.message == b.verdict.message && a.label() == b.label()
+    };
+    let page = Page {
+        experiment,
+        outcome: run.tally.outcome().name(),
+        tone: match run.tally.outcome() {
+            Outcome::Pass => "pass",
+            Outcome::Fail => "fail",
+            Outcome::Incomplete | Outcome::NotJudged | Outcome::PartlyJudged => "open",
+        },
+        tally: run.tally.clone(),
+        loss: whole.loss.map(|loss| loss.to_string()),
+        smallest: whole.smallest(),
+        blind: whole.blind.clone(),
+        partial: partial(run, whole),
+        setting: run.setting(),
+        failed: grouped(run.checks_of(&[Status::Fail]), same_rule),
+        unjudged: grouped(run.checks_of(&[Status::NotJudged, Status::NotForDevice]), same_reason),
+        passed: grouped(run.checks_of(&[Status::Pass]), same_rule),
+        unselected: whole.unselected(),
+        order: run.show.order(run.index),
+        places: worst::places(run.run, run.candidates),
+        columns: &run.overview.columns,
+        groups,
+        sections: figures::sections(run),
+        facts: run.facts(),
+        command: command(run),
+        toml: file(experiment),
+    };
+    let html = page.render().expect("the template has no fallible part");
+    ulplab_core::text::lines(&html)
+}
+
+/// What the page leaves out.
+fn partial(run: &Summarized, whole: &Summarized) -> Option<String> {
+    let (shown, all) = (run.candidates.len(), whole.candidates.len());
+    (shown < all).then(|| {
+        format!(
+            "This page shows {shown} of {all} recipes: those that fail, then the first of the others in the order of the overview. \
+             The verdict counts all of them, and summary.parquet and junit.xml have them all."
+        )
+    })
+}
+
+/// The experiment file, or the beginning of a large one.
+fn file(experiment: &Experiment) -> String {
+    let mut text = toml::to_string_pretty(experiment).unwrap_or_else(|error| format!("# cannot be written: {error}"));
+    if text.len() > LARGEST_FILE {
+        let end = text[..text.floor_char_boundary(LARGEST_FILE)].rfind('\n').unwrap_or(0);
+        text.truncate(end);
+        text.push_str("\n# The rest is left out here; run.json has the whole experiment.\n");
+    }
+    text
+}
+
+/// What to type to run it again.
+fn command(run: &Summarized) -> String {
+    let manifest = &run.run.manifest;
+    let checkout = match manifest.commit.as_deref() {
+        Some(commit) => format!("git checkout {}\n", quoted(commit.trim_end_matches('+'))),
+        None => String::new(),
+    };
+    checkout + &manifest.invocation.command(manifest.experiment.seed)
+}

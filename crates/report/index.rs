@@ -1,0 +1,131 @@
+//! Looking up the summaries of a run.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use reference::paths::{Path, readers};
+
+use ulplab_core::record::Phase;
+use ulplab_run::run::Run;
+use ulplab_run::run::summary::Summary;
+
+/// A metric at a site in a phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Quantity<'a> {
+    pub phase: Phase,
+    pub site: &'a str,
+    pub metric: &'a str,
+}
+
+impl<'a> Quantity<'a> {
+    pub const fn new(phase: Phase, site: &'a str, metric: &'a str) -> Self {
+        Self { phase, site, metric }
+    }
+}
+
+/// Values by layer, in order of layers; sites outside the layers come first.
+pub type Layers<'a> = BTreeMap<Option<u32>, &'a Summary>;
+
+/// The summaries of a run by recipe and quantity.
+pub struct Index<'a> {
+    summaries: HashMap<(&'a str, Quantity<'a>), Layers<'a>>,
+    /// The path of the model that was run, if sites of one were measured.
+    pub path: Option<&'static dyn Path>,
+    /// The last layer that the residual stream was measured after.
+    pub last_layer: Option<u32>,
+}
+
+impl<'a> Index<'a> {
+    pub fn new(run: &'a Run) -> Self {
+        let mut summaries: HashMap<_, Layers> = HashMap::new();
+        for summary in &run.summaries {
+            let quantity = Quantity::new(summary.phase, &summary.site, &summary.metric);
+            summaries
+                .entry((summary.recipe.as_str(), quantity))
+                .or_default()
+                .insert(summary.layer, summary);
+        }
+        let path = path_of(run);
+        let stream = path.and_then(Path::stream);
+        let left = stream.into_iter().flat_map(|stream| {
+            let all = run.summaries.iter();
+            all.filter(|summary| summary.site == stream.name)
+        });
+        Self {
+            summaries,
+            path,
+            last_layer: left.filter_map(|summary| summary.layer).max(),
+        }
+    }
+
+    /// Summaries of a recipe by layer.
+    pub fn layers<'b>(&'b self, recipe: &'b str, quantity: Quantity<'b>) -> Option<&'b Layers<'b>> {
+        self.summaries.get(&(recipe, quantity))
+    }
+
+    /// Means over windows, one for each layer.
+    pub fn means(&self, recipe: &str, quantity: Quantity) -> Vec<f64> {
+        self.layers(recipe, quantity)
+            .into_iter()
+            .flat_map(|layers| layers.values())
+            .map(|s| s.mean)
+            .collect()
+    }
+
+    /// The summary after the last layer.
+    pub fn last<'b>(&'b self, recipe: &'b str, quantity: Quantity<'b>) -> Option<&'b Summary> {
+        self.layers(recipe, quantity)?.get(&self.last_layer).copied()
+    }
+
+    /// The summary of what lies outside the layers.
+    pub fn whole<'b>(&'b self, recipe: &'b str, quantity: Quantity<'b>) -> Option<&'b Summary> {
+        self.layers(recipe, quantity)?.get(&None).copied()
+    }
+
+    /// Summaries of a metric at all sites outside the layers.
+    pub fn sites<'b>(&'b self, recipe: &'b str, phase: Phase, metric: &'b str) -> impl Iterator<Item = &'b Summary> {
+        let here = self.summaries.iter().filter(move |((name, quantity), _)| {
+            *name == recipe && quantity.phase == phase && quantity.metric == metric
+        });
+        here.filter_map(|(_, layers)| layers.get(&None).copied())
+    }
+
+    /// Whether any recipe has the quantity.
+    pub fn has(&self, quantity: Quantity) -> bool {
+        self.summaries.keys().any(|(_, other)| *other == quantity)
+    }
+}
+
+/// The path that has all sites which were measured: a stored run does not say what its model is, but names what it measured.
+fn path_of(run: &Run) -> Option<&'static dyn Path> {
+    let sites: HashSet<&str> = run.summaries.iter().map(|summary| summary.site.as_str()).collect();
+    let has_all = |path: &&dyn Path| !sites.is_empty() && sites.iter().all(|site| path.site(site).is_some());
+    readers().into_iter().find(has_all)
+}
+
+/// The mean; NaN if any value is, none of none.
+pub fn mean(values: &[f64]) -> Option<f64> {
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
+/// The median; NaN if any value is, none of none.
+pub fn median(values: &[f64]) -> Option<f64> {
+    if values.iter().any(|value| value.is_nan()) {
+        return Some(f64::NAN);
+    }
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => None,
+        odd if odd % 2 == 1 => Some(sorted[middle]),
+        _ => Some((sorted[middle - 1] + sorted[middle]) / 2.0),
+    }
+}
+
+/// The least; NaN if any value is, none of none.
+pub fn min(values: &[f64]) -> Option<f64> {
+    values
+        .iter()
+        .copied()
+        .reduce(|a, b| if a.is_nan() || a < b { a } else { b })
+}

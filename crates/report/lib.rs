@@ -1,0 +1,370 @@
+//! Reports: each a pure function of a run, all from the same numbers.
+
+pub mod cases;
+pub mod chart;
+pub mod columns;
+mod failures;
+pub mod figures;
+mod findings;
+mod html;
+pub mod index;
+mod junit;
+pub mod markdown;
+pub mod number;
+pub mod overview;
+pub mod recipes;
+mod show;
+mod terminal;
+mod verdicts;
+mod worst;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::path::{Path, PathBuf};
+
+use ulplab_core::atomic::write_text;
+use ulplab_core::{Error, Result};
+use ulplab_run::run::loss::{self, Loss};
+use ulplab_run::run::verdict::{Status, Verdict};
+use ulplab_run::run::{Manifest, Run};
+
+use index::Index;
+use overview::Overview;
+use recipes::{Candidate, Gate, Group};
+pub use show::Show;
+use verdicts::Check;
+pub use verdicts::{Outcome, Tally};
+
+/// A way to show a run.
+pub struct Report {
+    pub name: &'static str,
+    /// File in the run's folder.
+    pub file: &'static str,
+    pub doc: &'static str,
+    write: fn(&Summarized) -> String,
+}
+
+/// All reports.
+pub const REPORTS: &[Report] = &[
+    Report {
+        name: "html",
+        file: "report.html",
+        doc: "everything, with charts, in one page that needs no network and no script",
+        write: html::html,
+    },
+    Report {
+        name: "markdown",
+        file: "report.md",
+        doc: "verdicts and overview, within GitHub's limit of 1 MiB for a step summary",
+        write: markdown::markdown,
+    },
+    Report {
+        name: "junit",
+        file: "junit.xml",
+        doc: "one test case per verdict, for CI systems",
+        write: junit::junit,
+    },
+    Report {
+        name: "text",
+        file: "report.txt",
+        doc: "the table of the terminal, 120 characters wide",
+        write: |run| terminal::terminal(run, 120, false),
+    },
+];
+
+/// Writes all of [`REPORTS`] to `folder` and tells their paths.
+pub fn write_all(run: &Run, show: &dyn Show, folder: &Path) -> Result<Vec<PathBuf>> {
+    std::fs::create_dir_all(folder).map_err(Error::io(folder, "create"))?;
+    let write = |(report, text): (&Report, String)| {
+        let path = folder.join(report.file);
+        write_text(&path, &text)?;
+        Ok(path)
+    };
+    texts(run, show).into_iter().map(write).collect()
+}
+
+/// All of [`REPORTS`], each with its text. What they have in common is derived from the run once.
+pub fn texts(run: &Run, show: &dyn Show) -> Vec<(&'static Report, String)> {
+    with(run, show, |run| {
+        let written = REPORTS.iter().map(|report| (report, (report.write)(run)));
+        written.collect()
+    })
+}
+
+/// One self-contained page.
+pub fn html(run: &Run, show: &dyn Show) -> String {
+    with(run, show, html::html)
+}
+
+/// Below 1 MiB, for every run.
+pub fn markdown(run: &Run, show: &dyn Show) -> String {
+    with(run, show, markdown::markdown)
+}
+
+pub fn junit(run: &Run, show: &dyn Show) -> String {
+    with(run, show, junit::junit)
+}
+
+/// A findings page: `template` filled with the run's numbers. The error names the template's line.
+pub fn findings(run: &Run, show: &dyn Show, template: &str) -> Result<String, String> {
+    with(run, show, |run| findings::fill(run, template))
+}
+
+/// The table for a terminal of `width` characters.
+pub fn terminal(run: &Run, show: &dyn Show, width: usize, colour: bool) -> String {
+    with(run, show, |run| terminal::terminal(run, width, colour))
+}
+
+/// The counts every report shows; `tally(…).line()` is the verdict line.
+pub fn tally(run: &Run, show: &dyn Show) -> Tally {
+    with(run, show, |run| run.tally.clone())
+}
+
+/// A run, and the values that all reports derive from it.
+pub struct Summarized<'a> {
+    pub run: &'a Run,
+    pub show: &'a dyn Show,
+    pub index: &'a Index<'a>,
+    pub candidates: &'a [Candidate<'a>],
+    overview: Overview<'a>,
+    checks: Vec<Check<'a>>,
+    tally: Tally,
+    /// The reference's own loss.
+    loss: Option<Loss>,
+    /// The reason for which the run cannot tell formats apart, in a line that stands next to the verdict.
+    blind: Option<String>,
+}
+
+fn with<T>(run: &Run, show: &dyn Show, write: impl FnOnce(&Summarized) -> T) -> T {
+    let index = Index::new(run);
+    let candidates = recipes::candidates(run, show, &index);
+    let loss = Loss::of(run);
+    write(&Summarized {
+        run,
+        show,
+        index: &index,
+        candidates: &candidates,
+        overview: Overview::new(show.columns(), &index, &candidates),
+        checks: verdicts::checks(run, &index),
+        tally: Tally::new(run, &candidates),
+        loss,
+        blind: loss::blind(run).map(|why| format!("CAUTION: {why}")),
+    })
+}
+
+/// Formats with the same gates, of which the smallest is named; `None` if all formats have them.
+struct Among<'a>(Option<Vec<&'a str>>);
+
+impl Among<'_> {
+    /// The sentence whose answer is given.
+    fn sentence(&self, answer: &str) -> String {
+        match &self.0 {
+            None => format!("The smallest format that passes: {answer}"),
+            Some(names) => {
+                let (shown, left) = names.split_at(names.len().min(6));
+                let more = if left.is_empty() { "" } else { ", …" };
+                format!(
+                    "The smallest format that passes, of the {} with the same gates ({}{more}): {answer}; other formats have other gates",
+                    names.len(),
+                    shown.join(", ")
+                )
+            }
+        }
+    }
+}
+
+impl<'a> Summarized<'a> {
+    /// The same of some of its candidates; verdicts are counted as before.
+    fn only<'b>(&'b self, candidates: &'b [Candidate<'a>]) -> Summarized<'b> {
+        let names: HashSet<&str> = candidates.iter().map(|candidate| candidate.name).collect();
+        let mut checks = verdicts::checks(self.run, self.index);
+        checks.retain(|check| names.contains(check.verdict.recipe.as_str()));
+        Summarized {
+            run: self.run,
+            show: self.show,
+            index: self.index,
+            candidates,
+            overview: Overview::new(self.show.columns(), self.index, candidates),
+            checks,
+            tally: self.tally.clone(),
+            loss: self.loss,
+            blind: self.blind.clone(),
+        }
+    }
+
+    /// The answer in a sentence: the smallest format that passes, in caches or else of weights, and of equally small ones the one with
+    /// the least error. Nothing is claimed of a run in which anything was left out or not judged.
+    fn smallest(&self) -> Option<String> {
+        let judged = matches!(self.tally.outcome(), Outcome::Pass | Outcome::Fail)
+            && self.tally.not_judged == 0
+            && !self.loss.is_some_and(|loss| loss.hardly_predicts())
+            && self.run.manifest.left_out.is_empty();
+        if !judged {
+            return None;
+        }
+        let all = || self.candidates.iter().filter(|_| self.show.ranks_sizes());
+        let plain = all().filter(|candidate| candidate.group == Group::Plain);
+        let sized: Vec<_> = plain
+            .filter_map(|candidate| Some((candidate.bytes_per_vector?, candidate)))
+            .collect();
+        if !sized.is_empty() {
+            let (bytes, smallest, among) = self.smallest_of(&sized)?;
+            let share = smallest
+                .of_bf16
+                .map(|share| format!(", caches of {} of bf16's size", number::significant(share, 3)));
+            return Some(among.sentence(&format!(
+                "{}, {} bytes per vector{}",
+                smallest.name,
+                number::tenths(bytes),
+                share.unwrap_or_default()
+            )));
+        }
+        let megabytes = |candidate: &Candidate| self.show.weight_megabytes(self.index, candidate.name);
+        let real = all().filter(|candidate| candidate.group != Group::Noise);
+        let weighed: Vec<_> = real
+            .filter_map(|candidate| Some((megabytes(candidate)?, candidate)))
+            .collect();
+        let (megabytes, smallest, among) = self.smallest_of(&weighed)?;
+        let answer = format!("{}, {} MB of weights", smallest.name, number::error(megabytes));
+        Some(among.sentence(&answer))
+    }
+
+    /// The smallest of some sized recipes that passes, and those that it is ranked with. Recipes that different gates bind do not
+    /// compare: only those with the gates that bind the most of them are ranked.
+    fn smallest_of<'c>(&self, sized: &[(f64, &'c Candidate<'c>)]) -> Option<(f64, &'c Candidate<'c>, Among<'c>)> {
+        let mut bind: HashMap<&str, BTreeSet<String>> = HashMap::new();
+        let verdicts = self.run.verdicts.iter().filter(|verdict| !verdict.rule.control);
+        for Verdict { recipe, rule, .. } in verdicts {
+            let (metric, at, statistic) = (&rule.metric, &rule.at, rule.statistic.name());
+            let text = format!("{statistic} of {metric} at {at}, {}, {}", rule.phase, rule.require);
+            bind.entry(recipe).or_default().insert(text);
+        }
+        let mut gates: BTreeMap<&BTreeSet<String>, Vec<&str>> = BTreeMap::new();
+        for (_, candidate) in sized {
+            if let Some(gates_of) = bind.get(candidate.name) {
+                gates.entry(gates_of).or_default().push(candidate.name);
+            }
+        }
+        let most = gates.iter().map(|(gates, names)| (names.len(), gates.len())).max()?;
+        let mut common = gates.iter().filter(|(gates, names)| (names.len(), gates.len()) == most);
+        let (Some((common, names)), None) = (common.next(), common.next()) else {
+            return None;
+        };
+        let passing = |candidate: &Candidate| {
+            matches!(candidate.gate, Gate::Pass(_)) && bind.get(candidate.name) == Some(*common)
+        };
+        let passing = sized.iter().filter(|(_, candidate)| passing(candidate));
+        // Candidates are sorted by error, and the first of equals is kept.
+        let (size, smallest) = passing.min_by(|a, b| a.0.total_cmp(&b.0))?;
+        let among = Among((gates.len() > 1).then(|| names.clone()));
+        Some((*size, smallest, among))
+    }
+
+    /// Recipes that have no row, in a line: those that were not selected.
+    fn unselected(&self) -> Option<String> {
+        let Manifest { cells, recipes, .. } = &self.run.manifest;
+        let selected: HashSet<&str> = cells.iter().filter_map(|id| id.split('/').next()).collect();
+        let count = recipes
+            .iter()
+            .filter(|recipe| !selected.contains(recipe.name.as_str()))
+            .count();
+        let verb = if count == 1 { "was" } else { "were" };
+        (count > 0).then(|| format!("{} {verb} not selected", verdicts::plural(count, self.show.noun())))
+    }
+
+    fn checks_of(&self, statuses: &[Status]) -> Vec<&Check<'_>> {
+        let listed = self
+            .checks
+            .iter()
+            .filter(|check| statuses.contains(&check.verdict.status));
+        listed.collect()
+    }
+
+    /// Recipes that were not judged, one line per reason.
+    fn unjudged(&self) -> Vec<(String, &str)> {
+        let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
+        for check in self
+            .checks
+            .iter()
+            .filter(|check| check.verdict.status == Status::NotJudged)
+        {
+            let (recipe, why) = (check.verdict.recipe.as_str(), check.verdict.message.as_str());
+            match reasons.iter_mut().find(|(other, _)| *other == why) {
+                Some((_, recipes)) if recipes.contains(&recipe) => {}
+                Some((_, recipes)) => recipes.push(recipe),
+                None => reasons.push((why, vec![recipe])),
+            }
+        }
+        let named = |recipes: Vec<&str>| match &recipes[..] {
+            [first, second, _, rest @ ..] => format!("{first}, {second} and {} more", 1 + rest.len()),
+            few => few.join(", "),
+        };
+        reasons
+            .into_iter()
+            .map(|(why, recipes)| (named(recipes), why))
+            .collect()
+    }
+
+    /// The machine of the measurements, in a line.
+    fn setting(&self) -> String {
+        let (experiment, reading) = (&self.run.manifest.experiment, self.show.reading());
+        let mut parts: Vec<String> = self.show.drawn().into_iter().collect();
+        if !reading.windows.is_empty() {
+            parts.extend(reading.model.map(String::from));
+            let (windows, length) = (reading.windows.len(), reading.length());
+            parts.push(match windows {
+                1 => format!("a window of {length}"),
+                _ => format!("{windows} windows of {length}"),
+            });
+        }
+        parts.push(format!("seed {}", experiment.seed));
+        parts.join(" · ")
+    }
+
+    /// The facts that tell what was measured, on what and by what.
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        let manifest = &self.run.manifest;
+        let experiment = &manifest.experiment;
+        let reading = self.show.reading();
+        let windows: Vec<String> = reading.windows.iter().map(|window| window.name()).collect();
+        let mut facts = vec![("experiment", experiment.name.clone())];
+        let changes = manifest.invocation.changes();
+        facts.extend((!changes.is_empty()).then_some(("changed by", changes)));
+        facts.extend(reading.model.map(|model| ("model", model.to_string())));
+        facts.extend(manifest.notes.iter().map(|note| ("note", note.clone())));
+        facts.extend(self.show.drawn().map(|drawn| ("drawn", drawn)));
+        if !windows.is_empty() {
+            let (count, length) = (windows.len(), reading.length());
+            facts.push(("windows", format!("{count} of {length}: {}", windows.join(", "))));
+        }
+        facts.extend(self.loss.map(|loss| ("loss", loss.to_string())));
+        facts.extend(self.blind.clone().map(|why| ("can tell formats apart", why)));
+        facts.extend([
+            ("seed", experiment.seed.to_string()),
+            ("fingerprint", manifest.fingerprint.clone()),
+            (
+                "commit",
+                manifest.commit.clone().unwrap_or_else(|| "not a working tree".into()),
+            ),
+            ("ulplab", program(manifest)),
+            ("device", format!("{}, {} threads", manifest.device, manifest.threads)),
+            ("started", manifest.started_at.clone()),
+            ("took", format!("{:.0} s", manifest.seconds)),
+        ]);
+        facts.extend(manifest.invocation.mutant.clone().map(|fault| ("planted fault", fault)));
+        facts.extend(
+            manifest
+                .data
+                .iter()
+                .map(|(name, hash)| ("data", format!("{name} {hash}"))),
+        );
+        facts
+    }
+}
+
+/// The program that measured a run, in words.
+fn program(manifest: &Manifest) -> String {
+    let program = &manifest.program;
+    let commit = program.commit.as_ref().map(|commit| format!(", commit {commit}"));
+    let (version, sources, vectors) = (&manifest.version, program.short(), &program.vectors);
+    format!("{version}, sources {sources}{}, {vectors}", commit.unwrap_or_default())
+}

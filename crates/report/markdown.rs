@@ -1,0 +1,170 @@
+//! `report.md`, made for `$GITHUB_STEP_SUMMARY`.
+
+use super::verdicts::Check;
+use super::{Summarized, cases, failures};
+use ulplab_core::text::hidden;
+use ulplab_run::run::verdict::Status;
+
+/// GitHub drops a step summary above this whole, so the report must stay below.
+pub const LIMIT: usize = 1 << 20;
+/// Bytes reserved for the heads of tables and the line on omitted rows.
+const RESERVE: usize = 4 << 10;
+/// A text longer than this is cut.
+const CELL: usize = 1000;
+
+/// Verdict, checks, overview and the command to run again, below [`LIMIT`] bytes: rows that do not fit are counted.
+pub(super) fn markdown(run: &Summarized) -> String {
+    let experiment = &run.run.manifest.experiment;
+    let mut text = format!(
+        "## {}: {}\n\n",
+        run.tally.outcome().name(),
+        escape(&experiment.question)
+    );
+    text += &format!("**{}**\n", escape(&run.tally.counts()));
+    let loss = run.loss.map(|loss| loss.to_string());
+    for line in [loss, run.smallest(), run.blind.clone()].into_iter().flatten() {
+        text += &format!("\n{}.\n", escape(&line));
+    }
+    let (failed, passed) = (run.checks_of(&[Status::Fail]), run.checks_of(&[Status::Pass]));
+    let unjudged = run.checks_of(&[Status::NotJudged, Status::NotForDevice]);
+    checks(&mut text, "Failed checks", &failed, LIMIT / 2);
+    wrong(&mut text, &failed, LIMIT / 8 * 5);
+    let rows = unjudged.iter().map(|check| {
+        let verdict = check.verdict;
+        row([verdict.recipe.as_str(), &check.rule, check.label(), &verdict.message].into_iter())
+    });
+    table(
+        &mut text,
+        "Checks that were not judged",
+        &["recipe", "rule", "", "why"],
+        rows,
+        LIMIT / 16 * 11,
+    );
+    overview(&mut text, run, LIMIT / 4 * 3);
+    let cases = cases::rows(run.run, run.show);
+    let rows = cases.iter().map(|line| row(line.cells().iter().map(String::as_str)));
+    table(&mut text, "Cases", &cases::HEADS, rows, LIMIT / 16 * 13);
+    checks(&mut text, "Passed checks", &passed, LIMIT / 8 * 7);
+    let facts = run.facts();
+    let rows = facts.iter().map(|(name, value)| row([*name, value].into_iter()));
+    table(&mut text, "Run", &["", ""], rows, LIMIT);
+    text
+}
+
+fn checks(text: &mut String, title: &str, checks: &[&Check], limit: usize) {
+    let titles = [
+        "recipe",
+        "rule",
+        "statistic",
+        "bound",
+        "measured",
+        "layer",
+        "reference's own",
+        "why",
+    ];
+    let rows = checks.iter().map(|check| {
+        let rule = &check.verdict.rule;
+        let name = match rule.control {
+            true => format!("{} (a control)", check.rule),
+            false => check.rule.clone(),
+        };
+        let statistic = format!("{}{}", check.statistic, check.over);
+        let judged = [check.verdict.recipe.as_str(), &name, &statistic, &rule.require];
+        let found = [check.measured.as_str(), &check.layer, &check.reference, &rule.why];
+        row(judged.into_iter().chain(found))
+    });
+    table(text, title, &titles, rows, limit);
+}
+
+/// Failures of checks.
+fn wrong(text: &mut String, checks: &[&Check], limit: usize) {
+    let mut rows = Vec::new();
+    for check in checks {
+        let (recipe, found) = (check.verdict.recipe.as_str(), &check.verdict.failures);
+        let consequence = check.verdict.consequence();
+        rows.extend(consequence.map(|text| row([recipe, "", text, ""].into_iter())));
+        let lines = failures::lines(found).into_iter();
+        rows.extend(lines.map(|line| row([recipe, line.window, line.message, line.why].into_iter())));
+        let more = failures::more(found);
+        if !more.is_empty() {
+            rows.push(row([recipe, "", &more, ""].into_iter()));
+        }
+    }
+    let titles = [
+        "recipe",
+        "window or case",
+        "what is wrong",
+        "why the bound is what it is",
+    ];
+    table(text, "What is wrong", &titles, rows.into_iter(), limit);
+}
+
+fn overview(text: &mut String, run: &Summarized, limit: usize) {
+    let titles = run.overview.columns.iter().map(|column| column.title.join(" "));
+    let titles: Vec<String> = ["recipe".into()]
+        .into_iter()
+        .chain(titles)
+        .chain(["gate".into()])
+        .collect();
+    let titles: Vec<&str> = titles.iter().map(String::as_str).collect();
+    let rows = run.overview.rows.iter().map(|line| {
+        let cells = line.cells.iter().map(|cell| cell.as_deref().unwrap_or("—"));
+        let gate = line.gate();
+        row(std::iter::once(line.candidate.name).chain(cells).chain([gate.as_str()]))
+    });
+    table(text, "Recipes, by error", &titles, rows, limit);
+    if let Some(unselected) = run.unselected() {
+        *text += &format!("\n{unselected}.\n");
+    }
+}
+
+/// Appends the rows of a table until `text` would exceed `limit` bytes.
+pub fn table(
+    text: &mut String,
+    title: &str,
+    titles: &[&str],
+    rows: impl ExactSizeIterator<Item = String>,
+    limit: usize,
+) {
+    let total = rows.len();
+    if total == 0 {
+        return;
+    }
+    *text += &format!("\n### {title}\n\n");
+    *text += &row(titles.iter().copied());
+    *text += &row(titles.iter().map(|_| "---"));
+    for (kept, row) in rows.enumerate() {
+        if text.len() + row.len() + RESERVE > limit {
+            *text += &format!(
+                "\n{} of these {total} rows are left out: a step summary ends at 1 MiB.\n",
+                total - kept
+            );
+            return;
+        }
+        *text += &row;
+    }
+}
+
+/// A row of a table.
+pub fn row<'a>(cells: impl Iterator<Item = &'a str>) -> String {
+    cells.fold("|".into(), |row: String, cell| format!("{row} {} |", escape(cell))) + "\n"
+}
+
+/// Plain text that Markdown shows as it is, in one line and not too long.
+pub fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars().take(CELL) {
+        match c {
+            '<' => escaped += "&lt;",
+            '>' => escaped += "&gt;",
+            '&' => escaped += "&amp;",
+            '\\' | '`' | '*' | '[' | ']' | '|' | '#' | '$' | '~' => escaped.extend(['\\', c]),
+            c if hidden(c) => escaped.push(' '),
+            c => escaped.push(c),
+        }
+    }
+    if text.chars().nth(CELL).is_some() {
+        escaped.push('…');
+    }
+    escaped
+}

@@ -1,0 +1,184 @@
+//! The recipes of a run for reports: sorted, grouped, and with their verdicts.
+
+use std::collections::{HashMap, HashSet};
+
+use super::chart::{GREY, SLOTS};
+use super::index::Index;
+use super::show::Show;
+use ulplab_run::run::verdict::Verdict;
+use ulplab_run::run::{RecipeInfo, Run, by_recipe};
+
+pub use ulplab_run::run::plan::REFERENCE;
+
+/// What kind of candidate a recipe is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Group {
+    /// The reference against its own check.
+    Reference,
+    /// A format wherever it would be used.
+    Plain,
+    /// A format on some channels, one reader or some layers only.
+    Narrowed,
+    /// Kernels in place of the reference's operations, and no format.
+    Kernels,
+    /// Gaussian noise of a format's energy.
+    Noise,
+}
+
+/// The verdict on one recipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate<'a> {
+    /// All rules that bind it hold; controls are not counted.
+    Pass(Rules<'a>),
+    /// These rules fail.
+    Fail(Rules<'a>),
+    /// None fails, but only this many are judged.
+    NotJudged { judged: usize, all: usize },
+    /// Only controls bind it, and they hold: it is seen to be as bad as it is.
+    Control,
+    /// No rule binds the recipe.
+    Unbound,
+}
+
+/// Some rules: how many, and the metric of the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules<'a> {
+    pub count: usize,
+    pub metric: &'a str,
+}
+
+impl std::fmt::Display for Rules<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.count {
+            1 => f.write_str(self.metric),
+            count => write!(f, "{count} gates"),
+        }
+    }
+}
+
+/// A recipe of the run.
+#[derive(Clone, Debug)]
+pub struct Candidate<'a> {
+    pub name: &'a str,
+    pub doc: &'a str,
+    pub group: Group,
+    pub gate: Gate<'a>,
+    pub bytes_per_vector: Option<f64>,
+    pub bytes_per_token: Option<f64>,
+    /// The bytes per token as a share of what bf16 takes.
+    pub of_bf16: Option<f64>,
+    /// For a noise control the recipe it controls, for a narrowed recipe the plain one of the same format.
+    pub origin: Option<&'a str>,
+    /// Its colour in all charts that show all recipes; [`GREY`] if it has none.
+    pub slot: usize,
+}
+
+/// The recipes that were measured: the reference first, then by error, NaN last.
+pub fn candidates<'a>(run: &'a Run, show: &'a dyn Show, index: &Index) -> Vec<Candidate<'a>> {
+    let recipes = run.manifest.recipes.iter().enumerate();
+    let infos: HashMap<&str, (usize, &RecipeInfo)> =
+        recipes.map(|(at, info)| (info.name.as_str(), (at, info))).collect();
+    let verdicts = by_recipe(&run.verdicts, |verdict| &verdict.recipe);
+    let info = |name: &str| infos.get(name).map(|(_, info)| *info);
+    let candidate = |name| candidate(name, show, &info, verdicts.get(name).map_or(&[], Vec::as_slice));
+    let mut candidates: Vec<Candidate> = names(run).into_iter().map(candidate).collect();
+    let key = |name| show.sort_key(index, name, infos.get(name).map_or(usize::MAX, |(at, _)| *at));
+    let errors: HashMap<&str, Option<f64>> = names(run).into_iter().map(|name| (name, key(name))).collect();
+    let error = |name: &str| errors.get(name).copied().flatten();
+    candidates.sort_by(|a, b| {
+        let key = |c: &Candidate| (c.group != Group::Reference, error(c.name).is_none());
+        let size =
+            |c: &Candidate| error(c.name).map_or(0.0, |error| if error.is_nan() { f64::INFINITY } else { error });
+        key(a).cmp(&key(b)).then(size(a).total_cmp(&size(b)))
+    });
+    colour(run, show, &mut candidates, &|name| {
+        error(name).filter(|error| !error.is_nan()).unwrap_or(f64::INFINITY)
+    });
+    candidates
+}
+
+/// Gives a colour to the recipes that matter most, as many as there are distinct colours: those that a gate judges first,
+/// then those that the fewest others beat in both size and error, then by error. Colours follow the experiment's order.
+fn colour(run: &Run, show: &dyn Show, candidates: &mut [Candidate], error: &dyn Fn(&str) -> f64) {
+    let drawn = |candidate: &&Candidate| candidate.group == Group::Plain || !show.ranks_sizes();
+    // An error and a size, each better when smaller.
+    let costs = |candidate: &Candidate| [error(candidate.name), candidate.bytes_per_vector.unwrap_or(0.0)];
+    let beats = |a: &[f64; 2], b: &[f64; 2]| a != b && a[0] <= b[0] && a[1] <= b[1];
+    let all: Vec<&Candidate> = candidates.iter().filter(drawn).collect();
+    let costs_of_all: Vec<[f64; 2]> = all.iter().map(|candidate| costs(candidate)).collect();
+    let rank = |candidate: &&&Candidate| {
+        let unjudged = matches!(candidate.gate, Gate::Unbound | Gate::Control);
+        let own = costs(candidate);
+        (unjudged, costs_of_all.iter().filter(|other| beats(other, &own)).count())
+    };
+    // Candidates are sorted by error, and stay so among equals.
+    let mut ranked: Vec<&&Candidate> = all.iter().collect();
+    ranked.sort_by_cached_key(rank);
+    let chosen: HashSet<&str> = ranked.iter().take(SLOTS).map(|candidate| candidate.name).collect();
+    let names: Vec<&str> = names(run).into_iter().filter(|name| chosen.contains(name)).collect();
+    for candidate in candidates {
+        let place = names.iter().position(|name| *name == candidate.name);
+        candidate.slot = place.unwrap_or(GREY);
+    }
+}
+
+/// Names of the recipes that were measured, in the manifest's order, the reference last.
+fn names(run: &Run) -> Vec<&str> {
+    let measured: HashSet<&str> = run.summaries.iter().map(|summary| summary.recipe.as_str()).collect();
+    let names = run.manifest.recipes.iter().map(|recipe| recipe.name.as_str());
+    names
+        .chain([REFERENCE])
+        .filter(|name| measured.contains(name))
+        .collect()
+}
+
+fn candidate<'a>(
+    name: &'a str,
+    show: &'a dyn Show,
+    info: &dyn Fn(&str) -> Option<&'a RecipeInfo>,
+    verdicts: &[&'a Verdict],
+) -> Candidate<'a> {
+    let sized = |name: &str| info(name).is_some_and(|info| info.bytes_per_vector.is_some());
+    let (group, origin) = match name {
+        REFERENCE => (Group::Reference, None),
+        _ => show.group(name, &sized),
+    };
+    let info = info(name);
+    let doc = match info {
+        Some(info) if !info.doc.is_empty() => &info.doc,
+        _ if group == Group::Reference => "the reference's own error: f32 against f64",
+        _ => "",
+    };
+    Candidate {
+        name,
+        doc,
+        group,
+        gate: gate(verdicts),
+        bytes_per_vector: info.and_then(|info| info.bytes_per_vector),
+        bytes_per_token: info.and_then(|info| info.bytes_per_token),
+        of_bf16: info.and_then(|info| info.of_bf16),
+        origin,
+        slot: GREY,
+    }
+}
+
+/// What the verdicts on a recipe come to.
+fn gate<'a>(verdicts: &[&'a Verdict]) -> Gate<'a> {
+    let rules = |counts: &dyn Fn(&Verdict) -> bool| {
+        let mut found = verdicts.iter().filter(|verdict| counts(verdict));
+        let metric = &found.next()?.rule.metric;
+        let count = 1 + found.count();
+        Some(Rules { count, metric })
+    };
+    let judged = verdicts.iter().filter(|verdict| verdict.passes()).count();
+    if verdicts.is_empty() {
+        Gate::Unbound
+    } else if let Some(failed) = rules(&Verdict::fails) {
+        Gate::Fail(failed)
+    } else if judged < verdicts.len() {
+        let all = verdicts.len();
+        Gate::NotJudged { judged, all }
+    } else {
+        rules(&|verdict| !verdict.rule.control).map_or(Gate::Control, Gate::Pass)
+    }
+}

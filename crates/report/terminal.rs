@@ -1,0 +1,191 @@
+//! The table people see when a run ends.
+
+use comfy_table::{Cell, CellAlignment, Table, presets};
+
+use super::overview::{Column, Overview};
+use super::verdicts::Outcome;
+use super::{Summarized, cases, columns, failures};
+use ulplab_core::text::{REPLACEMENT, hidden};
+use ulplab_run::run::verdict::Failures;
+
+/// Failed checks written out below the table; the other reports have them all.
+const FAILURES: usize = 10;
+/// Reasons written out below the table for which something was not judged.
+const UNJUDGED: usize = 5;
+/// Kernels that fail and are shown case by case, and lines of each.
+const KERNELS: usize = 3;
+const CASES: usize = 24;
+/// A name longer than this is cut.
+const NAME: usize = 24;
+const GAP: &str = "  ";
+
+/// One row a recipe, then the failed checks, then the verdict line. `width` is the terminal's, in characters: columns that
+/// do not fit are left out, those that say least first.
+pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
+    let paint = |text: &str, code: u8| {
+        if colour {
+            format!("\x1b[{code}m{text}\x1b[0m")
+        } else {
+            text.into()
+        }
+    };
+    let mut lines = sentence(&run.run.manifest.experiment.question, width, 0);
+    lines.extend(run.loss.iter().flat_map(|loss| sentence(&loss.to_string(), width, 0)));
+    lines.push(String::new());
+    for line in table(&run.overview, width).lines() {
+        let line = line.trim_end();
+        // The gate is the last column, and comfy-table would count colour codes as characters.
+        lines.push(match line.rsplit_once(GAP) {
+            Some((head, gate)) if gate.starts_with("PASS") => format!("{head}{GAP}{}", paint(gate, 32)),
+            Some((head, gate)) if gate.starts_with("FAIL") => format!("{head}{GAP}{}", paint(gate, 31)),
+            _ => line.into(),
+        });
+    }
+    lines.extend(
+        run.unselected()
+            .into_iter()
+            .flat_map(|unselected| sentence(&format!("… {unselected}"), width, 0)),
+    );
+    lines.push(String::new());
+    let failures: Vec<_> = run.checks.iter().filter(|check| check.verdict.fails()).collect();
+    for check in failures.iter().take(FAILURES) {
+        let text = format!("{}: {}", check.verdict.recipe, check.verdict.message);
+        lines.extend(labelled("FAIL", &paint("FAIL", 31), &text, width));
+        let consequence = check.verdict.consequence();
+        lines.extend(
+            consequence
+                .into_iter()
+                .flat_map(|text| columns::wrapped(text, width, 5)),
+        );
+        lines.extend(reasons(&check.verdict.failures, width));
+    }
+    if failures.len() > FAILURES {
+        let more = failures.len() - FAILURES;
+        lines.push(clip(
+            &format!("… and {more} more failed checks; report.md has them all"),
+            width,
+        ));
+    }
+    let rows = cases::rows(run.run, run.show);
+    let mut kernels: Vec<&str> = failures.iter().map(|check| check.verdict.recipe.as_str()).collect();
+    kernels.dedup();
+    if rows.is_empty() {
+        kernels.clear();
+    }
+    for kernel in kernels.iter().take(KERNELS) {
+        lines.push(String::new());
+        lines.push(clip(&format!("{kernel}, case by case"), width));
+        let table = cases::table(&rows, kernel);
+        lines.extend(table.iter().take(CASES).map(|line| clip(line, width)));
+        if table.len() > CASES {
+            lines.push(format!("… and {} more cases", table.len() - CASES));
+        }
+        lines.push(String::new());
+    }
+    if kernels.len() > KERNELS {
+        let more = kernels.len() - KERNELS;
+        lines.push(clip(
+            &format!("… and {more} more kernels that fail; report.md has their cases"),
+            width,
+        ));
+    }
+    let unjudged = run.unjudged();
+    for (recipes, why) in unjudged.iter().take(UNJUDGED) {
+        let text = format!("{recipes}: {why}");
+        lines.extend(labelled("NOT JUDGED", &paint("NOT JUDGED", 33), &text, width));
+    }
+    if unjudged.len() > UNJUDGED {
+        lines.push(format!("… and more for {} other reasons", unjudged.len() - UNJUDGED));
+    }
+    lines.extend(run.smallest().iter().flat_map(|smallest| sentence(smallest, width, 0)));
+    if let Some(why) = &run.blind {
+        lines.extend(columns::wrapped(&paint(why, 33), width, 0));
+    }
+    let outcome = run.tally.outcome();
+    let code = match outcome {
+        Outcome::Pass => 32,
+        Outcome::Fail => 31,
+        Outcome::Incomplete | Outcome::NotJudged | Outcome::PartlyJudged => 33,
+    };
+    lines.push(format!("{}: {}", paint(outcome.name(), code), run.tally.counts()));
+    lines.join("\n") + "\n"
+}
+
+/// A sentence in lines that fit, without control characters: what decides may stand at its end, so nothing of it is cut.
+fn sentence(text: &str, width: usize, indent: usize) -> Vec<String> {
+    columns::wrapped(&clip(text, usize::MAX), width, indent)
+}
+
+/// A sentence after its label, and its further lines below its first word.
+fn labelled(label: &str, painted: &str, text: &str, width: usize) -> Vec<String> {
+    let indent = label.len() + 1;
+    let mut lines = sentence(text, width, indent);
+    if let Some(first) = lines.first_mut() {
+        first.replace_range(..indent, &format!("{painted} "));
+    }
+    lines
+}
+
+/// The failures of a check, in lines that fit.
+fn reasons(failures: &Failures, width: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    for line in failures::text(failures).lines() {
+        let deeper = if line.starts_with(' ') { 2 } else { 0 };
+        let words = columns::wrapped(line.trim_start(), width, 5 + deeper);
+        lines.extend(words.iter().map(|line| clip(line, width)));
+    }
+    lines
+}
+
+/// The table with as many columns as fit.
+fn table(overview: &Overview, width: usize) -> String {
+    let mut order: Vec<&Column> = overview.columns.iter().collect();
+    order.sort_by_key(|column| std::cmp::Reverse(column.weight));
+    (0..=order.len())
+        .rev()
+        .map(|kept| {
+            draw(overview, |column| {
+                order[..kept].iter().any(|other| std::ptr::eq(*other, column))
+            })
+        })
+        .find(|text| text.lines().all(|line| line.trim_end().chars().count() <= width))
+        .unwrap_or_else(|| draw(overview, |_| false))
+}
+
+fn draw(overview: &Overview, keep: impl Fn(&Column) -> bool) -> String {
+    let kept: Vec<usize> = (0..overview.columns.len())
+        .filter(|at| keep(&overview.columns[*at]))
+        .collect();
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    let titles = kept.iter().map(|at| right(&overview.columns[*at].title.join("\n")));
+    table.set_header(
+        std::iter::once(Cell::new("\nrecipe"))
+            .chain(titles)
+            .chain([Cell::new("\ngate")]),
+    );
+    for row in &overview.rows {
+        let cells = kept.iter().map(|at| right(row.cells[*at].as_deref().unwrap_or("—")));
+        let name = Cell::new(clip(row.candidate.name, NAME));
+        table.add_row(std::iter::once(name).chain(cells).chain([Cell::new(row.gate())]));
+    }
+    let last = kept.len() + 1;
+    for (at, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, if at == last { 0 } else { GAP.len() as u16 }));
+    }
+    table.to_string()
+}
+
+fn right(text: &str) -> Cell {
+    Cell::new(text).set_alignment(CellAlignment::Right)
+}
+
+/// At most `width` characters, without control characters (a name must not move the cursor).
+fn clip(text: &str, width: usize) -> String {
+    let clean = text.chars().map(|c| if hidden(c) { REPLACEMENT } else { c });
+    if text.chars().count() <= width {
+        clean.collect()
+    } else {
+        clean.take(width.saturating_sub(1)).chain(['…']).collect()
+    }
+}

@@ -1,0 +1,256 @@
+//! The verdicts of a run, counted once for all reports.
+
+use std::collections::HashSet;
+
+use super::failures;
+use super::failures::Line;
+use super::index;
+use super::index::{Index, Quantity};
+use super::number;
+use super::recipes::{Candidate, Gate, Group, REFERENCE};
+use ulplab_core::error::counted;
+use ulplab_run::experiment::{Rule, Statistic};
+use ulplab_run::gate;
+use ulplab_run::run::Run;
+pub use ulplab_run::run::verdict::Outcome;
+use ulplab_run::run::verdict::{Status, Verdict};
+
+/// Counts of verdicts; a verdict is one rule judged on one recipe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tally {
+    outcome: Outcome,
+    /// Controls left aside.
+    pub pass: usize,
+    pub fail: usize,
+    /// Controls that hold.
+    pub controls: usize,
+    pub not_judged: usize,
+    /// Recipes that are for another device.
+    pub elsewhere: usize,
+    /// Recipes that were measured and that no rule binds, the reference left aside.
+    pub unbound: usize,
+    /// Selected cells without a record.
+    pub missing: usize,
+    pub complete: bool,
+    /// Which cells were selected, in words; empty if all were.
+    pub selection: String,
+    /// Differences of the experiment from its file; empty if there are none.
+    pub changes: String,
+}
+
+impl Tally {
+    pub fn new(run: &Run, candidates: &[Candidate]) -> Self {
+        let measured: HashSet<&str> = run.records.iter().map(|record| record.cell.as_str()).collect();
+        let count = |status, control: Option<bool>| {
+            let counts = |verdict: &&Verdict| {
+                verdict.status == status && control.is_none_or(|control| verdict.rule.control == control)
+            };
+            run.verdicts.iter().filter(counts).count()
+        };
+        let elsewhere = run
+            .verdicts
+            .iter()
+            .filter(|verdict| verdict.status == Status::NotForDevice);
+        let unbound = |c: &&Candidate| c.gate == Gate::Unbound && c.group != Group::Reference;
+        Self {
+            outcome: run.outcome(),
+            pass: count(Status::Pass, Some(false)),
+            fail: count(Status::Fail, None),
+            controls: count(Status::Pass, Some(true)),
+            not_judged: count(Status::NotJudged, None),
+            elsewhere: elsewhere.map(|verdict| &verdict.recipe).collect::<HashSet<_>>().len(),
+            unbound: candidates.iter().filter(unbound).count(),
+            missing: run
+                .manifest
+                .cells
+                .iter()
+                .filter(|cell| !measured.contains(cell.as_str()))
+                .count(),
+            complete: run.manifest.complete,
+            selection: selection(run),
+            changes: run.manifest.invocation.changes(),
+        }
+    }
+
+    pub fn outcome(&self) -> Outcome {
+        self.outcome
+    }
+
+    /// The counts in words, e.g. `7 checks pass, 2 fail; no gate binds 3 recipes`.
+    pub fn counts(&self) -> String {
+        let verb = if self.pass == 1 { "passes" } else { "pass" };
+        let mut text = format!("{} {verb}, {} fail", plural(self.pass, "check"), self.fail);
+        if self.not_judged > 0 {
+            text += &format!(", {} not judged", self.not_judged);
+        }
+        if self.controls > 0 {
+            let verb = if self.controls == 1 { "holds" } else { "hold" };
+            text += &format!("; {} {verb}", plural(self.controls, "control"));
+        }
+        if self.unbound > 0 {
+            text += &format!("; no gate binds {}", plural(self.unbound, "recipe"));
+        }
+        if self.elsewhere > 0 {
+            let verb = if self.elsewhere == 1 { "is" } else { "are" };
+            text += &format!("; {} {verb} not for this device", plural(self.elsewhere, "recipe"));
+        }
+        if !self.selection.is_empty() {
+            text += &format!("; {}", self.selection);
+        }
+        if !self.changes.is_empty() {
+            text += &format!("; changed by {}", self.changes);
+        }
+        if !self.complete {
+            text += &format!("; {} missing", plural(self.missing, "cell"));
+        }
+        text
+    }
+
+    /// The verdict line: outcome and counts.
+    pub fn line(&self) -> String {
+        format!("{}: {}", self.outcome().name(), self.counts())
+    }
+}
+
+pub fn plural(n: usize, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
+}
+
+/// Which cells were selected: `2 of 9 cells selected by --only bf16/**`.
+fn selection(run: &Run) -> String {
+    let manifest = &run.manifest;
+    let (cells, left_out) = (manifest.cells.len(), manifest.left_out.len());
+    let by = match manifest.invocation.selection() {
+        options if options.is_empty() => "run".into(),
+        options => format!("selected by {options}"),
+    };
+    match left_out {
+        0 => String::new(),
+        _ => format!("{cells} of {} {by}", counted(cells + left_out, "cell")),
+    }
+}
+
+/// A verdict in words.
+pub struct Check<'a> {
+    pub verdict: &'a Verdict,
+    /// Rule without its bound, e.g. `cosine at layers.*.output, cumulative`.
+    pub rule: String,
+    /// Over windows, and over layers if there are any.
+    pub statistic: String,
+    /// How many windows an interval is over; empty for other statistics.
+    pub over: String,
+    pub measured: String,
+    /// Layer of the measured value.
+    pub layer: String,
+    /// The reference's own value of the same thing (f32 against f64), if the run has it.
+    pub reference: String,
+}
+
+impl Check<'_> {
+    /// What became of it, in a word or two.
+    pub fn label(&self) -> &'static str {
+        match self.verdict.status {
+            Status::Pass if self.verdict.rule.control => "control holds",
+            Status::Pass => "PASS",
+            Status::Fail => "FAIL",
+            Status::NotJudged => "not judged",
+            Status::NotForDevice => "not for this device",
+        }
+    }
+
+    /// Window of the measured value, or case; if it is of one.
+    pub fn window(&self) -> &str {
+        self.verdict.window.as_deref().unwrap_or("—")
+    }
+
+    /// The quantity to compare with the bound, and the reason for the bound.
+    pub fn reason(&self) -> String {
+        let own = match self.reference.as_str() {
+            "—" => String::new(),
+            own => format!("; the reference’s own is {own}"),
+        };
+        let follows = match self.verdict.consequence() {
+            Some(text) => format!("; the control fails: {text}"),
+            None => String::new(),
+        };
+        format!("{}{own}; {}{follows}", self.statistic, self.verdict.rule.why)
+    }
+
+    /// The reason of its failure.
+    pub fn wrong(&self) -> Vec<Line<'_>> {
+        failures::lines(&self.verdict.failures)
+    }
+
+    /// Number of further failing cells; empty if there are none.
+    pub fn more(&self) -> String {
+        failures::more(&self.verdict.failures)
+    }
+}
+
+/// All verdicts: failures first, then those not judged, otherwise in the order of judging.
+pub fn checks<'a>(run: &'a Run, index: &Index) -> Vec<Check<'a>> {
+    let mut verdicts: Vec<&Verdict> = run.verdicts.iter().collect();
+    verdicts.sort_by_key(|verdict| match verdict.status {
+        Status::Fail => 0,
+        Status::NotJudged => 1,
+        Status::NotForDevice => 2,
+        Status::Pass => 3,
+    });
+    let check = |verdict: &'a Verdict| {
+        let rule = &verdict.rule;
+        Check {
+            verdict,
+            rule: format!("{} at {}, {}", rule.metric, rule.at, rule.phase),
+            statistic: statistic(rule),
+            over: match rule.statistic.is_interval() && verdict.windows > 0 {
+                true => format!(", {}", counted(verdict.windows as usize, "window")),
+                false => String::new(),
+            },
+            measured: match verdict.windows {
+                0 => "—".into(),
+                _ => gate::beside(
+                    &rule.require,
+                    number::of_metric(&rule.metric, verdict.value),
+                    verdict.value,
+                ),
+            },
+            layer: verdict.layer.map_or("—".into(), |layer| layer.to_string()),
+            reference: reference(index, rule).map_or("—".into(), |value| number::of_metric(&rule.metric, value)),
+        }
+    };
+    verdicts.into_iter().map(check).collect()
+}
+
+fn statistic(rule: &Rule) -> String {
+    let windows = match rule.statistic {
+        Statistic::Mean => "mean over windows",
+        Statistic::Min => "least window",
+        Statistic::Max => "greatest window",
+        Statistic::CiLow => "lower end of 95 % interval",
+        Statistic::CiHigh => "upper end of 95 % interval",
+        Statistic::LimitLow => "lower limit, 95 %",
+        Statistic::LimitHigh => "upper limit, 95 %",
+        Statistic::Sequential => "mean, decided by evidence",
+    };
+    match rule.at.contains('*') {
+        true if rule.at.starts_with("layers.") => format!("{windows}, worst layer"),
+        true => format!("{windows}, worst site"),
+        false => windows.into(),
+    }
+}
+
+/// The site of a rule's pattern, if it is one site in all layers or one outside of them.
+pub fn site(rule: &Rule) -> &str {
+    rule.at.strip_prefix("layers.*.").unwrap_or(&rule.at)
+}
+
+/// The reference's value at the rule's site, mean over windows, worst over layers.
+fn reference(index: &Index, rule: &Rule) -> Option<f64> {
+    let mut values = index.means(REFERENCE, Quantity::new(rule.phase, site(rule), &rule.metric));
+    if rule.require.trim_start().starts_with('<') {
+        values.iter_mut().for_each(|value| *value = -*value);
+        index::min(&values).map(|value| -value)
+    } else {
+        index::min(&values)
+    }
+}

@@ -1,0 +1,77 @@
+//! Where each recipe is furthest off.
+
+use std::collections::HashMap;
+
+use super::recipes::Candidate;
+use ulplab_core::record::{Record, Worst};
+use ulplab_run::run::Run;
+
+/// The element of a recipe with the largest absolute error of all that were measured.
+pub struct Place<'a> {
+    pub recipe: &'a str,
+    pub record: &'a Record,
+    element: &'a Worst,
+}
+
+/// A place for each recipe that is off anywhere, in the order of `candidates`.
+pub fn places<'a>(run: &'a Run, candidates: &[Candidate<'a>]) -> Vec<Place<'a>> {
+    let mut worst: HashMap<&str, Place> = HashMap::new();
+    for record in &run.records {
+        let of_failure = || record.failure.as_ref().and_then(|failure| failure.worst.as_ref());
+        let Some(element) = record.worst.as_ref().or_else(of_failure) else {
+            continue;
+        };
+        let place = Place {
+            recipe: &record.recipe,
+            record,
+            element,
+        };
+        let off = place.off();
+        let further = |other: &Place| off.total_cmp(&other.off()).is_gt();
+        if off > 0.0 && worst.get(place.recipe).is_none_or(further) {
+            worst.insert(place.recipe, place);
+        }
+    }
+    let found = candidates.iter().filter_map(|candidate| worst.remove(candidate.name));
+    found.collect()
+}
+
+impl Place<'_> {
+    /// Absolute error; infinite if it is no number.
+    fn off(&self) -> f64 {
+        match (self.element.got - self.element.want).abs() {
+            off if off.is_nan() => f64::INFINITY,
+            off => off,
+        }
+    }
+
+    pub fn layer(&self) -> String {
+        self.record.layer.map_or("—".into(), |layer| layer.to_string())
+    }
+
+    pub fn index(&self) -> String {
+        let index: Vec<String> = self.element.index.iter().map(u64::to_string).collect();
+        format!("[{}]", index.join(", "))
+    }
+
+    pub fn want(&self) -> String {
+        digits(self.element.want)
+    }
+
+    pub fn got(&self) -> String {
+        digits(self.element.got)
+    }
+
+    /// got − want
+    pub fn error(&self) -> String {
+        format!("{:+.3e}", self.element.got - self.element.want)
+    }
+}
+
+/// As many digits as it takes to tell the value from its neighbours, among f32 values if it is one.
+fn digits(x: f64) -> String {
+    match x as f32 {
+        single if f64::from(single) == x => format!("{single:?}"),
+        _ => format!("{x:?}"),
+    }
+}

@@ -1,0 +1,324 @@
+//! `datasets/manifest.toml`: every data set with its files, their sizes and checksums.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Component, Path, PathBuf};
+
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use super::strict::parse_toml;
+use super::tokenizer;
+use crate::shipped;
+use ulplab_core::error::did_you_mean;
+use ulplab_core::input;
+use ulplab_core::text::shown;
+use ulplab_core::{Error, Result};
+
+const MANIFEST: &str = "manifest.toml";
+const CONFIG: &str = "config.json";
+/// Environment variable that tells the folder of the data sets.
+const VARIABLE: &str = "ULPLAB_DATASETS";
+
+/// Content of a data set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// A folder with `config.json` and safetensors.
+    Checkpoint,
+    /// One file of bytes; UTF-8 for models with a tokenizer.
+    Text,
+}
+
+/// One entry of the manifest.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Dataset {
+    pub kind: Kind,
+    /// Its description, in a line or two.
+    pub about: String,
+    pub licence: String,
+    /// Where it comes from.
+    pub source: String,
+    /// Texts only: whether the listed checkpoints were trained on it.
+    pub in_training: Option<bool>,
+    #[serde(rename = "file")]
+    pub files: Vec<DataFile>,
+}
+
+/// One file of a data set.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataFile {
+    /// Relative to the folder of the manifest, with `/` between names.
+    pub path: String,
+    pub bytes: u64,
+    /// Lower-case hexadecimal.
+    pub blake3: String,
+}
+
+/// All data sets of a folder.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Manifest {
+    /// Folder the manifest lies in.
+    pub root: PathBuf,
+    pub datasets: BTreeMap<String, Dataset>,
+}
+
+/// Folder of the data sets: `--datasets` if given, else `$ULPLAB_DATASETS`, else the first `datasets/` in
+/// [`shipped::places`].
+pub fn find_root(flag: Option<&Path>) -> Result<PathBuf> {
+    let variable = std::env::var_os(VARIABLE)
+        .filter(|value| !value.is_empty())
+        .map(PathBuf::from);
+    find_root_from(flag, variable.as_deref(), &shipped::places())
+}
+
+/// [`find_root`] with all inputs as arguments.
+pub fn find_root_from(flag: Option<&Path>, variable: Option<&Path>, places: &[PathBuf]) -> Result<PathBuf> {
+    for (folder, who) in [(flag, "--datasets"), (variable, VARIABLE)] {
+        if let Some(folder) = folder {
+            return match folder.join(MANIFEST).is_file() {
+                true => Ok(folder.to_path_buf()),
+                false => Err(Error::config(
+                    folder,
+                    format!("no {MANIFEST} in this folder (given by {who})"),
+                )),
+            };
+        }
+    }
+    let looked: Vec<_> = places.iter().map(|folder| folder.join("datasets")).collect();
+    looked
+        .iter()
+        .find(|folder| folder.join(MANIFEST).is_file())
+        .cloned()
+        .ok_or_else(|| {
+            let looked: String = looked.iter().map(|folder| format!("\n  {}", folder.display())).collect();
+            Error::Usage(format!(
+                "no data sets found; tell their folder with --datasets DIR or {VARIABLE}. Looked for {MANIFEST} in{looked}"
+            ))
+        })
+}
+
+impl Manifest {
+    /// The manifest of [`find_root`].
+    pub fn open(flag: Option<&Path>) -> Result<Self> {
+        Self::load(&find_root(flag)?)
+    }
+
+    /// Reads `manifest.toml` of the folder `root`.
+    pub fn load(root: &Path) -> Result<Self> {
+        let file = root.join(MANIFEST);
+        let text = input::text(&file)?;
+        let datasets: BTreeMap<String, Dataset> = parse_toml(&file, &text)?;
+        for (name, dataset) in &datasets {
+            dataset
+                .check()
+                .map_err(|message| Error::config(&file, format!("[{name}]: {message}")))?;
+        }
+        Ok(Self {
+            root: root.to_path_buf(),
+            datasets,
+        })
+    }
+
+    /// The data set of that name.
+    pub fn get(&self, name: &str) -> Result<&Dataset> {
+        self.datasets.get(name).ok_or_else(|| {
+            let known: Vec<_> = self.datasets.keys().map(String::as_str).collect();
+            let hint = did_you_mean(name, known.iter().copied());
+            let file = self.root.join(MANIFEST);
+            let hub = match name.contains('/') {
+                true => "; ulplab downloads nothing: give the path of a folder with config.json and safetensors, or of a text",
+                false => "",
+            };
+            Error::Usage(format!(
+                "no data set '{}'{hint} (known: {}, in {}), and no text file or checkpoint is at that path{hub}",
+                shown(name),
+                known.join(", "),
+                file.display()
+            ))
+        })
+    }
+
+    /// The folder of a checkpoint, for [`super::Checkpoint::open`]: `name` is one of the manifest, else itself a folder with
+    /// `config.json`.
+    pub fn checkpoint(&self, name: &str) -> Result<PathBuf> {
+        if let Some(folder) = self.unlisted(name) {
+            return Ok(folder.to_path_buf());
+        }
+        let files = &self.expect(name, Kind::Checkpoint)?.files;
+        let config = files
+            .iter()
+            .map(|file| self.path(file))
+            .find(|path| path.ends_with(CONFIG));
+        config
+            .as_deref()
+            .and_then(Path::parent)
+            .map(Path::to_path_buf)
+            .ok_or_else(|| Error::config(self.root.join(MANIFEST), format!("[{name}]: no file is a {CONFIG}")))
+    }
+
+    /// Bytes of a text: one of the manifest, else the file that `name` is the path of.
+    pub fn text_bytes(&self, name: &str) -> Result<u64> {
+        self.open_text(name).map(|(.., size)| size)
+    }
+
+    fn open_text(&self, name: &str) -> Result<(PathBuf, File, u64)> {
+        let path = match self.unlisted_text(name) {
+            Some(path) => path.to_path_buf(),
+            None => self.path(&self.expect(name, Kind::Text)?.files[0]),
+        };
+        let file = input::open(&path)?;
+        let metadata = file.metadata();
+        let size = metadata.map_err(Error::io(&path, "tell the size of the text"))?.len();
+        Ok((path, file, size))
+    }
+
+    /// `len` bytes from byte `offset` of a text: one of the manifest, else the file that `name` is the path of.
+    pub fn text(&self, name: &str, offset: usize, len: usize) -> Result<Vec<u8>> {
+        let (path, mut file, size) = self.open_text(name)?;
+        let (offset, len) = (offset as u64, len as u64);
+        if offset.checked_add(len).is_none_or(|end| end > size) {
+            let most = match size.checked_sub(len) {
+                Some(most) => format!("the largest offset is {most}"),
+                None => format!("choose at most {size} tokens"),
+            };
+            let message = format!("the text has {size} bytes; expected {len} from byte {offset} on; {most}");
+            return Err(Error::data(&path, message));
+        }
+        let mut bytes = Vec::new();
+        file.seek(SeekFrom::Start(offset))
+            .map_err(Error::io(&path, "seek in the text"))?;
+        file.take(len)
+            .read_to_end(&mut bytes)
+            .map_err(Error::io(&path, "read the text"))?;
+        Ok(bytes)
+    }
+
+    /// Compares every file of a data set with its size and checksum, and returns path and blake3 of each, as the manifest
+    /// of a run stores them. Nothing is known of files that the manifest does not list: they are only hashed.
+    pub fn verify(&self, name: &str) -> Result<Vec<(String, String)>> {
+        if let Some(path) = self.unlisted_text(name) {
+            return Ok(vec![hash_file(path)?]);
+        }
+        if let Some(folder) = self.unlisted(name) {
+            return hash_folder(folder);
+        }
+        let dataset = self.get(name)?;
+        let files = dataset.files.par_iter().map(|file| self.verify_file(file));
+        let mut verified = files.collect::<Result<Vec<_>>>()?;
+        // A tokenizer next to a checkpoint decides its ids, listed or not.
+        if dataset.kind == Kind::Checkpoint {
+            let path = self.checkpoint(name)?.join(tokenizer::FILE);
+            let listed = dataset.files.iter().any(|file| self.path(file) == path);
+            if path.is_file() && !listed {
+                verified.push(hash_file(&path)?);
+            }
+        }
+        Ok(verified)
+    }
+
+    fn verify_file(&self, expected: &DataFile) -> Result<(String, String)> {
+        let path = self.path(expected);
+        let bytes = map(&path)?;
+        let differs = |found: &dyn std::fmt::Display, expected: &dyn std::fmt::Display| {
+            let message =
+                format!("found {found}, {MANIFEST} says {expected}: the file was changed or not fully fetched");
+            Err(Error::data(&path, message))
+        };
+        if bytes.len() as u64 != expected.bytes {
+            return differs(&format!("{} bytes", bytes.len()), &expected.bytes);
+        }
+        let found = blake3::hash(&bytes).to_hex();
+        if found.as_str() != expected.blake3 {
+            return differs(&format!("blake3 {found}"), &expected.blake3);
+        }
+        Ok((expected.path.clone(), expected.blake3.clone()))
+    }
+
+    /// `name` as the folder of a checkpoint that the manifest does not list.
+    fn unlisted<'a>(&self, name: &'a str) -> Option<&'a Path> {
+        let folder = Path::new(name);
+        (!self.datasets.contains_key(name) && folder.join(CONFIG).is_file()).then_some(folder)
+    }
+
+    /// `name` as the path of a text that the manifest does not list.
+    fn unlisted_text<'a>(&self, name: &'a str) -> Option<&'a Path> {
+        let path = Path::new(name);
+        (!self.datasets.contains_key(name) && path.is_file()).then_some(path)
+    }
+
+    fn expect(&self, name: &str, kind: Kind) -> Result<&Dataset> {
+        let dataset = self.get(name)?;
+        match dataset.kind == kind {
+            true => Ok(dataset),
+            false => {
+                let message = format!("'{name}' is a {:?}, but a {kind:?} is needed", dataset.kind).to_lowercase();
+                Err(Error::config(self.root.join(MANIFEST), message))
+            }
+        }
+    }
+
+    fn path(&self, file: &DataFile) -> PathBuf {
+        self.root.join(&file.path)
+    }
+}
+
+impl Dataset {
+    fn check(&self) -> Result<(), String> {
+        match (self.kind, self.files.len(), self.in_training) {
+            (_, 0, _) => return Err("`file` is empty".into()),
+            (Kind::Text, 2.., _) => return Err(format!("a text is one file, not {}", self.files.len())),
+            (Kind::Text, _, None) => return Err("a text needs `in_training`".into()),
+            (Kind::Checkpoint, _, Some(_)) => return Err("`in_training` is for texts".into()),
+            _ => {}
+        }
+        for DataFile { path, blake3, .. } in &self.files {
+            let inside = Path::new(path)
+                .components()
+                .all(|part| matches!(part, Component::Normal(_)));
+            if path.is_empty() || !inside {
+                return Err(format!("path '{path}' leaves the folder of the manifest"));
+            }
+            if blake3.len() != 64 || !blake3.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f')) {
+                return Err(format!(
+                    "blake3 '{blake3}' of {path} is not 64 lower-case hexadecimal digits"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Path and blake3 of the files of a checkpoint that determine its results.
+fn hash_folder(folder: &Path) -> Result<Vec<(String, String)>> {
+    let entries = std::fs::read_dir(folder).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
+    let mut files: Vec<PathBuf> = entries
+        .map_err(Error::io(folder, "list the checkpoint"))?
+        .into_iter()
+        .map(|entry| entry.path())
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "json" || extension == "safetensors")
+        })
+        .collect();
+    files.sort();
+    files.par_iter().map(|path| hash_file(path)).collect()
+}
+
+/// Path and blake3 of a file.
+fn hash_file(path: &Path) -> Result<(String, String)> {
+    Ok((
+        path.display().to_string(),
+        blake3::hash(&map(path)?).to_hex().to_string(),
+    ))
+}
+
+/// Maps a file into memory, to be read as it is touched. Nobody may shorten the file meanwhile.
+pub(super) fn map(path: &Path) -> Result<memmap2::Mmap> {
+    let file = input::open(path)?;
+    // SAFETY: the map is read-only and private to this process; the file is input data that nobody writes during a run.
+    unsafe { memmap2::Mmap::map(&file) }.map_err(Error::io(path, "map the file"))
+}

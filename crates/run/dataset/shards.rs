@@ -1,0 +1,149 @@
+//! The safetensors files of a checkpoint.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use reference::paths::TensorSpec;
+use reference::weights::{Error as ReadError, Safetensors};
+
+use super::{manifest, unread};
+use ulplab_core::error::did_you_mean;
+use ulplab_core::tensorfile::folder::{Problems, Shards};
+use ulplab_core::{Error, Result};
+
+/// Every tensor of a checkpoint folder, memory-mapped and decoded to f32 on demand.
+pub struct Tensors {
+    folder: PathBuf,
+    read: Safetensors,
+}
+
+impl Tensors {
+    /// Opens `model.safetensors`, else the files named by `model.safetensors.index.json`, else every `*.safetensors` of
+    /// the folder.
+    pub fn open(folder: &Path) -> Result<Self> {
+        let Shards { files, index } = Shards::in_folder(folder)?;
+        let mapped = |path: PathBuf| {
+            let map = manifest::map(&path)?;
+            Ok((path, Box::new(map) as _))
+        };
+        let files: Vec<_> = files.into_iter().map(mapped).collect::<Result<_>>()?;
+        let tensors = Self {
+            read: Safetensors::of_bytes(folder, files).or_else(unopened)?,
+            folder: folder.to_path_buf(),
+        };
+        if let Some(index) = index {
+            index.agrees(|name| tensors.read.file_of(name))?;
+        }
+        Ok(tensors)
+    }
+
+    /// Says of how many rows and columns blocks with a scale are, if that is known.
+    #[must_use]
+    pub fn in_blocks(mut self, block: Option<[usize; 2]>) -> Self {
+        self.read = self.read.in_blocks(block);
+        self
+    }
+
+    /// How many tensors the files have, and how many numbers all of them.
+    pub fn size(&self) -> (usize, usize) {
+        self.read.size()
+    }
+
+    /// Checks that all tensors a model needs are there, of the right shape, of a type ulplab reads, and with scales that
+    /// fit; every problem is reported in one error. Returns the tensors that the model does not use.
+    pub fn check(&self, needed: &[TensorSpec]) -> Result<Vec<String>> {
+        self.check_by(needed, &[])
+    }
+
+    /// Does the same; errors about shapes name those of these sizes that are keys of a configuration.
+    pub fn check_by(&self, needed: &[TensorSpec], sizes: &[(&'static str, usize)]) -> Result<Vec<String>> {
+        let unused = self.read.unused(needed);
+        let names: BTreeSet<&str> = unused.iter().copied().collect();
+        let mut problems = Problems::default();
+        for spec in needed {
+            if let Err(problem) = self.read.check(spec) {
+                problems.add(|| said(&problem) + &keys(sizes, &problem) + &self.hint(&spec.name, &names));
+            }
+        }
+        problems.into_result(&self.folder)?;
+        Ok(unused.into_iter().map(str::to_string).collect())
+    }
+
+    /// What is to be said of tensors that a model with these layers and these tensors does not use.
+    ///
+    /// # Errors
+    /// Some of them would change its result.
+    pub fn notes(&self, needed: &[TensorSpec], layers: usize, unused: &[String]) -> Result<Vec<String>> {
+        let (notes, others) = unread::sort(&self.read, needed, layers, unused);
+        let mut problems = Problems::default();
+        others.into_iter().for_each(|problem| problems.add(|| problem));
+        problems.into_result(&self.folder)?;
+        Ok(notes)
+    }
+
+    /// A name similar to a missing tensor's.
+    fn hint(&self, name: &str, names: &BTreeSet<&str>) -> String {
+        match self.read.shape(name) {
+            Some(_) => String::new(),
+            None => did_you_mean(name, names.iter().copied()),
+        }
+    }
+
+    /// A tensor as f32, times its scales; an element that is not finite is an error.
+    pub fn floats(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
+        self.read.floats(name, shape).map_err(|error| self.unread(&error))
+    }
+
+    /// A tensor of ids; one outside `0 .. limit` is an error.
+    pub fn integers(&self, name: &str, shape: &[usize], limit: usize) -> Result<Vec<u32>> {
+        let limit = u32::try_from(limit).unwrap_or(u32::MAX);
+        let read = self.read.integers(name, shape, limit);
+        read.map_err(|error| self.unread(&error))
+    }
+
+    /// A mistake in a tensor as a whole is reported for the folder, a mistake in its elements for their file.
+    fn unread(&self, error: &ReadError) -> Error {
+        match error {
+            ReadError::NotFinite { path, .. } | ReadError::Integer { path, .. } => Error::data(path, said(error)),
+            _ => Error::data(&self.folder, said(error)),
+        }
+    }
+}
+
+/// The error of files that cannot be opened.
+fn unopened<T>(error: ReadError) -> Result<T> {
+    let path = error.path().map_or_else(PathBuf::new, Path::to_path_buf);
+    let ReadError::Twice { tensors, .. } = &error else {
+        return Err(Error::data(&path, said(&error)));
+    };
+    let mut twice = Problems::default();
+    for (name, other) in tensors {
+        twice.add(|| format!("tensor '{name}' is in {} too", other.display()));
+    }
+    twice.into_result(&path)?;
+    Err(Error::data(&path, said(&error)))
+}
+
+/// Names the keys of a configuration that a tensor of another shape is expected by.
+fn keys(sizes: &[(&'static str, usize)], error: &ReadError) -> String {
+    let ReadError::Shape { found, expected, .. } = error else {
+        return String::new();
+    };
+    let differs = |size: &&usize| !found.contains(*size);
+    let key = |size: &usize| sizes.iter().find(|(_, own)| own == size);
+    let keys = expected.iter().filter(differs).filter_map(key);
+    let keys: Vec<String> = keys.map(|(key, size)| format!("{key} is {size}")).collect();
+    match keys.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", keys.join(", ")),
+    }
+}
+
+fn said(error: &ReadError) -> String {
+    match error {
+        ReadError::Type { tensor, found, .. } => {
+            format!("tensor '{tensor}' is stored as {found}, which ulplab does not read here")
+        }
+        _ => error.problem(),
+    }
+}

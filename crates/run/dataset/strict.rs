@@ -1,0 +1,65 @@
+//! TOML whose mistakes are reported with file, line and the nearest valid name.
+
+use std::path::Path;
+
+use serde::de::DeserializeOwned;
+
+use ulplab_core::error::did_you_mean;
+use ulplab_core::{Error, Result};
+
+/// Reads `text`, the contents of `file`, as a `T`. With `deny_unknown_fields` on the types, an unknown key is an error.
+pub fn parse_toml<T: DeserializeOwned>(file: &Path, text: &str) -> Result<T> {
+    toml::from_str(text).map_err(|error: toml::de::Error| {
+        let message = explain(&error);
+        match error.span().and_then(|span| text.get(..span.start)) {
+            Some(before) => {
+                let line = before.matches('\n').count() + 1;
+                Error::config(file, format!("line {line}: {message}"))
+            }
+            None => Error::config(file, message),
+        }
+    })
+}
+
+/// The parser's message, with the nearest valid name if a name is unknown.
+pub fn explain(error: &toml::de::Error) -> String {
+    explain_beside(error, &[])
+}
+
+/// The same where names are valid, too, that the parser does not know of.
+pub fn explain_beside(error: &toml::de::Error, others: &[&str]) -> String {
+    let mut message = in_words(error.message().trim_end());
+    let near = suggestion(&message, others);
+    if message.starts_with("unknown field") {
+        others.iter().for_each(|other| message += &format!(", `{other}`"));
+    }
+    message + &near
+}
+
+/// serde words an unknown name as "unknown field `a`, expected one of `b`, `c`".
+fn suggestion(message: &str, others: &[&str]) -> String {
+    let mut quoted = message.split('`').skip(1).step_by(2);
+    match quoted.next() {
+        Some(wrong) if message.starts_with("unknown ") => did_you_mean(wrong, quoted.chain(others.iter().copied())),
+        _ => String::new(),
+    }
+}
+
+/// serde names types as Rust does: "invalid type: string \"a\", expected usize".
+fn in_words(message: &str) -> String {
+    let plain = message
+        .strip_prefix("invalid type: ")
+        .or_else(|| message.strip_prefix("invalid value: "));
+    let Some((found, kind)) = plain.and_then(|plain| plain.rsplit_once(", expected ")) else {
+        return message.into();
+    };
+    let kind = match kind {
+        "usize" | "u64" | "u32" | "u16" | "u8" => "a whole number, 0 or more",
+        "isize" | "i64" | "i32" | "i16" | "i8" => "a whole number",
+        "f64" | "f32" => "a number",
+        "a sequence" => "an array",
+        "a map" => "a table",
+        other => other,
+    };
+    format!("found {found}, expected {kind}")
+}

@@ -1,0 +1,279 @@
+//! Text as the ids that a model reads, and ids as text.
+
+use std::path::{Path, PathBuf};
+
+use ulplab_core::input;
+
+use super::Manifest;
+use ulplab_core::{Error, Result};
+
+/// What turns text into the ids of a model, and back.
+pub enum Tokenizer {
+    /// A token is a byte.
+    Bytes,
+    /// `tokenizer.json` of a checkpoint, as the library `tokenizers` writes it.
+    File {
+        path: PathBuf,
+        trained: Box<tokenizers::Tokenizer>,
+    },
+}
+
+/// A window of text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tokens {
+    /// The ids, the first of them of what the tokenizer puts before a text, if it puts anything there.
+    pub ids: Vec<u32>,
+    /// Bytes of text behind the first token; `None` if a token is a byte.
+    pub bytes: Option<usize>,
+}
+
+/// The file of a checkpoint that says how text becomes ids.
+pub(super) const FILE: &str = "tokenizer.json";
+/// The vocabulary whose ids are bytes.
+const BYTES: usize = 256;
+/// Tokens that the last window of a text may be shorter than the windows before it, for the first cut of a piece may fall within a word.
+const SLACK: usize = 16;
+
+impl Tokenizer {
+    /// The tokenizer of a checkpoint whose ids are below `vocabulary`.
+    ///
+    /// # Errors
+    /// There is no `tokenizer.json` and ids are no bytes; it cannot be read; it has an id that the model does not have.
+    pub fn open(folder: &Path, vocabulary: usize) -> Result<Self> {
+        let path = folder.join(FILE);
+        if !path.is_file() {
+            let message = format!(
+                "there is no such file, and vocab_size is {vocabulary}: expected the tokenizer that its ids are of; without one only a \
+                 vocabulary of {BYTES} is read, as bytes"
+            );
+            return match vocabulary {
+                BYTES => Ok(Self::Bytes),
+                _ => Err(Error::data(&path, message)),
+            };
+        }
+        let text = input::text(&path)?;
+        let wrong = |why: tokenizers::Error| Error::data(&path, format!("this is no tokenizer: {why}"));
+        let mut trained = tokenizers::Tokenizer::from_bytes(text.as_bytes()).map_err(wrong)?;
+        // Windows are as long as an experiment says.
+        trained.with_truncation(None).map_err(wrong)?;
+        trained.with_padding(None);
+        let last = trained.get_vocab(true).into_iter().max_by_key(|(_, id)| *id);
+        match last {
+            Some((token, id)) if id as usize >= vocabulary => {
+                let message =
+                    format!("token '{token}' has the id {id}, expected ids below the model's vocab_size, {vocabulary}");
+                Err(Error::data(&path, message))
+            }
+            _ => Ok(Self::File {
+                path,
+                trained: Box::new(trained),
+            }),
+        }
+    }
+
+    /// What a token is called in messages.
+    pub fn unit(&self) -> &'static str {
+        match self {
+            Self::Bytes => "byte",
+            Self::File { .. } => "token",
+        }
+    }
+
+    /// The ids of a text that is to be continued: with what the tokenizer puts before a text, and without what it puts behind.
+    ///
+    /// # Errors
+    /// The tokenizer refuses the text.
+    pub fn ids(&self, text: &str) -> Result<Vec<u32>> {
+        match self {
+            Self::Bytes => Ok(text.bytes().map(u32::from).collect()),
+            Self::File { path, trained } => Ok(Encoded::new(path, trained, text)?.all()),
+        }
+    }
+
+    /// The text that ids add to that of the ids before them. Bytes that are no character yet are shown as U+FFFD.
+    ///
+    /// # Errors
+    /// The tokenizer refuses the ids.
+    pub fn text(&self, before: &[u32], ids: &[u32]) -> Result<String> {
+        let Self::File { path, trained } = self else {
+            let bytes: Vec<u8> = ids.iter().map(|id| *id as u8).collect();
+            return Ok(String::from_utf8_lossy(&bytes).into_owned());
+        };
+        let decode = |ids: &[u32]| {
+            let text = trained.decode(ids, false);
+            text.map_err(|why| Error::data(path, format!("ids cannot be decoded: {why}")))
+        };
+        // A character may be of many tokens, and a space may depend on the word before it.
+        let (head, whole) = (decode(before)?, decode(&[before, ids].concat())?);
+        match whole.strip_prefix(&head) {
+            Some(rest) => Ok(rest.into()),
+            None => decode(ids),
+        }
+    }
+
+    /// So many tokens of a text: from byte `offset` on, or from the first character behind it.
+    ///
+    /// # Errors
+    /// Those of [`Manifest::text`]; a text that is not UTF-8, or too short.
+    pub fn window(&self, datasets: &Manifest, name: &str, offset: usize, tokens: usize) -> Result<Tokens> {
+        let Self::File { path, trained } = self else {
+            let bytes = datasets.text(name, offset, tokens)?;
+            return Ok(Tokens {
+                ids: bytes.into_iter().map(u32::from).collect(),
+                bytes: None,
+            });
+        };
+        let size = datasets.text_bytes(name)? as usize;
+        let too_few = |found: usize| {
+            let last = self.places(datasets, name, tokens)? as usize - 1;
+            let hint = match last < offset && self.window(datasets, name, last, tokens).is_ok() {
+                true => format!("offsets up to {last} have enough"),
+                false => "choose fewer tokens".into(),
+            };
+            let message = format!(
+                "the text has {size} bytes; from byte {offset} on it has {found} tokens, expected {tokens}; {hint}"
+            );
+            Err(Error::data(Path::new(name), message))
+        };
+        if offset >= size {
+            return too_few(0);
+        }
+        let mut len = 8 * tokens;
+        let encoded = loop {
+            let end = offset.saturating_add(len).min(size);
+            let encoded = Encoded::new(path, trained, &Piece::read(datasets, name, offset, end)?.text)?;
+            // The end of a piece may cut a word; twice the tokens are far from there.
+            if encoded.ids.len() >= 2 * tokens || end >= size {
+                break encoded;
+            }
+            len *= 2;
+        };
+        match encoded.first(tokens) {
+            Some(window) => Ok(window),
+            None => too_few(encoded.all().len()),
+        }
+    }
+
+    /// Bytes of a text at which a window of so many tokens may begin: those before this one.
+    ///
+    /// # Errors
+    /// Those of [`Manifest::text`]; a text that is not UTF-8.
+    pub fn places(&self, datasets: &Manifest, name: &str, tokens: usize) -> Result<u64> {
+        let size = datasets.text_bytes(name)?;
+        let Self::File { path, trained } = self else {
+            return Ok((size + 1).saturating_sub(tokens as u64));
+        };
+        let size = size as usize;
+        let mut len = 8 * tokens;
+        loop {
+            let start = size.saturating_sub(len);
+            let piece = Piece::read(datasets, name, start, size)?;
+            let encoded = Encoded::new(path, trained, &piece.text)?;
+            match encoded.ids.len().checked_sub(tokens + SLACK) {
+                Some(first) => return Ok((start + piece.skipped + encoded.offsets[first].0 + 1) as u64),
+                // Whether it is long enough at all is said where it is read.
+                None if start == 0 => return Ok(1),
+                None => len *= 2,
+            }
+        }
+    }
+}
+
+/// A part of a text that begins and ends with whole characters.
+struct Piece {
+    text: String,
+    /// Bytes before the first whole character.
+    skipped: usize,
+}
+
+impl Piece {
+    fn read(datasets: &Manifest, name: &str, start: usize, end: usize) -> Result<Self> {
+        let bytes = datasets.text(name, start, end - start)?;
+        let continues = |byte: &&u8| **byte & 0xc0 == 0x80;
+        let skipped = match start {
+            0 => 0,
+            // A character has at most three bytes behind its first.
+            _ => bytes.iter().take(3).take_while(continues).count(),
+        };
+        let bytes = &bytes[skipped..];
+        let text = match std::str::from_utf8(bytes) {
+            Ok(text) => text,
+            Err(why) if why.error_len().is_none() => {
+                // The end is within a character.
+                std::str::from_utf8(&bytes[..why.valid_up_to()]).unwrap_or_default()
+            }
+            Err(why) => {
+                let at = start + skipped + why.valid_up_to();
+                let message = format!("byte {at} is not UTF-8, which {FILE} is of");
+                return Err(Error::data(Path::new(name), message));
+            }
+        };
+        Ok(Self {
+            text: text.into(),
+            skipped,
+        })
+    }
+}
+
+/// A text with its tokens.
+struct Encoded {
+    /// What the tokenizer puts before a text.
+    before: Vec<u32>,
+    ids: Vec<u32>,
+    /// The bytes of each of `ids`.
+    offsets: Vec<(usize, usize)>,
+}
+
+impl Encoded {
+    fn new(path: &Path, trained: &tokenizers::Tokenizer, text: &str) -> Result<Self> {
+        let encoding = trained
+            .encode(text, true)
+            .map_err(|why| Error::data(path, format!("a text cannot be encoded: {why}")))?;
+        // What is added is marked; special tokens that the text itself spells out are not.
+        let added = encoding.get_special_tokens_mask();
+        let own = || (0..added.len()).filter(|at| added[*at] == 0);
+        let before = match own().next() {
+            Some(first) => first,
+            // Without a token between, what is before and what is behind cannot be told apart.
+            None => Self::before(path, trained)?,
+        };
+        Ok(Self {
+            before: encoding.get_ids()[..before].to_vec(),
+            ids: own().map(|at| encoding.get_ids()[at]).collect(),
+            offsets: own().map(|at| encoding.get_offsets()[at]).collect(),
+        })
+    }
+
+    /// How many tokens are put before a text.
+    fn before(path: &Path, trained: &tokenizers::Tokenizer) -> Result<usize> {
+        let encoding = trained
+            .encode("a", true)
+            .map_err(|why| Error::data(path, format!("'a' cannot be encoded: {why}")))?;
+        let added = encoding.get_special_tokens_mask();
+        match added.contains(&0) {
+            true => Ok(added.iter().take_while(|added| **added == 1).count()),
+            false => Ok(0),
+        }
+    }
+
+    fn all(&self) -> Vec<u32> {
+        [&self.before[..], &self.ids].concat()
+    }
+
+    /// So many tokens; `None` if there are fewer.
+    fn first(&self, tokens: usize) -> Option<Tokens> {
+        let own = tokens.checked_sub(self.before.len())?;
+        if own == 0 || own > self.ids.len() {
+            return None;
+        }
+        let end = self.offsets[own - 1].1;
+        let bytes = match self.before.is_empty() {
+            true => end - self.offsets[0].1,
+            false => end,
+        };
+        Some(Tokens {
+            ids: self.all()[..tokens].to_vec(),
+            bytes: Some(bytes),
+        })
+    }
+}

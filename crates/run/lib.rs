@@ -1,0 +1,18 @@
+//! Experiments as data, stored runs, statistics, gates, and what every command prints with.
+
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+#[macro_use]
+pub mod output;
+
+pub mod dataset;
+pub mod experiment;
+pub mod gate;
+pub mod git;
+pub mod itself;
+pub mod json;
+pub mod progress;
+pub mod run;
+pub mod shipped;
+pub mod signal;
+pub mod statistics;

@@ -1,0 +1,206 @@
+//! All printing to standard output and standard error.
+//!
+//! If the reader goes away (`ulplab list formats | head -1`), the command goes on: the rest of its output is dropped, its
+//! files are written, and its exit code is unchanged. Hidden characters from files, names and messages, and commands to GitHub
+//! Actions at the beginning of a line, never reach a terminal or a log.
+
+use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clap::builder::{PathBufValueParser, TypedValueParser};
+use ulplab_core::atomic::IS_FOLDER;
+use ulplab_core::error::{Error, Result};
+use ulplab_core::text;
+
+/// Reads an option that names a file to write: a folder is refused before anything is computed.
+pub fn file_name() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| {
+        let folder = path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/");
+        if folder { Err(IS_FOLDER) } else { Ok(path) }
+    })
+}
+
+/// Width if it is unknown.
+const WIDTH: usize = 120;
+/// The only escape sequences that pass, and only in colour.
+const COLOURS: [&[u8]; 4] = [b"\x1b[31m", b"\x1b[32m", b"\x1b[33m", b"\x1b[0m"];
+const REPLACEMENT: &[u8] = "\u{fffd}".as_bytes();
+
+/// Set if printing failed for any reason other than a closed pipe.
+static LOST: AtomicBool = AtomicBool::new(false);
+
+/// Prints to standard output, as `print!` does.
+#[macro_export]
+macro_rules! out {
+    ($($text:tt)*) => { $crate::output::print(format_args!($($text)*)) };
+}
+
+/// Prints a line to standard output, as `println!` does.
+#[macro_export]
+macro_rules! outln {
+    ($($text:tt)*) => { $crate::output::print(format_args!("{}\n", format_args!($($text)*))) };
+}
+
+/// Prints a line to standard error, as `eprintln!` does.
+#[macro_export]
+macro_rules! errln {
+    ($($text:tt)*) => { $crate::output::print_error(format_args!($($text)*)) };
+}
+
+/// What [`out!`] and [`outln!`] call.
+pub fn print(text: std::fmt::Arguments) {
+    if stdout().write_fmt(text).is_err() {
+        LOST.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Prints an error. Further lines are indented, so that none of them looks like a line of the program's own.
+pub fn error(message: &str) {
+    let lines: Vec<String> = message.split('\n').map(text::shown).collect();
+    errln!("error: {}", lines.join("\n  "));
+}
+
+/// What [`errln!`] calls. An error here is ignored.
+pub fn print_error(text: std::fmt::Arguments) {
+    let _ = writeln!(CleanWriter::new(io::stderr().lock(), false), "{text}");
+}
+
+/// Ends printing: an error if something that was printed was lost, as on a full disk.
+pub fn finish() -> Result<()> {
+    let flushed = stdout().flush();
+    if LOST.load(Ordering::Relaxed) {
+        let lost = io::Error::other("not everything could be written");
+        return Err(Error::io("stdout", "write")(lost));
+    }
+    flushed.map_err(Error::io("stdout", "write"))
+}
+
+/// Standard output, for what writes to any writer.
+pub fn stdout() -> impl Write {
+    CleanWriter::new(io::stdout().lock(), colour())
+}
+
+/// Whether standard output is in colour.
+pub fn colour() -> bool {
+    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
+}
+
+/// Characters in a line of standard output.
+pub fn width() -> usize {
+    let columns = std::env::var("COLUMNS").ok();
+    width_of(comfy_table::Table::new().width(), columns.as_deref())
+}
+
+/// Width of lines that must not be cut: without a terminal or `$COLUMNS` there is no limit, so that a pipe or a file gets
+/// every column.
+pub fn table_width() -> usize {
+    let told = std::env::var("COLUMNS").is_ok_and(|columns| columns.parse::<u16>().is_ok_and(|width| width > 0));
+    match io::stdout().is_terminal() || told {
+        true => width(),
+        false => usize::MAX,
+    }
+}
+
+/// The terminal's width, else `$COLUMNS`, else 120. Some terminals report 0 columns.
+pub fn width_of(terminal: Option<u16>, columns: Option<&str>) -> usize {
+    let columns = columns.and_then(|columns| columns.parse().ok());
+    terminal
+        .map(usize::from)
+        .filter(|width| *width > 0)
+        .or(columns.filter(|width| *width > 0))
+        .unwrap_or(WIDTH)
+}
+
+/// Text without control characters.
+pub fn clean(text: &str) -> String {
+    let mut clean = CleanWriter::new(Vec::new(), false);
+    clean
+        .write_all(text.as_bytes())
+        .expect("writing to memory does not fail");
+    String::from_utf8_lossy(&clean.inner).into_owned()
+}
+
+/// A writer that replaces hidden characters except line ends and tabs, breaks commands to GitHub Actions, and ignores a closed
+/// pipe.
+pub struct CleanWriter<W> {
+    inner: W,
+    colour: bool,
+    /// Whether the line has nothing but spaces yet.
+    begins: bool,
+}
+
+impl<W: Write> CleanWriter<W> {
+    /// With `colour` the sequences of [`COLOURS`] pass.
+    pub fn new(inner: W, colour: bool) -> Self {
+        Self {
+            inner,
+            colour,
+            begins: true,
+        }
+    }
+
+    pub fn into_inner(self) -> W {
+        self.inner
+    }
+
+    /// The first place that is replaced: a hidden character, `::` at the beginning of a line, or `##[`.
+    fn bad(&mut self, bytes: &[u8]) -> Option<usize> {
+        (0..bytes.len()).find(|at| {
+            let rest = &bytes[*at..];
+            let command = self.begins && (rest.starts_with(b"::") || rest == b":") || rest.starts_with(b"##[");
+            self.begins = rest[0] == b'\n' || self.begins && rest[0].is_ascii_whitespace();
+            command || hidden(rest) > 0
+        })
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self.inner.write_all(bytes) {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+            written => written,
+        }
+    }
+}
+
+impl<W: Write> Write for CleanWriter<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut rest = bytes;
+        while let Some(at) = self.bad(rest) {
+            let (plain, from) = rest.split_at(at);
+            self.put(plain)?;
+            let colour = COLOURS.iter().find(|code| self.colour && from.starts_with(code));
+            match colour {
+                Some(code) => self.put(code)?,
+                // The line end of other systems is one here.
+                None if from.starts_with(b"\r\n") => {}
+                None => self.put(REPLACEMENT)?,
+            }
+            rest = &from[colour.map_or(hidden(from).max(1), |code| code.len())..];
+        }
+        self.put(rest)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self.inner.flush() {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+            flushed => flushed,
+        }
+    }
+}
+
+/// Bytes of the hidden character that UTF-8 text begins with; 0 if it begins with another.
+fn hidden(bytes: &[u8]) -> usize {
+    let size = match bytes {
+        [b'\n' | b'\t' | 0x20..=0x7e, ..] | [] => return 0,
+        [0..=0x7f, ..] => return 1,
+        [0xc0..=0xdf, ..] => 2,
+        [0xe0..=0xef, ..] => 3,
+        [..] => 4,
+    };
+    let character = bytes.get(..size).and_then(|bytes| str::from_utf8(bytes).ok());
+    match character.is_some_and(|character| character.contains(text::hidden)) {
+        true => size,
+        false => 0,
+    }
+}

@@ -1,0 +1,307 @@
+//! A stored run.
+
+pub mod ceilings;
+pub mod folder;
+pub mod invocation;
+pub mod lines;
+pub mod loss;
+pub mod partition;
+pub mod plan;
+pub mod runs;
+pub mod scheduler;
+pub mod seal;
+pub mod session;
+pub mod store;
+pub mod summary;
+pub mod table;
+pub mod verdict;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::experiment::Experiment;
+use ceilings::Ceilings;
+use invocation::Invocation;
+use plan::{Cell, Plan};
+use summary::Summary;
+use ulplab_core::record::Record;
+use verdict::{Outcome, Verdict};
+
+/// What belongs to each recipe, in its order. Whoever asks for every recipe in turn would else look through everything each time.
+pub fn by_recipe<T>(all: &[T], recipe: impl Fn(&T) -> &str) -> HashMap<&str, Vec<&T>> {
+    let mut of: HashMap<&str, Vec<&T>> = HashMap::new();
+    for one in all {
+        of.entry(recipe(one)).or_default().push(one);
+    }
+    of
+}
+
+/// Identity of a run: enough to reproduce all its numbers. Its file is written once and never changed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    pub schema: u32,
+    /// Version of ulplab.
+    pub version: String,
+    /// Commit of the working tree that the experiment is in, if it is in one, with `+` behind it when there were uncommitted changes.
+    pub commit: Option<String>,
+    pub program: Program,
+    pub experiment: Experiment,
+    /// The plan of the experiment, from its study.
+    pub plan: Plan,
+    /// The command that made it.
+    pub invocation: Invocation,
+    /// The [`identity`](Self::identity): runs with the same one measure the same thing.
+    pub fingerprint: String,
+    /// Name and blake3 of every data file read.
+    pub data: Vec<(String, String)>,
+    pub device: String,
+    /// Threads of the process that began the run.
+    pub threads: usize,
+    /// RFC 3339.
+    pub started_at: String,
+    /// Seconds spent so far, all sessions together; known when a run is read, and not part of the file.
+    #[serde(skip)]
+    pub seconds: f64,
+    /// Ids of the cells that are measured, in the order of the plan.
+    pub cells: Vec<String>,
+    /// Ids of planned cells that were not selected, and so are not measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<String>,
+    /// Recipes that cannot run, and why.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub hindered: BTreeMap<String, Hindrance>,
+    /// What the files of the model have and nobody reads, in words.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+    pub recipes: Vec<RecipeInfo>,
+    /// Tokens that the model tells apart, if it predicts tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vocabulary: Option<usize>,
+    /// For kernels: the peer whose time is `us_peer`, by `op/case`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub peers: BTreeMap<String, String>,
+    /// For kernels: the measured ceilings that times are compared with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ceilings: Option<Ceilings>,
+    /// Whether every cell was there when the run was read; not part of the file.
+    #[serde(skip)]
+    pub complete: bool,
+}
+
+/// The program that measured a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Program {
+    /// Digest of the sources that compute.
+    pub sources: String,
+    /// Commit of these sources, if it is known, with `+` behind it when there were uncommitted changes.
+    pub commit: Option<String>,
+    /// The widest vectors of the machine. Results do not depend on them.
+    pub vectors: String,
+}
+
+impl Program {
+    /// The digest of the sources, cut for a sentence.
+    pub fn short(&self) -> String {
+        self.sources.chars().take(12).collect()
+    }
+}
+
+impl Manifest {
+    /// Leaves out all cells of the plan but these.
+    pub fn keep(&mut self, cells: &[Cell]) {
+        let kept: HashSet<&str> = cells.iter().map(|cell| cell.id.as_str()).collect();
+        let planned = self.plan.cells().into_iter().map(|cell| cell.id);
+        (self.cells, self.left_out) = planned.partition(|id| kept.contains(id.as_str()));
+    }
+
+    /// blake3 of all that decides what the cells hold: version, sources of the program, commit, experiment with its seed, data, device,
+    /// selection, planted fault.
+    pub fn identity(&self) -> String {
+        let origin = (&self.version, &self.commit, &self.experiment, &self.plan, &self.data);
+        let parts = (
+            (origin, &self.program.sources),
+            &self.device,
+            &self.cells,
+            &self.left_out,
+            &self.invocation.mutant,
+        );
+        let mut digest = blake3::Hasher::new();
+        serde_json::to_writer(&mut digest, &parts).expect("plain data has a form in JSON");
+        digest.finalize().to_hex().to_string()
+    }
+
+    /// Whether the file says one thing: its cells are those that its experiment plans, and its fingerprint is theirs. The
+    /// error names the mistake.
+    pub fn check(&self) -> Result<(), String> {
+        let (mut cells, mut left_out) = (self.cells.iter().peekable(), self.left_out.iter().peekable());
+        let mut seen = HashSet::new();
+        for planned in self.plan.cells() {
+            let listed = cells.next_if_eq(&&planned.id).is_some() || left_out.next_if_eq(&&planned.id).is_some();
+            if !listed {
+                return Err(format!(
+                    "its experiment plans the cell '{}', which is not in its list at that place",
+                    planned.id
+                ));
+            }
+            if !seen.insert(planned.id.clone()) {
+                return Err(format!("its experiment plans the cell '{}' twice", planned.id));
+            }
+        }
+        if let Some(id) = cells.chain(left_out).next() {
+            return Err(format!(
+                "it lists the cell '{id}' twice, or its experiment does not plan that cell"
+            ));
+        }
+        let identity = self.identity();
+        if identity != self.fingerprint {
+            let found = &self.fingerprint;
+            return Err(format!("its fingerprint is {found}, but its content has {identity}"));
+        }
+        Ok(())
+    }
+
+    /// Differences of another run from this one, with both values if they are short; empty for the same run.
+    pub fn differences(&self, other: &Self) -> Vec<String> {
+        let seedless = |manifest: &Self| {
+            let mut experiment = manifest.experiment.clone();
+            experiment.head.seed = 0;
+            experiment
+        };
+        let commit = |manifest: &Self| manifest.commit.clone().unwrap_or("none".into());
+        let fault = |manifest: &Self| manifest.invocation.mutant.clone().unwrap_or("none".into());
+        let short = [
+            ("version of ulplab", self.version.clone(), other.version.clone()),
+            (
+                "program, by the digest of its sources",
+                self.program.short(),
+                other.program.short(),
+            ),
+            ("commit", commit(self), commit(other)),
+            (
+                "seed",
+                self.experiment.seed.to_string(),
+                other.experiment.seed.to_string(),
+            ),
+            ("device", self.device.clone(), other.device.clone()),
+            ("planted fault", fault(self), fault(other)),
+        ];
+        let long = [
+            ("experiment", seedless(self) != seedless(other)),
+            ("data", self.data != other.data),
+            (
+                "selection of cells",
+                self.cells != other.cells || self.left_out != other.left_out,
+            ),
+        ];
+        let short = short.into_iter().filter(|(_, a, b)| a != b);
+        let short = short.map(|(what, a, b)| format!("another {what} ({a}, here {b})"));
+        let long = long.into_iter().filter(|(_, differs)| *differs);
+        let named = |what: &str| match what {
+            "data" => format!(" ({})", self.changed_data(other).join(", ")),
+            _ => String::new(),
+        };
+        short
+            .chain(long.map(|(what, _)| format!("another {what}{}", named(what))))
+            .collect()
+    }
+
+    /// The data files that are not the same in another run, a few of them.
+    fn changed_data(&self, other: &Self) -> Vec<String> {
+        const SHOWN: usize = 4;
+        let here: HashMap<_, _> = other.data.iter().cloned().collect();
+        let known: HashSet<&String> = self.data.iter().map(|(name, _)| name).collect();
+        let changed = self.data.iter().filter_map(|(name, digest)| match here.get(name) {
+            None => Some(format!("{name} is not among them here")),
+            Some(now) => (now != digest).then(|| format!("{name} changed")),
+        });
+        let new = other.data.iter().filter(|(name, _)| !known.contains(name));
+        let mut all: Vec<String> = changed
+            .chain(new.map(|(name, _)| format!("{name} is new here")))
+            .collect();
+        if all.len() > SHOWN {
+            let more = all.len() - SHOWN;
+            all.truncate(SHOWN);
+            all.push(format!("{more} more"));
+        }
+        if all.is_empty() {
+            all.push("their order".into());
+        }
+        all
+    }
+}
+
+/// Why a recipe cannot run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Hindrance {
+    /// It is for another device than this one.
+    OtherDevice(String),
+    /// Something that it needs is missing.
+    Missing(String),
+}
+
+/// The time of day, in RFC 3339 to the second.
+pub fn now() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// Information on a recipe for reports.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RecipeInfo {
+    pub name: String,
+    pub doc: String,
+    pub noise: bool,
+    /// Bytes of one KV vector in the cache, if the recipe stores it in one format in all layers.
+    pub bytes_per_vector: Option<f64>,
+    /// Bytes that the growing caches of all layers take per token of context, those that the recipe leaves exact in bf16.
+    pub bytes_per_token: Option<f64>,
+    /// Those bytes as a share of what bf16 takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of_bf16: Option<f64>,
+}
+
+impl RecipeInfo {
+    /// A recipe without noise and of unknown size.
+    pub fn new(name: &str, doc: &str) -> Self {
+        Self {
+            name: name.into(),
+            doc: doc.into(),
+            noise: false,
+            bytes_per_vector: None,
+            bytes_per_token: None,
+            of_bf16: None,
+        }
+    }
+}
+
+/// A run with all that was derived from it: what reports see.
+#[derive(Clone, Debug)]
+pub struct Run {
+    pub manifest: Manifest,
+    pub records: Vec<Record>,
+    pub summaries: Vec<Summary>,
+    pub verdicts: Vec<Verdict>,
+}
+
+impl Run {
+    /// Cells that were measured: all that were selected, unless the run ended when its gates were decided.
+    pub fn cells(&self) -> usize {
+        let measured = || self.records.iter().map(|record| record.cell.as_str());
+        match self.manifest.invocation.until_decided {
+            true => measured().collect::<HashSet<_>>().len(),
+            false => self.manifest.cells.len(),
+        }
+    }
+
+    pub fn outcome(&self) -> Outcome {
+        let Manifest { complete, left_out, .. } = &self.manifest;
+        let outcome = Outcome::from_verdicts(&self.verdicts, *complete, left_out.is_empty());
+        match outcome {
+            Outcome::Pass | Outcome::PartlyJudged if self.manifest.invocation.strict && loss::blind(self).is_some() => {
+                Outcome::NotJudged
+            }
+            outcome => outcome,
+        }
+    }
+}

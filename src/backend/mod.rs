@@ -1,8 +1,0 @@
-//! Where the numbers of a candidate come from, and what theory says of them.
-
-pub mod cuda;
-pub mod program;
-pub mod recipe;
-pub mod rounding;
-pub mod stand_in;
-pub mod step;

@@ -1,0 +1,37 @@
+//! Digests of the sources that this program was built from.
+
+use std::path::Path;
+
+use crate::run::Program;
+use crate::{itself, sources};
+
+/// The digest of the sources that this program computes with.
+pub const SOURCES: &str = env!("ULPLAB_SOURCES");
+
+/// Operations with the digests of the sources that judge them ([`crate::judgement`]).
+const JUDGEMENTS: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/judgements.rs"));
+
+/// Returns the digest of the sources that judge an operation.
+pub fn judgement(op: &str) -> Option<&'static str> {
+    JUDGEMENTS
+        .iter()
+        .find(|(name, _)| *name == op)
+        .map(|(_, digest)| *digest)
+}
+
+/// The commit of those sources, with `+` behind it if their tree has uncommitted changes; `None` if the tree is not on this machine, is
+/// none of git, or has other sources by now.
+fn commit() -> Option<String> {
+    let tree = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let same = sources::digest(tree).is_ok_and(|digest| digest == SOURCES);
+    same.then(|| itself::commit_of(tree)).flatten()
+}
+
+/// This program, on this machine.
+pub fn program() -> Program {
+    Program {
+        sources: SOURCES.into(),
+        commit: commit(),
+        vectors: itself::vectors().into(),
+    }
+}
