@@ -228,18 +228,21 @@ fn mistakes_in_cases() {
 /// A case of the user's with the sizes and keys of a shipped one has all that the shipped one has.
 #[test]
 fn what_follows_from_keys_is_as_in_shipped_cases() {
-    use ulplab::ops::OPS;
+    use ulplab::ops;
     use ulplab::studies::kernels::KernelStudy;
     use ulplab::studies::kernels::operations::{Operation, OwnCase, Setting};
 
     let page = std::fs::read_to_string(root().join("docs/kernels.md")).unwrap();
     let mut tried = 0;
-    for op in OPS {
+    for op in ops::all() {
         let Some(parameters) = op.parameters() else { continue };
         // The table of the documentation says the same.
         let code = |name: &str| format!("`{name}`");
         let tensors = parameters.tensors.iter();
-        let tensors = tensors.map(|(name, shape)| format!("`{name}` [{}]", shape.join(", ")));
+        let tensors = tensors.map(|(name, shape)| match &shape[..] {
+            [] => code(name),
+            shape => format!("`{name}` [{}]", shape.join(", ")),
+        });
         let columns: [Vec<String>; 5] = [
             vec![code(op.name())],
             parameters.sizes.iter().map(|size| code(size)).collect(),
@@ -252,6 +255,9 @@ fn what_follows_from_keys_is_as_in_shipped_cases() {
             .map(|names| format!("| {} ", names.join(", ")).replace("|  ", "| "))
             .collect();
         assert!(page.contains(&format!("{row}|\n")), "docs/kernels.md lacks: {row}|");
+        if parameters.free {
+            continue;
+        }
         for case in op.cases() {
             // A case of the user's quantizes NVFP4 under a given magnitude.
             if case.dims.contains(&("FIND", 1)) {
@@ -285,4 +291,37 @@ fn what_follows_from_keys_is_as_in_shipped_cases() {
         }
     }
     assert!(tried > 300, "{tried}");
+}
+
+/// Operations that have no kernels here take programs, with any sizes and keys.
+#[test]
+fn operations_on_tensors_take_programs() {
+    let script = RMSNORM.replace(
+        "    scale = (sum(v * v for v in row) / cols + eps) ** -0.5\n    y += [v * scale * w for v, w in zip(row, weight)]",
+        "    mean = sum(row) / cols\n    scale = (sum((v - mean) ** 2 for v in row) / cols + eps) ** -0.5\n    y += [(v - mean) * scale * w for v, w in zip(row, weight)]",
+    );
+    let experiment = |folder: &Path, case: &str| {
+        let text = experiment(folder, case, "{}").replace("op = \"rmsnorm\"", "op = \"layernorm\"");
+        std::fs::write(folder.join("rmsnorm.py"), &script).unwrap();
+        text
+    };
+    let case = "weight = \"given\"\nT = 3\nC = 50\neps = 0.25";
+    for (case, expected) in [
+        (case.to_string(), 0),
+        // The program leaves out the bias.
+        (format!("bias = \"given\"\n{case}"), 100),
+        (case.replace("T = 3\n", ""), 2),
+        (case.replace("given", "givn"), 2),
+        (format!("chunk = 3\n{case}"), 2),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let output = sweep(folder.path(), &experiment(folder.path(), &case));
+        assert_eq!(
+            code(&output),
+            expected,
+            "{case}: {}{}",
+            stdout(&output),
+            stderr(&output)
+        );
+    }
 }

@@ -8,6 +8,7 @@
 
 use rayon::prelude::*;
 
+use super::draw::{Cases, Draw, FLOATS};
 use super::drift::Equal;
 use super::paging::{Keys, starts};
 use super::sum::Terms;
@@ -136,6 +137,75 @@ pub(super) const ATTENTION: Operation = Operation {
         fault("no_v_scale", "v_scale is left out").of("v_scale"),
         fault("no_kv_scales", "k_scale and v_scale are left out").of("k_scale"),
     ],
+    cases: Some(&Cases {
+        sizes: &[
+            &[
+                ("B", 2),
+                ("T", 5),
+                ("S", 37),
+                ("P", 3),
+                ("H", 4),
+                ("G", 2),
+                ("D", 32),
+                ("E", 24),
+            ],
+            &[
+                ("B", 1),
+                ("T", 64),
+                ("S", 192),
+                ("P", 2),
+                ("H", 8),
+                ("G", 2),
+                ("D", 64),
+                ("E", 64),
+            ],
+        ],
+        numbers: &[],
+        varied: &[
+            ("causal", 1.0),
+            ("window", 3.0),
+            ("scale", 0.25),
+            ("k_scale", 0.5),
+            ("v_scale", 0.5),
+        ],
+        fixed: &["lse_layout"],
+        optional: &["sinks", "seq_lens", "block_table"],
+        types: FLOATS,
+        draw: |draw| {
+            let [batch, queries, keys, pages, heads, groups, dim, out] =
+                draw.sizes(["B", "T", "S", "P", "H", "G", "D", "E"]);
+            draw.require(heads % groups == 0, "H is not a multiple of G");
+            let ordered =
+                |draw: &Draw, batch: usize, tokens: usize, heads: usize, dim: usize| match draw.is("layout", "bhtd") {
+                    true => [batch, heads, tokens, dim],
+                    false => [batch, tokens, heads, dim],
+                };
+            let of_q = ordered(draw, batch, queries, heads, dim);
+            draw.normal("q", &of_q, 1.0);
+            let paged = draw.has("block_table");
+            let (stored, longest) = if paged {
+                (batch * pages, pages * keys)
+            } else {
+                (batch, keys)
+            };
+            let (of_k, of_v) = (
+                ordered(draw, stored, keys, groups, dim),
+                ordered(draw, stored, keys, groups, out),
+            );
+            draw.normal("k", &of_k, 1.0);
+            draw.normal("v", &of_v, 1.0);
+            if paged {
+                draw.permutation("block_table", &[batch, pages]);
+            }
+            if draw.has("seq_lens") || paged {
+                draw.whole("seq_lens", &[batch], [queries.min(longest), longest]);
+            }
+            if draw.has("sinks") {
+                draw.normal("sinks", &[heads], 1.0);
+            }
+        },
+        why: "scores as sums of D products, exponentials, their sum, and sums of as many products as keys, in any order and in f32",
+    }),
     compute,
 };
 

@@ -7,6 +7,7 @@
 
 use rayon::prelude::*;
 
+use super::draw::{Cases, FLOATS};
 use super::silu::silu_of;
 use super::sum::Terms;
 use super::{Call, Kind, Operation, Output, fault, half_spacing, takes};
@@ -60,6 +61,37 @@ pub(super) const CAUSAL_CONV1D: Operation = Operation {
         fault("no_bias", "the bias is left out").of("bias"),
         fault("bias_after_activation", "the bias is added after the activation").of("bias"),
     ],
+    cases: Some(&Cases {
+        sizes: &[
+            &[("B", 2), ("C", 37), ("T", 19), ("W", 4)],
+            &[("B", 1), ("C", 256), ("T", 128), ("W", 4)],
+        ],
+        numbers: &[],
+        varied: &[],
+        fixed: &[],
+        optional: &["bias", "state"],
+        types: FLOATS,
+        draw: |draw| {
+            let [batch, channels, tokens, taps] = draw.sizes(["B", "C", "T", "W"]);
+            draw.require(
+                taps > 1 || !draw.has("state"),
+                "W is 1, expected 2 or more with a state",
+            );
+            let shape = match draw.is("layout", "btc") {
+                true => [batch, tokens, channels],
+                false => [batch, channels, tokens],
+            };
+            draw.normal("x", &shape, 1.0);
+            draw.normal("weight", &[channels, taps], 1.0);
+            if draw.has("bias") {
+                draw.normal("bias", &[channels], 1.0);
+            }
+            if draw.has("state") {
+                draw.normal("state", &[batch, channels, taps.max(2) - 1], 1.0);
+            }
+        },
+        why: "sums of W products and a bias in any order, and the activation, in f32",
+    }),
     compute,
 };
 

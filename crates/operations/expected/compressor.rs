@@ -73,6 +73,7 @@ pub(super) const COMPRESSOR: Operation = Operation {
         fault("no_weight", "the weight of the norm is left out").of("weight"),
         fault("slot_before", "the token's row goes to the slot of the token before"),
     ],
+    cases: None,
     compute,
 };
 

@@ -49,6 +49,7 @@ pub(super) const DIAGONAL_SSM: Operation = Operation {
         fault("state_not_read", "zeros are read in the place of the state").of("state"),
         fault("state_not_written", "the state is the one before"),
     ],
+    cases: None,
     compute,
 };
 

@@ -14,6 +14,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use super::draw::{Cases, FLOATS};
 use super::drift::Equal;
 use super::paging::starts;
 use super::sum::Terms;
@@ -90,6 +91,38 @@ pub(super) const GATED_DELTA: Operation = Operation {
         fault("no_scale", "the scale is left out"),
         fault("other_group", "key head h mod H is read in the place of h/(HV/H)"),
     ],
+    cases: Some(&Cases {
+        sizes: &[
+            &[("B", 2), ("T", 7), ("H", 2), ("HV", 4), ("K", 16), ("V", 24)],
+            &[("B", 1), ("T", 65), ("H", 4), ("HV", 4), ("K", 64), ("V", 64)],
+        ],
+        numbers: &[],
+        varied: &[("l2norm", 1.0), ("scale", 0.5), ("eps", 0.1)],
+        fixed: &[],
+        optional: &["beta", "state"],
+        types: FLOATS,
+        draw: |draw| {
+            let [batch, tokens, heads, value_heads, keys, values] = draw.sizes(["B", "T", "H", "HV", "K", "V"]);
+            draw.require(value_heads % heads == 0, "HV is not a multiple of H");
+            for name in ["q", "k"] {
+                draw.normal(name, &[batch, tokens, heads, keys], (keys as f64).sqrt().recip());
+            }
+            draw.normal("v", &[batch, tokens, value_heads, values], 1.0);
+            draw.uniform("g", &[batch, tokens, value_heads], [-1.0, 0.0]);
+            if draw.has("beta") {
+                draw.uniform("beta", &[batch, tokens, value_heads], [0.0, 1.0]);
+            }
+            if draw.has("state") {
+                let last = if draw.is("layout", "vk") {
+                    [values, keys]
+                } else {
+                    [keys, values]
+                };
+                draw.normal("state", &[batch, value_heads, last[0], last[1]], 1.0);
+            }
+        },
+        why: "the recurrence in f32, each sum in any order; errors of a state decay with it",
+    }),
     compute,
 };
 

@@ -53,6 +53,7 @@ pub(super) const HYPER_HEAD: Operation = Operation {
         fault("next_stream_weight", "the weight of each stream is that of the next"),
         fault("no_weight", "the weight of the norm is left out").of("weight"),
     ],
+    cases: None,
     compute,
 };
 

@@ -42,6 +42,7 @@ pub(super) const INDEX_SCORES: Operation = Operation {
         fault("one_too_many", "each query sees the entry after those that it may see").of("counts"),
         fault("all_seen", "every query sees all entries").of("counts"),
     ],
+    cases: None,
     compute,
 };
 

@@ -108,7 +108,7 @@ pub fn judge<G: Widen<Quick = f64>>(
 }
 
 /// The parts of an output that may be more things than are tried.
-fn crowded(expected: &Output) -> Vec<Range<usize>> {
+pub(crate) fn crowded(expected: &Output) -> Vec<Range<usize>> {
     let parts = expected.others.chunk_by(|a, b| a.start == b.start);
     let crowded = parts.filter(|others| others.len() >= MOST_CHOICES);
     crowded
@@ -128,7 +128,7 @@ fn output(call: &Call, name: Option<&str>) -> Result<Output, String> {
 }
 
 /// Takes, of what parts of an output may be, what is nearest to those that are there.
-fn settle<G: Widen<Quick = f64>>(expected: &mut Output, got: &[G], dtype: Dtype) {
+pub(crate) fn settle<G: Widen<Quick = f64>>(expected: &mut Output, got: &[G], dtype: Dtype) {
     let exact = expected.exact;
     let outside = |start: usize, value: &[f64], error: &[f64]| {
         let bound = |(x, e): (&f64, &f64)| if exact { 0.0 } else { bound(dtype, *x, *e) };

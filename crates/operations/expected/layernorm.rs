@@ -8,6 +8,7 @@
 
 use rayon::prelude::*;
 
+use super::draw::{Cases, FLOATS};
 use super::sum::Terms;
 use super::{Call, Kind, Operation, Output, fault, takes};
 
@@ -40,6 +41,24 @@ pub(super) const LAYERNORM: Operation = Operation {
         fault("no_weight", "the weight is left out").of("weight"),
         fault("no_bias", "the bias is left out").of("bias"),
     ],
+    cases: Some(&Cases {
+        sizes: &[&[("T", 5), ("C", 333)], &[("T", 3), ("C", 4096)]],
+        numbers: &[],
+        varied: &[("eps", 0.1)],
+        fixed: &[],
+        optional: &["weight", "bias"],
+        types: FLOATS,
+        draw: |draw| {
+            let [rows, cols] = draw.sizes(["T", "C"]);
+            draw.normal("x", &[rows, cols], 2.0);
+            for name in ["weight", "bias"] {
+                if draw.has(name) {
+                    draw.normal(name, &[cols], 1.0);
+                }
+            }
+        },
+        why: "sums of C terms and of C squares in any order, a root, its reciprocal and products, in f32",
+    }),
     compute,
 };
 

@@ -10,6 +10,7 @@ use rayon::prelude::*;
 use reference::ops::linear::Product;
 use safetensors::Dtype;
 
+use super::draw::Cases;
 use super::drift::{FEW, Places, level};
 use super::scaled::{self, Operand, operand};
 use super::sum::Terms;
@@ -117,6 +118,40 @@ pub(super) const MATMUL: Operation = Operation {
             "the first matrix of b is multiplied by in every batch",
         ),
     ],
+    cases: Some(&Cases {
+        sizes: &[
+            &[("M", 5), ("N", 130), ("K", 256)],
+            &[("M", 64), ("N", 96), ("K", 1000)],
+            &[("M", 3), ("N", 48), ("K", 48)],
+        ],
+        // Blocks of scales, where they are given.
+        numbers: &[("m_block", 1.0), ("n_block", 128.0), ("k_block", 128.0)],
+        varied: &[("alpha", 0.5)],
+        fixed: &["a_codes", "b_codes"],
+        optional: &["a_scale", "b_scale", "bias"],
+        types: &["f32", "bf16", "f16", "f8_e4m3"],
+        draw: |draw| {
+            let [m, n, k] = draw.sizes(["M", "N", "K"]);
+            let of_rows = draw.is("b_rows", "n");
+            draw.normal("a", &[m, k], 1.0);
+            draw.normal("b", &if of_rows { [n, k] } else { [k, n] }, 1.0);
+            let [of_n, of_k] = [n, k].map(|size| size.div_ceil(128));
+            if draw.has("a_scale") {
+                draw.uniform("a_scale", &[m, of_k], [0.5, 2.0]);
+            }
+            if draw.has("b_scale") {
+                draw.uniform(
+                    "b_scale",
+                    &if of_rows { [of_n, of_k] } else { [of_k, of_n] },
+                    [0.5, 2.0],
+                );
+            }
+            if draw.has("bias") {
+                draw.normal("bias", &[n], 1.0);
+            }
+        },
+        why: "sums of K exact products in any order, in f32",
+    }),
     compute,
 };
 

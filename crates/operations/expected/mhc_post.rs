@@ -37,6 +37,7 @@ pub(super) const MHC_POST: Operation = Operation {
         fault("next_row_weights", "the weights are those of the next row"),
         fault("next_row_block", "the block's output is that of the next row"),
     ],
+    cases: None,
     compute,
 };
 

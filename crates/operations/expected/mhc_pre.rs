@@ -60,6 +60,7 @@ pub(super) const MHC_PRE: Operation = Operation {
         fault("last_stream_missing", "the last stream is left out of the mixture"),
         fault("no_weight", "the weight of the norm is left out").of("weight"),
     ],
+    cases: None,
     compute,
 };
 

@@ -16,6 +16,7 @@ mod call;
 mod causal_conv1d;
 mod compressor;
 mod diagonal_ssm;
+pub mod draw;
 mod drift;
 mod gated_delta;
 mod hyper_head;
@@ -46,6 +47,7 @@ use safetensors::Dtype;
 
 pub use call::{Call, Given, Tensor};
 pub use judge::{Judged, Likeness, Refused, judge};
+pub(crate) use judge::{crowded, settle};
 
 use ulplab_core::error::did_you_mean;
 
@@ -84,6 +86,8 @@ pub struct Operation {
     pub takes: &'static [Takes],
     /// What kernels compute by mistake.
     pub faults: &'static [Fault],
+    /// Cases with drawn inputs, on which other programs are judged; none of an operation that has kernels and cases of its own.
+    pub cases: Option<&'static draw::Cases>,
     /// Its outputs.
     pub compute: fn(&Call) -> Result<Vec<Output>, String>,
 }

@@ -11,6 +11,7 @@
 use rayon::prelude::*;
 use safetensors::Dtype;
 
+use super::draw::{Cases, FLOATS};
 use super::drift::Equal;
 use super::routing::{Chosen, Router};
 use super::silu::silu_of;
@@ -112,6 +113,42 @@ pub(super) const MOE: Operation = Operation {
         .of("shared_w13"),
         fault("bias_in_bf16", "the bias of the selection is rounded to bf16").of("selection_bias"),
     ],
+    cases: Some(&Cases {
+        sizes: &[
+            &[("T", 7), ("C", 48), ("E", 6), ("I", 32)],
+            &[("T", 33), ("C", 128), ("E", 8), ("I", 96)],
+        ],
+        numbers: &[("top_k", 2.0), ("groups", 2.0)],
+        varied: &[
+            ("renormalize", 0.0),
+            ("scaling_factor", 2.5),
+            ("limit", 0.5),
+            ("top_groups", 1.0),
+        ],
+        fixed: &[],
+        optional: &["router", "shared_w13", "selection_bias"],
+        types: FLOATS,
+        draw: |draw| {
+            let [tokens, dim, experts, inner] = draw.sizes(["T", "C", "E", "I"]);
+            draw.require(experts > 1, "E is 1, expected 2 or more experts");
+            let (of_dim, of_inner) = ((dim as f64).sqrt().recip(), (inner as f64).sqrt().recip());
+            draw.normal("x", &[tokens, dim], 1.0);
+            match draw.has("router") {
+                true => draw.normal("router", &[experts, dim], of_dim),
+                false => draw.normal("logits", &[tokens, experts], 1.0),
+            }
+            draw.normal("w13", &[experts, 2 * inner, dim], of_dim);
+            draw.normal("w2", &[experts, dim, inner], of_inner);
+            if draw.has("shared_w13") {
+                draw.normal("shared_w13", &[2 * inner, dim], of_dim);
+                draw.normal("shared_w2", &[dim, inner], of_inner);
+            }
+            if draw.has("selection_bias") {
+                draw.normal("selection_bias", &[experts], 0.1);
+            }
+        },
+        why: "sums of products in any order, SwiGLU and the weights of experts, in f32; close scores may choose either expert",
+    }),
     compute,
 };
 

@@ -53,6 +53,7 @@ pub(super) const RMSNORM: Operation = Operation {
         ),
         fault("gate_without_silu", "the gate is multiplied by as it is, without SiLU").of("gate"),
     ],
+    cases: None,
     compute,
 };
 

@@ -49,6 +49,7 @@ pub(super) const ROPE: Operation = Operation {
         fault("first_sequence", "all sequences have the angles of the first"),
         fault("not_turned", "nothing is turned"),
     ],
+    cases: None,
     compute,
 };
 

@@ -62,6 +62,7 @@ pub(super) const SAMPLE: Operation = Operation {
         fault("seed_left_out", "the seed is taken for 0").of("temperature"),
         fault("padding_drawn", "a row of padding has a token").of("position"),
     ],
+    cases: None,
     compute,
 };
 

@@ -5,6 +5,7 @@
 
 use rayon::prelude::*;
 
+use super::draw::{Cases, FLOATS};
 use super::silu::silu;
 use super::{Call, Kind, Operation, Output, fault, half_spacing, takes};
 
@@ -29,6 +30,19 @@ pub(super) const SILU_AND_MUL: Operation = Operation {
         fault("sigmoid_only", "the sigmoid of the gate is not multiplied by the gate"),
         fault("gelu", "GELU (tanh) is computed in the place of SiLU"),
     ],
+    cases: Some(&Cases {
+        sizes: &[&[("T", 5), ("C", 333)], &[("T", 3), ("C", 4096)]],
+        numbers: &[],
+        varied: &[],
+        fixed: &[],
+        optional: &[],
+        types: FLOATS,
+        draw: |draw| {
+            let [rows, cols] = draw.sizes(["T", "C"]);
+            draw.normal("x", &[rows, 2 * cols], 3.0);
+        },
+        why: "an exponential of 2 ulp, a sum, a division and products, in f32",
+    }),
     compute,
 };
 

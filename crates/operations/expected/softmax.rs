@@ -6,6 +6,7 @@
 
 use rayon::prelude::*;
 
+use super::draw::{Cases, FLOATS};
 use super::sum::Terms;
 use super::{Call, Kind, Operation, Output, fault, takes};
 
@@ -23,6 +24,19 @@ pub(super) const SOFTMAX: Operation = Operation {
         fault("last_missing", "the sum leaves out the last column"),
         fault("neighbour_row", "the sum is that of the next row"),
     ],
+    cases: Some(&Cases {
+        sizes: &[&[("T", 7), ("C", 129)], &[("T", 2), ("C", 3001)]],
+        numbers: &[],
+        varied: &[("scale", 0.25)],
+        fixed: &[],
+        optional: &[],
+        types: FLOATS,
+        draw: |draw| {
+            let shape = draw.sizes(["T", "C"]);
+            draw.normal("x", &shape, 3.0);
+        },
+        why: "an exponential of 2 ulp of a rounded difference, a sum of C terms in any order and a division, in f32",
+    }),
     compute,
 };
 

@@ -76,6 +76,7 @@ pub(super) const SPARSE_ATTENTION: Operation = Operation {
         fault("all_entries", "every row reads all entries").of("count"),
         fault("one_too_many", "a row reads the entry after those that it may read").of("count"),
     ],
+    cases: None,
     compute,
 };
 

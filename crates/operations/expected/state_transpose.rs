@@ -27,6 +27,7 @@ pub(super) const STATE_TRANSPOSE: Operation = Operation {
         fault("next_matrix", "each matrix is the next one"),
         fault("both_reversed", "K and V run backwards"),
     ],
+    cases: None,
     compute,
 };
 

@@ -99,6 +99,7 @@ pub(super) const SWAP_FFN: Operation = Operation {
             "an FFN step is added where it should take the place of x, or the other way around",
         ),
     ],
+    cases: None,
     compute,
 };
 

@@ -34,6 +34,7 @@ pub(super) const TOP_K: Operation = Operation {
         fault("of_half", "indices are those in a half of the row"),
         fault("last_from_next_row", "the last of them is that of the next row"),
     ],
+    cases: None,
     compute,
 };
 

@@ -16,6 +16,7 @@ mod delta_handover;
 mod delta_prefill;
 mod dequantize;
 mod diagonal_ssm;
+mod drawn;
 mod experts;
 mod fp4_gemm;
 mod fp8_gemm;
@@ -52,6 +53,7 @@ mod wgmma;
 
 use safetensors::Dtype;
 
+use crate::expected::OPERATIONS;
 pub use batch::{Batch, MOST_REPEATED, MOST_WITH_SCRATCH, problem_with};
 pub use data::{Data, Rows, Sites};
 use judge::{Judge, Measured};
@@ -355,11 +357,21 @@ impl Outputs {
     }
 }
 
+/// All operations that programs can be judged on: [`OPS`], and those on a user's tensors that have cases.
+pub fn all() -> impl Iterator<Item = &'static dyn Op> {
+    let of_tensors = OPERATIONS.iter().filter(|operation| operation.cases.is_some());
+    OPS.iter()
+        .copied()
+        .chain(of_tensors.map(|operation| *operation as &dyn Op))
+}
+
 /// The operation called `name`; the error names the nearest.
+///
+/// # Errors
+/// There is none of that name.
 pub fn find(name: &str) -> Result<&'static dyn Op, String> {
-    let found = OPS.iter().copied().find(|op| op.name() == name);
-    found.ok_or_else(|| {
-        let hint = ulplab_core::error::did_you_mean(name, OPS.iter().map(|op| op.name()));
+    all().find(|op| op.name() == name).ok_or_else(|| {
+        let hint = ulplab_core::error::did_you_mean(name, all().map(|op| op.name()));
         format!("no operation '{name}'{hint}")
     })
 }

@@ -17,8 +17,10 @@ pub struct Parameters {
     pub keys: Vec<(String, Vec<String>)>,
     /// Optional numbers.
     pub scalars: Vec<Range>,
-    /// Inputs that may come from a file, with their shapes as expressions of sizes.
+    /// Inputs that may come from a file, with their shapes as expressions of sizes; an empty shape depends on keys, too.
     pub tensors: Vec<(String, Vec<String>)>,
+    /// Whether cases may set any values of keys together, and leave them out; the first value is the default.
+    pub free: bool,
 }
 
 /// An optional number, with the range in which the operation's error bounds hold.

@@ -69,7 +69,8 @@ impl OwnCase {
         let template = shipped
             .iter()
             .find(|case| keys.iter().all(|(key, value)| case.key(key) == value));
-        if template.is_none() && !shipped.is_empty() {
+        let template = template.filter(|_| !parameters.free);
+        if template.is_none() && !shipped.is_empty() && !parameters.free {
             return Err(format!("no kernel is written for {keys:?} together"));
         }
         let inputs = self.inputs(&shipped, &parameters)?;
@@ -111,6 +112,7 @@ impl OwnCase {
                     Err(format!("{name} = '{value}', {}{hint}", one_of()))
                 }
                 Some(other) => Err(format!("{name} = {other}, {}", one_of())),
+                None if parameters.free => Ok((lasting(name), values[0].clone())),
                 None => Err(format!("{name} is missing, {}", one_of())),
             }
         };
@@ -181,7 +183,8 @@ impl OwnCase {
         if file.tensors().len() == 0 {
             return Err(format!("{path}: it holds no tensor"));
         }
-        for (name, shape) in &parameters.tensors {
+        let of_sizes = || parameters.tensors.iter().filter(|(_, shape)| !shape.is_empty());
+        for (name, shape) in of_sizes() {
             let Some(found) = file.get(name) else { continue };
             if found.shape.len() != shape.len() {
                 let shape = shape.join(", ");
@@ -220,7 +223,7 @@ impl OwnCase {
     fn fit(&self, case: &Case, parameters: &Parameters) -> Result<(), String> {
         let file = self.tensors.as_ref().map(TensorFile::open).transpose();
         let file = file.map_err(|error| error.to_string())?;
-        for (name, shape) in &parameters.tensors {
+        for (name, shape) in parameters.tensors.iter().filter(|(_, shape)| !shape.is_empty()) {
             let expected = shape_of(name, shape, case)?;
             let found = file.as_ref().and_then(|file| file.get(name));
             if let Some(found) = found.filter(|found| found.shape != expected) {

@@ -46,7 +46,7 @@ impl<'a> Operation<'a> {
             Some(is) => is,
             None => {
                 let own = study.ops.iter().map(|op| op.name.as_str());
-                let hint = did_you_mean(name, OPS.iter().map(|op| op.name()).chain(own));
+                let hint = did_you_mean(name, ops::all().map(|op| op.name()).chain(own));
                 return Err(format!("no operation '{name}'{hint}"));
             }
         };
@@ -240,7 +240,8 @@ pub fn check_definitions(study: &KernelStudy) -> Result<(), Mistake> {
     for (at, op) in study.ops.iter().enumerate() {
         let wrong = |why: String| Mistake::at("name", format!("operation '{}': {why}", op.name)).within("op", at);
         op.check().map_err(wrong)?;
-        if study.ops[..at].iter().any(|other| other.name == op.name) || ops::find(&op.name).is_ok() {
+        if study.ops[..at].iter().any(|other| other.name == op.name) || OPS.iter().any(|known| known.name() == op.name)
+        {
             return Err(wrong("there is an operation of that name already".into()));
         }
         if !study.commands.iter().any(|command| command.op == op.name) {

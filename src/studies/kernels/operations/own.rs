@@ -140,6 +140,7 @@ impl OwnOp {
                 .collect(),
             scalars: self.scalars.iter().map(scalar).collect(),
             tensors: self.inputs.iter().map(tensor).collect(),
+            free: false,
         }
     }
 

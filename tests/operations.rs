@@ -1,0 +1,4 @@
+//! Operations without the program: what they say of outputs. Needs only `ulplab-operations`.
+
+#[path = "operations/drawn.rs"]
+mod drawn;
