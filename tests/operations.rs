@@ -2,3 +2,5 @@
 
 #[path = "operations/drawn.rs"]
 mod drawn;
+#[path = "operations/sums.rs"]
+mod sums;

@@ -117,6 +117,19 @@ impl Operand {
     }
 }
 
+impl Operand {
+    /// The number that a factor is.
+    pub fn value(self, factor: Factor) -> f64 {
+        let sign = if factor.significand < 0 { -1.0 } else { 1.0 };
+        match factor.exponent {
+            NO_EXPONENT => 0.0,
+            INFINITE => f64::INFINITY * sign,
+            NOT_A_NUMBER => f64::NAN,
+            exponent => f64::from(factor.significand) * 2f64.powi(i32::from(exponent) - self.fraction_bits() as i32),
+        }
+    }
+}
+
 impl Accumulator {
     /// The sum of products of two rows, added to `c` step by step. The last step may have fewer terms: the rest are zeros.
     ///

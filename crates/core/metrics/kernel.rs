@@ -21,6 +21,14 @@ pub const VIOLATIONS: Metric = metric(
     Better::Lower,
     Show::Count,
 );
+/// How many elements of an output have other bits than the operation's definition, where a kernel that states its accumulator is judged by
+/// bounds.
+pub const UNEQUAL: Metric = metric(
+    "unequal",
+    "number of elements whose bits are not those of the operation's definition, for kernels that are judged by bounds",
+    Better::Lower,
+    Show::Count,
+);
 /// The largest error as a multiple of its derived bound.
 pub const BOUND_RATIO: Metric = metric(
     "bound_ratio",

@@ -41,8 +41,8 @@ pub use gain::Gain;
 pub use growth::Growth;
 pub use history::History;
 pub use kernel::{
-    BOUND_RATIO, MEGABYTES, OF_COPY, OF_COPY_ROTATED, OF_LIMIT, OF_MATMUL, TIMES_PEER, US_CACHED, US_CLAIMED, US_COLD,
-    US_COLD_P10, US_COLD_P90, US_GRAPH, US_HOT, US_LIMIT, US_PEER, US_ROTATED, VIOLATIONS,
+    BOUND_RATIO, MEGABYTES, OF_COPY, OF_COPY_ROTATED, OF_LIMIT, OF_MATMUL, TIMES_PEER, UNEQUAL, US_CACHED, US_CLAIMED,
+    US_COLD, US_COLD_P10, US_COLD_P90, US_GRAPH, US_HOT, US_LIMIT, US_PEER, US_ROTATED, VIOLATIONS,
 };
 pub use kl::KL;
 pub use max_abs::MAX_ABS;
@@ -214,6 +214,7 @@ pub const METRICS: &[&Metric] = &[
     &weights::WEIGHT_BITS,
     &weights::WEIGHT_MEGABYTES,
     &kernel::VIOLATIONS,
+    &kernel::UNEQUAL,
     &kernel::BOUND_RATIO,
     &kernel::US_COLD,
     &kernel::US_COLD_P10,

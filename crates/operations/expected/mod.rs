@@ -48,6 +48,7 @@ use safetensors::Dtype;
 pub use call::{Call, Given, Tensor};
 pub use judge::{Judged, Likeness, Refused, judge};
 pub(crate) use judge::{crowded, settle};
+pub(crate) use sum::Terms;
 
 use ulplab_core::error::did_you_mean;
 

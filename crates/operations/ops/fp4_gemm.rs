@@ -16,6 +16,7 @@ use safetensors::Dtype;
 use super::data::{bf16_bytes, f32_bytes, round_to_bf16};
 use super::grid::Grid;
 use super::judge::Judge;
+use super::sums::{Summed, Sums};
 use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem};
 use ulplab_core::accumulator::{Factor, Operand, WGMMA_BF16};
 use ulplab_core::formats::{E2M1, E4M3};
@@ -38,6 +39,10 @@ impl Op for Fp4Gemm {
     fn cases(&self) -> Vec<Case> {
         let types = [("mxfp4", "bf16"), ("mxfp4", "f32"), ("nvfp4", "bf16"), ("nvfp4", "f32")];
         types.into_iter().flat_map(cases).collect()
+    }
+
+    fn defines_sums(&self) -> bool {
+        true
     }
 
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
@@ -70,11 +75,15 @@ impl Op for Fp4Gemm {
             .filter(|(row, _)| edges && row % 5 == 3);
         zeros.for_each(|(_, row)| row.iter_mut().take(16).for_each(|codes| *codes &= 0x88));
         let w_tensor = if nvfp4 { [1.3 * 2f32.powi(-9)] } else { [1.0] };
-        let want = want(&x, [&w, &w_scale], w_tensor[0], [b, n, k, block]);
+        let sums = Sums::of(case);
+        let want = want::<f32>(sums, &x, [&w, &w_scale], w_tensor[0], [b, n, k, block]);
         let (dtype, bytes) = match case.key("out") {
             "f32" => (Dtype::F32, f32_bytes(&want)),
             _ => (Dtype::BF16, bf16_bytes(&want)),
         };
+        let equal = Judge::equal("y", dtype, &[b, n], bytes, WHY).any_nan(0..n);
+        let numbers = || self::want(sums, &x, [&w, &w_scale], w_tensor[0], [b, n, k, block]);
+        let judges = sums.judges(equal, numbers)?;
         let buffers = vec![
             Buffer::bf16("x", &[b, k], &x),
             Buffer::input("w", Dtype::U8, &[n, k / 2], w),
@@ -82,11 +91,10 @@ impl Op for Fp4Gemm {
             Buffer::f32("w_tensor", &[1], &w_tensor),
             Buffer::output("y", dtype, &[b, n]),
         ];
-        let judge = Judge::equal("y", dtype, &[b, n], bytes, WHY).any_nan(0..n);
         Ok(Problem {
             flops: (2 * b * n * k) as u64,
             batch: Some(Batch::new("B", &["x", "y"])),
-            ..Problem::new(buffers, vec![judge])
+            ..Problem::new(buffers, judges)
         })
     }
 }
@@ -131,29 +139,35 @@ fn cases((format, out): (&'static str, &'static str)) -> Vec<Case> {
 const WHY: &str = "weights are exact in bf16, the order of the sums is defined, tensor cores sum by a known rule (crates/core/accumulator.rs), \
                    and f32 and bf16 are rounded to nearest even, so every bit is defined; any NaN matches any other";
 
-/// y in f32.
-fn want(x: &[f32], [w, w_scale]: [&[u8]; 2], w_tensor: f32, [_, n, k, block]: [usize; 4]) -> Vec<f32> {
+/// y in f32, or with the error of other sums.
+fn want<N: Summed>(
+    sums: Sums,
+    x: &[f32],
+    [w, w_scale]: [&[u8]; 2],
+    w_tensor: f32,
+    [_, n, k, block]: [usize; 4],
+) -> Vec<N> {
     let x: Vec<Factor> = x.par_iter().map(|x| factor(*x)).collect();
     let (w, w_scale) = (w.par_chunks_exact(k / 2), w_scale.par_chunks_exact(k.div_ceil(block)));
     let w: Vec<Vec<Factor>> = w
         .zip(w_scale)
         .map(|(codes, scales)| weights(codes, scales, block))
         .collect();
-    let mut y = vec![0.0; x.len() / k * n];
+    let mut y = vec![N::default(); x.len() / k * n];
     y.par_iter_mut().enumerate().for_each(|(at, y)| {
         let (row, col) = (at / n, at % n);
-        *y = product(&x[row * k..][..k], &w[col]) * w_tensor;
+        *y = product::<N>(sums, &x[row * k..][..k], &w[col]) * N::exact(w_tensor);
     });
     y
 }
 
 /// The sum of products of a row of x and one of w, as the order of sums defines it, without the tensor's scale.
-pub(super) fn product(x: &[Factor], w: &[Factor]) -> f32 {
+pub(super) fn product<N: Summed>(sums: Sums, x: &[Factor], w: &[Factor]) -> N {
     let sums = x
         .chunks(PART)
         .zip(w.chunks(PART))
-        .map(|(x, w)| WGMMA_BF16.dot(x, w, 0.0));
-    sums.reduce(|sum, part| sum + part).unwrap_or(0.0)
+        .map(|(x, w)| N::dot(&WGMMA_BF16, sums, x, w));
+    sums.reduce(|sum, part| sum + part).unwrap_or_default()
 }
 
 /// A row of weights, each with the scale of its block of 16 (NVFP4) or 32 (MXFP4) columns, without the tensor's scale.

@@ -13,6 +13,7 @@ use safetensors::Dtype;
 use super::data::{bf16_bytes, f32_bytes};
 use super::grid::Grid;
 use super::judge::Judge;
+use super::sums::{Summed, Sums};
 use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem};
 use ulplab_core::accumulator::{Factor, Operand, WGMMA_E4M3};
 use ulplab_core::formats::E4M3;
@@ -36,6 +37,10 @@ impl Op for Fp8Gemm {
         ["bf16", "f32"].into_iter().flat_map(cases).collect()
     }
 
+    fn defines_sums(&self) -> bool {
+        true
+    }
+
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
         let [b, n, k] = ["B", "N", "K"].map(|dim| case.dim(dim));
         let edges = case.inputs == Inputs::Edges;
@@ -44,11 +49,15 @@ impl Op for Fp8Gemm {
         let w = codes("w", [n, k], edges, data);
         let x_scale = scales("x_scale", b * blocks, edges, data);
         let w_scale = scales("w_scale", n.div_ceil(BLOCK) * blocks, edges, data);
-        let want = want([&x, &w], [&x_scale, &w_scale], [b, n, k]);
+        let sums = Sums::of(case);
+        let want = want::<f32>(sums, [&x, &w], [&x_scale, &w_scale], [b, n, k]);
         let (dtype, bytes) = match case.key("out") {
             "f32" => (Dtype::F32, f32_bytes(&want)),
             _ => (Dtype::BF16, bf16_bytes(&want)),
         };
+        let equal = Judge::equal("y", dtype, &[b, n], bytes, WHY).any_nan(0..n);
+        let numbers = || self::want(sums, [&x, &w], [&x_scale, &w_scale], [b, n, k]);
+        let judges = sums.judges(equal, numbers)?;
         let mut buffers = vec![
             Buffer::input("x", Dtype::U8, &[b, k], x),
             Buffer::f32("x_scale", &[b, blocks], &x_scale),
@@ -56,11 +65,10 @@ impl Op for Fp8Gemm {
             Buffer::f32("w_scale", &[n.div_ceil(BLOCK), blocks], &w_scale),
         ];
         buffers.push(Buffer::output("y", dtype, &[b, n]));
-        let judge = Judge::equal("y", dtype, &[b, n], bytes, WHY).any_nan(0..n);
         Ok(Problem {
             flops: (2 * b * n * k) as u64,
             batch: Some(Batch::new("B", &["x", "x_scale", "y"])),
-            ..Problem::new(buffers, vec![judge])
+            ..Problem::new(buffers, judges)
         })
     }
 }
@@ -111,8 +119,8 @@ fn cases(out: &'static str) -> Vec<Case> {
 const WHY: &str = "the order of the sums is defined, tensor cores sum by a known rule (crates/core/accumulator.rs), and f32 and bf16 are \
                    rounded to nearest even, so every bit is defined; any NaN matches any other";
 
-/// y in f32.
-fn want([x, w]: [&[u8]; 2], [x_scale, w_scale]: [&[f32]; 2], [_, n, k]: [usize; 3]) -> Vec<f32> {
+/// y in f32, or with the error of other sums.
+fn want<N: Summed>(sums: Sums, [x, w]: [&[u8]; 2], [x_scale, w_scale]: [&[f32]; 2], [_, n, k]: [usize; 3]) -> Vec<N> {
     let factors = |codes: &[u8]| -> Vec<Factor> {
         codes
             .par_iter()
@@ -121,13 +129,13 @@ fn want([x, w]: [&[u8]; 2], [x_scale, w_scale]: [&[f32]; 2], [_, n, k]: [usize; 
     };
     let (x, w) = (factors(x), factors(w));
     let blocks = k.div_ceil(BLOCK);
-    let mut y = vec![0.0; x.len() / k * n];
+    let mut y = vec![N::default(); x.len() / k * n];
     y.par_iter_mut().enumerate().for_each(|(at, y)| {
         let (row, col) = (at / n, at % n);
         let pairs = x[row * k..][..k].chunks(BLOCK).zip(w[col * k..][..k].chunks(BLOCK));
-        *y = pairs.enumerate().fold(0.0, |acc, (block, (x, w))| {
-            let scale = x_scale[row * blocks + block] * w_scale[col / BLOCK * blocks + block];
-            scale.mul_add(WGMMA_E4M3.dot(x, w, 0.0), acc)
+        *y = pairs.enumerate().fold(N::default(), |acc, (block, (x, w))| {
+            let scale = N::exact(x_scale[row * blocks + block]) * N::exact(w_scale[col / BLOCK * blocks + block]);
+            scale.mul_add(N::dot(&WGMMA_E4M3, sums, x, w), acc)
         });
     });
     y

@@ -19,6 +19,7 @@ use super::data::{bf16_bytes, f32_bytes, floats};
 use super::grid::Grid;
 use super::judge::Judge;
 use super::slots::{encoded, layout, rows};
+use super::sums::{Summed, Sums};
 use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem, Scalar};
 use ulplab_core::accumulator::{Factor, Operand, WGMMA_BF16, WGMMA_E4M3};
 use ulplab_core::formats::{E4M3, KvRecord, PAGE, codec};
@@ -42,6 +43,10 @@ impl Op for IndexRecords {
 
     fn cases(&self) -> Vec<Case> {
         ["index_fp8", "index_mxfp4"].into_iter().flat_map(cases).collect()
+    }
+
+    fn defines_sums(&self) -> bool {
+        true
     }
 
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
@@ -96,33 +101,19 @@ impl Op for IndexRecords {
         }
         let scale = ((h * CHANNELS) as f32).sqrt().recip();
         let decoded = Keys::new(record, contents)?;
-        let wanted = |row: usize, page: usize| {
-            let weights = &weights[row * h..][..h];
-            let seen = if case.timed {
-                PAGE
-            } else {
-                (count(row) - page * PAGE).min(PAGE)
-            };
-            let query = &factors[row * h * CHANNELS..][..h * CHANNELS];
-            decoded.scores(page_of(row, page), seen, query, weights, scale)
+        let scoring = Scoring {
+            sizes: [b, h, n],
+            counts: (0..b).map(count).collect(),
+            distinct: (distinct, case.timed),
+            keys: &decoded,
+            query: &factors,
+            weights: &weights,
+            scale,
+            sums: Sums::of(case),
         };
-        // In timed cases, the scores of a row for each page of different contents.
-        let repeated = distinct.min(width);
-        let found: Vec<Vec<f32>> = match case.timed {
-            true => (0..b * repeated)
-                .into_par_iter()
-                .map(|at| wanted(at / repeated, at % repeated))
-                .collect(),
-            false => Vec::new(),
-        };
-        let mut want = vec![f32::NEG_INFINITY; b * n];
-        want.par_chunks_exact_mut(n).enumerate().for_each(|(row, want)| {
-            let pages = want[..count(row)].par_chunks_mut(PAGE).enumerate();
-            pages.for_each(|(page, want)| match case.timed {
-                true => want.copy_from_slice(&found[row * repeated + page % repeated][..want.len()]),
-                false => want.copy_from_slice(&wanted(row, page)),
-            });
-        });
+        let want = f32_bytes(&scoring.want());
+        let equal = Judge::equal("scores", Dtype::F32, &[b, n], want, WHY).any_nan(0..n);
+        let judges = scoring.sums.judges(equal, || scoring.want())?;
         let counts = (0..b).flat_map(|row| (count(row) as i32).to_le_bytes()).collect();
         let table_bytes = table.iter().flat_map(|page| page.to_le_bytes()).collect();
         let buffers = vec![
@@ -134,12 +125,11 @@ impl Op for IndexRecords {
             Buffer::output("scores", Dtype::F32, &[b, n]),
         ];
         let batch = Batch::new("B", &["q", "head_weights", "table", "count", "scores"]);
-        let judge = Judge::equal("scores", Dtype::F32, &[b, n], f32_bytes(&want), WHY).any_nan(0..n);
         Ok(Problem {
             scalars: vec![("scale", Scalar::F32(scale))],
             flops: (2 * b * h * CHANNELS * n) as u64,
             batch: Some(batch.pool("table", "pages", b * width)),
-            ..Problem::new(buffers, vec![judge])
+            ..Problem::new(buffers, judges)
         })
     }
 }
@@ -319,23 +309,69 @@ impl Keys {
             fp8,
         })
     }
+}
 
-    /// The scores of the first `seen` keys of a page.
-    fn scores(&self, page: usize, seen: usize, query: &[Factor], weights: &[f32], scale: f32) -> Vec<f32> {
-        let rule = if self.fp8 { WGMMA_E4M3 } else { WGMMA_BF16 };
-        let keys = page * PAGE..page * PAGE + seen;
-        let score = |slot: usize| {
-            let key = &self.factors[slot * CHANNELS..][..CHANNELS];
-            let mut parts = [0f32; 4];
-            for (head, (query, weight)) in query.chunks_exact(CHANNELS).zip(weights).enumerate() {
-                let product = rule.dot(key, query, 0.0);
-                // NaN is not below 0.
-                let positive = if product < 0.0 { 0.0 } else { product };
-                let part = &mut parts[head % 8 / 2];
-                *part = (weight * scale).mul_add(positive, *part);
-            }
-            ((parts[0] + parts[1]) + (parts[2] + parts[3])) * self.scales[slot]
+/// The scores of a case.
+struct Scoring<'a> {
+    /// Rows, heads, entries.
+    sizes: [usize; 3],
+    /// Entries that each row may see.
+    counts: Vec<usize>,
+    /// Pages with contents of their own, and whether the others repeat them.
+    distinct: (usize, bool),
+    keys: &'a Keys,
+    query: &'a [Factor],
+    weights: &'a [f32],
+    scale: f32,
+    sums: Sums,
+}
+
+impl Scoring<'_> {
+    /// The scores `[B, N]`; −∞ for entries that a row may not see.
+    fn want<N: Summed>(&self) -> Vec<N> {
+        let ([rows, _, n], (distinct, repeats)) = (self.sizes, self.distinct);
+        let width = n.div_ceil(PAGE);
+        let repeated = distinct.min(width);
+        // The scores of a row for each page of different contents.
+        let found: Vec<Vec<N>> = match repeats {
+            true => (0..rows * repeated)
+                .into_par_iter()
+                .map(|at| self.scores(at / repeated, at % repeated))
+                .collect(),
+            false => Vec::new(),
         };
-        keys.map(score).collect()
+        let mut want = vec![N::exact(f32::NEG_INFINITY); rows * n];
+        want.par_chunks_exact_mut(n).enumerate().for_each(|(row, want)| {
+            let pages = want[..self.counts[row]].par_chunks_mut(PAGE).enumerate();
+            pages.for_each(|(page, want)| match repeats {
+                true => want.copy_from_slice(&found[row * repeated + page % repeated][..want.len()]),
+                false => want.copy_from_slice(&self.scores(row, page)),
+            });
+        });
+        want
+    }
+
+    /// The scores of the keys of a page that a row sees.
+    fn scores<N: Summed>(&self, row: usize, page: usize) -> Vec<N> {
+        let ([_, heads, n], (distinct, repeats)) = (self.sizes, self.distinct);
+        let seen = match repeats {
+            true => PAGE,
+            false => (self.counts[row] - page * PAGE).min(PAGE),
+        };
+        let query = &self.query[row * heads * CHANNELS..][..heads * CHANNELS];
+        let weights = &self.weights[row * heads..][..heads];
+        let rule = if self.keys.fp8 { WGMMA_E4M3 } else { WGMMA_BF16 };
+        let first = (row * n.div_ceil(PAGE) + page) % distinct * PAGE;
+        let score = |slot: usize| {
+            let key = &self.keys.factors[slot * CHANNELS..][..CHANNELS];
+            let mut parts = [N::default(); 4];
+            for (head, (query, weight)) in query.chunks_exact(CHANNELS).zip(weights).enumerate() {
+                let positive = N::dot(&rule, self.sums, key, query).positive();
+                let part = &mut parts[head % 8 / 2];
+                *part = (N::exact(*weight) * N::exact(self.scale)).mul_add(positive, *part);
+            }
+            ((parts[0] + parts[1]) + (parts[2] + parts[3])) * N::exact(self.keys.scales[slot])
+        };
+        (first..first + seen).map(score).collect()
     }
 }

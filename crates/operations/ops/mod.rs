@@ -45,6 +45,7 @@ mod slots;
 mod sparse_attention;
 mod state_transpose;
 mod stored;
+pub mod sums;
 pub mod swap_ffn;
 mod swiglu;
 mod swiglu_quantize;
@@ -121,6 +122,11 @@ pub trait Op: Sync {
     /// Whether rows of the case are repeated until addresses are large, besides those of the first case that has its keys: because
     /// other buffers are large then.
     fn also_large(&self, _case: &Case) -> bool {
+        false
+    }
+
+    /// Whether sums of products are defined to the bit, so that a kernel may state another accumulator ([`sums`]).
+    fn defines_sums(&self) -> bool {
         false
     }
 

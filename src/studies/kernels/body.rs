@@ -21,7 +21,8 @@ use crate::studies::study::{Body, Runs, Study, body_of};
 use ulplab_core::error::did_you_mean;
 use ulplab_core::pattern::{matches, matches_nothing};
 use ulplab_core::record::Phase;
-use ulplab_operations::ops::OPS;
+use ulplab_operations::ops::sums::ACCUMULATORS;
+use ulplab_operations::ops::{self, OPS};
 
 /// GPU kernels, and programs: every variant on every case of its operation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -100,6 +101,9 @@ pub struct Command {
     /// Why outputs of two runs may differ.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nondeterministic: Option<String>,
+    /// The accumulator of its sums of products, where the operation defines their bits: `f32` (the default), `wgmma` or `defined`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accumulator: Option<String>,
 }
 
 fn timeout() -> f64 {
@@ -110,6 +114,12 @@ impl Command {
     /// Its name as a recipe.
     pub fn recipe(&self) -> String {
         format!("{}.{}", self.op, self.name)
+    }
+
+    /// The accumulator that its outputs are judged for; none of an operation that does not define its sums to the bit.
+    pub fn sums(&self) -> Option<&str> {
+        let defines = ops::find(&self.op).is_ok_and(|op| op.defines_sums());
+        defines.then(|| self.accumulator.as_deref().unwrap_or(ACCUMULATORS[0].0))
     }
 }
 

@@ -41,6 +41,7 @@ use ulplab_core::record::{Failure, Phase, Record};
 use ulplab_operations::ops::checks::failures;
 use ulplab_operations::ops::guards::Checked;
 use ulplab_operations::ops::judge::Measured;
+use ulplab_operations::ops::sums::ACCUMULATOR;
 use ulplab_operations::ops::{Case, Data, Problem, Rows};
 
 pub use crate::backend::cuda::shipped::{file, folder};
@@ -86,8 +87,15 @@ pub struct Cells<'a> {
 }
 
 impl Cells<'_> {
-    /// Runs those of an operation case by case: the inputs of a case are made once.
-    pub fn each(&self, op: &str, cells: &[&Cell], run: impl Fn(&Cell, Draw) -> Result<Vec<Record>>) -> Result<()> {
+    /// Runs those of an operation case by case: the inputs of a case are made once. Kernels that state another accumulator than the
+    /// operation's are judged for that one.
+    pub fn each(
+        &self,
+        op: &str,
+        cells: &[&Cell],
+        accumulator: Option<&str>,
+        run: impl Fn(&Cell, Draw) -> Result<Vec<Record>>,
+    ) -> Result<()> {
         let operation = Operation::find(self.study, op).map_err(Error::Usage)?;
         for case in operation.cases().map_err(|mistake| Error::Usage(mistake.message))? {
             let named = |cell: &&Cell| self.study.case_names[cell.window] == case.name;
@@ -104,10 +112,12 @@ impl Cells<'_> {
                 let seed = self.data.seed().wrapping_add(draw);
                 let other = Data::new(seed, &NO_MODEL).with_checkpoint(self.data.checkpoint().ok());
                 let data = if draw == 0 { self.data } else { &other };
-                let case = Case {
+                let mut case = Case {
                     timed: case.timed && draw == 0,
                     ..case.clone()
                 };
+                case.keys
+                    .extend(accumulator.map(|stated| (ACCUMULATOR, stated.to_string())));
                 let mut problem = operation.problem(&case, data, self.stop)?;
                 // Large addresses are no matter of numbers, and take a hundred times as long as a draw of a small case.
                 if let (Ok(problem), 1..) = (&mut problem, draw) {
@@ -213,7 +223,7 @@ impl Variants<'_> {
             });
             self.session.compile_ahead(source, &works.collect::<Vec<_>>());
             let kernels = self.session.load_with(source, fault);
-            self.cells.each(&source.op, &here, |cell, draw| {
+            self.cells.each(&source.op, &here, None, |cell, draw| {
                 let variant = source.variant(cell.kernel().1);
                 let variant = variant.ok_or_else(|| Error::Usage(format!("no variant {}", cell.recipe)))?;
                 let records = self.cell(cell, variant, draw, &kernels.case(draw.case, draw.problem));

@@ -1,6 +1,6 @@
 //! Programs on the cases of an operation, on whatever they run on themselves.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -85,10 +85,15 @@ pub fn run(all: &Cells, cells: &[&Cell]) -> Result<()> {
             (command.recipe(), (command, program))
         });
         let programs: HashMap<String, (&Command, Program)> = started.collect();
-        let here: Vec<&Cell> = of_op(op, cells);
-        all.each(op, &here, |cell, draw| {
-            cell_of(all, &programs[&cell.recipe], cell, draw)
-        })?;
+        // Outputs are judged by the accumulator that a program states.
+        let stated: BTreeSet<Option<&str>> = programs.values().map(|(command, _)| command.sums()).collect();
+        for stated in stated {
+            let here = of_op(op, cells).into_iter();
+            let here: Vec<&Cell> = here.filter(|cell| programs[&cell.recipe].0.sums() == stated).collect();
+            all.each(op, &here, stated, |cell, draw| {
+                cell_of(all, &programs[&cell.recipe], cell, draw)
+            })?;
+        }
     }
     Ok(())
 }

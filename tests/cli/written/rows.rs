@@ -289,6 +289,7 @@ pub const ROWS: &[(&str, How)] = &[
     ("ulplab kernels power --write experiments/results/power.json", Slow(0)),
     ("ulplab kernels check mine.toml --keep-failed failed", FILES),
     ("ulplab describe rmsnorm", Ends(0)),
+    ("ulplab describe attention", Ends(0)),
     ("ulplab dump rmsnorm bf16.random.7x333 rms", Ends(0)),
     ("ulplab dump rmsnorm bf16.random.7x333 rmsnorm-case", Ends(0)),
     ("ulplab describe softmax --experiment mine.toml", FILES),

@@ -24,6 +24,7 @@ use super::super::judge::{Judge, Part, bf16_error};
 use super::super::moe_fp4::between;
 use super::super::record_attention::attend;
 use super::super::stored::{Matrices, Storage};
+use super::super::sums::Sums;
 use super::super::{Batch, Buffer, Outputs};
 use super::buffers::{of_shape, shared_halves};
 use super::records::Records;
@@ -161,7 +162,7 @@ impl Experts {
                 &self.scales[at * scales..][..scales],
                 BLOCK,
             );
-            product(x, &w)
+            product::<f32>(Sums::Defined, x, &w)
         };
         (0..rows).map(of_row).collect()
     }

@@ -1,5 +1,7 @@
 //! The product of rows that another operation has left as codes.
 
+use super::Sums;
+
 /// Codes `[rows, K]`, and their scales: one for each row and 128 columns of x, one for each 128 × 128 of w.
 #[derive(Clone, Copy)]
 pub(in crate::ops) struct Coded<'a> {
@@ -10,5 +12,10 @@ pub(in crate::ops) struct Coded<'a> {
 /// x · wᵀ in f32 as the operation defines it, to the bit; w has `n` rows.
 pub(in crate::ops) fn product(x: Coded, w: Coded, n: usize) -> Vec<f32> {
     let k = w.codes.len() / n;
-    super::want([x.codes, w.codes], [x.scales, w.scales], [x.codes.len() / k, n, k])
+    super::want(
+        Sums::Defined,
+        [x.codes, w.codes],
+        [x.scales, w.scales],
+        [x.codes.len() / k, n, k],
+    )
 }

@@ -23,7 +23,7 @@ use super::Outputs;
 use crate::expected::half_spacing;
 pub use tensors::Tensor;
 use ulplab_core::formats::Format;
-use ulplab_core::metrics::Metric;
+use ulplab_core::metrics::{Metric, UNEQUAL};
 use ulplab_core::record::{Failure, Worst};
 pub use values::{POISON_BYTE, is_number, number};
 
@@ -41,6 +41,8 @@ pub struct Judge {
     pub rule: Rule,
     /// The reason for the bound.
     pub why: Cow<'static, str>,
+    /// Whether what it finds is a fact only ([`UNEQUAL`]): another judgement says whether the output is right.
+    pub fact: bool,
 }
 
 /// The largest allowed error of an element, given its index and its expected value. If it is negative, the bits must equal
@@ -146,6 +148,7 @@ impl Judge {
             rows: None,
             rule,
             why: why.into(),
+            fact: false,
         }
     }
 
@@ -296,6 +299,12 @@ impl Judge {
         self
     }
 
+    /// Counts other bits than the expected ones without calling them wrong.
+    pub(crate) fn as_fact(mut self) -> Self {
+        self.fact = true;
+        self
+    }
+
     /// Says which rows of the output these are.
     pub(crate) fn of_rows(mut self, rows: Vec<usize>) -> Self {
         self.rows = Some(rows);
@@ -315,6 +324,10 @@ impl Judge {
     /// If an output is missing or has another size.
     pub fn measure(&self, outputs: &Outputs) -> Vec<Measured> {
         match &self.rule {
+            Rule::Equal { want, any_nan, also } if self.fact => {
+                let found = self.equal_of(want, any_nan, also.as_ref(), outputs.get(self.output));
+                vec![self.measured(&UNEQUAL, found.value)]
+            }
             Rule::Equal { want, any_nan, also } => {
                 vec![self.equal_of(want, any_nan, also.as_ref(), outputs.get(self.output))]
             }

@@ -23,6 +23,7 @@ use crate::experiment::Mistake;
 use ulplab_core::error::{Result, did_you_mean};
 use ulplab_core::pattern::matches;
 use ulplab_operations::ops;
+use ulplab_operations::ops::sums::ACCUMULATORS;
 use ulplab_operations::ops::{Case, Data, OPS, Op, Parameters, Problem};
 
 /// An operation of an experiment.
@@ -284,6 +285,19 @@ fn check_command(command: &Command) -> Result<(), Mistake> {
     }
     if command.run.is_empty() {
         return wrong("run", "run is empty, expected a program".into());
+    }
+    if let Some(stated) = &command.accumulator {
+        let names = || ACCUMULATORS.iter().map(|(name, ..)| *name);
+        if !names().any(|name| name == stated) {
+            let (all, near) = (names().collect::<Vec<_>>().join(", "), did_you_mean(stated, names()));
+            return wrong("accumulator", format!("'{stated}': expected one of {all}{near}"));
+        }
+        if command.sums().is_none() {
+            let defining = OPS.iter().filter(|op| op.defines_sums()).map(|op| op.name());
+            let (op, all) = (&command.op, defining.collect::<Vec<_>>().join(", "));
+            let why = format!("{op} does not define its sums to the bit; expected it for {all} only");
+            return wrong("accumulator", why);
+        }
     }
     own::check_timeout(command.timeout).or_else(|why| wrong("timeout", why))
 }
