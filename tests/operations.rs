@@ -2,5 +2,7 @@
 
 #[path = "operations/drawn.rs"]
 mod drawn;
+#[path = "operations/fp8_weights.rs"]
+mod fp8_weights;
 #[path = "operations/sums.rs"]
 mod sums;

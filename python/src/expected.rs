@@ -190,6 +190,7 @@ pub fn judge<'py>(
         .like
         .into_iter()
         .map(|like| (like.what, like.outside, like.wider));
+    result.set_item("together", judged.together)?;
     result.set_item("like", like.collect::<Vec<(String, usize, bool)>>())?;
     Ok(result)
 }

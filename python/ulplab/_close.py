@@ -334,6 +334,10 @@ def _by_operation(got: Any, inputs: dict[str, Any], call: dict[str, Any], name: 
         ratio = None
         if _records.wanted():
             ratio = float(_errors.ratios(found["got"], found["value"], found["bound"]).max(initial=0.0))
+        if found["together"]:
+            message = "\n".join(f"{op}: {name} ({_shape(got_array)}): {line}" for line in found["together"])
+            note(ratio, message)
+            return message
         leaning = _biased(op, found, got_array.dtype, u) if mean_error else []
         message = "\n".join(f"{op}: {name} ({_shape(got_array)}): {line}" for line in leaning)
         note(ratio, message, "" if not message or mean_error == "fail" else "warning")

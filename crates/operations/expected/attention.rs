@@ -3,10 +3,14 @@
 //!
 //! Error: a score is off by that of its sum of products; its exponential by that, 4u and 4u for each unit of the exponent.
 //! Errors of the weights pull the output by their share of |v − o|; the additions of p·v are a sum of as many terms as keys, and
-//! weights that a kernel rounds before it multiplies (`p`) are off by half a unit in the last place each, independently.
+//! weights that a kernel rounds before it multiplies (`p`) are off by up to half a unit in the last place each, independently. A rounding
+//! is uniform within ±h, a variance of h²/3, and h² is half of its largest, averaged over a binade: so a sixth of both counts. Weights
+//! are stored as `p_scale`·exp(s − max): what is below half of the smallest step of the type is lost, and counts as it is. As roundings of
+//! weights dominate the error, all of them together have a known root mean square and mean, too ([`super::spread`]).
 //! (Blanchard, Higham and Higham, *Accurately computing the log-sum-exp and softmax functions*, 2021.)
 
 use rayon::prelude::*;
+use reference::LAMBDA;
 
 use super::draw::{Cases, Draw, FLOATS};
 use super::drift::Equal;
@@ -91,6 +95,11 @@ pub(super) const ATTENTION: Operation = Operation {
             "p",
             Kind::Word(&["f32", "bf16", "f16", "e4m3"]),
             "the type that a kernel rounds weights to before it multiplies them by values",
+        ),
+        takes(
+            "p_scale",
+            Kind::Number(1.0),
+            "what the weight of the largest score is stored as, at least, if p is not f32: 1 for exp(s - max), 448 if a kernel scales weights",
         ),
     ],
     faults: &[
@@ -322,13 +331,17 @@ impl Sizes {
     }
 }
 
-/// One query's output, its errors, and the log of its sum with its error.
-type Row = (Vec<(f64, f64)>, (f64, f64));
+/// One query's output, its errors and their spread, and the log of its sum with its error.
+type Row = (Vec<[f64; 3]>, (f64, f64));
 
 fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let sizes = Sizes::of(call)?;
     let keys = &Keys::of(call, sizes.batch, sizes.pages, sizes.page)?;
     let window = call.number("window");
+    let p_scale = call.number("p_scale");
+    if p_scale <= 0.0 {
+        return Err(format!("attention: p_scale = {p_scale}, expected a number above 0"));
+    }
     if window < 0.0 || window.fract() != 0.0 {
         return Err(format!(
             "attention: window = {window}, expected a whole number of keys, or 0"
@@ -339,7 +352,10 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let of_output = [&of_lse[..], &[sizes.values]].concat();
     let rows = (0..of_lse.iter().product()).into_par_iter();
     let rows: Vec<Row> = rows.map(|at| one(call, keys, &sizes, sizes.row(at))).collect();
-    let (value, error) = rows.iter().flat_map(|(row, _)| row.iter().copied()).unzip();
+    let [value, error, spread] = [0, 1, 2].map(|part| {
+        let elements = rows.iter().flat_map(|(row, _)| row);
+        elements.map(|element| element[part]).collect::<Vec<f64>>()
+    });
     let logs: Vec<(f64, f64)> = rows.iter().map(|(_, log)| *log).collect();
     let (of_lse, logs) = match call.word("lse_layout") {
         "heads_first" if !sizes.heads_first => heads_first(of_lse, &logs),
@@ -347,7 +363,10 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     };
     let (logs, of_logs) = logs.into_iter().unzip();
     Ok(vec![
-        Output::new("o", of_output, value, error),
+        Output {
+            spread: call.dtype("p").map_or(Vec::new(), |_| spread),
+            ..Output::new("o", of_output, value, error)
+        },
         Output::new("lse", of_lse, logs, of_logs),
     ])
 }
@@ -430,10 +449,10 @@ fn one(call: &Call, all: &Keys, sizes: &Sizes, [b, head, token]: [usize; 3]) -> 
         .chain(sink)
         .fold(f64::NEG_INFINITY, f64::max);
     if scores.iter().any(|(score, _)| score.is_nan()) || sink.is_some_and(f64::is_nan) {
-        return (vec![(f64::NAN, 0.0); sizes.values], (f64::NAN, 0.0));
+        return (vec![[f64::NAN, 0.0, 0.0]; sizes.values], (f64::NAN, 0.0));
     }
     if most == f64::NEG_INFINITY {
-        return (vec![(0.0, 0.0); sizes.values], (f64::NEG_INFINITY, 0.0));
+        return (vec![[0.0; 3]; sizes.values], (f64::NEG_INFINITY, 0.0));
     }
     let power = |(score, error): &(f64, f64)| {
         let exponent = score - most;
@@ -453,9 +472,13 @@ fn one(call: &Call, all: &Keys, sizes: &Sizes, [b, head, token]: [usize; 3]) -> 
     let equal = Equal::of(powers.iter().map(|(p, _)| *p));
     let of_sum = sums.error() / sums.sum + 4.0 * call.u;
     let p = call.dtype("p");
-    // What a weight is divided by when it is rounded is the kernel's choice, and with it the binade: at most half a spacing at
-    // the lower end of one, relative, and half the smallest step there is, which is largest for weights that are divided by their sum.
-    let rounded = |weight: f64| p.map_or(0.0, |p| (half_spacing(p, 1.0) * weight).max(half_spacing(p, 0.0)));
+    // Where its binade ends is the kernel's choice: at most half a spacing at the lower end of one, relative, and half the smallest step.
+    let least = p.map_or(0.0, |p| half_spacing(p, 0.0) / (call.number("p_scale") * sums.sum));
+    let rounded = |weight: f64| match p {
+        Some(p) if weight > least => (half_spacing(p, 1.0) * weight).max(least),
+        _ => 0.0,
+    };
+    let lost = |weight: f64| if weight > least { 0.0 } else { weight };
     // A weight of 0 leaves nothing of a number, but NaN of what is none.
     let unused: Vec<(usize, usize)> = match call.is("unused_values") {
         true => all.unused(b).collect(),
@@ -466,7 +489,7 @@ fn one(call: &Call, all: &Keys, sizes: &Sizes, [b, head, token]: [usize; 3]) -> 
             v.data[sizes.at([page, group, slot], [groups, sizes.page, sizes.values]) + col]
         };
         if unused.iter().map(value).any(|v| !v.is_finite()) {
-            return (f64::NAN, 0.0);
+            return [f64::NAN, 0.0, 0.0];
         }
         let values = places.iter().map(value);
         let terms = Terms::of_any_scale(values.clone().zip(&powers).map(|(v, (p, _))| v * p), call.u);
@@ -477,9 +500,15 @@ fn one(call: &Call, all: &Keys, sizes: &Sizes, [b, head, token]: [usize; 3]) -> 
                 .zip(&powers)
                 .map(|(v, (p, relative))| p * relative * (v - o).abs()),
         );
-        let of_rounding = equal.together(values.zip(&powers).map(|(v, (p, _))| rounded(*p) * v.abs()));
-        let error = terms.error() + of_weights + of_rounding + o.abs() * (of_sum + call.u);
-        (o * v_scale, error * v_scale.abs())
+        let (most, squares) = equal.sums(values.clone().zip(&powers).map(|(v, (p, _))| rounded(*p) * v.abs()));
+        let spread = (squares / 6.0).sqrt();
+        let of_rounding = f64::min(most, LAMBDA * spread);
+        let lost: f64 = values
+            .zip(&powers)
+            .map(|(v, (p, _))| lost(*p) * (v - o).abs().max(v.abs()))
+            .sum();
+        let error = terms.error() + of_weights + of_rounding + lost + o.abs() * (of_sum + call.u);
+        [o * v_scale, error * v_scale.abs(), spread * v_scale.abs()]
     };
     let log_error = equal.together(powers.iter().map(|(p, relative)| p * relative));
     let log = most + sums.sum.ln();

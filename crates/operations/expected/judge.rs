@@ -5,7 +5,7 @@ use std::ops::Range;
 use safetensors::Dtype;
 
 use super::routing::MOST_CHOICES;
-use super::{Call, Choice, Other, Output, bound, overflow};
+use super::{Call, Choice, Other, Output, bound, overflow, spread};
 use ulplab_core::close::{Allowed, Comparison, Widen, compare};
 
 /// An output that was compared with what is expected.
@@ -19,6 +19,8 @@ pub struct Judged {
     pub comparison: Comparison,
     /// What it looks like if elements are outside: the most telling first.
     pub like: Vec<Likeness>,
+    /// What the errors have all together that a right kernel's do not have ([`Output::spread`]).
+    pub together: Vec<String>,
 }
 
 /// Something else that the output may be.
@@ -88,7 +90,9 @@ pub fn judge<G: Widen<Quick = f64>>(
         bounds,
         comparison,
         like: Vec::new(),
+        together: Vec::new(),
     };
+    judged.together = spread::found(&judged.expected, got, dtype);
     let outside = |part: &Range<usize>| {
         let bounds = Allowed::Bounds(&judged.bounds[part.clone()]);
         compare(&got[part.clone()], &judged.expected.value[part.clone()], bounds, true).outside

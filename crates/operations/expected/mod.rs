@@ -37,6 +37,7 @@ mod silu;
 mod silu_and_mul;
 mod softmax;
 mod sparse_attention;
+mod spread;
 mod state_transpose;
 mod sum;
 mod swap_ffn;
@@ -155,6 +156,8 @@ pub struct Output {
     pub value: Vec<f64>,
     /// How far each may be from what a right kernel computes, before it is rounded to the type that is stored.
     pub error: Vec<f64>,
+    /// Standard deviations of the part of each error that comes from independent roundings and dominates it; none if there is no such part.
+    pub spread: Vec<f64>,
     /// Other things that parts of it may be, where what decides between them is closer than a right kernel's error.
     pub others: Vec<Other>,
     /// Elements that are chosen from several numbers.
@@ -193,6 +196,7 @@ impl Output {
             shape,
             value,
             error,
+            spread: Vec::new(),
             others: Vec::new(),
             choices: Vec::new(),
             exact: false,

@@ -1,0 +1,74 @@
+//! Errors of an output taken together, where independent roundings dominate them: their root mean square and their mean are known far
+//! better than the largest of each.
+//!
+//! With σ the standard deviation of an element's error, and what else it may be off by taken from it, the mean of (e/σ)² is near 1. The
+//! variance of roundings is an average over the places in a binade, at most twice as large as it is. Elements of a row may have one rounding
+//! in common, so a mean over N elements of R rows is that of R numbers at least: (e/σ)² has a standard deviation of √2, and e/σ one of 1.
+
+use reference::LAMBDA;
+use safetensors::Dtype;
+
+use super::Output;
+use ulplab_core::close::Widen;
+use ulplab_core::error::counted;
+
+/// The fewest elements that are judged together.
+const FEWEST: usize = 1000;
+
+/// What a right kernel's errors do not have, in words; nothing if all is as it should be, or if elements are too few to say.
+pub(super) fn found<G: Widen<Quick = f64>>(expected: &Output, got: &[G], dtype: Dtype) -> Vec<String> {
+    let cols = expected.shape.last().copied().unwrap_or(1).max(1);
+    let (mut count, mut square, mut gain) = (0usize, 0.0, 0.0);
+    let (mut of_errors, mut of_values, mut of_spread) = (0.0, 0.0, 0.0);
+    let mut rows = 0;
+    let all = expected
+        .value
+        .iter()
+        .zip(&expected.error)
+        .zip(&expected.spread)
+        .zip(got);
+    let all: Vec<(((&f64, &f64), &f64), &G)> = all.collect();
+    for row in all.chunks(cols) {
+        let before = count;
+        for (((value, error), spread), got) in row {
+            let got = got.widen();
+            if !(got.is_finite() && value.is_finite() && **spread > 0.0) {
+                continue;
+            }
+            let other = (*error - LAMBDA * *spread).max(0.0) + super::half_spacing(dtype, value.abs());
+            let off = got - *value;
+            let unexplained = (off.abs() - other).max(0.0).copysign(off) / *spread;
+            count += 1;
+            square += unexplained * unexplained;
+            gain += unexplained * value.signum();
+            of_errors += off * off;
+            of_values += *value * *value;
+            of_spread += *spread * *spread;
+        }
+        rows += usize::from(count > before);
+    }
+    if count < FEWEST {
+        return Vec::new();
+    }
+    let (n, independent) = (count as f64, (rows as f64).sqrt());
+    let over = format!("over {} of {}", counted(count, "element"), counted(rows, "row"));
+    let share = |squares: f64| 100.0 * (squares / of_values).sqrt();
+    let mut said = Vec::new();
+    let most = 2.0 + LAMBDA * 2f64.sqrt() / independent;
+    if square / n > most {
+        said.push(format!(
+            "errors are large: their root mean square is {:.3} % of the output's {over}, where roundings of weights leave {:.3} % at most",
+            share(of_errors),
+            share(most * of_spread)
+        ));
+    }
+    let most = LAMBDA / independent;
+    if (gain / n).abs() > most {
+        let towards = if gain > 0.0 { "away from zero" } else { "towards zero" };
+        said.push(format!(
+            "errors point {towards}: their mean is {:.3} of their standard deviation {over}, where right kernels have {most:.3} at most",
+            (gain / n).abs()
+        ));
+    }
+    said
+}
