@@ -65,7 +65,7 @@ fn the_rule_that_made_the_bytes_is_named() {
 #[test]
 fn the_datasets_have_no_error() {
     for name in ["dsv4-mini", "gptoss-mini", "qwen3-mini", "qwen35-mini"] {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../datasets").join(name);
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../datasets").join(name);
         let report = Checkpoint::open(&path)
             .unwrap()
             .judge(&Selection::default(), |_| {}, |_, _| {})
