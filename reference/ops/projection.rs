@@ -10,10 +10,10 @@ use super::linear::multiply;
 use crate::{Real, Tensor};
 
 /// Outputs that are widened and multiplied as one piece. Work is cut here whatever the number of threads.
-const PANEL: usize = 128;
+pub const PANEL: usize = 128;
 
 /// Rows that are multiplied as one piece; the weights are widened once for each.
-const ROWS: usize = 256;
+pub const ROWS: usize = 256;
 
 /// A linear layer, with a bias or without.
 #[derive(Clone, Debug)]
@@ -118,39 +118,5 @@ impl<T: Real> Projection<T> {
             }
         }
         y
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::ops::linear::Linear;
-
-    /// Weights that bf16 holds, that f32 holds, and that neither holds; more outputs than a panel and more rows than a block.
-    #[test]
-    fn what_is_kept_narrow_is_multiplied_as_it_was() {
-        let (rows, inputs, outputs) = (ROWS + 3, 5, PANEL + 7);
-        let wave = |n: usize, step: f64| (0..n).map(move |i| (i as f64 * step).sin());
-        let x = Tensor::new([rows, inputs], wave(rows * inputs, 0.7).collect());
-        let narrow: [fn(f64) -> f64; 3] = [|w| bf16::from_f32(w as f32).to_f64(), |w| f64::from(w as f32), |w| w];
-        for (at, narrow) in narrow.into_iter().enumerate() {
-            let weight = Tensor::new([outputs, inputs], wave(outputs * inputs, 1.3).map(narrow).collect());
-            let bias: Vec<f64> = wave(outputs, 2.1).collect();
-            let got = Projection::new(weight.clone(), Some(bias.clone()));
-            let kept = matches!(
-                (&got.weight, at),
-                (Kept::Bf16(_), 0) | (Kept::F32(_), 1) | (Kept::Own(_), 2)
-            );
-            assert!(kept, "{at}");
-            assert_eq!(got.row(PANEL + 2), weight.row(PANEL + 2));
-            let got = got.apply(&x);
-            let mut want = Linear { weight }.apply(&x);
-            for row in 0..rows {
-                want.row_mut(row).iter_mut().zip(&bias).for_each(|(y, &b)| *y += b);
-            }
-            for (a, b) in got.data.iter().zip(&want.data) {
-                assert!((a - b).abs() < 1e-14, "{a} {b}");
-            }
-        }
     }
 }

@@ -4,6 +4,7 @@
 mod errors;
 mod fixtures;
 mod gates;
+mod inverse;
 mod properties;
 mod rounding;
 mod support;

@@ -1,5 +1,6 @@
 //! Reading checkpoints.
 
+mod codes;
 mod decoding;
 mod folders;
 mod written;

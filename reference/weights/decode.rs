@@ -57,7 +57,7 @@ pub(super) fn is_integer(dtype: Dtype) -> bool {
 }
 
 /// Sign, 4 bits of exponent with bias 7, 3 bits of mantissa; no infinities, and NaN only where all bits are set (OCP "FN").
-pub(super) fn e4m3(code: u8) -> f32 {
+fn e4m3(code: u8) -> f32 {
     let (exponent, mantissa) = (code >> 3 & 15, f32::from(code & 7));
     let magnitude = match (exponent, code & 7) {
         (15, 7) => f32::NAN,
@@ -68,12 +68,12 @@ pub(super) fn e4m3(code: u8) -> f32 {
 }
 
 /// The upper half of an f16.
-pub(super) fn e5m2(code: u8) -> f32 {
+fn e5m2(code: u8) -> f32 {
     f16::from_bits(u16::from(code) << 8).to_f32()
 }
 
 /// 2^(code − 127), and NaN for 255.
-pub(super) fn e8m0(code: u8) -> f32 {
+fn e8m0(code: u8) -> f32 {
     match code {
         0 => f32::MIN_POSITIVE / 2.0,
         255 => f32::NAN,
@@ -87,7 +87,7 @@ fn power_of_two(exponent: i32) -> f32 {
 }
 
 /// The values of a tensor of floats or scales, unscaled; `None` if the type is not read.
-pub(super) fn floats(dtype: Dtype, bytes: &[u8]) -> Option<Vec<f32>> {
+pub fn floats(dtype: Dtype, bytes: &[u8]) -> Option<Vec<f32>> {
     let codes = |decode: fn(u8) -> f32| {
         let table: [f32; 256] = std::array::from_fn(|code| decode(code as u8));
         bytes.iter().map(|&code| table[usize::from(code)]).collect()
@@ -241,46 +241,5 @@ pub(super) fn scale(values: &mut [f32], shape: &[usize], scales: &[f32], block: 
         for (values, scale) in values.chunks_mut(block_cols).zip(scales) {
             values.iter_mut().for_each(|value| *value *= scale);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The definition of a float of these widths, in f64.
-    fn defined(code: u8, exponent_bits: u32, mantissa_bits: u32) -> f64 {
-        let bias = (1 << (exponent_bits - 1)) - 1;
-        let (exponent, mantissa) = (
-            i32::from(code) >> mantissa_bits & ((1 << exponent_bits) - 1),
-            f64::from(code & ((1 << mantissa_bits) - 1)) / f64::from(1 << mantissa_bits),
-        );
-        let magnitude = match exponent {
-            0 => mantissa * f64::from(1 - bias).exp2(),
-            _ => (1.0 + mantissa) * f64::from(exponent - bias).exp2(),
-        };
-        if code >= 128 { -magnitude } else { magnitude }
-    }
-
-    #[test]
-    fn every_code() {
-        for code in 0..=255u8 {
-            match code & 0x7f {
-                0x7f => assert!(e4m3(code).is_nan()),
-                _ => assert_eq!(f64::from(e4m3(code)).to_bits(), defined(code, 4, 3).to_bits(), "{code}"),
-            }
-            match code & 0x7f {
-                0x7c => assert_eq!(e5m2(code), f32::INFINITY.copysign(defined(code, 5, 2) as f32)),
-                0x7d.. => assert!(e5m2(code).is_nan()),
-                _ => assert_eq!(f64::from(e5m2(code)).to_bits(), defined(code, 5, 2).to_bits(), "{code}"),
-            }
-            match code {
-                255 => assert!(e8m0(code).is_nan()),
-                _ => assert_eq!(f64::from(e8m0(code)), (f64::from(code) - 127.0).exp2(), "{code}"),
-            }
-        }
-        // From the tables of the OCP specification.
-        assert_eq!([0x01, 0x08, 0x38, 0x7e].map(e4m3), [0.001953125, 0.015625, 1.0, 448.0]);
-        assert_eq!([0x04, 0x3c, 0x7b].map(e5m2), [6.1035156e-5, 1.0, 57344.0]);
     }
 }

@@ -43,5 +43,6 @@ mod file;
 mod files;
 mod stacks;
 
+pub use decode::floats;
 pub use error::Error;
 pub use file::Safetensors;

@@ -27,7 +27,7 @@ use rayon::prelude::*;
 pub use chunked::Chunked;
 pub use gate::{Gate, L2_EPS, beta, l2_normalize};
 pub use inputs::{Decay, Head, Inputs, Sizes};
-pub use inverse::{BLOCK, Inversion};
+pub use inverse::{BLOCK, Inversion, inverse};
 pub use policy::{Exact, FORGOTTEN, Intermediate, Policy};
 pub use recurrent::Recurrent;
 pub use state::{Kv, Layout, State, Vk};
