@@ -23,8 +23,14 @@ mod lost;
 mod made;
 #[path = "checkpoint/methods.rs"]
 mod methods;
+#[path = "checkpoint/modules.rs"]
+mod modules;
 #[path = "checkpoint/nonfinite.rs"]
 mod nonfinite;
+#[path = "checkpoint/packings.rs"]
+mod packings;
+#[path = "checkpoint/place.rs"]
+mod place;
 #[path = "checkpoint/promises.rs"]
 mod promises;
 #[path = "checkpoint/sources.rs"]

@@ -6,17 +6,17 @@
 
 mod checks;
 mod compared;
-mod config;
+pub mod config;
 mod conventions;
-mod counterpart;
+pub mod counterpart;
 mod markdown;
 mod matrix;
 mod measure;
-mod parts;
+pub mod parts;
 mod shortfall;
 mod stated;
 mod subject;
-mod words;
+pub mod words;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
