@@ -16,11 +16,15 @@ mod lost;
 pub mod oracle;
 #[path = "formats/properties.rs"]
 mod properties;
+#[path = "formats/quantize.rs"]
+mod quantize;
 #[path = "formats/records.rs"]
 mod records;
 #[path = "formats/stochastic.rs"]
 mod stochastic;
 #[path = "formats/strings.rs"]
 mod strings;
+#[path = "formats/verify.rs"]
+mod verify;
 #[path = "formats/zero_points.rs"]
 mod zero_points;

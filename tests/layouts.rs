@@ -8,6 +8,8 @@ mod fixtures;
 mod mistakes;
 #[path = "layouts/properties.rs"]
 mod properties;
+#[path = "layouts/words.rs"]
+mod words;
 
 use ulplab::layouts::{Layout, Placement};
 

@@ -16,6 +16,8 @@ mod pair;
 mod pitfalls;
 #[path = "metrics/summary.rs"]
 mod summary;
+#[path = "metrics/threshold.rs"]
+mod threshold;
 
 use ulplab::metrics::{Evidence, Metric};
 

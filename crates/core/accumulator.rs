@@ -68,7 +68,7 @@ const INFINITE: i16 = 0x2000;
 const NOT_A_NUMBER: i16 = 0x2001;
 
 /// The most terms of a rule.
-const MOST_TERMS: usize = 32;
+pub const MOST_TERMS: usize = 32;
 
 impl Factor {
     const ZERO: Self = Self {
@@ -142,7 +142,7 @@ impl Accumulator {
     }
 
     /// Whether the products of a step and their sum are numbers of 32 bits, in units of 2^(top − aligned bits).
-    fn narrow(&self) -> bool {
+    pub fn narrow(&self) -> bool {
         let fraction = self.operand.fraction_bits();
         let largest = (self.terms as u64) * ((2 << fraction) - 1u64).pow(2);
         (2 * fraction..32).contains(&self.aligned_bits) && largest << (self.aligned_bits - 2 * fraction) < 1 << 31
@@ -228,8 +228,14 @@ impl pulp::WithSimd for Steps<'_> {
     }
 }
 
+/// The sum of [`Accumulator::dot`], in steps of up to `TERMS` terms; `WIDE` as in the rules that are not [`narrow`](Accumulator::narrow).
 #[inline(always)]
-fn sum_of_steps<const TERMS: usize, const WIDE: bool>(rule: Accumulator, a: &[Factor], b: &[Factor], c: f32) -> f32 {
+pub fn sum_of_steps<const TERMS: usize, const WIDE: bool>(
+    rule: Accumulator,
+    a: &[Factor],
+    b: &[Factor],
+    c: f32,
+) -> f32 {
     let mut sum = c;
     for (a, b) in a.chunks(rule.terms).zip(b.chunks(rule.terms)) {
         sum = match (a.as_array(), b.as_array()) {
@@ -272,37 +278,5 @@ fn special(a: &[Factor], b: &[Factor], c: f32) -> f32 {
         (true, _) => f32::from_bits(NAN_BITS),
         (false, true) => f32::INFINITY,
         (false, false) => f32::NEG_INFINITY,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sums_of_32_bits_equal_those_of_64_bits() {
-        for rule in [WGMMA_E4M3, WGMMA_BF16] {
-            assert!(rule.narrow());
-            // All codes, NaN and infinities among them, in sums of which some are cut short.
-            let code = |at: u64| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u16;
-            let factor = |at: u64| match rule.operand {
-                Operand::E4m3 => Operand::E4m3.factor(code(at) & 0xff),
-                Operand::Bf16 if at.is_multiple_of(5) => Operand::Bf16.factor(code(at)),
-                Operand::Bf16 => Operand::Bf16.factor(code(at) & 0x87ff | 0x3c00),
-            };
-            for first in 0..20_000 {
-                let terms = 1 + first % 70;
-                let row =
-                    |seed: u64| -> Vec<Factor> { (0..terms).map(|at| factor(seed + 1000 * first + at)).collect() };
-                let (a, b, c) = (row(1), row(500), code(first) as f32 - 20_000.0);
-                let wide = sum_of_steps::<MOST_TERMS, true>(rule, &a, &b, c);
-                assert_eq!(
-                    rule.dot(&a, &b, c).to_bits(),
-                    wide.to_bits(),
-                    "{:?}, {first}",
-                    rule.operand
-                );
-            }
-        }
     }
 }

@@ -56,12 +56,12 @@ pub use named::{FORMATS, Named};
 pub use nvfp4::{BlockScale, Division, Global, NVFP4_RULES, NVFP4_SINGLE_RULES, Nvfp4Rule};
 pub use nvfp4_select::{Domain, Error, Select};
 pub use power::{POWER_RULES, Pick, PowerCast, PowerRule};
-pub use quantize::GlobalScale;
+pub use quantize::{Decode, Encode, GlobalScale};
 pub use records::{KvRecord, PAGE, Place, RECORDS, Segment};
 pub use scale::Scale;
 pub use single::Single;
 pub use stochastic::{stochastic, stochastic_byte, stochastic_hardware, toward_zero};
-pub use verify::{Verified, verify};
+pub use verify::{Verified, verify, verify_cast};
 pub use zero_point::{AFFINE_RULES, Affine, AffineFit, AffineRule, ZeroPoint};
 
 use crate::error::did_you_mean;

@@ -16,3 +16,4 @@ mod words;
 pub use markdown::markdown;
 pub use placement::Placement;
 pub use table::{Groups, LAYOUTS, Layout, Tile};
+pub use words::{Block, Plain, Transpose};

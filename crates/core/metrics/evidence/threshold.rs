@@ -79,16 +79,3 @@ fn recall(error: f64, p: f64) -> f64 {
     let z = normal.inverse_cdf(1.0 - p);
     1.0 - normal.pdf(z) * error / ((2.0 * std::f64::consts::PI).sqrt() * p)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::recall;
-
-    /// 0.99 needs ε ≤ 0.0127 where 1 in 16 is kept, and ≤ 0.0100 where 1 in 64 is.
-    #[test]
-    fn recall_of_99_percent() {
-        assert!((recall(0.0127, 1.0 / 16.0) - 0.99).abs() < 5e-5);
-        assert!((recall(0.0100, 1.0 / 64.0) - 0.99).abs() < 2e-4);
-        assert_eq!(recall(0.0, 0.25), 1.0);
-    }
-}
