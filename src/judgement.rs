@@ -42,7 +42,7 @@ pub fn texts(root: &Path) -> std::io::Result<BTreeMap<String, String>> {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             if path.is_dir() && !["tests", "examples"].contains(&name.as_str()) {
                 folders.push(path);
-            } else if path.is_file() && !["Cargo.toml", "tests.rs"].contains(&name.as_str()) {
+            } else if path.is_file() && name != "Cargo.toml" {
                 let text = String::from_utf8_lossy(&std::fs::read(&path)?).into_owned();
                 let place: PathBuf = path.strip_prefix(root).unwrap_or(&path).with_extension("");
                 texts.insert(place.to_string_lossy().replace('\\', "/"), text);
@@ -56,8 +56,6 @@ pub fn texts(root: &Path) -> std::io::Result<BTreeMap<String, String>> {
 pub fn digests(texts: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let mut rooms: BTreeMap<String, Room> = BTreeMap::new();
     for (place, text) in texts.iter().filter(|(place, _)| !is_other(place)) {
-        // Tests are the last item of a file.
-        let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
         rooms.entry(room(place)).or_default().files.push((place, text));
     }
     let hall = format!("{OPS}/mod");

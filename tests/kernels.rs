@@ -1,5 +1,7 @@
 //! What operations say of a kernel's outputs: the reference's own are accepted, changed ones are not. No GPU is needed.
 
+#[path = "kernels/admissible.rs"]
+mod admissible;
 #[path = "kernels/alarms.rs"]
 mod alarms;
 #[path = "kernels/batches.rs"]
@@ -20,6 +22,8 @@ mod delta_rounded;
 mod diagonal_ssm;
 #[path = "kernels/digests.rs"]
 mod digests;
+#[path = "kernels/expected.rs"]
+mod expected;
 #[path = "kernels/experts.rs"]
 mod experts;
 #[path = "kernels/failures.rs"]
@@ -58,6 +62,8 @@ mod ranges;
 mod record_attention;
 #[path = "kernels/records.rs"]
 mod records;
+#[path = "kernels/repeated.rs"]
+mod repeated;
 #[path = "kernels/rope.rs"]
 mod rope;
 #[path = "kernels/router.rs"]

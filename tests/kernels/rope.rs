@@ -1,3 +1,4 @@
+use half::bf16;
 use ulplab::ops::Inputs;
 
 use super::{accepts_only, problems, stored, values, violations};
@@ -6,7 +7,7 @@ use super::{accepts_only, problems, stored, values, violations};
 fn turned(
     case: &ulplab::ops::Case,
     problem: &ulplab::ops::Problem,
-    turn: fn([f32; 2], f32, f32) -> [f32; 2],
+    turn: impl Fn([f32; 2], f32, f32) -> [f32; 2],
 ) -> Vec<u8> {
     let [t, h, d, r] = ["T", "H", "D", "R"].map(|dim| case.dim(dim));
     let [mut x, cos, sin] = ["x", "cos", "sin"].map(|name| values(problem, name));
@@ -90,4 +91,46 @@ fn rope_reaches_a_million_positions() {
         assert_eq!([cos[pair], sin[pair]], [angle.cos() as f32, angle.sin() as f32]);
     }
     assert!(cos.len() == case.dim("T") * pairs && cos[pairs] != cos[0]);
+}
+
+/// Wrong elements of a case if every pair is turned by a function.
+fn wrong(name: &str, turn: impl Fn([f32; 2], f32, f32) -> [f32; 2]) -> f64 {
+    let op = ulplab::ops::find("rope").unwrap();
+    let case = ulplab::ops::case(op, name).unwrap();
+    let problem = ulplab::ops::problem(op, &case).unwrap();
+    violations(&problem, vec![("x", turned(&case, &problem, turn))])
+}
+
+#[test]
+fn a_product_may_be_fused_with_the_sum_and_nothing_else_may_differ() {
+    for name in [
+        "f32.forward.all_channels",
+        "bf16.forward.all_channels",
+        "f32.forward.edges",
+    ] {
+        let fused = wrong(name, |[a, b], cos, sin| {
+            [a.mul_add(cos, -(b * sin)), b.mul_add(cos, a * sin)]
+        });
+        let other = wrong(name, |[a, b], cos, sin| {
+            [(-b).mul_add(sin, a * cos), a.mul_add(sin, b * cos)]
+        });
+        assert_eq!([fused, other], [0.0; 2], "{name}");
+    }
+    let name = "f32.forward.all_channels";
+    let exact = |a: f32, b: f32, cos: f32, sin: f32| {
+        let [a, b, cos, sin] = [a, b, cos, sin].map(f64::from);
+        [(a * cos - b * sin) as f32, (b * cos + a * sin) as f32]
+    };
+    let beyond = wrong(name, |[a, b], cos, sin| {
+        exact(a, b, cos, sin).map(|x| x * (1.0 + 2.0 * f32::EPSILON))
+    });
+    assert!(
+        beyond > 5000.0,
+        "{beyond} of 14,208 numbers are noticed to be two ulps off"
+    );
+    let round = |x: f32| bf16::from_f32(x).to_f32();
+    let rounded = wrong(name, |[a, b], cos, sin| {
+        [round(a * cos) - round(b * sin), round(b * cos) + round(a * sin)]
+    });
+    assert!(rounded > 13_000.0, "{rounded}");
 }

@@ -234,6 +234,3 @@ impl Equal {
             .fold((0.0, 0.0), |(sum, squares), x| (sum + x, squares + x * x))
     }
 }
-
-#[cfg(test)]
-mod tests;

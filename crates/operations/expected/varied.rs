@@ -28,8 +28,10 @@ const U: f64 = 1.0 / (1 << 24) as f64;
 
 /// A number and the variance of its error.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Varied {
+pub struct Varied {
+    /// The number.
     pub value: f64,
+    /// The variance of its error.
     pub variance: f64,
 }
 
@@ -273,58 +275,5 @@ impl Parts {
             value: terms.sum,
             variance: carried + terms.variance(),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use reference::ops::linear::Linear;
-    use reference::{Tensor, Tensor as Numbers};
-
-    use super::*;
-
-    fn wave(len: usize, step: f64) -> Vec<f32> {
-        (0..len).map(|at| (at as f64 * step).sin() as f32 * 1.5).collect()
-    }
-
-    /// A product of bf16 operands is as far from that of the numbers as its variance says, and no farther than it allows.
-    #[test]
-    fn rounded_operands_are_off_by_as_much_as_is_said() {
-        let (rows, inner, outputs) = (40, 256, 30);
-        let (x, w) = (wave(rows * inner, 0.7), wave(outputs * inner, 1.3));
-        let exact = |x: &[f32]| x.iter().map(|x| Varied::exact((*x).into())).collect::<Vec<Varied>>();
-        let weight = Numbers::new([outputs, inner], exact(&w));
-        let given = exact(&x)
-            .into_iter()
-            .map(|x| x.rounded(Dtype::BF16))
-            .collect::<Vec<Varied>>();
-        let said = Linear { weight }.apply(&Numbers::new([rows, inner], given));
-        let rounded: Vec<f32> = x.iter().map(|x| half::bf16::from_f32(*x).to_f32()).collect();
-        let weight = Tensor::new([outputs, inner], w);
-        let got = Linear { weight }.apply(&Tensor::new([rows, inner], rounded));
-        let ratios = said.data.iter().zip(&got.data);
-        let ratios: Vec<f64> = ratios
-            .map(|(said, got)| (f64::from(*got) - said.value).abs() / said.error())
-            .collect();
-        let largest = ratios.iter().copied().fold(0.0, f64::max);
-        let mean = (ratios.iter().map(|ratio| ratio * ratio).sum::<f64>() / ratios.len() as f64).sqrt();
-        assert!(largest < 0.8, "{largest}");
-        // One standard deviation is an eighth of what is allowed; half a spacing is the most that a number may be off.
-        assert!((0.04..0.15).contains(&mean), "{mean}");
-    }
-
-    #[test]
-    fn what_is_stored_exactly_has_no_error() {
-        let stored = Varied::exact(1.0 + 2f64.powi(-9)).stored(Dtype::BF16);
-        assert_eq!((stored.value, stored.variance), (1.0, 0.0));
-        assert!(
-            Varied {
-                value: 1.0,
-                variance: 1e-9
-            }
-            .stored(Dtype::BF16)
-            .variance
-                > 1e-9
-        );
     }
 }

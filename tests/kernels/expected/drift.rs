@@ -1,7 +1,7 @@
 //! Sums in many orders are within their bounds for terms of any kind: each of a kind, which has others (see [`patterns`]).
 
-use super::super::sum::Terms;
-use super::*;
+use ulplab_operations::expected::drift::Equal;
+use ulplab_operations::expected::sum::Terms;
 
 fn random(seed: &mut u64) -> f64 {
     *seed = seed
