@@ -1,5 +1,7 @@
 //! The program's parts, without its command line. One binary, as every binary links all that the program is made of.
 
+#[path = "cuda.rs"]
+mod cuda;
 #[path = "dataset.rs"]
 mod dataset;
 #[path = "fuzz.rs"]
@@ -16,6 +18,8 @@ mod report;
 mod resumed;
 #[path = "rounding.rs"]
 mod rounding;
+#[path = "run.rs"]
+mod run;
 #[path = "sources.rs"]
 mod sources;
 #[path = "statistics.rs"]

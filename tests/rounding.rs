@@ -1,5 +1,8 @@
 //! A recipe on the CPU: what is rounded, what is left alone, and what noise controls keep.
 
+#[path = "rounding/noise.rs"]
+mod noise;
+
 use std::path::Path;
 
 use reference::paths;

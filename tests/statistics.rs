@@ -1,5 +1,8 @@
 //! Tests and limits keep their rates of error: seeded simulations, and values from published tables.
 
+#[path = "statistics/median.rs"]
+mod median;
+
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use rand_distr::{Distribution, Exp1, StandardNormal};

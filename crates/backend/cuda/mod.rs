@@ -1,6 +1,6 @@
 //! Kernels in CUDA C++: described by a header, compiled at run time, run between guard bands, timed.
 
-mod cache;
+pub mod cache;
 mod calls;
 mod copies;
 pub mod cubin;
@@ -20,7 +20,7 @@ pub mod session;
 pub mod shipped;
 pub mod time;
 pub mod toolkit;
-mod turn;
+pub mod turn;
 mod units;
 mod watchdog;
 

@@ -133,7 +133,7 @@ fn repeated(mut once: impl FnMut() -> Result<f64>) -> Result<Spread> {
 }
 
 /// Whether these repetitions, which took so long, are enough.
-fn enough(values: &[f64], spent: Duration) -> bool {
+pub fn enough(values: &[f64], spent: Duration) -> bool {
     let n = values.len();
     let known = || n.is_multiple_of(10) && half_interval(values) <= WITHIN;
     n >= REPETITIONS.1 || n >= REPETITIONS.0 && (spent >= BUDGET || spent >= ENOUGH && known())
@@ -338,31 +338,6 @@ impl Drop for Graph {
         unsafe {
             let _ = result::graph::exec_destroy(self.exec);
             let _ = result::graph::destroy(self.graph);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn repetitions_end_when_the_median_is_known_or_their_time_is_over() {
-        let (steady, varied) = ([100.0; 200], [100.0, 130.0].repeat(100));
-        let ms = Duration::from_millis;
-        // (values, how many of them, after, enough)
-        let all = [
-            (&steady[..], 10, 1000, false),
-            (&steady, 11, 60, true),
-            (&steady, 20, 9, false),
-            (&steady, 20, 10, true),
-            (&varied, 20, 10, false),
-            (&varied, 199, 59, false),
-            (&varied, 199, 60, true),
-            (&varied, 200, 1, true),
-        ];
-        for (values, n, spent, want) in all {
-            assert_eq!(enough(&values[..n], ms(spent)), want, "{n} after {spent} ms");
         }
     }
 }

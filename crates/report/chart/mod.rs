@@ -10,11 +10,10 @@ mod scatter;
 pub use dots::{Dot, DotRow, Dots};
 pub use heat::{Heat, HeatRow};
 pub use lines::{Axis, Bound, Lines, Series};
-pub use scatter::{Point, Scatter};
+pub use scale::Scale;
+pub use scatter::{Point, Scatter, front};
 
 use std::fmt::Write;
-
-use scale::Scale;
 
 /// Number of distinct colours, and of distinct marker shapes.
 pub const SLOTS: usize = 8;

@@ -155,7 +155,7 @@ fn joined(points: impl Iterator<Item = [f64; 2]>) -> String {
 }
 
 /// The points that no other beats in cost and error, by cost.
-fn front<'a>(points: &[&'a Point]) -> Vec<&'a Point> {
+pub fn front<'a>(points: &[&'a Point]) -> Vec<&'a Point> {
     let mut sorted = points.to_vec();
     sorted.sort_by(|a, b| a.cost.total_cmp(&b.cost).then(a.error.total_cmp(&b.error)));
     let mut best = f64::INFINITY;
@@ -191,30 +191,4 @@ fn free_place(name: &str, [x, y]: [f64; 2], area: Area, taken: &[Place]) -> (Pla
     let best = places.min_by(|a, b| covered(&a.0).total_cmp(&covered(&b.0)));
     let (place, class) = best.unwrap_or_else(|| side(false, 0.0));
     (place, class, covered(&place))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_front_is_what_nothing_beats() {
-        let point = |name: &str, cost, error| Point {
-            name: name.into(),
-            slot: 0,
-            mark: Mark::Filled,
-            cost,
-            error,
-            detail: String::new(),
-        };
-        let points = [
-            point("worse", 584.0, 0.2),
-            point("cheap", 368.0, 0.1),
-            point("right", 1024.0, 0.001),
-            point("dear", 1024.0, 0.01),
-            point("middle", 528.0, 0.02),
-        ];
-        let names: Vec<_> = front(&points.each_ref()).iter().map(|p| p.name.clone()).collect();
-        assert_eq!(names, ["cheap", "middle", "right"]);
-    }
 }

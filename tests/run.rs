@@ -1,0 +1,12 @@
+//! Plans, shares and records of runs.
+
+#[path = "run/invocation.rs"]
+mod invocation;
+#[path = "run/lines.rs"]
+mod lines;
+#[path = "run/partition.rs"]
+mod partition;
+#[path = "run/progress.rs"]
+mod progress;
+#[path = "run/scheduler.rs"]
+mod scheduler;
