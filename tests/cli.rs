@@ -10,14 +10,22 @@ mod audit;
 mod baseline;
 #[path = "cli/bench.rs"]
 mod bench;
+#[path = "cli/bench_formats.rs"]
+mod bench_formats;
+#[path = "cli/bench_kernels.rs"]
+mod bench_kernels;
 #[path = "cli/bisect.rs"]
 mod bisect;
 #[path = "cli/bisect_ends.rs"]
 mod bisect_ends;
+#[path = "cli/bisect_search.rs"]
+mod bisect_search;
 #[path = "cli/bring.rs"]
 mod bring;
 #[path = "cli/calibrations.rs"]
 mod calibrations;
+#[path = "cli/capsule.rs"]
+mod capsule;
 #[path = "cli/checkpoint.rs"]
 mod checkpoint;
 #[path = "cli/cluster.rs"]
@@ -28,12 +36,16 @@ mod compare;
 mod diff;
 #[path = "cli/errors.rs"]
 mod errors;
+#[path = "cli/examples.rs"]
+mod examples;
 #[path = "cli/failures.rs"]
 mod failures;
 #[path = "cli/false_pass.rs"]
 mod false_pass;
 #[path = "cli/front.rs"]
 mod front;
+#[path = "cli/front_search.rs"]
+mod front_search;
 #[path = "cli/gates.rs"]
 mod gates;
 #[path = "cli/hostile.rs"]
@@ -42,6 +54,8 @@ mod hostile;
 mod interruption;
 #[path = "cli/kernels.rs"]
 mod kernels;
+#[path = "cli/kernels_compare.rs"]
+mod kernels_compare;
 #[path = "cli/keys.rs"]
 mod keys;
 #[path = "cli/left.rs"]
@@ -62,6 +76,8 @@ mod own_ops;
 mod partitions;
 #[path = "cli/peers.rs"]
 mod peers;
+#[path = "cli/probe.rs"]
+mod probe;
 #[path = "cli/programs.rs"]
 mod programs;
 #[path = "cli/recurrence.rs"]
@@ -70,6 +86,8 @@ mod recurrence;
 mod serving;
 #[path = "cli/sources.rs"]
 mod sources;
+#[path = "cli/summary.rs"]
+mod summary;
 #[path = "cli/swap_ffn.rs"]
 mod swap_ffn;
 #[path = "cli/sweep.rs"]
@@ -88,6 +106,8 @@ mod unreadable;
 mod verdicts;
 #[path = "cli/watch.rs"]
 mod watch;
+#[path = "cli/workers.rs"]
+mod workers;
 #[path = "cli/written.rs"]
 mod written;
 

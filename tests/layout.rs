@@ -124,6 +124,33 @@ fn every_source_file_is_declared() {
     );
 }
 
+/// A library with tests in it is compiled twice. Those of the backend still stand in it.
+#[test]
+fn libraries_have_no_tests_in_them() {
+    let mut findings = Vec::new();
+    let manifests = with_extension(&["toml"])
+        .into_iter()
+        .filter(|file| file.ends_with("Cargo.toml"));
+    for manifest in manifests {
+        let text = read(&manifest);
+        let Some((_, library)) = text.split_once("[lib]\n") else {
+            continue;
+        };
+        let library = library.split("\n[").next().unwrap_or_default();
+        let folder = manifest.parent().unwrap();
+        if library.lines().any(|line| line == "test = false") == (folder == Path::new("crates/backend")) {
+            findings.push(format!("{}: [lib] with or without `test = false`", manifest.display()));
+        }
+    }
+    let places = ["src", "crates", "python", "reference"];
+    let libraries = with_extension(&["rs"])
+        .into_iter()
+        .filter(|file| places.iter().any(|place| file.starts_with(place)) && !file.starts_with("crates/backend"));
+    let tested = libraries.filter(|file| !file.starts_with("reference/tests") && read(file).contains("#[cfg(test)]"));
+    findings.extend(tested.map(|file| format!("{}: #[cfg(test)]", file.display())));
+    none("tests stand in tests/", findings);
+}
+
 /// The modules of a crate by floors: what a module imports is on a lower one. Crates themselves cannot be in a circle.
 const FLOORS: [(&str, &[&[&str]]); 5] = [
     (

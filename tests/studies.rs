@@ -1,6 +1,29 @@
 //! A kind of question that somebody else adds: its keys, what is exact, what is measured, its column and its section, and no
 //! line anywhere else but the one of the list.
 
+#[path = "studies/calls.rs"]
+mod calls;
+#[path = "studies/compile.rs"]
+mod compile;
+#[path = "studies/draws.rs"]
+mod draws;
+#[path = "studies/files.rs"]
+mod files;
+#[path = "studies/inputs.rs"]
+mod inputs;
+#[path = "studies/limits.rs"]
+mod limits;
+#[path = "studies/lines.rs"]
+mod lines;
+#[path = "studies/mutant_files.rs"]
+mod mutant_files;
+#[path = "studies/null.rs"]
+mod null;
+#[path = "studies/recipe.rs"]
+mod recipe;
+#[path = "studies/selection.rs"]
+mod selection;
+
 use std::sync::Mutex;
 
 use reference::paths::Config;

@@ -37,24 +37,24 @@ struct Findings {
 
 /// What was found of an instruction.
 #[derive(Debug, Serialize)]
-struct Finding {
+pub struct Finding {
     /// Operand, width, and where A lies.
     name: String,
     vectors: usize,
     /// How many rules were tried.
     rules: usize,
     /// Those that explain all vectors.
-    fitting: Vec<Rule>,
+    pub fitting: Vec<Rule>,
     /// Vectors that ulplab's rule does not explain.
     differing: usize,
 }
 
 /// A rule of summation: see [`Accumulator`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-struct Rule {
-    terms: usize,
-    aligned_bits: u32,
-    kept_bits: u32,
+pub struct Rule {
+    pub terms: usize,
+    pub aligned_bits: u32,
+    pub kept_bits: u32,
 }
 
 /// Vectors on which all rules are tried.
@@ -135,18 +135,18 @@ fn rules(assumed: &Accumulator) -> Vec<Rule> {
 }
 
 /// Rows of A and B, C, and the sums that the device made of them.
-struct Vectors {
+pub struct Vectors {
     assumed: &'static Accumulator,
     a: Vec<Factor>,
     b: Vec<Factor>,
     c: Vec<f32>,
-    d: Vec<u32>,
+    pub d: Vec<u32>,
     width: usize,
     terms: usize,
 }
 
 impl Vectors {
-    fn new(case: &Case, problem: &Problem, d: &[u8]) -> Self {
+    pub fn new(case: &Case, problem: &Problem, d: &[u8]) -> Self {
         let assumed = match case.key("operand") {
             "e4m3" => &WGMMA_E4M3,
             _ => &WGMMA_BF16,
@@ -182,7 +182,7 @@ impl Vectors {
     }
 
     /// The bits of vector `at` by a rule.
-    fn sum(&self, rule: &Accumulator, at: usize) -> u32 {
+    pub fn sum(&self, rule: &Accumulator, at: usize) -> u32 {
         let (row, col) = (at / self.width, at % self.width);
         let a = &self.a[row * self.terms..][..self.terms];
         let b = &self.b[(row / 64 * self.width + col) * self.terms..][..self.terms];
@@ -194,7 +194,7 @@ impl Vectors {
         self.sum(rule, at) == self.d[at]
     }
 
-    fn finding(&self, name: String) -> Finding {
+    pub fn finding(&self, name: String) -> Finding {
         let len = self.d.len();
         // Odd, so that the sample goes through all rows and columns.
         let stride = (len / SAMPLE) | 1;
@@ -217,7 +217,7 @@ impl Vectors {
 }
 
 impl Rule {
-    fn of(self, operand: Operand) -> Accumulator {
+    pub fn of(self, operand: Operand) -> Accumulator {
         let Self {
             terms,
             aligned_bits,
@@ -234,7 +234,7 @@ impl Rule {
 
 impl Finding {
     /// Whether ulplab's rule explains all vectors.
-    fn as_assumed(&self) -> bool {
+    pub fn as_assumed(&self) -> bool {
         self.differing == 0 && self.vectors > 0
     }
 
@@ -263,43 +263,5 @@ impl Findings {
             self.device,
             self.instructions.len()
         )
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Sums made by a rule are found to be made by that rule and no other.
-    #[test]
-    fn the_rule_is_found_from_the_sums() {
-        let op = ops::find("wgmma").unwrap();
-        for assumed in [&WGMMA_E4M3, &WGMMA_BF16] {
-            let name = if *assumed == WGMMA_E4M3 { "e4m3" } else { "bf16" };
-            let case = ops::case(op, &format!("{name}.n8.chain")).unwrap();
-            let problem = ops::problem(op, &case).unwrap();
-            let right = Rule {
-                terms: assumed.terms,
-                aligned_bits: assumed.aligned_bits,
-                kept_bits: assumed.kept_bits,
-            };
-            let fewer = Rule {
-                terms: right.terms / 2,
-                ..right
-            };
-            let coarser = Rule {
-                aligned_bits: right.aligned_bits - 1,
-                ..right
-            };
-            for rule in [right, fewer, coarser] {
-                let len = problem.buffers.iter().find(|buffer| buffer.name == "c").unwrap().size();
-                let mut vectors = Vectors::new(&case, &problem, &vec![0; len]);
-                let accumulator = rule.of(assumed.operand);
-                vectors.d = (0..vectors.d.len()).map(|at| vectors.sum(&accumulator, at)).collect();
-                let found = vectors.finding(name.into());
-                assert_eq!(found.fitting, [rule], "{name}");
-                assert_eq!(found.as_assumed(), rule == right, "{name}: {rule:?}");
-            }
-        }
     }
 }

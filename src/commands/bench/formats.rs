@@ -138,7 +138,7 @@ pub fn run(args: &FormatsArgs) -> Result<Exit> {
 const SPREAD: f64 = 3.0;
 
 /// What to say of repeats that take too different times. `load`: the load average before the first.
-fn busy(figures: &[Figure], load: Option<f64>) -> Option<String> {
+pub fn busy(figures: &[Figure], load: Option<f64>) -> Option<String> {
     let spread = |figure: &Figure| figure.time.max / figure.time.min;
     let worst = figures.iter().max_by(|a, b| spread(a).total_cmp(&spread(b)))?;
     let load = load.map_or(String::new(), |load| {
@@ -159,30 +159,4 @@ fn busy(figures: &[Figure], load: Option<f64>) -> Option<String> {
 fn load_average() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/loadavg").ok()?;
     text.split_whitespace().next()?.parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_busy_machine_is_named() {
-        let figure = |max| Figure {
-            name: "ulplab".into(),
-            format: "mxfp4".into(),
-            what: "quantize".into(),
-            rows: 1,
-            cols: 1,
-            time: Timing {
-                median: 1.5,
-                min: 1.0,
-                max,
-            },
-        };
-        assert_eq!(busy(&[figure(2.0), figure(3.0)], Some(14.0)), None);
-        let note = busy(&[figure(2.0), figure(40.0)], Some(14.0)).expect("a note");
-        assert!(note.contains("busy, with a load average of 14.0"), "{note}");
-        assert!(note.contains("mxfp4 quantize took 40.0 times"), "{note}");
-        assert!(busy(&[figure(40.0)], None).is_some() && busy(&[], None).is_none());
-    }
 }

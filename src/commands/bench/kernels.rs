@@ -122,19 +122,8 @@ fn operation_pattern(only: &str) -> &str {
 }
 
 /// The peers' pattern for a pattern of cells: theirs are `operation/case`, ours `operation.variant/phase/case`.
-fn case_pattern(only: &str) -> String {
+pub fn case_pattern(only: &str) -> String {
     let op = operation_pattern(only);
     let case = only.rsplit('/').next().unwrap_or("*").replace("**", "*");
     format!("{op}/{case}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn peers_are_those_of_the_cells() {
-        assert_eq!(case_pattern("rope.*/**/bf16.**"), "rope/bf16.*");
-        assert_eq!(case_pattern("delta_decode.vk**/**/**256"), "delta_decode/*256");
-    }
 }

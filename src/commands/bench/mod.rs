@@ -1,7 +1,7 @@
 //! `ulplab bench`: times of the reference, of conversions of formats and layouts, and of kernels and their peers.
 
-mod formats;
-mod kernels;
+pub mod formats;
+pub mod kernels;
 mod layouts;
 
 use std::path::PathBuf;

@@ -236,19 +236,19 @@ fn digest<'a>(label: &str, tensors: impl Iterator<Item = (&'a str, &'a [usize], 
 
 /// What a replay of one place says.
 #[derive(Serialize)]
-struct Replayed {
-    place: String,
+pub struct Replayed {
+    pub place: String,
     /// Errors of what this version leaves, next to what the right recipe left.
     #[serde(with = "ulplab_core::record::nullable")]
-    relative_l2: f64,
+    pub relative_l2: f64,
     #[serde(with = "ulplab_core::record::nullable")]
-    cosine: f64,
+    pub cosine: f64,
     #[serde(with = "ulplab_core::record::nullable")]
-    max_abs: f64,
+    pub max_abs: f64,
     /// Elements that are not as the capsule has them: of the wrong recipe, and of the right one.
-    got_changed: usize,
-    want_changed: usize,
-    elements: usize,
+    pub got_changed: usize,
+    pub want_changed: usize,
+    pub elements: usize,
 }
 
 /// Computes the culprits of a capsule again, and says whether they still do what they did.
@@ -358,7 +358,7 @@ pub fn replay(path: &Path, as_json: bool) -> Result<Exit> {
 }
 
 /// The verdict of a replay. The failure is gone only if the right recipe leaves what it left: else both may be wrong now.
-fn verdict(replayed: &[Replayed]) -> (Exit, &'static str) {
+pub fn verdict(replayed: &[Replayed]) -> (Exit, &'static str) {
     let as_wanted = replayed.iter().all(|place| place.want_changed == 0);
     let same = as_wanted && replayed.iter().all(|place| place.got_changed == 0);
     let gone = as_wanted && replayed.iter().all(|place| place.max_abs == 0.0);
@@ -473,6 +473,3 @@ impl Known {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -4,13 +4,13 @@
 //! differ; of tensors that another program dumped it tells the error of every site from what the sites before it explain.
 
 mod bench;
-mod capsule;
+pub mod capsule;
 mod dump;
 mod explain;
 mod mix;
 mod output;
 mod runs;
-mod search;
+pub mod search;
 
 use std::path::{Path, PathBuf};
 

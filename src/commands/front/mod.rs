@@ -3,7 +3,7 @@
 mod groups;
 mod measure;
 mod output;
-mod search;
+pub mod search;
 
 use std::path::PathBuf;
 

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use crate::commands::naming::NamingArgs;
 use crate::progress::Progress;
 pub use stats::{Histogram, SourceStats, Stats, Worst};
+pub use summary::fit;
 use ulplab_checkpoint::packed::{Opened, Stack, in_batches, parts};
 use ulplab_core::error::{Error, Exit, Result, did_you_mean};
 use ulplab_core::formats::{Format, GlobalScale};

@@ -54,7 +54,7 @@ pub fn text(all: &[Inspection], top: usize) -> String {
 }
 
 /// A line, or several if it is wider: it breaks only between two parts, and what follows is set in.
-fn fit(line: &str, width: usize) -> String {
+pub fn fit(line: &str, width: usize) -> String {
     let mut text = String::new();
     let mut used = 0;
     for part in line
@@ -123,16 +123,4 @@ fn badness(shown: &Inspection) -> [f64; 4] {
         (Some(_), sqnr) => -sqnr,
     };
     [loss, share(stats.nonfinite), share(stats.saturated), share(stats.zeros)]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::fit;
-
-    #[test]
-    fn a_wide_line_breaks_between_its_parts() {
-        let line = "  layers.0.w   nvfp4  [8, 96]  SQNR 20.41 dB";
-        assert_eq!(fit(line, 80), format!("{line}\n"));
-        assert_eq!(fit(line, 32), "  layers.0.w  nvfp4  [8, 96]\n      SQNR 20.41 dB\n");
-    }
 }

@@ -2,7 +2,7 @@
 
 mod attest;
 mod check;
-mod compare;
+pub mod compare;
 pub mod list;
 mod mutants;
 mod power;

@@ -2,7 +2,7 @@
 
 mod args;
 mod prepare;
-mod workers;
+pub mod workers;
 
 use std::collections::HashSet;
 use std::io::IsTerminal;

@@ -26,7 +26,7 @@ use ulplab_core::error::{Error, Result};
 
 /// Operations whose cells take longest, measured on two H100s, and whose references of timed cases take more than 25 s of a core: begun
 /// first, so that none of them is the last to end, and shared among GPUs.
-const LONGEST: [&str; 12] = [
+pub const LONGEST: [&str; 12] = [
     "delta_decode",
     "decode_step",
     "delta_prefill",
@@ -45,7 +45,7 @@ const MOST_JOBS: usize = 8;
 /// Into how many shares one of those that take longest is cut where faults are planted, and any at most: each makes the problems that it
 /// judges by again.
 const LONG_SHARES: usize = 4;
-const MOST_SHARES: usize = 8;
+pub const MOST_SHARES: usize = 8;
 /// Threads of all processes together, for each core: some wait for a compiler or a card while others compute. With as many threads in each
 /// process as there are cores, a machine of 64 had a load of 700.
 const THREADS_OF_A_CORE: usize = 3;
@@ -167,13 +167,13 @@ fn cores() -> usize {
 }
 
 /// Threads of each of so many processes on a machine with so many cores; an option on their command line comes before it.
-fn threads_of(cores: usize, processes: usize) -> usize {
+pub fn threads_of(cores: usize, processes: usize) -> usize {
     (THREADS_OF_A_CORE * cores / processes.max(1)).clamp(2, cores.clamp(2, 1024))
 }
 
 /// The operations, of which those that take longest are cut into a share for each card. Where processes plant faults, each of which can be
 /// planted on its own, all are cut into more, if else there were too few for them.
-fn pieces(ops: &[&str], cards: usize, planting: usize) -> Vec<Partition> {
+pub fn pieces(ops: &[&str], cards: usize, planting: usize) -> Vec<Partition> {
     let each = planting.div_ceil(ops.len().max(1)).clamp(1, MOST_SHARES);
     let cut = |op: &&str| {
         let n = match LONGEST.contains(op) {
@@ -187,7 +187,7 @@ fn pieces(ops: &[&str], cards: usize, planting: usize) -> Vec<Partition> {
 }
 
 /// What `CUDA_VISIBLE_DEVICES` is for each of the GPUs, of `count` that are visible.
-fn cards(devices: &Devices, count: usize) -> Result<Vec<Option<String>>> {
+pub fn cards(devices: &Devices, count: usize) -> Result<Vec<Option<String>>> {
     let numbers: Vec<usize> = match devices {
         // What runs then are programs, which need none.
         _ if count == 0 => return Ok(vec![None]),
@@ -228,7 +228,7 @@ const DROPPED: [(&str, usize); 6] = [
 ];
 
 /// The command line of a process for one piece, made of this process's own.
-fn arguments(own: &[OsString], run: &Path, piece: &Partition) -> Vec<OsString> {
+pub fn arguments(own: &[OsString], run: &Path, piece: &Partition) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = Vec::new();
     let mut own = own.iter();
     while let Some(argument) = own.next() {
@@ -248,76 +248,4 @@ fn arguments(own: &[OsString], run: &Path, piece: &Partition) -> Vec<OsString> {
     arguments.push("--partition".into());
     arguments.push(piece.to_string().into());
     arguments
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_worker_is_told_the_same_but_for_its_share() {
-        let own =
-            "kernels mutants kernels --jobs=4 --set tokens=64 --out runs/a --resume --devices all --seed 7 --json";
-        let piece = Partition::Op("rope".into(), Share { m: 2, n: 3 });
-        let own: Vec<OsString> = own.split(' ').map(OsString::from).collect();
-        let told = arguments(&own, Path::new("runs/b"), &piece);
-        let want = "kernels mutants kernels --set tokens=64 --seed 7 --jobs 1 --no-progress --out runs/b --partition op:rope:2/3";
-        assert_eq!(told.join(&OsString::from(" ")), OsString::from(want));
-    }
-
-    #[test]
-    fn the_longest_are_shared_among_gpus() {
-        let of = |op: &str, m, n| Partition::Op(op.into(), Share { m, n });
-        assert_eq!(
-            pieces(&["linear", "rope"], 2, 0),
-            [of("linear", 1, 2), of("linear", 2, 2), of("rope", 1, 1)]
-        );
-        assert_eq!(
-            pieces(&["linear", "rope"], 1, 0),
-            [of("linear", 1, 1), of("rope", 1, 1)]
-        );
-        assert_eq!(
-            pieces(&["linear", "rope"], 1, 1),
-            [of("linear", 1, 1), of("rope", 1, 1)]
-        );
-    }
-
-    #[test]
-    fn few_operations_with_faults_have_work_for_all_processes() {
-        let count = |ops: &[&str], cards, planting| pieces(ops, cards, planting).len();
-        assert_eq!(count(&["rope"], 1, 6), 6);
-        assert_eq!(count(&["rope", "rmsnorm"], 2, 6), 6);
-        assert_eq!(count(&["rope"], 2, 20), MOST_SHARES);
-        assert_eq!(count(&["linear", "rope"], 4, 2), 5);
-    }
-
-    #[test]
-    fn processes_share_the_cores() {
-        assert_eq!(
-            [(32, 16), (64, 32), (16, 8)].map(|(cores, processes)| threads_of(cores, processes)),
-            [6; 3]
-        );
-        assert_eq!(
-            [(16, 1), (2, 8), (1, 1)].map(|(cores, processes)| threads_of(cores, processes)),
-            [16, 2, 2]
-        );
-    }
-
-    #[test]
-    fn the_longest_are_operations() {
-        for op in LONGEST {
-            ulplab_operations::ops::find(op).unwrap();
-        }
-    }
-
-    #[test]
-    fn cards_are_those_that_are_visible() {
-        let two = |devices: &str| cards(&devices.parse().unwrap(), 2).map(|cards| cards.len());
-        assert_eq!(two("all").unwrap(), 2);
-        assert_eq!(two("1").unwrap(), 1);
-        assert!(two("0,2").unwrap_err().to_string().contains("no GPU 2"));
-        assert_eq!(cards(&Devices::All, 1).unwrap(), [None]);
-        assert!("0,0".parse::<Devices>().unwrap_err().contains("twice"));
-        assert!("first".parse::<Devices>().is_err());
-    }
 }

@@ -195,7 +195,7 @@ impl Compile<'_> {
 
 /// The smallest case without a model that has the same keys, or at least keys of the same names, so that its buffers have the same
 /// names; the case itself if there is none.
-fn named_by(op: &dyn Op, case: &Case) -> Case {
+pub fn named_by(op: &dyn Op, case: &Case) -> Case {
     let names = |case: &Case| case.keys.iter().map(|(name, _)| *name).collect::<Vec<_>>();
     let size = |case: &Case| case.dims.iter().map(|(_, size)| (*size).max(1) as f64).product::<f64>();
     let cases = op.cases().into_iter().filter(|other| !other.inputs.need_model());
@@ -216,17 +216,17 @@ fn shown(cases: &BTreeSet<String>) -> String {
 }
 
 /// The launches of a variant on a case, and the compiled entries to compare them with.
-struct Launches<'a> {
-    source: &'a Source,
-    variant: &'a Variant,
-    case: &'a Case,
-    plan: &'a Plan,
-    problem: &'a Problem,
-    entries: &'a BTreeMap<String, Entry>,
+pub struct Launches<'a> {
+    pub source: &'a Source,
+    pub variant: &'a Variant,
+    pub case: &'a Case,
+    pub plan: &'a Plan,
+    pub problem: &'a Problem,
+    pub entries: &'a BTreeMap<String, Entry>,
 }
 
 impl Launches<'_> {
-    fn mistakes(&self) -> Vec<String> {
+    pub fn mistakes(&self) -> Vec<String> {
         let steps = self.plan.prepare.iter().chain(&self.plan.steps);
         let of_step = |step: &Step| {
             let place = format!("variant '{}', launch '{}': ", self.variant.name, step.name);
@@ -320,78 +320,5 @@ impl Launches<'_> {
             ));
         }
         wrong
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A variant that calls one which prepares, and that one.
-    const CALLS: [&str; 2] = [
-        r#"/*
-[[variant]]
-name = "a"
-doc = "x"
-sequence = "4(up)"
-[[variant.launch]]
-name = "up"
-call = "packs.b"
-each = { of = "4", count = 2 }
-with = { w = "x[@4 % 2]", N = "C" }
-*/"#,
-        r#"/*
-[[variant]]
-name = "b"
-doc = "x"
-scratch = [{ name = "packed", bytes = "N * 2" }]
-prepare = [{ entry = "pack", grid = ["N"], block = [128], args = ["w", "packed", "N"] }]
-[[variant.launch]]
-entry = "multiply"
-grid = [1]
-block = [128]
-args = ["packed", "y", "N"]
-*/"#,
-    ];
-
-    #[test]
-    fn what_a_call_prepares_is_held_against_the_compiled_code() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("rmsnorm.cu");
-        std::fs::write(&file, CALLS[0]).unwrap();
-        std::fs::write(folder.path().join("packs.cu"), CALLS[1]).unwrap();
-        let source = Source::read(&file).unwrap();
-        let op = ops::find("rmsnorm").unwrap();
-        let case = named_by(op, &op.cases()[0]);
-        let problem = ops::problem(op, &case).unwrap();
-        let variant = &source.header.variants[0];
-        let plan = Plan::new(variant, &case, SMS).unwrap().unwrap();
-        assert_eq!((plan.prepare_order.len(), plan.order.len()), (2, 4));
-        let mistakes = |of_pack: &[u32], of_multiply: &[u32]| {
-            let entry = |parameters: &[u32]| Entry {
-                registers: 32,
-                spilled: 0,
-                stack: 0,
-                shared: 0,
-                max_threads: None,
-                parameters: parameters.to_vec(),
-            };
-            let entries = [("pack", entry(of_pack)), ("multiply", entry(of_multiply))];
-            let launches = Launches {
-                source: &source,
-                variant,
-                case: &case,
-                plan: &plan,
-                problem: &problem,
-                entries: &entries.map(|(name, entry)| (name.to_string(), entry)).into(),
-            };
-            launches.mistakes()
-        };
-        assert_eq!(mistakes(&[8, 8, 4], &[8, 8, 4]), [""; 0]);
-        let want = [
-            "variant 'a', launch 'up_prepare': args has 3 arguments, and 'pack' takes 2",
-            "variant 'a', launch 'up': 'up_packed[@4 % (2)]' has 8 bytes, and 'multiply' takes 4 there",
-        ];
-        assert_eq!(mistakes(&[8, 8], &[4, 8, 4]), want);
     }
 }

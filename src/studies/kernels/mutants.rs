@@ -52,11 +52,11 @@ impl MutantFiles {
         }
     }
 
-    fn file(&self, op: &str, fault: &str) -> PathBuf {
+    pub fn file(&self, op: &str, fault: &str) -> PathBuf {
         self.folder.join(op).join(fault).with_added_extension("json")
     }
 
-    fn write(&self, op: &str, fault: &str, results: Vec<MutantResult>) -> Result<()> {
+    pub fn write(&self, op: &str, fault: &str, results: Vec<MutantResult>) -> Result<()> {
         let file = self.file(op, fault);
         let run = self.run.clone();
         let folder = self.folder.join(op);
@@ -67,7 +67,7 @@ impl MutantFiles {
     }
 
     /// What came of a fault, if it was planted.
-    fn read(&self, op: &str, fault: &str) -> Result<Option<Vec<MutantResult>>> {
+    pub fn read(&self, op: &str, fault: &str) -> Result<Option<Vec<MutantResult>>> {
         let file = self.file(op, fault);
         if !file.is_file() {
             return Ok(None);
@@ -249,43 +249,5 @@ impl Variants<'_> {
             }
         }
         Ok(results.into_iter().map(|(_, result)| result).collect())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn faults_that_were_planted_are_read_again_in_the_same_run_only() {
-        let folder = tempfile::tempdir().unwrap();
-        let result = MutantResult {
-            kernel: "rope.simple".into(),
-            mutant: "cos_sin_swapped".into(),
-            doc: "cos and sin exchanged".into(),
-            killed: None,
-        };
-        let (op, fault) = ("rope", result.mutant.as_str());
-        let files = MutantFiles::new(folder.path(), "one");
-        assert_eq!(files.read(op, fault).unwrap(), None);
-        files.write(op, fault, vec![result.clone()]).unwrap();
-        assert_eq!(files.read(op, fault).unwrap(), Some(vec![result.clone()]));
-        assert_eq!(files.read(op, "base_ignored").unwrap(), None);
-        let other = MutantFiles::new(folder.path(), "two")
-            .read(op, fault)
-            .unwrap_err()
-            .to_string();
-        assert!(
-            other.contains("cos_sin_swapped.json") && other.contains("of the run one, expected two"),
-            "{other}"
-        );
-        std::fs::write(files.file(op, fault), "{").unwrap();
-        assert!(
-            files
-                .read(op, fault)
-                .unwrap_err()
-                .to_string()
-                .contains("cos_sin_swapped.json")
-        );
     }
 }

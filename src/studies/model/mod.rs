@@ -2,9 +2,9 @@
 
 mod calls;
 mod measured;
-mod null;
+pub mod null;
 pub mod probe;
-mod recipe;
+pub mod recipe;
 mod resumed;
 mod run;
 mod samples;
@@ -34,7 +34,7 @@ use ulplab_core::metrics::Metric;
 use ulplab_core::pattern::{matches, matches_nothing};
 use ulplab_core::record::{Phase, Record};
 
-use calls::Calls;
+pub use calls::Calls;
 use probe::Probe;
 pub use recipe::Recipe;
 pub use resumed::{Kept, Streams, Watch, run_from};

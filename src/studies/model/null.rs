@@ -69,7 +69,7 @@ fn is_of_a_state(round: &Round) -> bool {
 }
 
 /// A recipe as right code computes it in another order of sums, different in each window.
-fn reordered(recipe: &Recipe, phase: Phase) -> Result<Recipe, String> {
+pub fn reordered(recipe: &Recipe, phase: Phase) -> Result<Recipe, String> {
     if recipe.step.is_some() && (recipe.weights.is_some() || recipe.index.is_some()) {
         return Err("kernels read weights or index keys as codes, which nothing on the CPU does".into());
     }
@@ -96,31 +96,4 @@ fn reordered(recipe: &Recipe, phase: Phase) -> Result<Recipe, String> {
         cuts: Some(1),
         ..plain
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn calls_after_which_a_state_is_rounded_are_not_drawn() {
-        let growing = |wanted: fn(Growth) -> bool| {
-            let mut sites = PATHS.iter().flat_map(|path| path.sites());
-            let found = sites.find(|site| site.cache.is_some_and(|cache| wanted(cache.growth)));
-            found.unwrap().name
-        };
-        let state = growing(|growth| growth == Growth::State);
-        let other = growing(|growth| growth != Growth::State);
-        for (at, calls) in [
-            (format!("layers.*.{state}"), (true, None)),
-            (format!("layers.17.{state}"), (true, None)),
-            ("layers.*.**".into(), (true, None)),
-            (format!("layers.*.{other}"), (false, Some(1))),
-        ] {
-            let text = format!("name = 'a'\ndoc = 'x'\nchunk = 1\nround = [{{ at = '{at}', format = 'bf16' }}]");
-            let recipe: Recipe = toml::from_str(&text).unwrap();
-            let found = reordered(&recipe, Phase::Cumulative).unwrap();
-            assert_eq!((found.chunk.is_some(), found.cuts), calls, "{at}");
-        }
-    }
 }

@@ -1,6 +1,6 @@
 //! What rounding does to a state that is carried from step to step.
 
-mod inputs;
+pub mod inputs;
 mod method;
 mod operation;
 pub mod prefill;

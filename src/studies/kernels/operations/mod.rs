@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicBool;
 
 pub use case::{OwnCase, Setting};
 pub use draw::Values;
-pub use files::{files, watched};
+pub use files::{files, matching, watched};
 pub use own::{Bound, Input, Output, OwnOp, Size, expressions, type_of};
 pub use read::{Definitions, given, read};
 pub use samples::{OutputNames, Sample, outputs, samples};

@@ -1,4 +1,7 @@
-use super::*;
+//! Verdicts of replayed capsules.
+
+use ulplab::Exit;
+use ulplab::commands::bisect::capsule::{Replayed, verdict};
 
 /// A failure is gone only if the right recipe leaves every bit that it left, and the wrong one the same numbers.
 #[test]
