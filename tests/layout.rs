@@ -211,7 +211,7 @@ fn imports_lead_downwards() {
                 findings.push(format!("{}: '{here}' has no floor", file.display()));
                 continue;
             };
-            for (at, line) in read(&file).lines().enumerate() {
+            for (at, line) in read(file).lines().enumerate() {
                 let code = line.split("//").next().unwrap();
                 let names = code.split("crate::").skip(1).flat_map(|rest| {
                     let group = rest.strip_prefix('{').and_then(|rest| rest.split('}').next());
