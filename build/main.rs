@@ -1,5 +1,7 @@
 //! Puts digests of the sources into the program: of all that computes, and of what judges each operation.
 
+#![allow(clippy::print_stdout, reason = "cargo reads what a build script prints")]
+
 #[path = "../src/judgement.rs"]
 mod judgement;
 #[path = "../src/sources.rs"]

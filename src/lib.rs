@@ -3,8 +3,6 @@
 //! Data flows one way: an [`experiment::Experiment`] is planned into cells, each cell runs a path with some numerics and
 //! yields [`record::Record`]s, gates turn records into verdicts, reports show both. See `docs/design.md`.
 
-#![deny(clippy::print_stdout, clippy::print_stderr)]
-
 #[macro_use]
 extern crate ulplab_run;
 

@@ -1,5 +1,11 @@
 //! The command line as a user drives it: exit codes, errors, files, interruption.
 
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "what was measured is shown with --nocapture"
+)]
+
 #[path = "cli/array.rs"]
 mod array;
 #[path = "cli/attestations.rs"]

@@ -1,5 +1,11 @@
 //! What judges: formats, layouts, metrics, parity.
 
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "what was measured is shown with --nocapture"
+)]
+
 #[path = "core/accumulator.rs"]
 mod accumulator;
 #[path = "core/close.rs"]

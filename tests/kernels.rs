@@ -1,5 +1,11 @@
 //! What operations say of a kernel's outputs: the reference's own are accepted, changed ones are not. No GPU is needed.
 
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "what was measured is shown with --nocapture"
+)]
+
 #[path = "kernels/admissible.rs"]
 mod admissible;
 #[path = "kernels/alarms.rs"]

@@ -1,5 +1,11 @@
 //! The program's parts, without its command line. One binary, as every binary links all that the program is made of.
 
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "what was measured is shown with --nocapture"
+)]
+
 #[path = "cuda.rs"]
 mod cuda;
 #[path = "dataset.rs"]

@@ -24,7 +24,6 @@
 //! ```
 
 #![deny(missing_docs)]
-#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod checkpoint;
 pub mod packed;

@@ -13,7 +13,6 @@
 //! | [`accumulator`] | how tensor cores sum, bit for bit |
 
 #![deny(missing_docs)]
-#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod accumulator;
 pub mod atomic;

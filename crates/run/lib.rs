@@ -1,7 +1,5 @@
 //! Experiments as data, stored runs, statistics, gates, and what every command prints with.
 
-#![deny(clippy::print_stdout, clippy::print_stderr)]
-
 #[macro_use]
 pub mod output;
 

@@ -3,6 +3,8 @@
 //! `cargo run --release -p ulplab-reference --example speed -- datasets/dsv4-mini [logits]`: times forward passes and decode steps;
 //! logits are saved to the file if it does not exist, and else compared to it.
 
+#![allow(clippy::print_stdout, reason = "it prints times")]
+
 use std::error::Error;
 use std::fs;
 use std::path::Path;

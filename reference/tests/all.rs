@@ -1,5 +1,7 @@
 //! The crate's tests.
 
+#![allow(clippy::print_stdout, reason = "what was measured is shown with --nocapture")]
+
 mod bounded;
 mod deepseek_v4;
 mod diagonal_ssm;
