@@ -115,7 +115,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
         "diff",
         &[
             "ulplab diff runs/main runs/mine",
-            "ulplab diff runs/main runs/mine --gate 'layers.*.output:relative_l2<=5%' --gate 'us_cold<=3%'",
+            "ulplab diff runs/main runs/mine --worsening 'layers.*.output:relative_l2<=5%' --worsening 'us_cold<=3%'",
             "ulplab diff runs/main runs/mine --identical --markdown diff.md",
         ],
     ),
@@ -140,7 +140,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
         "baseline",
         &[
             "ulplab baseline accept runs/main --why initial --by ada",
-            "ulplab baseline compare runs/mine --gate 'kl<=5%'",
+            "ulplab baseline compare runs/mine --worsening 'kl<=5%'",
             "ulplab baseline log kv_cache",
         ],
     ),

@@ -88,9 +88,9 @@ fn without_gates_nothing_is_judged() {
     let same = altered(&base, "same", |_| {});
     let (code, text) = said(&base, &same, &[]);
     assert_eq!(code, 4, "{text}");
-    let last = "NOT JUDGED: BASE has no gates, and no --gate, --rules or --identical is given";
+    let last = "NOT JUDGED: BASE has no gates, and no --worsening, --rules or --identical is given";
     assert_eq!(text.lines().last(), Some(last));
-    assert_eq!(said(&base, &same, &["--gate", "cosine<=0"]).0, 0);
+    assert_eq!(said(&base, &same, &["--worsening", "cosine<=0"]).0, 0);
     // A gate that nothing passes guards nothing.
     let failing = swept(
         folder.path(),
@@ -138,7 +138,7 @@ fn no_gate_may_be_removed_or_relaxed() {
     assert!(line.is_some_and(|line| line.contains("fp8, nvfp4")), "{page}");
     assert!(page.lines().last().unwrap().starts_with("FAIL: "), "{page}");
     assert_eq!(
-        said(&base, &relaxed, &["--gate", "cosine<=0"]).0,
+        said(&base, &relaxed, &["--worsening", "cosine<=0"]).0,
         100,
         "other gates are no excuse"
     );
@@ -173,13 +173,13 @@ fn what_new_lacks_cannot_be_compared() {
         page.contains("recipe in one run only") && page.contains("NEW does not have the recipe"),
         "{page}"
     );
-    let (code, found) = json(&base, &new, &["--gate", "cosine<=1%"]);
+    let (code, found) = json(&base, &new, &["--worsening", "cosine<=1%"]);
     assert_eq!((code, &found["outcome"]), (4, &Value::from("PARTLY JUDGED")), "{found}");
     assert_eq!(found["checks"][2]["status"], "not_judged", "{found}");
     assert_eq!(said(&base, &new, &["--identical"]).0, 4);
 
     // A recipe that only NEW has is said, and stops nothing.
-    let (code, found) = json(&new, &base, &["--gate", "cosine<=1%"]);
+    let (code, found) = json(&new, &base, &["--worsening", "cosine<=1%"]);
     assert_eq!(code, 0, "{found}");
     assert!(found["numbers"]["only_new"].as_u64() > Some(0), "{found}");
     // Nor does one that was removed, if no gate speaks of it.
@@ -205,7 +205,7 @@ fn a_number_that_becomes_nan_is_worst() {
             record.value *= 1e6;
         }
     });
-    let (code, found) = json(&base, &nan, &["--gate", "cosine<=1e9%"]);
+    let (code, found) = json(&base, &nan, &["--worsening", "cosine<=1e9%"]);
     assert_eq!(code, 100, "{found}");
     let numbers = &found["numbers"];
     assert_eq!(
@@ -231,9 +231,9 @@ fn a_number_that_becomes_nan_is_worst() {
     assert_eq!(found["verdicts"][0]["new"], "fail", "{found}");
 
     let again = altered(&nan, "nan again", |_| {});
-    let (code, found) = json(&nan, &again, &["--identical", "--gate", "cosine<=0"]);
+    let (code, found) = json(&nan, &again, &["--identical", "--worsening", "cosine<=0"]);
     assert_eq!(code, 0, "NaN in both runs is no change: {found}");
-    let (code, page) = said(&nan, &base, &["--gate", "cosine<=0"]);
+    let (code, page) = said(&nan, &base, &["--worsening", "cosine<=0"]);
     assert_eq!(code, 0, "{page}");
     assert!(page.contains("1 NaN in BASE only, which is better"), "{page}");
 }
@@ -253,7 +253,7 @@ fn gates_bound_the_change() {
         "max_abs" => record.value = 1e-9,
         _ => {}
     });
-    let judged = |gate: &str| said(&base, &new, &["--gate", gate]);
+    let judged = |gate: &str| said(&base, &new, &["--worsening", gate]);
     for gate in [
         "relative_l2<=50%",
         "relative_l2 <= 0.25",
@@ -277,10 +277,10 @@ fn gates_bound_the_change() {
     let (_, text) = judged("relative_l2<=10%");
     let line = "1 of 2 records worsen by more; the worst: fp8 at gauss in draw-2 (local): 0.5000 → 0.7500, worse by +0.250 (+50.0 %)";
     assert!(text.contains(line), "{text}");
-    let (code, text) = said(&new, &base, &["--gate", "relative_l2<=0"]);
+    let (code, text) = said(&new, &base, &["--worsening", "relative_l2<=0"]);
     assert_eq!(code, 0, "a smaller error is no worsening: {text}");
     assert_eq!(
-        said(&new, &base, &["--gate", "cosine<=0"]).0,
+        said(&new, &base, &["--worsening", "cosine<=0"]).0,
         100,
         "a smaller cosine is one"
     );
@@ -292,7 +292,7 @@ fn gates_bound_the_change() {
         ),
         (
             "kl<=1e-4",
-            "gate 'kl<=1e-4' matches nothing: kl was measured in neither run",
+            "worsening 'kl<=1e-4' matches nothing: kl was measured in neither run",
         ),
         (
             "relative_l3<=1%",
@@ -306,7 +306,7 @@ fn gates_bound_the_change() {
         ("relative_l2<=nan", "is not a change"),
         ("relative_l2<=much", "expected a number, or one with % behind it"),
     ] {
-        refused(&base, &new, &["--gate", gate], words);
+        refused(&base, &new, &["--worsening", gate], words);
     }
 }
 
@@ -375,8 +375,8 @@ fn times_are_apart_from_numerics() {
         (&0.into(), &2.into()),
         "{found}"
     );
-    assert_eq!(said(&base, &new, &["--gate", "us_cold<=3%"]).0, 100);
-    assert_eq!(said(&base, &new, &["--gate", "us_cold<=5%"]).0, 0);
+    assert_eq!(said(&base, &new, &["--worsening", "us_cold<=3%"]).0, 100);
+    assert_eq!(said(&base, &new, &["--worsening", "us_cold<=5%"]).0, 0);
 }
 
 #[test]

@@ -250,7 +250,7 @@ fn gates_without_a_judgement_do_not_pass() {
     std::fs::create_dir(&other).unwrap();
     copy_folder(&out, &other);
     assert_eq!(
-        code(&run(&["diff", path(&out), path(&other), "--gate", "cosine<=1e-3"])),
+        code(&run(&["diff", path(&out), path(&other), "--worsening", "cosine<=1e-3"])),
         0
     );
     for gate in [
@@ -270,7 +270,7 @@ fn gates_without_a_judgement_do_not_pass() {
         "cosine<=-1",
         "nonfinite<=1e20",
     ] {
-        let output = run(&["diff", path(&out), path(&other), "--gate", gate]);
+        let output = run(&["diff", path(&out), path(&other), "--worsening", gate]);
         assert_eq!(code(&output), 2, "{gate}: {}", stdout(&output));
     }
 }

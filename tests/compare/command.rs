@@ -146,6 +146,34 @@ fn integers_are_equal_or_not() {
     assert!(out.contains("FAIL x: type: want I64, got F32"), "{out}");
 }
 
+/// What `assert_close` takes, `compare` takes: rows are logits, and `ulp` is the largest distance.
+#[test]
+fn logits_are_compared_as_distributions() {
+    let want = f32s(&[2, 3], &[1.0, 2.0, 3.0, 0.5, 0.0, -1.0]);
+    let shifted = f32s(&[2, 3], &[2.0, 3.0, 4.0, 0.5, 0.0, -1.0]);
+    let other = f32s(&[2, 3], &[3.0, 2.0, 1.0, 0.5, 0.0, -1.0]);
+    let bench = |got: &Array, gate: &str| {
+        Bench::new(&[("x", want.clone())], &[("x", got.clone())])
+            .gates(&[gate])
+            .run()
+    };
+    assert_eq!(
+        bench(&shifted, "kl<=1e-12").0,
+        Exit::Pass,
+        "a constant changes no distribution"
+    );
+    let (exit, out) = bench(&other, "kl<=0.1");
+    assert_eq!(exit, Exit::GateFailed, "{out}");
+    // Half of Σ p·(log p − log q) of the first row: (0.6652 − 0.0900)·2 / 2.
+    assert!(out.contains("kl is 0.575"), "{out}");
+    assert_eq!(bench(&want, "ulp<=0").0, Exit::Pass);
+    assert!(bench(&other, "ulp<=3").1.contains("ulp_max is"));
+    let column = f32s(&[3, 1], &[1.0, 2.0, 3.0]);
+    let moved = f32s(&[3, 1], &[1.0, 2.0, 3.5]);
+    let (exit, out) = Bench::new(&[("x", column)], &[("x", moved)]).gates(&["kl<=0.1"]).run();
+    assert_eq!(exit, Exit::NotJudged, "{out}");
+}
+
 #[test]
 fn ulps_need_one_type() {
     let want = f32s(&[2], &[1.0, 2.0]);

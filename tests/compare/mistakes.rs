@@ -27,9 +27,9 @@ fn metrics() {
         "no metric 'cosin'; did you mean 'cosine'?",
     );
     usage(
-        &bench().metrics(&["kl"]),
-        "metric 'kl' needs more than two tensors; compare has cosine, diff, relative_l2, nsr, sqnr, max_abs, ulp_p50, \
-         ulp_p99, ulp_max, nonfinite",
+        &bench().metrics(&["delta_nats"]),
+        "metric 'delta_nats' needs more than two tensors; compare has cosine, diff, relative_l2, nsr, sqnr, max_abs, ulp_p50, \
+         ulp_p99, ulp_max, nonfinite, kl, kl_max, top1, flip_gap",
     );
 }
 

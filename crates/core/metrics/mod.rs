@@ -51,6 +51,7 @@ pub use nsr::NSR;
 pub use relative_l2::RELATIVE_L2;
 pub use sqnr::SQNR;
 pub use theory::float_nsr;
+pub use ulp::ULP_MAX;
 pub use weights::{WEIGHT_BITS, WEIGHT_MEGABYTES};
 
 use crate::error::{Error, Result, did_you_mean};

@@ -23,6 +23,7 @@ pub const ULP_P99: Metric = ulp(
     |pair| quantile(pair, |ulps| ulps.p99),
 );
 
+/// The largest distance in units in the last place.
 pub const ULP_MAX: Metric = ulp("ulp_max", "largest distance in units in the last place", |pair| {
     quantile(pair, |ulps| ulps.max)
 });

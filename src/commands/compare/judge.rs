@@ -3,7 +3,7 @@
 use safetensors::Dtype;
 
 use super::gates::Gate;
-use ulplab_core::metrics::{Metric, Pair, unravel};
+use ulplab_core::metrics::{Eval, Logits, Metric, Pair, unravel};
 use ulplab_core::record::Worst;
 use ulplab_core::tensorfile::{Kind, Tensor};
 use ulplab_core::vacuous::vacuous_between;
@@ -177,17 +177,19 @@ impl Comparison {
         }
         self.metrics = metrics
             .iter()
-            .filter_map(|&metric| Some((metric, metric.measure(&pair)?)))
+            .filter_map(|&metric| Some((metric, measured(metric, &pair, want, got)?)))
             .collect();
         for gate in gates {
             let of_sign = gate.metric.name == "cosine" && want.shape.iter().product::<usize>() == 1;
             let of_sign = of_sign.then(|| "cosine of one element is that of its sign".to_string());
+            let of_one = matches!(gate.metric.eval, Eval::Logits(_)) && want.shape.last().is_none_or(|cols| *cols == 1);
+            let of_one = of_one.then(|| format!("{} of rows of one element says nothing", gate.metric.name));
             let between = || vacuous_between(gate.metric.name, gate.bound, [want.dtype, got.dtype]);
-            if let Some(why) = of_sign.or_else(between) {
+            if let Some(why) = of_sign.or(of_one).or_else(between) {
                 self.idle.push(why);
                 continue;
             }
-            let value = gate.metric.measure(&pair);
+            let value = measured(gate.metric, &pair, want, got);
             let pass = value.is_some_and(|value| gate.bound.admits(value));
             if !pass {
                 let name = gate.metric.name;
@@ -205,6 +207,17 @@ impl Comparison {
                 binds: gate.metric.name != crate::gate::NONFINITE,
             });
         }
+    }
+}
+
+/// A metric of two tensors. Those of logits take rows of the last dimension as distributions.
+fn measured(metric: &Metric, pair: &Pair, want: &Tensor, got: &Tensor) -> Option<f64> {
+    match metric.eval {
+        Eval::Logits(_) => {
+            let logits = Logits::new(&want.to_f64()?, &got.to_f64()?, *want.shape.last()?, &[]);
+            metric.measure(&logits)
+        }
+        _ => metric.measure(pair),
     }
 }
 

@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use ulplab_checkpoint::packed::parts;
 use ulplab_core::error::{Error, Exit, Result};
-use ulplab_core::metrics::{Eval, METRICS, Metric};
+use ulplab_core::metrics::{Eval, Logits, METRICS, Metric, ULP_MAX};
 
 pub use gates::Gate;
 use judge::Comparison;
@@ -123,22 +123,26 @@ fn metrics(names: &[String], gates: &[Gate]) -> Result<Vec<&'static Metric>> {
 
 /// A metric of two tensors.
 fn pair_metric(name: &str) -> Result<&'static Metric> {
-    let metric = Metric::find(name.trim())?;
-    match metric.eval {
-        Eval::Pair(_) => Ok(metric),
-        _ => {
-            let names = METRICS
-                .iter()
-                .filter(|metric| matches!(metric.eval, Eval::Pair(_)))
-                .map(|metric| metric.name);
-            let names: Vec<_> = names.collect();
-            Err(Error::Usage(format!(
-                "metric '{}' needs more than two tensors; compare has {}",
-                metric.name,
-                names.join(", ")
-            )))
-        }
+    let metric = match name.trim() {
+        "ulp" => &ULP_MAX,
+        name => Metric::find(name)?,
+    };
+    if two_tensors_do(metric) {
+        return Ok(metric);
     }
+    let names = METRICS.iter().filter(|metric| two_tensors_do(metric));
+    let names: Vec<_> = names.map(|metric| metric.name).collect();
+    Err(Error::Usage(format!(
+        "metric '{}' needs more than two tensors; compare has {}",
+        metric.name,
+        names.join(", ")
+    )))
+}
+
+/// Whether a metric is defined for two tensors, or for two tensors of logits without the tokens that followed.
+fn two_tensors_do(metric: &Metric) -> bool {
+    let two = Logits::new(&[0.0, 1.0], &[1.0, 0.0], 2, &[]);
+    matches!(metric.eval, Eval::Pair(_)) || metric.measure(&two).is_some()
 }
 
 struct Pairing<'a> {

@@ -95,7 +95,7 @@ impl FromStr for Gate {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let error = |message: String| Error::Usage(format!("gate '{text}': {message}"));
+        let error = |message: String| Error::Usage(format!("worsening '{text}': {message}"));
         let (left, most) = text
             .split_once("<=")
             .ok_or_else(|| error("expected [PATTERN:]METRIC<=CHANGE, e.g. 'kl<=1e-4' or 'us_cold<=3%'".into()))?;
@@ -233,7 +233,7 @@ impl Gate {
                 self.metric.name
             )
         };
-        let message = format!("gate '{}' matches nothing: {reason}", self.text);
+        let message = format!("worsening '{}' matches nothing: {reason}", self.text);
         match &self.file {
             Some(file) => Error::config(file, message),
             None => Error::Usage(message),

@@ -57,7 +57,7 @@ pub struct How {
     /// the metric (`ulplab list metrics`). With % the change is relative to the value in BASE; if the value in BASE is 0,
     /// any worsening fails. A pattern before the colon selects sites: `*` matches any characters but a dot, `**` any
     /// characters. A number that becomes NaN fails every gate. A gate that matches nothing is an error.
-    #[arg(long = "gate", value_name = "[PATTERN:]METRIC<=CHANGE")]
+    #[arg(long = "worsening", value_name = "[PATTERN:]METRIC<=CHANGE")]
     pub gates: Vec<String>,
     /// Read more gates from a TOML file of [[change]] tables with the keys metric, worsening ("5%" or "1e-4") and why; the
     /// keys at, phase and recipes restrict a gate.

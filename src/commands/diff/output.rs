@@ -110,7 +110,7 @@ fn side(side: &Side) -> String {
 
 fn counts(diff: &Diff) -> String {
     if diff.checks.is_empty() {
-        return "BASE has no gates, and no --gate, --rules or --identical is given".into();
+        return "BASE has no gates, and no --worsening, --rules or --identical is given".into();
     }
     let count = |status| diff.checks.iter().filter(|check| check.status == status).count();
     let (hold, fail, open) = (count(Status::Pass), count(Status::Fail), count(Status::NotJudged));

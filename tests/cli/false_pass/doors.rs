@@ -134,8 +134,8 @@ fn damaged_runs_pass_nowhere() {
             &["report", path(&copy)],
             &["merge", path(&copy)],
             &["merge", path(&run_of("part")), "--out", path(&out)],
-            &["diff", path(&base), path(&copy), "--gate", "cosine<=0.5"],
-            &["diff", path(&copy), path(&base), "--gate", "cosine<=0.5"],
+            &["diff", path(&base), path(&copy), "--worsening", "cosine<=0.5"],
+            &["diff", path(&copy), path(&base), "--worsening", "cosine<=0.5"],
             &[
                 "baseline",
                 "accept",

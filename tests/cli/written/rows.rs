@@ -99,16 +99,16 @@ pub const ROWS: &[(&str, How)] = &[
         Ends(0),
     ),
     (
-        "ulplab diff runs/main runs/mine --gate 'layers.*.output:relative_l2<=5%' --gate 'us_cold<=3%'",
+        "ulplab diff runs/main runs/mine --worsening 'layers.*.output:relative_l2<=5%' --worsening 'us_cold<=3%'",
         As(
-            "ulplab diff runs/main runs/mine --gate 'layers.*.output:relative_l2<=5%' --gate 'kl<=3%'",
+            "ulplab diff runs/main runs/mine --worsening 'layers.*.output:relative_l2<=5%' --worsening 'kl<=3%'",
             0,
         ),
     ),
     (
-        "ulplab diff runs/main runs/mine --gate 'layers.*.output:relative_l2<=5%' --gate 'us_cold<=3%' --markdown diff.md",
+        "ulplab diff runs/main runs/mine --worsening 'layers.*.output:relative_l2<=5%' --worsening 'us_cold<=3%' --markdown diff.md",
         As(
-            "ulplab diff runs/main runs/mine --gate 'layers.*.output:relative_l2<=5%' --gate 'kl<=3%' --markdown diff.md",
+            "ulplab diff runs/main runs/mine --worsening 'layers.*.output:relative_l2<=5%' --worsening 'kl<=3%' --markdown diff.md",
             0,
         ),
     ),
@@ -121,7 +121,7 @@ pub const ROWS: &[(&str, How)] = &[
         "ulplab baseline accept runs/main --why initial --by ada",
         Needs("a run that is no baseline yet, as that of the command above"),
     ),
-    ("ulplab baseline compare runs/mine --gate 'kl<=5%'", Ends(0)),
+    ("ulplab baseline compare runs/mine --worsening 'kl<=5%'", Ends(0)),
     ("ulplab baseline log kv_cache", As("ulplab baseline log smoke", 0)),
     (
         "ulplab gate --calibrate experiments/smoke.toml -o calibration.json",
