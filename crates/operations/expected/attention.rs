@@ -16,136 +16,62 @@ use super::draw::{Cases, Draw, FLOATS};
 use super::drift::Equal;
 use super::paging::{Keys, starts};
 use super::sum::Terms;
-use super::{Call, Kind, Operation, Output, fault, half_spacing, takes};
+use super::{Call, Operation, Output, faults, half_spacing, takes};
 
 pub(super) const ATTENTION: Operation = Operation {
     name: "attention",
     doc: "means of values, weighted by the softmax of queries times keys",
-    takes: &[
-        takes(
-            "q",
-            Kind::Tensor,
-            "[B, T, H, D]; [B, H, T, D] if layout = \"bhtd\"; [tokens, H, D] with cu_seqlens_q",
-        ),
-        takes(
-            "k",
-            Kind::Tensor,
-            "[B, S, G, D] with G heads, each of H/G queries' heads; or [B, G, S, D]. With a block_table, pages of S tokens; [tokens, G, D] \
-             with cu_seqlens_k",
-        ),
-        takes("v", Kind::Tensor, "[B, S, G, E], [B, G, S, E], or [tokens, G, E]"),
-        takes(
-            "cu_seqlens_q",
-            Kind::Optional,
-            "[B + 1]: where the queries of each sequence begin in q, and where the last end",
-        ),
-        takes(
-            "cu_seqlens_k",
-            Kind::Optional,
-            "[B + 1]: where the keys of each sequence begin in k and v, and where the last end",
-        ),
-        takes(
-            "block_table",
-            Kind::Optional,
-            "[B, P]: which pages of k and v each sequence has; their numbers count from 0, what is not used may be anything",
-        ),
-        takes(
-            "seq_lens",
-            Kind::Optional,
-            "[B]: how many keys each sequence has; all if not given",
-        ),
-        takes(
-            "sinks",
-            Kind::Optional,
-            "[H]: a score of each head that is summed up and has no value",
-        ),
-        takes(
-            "scale",
-            Kind::Number(f64::NAN),
-            "multiplied by the scores; 1/√D if it is not given",
-        ),
-        takes("k_scale", Kind::Number(1.0), "what k was divided by when it was stored"),
-        takes("v_scale", Kind::Number(1.0), "what v was divided by when it was stored"),
-        takes(
-            "causal",
-            Kind::Number(0.0),
-            "whether the last query sees all keys, and each before it one less",
-        ),
-        takes(
-            "window",
-            Kind::Number(0.0),
-            "how many keys each query sees, its own the last; 0 for all. It implies causal",
-        ),
-        takes(
-            "layout",
-            Kind::Word(&["bthd", "bhtd"]),
-            "the order of the dimensions: FlashAttention's, or torch's",
-        ),
-        takes(
-            "lse_layout",
-            Kind::Word(&["as_q", "heads_first"]),
-            "the order of the dimensions of lse: those of q, or [B, H, T], [H, tokens] with cu_seqlens_q (FlashAttention)",
-        ),
-        takes(
-            "lse_base",
-            Kind::Word(&["e", "2"]),
-            "whose logarithm lse is: e's (FlashAttention), or 2's (FlashInfer)",
-        ),
-        takes(
-            "p",
-            Kind::Word(&["f32", "bf16", "f16", "e4m3"]),
-            "the type that a kernel rounds weights to before it multiplies them by values",
-        ),
-        takes(
-            "p_scale",
-            Kind::Number(1.0),
-            "what the weight of the largest score is stored as, at least, if p is not f32: 1 for exp(s - max), 448 if a kernel scales weights",
-        ),
-    ],
-    faults: &[
-        fault("not_causal", "later keys are not masked"),
-        fault(
-            "causal_from_start",
-            "the causal mask is aligned to the first key, not to the last",
-        ),
-        fault("own_key_masked", "each query's own key is masked, too"),
-        fault("no_scale", "the scale is left out"),
-        fault("last_key_missing", "the last key is left out"),
-        fault("other_group", "key head h mod G is read in the place of h/(H/G)"),
-        fault("no_sinks", "the sinks are left out").of("sinks"),
-        fault("window_one_more", "the window has one key more").of("window"),
-        fault("window_one_less", "the window has one key less").of("window"),
-        fault("no_window", "the window is left out").of("window"),
-        fault("base_two", "powers of 2 are taken in the place of powers of e"),
-        fault("next_table", "the pages are those of the next sequence").of("block_table"),
-        fault(
-            "pages_in_order",
-            "the pages are read one after the other, not as the table says",
-        )
-        .of("block_table"),
-        fault("last_page_missing", "the last page is left out").of("block_table"),
-        fault("stale_length", "the lengths are those before the keys of these queries"),
-        fault("next_length", "the length is that of the next sequence").of("seq_lens"),
-        fault(
-            "unused_values",
-            "values of keys that are not used are multiplied by weights of 0: they are not finite",
-        )
-        .of("seq_lens"),
-        fault(
-            "no_lengths",
-            "all keys that there is room for are read, whatever the lengths",
-        )
-        .of("seq_lens"),
-        fault("next_start", "keys begin where those of the next sequence do").of("cu_seqlens_k"),
-        fault(
-            "first_count",
-            "masks are aligned as if all sequences had as many queries as the first",
-        )
-        .of("cu_seqlens_q"),
-        fault("no_k_scale", "k_scale is left out").of("k_scale"),
-        fault("no_v_scale", "v_scale is left out").of("v_scale"),
-        fault("no_kv_scales", "k_scale and v_scale are left out").of("k_scale"),
-    ],
+    takes: takes! {
+        q Tensor: "[B, T, H, D]; [B, H, T, D] if layout = \"bhtd\"; [tokens, H, D] with cu_seqlens_q";
+        k Tensor:
+            "[B, S, G, D] with G heads, each of H/G queries' heads; or [B, G, S, D]. With a block_table, pages of S tokens; \
+            [tokens, G, D] with cu_seqlens_k";
+        v Tensor: "[B, S, G, E], [B, G, S, E], or [tokens, G, E]";
+        cu_seqlens_q Optional: "[B + 1]: where the queries of each sequence begin in q, and where the last end";
+        cu_seqlens_k Optional: "[B + 1]: where the keys of each sequence begin in k and v, and where the last end";
+        block_table Optional:
+            "[B, P]: which pages of k and v each sequence has; their numbers count from 0, what is not used may be anything";
+        seq_lens Optional: "[B]: how many keys each sequence has; all if not given";
+        sinks Optional: "[H]: a score of each head that is summed up and has no value";
+        scale Number(f64::NAN): "multiplied by the scores; 1/√D if it is not given";
+        k_scale Number(1.0): "what k was divided by when it was stored";
+        v_scale Number(1.0): "what v was divided by when it was stored";
+        causal Number(0.0): "whether the last query sees all keys, and each before it one less";
+        window Number(0.0): "how many keys each query sees, its own the last; 0 for all. It implies causal";
+        layout Word(&["bthd", "bhtd"]): "the order of the dimensions: FlashAttention's, or torch's";
+        lse_layout Word(&["as_q", "heads_first"]):
+            "the order of the dimensions of lse: those of q, or [B, H, T], [H, tokens] with cu_seqlens_q (FlashAttention)";
+        lse_base Word(&["e", "2"]): "whose logarithm lse is: e's (FlashAttention), or 2's (FlashInfer)";
+        p Word(&["f32", "bf16", "f16", "e4m3"]): "the type that a kernel rounds weights to before it multiplies them by values";
+        p_scale Number(1.0):
+            "what the weight of the largest score is stored as, at least, if p is not f32: 1 for exp(s - max), 448 if a kernel \
+            scales weights";
+    },
+    faults: faults! {
+        not_causal: "later keys are not masked";
+        causal_from_start: "the causal mask is aligned to the first key, not to the last";
+        own_key_masked: "each query's own key is masked, too";
+        no_scale: "the scale is left out";
+        last_key_missing: "the last key is left out";
+        other_group: "key head h mod G is read in the place of h/(H/G)";
+        no_sinks of sinks: "the sinks are left out";
+        window_one_more of window: "the window has one key more";
+        window_one_less of window: "the window has one key less";
+        no_window of window: "the window is left out";
+        base_two: "powers of 2 are taken in the place of powers of e";
+        next_table of block_table: "the pages are those of the next sequence";
+        pages_in_order of block_table: "the pages are read one after the other, not as the table says";
+        last_page_missing of block_table: "the last page is left out";
+        stale_length: "the lengths are those before the keys of these queries";
+        next_length of seq_lens: "the length is that of the next sequence";
+        unused_values of seq_lens: "values of keys that are not used are multiplied by weights of 0: they are not finite";
+        no_lengths of seq_lens: "all keys that there is room for are read, whatever the lengths";
+        next_start of cu_seqlens_k: "keys begin where those of the next sequence do";
+        first_count of cu_seqlens_q: "masks are aligned as if all sequences had as many queries as the first";
+        no_k_scale of k_scale: "k_scale is left out";
+        no_v_scale of v_scale: "v_scale is left out";
+        no_kv_scales of k_scale: "k_scale and v_scale are left out";
+    },
     cases: Some(&Cases {
         sizes: &[
             &[

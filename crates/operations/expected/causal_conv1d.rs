@@ -10,57 +10,34 @@ use rayon::prelude::*;
 use super::draw::{Cases, FLOATS};
 use super::silu::silu_of;
 use super::sum::Terms;
-use super::{Call, Kind, Operation, Output, fault, half_spacing, takes};
+use super::{Call, Operation, Output, faults, half_spacing, takes};
 
 pub(super) const CAUSAL_CONV1D: Operation = Operation {
     name: "causal_conv1d",
     doc: "a convolution of every channel with its own few taps, over the tokens before, and the state that is left",
-    takes: &[
-        takes(
-            "x",
-            Kind::Tensor,
-            "[B, C, T], or [B, T, C] if layout = \"btc\"; [B, C] is one token",
-        ),
-        takes(
-            "weight",
-            Kind::Tensor,
-            "[C, W]: the last tap is that of the token itself",
-        ),
-        takes("bias", Kind::Optional, "[C]"),
-        takes(
-            "state",
-            Kind::Optional,
-            "[B, C, S] with S of W - 1 or more: the inputs before x, the latest last; zeros if not given",
-        ),
-        takes(
-            "activation",
-            Kind::Word(&["none", "silu"]),
-            "what the sums go through; SiLU is \"swish\", too",
-        ),
-        takes(
-            "layout",
-            Kind::Word(&["bct", "btc"]),
-            "the order of the dimensions of x: channels first, or tokens",
-        ),
-        takes(
-            "cast",
-            Kind::Word(&["at_end", "before_activation"]),
-            "where a kernel rounds to the type of the output: once at the end, or before the activation, too",
-        ),
-    ],
-    faults: &[
-        fault("state_not_read", "zeros are read in the place of the state").of("state"),
-        fault("state_not_written", "the state is the one before"),
-        fault("state_one_behind", "the state lacks the last token"),
-        fault("next_channel_state", "the state is that of the next channel").of("state"),
-        fault("next_sequence_state", "the state is that of the next sequence").of("state"),
-        fault("taps_reversed", "the taps are in the other order"),
-        fault("next_channel_taps", "the taps are those of the next channel"),
-        fault("one_late", "each output is that of the token before"),
-        fault("first_tap_missing", "the tap of the oldest token is left out"),
-        fault("no_bias", "the bias is left out").of("bias"),
-        fault("bias_after_activation", "the bias is added after the activation").of("bias"),
-    ],
+    takes: takes! {
+        x Tensor: "[B, C, T], or [B, T, C] if layout = \"btc\"; [B, C] is one token";
+        weight Tensor: "[C, W]: the last tap is that of the token itself";
+        bias Optional: "[C]";
+        state Optional: "[B, C, S] with S of W - 1 or more: the inputs before x, the latest last; zeros if not given";
+        activation Word(&["none", "silu"]): "what the sums go through; SiLU is \"swish\", too";
+        layout Word(&["bct", "btc"]): "the order of the dimensions of x: channels first, or tokens";
+        cast Word(&["at_end", "before_activation"]):
+            "where a kernel rounds to the type of the output: once at the end, or before the activation, too";
+    },
+    faults: faults! {
+        state_not_read of state: "zeros are read in the place of the state";
+        state_not_written: "the state is the one before";
+        state_one_behind: "the state lacks the last token";
+        next_channel_state of state: "the state is that of the next channel";
+        next_sequence_state of state: "the state is that of the next sequence";
+        taps_reversed: "the taps are in the other order";
+        next_channel_taps: "the taps are those of the next channel";
+        one_late: "each output is that of the token before";
+        first_tap_missing: "the tap of the oldest token is left out";
+        no_bias of bias: "the bias is left out";
+        bias_after_activation of bias: "the bias is added after the activation";
+    },
     cases: Some(&Cases {
         sizes: &[
             &[("B", 2), ("C", 37), ("T", 19), ("W", 4)],

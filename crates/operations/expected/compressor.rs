@@ -11,68 +11,43 @@ use reference::ops::compressor::Pool;
 use reference::{Bounded, Real as _, Tensor as Numbers};
 
 use super::sum::{Terms, widening};
-use super::{Call, Kind, Operation, Output, bounded, fault, takes};
+use super::{Call, Operation, Output, bounded, faults, takes};
 
 pub(super) const COMPRESSOR: Operation = Operation {
     name: "compressor",
     doc: "a token's row goes to a compressor's state; a window that it completes is pooled, normed, turned and inserted",
-    takes: &[
-        takes(
-            "kv",
-            Kind::Tensor,
-            "[B, W]: the values of each row's token; W is D, or 2D with overlap",
-        ),
-        takes("gate", Kind::Tensor, "[B, W]: its gates"),
-        takes("ape", Kind::Tensor, "[m, W]: added to the gates of token t at t mod m"),
-        takes("weight", Kind::Optional, "[D]: of the norm; ones if not given"),
-        takes(
-            "cos",
-            Kind::Tensor,
-            "[P, R/2]: of every position; neighbours of the last R channels are turned",
-        ),
-        takes("sin", Kind::Tensor, "[P, R/2]"),
-        takes(
-            "position",
-            Kind::Tensor,
-            "[B]: t, the token's; -1 for padding, which changes nothing",
-        ),
-        takes(
-            "ring_kv",
-            Kind::Tensor,
-            "[B, S, W]: the state; S is m, or 2m with overlap",
-        ),
-        takes("ring_gate", Kind::Tensor, "[B, S, W]: the state, ape added"),
-        takes("entries", Kind::Tensor, "[B, N, D]: those that there are"),
-        takes("eps", Kind::Number(1e-6), "of the norm"),
-    ],
-    faults: &[
-        fault("ape_of_next", "the gate gets the ape of the next token"),
-        fault("no_ape", "nothing is added to the gate"),
-        fault(
-            "rope_at_last",
-            "an entry is turned to the position of its window's last token",
-        ),
-        fault("rope_at_number", "an entry is turned to its own number"),
-        fault("rope_inverse", "an entry is turned back"),
-        fault("no_rope", "an entry is not turned"),
-        fault(
-            "halves_exchanged",
-            "the first half of the channels is pooled of the own window, the second of the window before",
-        ),
-        fault("state_stale", "the pool sees what was in the token's slot before"),
-        fault(
-            "absent_pooled",
-            "a first window pools the slots of a window before it, which there is not",
-        ),
-        fault("window_before_missing", "the window before is not pooled"),
-        fault("mean_pooled", "all tokens of a window have the same weight"),
-        fault("entry_late", "an entry is inserted one place too far"),
-        fault("not_inserted", "no entry is inserted"),
-        fault("not_normed", "an entry is not normed"),
-        fault("eps_missing", "the norm is without eps"),
-        fault("no_weight", "the weight of the norm is left out").of("weight"),
-        fault("slot_before", "the token's row goes to the slot of the token before"),
-    ],
+    takes: takes! {
+        kv Tensor: "[B, W]: the values of each row's token; W is D, or 2D with overlap";
+        gate Tensor: "[B, W]: its gates";
+        ape Tensor: "[m, W]: added to the gates of token t at t mod m";
+        weight Optional: "[D]: of the norm; ones if not given";
+        cos Tensor: "[P, R/2]: of every position; neighbours of the last R channels are turned";
+        sin Tensor: "[P, R/2]";
+        position Tensor: "[B]: t, the token's; -1 for padding, which changes nothing";
+        ring_kv Tensor: "[B, S, W]: the state; S is m, or 2m with overlap";
+        ring_gate Tensor: "[B, S, W]: the state, ape added";
+        entries Tensor: "[B, N, D]: those that there are";
+        eps Number(1e-6): "of the norm";
+    },
+    faults: faults! {
+        ape_of_next: "the gate gets the ape of the next token";
+        no_ape: "nothing is added to the gate";
+        rope_at_last: "an entry is turned to the position of its window's last token";
+        rope_at_number: "an entry is turned to its own number";
+        rope_inverse: "an entry is turned back";
+        no_rope: "an entry is not turned";
+        halves_exchanged: "the first half of the channels is pooled of the own window, the second of the window before";
+        state_stale: "the pool sees what was in the token's slot before";
+        absent_pooled: "a first window pools the slots of a window before it, which there is not";
+        window_before_missing: "the window before is not pooled";
+        mean_pooled: "all tokens of a window have the same weight";
+        entry_late: "an entry is inserted one place too far";
+        not_inserted: "no entry is inserted";
+        not_normed: "an entry is not normed";
+        eps_missing: "the norm is without eps";
+        no_weight of weight: "the weight of the norm is left out";
+        slot_before: "the token's row goes to the slot of the token before";
+    },
     cases: None,
     compute,
 };

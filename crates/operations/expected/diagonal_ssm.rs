@@ -11,44 +11,33 @@ use reference::{Bounded, Real, Tensor as Numbers};
 
 use super::drift::Equal;
 use super::sum::{Terms, widening};
-use super::{Call, Kind, Operation, Output, Tensor, bounded, fault, takes};
+use super::{Call, Operation, Output, Tensor, bounded, faults, takes};
 
 pub(super) const DIAGONAL_SSM: Operation = Operation {
     name: "diagonal_ssm",
     doc: "a diagonal state-space model: a scan over the steps of every head, and the state that is left",
-    takes: &[
-        takes("u", Kind::Tensor, "[..., H, S]: the inputs, S steps of H heads"),
-        takes(
-            "a",
-            Kind::Tensor,
-            "[H, N]: what each state is multiplied by at every step",
-        ),
-        takes("b", Kind::Tensor, "[H, N]: the weight of the input in each state"),
-        takes("c", Kind::Tensor, "[H, N]: the weight of each state in the output"),
-        takes(
-            "state",
-            Kind::Optional,
-            "[..., H, N]: before the first step; zeros if not given",
-        ),
-    ],
-    faults: &[
-        fault("input_late", "an output is of the state before its input"),
-        fault("b_dropped", "inputs are taken as they are, without b"),
-        fault("c_dropped", "states are added up without c"),
-        fault("no_decay", "states are not multiplied by a"),
-        fault("decay_of_input", "the input is multiplied by a, too"),
-        fault("next_head_decay", "a is that of the next head"),
-        fault("carry_lost_64", "every 64 steps the state begins from 0"),
-        fault("carry_lost_128", "every 128 steps the state begins from 0"),
-        fault("carry_lost_256", "every 256 steps the state begins from 0"),
-        fault("carry_lost_half", "the second half of the steps begins from 0"),
-        fault(
-            "segment_power",
-            "the state at the beginning of 64 steps is passed on with the decay of 63",
-        ),
-        fault("state_not_read", "zeros are read in the place of the state").of("state"),
-        fault("state_not_written", "the state is the one before"),
-    ],
+    takes: takes! {
+        u Tensor: "[..., H, S]: the inputs, S steps of H heads";
+        a Tensor: "[H, N]: what each state is multiplied by at every step";
+        b Tensor: "[H, N]: the weight of the input in each state";
+        c Tensor: "[H, N]: the weight of each state in the output";
+        state Optional: "[..., H, N]: before the first step; zeros if not given";
+    },
+    faults: faults! {
+        input_late: "an output is of the state before its input";
+        b_dropped: "inputs are taken as they are, without b";
+        c_dropped: "states are added up without c";
+        no_decay: "states are not multiplied by a";
+        decay_of_input: "the input is multiplied by a, too";
+        next_head_decay: "a is that of the next head";
+        carry_lost_64: "every 64 steps the state begins from 0";
+        carry_lost_128: "every 128 steps the state begins from 0";
+        carry_lost_256: "every 256 steps the state begins from 0";
+        carry_lost_half: "the second half of the steps begins from 0";
+        segment_power: "the state at the beginning of 64 steps is passed on with the decay of 63";
+        state_not_read of state: "zeros are read in the place of the state";
+        state_not_written: "the state is the one before";
+    },
     cases: None,
     compute,
 };

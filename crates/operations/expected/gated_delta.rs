@@ -18,79 +18,41 @@ use super::draw::{Cases, FLOATS};
 use super::drift::Equal;
 use super::paging::starts;
 use super::sum::Terms;
-use super::{Call, Kind, Operation, Output, Tensor, fault, takes};
+use super::{Call, Operation, Output, Tensor, faults, takes};
 
 pub(super) const GATED_DELTA: Operation = Operation {
     name: "gated_delta",
     doc: "the gated delta rule token by token, and the state that is left",
-    takes: &[
-        takes("q", Kind::Tensor, "[B, T, H, K]"),
-        takes("k", Kind::Tensor, "[B, T, H, K]"),
-        takes(
-            "v",
-            Kind::Tensor,
-            "[B, T, HV, V]; value head h belongs to key head h/(HV/H)",
-        ),
-        takes(
-            "g",
-            Kind::Tensor,
-            "[B, T, HV], or [B, T, HV, K] for a decay of each key channel: logs of decays, at most 0",
-        ),
-        takes(
-            "beta",
-            Kind::Optional,
-            "[B, T, HV]; without it v is written as it is, without the delta rule",
-        ),
-        takes(
-            "state",
-            Kind::Optional,
-            "[B, HV, K, V], or [B, HV, V, K] if layout = \"vk\": before the first token; zeros if not given",
-        ),
-        takes(
-            "cu_seqlens",
-            Kind::Optional,
-            "[N + 1]: where each of N sequences begins in the tokens, and where the last ends; B is 1 then, and N of the states",
-        ),
-        takes("scale", Kind::Number(f64::NAN), "of q; 1/√K if it is not given"),
-        takes(
-            "l2norm",
-            Kind::Number(0.0),
-            "whether q and k are divided by √(Σ x² + eps)",
-        ),
-        takes("eps", Kind::Number(1e-6), "of that norm"),
-        takes(
-            "layout",
-            Kind::Word(&["kv", "vk"]),
-            "the order of the last two dimensions of the state",
-        ),
-    ],
-    faults: &[
-        fault("state_not_written", "the state is the one before"),
-        fault("state_not_read", "zeros are read in the place of the state").of("state"),
-        fault(
-            "state_read_transposed",
-            "the state is read in the other layout, and written in the right one",
-        )
-        .of("state"),
-        fault(
-            "state_carried_over",
-            "each sequence goes on from the state that the one before has left",
-        )
-        .of("cu_seqlens"),
-        fault("no_decay", "nothing decays"),
-        fault(
-            "decay_on_values",
-            "the decay of a key channel is that of the value channel",
-        ),
-        fault("decay_after_read", "k reads the state before it decays"),
-        fault("no_beta", "beta is left out").of("beta"),
-        fault("no_delta", "what k reads is not subtracted from v").of("beta"),
-        fault("read_before_update", "q reads the state before it is updated"),
-        fault("no_l2norm", "q and k are not normalised").of("l2norm"),
-        fault("no_l2norm_eps", "eps of the norm is left out").of("l2norm"),
-        fault("no_scale", "the scale is left out"),
-        fault("other_group", "key head h mod H is read in the place of h/(HV/H)"),
-    ],
+    takes: takes! {
+        q Tensor: "[B, T, H, K]";
+        k Tensor: "[B, T, H, K]";
+        v Tensor: "[B, T, HV, V]; value head h belongs to key head h/(HV/H)";
+        g Tensor: "[B, T, HV], or [B, T, HV, K] for a decay of each key channel: logs of decays, at most 0";
+        beta Optional: "[B, T, HV]; without it v is written as it is, without the delta rule";
+        state Optional: "[B, HV, K, V], or [B, HV, V, K] if layout = \"vk\": before the first token; zeros if not given";
+        cu_seqlens Optional:
+            "[N + 1]: where each of N sequences begins in the tokens, and where the last ends; B is 1 then, and N of the states";
+        scale Number(f64::NAN): "of q; 1/√K if it is not given";
+        l2norm Number(0.0): "whether q and k are divided by √(Σ x² + eps)";
+        eps Number(1e-6): "of that norm";
+        layout Word(&["kv", "vk"]): "the order of the last two dimensions of the state";
+    },
+    faults: faults! {
+        state_not_written: "the state is the one before";
+        state_not_read of state: "zeros are read in the place of the state";
+        state_read_transposed of state: "the state is read in the other layout, and written in the right one";
+        state_carried_over of cu_seqlens: "each sequence goes on from the state that the one before has left";
+        no_decay: "nothing decays";
+        decay_on_values: "the decay of a key channel is that of the value channel";
+        decay_after_read: "k reads the state before it decays";
+        no_beta of beta: "beta is left out";
+        no_delta of beta: "what k reads is not subtracted from v";
+        read_before_update: "q reads the state before it is updated";
+        no_l2norm of l2norm: "q and k are not normalised";
+        no_l2norm_eps of l2norm: "eps of the norm is left out";
+        no_scale: "the scale is left out";
+        other_group: "key head h mod H is read in the place of h/(HV/H)";
+    },
     cases: Some(&Cases {
         sizes: &[
             &[("B", 2), ("T", 7), ("H", 2), ("HV", 4), ("K", 16), ("V", 24)],

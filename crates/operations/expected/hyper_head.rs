@@ -11,48 +11,35 @@ use reference::ops::rmsnorm::inverse_rms;
 use reference::{Bounded, Real, Tensor as Numbers};
 
 use super::sum::{Terms, widening};
-use super::{Call, Kind, Operation, Output, bounded, fault, takes};
+use super::{Call, Operation, Output, bounded, faults, takes};
 
 pub(super) const HYPER_HEAD: Operation = Operation {
     name: "hyper_head",
     doc: "the residual streams, mixed into one vector, and its norm",
-    takes: &[
-        takes("x", Kind::Tensor, "[..., N, C]: the streams"),
-        takes(
-            "fn",
-            Kind::Tensor,
-            "[N, N*C]: the projection to the logits of the streams",
-        ),
-        takes("base", Kind::Tensor, "[N]: added to the logits"),
-        takes("scale", Kind::Tensor, "[1]: multiplied by the logits before"),
-        takes("weight", Kind::Optional, "[C]: of the norm; ones if not given"),
-        takes("norm_eps", Kind::Number(1e-6), "added to mean squares"),
-        takes("eps", Kind::Number(1e-6), "added to the weights of streams"),
-        takes("norm", Kind::Word(&["rms", "none"]), "whether the mixture is normed"),
-    ],
-    faults: &[
-        fault("no_eps", "the norms lack their epsilon"),
-        fault("weights_without_eps", "the weights of streams lack their epsilon"),
-        fault("eps_exchanged", "the epsilon of the norms is added to the weights"),
-        fault("base_left_out", "logits lack their base"),
-        fault("no_scale", "logits are not multiplied by the scale"),
-        fault(
-            "streams_not_normed",
-            "logits are not divided by the root mean square of the streams",
-        ),
-        fault(
-            "norm_of_streams",
-            "the mixture is divided by the root mean square of the streams",
-        ),
-        fault("mixture_not_normed", "the mixture is not normed"),
-        fault(
-            "stream_twice",
-            "the stream before the last is mixed in the place of the last",
-        ),
-        fault("last_stream_missing", "the last stream is left out of the mixture"),
-        fault("next_stream_weight", "the weight of each stream is that of the next"),
-        fault("no_weight", "the weight of the norm is left out").of("weight"),
-    ],
+    takes: takes! {
+        x Tensor: "[..., N, C]: the streams";
+        fn Tensor: "[N, N*C]: the projection to the logits of the streams";
+        base Tensor: "[N]: added to the logits";
+        scale Tensor: "[1]: multiplied by the logits before";
+        weight Optional: "[C]: of the norm; ones if not given";
+        norm_eps Number(1e-6): "added to mean squares";
+        eps Number(1e-6): "added to the weights of streams";
+        norm Word(&["rms", "none"]): "whether the mixture is normed";
+    },
+    faults: faults! {
+        no_eps: "the norms lack their epsilon";
+        weights_without_eps: "the weights of streams lack their epsilon";
+        eps_exchanged: "the epsilon of the norms is added to the weights";
+        base_left_out: "logits lack their base";
+        no_scale: "logits are not multiplied by the scale";
+        streams_not_normed: "logits are not divided by the root mean square of the streams";
+        norm_of_streams: "the mixture is divided by the root mean square of the streams";
+        mixture_not_normed: "the mixture is not normed";
+        stream_twice: "the stream before the last is mixed in the place of the last";
+        last_stream_missing: "the last stream is left out of the mixture";
+        next_stream_weight: "the weight of each stream is that of the next";
+        no_weight of weight: "the weight of the norm is left out";
+    },
     cases: None,
     compute,
 };

@@ -8,40 +8,29 @@ use rayon::prelude::*;
 
 use super::drift::Equal;
 use super::sum::Terms;
-use super::{Call, Kind, Operation, Output, fault, takes};
+use super::{Call, Operation, Output, faults, takes};
 
 pub(super) const INDEX_SCORES: Operation = Operation {
     name: "index_scores",
     doc: "an indexer's score of every entry that a query may see",
-    takes: &[
-        takes("q", Kind::Tensor, "[T, H, D]"),
-        takes(
-            "k",
-            Kind::Tensor,
-            "[N, D], or [T, N, D] if each query has entries of its own",
-        ),
-        takes("weights", Kind::Tensor, "[T, H]: of the heads of each query"),
-        takes(
-            "counts",
-            Kind::Optional,
-            "[T]: how many entries a query may see, the first ones; all if not given",
-        ),
-        takes("scale", Kind::Number(1.0), "the weights are multiplied by"),
-    ],
-    faults: &[
-        fault("no_relu", "negative products are summed up, too"),
-        fault(
-            "relu_of_sum",
-            "negative sums are cut off in the place of negative products",
-        ),
-        fault("no_weights", "the weights of heads are left out"),
-        fault("no_scale", "the scale is left out"),
-        fault("last_head_missing", "the sum leaves out the last head"),
-        fault("next_head_weight", "the weight of each head is that of the next"),
-        fault("next_query_weights", "the weights are those of the next query"),
-        fault("one_too_many", "each query sees the entry after those that it may see").of("counts"),
-        fault("all_seen", "every query sees all entries").of("counts"),
-    ],
+    takes: takes! {
+        q Tensor: "[T, H, D]";
+        k Tensor: "[N, D], or [T, N, D] if each query has entries of its own";
+        weights Tensor: "[T, H]: of the heads of each query";
+        counts Optional: "[T]: how many entries a query may see, the first ones; all if not given";
+        scale Number(1.0): "the weights are multiplied by";
+    },
+    faults: faults! {
+        no_relu: "negative products are summed up, too";
+        relu_of_sum: "negative sums are cut off in the place of negative products";
+        no_weights: "the weights of heads are left out";
+        no_scale: "the scale is left out";
+        last_head_missing: "the sum leaves out the last head";
+        next_head_weight: "the weight of each head is that of the next";
+        next_query_weights: "the weights are those of the next query";
+        one_too_many of counts: "each query sees the entry after those that it may see";
+        all_seen of counts: "every query sees all entries";
+    },
     cases: None,
     compute,
 };

@@ -10,37 +10,31 @@ use rayon::prelude::*;
 
 use super::draw::{Cases, FLOATS};
 use super::sum::Terms;
-use super::{Call, Kind, Operation, Output, fault, takes};
+use super::{Call, Operation, Output, faults, takes};
 
 pub(super) const LAYERNORM: Operation = Operation {
     name: "layernorm",
     doc: "rows less their mean, divided by their standard deviation, times a weight, and a bias",
-    takes: &[
-        takes("x", Kind::Tensor, "[..., C]"),
-        takes("weight", Kind::Optional, "[C]"),
-        takes("bias", Kind::Optional, "[C]"),
-        takes("eps", Kind::Number(1e-5), "added to the variance"),
-        takes(
-            "variance",
-            Kind::Word(&["of_differences", "of_squares"]),
-            "how a kernel computes it: of differences from the mean, or as the mean of squares less the square of the mean",
-        ),
-    ],
-    faults: &[
-        fault("no_mean", "the mean is not subtracted, as in RMSNorm"),
-        fault(
-            "mean_in_variance",
-            "the mean of squares is taken for the variance, and the mean subtracted above",
-        ),
-        fault("unbiased", "the variance is divided by C - 1, not by C"),
-        fault("no_root", "rows are divided by the variance, not by its root"),
-        fault("no_eps", "eps is left out"),
-        fault("eps_outside_root", "eps is added to the standard deviation"),
-        fault("half_of_row", "mean and variance are those of the first half of a row"),
-        fault("neighbour_row", "mean and variance are those of the next row"),
-        fault("no_weight", "the weight is left out").of("weight"),
-        fault("no_bias", "the bias is left out").of("bias"),
-    ],
+    takes: takes! {
+        x Tensor: "[..., C]";
+        weight Optional: "[C]";
+        bias Optional: "[C]";
+        eps Number(1e-5): "added to the variance";
+        variance Word(&["of_differences", "of_squares"]):
+            "how a kernel computes it: of differences from the mean, or as the mean of squares less the square of the mean";
+    },
+    faults: faults! {
+        no_mean: "the mean is not subtracted, as in RMSNorm";
+        mean_in_variance: "the mean of squares is taken for the variance, and the mean subtracted above";
+        unbiased: "the variance is divided by C - 1, not by C";
+        no_root: "rows are divided by the variance, not by its root";
+        no_eps: "eps is left out";
+        eps_outside_root: "eps is added to the standard deviation";
+        half_of_row: "mean and variance are those of the first half of a row";
+        neighbour_row: "mean and variance are those of the next row";
+        no_weight of weight: "the weight is left out";
+        no_bias of bias: "the bias is left out";
+    },
     cases: Some(&Cases {
         sizes: &[&[("T", 5), ("C", 333)], &[("T", 3), ("C", 4096)]],
         numbers: &[],

@@ -14,110 +14,45 @@ use super::draw::Cases;
 use super::drift::{FEW, Places, level};
 use super::scaled::{self, Operand, operand};
 use super::sum::Terms;
-use super::{Call, Kind, Operation, Output, fault, half_spacing, takes};
+use super::{Call, Operation, Output, faults, half_spacing, takes};
 
 pub(super) const MATMUL: Operation = Operation {
     name: "matmul",
     doc: "a product of matrices, with scales, a factor and a bias",
-    takes: &[
-        takes("a", Kind::Tensor, "[..., M, K]"),
-        takes(
-            "b",
-            Kind::Tensor,
-            "[K, N], or [..., K, N] with the first dimensions of a; [N, K] if b_rows = \"n\"",
-        ),
-        takes(
-            "a_scale",
-            Kind::Optional,
-            "one number, [M], or a grid over a, each dimension in blocks: [M, 1], [M, K/128], ...",
-        ),
-        takes(
-            "b_scale",
-            Kind::Optional,
-            "one number, [N], or a grid over b with its order of dimensions: [N, 1], [N/128, K/128], ...",
-        ),
-        takes(
-            "m_block",
-            Kind::Number(0.0),
-            "how many rows of a share a scale; 0 if it follows from the sizes",
-        ),
-        takes(
-            "n_block",
-            Kind::Number(0.0),
-            "how many columns of b share a scale, likewise",
-        ),
-        takes(
-            "k_block",
-            Kind::Number(0.0),
-            "how many elements along K share a scale, likewise",
-        ),
-        takes("bias", Kind::Optional, "[N]"),
-        takes("alpha", Kind::Number(1.0), "multiplied by, before the bias is added"),
-        takes(
-            "b_rows",
-            Kind::Word(&["k", "n"]),
-            "what the rows of b count: k, or n as in a linear layer's weight",
-        ),
-        takes(
-            "a_codes",
-            Kind::Word(&["numbers", "e2m1"]),
-            "what a holds: numbers, or two codes of FP4 a byte, the lower four bits first",
-        ),
-        takes("b_codes", Kind::Word(&["numbers", "e2m1"]), "what b holds"),
-    ],
-    faults: &[
-        fault(
-            "b_transposed",
-            "b is read with rows and columns exchanged (it is square)",
-        ),
-        fault(
-            "last_terms_missing",
-            "the terms after the last whole multiple of 32 of K are left out, or the last 32",
-        ),
-        fault("last_block_missing", "the last block of scales along K is left out"),
-        fault("half_of_terms", "the second half of K is left out"),
-        fault("no_bias", "the bias is left out").of("bias"),
-        fault("no_alpha", "alpha is left out").of("alpha"),
-        fault("alpha_on_bias", "the bias is multiplied by alpha, too").of("bias"),
-        fault("no_a_scale", "the scales of a are left out").of("a_scale"),
-        fault("no_b_scale", "the scales of b are left out").of("b_scale"),
-        fault(
-            "a_scale_of_next_block",
-            "the scales of a are those of the next block of K",
-        )
-        .of("a_scale"),
-        fault(
-            "b_scale_of_next_block",
-            "the scales of b are those of the next block of K",
-        )
-        .of("b_scale"),
-        fault(
-            "a_scale_of_next_row",
-            "the scales of a are those of the next block of rows",
-        )
-        .of("a_scale"),
-        fault(
-            "b_scale_of_next_column",
-            "the scales of b are those of the next block of columns",
-        )
-        .of("b_scale"),
-        fault("a_scale_for_b", "b is multiplied by the scales of a, not by its own").of("b_scale"),
-        fault("b_scale_for_a", "a is multiplied by the scales of b, not by its own").of("a_scale"),
-        fault(
-            "a_scale_transposed",
-            "the grid of the scales of a is read in the other order of dimensions",
-        )
-        .of("a_scale"),
-        fault(
-            "b_scale_transposed",
-            "the grid of the scales of b is read in the other order of dimensions",
-        )
-        .of("b_scale"),
-        fault(
-            "batch_of_first",
-            "the first matrix of b is multiplied by in every batch",
-        ),
-    ],
+    takes: takes! {
+        a Tensor: "[..., M, K]";
+        b Tensor: "[K, N], or [..., K, N] with the first dimensions of a; [N, K] if b_rows = \"n\"";
+        a_scale Optional: "one number, [M], or a grid over a, each dimension in blocks: [M, 1], [M, K/128], ...";
+        b_scale Optional: "one number, [N], or a grid over b with its order of dimensions: [N, 1], [N/128, K/128], ...";
+        m_block Number(0.0): "how many rows of a share a scale; 0 if it follows from the sizes";
+        n_block Number(0.0): "how many columns of b share a scale, likewise";
+        k_block Number(0.0): "how many elements along K share a scale, likewise";
+        bias Optional: "[N]";
+        alpha Number(1.0): "multiplied by, before the bias is added";
+        b_rows Word(&["k", "n"]): "what the rows of b count: k, or n as in a linear layer's weight";
+        a_codes Word(&["numbers", "e2m1"]): "what a holds: numbers, or two codes of FP4 a byte, the lower four bits first";
+        b_codes Word(&["numbers", "e2m1"]): "what b holds";
+    },
+    faults: faults! {
+        b_transposed: "b is read with rows and columns exchanged (it is square)";
+        last_terms_missing: "the terms after the last whole multiple of 32 of K are left out, or the last 32";
+        last_block_missing: "the last block of scales along K is left out";
+        half_of_terms: "the second half of K is left out";
+        no_bias of bias: "the bias is left out";
+        no_alpha of alpha: "alpha is left out";
+        alpha_on_bias of bias: "the bias is multiplied by alpha, too";
+        no_a_scale of a_scale: "the scales of a are left out";
+        no_b_scale of b_scale: "the scales of b are left out";
+        a_scale_of_next_block of a_scale: "the scales of a are those of the next block of K";
+        b_scale_of_next_block of b_scale: "the scales of b are those of the next block of K";
+        a_scale_of_next_row of a_scale: "the scales of a are those of the next block of rows";
+        b_scale_of_next_column of b_scale: "the scales of b are those of the next block of columns";
+        a_scale_for_b of b_scale: "b is multiplied by the scales of a, not by its own";
+        b_scale_for_a of a_scale: "a is multiplied by the scales of b, not by its own";
+        a_scale_transposed of a_scale: "the grid of the scales of a is read in the other order of dimensions";
+        b_scale_transposed of b_scale: "the grid of the scales of b is read in the other order of dimensions";
+        batch_of_first: "the first matrix of b is multiplied by in every batch";
+    },
     cases: Some(&Cases {
         sizes: &[
             &[("M", 5), ("N", 130), ("K", 256)],

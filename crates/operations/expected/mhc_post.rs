@@ -6,37 +6,27 @@
 use rayon::prelude::*;
 
 use super::sum::Terms;
-use super::{Call, Kind, Operation, Output, fault, takes};
+use super::{Call, Operation, Output, faults, takes};
 
 pub(super) const MHC_POST: Operation = Operation {
     name: "mhc_post",
     doc: "a block's output and the residual streams, mixed into the new streams",
-    takes: &[
-        takes("x", Kind::Tensor, "[..., N, C]: the streams"),
-        takes("y", Kind::Tensor, "[..., C]: what the block gave"),
-        takes("post", Kind::Tensor, "[..., N]: the weight of y in each stream"),
-        takes(
-            "comb",
-            Kind::Tensor,
-            "[..., N, N]: the weight of old stream j in new stream k is at [j, k]",
-        ),
-    ],
-    faults: &[
-        fault(
-            "comb_transposed",
-            "the other index of the weights of streams is contracted",
-        ),
-        fault("not_mixed", "each stream is added to as it is"),
-        fault("block_missing", "the block's output is left out"),
-        fault("no_post", "the block's output is not multiplied by its weight"),
-        fault(
-            "next_stream_post",
-            "the weight of the block's output is that of the next stream",
-        ),
-        fault("last_stream_missing", "the last stream is left out of the sum"),
-        fault("next_row_weights", "the weights are those of the next row"),
-        fault("next_row_block", "the block's output is that of the next row"),
-    ],
+    takes: takes! {
+        x Tensor: "[..., N, C]: the streams";
+        y Tensor: "[..., C]: what the block gave";
+        post Tensor: "[..., N]: the weight of y in each stream";
+        comb Tensor: "[..., N, N]: the weight of old stream j in new stream k is at [j, k]";
+    },
+    faults: faults! {
+        comb_transposed: "the other index of the weights of streams is contracted";
+        not_mixed: "each stream is added to as it is";
+        block_missing: "the block's output is left out";
+        no_post: "the block's output is not multiplied by its weight";
+        next_stream_post: "the weight of the block's output is that of the next stream";
+        last_stream_missing: "the last stream is left out of the sum";
+        next_row_weights: "the weights are those of the next row";
+        next_row_block: "the block's output is that of the next row";
+    },
     cases: None,
     compute,
 };

@@ -14,52 +14,37 @@ use reference::ops::linear::Linear;
 use reference::{Bounded, LAMBDA, Real, Tensor as Numbers};
 
 use super::sum::{Terms, widening};
-use super::{Call, Kind, Operation, Output, bounded, fault, takes};
+use super::{Call, Operation, Output, bounded, faults, takes};
 
 pub(super) const MHC_PRE: Operation = Operation {
     name: "mhc_pre",
     doc: "the input of a block, mixed of the residual streams and normed, and the weights of its output",
-    takes: &[
-        takes("x", Kind::Tensor, "[..., N, C]: the streams"),
-        takes(
-            "fn",
-            Kind::Tensor,
-            "[2N + N*N, N*C]: the projection to the logits of pre, post and comb",
-        ),
-        takes("base", Kind::Tensor, "[2N + N*N]: added to the logits"),
-        takes(
-            "scale",
-            Kind::Tensor,
-            "[3]: multiplied by the logits of pre, post and comb before",
-        ),
-        takes("weight", Kind::Optional, "[C]: of the norm; ones if not given"),
-        takes("norm_eps", Kind::Number(1e-6), "added to mean squares"),
-        takes("eps", Kind::Number(1e-6), "added to the weights of streams and to sums"),
-        takes(
-            "iterations",
-            Kind::Number(20.0),
-            "how often the columns of comb are normalised",
-        ),
-        takes("norm", Kind::Word(&["rms", "none"]), "whether the mixture is normed"),
-    ],
-    faults: &[
-        fault("comb_transposed", "rows and columns of comb are exchanged"),
-        fault("one_iteration", "columns are normalised once, rows by the softmax only"),
-        fault("last_iteration_missing", "the last of the iterations is left out"),
-        fault(
-            "norm_eps_of_pre",
-            "the weights of streams have the norms' epsilon added",
-        ),
-        fault("weights_without_eps", "the weights of streams lack their epsilon"),
-        fault("no_eps", "the norms lack their epsilon"),
-        fault("weights_of_first_token", "every token is mixed as the first one"),
-        fault("base_left_out", "logits lack their base"),
-        fault("scale_of_pre", "all logits are multiplied by the scale of pre"),
-        fault("post_not_doubled", "the weights of the output are half as large"),
-        fault("mixture_not_normed", "the mixture is not normed"),
-        fault("last_stream_missing", "the last stream is left out of the mixture"),
-        fault("no_weight", "the weight of the norm is left out").of("weight"),
-    ],
+    takes: takes! {
+        x Tensor: "[..., N, C]: the streams";
+        fn Tensor: "[2N + N*N, N*C]: the projection to the logits of pre, post and comb";
+        base Tensor: "[2N + N*N]: added to the logits";
+        scale Tensor: "[3]: multiplied by the logits of pre, post and comb before";
+        weight Optional: "[C]: of the norm; ones if not given";
+        norm_eps Number(1e-6): "added to mean squares";
+        eps Number(1e-6): "added to the weights of streams and to sums";
+        iterations Number(20.0): "how often the columns of comb are normalised";
+        norm Word(&["rms", "none"]): "whether the mixture is normed";
+    },
+    faults: faults! {
+        comb_transposed: "rows and columns of comb are exchanged";
+        one_iteration: "columns are normalised once, rows by the softmax only";
+        last_iteration_missing: "the last of the iterations is left out";
+        norm_eps_of_pre: "the weights of streams have the norms' epsilon added";
+        weights_without_eps: "the weights of streams lack their epsilon";
+        no_eps: "the norms lack their epsilon";
+        weights_of_first_token: "every token is mixed as the first one";
+        base_left_out: "logits lack their base";
+        scale_of_pre: "all logits are multiplied by the scale of pre";
+        post_not_doubled: "the weights of the output are half as large";
+        mixture_not_normed: "the mixture is not normed";
+        last_stream_missing: "the last stream is left out of the mixture";
+        no_weight of weight: "the weight of the norm is left out";
+    },
     cases: None,
     compute,
 };

@@ -104,9 +104,17 @@ pub struct Takes {
     pub doc: &'static str,
 }
 
-const fn takes(name: &'static str, kind: Kind, doc: &'static str) -> Takes {
-    Takes { name, kind, doc }
+/// What an operation takes, a row each: name, kind and description.
+macro_rules! takes {
+    ($($name:ident $kind:ident $(($value:expr))?: $doc:literal;)*) => {
+        &[$($crate::expected::Takes {
+            name: stringify!($name),
+            kind: $crate::expected::Kind::$kind $(($value))?,
+            doc: $doc,
+        }),*]
+    };
 }
+use takes;
 
 /// The kinds of what operations take.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -131,19 +139,19 @@ pub struct Fault {
     pub needs: Option<&'static str>,
 }
 
-const fn fault(name: &'static str, doc: &'static str) -> Fault {
-    Fault { name, doc, needs: None }
+/// Faults of an operation, a row each: name, what must be given for it to change anything, and description.
+macro_rules! faults {
+    ($($name:ident $(of $needs:ident)?: $doc:literal;)*) => {
+        &[$($crate::expected::Fault {
+            name: stringify!($name),
+            doc: $doc,
+            needs: faults!(@needs $($needs)?),
+        }),*]
+    };
+    (@needs $needs:ident) => { Some(stringify!($needs)) };
+    (@needs) => { None };
 }
-
-impl Fault {
-    /// The same of something that may be left out.
-    const fn of(self, needs: &'static str) -> Self {
-        Self {
-            needs: Some(needs),
-            ..self
-        }
-    }
-}
+use faults;
 
 /// An output in f64.
 #[derive(Clone, Debug)]

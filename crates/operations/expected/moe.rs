@@ -16,103 +16,51 @@ use super::drift::Equal;
 use super::routing::{Chosen, Router};
 use super::silu::silu_of;
 use super::sum::Terms;
-use super::{Call, Kind, Operation, Other, Output, fault, half_spacing, takes};
+use super::{Call, Operation, Other, Output, faults, half_spacing, takes};
 
 pub(super) const MOE: Operation = Operation {
     name: "moe",
     doc: "a mixture of experts, from the logits of the router to the sum of the experts' outputs",
-    takes: &[
-        takes("x", Kind::Tensor, "[T, C]"),
-        takes("logits", Kind::Optional, "[T, E]: those of the router"),
-        takes("router", Kind::Optional, "[E, C]: its weights, if no logits are given"),
-        takes(
-            "w13",
-            Kind::Tensor,
-            "[E, 2 I, C]: gates' weights (w1), then those of ups (w3)",
-        ),
-        takes("w2", Kind::Tensor, "[E, C, I]"),
-        takes(
-            "shared_w13",
-            Kind::Optional,
-            "[2 J, C] of the expert that all tokens go through",
-        ),
-        takes("shared_w2", Kind::Optional, "[C, J]"),
-        takes(
-            "selection_bias",
-            Kind::Optional,
-            "[E]: added to scores for the choice only",
-        ),
-        takes("top_k", Kind::Number(f64::NAN), "experts of a token"),
-        takes("groups", Kind::Number(1.0), "equal parts of the experts"),
-        takes(
-            "top_groups",
-            Kind::Number(f64::NAN),
-            "groups that experts are of: with the largest sum of two scores with their bias, or largest score without; all if not given",
-        ),
-        takes(
-            "scores",
-            Kind::Word(&["softmax", "sigmoid", "sqrtsoftplus"]),
-            "what logits become",
-        ),
-        takes(
-            "renormalize",
-            Kind::Number(1.0),
-            "whether weights are divided by the sum of those chosen",
-        ),
-        takes("scaling_factor", Kind::Number(1.0), "multiplied by weights"),
-        takes(
-            "limit",
-            Kind::Number(f64::NAN),
-            "gates are at most this, ups between it and its negative; no limit if not given",
-        ),
-        takes(
-            "stored",
-            Kind::Word(&["f32", "bf16", "f16"]),
-            "the type that a kernel stores what is between its parts in",
-        ),
-    ],
-    faults: &[
-        fault("no_selection_bias", "the bias of the selection is left out").of("selection_bias"),
-        fault("bias_in_weights", "the bias of the selection is in the weights, too").of("selection_bias"),
-        fault(
-            "other_normalization",
-            "weights are not divided by their sum, or are though they should not be",
-        ),
-        fault("no_scaling_factor", "the scaling factor is left out").of("scaling_factor"),
-        fault(
-            "weights_by_number",
-            "weights go to the chosen experts in the order of their numbers",
-        ),
-        fault("one_fewer", "the last of the chosen experts is left out"),
-        fault(
-            "next_expert",
-            "the expert with the next number computes in the place of each",
-        ),
-        fault("no_groups", "experts are chosen of all groups").of("top_groups"),
-        fault(
-            "groups_by_other",
-            "groups are chosen by their best expert, not by the sum of two, or the other way around",
-        )
-        .of("top_groups"),
-        fault("weight_twice", "weights are multiplied by twice"),
-        fault("no_weight", "weights are left out"),
-        fault("last_token_missing", "each expert leaves out the last of its tokens"),
-        fault("gate_up_swapped", "gates are taken for ups, and ups for gates"),
-        fault("no_limit", "nothing is limited").of("limit"),
-        fault("shared_not_limited", "the expert of all tokens has no limit").of("limit"),
-        fault("no_shared", "the expert of all tokens is left out").of("shared_w13"),
-        fault(
-            "shared_scaled",
-            "the output of the expert of all tokens is multiplied by the scaling factor, too",
-        )
-        .of("shared_w13"),
-        fault(
-            "shared_divided",
-            "the output of the expert of all tokens is divided by the scaling factor",
-        )
-        .of("shared_w13"),
-        fault("bias_in_bf16", "the bias of the selection is rounded to bf16").of("selection_bias"),
-    ],
+    takes: takes! {
+        x Tensor: "[T, C]";
+        logits Optional: "[T, E]: those of the router";
+        router Optional: "[E, C]: its weights, if no logits are given";
+        w13 Tensor: "[E, 2 I, C]: gates' weights (w1), then those of ups (w3)";
+        w2 Tensor: "[E, C, I]";
+        shared_w13 Optional: "[2 J, C] of the expert that all tokens go through";
+        shared_w2 Optional: "[C, J]";
+        selection_bias Optional: "[E]: added to scores for the choice only";
+        top_k Number(f64::NAN): "experts of a token";
+        groups Number(1.0): "equal parts of the experts";
+        top_groups Number(f64::NAN):
+            "groups that experts are of: with the largest sum of two scores with their bias, or largest score without; all if not given";
+        scores Word(&["softmax", "sigmoid", "sqrtsoftplus"]): "what logits become";
+        renormalize Number(1.0): "whether weights are divided by the sum of those chosen";
+        scaling_factor Number(1.0): "multiplied by weights";
+        limit Number(f64::NAN): "gates are at most this, ups between it and its negative; no limit if not given";
+        stored Word(&["f32", "bf16", "f16"]): "the type that a kernel stores what is between its parts in";
+    },
+    faults: faults! {
+        no_selection_bias of selection_bias: "the bias of the selection is left out";
+        bias_in_weights of selection_bias: "the bias of the selection is in the weights, too";
+        other_normalization: "weights are not divided by their sum, or are though they should not be";
+        no_scaling_factor of scaling_factor: "the scaling factor is left out";
+        weights_by_number: "weights go to the chosen experts in the order of their numbers";
+        one_fewer: "the last of the chosen experts is left out";
+        next_expert: "the expert with the next number computes in the place of each";
+        no_groups of top_groups: "experts are chosen of all groups";
+        groups_by_other of top_groups: "groups are chosen by their best expert, not by the sum of two, or the other way around";
+        weight_twice: "weights are multiplied by twice";
+        no_weight: "weights are left out";
+        last_token_missing: "each expert leaves out the last of its tokens";
+        gate_up_swapped: "gates are taken for ups, and ups for gates";
+        no_limit of limit: "nothing is limited";
+        shared_not_limited of limit: "the expert of all tokens has no limit";
+        no_shared of shared_w13: "the expert of all tokens is left out";
+        shared_scaled of shared_w13: "the output of the expert of all tokens is multiplied by the scaling factor, too";
+        shared_divided of shared_w13: "the output of the expert of all tokens is divided by the scaling factor";
+        bias_in_bf16 of selection_bias: "the bias of the selection is rounded to bf16";
+    },
     cases: Some(&Cases {
         sizes: &[
             &[("T", 7), ("C", 48), ("E", 6), ("I", 32)],

@@ -8,51 +8,34 @@ use rayon::prelude::*;
 
 use super::silu::silu;
 use super::sum::Terms;
-use super::{Call, Kind, Operation, Output, fault, half_spacing, takes};
+use super::{Call, Operation, Output, faults, half_spacing, takes};
 
 pub(super) const RMSNORM: Operation = Operation {
     name: "rmsnorm",
     doc: "rows divided by their root mean square, times a weight",
-    takes: &[
-        takes("x", Kind::Tensor, "[..., C]"),
-        takes("weight", Kind::Optional, "[C]"),
-        takes(
-            "gate",
-            Kind::Optional,
-            "[..., C]; the normalised row is multiplied by SiLU of it",
-        ),
-        takes("eps", Kind::Number(1e-6), "added to the mean of squares"),
-        takes(
-            "zero_centered",
-            Kind::Number(0.0),
-            "whether 1 + weight is multiplied by",
-        ),
-        takes(
-            "cast",
-            Kind::Word(&["after_weight", "before_weight"]),
-            "where a kernel rounds to the type of the output: once at the end, or before the weight, too",
-        ),
-    ],
-    faults: &[
-        fault("not_normalised", "rows are not divided by anything: x·weight"),
-        fault("no_variance", "the mean of squares is left out: x·weight/√eps"),
-        fault("sum_for_mean", "the sum of squares is taken for their mean"),
-        fault("half_of_row", "the mean of squares is that of the first half of a row"),
-        fault("neighbour_row", "the mean of squares is that of the next row"),
-        fault("no_eps", "eps is left out"),
-        fault("eps_tenfold", "eps is ten times as large"),
-        fault(
-            "eps_outside_root",
-            "eps is added to the root, not to the mean of squares",
-        ),
-        fault("mean_subtracted", "the mean of the row is subtracted, as in LayerNorm"),
-        fault("no_weight", "the weight is left out").of("weight"),
-        fault(
-            "other_center",
-            "weight is taken for 1 + weight, or 1 + weight for weight",
-        ),
-        fault("gate_without_silu", "the gate is multiplied by as it is, without SiLU").of("gate"),
-    ],
+    takes: takes! {
+        x Tensor: "[..., C]";
+        weight Optional: "[C]";
+        gate Optional: "[..., C]; the normalised row is multiplied by SiLU of it";
+        eps Number(1e-6): "added to the mean of squares";
+        zero_centered Number(0.0): "whether 1 + weight is multiplied by";
+        cast Word(&["after_weight", "before_weight"]):
+            "where a kernel rounds to the type of the output: once at the end, or before the weight, too";
+    },
+    faults: faults! {
+        not_normalised: "rows are not divided by anything: x·weight";
+        no_variance: "the mean of squares is left out: x·weight/√eps";
+        sum_for_mean: "the sum of squares is taken for their mean";
+        half_of_row: "the mean of squares is that of the first half of a row";
+        neighbour_row: "the mean of squares is that of the next row";
+        no_eps: "eps is left out";
+        eps_tenfold: "eps is ten times as large";
+        eps_outside_root: "eps is added to the root, not to the mean of squares";
+        mean_subtracted: "the mean of the row is subtracted, as in LayerNorm";
+        no_weight of weight: "the weight is left out";
+        other_center: "weight is taken for 1 + weight, or 1 + weight for weight";
+        gate_without_silu of gate: "the gate is multiplied by as it is, without SiLU";
+    },
     cases: None,
     compute,
 };

@@ -6,49 +6,29 @@
 
 use rayon::prelude::*;
 
-use super::{Call, Kind, Operation, Output, fault, takes};
+use super::{Call, Operation, Output, faults, takes};
 
 pub(super) const ROPE: Operation = Operation {
     name: "rope",
     doc: "pairs of channels turned by the angle of their position",
-    takes: &[
-        takes(
-            "x",
-            Kind::Tensor,
-            "[T, H, D] or [B, T, H, D]; [H, T, D] or [B, H, T, D] if layout = \"bhtd\"",
-        ),
-        takes(
-            "cos",
-            Kind::Tensor,
-            "[T, R/2] or [B, T, R/2]: the first R channels of D are turned; [.., R] if width = \"full\"",
-        ),
-        takes("sin", Kind::Tensor, "as cos"),
-        takes(
-            "pairing",
-            Kind::Word(&["half", "interleaved"]),
-            "which channels are a pair: i and i + R/2, or 2i and 2i + 1",
-        ),
-        takes("inverse", Kind::Number(0.0), "whether they are turned back"),
-        takes(
-            "layout",
-            Kind::Word(&["bthd", "bhtd"]),
-            "the order of the dimensions of x: tokens first, or heads as in transformers",
-        ),
-        takes(
-            "width",
-            Kind::Word(&["half", "full"]),
-            "what columns of cos and sin are of: pairs, or channels as in transformers",
-        ),
-    ],
-    faults: &[
-        fault("other_pairing", "the pairs are those of the other pairing"),
-        fault("turned_back", "the sign of the sine is wrong"),
-        fault("next_position", "the angles are those of the next position"),
-        fault("cos_sin_swapped", "cosine and sine are exchanged"),
-        fault("first_position", "all positions have the angles of the first"),
-        fault("first_sequence", "all sequences have the angles of the first"),
-        fault("not_turned", "nothing is turned"),
-    ],
+    takes: takes! {
+        x Tensor: "[T, H, D] or [B, T, H, D]; [H, T, D] or [B, H, T, D] if layout = \"bhtd\"";
+        cos Tensor: "[T, R/2] or [B, T, R/2]: the first R channels of D are turned; [.., R] if width = \"full\"";
+        sin Tensor: "as cos";
+        pairing Word(&["half", "interleaved"]): "which channels are a pair: i and i + R/2, or 2i and 2i + 1";
+        inverse Number(0.0): "whether they are turned back";
+        layout Word(&["bthd", "bhtd"]): "the order of the dimensions of x: tokens first, or heads as in transformers";
+        width Word(&["half", "full"]): "what columns of cos and sin are of: pairs, or channels as in transformers";
+    },
+    faults: faults! {
+        other_pairing: "the pairs are those of the other pairing";
+        turned_back: "the sign of the sine is wrong";
+        next_position: "the angles are those of the next position";
+        cos_sin_swapped: "cosine and sine are exchanged";
+        first_position: "all positions have the angles of the first";
+        first_sequence: "all sequences have the angles of the first";
+        not_turned: "nothing is turned";
+    },
     cases: None,
     compute,
 };

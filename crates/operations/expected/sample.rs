@@ -10,58 +10,40 @@
 use rayon::prelude::*;
 use reference::ops::top_k::top_k;
 
-use super::{Call, Choice, Kind, Operation, Output, fault, takes};
+use super::{Call, Choice, Operation, Output, faults, takes};
 use ulplab_core::random::philox;
 
 pub(super) const SAMPLE: Operation = Operation {
     name: "sample",
     doc: "the token with the largest logit, or one drawn from the softmax by a seed",
-    takes: &[
-        takes("logits", Kind::Tensor, "[B, V]"),
-        takes(
-            "temperature",
-            Kind::Optional,
-            "[B]: what logits are divided by before noise is added; 0, as if not given, takes the largest logit",
-        ),
-        takes(
-            "sequence",
-            Kind::Optional,
-            "[B]: the number of each row's sequence; the number of the row if not given",
-        ),
-        takes(
-            "position",
-            Kind::Optional,
-            "[B]: the position of the token that was read last, -1 for padding, whose token is -1; 0 if not given",
-        ),
-        takes(
-            "noise",
-            Kind::Optional,
-            "[B, V]: Gumbel noise, if it is not that of the seed; -ln q where probabilities are divided by q of an exponential distribution",
-        ),
-        takes("seed", Kind::Number(0.0), "of all draws, a whole number from 0 to 2^53"),
-        takes(
-            "seed_words",
-            Kind::Optional,
-            "[2]: the lower and the upper 32 bits of a seed that is larger",
-        ),
-    ],
-    faults: &[
-        fault("last_of_ties", "of equal logits the last is taken"),
-        fault("nan_smallest", "NaN counts as smallest"),
-        fault("largest_magnitude", "logits are compared by their magnitudes"),
-        fault("tail_lost", "logits after the last whole 256 are left out"),
-        fault("count_from_one", "tokens count from 1"),
-        fault("no_noise", "the largest logit is taken at any temperature").of("temperature"),
-        fault("no_temperature", "logits are not divided by the temperature").of("temperature"),
-        fault("temperature_multiplied", "logits are multiplied by the temperature").of("temperature"),
-        fault("next_row_temperature", "the temperature is that of the next row").of("temperature"),
-        fault("noise_scaled", "noise is divided by the temperature, too").of("temperature"),
-        fault("noise_of_row_0", "all rows draw as the first sequence does").of("temperature"),
-        fault("noise_of_position_0", "a sequence draws alike at all positions").of("position"),
-        fault("noise_of_next_token", "the noise of each token is that of the next").of("temperature"),
-        fault("seed_left_out", "the seed is taken for 0").of("temperature"),
-        fault("padding_drawn", "a row of padding has a token").of("position"),
-    ],
+    takes: takes! {
+        logits Tensor: "[B, V]";
+        temperature Optional: "[B]: what logits are divided by before noise is added; 0, as if not given, takes the largest logit";
+        sequence Optional: "[B]: the number of each row's sequence; the number of the row if not given";
+        position Optional: "[B]: the position of the token that was read last, -1 for padding, whose token is -1; 0 if not given";
+        noise Optional:
+            "[B, V]: Gumbel noise, if it is not that of the seed; -ln q where probabilities are divided by q of an exponential \
+            distribution";
+        seed Number(0.0): "of all draws, a whole number from 0 to 2^53";
+        seed_words Optional: "[2]: the lower and the upper 32 bits of a seed that is larger";
+    },
+    faults: faults! {
+        last_of_ties: "of equal logits the last is taken";
+        nan_smallest: "NaN counts as smallest";
+        largest_magnitude: "logits are compared by their magnitudes";
+        tail_lost: "logits after the last whole 256 are left out";
+        count_from_one: "tokens count from 1";
+        no_noise of temperature: "the largest logit is taken at any temperature";
+        no_temperature of temperature: "logits are not divided by the temperature";
+        temperature_multiplied of temperature: "logits are multiplied by the temperature";
+        next_row_temperature of temperature: "the temperature is that of the next row";
+        noise_scaled of temperature: "noise is divided by the temperature, too";
+        noise_of_row_0 of temperature: "all rows draw as the first sequence does";
+        noise_of_position_0 of position: "a sequence draws alike at all positions";
+        noise_of_next_token of temperature: "the noise of each token is that of the next";
+        seed_left_out of temperature: "the seed is taken for 0";
+        padding_drawn of position: "a row of padding has a token";
+    },
     cases: None,
     compute,
 };

@@ -7,29 +7,23 @@ use rayon::prelude::*;
 
 use super::draw::{Cases, FLOATS};
 use super::silu::silu;
-use super::{Call, Kind, Operation, Output, fault, half_spacing, takes};
+use super::{Call, Operation, Output, faults, half_spacing, takes};
 
 pub(super) const SILU_AND_MUL: Operation = Operation {
     name: "silu_and_mul",
     doc: "SiLU of the first half of each row, times its second half",
-    takes: &[
-        takes("x", Kind::Tensor, "[..., 2 C]"),
-        takes(
-            "cast",
-            Kind::Word(&["after_up", "before_up"]),
-            "where a kernel rounds to the type of the output: once at the end, or before the second half is multiplied by, too",
-        ),
-    ],
-    faults: &[
-        fault(
-            "halves_swapped",
-            "the gate is taken for the up, and the up for the gate",
-        ),
-        fault("interleaved", "gate and up are taken from even and odd columns"),
-        fault("no_sigmoid", "the gate is multiplied by as it is"),
-        fault("sigmoid_only", "the sigmoid of the gate is not multiplied by the gate"),
-        fault("gelu", "GELU (tanh) is computed in the place of SiLU"),
-    ],
+    takes: takes! {
+        x Tensor: "[..., 2 C]";
+        cast Word(&["after_up", "before_up"]):
+            "where a kernel rounds to the type of the output: once at the end, or before the second half is multiplied by, too";
+    },
+    faults: faults! {
+        halves_swapped: "the gate is taken for the up, and the up for the gate";
+        interleaved: "gate and up are taken from even and odd columns";
+        no_sigmoid: "the gate is multiplied by as it is";
+        sigmoid_only: "the sigmoid of the gate is not multiplied by the gate";
+        gelu: "GELU (tanh) is computed in the place of SiLU";
+    },
     cases: Some(&Cases {
         sizes: &[&[("T", 5), ("C", 333)], &[("T", 3), ("C", 4096)]],
         numbers: &[],

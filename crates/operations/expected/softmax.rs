@@ -8,22 +8,22 @@ use rayon::prelude::*;
 
 use super::draw::{Cases, FLOATS};
 use super::sum::Terms;
-use super::{Call, Kind, Operation, Output, fault, takes};
+use super::{Call, Operation, Output, faults, takes};
 
 pub(super) const SOFTMAX: Operation = Operation {
     name: "softmax",
     doc: "exponentials of the elements of each row, divided by their sum",
-    takes: &[
-        takes("x", Kind::Tensor, "[..., C]"),
-        takes("scale", Kind::Number(1.0), "multiplied by before the exponential"),
-    ],
-    faults: &[
-        fault("base_two", "powers of 2 are taken in the place of powers of e"),
-        fault("no_scale", "the scale is left out"),
-        fault("not_divided", "the exponentials are not divided by their sum"),
-        fault("last_missing", "the sum leaves out the last column"),
-        fault("neighbour_row", "the sum is that of the next row"),
-    ],
+    takes: takes! {
+        x Tensor: "[..., C]";
+        scale Number(1.0): "multiplied by before the exponential";
+    },
+    faults: faults! {
+        base_two: "powers of 2 are taken in the place of powers of e";
+        no_scale: "the scale is left out";
+        not_divided: "the exponentials are not divided by their sum";
+        last_missing: "the sum leaves out the last column";
+        neighbour_row: "the sum is that of the next row";
+    },
     cases: Some(&Cases {
         sizes: &[&[("T", 7), ("C", 129)], &[("T", 2), ("C", 3001)]],
         numbers: &[],

@@ -12,70 +12,38 @@ use reference::{Bounded, Real};
 
 use super::drift::Equal;
 use super::sum::{Terms, widening};
-use super::{Call, Kind, Operation, Output, bounded, fault, half_spacing, takes};
+use super::{Call, Operation, Output, bounded, faults, half_spacing, takes};
 
 pub(super) const SPARSE_ATTENTION: Operation = Operation {
     name: "sparse_attention",
     doc: "a token's attention to its window and to compressed entries, with a sink",
-    takes: &[
-        takes("q", Kind::Tensor, "[B, H, D]"),
-        takes(
-            "window",
-            Kind::Tensor,
-            "[B, W, D]: the vectors of the last W tokens; that of position p is in slot p mod W",
-        ),
-        takes(
-            "position",
-            Kind::Tensor,
-            "[B]: of each row's token, whose own vector is in the window; -1 for padding, whose output is 0",
-        ),
-        takes("entries", Kind::Tensor, "[B, N, D]: compressed entries"),
-        takes(
-            "indices",
-            Kind::Optional,
-            "[B, K]: which entries a row reads; -1 is none",
-        ),
-        takes(
-            "count",
-            Kind::Optional,
-            "[B]: how many entries a row reads if there are no indices, the first ones; all if not given",
-        ),
-        takes(
-            "sinks",
-            Kind::Optional,
-            "[H]: a score of each head that is summed up and has no value",
-        ),
-        takes(
-            "scale",
-            Kind::Number(f64::NAN),
-            "multiplied by the scores; 1/√D if it is not given",
-        ),
-        takes(
-            "p",
-            Kind::Word(&["f32", "bf16", "f16"]),
-            "the type that a kernel rounds weights to before it multiplies them by vectors",
-        ),
-    ],
-    faults: &[
-        fault("sink_scaled", "the sink is scaled like a score").of("sinks"),
-        fault("sink_left_out", "the denominator lacks the sink").of("sinks"),
-        fault("sinks_of_head_0", "all heads have the sink of the first").of("sinks"),
-        fault("no_scale", "the scale is left out"),
-        fault("window_begins_late", "the oldest vector of a full window is not read"),
-        fault("own_vector_missing", "the token's own vector is not read"),
-        fault("whole_window", "slots of a window that is not yet full are read, too"),
-        fault("window_left_out", "the window is not read"),
-        fault("entries_left_out", "entries are not read"),
-        fault("skipped_slot_read", "an index of -1 reads entry 0").of("indices"),
-        fault("next_row_indices", "the indices are those of the next row").of("indices"),
-        fault(
-            "first_entries",
-            "the first entries are read in the place of those of the indices",
-        )
-        .of("indices"),
-        fault("all_entries", "every row reads all entries").of("count"),
-        fault("one_too_many", "a row reads the entry after those that it may read").of("count"),
-    ],
+    takes: takes! {
+        q Tensor: "[B, H, D]";
+        window Tensor: "[B, W, D]: the vectors of the last W tokens; that of position p is in slot p mod W";
+        position Tensor: "[B]: of each row's token, whose own vector is in the window; -1 for padding, whose output is 0";
+        entries Tensor: "[B, N, D]: compressed entries";
+        indices Optional: "[B, K]: which entries a row reads; -1 is none";
+        count Optional: "[B]: how many entries a row reads if there are no indices, the first ones; all if not given";
+        sinks Optional: "[H]: a score of each head that is summed up and has no value";
+        scale Number(f64::NAN): "multiplied by the scores; 1/√D if it is not given";
+        p Word(&["f32", "bf16", "f16"]): "the type that a kernel rounds weights to before it multiplies them by vectors";
+    },
+    faults: faults! {
+        sink_scaled of sinks: "the sink is scaled like a score";
+        sink_left_out of sinks: "the denominator lacks the sink";
+        sinks_of_head_0 of sinks: "all heads have the sink of the first";
+        no_scale: "the scale is left out";
+        window_begins_late: "the oldest vector of a full window is not read";
+        own_vector_missing: "the token's own vector is not read";
+        whole_window: "slots of a window that is not yet full are read, too";
+        window_left_out: "the window is not read";
+        entries_left_out: "entries are not read";
+        skipped_slot_read of indices: "an index of -1 reads entry 0";
+        next_row_indices of indices: "the indices are those of the next row";
+        first_entries of indices: "the first entries are read in the place of those of the indices";
+        all_entries of count: "every row reads all entries";
+        one_too_many of count: "a row reads the entry after those that it may read";
+    },
     cases: None,
     compute,
 };

@@ -1,32 +1,22 @@
 //! Recurrent states [..., K, V] as [..., V, K]. Nothing is computed: every element is one of those that were there, to the bit (of NaN
 //! any will do).
 
-use super::{Call, Kind, Operation, Output, fault, takes};
+use super::{Call, Operation, Output, faults, takes};
 
 pub(super) const STATE_TRANSPOSE: Operation = Operation {
     name: "state_transpose",
     doc: "states [..., K, V] as [..., V, K]",
-    takes: &[takes("x", Kind::Tensor, "[..., K, V]")],
-    faults: &[
-        fault(
-            "copied",
-            "elements are where they were in memory, [K, V] taken for [V, K]",
-        ),
-        fault(
-            "last_tile_skipped_32",
-            "after the last whole 32 of K or V there are zeros",
-        ),
-        fault(
-            "last_tile_skipped_64",
-            "after the last whole 64 of K or V there are zeros",
-        ),
-        fault(
-            "tiles_not_turned",
-            "tiles of 32 by 32 are where they belong, and not transposed themselves",
-        ),
-        fault("next_matrix", "each matrix is the next one"),
-        fault("both_reversed", "K and V run backwards"),
-    ],
+    takes: takes! {
+        x Tensor: "[..., K, V]";
+    },
+    faults: faults! {
+        copied: "elements are where they were in memory, [K, V] taken for [V, K]";
+        last_tile_skipped_32: "after the last whole 32 of K or V there are zeros";
+        last_tile_skipped_64: "after the last whole 64 of K or V there are zeros";
+        tiles_not_turned: "tiles of 32 by 32 are where they belong, and not transposed themselves";
+        next_matrix: "each matrix is the next one";
+        both_reversed: "K and V run backwards";
+    },
     cases: None,
     compute,
 };

@@ -16,89 +16,56 @@ use safetensors::Dtype;
 
 use super::sum::{Terms, widening};
 use super::varied::Varied;
-use super::{Call, Kind, Operation, Other, Output, Tensor, fault, half_spacing, takes};
+use super::{Call, Operation, Other, Output, Tensor, faults, half_spacing, takes};
 
 pub(super) const SWAP_FFN: Operation = Operation {
     name: "swap_ffn",
     doc: "a token of Swap-FFN: cores exchange their vectors with banks of memory and share one FFN",
-    takes: &[
-        takes("x", Kind::Optional, "[B, C, D]: the cores' vectors; or x_in"),
-        takes(
-            "x_in",
-            Kind::Optional,
-            "[B, D]: tokens, which are spread over the cores: x_in*film_scale + film_shift",
-        ),
-        takes("film_scale", Kind::Optional, "[C, D], with x_in"),
-        takes("film_shift", Kind::Optional, "[C, D], with x_in"),
-        takes("ram", Kind::Tensor, "[B, C, 4, D]: the banks"),
-        takes(
-            "map",
-            Kind::Tensor,
-            "[B, C]: bytes; bits 2i and 2i + 1 are the number of the bank in lane i",
-        ),
-        takes(
-            "router",
-            Kind::Tensor,
-            "[5, D]: of the logits of the gate and the four lanes, folded",
-        ),
-        takes("router_bias", Kind::Tensor, "[5]"),
-        takes("ffn_g", Kind::Tensor, "[D]: of the norm"),
-        takes("w1", Kind::Tensor, "[F, D]"),
-        takes("w3", Kind::Tensor, "[F, D]"),
-        takes("w2", Kind::Tensor, "[D, F]"),
-        takes(
-            "film_alpha",
-            Kind::Optional,
-            "[C, P]: how cores are pooled, with basis and decoder, which give the output delta",
-        ),
-        takes("basis", Kind::Optional, "[P, R, D]"),
-        takes("decoder", Kind::Optional, "[D, R]"),
-        takes(
-            "decisions",
-            Kind::Optional,
-            "[E, B, C]: gate*4 + lane of the kernel, which are followed where errors allow it",
-        ),
-        takes("events", Kind::Number(1.0), "E"),
-        takes("steps", Kind::Number(2.0), "FFN steps of an event"),
-        takes("eps", Kind::Number(1e-6), "of both norms"),
-        takes("residual", Kind::Number(0.0), "whether an FFN step is added to x"),
-        takes(
-            "lane_rule",
-            Kind::Word(&["transpose", "move", "literal"]),
-            "how an exchange with lane s changes a map: lanes 0 and s change places, lanes before s move up, or lane 0 becomes lane s",
-        ),
-        takes(
-            "operands",
-            Kind::Word(&["f32", "bf16", "f16", "e4m3"]),
-            "the type that a kernel rounds n and the FFN's hidden numbers to before it multiplies them",
-        ),
-        takes(
-            "banks",
-            Kind::Word(&["bf16", "f16", "f32"]),
-            "the type of ram, which is what is read in a later event",
-        ),
-    ],
-    faults: &[
-        fault("not_written_back", "what is swapped out is lost"),
-        fault("map_not_written", "the map is the one before"),
-        fault("neighbour_map", "the map is that of the next core"),
-        fault("lane_as_bank", "the number of the lane is taken for that of the bank"),
-        fault("gate_at_zero", "a logit of 0 opens the gate"),
-        fault("gate_inverted", "gates are open where they should be closed"),
-        fault("always_open", "every core exchanges its vector"),
-        fault("never_open", "no core exchanges its vector"),
-        fault("last_bank", "of equal banks the last is taken"),
-        fault("plane_lost", "half of the hidden numbers is left out"),
-        fault("interleave_off", "columns of gate and up meet others than their own"),
-        fault("gate_and_up_exchanged", "silu is taken of W3 n, not of W1 n"),
-        fault("no_silu", "silu is left out"),
-        fault("no_ffn_g", "the weight of the norm is left out"),
-        fault("one_step_fewer", "the last FFN step of each event is left out"),
-        fault(
-            "other_residual",
-            "an FFN step is added where it should take the place of x, or the other way around",
-        ),
-    ],
+    takes: takes! {
+        x Optional: "[B, C, D]: the cores' vectors; or x_in";
+        x_in Optional: "[B, D]: tokens, which are spread over the cores: x_in*film_scale + film_shift";
+        film_scale Optional: "[C, D], with x_in";
+        film_shift Optional: "[C, D], with x_in";
+        ram Tensor: "[B, C, 4, D]: the banks";
+        map Tensor: "[B, C]: bytes; bits 2i and 2i + 1 are the number of the bank in lane i";
+        router Tensor: "[5, D]: of the logits of the gate and the four lanes, folded";
+        router_bias Tensor: "[5]";
+        ffn_g Tensor: "[D]: of the norm";
+        w1 Tensor: "[F, D]";
+        w3 Tensor: "[F, D]";
+        w2 Tensor: "[D, F]";
+        film_alpha Optional: "[C, P]: how cores are pooled, with basis and decoder, which give the output delta";
+        basis Optional: "[P, R, D]";
+        decoder Optional: "[D, R]";
+        decisions Optional: "[E, B, C]: gate*4 + lane of the kernel, which are followed where errors allow it";
+        events Number(1.0): "E";
+        steps Number(2.0): "FFN steps of an event";
+        eps Number(1e-6): "of both norms";
+        residual Number(0.0): "whether an FFN step is added to x";
+        lane_rule Word(&["transpose", "move", "literal"]):
+            "how an exchange with lane s changes a map: lanes 0 and s change places, lanes before s move up, or lane 0 becomes lane s";
+        operands Word(&["f32", "bf16", "f16", "e4m3"]):
+            "the type that a kernel rounds n and the FFN's hidden numbers to before it multiplies them";
+        banks Word(&["bf16", "f16", "f32"]): "the type of ram, which is what is read in a later event";
+    },
+    faults: faults! {
+        not_written_back: "what is swapped out is lost";
+        map_not_written: "the map is the one before";
+        neighbour_map: "the map is that of the next core";
+        lane_as_bank: "the number of the lane is taken for that of the bank";
+        gate_at_zero: "a logit of 0 opens the gate";
+        gate_inverted: "gates are open where they should be closed";
+        always_open: "every core exchanges its vector";
+        never_open: "no core exchanges its vector";
+        last_bank: "of equal banks the last is taken";
+        plane_lost: "half of the hidden numbers is left out";
+        interleave_off: "columns of gate and up meet others than their own";
+        gate_and_up_exchanged: "silu is taken of W3 n, not of W1 n";
+        no_silu: "silu is left out";
+        no_ffn_g: "the weight of the norm is left out";
+        one_step_fewer: "the last FFN step of each event is left out";
+        other_residual: "an FFN step is added where it should take the place of x, or the other way around";
+    },
     cases: None,
     compute,
 };

@@ -6,34 +6,28 @@
 use rayon::prelude::*;
 use reference::ops::top_k::top_k;
 
-use super::{Call, Choice, Kind, Operation, Output, fault, takes};
+use super::{Call, Choice, Operation, Output, faults, takes};
 
 pub(super) const TOP_K: Operation = Operation {
     name: "top_k",
     doc: "the largest elements of every row, the largest first, and their indices",
-    takes: &[
-        takes("x", Kind::Tensor, "[..., C]"),
-        takes("k", Kind::Number(f64::NAN), "how many; at most C"),
-        takes(
-            "ties",
-            Kind::Word(&["lower_index", "any"]),
-            "which of equal elements come first: those of lower index (jax, stable sorts), or any (torch)",
-        ),
-    ],
-    faults: &[
-        fault("smallest", "the smallest elements are taken"),
-        fault("by_magnitude", "elements are compared by their magnitudes"),
-        fault("ascending", "the largest of them comes last"),
-        fault("first_skipped", "the largest is left out"),
-        fault("last_column_missing", "the last column is not looked at"),
-        fault(
-            "ties_higher_index",
-            "of equal elements those of higher index come first",
-        ),
-        fault("count_from_one", "indices count from 1"),
-        fault("of_half", "indices are those in a half of the row"),
-        fault("last_from_next_row", "the last of them is that of the next row"),
-    ],
+    takes: takes! {
+        x Tensor: "[..., C]";
+        k Number(f64::NAN): "how many; at most C";
+        ties Word(&["lower_index", "any"]):
+            "which of equal elements come first: those of lower index (jax, stable sorts), or any (torch)";
+    },
+    faults: faults! {
+        smallest: "the smallest elements are taken";
+        by_magnitude: "elements are compared by their magnitudes";
+        ascending: "the largest of them comes last";
+        first_skipped: "the largest is left out";
+        last_column_missing: "the last column is not looked at";
+        ties_higher_index: "of equal elements those of higher index come first";
+        count_from_one: "indices count from 1";
+        of_half: "indices are those in a half of the row";
+        last_from_next_row: "the last of them is that of the next row";
+    },
     cases: None,
     compute,
 };
