@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ._recorder import Recording, record
     from ._records import reproduce
     from ._replay import Replay, replay
+    from ._runs import records
     from ._tensors import UlplabWarning
 
 # Which module has each name: it is imported when the name is used first.
@@ -45,6 +46,7 @@ _MODULES = {
     "_recorder": ["Recording", "record"],
     "_records": ["reproduce"],
     "_replay": ["Replay", "replay"],
+    "_runs": ["records"],
     "_tensors": ["UlplabWarning"],
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
@@ -70,6 +72,7 @@ __all__ = [
     "read_polygraphy",
     "read_workloads",
     "record",
+    "records",
     "reference",
     "replay",
     "reproduce",
