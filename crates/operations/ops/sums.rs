@@ -58,7 +58,7 @@ impl Sums {
     pub(super) fn judges(self, equal: Judge, numbers: impl FnOnce() -> Vec<Bounded>) -> Result<Vec<Judge>, String> {
         match self {
             Self::Defined => Ok(vec![equal]),
-            _ => Ok(vec![self.bounded(&equal, numbers())?, equal.as_fact()]),
+            _ => Ok(vec![self.bounded(&equal, numbers())?, equal.only_fact()]),
         }
     }
 

@@ -300,7 +300,7 @@ impl Judge {
     }
 
     /// Counts other bits than the expected ones without calling them wrong.
-    pub(crate) fn as_fact(mut self) -> Self {
+    pub(crate) fn only_fact(mut self) -> Self {
         self.fact = true;
         self
     }
