@@ -3,406 +3,66 @@
 name = "simple"
 doc = "a launch for each operation, by the simplest kernel of each"
 needs = ["records == 0", "eight == 0"]
-sequence = """
-begin
-layers(
-    attn_mix tap_attention_input
-    q_down q_low_norm q_up head_norm query_rope tap_query
-    kv_down kv_row_norm kv_rope tap_kv_window push
-    [@layers >= lead && (@layers - lead) % 2 == 0](
-        csa_values csa_logits csa_compress tap_csa_entry
-        index_up index_rope tap_index_query index_values index_logits index_compress tap_index_key
-        index_weights index_score select tap_topk
-        attend_sparse
-    )
-    [@layers < lead || (@layers - lead) % 2 == 1](
-        hca_values hca_logits hca_compress tap_hca_entry
-        attend_heavy
-    )
-    heads_rope tap_heads o_down o_up tap_attention_output attn_post
-    moe_mix tap_moe_input
-    router_logits [@layers < hashes](route_table) [@layers >= hashes](route_bias tap_router)
-    mixture tap_moe_output moe_post tap_output
-)
-head_mix head_product keep_logits next end
-"""
-scratch = [
-    { name = "x", bytes = "B * wide * 4" }, { name = "normed", bytes = "B * C * 4" }, { name = "post", bytes = "B * 4 * 4" },
-    { name = "comb", bytes = "B * 16 * 4" }, { name = "low", bytes = "B * Rq * 4" },
-    { name = "low_normed", bytes = "B * Rq * 4" }, { name = "raw_query", bytes = "B * HD * 4" },
-    { name = "query", bytes = "B * HD * 4" }, { name = "raw_kv", bytes = "B * D * 4" },
-    { name = "kv_row", bytes = "B * D * 4" }, { name = "values", bytes = "B * 2 * max(D, DI) * 4" },
-    { name = "logits_of_slots", bytes = "B * 2 * max(D, DI) * 4" }, { name = "stages", bytes = "B * 3 * max(D, DI) * 4" },
-    { name = "index_query", bytes = "B * HI * DI * 4" }, { name = "head_weights", bytes = "B * HI * 4" },
-    { name = "scores", bytes = "B * Ns * 4" }, { name = "chosen", bytes = "B * topk * 4" },
-    { name = "heads", bytes = "B * HD * 4" }, { name = "low_heads", bytes = "B * G * Ro * 4" },
-    { name = "out", bytes = "B * C * 4" }, { name = "expert_logits", bytes = "B * E * 4" },
-    { name = "expert", bytes = "B * K * 4" }, { name = "expert_weight", bytes = "B * K * 4" },
-    { name = "row_logits", bytes = "B * V * 4" }, { name = "sampled", bytes = "B * 4" },
-    { name = "cos_t", bytes = "B * R / 2 * 4" }, { name = "sin_t", bytes = "B * R / 2 * 4" },
-    { name = "sparse_count", bytes = "B * 4" }, { name = "heavy_count", bytes = "B * 4" },
-]
-with = { dtype = "f32", out = "f32", T = "B", norm_eps = "eps" }
 
-# where the step begins
-[[variant.launch]]
-name = "begin"
-entry = "decode_step_begin"
-grid = ["ceil(C, 512)", "B"]
-block = [128]
-args = ["token", "position", "embedding", "cos", "sin", "x", "cos_t", "sin_t", "sparse_count", "heavy_count", "C", "R", "ms", "mh"]
-[[variant.launch]]
-name = "attn_mix"
-call = "mhc_pre.simple"
-with = [
-    { fn = "attn_fn[@layers]", base = "attn_base[@layers]", scale = "attn_scale[@layers]", weight = "attn_norm[@layers]" },
-    { y = "normed" },
-]
-[[variant.launch]]
-name = "tap_attention_input"
-entry = "decode_step_tap"
-grid = ["B"]
-block = [128]
-tap = true
-args = ["normed", "at_attention_input", "clock", "@layers", "layers", "B", "S", "C", "C", "0"]
+[[variant]]
+name = "records"
+doc = "as `simple`; keys are stored as KV records in pages, and attention reads these"
+needs = ["records == 1", "indexed == 0", "eight == 0"]
 
-# queries
-[[variant.launch]]
-name = "q_down"
-call = "linear.simple"
-with = { x = "normed", w = "q_a[@layers]", w_scale = "q_a_scales[@layers]", y = "low", G = 1, N = "Rq", K = "C" }
-[[variant.launch]]
-name = "q_low_norm"
-call = "rmsnorm.simple"
-with = { x = "low", weight = "q_norm[@layers]", y = "low_normed", C = "Rq" }
-[[variant.launch]]
-name = "q_up"
-call = "linear.simple"
-with = { x = "low_normed", w = "q_b[@layers]", w_scale = "q_b_scales[@layers]", y = "raw_query", G = 1, N = "HD", K = "Rq" }
-[[variant.launch]]
-name = "head_norm"
-call = "rmsnorm.simple"
-with = { x = "raw_query", weight = "ones", y = "query", T = "B * H", C = "D" }
-[[variant.launch]]
-name = "query_rope"
-call = "rope.simple"
-with = { direction = "forward", x = "query", cos = "cos_t", sin = "sin_t" }
-[[variant.launch]]
-name = "tap_query"
-entry = "decode_step_tap"
-grid = ["B"]
-block = [128]
-tap = true
-args = ["query", "at_query", "clock", "@layers", "layers", "B", "S", "HD", "HD", "0"]
+[[variant]]
+name = "indexed"
+doc = "as `records`; index keys are records too, and tensor cores score them"
+needs = ["records == 1", "indexed == 1", "DI == 128", "eight == 0"]
+arch = "sm_90a"
 
-# the window
-[[variant.launch]]
-name = "kv_down"
-call = "linear.simple"
-with = { x = "normed", w = "kv[@layers]", w_scale = "kv_scales[@layers]", y = "raw_kv", G = 1, N = "D", K = "C" }
-[[variant.launch]]
-name = "kv_row_norm"
-call = "rmsnorm.simple"
-with = { x = "raw_kv", weight = "kv_norm[@layers]", y = "kv_row", C = "D" }
-[[variant.launch]]
-name = "kv_rope"
-call = "rope.simple"
-with = { direction = "forward", x = "kv_row", cos = "cos_t", sin = "sin_t", H = "1" }
-[[variant.launch]]
-name = "tap_kv_window"
-entry = "decode_step_tap"
-grid = ["B"]
-block = [128]
-tap = true
-args = ["kv_row", "at_kv_window", "clock", "@layers", "layers", "B", "S", "D", "D", "0"]
-[[variant.launch]]
-name = "push"
-entry = "decode_step_push"
-grid = ["B"]
-block = [128]
-args = ["kv_row", "position", "window[@layers]", "Wn", "D"]
-
-# sparse layers: compressor, indexer, attention
-[[variant.launch]]
-name = "csa_values"
-call = "linear.simple"
-with = [
-    { x = "normed", w = "csa_kv[(@layers - lead) / 2]", w_scale = "csa_kv_scales[(@layers - lead) / 2]", y = "values", G = 1 },
-    { N = "2 * D", K = "C" },
-]
-[[variant.launch]]
-name = "csa_logits"
-call = "linear.simple"
-with = [
-    { x = "normed", w = "csa_gate[(@layers - lead) / 2]", w_scale = "csa_gate_scales[(@layers - lead) / 2]" },
-    { y = "logits_of_slots", G = 1, N = "2 * D", K = "C" },
-]
-[[variant.launch]]
-name = "csa_compress"
-call = "compressor.simple"
-with = [
-    { kv = "values", gate = "logits_of_slots", ape = "csa_ape[(@layers - lead) / 2]" },
-    { weight = "csa_norm[(@layers - lead) / 2]", ring_kv = "csa_ring_kv[(@layers - lead) / 2]" },
-    { ring_gate = "csa_ring_gate[(@layers - lead) / 2]", entries = "csa_entries[(@layers - lead) / 2]", m = "ms", N = "Ns" },
-    { overlap = "1" },
-]
-[[variant.launch]]
-name = "tap_csa_entry"
-entry = "decode_step_tap"
-grid = ["B"]
-block = [128]
-tap = true
-args = ["stages", "at_kv_compressed", "clock", "@layers", "layers", "B", "S", "D", "3 * D", "2 * D"]
-[[variant.launch]]
-name = "index_up"
-call = "linear.simple"
-with = [
-    { x = "low_normed", w = "index_q[(@layers - lead) / 2]", w_scale = "index_q_scales[(@layers - lead) / 2]", y = "index_query" },
-    { G = 1, N = "HI * DI", K = "Rq" },
-]
-[[variant.launch]]
-name = "index_rope"
-call = "rope.simple"
-with = { direction = "forward", x = "index_query", cos = "cos_t", sin = "sin_t", H = "HI", D = "DI" }
-[[variant.launch]]
-name = "tap_index_query"
-entry = "decode_step_tap"
-grid = ["B"]
-block = [128]
-tap = true
-args = ["index_query", "at_index_query", "clock", "(@layers - lead) / 2", "sparse", "B", "S", "HI * DI", "HI * DI", "0"]
-[[variant.launch]]
-name = "index_values"
-call = "linear.simple"
-with = [
-    { x = "normed", w = "index_kv[(@layers - lead) / 2]", w_scale = "index_kv_scales[(@layers - lead) / 2]", y = "values", G = 1 },
-    { N = "2 * DI", K = "C" },
-]
-[[variant.launch]]
-name = "index_logits"
-call = "linear.simple"
-with = [
-    { x = "normed", w = "index_gate[(@layers - lead) / 2]", w_scale = "index_gate_scales[(@layers - lead) / 2]" },
-    { y = "logits_of_slots", G = 1, N = "2 * DI", K = "C" },
-]
-[[variant.launch]]
-name = "index_compress"
-call = "compressor.simple"
-with = [
-    { kv = "values", gate = "logits_of_slots", ape = "index_ape[(@layers - lead) / 2]" },
-    { weight = "index_norm[(@layers - lead) / 2]", ring_kv = "index_ring_kv[(@layers - lead) / 2]" },
-    { ring_gate = "index_ring_gate[(@layers - lead) / 2]", entries = "index_entries[(@layers - lead) / 2]", m = "ms" },
-    { D = "DI", N = "Ns", overlap = "1" },
-]
-[[variant.launch]]
-name = "tap_index_key"
-entry = "decode_step_tap"
-grid = ["B"]
-block = [128]
-tap = true
-args = ["stages", "at_index_key", "clock", "(@layers - lead) / 2", "sparse", "B", "S", "DI", "3 * DI", "2 * DI"]
-[[variant.launch]]
-name = "index_weights"
-call = "linear.simple"
-with = [
-    { x = "normed", w = "index_heads[(@layers - lead) / 2]", w_scale = "index_heads_scales[(@layers - lead) / 2]" },
-    { y = "head_weights", G = 1, N = "HI", K = "C" },
-]
-[[variant.launch]]
-name = "index_score"
-call = "index_scores.simple"
-with = [
-    { q = "index_query", keys = "index_entries[(@layers - lead) / 2]", count = "sparse_count", H = "HI", D = "DI", N = "Ns" },
-    { scale = "index_scale" },
-]
-[[variant.launch]]
-name = "select"
-call = "top_k.simple"
-with = { count = "sparse_count", indices = "chosen", N = "Ns", K = "topk" }
-[[variant.launch]]
-name = "tap_topk"
-entry = "decode_step_tap"
-grid = ["B"]
-block = [128]
-tap = true
-args = ["chosen", "at_topk", "clock", "(@layers - lead) / 2", "sparse", "B", "S", "topk", "topk", "0"]
-[[variant.launch]]
-name = "attend_sparse"
-call = "sparse_attention.simple"
-with = [
-    { reads = "indices", q = "query", window = "window[@layers]", entries = "csa_entries[(@layers - lead) / 2]" },
-    { indices = "chosen", count = "sparse_count", sinks = "sinks[@layers]", out = "heads", N = "Ns", K = "topk" },
-    { scale = "attention_scale" },
+[[variant]]
+name = "persistent"
+doc = "a cluster of thread blocks runs all layers for one sequence, and exchanges vectors through shared memory; small models only. The number of blocks follows from that of the sequences, and changes no bits"
+needs = [
+    "records == 0 && eight == 0 && routed_bits == weight_bits",
+    "C <= 64 && Rq <= 64 && D <= 512 && H <= 8 && HD <= 1024 && DI <= 128 && HI <= 8 && HI * DI <= 512 && G * Ro <= 64",
+    "R <= 64 && E <= 32 && K <= 4 && K <= E && (K + 1) * I <= 256 && I <= 64 && V <= 256 && topk <= 64 && 2 * ms <= 128 && mh <= 128 && H + HI <= 16",
+    "C % 4 == 0 && Rq % 4 == 0 && D % 8 == 0 && DI % 8 == 0 && R % 8 == 0 && G * Ro % 4 == 0 && I % 4 == 0",
+    "81920 + 4 * (Ns + Ns / 32 + 1 + H * (Wn + max(Nh, topk))) <= 232448",
 ]
 
-# heavy layers: compressor, attention
-[[variant.launch]]
-name = "hca_values"
-call = "linear.simple"
-with = [
-    { x = "normed", w = "hca_kv[min(@layers, lead) + max(0, @layers - lead) / 2]" },
-    { w_scale = "hca_kv_scales[min(@layers, lead) + max(0, @layers - lead) / 2]", y = "values", G = 1, N = "D", K = "C" },
-]
-[[variant.launch]]
-name = "hca_logits"
-call = "linear.simple"
-with = [
-    { x = "normed", w = "hca_gate[min(@layers, lead) + max(0, @layers - lead) / 2]" },
-    { w_scale = "hca_gate_scales[min(@layers, lead) + max(0, @layers - lead) / 2]", y = "logits_of_slots", G = 1, N = "D" },
-    { K = "C" },
-]
-[[variant.launch]]
-name = "hca_compress"
-call = "compressor.simple"
-with = [
-    { kv = "values", gate = "logits_of_slots", ape = "hca_ape[min(@layers, lead) + max(0, @layers - lead) / 2]" },
-    { weight = "hca_norm[min(@layers, lead) + max(0, @layers - lead) / 2]" },
-    { ring_kv = "hca_ring_kv[min(@layers, lead) + max(0, @layers - lead) / 2]" },
-    { ring_gate = "hca_ring_gate[min(@layers, lead) + max(0, @layers - lead) / 2]" },
-    { entries = "hca_entries[min(@layers, lead) + max(0, @layers - lead) / 2]", m = "mh", N = "Nh", overlap = "0" },
-]
-[[variant.launch]]
-name = "tap_hca_entry"
-entry = "decode_step_tap"
-grid = ["B"]
-block = [128]
-tap = true
-args = ["stages", "at_kv_compressed", "clock", "@layers", "layers", "B", "S", "D", "3 * D", "2 * D"]
-[[variant.launch]]
-name = "attend_heavy"
-call = "sparse_attention.simple"
-with = [
-    { reads = "all", q = "query", window = "window[@layers]" },
-    { entries = "hca_entries[min(@layers, lead) + max(0, @layers - lead) / 2]", indices = "chosen", count = "heavy_count" },
-    { sinks = "sinks[@layers]", out = "heads", N = "Nh", K = "1", scale = "attention_scale" },
-]
+[[variant]]
+name = "w8a8"
+doc = "as `simple`; attention's products are of E4M3 codes with a scale for 128 columns and E4M3 weights with one for 128 × 128, on tensor cores"
+needs = ["records == 0", "eight == 1", "sixteen == 0", "HD / G % 16 == 0"]
+arch = "sm_90a"
 
-# attention's output
-[[variant.launch]]
-name = "heads_rope"
-call = "rope.simple"
-with = { direction = "inverse", x = "heads", cos = "cos_t", sin = "sin_t" }
-[[variant.launch]]
-name = "tap_heads"
-entry = "decode_step_tap"
-grid = ["B"]
-block = [128]
-tap = true
-args = ["heads", "at_heads", "clock", "@layers", "layers", "B", "S", "HD", "HD", "0"]
-[[variant.launch]]
-name = "o_down"
-call = "linear.simple"
-with = { x = "heads", w = "o_a[@layers]", w_scale = "o_a_scales[@layers]", y = "low_heads", N = "Ro", K = "HD / G" }
-[[variant.launch]]
-name = "o_up"
-call = "linear.simple"
-with = { x = "low_heads", w = "o_b[@layers]", w_scale = "o_b_scales[@layers]", y = "out", G = 1, N = "C", K = "G * Ro" }
-[[variant.launch]]
-name = "tap_attention_output"
-entry = "decode_step_tap"
-grid = ["B"]
-block = [128]
-tap = true
-args = ["out", "at_attention_output", "clock", "@layers", "layers", "B", "S", "C", "C", "0"]
-[[variant.launch]]
-name = "attn_post"
-call = "mhc_post.simple"
-with = { y = "out" }
+[[variant]]
+name = "w8a8_records"
+doc = "as `records`; attention's products are those of `w8a8`"
+needs = ["records == 1", "indexed == 0", "eight == 1", "sixteen == 0", "HD / G % 16 == 0"]
+arch = "sm_90a"
 
-# experts
-[[variant.launch]]
-name = "moe_mix"
-call = "mhc_pre.simple"
-with = [
-    { fn = "moe_fn[@layers]", base = "moe_base[@layers]", scale = "moe_scale[@layers]", weight = "moe_norm[@layers]" },
-    { y = "normed" },
-]
-[[variant.launch]]
-name = "tap_moe_input"
-entry = "decode_step_tap"
-grid = ["B"]
-block = [128]
-tap = true
-args = ["normed", "at_moe_input", "clock", "@layers", "layers", "B", "S", "C", "C", "0"]
-[[variant.launch]]
-name = "router_logits"
-call = "linear.simple"
-with = { x = "normed", w = "gate[@layers]", w_scale = "gate_scales[@layers]", y = "expert_logits", G = 1, N = "E", K = "C" }
-[[variant.launch]]
-name = "route_table"
-call = "router.simple"
-with = [
-    { select = "table", logits = "expert_logits", bias = "bias[@layers]", table = "table[min(@layers, max(1, hashes) - 1)]" },
-    { experts = "expert", weights = "expert_weight", scale = "router_scale" },
-]
-[[variant.launch]]
-name = "route_bias"
-call = "router.simple"
-with = [
-    { select = "bias", logits = "expert_logits", bias = "bias[@layers]", table = "table[min(@layers, max(1, hashes) - 1)]" },
-    { experts = "expert", weights = "expert_weight", scale = "router_scale" },
-]
-[[variant.launch]]
-name = "tap_router"
-entry = "decode_step_tap"
-grid = ["B"]
-block = [128]
-tap = true
-args = ["expert", "at_router", "clock", "@layers - hashes", "layers - hashes", "B", "S", "K", "K", "0"]
-[[variant.launch]]
-name = "mixture"
-call = "experts.simple"
-with = [
-    { x = "normed", experts = "expert", weights = "expert_weight", gate_up = "gate_up[@layers]", down = "down[@layers]" },
-    { gate_up_scale = "gate_up_scales[@layers]", down_scale = "down_scales[@layers]", gate_up_level = "gate_up_level[@layers]" },
-    { down_level = "down_level[@layers]", shared_gate_up = "shared_gate_up[@layers]", shared_down = "shared_down[@layers]" },
-    { shared_gate_up_scale = "shared_gate_up_scales[@layers]", shared_down_scale = "shared_down_scales[@layers]" },
-    { y = "out", D = "C" },
-]
-[[variant.launch]]
-name = "tap_moe_output"
-entry = "decode_step_tap"
-grid = ["B"]
-block = [128]
-tap = true
-args = ["out", "at_moe_output", "clock", "@layers", "layers", "B", "S", "C", "C", "0"]
-[[variant.launch]]
-name = "moe_post"
-call = "mhc_post.simple"
-with = { y = "out" }
-[[variant.launch]]
-name = "tap_output"
-entry = "decode_step_tap"
-grid = ["B"]
-block = [128]
-tap = true
-args = ["x", "at_output", "clock", "@layers", "layers", "B", "S", "wide", "wide", "0"]
+[[variant]]
+name = "w8a8_indexed"
+doc = "as `indexed`; attention's products are those of `w8a8`"
+needs = ["records == 1", "indexed == 1", "DI == 128", "eight == 1", "sixteen == 0", "HD / G % 16 == 0"]
+arch = "sm_90a"
 
-# head, and the next token
-[[variant.launch]]
-name = "head_mix"
-call = "hyper_head.simple"
-with = { fn = "head_fn", base = "head_base", scale = "head_scale", weight = "final_norm", y = "normed" }
-[[variant.launch]]
-name = "head_product"
-call = "linear.simple"
-with = { x = "normed", w = "head", w_scale = "head_scales", y = "row_logits", G = 1, N = "V", K = "C" }
-[[variant.launch]]
-name = "keep_logits"
-entry = "decode_step_keep"
-grid = ["B", "ceil(V, 1024)"]
-block = [256]
-args = ["row_logits", "logits", "clock", "B", "S", "V"]
-[[variant.launch]]
-name = "next"
-call = "sample.simple"
-with = { logits = "row_logits", token = "sampled" }
-[[variant.launch]]
-name = "end"
-entry = "decode_step_end"
-grid = [1]
-block = [256]
-args = ["sampled", "forced", "clock", "token", "position", "tokens", "B", "S", "P"]
+[[variant]]
+name = "served"
+doc = "attention's products of E4M3 codes, all others and queries bfloat16, experts MXFP4, keys and index keys records: the operations' fast kernels; 16 heads of attention for a thread block, and one thread block for a row of the choice: for few rows of up to 65,536 tokens"
+needs = [
+    "records == 1 && indexed == 1 && DI == 128 && ms == 4 && mh == 128",
+    "D == 512 && R % 4 == 0 && R <= 512 && sixteen == 1",
+    "HD / G % 128 == 0 && Rq <= 4096 && C % 8 == 0 && C <= 4096 && E <= 256 && K <= 32",
+]
+arch = "sm_90a"
+
+[[variant]]
+name = "served_many"
+doc = "as `served`, with 64 heads of attention for a thread block, and two thread blocks for a row's choice: for many rows"
+needs = [
+    "records == 1 && indexed == 1 && DI == 128 && ms == 4 && mh == 128",
+    "D == 512 && R % 4 == 0 && R <= 512 && sixteen == 1",
+    "HD / G % 128 == 0 && Rq <= 4096 && C <= 7296",
+]
+arch = "sm_90a"
 
 [[mutant]]
 name = "window_slot"
@@ -431,6 +91,146 @@ doc = "all rows have the angles of the first"
 [[mutant]]
 name = "heavy_as_sparse"
 doc = "heavy entries are counted as sparse ones are"
+
+[[mutant]]
+name = "entry_slot"
+doc = "an entry's record is stored one slot too far"
+variants = ["records"]
+
+[[mutant]]
+name = "window_after_entries"
+doc = "the window is counted without the vector of this token"
+variants = ["records"]
+
+[[mutant]]
+name = "query_scale_dropped"
+doc = "the weight of an index head lacks the scale of its query"
+variants = ["indexed"]
+
+[[mutant]]
+name = "key_unrotated"
+doc = "index keys are stored as they are, and queries rotated"
+variants = ["indexed"]
+
+[[mutant]]
+name = "last_butterfly_lost"
+doc = "the rotation lacks its last step"
+variants = ["indexed"]
+
+[[mutant]]
+name = "absent_pooled_as_zeros"
+doc = "tokens before the first are pooled, as zeros"
+variants = ["persistent"]
+
+[[mutant]]
+name = "entry_turned_late"
+doc = "entries have the angles of the last token of their window"
+variants = ["persistent"]
+
+[[mutant]]
+name = "last_key_lost"
+doc = "the last key is not read"
+variants = ["persistent"]
+
+[[mutant]]
+name = "shared_expert_lost"
+doc = "the shared expert is not added"
+variants = ["persistent"]
+
+[[mutant]]
+name = "codes_toward_zero"
+doc = "codes are rounded toward zero"
+variants = ["w8a8"]
+
+[[mutant]]
+name = "codes_halved"
+doc = "codes are those of numbers half as large"
+variants = ["w8a8"]
+
+[[mutant]]
+name = "last_block_unscaled"
+doc = "numbers of a last block that is not whole become codes without their scale"
+variants = ["w8a8"]
+
+[[mutant]]
+name = "weights_of_group_0"
+doc = "all groups of heads have the weights of the first"
+variants = ["w8a8"]
+
+[[mutant]]
+name = "scales_of_row_0"
+doc = "all groups of heads, and all rows, have the scales of the first row's first group"
+variants = ["w8a8"]
+
+[[mutant]]
+name = "neighbours_scale"
+doc = "weights have the scale of the next block of columns"
+variants = ["w8a8"]
+
+[[mutant]]
+name = "scaled_in_turn"
+doc = "a sum of products is multiplied by both scales in turn, and not by their product"
+variants = ["w8a8"]
+
+[[mutant]]
+name = "groups_scales_shared"
+doc = "all rows of a group have the scales of its first row"
+variants = ["served", "served_many"]
+
+[[mutant]]
+name = "products_exchanged"
+doc = "of a launch that has several products, those after the first have neighbouring tiles of weights exchanged"
+variants = ["served", "served_many"]
+
+[[mutant]]
+name = "sums_before_post"
+doc = "the mixture's weights are those of streams without what the block before gave"
+variants = ["served", "served_many"]
+
+[[mutant]]
+name = "streams_not_kept"
+doc = "streams stay as they are, and only the mixture has what the block before gave"
+variants = ["served", "served_many"]
+
+[[mutant]]
+name = "heads_turned_on"
+doc = "heads are turned on by RoPE, and not back"
+variants = ["served", "served_many"]
+
+[[mutant]]
+name = "norm_of_first_warp"
+doc = "a low-rank query has the norm of its first 128 columns"
+variants = ["served", "served_many"]
+
+[[mutant]]
+name = "half_cut"
+doc = "what becomes bfloat16 is cut off, and not rounded"
+variants = ["served", "served_many"]
+
+[[mutant]]
+name = "scores_of_first_warp"
+doc = "experts have the scores of the first 256 channels"
+variants = ["served"]
+
+[[mutant]]
+name = "norm_of_half"
+doc = "a mixture has the norm of the first 2,048 channels"
+variants = ["served"]
+
+[[mutant]]
+name = "experts_of_first_lanes"
+doc = "no expert after the 32nd is chosen"
+variants = ["served"]
+
+[[mutant]]
+name = "first_routes"
+doc = "the thread block routes whose scores are there first"
+variants = ["served"]
+
+[[mutant]]
+name = "last_group_not_packed"
+doc = "the last expert of a single row reads what was there before"
+variants = ["served"]
 */
 
 // reference: reference/paths/deepseek_v4/model.rs, reference/paths/deepseek_v4/layer.rs

@@ -37,18 +37,19 @@ few tokens of any width: up to 128 thread blocks have some channels of the proje
 then a thread block for each token adds up their sums and mixes"""
 needs = ["C % 4 == 0", "C <= 8192", "T <= 4096"]
 scratch = [{ name = "sums", bytes = "T * 24 * ceil(C, 32 * ceil(C, 4096)) * 4" }]
-each = { programmatic = true }
 
 [[variant.launch]]
 entry = "mhc_pre_parts_sums_{dtype}"
 grid = ["ceil(C, 32 * ceil(C, 4096))", "min(4, ceil(T, 8 / ceil(C, 4096)))"]
 block = [192]
+programmatic = true
 args = ["x", "fn", "sums", "T", "C"]
 
 [[variant.launch]]
 entry = "mhc_pre_parts_mix_{dtype}"
 grid = ["T"]
 block = ["32 * ceil(C, 384) + 64"]
+programmatic = true
 args = ["x", "sums", "base", "scale", "weight", "y", "post", "comb", "ceil(C, 32 * ceil(C, 4096))", "C", "norm_eps", "eps"]
 
 [[variant]]

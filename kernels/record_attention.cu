@@ -27,22 +27,30 @@ args = ["q", "window_pages", "window_slots", "window_count", "pages", "slots", "
 [[variant]]
 name = "cluster_128"
 doc = "128 keys and more for each thread block of a cluster: for few rows"
-like = "cluster"
+arch = "sm_90a"
+needs = ["size == 2", "B * 8 < 2147483648"]
 
 [[variant.launch]]
 entry = "record_attention_cluster_{record}_{dtype}"
 grid = ["B * min(max(ceil(Wn + K, 128), 1), 8)", "ceil(H, 64)"]
 cluster = ["min(max(ceil(Wn + K, 128), 1), 8)"]
+block = [512]
+shared = 217728
+args = ["q", "window_pages", "window_slots", "window_count", "pages", "slots", "count", "sinks", "out", "H", "Wn", "K", "window_own", "own", "window_listed", "listed", "scale"]
 
 [[variant]]
 name = "cluster_1152"
 doc = "1,152 keys and more for each thread block of a cluster: for many rows and heads"
-like = "cluster"
+arch = "sm_90a"
+needs = ["size == 2", "B * 8 < 2147483648"]
 
 [[variant.launch]]
 entry = "record_attention_cluster_{record}_{dtype}"
 grid = ["B * min(max(ceil(Wn + K, 1152), 1), 8)", "ceil(H, 64)"]
 cluster = ["min(max(ceil(Wn + K, 1152), 1), 8)"]
+block = [512]
+shared = 217728
+args = ["q", "window_pages", "window_slots", "window_count", "pages", "slots", "count", "sinks", "out", "H", "Wn", "K", "window_own", "own", "window_listed", "listed", "scale"]
 
 [[variant]]
 name = "pairs"
@@ -61,12 +69,16 @@ args = ["q", "window_pages", "window_slots", "window_count", "pages", "slots", "
 [[variant]]
 name = "pairs_1152"
 doc = "1,152 keys and more for a pair: for many rows"
-like = "pairs"
+arch = "sm_90a"
+needs = ["size == 2", "B * 8 < 2147483648"]
 
 [[variant.launch]]
 entry = "record_attention_pairs_{record}_{dtype}"
 grid = ["2 * B * min(max(ceil(Wn + K, 1152), 1), 4)", "ceil(H, 128)"]
 cluster = ["2 * min(max(ceil(Wn + K, 1152), 1), 4)"]
+block = [512]
+shared = 217728
+args = ["q", "window_pages", "window_slots", "window_count", "pages", "slots", "count", "sinks", "out", "H", "Wn", "K", "window_own", "own", "window_listed", "listed", "scale"]
 
 [[variant]]
 name = "heads_16"
@@ -86,13 +98,17 @@ args = ["q", "window_pages", "window_slots", "window_count", "pages", "slots", "
 [[variant]]
 name = "heads_32"
 doc = "32 heads and 128 keys or more for a thread block: for few rows"
-like = "heads_16"
+arch = "sm_90a"
+needs = ["size == 2", "B * 8 < 2147483648"]
 
 [[variant.launch]]
 name = "attend"
 entry = "record_attention_heads_32_{record}_{dtype}"
 grid = ["B * min(max(ceil(Wn + K, 128), 1), 8)", "ceil(H, 32)"]
 cluster = ["min(max(ceil(Wn + K, 128), 1), 8)"]
+block = [512]
+shared = 215040
+args = ["q", "window_pages", "window_slots", "window_count", "pages", "slots", "count", "sinks", "out", "H", "Wn", "K", "window_own", "own", "window_listed", "listed", "scale"]
 
 [[mutant]]
 name = "sink_left_out"

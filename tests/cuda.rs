@@ -1,4 +1,4 @@
-//! Kernels before they run: expressions, machine code, what is kept of it, and turns on a card.
+//! Kernels before they run: expressions, compositions, machine code, what is kept of it, and turns on a card.
 
 #[path = "cuda/cache.rs"]
 mod cache;
@@ -6,6 +6,8 @@ mod cache;
 mod cubin;
 #[path = "cuda/expr.rs"]
 mod expr;
+#[path = "cuda/graph.rs"]
+mod graph;
 #[path = "cuda/time.rs"]
 mod time;
 #[path = "cuda/turn.rs"]

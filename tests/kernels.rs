@@ -98,8 +98,7 @@ use std::path::Path;
 
 use reference::paths::Model;
 use safetensors::Dtype;
-use ulplab::backend::cuda::expr::eval;
-use ulplab::backend::cuda::plan::{Named, Work};
+use ulplab::backend::cuda::plan::Named;
 use ulplab::backend::cuda::{Plan, Source};
 use ulplab::dataset::{Checkpoint, Manifest};
 use ulplab::metrics::VIOLATIONS;
@@ -294,31 +293,26 @@ fn accepts_only(case: &Case, problem: &Problem, outputs: &[(&'static str, Vec<u8
     }
 }
 
-/// What launches name is a buffer, scratch, a scalar, a size or a counter of the repetitions that they are in.
+/// What launches name is a buffer, scratch, a scalar or a size, or a part that is there.
 fn arguments_are_there(case: &Case, problem: &Problem, plan: &Plan) {
-    let once = plan.prepare_order.iter();
-    let once = once.map(|(step, turn)| (&plan.prepare[*step], turn));
-    let turns = plan.order.iter().map(|(step, turn)| (&plan.steps[*step], turn));
-    for (step, turn) in once.chain(turns) {
-        let number = |text: &str| {
-            let size = |name: &str| case.dims.iter().find(|(dim, _)| *dim == name).map(|(_, size)| *size);
-            eval(text, &|name| turn.counter(name).or_else(|| size(name)))
-        };
-        let missing = step.arguments().into_iter().find(|argument| {
-            let name = match Named::new(argument) {
+    for (step, arguments) in plan.prepare.each().chain(plan.run.each()) {
+        let missing = arguments.iter().find(|argument| {
+            let name = match argument {
                 Named::Whole(name) => name,
-                Named::Number(text) => return number(text).is_err(),
+                Named::Number(_) => return false,
                 Named::Part(name, index) => {
                     let buffer = problem.buffers.iter().find(|buffer| buffer.name == name);
                     let scratch = || plan.scratch(name).map_or(0, |scratch| scratch.parts);
                     let parts = buffer.map_or_else(scratch, |buffer| buffer.shape[0]);
-                    return !number(index).is_ok_and(|index| (0..parts as i64).contains(&index));
+                    return !(0..parts as i64).contains(index);
                 }
             };
-            !problem.buffers.iter().any(|buffer| buffer.name == name)
-                && !problem.scalars.iter().any(|(scalar, _)| *scalar == name)
-                && !case.dims.iter().any(|(dim, _)| *dim == name)
-                && plan.scratch(name).is_none()
+            let parted = plan.scratch(name).is_some_and(|scratch| scratch.parts > 1);
+            parted
+                || !problem.buffers.iter().any(|buffer| buffer.name == name)
+                    && !problem.scalars.iter().any(|(scalar, _)| scalar == name)
+                    && !case.dims.iter().any(|(dim, _)| dim == name)
+                    && plan.scratch(name).is_none()
         });
         assert_eq!(missing, None, "{}: {}", case.name, step.name);
     }
@@ -405,11 +399,9 @@ fn cases_and_headers_fit() {
             named_apart(&case, &problem);
             for plan in plans.into_iter().flatten() {
                 arguments_are_there(&case, &problem, &plan);
-                for step in plan.prepare.iter().chain(&plan.steps) {
-                    if let Work::Kernel { entry, .. } = &step.work {
-                        let named = entry.split('_').next().unwrap();
-                        assert!(source.texts().any(|(_, text)| text.contains(named)), "{entry}");
-                    }
+                for entry in plan.entries() {
+                    let named = entry.split('_').next().unwrap();
+                    assert!(source.texts().any(|(_, text)| text.contains(named)), "{entry}");
                 }
             }
         }

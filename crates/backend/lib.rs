@@ -3,6 +3,7 @@
 #[macro_use]
 extern crate ulplab_run;
 
+mod compositions;
 pub mod cuda;
 pub mod program;
 pub mod recipe;

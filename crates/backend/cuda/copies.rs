@@ -8,10 +8,8 @@ use ulplab_operations::ops::guards::GUARD;
 use ulplab_operations::ops::{Buffer, Case, Problem, Scalar};
 
 use super::device::{Argument, Device, Memory};
-use super::expr::eval;
 use super::matmul::Operands;
-use super::plan::{Named, Plan, Scratch, Step, Work};
-use super::sequence::Turn;
+use super::plan::{Launches, Named, Plan, Scratch, Step, Work};
 
 /// Memory of everything a run reads and writes, and the launches on it.
 pub(super) struct ProblemCopy {
@@ -35,7 +33,7 @@ impl There {
     }
 }
 
-/// One launch of the sequence: its number in the plan, and its arguments.
+/// One launch: the number of its step, and its arguments.
 pub(super) struct BoundLaunch {
     pub step: usize,
     pub on: LaunchInputs,
@@ -80,15 +78,14 @@ impl ProblemCopy {
             launches: Vec::new(),
         };
         let names = Names { case, problem, plan };
-        let bound = |steps: &[Step], order: &[(usize, Turn)]| {
-            let turned = order.iter().map(|(step, turn)| {
-                let on = names.on(&set, &steps[*step].work, turn)?;
-                Ok(BoundLaunch { step: *step, on })
+        let bound = |launches: &Launches| {
+            let turns = launches.turns.iter().map(|turn| {
+                let on = names.on(&set, &launches.steps[turn.step], &turn.arguments)?;
+                Ok(BoundLaunch { step: turn.step, on })
             });
-            turned.collect::<Result<Vec<_>>>()
+            turns.collect::<Result<Vec<_>>>()
         };
-        let prepare = bound(&plan.prepare, &plan.prepare_order)?;
-        (set.launches, set.prepare) = (bound(&plan.steps, &plan.order)?, prepare);
+        (set.prepare, set.launches) = (bound(&plan.prepare)?, bound(&plan.run)?);
         Ok(set)
     }
 }
@@ -101,45 +98,35 @@ struct Names<'a> {
 }
 
 impl Names<'_> {
-    fn on(&self, set: &ProblemCopy, work: &Work, turn: &Turn) -> Result<LaunchInputs> {
-        let address = |name: &String| match self.argument(set, name, turn)? {
-            Argument::Wide(address) => Ok(address),
-            Argument::Narrow(_) => Err(Error::Usage(format!("'{name}' of a matmul is no buffer or scratch"))),
-        };
-        Ok(match work {
-            Work::Kernel { arguments, taps, .. } => {
-                let tapped = arguments.iter().map(|name| self.argument(set, name, turn));
-                let tapped = tapped.collect::<Result<Vec<_>>>()?;
-                let untapped = arguments
-                    .iter()
-                    .zip(&tapped)
-                    .map(|(name, argument)| match taps.contains(name) {
-                        true => Argument::Wide(0),
-                        false => *argument,
-                    });
-                LaunchInputs::Arguments([untapped.collect(), tapped])
-            }
-            Work::Matmul {
-                matrices: [a, b, d],
-                scales,
-                ..
-            } => LaunchInputs::Operands(Operands {
-                matrices: [address(a)?, address(b)?, address(d)?],
-                scales: match scales {
-                    Some([of_a, of_b]) => Some([address(of_a)?, address(of_b)?]),
-                    None => None,
-                },
-            }),
-        })
+    fn on(&self, set: &ProblemCopy, step: &Step, arguments: &[Named]) -> Result<LaunchInputs> {
+        let tapped = arguments.iter().map(|argument| self.argument(set, argument));
+        let tapped = tapped.collect::<Result<Vec<_>>>()?;
+        if let Work::Matmul(_) = &step.work {
+            let address = |(named, argument): (&Named, &Argument)| match argument {
+                Argument::Wide(address) => Ok(*address),
+                Argument::Narrow(_) => Err(Error::Usage(format!("'{named}' of a matmul is no buffer or scratch"))),
+            };
+            let addresses = arguments.iter().zip(&tapped).map(address).collect::<Result<Vec<_>>>()?;
+            let (matrices, scales) = match addresses[..] {
+                [a, b, d] => ([a, b, d], None),
+                [a, b, d, of_a, of_b] => ([a, b, d], Some([of_a, of_b])),
+                _ => unreachable!("three matrices, and two scales or none"),
+            };
+            return Ok(LaunchInputs::Operands(Operands { matrices, scales }));
+        }
+        let mut untapped = tapped.clone();
+        for tap in &step.taps {
+            untapped[*tap] = Argument::Wide(0);
+        }
+        Ok(LaunchInputs::Arguments([untapped, tapped]))
     }
 
     /// The address of a buffer's part at an index of its first dimension, or of a part of scratch.
-    fn part(&self, set: &ProblemCopy, name: &str, index: &str, turn: &Turn) -> Result<Argument> {
+    fn part(&self, set: &ProblemCopy, name: &str, index: i64) -> Result<Argument> {
         let wrong = |why: String| Error::Usage(format!("argument '{name}[{index}]': {why}"));
-        let at = self.number(index, turn).map_err(wrong)?;
         let buffer = self.problem.buffers.iter().position(|buffer| buffer.name == name);
         let scratch = self.plan.scratch.iter().position(|scratch| scratch.name == name);
-        let within = |parts: usize| usize::try_from(at).ok().filter(|at| *at < parts);
+        let within = |parts: usize| usize::try_from(index).ok().filter(|at| *at < parts);
         let (memory, place) = if let Some(number) = buffer {
             let buffer = &self.problem.buffers[number];
             let parts = buffer.shape.first().copied().unwrap_or(0);
@@ -155,32 +142,21 @@ impl Names<'_> {
         Ok(Argument::Wide(memory.address + (GUARD + place) as u64))
     }
 
-    /// The value of an expression over sizes and the repetitions that a launch is in.
-    fn number(&self, text: &str, turn: &Turn) -> std::result::Result<i64, String> {
-        let dim = |name: &str| self.case.dims.iter().find(|(dim, _)| *dim == name);
-        eval(text, &|name| {
-            turn.counter(name).or_else(|| dim(name).map(|(_, size)| *size))
-        })
-    }
-
-    fn argument(&self, set: &ProblemCopy, name: &str, turn: &Turn) -> Result<Argument> {
+    fn argument(&self, set: &ProblemCopy, named: &Named) -> Result<Argument> {
         let address = |memory: &Memory| Argument::Wide(memory.address + GUARD as u64);
         let int = |value: i64| {
-            let narrow = i32::try_from(value).map_err(|_| Error::Usage(format!("size {name} = {value} is no int")))?;
+            let narrow = i32::try_from(value).map_err(|_| Error::Usage(format!("size {named} = {value} is no int")))?;
             Ok(Argument::Narrow(narrow.cast_unsigned()))
         };
-        match Named::new(name) {
-            Named::Whole(_) => {}
-            Named::Part(buffer, index) => return self.part(set, buffer, index, turn),
-            Named::Number(text) => {
-                let wrong = |why| Error::Usage(format!("argument '{name}': {why}"));
-                return int(self.number(text, turn).map_err(wrong)?);
-            }
-        }
+        let name = match named {
+            Named::Whole(name) => name,
+            Named::Part(name, index) => return self.part(set, name, *index),
+            Named::Number(number) => return int(*number),
+        };
         let buffer = self.problem.buffers.iter().position(|buffer| buffer.name == name);
-        let scratch = self.plan.scratch.iter().position(|scratch| scratch.name == name);
-        let scalar = self.problem.scalars.iter().find(|(scalar, _)| *scalar == name);
-        let dim = self.case.dims.iter().find(|(dim, _)| *dim == name);
+        let scratch = self.plan.scratch.iter().position(|scratch| scratch.name == *name);
+        let scalar = self.problem.scalars.iter().find(|(scalar, _)| scalar == name);
+        let dim = self.case.dims.iter().find(|(dim, _)| dim == name);
         match (buffer, scratch, scalar, dim) {
             (Some(at), ..) => Ok(address(&set.buffers[at])),
             (_, Some(at), ..) => Ok(address(&set.scratch[at])),

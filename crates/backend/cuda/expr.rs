@@ -31,8 +31,14 @@ const LEVELS: &[&[&str]] = &[
 /// Largest depth of nested parentheses; each level is a recursive call of the parser.
 const DEEPEST: i32 = 64;
 
+/// The names in a text.
+pub(super) fn words(text: &str) -> impl Iterator<Item = &str> {
+    let words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with(|c: char| c.is_alphabetic() || c == '_'))
+}
+
 /// The words and signs of a text.
-pub(super) fn tokens(text: &str) -> Result<Vec<String>, String> {
+fn tokens(text: &str) -> Result<Vec<String>, String> {
     let mut tokens = Vec::new();
     let mut depth = 0;
     let mut chars = text.chars().peekable();
@@ -46,12 +52,11 @@ pub(super) fn tokens(text: &str) -> Result<Vec<String>, String> {
         match first {
             c if c.is_whitespace() => continue,
             c if c.is_ascii_digit() => while_(&mut chars, &mut token, |c| c.is_ascii_digit()),
-            // `@name` is the index of a repetition.
-            c if c.is_alphabetic() || c == '_' || c == '@' => {
+            c if c.is_alphabetic() || c == '_' => {
                 while_(&mut chars, &mut token, |c| c.is_alphanumeric() || c == '_');
             }
             '<' | '>' | '=' | '!' | '&' | '|' => while_(&mut chars, &mut token, |c| matches!(c, '=' | '&' | '|')),
-            '+' | '-' | '*' | '/' | '%' | '(' | ')' | ',' | '[' | ']' => {}
+            '+' | '-' | '*' | '/' | '%' | '(' | ')' | ',' => {}
             other => return Err(format!("unexpected '{other}'")),
         }
         match first {

@@ -4,8 +4,8 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::prepared::Each;
-use super::{calls, like, prepared, sequence};
+use super::graph::Composed;
+use crate::compositions;
 use ulplab_core::error::{Error, Result, did_you_mean};
 use ulplab_core::input;
 use ulplab_run::run::ceilings::Ceilings;
@@ -54,10 +54,12 @@ pub struct Variant {
     /// Launches that run once after the inputs are on the device, untimed: preparation of weights at load time.
     #[serde(default)]
     pub prepare: Vec<Launch>,
-    #[serde(rename = "launch")]
+    /// Launches in the order in which they run; none if a composition makes them.
+    #[serde(default, rename = "launch")]
     pub launches: Vec<Launch>,
-    /// Order and repetitions of the launches, unless each runs once (`sequence.rs`).
-    pub sequence: Option<String>,
+    /// Rust that makes the launches.
+    #[serde(skip)]
+    pub composed: Option<Composed>,
 }
 
 impl Variant {
@@ -73,18 +75,16 @@ impl Variant {
 pub struct Scratch {
     pub name: String,
     pub bytes: String,
-    /// How many of them there are, if arguments name one of several by an index: `name[@layers]`.
-    pub parts: Option<Number>,
     /// Cleared before each run.
     #[serde(default)]
     pub zero: bool,
 }
 
 /// A function of the file, or a product of matrices by cuBLASLt.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Launch {
-    /// Its name in a sequence and a trace; the entry point, if absent.
+    /// Its name in a trace; the entry point, if absent.
     pub name: Option<String>,
     pub entry: Option<String>,
     #[serde(default)]
@@ -97,8 +97,8 @@ pub struct Launch {
     pub cooperative: bool,
     #[serde(default)]
     pub programmatic: bool,
-    /// Keeps values for the judgement only: left out where a variant is timed.
-    #[serde(default)]
+    /// Keeps values for the judgement only: left out where a variant is timed. Only compositions have such launches.
+    #[serde(skip)]
     pub tap: bool,
     #[serde(default)]
     pub args: Vec<String>,
@@ -110,8 +110,6 @@ pub struct Launch {
     pub bytes: Option<Number>,
     /// Operations of products of matrices.
     pub flops: Option<Number>,
-    /// Of a preparing launch: it runs once for each index of a counter.
-    pub each: Option<Each>,
 }
 
 /// D = A·Bᵀ: A [m, k], B [n, k], D [m, n], rows contiguous, summed in f32.
@@ -168,7 +166,7 @@ impl Launch {
         name.unwrap_or("matmul")
     }
 
-    fn check(&self) -> std::result::Result<(), String> {
+    pub(super) fn check(&self) -> std::result::Result<(), String> {
         if let Some(stray) = self.taps.iter().find(|tap| !self.args.contains(tap)) {
             return Err(format!("'{stray}' of taps is not in args"));
         }
@@ -216,40 +214,31 @@ impl Mutant {
     }
 }
 
+impl Header {
+    /// Reads the comment that a file of kernels begins with.
+    pub fn parse(text: &str) -> std::result::Result<Self, String> {
+        let comment = text.strip_prefix("/*").and_then(|rest| rest.split_once("*/"));
+        let (comment, _) = comment.ok_or("does not begin with a comment that describes its variants")?;
+        toml::from_str(comment).map_err(|error| located(comment, &error))
+    }
+}
+
 impl Source {
     pub fn read(path: &Path) -> Result<Self> {
         let text = input::text(path)?;
         let wrong = |why: String| Error::data(path, why);
-        let comment = text
-            .strip_prefix("/*")
-            .and_then(|rest| rest.split_once("*/"))
-            .ok_or_else(|| wrong("does not begin with a comment that describes its variants".into()))?
-            .0;
-        let folder = path.parent().unwrap_or(Path::new(""));
         let mut includes = Vec::new();
         let plain = &without_parents(path);
         // A mistake in the header is told before a file that is not there.
-        let collected = collect(plain.parent().unwrap_or(Path::new("")), plain, &text, &mut includes);
-        let mut comment = comment.to_string();
-        for (name, more) in includes.iter().filter(|(name, _)| name.ends_with(".cuh")) {
-            let more = more.strip_prefix("/*\n[[").and_then(|rest| rest.split_once("*/"));
-            let Some((more, _)) = more else { continue };
-            toml::from_str::<toml::Table>(&format!("[[{more}"))
-                .map_err(|error| Error::data(folder.join(name), format!("header: {error}")))?;
-            comment = format!("{comment}\n[[{more}");
-        }
-        let comment = comment.as_str();
-        let mut header: toml::Table = toml::from_str(comment).map_err(|error| wrong(format!("header: {error}")))?;
-        like::resolve(&mut header).map_err(|why| wrong(format!("header: {why}")))?;
-        calls::resolve(&mut header, folder).map_err(|why| wrong(format!("header: {why}")))?;
-        if let Some(why) = missing(comment, &header) {
-            return Err(wrong(why));
-        }
-        let header = Header::deserialize(header).map_err(|error| wrong(located(comment, &error.to_string())))?;
-        collected?;
+        let folder = plain.parent().unwrap_or(Path::new(""));
+        let collected = collect(folder, plain, &text, &mut includes);
         let path = plain;
+        let op = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let mut header = Header::parse(&text).map_err(wrong)?;
+        collected?;
+        compositions::put(&op, &mut header, folder).map_err(wrong)?;
         let source = Self {
-            op: path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+            op,
             path: path.into(),
             header,
             includes,
@@ -297,23 +286,16 @@ impl Source {
             variants.iter().map(|variant| variant.name.as_str()).collect(),
         )?;
         for variant in variants {
+            if variant.launches.is_empty() && variant.composed.is_none() {
+                let name = &variant.name;
+                return Err(format!(
+                    "header: variant '{name}' has no launches; expected [[variant.launch]]"
+                ));
+            }
             let launches = || variant.prepare.iter().chain(&variant.launches);
             for launch in launches() {
                 let wrong = |why| format!("header: variant '{}', launch '{}': {why}", variant.name, launch.name());
                 launch.check().map_err(wrong)?;
-            }
-            prepared::check(variant).map_err(|why| format!("header: variant '{}', {why}", variant.name))?;
-            if let Some(sequence) = &variant.sequence {
-                let names: Vec<&str> = variant.launches.iter().map(Launch::name).collect();
-                unique("launches", names.clone())?;
-                let wrong = |why| format!("header: variant '{}', sequence: {why}", variant.name);
-                let named = sequence::launches(sequence).map_err(wrong)?;
-                if let Some(stray) = named.iter().find(|name| !names.contains(&name.as_str())) {
-                    return Err(wrong(format!("no launch '{stray}'")));
-                }
-                if let Some(left) = names.iter().find(|name| !named.iter().any(|named| named == *name)) {
-                    return Err(wrong(format!("launch '{left}' is not in it")));
-                }
             }
         }
         unique("mutants", mutants.iter().map(|mutant| mutant.name.as_str()).collect())?;
@@ -371,55 +353,18 @@ impl Source {
     }
 }
 
-/// A variant without a required key, with its line.
-fn missing(comment: &str, header: &toml::Table) -> Option<String> {
-    let variants = header.get("variant")?.as_array()?;
-    let heads = comment
-        .lines()
-        .enumerate()
-        .filter(|(_, line)| line.trim() == "[[variant]]");
-    let heads: Vec<usize> = heads.map(|(at, _)| at + 1).collect();
-    variants.iter().enumerate().find_map(|(at, variant)| {
-        let key = ["name", "doc", "launch"]
-            .into_iter()
-            .find(|key| variant.get(key).is_none())?;
-        let line = heads.get(at).map_or(String::new(), |line| format!(", line {line}"));
-        let name = variant.get("name").and_then(toml::Value::as_str);
-        let name = name.map_or(String::new(), |name| format!(" of variant '{name}'"));
-        Some(format!("header{line}: missing field `{key}`{name}"))
-    })
-}
-
-/// Keys of a variant that are resolved before the rest is read.
-const RESOLVED: [&str; 3] = ["like", "changes_of", "each"];
-
-/// A mistake of a header, with the line of the key that it names and the key that was meant, if known.
-fn located(comment: &str, why: &str) -> String {
-    let why = why.trim();
+/// A mistake of a header, with its line and the key that was meant, if known.
+fn located(comment: &str, error: &toml::de::Error) -> String {
+    let line = error.span().and_then(|span| comment.get(..span.start));
+    let line = line.map_or(String::new(), |before| {
+        format!(", line {}", before.matches('\n').count() + 1)
+    });
+    let why = error.message().trim();
     // "unknown field `grd`, expected one of `name`, `entry`, …"
     let mut names = why.split('`').skip(1).step_by(2);
-    let Some(named) = names.next() else {
-        return format!("header: {why}");
-    };
-    let key = |line: &str| {
-        let words = line.split(|c: char| !(c.is_alphanumeric() || c == '_'));
-        words.into_iter().any(|word| word == named) && line.contains('=')
-    };
-    let line = comment.lines().position(key);
-    let line = line.map_or(String::new(), |line| format!(", line {}", line + 1));
-    let names: Vec<&str> = names.collect();
-    // Among the keys that only variants have is `sequence`.
-    let (why, more) = match names.contains(&"sequence") {
-        true => (
-            why.replacen("`sequence`", "`sequence`, `like`, `changes_of`, `each`", 1),
-            &RESOLVED[..],
-        ),
-        false => (why.to_string(), &[][..]),
-    };
-    let near = if why.starts_with("unknown") {
-        did_you_mean(named, names.into_iter().chain(more.iter().copied()))
-    } else {
-        String::new()
+    let near = match names.next() {
+        Some(unknown) if why.starts_with("unknown") => did_you_mean(unknown, names),
+        _ => String::new(),
     };
     format!("header{line}: {why}{near}")
 }

@@ -1,21 +1,18 @@
 //! Kernels in CUDA C++: described by a header, compiled at run time, run between guard bands, timed.
 
 pub mod cache;
-mod calls;
 mod copies;
 pub mod cubin;
 pub mod device;
 pub mod expr;
 mod folded;
+pub mod graph;
 pub mod header;
-mod like;
 pub mod matmul;
 pub mod plan;
-mod prepared;
 mod repeat;
 pub mod run;
 pub mod runner;
-pub mod sequence;
 pub mod session;
 pub mod shipped;
 pub mod time;

@@ -1,15 +1,13 @@
 //! A variant on a case: its launches with all sizes worked out. Needs no GPU.
 
-use std::cell::RefCell;
+use std::fmt;
 
 use super::device::Shape;
 use super::expr::eval;
+use super::graph::Graph;
 use super::header;
 use super::header::{Factor, Launch, Number, Variant};
 use super::matmul::Product;
-use super::prepared;
-use super::sequence::{Turn, unroll};
-use ulplab_core::error::did_you_mean;
 use ulplab_operations::ops::Case;
 use ulplab_operations::ops::guards::GUARD;
 
@@ -20,17 +18,54 @@ pub const SMS: i64 = 132;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// Launches that are made when inputs are there, and not in a run.
-    pub prepare: Vec<Step>,
-    /// By their numbers in `prepare`.
-    pub prepare_order: Vec<(usize, Turn)>,
-    /// Each launch that is in the order, once.
-    pub steps: Vec<Step>,
-    /// By their numbers in `steps`.
-    pub order: Vec<(usize, Turn)>,
+    pub prepare: Launches,
+    pub run: Launches,
     pub scratch: Vec<Scratch>,
     /// What its products multiply.
     pub products: Factor,
 }
+
+/// Launches in their order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Launches {
+    /// What is launched, each once.
+    pub steps: Vec<Step>,
+    pub turns: Vec<Turn>,
+}
+
+/// One launch of a step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Turn {
+    /// Its number among the steps.
+    pub step: usize,
+    /// Those of a kernel; or A, B and D of a product, and the scales of A and of B, if they have any.
+    pub arguments: Vec<Named>,
+}
+
+impl Launches {
+    /// Adds a launch.
+    pub(super) fn add(&mut self, step: Step, arguments: Vec<Named>) -> Result<(), String> {
+        if self.turns.len() == MOST {
+            return Err(format!("more than {MOST} launches"));
+        }
+        let known = self.steps.iter().position(|known| *known == step);
+        let step = known.unwrap_or_else(|| {
+            self.steps.push(step);
+            self.steps.len() - 1
+        });
+        self.turns.push(Turn { step, arguments });
+        Ok(())
+    }
+
+    /// Each launch with what it is given.
+    pub fn each(&self) -> impl Iterator<Item = (&Step, &[Named])> {
+        let turns = self.turns.iter();
+        turns.map(|turn| (&self.steps[turn.step], &turn.arguments[..]))
+    }
+}
+
+/// Most launches of a run: more is a size in the wrong place.
+pub(super) const MOST: usize = 100_000;
 
 /// Working memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +91,7 @@ impl Scratch {
     }
 }
 
-/// One launch.
+/// What is launched.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
     pub name: String,
@@ -65,50 +100,45 @@ pub struct Step {
     pub bytes: Option<u64>,
     /// Operations of products of matrices.
     pub flops: u64,
-    /// Whether it keeps values for the judgement only.
+    /// True if it keeps values for the judgement only.
     pub tap: bool,
+    /// Places of the arguments that keep values for the judgement only.
+    pub taps: Vec<usize>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Work {
-    Kernel {
-        entry: String,
-        shape: Shape,
-        arguments: Vec<String>,
-        /// Those that keep values for the judgement only.
-        taps: Vec<String>,
-    },
-    Matmul {
-        product: Product,
-        /// A, B, D.
-        matrices: [String; 3],
-        /// Scales of A and of B.
-        scales: Option<[String; 2]>,
-    },
+    Kernel { entry: String, shape: Shape },
+    Matmul(Product),
 }
 
-/// What an argument of a launch names.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Named<'a> {
+/// An argument of a launch.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Named {
     /// A buffer, scratch, a scalar or a size.
-    Whole(&'a str),
-    /// The part of a buffer at an index of its first dimension, or of scratch, an expression: `w[@layers]`.
-    Part(&'a str, &'a str),
-    /// A whole number: an expression over sizes and indices of repetitions, such as `2 * I` or `@J`.
-    Number(&'a str),
+    Whole(String),
+    /// The part of a buffer at an index of its first dimension, or of scratch.
+    Part(String, i64),
+    /// A whole number.
+    Number(i64),
 }
 
-impl<'a> Named<'a> {
-    pub fn new(argument: &'a str) -> Self {
-        if let Some((buffer, index)) = argument.strip_suffix(']').and_then(|start| start.split_once('[')) {
-            return Self::Part(buffer.trim(), index);
+impl Named {
+    /// The name of a buffer, scratch, a scalar or a size.
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Self::Whole(name) | Self::Part(name, _) => Some(name),
+            Self::Number(_) => None,
         }
-        let word = argument.starts_with(|c: char| c.is_alphabetic() || c == '_')
-            && argument.chars().all(|c| c.is_alphanumeric() || c == '_');
-        if word {
-            Self::Whole(argument)
-        } else {
-            Self::Number(argument)
+    }
+}
+
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Self::Whole(name) => f.write_str(name),
+            Self::Part(name, index) => write!(f, "{name}[{index}]"),
+            Self::Number(number) => write!(f, "{number}"),
         }
     }
 }
@@ -118,98 +148,19 @@ pub(super) type Sizes<'a> = &'a dyn Fn(&str) -> Option<i64>;
 
 impl Plan {
     /// The launches, or none if the variant does not accept the case.
+    ///
+    /// # Errors
+    /// A launch cannot be planned.
     pub fn new(variant: &Variant, case: &Case, sms: i64) -> Result<Option<Self>, String> {
-        let unknown = RefCell::new(None);
-        let sizes = |name: &str| {
-            let dim = case.dims.iter().find(|(dim, _)| *dim == name).map(|(_, size)| *size);
-            let size = if name == "sms" { Some(sms) } else { dim };
-            if size.is_none() {
-                *unknown.borrow_mut() = Some(name.to_string());
-            }
-            size
-        };
-        let wrong = |why: String| {
-            let known = || case.dims.iter().map(|(dim, _)| *dim).chain(["sms"]);
-            let near = unknown
-                .take()
-                .map_or(String::new(), |name| did_you_mean(&name, known()));
-            format!("variant '{}', case '{}': {why}{near}", variant.name, case.name)
-        };
-        for need in &variant.needs {
-            if eval(need, &sizes).map_err(wrong)? == 0 {
-                return Ok(None);
-            }
-        }
-        let turns = match &variant.sequence {
-            Some(sequence) => unroll(sequence, &sizes).map_err(wrong)?,
-            None => {
-                let once = |launch: &Launch| Turn {
-                    launch: launch.name().into(),
-                    counters: Vec::new(),
-                };
-                variant.launches.iter().map(once).collect()
-            }
-        };
-        let mut plan = Self {
-            prepare: Vec::new(),
-            prepare_order: prepared::order(&variant.prepare, &sizes).map_err(wrong)?,
-            steps: Vec::new(),
-            order: Vec::new(),
-            scratch: Vec::new(),
-            products: variant.products,
-        };
-        let steps = |launches: &[&Launch]| {
-            let steps = launches.iter().map(|launch| {
-                let wrong = |why| format!("launch '{}': {why}", launch.name());
-                Step::new(launch, case, &sizes).map_err(wrong)
-            });
-            steps.collect::<Result<Vec<_>, _>>().map_err(wrong)
-        };
-        plan.prepare = steps(&variant.prepare.iter().collect::<Vec<_>>())?;
-        // Without a sequence, launches may share a name.
-        let mut used = Vec::new();
-        for (at, turn) in turns.into_iter().enumerate() {
-            let named = |launch: &Launch| launch.name() == turn.launch;
-            let launch = match &variant.sequence {
-                None => Some(at),
-                Some(_) => variant.launches.iter().position(named),
-            };
-            let launch = launch.expect("the header was checked when it was read");
-            let step = used.iter().position(|other| *other == launch).unwrap_or_else(|| {
-                used.push(launch);
-                used.len() - 1
-            });
-            plan.order.push((step, turn));
-        }
-        plan.steps = steps(&used.iter().map(|at| &variant.launches[*at]).collect::<Vec<_>>())?;
-        let scratch = variant.scratch.iter().map(|scratch| {
-            let bytes = eval(&scratch.bytes, &sizes)?;
-            let bytes = usize::try_from(bytes).map_err(|_| format!("scratch '{}' of {bytes} bytes", scratch.name))?;
-            let parts = scratch
-                .parts
-                .as_ref()
-                .map(|parts| prepared::count("parts", parts, &sizes));
-            let parts = parts
-                .transpose()
-                .map_err(|why| format!("scratch '{}': {why}", scratch.name))?;
-            Ok(Scratch {
-                name: scratch.name.clone(),
-                bytes,
-                parts: parts.unwrap_or(1),
-                zero: scratch.zero,
-            })
-        });
-        plan.scratch = scratch.collect::<Result<_, String>>().map_err(wrong)?;
-        prepared::parts(&plan, case).map_err(wrong)?;
-        Ok(Some(plan))
+        Graph::new(variant, case, sms).plan()
     }
 
     /// Names of the entry points that it launches.
     pub fn entries(&self) -> impl Iterator<Item = &str> {
-        let steps = self.prepare.iter().chain(&self.steps);
+        let steps = self.prepare.steps.iter().chain(&self.run.steps);
         steps.filter_map(|step| match &step.work {
             Work::Kernel { entry, .. } => Some(entry.as_str()),
-            Work::Matmul { .. } => None,
+            Work::Matmul(_) => None,
         })
     }
 
@@ -218,20 +169,29 @@ impl Plan {
         self.scratch.iter().find(|scratch| scratch.name == name)
     }
 
-    /// Whether a preparing launch is given that scratch, or a part of it.
+    /// True if a preparing launch is given that scratch, or a part of it.
     pub fn is_prepared(&self, scratch: &str) -> bool {
-        let mut given = self.prepare.iter().flat_map(Step::arguments).map(Named::new);
-        given.any(|named| matches!(named, Named::Whole(name) | Named::Part(name, _) if name == scratch))
+        let mut given = self.prepare.turns.iter().flat_map(|turn| &turn.arguments);
+        given.any(|argument| argument.name() == Some(scratch))
+    }
+
+    /// Names of what a run writes for the judgement only.
+    pub fn taps(&self) -> impl Iterator<Item = &str> {
+        let kept = self.run.each().flat_map(|(step, arguments)| {
+            let arguments = arguments.iter().enumerate();
+            arguments.filter(|(at, _)| step.tap || step.taps.contains(at))
+        });
+        kept.filter_map(|(_, argument)| argument.name())
     }
 }
 
 /// The number that a key of a header has, with the sizes put in.
-pub(super) fn of_key(key: &str, given: &Number, sizes: Sizes) -> Result<i64, String> {
+fn of_key(key: &str, given: &Number, sizes: Sizes) -> Result<i64, String> {
     number(given, sizes).map_err(|why| format!("{key}: {why}"))
 }
 
 /// The expression of a number, as the end of an error message.
-pub(super) fn written(given: &Number) -> String {
+fn written(given: &Number) -> String {
     match given {
         Number::Plain(_) => String::new(),
         Number::Expression(text) => format!(" by '{text}'"),
@@ -247,7 +207,8 @@ fn number(number: &Number, sizes: Sizes) -> Result<i64, String> {
 }
 
 impl Step {
-    fn new(launch: &Launch, case: &Case, sizes: Sizes) -> Result<Self, String> {
+    /// The step of a launch with a name, for an entry point whose keys are put in.
+    pub(super) fn new(launch: &Launch, name: String, entry: String, sizes: Sizes) -> Result<Self, String> {
         let count = |what: &str, given: &Option<Number>| {
             let value = given.as_ref().map(|given| of_key(what, given, sizes)).transpose()?;
             let count = value.map(|value| u64::try_from(value).map_err(|_| format!("{what} is {value}")));
@@ -255,49 +216,30 @@ impl Step {
         };
         let work = match &launch.matmul {
             Some(matmul) => Work::matmul(matmul, sizes)?,
-            None => Work::kernel(launch, case, sizes)?,
+            None => Work::kernel(launch, entry, sizes)?,
         };
         let (bytes, flops) = match &work {
-            Work::Matmul { product, .. } => (Some(product.bytes()), product.flops()),
+            Work::Matmul(product) => (Some(product.bytes()), product.flops()),
             Work::Kernel { .. } => (
                 count("bytes", &launch.bytes)?,
                 count("flops", &launch.flops)?.unwrap_or(0),
             ),
         };
-        let name = match (&launch.name, &work) {
-            (None, Work::Kernel { entry, .. }) => entry.clone(),
-            _ => launch.name().into(),
-        };
+        let taps = launch.args.iter().enumerate();
+        let taps = taps.filter(|(_, argument)| launch.taps.contains(argument));
         Ok(Self {
             name,
             bytes,
             flops,
             tap: launch.tap,
+            taps: taps.map(|(at, _)| at).collect(),
             work,
         })
-    }
-
-    /// What it writes for the judgement only.
-    pub fn taps(&self) -> Vec<&str> {
-        match &self.work {
-            _ if self.tap => self.arguments(),
-            Work::Kernel { taps, .. } => taps.iter().map(String::as_str).collect(),
-            Work::Matmul { .. } => Vec::new(),
-        }
-    }
-
-    /// What it is given, as [`Named`] reads it.
-    pub fn arguments(&self) -> Vec<&str> {
-        let names: Vec<&String> = match &self.work {
-            Work::Kernel { arguments, .. } => arguments.iter().collect(),
-            Work::Matmul { matrices, scales, .. } => matrices.iter().chain(scales.iter().flatten()).collect(),
-        };
-        names.into_iter().map(String::as_str).collect()
     }
 }
 
 impl Work {
-    fn kernel(launch: &Launch, case: &Case, sizes: Sizes) -> Result<Self, String> {
+    fn kernel(launch: &Launch, entry: String, sizes: Sizes) -> Result<Self, String> {
         let three = |what: &str, numbers: &[Number]| {
             if numbers.is_empty() || numbers.len() > 3 {
                 return Err(format!("{what} has {} numbers, expected one to three", numbers.len()));
@@ -324,13 +266,6 @@ impl Work {
             })
             .transpose()?
             .unwrap_or(0);
-        let mut entry = launch.entry.clone().unwrap_or_default();
-        for (key, value) in &case.keys {
-            entry = entry.replace(&format!("{{{key}}}"), value);
-        }
-        if entry.contains('{') {
-            return Err(format!("entry '{entry}' has a key the case does not"));
-        }
         Ok(Self::Kernel {
             entry,
             shape: Shape {
@@ -345,8 +280,6 @@ impl Work {
                 cooperative: launch.cooperative,
                 programmatic: launch.programmatic,
             },
-            arguments: launch.args.clone(),
-            taps: launch.taps.clone(),
         })
     }
 
@@ -356,14 +289,10 @@ impl Work {
             let size = usize::try_from(value).ok().filter(|size| *size > 0);
             size.ok_or_else(|| format!("{what} of a matmul is {value}"))
         };
-        Ok(Self::Matmul {
-            product: Product {
-                sizes: [size("m", &matmul.m)?, size("n", &matmul.n)?, size("k", &matmul.k)?],
-                of: matmul.of,
-                into: matmul.into,
-            },
-            matrices: [&matmul.a, &matmul.b, &matmul.d].map(Clone::clone),
-            scales: matmul.scales.clone(),
-        })
+        Ok(Self::Matmul(Product {
+            sizes: [size("m", &matmul.m)?, size("n", &matmul.n)?, size("k", &matmul.k)?],
+            of: matmul.of,
+            into: matmul.into,
+        }))
     }
 }

@@ -2,6 +2,7 @@
 
 mod timed;
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use super::copies::{BoundLaunch, LaunchInputs, ProblemCopy, There};
@@ -64,7 +65,7 @@ impl<'a> Running<'a> {
             device,
             problem,
             case,
-            loaded: [load(&plan.prepare)?, load(&plan.steps)?],
+            loaded: [load(&plan.prepare.steps)?, load(&plan.run.steps)?],
             set: ProblemCopy::new(device, case, problem, &plan, there)?,
             kernels,
             variant,
@@ -101,7 +102,7 @@ impl<'a> Running<'a> {
     /// left.
     fn prepare(&self, set: &ProblemCopy) -> Result<()> {
         let mut turns = set.prepare.iter();
-        turns.try_for_each(|turn| self.put(&self.plan.prepare, &self.loaded[0], turn, false))?;
+        turns.try_for_each(|turn| self.put(&self.plan.prepare.steps, &self.loaded[0], turn, false))?;
         if set.prepare.is_empty() {
             Ok(())
         } else {
@@ -122,8 +123,8 @@ impl<'a> Running<'a> {
         let mut turns = set
             .launches
             .iter()
-            .filter(|turn| kept(turn) && (taps || !self.plan.steps[turn.step].tap));
-        turns.try_for_each(|turn| self.put(&self.plan.steps, &self.loaded[1], turn, taps))
+            .filter(|turn| kept(turn) && (taps || !self.plan.run.steps[turn.step].tap));
+        turns.try_for_each(|turn| self.put(&self.plan.run.steps, &self.loaded[1], turn, taps))
     }
 
     /// One launch of those of the plan.
@@ -314,8 +315,8 @@ impl Guarded for Running<'_> {
         if self.replay_runs(poison)?.is_none() {
             return Ok(None);
         }
-        let kept: Vec<&str> = self.plan.steps.iter().flat_map(Step::taps).collect();
-        let kept = |buffer: &Buffer| buffer.role == Role::Out && kept.contains(&buffer.name);
+        let kept: BTreeSet<&str> = self.plan.taps().collect();
+        let kept = |buffer: &Buffer| buffer.role == Role::Out && kept.contains(buffer.name);
         self.written(|buffer| !kept(buffer)).map(Some)
     }
 
@@ -413,7 +414,7 @@ impl<'a> Loaded<'a> {
                 device.prepare(&function, shape)?;
                 Ok(Self::Kernel(function))
             }
-            Work::Matmul { product, .. } => Matmul::new(device, *product)?
+            Work::Matmul(product) => Matmul::new(device, *product)?
                 .map(Self::Matmul)
                 .ok_or_else(|| Error::Setup(format!("launch '{}': there is no cuBLASLt", step.name))),
         }

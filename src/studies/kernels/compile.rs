@@ -227,21 +227,22 @@ pub struct Launches<'a> {
 
 impl Launches<'_> {
     pub fn mistakes(&self) -> Vec<String> {
-        let steps = self.plan.prepare.iter().chain(&self.plan.steps);
-        let of_step = |step: &Step| {
+        let launches = self.plan.prepare.each().chain(self.plan.run.each());
+        let of_launch = |(step, arguments): (&Step, &[Named])| {
             let place = format!("variant '{}', launch '{}': ", self.variant.name, step.name);
-            let wrong = self.names(step).into_iter().chain(self.kernel(step));
+            let wrong = self.names(arguments).into_iter().chain(self.kernel(step, arguments));
             wrong.map(|what| format!("{place}{what}")).collect::<Vec<_>>()
         };
-        steps.flat_map(of_step).collect()
+        let mut all: Vec<String> = launches.flat_map(of_launch).collect();
+        // Launches of one step have the same mistakes.
+        let mut seen = BTreeSet::new();
+        all.retain(|what| seen.insert(what.clone()));
+        all
     }
 
     /// Bytes of an argument; none if its name is unknown.
-    fn bytes(&self, name: &str) -> Option<u32> {
-        let name = match Named::new(name) {
-            Named::Number(_) => return Some(4),
-            Named::Whole(name) | Named::Part(name, _) => name,
-        };
+    fn bytes(&self, argument: &Named) -> Option<u32> {
+        let Some(name) = argument.name() else { return Some(4) };
         let buffer = self.problem.buffers.iter().any(|buffer| buffer.name == name);
         let scratch = self.plan.scratch(name).is_some();
         let scalar = self.problem.scalars.iter().find(|(scalar, _)| *scalar == name);
@@ -253,7 +254,7 @@ impl Launches<'_> {
         }
     }
 
-    fn names(&self, step: &Step) -> Vec<String> {
+    fn names(&self, arguments: &[Named]) -> Vec<String> {
         let known = || {
             let buffers = self.problem.buffers.iter().map(|buffer| buffer.name);
             let scratch = self.plan.scratch.iter().map(|scratch| scratch.name.as_str());
@@ -261,23 +262,17 @@ impl Launches<'_> {
             let dims = self.case.dims.iter().map(|(name, _)| *name);
             buffers.chain(scratch).chain(scalars).chain(dims)
         };
-        let unknown = step.arguments().into_iter().filter(|name| self.bytes(name).is_none());
-        let wrong = |name: &str| {
-            let near = did_you_mean(name, known());
+        let unknown = arguments.iter().filter(|argument| self.bytes(argument).is_none());
+        let wrong = |name: &Named| {
+            let near = did_you_mean(&name.to_string(), known());
             format!("'{name}' is no buffer, scratch, scalar or size of the operation{near}")
         };
         unknown.map(wrong).collect()
     }
 
     /// The entry point, its parameters, and the limits of a launch.
-    fn kernel(&self, step: &Step) -> Vec<String> {
-        let Work::Kernel {
-            entry,
-            shape,
-            arguments,
-            taps,
-        } = &step.work
-        else {
+    fn kernel(&self, step: &Step, arguments: &[Named]) -> Vec<String> {
+        let Work::Kernel { entry, shape } = &step.work else {
             return Vec::new();
         };
         let Some(compiled) = self.entries.get(entry) else {
@@ -297,7 +292,8 @@ impl Launches<'_> {
                 Some(format!("'{name}' has {given} bytes, and '{entry}' takes {taken} there"))
             }));
         }
-        let numbers = taps.iter().filter(|tap| self.bytes(tap) == Some(4));
+        let taps = step.taps.iter().filter_map(|at| arguments.get(*at));
+        let numbers = taps.filter(|tap| self.bytes(tap) == Some(4));
         wrong.extend(numbers.map(|tap| format!("'{tap}' of taps is a number, and keeps nothing")));
         let threads = shape.block.iter().fold(1, |all: u32, size| all.saturating_mul(*size));
         let most = compiled.max_threads.map_or(MOST_THREADS, |most| most.min(MOST_THREADS));

@@ -34,11 +34,11 @@ impl Running<'_> {
         let cached = self.cached()?;
         let alone = |set: &ProblemCopy, step: usize| {
             let turns = set.launches.iter().filter(|turn| turn.step == step);
-            let works = turns.map(|turn| move || self.put(&self.plan.steps, &self.loaded[1], turn, false));
+            let works = turns.map(|turn| move || self.put(&self.plan.run.steps, &self.loaded[1], turn, false));
             self.launch_on(set, false)?;
             self.session.watch().replayed(&works.collect::<Vec<_>>())
         };
-        let steps = (0..self.plan.steps.len()).filter(|step| !self.plan.steps[*step].tap);
+        let steps = (0..self.plan.run.steps.len()).filter(|step| !self.plan.run.steps[*step].tap);
         let steps: Vec<usize> = steps.collect();
         let whole = match steps.len() {
             1 => None,

@@ -4,6 +4,8 @@ mod command;
 mod html;
 mod terminal;
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
 use crate::backend::cuda::header::Factor;
@@ -20,8 +22,6 @@ pub struct Trace {
     /// `op.variant`
     pub kernel: String,
     pub doc: String,
-    /// The order of the launches, where the header says one.
-    pub sequence: Option<String>,
     /// Launched once, when inputs are there: no part of a run.
     pub prepare: Vec<String>,
     /// In the order of their first turns.
@@ -105,14 +105,20 @@ impl Trace {
             bytes: problem.bytes,
             flops: problem.flops,
         };
+        let turns = |at: usize| plan.run.turns.iter().filter(move |turn| turn.step == at);
         let launch = |(at, step): (usize, &Step)| Launch {
             name: step.name.clone(),
             what: what(step),
-            turns: plan.order.iter().filter(|(turn, _)| *turn == at).count(),
+            turns: turns(at).count(),
             // A launch that is all there is does what must be done.
-            cost: match plan.order.len() {
+            cost: match plan.run.turns.len() {
                 1 => least,
-                _ => cost(step, problem, plan),
+                _ => cost(
+                    step,
+                    turns(at).next().map_or(&[], |turn| &turn.arguments),
+                    problem,
+                    plan,
+                ),
             },
             us: None,
             us_cached: None,
@@ -121,9 +127,9 @@ impl Trace {
         Self {
             kernel: format!("{}.{}", source.op, variant.name),
             doc: variant.doc.clone(),
-            sequence: variant.sequence.clone(),
-            prepare: plan.prepare.iter().map(|step| step.name.clone()).collect(),
+            prepare: plan.prepare.steps.iter().map(|step| step.name.clone()).collect(),
             launches: plan
+                .run
                 .steps
                 .iter()
                 .enumerate()
@@ -163,13 +169,10 @@ impl Trace {
 }
 
 /// Bytes and operations of a launch: from its header, or each of its buffers once.
-fn cost(step: &Step, problem: &Problem, plan: &Plan) -> Cost {
-    let size = |argument: &str| {
-        let (name, part) = match Named::new(argument) {
-            Named::Whole(name) => (name, false),
-            Named::Part(name, _) => (name, true),
-            Named::Number(_) => return 0,
-        };
+fn cost(step: &Step, arguments: &[Named], problem: &Problem, plan: &Plan) -> Cost {
+    let size = |argument: &Named| {
+        let Some(name) = argument.name() else { return 0 };
+        let part = matches!(argument, Named::Part(..));
         let buffer = problem.buffers.iter().find(|buffer| buffer.name == name);
         let size = buffer.map(|buffer| match (part, buffer.shape.first()) {
             (true, Some(parts)) => buffer.size() / (*parts).max(1),
@@ -177,9 +180,7 @@ fn cost(step: &Step, problem: &Problem, plan: &Plan) -> Cost {
         });
         size.or(plan.scratch(name).map(|scratch| scratch.bytes)).unwrap_or(0) as u64
     };
-    let mut names = step.arguments();
-    names.sort_unstable();
-    names.dedup();
+    let names: BTreeSet<&Named> = arguments.iter().collect();
     Cost {
         bytes: step.bytes.unwrap_or_else(|| names.into_iter().map(size).sum()),
         flops: step.flops,
@@ -196,14 +197,14 @@ fn what(step: &Step) -> String {
         numbers.join("×")
     };
     match &step.work {
-        Work::Kernel { entry, shape, .. } => {
+        Work::Kernel { entry, shape } => {
             let cluster = shape
                 .cluster
                 .map(|cluster| format!(" in clusters of {}", times(&cluster)));
             let (grid, block) = (times(&shape.grid), times(&shape.block));
             format!("{entry}, {grid} blocks of {block}{}", cluster.unwrap_or_default())
         }
-        Work::Matmul { product, .. } => {
+        Work::Matmul(product) => {
             let [m, n, k] = product.sizes;
             format!("cuBLASLt, [{m}, {k}] · [{n}, {k}]ᵀ")
         }

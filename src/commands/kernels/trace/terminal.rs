@@ -13,9 +13,6 @@ pub fn text(all: &Traces) -> String {
     }
     for trace in &all.traces {
         text += &format!("\n{}: {}\n", trace.kernel, trace.doc);
-        if let Some(sequence) = &trace.sequence {
-            text += &format!("sequence: {sequence}\n");
-        }
         if !trace.prepare.is_empty() {
             text += &format!("once, when weights are loaded: {}\n", trace.prepare.join(", "));
         }

@@ -5,24 +5,19 @@ use ulplab_operations::ops::Case;
 
 use super::Digest;
 use crate::backend::cuda::Plan;
-use crate::backend::cuda::expr::eval;
-use crate::backend::cuda::plan::{Named, Step, Work};
-use crate::backend::cuda::sequence::Turn;
+use crate::backend::cuda::plan::{self, Named, Work};
 
 /// Returns the digest of a plan.
-///
-/// # Errors
-/// An argument whose expression has no value.
-pub fn of(case: &Case, plan: &Plan) -> Result<String, String> {
+pub fn of(case: &Case, plan: &Plan) -> String {
     let mut launches = Launches {
         case,
         plan,
         digest: Digest::default(),
         seen: Vec::new(),
     };
-    launches.add(&plan.prepare, &plan.prepare_order)?;
-    launches.add(&plan.steps, &plan.order)?;
-    Ok(launches.digest.finish())
+    launches.add(&plan.prepare);
+    launches.add(&plan.run);
+    launches.digest.finish()
 }
 
 struct Launches<'a> {
@@ -34,51 +29,37 @@ struct Launches<'a> {
 }
 
 impl<'a> Launches<'a> {
-    fn add(&mut self, steps: &'a [Step], order: &[(usize, Turn)]) -> Result<(), String> {
-        self.digest.count(order.len());
-        for (step, turn) in order {
-            let step = &steps[*step];
+    fn add(&mut self, launches: &'a plan::Launches) {
+        self.digest.count(launches.turns.len());
+        for (step, arguments) in launches.each() {
             self.digest.count(usize::from(step.tap));
             match &step.work {
-                Work::Kernel { entry, shape, taps, .. } => {
+                Work::Kernel { entry, shape } => {
                     self.digest.text(entry).text(format!("{shape:?}"));
-                    let names = step.arguments();
-                    self.digest.count(names.len());
-                    for name in names {
-                        self.digest.count(usize::from(taps.iter().any(|tap| tap == name)));
-                        self.argument(name, turn)?;
-                    }
+                    self.digest.count(arguments.len());
                 }
-                Work::Matmul { product, .. } => {
-                    self.digest.text(format!("{product:?}"));
-                    for name in step.arguments() {
-                        self.argument(name, turn)?;
-                    }
+                Work::Matmul(product) => drop(self.digest.text(format!("{product:?}"))),
+            }
+            for (at, argument) in arguments.iter().enumerate() {
+                if let Work::Kernel { .. } = &step.work {
+                    self.digest.count(usize::from(step.taps.contains(&at)));
                 }
+                self.argument(argument);
             }
         }
-        Ok(())
     }
 
-    fn argument(&mut self, name: &'a str, turn: &Turn) -> Result<(), String> {
-        let size = |name: &str| {
-            self.case
-                .dims
-                .iter()
-                .find(|(dim, _)| *dim == name)
-                .map(|(_, size)| *size)
-        };
-        let number = |text: &str| eval(text, &|name| turn.counter(name).or_else(|| size(name)));
-        let (memory, part) = match Named::new(name) {
-            Named::Number(text) => {
-                let value = number(text)?;
+    fn argument(&mut self, argument: &'a Named) {
+        let (memory, part) = match argument {
+            Named::Number(value) => {
                 self.digest.text("number").text(value.to_string());
-                return Ok(());
+                return;
             }
-            Named::Whole(name) => (name, None),
-            Named::Part(name, index) => (name, Some(number(index)?)),
+            Named::Whole(name) => (name.as_str(), String::new()),
+            Named::Part(name, index) => (name.as_str(), index.to_string()),
         };
-        match (self.plan.scratch(memory), size(memory)) {
+        let size = self.case.dims.iter().find(|(dim, _)| *dim == memory);
+        match (self.plan.scratch(memory), size) {
             (Some(scratch), _) => {
                 let known = self.seen.iter().position(|seen| *seen == memory);
                 let at = known.unwrap_or_else(|| {
@@ -89,10 +70,9 @@ impl<'a> Launches<'a> {
                 });
                 self.digest.text("scratch").count(at);
             }
-            (None, Some(value)) => drop(self.digest.text("number").text(value.to_string())),
+            (None, Some((_, value))) => drop(self.digest.text("number").text(value.to_string())),
             (None, None) => drop(self.digest.text("buffer").text(memory)),
         }
-        self.digest.text(part.map_or(String::new(), |part| part.to_string()));
-        Ok(())
+        self.digest.text(part);
     }
 }

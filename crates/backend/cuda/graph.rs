@@ -1,0 +1,455 @@
+//! Launches of a variant on a case, put together one by one: those that its header lists, or those that a composition makes in Rust.
+
+mod put;
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::expr::{eval, words};
+use super::header::{Header, Launch, Number, Variant};
+use super::plan::{Launches, Named, Plan, Scratch, Step, Work};
+use ulplab_core::error::did_you_mean;
+use ulplab_operations::ops::Case;
+
+pub use put::{Meaning, Put, call, ceil, kernel, product};
+
+/// A function that puts the launches of a variant into a graph, for the case of the graph.
+pub type Composition = fn(&mut Graph) -> Result<(), String>;
+
+/// A composition, and what it may call.
+#[derive(Clone, Debug)]
+pub struct Composed {
+    pub composition: Composition,
+    pub callable: Arc<Callable>,
+}
+
+/// Variants of other operations, by `OP.VARIANT`, each with the names in it.
+#[derive(Debug, Default)]
+pub struct Callable(BTreeMap<String, (Variant, BTreeSet<String>)>);
+
+impl Callable {
+    /// Adds the variants of a file of kernels.
+    pub fn add(&mut self, op: &str, text: &str) -> Result<(), String> {
+        let header = Header::parse(text).map_err(|why| format!("{op}.cu: {why}"))?;
+        for variant in header.variants {
+            let names = variant.words();
+            self.0.insert(format!("{op}.{}", variant.name), (variant, names));
+        }
+        Ok(())
+    }
+}
+
+impl Variant {
+    /// All names in its launches, scratch and needs.
+    fn words(&self) -> BTreeSet<String> {
+        let launches = self.prepare.iter().chain(&self.launches).flat_map(|launch| {
+            let numbers = [&launch.grid, &launch.block]
+                .into_iter()
+                .chain(&launch.cluster)
+                .flatten();
+            let numbers = numbers.chain(&launch.shared).chain(&launch.bytes).chain(&launch.flops);
+            let numbers = numbers.filter_map(|number| match number {
+                Number::Expression(text) => Some(text),
+                Number::Plain(_) => None,
+            });
+            numbers.chain(&launch.entry).chain(&launch.args)
+        });
+        let scratch = self.scratch.iter().map(|scratch| &scratch.bytes);
+        let texts = launches.chain(scratch).chain(&self.needs);
+        texts.flat_map(|text| words(text)).map(String::from).collect()
+    }
+}
+
+/// The launches of a variant on a case, as far as they are put together.
+pub struct Graph<'a> {
+    variant: &'a Variant,
+    case: &'a Case,
+    sms: i64,
+    /// Meanings of names in all calls that know them.
+    names: Vec<(String, Meaning)>,
+    /// True if every launch of a run may start before the launch before it has ended.
+    programmatic: bool,
+    /// Indices of the parts that names mean.
+    parts: BTreeMap<String, i64>,
+    /// Arguments of the preparing launches of a call, by its name and part.
+    prepared: BTreeMap<(String, i64), Vec<Vec<Named>>>,
+    plan: Plan,
+    /// False once a need is not met.
+    takes: bool,
+    /// A name that is no size.
+    unknown: RefCell<Option<String>>,
+    /// A name that a composition takes for a size.
+    missing: RefCell<Option<String>>,
+}
+
+/// Meanings of the names of a launch.
+type Names<'n> = &'n [(String, Meaning)];
+
+fn meaning<'n>(names: Names<'n>, name: &str) -> Option<&'n Meaning> {
+    let found = names.iter().find(|(other, _)| other == name);
+    found.map(|(_, meaning)| meaning)
+}
+
+impl<'a> Graph<'a> {
+    pub(super) fn new(variant: &'a Variant, case: &'a Case, sms: i64) -> Self {
+        Self {
+            variant,
+            case,
+            sms,
+            names: Vec::new(),
+            programmatic: false,
+            parts: BTreeMap::new(),
+            prepared: BTreeMap::new(),
+            plan: Plan {
+                prepare: Launches::default(),
+                run: Launches::default(),
+                scratch: Vec::new(),
+                products: variant.products,
+            },
+            takes: true,
+            unknown: RefCell::default(),
+            missing: RefCell::default(),
+        }
+    }
+
+    /// The plan; none if the variant does not take the case.
+    pub(super) fn plan(mut self) -> Result<Option<Plan>, String> {
+        let made = self.make();
+        if !self.takes {
+            return Ok(None);
+        }
+        let made = match self.missing.take() {
+            Some(name) => Err(format!("no size '{name}'")),
+            None => made,
+        };
+        made.map_err(|why| {
+            let known = || self.case.dims.iter().map(|(dim, _)| *dim).chain(["sms"]);
+            let near = self
+                .unknown
+                .take()
+                .map_or(String::new(), |name| did_you_mean(&name, known()));
+            format!(
+                "variant '{}', case '{}': {why}{near}",
+                self.variant.name, self.case.name
+            )
+        })?;
+        Ok(Some(self.plan))
+    }
+
+    fn make(&mut self) -> Result<(), String> {
+        let variant = self.variant;
+        if !self.meets(&variant.needs, &[])? {
+            return Ok(());
+        }
+        for scratch in &variant.scratch {
+            let bytes = self.eval(&scratch.bytes, &[])?;
+            self.add_scratch(&scratch.name, bytes, 1, scratch.zero)?;
+        }
+        for (launches, prepares) in [(&variant.prepare, true), (&variant.launches, false)] {
+            for launch in launches {
+                self.add(launch, None, &[], prepares)?;
+            }
+        }
+        if let Some(composed) = &variant.composed {
+            (composed.composition)(self)?;
+        }
+        self.parts_are_there()
+    }
+
+    /// An error if a launch is given a part of scratch that is not there, or scratch of several parts as a whole.
+    fn parts_are_there(&self) -> Result<(), String> {
+        for (step, arguments) in self.plan.prepare.each().chain(self.plan.run.each()) {
+            for argument in arguments {
+                let scratch = argument.name().and_then(|name| self.plan.scratch(name));
+                let parts = scratch.map_or(1, |scratch| scratch.parts as i64);
+                let there = match argument {
+                    Named::Part(_, index) => scratch.is_none() || (0..parts).contains(index),
+                    _ => parts == 1,
+                };
+                if !there {
+                    return Err(format!(
+                        "launch '{}', argument '{argument}': there are {parts} parts",
+                        step.name
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sizes of the case. If it has no size of such a name, it cannot be planned, and the size reads 1.
+    pub fn sizes<const N: usize>(&self, names: [&str; N]) -> [i64; N] {
+        names.map(|name| {
+            let size = self.size(name, &[]);
+            if size.is_none() {
+                self.missing.borrow_mut().get_or_insert(name.into());
+            }
+            size.unwrap_or(1)
+        })
+    }
+
+    /// A size of the case, as `sizes` reads it.
+    pub fn n(&self, name: &str) -> i64 {
+        let [size] = self.sizes([name]);
+        size
+    }
+
+    /// Adds working memory under each of the names, with spaces between them.
+    ///
+    /// # Errors
+    /// The size is negative, or there is other working memory of such a name.
+    pub fn scratch(&mut self, names: &str, bytes: i64) -> Result<(), String> {
+        let mut names = names.split_whitespace();
+        names.try_for_each(|name| self.add_scratch(name, bytes, 1, false))
+    }
+
+    /// Says what a name means in all calls that know it and say nothing else of it.
+    pub fn with(&mut self, name: &str, meaning: impl Into<Meaning>) {
+        self.names.push((name.into(), meaning.into()));
+    }
+
+    /// Lets each launch of a run from now on start before the launch before it has ended, or not.
+    pub fn programmatic(&mut self, programmatic: bool) {
+        self.programmatic = programmatic;
+    }
+
+    /// Says that names, with spaces between them, mean the part of a buffer at an index of its first dimension from now on.
+    pub fn at(&mut self, index: i64, names: &str) {
+        let parts = names.split_whitespace().map(|name| (name.into(), index));
+        self.parts.extend(parts);
+    }
+
+    /// Adds a launch, or the launches of a call.
+    ///
+    /// # Errors
+    /// A number of the launch is out of its range, or a call names what is not there.
+    pub fn put(&mut self, put: Put) -> Result<(), String> {
+        self.put_in(&put, false)
+    }
+
+    /// Adds a launch that is made once, when inputs are there.
+    ///
+    /// # Errors
+    /// A number of the launch is out of its range, or it is a call: what a call prepares is made with it.
+    pub fn prepare(&mut self, put: Put) -> Result<(), String> {
+        self.put_in(&put, true)
+    }
+
+    fn put_in(&mut self, put: &Put, prepares: bool) -> Result<(), String> {
+        let wrong = |why: String| format!("launch '{}': {why}", put.name);
+        match (&put.call, &put.wrong) {
+            _ if !self.takes => Ok(()),
+            (_, Some(why)) => Err(wrong(why.clone())),
+            (Some(_), _) if prepares => Err(wrong("is a call, expected a kernel that prepares".into())),
+            (Some(call), _) => self.call(put, call).map_err(wrong),
+            (None, _) => self.add(&put.launch, Some(&put.name), &put.names, prepares),
+        }
+    }
+
+    fn call(&mut self, put: &Put, call: &str) -> Result<(), String> {
+        let wrong = |why: String| format!("call of {call}: {why}");
+        let composed = self.variant.composed.as_ref();
+        let callable = composed
+            .map(|composed| &composed.callable.0)
+            .ok_or("only compositions have calls")?;
+        let Some((variant, known)) = callable.get(call) else {
+            let near = did_you_mean(call, callable.keys().map(String::as_str));
+            return Err(format!("no variant '{call}' of the operations that are called{near}"));
+        };
+        if let Some((stray, _)) = put.names.iter().find(|(name, _)| !known.contains(name)) {
+            let near = did_you_mean(stray, known.iter().map(String::as_str));
+            return Err(wrong(format!("that variant has nothing called '{stray}'{near}")));
+        }
+        if variant.launches.is_empty() || put.skipped >= variant.launches.len() {
+            let launches = variant.launches.len();
+            return Err(wrong(format!(
+                "the variant lists {launches} launches, expected more than {}",
+                put.skipped
+            )));
+        }
+        if variant.arch.is_some() && variant.arch != self.variant.arch || variant.products != self.variant.products {
+            return Err(wrong("arch or products of the calling variant are others".into()));
+        }
+        let mut names = put.names.clone();
+        let of_all = self.names.iter().filter(|(name, _)| known.contains(name));
+        names.extend(of_all.cloned());
+        if !self.meets(&variant.needs, &names)? {
+            return Ok(());
+        }
+        let is_prepared = |name: &String| variant.prepare.iter().any(|launch| launch.args.contains(name));
+        let mut scratch = Vec::new();
+        for own in &variant.scratch {
+            let (name, bytes) = (format!("{}_{}", put.name, own.name), self.eval(&own.bytes, &names)?);
+            let part = put.part.filter(|_| is_prepared(&own.name));
+            self.add_scratch(&name, bytes, part.map_or(1, |[_, of]| of), own.zero)?;
+            let meaning = part.map_or(Meaning::Name(name.clone()), |[part, _]| Meaning::Part(name, part));
+            scratch.push((own.name.clone(), meaning));
+        }
+        names.extend(scratch);
+        let numbered = |name: String, number: usize, of: usize| match of {
+            1 => name,
+            _ => format!("{name}_{}", number + 1),
+        };
+        if !variant.prepare.is_empty() {
+            self.prepare_once(put, variant, &names, &|number| {
+                numbered(format!("{}_prepare", put.name), number, variant.prepare.len())
+            })?;
+        }
+        for (number, launch) in variant.launches.iter().enumerate().skip(put.skipped) {
+            let name = numbered(put.name.clone(), number, variant.launches.len());
+            let programmatic = launch.programmatic || put.launch.programmatic;
+            let launch = Launch {
+                programmatic,
+                ..launch.clone()
+            };
+            self.add(&launch, Some(&name), &names, false)?;
+        }
+        Ok(())
+    }
+
+    /// Adds the preparing launches of a call, unless the part that it uses is prepared: then it must be prepared from the same.
+    fn prepare_once(
+        &mut self,
+        put: &Put,
+        variant: &Variant,
+        names: Names,
+        name: &dyn Fn(usize) -> String,
+    ) -> Result<(), String> {
+        let arguments = |launch: &Launch| self.arguments(launch, names);
+        let given = variant.prepare.iter().map(arguments).collect::<Result<Vec<_>, _>>()?;
+        let part = put.part.map_or(0, |[part, _]| part);
+        if let Some(before) = self.prepared.get(&(put.name.clone(), part)) {
+            let mut both = before.iter().flatten().zip(given.iter().flatten());
+            return both
+                .find(|(before, now)| before != now)
+                .map_or(Ok(()), |(before, now)| {
+                    Err(format!(
+                        "part {part} of its scratch is prepared from '{before}', and '{now}' is given here"
+                    ))
+                });
+        }
+        self.prepared.insert((put.name.clone(), part), given);
+        let mut launches = variant.prepare.iter().enumerate();
+        launches.try_for_each(|(number, launch)| self.add(launch, Some(&name(number)), names, true))
+    }
+
+    /// Adds a launch, with what its names mean.
+    fn add(&mut self, launch: &Launch, name: Option<&str>, names: Names, prepares: bool) -> Result<(), String> {
+        let name = name.or(launch.name.as_deref());
+        let wrong = |why| format!("launch '{}': {why}", name.unwrap_or(launch.name()));
+        let (mut step, arguments) = self.launch(launch, name, names).map_err(wrong)?;
+        if let Work::Kernel { shape, .. } = &mut step.work {
+            shape.programmatic |= self.programmatic && !prepares && !launch.tap;
+        }
+        let launches = match prepares {
+            true => &mut self.plan.prepare,
+            false => &mut self.plan.run,
+        };
+        launches.add(step, arguments).map_err(wrong)
+    }
+
+    fn launch(&self, launch: &Launch, name: Option<&str>, names: Names) -> Result<(Step, Vec<Named>), String> {
+        launch.check()?;
+        let mut entry = launch.entry.clone().unwrap_or_default();
+        for (key, meaning) in names {
+            if let Meaning::Name(value) = meaning {
+                entry = entry.replace(&format!("{{{key}}}"), value);
+            }
+        }
+        for (key, value) in &self.case.keys {
+            entry = entry.replace(&format!("{{{key}}}"), value);
+        }
+        if entry.contains('{') {
+            return Err(format!("entry '{entry}' has a key the case does not"));
+        }
+        let name = match (name, &launch.entry) {
+            (Some(name), _) => name.to_string(),
+            (None, Some(_)) => entry.clone(),
+            (None, None) => launch.name().into(),
+        };
+        let step = Step::new(launch, name, entry, &|name| self.size(name, names))?;
+        Ok((step, self.arguments(launch, names)?))
+    }
+
+    fn arguments(&self, launch: &Launch, names: Names) -> Result<Vec<Named>, String> {
+        let matrices = launch.matmul.iter().flat_map(|matmul| {
+            let scales = matmul.scales.iter().flatten();
+            [&matmul.a, &matmul.b, &matmul.d].into_iter().chain(scales)
+        });
+        let given = launch.args.iter().chain(matrices);
+        given.map(|name| self.argument(name, names)).collect()
+    }
+
+    /// An argument by its name, or by an expression.
+    fn argument(&self, text: &str, names: Names) -> Result<Named, String> {
+        let name = match meaning(names, text) {
+            Some(Meaning::Number(number)) => return Ok(Named::Number(*number)),
+            Some(Meaning::Part(name, part)) => return Ok(Named::Part(name.clone(), *part)),
+            Some(Meaning::Name(name)) => name,
+            None => text,
+        };
+        let word = name.starts_with(|c: char| c.is_alphabetic() || c == '_')
+            && name.chars().all(|c| c.is_alphanumeric() || c == '_');
+        if !word {
+            let number = self.eval(name, names).map(Named::Number);
+            return number.map_err(|why| format!("argument '{text}': {why}"));
+        }
+        Ok(match self.parts.get(name) {
+            Some(part) => Named::Part(name.into(), *part),
+            None => Named::Whole(name.into()),
+        })
+    }
+
+    fn add_scratch(&mut self, name: &str, bytes: i64, parts: i64, zero: bool) -> Result<(), String> {
+        let wrong = |why: String| format!("scratch '{name}' {why}");
+        let size = |number: i64, least: i64| usize::try_from(number).ok().filter(|_| number >= least);
+        let scratch = Scratch {
+            name: name.into(),
+            bytes: size(bytes, 0).ok_or_else(|| wrong(format!("of {bytes} bytes")))?,
+            parts: size(parts, 1).ok_or_else(|| wrong(format!("has {parts} parts, expected at least 1")))?,
+            zero,
+        };
+        match self.plan.scratch(name) {
+            None if parts > 1 && zero => Err(wrong("has parts, and is cleared before each run (zero)".into())),
+            None => {
+                self.plan.scratch.push(scratch);
+                Ok(())
+            }
+            Some(other) if *other == scratch => Ok(()),
+            Some(_) => Err(wrong("is there already, with another size".into())),
+        }
+    }
+
+    /// False if a need is not met, and the variant does not take the case.
+    fn meets(&mut self, needs: &[String], names: Names) -> Result<bool, String> {
+        for need in needs {
+            self.takes &= self.eval(need, names)? != 0;
+        }
+        Ok(self.takes)
+    }
+
+    fn eval(&self, text: &str, names: Names) -> Result<i64, String> {
+        eval(text, &|name| self.size(name, names))
+    }
+
+    /// A size of the case by what its name means.
+    fn size(&self, name: &str, names: Names) -> Option<i64> {
+        let name = match meaning(names, name) {
+            Some(Meaning::Number(number)) => return Some(*number),
+            Some(Meaning::Name(name)) => name,
+            Some(Meaning::Part(..)) | None => name,
+        };
+        let dim = self
+            .case
+            .dims
+            .iter()
+            .find(|(dim, _)| *dim == name)
+            .map(|(_, size)| *size);
+        let size = dim.or((name == "sms").then_some(self.sms));
+        if size.is_none() {
+            *self.unknown.borrow_mut() = Some(name.to_string());
+        }
+        size
+    }
+}
