@@ -1,15 +1,17 @@
 //! Digests of the text of everything that says whether an operation's outputs are right: its cases, its expected outputs and bounds, the
 //! reference, formats and layouts that they come from, and the checks of the runner. The build script includes this file, too.
 //!
-//! The digest of an operation covers its own file, the other files of `crates/operations/ops` whose names it uses, and every room of
-//! `core` and `operations` that any of them mentions, directly or not. More is covered than judges: an equal digest is a fast answer, and behind another one are the
-//! inputs and verdicts themselves (`kernels attest`).
+//! The digest of an operation covers its own file, the other files of `crates/operations/ops` whose names it uses, every room of `core` and
+//! `operations` that any of them mentions, directly or not, and the compositions of its launches. More is covered than judges: an equal
+//! digest is a fast answer, and behind another one are the inputs and verdicts themselves (`kernels attest`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The folder of the operations.
 const OPS: &str = "crates/operations/ops";
+/// The folder of compositions of launches.
+const COMPOSITIONS: &str = "crates/backend/compositions";
 /// Checks that are part of every judgement.
 const CHECKS: [&str; 2] = ["crates/operations/ops/guards", "crates/operations/ops/checks"];
 /// Rooms that say nothing of right or wrong: words, files of tensors, models that no operation computes.
@@ -25,7 +27,7 @@ const OTHERS: [&str; 9] = [
     "reference/weights",
 ];
 
-/// Returns the texts of the files of `core`, `operations` and `reference`, by their paths without `.rs`.
+/// Returns the texts of the files of `core`, `operations`, compositions and `reference`, by their paths without `.rs`.
 ///
 /// # Errors
 /// A folder or a file cannot be read.
@@ -34,6 +36,7 @@ pub fn texts(root: &Path) -> std::io::Result<BTreeMap<String, String>> {
     let mut folders = vec![
         root.join("crates/core"),
         root.join("crates/operations"),
+        root.join(COMPOSITIONS),
         root.join("reference"),
     ];
     while let Some(folder) = folders.pop() {
@@ -93,6 +96,10 @@ pub fn digests(texts: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let digest = |op: &String| {
         let mut pending: Vec<String> = CHECKS.map(String::from).to_vec();
         pending.push(format!("{OPS}/{op}"));
+        let composition = format!("{COMPOSITIONS}/{op}");
+        if rooms.contains_key(&composition) {
+            pending.extend([composition, format!("{COMPOSITIONS}/mod")]);
+        }
         let mut reached = BTreeSet::new();
         while let Some(name) = pending.pop() {
             if let Some(room) = rooms.get(&name).filter(|_| reached.insert(name.clone())) {
@@ -138,6 +145,7 @@ fn room(place: &str) -> String {
     let parts: Vec<&str> = place.split('/').collect();
     match parts[..] {
         ["crates", "operations", "ops", part, ..] => format!("{OPS}/{part}"),
+        ["crates", "backend", "compositions", part, ..] => format!("{COMPOSITIONS}/{part}"),
         ["crates", home, part, ..] => format!("crates/{home}/{part}"),
         _ => "reference".into(),
     }

@@ -67,6 +67,13 @@ fn whatever_judges_changes_the_digest() {
             &["rmsnorm"],
         ),
         (
+            "crates/backend/compositions/swap_ffn",
+            "fn collapse(",
+            "fn collapsed(",
+            &["swap_ffn"],
+            &["decode_step", "delta_handover", "rmsnorm"],
+        ),
+        (
             "crates/core/formats/named",
             "    Named {\n",
             "    Named {\n        another: true,\n",
