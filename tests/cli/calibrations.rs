@@ -52,9 +52,7 @@ fn json(file: &Path) -> Value {
 fn a_rate_becomes_a_bound_by_a_calibration_of_the_same_gate() {
     let folder = tempfile::tempdir().unwrap();
     let file = experiment(folder.path(), FP8, CALIBRATED);
-    let text = fs::read_to_string(&file)
-        .unwrap()
-        .replace("tokens = 136", "tokens = 16");
+    let text = fs::read_to_string(&file).unwrap().replace("tokens = 136", "tokens = 6");
     let file = write(folder.path(), &text);
     let (calibration, out) = (folder.path().join("calibration.json"), folder.path().join("run"));
     let sweep = |out: &Path| run(&["sweep", path(&file), "--out", path(out)]);
@@ -81,16 +79,16 @@ fn a_rate_becomes_a_bound_by_a_calibration_of_the_same_gate() {
             path(&null),
         ])
     };
-    let output = draw("22");
+    let output = draw("20");
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     let shown = stdout(&output);
     assert!(
-        shown.contains("22 draws of each statistic, each over 1 window of 16 tokens from alice"),
+        shown.contains("20 draws of each statistic, each over 1 window of 6 tokens from alice"),
         "{shown}"
     );
-    assert!(shown.contains("0 of 22 (≤ 0.127)"), "{shown}");
+    assert!(shown.contains("0 of 20 (≤ 0.139)"), "{shown}");
     assert!(
-        shown.contains("| 22 of 22 |"),
+        shown.contains("| 20 of 20 |"),
         "three times the error is noticed: {shown}"
     );
     let nothing = "The power on `reference` is not known: it rounds nothing, so that no noise stands for its error";
@@ -100,7 +98,7 @@ fn a_rate_becomes_a_bound_by_a_calibration_of_the_same_gate() {
     let mut distinct: Vec<String> = values(1).iter().map(Value::to_string).collect();
     distinct.sort();
     distinct.dedup();
-    assert_eq!(distinct.len(), 22, "windows and orders of sums differ");
+    assert_eq!(distinct.len(), 20, "windows and orders of sums differ");
 
     // The run's bound is above all that was drawn; it is kept with the run.
     let output = sweep(&out);
@@ -134,11 +132,7 @@ fn a_rate_becomes_a_bound_by_a_calibration_of_the_same_gate() {
 
     // A calibration of something else gives no bound, and says what differs.
     for (from, to, says) in [
-        (
-            "tokens = 16",
-            "tokens = 18",
-            "windows of 16 tokens, and here they have 18",
-        ),
+        ("tokens = 6", "tokens = 7", "windows of 6 tokens, and here they have 7"),
         (
             "format = \"v4_fp8\"",
             "format = \"v4_nvfp4\"",
@@ -225,7 +219,7 @@ fn a_rate_becomes_a_bound_by_a_calibration_of_the_same_gate() {
         ("\"seed\": ", "\"seed\": 1"),
         ("\n}\n", "\n}\n\n"),
         ("\n}\n", "\n}"),
-        ("\"draws\": 22", "\"draws\": 2"),
+        ("\"draws\": 20", "\"draws\": 2"),
     ] {
         assert!(original.contains(from), "{from}");
         fs::write(&calibration, original.replacen(from, to, 1)).unwrap();
