@@ -209,12 +209,18 @@ fn drifted(folder: &Path, by: f64) -> PathBuf {
 
 #[test]
 fn numbers_that_become_worse_again_and_again_are_shown() {
-    let (folder, ..) = accepted();
+    let (folder, _, first) = accepted();
     let folder = folder.path();
-    for by in [0.001, 0.002] {
-        // Times are to the second.
-        std::thread::sleep(std::time::Duration::from_millis(1100));
-        accept(folder, &drifted(folder, by), "slower sums");
+    // Times are to the second.
+    let dated = |base: &Path, second: usize| {
+        let file = base.join("accepted.json");
+        let mut accepted: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        accepted["accepted_at"] = format!("2026-01-01T00:00:0{second}Z").into();
+        std::fs::write(file, accepted.to_string()).unwrap();
+    };
+    dated(&first, 0);
+    for (second, by) in [(1, 0.001), (2, 0.002)] {
+        dated(&accept(folder, &drifted(folder, by), "slower sums"), second);
     }
     let output = baseline(folder, &["log", "trip", "--json"]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
@@ -241,9 +247,8 @@ fn numbers_that_become_worse_again_and_again_are_shown() {
         (last["baselines"].as_array().unwrap().len(), &last["numbers"][0]["row"]),
         (2, &1.into())
     );
-    std::thread::sleep(std::time::Duration::from_millis(1100));
     let seed = question().replace("name = \"trip\"", "name = \"trip\"\nseed = 1");
-    accept(folder, &swept(folder, "seed", &seed, &[]), "another seed");
+    dated(&accept(folder, &swept(folder, "seed", &seed, &[]), "another seed"), 3);
     let text = stdout(&baseline(folder, &["log"]));
     says(&text, "4 is incomparable with 3: seed: 0 then, 1 now");
     says(&text, "trip on cpu");
