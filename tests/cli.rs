@@ -137,6 +137,17 @@ fn run(args: &[&str]) -> Output {
     ulplab(args).output().expect("ulplab starts")
 }
 
+/// The interpreter that `python3` starts, without a script of an environment in front of it.
+fn python() -> &'static str {
+    static PYTHON: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| {
+        let asked = Command::new("python3")
+            .args(["-c", "import sys; print(sys.executable)"])
+            .output();
+        stdout(&asked.expect("there is a python3")).trim().into()
+    });
+    &PYTHON
+}
+
 fn code(output: &Output) -> i32 {
     output.status.code().expect("ulplab was not killed")
 }

@@ -88,7 +88,7 @@ const BOUND: &str = "{ absolute = 1e-6 }";
 fn text(folder: &Path, reference: &str, candidate: &str, mode: &str) -> String {
     let script = folder.join("program.py");
     std::fs::write(&script, PROGRAM).unwrap();
-    let script = path(&script);
+    let (script, python) = (path(&script), python());
     format!(
         r#"
 name = "left"
@@ -101,7 +101,7 @@ doc = "x"
 sizes = ["T", "C"]
 inputs = [{{ name = "x", dtype = "f32", shape = ["T", "C"], values = {{ uniform = [1, 2] }} }}]
 outputs = [{{ name = "y", dtype = "f32", shape = ["T", "C"], bound = {BOUND}, why = "nothing is computed" }}]
-reference = ["python3", "{script}", "{reference}"]
+reference = ["{python}", "-SE", "{script}", "{reference}"]
 
 [[case]]
 op = "same"
@@ -113,7 +113,7 @@ C = 30
 op = "same"
 name = "mine"
 doc = ""
-run = ["python3", "{script}", "{candidate}"]
+run = ["{python}", "-SE", "{script}", "{candidate}"]
 mode = "{mode}"
 timeout = 5
 

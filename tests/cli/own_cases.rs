@@ -37,7 +37,7 @@ with open(outputs, "wb") as file:
 fn experiment(folder: &Path, case: &str, expected: &str) -> String {
     let script = folder.join("rmsnorm.py");
     std::fs::write(&script, RMSNORM).unwrap();
-    let script = path(&script);
+    let (script, python) = (path(&script), python());
     format!(
         r#"
 name = "mine"
@@ -54,7 +54,7 @@ dtype = "f32"
 op = "rmsnorm"
 name = "python"
 doc = ""
-run = ["python3", "{script}", '{expected}']
+run = ["{python}", "-SE", "{script}", '{expected}']
 cases = ["mine"]
 {NO_VIOLATIONS}"#
     )

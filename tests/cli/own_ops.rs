@@ -88,7 +88,7 @@ pub fn own(folder: &Path, reference: &str, candidate: &str) -> String {
     for (name, text) in [("reference.py", REFERENCE), ("candidate.py", CANDIDATE)] {
         std::fs::write(folder.join(name), format!("{FILES}{text}")).unwrap();
     }
-    let home = path(folder);
+    let (home, python) = (path(folder), python());
     format!(
         r#"
 name = "own"
@@ -108,7 +108,7 @@ outputs = [
     {{ name = "y", dtype = "f32", shape = ["T"], {BOUND}, why = "C additions" }},
     {{ name = "top", dtype = "i32", shape = ["T"], equal = true, why = "an index" }},
 ]
-reference = ["python3", "{home}/reference.py", "{reference}"]
+reference = ["{python}", "-SE", "{home}/reference.py", "{reference}"]
 
 [[case]]
 op = "sums"
@@ -128,7 +128,7 @@ scale = 2
 op = "sums"
 name = "candidate"
 doc = "one addition after the other"
-run = ["python3", "{home}/candidate.py", "{candidate}"]
+run = ["{python}", "-SE", "{home}/candidate.py", "{candidate}"]
 {NO_VIOLATIONS}"#
     )
 }

@@ -55,7 +55,7 @@ fn sweep(folder: &Path, ways: &[&str], cases: &[&str]) -> Output {
         let run = if *way == "absent" {
             r#"["no-such-program"]"#.into()
         } else {
-            format!(r#"["python3", "{}", "{way}"]"#, path(&script))
+            format!(r#"["{}", "-SE", "{}", "{way}"]"#, python(), path(&script))
         };
         format!(
             "[[command]]\nop = \"state_transpose\"\nname = \"{way}\"\ndoc = \"\"\nrun = {run}\n{nondeterministic}\n"
