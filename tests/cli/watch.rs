@@ -173,7 +173,7 @@ fn mistakes_of_headers_are_told_with_their_lines() {
         (["grid = [1]", "grdi = [1]"], "line 7: unknown field `grdi`"),
         (
             ["doc = \"x\"", "doc = \"x\"\ndok = \"x\""],
-            "`like`, `changes_of`, `each`",
+            "line 5: unknown field `dok`, expected one of `name`, `doc`",
         ),
         (
             ["doc = \"x\"\n", ""],
@@ -181,7 +181,7 @@ fn mistakes_of_headers_are_told_with_their_lines() {
         ),
         (
             ["[[variant.launch]]\nentry = \"e\"\ngrid = [1]\nblock = [1]\n", ""],
-            "header, line 2: missing field `launch` of variant 'fine'",
+            "header: variant 'fine' has no launches; expected [[variant.launch]]",
         ),
     ] {
         let text = good.replace(change[0], change[1]);
