@@ -175,10 +175,7 @@ fn mistakes_of_headers_are_told_with_their_lines() {
             ["doc = \"x\"", "doc = \"x\"\ndok = \"x\""],
             "line 5: unknown field `dok`, expected one of `name`, `doc`",
         ),
-        (
-            ["doc = \"x\"\n", ""],
-            "header, line 2: missing field `doc` of variant 'fine'",
-        ),
+        (["doc = \"x\"\n", ""], "header, line 2: missing field `doc`"),
         (
             ["[[variant.launch]]\nentry = \"e\"\ngrid = [1]\nblock = [1]\n", ""],
             "header: variant 'fine' has no launches; expected [[variant.launch]]",

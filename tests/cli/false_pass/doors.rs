@@ -305,7 +305,7 @@ fn differences_that_judge_nothing_do_not_pass() {
     let of = |name: &str, text: &str, more: &[&str]| swept(home, name, text, more);
     let link = home.join("link");
     std::os::unix::fs::symlink(&base, &link).unwrap();
-    let change: &[&str] = &["--gate", "cosine<=0.5"];
+    let change: &[&str] = &["--worsening", "cosine<=0.5"];
     #[rustfmt::skip]
     let cases: Vec<(&str, PathBuf, &[&str], End)> = vec![
         ("itself (equal runs)", base.clone(), &["--identical"], (2, "BASE and NEW are the same")),
@@ -321,9 +321,9 @@ fn differences_that_judge_nothing_do_not_pass() {
         ("no gates (verdicts)", of("no", &format!("{TRIP}{NVFP4}"), &[]), change, (100, "FAIL")),
         ("a gate that fails (numbers)", of("fails", &text.replace("0.98", "0.9999"), &[]), change, (100, "FAIL")),
         ("another seed (verdicts)", of("seed", &text, &["--seed", "5"]), &["--identical"], (100, "FAIL")),
-        ("a site that there is not (no gate fails)", of("s1", &text, &[]), &["--gate", "zz:cosine<=0.5"], (2, "matches nothing")),
-        ("a metric that was not measured (no gate fails)", of("s2", &text, &[]), &["--gate", "kl<=0.5"], (2, "matches nothing")),
-        ("times that were not measured (no gate fails)", of("s3", &text, &[]), &["--gate", "us_cold<=3%"], (2, "matches nothing")),
+        ("a site that there is not (no gate fails)", of("s1", &text, &[]), &["--worsening", "zz:cosine<=0.5"], (2, "matches nothing")),
+        ("a metric that was not measured (no gate fails)", of("s2", &text, &[]), &["--worsening", "kl<=0.5"], (2, "matches nothing")),
+        ("times that were not measured (no gate fails)", of("s3", &text, &[]), &["--worsening", "us_cold<=3%"], (2, "matches nothing")),
         ("rules that are no file (no gate fails)", of("s4", &text, &[]), &["--rules", "/dev/null"], (2, "expected a regular file")),
     ];
     for (name, new, more, (exit, words)) in cases {
