@@ -40,7 +40,7 @@ pub fn range(name: &str) -> Option<[f64; 2]> {
         "sqnr" | "row_sqnr_p05" | "row_sqnr_p50" | "sqnr_theory" | "sqnr_bits" => [-DECIBELS, DECIBELS],
         "sqnr_gain" | "sqnr_excess" => [-2.0 * DECIBELS, 2.0 * DECIBELS],
         "ulp" | "ulp_p50" | "ulp_p99" | "ulp_max" | "nonfinite" | "lost" | "gained" | "flips_outside"
-        | "violations" | "stored_bits" | "megabytes" | "weight_bits" | "weight_megabytes" => [0.0, COUNT],
+        | "violations" | "unequal" | "stored_bits" | "megabytes" | "weight_bits" | "weight_megabytes" => [0.0, COUNT],
         // Steps are fewer than 2⁵³, so their logarithms differ by more than 2⁻⁵³.
         "growth" => [-COUNT, COUNT],
         "us_cold" | "us_cold_p10" | "us_cold_p90" | "us_hot" | "us_graph" | "us_rotated" | "us_cached"
