@@ -168,6 +168,9 @@ fn logits_are_compared_as_distributions() {
     assert!(out.contains("kl is 0.575"), "{out}");
     assert_eq!(bench(&want, "ulp<=0").0, Exit::Pass);
     assert!(bench(&other, "ulp<=3").1.contains("ulp_max is"));
+    let none = f32s(&[3, 0], &[]);
+    let bench = Bench::new(&[("x", none.clone())], &[("x", none)]).metrics(&["kl"]);
+    assert_eq!(bench.run().0, Exit::NotJudged, "rows without a number");
     let column = f32s(&[3, 1], &[1.0, 2.0, 3.0]);
     let moved = f32s(&[3, 1], &[1.0, 2.0, 3.5]);
     let (exit, out) = Bench::new(&[("x", column)], &[("x", moved)]).gates(&["kl<=0.1"]).run();

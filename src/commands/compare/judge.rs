@@ -175,21 +175,27 @@ impl Comparison {
                 "NaN/Inf: {want} elements of the reference, {got} of the candidate; {place}"
             ));
         }
+        let logits = metrics.iter().any(|metric| is_of_logits(metric));
+        let logits = logits.then(|| logits_of(want, got)).flatten();
+        let measured = |metric: &Metric| match is_of_logits(metric) {
+            true => logits.as_ref().and_then(|logits| metric.measure(logits)),
+            false => metric.measure(&pair),
+        };
         self.metrics = metrics
             .iter()
-            .filter_map(|&metric| Some((metric, measured(metric, &pair, want, got)?)))
+            .filter_map(|&metric| Some((metric, measured(metric)?)))
             .collect();
         for gate in gates {
             let of_sign = gate.metric.name == "cosine" && want.shape.iter().product::<usize>() == 1;
             let of_sign = of_sign.then(|| "cosine of one element is that of its sign".to_string());
-            let of_one = matches!(gate.metric.eval, Eval::Logits(_)) && want.shape.last().is_none_or(|cols| *cols == 1);
+            let of_one = is_of_logits(gate.metric) && want.shape.last().is_none_or(|cols| *cols == 1);
             let of_one = of_one.then(|| format!("{} of rows of one element says nothing", gate.metric.name));
             let between = || vacuous_between(gate.metric.name, gate.bound, [want.dtype, got.dtype]);
             if let Some(why) = of_sign.or(of_one).or_else(between) {
                 self.idle.push(why);
                 continue;
             }
-            let value = measured(gate.metric, &pair, want, got);
+            let value = measured(gate.metric);
             let pass = value.is_some_and(|value| gate.bound.admits(value));
             if !pass {
                 let name = gate.metric.name;
@@ -210,15 +216,14 @@ impl Comparison {
     }
 }
 
-/// A metric of two tensors. Those of logits take rows of the last dimension as distributions.
-fn measured(metric: &Metric, pair: &Pair, want: &Tensor, got: &Tensor) -> Option<f64> {
-    match metric.eval {
-        Eval::Logits(_) => {
-            let logits = Logits::new(&want.to_f64()?, &got.to_f64()?, *want.shape.last()?, &[]);
-            metric.measure(&logits)
-        }
-        _ => metric.measure(pair),
-    }
+fn is_of_logits(metric: &Metric) -> bool {
+    matches!(metric.eval, Eval::Logits(_))
+}
+
+/// Rows of the last dimension as distributions. None if there is no number in a row, or a type is not a real number.
+fn logits_of(want: &Tensor, got: &Tensor) -> Option<Logits> {
+    let vocabulary = want.shape.last().copied().filter(|size| *size > 0)?;
+    Some(Logits::new(&want.to_f64()?, &got.to_f64()?, vocabulary, &[]))
 }
 
 /// An element in as many digits as tell it from its neighbours.
