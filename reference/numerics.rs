@@ -32,7 +32,7 @@ impl<T: Real> Choice<T> {
     }
 }
 
-/// What happens at the sites of a path. Every method has the reference's behaviour as default.
+/// Hooks at the sites of a path. Every method defaults to the reference's behaviour.
 pub trait Numerics<T: Real> {
     /// Called at every tensor site with the tensor on its way; what is left in it is what the path goes on with.
     fn site(&mut self, _site: &Site, _tensor: &mut Tensor<T>) {}
@@ -40,14 +40,14 @@ pub trait Numerics<T: Real> {
     /// Called at every decision, after the selection and before its use; may overrule `indices`.
     fn choice(&mut self, _site: &Site, _choice: &mut Choice<T>) {}
 
-    /// Whether [`SiteKind::Watch`](crate::SiteKind::Watch) tensors are computed and passed to [`Numerics::site`] here.
+    /// Returns whether [`SiteKind::Watch`](crate::SiteKind::Watch) tensors are computed and passed to [`Numerics::site`] here.
     fn wants(&self, _site: &Site) -> bool {
         false
     }
 
-    /// Whether a tensor read in two roles is passed twice, as [`Role::Key`](crate::Role::Key) and as
+    /// Returns whether a tensor read in two roles is passed twice, as [`Role::Key`](crate::Role::Key) and as
     /// [`Role::Value`](crate::Role::Value), and kept as two copies from here on, instead of once as
-    /// [`Role::Both`](crate::Role::Both). The answer must be alike for all rows of a site in one run.
+    /// [`Role::Both`](crate::Role::Both). The answer must be the same for all rows of a site in one run.
     fn splits(&self, _site: &Site) -> bool {
         false
     }
@@ -64,7 +64,7 @@ pub trait Numerics<T: Real> {
         Some(values)
     }
 
-    /// What computes the operations; the reference's own code where nobody stands in.
+    /// Returns the implementation of the operations; the default is the reference's own code.
     fn operations(&self) -> &dyn Operations<T> {
         &Plain
     }

@@ -180,7 +180,7 @@ fn exp(x: f32) -> f32 {
     const LN2_LOW: f32 = -2.121_944_4e-4;
     // Adding and subtracting 1.5·2²³ rounds to the nearest integer.
     const ROUND: f32 = 12_582_912.0;
-    // Beyond these e^x is 0 or infinite all the same; NaN passes through `clamp`.
+    // Beyond these, e^x is 0 or infinite anyway; NaN passes through `clamp`.
     let x = x.clamp(-104.0, 89.0);
     let shifted = x * std::f32::consts::LOG2_E + ROUND;
     let n = shifted - ROUND;

@@ -20,7 +20,7 @@ pub struct Site {
     pub layer: Option<usize>,
     /// Name without the layer, as listed by the path's `SITES`.
     pub name: &'static str,
-    /// Which reader of the tensor this call is for.
+    /// Reader of the tensor that this call is for.
     pub role: Role,
     /// Number, within the sequence, of the tensor's first row: a token position, or the number of a compressed entry.
     pub first_row: usize,
@@ -59,7 +59,7 @@ impl fmt::Display for Site {
     }
 }
 
-/// What passes at a site.
+/// Kind of tensor that passes at a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SiteKind {
     /// A tensor that may be rounded, replaced or watched.
@@ -71,11 +71,11 @@ pub enum SiteKind {
     Watch,
 }
 
-/// Which decision passes at a site of kind [`SiteKind::Choice`].
+/// Decision that passes at a site of kind [`SiteKind::Choice`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Which entries of a cache a token reads: those whose scores are largest. There are as many candidates as entries, so
-    /// the error of the scores says what agreement is to be expected.
+    /// Entries of a cache that a token reads: those with the largest scores. There are as many candidates as entries, so the error
+    /// of the scores predicts the agreement to expect.
     TopK {
         /// The site whose rows are multiplied with those of `key` to give the scores.
         query: &'static str,
@@ -84,11 +84,11 @@ pub enum Decision {
         /// The site that says how much attention each selected entry gets, if there is one.
         mass: Option<&'static str>,
     },
-    /// Which experts a token goes to: some of a fixed and small number.
+    /// Experts of a token: some of a fixed and small number.
     Router,
-    /// Whether something is done: 1 or 0.
+    /// A yes (1) or no (0).
     Gate,
-    /// Which one of a few places is meant.
+    /// One of a few places.
     Bank,
 }
 
@@ -120,7 +120,7 @@ pub enum When {
     Load,
 }
 
-/// What a site is to the path as a whole.
+/// Role of a site in the path as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
     /// Nothing special.
@@ -129,11 +129,11 @@ pub enum Flow {
     Enters,
     /// The residual stream that leaves a layer; its error is the error by layer. A path has at most one such site.
     Leaves,
-    /// What the path is run for, and gives as result. A path has exactly one such site.
+    /// Result of the path. A path has exactly one such site.
     Output,
 }
 
-/// How a cache grows with the tokens of a sequence.
+/// Growth of a cache with the tokens of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Growth {
     /// Every token adds a row.
@@ -142,11 +142,11 @@ pub enum Growth {
     Window,
     /// A row is added for so many tokens, see [`Config::tokens_per_entry`](crate::paths::Config::tokens_per_entry).
     Entry,
-    /// It does not grow: tokens change a state of fixed size, such as that of a delta rule.
+    /// None: tokens change a state of fixed size, such as that of a delta rule.
     State,
 }
 
-/// What a cached row is read as.
+/// Meaning of a cached row to its reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Held {
     /// Both as key and as value of attention; [`Numerics::splits`](crate::Numerics::splits) is asked whether to keep them apart.
@@ -164,9 +164,9 @@ pub enum Held {
 /// A cache that the tensors of a site go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cache {
-    /// How many rows tokens add.
+    /// Number of rows that tokens add.
     pub growth: Growth,
-    /// What its rows are read as.
+    /// Meaning of its rows.
     pub held: Held,
 }
 
@@ -232,19 +232,19 @@ pub struct SiteInfo {
     pub layers: Layers,
     /// When it is passed.
     pub when: When,
-    /// What passes, and to which method of [`Numerics`](crate::Numerics).
+    /// Kind of tensor, and the method of [`Numerics`](crate::Numerics) that it passes to.
     pub kind: SiteKind,
     /// Sizes of the dimensions, outermost first.
     pub dims: &'static [Dim],
-    /// What it is to the path as a whole.
+    /// Role in the path as a whole.
     pub flow: Flow,
-    /// Whether a comparison of two runs looks at it, besides the output, which it always does.
+    /// True if a comparison of two runs includes it. The output is always included.
     pub compared: bool,
     /// The cache that it goes to, if it does.
     pub cache: Option<Cache>,
-    /// How many channels of a row, the last ones, RoPE has turned, if it has.
+    /// Number of a row's last channels that RoPE has turned, if any.
     pub turned: Option<Dim>,
-    /// What it is, in words.
+    /// Description in words.
     pub doc: &'static str,
 }
 
@@ -265,21 +265,21 @@ impl SiteInfo {
         }
     }
 
-    /// It is passed in every layer.
+    /// Marks a site that passes in every layer.
     #[must_use]
     pub const fn layered(self) -> Self {
         let layers = Layers::Every;
         Self { layers, ..self }
     }
 
-    /// It is passed in layers that have one of these types.
+    /// Marks a site that passes in layers of one of these types.
     #[must_use]
     pub const fn layered_if(self, types: &'static [&'static str]) -> Self {
         let layers = Layers::OfType(types);
         Self { layers, ..self }
     }
 
-    /// It is passed when the model is loaded.
+    /// Marks a site that passes when the model is loaded.
     #[must_use]
     pub const fn at_load(self) -> Self {
         let when = When::Load;
@@ -293,28 +293,28 @@ impl SiteInfo {
         Self { kind, ..self }
     }
 
-    /// It is computed for those who ask for it.
+    /// Marks a site that is computed only for hooks that want it.
     #[must_use]
     pub const fn watched(self) -> Self {
         let kind = SiteKind::Watch;
         Self { kind, ..self }
     }
 
-    /// It is the residual stream that enters a layer.
+    /// Marks the residual stream that enters a layer.
     #[must_use]
     pub const fn enters(self) -> Self {
         let flow = Flow::Enters;
         Self { flow, ..self }
     }
 
-    /// It is the residual stream that leaves a layer.
+    /// Marks the residual stream that leaves a layer.
     #[must_use]
     pub const fn leaves(self) -> Self {
         let flow = Flow::Leaves;
         Self { flow, ..self }
     }
 
-    /// It is what the path gives.
+    /// Marks the result of the path.
     #[must_use]
     pub const fn output(self) -> Self {
         let flow = Flow::Output;
@@ -327,7 +327,7 @@ impl SiteInfo {
         Self { compared: true, ..self }
     }
 
-    /// It goes to a cache.
+    /// Marks a site whose rows go to a cache.
     #[must_use]
     pub const fn cached(self, growth: Growth, held: Held) -> Self {
         let cache = Some(Cache { growth, held });

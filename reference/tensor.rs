@@ -35,7 +35,7 @@ impl<T: Copy> Tensor<T> {
     /// Size of the last dimension.
     ///
     /// # Panics
-    /// When there is no dimension, here and in [`Tensor::rows`], [`Tensor::row`] and [`Tensor::row_mut`].
+    /// If there is no dimension, here and in [`Tensor::rows`], [`Tensor::row`] and [`Tensor::row_mut`].
     pub fn cols(&self) -> usize {
         *self.shape.last().expect("a tensor has at least one dimension")
     }

@@ -134,7 +134,7 @@ impl<T: Real> Pool<T> {
         let mut pool = Self::new(other.rate, other.overlap, other.dim);
         pool.tokens = tokens;
         let entries = pool.entries();
-        // As `push` leaves it: with overlap, the last window pooled is pooled once more.
+        // `push` left the pool so: with overlap, the last window pooled is pooled again.
         pool.first = if pool.overlap {
             entries.saturating_sub(1)
         } else {

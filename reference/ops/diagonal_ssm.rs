@@ -149,7 +149,7 @@ fn keep<T: Real>(store: &impl Store<T>, head: usize, token: usize, x: &mut [T]) 
     }
 }
 
-/// What a chunk of one head multiplies by, computed in f64.
+/// Factors of a chunk of one head, computed in f64.
 struct Powers<T> {
     states: usize,
     /// K_j = Σ_n c b aʲ, `[chunk]`.

@@ -21,7 +21,7 @@ pub struct Expert<T> {
 /// The experts of a layer.
 #[derive(Clone, Debug)]
 pub struct Experts<T> {
-    /// Those that a router selects, by number.
+    /// Experts that the router selects among, by number.
     pub routed: Vec<Expert<T>>,
     /// The one that every token goes through.
     pub shared: Expert<T>,

@@ -6,7 +6,7 @@ use super::projection::Projection;
 use crate::real::vectorized;
 use crate::{Choice, Real, Tensor};
 
-/// What gate g and up u become.
+/// Function of the gate g and the up projection u.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Activation<T> {
     /// SwiGLU: silu(g)·u.
@@ -21,7 +21,7 @@ pub enum Activation<T> {
 }
 
 impl<T: Real> Activation<T> {
-    /// Of a gate and an up. NaN comes through.
+    /// Applies the activation to a gate and an up. NaN comes through.
     #[inline(always)]
     pub fn apply(self, gate: T, up: T) -> T {
         match self {
@@ -77,8 +77,8 @@ fn sent<T: Real>(choice: &Choice<T>, experts: usize) -> Vec<(usize, Vec<usize>)>
     slots.filter(|(_, slots)| !slots.is_empty()).collect()
 }
 
-/// What the down projections of the selected experts are fed, `[tokens, k, inner]` in the order of the choice; a slot without an
-/// expert is 0.
+/// Inputs of the selected experts' down projections, `[tokens, k, inner]` in the order of the choice; a slot without an expert is
+/// 0.
 pub fn experts_hidden<T: Real>(experts: &[GatedMlp<T>], x: &Tensor<T>, choice: &Choice<T>) -> Tensor<T> {
     let (k, inner) = (choice.k, experts[0].gate.outputs());
     let mut hidden = Tensor::full([x.rows(), k, inner], T::ZERO);

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use super::attention::{KeyRows, Sizes, attend};
 use crate::{Real, Tensor};
 
-/// Tokens that attend together. Work is cut here whatever the number of threads.
+/// Tokens that attend together. The cut does not depend on the number of threads.
 const TOKENS: usize = 32;
 
 /// Keys and values of one layer.
@@ -40,7 +40,7 @@ impl<T: Real> KvCache<T> {
         }
     }
 
-    /// Whether it has the heads and channels of another.
+    /// Returns whether it has the heads and channels of another.
     pub fn fits(&self, other: &Self) -> bool {
         self.heads.len() == other.heads.len() && self.dims == other.dims
     }
@@ -76,7 +76,7 @@ impl<T: Real> KvCache<T> {
         }
     }
 
-    /// What one head keeps of the tokens from `first` to before `end`, by their numbers.
+    /// Rows that one head keeps of the tokens from `first` to before `end`, by token number.
     fn read(&self, head: usize, first: usize, end: usize) -> KeyRows<'_, T> {
         let (from, to, head) = (first - self.first, end - self.first, &self.heads[head]);
         KeyRows {

@@ -38,7 +38,7 @@ pub struct HyperConnection<T> {
     pub eps: T,
 }
 
-/// What a block needs of [`HyperConnection::pre`] when it is done.
+/// Factors that [`HyperConnection::pre`] keeps for the end of the block.
 pub struct Mixing<T> {
     /// `[tokens, n]`.
     pub post: Tensor<T>,

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use super::linear::multiply;
 use crate::{Real, Tensor};
 
-/// Outputs that are widened and multiplied as one piece. Work is cut here whatever the number of threads.
+/// Outputs that are widened and multiplied as one piece. The cut does not depend on the number of threads.
 pub const PANEL: usize = 128;
 
 /// Rows that are multiplied as one piece; the weights are widened once for each.
@@ -62,7 +62,7 @@ impl<T: Real> Kept<T> {
 }
 
 impl<T: Real> Projection<T> {
-    /// Of weights `[outputs, inputs]`, and a bias for each output.
+    /// Makes a projection from weights `[outputs, inputs]`, and a bias for each output.
     pub fn new(weight: Tensor<T>, bias: Option<Vec<T>>) -> Self {
         Self {
             inputs: weight.cols(),

@@ -9,10 +9,10 @@ use rayon::prelude::*;
 use super::BLOCK;
 use crate::{Real, Tensor};
 
-/// How long contexts change the frequencies (YaRN without its attention factor).
+/// Change of the frequencies for long contexts (YaRN without its attention factor).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Yarn {
-    /// How many times longer contexts are than [`Yarn::original_positions`].
+    /// Ratio of the longer contexts to [`Yarn::original_positions`].
     pub factor: f64,
     /// Context the model was first trained on.
     pub original_positions: f64,
@@ -20,7 +20,7 @@ pub struct Yarn {
     pub beta_fast: f64,
     /// Pairs that turn less often than this have theirs divided by the factor.
     pub beta_slow: f64,
-    /// Whether the ends of the ramp are rounded to whole pairs, outwards.
+    /// True if the ends of the ramp are rounded to whole pairs, outwards.
     pub truncate: bool,
 }
 
@@ -50,7 +50,7 @@ pub fn frequencies(dims: usize, theta: f64, yarn: Option<Yarn>) -> Vec<f32> {
     (0..dims / 2).map(mixed).collect()
 }
 
-/// Cosines and sines by position, made as far as they are asked for.
+/// Cosines and sines by position, computed up to the last position used.
 #[derive(Clone, Debug)]
 pub struct Rope<T> {
     frequencies: Vec<f32>,

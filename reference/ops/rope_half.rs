@@ -14,7 +14,7 @@ pub struct HalfRope<T> {
     rope: Rope<T>,
     /// r.
     channels: usize,
-    /// Cosines and sines are multiplied by it, and rounded once more: YaRN's attention factor.
+    /// YaRN's attention factor: cosines and sines are multiplied by it, and rounded again.
     factor: T,
 }
 

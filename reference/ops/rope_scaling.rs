@@ -1,4 +1,4 @@
-//! How long contexts change the frequencies of a RoPE, as `transformers` computes them.
+//! Scaling of a RoPE's frequencies for long contexts, as `transformers` computes it.
 //!
 //! Every step is rounded to FP32, since tables are: one ulp of f turns φ by 0.01 at a million tokens.
 
@@ -6,19 +6,19 @@ use std::f64::consts::PI;
 
 use super::rope::{Yarn, frequencies};
 
-/// What is done to the frequencies fᵢ = θ^(−2i/r).
+/// Change of the frequencies fᵢ = θ^(−2i/r).
 #[derive(Clone, Debug, PartialEq)]
 pub enum Scaling {
     /// Nothing.
     None,
     /// All are divided by a factor: positions are interpolated.
     Linear {
-        /// How many times longer contexts are.
+        /// Ratio of the longer contexts to the original ones.
         factor: f64,
     },
     /// Llama 3.1: those that turn slowly are divided by a factor, with a linear ramp in turns per context between.
     Llama3 {
-        /// How many times longer contexts are than `original_positions`.
+        /// Ratio of the longer contexts to `original_positions`.
         factor: f64,
         /// Pairs that turn less often than this over the original context are divided.
         low_turns: f64,

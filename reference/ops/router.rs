@@ -1,4 +1,4 @@
-//! Which experts a token goes to, and with what weights.
+//! Router of a token to experts, and their weights.
 //!
 //! σ_e = √softplus(logit_e). Learned layers take the k largest of σ_e + bias_e (the bias only selects); hash layers look
 //! the experts up by token id. Weights are γ·σ_e / Σ σ over the selected.
@@ -6,7 +6,7 @@
 use super::top_k::top_k;
 use crate::{Choice, Real, Tensor};
 
-/// How a layer selects.
+/// Selection rule of a layer.
 #[derive(Clone, Debug)]
 pub enum Selection<T> {
     /// `[experts]`, added to σ for the selection only.

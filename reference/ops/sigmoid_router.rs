@@ -1,4 +1,4 @@
-//! Which experts a token goes to by a sigmoid of each logit, with groups of experts, and with what weights.
+//! Router of a token to experts by a sigmoid of each logit, with groups of experts, and their weights.
 //!
 //! σ_e = sigmoid(logit_e), s_e = σ_e + bias_e. The bias only selects: of the groups whose two largest s have the largest sums a
 //! token takes the k largest s. Weights are γ·σ_e / Σ σ over the selected, or γ·σ_e.
@@ -10,9 +10,9 @@ use crate::{Choice, Real, Tensor};
 /// Groups of experts, all of the same size; each has two experts or more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Groups {
-    /// How many there are.
+    /// Number of groups.
     pub count: usize,
-    /// How many of them a token may select of.
+    /// Number of groups that a token's experts may come from.
     pub kept: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Which experts a token goes to by a softmax, and with what weights.
+//! Router of a token to experts by a softmax, and their weights.
 
 use super::top_k::top_k;
 use crate::{Choice, Real, Tensor};
@@ -8,7 +8,7 @@ use crate::{Choice, Real, Tensor};
 pub enum Softmax {
     /// Over all experts, before the selection; weights are divided by their sum if `normalised`.
     OfAll {
-        /// Whether the weights of a token sum to 1.
+        /// True if the weights of a token sum to 1.
         normalised: bool,
     },
     /// Over the selected logits.

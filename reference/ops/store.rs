@@ -1,6 +1,6 @@
-//! What storing a recurrent state between tokens does to it.
+//! Change of a recurrent state when it is stored between tokens.
 
-/// Whose state is being stored: stochastic rounding draws by this, so that the order of work does not matter.
+/// Owner of a stored state: stochastic rounding draws by it, so that the order of work does not matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token {
     /// Number of the sequence in its batch.
@@ -11,14 +11,14 @@ pub struct Token {
     pub token: usize,
 }
 
-/// What storing a state does to it: rounding to bf16, say. The output of a token has read the state before.
+/// Change of a state when it is stored: rounding to bf16, say. The output of a token has read the state before.
 ///
 /// Closures `Fn(Token, &mut [T], usize)` are such stores.
 pub trait Store<T>: Sync {
     /// Changes the state of one head in place. It comes in the order it is stored in, in rows of `cols` elements.
     fn store(&self, at: Token, state: &mut [T], cols: usize);
 
-    /// Whether it changes nothing and need not be called.
+    /// Returns whether it changes nothing and need not be called.
     fn is_exact(&self) -> bool {
         false
     }

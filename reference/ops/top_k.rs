@@ -2,8 +2,8 @@
 
 use crate::Real;
 
-/// Indices of the `k` largest scores among the first `visible`, best first: score descending, then smaller index, so that
-/// equal scores are chosen alike everywhere. Fewer than `k` candidates leave −1 at the end. NaN counts as largest.
+/// Indices of the `k` largest scores among the first `visible`, best first: score descending, then smaller index, so that equal
+/// scores are chosen the same way everywhere. Fewer than `k` candidates leave −1 at the end. NaN counts as largest.
 pub fn top_k<T: Real>(scores: &[T], visible: usize, k: usize, out: &mut [i32]) {
     out.fill(-1);
     // The total order tells −0 from 0, which adding zero makes equal, and puts NaN of either sign at its ends.

@@ -1,4 +1,4 @@
-//! What there is to know of a model before it is loaded.
+//! A model's description, before any tensor is loaded.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -7,12 +7,12 @@ use super::{LoadError, Model, Path, Source, TensorSpec};
 use crate::sites::{Growth, Layers};
 use crate::{Bounded, Numerics, SiteInfo};
 
-/// What a model takes as input.
+/// Input of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Takes {
     /// Token ids, each below `vocabulary`.
     Ids {
-        /// How many ids there are.
+        /// Number of ids.
         vocabulary: usize,
     },
     /// A vector of each sequence.
@@ -35,7 +35,7 @@ pub trait Config: Any + Debug + Send + Sync {
     /// Gives the path that it belongs to.
     fn path(&self) -> &'static dyn Path;
 
-    /// Counts the layers of the model, or whatever else the path repeats and has sites in, such as events.
+    /// Counts the layers of the model, or other repeated units that have sites, such as events.
     fn layers(&self) -> usize;
 
     /// Says what the model takes.
@@ -116,7 +116,7 @@ pub trait Config: Any + Debug + Send + Sync {
         }
     }
 
-    /// Says whether a site is none of this model's, whatever its layers are.
+    /// Returns whether a site is not one of this model's, for any layers.
     fn lacks(&self, _site: &SiteInfo) -> bool {
         false
     }
@@ -204,9 +204,9 @@ macro_rules! sizes {
     };
 }
 
-/// The methods of a [`Config`] that are alike for every path, [`Config::load_f32`], [`Config::load_f64`],
-/// [`Config::load_bounded`] and [`Config::boxed`], from an expression that makes the model in any scalar:
-/// `loads!(|config, weights, numerics| Model::load(config.clone(), weights, numerics))`.
+/// The methods of a [`Config`] that are the same for every path, [`Config::load_f32`], [`Config::load_f64`],
+/// [`Config::load_bounded`] and [`Config::boxed`], from an expression that makes the model in any scalar: `loads!(|config, weights,
+/// numerics| Model::load(config.clone(), weights, numerics))`.
 #[macro_export]
 macro_rules! loads {
     (|$config:ident, $weights:ident, $numerics:pat_param| $load:expr) => {

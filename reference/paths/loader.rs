@@ -1,4 +1,4 @@
-//! What paths load their tensors by.
+//! Loader of a path's tensors.
 
 use std::marker::PhantomData;
 
@@ -9,9 +9,9 @@ use crate::{Real, Tensor};
 /// Takes tensors from [`Weights`] in the scalar of the model. A path whose weights are sites passes each tensor on to
 /// [`Numerics::site`](crate::Numerics::site).
 pub struct Loader<'a, T, W: ?Sized> {
-    /// What stands before the name of every tensor, with its dot.
+    /// Prefix of every tensor's name, with its dot.
     pub prefix: String,
-    /// Nothing, where it is only to be seen what is asked for.
+    /// None in a dry read, which only collects the tensors that a model needs.
     weights: Option<&'a mut W>,
     asked: Vec<TensorSpec>,
     scalar: PhantomData<T>,

@@ -1,4 +1,4 @@
-//! A model and its state, whatever path they are of.
+//! A model of any path, and its state.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -7,7 +7,7 @@ use super::weights::Kept;
 use super::{Config, Invalid, LoadError, Source, Weights};
 use crate::{Bounded, Numerics, Real, Tensor};
 
-/// What a model is fed.
+/// Input of a model.
 #[derive(Clone, Copy, Debug)]
 pub enum Input<'a, T> {
     /// The next tokens of a sequence, all at once.
@@ -65,8 +65,7 @@ pub trait Model<T: Real>: Any + Send + Sync {
     ) -> Result<Tensor<T>, String>;
 }
 
-/// What a sequence leaves behind for its next tokens. The methods `of` and `of_mut` of `dyn State` give it as the type that
-/// its path has for it.
+/// State of a sequence between calls. The methods `of` and `of_mut` of `dyn State` give it as the type that its path has for it.
 pub trait State<T: Real>: Any + Debug + Send + Sync {
     /// Counts the tokens seen.
     fn tokens(&self) -> usize;
@@ -107,7 +106,7 @@ mod sealed {
     use super::*;
     use crate::paths::deepseek_v4;
 
-    /// What is compiled in this package for each scalar.
+    /// Scalars that this package compiles all paths for.
     pub trait Compiled: Real {
         fn load(
             config: &dyn Config,

@@ -9,7 +9,7 @@ use crate::ops::rope_scaling::Scaling;
 /// A RoPE that layers have.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeConfig {
-    /// Those of half as many channels as it turns.
+    /// Frequencies, half as many as channels that it turns.
     pub frequencies: Vec<f32>,
     /// Cosines and sines are multiplied by it.
     pub factor: f64,
@@ -26,7 +26,7 @@ pub(super) struct Around {
     pub missing_theta: f64,
     /// Values of `rope_type` that the family knows.
     pub scalings: &'static [&'static str],
-    /// Whether RoPE may turn a part of the channels.
+    /// True if RoPE may turn a part of the channels.
     pub partial_rope: bool,
     pub head_dim: usize,
     pub most_tokens: Option<usize>,

@@ -1,11 +1,11 @@
-//! Where a model's tensors come from.
+//! Sources of a model's tensors.
 
 use std::fmt;
 
 /// A tensor a model is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorSpec {
-    /// As [`Weights`] is asked for it.
+    /// Name, as passed to [`Weights`].
     pub name: String,
     /// Sizes of the dimensions, outermost first.
     pub shape: Vec<usize>,
@@ -13,7 +13,7 @@ pub struct TensorSpec {
     pub integer: bool,
 }
 
-/// Where a model's tensors come from: `weights::Safetensors` (feature `safetensors`), or anything else that has them by name.
+/// Source of a model's tensors: `weights::Safetensors` (feature `safetensors`), or any type that has them by name.
 pub trait Weights {
     /// Why a tensor cannot be had.
     type Error;
@@ -29,9 +29,9 @@ pub trait Weights {
 /// error or that of the module `weights` it does so already.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Invalid {
-    /// What the configuration's `check` says.
+    /// Message of the configuration's `check`.
     Config(String),
-    /// A tensor has another number of elements than was asked for, or an index of nothing.
+    /// A tensor has an unexpected number of elements, or an index that is out of range.
     Tensor(String),
 }
 

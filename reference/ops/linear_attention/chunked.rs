@@ -26,9 +26,9 @@ use crate::real::vectorized;
 pub struct Chunked<P = Exact> {
     /// Tokens of a chunk: 64 in most kernels, 16 in some.
     pub chunk: usize,
-    /// How I + A is inverted.
+    /// Method that inverts I + A.
     pub inversion: Inversion,
-    /// What becomes of intermediates.
+    /// Rounding of intermediates.
     pub policy: P,
 }
 

@@ -1,4 +1,4 @@
-//! What models make their inputs of: log decays of raw gates, β of logits, normalised q and k.
+//! Inputs of the delta rule as models make them: log decays from raw gates, β from logits, normalised q and k.
 
 use rayon::prelude::*;
 
@@ -27,7 +27,7 @@ pub enum Gate<'a, T> {
         a_log: Option<&'a [T]>,
         /// Added to the raw gate: one for each channel of a token.
         dt_bias: Option<&'a [T]>,
-        /// What log decays do not fall below.
+        /// Lower bound of log decays.
         bound: T,
     },
 }

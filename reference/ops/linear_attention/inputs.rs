@@ -1,4 +1,4 @@
-//! What comes in: packed sequences of q, k, v, log decays and β.
+//! Inputs: packed sequences of q, k, v, log decays and β.
 
 use std::cmp::Ordering;
 
@@ -144,14 +144,14 @@ fn has_shape<T>(what: &str, tensor: &Tensor<T>, expected: &[usize]) -> Result<()
     Err(format!("{what} has shape {:?}, expected {expected:?}", tensor.shape))
 }
 
-/// What one value head of one sequence reads, token by token.
+/// Inputs of one value head of one sequence, token by token.
 #[derive(Clone, Debug)]
 pub struct Head<T> {
     /// Number of the sequence.
     pub sequence: usize,
     /// Number of the value head.
     pub value_head: usize,
-    /// Where its sequence starts among all tokens.
+    /// Number of its sequence's first token among all tokens.
     pub first_token: usize,
     /// K.
     pub key_dim: usize,

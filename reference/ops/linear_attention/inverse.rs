@@ -7,7 +7,7 @@ use crate::real::vectorized;
 /// Rows of a diagonal block; beyond it, blocks are merged by products.
 pub const BLOCK: usize = 16;
 
-/// How diagonal blocks are inverted. Both are exact in exact arithmetic.
+/// Method that inverts diagonal blocks. Both are exact in exact arithmetic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Inversion {
     /// Row by row: x_i = e_i − Σ_{j<i} A_ij x_j.

@@ -36,7 +36,7 @@ use crate::{Real, Tensor};
 
 /// A way to compute the recurrence.
 pub trait Form<T: Real>: Sync {
-    /// Whether it can be computed so at all.
+    /// Returns whether it can be computed so at all.
     ///
     /// # Errors
     /// Why not.
@@ -92,7 +92,7 @@ pub fn forward<T: Real, L: Layout>(
     Ok(o)
 }
 
-/// Which sequence works on each slot of the pool.
+/// Returns the sequence that works on each slot of the pool.
 fn sequences_of_slots(slots: Option<&[i64]>, sequences: usize, pool: usize) -> Result<Vec<Option<usize>>, String> {
     let in_order: Vec<i64>;
     let slots = match slots {

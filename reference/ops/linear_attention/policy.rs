@@ -1,6 +1,6 @@
-//! Where a chunked kernel rounds.
+//! Points at which a chunked kernel rounds.
 
-/// What a chunked kernel computes on its way; names as in [`Chunked`](super::Chunked).
+/// Intermediates of a chunked kernel; names as in [`Chunked`](super::Chunked).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Intermediate {
     /// q `[L, K]`, before the scale.
@@ -73,7 +73,7 @@ impl Intermediate {
 /// does not reach across such a decay keeps its last places. Also takes −∞, whose differences are NaN.
 pub const FORGOTTEN: f64 = -750.0;
 
-/// What becomes of the intermediates of [`Chunked`](super::Chunked); every default leaves them alone.
+/// Rounding of the intermediates of [`Chunked`](super::Chunked); every default leaves them as they are.
 pub trait Policy<T>: Sync {
     /// Rounds an intermediate, a row-major matrix of `cols` columns, in place.
     fn round(&self, _what: Intermediate, _values: &mut [T], _cols: usize) {}

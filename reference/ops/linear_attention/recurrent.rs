@@ -14,7 +14,7 @@ pub struct Recurrent<S = Unrounded> {
     /// Read k and q against the old state in one pass, as decode kernels do: o = scale (Sᵀq + (k·q) d), S decayed but not
     /// yet updated. The same in exact arithmetic.
     pub one_pass: bool,
-    /// What storing does to the state after every token.
+    /// Change of the state when it is stored after every token.
     pub store: S,
 }
 

@@ -1,7 +1,7 @@
 //! Products of the rows of a chunk, decayed from one row to the other.
 //!
-//! Exponents are differences of sums of decays, taken between rows so that none is positive, whatever the decays:
-//! exp(G_i) · exp(−G_j) would overflow.
+//! Exponents are differences of sums of decays, taken between rows so that none is positive for any decays: exp(G_i) · exp(−G_j)
+//! would overflow.
 
 use super::inverse::BLOCK;
 use super::policy::{Intermediate, Policy};

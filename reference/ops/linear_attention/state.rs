@@ -131,7 +131,7 @@ impl<T: Real, L: Layout> State<T, L> {
         self.tensor
     }
 
-    /// `[slots, HV, K, V]` in this order, whatever the layout.
+    /// Sizes `[slots, HV, K, V]`, in this order for every layout.
     pub fn sizes(&self) -> [usize; 4] {
         let [slots, heads, rows, cols] = self.dimensions();
         // The two layouts turn each other.

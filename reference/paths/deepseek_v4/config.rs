@@ -13,7 +13,7 @@ use crate::paths::{TensorSpec, asked};
 /// The most iterations of the Sinkhorn normalisation that are run; models have 20.
 const MOST_ITERATIONS: usize = 1000;
 
-/// Which keys a layer attends to besides its window.
+/// Keys that a layer attends to, besides its window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub enum LayerType {
     /// None: sliding window only.
@@ -27,7 +27,7 @@ pub enum LayerType {
     Heavy,
 }
 
-/// How a layer finds the experts of a token.
+/// Router of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum RouterType {
     /// By its id, in a table.
@@ -175,9 +175,9 @@ pub struct Config {
     pub compress_rates: BTreeMap<String, usize>,
     /// The two RoPEs.
     pub rope_parameters: RopeByLayer,
-    /// What every layer attends to.
+    /// Keys that each layer attends to.
     pub layer_types: Vec<LayerType>,
-    /// How every layer finds its experts.
+    /// Router of each layer.
     pub mlp_layer_types: Vec<RouterType>,
     /// Tokens that the model was made for, if the file says.
     pub max_position_embeddings: Option<usize>,

@@ -58,7 +58,7 @@ pub(super) struct Indexer<T> {
     pub top_k: usize,
 }
 
-/// Where in model and sequence a call is, and who is called at the sites.
+/// Position of a call in model and sequence, and the hooks at its sites.
 pub(super) struct Context<'a, T: Real> {
     pub numerics: &'a mut dyn Numerics<T>,
     pub layer: usize,
@@ -146,7 +146,7 @@ impl<T: Real> Layer<T> {
         self.project(&mixed)
     }
 
-    /// Which compressed entries each token reads, where an indexer selects them.
+    /// Selects the compressed entries that each token reads, if the layer has an indexer.
     fn index(
         &self,
         x: &Tensor<T>,
@@ -338,7 +338,7 @@ struct Entries<T> {
 }
 
 impl<T: Real> Entries<T> {
-    /// What the queries `rows` of a call that began at position `start` read: what they selected, or all that is complete.
+    /// Keys that the queries `rows` of a call that began at position `start` read: the selected ones, or all complete ones.
     fn new(state: &LayerState<T>, choice: Option<&Choice<T>>, start: usize, rows: std::ops::Range<usize>) -> Self {
         let Some(compressed) = &state.compressed else {
             return Self {

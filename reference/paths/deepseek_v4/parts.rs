@@ -79,7 +79,7 @@ impl<T: Real> State<T> {
         }
     }
 
-    /// Whether a model of this configuration can go on from here.
+    /// Returns whether a model of this configuration can go on from here.
     pub(super) fn check(&self, config: &Config) -> Result<(), String> {
         let compressed = |compressed: &Compressed<T>| (compressed.pool.rate(), compressed.entries.dim());
         let shape = |layer: &LayerState<T>| {

@@ -10,7 +10,7 @@ use crate::paths::keys::{INERT, Keys};
 /// Keys that change nothing that is computed here: layers that predict further tokens, and how experts are stored.
 const OWN_INERT: &[&str] = &["ep_size", "expert_dtype", "num_nextn_predict_layers"];
 
-/// What entries of `compress_ratios` stand for.
+/// Meaning of entries of `compress_ratios`.
 const RATIOS: [(usize, LayerType); 3] = [(0, LayerType::Sliding), (4, LayerType::Sparse), (128, LayerType::Heavy)];
 
 /// `attention_factor` of the RoPE that is computed: cosines and sines are not scaled.
@@ -316,7 +316,7 @@ fn rope(keys: &Keys<'_>, rope_theta: f64, missing: Option<f64>) -> Result<RopePa
     Ok(rope)
 }
 
-/// How many channels RoPE turns, by several keys.
+/// Number of channels that RoPE turns, by several keys.
 #[derive(Default)]
 struct Turned(Option<(String, usize)>);
 

@@ -4,7 +4,7 @@ use crate::sites::Growth::{Entry, Window};
 use crate::sites::Held::{Index, KeyValue};
 use crate::sites::{Decision, Dim};
 
-/// How many of the last channels RoPE has turned.
+/// Number of the last channels that RoPE has turned.
 const ROPE: Dim = Dim::Size("qk_rope_head_dim");
 /// Types of layers, as `config.json` names them: those with a compressor, those with an indexer, and those whose router is
 /// learned.

@@ -1,4 +1,4 @@
-//! What a sequence leaves behind for its next tokens: the caches.
+//! State of a sequence between calls: the caches.
 
 use crate::ops::attention::KeyRows;
 use crate::ops::compressor::Pool;
@@ -24,7 +24,7 @@ impl<T: Real> State<T> {
     /// The caches of a layer.
     ///
     /// # Panics
-    /// When there is no such layer.
+    /// If there is no such layer.
     pub fn layer(&self, layer: usize) -> &LayerState<T> {
         &self.layers[layer]
     }
@@ -103,7 +103,7 @@ impl<T: Real> Cache<T> {
     /// Adds rows `[n, dim]`; `values` are given where the roles are split, and then in every call.
     pub fn push(&mut self, keys: Tensor<T>, values: Option<Tensor<T>>) {
         if let Some(values) = values {
-            // Split from the first row on: `Numerics::splits` answers alike for all rows.
+            // Split from the first row on: `Numerics::splits` gives the same answer for all rows.
             append(self.values.get_or_insert_default(), values.data);
         }
         append(&mut self.keys, keys.data);

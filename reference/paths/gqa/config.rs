@@ -9,7 +9,7 @@ use crate::paths::{self, Input, Path, RopeConfig, Takes, TensorSpec, asked};
 /// The sizes of a model and what its layers compute, read from a `config.json` by [`Gqa`].
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// What the file does not say.
+    /// Properties that the family implies and the file does not state.
     pub family: &'static Family,
     /// Token ids are below this.
     pub vocab_size: usize,
@@ -35,19 +35,19 @@ pub struct Config {
     pub clamp: Option<[f64; 2]>,
     /// ε of every norm.
     pub rms_norm_eps: f64,
-    /// Whether the embedding is the head.
+    /// True if the embedding is the head.
     pub tie_word_embeddings: bool,
-    /// Whether query, key and value projections have a bias.
+    /// True if query, key and value projections have a bias.
     pub query_key_value_bias: bool,
-    /// Whether attention's output projection has a bias.
+    /// True if attention's output projection has a bias.
     pub output_bias: bool,
-    /// Whether feed-forward layers have biases.
+    /// True if feed-forward layers have biases.
     pub mlp_bias: bool,
     /// Embeddings are multiplied by it.
     pub embedding_multiplier: f64,
     /// q·k is multiplied by it.
     pub attention_multiplier: f64,
-    /// What attention and feed-forward layers add to the stream is multiplied by it.
+    /// Factor of the outputs of attention and feed-forward layers, before they are added to the stream.
     pub residual_multiplier: f64,
     /// Logits are divided by it.
     pub logits_scaling: f64,
@@ -55,18 +55,18 @@ pub struct Config {
     pub max_position_embeddings: Option<usize>,
     /// The RoPEs that layers have.
     pub ropes: Vec<RopeConfig>,
-    /// What every layer computes.
+    /// Kind of each layer.
     pub layers: Vec<LayerConfig>,
 }
 
-/// What one layer computes.
+/// Kind of one layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerConfig {
-    /// It reads only so many tokens, its own among them.
+    /// Number of tokens that it reads, its own among them, if it has a window.
     pub window: Option<usize>,
-    /// Which of the RoPEs it has.
+    /// Index of its RoPE, if it has one.
     pub rope: Option<usize>,
-    /// Whether it has experts in place of one feed-forward layer.
+    /// True if it has experts in place of one feed-forward layer.
     pub experts: bool,
 }
 

@@ -1,9 +1,9 @@
-//! Where a layer is computed, and who watches.
+//! Position of a call, and its hooks.
 
 use crate::ops::rope_half::HalfRope;
 use crate::{Numerics, Real, Site, Tensor};
 
-/// Where in model and sequence a call is, and who is called at the sites.
+/// Position of a call in model and sequence, and the hooks at its sites.
 pub(in crate::paths) struct Context<'a, T: Real> {
     pub numerics: &'a mut dyn Numerics<T>,
     pub layer: usize,

@@ -1,4 +1,4 @@
-//! What the families of models differ in, one in a row.
+//! Differences between the families of models, one family in a row.
 
 /// A family of models: what its `config.json` does not say, or says with a default of its own.
 #[derive(Clone, Copy, Debug)]
@@ -9,43 +9,43 @@ pub struct Family {
     pub theta: f64,
     /// The keys of RoPE where the file has none, if it then is one with scaling.
     pub rope: Option<&'static str>,
-    /// How RoPE may be scaled.
+    /// Names of the RoPE scalings that the family allows.
     pub scalings: &'static [&'static str],
-    /// Whether there are as many heads of keys and values as of queries where the file does not say how many there are.
+    /// True if there are as many heads of keys and values as of queries where the file does not say how many there are.
     pub key_value_heads: bool,
     /// Channels of a head where the file has none; `None`: `hidden_size / num_attention_heads`.
     pub head_dim: Option<usize>,
-    /// Whether the embedding is the head where the file does not say.
+    /// True if the embedding is the head where the file does not say.
     pub tied: bool,
-    /// Which projections of attention have a bias.
+    /// Projections of attention that have a bias.
     pub attention_bias: Biases,
-    /// Whether `mlp_bias` may give the feed-forward layers a bias.
+    /// True if `mlp_bias` may give the feed-forward layers a bias.
     pub mlp_bias: bool,
     /// Norms of queries and keys.
     pub query_key_norm: QueryKeyNorm,
-    /// Whether norms follow attention and feed-forward layer, in place of standing before them.
+    /// True if norms follow attention and feed-forward layer, in place of standing before them.
     pub norm_after: bool,
-    /// Whether a norm's result is rounded to the model's type before it is multiplied by the weight, and not only after.
+    /// True if a norm's result is rounded to the model's type before it is multiplied by the weight, and not only after.
     pub norm_before_weight: bool,
-    /// Which layers have a window.
+    /// Layers that have a window.
     pub windows: Windows,
-    /// Whether only some layers have RoPE: `no_rope_layers`, `no_rope_layer_interval`.
+    /// True if only some layers have RoPE: `no_rope_layers`, `no_rope_layer_interval`.
     pub skips_rope: bool,
-    /// Whether RoPE may turn a part of the channels: `partial_rotary_factor`.
+    /// True if RoPE may turn a part of the channels: `partial_rotary_factor`.
     pub partial_rope: bool,
-    /// Whether RoPE of layers with a window may differ from that of the others.
+    /// True if RoPE of layers with a window may differ from that of the others.
     pub rope_by_type: bool,
-    /// Whether query heads have sinks.
+    /// True if query heads have sinks.
     pub sinks: bool,
-    /// Whether projections of one input are one tensor: `qkv_proj`, `gate_up_proj`.
+    /// True if projections of one input are one tensor: `qkv_proj`, `gate_up_proj`.
     pub fused: bool,
-    /// Whether the file has `embedding_multiplier`, `attention_multiplier`, `residual_multiplier` and `logits_scaling`.
+    /// True if the file has `embedding_multiplier`, `attention_multiplier`, `residual_multiplier` and `logits_scaling`.
     pub multipliers: bool,
     /// Experts.
     pub experts: Experts,
 }
 
-/// Which projections of attention have a bias.
+/// Projections of attention that have a bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Biases {
     /// None.
@@ -67,7 +67,7 @@ pub enum QueryKeyNorm {
     Whole,
 }
 
-/// Which layers read only the last `sliding_window` tokens.
+/// Layers that read only the last `sliding_window` tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Windows {
     /// None.
@@ -76,11 +76,11 @@ pub enum Windows {
     All,
     /// All, if `use_sliding_window` says so.
     AllIfUsed,
-    /// Those that `layer_types` says; without it, if `use_sliding_window` says so, those from `max_window_layers` on.
+    /// Layers that `layer_types` names; without it, if `use_sliding_window` is true, layers from `max_window_layers` on.
     FromLayer,
-    /// Those that `layer_types` says; without it, if `use_sliding_window` says so, those without RoPE.
+    /// Layers that `layer_types` names; without it, if `use_sliding_window` is true, layers without RoPE.
     WithoutRope,
-    /// Those that `layer_types` says; without it all but each n-th, where layer n − 1 is the first of these.
+    /// Layers that `layer_types` names; without it all except each n-th, of which layer n − 1 is the first.
     ButEach(usize),
 }
 

@@ -19,7 +19,7 @@ pub(super) struct Layer<T> {
 /// A norm of the stream, or of what is added to it.
 pub(super) struct Norm<T> {
     pub weight: Vec<T>,
-    /// It follows what it is the norm of.
+    /// True if the norm follows the part that it is the norm of.
     pub after: bool,
     /// Its result passes at a site before it is multiplied by the weight.
     pub before_weight: bool,

@@ -8,7 +8,7 @@ use crate::ops::sigmoid_router::{self, Groups};
 use crate::ops::softmax_router::{self, Softmax};
 use crate::{Choice, Real, Tensor};
 
-/// What a layer computes of each token by itself.
+/// Part of a layer that computes each token by itself.
 pub(in crate::paths) enum Mlp<T> {
     Dense(GatedMlp<T>),
     Experts {
@@ -20,11 +20,11 @@ pub(in crate::paths) enum Mlp<T> {
     },
 }
 
-/// How experts are selected by the router's logits, and weighed.
+/// Selection and weights of experts by the router's logits.
 pub(in crate::paths) enum Routing<T> {
     Softmax(Softmax),
     Sigmoid {
-        /// It is added for the selection only.
+        /// Added for the selection only.
         bias: Vec<T>,
         groups: Groups,
         normalised: bool,

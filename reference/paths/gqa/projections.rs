@@ -113,7 +113,8 @@ where
         Projection::new(weight, bias)
     }
 
-    /// The same of what is no projection. A tensor without elements, where only the names that are read are of interest, passes nowhere.
+    /// Passes a tensor that is not a projection at its site. A tensor without elements (a dry read, which only collects names)
+    /// passes nowhere.
     pub fn pass(&mut self, site: &'static str, first: usize, weight: &mut Tensor<T>) {
         if !weight.data.is_empty() {
             let site = Site::new(self.layer, site).from_row(first);

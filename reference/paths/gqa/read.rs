@@ -152,7 +152,7 @@ impl Read<'_> {
         })
     }
 
-    /// How many experts there are, and how many a token has; 0 if there are none.
+    /// Number of experts, and how many a token has; 0 if none.
     fn experts(&self) -> Result<(usize, usize), String> {
         let keys = self.keys;
         if self.family.experts == Experts::None {
@@ -184,7 +184,7 @@ impl Read<'_> {
         Ok((count, per_token))
     }
 
-    /// What every layer computes; those with RoPE have the first.
+    /// Kinds of all layers; those with RoPE have the first.
     fn layers(&self, count: usize) -> Result<Vec<LayerConfig>, String> {
         let with_rope = self.with_rope(count)?;
         let windows = self.windows(count, &with_rope)?;
@@ -228,7 +228,7 @@ impl Read<'_> {
         let keys = self.keys;
         let windows = self.family.windows;
         if windows == Windows::Never {
-            // Files of some writers say it all the same.
+            // Files of some writers have the key nevertheless.
             return match self.layer_types(count)? {
                 Some(said) if said.contains(&true) => {
                     let family = self.family.model_type;
@@ -282,7 +282,7 @@ impl Read<'_> {
         Ok(slides.into_iter().map(|slides| window.filter(|_| slides)).collect())
     }
 
-    /// Which layers have a window, if `layer_types` says so.
+    /// Returns, by layer, whether it has a window, if `layer_types` says so.
     fn layer_types(&self, count: usize) -> Result<Option<Vec<bool>>, String> {
         let Some(types) = self.keys.optional::<Vec<String>>("layer_types")? else {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! What a sequence leaves behind for its next tokens: keys and values, apart.
+//! State of a sequence between calls: keys and values, apart.
 
 use super::Config;
 use crate::Real;

@@ -10,7 +10,7 @@ use crate::paths::{self, Path, RopeConfig, Takes, TensorSpec, asked};
 /// The sizes of a model and what its layers compute, read from a `config.json` by [`Hybrid`].
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// What the file does not say.
+    /// Properties that the family implies and the file does not state.
     pub family: &'static Family,
     /// Token ids are below this.
     pub vocab_size: usize,
@@ -32,7 +32,7 @@ pub struct Config {
     pub qk_nope_head_dim: usize,
     /// Channels of a key that all heads share, the others; 0 if there are none.
     pub qk_rope_head_dim: usize,
-    /// Whether the projections of full attention have a bias; with latents only the one to these and the one from the heads.
+    /// True if the projections of full attention have a bias; with latents only the one to these and the one from the heads.
     pub attention_bias: bool,
     /// Key heads of the delta rule.
     pub linear_num_key_heads: usize,
@@ -56,40 +56,40 @@ pub struct Config {
     pub moe_intermediate_size: usize,
     /// Channels within the shared expert, or within all shared experts, which are one layer.
     pub shared_expert_intermediate_size: usize,
-    /// How a token's experts are selected and weighed.
+    /// Selection and weights of a token's experts.
     pub routing: RoutingConfig,
     /// ε of every norm but that of the delta rule's queries and keys.
     pub rms_norm_eps: f64,
-    /// Whether the embedding is the head.
+    /// True if the embedding is the head.
     pub tie_word_embeddings: bool,
     /// Tokens that the model was made for, if the file says.
     pub max_position_embeddings: Option<usize>,
     /// The RoPE of full attention, if it has positions.
     pub rope: Option<RopeConfig>,
-    /// What every layer computes.
+    /// Kind of each layer.
     pub layers: Vec<LayerConfig>,
 }
 
-/// What one layer computes.
+/// Kind of one layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerConfig {
-    /// Whether it has full attention in place of the delta rule.
+    /// True if it has full attention in place of the delta rule.
     pub full: bool,
-    /// Whether it has experts in place of one feed-forward layer.
+    /// True if it has experts in place of one feed-forward layer.
     pub experts: bool,
 }
 
-/// How experts are selected and weighed.
+/// Selection and weights of experts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RoutingConfig {
     /// By a softmax over all.
     Softmax {
-        /// Whether the weights of a token sum to 1.
+        /// True if the weights of a token sum to 1.
         normalised: bool,
     },
     /// By sigmoids and a bias that selects only.
     Sigmoid {
-        /// Whether the weights of a token sum to `scale`.
+        /// True if the weights of a token sum to `scale`.
         normalised: bool,
         /// The groups that experts are selected of.
         groups: Groups,

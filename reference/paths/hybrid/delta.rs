@@ -18,12 +18,12 @@ pub(super) struct DeltaRule<T> {
     /// To queries, keys and values of all heads, one behind the other.
     pub qkv: Projection<T>,
     pub gate: Low<T>,
-    /// What the output's gate is made by.
+    /// Activation of the output's gate.
     pub activation: Activation,
     pub beta: Projection<T>,
     /// To a raw gate for each value head, or for each of its key channels.
     pub decay: Low<T>,
-    /// Whether each key channel has a decay of its own.
+    /// True if each key channel has a decay of its own.
     pub by_channel: bool,
     pub conv: ShortConv<T>,
     pub a_log: Vec<T>,
@@ -36,7 +36,7 @@ pub(super) struct DeltaRule<T> {
     pub eps: T,
 }
 
-/// What a gate multiplies the output by.
+/// Function of the gate that multiplies the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Activation {
     /// z·σ(z).
@@ -71,7 +71,7 @@ impl<T: Real> DeltaRule<T> {
         }
     }
 
-    /// Whether a state has its sizes.
+    /// Returns whether a state has its sizes.
     pub fn fits(&self, state: &DeltaState<T>) -> bool {
         state.conv.shape == self.conv.state() && state.matrices.shape == self.matrices()
     }

@@ -1,4 +1,4 @@
-//! What the families of models differ in, one in a row.
+//! Differences between the families of models, one family in a row.
 
 /// A family of models: what its `config.json` does not say.
 #[derive(Clone, Copy, Debug)]
@@ -8,15 +8,15 @@ pub struct Family {
     /// `model_type` of the object `text_config`, if the keys of the language model are there; its tensors are then named
     /// `model.language_model.`.
     pub nested: Option<&'static str>,
-    /// Which layers have experts.
+    /// Layers that have experts.
     pub experts: Experts,
-    /// What its layers are made of.
+    /// Parts of its layers.
     pub form: Form,
-    /// Whether RoPE may have positions of several dimensions, which are equal in texts: `mrope_section`, `mrope_interleaved`.
+    /// True if RoPE may have positions of several dimensions, which are equal in texts: `mrope_section`, `mrope_interleaved`.
     pub mrope: bool,
 }
 
-/// What mixes tokens, and how its tensors are named and cut.
+/// Kind of the part that mixes tokens, and the names and cuts of its tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Gated attention, and a delta rule with a decay for each head, whose projections are two tensors with the rows of a key head

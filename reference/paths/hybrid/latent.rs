@@ -21,7 +21,7 @@ pub(super) struct LatentAttention<T> {
     /// From a latent to the key and the value of each head, one behind the other.
     pub up: Projection<T>,
     pub heads: Projection<T>,
-    /// How many heads there are.
+    /// Number of heads.
     pub count: usize,
     /// Channels of a key without the shared part, of that part, and of a value.
     pub dims: [usize; 3],

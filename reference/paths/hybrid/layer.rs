@@ -11,7 +11,7 @@ use crate::paths::gqa::mlp::Mlp;
 use crate::{Real, Tensor};
 
 pub(super) struct Layer<T> {
-    /// These norms and that of the model have 1 added to their weights where a family's norms are zero-centred.
+    /// Weights of the norm before the mixer. Families with zero-centred norms add 1 to these and to those of all other norms.
     pub mixer_norm: Vec<T>,
     pub mixer: Mixer<T>,
     pub mlp_norm: Vec<T>,
@@ -19,7 +19,7 @@ pub(super) struct Layer<T> {
     pub eps: T,
 }
 
-/// What mixes tokens.
+/// Part of a layer that mixes tokens.
 pub(super) enum Mixer<T> {
     /// Attention, and how many heads of keys and values are cached.
     Full(Attention<T>, usize),
@@ -28,7 +28,7 @@ pub(super) enum Mixer<T> {
 }
 
 impl<T: Real> Layer<T> {
-    /// What it keeps before the first token.
+    /// Returns the memory before the first token.
     pub fn memory(&self) -> Memory<T> {
         match &self.mixer {
             Mixer::Full(attention, cached) => Memory::Full(empty(attention, *cached)),
@@ -37,7 +37,7 @@ impl<T: Real> Layer<T> {
         }
     }
 
-    /// Whether a memory has its type and sizes.
+    /// Returns whether a memory has its type and sizes.
     pub fn fits(&self, memory: &Memory<T>) -> bool {
         match (&self.mixer, memory) {
             (Mixer::Full(attention, cached), Memory::Full(cache)) => cache.fits(&empty(attention, *cached)),

@@ -75,7 +75,7 @@ pub(super) fn has_state(keys: &Keys<'_>, key: &str, kernel: usize) -> Result<(),
     }
 }
 
-/// Which of so many layers are of the first of two types, by their names in a list.
+/// Returns, for each of `count` layers, whether it has the first of two types, by their names in a list.
 pub(super) fn which(
     keys: &Keys<'_>,
     key: &str,

@@ -1,4 +1,4 @@
-//! What a sequence leaves behind for its next tokens: keys and values of full attention, and two states of each delta rule.
+//! State of a sequence between calls: keys and values of full attention, and two states of each delta rule.
 
 use crate::ops::grouped_attention::KvCache;
 use crate::ops::rope_half::HalfRope;
@@ -13,14 +13,14 @@ pub struct State<T> {
     pub(super) rope: Option<HalfRope<T>>,
 }
 
-/// What a layer keeps.
+/// Memory of a layer.
 #[derive(Clone, Debug)]
 pub(super) enum Memory<T> {
     Full(KvCache<T>),
     Delta(DeltaState<T>),
 }
 
-/// What a delta rule keeps.
+/// Memory of a delta rule.
 #[derive(Clone, Debug)]
 pub(super) struct DeltaState<T> {
     /// `[kernel − 1, channels]`, what the convolution was fed of the last tokens.

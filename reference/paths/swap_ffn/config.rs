@@ -16,8 +16,7 @@ pub enum DecisionRule {
     Probabilities,
 }
 
-/// How the router's logits are computed. Nothing but the logits reads z = W_r n, so its products fold into one vector for
-/// each logit.
+/// Form of the router's logits. Only the logits read z = W_r n, so its products fold into one vector for each logit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RouterForm {
@@ -52,15 +51,15 @@ pub struct Config {
     pub d_embed: usize,
     /// Added to mean(x²) in both norms.
     pub eps: f64,
-    /// Whether an FFN step adds to x or takes its place.
+    /// True if an FFN step adds to x or takes its place.
     pub residual: bool,
-    /// How an exchange changes a map.
+    /// Change of a map by an exchange.
     pub lane_rule: LaneRule,
     /// On what gate and bank are decided.
     pub decision: DecisionRule,
-    /// How the router's logits are computed.
+    /// Form of the router's logits.
     pub router: RouterForm,
-    /// Whether silu stands before the decoder.
+    /// True if silu stands before the decoder.
     pub collapse_silu: bool,
 }
 

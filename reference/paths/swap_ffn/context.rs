@@ -1,8 +1,8 @@
-//! How the parts of the path meet the seam.
+//! Hooks of the path's parts at their sites.
 
 use crate::{Choice, Numerics, Real, Site, Tensor};
 
-/// Where a call is, and who is called at the sites.
+/// Position of a call, and the hooks at its sites.
 pub(super) struct Context<'a, T: Real> {
     numerics: &'a mut dyn Numerics<T>,
     event: Option<usize>,

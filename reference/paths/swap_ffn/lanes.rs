@@ -8,7 +8,7 @@ pub const BANKS: usize = 4;
 /// Lane i holds bank i.
 pub const IDENTITY: u8 = 0xE4;
 
-/// What an exchange with the bank in lane s does to the map. The first two put that bank in lane 0 and keep a permutation one.
+/// Change of the map by an exchange with the bank in lane s. The first two put that bank in lane 0 and keep a permutation one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LaneRule {
@@ -30,13 +30,14 @@ pub fn pack(lanes: [u8; BANKS]) -> u8 {
     lanes.iter().rev().fold(0, |map, lane| map << 2 | lane & 3)
 }
 
-/// Whether every bank is in a lane.
+/// Returns whether every bank is in a lane.
 pub fn is_permutation(map: u8) -> bool {
     decode(map).iter().fold(0, |seen, lane| seen | 1 << lane) == 0b1111
 }
 
 impl LaneRule {
-    /// The map after an exchange with the bank in lane `selected`, below [`BANKS`]. Maps that are no permutations go by the same words.
+    /// Returns the map after an exchange with the bank in lane `selected`, below [`BANKS`]. The same rule applies to maps that are
+    /// not permutations.
     pub fn update(self, map: u8, selected: usize) -> u8 {
         let mut lanes = decode(map);
         match self {

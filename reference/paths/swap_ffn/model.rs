@@ -23,12 +23,12 @@ pub struct Model<T> {
     collapse: Collapse<T>,
 }
 
-/// What a token gives.
+/// Output of a token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Output<T> {
     /// `[B, d_model]`.
     pub delta: Tensor<T>,
-    /// Of every event.
+    /// Decisions of every event.
     pub decisions: Vec<Decisions<T>>,
 }
 
@@ -182,7 +182,7 @@ impl<T: Real> Model<T> {
         &self.config
     }
 
-    /// What it is made of.
+    /// Returns its parts.
     pub fn parts(&self) -> (&Film<T>, &Router<T>, &Ffn<T>, &Collapse<T>) {
         (&self.film, &self.router, &self.ffn, &self.collapse)
     }
@@ -309,7 +309,7 @@ impl<T: Real> Model<T> {
         Ok(self.collapse.apply(x, &self.film.alpha, &self.config, &mut cx))
     }
 
-    /// How many tokens the rows of x are of.
+    /// Number of tokens in the rows of x.
     fn batch(&self, x: &Tensor<T>) -> Result<usize, String> {
         let (cores, width) = (self.config.core_count, self.config.d_model);
         let [rows, _] = self.shape("x", x, [&format!("B · {cores}"), &width.to_string()])?;

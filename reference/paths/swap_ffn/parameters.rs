@@ -7,7 +7,7 @@ use super::lanes::BANKS;
 use super::sites::*;
 use crate::paths::{TensorSpec, Weights};
 
-/// How a parameter starts.
+/// Initial values of a parameter.
 #[derive(Clone, Copy)]
 enum Start {
     Ones,
@@ -53,7 +53,7 @@ fn parameters(config: &Config) -> Vec<(&'static str, Vec<usize>, Start)> {
     ]
 }
 
-/// What the tensor of a parameter's site is called.
+/// Returns the name of the tensor of a parameter's site.
 pub(super) fn tensor_name(site: &'static str) -> &'static str {
     site.strip_prefix("weights.").unwrap_or(site)
 }

@@ -1,4 +1,4 @@
-//! What a token passes through besides the router, each part with its weights.
+//! Parts that a token passes through besides the router, each with its weights.
 
 use rayon::prelude::*;
 
@@ -23,7 +23,7 @@ fn silu<T: Real>(x: &mut Tensor<T>) {
     blocks.for_each(|x| vectorized!(x.iter_mut().for_each(|x| *x *= x.sigmoid())));
 }
 
-/// What the embeddings of the cores are good for, the same for every token.
+/// Tensors computed from the embeddings of the cores, the same for every token.
 #[derive(Clone, Debug)]
 pub struct Film<T> {
     /// S `[core_count, d_model]`, with the one added.

@@ -49,7 +49,7 @@ impl paths::Config for Config {
 
     sizes!(collapse_k, collapse_r, core_count, d_embed, d_ff, d_model, d_router);
 
-    /// What all events decide by.
+    /// One kind for all events: the rule that they decide by.
     fn layer_types(&self, _: usize) -> Vec<&'static str> {
         let form = match self.router {
             RouterForm::Folded => "folded",

@@ -1,4 +1,4 @@
-//! Which cores exchange x, and with which bank.
+//! Router: the cores that exchange x, and the bank of each.
 
 use super::config::{Config, DecisionRule, RouterForm};
 use super::context::Context;
@@ -9,7 +9,7 @@ use crate::ops::rmsnorm::inverse_rms;
 use crate::real::vectorized;
 use crate::{Real, Tensor};
 
-/// What decides on an exchange: five logits of x, the gate's and those of the four banks.
+/// Decides on an exchange by five logits of x, the gate's and those of the four banks.
 #[derive(Clone, Debug)]
 pub enum Router<T> {
     /// One dot product with x for each logit.
@@ -65,7 +65,7 @@ impl<T: Real> Router<T> {
         }
     }
 
-    /// Which of the two it is.
+    /// Returns the form of the logits.
     pub fn form(&self) -> RouterForm {
         match self {
             Self::Folded { .. } => RouterForm::Folded,
@@ -171,10 +171,10 @@ pub(super) fn softmax_of_columns<T: Real>(x: &mut Tensor<T>) {
     }
 }
 
-/// What an event decided for every row.
+/// Decisions of an event, by row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decisions<T> {
-    /// Whether x was exchanged.
+    /// True if x was exchanged.
     pub gate: Vec<bool>,
     /// The lane selected, where the gate is closed too.
     pub bank: Vec<u8>,

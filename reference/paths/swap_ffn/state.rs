@@ -1,4 +1,4 @@
-//! What tokens leave behind: the banks and where they are.
+//! State between tokens: the banks and their lanes.
 
 use super::config::Config;
 use super::lanes::{BANKS, IDENTITY};

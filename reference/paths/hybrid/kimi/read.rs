@@ -232,7 +232,7 @@ impl Read<'_> {
         Ok(layers.map(|(full, experts)| LayerConfig { full, experts }).collect())
     }
 
-    /// Which layers have attention, by two lists that count from 1 and have each layer once.
+    /// Layers that have attention, by two lists that count from 1 and have each layer once.
     fn listed(&self, full: &[usize], delta: &[usize], count: usize) -> Result<Vec<bool>, String> {
         let mut all: Vec<usize> = full.iter().chain(delta).copied().collect();
         all.sort_unstable();
@@ -245,7 +245,7 @@ impl Read<'_> {
     }
 }
 
-/// What two keys say together.
+/// Value that two keys agree on.
 fn agreed<D: PartialEq + Debug>(
     keys: &Keys<'_>,
     both: [Option<D>; 2],
