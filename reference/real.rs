@@ -56,9 +56,7 @@ pub trait Real:
     fn exp_all(x: &mut [Self]);
 
     /// Computes a product of matrices whose sizes fit.
-    fn product(product: &Product<'_, Self>, y: &mut [Self]) {
-        product.by_dots_or_gemm(y);
-    }
+    fn product(product: &Product<'_, Self>, y: &mut [Self]);
 
     /// 1 / (1 + e⁻ˣ).
     #[inline(always)]
@@ -133,6 +131,10 @@ impl Real for f32 {
             *x = exp(*x);
         }
     }
+
+    fn product(product: &Product<'_, Self>, y: &mut [Self]) {
+        product.by_dots_or_gemm(gemm_f32::gemm::f32::get_gemm_fn(), y);
+    }
 }
 
 impl Real for f64 {
@@ -169,6 +171,10 @@ impl Real for f64 {
         for x in x {
             *x = x.exp();
         }
+    }
+
+    fn product(product: &Product<'_, Self>, y: &mut [Self]) {
+        product.by_dots_or_gemm(gemm_f64::gemm::f64::get_gemm_fn(), y);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::array::from_fn;
 
+use gemm_common::Parallelism;
 use rayon::prelude::*;
 
 use super::BLOCK;
@@ -111,6 +112,31 @@ fn pairwise<T: Real>(mut lanes: [T; LANES], join: impl Fn(T, T) -> T) -> T {
     lanes[0]
 }
 
+/// A kernel of the `gemm` crates for one scalar: dst `[m, n]` = α·dst + β·lhs `[m, k]` · rhs `[k, n]`. Its arguments are m, n, k;
+/// dst with the strides of its columns and rows, and `true` to read dst; lhs and rhs with their strides; α, β; conjugations of
+/// complex scalars; threads. The crate `gemm` also compiles the kernels of three more scalars, in 31 CPU-seconds.
+pub(crate) type Gemm<T> = unsafe fn(
+    usize,
+    usize,
+    usize,
+    *mut T,
+    isize,
+    isize,
+    bool,
+    *const T,
+    isize,
+    isize,
+    *const T,
+    isize,
+    isize,
+    T,
+    T,
+    bool,
+    bool,
+    bool,
+    Parallelism,
+);
+
 /// y `[m, n]` = x `[m, k]` · w `[k, n]` with strides, on this thread, in an order of sums that is the same on every machine.
 pub struct Product<'a, T> {
     /// Rows of x and of y.
@@ -152,9 +178,8 @@ impl<T: Real> Product<'_, T> {
     /// * others in pieces of k of one size, at most [`PIECE`] long; `gemm` sums up each of them in the order of k with fused
     ///   multiply-adds, and adds it to y.
     ///
-    /// # Panics
-    /// On other types, which `gemm` does not know.
-    pub(crate) fn by_dots_or_gemm(&self, y: &mut [T]) {
+    /// `gemm` is the kernel of the scalar.
+    pub(crate) fn by_dots_or_gemm(&self, gemm: Gemm<T>, y: &mut [T]) {
         let Self { m, n, k, .. } = *self;
         if m.min(n).min(k) <= FEW || m * n <= SMALL {
             vectorized!(self.by_rows(y));
@@ -169,7 +194,7 @@ impl<T: Real> Product<'_, T> {
                 add: self.add || start > 0,
                 ..*self
             };
-            part.by_gemm(y);
+            part.by_gemm(gemm, y);
         }
     }
 
@@ -212,29 +237,32 @@ impl<T: Real> Product<'_, T> {
         assert!(last(m, self.y_stride) + n <= y.len());
     }
 
-    fn by_gemm(&self, y: &mut [T]) {
+    fn by_gemm(&self, gemm: Gemm<T>, y: &mut [T]) {
+        let Self { m, n, k, x_stride, .. } = *self;
+        let (column_stride, row_stride) = self.w_strides;
         // SAFETY: `run` has checked, which keeps every access within the three slices, and y is borrowed mutably.
         unsafe {
-            gemm::gemm(
-                self.m,
-                self.n,
-                self.k,
+            // yᵀ = wᵀ · xᵀ, as columns of the result have to be contiguous.
+            gemm(
+                n,
+                m,
+                k,
                 y.as_mut_ptr(),
-                1,
                 self.y_stride as isize,
-                self.add,
-                self.x.as_ptr(),
                 1,
-                self.x_stride as isize,
+                self.add,
                 self.w.as_ptr(),
-                self.w_strides.0 as isize,
-                self.w_strides.1 as isize,
+                row_stride as isize,
+                column_stride as isize,
+                self.x.as_ptr(),
+                x_stride as isize,
+                1,
                 T::ONE,
                 T::ONE,
                 false,
                 false,
                 false,
-                gemm::Parallelism::None,
+                Parallelism::None,
             );
         }
     }
