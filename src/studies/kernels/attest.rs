@@ -1,5 +1,4 @@
-//! What GPU runs showed of kernels, kept in the repository: on any machine it tells whether the kernels in the tree are the
-//! ones that were verified.
+//! Attestations: results of kernels on a GPU, kept in the repository. Any machine compares them with the kernels in the tree.
 
 mod plausible;
 mod rewritten;
@@ -69,7 +68,7 @@ pub struct VerifiedFile {
     pub mutants: BTreeMap<String, String>,
 }
 
-/// What kernels are compiled by and run on.
+/// Compiler and card that kernels are verified with.
 #[derive(Clone, Debug)]
 pub struct Machine {
     /// The card.
@@ -411,7 +410,7 @@ pub fn hold(sources: &[Source], whole: bool, json: bool, digesting: Digesting) -
 /// Files of kernels, held against what each device saw of them.
 struct Held<'a> {
     files: usize,
-    /// What no device saw as it is, and what is attested without a file.
+    /// Kernels that no device verified as they are, and attestations without a file.
     findings: Vec<String>,
     /// Each device with its file, and the files of kernels that it did not see as they are.
     devices: Vec<(&'a str, &'a Path, Vec<String>)>,

@@ -1,4 +1,4 @@
-//! What no run on a card can have written into an attestation.
+//! Checks of attestations: entries that no run on a card can have written.
 
 use jiff::Timestamp;
 use ulplab_core::metrics::METRICS;
@@ -9,7 +9,7 @@ use super::{Attestation, VariantResult, VerifiedFile};
 const OLDEST_CUDA: u32 = 12;
 
 impl Attestation {
-    /// What no run on a card can have written.
+    /// Returns the first entry that no run on a card can have written.
     pub(super) fn implausible(&self) -> Option<String> {
         if self.device.trim().is_empty() {
             return Some("'device' is empty, expected the name of the card".into());
@@ -20,7 +20,7 @@ impl Attestation {
 }
 
 impl VerifiedFile {
-    /// What no run on a card can have written.
+    /// Returns the first entry that no run on a card can have written.
     fn implausible(&self) -> Option<String> {
         let is_version = |text: &str| {
             let (major, minor) = text.split_once('.').unwrap_or_default();
@@ -55,7 +55,7 @@ impl VerifiedFile {
 }
 
 impl VariantResult {
-    /// What no right kernel can have.
+    /// Returns the first number that a right kernel cannot have.
     fn implausible(&self) -> Option<String> {
         if self.cases == 0 {
             return Some("cases is 0, and nothing is verified by none".into());

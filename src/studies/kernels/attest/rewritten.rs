@@ -48,7 +48,7 @@ impl<'a> Rewritten<'a> {
     /// The digests of the file as it is, as far as its texts changed.
     ///
     /// # Errors
-    /// There is no compiler for a file whose text changed, or a case cannot be made.
+    /// If a file's text changed and the compiler is missing, or a case cannot be made.
     pub fn digests(&self, data: &Data) -> Result<Digests> {
         let Self { source, verified } = self;
         let mut now = Digests::of_launches(source, &verified.arch)?;
@@ -124,7 +124,7 @@ impl VerifiedFile {
 /// then, with their present text. Prints a line for each.
 ///
 /// # Errors
-/// An attestation cannot be read or written, there is no compiler, or a case cannot be made.
+/// If an attestation cannot be read or written, the compiler is missing, or a case cannot be made.
 pub fn store_digests(folder: Option<&Path>, data: &Data) -> Result<Exit> {
     let (sources, broken) = Source::read_good(&super::super::folder()?)?;
     let folder = folder.map_or_else(super::results, |folder| Ok(folder.into()))?;

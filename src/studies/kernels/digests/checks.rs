@@ -9,7 +9,7 @@ use ulplab_operations::ops::judge::Judge;
 use super::Digest;
 use super::answers::verdict;
 
-/// Expected numbers: around one, a tie, a large and a small one, and those that are no numbers.
+/// Expected values: around one, a tie, a large and a small number, NaN and infinity.
 const WANT: [f64; 8] = [1.0, -2.0, 0.0, 0.5, 1024.0, f64::NAN, f64::INFINITY, 1e-30];
 /// A bound that every type of output stores exactly next to the numbers above, and bounds that demand the bits.
 const BOUNDS: [f64; 3] = [1.0 / 128.0, 0.0, -1.0];
@@ -35,7 +35,7 @@ fn say(digest: &mut Digest, judge: &Judge, bytes: Vec<u8>) {
     verdict(digest, &judge.measure(&Outputs(vec![(judge.output, bytes)])));
 }
 
-/// Every element at its bound, one step inside and one outside, and replaced by what is no number.
+/// Every element at its bound, one step inside and one outside, and replaced by NaN, infinities and zeros.
 fn within(digest: &mut Digest, dtype: Dtype) {
     let right: Vec<f32> = WANT.iter().map(|x| *x as f32).collect();
     for bound in BOUNDS {

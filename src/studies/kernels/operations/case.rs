@@ -24,7 +24,7 @@ pub struct OwnCase {
     /// A safetensors file whose tensors are inputs, with the names of the buffers; inputs that it lacks are random.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tensors: Option<String>,
-    /// Whether kernels are timed on it.
+    /// True if kernels are timed on it.
     #[serde(default)]
     pub timed: bool,
     /// Sizes, keys and numbers under the names that the operation has for them.
@@ -91,7 +91,7 @@ impl OwnCase {
         Ok(case)
     }
 
-    /// Whether the operation has a name for everything that is set.
+    /// Returns whether the operation has a name for everything that is set.
     fn known(&self, parameters: &Parameters) -> Result<(), String> {
         let unknown = |name: &&String| !parameters.names().any(|known| known == *name);
         let Some(name) = self.settings.keys().find(unknown) else {
@@ -219,7 +219,7 @@ impl OwnCase {
         set.collect()
     }
 
-    /// Whether the shapes of all inputs are sizes that memory has, and those of the file's tensors are as the sizes say.
+    /// Returns whether the shapes of all inputs are sizes that memory has, and those of the file's tensors are as the sizes say.
     fn fit(&self, case: &Case, parameters: &Parameters) -> Result<(), String> {
         let file = self.tensors.as_ref().map(TensorFile::open).transpose();
         let file = file.map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! What fills the inputs of a user's operation.
+//! Sources of the inputs of a user's operation.
 
 use half::{bf16, f16};
 use rayon::prelude::*;
@@ -30,7 +30,7 @@ pub fn dtype(name: &str) -> Option<Dtype> {
     DTYPES.iter().find(|(known, _)| *known == name).map(|(_, dtype)| *dtype)
 }
 
-/// How the numbers of an input come about. They are rounded to its type.
+/// Source of the numbers of an input. They are rounded to its type.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Values {
@@ -46,7 +46,7 @@ pub enum Values {
     Edges,
     /// Whole numbers, both ends among them.
     Integers([i64; 2]),
-    /// What passes at these sites of the model: as many tokens of every layer as make up the rows.
+    /// Tensors that pass at these sites of the model: as many tokens of every layer as make up the rows.
     Site(String),
 }
 

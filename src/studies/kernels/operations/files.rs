@@ -126,7 +126,7 @@ fn keep(home: &Path, at: PathBuf, found: &mut BTreeSet<String>) -> Result<(), St
     }
 }
 
-/// Whether a name matches a part of a pattern; each star matches any characters.
+/// Returns whether a name matches a part of a pattern; each star matches any characters.
 fn fits(part: &str, name: &str) -> bool {
     match part.split_once('*') {
         None => part == name,

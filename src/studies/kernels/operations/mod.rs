@@ -110,7 +110,8 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// The case called `name`, or an error that names the nearest. Cases of the user's that are not asked for may be wrong.
+    /// Returns the case called `name`, or an error that names the nearest. Cases of the user's file that are not selected may be
+    /// wrong.
     pub fn case(&self, name: &str) -> Result<Case, String> {
         let own = self.study.own_cases.iter();
         let own = own.filter(|own| own.op == self.name());
@@ -135,7 +136,7 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// What its outputs are called in records. Of a shipped operation, problems of a few small cases are made.
+    /// Returns the names of its outputs in records. For a shipped operation, problems of a few small cases are made.
     pub fn outputs(&self) -> Result<OutputNames, String> {
         match self.is {
             Kind::Own(op) => Ok(OutputNames {
@@ -146,7 +147,7 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// Whether inputs of a case are what passes in a model.
+    /// Returns whether inputs of a case are what passes in a model.
     pub fn reads_site(&self, case: &Case) -> bool {
         match self.is {
             Kind::Shipped(_) => case.inputs.need_model(),
@@ -205,7 +206,7 @@ fn known<'a>(study: &'a KernelStudy, recipe: &str) -> Result<Operation<'a>, Mist
     operation_of(study, recipe).map_err(|why| unknown_op(study, recipe, format!("'{recipe}': {why}")))
 }
 
-/// Whether a recipe is to be tried on the case of that name.
+/// Returns whether a recipe is to be tried on the case of that name.
 fn asks(study: &KernelStudy, recipe: &str, case: &str) -> bool {
     let command = study.commands.iter().find(|command| command.recipe() == recipe);
     let patterns = match command {

@@ -77,7 +77,7 @@ pub struct Output {
     pub why: String,
 }
 
-/// How far an output y may be from the reference's, its own rounding included.
+/// Bound of the distance of an output y from the reference's, its own rounding included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Bound {
@@ -101,7 +101,7 @@ fn timeout() -> f64 {
     TIMEOUT
 }
 
-/// Whether a program can be waited for so long.
+/// Returns whether a program can be waited for so long.
 pub fn check_timeout(seconds: f64) -> Result<(), String> {
     match seconds > 0.0 && seconds <= MOST_SECONDS {
         true => Ok(()),
@@ -144,7 +144,7 @@ impl OwnOp {
         }
     }
 
-    /// Whether some tensor is of the type that the case says.
+    /// Returns whether some tensor is of the type that the case says.
     fn leaves_dtype(&self) -> bool {
         let inputs = self.inputs.iter().map(|input| &input.dtype);
         inputs
@@ -222,7 +222,7 @@ impl OwnOp {
 }
 
 impl Output {
-    /// Whether numbers of its type can be held to its bound, if it has one.
+    /// Returns whether numbers of its type can be held to its bound, if it has one.
     fn check_type(&self, dtype: Option<Dtype>) -> Result<(), String> {
         let (Some(dtype), Some(bound)) = (dtype, self.bound) else {
             return Ok(());
@@ -272,8 +272,8 @@ impl Output {
     }
 }
 
-/// The largest finite number of a type that has bounds. An error so large is no error of a number near 0: a bound that allows
-/// it is a slip.
+/// Returns the largest finite number of a type that has bounds. A number near 0 never has such an error, so a bound that allows it
+/// is a mistake.
 pub fn largest(dtype: Dtype) -> f64 {
     match dtype {
         Dtype::F32 => f32::MAX.into(),

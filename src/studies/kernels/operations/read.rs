@@ -35,8 +35,8 @@ pub fn read(file: Option<&Path>) -> Result<Definitions> {
     })
 }
 
-/// The operation of that name. A kernel, `op.variant`, is no operation: the error says which one it computes; without a file,
-/// it says how operations of a user's are found.
+/// Returns the operation of that name. If the name is that of a kernel, `op.variant`, the error names its operation; without a
+/// file, the error says where operations of a user's file are found.
 pub fn given<'a>(study: &'a KernelStudy, name: &str, file: Option<&Path>) -> Result<Operation<'a>> {
     Operation::find(study, name).map_err(|why| {
         let of = name.split_once('.').map(|(op, _)| op);

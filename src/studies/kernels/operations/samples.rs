@@ -7,7 +7,7 @@ use ulplab_operations::ops::{Case, Op, Problem, Role};
 
 const LARGE: f64 = 1e8;
 const CHEAP: f64 = 1e7;
-/// Number of further cases with problems, besides the smallest with each set of keys.
+/// Number of further cases with problems, in addition to the smallest with each set of keys.
 const MORE: usize = 4;
 
 /// A case with its problem.
@@ -16,11 +16,11 @@ pub struct Sample {
     pub problem: Problem,
 }
 
-/// What outputs of an operation are called.
+/// Names of an operation's outputs.
 #[derive(Debug)]
 pub struct OutputNames {
     pub names: Vec<String>,
-    /// Whether the list is complete: if expected values depend on the output, parts have names of their own.
+    /// True if the list is complete: if expected values depend on the output, parts have names of their own.
     pub all: bool,
 }
 

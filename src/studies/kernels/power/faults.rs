@@ -7,9 +7,9 @@ use ulplab_core::random::stream;
 pub struct Fault {
     /// Its name in files.
     pub name: &'static str,
-    /// What it does to numbers, given its size `s`.
+    /// Change of the numbers, given its size `s`.
     pub doc: &'static str,
-    /// Whether sizes are numbers of bits, from 1 on.
+    /// True if sizes are numbers of bits, from 1 on.
     pub bits: bool,
     apply: fn(&Numbers, f64) -> Option<Vec<f64>>,
 }
@@ -81,7 +81,7 @@ const fn fault(name: &'static str, doc: &'static str, apply: fn(&Numbers, f64) -
 /// Numbers that a right kernel has before they are stored.
 pub struct Numbers {
     values: Vec<f64>,
-    /// Which of them no fault changes: infinities, NaN, and those whose bits must stay as they were.
+    /// Elements that no fault changes: infinities, NaN, and those whose bits must stay as they were.
     kept: Vec<bool>,
     /// Elements of a row.
     cols: usize,

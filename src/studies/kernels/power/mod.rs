@@ -31,13 +31,13 @@ const STEPS: i32 = 4;
 const RANGE: [i32; 2] = [-30, 4];
 /// Product of all sizes of a case up to which it is asked: larger cases judge as smaller ones do, and take minutes.
 const MOST: f64 = 3e7;
-/// How many cases with the same keys are asked whatever their sizes.
+/// Cases with the same keys that are measured at any size.
 const FEW: usize = 3;
 /// Operations whose judgement runs a whole model on what a kernel left, for each question again: they are asked in the smallest case with
 /// each set of keys.
 const WHOLE: [&str; 2] = ["decode_step", "swap_ffn"];
 
-/// What the judgement of an output notices.
+/// Smallest faults that the judgement of an output notices.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Power {
@@ -72,7 +72,7 @@ pub struct Noticed {
     pub smallest: Option<f64>,
 }
 
-/// What is asked of one output in one case.
+/// Results for one output in one case.
 struct Asked {
     case: String,
     group: [String; 3],
@@ -80,7 +80,7 @@ struct Asked {
     sizes: std::result::Result<BTreeMap<&'static str, f64>, String>,
 }
 
-/// What was measured last; nothing if the file is not there.
+/// Reads the last measurement; empty if the file is missing.
 ///
 /// # Errors
 /// The file cannot be read, or is not what [`of`] gives.

@@ -13,7 +13,8 @@ use ulplab_operations::ops::{Buffer, Outputs, Problem, Role};
 
 use super::faults::Numbers;
 
-/// How often a kernel's own choices are followed until they are those of the reference: a choice may depend on the one before.
+/// Most rounds in which a kernel's own choices are followed until they are those of the reference: a choice may depend on the one
+/// before.
 pub const FOLLOWED: usize = 64;
 
 /// An output of a case, or a part of it that has expected values of its own once the kernel has written the rest.
@@ -24,7 +25,7 @@ pub struct Judged<'a> {
     pub rule: String,
     /// The type of its elements.
     pub dtype: Dtype,
-    /// Whether bits are compared.
+    /// True if bits are compared.
     pub bits: bool,
     /// The numbers in it; none if bits are compared, or if there are only zeros and what is not finite.
     pub numbers: Option<Numbers>,
@@ -38,17 +39,17 @@ pub struct Judged<'a> {
 pub type Named = Vec<(&'static str, Vec<u8>)>;
 
 impl Judged<'_> {
-    /// Whether numbers in the place of the right ones are refused.
+    /// Returns whether numbers in the place of the right ones are refused.
     pub fn refuses(&self, numbers: &[f64]) -> bool {
         (self.refuses)((self.store)(numbers))
     }
 
-    /// Whether what a right kernel leaves is refused.
+    /// Returns whether what a right kernel leaves is refused.
     pub fn refuses_right(&self) -> bool {
         (self.refuses)(self.right.clone())
     }
 
-    /// Whether one changed bit is refused, the lowest one of an element in the middle; none if there are no elements.
+    /// Returns whether the judgement refuses one changed bit, the lowest one of an element in the middle; `None` without elements.
     pub fn refuses_a_bit(&self) -> Option<bool> {
         let mut wrong = self.right.clone();
         let (_, bytes) = wrong.iter_mut().find(|(name, _)| *name == self.name)?;
@@ -185,7 +186,7 @@ pub fn stored(judge: &Judge, values: &[f64]) -> Named {
     }
 }
 
-/// Where the rows of a part are among the outputs.
+/// Rows of a part among the outputs.
 struct Place {
     output: &'static str,
     row_bytes: usize,
@@ -263,7 +264,7 @@ pub fn right_after(problem: &Problem, rounds: usize) -> Outputs {
     outputs
 }
 
-/// What an output holds before it is known what is right: what was there, or numbers that are drawn.
+/// Returns the bytes of an output before the right ones are known: those that were there, or drawn numbers.
 fn before(buffer: &Buffer) -> Vec<u8> {
     match buffer.dtype {
         _ if buffer.role == Role::InOut => buffer.bytes.iter().copied().cycle().take(buffer.size()).collect(),

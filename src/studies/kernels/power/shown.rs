@@ -1,4 +1,4 @@
-//! What judgements notice, in words, and those that notice too little.
+//! Sentences about what judgements notice, and about those that notice too little.
 
 use super::Power;
 use ulplab_core::error::counted;
@@ -94,7 +94,7 @@ impl Power {
     }
 }
 
-/// What is known of the judgements of some operations, in words.
+/// Describes the power of some operations' judgements.
 pub fn known(ops: &[&str], all: &[Power]) -> String {
     let asked = |op: &&str| all.iter().any(|power| power.op == **op && power.cases > 0);
     let (asked, unasked): (Vec<&str>, Vec<&str>) = ops.iter().partition(|op| asked(op));
@@ -112,7 +112,8 @@ pub fn known(ops: &[&str], all: &[Power]) -> String {
     }
 }
 
-/// What goes unnoticed in the middle one of the cases, and by which judgements, the worst first, each with what it does notice.
+/// Lists the faults that go unnoticed in the middle one of the cases, by judgement, the worst first, each with those that it does
+/// notice.
 pub fn blind(all: &[Power]) -> Vec<(&'static str, Vec<String>)> {
     let of = |heading, kind: &str, should: f64, text: fn(f64) -> String| {
         let mut blind: Vec<&Power> = all.iter().filter(|power| power.middle(kind) > should).collect();
@@ -150,7 +151,7 @@ fn share(size: f64) -> String {
 /// Sums of any length.
 const ANY: &str = "any number";
 
-/// How many terms of random sign there are, if one of them is this share of their sum. No sum of a kernel has so many as [`ANY`].
+/// Number of terms of random sign, if one of them is this share of their sum. No sum of a kernel has so many as [`ANY`].
 fn terms(share: f64) -> String {
     match share.powi(-2) {
         many if many >= 1e6 => ANY.into(),
