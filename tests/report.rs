@@ -3,7 +3,7 @@
 #[path = "report/columns.rs"]
 mod columns;
 #[path = "report/folder.rs"]
-mod folder;
+pub mod folder;
 #[path = "report/kernels.rs"]
 mod kernels;
 #[path = "report/number.rs"]

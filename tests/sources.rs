@@ -15,11 +15,12 @@ use ulplab::record::{Phase, Record};
 use ulplab::run::plan::Cell;
 use ulplab::run::summary::summarize;
 use ulplab::run::verdict::Verdict;
+use ulplab::studies::inputs::Inputs;
 use ulplab::studies::measure::with_means;
 use ulplab::studies::model::Sample;
 use ulplab::studies::recall::{RecallStudy, Recipe, Scores, drawn, of_vectors};
 use ulplab::studies::round_trip::{Numbers, Stored, draw, measure, theory};
-use ulplab::studies::{self, Bench, ParsedExperiment, Runs};
+use ulplab::studies::{self, Lab, ParsedExperiment};
 
 fn sample(origin: &Numbers, shape: [usize; 2]) -> Sample {
     Sample {
@@ -391,24 +392,14 @@ fn what_cannot_be_measured_is_an_error() {
         id: format!("{recipe}/local/draw-1"),
         cost: 1,
     };
-    let Runs::Windows(ready) = experiment.study.ready(7, None).unwrap() else {
-        panic!("a round trip runs window by window");
-    };
+    let (ready, plan) = (experiment.study.ready(7, None).unwrap(), experiment.study.plan());
+    let (inputs, stop) = (Inputs::default(), false.into());
     let run = |cell: &Cell| {
-        let bench = Bench {
-            window: "draw-1",
-            text: None,
-            folder: None,
-            bytes: None,
-            load_f64: &|| unreachable!("there is no model"),
-            load_by: &|_| unreachable!("no weights are rounded"),
-            stop: &false.into(),
-            done: &|_, records| {
-                assert!(!records.is_empty());
-                Ok(())
-            },
+        let done = |_: &Cell, records: Vec<Record>| {
+            assert!(!records.is_empty());
+            Ok(())
         };
-        ready.window(&bench, &[cell])
+        ready.run(&Lab::new(&plan, &inputs, &stop, &done), &[cell])
     };
     run(&cell("e4m3")).unwrap();
     let error = run(&cell("e4m4")).unwrap_err().to_string();

@@ -5,6 +5,8 @@
 mod calls;
 #[path = "studies/compile.rs"]
 mod compile;
+#[path = "studies/device.rs"]
+mod device;
 #[path = "studies/draws.rs"]
 mod draws;
 #[path = "studies/files.rs"]
@@ -40,9 +42,10 @@ use ulplab::report::overview::Column;
 use ulplab::report::{Show, Summarized};
 use ulplab::run::RecipeInfo;
 use ulplab::run::plan::{Cell, Plan};
+use ulplab::studies::inputs::Inputs;
 use ulplab::studies::limits::Parts;
 use ulplab::studies::measure::records;
-use ulplab::studies::{Bench, Body, Kind, ReadyRecipes, Runs, Study, body_of, check_among};
+use ulplab::studies::{Body, Kind, Lab, ReadyRecipes, Study, body_of, check_among};
 use ulplab::{Error, Result};
 
 /// How far sums of 1/i in f32 are off.
@@ -51,6 +54,9 @@ use ulplab::{Error, Result};
 struct Harmonic {
     /// Terms of each sum, a window each.
     terms: Vec<u32>,
+    /// Terms that an adder takes, which computes the sums.
+    #[serde(default)]
+    adder: Option<u32>,
     #[serde(rename = "recipe")]
     recipes: Vec<Order>,
 }
@@ -129,8 +135,15 @@ impl Study for Harmonic {
         None
     }
 
-    fn ready<'a>(&'a self, _seed: u64, _config: Option<&dyn Config>) -> std::result::Result<Runs<'a>, Mistake> {
-        Ok(Runs::Windows(Box::new(Sums(self))))
+    fn ready<'a>(
+        &'a self,
+        _seed: u64,
+        _config: Option<&dyn Config>,
+    ) -> std::result::Result<Box<dyn ReadyRecipes + 'a>, Mistake> {
+        Ok(match self.adder {
+            Some(most) => Box::new(device::Adder::new(self, most)),
+            None => Box::new(Sums(self)),
+        })
     }
 
     fn body(&self) -> Map<String, Value> {
@@ -138,28 +151,32 @@ impl Study for Harmonic {
     }
 }
 
+impl Harmonic {
+    /// The records of a recipe's sum in a window.
+    fn sum(&self, blank: Record) -> Result<Vec<Record>> {
+        let terms = blank.window[1..].parse();
+        let terms: u32 = terms.map_err(|_| Error::Usage(blank.window.clone()))?;
+        let order = self.recipes.iter().find(|order| order.name == blank.recipe);
+        let order = order.ok_or_else(|| Error::Usage(format!("no order '{}'", blank.recipe)))?;
+        let want = [(1..=terms).rev().map(|i| 1.0 / f64::from(i)).sum::<f64>()];
+        let term = |i: u32| 1.0 / i as f32;
+        let got: [f32; 1] = match order.rising {
+            true => [(1..=terms).rev().map(term).sum()],
+            false => [(1..=terms).map(term).sum()],
+        };
+        let blank = Record {
+            site: "sum".into(),
+            ..blank
+        };
+        Ok(records(&blank, &Pair::new(&want, &got), &[1]).collect())
+    }
+}
+
 struct Sums<'a>(&'a Harmonic);
 
 impl ReadyRecipes for Sums<'_> {
-    fn window(&self, bench: &Bench, cells: &[&Cell]) -> Result<()> {
-        let terms: u32 = bench.window[1..]
-            .parse()
-            .map_err(|_| Error::Usage(bench.window.into()))?;
-        let want = [(1..=terms).rev().map(|i| 1.0 / f64::from(i)).sum::<f64>()];
-        bench.each(cells, |cell, blank| {
-            let order = self.0.recipes.iter().find(|order| order.name == cell.recipe);
-            let order = order.ok_or_else(|| Error::Usage(format!("no order '{}'", cell.recipe)))?;
-            let term = |i: u32| 1.0 / i as f32;
-            let got: [f32; 1] = match order.rising {
-                true => [(1..=terms).rev().map(term).sum()],
-                false => [(1..=terms).map(term).sum()],
-            };
-            let blank = Record {
-                site: "sum".into(),
-                ..blank
-            };
-            Ok(records(&blank, &Pair::new(&want, &got), &[1]).collect())
-        })
+    fn run(&self, lab: &Lab, cells: &[&Cell]) -> Result<()> {
+        lab.each_window(cells, |bench, cells| bench.each(cells, |_, blank| self.0.sum(blank)))
     }
 }
 
@@ -177,6 +194,19 @@ name = 'rising'
 rising = true
 ";
 
+/// The records of cells.
+fn measured(ready: &dyn ReadyRecipes, plan: &Plan, cells: &[Cell]) -> Vec<Record> {
+    let measured = Mutex::new(Vec::new());
+    let done = |_: &Cell, records: Vec<Record>| {
+        measured.lock().unwrap().extend(records);
+        Ok(())
+    };
+    let (inputs, stop) = (Inputs::default(), false.into());
+    let cells: Vec<&Cell> = cells.iter().collect();
+    ready.run(&Lab::new(plan, &inputs, &stop, &done), &cells).unwrap();
+    measured.into_inner().unwrap()
+}
+
 #[test]
 fn a_study_is_a_type_and_a_line() {
     let file = ExperimentFile::new("sums.toml".into(), FILE.into(), &[]).unwrap();
@@ -193,30 +223,8 @@ fn a_study_is_a_type_and_a_line() {
             "rising/local/n1000000"
         ]
     );
-    let Ok(Runs::Windows(ready)) = study.ready(0, None) else {
-        panic!("it runs window by window");
-    };
-    let measured = Mutex::new(Vec::new());
-    let cells = plan.cells();
-    for (at, window) in plan.windows.iter().enumerate() {
-        let here: Vec<&Cell> = cells.iter().filter(|cell| cell.window == at).collect();
-        let bench = Bench {
-            window,
-            text: None,
-            folder: None,
-            bytes: None,
-            load_f64: &|| unreachable!("there is no model"),
-            load_by: &|_| unreachable!("no weights are rounded"),
-            stop: &false.into(),
-            done: &|_, records| {
-                measured.lock().unwrap().extend(records);
-                Ok(())
-            },
-        };
-        ready.window(&bench, &here).unwrap();
-    }
+    let measured = measured(&*study.ready(0, None).unwrap(), &plan, &plan.cells());
     let error = |cell: &str| {
-        let measured = measured.lock().unwrap();
         let found = measured
             .iter()
             .find(|record| record.cell == cell && record.metric == "relative_l2");

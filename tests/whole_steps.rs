@@ -3,10 +3,12 @@
 use std::path::Path;
 use std::sync::Mutex;
 
-use ulplab::dataset::{Checkpoint, Manifest};
+use ulplab::dataset::{Checkpoint, Manifest, Tokens};
 use ulplab::experiment::file::ExperimentFile;
+use ulplab::record::Record;
 use ulplab::run::plan::Cell;
-use ulplab::studies::{Bench, Runs, Text};
+use ulplab::studies::Lab;
+use ulplab::studies::inputs::Inputs;
 
 fn datasets() -> Manifest {
     Manifest::open(Some(&Path::new(env!("CARGO_MANIFEST_DIR")).join("datasets"))).unwrap()
@@ -52,36 +54,28 @@ fn a_recipe_is_compared_with_another() {
     let documents: Vec<String> = study.recipes().into_iter().map(|recipe| recipe.doc).collect();
     assert_eq!(documents[..2], ["x", "x; compared with 'fp8', not with the reference"]);
 
-    let mut checkpoint = checkpoint();
-    let model = checkpoint.load::<f32>().unwrap();
     let ids: Vec<u32> = datasets()
         .text("alice", 0, 40)
         .unwrap()
         .into_iter()
         .map(u32::from)
         .collect();
-    let Ok(Runs::Windows(ready)) = study.ready(0, Some(&*checkpoint.config)) else {
-        panic!("it runs window by window");
+    let inputs = Inputs {
+        folder: Some(datasets().checkpoint("dsv4-mini").unwrap()),
+        texts: vec![Tokens { ids, bytes: None }],
+        ..Inputs::default()
     };
+    let ready = study.ready(0, Some(&*checkpoint().config)).unwrap();
     let measured = Mutex::new(Vec::new());
-    let bench = Bench {
-        window: "alice@0",
-        text: Some(Text {
-            model: &*model,
-            ids: &ids,
-        }),
-        folder: None,
-        bytes: None,
-        load_f64: &|| unreachable!("the reference is not asked for"),
-        load_by: &|_| unreachable!("no weights are rounded"),
-        stop: &false.into(),
-        done: &|_, records| {
-            measured.lock().unwrap().extend(records);
-            Ok(())
-        },
+    let done = |_: &Cell, records: Vec<Record>| {
+        measured.lock().unwrap().extend(records);
+        Ok(())
     };
     let all = [of("same"), of("fp4"), of("by_token"), of("fp8")[1..].to_vec()];
-    ready.window(&bench, &all.concat()).unwrap();
+    let stop = false.into();
+    ready
+        .run(&Lab::new(&plan, &inputs, &stop, &done), &all.concat())
+        .unwrap();
     let measured = measured.lock().unwrap();
     let error = |recipe: &str| {
         let of_all = measured

@@ -1,11 +1,14 @@
 //! Kinds of questions. To add one: a folder here with a [`Study`], and a line in [`STUDIES`].
 
+pub mod inputs;
+mod kernel_files;
 pub mod kernels;
 pub mod limits;
 pub mod measure;
 pub mod model;
 pub mod null;
 mod parse;
+pub mod processes;
 pub mod recall;
 pub mod recurrence;
 pub mod round_trip;
@@ -15,9 +18,9 @@ mod sources;
 mod study;
 pub mod swap_ffn;
 
-pub use parse::{ParsedExperiment, parse, read};
+pub use parse::{ParsedExperiment, parse, read, read_as};
 pub use schema::schema;
-pub use study::{Bench, Body, Kind, ReadyRecipes, Runs, Study, Text, body_of, check_among};
+pub use study::{Bench, Body, Kind, Lab, Measured, Planned, ReadyRecipes, Share, Study, Text, body_of, check_among};
 
 /// All kinds of questions.
 pub const STUDIES: &[Kind] = &[

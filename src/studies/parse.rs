@@ -3,8 +3,7 @@
 use schemars::{Schema, SchemaGenerator};
 use serde_json::Value;
 
-use super::{Kind, STUDIES, Study};
-use crate::backend::cuda::Source as KernelFile;
+use super::{Body, Kind, STUDIES, Study};
 use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Experiment, Head, Mistake};
 use crate::run::plan::{Cell, REFERENCE};
@@ -18,15 +17,14 @@ pub struct ParsedExperiment {
 }
 
 impl ParsedExperiment {
-    /// Resolves the patterns of an experiment of kernels, which name variants in these files; other experiments have none.
+    /// Gives the study its recipes, if the file names them by patterns.
     ///
     /// # Errors
-    /// A pattern without a match.
-    pub fn resolve_kernels(&mut self, sources: &[KernelFile]) -> Result<(), Mistake> {
-        if let Some(study) = self.study.kernels() {
-            let study = study.resolved(sources)?;
+    /// If a pattern matches nothing.
+    pub fn resolve(&mut self, file: &ExperimentFile) -> Result<()> {
+        if let Some(study) = self.study.resolve(file)? {
             self.experiment.body = study.body();
-            self.study = Box::new(study);
+            self.study = study;
         }
         Ok(())
     }
@@ -86,6 +84,19 @@ pub fn read(experiment: &Experiment) -> Result<Box<dyn Study>> {
     let kind = STUDIES.iter().find(|kind| kind.name == experiment.kind);
     let kind = kind.ok_or_else(|| Error::Usage(format!("the run is of an unknown kind, '{}'", experiment.kind)))?;
     (kind.read)(&experiment.body).map_err(|why| Error::Usage(format!("the run's experiment cannot be read: {why}")))
+}
+
+/// The study of an experiment as its own type; `None` if the experiment is of another kind.
+///
+/// # Errors
+/// If its keys cannot be read.
+pub fn read_as<B: Body>(experiment: &Experiment) -> Result<Option<B>> {
+    if experiment.kind != B::NAME {
+        return Ok(None);
+    }
+    let body = Value::Object(experiment.body.clone());
+    let study = serde_json::from_value(body).map_err(|error| Error::Usage(error.to_string()))?;
+    Ok(Some(study))
 }
 
 /// Keys that only stored runs have.

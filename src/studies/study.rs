@@ -4,24 +4,28 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use indicatif::ProgressBar;
 use rayon::prelude::*;
-use reference::Numerics;
 use reference::paths::{Config, Model};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::kernels::KernelStudy;
+use super::inputs::Inputs;
 use super::limits::Parts;
 use super::null::{Null, Wanted};
+use super::processes::Processes;
 use crate::backend::rounding::CacheBytes;
 use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Mistake, Rule};
 use crate::report::Show;
-use crate::run::RecipeInfo;
+use crate::run::ceilings::Ceilings;
+use crate::run::folder::Folder;
+use crate::run::partition::Partition;
 use crate::run::plan::{Cell, Plan};
-use ulplab_core::error::{Error, Result};
+use crate::run::{Manifest, RecipeInfo, Run};
+use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::metrics::Metric;
 use ulplab_core::pattern::{matches, matches_nothing};
 use ulplab_core::record::{Phase, Record};
@@ -65,7 +69,7 @@ pub trait Study: Show + Send + Sync {
     ///
     /// # Errors
     /// The first mistake, and where it is.
-    fn ready<'a>(&'a self, seed: u64, config: Option<&dyn Config>) -> Result<Runs<'a>, Mistake>;
+    fn ready<'a>(&'a self, seed: u64, config: Option<&dyn Config>) -> Result<Box<dyn ReadyRecipes + 'a>, Mistake>;
 
     /// What its gates are calibrated on: `draws` times as much data of the same distribution, in some phases, and recipes that stand
     /// for the wanted ones.
@@ -76,39 +80,203 @@ pub trait Study: Show + Send + Sync {
         Err("nothing is drawn for gates of this kind".into())
     }
 
-    /// Whether kernels stand in for operations of a model.
-    fn stands_in(&self) -> bool {
-        false
+    /// The study with its recipes, if its file names them by patterns of what is on this machine.
+    ///
+    /// # Errors
+    /// If a pattern matches nothing, or what it may match cannot be read.
+    fn resolve(&self, _file: &ExperimentFile) -> Result<Option<Box<dyn Study>>> {
+        Ok(None)
     }
 
-    /// The study itself, if it is the one of kernels.
-    fn kernels(&self) -> Option<&KernelStudy> {
-        None
+    /// Cells of the plan that may be selected; by default all.
+    ///
+    /// # Errors
+    /// The mistake in what selects them.
+    fn selectable(&self, plan: &Plan) -> Result<Vec<Cell>, Mistake> {
+        Ok(plan.cells())
+    }
+
+    /// True if recipes run on a GPU.
+    fn uses_gpu(&self) -> bool {
+        false
     }
 
     /// Its keys, as a stored run has them.
     fn body(&self) -> Map<String, Value>;
 }
 
-/// How the cells of a study are run.
-pub enum Runs<'a> {
-    /// Window by window.
-    Windows(Box<dyn ReadyRecipes + 'a>),
-    /// Operation by operation, on a GPU or by programs.
-    Kernels(&'a KernelStudy),
+/// A run that has been planned and has not yet entered its folder.
+pub struct Planned<'a> {
+    pub manifest: &'a mut Manifest,
+    /// The selected cells, in the order of the plan.
+    pub cells: &'a mut Vec<Cell>,
+    /// The folder of a run that other processes may have begun.
+    pub shared: Option<&'a Path>,
+    /// True if results are printed as JSON Lines.
+    pub json: bool,
 }
 
-/// Recipes made ready to run.
-pub trait ReadyRecipes: Send + Sync {
-    /// Runs some cells of one window.
+/// A run whose cells are all measured.
+pub struct Measured<'a> {
+    pub folder: &'a Folder,
+    pub run: &'a Run,
+    pub cells: &'a [&'a Cell],
+    /// True if results are printed as JSON Lines.
+    pub json: bool,
+}
+
+/// Recipes made ready to run. A study whose cells run on something that has to be opened, shared or counted first overrides more of
+/// these steps than [`run`](Self::run).
+pub trait ReadyRecipes {
+    /// Checks what the selected cells need, and adds to the manifest what results depend on.
+    ///
+    /// # Errors
+    /// If something is missing, with its place in the file.
+    fn prepare(&mut self, _file: &ExperimentFile, _cells: &[Cell], _manifest: &mut Manifest) -> Result<()> {
+        Ok(())
+    }
+
+    /// Opens what the cells run on, and adds it to the manifest. An exit code ends the run here.
+    ///
+    /// # Errors
+    /// If it cannot be opened.
+    fn open(&mut self, _planned: Planned) -> Result<Option<Exit>> {
+        Ok(None)
+    }
+
+    /// The processes that share the cells; none if this one runs them.
+    ///
+    /// # Errors
+    /// If the user asks for something that the machine does not have.
+    fn processes(&self, _manifest: &Manifest, _cells: &[Cell]) -> Result<Option<Processes>> {
+        Ok(None)
+    }
+
+    /// Runs cells, which are in the order of the plan; [`Lab::each_window`] runs them window by window.
     ///
     /// # Errors
     /// Those of the reference, of what stands in for it, and of [`Bench::each`].
-    fn window(&self, bench: &Bench, cells: &[&Cell]) -> Result<()>;
+    fn run(&self, lab: &Lab, cells: &[&Cell]) -> Result<()>;
+
+    /// Checks that what the run keeps next to the records of cells is there, too.
+    ///
+    /// # Errors
+    /// [`Error::Incomplete`] if something is missing.
+    fn check_kept(&self, _folder: &Folder, _manifest: &Manifest, _cells: &[&Cell]) -> Result<()> {
+        Ok(())
+    }
+
+    /// The exit code of a process that has run its share of the cells while others are missing.
+    ///
+    /// # Errors
+    /// If what the run keeps cannot be read.
+    fn conclude_share(&self, _folder: &Folder, _manifest: &Manifest, _share: &[&Cell]) -> Result<Exit> {
+        Ok(Exit::Pass)
+    }
+
+    /// Prints what the study adds to the verdicts, and gives the exit code.
+    ///
+    /// # Errors
+    /// If what the run keeps cannot be read, or a file cannot be written.
+    fn conclude(&self, measured: Measured) -> Result<Exit> {
+        Ok(measured.run.outcome().exit())
+    }
 
     /// The sizes of a recipe in caches, if it defines them.
     fn bytes(&self, _recipe: &str) -> CacheBytes {
         CacheBytes::default()
+    }
+}
+
+/// What the cells of a run are run with.
+pub struct Lab<'a> {
+    pub plan: &'a Plan,
+    /// The model and its windows of text, which are the last of the plan.
+    pub inputs: &'a Inputs,
+    /// Once it is true, cells not yet begun are left out.
+    pub stop: &'a AtomicBool,
+    /// Called with each cell's records as it finishes, from any thread.
+    pub done: &'a (dyn Fn(&Cell, Vec<Record>) -> Result<()> + Sync),
+    /// Called after each window; true ends the run.
+    pub decided: &'a dyn Fn(usize) -> Result<bool>,
+    pub bar: ProgressBar,
+    /// The folder of the run, its share and the cells of that, if the run has a folder.
+    pub share: Option<Share<'a>>,
+    /// What times are shares of.
+    pub ceilings: Option<Ceilings>,
+}
+
+/// The part of a run that this process works on.
+#[derive(Clone, Copy)]
+pub struct Share<'a> {
+    pub folder: &'a Folder,
+    pub partition: Option<&'a Partition>,
+    /// Its cells, finished ones included.
+    pub cells: &'a [&'a Cell],
+}
+
+impl<'a> Lab<'a> {
+    /// A lab without a folder, in which all windows are run.
+    pub fn new(
+        plan: &'a Plan,
+        inputs: &'a Inputs,
+        stop: &'a AtomicBool,
+        done: &'a (dyn Fn(&Cell, Vec<Record>) -> Result<()> + Sync),
+    ) -> Self {
+        Self {
+            plan,
+            inputs,
+            stop,
+            done,
+            decided: &|_| Ok(false),
+            bar: ProgressBar::hidden(),
+            share: None,
+            ceilings: None,
+        }
+    }
+
+    /// Runs cells window by window. The model is loaded if any of them reads text.
+    ///
+    /// # Errors
+    /// Those of `run` and of loading the model.
+    pub fn each_window(
+        &self,
+        cells: &[&Cell],
+        run: impl Fn(&Bench, &[&Cell]) -> Result<()> + Send + Sync,
+    ) -> Result<()> {
+        let texts = &self.inputs.texts;
+        let drawn = self.plan.windows.len().saturating_sub(texts.len());
+        let model = match cells.last() {
+            None => return Ok(()),
+            Some(last) if last.window >= drawn => self.inputs.load()?,
+            Some(_) => None,
+        };
+        let mut rest = cells;
+        for (index, window) in self.plan.windows.iter().enumerate() {
+            let here;
+            (here, rest) = rest.split_at(rest.partition_point(|cell| cell.window == index));
+            self.bar.set_message(window.clone());
+            let read = index.checked_sub(drawn).map(|at| &texts[at]);
+            let bench = Bench {
+                window,
+                text: model
+                    .as_deref()
+                    .zip(read)
+                    .map(|(model, text)| Text { model, ids: &text.ids }),
+                bytes: read.and_then(|text| text.bytes),
+                inputs: self.inputs,
+                stop: self.stop,
+                done: self.done,
+            };
+            if !here.is_empty() {
+                // On a thread of the pool, which the many small pieces of a token need not wake then.
+                rayon::scope(|_| run(&bench, here))?;
+            }
+            if (self.decided)(index)? {
+                break;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -127,16 +295,10 @@ pub struct Bench<'a> {
     pub text: Option<Text<'a>>,
     /// Bytes of text behind its first token; `None` if a token is a byte.
     pub bytes: Option<usize>,
-    /// The folder of the model, if there is one.
-    pub folder: Option<&'a Path>,
-    /// Loads the model's f64 twin, which only the reference's own check needs.
-    pub load_f64: &'a (dyn Fn() -> Result<Box<dyn Model<f64>>> + Sync),
-    /// Loads the model, with weights as `numerics` leave them.
-    pub load_by: &'a (dyn Fn(&mut dyn Numerics<f32>) -> Result<Box<dyn Model<f32>>> + Sync),
-    /// Once it is true, cells not yet begun are left out.
-    pub stop: &'a AtomicBool,
-    /// Called with each cell's records as it finishes, from any thread.
-    pub done: &'a (dyn Fn(&Cell, Vec<Record>) -> Result<()> + Sync),
+    /// The files of the model.
+    pub inputs: &'a Inputs,
+    stop: &'a AtomicBool,
+    done: &'a (dyn Fn(&Cell, Vec<Record>) -> Result<()> + Sync),
 }
 
 impl Bench<'_> {

@@ -181,7 +181,7 @@ fn only_kernels_and_programs_are_kept() {
     let output = run(&["kernels", "check", "smoke", "--dry-run", "--keep-failed", "kept"]);
     assert_eq!(code(&output), 2);
     assert!(
-        stderr(&output).contains("smoke.toml: this is no experiment of kernels; `ulplab sweep smoke` runs it"),
+        stderr(&output).contains("smoke.toml: this is not an experiment of kernels; `ulplab sweep smoke` runs it"),
         "{}",
         stderr(&output)
     );

@@ -98,5 +98,5 @@ fn only_kernels_have_peers() {
     let output = run(&["kernels", "time", "smoke", "--dry-run", "--peers", path(&file)]);
     assert_eq!(code(&output), 2);
     let error = stderr(&output);
-    assert!(error.contains("no experiment of kernels"), "{error}");
+    assert!(error.contains("not an experiment of kernels"), "{error}");
 }

@@ -274,7 +274,7 @@ fn what_is_done_with_kernels_is_refused_elsewhere() {
         assert_eq!(code(&output), 2, "{before:?}");
         let error = stderr(&output);
         assert!(
-            error.contains("this is no experiment of kernels"),
+            error.contains("this is not an experiment of kernels"),
             "{before:?}: {error}"
         );
     }

@@ -3,10 +3,11 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use ulplab::commands::sweep::workers::{LONGEST, MOST_SHARES, arguments, cards, pieces, threads_of};
 use ulplab::ops;
 use ulplab::run::partition::{Partition, Share};
 use ulplab::studies::kernels::Devices;
+use ulplab::studies::kernels::workers::{LONGEST, MOST_SHARES, cards, pieces};
+use ulplab::studies::processes::{arguments, threads_of};
 
 #[test]
 fn a_worker_is_told_the_same_but_for_its_share() {

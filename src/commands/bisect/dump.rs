@@ -88,7 +88,7 @@ pub fn run(
             ))
         })?,
     };
-    let ids = &prepared.texts[at].ids;
+    let ids = &prepared.inputs.texts[at].ids;
     let dump = Dump::open(file, model.config())?;
     for gate in &gates {
         if !dump.order.iter().any(|place| gate.matches(place)) {

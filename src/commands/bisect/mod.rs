@@ -25,6 +25,7 @@ use crate::json;
 use crate::progress::Lines;
 use crate::run::folder::Folder;
 use crate::run::plan::REFERENCE;
+use crate::studies;
 use crate::studies::limits::{Bytes, Parts, available};
 use crate::studies::model::{ModelStudy, Recipe};
 use bench::{Bench, usage};
@@ -171,7 +172,7 @@ fn of_experiment(args: &BisectArgs, of: &Path) -> Result<Exit> {
     let study = model_study(&question.parsed.experiment, "bisect")?;
     let prepared = sweep::prepare(&sweep, &question)?;
     if let Some(file) = &args.dump {
-        return dump::run(args, file, &study, &prepared, &*prepared.open()?.load()?);
+        return dump::run(args, file, &study, &prepared, &*prepared.inputs.open()?.load()?);
     }
     let name = match args.recipe.clone().or(failing) {
         Some(name) => name,
@@ -192,7 +193,7 @@ fn of_experiment(args: &BisectArgs, of: &Path) -> Result<Exit> {
     if rules.is_empty() {
         return Err(Error::Usage(format!("no gate binds recipe '{name}', so it fails none")));
     }
-    let model: Box<dyn Model<f32>> = prepared.open()?.load()?;
+    let model: Box<dyn Model<f32>> = prepared.inputs.open()?.load()?;
     check_memory(args, &study, &*model)?;
     let mix = Mix::new(right, wrong, model.config(), question.parsed.experiment.seed).map_err(usage)?;
     let found = search(args, &study, &prepared, &rules, &mix, &*model)?;
@@ -228,7 +229,9 @@ fn search(
     model: &dyn Model<f32>,
 ) -> Result<explain::Explanation> {
     let names = study.windows.iter().map(crate::experiment::Window::name);
-    let windows: Vec<(String, Vec<u32>)> = names.zip(prepared.texts.iter().map(|text| text.ids.clone())).collect();
+    let windows: Vec<(String, Vec<u32>)> = names
+        .zip(prepared.inputs.texts.iter().map(|text| text.ids.clone()))
+        .collect();
     let bar = progress(args);
     let _lines = Lines::new(&bar, "cells", args.no_progress);
     let show = |cells: usize, what: &str| {
@@ -263,15 +266,12 @@ fn binds(rule: &Rule, recipe: &str) -> bool {
 
 /// The study of an experiment whose kind is `model`, which `command` needs.
 pub(super) fn model_study(experiment: &Experiment, command: &str) -> Result<ModelStudy> {
-    if experiment.kind != "model" {
-        let message = format!(
+    studies::read_as(experiment)?.ok_or_else(|| {
+        Error::Usage(format!(
             "'{}' is of kind '{}': {command} searches in models",
             experiment.name, experiment.kind
-        );
-        return Err(Error::Usage(message));
-    }
-    let body = serde_json::Value::Object(experiment.body.clone());
-    serde_json::from_value(body).map_err(|error| Error::Usage(error.to_string()))
+        ))
+    })
 }
 
 /// The only recipe that gates bind.

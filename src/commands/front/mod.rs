@@ -133,6 +133,7 @@ pub fn run(args: &FrontArgs) -> Result<Exit> {
     let study = model_study(&question.parsed.experiment, "front")?;
     let prepared = sweep::prepare(&sweep, &question)?;
     let folder = prepared
+        .inputs
         .folder
         .as_deref()
         .ok_or_else(|| Error::Usage("the experiment has no model".into()))?;
@@ -150,8 +151,8 @@ pub fn run(args: &FrontArgs) -> Result<Exit> {
             Error::Usage(message)
         })?;
     let mut loaded = Sizes::default();
-    let model = prepared.open()?.load_by(&mut &mut loaded)?;
-    let ids = &prepared.texts[0].ids;
+    let model = prepared.inputs.open()?.load_by(&mut &mut loaded)?;
+    let ids = &prepared.inputs.texts[0].ids;
     let mut passed = Sizes::default();
     from_start(&*model, ids, &mut &mut passed)?;
     let groups = Groups::new(&args.at, &args.formats, (&loaded, &passed), ids.len(), model.config())?;
@@ -180,7 +181,7 @@ pub fn run(args: &FrontArgs) -> Result<Exit> {
         );
         return Err(Error::Usage(message));
     }
-    let texts = prepared.texts.iter().map(|text| &text.ids[..]);
+    let texts = prepared.inputs.texts.iter().map(|text| &text.ids[..]);
     let windows: Vec<(&str, &[u32])> = names.iter().map(String::as_str).zip(texts).collect();
     let fingerprint = fingerprint(args, &prepared);
     let mut measure = Measure::new(

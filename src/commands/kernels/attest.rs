@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use super::{KernelArgs, WorkerArgs, experiment_or_shipped};
-use crate::commands::sweep::{self, SweepArgs};
+use crate::commands::sweep::SweepArgs;
 use crate::studies::kernels::Options;
 use crate::studies::kernels::attest;
 use ulplab_core::error::{Exit, Result};
@@ -59,10 +59,10 @@ pub struct AttestArgs {
 
 pub(super) fn run(args: &AttestArgs) -> Result<Exit> {
     if args.check {
-        return attest::gate(args.folder.as_deref(), &sweep::digests);
+        return attest::gate(args.folder.as_deref());
     }
     if args.digests {
-        return sweep::with_data(|data| attest::store_digests(args.folder.as_deref(), data));
+        return attest::store_digests(args.folder.as_deref());
     }
     let kernels = Options {
         mutants: true,

@@ -12,9 +12,11 @@ mod trace;
 use std::path::PathBuf;
 
 use crate::commands::dump::MODEL;
-use crate::commands::sweep::SweepArgs;
+use crate::commands::sweep::{self, Question, SweepArgs};
 use crate::dataset::Manifest as Datasets;
-use crate::studies::kernels::{Devices, Options, SHIPPED, Workers};
+use crate::experiment::file::ExperimentFile;
+use crate::studies::kernels::{Devices, KernelStudy, Options, SHIPPED, Workers};
+use crate::studies::{self, ParsedExperiment};
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_operations::ops;
 use ulplab_operations::ops::{Case, Data, Inputs, Op, Problem};
@@ -108,15 +110,26 @@ fn experiment_or_shipped(experiment: clap::Arg) -> clap::Arg {
 
 impl KernelArgs {
     /// A run of an experiment of kernels, and of no other.
-    fn sweep(&self, args: &SweepArgs, kernels: Options) -> Result<Exit> {
-        crate::commands::sweep::run(&SweepArgs {
-            kernels: Options {
-                alone: true,
+    fn sweep(&self, args: &SweepArgs, options: Options) -> Result<Exit> {
+        let file = ExperimentFile::read(&args.experiment, &args.overrides)?;
+        let parsed = studies::parse(&file)?;
+        let Some(study) = studies::read_as::<KernelStudy>(&parsed.experiment)? else {
+            let path = args.experiment.display();
+            let why = format!("this is not an experiment of kernels; `ulplab sweep {path}` runs it");
+            return Err(Error::config(&file.path, why));
+        };
+        let study = KernelStudy {
+            options: Options {
                 keep_failed: self.keep_failed.clone(),
                 peers: self.peers.clone(),
-                ..kernels
+                ..options
             },
-            ..args.clone()
-        })
+            ..study
+        };
+        let parsed = ParsedExperiment {
+            study: Box::new(study),
+            ..parsed
+        };
+        sweep::answer(args, &Question::new(args, file, parsed)?)
     }
 }

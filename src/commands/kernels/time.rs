@@ -31,5 +31,9 @@ pub(super) fn run(args: &TimeArgs) -> Result<Exit> {
         workers: args.workers.workers(),
         ..Options::default()
     };
-    args.besides.sweep(&args.sweep, kernels)
+    let exit = args.besides.sweep(&args.sweep, kernels)?;
+    if args.fast_only && args.sweep.dry_run {
+        errln!("--fast-only: which variants take a case depends on the GPU, so those called `simple` are listed, too");
+    }
+    Ok(exit)
 }

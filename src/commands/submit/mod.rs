@@ -84,7 +84,7 @@ pub fn run(args: &SubmitArgs) -> Result<Exit> {
     };
     let absolute = |path: &Path| std::path::absolute(path).map_err(Error::io(path, "find"));
     let run = absolute(&run)?;
-    let gpus = study.kernels().is_some() || study.stands_in();
+    let gpus = study.uses_gpu();
     let gres = args.gres.clone().or(gpus.then(|| "gpu:1".into()));
     let here = absolute(Path::new("."))?;
     let jobs = Jobs {

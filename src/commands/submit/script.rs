@@ -38,7 +38,7 @@ impl Jobs<'_> {
         options.extend(["--requeue".into(), "--open-mode=append".into()]);
         // So that the cells at work are finished and nothing is lost; Slurm kills half a minute after its own signal.
         options.extend(args.time.iter().map(|_| "--signal=B:TERM@60".into()));
-        let sweep = args.sweep.invocation(false).command(self.seed);
+        let sweep = args.sweep.invocation().command(self.seed);
         let mut words = sweep.strip_prefix("ulplab").unwrap_or(&sweep).to_string();
         if let Some(memory) = args.sweep.max_memory {
             write!(words, " --max-memory {}", memory.0).expect("a string takes all");

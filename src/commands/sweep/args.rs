@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use crate::run::invocation::Invocation;
 use crate::run::partition::Asked;
-use crate::studies::kernels::Options;
 use crate::studies::limits::Bytes;
 
 /// Run an experiment: plan, measure, gate, report.
@@ -63,28 +62,21 @@ pub struct SweepArgs {
     /// Folder of the data sets [default: $ULPLAB_DATASETS, or datasets/ here or in a folder above].
     #[arg(long, value_name = "DIR")]
     pub datasets: Option<PathBuf>,
-    /// Options of `ulplab kernels`.
-    #[arg(skip)]
-    pub kernels: Options,
 }
 
 impl SweepArgs {
-    /// The part of the arguments that the run's folder stores, and whether the experiment is one of kernels.
-    pub fn invocation(&self, kernels: bool) -> Invocation {
+    /// The part of the arguments that the run's folder stores.
+    pub fn invocation(&self) -> Invocation {
         Invocation {
             experiment: self.experiment.clone(),
-            kernels,
             set: self.overrides.clone(),
             rules: self.rules.clone(),
             only: self.only.clone(),
             skip: self.skip.clone(),
             until_decided: self.until_decided,
             strict: self.strict,
-            timed: self.kernels.timed,
-            fast_only: self.kernels.fast_only,
-            mutant: self.kernels.mutant.clone(),
-            peers: self.kernels.peers.clone(),
             datasets: self.datasets.clone(),
+            ..Invocation::default()
         }
     }
 }

@@ -1,23 +1,21 @@
 //! What is asked and planned, before the first cell of a sweep runs.
 
 use std::collections::{BTreeMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::SweepArgs;
-use crate::backend::cuda::Source as KernelFile;
 use crate::commands::{calibrate, decided, judge};
-use crate::dataset::{Checkpoint, Manifest as Datasets, Tokenizer, Tokens};
+use crate::dataset::{Manifest as Datasets, Tokens};
 use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Mistake, Window};
 use crate::run::partition::{Asked, Partition};
 use crate::run::plan::{Cell, Plan, select, unnameable};
 use crate::run::{self, Manifest, RecipeInfo, scheduler, store};
-use crate::studies::kernels::peers::Peers;
-use crate::studies::kernels::{self, OnDevice, operations, programs};
+use crate::studies::inputs::{Inputs, verified};
 use crate::studies::limits::{available, check_cells, check_size};
-use crate::studies::{self, ParsedExperiment, Runs};
+use crate::studies::{self, ParsedExperiment, ReadyRecipes};
 use crate::{itself, provenance};
-use ulplab_core::error::{Error, Result};
+use ulplab_core::error::Result;
 use ulplab_core::text::shown;
 
 /// What is asked, as its files say it.
@@ -26,35 +24,17 @@ pub struct Question {
     /// The file of `--rules`.
     rules: Option<ExperimentFile>,
     pub parsed: ParsedExperiment,
-    /// The files of kernels, if any run or stand in.
-    pub sources: Vec<KernelFile>,
 }
 
 /// Everything decided before the first cell runs.
 pub struct Prepared<'a> {
-    pub question: &'a Question,
-    pub runs: Runs<'a>,
-    /// Folder of the checkpoint, if there is a model.
-    pub folder: Option<PathBuf>,
-    /// Each window of text.
-    pub texts: Vec<Tokens>,
+    pub ready: Box<dyn ReadyRecipes + 'a>,
+    /// The model and each window of text.
+    pub inputs: Inputs,
     pub cells: Vec<Cell>,
-    pub peers: Option<Peers>,
     pub manifest: Manifest,
     /// The share of this process; none if it works on all cells.
     pub partition: Option<Partition>,
-}
-
-impl Prepared<'_> {
-    /// Opens the checkpoint.
-    ///
-    /// # Errors
-    /// There is no model, and errors of its files.
-    pub fn open(&self) -> Result<Checkpoint> {
-        let folder = self.folder.as_deref();
-        let folder = folder.ok_or_else(|| Error::Usage("the experiment has no model".into()))?;
-        Checkpoint::open_without(folder, &self.question.parsed.experiment.inert)
-    }
 }
 
 /// Reads the experiment and the other files that say what is asked.
@@ -64,47 +44,30 @@ pub fn read(args: &SweepArgs) -> Result<Question> {
 
 /// The same of an experiment that is already read.
 pub fn read_file(args: &SweepArgs, file: ExperimentFile) -> Result<Question> {
-    let mut parsed = studies::parse(&file)?;
-    let head = &mut parsed.experiment.head;
-    head.seed = args.seed.unwrap_or(head.seed);
-    let rules = args
-        .rules
-        .as_deref()
-        .map(|rules| ExperimentFile::read(rules, &[]))
-        .transpose()?;
-    if let Some(rules) = &rules {
-        head.gates = rules.gates()?;
+    let parsed = studies::parse(&file)?;
+    Question::new(args, file, parsed)
+}
+
+impl Question {
+    /// An experiment with the seed and the gates that the arguments give it.
+    pub fn new(args: &SweepArgs, file: ExperimentFile, mut parsed: ParsedExperiment) -> Result<Self> {
+        let head = &mut parsed.experiment.head;
+        head.seed = args.seed.unwrap_or(head.seed);
+        let rules = args.rules.as_deref().map(|rules| ExperimentFile::read(rules, &[]));
+        let rules = rules.transpose()?;
+        if let Some(rules) = &rules {
+            head.gates = rules.gates()?;
+        }
+        parsed.resolve(&file)?;
+        Ok(Self { file, rules, parsed })
     }
-    if args.kernels.alone && parsed.study.kernels().is_none() {
-        let path = args.experiment.display();
-        let why = format!("this is no experiment of kernels; `ulplab sweep {path}` runs it");
-        return Err(Error::config(&file.path, why));
-    }
-    let mut sources = Vec::new();
-    if parsed.study.kernels().is_some() || parsed.study.stands_in() {
-        sources = KernelFile::read_all(&kernels::folder()?)?;
-    }
-    if let Some(mutant) = &args.kernels.mutant {
-        kernels::check_mutant(mutant, &sources)?;
-    }
-    parsed
-        .resolve_kernels(&sources)
-        .map_err(|mistake| file.error(&mistake))?;
-    Ok(Question {
-        file,
-        rules,
-        parsed,
-        sources,
-    })
 }
 
 /// Plans the run, and checks everything that can be checked before its first cell.
 pub fn prepare<'a>(args: &SweepArgs, question: &'a Question) -> Result<Prepared<'a>> {
-    let Question {
-        file, rules, parsed, ..
-    } = question;
+    let Question { file, rules, parsed } = question;
     let wrong = |mistake: Mistake| file.error(&mistake);
-    let study = &*parsed.study;
+    let (head, study) = (&parsed.experiment.head, &*parsed.study);
     let partition = args.partition.as_ref().map(partition).transpose()?;
     study.check().map_err(wrong)?;
     let plan = study.plan();
@@ -112,80 +75,42 @@ pub fn prepare<'a>(args: &SweepArgs, question: &'a Question) -> Result<Prepared<
 
     let datasets = Datasets::open(args.datasets.as_deref())?;
     let reading = study.reading();
-    let folder = reading.model.map(|model| datasets.checkpoint(model));
-    let folder = folder
-        .transpose()
-        .map_err(|error| file.of_data(Mistake::at("model", ""), error))?;
-    let inert = &parsed.experiment.inert;
-    if let Some(key) = inert.first().filter(|_| folder.is_none()) {
-        let message = format!("names '{key}' of a config.json, but the experiment reads no model");
-        return Err(wrong(Mistake::at("inert", message)));
-    }
-    let checkpoint = folder
-        .as_ref()
-        .map(|folder| Checkpoint::open_without(folder, inert))
-        .transpose()?;
-    let tokenizer = checkpoint
-        .as_ref()
-        .filter(|_| !reading.windows.is_empty())
-        .map(Checkpoint::tokenizer)
-        .transpose()
-        .map_err(|error| file.of_data(Mistake::at("model", ""), error))?;
-    // Without a model a window is bytes.
-    let tokenizer = tokenizer.unwrap_or(Tokenizer::Bytes);
-    let (config, notes) = checkpoint
-        .map(|checkpoint| (checkpoint.config, checkpoint.notes))
-        .unzip();
-    let notes: Vec<String> = notes.unwrap_or_default();
+    let (mut inputs, description) = Inputs::find(file, head, reading, &datasets)?;
+    let notes = &description.notes;
     notes.iter().for_each(|note| errln!("note: {}", shown(note)));
+    let config = description.config.as_deref();
     let limit = args.max_memory.or_else(available);
-    check_size(study, config.as_deref(), rayon::current_num_threads(), limit).map_err(wrong)?;
-    let texts = reading.windows.iter().enumerate().map(|(at, window)| {
-        let text = window.read(&datasets, &tokenizer, parsed.experiment.seed, reading.tokens);
-        text.map_err(|error| file.of_data(Mistake::at("text", "").within("window", at), error))
-    });
-    let texts = texts.collect::<Result<Vec<Tokens>>>()?;
-    check_overlaps(reading.windows, &texts).map_err(wrong)?;
+    check_size(study, config, rayon::current_num_threads(), limit).map_err(wrong)?;
+    inputs.read_texts(file, head, reading, &datasets, &description)?;
+    check_overlaps(reading.windows, &inputs.texts).map_err(wrong)?;
     let gates = rules.as_ref().unwrap_or(file);
-    let gated = judge::check(&parsed.experiment.gates, study, &plan, config.as_deref());
+    let gated = judge::check(&head.gates, study, &plan, config);
 
-    let mut selectable = plan.cells();
-    if let Some((cell, message)) = unnameable(&selectable) {
+    if let Some((cell, message)) = unnameable(&plan.cells()) {
         return Err(file.error(&parsed.place_of(cell, message)));
     }
-    if let Some(study) = study.kernels().filter(|_| args.kernels.timed) {
-        let timed = operations::timed(study).map_err(wrong)?;
-        selectable.retain(|cell| timed.contains(&format!("{}/{}", cell.recipe, study.case_names[cell.window])));
-    }
-    let peers = args.kernels.peers.as_deref().map(Peers::read).transpose()?;
+    let selectable = study.selectable(&plan).map_err(wrong)?;
     // Formats and sites are named by recipes, and gates by both.
-    let runs = study.ready(parsed.experiment.seed, config.as_deref()).map_err(wrong)?;
+    let mut ready = study.ready(head.seed, config).map_err(wrong)?;
     gated.map_err(|mistake| gates.error(&mistake))?;
     if args.until_decided {
-        let rules = &parsed.experiment.gates;
-        decided::check(rules).map_err(|mistake| gates.error(&mistake))?;
+        decided::check(&head.gates).map_err(|mistake| gates.error(&mistake))?;
     }
     let cells = select(selectable, &args.only, &args.skip)?;
-    let recipes = sized(study.recipes(), &runs);
-    let mut manifest = manifest(args, question, plan, &datasets, recipes, peers.as_ref())?;
-    manifest.notes = notes;
-    if let Some(study) = study.kernels() {
-        let home = file.path.parent().unwrap_or(Path::new(""));
-        manifest.data.extend(operations::watched(study, home).map_err(wrong)?);
-        if args.kernels.device == OnDevice::Cuda {
-            programs::check_programs(study, &cells).map_err(wrong)?;
-        }
-    }
-    manifest.vocabulary = config.as_ref().and_then(|config| config.vocabulary());
+    let recipes = sized(study.recipes(), &*ready);
+    let mut manifest = Manifest {
+        data: verified(reading, &datasets)?,
+        notes: description.notes.clone(),
+        vocabulary: config.and_then(|config| config.vocabulary()),
+        ..manifest(args, parsed, plan, recipes)
+    };
+    ready.prepare(file, &cells, &mut manifest)?;
     manifest.keep(&cells);
     calibrate::resolve(&mut manifest, gates)?;
     Ok(Prepared {
-        question,
-        runs,
-        folder,
-        texts,
+        ready,
+        inputs,
         cells,
-        peers,
         manifest,
         partition,
     })
@@ -240,59 +165,28 @@ fn partition(asked: &Asked) -> Result<Partition> {
 }
 
 /// What reports say of recipes, with the sizes that they have in caches.
-fn sized(mut recipes: Vec<RecipeInfo>, runs: &Runs) -> Vec<RecipeInfo> {
-    if let Runs::Windows(ready) = runs {
-        for recipe in &mut recipes {
-            let bytes = ready.bytes(&recipe.name);
-            recipe.bytes_per_vector = bytes.vector;
-            recipe.bytes_per_token = bytes.token;
-            recipe.of_bf16 = bytes.of_bf16;
-        }
+fn sized(mut recipes: Vec<RecipeInfo>, ready: &dyn ReadyRecipes) -> Vec<RecipeInfo> {
+    for recipe in &mut recipes {
+        let bytes = ready.bytes(&recipe.name);
+        recipe.bytes_per_vector = bytes.vector;
+        recipe.bytes_per_token = bytes.token;
+        recipe.of_bf16 = bytes.of_bf16;
     }
     recipes
 }
 
-fn manifest(
-    args: &SweepArgs,
-    question: &Question,
-    plan: Plan,
-    datasets: &Datasets,
-    recipes: Vec<RecipeInfo>,
-    peers: Option<&Peers>,
-) -> Result<Manifest> {
-    let ParsedExperiment { experiment, study } = &question.parsed;
-    let reading = study.reading();
-    let mut texts: Vec<&str> = reading.windows.iter().map(|window| window.text.as_str()).collect();
-    texts.sort_unstable();
-    texts.dedup();
-    let mut data = Vec::new();
-    for name in reading.model.into_iter().chain(texts) {
-        data.extend(datasets.verify(name)?);
-    }
-    // A run of kernels is continued only if the kernels and their judgement are unchanged.
-    let op = |recipe: &RecipeInfo| recipe.name.split_once('.').map(|(op, _)| op.to_string());
-    let ops: HashSet<String> = recipes.iter().filter_map(op).collect();
-    let used = |source: &&KernelFile| study.stands_in() || ops.contains(&source.op);
-    for source in question.sources.iter().filter(used) {
-        let name = format!("kernels/{}.cu", source.op);
-        data.push((name, source.digest().to_hex().to_string()));
-        let judgement = provenance::judgement(&source.op);
-        data.extend(judgement.map(|digest| (format!("judgement of {}", source.op), digest.to_string())));
-    }
-    if let Some(study) = study.kernels() {
-        data.extend(operations::files(study)?);
-    }
-    data.extend(peers.map(|peers| (peers.file.display().to_string(), peers.digest.clone())));
-    Ok(Manifest {
+/// The manifest of a run that has read no data.
+fn manifest(args: &SweepArgs, parsed: &ParsedExperiment, plan: Plan, recipes: Vec<RecipeInfo>) -> Manifest {
+    Manifest {
         schema: store::SCHEMA,
         version: env!("CARGO_PKG_VERSION").into(),
         commit: commit(&args.experiment),
         program: provenance::program(),
-        experiment: experiment.clone(),
+        experiment: parsed.experiment.clone(),
         plan,
-        invocation: args.invocation(study.kernels().is_some()),
+        invocation: args.invocation(),
         fingerprint: String::new(),
-        data,
+        data: Vec::new(),
         device: "cpu".into(),
         threads: rayon::current_num_threads(),
         started_at: run::now(),
@@ -303,10 +197,10 @@ fn manifest(
         notes: Vec::new(),
         recipes,
         vocabulary: None,
-        peers: peers.map(Peers::names).unwrap_or_default(),
+        peers: BTreeMap::new(),
         ceilings: None,
         complete: false,
-    })
+    }
 }
 
 /// The commit of the working tree the experiment is in, with `+` appended if it has uncommitted changes.

@@ -1,5 +1,6 @@
 //! Attestations: results of kernels on a GPU, kept in the repository. Any machine compares them with the kernels in the tree.
 
+mod inputs;
 mod plausible;
 mod rewritten;
 
@@ -27,7 +28,8 @@ use ulplab_core::record::Record;
 use ulplab_core::text::shown;
 use ulplab_operations::ops;
 
-pub use rewritten::{Digesting, Made, Now, Rewritten, store_digests};
+use rewritten::digests;
+pub use rewritten::{Made, Now, Rewritten, store_digests};
 
 /// Its file in the folder of a device.
 pub const FILE: &str = "kernels.json";
@@ -363,7 +365,7 @@ fn results() -> Result<PathBuf> {
 }
 
 /// `ulplab kernels attest --check`: compares the kernels in the tree with their attestations.
-pub fn gate(folder: Option<&Path>, digesting: Digesting) -> Result<Exit> {
+pub fn gate(folder: Option<&Path>) -> Result<Exit> {
     let (sources, broken) = Source::read_good(&super::folder()?)?;
     let folder = folder.map_or_else(results, |folder| Ok(folder.into()))?;
     let attestations = Attestation::read_all(&folder)?;
@@ -372,7 +374,7 @@ pub fn gate(folder: Option<&Path>, digesting: Digesting) -> Result<Exit> {
             format!("the folder has no attestation: expected <device>/{FILE}, which `ulplab kernels attest` writes");
         return Err(Error::data(&folder, why));
     }
-    let now = digesting(&Rewritten::all(&sources, &attestations))?;
+    let now = digests(&Rewritten::all(&sources, &attestations))?;
     let held = Held::new(&sources, &attestations, &now, missing(&sources, &attestations))?;
     held.show(["PASS", "FAIL", "NOT JUDGED"], "");
     Ok(match held.exit() {
@@ -384,9 +386,9 @@ pub fn gate(folder: Option<&Path>, digesting: Digesting) -> Result<Exit> {
 
 /// Compares the compiled files with their attestations. Nothing was run, so the word is not PASS; and if not the `whole`
 /// experiment was selected, the exit code says that something is left to be seen.
-pub fn hold(sources: &[Source], whole: bool, json: bool, digesting: Digesting) -> Result<Exit> {
+pub fn hold(sources: &[Source], whole: bool, json: bool) -> Result<Exit> {
     let attestations = Attestation::read_all(&results()?)?;
-    let now = digesting(&Rewritten::all(sources, &attestations))?;
+    let now = digests(&Rewritten::all(sources, &attestations))?;
     let held = Held::new(sources, &attestations, &now, Vec::new())?;
     if json {
         for finding in &held.findings {

@@ -5,27 +5,30 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::TIME;
 use super::operations::{self, Operation, OwnCase, OwnOp};
+use super::options::Options;
 use super::power;
+use super::ready::ReadyKernels;
+use super::{TIME, check_mutant, folder};
 use crate::backend::cuda::Source as KernelFile;
 use crate::backend::program::{Mode, TIMEOUT};
+use crate::experiment::file::ExperimentFile;
 use crate::experiment::{MOST_DRAWS, Mistake, Window, written_out};
 use crate::gate::CHECKS;
 use crate::report::Show;
 use crate::run::RecipeInfo;
-use crate::run::plan::{Plan, RecipePlan};
+use crate::run::plan::{Cell, Plan, RecipePlan};
 use crate::studies::limits::Parts;
 use crate::studies::null::{Null, Wanted};
-use crate::studies::study::{Body, Runs, Study, body_of};
-use ulplab_core::error::did_you_mean;
+use crate::studies::study::{Body, ReadyRecipes, Study, body_of};
+use ulplab_core::error::{Result, did_you_mean};
 use ulplab_core::pattern::{matches, matches_nothing};
 use ulplab_core::record::Phase;
 use ulplab_operations::ops::sums::ACCUMULATORS;
 use ulplab_operations::ops::{self, OPS};
 
 /// GPU kernels, and programs: every variant on every case of its operation.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KernelStudy {
     /// The model that some cases read: a name in `datasets/manifest.toml`, or the path of a folder.
@@ -63,6 +66,12 @@ pub struct KernelStudy {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(skip)]
     pub case_names: Vec<String>,
+    /// Options of the command that runs it.
+    #[serde(skip)]
+    pub options: Options,
+    /// The files of kernels that patterns were resolved in.
+    #[serde(skip)]
+    pub sources: Vec<KernelFile>,
 }
 
 /// A kernel, or a program.
@@ -277,12 +286,30 @@ impl Study for KernelStudy {
         None
     }
 
-    fn ready<'a>(&'a self, _seed: u64, _config: Option<&dyn Config>) -> Result<Runs<'a>, Mistake> {
-        Ok(Runs::Kernels(self))
+    fn ready<'a>(&'a self, seed: u64, _config: Option<&dyn Config>) -> Result<Box<dyn ReadyRecipes + 'a>, Mistake> {
+        Ok(Box::new(ReadyKernels::new(self, seed)))
     }
 
-    fn kernels(&self) -> Option<&KernelStudy> {
-        Some(self)
+    fn resolve(&self, file: &ExperimentFile) -> Result<Option<Box<dyn Study>>> {
+        let sources = KernelFile::read_all(&folder()?)?;
+        if let Some(mutant) = &self.options.mutant {
+            check_mutant(mutant, &sources)?;
+        }
+        let resolved = self.resolved(&sources).map_err(|mistake| file.error(&mistake))?;
+        Ok(Some(Box::new(Self { sources, ..resolved })))
+    }
+
+    fn selectable(&self, plan: &Plan) -> Result<Vec<Cell>, Mistake> {
+        let mut cells = plan.cells();
+        if self.options.timed {
+            let timed = operations::timed(self)?;
+            cells.retain(|cell| timed.contains(&format!("{}/{}", cell.recipe, self.case_names[cell.window])));
+        }
+        Ok(cells)
+    }
+
+    fn uses_gpu(&self) -> bool {
+        true
     }
 
     fn body(&self) -> Map<String, Value> {

@@ -36,8 +36,6 @@ pub struct Compile<'a> {
     /// Compiles every planted fault, too.
     pub faults: bool,
     pub json: bool,
-    /// Makes digests of operations whose judgement has another text than it had when a device verified it.
-    pub digesting: attest::Digesting<'a>,
 }
 
 /// Mistakes of a variant, and the cases in which they show.
@@ -104,7 +102,7 @@ impl Compile<'_> {
         if !findings.is_empty() {
             return Ok(Exit::Usage);
         }
-        attest::hold(&selected, self.whole, self.json, self.digesting)
+        attest::hold(&selected, self.whole, self.json)
     }
 
     /// Every launch of the selected variants and cases of a file.

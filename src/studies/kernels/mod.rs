@@ -13,10 +13,12 @@ mod options;
 pub mod peers;
 pub mod power;
 pub mod programs;
+mod ready;
 mod relations;
 mod selection;
 mod show;
 mod units;
+pub mod workers;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

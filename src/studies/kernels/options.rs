@@ -5,8 +5,6 @@ use std::path::PathBuf;
 /// The subcommand and its own options.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Whether experiments of other kinds are refused.
-    pub alone: bool,
     pub device: OnDevice,
     /// What kernels are compiled for where none is run; all of [`ARCHITECTURES`](super::ARCHITECTURES) if it is empty.
     pub architectures: Vec<String>,

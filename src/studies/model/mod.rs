@@ -22,14 +22,16 @@ use serde_json::{Map, Value};
 
 use super::limits::{Parts, halved_tokens};
 use super::null::{Null, Wanted};
-use super::study::{Bench, Body, ReadyRecipes, Runs, Study, Text, body_of, check_among, of_recipe};
+use super::study::{Bench, Body, Lab, Planned, ReadyRecipes, Study, Text, body_of, check_among, of_recipe};
 use crate::backend::rounding::{CacheBytes, Rounding};
 use crate::backend::step::WholeStep;
+use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Mistake, Rule, Window, written_out};
 use crate::report::Show;
-use crate::run::RecipeInfo;
 use crate::run::plan::{Cell, Plan, REFERENCE, RecipePlan};
-use ulplab_core::error::{Error, Result, did_you_mean};
+use crate::run::{Manifest, RecipeInfo};
+use crate::studies::kernel_files;
+use ulplab_core::error::{Error, Exit, Result, did_you_mean};
 use ulplab_core::metrics::Metric;
 use ulplab_core::pattern::{matches, matches_nothing};
 use ulplab_core::record::{Phase, Record};
@@ -248,7 +250,7 @@ impl Study for ModelStudy {
         Some((Box::new(Self { tokens, ..self.clone() }), key))
     }
 
-    fn ready<'a>(&'a self, seed: u64, config: Option<&dyn Config>) -> Result<Runs<'a>, Mistake> {
+    fn ready<'a>(&'a self, seed: u64, config: Option<&dyn Config>) -> Result<Box<dyn ReadyRecipes + 'a>, Mistake> {
         let config = config.ok_or_else(|| Mistake::at("model", "model is missing"))?;
         let mut recipes = HashMap::from([(REFERENCE, ReadyRecipe::of(Rounding::none()))]);
         for (at, recipe) in self.recipes.iter().enumerate() {
@@ -261,14 +263,18 @@ impl Study for ModelStudy {
             recipes.insert(&recipe.name, ready);
         }
         let own = self.reference_cuts.map(|number| Calls::Drawn { seed, number });
-        Ok(Runs::Windows(Box::new(ReadyModel { recipes, own })))
+        Ok(Box::new(ReadyModel {
+            study: self,
+            recipes,
+            own,
+        }))
     }
 
     fn null(&self, draws: usize, phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
         Ok(null::of(self, draws, phases, wanted))
     }
 
-    fn stands_in(&self) -> bool {
+    fn uses_gpu(&self) -> bool {
         let kernels = |recipe: &Recipe| !recipe.kernels.is_empty() || recipe.step.is_some();
         self.recipes.iter().any(kernels)
     }
@@ -279,6 +285,7 @@ impl Study for ModelStudy {
 }
 
 struct ReadyModel<'a> {
+    study: &'a ModelStudy,
     recipes: HashMap<&'a str, ReadyRecipe<'a>>,
     /// The calls in which the reference reads where it is compared with f64.
     own: Option<Calls>,
@@ -329,13 +336,13 @@ impl ReadyRecipe<'_> {
             return Ok(None);
         }
         let mut weighing = Weighing::new(&self.rounding);
-        let model = (bench.load_by)(&mut weighing)?;
+        let model = bench.inputs.open()?.load_by(&mut weighing)?;
         let sizes = weighing.records(model.config(), blank);
         Ok(Some((model, sizes)))
     }
 }
 
-impl ReadyRecipes for ReadyModel<'_> {
+impl ReadyModel<'_> {
     fn window(&self, bench: &Bench, cells: &[&Cell]) -> Result<()> {
         let none = |what: &str| Error::Usage(format!("window '{}' has no {what}", bench.window));
         let text = bench.text.ok_or_else(|| none("text"))?;
@@ -344,7 +351,7 @@ impl ReadyRecipes for ReadyModel<'_> {
         let measure = |cell: &Cell, blank: Record| -> Result<Vec<Record>> {
             let ready = of_recipe(&self.recipes, cell)?;
             if cell.recipe == REFERENCE {
-                let exact = run_reference(&*(bench.load_f64)()?, text.ids)?;
+                let exact = run_reference(&*bench.inputs.open()?.load::<f64>()?, text.ids)?;
                 return match self.own {
                     None => run_candidate(text, &ready.rounding, &exact, blank),
                     Some(calls) => {
@@ -374,7 +381,12 @@ impl ReadyRecipes for ReadyModel<'_> {
             let other = ready.against.map(run_other).transpose()?;
             let want = other.as_ref().unwrap_or(&want);
             let got = match (&ready.step, ready.calls) {
-                (Some(step), _) => run_step(text, bench.folder.ok_or_else(|| none("model"))?, step, &ready.rounding)?,
+                (Some(step), _) => run_step(
+                    text,
+                    bench.inputs.folder.as_deref().ok_or_else(|| none("model"))?,
+                    step,
+                    &ready.rounding,
+                )?,
                 (None, Some(calls)) => run_recorded(text, &ready.rounding, &calls.of(text.ids.len(), bench.window))?,
                 (None, None) => return run_candidate(text, &ready.rounding, want, blank).map(with_sizes),
             };
@@ -386,6 +398,20 @@ impl ReadyRecipes for ReadyModel<'_> {
             let targets = text.ids.len() - 1;
             Ok(with_loss_per_byte(measure(cell, blank)?, targets, bench.bytes))
         })
+    }
+}
+
+impl ReadyRecipes for ReadyModel<'_> {
+    fn prepare(&mut self, _file: &ExperimentFile, _cells: &[Cell], manifest: &mut Manifest) -> Result<()> {
+        kernel_files::add_all(self.study, manifest)
+    }
+
+    fn open(&mut self, planned: Planned) -> Result<Option<Exit>> {
+        kernel_files::add_device(self.study, planned.manifest)
+    }
+
+    fn run(&self, lab: &Lab, cells: &[&Cell]) -> Result<()> {
+        lab.each_window(cells, |bench, cells| self.window(bench, cells))
     }
 
     fn bytes(&self, recipe: &str) -> CacheBytes {

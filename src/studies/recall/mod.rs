@@ -18,7 +18,7 @@ use super::limits::{Parts, halved_windows};
 use super::model::{finite, run_candidate, run_reference, sites_at};
 use super::null::{self, Candidate, Null, Wanted};
 use super::sources::{check_sources_and_windows, draw_names, no_recipe, site_names};
-use super::study::{Bench, Body, ReadyRecipes, Runs, Study, body_of, check_among, of_recipe};
+use super::study::{Bench, Body, Lab, ReadyRecipes, Study, body_of, check_among, of_recipe};
 use crate::backend::recipe::Round;
 use crate::backend::rounding::{CacheBytes, Noise, Rounding};
 use crate::experiment::{Mistake, Source, Window, written_out};
@@ -211,7 +211,7 @@ impl Study for RecallStudy {
         Some((Box::new(half), key))
     }
 
-    fn ready<'a>(&'a self, seed: u64, config: Option<&dyn Config>) -> Result<Runs<'a>, Mistake> {
+    fn ready<'a>(&'a self, seed: u64, config: Option<&dyn Config>) -> Result<Box<dyn ReadyRecipes + 'a>, Mistake> {
         let config = config.ok_or_else(|| Mistake::at("model", "model is missing"))?;
         for (at, source) in self.sources.iter().enumerate() {
             if let Scores::Site(site) = &source.from {
@@ -235,12 +235,12 @@ impl Study for RecallStudy {
             let bytes = rounding.cache_bytes(config);
             recipes.insert(recipe.name.as_str(), (recipe, rounding, bytes));
         }
-        Ok(Runs::Windows(Box::new(ReadyRecall {
+        Ok(Box::new(ReadyRecall {
             study: self,
             seed,
             selection,
             recipes,
-        })))
+        }))
     }
 
     fn null(&self, draws: usize, _phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
@@ -279,7 +279,7 @@ struct ReadyRecall<'a> {
     recipes: HashMap<&'a str, (&'a Recipe, Rounding, CacheBytes)>,
 }
 
-impl ReadyRecipes for ReadyRecall<'_> {
+impl ReadyRecall<'_> {
     fn window(&self, bench: &Bench, cells: &[&Cell]) -> Result<()> {
         let Some(text) = bench.text else {
             let drawn = measure::drawn(self.study, self.seed, bench.window);
@@ -305,6 +305,12 @@ impl ReadyRecipes for ReadyRecall<'_> {
             };
             Ok(measure::by_source(&self.study.sources, &got))
         })
+    }
+}
+
+impl ReadyRecipes for ReadyRecall<'_> {
+    fn run(&self, lab: &Lab, cells: &[&Cell]) -> Result<()> {
+        lab.each_window(cells, |bench, cells| self.window(bench, cells))
     }
 
     fn bytes(&self, recipe: &str) -> CacheBytes {

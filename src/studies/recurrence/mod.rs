@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 use super::limits::{Parts, halved_rows};
 use super::null::{self, Candidate, Null, Wanted};
 use super::sources::{check_checkpoint, check_draws, check_sources, doublings, draw_names, no_recipe};
-use super::study::{Bench, Body, ReadyRecipes, Runs, Study, body_of, of_recipe};
+use super::study::{Bench, Body, Lab, ReadyRecipes, Study, body_of, of_recipe};
 use crate::experiment::{Mistake, Source};
 use crate::run::RecipeInfo;
 use crate::run::plan::{Cell, Plan};
@@ -205,18 +205,18 @@ impl Study for RecurrenceStudy {
         Some((Box::new(Self { shape, ..self.clone() }), key))
     }
 
-    fn ready<'a>(&'a self, seed: u64, _config: Option<&dyn Config>) -> Result<Runs<'a>, Mistake> {
+    fn ready<'a>(&'a self, seed: u64, _config: Option<&dyn Config>) -> Result<Box<dyn ReadyRecipes + 'a>, Mistake> {
         let mut methods = HashMap::new();
         for (at, recipe) in self.recipes.iter().enumerate() {
             let method =
                 Method::resolve(recipe, &self.sources, seed).map_err(|mistake| mistake.in_recipe(&recipe.name, at))?;
             methods.insert(recipe.name.as_str(), method);
         }
-        Ok(Runs::Windows(Box::new(ReadyRecurrence {
+        Ok(Box::new(ReadyRecurrence {
             study: self,
             seed,
             methods,
-        })))
+        }))
     }
 
     fn null(&self, draws: usize, _phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
@@ -244,11 +244,17 @@ struct ReadyRecurrence<'a> {
     methods: HashMap<&'a str, Method>,
 }
 
-impl ReadyRecipes for ReadyRecurrence<'_> {
+impl ReadyRecurrence<'_> {
     fn window(&self, bench: &Bench, cells: &[&Cell]) -> Result<()> {
         let want = walk::exact(self.study, self.seed, bench.window)?;
         bench.each(cells, |cell, blank| {
             walk::measure(&blank, self.study, self.seed, of_recipe(&self.methods, cell)?, &want)
         })
+    }
+}
+
+impl ReadyRecipes for ReadyRecurrence<'_> {
+    fn run(&self, lab: &Lab, cells: &[&Cell]) -> Result<()> {
+        lab.each_window(cells, |bench, cells| self.window(bench, cells))
     }
 }

@@ -16,7 +16,7 @@ use super::limits::{Parts, halved_windows, site_cols};
 use super::model::{passes_tensor, recorded, sites_at};
 use super::null::{self, Candidate, Null, Wanted};
 use super::sources::{check_sources_and_windows, draw_names, no_recipe, site_names};
-use super::study::{Bench, Body, ReadyRecipes, Runs, Study, body_of, check_among, of_recipe};
+use super::study::{Bench, Body, Lab, ReadyRecipes, Study, body_of, check_among, of_recipe};
 use crate::backend::rounding::Noise;
 use crate::experiment::{Mistake, Source, Window, written_out};
 use crate::report::Show;
@@ -202,7 +202,7 @@ impl Study for RoundTripStudy {
         Some((Box::new(half), key))
     }
 
-    fn ready<'a>(&'a self, seed: u64, config: Option<&dyn Config>) -> Result<Runs<'a>, Mistake> {
+    fn ready<'a>(&'a self, seed: u64, config: Option<&dyn Config>) -> Result<Box<dyn ReadyRecipes + 'a>, Mistake> {
         let mut stores = HashMap::new();
         for (at, recipe) in self.recipes.iter().enumerate() {
             let codec =
@@ -216,11 +216,11 @@ impl Study for RoundTripStudy {
                 (Stored { codec, noise }, recipe.against.as_deref()),
             );
         }
-        Ok(Runs::Windows(Box::new(ReadyRoundTrip {
+        Ok(Box::new(ReadyRoundTrip {
             study: self,
             seed,
             stores,
-        })))
+        }))
     }
 
     fn null(&self, draws: usize, _phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
@@ -249,7 +249,7 @@ struct ReadyRoundTrip<'a> {
     stores: HashMap<&'a str, (Stored, Option<&'a str>)>,
 }
 
-impl ReadyRecipes for ReadyRoundTrip<'_> {
+impl ReadyRoundTrip<'_> {
     fn window(&self, bench: &Bench, cells: &[&Cell]) -> Result<()> {
         let samples = match bench.text {
             Some(text) => {
@@ -264,5 +264,11 @@ impl ReadyRecipes for ReadyRoundTrip<'_> {
             let rival = against.and_then(|name| self.stores.get(name));
             Ok(measure(&blank, &samples, candidate, rival.map(|(rival, _)| rival)))
         })
+    }
+}
+
+impl ReadyRecipes for ReadyRoundTrip<'_> {
+    fn run(&self, lab: &Lab, cells: &[&Cell]) -> Result<()> {
+        lab.each_window(cells, |bench, cells| self.window(bench, cells))
     }
 }

@@ -23,11 +23,13 @@ use serde_json::{Map, Value};
 use super::limits::{Parts, halved_rows};
 use super::null::{self, Candidate, Null, Wanted};
 use super::sources::{check_checkpoint, check_draws, check_phases, check_sources, doublings, draw_names, no_recipe};
-use super::study::{Bench, Body, ReadyRecipes, Runs, Study, body_of, of_recipe};
+use super::study::{Bench, Body, Lab, Planned, ReadyRecipes, Study, body_of, of_recipe};
+use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Mistake, Source};
-use crate::run::RecipeInfo;
 use crate::run::plan::{Cell, Plan};
-use ulplab_core::error::{Error, Result};
+use crate::run::{Manifest, RecipeInfo};
+use crate::studies::kernel_files;
+use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::metrics::Decided;
 use ulplab_core::record::{Phase, Record};
 
@@ -273,18 +275,22 @@ impl Study for SwapFfnStudy {
         Some((Box::new(Self { shape, ..self.clone() }), key))
     }
 
-    fn ready<'a>(&'a self, seed: u64, _config: Option<&dyn paths::Config>) -> Result<Runs<'a>, Mistake> {
+    fn ready<'a>(
+        &'a self,
+        seed: u64,
+        _config: Option<&dyn paths::Config>,
+    ) -> Result<Box<dyn ReadyRecipes + 'a>, Mistake> {
         let mut methods = HashMap::new();
         for (at, recipe) in self.recipes.iter().enumerate() {
             let method =
                 Method::resolve(recipe, &self.sources, seed).map_err(|mistake| mistake.in_recipe(&recipe.name, at))?;
             methods.insert(recipe.name.as_str(), method);
         }
-        Ok(Runs::Windows(Box::new(ReadySwapFfn {
+        Ok(Box::new(ReadySwapFfn {
             study: self,
             seed,
             methods,
-        })))
+        }))
     }
 
     fn null(&self, draws: usize, phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
@@ -301,7 +307,7 @@ impl Study for SwapFfnStudy {
         })
     }
 
-    fn stands_in(&self) -> bool {
+    fn uses_gpu(&self) -> bool {
         self.recipes.iter().any(|recipe| !recipe.kernels.is_empty())
     }
 
@@ -316,12 +322,26 @@ struct ReadySwapFfn<'a> {
     methods: HashMap<&'a str, Method>,
 }
 
-impl ReadyRecipes for ReadySwapFfn<'_> {
+impl ReadySwapFfn<'_> {
     fn window(&self, bench: &Bench, cells: &[&Cell]) -> Result<()> {
         let want = exact(self.study, self.seed, bench.window)?;
         bench.each(cells, |cell, blank| {
             measure(&blank, self.study, self.seed, of_recipe(&self.methods, cell)?, &want)
         })
+    }
+}
+
+impl ReadyRecipes for ReadySwapFfn<'_> {
+    fn prepare(&mut self, _file: &ExperimentFile, _cells: &[Cell], manifest: &mut Manifest) -> Result<()> {
+        kernel_files::add_all(self.study, manifest)
+    }
+
+    fn open(&mut self, planned: Planned) -> Result<Option<Exit>> {
+        kernel_files::add_device(self.study, planned.manifest)
+    }
+
+    fn run(&self, lab: &Lab, cells: &[&Cell]) -> Result<()> {
+        lab.each_window(cells, |bench, cells| self.window(bench, cells))
     }
 }
 

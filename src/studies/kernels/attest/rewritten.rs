@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use super::inputs::with_data;
 use super::{Attestation, VerifiedFile};
 use crate::backend::cuda::{Source, Toolkit};
 use crate::provenance;
@@ -69,8 +70,25 @@ pub type Made = std::result::Result<Digests, String>;
 /// Digests of rewritten files, by operation.
 pub type Now = BTreeMap<String, Made>;
 
-/// Makes digests of rewritten files.
-pub type Digesting<'a> = &'a dyn Fn(&[Rewritten]) -> Result<Now>;
+/// Digests of rewritten files as they are, with the data of the shipped experiment if a judgement was rewritten.
+pub(super) fn digests(files: &[Rewritten]) -> Result<Now> {
+    let all = |data: &Data| {
+        let digests = files
+            .iter()
+            .map(|file| (file.op().to_string(), file.digests(data).map_err(|why| why.to_string())));
+        Ok(digests.collect())
+    };
+    match files.iter().any(Rewritten::has_other_judgement) {
+        // Without the shipped experiment no file can be held against what it was; others are still shown.
+        true => with_data(all).or_else(|why| {
+            let failed = |file: &Rewritten| (file.op().to_string(), Err(why.to_string()));
+            Ok(files.iter().map(failed).collect())
+        }),
+        false => all(&Data::new(0, &|pattern| {
+            Err(format!("no model is read for '{pattern}'"))
+        })),
+    }
+}
 
 impl VerifiedFile {
     /// True if the text of the kernels is that of the file.
@@ -125,7 +143,11 @@ impl VerifiedFile {
 ///
 /// # Errors
 /// If an attestation cannot be read or written, the compiler is missing, or a case cannot be made.
-pub fn store_digests(folder: Option<&Path>, data: &Data) -> Result<Exit> {
+pub fn store_digests(folder: Option<&Path>) -> Result<Exit> {
+    with_data(|data| store_digests_with(folder, data))
+}
+
+fn store_digests_with(folder: Option<&Path>, data: &Data) -> Result<Exit> {
     let (sources, broken) = Source::read_good(&super::super::folder()?)?;
     let folder = folder.map_or_else(super::results, |folder| Ok(folder.into()))?;
     let mut changed = false;

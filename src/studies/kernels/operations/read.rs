@@ -5,6 +5,7 @@ use std::path::Path;
 use super::{KernelStudy, Operation, check_definitions};
 use crate::experiment::Mistake;
 use crate::experiment::file::ExperimentFile;
+use crate::studies;
 use ulplab_core::error::{Error, Result};
 
 /// Operations and cases, and the seed that cases are drawn by.
@@ -20,19 +21,14 @@ pub fn read(file: Option<&Path>) -> Result<Definitions> {
         return Ok(Definitions::default());
     };
     let file = ExperimentFile::read(file, &[])?;
-    let asked = crate::studies::parse(&file)?;
-    let Some(study) = asked.study.kernels() else {
-        let message = format!(
-            "an experiment of kind = \"{}\" has no operations",
-            asked.experiment.kind
-        );
+    let experiment = studies::parse(&file)?.experiment;
+    let Some(study) = studies::read_as::<KernelStudy>(&experiment)? else {
+        let message = format!("an experiment of kind = \"{}\" has no operations", experiment.kind);
         return Err(file.error(&Mistake::at("kind", message)));
     };
-    check_definitions(study).map_err(|mistake| file.error(&mistake))?;
-    Ok(Definitions {
-        seed: asked.experiment.seed,
-        study: study.clone(),
-    })
+    check_definitions(&study).map_err(|mistake| file.error(&mistake))?;
+    let seed = experiment.seed;
+    Ok(Definitions { seed, study })
 }
 
 /// Returns the operation of that name. If the name is that of a kernel, `op.variant`, the error names its operation; without a

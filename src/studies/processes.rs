@@ -1,4 +1,4 @@
-//! Processes that share a run of kernels: each works on the cells of one operation at a time, or on a share of its cases and of the faults
+//! Processes that share a run: each works on the cells of one operation at a time, or on a share of its cases and of the faults
 //! that are planted in it, as `--partition op:NAME:M/N` does.
 //!
 //! They are processes, not threads, since a kernel with an illegal access, or one that never returns, ends whoever launched it. What
@@ -18,34 +18,11 @@ use indicatif::ProgressBar;
 
 use crate::itself;
 use crate::run::folder::Folder;
-use crate::run::partition::{Partition, Share};
+use crate::run::partition::Partition;
 use crate::run::plan::Cell;
 use crate::signal;
-use crate::studies::kernels::{Devices, Workers, ops_of};
 use ulplab_core::error::{Error, Result};
 
-/// Operations whose cells take longest, measured on two H100s, and whose references of timed cases take more than 25 s of a core: begun
-/// first, so that none of them is the last to end, and shared among GPUs.
-pub const LONGEST: [&str; 12] = [
-    "delta_decode",
-    "decode_step",
-    "delta_prefill",
-    "delta_handover",
-    "fp4_gemm",
-    "diagonal_ssm",
-    "swap_ffn",
-    "moe_fp4",
-    "record_write",
-    "record_attention",
-    "record_read",
-    "linear",
-];
-/// More processes on a card than that wait for each other.
-const MOST_JOBS: usize = 8;
-/// Into how many shares one of those that take longest is cut where faults are planted, and any at most: each makes the problems that it
-/// judges by again.
-const LONG_SHARES: usize = 4;
-pub const MOST_SHARES: usize = 8;
 /// Threads of all processes together, for each core: some wait for a compiler or a card while others compute. With as many threads in each
 /// process as there are cores, a machine of 64 had a load of 700.
 const THREADS_OF_A_CORE: usize = 3;
@@ -57,45 +34,19 @@ const INTERVAL: Duration = Duration::from_millis(500);
 const SAID: Duration = Duration::from_secs(10);
 
 /// The processes of a run.
-pub struct Shared {
-    /// What is to be done, in this order.
-    pieces: Vec<Partition>,
+pub struct Processes {
+    /// The pieces of work, begun in this order.
+    pub pieces: Vec<Partition>,
     /// What `CUDA_VISIBLE_DEVICES` is for each process; none if it stays as it is.
-    cards: Vec<Option<String>>,
+    pub cards: Vec<Option<String>>,
 }
 
-impl Shared {
-    /// Processes for these cells on a machine with so many GPUs; none if one process does it as well. Programs on a machine without a GPU
-    /// are shared if the user says so.
+impl Processes {
+    /// Runs all pieces to their ends, and shows how many cells are finished. Standard error of the processes is passed on, and an early
+    /// end is printed; the run's folder tells whether the run is complete.
     ///
     /// # Errors
-    /// A GPU that does not exist.
-    pub fn new(workers: &Workers, cells: &[Cell], faults: bool, gpus: usize) -> Result<Option<Self>> {
-        let mut ops = ops_of(cells);
-        ops.sort_by_key(|op| {
-            LONGEST
-                .iter()
-                .position(|longest| longest == op)
-                .unwrap_or(LONGEST.len())
-        });
-        let cards = cards(&workers.devices, gpus)?;
-        let cores = cores();
-        let most = if gpus == 0 { 1 } else { MOST_JOBS };
-        let jobs = workers.jobs.unwrap_or((cores / 2 / cards.len()).clamp(1, most));
-        let mut each: Vec<Option<String>> = Vec::new();
-        for _ in 0..jobs {
-            each.extend(cards.iter().cloned());
-        }
-        let pieces = pieces(&ops, cards.len(), if faults { each.len() } else { 0 });
-        each.truncate(pieces.len());
-        let alone = each.len() <= 1 && each.iter().all(Option::is_none);
-        Ok((!alone).then_some(Self { pieces, cards: each }))
-    }
-
-    /// Runs all of them to their ends, and shows how many cells are finished. What they say on standard error is passed on.
-    ///
-    /// # Errors
-    /// A process cannot be started, or a signal came. That one ended early is said; whether the run is whole is for its folder to tell.
+    /// If a process cannot be started, or a signal came.
     pub fn run(&self, folder: &Folder, cells: &[Cell], bar: &ProgressBar) -> Result<()> {
         let queue = Mutex::new(self.pieces.iter().collect::<VecDeque<_>>());
         let next = || queue.lock().ok()?.pop_front();
@@ -162,59 +113,14 @@ impl Shared {
     }
 }
 
-fn cores() -> usize {
+/// Cores of this machine.
+pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Threads of each of so many processes on a machine with so many cores; an option on their command line comes before it.
 pub fn threads_of(cores: usize, processes: usize) -> usize {
     (THREADS_OF_A_CORE * cores / processes.max(1)).clamp(2, cores.clamp(2, 1024))
-}
-
-/// The operations, of which those that take longest are cut into a share for each card. Where processes plant faults, each of which can be
-/// planted on its own, all are cut into more, if else there were too few for them.
-pub fn pieces(ops: &[&str], cards: usize, planting: usize) -> Vec<Partition> {
-    let each = planting.div_ceil(ops.len().max(1)).clamp(1, MOST_SHARES);
-    let cut = |op: &&str| {
-        let n = match LONGEST.contains(op) {
-            true => cards.max(each).max(planting.min(LONG_SHARES)),
-            false => each,
-        };
-        let op = op.to_string();
-        (1..=n).map(move |m| Partition::Op(op.clone(), Share { m, n }))
-    };
-    ops.iter().flat_map(cut).collect()
-}
-
-/// What `CUDA_VISIBLE_DEVICES` is for each of the GPUs, of `count` that are visible.
-pub fn cards(devices: &Devices, count: usize) -> Result<Vec<Option<String>>> {
-    let numbers: Vec<usize> = match devices {
-        // What runs then are programs, which need none.
-        _ if count == 0 => return Ok(vec![None]),
-        Devices::First => return Ok(vec![None]),
-        Devices::These(numbers) if *numbers == [0] => return Ok(vec![None]),
-        Devices::All if count <= 1 => return Ok(vec![None]),
-        Devices::All => (0..count).collect(),
-        Devices::These(numbers) => numbers.clone(),
-    };
-    if let Some(missing) = numbers.iter().find(|number| **number >= count) {
-        let last = count.saturating_sub(1);
-        return Err(Error::Usage(format!(
-            "--devices: there is no GPU {missing}: the visible ones are 0 to {last}"
-        )));
-    }
-    // A number is one of those that are visible to this process.
-    let visible = std::env::var("CUDA_VISIBLE_DEVICES")
-        .ok()
-        .filter(|visible| !visible.is_empty());
-    let names: Option<Vec<&str>> = visible
-        .as_deref()
-        .map(|visible| visible.split(',').map(str::trim).collect());
-    let name = |number: usize| match &names {
-        Some(names) => names.get(number).map(ToString::to_string),
-        None => Some(number.to_string()),
-    };
-    Ok(numbers.into_iter().map(name).collect())
 }
 
 /// Options of this process that those that share its run must not have: their number of words.

@@ -1,0 +1,35 @@
+//! The data of the shipped experiment.
+
+use std::path::Path;
+use std::sync::OnceLock;
+
+use crate::dataset::Manifest as Datasets;
+use crate::experiment::file::ExperimentFile;
+use crate::report::Show;
+use crate::studies::inputs::{Inputs, verified};
+use crate::studies::kernels::{KernelStudy, SHIPPED, sites};
+use crate::studies::limits::{available, check_size};
+use crate::studies::study::Text;
+use ulplab_core::error::Result;
+use ulplab_operations::ops::Data;
+
+/// Gives what inputs of the shipped experiment's cases are made of. Its model is loaded when a case needs what passes in it.
+pub(super) fn with_data<T>(run: impl FnOnce(&Data) -> Result<T>) -> Result<T> {
+    let file = ExperimentFile::read(Path::new(SHIPPED), &[])?;
+    let (head, study) = (file.head()?, file.body::<KernelStudy>()?);
+    let (reading, datasets) = (study.reading(), Datasets::open(None)?);
+    let (mut inputs, description) = Inputs::find(&file, &head, reading, &datasets)?;
+    let (config, threads) = (description.config.as_deref(), rayon::current_num_threads());
+    check_size(&study, config, threads, available()).map_err(|mistake| file.error(&mistake))?;
+    inputs.read_texts(&file, &head, reading, &datasets, &description)?;
+    verified(reading, &datasets)?;
+    let model = OnceLock::new();
+    let at_sites = |pattern: &str| {
+        let load = || inputs.load().map_err(|error| error.to_string());
+        let model = model.get_or_init(load).as_ref().map_err(Clone::clone)?;
+        let text = model.as_deref().zip(inputs.texts.first());
+        let (model, text) = text.ok_or("no model is given, or no text")?;
+        sites(Text { model, ids: &text.ids }, pattern)
+    };
+    run(&Data::new(head.seed, &at_sites).with_checkpoint(inputs.folder.as_deref()))
+}

@@ -1,0 +1,304 @@
+//! The steps of a run of kernels and programs.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use super::attest::{Attestation, Machine};
+use super::capsules::Capsules;
+use super::compile::Compile;
+use super::mutants::{self, MutantFiles, MutantResult};
+use super::peers::Peers;
+use super::{
+    Cells, KernelStudy, OnDevice, Variants, for_others, line, operations, ops_of, programs, sites, times,
+    without_simple, workers,
+};
+use crate::backend::cuda::time::Stopwatch;
+use crate::backend::cuda::{Device, Session};
+use crate::experiment::file::ExperimentFile;
+use crate::run::folder::Folder;
+use crate::run::invocation::Invocation;
+use crate::run::partition::{self, Partition};
+use crate::run::plan::Cell;
+use crate::run::{Hindrance, Manifest};
+use crate::studies::kernel_files::add_digests;
+use crate::studies::processes::Processes;
+use crate::studies::study::{Lab, Measured, Planned, ReadyRecipes, Share, Text};
+use ulplab_core::error::{Error, Exit, Result, counted};
+use ulplab_core::record::Record;
+use ulplab_operations::ops::Data;
+
+/// Kernels and programs made ready to run.
+pub struct ReadyKernels<'a> {
+    study: &'a KernelStudy,
+    seed: u64,
+    /// The command of the run, which capsules name.
+    invocation: Invocation,
+    peers: Option<Peers>,
+    /// The GPU; none if only programs run.
+    device: Option<Device>,
+}
+
+impl<'a> ReadyKernels<'a> {
+    pub fn new(study: &'a KernelStudy, seed: u64) -> Self {
+        Self {
+            study,
+            seed,
+            invocation: Invocation::default(),
+            peers: None,
+            device: None,
+        }
+    }
+
+    /// Compiles the kernels instead of running them, and says why.
+    fn compile(&self, planned: &Planned, why: &str) -> Result<Exit> {
+        let options = &self.study.options;
+        let compile = Compile {
+            sources: &self.study.sources,
+            cells: planned.cells,
+            whole: planned.manifest.left_out.is_empty(),
+            architectures: &options.architectures,
+            faults: options.mutants,
+            json: planned.json,
+        };
+        compile.run(why)
+    }
+
+    /// Compiles kernels on a machine without a GPU. Programs may run there: an exit code is returned only if there are none.
+    fn without_device(&self, planned: Planned, why: &Error) -> Result<Option<Exit>> {
+        let program = |cell: &Cell| programs::is_of(&self.study.commands, cell);
+        if !planned.cells.iter().all(program) {
+            self.compile(&planned, &format!("no GPU ({why})"))?;
+        }
+        let (programs, variants): (Vec<Cell>, Vec<Cell>) = planned.cells.drain(..).partition(program);
+        if programs.is_empty() {
+            outln!(
+                "NOT RUN: kernels were compiled, and none of {} was run: {why}",
+                counted(variants.len(), "cell")
+            );
+            return Ok(Some(Exit::NotJudged));
+        }
+        for cell in variants {
+            let why = Hindrance::Missing(format!("it was compiled and not run: {why}"));
+            planned.manifest.hindered.insert(cell.recipe, why);
+        }
+        planned.manifest.keep(&programs);
+        *planned.cells = programs;
+        Ok(None)
+    }
+
+    /// Adds the GPU and its ceilings to the manifest, and leaves out what does not run on it.
+    fn with_device(&mut self, planned: Planned, device: Device) -> Result<()> {
+        let Planned { manifest, cells, .. } = planned;
+        let sources = &self.study.sources;
+        manifest.device = device.describe();
+        manifest.hindered = for_others(self.study, sources, &device);
+        if self.study.options.fast_only {
+            let on = (&device.arch[..], device.sms);
+            *cells = without_simple(self.study, sources, on, std::mem::take(cells))?;
+            manifest.keep(cells);
+        }
+        // Processes that work on a share of a run read its ceilings.
+        let begun = planned.shared.map(Folder::open);
+        manifest.ceilings = match begun {
+            Some(Ok((_, stored))) => stored.ceilings,
+            _ => Some(Stopwatch::new(&device)?.ceilings()?),
+        };
+        if let Some(peers) = &self.peers {
+            peers.check_device(&device.name)?;
+        }
+        self.device = Some(device);
+        Ok(())
+    }
+
+    /// The operations whose faults this process plants, and its share of them. Each fault is tried on all cases, whoever runs these.
+    fn planted<'s>(&self, share: Option<Share<'s>>) -> (Vec<&'s str>, partition::Share) {
+        match share.filter(|_| self.study.options.mutants) {
+            None => (Vec::new(), partition::Share::WHOLE),
+            Some(Share {
+                partition: Some(Partition::Op(op, own)),
+                ..
+            }) => (vec![op], *own),
+            Some(share) => (ops_of(share.cells.iter().copied()), partition::Share::WHOLE),
+        }
+    }
+
+    /// The results of planted faults in a run's folder, if faults are planted and there are kernels to plant them in.
+    fn faults(&self, folder: &Folder, manifest: &Manifest) -> Option<MutantFiles> {
+        let planted = self.study.options.mutants && manifest.ceilings.is_some();
+        planted.then(|| MutantFiles::new(&folder.path, folder.run()))
+    }
+
+    /// The results of all planted faults.
+    fn results(&self, folder: &Folder, manifest: &Manifest, cells: &[&Cell]) -> Result<Vec<MutantResult>> {
+        match self.faults(folder, manifest) {
+            Some(files) => files.all(&self.study.sources, cells),
+            None => Ok(Vec::new()),
+        }
+    }
+}
+
+impl ReadyRecipes for ReadyKernels<'_> {
+    fn prepare(&mut self, file: &ExperimentFile, cells: &[Cell], manifest: &mut Manifest) -> Result<()> {
+        let (study, options) = (self.study, &self.study.options);
+        let wrong = |mistake| file.error(&mistake);
+        // A run of kernels is continued only if the kernels and their judgement are unchanged.
+        let ops = study.variants.iter().filter_map(|variant| variant.name.split_once('.'));
+        let ops: HashSet<&str> = ops.map(|(op, _)| op).collect();
+        add_digests(manifest, &study.sources, |op| ops.contains(op));
+        manifest.data.extend(operations::files(study)?);
+        self.peers = options.peers.as_deref().map(Peers::read).transpose()?;
+        if let Some(peers) = &self.peers {
+            let digest = (peers.file.display().to_string(), peers.digest.clone());
+            manifest.data.push(digest);
+            manifest.peers = peers.names();
+        }
+        let home = file.path.parent().unwrap_or(Path::new(""));
+        manifest.data.extend(operations::watched(study, home).map_err(wrong)?);
+        if options.device == OnDevice::Cuda {
+            programs::check_programs(study, cells).map_err(wrong)?;
+        }
+        manifest.invocation = Invocation {
+            kernels: true,
+            timed: options.timed,
+            fast_only: options.fast_only,
+            mutant: options.mutant.clone(),
+            peers: options.peers.clone(),
+            ..manifest.invocation.clone()
+        };
+        self.invocation = manifest.invocation.clone();
+        Ok(())
+    }
+
+    fn open(&mut self, planned: Planned) -> Result<Option<Exit>> {
+        let options = &self.study.options;
+        if let Some(folder) = &options.keep_failed {
+            Capsules::prepare(folder)?;
+        }
+        if options.device == OnDevice::Compile {
+            return self.compile(&planned, "--device compile").map(Some);
+        }
+        match Device::open() {
+            Ok(device) => self.with_device(planned, device).map(|()| None),
+            Err(why) if options.timed => Err(why),
+            Err(why) => self.without_device(planned, &why),
+        }
+    }
+
+    fn processes(&self, manifest: &Manifest, cells: &[Cell]) -> Result<Option<Processes>> {
+        let options = &self.study.options;
+        // Without a GPU there may be programs to share; kernels would be compiled by each process, and run by none.
+        let runs_all = self.device.is_some() || manifest.hindered.is_empty();
+        let Some(asked) = options.workers.as_ref().filter(|_| runs_all) else {
+            return Ok(None);
+        };
+        let faults = options.mutants || options.attest.is_some();
+        let gpus = self.device.as_ref().map_or(Ok(0), |_| Device::count())?;
+        workers::processes(asked, cells, faults, gpus)
+    }
+
+    /// Runs programs, then kernels operation by operation, then plants faults.
+    fn run(&self, lab: &Lab, cells: &[&Cell]) -> Result<()> {
+        let (study, options) = (self.study, &self.study.options);
+        if cells.is_empty() && !options.mutants {
+            return Ok(());
+        }
+        let (planted, own) = self.planted(lab.share);
+        let of_sites = operations::reading_sites(study).map_err(|mistake| Error::Usage(mistake.message))?;
+        let reads = |cell: &&Cell| of_sites.contains(&format!("{}/{}", cell.recipe, lab.plan.windows[cell.window]));
+        let plants = |cell: &String| cell.split_once('.').is_some_and(|(op, _)| planted.contains(&op));
+        let model = match cells.iter().any(reads) || of_sites.iter().any(plants) {
+            true => lab.inputs.load()?,
+            false => None,
+        };
+        let text = model.as_deref().zip(lab.inputs.texts.first());
+        let text = text.map(|(model, text)| Text { model, ids: &text.ids });
+        let at_sites = |pattern: &str| match text {
+            Some(text) => sites(text, pattern),
+            None => Err("no model is given".into()),
+        };
+        let done = |cell: &Cell, records: Vec<Record>| {
+            let times = line(&records).filter(|_| options.timed);
+            (lab.done)(cell, records)?;
+            times.iter().for_each(|line| lab.bar.suspend(|| errln!("{line}")));
+            Ok(())
+        };
+        let keep = options.keep_failed.as_ref().map(|folder| Capsules {
+            folder: folder.clone(),
+            invocation: self.invocation.clone(),
+            several: study.draws.is_some_and(|draws| draws > 1),
+        });
+        let all = Cells {
+            study,
+            data: &Data::new(self.seed, &at_sites).with_checkpoint(lab.inputs.folder.as_deref()),
+            done: &done,
+            stop: lab.stop,
+            keep: keep.as_ref(),
+        };
+        let program = |cell: &&Cell| programs::is_of(&study.commands, cell);
+        let (programs, variants): (Vec<&Cell>, Vec<&Cell>) = cells.iter().partition(|cell| program(cell));
+        programs::run(&all, &programs)?;
+        let device = self.device.as_ref();
+        let Some(device) = device.filter(|_| !variants.is_empty() || options.mutants) else {
+            return Ok(());
+        };
+        let on_device = Variants {
+            cells: all,
+            sources: &study.sources,
+            session: Session::open(device)?,
+            ceilings: lab.ceilings,
+            mutant: options.mutant.as_deref(),
+            peers: self.peers.as_ref(),
+        };
+        on_device.run(&variants)?;
+        match lab.share.filter(|_| options.mutants) {
+            Some(Share { folder, .. }) => {
+                lab.bar.finish_and_clear();
+                let files = MutantFiles::new(&folder.path, folder.run());
+                on_device.mutants(&planted, own, &files)
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn check_kept(&self, folder: &Folder, manifest: &Manifest, cells: &[&Cell]) -> Result<()> {
+        self.results(folder, manifest, cells).map(drop)
+    }
+
+    fn conclude_share(&self, folder: &Folder, manifest: &Manifest, share: &[&Cell]) -> Result<Exit> {
+        let results = match self.faults(folder, manifest) {
+            Some(files) => files.found(&self.study.sources, share)?,
+            None => Vec::new(),
+        };
+        Ok(match mutants::print(&results) {
+            true => Exit::GateFailed,
+            false => Exit::Pass,
+        })
+    }
+
+    fn conclude(&self, measured: Measured) -> Result<Exit> {
+        let (run, options) = (measured.run, &self.study.options);
+        let results = self.results(measured.folder, &run.manifest, measured.cells)?;
+        if options.timed && !measured.json {
+            out!("\n{}", times(run));
+        }
+        let unnoticed = mutants::print(&results);
+        if let (Some(folder), Some(device)) = (&options.attest, &self.device) {
+            let machine = Machine::new(device)?;
+            let attestation = Attestation::of(run, &self.study.sources, &machine, &results);
+            outln!("{}", attestation.write(folder)?.display());
+        }
+        let exit = match run.outcome() {
+            _ if unnoticed => Exit::GateFailed,
+            outcome if options.timed && !run.records.is_empty() => outcome.exit_of_bench(),
+            outcome => outcome.exit(),
+        };
+        let incomplete = self.peers.as_ref().and_then(Peers::incomplete);
+        Ok(match incomplete.filter(|_| exit == Exit::Pass) {
+            Some(why) => {
+                errln!("INCOMPLETE: {why}");
+                Exit::Incomplete
+            }
+            None => exit,
+        })
+    }
+}
