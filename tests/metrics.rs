@@ -22,7 +22,7 @@ mod threshold;
 use ulplab::metrics::{Evidence, Metric};
 
 /// The value of the metric called `name`.
-fn value<'a>(name: &str, evidence: impl Into<Evidence<'a>>) -> Option<f64> {
+fn value<E: Evidence>(name: &str, evidence: &E) -> Option<f64> {
     Metric::find(name).unwrap().measure(evidence)
 }
 

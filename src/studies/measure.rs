@@ -1,31 +1,25 @@
 //! From evidence to records.
 
-use ulplab_core::metrics::{self, Evidence, Metric};
-use ulplab_core::record::{Record, Worst};
+use ulplab_core::metrics::{self, Evidence};
+use ulplab_core::record::Record;
 
 /// A record of every metric that is defined on the evidence, each `blank` except for the measurement; `shape` is that of the
-/// tensor with the worst element.
-pub fn records<'e>(blank: &Record, evidence: impl Into<Evidence<'e>>, shape: &[usize]) -> impl Iterator<Item = Record> {
-    let evidence = evidence.into();
+/// tensor with the worst element, which is stored with the metric of its error.
+pub fn records<E: Evidence>(blank: &Record, evidence: &E, shape: &[usize]) -> impl Iterator<Item = Record> {
     let (nonfinite_want, nonfinite_got) = evidence.nonfinite();
-    metrics::measure_all(evidence).map(move |(metric, value)| Record {
-        metric: metric.name.to_string(),
-        value,
-        n: evidence.n(),
-        nonfinite_want,
-        nonfinite_got,
-        worst: worst(metric, evidence, shape),
-        failure: None,
-        ..blank.clone()
+    metrics::measure_all(evidence).map(move |(metric, value)| {
+        let worst = evidence.worst().filter(|_| metric == &metrics::MAX_ABS);
+        Record {
+            metric: metric.name.to_string(),
+            value,
+            n: evidence.n(),
+            nonfinite_want,
+            nonfinite_got,
+            worst: worst.map(|worst| worst.in_shape(shape)),
+            failure: None,
+            ..blank.clone()
+        }
     })
-}
-
-/// The worst element, stored with the metric of its error.
-fn worst(metric: &Metric, evidence: Evidence<'_>, shape: &[usize]) -> Option<Worst> {
-    let Evidence::Pair(pair) = evidence else { return None };
-    pair.worst
-        .filter(|_| metric.name == metrics::MAX_ABS.name)
-        .map(|worst| worst.in_shape(shape))
 }
 
 /// The records, and for every site measured by layer the mean over its layers, as a record without a layer.

@@ -12,6 +12,7 @@ const fn flips(name: &'static str, doc: &'static str, show: Show, eval: fn(&Deci
     }
 }
 
+/// The agreement of gates.
 pub const GATE_AGREEMENT: Metric = share(
     "gate_agreement",
     "share of rows whose gates are both open or both closed",

@@ -32,14 +32,16 @@ mod weights;
 
 pub use bound::Bound;
 pub use cosine::{COSINE, cosine_distance};
+pub use decisions::{BANK_AGREEMENT, FLIP_MARGIN, FLIPS_OUTSIDE, GATE_AGREEMENT};
 pub use delta_nats::{DELTA_NATS, DELTA_NATS_PER_BYTE};
+pub use diff::DIFF;
 pub use evidence::{
-    Bits, Choice, Decided, Decisions, Evidence, Logits, Pair, RoundTrip, Threshold, Ulps, Worst, ordered, unravel,
+    Bits, Choice, Decided, Decisions, Eval, Evidence, Logits, Pair, RoundTrip, Threshold, Ulps, Worst, ordered, unravel,
 };
 pub use flips::{GAINED, LOST, NET_LOST};
-pub use gain::Gain;
-pub use growth::Growth;
-pub use history::History;
+pub use gain::{GAIN, Gain};
+pub use growth::{GROWTH, Growth};
+pub use history::{History, LANE_DISTANCE, SAME_HISTORY};
 pub use kernel::{
     BOUND_RATIO, MEGABYTES, OF_COPY, OF_COPY_ROTATED, OF_LIMIT, OF_MATMUL, TIMES_PEER, UNEQUAL, US_CACHED, US_CLAIMED,
     US_COLD, US_COLD_P10, US_COLD_P90, US_GRAPH, US_HOT, US_LIMIT, US_PEER, US_ROTATED, VIOLATIONS,
@@ -47,10 +49,14 @@ pub use kernel::{
 pub use kl::KL;
 pub use max_abs::MAX_ABS;
 pub use nats::{NATS, NATS_PER_BYTE, PERPLEXITY};
+pub use nonfinite::NONFINITE;
 pub use nsr::NSR;
+pub use recall::{RECALL, RECALL_MASS, RECALL_MIN};
 pub use relative_l2::RELATIVE_L2;
+pub use round_trip::{SQNR_GAIN, STORED_BITS};
 pub use sqnr::SQNR;
-pub use theory::float_nsr;
+pub use theory::{COSINE_EXCESS, RECALL_THEORY, SCORE_ERROR, SQNR_THEORY, float_nsr};
+pub use top1::TOP1;
 pub use ulp::ULP_MAX;
 pub use weights::{WEIGHT_BITS, WEIGHT_MEGABYTES};
 
@@ -134,31 +140,6 @@ impl Show {
         let found = METRICS.iter().find(|known| known.name == metric);
         found.map_or_else(Self::default, |known| known.show)
     }
-}
-
-/// The kind of evidence a metric needs, and its formula, which gives `None` if the metric is not defined.
-#[derive(Clone, Copy, Debug)]
-pub enum Eval {
-    /// Computed from two tensors.
-    Pair(fn(&Pair) -> Option<f64>),
-    /// Computed from logits.
-    Logits(fn(&Logits) -> Option<f64>),
-    /// Computed from two top-k selections.
-    Choice(fn(&Choice) -> Option<f64>),
-    /// Computed from decisions of gates and banks.
-    Decisions(fn(&Decisions) -> Option<f64>),
-    /// Computed from the errors before and after a layer.
-    Gain(fn(&Gain) -> Option<f64>),
-    /// Computed from errors at several numbers of steps.
-    Growth(fn(&Growth) -> Option<f64>),
-    /// Computed from the history of decisions.
-    History(fn(&History) -> Option<f64>),
-    /// Computed from a tensor before and after a round trip.
-    RoundTrip(fn(&RoundTrip) -> Option<f64>),
-    /// Computed from errors of scores and their spread.
-    Threshold(fn(&Threshold) -> Option<f64>),
-    /// Measured where it arises: by the runner of kernels, or as [`flips`].
-    Kernel,
 }
 
 /// All metrics.
@@ -249,25 +230,13 @@ impl Metric {
     }
 
     /// The metric's value; `None` if it needs another kind of evidence or is undefined for this.
-    pub fn measure<'a>(&self, evidence: impl Into<Evidence<'a>>) -> Option<f64> {
-        match (self.eval, evidence.into()) {
-            (Eval::Pair(eval), Evidence::Pair(pair)) => eval(pair),
-            (Eval::Logits(eval), Evidence::Logits(logits)) => eval(logits),
-            (Eval::Choice(eval), Evidence::Choice(choice)) => eval(choice),
-            (Eval::Decisions(eval), Evidence::Decisions(decisions)) => eval(decisions),
-            (Eval::Gain(eval), Evidence::Gain(gain)) => eval(gain),
-            (Eval::Growth(eval), Evidence::Growth(growth)) => eval(growth),
-            (Eval::History(eval), Evidence::History(history)) => eval(history),
-            (Eval::RoundTrip(eval), Evidence::RoundTrip(trip)) => eval(trip),
-            (Eval::Threshold(eval), Evidence::Threshold(threshold)) => eval(threshold),
-            _ => None,
-        }
+    pub fn measure<E: Evidence>(&self, evidence: &E) -> Option<f64> {
+        E::formula(self.eval).and_then(|formula| formula(evidence))
     }
 }
 
 /// All metrics that are defined for the evidence, in the order of [`METRICS`].
-pub fn measure_all<'a>(evidence: impl Into<Evidence<'a>>) -> impl Iterator<Item = (&'static Metric, f64)> {
-    let evidence = evidence.into();
+pub fn measure_all<E: Evidence>(evidence: &E) -> impl Iterator<Item = (&'static Metric, f64)> {
     METRICS
         .iter()
         .filter_map(move |&metric| metric.measure(evidence).map(|value| (metric, value)))

@@ -13,6 +13,7 @@ pub fn float_nsr(mantissa_bits: u32) -> f64 {
     0.25f64.powi(mantissa_bits as i32) * std::f64::consts::LN_2 / 18.0
 }
 
+/// The SQNR that theory expects.
 pub const SQNR_THEORY: Metric = trip(
     "sqnr_theory",
     "SQNR in theory: 6.02 M + 14.14 dB for floats with M mantissa bits; noise of step²/12 for integers",
@@ -44,6 +45,7 @@ pub const COSINE_THEORY: Metric = trip(
     |trip| trip.pair.judge(cosine),
 );
 
+/// The distance of the cosine from its theory.
 pub const COSINE_EXCESS: Metric = trip(
     "cosine_excess",
     "difference between the measured cosine and cosine_theory; more than f64 rounding is a bug",

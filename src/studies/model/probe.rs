@@ -292,7 +292,7 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
         let Some(want) = self.want.tensors.get(&(site.layer, site.name)) else {
             return;
         };
-        // What the lab computes on has ULPs to count; what a cache stores has its own, coarser ones.
+        // ULPs are counted in the type that computes, not in the coarser one of a cache.
         let leaves = flow(self.want.path, site) == Flow::Leaves;
         let pair = match leaves {
             true => with_ulps(&want.data, &tensor.data),
@@ -325,7 +325,7 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
     }
 
     /// Adds the measurements at a site.
-    fn push<'e>(&mut self, site: &Site, evidence: impl Into<Evidence<'e>>, shape: &[usize]) {
+    fn push<E: Evidence>(&mut self, site: &Site, evidence: &E, shape: &[usize]) {
         let blank = self.at(site);
         self.records.extend(records(&blank, evidence, shape));
     }

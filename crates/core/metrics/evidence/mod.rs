@@ -12,7 +12,6 @@ mod ulps;
 
 pub use choice::Choice;
 pub use decisions::{Decided, Decisions};
-
 pub use logits::Logits;
 pub use pair::{Pair, Worst, unravel};
 pub use round_trip::RoundTrip;
@@ -21,78 +20,78 @@ pub use ulps::{Bits, Ulps, ordered};
 
 use super::{Gain, Growth, History};
 
-/// Any kind of evidence.
-#[derive(Clone, Copy, Debug)]
-pub enum Evidence<'a> {
-    /// Two tensors.
-    Pair(&'a Pair),
-    /// Logits of two models at the same positions.
-    Logits(&'a Logits),
-    /// Two top-k selections.
-    Choice(&'a Choice),
-    /// Decisions of gates and banks.
-    Decisions(&'a Decisions),
-    /// Errors before and after a layer.
-    Gain(&'a Gain),
-    /// An error as a function of the number of steps.
-    Growth(&'a Growth),
-    /// The history of decisions.
-    History(&'a History),
-    /// A tensor stored in a format and read back.
-    RoundTrip(&'a RoundTrip<'a>),
-    /// Errors of scores relative to their spread.
-    Threshold(&'a Threshold),
-}
+/// Measurements of one kind, from which metrics are formulas.
+pub trait Evidence {
+    /// The formula of a metric that needs this kind.
+    fn formula(eval: Eval) -> Option<fn(&Self) -> Option<f64>>;
 
-impl Evidence<'_> {
     /// Number of elements (rows, for logits and choices) behind the metrics.
-    pub fn n(self) -> u64 {
-        match self {
-            Self::Pair(pair) => pair.n,
-            Self::Logits(logits) => logits.rows,
-            Self::Choice(choice) => choice.rows,
-            Self::Decisions(decisions) => decisions.rows,
-            Self::Gain(gain) => gain.n,
-            Self::Growth(growth) => growth.points.len() as u64,
-            Self::History(history) => history.cores,
-            Self::RoundTrip(trip) => trip.pair.n,
-            Self::Threshold(threshold) => threshold.rows,
-        }
-    }
+    fn n(&self) -> u64;
 
     /// NaN and infinite elements of the reference and of the candidate.
-    pub fn nonfinite(self) -> (u64, u64) {
-        match self {
-            Self::Pair(pair) => (pair.nonfinite_want, pair.nonfinite_got),
-            Self::Logits(logits) => (logits.nonfinite_want, logits.nonfinite_got),
-            Self::Choice(choice) => (choice.nonfinite, 0),
-            Self::Decisions(decisions) => (decisions.nonfinite, 0),
-            Self::RoundTrip(trip) => (trip.pair.nonfinite_want, trip.pair.nonfinite_got),
-            Self::Threshold(threshold) => (threshold.nonfinite, 0),
-            Self::Gain(_) | Self::Growth(_) | Self::History(_) => (0, 0),
-        }
-    }
+    fn nonfinite(&self) -> (u64, u64);
+
+    /// The element with the largest error, if the kind knows it.
+    fn worst(&self) -> Option<Worst>;
 }
 
-/// The name of a kind of evidence, and what it consists of.
+/// Declares a kind of evidence: its type, the number of its elements, those that are not finite, and its worst element.
 macro_rules! kinds {
-    ($($kind:ident: $of:ty,)*) => {$(
-        impl<'a> From<&'a $of> for Evidence<'a> {
-            fn from(evidence: &'a $of) -> Self {
-                Self::$kind(evidence)
-            }
+    ($($(#[$doc:meta])* $kind:ident($type:ty) as $it:ident: $n:expr, $nonfinite:expr, $worst:expr;)*) => {
+        /// The kind of evidence a metric needs, and its formula, which gives `None` if the metric is not defined.
+        #[derive(Clone, Copy, Debug)]
+        pub enum Eval {
+            $($(#[$doc])* $kind(fn(&$type) -> Option<f64>),)*
+            /// Measured where it arises: by the runner of kernels, or as [`flips`](super::flips).
+            Kernel,
         }
-    )*};
+
+        $(
+            #[allow(unused_variables, reason = "some kinds have no element that is not finite, and no worst one")]
+            impl Evidence for $type {
+                fn formula(eval: Eval) -> Option<fn(&Self) -> Option<f64>> {
+                    match eval {
+                        Eval::$kind(formula) => Some(formula),
+                        _ => None,
+                    }
+                }
+
+                fn n(&self) -> u64 {
+                    let $it = self;
+                    $n
+                }
+
+                fn nonfinite(&self) -> (u64, u64) {
+                    let $it = self;
+                    $nonfinite
+                }
+
+                fn worst(&self) -> Option<Worst> {
+                    let $it = self;
+                    $worst
+                }
+            }
+        )*
+    };
 }
 
 kinds! {
-    Pair: Pair,
-    Logits: Logits,
-    Choice: Choice,
-    Decisions: Decisions,
-    Gain: Gain,
-    Growth: Growth,
-    History: History,
-    RoundTrip: RoundTrip<'a>,
-    Threshold: Threshold,
+    /// Two tensors.
+    Pair(Pair) as pair: pair.n, (pair.nonfinite_want, pair.nonfinite_got), pair.worst;
+    /// Logits of two models at the same positions.
+    Logits(Logits) as logits: logits.rows, (logits.nonfinite_want, logits.nonfinite_got), None;
+    /// Two top-k selections.
+    Choice(Choice) as choice: choice.rows, (choice.nonfinite, 0), None;
+    /// Decisions of gates and banks.
+    Decisions(Decisions) as decisions: decisions.rows, (decisions.nonfinite, 0), None;
+    /// Errors before and after a layer.
+    Gain(Gain) as gain: gain.n, (0, 0), None;
+    /// An error as a function of the number of steps.
+    Growth(Growth) as growth: growth.points.len() as u64, (0, 0), None;
+    /// The history of decisions.
+    History(History) as history: history.cores, (0, 0), None;
+    /// A tensor stored in a format and read back.
+    RoundTrip(RoundTrip<'_>) as trip: trip.pair.n, (trip.pair.nonfinite_want, trip.pair.nonfinite_got), None;
+    /// Errors of scores relative to their spread.
+    Threshold(Threshold) as threshold: threshold.rows, (threshold.nonfinite, 0), None;
 }
