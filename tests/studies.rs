@@ -31,7 +31,6 @@ use std::sync::Mutex;
 use reference::paths::Config;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 use ulplab::experiment::file::ExperimentFile;
 use ulplab::experiment::{Experiment, Mistake};
 use ulplab::metrics::Pair;
@@ -45,7 +44,7 @@ use ulplab::run::plan::{Cell, Plan};
 use ulplab::studies::inputs::Inputs;
 use ulplab::studies::limits::Parts;
 use ulplab::studies::measure::records;
-use ulplab::studies::{Body, Kind, Lab, ReadyRecipes, Study, body_of, check_among};
+use ulplab::studies::{Body, Kind, Lab, ReadyRecipes, Study, check_among};
 use ulplab::{Error, Result};
 
 /// How far sums of 1/i in f32 are off.
@@ -89,7 +88,7 @@ impl Show for Harmonic {
     }
 
     fn sections(&self, run: &Summarized) -> Vec<Section> {
-        let sums = format!("<p>{} orders of summation</p>", run.candidates.len());
+        let sums = vec![format!("{} orders of summation", run.candidates.len())];
         vec![Section {
             id: "sums",
             title: "Sums",
@@ -131,10 +130,6 @@ impl Study for Harmonic {
         Parts::default()
     }
 
-    fn halved(&self) -> Option<(Box<dyn Study>, String)> {
-        None
-    }
-
     fn ready<'a>(
         &'a self,
         _seed: u64,
@@ -144,10 +139,6 @@ impl Study for Harmonic {
             Some(most) => Box::new(device::Adder::new(self, most)),
             None => Box::new(Sums(self)),
         })
-    }
-
-    fn body(&self) -> Map<String, Value> {
-        body_of(self)
     }
 }
 

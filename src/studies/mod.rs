@@ -20,7 +20,7 @@ pub mod swap_ffn;
 
 pub use parse::{ParsedExperiment, parse, read, read_as};
 pub use schema::schema;
-pub use study::{Bench, Body, Kind, Lab, Measured, Planned, ReadyRecipes, Share, Study, Text, body_of, check_among};
+pub use study::{Bench, Body, Keys, Kind, Lab, Measured, Planned, ReadyRecipes, Share, Study, Text, check_among};
 
 /// All kinds of questions.
 pub const STUDIES: &[Kind] = &[

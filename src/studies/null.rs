@@ -1,9 +1,16 @@
 //! What the gates of a study are calibrated on: its recipes as right code computes them, on other data of the same distribution, and
 //! with their errors as noise.
 
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::experiment::Window;
+use super::study::Keys;
+use crate::experiment::{Mistake, Window};
+use crate::run::RecipeInfo;
+use crate::run::plan::Plan;
 use ulplab_core::record::Phase;
 
 /// A recipe that a gate looks at in a phase.
@@ -23,12 +30,27 @@ pub struct Null {
     pub names: Vec<Result<String, String>>,
 }
 
+impl Null {
+    pub fn new(study: &impl Serialize, names: Vec<Result<String, String>>) -> Self {
+        Self {
+            body: study.body(),
+            names,
+        }
+    }
+}
+
 /// Why a recipe has no error to make larger.
 pub const ROUNDS_NOTHING: &str = "it rounds nothing, so that no noise stands for its error";
 
-/// A recipe of a study whose gates are calibrated.
+/// A recipe that may replace its errors by noise.
 pub trait Candidate: Clone {
     fn name(&self) -> &str;
+
+    /// Its description, in one line.
+    fn doc(&self) -> Cow<'_, str>;
+
+    /// True if noise stands in the place of its errors.
+    fn is_noise(&self) -> bool;
 
     /// The recipe that it is compared with, if that is another one.
     fn against(&self) -> Option<&str> {
@@ -51,6 +73,32 @@ pub fn louder<R: Candidate>(recipe: &R, name: String, gain: f64) -> R {
     let (own_name, noise, own_gain) = louder.noise_keys();
     (*own_name, *noise, *own_gain) = (name, true, Some(gain));
     louder
+}
+
+/// What each recipe becomes, by its name. A mistake is placed in its recipe.
+pub fn each<'a, R: Candidate, T>(
+    recipes: &'a [R],
+    make: impl Fn(&'a R) -> Result<T, Mistake>,
+) -> Result<HashMap<&'a str, T>, Mistake> {
+    let one = |(at, recipe): (usize, &'a R)| match make(recipe) {
+        Ok(made) => Ok((recipe.name(), made)),
+        Err(mistake) => Err(mistake.in_recipe(recipe.name(), at)),
+    };
+    recipes.iter().enumerate().map(one).collect()
+}
+
+/// The recipes as reports name them.
+pub fn infos<R: Candidate>(recipes: &[R]) -> Vec<RecipeInfo> {
+    let info = |recipe: &R| RecipeInfo {
+        noise: recipe.is_noise(),
+        ..RecipeInfo::new(recipe.name(), &recipe.doc())
+    };
+    recipes.iter().map(info).collect()
+}
+
+/// All recipes in all windows.
+pub fn plan<R: Candidate>(phases: &[Phase], windows: impl Iterator<Item = String>, recipes: &[R]) -> Plan {
+    Plan::whole(phases, windows.collect(), recipes.iter().map(Candidate::name))
 }
 
 /// The recipes that stand for the wanted ones, each once, with those that they are compared with, and the names of the former. `right`

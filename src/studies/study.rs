@@ -32,7 +32,7 @@ use ulplab_core::record::{Phase, Record};
 
 /// An experiment of one kind, as its file says it: a source gives windows, something exact is computed once for a window, each
 /// recipe computes it in its own way, and records tell how far apart they are. What reports show of them is its [`Show`].
-pub trait Study: Show + Send + Sync {
+pub trait Study: Keys + Show + Send + Sync {
     /// Checks the study before any data is read.
     ///
     /// # Errors
@@ -63,7 +63,9 @@ pub trait Study: Show + Send + Sync {
     fn memory(&self, config: Option<&dyn Config>, threads: usize) -> Parts;
 
     /// The same question on half as much, and the key that says so, if that can be.
-    fn halved(&self) -> Option<(Box<dyn Study>, String)>;
+    fn halved(&self) -> Option<(Box<dyn Study>, String)> {
+        None
+    }
 
     /// Finds formats, sites and kernels of all recipes, and that they fit together.
     ///
@@ -100,9 +102,6 @@ pub trait Study: Show + Send + Sync {
     fn uses_gpu(&self) -> bool {
         false
     }
-
-    /// Its keys, as a stored run has them.
-    fn body(&self) -> Map<String, Value>;
 }
 
 /// A run that has been planned and has not yet entered its folder.
@@ -370,10 +369,16 @@ impl Kind {
     }
 }
 
-/// The keys of a study in a stored run.
-pub fn body_of(study: &impl Serialize) -> Map<String, Value> {
-    match serde_json::to_value(study) {
-        Ok(Value::Object(keys)) => keys,
-        _ => unreachable!("a study is a table of plain data"),
+/// The keys of a study, as a stored run has them.
+pub trait Keys {
+    fn body(&self) -> Map<String, Value>;
+}
+
+impl<T: Serialize> Keys for T {
+    fn body(&self) -> Map<String, Value> {
+        match serde_json::to_value(self) {
+            Ok(Value::Object(keys)) => keys,
+            _ => unreachable!("a study is a table of plain data"),
+        }
     }
 }

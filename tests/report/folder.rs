@@ -10,7 +10,7 @@ use ulplab::run::Manifest;
 use ulplab::run::folder::{Folder, read_cell, read_manifest, sealed};
 use ulplab::run::{seal, store};
 use ulplab::studies::round_trip::{Recipe, RoundTripStudy};
-use ulplab::studies::{self, Study};
+use ulplab::studies::{self, Keys, Study};
 use ulplab::{Exit, Result};
 
 /// Two recipes on two draws.

@@ -10,7 +10,7 @@ use ulplab::run::plan::Plan;
 use ulplab::run::summary::Summary;
 use ulplab::run::verdict::{Failures, Status, Verdict};
 use ulplab::run::{Manifest, Program, RecipeInfo, Run};
-use ulplab::studies::Study;
+use ulplab::studies::Keys;
 use ulplab::studies::model::{ModelStudy, Recipe};
 
 pub const LAYERS: u32 = 61;

@@ -3,7 +3,6 @@
 use reference::paths::Config;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 
 use super::operations::{self, Operation, OwnCase, OwnOp};
 use super::options::Options;
@@ -20,7 +19,7 @@ use crate::run::RecipeInfo;
 use crate::run::plan::{Cell, Plan, RecipePlan};
 use crate::studies::limits::Parts;
 use crate::studies::null::{Null, Wanted};
-use crate::studies::study::{Body, ReadyRecipes, Study, body_of};
+use crate::studies::study::{Body, ReadyRecipes, Study};
 use ulplab_core::error::{Result, did_you_mean};
 use ulplab_core::pattern::{matches, matches_nothing};
 use ulplab_core::record::Phase;
@@ -282,10 +281,6 @@ impl Study for KernelStudy {
         parts
     }
 
-    fn halved(&self) -> Option<(Box<dyn Study>, String)> {
-        None
-    }
-
     fn ready<'a>(&'a self, seed: u64, _config: Option<&dyn Config>) -> Result<Box<dyn ReadyRecipes + 'a>, Mistake> {
         Ok(Box::new(ReadyKernels::new(self, seed)))
     }
@@ -310,9 +305,5 @@ impl Study for KernelStudy {
 
     fn uses_gpu(&self) -> bool {
         true
-    }
-
-    fn body(&self) -> Map<String, Value> {
-        body_of(self)
     }
 }

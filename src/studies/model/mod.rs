@@ -18,11 +18,10 @@ use reference::sites::When;
 use reference::{Site, SiteInfo, SiteKind};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 
 use super::limits::{Parts, halved_tokens};
-use super::null::{Null, Wanted};
-use super::study::{Bench, Body, Lab, Planned, ReadyRecipes, Study, Text, body_of, check_among, of_recipe};
+use super::null::{Null, Wanted, each, infos, plan};
+use super::study::{Bench, Body, Lab, Planned, ReadyRecipes, Study, Text, check_among, of_recipe};
 use crate::backend::rounding::{CacheBytes, Rounding};
 use crate::backend::step::WholeStep;
 use crate::experiment::file::ExperimentFile;
@@ -172,17 +171,12 @@ impl Study for ModelStudy {
             let message = "[[window]] is missing: expected text = \"NAME\" and offset = BYTE, once or several times";
             return Err(Mistake::at("window", message));
         }
-        for (at, recipe) in self.recipes.iter().enumerate() {
-            self.check_recipe(recipe)
-                .map_err(|mistake| mistake.in_recipe(&recipe.name, at))?;
-        }
-        Ok(())
+        each(&self.recipes, |recipe| self.check_recipe(recipe)).map(drop)
     }
 
     fn plan(&self) -> Plan {
-        let windows = self.windows.iter().map(Window::name).collect();
-        let recipes = self.recipes.iter().map(|recipe| recipe.name.as_str());
-        let mut plan = Plan::whole(&self.phases, windows, recipes);
+        let windows = self.windows.iter().map(Window::name);
+        let mut plan = plan(&self.phases, windows, &self.recipes);
         let own = RecipePlan {
             name: REFERENCE.into(),
             phases: vec![Phase::Cumulative],
@@ -199,11 +193,7 @@ impl Study for ModelStudy {
     }
 
     fn recipes(&self) -> Vec<RecipeInfo> {
-        let info = |recipe: &Recipe| RecipeInfo {
-            noise: recipe.noise,
-            ..RecipeInfo::new(&recipe.name, &recipe.documented())
-        };
-        self.recipes.iter().map(info).collect()
+        infos(&self.recipes)
     }
 
     /// Looks at the sites of every model that could be meant: gates are checked before the model is read.
@@ -252,16 +242,14 @@ impl Study for ModelStudy {
 
     fn ready<'a>(&'a self, seed: u64, config: Option<&dyn Config>) -> Result<Box<dyn ReadyRecipes + 'a>, Mistake> {
         let config = config.ok_or_else(|| Mistake::at("model", "model is missing"))?;
-        let mut recipes = HashMap::from([(REFERENCE, ReadyRecipe::of(Rounding::none()))]);
-        for (at, recipe) in self.recipes.iter().enumerate() {
+        let mut recipes = each(&self.recipes, |recipe| {
             let ready = ReadyRecipe::new(recipe, config, seed);
-            self.check_calls(recipe)
-                .map_err(|mistake| mistake.in_recipe(&recipe.name, at))?;
-            let in_window = |ready: &ReadyRecipe| ready.rounding.check_window(config, self.tokens);
-            let ready = ready.and_then(|ready| in_window(&ready).map(|()| ready));
-            let ready = ready.map_err(|mistake| mistake.in_recipe(&recipe.name, at))?;
-            recipes.insert(&recipe.name, ready);
-        }
+            self.check_calls(recipe)?;
+            let ready = ready?;
+            ready.rounding.check_window(config, self.tokens)?;
+            Ok(ready)
+        })?;
+        recipes.insert(REFERENCE, ReadyRecipe::of(Rounding::none()));
         let own = self.reference_cuts.map(|number| Calls::Drawn { seed, number });
         Ok(Box::new(ReadyModel {
             study: self,
@@ -277,10 +265,6 @@ impl Study for ModelStudy {
     fn uses_gpu(&self) -> bool {
         let kernels = |recipe: &Recipe| !recipe.kernels.is_empty() || recipe.step.is_some();
         self.recipes.iter().any(kernels)
-    }
-
-    fn body(&self) -> Map<String, Value> {
-        body_of(self)
     }
 }
 

@@ -1,5 +1,7 @@
 //! What the gates of a model are calibrated on.
 
+use std::borrow::Cow;
+
 use reference::Site;
 use reference::paths::PATHS;
 use reference::sites::Growth;
@@ -7,7 +9,6 @@ use reference::sites::Growth;
 use super::{ModelStudy, Recipe};
 use crate::backend::recipe::Round;
 use crate::run::plan::REFERENCE;
-use crate::studies::body_of;
 use crate::studies::null::{self, Candidate, Null, Wanted};
 use ulplab_core::pattern;
 use ulplab_core::record::Phase;
@@ -35,15 +36,20 @@ pub fn of(study: &ModelStudy, draws: usize, phases: &[Phase], wanted: &[Wanted])
         recipes,
         ..study.clone()
     };
-    Null {
-        body: body_of(&body),
-        names,
-    }
+    Null::new(&body, names)
 }
 
 impl Candidate for Recipe {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn doc(&self) -> Cow<'_, str> {
+        self.documented().into()
+    }
+
+    fn is_noise(&self) -> bool {
+        self.noise
     }
 
     fn against(&self) -> Option<&str> {

@@ -3,6 +3,7 @@
 mod measure;
 mod show;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use reference::SiteInfo;
@@ -10,7 +11,6 @@ use reference::paths::Config;
 use reference::sites::Decision;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 
 pub use measure::{drawn, of_vectors};
 
@@ -18,7 +18,7 @@ use super::limits::{Parts, halved_windows};
 use super::model::{finite, run_candidate, run_reference, sites_at};
 use super::null::{self, Candidate, Null, Wanted};
 use super::sources::{check_sources_and_windows, draw_names, no_recipe, site_names};
-use super::study::{Bench, Body, Lab, ReadyRecipes, Study, body_of, check_among, of_recipe};
+use super::study::{Bench, Body, Lab, ReadyRecipes, Study, check_among, of_recipe};
 use crate::backend::recipe::Round;
 use crate::backend::rounding::{CacheBytes, Noise, Rounding};
 use crate::experiment::{Mistake, Source, Window, written_out};
@@ -126,6 +126,14 @@ impl Candidate for Recipe {
         &self.name
     }
 
+    fn doc(&self) -> Cow<'_, str> {
+        (&self.doc).into()
+    }
+
+    fn is_noise(&self) -> bool {
+        self.noise
+    }
+
     fn noise_keys(&mut self) -> (&mut String, &mut bool, &mut Option<f64>) {
         (&mut self.name, &mut self.noise, &mut self.gain)
     }
@@ -160,22 +168,16 @@ impl Study for RecallStudy {
             let message = "recipes of a recall name sites of a model, and no model is given";
             return Err(Mistake::at("model", message));
         }
-        let mut recipes = self.recipes.iter().enumerate();
-        recipes.try_for_each(|(at, recipe)| recipe.check().map_err(|mistake| mistake.in_recipe(&recipe.name, at)))
+        null::each(&self.recipes, Recipe::check).map(drop)
     }
 
     fn plan(&self) -> Plan {
         let windows = draw_names(self.draws).chain(self.windows.iter().map(Window::name));
-        let recipes = self.recipes.iter().map(|recipe| recipe.name.as_str());
-        Plan::whole(&[Phase::Local], windows.collect(), recipes)
+        null::plan(&[Phase::Local], windows, &self.recipes)
     }
 
     fn recipes(&self) -> Vec<RecipeInfo> {
-        let info = |recipe: &Recipe| RecipeInfo {
-            noise: recipe.noise,
-            ..RecipeInfo::new(&recipe.name, &recipe.doc)
-        };
-        self.recipes.iter().map(info).collect()
+        null::infos(&self.recipes)
     }
 
     fn check_site(&self, at: &str) -> Result<(), String> {
@@ -225,16 +227,14 @@ impl Study for RecallStudy {
             let message = "the model selects no entries of a cache, and a recall is about what is selected";
             Mistake::at("model", message)
         })?;
-        let mut recipes = HashMap::new();
         let rows = self.tokens.max(self.shape[0]).max(self.shape[1]);
-        for (at, recipe) in self.recipes.iter().enumerate() {
-            let rounding = Noise::asked(recipe.noise, recipe.gain, seed)
-                .and_then(|noise| Rounding::resolve(&recipe.rounds, noise, None, config))
-                .and_then(|rounding| rounding.check_window(config, rows).map(|()| rounding))
-                .map_err(|mistake| mistake.in_recipe(&recipe.name, at))?;
+        let recipes = null::each(&self.recipes, |recipe| {
+            let noise = Noise::asked(recipe.noise, recipe.gain, seed)?;
+            let rounding = Rounding::resolve(&recipe.rounds, noise, None, config)?;
+            rounding.check_window(config, rows)?;
             let bytes = rounding.cache_bytes(config);
-            recipes.insert(recipe.name.as_str(), (recipe, rounding, bytes));
-        }
+            Ok((recipe, rounding, bytes))
+        })?;
         Ok(Box::new(ReadyRecall {
             study: self,
             seed,
@@ -251,14 +251,7 @@ impl Study for RecallStudy {
             recipes,
             ..self.clone()
         };
-        Ok(Null {
-            body: body.body(),
-            names,
-        })
-    }
-
-    fn body(&self) -> Map<String, Value> {
-        body_of(self)
+        Ok(Null::new(&body, names))
     }
 }
 

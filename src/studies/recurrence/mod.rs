@@ -7,17 +7,17 @@ pub mod prefill;
 mod show;
 mod walk;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use reference::paths::Config;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 
 use super::limits::{Parts, halved_rows};
 use super::null::{self, Candidate, Null, Wanted};
 use super::sources::{check_checkpoint, check_draws, check_sources, doublings, draw_names, no_recipe};
-use super::study::{Bench, Body, Lab, ReadyRecipes, Study, body_of, of_recipe};
+use super::study::{Body, Lab, ReadyRecipes, Study, of_recipe};
 use crate::experiment::{Mistake, Source};
 use crate::run::RecipeInfo;
 use crate::run::plan::{Cell, Plan};
@@ -113,6 +113,14 @@ impl Candidate for Recipe {
         &self.name
     }
 
+    fn doc(&self) -> Cow<'_, str> {
+        (&self.doc).into()
+    }
+
+    fn is_noise(&self) -> bool {
+        self.noise
+    }
+
     fn noise_keys(&mut self) -> (&mut String, &mut bool, &mut Option<f64>) {
         (&mut self.name, &mut self.noise, &mut self.gain)
     }
@@ -154,16 +162,11 @@ impl Study for RecurrenceStudy {
     }
 
     fn plan(&self) -> Plan {
-        let recipes = self.recipes.iter().map(|recipe| recipe.name.as_str());
-        Plan::whole(&[Phase::Local], draw_names(self.draws).collect(), recipes)
+        null::plan(&[Phase::Local], draw_names(self.draws), &self.recipes)
     }
 
     fn recipes(&self) -> Vec<RecipeInfo> {
-        let info = |recipe: &Recipe| RecipeInfo {
-            noise: recipe.noise,
-            ..RecipeInfo::new(&recipe.name, &recipe.doc)
-        };
-        self.recipes.iter().map(info).collect()
+        null::infos(&self.recipes)
     }
 
     fn check_site(&self, at: &str) -> Result<(), String> {
@@ -206,17 +209,9 @@ impl Study for RecurrenceStudy {
     }
 
     fn ready<'a>(&'a self, seed: u64, _config: Option<&dyn Config>) -> Result<Box<dyn ReadyRecipes + 'a>, Mistake> {
-        let mut methods = HashMap::new();
-        for (at, recipe) in self.recipes.iter().enumerate() {
-            let method =
-                Method::resolve(recipe, &self.sources, seed).map_err(|mistake| mistake.in_recipe(&recipe.name, at))?;
-            methods.insert(recipe.name.as_str(), method);
-        }
-        Ok(Box::new(ReadyRecurrence {
-            study: self,
-            seed,
-            methods,
-        }))
+        let methods = null::each(&self.recipes, |recipe| Method::resolve(recipe, &self.sources, seed))?;
+        let study = self;
+        Ok(Box::new(ReadyRecurrence { study, seed, methods }))
     }
 
     fn null(&self, draws: usize, _phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
@@ -227,14 +222,7 @@ impl Study for RecurrenceStudy {
             recipes,
             ..self.clone()
         };
-        Ok(Null {
-            body: body.body(),
-            names,
-        })
-    }
-
-    fn body(&self) -> Map<String, Value> {
-        body_of(self)
+        Ok(Null::new(&body, names))
     }
 }
 
@@ -244,17 +232,13 @@ struct ReadyRecurrence<'a> {
     methods: HashMap<&'a str, Method>,
 }
 
-impl ReadyRecurrence<'_> {
-    fn window(&self, bench: &Bench, cells: &[&Cell]) -> Result<()> {
-        let want = walk::exact(self.study, self.seed, bench.window)?;
-        bench.each(cells, |cell, blank| {
-            walk::measure(&blank, self.study, self.seed, of_recipe(&self.methods, cell)?, &want)
-        })
-    }
-}
-
 impl ReadyRecipes for ReadyRecurrence<'_> {
     fn run(&self, lab: &Lab, cells: &[&Cell]) -> Result<()> {
-        lab.each_window(cells, |bench, cells| self.window(bench, cells))
+        lab.each_window(cells, |bench, cells| {
+            let want = walk::exact(self.study, self.seed, bench.window)?;
+            bench.each(cells, |cell, blank| {
+                walk::measure(&blank, self.study, self.seed, of_recipe(&self.methods, cell)?, &want)
+            })
+        })
     }
 }

@@ -5,18 +5,18 @@ mod measure;
 mod show;
 pub mod theory;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use reference::paths::Config;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 
 use super::limits::{Parts, halved_windows, site_cols};
 use super::model::{passes_tensor, recorded, sites_at};
 use super::null::{self, Candidate, Null, Wanted};
 use super::sources::{check_sources_and_windows, draw_names, no_recipe, site_names};
-use super::study::{Bench, Body, Lab, ReadyRecipes, Study, body_of, check_among, of_recipe};
+use super::study::{Body, Lab, ReadyRecipes, Study, check_among, of_recipe};
 use crate::backend::rounding::Noise;
 use crate::experiment::{Mistake, Source, Window, written_out};
 use crate::report::Show;
@@ -84,6 +84,14 @@ impl Candidate for Recipe {
         &self.name
     }
 
+    fn doc(&self) -> Cow<'_, str> {
+        (&self.doc).into()
+    }
+
+    fn is_noise(&self) -> bool {
+        self.noise
+    }
+
     fn against(&self) -> Option<&str> {
         self.against.as_deref()
     }
@@ -145,26 +153,20 @@ impl Study for RoundTripStudy {
             let message = "a model is run for sources at its sites, and there is none";
             return Err(Mistake::at("model", message));
         }
-        let mut recipes = self.recipes.iter().enumerate();
-        recipes.try_for_each(|(at, recipe)| {
-            self.check_against(recipe)
-                .and_then(|()| recipe.noise(0).map(drop))
-                .map_err(|mistake| mistake.in_recipe(&recipe.name, at))
-        })
+        let check = |recipe| {
+            self.check_against(recipe)?;
+            recipe.noise(0)
+        };
+        null::each(&self.recipes, check).map(drop)
     }
 
     fn plan(&self) -> Plan {
         let windows = draw_names(self.draws).chain(self.windows.iter().map(Window::name));
-        let recipes = self.recipes.iter().map(|recipe| recipe.name.as_str());
-        Plan::whole(&[Phase::Local], windows.collect(), recipes)
+        null::plan(&[Phase::Local], windows, &self.recipes)
     }
 
     fn recipes(&self) -> Vec<RecipeInfo> {
-        let info = |recipe: &Recipe| RecipeInfo {
-            noise: recipe.noise,
-            ..RecipeInfo::new(&recipe.name, &recipe.doc)
-        };
-        self.recipes.iter().map(info).collect()
+        null::infos(&self.recipes)
     }
 
     fn check_site(&self, at: &str) -> Result<(), String> {
@@ -203,24 +205,16 @@ impl Study for RoundTripStudy {
     }
 
     fn ready<'a>(&'a self, seed: u64, config: Option<&dyn Config>) -> Result<Box<dyn ReadyRecipes + 'a>, Mistake> {
-        let mut stores = HashMap::new();
-        for (at, recipe) in self.recipes.iter().enumerate() {
-            let codec =
-                codec(&recipe.format).map_err(|message| Mistake::at("format", message).in_recipe(&recipe.name, at))?;
-            self.check_fit(recipe, codec.as_ref(), config)?;
-            let noise = recipe
-                .noise(seed)
-                .map_err(|mistake| mistake.in_recipe(&recipe.name, at))?;
-            stores.insert(
-                recipe.name.as_str(),
-                (Stored { codec, noise }, recipe.against.as_deref()),
-            );
+        let stores = null::each(&self.recipes, |recipe| {
+            let codec = codec(&recipe.format).map_err(|message| Mistake::at("format", message))?;
+            let noise = recipe.noise(seed)?;
+            Ok((Stored { codec, noise }, recipe.against.as_deref()))
+        })?;
+        for recipe in &self.recipes {
+            self.check_fit(recipe, &*stores[recipe.name.as_str()].0.codec, config)?;
         }
-        Ok(Box::new(ReadyRoundTrip {
-            study: self,
-            seed,
-            stores,
-        }))
+        let study = self;
+        Ok(Box::new(ReadyRoundTrip { study, seed, stores }))
     }
 
     fn null(&self, draws: usize, _phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
@@ -231,14 +225,7 @@ impl Study for RoundTripStudy {
             recipes,
             ..self.clone()
         };
-        Ok(Null {
-            body: body.body(),
-            names,
-        })
-    }
-
-    fn body(&self) -> Map<String, Value> {
-        body_of(self)
+        Ok(Null::new(&body, names))
     }
 }
 
@@ -249,26 +236,22 @@ struct ReadyRoundTrip<'a> {
     stores: HashMap<&'a str, (Stored, Option<&'a str>)>,
 }
 
-impl ReadyRoundTrip<'_> {
-    fn window(&self, bench: &Bench, cells: &[&Cell]) -> Result<()> {
-        let samples = match bench.text {
-            Some(text) => {
-                let sites = self.study.sources.iter();
-                let sites = sites.filter_map(|source| Some((source.name.as_str(), source.from.site()?)));
-                recorded(&sites.collect::<Vec<_>>(), text)?
-            }
-            None => measure::drawn(self.study, self.seed, bench.window),
-        };
-        bench.each(cells, |cell, blank| {
-            let (candidate, against) = of_recipe(&self.stores, cell)?;
-            let rival = against.and_then(|name| self.stores.get(name));
-            Ok(measure(&blank, &samples, candidate, rival.map(|(rival, _)| rival)))
-        })
-    }
-}
-
 impl ReadyRecipes for ReadyRoundTrip<'_> {
     fn run(&self, lab: &Lab, cells: &[&Cell]) -> Result<()> {
-        lab.each_window(cells, |bench, cells| self.window(bench, cells))
+        lab.each_window(cells, |bench, cells| {
+            let samples = match bench.text {
+                Some(text) => {
+                    let sites = self.study.sources.iter();
+                    let sites = sites.filter_map(|source| Some((source.name.as_str(), source.from.site()?)));
+                    recorded(&sites.collect::<Vec<_>>(), text)?
+                }
+                None => measure::drawn(self.study, self.seed, bench.window),
+            };
+            bench.each(cells, |cell, blank| {
+                let (candidate, against) = of_recipe(&self.stores, cell)?;
+                let rival = against.and_then(|name| self.stores.get(name));
+                Ok(measure(&blank, &samples, candidate, rival.map(|(rival, _)| rival)))
+            })
+        })
     }
 }

@@ -10,6 +10,7 @@ mod show;
 mod sizes;
 mod teacher;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use rayon::prelude::*;
@@ -18,12 +19,11 @@ use reference::paths;
 use reference::paths::swap_ffn::{BANKS, Decisions};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 
 use super::limits::{Parts, halved_rows};
 use super::null::{self, Candidate, Null, Wanted};
 use super::sources::{check_checkpoint, check_draws, check_phases, check_sources, doublings, draw_names, no_recipe};
-use super::study::{Bench, Body, Lab, Planned, ReadyRecipes, Study, body_of, of_recipe};
+use super::study::{Body, Lab, Planned, ReadyRecipes, Study, of_recipe};
 use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Mistake, Source};
 use crate::run::plan::{Cell, Plan};
@@ -188,6 +188,14 @@ impl Candidate for Recipe {
         &self.name
     }
 
+    fn doc(&self) -> Cow<'_, str> {
+        (&self.doc).into()
+    }
+
+    fn is_noise(&self) -> bool {
+        self.noise
+    }
+
     fn noise_keys(&mut self) -> (&mut String, &mut bool, &mut Option<f64>) {
         (&mut self.name, &mut self.noise, &mut self.gain)
     }
@@ -229,21 +237,15 @@ impl Study for SwapFfnStudy {
             );
             return Err(Mistake::at("shape", message));
         }
-        let mut recipes = self.recipes.iter().enumerate();
-        recipes.try_for_each(|(at, recipe)| recipe.check().map_err(|mistake| mistake.in_recipe(&recipe.name, at)))
+        null::each(&self.recipes, Recipe::check).map(drop)
     }
 
     fn plan(&self) -> Plan {
-        let recipes = self.recipes.iter().map(|recipe| recipe.name.as_str());
-        Plan::whole(&self.phases, draw_names(self.draws).collect(), recipes)
+        null::plan(&self.phases, draw_names(self.draws), &self.recipes)
     }
 
     fn recipes(&self) -> Vec<RecipeInfo> {
-        let info = |recipe: &Recipe| RecipeInfo {
-            noise: recipe.noise,
-            ..RecipeInfo::new(&recipe.name, &recipe.doc)
-        };
-        self.recipes.iter().map(info).collect()
+        null::infos(&self.recipes)
     }
 
     fn check_site(&self, at: &str) -> Result<(), String> {
@@ -280,17 +282,9 @@ impl Study for SwapFfnStudy {
         seed: u64,
         _config: Option<&dyn paths::Config>,
     ) -> Result<Box<dyn ReadyRecipes + 'a>, Mistake> {
-        let mut methods = HashMap::new();
-        for (at, recipe) in self.recipes.iter().enumerate() {
-            let method =
-                Method::resolve(recipe, &self.sources, seed).map_err(|mistake| mistake.in_recipe(&recipe.name, at))?;
-            methods.insert(recipe.name.as_str(), method);
-        }
-        Ok(Box::new(ReadySwapFfn {
-            study: self,
-            seed,
-            methods,
-        }))
+        let methods = null::each(&self.recipes, |recipe| Method::resolve(recipe, &self.sources, seed))?;
+        let study = self;
+        Ok(Box::new(ReadySwapFfn { study, seed, methods }))
     }
 
     fn null(&self, draws: usize, phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
@@ -301,18 +295,11 @@ impl Study for SwapFfnStudy {
             recipes,
             ..self.clone()
         };
-        Ok(Null {
-            body: body.body(),
-            names,
-        })
+        Ok(Null::new(&body, names))
     }
 
     fn uses_gpu(&self) -> bool {
         self.recipes.iter().any(|recipe| !recipe.kernels.is_empty())
-    }
-
-    fn body(&self) -> Map<String, Value> {
-        body_of(self)
     }
 }
 
@@ -320,15 +307,6 @@ struct ReadySwapFfn<'a> {
     study: &'a SwapFfnStudy,
     seed: u64,
     methods: HashMap<&'a str, Method>,
-}
-
-impl ReadySwapFfn<'_> {
-    fn window(&self, bench: &Bench, cells: &[&Cell]) -> Result<()> {
-        let want = exact(self.study, self.seed, bench.window)?;
-        bench.each(cells, |cell, blank| {
-            measure(&blank, self.study, self.seed, of_recipe(&self.methods, cell)?, &want)
-        })
-    }
 }
 
 impl ReadyRecipes for ReadySwapFfn<'_> {
@@ -341,7 +319,12 @@ impl ReadyRecipes for ReadySwapFfn<'_> {
     }
 
     fn run(&self, lab: &Lab, cells: &[&Cell]) -> Result<()> {
-        lab.each_window(cells, |bench, cells| self.window(bench, cells))
+        lab.each_window(cells, |bench, cells| {
+            let want = exact(self.study, self.seed, bench.window)?;
+            bench.each(cells, |cell, blank| {
+                measure(&blank, self.study, self.seed, of_recipe(&self.methods, cell)?, &want)
+            })
+        })
     }
 }
 
