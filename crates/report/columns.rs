@@ -14,11 +14,11 @@ pub fn fitted<S: AsRef<str>>(heads: &[&str], rows: &[Vec<S>], least: &[usize], w
     };
     let total = |kept: &[usize]| kept.iter().map(|column| wide(*column) + GAP.len()).sum::<usize>();
     for column in least {
-        if total(&kept) > width + GAP.len() {
+        if total(&kept) > width.saturating_add(GAP.len()) {
             kept.retain(|other| other != column);
         }
     }
-    if total(&kept) > width + GAP.len() {
+    if total(&kept) > width.saturating_add(GAP.len()) {
         return rows.iter().flat_map(|row| folded(heads, row, width)).collect();
     }
     let line = |cell: &dyn Fn(usize) -> String| {

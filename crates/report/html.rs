@@ -4,7 +4,7 @@ use askama::Template;
 
 use super::Summarized;
 use super::figures;
-use super::figures::Section;
+use super::figures::{Content, Section};
 use super::overview::{Column, Row};
 use super::recipes::{Candidate, Gate, Group};
 use super::verdicts::{Check, Outcome, Tally};

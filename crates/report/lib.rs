@@ -14,6 +14,7 @@ pub mod number;
 pub mod overview;
 pub mod recipes;
 mod show;
+pub mod table;
 mod terminal;
 mod verdicts;
 mod worst;

@@ -1,7 +1,8 @@
 //! `report.md`, made for `$GITHUB_STEP_SUMMARY`.
 
+use super::figures::{self, Content};
 use super::verdicts::Check;
-use super::{Summarized, cases, failures};
+use super::{Summarized, failures};
 use ulplab_core::text::hidden;
 use ulplab_run::run::verdict::Status;
 
@@ -41,9 +42,7 @@ pub(super) fn markdown(run: &Summarized) -> String {
         LIMIT / 16 * 11,
     );
     overview(&mut text, run, LIMIT / 4 * 3);
-    let cases = cases::rows(run.run, run.show);
-    let rows = cases.iter().map(|line| row(line.cells().iter().map(String::as_str)));
-    table(&mut text, "Cases", &cases::HEADS, rows, LIMIT / 16 * 13);
+    sections(&mut text, run, LIMIT / 16 * 13);
     checks(&mut text, "Passed checks", &passed, LIMIT / 8 * 7);
     let facts = run.facts();
     let rows = facts.iter().map(|(name, value)| row([*name, value].into_iter()));
@@ -115,6 +114,32 @@ fn overview(text: &mut String, run: &Summarized, limit: usize) {
     table(text, "Recipes, by error", &titles, rows, limit);
     if let Some(unselected) = run.unselected() {
         *text += &format!("\n{unselected}.\n");
+    }
+}
+
+/// The sections of the study: tables, lists, and charts as tables of their numbers. Charts of recipes that are grey elsewhere are left out.
+fn sections(text: &mut String, run: &Summarized, limit: usize) {
+    for section in figures::sections(run) {
+        for figure in section.figures(false) {
+            match &figure.content {
+                Content::Chart(chart) => {
+                    let title = format!("{}: {}", section.title, escape(chart.title()));
+                    chart.table().append(text, &title, limit);
+                }
+                Content::Table(table) => table.append(text, section.title, limit),
+                Content::List(items) => {
+                    *text += &format!("\n### {}\n\n", section.title);
+                    for item in items {
+                        if text.len() + item.len() + RESERVE < limit {
+                            *text += &format!("* {}\n", escape(item));
+                        }
+                    }
+                }
+            }
+            if !figure.caption.is_empty() && text.len() + figure.caption.len() + RESERVE < limit {
+                *text += &format!("\n{}\n", escape(&figure.caption));
+            }
+        }
     }
 }
 

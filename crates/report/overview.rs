@@ -1,19 +1,33 @@
 //! The overview that every report shows: one row a recipe, one column a question.
 
-use std::borrow::Cow;
-
 use super::index::Index;
 use super::recipes::{Candidate, Gate, Group};
 
 /// A column of the overview.
 pub struct Column {
     /// Heading, in two lines.
-    pub title: [Cow<'static, str>; 2],
+    pub title: [String; 2],
     /// Description of the number.
-    pub doc: Cow<'static, str>,
+    pub doc: String,
     /// On a narrow terminal the column with the smallest weight is dropped first.
     pub weight: u8,
     pub cell: Cell,
+}
+
+impl Column {
+    pub fn new(
+        title: [&str; 2],
+        doc: impl Into<String>,
+        weight: u8,
+        cell: impl Fn(&Index, &Candidate) -> Option<String> + 'static,
+    ) -> Self {
+        Self {
+            title: title.map(String::from),
+            doc: doc.into(),
+            weight,
+            cell: Box::new(cell),
+        }
+    }
 }
 
 /// What stands in a column for a candidate.

@@ -2,6 +2,7 @@
 
 use comfy_table::{Cell, CellAlignment, Table, presets};
 
+use super::figures::{self, Content};
 use super::overview::{Column, Overview};
 use super::verdicts::Outcome;
 use super::{Summarized, cases, columns, failures};
@@ -15,6 +16,8 @@ const UNJUDGED: usize = 5;
 /// Kernels that fail and are shown case by case, and lines of each.
 const KERNELS: usize = 3;
 const CASES: usize = 24;
+/// Rows of a section's table that is shown.
+const ROWS: usize = 16;
 /// A name longer than this is cut.
 const NAME: usize = 24;
 const GAP: &str = "  ";
@@ -89,6 +92,9 @@ pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
             width,
         ));
     }
+    if !run.show.by_case() {
+        lines.extend(sections(run, width));
+    }
     let unjudged = run.unjudged();
     for (recipes, why) in unjudged.iter().take(UNJUDGED) {
         let text = format!("{recipes}: {why}");
@@ -109,6 +115,24 @@ pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
     };
     lines.push(format!("{}: {}", paint(outcome.name(), code), run.tally.counts()));
     lines.join("\n") + "\n"
+}
+
+/// The short tables and lists of the study, in lines that fit. Charts, and longer tables, are in the other reports.
+fn sections(run: &Summarized, width: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    for section in figures::sections(run) {
+        for figure in section.figures(false) {
+            let shown = match &figure.content {
+                Content::Table(table) if table.rows.len() <= ROWS => table.lines(width),
+                Content::List(items) if items.len() <= ROWS => items.clone(),
+                _ => continue,
+            };
+            lines.push(clip(section.title, width));
+            lines.extend(shown.iter().map(|line| clip(line, width)));
+            lines.push(String::new());
+        }
+    }
+    lines
 }
 
 /// A sentence in lines that fit, without control characters: what decides may stand at its end, so nothing of it is cut.

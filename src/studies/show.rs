@@ -1,44 +1,38 @@
 //! What studies with sources show in the same way: a number for each recipe and source.
 
-use std::borrow::Cow;
-
 use crate::report::Summarized;
-use crate::report::chart::{Mark, Point, escape};
-use crate::report::figures::{Figure, Size, figure};
+use crate::report::chart::{Mark, Point};
+use crate::report::figures::{Figure, wide};
 use crate::report::index::{Index, Quantity};
 use crate::report::number;
-use crate::report::overview::{Cell, Column};
 use crate::report::recipes::{Candidate, Gate};
+use crate::report::table::{Row, Table};
 use crate::run::summary::Summary;
+use ulplab_core::metrics::Metric;
 use ulplab_core::record::Phase::Local;
 
 /// The value over all layers of a source.
-pub fn summary<'a>(index: &'a Index, recipe: &'a str, source: &'a str, metric: &'a str) -> Option<&'a Summary> {
-    index.whole(recipe, Quantity::new(Local, source, metric))
+pub fn summary<'a>(index: &'a Index, recipe: &'a str, source: &'a str, metric: &'a Metric) -> Option<&'a Summary> {
+    index.whole(recipe, Quantity::new(Local, source, metric.name))
 }
 
-pub fn value(index: &Index, recipe: &str, source: &str, metric: &str) -> Option<f64> {
+pub fn value(index: &Index, recipe: &str, source: &str, metric: &Metric) -> Option<f64> {
     Some(summary(index, recipe, source, metric)?.mean)
 }
 
-/// A metric on a source, with the interval of its mean where `interval`.
-pub fn cell(source: &str, metric: &'static str, interval: bool) -> Cell {
+/// What stands in a column of a metric on a source, with the interval of its mean where `interval`.
+pub fn cell(
+    source: &str,
+    metric: &'static Metric,
+    interval: bool,
+) -> impl Fn(&Index, &Candidate) -> Option<String> + use<> {
     let source = source.to_string();
-    Box::new(move |index, candidate| {
+    move |index, candidate| {
         let found = summary(index, candidate.name, &source, metric)?;
         Some(match interval {
-            true => number::of_metric_within(metric, found.mean, found.ci_low, found.ci_high),
-            false => number::of_metric(metric, found.mean),
+            true => number::of_metric_within(metric.name, found.mean, found.ci_low, found.ci_high),
+            false => number::of_metric(metric.name, found.mean),
         })
-    })
-}
-
-pub fn column(title: [&str; 2], doc: &'static str, weight: u8, cell: Cell) -> Column {
-    Column {
-        title: title.map(|line| Cow::Owned(line.to_string())),
-        doc: Cow::Borrowed(doc),
-        weight,
-        cell,
     }
 }
 
@@ -59,37 +53,31 @@ pub fn point(candidate: &Candidate, cost: f64, error: f64, detail: String) -> Po
     }
 }
 
-/// A table of a metric with its intervals: a row for each recipe, with the markup of its head, a column for each source, of
-/// which `site` is the place; none without rows.
+/// A table of a metric with its intervals: a row for each recipe and its note, a column for each source, of which `site` is the place.
 pub fn by_source<'a>(
     run: &Summarized,
     sources: &[&str],
-    recipes: impl Iterator<Item = (String, &'a str)>,
+    recipes: impl Iterator<Item = (&'a str, String)>,
     site: impl Fn(&str) -> String,
-    metric: &str,
-) -> Option<Figure> {
-    let row = |(head, recipe): (String, &str)| {
+    metric: &Metric,
+) -> Figure {
+    let row = |(recipe, note): (&str, String)| {
         let cell = |source: &&str| {
-            let site = site(source);
-            let found = summary(run.index, recipe, &site, metric);
-            let text = found.map_or("—".into(), |s| {
-                number::of_metric_within(&s.metric, s.mean, s.ci_low, s.ci_high)
-            });
-            format!("<td class=\"n\">{text}</td>")
+            let found = summary(run.index, recipe, &site(source), metric)
+                .map(|s| number::of_metric_within(&s.metric, s.mean, s.ci_low, s.ci_high));
+            found.unwrap_or_else(|| "—".into())
         };
-        let cells: String = sources.iter().map(cell).collect();
-        format!("<tr><th scope=\"row\">{head}</th>{cells}</tr>")
+        Row {
+            name: recipe.into(),
+            note,
+            cells: sources.iter().map(cell).collect(),
+        }
     };
-    let rows: String = recipes.map(row).collect();
-    let head = |source: &&str| format!("<th class=\"n\">{}</th>", escape(source));
-    let heads: String = sources.iter().map(head).collect();
-    (!rows.is_empty()).then(|| Figure {
-        size: Size::Whole,
-        ..figure(
-            format!(
-                "<div class=\"wide\"><table><thead><tr><th></th>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
-            ),
-            String::new(),
-        )
-    })
+    let heads = std::iter::once("").chain(sources.iter().copied());
+    let table = Table {
+        heads: heads.map(String::from).collect(),
+        rows: recipes.map(row).collect(),
+        numbers: true,
+    };
+    wide(table, String::new())
 }

@@ -63,7 +63,7 @@ fn peers_stand_beside_kernels() {
         "<th>of limit</th>",
         "<th>× peer</th>",
         "<td>0.900</td>",
-        "<td>2.50</td><td>a &lt;peer&gt;</td>",
+        "<td>2.50</td><td>a &#60;peer&#62;</td>",
         "<td>—</td><td>—</td>",
     ] {
         assert!(page.contains(shown), "{shown}");

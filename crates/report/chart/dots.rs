@@ -1,7 +1,9 @@
 //! A row a recipe, dots on one logarithmic axis.
 
 use super::scale::Scale;
-use super::{Area, GREY, Mark, line, marker, open, short, text, width};
+use super::{Area, Chart, GREY, Mark, Svg, short, width};
+use crate::number;
+use crate::table::{Row, Table};
 
 /// A value.
 #[derive(Clone, Debug)]
@@ -37,11 +39,29 @@ pub struct Dots {
 const ROW: f64 = 22.0;
 const HEAD: f64 = 8.0;
 
-impl Dots {
-    /// The SVG; empty if there is nothing to draw.
-    pub fn svg(&self) -> String {
-        let values = self.rows.iter().flat_map(|row| row.dots.iter().map(|dot| dot.value));
-        let Some(x) = Scale::over(values, true) else {
+impl Chart for Dots {
+    fn title(&self) -> &str {
+        &self.title
+    }
+
+    fn is_empty(&self) -> bool {
+        self.scale().is_none()
+    }
+
+    fn table(&self) -> Table {
+        let row = |row: &DotRow| {
+            let values: Vec<String> = row.dots.iter().map(|dot| number::error(dot.value)).collect();
+            Row::new([row.name.clone(), values.join(", "), row.note.clone()])
+        };
+        Table {
+            heads: [String::new(), self.unit.clone(), String::new()].into(),
+            rows: self.rows.iter().map(row).collect(),
+            numbers: true,
+        }
+    }
+
+    fn svg(&self) -> String {
+        let Some(x) = self.scale() else {
             return String::new();
         };
         let heads = self.rows.iter().skip(1).filter(|row| row.head).count() as f64;
@@ -55,39 +75,42 @@ impl Dots {
         };
         let x = x.between(area.left, area.right);
         let label = format!("{}: {}", self.title, self.unit);
-        let mut svg = open([self.width, area.bottom + 24.0], &label, &self.title, &self.unit);
+        let mut svg = Svg::new([self.width, area.bottom + 24.0], &label, &self.title, &self.unit);
         for (value, label) in x.ticks() {
-            line(&mut svg, [x.at(value), area.top], [x.at(value), area.bottom], "grid");
-            text(&mut svg, x.at(value), area.bottom + 16.0, "tick middle", &label);
+            svg.line([x.at(value), area.top], [x.at(value), area.bottom], "grid");
+            svg.text(x.at(value), area.bottom + 16.0, "tick middle", &label);
         }
         let mut y = area.top - ROW / 2.0;
         for (at, row) in self.rows.iter().enumerate() {
             y += ROW + if row.head && at > 0 { HEAD } else { 0.0 };
             self.row(&mut svg, row, y, area, &x);
         }
-        svg + "</svg>"
+        svg.finish()
+    }
+}
+
+impl Dots {
+    /// The scale of the values; none if there is nothing to draw.
+    fn scale(&self) -> Option<Scale> {
+        let values = self.rows.iter().flat_map(|row| row.dots.iter().map(|dot| dot.value));
+        Scale::over(values, true)
     }
 
-    fn row(&self, svg: &mut String, row: &DotRow, y: f64, area: Area, x: &Scale) {
+    fn row(&self, svg: &mut Svg, row: &DotRow, y: f64, area: Area, x: &Scale) {
         let slot = row.slot.min(GREY);
-        line(svg, [area.left, y], [area.right, y], "grid");
-        text(svg, area.left - 10.0, y + 4.0, "label end", &short(&row.name));
-        text(svg, area.right + 12.0, y + 4.0, "tick", &row.note);
+        svg.line([area.left, y], [area.right, y], "grid");
+        svg.text(area.left - 10.0, y + 4.0, "label end", &short(&row.name));
+        svg.text(area.right + 12.0, y + 4.0, "tick", &row.note);
         let drawable: Vec<&Dot> = row
             .dots
             .iter()
             .filter(|dot| dot.value.is_finite() && dot.value > 0.0)
             .collect();
         if let [first, .., last] = drawable[..] {
-            line(
-                svg,
-                [x.at(first.value), y],
-                [x.at(last.value), y],
-                &format!("join s{slot}"),
-            );
+            svg.line([x.at(first.value), y], [x.at(last.value), y], &format!("join s{slot}"));
         }
         for dot in drawable {
-            marker(svg, [x.at(dot.value), y], 4.5, row.slot, dot.mark, &dot.detail);
+            svg.marker([x.at(dot.value), y], 4.5, row.slot, dot.mark, &dot.detail);
         }
     }
 }

@@ -1,8 +1,11 @@
 //! A row a recipe, a column a layer, values as colours on a logarithmic scale.
 
+use std::collections::BTreeSet;
+
 use super::scale::Scale;
-use super::{escape, open, short, text, width};
+use super::{Chart, Svg, by_place, escape, short, width};
 use crate::number;
+use crate::table::Table;
 
 /// A row.
 #[derive(Clone, Debug)]
@@ -38,32 +41,43 @@ const STEP: f64 = 24.0;
 const LABELS: usize = 20;
 
 impl Heat {
-    /// The SVG; empty if there is nothing to draw.
-    pub fn svg(&self) -> String {
-        let values = self.rows.iter().flat_map(|row| row.values.iter().map(|value| value.1));
-        let Some(scale) = Scale::over(values.chain(self.range.iter().copied()), true) else {
+    /// The scale of the values, and all layers; none if there is nothing to draw.
+    fn scale(&self) -> Option<(Scale, Vec<u32>)> {
+        let values = || self.rows.iter().flat_map(|row| &row.values);
+        let scale = Scale::over(values().map(|value| value.1).chain(self.range.iter().copied()), true)?;
+        let layers: BTreeSet<u32> = values().map(|value| value.0).collect();
+        (!layers.is_empty()).then(|| (scale, layers.into_iter().collect()))
+    }
+}
+
+impl Chart for Heat {
+    fn title(&self) -> &str {
+        &self.title
+    }
+
+    fn is_empty(&self) -> bool {
+        self.scale().is_none()
+    }
+
+    fn table(&self) -> Table {
+        let rows = self.rows.iter().map(|row| (&row.name[..], &row.values[..]));
+        by_place(rows, |layer| format!("{AXIS} {layer}"), &self.metric)
+    }
+
+    fn svg(&self) -> String {
+        let Some((scale, layers)) = self.scale() else {
             return String::new();
         };
-        let mut layers: Vec<u32> = self
-            .rows
-            .iter()
-            .flat_map(|row| row.values.iter().map(|value| value.0))
-            .collect();
-        layers.sort_unstable();
-        layers.dedup();
-        if layers.is_empty() {
-            return String::new();
-        }
         // The name of the axis stands below the names of the recipes, which may be shorter.
         let names = self.rows.iter().map(|row| width(&short(&row.name)));
         let left = 12.0 + names.chain([width(AXIS)]).fold(0.0, f64::max);
         let wide = (self.width - left) / layers.len() as f64;
         let bottom = TOP + ROW * self.rows.len() as f64;
         let label = format!("{}: {} by recipe and layer", self.title, self.unit);
-        let mut svg = open([self.width, bottom + 72.0], &label, &self.title, &self.unit);
+        let mut svg = Svg::new([self.width, bottom + 72.0], &label, &self.title, &self.unit);
         for (at, row) in self.rows.iter().enumerate() {
             let y = TOP + ROW * at as f64;
-            text(&mut svg, left - 8.0, y + 12.0, "label end", &short(&row.name));
+            svg.text(left - 8.0, y + 12.0, "label end", &short(&row.name));
             for (layer, value) in &row.values {
                 let Ok(column) = layers.binary_search(layer) else {
                     continue;
@@ -80,16 +94,16 @@ impl Heat {
         let every = layers.len().div_ceil(LABELS);
         for (column, layer) in layers.iter().enumerate().step_by(every) {
             let x = left + wide * (column as f64 + 0.5);
-            text(&mut svg, x, bottom + 14.0, "tick middle", &layer.to_string());
+            svg.text(x, bottom + 14.0, "tick middle", &layer.to_string());
         }
-        text(&mut svg, left - 8.0, bottom + 14.0, "tick end", AXIS);
+        svg.text(left - 8.0, bottom + 14.0, "tick end", AXIS);
         legend(&mut svg, &scale, left, bottom + 30.0);
-        svg + "</svg>"
+        svg.finish()
     }
 }
 
 /// The colours with their values, and the marks of what has no place on the scale.
-fn legend(svg: &mut String, scale: &Scale, left: f64, y: f64) {
+fn legend(svg: &mut Svg, scale: &Scale, left: f64, y: f64) {
     for level in 0..LEVELS {
         let at = [left + STEP * level as f64, y];
         cell(svg, at, [STEP, ROW], &format!("heat h{level}"), "");
@@ -97,7 +111,7 @@ fn legend(svg: &mut String, scale: &Scale, left: f64, y: f64) {
     let right = left + STEP * LEVELS as f64;
     let scale = scale.clone().between(left, right);
     for (value, label) in scale.ticks() {
-        text(svg, scale.at(value), y + ROW + 14.0, "tick middle", &label);
+        svg.text(scale.at(value), y + ROW + 14.0, "tick middle", &label);
     }
     for (at, (class, label)) in [("heat zero", "0"), ("heat broken", "NaN or infinite")]
         .into_iter()
@@ -105,7 +119,7 @@ fn legend(svg: &mut String, scale: &Scale, left: f64, y: f64) {
     {
         let x = right + 40.0 + 60.0 * at as f64;
         cell(svg, [x, y], [STEP, ROW], class, "");
-        text(svg, x + STEP + 6.0, y + 12.0, "tick", label);
+        svg.text(x + STEP + 6.0, y + 12.0, "tick", label);
     }
 }
 
@@ -120,10 +134,10 @@ fn class(scale: &Scale, value: f64) -> String {
     }
 }
 
-fn cell(svg: &mut String, [x, y]: [f64; 2], [wide, high]: [f64; 2], class: &str, title: &str) {
-    *svg += &format!("<path d=\"M{x:.1} {y:.0}h{wide:.1}v{high:.0}h-{wide:.1}z\" class=\"{class}\">");
+fn cell(svg: &mut Svg, [x, y]: [f64; 2], [wide, high]: [f64; 2], class: &str, title: &str) {
+    svg.0 += &format!("<path d=\"M{x:.1} {y:.0}h{wide:.1}v{high:.0}h-{wide:.1}z\" class=\"{class}\">");
     if !title.is_empty() {
-        *svg += &format!("<title>{}</title>", escape(title));
+        svg.0 += &format!("<title>{}</title>", escape(title));
     }
-    *svg += "</path>";
+    svg.0 += "</path>";
 }

@@ -1,8 +1,9 @@
 //! Values by layer, event, steps or tokens, one line a series.
 
 use super::scale::Scale;
-use super::{Area, Coloured, GREY, Mark, escape, line, marker, open, rules, short, text, unit, width};
+use super::{Area, Chart, Coloured, GREY, Mark, Svg, by_place, escape, short, unit, width};
 use crate::number;
+use crate::table::Table;
 
 /// A line.
 #[derive(Clone, Debug)]
@@ -77,19 +78,22 @@ const MARKED: usize = 10;
 /// Least distance of two labels.
 const LABEL: f64 = 13.0;
 
-impl Lines {
-    /// The SVG; empty if there is nothing to draw.
-    pub fn svg(&self) -> String {
-        let values = self
-            .series
-            .iter()
-            .flat_map(|series| series.points.iter().map(|point| point.1));
-        let layers = self
-            .series
-            .iter()
-            .flat_map(|series| series.points.iter().map(|point| point.0 as f64));
-        let values = values.chain(self.range.iter().copied());
-        let (Some(x), Some(y)) = (Scale::over(layers, self.axis.doubles()), Scale::over(values, self.log)) else {
+impl Chart for Lines {
+    fn title(&self) -> &str {
+        &self.title
+    }
+
+    fn is_empty(&self) -> bool {
+        self.scales().is_none()
+    }
+
+    fn table(&self) -> Table {
+        let rows = self.series.iter().map(|series| (&series.name[..], &series.points[..]));
+        by_place(rows, |place| self.place(place), &self.metric)
+    }
+
+    fn svg(&self) -> String {
+        let Some([x, y]) = self.scales() else {
             return String::new();
         };
         let names = self
@@ -106,7 +110,7 @@ impl Lines {
         let (x, y) = (x.between(area.left, area.right), y.between(area.bottom, area.top));
         let label = format!("{}: {} by {}", self.title, self.unit, self.axis.name());
         let unit = unit(&self.unit, self.series.iter().map(|series| series.slot));
-        let mut svg = open(self.size, &label, &self.title, &unit);
+        let mut svg = Svg::new(self.size, &label, &self.title, &unit);
         self.axes(&mut svg, area, &x, &y);
         // Grey ones first, so that they cover nothing.
         let grey = self.series.iter().filter(|series| series.slot >= GREY);
@@ -116,7 +120,17 @@ impl Lines {
         self.bound_label(&mut svg, area, &x, &y);
         self.labels(&mut svg, area, &x, &y);
         self.readings(&mut svg, area, &x);
-        svg + "</svg>"
+        svg.finish()
+    }
+}
+
+impl Lines {
+    /// The scales of places and values; none if there is nothing to draw.
+    fn scales(&self) -> Option<[Scale; 2]> {
+        let points = || self.series.iter().flat_map(|series| &series.points);
+        let values = points().map(|point| point.1).chain(self.range.iter().copied());
+        let places = Scale::over(points().map(|point| f64::from(point.0)), self.axis.doubles())?;
+        Some([places, Scale::over(values, self.log)?])
     }
 
     /// The coloured series.
@@ -131,22 +145,16 @@ impl Lines {
         }
     }
 
-    fn axes(&self, svg: &mut String, area: Area, x: &Scale, y: &Scale) {
-        rules(svg, area, y);
+    fn axes(&self, svg: &mut Svg, area: Area, x: &Scale, y: &Scale) {
+        svg.rules(area, y);
         for (value, label) in x.ticks() {
             if value.fract() == 0.0 && value >= 0.0 {
-                line(
-                    svg,
-                    [x.at(value), area.bottom],
-                    [x.at(value), area.bottom + 4.0],
-                    "axis",
-                );
-                text(svg, x.at(value), area.bottom + 16.0, "tick middle", &label);
+                svg.line([x.at(value), area.bottom], [x.at(value), area.bottom + 4.0], "axis");
+                svg.text(x.at(value), area.bottom + 16.0, "tick middle", &label);
             }
         }
-        line(svg, [area.left, area.bottom], [area.right, area.bottom], "axis");
-        text(
-            svg,
+        svg.line([area.left, area.bottom], [area.right, area.bottom], "axis");
+        svg.text(
             (area.left + area.right) / 2.0,
             area.bottom + 31.0,
             "tick middle",
@@ -154,12 +162,12 @@ impl Lines {
         );
         if let Some(bound) = self.bound.as_ref().filter(|bound| y.holds(bound.value)) {
             let at = y.at(bound.value);
-            line(svg, [area.left, at], [area.right, at], "bound");
+            svg.line([area.left, at], [area.right, at], "bound");
         }
     }
 
     /// The label of the bound at the end of its line that curves leave more room, above all curves.
-    fn bound_label(&self, svg: &mut String, area: Area, x: &Scale, y: &Scale) {
+    fn bound_label(&self, svg: &mut Svg, area: Area, x: &Scale, y: &Scale) {
         let Some(bound) = self.bound.as_ref().filter(|bound| y.holds(bound.value)) else {
             return;
         };
@@ -181,11 +189,11 @@ impl Lines {
             .min_by_key(|(from, above)| crossed(*from, *above))
             .unwrap_or((right, true));
         let dy = if above { -4.0 } else { 12.0 };
-        text(svg, from, at + dy, "bound-label", &bound.label);
+        svg.text(from, at + dy, "bound-label", &bound.label);
     }
 
     /// The line breaks where a value cannot be drawn; NaN and infinities are crosses at the top.
-    fn draw(&self, svg: &mut String, series: &Series, place: usize, x: &Scale, y: &Scale, area: Area) {
+    fn draw(&self, svg: &mut Svg, series: &Series, place: usize, x: &Scale, y: &Scale, area: Area) {
         let mut path = String::new();
         let mut pen_down = false;
         for (layer, value) in &series.points {
@@ -197,14 +205,13 @@ impl Lines {
             pen_down = drawable;
         }
         let dash = if series.dashed { " dashed" } else { "" };
-        *svg += &format!("<path d=\"{path}\" class=\"line s{}{dash}\"/>", series.slot.min(GREY));
+        svg.0 += &format!("<path d=\"{path}\" class=\"line s{}{dash}\"/>", series.slot.min(GREY));
         let mark = if series.dashed { Mark::Hollow } else { Mark::Filled };
         // Each series starts at its own layer, so that markers of close lines do not cover each other.
         for (at, (layer, value)) in series.points.iter().enumerate() {
             if !value.is_finite() {
                 let title = format!("{}: {value} in {}", series.name, self.place(*layer));
-                marker(
-                    svg,
+                svg.marker(
                     [x.at(f64::from(*layer)), area.top],
                     3.5,
                     series.slot,
@@ -212,13 +219,13 @@ impl Lines {
                     &title,
                 );
             } else if series.slot < GREY && at % MARKED == (3 * place + 2) % MARKED && (!self.log || *value > 0.0) {
-                marker(svg, [x.at(f64::from(*layer)), y.at(*value)], 3.5, series.slot, mark, "");
+                svg.marker([x.at(f64::from(*layer)), y.at(*value)], 3.5, series.slot, mark, "");
             }
         }
     }
 
     /// Names at the ends of the lines, moved apart if they would touch.
-    fn labels(&self, svg: &mut String, area: Area, x: &Scale, y: &Scale) {
+    fn labels(&self, svg: &mut Svg, area: Area, x: &Scale, y: &Scale) {
         let drawable = |value: f64| value.is_finite() && (!self.log || value > 0.0);
         let end = |series: &Series| series.points.iter().rev().find(|point| drawable(point.1)).copied();
         let mut ends: Vec<(&Series, [f64; 2], f64)> = self
@@ -237,9 +244,8 @@ impl Lines {
         );
         for (series, from, at) in ends {
             let slot = series.slot;
-            line(svg, from, [area.right + 8.0, at], &format!("leader s{slot}"));
-            text(
-                svg,
+            svg.line(from, [area.right + 8.0, at], &format!("leader s{slot}"));
+            svg.text(
                 area.right + 11.0,
                 at + 4.0,
                 &format!("series s{slot}"),
@@ -249,7 +255,7 @@ impl Lines {
     }
 
     /// A strip over each layer that shows all values there when the pointer rests on it.
-    fn readings(&self, svg: &mut String, area: Area, x: &Scale) {
+    fn readings(&self, svg: &mut Svg, area: Area, x: &Scale) {
         let mut layers: Vec<u32> = self
             .series
             .iter()
@@ -274,7 +280,7 @@ impl Lines {
                 .iter()
                 .map(|(value, name)| format!("\n{} {name}", number::of_metric(&self.metric, *value)));
             let title = format!("{}{}", self.place(layer), rows.collect::<String>());
-            *svg += &format!(
+            svg.0 += &format!(
                 "<rect x=\"{:.1}\" y=\"{:.0}\" width=\"{step:.1}\" height=\"{:.0}\" class=\"hover\"><title>{}</title></rect>",
                 x.at(f64::from(layer)) - step / 2.0,
                 area.top,

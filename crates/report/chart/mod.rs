@@ -13,12 +13,62 @@ pub use lines::{Axis, Bound, Lines, Series};
 pub use scale::Scale;
 pub use scatter::{Point, Scatter, front};
 
-use std::fmt::Write;
+use std::collections::BTreeSet;
+
+use super::number;
+use super::table::{Row, Table};
 
 /// Number of distinct colours, and of distinct marker shapes.
 pub const SLOTS: usize = 8;
 /// The slot of all series without a colour: thin and grey, without a name beside it.
 pub const GREY: usize = SLOTS;
+
+/// A picture of numbers.
+pub trait Chart {
+    fn title(&self) -> &str;
+
+    /// True if there is nothing to draw.
+    fn is_empty(&self) -> bool;
+
+    /// The chart as SVG; empty if there is nothing to draw.
+    fn svg(&self) -> String;
+
+    /// Its numbers, for reports without pictures.
+    fn table(&self) -> Table;
+}
+
+/// Columns of a table of values by layer or step, evenly spread; the last one is always there.
+const COLUMNS: usize = 8;
+
+/// A row for each name with its values at some of all places; `head` names a place.
+fn by_place<'a>(
+    rows: impl Iterator<Item = (&'a str, &'a [(u32, f64)])> + Clone,
+    head: impl Fn(u32) -> String,
+    metric: &str,
+) -> Table {
+    let all: BTreeSet<u32> = rows
+        .clone()
+        .flat_map(|(_, values)| values.iter().map(|value| value.0))
+        .collect();
+    let every = all.len().div_ceil(COLUMNS).max(1);
+    let mut places: Vec<u32> = all.into_iter().rev().step_by(every).collect();
+    places.reverse();
+    let cell = |values: &[(u32, f64)], place: u32| {
+        let found = values.iter().find(|value| value.0 == place);
+        found.map_or("—".into(), |(_, value)| number::of_metric(metric, *value))
+    };
+    let row = |(name, values): (&str, &[(u32, f64)])| {
+        let cells = places.iter().map(|place| cell(values, *place));
+        Row::new(std::iter::once(name.to_string()).chain(cells))
+    };
+    Table {
+        heads: std::iter::once(String::new())
+            .chain(places.iter().copied().map(head))
+            .collect(),
+        rows: rows.map(row).collect(),
+        numbers: true,
+    }
+}
 
 /// What has a colour in a chart.
 pub trait Coloured {
@@ -43,37 +93,60 @@ struct Area {
     bottom: f64,
 }
 
-/// Opens an SVG of that size with its title, and the unit below it; `label` is the text for screen readers.
-fn open([width, height]: [f64; 2], label: &str, title: &str, unit: &str) -> String {
-    let mut svg = format!(
-        "<svg viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\" aria-label=\"{}\">",
-        escape(label)
-    );
-    text(&mut svg, 0.0, 14.0, "title", title);
-    text(&mut svg, 0.0, 30.0, "unit", unit);
-    svg
-}
+/// A picture as it is written.
+struct Svg(String);
 
-/// Lines across the area at the ticks of `y`, with their labels.
-fn rules(svg: &mut String, area: Area, y: &Scale) {
-    for (value, label) in y.ticks() {
-        let at = y.at(value);
-        line(svg, [area.left, at], [area.right, at], "grid");
-        text(svg, area.left - 6.0, at + 4.0, "tick end", &label);
+impl Svg {
+    /// A picture of that size with its title, and the unit below it; `label` is the text for screen readers.
+    fn new([width, height]: [f64; 2], label: &str, title: &str, unit: &str) -> Self {
+        let mut svg = Self(format!(
+            "<svg viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\" aria-label=\"{}\">",
+            escape(label)
+        ));
+        svg.text(0.0, 14.0, "title", title);
+        svg.text(0.0, 30.0, "unit", unit);
+        svg
     }
-}
 
-/// A text; `class` also says how it is anchored.
-fn text(svg: &mut String, x: f64, y: f64, class: &str, content: &str) {
-    let _ = write!(
-        svg,
-        "<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{class}\">{}</text>",
-        escape(content)
-    );
-}
+    fn finish(self) -> String {
+        self.0 + "</svg>"
+    }
 
-fn line(svg: &mut String, [x1, y1]: [f64; 2], [x2, y2]: [f64; 2], class: &str) {
-    let _ = write!(svg, "<path d=\"M{x1:.1} {y1:.1}L{x2:.1} {y2:.1}\" class=\"{class}\"/>");
+    /// Lines across the area at the ticks of `y`, with their labels.
+    fn rules(&mut self, area: Area, y: &Scale) {
+        for (value, label) in y.ticks() {
+            let at = y.at(value);
+            self.line([area.left, at], [area.right, at], "grid");
+            self.text(area.left - 6.0, at + 4.0, "tick end", &label);
+        }
+    }
+
+    /// A text; `class` also says how it is anchored.
+    fn text(&mut self, x: f64, y: f64, class: &str, content: &str) {
+        let content = escape(content);
+        self.0 += &format!("<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{class}\">{content}</text>");
+    }
+
+    fn line(&mut self, [x1, y1]: [f64; 2], [x2, y2]: [f64; 2], class: &str) {
+        self.0 += &format!("<path d=\"M{x1:.1} {y1:.1}L{x2:.1} {y2:.1}\" class=\"{class}\"/>");
+    }
+
+    /// The marker of a slot, `r` pixels in radius, with a text to show when the pointer rests on it.
+    fn marker(&mut self, [x, y]: [f64; 2], r: f64, slot: usize, mark: Mark, title: &str) {
+        let (shape, class) = match mark {
+            Mark::Filled => (SHAPES[slot % SLOTS], "mark"),
+            Mark::Hollow => (SHAPES[slot % SLOTS], "mark hollow"),
+            Mark::Cross => (CROSS, "mark cross"),
+        };
+        let slot = slot.min(GREY);
+        let r = if slot == GREY { 0.6 * r } else { r };
+        let place = format!("translate({x:.1} {y:.1})scale({r:.1})");
+        self.0 += &format!("<path d=\"{shape}\" transform=\"{place}\" class=\"{class} s{slot}\">");
+        if !title.is_empty() {
+            self.0 += &format!("<title>{}</title>", escape(title));
+        }
+        self.0 += "</path>";
+    }
 }
 
 /// A point's marker.
@@ -83,26 +156,6 @@ pub enum Mark {
     Hollow,
     /// A cross, whatever the slot.
     Cross,
-}
-
-/// The marker of a slot, `r` pixels in radius, with a text to show when the pointer rests on it.
-fn marker(svg: &mut String, [x, y]: [f64; 2], r: f64, slot: usize, mark: Mark, title: &str) {
-    let (shape, class) = match mark {
-        Mark::Filled => (SHAPES[slot % SLOTS], "mark"),
-        Mark::Hollow => (SHAPES[slot % SLOTS], "mark hollow"),
-        Mark::Cross => (CROSS, "mark cross"),
-    };
-    let slot = slot.min(GREY);
-    let r = if slot == GREY { 0.6 * r } else { r };
-    let place = format!("translate({x:.1} {y:.1})scale({r:.1})");
-    let _ = write!(
-        svg,
-        "<path d=\"{shape}\" transform=\"{place}\" class=\"{class} s{slot}\">"
-    );
-    if !title.is_empty() {
-        let _ = write!(svg, "<title>{}</title>", escape(title));
-    }
-    svg.push_str("</path>");
 }
 
 /// Outlines of about the unit circle: circle, square, triangle, diamond, triangle down, plus, star, hexagon.
@@ -118,8 +171,8 @@ const SHAPES: [&str; SLOTS] = [
 ];
 const CROSS: &str = "M-1-1L1 1M-1 1L1-1";
 
-/// Text for XML and HTML.
-pub fn escape(text: &str) -> String {
+/// Text for XML.
+fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

@@ -1,7 +1,9 @@
 //! Cost against error, with the Pareto front.
 
 use super::scale::Scale;
-use super::{Area, Bound, Coloured, GREY, Mark, line, marker, open, rules, short, text, unit, width};
+use super::{Area, Bound, Chart, Coloured, GREY, Mark, Svg, short, unit, width};
+use crate::number;
+use crate::table::{Row, Table};
 
 /// A candidate.
 #[derive(Clone, Debug)]
@@ -42,18 +44,30 @@ const CROWDED: f64 = 60.0;
 /// A rectangle that a label takes: left, right, top, bottom.
 type Place = [f64; 4];
 
-impl Scatter {
-    /// The SVG; empty if there is nothing to draw.
-    pub fn svg(&self) -> String {
-        let points: Vec<&Point> = self
-            .points
-            .iter()
-            .filter(|p| p.error.is_finite() && p.error > 0.0)
-            .collect();
-        let bound = self.bound.iter().map(|bound| bound.value);
-        let costs = Scale::over(points.iter().map(|p| p.cost), true);
-        let errors = Scale::over(points.iter().map(|p| p.error).chain(bound), true);
-        let (Some(x), Some(y)) = (costs, errors) else {
+impl Chart for Scatter {
+    fn title(&self) -> &str {
+        &self.title
+    }
+
+    fn is_empty(&self) -> bool {
+        self.scales().is_none()
+    }
+
+    fn table(&self) -> Table {
+        let row = |point: &Point| {
+            let numbers = [point.cost, point.error].map(number::error);
+            Row::new(std::iter::once(point.name.clone()).chain(numbers))
+        };
+        Table {
+            heads: [String::new(), self.cost_unit.clone(), self.unit.clone()].into(),
+            rows: self.points.iter().map(row).collect(),
+            numbers: true,
+        }
+    }
+
+    fn svg(&self) -> String {
+        let points: Vec<&Point> = self.drawable().collect();
+        let Some([x, y]) = self.scales() else {
             return String::new();
         };
         let [wide, high] = self.size;
@@ -66,7 +80,7 @@ impl Scatter {
         let (x, y) = (x.between(area.left, area.right), y.between(area.bottom, area.top));
         let label = format!("{}: {} against {}", self.title, self.unit, self.cost_unit);
         let unit = unit(&self.unit, points.iter().map(|point| point.slot));
-        let mut svg = open(self.size, &label, &self.title, &unit);
+        let mut svg = Svg::new(self.size, &label, &self.title, &unit);
         self.axes(&mut svg, area, &x, &y);
         let front = front(&points);
         let path = if self.guide.is_empty() {
@@ -74,7 +88,7 @@ impl Scatter {
         } else {
             joined(self.guide.iter().map(|[cost, error]| [x.at(*cost), y.at(*error)]))
         };
-        svg += &format!("<path d=\"{path}\" class=\"front\"/>");
+        svg.0 += &format!("<path d=\"{path}\" class=\"front\"/>");
         let spots: Vec<[f64; 2]> = points.iter().map(|p| [x.at(p.cost), y.at(p.error)]).collect();
         let mut taken: Vec<Place> = spots
             .iter()
@@ -92,7 +106,7 @@ impl Scatter {
         // Grey ones first, so that they cover nothing.
         let (grey, named): (Vec<_>, Vec<_>) = points.iter().zip(&spots).partition(|(point, _)| point.slot >= GREY);
         for (point, at) in grey.into_iter().chain(named.clone()) {
-            marker(&mut svg, *at, 5.0, point.slot, point.mark, &point.detail);
+            svg.marker(*at, 5.0, point.slot, point.mark, &point.detail);
         }
         // Coloured points are named: always on the front, elsewhere if there is room.
         let on_front = |point: &Point| front.iter().any(|other| other.name == point.name);
@@ -105,27 +119,42 @@ impl Scatter {
             }
             taken.push(place);
             let anchor = if class == "end" { place[1] } else { place[0] };
-            text(
-                &mut svg,
+            svg.text(
                 anchor,
                 place[3] - 3.0,
                 &format!("series {class} s{}", point.slot),
                 &name,
             );
         }
-        svg + "</svg>"
+        svg.finish()
+    }
+}
+
+impl Scatter {
+    /// The points that have a place on a logarithmic axis.
+    fn drawable(&self) -> impl Iterator<Item = &Point> {
+        self.points
+            .iter()
+            .filter(|point| point.error.is_finite() && point.error > 0.0)
     }
 
-    fn axes(&self, svg: &mut String, area: Area, x: &Scale, y: &Scale) {
-        rules(svg, area, y);
+    /// The scales of costs and errors; none if there is nothing to draw.
+    fn scales(&self) -> Option<[Scale; 2]> {
+        let bound = self.bound.iter().map(|bound| bound.value);
+        let costs = Scale::over(self.drawable().map(|point| point.cost), true)?;
+        let errors = Scale::over(self.drawable().map(|point| point.error).chain(bound), true)?;
+        Some([costs, errors])
+    }
+
+    fn axes(&self, svg: &mut Svg, area: Area, x: &Scale, y: &Scale) {
+        svg.rules(area, y);
         for (value, label) in x.ticks() {
             let at = x.at(value);
-            line(svg, [at, area.top], [at, area.bottom], "grid");
-            text(svg, at, area.bottom + 16.0, "tick middle", &label);
+            svg.line([at, area.top], [at, area.bottom], "grid");
+            svg.text(at, area.bottom + 16.0, "tick middle", &label);
         }
-        line(svg, [area.left, area.bottom], [area.right, area.bottom], "axis");
-        text(
-            svg,
+        svg.line([area.left, area.bottom], [area.right, area.bottom], "axis");
+        svg.text(
             (area.left + area.right) / 2.0,
             area.bottom + 33.0,
             "tick middle",
@@ -133,8 +162,8 @@ impl Scatter {
         );
         if let Some(bound) = &self.bound {
             let at = y.at(bound.value);
-            line(svg, [area.left, at], [area.right, at], "bound");
-            text(svg, area.right - 4.0, at - 4.0, "bound-label end", &bound.label);
+            svg.line([area.left, at], [area.right, at], "bound");
+            svg.text(area.right - 4.0, at - 4.0, "bound-label end", &bound.label);
         }
     }
 }

@@ -4,13 +4,14 @@ use super::{Figure, HALF, figure, fold};
 use crate::Summarized;
 use crate::chart::{Axis, Lines, Series};
 use crate::recipes::Candidate;
+use ulplab_core::metrics::Metric;
 
 /// A chart of curves.
 pub struct Curves {
     pub title: String,
     /// Label of the values.
     pub unit: &'static str,
-    pub metric: &'static str,
+    pub metric: &'static Metric,
     pub axis: Axis,
     /// Whether the values' axis is logarithmic.
     pub log: bool,
@@ -36,13 +37,13 @@ impl Curves {
                 unit: self.unit.into(),
                 log: self.log,
                 axis: self.axis,
-                metric: self.metric.into(),
+                metric: self.metric.name.into(),
                 series,
                 range: range.clone(),
                 bound: None,
                 size: HALF,
             };
-            figure(lines.svg(), String::new())
+            figure(lines, String::new())
         })
     }
 }

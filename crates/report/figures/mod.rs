@@ -8,10 +8,12 @@ pub use curves::Curves;
 pub use fold::fold;
 
 use super::Summarized;
-use super::chart::{Axis, Lines, Series};
+use super::chart::{Axis, Chart, Lines, Series};
 use super::index::Quantity;
 use super::number;
 use super::recipes::{Candidate, Group, REFERENCE};
+use super::table::Table;
+use ulplab_core::metrics::{KL, RELATIVE_L2};
 
 /// Charts under one heading.
 pub struct Section {
@@ -28,14 +30,49 @@ impl Section {
     }
 }
 
-/// A chart and a line below it.
+/// A chart, a table or a list, and a line below it.
 pub struct Figure {
-    /// Finished.
-    pub markup: String,
+    pub content: Content,
     pub caption: String,
     pub size: Size,
     /// Shown only if the reader opens it, below the section's other figures.
     pub folded: bool,
+}
+
+/// What a figure shows.
+pub enum Content {
+    Chart(Box<dyn Chart>),
+    Table(Table),
+    List(Vec<String>),
+}
+
+impl Content {
+    /// True if there is nothing to show.
+    fn is_empty(&self) -> bool {
+        match self {
+            Self::Chart(chart) => chart.is_empty(),
+            Self::Table(table) => table.rows.is_empty(),
+            Self::List(items) => items.is_empty(),
+        }
+    }
+}
+
+impl<C: Chart + 'static> From<C> for Content {
+    fn from(chart: C) -> Self {
+        Self::Chart(Box::new(chart))
+    }
+}
+
+impl From<Table> for Content {
+    fn from(table: Table) -> Self {
+        Self::Table(table)
+    }
+}
+
+impl From<Vec<String>> for Content {
+    fn from(items: Vec<String>) -> Self {
+        Self::List(items)
+    }
 }
 
 /// How much of the page's width a figure takes.
@@ -63,7 +100,7 @@ pub const THIRD: [f64; 2] = [380.0, 250.0];
 /// All sections that have something to show.
 pub fn sections(run: &Summarized) -> Vec<Section> {
     let drawn = run.show.sections(run).into_iter().map(|mut section| {
-        section.figures.retain(|figure| !figure.markup.is_empty());
+        section.figures.retain(|figure| !figure.content.is_empty());
         section
     });
     drawn.filter(|section| !section.figures.is_empty()).collect()
@@ -85,8 +122,8 @@ pub fn final_value(run: &Summarized, name: &str, quantity: Quantity) -> Option<f
 /// Label of a metric's axis.
 pub fn unit(quantity: Quantity) -> String {
     let metric = match quantity.metric {
-        "relative_l2" => "relative L2 error",
-        "kl" => "KL divergence, nats",
+        metric if metric == RELATIVE_L2.name => "relative L2 error",
+        metric if metric == KL.name => "KL divergence, nats",
         other => other,
     };
     format!("{metric}, {}", quantity.phase)
@@ -120,7 +157,7 @@ pub fn captions(gate: Option<&gates::Line>, rest: String) -> String {
 
 /// The reference's own error, as the limit of what a chart can show.
 pub fn own_error(run: &Summarized, quantity: Quantity) -> String {
-    if !["relative_l2", "kl"].contains(&quantity.metric) {
+    if ![RELATIVE_L2.name, KL.name].contains(&quantity.metric) {
         return String::new();
     }
     let worst = run.index.means(REFERENCE, quantity).into_iter().reduce(number::larger);
@@ -132,12 +169,21 @@ pub fn own_error(run: &Summarized, quantity: Quantity) -> String {
     })
 }
 
-pub fn figure(markup: String, caption: String) -> Figure {
+/// A figure that takes half of the page's width.
+pub fn figure(content: impl Into<Content>, caption: String) -> Figure {
     Figure {
-        markup,
+        content: content.into(),
         caption,
         size: Size::Half,
         folded: false,
+    }
+}
+
+/// A figure that takes the whole width.
+pub fn wide(content: impl Into<Content>, caption: String) -> Figure {
+    Figure {
+        size: Size::Whole,
+        ..figure(content, caption)
     }
 }
 
@@ -168,6 +214,6 @@ pub fn plain_lines(run: &Summarized, title: &str, quantity: Quantity, log: bool,
             bound,
             size: HALF,
         };
-        figure(lines.svg(), caption)
+        figure(lines, caption)
     })
 }

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde::Serialize;
 
+use ulplab_core::metrics;
 use ulplab_core::metrics::{Better, METRICS, Metric, OF_COPY, OF_COPY_ROTATED, OF_LIMIT, OF_MATMUL, TIMES_PEER};
 use ulplab_core::record::{Phase, Record, Worst};
 
@@ -222,35 +223,36 @@ impl<'a> Pairs<'a> {
 }
 
 /// Metrics of a model's output, then the common metrics of a tensor's error; the others come after them.
-const FIRST: [&str; 11] = [
-    "kl",
-    "delta_nats",
-    "nats",
-    "top1",
-    "flips",
-    "flips_outside",
-    "recall",
-    "recall_min",
-    "relative_l2",
-    "cosine",
-    "sqnr",
+const FIRST: [&Metric; 12] = [
+    &metrics::KL,
+    &metrics::DELTA_NATS,
+    &metrics::NATS,
+    &metrics::TOP1,
+    &metrics::NET_LOST,
+    &metrics::LOST,
+    &metrics::FLIPS_OUTSIDE,
+    &metrics::RECALL,
+    &metrics::RECALL_MIN,
+    &metrics::RELATIVE_L2,
+    &metrics::COSINE,
+    &metrics::SQNR,
 ];
 /// Metrics of the error's energy over the signal's, which are functions of each other (`diff` nearly), and metrics of the loss: of those
 /// at a place, one is enough.
-const SAME_NEWS: [&[&str]; 2] = [
-    &["relative_l2", "sqnr", "nsr", "diff"],
+const SAME_NEWS: [&[&Metric]; 2] = [
+    &[&metrics::RELATIVE_L2, &metrics::SQNR, &metrics::NSR, &metrics::DIFF],
     &[
-        "delta_nats",
-        "nats",
-        "delta_nats_per_byte",
-        "nats_per_byte",
-        "perplexity",
+        &metrics::DELTA_NATS,
+        &metrics::NATS,
+        &metrics::DELTA_NATS_PER_BYTE,
+        &metrics::NATS_PER_BYTE,
+        &metrics::PERPLEXITY,
     ],
 ];
 
 fn rank(pair: &Pair) -> usize {
     let name = pair.base.metric.as_str();
-    FIRST.iter().position(|first| *first == name).unwrap_or(FIRST.len())
+    FIRST.iter().position(|first| first.name == name).unwrap_or(FIRST.len())
 }
 
 /// Without what says the same as a row before it: a function of its metric, of the same recipe, phase and site.
@@ -259,7 +261,9 @@ fn without_echoes<'p, 'a>(worse: Vec<&'p Pair<'a>>) -> Vec<&'p Pair<'a>> {
     let mut told = worse;
     told.retain(|pair| {
         let record: &'a Record = pair.base;
-        let same = SAME_NEWS.iter().position(|same| same.contains(&record.metric.as_str()));
+        let same = SAME_NEWS
+            .iter()
+            .position(|same| same.iter().any(|metric| metric.name == record.metric));
         let place = (&record.recipe, record.phase, &record.site, pair.newly_nan(), same);
         same.is_none() || seen.insert(place)
     });

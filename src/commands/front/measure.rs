@@ -18,7 +18,7 @@ use crate::studies::model::{Recipe, finite, run_reference};
 use ulplab_core::atomic::write_text;
 use ulplab_core::error::{Error, Result};
 use ulplab_core::input;
-use ulplab_core::metrics::{KL, Logits, Metric};
+use ulplab_core::metrics::{KL, Logits, TOP1};
 
 /// What was measured on a window.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -177,7 +177,7 @@ fn point(model: &dyn Model<f32>, rounding: &Rounding, ids: &[u32], want: &Tensor
     let got = rounding.run(model, &mut *state, ids, &mut { rounding })?;
     let logits = Logits::new(&want.data, &got.data, want.cols(), &ids[1..]);
     let kl = KL.measure(&logits).unwrap_or(f64::NAN);
-    let top1 = Metric::find("top1")?.measure(&logits).unwrap_or(f64::NAN);
+    let top1 = TOP1.measure(&logits).unwrap_or(f64::NAN);
     match kl.is_finite() {
         true => Ok(Point { kl, flips: 1.0 - top1 }),
         false => Err(Error::Reference("a recipe gives logits that are not finite".into())),

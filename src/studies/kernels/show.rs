@@ -1,24 +1,23 @@
 //! What reports show of kernels: whether they are right, and how long they take.
 
-use std::borrow::Cow;
 use std::fmt::Write;
 
 use super::draws::DRAWS;
 use super::{KernelStudy, TIME};
 use crate::experiment::Reading;
 use crate::report::cases;
-use crate::report::chart::escape;
-use crate::report::figures::{Figure, Section, Size};
+use crate::report::figures::{Section, wide};
 use crate::report::index::{Index, Quantity};
 use crate::report::number;
 use crate::report::overview::Column;
 use crate::report::recipes::Candidate;
+use crate::report::table::{Row, Table};
 use crate::report::{Show, Summarized};
 use crate::run::Run;
 use crate::run::summary::Summary;
 use crate::statistics::rate_above;
 use ulplab_core::metrics;
-use ulplab_core::metrics::{Metric, US_CLAIMED, US_COLD, US_COLD_P10, US_COLD_P90};
+use ulplab_core::metrics::{BOUND_RATIO, Metric, US_CLAIMED, US_COLD, US_COLD_P10, US_COLD_P90, VIOLATIONS};
 use ulplab_core::record::Phase::Local;
 use ulplab_core::record::Record;
 
@@ -33,8 +32,24 @@ impl Show for KernelStudy {
         all
     }
 
+    /// The table of all timed cases.
     fn sections(&self, run: &Summarized) -> Vec<Section> {
-        sections(run)
+        let ceilings = run.run.manifest.ceilings;
+        let ceilings = ceilings.map(|ceilings| format!("In this run: {ceilings}."));
+        vec![
+            cases_section(run),
+            Section {
+                id: "times",
+                title: "Times",
+                intro: "Median (10th to 90th percentile) of each timed case: cold with the second-level cache flushed before every run, hot \
+                    back to back, graph as one of many launches in a graph, rotated the same on other memory each time, none of it in \
+                    that cache, cached with all of it there, however large it is. Shares are of the copy bandwidth of the same run, \
+                    by the bytes that must move. Kernels are timed only where nothing was wrong with them. What a program claims is \
+                    its own figure. A peer is the fastest of other people's code timed on the case on the same kind of card, and × \
+                    peer how many times as fast as it the kernel is, cold.",
+                figures: vec![wide(table(run.run), ceilings.unwrap_or_default())],
+            },
+        ]
     }
 
     fn by_case(&self) -> bool {
@@ -51,158 +66,103 @@ fn summaries<'a>(index: &'a Index, kernel: &'a str, metric: &'a str) -> impl Ite
     index.sites(kernel, Local, metric)
 }
 
-/// The largest; NaN if any is.
-fn worst(index: &Index, candidate: &Candidate, metric: &str) -> Option<f64> {
-    let all = summaries(index, candidate.name, metric).map(|summary| summary.max);
-    all.reduce(number::larger)
-}
-
-fn column(
-    title: [&'static str; 2],
-    doc: &'static str,
-    weight: u8,
-    cell: fn(&Index, &Candidate) -> Option<String>,
-) -> Column {
-    Column {
-        title: title.map(Cow::Borrowed),
-        doc: doc.into(),
-        weight,
-        cell: Box::new(cell),
-    }
+/// The largest of all outputs and cases; NaN if any is.
+fn worst(index: &Index, candidate: &Candidate, metric: &Metric) -> Option<String> {
+    let all = summaries(index, candidate.name, metric.name).map(|summary| summary.max);
+    Some(number::of_metric(metric.name, all.reduce(number::larger)?))
 }
 
 fn columns() -> Vec<Column> {
+    let time = |title, doc: &str, weight, metric: &'static Metric, choose: fn(&Summary) -> f64| {
+        Column::new(title, doc, weight, move |index, candidate| {
+            let found = index.whole(candidate.name, Quantity::new(Local, TIME, metric.name))?;
+            Some(number::of_metric(metric.name, choose(found)))
+        })
+    };
     vec![
-        column(
+        Column::new(
             ["", "cases"],
             "Shapes, types and kinds of inputs it was run on.",
             20,
             |index, candidate| {
-                let cases = summaries(index, candidate.name, "violations")
-                    .map(|summary| summary.windows)
-                    .max()?;
+                let violations = summaries(index, candidate.name, VIOLATIONS.name);
+                let cases = violations.map(|summary| summary.windows).max()?;
                 Some(cases.to_string())
             },
         ),
-        column(
+        Column::new(
             ["vio-", "lations"],
             "Elements that are not what they must be, bytes written where none may be, bytes that differ between two runs: in the \
              worst case.",
             30,
-            |index, candidate| worst(index, candidate, "violations").map(number::tenths),
+            |index, candidate| worst(index, candidate, &VIOLATIONS),
         ),
-        column(
+        Column::new(
             ["error/", "bound"],
             "Largest error over its derived bound, in the worst case; — where bits must be equal.",
             10,
-            |index, candidate| worst(index, candidate, "bound_ratio").map(number::error),
+            |index, candidate| worst(index, candidate, &BOUND_RATIO),
         ),
-        column(
+        time(
             ["slowest", "µs cold"],
             "Median time of the slowest timed case, second-level cache flushed before each run.",
             25,
-            |index, candidate| {
-                let time = index.whole(candidate.name, Quantity::new(Local, TIME, "us_cold"))?;
-                Some(number::tenths(time.max))
-            },
+            &US_COLD,
+            |time| time.max,
         ),
-        column(
+        time(
             ["best", "of copy"],
             "Bytes that must move over the cold time, as a share of the copy bandwidth of the same run, in the timed case where it is \
              largest.",
             28,
-            |index, candidate| {
-                let share = index.whole(candidate.name, Quantity::new(Local, TIME, "of_copy"))?;
-                Some(number::share(share.max))
-            },
+            &metrics::OF_COPY,
+            |share| share.max,
         ),
-        column(
+        time(
             ["fastest", "µs graph"],
             "Median time of one of many launches in a graph, in the timed case where it is least.",
             24,
-            |index, candidate| {
-                let time = index.whole(candidate.name, Quantity::new(Local, TIME, "us_graph"))?;
-                Some(number::tenths(time.min))
-            },
+            &metrics::US_GRAPH,
+            |time| time.min,
         ),
-        column(
+        time(
             ["best", "× peer"],
             "How many times as fast as the fastest of other people's code timed on the same case, cold, in the case where it is most.",
             26,
-            |index, candidate| {
-                let times = index.whole(candidate.name, Quantity::new(Local, TIME, "times_peer"))?;
-                Some(number::error(times.max))
-            },
+            &metrics::TIMES_PEER,
+            |times| times.max,
         ),
     ]
 }
 
 /// How many draws of all cases are wrong, and the rate that this allows.
 fn draws(draws: u64) -> Column {
-    Column {
-        title: ["wrong", "draws"].map(Cow::Borrowed),
-        doc:
-            "Draws of the inputs in which something is wrong, and the largest rate that is compatible with them (95 %)."
-                .into(),
-        weight: 29,
-        cell: Box::new(move |index, candidate| {
-            let found = index.whole(candidate.name, Quantity::new(Local, DRAWS, "violations"))?;
-            let all = draws as usize * found.windows as usize;
-            let wrong = (found.mean * f64::from(found.windows)).round() as usize;
-            let rate = number::error(rate_above(wrong, all, 0.95));
-            Some(format!("{wrong} of {all} (≤ {rate})"))
-        }),
-    }
-}
-
-/// The table of all timed cases.
-fn sections(run: &Summarized) -> Vec<Section> {
-    vec![
-        cases_section(run),
-        Section {
-            id: "times",
-            title: "Times",
-            intro: "Median (10th to 90th percentile) of each timed case: cold with the second-level cache flushed before every run, hot \
-                back to back, graph as one of many launches in a graph, rotated the same on other memory each time, none of it in \
-                that cache, cached with all of it there, however large it is. Shares are of the copy bandwidth of the same run, \
-                by the bytes that must move. Kernels are timed only where nothing was wrong with them. What a program claims is \
-                its own figure. A peer is the fastest of other people's code timed on the case on the same kind of card, and × \
-                peer how many times as fast as it the kernel is, cold.",
-            figures: vec![Figure {
-                markup: markup(run.run),
-                caption: run
-                    .run
-                    .manifest
-                    .ceilings
-                    .map_or(String::new(), |ceilings| format!("In this run: {ceilings}.")),
-                size: Size::Whole,
-                folded: false,
-            }],
-        },
-    ]
+    let doc =
+        "Draws of the inputs in which something is wrong, and the largest rate that is compatible with them (95 %).";
+    Column::new(["wrong", "draws"], doc, 29, move |index, candidate| {
+        let found = index.whole(candidate.name, Quantity::new(Local, DRAWS, VIOLATIONS.name))?;
+        let all = draws as usize * found.windows as usize;
+        let wrong = (found.mean * f64::from(found.windows)).round() as usize;
+        let rate = number::error(rate_above(wrong, all, 0.95));
+        Some(format!("{wrong} of {all} (≤ {rate})"))
+    })
 }
 
 /// The table of all cases.
 fn cases_section(run: &Summarized) -> Section {
     let rows = cases::rows(run.run, run.show);
-    let heads = cases::HEADS.map(String::from);
-    let cells: Vec<Vec<String>> = rows.iter().map(|row| row.cells().into()).collect();
     let wrong = rows.iter().filter(|row| !row.right).count();
+    let table = Table {
+        heads: cases::HEADS.map(String::from).into(),
+        rows: rows.iter().map(|row| Row::new(row.cells())).collect(),
+        numbers: false,
+    };
     Section {
         id: "cases",
         title: "Cases",
         intro: "Each kernel on each case, what is wrong first: elements or bytes that are not what they must be, in the output where \
                 they are most; the largest error over its bound; the cold time, or what a program claims.",
-        figures: vec![Figure {
-            markup: if rows.is_empty() {
-                String::new()
-            } else {
-                rows_markup(&heads, &cells)
-            },
-            caption: format!("{wrong} of {} are wrong.", rows.len()),
-            size: Size::Whole,
-            folded: false,
-        }],
+        figures: vec![wide(table, format!("{wrong} of {} are wrong.", rows.len()))],
     }
 }
 
@@ -246,8 +206,8 @@ pub fn line(records: &[Record]) -> Option<String> {
     Some(line)
 }
 
-/// Heads and rows of the table of all timed cells, with the columns that any of them has.
-fn table(run: &Run) -> (Vec<&'static str>, Vec<Vec<String>>) {
+/// The table of all timed cells, with the columns that any of them has.
+fn table(run: &Run) -> Table {
     let records: Vec<&Record> = run.records.iter().filter(|record| record.site == TIME).collect();
     let columns = TIMES
         .iter()
@@ -272,52 +232,27 @@ fn table(run: &Run) -> (Vec<&'static str>, Vec<Vec<String>>) {
             let peer = run.manifest.peers.get(&format!("{}/{}", op(first), first.window));
             cells.push(peer.map_or("—".into(), Clone::clone));
         }
-        cells
+        Row::new(cells)
     };
     let rows = firsts.into_iter().map(row).collect();
     let mut heads = vec!["kernel", "case", "cold µs"];
     heads.extend(columns.iter().map(|(head, ..)| *head));
     heads.extend((!run.manifest.peers.is_empty()).then_some("peer"));
-    (heads, rows)
+    Table {
+        heads: heads.into_iter().map(String::from).collect(),
+        rows,
+        numbers: false,
+    }
 }
 
 /// The table of all timed cells for a terminal, and what its shares are of.
 pub fn times(run: &Run) -> String {
-    let (heads, rows) = table(run);
-    if rows.is_empty() {
+    let table = table(run);
+    if table.rows.is_empty() {
         return "nothing was timed\n".into();
     }
-    let mut text = comfy_table::Table::new();
-    text.load_preset(comfy_table::presets::NOTHING);
-    text.set_header(heads);
-    text.add_rows(rows);
-    let lines = text.to_string();
-    let mut lines: Vec<&str> = lines.lines().map(str::trim_end).collect();
-    let ceilings = run
-        .manifest
-        .ceilings
-        .map(|ceilings| format!("{}: {ceilings}", run.manifest.device));
-    lines.extend(ceilings.as_deref());
+    let mut lines = table.lines(usize::MAX);
+    let ceilings = run.manifest.ceilings;
+    lines.extend(ceilings.map(|ceilings| format!("{}: {ceilings}", run.manifest.device)));
     lines.join("\n") + "\n"
-}
-
-fn markup(run: &Run) -> String {
-    let (heads, rows) = table(run);
-    if rows.is_empty() {
-        return String::new();
-    }
-    let heads: Vec<String> = heads.into_iter().map(String::from).collect();
-    rows_markup(&heads, &rows)
-}
-
-fn rows_markup(heads: &[String], rows: &[Vec<String>]) -> String {
-    let of = |tag: &str, cells: &[String]| -> String {
-        let cell = |cell: &String| format!("<{tag}>{}</{tag}>", escape(cell));
-        cells.iter().map(cell).collect()
-    };
-    let rows: String = rows.iter().map(|row| format!("<tr>{}</tr>", of("td", row))).collect();
-    format!(
-        "<div class=\"wide\"><table><thead><tr>{}</tr></thead><tbody>{rows}</tbody></table></div>",
-        of("th", heads)
-    )
 }

@@ -9,8 +9,9 @@ use crate::report::number;
 use crate::report::overview::Column;
 use crate::report::recipes::Group;
 use crate::report::{Show, Summarized};
-use crate::studies::show::{cell, column, point, value};
+use crate::studies::show::{cell, point, value};
 use crate::studies::sources;
+use ulplab_core::metrics::{Metric, RECALL, RECALL_MASS, RECALL_THEORY, SCORE_ERROR};
 
 impl Show for RecallStudy {
     fn reading(&self) -> Reading<'_> {
@@ -22,12 +23,52 @@ impl Show for RecallStudy {
         sources::drawn(self.draws, &format!("{queries} × {entries}"))
     }
 
+    /// For every source: the size of the error, the expected recall, the measured recall, and the recall of the mass.
     fn columns(&self) -> Vec<Column> {
-        columns(self)
+        let of_source = |(at, name): (usize, &str)| {
+            let weight = 40u8.saturating_sub(10 * at as u8);
+            [
+                Column::new(
+                    ["score error", name],
+                    "Standard deviation of the scores' error over the scores' standard deviation.",
+                    weight - 2,
+                    cell(name, &SCORE_ERROR, false),
+                ),
+                Column::new(
+                    ["theory", name],
+                    "Recall to expect of normal scores with independent errors of that size.",
+                    weight - 1,
+                    cell(name, &RECALL_THEORY, false),
+                ),
+                Column::new(
+                    ["recall", name],
+                    "Share of the best entries that are still selected, with a 95 % bootstrap interval of the mean over \
+                     draws or windows of text.",
+                    weight,
+                    cell(name, &RECALL, true),
+                ),
+                Column::new(
+                    ["by mass", name],
+                    "The same, every entry weighted by the attention the reference gives it.",
+                    weight - 3,
+                    cell(name, &RECALL_MASS, false),
+                ),
+            ]
+        };
+        let names = self.sources.iter().take(4).map(|source| source.name.as_str());
+        names.enumerate().flat_map(of_source).collect()
     }
 
+    /// Charts of a recall.
     fn sections(&self, run: &Summarized) -> Vec<Section> {
-        sections(self, run)
+        let sources = self.sources.iter();
+        vec![Section {
+            id: "recall",
+            title: "Lost selections against score error",
+            intro: "What is no longer selected, against the size of the scores' error. The line is theory, normal scores with \
+                    independent errors: formats on it lose what any error of their size would, formats above it more.",
+            figures: sources.flat_map(|source| lost(run, &source.name)).collect(),
+        }]
     }
 
     fn order(&self, _index: &Index) -> &'static str {
@@ -35,7 +76,7 @@ impl Show for RecallStudy {
     }
 
     fn sort_key(&self, index: &Index, recipe: &str, _at: usize) -> Option<f64> {
-        Some(1.0 - value(index, recipe, &self.sources.first()?.name, "recall")?)
+        Some(1.0 - value(index, recipe, &self.sources.first()?.name, &RECALL)?)
     }
 
     fn group(&self, recipe: &str, _sized: &dyn Fn(&str) -> bool) -> (Group, Option<&str>) {
@@ -50,64 +91,11 @@ impl Show for RecallStudy {
     }
 }
 
-/// For every source: the size of the error, the expected recall, the measured recall, and the recall of the mass.
-fn columns(study: &RecallStudy) -> Vec<Column> {
-    let of_source = |(at, name): (usize, &str)| {
-        let weight = 40u8.saturating_sub(10 * at as u8);
-        [
-            column(
-                ["score error", name],
-                "Standard deviation of the scores' error over the scores' standard deviation.",
-                weight - 2,
-                cell(name, "score_error", false),
-            ),
-            column(
-                ["theory", name],
-                "Recall to expect of normal scores with independent errors of that size.",
-                weight - 1,
-                cell(name, "recall_theory", false),
-            ),
-            column(
-                ["recall", name],
-                "Share of the best entries that are still selected, with a 95 % bootstrap interval of the mean over \
-                 draws or windows of text.",
-                weight,
-                cell(name, "recall", true),
-            ),
-            column(
-                ["by mass", name],
-                "The same, every entry weighted by the attention the reference gives it.",
-                weight - 3,
-                cell(name, "recall_mass", false),
-            ),
-        ]
-    };
-    let names = study.sources.iter().take(4).map(|source| source.name.as_str());
-    names.enumerate().flat_map(of_source).collect()
-}
-
-/// Charts of a recall.
-fn sections(study: &RecallStudy, run: &Summarized) -> Vec<Section> {
-    let sources = study.sources.iter();
-    vec![Section {
-        id: "recall",
-        title: "Lost selections against score error",
-        intro: "What is no longer selected, against the size of the scores' error. The line is theory, normal scores with \
-                independent errors: formats on it lose what any error of their size would, formats above it more.",
-        figures: sources.flat_map(|source| lost(run, &source.name)).collect(),
-    }]
-}
-
 fn lost(run: &Summarized, source: &str) -> Vec<Figure> {
     let measured = || {
         run.candidates.iter().filter_map(|candidate| {
-            let value = |metric| value(run.index, candidate.name, source, metric);
-            Some((
-                candidate,
-                value("score_error")?,
-                value("recall")?,
-                value("recall_theory")?,
-            ))
+            let value = |metric: &Metric| value(run.index, candidate.name, source, metric);
+            Some((candidate, value(&SCORE_ERROR)?, value(&RECALL)?, value(&RECALL_THEORY)?))
         })
     };
     let points = measured().map(|(candidate, error, recall, theory)| {
@@ -130,6 +118,6 @@ fn lost(run: &Summarized, source: &str) -> Vec<Figure> {
             guide: guide.clone(),
             size: HALF,
         };
-        figure(scatter.svg(), String::new())
+        figure(scatter, String::new())
     })
 }

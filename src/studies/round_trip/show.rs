@@ -2,15 +2,16 @@
 
 use super::RoundTripStudy;
 use crate::experiment::Reading;
-use crate::report::chart::{Dot, DotRow, Dots, Mark, Scatter, escape};
-use crate::report::figures::{Figure, HALF, Section, Size, figure, fold, of_group};
+use crate::report::chart::{Dot, DotRow, Dots, Mark, Scatter};
+use crate::report::figures::{Figure, HALF, Section, figure, fold, of_group, wide};
 use crate::report::index::Index;
 use crate::report::number;
 use crate::report::overview::Column;
 use crate::report::recipes::Group;
 use crate::report::{Show, Summarized};
-use crate::studies::show::{by_source, cell, column, point, value};
+use crate::studies::show::{by_source, cell, point, value};
 use crate::studies::sources;
+use ulplab_core::metrics::{COSINE, Metric, RELATIVE_L2, SQNR, SQNR_GAIN, SQNR_THEORY, STORED_BITS};
 
 impl Show for RoundTripStudy {
     fn reading(&self) -> Reading<'_> {
@@ -22,12 +23,68 @@ impl Show for RoundTripStudy {
         sources::drawn(self.draws, &format!("{rows} × {cols}"))
     }
 
+    /// Bits and theory, then SQNR on every source, then the cosine on the first.
     fn columns(&self) -> Vec<Column> {
-        columns(self)
+        let names = self.sources.iter().map(|source| source.name.as_str());
+        let Some(first) = names.clone().next() else {
+            return Vec::new();
+        };
+        let sqnr = names.enumerate().map(|(at, name)| {
+            let doc = "Signal-to-quantization-noise ratio in dB, with a 95 % bootstrap interval of the mean over draws or \
+                       windows of text; of sites of a model the mean over their layers.";
+            Column::new(
+                ["SQNR", name],
+                doc,
+                20u8.saturating_sub(at as u8),
+                cell(name, &SQNR, true),
+            )
+        });
+        let bits = "Bits an element takes in storage, its share of the scales included.";
+        let theory = "SQNR in theory, dB: 6.02 M + 14.14 for floats with M mantissa bits, a twelfth of the squared step for \
+                      integers on the first source.";
+        let cosine = "Cosine on the first source between the numbers and their decoded values.";
+        [
+            Column::new(["bits", "stored"], bits, 40, cell(first, &STORED_BITS, false)),
+            Column::new(["SQNR", "theory"], theory, 30, cell(first, &SQNR_THEORY, false)),
+        ]
+        .into_iter()
+        .chain(sqnr)
+        .chain([Column::new(["cosine", first], cosine, 2, cell(first, &COSINE, false))])
+        .collect()
     }
 
+    /// Charts of a round trip.
     fn sections(&self, run: &Summarized) -> Vec<Section> {
-        sections(self, run)
+        let sources = &self.sources;
+        let drawn = sources.iter().find(|source| !source.from.is_site());
+        let real = sources.iter().find(|source| source.from.is_site());
+        let chosen = drawn.into_iter().chain(real).map(|source| source.name.as_str());
+        vec![
+            Section {
+                id: "front",
+                title: "What a bit buys",
+                intro: "Relative error against bits stored per element, scales included; less is better on both axes. Nothing \
+                        measured beats the formats on the stepped line in both. Filled marks pass all gates that bind \
+                        them, crosses fail a gate, hollow marks are not bound by any gate. A mark without a name says it when the \
+                        pointer rests on it.",
+                figures: chosen.flat_map(|source| bits(run, source)).collect(),
+            },
+            Section {
+                id: "spread",
+                title: "How much the numbers matter",
+                intro: "Every format on every source: filled marks are distributions, hollow ones tensors of the model. A format \
+                        whose row is short does the same to all numbers; a long row depends on how they are spread. Rest \
+                        the pointer on a mark to see which source it is.",
+                figures: vec![spread(self, run)],
+            },
+            Section {
+                id: "paired",
+                title: "Set against each other",
+                intro: "SQNR above that of another format on the very same numbers, in dB, with a 95 % interval of the mean: \
+                        what one draw has more of than another does not count.",
+                figures: vec![paired(self, run)],
+            },
+        ]
     }
 
     fn order(&self, _index: &Index) -> &'static str {
@@ -35,82 +92,18 @@ impl Show for RoundTripStudy {
     }
 
     fn sort_key(&self, index: &Index, recipe: &str, _at: usize) -> Option<f64> {
-        value(index, recipe, &self.sources.first()?.name, "relative_l2")
+        value(index, recipe, &self.sources.first()?.name, &RELATIVE_L2)
     }
-}
-
-/// Bits and theory, then SQNR on every source, then the cosine on the first.
-fn columns(study: &RoundTripStudy) -> Vec<Column> {
-    let names = study.sources.iter().map(|source| source.name.as_str());
-    let Some(first) = names.clone().next() else {
-        return Vec::new();
-    };
-    let sqnr = names.enumerate().map(|(at, name)| {
-        let doc = "Signal-to-quantization-noise ratio in dB, with a 95 % bootstrap interval of the mean over draws or \
-                   windows of text; of sites of a model the mean over their layers.";
-        column(
-            ["SQNR", name],
-            doc,
-            20u8.saturating_sub(at as u8),
-            cell(name, "sqnr", true),
-        )
-    });
-    let bits = "Bits an element takes in storage, its share of the scales included.";
-    let theory = "SQNR in theory, dB: 6.02 M + 14.14 for floats with M mantissa bits, a twelfth of the squared step for \
-                  integers on the first source.";
-    let cosine = "Cosine on the first source between the numbers and their decoded values.";
-    [
-        column(["bits", "stored"], bits, 40, cell(first, "stored_bits", false)),
-        column(["SQNR", "theory"], theory, 30, cell(first, "sqnr_theory", false)),
-    ]
-    .into_iter()
-    .chain(sqnr)
-    .chain([column(["cosine", first], cosine, 2, cell(first, "cosine", false))])
-    .collect()
-}
-
-/// Charts of a round trip.
-fn sections(study: &RoundTripStudy, run: &Summarized) -> Vec<Section> {
-    let sources = &study.sources;
-    let drawn = sources.iter().find(|source| !source.from.is_site());
-    let real = sources.iter().find(|source| source.from.is_site());
-    let chosen = drawn.into_iter().chain(real).map(|source| source.name.as_str());
-    vec![
-        Section {
-            id: "front",
-            title: "What a bit buys",
-            intro: "Relative error against bits stored per element, scales included; less is better on both axes. Nothing \
-                    measured beats the formats on the stepped line in both. Filled marks pass all gates that bind \
-                    them, crosses fail a gate, hollow marks are not bound by any gate. A mark without a name says it when the \
-                    pointer rests on it.",
-            figures: chosen.flat_map(|source| bits(run, source)).collect(),
-        },
-        Section {
-            id: "spread",
-            title: "How much the numbers matter",
-            intro: "Every format on every source: filled marks are distributions, hollow ones tensors of the model. A format \
-                    whose row is short does the same to all numbers; a long row depends on how they are spread. Rest \
-                    the pointer on a mark to see which source it is.",
-            figures: vec![spread(study, run)],
-        },
-        Section {
-            id: "paired",
-            title: "Set against each other",
-            intro: "SQNR above that of another format on the very same numbers, in dB, with a 95 % interval of the mean: \
-                    what one draw has more of than another does not count.",
-            figures: paired(study, run).into_iter().collect(),
-        },
-    ]
 }
 
 fn bits(run: &Summarized, source: &str) -> Vec<Figure> {
     let points = of_group(run, Group::Plain).filter_map(|candidate| {
-        let value = |metric| value(run.index, candidate.name, source, metric);
-        let (bits, error) = (value("stored_bits")?, value("relative_l2")?);
+        let value = |metric: &Metric| value(run.index, candidate.name, source, metric);
+        let (bits, error) = (value(&STORED_BITS)?, value(&RELATIVE_L2)?);
         let detail = format!(
             "{} bits, SQNR {} dB",
             number::error(bits),
-            number::decibels(value("sqnr")?)
+            number::decibels(value(&SQNR)?)
         );
         Some(point(candidate, bits, error, detail))
     });
@@ -124,7 +117,7 @@ fn bits(run: &Summarized, source: &str) -> Vec<Figure> {
             guide: Vec::new(),
             size: [HALF[0], 460.0],
         };
-        figure(scatter.svg(), String::new())
+        figure(scatter, String::new())
     })
 }
 
@@ -134,7 +127,7 @@ fn spread(study: &RoundTripStudy, run: &Summarized) -> Figure {
         let mut dots: Vec<Dot> = sources
             .iter()
             .filter_map(|source| {
-                let error = value(run.index, candidate.name, &source.name, "relative_l2")?;
+                let error = value(run.index, candidate.name, &source.name, &RELATIVE_L2)?;
                 let site = source.from.is_site();
                 Some(Dot {
                     value: error,
@@ -158,19 +151,15 @@ fn spread(study: &RoundTripStudy, run: &Summarized) -> Figure {
         rows: rows.collect(),
         width: 1120.0,
     };
-    Figure {
-        size: Size::Whole,
-        ..figure(dots.svg(), String::new())
-    }
+    wide(dots, String::new())
 }
 
 /// A row for each recipe that is set against another.
-fn paired(study: &RoundTripStudy, run: &Summarized) -> Option<Figure> {
+fn paired(study: &RoundTripStudy, run: &Summarized) -> Figure {
     let rows = study.recipes.iter().filter_map(|recipe| {
         let against = recipe.against.as_ref()?;
-        let name = format!("{} <small>over {}</small>", escape(&recipe.name), escape(against));
-        Some((name, recipe.name.as_str()))
+        Some((recipe.name.as_str(), format!("over {against}")))
     });
     let sources: Vec<&str> = study.sources.iter().map(|source| source.name.as_str()).collect();
-    by_source(run, &sources, rows, str::to_string, "sqnr_gain")
+    by_source(run, &sources, rows, str::to_string, &SQNR_GAIN)
 }

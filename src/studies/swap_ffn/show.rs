@@ -1,52 +1,61 @@
 //! Reports on Swap-FFN: how long decisions stay those of the reference, and what it costs when they do not.
 
-use std::borrow::Cow;
-
 use super::{Recipe, SwapFfnStudy};
 use crate::report::chart::Axis;
 use crate::report::figures::{Curves, Figure, Section};
 use crate::report::index::{Index, Quantity};
 use crate::report::number;
 use crate::report::overview::Column;
-use crate::report::recipes::{Candidate, Group};
+use crate::report::recipes::Group;
 use crate::report::{Show, Summarized};
 use crate::studies::sources;
+use ulplab_core::metrics::{self, Metric};
 use ulplab_core::record::Phase;
 use ulplab_core::record::Phase::{Cumulative, Local};
 
 /// What is measured at checkpoints: the site behind the source, the metric, and what its values are.
-type Measured = (Phase, &'static str, &'static str, &'static str);
+type Measured = (Phase, &'static str, &'static Metric, &'static str);
 
-const X: Measured = (Local, "x", "relative_l2", "relative L2 error of x after an event");
-const NEXT: Measured = (Local, "next", "gate_agreement", "share of next gates that are the same");
-const FLIPS: Measured = (Local, "decisions", "flips_outside", "flips outside the margin");
+const X: Measured = (
+    Local,
+    "x",
+    &metrics::RELATIVE_L2,
+    "relative L2 error of x after an event",
+);
+const NEXT: Measured = (
+    Local,
+    "next",
+    &metrics::GATE_AGREEMENT,
+    "share of next gates that are the same",
+);
+const FLIPS: Measured = (Local, "decisions", &metrics::FLIPS_OUTSIDE, "flips outside the margin");
 const GATE: Measured = (
     Cumulative,
     "decisions",
-    "gate_agreement",
+    &metrics::GATE_AGREEMENT,
     "share of gates that are the same",
 );
 const BANK: Measured = (
     Cumulative,
     "decisions",
-    "bank_agreement",
+    &metrics::BANK_AGREEMENT,
     "share of banks that are the same, both gates open",
 );
 const MARGIN: Measured = (
     Cumulative,
     "decisions",
-    "flip_margin",
+    &metrics::FLIP_MARGIN,
     "median margin of flips, in logits",
 );
-const HISTORY: Measured = (Cumulative, "lanes", "same_history", "share of cores");
-const LANES: Measured = (Cumulative, "lanes", "lane_distance", "lanes of four");
-const RAM: Measured = (Cumulative, "ram", "relative_l2", "relative L2 error");
-const COSINE: Measured = (Cumulative, "delta", "cosine", "cosine");
+const HISTORY: Measured = (Cumulative, "lanes", &metrics::SAME_HISTORY, "share of cores");
+const LANES: Measured = (Cumulative, "lanes", &metrics::LANE_DISTANCE, "lanes of four");
+const RAM: Measured = (Cumulative, "ram", &metrics::RELATIVE_L2, "relative L2 error");
+const COSINE: Measured = (Cumulative, "delta", &metrics::COSINE, "cosine");
 
 /// What a recipe has of a measurement after so many tokens.
 fn value(index: &Index, recipe: &str, source: &str, (phase, what, metric, _): Measured, tokens: usize) -> Option<f64> {
     let site = format!("{source}.{what}.{tokens}");
-    Some(index.whole(recipe, Quantity::new(phase, &site, metric))?.mean)
+    Some(index.whole(recipe, Quantity::new(phase, &site, metric.name))?.mean)
 }
 
 impl Show for SwapFfnStudy {
@@ -59,12 +68,107 @@ impl Show for SwapFfnStudy {
         sources::drawn(self.draws, &each)
     }
 
+    /// For every source the largest local error and the unexplained flips, then the state after all tokens.
     fn columns(&self) -> Vec<Column> {
-        columns(self)
+        let tokens = self.shape[1];
+        // Events that start from the reference's state say no more of later tokens than of earlier ones; errors that are carried on do.
+        let at = |phase| match phase {
+            Local => self.checkpoints().collect(),
+            Cumulative => vec![tokens],
+        };
+        let of_source = |(number, source): (usize, &str)| {
+            let column = |title: [&str; 2], doc: &str, less: usize, measured: Measured| {
+                let (source, at) = (source.to_string(), at(measured.0));
+                let weight = 100usize.saturating_sub(10 * number + less) as u8;
+                Column::new(title, doc, weight, move |index, candidate| {
+                    let after = |tokens: &usize| value(index, candidate.name, &source, measured, *tokens);
+                    let worst = at.iter().filter_map(after).reduce(number::larger)?;
+                    Some(number::of_metric(measured.2.name, worst))
+                })
+            };
+            let after = format!("after {tokens} tokens");
+            [
+                column(
+                    [source, "x, local"],
+                    "Largest relative L2 error of x after an event that starts from the reference's state.",
+                    1,
+                    X,
+                ),
+                column(
+                    ["flips", "outside"],
+                    "Decisions from the reference's state that fell otherwise outside the stated margin.",
+                    4,
+                    FLIPS,
+                ),
+                column(
+                    ["same", "gates"],
+                    &format!("Share of gates that are the reference's, running free, {after}."),
+                    0,
+                    GATE,
+                ),
+                column(
+                    ["same", "history"],
+                    &format!("Share of cores whose decisions all were the reference's, {after}."),
+                    2,
+                    HISTORY,
+                ),
+                column(
+                    ["delta", "cosine"],
+                    &format!("Cosine of the tokens' deltas, {after}."),
+                    3,
+                    COSINE,
+                ),
+            ]
+        };
+        let names = self.sources.iter().map(|source| source.name.as_str());
+        names.enumerate().flat_map(of_source).collect()
     }
 
+    /// Charts of all that is measured against tokens, and of the first token event by event.
     fn sections(&self, run: &Summarized) -> Vec<Section> {
-        sections(self, run)
+        let names = || self.sources.iter().map(|source| source.name.as_str());
+        // Sources side by side.
+        let charts = |all: &[(&str, Measured)]| -> Vec<Figure> {
+            let each = all.iter().flat_map(|chart| names().map(move |source| (chart, source)));
+            each.flat_map(|((title, measured), source)| curves(self, run, source, title, *measured))
+                .collect()
+        };
+        vec![
+            Section {
+                id: "local",
+                title: "One event at a time",
+                intro: "Every event of a token starts from the reference's state and has its decisions, so that only its own error \
+                        shows: that of x, and how many gates of the event behind it would fall otherwise on that x. A flat line \
+                        says that states of later tokens are no harder than those of the first.",
+                figures: charts(&[("x after an event", X), ("the next decision", NEXT)]),
+            },
+            Section {
+                id: "first",
+                title: "Running free through the first token",
+                intro: "Share of gates that are the reference's, event by event: how fast errors of x become decisions.",
+                figures: names().flat_map(|source| first(run, source)).collect(),
+            },
+            Section {
+                id: "decisions",
+                title: "Running free: decisions",
+                intro: "Decisions since the checkpoint before. What a gate lets in is another vector, and what it stores stays in \
+                        a bank for later tokens: agreement that falls is divergence, not error. The margin of what fell \
+                        otherwise tells near-ties, as small as the error of the logits, from decisions on another x.",
+                figures: charts(&[("gates", GATE), ("banks", BANK), ("margins", MARGIN)]),
+            },
+            Section {
+                id: "state",
+                title: "Running free: what is carried",
+                intro: "Cores of which every decision so far was the reference's; lanes that hold another bank, of which maps \
+                        without relation have 3 of 4; the error of the banks; and the cosine of what the tokens yield.",
+                figures: charts(&[
+                    ("cores with the same history", HISTORY),
+                    ("lanes that differ", LANES),
+                    ("banks", RAM),
+                    ("delta", COSINE),
+                ]),
+            },
+        ]
     }
 
     fn group(&self, recipe: &str, _sized: &dyn Fn(&str) -> bool) -> (Group, Option<&str>) {
@@ -76,126 +180,18 @@ impl Show for SwapFfnStudy {
     }
 }
 
-/// For every source the largest local error and the unexplained flips, then the state after all tokens.
-fn columns(study: &SwapFfnStudy) -> Vec<Column> {
-    let tokens = study.shape[1];
-    // Events that start from the reference's state say no more of later tokens than of earlier ones; errors that are carried on do.
-    let at = |phase| match phase {
-        Local => study.checkpoints().collect(),
-        Cumulative => vec![tokens],
-    };
-    let of_source = |(number, source): (usize, &str)| {
-        let column = |title: [&str; 2], doc: &str, less: usize, measured: Measured| {
-            let (source, at) = (source.to_string(), at(measured.0));
-            Column {
-                title: title.map(|line| Cow::Owned(line.to_string())),
-                doc: Cow::Owned(doc.to_string()),
-                weight: 100usize.saturating_sub(10 * number + less) as u8,
-                cell: Box::new(move |index: &Index, candidate: &Candidate| {
-                    let after = |tokens: &usize| value(index, candidate.name, &source, measured, *tokens);
-                    let worst = at.iter().filter_map(after).reduce(number::larger)?;
-                    Some(number::of_metric(measured.2, worst))
-                }),
-            }
-        };
-        let after = format!("after {tokens} tokens");
-        [
-            column(
-                [source, "x, local"],
-                "Largest relative L2 error of x after an event that starts from the reference's state.",
-                1,
-                X,
-            ),
-            column(
-                ["flips", "outside"],
-                "Decisions from the reference's state that fell otherwise outside the stated margin.",
-                4,
-                FLIPS,
-            ),
-            column(
-                ["same", "gates"],
-                &format!("Share of gates that are the reference's, running free, {after}."),
-                0,
-                GATE,
-            ),
-            column(
-                ["same", "history"],
-                &format!("Share of cores whose decisions all were the reference's, {after}."),
-                2,
-                HISTORY,
-            ),
-            column(
-                ["delta", "cosine"],
-                &format!("Cosine of the tokens' deltas, {after}."),
-                3,
-                COSINE,
-            ),
-        ]
-    };
-    let names = study.sources.iter().map(|source| source.name.as_str());
-    names.enumerate().flat_map(of_source).collect()
-}
-
-/// Charts of all that is measured against tokens, and of the first token event by event.
-fn sections(study: &SwapFfnStudy, run: &Summarized) -> Vec<Section> {
-    let names = || study.sources.iter().map(|source| source.name.as_str());
-    // Sources side by side.
-    let charts = |all: &[(&str, Measured)]| -> Vec<Figure> {
-        let each = all.iter().flat_map(|chart| names().map(move |source| (chart, source)));
-        each.flat_map(|((title, measured), source)| curves(study, run, source, title, *measured))
-            .collect()
-    };
-    vec![
-        Section {
-            id: "local",
-            title: "One event at a time",
-            intro: "Every event of a token starts from the reference's state and has its decisions, so that only its own error \
-                    shows: that of x, and how many gates of the event behind it would fall otherwise on that x. A flat line \
-                    says that states of later tokens are no harder than those of the first.",
-            figures: charts(&[("x after an event", X), ("the next decision", NEXT)]),
-        },
-        Section {
-            id: "first",
-            title: "Running free through the first token",
-            intro: "Share of gates that are the reference's, event by event: how fast errors of x become decisions.",
-            figures: names().flat_map(|source| first(run, source)).collect(),
-        },
-        Section {
-            id: "decisions",
-            title: "Running free: decisions",
-            intro: "Decisions since the checkpoint before. What a gate lets in is another vector, and what it stores stays in \
-                    a bank for later tokens: agreement that falls is divergence, not error. The margin of what fell \
-                    otherwise tells near-ties, as small as the error of the logits, from decisions on another x.",
-            figures: charts(&[("gates", GATE), ("banks", BANK), ("margins", MARGIN)]),
-        },
-        Section {
-            id: "state",
-            title: "Running free: what is carried",
-            intro: "Cores of which every decision so far was the reference's; lanes that hold another bank, of which maps \
-                    without relation have 3 of 4; the error of the banks; and the cosine of what the tokens yield.",
-            figures: charts(&[
-                ("cores with the same history", HISTORY),
-                ("lanes that differ", LANES),
-                ("banks", RAM),
-                ("delta", COSINE),
-            ]),
-        },
-    ]
-}
-
 fn curves(study: &SwapFfnStudy, run: &Summarized, source: &str, title: &str, measured: Measured) -> Vec<Figure> {
     let (_, _, metric, unit) = measured;
-    let log = matches!(metric, "relative_l2" | "flip_margin");
+    let log = [&metrics::RELATIVE_L2, &metrics::FLIP_MARGIN].contains(&metric);
     let curves = Curves {
         title: format!("{source}: {title}"),
         unit,
         metric,
         axis: Axis::Tokens,
         log,
-        range: if log {
-            Vec::new()
-        } else {
-            vec![if metric == "lane_distance" { 0.0 } else { 1.0 }]
+        range: match log {
+            true => Vec::new(),
+            false => vec![if metric == &metrics::LANE_DISTANCE { 0.0 } else { 1.0 }],
         },
     };
     curves.figures(run, |candidate| {
@@ -210,11 +206,11 @@ fn curves(study: &SwapFfnStudy, run: &Summarized, source: &str, title: &str, mea
 /// Gates of the first token by event.
 fn first(run: &Summarized, source: &str) -> Vec<Figure> {
     let site = format!("{source}.first");
-    let quantity = Quantity::new(Cumulative, &site, "gate_agreement");
+    let quantity = Quantity::new(Cumulative, &site, metrics::GATE_AGREEMENT.name);
     let curves = Curves {
         title: format!("{source}: gates of the first token"),
         unit: "share of gates that are the same",
-        metric: "gate_agreement",
+        metric: &metrics::GATE_AGREEMENT,
         axis: Axis::Events,
         log: false,
         range: vec![1.0],

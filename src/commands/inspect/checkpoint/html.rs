@@ -7,7 +7,7 @@ use askama::Template;
 
 use super::Verdict;
 use super::output::{by_sqnr, formats, subject, summary};
-use crate::report::chart::{Dot, DotRow, Dots, Mark};
+use crate::report::chart::{Chart, Dot, DotRow, Dots, Mark};
 use ulplab_checkpoint::checkpoint::{CHECKS, Check, Finding, Judged, Report, kin};
 
 /// The most matrices that a table lists.

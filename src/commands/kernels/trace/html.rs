@@ -5,7 +5,7 @@ use askama::Template;
 use super::Trace;
 use super::command::Traces;
 use super::terminal::{Rows, launches, side_by_side};
-use crate::report::chart::{Dot, DotRow, Dots, Mark};
+use crate::report::chart::{Chart, Dot, DotRow, Dots, Mark};
 
 #[derive(Template)]
 #[template(path = "trace.html")]

@@ -1,7 +1,5 @@
 //! Columns of the overview of models, and what its rows are sorted by.
 
-use std::borrow::Cow;
-
 use reference::SiteInfo;
 use reference::paths::Path;
 use reference::sites::Decision;
@@ -9,8 +7,10 @@ use reference::sites::Decision;
 use crate::report::index::{self, Index, Quantity};
 use crate::report::number;
 use crate::report::overview::Column;
-use crate::report::recipes::Candidate;
-use ulplab_core::metrics::{WEIGHT_BITS, WEIGHT_MEGABYTES};
+use ulplab_core::metrics::{
+    COSINE, DELTA_NATS, DELTA_NATS_PER_BYTE, GAIN, KL, Metric, NONFINITE, PERPLEXITY, RECALL, RELATIVE_L2, TOP1,
+    WEIGHT_BITS, WEIGHT_MEGABYTES,
+};
 use ulplab_core::record::Phase;
 use ulplab_core::record::Phase::{Cumulative, Local};
 
@@ -27,21 +27,21 @@ fn output(index: &Index) -> &'static str {
 
 /// Error of the residual streams where each layer is fed the reference's input.
 pub fn local_error(index: &Index) -> Quantity<'static> {
-    Quantity::new(Local, stream(index), "relative_l2")
+    Quantity::new(Local, stream(index), RELATIVE_L2.name)
 }
 
 /// Error of the residual streams where the candidate runs free.
 pub fn cumulative_error(index: &Index) -> Quantity<'static> {
-    Quantity::new(Cumulative, stream(index), "relative_l2")
+    Quantity::new(Cumulative, stream(index), RELATIVE_L2.name)
 }
 
 /// Error over that of the layer before.
 pub fn gain(index: &Index, phase: Phase) -> Quantity<'static> {
-    Quantity::new(phase, stream(index), "gain")
+    Quantity::new(phase, stream(index), GAIN.name)
 }
 
 pub fn kl(index: &Index) -> Quantity<'static> {
-    Quantity::new(Cumulative, output(index), "kl")
+    Quantity::new(Cumulative, output(index), KL.name)
 }
 
 /// The sites whose tensors are cached and compared.
@@ -57,7 +57,7 @@ fn recall(index: &Index, phase: Phase) -> impl Iterator<Item = Quantity<'static>
     let selects = |site: &&SiteInfo| matches!(site.decision(), Some(Decision::TopK { .. }));
     sites
         .filter(selects)
-        .map(move |site| Quantity::new(phase, site.name, "recall"))
+        .map(move |site| Quantity::new(phase, site.name, RECALL.name))
 }
 
 /// Selections from caches, first where they matter, else where they were measured.
@@ -65,11 +65,6 @@ pub fn measured_recall(index: &Index) -> Vec<Quantity<'static>> {
     let of = |phase| recall(index, phase).filter(|quantity| index.has(*quantity)).collect();
     let phases: [Vec<_>; 2] = [Cumulative, Local].map(of);
     phases.into_iter().find(|found| !found.is_empty()).unwrap_or_default()
-}
-
-/// All columns.
-pub fn columns() -> Vec<Column> {
-    MODEL.iter().map(StandardColumn::column).collect()
 }
 
 /// What rows are sorted by: the first of these that the run has, in words.
@@ -101,191 +96,174 @@ fn median_error(index: &Index, recipe: &str) -> Option<f64> {
     index::median(if changed.is_empty() { &all } else { &changed })
 }
 
-/// A column that is the same in every experiment.
-struct StandardColumn {
-    title: [&'static str; 2],
-    doc: &'static str,
-    weight: u8,
-    cell: fn(&Index, &Candidate) -> Option<String>,
-}
-
-impl StandardColumn {
-    fn column(&self) -> Column {
-        Column {
-            title: self.title.map(Cow::Borrowed),
-            doc: self.doc.into(),
-            weight: self.weight,
-            cell: Box::new(self.cell),
-        }
-    }
-}
-
-/// Columns of models.
-const MODEL: &[StandardColumn] = &[
-    StandardColumn {
-        title: ["bytes/", "vector"],
-        doc: "Bytes one KV vector takes in the cache, scales included.",
-        weight: 9,
-        cell: |_, candidate| candidate.bytes_per_vector.map(number::tenths),
-    },
-    StandardColumn {
-        title: ["bytes/", "token"],
-        doc: "Bytes that the caches of all layers grow by per token of context, scales included; caches that the recipe leaves \
+/// All columns.
+pub fn columns() -> Vec<Column> {
+    vec![
+        Column::new(
+            ["bytes/", "vector"],
+            "Bytes one KV vector takes in the cache, scales included.",
+            9,
+            |_, candidate| candidate.bytes_per_vector.map(number::tenths),
+        ),
+        Column::new(
+            ["bytes/", "token"],
+            "Bytes that the caches of all layers grow by per token of context, scales included; caches that the recipe leaves \
               exact count as bf16. Caches that stop growing, as sliding windows do, are not counted.",
-        weight: 1,
-        cell: |_, candidate| {
-            candidate
-                .bytes_per_token
-                .filter(|bytes| *bytes > 0.0)
-                .map(number::tenths)
-        },
-    },
-    StandardColumn {
-        title: ["of", "bf16"],
-        doc: "The bytes per token as a share of what the same caches take in bf16.",
-        weight: 1,
-        cell: |_, candidate| candidate.of_bf16.map(|share| number::significant(share, 3)),
-    },
-    StandardColumn {
-        title: ["bits/", "weight"],
-        doc: "Stored bits per weight of the weights that the recipe rounds, scales included.",
-        weight: 9,
-        cell: |index, candidate| Some(number::error(weights(index, candidate.name, WEIGHT_BITS.name)?)),
-    },
-    StandardColumn {
-        title: ["weights", "MB"],
-        doc: "All weights of the model in 10⁶ bytes: those that the recipe rounds in their formats, the others in bf16.",
-        weight: 7,
-        cell: |index, candidate| Some(number::error(weights(index, candidate.name, WEIGHT_MEGABYTES.name)?)),
-    },
-    StandardColumn {
-        title: ["stored", "cosine"],
-        doc: "Cosine between a KV vector and what is read back from the cache, mean over layers: what the format \
+            1,
+            |_, candidate| {
+                candidate
+                    .bytes_per_token
+                    .filter(|bytes| *bytes > 0.0)
+                    .map(number::tenths)
+            },
+        ),
+        Column::new(
+            ["of", "bf16"],
+            "The bytes per token as a share of what the same caches take in bf16.",
+            1,
+            |_, candidate| candidate.of_bf16.map(|share| number::significant(share, 3)),
+        ),
+        Column::new(
+            ["bits/", "weight"],
+            "Stored bits per weight of the weights that the recipe rounds, scales included.",
+            9,
+            |index, candidate| Some(number::error(weights(index, candidate.name, &WEIGHT_BITS)?)),
+        ),
+        Column::new(
+            ["weights", "MB"],
+            "All weights of the model in 10⁶ bytes: those that the recipe rounds in their formats, the others in bf16.",
+            7,
+            |index, candidate| Some(number::error(weights(index, candidate.name, &WEIGHT_MEGABYTES)?)),
+        ),
+        Column::new(
+            ["stored", "cosine"],
+            "Cosine between a KV vector and what is read back from the cache, mean over layers: what the format \
               does to the vector itself, before any layer uses it.",
-        weight: 4,
-        cell: |index, candidate| {
-            let cosine = |site| index.means(candidate.name, Quantity::new(Local, site, "cosine"));
-            let cosines: Vec<f64> = stored(index).into_iter().flat_map(cosine).collect();
-            index::mean(&cosines).map(number::near_one)
-        },
-    },
-    StandardColumn {
-        title: ["local error", "median"],
-        doc: "Relative L2 error of a layer's output when the layer is fed the reference's input, ‖got − want‖ / \
+            4,
+            |index, candidate| {
+                let cosine = |site| index.means(candidate.name, Quantity::new(Local, site, COSINE.name));
+                let cosines: Vec<f64> = stored(index).into_iter().flat_map(cosine).collect();
+                index::mean(&cosines).map(number::near_one)
+            },
+        ),
+        Column::new(
+            ["local error", "median"],
+            "Relative L2 error of a layer's output when the layer is fed the reference's input, ‖got − want‖ / \
               ‖want‖, median over the layers that have an error: the error a layer makes by itself. Layers that a \
               recipe leaves exact are not counted.",
-        weight: 6,
-        cell: |index, candidate| median_error(index, candidate.name).map(number::error),
-    },
-    StandardColumn {
-        title: ["final", "cosine"],
-        doc: "Cosine of the residual streams after the last layer when the candidate runs free.",
-        weight: 5,
-        cell: |index, candidate| {
-            let cosine = Quantity::new(Cumulative, stream(index), "cosine");
-            Some(number::near_one(index.last(candidate.name, cosine)?.mean))
-        },
-    },
-    StandardColumn {
-        title: ["final", "error"],
-        doc: "Relative L2 error of the residual streams after the last layer when the candidate runs free: local \
+            6,
+            |index, candidate| median_error(index, candidate.name).map(number::error),
+        ),
+        Column::new(
+            ["final", "cosine"],
+            "Cosine of the residual streams after the last layer when the candidate runs free.",
+            5,
+            |index, candidate| {
+                let cosine = Quantity::new(Cumulative, stream(index), COSINE.name);
+                Some(number::near_one(index.last(candidate.name, cosine)?.mean))
+            },
+        ),
+        Column::new(
+            ["final", "error"],
+            "Relative L2 error of the residual streams after the last layer when the candidate runs free: local \
               errors added up, and damped or amplified by the layers behind them. Rows are sorted by it.",
-        weight: 10,
-        cell: |index, candidate| {
-            let last = index.last(candidate.name, cumulative_error(index))?;
-            Some(number::error(last.mean))
-        },
-    },
-    StandardColumn {
-        title: ["logits", "KL"],
-        doc: "Kullback–Leibler divergence of the candidate's next-token distribution from the reference's, in nats, \
+            10,
+            |index, candidate| {
+                let last = index.last(candidate.name, cumulative_error(index))?;
+                Some(number::error(last.mean))
+            },
+        ),
+        Column::new(
+            ["logits", "KL"],
+            "Kullback–Leibler divergence of the candidate's next-token distribution from the reference's, in nats, \
               mean over positions.",
-        weight: 8,
-        cell: |index, candidate| Some(number::error(index.whole(candidate.name, kl(index))?.mean)),
-    },
-    StandardColumn {
-        title: ["top-1", "same"],
-        doc: "Share of positions where candidate and reference rank the same token first.",
-        weight: 3,
-        cell: |index, candidate| {
-            let top1 = Quantity::new(Cumulative, output(index), "top1");
-            Some(number::share(index.whole(candidate.name, top1)?.mean))
-        },
-    },
-    StandardColumn {
-        title: ["Δ nats/byte", "± 95 %"],
-        doc: "Change of the loss on the text (positive: worse), with a 95 % bootstrap interval of the mean over \
+            8,
+            |index, candidate| Some(number::error(index.whole(candidate.name, kl(index))?.mean)),
+        ),
+        Column::new(
+            ["top-1", "same"],
+            "Share of positions where candidate and reference rank the same token first.",
+            3,
+            |index, candidate| {
+                let top1 = Quantity::new(Cumulative, output(index), TOP1.name);
+                Some(number::share(index.whole(candidate.name, top1)?.mean))
+            },
+        ),
+        Column::new(
+            ["Δ nats/byte", "± 95 %"],
+            "Change of the loss on the text (positive: worse), with a 95 % bootstrap interval of the mean over \
               windows. An interval that spans 0 means this text cannot tell the two apart.",
-        weight: 2,
-        cell: |index, candidate| {
-            // Where tokens are bytes, the two are the same.
-            let delta = ["delta_nats_per_byte", "delta_nats"].map(|metric| loss(index, candidate.name, metric));
-            delta.into_iter().flatten().next()
-        },
-    },
-    StandardColumn {
-        title: ["Δ nats/token", "± 95 %"],
-        doc: "The same change by tokens of a model that does not read bytes. Models with other tokenizers compare by bytes only.",
-        weight: 1,
-        cell: |index, candidate| {
-            loss(index, candidate.name, "delta_nats_per_byte")?;
-            loss(index, candidate.name, "delta_nats")
-        },
-    },
-    StandardColumn {
-        title: ["", "perplexity"],
-        doc: "Perplexity on the text, e to the power of the loss per token, of all windows together.",
-        weight: 0,
-        cell: |index, candidate| {
-            let perplexity = Quantity::new(Cumulative, output(index), "perplexity");
-            Some(number::error(index.whole(candidate.name, perplexity)?.mean))
-        },
-    },
-    StandardColumn {
-        title: ["recall", "min/mean"],
-        doc: "Share of the indexer's top-k choices that the candidate makes too: in the worst layer, and the mean \
+            2,
+            |index, candidate| {
+                // Where tokens are bytes, the two are the same.
+                let delta = [&DELTA_NATS_PER_BYTE, &DELTA_NATS].map(|metric| loss(index, candidate.name, metric));
+                delta.into_iter().flatten().next()
+            },
+        ),
+        Column::new(
+            ["Δ nats/token", "± 95 %"],
+            "The same change by tokens of a model that does not read bytes. Models with other tokenizers compare by bytes only.",
+            1,
+            |index, candidate| {
+                loss(index, candidate.name, &DELTA_NATS_PER_BYTE)?;
+                loss(index, candidate.name, &DELTA_NATS)
+            },
+        ),
+        Column::new(
+            ["", "perplexity"],
+            "Perplexity on the text, e to the power of the loss per token, of all windows together.",
+            0,
+            |index, candidate| {
+                let perplexity = Quantity::new(Cumulative, output(index), PERPLEXITY.name);
+                Some(number::error(index.whole(candidate.name, perplexity)?.mean))
+            },
+        ),
+        Column::new(
+            ["recall", "min/mean"],
+            "Share of the indexer's top-k choices that the candidate makes too: in the worst layer, and the mean \
               over layers.",
-        weight: 1,
-        cell: |index, candidate| {
-            let of = |phase| -> Vec<f64> {
-                let values = recall(index, phase).flat_map(|quantity| index.means(candidate.name, quantity));
-                values.collect()
-            };
-            let recalls = [Cumulative, Local].map(of);
-            let recalls = recalls.iter().find(|values| !values.is_empty())?;
-            Some(format!(
-                "{}/{}",
-                number::share(index::min(recalls)?),
-                number::share(index::mean(recalls)?)
-            ))
-        },
-    },
-    StandardColumn {
-        title: ["NaN or", "inf"],
-        doc: "NaN and infinite elements of the layers' outputs, all layers together. Shown only if there are any.",
-        weight: 11,
-        cell: |index, candidate| {
-            let nonfinite = [Local, Cumulative].map(|phase| Quantity::new(phase, stream(index), "nonfinite"));
-            let counts = nonfinite.iter().flat_map(|q| index.means(candidate.name, *q));
-            let counts: f64 = counts.sum();
-            (counts != 0.0).then(|| number::tenths(counts))
-        },
-    },
-];
+            1,
+            |index, candidate| {
+                let of = |phase| -> Vec<f64> {
+                    let values = recall(index, phase).flat_map(|quantity| index.means(candidate.name, quantity));
+                    values.collect()
+                };
+                let recalls = [Cumulative, Local].map(of);
+                let recalls = recalls.iter().find(|values| !values.is_empty())?;
+                Some(format!(
+                    "{}/{}",
+                    number::share(index::min(recalls)?),
+                    number::share(index::mean(recalls)?)
+                ))
+            },
+        ),
+        Column::new(
+            ["NaN or", "inf"],
+            "NaN and infinite elements of the layers' outputs, all layers together. Shown only if there are any.",
+            11,
+            |index, candidate| {
+                let nonfinite = [Local, Cumulative].map(|phase| Quantity::new(phase, stream(index), NONFINITE.name));
+                let counts = nonfinite.iter().flat_map(|q| index.means(candidate.name, *q));
+                let counts: f64 = counts.sum();
+                (counts != 0.0).then(|| number::tenths(counts))
+            },
+        ),
+    ]
+}
 
 /// A size of the weights that a recipe rounds.
-fn weights(index: &Index, recipe: &str, metric: &'static str) -> Option<f64> {
-    let found = [Cumulative, Local].map(|phase| index.whole(recipe, Quantity::new(phase, output(index), metric)));
+fn weights(index: &Index, recipe: &str, metric: &Metric) -> Option<f64> {
+    let found = [Cumulative, Local].map(|phase| index.whole(recipe, Quantity::new(phase, output(index), metric.name)));
     found.into_iter().flatten().next().map(|summary| summary.mean)
 }
 
 /// The megabytes of all weights with those that a recipe rounds.
 pub fn weight_megabytes(index: &Index, recipe: &str) -> Option<f64> {
-    weights(index, recipe, WEIGHT_MEGABYTES.name)
+    weights(index, recipe, &WEIGHT_MEGABYTES)
 }
 
 /// A change of the loss with its interval.
-fn loss(index: &Index, recipe: &str, metric: &'static str) -> Option<String> {
-    let delta = index.whole(recipe, Quantity::new(Cumulative, output(index), metric))?;
+fn loss(index: &Index, recipe: &str, metric: &Metric) -> Option<String> {
+    let delta = index.whole(recipe, Quantity::new(Cumulative, output(index), metric.name))?;
     Some(number::interval(delta.mean, delta.ci_low, delta.ci_high))
 }

@@ -117,7 +117,7 @@ fn dots(run: &Summarized, rows: impl Fn(Quantity<'static>) -> Vec<DotRow>) -> [F
             rows: rows(quantity),
             width: HALF[0],
         };
-        figure(dots.svg(), String::new())
+        figure(dots, String::new())
     })
 }
 
@@ -179,6 +179,6 @@ fn panel(
     };
     Some(Figure {
         size: Size::Third,
-        ..figure(lines.svg(), String::new())
+        ..figure(lines, String::new())
     })
 }

@@ -9,14 +9,15 @@ use crate::report::Show;
 use crate::report::Summarized;
 use crate::report::chart::{Heat, HeatRow, Mark, Point, Scatter};
 use crate::report::figures::{
-    Figure, HALF, Section, Size, by_layer, captions, figure, final_value, fold, gates, of_group, own_error,
-    plain_lines, unit,
+    Figure, HALF, Section, by_layer, captions, figure, final_value, fold, gates, of_group, own_error, plain_lines,
+    unit, wide,
 };
 use crate::report::index::{Index, Quantity};
 use crate::report::number;
 use crate::report::overview::Column;
 use crate::report::recipes::{Candidate, Gate, Group};
 use columns::{cumulative_error, gain, kl, local_error, measured_recall, stored};
+use ulplab_core::metrics::RELATIVE_L2;
 use ulplab_core::record::Phase::{Cumulative, Local};
 
 impl Show for ModelStudy {
@@ -32,7 +33,73 @@ impl Show for ModelStudy {
     }
 
     fn sections(&self, run: &Summarized) -> Vec<Section> {
-        of_model(run)
+        vec![
+            Section {
+                id: "front",
+                title: "What a byte buys",
+                intro: "Error after the last layer, and at the logits, against the size of a stored KV vector; less is \
+                        better on both axes. Nothing measured beats the formats on the stepped line in both. Filled \
+                        marks pass all gates that bind them, crosses fail a gate, hollow marks are not judged or not bound by any gate.",
+                figures: [
+                    ("Residual streams after the last layer", cumulative_error(run.index)),
+                    ("Logits", kl(run.index)),
+                ]
+                .into_iter()
+                .flat_map(|(title, quantity)| front(run, title, quantity))
+                .collect(),
+            },
+            Section {
+                id: "layers",
+                title: "Error by layer",
+                intro: "Local: every layer is fed the reference's input, so a layer that stands out is sensitive by \
+                        itself. Cumulative: the candidate runs free, so a rising line is error that adds up and a flat \
+                        one error that the model damps. Both charts have the same axis; rest the pointer on a layer to \
+                        read its values. A cross at the top is NaN or infinity.",
+                figures: error_by_layer(run),
+            },
+            Section {
+                id: "heat",
+                title: "Where the error arises",
+                intro: "Every recipe in every layer, the least error first: a column that stands out is a layer that all formats \
+                        hurt, a cell that stands out a layer that one of them hurts. Both maps have the same colours; rest the \
+                        pointer on a cell to read its value.",
+                figures: heat(run),
+            },
+            Section {
+                id: "stored",
+                title: "Stored vectors",
+                intro: "What the format does to the KV vectors themselves, read back from the cache, before any layer \
+                        uses them.",
+                figures: stored(run.index)
+                    .into_iter()
+                    .flat_map(|site| plain_lines(run, site, Quantity::new(Local, site, RELATIVE_L2.name), true, &[]))
+                    .collect(),
+            },
+            Section {
+                id: "selection",
+                title: "Selection and gain",
+                intro: "Recall: the share of the reference's top-k choices that the candidate's indexer makes too; a \
+                        token that is not chosen is lost to attention however well it is stored. Gain: error at a \
+                        layer's output over error at its input; above 1 the layer amplifies what it is fed.",
+                figures: selection(run),
+            },
+            Section {
+                id: "noise",
+                title: "Noise controls",
+                intro: "Size or structure? A noise control replaces each rounding error by Gaussian noise of the same energy. Where the \
+                        format (filled) is worse than its control (hollow), its error is aligned with what the model \
+                        uses: a bias, or lost channels. Where the two agree, only the size of the error matters. The \
+                        factor at the right is format over noise. Each small chart has its own axis.",
+                figures: families::noise(run),
+            },
+            Section {
+                id: "narrowed",
+                title: "Narrowed recipes",
+                intro: "Where does it hurt? A format on some channels, one reader or some layers only, below the recipe that uses it \
+                        everywhere. The factor at the right is the share of the whole recipe's error that remains.",
+                figures: families::narrowed(run),
+            },
+        ]
     }
 
     fn order(&self, index: &Index) -> &'static str {
@@ -80,76 +147,6 @@ fn widens(wide: &Recipe, narrow: &Recipe) -> bool {
     };
     let wide = formats(wide);
     formats(narrow).iter().all(|format| wide.contains(format))
-}
-
-fn of_model(run: &Summarized) -> Vec<Section> {
-    vec![
-        Section {
-            id: "front",
-            title: "What a byte buys",
-            intro: "Error after the last layer, and at the logits, against the size of a stored KV vector; less is \
-                    better on both axes. Nothing measured beats the formats on the stepped line in both. Filled \
-                    marks pass all gates that bind them, crosses fail a gate, hollow marks are not judged or not bound by any gate.",
-            figures: [
-                ("Residual streams after the last layer", cumulative_error(run.index)),
-                ("Logits", kl(run.index)),
-            ]
-            .into_iter()
-            .flat_map(|(title, quantity)| front(run, title, quantity))
-            .collect(),
-        },
-        Section {
-            id: "layers",
-            title: "Error by layer",
-            intro: "Local: every layer is fed the reference's input, so a layer that stands out is sensitive by \
-                    itself. Cumulative: the candidate runs free, so a rising line is error that adds up and a flat \
-                    one error that the model damps. Both charts have the same axis; rest the pointer on a layer to \
-                    read its values. A cross at the top is NaN or infinity.",
-            figures: error_by_layer(run),
-        },
-        Section {
-            id: "heat",
-            title: "Where the error arises",
-            intro: "Every recipe in every layer, the least error first: a column that stands out is a layer that all formats \
-                    hurt, a cell that stands out a layer that one of them hurts. Both maps have the same colours; rest the \
-                    pointer on a cell to read its value.",
-            figures: heat(run),
-        },
-        Section {
-            id: "stored",
-            title: "Stored vectors",
-            intro: "What the format does to the KV vectors themselves, read back from the cache, before any layer \
-                    uses them.",
-            figures: stored(run.index)
-                .into_iter()
-                .flat_map(|site| plain_lines(run, site, Quantity::new(Local, site, "relative_l2"), true, &[]))
-                .collect(),
-        },
-        Section {
-            id: "selection",
-            title: "Selection and gain",
-            intro: "Recall: the share of the reference's top-k choices that the candidate's indexer makes too; a \
-                    token that is not chosen is lost to attention however well it is stored. Gain: error at a \
-                    layer's output over error at its input; above 1 the layer amplifies what it is fed.",
-            figures: selection(run),
-        },
-        Section {
-            id: "noise",
-            title: "Noise controls",
-            intro: "Size or structure? A noise control replaces each rounding error by Gaussian noise of the same energy. Where the \
-                    format (filled) is worse than its control (hollow), its error is aligned with what the model \
-                    uses: a bias, or lost channels. Where the two agree, only the size of the error matters. The \
-                    factor at the right is format over noise. Each small chart has its own axis.",
-            figures: families::noise(run),
-        },
-        Section {
-            id: "narrowed",
-            title: "Narrowed recipes",
-            intro: "Where does it hurt? A format on some channels, one reader or some layers only, below the recipe that uses it \
-                    everywhere. The factor at the right is the share of the whole recipe's error that remains.",
-            figures: families::narrowed(run),
-        },
-    ]
 }
 
 fn front(run: &Summarized, title: &str, quantity: Quantity) -> Vec<Figure> {
@@ -201,7 +198,7 @@ fn front(run: &Summarized, title: &str, quantity: Quantity) -> Vec<Figure> {
             guide: Vec::new(),
             size: HALF,
         };
-        figure(scatter.svg(), caption)
+        figure(scatter, caption)
     })
 }
 
@@ -250,10 +247,7 @@ fn heat(run: &Summarized) -> Vec<Figure> {
             range: range.clone(),
             width: 1120.0,
         };
-        Figure {
-            size: Size::Whole,
-            ..figure(heat.svg(), String::new())
-        }
+        wide(heat, String::new())
     };
     maps.map(map).into()
 }

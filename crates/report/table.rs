@@ -1,0 +1,62 @@
+//! Tables of text, which each report shows in its own way.
+
+use super::{columns, markdown};
+
+/// A table of text with a row for each name.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    /// One for the names, then one for each cell of a row.
+    pub heads: Vec<String>,
+    pub rows: Vec<Row>,
+    /// True if cells are numbers, which stand at the right.
+    pub numbers: bool,
+}
+
+/// A row of a table.
+#[derive(Clone, Debug)]
+pub struct Row {
+    pub name: String,
+    /// A note next to the name; may be empty.
+    pub note: String,
+    pub cells: Vec<String>,
+}
+
+impl Row {
+    /// A row whose first word is its name.
+    pub fn new(words: impl IntoIterator<Item = String>) -> Self {
+        let mut words = words.into_iter();
+        Self {
+            name: words.next().unwrap_or_default(),
+            note: String::new(),
+            cells: words.collect(),
+        }
+    }
+
+    /// The name with its note, then the cells.
+    fn words(&self) -> Vec<String> {
+        let name = match self.note.is_empty() {
+            true => self.name.clone(),
+            false => format!("{} {}", self.name, self.note),
+        };
+        std::iter::once(name).chain(self.cells.iter().cloned()).collect()
+    }
+}
+
+impl Table {
+    /// Lines for a terminal of `width` characters.
+    pub fn lines(&self, width: usize) -> Vec<String> {
+        let heads: Vec<&str> = self.heads.iter().map(String::as_str).collect();
+        let rows: Vec<Vec<String>> = self.rows.iter().map(Row::words).collect();
+        columns::fitted(&heads, &rows, &[], width)
+    }
+
+    /// Appends the table as Markdown until `text` would exceed `limit` bytes.
+    pub fn append(&self, text: &mut String, title: &str, limit: usize) {
+        let heads: Vec<&str> = self.heads.iter().map(String::as_str).collect();
+        let rows = self
+            .rows
+            .iter()
+            .map(|row| markdown::row(row.words().iter().map(String::as_str)));
+        markdown::table(text, title, &heads, rows, limit);
+    }
+}
