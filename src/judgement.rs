@@ -1,17 +1,19 @@
 //! Digests of the text of everything that says whether an operation's outputs are right: its cases, its expected outputs and bounds, the
 //! reference, formats and layouts that they come from, and the checks of the runner. The build script includes this file, too.
 //!
-//! The digest of an operation covers its own file, the other files of `crates/operations/ops` whose names it uses, every room of `core` and
-//! `operations` that any of them mentions, directly or not, and the compositions of its launches. More is covered than judges: an equal
-//! digest is a fast answer, and behind another one are the inputs and verdicts themselves (`kernels attest`).
+//! The digest of an operation covers its own file, or its package in `showcases`, the other files of `crates/operations/ops` whose names it
+//! uses, every room of `core` and `operations` that any of them mentions, directly or not, and the compositions of its launches. More is
+//! covered than judges: an equal digest is a fast answer, and behind another one are the inputs and verdicts themselves (`kernels attest`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The folder of the operations.
 const OPS: &str = "crates/operations/ops";
-/// The folder of compositions of launches.
+/// The folder of compositions of their launches.
 const COMPOSITIONS: &str = "crates/backend/compositions";
+/// The folder of operations that are packages of their own, with their compositions.
+const SHOWCASES: &str = "showcases";
 /// Checks that are part of every judgement.
 const CHECKS: [&str; 2] = ["crates/operations/ops/guards", "crates/operations/ops/checks"];
 /// Rooms that say nothing of right or wrong: words, files of tensors, models that no operation computes.
@@ -27,7 +29,7 @@ const OTHERS: [&str; 9] = [
     "reference/weights",
 ];
 
-/// Returns the texts of the files of `core`, `operations`, compositions and `reference`, by their paths without `.rs`.
+/// Returns the texts of the files of `core`, `operations`, compositions, showcases and `reference`, by their paths without `.rs`.
 ///
 /// # Errors
 /// A folder or a file cannot be read.
@@ -37,6 +39,7 @@ pub fn texts(root: &Path) -> std::io::Result<BTreeMap<String, String>> {
         root.join("crates/core"),
         root.join("crates/operations"),
         root.join(COMPOSITIONS),
+        root.join(SHOWCASES),
         root.join("reference"),
     ];
     while let Some(folder) = folders.pop() {
@@ -71,16 +74,16 @@ pub fn digests(texts: &BTreeMap<String, String>) -> BTreeMap<String, String> {
         .collect();
     let operations: Vec<String> = rooms
         .keys()
-        .filter_map(|room| room.strip_prefix("crates/operations/ops/"))
-        .map(String::from)
-        .filter(|name| list.contains(name))
+        .filter_map(|room| room.rsplit_once('/'))
+        .filter(|(folder, name)| *folder == SHOWCASES || *folder == OPS && list.contains(*name))
+        .map(|(_, name)| name.into())
         .collect();
     let names: BTreeSet<String> = rooms.keys().cloned().collect();
     for (name, room) in rooms.iter_mut().filter(|(name, _)| *name != "reference") {
         let words: BTreeSet<[String; 2]> = room.files.iter().flat_map(|(_, text)| paths(text)).collect();
         let by_word = words.iter().flat_map(|[before, word]| {
             // Other rooms have modules of the same names as operations.
-            let of_ops = name.starts_with(OPS) || before == "ops";
+            let of_ops = name.starts_with(OPS) || name.starts_with(SHOWCASES) || before == "ops";
             let of_ops = of_ops.then(|| format!("{OPS}/{word}"));
             ["core", "operations"]
                 .map(|home| format!("crates/{home}/{word}"))
@@ -95,11 +98,7 @@ pub fn digests(texts: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     }
     let digest = |op: &String| {
         let mut pending: Vec<String> = CHECKS.map(String::from).to_vec();
-        pending.push(format!("{OPS}/{op}"));
-        let composition = format!("{COMPOSITIONS}/{op}");
-        if rooms.contains_key(&composition) {
-            pending.extend([composition, format!("{COMPOSITIONS}/mod")]);
-        }
+        pending.extend([OPS, COMPOSITIONS, SHOWCASES].map(|folder| format!("{folder}/{op}")));
         let mut reached = BTreeSet::new();
         while let Some(name) = pending.pop() {
             if let Some(room) = rooms.get(&name).filter(|_| reached.insert(name.clone())) {
@@ -115,7 +114,7 @@ pub fn digests(texts: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     operations.iter().map(digest).collect()
 }
 
-/// A module of `core` or `operations`, a file or folder of `crates/operations/ops`, or `reference`.
+/// A module of `core` or `operations`, a file or folder of `crates/operations/ops`, a showcase, or `reference`.
 #[derive(Default)]
 struct Room<'a> {
     files: Vec<(&'a str, &'a str)>,
@@ -146,6 +145,7 @@ fn room(place: &str) -> String {
     match parts[..] {
         ["crates", "operations", "ops", part, ..] => format!("{OPS}/{part}"),
         ["crates", "backend", "compositions", part, ..] => format!("{COMPOSITIONS}/{part}"),
+        ["showcases", part, ..] => format!("{SHOWCASES}/{part}"),
         ["crates", home, part, ..] => format!("crates/{home}/{part}"),
         _ => "reference".into(),
     }

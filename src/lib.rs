@@ -9,6 +9,7 @@ extern crate ulplab_run;
 pub mod cli;
 pub mod commands;
 pub mod judgement;
+pub mod ops;
 pub mod provenance;
 pub mod sources;
 pub mod studies;
@@ -16,7 +17,6 @@ pub mod studies;
 pub use ulplab_backend as backend;
 pub use ulplab_checkpoint::{checkpoint, packed, parity};
 pub use ulplab_core::{atomic, error, formats, input, layouts, metrics, pattern, random, record, tensorfile, text};
-pub use ulplab_operations::ops;
 pub use ulplab_report as report;
 pub use ulplab_run::{
     dataset, experiment, gate, git, itself, json, output, progress, run, shipped, signal, statistics,

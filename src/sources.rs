@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// Folders whose files in Rust compute what a run measures. Folders of tests are left aside; comments and tests in a file count.
-pub const FOLDERS: [&str; 9] = [
+pub const FOLDERS: [&str; 10] = [
     "crates/backend",
     "crates/checkpoint",
     "crates/core",
@@ -16,6 +16,7 @@ pub const FOLDERS: [&str; 9] = [
     "crates/run/experiment",
     "crates/run/statistics",
     "reference",
+    "showcases",
     "src/studies",
 ];
 

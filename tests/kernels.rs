@@ -331,8 +331,20 @@ fn named_apart(case: &Case, problem: &Problem) {
 }
 
 #[test]
+fn kernels_operations_come_first_and_names_are_unique() {
+    let names: Vec<&str> = ulplab::ops::all().map(|op| op.name()).collect();
+    let unique: BTreeSet<&&str> = names.iter().collect();
+    assert_eq!(unique.len(), names.len());
+    assert_eq!(ulplab::ops::find("attention").unwrap().name(), "attention");
+    assert_eq!(
+        ulplab::ops::find("attenton").err().unwrap(),
+        "no operation 'attenton'; did you mean 'attention'?"
+    );
+}
+
+#[test]
 fn cases_have_names_of_their_own() {
-    for op in OPS {
+    for op in OPS.iter() {
         let mut names: Vec<String> = op.cases().into_iter().map(|case| case.name).collect();
         let count = names.len();
         names.sort();
@@ -360,7 +372,7 @@ fn cases_and_headers_fit() {
     let checkpoint = datasets().checkpoint("dsv4-mini").unwrap();
     let data = Data::new(1, &found).with_checkpoint(Some(&checkpoint));
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
-    let sources = Source::read_all(&folder).unwrap();
+    let sources = Source::read_all(&folder, &ulplab::ops::COMPOSITIONS).unwrap();
     assert_eq!(sources.len(), OPS.len(), "a .cu for each operation");
     for source in sources {
         let op = ulplab::ops::find(&source.op).unwrap();

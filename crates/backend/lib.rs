@@ -3,10 +3,9 @@
 #[macro_use]
 extern crate ulplab_run;
 
-mod compositions;
+pub mod compositions;
 pub mod cuda;
 pub mod program;
 pub mod recipe;
 pub mod rounding;
 pub mod stand_in;
-pub mod step;

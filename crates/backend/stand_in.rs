@@ -1,8 +1,10 @@
 //! Kernels that a recipe names to stand in for operations of the model.
 
-use super::cuda::Source;
+use std::path::PathBuf;
+
 use super::cuda::runner::{ChosenVariants, Worker};
 use super::cuda::shipped::folder;
+use super::cuda::{Compositions, Source};
 use ulplab_core::error::did_you_mean;
 use ulplab_operations::ops::call::{CALLED, StandIn, Type};
 use ulplab_run::experiment::Mistake;
@@ -12,19 +14,30 @@ use ulplab_run::experiment::Mistake;
 /// # Errors
 /// The kernel that is not there, at its place in the recipe's `kernels`.
 pub fn stand_in(kernels: &[String], dtype: Type) -> Result<Option<StandIn>, Mistake> {
-    let chosen = chosen(kernels, &CALLED)?;
+    let chosen = chosen(kernels, &CALLED, &[])?;
     Ok((!chosen.is_empty()).then(|| StandIn::new(Box::new(Worker::start(chosen)), dtype)))
 }
 
-/// The kernels that a recipe names, which must be of these operations.
+/// The kernels that a recipe names, which must be of these operations; `compositions` has those of the operations.
 ///
 /// # Errors
 /// As [`stand_in`].
-pub fn chosen(kernels: &[String], ops: &[&str]) -> Result<Vec<ChosenVariants>, Mistake> {
+pub fn chosen(
+    kernels: &[String],
+    ops: &[&str],
+    compositions: &[&Compositions],
+) -> Result<Vec<ChosenVariants>, Mistake> {
     if kernels.is_empty() {
         return Ok(Vec::new());
     }
-    let files = folder().and_then(|folder| Source::read_all(&folder));
+    let read = |folder: PathBuf| {
+        let paths = ops.iter().map(|op| folder.join(format!("{op}.cu")));
+        let there = paths.filter(|path| path.is_file());
+        there
+            .map(|path| Source::read(&path, compositions))
+            .collect::<Result<Vec<_>, _>>()
+    };
+    let files = folder().and_then(read);
     let files = files.map_err(|error| Mistake::at("kernels", error.to_string()))?;
     let mut all: Vec<ChosenVariants> = Vec::new();
     for (at, name) in kernels.iter().enumerate() {
@@ -35,10 +48,9 @@ pub fn chosen(kernels: &[String], ops: &[&str]) -> Result<Vec<ChosenVariants>, M
                 .map(|variant| format!("{}.{}", source.op, variant.name))
                 .collect::<Vec<_>>()
         };
-        let usable = || files.iter().filter(|source| ops.contains(&source.op.as_str()));
-        let source = usable().find(|source| source.op == op);
+        let source = files.iter().find(|source| source.op == op);
         let Some((source, variant)) = source.and_then(|source| Some((source, source.variant(variant)?))) else {
-            let names: Vec<String> = usable().flat_map(of).collect();
+            let names: Vec<String> = files.iter().flat_map(of).collect();
             let hint = did_you_mean(name, names.iter().map(String::as_str));
             let message = format!(
                 "'{name}' is no kernel of an operation of the model ({}){hint}",

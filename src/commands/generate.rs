@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use reference::paths::Model;
 
-use crate::backend::cuda::{Device, Session, Source, shipped};
+use crate::backend::cuda::{Device, Session, shipped};
 use crate::backend::recipe::Round;
 use crate::backend::rounding::Rounding;
 use crate::dataset::{Checkpoint, Manifest as Datasets};
@@ -13,7 +13,7 @@ use crate::experiment::file::ExperimentFile;
 use crate::studies;
 use crate::studies::model::Recipe;
 use ulplab_core::error::{Error, Exit, Result, did_you_mean};
-use ulplab_operations::ops::decode_step::{Draw, Formats, Generation};
+use ulplab_decode_step::{COMPOSITIONS, DecodeStep, Draw, Formats, Generation};
 
 /// Generate text with the reference, and with recipes for comparison.
 #[derive(Debug, clap::Args)]
@@ -138,7 +138,7 @@ pub fn run(args: &GenerateArgs) -> Result<Exit> {
 
 /// Tokens by the kernels of `decode_step`, and what made them.
 fn on_device(device: &Device, folder: &Path, prompt: &[u32], args: &GenerateArgs) -> Result<(String, Vec<u32>)> {
-    let source = Source::read(&shipped::folder()?.join("decode_step.cu"))?;
+    let source = shipped::file(&DecodeStep, &[&COMPOSITIONS])?;
     let keys = match &args.record {
         Some(_) if args.index.is_some() => Some("indexed"),
         Some(_) => Some("records"),

@@ -5,11 +5,11 @@ use serde::Serialize;
 
 use crate::backend::cuda::{Device, Session};
 use crate::json;
+use crate::ops::{self, Case, Problem};
 use crate::studies::kernels::file;
 use ulplab_core::accumulator::{Accumulator, Factor, Operand, WGMMA_BF16, WGMMA_E4M3};
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::pattern::selects;
-use ulplab_operations::ops::{self, Case, Problem};
 
 /// Find out how the tensor cores of this machine's GPU sum.
 ///
@@ -62,7 +62,7 @@ const SAMPLE: usize = 4096;
 
 pub fn run(args: &ProbeArgs) -> Result<Exit> {
     let op = ops::find("wgmma").map_err(Error::Usage)?;
-    let source = file(op)?;
+    let source = file(op, &ops::COMPOSITIONS)?;
     let cases: Vec<Case> = op
         .cases()
         .into_iter()

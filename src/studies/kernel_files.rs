@@ -2,6 +2,7 @@
 
 use crate::backend::cuda::shipped::folder;
 use crate::backend::cuda::{Device, Source as KernelFile};
+use crate::ops::COMPOSITIONS;
 use crate::provenance;
 use crate::run::Manifest;
 use crate::studies::Study;
@@ -26,7 +27,7 @@ pub fn add_digests(manifest: &mut Manifest, sources: &[KernelFile], used: impl F
 /// If a file cannot be read.
 pub fn add_all(study: &dyn Study, manifest: &mut Manifest) -> Result<()> {
     if study.uses_gpu() {
-        add_digests(manifest, &KernelFile::read_all(&folder()?)?, |_| true);
+        add_digests(manifest, &KernelFile::read_all(&folder()?, &COMPOSITIONS)?, |_| true);
     }
     Ok(())
 }

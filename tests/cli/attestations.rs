@@ -12,7 +12,9 @@ use super::*;
 
 /// Attestations, as a run on a card writes them, of all files of a folder; every variant ran, every fault was noticed.
 fn attested(kernels: &Path) -> Attestation {
-    let sources = Source::read_all(kernels).unwrap().into_iter();
+    let sources = Source::read_all(kernels, &ulplab::ops::COMPOSITIONS)
+        .unwrap()
+        .into_iter();
     let one_case = VariantResult {
         cases: 1,
         ..VariantResult::default()
@@ -135,7 +137,7 @@ fn rewritten_kernels_are_as_they_were_verified() {
     );
     std::fs::write(&file, format!("{variants}[[mutant]]{fault}*/{code}")).unwrap();
     let mut as_verified = attested(folder.path());
-    let source = Source::read(&file).unwrap();
+    let source = Source::read(&file, &ulplab::ops::COMPOSITIONS).unwrap();
     let digests = Digests {
         code: Some(CodeDigests::new(&source, "sm_90a", &toolkit, None).unwrap()),
         judgement: Some(Default::default()),

@@ -1,10 +1,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ulplab::backend::cuda::graph::{Callable, Composed, Composition, Graph, Put, call, kernel};
+use ulplab::backend::cuda::graph::{Graph, Put, call, kernel};
 use ulplab::backend::cuda::header::Header;
 use ulplab::backend::cuda::plan::{Launches, Named, SMS, Scratch, Step, Work};
-use ulplab::backend::cuda::{Plan, Source};
+use ulplab::backend::cuda::{Callable, Composed, Composition, Plan, Source};
 use ulplab::ops;
 
 const OTHER: &str = r#"/*
@@ -236,7 +236,9 @@ fn heads_and_compositions_belong_together() {
     let with = |text: &str| {
         let file = folder.path().join("delta_handover.cu");
         std::fs::write(&file, text).unwrap();
-        Source::read(&file).map(drop).map_err(|error| error.to_string())
+        Source::read(&file, &ulplab::ops::COMPOSITIONS)
+            .map(drop)
+            .map_err(|error| error.to_string())
     };
     let heads = "/*\n[[variant]]\nname = \"pointer\"\ndoc = \"x\"\n[[variant]]\nname = \"turned\"\ndoc = \"x\"\n";
     assert_eq!(with(&format!("{heads}*/")), Ok(()));

@@ -367,7 +367,7 @@ fn shipped_draws_reach_every_variant() {
     let (kernels, cases) = (patterns("kernels"), patterns("cases"));
     let any = |patterns: &[String], name: &str| patterns.iter().any(|pattern| matches(pattern, name));
     let mut drawn = 0;
-    for source in Source::read_all(&root.join("kernels")).unwrap() {
+    for source in Source::read_all(&root.join("kernels"), &ulplab::ops::COMPOSITIONS).unwrap() {
         let chosen = find(&source.op).unwrap().cases().into_iter();
         let chosen: Vec<Case> = chosen.filter(|case| any(&cases, &case.name)).collect();
         for variant in &source.header.variants {

@@ -6,8 +6,8 @@ use reference::paths::deepseek_v4::{Config, Model, State, StateParts};
 use reference::{Choice, Numerics, Site, Tensor};
 use ulplab::metrics::VIOLATIONS;
 use ulplab::ops::data::{f32_bytes, floats};
-use ulplab::ops::decode_step::{self, Caches, Formats};
 use ulplab::ops::{Case, Data, Outputs, Problem};
+use ulplab_decode_step::{Caches, Formats};
 
 use super::{buffer, integers, problems_of};
 use eight::Eight;
@@ -338,7 +338,7 @@ fn outputs_of(model: &Model<f32>, problem: &Problem, formats: Formats, mistake: 
 
 /// The state after the tokens that the case begins with.
 fn begin(config: &Config, model: &Model<f32>, tokens: usize, record: Option<&str>) -> State<f32> {
-    let prompt = decode_step::PROMPT.iter().cycle().take(tokens);
+    let prompt = ulplab_decode_step::PROMPT.iter().cycle().take(tokens);
     let ids = prompt.map(|id| u32::from(*id) % config.vocab_size as u32);
     let mut state = model.state();
     if tokens > 0 {
@@ -358,7 +358,7 @@ fn wrong(problem: &Problem, outputs: &Outputs) -> Vec<&'static str> {
 /// Some of the cases of a small model, that are not timed.
 fn small(wanted: impl Fn(&Case) -> bool) -> Vec<(Case, Problem, Config)> {
     let none = |_: &str| Err(String::new());
-    let config = |case: &Case| decode_step::config(case, &Data::new(1, &none)).unwrap();
+    let config = |case: &Case| ulplab_decode_step::config(case, &Data::new(1, &none)).unwrap();
     let cases = ulplab::ops::find("decode_step").unwrap().cases().into_iter();
     let cases = cases.filter(|case| !case.inputs.need_model() && !case.timed && wanted(case));
     problems_of("decode_step", cases)

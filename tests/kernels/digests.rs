@@ -27,7 +27,7 @@ fn edited(folder: &TempDir, op: &str, edits: &[(&str, &str, &str)]) -> Source {
         assert!(text.contains(from), "{} has no '{from}'", file.display());
         std::fs::write(&file, text.replacen(from, to, 1)).unwrap();
     }
-    Source::read(&folder.path().join(format!("{op}.cu"))).unwrap()
+    Source::read(&folder.path().join(format!("{op}.cu")), &ulplab::ops::COMPOSITIONS).unwrap()
 }
 
 /// Machine code knows neither comments nor names nor the order of functions; a planted fault is its own code.
@@ -191,7 +191,7 @@ fn verdicts_change_with_what_is_judged() {
 fn stored_digests_are_those_of_the_tree() {
     let tree = Path::new(env!("CARGO_MANIFEST_DIR"));
     let stored = Attestation::read(&tree.join("experiments/results/h200/kernels.json")).unwrap();
-    let sources = Source::read_all(&tree.join("kernels")).unwrap();
+    let sources = Source::read_all(&tree.join("kernels"), &ulplab::ops::COMPOSITIONS).unwrap();
     assert_eq!(stored.ops.len(), sources.len());
     let data = Data::new(0, &|pattern| Err(format!("no model is read for '{pattern}'")));
     for source in &sources {

@@ -372,7 +372,7 @@ fn guards_inputs_and_second_runs_are_named() {
 /// Every operation says what its buffers are and why its outputs are judged as they are.
 #[test]
 fn every_operation_is_described() {
-    for op in OPS {
+    for op in OPS.iter() {
         let described = ulplab::commands::describe::describe(*op).unwrap();
         assert!(
             !described.judgements.is_empty() && !described.buffers.is_empty(),

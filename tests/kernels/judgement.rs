@@ -28,7 +28,7 @@ fn changed(texts: &BTreeMap<String, String>, file: &str, from: &str, to: &str) -
 fn every_operation_has_the_digest_that_was_built_in() {
     let judgements = judgement::digests(&texts());
     assert_eq!(judgements.len(), OPS.len());
-    for op in OPS {
+    for op in OPS.iter() {
         assert_eq!(
             Some(&*judgements[op.name()]),
             provenance::judgement(op.name()),
@@ -67,7 +67,7 @@ fn whatever_judges_changes_the_digest() {
             &["rmsnorm"],
         ),
         (
-            "crates/backend/compositions/swap_ffn",
+            "showcases/swap_ffn/composition",
             "fn collapse(",
             "fn collapsed(",
             &["swap_ffn"],

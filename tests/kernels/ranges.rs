@@ -410,7 +410,7 @@ fn small(op: &str) -> Vec<(Case, Problem)> {
 
 #[test]
 fn every_size_of_an_operation_is_declared() {
-    for op in OPS {
+    for op in OPS.iter() {
         let ranges = RANGES.iter().find(|ranges| ranges.op == op.name());
         let ranges = ranges.unwrap_or_else(|| panic!("{} declares no ranges", op.name()));
         let declared: BTreeSet<&str> = ranges.extents.iter().chain(ranges.others).copied().collect();

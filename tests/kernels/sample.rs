@@ -2,7 +2,7 @@ use safetensors::Dtype;
 use ulplab::ops::{Case, Problem, Scalar};
 use ulplab::random::philox;
 use ulplab_operations::expected::{Call, Given, Operation, Tensor};
-use ulplab_operations::ops::decode_step::Draw;
+use ulplab_operations::ops::sample::Draw;
 
 use super::{accepts_only, integers, problems, values, violations};
 

@@ -152,15 +152,3 @@ fn a_plain_softmax_in_f32_passes() {
         assert_eq!(measured[0].value, 0.0, "{}: {measured:?}", case.name);
     }
 }
-
-#[test]
-fn kernels_operations_come_first_and_names_are_unique() {
-    let names: Vec<&str> = ops::all().map(|op| op.name()).collect();
-    let unique: BTreeSet<&&str> = names.iter().collect();
-    assert_eq!(unique.len(), names.len());
-    assert_eq!(ops::find("attention").unwrap().name(), "attention");
-    assert_eq!(
-        ops::find("attenton").err().unwrap(),
-        "no operation 'attenton'; did you mean 'attention'?"
-    );
-}

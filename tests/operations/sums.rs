@@ -3,10 +3,14 @@
 use ulplab_core::accumulator::{Operand, WGMMA_E4M3};
 use ulplab_core::formats::E4M3;
 use ulplab_operations::ops::sums::{ACCUMULATOR, ACCUMULATORS};
-use ulplab_operations::ops::{self, Case, Data, Inputs, OPS, Outputs, Problem};
+use ulplab_operations::ops::{self, Case, Data, Inputs, OPS, Op, Outputs, Problem};
+
+fn operation(name: &str) -> &'static dyn Op {
+    *OPS.iter().find(|op| op.name() == name).unwrap()
+}
 
 fn stated(op: &str, name: &str, accumulator: &str) -> (Case, Problem) {
-    let op = ops::find(op).unwrap();
+    let op = operation(op);
     let mut case = ops::case(op, name).unwrap();
     case.keys.push((ACCUMULATOR, accumulator.into()));
     let none = |pattern: &str| Err(format!("no model at {pattern}"));
@@ -134,7 +138,7 @@ fn bits_are_compared_where_the_definition_is_stated() {
     let defining: Vec<&str> = OPS.iter().filter(|op| op.defines_sums()).map(|op| op.name()).collect();
     assert_eq!(defining, ["fp4_gemm", "fp8_gemm", "index_records", "moe_fp4"]);
     for name in defining {
-        let op = ops::find(name).unwrap();
+        let op = operation(name);
         let cases = op.cases();
         let small = cases.iter().filter(|case| !case.timed && case.inputs == Inputs::Random);
         let size = |case: &&Case| case.dims.iter().map(|(_, size)| *size).product::<i64>();

@@ -25,7 +25,7 @@ fn launches_are_held_against_the_compiled_code() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("rmsnorm.cu");
     std::fs::write(&file, PREPARES).unwrap();
-    let source = Source::read(&file).unwrap();
+    let source = Source::read(&file, &ulplab::ops::COMPOSITIONS).unwrap();
     let op = ops::find("rmsnorm").unwrap();
     let case = named_by(op, &op.cases()[0]);
     let problem = ops::problem(op, &case).unwrap();

@@ -27,7 +27,7 @@ fn wrong(change: [&str; 2]) -> (usize, String) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("rmsnorm.cu");
     std::fs::write(&file, TEXT.replacen(change[0], change[1], 1)).unwrap();
-    let source = Source::read(&file).unwrap();
+    let source = Source::read(&file, &ulplab::ops::COMPOSITIONS).unwrap();
     let variant = &source.header.variants[0];
     let case = ops::find("rmsnorm").unwrap().cases().remove(0);
     let what = Plan::new(variant, &case, SMS).unwrap_err();

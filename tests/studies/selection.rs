@@ -12,7 +12,7 @@ use ulplab::studies::kernels::{KernelStudy, file, without_simple};
 fn simple_is_left_out_where_another_variant_takes_the_case() {
     let sources: Vec<KernelFile> = ["mhc_post", "fp8_gemm", "top_k"]
         .into_iter()
-        .map(|op| file(ops::find(op).unwrap()).unwrap())
+        .map(|op| file(ops::find(op).unwrap(), &ops::COMPOSITIONS).unwrap())
         .collect();
     let asked = KernelStudy {
         kernels: vec!["**".into()],

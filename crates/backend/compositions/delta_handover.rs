@@ -1,9 +1,20 @@
 //! A prefill of the gated delta rule and a decode step that goes on from its states, in one memory.
 
+use crate::cuda::Compositions;
 use crate::cuda::graph::{Graph, ceil, kernel};
 
+/// Compositions of `delta_handover`.
+pub const DELTA_HANDOVER: Compositions = Compositions {
+    op: "delta_handover",
+    calls: &[],
+    variants: &[
+        ("pointer", |g| delta_handover(g, false)),
+        ("turned", |g| delta_handover(g, true)),
+    ],
+};
+
 /// Prefill in chunks, then decode. If they are turned, prefill leaves states in [K, V], and a kernel transposes them to [V, K].
-pub(super) fn handover(g: &mut Graph, turned: bool) -> Result<(), String> {
+fn delta_handover(g: &mut Graph, turned: bool) -> Result<(), String> {
     let [t, n, h, gates, k, v] = g.sizes(["T", "N", "H", "G", "K", "V"]);
     let [chunks, index] = g.sizes(["chunks", "index"]);
     let (parts, wide) = (t / 64 + n, gates / 128);

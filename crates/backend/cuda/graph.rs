@@ -3,63 +3,15 @@
 mod put;
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
-use super::expr::{eval, words};
-use super::header::{Header, Launch, Number, Variant};
+use super::expr::eval;
+use super::header::{Launch, Variant};
 use super::plan::{Launches, Named, Plan, Scratch, Step, Work};
 use ulplab_core::error::did_you_mean;
 use ulplab_operations::ops::Case;
 
 pub use put::{Meaning, Put, call, ceil, kernel, product};
-
-/// A function that puts the launches of a variant into a graph, for the case of the graph.
-pub type Composition = fn(&mut Graph) -> Result<(), String>;
-
-/// A composition, and what it may call.
-#[derive(Clone, Debug)]
-pub struct Composed {
-    pub composition: Composition,
-    pub callable: Arc<Callable>,
-}
-
-/// Variants of other operations, by `OP.VARIANT`, each with the names in it.
-#[derive(Debug, Default)]
-pub struct Callable(BTreeMap<String, (Variant, BTreeSet<String>)>);
-
-impl Callable {
-    /// Adds the variants of a file of kernels.
-    pub fn add(&mut self, op: &str, text: &str) -> Result<(), String> {
-        let header = Header::parse(text).map_err(|why| format!("{op}.cu: {why}"))?;
-        for variant in header.variants {
-            let names = variant.words();
-            self.0.insert(format!("{op}.{}", variant.name), (variant, names));
-        }
-        Ok(())
-    }
-}
-
-impl Variant {
-    /// All names in its launches, scratch and needs.
-    fn words(&self) -> BTreeSet<String> {
-        let launches = self.prepare.iter().chain(&self.launches).flat_map(|launch| {
-            let numbers = [&launch.grid, &launch.block]
-                .into_iter()
-                .chain(&launch.cluster)
-                .flatten();
-            let numbers = numbers.chain(&launch.shared).chain(&launch.bytes).chain(&launch.flops);
-            let numbers = numbers.filter_map(|number| match number {
-                Number::Expression(text) => Some(text),
-                Number::Plain(_) => None,
-            });
-            numbers.chain(&launch.entry).chain(&launch.args)
-        });
-        let scratch = self.scratch.iter().map(|scratch| &scratch.bytes);
-        let texts = launches.chain(scratch).chain(&self.needs);
-        texts.flat_map(|text| words(text)).map(String::from).collect()
-    }
-}
 
 /// The launches of a variant on a case, as far as they are put together.
 pub struct Graph<'a> {

@@ -4,8 +4,7 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::graph::Composed;
-use crate::compositions;
+use super::compositions::{Composed, Compositions};
 use ulplab_core::error::{Error, Result, did_you_mean};
 use ulplab_core::input;
 use ulplab_run::run::ceilings::Ceilings;
@@ -224,7 +223,11 @@ impl Header {
 }
 
 impl Source {
-    pub fn read(path: &Path) -> Result<Self> {
+    /// Reads a file of kernels; `all` has the compositions of its operation, if there are such.
+    ///
+    /// # Errors
+    /// If a file cannot be read, or the header has a mistake or does not fit its compositions.
+    pub fn read(path: &Path, all: &[&Compositions]) -> Result<Self> {
         let text = input::text(path)?;
         let wrong = |why: String| Error::data(path, why);
         let mut includes = Vec::new();
@@ -236,7 +239,9 @@ impl Source {
         let op = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let mut header = Header::parse(&text).map_err(wrong)?;
         collected?;
-        compositions::put(&op, &mut header, folder).map_err(wrong)?;
+        if let Some(own) = all.iter().find(|compositions| compositions.op == op) {
+            own.put(&mut header, folder).map_err(wrong)?;
+        }
         let source = Self {
             op,
             path: path.into(),
@@ -249,22 +254,24 @@ impl Source {
     }
 
     /// All files of a folder, by name.
-    pub fn read_all(folder: &Path) -> Result<Vec<Self>> {
-        Self::read_each(folder)?.into_iter().collect()
+    pub fn read_all(folder: &Path, compositions: &[&Compositions]) -> Result<Vec<Self>> {
+        Self::read_each(folder, compositions)?.into_iter().collect()
     }
 
     /// As `read_all`, with an error for each file that cannot be read.
-    pub fn read_each(folder: &Path) -> Result<Vec<Result<Self>>> {
+    fn read_each(folder: &Path, compositions: &[&Compositions]) -> Result<Vec<Result<Self>>> {
         let entries = std::fs::read_dir(folder).map_err(Error::io(folder, "read"))?;
         let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
         paths.retain(|path| path.extension().is_some_and(|extension| extension == "cu"));
         paths.sort();
-        Ok(paths.iter().map(|path| Self::read(path)).collect())
+        Ok(paths.iter().map(|path| Self::read(path, compositions)).collect())
     }
 
     /// The readable files of a folder, and whether there are unreadable ones, whose errors are printed.
-    pub fn read_good(folder: &Path) -> Result<(Vec<Self>, bool)> {
-        let (good, broken): (Vec<_>, Vec<_>) = Self::read_each(folder)?.into_iter().partition(Result::is_ok);
+    pub fn read_good(folder: &Path, compositions: &[&Compositions]) -> Result<(Vec<Self>, bool)> {
+        let (good, broken): (Vec<_>, Vec<_>) = Self::read_each(folder, compositions)?
+            .into_iter()
+            .partition(Result::is_ok);
         let any = !broken.is_empty();
         broken
             .into_iter()

@@ -1,6 +1,7 @@
 //! Kernels in CUDA C++: described by a header, compiled at run time, run between guard bands, timed.
 
 pub mod cache;
+mod compositions;
 mod copies;
 pub mod cubin;
 pub mod device;
@@ -21,6 +22,7 @@ pub mod turn;
 mod units;
 mod watchdog;
 
+pub use compositions::{Callable, Composed, Composition, Compositions};
 pub use device::Device;
 pub use header::{Mutant, Source, Variant};
 pub use plan::Plan;

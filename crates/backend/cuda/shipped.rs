@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::Source as KernelFile;
+use super::{Compositions, Source as KernelFile};
 use ulplab_core::error::{Error, Result};
 use ulplab_operations::ops::Op;
 use ulplab_run::shipped;
@@ -19,7 +19,7 @@ pub fn folder() -> Result<PathBuf> {
     Ok(mark.ancestors().nth(2).map(Path::to_path_buf).unwrap_or_default())
 }
 
-/// The file of an operation's kernels.
-pub fn file(op: &dyn Op) -> Result<KernelFile> {
-    KernelFile::read(&folder()?.join(format!("{}.cu", op.name())))
+/// The file of an operation's kernels; `compositions` has those of the operation, if there are such.
+pub fn file(op: &dyn Op, compositions: &[&Compositions]) -> Result<KernelFile> {
+    KernelFile::read(&folder()?.join(format!("{}.cu", op.name())), compositions)
 }

@@ -9,6 +9,7 @@ use ulplab_core::formats::{Encoded, Format, GlobalScale};
 
 /// A block format that kernels are compiled for; `kernels/lib/formats.cuh` uses the same name.
 pub struct Blocks {
+    /// Its name in keys of cases.
     pub key: &'static str,
     /// The format string.
     pub format: &'static str,
@@ -37,6 +38,7 @@ const fn blocks(key: &'static str, format: &'static str, width: usize, timed: &'
     }
 }
 
+/// All block formats that kernels are compiled for.
 pub const BLOCKS: &[Blocks] = &[
     blocks(
         "fp8_b128_f32",
@@ -61,6 +63,10 @@ pub const NVFP4: &str = "nvfp4";
 pub const AMAX: f32 = 3.0;
 
 impl Blocks {
+    /// The format of a case.
+    ///
+    /// # Errors
+    /// If the case names another one.
     pub fn for_case(case: &Case) -> Result<&'static Self, String> {
         let key = case.key("format");
         let found = BLOCKS.iter().find(|blocks| blocks.key == key);
@@ -78,6 +84,10 @@ impl Blocks {
         dtype == "bf16" && self.timed.contains(&operation)
     }
 
+    /// The format itself.
+    ///
+    /// # Errors
+    /// If the format string is not one.
     pub fn format(&self) -> Result<Format, String> {
         self.format.parse()
     }

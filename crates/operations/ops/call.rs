@@ -105,7 +105,8 @@ fn values(outputs: &Outputs, name: &str, size: usize) -> Vec<f32> {
 }
 
 impl Call {
-    pub(super) fn new(
+    /// A call of an operation with these sizes, keys, buffers and scalars.
+    pub fn new(
         op: &'static str,
         keys: &[(&'static str, &str)],
         dims: &[(&'static str, usize)],

@@ -168,7 +168,7 @@ pub fn f32_bytes(values: &[f32]) -> Vec<u8> {
 }
 
 /// Reads bfloat16 (`size` 2) or f32 (`size` 4) bytes as f32.
-pub(crate) fn f32_values(bytes: &[u8], size: usize) -> Vec<f32> {
+pub fn f32_values(bytes: &[u8], size: usize) -> Vec<f32> {
     floats(bytes, size).into_iter().map(|x| x as f32).collect()
 }
 

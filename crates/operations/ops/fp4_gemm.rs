@@ -162,7 +162,7 @@ fn want<N: Summed>(
 }
 
 /// The sum of products of a row of x and one of w, as the order of sums defines it, without the tensor's scale.
-pub(super) fn product<N: Summed>(sums: Sums, x: &[Factor], w: &[Factor]) -> N {
+pub fn product<N: Summed>(sums: Sums, x: &[Factor], w: &[Factor]) -> N {
     let sums = x
         .chunks(PART)
         .zip(w.chunks(PART))
@@ -171,7 +171,7 @@ pub(super) fn product<N: Summed>(sums: Sums, x: &[Factor], w: &[Factor]) -> N {
 }
 
 /// A row of weights, each with the scale of its block of 16 (NVFP4) or 32 (MXFP4) columns, without the tensor's scale.
-pub(super) fn weights(codes: &[u8], scales: &[u8], block: usize) -> Vec<Factor> {
+pub fn weights(codes: &[u8], scales: &[u8], block: usize) -> Vec<Factor> {
     let weight = |col: usize| {
         let code = codes[col / 2] >> (col % 2 * 4) & 0xf;
         let scale = match (block, scales[col / block]) {
@@ -185,7 +185,7 @@ pub(super) fn weights(codes: &[u8], scales: &[u8], block: usize) -> Vec<Factor> 
 }
 
 /// A number that is one of bfloat16.
-pub(super) fn factor(x: f32) -> Factor {
+pub fn factor(x: f32) -> Factor {
     Operand::Bf16.factor(half::bf16::from_f32(x).to_bits())
 }
 

@@ -5,7 +5,7 @@
 //! the first to the last ([`WGMMA_E4M3`]); then `acc = fma(sx · sw, sum, acc)` in f32, from the first block to the last; acc is
 //! rounded once if y is bf16. What follows is the same for any B and any place of a row, so a kernel that obeys is batch invariant.
 
-pub(crate) mod codes;
+pub mod codes;
 
 use rayon::prelude::*;
 use safetensors::Dtype;

@@ -3,7 +3,7 @@
 use super::{Case, Inputs};
 
 /// Cases that share a prefix of their names, and keys. Each method adds a case; [`Grid::done`] returns the list.
-pub(super) struct Grid<'a, Shape> {
+pub struct Grid<'a, Shape> {
     prefix: String,
     keys: Vec<(&'static str, String)>,
     dims: Box<dyn Fn(Shape) -> Vec<(&'static str, i64)> + 'a>,

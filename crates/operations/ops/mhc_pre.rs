@@ -16,6 +16,7 @@ use super::grid::{Grid, element_bytes};
 use super::judge::{Judge, UNIT, bf16_error};
 use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem, Scalar};
 
+/// The operation.
 pub struct MhcPre;
 
 const STREAMS: usize = 4;
@@ -344,7 +345,7 @@ impl Bounds<'_> {
 
 /// The mixing matrix of logits, and its error bounds: each logit is moved by its error bound, one at a time, and the resulting
 /// changes are added up.
-pub(super) fn normalized(logits: &[f64], errors: &[f64], eps: f64) -> (Vec<f64>, Vec<f64>) {
+pub fn normalized(logits: &[f64], errors: &[f64], eps: f64) -> (Vec<f64>, Vec<f64>) {
     let comb = sinkhorn(logits, eps);
     // There are 39 normalisations. None of them amplifies errors, and each adds a few units.
     let mut bounds: Vec<f64> = comb.iter().map(|c| c * (2 * ITERATIONS) as f64 * 8.0 * UNIT).collect();

@@ -5,12 +5,11 @@
 //! only the `.cu`.
 
 mod batch;
-mod blocks;
+pub mod blocks;
 pub mod call;
 pub mod checks;
 mod compressor;
 pub mod data;
-pub mod decode_step;
 mod delta_decode;
 mod delta_handover;
 mod delta_prefill;
@@ -18,9 +17,9 @@ mod dequantize;
 mod diagonal_ssm;
 mod drawn;
 mod experts;
-mod fp4_gemm;
-mod fp8_gemm;
-mod grid;
+pub mod fp4_gemm;
+pub mod fp8_gemm;
+pub mod grid;
 pub mod guards;
 mod hyper_head;
 mod index_records;
@@ -28,25 +27,24 @@ mod index_scores;
 pub mod judge;
 mod linear;
 mod mhc_post;
-mod mhc_pre;
-mod moe_fp4;
+pub mod mhc_pre;
+pub mod moe_fp4;
 mod parameters;
 mod quantize;
-mod record_attention;
+pub mod record_attention;
 mod record_read;
 mod record_write;
 mod rmsnorm;
 mod rmsnorm_quantize;
 mod rope;
 mod router;
-mod sample;
+pub mod sample;
 mod scale_layout;
-mod slots;
+pub mod slots;
 mod sparse_attention;
 mod state_transpose;
-mod stored;
+pub mod stored;
 pub mod sums;
-pub mod swap_ffn;
 mod swiglu;
 mod swiglu_quantize;
 mod top_k;
@@ -60,10 +58,9 @@ pub use data::{Data, Rows, Sites};
 use judge::{Judge, Measured};
 pub use parameters::{MOST_ELEMENTS, Parameters, Range, lasting};
 
-/// All operations.
+/// All operations of this package.
 pub const OPS: &[&dyn Op] = &[
     &compressor::Compressor,
-    &decode_step::DecodeStep,
     &delta_decode::DeltaDecode,
     &delta_handover::DeltaHandover,
     &delta_prefill::DeltaPrefill,
@@ -91,7 +88,6 @@ pub const OPS: &[&dyn Op] = &[
     &scale_layout::ScaleLayout,
     &sparse_attention::SparseAttention,
     &state_transpose::StateTranspose,
-    &swap_ffn::SwapFfn,
     &swiglu::SwiGlu,
     &swiglu_quantize::SwiGluQuantize,
     &top_k::TopK,
@@ -363,23 +359,10 @@ impl Outputs {
     }
 }
 
-/// All operations that programs can be judged on: [`OPS`], and those on a user's tensors that have cases.
-pub fn all() -> impl Iterator<Item = &'static dyn Op> {
-    let of_tensors = OPERATIONS.iter().filter(|operation| operation.cases.is_some());
-    OPS.iter()
-        .copied()
-        .chain(of_tensors.map(|operation| *operation as &dyn Op))
-}
-
-/// The operation called `name`; the error names the nearest.
-///
-/// # Errors
-/// There is none of that name.
-pub fn find(name: &str) -> Result<&'static dyn Op, String> {
-    all().find(|op| op.name() == name).ok_or_else(|| {
-        let hint = ulplab_core::error::did_you_mean(name, all().map(|op| op.name()));
-        format!("no operation '{name}'{hint}")
-    })
+/// Operations on a user's tensors that have cases, on which programs can be judged, too.
+pub fn of_tensors() -> impl Iterator<Item = &'static dyn Op> {
+    let with_cases = OPERATIONS.iter().filter(|operation| operation.cases.is_some());
+    with_cases.map(|operation| *operation as &dyn Op)
 }
 
 /// The case of an operation called `name`; the error names the nearest.

@@ -25,7 +25,7 @@ use super::grid::Grid;
 use super::judge::{Judge, bf16_error};
 use super::sums::{Summed, Sums};
 use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem, Scalar};
-pub(super) use expected::between;
+pub use expected::between;
 use expected::{factors, hidden, hidden_of, parts};
 use ulplab_core::accumulator::Factor;
 

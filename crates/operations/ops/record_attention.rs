@@ -369,15 +369,17 @@ fn late_nan(record: &KvRecord, slot: usize, bytes: &mut [u8]) {
 }
 
 /// What is expected of a head of a row: each number, and how far a right one may be from it.
-pub(super) struct Head {
+pub struct Head {
+    /// The numbers.
     pub want: Vec<f64>,
+    /// How far each may be off.
     pub bounds: Vec<f64>,
     /// Σ p² k² over keys and channels: the squares of what is rounded before the second product.
     energy: f64,
 }
 
 /// A query of a head on the keys that it reads, with its sink, stored as `dtype`.
-pub(super) fn attend(q: &[f32], keys: &[&[f32]], (sink, scale): (f32, f32), dtype: Dtype) -> Head {
+pub fn attend(q: &[f32], keys: &[&[f32]], (sink, scale): (f32, f32), dtype: Dtype) -> Head {
     let (sink, scale) = (f64::from(sink), f64::from(scale));
     // A score, and what it may err by.
     let score = |key: &&[f32]| {

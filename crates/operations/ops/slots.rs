@@ -95,7 +95,7 @@ pub(super) fn byte_range(record: &KvRecord, place: Place, slot: usize) -> std::o
 }
 
 /// The byte ranges of the whole token: one in each region of the page.
-pub(super) fn rows(record: &KvRecord, slot: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+pub fn rows(record: &KvRecord, slot: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
     record.regions.iter().enumerate().map(move |(region, &bytes)| {
         let place = Place {
             region,
@@ -107,7 +107,7 @@ pub(super) fn rows(record: &KvRecord, slot: usize) -> impl Iterator<Item = std::
 }
 
 /// Pages as the codec's type; the pages are `bytes`.
-pub(super) fn encoded(record: &KvRecord, bytes: Vec<u8>) -> Encoded {
+pub fn encoded(record: &KvRecord, bytes: Vec<u8>) -> Encoded {
     let stride = record.page_stride(PAGE);
     let pages = bytes.len() / stride;
     Encoded {

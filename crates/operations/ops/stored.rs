@@ -9,11 +9,11 @@ use super::data::{f32_bytes, float_bytes, floats, round_to_bf16};
 use ulplab_core::formats::GlobalScale;
 
 /// The block format of FP8 weights: E4M3, and an f32 scale for 64 columns of a row.
-pub(super) const FP8: &str = "fp8_b64_f32";
+pub const FP8: &str = "fp8_b64_f32";
 
 /// How the elements of a matrix are stored.
 #[derive(Clone, Copy)]
-pub(super) enum Storage {
+pub enum Storage {
     /// f32 or bfloat16.
     Plain(Dtype),
     /// Codes with scales.
@@ -54,7 +54,7 @@ impl Storage {
 }
 
 /// Matrices of one shape, one after the other.
-pub(super) struct Matrices {
+pub struct Matrices {
     storage: Storage,
     cols: usize,
     codes: Vec<u8>,

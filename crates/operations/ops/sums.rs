@@ -101,9 +101,7 @@ impl Sums {
 const OVERFLOW: f64 = (2.0 - 1.0 / (1 << 24) as f64) * (1u128 << 127) as f64;
 
 /// A number that sums of products give: in f32 with the bits of tensor cores, or with the error of a stated accumulator.
-pub(super) trait Summed:
-    Copy + Default + Send + Sync + Add<Output = Self> + AddAssign + Mul<Output = Self>
-{
+pub trait Summed: Copy + Default + Send + Sync + Add<Output = Self> + AddAssign + Mul<Output = Self> {
     /// A number of f32.
     fn exact(x: f32) -> Self;
 

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::backend::cuda::{Device, Session};
+use crate::ops::{COMPOSITIONS, OPS};
 use crate::run::{now, runs};
 use crate::studies::kernels::file;
 use crate::{itself, shipped};
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::pattern::matches;
-use ulplab_operations::ops::OPS;
 
 /// Time every timed case of the kernels on this machine's GPU, beside their peers and beside kernels that only move the bytes.
 ///
@@ -108,7 +108,7 @@ fn compile_ahead(args: &KernelsArgs) {
     let Ok(session) = Session::open(&device) else { return };
     let only = args.only.as_deref().map_or("*", operation_pattern);
     for op in OPS.iter().filter(|op| matches(only, op.name())) {
-        let Ok(source) = file(*op) else { continue };
+        let Ok(source) = file(*op, &COMPOSITIONS) else { continue };
         let cases = op.cases();
         let variants = source.header.variants.iter();
         let works = variants.flat_map(|variant| cases.iter().map(move |case| (None, variant, case)));

@@ -10,10 +10,10 @@ use safetensors::Dtype;
 use serde::Serialize;
 
 use crate::json;
+use crate::ops;
 use crate::studies::kernels::operations;
 use crate::studies::kernels::operations::{Sample, samples};
 use ulplab_core::error::{Error, Exit, Result, counted};
-use ulplab_operations::ops;
 use ulplab_operations::ops::judge::{Judge, Rule};
 use ulplab_operations::ops::{Buffer, Case, Inputs, Op, Role, Scalar};
 

@@ -6,10 +6,10 @@ use crate::backend::cuda::run::Running;
 use crate::backend::cuda::time::Replay;
 use crate::backend::cuda::{Device, Session, Source};
 use crate::json;
+use crate::ops;
 use crate::statistics::outside;
 use crate::studies::kernels::file;
 use ulplab_core::error::{Error, Exit, Result};
-use ulplab_operations::ops;
 use ulplab_operations::ops::{Case, Problem};
 
 /// Time two kernels in turn on this machine's GPU: the ratio of the second's time to the first's, with an interval.
@@ -114,7 +114,7 @@ impl Kernel {
             .and_then(|(kernel, case)| Some((kernel.split_once('.')?, case)));
         let ((op, variant), case) = parts.ok_or_else(|| Error::Usage(format!("'{name}': expected OP.VARIANT/CASE")))?;
         let op = ops::find(op).map_err(Error::Usage)?;
-        let source = file(op)?;
+        let source = file(op, &ops::COMPOSITIONS)?;
         source.named(variant)?;
         let case = ops::case(op, case).map_err(Error::Usage)?;
         Ok(Self {

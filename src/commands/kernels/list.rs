@@ -6,12 +6,12 @@ use serde::Serialize;
 use crate::backend::cuda::Source;
 use crate::commands::describe::{CaseLine, JudgementLine, describe};
 use crate::json;
+use crate::ops;
+use crate::ops::OPS;
 use crate::report::columns::wrapped;
 use crate::studies::kernels::power::Power;
 use crate::studies::kernels::{folder, power};
 use ulplab_core::error::{Error, Exit, Result, counted, did_you_mean};
-use ulplab_operations::ops;
-use ulplab_operations::ops::OPS;
 
 /// List operations, a line each: what it computes, how many variants and cases there are, and how outputs are judged.
 ///
@@ -59,7 +59,7 @@ struct KernelEntry {
 }
 
 pub fn run(args: &ListArgs) -> Result<Exit> {
-    let (sources, broken) = Source::read_good(&folder()?)?;
+    let (sources, broken) = Source::read_good(&folder()?, &ops::COMPOSITIONS)?;
     let mut names: Vec<&str> = OPS.iter().map(|op| op.name()).collect();
     names.extend(sources.iter().map(|source| &source.op[..]));
     names.sort_unstable();

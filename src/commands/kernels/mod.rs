@@ -15,10 +15,10 @@ use crate::commands::dump::MODEL;
 use crate::commands::sweep::{self, Question, SweepArgs};
 use crate::dataset::Manifest as Datasets;
 use crate::experiment::file::ExperimentFile;
+use crate::ops;
 use crate::studies::kernels::{Devices, KernelStudy, Options, SHIPPED, Workers};
 use crate::studies::{self, ParsedExperiment};
 use ulplab_core::error::{Error, Exit, Result};
-use ulplab_operations::ops;
 use ulplab_operations::ops::{Case, Data, Inputs, Op, Problem};
 
 /// Check GPU kernels, time them, compare them, trace their launches, and attest that they were verified.

@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use crate::json;
+use crate::ops;
+use crate::ops::{OPS, Op};
 use crate::progress::Progress;
 use crate::report::columns::{fitted, wrapped};
 use crate::studies::kernels::power;
 use crate::studies::kernels::power::Power;
 use ulplab_core::atomic::write_text;
 use ulplab_core::error::{Error, Exit, Result};
-use ulplab_operations::ops;
-use ulplab_operations::ops::{OPS, Op};
 
 /// Measure what judgements notice: the smallest gain, bias, lost bits and missing term that are refused in the outputs of a right kernel.
 ///

@@ -15,6 +15,7 @@ use super::digests::Digests;
 use super::mutants::MutantResult;
 use crate::backend::cuda::toolkit::FLAGS;
 use crate::backend::cuda::{Device, Source, Toolkit, Variant};
+use crate::ops;
 use crate::provenance;
 use crate::run::runs::slug;
 use crate::run::verdict::{Status, Verdict};
@@ -26,7 +27,6 @@ use ulplab_core::input;
 use ulplab_core::metrics::{BOUND_RATIO, VIOLATIONS};
 use ulplab_core::record::Record;
 use ulplab_core::text::shown;
-use ulplab_operations::ops;
 
 use rewritten::digests;
 pub use rewritten::{Made, Now, Rewritten, store_digests};
@@ -366,7 +366,7 @@ fn results() -> Result<PathBuf> {
 
 /// `ulplab kernels attest --check`: compares the kernels in the tree with their attestations.
 pub fn gate(folder: Option<&Path>) -> Result<Exit> {
-    let (sources, broken) = Source::read_good(&super::folder()?)?;
+    let (sources, broken) = Source::read_good(&super::folder()?, &ops::COMPOSITIONS)?;
     let folder = folder.map_or_else(results, |folder| Ok(folder.into()))?;
     let attestations = Attestation::read_all(&folder)?;
     if attestations.is_empty() {

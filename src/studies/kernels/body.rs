@@ -14,6 +14,7 @@ use crate::backend::program::{Mode, TIMEOUT};
 use crate::experiment::file::ExperimentFile;
 use crate::experiment::{MOST_DRAWS, Mistake, Window, written_out};
 use crate::gate::CHECKS;
+use crate::ops::{self, OPS};
 use crate::report::Show;
 use crate::run::RecipeInfo;
 use crate::run::plan::{Cell, Plan, RecipePlan};
@@ -24,7 +25,6 @@ use ulplab_core::error::{Result, did_you_mean};
 use ulplab_core::pattern::{matches, matches_nothing};
 use ulplab_core::record::Phase;
 use ulplab_operations::ops::sums::ACCUMULATORS;
-use ulplab_operations::ops::{self, OPS};
 
 /// GPU kernels, and programs: every variant on every case of its operation.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -286,7 +286,7 @@ impl Study for KernelStudy {
     }
 
     fn resolve(&self, file: &ExperimentFile) -> Result<Option<Box<dyn Study>>> {
-        let sources = KernelFile::read_all(&folder()?)?;
+        let sources = KernelFile::read_all(&folder()?, &ops::COMPOSITIONS)?;
         if let Some(mutant) = &self.options.mutant {
             check_mutant(mutant, &sources)?;
         }

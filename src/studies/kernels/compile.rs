@@ -11,9 +11,9 @@ use super::units::Launched;
 use crate::backend::cuda::cubin::{Entry, entries};
 use crate::backend::cuda::plan::{Named, SMS, Step, Work};
 use crate::backend::cuda::{Plan, Source, Toolkit, Variant};
+use crate::ops;
 use crate::run::plan::Cell;
 use ulplab_core::error::{Error, Exit, Result, did_you_mean};
-use ulplab_operations::ops;
 use ulplab_operations::ops::{Case, Op, Problem, Scalar};
 
 /// Architectures that are compiled for: those that kernels run on, and those to come.

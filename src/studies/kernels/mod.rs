@@ -217,7 +217,7 @@ impl Variants<'_> {
                 continue;
             }
             let fault = self.fault(source);
-            let cases = ulplab_operations::ops::find(&source.op).map_err(Error::Usage)?.cases();
+            let cases = crate::ops::find(&source.op).map_err(Error::Usage)?.cases();
             let works = here.iter().filter_map(|cell| {
                 let case = cases
                     .iter()

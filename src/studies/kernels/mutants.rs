@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 use super::{Variants, of_op};
 use crate::backend::cuda::plan::SMS;
 use crate::backend::cuda::{Mutant, Plan, Source, Variant};
+use crate::ops;
 use crate::run::partition::Share;
 use crate::run::plan::Cell;
 use ulplab_core::atomic::write_atomic;
 use ulplab_core::error::{Error, Result};
 use ulplab_core::input;
-use ulplab_operations::ops;
 use ulplab_operations::ops::checks::failures;
 use ulplab_operations::ops::{Case, Op, Problem};
 

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::time;
+use crate::ops::OPS;
 use ulplab_core::error::{Error, Result, did_you_mean};
 use ulplab_core::input;
 use ulplab_core::metrics::{OF_LIMIT, TIMES_PEER, US_LIMIT, US_PEER};
-use ulplab_operations::ops::OPS;
 use ulplab_operations::ops::judge::Measured;
 
 /// The peer that was fastest on each case, on one device.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::backend::cuda::plan::SMS;
 use crate::backend::cuda::toolkit::Unit;
 use crate::backend::cuda::{Mutant, Plan, Source, Variant};
-use ulplab_operations::ops;
+use crate::ops;
 use ulplab_operations::ops::Case;
 
 /// The entry points that a file launches, without a fault or with one.

@@ -23,7 +23,6 @@ use super::limits::{Parts, halved_tokens};
 use super::null::{Null, Wanted, each, infos, plan};
 use super::study::{Bench, Body, Lab, Planned, ReadyRecipes, Study, Text, check_among, of_recipe};
 use crate::backend::rounding::{CacheBytes, Rounding};
-use crate::backend::step::WholeStep;
 use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Mistake, Rule, Window, written_out};
 use crate::report::Show;
@@ -34,6 +33,7 @@ use ulplab_core::error::{Error, Exit, Result, did_you_mean};
 use ulplab_core::metrics::Metric;
 use ulplab_core::pattern::{matches, matches_nothing};
 use ulplab_core::record::{Phase, Record};
+use ulplab_decode_step::WholeStep;
 
 pub use calls::Calls;
 use probe::Probe;

@@ -7,11 +7,11 @@ use reference::{Numerics, Real, Tensor};
 
 use super::probe::{Probe, Recorder, RoundedRecorder, Trace, append};
 use crate::backend::rounding::Rounding;
-use crate::backend::step::WholeStep;
 use crate::studies::study::Text;
 use ulplab_core::error::{Error, Result};
 use ulplab_core::metrics::{DELTA_NATS, DELTA_NATS_PER_BYTE, NATS, NATS_PER_BYTE};
 use ulplab_core::record::Record;
+use ulplab_decode_step::WholeStep;
 
 /// Runs the reference, and keeps what candidates are compared with.
 pub fn run_reference<T: Scalar>(model: &dyn Model<T>, ids: &[u32]) -> Result<Trace<T>> {

@@ -6,7 +6,7 @@ use reference::{Plain, Tensor};
 use super::method::{ForcedDecisions, Method};
 use super::sizes::Inputs;
 use ulplab_operations::ops::call::Runner;
-use ulplab_operations::ops::swap_ffn::{Part, Resident};
+use ulplab_swap_ffn::{Part, Resident};
 
 /// Whether a row's gate is open, and its bank.
 pub type GateAndBank = (bool, u8);

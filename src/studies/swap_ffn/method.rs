@@ -16,6 +16,7 @@ use crate::experiment::{Mistake, Source};
 use ulplab_core::formats::{Codec, codec};
 use ulplab_core::pattern::{matches, matches_nothing};
 use ulplab_operations::ops::call::Runner;
+use ulplab_swap_ffn::COMPOSITIONS;
 
 /// One event of a model, as [`Model::event`].
 pub type Event =
@@ -109,7 +110,7 @@ fn kernels(recipe: &Recipe) -> Result<Option<Kernels>, Mistake> {
             return Err(Mistake::at("format", message));
         }
     };
-    let chosen = chosen(&recipe.kernels, &["swap_ffn"])?;
+    let chosen = chosen(&recipe.kernels, &["swap_ffn"], &[&COMPOSITIONS])?;
     Ok((!chosen.is_empty()).then(|| Kernels {
         runner: Box::new(Worker::start(chosen)),
         e4m3,

@@ -2,7 +2,7 @@
 
 use reference::{Numerics, Site, Tensor};
 use ulplab::formats::{codec, hadamard};
-use ulplab::ops::decode_step::Formats;
+use ulplab_decode_step::Formats;
 
 /// Replaces keys, and index keys and queries, by what is read of their records.
 pub(super) fn read_of_records(formats: Formats, site: &Site, tensor: &mut Tensor<f32>) {

@@ -6,7 +6,7 @@ use std::collections::hash_map::Entry;
 use reference::paths::deepseek_v4::{Config, Model};
 use reference::{Choice, Numerics, Site, Tensor};
 use ulplab::dataset::Checkpoint;
-use ulplab::ops::decode_step::{Formats, Reading};
+use ulplab_decode_step::{Formats, Reading};
 
 use super::super::datasets;
 use super::{Mistake, outputs_of, read_of_records, weights};

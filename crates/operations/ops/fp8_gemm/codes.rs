@@ -4,13 +4,15 @@ use super::Sums;
 
 /// Codes `[rows, K]`, and their scales: one for each row and 128 columns of x, one for each 128 × 128 of w.
 #[derive(Clone, Copy)]
-pub(in crate::ops) struct Coded<'a> {
+pub struct Coded<'a> {
+    /// E4M3.
     pub codes: &'a [u8],
+    /// Factors of the codes.
     pub scales: &'a [f32],
 }
 
 /// x · wᵀ in f32 as the operation defines it, to the bit; w has `n` rows.
-pub(in crate::ops) fn product(x: Coded, w: Coded, n: usize) -> Vec<f32> {
+pub fn product(x: Coded, w: Coded, n: usize) -> Vec<f32> {
     let k = w.codes.len() / n;
     super::want(
         Sums::Defined,

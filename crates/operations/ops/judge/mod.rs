@@ -292,7 +292,7 @@ impl Judge {
     }
 
     /// Turns off the usual metrics, which would be slow to compute for hundreds of millions of numbers.
-    pub(crate) fn without_metrics(mut self) -> Self {
+    pub fn without_metrics(mut self) -> Self {
         if let Rule::Within { metrics, .. } = &mut self.rule {
             *metrics = false;
         }
@@ -306,7 +306,7 @@ impl Judge {
     }
 
     /// Says which rows of the output these are.
-    pub(crate) fn of_rows(mut self, rows: Vec<usize>) -> Self {
+    pub fn of_rows(mut self, rows: Vec<usize>) -> Self {
         self.rows = Some(rows);
         self
     }
@@ -434,10 +434,10 @@ impl Judge {
 }
 
 /// Half an ulp of f32, relative: 2^-24.
-pub(crate) const UNIT: f64 = 1.0 / (1 << 24) as f64;
+pub const UNIT: f64 = 1.0 / (1 << 24) as f64;
 
 /// The error bound of a number after it is rounded to bfloat16, if it errs by at most `error` before: half a step more, of the
 /// largest number that it may be.
-pub(crate) fn bf16_error(y: f64, error: f64) -> f64 {
+pub fn bf16_error(y: f64, error: f64) -> f64 {
     error + half_spacing(Dtype::BF16, y.abs() + error)
 }

@@ -71,7 +71,7 @@ pub(super) fn hidden_of(sums: Sums, routed: &Routed, gate_up: &Matrices, x: &[Fa
 }
 
 /// What lies between the products of a gate and an up, and the error of f32 arithmetic, before it is rounded to bfloat16.
-pub(in crate::ops) fn between([gate, up]: [f64; 2], weight: f64, limit: f64) -> (f64, f64) {
+pub fn between([gate, up]: [f64; 2], weight: f64, limit: f64) -> (f64, f64) {
     let y = swiglu(gate, up, limit) * weight;
     let lost = if gate < -87.0 {
         89.0 * 2f64.powi(-125) * limit

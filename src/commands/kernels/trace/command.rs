@@ -9,11 +9,11 @@ use crate::backend::cuda::plan::SMS;
 use crate::backend::cuda::session::Bench;
 use crate::backend::cuda::{Device, Plan, Session, Source, Variant};
 use crate::json;
+use crate::ops;
 use crate::run::ceilings::Ceilings;
 use crate::studies::kernels::{OnDevice, file};
 use ulplab_core::atomic::write_text;
 use ulplab_core::error::{Error, Exit, Result};
-use ulplab_operations::ops;
 use ulplab_operations::ops::{Case, Op};
 
 /// Show the launches of a kernel: bytes, operations, time, and share of the possible speed of each.
@@ -57,7 +57,7 @@ pub struct Traces {
 pub fn run(args: &TraceArgs) -> Result<Exit> {
     let op = ops::find(&args.op)
         .map_err(|why| Error::Usage(format!("{why}; `ulplab kernels list` lists all operations")))?;
-    let source = file(op)?;
+    let source = file(op, &ops::COMPOSITIONS)?;
     let device = match args.device {
         OnDevice::Cuda => Device::open(),
         OnDevice::Compile => Err(Error::Setup("--device compile".into())),

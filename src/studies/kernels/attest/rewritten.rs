@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use super::inputs::with_data;
 use super::{Attestation, VerifiedFile};
 use crate::backend::cuda::{Source, Toolkit};
+use crate::ops::{COMPOSITIONS, Data};
 use crate::provenance;
 use crate::run::seal;
 use crate::studies::kernels::digests::{CodeDigests, Digests, JudgementDigests};
 use ulplab_core::atomic::write_atomic;
 use ulplab_core::error::{Exit, Result};
 use ulplab_core::text::shown;
-use ulplab_operations::ops::Data;
 
 /// A file whose text, or the text of whose judgement, is another than a device verified, with the digests of then.
 pub struct Rewritten<'a> {
@@ -148,7 +148,7 @@ pub fn store_digests(folder: Option<&Path>) -> Result<Exit> {
 }
 
 fn store_digests_with(folder: Option<&Path>, data: &Data) -> Result<Exit> {
-    let (sources, broken) = Source::read_good(&super::super::folder()?)?;
+    let (sources, broken) = Source::read_good(&super::super::folder()?, &COMPOSITIONS)?;
     let folder = folder.map_or_else(super::results, |folder| Ok(folder.into()))?;
     let mut changed = false;
     for (file, mut attestation) in Attestation::read_all(&folder)? {

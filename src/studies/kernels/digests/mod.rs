@@ -17,8 +17,8 @@ use super::units::Launched;
 use crate::backend::cuda::plan::SMS;
 use crate::backend::cuda::toolkit::Unit;
 use crate::backend::cuda::{Plan, Source, Toolkit};
+use crate::ops;
 use ulplab_core::error::{Error, Result, counted};
-use ulplab_operations::ops;
 use ulplab_operations::ops::{Case, Data};
 
 /// Operations whose judgement runs a whole model on the outputs of a kernel: the ladder of wrong outputs has one step there.

@@ -20,11 +20,11 @@ pub use samples::{OutputNames, Sample, outputs, samples};
 
 use super::{Command, KernelStudy};
 use crate::experiment::Mistake;
+use crate::ops;
+use crate::ops::{Case, Data, OPS, Op, Parameters, Problem};
 use ulplab_core::error::{Result, did_you_mean};
 use ulplab_core::pattern::matches;
-use ulplab_operations::ops;
 use ulplab_operations::ops::sums::ACCUMULATORS;
-use ulplab_operations::ops::{Case, Data, OPS, Op, Parameters, Problem};
 
 /// An operation of an experiment.
 #[derive(Clone, Copy)]

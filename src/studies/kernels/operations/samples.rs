@@ -1,7 +1,7 @@
 //! Problems of a few small cases of an operation, which show its inputs and outputs.
 
+use crate::ops;
 use rayon::prelude::*;
-use ulplab_operations::ops;
 use ulplab_operations::ops::judge::Rule;
 use ulplab_operations::ops::{Case, Op, Problem, Role};
 

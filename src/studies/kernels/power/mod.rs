@@ -10,12 +10,12 @@ mod shown;
 
 use std::collections::BTreeMap;
 
+use crate::ops;
 use crate::shipped;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use ulplab_core::error::{Error, Result};
 use ulplab_core::input;
-use ulplab_operations::ops;
 use ulplab_operations::ops::{Case, Op};
 
 pub use faults::{FAULTS, Fault, NARROWED};

@@ -1,0 +1,15 @@
+//! A whole decode step of DeepSeek-V4 by kernels: the operation and its judgement, the launches of its variants, and a stand-in for a
+//! model that reads a text.
+
+#![deny(missing_docs)]
+
+mod composition;
+mod operation;
+mod step;
+
+pub use composition::COMPOSITIONS;
+pub use operation::{
+    ACTIVATIONS, Caches, DecodeStep, Draw, Formats, Generation, INDEX_RECORDS, IndexPages, PROMPT, Reading, Records,
+    WEIGHTS, config,
+};
+pub use step::WholeStep;

@@ -1,0 +1,296 @@
+//! The buffers of a model's weights: tensors of all layers of a kind in one.
+
+use reference::paths::deepseek_v4::{Config, LayerType, RouterType};
+use safetensors::Dtype;
+
+use super::bf16;
+use super::projections::Tiles;
+use super::weights::Source;
+use ulplab_operations::ops::Buffer;
+use ulplab_operations::ops::stored::Matrices;
+
+/// The names of buffers of matrices, and of those of their scales.
+macro_rules! with_scales {
+    ($($name:ident)*) => { [$([stringify!($name), concat!(stringify!($name), "_scales")]),*] };
+}
+const MATRICES: [[&str; 2]; 19] = with_scales!(
+    head q_a q_b kv o_a o_b gate gate_up down shared_gate_up shared_down csa_kv csa_gate hca_kv hca_gate index_kv index_gate
+    index_q index_heads
+);
+
+impl Source {
+    /// Every weight.
+    pub fn buffers(&self) -> Result<Vec<Buffer>, String> {
+        let Config {
+            vocab_size: vocabulary,
+            hidden_size: hidden,
+            moe_intermediate_size: inner,
+            num_attention_heads: heads,
+            head_dim: dim,
+            q_lora_rank: low,
+            n_routed_experts: experts,
+            num_experts_per_tok: chosen,
+            o_groups: groups,
+            o_lora_rank: rank,
+            index_n_heads: index_heads,
+            index_head_dim: index_dim,
+            hc_mult: streams,
+            ..
+        } = self.config;
+        let (mus, wide) = (2 * streams + streams * streams, streams * hidden);
+        let all: Vec<usize> = (0..self.config.num_hidden_layers).collect();
+        let (sparse, heavy) = (self.layers(LayerType::Sparse), self.layers(LayerType::Heavy));
+        let rate = |layers: &[usize]| layers.first().map_or(Ok(0), |layer| self.rate(*layer));
+        let (sparse_rate, heavy_rate) = (rate(&sparse)?, rate(&heavy)?);
+        let mut buffers = vec![
+            self.embedding(&[vocabulary, hidden])?,
+            self.whole("head_fn", "model.hc_head.hc_fn", &[streams, wide])?,
+            self.whole("head_base", "model.hc_head.hc_base", &[streams])?,
+            self.whole("head_scale", "model.hc_head.hc_scale", &[1])?,
+            self.whole("final_norm", "model.norm.weight", &[hidden])?,
+            Buffer::f32("ones", &[dim], &vec![1.0; dim]),
+        ];
+        buffers.extend(self.matrices("head", &["lm_head.weight".into()], &[vocabulary, hidden], &[vocabulary])?);
+        let compressor = "self_attn.compressor";
+        let tables: [(&[usize], &[(&'static str, String, Vec<usize>)]); 3] = [
+            (
+                &all,
+                &[
+                    ("attn_fn", "attn_hc.fn".into(), vec![mus, wide]),
+                    ("attn_base", "attn_hc.base".into(), vec![mus]),
+                    ("attn_scale", "attn_hc.scale".into(), vec![3]),
+                    ("attn_norm", "input_layernorm.weight".into(), vec![hidden]),
+                    ("q_a", "self_attn.q_a_proj.weight".into(), vec![low, hidden]),
+                    ("q_norm", "self_attn.q_a_norm.weight".into(), vec![low]),
+                    ("q_b", "self_attn.q_b_proj.weight".into(), vec![heads * dim, low]),
+                    ("kv", "self_attn.kv_proj.weight".into(), vec![dim, hidden]),
+                    ("kv_norm", "self_attn.kv_norm.weight".into(), vec![dim]),
+                    ("sinks", "self_attn.sinks".into(), vec![heads]),
+                    (
+                        "o_a",
+                        "self_attn.o_a_proj.weight".into(),
+                        vec![groups * rank, heads * dim / groups],
+                    ),
+                    ("o_b", "self_attn.o_b_proj.weight".into(), vec![hidden, groups * rank]),
+                    ("moe_fn", "ffn_hc.fn".into(), vec![mus, wide]),
+                    ("moe_base", "ffn_hc.base".into(), vec![mus]),
+                    ("moe_scale", "ffn_hc.scale".into(), vec![3]),
+                    ("moe_norm", "post_attention_layernorm.weight".into(), vec![hidden]),
+                    ("gate", "mlp.gate.weight".into(), vec![experts, hidden]),
+                    (
+                        "gate_up",
+                        "mlp.experts.gate_up_proj".into(),
+                        vec![experts, 2 * inner, hidden],
+                    ),
+                    ("down", "mlp.experts.down_proj".into(), vec![experts, hidden, inner]),
+                    (
+                        "shared_down",
+                        "mlp.shared_experts.down_proj.weight".into(),
+                        vec![hidden, inner],
+                    ),
+                ],
+            ),
+            (
+                &sparse,
+                &compressors(
+                    ["csa_kv", "csa_gate", "csa_ape", "csa_norm"],
+                    compressor,
+                    [sparse_rate, 2 * dim, dim, hidden],
+                ),
+            ),
+            (
+                &heavy,
+                &compressors(
+                    ["hca_kv", "hca_gate", "hca_ape", "hca_norm"],
+                    compressor,
+                    [heavy_rate, dim, dim, hidden],
+                ),
+            ),
+        ];
+        for (layers, tensors) in tables {
+            for (name, tensor, shape) in tensors {
+                buffers.extend(match *name {
+                    "gate_up" | "down" if self.storages.sixteen => bf16::experts(self, *name == "gate_up")?,
+                    "shared_down" if self.storages.sixteen => Vec::new(),
+                    name => self.stacked(name, layers, tensor, shape)?,
+                });
+            }
+        }
+        let indexer = format!("{compressor}.indexer");
+        let index = compressors(
+            ["index_kv", "index_gate", "index_ape", "index_norm"],
+            &indexer,
+            [sparse_rate, 2 * index_dim, index_dim, hidden],
+        );
+        let others = [
+            (
+                "index_q",
+                format!("{indexer}.q_b_proj.weight"),
+                vec![index_heads * index_dim, low],
+            ),
+            (
+                "index_heads",
+                format!("{indexer}.scorer.weights_proj.weight"),
+                vec![index_heads, hidden],
+            ),
+        ];
+        for (name, tensor, shape) in index.iter().chain(&others) {
+            buffers.extend(self.stacked(name, &sparse, tensor, shape)?);
+        }
+        if !self.storages.sixteen {
+            let shared: Vec<String> = all.iter().flat_map(|layer| shared_halves(*layer)).collect();
+            buffers.extend(self.matrices("shared_gate_up", &shared, &[inner, hidden], &[all.len(), 2 * inner])?);
+        }
+        buffers.extend(self.routers(experts, chosen, vocabulary)?);
+        Ok(buffers)
+    }
+
+    /// Biases of learned routers and tables of hash routers; a layer of the other kind has zeros in their place.
+    fn routers(&self, experts: usize, chosen: usize, vocabulary: usize) -> Result<[Buffer; 2], String> {
+        let (mut biases, mut tables) = (Vec::new(), Vec::new());
+        let kinds = &self.config.mlp_layer_types;
+        for (layer, kind) in kinds.iter().enumerate() {
+            let name = |tensor: &str| format!("model.layers.{layer}.mlp.gate.{tensor}");
+            if *kind == RouterType::Hash {
+                biases.resize(biases.len() + experts, 0.0);
+                tables.extend(self.integers(&name("tid2eid"), &[vocabulary, chosen])?);
+            } else {
+                let mut bias = self.floats(&name("e_score_correction_bias"), &[experts])?;
+                if self.repeats() {
+                    // All experts are as likely as each other.
+                    bias.fill(0.0);
+                }
+                biases.extend(bias);
+            }
+        }
+        let hashes = kinds.iter().filter(|kind| **kind == RouterType::Hash).count();
+        // A launch needs a table to name, even if it reads none.
+        tables.resize(hashes.max(1) * vocabulary * chosen, 0);
+        let bytes = tables.iter().flat_map(|expert| expert.to_le_bytes()).collect();
+        Ok([
+            Buffer::f32("bias", &[kinds.len(), experts], &biases),
+            Buffer::input("table", Dtype::I32, &[hashes.max(1), vocabulary, chosen], bytes),
+        ])
+    }
+
+    /// Tokens' vectors. Where rows repeat, these are so large that what a layer adds does not make rows alike, which would go to the same
+    /// experts.
+    fn embedding(&self, shape: &[usize; 2]) -> Result<Buffer, String> {
+        let mut values = self.floats("model.embed_tokens.weight", &self.made(shape))?;
+        if self.repeats() {
+            values.iter_mut().for_each(|x| *x *= 32.0);
+        }
+        Ok(of_shape(
+            &Buffer::f32("embedding", &self.made(shape), &values),
+            &shape[..1],
+        ))
+    }
+
+    fn whole(&self, name: &'static str, tensor: &str, shape: &[usize]) -> Result<Buffer, String> {
+        let made = self.made(shape);
+        let buffer = Buffer::f32(name, &made, &self.floats(tensor, &made)?);
+        Ok(of_shape(&buffer, &shape[..shape.len() - 1]))
+    }
+
+    fn stacked(
+        &self,
+        name: &'static str,
+        layers: &[usize],
+        tensor: &str,
+        shape: &[usize],
+    ) -> Result<Vec<Buffer>, String> {
+        let tensors: Vec<String> = layers
+            .iter()
+            .map(|layer| format!("model.layers.{layer}.{tensor}"))
+            .collect();
+        let shapes = [&[layers.len()], shape].concat();
+        if self.storages.of(tensor).is_some() {
+            return self.matrices(name, &tensors, shape, &shapes[..shapes.len() - 1]);
+        }
+        let mut values = Vec::new();
+        for tensor in &tensors {
+            values.extend(self.floats(tensor, shape)?);
+        }
+        Ok(vec![Buffer::f32(name, &shapes, &values)])
+    }
+
+    /// Tensors of which a buffer is made, and the shape of each: all of them, or the first rows of the first.
+    pub fn parts<'a>(&self, tensors: &'a [String], shape: &[usize]) -> (&'a [String], Vec<usize>) {
+        match self.repeats() {
+            true => (&tensors[..1], self.made(shape)),
+            false => (tensors, shape.to_vec()),
+        }
+    }
+
+    /// Buffers of matrices of one shape, of their scales, and of the numbers above these if they are of routed experts. A tensor
+    /// has this shape; `lead` are the dimensions of all of them together, but for the last.
+    fn matrices(
+        &self,
+        name: &'static str,
+        tensors: &[String],
+        shape: &[usize],
+        lead: &[usize],
+    ) -> Result<Vec<Buffer>, String> {
+        let names = MATRICES.into_iter().find(|[codes, _]| *codes == name);
+        let names = names.ok_or_else(|| format!("no buffer of matrices is called '{name}'"))?;
+        let (all_tensors, (tensors, shape)) = (tensors, self.parts(tensors, shape));
+        if let Some(of) = tensors.first().and_then(|tensor| self.storages.projection(tensor)) {
+            let all = tensors.iter().map(|tensor| self.tiles(tensor, of));
+            let buffers = Tiles::buffers(&all.collect::<Result<Vec<_>, _>>()?, names);
+            let shapes = of.shapes(&self.config, all_tensors.len());
+            return Ok(buffers
+                .iter()
+                .zip(shapes)
+                .map(|(buffer, shape)| of_shape(buffer, &shape[..2]))
+                .collect());
+        }
+        let storage = tensors.first().and_then(|tensor| self.storages.of(tensor));
+        let mut all = Matrices::new(storage.unwrap_or(self.storages.dense), shape[shape.len() - 1]);
+        for tensor in tensors {
+            all.append(self.stored(tensor, &shape)?);
+        }
+        let made = if self.repeats() {
+            &shape[..shape.len() - 1]
+        } else {
+            lead
+        };
+        let mut buffers = Vec::from(all.buffers(names, made)?);
+        // What stands for the scales of numbers without any is as it is.
+        let coded = buffers.iter_mut().filter(|buffer| buffer.shape.len() > made.len());
+        coded.for_each(|buffer| *buffer = of_shape(buffer, lead));
+        let level = [("gate_up", "gate_up_level"), ("down", "down_level")];
+        if let Some((_, level)) = level.into_iter().find(|(of, _)| *of == name) {
+            buffers.push(all.level_buffer(level, &lead[..lead.len() - 1]));
+        }
+        Ok(buffers)
+    }
+}
+
+/// The buffer with other dimensions before its columns: what it has repeats.
+pub(super) fn of_shape(buffer: &Buffer, lead: &[usize]) -> Buffer {
+    let cols = buffer.shape.last().copied();
+    Buffer {
+        shape: lead.iter().copied().chain(cols).collect(),
+        ..buffer.clone()
+    }
+}
+
+/// The two halves of a shared expert's first matrix.
+pub(super) fn shared_halves(layer: usize) -> [String; 2] {
+    ["gate", "up"].map(|half| format!("model.layers.{layer}.mlp.shared_experts.{half}_proj.weight"))
+}
+
+/// The tensors of a compressor: buffers, and names and shapes for `[rate, width, dim, hidden]`.
+fn compressors(
+    [kv, gate, ape, norm]: [&'static str; 4],
+    prefix: &str,
+    [rate, width, dim, hidden]: [usize; 4],
+) -> [(&'static str, String, Vec<usize>); 4] {
+    let name = |tensor: &str| format!("{prefix}.{tensor}");
+    [
+        (kv, name("kv_proj.weight"), vec![width, hidden]),
+        (gate, name("gate_proj.weight"), vec![width, hidden]),
+        (ape, name("position_bias"), vec![rate, width]),
+        (norm, name("kv_norm.weight"), vec![dim]),
+    ]
+}

@@ -1,0 +1,233 @@
+//! The cases: which model, how it is stored, and where rows begin.
+
+use super::formats::{Formats, SIXTEEN, WEIGHTS};
+use super::index::INDEX_RECORDS;
+use super::large;
+use super::projections::ACTIVATIONS;
+use super::sizes::Sizes;
+use super::weights::Source;
+use ulplab_core::formats::RECORDS;
+use ulplab_operations::ops::{Case, Data, Inputs};
+
+/// A case: rows begin after so many tokens; −1 is a row of padding.
+pub(super) struct Plan {
+    pub name: &'static str,
+    pub starts: &'static [i64],
+    pub runs: usize,
+    /// Positions that caches have room for.
+    pub positions: usize,
+    pub inputs: Inputs,
+    pub timed: bool,
+    /// The model's sizes, if it is drawn.
+    pub size: Size,
+    pub formats: Formats<'static>,
+}
+
+/// Sizes of drawn models.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Size {
+    /// No two are equal.
+    Small,
+    /// Fewer layers, as many channels as V4-Flash has, and more experts: every warp of a launch that joins several has a share.
+    Wide,
+    /// Those of DeepSeek-V4-Flash, of weights that repeat.
+    Flash,
+}
+
+const CASES: [Plan; 6] = [
+    Plan {
+        name: "small.b3",
+        starts: &[0, 5, 20],
+        runs: 16,
+        positions: 42,
+        inputs: Inputs::Random,
+        timed: false,
+        size: Size::Small,
+        formats: Formats::F32,
+    },
+    Plan {
+        name: "small.b5.padding",
+        starts: &[-1, 13, -1, 2, 13],
+        runs: 4,
+        positions: 21,
+        inputs: Inputs::Random,
+        timed: false,
+        size: Size::Small,
+        formats: Formats::F32,
+    },
+    Plan {
+        name: "model.b3",
+        starts: &[0, 110, 119],
+        runs: 22,
+        positions: 384,
+        inputs: Inputs::Weights,
+        timed: false,
+        size: Size::Small,
+        formats: Formats::F32,
+    },
+    Plan {
+        name: "model.b9",
+        starts: &[1, 3, 4, 62, 63, 64, 126, 127, 509],
+        runs: 3,
+        positions: 512,
+        inputs: Inputs::Weights,
+        timed: false,
+        size: Size::Small,
+        formats: Formats::F32,
+    },
+    Plan {
+        name: "model.b1.511",
+        starts: &[511],
+        runs: 1,
+        positions: 512,
+        inputs: Inputs::Weights,
+        timed: true,
+        size: Size::Small,
+        formats: Formats::F32,
+    },
+    Plan {
+        name: "model.b64.127",
+        starts: &[127; 64],
+        runs: 1,
+        positions: 128,
+        inputs: Inputs::Weights,
+        timed: true,
+        size: Size::Small,
+        formats: Formats::F32,
+    },
+];
+
+/// The last token of 32,768, with which every window closes.
+const FLASH: [(&str, &[i64]); 3] = [
+    ("flash.b1", &[32_767]),
+    ("flash.b8", &[32_767; 8]),
+    ("flash.b64", &[32_767; 64]),
+];
+
+/// Cases of all records and of all ways to store weights in a small model, and of some of them in the trained one.
+pub(super) fn plans() -> Vec<Plan> {
+    let [first, .., slow, fast] = &CASES;
+    let records = RECORDS.iter().filter(|record| record.dim == RECORD_KEYS[0]);
+    let records = records.map(|record| Formats::F32.with_record(record.name));
+    let weights = WEIGHTS[1..].iter().map(|weights| Formats::F32.with_weights(weights));
+    let [.., fp8, mxfp4, nvfp4] = WEIGHTS;
+    let [index_fp8, index_mxfp4] = INDEX_RECORDS;
+    let fp8_keys = Formats::F32.with_record("v4_fp8");
+    let nvfp4_keys = Formats::F32.with_record("v4_nvfp4");
+    let several = [
+        fp8_keys.with_weights(fp8),
+        nvfp4_keys.with_weights(nvfp4),
+        fp8_keys.with_index(index_fp8).with_weights(mxfp4),
+        nvfp4_keys.with_index(index_mxfp4),
+    ];
+    let eight = Formats::F32.with_activations(ACTIVATIONS[0]);
+    let of_eight = [
+        eight,
+        eight.with_record("v4_fp8").with_weights(mxfp4),
+        eight.with_record("v4_nvfp4").with_index(index_fp8),
+    ];
+    let small = records.chain(weights).chain(several).chain(of_eight);
+    let small = small.map(|formats| Plan { formats, ..*first });
+    let sixteen = Formats::F32.with_activations(ACTIVATIONS[1]).with_weights(SIXTEEN);
+    let of_sixteen = [("v4_fp8", index_fp8), ("v4_nvfp4", index_mxfp4), ("v4_bf16", index_fp8)];
+    let of_sixteen = of_sixteen.map(|(record, index)| sixteen.with_record(record).with_index(index));
+    // Windows of 128 tokens close in every row, one of them for the first time.
+    let in_sixteen = of_sixteen.map(|formats| Plan {
+        starts: &[0, 125, 253],
+        runs: 6,
+        positions: 300,
+        formats,
+        ..*first
+    });
+    let wide = of_sixteen[..2].iter().map(|formats| Plan {
+        name: "wide.b2",
+        starts: &[0, 3],
+        runs: 2,
+        positions: 130,
+        size: Size::Wide,
+        formats: *formats,
+        ..*first
+    });
+    let padded = [fp8_keys, nvfp4_keys.with_index(index_mxfp4), eight, of_sixteen[0]];
+    let padded = padded.map(|formats| Plan { formats, ..CASES[1] });
+    let in_eight = [
+        eight.with_weights(fp8),
+        eight.with_record("v4_fp8").with_index(index_fp8).with_weights(mxfp4),
+    ];
+    let trained = [fp8_keys, nvfp4_keys].into_iter().chain(several).chain(in_eight);
+    let trained = trained.map(|formats| Plan {
+        name: "model.b3",
+        starts: &[0, 123, 254],
+        runs: 6,
+        positions: 384,
+        inputs: Inputs::Weights,
+        timed: false,
+        size: Size::Small,
+        formats,
+    });
+    let of_fp8 = Formats::F32.with_weights(fp8);
+    let timed = [slow, fast].map(|plan| Plan {
+        formats: of_fp8,
+        ..*plan
+    });
+    let flash = FLASH.map(|(name, starts)| Plan {
+        name,
+        starts,
+        runs: 1,
+        positions: 1 + starts[0] as usize,
+        timed: true,
+        size: Size::Flash,
+        formats: of_sixteen[0],
+        ..*first
+    });
+    let drawn = small.chain(in_sixteen).chain(wide).chain(padded).chain(flash);
+    CASES.into_iter().chain(drawn).chain(trained).chain(timed).collect()
+}
+
+/// Channels of keys of the small model, how many of them are turned, and channels of index keys; and of one whose keys are records, and
+/// of one whose index keys are records, too.
+const SMALL_KEYS: [usize; 3] = [24, 8, 16];
+/// Where products of attention are of eight bits: rows of theirs are multiples of 16 columns, one block of 128 and a part of another.
+const EIGHT_KEYS: [usize; 3] = [80, 8, 16];
+const RECORD_KEYS: [usize; 3] = [512, 8, 16];
+const INDEX_KEYS: [usize; 3] = [512, 8, 128];
+
+impl Plan {
+    pub fn of(case: &Case) -> Result<Self, String> {
+        let found = plans().into_iter().find(|plan| plan.name() == case.name);
+        found.ok_or_else(|| format!("no case '{}'", case.name))
+    }
+
+    pub fn name(&self) -> String {
+        self.formats.keys().1 + self.name
+    }
+
+    /// The model, without weights if it is drawn.
+    pub fn source(&self, data: &Data) -> Result<Source, String> {
+        match self.inputs {
+            Inputs::Weights => Source::open(data.checkpoint()?, self.formats.storages()?),
+            _ => self.drawn(data.seed()),
+        }
+    }
+
+    pub fn drawn(&self, seed: u64) -> Result<Source, String> {
+        let keys = match self.formats.flags() {
+            [_, true, ..] => INDEX_KEYS,
+            [true, false, ..] => RECORD_KEYS,
+            [false, false, true, _] => EIGHT_KEYS,
+            [false, false, false, _] => SMALL_KEYS,
+        };
+        let storages = self.formats.storages()?;
+        Ok(match self.size {
+            Size::Flash => Source::repeated(seed, large::config(self.starts.len()), storages),
+            size => Source::drawn(seed, keys, storages, size == Size::Wide),
+        })
+    }
+
+    /// All sizes of the case with this model, of which so many layers have experts of their own.
+    pub fn dims(&self, sizes: &Sizes, banks: usize) -> Result<Vec<(&'static str, i64)>, String> {
+        let counts = [self.starts.len(), self.runs, self.positions];
+        let bits = self.formats.storages()?.bits()?;
+        Ok(sizes.dims(counts, self.formats.flags(), bits, banks))
+    }
+}

@@ -1,0 +1,107 @@
+//! Choices and operations whose errors are bounded in another way than number by number.
+
+use reference::ops::hyper_connection::{HyperConnection, Mixing, combine};
+use reference::ops::indexer;
+use reference::ops::rmsnorm::rmsnorm;
+use reference::{Bounded, Choice, Operations, Real, Tensor};
+
+use super::index::Asked;
+use super::{EPS, STREAMS};
+use ulplab_operations::ops::mhc_pre::normalized;
+
+/// Whether indices are a choice at all: as many candidates as must be chosen, all different, ascending unless the best come first.
+pub(super) fn possible(scores: &[Bounded], found: &[i32], wanted: &[i32], ordered: bool) -> bool {
+    let count = wanted.iter().filter(|index| **index >= 0).count();
+    let (chosen, rest) = found.split_at(count);
+    let candidate = |index: &i32| {
+        let score = usize::try_from(*index).ok().and_then(|index| scores.get(index));
+        score.is_some_and(|score| score.value() != f64::NEG_INFINITY)
+    };
+    let ascending = ordered || chosen.windows(2).all(|pair| pair[0] < pair[1]);
+    let different = chosen
+        .iter()
+        .enumerate()
+        .all(|(at, index)| !chosen[..at].contains(index));
+    chosen.iter().all(candidate) && rest.iter().all(|index| *index == -1) && ascending && different
+}
+
+/// Whether no candidate that is chosen is surely worse than one that is left out, or than one behind it where order counts.
+pub(super) fn admissible(scores: &[Bounded], found: &[i32], ordered: bool) -> bool {
+    let chosen: Vec<usize> = found.iter().filter_map(|index| usize::try_from(*index).ok()).collect();
+    let least = |index: usize| scores[index].value() - scores[index].error();
+    let left = (0..scores.len()).filter(|index| !chosen.contains(index));
+    let mut behind = left.map(least).fold(f64::NEG_INFINITY, f64::max);
+    for &index in chosen.iter().rev() {
+        if scores[index].value() + scores[index].error() < behind {
+            return false;
+        }
+        if ordered {
+            behind = behind.max(least(index));
+        }
+    }
+    true
+}
+
+/// Operations that are bounded in another way than number by number.
+pub(super) struct Followed {
+    /// Index keys and queries that are codes.
+    pub index: Option<Asked>,
+}
+
+impl Operations<Bounded> for Followed {
+    /// Products of codes have no error, since tensor cores sum them by a known rule.
+    fn index(
+        &self,
+        query: &Tensor<Bounded>,
+        head_weights: &Tensor<Bounded>,
+        keys: &[Bounded],
+        k: usize,
+        visible: &(dyn Fn(usize) -> usize + Sync),
+    ) -> Choice<Bounded> {
+        match &self.index {
+            Some(asked) => asked.choose(head_weights.row(0), k, visible(0)),
+            None => indexer::select(query, head_weights, keys, k, visible),
+        }
+    }
+
+    /// Sinkhorn's iterations do not amplify errors, but a bound that follows them one by one would.
+    fn mhc_pre(
+        &self,
+        mixer: &HyperConnection<Bounded>,
+        x: &Tensor<Bounded>,
+        weight: &[Bounded],
+        eps: Bounded,
+    ) -> (Tensor<Bounded>, Mixing<Bounded>) {
+        let (tokens, dim) = (x.shape[0], x.cols());
+        let logits = mixer.logits(x);
+        let mut input = Tensor::full([tokens, dim], Bounded::ZERO);
+        let mut mixing = Mixing {
+            post: Tensor::full([tokens, STREAMS], Bounded::ZERO),
+            comb: Tensor::full([tokens, STREAMS, STREAMS], Bounded::ZERO),
+        };
+        for token in 0..tokens {
+            let (pre, rest) = logits.row(token).split_at(STREAMS);
+            let (post, comb) = rest.split_at(STREAMS);
+            let weights: Vec<Bounded> = pre.iter().map(|x| x.sigmoid() + mixer.eps).collect();
+            let x = &x.data[token * STREAMS * dim..][..STREAMS * dim];
+            combine(x, &weights, input.row_mut(token));
+            let twice = |x: &Bounded| x.sigmoid() + x.sigmoid();
+            mixing
+                .post
+                .row_mut(token)
+                .iter_mut()
+                .zip(post)
+                .for_each(|(to, x)| *to = twice(x));
+            let (values, errors): (Vec<f64>, Vec<f64>) = comb.iter().map(|x| (x.value(), x.error())).unzip();
+            let (values, bounds) = normalized(&values, &errors, f64::from(EPS));
+            let comb = values
+                .into_iter()
+                .zip(bounds)
+                .map(|(value, bound)| Bounded::new(value, bound));
+            let to = &mut mixing.comb.data[token * STREAMS * STREAMS..][..STREAMS * STREAMS];
+            to.iter_mut().zip(comb).for_each(|(to, x)| *to = x);
+        }
+        rmsnorm(&mut input, Some(weight), eps);
+        (input, mixing)
+    }
+}

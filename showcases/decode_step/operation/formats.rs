@@ -1,0 +1,162 @@
+//! How a step stores its keys and its weights, and what the products of its attention take.
+
+use super::projections::{ACTIVATIONS, Projection, activations, of_attention};
+use ulplab_operations::ops::blocks::Blocks;
+use ulplab_operations::ops::stored::{FP8, Storage};
+
+/// How a step stores its keys and its weights, and what the products of its attention take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Formats<'a> {
+    /// The format of keys, if they are stored as KV records.
+    pub record: Option<&'a str>,
+    /// The format of index keys, if they are stored as records: one of [`INDEX_RECORDS`](super::INDEX_RECORDS).
+    pub index: Option<&'a str>,
+    /// How matrices are stored, one of [`WEIGHTS`].
+    pub weights: &'a str,
+    /// The format of what the products of attention take, one of [`ACTIVATIONS`](super::ACTIVATIONS), if they are of eight bits; their
+    /// weights are E4M3 then, too, however other matrices are stored. With a `+bf16` behind it, all other products take bfloat16, and
+    /// weights are [`SIXTEEN`].
+    pub activations: Option<&'a str>,
+}
+
+impl<'a> Formats<'a> {
+    /// Everything is f32.
+    pub const F32: Self = Self {
+        record: None,
+        index: None,
+        weights: "f32",
+        activations: None,
+    };
+
+    /// The same with keys as these records.
+    pub const fn with_record(self, record: &'a str) -> Self {
+        let record = Some(record);
+        Self { record, ..self }
+    }
+
+    /// The same with index keys as these records.
+    pub const fn with_index(self, index: &'a str) -> Self {
+        let index = Some(index);
+        Self { index, ..self }
+    }
+
+    /// The same with weights that are stored so.
+    pub const fn with_weights(self, weights: &'a str) -> Self {
+        Self { weights, ..self }
+    }
+
+    /// The same with products of attention that take activations in this format.
+    pub const fn with_activations(self, activations: &'a str) -> Self {
+        let activations = Some(activations);
+        Self { activations, ..self }
+    }
+
+    /// The keys of a case, and what stands before its name.
+    pub(super) fn keys(self) -> (Vec<(&'static str, String)>, String) {
+        let [dense, routed] = pair(self.weights);
+        let mut keys = vec![("stored", dense.to_string()), ("routed", routed.to_string())];
+        keys.extend(self.record.map(|record| ("record", record.to_string())));
+        keys.extend(self.index.map(|index| ("index", index.to_string())));
+        keys.extend(
+            self.activations
+                .map(|format| ("activations", of_attention(format).to_string())),
+        );
+        let weights = Some(self.weights).filter(|weights| *weights != Self::F32.weights);
+        let eight = self.activations.map(|_| if self.sixteen() { "w8a16" } else { "w8a8" });
+        let prefix = eight.into_iter().chain(weights).chain(self.record).chain(self.index);
+        let prefix = prefix.map(|format| format!("{format}."));
+        (keys, prefix.collect())
+    }
+
+    /// Whether keys, and index keys, are records.
+    pub(super) fn records(self) -> [bool; 2] {
+        [self.record.is_some(), self.index.is_some()]
+    }
+
+    /// Whether all products but attention's take bfloat16.
+    pub(super) fn sixteen(self) -> bool {
+        self.activations == Some(ACTIVATIONS[1])
+    }
+
+    /// Whether keys, and index keys, are records, products of attention are of eight bits, and all others of sixteen.
+    pub(super) fn flags(self) -> [bool; 4] {
+        let [records, indexed] = self.records();
+        [records, indexed, self.activations.is_some(), self.sixteen()]
+    }
+
+    /// How matrices are stored.
+    ///
+    /// # Errors
+    /// There is no such way, or no such format of activations.
+    pub(super) fn storages(self) -> Result<Storages, String> {
+        let sixteen = self.sixteen();
+        let [dense, routed] = Storages::pair(self.weights, if sixteen { &[SIXTEEN] } else { &WEIGHTS })?;
+        Ok(Storages {
+            dense,
+            routed,
+            activations: self.activations.map(activations).transpose()?,
+            sixteen,
+        })
+    }
+}
+
+/// How matrices are stored: those of routed experts, and all others. Embeddings, the matrices that mix streams, norms and biases are
+/// f32 always.
+#[derive(Clone, Copy)]
+pub(super) struct Storages {
+    pub dense: Storage,
+    routed: Storage,
+    /// The format of what the products of attention take, if they are of eight bits: then their weights are tiles.
+    pub activations: Option<&'static Blocks>,
+    /// Whether all other products take bfloat16: then the shared expert is stored as routed ones are, and behind them.
+    pub sixteen: bool,
+}
+
+/// The ways to store matrices for which kernels are compiled: one for all, or one for those of routed experts behind a `+`.
+pub const WEIGHTS: [&str; 5] = ["f32", "bf16", FP8, "fp8_b64_f32+mxfp4", "fp8_b64_f32+nvfp4"];
+
+/// How matrices are stored that bfloat16 is multiplied by: those of experts as MXFP4, all others as it.
+pub const SIXTEEN: &str = "bf16+mxfp4";
+
+/// How all matrices but those of routed experts are stored, and these.
+fn pair(weights: &str) -> [&str; 2] {
+    weights
+        .split_once('+')
+        .map_or([weights; 2], |(dense, routed)| [dense, routed])
+}
+
+impl Storages {
+    /// Those of all matrices but routed experts', and of these, by one of the names that are `known`.
+    fn pair(weights: &str, known: &[&str]) -> Result<[Storage; 2], String> {
+        if !known.contains(&weights) {
+            let known = known.join(", ");
+            return Err(format!(
+                "a whole step does not store weights as '{weights}': expected one of {known}"
+            ));
+        }
+        let [dense, routed] = pair(weights);
+        Ok([Storage::named(dense)?, Storage::named(routed)?])
+    }
+
+    /// The product of eight bits that a tensor's weights are of.
+    pub fn projection(self, tensor: &str) -> Option<Projection> {
+        self.activations.and_then(|_| Projection::of(tensor))
+    }
+
+    /// How a tensor is stored, if it is a matrix that may be codes.
+    pub fn of(self, tensor: &str) -> Option<Storage> {
+        let dense =
+            tensor.ends_with("_proj.weight") || tensor.ends_with("mlp.gate.weight") || tensor == "lm_head.weight";
+        match () {
+            _ if tensor.contains("mlp.experts.") => Some(self.routed),
+            _ if self.sixteen && tensor.contains("mlp.shared_experts.") => Some(self.routed),
+            _ if dense => Some(self.dense),
+            _ => None,
+        }
+    }
+
+    /// Bits of an element of each.
+    pub fn bits(self) -> Result<[usize; 2], String> {
+        Ok([self.dense.bits()?, self.routed.bits()?])
+    }
+}

@@ -1,0 +1,243 @@
+//! Index keys as records in pages, and queries in the same codes. Scores are those of [`index_records`](ulplab_operations::ops::index_records):
+//! products by tensor cores, whose sums are known to the bit, so that only the head weights bring an error.
+//!
+//! With `index_fp8`, a query is E4M3 under a power of two for each head, and a key is E4M3 under an f32. With `index_mxfp4`, both are
+//! rotated by a Hadamard matrix before they become MXFP4. A key is rounded to bfloat16 before it is stored, as every record is; a query
+//! is not.
+
+use std::sync::Arc;
+
+use reference::ops::top_k::top_k;
+use reference::paths::deepseek_v4::{CompressedParts, Config, LayerType};
+use reference::{Bounded, Choice, Real, Tensor};
+
+use super::records::Pages;
+use ulplab_core::accumulator::{Accumulator, Factor, Operand, WGMMA_BF16, WGMMA_E4M3};
+use ulplab_core::formats::{Format, GlobalScale, PAGE, hadamard};
+use ulplab_operations::ops::blocks::BLOCKS;
+use ulplab_operations::ops::data::floats;
+use ulplab_operations::ops::slots::{encoded, rows};
+use ulplab_operations::ops::{Buffer, Data};
+
+/// The records of index keys.
+pub const INDEX_RECORDS: [&str; 2] = ["index_fp8", "index_mxfp4"];
+/// The block formats of queries; a head is one block, or four.
+const QUERIES: [&str; 2] = ["fp8_b128", "mxfp4"];
+
+/// The pages of index keys of all rows.
+#[derive(Clone)]
+pub struct IndexPages {
+    pages: Pages,
+    query: Format,
+}
+
+/// A vector as tensor cores take it, and what its products are multiplied by.
+struct Coded {
+    factors: Vec<Factor>,
+    scale: f32,
+}
+
+impl IndexPages {
+    /// The buffer.
+    pub const BUFFER: &'static str = "index_pages";
+
+    /// Pages into which nothing has been written.
+    ///
+    /// # Errors
+    /// There is no such record of index keys, or it has another number of channels than the model's.
+    pub fn empty(name: &str, config: &Config, rows: usize, positions: usize) -> Result<Self, String> {
+        let query = INDEX_RECORDS.iter().zip(QUERIES).find(|(record, _)| **record == name);
+        let (_, query) = query.ok_or_else(|| {
+            let known = INDEX_RECORDS.join(", ");
+            format!("no record of index keys is called '{name}': expected one of {known}")
+        })?;
+        let layers = config.layer_types.iter().filter(|kind| **kind == LayerType::Sparse);
+        let rate = config
+            .rate(LayerType::Sparse)
+            .ok_or("sparse layers have no compressor")?;
+        let slots = (positions / rate).max(1);
+        let query = BLOCKS
+            .iter()
+            .find(|blocks| blocks.key == query)
+            .expect("a block format");
+        Ok(Self {
+            pages: Pages::empty(name, config.index_head_dim, [layers.count(), rows, slots])?,
+            query: query.format()?,
+        })
+    }
+
+    /// Draws the keys of all slots.
+    pub(super) fn draw(&mut self, data: &Data) {
+        self.pages.draw(Self::BUFFER, data);
+    }
+
+    fn fp8(&self) -> bool {
+        self.pages.record.name == INDEX_RECORDS[0]
+    }
+
+    /// Stores a key, and gives what is read of it.
+    fn store(&mut self, place: [usize; 3], key: &[f32]) -> Vec<f32> {
+        let mut key = key.to_vec();
+        if !self.fp8() {
+            hadamard(&mut key, self.pages.record.dim).expect("a power of two of channels");
+        }
+        self.pages.store(place, &key);
+        self.pages.codec.round(&mut key, self.pages.record.dim);
+        key
+    }
+
+    /// Stores the entries of a row's layer, and leaves in the state what is read of them.
+    pub fn put(&mut self, layer: usize, row: usize, index: &mut CompressedParts<f32>) {
+        let keys = &mut index.entries.keys;
+        for entry in 0..keys.rows() {
+            let read = self.store([layer, row, entry], keys.row(entry));
+            keys.row_mut(entry).copy_from_slice(&read);
+        }
+    }
+
+    /// Stores what a run computes for a row, if its token completes an entry; `tap` has the key of a layer before it is stored.
+    pub fn step(&mut self, config: &Config, row: usize, position: usize, tap: impl Fn(usize) -> Vec<f32>) {
+        let sparse = config.layer_types.iter().enumerate();
+        let sparse = sparse.filter(|(_, kind)| **kind == LayerType::Sparse);
+        for (number, (layer, _)) in sparse.enumerate() {
+            let rate = config.compress_rate(layer).unwrap_or(1);
+            if (position + 1).is_multiple_of(rate) {
+                self.store([number, row, (position + 1) / rate - 1], &tap(layer));
+            }
+        }
+    }
+
+    /// A stored key as tensor cores take it.
+    fn key(&self, place: [usize; 3]) -> Coded {
+        let slot = self.pages.slot(place);
+        if self.fp8() {
+            return Coded {
+                factors: slot[0]
+                    .iter()
+                    .map(|code| Operand::E4m3.factor((*code).into()))
+                    .collect(),
+                scale: floats(slot[1], 4)[0] as f32,
+            };
+        }
+        let record = self.pages.record;
+        let mut page = vec![0; record.page_stride(PAGE)];
+        for (from, to) in slot.iter().zip(rows(record, 0)) {
+            page[to].copy_from_slice(from);
+        }
+        let mut values = vec![0.0; PAGE * record.dim];
+        self.pages.codec.decode(&encoded(record, page), &mut values);
+        values.truncate(record.dim);
+        Coded {
+            factors: values.iter().map(bf16_factor).collect(),
+            scale: 1.0,
+        }
+    }
+
+    /// The heads of a query as tensor cores take them, and what they stand for.
+    fn query(&self, query: &[f32]) -> (Vec<Coded>, Vec<f32>) {
+        let dim = self.pages.record.dim;
+        let (mut query, mut values) = (query.to_vec(), vec![0.0; query.len()]);
+        if !self.fp8() {
+            hadamard(&mut query, dim).expect("a power of two of channels");
+        }
+        let coded = self.query.encode(&query, dim, GlobalScale::Own);
+        self.query.decode(&coded, &mut values);
+        let heads = values.chunks_exact(dim).enumerate();
+        let heads = heads.map(|(head, values)| {
+            if !self.fp8() {
+                return Coded {
+                    factors: values.iter().map(bf16_factor).collect(),
+                    scale: 1.0,
+                };
+            }
+            let codes = &coded.part("data")[head * dim..][..dim];
+            Coded {
+                factors: codes.iter().map(|code| Operand::E4m3.factor((*code).into())).collect(),
+                scale: match coded.part("scale")[head] {
+                    255 => f32::NAN,
+                    code => 2f64.powi(i32::from(code) - 127) as f32,
+                },
+            }
+        });
+        (heads.collect(), values)
+    }
+
+    fn rule(&self) -> Accumulator {
+        if self.fp8() { WGMMA_E4M3 } else { WGMMA_BF16 }
+    }
+
+    /// The buffer, to be changed in place.
+    pub fn buffer(&self) -> Buffer {
+        self.pages.buffer(Self::BUFFER)
+    }
+}
+
+fn bf16_factor(x: &f32) -> Factor {
+    Operand::Bf16.factor(half::bf16::from_f32(*x).to_bits())
+}
+
+/// The keys of a row and the query of its token, as they are followed from site to site.
+pub(super) struct Asked {
+    index: Arc<IndexPages>,
+    /// For each sparse layer.
+    keys: Vec<Vec<Coded>>,
+    query: Vec<Coded>,
+    layer: usize,
+}
+
+impl Asked {
+    /// The keys of a row that has so many entries in each layer.
+    pub fn new(index: Arc<IndexPages>, row: usize, entries: usize) -> Self {
+        let layers = 0..index.pages.shape[0];
+        let keys = layers.map(|layer| (0..entries).map(|entry| index.key([layer, row, entry])).collect());
+        Self {
+            keys: keys.collect(),
+            index,
+            query: Vec::new(),
+            layer: 0,
+        }
+    }
+
+    /// The query of a layer: what its codes stand for.
+    pub fn ask(&mut self, layer: usize, query: &[f32]) -> Vec<f32> {
+        let (coded, values) = self.index.query(query);
+        (self.query, self.layer) = (coded, layer);
+        values
+    }
+
+    /// The next key of a layer: what is read of it.
+    pub fn add(&mut self, layer: usize, key: &[f32]) -> Vec<f32> {
+        // A page of its own, since the entry is not one of those that the case begins with.
+        let mut page = IndexPages {
+            pages: self.index.pages.alone(),
+            query: self.index.query,
+        };
+        let read = page.store([0; 3], key);
+        self.keys[layer].push(page.key([0; 3]));
+        read
+    }
+
+    /// The entries that the query chooses, with the weights of its heads.
+    pub fn choose(&self, head_weights: &[Bounded], k: usize, visible: usize) -> Choice<Bounded> {
+        let rule = self.index.rule();
+        let keys = &self.keys[self.layer][..visible];
+        let score = |key: &Coded| {
+            let mut sum = Bounded::ZERO;
+            for (head, weight) in self.query.iter().zip(head_weights) {
+                let product = rule.dot(&key.factors, &head.factors, 0.0);
+                let positive = if product < 0.0 { 0.0 } else { product };
+                sum += *weight * Bounded::exact(head.scale) * Bounded::exact(positive);
+            }
+            sum * Bounded::exact(key.scale)
+        };
+        let mut scores: Vec<Bounded> = keys.iter().map(score).collect();
+        let mut indices = vec![-1; k];
+        top_k(&scores, visible, k, &mut indices);
+        scores.resize(visible.max(1), Bounded::NEG_INFINITY);
+        Choice {
+            indices,
+            k,
+            scores: Tensor::new([1, visible.max(1)], scores),
+        }
+    }
+}

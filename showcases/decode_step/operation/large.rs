@@ -1,0 +1,286 @@
+//! DeepSeek-V4-Flash: its sizes, with drawn weights and state of which each buffer has few rows, over and over. No host has room for the
+//! model, and no device for all experts: layers have the experts of [`Source::banks`] in turn. So it is timed and not followed: what can
+//! be told without a model is judged, and that its kernels are right at these sizes is for the cases of each operation to show. The first
+//! two layers, which have a window alone in the original, have a compressor here, too.
+
+use std::collections::BTreeSet;
+
+use reference::paths::deepseek_v4::{Config, LayerType, RopeByLayer, RopeParameters, RouterType, StateParts};
+use safetensors::Dtype;
+
+use super::cases::Plan;
+use super::parts::{best, equal, integers};
+use super::state::Caches;
+use super::weights::Source;
+use super::{STREAMS, Step, TAPS};
+use ulplab_operations::ops::data::f32_values;
+use ulplab_operations::ops::judge::{Judge, Part};
+use ulplab_operations::ops::{Buffer, Data, Outputs, Role};
+
+const WHY: &str = "every number that is kept is finite, a choice is a choice, a token is the best of its logits, and rows that begin alike \
+                   have the same bits; weights that repeat are no model that could be followed";
+
+const WHY_SPREAD: &str =
+    "what is timed must read as many experts as are counted: rows that go to the same ones would look fast";
+
+/// Positions whose entries are drawn; those behind repeat them.
+const DRAWN_POSITIONS: usize = 1 << 14;
+
+const LAYERS: usize = 43;
+
+/// Rows of the largest case in which layers route as the model's do: by their tokens only in the first ones. More rows, whose states are
+/// drawn alike, would go to fewer experts than those of different texts; there, all layers but the last route by
+/// tokens.
+const ROUTED: usize = 8;
+
+/// The model's sizes, to read so many rows.
+pub(super) fn config(rows: usize) -> Config {
+    let rope = |theta| RopeParameters {
+        rope_type: "default".into(),
+        rope_theta: theta,
+        factor: None,
+        original_max_position_embeddings: None,
+        beta_fast: None,
+        beta_slow: None,
+    };
+    let by_token = if rows > ROUTED { LAYERS - 1 } else { 3 };
+    let (layers, heavy, sparse) = (LAYERS, LayerType::Heavy, LayerType::Sparse);
+    let kind = |layer: usize| {
+        if layer >= 2 && layer.is_multiple_of(2) {
+            sparse
+        } else {
+            heavy
+        }
+    };
+    let rates = [
+        ("compressed_sparse_attention", 4),
+        ("heavily_compressed_attention", 128),
+    ];
+    Config {
+        vocab_size: 129_280,
+        hidden_size: 4096,
+        moe_intermediate_size: 2048,
+        num_hidden_layers: layers,
+        num_attention_heads: 64,
+        head_dim: 512,
+        qk_rope_head_dim: 64,
+        q_lora_rank: 1024,
+        num_experts_per_tok: 6,
+        n_routed_experts: 256,
+        routed_scaling_factor: 1.5,
+        swiglu_limit: 10.0,
+        sliding_window: 128,
+        o_groups: 8,
+        o_lora_rank: 1024,
+        index_n_heads: 64,
+        index_head_dim: 128,
+        index_topk: 512,
+        hc_mult: STREAMS,
+        hc_sinkhorn_iters: 20,
+        hc_eps: super::EPS.into(),
+        rms_norm_eps: super::EPS.into(),
+        compress_rates: rates.map(|(name, rate)| (name.to_string(), rate)).into(),
+        rope_parameters: RopeByLayer {
+            main: rope(1e4),
+            compress: rope(1.6e5),
+        },
+        layer_types: (0..layers).map(kind).collect(),
+        mlp_layer_types: [
+            vec![RouterType::Hash; by_token],
+            vec![RouterType::Learned; layers - by_token],
+        ]
+        .concat(),
+        max_position_embeddings: None,
+    }
+}
+
+/// The case with everything that it begins with. Rows read tokens of their own, but the last, which reads that of the first; and they do
+/// so each time that the step is timed, since rows that read what they have sampled come to read the same, and go to the same experts.
+///
+/// # Errors
+/// The formats are none that kernels know.
+pub(super) fn step(source: Source, plan: &Plan, data: &Data) -> Result<Step, String> {
+    let rows = plan.starts.len();
+    let start = |tokens: i64| StateParts {
+        tokens: tokens as usize,
+        layers: Vec::new(),
+    };
+    let mut few = source.config.clone();
+    few.layer_types = vec![LayerType::Heavy, LayerType::Sparse];
+    few.num_hidden_layers = few.layer_types.len();
+    let mut caches = Caches::empty(&few, 1, plan.positions.min(DRAWN_POSITIONS), plan.formats)?;
+    caches.draw(data);
+    let tokens: Vec<i32> = (0..rows)
+        .map(|row| if row + 1 == rows { 0 } else { row as i32 })
+        .collect();
+    let bits = source.storages.bits()?;
+    let counts = [rows, plan.runs, plan.positions];
+    let dims = super::Sizes::of(&source)?.dims(counts, plan.formats.flags(), bits, source.banks());
+    Ok(Step {
+        runs: plan.runs,
+        kept: plan.runs,
+        starts: plan.starts.iter().map(|tokens| Some(start(*tokens))).collect(),
+        forced: tokens.repeat(plan.runs + 1),
+        tokens,
+        temperature: 0.0,
+        seed: 0,
+        caches,
+        dims,
+        source,
+    })
+}
+
+/// The buffers of the state for all layers and rows: those that were drawn, over and over.
+pub(super) fn state(step: &Step) -> Vec<Buffer> {
+    let size = |name: &str| step.size(name);
+    let enlarged = |mut buffer: Buffer| {
+        // Rows begin alike: each has what was drawn for one layer.
+        buffer.bytes.truncate(buffer.bytes.len() / buffer.shape[0]);
+        let layers = match buffer.name {
+            name if name.starts_with("window") => "layers",
+            name if name.starts_with("hca") => "heavy",
+            _ => "sparse",
+        };
+        let pages = match buffer.name {
+            "window_pages" => Some("window_pages_of_row"),
+            "csa_pages" | "index_pages" => Some("csa_pages_of_row"),
+            "hca_pages" => Some("hca_pages_of_row"),
+            _ => None,
+        };
+        let [_, _, slots, width] = buffer.shape[..] else {
+            unreachable!("the state is [layers, B, slots or pages, width]")
+        };
+        let shape = vec![size(layers), size("B"), pages.map_or(slots, size), width];
+        Buffer { shape, ..buffer }
+    };
+    step.caches.buffers().map(enlarged).collect()
+}
+
+/// Experts of a layer that some row is expected to go to, if a router takes all of them alike.
+fn reached(step: &Step) -> f64 {
+    let [experts, chosen, rows] = ["E", "K", "B"].map(|name| step.size(name) as f64);
+    // The last of several rows reads what the first reads.
+    let rows = if rows > 1.0 { rows - 1.0 } else { rows };
+    experts * (1.0 - (1.0 - chosen / experts).powf(rows))
+}
+
+/// The bytes that a step must move: all weights but those of experts that no row is expected to go to, if a router takes them alike, and
+/// of the state what attention and the indexer read.
+pub(super) fn bytes(step: &Step, buffers: &[Buffer]) -> u64 {
+    let size = |name: &str| step.size(name) as f64;
+    let of = |names: &[&str]| -> f64 {
+        let all = buffers.iter().filter(|buffer| names.contains(&buffer.name));
+        all.map(|buffer| buffer.size() as f64).sum()
+    };
+    let experts = of(&["gate_up", "gate_up_scales", "down", "down_scales"]) / size("banks") / (size("E") + 1.0);
+    let reached = reached(step);
+    let inputs = buffers.iter().filter(|buffer| buffer.role == Role::In);
+    let tables = [
+        "embedding",
+        "cos",
+        "sin",
+        "table",
+        "gate_up",
+        "gate_up_scales",
+        "down",
+        "down_scales",
+        "forced",
+    ];
+    let dense = inputs.filter(|buffer| !tables.contains(&buffer.name));
+    let dense: f64 = dense.map(|buffer| buffer.size() as f64).sum();
+    let chosen = size("topk") / size("Ns").max(size("topk"));
+    let state = of(&["window_pages", "hca_pages", "index_pages"]) + of(&["csa_pages"]) * chosen;
+    (dense + experts * (reached + 1.0) * size("layers") + state) as u64
+}
+
+/// What can be told without a model.
+pub(super) fn judge(step: Step) -> Judge {
+    let parts = move |outputs: &Outputs| {
+        let (rows, runs, last) = (step.starts.len(), step.runs, step.size("P") as i32 - 1);
+        let (experts, vocabulary) = (step.size("E") as i32, step.size("V"));
+        let mut parts = Vec::new();
+        let config = &step.source.config;
+        for tap in TAPS.iter().filter(|tap| tap.dtype == Dtype::F32) {
+            let shape = [runs, tap.layers(config).len(), rows, (tap.cols)(config)];
+            parts.push(finite(tap.buffer, &shape, outputs));
+        }
+        parts.push(finite("logits", &[runs, rows, vocabulary], outputs));
+        parts.push(choices(
+            "at_experts",
+            &[runs, config.num_hidden_layers, rows, step.size("K")],
+            outputs,
+            |chosen| {
+                let there = chosen.iter().all(|expert| (0..experts).contains(expert));
+                there
+                    && chosen
+                        .iter()
+                        .enumerate()
+                        .all(|(at, expert)| !chosen[..at].contains(expert))
+            },
+        ));
+        parts.push(spread(&step, outputs));
+        let sparse = step.size("sparse");
+        parts.push(choices(
+            "at_topk",
+            &[runs, sparse, rows, step.size("topk")],
+            outputs,
+            |chosen| chosen.windows(2).all(|pair| pair[0] < pair[1]) && chosen[0] >= 0,
+        ));
+        let logits = f32_values(outputs.get("logits"), 4);
+        let tokens: Vec<i32> = logits.chunks_exact(vocabulary).map(best).collect();
+        parts.push(equal("tokens", &[runs, rows], &tokens, outputs));
+        let next: Vec<i32> = step
+            .starts
+            .iter()
+            .flatten()
+            .map(|start| (start.tokens as i32 + runs as i32).min(last))
+            .collect();
+        parts.push(equal("position", &[rows], &next, outputs));
+        parts.push(equal("clock", &[1], &[runs as i32], outputs));
+        parts.push(alike("logits", &[runs, rows, vocabulary], outputs));
+        parts
+    };
+    Judge::parts("step", parts, WHY)
+}
+
+/// All numbers are finite: those that are not should be 0.
+fn finite(name: &'static str, shape: &[usize], outputs: &Outputs) -> Part {
+    let mut want = outputs.get(name).to_vec();
+    for number in want.as_chunks_mut::<4>().0 {
+        if !f32::from_le_bytes(*number).is_finite() {
+            *number = [0; 4];
+        }
+    }
+    Judge::equal(name, Dtype::F32, shape, want, WHY).on(outputs.get(name).to_vec())
+}
+
+/// Every row of choices is one: those that are not should be −2.
+fn choices(name: &'static str, shape: &[usize; 4], outputs: &Outputs, right: impl Fn(&[i32]) -> bool) -> Part {
+    let mut want = integers(outputs.get(name));
+    let wrong = want.chunks_exact_mut(shape[3]).filter(|chosen| !right(chosen));
+    wrong.for_each(|chosen| chosen.fill(-2));
+    equal(name, shape, &want, outputs)
+}
+
+/// The number of experts that rows go to in all layers together: if it is not within a tenth of what [`bytes`] counts, what is expected.
+fn spread(step: &Step, outputs: &Outputs) -> Part {
+    let of_layer = step.starts.len() * step.size("K");
+    let distinct = |chosen: &[i32]| chosen.iter().collect::<BTreeSet<_>>().len();
+    let experts = integers(outputs.get("at_experts"));
+    let found: usize = experts.chunks_exact(of_layer).map(distinct).sum();
+    let expected = reached(step) * (experts.len() / of_layer) as f64;
+    let near = (found as f64 - expected).abs() <= 0.1 * expected;
+    let [want, found] =
+        [if near { found } else { expected as usize }, found].map(|count| (count as i32).to_le_bytes().to_vec());
+    Judge::equal("experts reached", Dtype::I32, &[1], want, WHY_SPREAD).on(found)
+}
+
+/// The last row has the bits of the first, which reads the same.
+fn alike(name: &'static str, shape: &[usize; 3], outputs: &Outputs) -> Part {
+    let mut want = outputs.get(name).to_vec();
+    let [_, rows, cols] = *shape;
+    for run in want.chunks_exact_mut(rows * cols * 4) {
+        run.copy_within(0..cols * 4, (rows - 1) * cols * 4);
+    }
+    Judge::equal(name, Dtype::F32, shape, want, WHY).on(outputs.get(name).to_vec())
+}

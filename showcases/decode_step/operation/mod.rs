@@ -1,0 +1,375 @@
+//! A whole decode step of DeepSeek-V4: B sequences, one token each, through all layers to the next token, which the next run
+//! reads. A case is a number of runs, one after the other.
+//!
+//! The definition is the model path `deepseek_v4` of the reference. Everything is f32, except that keys may be stored as KV records,
+//! and matrices as bfloat16 or as codes with scales ([`Formats`]): then they are the model's weights as they are read. Products of
+//! attention may take activations in eight bits; then they are products of codes, defined to the bit ([`fp8`]). All others may take
+//! bfloat16 ([`bf16`]).
+//! The reference is run on the kernel's own values:
+//! at every site of every layer it takes what the kernel had there, and bounds what follows up to the next site
+//! ([`follow`]). So a fault is told at the first site behind it, and errors do not pile up over layers.
+
+mod bf16;
+mod buffers;
+mod cases;
+mod follow;
+mod followed;
+mod formats;
+mod fp8;
+mod index;
+mod large;
+mod parts;
+mod projections;
+mod records;
+mod sequence;
+mod sizes;
+mod state;
+mod weights;
+
+use reference::paths::deepseek_v4::{Config, LayerType, RouterType, StateParts, sites};
+use safetensors::Dtype;
+
+use cases::{Plan, plans};
+use follow::Follower;
+pub use formats::{Formats, WEIGHTS};
+pub use index::{INDEX_RECORDS, IndexPages};
+pub use projections::ACTIVATIONS;
+pub use records::Records;
+use records::Stored;
+pub use sequence::{Generation, Reading};
+use sizes::Sizes;
+pub use state::Caches;
+pub use ulplab_operations::ops::sample::Draw;
+use weights::Source;
+
+use ulplab_operations::ops::judge::Judge;
+use ulplab_operations::ops::{Batch, Buffer, Case, Data, Inputs, Op, Outputs, Problem, Role, Scalar};
+
+/// The operation.
+pub struct DecodeStep;
+
+const STREAMS: usize = 4;
+const EPS: f32 = 1e-6;
+/// What sequences of a trained model begin with; it has learned to go on with bytes of English.
+pub const PROMPT: &[u8] = b"First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n\n\
+First Citizen:\nYou are all resolved rather to die than to famish?\n\nAll:\nResolved. resolved.\n\n";
+
+/// A site whose values kernels keep.
+pub(super) struct Tap {
+    /// The name in the reference.
+    pub site: &'static str,
+    /// The buffer `[S, layers, B, cols]`.
+    pub buffer: &'static str,
+    pub cols: fn(&Config) -> usize,
+    /// f32, or i32 for a choice.
+    pub dtype: Dtype,
+    /// Whether a layer has it.
+    pub has: fn(&Config, usize) -> bool,
+}
+
+impl Tap {
+    const fn of(site: &'static str, buffer: &'static str, cols: fn(&Config) -> usize) -> Self {
+        Self {
+            site,
+            buffer,
+            cols,
+            dtype: Dtype::F32,
+            has: |_, _| true,
+        }
+    }
+
+    /// It is in sparse layers only.
+    const fn sparse(self) -> Self {
+        Self {
+            has: |config, layer| config.layer_types[layer] == LayerType::Sparse,
+            ..self
+        }
+    }
+
+    /// It is a choice.
+    const fn choice(self) -> Self {
+        let dtype = Dtype::I32;
+        Self { dtype, ..self }
+    }
+
+    /// The layers that have it.
+    pub fn layers(&self, config: &Config) -> Vec<usize> {
+        (0..config.num_hidden_layers)
+            .filter(|layer| (self.has)(config, *layer))
+            .collect()
+    }
+}
+
+/// The sites in a layer, in the order in which they are passed.
+pub(super) const TAPS: [Tap; 13] = [
+    Tap::of(sites::ATTENTION_INPUT, "at_attention_input", |c| c.hidden_size),
+    Tap::of(sites::QUERY, "at_query", |c| c.num_attention_heads * c.head_dim),
+    Tap::of(sites::WINDOW, "at_kv_window", |c| c.head_dim),
+    Tap::of(sites::COMPRESSED, "at_kv_compressed", |c| c.head_dim),
+    Tap::of(sites::INDEX_QUERY, "at_index_query", |c| {
+        c.index_n_heads * c.index_head_dim
+    })
+    .sparse(),
+    Tap::of(sites::INDEX_KEY, "at_index_key", |c| c.index_head_dim).sparse(),
+    Tap::of(sites::TOPK, "at_topk", |c| c.index_topk).sparse().choice(),
+    Tap::of(sites::HEADS, "at_heads", |c| c.num_attention_heads * c.head_dim),
+    Tap::of(sites::ATTENTION_OUTPUT, "at_attention_output", |c| c.hidden_size),
+    Tap::of(sites::MOE_INPUT, "at_moe_input", |c| c.hidden_size),
+    Tap {
+        has: |config, layer| config.mlp_layer_types[layer] == RouterType::Learned,
+        ..Tap::of(sites::ROUTER, "at_router", |c| c.num_experts_per_tok).choice()
+    },
+    Tap::of(sites::MOE_OUTPUT, "at_moe_output", |c| c.hidden_size),
+    Tap::of(sites::OUTPUT, "at_output", |c| STREAMS * c.hidden_size),
+];
+
+impl Op for DecodeStep {
+    fn name(&self) -> &'static str {
+        "decode_step"
+    }
+
+    fn doc(&self) -> &'static str {
+        "a token of each of B sequences through all layers of DeepSeek-V4, and the next token"
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let case = |plan: Plan| {
+            // The sizes of the trained model are needed before it is opened: launches are planned without it.
+            let dims = match plan.inputs {
+                Inputs::Weights => plan.dims(&Sizes::MODEL, Sizes::MODEL.layers()),
+                _ => plan
+                    .drawn(0)
+                    .and_then(|source| plan.dims(&Sizes::of(&source)?, source.banks())),
+            };
+            Case {
+                name: plan.name(),
+                keys: plan.formats.keys().0,
+                dims: dims.expect("the drawn model has layers, and plans have formats, that kernels know"),
+                inputs: plan.inputs,
+                timed: plan.timed,
+            }
+        };
+        plans().into_iter().map(case).collect()
+    }
+
+    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
+        let plan = Plan::of(case)?;
+        let source = plan.source(data)?;
+        let sizes = Sizes::of(&source)?;
+        for (name, size) in plan.dims(&sizes, source.banks())? {
+            let expected = case.dim(name) as i64;
+            if size != expected {
+                return Err(format!("the model's {name} is {size}, this case is for {expected}"));
+            }
+        }
+        let step = match source.repeats() {
+            true => large::step(source, &plan, data)?,
+            false => Step::new(source, &plan)?,
+        };
+        step.problem()
+    }
+}
+
+/// The configuration of a case's model.
+///
+/// # Errors
+/// There is no such case, or the model cannot be opened.
+pub fn config(case: &Case, data: &Data) -> Result<Config, String> {
+    Ok(Plan::of(case)?.source(data)?.config)
+}
+
+/// A case with everything that it begins with.
+struct Step {
+    source: Source,
+    runs: usize,
+    /// Runs whose values are kept.
+    kept: usize,
+    /// The state of each row; none of a row of padding.
+    starts: Vec<Option<StateParts<f32>>>,
+    /// The token that each row reads first, and those that it must read in all runs and in those after the last, which is repeated to be
+    /// timed, `[S + 1, B]`; −1 is the one it has sampled.
+    tokens: Vec<i32>,
+    forced: Vec<i32>,
+    temperature: f32,
+    seed: i64,
+    caches: Caches,
+    dims: Vec<(&'static str, i64)>,
+}
+
+impl Step {
+    fn new(source: Source, plan: &Plan) -> Result<Self, String> {
+        let model = source.model::<f32>()?;
+        let vocabulary = source.config.vocab_size;
+        let token = |position: usize| u32::from(PROMPT[position % PROMPT.len()]) % vocabulary as u32;
+        let mut known: Vec<(i64, StateParts<f32>)> = Vec::new();
+        let mut starts = Vec::new();
+        for &start in plan.starts {
+            if start < 0 {
+                starts.push(None);
+                continue;
+            }
+            let parts = match known.iter().find(|(other, _)| *other == start) {
+                Some((_, parts)) => parts.clone(),
+                None => {
+                    let mut state = model.state();
+                    let ids: Vec<u32> = (0..start as usize).map(token).collect();
+                    if !ids.is_empty() {
+                        model.run(&mut state, &ids, &mut Stored::new(plan.formats.record)?)?;
+                    }
+                    known.push((start, state.to_parts()));
+                    state.to_parts()
+                }
+            };
+            starts.push(Some(parts));
+        }
+        // The first half of the tokens is given, token 0 among them, the others are the model's own.
+        let zero = source.is_drawn().then_some(plan.runs / 2);
+        let given = |run: usize, start: i64| match start {
+            0.. if Some(run) == zero => 0,
+            0.. if run <= plan.runs / 2 => token(start as usize + run) as i32,
+            _ => -1,
+        };
+        let all = |run: usize| plan.starts.iter().map(move |start| given(run, *start));
+        let forced = (0..=plan.runs).flat_map(all).collect();
+        Self::begin(
+            source,
+            starts,
+            [plan.runs, plan.positions],
+            (all(0).collect(), forced),
+            plan.formats,
+        )
+    }
+
+    /// Sequences in these states, which read these tokens, with room for so many positions.
+    fn begin(
+        source: Source,
+        mut starts: Vec<Option<StateParts<f32>>>,
+        [runs, positions]: [usize; 2],
+        (tokens, forced): (Vec<i32>, Vec<i32>),
+        formats: Formats,
+    ) -> Result<Self, String> {
+        let bits = source.storages.bits()?;
+        let dims = Sizes::of(&source)?.dims([starts.len(), runs, positions], formats.flags(), bits, source.banks());
+        let mut caches = Caches::empty(&source.config, starts.len(), positions, formats)?;
+        for (row, parts) in starts.iter_mut().enumerate() {
+            if let Some(parts) = parts {
+                caches.put(&source.config, row, parts);
+            }
+        }
+        let kept = runs;
+        Ok(Self {
+            source,
+            runs,
+            kept,
+            starts,
+            tokens,
+            forced,
+            temperature: 0.0,
+            seed: 0,
+            caches,
+            dims,
+        })
+    }
+
+    fn size(&self, name: &str) -> usize {
+        let found = self.dims.iter().find(|(other, _)| *other == name);
+        found.map_or(0, |(_, size)| *size as usize)
+    }
+
+    fn problem(self) -> Result<Problem, String> {
+        let config = &self.source.config;
+        let (runs, rows) = (self.runs, self.starts.len());
+        let integers = |values: &[i32]| -> Vec<u8> { values.iter().flat_map(|x| x.to_le_bytes()).collect() };
+        let positions = self
+            .starts
+            .iter()
+            .map(|parts| parts.as_ref().map_or(-1, |parts| parts.tokens as i32));
+        let positions: Vec<i32> = positions.collect();
+        let last = self.size("P");
+        let (cos, sin) = tables(config, last);
+        let pairs = config.qk_rope_head_dim / 2;
+        let sequences: Vec<i32> = (0..rows as i32).collect();
+        let mut buffers = self.source.buffers()?;
+        buffers.extend([
+            Buffer::f32("cos", &[last, pairs], &cos),
+            Buffer::f32("sin", &[last, pairs], &sin),
+            Buffer::f32("temperature", &[rows], &vec![self.temperature; rows]),
+            Buffer::input("sequence", Dtype::I32, &[rows], integers(&sequences)),
+            Buffer::input("forced", Dtype::I32, &[runs + 1, rows], integers(&self.forced)),
+            Buffer::in_place("token", Dtype::I32, &[rows], integers(&self.tokens)),
+            Buffer::in_place("position", Dtype::I32, &[rows], integers(&positions)),
+            Buffer::in_place("clock", Dtype::I32, &[1], integers(&[0])),
+        ]);
+        let mut batch = Batch::new("B", &["temperature", "sequence", "token", "position"]);
+        batch = batch.along(1, &["forced", "logits", "tokens"]);
+        let state = match self.source.repeats() {
+            true => large::state(&self),
+            false => self.caches.buffers().collect(),
+        };
+        for cache in state {
+            batch = batch.along(1, &[cache.name]);
+            buffers.push(cache);
+        }
+        for tap in &TAPS {
+            let shape = [self.kept, tap.layers(config).len(), rows, (tap.cols)(config)];
+            buffers.push(Buffer::output(tap.buffer, tap.dtype, &shape));
+            batch = batch.along(2, &[tap.buffer]);
+        }
+        if let Some(blocks) = self.source.storages.activations {
+            let (kept, along) = fp8::buffers(config, blocks, [self.kept, rows], batch);
+            buffers.extend(kept);
+            batch = along;
+        }
+        if self.source.storages.sixteen {
+            let (kept, along) = bf16::buffers(config, [self.kept, rows], batch);
+            buffers.extend(kept);
+            batch = along;
+        }
+        let vocabulary = config.vocab_size;
+        buffers.push(Buffer::output("logits", Dtype::F32, &[runs, rows, vocabulary]));
+        buffers.push(Buffer::output("tokens", Dtype::I32, &[runs, rows]));
+        let index = ((config.index_n_heads * config.index_head_dim) as f32).sqrt().recip();
+        let scalars = vec![
+            ("eps", Scalar::F32(EPS)),
+            ("index_scale", Scalar::F32(index)),
+            ("attention_scale", Scalar::F32((config.head_dim as f32).sqrt().recip())),
+            ("router_scale", Scalar::F32(config.routed_scaling_factor as f32)),
+            ("limit", Scalar::F32(config.swiglu_limit as f32)),
+            ("seed", Scalar::I64(self.seed)),
+        ];
+        let weights = buffers.iter().filter(|buffer| buffer.role == Role::In);
+        let bytes = match self.source.repeats() {
+            true => large::bytes(&self, &buffers),
+            false => weights.map(|buffer| buffer.size() as u64).sum(),
+        };
+        let batched = self.source.is_drawn();
+        let judge = match self.source.repeats() {
+            true => large::judge(self),
+            false => {
+                let follower = Follower::new(self);
+                Judge::parts("sites", move |outputs: &Outputs| follower.parts(outputs), WHY)
+            }
+        };
+        Ok(Problem {
+            scalars,
+            bytes,
+            // A row of the trained model has a state of 40 MB: other batches are run of the small one.
+            batch: batched.then_some(batch),
+            runs,
+            ..Problem::new(buffers, vec![judge])
+        })
+    }
+}
+
+const WHY: &str = "the reference is run on the kernel's own values at every site, in numbers that carry the error bound of an f32 \
+                   computation, so each site is judged given the sites before it; a choice must be the reference's unless the \
+                   scores behind it lie nearer than their errors";
+
+/// Cosines and sines of the RoPE of layers with a compressor, `[positions, R / 2]`.
+fn tables(config: &Config, positions: usize) -> (Vec<f32>, Vec<f32>) {
+    let mut rope = reference::ops::rope::Rope::<f32>::new(config.rope_frequencies(LayerType::Heavy));
+    rope.extend(positions);
+    (0..positions)
+        .flat_map(|position| rope.turns(position).iter().copied())
+        .unzip()
+}

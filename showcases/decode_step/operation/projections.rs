@@ -1,0 +1,168 @@
+//! The products of attention in eight bits, as DeepSeek serves them: activations are E4M3 with an f32 scale for 128 columns of a row,
+//! weights E4M3 with one for a tile of 128 × 128. The model is then the one whose weights are what is read of the tiles.
+//! Each group of grouped weights is a matrix of its own, so that no tile is of two groups.
+
+use reference::paths::deepseek_v4::Config;
+use safetensors::Dtype;
+
+use ulplab_core::formats::{Format, GlobalScale};
+use ulplab_operations::ops::Buffer;
+use ulplab_operations::ops::blocks::{BLOCKS, Blocks};
+use ulplab_operations::ops::data::floats;
+use ulplab_operations::ops::fp8_gemm::codes::{Coded, product};
+
+/// Formats of activations for which kernels are compiled: that of attention's products, and behind a `+` that of all others if it is not
+/// f32 ([`bf16`](super::bf16)).
+pub const ACTIVATIONS: [&str; 2] = ["fp8_b128_f32", "fp8_b128_f32+bf16"];
+
+/// The format of weights.
+const TILES: &str = "e4m3/b128x128:f32(deepgemm)";
+/// Rows and columns of a tile.
+const TILE: usize = 128;
+
+/// The format of attention's activations that cases and entry points call `key`, or its part before a `+`.
+///
+/// # Errors
+/// There is none.
+pub(super) fn activations(key: &str) -> Result<&'static Blocks, String> {
+    let known = ACTIVATIONS.contains(&key);
+    let found = BLOCKS.iter().find(|blocks| known && blocks.key == of_attention(key));
+    found.ok_or_else(|| {
+        let known = ACTIVATIONS.join(", ");
+        format!("a whole step does not take activations as '{key}': expected one of {known}")
+    })
+}
+
+/// The part of a format of activations that is of attention's products.
+pub(super) fn of_attention(key: &str) -> &str {
+    key.split_once('+').map_or(key, |(attention, _)| attention)
+}
+
+/// A product of attention with weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Projection {
+    /// Attention's input to the low-rank query.
+    QueryDown,
+    /// Attention's input to the KV vector.
+    KeyValue,
+    /// The low-rank query to the queries of all heads.
+    QueryUp,
+    /// The low-rank query to the queries of the indexer.
+    IndexQuery,
+    /// The heads of each group to its low-rank heads.
+    OutputDown,
+    /// The low-rank heads to attention's output.
+    OutputUp,
+}
+use Projection::{IndexQuery, KeyValue, OutputDown, OutputUp, QueryDown, QueryUp};
+
+impl Projection {
+    /// All of them, in the order of their values.
+    pub const ALL: [Self; 6] = [QueryDown, KeyValue, QueryUp, IndexQuery, OutputDown, OutputUp];
+
+    /// The tensor of its weights, within those of a layer.
+    pub const fn tensor(self) -> &'static str {
+        match self {
+            QueryDown => "self_attn.q_a_proj.weight",
+            KeyValue => "self_attn.kv_proj.weight",
+            QueryUp => "self_attn.q_b_proj.weight",
+            IndexQuery => "self_attn.compressor.indexer.q_b_proj.weight",
+            OutputDown => "self_attn.o_a_proj.weight",
+            OutputUp => "self_attn.o_b_proj.weight",
+        }
+    }
+
+    /// The one that a tensor is of.
+    pub fn of(tensor: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|of| tensor.ends_with(of.tensor()))
+    }
+
+    /// Groups of its weights, and rows and columns of each.
+    pub fn shape(self, config: &Config) -> [usize; 3] {
+        let (heads, groups) = (config.num_attention_heads * config.head_dim, config.o_groups);
+        let (hidden, low, rank) = (config.hidden_size, config.q_lora_rank, config.o_lora_rank);
+        match self {
+            QueryDown => [1, low, hidden],
+            KeyValue => [1, config.head_dim, hidden],
+            QueryUp => [1, heads, low],
+            IndexQuery => [1, config.index_n_heads * config.index_head_dim, low],
+            OutputDown => [groups, rank, heads / groups],
+            OutputUp => [1, hidden, groups * rank],
+        }
+    }
+
+    /// The shapes of the buffers of so many tensors: of codes `[layers, rows, cols]`, and of the scales of their tiles.
+    pub fn shapes(self, config: &Config, layers: usize) -> [[usize; 3]; 2] {
+        let [groups, rows, cols] = self.shape(config);
+        [
+            [layers, groups * rows, cols],
+            [layers, groups * rows.div_ceil(TILE), cols.div_ceil(TILE)],
+        ]
+    }
+}
+
+/// A tensor of weights as tiles, one group after the other.
+pub(super) struct Tiles {
+    /// Groups, and rows and columns of each.
+    shape: [usize; 3],
+    codes: Vec<u8>,
+    scales: Vec<f32>,
+    /// What is read of it.
+    pub values: Vec<f32>,
+}
+
+impl Tiles {
+    /// Quantizes a tensor.
+    pub fn of(shape: [usize; 3], values: &[f32]) -> Self {
+        let [_, rows, cols] = shape;
+        let format: Format = TILES.parse().expect("a format");
+        let mut tiles = Self {
+            shape,
+            codes: Vec::new(),
+            scales: Vec::new(),
+            values: vec![0.0; values.len()],
+        };
+        let groups = values.chunks_exact(rows * cols);
+        for (group, read) in groups.zip(tiles.values.chunks_exact_mut(rows * cols)) {
+            let encoded = format.encode(group, cols, GlobalScale::Own);
+            format.decode(&encoded, read);
+            tiles.codes.extend_from_slice(encoded.part("data"));
+            tiles
+                .scales
+                .extend(floats(encoded.part("scale"), 4).into_iter().map(|scale| scale as f32));
+        }
+        tiles
+    }
+
+    /// The buffers of the tensors of all layers: codes `[layers, rows, cols]`, scales `[layers, groups · rows, cols]` of tiles.
+    pub fn buffers(all: &[Self], [codes, scales]: [&'static str; 2]) -> Vec<Buffer> {
+        let [groups, rows, cols] = all.first().map_or([1, 1, 1], |tiles| tiles.shape);
+        let of_codes = all.iter().flat_map(|tiles| tiles.codes.iter().copied()).collect();
+        let of_scales: Vec<f32> = all.iter().flat_map(|tiles| tiles.scales.iter().copied()).collect();
+        let tiles = [all.len(), groups * rows.div_ceil(TILE), cols.div_ceil(TILE)];
+        vec![
+            Buffer::input(codes, Dtype::F8_E4M3, &[all.len(), groups * rows, cols], of_codes),
+            Buffer::f32(scales, &tiles, &of_scales),
+        ]
+    }
+
+    /// The product with one row of activations, each group of weights with its part of the row, to the bit.
+    pub fn product<'a>(&'a self, row: Coded<'a>) -> Vec<f32> {
+        let [groups, rows, cols] = self.shape;
+        let [down, across] = [rows, cols].map(|size| size.div_ceil(TILE));
+        let part = |all: Coded<'a>, group: usize, [codes, scales]: [usize; 2]| Coded {
+            codes: &all.codes[group * codes..][..codes],
+            scales: &all.scales[group * scales..][..scales],
+        };
+        let weights = Coded {
+            codes: &self.codes,
+            scales: &self.scales,
+        };
+        let group = |group: usize| {
+            let x = part(row, group, [cols, across]);
+            let w = part(weights, group, [rows * cols, down * across]);
+            product(x, w, rows)
+        };
+        (0..groups).flat_map(group).collect()
+    }
+}

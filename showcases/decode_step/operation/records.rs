@@ -1,0 +1,228 @@
+//! Caches that hold KV records in place of numbers: the window, and the compressed entries of sparse and of heavy layers. Every row
+//! has pages of its own, and a vector's slot is its place in the ring or the number of the entry.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use reference::paths::deepseek_v4::{Config, LayerType, StateParts, sites};
+use reference::{Bounded, Numerics, Site, Tensor};
+use safetensors::Dtype;
+
+use ulplab_core::formats::{Codec, KvRecord, PAGE, RECORDS, codec};
+use ulplab_operations::ops::data::round_to_bf16;
+use ulplab_operations::ops::slots::rows;
+use ulplab_operations::ops::{Buffer, Data};
+
+/// Buffers of pages, and the layers that they are of; none has all.
+const POOLS: [(&str, Option<LayerType>); 3] = [
+    ("window_pages", None),
+    ("csa_pages", Some(LayerType::Sparse)),
+    ("hca_pages", Some(LayerType::Heavy)),
+];
+
+/// Sites whose vectors are stored.
+const KEYS: [&str; 2] = [sites::WINDOW, sites::COMPRESSED];
+
+/// Keys as records: the pages of each pool.
+#[derive(Clone)]
+pub struct Records([Pages; 3]);
+
+/// Pages `[layers, B, pages, bytes]` of records; a row's pages follow each other.
+#[derive(Clone)]
+pub(super) struct Pages {
+    pub record: &'static KvRecord,
+    pub codec: Arc<dyn Codec>,
+    pub shape: [usize; 4],
+    pub bytes: Vec<u8>,
+}
+
+impl Pages {
+    /// Pages for so many slots of each row into which nothing has been written: all bytes are 255, which is NaN in every format.
+    ///
+    /// # Errors
+    /// There is no such record, or it has another number of channels.
+    pub fn empty(name: &str, channels: usize, [layers, rows, slots]: [usize; 3]) -> Result<Self, String> {
+        let record = RECORDS.iter().copied().find(|record| record.name == name);
+        let record = record.ok_or_else(|| format!("no record '{name}'"))?;
+        if record.dim != channels {
+            let dim = record.dim;
+            return Err(format!(
+                "record '{name}' has {dim} channels, and the model's keys have {channels}"
+            ));
+        }
+        let shape = [layers, rows, slots.div_ceil(PAGE), record.page_stride(PAGE)];
+        Ok(Self {
+            record,
+            codec: codec(name)?,
+            bytes: vec![0xff; shape.iter().product()],
+            shape,
+        })
+    }
+
+    /// Draws the vectors of all slots.
+    pub fn draw(&mut self, name: &str, data: &Data) {
+        let pages: usize = self.shape[..3].iter().product();
+        let values = data.normal(name, pages * PAGE * self.record.dim);
+        let encoded = self.codec.encode(&values, self.record.dim);
+        self.bytes.copy_from_slice(encoded.part("pages"));
+    }
+
+    /// A page for one layer and row, of the same records, into which nothing has been written.
+    pub fn alone(&self) -> Self {
+        let stride = self.shape[3];
+        Self {
+            codec: self.codec.clone(),
+            shape: [1, 1, 1, stride],
+            bytes: vec![0xff; stride],
+            ..*self
+        }
+    }
+
+    /// The bytes of a row's pages.
+    fn of_row(&self, layer: usize, row: usize) -> Range<usize> {
+        let each = self.shape[2] * self.shape[3];
+        let first = (layer * self.shape[1] + row) * each;
+        first..first + each
+    }
+
+    /// Stores a vector.
+    pub fn store(&mut self, [layer, row, slot]: [usize; 3], vector: &[f32]) {
+        let encoded = self.codec.encode(vector, vector.len());
+        let pages = self.of_row(layer, row);
+        for (from, to) in rows(self.record, 0).zip(rows(self.record, slot)) {
+            self.bytes[pages.clone()][to].copy_from_slice(&encoded.part("pages")[from]);
+        }
+    }
+
+    /// The bytes of a slot, one region after the other.
+    pub fn slot(&self, [layer, row, slot]: [usize; 3]) -> Vec<&[u8]> {
+        let pages = &self.bytes[self.of_row(layer, row)];
+        rows(self.record, slot).map(|region| &pages[region]).collect()
+    }
+
+    /// The buffer, to be changed in place.
+    pub fn buffer(&self, name: &'static str) -> Buffer {
+        Buffer::in_place(name, Dtype::U8, &self.shape, self.bytes.clone())
+    }
+}
+
+/// Runs a model whose keys are stored in a format, if one is given: what attention reads is what is read of them.
+pub(super) struct Stored(pub Option<Arc<dyn Codec>>);
+
+impl Stored {
+    /// The format with this name.
+    pub fn new(record: Option<&str>) -> Result<Self, String> {
+        record.map(codec).transpose().map(Self)
+    }
+}
+
+impl Numerics<f32> for Stored {
+    fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {
+        if let Some(codec) = self.0.as_ref().filter(|_| KEYS.contains(&site.name)) {
+            codec.round(&mut tensor.data, tensor.shape[tensor.shape.len() - 1]);
+            round_to_bf16(&mut tensor.data);
+        }
+    }
+}
+
+impl Records {
+    /// Pages into which nothing has been written.
+    ///
+    /// # Errors
+    /// There is no such record, or it has another number of channels than the model's keys.
+    pub fn empty(name: &str, config: &Config, batch: usize, positions: usize) -> Result<Self, String> {
+        let pool = |(_, kind): (&str, Option<LayerType>)| {
+            let of_kind = config
+                .layer_types
+                .iter()
+                .filter(|other| kind.is_none_or(|kind| **other == kind));
+            let slots = kind.and_then(|kind| config.rate(kind));
+            let slots = slots.map_or(config.sliding_window, |rate| (positions / rate).max(1));
+            Pages::empty(name, config.head_dim, [of_kind.count(), batch, slots])
+        };
+        let [window, sparse, heavy] = POOLS.map(pool);
+        Ok(Self([window?, sparse?, heavy?]))
+    }
+
+    /// Draws the vectors of all slots.
+    pub fn draw(&mut self, data: &Data) {
+        let pools = POOLS.iter().zip(&mut self.0);
+        pools.for_each(|((name, _), pages)| pages.draw(name, data));
+    }
+
+    /// What attention reads of a vector once it has been stored: its record's numbers, rounded to bfloat16.
+    pub fn read(&self, vector: &[f32]) -> Vec<f32> {
+        let mut read = vector.to_vec();
+        self.0[0].codec.round(&mut read, vector.len());
+        round_to_bf16(&mut read);
+        read
+    }
+
+    /// Stores the vectors of a row's state, and leaves in it what is read of them.
+    pub fn put(&mut self, config: &Config, row: usize, parts: &mut StateParts<f32>) {
+        let tokens = parts.tokens;
+        for (layer, of_layer) in parts.layers.iter_mut().enumerate() {
+            let keys = &mut of_layer.window.keys;
+            let first = tokens - keys.rows();
+            self.replace(config, (0, layer, row), keys, |at| (first + at) % config.sliding_window);
+            if let Some(compressed) = &mut of_layer.compressed {
+                let pool = Self::entries(config, layer);
+                self.replace(config, (pool, layer, row), &mut compressed.entries.keys, |at| at);
+            }
+        }
+    }
+
+    fn replace(
+        &mut self,
+        config: &Config,
+        place: (usize, usize, usize),
+        keys: &mut Tensor<f32>,
+        slot: impl Fn(usize) -> usize,
+    ) {
+        for at in 0..keys.rows() {
+            self.store(config, place, slot(at), keys.row(at));
+            let read = self.read(keys.row(at));
+            keys.row_mut(at).copy_from_slice(&read);
+        }
+    }
+
+    /// The pool that has the entries of a layer.
+    fn entries(config: &Config, layer: usize) -> usize {
+        1 + usize::from(config.layer_types[layer] == LayerType::Heavy)
+    }
+
+    fn store(&mut self, config: &Config, (pool, layer, row): (usize, usize, usize), slot: usize, vector: &[f32]) {
+        let kind = POOLS[pool].1;
+        let before = config.layer_types[..layer].iter();
+        let layer = before.filter(|other| kind.is_none_or(|kind| **other == kind)).count();
+        self.0[pool].store([layer, row, slot], vector);
+    }
+
+    /// Stores what a run computes for a row: the vector of its token, and that of an entry if the token completes one. Taps have the
+    /// vectors before they are stored.
+    pub fn step(&mut self, config: &Config, row: usize, position: usize, tap: impl Fn(&str, usize) -> Vec<f32>) {
+        for layer in 0..config.num_hidden_layers {
+            let slot = position % config.sliding_window;
+            self.store(config, (0, layer, row), slot, &tap(sites::WINDOW, layer));
+            if let Some(rate) = config
+                .compress_rate(layer)
+                .filter(|rate| (position + 1).is_multiple_of(*rate))
+            {
+                let (pool, entry) = (Self::entries(config, layer), (position + 1) / rate - 1);
+                self.store(config, (pool, layer, row), entry, &tap(sites::COMPRESSED, layer));
+            }
+        }
+    }
+
+    /// What passes on from a site: where a vector is stored, what is read of it.
+    pub(super) fn pass(&self, site: &str, found: &[f32]) -> Vec<Bounded> {
+        let stored = KEYS.contains(&site);
+        let read = if stored { self.read(found) } else { found.to_vec() };
+        read.into_iter().map(Bounded::exact).collect()
+    }
+
+    /// The buffers, to be changed in place.
+    pub fn buffers(&self) -> impl Iterator<Item = Buffer> {
+        POOLS.iter().zip(&self.0).map(|((name, _), pages)| pages.buffer(name))
+    }
+}

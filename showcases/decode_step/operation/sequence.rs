@@ -1,0 +1,163 @@
+//! A sequence alone: one that goes on by itself, and one whose tokens are all given.
+
+use std::path::Path;
+
+use reference::paths::deepseek_v4::sites;
+use reference::sites::Dim;
+use reference::{Choice, Numerics, Site, Tensor};
+use safetensors::Dtype;
+
+use super::formats::Formats;
+use super::parts::numbers;
+use super::records::Stored;
+use super::weights::Source;
+use super::{Step, TAPS, Tap};
+use ulplab_operations::ops::data::f32_values;
+use ulplab_operations::ops::{Case, Inputs, Outputs, Problem};
+
+/// One sequence that goes on by itself.
+pub struct Generation<'a> {
+    /// The folder of the model.
+    pub folder: &'a Path,
+    /// The tokens that it begins with, at least one.
+    pub prompt: &'a [u32],
+    /// The number of tokens that follow.
+    pub tokens: usize,
+    /// 0 always takes the most probable token.
+    pub temperature: f32,
+    /// Seed of the draws.
+    pub seed: i64,
+    /// How keys and weights are stored.
+    pub formats: Formats<'a>,
+}
+
+impl Generation<'_> {
+    /// The runs that generate the tokens, which are left in the output `tokens`. The reference reads all of the prompt but the last
+    /// token. Nothing is kept to be judged.
+    ///
+    /// # Errors
+    /// A model that kernels do not know, and no prompt.
+    pub fn problem(&self) -> Result<(Case, Problem), String> {
+        let (last, read) = self.prompt.split_last().ok_or("there is no prompt")?;
+        let source = Source::open(self.folder, self.formats.storages()?)?;
+        let model = source.model::<f32>()?;
+        let mut state = model.state();
+        if !read.is_empty() {
+            model.run(&mut state, read, &mut Stored::new(self.formats.record)?)?;
+        }
+        let (starts, forced) = (vec![Some(state.to_parts())], vec![-1; self.tokens + 1]);
+        let sizes = [self.tokens, self.prompt.len() + self.tokens];
+        let mut step = Step::begin(source, starts, sizes, (vec![*last as i32], forced), self.formats)?;
+        (step.kept, step.temperature, step.seed) = (1, self.temperature, self.seed);
+        Ok((case("generation", self.formats, &step), step.problem()?))
+    }
+}
+
+/// One sequence whose tokens are all given: a run reads one of them, from the first on. What passes at the sites is kept.
+pub struct Reading<'a> {
+    /// The folder of the model.
+    pub folder: &'a Path,
+    /// The tokens, at least one.
+    pub ids: &'a [u32],
+    /// How keys and weights are stored.
+    pub formats: Formats<'a>,
+}
+
+impl Reading<'_> {
+    /// The sites whose vectors may be stored as KV records, as a pattern.
+    pub const STORED: &'static str = "layers.*.attention.kv.*";
+
+    /// The runs that read the tokens.
+    ///
+    /// # Errors
+    /// A model that kernels do not know, and no tokens.
+    pub fn problem(&self) -> Result<(Case, Problem), String> {
+        let first = *self.ids.first().ok_or("there are no tokens")?;
+        let source = Source::open(self.folder, self.formats.storages()?)?;
+        let start = source.model::<f32>()?.state().to_parts();
+        let forced = self.ids.iter().map(|id| *id as i32).chain([-1]).collect();
+        let sizes = [self.ids.len(); 2];
+        let step = Step::begin(
+            source,
+            vec![Some(start)],
+            sizes,
+            (vec![first as i32], forced),
+            self.formats,
+        )?;
+        Ok((case("reading", self.formats, &step), step.problem()?))
+    }
+
+    /// Passes what the runs have left at the sites that they keep, layer by layer, all tokens at once, as a model does that reads
+    /// them; returns the logits. Keys pass as they were before they were stored. A decision comes without the scores behind it.
+    ///
+    /// # Errors
+    /// The model cannot be opened.
+    pub fn pass(&self, outputs: &Outputs, numerics: &mut dyn Numerics<f32>) -> Result<Tensor<f32>, String> {
+        let config = Source::open(self.folder, Formats::F32.storages()?)?.config;
+        let tokens = self.ids.len();
+        let kept: Vec<Vec<f32>> = TAPS
+            .iter()
+            .map(|tap| numbers(tap.dtype, outputs.get(tap.buffer)))
+            .collect();
+        let layers: Vec<Vec<usize>> = TAPS.iter().map(|tap| tap.layers(&config)).collect();
+        for layer in 0..config.num_hidden_layers {
+            let taps = TAPS.iter().zip(&kept).zip(&layers);
+            for ((tap, kept), layers) in taps {
+                let Some(at) = layers.iter().position(|other| *other == layer) else {
+                    continue;
+                };
+                let every = match tap.site {
+                    sites::COMPRESSED | sites::INDEX_KEY => config.compress_rate(layer).unwrap_or(1),
+                    _ => 1,
+                };
+                let cols = (tap.cols)(&config);
+                let passed = (0..tokens).filter(|token| (token + 1) % every == 0);
+                let values: Vec<f32> = passed
+                    .flat_map(|token| &kept[(token * layers.len() + at) * cols..][..cols])
+                    .copied()
+                    .collect();
+                tap.pass(&config, layer, values, numerics);
+            }
+        }
+        let logits = f32_values(outputs.get("logits"), 4);
+        Ok(Tensor::new([tokens, config.vocab_size], logits))
+    }
+}
+
+impl Tap {
+    /// Passes the values of all tokens in a layer.
+    fn pass(
+        &self,
+        config: &dyn reference::paths::Config,
+        layer: usize,
+        values: Vec<f32>,
+        numerics: &mut dyn Numerics<f32>,
+    ) {
+        let info = config.path().site(self.site).expect("a tap is at a site of the path");
+        let inner = info.dims.iter().filter(|dim| matches!(dim, Dim::Size(_)));
+        let mut shape: Vec<usize> = inner.map(|dim| dim.fixed(&|name| config.size(name))).collect();
+        shape.insert(0, values.len() / shape.iter().product::<usize>());
+        let site = Site::new(Some(layer), self.site);
+        if self.dtype == Dtype::I32 {
+            let mut choice = Choice {
+                indices: values.iter().map(|x| *x as i32).collect(),
+                k: shape[1],
+                scores: Tensor::new([shape[0], 0], Vec::new()),
+            };
+            numerics.choice(&site, &mut choice);
+        } else {
+            numerics.site(&site, &mut Tensor::new(shape, values));
+        }
+    }
+}
+
+fn case(name: &str, formats: Formats, step: &Step) -> Case {
+    let (keys, prefix) = formats.keys();
+    Case {
+        name: prefix + name,
+        keys,
+        dims: step.dims.clone(),
+        inputs: Inputs::Weights,
+        timed: false,
+    }
+}

@@ -1,0 +1,218 @@
+//! The state of all sequences as kernels keep it: rings and arrays of entries, those of all layers of a kind in one buffer.
+
+use std::sync::Arc;
+
+use reference::paths::deepseek_v4::{CompressedParts, Config, LayerType, StateParts};
+use reference::{Bounded, Real};
+use safetensors::Dtype;
+
+use super::Formats;
+use super::index::IndexPages;
+use super::records::Records;
+use ulplab_operations::ops::data::f32_bytes;
+use ulplab_operations::ops::{Buffer, Data};
+
+/// The buffers of the state, `[layers, B, slots, width]`.
+const NAMES: [&str; 10] = [
+    "window",
+    "csa_ring_kv",
+    "csa_ring_gate",
+    "csa_entries",
+    "index_ring_kv",
+    "index_ring_gate",
+    "index_entries",
+    "hca_ring_kv",
+    "hca_ring_gate",
+    "hca_entries",
+];
+
+/// Rows of one buffer.
+#[derive(Clone)]
+pub struct Cache {
+    /// The buffer's name.
+    pub name: &'static str,
+    /// Layers of the kind, rows of the batch, slots, width.
+    pub shape: [usize; 4],
+    /// NaN where nothing has been written.
+    pub values: Vec<f32>,
+    /// Whether a position takes the slot of an earlier one.
+    pub ring: bool,
+}
+
+/// Those that hold keys, which may be records.
+const OF_KEYS: [&str; 3] = ["window", "csa_entries", "hca_entries"];
+
+/// All buffers of the state: arrays of numbers, and the pages of records if keys are stored as such.
+#[derive(Clone)]
+pub struct Caches {
+    /// The arrays of numbers.
+    pub arrays: Vec<Cache>,
+    /// Keys, if they are records.
+    pub records: Option<Records>,
+    /// Index keys, if they are records.
+    pub index: Option<Arc<IndexPages>>,
+}
+
+/// A row of a buffer: its name, the number of the layer among those of the kind, and the slot.
+pub(super) type Place = (&'static str, usize, usize);
+
+impl Caches {
+    /// Caches into which nothing has been written.
+    ///
+    /// # Errors
+    /// A layer has no compressor, or keys do not fit the record.
+    pub fn empty(config: &Config, rows: usize, positions: usize, formats: Formats) -> Result<Self, String> {
+        let count = |kind| config.layer_types.iter().filter(|other| **other == kind).count();
+        let (sparse, heavy) = (count(LayerType::Sparse), count(LayerType::Heavy));
+        let rate = |kind| {
+            config
+                .rate(kind)
+                .ok_or_else(|| format!("{kind:?} layers have no compressor"))
+        };
+        let (sparse_rate, heavy_rate) = (rate(LayerType::Sparse)?, rate(LayerType::Heavy)?);
+        let (dim, index) = (config.head_dim, config.index_head_dim);
+        let shapes = [
+            [sparse + heavy, config.sliding_window, dim],
+            [sparse, 2 * sparse_rate, 2 * dim],
+            [sparse, 2 * sparse_rate, 2 * dim],
+            [sparse, (positions / sparse_rate).max(1), dim],
+            [sparse, 2 * sparse_rate, 2 * index],
+            [sparse, 2 * sparse_rate, 2 * index],
+            [sparse, (positions / sparse_rate).max(1), index],
+            [heavy, heavy_rate, dim],
+            [heavy, heavy_rate, dim],
+            [heavy, (positions / heavy_rate).max(1), dim],
+        ];
+        let arrays = NAMES
+            .into_iter()
+            .zip(shapes)
+            .filter(|(name, _)| formats.record.is_none() || !OF_KEYS.contains(name))
+            .filter(|(name, _)| formats.index.is_none() || *name != "index_entries")
+            .map(|(name, [layers, slots, width])| Cache {
+                name,
+                shape: [layers, rows, slots, width],
+                values: vec![f32::NAN; layers * rows * slots * width],
+                ring: !name.ends_with("entries"),
+            });
+        let records = formats
+            .record
+            .map(|record| Records::empty(record, config, rows, positions));
+        let index = formats
+            .index
+            .map(|index| IndexPages::empty(index, config, rows, positions));
+        Ok(Self {
+            arrays: arrays.collect(),
+            records: records.transpose()?,
+            index: index.transpose()?.map(Arc::new),
+        })
+    }
+
+    /// Draws everything that may be written.
+    pub fn draw(&mut self, data: &Data) {
+        for cache in &mut self.arrays {
+            cache.values = data.normal(cache.name, cache.values.len());
+        }
+        self.records.iter_mut().for_each(|records| records.draw(data));
+        if let Some(index) = &mut self.index {
+            Arc::make_mut(index).draw(data);
+        }
+    }
+
+    /// Writes the state of a row; what is stored as records is replaced by what is read of them.
+    pub fn put(&mut self, config: &Config, row: usize, parts: &mut StateParts<f32>) {
+        if let Some(records) = &mut self.records {
+            records.put(config, row, parts);
+        }
+        if let Some(index) = &mut self.index {
+            let index = Arc::make_mut(index);
+            let sparse = parts.layers.iter_mut().filter_map(|layer| layer.index.as_mut());
+            sparse.enumerate().for_each(|(layer, keys)| index.put(layer, row, keys));
+        }
+        each(config, parts, |(name, layer, slot), values| {
+            if let Some(cache) = self.arrays.iter_mut().find(|cache| cache.name == name) {
+                let at = cache.place(layer, row, slot);
+                cache.values[at..][..values.len()].copy_from_slice(values);
+            }
+        });
+    }
+
+    /// The buffers, to be changed in place.
+    pub fn buffers(&self) -> impl Iterator<Item = Buffer> {
+        let buffer = |cache: &Cache| Buffer::in_place(cache.name, Dtype::F32, &cache.shape, f32_bytes(&cache.values));
+        let pages = self.records.iter().flat_map(Records::buffers);
+        let index = self.index.iter().map(|index| index.buffer());
+        self.arrays.iter().map(buffer).chain(pages).chain(index)
+    }
+}
+
+impl Cache {
+    /// The first element of a slot.
+    pub fn place(&self, layer: usize, row: usize, slot: usize) -> usize {
+        let [_, rows, slots, width] = self.shape;
+        ((layer * rows + row) * slots + slot) * width
+    }
+}
+
+/// Calls `found` with every row of the state that the reference keeps, and its place.
+pub(super) fn each<T: Real>(config: &Config, parts: &StateParts<T>, mut found: impl FnMut(Place, &[T])) {
+    let (mut sparse, mut heavy) = (0, 0);
+    for (number, (layer, kind)) in parts.layers.iter().zip(&config.layer_types).enumerate() {
+        let keys = &layer.window.keys;
+        for row in 0..keys.rows() {
+            let position = parts.tokens - keys.rows() + row;
+            found(("window", number, position % config.sliding_window), keys.row(row));
+        }
+        let mut compressed = |names: [&'static str; 3], number: usize, slots: usize, of: &CompressedParts<T>| {
+            let entries = &of.entries.keys;
+            (0..entries.rows()).for_each(|entry| found((names[2], number, entry), entries.row(entry)));
+            for (name, rows) in [(names[0], &of.pending_values), (names[1], &of.pending_logits)] {
+                for row in 0..rows.rows() {
+                    let position = parts.tokens - rows.rows() + row;
+                    found((name, number, position % slots), rows.row(row));
+                }
+            }
+        };
+        let rate = config.compress_rate(number).unwrap_or(1);
+        match (&layer.compressed, &layer.index) {
+            (Some(main), Some(index)) => {
+                compressed(["csa_ring_kv", "csa_ring_gate", "csa_entries"], sparse, 2 * rate, main);
+                compressed(
+                    ["index_ring_kv", "index_ring_gate", "index_entries"],
+                    sparse,
+                    2 * rate,
+                    index,
+                );
+            }
+            (Some(main), None) => compressed(["hca_ring_kv", "hca_ring_gate", "hca_entries"], heavy, rate, main),
+            _ => {}
+        }
+        match kind {
+            LayerType::Sparse => sparse += 1,
+            LayerType::Heavy => heavy += 1,
+            LayerType::Sliding => {}
+        }
+    }
+}
+
+/// The same state in numbers that carry error bounds.
+pub(super) fn bounded(parts: &StateParts<f32>) -> StateParts<Bounded> {
+    use reference::paths::deepseek_v4::{CacheParts, LayerParts};
+    let cache = |cache: &CacheParts<f32>| CacheParts {
+        keys: cache.keys.cast(),
+        values: cache.values.as_ref().map(|values| values.cast()),
+    };
+    let compressed = |of: &CompressedParts<f32>| CompressedParts {
+        entries: cache(&of.entries),
+        pending_values: of.pending_values.cast(),
+        pending_logits: of.pending_logits.cast(),
+    };
+    let layers = parts.layers.iter().map(|layer| LayerParts {
+        window: cache(&layer.window),
+        compressed: layer.compressed.as_ref().map(compressed),
+        index: layer.index.as_ref().map(compressed),
+    });
+    StateParts {
+        tokens: parts.tokens,
+        layers: layers.collect(),
+    }
+}

@@ -1,0 +1,280 @@
+//! A model's weights as kernels read them. Matrices may be stored as bfloat16 or as codes with scales; then the model is the one whose
+//! weights are what is read of them.
+
+use std::path::Path;
+
+use reference::paths::deepseek_v4::{Config, LayerType, Model, RopeByLayer, RopeParameters, RouterType};
+use reference::paths::{Scalar, Weights};
+use reference::weights::Safetensors;
+
+use super::formats::Storages;
+use super::projections::{Projection, Tiles};
+use ulplab_core::input;
+use ulplab_operations::ops::Data;
+use ulplab_operations::ops::stored::Matrices;
+
+/// A model with the source of its weights.
+pub(super) struct Source {
+    pub config: Config,
+    pub storages: Storages,
+    tensors: Tensors,
+}
+
+enum Tensors {
+    Files(Box<Safetensors>),
+    /// Drawn with this seed.
+    Drawn(u64),
+    /// The same, but of each buffer the first rows only, which repeat: a model that no host has room for.
+    Repeated(u64),
+}
+
+/// Elements that are drawn of a buffer whose rows repeat: whole tiles of 128 rows for as many columns as weights have.
+const DRAWN: usize = 1 << 22;
+/// Layers whose experts are there, of a model of which no device has room for all: between two uses of one's are those of the others.
+const BANKS: usize = 8;
+
+impl Source {
+    /// Opens a checkpoint. Weights that are to be E4M3 with f32 scales keep their codes if they are stored so.
+    pub fn open(folder: &Path, storages: Storages) -> Result<Self, String> {
+        let file = folder.join("config.json");
+        let text = input::text(&file).map_err(|error| error.to_string())?;
+        let config = serde_json::from_str(&text).map_err(|error| format!("{}: {error}", file.display()))?;
+        let files = Safetensors::open(folder).map_err(|error| error.to_string())?;
+        Ok(Self {
+            config,
+            storages,
+            tensors: Tensors::Files(Box::new(files)),
+        })
+    }
+
+    /// Whether it is the small model.
+    pub fn is_drawn(&self) -> bool {
+        matches!(self.tensors, Tensors::Drawn(_))
+    }
+
+    /// A small model of drawn weights, with layers of all types and sizes that differ from each other; its keys have so many channels,
+    /// of which so many are turned, and index keys so many. Or a model of sixteen bits that is `wide`.
+    pub fn drawn(
+        seed: u64,
+        [head_dim, qk_rope_head_dim, index_head_dim]: [usize; 3],
+        storages: Storages,
+        wide: bool,
+    ) -> Self {
+        let rope = |theta| RopeParameters {
+            rope_type: "default".into(),
+            rope_theta: theta,
+            factor: None,
+            original_max_position_embeddings: None,
+            beta_fast: None,
+            beta_slow: None,
+        };
+        let (heavy, sparse) = (LayerType::Heavy, LayerType::Sparse);
+        let layers = if wide { 3 } else { 6 };
+        // In eight bits, rows and columns of most products have more than one block of 128, the last of which is not whole.
+        let [hidden_size, q_lora_rank, o_lora_rank] = match storages.activations {
+            None => [40, 20, 14],
+            // As many as all warps of `served` mix.
+            Some(_) if wide => [4096, 160, 136],
+            // More channels than a warp of `served` mixes.
+            Some(_) if storages.sixteen => [288, 160, 136],
+            Some(_) => [144, 160, 136],
+        };
+        // In sixteen bits, sizes are those that the fast kernels know: whole blocks of MXFP4, rates and index heads as DeepSeek has
+        // them, and more experts than a thread block scores.
+        let ([moe_intermediate_size, n_routed_experts, index_n_heads], [sparse_rate, heavy_rate]) =
+            match storages.sixteen {
+                false => ([12, 7, 3], [3, 11]),
+                // More than one for each lane that chooses.
+                true if wide => ([32, 40, 64], [4, 128]),
+                true => ([96, 19, 64], [4, 128]),
+            };
+        let rates = [
+            ("compressed_sparse_attention", sparse_rate),
+            ("heavily_compressed_attention", heavy_rate),
+        ];
+        let config = Config {
+            vocab_size: 33,
+            hidden_size,
+            moe_intermediate_size,
+            num_hidden_layers: layers,
+            num_attention_heads: 6,
+            head_dim,
+            qk_rope_head_dim,
+            q_lora_rank,
+            num_experts_per_tok: 3,
+            n_routed_experts,
+            routed_scaling_factor: 1.5,
+            swiglu_limit: 10.0,
+            sliding_window: 5,
+            o_groups: 2,
+            o_lora_rank,
+            index_n_heads,
+            index_head_dim,
+            index_topk: 4,
+            hc_mult: super::STREAMS,
+            hc_sinkhorn_iters: 20,
+            hc_eps: super::EPS.into(),
+            rms_norm_eps: super::EPS.into(),
+            compress_rates: rates.map(|(name, rate)| (name.to_string(), rate)).into(),
+            rope_parameters: RopeByLayer {
+                main: rope(1e4),
+                compress: rope(1.6e5),
+            },
+            layer_types: [heavy, heavy, sparse, heavy, sparse, heavy][..layers].to_vec(),
+            mlp_layer_types: [vec![RouterType::Hash], vec![RouterType::Learned; layers - 1]].concat(),
+            max_position_embeddings: None,
+        };
+        Self {
+            config,
+            storages,
+            tensors: Tensors::Drawn(seed),
+        }
+    }
+
+    /// A model of drawn weights with this configuration, of which each buffer has few rows, over and over.
+    pub fn repeated(seed: u64, config: Config, storages: Storages) -> Self {
+        let tensors = Tensors::Repeated(seed);
+        Self {
+            config,
+            storages,
+            tensors,
+        }
+    }
+
+    /// Whether rows repeat, so that there is no model to be followed.
+    pub fn repeats(&self) -> bool {
+        matches!(self.tensors, Tensors::Repeated(_))
+    }
+
+    /// Layers whose experts are there; the others have theirs in turn.
+    pub fn banks(&self) -> usize {
+        let layers = self.config.num_hidden_layers;
+        if self.repeats() { layers.min(BANKS) } else { layers }
+    }
+
+    /// The shape of what is made of a tensor: all of it, or as many rows as are drawn.
+    pub fn made(&self, shape: &[usize]) -> Vec<usize> {
+        let (cols, lead) = shape.split_last().expect("a tensor has dimensions");
+        match lead.is_empty() || !self.repeats() {
+            true => shape.to_vec(),
+            false => vec![lead.iter().product::<usize>().min((DRAWN / cols).max(1)), *cols],
+        }
+    }
+
+    /// The reference's model.
+    pub fn model<T: Scalar>(&self) -> Result<Model<T>, String> {
+        Model::load(self.config.clone(), &mut &*self)
+    }
+
+    /// Layers of a type.
+    pub fn layers(&self, kind: LayerType) -> Vec<usize> {
+        let all = self.config.layer_types.iter().enumerate();
+        all.filter(|(_, other)| **other == kind)
+            .map(|(layer, _)| layer)
+            .collect()
+    }
+
+    /// Tokens per entry of a layer's compressor.
+    pub fn rate(&self, layer: usize) -> Result<usize, String> {
+        let rate = self.config.compress_rate(layer);
+        rate.ok_or_else(|| format!("layer {layer} has no compressor; kernels know layers with one only"))
+    }
+
+    /// The matrices of a tensor as they are stored.
+    pub fn stored(&self, name: &str, shape: &[usize]) -> Result<Matrices, String> {
+        let storage = self.storages.of(name).ok_or_else(|| format!("'{name}' is no matrix"))?;
+        let [.., rows, cols] = *shape else {
+            return Err(format!("'{name}' has shape {shape:?}, expected rows and columns"));
+        };
+        let values = self.numbers(name, shape)?;
+        let mut matrices = Matrices::new(storage, cols);
+        if let (Tensors::Files(files), Some(width)) = (&self.tensors, storage.e4m3_columns()) {
+            let own = files.e4m3_rows(name, shape, width).map_err(|error| error.to_string())?;
+            if let Some((codes, scales)) = own {
+                matrices.push_coded(codes, &scales, &values, rows);
+                return Ok(matrices);
+            }
+        }
+        for matrix in values.chunks_exact(rows * cols) {
+            matrices.push(matrix).map_err(|why| format!("'{name}': {why}"))?;
+        }
+        Ok(matrices)
+    }
+
+    /// The weights of a product in eight bits.
+    pub fn tiles(&self, name: &str, of: Projection) -> Result<Tiles, String> {
+        let [groups, rows, cols] = of.shape(&self.config);
+        let [groups, rows] = if self.repeats() {
+            [1, self.made(&[rows, cols])[0]]
+        } else {
+            [groups, rows]
+        };
+        Ok(Tiles::of(
+            [groups, rows, cols],
+            &self.numbers(name, &[groups * rows, cols])?,
+        ))
+    }
+
+    /// The values of a tensor: what is read of it, if it is stored as codes.
+    pub fn floats(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, String> {
+        match (self.storages.projection(name), self.storages.of(name)) {
+            (Some(of), _) => Ok(self.tiles(name, of)?.values),
+            (None, Some(_)) => Ok(self.stored(name, shape)?.values),
+            (None, None) => self.numbers(name, shape),
+        }
+    }
+
+    /// The values of a tensor before it is stored.
+    fn numbers(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, String> {
+        match &self.tensors {
+            Tensors::Files(files) => files.floats(name, shape).map_err(|error| error.to_string()),
+            Tensors::Drawn(seed) | Tensors::Repeated(seed) => Ok(drawn(*seed, name, shape)),
+        }
+    }
+
+    pub fn integers(&self, name: &str, shape: &[usize]) -> Result<Vec<u32>, String> {
+        let experts = self.config.n_routed_experts as u32;
+        match &self.tensors {
+            Tensors::Files(files) => files.integers(name, shape, experts).map_err(|error| error.to_string()),
+            Tensors::Drawn(seed) | Tensors::Repeated(seed) => {
+                let none = |_: &str| Err(String::new());
+                let bytes = Data::new(*seed, &none).bytes(name, shape.iter().product::<usize>());
+                // The experts of a token differ.
+                let chosen = shape[1];
+                let expert = |(at, _): (usize, &u8)| {
+                    let first = usize::from(bytes[at / chosen * chosen]);
+                    (first + at % chosen) as u32 % experts
+                };
+                Ok(bytes.iter().enumerate().map(expert).collect())
+            }
+        }
+    }
+}
+
+/// Values of drawn weights: rows of projections have about the length that leaves magnitudes as they are; norms and
+/// scales are about 1.
+fn drawn(seed: u64, name: &str, shape: &[usize]) -> Vec<f32> {
+    let none = |_: &str| Err(String::new());
+    let mut values = Data::new(seed, &none).normal(name, shape.iter().product());
+    let (mean, deviation) = match shape {
+        [_] if name.ends_with("base") || name.ends_with("sinks") || name.ends_with("bias") => (0.0, 0.5),
+        [_] => (1.0, 0.2),
+        _ if name.ends_with("embed_tokens.weight") || name.ends_with("position_bias") => (0.0, 1.0),
+        [.., cols] => (0.0, (*cols as f32).sqrt().recip()),
+        [] => (0.0, 1.0),
+    };
+    values.iter_mut().for_each(|x| *x = mean + deviation * *x);
+    values
+}
+
+impl Weights for &Source {
+    type Error = String;
+
+    fn floats(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, String> {
+        Source::floats(self, name, shape)
+    }
+
+    fn integers(&mut self, name: &str, shape: &[usize]) -> Result<Vec<u32>, String> {
+        Source::integers(self, name, shape)
+    }
+}

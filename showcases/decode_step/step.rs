@@ -1,0 +1,105 @@
+//! A whole decode step that stands in for a model: kernels read a text token by token.
+
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use reference::{Numerics, Tensor};
+
+use ulplab_backend::cuda::{Device, Session, Source, Variant};
+use ulplab_backend::recipe::Round;
+use ulplab_backend::stand_in::chosen;
+use ulplab_core::error::{Error, Result, did_you_mean};
+use ulplab_run::experiment::Mistake;
+
+use crate::composition::COMPOSITIONS;
+use crate::operation::{Formats, INDEX_RECORDS, Reading, WEIGHTS};
+
+/// A variant of the decode step, and how it stores keys.
+pub struct WholeStep {
+    source: Source,
+    variant: Variant,
+    record: Option<String>,
+    index: Option<String>,
+    weights: String,
+}
+
+/// Whether kernels know a format of a key of recipes.
+fn known(key: &str, format: &str, formats: &[&str]) -> Result<(), Mistake> {
+    if formats.contains(&format) {
+        return Ok(());
+    }
+    let near = did_you_mean(format, formats.iter().copied());
+    let formats = formats.join(", ");
+    Err(Mistake::at(
+        key,
+        format!("kernels know no '{format}' here: expected one of {formats}{near}"),
+    ))
+}
+
+/// Texts are read one after the other: what is kept of one takes hundreds of megabytes.
+static ALONE: Mutex<()> = Mutex::new(());
+
+impl WholeStep {
+    /// Finds the variant with this name, `decode_step.records`, which rounds what a recipe does, and reads weights and index keys that
+    /// are stored so.
+    ///
+    /// # Errors
+    /// There is none, or the recipe rounds what kernels do not, or they know no such format.
+    pub fn find(name: &str, rounds: &[Round], weights: Option<&str>, index: Option<&str>) -> Result<Self, Mistake> {
+        let weights = weights.unwrap_or(Formats::F32.weights);
+        known("weights", weights, &WEIGHTS)?;
+        index.map_or(Ok(()), |index| known("index", index, &INDEX_RECORDS))?;
+        let found = chosen(&[name.to_string()], &["decode_step"], &[&COMPOSITIONS]);
+        let found = found.map_err(|mistake| Mistake::at("step", mistake.message))?;
+        let plain = |round: &Round| Round {
+            at: Reading::STORED.into(),
+            format: round.format.clone(),
+            ..Round::default()
+        };
+        let record = match rounds {
+            [] => None,
+            [round] if *round == plain(round) => Some(round.format.clone()),
+            _ => {
+                let at = Reading::STORED;
+                let message = format!(
+                    "a whole step can store keys as records only: expected one entry, {{ at = \"{at}\", format = RECORD }}, or none"
+                );
+                return Err(Mistake::at("round", message));
+            }
+        };
+        let found = found.into_iter().next();
+        let found = found.and_then(|mut found| Some((found.variants.pop()?, found.source)));
+        let (variant, source) = found.ok_or_else(|| Mistake::at("step", format!("'{name}' is no kernel")))?;
+        Ok(Self {
+            source,
+            variant,
+            record,
+            weights: weights.into(),
+            index: index.map(String::from),
+        })
+    }
+
+    /// Reads a text with the checkpoint in `folder`, and calls `numerics` at the sites whose values kernels keep; returns the logits.
+    ///
+    /// # Errors
+    /// There is no GPU, or kernels do not take the model.
+    pub fn read(&self, folder: &Path, ids: &[u32], numerics: &mut dyn Numerics<f32>) -> Result<Tensor<f32>> {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let reading = Reading {
+            folder,
+            ids,
+            formats: Formats {
+                record: self.record.as_deref(),
+                index: self.index.as_deref(),
+                weights: &self.weights,
+                activations: None,
+            },
+        };
+        let (case, problem) = reading.problem().map_err(Error::Usage)?;
+        let device = Device::open()?;
+        let session = Session::open(&device)?;
+        let kernels = session.load(&self.source);
+        let outputs = kernels.case(&case, &problem).running(&self.variant)?.outputs()?;
+        reading.pass(&outputs, numerics).map_err(Error::Usage)
+    }
+}

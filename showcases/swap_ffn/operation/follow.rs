@@ -1,0 +1,373 @@
+//! Runs the reference with the decisions that a kernel took, and bounds how far the kernel may be from it.
+//!
+//! A kernel that rounds operands errs by about as much as can be predicted. So the variance of every element of x is
+//! tracked: rounding an operand n adds at most u² n² / 3, where u is half a step relative to n. Sums propagate errors as if
+//! these were independent (W² times the variances), and the gated product propagates them by its derivatives. No element
+//! may deviate by more than eight standard deviations. No row may deviate by more than two in root mean square, since its
+//! errors average out. A decision must be the reference's if the logits behind it differ by more than six of their standard
+//! deviations plus the error of f32 arithmetic. If nothing was rounded, variances are 0 and everything must be equal bit
+//! for bit. Tensor cores sum products of E4M3 with an error of about 2^-13 of the largest one, which is negligible beside
+//! the rounding of these operands.
+//!
+//! Rows interact only in the final collapse. So for a long stretch only some cores are followed. All maps must follow from
+//! the decisions, all banks that no decision names must be unchanged, and delta is judged against a collapse of the
+//! kernel's own x.
+
+use std::sync::OnceLock;
+
+use rayon::prelude::*;
+use reference::ops::linear::Linear;
+use reference::paths::swap_ffn::{BANKS, Config, Film, Model, State, decode};
+use reference::{Choice, Numerics, Plain, Site, Tensor};
+
+use super::Token;
+use ulplab_operations::ops::data::round_to_bf16;
+use ulplab_operations::ops::judge::UNIT;
+
+/// Half an ulp of bf16, relative.
+pub(super) const BF16: f64 = 1.0 / 256.0;
+/// Half an ulp of E4M3, relative; and half of its smallest number, relative to the scale.
+const E4M3: [f64; 2] = [1.0 / 16.0, 1.0 / 1024.0];
+
+/// Standard deviations that logits may be off.
+const LOGITS: f64 = 6.0;
+
+/// Number of cores of a token that are followed if there are many steps.
+const FEW: usize = 48;
+/// Steps, over all tokens, through which all cores are followed.
+const STEPS: usize = 6;
+
+pub(super) struct Follower {
+    pub(super) token: Token,
+    /// The cores that are followed.
+    cores: Vec<usize>,
+    model: OnceLock<Model<f32>>,
+    squares: OnceLock<Squares>,
+}
+
+/// Squares and products of weights, which multiply variances.
+struct Squares {
+    w1: Linear<f32>,
+    w3: Linear<f32>,
+    both: Linear<f32>,
+    w2: Linear<f32>,
+}
+
+/// Forces decisions, and records what the FFN computes.
+#[derive(Default)]
+struct Forced {
+    /// gate · 4 + bank for each row; gates without a code are closed.
+    codes: Vec<u8>,
+    n: Vec<f32>,
+    gate: Vec<f32>,
+    up: Vec<f32>,
+    h: Vec<f32>,
+}
+
+impl Numerics<f32> for Forced {
+    fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {
+        match site.name {
+            "ram" => round_to_bf16(&mut tensor.data),
+            "ffn.n" => self.n.clone_from(&tensor.data),
+            "ffn.gate" => self.gate.clone_from(&tensor.data),
+            "ffn.up" => self.up.clone_from(&tensor.data),
+            "ffn.h" => self.h.clone_from(&tensor.data),
+            _ => {}
+        }
+    }
+
+    fn choice(&mut self, site: &Site, choice: &mut Choice<f32>) {
+        let code = |row: usize| self.codes.get(row).copied().unwrap_or(0);
+        for (row, index) in choice.indices.iter_mut().enumerate() {
+            *index = i32::from(if site.name == "router.gate" {
+                code(row) >> 2
+            } else {
+                code(row) & 3
+            });
+        }
+    }
+}
+
+/// x and the banks with their variances.
+pub(super) struct Followed {
+    pub x: Tensor<f32>,
+    pub x_variance: Vec<f32>,
+    pub state: State<f32>,
+    pub ram_variance: Vec<f32>,
+    /// Codes of the decisions of every event: the kernel's, or the reference's where the kernel's are not admissible.
+    pub decisions: Vec<u8>,
+}
+
+impl Follower {
+    pub fn new(token: Token) -> Self {
+        let all = token.config.core_count;
+        let cores = match token.batch * token.events * token.config.k_ffn > STEPS && all > FEW {
+            // This stride visits all positions within a tile.
+            true => (0..FEW).map(|i| i * 37 % all).collect(),
+            false => (0..all).collect(),
+        };
+        Self {
+            token,
+            cores,
+            model: OnceLock::new(),
+            squares: OnceLock::new(),
+        }
+    }
+
+    /// The model of the followed cores, with one FFN step per event.
+    pub(super) fn model(&self) -> &Model<f32> {
+        self.model.get_or_init(|| {
+            let token = &self.token;
+            let some = |x: &Tensor<f32>| {
+                let rows = self.cores.iter().flat_map(|&core| x.row(core)).copied().collect();
+                Tensor::new([self.cores.len(), x.cols()], rows)
+            };
+            let film = Film {
+                scale: some(&token.film.scale),
+                shift: some(&token.film.shift),
+                alpha: some(&token.film.alpha),
+            };
+            let config = Config {
+                core_count: self.cores.len(),
+                k_ffn: 1,
+                ..token.config
+            };
+            let model = Model::new(config, film, token.router(), token.ffn(), token.collapse.clone());
+            model.unwrap_or_else(|why| unreachable!("the reference refuses: {why}"))
+        })
+    }
+
+    /// The indices of the followed rows among all rows.
+    pub(super) fn rows(&self) -> Vec<usize> {
+        let cores = self.token.config.core_count;
+        let of = |token: usize| self.cores.iter().map(move |core| token * cores + core);
+        (0..self.token.batch).flat_map(of).collect()
+    }
+
+    /// x before the first event, and the state of the followed rows.
+    fn start(&self) -> Result<Followed, String> {
+        let token = &self.token;
+        let width = token.config.d_model;
+        let own_rows = self.rows();
+        let banks = own_rows
+            .iter()
+            .flat_map(|row| &token.ram.data[row * BANKS * width..][..BANKS * width]);
+        let ram = Tensor::new([token.batch, self.cores.len(), BANKS, width], banks.copied().collect());
+        let ram_variance = vec![0.0; ram.data.len()];
+        let mut state = State::new(self.model().config(), ram)?;
+        state.map = own_rows.iter().map(|row| token.map[*row]).collect();
+        let (x, x_variance) = if token.begin {
+            let x = self.model().spread(&token.x_in, &state, &mut Plain)?;
+            // A kernel rounds the product and the sum, or only the sum.
+            let deviation = |x: &f32| (UNIT * (f64::from(x.abs()) + 1.0)).powi(2) as f32;
+            let variance = x.data.iter().map(deviation).collect();
+            (x, variance)
+        } else {
+            let rows = own_rows.iter().flat_map(|row| token.x.row(*row)).copied().collect();
+            let x = Tensor::new([own_rows.len(), width], rows);
+            let variance = vec![0.0; x.data.len()];
+            (x, variance)
+        };
+        Ok(Followed {
+            x,
+            x_variance,
+            state,
+            ram_variance,
+            decisions: Vec::new(),
+        })
+    }
+
+    pub(super) fn follow(&self, codes: &[u8]) -> Result<Followed, String> {
+        let token = &self.token;
+        let (width, rows) = (token.config.d_model, self.rows());
+        let mut followed = self.start()?;
+        for event in 0..token.events {
+            let mut forced = Forced {
+                codes: rows.iter().map(|row| codes[event * token.rows() + row]).collect(),
+                ..Forced::default()
+            };
+            let before = followed.x.clone();
+            let maps = followed.state.map.clone();
+            let Followed { x, state, .. } = &mut followed;
+            let decisions = self.model().exchange(x, state, event, &mut forced)?;
+            let admitted = self.admitted(&before, &followed.x_variance, &decisions.logits, &forced.codes);
+            followed.decisions.extend(admitted);
+            let Followed {
+                x_variance,
+                ram_variance,
+                state,
+                ..
+            } = &mut followed;
+            for (row, code) in forced.codes.iter().enumerate().filter(|(_, code)| **code > 3) {
+                let bank = usize::from(decode(maps[row])[usize::from(code & 3)]);
+                let at = (row * BANKS + bank) * width;
+                let (own, there) = (
+                    &mut x_variance[row * width..][..width],
+                    &mut ram_variance[at..][..width],
+                );
+                own.swap_with_slice(there);
+                for (variance, x) in there.iter_mut().zip(&state.ram.data[at..]) {
+                    if *variance > 0.0 {
+                        *variance += (BF16 * f64::from(*x)).powi(2) as f32 / 3.0;
+                    }
+                }
+            }
+            for _ in 0..token.config.k_ffn {
+                self.step(&mut followed, event)?;
+            }
+        }
+        Ok(followed)
+    }
+
+    /// Runs one FFN step.
+    fn step(&self, followed: &mut Followed, event: usize) -> Result<(), String> {
+        let token = &self.token;
+        let width = token.config.d_model;
+        let squares = self.squares.get_or_init(|| Squares::new(token));
+        let mut forced = Forced::default();
+        let before = followed.x.clone();
+        let Followed { x, state, .. } = followed;
+        self.model().event(x, state, event, &mut forced)?;
+        let mut n = vec![0f32; before.data.len()];
+        let rows = n.par_chunks_mut(width).zip(before.data.par_chunks(width));
+        let rows = rows.zip(followed.x_variance.par_chunks(width).zip(forced.n.par_chunks(width)));
+        rows.for_each(|((to, x), (variance, n))| {
+            let norm = inverse_norm(x, token.config.eps);
+            let rounding = self.rounding(n);
+            for (k, to) in to.iter_mut().enumerate() {
+                let factor = norm * f64::from(token.ffn_g[k]);
+                *to = (f64::from(variance[k]) * factor * factor + rounding(n[k])) as f32;
+            }
+        });
+        let n = Tensor::new(before.shape.clone(), n);
+        let [gate, up, both] = [&squares.w1, &squares.w3, &squares.both].map(|weight| weight.apply(&n).data);
+        let inner = token.config.d_ff;
+        let mut h = vec![0f32; gate.len()];
+        h.par_chunks_mut(inner).enumerate().for_each(|(row, to)| {
+            let of = |values: &[f32], at: usize| f64::from(values[row * inner + at]);
+            let rounding = self.rounding(&forced.h[row * inner..][..inner]);
+            for (at, to) in to.iter_mut().enumerate() {
+                let (x, y) = (of(&forced.gate, at), of(&forced.up, at));
+                let sigmoid = 1.0 / (1.0 + (-x).exp());
+                let (by_gate, by_up) = (sigmoid * (1.0 + x * (1.0 - sigmoid)) * y, x * sigmoid);
+                let carried = by_gate * by_gate * of(&gate, at)
+                    + by_up * by_up * of(&up, at)
+                    + 2.0 * by_gate * by_up * of(&both, at);
+                *to = (carried.max(0.0) + rounding(forced.h[row * inner + at])) as f32;
+            }
+        });
+        let h = Tensor::new([before.rows(), inner], h);
+        let down = squares.w2.apply(&h).data;
+        for (variance, down) in followed.x_variance.iter_mut().zip(down) {
+            *variance = match token.config.residual {
+                // The two errors may be correlated, so deviations are added, not variances.
+                true => (variance.sqrt() + down.sqrt()).powi(2),
+                false => down,
+            };
+        }
+        Ok(())
+    }
+
+    /// The variance that rounding adds to elements of a row.
+    fn rounding(&self, row: &[f32]) -> impl Fn(f32) -> f64 + use<> {
+        let e4m3 = self.token.e4m3;
+        let scale = row.iter().fold(0f64, |amax, x| amax.max(f64::from(x.abs()))) / 448.0;
+        move |x| {
+            let x = f64::from(x.abs());
+            let most = match e4m3 {
+                true => (E4M3[0] * x).max(E4M3[1] * scale),
+                false => BF16 * x,
+            };
+            most * most / 3.0
+        }
+    }
+
+    /// The kernel's decisions, replaced by the reference's where its logits clearly decide otherwise.
+    fn admitted(&self, x: &Tensor<f32>, variance: &[f32], logits: &Tensor<f32>, codes: &[u8]) -> Vec<u8> {
+        let token = &self.token;
+        let width = x.cols();
+        let Router { folded, sizes } = &Router::new(token);
+        let row = |(row, code): (usize, &u8)| {
+            let (x, variance) = (x.row(row), &variance[row * width..][..width]);
+            let norm = inverse_norm(x, token.config.eps);
+            let squares: f64 = x.iter().map(|x| f64::from(*x).powi(2)).sum();
+            let of_norm: f64 = x
+                .iter()
+                .zip(variance)
+                .map(|(x, v)| f64::from(*x).powi(2) * f64::from(*v))
+                .sum();
+            // The error bounds of the logits.
+            let open: [f64; 1 + BANKS] = std::array::from_fn(|i| {
+                let (mut carried, mut size) = (0.0, f64::from(token.bias[i].abs()));
+                for k in 0..width {
+                    carried += f64::from(folded.row(i)[k]).powi(2) * f64::from(variance[k]);
+                    size += sizes[i * width + k] * f64::from(x[k].abs()) * norm;
+                }
+                let l = f64::from(logits.row(row)[i]);
+                let deviation = norm * carried.sqrt() + l.abs() * of_norm.sqrt() / squares.max(f64::MIN_POSITIVE);
+                LOGITS * deviation + 2.0 * (width + super::ROUTER + 16) as f64 * UNIT * size
+            });
+            let l = |i: usize| f64::from(logits.row(row)[i]);
+            let bank = 1 + usize::from(code & 3);
+            let gate = (l(0) > 0.0) != (*code > 3) && l(0).abs() > open[0];
+            let clear = |other: usize| l(other) - l(bank) - open[other] - open[bank];
+            let better = (1..=BANKS).filter(|other| clear(*other) > 0.0);
+            let better = better.max_by(|a, b| clear(*a).total_cmp(&clear(*b)));
+            let bank = better.map_or(code & 3, |better| better as u8 - 1);
+            (if gate { !code & 4 } else { code & 4 }) | bank
+        };
+        codes.par_iter().enumerate().map(row).collect()
+    }
+}
+
+impl Squares {
+    fn new(token: &Token) -> Self {
+        let product = |a: &Tensor<f32>, b: &Tensor<f32>| {
+            let products = a.data.par_iter().zip(&b.data).map(|(a, b)| a * b).collect();
+            Linear {
+                weight: Tensor::new(a.shape.clone(), products),
+            }
+        };
+        let [w1, w3, w2] = [&token.w1, &token.w3, &token.w2].map(|weight| &weight.values);
+        Self {
+            w1: product(w1, w1),
+            w3: product(w3, w3),
+            both: product(w1, w3),
+            w2: product(w2, w2),
+        }
+    }
+}
+
+/// The folded router, and the sums of magnitudes of the terms of its products, which cover folded and unfolded evaluation.
+struct Router {
+    folded: Tensor<f32>,
+    sizes: Vec<f64>,
+}
+
+impl Router {
+    fn new(token: &Token) -> Self {
+        let reference::paths::swap_ffn::Router::Folded { weight, .. } = token.router() else {
+            unreachable!("it was folded");
+        };
+        let width = token.config.d_model;
+        let mut sizes = vec![0.0; (1 + BANKS) * width];
+        for (to, heads) in sizes
+            .chunks_exact_mut(width)
+            .zip(token.heads.data.chunks_exact(super::ROUTER))
+        {
+            for (head, w) in heads.iter().zip(token.router_w.data.chunks_exact(width)) {
+                let each = to.iter_mut().zip(w).zip(&token.router_g);
+                each.for_each(|((to, w), g)| *to += f64::from((head * w * g).abs()));
+            }
+        }
+        Self {
+            folded: weight.weight,
+            sizes,
+        }
+    }
+}
+
+fn inverse_norm(x: &[f32], eps: f64) -> f64 {
+    let squares: f64 = x.iter().map(|x| f64::from(*x).powi(2)).sum();
+    (squares / x.len() as f64 + eps).sqrt().recip()
+}

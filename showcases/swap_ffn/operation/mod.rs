@@ -1,0 +1,428 @@
+//! A stretch of a token of Swap-FFN. It begins with x_in or with a given x, runs E events, each an exchange and J FFN
+//! steps, and ends with delta or with x. The operands of the FFN's products are rounded to bf16, or to E4M3 with a scale
+//! per row; x, the router and all sums are f32; banks are bf16.
+//!
+//! Decisions are discrete, so rounding makes any two kernels diverge sooner or later. Therefore the reference follows the
+//! kernel's own decisions, and everything else is judged given these decisions: see [`follow`].
+
+mod follow;
+mod outcome;
+mod resident;
+
+use follow::Follower;
+use rayon::prelude::*;
+use reference::Tensor;
+use reference::ops::linear::Linear;
+use reference::paths::swap_ffn::{
+    BANKS, Collapse, Config, DecisionRule, Ffn, Film, LaneRule, Router, RouterForm, pack,
+};
+use safetensors::Dtype;
+
+use ulplab_core::formats::element;
+use ulplab_operations::ops::data::{bf16_bytes, f32_bytes, round_to_bf16};
+use ulplab_operations::ops::grid::Grid;
+use ulplab_operations::ops::judge::Judge;
+use ulplab_operations::ops::{Batch, Buffer, Case, Data, Inputs, Op, Outputs, Problem, Scalar};
+
+const EPS: f32 = 1e-6;
+/// That of residual FFNs: as large as the mean squares of small rows, so that it shows.
+const LARGE_EPS: f32 = 1e-3;
+/// Sizes that are the same in all cases: of the router, of pooling, and between pooling and decoder.
+const ROUTER: usize = 64;
+const POOLED: usize = 8;
+const REDUCED: usize = 224;
+
+pub use resident::{Part, Resident, TokenOutputs};
+
+/// The operation `swap_ffn`.
+pub struct SwapFfn;
+
+impl Op for SwapFfn {
+    fn name(&self) -> &'static str {
+        "swap_ffn"
+    }
+
+    fn doc(&self) -> &'static str {
+        "a token of Swap-FFN: cores exchange their vectors with banks of memory and share one FFN"
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        cases()
+    }
+
+    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
+        let token = Token::new(case, data);
+        let buffers = token.buffers();
+        let steps = token.events * token.config.k_ffn;
+        let flops = 6 * token.rows() * token.config.d_model * token.config.d_ff * steps;
+        let batch = Batch::new("B", &["x_in", "x", "ram", "map", "delta"]).along(1, &["decisions"]);
+        let batch = batch.together(token.batch, &[]);
+        let eps = token.config.eps as f32;
+        let follower = Follower::new(token);
+        let parts = move |outputs: &Outputs| follower.parts(outputs);
+        Ok(Problem {
+            flops: flops as u64,
+            scalars: vec![("eps", Scalar::F32(eps))],
+            batch: Some(batch),
+            ..Problem::new(buffers, vec![Judge::parts("decisions", parts, WHY)])
+        })
+    }
+}
+
+const WHY: &str = "the reference is run with the kernel's decisions: each must be the reference's if the logits behind it \
+                   differ by more than 6 standard deviations of their error; numbers must be within 8 standard deviations \
+                   of the rounding of operands, rows within 2; if nothing is rounded, all is equal bit for bit";
+
+/// Lane rules by their names in keys; the position of a rule is its number in the kernels.
+const RULES: [(&str, LaneRule); 3] = [
+    ("transpose", LaneRule::Transposition),
+    ("move", LaneRule::MoveToFront),
+    ("literal", LaneRule::Literal),
+];
+
+/// B, C, D, F; E, J, begin, end, RES; the number of the lane rule and the bytes of an operand.
+fn dims(
+    [b, c, d, f]: [i64; 4],
+    [e, j, begin, end, residual]: [i64; 5],
+    rule: usize,
+    e4m3: bool,
+) -> Vec<(&'static str, i64)> {
+    vec![
+        ("B", b),
+        ("C", c),
+        ("D", d),
+        ("F", f),
+        ("E", e),
+        ("J", j),
+        ("begin", begin),
+        ("end", end),
+        ("RES", residual),
+        ("rule", rule as i64),
+        ("size", if e4m3 { 1 } else { 2 }),
+    ]
+}
+
+fn cases() -> Vec<Case> {
+    let grid = |weights: &'static str, rule: &'static str| {
+        let number = RULES.iter().position(|(name, _)| *name == rule).expect("a rule");
+        let dims = move |(sizes, done)| dims(sizes, done, number, weights == "e4m3");
+        Grid::new(format!("{weights}.{rule}"), &[("W", weights), ("L", rule)], dims)
+    };
+    let full = |batch| [batch, 512, 1024, 4096];
+    let (small, ragged, long) = ([2, 24, 64, 96], [1, 37, 72, 100], [1, 48, 1024, 4096]);
+    // Events, FFN steps, begin, end, residual.
+    let (token, maps, event, swap) = ([8, 2, 1, 1, 0], [1, 0, 0, 0, 0], [1, 2, 0, 0, 0], [1, 0, 1, 1, 0]);
+    let mut grids = Vec::new();
+    for weights in ["bf16", "e4m3"] {
+        let whole = grid(weights, "transpose").timed("token.b1", (full(1), token));
+        grids.push(whole.timed("token.b4", (full(4), token)));
+        grids.extend(RULES.map(|(rule, _)| {
+            let each = weights == "bf16" || rule == "transpose";
+            let grid = grid(weights, rule).when(each, |grid| grid.edges("maps", (full(4), maps)));
+            // The first case of three tokens is the one that is repeated, for each set of keys; `simple` takes so many rows only
+            // without products.
+            let grid = grid.when(rule != "transpose", |grid| grid.random("swap", (full(3), swap)));
+            grid.random("small", (small, token))
+        }));
+        grids.push(
+            grid(weights, "transpose")
+                .edges("ties", (full(1), maps))
+                .random("event", (full(1), event))
+                .random("event.b3", (full(3), event))
+                .random("event.b4", (full(4), event))
+                .random("events", (full(1), [2, 2, 0, 0, 0]))
+                .random("long", (long, token))
+                .random("residual", (full(1), [1, 2, 0, 0, 1]))
+                // As many rows as variants without split-K have.
+                .random("residual.b4", (full(4), [1, 2, 0, 0, 1]))
+                // Fewer cores than 64, which the collapse reads at a time.
+                .random("cores.b16", ([16, 32, 1024, 4096], [1, 1, 0, 1, 1])),
+        );
+        // Also of more cores than 64 that are no multiple of it.
+        let many = [1, 101, 1024, 112];
+        let grid = grid(weights, "move").random("ragged", (ragged, [2, 1, 0, 1, 1]));
+        grids.push(grid.random("many", (many, [2, 1, 0, 1, 1])));
+    }
+    grids.into_iter().flat_map(Grid::done).collect()
+}
+
+/// A matrix as it is stored: its values, and for E4M3 the codes and the scales of its rows.
+struct Weight {
+    values: Tensor<f32>,
+    codes: Vec<u8>,
+    scales: Vec<f32>,
+}
+
+impl Weight {
+    fn new(mut values: Tensor<f32>, e4m3: bool) -> Self {
+        let (rows, cols) = (values.rows(), values.cols());
+        let (mut codes, mut scales) = (Vec::new(), vec![1.0; rows]);
+        if e4m3 {
+            let element = element("e4m3").expect("E4M3 is an element");
+            codes = vec![0; values.data.len()];
+            let rows = values.data.par_chunks_mut(cols).zip(codes.par_chunks_mut(cols));
+            rows.zip(&mut scales).for_each(|((values, codes), scale)| {
+                let amax = values.iter().fold(0f32, |amax, x| amax.max(x.abs()));
+                *scale = if amax > 0.0 { amax / 448.0 } else { 1.0 };
+                for (value, code) in values.iter_mut().zip(codes) {
+                    *code = element.encode(*value / *scale) as u8;
+                    *value = element.decode((*code).into()) * *scale;
+                }
+            });
+        } else {
+            round_to_bf16(&mut values.data);
+        }
+        Self { values, codes, scales }
+    }
+
+    fn buffers(&self, name: &'static str, scale: &'static str) -> [Buffer; 2] {
+        let shape = &self.values.shape;
+        let values = match self.codes.is_empty() {
+            true => Buffer::bf16(name, shape, &self.values.data),
+            false => Buffer::input(name, Dtype::U8, shape, self.codes.clone()),
+        };
+        [values, Buffer::f32(scale, &shape[..1], &self.scales)]
+    }
+}
+
+/// The inputs of a case.
+struct Token {
+    config: Config,
+    batch: usize,
+    events: usize,
+    begin: bool,
+    end: bool,
+    e4m3: bool,
+    x_in: Tensor<f32>,
+    film: Film<f32>,
+    /// The unfolded router: norm, projection, heads `[5, ROUTER]`, biases.
+    router_g: Vec<f32>,
+    router_w: Tensor<f32>,
+    heads: Tensor<f32>,
+    bias: [f32; 1 + BANKS],
+    ffn_g: Vec<f32>,
+    w1: Weight,
+    w3: Weight,
+    w2: Weight,
+    collapse: Collapse<f32>,
+    x: Tensor<f32>,
+    ram: Tensor<f32>,
+    map: Vec<u8>,
+    delta: Tensor<f32>,
+}
+
+impl Token {
+    fn new(case: &Case, data: &Data) -> Self {
+        let [batch, cores, width, inner, events, steps] = ["B", "C", "D", "F", "E", "J"].map(|dim| case.dim(dim));
+        let rows = batch * cores;
+        let e4m3 = case.key("W") == "e4m3";
+        let edges = case.inputs == Inputs::Edges;
+        let drawn = |name: &str, shape: &[usize], mean: f32, deviation: f32| {
+            let mut values = data.normal(&format!("swap_ffn/{name}"), shape.iter().product());
+            values.par_iter_mut().for_each(|x| *x = mean + *x * deviation);
+            Tensor::new(shape, values)
+        };
+        let bf16 = |name: &str, shape: &[usize], deviation: f32| {
+            let mut values = drawn(name, shape, 0.0, deviation);
+            round_to_bf16(&mut values.data);
+            values
+        };
+        let residual = case.dim("RES") == 1;
+        // Elements of n are about 1. With this deviation of the weights, gates are about 1, too. Those of two neighbours are steep in some
+        // cases, so that the exponentials of both, and not their product, are within the range of f32 in some rows. After one step alone,
+        // the errors of such a pair can be most of a row's error, which then does not average out.
+        let steep = residual && inner == 4096 && steps > 1;
+        let weight = |name: &str, shape: [usize; 2]| {
+            let deviation = (shape[1] as f32).sqrt().recip();
+            let mut values = match steps {
+                0 => Tensor::full(shape, 0.0),
+                _ => drawn(name, &shape, 0.0, deviation),
+            };
+            if steep && name == "w1" {
+                values.data[2 * width..4 * width].iter_mut().for_each(|w| *w *= 60.0);
+            }
+            Weight::new(values, e4m3)
+        };
+        let deviation = (width as f32).sqrt().recip();
+        let mut alpha = drawn("alpha", &[cores, POOLED], 0.0, 0.6);
+        alpha.data.iter_mut().for_each(|a| *a = a.exp() / cores as f32);
+        let mut x = drawn("x", &[rows, width], 0.0, 1.0);
+        // Norms must be able to cope with rows of any magnitude. Whatever it is, a step without a residual leaves numbers of about 1, so
+        // that the exponents of codes must become lower from one step to the next.
+        let shrinks = steps > 1 && !residual;
+        let exponent = |row: usize| (row * 5 % 9) as i32 - 4 + if shrinks && row % 7 == 3 { 24 } else { 0 };
+        let sizes = x.data.par_chunks_mut(width).enumerate();
+        sizes.for_each(|(row, x)| x.iter_mut().for_each(|x| *x *= 2f32.powi(exponent(row))));
+        let bias = drawn("bias", &[1 + BANKS], 0.0, 0.07).data;
+        let mut token = Self {
+            config: Config {
+                d_model: width,
+                d_ff: inner,
+                core_count: cores,
+                n_events: events,
+                k_ffn: steps,
+                d_router: ROUTER,
+                collapse_k: POOLED,
+                collapse_r: REDUCED,
+                eps: f64::from(if residual { LARGE_EPS } else { EPS }),
+                residual,
+                lane_rule: RULES[case.dim("rule")].1,
+                decision: DecisionRule::Logits,
+                router: RouterForm::Folded,
+                ..Config::STANDARD
+            },
+            batch,
+            events,
+            begin: case.dim("begin") == 1,
+            end: case.dim("end") == 1,
+            e4m3,
+            x_in: bf16("x_in", &[batch, width], 1.0),
+            film: Film {
+                scale: drawn("scale", &[cores, width], 1.0, 0.6),
+                shift: drawn("shift", &[cores, width], 0.0, 0.6),
+                alpha,
+            },
+            router_g: drawn("router_g", &[width], 1.0, 0.2).data,
+            router_w: bf16("router_w", &[ROUTER, width], deviation),
+            heads: drawn("heads", &[1 + BANKS, ROUTER], 0.0, 0.1),
+            bias: std::array::from_fn(|i| bias[i]),
+            ffn_g: drawn("ffn_g", &[width], 1.0, 0.2).data,
+            w1: weight("w1", [inner, width]),
+            w3: weight("w3", [inner, width]),
+            w2: weight("w2", [width, inner]),
+            collapse: Collapse {
+                basis: bf16("basis", &[POOLED, REDUCED, width], deviation),
+                decoder: Linear {
+                    weight: bf16("decoder", &[width, REDUCED], 0.07),
+                },
+            },
+            x,
+            ram: bf16("ram", &[batch, cores, BANKS, width], 1.0),
+            map: (0..rows).map(permutation).collect(),
+            delta: drawn("delta", &[batch, width], 0.0, 1.0),
+        };
+        if edges {
+            token.edges();
+        }
+        token
+    }
+
+    /// Combines every map with every decision. The first five elements of a row determine the decision: a gate is closed by
+    /// 0 or less, and the chosen bank has the largest logit, or the first of equal ones. The other elements include ties of
+    /// bf16, subnormals and zeros of both signs.
+    fn edges(&mut self) {
+        let identity = |rows: usize, cols: usize| {
+            let mut matrix = Tensor::full([rows, cols], 0.0);
+            (0..=BANKS).for_each(|i| matrix.data[i * cols + i] = 1.0);
+            matrix
+        };
+        let width = self.config.d_model;
+        self.router_w = identity(ROUTER, width);
+        self.heads = identity(1 + BANKS, ROUTER);
+        self.router_g = vec![1.0; width];
+        self.bias = [0.0; 1 + BANKS];
+        for (row, x) in self.x.data.chunks_exact_mut(width).enumerate() {
+            let (gate, bank, turn) = (row / 256 % 2, row / 512 % BANKS, row / 2);
+            for x in &mut *x {
+                // All rows have the same magnitude, so logits do, too.
+                *x *= 2f32.powi(4 - (row * 5 % 9) as i32);
+            }
+            for (at, x) in x.iter_mut().enumerate() {
+                let bits = x.to_bits();
+                *x = match (at + row) % 11 {
+                    0 => f32::from_bits(bits & 0xffff_0000 | 0x8000),
+                    1 => f32::from_bits(bits & 0xffff_0000 | 0x7fff),
+                    2 => f32::from_bits(bits & 0x807f_ffff),
+                    3 => f32::from_bits(bits & 0x8000_0000),
+                    _ => *x,
+                };
+            }
+            x[0] = [[0.0, -1.5][turn % 2], 1.5][gate];
+            for lane in 0..BANKS {
+                x[1 + lane] = match lane.cmp(&bank) {
+                    std::cmp::Ordering::Less => 1.0,
+                    std::cmp::Ordering::Equal => 2.0,
+                    std::cmp::Ordering::Greater => [0.5, 2.0][turn % 2],
+                };
+            }
+        }
+        self.map = (0..self.map.len()).map(|row| row as u8).collect();
+    }
+
+    fn rows(&self) -> usize {
+        self.batch * self.config.core_count
+    }
+
+    fn router(&self) -> Router<f32> {
+        let linear = |weight: &Tensor<f32>| Linear { weight: weight.clone() };
+        Router::Unfolded {
+            norm: self.router_g.clone(),
+            projection: linear(&self.router_w),
+            weight: linear(&self.heads),
+            bias: self.bias,
+        }
+        .folded()
+    }
+
+    fn ffn(&self) -> Ffn<f32> {
+        let linear = |weight: &Weight| Linear {
+            weight: weight.values.clone(),
+        };
+        Ffn {
+            norm: self.ffn_g.clone(),
+            w1: linear(&self.w1),
+            w3: linear(&self.w3),
+            w2: linear(&self.w2),
+        }
+    }
+
+    fn buffers(&self) -> Vec<Buffer> {
+        let in_place = |name, dtype, x: &Tensor<f32>, bytes| Buffer::in_place(name, dtype, &x.shape, bytes);
+        let Router::Folded { weight, .. } = self.router() else {
+            unreachable!("it was folded");
+        };
+        let (swap, banks) = self.heads.data.split_at(ROUTER);
+        let banks: Vec<f32> = (0..ROUTER)
+            .flat_map(|m| (0..BANKS).map(move |bank| banks[bank * ROUTER + m]))
+            .collect();
+        let mut buffers = vec![
+            Buffer::bf16("x_in", &self.x_in.shape, &self.x_in.data),
+            Buffer::f32("film_scale", &self.film.scale.shape, &self.film.scale.data),
+            Buffer::f32("film_shift", &self.film.shift.shape, &self.film.shift.data),
+            Buffer::f32("film_alpha", &self.film.alpha.shape, &self.film.alpha.data),
+            Buffer::f32("router", &weight.weight.shape, &weight.weight.data),
+            Buffer::f32("router_bias", &[1 + BANKS], &self.bias),
+            Buffer::bf16("router_w", &self.router_w.shape, &self.router_w.data),
+            Buffer::f32("router_g", &[self.router_g.len()], &self.router_g),
+            Buffer::f32("router_swap", &[ROUTER], swap),
+            Buffer::f32("bank_w", &[ROUTER, BANKS], &banks),
+            Buffer::f32("ffn_g", &[self.ffn_g.len()], &self.ffn_g),
+            Buffer::bf16("basis", &self.collapse.basis.shape, &self.collapse.basis.data),
+            Buffer::bf16(
+                "decoder",
+                &self.collapse.decoder.weight.shape,
+                &self.collapse.decoder.weight.data,
+            ),
+            in_place("x", Dtype::F32, &self.x, f32_bytes(&self.x.data)),
+            in_place("ram", Dtype::BF16, &self.ram, bf16_bytes(&self.ram.data)),
+            Buffer::in_place("map", Dtype::U8, &[self.rows()], self.map.clone()),
+            Buffer::output("decisions", Dtype::U8, &[self.events, self.rows()]),
+            in_place("delta", Dtype::F32, &self.delta, f32_bytes(&self.delta.data)),
+        ];
+        buffers.extend(self.w1.buffers("w1", "w1_scale"));
+        buffers.extend(self.w3.buffers("w3", "w3_scale"));
+        buffers.extend(self.w2.buffers("w2", "w2_scale"));
+        buffers
+    }
+}
+
+/// One of the 24 maps that name every bank once.
+fn permutation(number: usize) -> u8 {
+    let mut left = vec![0, 1, 2, 3];
+    let mut rest = number * 7;
+    pack(std::array::from_fn(|_| {
+        let at = rest % left.len();
+        rest /= left.len();
+        left.remove(at)
+    }))
+}
