@@ -4,18 +4,17 @@
 //! Each file is written whole and renamed into place, so a run that is killed leaves the files of the last time.
 
 use std::io::Write;
+use std::iter::repeat_n;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
 use super::lines;
 use super::loss::Loss;
-use super::summary::Summary;
-use super::table::{self, Column, Table, Values};
+use super::table::{self, Column};
 use super::{Manifest, Run};
 use crate::run::verdict::Status;
 use ulplab_core::atomic::write_atomic;
-use ulplab_core::record::{Failure, Phase, Record, Worst};
 use ulplab_core::{Error, Result};
 
 pub const RECORDS: &str = "records.parquet";
@@ -41,177 +40,69 @@ pub fn run_id(manifest: &Manifest) -> String {
     format!("{}-{short}", manifest.experiment.name)
 }
 
-/// One row a record: every field of [`Record`] and what says which run it is from.
+/// One row a record: every field of [`Record`], and the run that it is from.
+///
+/// [`Record`]: ulplab_core::record::Record
 pub fn write_records(run: &Run, path: &Path) -> Result<()> {
-    let records = &run.records;
-    let mut columns = provenance(&run.manifest, records.len());
+    let records = || run.records.iter();
+    let worst = || records().map(|r| r.worst.as_ref());
+    let mut columns = provenance(&run.manifest, run.records.len());
     columns.extend([
-        strings("cell", records, |r| Some(&r.cell)),
-        strings("recipe", records, |r| Some(&r.recipe)),
-        strings("phase", records, |r| Some(r.phase.name())),
-        strings("window", records, |r| Some(&r.window)),
-        layers(records.iter().map(|r| r.layer)),
-        strings("site", records, |r| Some(&r.site)),
-        strings("metric", records, |r| Some(&r.metric)),
-        floats("value", records, |r| Some(r.value)),
-        counts("n", records, |r| r.n),
-        counts("nonfinite_want", records, |r| r.nonfinite_want),
-        counts("nonfinite_got", records, |r| r.nonfinite_got),
-        indices("worst_index", records),
-        floats("worst_want", records, |r| r.worst.as_ref().map(|w| w.want)),
-        floats("worst_got", records, |r| r.worst.as_ref().map(|w| w.got)),
-        strings("failure", records, |r| {
-            r.failure.as_ref().map(|failure| failure.message.as_str())
-        }),
+        Column::text("cell", records().map(|r| Some(r.cell.as_str()))),
+        Column::text("recipe", records().map(|r| Some(r.recipe.as_str()))),
+        Column::text("phase", records().map(|r| Some(r.phase.name()))),
+        Column::text("window", records().map(|r| Some(r.window.as_str()))),
+        layers(records().map(|r| r.layer)),
+        Column::text("site", records().map(|r| Some(r.site.as_str()))),
+        Column::text("metric", records().map(|r| Some(r.metric.as_str()))),
+        Column::floats("value", records().map(|r| Some(r.value))),
+        Column::counts("n", records().map(|r| r.n)),
+        Column::counts("nonfinite_want", records().map(|r| r.nonfinite_want)),
+        Column::counts("nonfinite_got", records().map(|r| r.nonfinite_got)),
+        Column::lists("worst_index", worst().map(|worst| Some(&worst?.index[..]))),
+        Column::floats("worst_want", worst().map(|worst| Some(worst?.want))),
+        Column::floats("worst_got", worst().map(|worst| Some(worst?.got))),
+        Column::text("failure", records().map(|r| Some(r.failure.as_ref()?.message.as_str()))),
     ]);
     table::write(path, &columns)
 }
 
 /// One row a summary.
 pub fn write_summaries(run: &Run, path: &Path) -> Result<()> {
-    let rows = &run.summaries;
-    let mut columns = provenance(&run.manifest, rows.len());
+    let rows = || run.summaries.iter();
+    let mut columns = provenance(&run.manifest, run.summaries.len());
     columns.extend([
-        strings("recipe", rows, |s| Some(&s.recipe)),
-        strings("phase", rows, |s| Some(s.phase.name())),
-        layers(rows.iter().map(|s| s.layer)),
-        strings("site", rows, |s| Some(&s.site)),
-        strings("metric", rows, |s| Some(&s.metric)),
-        counts("windows", rows, |s| s.windows.into()),
-        floats("mean", rows, |s| Some(s.mean)),
-        floats("min", rows, |s| Some(s.min)),
-        floats("max", rows, |s| Some(s.max)),
-        floats("ci_low", rows, |s| Some(s.ci_low)),
-        floats("ci_high", rows, |s| Some(s.ci_high)),
+        Column::text("recipe", rows().map(|s| Some(s.recipe.as_str()))),
+        Column::text("phase", rows().map(|s| Some(s.phase.name()))),
+        layers(rows().map(|s| s.layer)),
+        Column::text("site", rows().map(|s| Some(s.site.as_str()))),
+        Column::text("metric", rows().map(|s| Some(s.metric.as_str()))),
+        Column::counts("windows", rows().map(|s| s.windows.into())),
+        Column::floats("mean", rows().map(|s| Some(s.mean))),
+        Column::floats("min", rows().map(|s| Some(s.min))),
+        Column::floats("max", rows().map(|s| Some(s.max))),
+        Column::floats("ci_low", rows().map(|s| Some(s.ci_low))),
+        Column::floats("ci_high", rows().map(|s| Some(s.ci_high))),
     ]);
     table::write(path, &columns)
 }
 
 /// Columns that are the same in every row, so that the files of many runs can be read as one table.
 fn provenance(manifest: &Manifest, rows: usize) -> Vec<Column> {
-    let constant = |value: Option<&str>| Values::Text(vec![value.map(String::from); rows]);
+    let id = run_id(manifest);
+    let constant = |name, value| Column::text(name, repeat_n(value, rows));
     vec![
-        ("run_id", constant(Some(&run_id(manifest)))),
-        ("fingerprint", constant(Some(&manifest.fingerprint))),
-        ("commit", constant(manifest.commit.as_deref())),
-        ("device", constant(Some(&manifest.device))),
-        ("seed", Values::Count(vec![Some(manifest.experiment.seed); rows])),
+        constant("run_id", Some(id.as_str())),
+        constant("fingerprint", Some(manifest.fingerprint.as_str())),
+        constant("commit", manifest.commit.as_deref()),
+        constant("device", Some(manifest.device.as_str())),
+        Column::counts("seed", repeat_n(manifest.experiment.seed, rows)),
     ]
-}
-
-fn strings<'a, T>(name: &'static str, rows: &'a [T], get: impl Fn(&'a T) -> Option<&'a str>) -> Column {
-    (
-        name,
-        Values::Text(rows.iter().map(|row| get(row).map(String::from)).collect()),
-    )
-}
-
-fn floats<T>(name: &'static str, rows: &[T], get: impl Fn(&T) -> Option<f64>) -> Column {
-    (name, Values::Float(rows.iter().map(get).collect()))
-}
-
-fn counts<T>(name: &'static str, rows: &[T], get: impl Fn(&T) -> u64) -> Column {
-    (name, Values::Count(rows.iter().map(|row| Some(get(row))).collect()))
 }
 
 /// Layers as nullable `i32`, null outside the layers.
 fn layers(layers: impl Iterator<Item = Option<u32>>) -> Column {
-    let layers = layers.map(|layer| layer.map(|layer| layer as i32));
-    ("layer", Values::Int(layers.collect()))
-}
-
-/// The index of the worst element as `list<u64>`, null where the metric has none.
-fn indices(name: &'static str, records: &[Record]) -> Column {
-    let index = |record: &Record| record.worst.as_ref().map(|worst| worst.index.clone());
-    (name, Values::Counts(records.iter().map(index).collect()))
-}
-
-/// Reads back what [`write_records`] wrote, bit for bit; a failure has its message only.
-pub fn read_records(path: &Path) -> Result<Vec<Record>> {
-    let table = Table::open(path)?;
-    let (mut cell, mut recipe, mut window) = (table.text("cell")?, table.text("recipe")?, table.text("window")?);
-    let (phase, layers) = (table.text("phase")?, table.ints("layer")?);
-    let (mut site, mut metric) = (table.text("site")?, table.text("metric")?);
-    let (value, n) = (table.floats("value")?, table.counts("n")?);
-    let (nonfinite_want, nonfinite_got) = (table.counts("nonfinite_want")?, table.counts("nonfinite_got")?);
-    let (want, got) = (table.floats("worst_want")?, table.floats("worst_got")?);
-    let (mut failure, mut index) = (table.text("failure")?, table.lists("worst_index")?);
-    (0..table.rows)
-        .map(|row| {
-            let missing = |name| table.missing(name, row);
-            let worst = match index[row].take() {
-                None => None,
-                Some(index) => Some(Worst {
-                    index,
-                    want: want[row].ok_or_else(|| missing("worst_want"))?,
-                    got: got[row].ok_or_else(|| missing("worst_got"))?,
-                }),
-            };
-            Ok(Record {
-                cell: cell[row].take().ok_or_else(|| missing("cell"))?,
-                recipe: recipe[row].take().ok_or_else(|| missing("recipe"))?,
-                phase: parse_phase(phase[row].as_deref()).ok_or_else(|| missing("phase"))?,
-                window: window[row].take().ok_or_else(|| missing("window"))?,
-                layer: layer(&table, &layers, row)?,
-                site: site[row].take().ok_or_else(|| missing("site"))?,
-                metric: metric[row].take().ok_or_else(|| missing("metric"))?,
-                value: value[row].ok_or_else(|| missing("value"))?,
-                n: n[row].ok_or_else(|| missing("n"))?,
-                nonfinite_want: nonfinite_want[row].ok_or_else(|| missing("nonfinite_want"))?,
-                nonfinite_got: nonfinite_got[row].ok_or_else(|| missing("nonfinite_got"))?,
-                worst,
-                failure: failure[row].take().map(|message| {
-                    Box::new(Failure {
-                        message,
-                        ..Failure::default()
-                    })
-                }),
-            })
-        })
-        .collect()
-}
-
-/// Reads back what [`write_summaries`] wrote, bit for bit.
-pub fn read_summaries(path: &Path) -> Result<Vec<Summary>> {
-    let table = Table::open(path)?;
-    let (mut recipe, phase, layers) = (table.text("recipe")?, table.text("phase")?, table.ints("layer")?);
-    let (mut site, mut metric, windows) = (table.text("site")?, table.text("metric")?, table.counts("windows")?);
-    let (mean, min, max) = (table.floats("mean")?, table.floats("min")?, table.floats("max")?);
-    let (ci_low, ci_high) = (table.floats("ci_low")?, table.floats("ci_high")?);
-    (0..table.rows)
-        .map(|row| {
-            let missing = |name| table.missing(name, row);
-            Ok(Summary {
-                recipe: recipe[row].take().ok_or_else(|| missing("recipe"))?,
-                phase: parse_phase(phase[row].as_deref()).ok_or_else(|| missing("phase"))?,
-                layer: layer(&table, &layers, row)?,
-                site: site[row].take().ok_or_else(|| missing("site"))?,
-                metric: metric[row].take().ok_or_else(|| missing("metric"))?,
-                windows: windows[row]
-                    .and_then(|n| u32::try_from(n).ok())
-                    .ok_or_else(|| missing("windows"))?,
-                mean: mean[row].ok_or_else(|| missing("mean"))?,
-                min: min[row].ok_or_else(|| missing("min"))?,
-                max: max[row].ok_or_else(|| missing("max"))?,
-                ci_low: ci_low[row].ok_or_else(|| missing("ci_low"))?,
-                ci_high: ci_high[row].ok_or_else(|| missing("ci_high"))?,
-                values: Vec::new(),
-                flips: Vec::new(),
-            })
-        })
-        .collect()
-}
-
-/// The layer in a row; none outside the layers.
-fn layer(table: &Table, layers: &[Option<i32>], row: usize) -> Result<Option<u32>> {
-    let layer = layers[row].map(u32::try_from).transpose();
-    layer.map_err(|_| table.missing("layer", row))
-}
-
-fn parse_phase(name: Option<&str>) -> Option<Phase> {
-    [Phase::Local, Phase::Cumulative]
-        .into_iter()
-        .find(|phase| Some(phase.name()) == name)
+    Column::ints("layer", layers.map(|layer| layer.map(|layer| layer as i32)))
 }
 
 /// The first and the last line of `records.jsonl`; `type` tells them from the measurements.
