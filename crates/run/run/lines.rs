@@ -38,52 +38,47 @@ fn zero(n: &u64) -> bool {
     *n == 0
 }
 
+impl Measurement {
+    /// The line of a record, without a metric yet.
+    fn new(first: &Record) -> Self {
+        Self {
+            cell: first.cell.clone(),
+            recipe: first.recipe.clone(),
+            phase: first.phase,
+            window: first.window.clone(),
+            layer: first.layer,
+            site: first.site.clone(),
+            n: first.n,
+            nonfinite_want: first.nonfinite_want,
+            nonfinite_got: first.nonfinite_got,
+            metrics: Map::new(),
+            worst: None,
+            failures: BTreeMap::new(),
+        }
+    }
+
+    /// True if a record is of the same thing. A line has one value of each metric, so a metric that comes twice begins a new one.
+    fn takes(&self, record: &Record) -> bool {
+        let same = (self.n, self.nonfinite_want, self.nonfinite_got)
+            == (record.n, record.nonfinite_want, record.nonfinite_got);
+        same && self.layer == record.layer
+            && self.site == record.site
+            && self.cell == record.cell
+            && !self.metrics.contains_key(&record.metric)
+    }
+}
+
 /// Writes records in their order.
 pub fn write(records: &[Record], out: &mut impl Write) -> io::Result<()> {
-    let who = |r: &Record| (r.layer, r.n, r.nonfinite_want, r.nonfinite_got);
-    let mut rest = records;
-    while let Some(first) = rest.first() {
-        // A metric that comes twice begins a new line, since a line has one value of each.
-        let mut metrics = Map::new();
-        let joins = |record: &&Record| {
-            let same = who(record) == who(first) && record.site == first.site && record.cell == first.cell;
-            same && !metrics.contains_key(&record.metric) && {
-                metrics.insert(record.metric.clone(), to_json(record.value));
-                true
-            }
-        };
-        let group;
-        (group, rest) = rest.split_at(rest.iter().take_while(joins).count());
-        let Record {
-            cell,
-            recipe,
-            phase,
-            window,
-            layer,
-            site,
-            n,
-            nonfinite_want,
-            nonfinite_got,
-            ..
-        } = first.clone();
-        let worst = group.iter().find_map(|record| record.worst.clone());
-        let failures = group
-            .iter()
-            .filter_map(|record| Some((record.metric.clone(), record.failure.clone()?)));
-        let line = Measurement {
-            cell,
-            recipe,
-            phase,
-            window,
-            layer,
-            site,
-            n,
-            nonfinite_want,
-            nonfinite_got,
-            metrics,
-            worst,
-            failures: failures.collect(),
-        };
+    let mut rest = records.iter().peekable();
+    while let Some(first) = rest.peek() {
+        let mut line = Measurement::new(first);
+        while let Some(record) = rest.next_if(|record| line.takes(record)) {
+            line.metrics.insert(record.metric.clone(), to_json(record.value));
+            line.worst = line.worst.or_else(|| record.worst.clone());
+            let failure = record.failure.clone().map(|failure| (record.metric.clone(), failure));
+            line.failures.extend(failure);
+        }
         serde_json::to_writer(&mut *out, &line)?;
         out.write_all(b"\n")?;
     }
