@@ -1,17 +1,13 @@
-use super::{Better, Eval, Metric, Pair, Show};
+use super::Pair;
 
-/// ⟨x, y⟩ / (‖x‖ ‖y‖). 1 if both tensors are zero, 0 if only one is.
-///
-/// It does not see scale, and it is quadratic in the error: 1 − cos is half of [`nsr`](super::nsr::NSR) if the error is
-/// small and orthogonal to x. So gate it together with `diff`.
-pub const COSINE: Metric = Metric {
-    name: "cosine",
-    doc: "cosine of the angle between the tensors; blind to scale",
-    unit: "",
-    better: Better::Higher,
-    show: Show::NearOne,
-    eval: Eval::Pair(|pair| pair.judge(|pair| 1.0 - distance(pair))),
-};
+metrics! {
+    /// ⟨x, y⟩ / (‖x‖ ‖y‖). 1 if both tensors are zero, 0 if only one is.
+    ///
+    /// It does not see scale, and it is quadratic in the error: 1 − cos is half of [`nsr`](super::NSR) if the error is
+    /// small and orthogonal to x. So gate it together with `diff`.
+    COSINE "cosine" "" Higher NearOne Pair(|pair| pair.judge(|pair| 1.0 - distance(pair)));
+        "cosine of the angle between the tensors; blind to scale"
+}
 
 /// 1 − cosine without cancellation near 1: accurate to about 1e-15 · √nsr, whereas the cosine itself has a resolution of
 /// 1.1e-16.

@@ -1,34 +1,18 @@
 //! Predictions of the next token that change, with their direction.
 
-use super::{Better, Eval, Metric, Show};
+use super::Metric;
 
-const fn flips(name: &'static str, doc: &'static str, better: Better, show: Show) -> Metric {
-    Metric::new(name, doc, better, show, Eval::Kernel)
+metrics! {
+    LOST "lost" "" Lower Count Kernel;
+        "positions where the reference prefers the text's next token, and the candidate does not"
+
+    GAINED "gained" "" Higher Count Kernel;
+        "positions where the candidate prefers the text's next token, and the reference does not"
+
+    /// What accuracy in predicting the text's next token falls by; below 0 if it rises.
+    NET_LOST "net_lost" "" Lower Signed Kernel;
+        "share of positions that are lost, less the share that is gained"
 }
-
-/// Right → wrong.
-pub const LOST: Metric = flips(
-    "lost",
-    "positions where the reference prefers the text's next token, and the candidate does not",
-    Better::Lower,
-    Show::Count,
-);
-
-/// Wrong → right.
-pub const GAINED: Metric = flips(
-    "gained",
-    "positions where the candidate prefers the text's next token, and the reference does not",
-    Better::Higher,
-    Show::Count,
-);
-
-/// What accuracy in predicting the text's next token falls by; below 0 if it rises.
-pub const NET_LOST: Metric = flips(
-    "net_lost",
-    "share of positions that are lost, less the share that is gained",
-    Better::Lower,
-    Show::Signed,
-);
 
 /// [`LOST`], [`GAINED`] and [`NET_LOST`] of two models' logits `[rows, vocabulary]`, row-major. `targets`: the token that followed at each
 /// of the first rows. A model prefers the first of its largest logits. Empty without targets; NaN if a logit is not finite.

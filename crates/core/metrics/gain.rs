@@ -1,5 +1,3 @@
-use super::{Better, Eval, Metric, Show};
-
 /// Relative errors (`relative_l2`) of a layer's input and output.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gain {
@@ -11,13 +9,9 @@ pub struct Gain {
     pub n: u64,
 }
 
-/// The factor by which a layer amplifies the error of its input, its own error included: above 1, errors grow from layer to
-/// layer. Undefined if the input has no error.
-pub const GAIN: Metric = Metric {
-    name: "gain",
-    doc: "relative error of a layer's output over that of its input",
-    unit: "",
-    better: Better::Lower,
-    show: Show::Significant,
-    eval: Eval::Gain(|gain| (gain.entering != 0.0).then(|| gain.leaving / gain.entering)),
-};
+metrics! {
+    /// The factor by which a layer amplifies the error of its input, its own error included: above 1, errors grow from layer
+    /// to layer. Undefined if the input has no error.
+    GAIN "gain" "" Lower Significant Gain(|gain| (gain.entering != 0.0).then(|| gain.leaving / gain.entering));
+        "relative error of a layer's output over that of its input"
+}

@@ -1,5 +1,3 @@
-use super::{Better, Eval, Metric, Show};
-
 /// Relative errors (`relative_l2`) after increasing numbers of steps of a recurrence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Growth {
@@ -10,17 +8,14 @@ pub struct Growth {
 /// Larger errors are left out: they have saturated, because little is left of the signal.
 const MOST: f64 = 0.5;
 
-/// The exponent b of error ≈ a · steps^b, by least squares on the logarithms of errors up to [`MOST`]. A state that forgets
-/// its errors has 0, independent errors that add up have 1/2, and systematic errors have 1. Undefined if an error is 0, or
-/// with fewer than two points.
-pub const GROWTH: Metric = Metric {
-    name: "growth",
-    doc: "exponent b of error = a * steps^b: 0 if errors are forgotten, 1/2 if they add up at random, 1 if they are biased",
-    unit: "",
-    better: Better::Lower,
-    show: Show::Exponent,
-    eval: Eval::Growth(|growth| exponent(&growth.points)),
-};
+metrics! {
+    /// The exponent b of error ≈ a · steps^b, by least squares on the logarithms of errors up to [`MOST`]. A state that
+    /// forgets its errors has 0, independent errors that add up have 1/2, and systematic errors have 1. Undefined if an error
+    /// is 0, or with fewer than two points.
+    GROWTH "growth" "" Lower Exponent Growth(|growth| exponent(&growth.points));
+        "exponent b of error = a * steps^b: 0 if errors are forgotten, 1/2 if they add up at random, 1 if they are \
+         biased"
+}
 
 fn exponent(points: &[[f64; 2]]) -> Option<f64> {
     if points.iter().any(|[_, error]| !error.is_finite()) {

@@ -1,11 +1,5 @@
-use super::{Better, Eval, Metric, Show};
-
-/// max |x − y|. It is an extreme value, so it grows with the number of elements.
-pub const MAX_ABS: Metric = Metric {
-    name: "max_abs",
-    doc: "largest absolute error of an element",
-    unit: "",
-    better: Better::Lower,
-    show: Show::Significant,
-    eval: Eval::Pair(|pair| pair.judge(|pair| pair.max_abs)),
-};
+metrics! {
+    /// max |x − y|. It is an extreme value, so it grows with the number of elements.
+    MAX_ABS "max_abs" "" Lower Significant Pair(|pair| pair.judge(|pair| pair.max_abs));
+        "largest absolute error of an element"
+}

@@ -2,7 +2,28 @@
 //! definition.
 //!
 //! Evidence is gathered once ([`Pair`], [`Logits`], [`Choice`]), and metrics are formulas of it. To add a metric, write a
-//! file with a `Metric` and a line in [`METRICS`].
+//! file with `metrics!` and a line in [`METRICS`].
+
+/// Declares metrics, row by row: constant, name, unit, direction, how reports show it, evidence with its formula; description.
+macro_rules! metrics {
+    ($(
+        $(#[$more:meta])*
+        $metric:ident $name:literal $unit:literal $better:ident $show:ident $evidence:ident $(($formula:expr))?;
+        $doc:literal
+    )*) => {$(
+        #[doc = $doc]
+        #[doc = ""]
+        $(#[$more])*
+        pub const $metric: $crate::metrics::Metric = $crate::metrics::Metric {
+            name: $name,
+            doc: $doc,
+            unit: $unit,
+            better: $crate::metrics::Better::$better,
+            show: $crate::metrics::Show::$show,
+            eval: $crate::metrics::Eval::$evidence $(($formula))?,
+        };
+    )*};
+}
 
 mod bound;
 mod cosine;
@@ -77,20 +98,6 @@ pub struct Metric {
     pub show: Show,
     /// The evidence that the metric needs, and its formula.
     pub eval: Eval,
-}
-
-impl Metric {
-    /// A pure number.
-    const fn new(name: &'static str, doc: &'static str, better: Better, show: Show, eval: Eval) -> Self {
-        Self {
-            name,
-            doc,
-            unit: "",
-            better,
-            show,
-            eval,
-        }
-    }
 }
 
 /// Metrics are equal if their names are; names in [`METRICS`] are unique.

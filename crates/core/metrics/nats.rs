@@ -1,34 +1,20 @@
 //! The loss of a model on a text, which needs no reference.
 
-use super::{Better, Eval, Metric, Show};
+metrics! {
+    /// The mean is over the targets: it is the loss of language models. A model that guesses uniformly has the logarithm of its
+    /// vocabulary.
+    NATS "nats" "nats" Lower Significant Kernel;
+        "the model's own loss: mean negative log-likelihood of the text that really followed, per token"
 
-/// Mean negative log-likelihood over the targets: the loss of language models. A model that guesses uniformly has the logarithm of
-/// its vocabulary.
-pub const NATS: Metric = Metric {
-    name: "nats",
-    doc: "the model's own loss: mean negative log-likelihood of the text that really followed, per token",
-    unit: "nats",
-    better: Better::Lower,
-    show: Show::Significant,
-    eval: Eval::Kernel,
-};
+    /// [`NATS`] by the bytes of the text, so that models with other tokenizers compare. It is measured where the text is known,
+    /// and only if a token is not a byte.
+    NATS_PER_BYTE "nats_per_byte" "nats" Lower Significant Kernel;
+        "the model's own loss per byte of text, of a model whose tokens are no bytes"
 
-/// [`NATS`] by the bytes of the text, so that models with other tokenizers compare. It is measured where the text is known, and
-/// only where a token is no byte.
-pub const NATS_PER_BYTE: Metric = Metric {
-    name: "nats_per_byte",
-    doc: "the model's own loss per byte of text, of a model whose tokens are no bytes",
-    ..NATS
-};
-
-/// The exponential of [`NATS`]. Over windows of one length its geometric mean is the perplexity of all their tokens together, so
-/// that is its mean.
-pub const PERPLEXITY: Metric = Metric {
-    name: "perplexity",
-    doc: "the model's own perplexity: e to the power of `nats`; over windows the geometric mean",
-    unit: "",
-    ..NATS
-};
+    /// Over windows of one length its geometric mean is the perplexity of all their tokens together, so that is its mean.
+    PERPLEXITY "perplexity" "" Lower Significant Kernel;
+        "the model's own perplexity: e to the power of `nats`; over windows the geometric mean"
+}
 
 /// The [`NATS`] of logits in `[rows, vocabulary]`, in f64. `targets`: the token that followed at each of the first rows. `None` without
 /// targets, NaN if a logit is not finite.
