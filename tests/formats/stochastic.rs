@@ -1,9 +1,6 @@
-//! Stochastic rounding: how often it goes up, counted over all random bits.
+//! Stochastic rounding: the random number from which on it goes up.
 
-use ulplab::formats::{
-    BF16, Direction, E2M1, E2M3, E3M2, E4M3, E5M2, Element, F16, Format, GlobalScale, stochastic, stochastic_byte,
-    stochastic_hardware, toward_zero,
-};
+use ulplab::formats::{BF16, Direction, E2M1, E2M3, E3M2, E4M3, E5M2, Element, F16, Format, GlobalScale};
 
 use super::oracle::Random;
 
@@ -40,97 +37,38 @@ fn below(element: &Element, x: f32) -> (u16, f64) {
     (code | sign, (f64::from(x).abs() - low) / (high - low))
 }
 
-#[test]
-fn eight_bits_go_up_as_often_as_the_fraction_says() {
-    for element in FLOATS {
-        for x in numbers(element) {
-            let (low, fraction) = below(element, x);
-            let codes: Vec<u16> = (0..=255).map(|random| stochastic_byte(element, x, random)).collect();
-            let ups = codes.iter().filter(|code| **code == low + 1).count();
-            assert!(
-                codes.iter().all(|code| *code == low || *code == low + 1),
-                "{} of {x}",
-                element.name
-            );
-            assert_eq!(ups, (fraction * 256.0).floor() as usize, "{} of {x}", element.name);
-        }
-    }
-}
-
-#[test]
-fn the_model_of_the_instruction_goes_up_as_often_in_every_lane() {
-    for element in FLOATS {
-        for x in numbers(element).into_iter().take(6) {
-            let (low, fraction) = below(element, x);
-            let mut ups = [0; 4];
-            // What the lanes see of the random word is one half of it each, or alternate bytes.
-            for half in 0..=u16::MAX {
-                let [a, b] = half.to_le_bytes();
-                let words = match element.bits {
-                    4 => [u32::from_le_bytes([a, 0, b, 0]), u32::from_le_bytes([0, a, 0, b])],
-                    _ => [u32::from(half), u32::from(half) << 16],
-                };
-                for (pair, word) in words.into_iter().enumerate() {
-                    let codes = stochastic_hardware(element, [x; 4], word);
-                    for lane in [2 * pair, 2 * pair + 1] {
-                        assert!(codes[lane] == low || codes[lane] == low + 1, "{} of {x}", element.name);
-                        ups[lane] += usize::from(codes[lane] == low + 1);
-                    }
-                }
-            }
-            assert_eq!(
-                ups,
-                [(fraction * 65536.0).floor() as usize; 4],
-                "{} of {x}",
-                element.name
-            );
-        }
-    }
-}
-
-/// Which bits a lane sees: a fraction of 2^-16 goes up only where all of them are set.
-#[test]
-fn lanes_see_the_bits_the_model_says() {
-    let x = 1.0 + 2f32.powi(-3 - 16);
-    let up = |lane: usize, word: u32| stochastic_hardware(&E4M3, [x; 4], word)[lane] == E4M3.encode(1.0) + 1;
-    assert!(up(0, 0xffff) && up(1, 0xffff) && !up(2, 0xffff) && !up(3, 0xffff));
-    assert!(up(2, 0xffff_0000) && up(3, 0xffff_0000) && !up(0, 0xffff_0000));
-    // Half a step needs the highest bit: of the reversed lanes that is the lowest.
-    let half = 1.0 + 2f32.powi(-4);
-    let ups = |word: u32| stochastic_hardware(&E4M3, [half; 4], word).map(|code| code != E4M3.encode(1.0));
-    assert_eq!(ups(0x8000), [true, false, false, false]);
-    assert_eq!(ups(0x0001), [false, true, false, false]);
-    // FP4: bytes 2 and 0, 1 and 3.
-    let half = 1.25;
-    let ups = |word: u32| stochastic_hardware(&E2M1, [half; 4], word).map(|code| code != E2M1.encode(1.0));
-    assert_eq!(ups(0x0080_0000), [true, false, false, false]);
-    assert_eq!(ups(0x0000_0001), [false, true, false, false]);
-    assert_eq!(ups(0x8000_0000), [false, false, true, false]);
-    assert_eq!(ups(0x0000_0100), [false, false, false, true]);
+/// The value that an element without scales keeps of `x`, with this random number.
+fn rounded(element: &'static Element, direction: Direction, x: f32, random: u32) -> f32 {
+    let format = Format {
+        rotation: None,
+        element,
+        convention: None,
+        scaling: None,
+        global: None,
+    };
+    // Two numbers are whole bytes of any element.
+    let mut both = [x; 2];
+    format.round_toward(direction, &mut both, 2, |numbers| numbers.fill(random));
+    assert_eq!(both[0].to_bits(), both[1].to_bits(), "{} of {x}", element.name);
+    both[0]
 }
 
 #[test]
 fn exact_and_too_large_numbers_and_nan_do_not_depend_on_chance() {
     for element in FLOATS {
-        for random in [0, 1, 0x5a, 0xff] {
-            let word = u32::from_ne_bytes([random; 4]);
-            let each = |x: f32| {
-                let mut codes = stochastic_hardware(element, [x; 4], word).to_vec();
-                codes.push(stochastic_byte(element, x, random));
-                codes
-            };
-            for code in 0..1u16 << element.bits {
-                let x = element.decode(code);
-                if x.is_finite() {
-                    assert!(each(x).iter().all(|found| *found == code), "{} {x}", element.name);
+        for random in [0, 1, 0x5a5a_5a5a, u32::MAX] {
+            for direction in [Direction::Stochastic, Direction::TowardZero] {
+                let found = |x: f32| rounded(element, direction, x, random).to_bits();
+                for code in 0..1u16 << element.bits {
+                    let x = element.decode(code);
+                    if x.is_finite() {
+                        assert_eq!(found(x), x.to_bits(), "{} {x}", element.name);
+                    }
                 }
-            }
-            for x in [1e30, -1e30, f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
-                assert!(
-                    each(x).iter().all(|found| *found == element.encode(x)),
-                    "{} {x}",
-                    element.name
-                );
+                for x in [1e30, -1e30, f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+                    let expected = element.decode(element.encode(x)).to_bits();
+                    assert_eq!(found(x), expected, "{} {x}", element.name);
+                }
             }
         }
     }
@@ -144,11 +82,13 @@ fn thirty_two_bits_go_up_where_the_fraction_says_and_toward_zero_never() {
             // Up from the random number on that carries.
             let carries = 2f64.powi(32) - (fraction * 2f64.powi(32)).floor();
             let random = |offset: f64| (carries + offset).clamp(0.0, f64::from(u32::MAX)) as u32;
-            assert_eq!(stochastic(element, x, random(-1.0)), low, "{} of {x}", element.name);
+            let stochastic = |offset| rounded(element, Direction::Stochastic, x, random(offset));
+            assert_eq!(stochastic(-1.0), element.decode(low), "{} of {x}", element.name);
             if carries < 2f64.powi(32) {
-                assert_eq!(stochastic(element, x, random(0.0)), low + 1, "{} of {x}", element.name);
+                assert_eq!(stochastic(0.0), element.decode(low + 1), "{} of {x}", element.name);
             }
-            assert_eq!(toward_zero(element, x), low, "{} of {x}", element.name);
+            let zero = rounded(element, Direction::TowardZero, x, random(0.0));
+            assert_eq!(zero, element.decode(low), "{} of {x}", element.name);
         }
     }
 }

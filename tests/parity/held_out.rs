@@ -1,7 +1,7 @@
 //! Kinds of faults that were only measured.
 
-use ulplab::formats::E4M3;
 use ulplab::formats::GlobalScale as Under;
+use ulplab::formats::{Direction, E4M3, Format};
 use ulplab::parity::Cause::{
     Amax, Division, DoubleRounding, Encoding, GlobalScale, Input, Layout, Missing, NibbleOrder, Saturation,
     ScaleRounding, Scaling, Sign, Stale, Stochastic, TieRule, ZeroSign,
@@ -203,9 +203,22 @@ pub const HELD_OUT: &[Kind] = &[
     }),
     kind("stochastic rounding", &[Stochastic], &["random"], |t| {
         let element = t.format.element;
+        let unscaled = Format {
+            rotation: None,
+            convention: None,
+            scaling: None,
+            global: None,
+            ..t.format
+        };
         t.cast(|i, y| {
             let random = (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            ulplab::formats::stochastic(element, y, (random >> 17) as u32)
+            let mut both = [y; 2];
+            if unscaled.has_directions().is_ok() {
+                unscaled.round_toward(Direction::Stochastic, &mut both, 2, |numbers| {
+                    numbers.fill((random >> 17) as u32)
+                });
+            }
+            element.encode(both[0])
         });
         true
     }),

@@ -60,7 +60,6 @@ pub use quantize::{Decode, Encode, GlobalScale};
 pub use records::{KvRecord, PAGE, Place, RECORDS, Segment};
 pub use scale::Scale;
 pub use single::Single;
-pub use stochastic::{stochastic, stochastic_byte, stochastic_hardware, toward_zero};
 pub use verify::{Verified, verify, verify_cast};
 pub use zero_point::{AFFINE_RULES, Affine, AffineFit, AffineRule, ZeroPoint};
 
