@@ -99,7 +99,7 @@ impl Format {
             ranges.measure(simd, x, cols, width);
             for (tile, fitted) in fitted.iter_mut().enumerate() {
                 *fitted = if ranges.amax[tile] >= INFINITY_BITS {
-                    affine.nan()
+                    Affine::NAN
                 } else {
                     affine.fit(ranges.lo[tile], ranges.hi[tile], top)
                 };

@@ -57,18 +57,11 @@ const fn float(name: &'static str, policy: Policy) -> (&'static str, Rounding) {
 }
 
 const fn away(nan: u32) -> Policy {
-    Policy {
-        ties: Ties::Away,
-        zeros: Zeros::UnsignedIfExact,
-        ..Policy::satfinite(nan)
-    }
+    Policy::satfinite(nan).ties(Ties::Away).zeros(Zeros::UnsignedIfExact)
 }
 
 /// The policy of ml_dtypes for formats without NaN.
-const FLIPPED: Policy = Policy {
-    nan: NanCode::FlippedZero,
-    ..Policy::satfinite(0)
-};
+const FLIPPED: Policy = Policy::satfinite(0).nan(NanCode::FlippedZero);
 
 /// All conventions that differ from the elements' own casts for some input.
 pub const CONVENTIONS: &[Convention] = &[
@@ -101,13 +94,7 @@ pub const CONVENTIONS: &[Convention] = &[
             float("e3m2", FLIPPED),
             float("e2m3", FLIPPED),
             float("e2m1", FLIPPED),
-            (
-                "e8m0",
-                Rounding::Power(PowerCast {
-                    positive_only: true,
-                    ..PowerCast::HALF_UP
-                }),
-            ),
+            ("e8m0", Rounding::Power(PowerCast::HALF_UP.positive_only())),
         ],
     },
     Convention {
@@ -115,13 +102,7 @@ pub const CONVENTIONS: &[Convention] = &[
         doc: "torch 2.15 `.to`: E4M3 saturates, also for infinities; E5M2 does not saturate; NaN keeps its sign; e8m0 \
               rounds to nearest",
         casts: &[
-            float(
-                "e4m3",
-                Policy {
-                    nan: NanCode::Signed(0x7f),
-                    ..Policy::satfinite(0)
-                },
-            ),
+            float("e4m3", Policy::satfinite(0).nan(NanCode::Signed(0x7f))),
             float("e5m2", Policy::special(NanCode::Signed(0x7f))),
             ("e8m0", Rounding::Power(PowerCast::HALF_UP)),
         ],
@@ -134,36 +115,19 @@ pub const CONVENTIONS: &[Convention] = &[
     Convention {
         name: "te_reference",
         doc: "TransformerEngine's Python reference: NaN becomes 0, −0 becomes +0",
-        casts: &[float(
-            "e2m1",
-            Policy {
-                nan: NanCode::Code(0),
-                zeros: Zeros::UnsignedIfExact,
-                ..Policy::satfinite(0)
-            },
-        )],
+        casts: &[float("e2m1", Policy::satfinite(0).zeros(Zeros::UnsignedIfExact))],
     },
     Convention {
         name: "modelopt",
         doc: "ModelOpt NVFP4: −0 becomes +0; NaN is undefined",
-        casts: &[float(
-            "e2m1",
-            Policy {
-                zeros: Zeros::UnsignedIfExact,
-                ..Policy::satfinite(0x7)
-            },
-        )],
+        casts: &[float("e2m1", Policy::satfinite(0x7).zeros(Zeros::UnsignedIfExact))],
     },
     Convention {
         name: "modelopt_mxfp4",
         doc: "ModelOpt MXFP4: ties toward zero; zeros become −0; NaN is undefined",
         casts: &[float(
             "e2m1",
-            Policy {
-                ties: Ties::Zero,
-                zeros: Zeros::NegativeIfExact,
-                ..Policy::satfinite(0x7)
-            },
+            Policy::satfinite(0x7).ties(Ties::Zero).zeros(Zeros::NegativeIfExact),
         )],
     },
     Convention {
@@ -171,12 +135,7 @@ pub const CONVENTIONS: &[Convention] = &[
         doc: "DeepGEMM FP4: ties toward zero; zeros lose their sign; NaN becomes 0",
         casts: &[float(
             "e2m1",
-            Policy {
-                ties: Ties::Zero,
-                zeros: Zeros::Unsigned,
-                nan: NanCode::Code(0),
-                ..Policy::satfinite(0)
-            },
+            Policy::satfinite(0).ties(Ties::Zero).zeros(Zeros::Unsigned),
         )],
     },
     Convention {
@@ -185,13 +144,7 @@ pub const CONVENTIONS: &[Convention] = &[
               has them; in int8 the f32 just below 1/2 becomes 1",
         casts: &[
             float("e4m3", away(0x7f)),
-            float(
-                "e5m2",
-                Policy {
-                    infinity: Overflow::Special,
-                    ..away(0x7f)
-                },
-            ),
+            float("e5m2", away(0x7f).infinity(Overflow::Special)),
             float("e3m2", away(0x1f)),
             float("e2m3", away(0x1f)),
             float("e2m1", away(0x7)),

@@ -217,6 +217,7 @@ pub(super) const UE4M3_CAST: FloatCast = FloatCast {
     ..E4M3_CAST
 };
 
+/// Codes of both signs, as many below as above 0.
 const fn integer(bits: u32, fraction_bits: u32) -> Repr {
     let max = (1 << (bits - 1)) - 1;
     Repr::Integer(Integer {
@@ -229,150 +230,71 @@ const fn integer(bits: u32, fraction_bits: u32) -> Repr {
 }
 
 /// The codes `0 … 2^bits − 1`, decoded with a zero point.
-const fn unsigned(name: &'static str, doc: &'static str, bits: u32) -> Element {
-    let repr = Repr::Integer(Integer {
+const fn unsigned(bits: u32) -> Repr {
+    Repr::Integer(Integer {
         bits,
         min: 0,
         max: (1 << bits) - 1,
         fraction_bits: 0,
         whole: Whole::Even,
-    });
-    Element { name, doc, bits, repr }
+    })
 }
 
-/// bfloat16, the upper half of an f32.
-pub static BF16: Element = Element {
-    name: "bf16",
-    doc: "bfloat16: the upper half of an f32; overflow gives infinity",
-    bits: 16,
-    repr: Repr::Float(BF16_CAST),
-};
+/// Declares the elements, and lists them: static, name, bits, representation; description.
+macro_rules! elements {
+    ($($element:ident $name:literal $bits:literal $repr:expr; $doc:literal)*) => {
+        $(
+            #[doc = $doc]
+            pub static $element: Element = Element { name: $name, doc: $doc, bits: $bits, repr: $repr };
+        )*
+        /// All element formats.
+        pub const ELEMENTS: &[&Element] = &[$(&$element),*];
+    };
+}
 
-/// IEEE 754 binary16.
-pub static F16: Element = Element {
-    name: "f16",
-    doc: "IEEE 754 binary16; overflow gives infinity",
-    bits: 16,
-    repr: Repr::Float(F16_CAST),
-};
-
-/// FP8 with 4 exponent and 3 mantissa bits, without infinities (OCP OFP8 v1.0, "e4m3fn").
-pub static E4M3: Element = Element {
-    name: "e4m3",
-    doc: "OCP OFP8 E4M3 (\"fn\"): no infinities; overflow and infinities saturate to 448, NaN stays NaN",
-    bits: 8,
-    repr: Repr::Float(E4M3_CAST),
-};
-
-/// FP8 with 5 exponent and 2 mantissa bits (OCP OFP8 v1.0).
-pub static E5M2: Element = Element {
-    name: "e5m2",
-    doc: "OCP OFP8 E5M2; overflow and infinities saturate to 57344, NaN stays NaN",
-    bits: 8,
-    repr: Repr::Float(E5M2_CAST),
-};
-
-/// FP6 with 3 exponent and 2 mantissa bits (OCP MX v1.0).
-pub static E3M2: Element = Element {
-    name: "e3m2",
-    doc: "OCP MX FP6 E3M2, one code per byte; no NaN, so NaN is stored in the scale, whose type must have one",
-    bits: 6,
-    repr: Repr::Float(float(3, 2, 0x1f, false, Policy::satfinite(0x1f))),
-};
-
-/// FP6 with 2 exponent and 3 mantissa bits (OCP MX v1.0).
-pub static E2M3: Element = Element {
-    name: "e2m3",
-    doc: "OCP MX FP6 E2M3, one code per byte; no NaN, so NaN is stored in the scale, whose type must have one",
-    bits: 6,
-    repr: Repr::Float(float(2, 3, 0x1f, false, Policy::satfinite(0x1f))),
-};
-
-/// FP4 with 2 exponent bits and 1 mantissa bit (OCP MX v1.0).
-pub static E2M1: Element = Element {
-    name: "e2m1",
-    doc: "OCP MX FP4: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives; no NaN, so NaN is stored in the scale, \
-          whose type must have one",
-    bits: 4,
-    repr: Repr::Float(E2M1_CAST),
-};
-
-/// Symmetric 8-bit integer −127 … 127.
-pub static INT8: Element = Element {
-    name: "int8",
-    doc: "symmetric integer -127 … 127; no NaN, so NaN is stored in the scale, whose type must have one",
-    bits: 8,
-    repr: integer(8, 0),
-};
-
-/// Symmetric 4-bit integer −7 … 7.
-pub static INT4: Element = Element {
-    name: "int4",
-    doc: "symmetric integer -7 … 7; no NaN, so NaN is stored in the scale, whose type must have one",
-    bits: 4,
-    repr: integer(4, 0),
-};
-
-/// Symmetric 3-bit integer −3 … 3.
-pub static INT3: Element = Element {
-    name: "int3",
-    doc: "symmetric integer -3 … 3; no NaN, so NaN is stored in the scale, whose type must have one",
-    bits: 3,
-    repr: integer(3, 0),
-};
-
-/// Symmetric 2-bit integer −1 … 1.
-pub static INT2: Element = Element {
-    name: "int2",
-    doc: "symmetric integer -1 … 1; no NaN, so NaN is stored in the scale, whose type must have one",
-    bits: 2,
-    repr: integer(2, 0),
-};
-
-static UINT8: Element = unsigned("uint8", "integer 0 … 255 with a scale and a zero point", 8);
-static UINT4: Element = unsigned("uint4", "integer 0 … 15 with a scale and a zero point", 4);
-static UINT3: Element = unsigned("uint3", "integer 0 … 7 with a scale and a zero point", 3);
-static UINT2: Element = unsigned("uint2", "integer 0 … 3 with a scale and a zero point", 2);
-
-/// NormalFloat4: 16 quantiles of a normal distribution (QLoRA, Dettmers et al. 2023).
-pub static NF4: Element = Element {
-    name: "nf4",
-    doc: "NormalFloat4 of QLoRA: the 16 quantiles of a normal distribution in -1 … 1 that bitsandbytes uses; code 7 is 0; \
-          no NaN, so NaN is stored in the scale, whose type must have one",
-    bits: 4,
-    repr: Repr::Codebook(NF4_VALUES),
-};
-
-/// 8-bit fixed point with 6 fraction bits (OCP MX v1.0, INT8).
-pub static MXINT8: Element = Element {
-    name: "mxint8",
-    doc: "OCP MX INT8: i/64 for i = -127 … 127; no NaN, so NaN is stored in the scale, whose type must have one",
-    bits: 8,
-    repr: integer(8, 6),
-};
-
-/// E4M3 without a sign, the block scale of NVFP4.
-pub static UE4M3: Element = Element {
-    name: "ue4m3",
-    doc: "E4M3 without a sign, the scale of NVFP4: negative numbers become 0, codes with the top bit are NaN; for scales \
-          only",
-    bits: 8,
-    repr: Repr::Float(UE4M3_CAST),
-};
-
-/// A power of two 2^-127 … 2^127 or NaN, the scale of OCP MX formats.
-pub static E8M0: Element = Element {
-    name: "e8m0",
-    doc: "OCP MX scale: powers of two 2^-127 … 2^127 and NaN (255); for scales only",
-    bits: 8,
-    repr: Repr::Power(PowerCast::UP),
-};
-
-/// All element formats.
-pub const ELEMENTS: &[&Element] = &[
-    &BF16, &F16, &E4M3, &E5M2, &E3M2, &E2M3, &E2M1, &INT8, &INT4, &INT3, &INT2, &UINT8, &UINT4, &UINT3, &UINT2, &NF4,
-    &MXINT8, &UE4M3, &E8M0,
-];
+elements! {
+    BF16 "bf16" 16 Repr::Float(BF16_CAST);
+        "bfloat16: the upper half of an f32; overflow gives infinity"
+    F16 "f16" 16 Repr::Float(F16_CAST);
+        "IEEE 754 binary16; overflow gives infinity"
+    E4M3 "e4m3" 8 Repr::Float(E4M3_CAST);
+        "OCP OFP8 E4M3 (\"fn\"): no infinities; overflow and infinities saturate to 448, NaN stays NaN"
+    E5M2 "e5m2" 8 Repr::Float(E5M2_CAST);
+        "OCP OFP8 E5M2; overflow and infinities saturate to 57344, NaN stays NaN"
+    E3M2 "e3m2" 6 Repr::Float(float(3, 2, 0x1f, false, Policy::satfinite(0x1f)));
+        "OCP MX FP6 E3M2, one code per byte; no NaN, so NaN is stored in the scale, whose type must have one"
+    E2M3 "e2m3" 6 Repr::Float(float(2, 3, 0x1f, false, Policy::satfinite(0x1f)));
+        "OCP MX FP6 E2M3, one code per byte; no NaN, so NaN is stored in the scale, whose type must have one"
+    E2M1 "e2m1" 4 Repr::Float(E2M1_CAST);
+        "OCP MX FP4: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives; no NaN, so NaN is stored in the scale, \
+         whose type must have one"
+    INT8 "int8" 8 integer(8, 0);
+        "symmetric integer -127 … 127; no NaN, so NaN is stored in the scale, whose type must have one"
+    INT4 "int4" 4 integer(4, 0);
+        "symmetric integer -7 … 7; no NaN, so NaN is stored in the scale, whose type must have one"
+    INT3 "int3" 3 integer(3, 0);
+        "symmetric integer -3 … 3; no NaN, so NaN is stored in the scale, whose type must have one"
+    INT2 "int2" 2 integer(2, 0);
+        "symmetric integer -1 … 1; no NaN, so NaN is stored in the scale, whose type must have one"
+    UINT8 "uint8" 8 unsigned(8);
+        "integer 0 … 255 with a scale and a zero point"
+    UINT4 "uint4" 4 unsigned(4);
+        "integer 0 … 15 with a scale and a zero point"
+    UINT3 "uint3" 3 unsigned(3);
+        "integer 0 … 7 with a scale and a zero point"
+    UINT2 "uint2" 2 unsigned(2);
+        "integer 0 … 3 with a scale and a zero point"
+    NF4 "nf4" 4 Repr::Codebook(NF4_VALUES);
+        "NormalFloat4 of QLoRA: the 16 quantiles of a normal distribution in -1 … 1 that bitsandbytes uses; code 7 is \
+         0; no NaN, so NaN is stored in the scale, whose type must have one"
+    MXINT8 "mxint8" 8 integer(8, 6);
+        "OCP MX INT8: i/64 for i = -127 … 127; no NaN, so NaN is stored in the scale, whose type must have one"
+    UE4M3 "ue4m3" 8 Repr::Float(UE4M3_CAST);
+        "E4M3 without a sign, the scale of NVFP4: negative numbers become 0, codes with the top bit are NaN; for \
+         scales only"
+    E8M0 "e8m0" 8 Repr::Power(PowerCast::UP);
+        "OCP MX scale: powers of two 2^-127 … 2^127 and NaN (255); for scales only"
+}
 
 /// The element format of that name.
 pub fn element(name: &str) -> Option<&'static Element> {

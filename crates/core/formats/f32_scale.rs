@@ -135,46 +135,37 @@ fn at_least(x: f32, floor: f32) -> f32 {
 }
 
 /// Rules for f32 scales; the first is the default.
+#[rustfmt::skip]
 pub const F32_RULES: &[&F32Rule] = &[
     &DIV,
-    &DEEPGEMM,
-    &VLLM_TOKEN,
-    &VLLM_TOKEN_DIV,
+    &F32Rule { amax_floor: 1e-4, divide: false, ..rule("deepgemm",
+        "s = max(amax, 1e-4)/max, elements x·fl32(1/s) (DeepGEMM per_token_cast_to_fp8 and its per-block and \
+         per-channel siblings)") },
+    &F32Rule { amax_floor: 1.0 / 512.0, divide: false, ..rule("vllm",
+        "s = max(amax, 1/512)/max, elements x·fl32(1/s) (vLLM dynamic per-token FP8)") },
+    &F32Rule { amax_floor: 1.0 / 512.0, ..rule("vllm_div",
+        "s = max(amax, 1/512)/max, elements x/s (vLLM's kernel that divides)") },
     &VLLM_MLA,
     &ACT_QUANT_F32,
-    &TORCHAO,
-    &TORCHAO_POWER,
-    &BITSANDBYTES,
+    &F32Rule { stored: StoredScale::Encode, ..rule("torchao",
+        "stores s = fl32(max/max(amax, 1e-12)), the quotient in f64; elements x·s, values q/s (torchao float8)") },
+    &F32Rule { stored: StoredScale::Encode, power: true, ..rule("torchao_power",
+        "torchao's s rounded down to a power of two (torchao float8, round_scales_to_power_of_2)") },
+    &F32Rule { divide: false, reciprocal_floor: 1e-38, ..rule("bitsandbytes",
+        "s = amax/max, elements x·fl32(1/max(s, 1e-38)) (bitsandbytes quantize_4bit, whose max is 1)") },
 ];
 
 /// Rules for scales of 16 bits; the first is the default.
-pub const HALF_RULES: &[&F32Rule] = &[&DIV, &UP];
+#[rustfmt::skip]
+pub const HALF_RULES: &[&F32Rule] = &[
+    &DIV,
+    &F32Rule { up: true, ..rule("up",
+        "the smallest s not below fl32(amax/max), elements x/s: nothing saturates") },
+];
 
-pub static DIV: F32Rule = rule("div", "s = amax/max, elements x/s; a block of zeros has s = 0");
-pub static DEEPGEMM: F32Rule = F32Rule {
-    amax_floor: 1e-4,
-    divide: false,
-    ..rule(
-        "deepgemm",
-        "s = max(amax, 1e-4)/max, elements x·fl32(1/s) (DeepGEMM per_token_cast_to_fp8 and its per-block and per-channel \
-         siblings)",
-    )
-};
-pub static VLLM_TOKEN: F32Rule = F32Rule {
-    amax_floor: 1.0 / 512.0,
-    divide: false,
-    ..rule(
-        "vllm",
-        "s = max(amax, 1/512)/max, elements x·fl32(1/s) (vLLM dynamic per-token FP8)",
-    )
-};
-pub static VLLM_TOKEN_DIV: F32Rule = F32Rule {
-    amax_floor: 1.0 / 512.0,
-    ..rule(
-        "vllm_div",
-        "s = max(amax, 1/512)/max, elements x/s (vLLM's kernel that divides)",
-    )
-};
+const DIV: F32Rule = rule("div", "s = amax/max, elements x/s; a block of zeros has s = 0");
+
+// The rules of KV records.
 pub static VLLM_MLA: F32Rule = F32Rule {
     amax_floor: 448.0 * f32::MIN_POSITIVE,
     ..rule(
@@ -190,35 +181,5 @@ pub static ACT_QUANT_F32: F32Rule = F32Rule {
         "act_quant",
         "max(amax, 1e-4)·fl32(1/max) rounded up to a power of two, kept as f32 (DeepGEMM with use_ue8m0, vLLM \
          indexer_k_quant_and_cache)",
-    )
-};
-pub static TORCHAO: F32Rule = F32Rule {
-    stored: StoredScale::Encode,
-    ..rule(
-        "torchao",
-        "stores s = fl32(max/max(amax, 1e-12)), the quotient in f64; elements x·s, values q/s (torchao float8)",
-    )
-};
-pub static TORCHAO_POWER: F32Rule = F32Rule {
-    stored: StoredScale::Encode,
-    power: true,
-    ..rule(
-        "torchao_power",
-        "torchao's s rounded down to a power of two (torchao float8, round_scales_to_power_of_2)",
-    )
-};
-pub static BITSANDBYTES: F32Rule = F32Rule {
-    divide: false,
-    reciprocal_floor: 1e-38,
-    ..rule(
-        "bitsandbytes",
-        "s = amax/max, elements x·fl32(1/max(s, 1e-38)) (bitsandbytes quantize_4bit, whose max is 1)",
-    )
-};
-pub static UP: F32Rule = F32Rule {
-    up: true,
-    ..rule(
-        "up",
-        "the smallest s not below fl32(amax/max), elements x/s: nothing saturates",
     )
 };

@@ -4,14 +4,12 @@ use std::fmt::Write;
 
 use super::block::Format;
 use super::convention::{CONVENTIONS, Convention, Rounding};
-use super::element::{ELEMENTS, Element, Repr, Whole};
-use super::f32_scale::{F32_RULES, HALF_RULES};
+use super::element::{E2M1, ELEMENTS, Element, Repr, UINT4, Whole};
 use super::minifloat::{NanCode, Overflow, Policy, Ties, Zeros};
 use super::named::FORMATS;
-use super::nvfp4::{NVFP4_RULES, NVFP4_SINGLE_RULES, Nvfp4Rule};
-use super::power::{POWER_RULES, PowerCast};
+use super::power::PowerCast;
 use super::records::{KvRecord, PAGE, RECORDS};
-use super::zero_point::AFFINE_RULES;
+use super::scale::Scale;
 
 /// Channels of the row that bits of an element are given for: those of a KV vector.
 const ROW: usize = 512;
@@ -83,29 +81,20 @@ pub fn markdown() -> String {
         &["cast", "element", "ties", "overflow", "infinity", "NaN", "zero", ""],
     );
     CONVENTIONS.iter().for_each(|convention| casts(&mut out, convention));
-    rules(
-        &mut out,
-        "e8m0 scales",
-        POWER_RULES.iter().map(|rule| (rule.name, rule.doc)),
-    );
-    rules(
-        &mut out,
-        "f32 scales",
-        F32_RULES.iter().map(|rule| (rule.name, rule.doc)),
-    );
-    rules(
-        &mut out,
-        "f16 and bf16 scales",
-        HALF_RULES.iter().map(|rule| (rule.name, rule.doc)),
-    );
-    rules(
-        &mut out,
-        "f32, f16 and bf16 scales with zero points",
-        AFFINE_RULES.iter().map(|rule| (rule.name, rule.doc)),
-    );
-    let nvfp4 = |rules: &'static [&Nvfp4Rule]| rules.iter().map(|rule| (rule.name, rule.doc));
-    rules(&mut out, "e4m3 scales, one level", nvfp4(NVFP4_SINGLE_RULES));
-    rules(&mut out, "e4m3 scales under a second level", nvfp4(NVFP4_RULES));
+    for (of, kind, element, two_levels) in [
+        ("e8m0 scales", "e8m0", &E2M1, false),
+        ("f32 scales", "f32", &E2M1, false),
+        ("f16 and bf16 scales", "f16", &E2M1, false),
+        ("f32, f16 and bf16 scales with zero points", "f32", &UINT4, false),
+        ("e4m3 scales, one level", "e4m3", &E2M1, false),
+        ("e4m3 scales under a second level", "e4m3", &E2M1, true),
+    ] {
+        section(&mut out, &format!("Rules for {of}"), &["rule", ""]);
+        for scale in Scale::table(kind, element, two_levels) {
+            let (name, doc) = scale.rule();
+            row(&mut out, &[&code(name), doc]);
+        }
+    }
     section(&mut out, "Named formats", &["name", "format", "bits", ""]);
     for named in FORMATS {
         let bits = bits(named.format);
@@ -167,11 +156,6 @@ fn describe(out: &mut String, record: &KvRecord) {
             &[&region.to_string(), &format!("{}–{end}", place.offset), &offset, &holds],
         );
     }
-}
-
-fn rules(out: &mut String, of: &str, rules: impl Iterator<Item = (&'static str, &'static str)>) {
-    section(out, &format!("Rules for {of}"), &["rule", ""]);
-    rules.for_each(|(name, doc)| row(out, &[&code(name), doc]));
 }
 
 /// A convention, element by element.

@@ -103,6 +103,26 @@ impl Policy {
             ..Self::satfinite(0)
         }
     }
+
+    /// The same with other ties.
+    pub const fn ties(self, ties: Ties) -> Self {
+        Self { ties, ..self }
+    }
+
+    /// The same with another result for infinities.
+    pub const fn infinity(self, infinity: Overflow) -> Self {
+        Self { infinity, ..self }
+    }
+
+    /// The same with another code of NaN.
+    pub const fn nan(self, nan: NanCode) -> Self {
+        Self { nan, ..self }
+    }
+
+    /// The same with other zeros.
+    pub const fn zeros(self, zeros: Zeros) -> Self {
+        Self { zeros, ..self }
+    }
 }
 
 impl MiniFloat {

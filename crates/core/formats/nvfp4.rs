@@ -7,8 +7,7 @@
 
 use super::cast::{Cast, INFINITY_BITS, Operation};
 use super::element::UE4M3_CAST;
-use super::nvfp4_select;
-use super::nvfp4_select::Select;
+use super::nvfp4_select::{self, Domain, Error, Select};
 
 /// The f32 that is stored as the global scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,44 +123,39 @@ fn nonzero(x: f32) -> f32 {
 }
 
 impl Nvfp4Rule {
+    /// `G` for an `amax`.
+    fn encode_factor(&self, amax: f32) -> f32 {
+        nonzero(if amax == 0.0 { 1.0 } else { finite(self.span / amax) })
+    }
+
     /// The factors for an `amax`. If it is not finite, all values under it become NaN.
     pub(super) fn level(&self, amax: f32) -> Level {
         let amax = if amax.is_finite() { amax } else { f32::NAN };
-        let encode = |amax: f32| nonzero(if amax == 0.0 { 1.0 } else { finite(self.span / amax) });
         self.stored_level(match self.stored {
             Global::Absent => return Level::ONE,
             Global::Amax => amax,
             Global::Decode => amax / self.span,
-            Global::Encode => encode(amax),
+            Global::Encode => self.encode_factor(amax),
         })
     }
 
     /// The factors for a stored f32.
     pub(super) fn stored_level(&self, stored: f32) -> Level {
-        match self.stored {
-            Global::Absent => Level::ONE,
+        let (encode, inverse, decode) = match self.stored {
+            Global::Absent => return Level::ONE,
             Global::Amax => {
-                let encode = nonzero(if stored == 0.0 { 1.0 } else { finite(self.span / stored) });
-                Level {
-                    stored,
-                    encode,
-                    inverse: 1.0 / encode,
-                    decode: stored / self.span,
-                }
+                let encode = self.encode_factor(stored);
+                (encode, 1.0 / encode, stored / self.span)
             }
             // A tensor of zeros has g = 0; libraries produce NaN or leave this case to the caller.
-            Global::Decode => Level {
-                stored,
-                encode: 1.0 / nonzero(stored),
-                inverse: nonzero(stored),
-                decode: nonzero(stored),
-            },
-            Global::Encode => Level {
-                stored,
-                encode: stored,
-                inverse: 1.0 / stored,
-                decode: 1.0 / stored,
-            },
+            Global::Decode => (1.0 / nonzero(stored), nonzero(stored), nonzero(stored)),
+            Global::Encode => (stored, 1.0 / stored, 1.0 / stored),
+        };
+        Level {
+            stored,
+            encode,
+            inverse,
+            decode,
         }
     }
 
@@ -273,7 +267,7 @@ impl Nvfp4Rule {
     }
 }
 
-pub(super) const fn rule(name: &'static str, doc: &'static str) -> Nvfp4Rule {
+const fn rule(name: &'static str, doc: &'static str) -> Nvfp4Rule {
     Nvfp4Rule {
         name,
         doc,
@@ -298,101 +292,75 @@ const fn single(name: &'static str, doc: &'static str) -> Nvfp4Rule {
     }
 }
 
-/// Rules without a global scale; the first is the default.
-pub const NVFP4_SINGLE_RULES: &[&Nvfp4Rule] = &[&FLASHINFER, &TORCHAO_SINGLE, &V41];
-
-/// Rules with a global scale; the first is the default.
-pub const NVFP4_RULES: &[&Nvfp4Rule] = &[
-    &TE,
-    &TORCHAO,
-    &TORCHAO_TRITON,
-    &MODELOPT,
-    &VLLM,
-    &FLASHINFER_TWO,
-    &FLASHINFER_EXACT,
-    &FOUROVERSIX,
-    &nvfp4_select::TE46_MAE,
-    &nvfp4_select::TE46_MSE,
-    &nvfp4_select::TE46_MAE_256,
-    &nvfp4_select::TE46_MSE_256,
-    &nvfp4_select::TE46_MAE_F16,
-    &nvfp4_select::TE46_MSE_F16,
-    &nvfp4_select::TE46_MAE_256_F16,
-    &nvfp4_select::TE46_MSE_256_F16,
-    &nvfp4_select::SEARCH,
+/// Rules without a global scale; the first is the default. A static, so that rules are equal if their addresses are.
+#[rustfmt::skip]
+pub static NVFP4_SINGLE_RULES: &[&Nvfp4Rule] = &[
+    &FLASHINFER,
+    &Nvfp4Rule { scale: BlockScale::QuotientTimesG, floor: 1.0 / 64.0, ..single("torchao",
+        "s = e4m3(max(amax_b/6, 2^-6)), elements x·fl32(1/s) (torchao)") },
+    &V41,
 ];
 
-pub static FLASHINFER: Nvfp4Rule = Nvfp4Rule {
-    approximate: true,
-    ..single(
-        "flashinfer",
-        "s = e4m3(amax_b·fl32(1/6)), elements x·min(fl32(1/s), FLT_MAX): FlashInfer with global scale 1, its rcp.approx \
-         taken as exact; a block below 6·2^-10 has s = 0 and is lost",
-    )
-};
-
-pub static TORCHAO_SINGLE: Nvfp4Rule = Nvfp4Rule {
-    scale: BlockScale::QuotientTimesG,
-    floor: 1.0 / 64.0,
-    ..single(
-        "torchao",
-        "s = e4m3(max(amax_b/6, 2^-6)), elements x·fl32(1/s) (torchao)",
-    )
-};
-
-pub static V41: Nvfp4Rule = Nvfp4Rule {
-    floor: 1.0 / 512.0,
-    division: Division::Over,
-    unsigned_zero: true,
-    ..single(
-        "v41",
-        "s = e4m3(max(amax_b·fl32(1/6), 2^-9)), elements x/s with −0 stored as +0 (SGLang: DeepSeek-V4.1 FP4 KV)",
-    )
-};
-
-pub static TE: Nvfp4Rule = rule(
-    "te",
-    "stores amax; G = min(2688/amax, FLT_MAX), s = e4m3(amax_b·(G·fl32(1/6))), elements x·min(1/(s·fl32(1/G)), FLT_MAX), \
-     value q·(s·amax·fl32(1/2688)) (TransformerEngine)",
-);
-
-pub static TORCHAO: Nvfp4Rule = Nvfp4Rule {
-    stored: Global::Decode,
-    scale: BlockScale::QuotientOverG,
-    floor: 1.0 / 64.0,
-    division: Division::InverseOver,
-    ..rule(
-        "torchao",
-        "stores g = amax/2688; s = e4m3(max((amax_b/6)/g, 2^-6)), elements x·((1/g)/s), value q·(s·g) (torchao 0.18 and \
-         main); a tensor of zeros has g = 0",
-    )
-};
-
-pub static TORCHAO_TRITON: Nvfp4Rule = Nvfp4Rule {
-    stored: Global::Encode,
-    scale: BlockScale::QuotientTimesG,
-    floor: 1.0 / 64.0,
-    ..rule(
-        "torchao_triton",
-        "stores G = min(2688/amax, FLT_MAX); s = e4m3(max((amax_b/6)·G, 2^-6)), elements x·min(1/(s·fl32(1/G)), FLT_MAX) \
-         (torchao's Triton kernel for training)",
-    )
-};
-
-pub static MODELOPT: Nvfp4Rule = Nvfp4Rule {
-    stored: Global::Decode,
-    scale: BlockScale::OverSixG,
-    zero_block: 1.0,
-    division: Division::Over,
-    unsigned_zero: true,
-    ..rule(
-        "modelopt",
+/// Rules with a global scale; the first is the default.
+#[rustfmt::skip]
+pub static NVFP4_RULES: &[&Nvfp4Rule] = &[
+    &rule("te",
+        "stores amax; G = min(2688/amax, FLT_MAX), s = e4m3(amax_b·(G·fl32(1/6))), elements x·min(1/(s·fl32(1/G)), \
+         FLT_MAX), value q·(s·amax·fl32(1/2688)) (TransformerEngine)"),
+    &Nvfp4Rule {
+        stored: Global::Decode, scale: BlockScale::QuotientOverG, floor: 1.0 / 64.0, division: Division::InverseOver,
+        ..rule("torchao",
+        "stores g = amax/2688; s = e4m3(max((amax_b/6)/g, 2^-6)), elements x·((1/g)/s), value q·(s·g) (torchao 0.18 \
+         and main); a tensor of zeros has g = 0") },
+    &Nvfp4Rule { stored: Global::Encode, scale: BlockScale::QuotientTimesG, floor: 1.0 / 64.0, ..rule("torchao_triton",
+        "stores G = min(2688/amax, FLT_MAX); s = e4m3(max((amax_b/6)·G, 2^-6)), elements x·min(1/(s·fl32(1/G)), \
+         FLT_MAX) (torchao's Triton kernel for training)") },
+    &Nvfp4Rule {
+        stored: Global::Decode, scale: BlockScale::OverSixG, zero_block: 1.0, division: Division::Over,
+        unsigned_zero: true,
+        ..rule("modelopt",
         "stores g = amax/2688; s = e4m3(amax_b/(6·g)), 1 for a block of zeros, elements x/(s·g), value q·(s·g) (NVIDIA \
-         ModelOpt, checkpoints' weight_scale_2)",
-    )
-};
+         ModelOpt, checkpoints' weight_scale_2)") },
+    &VLLM,
+    &Nvfp4Rule { drops_zero_scale: false, name: "flashinfer",
+        doc: "like vllm, but a block whose s underflows to 0 gets the codes of x·∞ (FlashInfer, its rcp.approx taken \
+        as exact)",
+        ..VLLM },
+    &Nvfp4Rule { stored: Global::Encode, ..rule("flashinfer_exact",
+        "stores G = 2688/amax; s and elements by te's formulas (FlashInfer's exact mode)") },
+    &Nvfp4Rule {
+        stored: Global::Encode, scale: BlockScale::QuotientTimesG, division: Division::Unclamped,
+        drops_zero_scale: true,
+        ..rule("fouroversix",
+        "stores G = 2688/amax; s = e4m3((amax_b/6)·G), elements x·(1/(s·fl32(1/G))), 0 where s = 0 (fouroversix \
+         without its selection; the published NVFP4 training recipe)") },
+    &four_over_six("te46_mae", 448.0, Error::Absolute, Domain::F32,
+        "four-over-six: s = e4m3((amax_b/6)·G) or 3/2 of it, whichever has the smaller Σ|error|; otherwise like te \
+         (TransformerEngine)"),
+    &four_over_six("te46_mse", 448.0, Error::Squared, Domain::F32, "four-over-six with the smaller Σerror²"),
+    &four_over_six("te46_mae_256", 256.0, Error::Absolute, Domain::F32,
+        "four-over-six with G = 6·256/amax, which leaves room for the larger scale, and with the smaller Σ|error|"),
+    &four_over_six("te46_mse_256", 256.0, Error::Squared, Domain::F32,
+        "four-over-six with G = 6·256/amax and the smaller Σerror² (the paper's)"),
+    &four_over_six("te46_mae_f16", 448.0, Error::Absolute, Domain::F16,
+        "te46_mae with errors in f16, TransformerEngine's fast path"),
+    &four_over_six("te46_mse_f16", 448.0, Error::Squared, Domain::F16, "te46_mse with errors in f16"),
+    &four_over_six("te46_mae_256_f16", 256.0, Error::Absolute, Domain::F16, "te46_mae_256 with errors in f16"),
+    &four_over_six("te46_mse_256_f16", 256.0, Error::Squared, Domain::F16, "te46_mse_256 with errors in f16"),
+    &Nvfp4Rule { select: Select::Search { radius: 8 }, ..rule("search",
+        "like te, with the E4M3 scale of least Σerror² among the 17 codes around te's") },
+];
 
-const VLLM_RULE: Nvfp4Rule = Nvfp4Rule {
+const fn four_over_six(name: &'static str, most: f32, error: Error, domain: Domain, doc: &'static str) -> Nvfp4Rule {
+    Nvfp4Rule {
+        span: 6.0 * most,
+        scale: BlockScale::QuotientTimesG,
+        select: Select::FourOverSix { error, domain },
+        ..rule(name, doc)
+    }
+}
+
+const VLLM: Nvfp4Rule = Nvfp4Rule {
     stored: Global::Encode,
     scale: BlockScale::SixthTimesG,
     division: Division::Unclamped,
@@ -405,31 +373,21 @@ const VLLM_RULE: Nvfp4Rule = Nvfp4Rule {
     )
 };
 
-pub static VLLM: Nvfp4Rule = VLLM_RULE;
-
-pub static FLASHINFER_TWO: Nvfp4Rule = Nvfp4Rule {
-    name: "flashinfer",
-    doc: "like vllm, but a block whose s underflows to 0 gets the codes of x·∞ (FlashInfer, its rcp.approx taken as exact)",
-    drops_zero_scale: false,
-    ..VLLM_RULE
-};
-
-pub static FLASHINFER_EXACT: Nvfp4Rule = Nvfp4Rule {
-    stored: Global::Encode,
-    ..rule(
-        "flashinfer_exact",
-        "stores G = 2688/amax; s and elements by te's formulas (FlashInfer's exact mode)",
+// The rules of KV records.
+pub static FLASHINFER: Nvfp4Rule = Nvfp4Rule {
+    approximate: true,
+    ..single(
+        "flashinfer",
+        "s = e4m3(amax_b·fl32(1/6)), elements x·min(fl32(1/s), FLT_MAX): FlashInfer with global scale 1, its \
+         rcp.approx taken as exact; a block below 6·2^-10 has s = 0 and is lost",
     )
 };
-
-pub static FOUROVERSIX: Nvfp4Rule = Nvfp4Rule {
-    stored: Global::Encode,
-    scale: BlockScale::QuotientTimesG,
-    division: Division::Unclamped,
-    drops_zero_scale: true,
-    ..rule(
-        "fouroversix",
-        "stores G = 2688/amax; s = e4m3((amax_b/6)·G), elements x·(1/(s·fl32(1/G))), 0 where s = 0 (fouroversix without \
-         its selection; the published NVFP4 training recipe)",
+pub static V41: Nvfp4Rule = Nvfp4Rule {
+    floor: 1.0 / 512.0,
+    division: Division::Over,
+    unsigned_zero: true,
+    ..single(
+        "v41",
+        "s = e4m3(max(amax_b·fl32(1/6), 2^-9)), elements x/s with −0 stored as +0 (SGLang: DeepSeek-V4.1 FP4 KV)",
     )
 };

@@ -2,7 +2,7 @@
 
 use super::cast::{Cast, INFINITY_BITS};
 use super::element::{E2M1_CAST, UE4M3_CAST};
-use super::nvfp4::{BlockScale, Level, Nvfp4Rule, rule};
+use super::nvfp4::{Level, Nvfp4Rule};
 
 /// How one of several candidate scales is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,76 +82,3 @@ fn sum(rule: &Nvfp4Rule, (error, domain): (Error, Domain), amax: u32, code: u32,
         Error::Squared => deviations.fold(0.0, |sum, d| sum + d * d),
     }
 }
-
-const fn four_over_six(name: &'static str, doc: &'static str, largest: f32, error: Error, domain: Domain) -> Nvfp4Rule {
-    Nvfp4Rule {
-        span: 6.0 * largest,
-        scale: BlockScale::QuotientTimesG,
-        select: Select::FourOverSix { error, domain },
-        ..rule(name, doc)
-    }
-}
-
-pub static TE46_MAE: Nvfp4Rule = four_over_six(
-    "te46_mae",
-    "four-over-six: s = e4m3((amax_b/6)·G) or 3/2 of it, whichever has the smaller Σ|error|; otherwise like te (TransformerEngine)",
-    448.0,
-    Error::Absolute,
-    Domain::F32,
-);
-pub static TE46_MSE: Nvfp4Rule = four_over_six(
-    "te46_mse",
-    "four-over-six with the smaller Σerror²",
-    448.0,
-    Error::Squared,
-    Domain::F32,
-);
-pub static TE46_MAE_256: Nvfp4Rule = four_over_six(
-    "te46_mae_256",
-    "four-over-six with G = 6·256/amax, which leaves room for the larger scale, and with the smaller Σ|error|",
-    256.0,
-    Error::Absolute,
-    Domain::F32,
-);
-pub static TE46_MSE_256: Nvfp4Rule = four_over_six(
-    "te46_mse_256",
-    "four-over-six with G = 6·256/amax and the smaller Σerror² (the paper's)",
-    256.0,
-    Error::Squared,
-    Domain::F32,
-);
-pub static TE46_MAE_F16: Nvfp4Rule = four_over_six(
-    "te46_mae_f16",
-    "te46_mae with errors in f16, TransformerEngine's fast path",
-    448.0,
-    Error::Absolute,
-    Domain::F16,
-);
-pub static TE46_MSE_F16: Nvfp4Rule = four_over_six(
-    "te46_mse_f16",
-    "te46_mse with errors in f16",
-    448.0,
-    Error::Squared,
-    Domain::F16,
-);
-pub static TE46_MAE_256_F16: Nvfp4Rule = four_over_six(
-    "te46_mae_256_f16",
-    "te46_mae_256 with errors in f16",
-    256.0,
-    Error::Absolute,
-    Domain::F16,
-);
-pub static TE46_MSE_256_F16: Nvfp4Rule = four_over_six(
-    "te46_mse_256_f16",
-    "te46_mse_256 with errors in f16",
-    256.0,
-    Error::Squared,
-    Domain::F16,
-);
-pub static SEARCH: Nvfp4Rule = Nvfp4Rule {
-    select: Select::Search { radius: 8 },
-    ..rule(
-        "search",
-        "like te, with the E4M3 scale of least Σerror² among the 17 codes around te's",
-    )
-};

@@ -277,18 +277,12 @@ fn level(text: &str) -> Result<Level<'_>, String> {
 
 /// Checks that the second level can be above the first.
 fn second_level(inner: &Level, outer: &Level) -> Result<(), String> {
-    let Group::Tile { rows, .. } = inner.group else {
+    let (Group::Tile { rows, .. }, "e4m3") = (inner.group, inner.kind) else {
         return Err(format!(
             "a second level goes above blocks with e4m3 scales, not above '{}'",
             inner.text
         ));
     };
-    if inner.kind != "e4m3" {
-        return Err(format!(
-            "a second level goes above blocks with e4m3 scales, not above '{}'",
-            inner.text
-        ));
-    }
     if !matches!(outer.group, Group::Token | Group::Tensor) || outer.kind != "f32" || outer.rule.is_some() {
         return Err(format!(
             "the second level is 't:f32' or 'token:f32', not '{}'",

@@ -43,6 +43,14 @@ impl PowerCast {
         ..Self::UP
     };
 
+    /// The same cast, but zero and negative numbers become NaN.
+    pub(crate) const fn positive_only(self) -> Self {
+        Self {
+            positive_only: true,
+            ..self
+        }
+    }
+
     /// The same cast, but an infinity becomes NaN.
     pub(crate) const fn special(self) -> Self {
         Self { special: true, ..self }
@@ -193,61 +201,49 @@ const fn torchao_018(name: &'static str, doc: &'static str, pick: Pick, multipli
     }
 }
 
+const UP: Pick = Pick::Cast(PowerCast::UP);
+/// The factor by which torchao 0.18 halves values with the scale 2^-127.
+const HALVING: f32 = f32::from_bits(0x7e80_0000);
+
 /// Rules for E8M0 scales; the first is the default.
+#[rustfmt::skip]
 pub const POWER_RULES: &[&PowerRule] = &[
-    &RCEIL,
-    &FLOOR,
-    &CEIL,
-    &EVEN,
-    &TE,
-    &VLLM,
+    &rule("rceil", "smallest power of two not below amax·fl32(1/max) (cuBLAS, torchao RCEIL)", UP),
+    &rule("floor", "2^(⌊log2 amax⌋ − emax); the top of a block may saturate (OCP MX v1.0 §6.3, torchao FLOOR)",
+        Pick::Floor),
+    &rule("ceil", "2^(⌈log2 amax⌉ − emax) (torchao CEIL)", Pick::Ceil),
+    &rule("even", "floor of amax rounded to the element's mantissa (torchao EVEN)", Pick::Even),
+    &PowerRule { infinity_is_nan: false, ..rule("te",
+        "rceil, but an infinity saturates to 2^127 (TransformerEngine MXFP8, whose maximum also ignores NaN)", UP) },
+    &rule("vllm",
+        "largest power of two not above amax·fl32(1/max) (vLLM's UE8M0 scales of FP4, which truncate the exponent)",
+        Pick::Cast(PowerCast::DOWN)),
     &ACT_QUANT,
     &FP4_ACT_QUANT,
     &FLASHMLA_V41,
     &NEAREST,
-    &FLASHINFER,
-    &MODELOPT,
-    &TORCHAO_018_FLOOR,
-    &TORCHAO_018_CEIL,
-    &TORCHAO_018_EVEN,
-    &TORCHAO_018_RCEIL,
+    &PowerRule { infinity_is_nan: false, multiplier_of_zero: 0.0, ..rule("flashinfer",
+        "rceil, but an infinity saturates, and a block with the scale 2^-127 is stored as zeros (FlashInfer MXFP8, its \
+         rcp.approx taken as exact: on a GPU a scale may be one code off where amax/max is a power of two)", UP) },
+    &PowerRule { infinity_is_nan: false, ..rule("modelopt",
+        "2^⌈fl32(log2(amax/max))⌉, at least 2^-127 (ModelOpt MXFP4; its cast is e2m1(modelopt_mxfp4))", Pick::Log) },
+    &torchao_018("torchao_018_floor",
+        "floor as of torchao 0.18: an infinity saturates, values with the scale 2^-127 decode to half their size",
+        Pick::Floor, HALVING),
+    &torchao_018("torchao_018_ceil", "ceil as of torchao 0.18, see torchao_018_floor", Pick::Ceil, HALVING),
+    &torchao_018("torchao_018_even", "even as of torchao 0.18, see torchao_018_floor", Pick::Even, HALVING),
+    &torchao_018("torchao_018_rceil",
+        "2^⌈fl32(log2(amax/max))⌉ as of torchao 0.18: one step too low just above max·2^k; an infinity saturates, \
+         values with the scale 2^-127 are not scaled", Pick::Log, 1.0),
 ];
 
-pub static RCEIL: PowerRule = rule(
-    "rceil",
-    "smallest power of two not below amax·fl32(1/max) (cuBLAS, torchao RCEIL)",
-    Pick::Cast(PowerCast::UP),
-);
-pub static FLOOR: PowerRule = rule(
-    "floor",
-    "2^(⌊log2 amax⌋ − emax); the top of a block may saturate (OCP MX v1.0 §6.3, torchao FLOOR)",
-    Pick::Floor,
-);
-pub static CEIL: PowerRule = rule("ceil", "2^(⌈log2 amax⌉ − emax) (torchao CEIL)", Pick::Ceil);
-pub static EVEN: PowerRule = rule(
-    "even",
-    "floor of amax rounded to the element's mantissa (torchao EVEN)",
-    Pick::Even,
-);
-pub static TE: PowerRule = PowerRule {
-    infinity_is_nan: false,
-    ..rule(
-        "te",
-        "rceil, but an infinity saturates to 2^127 (TransformerEngine MXFP8, whose maximum also ignores NaN)",
-        Pick::Cast(PowerCast::UP),
-    )
-};
-pub static VLLM: PowerRule = rule(
-    "vllm",
-    "largest power of two not above amax·fl32(1/max) (vLLM's UE8M0 scales of FP4, which truncate the exponent)",
-    Pick::Cast(PowerCast::DOWN),
-);
+// The rules of KV records.
 pub static ACT_QUANT: PowerRule = PowerRule {
     amax_floor: 1e-4,
     ..rule(
         "act_quant",
         "rceil of max(amax, 1e-4) (DeepSeek act_quant with ue8m0 scales, vLLM, DeepGEMM)",
-        Pick::Cast(PowerCast::UP),
+        UP,
     )
 };
 pub static FP4_ACT_QUANT: PowerRule = PowerRule {
@@ -255,7 +251,7 @@ pub static FP4_ACT_QUANT: PowerRule = PowerRule {
     ..rule(
         "fp4_act_quant",
         "rceil of max(amax, 6·2^-126) (DeepSeek fp4_act_quant)",
-        Pick::Cast(PowerCast::UP),
+        UP,
     )
 };
 pub static FLASHMLA_V41: PowerRule = PowerRule {
@@ -263,54 +259,11 @@ pub static FLASHMLA_V41: PowerRule = PowerRule {
     ..rule(
         "flashmla_v41",
         "rceil with scales of at least 2^-13, the power of two above 1e-4 (FlashMLA, SGLang: DeepSeek-V4.1 KV)",
-        Pick::Cast(PowerCast::UP),
+        UP,
     )
 };
 pub static NEAREST: PowerRule = rule(
     "nearest",
     "power nearest to amax/max in the logarithm; the top of a block may saturate (SGLang MXFP4 KV)",
     Pick::Cast(PowerCast::NEAREST),
-);
-pub static FLASHINFER: PowerRule = PowerRule {
-    infinity_is_nan: false,
-    multiplier_of_zero: 0.0,
-    ..rule(
-        "flashinfer",
-        "rceil, but an infinity saturates, and a block with the scale 2^-127 is stored as zeros (FlashInfer MXFP8, its \
-         rcp.approx taken as exact: on a GPU a scale may be one code off where amax/max is a power of two)",
-        Pick::Cast(PowerCast::UP),
-    )
-};
-pub static MODELOPT: PowerRule = PowerRule {
-    infinity_is_nan: false,
-    ..rule(
-        "modelopt",
-        "2^⌈fl32(log2(amax/max))⌉, at least 2^-127 (ModelOpt MXFP4; its cast is e2m1(modelopt_mxfp4))",
-        Pick::Log,
-    )
-};
-pub static TORCHAO_018_FLOOR: PowerRule = torchao_018(
-    "torchao_018_floor",
-    "floor as of torchao 0.18: an infinity saturates, values with the scale 2^-127 decode to half their size",
-    Pick::Floor,
-    f32::from_bits(0x7e80_0000),
-);
-pub static TORCHAO_018_CEIL: PowerRule = torchao_018(
-    "torchao_018_ceil",
-    "ceil as of torchao 0.18, see torchao_018_floor",
-    Pick::Ceil,
-    f32::from_bits(0x7e80_0000),
-);
-pub static TORCHAO_018_EVEN: PowerRule = torchao_018(
-    "torchao_018_even",
-    "even as of torchao 0.18, see torchao_018_floor",
-    Pick::Even,
-    f32::from_bits(0x7e80_0000),
-);
-pub static TORCHAO_018_RCEIL: PowerRule = torchao_018(
-    "torchao_018_rceil",
-    "2^⌈fl32(log2(amax/max))⌉ as of torchao 0.18: one step too low just above max·2^k; an infinity saturates, values \
-     with the scale 2^-127 are not scaled",
-    Pick::Log,
-    1.0,
 );

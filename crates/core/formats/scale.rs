@@ -11,7 +11,7 @@ use super::f32_scale::{F32_RULES, F32Rule, HALF_RULES};
 use super::half::Half;
 use super::nvfp4::{Level, NVFP4_RULES, NVFP4_SINGLE_RULES, Nvfp4Rule};
 use super::power::{POWER_RULES, PowerRule, e8m0_value};
-use super::zero_point::{AFFINE_RULES, Affine};
+use super::zero_point::{AFFINE_RULES, Affine, read};
 
 /// A stored scale: its format and the rule that picks it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -166,26 +166,14 @@ impl Scale {
     #[inline(always)]
     pub(super) fn decode(&self, stored: &[u8], level: &Level, factors: &mut [f32]) {
         match self {
-            Self::E8m0(_) => stored
-                .iter()
-                .zip(factors)
-                .for_each(|(code, factor)| *factor = e8m0_value(*code)),
-            Self::F32(_) => stored
-                .as_chunks()
-                .0
-                .iter()
-                .zip(factors)
-                .for_each(|(bytes, factor)| *factor = f32::from_le_bytes(*bytes)),
-            Self::Half(half, _) => stored
-                .as_chunks()
-                .0
-                .iter()
-                .zip(factors)
-                .for_each(|(bytes, factor)| *factor = half.value(u16::from_le_bytes(*bytes))),
+            Self::E8m0(_) => read(stored, |[code]| e8m0_value(code), factors),
+            Self::F32(_) => read(stored, f32::from_le_bytes, factors),
+            Self::Half(half, _) => read(stored, |bytes| half.value(u16::from_le_bytes(bytes)), factors),
             Self::Affine(affine) => affine.read_scales(stored, factors),
-            Self::E4m3(rule) => stored.iter().zip(factors).for_each(|(code, factor)| {
-                *factor = rule.decode(UE4M3_CAST.decode(u32::from(*code)), level);
-            }),
+            Self::E4m3(rule) => {
+                let value = |[code]: [u8; 1]| rule.decode(UE4M3_CAST.decode(u32::from(code)), level);
+                read(stored, value, factors);
+            }
         }
     }
 }

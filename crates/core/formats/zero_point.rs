@@ -9,7 +9,7 @@ use safetensors::Dtype;
 
 use super::half::Half;
 
-/// What is stored beside the scale `s`.
+/// The zero point that is stored next to the scale `s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZeroPoint {
     /// The value `m` of code 0, in the type of the scale: values are `c·s + m`.
@@ -50,55 +50,45 @@ pub struct AffineRule {
     pub narrow_decoding: bool,
 }
 
+const fn rule(
+    name: &'static str,
+    zero: ZeroPoint,
+    fit: AffineFit,
+    [narrow_encoding, narrow_decoding]: [bool; 2],
+    doc: &'static str,
+) -> AffineRule {
+    AffineRule {
+        name,
+        doc,
+        zero,
+        fit,
+        narrow_encoding,
+        narrow_decoding,
+    }
+}
+
 /// Rules for scales with zero points; the first is the default.
-pub const AFFINE_RULES: &[&AffineRule] = &[&MINMAX, &KIVI, &AWQ, &GPTQ, &HQQ];
+#[rustfmt::skip]
+pub const AFFINE_RULES: &[&AffineRule] = &[
+    &rule("minmax", ZeroPoint::Minimum, AffineFit::Range, [false, false],
+        "s = (hi − lo)/n, m = lo, both then of the scale's type; codes round((x − m)/s), values c·s + m; steps in f32"),
+    &rule("kivi", ZeroPoint::Minimum, AffineFit::Range, [true, true],
+        "m = lo, s = R(R(hi − m)/n), codes round(R(R(x − m)/s)), values R(R(c·s) + m) (KIVI 876b4d2 quant/new_pack.py; \
+         equal values have s = 0 and codes 0, where KIVI casts 0/0)"),
+    &rule("awq", ZeroPoint::Code, AffineFit::Awq, [true, true],
+        "s = R(max(R(hi − lo), R(1e-5))/n), z = −round(R(lo/s)) in 0 … n, codes round(R(x/s)) + z, values R((c − z)·s) \
+         (AutoAWQ 0.2.9 pseudo_quantize_tensor); where all values of a block have one sign they are cut at n·s"),
+    &rule("gptq", ZeroPoint::Code, AffineFit::Gptq, [false, true],
+        "range widened to hold 0, −1 … 1 for zeros; s = (hi − lo)/n, z = round(−lo/s), codes round(x/s) + z by the \
+         f32 s; s then of its type, values R((c − z)·s) (GPTQModel 7.7 Quantizer.find_params without search; no error \
+         feedback)"),
+    &rule("hqq", ZeroPoint::FractionalCode, AffineFit::Hqq, [false, true],
+        "e = min(n/(hi − lo), 2e4), 1 where hi − lo ≤ 1e-4; z = −lo·e, codes round(x·e + z) by the f32 e and z; s = \
+         1/e and z then of their type, values R(R(c − z)·s) (HQQ 0.2.8 Quantizer.quantize with optimize=False, \
+         round_zero=False)"),
+];
 
-pub static MINMAX: AffineRule = AffineRule {
-    name: "minmax",
-    doc: "s = (hi − lo)/n, m = lo, both then of the scale's type; codes round((x − m)/s), values c·s + m; steps in f32",
-    zero: ZeroPoint::Minimum,
-    fit: AffineFit::Range,
-    narrow_encoding: false,
-    narrow_decoding: false,
-};
-pub static KIVI: AffineRule = AffineRule {
-    name: "kivi",
-    doc: "m = lo, s = R(R(hi − m)/n), codes round(R(R(x − m)/s)), values R(R(c·s) + m) (KIVI 876b4d2 quant/new_pack.py; equal \
-          values have s = 0 and codes 0, where KIVI casts 0/0)",
-    zero: ZeroPoint::Minimum,
-    fit: AffineFit::Range,
-    narrow_encoding: true,
-    narrow_decoding: true,
-};
-pub static AWQ: AffineRule = AffineRule {
-    name: "awq",
-    doc: "s = R(max(R(hi − lo), R(1e-5))/n), z = −round(R(lo/s)) in 0 … n, codes round(R(x/s)) + z, values R((c − z)·s) (AutoAWQ \
-          0.2.9 pseudo_quantize_tensor); where all values of a block have one sign they are cut at n·s",
-    zero: ZeroPoint::Code,
-    fit: AffineFit::Awq,
-    narrow_encoding: true,
-    narrow_decoding: true,
-};
-pub static GPTQ: AffineRule = AffineRule {
-    name: "gptq",
-    doc: "range widened to hold 0, −1 … 1 for zeros; s = (hi − lo)/n, z = round(−lo/s), codes round(x/s) + z by the f32 s; \
-          s then of its type, values R((c − z)·s) (GPTQModel 7.7 Quantizer.find_params without search; no error feedback)",
-    zero: ZeroPoint::Code,
-    fit: AffineFit::Gptq,
-    narrow_encoding: false,
-    narrow_decoding: true,
-};
-pub static HQQ: AffineRule = AffineRule {
-    name: "hqq",
-    doc: "e = min(n/(hi − lo), 2e4), 1 where hi − lo ≤ 1e-4; z = −lo·e, codes round(x·e + z) by the f32 e and z; s = 1/e and z \
-          then of their type, values R(R(c − z)·s) (HQQ 0.2.8 Quantizer.quantize with optimize=False, round_zero=False)",
-    zero: ZeroPoint::FractionalCode,
-    fit: AffineFit::Hqq,
-    narrow_encoding: false,
-    narrow_decoding: true,
-};
-
-/// A scale and the zero point beside it.
+/// A scale and its zero point.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Affine {
     /// The type of the scale and of zero points that are not bytes; `None` for f32.
@@ -160,25 +150,15 @@ impl Affine {
         let step = |x: f32| if self.rule.narrow_encoding { self.stored(x) } else { x };
         // A minimum of −0 or +0 counts as +0, since the two compare equal.
         let (lo, hi) = (step(lo) + 0.0, step(hi) + 0.0);
-        let fitted = match self.rule.fit {
+        let (scale, zero, factor, shift) = match self.rule.fit {
             AffineFit::Range => {
                 let (scale, zero) = (self.stored(step(hi - lo) / top), self.stored(lo));
-                Fitted {
-                    scale,
-                    zero,
-                    factor: scale,
-                    shift: zero,
-                }
+                (scale, zero, scale, zero)
             }
             AffineFit::Awq => {
                 let scale = step(step(hi - lo).max(step(1e-5)) / top);
                 let zero = (-step(lo / scale).round_ties_even()).clamp(0.0, top) + 0.0;
-                Fitted {
-                    scale: self.stored(scale),
-                    zero,
-                    factor: scale,
-                    shift: zero,
-                }
+                (self.stored(scale), zero, scale, zero)
             }
             AffineFit::Gptq => {
                 let (lo, hi) = match (lo.min(0.0), hi.max(0.0)) {
@@ -187,42 +167,34 @@ impl Affine {
                 };
                 let scale = (hi - lo) / top;
                 let zero = (-lo / scale).round_ties_even().clamp(0.0, top) + 0.0;
-                Fitted {
-                    scale: self.stored(scale),
-                    zero,
-                    factor: scale,
-                    shift: zero,
-                }
+                (self.stored(scale), zero, scale, zero)
             }
             AffineFit::Hqq => {
                 let range = hi - lo;
                 let factor = if range <= 1e-4 { 1.0 } else { (top / range).min(2e4) };
                 // A minimum of 0 must not become −0.
                 let shift = 0.0 - lo * factor;
-                Fitted {
-                    scale: self.stored(1.0 / factor),
-                    zero: self.stored(shift),
-                    factor,
-                    shift,
-                }
+                (self.stored(1.0 / factor), self.stored(shift), factor, shift)
             }
         };
-        if fitted.scale.is_finite() && fitted.zero.is_finite() {
-            fitted
-        } else {
-            self.nan()
+        if !(scale.is_finite() && zero.is_finite()) {
+            return Self::NAN;
+        }
+        Fitted {
+            scale,
+            zero,
+            factor,
+            shift,
         }
     }
 
     /// The scale of a block that contains a NaN or an infinity, or whose scale and zero point overflow.
-    pub(super) fn nan(&self) -> Fitted {
-        Fitted {
-            scale: f32::NAN,
-            zero: 0.0,
-            factor: f32::NAN,
-            shift: 0.0,
-        }
-    }
+    pub(super) const NAN: Fitted = Fitted {
+        scale: f32::NAN,
+        zero: 0.0,
+        factor: f32::NAN,
+        shift: 0.0,
+    };
 
     /// The numbers that are rounded to codes, in blocks of `width` elements, the last of which may be short.
     #[inline(always)]
@@ -305,20 +277,11 @@ impl Affine {
     }
 
     /// The stored scales as numbers.
+    #[inline(always)]
     pub(super) fn read_scales(&self, stored: &[u8], out: &mut [f32]) {
         match self.half {
-            None => {
-                let bytes = stored.as_chunks().0.iter();
-                bytes
-                    .zip(out)
-                    .for_each(|(bytes, out)| *out = f32::from_le_bytes(*bytes));
-            }
-            Some(half) => {
-                let bytes = stored.as_chunks().0.iter();
-                bytes
-                    .zip(out)
-                    .for_each(|(bytes, out)| *out = half.value(u16::from_le_bytes(*bytes)));
-            }
+            None => read(stored, f32::from_le_bytes, out),
+            Some(half) => read(stored, |bytes| half.value(u16::from_le_bytes(bytes)), out),
         }
     }
 
@@ -329,6 +292,13 @@ impl Affine {
             ZeroPoint::Minimum | ZeroPoint::FractionalCode => self.read_scales(stored, out),
         }
     }
+}
+
+/// Reads numbers of `N` bytes each.
+#[inline(always)]
+pub(super) fn read<const N: usize>(stored: &[u8], value: impl Fn([u8; N]) -> f32, out: &mut [f32]) {
+    let numbers = stored.as_chunks().0.iter();
+    numbers.zip(out).for_each(|(bytes, out)| *out = value(*bytes));
 }
 
 /// Applies an operation to elements with the two numbers of their block.
