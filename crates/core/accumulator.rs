@@ -115,9 +115,7 @@ impl Operand {
             significand: if sign == 1 { -magnitude } else { magnitude },
         }
     }
-}
 
-impl Operand {
     /// The number that a factor is.
     pub fn value(self, factor: Factor) -> f64 {
         let sign = if factor.significand < 0 { -1.0 } else { 1.0 };

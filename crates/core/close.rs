@@ -1,7 +1,7 @@
-//! Whether the numbers of one tensor are close to those of another: |got − want| ≤ a bound for each element, in f64.
+//! Compares two tensors element by element: |got − want| ≤ a bound, in f64.
 //!
-//! numpy's and torch's rule, `atol + rtol·|want|`, is one such bound; those that an operation's error analysis gives are the
-//! other ([`ulplab_operations::expected`]). One pass over memory decides; elements that fail it are looked at again to be described.
+//! One kind of bound is the rule of numpy and torch, `atol + rtol·|want|`; the other is one bound for each element, from an
+//! operation's error analysis. One pass over memory decides; a second look describes the elements that fail.
 
 use rayon::prelude::*;
 
@@ -32,35 +32,25 @@ pub trait Quick: Copy + Into<f64> {
     fn inside(got: Self, want: Self, rtol: Self, atol: Self) -> u32;
 }
 
-impl Quick for f32 {
-    const SURE: f64 = 1.0 - 1.0 / (1 << 20) as f64;
+macro_rules! quick {
+    ($($float:ty, $sure:expr;)*) => {
+        $(impl Quick for $float {
+            const SURE: f64 = $sure;
 
-    #[inline(always)]
-    fn narrowed(x: f64) -> Self {
-        x as Self
-    }
-    #[inline(always)]
-    fn inside(got: Self, want: Self, rtol: Self, atol: Self) -> u32 {
-        let bound = atol + rtol * want.abs();
-        // Not `&&`, which would branch.
-        u32::from((got - want).abs() <= bound) & u32::from(bound < Self::INFINITY)
-    }
+            #[inline(always)]
+            fn narrowed(x: f64) -> Self {
+                x as Self
+            }
+            #[inline(always)]
+            fn inside(got: Self, want: Self, rtol: Self, atol: Self) -> u32 {
+                let bound = atol + rtol * want.abs();
+                // Not `&&`, which would branch.
+                u32::from((got - want).abs() <= bound) & u32::from(bound < Self::INFINITY)
+            }
+        })*
+    };
 }
-
-impl Quick for f64 {
-    const SURE: f64 = 1.0;
-
-    #[inline(always)]
-    fn narrowed(x: f64) -> Self {
-        x
-    }
-    #[inline(always)]
-    fn inside(got: Self, want: Self, rtol: Self, atol: Self) -> u32 {
-        let bound = atol + rtol * want.abs();
-        // Not `&&`, which would branch.
-        u32::from((got - want).abs() <= bound) & u32::from(bound < Self::INFINITY)
-    }
-}
+quick! { f32, 1.0 - 1.0 / (1 << 20) as f64; f64, 1.0; }
 
 impl Widen for f64 {
     type Quick = Self;
@@ -183,7 +173,7 @@ impl Comparison {
         self.elements - self.unbounded - self.nan_pairs
     }
 
-    /// Adds what was found of the elements behind these.
+    /// Adds the result of the elements behind these.
     pub fn append(&mut self, mut next: Self) {
         if let Some(worst) = &mut next.worst {
             worst.index += self.elements;
@@ -191,17 +181,22 @@ impl Comparison {
         if self.elements == 0 {
             *self = next;
         } else if next.elements > 0 {
+            self.count(&next);
             self.elements += next.elements;
-            self.outside += next.outside;
-            self.nan += next.nan;
-            self.infinite += next.infinite;
-            self.unbounded += next.unbounded;
-            self.nan_pairs += next.nan_pairs;
-            self.worst = worse(self.worst, next.worst);
             self.finite |= next.finite;
             self.zeros_pass &= next.zeros_pass;
             self.constant = self.constant.filter(|_| self.constant == next.constant);
         }
+    }
+
+    /// Adds the elements outside their bounds, and keeps the worst.
+    fn count(&mut self, other: &Self) {
+        self.outside += other.outside;
+        self.nan += other.nan;
+        self.infinite += other.infinite;
+        self.unbounded += other.unbounded;
+        self.nan_pairs += other.nan_pairs;
+        self.worst = worse(self.worst, other.worst);
     }
 }
 
@@ -242,7 +237,10 @@ pub fn compare<G: Widen, W: Widen<Quick = G::Quick>>(
             from: piece * PIECE,
         })
     });
-    let all = pieces.reduce(Partial::default, Partial::join);
+    let all = pieces.reduce(Comparison::default, |mut all, next| {
+        all.count(&next);
+        all
+    });
     let first = want.first().map(|first| first.widen());
     // Nearly always, one of the first elements says no to both.
     let zero_passes = |(at, want): (usize, &W)| {
@@ -251,15 +249,10 @@ pub fn compare<G: Widen, W: Widen<Quick = G::Quick>>(
     };
     Comparison {
         elements: got.len(),
-        outside: all.outside,
-        nan: all.nan,
-        infinite: all.infinite,
-        unbounded: all.unbounded,
-        nan_pairs: all.nan_pairs,
-        worst: all.worst,
         finite: want.iter().any(|want| want.widen().is_finite()),
         zeros_pass: first.is_some() && want.iter().enumerate().all(zero_passes),
         constant: first.filter(|first| want.iter().all(|want| want.widen() == *first)),
+        ..all
     }
 }
 
@@ -271,35 +264,12 @@ struct Piece<'a, G, W> {
     from: usize,
 }
 
-#[derive(Default)]
-struct Partial {
-    outside: usize,
-    nan: usize,
-    infinite: usize,
-    unbounded: usize,
-    nan_pairs: usize,
-    worst: Option<Element>,
-}
-
-impl Partial {
-    fn join(self, other: Self) -> Self {
-        Self {
-            outside: self.outside + other.outside,
-            nan: self.nan + other.nan,
-            infinite: self.infinite + other.infinite,
-            unbounded: self.unbounded + other.unbounded,
-            nan_pairs: self.nan_pairs + other.nan_pairs,
-            worst: worse(self.worst, other.worst),
-        }
-    }
-}
-
 impl<G: Widen, W: Widen<Quick = G::Quick>> pulp::NullaryFnOnce for Piece<'_, G, W> {
-    type Output = Partial;
+    type Output = Comparison;
 
     #[inline(always)]
-    fn call(self) -> Partial {
-        let mut partial = Partial::default();
+    fn call(self) -> Comparison {
+        let mut counts = Comparison::default();
         let runs = self.got.chunks(RUN).zip(self.want.chunks(RUN)).enumerate();
         for (run, (got, want)) in runs {
             let from = self.from + run * RUN;
@@ -319,17 +289,17 @@ impl<G: Widen, W: Widen<Quick = G::Quick>> pulp::NullaryFnOnce for Piece<'_, G, 
                 }
             }
             if (count as usize) < got.len() {
-                self.describe(got, want, from, &mut partial);
+                self.describe(got, want, from, &mut counts);
             }
         }
-        partial
+        counts
     }
 }
 
 impl<G: Widen, W: Widen<Quick = G::Quick>> Piece<'_, G, W> {
     /// Looks at each element of a run in which some were not surely inside.
     #[inline(never)]
-    fn describe(&self, got: &[G], want: &[W], from: usize, partial: &mut Partial) {
+    fn describe(&self, got: &[G], want: &[W], from: usize, counts: &mut Comparison) {
         for (at, (got, want)) in got.iter().zip(want).enumerate() {
             let (got, want) = (got.widen(), want.widen());
             let index = from + at;
@@ -341,23 +311,21 @@ impl<G: Widen, W: Widen<Quick = G::Quick>> Piece<'_, G, W> {
                 (_, true) => got == want,
                 _ => (got - want).abs() <= bound && bound < f64::INFINITY,
             };
-            partial.nan_pairs += usize::from(nan && inside);
+            counts.nan_pairs += usize::from(nan && inside);
             if inside {
                 continue;
             }
-            partial.outside += 1;
-            partial.nan += usize::from(nan);
-            partial.infinite += usize::from(infinite && !nan);
-            partial.unbounded += usize::from(!(nan || infinite || bound < f64::INFINITY));
+            counts.outside += 1;
+            counts.nan += usize::from(nan);
+            counts.infinite += usize::from(infinite && !nan);
+            counts.unbounded += usize::from(!(nan || infinite || bound < f64::INFINITY));
             let element = Element {
                 index,
                 got,
                 want,
                 bound,
             };
-            if partial.worst.is_none_or(|worst| element.ratio() > worst.ratio()) {
-                partial.worst = Some(element);
-            }
+            counts.worst = worse(counts.worst, Some(element));
         }
     }
 }
