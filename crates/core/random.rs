@@ -1,7 +1,7 @@
 //! Random numbers that depend only on a seed and a purpose.
 
 use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::SeedableRng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
 use rand_distr::{Distribution, StandardNormal};
 
 /// A stream of random numbers that depends only on the seed and the purpose.
@@ -12,6 +12,11 @@ pub fn stream(seed: u64, purpose: &str) -> ChaCha8Rng {
 /// A draw from N(0, 1).
 pub fn gaussian(rng: &mut ChaCha8Rng, len: usize) -> Vec<f32> {
     StandardNormal.sample_iter(rng).take(len).collect()
+}
+
+/// A number below `n`; its bias is below n / 2³².
+pub fn below(rng: &mut ChaCha8Rng, n: usize) -> usize {
+    ((u64::from(rng.next_u32()) * n as u64) >> 32) as usize
 }
 
 /// Philox4x32-10, a counter-based generator: four random words for a counter and a key, which GPUs compute as well (Salmon et al.,

@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 
 use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
+use rand_chacha::rand_core::SeedableRng;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::statistics::{self, Decision, Evidence, Flips, Limits, net};
 use ulplab_core::metrics::{GAINED, LOST, Metric, NET_LOST, PERPLEXITY};
+use ulplab_core::random::below;
 use ulplab_core::record::{Phase, Record};
 
 /// Least number of windows for an interval: one window shows no variation.
@@ -227,9 +228,4 @@ fn described(values: &[f64], seed: impl FnOnce() -> [u8; 32]) -> [f64; 5] {
     // 2.5 % of the resamples lie outside at either end.
     let outside = RESAMPLES / 40;
     [all, min, max, means[outside], means[RESAMPLES - 1 - outside]]
-}
-
-/// A number below `n`; its bias is below n / 2³².
-fn below(rng: &mut ChaCha8Rng, n: usize) -> usize {
-    ((u64::from(rng.next_u32()) * n as u64) >> 32) as usize
 }

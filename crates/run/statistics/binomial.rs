@@ -64,16 +64,6 @@ impl Flips {
         (2.0 * cumulative(least, n, 0.5)).min(1.0)
     }
 
-    /// The same with half of the observed outcome's probability (mid-p): nearer to its nominal level, which it may exceed.
-    pub fn mid_p(self) -> f64 {
-        let (n, least) = (self.all() as usize, self.lost.min(self.gained) as usize);
-        let below = match least {
-            0 => 0.0,
-            _ => cumulative(least - 1, n, 0.5),
-        };
-        (below + cumulative(least, n, 0.5)).min(1.0)
-    }
-
     /// Evidence that losses are more likely than gains, which may be looked at after every flip: if they are not, it ever reaches
     /// 1/α with probability at most α (Ville 1939). The likelihood of the flips under a probability of losses that is uniform on
     /// (½, 1), over that under ½; it is a supermartingale for every probability up to ½.

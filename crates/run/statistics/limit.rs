@@ -1,9 +1,10 @@
 //! One-sided limits of a mean over windows.
 
 use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
+use rand_chacha::rand_core::SeedableRng;
 
 use super::CONFIDENCE;
+use ulplab_core::random::below;
 
 /// Windows that a limit takes at least. With fewer, a resample of the bootstrap has too often no spread.
 pub const LEAST_WINDOWS: usize = 6;
@@ -66,9 +67,4 @@ pub fn mean_and_error(values: impl Iterator<Item = f64> + Clone, n: usize) -> (f
     let mean = values.clone().sum::<f64>() / n as f64;
     let squares: f64 = values.map(|value| (value - mean).powi(2)).sum();
     (mean, (squares / (n * (n - 1)) as f64).sqrt())
-}
-
-/// A number below `n`; its bias is below n / 2³².
-fn below(rng: &mut ChaCha8Rng, n: usize) -> usize {
-    ((u64::from(rng.next_u32()) * n as u64) >> 32) as usize
 }
