@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::judge::named_or_newest;
 use crate::run::Manifest;
 use crate::run::folder::Folder;
-use crate::run::partition::{Asked, cost};
+use crate::run::partition::{PartitionArg, cost};
 use crate::run::plan::Cell;
 use crate::run::session::{Session, State, sessions};
 use ulplab_core::error::{Exit, Result, counted};
@@ -92,7 +92,7 @@ impl Status {
         // The cells of its share that are not done.
         let left = |session: &Session| -> Vec<&Cell> {
             let share = match session.partition.as_deref().map(str::parse) {
-                Some(Ok(Asked::Given(partition))) => partition.of(&manifest.plan, &cells).unwrap_or_default(),
+                Some(Ok(PartitionArg::Given(partition))) => partition.of(&manifest.plan, &cells).unwrap_or_default(),
                 Some(_) => Vec::new(),
                 None => cells.iter().collect(),
             };

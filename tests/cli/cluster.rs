@@ -71,7 +71,7 @@ fn a_share_is_taken_from_the_scheduler_and_said() {
     assert_eq!(code(&wrong), 2);
     says(
         &stderr(&wrong),
-        "'slice:4/3' is no partition: expected slice:M/N or hash:M/N with 1 <= M <= N",
+        "'slice:4/3' is not a partition: expected slice:M/N or hash:M/N with 1 <= M <= N",
     );
 }
 

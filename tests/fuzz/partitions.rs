@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use proptest::sample::select;
-use ulplab::run::partition::Asked;
+use ulplab::run::partition::PartitionArg;
 
 use super::{cases, edited, edits};
 
@@ -24,12 +24,12 @@ proptest! {
     #[test]
     fn a_share_is_read_or_refused(given in select(GIVEN.to_vec()), edits in edits(any::<char>())) {
         let text: String = edited(given.chars(), &edits).into_iter().collect();
-        match text.parse::<Asked>() {
-            Ok(Asked::Given(share)) => {
-                let again: Asked = share.to_string().parse().unwrap();
-                prop_assert!(matches!(again, Asked::Given(same) if same == share), "{text:?}");
+        match text.parse::<PartitionArg>() {
+            Ok(PartitionArg::Given(share)) => {
+                let again: PartitionArg = share.to_string().parse().unwrap();
+                prop_assert!(matches!(again, PartitionArg::Given(same) if same == share), "{text:?}");
             }
-            Ok(Asked::FromEnvironment(_)) => {}
+            Ok(PartitionArg::FromEnvironment(_)) => {}
             Err(why) => prop_assert!(!why.to_string().is_empty()),
         }
     }

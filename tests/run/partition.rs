@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use ulplab::record::Phase;
-use ulplab::run::partition::{Asked, Partition, Share, WINDOW, cost};
+use ulplab::run::partition::{Partition, PartitionArg, Share, WINDOW, cost};
 use ulplab::run::plan::{Cell, Plan, RecipePlan};
 
 fn plan(windows: usize, costs: &[u64]) -> Plan {
@@ -60,7 +60,7 @@ fn every_case_of_an_operation_is_in_one_share() {
     for n in [1, 2, 7] {
         let share = |m| {
             let text = format!("op:rope:{m}/{n}");
-            let Ok(Asked::Given(partition)) = text.parse() else {
+            let Ok(PartitionArg::Given(partition)) = text.parse() else {
                 panic!("{text}")
             };
             partition.of(&plan, &cells).unwrap()
@@ -72,7 +72,7 @@ fn every_case_of_an_operation_is_in_one_share() {
         assert_eq!(all.iter().map(HashSet::len).sum::<usize>(), 5, "a case is in one share");
     }
     for wrong in ["op:rope:0/2", "op:rope:3/2", "op:rope:", "op::1/2", "op:"] {
-        assert!(wrong.parse::<Asked>().is_err(), "{wrong}");
+        assert!(wrong.parse::<PartitionArg>().is_err(), "{wrong}");
     }
 }
 

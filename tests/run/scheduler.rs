@@ -1,6 +1,6 @@
 //! Shares and names of tasks that schedulers give.
 
-use ulplab::run::partition::Asked;
+use ulplab::run::partition::PartitionArg;
 use ulplab::run::scheduler::{resolve, restarts, task};
 
 fn told(asked: &str, environment: &[(&str, &str)]) -> Result<String, String> {
@@ -99,7 +99,7 @@ fn each_scheduler_counts_its_own_way_and_what_is_given_comes_first() {
         "count:1/2",
         "",
     ] {
-        assert!(text.parse::<Asked>().is_err(), "{text}");
+        assert!(text.parse::<PartitionArg>().is_err(), "{text}");
     }
 }
 

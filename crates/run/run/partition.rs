@@ -38,7 +38,7 @@ pub enum Partition {
 
 /// A partition as the user writes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum PartitionArg {
     Given(Partition),
     /// `slice` or `hash`, whose share the scheduler's environment tells.
     FromEnvironment(Rule),
@@ -90,41 +90,27 @@ impl Rule {
     }
 }
 
-impl FromStr for Asked {
+impl FromStr for PartitionArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || {
+        let parts: Vec<&str> = text.splitn(3, ':').collect();
+        let given = match parts[..] {
+            ["slice"] => return Ok(Self::FromEnvironment(Rule::Slice)),
+            ["hash"] => return Ok(Self::FromEnvironment(Rule::Hash)),
+            ["slice", share] => share.parse().map(Partition::Slice),
+            ["hash", share] => share.parse().map(Partition::Hash),
+            ["op", op] if !op.is_empty() => Ok(Partition::Op(op.into(), Share::WHOLE)),
+            ["op", op, share] if !op.is_empty() => share.parse().map(|share| Partition::Op(op.into(), share)),
+            _ => Err(()),
+        };
+        given.map(Self::Given).map_err(|()| {
             format!(
-                "'{text}' is no partition: expected slice:M/N or hash:M/N with 1 <= M <= N <= {MOST_SHARES}; slice or hash alone, to \
-                 take M and N from the scheduler's environment; op:NAME for the cells of an operation; or op:NAME:M/N for a share of \
-                 its cases"
+                "'{text}' is not a partition: expected slice:M/N or hash:M/N with 1 <= M <= N <= {MOST_SHARES}; slice or hash \
+                 alone, to take M and N from the scheduler's environment; op:NAME for the cells of an operation; or op:NAME:M/N \
+                 for a share of its cases"
             )
-        };
-        let (kind, rest) = text
-            .split_once(':')
-            .map_or((text, None), |(kind, rest)| (kind, Some(rest)));
-        let rule = match kind {
-            "slice" => Rule::Slice,
-            "hash" => Rule::Hash,
-            "op" => {
-                let rest = rest.unwrap_or_default();
-                let (op, share) = match rest.split_once(':') {
-                    Some((op, share)) => (op, share.parse().map_err(|()| wrong())?),
-                    None => (rest, Share::WHOLE),
-                };
-                return match op {
-                    "" => Err(wrong()),
-                    op => Ok(Self::Given(Partition::Op(op.into(), share))),
-                };
-            }
-            _ => return Err(wrong()),
-        };
-        let Some(rest) = rest else {
-            return Ok(Self::FromEnvironment(rule));
-        };
-        let share = rest.parse().map_err(|()| wrong())?;
-        Ok(Self::Given(rule.share(share)))
+        })
     }
 }
 
@@ -231,7 +217,7 @@ fn dealt<'a>(windows: &[&[&'a Cell]], most: u64, n: usize) -> (u64, Vec<Vec<&'a 
     )
 }
 
-/// Which of `n` shares, counted from 0, has the cell of that id.
+/// The share, of `n` and counted from 0, that has the cell of an id.
 fn hashed(id: &str, n: usize) -> usize {
     let digest = blake3::hash(id.as_bytes());
     let head = digest.as_bytes().first_chunk().expect("a digest has 32 bytes");

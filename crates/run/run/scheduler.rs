@@ -1,6 +1,6 @@
 //! What a scheduler tells a task in its environment: which of how many it is, and what to call it.
 
-use super::partition::{Asked, MOST_SHARES, Partition, Share};
+use super::partition::{MOST_SHARES, Partition, PartitionArg, Share};
 use ulplab_core::error::{Error, Result};
 
 /// How a scheduler numbers its tasks.
@@ -38,10 +38,10 @@ const SCHEDULERS: [Scheduler; 3] = [
 ///
 /// # Errors
 /// The environment tells no share, or not a whole one; the message names the variables.
-pub fn resolve(asked: &Asked, variable: impl Fn(&str) -> Option<String>) -> Result<(Partition, Option<String>)> {
-    let rule = match asked {
-        Asked::Given(partition) => return Ok((partition.clone(), None)),
-        Asked::FromEnvironment(rule) => rule,
+pub fn resolve(arg: &PartitionArg, variable: impl Fn(&str) -> Option<String>) -> Result<(Partition, Option<String>)> {
+    let rule = match arg {
+        PartitionArg::Given(partition) => return Ok((partition.clone(), None)),
+        PartitionArg::FromEnvironment(rule) => rule,
     };
     let set = |name: &str| variable(name).filter(|value| !value.is_empty());
     let Some(scheduler) = SCHEDULERS.iter().find(|scheduler| set(scheduler.index).is_some()) else {

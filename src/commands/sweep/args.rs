@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::run::invocation::Invocation;
-use crate::run::partition::Asked;
+use crate::run::partition::PartitionArg;
 use crate::studies::limits::Bytes;
 
 /// Run an experiment: plan, measure, gate, report.
@@ -39,7 +39,7 @@ pub struct SweepArgs {
     /// job, or of a GitLab job with `parallel`. The partitions share one --out, or have one each. A partition that finds all cells
     /// present when its share is done judges the run; the others exit with 0. So run `ulplab merge` at the end.
     #[arg(long, value_name = "PART")]
-    pub partition: Option<Asked>,
+    pub partition: Option<PartitionArg>,
     /// End at the first window after which every gate is decided; all gates have statistic = "sequential".
     #[arg(long, conflicts_with_all = ["only", "skip", "partition"])]
     pub until_decided: bool,

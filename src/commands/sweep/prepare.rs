@@ -8,7 +8,7 @@ use crate::commands::{calibrate, decided, judge};
 use crate::dataset::{Manifest as Datasets, Tokens};
 use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Mistake, Window};
-use crate::run::partition::{Asked, Partition};
+use crate::run::partition::{Partition, PartitionArg};
 use crate::run::plan::{Cell, Plan, select, unnameable};
 use crate::run::{self, Manifest, RecipeInfo, scheduler, store};
 use crate::studies::inputs::{Inputs, verified};
@@ -156,7 +156,7 @@ fn are_copies(window: &[u32], other: &[u32]) -> bool {
 }
 
 /// The share that the user wants; what is taken from the environment is said.
-fn partition(asked: &Asked) -> Result<Partition> {
+fn partition(asked: &PartitionArg) -> Result<Partition> {
     let (partition, from) = scheduler::resolve(asked, |name| std::env::var(name).ok())?;
     if let Some(from) = from {
         errln!("--partition {partition}, from {from}");
