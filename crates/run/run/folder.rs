@@ -71,7 +71,7 @@ impl Folder {
             if let Some(name) = obstacle {
                 let name = name.display();
                 let message = format!("not empty, but without a run: it contains '{name}'; give another --out");
-                return Err(Error::Usage(format!("{}: {message}", path.display())));
+                return refused(path, message);
             }
             make_folders(path)?;
             let text = sealed(manifest);
@@ -81,21 +81,16 @@ impl Folder {
         }
         if !join {
             let message = "not empty; give another --out, or --resume to continue the run in it";
-            return Err(Error::Usage(format!(
-                "{}: {message}{}",
-                path.display(),
-                removable(path)?
-            )));
+            return refused(path, format!("{message}{}", removable(path)?));
         }
         let (folder, stored) = Self::open(path)?;
         if stored.fingerprint != manifest.fingerprint {
             let differences = stored.differences(manifest).join(", ");
-            let message = format!("holds a run of {differences}; it cannot be continued");
-            return Err(Error::Usage(format!(
-                "{}: {message}{}",
-                path.display(),
+            let message = format!(
+                "holds a run of {differences}; it cannot be continued{}",
                 removable(path)?
-            )));
+            );
+            return refused(path, message);
         }
         // Whoever copied the run may have left empty folders behind.
         make_folders(path)?;
@@ -107,8 +102,7 @@ impl Folder {
     pub fn open(path: &Path) -> Result<(Self, Manifest)> {
         let file = path.join(RUN);
         if path.is_file() {
-            let message = "is a file, expected the folder of a run";
-            return Err(Error::Usage(format!("{}: {message}", path.display())));
+            return refused(path, "is a file, expected the folder of a run".into());
         }
         if !path.exists() {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -116,7 +110,7 @@ impl Folder {
             let near = did_you_mean(&name, others.iter().map(String::as_str));
             let message =
                 "there is no such folder; expected the folder of a run, which `ulplab sweep` names in its last line";
-            return Err(Error::Usage(format!("{}: {message}{near}", path.display())));
+            return refused(path, format!("{message}{near}"));
         }
         if path.is_dir() && !file.exists() {
             let runs = within(path)
@@ -125,10 +119,7 @@ impl Folder {
             let newest = runs.max().map_or(String::new(), |name| {
                 format!("; its last run is {}", path.join(name).display())
             });
-            return Err(Error::Usage(format!(
-                "{}: not a run: it has no {RUN}{newest}",
-                path.display()
-            )));
+            return refused(path, format!("not a run: it has no {RUN}{newest}"));
         }
         let bytes = input::bytes(&file)?;
         let mut manifest = read_manifest(&bytes).map_err(|message| Error::data(&file, message))?;
@@ -229,11 +220,8 @@ impl Folder {
     /// Takes the sessions from another folder of the same run.
     pub fn take_sessions(&self, other: &Self) -> Result<()> {
         let from = other.sessions();
-        for name in names(&from)
-            .unwrap_or_default()
-            .iter()
-            .filter(|name| !is_temporary(name))
-        {
+        let names = names(&from).unwrap_or_default();
+        for name in names.iter().filter(|name| !is_temporary(name)) {
             let bytes = input::bytes(&from.join(name))?;
             write_atomic(&self.sessions().join(name), |out| out.write_all(&bytes))?;
         }
@@ -273,6 +261,11 @@ impl Folder {
             }
         }
     }
+}
+
+/// The error of a folder that cannot be used.
+fn refused<T>(path: &Path, message: String) -> Result<T> {
+    Err(Error::Usage(format!("{}: {message}", path.display())))
 }
 
 /// The name of a cell's file.
@@ -400,23 +393,12 @@ pub fn read_cell(bytes: &[u8], id: &str, run: &str) -> Result<Vec<Record>, Strin
         let (found, said) = (records.len(), end.records);
         return Err(format!("it holds {found} records, and its last line says {said}"));
     }
-    let belongs = |record: &&Record| {
-        let rest = id
-            .strip_prefix(record.recipe.as_str())
-            .and_then(|rest| rest.strip_prefix('/'));
-        let rest = rest.and_then(|rest| rest.strip_prefix(record.phase.name())?.strip_prefix('/'));
-        record.cell == id && rest == Some(record.window.as_str())
-    };
+    let belongs =
+        |record: &&Record| record.cell == id && id == format!("{}/{}/{}", record.recipe, record.phase, record.window);
     if let Some(record) = records.iter().find(|record| !belongs(record)) {
-        let Record {
-            cell,
-            recipe,
-            phase,
-            window,
-            ..
-        } = record;
         return Err(format!(
-            "a record in it is of {recipe}, {phase}, {window} in the cell '{cell}'"
+            "a record in it is of {}, {}, {} in the cell '{}'",
+            record.recipe, record.phase, record.window, record.cell
         ));
     }
     Ok(records)
