@@ -1,8 +1,11 @@
 //! NVRTC: CUDA C++ to machine code, on any machine, with or without a GPU.
+//!
+//! The library is loaded here and not by cudarc's feature `nvrtc`: cudarc 0.19.10 panics if it finds no library (src/nvrtc/sys/mod.rs:551)
+//! or no function in it, and looks for `libnvrtc.so` on the loader's path first, so that [`VARIABLE`] would not decide which compiler runs.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
-use std::ptr::null;
+use std::ptr::{null, null_mut};
 
 use libloading::Library;
 use rayon::prelude::*;
@@ -29,11 +32,21 @@ const LINES: &str = "-lineinfo";
 pub const VARIABLE: &str = "ULPLAB_CUDA";
 
 type Program = *mut c_void;
+type Strings = *const *const c_char;
+
+/// Calls a function of libnvrtc with arguments of the types that nvrtc.h gives it. An error is in NVRTC's words.
+macro_rules! call {
+    ($nvrtc:expr, $name:expr; $($argument:expr => $type:ty),*) => {
+        get::<unsafe extern "C" fn($($type),*) -> c_int>($nvrtc, $name)
+            .and_then(|function| check($nvrtc, function($($argument),*)))
+    };
+}
 
 /// A CUDA toolkit: the compiler and the headers kernels include.
 pub struct Toolkit {
-    /// libnvrtc, and libnvrtc-builtins, which libnvrtc expects to be loaded.
-    libraries: Vec<Library>,
+    nvrtc: Library,
+    /// libnvrtc-builtins, which libnvrtc expects to be loaded.
+    _builtins: Option<Library>,
     pub folder: PathBuf,
     pub version: (c_int, c_int),
     cache: Cache,
@@ -93,17 +106,13 @@ impl Toolkit {
         let builtins = library("libnvrtc-builtins.so").map(|path| load(&path)).transpose()?;
         let nvrtc = load(&nvrtc)?;
         let mut version = (0, 0);
-        // SAFETY: the signature matches nvrtc.h.
-        let status = unsafe {
-            let get: libloading::Symbol<unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int> =
-                nvrtc.get(b"nvrtcVersion\0").map_err(|error| error.to_string())?;
-            get(&raw mut version.0, &raw mut version.1)
-        };
-        if status != 0 {
-            return Err(format!("nvrtcVersion returns {status}"));
-        }
+        // SAFETY: the types are those of nvrtc.h.
+        unsafe {
+            call!(&nvrtc, b"nvrtcVersion\0"; &raw mut version.0 => *mut c_int, &raw mut version.1 => *mut c_int)
+        }?;
         Ok(Some(Self {
-            libraries: std::iter::once(nvrtc).chain(builtins).collect(),
+            nvrtc,
+            _builtins: builtins,
             folder: folder.into(),
             version,
             cache: Cache::open(),
@@ -199,74 +208,62 @@ impl Toolkit {
             .map(|option| c(option))
             .collect::<std::result::Result<Vec<_>, _>>()?;
         let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
-        // SAFETY: signatures are those of nvrtc.h; strings outlive the calls, buffers have the sizes NVRTC asks for.
+        let nvrtc = &self.nvrtc;
+        // SAFETY: the types are those of nvrtc.h; strings outlive the calls.
         unsafe {
-            let create: Call<
-                unsafe extern "C" fn(
-                    *mut Program,
-                    *const c_char,
-                    *const c_char,
-                    c_int,
-                    *const *const c_char,
-                    *const *const c_char,
-                ) -> c_int,
-            > = self.get(b"nvrtcCreateProgram\0")?;
-            let compile: Call<unsafe extern "C" fn(Program, c_int, *const *const c_char) -> c_int> =
-                self.get(b"nvrtcCompileProgram\0")?;
-            let destroy: Call<unsafe extern "C" fn(*mut Program) -> c_int> = self.get(b"nvrtcDestroyProgram\0")?;
-            let mut program: Program = std::ptr::null_mut();
-            self.check(create(
-                &raw mut program,
-                text.as_ptr(),
-                name.as_ptr(),
-                0,
-                null(),
-                null(),
-            ))?;
-            let status = compile(program, options.len() as c_int, options.as_ptr());
-            let log = self.bytes(program, b"nvrtcGetProgramLogSize\0", b"nvrtcGetProgramLog\0");
-            let cubin = self.bytes(program, b"nvrtcGetCUBINSize\0", b"nvrtcGetCUBIN\0");
-            destroy(&raw mut program);
+            let mut program: Program = null_mut();
+            call!(nvrtc, b"nvrtcCreateProgram\0"; &raw mut program => *mut Program, text.as_ptr() => *const c_char,
+                name.as_ptr() => *const c_char, 0 => c_int, null() => Strings, null() => Strings)?;
+            let compiled = call!(nvrtc, b"nvrtcCompileProgram\0"; program => Program, options.len() as c_int => c_int,
+                options.as_ptr() => Strings);
+            let log = bytes(nvrtc, program, b"nvrtcGetProgramLogSize\0", b"nvrtcGetProgramLog\0");
+            let cubin = bytes(nvrtc, program, b"nvrtcGetCUBINSize\0", b"nvrtcGetCUBIN\0");
+            call!(nvrtc, b"nvrtcDestroyProgram\0"; &raw mut program => *mut Program)?;
             let log = String::from_utf8_lossy(&log?).trim_end_matches('\0').trim().to_string();
-            match status {
-                0 => Ok(Cubin { bytes: cubin?, log }),
-                _ => Err(log),
+            match compiled {
+                Ok(()) => Ok(Cubin { bytes: cubin?, log }),
+                Err(_) => Err(log),
             }
         }
     }
+}
 
-    unsafe fn bytes(&self, program: Program, size: &[u8], get: &[u8]) -> std::result::Result<Vec<u8>, String> {
-        // SAFETY: as in `run`.
-        unsafe {
-            let size: Call<unsafe extern "C" fn(Program, *mut usize) -> c_int> = self.get(size)?;
-            let get: Call<unsafe extern "C" fn(Program, *mut c_char) -> c_int> = self.get(get)?;
-            let mut len = 0;
-            self.check(size(program, &raw mut len))?;
-            let mut bytes = vec![0u8; len];
-            self.check(get(program, bytes.as_mut_ptr().cast()))?;
-            Ok(bytes)
-        }
-    }
-
-    unsafe fn get<F>(&self, name: &[u8]) -> std::result::Result<Call<'_, F>, String> {
-        // SAFETY: the caller names the type of the function.
-        unsafe { self.libraries[0].get(name) }.map_err(|error| error.to_string())
-    }
-
-    fn check(&self, status: c_int) -> std::result::Result<(), String> {
-        if status == 0 {
-            return Ok(());
-        }
-        // SAFETY: the signature matches nvrtc.h; the string is static.
-        let text = unsafe {
-            let get: Call<unsafe extern "C" fn(c_int) -> *const c_char> = self.get(b"nvrtcGetErrorString\0")?;
-            CStr::from_ptr(get(status)).to_string_lossy().into_owned()
-        };
-        Err(text)
+/// The log or the machine code of a program, by the functions that give its size and its bytes.
+///
+/// # Safety
+/// The program must live, and the functions must be of that kind.
+unsafe fn bytes(nvrtc: &Library, program: Program, size: &[u8], get: &[u8]) -> std::result::Result<Vec<u8>, String> {
+    let mut len = 0;
+    // SAFETY: the caller's; the buffer has the size that NVRTC asks for.
+    unsafe {
+        call!(nvrtc, size; program => Program, &raw mut len => *mut usize)?;
+        let mut bytes = vec![0u8; len];
+        call!(nvrtc, get; program => Program, bytes.as_mut_ptr().cast() => *mut c_char)?;
+        Ok(bytes)
     }
 }
 
-type Call<'a, F> = libloading::Symbol<'a, F>;
+/// A function of a library.
+///
+/// # Safety
+/// The function must be of the type `F`.
+unsafe fn get<'l, F>(library: &'l Library, name: &[u8]) -> std::result::Result<libloading::Symbol<'l, F>, String> {
+    // SAFETY: the caller's.
+    unsafe { library.get(name) }.map_err(|error| error.to_string())
+}
+
+/// The words of NVRTC for an error.
+fn check(nvrtc: &Library, status: c_int) -> std::result::Result<(), String> {
+    if status == 0 {
+        return Ok(());
+    }
+    // SAFETY: the type is that of nvrtc.h; the string is static.
+    let words = unsafe {
+        let words = get::<unsafe extern "C" fn(c_int) -> *const c_char>(nvrtc, b"nvrtcGetErrorString\0")?;
+        CStr::from_ptr(words(status))
+    };
+    Err(words.to_string_lossy().into_owned())
+}
 
 const RTLD_NOW: c_int = 2;
 const RTLD_GLOBAL: c_int = 0x100;
@@ -297,11 +294,13 @@ fn library_in(folder: &Path, stem: &str) -> Option<PathBuf> {
 fn newest(folder: &Path, stem: &str) -> Option<PathBuf> {
     let entries = std::fs::read_dir(folder).ok()?;
     let named = entries.filter_map(|entry| Some(entry.ok()?.path()));
-    let ours = named.filter(|path| {
-        path.file_name()
-            .is_some_and(|name| name.to_string_lossy().starts_with(stem))
-    });
-    ours.max()
+    named.filter(|path| begins(path, stem)).max()
+}
+
+/// True if the last name of a path begins so.
+fn begins(path: &Path, stem: &str) -> bool {
+    path.file_name()
+        .is_some_and(|name| name.to_string_lossy().starts_with(stem))
 }
 
 /// Where toolkits are looked for, in this order.
@@ -321,18 +320,11 @@ fn places() -> Vec<PathBuf> {
     for prefix in prefixes {
         let pythons = std::fs::read_dir(prefix.join("lib")).into_iter().flatten();
         let mut pythons: Vec<PathBuf> = pythons.filter_map(|entry| Some(entry.ok()?.path())).collect();
-        pythons.retain(|path| {
-            path.file_name()
-                .is_some_and(|name| name.to_string_lossy().starts_with("python3"))
-        });
+        pythons.retain(|path| begins(path, "python3"));
         pythons.sort();
         for packages in ["site-packages", "dist-packages"] {
-            places.extend(
-                pythons
-                    .iter()
-                    .rev()
-                    .map(|python| python.join(packages).join("nvidia/cu13")),
-            );
+            let folder = |python: &PathBuf| python.join(packages).join("nvidia/cu13");
+            places.extend(pythons.iter().rev().map(folder));
         }
     }
     places
