@@ -73,7 +73,7 @@ fn setting() -> &'static Setting {
 /// Runs a damaged cache in both phases and gives what the gates on its record say.
 fn verdicts(record: &str, damage: fn(&mut [u8])) -> Vec<Verdict> {
     let setting = setting();
-    let exact = Rounding::none();
+    let exact = Rounding::default();
     let mut records = Vec::new();
     for phase in [Phase::Local, Phase::Cumulative] {
         let who = Record::blank(&format!("{record}/{phase}/test"), record, phase, "test");
@@ -202,7 +202,7 @@ fn rope_channels_big_endian() {
 #[test]
 fn a_nan_in_the_cache_is_counted() {
     let setting = setting();
-    let exact = Rounding::none();
+    let exact = Rounding::default();
     struct Poison<'a>(Probe<'a, f32>);
     impl Numerics<f32> for Poison<'_> {
         fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {

@@ -94,7 +94,7 @@ fn a_run_from_the_middle_has_the_bits_of_a_whole_run() {
     let blank = Record::blank("cell", "test", Phase::Cumulative, "alice");
     let records = run_from(
         text,
-        &Rounding::none(),
+        &Rounding::default(),
         &want,
         blank,
         Some((&start, 61)),

@@ -252,7 +252,7 @@ fn recall_falls_in_proportion_to_noise() {
             score_noise: Some(size),
             ..Default::default()
         };
-        let nothing = Rounding::none();
+        let nothing = Rounding::default();
         let sites = ["attention.indexer.query", "attention.indexer.key"];
         let records = of_vectors(&blank(), 1, &recipe, &nothing, sites, &vectors);
         let value = |metric: &str| records.iter().find(|record| record.metric == metric).unwrap().value;

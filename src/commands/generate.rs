@@ -92,7 +92,7 @@ pub fn run(args: &GenerateArgs) -> Result<Exit> {
     let tokenizer = checkpoint.tokenizer()?;
     let prompt = tokenizer.ids(&args.prompt)?;
     let recipes = recipes(args)?;
-    let mut roundings = vec![("reference".to_string(), Rounding::none())];
+    let mut roundings = vec![("reference".to_string(), Rounding::default())];
     for recipe in &recipes {
         let rounding = recipe
             .resolve(&*checkpoint.config, args.seed)

@@ -23,8 +23,8 @@ pub use noise::Noise;
 use noise::of_energy;
 use round::{Place, Round, matrix};
 
-/// A recipe resolved against a model: codecs found, layers parsed, patterns known to match.
-#[derive(Clone)]
+/// A recipe resolved against a model: codecs found, layers parsed, patterns known to match. The default rounds nothing.
+#[derive(Clone, Default)]
 pub struct Rounding {
     rounds: Vec<Round>,
     /// Whether some of them are of weights, which are rounded when a model is loaded.
@@ -51,17 +51,6 @@ pub struct CacheBytes {
 }
 
 impl Rounding {
-    /// The recipe that rounds nothing.
-    pub fn none() -> Self {
-        Self {
-            rounds: Vec::new(),
-            of_weights: false,
-            noise: None,
-            turned: Vec::new(),
-            stand_in: None,
-        }
-    }
-
     /// Finds the formats and sites of a recipe, and that they fit. `noise` replaces rounding errors, if it is
     /// given; `stand_in` computes operations in place of the reference.
     ///
@@ -156,10 +145,9 @@ impl Rounding {
         }
         Ok(Self {
             rounds: resolved,
-            of_weights: false,
             noise,
             turned,
-            stand_in: None,
+            ..Self::default()
         })
     }
 

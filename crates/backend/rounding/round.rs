@@ -1,5 +1,6 @@
 //! One rounding of a recipe, made ready for the places that it covers.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use reference::paths::Config;
@@ -270,18 +271,8 @@ impl Round {
             None => {}
             Some(Heads::Joined) => return self.codec.round(&mut tensor.data, of_token),
             Some(Heads::Apart) => {
-                for first in (0..of_token).step_by(cols) {
-                    let rows = tensor
-                        .data
-                        .chunks_exact(of_token)
-                        .flat_map(|token| &token[first..first + cols]);
-                    let mut head: Vec<f32> = rows.copied().collect();
-                    self.codec.round(&mut head, cols);
-                    for (token, head) in tensor.data.chunks_exact_mut(of_token).zip(head.chunks_exact(cols)) {
-                        token[first..first + cols].copy_from_slice(head);
-                    }
-                }
-                return;
+                let heads = (0..of_token).step_by(cols);
+                return heads.for_each(|first| self.round_part(&mut tensor.data, of_token, first..first + cols));
             }
         }
         self.rotate(&mut tensor.data, cols);
@@ -289,24 +280,25 @@ impl Round {
             self.codec.round(&mut tensor.data, cols);
             return;
         };
-        // A record is encoded whole and only the segment of it is used; a format is applied to the segment alone.
+        // A record is encoded whole and only the segment of it is used; a format is applied to the segment only.
         let segment = segment.range(cols, turned);
-        if self.record.is_some() {
-            let mut whole = tensor.data.clone();
-            self.codec.round(&mut whole, cols);
-            for (row, rounded) in tensor.data.chunks_exact_mut(cols).zip(whole.chunks_exact(cols)) {
-                row[segment.clone()].copy_from_slice(&rounded[segment.clone()]);
-            }
-        } else {
-            let mut part: Vec<f32> = tensor
-                .data
-                .chunks_exact(cols)
-                .flat_map(|row| row[segment.clone()].iter().copied())
-                .collect();
-            self.codec.round(&mut part, segment.len());
-            for (row, rounded) in tensor.data.chunks_exact_mut(cols).zip(part.chunks_exact(segment.len())) {
-                row[segment.clone()].copy_from_slice(rounded);
-            }
+        if self.record.is_none() {
+            return self.round_part(&mut tensor.data, cols, segment);
+        }
+        let mut whole = tensor.data.clone();
+        self.codec.round(&mut whole, cols);
+        for (row, rounded) in tensor.data.chunks_exact_mut(cols).zip(whole.chunks_exact(cols)) {
+            row[segment.clone()].copy_from_slice(&rounded[segment.clone()]);
+        }
+    }
+
+    /// Rounds the same part of all rows of `cols` numbers, as a tensor of its own.
+    fn round_part(&self, values: &mut [f32], cols: usize, part: Range<usize>) {
+        let parts = values.chunks_exact(cols).flat_map(|row| &row[part.clone()]);
+        let mut rounded: Vec<f32> = parts.copied().collect();
+        self.codec.round(&mut rounded, part.len());
+        for (row, rounded) in values.chunks_exact_mut(cols).zip(rounded.chunks_exact(part.len())) {
+            row[part.clone()].copy_from_slice(rounded);
         }
     }
 
@@ -340,7 +332,7 @@ fn swapped(tensor: &Tensor<f32>) -> Tensor<f32> {
 
 impl Segment {
     /// The segment's channels of a row: RoPE is on the trailing ones.
-    fn range(self, cols: usize, turned: usize) -> std::ops::Range<usize> {
+    fn range(self, cols: usize, turned: usize) -> Range<usize> {
         match self {
             Self::Nope => 0..cols - turned,
             Self::Rope => cols - turned..cols,
