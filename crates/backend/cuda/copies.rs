@@ -19,15 +19,15 @@ pub(super) struct ProblemCopy {
     pub launches: Vec<BoundLaunch>,
 }
 
-/// Memory that is there before a copy of a problem is made, with its contents, in the order of buffers and of scratch.
+/// Memory that a copy of a problem uses as it is, with its contents, in the order of buffers and of scratch.
 #[derive(Default)]
-pub(super) struct There {
+pub(super) struct Reused {
     pub buffers: Vec<Option<Rc<Memory>>>,
     pub scratch: Vec<Option<Rc<Memory>>>,
 }
 
-impl There {
-    /// The memory that is there for the buffer of that number.
+impl Reused {
+    /// The memory for the buffer of that number.
     pub fn buffer(&self, at: usize) -> Option<&Rc<Memory>> {
         self.buffers.get(at)?.as_ref()
     }
@@ -54,10 +54,10 @@ impl ProblemCopy {
         buffers.chain(scratch).map(|bytes| bytes + 2 * GUARD).sum()
     }
 
-    /// Memory between guard bands, and launches with its addresses. What is there already is taken.
-    pub fn new(device: &Device, case: &Case, problem: &Problem, plan: &Plan, there: &There) -> Result<Self> {
-        let guarded = |len: usize, there: Option<&Rc<Memory>>| {
-            if let Some(memory) = there {
+    /// Memory between guard bands, or what is reused, and launches with its addresses.
+    pub fn new(device: &Device, case: &Case, problem: &Problem, plan: &Plan, reused: &Reused) -> Result<Self> {
+        let guarded = |len: usize, reused: Option<&Rc<Memory>>| {
+            if let Some(memory) = reused {
                 return Ok(Rc::clone(memory));
             }
             let memory = device.memory(len + 2 * GUARD)?;
@@ -65,11 +65,11 @@ impl ProblemCopy {
             Ok(Rc::new(memory))
         };
         let buffers = problem.buffers.iter().enumerate();
-        let buffers = buffers.map(|(at, buffer)| guarded(buffer.size(), there.buffer(at)));
+        let buffers = buffers.map(|(at, buffer)| guarded(buffer.size(), reused.buffer(at)));
         let scratch = plan.scratch.iter().enumerate();
         let scratch = scratch.map(|(at, scratch)| {
-            let there = there.scratch.get(at).and_then(Option::as_ref);
-            guarded(scratch.size(), there)
+            let reused = reused.scratch.get(at).and_then(Option::as_ref);
+            guarded(scratch.size(), reused)
         });
         let mut set = Self {
             buffers: buffers.collect::<Result<_>>()?,

@@ -378,10 +378,11 @@ pub enum Argument {
 }
 
 impl Argument {
-    fn bytes(self) -> usize {
+    /// The number, and how many bytes of it the kernel reads.
+    fn value(self) -> (u64, usize) {
         match self {
-            Self::Wide(_) => 8,
-            Self::Narrow(_) => 4,
+            Self::Wide(value) => (value, 8),
+            Self::Narrow(value) => (value.into(), 4),
         }
     }
 }
@@ -411,13 +412,9 @@ impl Device {
 
     /// Puts a launch into the stream.
     pub fn launch(&self, function: &Function, shape: &Shape, arguments: &[Argument]) -> Result<()> {
+        let (mut values, given): (Vec<u64>, Vec<usize>) = arguments.iter().map(|argument| argument.value()).unzip();
         // The driver would read whatever lies behind the last argument.
-        if !arguments
-            .iter()
-            .map(|argument| argument.bytes())
-            .eq(function.parameters.iter().copied())
-        {
-            let given: Vec<usize> = arguments.iter().map(|argument| argument.bytes()).collect();
+        if given != function.parameters {
             return Err(Error::Setup(format!(
                 "the kernel takes {} parameters, of {:?} bytes; `args` of the launch has {}, of {given:?} bytes",
                 function.parameters.len(),
@@ -425,13 +422,6 @@ impl Device {
                 given.len(),
             )));
         }
-        let mut values: Vec<u64> = arguments
-            .iter()
-            .map(|argument| match argument {
-                Argument::Wide(value) => *value,
-                Argument::Narrow(value) => u64::from(*value),
-            })
-            .collect();
         let mut pointers: Vec<*mut c_void> = values
             .iter_mut()
             .map(|value| std::ptr::from_mut(value).cast())

@@ -5,7 +5,7 @@ mod timed;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use super::copies::{BoundLaunch, LaunchInputs, ProblemCopy, There};
+use super::copies::{BoundLaunch, LaunchInputs, ProblemCopy, Reused};
 use super::device::{Device, Function, Memory};
 use super::header::Variant;
 use super::matmul::Matmul;
@@ -39,22 +39,13 @@ enum Loaded<'a> {
 }
 
 impl<'a> Running<'a> {
-    pub fn new(
+    /// A problem with a plan of a variant; buffers for which there is memory keep the contents of that memory.
+    pub(super) fn new(
         session: &'a Session<'a>,
         kernels: &'a Kernels<'a>,
         (case, problem): (&'a Case, &'a Problem),
         (variant, plan): (&'a Variant, Plan),
-    ) -> Result<Self> {
-        Self::beside(session, kernels, (case, problem), (variant, plan), &There::default())
-    }
-
-    /// The same, where memory for some buffers is there, with their contents in it.
-    fn beside(
-        session: &'a Session<'a>,
-        kernels: &'a Kernels<'a>,
-        (case, problem): (&'a Case, &'a Problem),
-        (variant, plan): (&'a Variant, Plan),
-        there: &There,
+        reused: &Reused,
     ) -> Result<Self> {
         let device = session.device;
         let load = |step: &Step| Loaded::new(device, kernels, step);
@@ -66,13 +57,13 @@ impl<'a> Running<'a> {
             problem,
             case,
             loaded: [load(&plan.prepare.steps)?, load(&plan.run.steps)?],
-            set: ProblemCopy::new(device, case, problem, &plan, there)?,
+            set: ProblemCopy::new(device, case, problem, &plan, reused)?,
             kernels,
             variant,
             plan,
         };
         for (at, (buffer, memory)) in problem.buffers.iter().zip(&running.set.buffers).enumerate() {
-            if there.buffer(at).is_none() {
+            if reused.buffer(at).is_none() {
                 device.write_repeated(memory, GUARD, &buffer.bytes, buffer.size())?;
             }
         }
@@ -329,16 +320,16 @@ impl Guarded for Running<'_> {
         };
         let plan = Plan::new(self.variant, &case, self.device.sms).map_err(Error::Usage)?;
         // What all rows share is on the device: weights are most of some problems.
-        let there = There {
+        let reused = Reused {
             buffers: problem
                 .buffers
                 .iter()
                 .map(|buffer| self.shared_by_rows(buffer))
                 .collect(),
-            ..There::default()
+            ..Reused::default()
         };
         let (on, of) = ((&case, &problem), self.variant);
-        let run = |plan| Running::beside(self.session, self.kernels, on, (of, plan), &there)?.outputs();
+        let run = |plan| Running::new(self.session, self.kernels, on, (of, plan), &reused)?.outputs();
         plan.map(run).transpose()
     }
 
@@ -350,7 +341,8 @@ impl Guarded for Running<'_> {
         let Some((case, problem, plan)) = self.most_repeated(times)? else {
             return Ok(None);
         };
-        let running = Running::new(self.session, self.kernels, (&case, &problem), (self.variant, plan))?;
+        let (on, of) = ((&case, &problem), (self.variant, plan));
+        let running = Running::new(self.session, self.kernels, on, of, &Reused::default())?;
         let _turn = self.device.turns.shared();
         running.begin(POISON_BYTE)?;
         (0..problem.runs).try_for_each(|_| running.launch_on(&running.set, true))?;

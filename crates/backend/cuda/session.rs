@@ -6,6 +6,7 @@
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 
+use super::copies::Reused;
 use super::device::{Device, Function, Module};
 use super::header::{Mutant, Source, Variant};
 use super::plan::Plan;
@@ -165,7 +166,13 @@ impl<'a> Bench<'a> {
         let fault = fault.map_or(String::new(), |fault| format!(" with the fault '{}'", fault.name));
         let what = format!("{}.{}{fault} on {}", source.op, variant.name, self.case.name);
         session.device.watchdog.expect(what);
-        Running::new(session, self.kernels, (self.case, self.problem), (variant, plan))
+        Running::new(
+            session,
+            self.kernels,
+            (self.case, self.problem),
+            (variant, plan),
+            &Reused::default(),
+        )
     }
 
     /// Outputs of a variant, and the results of checks and judgements; none if it has no plan.

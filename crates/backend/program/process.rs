@@ -37,6 +37,16 @@ pub struct Limits<'a> {
     pub stop: &'a AtomicBool,
 }
 
+impl Limits<'static> {
+    /// The time that a program has to end after its last output.
+    const GRACE: Self = Self {
+        timeout: GRACE,
+        stop: &NEVER,
+    };
+}
+
+static NEVER: AtomicBool = AtomicBool::new(false);
+
 /// The time at which a program must have ended or answered.
 struct Deadline<'a> {
     limits: Limits<'a>,
@@ -231,12 +241,7 @@ impl Server {
 
     /// It closed its stdout.
     fn ended(&mut self, stray: &[String]) -> ServerError {
-        let never = AtomicBool::new(false);
-        let grace = Limits {
-            timeout: GRACE,
-            stop: &never,
-        };
-        let wrong = match self.process.wait(&Deadline::new(grace)) {
+        let wrong = match self.process.wait(&Deadline::new(Limits::GRACE)) {
             Ok(status) => format!("{} without an answer, after {} answers", ending(status), self.answered),
             Err(_) => "closed its stdout without an answer".into(),
         };
@@ -258,12 +263,7 @@ impl Drop for Server {
     /// The end of its stdin tells the program to end, for which it is given a moment.
     fn drop(&mut self) {
         drop(self.requests.take());
-        let never = AtomicBool::new(false);
-        let grace = Limits {
-            timeout: GRACE,
-            stop: &never,
-        };
-        let _ = self.process.wait(&Deadline::new(grace));
+        let _ = self.process.wait(&Deadline::new(Limits::GRACE));
     }
 }
 

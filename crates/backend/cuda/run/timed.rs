@@ -5,7 +5,7 @@ use std::rc::Rc;
 use safetensors::Dtype;
 
 use super::Running;
-use crate::cuda::copies::{BoundLaunch, ProblemCopy, There};
+use crate::cuda::copies::{BoundLaunch, ProblemCopy, Reused};
 use crate::cuda::device::Memory;
 use crate::cuda::folded::PART;
 use crate::cuda::time::{Replay, Spread, Times};
@@ -123,13 +123,13 @@ impl Running<'_> {
             let whole = memory.len <= 2 * PART || !self.plan.is_prepared(&scratch.name);
             if whole { Ok(None) } else { part(memory) }
         });
-        let there = There {
+        let reused = Reused {
             buffers: buffers.collect::<Result<_>>()?,
             scratch: scratch.collect::<Result<_>>()?,
         };
-        let set = ProblemCopy::new(self.device, self.case, self.problem, &self.plan, &there)?;
-        let own = self.set.buffers.iter().zip(&set.buffers).zip(&there.buffers);
-        for ((from, to), _) in own.filter(|(_, there)| there.is_none()) {
+        let set = ProblemCopy::new(self.device, self.case, self.problem, &self.plan, &reused)?;
+        let own = self.set.buffers.iter().zip(&set.buffers).zip(&reused.buffers);
+        for ((from, to), _) in own.filter(|(_, reused)| reused.is_none()) {
             self.device.copy(from, to, from.len)?;
         }
         self.prepare(&set)?;
@@ -142,7 +142,7 @@ impl Running<'_> {
             return Ok(None);
         }
         let more = (1..sets).map(|_| {
-            let set = ProblemCopy::new(self.device, self.case, self.problem, &self.plan, &There::default())?;
+            let set = ProblemCopy::new(self.device, self.case, self.problem, &self.plan, &Reused::default())?;
             for (from, to) in self.set.buffers.iter().zip(&set.buffers) {
                 self.device.copy(from, to, from.len)?;
             }
