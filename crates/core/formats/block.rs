@@ -2,10 +2,9 @@
 
 use safetensors::Dtype;
 
-use super::codec::{Codec, Encoded, Part};
 use super::convention::Convention;
 use super::element::{Element, Repr};
-use super::quantize::GlobalScale;
+use super::encoded::Part;
 use super::scale::Scale;
 use super::zero_point::Affine;
 
@@ -180,51 +179,5 @@ impl Format {
             (_, Repr::Integer(integer), 8) if integer.is_signed() => Dtype::I8,
             _ => Dtype::U8,
         }
-    }
-}
-
-/// A [`Format`] with the name by which it was requested.
-pub(super) struct FormatCodec {
-    pub name: String,
-    pub doc: String,
-    pub format: Format,
-}
-
-impl Codec for FormatCodec {
-    fn name(&self) -> String {
-        self.name.clone()
-    }
-
-    fn doc(&self) -> &str {
-        &self.doc
-    }
-
-    fn format(&self) -> Option<&Format> {
-        Some(&self.format)
-    }
-
-    fn bytes_per_row(&self, cols: usize) -> f64 {
-        self.format.bytes_per_row(cols)
-    }
-
-    fn check(&self, cols: usize) -> Result<(), String> {
-        self.format
-            .check(cols)
-            .map_err(|why| format!("format '{}': {why}", self.name))
-    }
-
-    fn encode(&self, x: &[f32], cols: usize) -> Encoded {
-        self.format.encode(x, cols, GlobalScale::Own)
-    }
-
-    fn encode_under(&self, amax: f32, x: &[f32], cols: usize) -> Result<Encoded, String> {
-        match self.format.global {
-            Some(Group::Tensor) => Ok(self.format.encode(x, cols, GlobalScale::Amax(amax))),
-            _ => Err(format!("format '{}' has no scale that a tensor shares", self.name)),
-        }
-    }
-
-    fn decode(&self, encoded: &Encoded, out: &mut [f32]) {
-        self.format.decode(encoded, out);
     }
 }

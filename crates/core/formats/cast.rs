@@ -1,4 +1,4 @@
-//! What elements and scales share: casts, limits of an element type, and the scaling of a block.
+//! Casts, limits of an element type, and the scaling of a block, for elements and scales.
 
 /// The properties of an element type that scale rules need.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +42,7 @@ impl Operation {
         zero: -0.0,
     };
 
-    /// Whether the last step changes no result.
+    /// True if the last step changes no result.
     #[inline(always)]
     pub fn adds_nothing(self) -> bool {
         self.zero.to_bits() == (-0.0f32).to_bits()

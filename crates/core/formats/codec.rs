@@ -1,42 +1,8 @@
 //! The interface of every format and record: rounding a tensor through its stored bytes.
 
-use safetensors::Dtype;
-
-use super::block::Format;
-
-/// A tensor as it is stored.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Encoded {
-    /// Rows of the tensor; its last dimension is `cols`, and all others are counted as rows.
-    pub rows: usize,
-    /// Columns of the tensor.
-    pub cols: usize,
-    /// In the order of the format string: `data`, `scale`, `global`; a record has `pages` only.
-    pub parts: Vec<Part>,
-}
-
-/// A named array of bytes, ready to be written to safetensors.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Part {
-    /// Name within the encoded tensor, e.g. `data` or `scale`.
-    pub name: &'static str,
-    /// Packed 4-bit codes are `U8`, two per byte.
-    pub dtype: Dtype,
-    /// Shape in units of `dtype`, so packed 4-bit codes have half as many columns as the tensor.
-    pub shape: Vec<usize>,
-    /// The contents, row-major and little-endian.
-    pub bytes: Vec<u8>,
-}
-
-impl Encoded {
-    /// The bytes of the part with this name; empty if there is no such part.
-    pub fn part(&self, name: &str) -> &[u8] {
-        self.parts
-            .iter()
-            .find(|part| part.name == name)
-            .map_or(&[], |part| &part.bytes)
-    }
-}
+use super::block::{Format, Group};
+use super::encoded::Encoded;
+use super::quantize::GlobalScale;
 
 /// A way to store rows of channels.
 pub trait Codec: Send + Sync {
@@ -89,4 +55,50 @@ pub(super) fn rows(codec: &dyn Codec, len: usize, cols: usize) -> usize {
     }
     assert_eq!(len % cols, 0, "{len} elements are not whole rows of {cols}");
     len / cols
+}
+
+/// A [`Format`] with the name by which it was requested.
+pub(super) struct FormatCodec {
+    pub name: String,
+    pub doc: String,
+    pub format: Format,
+}
+
+impl Codec for FormatCodec {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn doc(&self) -> &str {
+        &self.doc
+    }
+
+    fn format(&self) -> Option<&Format> {
+        Some(&self.format)
+    }
+
+    fn bytes_per_row(&self, cols: usize) -> f64 {
+        self.format.bytes_per_row(cols)
+    }
+
+    fn check(&self, cols: usize) -> Result<(), String> {
+        self.format
+            .check(cols)
+            .map_err(|why| format!("format '{}': {why}", self.name))
+    }
+
+    fn encode(&self, x: &[f32], cols: usize) -> Encoded {
+        self.format.encode(x, cols, GlobalScale::Own)
+    }
+
+    fn encode_under(&self, amax: f32, x: &[f32], cols: usize) -> Result<Encoded, String> {
+        match self.format.global {
+            Some(Group::Tensor) => Ok(self.format.encode(x, cols, GlobalScale::Amax(amax))),
+            _ => Err(format!("format '{}' has no scale that a tensor shares", self.name)),
+        }
+    }
+
+    fn decode(&self, encoded: &Encoded, out: &mut [f32]) {
+        self.format.decode(encoded, out);
+    }
 }

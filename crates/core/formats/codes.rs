@@ -1,6 +1,6 @@
 //! The hot loops: divisions, and casts to and from packed codes.
 //!
-//! They run over long slices, whatever the block size, so that they vectorise.
+//! The loops run over long slices for any block size, so that they vectorise.
 
 use super::cast::{Cast, Operation};
 use super::element::{BF16_CAST, E2M1_CAST, E4M3_CAST, E5M2_CAST, F16_CAST, Repr, stored_bits};
@@ -322,7 +322,7 @@ impl<C: Cast> pulp::WithSimd for DecodeLoop<'_, C> {
     }
 }
 
-/// Whether codes of a cast may have that many bits in memory.
+/// True if codes of a cast may have that many bits in memory.
 const fn has<C: Cast>(width: u32) -> bool {
     let mut at = 0;
     while at < C::WIDTHS.len() && C::WIDTHS[at] != width {

@@ -4,8 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::block::{Format, Group, Scaling};
-use super::codec::Encoded;
 use super::element::Repr;
+use super::encoded::Encoded;
 use super::quantize::GlobalScale;
 use super::single::Single;
 use super::stochastic::{Between, carries};
@@ -24,7 +24,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Whether this is the usual rounding.
+    /// True for the usual rounding.
     pub fn is_nearest(&self) -> bool {
         *self == Self::Nearest
     }

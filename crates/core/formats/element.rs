@@ -5,7 +5,7 @@ use super::codebook::{Codebook, NF4_VALUES};
 use super::minifloat::{FloatCast, MiniFloat, NanCode, Policy};
 use super::power::PowerCast;
 
-/// How a number is rounded to an integer.
+/// The rounding of a number to an integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whole {
     /// To nearest, ties to even.
@@ -29,12 +29,12 @@ pub struct Integer {
     pub max: i32,
     /// Bits of a code after the binary point: 6 for MXINT8, else 0.
     pub fraction_bits: u32,
-    /// How a scaled value is rounded to an integer.
+    /// The rounding of a scaled value to an integer.
     pub whole: Whole,
 }
 
 impl Integer {
-    /// Whether codes have a sign.
+    /// True if codes have a sign.
     pub const fn is_signed(&self) -> bool {
         self.min < 0
     }
@@ -68,7 +68,7 @@ impl Cast for Integer {
     }
 }
 
-/// How codes represent numbers, and how numbers are encoded.
+/// The numbers that codes represent, and the cast to codes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Repr {
     /// A floating-point code.
@@ -149,12 +149,12 @@ impl Element {
         }
     }
 
-    /// Whether it is an unsigned integer, which needs a zero point beside its scale.
+    /// True for an unsigned integer, which needs a zero point next to its scale.
     pub fn needs_zero_point(&self) -> bool {
         matches!(self.repr, Repr::Integer(integer) if !integer.is_signed())
     }
 
-    /// Whether it can only hold scales.
+    /// True if it can only hold scales.
     pub(crate) fn is_scale(&self) -> bool {
         match self.repr {
             Repr::Float(FloatCast { float, .. }) => !float.signed,
@@ -178,7 +178,7 @@ impl Element {
         }
     }
 
-    /// Whether some code is a NaN, so that a NaN survives the cast.
+    /// True if some code is a NaN, so that a NaN survives the cast.
     pub fn has_nan(&self) -> bool {
         match self.repr {
             Repr::Float(FloatCast { float, .. }) => float.has_nan(),

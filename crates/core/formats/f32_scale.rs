@@ -24,13 +24,13 @@ pub struct F32Rule {
     pub amax_floor: f32,
     /// Rounds the scale to a power of two: a decoding scale up, an encoding scale down.
     pub power: bool,
-    /// Whether elements are `x / s` instead of `x · fl32(1/s)`; only with decoding scales.
+    /// True if elements are `x / s` instead of `x · fl32(1/s)`; only with decoding scales.
     pub divide: bool,
     /// A lower bound of `s` in the reciprocal `fl32(1/s)`.
     pub reciprocal_floor: f32,
-    /// Whether a 16-bit scale is rounded up to the smallest value not below its f32, instead of to nearest.
+    /// True if a 16-bit scale is rounded up to the smallest value not below its f32, instead of to nearest.
     pub up: bool,
-    /// Whether the scale is stored for decoding or for encoding.
+    /// The direction for which the scale is stored.
     pub stored: StoredScale,
 }
 
@@ -105,7 +105,7 @@ impl F32Rule {
         }
     }
 
-    /// How codes are decoded to values.
+    /// The operation that decodes codes to values.
     pub(super) fn inverse(&self) -> Operation {
         let divide = self.stored == StoredScale::Encode;
         Operation {

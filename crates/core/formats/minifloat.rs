@@ -17,9 +17,9 @@ pub struct MiniFloat {
     pub bias: u32,
     /// Code of the largest finite value.
     pub max: u32,
-    /// Whether the code after `max` is infinity. All codes above are NaN.
+    /// True if the code after `max` is infinity. All codes above are NaN.
     pub infinity: bool,
-    /// Whether the top bit is a sign. Without a sign, negative numbers become 0, and codes with the top bit set are NaN.
+    /// True if the top bit is a sign. Without a sign, negative numbers become 0, and codes with the top bit set are NaN.
     pub signed: bool,
 }
 
@@ -70,7 +70,7 @@ pub enum Zeros {
 /// The choices that a format leaves to its casts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// What happens to numbers half-way between two values.
+    /// The rounding of numbers half-way between two values.
     pub ties: Ties,
     /// The result for finite numbers that round beyond the largest value.
     pub overflow: Overflow,
@@ -130,13 +130,13 @@ impl MiniFloat {
         1 << (self.exponent_bits + self.mantissa_bits)
     }
 
-    /// Whether the code is a NaN.
+    /// True if the code is a NaN.
     pub const fn is_nan(&self, code: u32) -> bool {
         let magnitude = code & (self.sign() - 1);
         magnitude > self.max + self.infinity as u32 || (!self.signed && code & self.sign() != 0)
     }
 
-    /// Whether the format has a NaN.
+    /// True if the format has a NaN.
     pub const fn has_nan(&self) -> bool {
         self.is_nan(self.sign() - 1)
     }
@@ -171,7 +171,7 @@ impl MiniFloat {
 pub struct FloatCast {
     /// The number format.
     pub float: MiniFloat,
-    /// What the cast does where the number format leaves a choice.
+    /// The choices that the number format leaves to the cast.
     pub policy: Policy,
 }
 
@@ -196,7 +196,7 @@ impl FloatCast {
         self.with_sign(x, limited)
     }
 
-    /// Whether all that is beyond the largest value gets its code.
+    /// True if everything beyond the largest value gets its code.
     const fn saturates(&self) -> bool {
         matches!(
             (self.policy.overflow, self.policy.infinity),

@@ -16,6 +16,7 @@ mod codes;
 mod convention;
 mod direction;
 mod element;
+mod encoded;
 mod f32_scale;
 mod hadamard;
 mod half;
@@ -39,7 +40,7 @@ use std::sync::Arc;
 
 pub use block::{Format, Group, Scaling};
 pub use codebook::Codebook;
-pub use codec::{Codec, Encoded, Part};
+pub use codec::Codec;
 pub use codes::unpack;
 pub use convention::{CONVENTIONS, Convention, Rounding, convention};
 pub use direction::Direction;
@@ -47,6 +48,7 @@ pub use element::{
     BF16, E2M1, E2M3, E3M2, E4M3, E5M2, E8M0, ELEMENTS, Element, F16, INT2, INT3, INT4, INT8, Integer, MXINT8, NF4,
     Repr, UE4M3, Whole, element,
 };
+pub use encoded::{Encoded, Part};
 pub use f32_scale::{F32_RULES, F32Rule, HALF_RULES, StoredScale};
 pub use hadamard::hadamard;
 pub use half::Half;
@@ -91,7 +93,7 @@ pub fn codec(text: &str) -> Result<Arc<dyn Codec>, String> {
     }
     if let Some(named) = FORMATS.iter().find(|named| named.name == text) {
         let format = named.format.parse()?;
-        return Ok(Arc::new(block::FormatCodec {
+        return Ok(Arc::new(codec::FormatCodec {
             name: text.into(),
             doc: named.doc.into(),
             format,
@@ -117,7 +119,7 @@ pub fn codec(text: &str) -> Result<Arc<dyn Codec>, String> {
         Some(Scaling { scale, .. }) => format!("{}; {}", format.element.doc, scale.rule().1),
         None => format.element.doc.into(),
     };
-    Ok(Arc::new(block::FormatCodec {
+    Ok(Arc::new(codec::FormatCodec {
         name: format.to_string(),
         doc,
         format,

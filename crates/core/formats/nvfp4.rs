@@ -37,7 +37,7 @@ pub enum BlockScale {
     OverSixG,
 }
 
-/// How elements are divided; `s` is the value of the stored E4M3 scale.
+/// The division of elements; `s` is the value of the stored E4M3 scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Division {
     /// `x·min(1/(s·fl32(1/G)), FLT_MAX)`.
@@ -61,21 +61,21 @@ pub struct Nvfp4Rule {
     pub stored: Global,
     /// The largest value per unit of `g`: 448·6, or less to leave room.
     pub span: f32,
-    /// How the scale of a block is computed.
+    /// The formula of the scale of a block.
     pub scale: BlockScale,
     /// A lower bound of the scale before its cast.
     pub floor: f32,
     /// The scale of a block of zeros before its cast.
     pub zero_block: f32,
-    /// How elements are divided by the scales.
+    /// The division of elements by the scales.
     pub division: Division,
-    /// Whether blocks whose scale underflows to 0 get codes 0, whatever their values.
+    /// True if blocks whose scale underflows to 0 get codes 0.
     pub drops_zero_scale: bool,
-    /// Whether −0 is stored as +0.
+    /// True if −0 is stored as +0.
     pub unsigned_zero: bool,
-    /// How one of several candidate scales is chosen.
+    /// The choice among several candidate scales.
     pub select: Select,
-    /// Whether the library's kernel uses approximate reciprocals (≤ 1 ulp) where the rule is exact: what lies next to a border
+    /// True if the library's kernel uses approximate reciprocals (≤ 1 ulp) where the rule is exact: a value next to a border
     /// between two codes may then be on either side.
     pub approximate: bool,
 }

@@ -4,7 +4,7 @@ use super::cast::{Cast, INFINITY_BITS};
 use super::element::{E2M1_CAST, UE4M3_CAST};
 use super::nvfp4::{Level, Nvfp4Rule};
 
-/// How one of several candidate scales is chosen.
+/// The choice among several candidate scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Select {
     /// There is only one candidate.
@@ -18,7 +18,7 @@ pub enum Select {
     },
     /// The candidates are all E4M3 codes at most `radius` from the rule's. Among equal errors the smallest code wins.
     Search {
-        /// How many codes below and above the rule's scale are tried.
+        /// Number of codes below and above the rule's scale that are tried.
         radius: u32,
     },
 }

@@ -9,9 +9,9 @@ pub struct PowerCast {
     pub threshold: u32,
     /// The same threshold for subnormal f32, where 2^-127, the power of code 0, has the fraction 0x400000.
     pub subnormal_threshold: u32,
-    /// Whether infinities and numbers that round beyond 2^127 become NaN instead of 2^127.
+    /// True if infinities and numbers that round beyond 2^127 become NaN instead of 2^127.
     pub special: bool,
-    /// Whether zero and negative numbers become NaN; otherwise the sign is ignored, and zero becomes 2^-127.
+    /// True if zero and negative numbers become NaN; otherwise the sign is ignored, and zero becomes 2^-127.
     pub positive_only: bool,
 }
 
@@ -117,11 +117,11 @@ pub struct PowerRule {
     pub name: &'static str,
     /// One line with the library and its formula.
     pub doc: &'static str,
-    /// How the power of two is picked for a block's largest magnitude.
+    /// The power of two for a block's largest magnitude.
     pub pick: Pick,
     /// A lower bound of `amax`.
     pub amax_floor: f32,
-    /// Whether a block with an infinity gets NaN; otherwise it gets the largest power that the rule can pick.
+    /// True if a block with an infinity gets NaN; otherwise it gets the largest power that the rule can pick.
     pub infinity_is_nan: bool,
     /// The factor of elements for code 0, the scale 2^-127.
     pub multiplier_of_zero: f32,

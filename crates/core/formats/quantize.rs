@@ -6,21 +6,22 @@
 use super::amax;
 use super::block::{Format, Group, Scaling};
 use super::cast::Operation;
-use super::codec::Encoded;
 use super::codes;
+use super::encoded::Encoded;
 use super::hadamard::{rotate, rotate_back};
 use super::nvfp4::{Level, Nvfp4Rule};
 use super::scale::{Scale, Target};
+use super::zero_point::Affine;
 
 /// Elements per piece.
-pub(super) const PIECE: usize = 2048;
+const PIECE: usize = 2048;
 
 /// The source of the global scale above the block scales. Formats without one ignore it.
 #[derive(Clone, Copy, Debug)]
 pub enum GlobalScale<'a> {
-    /// It is computed from the tensor's own largest magnitude.
+    /// Computed from the tensor's own largest magnitude.
     Own,
-    /// It is computed from this largest magnitude, as calibration provides.
+    /// Computed from this largest magnitude, as calibration provides.
     Amax(f32),
     /// The stored values: one for each row, or one for the tensor.
     Stored(&'a [f32]),
@@ -128,24 +129,28 @@ impl Format {
         let mut data = vec![0; rows * self.data_bytes(cols)];
         let (mut scales, mut zeros) = (Vec::new(), Vec::new());
         match self.scaling {
-            Some(Scaling {
-                group,
-                scale: Scale::Affine(affine),
-            }) => (scales, zeros) = self.store_affine(simd, affine, group, x, cols, &mut data),
             None => codes::encode(simd, &self.repr(), self.element.bits, x, &mut data),
             Some(Scaling { group, scale }) => {
+                let affine = self.zero_point();
+                let zero_bytes = affine.map_or(0, |affine| affine.zero_bytes());
                 let (down, tiles) = group.count(rows, cols);
                 scales = vec![0; down * tiles * scale.bytes()];
+                zeros = vec![0; down * tiles * zero_bytes];
                 let (height, width) = group.tile(rows, cols);
                 let strips = x
                     .chunks(height * cols)
                     .zip(data.chunks_mut(height * self.data_bytes(cols)))
                     .zip(scales.chunks_mut(tiles * scale.bytes()));
                 let mut target = Target::alone(self.element);
-                let across = across(height, width, cols);
+                let across = if affine.is_some() {
+                    cols
+                } else {
+                    across(height, width, cols)
+                };
                 let mut room = Room::new(across.div_ceil(width));
                 for (strip, ((x, data), stored)) in strips.enumerate() {
                     target.level = level(&levels, strip);
+                    let zeros = &mut zeros[strip * tiles * zero_bytes..][..tiles * zero_bytes];
                     let pieces = x
                         .chunks(height * across)
                         .zip(data.chunks_mut(height * self.data_bytes(across)))
@@ -155,9 +160,18 @@ impl Format {
                             cols: across.min(x.len()),
                             width,
                             operation: scale.division(),
+                            affine,
                         };
-                        let amax = measure(simd, x, blocks, &mut room.amax);
-                        scale.encode(amax, (x, width), &target, stored, &mut room.factors);
+                        match affine {
+                            Some(affine) => {
+                                let strip = (x, blocks.cols, width);
+                                room.fit(simd, affine, strip, target.limits.max, [stored, &mut *zeros]);
+                            }
+                            None => {
+                                let amax = measure(simd, x, blocks, &mut room.amax);
+                                scale.encode(amax, (x, width), &target, stored, &mut room.factors);
+                            }
+                        }
                         self.encode_strip(simd, blocks, x, &mut room, data);
                     }
                 }
@@ -219,15 +233,29 @@ impl Format {
     /// Scales and casts the rows of a strip of tiles.
     #[inline(always)]
     fn encode_strip<S: pulp::Simd>(&self, simd: S, blocks: Blocks, x: &[f32], room: &mut Room, data: &mut [u8]) {
-        let Blocks { cols, width, operation } = blocks;
-        let element = (&self.repr(), self.element.bits);
+        let Blocks { cols, width, .. } = blocks;
+        let (repr, bits) = (&self.repr(), self.element.bits);
         let span = span(width);
+        let Room {
+            factors, shifts, piece, ..
+        } = room;
         let rows = x.chunks_exact(cols).zip(data.chunks_exact_mut(self.data_bytes(cols)));
         for (row, data) in rows {
             let spans = row.chunks(span).zip(data.chunks_mut(self.data_bytes(span)));
-            for ((x, data), factors) in spans.zip(room.factors.chunks(span / width)) {
+            let numbers = factors.chunks(span / width).zip(shifts.chunks(span / width));
+            for ((x, data), (factors, shifts)) in spans.zip(numbers) {
                 for (x, data) in x.chunks(PIECE).zip(data.chunks_mut(self.data_bytes(PIECE))) {
-                    codes::encode_scaled(simd, element, (x, width), operation, factors, &mut room.piece, data);
+                    match blocks.affine {
+                        Some(affine) => {
+                            let piece = &mut piece[..x.len()];
+                            affine.forward(x, width, factors, shifts, piece);
+                            codes::encode(simd, repr, bits, piece, data);
+                        }
+                        None => {
+                            let element = (repr, bits);
+                            codes::encode_scaled(simd, element, (x, width), blocks.operation, factors, piece, data);
+                        }
+                    }
                 }
             }
         }
@@ -249,10 +277,14 @@ impl Format {
             down * tiles * scale.bytes(),
             "bytes of scales of '{self}'"
         );
-        if let Scale::Affine(affine) = scale {
-            self.load_affine(simd, affine, group, encoded, out);
-            return;
-        }
+        let affine = self.zero_point();
+        let zero_bytes = affine.map_or(0, |affine| affine.zero_bytes());
+        let zeros = encoded.part("zero");
+        assert_eq!(
+            zeros.len(),
+            down * tiles * zero_bytes,
+            "bytes of zero points of '{self}'"
+        );
         let levels = self.stored_levels(encoded);
         let (height, width) = group.tile(rows, cols);
         let strips = out
@@ -263,27 +295,39 @@ impl Format {
             cols,
             width,
             operation: scale.multiplication(),
+            affine,
         };
         let mut room = Room::new(tiles);
         for (strip, ((out, data), stored)) in strips.enumerate() {
             scale.decode(stored, &level(&levels, strip), &mut room.factors);
+            if let Some(affine) = affine {
+                let zeros = &zeros[strip * tiles * zero_bytes..][..tiles * zero_bytes];
+                affine.read_zeros(zeros, &mut room.shifts);
+            }
             self.decode_strip(simd, blocks, data, &mut room, out);
         }
     }
 
     #[inline(always)]
     fn decode_strip<S: pulp::Simd>(&self, simd: S, blocks: Blocks, data: &[u8], room: &mut Room, out: &mut [f32]) {
-        let Blocks { cols, width, operation } = blocks;
+        let Blocks { cols, width, .. } = blocks;
         let repr = self.repr();
         let span = span(width);
+        let Room {
+            factors, shifts, piece, ..
+        } = room;
         let rows = out.chunks_exact_mut(cols).zip(data.chunks_exact(self.data_bytes(cols)));
         for (row, data) in rows {
             let spans = row.chunks_mut(span).zip(data.chunks(self.data_bytes(span)));
-            for ((out, data), factors) in spans.zip(room.factors.chunks(span / width)) {
+            let numbers = factors.chunks(span / width).zip(shifts.chunks(span / width));
+            for ((out, data), (factors, shifts)) in spans.zip(numbers) {
                 for (out, data) in out.chunks_mut(PIECE).zip(data.chunks(self.data_bytes(PIECE))) {
-                    let values = &mut room.piece[..out.len()];
+                    let values = &mut piece[..out.len()];
                     codes::decode(simd, &repr, self.element.bits, data, values);
-                    codes::scale(simd, values, width, operation, factors, out);
+                    match blocks.affine {
+                        Some(affine) => affine.back(values, width, factors, shifts, out),
+                        None => codes::scale(simd, values, width, blocks.operation, factors, out),
+                    }
                 }
             }
         }
@@ -297,22 +341,32 @@ struct Blocks {
     /// Columns per tile.
     width: usize,
     operation: Operation,
+    /// The rule of zero points, in the place of the operation.
+    affine: Option<Affine>,
 }
 
 /// The working memory of a strip of tiles.
-struct Room {
-    /// Bits of the largest magnitude of each tile.
-    amax: Vec<u32>,
-    /// Factor of each tile.
-    factors: Vec<f32>,
+pub(super) struct Room {
+    /// Bits of the largest magnitude of each tile. They reveal NaN and infinities.
+    pub amax: Vec<u32>,
+    /// The smallest and the largest value of each tile, for zero points.
+    pub lo: Vec<f32>,
+    pub hi: Vec<f32>,
+    /// Factor of each tile, or its scale, and its zero point.
+    pub factors: Vec<f32>,
+    pub shifts: Vec<f32>,
     piece: Vec<f32>,
 }
 
 impl Room {
     fn new(tiles: usize) -> Self {
+        let zeros = || vec![0.0; tiles];
         Self {
             amax: vec![0; tiles],
-            factors: vec![0.0; tiles],
+            lo: zeros(),
+            hi: zeros(),
+            factors: zeros(),
+            shifts: zeros(),
             piece: vec![0.0; PIECE],
         }
     }
@@ -336,7 +390,7 @@ fn across(height: usize, width: usize, cols: usize) -> usize {
 }
 
 /// Number of channels that are processed with one slice of scales: as many whole tiles as fit a piece, or one large tile.
-pub(super) const fn span(width: usize) -> usize {
+const fn span(width: usize) -> usize {
     if width < PIECE { PIECE / width * width } else { width }
 }
 

@@ -2,7 +2,7 @@
 
 use super::amax;
 use super::block::{Format, Scaling};
-use super::codec::Encoded;
+use super::encoded::Encoded;
 use super::hadamard::rotate;
 use super::quantize::level;
 use super::scale::Target;

@@ -22,9 +22,9 @@ const RUN: u32 = 1 << 16;
 pub struct Verified {
     /// `e4m3`, or `e4m3(torch)`.
     pub cast: String,
-    /// How many numbers were tested.
+    /// Number of numbers that were tested.
     pub numbers: u64,
-    /// How many of `numbers` have a wrong code.
+    /// Number of them with a wrong code.
     pub wrong: u64,
     /// Bits of the first wrong number, the code found and the code expected.
     pub first: Option<(u32, u32, u32)>,
@@ -174,7 +174,7 @@ impl<'a> Expected<'a> {
     }
 }
 
-/// How many thresholds a number has reached; numbers mostly come in order.
+/// Counts the thresholds that a number has reached; numbers mostly come in order.
 #[derive(Default)]
 struct Rank {
     last: u32,
@@ -300,7 +300,7 @@ fn float_code(cast: &FloatCast, magnitude: u32, negative: bool, rounded: u32, si
     code | (u32::from(signed) * sign)
 }
 
-/// Whether a code has the value that the formula gives.
+/// True if a code has the value that the formula gives.
 fn is_value(repr: &Repr, code: u32) -> bool {
     let found = repr.decode(code as u16);
     let want = match repr {

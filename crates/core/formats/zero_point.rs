@@ -20,7 +20,7 @@ pub enum ZeroPoint {
     FractionalCode,
 }
 
-/// How scale and zero point are computed.
+/// The formulas of scale and zero point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AffineFit {
     /// `s = (hi − lo)/n`, `m = lo`.
@@ -42,11 +42,11 @@ pub struct AffineRule {
     pub doc: &'static str,
     /// The kind of zero point.
     pub zero: ZeroPoint,
-    /// How scale and zero point are computed from the block's smallest and largest value.
+    /// The formulas of scale and zero point, from the block's smallest and largest value.
     pub fit: AffineFit,
-    /// Whether every step of encoding, including the input, is rounded to the type of the scale. Otherwise steps are f32.
+    /// True if every step of encoding, including the input, is rounded to the type of the scale. Otherwise steps are f32.
     pub narrow_encoding: bool,
-    /// Whether every step of decoding is rounded to the type of the scale.
+    /// True if every step of decoding is rounded to the type of the scale.
     pub narrow_decoding: bool,
 }
 

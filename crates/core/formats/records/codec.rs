@@ -6,9 +6,10 @@ use safetensors::Dtype;
 
 use super::{KvRecord, MAX_DIM, Place, Segment};
 use crate::formats::amax;
-use crate::formats::codec::{Codec, Encoded, Part, rows};
+use crate::formats::codec::{Codec, rows};
 use crate::formats::codes;
 use crate::formats::element::BF16;
+use crate::formats::encoded::{Encoded, Part};
 use crate::formats::nvfp4::Level;
 use crate::formats::scale::Target;
 

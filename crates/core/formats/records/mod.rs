@@ -98,7 +98,7 @@ impl KvRecord {
         places
     }
 
-    /// Whether every channel and every byte of a token is used exactly once, and each place has the size of what it
+    /// True if every channel and every byte of a token is used exactly once, and each place has the size of what it
     /// holds.
     const fn is_sound(&self) -> bool {
         let mut used = [false; 2048];
