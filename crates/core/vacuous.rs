@@ -2,52 +2,22 @@
 
 use safetensors::Dtype;
 
-use crate::metrics::{Better, Bound};
+use crate::metrics::range::{COUNT, DIFFERENCE, RATIO, SMALLEST};
+use crate::metrics::{Better, Bound, METRICS};
 use crate::text::number;
-
-/// The largest difference of two numbers in f32: of elements, scores, and logarithms of probabilities.
-const DIFFERENCE: f64 = 2.0 * f32::MAX as f64;
-/// The largest ratio of norms: a [`DIFFERENCE`] over the smallest f32 above 0, times the square root of 2⁶⁴ elements.
-const RATIO: f64 = DIFFERENCE / SMALLEST * 4_294_967_296.0;
-/// 2⁻¹⁴⁹.
-const SMALLEST: f64 = f32::from_bits(1) as f64;
-/// Counts have 64 bits, and so have times, in nanoseconds.
-const COUNT: f64 = u64::MAX as f64;
-/// 20 log₁₀ of [`RATIO`], rounded up.
-const DECIBELS: f64 = 1_870.0;
 
 /// The least and the largest value that a metric of this name can take, NaN and infinities aside. The tolerances `atol`, `rtol` and
 /// `ulp` of a comparison have a range, too. `None` for other names.
 pub fn range(name: &str) -> Option<[f64; 2]> {
-    Some(match name {
-        "cosine" | "cosine_theory" | "net_lost" => [-1.0, 1.0],
-        // 2 is the distance of x and -x.
-        "diff" | "cosine_excess" => [0.0, 2.0],
-        "top1" | "recall" | "recall_min" | "recall_mass" | "agreement" | "gate_agreement" | "bank_agreement"
-        | "same_history" | "zeroed" => [0.0, 1.0],
-        // A core has four lanes.
-        "lane_distance" => [0.0, 4.0],
-        "relative_l2" | "score_error" | "bound_ratio" | "rtol" => [0.0, RATIO],
-        "nsr" | "gain" => [0.0, RATIO * RATIO],
-        "rho" => [-RATIO, RATIO],
-        // Theory is to first order: it may be far below 0.
-        "recall_theory" => [-RATIO, 1.0],
-        "recall_excess" => [-1.0, RATIO],
-        "max_abs" | "kl" | "kl_max" | "flip_gap" | "flip_margin" | "flip_margin_max" | "atol" => [0.0, DIFFERENCE],
-        "nats" | "nats_per_byte" => [0.0, DIFFERENCE],
-        "perplexity" => [1.0, f64::MAX],
-        "delta_nats" | "delta_nats_per_byte" => [-DIFFERENCE, DIFFERENCE],
-        "sqnr" | "row_sqnr_p05" | "row_sqnr_p50" | "sqnr_theory" | "sqnr_bits" => [-DECIBELS, DECIBELS],
-        "sqnr_gain" | "sqnr_excess" => [-2.0 * DECIBELS, 2.0 * DECIBELS],
-        "ulp" | "ulp_p50" | "ulp_p99" | "ulp_max" | "nonfinite" | "lost" | "gained" | "flips_outside"
-        | "violations" | "unequal" | "stored_bits" | "megabytes" | "weight_bits" | "weight_megabytes" => [0.0, COUNT],
-        // Steps are fewer than 2⁵³, so their logarithms differ by more than 2⁻⁵³.
-        "growth" => [-COUNT, COUNT],
-        "us_cold" | "us_cold_p10" | "us_cold_p90" | "us_hot" | "us_graph" | "us_rotated" | "us_cached"
-        | "us_claimed" | "us_limit" | "us_peer" => [0.0, COUNT / 1e3],
-        "of_copy" | "of_copy_rotated" | "of_matmul" | "of_limit" | "times_peer" => [0.0, COUNT],
-        _ => return None,
-    })
+    match name {
+        "atol" => Some([0.0, DIFFERENCE]),
+        "rtol" => Some([0.0, RATIO]),
+        "ulp" => Some([0.0, COUNT]),
+        _ => METRICS
+            .iter()
+            .find(|metric| metric.name == name)
+            .map(|metric| metric.range),
+    }
 }
 
 /// The reason why no finite measurement can break a bound; `None` if one can. `metric`: a name as in [`range`].

@@ -16,7 +16,7 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Whether a value meets the bound; NaN does not.
+    /// True if a value meets the bound; NaN does not.
     pub fn admits(self, value: f64) -> bool {
         match self.better {
             Better::Higher => value >= self.value,
@@ -24,7 +24,7 @@ impl Bound {
         }
     }
 
-    /// Whether `a` is further on the wrong side than `b`; NaN is the worst.
+    /// True if `a` is further on the wrong side than `b`; NaN is the worst.
     pub fn worse(self, a: f64, b: f64) -> bool {
         match self.better {
             _ if b.is_nan() => false,

@@ -3,9 +3,9 @@ use super::Pair;
 metrics! {
     /// ⟨x, y⟩ / (‖x‖ ‖y‖). 1 if both tensors are zero, 0 if only one is.
     ///
-    /// It does not see scale, and it is quadratic in the error: 1 − cos is half of [`nsr`](super::NSR) if the error is
+    /// The cosine does not see scale, and is quadratic in the error: 1 − cos is half of [`nsr`](super::NSR) if the error is
     /// small and orthogonal to x. So gate it together with `diff`.
-    COSINE "cosine" "" Higher NearOne Pair(|pair| pair.judge(|pair| 1.0 - distance(pair)));
+    COSINE "cosine" "" Higher NearOne [-1.0, 1.0] Pair(|pair| pair.judge(|pair| 1.0 - distance(pair)));
         "cosine of the angle between the tensors; blind to scale"
 }
 

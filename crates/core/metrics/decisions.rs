@@ -1,26 +1,26 @@
 metrics! {
-    GATE_AGREEMENT "gate_agreement" "" Higher Share
+    GATE_AGREEMENT "gate_agreement" "" Higher Share [0.0, 1.0]
         Decisions(|decisions| decisions.judge(|decisions| Some(decisions.same_gate as f64 / decisions.rows as f64)));
         "share of rows whose gates are both open or both closed"
 
     /// Undefined if no gate is open on both sides.
-    BANK_AGREEMENT "bank_agreement" "" Higher Share Decisions(|decisions| {
+    BANK_AGREEMENT "bank_agreement" "" Higher Share [0.0, 1.0] Decisions(|decisions| {
         let open = decisions.both_open;
         decisions.judge(|decisions| (open > 0).then(|| decisions.same_bank as f64 / open as f64))
     });
         "share of rows with both gates open in which both select the same bank"
 
     /// Compared with the error of the logits, it distinguishes near-ties from other causes. 0 if nothing flipped.
-    FLIP_MARGIN "flip_margin" "" Lower Significant
+    FLIP_MARGIN "flip_margin" "" Lower Significant [0.0, DIFFERENCE]
         Decisions(|decisions| decisions.judge(|decisions| Some(decisions.median())));
         "median margin, in the reference's logits, of flipped decisions"
 
-    FLIP_MARGIN_MAX "flip_margin_max" "" Lower Significant
+    FLIP_MARGIN_MAX "flip_margin_max" "" Lower Significant [0.0, DIFFERENCE]
         Decisions(|decisions| decisions.judge(|decisions| Some(decisions.largest())));
         "largest margin, in the reference's logits, of a flipped decision"
 
     /// Flips that a bound on the error of the logits does not explain.
-    FLIPS_OUTSIDE "flips_outside" "" Lower Count
+    FLIPS_OUTSIDE "flips_outside" "" Lower Count [0.0, COUNT]
         Decisions(|decisions| decisions.judge(|decisions| Some(decisions.outside as f64)));
         "number of flipped decisions whose margin in the reference is above the stated margin"
 }

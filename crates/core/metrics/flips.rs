@@ -3,14 +3,14 @@
 use super::Metric;
 
 metrics! {
-    LOST "lost" "" Lower Count Kernel;
+    LOST "lost" "" Lower Count [0.0, COUNT] Kernel;
         "positions where the reference prefers the text's next token, and the candidate does not"
 
-    GAINED "gained" "" Higher Count Kernel;
+    GAINED "gained" "" Higher Count [0.0, COUNT] Kernel;
         "positions where the candidate prefers the text's next token, and the reference does not"
 
-    /// What accuracy in predicting the text's next token falls by; below 0 if it rises.
-    NET_LOST "net_lost" "" Lower Signed Kernel;
+    /// The fall of accuracy in predicting the text's next token; below 0 if it rises.
+    NET_LOST "net_lost" "" Lower Signed [-1.0, 1.0] Kernel;
         "share of positions that are lost, less the share that is gained"
 }
 

@@ -12,6 +12,7 @@ pub struct Gain {
 metrics! {
     /// The factor by which a layer amplifies the error of its input, its own error included: above 1, errors grow from layer
     /// to layer. Undefined if the input has no error.
-    GAIN "gain" "" Lower Significant Gain(|gain| (gain.entering != 0.0).then(|| gain.leaving / gain.entering));
+    GAIN "gain" "" Lower Significant [0.0, RATIO * RATIO]
+        Gain(|gain| (gain.entering != 0.0).then(|| gain.leaving / gain.entering));
         "relative error of a layer's output over that of its input"
 }

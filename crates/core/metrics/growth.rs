@@ -11,8 +11,8 @@ const MOST: f64 = 0.5;
 metrics! {
     /// The exponent b of error ≈ a · steps^b, by least squares on the logarithms of errors up to [`MOST`]. A state that
     /// forgets its errors has 0, independent errors that add up have 1/2, and systematic errors have 1. Undefined if an error
-    /// is 0, or with fewer than two points.
-    GROWTH "growth" "" Lower Exponent Growth(|growth| exponent(&growth.points));
+    /// is 0, or with fewer than two points. Steps are fewer than 2⁵³, so their logarithms differ by more than 2⁻⁵³.
+    GROWTH "growth" "" Lower Exponent [-COUNT, COUNT] Growth(|growth| exponent(&growth.points));
         "exponent b of error = a * steps^b: 0 if errors are forgotten, 1/2 if they add up at random, 1 if they are \
          biased"
 }

@@ -4,11 +4,12 @@
 //! Evidence is gathered once ([`Pair`], [`Logits`], [`Choice`]), and metrics are formulas of it. To add a metric, write a
 //! file with `metrics!` and a line in [`METRICS`].
 
-/// Declares metrics, row by row: constant, name, unit, direction, how reports show it, evidence with its formula; description.
+/// Declares metrics, row by row: constant, name, unit, direction, how reports show it, range, evidence with its formula; description.
 macro_rules! metrics {
     ($(
         $(#[$more:meta])*
-        $metric:ident $name:literal $unit:literal $better:ident $show:ident $evidence:ident $(($formula:expr))?;
+        $metric:ident $name:literal $unit:literal $better:ident $show:ident $range:tt
+            $evidence:ident $(($formula:expr))?;
         $doc:literal
     )*) => {$(
         #[doc = $doc]
@@ -20,6 +21,11 @@ macro_rules! metrics {
             unit: $unit,
             better: $crate::metrics::Better::$better,
             show: $crate::metrics::Show::$show,
+            range: {
+                #[allow(unused_imports, reason = "some ranges are numbers")]
+                use $crate::metrics::range::*;
+                $range
+            },
             eval: $crate::metrics::Eval::$evidence $(($formula))?,
         };
     )*};
@@ -42,6 +48,7 @@ mod max_abs;
 pub mod nats;
 mod nonfinite;
 mod nsr;
+pub(crate) mod range;
 mod recall;
 mod relative_l2;
 mod round_trip;
@@ -96,6 +103,8 @@ pub struct Metric {
     pub better: Better,
     /// The number format in reports.
     pub show: Show,
+    /// The least and the largest value that it can take, NaN and infinities aside.
+    pub range: [f64; 2],
     /// The evidence that the metric needs, and its formula.
     pub eval: Eval,
 }

@@ -3,16 +3,16 @@
 metrics! {
     /// The mean is over the targets: it is the loss of language models. A model that guesses uniformly has the logarithm of its
     /// vocabulary.
-    NATS "nats" "nats" Lower Significant Kernel;
+    NATS "nats" "nats" Lower Significant [0.0, DIFFERENCE] Kernel;
         "the model's own loss: mean negative log-likelihood of the text that really followed, per token"
 
     /// [`NATS`] by the bytes of the text, so that models with other tokenizers compare. It is measured where the text is known,
     /// and only if a token is not a byte.
-    NATS_PER_BYTE "nats_per_byte" "nats" Lower Significant Kernel;
+    NATS_PER_BYTE "nats_per_byte" "nats" Lower Significant [0.0, DIFFERENCE] Kernel;
         "the model's own loss per byte of text, of a model whose tokens are no bytes"
 
     /// Over windows of one length its geometric mean is the perplexity of all their tokens together, so that is its mean.
-    PERPLEXITY "perplexity" "" Lower Significant Kernel;
+    PERPLEXITY "perplexity" "" Lower Significant [1.0, f64::MAX] Kernel;
         "the model's own perplexity: e to the power of `nats`; over windows the geometric mean"
 }
 

@@ -4,33 +4,36 @@ use super::{Pair, RoundTrip};
 metrics! {
     /// ⟨x, y − x⟩ / ‖x‖²: the part of the error that only shrinks (negative) or enlarges x. 0 for noise that is independent of
     /// x.
-    RHO "rho" "" Higher Signed RoundTrip(|trip| trip.pair.judge(rho));
+    RHO "rho" "" Higher Signed [-RATIO, RATIO] RoundTrip(|trip| trip.pair.judge(rho));
         "share of the signal that the error removes (negative) or adds"
 
-    ROW_SQNR_P05 "row_sqnr_p05" "dB" Higher Decibels RoundTrip(|trip| finite(trip, |trip| trip.row_sqnr(0.05)));
+    ROW_SQNR_P05 "row_sqnr_p05" "dB" Higher Decibels [-DECIBELS, DECIBELS]
+        RoundTrip(|trip| finite(trip, |trip| trip.row_sqnr(0.05)));
         "5th percentile over rows of the signal-to-quantization-noise ratio"
 
     /// Unlike `sqnr`, it is not dominated by the few rows with most energy.
-    ROW_SQNR_P50 "row_sqnr_p50" "dB" Higher Decibels RoundTrip(|trip| finite(trip, |trip| trip.row_sqnr(0.5)));
+    ROW_SQNR_P50 "row_sqnr_p50" "dB" Higher Decibels [-DECIBELS, DECIBELS]
+        RoundTrip(|trip| finite(trip, |trip| trip.row_sqnr(0.5)));
         "signal-to-quantization-noise ratio of the median row"
 
     /// Its confidence interval is narrower than the difference of two intervals.
-    SQNR_GAIN "sqnr_gain" "dB" Higher DecibelsAbove RoundTrip(|trip| {
+    SQNR_GAIN "sqnr_gain" "dB" Higher DecibelsAbove [-2.0 * DECIBELS, 2.0 * DECIBELS] RoundTrip(|trip| {
         let rival = trip.rival_nsr?;
         trip.pair.judge(|pair| 10.0 * (rival / nsr(pair)).log10())
     });
         "SQNR minus that of the recipe in `against`, on the same numbers"
 
-    ZEROED "zeroed" "" Lower Significant
+    ZEROED "zeroed" "" Lower Significant [0.0, 1.0]
         RoundTrip(|trip| finite(trip, |trip| Some(trip.zeroed as f64 / trip.nonzero.max(1) as f64)));
         "share of numbers other than zero that came back as zero"
 
     /// Scales per tensor are not counted.
-    STORED_BITS "stored_bits" "bit" Lower Significant RoundTrip(|trip| Some(trip.stored_bits));
+    STORED_BITS "stored_bits" "bit" Lower Significant [0.0, COUNT] RoundTrip(|trip| Some(trip.stored_bits));
         "stored bits per element, including its share of the scales"
 
     /// SQNR / 6.02 dB: the bits of a uniform quantizer with the same SQNR on a signal that fills its range.
-    SQNR_BITS "sqnr_bits" "bit" Higher Significant RoundTrip(|trip| trip.pair.judge(|pair| -nsr(pair).log2() / 2.0));
+    SQNR_BITS "sqnr_bits" "bit" Higher Significant [-DECIBELS, DECIBELS]
+        RoundTrip(|trip| trip.pair.judge(|pair| -nsr(pair).log2() / 2.0));
         "signal-to-quantization-noise ratio in bits of 6.02 dB"
 }
 

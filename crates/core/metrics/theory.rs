@@ -14,35 +14,37 @@ pub fn float_nsr(mantissa_bits: u32) -> f64 {
 }
 
 metrics! {
-    SQNR_THEORY "sqnr_theory" "dB" Higher Decibels RoundTrip(|trip| Some(-10.0 * trip.theory_nsr?.log10()));
+    SQNR_THEORY "sqnr_theory" "dB" Higher Decibels [-DECIBELS, DECIBELS]
+        RoundTrip(|trip| Some(-10.0 * trip.theory_nsr?.log10()));
         "SQNR in theory: 6.02 M + 14.14 dB for floats with M mantissa bits; noise of step²/12 for integers"
 
-    SQNR_EXCESS "sqnr_excess" "dB" Higher DecibelsAbove RoundTrip(|trip| {
+    SQNR_EXCESS "sqnr_excess" "dB" Higher DecibelsAbove [-2.0 * DECIBELS, 2.0 * DECIBELS] RoundTrip(|trip| {
         let theory = trip.theory_nsr?;
         trip.pair.judge(|pair| 10.0 * (theory / nsr(pair)).log10())
     });
         "measured SQNR above theory's"
 
-    COSINE_THEORY "cosine_theory" "" Higher NearOne RoundTrip(|trip| trip.pair.judge(cosine));
+    COSINE_THEORY "cosine_theory" "" Higher NearOne [-1.0, 1.0] RoundTrip(|trip| trip.pair.judge(cosine));
         "cosine that follows from measured rho and NSR: (1 + rho) / sqrt(1 + 2 rho + NSR)"
 
-    COSINE_EXCESS "cosine_excess" "" Lower Significant RoundTrip(|trip| {
+    COSINE_EXCESS "cosine_excess" "" Lower Significant [0.0, 2.0] RoundTrip(|trip| {
         let measured = COSINE.measure(trip.pair)?;
         trip.pair.judge(|pair| (measured - cosine(pair)).abs())
     });
         "difference between the measured cosine and cosine_theory; more than f64 rounding is a bug"
 
     /// ε, mean over contested rows.
-    SCORE_ERROR "score_error" "" Lower Significant
+    SCORE_ERROR "score_error" "" Lower Significant [0.0, RATIO]
         Threshold(|threshold| threshold.judge(|threshold| Some(threshold.error / threshold.rows as f64)));
         "standard deviation of the scores' error over that of the scores, mean over rows"
 
     /// 1 − φ(z) ε / (√(2π) p) with z = Φ⁻¹(1 − p), for each row's own ε and kept share p; mean over contested rows.
-    RECALL_THEORY "recall_theory" "" Higher Share
+    /// Theory is to first order: it may be far below 0.
+    RECALL_THEORY "recall_theory" "" Higher Share [-RATIO, 1.0]
         Threshold(|threshold| threshold.judge(|threshold| Some(threshold.expected / threshold.rows as f64)));
         "recall of normal scores with an independent error of the measured size, to first order"
 
-    RECALL_EXCESS "recall_excess" "" Higher Signed Threshold(|threshold| {
+    RECALL_EXCESS "recall_excess" "" Higher Signed [-1.0, RATIO] Threshold(|threshold| {
         threshold.judge(|threshold| Some(threshold.recall? - threshold.expected / threshold.rows as f64))
     });
         "measured recall above theory's"

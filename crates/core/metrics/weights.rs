@@ -2,9 +2,9 @@
 
 metrics! {
     /// Scales per tensor are not counted.
-    WEIGHT_BITS "weight_bits" "bit" Lower Significant Kernel;
+    WEIGHT_BITS "weight_bits" "bit" Lower Significant [0.0, COUNT] Kernel;
         "stored bits per weight of the weights that are rounded, including their share of the scales"
 
-    WEIGHT_MEGABYTES "weight_megabytes" "MB" Lower Significant Kernel;
+    WEIGHT_MEGABYTES "weight_megabytes" "MB" Lower Significant [0.0, COUNT] Kernel;
         "10⁶ bytes of all weights of the model: rounded ones in their formats, the others in bf16"
 }
