@@ -270,7 +270,7 @@ fn within(command: clap::Command, path: &str, after: &str) -> clap::Command {
 pub fn main() -> Exit {
     guarded(|| {
         let name = std::iter::once(OsString::from("ulplab"));
-        let matches = command().try_get_matches_from(name.chain(itself::words().iter().cloned()));
+        let matches = command().try_get_matches_from(name.chain(itself::start().words.iter().cloned()));
         match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
             Ok(cli) => run(cli),
             Err(error) => Ok(answer(&error)),
@@ -282,7 +282,10 @@ pub fn main() -> Exit {
 fn answer(said: &clap::Error) -> Exit {
     if said.use_stderr() {
         // The same words without hidden characters are wrong in the same way.
-        let clean = itself::words().iter().map(|word| text::shown(&word.to_string_lossy()));
+        let clean = itself::start()
+            .words
+            .iter()
+            .map(|word| text::shown(&word.to_string_lossy()));
         let again = command().try_get_matches_from(std::iter::once("ulplab".into()).chain(clean));
         let said = again
             .err()

@@ -1,6 +1,6 @@
 //! This program itself: the words that it was given, what starts it again, and where it is.
 //!
-//! It is an executable, or lies in the Python module. All that depends on that is here.
+//! The program is an executable, or lies in the Python module. All that depends on that is here.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -32,11 +32,11 @@ pub fn vectors() -> &'static str {
     found
 }
 
-/// How this process was started.
+/// The start of this process.
 #[derive(Debug)]
 pub struct Start {
-    /// What starts the program again, before its words: an executable, or a Python and what makes it this program. Empty if it is
-    /// not known.
+    /// The command that starts the program again, before its words: an executable, or a Python and what makes it this program. Empty if
+    /// it is not known.
     pub program: Vec<OsString>,
     /// The words of the command line after the program.
     pub words: Vec<OsString>,
@@ -47,7 +47,7 @@ pub struct Start {
 }
 
 impl Start {
-    /// That of an executable.
+    /// The start of an executable.
     pub fn executable() -> Self {
         let file = std::env::current_exe().ok();
         Self {
@@ -61,24 +61,20 @@ impl Start {
 
 static START: OnceLock<Start> = OnceLock::new();
 
-/// Says how this process was started, once, before anything asks. What is never said is that of an executable.
+/// Sets how this process was started, once, before anything reads it. The default is an executable.
 pub fn started(start: Start) {
     START.set(start).expect("a process is started once");
 }
 
-fn start() -> &'static Start {
+/// The start of this process.
+pub fn start() -> &'static Start {
     START.get_or_init(Start::executable)
-}
-
-/// The words of the command line after the program.
-pub fn words() -> &'static [OsString] {
-    &start().words
 }
 
 /// The words that start this program again, before its own.
 ///
 /// # Errors
-/// They are not known.
+/// If they are not known.
 pub fn program() -> Result<&'static [OsString]> {
     let program = &start().program;
     match program.is_empty() {
@@ -92,20 +88,10 @@ pub fn program() -> Result<&'static [OsString]> {
 /// Starts this program again, with words that are to be added.
 ///
 /// # Errors
-/// Those of [`program`].
+/// If [`program`] fails.
 pub fn command() -> Result<Command> {
     let program = program()?;
     let mut command = Command::new(&program[0]);
     command.args(&program[1..]);
     Ok(command)
-}
-
-/// The file that has the program.
-pub fn file() -> Option<&'static Path> {
-    start().file.as_deref()
-}
-
-/// The Python that runs the program.
-pub fn python() -> Option<&'static Path> {
-    start().python.as_deref()
 }

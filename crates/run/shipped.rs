@@ -14,7 +14,7 @@ pub fn places() -> Vec<PathBuf> {
     let current = std::env::current_dir().unwrap_or_default();
     // This crate is two folders below it.
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
-    places_from(&current, itself::file(), checkout)
+    places_from(&current, itself::start().file.as_deref(), checkout)
 }
 
 /// [`places`] with all inputs as arguments: the current folder and those above it, the folder of the file that has the program,

@@ -1,6 +1,6 @@
 //! `ulplab audit`: what tolerances let pass. The bugs that they are asked about are written in Python (`zoo/`), which this starts.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use crate::{itself, shipped};
@@ -36,7 +36,7 @@ pub fn run(args: &AuditArgs) -> Result<Exit> {
             .collect();
         Error::Setup(format!("{SCRIPT} is in none of {}", places.join(", ")))
     })?;
-    let own = itself::python().map(Path::to_path_buf);
+    let own = itself::start().python.clone();
     let python = args.python.clone().or(own).unwrap_or_else(|| "python3".into());
     let mut command = Command::new(&python);
     command.arg(script).arg(format!("--seeds={}", args.seeds));

@@ -55,7 +55,7 @@ impl Processes {
         let work = |card: &Option<String>| -> Result<()> {
             while let Some(piece) = next().filter(|_| !signal::STOP.load(Ordering::Relaxed)) {
                 let mut command = itself::command()?;
-                command.args(arguments(itself::words(), &folder.path, piece));
+                command.args(arguments(&itself::start().words, &folder.path, piece));
                 command
                     .stdin(Stdio::null())
                     .stdout(Stdio::null())
