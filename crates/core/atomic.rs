@@ -70,7 +70,7 @@ pub fn write_text(path: &Path, text: &str) -> Result<()> {
 /// Finds out whether a file can be written, before the work whose answer it is to hold. Nothing is at `path` that was not before.
 ///
 /// # Errors
-/// Those of [`write_atomic`].
+/// If [`write_atomic`] fails.
 pub fn check_writable(path: &Path) -> Result<()> {
     tidy(path);
     filled(path, |_| Ok(())).map(|empty| forget(&empty.path))
@@ -94,7 +94,7 @@ pub fn create_atomic(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io
     Ok(true)
 }
 
-/// Whether a file of this name is a temporary file, of a writer that is running or was killed.
+/// True if a file of this name is a temporary file, of a writer that is running or was killed.
 pub fn is_temporary(name: &OsStr) -> bool {
     let name = name.as_encoded_bytes();
     name.starts_with(b".") && name.ends_with(ENDING.as_bytes())
@@ -157,14 +157,8 @@ fn folder_of(path: &Path) -> PathBuf {
 }
 
 /// The rename is durable only after the folder is synced.
-#[cfg(unix)]
 fn sync_folder(path: &Path) -> Result<()> {
     File::open(folder_of(path))
         .and_then(|folder| folder.sync_all())
         .map_err(Error::io(path, "sync its folder"))
-}
-
-#[cfg(not(unix))]
-fn sync_folder(_: &Path) -> Result<()> {
-    Ok(())
 }

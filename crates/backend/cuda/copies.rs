@@ -39,7 +39,7 @@ pub(super) struct BoundLaunch {
     pub on: LaunchInputs,
 }
 
-/// What a launch reads and writes.
+/// The memory that a launch reads and writes.
 pub(super) enum LaunchInputs {
     /// Without taps, and with them.
     Arguments([Vec<Argument>; 2]),
@@ -90,7 +90,7 @@ impl ProblemCopy {
     }
 }
 
-/// What arguments of launches may name.
+/// The things that arguments of launches may name.
 struct Names<'a> {
     case: &'a Case,
     problem: &'a Problem,
@@ -121,54 +121,51 @@ impl Names<'_> {
         Ok(LaunchInputs::Arguments([untapped, tapped]))
     }
 
-    /// The address of a buffer's part at an index of its first dimension, or of a part of scratch.
-    fn part(&self, set: &ProblemCopy, name: &str, index: i64) -> Result<Argument> {
-        let wrong = |why: String| Error::Usage(format!("argument '{name}[{index}]': {why}"));
-        let buffer = self.problem.buffers.iter().position(|buffer| buffer.name == name);
-        let scratch = self.plan.scratch.iter().position(|scratch| scratch.name == name);
-        let within = |parts: usize| usize::try_from(index).ok().filter(|at| *at < parts);
-        let (memory, place) = if let Some(number) = buffer {
-            let buffer = &self.problem.buffers[number];
-            let parts = buffer.shape.first().copied().unwrap_or(0);
-            let at = within(parts).ok_or_else(|| wrong(format!("its shape is {:?}", buffer.shape)))?;
-            (&set.buffers[number], buffer.size() / parts * at)
-        } else if let Some(number) = scratch {
-            let scratch = &self.plan.scratch[number];
-            let at = within(scratch.parts).ok_or_else(|| wrong(format!("it has {} parts", scratch.parts)))?;
-            (&set.scratch[number], scratch.place(at))
-        } else {
-            return Err(wrong("only buffers of the operation and scratch have parts".into()));
-        };
-        Ok(Argument::Wide(memory.address + (GUARD + place) as u64))
-    }
-
+    /// A number, or the address of a buffer or scratch, or of its part at an index of the first dimension.
     fn argument(&self, set: &ProblemCopy, named: &Named) -> Result<Argument> {
-        let address = |memory: &Memory| Argument::Wide(memory.address + GUARD as u64);
+        let wrong = |why: String| Error::Usage(format!("argument '{named}': {why}"));
         let int = |value: i64| {
-            let narrow = i32::try_from(value).map_err(|_| Error::Usage(format!("size {named} = {value} is no int")))?;
+            let narrow = i32::try_from(value);
+            let narrow = narrow.map_err(|_| Error::Usage(format!("size {named} = {value} does not fit in an int")))?;
             Ok(Argument::Narrow(narrow.cast_unsigned()))
         };
-        let name = match named {
-            Named::Whole(name) => name,
-            Named::Part(name, index) => return self.part(set, name, *index),
+        let (name, index) = match named {
+            Named::Whole(name) => (name, None),
+            Named::Part(name, index) => (name, Some(*index)),
             Named::Number(number) => return int(*number),
         };
-        let buffer = self.problem.buffers.iter().position(|buffer| buffer.name == name);
-        let scratch = self.plan.scratch.iter().position(|scratch| scratch.name == *name);
-        let scalar = self.problem.scalars.iter().find(|(scalar, _)| scalar == name);
-        let dim = self.case.dims.iter().find(|(dim, _)| dim == name);
-        match (buffer, scratch, scalar, dim) {
-            (Some(at), ..) => Ok(address(&set.buffers[at])),
-            (_, Some(at), ..) => Ok(address(&set.scratch[at])),
-            (_, _, Some((_, scalar)), _) => Ok(match *scalar {
+        let address = |memory: &Memory, place: usize| Argument::Wide(memory.address + (GUARD + place) as u64);
+        let within = |index: i64, parts: usize| usize::try_from(index).ok().filter(|at| *at < parts);
+        let mut buffers = self.problem.buffers.iter().zip(&set.buffers);
+        if let Some((buffer, memory)) = buffers.find(|(buffer, _)| buffer.name == name) {
+            let Some(index) = index else {
+                return Ok(address(memory, 0));
+            };
+            let parts = buffer.shape.first().copied().unwrap_or(0);
+            let at = within(index, parts).ok_or_else(|| wrong(format!("its shape is {:?}", buffer.shape)))?;
+            return Ok(address(memory, buffer.size() / parts * at));
+        }
+        let mut scratch = self.plan.scratch.iter().zip(&set.scratch);
+        if let Some((scratch, memory)) = scratch.find(|(scratch, _)| scratch.name == *name) {
+            let at = within(index.unwrap_or(0), scratch.parts);
+            let at = at.ok_or_else(|| wrong(format!("it has {} parts", scratch.parts)))?;
+            return Ok(address(memory, scratch.place(at)));
+        }
+        if index.is_some() {
+            return Err(wrong("only buffers of the operation and scratch have parts".into()));
+        }
+        if let Some((_, scalar)) = self.problem.scalars.iter().find(|(scalar, _)| scalar == name) {
+            return Ok(match *scalar {
                 Scalar::I32(value) => Argument::Narrow(value.cast_unsigned()),
                 Scalar::I64(value) => Argument::Wide(value.cast_unsigned()),
                 Scalar::F32(value) => Argument::Narrow(value.to_bits()),
-            }),
-            (_, _, _, Some((_, size))) => int(*size),
-            _ => Err(Error::Usage(format!(
-                "argument '{name}' is no buffer, scratch, scalar or size of the operation"
-            ))),
+            });
+        }
+        match self.case.dims.iter().find(|(dim, _)| dim == name) {
+            Some((_, size)) => int(*size),
+            None => Err(wrong(
+                "it is not a buffer, scratch, scalar or size of the operation".into(),
+            )),
         }
     }
 }
