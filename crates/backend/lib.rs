@@ -1,4 +1,4 @@
-//! Where the numbers of a candidate come from, and what theory says of them.
+//! Sources of a candidate's numbers: roundings on the CPU, CUDA kernels, other programs.
 
 #[macro_use]
 extern crate ulplab_run;

@@ -87,7 +87,7 @@ impl Ranges {
     /// Reads numbers below `count` (`usize::MAX` if there is no such limit); `one` is what they count, and `many` are several of it.
     ///
     /// # Errors
-    /// What is no number or range, and ranges that are not in order or reach too far.
+    /// If a part is not a number or range, or if ranges are not in order or reach too far.
     pub fn parse(text: &str, count: usize, one: &str, many: &str) -> Result<Self, String> {
         let range = |part: &str| {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -124,7 +124,7 @@ impl Ranges {
         Self(ranges)
     }
 
-    /// Whether a number is among them.
+    /// True if a number is among them.
     pub fn contains(&self, number: usize) -> bool {
         self.0.iter().any(|range| range.contains(&number))
     }

@@ -1,4 +1,4 @@
-//! How Hopper's tensor cores sum, bit for bit.
+//! Sums of Hopper's tensor cores, bit for bit.
 //!
 //! One step of `wgmma` adds the products of 32 bytes of a row of A and of B, and the number that was there before, in fixed
 //! point. The largest exponent among them is found first; each term is cut, towards zero, to a number of fraction bits below
@@ -139,7 +139,7 @@ impl Accumulator {
         pulp::Arch::new().dispatch(Steps { rule: *self, a, b, c })
     }
 
-    /// Whether the products of a step and their sum are numbers of 32 bits, in units of 2^(top − aligned bits).
+    /// True if the products of a step and their sum are numbers of 32 bits, in units of 2^(top − aligned bits).
     pub fn narrow(&self) -> bool {
         let fraction = self.operand.fraction_bits();
         let largest = (self.terms as u64) * ((2 << fraction) - 1u64).pow(2);

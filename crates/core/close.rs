@@ -22,7 +22,7 @@ pub trait Widen: Copy + Sync {
 
 /// f32 or f64, in which an element is found to be surely inside.
 pub trait Quick: Copy + Into<f64> {
-    /// What a bound is multiplied by, so that the roundings of this type cannot make it too large.
+    /// The factor of a bound that keeps the roundings of this type from making it too large.
     const SURE: f64;
 
     /// A bound's part in this type.
@@ -93,7 +93,7 @@ impl Widen for half::f16 {
     }
 }
 
-/// How far each element may be from the one that is wanted.
+/// The bound on the distance of each element from the wanted one.
 #[derive(Clone, Copy, Debug)]
 pub enum Allowed<'a> {
     /// `atol + rtol·|want|`.
@@ -123,16 +123,16 @@ impl Allowed<'_> {
 pub struct Element {
     /// Flat row-major index.
     pub index: usize,
-    /// What was found.
+    /// The number that was found.
     pub got: f64,
-    /// What is wanted.
+    /// The wanted number.
     pub want: f64,
-    /// How far they may be apart.
+    /// The largest allowed distance.
     pub bound: f64,
 }
 
 impl Element {
-    /// How many bounds they are apart: infinite where a number is not finite, or the bound is 0 or less.
+    /// The distance in bounds: infinite if a number is not finite, or if the bound is 0 or less.
     pub fn ratio(&self) -> f64 {
         let off = (self.got - self.want).abs();
         match off.is_nan() || self.bound < 0.0 {
@@ -149,26 +149,26 @@ pub struct Comparison {
     pub elements: usize,
     /// Elements outside their bounds, those of the other counts included.
     pub outside: usize,
-    /// Where one of the two is NaN and the other is not, or both are and NaN may not meet NaN.
+    /// Pairs of which one is NaN and the other is not, or both are and NaN may not meet NaN.
     pub nan: usize,
-    /// Where one of the two is infinite and the other is not the same infinity.
+    /// Pairs of which one is infinite and the other is not the same infinity.
     pub infinite: usize,
     /// Finite numbers whose bound is infinite or NaN, which nothing could break: not judged, and counted as outside.
     pub unbounded: usize,
-    /// Where both are NaN and NaN may meet NaN: they say nothing of each other.
+    /// Pairs of two NaN if NaN may meet NaN: they say nothing of each other.
     pub nan_pairs: usize,
     /// The element that is most bounds away from what is wanted; the first of them. None if all are inside.
     pub worst: Option<Element>,
     /// True if a wanted number is finite.
     pub finite: bool,
-    /// Whether zeros in the place of all elements would be inside, too.
+    /// True if zeros in the place of all elements would also be inside.
     pub zeros_pass: bool,
     /// The number that all wanted ones are, if they are the same.
     pub constant: Option<f64>,
 }
 
 impl Comparison {
-    /// How many elements were judged: a comparison without any shows nothing, and passes nothing.
+    /// Number of elements that were judged: a comparison without any shows nothing, and passes nothing.
     pub fn judged(&self) -> usize {
         self.elements - self.unbounded - self.nan_pairs
     }

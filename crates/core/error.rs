@@ -42,7 +42,7 @@ pub enum Error {
     Config {
         /// The file.
         file: PathBuf,
-        /// What is wrong in it, and what was expected.
+        /// The mistake in it, and what was expected.
         message: String,
     },
     /// A data file (checkpoint, text, safetensors, npy, stored run) is wrong.
@@ -50,7 +50,7 @@ pub enum Error {
     Data {
         /// The file.
         file: PathBuf,
-        /// What is wrong in it, and what was expected.
+        /// The mistake in it, and what was expected.
         message: String,
     },
     /// The operating system refused to read or write.

@@ -1,4 +1,4 @@
-//! What git says of a folder.
+//! Answers of git about a folder.
 
 use std::path::Path;
 use std::process::Command;

@@ -48,7 +48,7 @@ macro_rules! errln {
     ($($text:tt)*) => { $crate::output::print_error(format_args!($($text)*)) };
 }
 
-/// What [`out!`] and [`outln!`] call.
+/// Prints for [`out!`] and [`outln!`].
 pub fn print(text: std::fmt::Arguments) {
     if stdout().write_fmt(text).is_err() {
         LOST.store(true, Ordering::Relaxed);
@@ -61,7 +61,7 @@ pub fn error(message: &str) {
     errln!("error: {}", lines.join("\n  "));
 }
 
-/// What [`errln!`] calls. An error here is ignored.
+/// Prints for [`errln!`]. An error here is ignored.
 pub fn print_error(text: std::fmt::Arguments) {
     let _ = writeln!(CleanWriter::new(io::stderr().lock(), false), "{text}");
 }
@@ -81,7 +81,7 @@ pub fn stdout() -> impl Write {
     CleanWriter::new(io::stdout().lock(), colour())
 }
 
-/// Whether standard output is in colour.
+/// True if standard output is in colour.
 pub fn colour() -> bool {
     io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
 }
@@ -126,7 +126,7 @@ pub fn clean(text: &str) -> String {
 pub struct CleanWriter<W> {
     inner: W,
     colour: bool,
-    /// Whether the line has nothing but spaces yet.
+    /// True if the line has only spaces yet.
     begins: bool,
 }
 

@@ -64,7 +64,7 @@ pub fn line(bar: &ProgressBar, units: &str, first: u64, elapsed: Duration) -> St
 pub struct Progress {
     bar: ProgressBar,
     start: Instant,
-    /// Whether it is to appear at all.
+    /// False if the bar never appears.
     shown: bool,
     lines: Lines,
 }

@@ -26,7 +26,7 @@ impl Cache {
         Self(Some(folder.into()))
     }
 
-    /// Whether there is a folder.
+    /// True if there is a folder.
     pub fn keeps(&self) -> bool {
         self.0.is_some()
     }

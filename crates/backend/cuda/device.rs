@@ -18,7 +18,7 @@ pub struct Device {
     pub name: String,
     /// Version of CUDA that the driver is for, e.g. `13.0`.
     pub driver: String,
-    /// What kernels are compiled for: `sm_90a`.
+    /// The architecture that kernels are compiled for: `sm_90a`.
     pub arch: String,
     /// The first number of its compute capability.
     pub major: i32,
@@ -26,15 +26,15 @@ pub struct Device {
     pub sms: i64,
     /// Bytes of the second-level cache.
     pub l2: usize,
-    /// Who else uses it waits for these.
+    /// Turns for work: other processes that use the device wait for them.
     pub turns: Turns,
-    /// Who else needs much memory of it waits for these.
+    /// Turns for memory: other processes that need much of it wait for them.
     allocations: Turns,
     /// Ends the process if a kernel never returns.
     pub watchdog: Watchdog,
 }
 
-/// How long is waited for memory that other processes have.
+/// Longest wait for memory that other processes have.
 const PATIENCE: Duration = Duration::from_secs(240);
 /// The same where it is most of the card's: even processes that do nothing may leave too little, until they end. Eight of them had 7.8 GB
 /// of an H100's 80, which the largest case of `decode_step` did not find room beside.
@@ -114,7 +114,7 @@ impl Device {
         Ok(device)
     }
 
-    /// How many GPUs this process may use.
+    /// Number of GPUs that this process may use.
     pub fn count() -> Result<usize> {
         let count = cuda("cuDeviceGetCount", result::device::get_count())?;
         Ok(usize::try_from(count).unwrap_or(0))
@@ -280,7 +280,7 @@ pub struct Memory {
     held: Held,
 }
 
-/// Where memory goes back to.
+/// The owner to which memory goes back.
 enum Held {
     /// To the pool, in the order of this stream.
     Pooled(sys::CUstream),

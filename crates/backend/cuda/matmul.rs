@@ -125,14 +125,14 @@ impl<'a> Matmul<'a> {
         lt("cublasLtMatmulDescSetAttribute", set)
     }
 
-    /// Where the scales of rows of A and of B are.
+    /// Sets the addresses of the scales of rows of A and of B.
     fn scale(&self, of_a: u64, of_b: u64) -> Result<()> {
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
         self.set(Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &of_b)?;
         self.set(Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &of_a)
     }
 
-    /// What cuBLASLt takes for the fastest, first to last; at least one.
+    /// The algorithms that cuBLASLt ranks first, fastest first; at least one.
     fn candidates(&self, most: usize) -> Result<Vec<sys::cublasLtMatmulAlgo_t>> {
         let [b, a, d] = self.layouts;
         // SAFETY: all descriptors live; the attribute has the type that cublasLt.h gives it; `found` has room for `most`.
@@ -243,7 +243,7 @@ impl Drop for Matmul<'_> {
     }
 }
 
-/// Whether cuBLASLt is there: on the loader's path, or in a toolkit, from where it is loaded.
+/// Looks for cuBLASLt in a toolkit, from where it is loaded, and on the loader's path.
 fn present() -> bool {
     // SAFETY: NVIDIA's library does not touch our memory when it is loaded.
     if let Some(library) = toolkit::library("libcublasLt.so")

@@ -21,14 +21,14 @@ pub struct Plan {
     pub prepare: Launches,
     pub run: Launches,
     pub scratch: Vec<Scratch>,
-    /// What its products multiply.
+    /// Type of the factors of its products.
     pub products: Factor,
 }
 
 /// Launches in their order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Launches {
-    /// What is launched, each once.
+    /// The different launches.
     pub steps: Vec<Step>,
     pub turns: Vec<Turn>,
 }
@@ -38,7 +38,7 @@ pub struct Launches {
 pub struct Turn {
     /// Its number among the steps.
     pub step: usize,
-    /// Those of a kernel; or A, B and D of a product, and the scales of A and of B, if they have any.
+    /// Arguments of a kernel; or A, B and D of a product, and the scales of A and of B, if they have any.
     pub arguments: Vec<Named>,
 }
 
@@ -73,9 +73,9 @@ pub struct Scratch {
     pub name: String,
     /// Bytes of one part.
     pub bytes: usize,
-    /// How many there are, one behind the other with guard bands between them.
+    /// Number of parts, one behind the other with guard bands between them.
     pub parts: usize,
-    /// Whether it is cleared before each run.
+    /// True if it is cleared before each run.
     pub zero: bool,
 }
 
@@ -85,13 +85,13 @@ impl Scratch {
         self.place(self.parts - 1) + self.bytes
     }
 
-    /// Where a part begins. All parts are aligned as the first is.
+    /// The first byte of a part. All parts are aligned as the first is.
     pub fn place(&self, part: usize) -> usize {
         part * (self.bytes + GUARD).next_multiple_of(GUARD)
     }
 }
 
-/// What is launched.
+/// A kernel or a product.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
     pub name: String,

@@ -172,7 +172,7 @@ impl<'a> Running<'a> {
         self.prepare(&self.set)
     }
 
-    /// What is in the buffers that it writes and that are wanted.
+    /// The contents of the wanted buffers among those that it writes.
     fn written(&self, wanted: impl Fn(&Buffer) -> bool) -> Result<Outputs> {
         let written = self.problem.buffers.iter().filter(|buffer| buffer.role != Role::In);
         let written = written.filter(|buffer| wanted(buffer));
@@ -203,7 +203,7 @@ impl<'a> Running<'a> {
         Some(Rc::clone(memory))
     }
 
-    /// What all runs of the problem leave, as replays of one graph, and the seconds that they take.
+    /// The outputs of all runs of the problem, as replays of one graph, and the seconds that they take.
     pub fn generated(&self) -> Result<(Outputs, f64)> {
         let _turn = self.device.turns.alone();
         let us = self.replay_runs(0)?;
@@ -245,7 +245,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Where the buffers that it writes differ from `outputs`, each part of them over and over, and the guard bands.
+    /// The places where the buffers that it writes differ from `outputs`, each part of them over and over, and the guard bands.
     fn differing(&self, outputs: &Outputs, (batch, rows): (&Batch, usize)) -> Result<Repeated> {
         let (mut differing, mut bytes) = (Vec::new(), 0);
         let memories = self.problem.buffers.iter().zip(&self.set.buffers);
@@ -283,7 +283,7 @@ impl<'a> Running<'a> {
         repeats.differing(self.device, (memory, GUARD + begin), want.len(), want.len() * times)
     }
 
-    /// What one run leaves in the buffers that it writes.
+    /// The outputs of one run.
     pub fn outputs(&self) -> Result<Outputs> {
         guards::outputs(self)
     }

@@ -83,12 +83,12 @@ impl<'d> Session<'d> {
         }
     }
 
-    /// Whether a variant is for this device.
+    /// True if a variant is for this device.
     pub fn runs(&self, variant: &Variant) -> bool {
         variant.is_for(&self.device.arch)
     }
 
-    /// What compares contents that repeat.
+    /// The kernel that compares contents that repeat.
     pub fn repeats(&self) -> Result<&Repeats> {
         match self.repeats.get() {
             Some(repeats) => Ok(repeats),
@@ -99,7 +99,7 @@ impl<'d> Session<'d> {
         }
     }
 
-    /// What times are taken with.
+    /// The stopwatch of the session.
     pub fn watch(&self) -> &Stopwatch<'d> {
         &self.watch
     }

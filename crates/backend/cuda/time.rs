@@ -1,4 +1,4 @@
-//! How long work takes: with the second-level cache flushed, back to back, and replayed as a graph.
+//! Times of work: with the second-level cache flushed, back to back, and replayed as a graph.
 
 use std::time::{Duration, Instant};
 
@@ -116,11 +116,11 @@ pub struct Stopwatch<'a> {
 
 /// Fewest and most repetitions for one of the ways of timing.
 const REPETITIONS: (usize, usize) = (11, 200);
-/// They end after that time.
+/// Repetitions end after this time.
 const BUDGET: Duration = Duration::from_millis(60);
-/// They end after that time if the median is known well enough. Clocks that rest rise sooner.
+/// Repetitions end after this time if the median is known well enough. Clocks that rest rise sooner.
 const ENOUGH: Duration = Duration::from_millis(10);
-/// How well that is: half of the 95 % interval of the median, over the median.
+/// Enough precision of the median: half of its 95 % interval, over the median.
 const WITHIN: f64 = 0.005;
 
 /// Microseconds of repetitions, as many as are needed.
@@ -132,7 +132,7 @@ fn repeated(mut once: impl FnMut() -> Result<f64>) -> Result<Spread> {
     Ok(Spread::from_values(values))
 }
 
-/// Whether these repetitions, which took so long, are enough.
+/// True if these repetitions, which took so long, are enough.
 pub fn enough(values: &[f64], spent: Duration) -> bool {
     let n = values.len();
     let known = || n.is_multiple_of(10) && half_interval(values) <= WITHIN;

@@ -189,7 +189,7 @@ impl Toolkit {
         })
     }
 
-    /// What the cache has of a text of this digest, made by these options; else what `make` makes, which the cache keeps.
+    /// The machine code of a text of this digest, made by these options: from the cache, or else from `make`, which the cache then keeps.
     fn cached(&self, text: &blake3::Hash, made_by: &[String], make: impl FnOnce() -> Result<Cubin>) -> Result<Cubin> {
         let key = cache::key(text, made_by, self.version);
         if let Some(cubin) = self.cache.get(&key) {
@@ -303,7 +303,7 @@ fn begins(path: &Path, stem: &str) -> bool {
         .is_some_and(|name| name.to_string_lossy().starts_with(stem))
 }
 
-/// Where toolkits are looked for, in this order.
+/// Folders that may have a toolkit, in the order of the search.
 fn places() -> Vec<PathBuf> {
     if let Some(folder) = std::env::var_os(VARIABLE) {
         return vec![folder.into()];

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// A file that processes lock, in the folder for what lives as long as a user's session.
 pub struct Turns {
     file: Option<File>,
-    /// How many turns this process has.
+    /// Number of turns that this process has.
     held: Mutex<usize>,
 }
 

@@ -42,7 +42,7 @@ const HEADER: u64 = 1 << 20;
 /// Why a program's outputs cannot be judged.
 #[derive(Debug)]
 pub struct ProgramFailure {
-    /// What went wrong, with the end of its stderr.
+    /// The problem, with the end of the program's stderr.
     pub why: String,
     /// The file that it wrote in place of its outputs, if it can be read.
     pub left: Option<Vec<u8>>,

@@ -26,7 +26,7 @@ const STRAY: usize = 3;
 const WAITING: usize = 1024;
 /// Interval at which the clock and the signal flag are checked while waiting for a program.
 const POLL: Duration = Duration::from_millis(10);
-/// How long a program may take to end after its last output, before it is killed.
+/// Time that a program has to end after its last output, before it is killed.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// When a program is given up.
@@ -239,7 +239,7 @@ impl Server {
         }
     }
 
-    /// It closed its stdout.
+    /// The error of a program that closed its stdout.
     fn ended(&mut self, stray: &[String]) -> ServerError {
         let wrong = match self.process.wait(&Deadline::new(Limits::GRACE)) {
             Ok(status) => format!("{} without an answer, after {} answers", ending(status), self.answered),

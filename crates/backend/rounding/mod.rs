@@ -27,13 +27,13 @@ use round::{Place, Round, matrix};
 #[derive(Clone, Default)]
 pub struct Rounding {
     rounds: Vec<Round>,
-    /// Whether some of them are of weights, which are rounded when a model is loaded.
+    /// True if some of them are of weights, which are rounded when a model is loaded.
     of_weights: bool,
     /// Replace rounding errors by noise.
     noise: Option<Noise>,
-    /// How many of the last channels RoPE has turned, by site.
+    /// Number of the last channels that RoPE has turned, by site.
     turned: Vec<(&'static str, usize)>,
-    /// What stands in for operations.
+    /// Kernels that stand in for operations.
     stand_in: Option<Arc<StandIn>>,
 }
 
@@ -46,7 +46,7 @@ pub struct CacheBytes {
     /// Bytes that the growing caches of all layers take per token of context, those that the recipe leaves exact in bf16; none if it
     /// rounds no cache. Caches that stop growing are not counted.
     pub token: Option<f64>,
-    /// Those bytes as a share of what bf16 takes.
+    /// The bytes per token as a share of those in bf16.
     pub of_bf16: Option<f64>,
 }
 
@@ -151,12 +151,12 @@ impl Rounding {
         })
     }
 
-    /// Whether it rounds weights, so that it needs a model that was loaded by it.
+    /// True if it rounds weights, so that it needs a model that was loaded by it.
     pub fn rounds_weights(&self) -> bool {
         self.of_weights
     }
 
-    /// How many of the last channels of a row RoPE has turned, by site.
+    /// Number of the last channels of a row that RoPE has turned, by site.
     pub fn turned_channels(&self) -> &[(&'static str, usize)] {
         &self.turned
     }
@@ -172,7 +172,7 @@ impl Rounding {
         places.iter().flat_map(of_place).collect()
     }
 
-    /// What computes the model's operations.
+    /// The operations of the model: stand-ins, or those of the reference.
     pub fn operations(&self) -> &dyn Operations<f32> {
         match &self.stand_in {
             Some(stand_in) => &**stand_in,
@@ -195,12 +195,12 @@ impl Rounding {
         }
     }
 
-    /// Whether a tensor read in two roles must be passed once per role.
+    /// True if a tensor read in two roles must be passed once per role.
     pub fn splits(&self, site: &Site) -> bool {
         self.at(site).any(|round| round.role.is_some())
     }
 
-    /// Whether anything is rounded here.
+    /// True if anything is rounded here.
     pub fn touches(&self, site: &Site) -> bool {
         self.at(site).any(|round| round.reads(site.role))
     }
@@ -224,7 +224,7 @@ impl Rounding {
         }
     }
 
-    /// How many of the last channels of a row RoPE has turned at a site.
+    /// Number of the last channels of a row that RoPE has turned at a site.
     fn turned(&self, site: &Site) -> usize {
         let here = self.turned.iter().find(|(name, _)| *name == site.name);
         here.map_or(0, |(_, channels)| *channels)
@@ -387,7 +387,7 @@ fn multiplied(config: &dyn Config) -> impl Iterator<Item = (&'static str, &'stat
     })
 }
 
-/// Whether attention reads what a site's cache holds.
+/// True if attention reads the cache of a site.
 fn reads_vectors(info: &SiteInfo) -> bool {
     let held = info.cache.map(|cache| cache.held);
     matches!(held, Some(Held::KeyValue | Held::Key | Held::Value))

@@ -13,12 +13,12 @@ use ulplab_run::experiment::Mistake;
 pub struct Noise {
     /// The draws depend on it.
     pub seed: u64,
-    /// How many times as large as the error it is; 1 keeps the error's energy.
+    /// The size of the noise in units of the error; 1 keeps the error's energy.
     pub gain: f64,
 }
 
 impl Noise {
-    /// What the keys `noise` and `gain` of a recipe ask for.
+    /// Reads the keys `noise` and `gain` of a recipe.
     ///
     /// # Errors
     /// A gain that is no size, or of no noise.

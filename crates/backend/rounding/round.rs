@@ -43,7 +43,7 @@ pub(super) struct Place {
     /// Rows of a matrix, if a state of matrices `[heads, K, V]` passes.
     pub matrix: Option<usize>,
     pub turned: usize,
-    /// Whether the site's rows are cached, or multiplied with cached ones to select some.
+    /// True if the site's rows are cached, or multiplied with cached ones to select some.
     pub meets_cache: bool,
 }
 
@@ -93,7 +93,7 @@ impl Round {
     /// Reads a round, and finds that it fits the places that it covers.
     ///
     /// # Errors
-    /// Those of [`read`](Self::read), and a pattern that covers no place.
+    /// If [`read`](Self::read) fails, or if the pattern covers no place.
     pub fn resolve(round: &recipe::Round, count: usize, places: &[Place]) -> Result<Self, Mistake> {
         let mut resolved = Self::read(round, count)?;
         let covered: Vec<&Place> = places.iter().filter(|place| resolved.covers(place)).collect();
@@ -223,7 +223,7 @@ impl Round {
         self.covers_layer(place.layer) && matches(&self.at, &place.full)
     }
 
-    /// Whether it rounds what passes at a site.
+    /// True if it rounds the tensors of a site.
     pub fn meets(&self, site: &Site) -> bool {
         self.covers_layer(site.layer) && self.sites.contains(&site.name) && matches(&self.at, &site.to_string())
     }
@@ -232,7 +232,7 @@ impl Round {
         self.role.is_none_or(|own| own == role)
     }
 
-    /// Whether it is for some channels or tokens only.
+    /// True if it is for some channels or tokens only.
     pub fn restricted(&self) -> bool {
         self.channels.is_some() || self.tokens.is_some()
     }
@@ -310,7 +310,7 @@ impl Round {
     }
 }
 
-/// How many rows the matrices at a site have by a function of dimensions, if a state of matrices `[heads, K, V]` passes there.
+/// Rows of the matrices at a site by a function of dimensions, if a state of matrices `[heads, K, V]` passes there.
 pub(super) fn matrix(info: &SiteInfo, size: impl Fn(Dim) -> usize) -> Option<usize> {
     let state = info.cache.is_some_and(|cache| cache.growth == Growth::State);
     match info.dims {

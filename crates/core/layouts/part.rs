@@ -21,7 +21,7 @@ impl Part {
         self.tile.height(self.rows.len())
     }
 
-    /// Whether the words of a column are next to each other over many rows, and the next column is far away.
+    /// True if the words of a column are next to each other over many rows, and the next column is far away.
     pub fn is_tall(&self) -> bool {
         self.tile == Tile::All && self.height() > 64
     }

@@ -15,7 +15,7 @@ pub struct Layout {
     pub scale: usize,
     /// The tile within which scales are reordered.
     pub tile: Tile,
-    /// Whether rows or columns come in groups, each of which is laid out by itself.
+    /// Groups of rows or columns, each of which is laid out by itself.
     pub groups: Groups,
     /// Formula for the offset of the scale in row `r` and column `c`, in bytes.
     pub offset: &'static str,
@@ -61,7 +61,7 @@ impl Tile {
     }
 }
 
-/// How a matrix is divided; every group is laid out separately.
+/// The division of a matrix; every group is laid out separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Groups {
     /// No groups; a leading third dimension, experts, is allowed.

@@ -70,7 +70,7 @@ impl Transpose for pulp::x86::V4 {
     }
 }
 
-/// What is done with blocks.
+/// Work on blocks.
 pub trait Work {
     fn run(self, by: impl Transpose);
 }
@@ -114,9 +114,9 @@ pub struct Unpack<'a> {
 
 /// Up to 16 rows that are next to each other in tiles.
 struct Band {
-    /// Where they begin in the matrix; `None` for padding.
+    /// Their beginnings in the matrix; `None` for padding.
     rows: [Option<usize>; 16],
-    /// Where they begin in the first tile of the part that has them, and how many bytes of a tile they are.
+    /// Their beginning in the first tile of the part that has them, and their bytes of a tile.
     line: usize,
     bytes: usize,
 }
@@ -153,7 +153,7 @@ fn lots(part: &Part, stride: usize, tiles: usize) -> impl Iterator<Item = Vec<Ba
     std::iter::from_fn(lot).take_while(|lot| !lot.is_empty())
 }
 
-/// Where the whole bands of a lot begin, in the matrix and in the tiles, and how many they are.
+/// The beginnings of the whole bands of a lot, in the matrix and in the tiles, and their number.
 struct Starts([([usize; 16], usize); TOGETHER], usize);
 
 impl Starts {

@@ -15,7 +15,7 @@ pub struct Checkpoint {
     pub config: Box<dyn Config>,
     /// Token ids of the model are below this.
     pub vocabulary: usize,
-    /// What is to be known of it: tensors that the model does not read, in words.
+    /// Notes on it, in words: tensors that the model does not read.
     pub notes: Vec<String>,
     tensors: Tensors,
 }
@@ -58,10 +58,10 @@ impl Checkpoint {
         })
     }
 
-    /// What turns text into its ids.
+    /// The tokenizer that turns text into its ids.
     ///
     /// # Errors
-    /// Those of [`Tokenizer::open`].
+    /// If [`Tokenizer::open`] fails.
     pub fn tokenizer(&self) -> Result<Tokenizer> {
         Tokenizer::open(&self.folder, self.vocabulary)
     }

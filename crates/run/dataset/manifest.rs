@@ -39,7 +39,7 @@ pub struct Dataset {
     /// Its description, in a line or two.
     pub about: String,
     pub licence: String,
-    /// Where it comes from.
+    /// Its origin.
     pub source: String,
     /// Texts only: whether the listed checkpoints were trained on it.
     pub in_training: Option<bool>,

@@ -44,7 +44,7 @@ impl Tensors {
         self
     }
 
-    /// How many tensors the files have, and how many numbers all of them.
+    /// Number of tensors in the files, and of numbers in all of them.
     pub fn size(&self) -> (usize, usize) {
         self.read.size()
     }
@@ -69,7 +69,7 @@ impl Tensors {
         Ok(unused.into_iter().map(str::to_string).collect())
     }
 
-    /// What is to be said of tensors that a model with these layers and these tensors does not use.
+    /// Notes on tensors that a model with these layers and these tensors does not use.
     ///
     /// # Errors
     /// Some of them would change its result.

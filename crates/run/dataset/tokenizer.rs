@@ -7,7 +7,7 @@ use ulplab_core::input;
 use super::Manifest;
 use ulplab_core::{Error, Result};
 
-/// What turns text into the ids of a model, and back.
+/// Turns text into the ids of a model, and back.
 pub enum Tokenizer {
     /// A token is a byte.
     Bytes,
@@ -71,7 +71,7 @@ impl Tokenizer {
         }
     }
 
-    /// What a token is called in messages.
+    /// The name of a token in messages.
     pub fn unit(&self) -> &'static str {
         match self {
             Self::Bytes => "byte",
@@ -114,7 +114,7 @@ impl Tokenizer {
     /// So many tokens of a text: from byte `offset` on, or from the first character behind it.
     ///
     /// # Errors
-    /// Those of [`Manifest::text`]; a text that is not UTF-8, or too short.
+    /// If [`Manifest::text`] fails, or if the text is not UTF-8 or too short.
     pub fn window(&self, datasets: &Manifest, name: &str, offset: usize, tokens: usize) -> Result<Tokens> {
         let Self::File { path, trained } = self else {
             let bytes = datasets.text(name, offset, tokens)?;
@@ -157,7 +157,7 @@ impl Tokenizer {
     /// Bytes of a text at which a window of so many tokens may begin: those before this one.
     ///
     /// # Errors
-    /// Those of [`Manifest::text`]; a text that is not UTF-8.
+    /// If [`Manifest::text`] fails, or if the text is not UTF-8.
     pub fn places(&self, datasets: &Manifest, name: &str, tokens: usize) -> Result<u64> {
         let size = datasets.text_bytes(name)?;
         let Self::File { path, trained } = self else {
@@ -217,7 +217,7 @@ impl Piece {
 
 /// A text with its tokens.
 struct Encoded {
-    /// What the tokenizer puts before a text.
+    /// The tokens that the tokenizer puts before a text.
     before: Vec<u32>,
     ids: Vec<u32>,
     /// The bytes of each of `ids`.
@@ -244,7 +244,7 @@ impl Encoded {
         })
     }
 
-    /// How many tokens are put before a text.
+    /// Number of tokens that the tokenizer puts before a text.
     fn before(path: &Path, trained: &tokenizers::Tokenizer) -> Result<usize> {
         let encoding = trained
             .encode("a", true)

@@ -28,7 +28,7 @@ const OTHER: &str = "parts outside of the language model";
 const ZERO: &str = "biases of zeros";
 const HEAD: &str = "a head that equals the embedding, to which config.json ties it";
 
-/// What is to be said of the tensors in `unused`, of a model with these layers and these tensors: notes, a line for each reason, and
+/// Sorts the tensors in `unused`, of a model with these layers and these tensors: notes, a line for each reason, and
 /// problems, each of one tensor.
 pub fn sort(read: &Safetensors, needed: &[TensorSpec], layers: usize, unused: &[String]) -> (Vec<String>, Vec<String>) {
     let model = Model::new(needed, layers);
@@ -50,7 +50,7 @@ pub fn sort(read: &Safetensors, needed: &[TensorSpec], layers: usize, unused: &[
 
 struct Model<'a> {
     needed: BTreeMap<&'a str, &'a TensorSpec>,
-    /// What stands before the names of its layers.
+    /// The prefix of the names of its layers.
     prefix: &'a str,
     layers: usize,
     embedding: Option<&'a TensorSpec>,

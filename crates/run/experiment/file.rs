@@ -162,7 +162,7 @@ impl ExperimentFile {
         self.at_byte(self.place(&mistake.path), &mistake.message)
     }
 
-    /// Where the value of a path begins, or the last of its steps that the file has.
+    /// The byte at which the value of a path begins, or the last of its steps that the file has.
     fn place(&self, path: &[Step]) -> Option<usize> {
         let root = DeTable::parse(&self.text).ok()?.into_inner();
         let (first, rest) = path.split_first()?;

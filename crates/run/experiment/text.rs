@@ -80,7 +80,7 @@ impl Window {
     /// So many tokens of its text, from its first byte on.
     ///
     /// # Errors
-    /// Those of [`Tokenizer::window`].
+    /// If [`Tokenizer::window`] fails.
     pub fn read(&self, datasets: &Datasets, tokenizer: &Tokenizer, seed: u64, tokens: usize) -> Result<Tokens> {
         let offset = match self.draw {
             None => self.offset,
@@ -103,7 +103,7 @@ pub struct Reading<'a> {
     pub model: Option<&'a str>,
     /// Tokens in each window.
     pub tokens: usize,
-    /// Whether windows may have more tokens than the model was trained on; none where an experiment cannot say so.
+    /// True if windows may have more tokens than the model was trained on; none if an experiment cannot say so.
     pub beyond_trained: Option<bool>,
     pub windows: &'a [Window],
 }
@@ -118,7 +118,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// How long a window is, in words.
+    /// The length of a window, in words.
     pub fn length(&self) -> String {
         let beyond = self.beyond_trained == Some(true);
         format!(

@@ -43,7 +43,7 @@ pub fn bind<'m>(manifest: &'m Manifest) -> Vec<Binding<'m>> {
     manifest.experiment.gates.iter().flat_map(of_rule).collect()
 }
 
-/// How many cells each recipe has in each phase.
+/// Number of cells of each recipe in each phase.
 fn counts(cells: &[String]) -> HashMap<(&str, &str), usize> {
     let mut counts = HashMap::new();
     for id in cells {

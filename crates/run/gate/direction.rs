@@ -1,4 +1,4 @@
-//! Which way a gate may point.
+//! The direction in which a gate may point.
 
 use crate::experiment::{Rule, Statistic};
 use ulplab_core::metrics::{Better, Bound, Metric, Show};

@@ -28,7 +28,7 @@ pub struct Binding<'a> {
     pub recipe: &'a str,
     /// Cells of the recipe in the rule's phase that the experiment plans.
     pub planned: usize,
-    /// How many of them were not selected.
+    /// Number of them that were not selected.
     pub left_out: usize,
     pub unmeasured: Unmeasured,
 }
@@ -229,7 +229,7 @@ pub const CHECKS: [&str; 9] = [
     "program", "launch", "inputs", "guards", "rerun", "graph", "batch", "large", "draws",
 ];
 
-/// Whether a rule binds what went wrong in a check, even if its `at` does not name it: outputs that pass say nothing of a kernel that
+/// True if a rule binds the fault that a check found, even if its `at` does not name it: outputs that pass say nothing of a kernel that
 /// fails one, and there are none of a program that did not run, which is a violation that is NaN and fails every rule.
 fn binds_always(rule: &Rule, site: &str, metric: &str, value: f64) -> bool {
     metric == VIOLATIONS.name && CHECKS.contains(&site) && (rule.metric == metric || value.is_nan())
@@ -307,12 +307,12 @@ impl Statistic {
         }
     }
 
-    /// Whether it is a limit that several windows set.
+    /// True if it is a limit that several windows set.
     pub fn is_interval(self) -> bool {
         matches!(self, Self::CiLow | Self::CiHigh | Self::LimitLow | Self::LimitHigh)
     }
 
-    /// Whether the windows are too few for it, or too similar. Values that are not finite define it well enough to fail.
+    /// True if the windows are too few for it, or too similar. Values that are not finite define it well enough to fail.
     fn is_undefined(self, summary: &Summary) -> bool {
         match self {
             Self::CiLow | Self::CiHigh => summary.windows < LEAST_WINDOWS && !summary.mean.is_nan(),

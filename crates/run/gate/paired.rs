@@ -1,4 +1,4 @@
-//! What windows that two models read say of the difference between them: whether predictions became worse, and whether a divergence
+//! Paired tests of windows that two models read: whether predictions became worse, and whether a divergence
 //! between them tells so.
 
 use crate::run::summary::{Summary, flips};
@@ -33,7 +33,7 @@ pub struct Paired<'a> {
 }
 
 impl Paired<'_> {
-    /// Whether the tests are defined, and neither shows a difference in the accuracy of predictions.
+    /// True if the tests are defined, and neither shows a difference in the accuracy of predictions.
     pub fn is_silent(&self) -> bool {
         self.adjusted > LEVEL
             && self

@@ -31,7 +31,7 @@ const SESSIONS: &str = "sessions";
 /// Folder of a scheduler's script and logs, which are there before the run.
 pub const JOBS: &str = "jobs";
 
-/// What stands behind the digest at the end of a cell's file.
+/// The characters behind the digest at the end of a cell's file.
 const CLOSE_CELL: &str = "\"}\n";
 
 /// A temporary file that was not written for so long belongs to a process that was killed: none takes a minute.
@@ -136,7 +136,7 @@ impl Folder {
         &self.run
     }
 
-    /// Where each process that works on the run leaves its session.
+    /// The folder in which each process that works on the run leaves its session.
     pub fn sessions(&self) -> PathBuf {
         self.path.join(SESSIONS)
     }
@@ -157,7 +157,7 @@ impl Folder {
         write_atomic(&file, |out| out.write_all(&text))
     }
 
-    /// Whether a cell is finished: its file exists and is undamaged. A damaged file is reported, and the cell is to be run
+    /// True if a cell is finished: its file exists and is undamaged. A damaged file is reported, and the cell is to be run
     /// again.
     pub fn finished(&self, id: &str) -> Result<bool> {
         if !self.has(id) {
@@ -228,7 +228,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Whether a cell has a file.
+    /// True if a cell has a file.
     pub fn has(&self, id: &str) -> bool {
         self.cell_file(id).is_file()
     }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct Invocation {
     /// The experiment file.
     pub experiment: PathBuf,
-    /// Whether it is one of kernels.
+    /// True for an experiment of kernels.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub kernels: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -21,10 +21,10 @@ pub struct Invocation {
     pub only: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub skip: Vec<String>,
-    /// Whether it ends as soon as every gate is decided.
+    /// True if the run ends as soon as every gate is decided.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub until_decided: bool,
-    /// Whether a run whose text cannot tell formats apart is not judged.
+    /// True if a run whose text cannot tell formats apart is not judged.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub strict: bool,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -40,7 +40,7 @@ pub struct Invocation {
 }
 
 impl Invocation {
-    /// What to type into a shell to run the same again with this seed.
+    /// The command line that runs the same again with this seed.
     pub fn command(&self, seed: u64) -> String {
         let path = |path: &PathBuf| path.display().to_string();
         let mut words: Vec<String> = ["ulplab"].into_iter().chain(self.verb()).map(String::from).collect();

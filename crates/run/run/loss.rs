@@ -20,7 +20,7 @@ pub struct Loss {
     /// Per byte, if tokens are not bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nats_per_byte: Option<f64>,
-    /// Of all tokens together.
+    /// Perplexity of all tokens together.
     pub perplexity: f64,
     /// The loss per token of uniform guesses, if the vocabulary is known.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -96,7 +96,7 @@ pub fn blind(run: &Run) -> Option<String> {
     common.then(|| format!("{SO} by loss: all {} recipes lie within each other's noise", ends.len()))
 }
 
-/// What was measured at the model's output where recipes run free.
+/// Summaries at the model's output in the phase in which recipes run free.
 fn at_the_end<'a>(run: &'a Run, metric: &'a Metric) -> impl Iterator<Item = &'a Summary> {
     let here = |summary: &&Summary| summary.phase == Phase::Cumulative && summary.layer.is_none();
     let summaries = run.summaries.iter().filter(here);

@@ -28,7 +28,7 @@ use summary::Summary;
 use ulplab_core::record::Record;
 use verdict::{Outcome, Verdict};
 
-/// What belongs to each recipe, in its order. Whoever asks for every recipe in turn would else look through everything each time.
+/// Groups items by recipe, once, in their order: a caller that looks at every recipe needs no scan for each.
 pub fn by_recipe<T>(all: &[T], recipe: impl Fn(&T) -> &str) -> HashMap<&str, Vec<&T>> {
     let mut of: HashMap<&str, Vec<&T>> = HashMap::new();
     for one in all {
@@ -71,7 +71,7 @@ pub struct Manifest {
     /// Recipes that cannot run, and why.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub hindered: BTreeMap<String, Hindrance>,
-    /// What the files of the model have and nobody reads, in words.
+    /// Tensors and keys of the model's files that nobody reads, in words.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     pub recipes: Vec<RecipeInfo>,
@@ -84,7 +84,7 @@ pub struct Manifest {
     /// For kernels: the measured ceilings that times are compared with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ceilings: Option<Ceilings>,
-    /// Whether every cell was there when the run was read; not part of the file.
+    /// True if every cell was there when the run was read; not part of the file.
     #[serde(skip)]
     pub complete: bool,
 }
@@ -131,7 +131,7 @@ impl Manifest {
         digest.finalize().to_hex().to_string()
     }
 
-    /// Whether the file says one thing: its cells are those that its experiment plans, and its fingerprint is theirs. The
+    /// Checks that the file agrees with itself: its cells are those that its experiment plans, and its fingerprint is theirs. The
     /// error names the mistake.
     pub fn check(&self) -> Result<(), String> {
         let (mut cells, mut left_out) = (self.cells.iter().peekable(), self.left_out.iter().peekable());
@@ -235,7 +235,7 @@ impl Manifest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Hindrance {
-    /// It is for another device than this one.
+    /// The recipe is for another device than this one.
     OtherDevice(String),
     /// Something that it needs is missing.
     Missing(String),
@@ -256,7 +256,7 @@ pub struct RecipeInfo {
     pub bytes_per_vector: Option<f64>,
     /// Bytes that the growing caches of all layers take per token of context, those that the recipe leaves exact in bf16.
     pub bytes_per_token: Option<f64>,
-    /// Those bytes as a share of what bf16 takes.
+    /// The bytes per token as a share of those in bf16.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of_bf16: Option<f64>,
 }

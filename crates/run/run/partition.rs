@@ -8,7 +8,7 @@ use std::str::FromStr;
 use super::plan::{Cell, Plan};
 use ulplab_core::error::{Error, Result, did_you_mean};
 
-/// How finely a plan is cut at most: into so many pieces for each share. Finer pieces make shares more even, and make more of them
+/// The numbers of pieces for each share into which a plan is cut. Finer pieces make shares more even, and make more of them
 /// compute the same windows; the best of these is taken.
 const PIECES: [u64; 4] = [1, 2, 4, 8];
 
@@ -44,7 +44,7 @@ pub enum PartitionArg {
     FromEnvironment(Rule),
 }
 
-/// How cells are dealt to shares.
+/// The way in which cells are dealt to shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     Slice,

@@ -102,7 +102,7 @@ impl Plan {
         cells
     }
 
-    /// Whether each recipe has its own windows; those of kernels are the cases of their operation.
+    /// True if each recipe has its own windows; those of kernels are the cases of their operation.
     pub fn by_case(&self) -> bool {
         self.recipes.iter().any(|recipe| recipe.windows.is_some())
     }

@@ -1,4 +1,4 @@
-//! Where runs are kept that are given no folder: `runs/<name>/<time>`.
+//! Folders of runs for which the user names none: `runs/<name>/<time>`.
 
 use std::path::{Path, PathBuf};
 

@@ -1,13 +1,13 @@
-//! What a scheduler tells a task in its environment: which of how many it is, and what to call it.
+//! Variables by which a scheduler tells a task its number, the number of tasks, and its name.
 
 use super::partition::{MOST_SHARES, Partition, PartitionArg, Share};
 use ulplab_core::error::{Error, Result};
 
-/// How a scheduler numbers its tasks.
+/// The numbering of tasks by a scheduler.
 struct Scheduler {
     /// Set in every task.
     index: &'static str,
-    /// How many tasks there are.
+    /// Number of tasks.
     count: &'static str,
     /// The number of the first task.
     first: usize,
@@ -87,7 +87,7 @@ pub fn resolve(arg: &PartitionArg, variable: impl Fn(&str) -> Option<String>) ->
     Ok((rule.share(Share { m, n }), Some(from)))
 }
 
-/// What the scheduler calls this task, so that people find it there. A task that is started again keeps its name.
+/// The scheduler's name of this task, by which people find it there. A task that is started again keeps its name.
 pub fn task(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     let of_array = || {
         Some(format!(
@@ -103,7 +103,7 @@ pub fn task(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     slurm.or_else(index).or_else(ci)
 }
 
-/// How often the scheduler had started this task before, if it says so.
+/// Number of times that the scheduler had started this task before, if it says so.
 pub fn restarts(variable: impl Fn(&str) -> Option<String>) -> u32 {
     let count = variable("SLURM_RESTART_COUNT").and_then(|count| count.parse().ok());
     count.unwrap_or(0)

@@ -1,4 +1,4 @@
-//! Who worked on a run, when and for how long: a small file for each process, for readers. Nothing is judged by it.
+//! Sessions of processes that worked on a run: a small file for each, for readers. Nothing is judged by it.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -21,14 +21,14 @@ use ulplab_core::error::{Error, Result};
 use ulplab_core::input;
 use ulplab_core::text::shown;
 
-/// How often a process writes its session while it works.
+/// Time between two writes of a session while its process works.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 /// A process without a sign of life for so long is taken for dead: it wrote its session three times in that time, if it lives.
 const SILENCE: SignedDuration = SignedDuration::from_secs(60);
-/// What `ended` is if nothing went wrong.
+/// The value of `ended` if nothing went wrong.
 const DONE: &str = "done";
 
-/// What one process does or did. A process that was killed leaves what it wrote last.
+/// The work of one process. A process that was killed leaves what it wrote last.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Session {
     /// RFC 3339.
@@ -47,33 +47,33 @@ pub struct Session {
     /// The machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// What the scheduler calls it.
+    /// The scheduler's name of the task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
-    /// How often the scheduler had started the task before.
+    /// Number of times that the scheduler had started the task before.
     #[serde(default)]
     pub restarts: u32,
     /// `done`, or the error; none while it works, and if it was killed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<String>,
-    /// Whether its scheduler has started the same task again; not part of the file.
+    /// True if its scheduler has started the same task again; not part of the file.
     #[serde(skip)]
     restarted: bool,
 }
 
-/// What became of a process.
+/// The state of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     Running,
     Done,
-    /// It ended with this error.
+    /// The process ended with this error.
     Failed(String),
-    /// It fell silent without an end: killed, out of memory, or on a machine that went down.
+    /// The process fell silent without an end: killed, out of memory, or on a machine that went down.
     Died,
 }
 
 impl Session {
-    /// What became of it, at this time of day.
+    /// Its state at this time of day.
     pub fn state(&self, at: Timestamp) -> State {
         match self.ended.as_deref() {
             Some(DONE) => State::Done,
@@ -92,7 +92,7 @@ impl Session {
             .ok()
     }
 
-    /// Who it is, for a sentence: its share, machine and name with the scheduler, as far as they are known.
+    /// Its share, machine and name with the scheduler, as far as they are known, for a sentence.
     pub fn who(&self) -> String {
         let share = self.partition.clone().unwrap_or("all cells".into());
         let host = self.host.as_ref().map(|host| format!("on {host}"));

@@ -87,7 +87,7 @@ impl Summary {
             .find(|other| other.metric == metric.name && place(other))
     }
 
-    /// What the windows say of a bound on the mean, looked at one after the other ([`statistics::decide`]).
+    /// Decides on a bound on the mean, window after window ([`statistics::decide`]).
     pub fn decide(&self, bound: f64, lower: bool) -> (Decision, usize, Evidence) {
         match self.metric == PERPLEXITY.name {
             true => statistics::decide(&logarithms(&self.values), &[], bound.ln(), lower),

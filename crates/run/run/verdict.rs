@@ -1,4 +1,4 @@
-//! What rules say of a run, as data; `gate` makes it.
+//! Verdicts of rules on a run, as data; `gate` makes them.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,10 +10,10 @@ use ulplab_core::record::Failure;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// It holds on everything that was planned.
+    /// The rule holds on everything that was planned.
     Pass,
     Fail,
-    /// It does not fail on the measurements, but they are not enough to pass.
+    /// The rule does not fail on the measurements, but they are not enough to pass.
     NotJudged,
     /// The recipe cannot run on this device, so that another run must judge it.
     NotForDevice,
@@ -52,7 +52,7 @@ impl Verdict {
         self.status == Status::Fail
     }
 
-    /// What follows from a control that was measured and fails.
+    /// The consequence of a control that was measured and fails.
     pub fn consequence(&self) -> Option<&'static str> {
         let control = self.rule.control && self.fails() && !self.value.is_nan();
         control.then_some(

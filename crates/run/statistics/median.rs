@@ -1,6 +1,6 @@
 //! Medians, and how well they are known: by order statistics alone, for any distribution.
 
-/// How many of `n` sorted values lie outside, at each end, of an interval that contains the median of their distribution
+/// Number of values, of `n` sorted ones, that lie outside, at each end, of an interval that contains the median of their distribution
 /// with a probability of at least 95 %: the binomial distribution of ½ has 2.5 % below, at most.
 pub fn outside(n: usize) -> usize {
     let (mut below, mut term) = (0.0, 0.5f64.powi(n as i32));

@@ -2,12 +2,12 @@
 
 use super::{CONFIDENCE, net};
 
-/// What windows say of a bound on a mean, so far.
+/// The evidence of windows on a bound on a mean, so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// The mean is on the right side of the bound.
     Right,
-    /// It is on the wrong side.
+    /// The mean is on the wrong side.
     Wrong,
     Undecided,
 }

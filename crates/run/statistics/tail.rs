@@ -8,7 +8,7 @@ use super::binomial::{cumulative, draws_for, rate_above};
 /// Excesses that a tail is fitted to at least, and draws over that.
 pub const LEAST_EXCESSES: usize = 10;
 
-/// Where a tail is assumed to fall at least as fast as an exponential one.
+/// The scale on which a tail is assumed to fall at least as fast as an exponential one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scale {
@@ -29,8 +29,8 @@ pub struct Threshold {
 
 /// The value that draws like these exceed at most at the rate `flake`, with this confidence; larger values are worse.
 ///
-/// Where draws are many enough it is one of them (Clopper and Pearson 1934), and nothing is assumed. Otherwise the tail is extrapolated
-/// from the largest tenth of the draws, at least [`LEAST_EXCESSES`]: with S(u) the share above the least of them and μ the mean excess
+/// If draws are many enough, the value is one of them (Clopper and Pearson 1934), and nothing is assumed. Otherwise the tail is
+/// extrapolated from the largest tenth of the draws, at least [`LEAST_EXCESSES`]: with S(u) the share above the least of them and μ the mean excess
 /// over it, at most S(u)·q of all exceed u + μ·ln(1/q)/(1 − q) if the hazard rate of excesses does not fall (Barlow and Proschan 1965:
 /// a distribution of such with mean μ has S(t) ≤ exp(−ωt) for t > μ, where 1 − ωμ = exp(−ωt)). That holds for every log-concave
 /// tail, the normal and the exponential among them; it is assumed on `scale`. S(u) and μ are replaced by their upper limits, which share

@@ -1,4 +1,4 @@
-//! How long a run takes, and each of its launches.
+//! Times of a run, and of each of its launches.
 
 use std::rc::Rc;
 
@@ -12,7 +12,7 @@ use crate::cuda::time::{Replay, Spread, Times};
 use ulplab_core::error::Result;
 use ulplab_operations::ops::guards::GUARD;
 
-/// How long a launch takes.
+/// Times of a launch.
 pub struct LaunchTimes {
     /// A turn, as one of many of this launch alone in a graph, on the run's own memory.
     pub alone: Option<Spread>,
@@ -27,7 +27,7 @@ pub struct LaunchTimes {
 const MOST_SETS: usize = 128;
 
 impl Running<'_> {
-    /// How long each launch of the plan takes that is timed. A whole run comes before each, since a launch that changes what it reads in
+    /// Times each launch of the plan except taps. A whole run comes before each, since a launch that changes what it reads in
     /// place leaves other numbers the more often it runs.
     pub fn trace(&self) -> Result<Vec<LaunchTimes>> {
         let _turn = self.device.turns.alone();
@@ -60,7 +60,7 @@ impl Running<'_> {
         steps.iter().map(times).collect()
     }
 
-    /// How long a run takes, as one of many in a graph, in which all turns of a launch are left out.
+    /// The time of a run, as one of many in a graph, in which all turns of a launch are left out.
     fn without(&self, left_out: Option<usize>) -> Result<Option<Spread>> {
         self.launch()?;
         let kept = |turn: &BoundLaunch| Some(turn.step) != left_out;
@@ -69,7 +69,7 @@ impl Running<'_> {
             .replayed(&[|| self.launch_some(&self.set, false, kept)])
     }
 
-    /// How long it takes.
+    /// Times the run.
     pub fn time(&self) -> Result<Times> {
         let _turn = self.device.turns.alone();
         self.prepare(&self.set)?;
@@ -92,7 +92,7 @@ impl Running<'_> {
         self.set.buffers.iter().map(|memory| memory.len - 2 * GUARD).sum()
     }
 
-    /// How many copies of all buffers are needed so that each copy has left the L2 cache when its turn comes.
+    /// Number of copies of all buffers that are needed so that each copy has left the L2 cache when its turn comes.
     fn sets(&self) -> usize {
         (3 * self.device.l2).div_ceil(self.bytes().max(1))
     }
