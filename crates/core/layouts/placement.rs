@@ -1,7 +1,5 @@
 //! A layout applied to a shape.
 
-use std::ops::Range;
-
 use super::part::Part;
 use super::table::{Groups, Layout};
 use super::words::{Pack, Unpack, dispatch};
@@ -61,51 +59,36 @@ impl Layout {
 
         let stride = cols * self.scale;
         let tile = self.tile;
-        let (mut starts, mut parts) = (Vec::new(), Vec::new());
-        let groups = ends
-            .iter()
-            .scan(0, |begin, end| Some(std::mem::replace(begin, *end)..*end));
-        // Starts of groups, in multiples of `unit`.
-        let mut start = 0;
-        let mut next = |group: &Range<usize>, unit: usize| {
-            starts.push(start);
+        // Groups begin at multiples of `unit` rows or columns, each of which takes `lead` bytes.
+        let (unit, lead) = match self.groups {
+            Groups::None => (tile.height(rows), stride.next_multiple_of(4)),
+            Groups::Rows => (128, stride.next_multiple_of(4)),
+            Groups::Cols => (4, rows.next_multiple_of(128)),
+        };
+        let whole = [rows];
+        let ends_of_parts = if self.groups == Groups::None { &whole[..] } else { ends };
+        let (mut starts, mut parts) = (vec![0], Vec::new());
+        let (mut begin, mut start) = (0, 0);
+        for end in ends_of_parts {
+            let group = begin..*end;
+            begin = *end;
+            let at = start * lead;
             start += group.len().next_multiple_of(unit);
-            starts[starts.len() - 1]
+            starts.push(start);
+            let (rows, bytes) = match self.groups {
+                Groups::Cols => (0..rows, group),
+                Groups::None | Groups::Rows => (group, 0..stride),
+            };
+            parts.push(Part { tile, rows, bytes, at });
+        }
+        let used = start * lead;
+        let len = match self.groups {
+            Groups::None => used,
+            Groups::Rows | Groups::Cols => (limit + unit * ends.len()) * lead,
         };
-        let (used, len) = match self.groups {
-            Groups::None => {
-                let size = rows.next_multiple_of(tile.height(rows)) * stride.next_multiple_of(4);
-                parts.push(Part {
-                    tile,
-                    rows: 0..rows,
-                    bytes: 0..stride,
-                    at: 0,
-                });
-                (size, size)
-            }
-            Groups::Rows => {
-                let width = stride.next_multiple_of(4);
-                parts.extend(groups.map(|rows| Part {
-                    tile,
-                    at: next(&rows, 128) * width,
-                    rows,
-                    bytes: 0..stride,
-                }));
-                starts.push(start);
-                (start * width, (rows + 128 * ends.len()) * width)
-            }
-            Groups::Cols => {
-                let height = rows.next_multiple_of(128);
-                parts.extend(groups.map(|cols| Part {
-                    tile,
-                    at: next(&cols, 4) * height,
-                    rows: 0..rows,
-                    bytes: cols,
-                }));
-                starts.push(start);
-                (start * height, height * (cols + 4 * ends.len()))
-            }
-        };
+        if self.groups == Groups::None {
+            starts.clear();
+        }
         Ok(Placement {
             name: self.name,
             experts,

@@ -1,6 +1,8 @@
 //! Moves words between the rows of a matrix and tiles, 16 rows × 64 bytes at a time: as 16 × 16 words, transposed. A row is done before the
 //! rows below, unless tiles are tall: a column of them is then done for 256 rows before the next column.
 
+use std::ops::Deref;
+
 use super::part::Part;
 
 /// 16 lines of 16 words.
@@ -95,21 +97,30 @@ impl<W: Work, T: Transpose> pulp::NullaryFnOnce for With<W, T> {
     }
 }
 
-/// Writes the tiles of a part, padding too.
-pub struct Pack<'a> {
+/// A conversion between a matrix and the tiles of a part.
+pub struct Convert<'a, M, T> {
     pub part: &'a Part,
     /// The matrix, and bytes of its rows.
-    pub matrix: &'a [u8],
+    pub matrix: M,
     pub stride: usize,
-    pub tiles: &'a mut [u8],
+    pub tiles: T,
 }
 
+/// Writes the tiles of a part, padding too.
+pub type Pack<'a> = Convert<'a, &'a [u8], &'a mut [u8]>;
 /// Writes a part of the matrix from its tiles.
-pub struct Unpack<'a> {
-    pub part: &'a Part,
-    pub tiles: &'a [u8],
-    pub matrix: &'a mut [u8],
-    pub stride: usize,
+pub type Unpack<'a> = Convert<'a, &'a mut [u8], &'a [u8]>;
+
+/// One direction of a conversion, for blocks of three kinds.
+trait Blocks {
+    /// Converts the whole blocks of the bands of a lot, column by column.
+    fn columns(&mut self, by: impl Transpose, starts: &Starts);
+
+    /// Converts the blocks of a band that are whole with `N` bytes in a tile; returns the bytes of each row in them.
+    fn whole<const N: usize>(&mut self, by: impl Transpose, band: &Band) -> usize;
+
+    /// Converts any blocks of a band, from byte `start` of the rows on.
+    fn edges(&mut self, by: impl Transpose, band: &Band, start: usize);
 }
 
 /// Up to 16 rows that are next to each other in tiles.
@@ -178,11 +189,20 @@ impl Band {
     }
 }
 
-impl Work for Pack<'_> {
+impl<M, T: Deref<Target = [u8]>> Work for Convert<'_, M, T>
+where
+    Self: Blocks,
+{
     #[inline(always)]
     fn run(mut self, by: impl Transpose) {
         if self.part.is_tall() {
-            return self.tall(by);
+            for lot in lots(self.part, self.stride, self.tiles.as_ptr().addr()) {
+                self.columns(by, &Starts::new(&lot));
+                for band in &lot {
+                    self.edges(by, band, band.whole::<64>(self.part.bytes.len()));
+                }
+            }
+            return;
         }
         for band in bands(self.part, self.stride, 0) {
             // Heights of 128 and 8 rows.
@@ -192,19 +212,7 @@ impl Work for Pack<'_> {
     }
 }
 
-impl Pack<'_> {
-    /// All bands of a tall part.
-    #[inline(always)]
-    fn tall(&mut self, by: impl Transpose) {
-        for lot in lots(self.part, self.stride, self.tiles.as_ptr().addr()) {
-            self.columns(by, &Starts::new(&lot));
-            for band in &lot {
-                self.edges(by, band, band.whole::<64>(self.part.bytes.len()));
-            }
-        }
-    }
-
-    /// Whole blocks of the bands of a lot, column by column.
+impl Blocks for Pack<'_> {
     #[inline(always)]
     fn columns(&mut self, by: impl Transpose, Starts(starts, count): &Starts) {
         let (size, width) = (4 * self.part.height(), self.part.bytes.len());
@@ -244,7 +252,6 @@ impl Pack<'_> {
         whole
     }
 
-    /// The same of any block, from byte `start` of the rows on.
     #[inline(always)]
     fn edges(&mut self, by: impl Transpose, band: &Band, start: usize) {
         let (size, width) = (4 * self.part.height(), self.part.bytes.len());
@@ -265,32 +272,7 @@ impl Pack<'_> {
     }
 }
 
-impl Work for Unpack<'_> {
-    #[inline(always)]
-    fn run(mut self, by: impl Transpose) {
-        if self.part.is_tall() {
-            return self.tall(by);
-        }
-        for band in bands(self.part, self.stride, 0) {
-            let done = self.whole::<64>(by, &band) + self.whole::<32>(by, &band);
-            self.edges(by, &band, done);
-        }
-    }
-}
-
-impl Unpack<'_> {
-    /// All bands of a tall part.
-    #[inline(always)]
-    fn tall(&mut self, by: impl Transpose) {
-        for lot in lots(self.part, self.stride, self.tiles.as_ptr().addr()) {
-            self.columns(by, &Starts::new(&lot));
-            for band in &lot {
-                self.edges(by, band, band.whole::<64>(self.part.bytes.len()));
-            }
-        }
-    }
-
-    /// Whole blocks of the bands of a lot, column by column.
+impl Blocks for Unpack<'_> {
     #[inline(always)]
     fn columns(&mut self, by: impl Transpose, Starts(starts, count): &Starts) {
         let (size, width) = (4 * self.part.height(), self.part.bytes.len());
@@ -327,7 +309,6 @@ impl Unpack<'_> {
         whole
     }
 
-    /// The same of any block, from byte `start` of the rows on.
     #[inline(always)]
     fn edges(&mut self, by: impl Transpose, band: &Band, start: usize) {
         let (size, width) = (4 * self.part.height(), self.part.bytes.len());
