@@ -72,7 +72,6 @@ fn all_instruction_sets_give_the_same_bytes() {
                 let encoded = machine.dispatch(Encode {
                     format: &format,
                     x: &x,
-                    rows,
                     cols,
                     global: GlobalScale::Own,
                 });

@@ -8,7 +8,7 @@ use super::block::{Format, Group, Scaling};
 use super::cast::Operation;
 use super::codes;
 use super::encoded::Encoded;
-use super::hadamard::{rotate, rotate_back};
+use super::hadamard::rotate_back;
 use super::nvfp4::{Level, Nvfp4Rule};
 use super::scale::{Scale, Target};
 use super::zero_point::Affine;
@@ -32,10 +32,8 @@ pub enum GlobalScale<'a> {
 pub struct Encode<'a> {
     /// The format.
     pub format: &'a Format,
-    /// The tensor.
+    /// The tensor, whole rows.
     pub x: &'a [f32],
-    /// Its rows.
-    pub rows: usize,
     /// Its columns.
     pub cols: usize,
     /// The source of the global scales.
@@ -50,17 +48,12 @@ impl pulp::WithSimd for Encode<'_> {
         let Self {
             format,
             x,
-            rows,
             cols,
             global,
         } = self;
         match format.rotation {
-            None => format.store(simd, x, rows, cols, global),
-            Some(size) => {
-                let mut rotated = x.to_vec();
-                rotate(&mut rotated, size);
-                format.store(simd, &rotated, rows, cols, global)
-            }
+            None => format.store(simd, x, cols, global),
+            Some(_) => format.store(simd, &format.rotated(x), cols, global),
         }
     }
 }
@@ -100,7 +93,6 @@ impl Format {
         pulp::Arch::new().dispatch(Encode {
             format: self,
             x,
-            rows: x.len() / cols,
             cols,
             global,
         })
@@ -124,7 +116,8 @@ impl Format {
     }
 
     #[inline(always)]
-    fn store<S: pulp::Simd>(&self, simd: S, x: &[f32], rows: usize, cols: usize, global: GlobalScale) -> Encoded {
+    fn store<S: pulp::Simd>(&self, simd: S, x: &[f32], cols: usize, global: GlobalScale) -> Encoded {
+        let rows = x.len() / cols;
         let levels = self.levels(simd, x, cols, global);
         let mut data = vec![0; rows * self.data_bytes(cols)];
         let (mut scales, mut zeros) = (Vec::new(), Vec::new());

@@ -43,16 +43,10 @@ impl Scale {
                 AFFINE_RULES.iter().copied().map(affine).collect()
             }
             (_, Some(half)) => HALF_RULES.iter().copied().map(|rule| Self::Half(half, rule)).collect(),
-            _ => Self::without_zero_points(kind, two_levels),
-        }
-    }
-
-    fn without_zero_points(kind: &str, two_levels: bool) -> Vec<Self> {
-        match kind {
-            "e8m0" => POWER_RULES.iter().copied().map(Self::E8m0).collect(),
-            "f32" => F32_RULES.iter().copied().map(Self::F32).collect(),
-            "e4m3" if two_levels => NVFP4_RULES.iter().copied().map(Self::E4m3).collect(),
-            "e4m3" => NVFP4_SINGLE_RULES.iter().copied().map(Self::E4m3).collect(),
+            ("e8m0", _) => POWER_RULES.iter().copied().map(Self::E8m0).collect(),
+            ("f32", _) => F32_RULES.iter().copied().map(Self::F32).collect(),
+            ("e4m3", _) if two_levels => NVFP4_RULES.iter().copied().map(Self::E4m3).collect(),
+            ("e4m3", _) => NVFP4_SINGLE_RULES.iter().copied().map(Self::E4m3).collect(),
             _ => Vec::new(),
         }
     }

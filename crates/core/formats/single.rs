@@ -51,15 +51,20 @@ impl Single {
 
     /// The little-endian bytes of the scale of a block with that largest magnitude. Scales grow with it; NaN is last.
     pub fn scale(&self, amax: f32) -> u32 {
+        let mut stored = [0; 4];
+        self.store(amax, &[], &mut stored[..self.scale.bytes()]);
+        u32::from_le_bytes(stored)
+    }
+
+    /// Stores the scale of a block with that largest magnitude. Rules that try several scales try them on `block`.
+    pub(super) fn store(&self, amax: f32, block: &[f32], stored: &mut [u8]) {
         let target = Target {
             level: self.level,
             ..Target::alone(self.format.element)
         };
-        let mut stored = [0; 4];
-        let stored_bytes = &mut stored[..self.scale.bytes()];
         let amax = [amax.to_bits() & 0x7fff_ffff];
-        self.scale.encode(&amax, (&[], 1), &target, stored_bytes, &mut [0.0]);
-        u32::from_le_bytes(stored)
+        let blocks = (block, block.len().max(1));
+        self.scale.encode(&amax, blocks, &target, stored, &mut [0.0]);
     }
 
     /// The factor or divisor of elements for a scale.

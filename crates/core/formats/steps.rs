@@ -5,7 +5,7 @@ use super::block::{Format, Scaling};
 use super::encoded::Encoded;
 use super::hadamard::rotate;
 use super::quantize::level;
-use super::scale::Target;
+use super::single::Single;
 
 impl Format {
     /// The values that are rounded: `x`, rotated if the format has a rotation.
@@ -25,16 +25,11 @@ impl Format {
     /// The bytes of the scale for a block with largest magnitude `amax` and a stored global scale if there is one. Rules
     /// that try several scales try them on `block`.
     pub fn scale_of(&self, amax: f32, block: &[f32], global: f32) -> Vec<u8> {
-        let Some(Scaling { scale, .. }) = self.scaling else {
+        let Some(single) = Single::new(self, global) else {
             return Vec::new();
         };
-        let mut target = Target::alone(self.element);
-        if let Some((rule, _)) = self.second_level() {
-            target.level = rule.stored_level(global);
-        }
-        let mut stored = vec![0; scale.bytes()];
-        let amax = [amax.abs().to_bits()];
-        scale.encode(&amax, (block, block.len().max(1)), &target, &mut stored, &mut [0.0]);
+        let mut stored = vec![0; single.scale_bytes()];
+        single.store(amax, block, &mut stored);
         stored
     }
 
