@@ -168,42 +168,32 @@ impl Manifest {
             experiment.head.seed = 0;
             experiment
         };
-        let commit = |manifest: &Self| manifest.commit.clone().unwrap_or("none".into());
-        let fault = |manifest: &Self| manifest.invocation.mutant.clone().unwrap_or("none".into());
-        let short = [
-            ("version of ulplab", self.version.clone(), other.version.clone()),
-            (
-                "program, by the digest of its sources",
-                self.program.short(),
-                other.program.short(),
-            ),
-            ("commit", commit(self), commit(other)),
-            (
-                "seed",
-                self.experiment.seed.to_string(),
-                other.experiment.seed.to_string(),
-            ),
-            ("device", self.device.clone(), other.device.clone()),
-            ("planted fault", fault(self), fault(other)),
-        ];
-        let long = [
-            ("experiment", seedless(self) != seedless(other)),
-            ("data", self.data != other.data),
-            (
-                "selection of cells",
-                self.cells != other.cells || self.left_out != other.left_out,
-            ),
-        ];
-        let short = short.into_iter().filter(|(_, a, b)| a != b);
-        let short = short.map(|(what, a, b)| format!("another {what} ({a}, here {b})"));
-        let long = long.into_iter().filter(|(_, differs)| *differs);
-        let named = |what: &str| match what {
-            "data" => format!(" ({})", self.changed_data(other).join(", ")),
-            _ => String::new(),
+        let or_none = |text: &Option<String>| text.clone().unwrap_or("none".into());
+        let short = |manifest: &Self| {
+            [
+                ("version of ulplab", manifest.version.clone()),
+                ("program, by the digest of its sources", manifest.program.short()),
+                ("commit", or_none(&manifest.commit)),
+                ("seed", manifest.experiment.seed.to_string()),
+                ("device", manifest.device.clone()),
+                ("planted fault", or_none(&manifest.invocation.mutant)),
+            ]
         };
-        short
-            .chain(long.map(|(what, _)| format!("another {what}{}", named(what))))
-            .collect()
+        let pairs = short(self).into_iter().zip(short(other));
+        let mut differences: Vec<String> = pairs
+            .filter(|(a, b)| a != b)
+            .map(|((what, a), (_, b))| format!("another {what} ({a}, here {b})"))
+            .collect();
+        if seedless(self) != seedless(other) {
+            differences.push("another experiment".into());
+        }
+        if self.data != other.data {
+            differences.push(format!("another data ({})", self.changed_data(other).join(", ")));
+        }
+        if (&self.cells, &self.left_out) != (&other.cells, &other.left_out) {
+            differences.push("another selection of cells".into());
+        }
+        differences
     }
 
     /// The data files that are not the same in another run, a few of them.

@@ -14,24 +14,13 @@ struct Scheduler {
 }
 
 /// Slurm comes first: a job that is submitted from a CI job inherits the variables of the latter.
+#[rustfmt::skip]
 const SCHEDULERS: [Scheduler; 3] = [
     // Arrays may begin anywhere and have steps: the first number is SLURM_ARRAY_TASK_MIN.
-    Scheduler {
-        index: "SLURM_ARRAY_TASK_ID",
-        count: "SLURM_ARRAY_TASK_COUNT",
-        first: 0,
-    },
-    // Kubernetes sets the index alone.
-    Scheduler {
-        index: "JOB_COMPLETION_INDEX",
-        count: "JOB_COMPLETIONS",
-        first: 0,
-    },
-    Scheduler {
-        index: "CI_NODE_INDEX",
-        count: "CI_NODE_TOTAL",
-        first: 1,
-    },
+    Scheduler { index: "SLURM_ARRAY_TASK_ID", count: "SLURM_ARRAY_TASK_COUNT", first: 0 },
+    // Kubernetes sets only the index.
+    Scheduler { index: "JOB_COMPLETION_INDEX", count: "JOB_COMPLETIONS", first: 0 },
+    Scheduler { index: "CI_NODE_INDEX", count: "CI_NODE_TOTAL", first: 1 },
 ];
 
 /// The partition that the user wants, and, if the environment tells the share, the variables that it is taken from.
