@@ -240,42 +240,31 @@ impl Step {
 
 impl Work {
     fn kernel(launch: &Launch, entry: String, sizes: Sizes) -> Result<Self, String> {
-        let three = |what: &str, numbers: &[Number]| {
+        let size = |key: &str, given: &Number, least: u32, expected: &str| {
+            let value = of_key(key, given, sizes)?;
+            let size = u32::try_from(value).ok().filter(|size| *size >= least);
+            let by = written(given);
+            size.ok_or_else(|| format!("{key} is {value}{by}, expected {expected} to {}", u32::MAX))
+        };
+        let three = |key: &str, numbers: &[Number]| {
             if numbers.is_empty() || numbers.len() > 3 {
-                return Err(format!("{what} has {} numbers, expected one to three", numbers.len()));
+                return Err(format!("{key} has {} numbers, expected one to three", numbers.len()));
             }
             let mut all = [1; 3];
-            for (at, text) in numbers.iter().enumerate() {
-                let value = of_key(what, text, sizes)?;
-                let size = u32::try_from(value).ok().filter(|size| *size > 0);
-                let wrong = || format!("{what} is {value}{}, expected 1 to {}", written(text), u32::MAX);
-                all[at] = size.ok_or_else(wrong)?;
+            for (at, given) in numbers.iter().enumerate() {
+                all[at] = size(key, given, 1, "1")?;
             }
             Ok(all)
         };
-        let shared = launch
-            .shared
-            .as_ref()
-            .map(|shared| {
-                let value = of_key("shared", shared, sizes)?;
-                let wrong = |_| {
-                    let by = written(shared);
-                    format!("shared is {value}{by}, expected bytes from 0 to {}", u32::MAX)
-                };
-                u32::try_from(value).map_err(wrong)
-            })
-            .transpose()?
-            .unwrap_or(0);
+        let cluster = launch.cluster.as_ref().map(|cluster| three("cluster", cluster));
+        let shared = launch.shared.as_ref();
+        let shared = shared.map_or(Ok(0), |shared| size("shared", shared, 0, "bytes from 0"))?;
         Ok(Self::Kernel {
             entry,
             shape: Shape {
                 grid: three("grid", &launch.grid)?,
                 block: three("block", &launch.block)?,
-                cluster: launch
-                    .cluster
-                    .as_ref()
-                    .map(|cluster| three("cluster", cluster))
-                    .transpose()?,
+                cluster: cluster.transpose()?,
                 shared,
                 cooperative: launch.cooperative,
                 programmatic: launch.programmatic,
