@@ -249,7 +249,7 @@ impl Study for ModelStudy {
             ready.rounding.check_window(config, self.tokens)?;
             Ok(ready)
         })?;
-        recipes.insert(REFERENCE, ReadyRecipe::of(Rounding::none()));
+        recipes.insert(REFERENCE, ReadyRecipe::of(Rounding::default()));
         let own = self.reference_cuts.map(|number| Calls::Drawn { seed, number });
         Ok(Box::new(ReadyModel {
             study: self,
