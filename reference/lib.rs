@@ -137,6 +137,8 @@ pub mod real;
 pub mod sites;
 pub mod tensor;
 #[cfg(feature = "safetensors")]
+pub mod tensorfile;
+#[cfg(feature = "safetensors")]
 pub mod weights;
 
 pub use bounded::{Bounded, LAMBDA};

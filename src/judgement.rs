@@ -17,7 +17,7 @@ const SHOWCASES: &str = "showcases";
 /// Checks that are part of every judgement.
 const CHECKS: [&str; 2] = ["crates/operations/ops/guards", "crates/operations/ops/checks"];
 /// Rooms that say nothing of right or wrong: words, files of tensors, models that no operation computes.
-const OTHERS: [&str; 9] = [
+const OTHERS: [&str; 10] = [
     "crates/core/error",
     "crates/core/lib",
     "crates/core/tensorfile",
@@ -26,6 +26,7 @@ const OTHERS: [&str; 9] = [
     "reference/paths/gqa",
     "reference/paths/hybrid",
     "reference/paths/keys",
+    "reference/tensorfile",
     "reference/weights",
 ];
 

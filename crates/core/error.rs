@@ -187,3 +187,13 @@ impl Into<Error> for reference::paths::Invalid {
         Error::Reference(self.to_string())
     }
 }
+
+#[expect(clippy::from_over_into, reason = "as above")]
+impl Into<Error> for reference::tensorfile::Error {
+    fn into(self) -> Error {
+        match self {
+            Self::Io { path, action, error } => Error::io(path, action)(error),
+            Self::Format { path, message } => Error::data(path, message),
+        }
+    }
+}

@@ -1,8 +1,7 @@
 //! Reading files that users name. A pipe or a device could block the program, so only regular files are opened.
 
-use std::fs::{File, FileType, OpenOptions};
+use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use crate::{Error, Result};
@@ -13,29 +12,7 @@ pub fn open(path: &Path) -> Result<File> {
 }
 
 fn open_to(path: &Path, action: &'static str) -> Result<File> {
-    regular(
-        path,
-        std::fs::metadata(path).map_err(Error::io(path, action))?.file_type(),
-    )?;
-    // The path may have become a pipe in the meantime, so it is opened without blocking and checked again.
-    let mut options = OpenOptions::new();
-    options.read(true).custom_flags(nix::libc::O_NONBLOCK);
-    let file = options.open(path).map_err(Error::io(path, action))?;
-    regular(path, file.metadata().map_err(Error::io(path, action))?.file_type())?;
-    Ok(file)
-}
-
-fn regular(path: &Path, kind: FileType) -> Result<()> {
-    if kind.is_dir() {
-        return Err(Error::data(path, "is a folder, expected a file"));
-    }
-    match kind.is_file() {
-        true => Ok(()),
-        false => Err(Error::data(
-            path,
-            "is a pipe, socket or device, expected a regular file",
-        )),
-    }
+    reference::tensorfile::open(path, action).map_err(Into::into)
 }
 
 /// All bytes of a file of at most `most` bytes. The size of a larger file is returned without reading it.

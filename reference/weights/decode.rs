@@ -2,121 +2,51 @@
 
 use std::borrow::Cow;
 
-use half::{bf16, f16};
 use safetensors::Dtype;
+
+use crate::tensorfile::e8m0;
 
 /// Side of the blocks that share a scale where the shape of the scales leaves it open, as in DeepSeek's checkpoints.
 const BLOCK: usize = 128;
 
-/// What is read of weights, as it is said in errors.
+/// The types that are read of weights, for errors.
 pub(super) const FLOATS: &str = "F64, F32, BF16, F16, F8_E4M3 or F8_E5M2";
 /// The same of scales.
 pub(super) const SCALES: &str = "F32, BF16, F16, F8_E8M0 or U8";
 /// The same of integers.
 pub(super) const INTEGERS: &str = "an integer type of 8 to 64 bits";
 
-/// Whether weights of this type are read.
+/// True if weights of this type are read.
 pub(super) fn is_float(dtype: Dtype) -> bool {
     use Dtype::*;
     matches!(dtype, F64 | F32 | BF16 | F16) || needs_scale(dtype)
 }
 
-/// Whether values of this type mean nothing without a scale.
+/// True if values of this type mean nothing without a scale.
 pub(super) fn needs_scale(dtype: Dtype) -> bool {
     matches!(dtype, Dtype::F8_E4M3 | Dtype::F8_E5M2)
 }
 
-/// Whether scales of this type are read.
+/// True if scales of this type are read.
 pub(super) fn is_scale(dtype: Dtype) -> bool {
     use Dtype::*;
     matches!(dtype, F32 | BF16 | F16) || is_e8m0(dtype)
 }
 
-/// Whether scales of this type are E8M0, which many writers store as bytes.
+/// True if scales of this type are E8M0, which many writers store as bytes.
 pub(super) fn is_e8m0(dtype: Dtype) -> bool {
     matches!(dtype, Dtype::F8_E8M0 | Dtype::U8)
 }
 
-/// Whether this type may hold two codes of E2M1 to a byte.
+/// True if this type may hold two codes of E2M1 to a byte.
 pub(super) fn is_packed(dtype: Dtype) -> bool {
     matches!(dtype, Dtype::U8 | Dtype::I8)
 }
 
-/// The values of scales; `None` if the type is not read.
-pub(super) fn scales(dtype: Dtype, bytes: &[u8]) -> Option<Vec<f32>> {
-    match is_e8m0(dtype) {
-        true => floats(Dtype::F8_E8M0, bytes),
-        false => floats(dtype, bytes),
-    }
-}
-
-/// Whether integers of this type are read.
+/// True if integers of this type are read.
 pub(super) fn is_integer(dtype: Dtype) -> bool {
     use Dtype::*;
     matches!(dtype, U8 | I8 | U16 | I16 | U32 | I32 | U64 | I64)
-}
-
-/// Sign, 4 bits of exponent with bias 7, 3 bits of mantissa; no infinities, and NaN only where all bits are set (OCP "FN").
-fn e4m3(code: u8) -> f32 {
-    let (exponent, mantissa) = (code >> 3 & 15, f32::from(code & 7));
-    let magnitude = match (exponent, code & 7) {
-        (15, 7) => f32::NAN,
-        (0, _) => mantissa * power_of_two(-9),
-        _ => (8.0 + mantissa) * power_of_two(i32::from(exponent) - 10),
-    };
-    if code & 128 == 0 { magnitude } else { -magnitude }
-}
-
-/// The upper half of an f16.
-fn e5m2(code: u8) -> f32 {
-    f16::from_bits(u16::from(code) << 8).to_f32()
-}
-
-/// 2^(code − 127), and NaN for 255.
-fn e8m0(code: u8) -> f32 {
-    match code {
-        0 => f32::MIN_POSITIVE / 2.0,
-        255 => f32::NAN,
-        code => power_of_two(i32::from(code) - 127),
-    }
-}
-
-/// Normal f32 only: exponents −126 to 127. `powi` does not promise to be exact.
-fn power_of_two(exponent: i32) -> f32 {
-    f32::from_bits(((exponent + 127) as u32) << 23)
-}
-
-/// The values of a tensor of floats or scales, unscaled; `None` if the type is not read.
-pub fn floats(dtype: Dtype, bytes: &[u8]) -> Option<Vec<f32>> {
-    let codes = |decode: fn(u8) -> f32| {
-        let table: [f32; 256] = std::array::from_fn(|code| decode(code as u8));
-        bytes.iter().map(|&code| table[usize::from(code)]).collect()
-    };
-    Some(match dtype {
-        Dtype::F64 => each(bytes, |b| f64::from_le_bytes(b) as f32),
-        Dtype::F32 => each(bytes, f32::from_le_bytes),
-        Dtype::BF16 => each(bytes, |b| bf16::from_le_bytes(b).to_f32()),
-        Dtype::F16 => each(bytes, |b| f16::from_le_bytes(b).to_f32()),
-        Dtype::F8_E4M3 => codes(e4m3),
-        Dtype::F8_E5M2 => codes(e5m2),
-        Dtype::F8_E8M0 => codes(e8m0),
-        _ => return None,
-    })
-}
-
-/// The values of a tensor of integers; `None` if the type is not read. No type exceeds i128.
-pub(super) fn integers(dtype: Dtype, bytes: &[u8]) -> Option<Vec<i128>> {
-    Some(match dtype {
-        Dtype::U8 => each(bytes, |b| u8::from_le_bytes(b).into()),
-        Dtype::I8 => each(bytes, |b| i8::from_le_bytes(b).into()),
-        Dtype::U16 => each(bytes, |b| u16::from_le_bytes(b).into()),
-        Dtype::I16 => each(bytes, |b| i16::from_le_bytes(b).into()),
-        Dtype::U32 => each(bytes, |b| u32::from_le_bytes(b).into()),
-        Dtype::I32 => each(bytes, |b| i32::from_le_bytes(b).into()),
-        Dtype::U64 => each(bytes, |b| u64::from_le_bytes(b).into()),
-        Dtype::I64 => each(bytes, |b| i64::from_le_bytes(b).into()),
-        _ => return None,
-    })
 }
 
 /// The magnitudes of E2M1 by their codes; the fourth bit is the sign.
@@ -152,11 +82,7 @@ pub(super) fn mxfp4_columns(codes: &[u8], scales: &[u8], [count, outputs, blocks
     values
 }
 
-fn each<const N: usize, V>(bytes: &[u8], value: impl Fn([u8; N]) -> V) -> Vec<V> {
-    bytes.as_chunks().0.iter().map(|&chunk| value(chunk)).collect()
-}
-
-/// Over how many elements of each dimension of a weight one scale extends, told from the two shapes; `None` if they do
+/// The number of elements of each dimension of a weight that share a scale, from the two shapes; `None` if they do
 /// not fit. The first that holds:
 ///
 /// 1. one scale in all: the whole tensor;
@@ -169,7 +95,7 @@ fn each<const N: usize, V>(bytes: &[u8], value: impl Fn([u8; N]) -> V) -> Vec<V>
 ///
 /// Dimensions before the last two (experts) have a scale each, or 1 for all. A scale of fewer dimensions than the weight
 /// leaves out trailing ones.
-pub(super) fn block(weight: &[usize], scale: &[usize], told: Option<[usize; 2]>) -> Option<Vec<usize>> {
+pub(super) fn block(weight: &[usize], scale: &[usize], given: Option<[usize; 2]>) -> Option<Vec<usize>> {
     if scale.iter().all(|&n| n == 1) {
         return Some(weight.to_vec());
     }
@@ -196,9 +122,9 @@ pub(super) fn block(weight: &[usize], scale: &[usize], told: Option<[usize; 2]>)
         });
     }
     let in_128 = |scales: usize, of: usize| scales == of.div_ceil(BLOCK);
-    let [side_rows, side_cols] = told.unwrap_or([BLOCK; 2]);
+    let [side_rows, side_cols] = given.unwrap_or([BLOCK; 2]);
     let in_blocks = scale_rows == rows.div_ceil(side_rows) && scale_cols == cols.div_ceil(side_cols);
-    let (block_rows, block_cols) = if told.is_some() && in_blocks {
+    let (block_rows, block_cols) = if given.is_some() && in_blocks {
         (side_rows, side_cols)
     } else if scale_rows == rows {
         let exact = scale_cols != 0 && cols.is_multiple_of(scale_cols);

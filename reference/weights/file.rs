@@ -5,42 +5,31 @@ mod scales;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use safetensors::{Dtype, SafeTensorError, SafeTensors};
-use serde::Deserialize;
+use safetensors::Dtype;
 
 use scales::mxfp4_names;
 
-use super::files::{self, Files};
-use super::{Error, decode, stacks};
+use super::{Error, Problem, decode, stacks};
 use crate::paths::{TensorSpec, Weights};
-
-/// The bytes of a file: mapped, or in memory.
-type Bytes = Box<dyn AsRef<[u8]> + Send + Sync>;
+use crate::tensorfile::{Tensor, TensorFile};
 
 /// The tensors of a checkpoint, decoded when they are read. The [module](super) says what is read.
 pub struct Safetensors {
-    path: PathBuf,
-    files: Vec<Opened>,
-    stored: BTreeMap<String, Stored>,
+    files: TensorFile,
     /// Names in the files by those that models ask for, where these differ.
     renamed: BTreeMap<String, String>,
-    /// Matrices within stacks of experts, each with the name of its stack.
-    stacked: BTreeMap<String, (String, Stored)>,
+    /// Matrices within stacks of experts.
+    stacked: BTreeMap<String, Stacked>,
     /// Rows and columns of the blocks that share a scale, if that is known.
     block: Option<[usize; 2]>,
 }
 
-struct Opened {
-    path: PathBuf,
-    bytes: Bytes,
-}
-
-struct Stored {
-    file: usize,
-    dtype: Dtype,
-    shape: Vec<usize>,
+/// A matrix within a stack of experts: the name of the stack, the shape of the matrix, and its place in the bytes of the stack.
+struct Stacked {
+    stack: String,
+    shape: [usize; 2],
     bytes: Range<usize>,
 }
 
@@ -49,48 +38,36 @@ impl Safetensors {
     /// `*.safetensors`. Files are mapped into memory: nobody may shorten them while the tensors are read.
     ///
     /// # Errors
-    /// Files that are missing, truncated or no safetensors; tensors in two files; an index that does not agree with its files.
+    /// If files are missing, truncated or not safetensors, tensors are in two files, or an index does not agree with its files.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
-        let path = path.as_ref();
-        let Files { paths, told } = Files::of(path)?;
-        let map = |path: PathBuf| {
-            let bytes: Bytes = Box::new(files::map(&path)?);
-            Ok((path, bytes))
-        };
-        let opened = Self::of_bytes(path, paths.into_iter().map(map).collect::<Result<Vec<_>, Error>>()?)?;
-        for (tensor, expected) in told {
-            let found = opened.file_of(&tensor);
-            if found != Some(&expected) {
-                let found = found.map_or("in none of the files".into(), |found| format!("in {}", found.display()));
-                return Err(Error::Format {
-                    path: path.to_path_buf(),
-                    message: format!("tensor '{tensor}' should be in {}, but is {found}", expected.display()),
-                });
-            }
-        }
-        Ok(opened)
+        Ok(Self::new(TensorFile::open(path)?))
     }
 
-    /// The tensors of files whose bytes the caller has; their paths, and `path` for all of them, stand in errors only.
-    ///
-    /// # Errors
-    /// Bytes that are truncated or no safetensors, and tensors in two files.
-    pub fn of_bytes(
-        path: impl Into<PathBuf>,
-        files: impl IntoIterator<Item = (PathBuf, Bytes)>,
-    ) -> Result<Self, Error> {
-        let mut opened = Self {
-            path: path.into(),
-            files: Vec::new(),
-            stored: BTreeMap::new(),
-            renamed: BTreeMap::new(),
-            stacked: BTreeMap::new(),
-            block: None,
-        };
-        for (path, bytes) in files {
-            opened.add(path, bytes)?;
+    /// The tensors of files that are open.
+    pub fn new(files: TensorFile) -> Self {
+        let (mut renamed, mut stacked) = (BTreeMap::new(), BTreeMap::new());
+        let mut names: Vec<Tensor> = files.tensors().collect();
+        names.sort_by_key(|tensor| tensor.name);
+        for tensor in names {
+            if !decode::needs_scale(tensor.dtype) {
+                let size = tensor.bytes.len() / tensor.shape.iter().product::<usize>().max(1);
+                let mut start = 0;
+                for (matrix, shape) in stacks::matrices(tensor.name, tensor.shape) {
+                    let (stack, bytes) = (tensor.name.into(), start..start + shape[0] * shape[1] * size);
+                    start = bytes.end;
+                    stacked.insert(matrix, Stacked { stack, shape, bytes });
+                }
+            }
+            if let Some(new) = stacks::renamed(tensor.name) {
+                renamed.entry(new).or_insert_with(|| tensor.name.into());
+            }
         }
-        Ok(opened)
+        Self {
+            files,
+            renamed,
+            stacked,
+            block: None,
+        }
     }
 
     /// Says of how many rows and columns blocks with a scale are, as `weight_block_size` of a configuration does. Else it is known from
@@ -101,63 +78,18 @@ impl Safetensors {
         self
     }
 
-    fn add(&mut self, path: PathBuf, file: Bytes) -> Result<(), Error> {
-        let bytes = (*file).as_ref();
-        let read = SafeTensors::read_metadata(bytes);
-        let (header, metadata) = read.map_err(|error| Error::Format {
-            message: describe(bytes, &error),
-            path: path.clone(),
-        })?;
-        let data = size_of::<u64>() + header;
-        let mut twice = Vec::new();
-        for name in metadata.offset_keys() {
-            let Some(info) = metadata.info(&name) else { continue };
-            let stored = Stored {
-                file: self.files.len(),
-                dtype: info.dtype,
-                shape: info.shape.clone(),
-                bytes: data + info.data_offsets.0..data + info.data_offsets.1,
-            };
-            if !decode::needs_scale(stored.dtype) {
-                self.unstack(&name, &stored);
-            }
-            if let Some(new) = stacks::renamed(&name) {
-                self.renamed.entry(new).or_insert_with(|| name.clone());
-            }
-            if let Some(other) = self.stored.insert(name.clone(), stored) {
-                twice.push((name, self.files[other.file].path.clone()));
-            }
-        }
-        if !twice.is_empty() {
-            return Err(Error::Twice { path, tensors: twice });
-        }
-        self.files.push(Opened { path, bytes: file });
-        Ok(())
+    /// The tensor of a file that has this name, or is read for it, with its name there.
+    fn entry(&self, name: &str) -> Option<Tensor<'_>> {
+        let renamed = || self.files.get(self.renamed.get(name)?);
+        self.files.get(name).or_else(renamed)
     }
 
-    /// Remembers the matrices of a stack of experts; their bytes are a part of its own.
-    fn unstack(&mut self, name: &str, stack: &Stored) {
-        let elements = stack.shape.iter().product::<usize>().max(1);
-        let size = stack.bytes.len() / elements;
-        let mut start = stack.bytes.start;
-        for (matrix, shape) in stacks::matrices(name, &stack.shape) {
-            let end = start + shape[0] * shape[1] * size;
-            let stored = Stored {
-                file: stack.file,
-                dtype: stack.dtype,
-                shape: shape.to_vec(),
-                bytes: start..end,
-            };
-            start = end;
-            self.stacked.insert(matrix, (name.into(), stored));
-        }
-    }
-
-    /// The tensor of a file that has this name, or is read for it, and its name there.
-    fn entry(&self, name: &str) -> Option<(&str, &Stored)> {
-        let own = self.stored.get_key_value(name);
-        let entry = own.or_else(|| self.stored.get_key_value(self.renamed.get(name)?));
-        entry.map(|(name, stored)| (name.as_str(), stored))
+    /// A matrix within a stack, with the name of the stack.
+    fn stacked(&self, name: &str) -> Option<Tensor<'_>> {
+        let Stacked { stack, shape, bytes } = self.stacked.get(name)?;
+        let whole = self.files.get(stack)?;
+        let bytes = &whole.bytes[bytes.clone()];
+        Some(Tensor { shape, bytes, ..whole })
     }
 
     /// The name that models ask for a tensor by, of its name in published files.
@@ -165,40 +97,26 @@ impl Safetensors {
         stacks::renamed(name).unwrap_or_else(|| name.into())
     }
 
-    /// The names of all tensors, scales among them, sorted.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.stored.keys().map(String::as_str)
-    }
-
     /// The shape of a tensor as stored; `None` if there is no such tensor.
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
-        self.entry(name).map(|(_, stored)| &stored.shape[..])
+        self.entry(name).map(|tensor| tensor.shape)
     }
 
     /// The bytes of a tensor as stored; `None` if there is no such tensor.
     pub fn raw(&self, name: &str) -> Option<&[u8]> {
-        self.entry(name).map(|(_, stored)| self.bytes(stored))
+        self.entry(name).map(|tensor| tensor.bytes)
     }
 
-    /// How many tensors the files have, and how many numbers all of them.
-    pub fn size(&self) -> (usize, usize) {
-        let elements = self
-            .stored
-            .values()
-            .map(|stored| stored.shape.iter().product::<usize>());
-        (self.stored.len(), elements.sum())
-    }
-
-    /// The file that a tensor is in.
-    pub fn file_of(&self, name: &str) -> Option<&PathBuf> {
-        self.entry(name).map(|(_, stored)| &self.files[stored.file].path)
+    /// The files.
+    pub fn files(&self) -> &TensorFile {
+        &self.files
     }
 
     /// Checks, without decoding anything, that a tensor is there, of this shape, of a type that is read, and with a scale
     /// that fits if it needs one.
     ///
     /// # Errors
-    /// What is wrong.
+    /// If the tensor is missing or does not fit.
     pub fn check(&self, spec: &TensorSpec) -> Result<(), Error> {
         if !spec.integer && self.mxfp4(&spec.name, &spec.shape)?.is_some() {
             return Ok(());
@@ -210,7 +128,7 @@ impl Safetensors {
         self.find(&spec.name, &spec.shape, spec.integer).map(|_| ())
     }
 
-    /// Whether a stack is not there, and the first of its matrices is.
+    /// True if a stack is not there, and the first of its matrices is.
     fn in_parts(&self, TensorSpec { name, shape, .. }: &TensorSpec) -> bool {
         let first = || stacks::matrices(name, shape).next();
         self.entry(name).is_none() && first().is_some_and(|(first, _)| self.entry(&first).is_some())
@@ -218,17 +136,17 @@ impl Safetensors {
 
     /// Tensors that are none of these, nor the scales that they are multiplied by, sorted.
     pub fn unused(&self, needed: &[TensorSpec]) -> Vec<&str> {
-        let mut unused: BTreeSet<&str> = self.names().collect();
+        let mut unused: BTreeSet<&str> = self.files.tensors().map(|tensor| tensor.name).collect();
         let mut take = |name: &str| {
-            let Some((own, stored)) = self.entry(name) else {
+            let Some(stored) = self.entry(name) else {
                 return false;
             };
-            unused.remove(own);
+            unused.remove(stored.name);
             // Two scales of one tensor are an error, and neither is used.
-            if let [(_, own, _)] = &self.scales(name)[..]
+            if let [(_, scale)] = &self.scales(name)[..]
                 && (decode::needs_scale(stored.dtype) || decode::is_packed(stored.dtype))
             {
-                unused.remove(own);
+                unused.remove(scale.name);
             }
             true
         };
@@ -237,8 +155,8 @@ impl Safetensors {
                 let _ = stacks::matrices(&spec.name, &spec.shape).all(|(name, _)| take(&name));
             } else if !take(&spec.name) {
                 mxfp4_names(&spec.name).iter().for_each(|name| _ = take(name));
-                if let Some((stack, _)) = self.stacked.get(&spec.name) {
-                    take(stack);
+                if let Some(matrix) = self.stacked.get(&spec.name) {
+                    take(&matrix.stack);
                 }
             }
         }
@@ -258,7 +176,7 @@ impl Safetensors {
         };
         let (stored, values) = match self.mxfp4(name, shape)? {
             Some((codes, scales, sizes)) => {
-                let values = decode::mxfp4_columns(self.bytes(codes), self.bytes(scales), sizes);
+                let values = decode::mxfp4_columns(codes.bytes, scales.bytes, sizes);
                 (codes, values)
             }
             None if self.in_parts(&spec()) => {
@@ -271,12 +189,12 @@ impl Safetensors {
             None => {
                 let stored = self.find(name, shape, false)?;
                 let mut values = match decode::is_packed(stored.dtype) {
-                    true => decode::e2m1_pairs(self.bytes(stored)),
-                    false => self.decoded(name, stored)?,
+                    true => decode::e2m1_pairs(stored.bytes),
+                    false => self.decoded(name, &stored)?,
                 };
-                if let Some((scale, block)) = self.scale_of(name, stored)? {
-                    let scales = decode::scales(scale.dtype, self.bytes(scale));
-                    let scales = scales.ok_or_else(|| self.wrong_type(name, scale, decode::SCALES))?;
+                if let Some((scale, block)) = self.scale_of(name, &stored)? {
+                    let scales = scale.to_scales();
+                    let scales = scales.ok_or_else(|| self.wrong_type(name, &scale, decode::SCALES))?;
                     decode::scale(&mut values, shape, &scales, &block);
                 }
                 (stored, values)
@@ -285,13 +203,12 @@ impl Safetensors {
         let Some(first) = values.iter().position(|value| !value.is_finite()) else {
             return Ok(values);
         };
-        Err(Error::NotFinite {
-            path: self.file(stored).into(),
-            tensor: name.into(),
+        let problem = Problem::NotFinite {
             count: values[first..].iter().filter(|value| !value.is_finite()).count(),
             first: values[first],
             index: unravel(first, shape),
-        })
+        };
+        Err(self.wrong(name, &stored, problem))
     }
 
     /// The codes of a tensor that is stored as E4M3 with f32 scales, one for every `cols` columns of a row or for what there is of
@@ -301,7 +218,7 @@ impl Safetensors {
     /// As [`Safetensors::floats`], but for elements that are not finite.
     pub fn e4m3_rows(&self, name: &str, shape: &[usize], cols: usize) -> Result<Option<(&[u8], Vec<f32>)>, Error> {
         let stored = self.find(name, shape, false)?;
-        let Some((scale, block)) = self.scale_of(name, stored)? else {
+        let Some((scale, block)) = self.scale_of(name, &stored)? else {
             return Ok(None);
         };
         let (of_rows, of_cols) = block.split_at(block.len().saturating_sub(1));
@@ -310,7 +227,7 @@ impl Safetensors {
         if !types || of_rows.iter().any(|rows| *rows != 1) || of_cols != [whole] {
             return Ok(None);
         }
-        Ok(Some((self.bytes(stored), self.decoded(name, scale)?)))
+        Ok(Some((stored.bytes, self.decoded(name, &scale)?)))
     }
 
     /// A tensor of integers from 0 to `limit − 1`.
@@ -323,32 +240,22 @@ impl Safetensors {
 
     fn up_to(&self, name: &str, shape: &[usize], most: i128) -> Result<Vec<u32>, Error> {
         let stored = self.find(name, shape, true)?;
-        let integers = decode::integers(stored.dtype, self.bytes(stored));
-        let integers = integers.ok_or_else(|| self.wrong_type(name, stored, decode::INTEGERS))?;
-        let small = |(i, &found): (usize, &i128)| match u32::try_from(found) {
+        let small = |(i, found): (usize, i128)| match u32::try_from(found) {
             Ok(small) if found <= most => Ok(small),
-            _ => Err(Error::Integer {
-                path: self.file(stored).into(),
-                tensor: name.into(),
-                found,
-                most,
-                index: unravel(i, shape),
-            }),
+            _ => {
+                let index = unravel(i, shape);
+                Err(self.wrong(name, &stored, Problem::Integer { found, most, index }))
+            }
         };
-        integers.iter().enumerate().map(small).collect()
+        stored.integers().enumerate().map(small).collect()
     }
 
     /// The tensor, if it is as it is needed.
-    fn find(&self, name: &str, shape: &[usize], integer: bool) -> Result<&Stored, Error> {
-        let stacked = || self.stacked.get(name).map(|(_, matrix)| matrix);
-        let Some(stored) = self.entry(name).map(|(_, stored)| stored).or_else(stacked) else {
-            return Err(Error::Missing {
-                path: self.path.clone(),
-                tensor: name.into(),
-                expected: shape.to_vec(),
-            });
+    fn find(&self, name: &str, shape: &[usize], integer: bool) -> Result<Tensor<'_>, Error> {
+        let Some(stored) = self.entry(name).or_else(|| self.stacked(name)) else {
+            return Err(self.missing(name, shape));
         };
-        if !integer && self.packs(name, stored, shape) {
+        if !integer && self.packs(name, &stored, shape) {
             return Ok(stored);
         }
         let (read, types): (fn(Dtype) -> bool, _) = match integer {
@@ -356,27 +263,23 @@ impl Safetensors {
             false => (decode::is_float, decode::FLOATS),
         };
         if !read(stored.dtype) {
-            return Err(self.wrong_type(name, stored, types));
+            return Err(self.wrong_type(name, &stored, types));
         }
         if stored.shape != shape {
-            return Err(Error::Shape {
-                path: self.file(stored).into(),
-                tensor: name.into(),
-                found: stored.shape.clone(),
-                expected: shape.to_vec(),
-            });
+            let (found, expected) = (stored.shape.into(), shape.into());
+            return Err(self.wrong(name, &stored, Problem::Shape { found, expected }));
         }
         if !integer {
-            self.scale_of(name, stored)?;
+            self.scale_of(name, &stored)?;
         }
         Ok(stored)
     }
 
-    /// Whether a matrix of this shape is stored as pairs of E2M1 with a scale for every 32 columns of a row, as DeepSeek-V4's experts.
-    fn packs(&self, name: &str, stored: &Stored, shape: &[usize]) -> bool {
+    /// True if a matrix of this shape is stored as pairs of E2M1 with a scale for every 32 columns of a row, as DeepSeek-V4's experts.
+    fn packs(&self, name: &str, stored: &Tensor, shape: &[usize]) -> bool {
         let &[outputs, inputs] = shape else { return false };
         let scales = self.scales(name);
-        let [(_, _, scale)] = scales[..] else { return false };
+        let [(_, scale)] = scales[..] else { return false };
         decode::is_packed(stored.dtype)
             && inputs.is_multiple_of(32)
             && stored.shape == [outputs, inputs / 2]
@@ -384,28 +287,32 @@ impl Safetensors {
             && decode::is_e8m0(scale.dtype)
     }
 
-    fn decoded(&self, name: &str, stored: &Stored) -> Result<Vec<f32>, Error> {
-        let values = decode::floats(stored.dtype, self.bytes(stored));
-        values.ok_or_else(|| self.wrong_type(name, stored, decode::FLOATS))
+    fn decoded(&self, name: &str, stored: &Tensor) -> Result<Vec<f32>, Error> {
+        stored
+            .to_f32()
+            .ok_or_else(|| self.wrong_type(name, stored, decode::FLOATS))
     }
 
-    fn wrong_type(&self, name: &str, stored: &Stored, expected: &'static str) -> Error {
-        Error::Type {
-            path: self.file(stored).into(),
+    fn wrong_type(&self, name: &str, stored: &Tensor, expected: &'static str) -> Error {
+        let found = stored.dtype.to_string();
+        self.wrong(name, stored, Problem::Type { found, expected })
+    }
+
+    fn missing(&self, name: &str, shape: &[usize]) -> Error {
+        Error::Tensor {
+            path: self.files.path().into(),
             tensor: name.into(),
-            found: stored.dtype.to_string(),
-            expected,
+            problem: Problem::Missing { expected: shape.into() },
         }
     }
 
-    fn bytes(&self, stored: &Stored) -> &[u8] {
-        let bytes = (*self.files[stored.file].bytes).as_ref();
-        // Within the file, as `read_metadata` has checked.
-        &bytes[stored.bytes.clone()]
-    }
-
-    fn file(&self, stored: &Stored) -> &Path {
-        &self.files[stored.file].path
+    fn wrong(&self, name: &str, stored: &Tensor, problem: Problem) -> Error {
+        let path = self.files.file_of(stored.name).unwrap_or(self.files.path());
+        Error::Tensor {
+            path: path.into(),
+            tensor: name.into(),
+            problem,
+        }
     }
 }
 
@@ -424,9 +331,9 @@ impl Weights for Safetensors {
 /// The tensors are too many to be shown.
 impl fmt::Debug for Safetensors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (path, tensors) = (&self.path, self.stored.len());
+        let (path, tensors) = (self.files.path(), self.files.tensors().len());
         f.debug_struct("Safetensors")
-            .field("path", path)
+            .field("path", &path)
             .field("tensors", &tensors)
             .finish()
     }
@@ -440,29 +347,4 @@ fn unravel(mut flat: usize, shape: &[usize]) -> Vec<usize> {
         flat /= size;
     }
     index
-}
-
-/// Says what the safetensors crate found wrong, telling truncation from corruption.
-fn describe(bytes: &[u8], error: &SafeTensorError) -> String {
-    /// What is needed of a tensor's entry; `__metadata__` has none.
-    #[derive(Deserialize)]
-    struct Entry {
-        #[serde(default)]
-        data_offsets: (u64, u64),
-    }
-    let size = bytes.len() as u64;
-    let Some(header) = bytes.first_chunk().map(|length| u64::from_le_bytes(*length)) else {
-        return format!("{size} bytes are too few for a safetensors file");
-    };
-    if header > size - 8 {
-        return format!("the header should have {header} bytes, the file has {size}: truncated, or not safetensors");
-    }
-    let entries: Result<BTreeMap<String, Entry>, _> = serde_json::from_slice(&bytes[8..8 + header as usize]);
-    let end = entries
-        .ok()
-        .and_then(|entries| entries.values().map(|entry| entry.data_offsets.1).max());
-    match end.and_then(|end| end.checked_add(8 + header)) {
-        Some(expected) if expected > size => format!("truncated: {size} bytes, but the header tells of {expected}"),
-        _ => format!("corrupt safetensors: {error}"),
-    }
 }

@@ -2,7 +2,7 @@
 //!
 //! [`Safetensors::open`] takes a file or a folder. Weights are stored as F64, F32, BF16 or F16, or as FP8 codes (E4M3 of the
 //! OCP "FN" kind, or E5M2) that mean nothing without a scale. The scale of `NAME` is the tensor `NAME_scale` or
-//! `NAME_scale_inv` (which multiplies too, whatever it is called), or `X.scale` where `NAME` is `X.weight`; having two is an
+//! `NAME_scale_inv` (which multiplies, in spite of its name), or `X.scale` where `NAME` is `X.weight`; having two is an
 //! error. Scales are F32, BF16, F16 or E8M0. The shape of the scales tells what each covers; for a weight `[out, in]`:
 //!
 //! | scales | each covers |
@@ -40,9 +40,7 @@
 mod decode;
 mod error;
 mod file;
-mod files;
 mod stacks;
 
-pub use decode::floats;
-pub use error::Error;
+pub use error::{Error, Problem};
 pub use file::Safetensors;

@@ -38,7 +38,7 @@ use subject::Subject;
 use crate::packed::in_batches;
 use ulplab_core::error::Result;
 use ulplab_core::pattern;
-use ulplab_core::tensorfile::{Flaw, Survey, Tensor, TensorFile};
+use ulplab_core::tensorfile::{Flaw, Tensor, TensorFile};
 
 /// A checkpoint whose files are open.
 #[derive(Debug)]
@@ -112,7 +112,7 @@ impl Checkpoint {
     /// # Errors
     /// There are no tensors, or a configuration that cannot be read.
     pub fn open(path: &Path) -> Result<Self> {
-        let Survey { file, flaws } = Survey::open(path)?;
+        let (file, flaws) = TensorFile::survey(path)?;
         Self::new(path, file, flaws)
     }
 

@@ -1,305 +1,53 @@
-//! Named tensors from `.safetensors` and `.npy` files and folders of shards, from any program.
+//! Named tensors from `.safetensors` and `.npy` files and folders of shards, from any program, read and written.
 //!
-//! A whole file is checked when it is opened; afterwards every tensor has its bytes, row-major and little-endian. Errors
-//! name the file, the tensor, what was found and what was expected.
+//! The files are read by `reference::tensorfile`; its errors are those of this crate here.
 
-pub mod folder;
-mod npy;
-mod safetensors;
-mod survey;
-mod values;
 mod write;
 
-use std::collections::{BTreeMap, HashMap};
-use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::ops::Deref;
+use std::path::Path;
 
-use ::safetensors::Dtype;
-use folder::Shards;
-use memmap2::Mmap;
-pub use survey::{Flaw, Survey};
+use reference::tensorfile::TensorFile as File;
+pub use reference::tensorfile::{Flaw, KEY, Kind, Metadata, Problems, Tensor, byte_len};
 pub use write::{Slot, Writer, write_safetensors};
 
-use crate::error::{Error, Result};
-use crate::input;
-use crate::text::{hidden, shown};
-
-/// The metadata key under which ulplab describes how tensors were quantized.
-pub const KEY: &str = "ulplab";
+use crate::error::Result;
 
 /// A file of tensors, or a folder of such files.
 #[derive(Debug)]
-pub struct TensorFile {
-    path: PathBuf,
-    /// The files: the shards of a folder.
-    files: Vec<PathBuf>,
-    /// One for each file.
-    bytes: Vec<Bytes>,
-    entries: Vec<Entry>,
-    /// Index of entries by name; checkpoints have tens of thousands.
-    index: HashMap<String, usize>,
-    metadata: Metadata,
-}
-
-/// The metadata of a safetensors file: strings by key.
-pub type Metadata = BTreeMap<String, String>;
-
-/// One tensor of a file.
-#[derive(Clone, Copy, Debug)]
-pub struct Tensor<'a> {
-    /// Its name; for `.npy`, which has no names, the name of the file without the extension.
-    pub name: &'a str,
-    /// Type of the elements.
-    pub dtype: Dtype,
-    /// The shape; empty for a scalar.
-    pub shape: &'a [usize],
-    /// Row-major, little endian.
-    pub bytes: &'a [u8],
-}
-
-/// How tensors of a type are compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Floating-point numbers, compared by distance.
-    Real,
-    /// Integers, booleans and power-of-two scales, compared for equality.
-    Exact,
-    /// Complex numbers, types of less than a byte, and the FNUZ variants of FP8.
-    Unsupported,
-}
-
-/// The place of a tensor in the bytes of its file.
-#[derive(Debug)]
-struct Entry {
-    name: String,
-    dtype: Dtype,
-    shape: Vec<usize>,
-    /// Which of the files it is in.
-    shard: usize,
-    range: Range<usize>,
-}
-
-#[derive(Debug)]
-enum Bytes {
-    Mapped(Mmap),
-    Owned(Vec<u8>),
-}
-
-impl AsRef<[u8]> for Bytes {
-    fn as_ref(&self) -> &[u8] {
-        match self {
-            Self::Mapped(map) => map,
-            Self::Owned(bytes) => bytes,
-        }
-    }
-}
-
-/// The supported formats, by extension.
-#[derive(Clone, Copy)]
-enum Format {
-    Safetensors,
-    Npy,
-}
+pub struct TensorFile(File);
 
 impl TensorFile {
-    /// Opens a file, or a folder of safetensors shards (`model.safetensors`, the files that `model.safetensors.index.json`
-    /// names, or all `*.safetensors`), and checks the headers. The data is mapped into memory, not read; the files must not
-    /// change while they are open.
+    /// Opens a file or a folder of shards, as [`reference::tensorfile::TensorFile::open`] does.
+    ///
+    /// # Errors
+    /// If a file is missing, truncated or not of its format, tensors are in two files, or an index does not agree with its files.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let path = path.as_ref();
-        if path.is_dir() {
-            return Self::folder(path);
-        }
-        if let Err(why) = path.metadata()
-            && why.kind() == std::io::ErrorKind::NotFound
-        {
-            return Err(Error::data(
-                path,
-                "there is no such file or folder; expected a file of 'safetensors' or 'npy', or a folder with safetensors files",
-            ));
-        }
-        let format = format(path)?;
-        let file = input::open(path)?;
-        // SAFETY: the map is only read. If another process truncates the file while it is mapped, access to the lost
-        // pages ends the program with SIGBUS; there is no undefined behaviour to be had from a file that stays.
-        let map = unsafe { Mmap::map(&file) }.map_err(Error::io(path, "map"))?;
-        Self::parse(path, format, Bytes::Mapped(map))
+        File::open(path).map(Self).map_err(Into::into)
     }
 
     /// Opens a file whose bytes are in memory; `path` is used in messages, and its extension gives the format.
+    ///
+    /// # Errors
+    /// If the bytes are truncated or not of the format.
     pub fn from_bytes(path: impl AsRef<Path>, bytes: Vec<u8>) -> Result<Self> {
-        Self::parse(path.as_ref(), format(path.as_ref())?, Bytes::Owned(bytes))
+        File::from_bytes(path, bytes).map(Self).map_err(Into::into)
     }
 
-    fn folder(path: &Path) -> Result<Self> {
-        let Shards { files, index } = Shards::in_folder(path)?;
-        let mut all = Self::nothing(path);
-        for file in &files {
-            all.add(Self::open(file)?)?;
-        }
-        if let Some(index) = index {
-            index.agrees(|name| all.index.get(name).map(|at| &all.files[all.entries[*at].shard]))?;
-        }
-        Ok(all)
-    }
-
-    /// A folder without files.
-    fn nothing(path: &Path) -> Self {
-        Self {
-            path: path.into(),
-            files: Vec::new(),
-            bytes: Vec::new(),
-            entries: Vec::new(),
-            index: HashMap::new(),
-            metadata: Metadata::new(),
-        }
-    }
-
-    /// Adds a shard, whose tensors must all be new.
-    fn add(&mut self, shard: Self) -> Result<()> {
-        let path = shard.path.clone();
-        match self.add_new(shard)?.first() {
-            None => Ok(()),
-            Some((name, other)) => {
-                let other = other.display();
-                Err(Error::data(path, format!("tensor '{name}' is in {other} too")))
-            }
-        }
-    }
-
-    /// Adds the tensors of a shard that are new, and returns the names of the others with the files that they are in.
-    fn add_new(&mut self, shard: Self) -> Result<Vec<(String, PathBuf)>> {
-        let wrong = |why: String| Error::data(&shard.path, why);
-        let mut doubled = Vec::new();
-        for mut entry in shard.entries {
-            entry.shard = self.bytes.len();
-            if let Some(at) = self.index.get(&entry.name) {
-                doubled.push((entry.name, self.files[self.entries[*at].shard].clone()));
-                continue;
-            }
-            self.index.insert(entry.name.clone(), self.entries.len());
-            self.entries.push(entry);
-        }
-        for (key, value) in shard.metadata {
-            let kept = self.metadata.entry(key.clone()).or_insert_with(|| value.clone());
-            if key == KEY && *kept != value {
-                return Err(wrong(format!(
-                    "metadata '{key}' differs from that of the shards before it"
-                )));
-            }
-        }
-        self.bytes.extend(shard.bytes);
-        self.files.push(shard.path);
-        Ok(doubled)
-    }
-
-    fn parse(path: &Path, format: Format, bytes: Bytes) -> Result<Self> {
-        // Names of tensors may contain control sequences, which a terminal would obey.
-        let error = |message: String| Error::data(path, shown(&message));
-        let ((entries, metadata), bytes) = match format {
-            Format::Safetensors => (safetensors::parse(bytes.as_ref()).map_err(error)?, bytes),
-            Format::Npy => {
-                let name = shown(&path.file_stem().unwrap_or_default().to_string_lossy());
-                let (entry, rewritten) = npy::parse(&name, bytes.as_ref()).map_err(error)?;
-                let entries = (vec![entry], Metadata::new());
-                (entries, rewritten.map_or(bytes, Bytes::Owned))
-            }
-        };
-        if let Some(entry) = entries.iter().find(|entry| entry.name.contains(hidden)) {
-            return Err(error(format!(
-                "the name of tensor '{}' has characters that do not show; expected no control characters, line ends, marks of \
-                 direction or characters of no width",
-                entry.name
-            )));
-        }
-        let index = entries.iter().enumerate().map(|(at, entry)| (entry.name.clone(), at));
-        Ok(Self {
-            path: path.into(),
-            files: vec![path.into()],
-            bytes: vec![bytes],
-            index: index.collect(),
-            entries,
-            metadata,
-        })
-    }
-
-    /// The path of the file, or of the folder of its shards.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// The files that are mapped.
-    pub fn files(&self) -> &[PathBuf] {
-        &self.files
-    }
-
-    /// The file that the tensor called `name` is in.
-    pub fn file_of(&self, name: &str) -> Option<&Path> {
-        let at = self.index.get(name)?;
-        Some(&self.files[self.entries[*at].shard])
-    }
-
-    /// All tensors, in the order of their data in the file.
-    pub fn tensors(&self) -> impl ExactSizeIterator<Item = Tensor<'_>> {
-        self.entries.iter().map(|entry| self.tensor(entry))
-    }
-
-    /// The metadata; empty if the file has none.
-    pub fn metadata(&self) -> &Metadata {
-        &self.metadata
-    }
-
-    /// The tensor called `name`, if the file has it.
-    pub fn get(&self, name: &str) -> Option<Tensor<'_>> {
-        self.index.get(name).map(|at| self.tensor(&self.entries[*at]))
-    }
-
-    fn tensor<'a>(&'a self, entry: &'a Entry) -> Tensor<'a> {
-        Tensor {
-            name: &entry.name,
-            dtype: entry.dtype,
-            shape: &entry.shape,
-            bytes: &self.bytes[entry.shard].as_ref()[entry.range.clone()],
-        }
+    /// Opens what can be read of a file or a folder, and returns the flaws of the files with it.
+    ///
+    /// # Errors
+    /// If a single file cannot be read, or a folder has neither an index that can be read nor a safetensors file.
+    pub fn survey(path: &Path) -> Result<(Self, Vec<Flaw>)> {
+        let (file, flaws) = File::survey(path).map_err(Into::into)?;
+        Ok((Self(file), flaws))
     }
 }
 
-fn format(path: &Path) -> Result<Format> {
-    match path.extension().and_then(|extension| extension.to_str()) {
-        Some("safetensors") => Ok(Format::Safetensors),
-        Some("npy") => Ok(Format::Npy),
-        other => Err(Error::data(
-            path,
-            format!(
-                "extension '{}', expected 'safetensors' or 'npy' (safetensors.torch.save_file and numpy.save write them)",
-                other.unwrap_or_default()
-            ),
-        )),
-    }
-}
+impl Deref for TensorFile {
+    type Target = File;
 
-/// As many dimensions as NumPy allows.
-const MAX_DIMENSIONS: usize = 64;
-
-/// Size of a tensor in bytes; the error says what is wrong with its shape.
-fn byte_len(dtype: Dtype, shape: &[usize]) -> Result<usize, String> {
-    if shape.len() > MAX_DIMENSIONS {
-        return Err(format!(
-            "shape has {} dimensions, expected at most {MAX_DIMENSIONS}",
-            shape.len()
-        ));
-    }
-    let elements = shape
-        .iter()
-        .try_fold(1usize, |product, &size| product.checked_mul(size));
-    let bits = elements.and_then(|elements| elements.checked_mul(dtype.bitsize()));
-    match bits {
-        Some(bits) if bits % 8 == 0 => Ok(bits / 8),
-        Some(bits) => Err(format!(
-            "shape {shape:?} of {dtype} is misaligned: {bits} bits do not end at a byte"
-        )),
-        None => Err(format!(
-            "shape {shape:?} of {dtype} has more elements than memory has addresses"
-        )),
+    fn deref(&self) -> &File {
+        &self.0
     }
 }

@@ -317,7 +317,7 @@ fn hash_file(path: &Path) -> Result<(String, String)> {
 }
 
 /// Maps a file into memory, to be read as it is touched. Nobody may shorten the file meanwhile.
-pub(super) fn map(path: &Path) -> Result<memmap2::Mmap> {
+fn map(path: &Path) -> Result<memmap2::Mmap> {
     let file = input::open(path)?;
     // SAFETY: the map is read-only and private to this process; the file is input data that nobody writes during a run.
     unsafe { memmap2::Mmap::map(&file) }.map_err(Error::io(path, "map the file"))

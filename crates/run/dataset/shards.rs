@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use reference::paths::TensorSpec;
-use reference::weights::{Error as ReadError, Safetensors};
+use reference::weights::{Error as ReadError, Problem, Safetensors};
 
-use super::{manifest, unread};
+use super::unread;
 use ulplab_core::error::did_you_mean;
-use ulplab_core::tensorfile::folder::{Problems, Shards};
+use ulplab_core::tensorfile::Problems;
 use ulplab_core::{Error, Result};
 
 /// Every tensor of a checkpoint folder, memory-mapped and decoded to f32 on demand.
@@ -21,20 +21,11 @@ impl Tensors {
     /// Opens `model.safetensors`, else the files named by `model.safetensors.index.json`, else every `*.safetensors` of
     /// the folder.
     pub fn open(folder: &Path) -> Result<Self> {
-        let Shards { files, index } = Shards::in_folder(folder)?;
-        let mapped = |path: PathBuf| {
-            let map = manifest::map(&path)?;
-            Ok((path, Box::new(map) as _))
-        };
-        let files: Vec<_> = files.into_iter().map(mapped).collect::<Result<_>>()?;
-        let tensors = Self {
-            read: Safetensors::of_bytes(folder, files).or_else(unopened)?,
+        let opened = reference::tensorfile::TensorFile::open(folder).map_err(Into::into);
+        Ok(Self {
+            read: Safetensors::new(opened?),
             folder: folder.to_path_buf(),
-        };
-        if let Some(index) = index {
-            index.agrees(|name| tensors.read.file_of(name))?;
-        }
-        Ok(tensors)
+        })
     }
 
     /// Says of how many rows and columns blocks with a scale are, if that is known.
@@ -44,9 +35,14 @@ impl Tensors {
         self
     }
 
-    /// Number of tensors in the files, and of numbers in all of them.
+    /// The number of tensors, and of numbers in all of them.
     pub fn size(&self) -> (usize, usize) {
-        self.read.size()
+        let tensors = self.read.files().tensors();
+        let count = tensors.len();
+        (
+            count,
+            tensors.map(|tensor| tensor.shape.iter().product::<usize>()).sum(),
+        )
     }
 
     /// Checks that all tensors a model needs are there, of the right shape, of a type ulplab reads, and with scales that
@@ -65,11 +61,11 @@ impl Tensors {
                 problems.add(|| said(&problem) + &keys(sizes, &problem) + &self.hint(&spec.name, &names));
             }
         }
-        problems.into_result(&self.folder)?;
+        problems.into_result(&self.folder).map_err(Into::into)?;
         Ok(unused.into_iter().map(str::to_string).collect())
     }
 
-    /// Notes on tensors that a model with these layers and these tensors does not use.
+    /// Notes about tensors that a model with these layers and these tensors does not use.
     ///
     /// # Errors
     /// Some of them would change its result.
@@ -77,7 +73,7 @@ impl Tensors {
         let (notes, others) = unread::sort(&self.read, needed, layers, unused);
         let mut problems = Problems::default();
         others.into_iter().for_each(|problem| problems.add(|| problem));
-        problems.into_result(&self.folder)?;
+        problems.into_result(&self.folder).map_err(Into::into)?;
         Ok(notes)
     }
 
@@ -104,29 +100,23 @@ impl Tensors {
     /// A mistake in a tensor as a whole is reported for the folder, a mistake in its elements for their file.
     fn unread(&self, error: &ReadError) -> Error {
         match error {
-            ReadError::NotFinite { path, .. } | ReadError::Integer { path, .. } => Error::data(path, said(error)),
+            ReadError::Tensor {
+                path,
+                problem: Problem::NotFinite { .. } | Problem::Integer { .. },
+                ..
+            } => Error::data(path, said(error)),
             _ => Error::data(&self.folder, said(error)),
         }
     }
 }
 
-/// The error of files that cannot be opened.
-fn unopened<T>(error: ReadError) -> Result<T> {
-    let path = error.path().map_or_else(PathBuf::new, Path::to_path_buf);
-    let ReadError::Twice { tensors, .. } = &error else {
-        return Err(Error::data(&path, said(&error)));
-    };
-    let mut twice = Problems::default();
-    for (name, other) in tensors {
-        twice.add(|| format!("tensor '{name}' is in {} too", other.display()));
-    }
-    twice.into_result(&path)?;
-    Err(Error::data(&path, said(&error)))
-}
-
 /// Names the keys of a configuration that a tensor of another shape is expected by.
 fn keys(sizes: &[(&'static str, usize)], error: &ReadError) -> String {
-    let ReadError::Shape { found, expected, .. } = error else {
+    let ReadError::Tensor {
+        problem: Problem::Shape { found, expected },
+        ..
+    } = error
+    else {
         return String::new();
     };
     let differs = |size: &&usize| !found.contains(*size);
@@ -141,9 +131,11 @@ fn keys(sizes: &[(&'static str, usize)], error: &ReadError) -> String {
 
 fn said(error: &ReadError) -> String {
     match error {
-        ReadError::Type { tensor, found, .. } => {
-            format!("tensor '{tensor}' is stored as {found}, which ulplab does not read here")
-        }
+        ReadError::Tensor {
+            tensor,
+            problem: Problem::Type { found, .. },
+            ..
+        } => format!("tensor '{tensor}' is stored as {found}, which ulplab does not read here"),
         _ => error.problem(),
     }
 }

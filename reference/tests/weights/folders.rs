@@ -2,7 +2,8 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use reference::paths::Weights;
-use reference::weights::{Error, Safetensors};
+use reference::tensorfile::TensorFile;
+use reference::weights::{Error, Problem, Safetensors};
 use safetensors::Dtype;
 
 use super::{Written, f32s, fails, folder, serialize, spec, tensor, write};
@@ -48,7 +49,10 @@ fn a_missing_shard_is_told() {
     let folder = sharded();
     std::fs::remove_file(folder.path().join(SECOND)).unwrap();
     index(folder.path(), &[("a", FIRST), ("b", SECOND)]);
-    fails(Safetensors::open(folder.path()), &[SECOND, "cannot be read"]);
+    fails(
+        Safetensors::open(folder.path()),
+        &[SECOND, "no such file, and the index puts 1 tensor into it"],
+    );
 }
 
 #[test]
@@ -57,18 +61,15 @@ fn an_index_that_disagrees_with_the_shards_is_told() {
     index(folder.path(), &[("a", SECOND), ("b", SECOND), ("c", FIRST)]);
     fails(
         Safetensors::open(folder.path()),
-        &["'a' should be in", SECOND, "but is in", FIRST],
+        &["2 problems", "'a': in", FIRST, "expected in", SECOND, "'c': in no file"],
     );
     index(folder.path(), &[("a", FIRST), ("b", SECOND), ("c", FIRST)]);
     fails(
         Safetensors::open(folder.path()),
-        &["'c' should be in", FIRST, "but is in none of the files"],
+        &["'c': in no file; expected in", FIRST, "as the index says"],
     );
     index(folder.path(), &[]);
-    fails(
-        Safetensors::open(folder.path()),
-        &["index.json", "no tensors are listed"],
-    );
+    fails(Safetensors::open(folder.path()), &["the index lists no tensors"]);
     index(folder.path(), &[("a", "../model.safetensors")]);
     fails(Safetensors::open(folder.path()), &["'../model.safetensors' is outside"]);
     std::fs::write(
@@ -83,19 +84,19 @@ fn an_index_that_disagrees_with_the_shards_is_told() {
 fn a_tensor_in_two_shards_is_told() {
     let folder = sharded();
     write(&folder.path().join(SECOND), &[one("a", 1.0), one("b", 2.0)]);
-    fails(Safetensors::open(folder.path()), &[SECOND, "'a' is in", FIRST, "too"]);
+    fails(
+        Safetensors::open(folder.path()),
+        &["'a': in", SECOND, "and in", FIRST, "expected a tensor in one file"],
+    );
 }
 
 #[test]
 fn an_empty_or_absent_folder_is_told() {
     let folder = tempfile::tempdir().unwrap();
-    fails(
-        Safetensors::open(folder.path()),
-        &["expected model.safetensors", "found none"],
-    );
+    fails(Safetensors::open(folder.path()), &["no model.safetensors"]);
     fails(
         Safetensors::open(folder.path().join("nowhere")),
-        &["nowhere", "cannot be read"],
+        &["nowhere", "no such file or folder"],
     );
 }
 
@@ -103,15 +104,21 @@ fn an_empty_or_absent_folder_is_told() {
 fn a_file_is_read_by_itself() {
     let folder = sharded();
     let mut one = Safetensors::open(folder.path().join(SECOND)).unwrap();
-    assert_eq!(one.names().collect::<Vec<_>>(), ["b"]);
+    assert_eq!(
+        one.files().tensors().map(|tensor| tensor.name).collect::<Vec<_>>(),
+        ["b"]
+    );
     assert_eq!(one.shape("b"), Some(&[1][..]));
     assert_eq!(one.shape("a"), None);
-    assert_eq!(one.file_of("b"), Some(&folder.path().join(SECOND)));
+    assert_eq!(one.files().file_of("b"), Some(&*folder.path().join(SECOND)));
     assert_eq!(Weights::floats(&mut one, "b", &[1]).unwrap(), [2.0]);
     let bytes = serialize(&[f32s("c", &[1], &[3.0])]);
-    let memory = Safetensors::of_bytes("memory", [("c".into(), Box::new(bytes) as _)]).unwrap();
+    let memory = Safetensors::new(TensorFile::from_bytes("memory.safetensors", bytes).unwrap());
     assert_eq!(memory.floats("c", &[1]).unwrap(), [3.0]);
-    fails(memory.floats("d", &[1]), &["memory: tensor 'd' [1] is missing"]);
+    fails(
+        memory.floats("d", &[1]),
+        &["memory.safetensors: tensor 'd' [1] is missing"],
+    );
 }
 
 #[test]
@@ -141,7 +148,8 @@ fn tensors_that_are_not_as_needed_are_told() {
     assert!(tensors.check(&spec("norm", &[2], false)).is_ok());
     assert!(matches!(
         tensors.floats("norm", &[3]),
-        Err(Error::Shape { tensor, found, expected, .. }) if (&*tensor, found[0], expected[0]) == ("norm", 2, 3)
+        Err(Error::Tensor { tensor, problem: Problem::Shape { found, expected }, .. })
+            if (&*tensor, found[0], expected[0]) == ("norm", 2, 3)
     ));
 }
 
@@ -194,13 +202,13 @@ fn an_expert_is_a_part_of_its_stack() {
     for name in missing {
         let error = tensors.floats(name, &[1, 1]);
         assert!(
-            matches!(error, Err(Error::Missing { tensor, .. }) if tensor == name),
+            matches!(error, Err(Error::Tensor { tensor, problem: Problem::Missing { .. }, .. }) if tensor == name),
             "{name}"
         );
     }
     assert!(matches!(
         tensors.floats("mlp.experts.0.up_proj.weight", &[6, 2]),
-        Err(Error::Shape { found, expected, .. }) if (found[0], expected[0]) == (3, 6)
+        Err(Error::Tensor { problem: Problem::Shape { found, expected }, .. }) if (found[0], expected[0]) == (3, 6)
     ));
 }
 
@@ -234,19 +242,25 @@ fn truncation_and_corruption_are_told_apart() {
     };
     let size = bytes.len();
     assert!(open(&bytes).is_ok());
-    fails(open(&[]), &["model.safetensors", "0 bytes are too few"]);
+    fails(open(&[]), &["model.safetensors", "truncated: 0 bytes, expected 8"]);
     fails(
         open(&bytes[..size - 3]),
-        &["truncated", &format!("{} bytes", size - 3), &format!("tells of {size}")],
+        &["tensor 'b': data_offsets [4, 8] are out of range, the file has 5 bytes of data: truncated?"],
     );
-    fails(open(&bytes[..20]), &["the header should have", "the file has 20"]);
-    fails(open(&[bytes.clone(), vec![0]].concat()), &["corrupt"]);
+    fails(
+        open(&bytes[..20]),
+        &["truncated: header of", "but only 12 bytes follow its length"],
+    );
+    fails(
+        open(&[bytes.clone(), vec![0]].concat()),
+        &["9 bytes of data, but the tensors end at 8"],
+    );
     let mut broken = bytes.clone();
     broken[9] = b'?';
-    fails(open(&broken), &["corrupt"]);
+    fails(open(&broken), &["bad header"]);
     let json = String::from_utf8_lossy(&bytes[8..size - 8]).replace("F32", "F31");
     let unknown = [&bytes[..8], json.as_bytes(), &bytes[size - 8..]].concat();
-    fails(open(&unknown), &["corrupt", "unknown variant `F31`"]);
+    fails(open(&unknown), &["bad header: tensor 'a': unknown variant `F31`"]);
 }
 
 /// Reads everything a folder with these bytes as its `model.safetensors` holds; what comes out does not matter.

@@ -2,23 +2,18 @@
 
 use safetensors::Dtype;
 
-use super::super::{Error, decode};
-use super::{Safetensors, Stored};
+use super::super::{Error, Problem, decode};
+use super::Safetensors;
+use crate::tensorfile::Tensor;
 
 impl Safetensors {
     /// The scale of a tensor that has to have one, with the block that each of its elements covers.
-    pub(super) fn scale_of(&self, name: &str, weight: &Stored) -> Result<Option<(&Stored, Vec<usize>)>, Error> {
+    pub(super) fn scale_of(&self, name: &str, weight: &Tensor) -> Result<Option<(Tensor<'_>, Vec<usize>)>, Error> {
         let packed = decode::is_packed(weight.dtype);
         if !decode::needs_scale(weight.dtype) && !packed {
             return Ok(None);
         }
-        let wrong = |message: String| {
-            Err(Error::Scale {
-                path: self.file(weight).into(),
-                tensor: name.into(),
-                message,
-            })
-        };
+        let wrong = |message: String| Err(self.wrong(name, weight, Problem::Scale(message)));
         let found = self.scales(name);
         let (scale_name, scale) = match &found[..] {
             [] => {
@@ -28,7 +23,7 @@ impl Safetensors {
                 };
                 return wrong(format!("tensor '{name}' is {}, but has {names}", weight.dtype));
             }
-            [(name, _, scale)] => (name, *scale),
+            [(name, scale)] => (name, *scale),
             [(first, ..), (second, ..), ..] => {
                 return wrong(format!("tensor '{name}' has two scales, '{first}' and '{second}'"));
             }
@@ -40,7 +35,7 @@ impl Safetensors {
             let (found, expected) = (scale.dtype, decode::SCALES);
             return wrong(format!("scale '{scale_name}' is {found}, expected {expected}"));
         }
-        match decode::block(&weight.shape, &scale.shape, self.block) {
+        match decode::block(weight.shape, scale.shape, self.block) {
             // Bytes are read as E8M0 where these are what is so stored, in MXFP8.
             Some(block) if scale.dtype == Dtype::U8 && block != [1, 32] => wrong(format!(
                 "scale '{scale_name}' is U8, which is read as E8M0 of 32 columns of a row only, but it is {:?} of {:?}",
@@ -63,48 +58,43 @@ impl Safetensors {
 
     /// The codes and scales of a stack of matrices `[count, inputs, outputs]` that is stored as blocks of MXFP4, and the sizes of the
     /// scales; none if the tensor itself is there, or no blocks are.
-    pub(super) fn mxfp4(&self, name: &str, shape: &[usize]) -> Result<Option<(&Stored, &Stored, [usize; 3])>, Error> {
+    pub(super) fn mxfp4(
+        &self,
+        name: &str,
+        shape: &[usize],
+    ) -> Result<Option<(Tensor<'_>, Tensor<'_>, [usize; 3])>, Error> {
         let [blocks_name, scales_name] = mxfp4_names(name);
-        let Some(codes) = self.stored.get(&blocks_name).filter(|_| self.entry(name).is_none()) else {
+        let Some(codes) = self.files.get(&blocks_name).filter(|_| self.entry(name).is_none()) else {
             return Ok(None);
         };
         let [count, inputs, outputs] = *shape else {
             return Ok(None);
         };
         let sizes = [count, outputs, inputs / 32];
-        let scales = self.stored.get(&scales_name).ok_or_else(|| Error::Missing {
-            path: self.path.clone(),
-            tensor: scales_name.clone(),
-            expected: sizes.to_vec(),
-        })?;
+        let scales = self.files.get(&scales_name);
+        let scales = scales.ok_or_else(|| self.missing(&scales_name, &sizes))?;
         let expected = [
             (&blocks_name, codes, [&sizes[..], &[16]].concat()),
             (&scales_name, scales, sizes.to_vec()),
         ];
         for (name, stored, expected) in expected {
             if stored.dtype != Dtype::U8 {
-                return Err(self.wrong_type(name, stored, "U8"));
+                return Err(self.wrong_type(name, &stored, "U8"));
             }
             if stored.shape != expected || !inputs.is_multiple_of(32) {
-                return Err(Error::Shape {
-                    path: self.file(stored).into(),
-                    tensor: name.clone(),
-                    found: stored.shape.clone(),
-                    expected,
-                });
+                let found = stored.shape.into();
+                return Err(self.wrong(name, &stored, Problem::Shape { found, expected }));
             }
         }
         Ok(Some((codes, scales, sizes)))
     }
 
-    /// Scales of a tensor that are there: the name of each, its name in the file, and itself.
-    pub(super) fn scales(&self, name: &str) -> Vec<(String, &str, &Stored)> {
+    /// Scales of a tensor that are there, each with the name that it is asked for by.
+    pub(super) fn scales(&self, name: &str) -> Vec<(String, Tensor<'_>)> {
         let names = possible_scales(name).into_iter();
-        let there = names.filter_map(|name| {
-            let (own, stored) = self.entry(&name)?;
-            Some((name, own, stored))
-        });
-        there.collect()
+        names
+            .filter_map(|name| Some((name.clone(), self.entry(&name)?)))
+            .collect()
     }
 }
 

@@ -4,7 +4,6 @@ use half::{bf16, f16};
 use safetensors::Dtype;
 
 use super::{Kind, Tensor};
-use crate::formats::{E4M3, E5M2, Element};
 
 /// Decodes every numeric type; `None` for the others.
 macro_rules! decode {
@@ -15,8 +14,8 @@ macro_rules! decode {
             Dtype::F32 => each(bytes, |b| f32::from_le_bytes(b) as $to),
             Dtype::F16 => each(bytes, |b| f16::from_le_bytes(b).to_f32() as $to),
             Dtype::BF16 => each(bytes, |b| bf16::from_le_bytes(b).to_f32() as $to),
-            Dtype::F8_E4M3 => table(bytes, &E4M3, |x| x as $to),
-            Dtype::F8_E5M2 => table(bytes, &E5M2, |x| x as $to),
+            Dtype::F8_E4M3 => table(bytes, |code| e4m3(code) as $to),
+            Dtype::F8_E5M2 => table(bytes, |code| e5m2(code) as $to),
             Dtype::I64 => each(bytes, |b| i64::from_le_bytes(b) as $to),
             Dtype::I32 => each(bytes, |b| i32::from_le_bytes(b) as $to),
             Dtype::I16 => each(bytes, |b| i16::from_le_bytes(b) as $to),
@@ -32,12 +31,12 @@ macro_rules! decode {
 }
 
 impl<'a> Tensor<'a> {
-    /// Whether the type is f64, f32, f16 or bf16: numbers that were not quantized.
+    /// True if the type is f64, f32, f16 or bf16: numbers that were not quantized.
     pub fn is_floating(&self) -> bool {
         matches!(self.dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16)
     }
 
-    /// How values of this type are compared: as real numbers or exactly.
+    /// The comparison of values of this type: as real numbers or exactly.
     pub fn kind(&self) -> Kind {
         match self.dtype {
             Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::F8_E4M3 | Dtype::F8_E5M2 => Kind::Real,
@@ -57,6 +56,14 @@ impl<'a> Tensor<'a> {
     /// that are not real numbers.
     pub fn to_f64(&self) -> Option<Vec<f64>> {
         decode!(self, f64)
+    }
+
+    /// The values of scales: codes of E8M0, which many writers store as bytes, or numbers as [`Tensor::to_f32`] reads them.
+    pub fn to_scales(&self) -> Option<Vec<f32>> {
+        match self.dtype {
+            Dtype::F8_E8M0 | Dtype::U8 => Some(table(self.bytes, e8m0)),
+            _ => self.to_f32(),
+        }
     }
 
     /// The bit patterns of the elements; empty for types of less than a byte.
@@ -84,7 +91,37 @@ fn each<const N: usize, T>(bytes: &[u8], decode: impl Fn([u8; N]) -> T) -> Vec<T
     bytes.as_chunks().0.iter().map(|&element| decode(element)).collect()
 }
 
-fn table<T: Copy>(bytes: &[u8], element: &Element, convert: impl Fn(f32) -> T) -> Vec<T> {
-    let table: Vec<T> = (0..=255).map(|code| convert(element.decode(code))).collect();
+fn table<T: Copy>(bytes: &[u8], decode: impl Fn(u8) -> T) -> Vec<T> {
+    let table: Vec<T> = (0..=255).map(decode).collect();
     bytes.iter().map(|&code| table[usize::from(code)]).collect()
+}
+
+/// Sign, 4 bits of exponent with bias 7, 3 bits of mantissa; no infinities, and NaN only where all bits are set (OCP "FN").
+fn e4m3(code: u8) -> f32 {
+    let (exponent, mantissa) = (code >> 3 & 15, f32::from(code & 7));
+    let magnitude = match (exponent, code & 7) {
+        (15, 7) => f32::NAN,
+        (0, _) => mantissa * power_of_two(-9),
+        _ => (8.0 + mantissa) * power_of_two(i32::from(exponent) - 10),
+    };
+    if code & 128 == 0 { magnitude } else { -magnitude }
+}
+
+/// The upper half of an f16.
+fn e5m2(code: u8) -> f32 {
+    f16::from_bits(u16::from(code) << 8).to_f32()
+}
+
+/// 2^(code − 127), and NaN for 255.
+pub(crate) fn e8m0(code: u8) -> f32 {
+    match code {
+        0 => f32::MIN_POSITIVE / 2.0,
+        255 => f32::NAN,
+        code => power_of_two(i32::from(code) - 127),
+    }
+}
+
+/// Normal f32 only: exponents −126 to 127. `powi` does not promise to be exact.
+fn power_of_two(exponent: i32) -> f32 {
+    f32::from_bits(((exponent + 127) as u32) << 23)
 }

@@ -1,0 +1,122 @@
+//! Errors of files that cannot be read.
+
+use std::fmt::{self, Write};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The most problems that are listed in full.
+const LISTED: usize = 20;
+
+/// The reason that a file or a folder cannot be read.
+#[derive(Debug)]
+pub enum Error {
+    /// The system refused.
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// The refused action as a verb; it follows "cannot" in the message.
+        action: &'static str,
+        /// The reason of the system.
+        error: io::Error,
+    },
+    /// The file is truncated, corrupt or of another format, or an index does not agree with its files.
+    Format {
+        /// The file or folder.
+        path: PathBuf,
+        /// The problem, with what was found and what was expected.
+        message: String,
+    },
+}
+
+impl Error {
+    pub(super) fn format(path: &Path, message: impl Into<String>) -> Self {
+        let (path, message) = (path.into(), message.into());
+        Self::Format { path, message }
+    }
+
+    pub(super) fn io(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |error| Self::Io { path, action, error }
+    }
+
+    /// The file or folder.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Io { path, .. } | Self::Format { path, .. } => path,
+        }
+    }
+
+    /// The problem, without the path.
+    pub fn problem(&self) -> String {
+        match self {
+            Self::Io { action, error, .. } => format!("cannot {action}: {error}"),
+            Self::Format { message, .. } => message.clone(),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path().display(), self.problem())
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Problems that are reported together.
+#[derive(Default)]
+pub struct Problems {
+    text: String,
+    count: usize,
+}
+
+impl Problems {
+    /// Formats the problem only if it is among those listed.
+    pub fn add(&mut self, problem: impl FnOnce() -> String) {
+        if self.count < LISTED {
+            write!(self.text, "\n  {}", problem()).expect("a String takes all");
+        }
+        self.count += 1;
+    }
+
+    /// Returns an error about `file` with all problems, if there are any.
+    ///
+    /// # Errors
+    /// If a problem was added.
+    pub fn into_result(self, file: &Path) -> Result<(), Error> {
+        let Self { text, count } = self;
+        let message = match count {
+            0 => return Ok(()),
+            1 => text.trim_start().into(),
+            _ if count <= LISTED => format!("{count} problems:{text}"),
+            _ => format!("{count} problems:{text}\n  … and {} more", count - LISTED),
+        };
+        Err(Error::format(file, message))
+    }
+}
+
+/// `1 tensor`, `2 tensors`.
+pub(super) fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// True if a character moves the cursor, begins a line, changes the direction of text, or has no width: in a name from a file
+/// it would let the file write what looks like the program's own words.
+pub fn hidden(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{feff}'
+            // Zero-width characters and marks of direction; separators of lines; embeddings and overrides; isolates.
+            | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+            | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
+/// A name, a label or another text of one line from a file, for people and for the logs of CI: without hidden characters, and not
+/// one that begins as a command to GitHub Actions does.
+pub fn shown(text: &str) -> String {
+    let mut text = text.replace(hidden, "\u{fffd}");
+    if text.trim_start().starts_with("::") {
+        text = text.replacen(':', "\u{fffd}", 1);
+    }
+    text
+}

@@ -1,0 +1,98 @@
+//! Finds the files of a folder that hold the tensors of a checkpoint.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
+use std::path::{Component, Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::{Error, Problems, open};
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// The safetensors files of a folder.
+pub struct Shards {
+    /// The files in the order in which their tensors are read. An index may name files that are missing.
+    pub files: Vec<PathBuf>,
+    /// The file of each tensor, if the folder has an index.
+    pub index: Option<BTreeMap<String, String>>,
+}
+
+/// The index as it is stored; other keys (`metadata`) do not matter here.
+#[derive(Deserialize)]
+struct IndexFile {
+    weight_map: BTreeMap<String, String>,
+}
+
+impl Shards {
+    /// The shards are `model.safetensors`, or else the files that `model.safetensors.index.json` names, or else every `*.safetensors`
+    /// of the folder.
+    pub fn new(folder: &Path) -> Result<Self, Error> {
+        let path = folder.join(INDEX);
+        let index = match !folder.join(SINGLE).is_file() && path.is_file() {
+            true => Some(read_index(&path)?),
+            false => None,
+        };
+        let names: BTreeSet<String> = match &index {
+            Some(index) => index.values().cloned().collect(),
+            None => unindexed(folder)?.into_iter().collect(),
+        };
+        let files = names.iter().map(|name| folder.join(name)).collect();
+        Ok(Self { files, index })
+    }
+}
+
+/// Reads an index. Its files must be inside its folder.
+fn read_index(path: &Path) -> Result<BTreeMap<String, String>, Error> {
+    let mut text = Vec::new();
+    let read = open(path, "read")?.read_to_end(&mut text);
+    read.map_err(Error::io(path, "read"))?;
+    let file: Result<IndexFile, _> = serde_json::from_slice(&text);
+    let index = file.map_err(|error| Error::format(path, error.to_string()))?.weight_map;
+    let mut problems = Problems::default();
+    for name in index.values().collect::<BTreeSet<_>>() {
+        let mut parts = Path::new(name).components();
+        if !parts.all(|part| matches!(part, Component::Normal(_))) {
+            problems.add(|| format!("shard '{name}' is outside the checkpoint's folder"));
+        }
+    }
+    problems.into_result(path)?;
+    Ok(index)
+}
+
+/// Names of the safetensors files of a folder without an index.
+fn unindexed(folder: &Path) -> Result<Vec<String>, Error> {
+    if folder.join(SINGLE).is_file() {
+        return Ok(vec![SINGLE.into()]);
+    }
+    let list = || -> std::io::Result<Vec<String>> {
+        std::fs::read_dir(folder)?
+            .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+            .collect()
+    };
+    let mut names = list().map_err(Error::io(folder, "list the folder"))?;
+    names.retain(|name| name.ends_with(".safetensors"));
+    names.sort();
+    if names.is_empty() {
+        return Err(Error::format(
+            folder,
+            format!("no {SINGLE}, {INDEX} or other *.safetensors in this folder"),
+        ));
+    }
+    // model-00001-of-00002.safetensors tells how many there must be.
+    let of = |name: &String| {
+        name.strip_suffix(".safetensors")?
+            .rsplit_once("-of-")?
+            .1
+            .parse::<usize>()
+            .ok()
+    };
+    if let Some(expected) = names.iter().filter_map(of).max()
+        && names.len() != expected
+    {
+        let message = format!("{} of {expected} shards are there: {}", names.len(), names.join(", "));
+        return Err(Error::format(folder, message));
+    }
+    Ok(names)
+}
