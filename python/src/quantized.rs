@@ -177,7 +177,7 @@ pub fn diagnose(
         let x = read(x)?;
         let diagnosis = parity::diagnose(&x, cols, &stored, &format, named);
         // A rule that the caller gives is wanted.
-        let cost = (!named).then(|| parity::cost::of(parity::Source::slice(&x), cols, &stored, &diagnosis));
+        let cost = (!named).then(|| parity::cost::measure(parity::Source::slice(&x), cols, &stored, &diagnosis));
         Ok((diagnosis, cost.flatten()))
     });
     let (diagnosis, cost) = diagnosis.map_err(|why: String| wrong(why))?;

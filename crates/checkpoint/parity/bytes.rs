@@ -1,10 +1,11 @@
-//! Formats with zero points: bytes beside those of the format's own rule, without a search for causes.
+//! Formats with zero points: compares bytes with those of the format's own rule, without a search for causes.
 
 use super::rules::Candidate;
-use super::{Cause, Diagnosis, Example, Finding};
+use super::verify::Tally;
+use super::{Cause, Diagnosis, Example, Finding, Scope};
 use ulplab_core::formats::{Encoded, Format, GlobalScale, unpack};
 
-/// Holds what is stored against what the rule of the format makes of the values.
+/// Compares the stored bytes with those that the rule of the format makes of the values.
 pub fn compare(x: &[f32], cols: usize, stored: &Encoded, format: &Format) -> Diagnosis {
     let made = format.encode(x, cols, GlobalScale::Own);
     let mut findings = Vec::new();
@@ -28,40 +29,31 @@ pub fn compare(x: &[f32], cols: usize, stored: &Encoded, format: &Format) -> Dia
                 .map_or(1, |scaling| scaling.group.count(stored.rows, cols).1),
         };
         let show = |bits: Option<&u32>| bits.map_or("nothing".to_string(), |bits| format!("{bits:#x}"));
+        let detail = "bytes differ; causes are not looked for in formats with zero points";
+        let example = Some(Example {
+            place: vec![first / across.max(1), first % across.max(1)],
+            source: if part == "data" { vec![x[first]] } else { Vec::new() },
+            stored: show(found.get(first)),
+            expected: show(want.get(first)),
+        });
         findings.push(Finding {
-            cause: Cause::Unknown,
-            detail: "bytes differ; causes are not looked for in formats with zero points".into(),
-            others: Vec::new(),
-            place: None,
-            region: len,
-            count: wrong.len(),
-            of: len,
-            unit,
-            example: Some(Example {
-                place: vec![first / across.max(1), first % across.max(1)],
-                source: if part == "data" { vec![x[first]] } else { Vec::new() },
-                stored: show(found.get(first)),
-                expected: show(want.get(first)),
-            }),
+            example,
+            ..Scope::everywhere(len, unit).finding(Cause::Unknown, detail, wrong.len())
         });
     }
-    let reference = Candidate {
-        format: *format,
-        wrong_scales: differing[1],
-        wrong_codes: differing[0],
-        wrong_blocks: differing[0] + differing[1],
-        wrong_globals: 0,
-        close: false,
-        narrow: None,
+    let [wrong_codes, wrong_scales] = differing;
+    let tally = Tally {
+        wrong_scales,
+        wrong_codes,
+        wrong_blocks: wrong_codes + wrong_scales,
+        far: true,
+        ..Tally::default()
     };
+    let reference = Candidate::new(*format, &tally);
     Diagnosis {
         data_order: "row-major".into(),
         scale_order: "row-major".into(),
-        exact: if findings.is_empty() {
-            vec![reference.clone()]
-        } else {
-            Vec::new()
-        },
+        exact: findings.is_empty().then(|| reference.clone()).into_iter().collect(),
         tolerated: Vec::new(),
         foreign_globals: 0,
         reference,
@@ -73,12 +65,6 @@ pub fn compare(x: &[f32], cols: usize, stored: &Encoded, format: &Format) -> Dia
 /// Codes, scales or zero points of so many bits.
 fn numbers(bytes: &[u8], bits: usize) -> Vec<u32> {
     match bits {
-        16 => bytes
-            .as_chunks()
-            .0
-            .iter()
-            .map(|bytes| u16::from_le_bytes(*bytes).into())
-            .collect(),
         32 => bytes
             .as_chunks()
             .0

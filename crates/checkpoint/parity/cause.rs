@@ -1,8 +1,8 @@
-//! Why bytes differ, as a list of names.
+//! Causes of differing bytes, as a list of names.
 
 use std::fmt;
 
-/// Why bytes differ.
+/// A cause of differing bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Cause {
     /// The largest magnitude is that of other elements than the block's.

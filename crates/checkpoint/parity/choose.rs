@@ -1,6 +1,6 @@
 //! Chooses among explanations of the same differences.
 
-use super::{Cause, Finding};
+use super::{Cause, Example, Finding, Scope};
 
 /// The smallest share of differences that an explanation must explain.
 pub const ENOUGH: f64 = 0.9;
@@ -32,11 +32,32 @@ pub struct Explanation {
 }
 
 impl Explanation {
-    /// The findings of all explanations; `finding` takes cause, detail, other causes and what is explained.
-    pub fn findings(all: Vec<Self>, finding: impl Fn(Cause, String, Vec<String>, &[usize]) -> Finding) -> Vec<Finding> {
-        let one = |one: Self| finding(one.cause, one.detail, one.others, &one.explained);
-        all.into_iter().map(one).collect()
+    /// An explanation without others that hold equally well.
+    pub fn new(cause: Cause, detail: String, explained: Vec<usize>) -> Self {
+        Self {
+            cause,
+            detail,
+            others: Vec::new(),
+            explained,
+            alarms: 0.0,
+        }
     }
+}
+
+/// The findings of explanations of a sample: `looked` differences of `all`. Those not looked at are taken to be like the others.
+pub fn findings(
+    chosen: Vec<Explanation>,
+    scope: &Scope,
+    (looked, all): (usize, usize),
+    example: impl Fn(usize) -> Example,
+) -> Vec<Finding> {
+    let count = |of: usize| (of as u128 * all as u128).div_ceil(looked.max(1) as u128) as usize;
+    let finding = |one: Explanation| Finding {
+        others: one.others,
+        example: one.explained.first().map(|index| example(*index)),
+        ..scope.finding(one.cause, one.detail, count(one.explained.len()).min(all))
+    };
+    chosen.into_iter().map(finding).collect()
 }
 
 /// The explanations of the differences, at most two, and the indices that they leave unexplained. Explanations that hold
@@ -44,7 +65,7 @@ impl Explanation {
 pub fn choose(tried: &[Hypothesis], differing: usize) -> (Vec<Explanation>, Vec<usize>) {
     let all: Vec<usize> = (0..differing).collect();
     let Some(first) = best(tried, &all, ENOUGH) else {
-        // Two faults at once are assumed only if together they explain what one alone does not.
+        // Two faults at once are assumed only if together they explain more than one of them.
         let half = best(tried, &all, 0.4);
         let two = half.and_then(|first| {
             let open = rest(&all, &first);
@@ -65,10 +86,8 @@ pub fn choose(tried: &[Hypothesis], differing: usize) -> (Vec<Explanation>, Vec<
 }
 
 fn rest(of: &[usize], chosen: &Explanation) -> Vec<usize> {
-    of.iter()
-        .copied()
-        .filter(|index| !chosen.explained.contains(index))
-        .collect()
+    let open = of.iter().filter(|index| !chosen.explained.contains(index));
+    open.copied().collect()
 }
 
 fn best(tried: &[Hypothesis], open: &[usize], enough: f64) -> Option<Explanation> {
@@ -76,28 +95,21 @@ fn best(tried: &[Hypothesis], open: &[usize], enough: f64) -> Option<Explanation
         let explained = open.iter().filter(|index| tried.explains[**index]).count();
         explained as f64 / open.len().max(1) as f64
     };
-    let worth: Vec<f64> = tried
-        .iter()
-        .map(|tried| match share(tried) {
-            share if share >= enough && !open.is_empty() => share - 0.5 * tried.alarms,
-            _ => f64::NEG_INFINITY,
-        })
-        .collect();
+    let worth = |tried: &Hypothesis| match share(tried) {
+        share if share >= enough && !open.is_empty() => share - 0.5 * tried.alarms,
+        _ => f64::NEG_INFINITY,
+    };
+    let worth: Vec<f64> = tried.iter().map(worth).collect();
     let top = worth.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let equal: Vec<&Hypothesis> = worth
-        .iter()
-        .zip(tried)
-        .filter(|(worth, _)| worth.is_finite() && **worth >= top - SAME)
-        .map(|(_, tried)| tried)
-        .collect();
+    let equal = worth.iter().zip(tried);
+    let equal = equal.filter(|(worth, _)| worth.is_finite() && **worth >= top - SAME);
+    let equal: Vec<&Hypothesis> = equal.map(|(_, tried)| tried).collect();
     let first = *equal.first()?;
     let others = equal.iter().skip(1).filter(|other| other.cause != first.cause);
     let explained = open.iter().copied().filter(|index| first.explains[*index]);
     Some(Explanation {
-        cause: first.cause,
-        detail: first.detail.clone(),
         others: others.map(|other| other.detail.clone()).take(OTHERS).collect(),
-        explained: explained.collect(),
         alarms: first.alarms,
+        ..Explanation::new(first.cause, first.detail.clone(), explained.collect())
     })
 }

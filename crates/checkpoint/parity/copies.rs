@@ -59,11 +59,8 @@ impl<'a> Copies<'a> {
         let extra = got.tensors().map(|tensor| tensor.name);
         let extra = extra.filter(|name| selects(only, skip, name) && !is_part(name) && want.get(name).is_none());
         for name in extra {
-            // They stand beside the codes that they belong to: `l.input_scale` of `l.weight`.
-            let ending = ["input_scale", "input_global_scale"]
-                .iter()
-                .any(|end| name.ends_with(end));
-            match ending {
+            // Scales of activations stand next to their codes: `l.input_scale` of `l.weight`.
+            match name.ends_with("input_scale") || name.ends_with("input_global_scale") {
                 true => copies.activations.push(name),
                 false => copies.unmatched.push(("got", name)),
             }
@@ -131,11 +128,8 @@ fn difference(want: &Tensor, got: &Tensor) -> Option<Difference> {
         // Types of less than a byte are compared by bytes, not elements.
         let size = (want.dtype.bitsize() / 8).max(1);
         let pairs = want.bytes.chunks(size).zip(got.bytes.chunks(size));
-        let wrong: Vec<usize> = pairs
-            .enumerate()
-            .filter(|(_, (a, b))| a != b)
-            .map(|(at, _)| at)
-            .collect();
+        let wrong = pairs.enumerate().filter(|(_, (a, b))| a != b);
+        let wrong: Vec<usize> = wrong.map(|(at, _)| at).collect();
         let first = wrong.first().copied().unwrap_or(0);
         let show = |tensor: &Tensor| {
             let bytes = tensor.bytes.get(first * size..(first + 1) * size).unwrap_or_default();
@@ -143,22 +137,13 @@ fn difference(want: &Tensor, got: &Tensor) -> Option<Difference> {
             let value = one.to_f64().and_then(|values| values.first().copied());
             value.map_or(format!("bytes {bytes:02x?}"), |value| format!("{value:?}"))
         };
-        let unit = if want.dtype.bitsize() < 8 { "bytes" } else { "elements" };
-        return differs(
-            format!(
-                "{} of {} {unit} differ, first at {:?}: want {}, got {}",
-                wrong.len(),
-                want.bytes.len() / size,
-                if unit == "bytes" {
-                    vec![first as u64]
-                } else {
-                    place(first)
-                },
-                show(want),
-                show(got)
-            ),
-            Some(wrong.len()),
-        );
+        let (unit, place) = match want.dtype.bitsize() {
+            ..8 => ("bytes", vec![first as u64]),
+            _ => ("elements", place(first)),
+        };
+        let (count, all, want, got) = (wrong.len(), want.bytes.len() / size, show(want), show(got));
+        let words = format!("{count} of {all} {unit} differ, first at {place:?}: want {want}, got {got}");
+        return differs(words, Some(count));
     }
     let numbers = (want.is_floating() && got.is_floating()).then(|| want.to_f64().zip(got.to_f64()));
     let Some((a, b)) = numbers.flatten() else {
@@ -170,17 +155,11 @@ fn difference(want: &Tensor, got: &Tensor) -> Option<Difference> {
     };
     let wrong: Vec<usize> = (0..of).filter(|at| !alike(a[*at], b[*at])).collect();
     let first = *wrong.first()?;
-    differs(
-        format!(
-            "{} of {of} elements are not those of the source rounded to {}, first at {:?}: want {:?}, got {:?}",
-            wrong.len(),
-            got.dtype,
-            place(first),
-            a[first],
-            b[first]
-        ),
-        Some(wrong.len()),
-    )
+    let (count, to, at, want, got) = (wrong.len(), got.dtype, place(first), a[first], b[first]);
+    let words = format!(
+        "{count} of {of} elements are not those of the source rounded to {to}, first at {at:?}: want {want:?}, got {got:?}"
+    );
+    differs(words, Some(count))
 }
 
 /// Rounds to the nearest number of a type; f64 goes to 16 bits through f32, as in PyTorch.

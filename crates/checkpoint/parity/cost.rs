@@ -42,18 +42,12 @@ impl Cost {
 
     /// The warning.
     pub fn words(&self) -> String {
-        let Self {
-            rule,
-            error,
-            best,
-            best_error,
-            clipped,
-            blocks,
-        } = self;
-        let share = 100.0 * *clipped as f64 / (*blocks).max(1) as f64;
+        let (rule, best) = (&self.rule, &self.best);
+        let share = 100.0 * self.clipped as f64 / self.blocks.max(1) as f64;
         format!(
-            "the rule {rule} clips the largest element of {share:.3} % of blocks; its relative L2 error is {error:.3e}, that of {best} \
-             {best_error:.3e}; name the rule if it is meant"
+            "the rule {rule} clips the largest element of {share:.3} % of blocks; its relative L2 error is {:.3e}, that of {best} \
+             {:.3e}; name the rule if it is meant",
+            self.error, self.best_error
         )
     }
 }
@@ -129,7 +123,7 @@ fn relative_l2(x: &[f32], y: &[f32]) -> f64 {
 }
 
 /// The cost of the rule that explains all bytes; `None` if none does, or the format has no other rule.
-pub fn of(source: Source, cols: usize, stored: &StoredBytes, diagnosis: &Diagnosis) -> Option<Cost> {
+pub fn measure(source: Source, cols: usize, stored: &StoredBytes, diagnosis: &Diagnosis) -> Option<Cost> {
     let made = diagnosis.exact.first().filter(|_| diagnosis.findings.is_empty())?;
     let format = &made.format;
     let rules = format.by_rules();

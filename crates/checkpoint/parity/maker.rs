@@ -2,12 +2,13 @@
 
 use super::Cause;
 use super::problem::{Cell, Problem, canonical, largest};
+use super::rounded::{cut_to_bf16, to_bf16, to_e4m3, to_e5m2, to_f16, to_tf32};
 use super::rules::approximate;
 use ulplab_core::formats::{Format, Group, Scale, Select, Single};
 
 /// A change of the values before they are quantized.
 pub struct Input {
-    /// What is wrong, in words that follow "the input is".
+    /// The fault, in words that follow "the input is".
     pub detail: &'static str,
     /// The cause that is reported if this explains the bytes.
     pub cause: Cause,
@@ -16,16 +17,18 @@ pub struct Input {
 
 enum Change {
     Value(fn(f32) -> f32),
-    /// The row and column that a value is taken from, given the numbers of rows and columns.
-    Place(fn((usize, usize), usize, usize) -> Option<(usize, usize)>),
+    Place(Origin),
 }
+
+/// The row and column that a value is taken from, given its own and the numbers of rows and columns.
+type Origin = fn((usize, usize), usize, usize) -> Option<(usize, usize)>;
 
 const fn value(detail: &'static str, change: fn(f32) -> f32) -> Input {
     let (cause, change) = (Cause::Input, Change::Value(change));
     Input { detail, cause, change }
 }
 
-const fn place(detail: &'static str, change: fn((usize, usize), usize, usize) -> Option<(usize, usize)>) -> Input {
+const fn place(detail: &'static str, change: Origin) -> Input {
     let (cause, change) = (Cause::Layout, Change::Place(change));
     Input { detail, cause, change }
 }
@@ -37,20 +40,12 @@ pub const INPUTS: &[Input] = &[
     }),
     value("without its sign: magnitudes were quantized", f32::abs),
     value("negated", |x| -x),
-    value("rounded to bf16 first (double rounding)", |x| {
-        half::bf16::from_f32(x).to_f32()
-    }),
-    value("truncated to bf16 first", |x| f32::from_bits(x.to_bits() & 0xffff_0000)),
-    value("rounded to f16 first (double rounding)", |x| {
-        half::f16::from_f32(x).to_f32()
-    }),
-    value("rounded to TF32 first (double rounding)", |x| rounded(x, 13)),
-    value("rounded to E5M2 first (double rounding)", |x| {
-        ulplab_core::formats::E5M2.decode(ulplab_core::formats::E5M2.encode(x))
-    }),
-    value("rounded to E4M3 first (double rounding)", |x| {
-        ulplab_core::formats::E4M3.decode(ulplab_core::formats::E4M3.encode(x))
-    }),
+    value("rounded to bf16 first (double rounding)", to_bf16),
+    value("truncated to bf16 first", cut_to_bf16),
+    value("rounded to f16 first (double rounding)", to_f16),
+    value("rounded to TF32 first (double rounding)", to_tf32),
+    value("rounded to E5M2 first (double rounding)", to_e5m2),
+    value("rounded to E4M3 first (double rounding)", to_e4m3),
     value(
         "without positive values: they became 0",
         |x| if x > 0.0 { 0.0 } else { x },
@@ -109,16 +104,6 @@ pub const INPUTS: &[Input] = &[
     }),
 ];
 
-/// Rounds to nearest even, dropping the given number of low fraction bits.
-pub fn rounded(x: f32, drop: u32) -> f32 {
-    if !x.is_finite() {
-        return x;
-    }
-    let bits = x.to_bits();
-    let half = (1u32 << (drop - 1)) - 1 + (bits >> drop & 1);
-    f32::from_bits((bits + half) & !((1 << drop) - 1))
-}
-
 /// A rule with its global scales and its input.
 #[derive(Clone)]
 pub struct Maker {
@@ -126,7 +111,7 @@ pub struct Maker {
     pub format: Format,
     /// The global scales as the rule stores them; empty if the format has none.
     pub globals: Vec<f32>,
-    /// What was done to the values first; `None` if they are the source's.
+    /// The change of the values before that; `None` if they are the source's.
     pub input: Option<&'static Input>,
 }
 
@@ -145,7 +130,7 @@ impl Maker {
         Single::new(&self.format, self.global(problem, group))
     }
 
-    /// Whether the rule tries several scales on the values of a block.
+    /// True if the rule tries several scales on the values of a block.
     pub fn selects(&self) -> bool {
         matches!(self.format.scaling.map(|scaling| scaling.scale), Some(Scale::E4m3(rule)) if rule.select != Select::One)
     }
@@ -161,15 +146,12 @@ impl Maker {
         }
         let block = match self.input {
             None => problem.block(group),
-            Some(_) => {
-                let at: Vec<usize> = problem.grid.elements(group).collect();
-                self.changed(problem, at.into_iter())?
-            }
+            Some(_) => self.changed(problem, problem.grid.elements(group))?,
         };
         Some(self.scale_of(problem, group, largest(block.iter().copied()), &block))
     }
 
-    /// Whether a scale is made of a largest magnitude that is off by so much, relative to itself, as a kernel has it that computes
+    /// True if a scale is made of a largest magnitude that is off by so much, relative to itself, as a kernel has it that computes
     /// with approximate reciprocals. Never so by a rule that computes as it says.
     pub fn nearly(&self, problem: &Problem, group: usize, stored: u32, by: f32) -> bool {
         let about = |by: f32| self.scale_of(problem, group, problem.amax[group] * (1.0 + by), &[]) == stored;
@@ -193,24 +175,20 @@ impl Maker {
     }
 
     /// Values at these flat indices as the quantizer saw them.
-    fn changed(&self, problem: &Problem, mut at: impl Iterator<Item = usize>) -> Option<Vec<f32>> {
+    fn changed(&self, problem: &Problem, at: impl Iterator<Item = usize>) -> Option<Vec<f32>> {
         let (rows, cols) = (problem.grid.rows, problem.grid.cols);
-        match self.input.map(|input| &input.change) {
-            None => Some(at.map(|at| problem.source.value(at)).collect()),
-            Some(Change::Value(change)) => Some(at.map(|at| change(problem.source.value(at))).collect()),
+        let value = |at: usize| match self.input.map(|input| &input.change) {
+            None => Some(problem.source.value(at)),
+            Some(Change::Value(change)) => Some(change(problem.source.value(at))),
             Some(Change::Place(from)) => {
-                let mut values = Vec::new();
-                at.try_for_each(|at| {
-                    let (r, c) = from((at / cols, at % cols), rows, cols)?;
-                    values.push(problem.source.value(r * cols + c));
-                    Some(())
-                })?;
-                Some(values)
+                let (r, c) = from((at / cols, at % cols), rows, cols)?;
+                Some(problem.source.value(r * cols + c))
             }
-        }
+        };
+        at.map(value).collect()
     }
 
-    /// A row, or part of it, as the quantizer saw it; what is not known of it as it is.
+    /// A row, or part of it, as the quantizer saw it; as it is if that is not known.
     pub fn row(&self, problem: &Problem, at: usize, len: usize) -> Vec<f32> {
         let cell = Cell { group: 0, at, len };
         self.values(problem, &cell)
@@ -219,18 +197,15 @@ impl Maker {
 
     /// The values of a cell as the quantizer saw them.
     pub fn values(&self, problem: &Problem, cell: &Cell) -> Option<Vec<f32>> {
+        let read = || problem.source.read(cell.at, cell.len);
         match self.input.map(|input| &input.change) {
-            None => Some(problem.source.read(cell.at, cell.len)),
-            Some(Change::Value(change)) => {
-                let mut values = problem.source.read(cell.at, cell.len);
-                values.iter_mut().for_each(|x| *x = change(*x));
-                Some(values)
-            }
+            None => Some(read()),
+            Some(Change::Value(change)) => Some(read().into_iter().map(change).collect()),
             Some(Change::Place(_)) => self.changed(problem, cell.at..cell.at + cell.len),
         }
     }
 
-    /// What the cast sees of the values of a cell under a scale.
+    /// The quotients that the cast sees of the values of a cell under a scale.
     pub fn quotients(&self, problem: &Problem, cell: &Cell, x: &[f32], scale: u32) -> Vec<f32> {
         let Some(single) = self.single(problem, cell.group) else {
             return x.to_vec();

@@ -19,6 +19,7 @@ pub mod output;
 mod place;
 mod problem;
 mod recode;
+mod rounded;
 mod rules;
 mod scales;
 mod search;
@@ -34,7 +35,7 @@ use problem::Problem;
 pub use problem::Source;
 pub use rules::Candidate;
 use search::{MakerFit, Storage, StorageForm};
-use verify::{Tally, View};
+use verify::View;
 
 use crate::packed::reads_as;
 use ulplab_core::formats::{Encoded, Format, Global, Half, Scale};
@@ -64,7 +65,7 @@ pub struct Finding {
     pub others: Vec<String>,
     /// Rows and columns, as words that follow "in"; `None` if the mismatches are everywhere.
     pub place: Option<String>,
-    /// How many items there are at that place.
+    /// The number of items at that place.
     pub region: usize,
     /// Number of mismatches that the cause explains.
     pub count: usize,
@@ -83,9 +84,9 @@ pub struct Example {
     pub place: Vec<usize>,
     /// The element, or the first 16 of the block.
     pub source: Vec<f32>,
-    /// What is stored, in words or hexadecimal.
+    /// The stored bits, in words or hexadecimal.
     pub stored: String,
-    /// What the reference rule gives, in the same form.
+    /// The bits that the reference rule gives, in the same form.
     pub expected: String,
 }
 
@@ -106,21 +107,17 @@ pub struct Diagnosis {
     pub foreign_globals: usize,
     /// The differences from the reference: first those of storage, then by number.
     pub findings: Vec<Finding>,
-    /// Whether the reference was named by the user.
+    /// True if the reference was named by the user.
     pub named: bool,
 }
 
 impl Diagnosis {
     /// Adds to findings about global scales how these are read.
     pub fn say_why(&mut self, said: Option<&str>) {
-        let global = self
-            .findings
-            .iter_mut()
-            .filter(|finding| finding.cause == Cause::GlobalScale);
-        for (finding, said) in global.zip(said) {
-            finding.detail = finding
-                .detail
-                .replace("it is read as", &format!("{said} says that it is"));
+        let of_global = |finding: &&mut Finding| finding.cause == Cause::GlobalScale;
+        for (finding, said) in self.findings.iter_mut().filter(of_global).zip(said) {
+            let says = format!("{said} says that it is");
+            finding.detail = finding.detail.replace("it is read as", &says);
         }
     }
 
@@ -129,7 +126,7 @@ impl Diagnosis {
         output::conclusion(self)
     }
 
-    /// Whether the storage is as declared, and the requested rule, or any rule, explains the bytes.
+    /// True if the storage is as declared, and the requested rule, or any rule, explains the bytes.
     pub fn explained(&self) -> bool {
         self.findings.is_empty() || !self.tolerated.is_empty()
     }
@@ -137,6 +134,45 @@ impl Diagnosis {
     /// The cause of most of the mismatches.
     pub fn cause(&self) -> Option<Cause> {
         self.findings.first().map(|finding| finding.cause)
+    }
+}
+
+/// The items that a finding counts.
+struct Scope {
+    /// As in [`Finding`].
+    place: Option<String>,
+    /// The number of items at that place.
+    region: usize,
+    /// The number of all items.
+    of: usize,
+    unit: &'static str,
+}
+
+impl Scope {
+    /// All items of a unit.
+    fn everywhere(of: usize, unit: &'static str) -> Self {
+        let (place, region) = (None, of);
+        Self {
+            place,
+            region,
+            of,
+            unit,
+        }
+    }
+
+    /// A finding that explains so many of the items.
+    fn finding(&self, cause: Cause, detail: impl Into<String>, count: usize) -> Finding {
+        Finding {
+            cause,
+            detail: detail.into(),
+            others: Vec::new(),
+            place: self.place.clone(),
+            region: self.region,
+            count,
+            of: self.of,
+            unit: self.unit,
+            example: None,
+        }
     }
 }
 
@@ -203,17 +239,14 @@ pub fn diagnose_from(
         let mut all = rules::candidates(&problem, &view(StorageForm::default(), false), formats, done);
         if let Some((half, scales)) = narrow.filter(|_| !all.iter().any(Candidate::exact)) {
             let rounded = rules::candidates(&problem, &view(scales, true), formats, done);
-            all.extend(rounded.into_iter().map(|candidate| Candidate {
-                narrow: Some(half),
-                ..candidate
-            }));
+            let narrow = Some(half);
+            all.extend(rounded.into_iter().map(|candidate| Candidate { narrow, ..candidate }));
         }
         all
     };
-    let own = &formats[..1];
     if named {
         let exact = |own: &Candidate| own.format == formats[0] && own.exact();
-        if let Some(own) = held(own).into_iter().find(exact) {
+        if let Some(own) = held(&formats[..1]).into_iter().find(exact) {
             return Diagnosis::exact(&problem, &storage, own, Vec::new(), Vec::new(), named);
         }
     }
@@ -224,12 +257,8 @@ pub fn diagnose_from(
     };
     let (exact, close): (Vec<Candidate>, Vec<Candidate>) = held(&formats).into_iter().partition(Candidate::exact);
     let own_exact: Vec<Candidate> = exact.iter().filter(|exact| allowed(&exact.format)).cloned().collect();
-    let is_asked = |format: &Format| if named { *format == formats[0] } else { allowed(format) };
-    let tolerated: Vec<Candidate> = close
-        .iter()
-        .filter(|candidate| candidate.tolerated() && is_asked(&candidate.format))
-        .cloned()
-        .collect();
+    let tolerated = |candidate: &&Candidate| candidate.tolerated() && allowed(&candidate.format);
+    let tolerated: Vec<Candidate> = close.iter().filter(tolerated).cloned().collect();
     if !named && let Some(first) = own_exact.first().cloned() {
         return Diagnosis::exact(&problem, &storage, first, own_exact, tolerated, named);
     }
@@ -253,15 +282,8 @@ pub fn diagnose_from(
             search::search(&problem, &storage, &some)
         }
     };
-    explain(
-        &problem,
-        &storage,
-        &formats,
-        &fit,
-        (exact, tolerated),
-        (named, narrow),
-        done,
-    )
+    let explained = (exact, tolerated);
+    explain(&problem, &storage, &formats, &fit, explained, (named, narrow), done)
 }
 
 /// The differences from the best explanation.
@@ -282,29 +304,21 @@ fn explain(
     };
     let mut tally = view.tally(problem, &fit.maker, done);
     if tally.wrong_scales > 0 || fit.scales.recode.is_some() {
-        let stored = View {
-            under_stored: true,
-            ..view
-        };
+        let stored = view.under_stored(true);
         let other = stored.tally(problem, &fit.maker, done);
         if other.wrong_codes < tally.wrong_codes {
             (view, tally) = (stored, other);
         }
     }
+    let narrow = narrow.filter(|(_, scales)| *scales == fit.scales && view.under_stored);
     let mut findings = storage::findings(problem, &view, fit);
-    // Scales that the file stores in a narrower type are rounded to it first.
-    if let Some((_, scales)) = narrow.filter(|(_, scales)| *scales == fit.scales && view.under_stored) {
-        let rounded = scales.recode.map(|recode| storage.scale_recodes[recode].finding());
-        let is_rounding = |finding: &Finding| rounded.as_ref().is_some_and(|words| finding.detail.starts_with(words));
-        findings.retain(|finding| !is_rounding(finding));
+    // Scales that the file stores in a narrower type are rounded to that type first.
+    if let Some(recode) = narrow.and_then(|(_, scales)| scales.recode) {
+        let rounded = storage.scale_recodes[recode].finding();
+        findings.retain(|finding| !finding.detail.starts_with(&rounded));
     }
-    let stored_otherwise = !findings.is_empty();
-    if stored_otherwise && exact.is_empty() && fit.maker.input.is_none() {
-        let stored = View {
-            under_stored: false,
-            ..view
-        };
-        exact = rules::candidates(problem, &stored, formats, done);
+    if !findings.is_empty() && exact.is_empty() && fit.maker.input.is_none() {
+        exact = rules::candidates(problem, &view.under_stored(false), formats, done);
         exact.retain(Candidate::exact);
     }
     let mut rest = scales::classify(problem, &fit.maker, &view, &tally, view.under_stored);
@@ -314,34 +328,18 @@ fn explain(
         unknown(a).cmp(&unknown(b)).then(b.share().total_cmp(&a.share()))
     });
     findings.extend(rest);
-    let Tally {
-        wrong_scales,
-        wrong_codes,
-        wrong_blocks,
-        far,
-        ..
-    } = tally;
+    let as_stored = fit.level == Level::AsStored;
     let reference = Candidate {
-        format: fit.maker.format,
-        wrong_scales,
-        wrong_codes,
-        wrong_blocks,
-        wrong_globals: if fit.level == Level::AsStored {
-            0
-        } else {
-            fit.maker.globals.len()
-        },
-        close: !far,
-        narrow: narrow
-            .filter(|(_, scales)| *scales == fit.scales && view.under_stored)
-            .map(|(half, _)| half),
+        wrong_globals: if as_stored { 0 } else { fit.maker.globals.len() },
+        narrow: narrow.map(|(half, _)| half),
+        ..Candidate::new(fit.maker.format, &tally)
     };
     Diagnosis {
         data_order: storage.code_orders.0[fit.codes.order].name.clone(),
         scale_order: storage.scale_orders.0[fit.scales.order].name.clone(),
         exact,
         tolerated,
-        foreign_globals: if fit.level == Level::AsStored {
+        foreign_globals: if as_stored {
             foreign(problem, &reference.format)
         } else {
             0
@@ -391,10 +389,9 @@ impl Diagnosis {
         Self {
             data_order: storage.code_orders.0[0].name.clone(),
             scale_order: storage.scale_orders.0[0].name.clone(),
-            exact: if exact.is_empty() {
-                vec![reference.clone()]
-            } else {
-                exact
+            exact: match exact.is_empty() {
+                true => vec![reference.clone()],
+                false => exact,
             },
             tolerated,
             foreign_globals: foreign(problem, &reference.format),

@@ -12,11 +12,11 @@ type At = Box<dyn Fn(usize, usize) -> usize + Send + Sync>;
 /// A way to store a matrix.
 pub struct Order {
     pub name: String,
-    /// What it is called if it was not asked for.
+    /// The cause that is reported if it is not the declared order.
     pub cause: Cause,
-    /// Where it puts the entry of a row and a column; `usize::MAX` for nowhere.
+    /// The place of the entry of a row and a column; `usize::MAX` for nowhere.
     pub at: At,
-    /// How far-fetched it is: the declared order 0, one mistake 1, two together 2.
+    /// The number of mistakes that it takes: 0 for the declared order, 1 or 2.
     pub steps: u8,
 }
 
@@ -24,6 +24,12 @@ pub struct Order {
 pub struct Orders(pub Vec<Order>);
 
 impl Orders {
+    fn new(len: usize) -> Self {
+        let mut orders = Self(Vec::new());
+        orders.add("row-major", Cause::Layout, move |r, c| r * len + c);
+        orders
+    }
+
     fn add(
         &mut self,
         name: impl Into<String>,
@@ -34,24 +40,25 @@ impl Orders {
         self.0.push(Order { name, cause, at, steps });
     }
 
-    /// An order with neighbouring entries exchanged, as one more mistake.
-    fn exchanged(
-        &mut self,
-        of: &Shape,
-        base: &str,
-        name: &str,
-        cause: Cause,
-        bits: usize,
-        at: fn(&Shape, usize, usize) -> usize,
-    ) {
-        let of = *of;
-        let plain = base == "row-major";
-        let name = if plain { name.into() } else { format!("{base}, {name}") };
-        self.add(name, cause, move |r, c| at(&of, r, c) ^ bits);
-        if let Some(last) = self.0.last_mut()
-            && !plain
-        {
-            last.steps += 1;
+    fn layout(&mut self, name: impl Into<String>, at: impl Fn(usize, usize) -> usize + Send + Sync + 'static) {
+        self.add(name, Cause::Layout, at);
+    }
+
+    /// Makes the last order one more mistake.
+    fn further(&mut self) {
+        self.0.last_mut().expect("an order was added").steps += 1;
+    }
+
+    /// Row-major or column-major, with neighbouring entries exchanged; in columns that is one more mistake.
+    fn exchanged(&mut self, Shape { rows, cols }: Shape, by_columns: bool, name: &str, cause: Cause, bits: usize) {
+        match by_columns {
+            false => self.add(name, cause, move |r, c| (r * cols + c) ^ bits),
+            true => {
+                self.add(format!("column-major, {name}"), cause, move |r, c| {
+                    (c * rows + r) ^ bits
+                });
+                self.further();
+            }
         }
     }
 }
@@ -63,223 +70,187 @@ struct Shape {
     cols: usize,
 }
 
+/// `""` for one, else `"s"`.
+fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
 impl Shape {
-    fn flat(&self, r: usize, c: usize) -> usize {
-        r * self.cols + c
-    }
-
-    fn column_major(&self, r: usize, c: usize) -> usize {
-        c * self.rows + r
-    }
-
     /// Mistakes that may happen to any matrix.
     fn common(self, orders: &mut Orders, len: usize, unit: &str, width: usize) {
         let Self { rows, cols } = self;
         let widest = len.saturating_sub(cols) / rows.saturating_sub(1).max(1);
         for stride in (cols + 1..=widest).take(STRIDES) {
-            orders.add(format!("rows {stride} {unit} apart"), Cause::Layout, move |r, c| {
-                r * stride + c
-            });
+            orders.layout(format!("rows {stride} {unit} apart"), move |r, c| r * stride + c);
         }
         let flat = move |r: usize, c: usize| r * cols + c;
-        let layout = Cause::Layout;
         if rows > 1 && cols > 1 {
-            orders.add("column-major", layout, move |r, c| c * rows + r);
-            orders.add("in row order, rows reversed", layout, move |r, c| flat(rows - 1 - r, c));
-            orders.add(
-                "in row order, the two halves of the rows exchanged",
-                layout,
-                move |r, c| flat((r + rows / 2) % rows, c),
-            );
+            orders.layout("column-major", move |r, c| c * rows + r);
+            orders.layout("in row order, rows reversed", move |r, c| flat(rows - 1 - r, c));
+            let name = "in row order, the two halves of the rows exchanged";
+            orders.layout(name, move |r, c| flat((r + rows / 2) % rows, c));
             for by in [1usize, 2, 4, 8, 16, 32, 64].into_iter().filter(|by| *by < rows) {
                 let name = format!("in row order, rows exchanged with those {by} away");
-                orders.add(name, layout, move |r, c| flat(r ^ by, c));
+                orders.layout(name, move |r, c| flat(r ^ by, c));
             }
             for by in [1usize, 2, 4, 8, 16, 32].into_iter().filter(|by| *by < rows) {
-                let (s, late) = (if by == 1 { "" } else { "s" }, format!("{by} row"));
-                orders.add(format!("{late}{s} late, wrapped around"), layout, move |r, c| {
+                let moved = format!("{by} row{}", plural(by));
+                orders.layout(format!("{moved} late, wrapped around"), move |r, c| {
                     flat((r + by) % rows, c)
                 });
-                orders.add(format!("{late}{s} early, wrapped around"), layout, move |r, c| {
+                orders.layout(format!("{moved} early, wrapped around"), move |r, c| {
                     flat((r + rows - by) % rows, c)
                 });
             }
-            for parts in [2, 4, 8, 16, 32]
-                .into_iter()
-                .filter(|parts| rows % parts == 0 && rows > *parts)
-            {
-                let (a, b) = (rows / parts, parts);
-                orders.add(
-                    format!("with rows dealt to {parts} parts in turn"),
-                    layout,
-                    move |r, c| flat(r % b * a + r / b, c),
-                );
-                if a != b {
-                    orders.add(
-                        format!("with rows taken from {parts} parts in turn"),
-                        layout,
-                        move |r, c| flat(r % a * b + r / a, c),
-                    );
+            let divides = |parts: &usize| rows % parts == 0 && rows > *parts;
+            for parts in [2, 4, 8, 16, 32].into_iter().filter(divides) {
+                let each = rows / parts;
+                orders.layout(format!("with rows dealt to {parts} parts in turn"), move |r, c| {
+                    flat(r % parts * each + r / parts, c)
+                });
+                if each != parts {
+                    orders.layout(format!("with rows taken from {parts} parts in turn"), move |r, c| {
+                        flat(r % each * parts + r / each, c)
+                    });
                 }
             }
         }
         if cols > 1 {
-            orders.add("with columns reversed", layout, move |r, c| flat(r, cols - 1 - c));
-            orders.add("reversed as a whole", layout, move |r, c| rows * cols - 1 - flat(r, c));
-            orders.add("with the two halves of each row exchanged", layout, move |r, c| {
+            orders.layout("with columns reversed", move |r, c| flat(r, cols - 1 - c));
+            orders.layout("reversed as a whole", move |r, c| rows * cols - 1 - flat(r, c));
+            orders.layout("with the two halves of each row exchanged", move |r, c| {
                 flat(r, (c + cols / 2) % cols)
             });
             for parts in [2, 4, 8, cols / 4, cols / 2] {
                 if parts > 1 && cols % parts == 0 && cols > parts {
-                    let (a, b) = (cols / parts, parts);
-                    orders.add(
-                        format!("with columns dealt to {parts} parts in turn"),
-                        layout,
-                        move |r, c| flat(r, c % b * a + c / b),
-                    );
+                    let each = cols / parts;
+                    orders.layout(format!("with columns dealt to {parts} parts in turn"), move |r, c| {
+                        flat(r, c % parts * each + c / parts)
+                    });
                 }
             }
         }
         for by in [1, 2, 3, 4, 8, width].into_iter().filter(|by| *by < len) {
-            let s = if by == 1 { "" } else { "s" };
-            orders.add(format!("{by} place{s} late"), layout, move |r, c| flat(r, c) + by);
-            orders.add(format!("{by} place{s} early"), layout, move |r, c| {
+            let moved = format!("{by} place{}", plural(by));
+            orders.layout(format!("{moved} late"), move |r, c| flat(r, c) + by);
+            orders.layout(format!("{moved} early"), move |r, c| {
                 flat(r, c).checked_sub(by).unwrap_or(usize::MAX)
             });
-            orders.add(
-                format!("{by} place{s} late in each row, wrapped around"),
-                layout,
-                move |r, c| flat(r, (c + by) % cols),
-            );
-            orders.add(
-                format!("{by} place{s} early in each row, wrapped around"),
-                layout,
-                move |r, c| flat(r, (c + cols - by % cols) % cols),
-            );
+            orders.layout(format!("{moved} late in each row, wrapped around"), move |r, c| {
+                flat(r, (c + by) % cols)
+            });
+            orders.layout(format!("{moved} early in each row, wrapped around"), move |r, c| {
+                flat(r, (c + cols - by % cols) % cols)
+            });
         }
     }
 }
 
+/// Rows and columns of tiles of codes that are tried, besides those of the format.
+const TILES: [(usize, usize); 13] = [
+    (8, 8),
+    (8, 16),
+    (16, 8),
+    (16, 16),
+    (8, 32),
+    (16, 32),
+    (32, 32),
+    (64, 64),
+    (128, 128),
+    (128, 64),
+    (64, 16),
+    (128, 16),
+    (128, 32),
+];
+
 /// Orders of codes.
 pub fn of_codes(problem: &Problem) -> Orders {
-    let grid = problem.grid;
-    let shape = Shape {
-        rows: grid.rows,
-        cols: grid.cols,
-    };
-    let Shape { rows, cols } = shape;
+    let (rows, cols) = (problem.grid.rows, problem.grid.cols);
+    let shape = Shape { rows, cols };
     let bits = problem.format.element.stored_bits();
-    let mut orders = Orders(Vec::new());
-    orders.add("row-major", Cause::Layout, move |r, c| r * cols + c);
-    let bases: [(&str, fn(&Shape, usize, usize) -> usize); 2] =
-        [("row-major", Shape::flat), ("column-major", Shape::column_major)];
-    for (base, at) in bases {
-        let plain = base == "row-major";
-        let nibbles = if plain { Cause::NibbleOrder } else { Cause::Layout };
-        if bits == 4 {
-            orders.exchanged(
-                &shape,
-                base,
-                if plain {
-                    "row-major, high nibble first"
-                } else {
-                    "high nibble first"
-                },
-                nibbles,
-                1,
-                at,
-            );
+    let mut orders = Orders::new(cols);
+    for by_columns in [false, true] {
+        match (bits, by_columns) {
+            (4, false) => orders.exchanged(shape, false, "row-major, high nibble first", Cause::NibbleOrder, 1),
+            (4, true) => orders.exchanged(shape, true, "high nibble first", Cause::Layout, 1),
+            _ => {}
         }
         for bytes in [2, 4, 8] {
             let name = format!("with the bytes of {}-bit words swapped", bytes * 8);
-            orders.exchanged(&shape, base, &name, Cause::Layout, (bytes - 1) * 8 / bits.min(8), at);
+            orders.exchanged(shape, by_columns, &name, Cause::Layout, (bytes - 1) * 8 / bits.min(8));
             if bits == 4 {
                 let name = format!("with the nibbles of {}-bit words in reverse order", bytes * 8);
-                orders.exchanged(&shape, base, &name, Cause::NibbleOrder, bytes * 2 - 1, at);
+                orders.exchanged(shape, by_columns, &name, Cause::NibbleOrder, bytes * 2 - 1);
             }
         }
     }
     if bits == 4 {
-        let mut widths = vec![problem.grid.tile.1, 16, 32, 64, 128, cols];
-        widths.retain(|width| *width % 2 == 0 && cols % width == 0);
-        widths.sort_unstable();
-        widths.dedup();
-        for width in widths {
-            let split = move |r: usize, c: usize| {
-                let i = c % width;
-                r * cols + c / width * width + i % (width / 2) * 2 + i / (width / 2)
-            };
-            let name = format!(
-                "split: of every {width} elements the first half in low nibbles, the second in high ones (as in GGUF)"
-            );
-            orders.add(name, Cause::NibbleOrder, split);
-            let name =
-                format!("split: of every {width} elements the first half in high nibbles, the second in low ones");
-            orders.add(name, Cause::NibbleOrder, move |r, c| split(r, c) ^ 1);
-        }
-        orders.add("with all bytes in reverse order", Cause::Layout, move |r, c| {
-            (rows * cols - 1 - (r * cols + c)) ^ 1
-        });
-        if cols % 8 == 0 {
-            let awq = |order: [usize; 8]| move |r: usize, c: usize| r * cols + c / 8 * 8 + order[c % 8];
-            orders.add(
-                "in AWQ's order: eight codes of a word as 0 2 4 6 1 3 5 7",
-                Cause::NibbleOrder,
-                awq([0, 4, 1, 5, 2, 6, 3, 7]),
-            );
-            orders.add(
-                "in AWQ's order, undone where it was never done",
-                Cause::NibbleOrder,
-                awq([0, 2, 4, 6, 1, 3, 5, 7]),
-            );
-        }
+        nibbles(&mut orders, shape, problem.grid.tile.1);
     }
     shape.common(&mut orders, problem.stored_codes(), "elements", problem.grid.tile.1);
-    let (height, width) = problem.grid.tile;
-    let mut tiles = vec![
-        (8, 8),
-        (8, 16),
-        (16, 8),
-        (16, 16),
-        (8, 32),
-        (16, 32),
-        (32, 32),
-        (64, 64),
-        (128, 128),
-        (128, 64),
-        (64, 16),
-        (128, 16),
-        (128, 32),
-        (height, width),
-    ];
-    tiles.dedup();
-    for (h, w) in tiles {
+    let own = Some(problem.grid.tile).filter(|own| TILES.last() != Some(own));
+    for (h, w) in TILES.into_iter().chain(own) {
         if h < 2 || w > cols || rows % h != 0 || cols % w != 0 || (h == rows && w == cols) {
             continue;
         }
         let inside = move |r: usize, c: usize| r % h * w + c % w;
-        orders.add(format!("tile by tile of {h} × {w}"), Cause::Layout, move |r, c| {
-            (r / h * (cols / w) + c / w) * h * w + inside(r, c)
+        let by_rows = move |r: usize, c: usize| (r / h * (cols / w) + c / w) * h * w;
+        orders.layout(format!("tile by tile of {h} × {w}"), move |r, c| {
+            by_rows(r, c) + inside(r, c)
         });
-        orders.add(
-            format!("tile by tile of {h} × {w}, tiles in column order"),
-            Cause::Layout,
-            move |r, c| (c / w * (rows / h) + r / h) * h * w + inside(r, c),
-        );
-        orders.add(
-            format!("transposed within tiles of {h} × {w}"),
-            Cause::Layout,
-            move |r, c| (r / h * (cols / w) + c / w) * h * w + c % w * h + r % h,
-        );
+        let name = format!("tile by tile of {h} × {w}, tiles in column order");
+        orders.layout(name, move |r, c| (c / w * (rows / h) + r / h) * h * w + inside(r, c));
+        orders.layout(format!("transposed within tiles of {h} × {w}"), move |r, c| {
+            by_rows(r, c) + c % w * h + r % h
+        });
     }
     orders
+}
+
+/// Orders of codes of 4 bits; `tile` is the number of columns that share a scale.
+fn nibbles(orders: &mut Orders, Shape { rows, cols }: Shape, tile: usize) {
+    let mut widths = vec![tile, 16, 32, 64, 128, cols];
+    widths.retain(|width| *width % 2 == 0 && cols % width == 0);
+    widths.sort_unstable();
+    widths.dedup();
+    for width in widths {
+        let split = move |r: usize, c: usize| {
+            let i = c % width;
+            r * cols + c / width * width + i % (width / 2) * 2 + i / (width / 2)
+        };
+        let name = format!(
+            "split: of every {width} elements the first half in low nibbles, the second in high ones (as in GGUF)"
+        );
+        orders.add(name, Cause::NibbleOrder, split);
+        let name = format!("split: of every {width} elements the first half in high nibbles, the second in low ones");
+        orders.add(name, Cause::NibbleOrder, move |r, c| split(r, c) ^ 1);
+    }
+    orders.layout("with all bytes in reverse order", move |r, c| {
+        (rows * cols - 1 - (r * cols + c)) ^ 1
+    });
+    if cols % 8 == 0 {
+        for (name, order) in [
+            (
+                "in AWQ's order: eight codes of a word as 0 2 4 6 1 3 5 7",
+                [0, 4, 1, 5, 2, 6, 3, 7],
+            ),
+            (
+                "in AWQ's order, undone where it was never done",
+                [0, 2, 4, 6, 1, 3, 5, 7],
+            ),
+        ] {
+            orders.add(name, Cause::NibbleOrder, move |r, c| {
+                r * cols + c / 8 * 8 + order[c % 8]
+            });
+        }
+    }
 }
 
 /// The places of a tile of 128 × 4 scales, by row and column in the tile.
 type Inside = (&'static str, fn(usize, usize) -> usize);
 
 const INSIDE: [Inside; 6] = [
-    ("", |r, c| r % 32 * 16 + r / 32 * 4 + c),
+    ("", in_tile),
     (", tiles in rows of 4", |r, c| r * 4 + c),
     (", tiles column by column", |r, c| c * 128 + r),
     (", tiles with columns and quarters exchanged", |r, c| {
@@ -293,13 +264,17 @@ const INSIDE: [Inside; 6] = [
     }),
 ];
 
+/// The place of a scale in a tile of blocked_128x4.
+fn in_tile(r: usize, c: usize) -> usize {
+    r % 32 * 16 + r / 32 * 4 + c
+}
+
 /// Orders of scales.
 pub fn of_scales(problem: &Problem) -> Orders {
     let (rows, cols) = problem.grid.count;
     let shape = Shape { rows, cols };
     let (size, len) = (problem.scale_bytes(), problem.stored_scales());
-    let mut orders = Orders(Vec::new());
-    orders.add("row-major", Cause::Layout, move |r, c| r * cols + c);
+    let mut orders = Orders::new(cols);
     for layout in LAYOUTS
         .iter()
         .filter(|layout| layout.groups == Groups::None && layout.scale == size)
@@ -315,65 +290,26 @@ pub fn of_scales(problem: &Problem) -> Orders {
     }
     shape.common(&mut orders, len, "scales", 16);
     if rows * cols > 1 && size == 1 {
-        let (down, across) = (rows.div_ceil(128), cols.div_ceil(4));
-        for (inside, place) in INSIDE {
-            let add = |orders: &mut Orders, name: String, tile: Box<dyn Fn(usize, usize) -> usize + Send + Sync>| {
-                let at = move |r: usize, c: usize| tile(r / 128, c / 4) * 512 + place(r % 128, c % 4);
-                orders.add(format!("{name}{inside}"), Cause::Swizzle, at);
-            };
-            if !inside.is_empty() {
-                add(
-                    &mut orders,
-                    "in tiles of 128 × 4".into(),
-                    Box::new(move |r, c| r * across + c),
-                );
-            }
-            if down > 1 && across > 1 {
-                let name = "in tiles of 128 × 4, the tiles in column order";
-                add(&mut orders, name.into(), Box::new(move |r, c| c * down + r));
-            }
-            let mut widths: Vec<usize> = (across.saturating_sub(2).max(1)..=across + 8)
-                .chain([8, 16, 32, 64, 128].map(|to: usize| across.next_multiple_of(to)))
-                .filter(|width| *width != across && down > 1)
-                .collect();
-            widths.sort_unstable();
-            widths.dedup();
-            for width in widths {
-                let name = format!(
-                    "blocked_128x4 with K padded to {} scales in the place of {}",
-                    width * 4,
-                    across * 4
-                );
-                add(&mut orders, name, Box::new(move |r, c| r * width + c));
-            }
-        }
+        tiles(&mut orders, shape);
         unswizzled(&mut orders, shape, len);
     }
     if rows * cols > 1 {
-        let bases: [(&str, fn(&Shape, usize, usize) -> usize); 2] =
-            [("row-major", Shape::flat), ("column-major", Shape::column_major)];
-        for (base, at) in bases {
+        for by_columns in [false, true] {
             for words in [2usize, 4, 8] {
                 let name = match size {
                     1 => format!("with the bytes of {}-bit words swapped", words * 8),
                     _ => format!("with every {words} scales in reverse order"),
                 };
-                orders.exchanged(&shape, base, &name, Cause::Layout, words - 1, at);
+                orders.exchanged(shape, by_columns, &name, Cause::Layout, words - 1);
             }
         }
         let across = cols.div_ceil(4);
-        if size == 1 {
-            for words in [2usize, 4, 8] {
-                let swizzled = move |r: usize, c: usize| {
-                    let inside = r % 32 * 16 + r % 128 / 32 * 4 + c % 4;
-                    ((r / 128 * across + c / 4) * 512 + inside) ^ (words - 1)
-                };
-                let name = format!("blocked_128x4, with the bytes of {}-bit words swapped", words * 8);
-                orders.add(name, Cause::Swizzle, swizzled);
-                if let Some(last) = orders.0.last_mut() {
-                    last.steps += 1;
-                }
-            }
+        for words in [2usize, 4, 8].into_iter().filter(|_| size == 1) {
+            let name = format!("blocked_128x4, with the bytes of {}-bit words swapped", words * 8);
+            orders.add(name, Cause::Swizzle, move |r, c| {
+                ((r / 128 * across + c / 4) * 512 + in_tile(r % 128, c % 4)) ^ (words - 1)
+            });
+            orders.further();
         }
     }
     if let Some(declared) = problem.stored.layout
@@ -383,7 +319,7 @@ pub fn of_scales(problem: &Problem) -> Orders {
         orders.0[0].steps = 0;
         for order in &mut orders.0[1..] {
             order.steps = order.steps.max(1);
-            // What is in a plain order is not in the blocked one that was declared.
+            // Scales in a plain order are not in the blocked one that was declared.
             if declared.name.starts_with("blocked") && order.name == "row-major" {
                 order.cause = Cause::Swizzle;
             }
@@ -392,9 +328,37 @@ pub fn of_scales(problem: &Problem) -> Orders {
     orders
 }
 
+/// Scales in tiles of 128 × 4, in other orders than blocked_128x4.
+fn tiles(orders: &mut Orders, Shape { rows, cols }: Shape) {
+    let (down, across) = (rows.div_ceil(128), cols.div_ceil(4));
+    for (inside, place) in INSIDE {
+        let mut add = |name: String, tile: Box<dyn Fn(usize, usize) -> usize + Send + Sync>| {
+            let at = move |r: usize, c: usize| tile(r / 128, c / 4) * 512 + place(r % 128, c % 4);
+            orders.add(format!("{name}{inside}"), Cause::Swizzle, at);
+        };
+        if !inside.is_empty() {
+            add("in tiles of 128 × 4".into(), Box::new(move |r, c| r * across + c));
+        }
+        if down > 1 && across > 1 {
+            let name = "in tiles of 128 × 4, the tiles in column order";
+            add(name.into(), Box::new(move |r, c| c * down + r));
+        }
+        let mut widths: Vec<usize> = (across.saturating_sub(2).max(1)..=across + 8)
+            .chain([8, 16, 32, 64, 128].map(|to: usize| across.next_multiple_of(to)))
+            .filter(|width| *width != across && down > 1)
+            .collect();
+        widths.sort_unstable();
+        widths.dedup();
+        for width in widths {
+            let (padded, place) = (width * 4, across * 4);
+            let name = format!("blocked_128x4 with K padded to {padded} scales in the place of {place}");
+            add(name, Box::new(move |r, c| r * width + c));
+        }
+    }
+}
+
 /// Row-major scales that were taken out of tiles which they never were in.
-fn unswizzled(orders: &mut Orders, shape: Shape, len: usize) {
-    let Shape { rows, cols } = shape;
+fn unswizzled(orders: &mut Orders, Shape { rows, cols }: Shape, len: usize) {
     if rows % 128 != 0 || cols % 4 != 0 || rows * cols > len || rows * cols > 1 << 26 {
         return;
     }
@@ -403,13 +367,9 @@ fn unswizzled(orders: &mut Orders, shape: Shape, len: usize) {
         let (r, c) = (i / 16 + i % 16 / 4 * 32, i % 4);
         (tile / (cols / 4) * 128 + r) * cols + tile % (cols / 4) * 4 + c
     };
-    orders.add(
-        "un-swizzled: taken out of blocked_128x4, which they were not in",
-        Cause::Swizzle,
-        move |r, c| place(r * cols + c),
-    );
-    let forward =
-        move |r: usize, c: usize| (r / 128 * (cols / 4) + c / 4) * 512 + r % 32 * 16 + r % 128 / 32 * 4 + c % 4;
+    let name = "un-swizzled: taken out of blocked_128x4, which they were not in";
+    orders.add(name, Cause::Swizzle, move |r, c| place(r * cols + c));
+    let forward = move |r: usize, c: usize| (r / 128 * (cols / 4) + c / 4) * 512 + in_tile(r % 128, c % 4);
     orders.add("swizzled twice into blocked_128x4", Cause::Swizzle, move |r, c| {
         let once = forward(r, c);
         forward(once / cols, once % cols)

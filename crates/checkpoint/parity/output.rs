@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::cost::Cost;
 use super::maker::name as rule_name;
-use super::{Candidate, Diagnosis, Finding};
+use super::{Candidate, Cause, Diagnosis, Finding};
 use ulplab_core::error::{Error, Result, counted};
 use ulplab_core::formats::Format;
 use ulplab_core::record::to_json;
@@ -80,23 +80,13 @@ pub fn write(out: &mut dyn Write, text: &str) -> Result<()> {
         .map_err(Error::io("standard output", "write"))
 }
 
-/// `1 tensor is`, `2 tensors are`.
-fn are(count: usize, what: &str) -> String {
-    let are = if count == 1 { "is" } else { "are" };
-    format!("{} {are}", counted(count, what))
-}
-
 fn names(candidates: &[Candidate]) -> String {
     let all: Vec<String> = candidates
         .iter()
         .map(|candidate| rule_name(&candidate.format))
         .collect();
     // Either all of a tensor's are rounded or none is.
-    format!(
-        "{}{}",
-        all.join(", "),
-        candidates.first().map_or("", Candidate::rounded)
-    )
+    all.join(", ") + candidates.first().map_or("", Candidate::rounded)
 }
 
 /// One sentence.
@@ -110,23 +100,20 @@ pub fn conclusion(diagnosis: &Diagnosis) -> String {
         [first, ..] => {
             let also = match &diagnosis.exact[..] {
                 [] => String::new(),
+                exact if first.cause == Cause::GlobalScale => format!("; explained by {}", names(exact)),
                 exact => format!("; in this order of storage explained by {}", names(exact)),
-            };
-            let also = match first.cause == super::Cause::GlobalScale && !diagnosis.exact.is_empty() {
-                true => format!("; explained by {}", names(&diagnosis.exact)),
-                false => also,
             };
             format!("not {rule}: {}, {}{also}", first.cause, words(first))
         }
     }
 }
 
-/// What is wrong, where, and what it may be instead.
+/// The fault in words: the detail, its place, and other causes that fit.
 fn words(finding: &Finding) -> String {
     let mut words = finding.detail.clone();
     if let Some(place) = &finding.place {
         let _ = write!(words, ", in {place}");
-        if finding.count < finding.region && finding.cause != super::Cause::Isolated {
+        if finding.count < finding.region && finding.cause != Cause::Isolated {
             let _ = write!(words, " ({} of {} there)", finding.count, finding.region);
         }
     }
@@ -151,10 +138,10 @@ fn page(name: &str, format: &Format, shape: &[usize], diagnosis: &Diagnosis) -> 
         ));
     }
     if diagnosis.foreign_globals > 0 {
-        let count = diagnosis.foreign_globals;
+        let globals = counted(diagnosis.foreign_globals, "global scale");
+        let are = if diagnosis.foreign_globals == 1 { "is" } else { "are" };
         line(format!(
-            "{} not of the largest magnitude beneath: calibrated, or wrong",
-            are(count, "global scale")
+            "{globals} {are} not of the largest magnitude beneath: calibrated, or wrong"
         ));
     }
     for finding in &diagnosis.findings {
@@ -166,10 +153,10 @@ fn page(name: &str, format: &Format, shape: &[usize], diagnosis: &Diagnosis) -> 
             // A line of a terminal.
             let mut source: Vec<String> = example.source.iter().take(6).map(|x| format!("{x:?}")).collect();
             source.extend((example.source.len() > 6).then(|| "…".to_string()));
-            let (stored, expected) = (&example.stored, &example.expected);
+            let (place, stored, expected) = (&example.place, &example.stored, &example.expected);
             line(format!(
-                "{:24} first at {:?}: stored {stored}, expected {expected}",
-                "", example.place
+                "{:24} first at {place:?}: stored {stored}, expected {expected}",
+                ""
             ));
             line(format!("{:24} source {}", "", source.join(" ")));
         }

@@ -1,6 +1,6 @@
-//! Where something is wrong: rows, columns, every so many of them.
+//! Places of faults: rows, columns, every so many of them.
 
-/// How often each row and each column is hit.
+/// The number of hits of each row and each column.
 #[derive(Clone, Debug, Default)]
 pub struct Hits {
     pub rows: Vec<u32>,
@@ -14,11 +14,11 @@ enum Part {
     Range(usize, usize),
     /// These residues of that modulus.
     Every(usize, Vec<usize>),
-    /// No pattern.
+    /// Indices without a pattern.
     Some(Vec<bool>),
 }
 
-/// Where hits are.
+/// The place of hits.
 #[derive(Clone, Debug)]
 pub struct Place {
     rows: Part,
@@ -58,7 +58,7 @@ impl Hits {
 /// A part holds nearly all hits, and nearly all of it is hit.
 fn part(hits: &[u32]) -> Part {
     let n = hits.len();
-    // A few hits beside many are of another fault.
+    // A few hits next to many belong to a different fault.
     let least = hits.iter().copied().max().unwrap_or(0) / 50;
     let hit: Vec<usize> = (0..n).filter(|i| hits[*i] > least).collect();
     let (Some(&first), Some(&last)) = (hit.first(), hit.last()) else {
@@ -125,7 +125,7 @@ impl Part {
 }
 
 impl Place {
-    /// How many entries it has.
+    /// The number of its entries.
     pub fn len(&self) -> usize {
         self.rows.len(self.size.0) * self.cols.len(self.size.1)
     }

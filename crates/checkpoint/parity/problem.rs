@@ -43,7 +43,7 @@ impl<'a> Source<'a> {
         Self { values, rotation: None }
     }
 
-    /// Whether there are no values.
+    /// True if there are no values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -137,11 +137,8 @@ impl<'a> Problem<'a> {
 
     /// Rows of a strip, and how many strips there are.
     pub fn strips(&self) -> (usize, usize) {
-        let height = if self.grid.tile.0 > 256 {
-            STRIP
-        } else {
-            self.grid.tile.0
-        };
+        let tile = self.grid.tile.0;
+        let height = if tile > 256 { STRIP } else { tile };
         (height, self.grid.rows.div_ceil(height))
     }
 
@@ -178,7 +175,7 @@ impl<'a> Problem<'a> {
         amax.into_iter().map(f32::from_bits).collect()
     }
 
-    /// Whether groups have too many elements to look at every one of them.
+    /// True if groups have too many elements to look at every one of them.
     pub fn large(&self) -> bool {
         self.grid.tile.0 * self.grid.tile.1 > LARGE
     }
@@ -221,7 +218,7 @@ impl<'a> Problem<'a> {
         }
     }
 
-    /// What a scale is worth, apart from any level above it.
+    /// The value of a scale, apart from any level above it.
     pub fn value(&self, bits: u32) -> f32 {
         self.format.scaling.map_or(1.0, |scaling| {
             scaling.scale.value(&bits.to_le_bytes()[..scaling.scale.bytes()])
@@ -242,9 +239,8 @@ impl<'a> Problem<'a> {
     pub fn block(&self, group: usize) -> Vec<f32> {
         let Cell { at, len, .. } = self.cell(group, 0, 0, usize::MAX);
         let rows = self.rows_of(group);
-        (0..rows)
-            .flat_map(|r| self.source.read(at + r * self.grid.cols, len))
-            .collect()
+        let row = |r: usize| self.source.read(at + r * self.grid.cols, len);
+        (0..rows).flat_map(row).collect()
     }
 
     fn rows_of(&self, group: usize) -> usize {
@@ -288,16 +284,14 @@ impl<'a> Problem<'a> {
         let number = |size: usize| (elements / size.max(1)).clamp(GROUPS.0, GROUPS.1);
         let groups = spread(self.grid.len(), number(height * width));
         let cells = number(width.min(CELL));
+        let some_cell = |group: usize| self.some_cell(group, mix(group as u64));
         let mut chosen: Vec<Cell> = match self.grid.len() {
             // Few large groups: several cells of each.
-            few if few < cells => spread(self.grid.rows * self.grid.cols, cells)
-                .into_iter()
-                .map(|at| self.cell_of(at))
-                .collect(),
-            all => spread(all, cells)
-                .into_iter()
-                .map(|group| self.some_cell(group, mix(group as u64)))
-                .collect(),
+            few if few < cells => {
+                let places = spread(self.grid.rows * self.grid.cols, cells);
+                places.into_iter().map(|at| self.cell_of(at)).collect()
+            }
+            all => spread(all, cells).into_iter().map(some_cell).collect(),
         };
         chosen.dedup();
         Sample { groups, cells: chosen }
@@ -315,13 +309,12 @@ pub fn spread(all: usize, number: usize) -> Vec<usize> {
         let room = (((i + 1) as f64 * step) as usize - start).max(1) as u64;
         (start + (mix(i as u64) % room) as usize).min(all - 1)
     };
-    (0..number)
-        .map(|i| match i {
-            0 => 0,
-            i if i + 1 == number => all - 1,
-            i => pick(i),
-        })
-        .collect()
+    let pick = |i: usize| match i {
+        0 => 0,
+        i if i + 1 == number => all - 1,
+        i => pick(i),
+    };
+    (0..number).map(pick).collect()
 }
 
 /// Bits that look random, of a number.

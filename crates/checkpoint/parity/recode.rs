@@ -2,8 +2,11 @@
 
 use super::Cause;
 use super::problem::{Problem, canonical};
+use super::rounded::{
+    cut_to_bf16, cut_to_tf32, to_bf16, to_e4m3, to_e5m2, to_f16, to_power, to_power_above, to_power_below, to_tf32,
+};
 use ulplab_core::error::counted;
-use ulplab_core::formats::{E2M1, E4M3, E5M2, Element, FloatCast, MiniFloat, Policy, Repr, Scale, Zeros};
+use ulplab_core::formats::{E2M1, E4M3, E5M2, Element, FloatCast, INT4, INT8, MiniFloat, Policy, Repr, Scale, Zeros};
 
 const fn fnuz(exponent_bits: u32, mantissa_bits: u32) -> Repr {
     let float = MiniFloat {
@@ -21,61 +24,31 @@ const fn fnuz(exponent_bits: u32, mantissa_bits: u32) -> Repr {
     Repr::Float(FloatCast { float, policy })
 }
 
-/// FP8 of AMD's MI300, and other things codes of 4 or 8 bits are taken for.
-pub static OTHERS: [Element; 5] = [
-    Element {
-        name: "E4M3 FNUZ",
-        doc: "",
-        bits: 8,
-        repr: fnuz(4, 3),
-    },
-    Element {
-        name: "E5M2 FNUZ",
-        doc: "",
-        bits: 8,
-        repr: fnuz(5, 2),
-    },
-    Element {
-        name: "E5M2",
-        doc: "",
-        bits: 8,
-        repr: E5M2.repr,
-    },
-    Element {
-        name: "E4M3",
-        doc: "",
-        bits: 8,
-        repr: E4M3.repr,
-    },
-    Element {
-        name: "INT8",
-        doc: "",
-        bits: 8,
-        repr: ulplab_core::formats::INT8.repr,
-    },
-];
+const fn other(name: &'static str, bits: u32, repr: Repr) -> Element {
+    let doc = "";
+    Element { name, doc, bits, repr }
+}
 
-/// INT4 and E2M1, which are taken for each other.
-pub static OTHERS_4: [Element; 2] = [
-    Element {
-        name: "INT4",
-        doc: "",
-        bits: 4,
-        repr: ulplab_core::formats::INT4.repr,
-    },
-    Element {
-        name: "E2M1",
-        doc: "",
-        bits: 4,
-        repr: E2M1.repr,
-    },
+/// Elements that codes are taken for: FP8 of AMD's MI300, and those of the same width.
+static OTHERS: [Element; 7] = [
+    other("E4M3 FNUZ", 8, fnuz(4, 3)),
+    other("E5M2 FNUZ", 8, fnuz(5, 2)),
+    other("E5M2", 8, E5M2.repr),
+    other("E4M3", 8, E4M3.repr),
+    other("INT8", 8, INT8.repr),
+    other("INT4", 4, INT4.repr),
+    other("E2M1", 4, E2M1.repr),
 ];
 
 /// The elements that codes of a format may be of instead.
 pub fn others(element: &Element) -> impl Iterator<Item = &'static Element> {
-    let (bits, repr) = (element.bits, element.repr);
-    let all = OTHERS.iter().chain(&OTHERS_4);
-    all.filter(move |other| other.bits == bits && other.repr != repr)
+    instead(element.repr, element.bits)
+}
+
+fn instead(repr: Repr, bits: u32) -> impl Iterator<Item = &'static Element> {
+    OTHERS
+        .iter()
+        .filter(move |other| other.bits == bits && other.repr != repr)
 }
 
 /// A change of every code, or of every scale.
@@ -84,30 +57,17 @@ pub struct Recode {
     /// In words that follow "scales are" or "codes are".
     pub name: String,
     pub apply: Box<dyn Fn(u32) -> u32 + Send + Sync>,
-    /// By how many units in the last place an f32 may differ.
-    pub ulps: u32,
 }
 
 impl Recode {
     fn new(cause: Cause, name: impl Into<String>, apply: impl Fn(u32) -> u32 + Send + Sync + 'static) -> Self {
         let (name, apply) = (name.into(), Box::new(apply));
-        Self {
-            cause,
-            name,
-            apply,
-            ulps: 0,
-        }
+        Self { cause, name, apply }
     }
 
-    /// What is said of scales that it was done to.
+    /// The words for scales that were changed so.
     pub fn finding(&self) -> String {
         format!("scales are {}", self.name)
-    }
-
-    /// Whether that is what it makes of the expected bits.
-    pub fn explains(&self, expected: u32, stored: u32) -> bool {
-        let made = (self.apply)(expected);
-        made == stored || (self.ulps > 0 && made.abs_diff(stored) <= self.ulps && (made ^ stored) >> 31 == 0)
     }
 }
 
@@ -136,7 +96,7 @@ const FACTORS: &[(f64, &str)] = &[
     (7.0 / 8.0, "7/8"),
 ];
 
-/// What a constant factor is.
+/// The words for a constant factor.
 pub fn factor_name(factor: f64, tolerance: f64) -> String {
     let near = |known: f64| (factor / known - 1.0).abs() <= tolerance;
     if let Some((_, name)) = FACTORS.iter().find(|(known, _)| near(*known)) {
@@ -146,7 +106,7 @@ pub fn factor_name(factor: f64, tolerance: f64) -> String {
     if (power - power.round()).abs() < tolerance && factor > 0.0 {
         return format!("too large by 2^{}", power.round());
     }
-    // Digits after the point say nothing of what is far from 1.
+    // Scientific notation for factors that are far from 1.
     match factor.abs() {
         tiny if tiny < 1e-3 && tiny > 0.0 => format!("{:.4e} times too small", 1.0 / factor),
         huge if huge >= 1e6 => format!("{factor:.4e} times too large"),
@@ -158,311 +118,298 @@ fn reversed(code: u32, bits: u32) -> u32 {
     code.reverse_bits() >> (32 - bits)
 }
 
-/// What may have been done to every scale.
+/// A change of numbers or codes, without what it depends on: the cause, the words and the change.
+type Row<T> = (Cause, &'static str, fn(T) -> T);
+
+const fn encoding<T>(name: &'static str, change: fn(T) -> T) -> Row<T> {
+    (Cause::Encoding, name, change)
+}
+
+const fn rounding<T>(name: &'static str, change: fn(T) -> T) -> Row<T> {
+    (Cause::ScaleRounding, name, change)
+}
+
+/// Changes of f32 scales as numbers.
+const NUMBERS: &[Row<f32>] = &[
+    encoding("the reciprocals of what is meant", f32::recip),
+    rounding("rounded to bf16", to_bf16),
+    rounding("truncated to bf16", cut_to_bf16),
+    rounding("rounded to f16", to_f16),
+    rounding("rounded to TF32", to_tf32),
+    rounding("truncated to TF32", cut_to_tf32),
+    rounding("rounded to E4M3", to_e4m3),
+    rounding("rounded to E5M2", to_e5m2),
+    rounding("rounded down to powers of two", to_power_below),
+    rounding("rounded up to powers of two", to_power_above),
+    rounding("rounded to the nearest powers of two", to_power),
+    encoding("stored as their binary logarithm", f32::log2),
+    encoding("squared", |s| s * s),
+    encoding("their square roots", f32::sqrt),
+    (Cause::Sign, "negated", |s| -s),
+];
+
+/// The code of E8M0 for a number, rounded up.
+fn e8m0(x: f32) -> u32 {
+    (x.to_bits() + 0x7f_ffff) >> 23
+}
+
+/// Changes of f32 scales as bits.
+const WORDS: &[Row<u32>] = &[
+    encoding("f32 with their four bytes in reverse order", |b| {
+        canonical(b.swap_bytes())
+    }),
+    encoding("f32 with their 16-bit halves exchanged", |b| {
+        canonical(b.rotate_left(16))
+    }),
+    encoding("E8M0 codes widened to f32 as numbers", |b| {
+        (e8m0(f32::from_bits(b)) as f32).to_bits()
+    }),
+    encoding("E8M0 codes in the low byte of a word", |b| e8m0(f32::from_bits(b))),
+];
+
+/// Changes of E8M0 scales.
+const EXPONENTS: &[Row<u32>] = &[
+    encoding("stored as signed exponents, without the bias of 127", |b| {
+        b.wrapping_sub(127) & 255
+    }),
+    encoding("shifted left by one bit", |b| b << 1 & 255),
+    encoding("shifted right by one bit", |b| b >> 1),
+    encoding("stored as E4M3 numbers", |b| {
+        E4M3.encode((f64::from(b) - 127.0).exp2() as f32).into()
+    }),
+];
+
+/// The number of an E4M3 scale.
+fn value(b: u32) -> f32 {
+    E4M3.decode(b as u16)
+}
+
+fn e4m3(x: f32) -> u32 {
+    E4M3.encode(x).into()
+}
+
+/// Changes of E4M3 scales.
+const BYTES: &[Row<u32>] = &[
+    encoding(
+        "in E4M3 FNUZ, whose bias is 8, so that they read as twice what is meant",
+        |b| OTHERS[0].encode(value(b)).into(),
+    ),
+    encoding("in E5M2, not in E4M3", |b| E5M2.encode(value(b)).into()),
+    encoding("the reciprocals of what is meant", |b| e4m3(1.0 / value(b))),
+    encoding("squared", |b| e4m3(value(b) * value(b))),
+    rounding("rounded up to powers of two", |b| e4m3(value(b).log2().ceil().exp2())),
+    rounding("rounded down to powers of two", |b| {
+        e4m3(value(b).log2().floor().exp2())
+    }),
+    encoding("in E8M0, rounded up", |b| e8m0(value(b)) & 255),
+    encoding("in E8M0, rounded down", |b| (value(b).to_bits() >> 23) & 255),
+];
+
+/// Changes of scales of one byte.
+const ANY_BYTE: &[Row<u32>] = &[
+    encoding("with their bits reversed", |b| reversed(b, 8)),
+    encoding("with their nibbles exchanged", |b| (b << 4 | b >> 4) & 255),
+    encoding("with all bits inverted", |b| !b & 255),
+];
+
+/// Changes of one bit, by its value.
+const BIT: [(&str, fn(u32, u32) -> u32); 3] = [
+    ("inverted", |b, bit| b ^ bit),
+    ("cleared", |b, bit| b & !bit),
+    ("set", |b, bit| b | bit),
+];
+
+/// Changes that every scale may have gone through.
 pub fn of_scales(problem: &Problem) -> Vec<Recode> {
     let Some(scale) = problem.format.scaling.map(|scaling| scaling.scale) else {
         return Vec::new();
     };
-    let encoding = Cause::Encoding;
-    let mut all = Vec::new();
-    let mut add = |cause, name: &str, apply: Box<dyn Fn(u32) -> u32 + Send + Sync>| {
-        all.push(Recode {
-            cause,
-            name: name.into(),
-            apply,
-            ulps: 0,
-        })
-    };
+    let row = |(cause, name, change): &Row<u32>| Recode::new(*cause, *name, *change);
+    let mut all: Vec<Recode> = Vec::new();
     match scale {
-        // Nothing is known that is done to these alone.
+        // No change is known that only these go through.
         Scale::Half(..) | Scale::Affine(_) => {}
         Scale::F32(_) => {
-            let of = |f: fn(f32) -> f32| -> Box<dyn Fn(u32) -> u32 + Send + Sync> {
-                Box::new(move |bits| canonical(f(f32::from_bits(bits)).to_bits()))
-            };
-            add(encoding, "the reciprocals of what is meant", of(|s| 1.0 / s));
-            let precision = Cause::ScaleRounding;
-            add(precision, "rounded to bf16", of(|s| half::bf16::from_f32(s).to_f32()));
-            add(
-                precision,
-                "truncated to bf16",
-                of(|s| f32::from_bits(s.to_bits() & 0xffff_0000)),
-            );
-            add(precision, "rounded to f16", of(|s| half::f16::from_f32(s).to_f32()));
-            add(precision, "rounded to TF32", of(|s| super::maker::rounded(s, 13)));
-            add(
-                precision,
-                "truncated to TF32",
-                of(|s| f32::from_bits(s.to_bits() & !0x1fff)),
-            );
-            add(precision, "rounded to E4M3", of(|s| E4M3.decode(E4M3.encode(s))));
-            add(precision, "rounded to E5M2", of(|s| E5M2.decode(E5M2.encode(s))));
-            let power = |s: f32| f32::from_bits(s.to_bits() & 0x7f80_0000);
-            add(precision, "rounded down to powers of two", of(power));
-            add(
-                precision,
-                "rounded up to powers of two",
-                of(|s| f32::from_bits((s.to_bits() + 0x7f_ffff) & 0x7f80_0000)),
-            );
-            add(
-                precision,
-                "rounded to the nearest powers of two",
-                of(|s| f32::from_bits((s.to_bits() + 0x40_0000) & 0x7f80_0000)),
-            );
-            add(encoding, "stored as their binary logarithm", of(f32::log2));
-            add(encoding, "squared", of(|s| s * s));
-            add(encoding, "their square roots", of(f32::sqrt));
-            add(Cause::Sign, "negated", of(|s| -s));
-            add(
-                encoding,
-                "f32 with their four bytes in reverse order",
-                Box::new(|bits| canonical(bits.swap_bytes())),
-            );
-            add(
-                encoding,
-                "f32 with their 16-bit halves exchanged",
-                Box::new(|bits| canonical(bits.rotate_left(16))),
-            );
-            add(
-                encoding,
-                "E8M0 codes widened to f32 as numbers",
-                of(|s| ((s.to_bits() + 0x7f_ffff) >> 23) as f32),
-            );
-            add(
-                encoding,
-                "E8M0 codes in the low byte of a word",
-                Box::new(|bits| (bits + 0x7f_ffff) >> 23),
-            );
+            all.extend(NUMBERS.iter().map(|&(cause, name, change)| {
+                Recode::new(cause, name, move |bits| {
+                    canonical(change(f32::from_bits(bits)).to_bits())
+                })
+            }));
+            all.extend(WORDS.iter().map(row));
         }
         Scale::E8m0(_) => {
-            add(
-                encoding,
-                "reciprocals of what is meant: code 254 − b for b",
-                Box::new(|b| 254u32.saturating_sub(b)),
-            );
-            add(
-                encoding,
-                "reciprocals of what is meant: code 255 − b for b",
-                Box::new(|b| 255u32.saturating_sub(b)),
-            );
+            for top in [254u32, 255] {
+                let name = format!("reciprocals of what is meant: code {top} − b for b");
+                all.push(Recode::new(Cause::Encoding, name, move |b| top.saturating_sub(b)));
+            }
             for by in [1i32, -1, 2, -2, 3, -3, 8, -8, 127, -127] {
                 let way = if by > 0 { "above" } else { "below" };
                 let name = format!("stored {} {way}, as with another exponent bias", by.abs());
-                add(encoding, &name, Box::new(move |b| b.saturating_add_signed(by).min(255)));
+                let add = move |b: u32| b.saturating_add_signed(by).min(255);
+                all.push(Recode::new(Cause::Encoding, name, add));
             }
-            add(
-                encoding,
-                "stored as signed exponents, without the bias of 127",
-                Box::new(|b| b.wrapping_sub(127) & 255),
-            );
-            add(encoding, "shifted left by one bit", Box::new(|b| b << 1 & 255));
-            add(encoding, "shifted right by one bit", Box::new(|b| b >> 1));
-            add(
-                encoding,
-                "stored as E4M3 numbers",
-                Box::new(|b| E4M3.encode((f64::from(b) - 127.0).exp2() as f32).into()),
-            );
+            all.extend(EXPONENTS.iter().map(row));
         }
         Scale::E4m3(_) => {
-            let value = |b: u32| E4M3.decode(b as u16);
-            add(
-                encoding,
-                "in E4M3 FNUZ, whose bias is 8, so that they read as twice what is meant",
-                Box::new(move |b| OTHERS[0].encode(value(b)).into()),
-            );
-            add(
-                encoding,
-                "in E5M2, not in E4M3",
-                Box::new(move |b| E5M2.encode(value(b)).into()),
-            );
-            add(
-                encoding,
-                "the reciprocals of what is meant",
-                Box::new(move |b| E4M3.encode(1.0 / value(b)).into()),
-            );
-            add(
-                encoding,
-                "squared",
-                Box::new(move |b| E4M3.encode(value(b) * value(b)).into()),
-            );
-            add(
-                Cause::ScaleRounding,
-                "rounded up to powers of two",
-                Box::new(move |b| E4M3.encode(value(b).log2().ceil().exp2()).into()),
-            );
-            add(
-                Cause::ScaleRounding,
-                "rounded down to powers of two",
-                Box::new(move |b| E4M3.encode(value(b).log2().floor().exp2()).into()),
-            );
-            add(
-                encoding,
-                "in E8M0, rounded up",
-                Box::new(move |b| ((value(b).to_bits() + 0x7f_ffff) >> 23) & 255),
-            );
-            add(
-                encoding,
-                "in E8M0, rounded down",
-                Box::new(move |b| (value(b).to_bits() >> 23) & 255),
-            );
+            all.extend(BYTES.iter().map(row));
             for by in [1i32, -1, 2, -2, 3, 4, -4, 8, -8, 16, -16, 24, -24] {
-                let name = match by % 8 {
-                    0 => format!("too large by 2^{}", by / 8),
-                    _ => format!(
-                        "{} {}",
-                        counted(by.unsigned_abs() as usize, "code"),
-                        if by > 0 { "above" } else { "below" }
-                    ),
+                let (codes, way) = (by.unsigned_abs() as usize, if by > 0 { "above" } else { "below" });
+                let (cause, name) = match by % 8 {
+                    0 => (Cause::Encoding, format!("too large by 2^{}", by / 8)),
+                    _ => (Cause::ScaleRounding, format!("{} {way}", counted(codes, "code"))),
                 };
-                let cause = if by % 8 == 0 { encoding } else { Cause::ScaleRounding };
-                add(cause, &name, Box::new(move |b| b.saturating_add_signed(by).min(0x7e)));
+                let add = move |b: u32| b.saturating_add_signed(by).min(0x7e);
+                all.push(Recode::new(cause, name, add));
             }
         }
     }
     if scale.bytes() == 1 {
-        add(encoding, "with their bits reversed", Box::new(|b| reversed(b, 8)));
-        add(
-            encoding,
-            "with their nibbles exchanged",
-            Box::new(|b| (b << 4 | b >> 4) & 255),
-        );
-        add(encoding, "with all bits inverted", Box::new(|b| !b & 255));
-        for bit in 0..8 {
-            let name = format!("with bit {bit} inverted");
-            add(encoding, &name, Box::new(move |b| b ^ 1 << bit));
-            let name = format!("with bit {bit} cleared");
-            add(encoding, &name, Box::new(move |b| b & !(1 << bit)));
-            let name = format!("with bit {bit} set");
-            add(encoding, &name, Box::new(move |b| b | 1 << bit));
-        }
+        all.extend(ANY_BYTE.iter().map(row));
+        all.extend((0..8).flat_map(|bit| BIT.map(|change| of_bit(bit, change))));
     }
     all
 }
 
-/// What may have been done to every code.
+/// A change of one bit of every code.
+fn of_bit(bit: u32, (what, change): (&str, fn(u32, u32) -> u32)) -> Recode {
+    let name = format!("with bit {bit} {what}");
+    Recode::new(Cause::Encoding, name, move |b| change(b, 1 << bit))
+}
+
+/// The width of a code, and whether it is an integer.
+#[derive(Clone, Copy)]
+struct Width {
+    bits: u32,
+    integer: bool,
+}
+
+impl Width {
+    fn sign(self) -> u32 {
+        1 << (self.bits - 1)
+    }
+
+    fn mask(self) -> u32 {
+        (self.sign() << 1) - 1
+    }
+
+    /// The bits below the sign.
+    fn low(self) -> u32 {
+        self.sign() - 1
+    }
+
+    fn negated(self, b: u32) -> u32 {
+        match self.integer {
+            true => b.wrapping_neg() & self.mask(),
+            false => b ^ self.sign(),
+        }
+    }
+}
+
+/// A change of codes: the cause, the words, the change of negative codes, and that of the others.
+type CodeRow = (Cause, &'static str, Change, Change);
+type Change = fn(Width, u32) -> u32;
+
+const NEGATED: Change = Width::negated;
+const SAME: Change = |_, b| b;
+const ZERO: Change = |_, _| 0;
+
+/// A change of codes of either sign.
+const fn all(cause: Cause, name: &'static str, change: Change) -> CodeRow {
+    (cause, name, change, change)
+}
+
+/// Changes of codes of any element.
+const CODES: &[CodeRow] = &[
+    all(Cause::Sign, "negated: every sign is inverted", NEGATED),
+    (Cause::Sign, "without sign: magnitudes only", NEGATED, SAME),
+    (Cause::Sign, "all negative", SAME, NEGATED),
+    (Cause::Sign, "0 for every negative value (ReLU)", ZERO, SAME),
+    (Cause::Sign, "−0 for every negative value (ReLU)", |w, _| w.sign(), SAME),
+    (Cause::Sign, "0 for every positive value", SAME, ZERO),
+    all(Cause::ZeroSign, "+0 for −0", |w, b| if b == w.sign() { 0 } else { b }),
+    all(Cause::ZeroSign, "−0 for +0", |w, b| if b == 0 { w.sign() } else { b }),
+    (
+        Cause::Encoding,
+        "in two's complement: −m is stored as the complement of m",
+        |w, b| (b & w.low()).wrapping_neg() & w.mask(),
+        SAME,
+    ),
+    (Cause::Encoding, "in ones' complement", |w, b| b ^ w.low(), SAME),
+    (
+        Cause::Encoding,
+        "sign and magnitude of two's complement",
+        |w, b| (b.wrapping_neg() & w.low()) | w.sign(),
+        SAME,
+    ),
+    (
+        Cause::Encoding,
+        "offset: the sign bit is inverted and negative codes run upwards",
+        |w, b| !b & w.mask(),
+        |w, b| b | w.sign(),
+    ),
+    all(
+        Cause::Encoding,
+        "offset by half the range (unsigned with a zero point)",
+        |w, b| b.wrapping_add(w.sign()) & w.mask(),
+    ),
+    all(Cause::Encoding, "with the sign in the lowest bit", |w, b| {
+        (b << 1 | b >> (w.bits - 1)) & w.mask()
+    }),
+    all(Cause::Encoding, "rotated right by one bit", |w, b| {
+        (b >> 1 | b << (w.bits - 1)) & w.mask()
+    }),
+    all(Cause::Encoding, "shifted left by one bit", |w, b| b << 1 & w.mask()),
+    all(Cause::Encoding, "shifted right by one bit", |_, b| b >> 1),
+    all(Cause::Encoding, "with their bits reversed", |w, b| reversed(b, w.bits)),
+    all(Cause::Encoding, "with all bits inverted", |w, b| !b & w.mask()),
+    all(Cause::Division, "one code larger in magnitude", |w, b| {
+        b + u32::from(b & w.low() != w.low())
+    }),
+    all(Cause::Division, "one code smaller in magnitude", |w, b| {
+        b - u32::from(b & w.low() != 0)
+    }),
+];
+
+/// Changes that every code may have gone through.
 pub fn of_codes(repr: Repr, bits: u32) -> Vec<Recode> {
-    let sign = 1u32 << (bits - 1);
-    let (mask, low) = ((sign << 1) - 1, sign - 1);
     let integer = matches!(repr, Repr::Integer(_));
-    let encoding = Cause::Encoding;
-    let negate = move |b: u32| if integer { b.wrapping_neg() & mask } else { b ^ sign };
-    let negative = move |b: u32| b & sign != 0;
-    let mut all = vec![
-        Recode::new(Cause::Sign, "negated: every sign is inverted", negate),
-        Recode::new(Cause::Sign, "without sign: magnitudes only", move |b| {
-            if negative(b) { negate(b) } else { b }
-        }),
-        Recode::new(
-            Cause::Sign,
-            "all negative",
-            move |b| if negative(b) { b } else { negate(b) },
-        ),
-        Recode::new(Cause::Sign, "0 for every negative value (ReLU)", move |b| {
-            if negative(b) { 0 } else { b }
-        }),
-        Recode::new(Cause::Sign, "−0 for every negative value (ReLU)", move |b| {
-            if negative(b) { sign } else { b }
-        }),
-        Recode::new(Cause::Sign, "0 for every positive value", move |b| {
-            if negative(b) { b } else { 0 }
-        }),
-        Recode::new(Cause::ZeroSign, "+0 for −0", move |b| if b == sign { 0 } else { b }),
-        Recode::new(Cause::ZeroSign, "−0 for +0", move |b| if b == 0 { sign } else { b }),
-        Recode::new(
-            encoding,
-            "in two's complement: −m is stored as the complement of m",
-            move |b| {
-                if negative(b) {
-                    (b & low).wrapping_neg() & mask
-                } else {
-                    b
-                }
-            },
-        ),
-        Recode::new(
-            encoding,
-            "in ones' complement",
-            move |b| if negative(b) { b ^ low } else { b },
-        ),
-        Recode::new(encoding, "sign and magnitude of two's complement", move |b| {
-            if negative(b) {
-                (b.wrapping_neg() & low) | sign
-            } else {
-                b
-            }
-        }),
-        Recode::new(
-            encoding,
-            "offset: the sign bit is inverted and negative codes run upwards",
-            move |b| {
-                if negative(b) { !b & mask } else { b | sign }
-            },
-        ),
-        Recode::new(
-            encoding,
-            "offset by half the range (unsigned with a zero point)",
-            move |b| b.wrapping_add(sign) & mask,
-        ),
-        Recode::new(encoding, "with the sign in the lowest bit", move |b| {
-            (b << 1 | b >> (bits - 1)) & mask
-        }),
-        Recode::new(encoding, "rotated right by one bit", move |b| {
-            (b >> 1 | b << (bits - 1)) & mask
-        }),
-        Recode::new(encoding, "shifted left by one bit", move |b| b << 1 & mask),
-        Recode::new(encoding, "shifted right by one bit", move |b| b >> 1),
-        Recode::new(encoding, "with their bits reversed", move |b| reversed(b, bits)),
-        Recode::new(encoding, "with all bits inverted", move |b| !b & mask),
-        Recode::new(Cause::Division, "one code larger in magnitude", move |b| {
-            if b & low == low { b } else { b + 1 }
-        }),
-        Recode::new(Cause::Division, "one code smaller in magnitude", move |b| {
-            if b & low == 0 { b } else { b - 1 }
-        }),
-    ];
+    let width = Width { bits, integer };
+    let row = |&(cause, name, negative, other): &CodeRow| {
+        Recode::new(cause, name, move |b| match b & width.sign() != 0 {
+            true => negative(width, b),
+            false => other(width, b),
+        })
+    };
+    let mut all: Vec<Recode> = CODES.iter().map(row).collect();
+    let encoding = |name, change: fn(u32) -> u32| Recode::new(Cause::Encoding, name, change);
     if bits == 8 && !integer {
-        all.push(Recode::new(encoding, "with their nibbles exchanged", |b| {
-            (b << 4 | b >> 4) & 255
-        }));
+        all.push(encoding("with their nibbles exchanged", |b| (b << 4 | b >> 4) & 255));
     }
     if bits == 16 {
-        all.push(Recode::new(encoding, "16-bit words with their bytes swapped", |b| {
+        all.push(encoding("16-bit words with their bytes swapped", |b| {
             (b << 8 | b >> 8) & 0xffff
         }));
     }
-    for bit in 0..bits - 1 {
-        all.push(Recode::new(encoding, format!("with bit {bit} cleared"), move |b| {
-            b & !(1 << bit)
-        }));
-        all.push(Recode::new(encoding, format!("with bit {bit} set"), move |b| {
-            b | 1 << bit
-        }));
-        all.push(Recode::new(encoding, format!("with bit {bit} inverted"), move |b| {
-            b ^ 1 << bit
-        }));
-    }
-    let own = OTHERS.iter().chain(&OTHERS_4);
-    for other in own.filter(|other| other.bits == bits && other.repr != repr) {
+    let [inverted, cleared, set] = BIT;
+    all.extend((0..bits - 1).flat_map(|bit| [cleared, set, inverted].map(|change| of_bit(bit, change))));
+    all.extend(instead(repr, bits).map(|other| {
         let name = format!(
             "in {}: the numbers are right, their codes are another format's",
             other.name
         );
-        all.push(Recode::new(encoding, name, move |b| {
+        Recode::new(Cause::Encoding, name, move |b| {
             other.encode(repr.decode(b as u16)).into()
-        }));
-    }
+        })
+    }));
     if let Repr::Float(FloatCast { float, .. }) = repr {
-        let normal = 1u32 << float.mantissa_bits;
-        let flushed = move |b: u32| if b & low < normal { b & sign } else { b };
-        let subnormals = Cause::Subnormals;
-        all.push(Recode::new(
-            subnormals,
-            "0 where they are subnormal, with their sign",
-            flushed,
-        ));
-        all.push(Recode::new(subnormals, "+0 where they are subnormal", move |b| {
-            if b & low < normal { 0 } else { b }
-        }));
+        let (low, normal) = (width.low(), 1u32 << float.mantissa_bits);
+        let flushed = |kept: u32| move |b: u32| if b & low < normal { b & kept } else { b };
+        for (name, kept) in [
+            ("0 where they are subnormal, with their sign", width.sign()),
+            ("+0 where they are subnormal", 0),
+        ] {
+            all.push(Recode::new(Cause::Subnormals, name, flushed(kept)));
+        }
     }
     all
 }

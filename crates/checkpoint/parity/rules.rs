@@ -23,19 +23,19 @@ pub struct Candidate {
     pub wrong_blocks: usize,
     /// Number of global scales whose meaning differs from what the rule stores.
     pub wrong_globals: usize,
-    /// Whether every difference is one that approximate reciprocals explain.
+    /// True if every difference is one that approximate reciprocals explain.
     pub close: bool,
     /// The type to which the scales are rounded, if not f32; codes are made with the rounded scales.
     pub narrow: Option<Half>,
 }
 
 impl Candidate {
-    /// Whether the rule explains every byte.
+    /// True if the rule explains every byte.
     pub fn exact(&self) -> bool {
         self.wrong_blocks + self.wrong_globals == 0
     }
 
-    /// Whether the library's kernel is approximate and the differences are within its tolerance.
+    /// True if the library's kernel is approximate and the differences are within its tolerance.
     pub fn tolerated(&self) -> bool {
         approximate(&self.format) && self.close && self.wrong_globals == 0
     }
@@ -45,7 +45,7 @@ impl Candidate {
         format!("{}{}", name(&self.format), self.rounded())
     }
 
-    /// What is to be said after the name of its rule.
+    /// The words after the name of its rule.
     pub fn rounded(&self) -> &'static str {
         match self.narrow {
             None => "",
@@ -54,10 +54,10 @@ impl Candidate {
         }
     }
 
-    /// A maker held against all bytes.
-    fn new(maker: &Maker, tally: &Tally) -> Self {
+    /// A rule whose differences from all bytes were counted.
+    pub(super) fn new(format: Format, tally: &Tally) -> Self {
         Self {
-            format: maker.format,
+            format,
             wrong_scales: tally.wrong_scales,
             wrong_codes: tally.wrong_codes,
             wrong_blocks: tally.wrong_blocks,
@@ -68,18 +68,13 @@ impl Candidate {
     }
 }
 
-/// Whether the kernel of the format's rule takes approximate reciprocals.
+/// True if the kernel of the format's rule takes approximate reciprocals.
 pub(super) fn approximate(format: &Format) -> bool {
     matches!(format.scaling.map(|scaling| scaling.scale), Some(Scale::E4m3(rule)) if rule.approximate)
 }
 
-/// What differs on a sample.
-struct Glance {
-    scales: usize,
-    codes: usize,
-}
-
-fn glance(problem: &Problem, view: &View, maker: &Maker, sample: &Sample) -> Glance {
+/// The numbers of scales and of codes of a sample that differ.
+fn glance(problem: &Problem, view: &View, maker: &Maker, sample: &Sample) -> (usize, usize) {
     let wrong = |group: &&usize| {
         let (made, stored) = (maker.scale(problem, **group), view.scale(problem, **group));
         matches!((made, stored), (Some(made), Some(stored)) if !view.is_scale(made, stored))
@@ -103,10 +98,8 @@ fn glance(problem: &Problem, view: &View, maker: &Maker, sample: &Sample) -> Gla
         };
         made.into_iter().enumerate().filter(wrong).count()
     };
-    Glance {
-        scales: sample.groups.iter().filter(wrong).count(),
-        codes: sample.cells.iter().map(codes).sum(),
-    }
+    let scales = sample.groups.iter().filter(wrong).count();
+    (scales, sample.cells.iter().map(codes).sum())
 }
 
 /// The rules of `formats` that explain a sample, with the element's own cast or, where only codes differ, any other, held
@@ -117,28 +110,25 @@ pub fn candidates(problem: &Problem, view: &View, formats: &[Format], done: &Ato
     for format in formats {
         let maker = super::as_stored(problem, format);
         // Most rules are out after a few blocks.
-        let seen = glance(problem, view, &maker, &few);
-        if seen.scales * 10 > few.groups.len() || (seen.scales > 0 && !approximate(format)) {
+        let (scales, _) = glance(problem, view, &maker, &few);
+        if scales * 10 > few.groups.len() || (scales > 0 && !approximate(format)) {
             continue;
         }
-        let seen = glance(problem, view, &maker, &sample);
-        let explained = seen.scales + seen.codes == 0;
-        if explained || (approximate(format) && seen.scales * 10 < sample.groups.len()) {
+        let (scales, codes) = glance(problem, view, &maker, &sample);
+        let explained = scales + codes == 0;
+        if explained || (approximate(format) && scales * 10 < sample.groups.len()) {
             makers.push(maker.clone());
         }
-        if seen.scales == 0 && !explained {
+        if scales == 0 && !explained {
             let others = format.by_casts().into_iter().skip(1);
             let others = others.map(|format| Maker {
                 format,
                 ..maker.clone()
             });
-            makers.extend(others.filter(|maker| glance(problem, view, maker, &sample).codes == 0));
+            makers.extend(others.filter(|maker| glance(problem, view, maker, &sample).1 == 0));
         }
     }
     let tallies = view.tallies(problem, &makers, done);
-    makers
-        .iter()
-        .zip(&tallies)
-        .map(|(maker, tally)| Candidate::new(maker, tally))
-        .collect()
+    let candidate = |(maker, tally): (&Maker, &Tally)| Candidate::new(maker.format, tally);
+    makers.iter().zip(&tallies).map(candidate).collect()
 }

@@ -1,4 +1,4 @@
-//! How the buffers are stored and which rule, with what input, comes nearest: every combination is held against a sample,
+//! Finds the storage, the rule and the input that come nearest: every combination is held against a sample,
 //! byte by byte.
 
 use super::levels::{Level, by_factor, levels, usable};
@@ -19,10 +19,29 @@ const BEST: usize = 3;
 const PART: usize = 8;
 /// A share that leaves nothing to be looked for.
 const SETTLED: f64 = 0.98;
-/// What another input, element or global scale must explain.
+/// The least share that another input, element or global scale must explain.
 const MOST: f64 = 0.9;
-/// What a step away from what was declared must explain more.
+/// The share that each step away from the declared storage must explain more.
 const STEP: f64 = 0.015;
+
+/// The least shares that ways to store must explain, so that none is chosen for what it explains by chance.
+struct Least {
+    order: f64,
+    recode: f64,
+    /// Enough for an order or a recode, so that the two are not tried together.
+    settled: f64,
+}
+
+const CODES: Least = Least {
+    order: 0.6,
+    recode: 0.9,
+    settled: 0.4,
+};
+const SCALES: Least = Least {
+    order: 0.85,
+    recode: 0.95,
+    settled: 0.9,
+};
 
 /// Every way to store that is tried.
 pub struct Storage {
@@ -46,7 +65,7 @@ pub struct MakerFit {
     pub level: Level,
     pub scales: StorageForm,
     pub codes: StorageForm,
-    /// Whether the codes are those of the stored scales, where these are not the maker's.
+    /// True if the codes are those of the stored scales, where these are not the maker's.
     pub follows: bool,
     /// The shares of scales and of codes that are explained.
     pub scale_share: f64,
@@ -54,7 +73,7 @@ pub struct MakerFit {
     score: f64,
 }
 
-/// What a maker makes of a sample.
+/// The scales and codes that a maker makes of a sample.
 struct Made {
     scales: Vec<Option<u32>>,
     codes: Vec<Option<Vec<u16>>>,
@@ -83,6 +102,16 @@ impl Storage {
         })
     }
 
+    /// The change of scales in a form.
+    pub fn scale_recode(&self, form: StorageForm) -> Option<&Recode> {
+        form.recode.map(|recode| &self.scale_recodes[recode])
+    }
+
+    /// The change of codes in a form.
+    pub fn code_recode(&self, form: StorageForm) -> Option<&Recode> {
+        form.recode.map(|recode| &self.code_recodes[recode])
+    }
+
     fn steps(&self, orders: &Orders, way: StorageForm) -> f64 {
         f64::from(orders.0[way.order].steps) + if way.recode.is_some() { 1.5 } else { 0.0 }
     }
@@ -100,28 +129,23 @@ impl Storage {
     }
 
     fn scale_share(&self, problem: &Problem, groups: &[usize], made: &[Option<u32>], way: StorageForm) -> f64 {
-        let recode = way.recode.map(|recode| &self.scale_recodes[recode]);
+        let recode = self.scale_recode(way);
         let (mut right, mut all) = (0, 0);
         for (group, made) in groups.iter().zip(made) {
-            let stored = self.scale(problem, way.order, *group);
             // The scales of large groups are not computed from changed input.
             all += usize::from(made.is_some() || !problem.large());
-            let Some(made) = *made else { continue };
-            right += usize::from(stored.is_some_and(|stored| match recode {
-                None => stored == made,
-                Some(recode) => recode.explains(made, stored),
-            }));
+            let made = made.map(|made| recode.map_or(made, |recode| (recode.apply)(made)));
+            right += usize::from(made.is_some() && self.scale(problem, way.order, *group) == made);
         }
         if all == 0 { 1.0 } else { right as f64 / all as f64 }
     }
 
     fn code_share(&self, problem: &Problem, cells: &[Cell], made: &[Option<Vec<u16>>], way: StorageForm) -> f64 {
-        let recode = way.recode.map(|recode| &self.code_recodes[recode]);
+        let recode = self.code_recode(way);
         let (mut right, mut all) = (0, 0);
         for (cell, made) in cells.iter().zip(made) {
             all += cell.len;
-            let Some(made) = made else { continue };
-            for (i, made) in made.iter().enumerate() {
+            for (i, made) in made.iter().flatten().enumerate() {
                 let made = recode.map_or(*made, |recode| (recode.apply)((*made).into()) as u16);
                 right += usize::from(self.code(problem, way.order, cell.at + i) == Some(made));
             }
@@ -129,75 +153,60 @@ impl Storage {
         if all == 0 { 1.0 } else { right as f64 / all as f64 }
     }
 
-    /// The best way to store codes that were made, and the share it explains.
-    fn best_codes(&self, problem: &Problem, cells: &[Cell], made: &[Option<Vec<u16>>]) -> (StorageForm, f64) {
-        let share = |way: &StorageForm, part: usize| {
-            self.code_share(problem, &cells[..cells.len() / part], &made[..cells.len() / part], *way)
+    /// The best way to store codes that were made.
+    fn best_codes(&self, problem: &Problem, cells: &[Cell], made: &[Option<Vec<u16>>]) -> StorageForm {
+        let share = |way: StorageForm, part: usize| {
+            let few = cells.len() / part;
+            self.code_share(problem, &cells[..few], &made[..few], way)
         };
-        self.best(&self.code_orders, self.code_recodes.len(), (0.6, 0.9, 0.4), share)
+        self.best(&self.code_orders, self.code_recodes.len(), &CODES, share)
     }
 
-    fn best_scales(&self, problem: &Problem, groups: &[usize], made: &[Option<u32>]) -> (StorageForm, f64) {
-        let share = |way: &StorageForm, part: usize| {
-            self.scale_share(
-                problem,
-                &groups[..groups.len() / part],
-                &made[..groups.len() / part],
-                *way,
-            )
+    fn best_scales(&self, problem: &Problem, groups: &[usize], made: &[Option<u32>]) -> StorageForm {
+        let share = |way: StorageForm, part: usize| {
+            let few = groups.len() / part;
+            self.scale_share(problem, &groups[..few], &made[..few], way)
         };
-        self.best(&self.scale_orders, self.scale_recodes.len(), (0.85, 0.95, 0.9), share)
+        self.best(&self.scale_orders, self.scale_recodes.len(), &SCALES, share)
     }
 
-    /// Orders alone, recodes alone, and if neither is enough, both. `least`: what an order and what a recode must explain,
-    /// so that none is chosen for what it explains by chance, and what is enough for both not to be tried.
-    /// `share` takes a part of the sample where that tells enough.
+    /// Tries orders, then recodes, and both together if neither is enough. `share` takes a part of the sample where that tells enough.
     fn best(
         &self,
         orders: &Orders,
         recodes: usize,
-        least: (f64, f64, f64),
-        share: impl Fn(&StorageForm, usize) -> f64,
-    ) -> (StorageForm, f64) {
-        let mut best = (StorageForm::default(), share(&StorageForm::default(), 1));
+        least: &Least,
+        share: impl Fn(StorageForm, usize) -> f64,
+    ) -> StorageForm {
+        let declared = StorageForm::default();
+        let worth = |way: StorageForm, share: f64| share - STEP * self.steps(orders, way);
+        let mut best = (declared, share(declared, 1));
+        if best.1 >= SETTLED {
+            return declared;
+        }
         let mut consider = |way: StorageForm| {
-            let found = share(&way, 1);
-            if found < if way.recode.is_some() { least.1 } else { least.0 } {
-                return best.1;
-            }
-            let worth = |(way, share): (StorageForm, f64)| share - STEP * self.steps(orders, way);
-            if worth((way, found)) > worth(best) {
+            let found = share(way, 1);
+            let enough = if way.recode.is_some() {
+                least.recode
+            } else {
+                least.order
+            };
+            if found >= enough && worth(way, found) > worth(best.0, best.1) {
                 best = (way, found);
             }
             best.1
         };
-        let mut reached = consider(StorageForm::default());
-        if reached >= SETTLED {
-            return best;
-        }
-        for order in 1..orders.0.len() {
-            reached = consider(StorageForm { order, recode: None });
-        }
-        for recode in 0..recodes {
-            reached = consider(StorageForm {
-                order: 0,
-                recode: Some(recode),
-            });
-        }
-        if reached < least.2 {
-            for order in 1..orders.0.len() {
-                for recode in 0..recodes {
-                    let way = StorageForm {
-                        order,
-                        recode: Some(recode),
-                    };
-                    if share(&way, PART) >= least.1 {
-                        consider(way);
-                    }
+        let ordered = (1..orders.0.len()).map(|order| StorageForm { order, recode: None });
+        let recoded = |order| (0..recodes).map(Some).map(move |recode| StorageForm { order, recode });
+        let reached = ordered.chain(recoded(0)).map(&mut consider).last();
+        if reached.is_none_or(|reached| reached < least.settled) {
+            for way in (1..orders.0.len()).flat_map(recoded) {
+                if share(way, PART) >= least.recode {
+                    consider(way);
                 }
             }
         }
-        best
+        best.0
     }
 }
 
@@ -235,7 +244,7 @@ impl MakerFit {
     }
 
     /// A maker whose bytes are stored in a given way.
-    fn at(
+    fn stored_as(
         problem: &Problem,
         storage: &Storage,
         (maker, level): &(Maker, Level),
@@ -275,9 +284,9 @@ impl MakerFit {
     /// A maker whose bytes are looked for in every order and encoding.
     fn anywhere(problem: &Problem, storage: &Storage, maker: &(Maker, Level), sample: &Sample) -> Self {
         let made = Made::new(problem, &maker.0, sample);
-        let scales = storage.best_scales(problem, &sample.groups, &made.scales).0;
-        let codes = storage.best_codes(problem, &sample.cells, &made.codes).0;
-        let mut best = Self::at(problem, storage, maker, sample, (scales, codes));
+        let scales = storage.best_scales(problem, &sample.groups, &made.scales);
+        let codes = storage.best_codes(problem, &sample.cells, &made.codes);
+        let mut best = Self::stored_as(problem, storage, maker, sample, (scales, codes));
         if best.code_share >= 0.9 || maker.0.format.scaling.is_none() {
             return best;
         }
@@ -291,14 +300,9 @@ impl MakerFit {
         orders.extend((1..storage.scale_orders.0.len()).filter(fits));
         for order in orders {
             let made = under(problem, storage, &maker.0, &sample.cells, order);
-            let codes = storage.best_codes(problem, &sample.cells, &made).0;
-            let fit = Self::at(
-                problem,
-                storage,
-                maker,
-                sample,
-                (StorageForm { order, recode: None }, codes),
-            );
+            let codes = storage.best_codes(problem, &sample.cells, &made);
+            let ways = (StorageForm { order, recode: None }, codes);
+            let fit = Self::stored_as(problem, storage, maker, sample, ways);
             if fit.score > best.score {
                 best = fit;
             }
@@ -306,7 +310,7 @@ impl MakerFit {
         best
     }
 
-    /// What is explained, less what is assumed. Of scales that are not the maker's it is enough that the codes are theirs.
+    /// The shares that are explained, less the price of assumptions. Scales that are not the maker's count if the codes are theirs.
     fn worth(&self, storage: &Storage) -> f64 {
         let orders = [(&storage.scale_orders, self.scales), (&storage.code_orders, self.codes)];
         let steps: f64 = orders.map(|(orders, way)| storage.steps(orders, way)).iter().sum();
@@ -316,9 +320,8 @@ impl MakerFit {
             (self.follows, 1.5),
         ];
         let more: f64 = more
-            .iter()
-            .filter(|(assumed, _)| *assumed)
-            .map(|(_, steps)| steps)
+            .into_iter()
+            .map(|(assumed, steps)| if assumed { steps } else { 0.0 })
             .sum();
         let scales = match self.follows {
             true => self.scale_share.max(0.97 * self.code_share),
@@ -335,34 +338,29 @@ impl MakerFit {
 /// The best fit of all rules, and of what may have been done to their input.
 pub fn search(problem: &Problem, storage: &Storage, formats: &[Format]) -> MakerFit {
     let (few, many) = (problem.sample(FEW), problem.sample(MANY));
-    let by_rule = |format: &Format| {
+    let by_rule = |format: &Format| -> Vec<(Maker, Level)> {
         let maker = |globals| Maker {
             format: *format,
             globals,
             input: None,
         };
-        let levels = levels(problem, format)
-            .into_iter()
-            .filter(|(level, globals)| *level != Level::AsStored || globals.is_empty() || usable(globals));
-        levels
-            .map(|(level, globals)| (maker(globals), level))
-            .collect::<Vec<_>>()
+        let usable =
+            |(level, globals): &(Level, Vec<f32>)| *level != Level::AsStored || globals.is_empty() || usable(globals);
+        let levels = levels(problem, format).into_iter().filter(usable);
+        levels.map(|(level, globals)| (maker(globals), level)).collect()
     };
     let mut makers: Vec<(Maker, Level)> = formats.iter().flat_map(by_rule).collect();
     let declared = (StorageForm::default(), StorageForm::default());
-    // Codes that are all the same fit any maker that makes such: the scales alone say which rule it was.
+    // Codes that are all the same fit any maker that makes such codes: only the scales say which rule it was.
     let stored = |cell: &Cell| {
-        (cell.at..cell.at + cell.len)
-            .map(|at| storage.code(problem, 0, at))
-            .collect()
+        let places = cell.at..cell.at + cell.len;
+        places.map(|at| storage.code(problem, 0, at)).collect()
     };
-    if is_flat(
-        problem,
-        &many.cells.iter().map(stored).collect::<Vec<Option<Vec<u16>>>>(),
-    ) {
+    let codes: Vec<Option<Vec<u16>>> = many.cells.iter().map(stored).collect();
+    if is_flat(problem, &codes) {
         let fits = makers
             .iter()
-            .map(|maker| MakerFit::at(problem, storage, maker, &many, declared));
+            .map(|maker| MakerFit::stored_as(problem, storage, maker, &many, declared));
         let better = |best: MakerFit, fit: MakerFit| if fit.scale_share > best.scale_share { fit } else { best };
         return fits.reduce(better).expect("there is a rule");
     }
@@ -370,7 +368,7 @@ pub fn search(problem: &Problem, storage: &Storage, formats: &[Format]) -> Maker
     if best.settled() {
         return best;
     }
-    // In which order the bytes are is seen best with the rules that come nearest, or if none does with the first.
+    // The order of bytes shows best under the closest rule; fall back to the first.
     let mut some: Vec<(Maker, Level)> = vec![(best.maker.clone(), best.level)];
     some.extend(by_rule(&formats[0]));
     let anywhere = some
@@ -385,49 +383,34 @@ pub fn search(problem: &Problem, storage: &Storage, formats: &[Format]) -> Maker
     if best.settled() {
         return best;
     }
-    makers.clear();
-    for (level, globals) in by_factor(problem, &best.maker.format) {
-        makers.push((
-            Maker {
-                globals,
-                ..best.maker.clone()
-            },
-            level,
-        ));
-    }
-    for maker in [
-        best.maker.clone(),
-        Maker {
-            format: formats[0],
-            ..best.maker.clone()
-        },
-    ] {
-        for input in INPUTS {
-            makers.push((
-                Maker {
-                    input: Some(input),
-                    ..maker.clone()
-                },
-                best.level,
-            ));
-        }
-        for element in recode::others(problem.format.element) {
-            let format = Format {
+    let scaled = |(level, globals)| {
+        let maker = best.maker.clone();
+        (Maker { globals, ..maker }, level)
+    };
+    makers = by_factor(problem, &best.maker.format).into_iter().map(scaled).collect();
+    let first = Maker {
+        format: formats[0],
+        ..best.maker.clone()
+    };
+    let same = best.maker.format == formats[0];
+    for maker in [Some(&best.maker), Some(&first).filter(|_| !same)]
+        .into_iter()
+        .flatten()
+    {
+        let input = |input| Maker {
+            input: Some(input),
+            ..maker.clone()
+        };
+        let element = |element| Maker {
+            format: Format {
                 element,
                 convention: None,
                 ..maker.format
-            };
-            makers.push((
-                Maker {
-                    format,
-                    ..maker.clone()
-                },
-                best.level,
-            ));
-        }
-        if best.maker.format == formats[0] || best.maker.globals.is_empty() != maker.globals.is_empty() {
-            break;
-        }
+            },
+            ..maker.clone()
+        };
+        let others = recode::others(problem.format.element).map(element);
+        makers.extend(INPUTS.iter().map(input).chain(others).map(|maker| (maker, best.level)));
     }
     let other = closest(problem, storage, &makers, (best.scales, best.codes), (&few, &many));
     let plain = closest(problem, storage, &makers, declared, (&few, &many));
@@ -450,7 +433,7 @@ fn under(problem: &Problem, storage: &Storage, maker: &Maker, cells: &[Cell], or
     cells.iter().map(codes).collect()
 }
 
-/// Whether nearly all codes are the same but for their signs.
+/// True if nearly all codes are the same but for their signs.
 fn is_flat(problem: &Problem, codes: &[Option<Vec<u16>>]) -> bool {
     let sign = 1 << (problem.format.element.bits - 1);
     let mut codes: Vec<u16> = codes.iter().flatten().flatten().map(|code| code & !sign).collect();
@@ -473,7 +456,7 @@ fn closest(
 ) -> MakerFit {
     let mut tried: Vec<(f64, &(Maker, Level))> = makers
         .iter()
-        .map(|maker| (MakerFit::at(problem, storage, maker, few, ways).score, maker))
+        .map(|maker| (MakerFit::stored_as(problem, storage, maker, few, ways).score, maker))
         .collect();
     tried.sort_by(|a, b| b.0.total_cmp(&a.0));
     let floor = tried[0].0 - 0.1;
@@ -481,6 +464,6 @@ fn closest(
         .into_iter()
         .take_while(|(score, _)| *score >= floor)
         .take(BEST * 3);
-    let again = near.map(|(_, maker)| MakerFit::at(problem, storage, maker, many, ways));
+    let again = near.map(|(_, maker)| MakerFit::stored_as(problem, storage, maker, many, ways));
     again.reduce(better).expect("some rule was tried")
 }

@@ -1,90 +1,55 @@
-//! What a fit says of how the bytes are stored, and of what they were made.
+//! Findings from a fit: the storage of the bytes, and their input.
 
 use super::levels::Level;
 use super::problem::Problem;
 use super::recode::factor_name;
-use super::search::{MakerFit, StorageForm};
+use super::search::MakerFit;
 use super::verify::View;
-use super::{Cause, Finding};
+use super::{Cause, Finding, Scope};
 use ulplab_core::formats::{Format, Global, Scale};
 
 /// The findings that the fit itself is.
 pub fn findings(problem: &Problem, view: &View, fit: &MakerFit) -> Vec<Finding> {
-    let finding = |cause, detail: String, count, of, unit| Finding {
-        cause,
-        detail,
-        others: Vec::new(),
-        place: None,
-        region: of,
-        count,
-        of,
-        unit,
-        example: None,
-    };
     let storage = view.storage;
     let elements = problem.grid.rows * problem.grid.cols;
+    let codes = Scope::everywhere(elements, "codes");
+    let groups = problem.grid.len();
+    let scales = Scope::everywhere(groups, "scales");
     let mut findings = Vec::new();
     if let Some(input) = fit.maker.input {
-        findings.push(finding(
-            input.cause,
-            format!("the input is {}", input.detail),
-            elements,
-            elements,
-            "codes",
-        ));
+        findings.push(codes.finding(input.cause, format!("the input is {}", input.detail), elements));
     }
     if fit.maker.format.element != problem.format.element {
         let detail = format!("codes are {}, with scales for it", fit.maker.format.element.name);
-        findings.push(finding(Cause::Encoding, detail, elements, elements, "codes"));
+        findings.push(codes.finding(Cause::Encoding, detail, elements));
     }
-    let codes = |way: StorageForm| {
-        (0..elements).filter(move |at| storage.code(problem, way.order, *at) != storage.code(problem, 0, *at))
-    };
     if fit.codes.order != 0 {
         let order = &storage.code_orders.0[fit.codes.order];
-        findings.push(finding(
-            order.cause,
-            format!("codes are {}", order.name),
-            codes(fit.codes).count(),
-            elements,
-            "codes",
-        ));
+        let code = |order, at| storage.code(problem, order, at);
+        let moved = (0..elements).filter(|at| code(fit.codes.order, *at) != code(0, *at));
+        findings.push(codes.finding(order.cause, format!("codes are {}", order.name), moved.count()));
     }
-    if let Some(recode) = fit.codes.recode.map(|recode| &storage.code_recodes[recode]) {
-        findings.push(finding(
-            recode.cause,
-            format!("codes are {}", recode.name),
-            elements,
-            elements,
-            "codes",
-        ));
+    if let Some(recode) = storage.code_recode(fit.codes) {
+        findings.push(codes.finding(recode.cause, format!("codes are {}", recode.name), elements));
     }
-    let groups = problem.grid.len();
     if fit.scales.order != 0 {
         let order = &storage.scale_orders.0[fit.scales.order];
-        let moved = (0..groups)
-            .filter(|group| storage.scale(problem, fit.scales.order, *group) != storage.scale(problem, 0, *group));
-        findings.push(finding(
-            order.cause,
-            format!("scales are {}", order.name),
-            moved.count(),
-            groups,
-            "scales",
-        ));
+        let scale = |order, group| storage.scale(problem, order, group);
+        let moved = (0..groups).filter(|group| scale(fit.scales.order, *group) != scale(0, *group));
+        findings.push(scales.finding(order.cause, format!("scales are {}", order.name), moved.count()));
     }
-    if let Some(recode) = fit.scales.recode.map(|recode| &storage.scale_recodes[recode]) {
+    if let Some(recode) = storage.scale_recode(fit.scales) {
         let with = if view.under_stored {
             ", and codes are made with these"
         } else {
             ""
         };
-        let detail = format!("{}{with}", recode.finding());
-        findings.push(finding(recode.cause, detail, groups, groups, "scales"));
+        findings.push(scales.finding(recode.cause, recode.finding() + with, groups));
     }
     if fit.level != Level::AsStored {
         let globals = fit.maker.globals.len();
-        let detail = level(problem, fit);
-        findings.push(finding(Cause::GlobalScale, detail, globals, globals, "global scales"));
+        let scope = Scope::everywhere(globals, "global scales");
+        findings.push(scope.finding(Cause::GlobalScale, level(problem, fit), globals));
     }
     findings.retain(|finding| finding.count > 0);
     findings
@@ -94,18 +59,7 @@ pub fn findings(problem: &Problem, view: &View, fit: &MakerFit) -> Vec<Finding> 
 pub fn read_otherwise(problem: &Problem, maker: &Format, reader: &Format) -> Finding {
     let scale = |format: &Format| format.scaling.map(|scaling| scaling.scale);
     let name = |format: &Format| scale(format).map_or("", |scale| scale.rule().0);
-    let finding = |cause, detail, count, unit| Finding {
-        cause,
-        detail,
-        others: Vec::new(),
-        place: None,
-        region: count,
-        count,
-        of: count,
-        unit,
-        example: None,
-    };
-    match (scale(maker), scale(reader)) {
+    let (cause, detail, count, unit) = match (scale(maker), scale(reader)) {
         (Some(Scale::E4m3(made)), Some(Scale::E4m3(read))) => {
             let detail = match made.stored == read.stored {
                 false => format!(
@@ -121,19 +75,18 @@ pub fn read_otherwise(problem: &Problem, maker: &Format, reader: &Format) -> Fin
                     read.span
                 ),
             };
-            finding(Cause::GlobalScale, detail, problem.stored.global.len(), "global scales")
+            (Cause::GlobalScale, detail, problem.stored.global.len(), "global scales")
         }
         _ => {
-            let detail = format!(
-                "scales are the reciprocals of what is meant, as {} stores them",
-                name(maker)
-            );
-            finding(Cause::Encoding, detail, problem.grid.len(), "scales")
+            let rule = name(maker);
+            let detail = format!("scales are the reciprocals of what is meant, as {rule} stores them");
+            (Cause::Encoding, detail, problem.grid.len(), "scales")
         }
-    }
+    };
+    Scope::everywhere(count, unit).finding(cause, detail, count)
 }
 
-/// What the stored global scale is.
+/// The stored global scale in words.
 fn level(problem: &Problem, fit: &MakerFit) -> String {
     let stored = problem.stored.global.first().copied().unwrap_or(f32::NAN);
     if !(stored.is_finite() && stored > 0.0) {
@@ -151,21 +104,16 @@ fn level(problem: &Problem, fit: &MakerFit) -> String {
         Some(Scale::E4m3(rule)) => format!(", but it is read as {}", meaning(rule.stored)),
         _ => String::new(),
     };
-    match fit.level {
-        Level::As(global) => format!("stored is {}{read}", meaning(global)),
-        Level::Own if own.iter().any(|(_, value)| near(*value)) => {
-            let global = own
-                .iter()
-                .find(|(_, value)| near(*value))
-                .map_or(Global::Absent, |(global, _)| *global);
-            format!("stored is {}{read}", meaning(global))
-        }
-        _ => {
-            let factor = f64::from(stored) / f64::from(expected);
-            format!(
-                "stored is {stored:e}, {} against the {expected:e} the bytes were made under",
-                factor_name(factor, 1e-5)
-            )
+    let stored_as = match fit.level {
+        Level::As(global) => Some(global),
+        Level::Own => own.iter().find(|(_, value)| near(*value)).map(|(global, _)| *global),
+        _ => None,
+    };
+    match stored_as {
+        Some(global) => format!("stored is {}{read}", meaning(global)),
+        None => {
+            let factor = factor_name(f64::from(stored) / f64::from(expected), 1e-5);
+            format!("stored is {stored:e}, {factor} against the {expected:e} the bytes were made under")
         }
     }
 }

@@ -11,12 +11,12 @@ use super::search::{Storage, StorageForm};
 use crate::packed::codes;
 use ulplab_core::formats::{Format, GlobalScale, Repr, Single};
 
-/// How far off the numbers may be, relative to themselves, that a kernel with approximate reciprocals rounds to a scale or a code. A
+/// The relative error of the numbers that a kernel with approximate reciprocals rounds to a scale or a code. A
 /// code is of a value over two reciprocals and three products, and each reciprocal errs by at most an ulp where the rule's own errs by
 /// half of one; a scale is of one reciprocal and two products. An ulp is at most 2^-23.
 const APPROXIMATE: f32 = 4.0 / (1 << 23) as f32;
 
-/// What differs from what a maker makes.
+/// The differences from the bytes that a maker makes.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     pub wrong_scales: usize,
@@ -33,7 +33,8 @@ pub struct Tally {
     pub hits: Hits,
 }
 
-/// How the bytes are read.
+/// The way in which bytes are read.
+#[derive(Clone, Copy)]
 pub struct View<'a> {
     pub storage: &'a Storage,
     pub scales: StorageForm,
@@ -60,8 +61,9 @@ impl Tally {
 }
 
 impl View<'_> {
-    fn is_plain(&self) -> bool {
-        self.codes == StorageForm::default()
+    /// The same with codes held against those of the stored scales, or of the maker's.
+    pub fn under_stored(self, under_stored: bool) -> Self {
+        Self { under_stored, ..self }
     }
 
     /// The stored scale of a group.
@@ -74,23 +76,20 @@ impl View<'_> {
         self.storage.code(problem, self.codes.order, at)
     }
 
-    /// What a scale would be stored as.
+    /// The bits that a scale would be stored as.
     pub fn as_stored(&self, scale: u32) -> u32 {
-        let recode = self.scales.recode.map(|recode| &self.storage.scale_recodes[recode]);
+        let recode = self.storage.scale_recode(self.scales);
         recode.map_or(scale, |recode| (recode.apply)(scale))
     }
 
-    /// Whether a stored scale is what a maker's becomes.
+    /// True if a stored scale is what a maker's becomes.
     pub fn is_scale(&self, made: u32, stored: u32) -> bool {
-        match self.scales.recode.map(|recode| &self.storage.scale_recodes[recode]) {
-            None => made == stored,
-            Some(recode) => recode.explains(made, stored),
-        }
+        self.as_stored(made) == stored
     }
 
-    /// What a code would be stored as.
+    /// The bits that a code would be stored as.
     pub fn code_as_stored(&self, code: u16) -> u16 {
-        let recode = self.codes.recode.map(|recode| &self.storage.code_recodes[recode]);
+        let recode = self.storage.code_recode(self.codes);
         recode.map_or(code, |recode| (recode.apply)(code.into()) as u16)
     }
 
@@ -100,7 +99,7 @@ impl View<'_> {
         tallies.into_iter().next().unwrap_or_default()
     }
 
-    /// Holds makers against all bytes. What they make alike is made once.
+    /// Holds makers against all bytes. Codes that are the same for several makers are made once.
     pub fn tallies(&self, problem: &Problem, makers: &[Maker], done: &AtomicUsize) -> Vec<Tally> {
         let strips = (0..problem.strips().1).into_par_iter();
         let strip = |index: usize| {
@@ -126,11 +125,9 @@ impl View<'_> {
         let mut done: Vec<(Scaled, Strip)> = Vec::new();
         let tally = |maker: &Maker| {
             let (scaled, tally) = self.scales(problem, maker, index);
-            let alike = done
-                .iter()
-                .find(|(other, _)| other.same(&scaled))
-                .map(|(_, strip)| strip.clone());
-            let strip = alike.unwrap_or_else(|| self.codes(problem, maker, &scaled, &source, at));
+            let same = done.iter().find(|(other, _)| other.same(&scaled));
+            let strip = same.map(|(_, strip)| strip.clone());
+            let strip = strip.unwrap_or_else(|| self.codes(problem, maker, &scaled, &source, at));
             let tally = scaled.with(&strip, tally);
             done.push((scaled, strip));
             tally
@@ -179,7 +176,7 @@ impl View<'_> {
         (scaled, tally)
     }
 
-    /// What of the codes of a strip differs.
+    /// The codes of a strip that differ.
     fn codes(&self, problem: &Problem, maker: &Maker, scaled: &Scaled, source: &[f32], at: usize) -> Strip {
         let grid = problem.grid;
         let (cols, width) = (grid.cols, grid.tile.1);
@@ -205,7 +202,7 @@ impl View<'_> {
         let encoded = bare.encode(&x, cols, GlobalScale::Own);
         let bytes = encoded.part("data");
         let mut strip = Strip::default();
-        if self.is_plain() {
+        if self.codes == StorageForm::default() {
             let start = at * problem.format.element.stored_bits() / 8;
             if problem.stored.data.get(start..start + bytes.len()) == Some(bytes) {
                 return strip;
@@ -241,19 +238,19 @@ impl View<'_> {
     }
 }
 
-/// What the values of a strip are multiplied or divided by, and what is known of its scales.
+/// The factors of the values of a strip, and the state of its scales.
 struct Scaled {
     repr: Repr,
     input: Option<&'static Input>,
-    /// Whether the scale differs, by group.
+    /// True if the scale differs, by group.
     wrong: Vec<bool>,
-    /// Whether it is NaN, so that its codes mean nothing.
+    /// True if it is NaN, so that its codes mean nothing.
     unjudged: Vec<bool>,
     single: Option<Single>,
     factors: Vec<f32>,
 }
 
-/// What differs of the codes of a strip, and in which groups.
+/// The codes of a strip that differ, and their groups.
 #[derive(Clone, Default)]
 struct Strip {
     tally: Tally,
@@ -261,10 +258,10 @@ struct Strip {
 }
 
 impl Scaled {
-    /// Whether the same codes come of it.
+    /// True if the same codes come of it.
     fn same(&self, other: &Self) -> bool {
         let bits = |scaled: &Self| -> Vec<u32> { scaled.factors.iter().map(|factor| factor.to_bits()).collect() };
-        // Whether they multiply or divide, and what becomes of the sign of zero.
+        // Multiplication or division, and the sign of zero.
         let operation = |scaled: &Self| {
             let scaled = |x: f32| scaled.single.as_ref().map(|single| single.scaled(x, 3.0).to_bits());
             [scaled(1.0), scaled(-0.0)]

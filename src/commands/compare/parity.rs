@@ -112,7 +112,7 @@ pub fn run_to(args: &ParityArgs, compare: &CompareArgs, out: &mut dyn Write) -> 
             diagnosis.say_why(packed.said.as_deref());
             // A rule that the user gives is wanted.
             let unasked = rules.rules != Rules::Own && packed.format.zero_point().is_none();
-            let cost = unasked.then(|| cost::of(Source::tensor(matrix), stack.cols, &of_bytes, &diagnosis));
+            let cost = unasked.then(|| cost::measure(Source::tensor(matrix), stack.cols, &of_bytes, &diagnosis));
             let cost = cost.flatten().filter(Cost::is_far);
             explained += usize::from(diagnosis.explained());
             all += 1;

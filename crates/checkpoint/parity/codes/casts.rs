@@ -1,33 +1,48 @@
 //! Causes that lie in the cast: rounding, ties, limits, precision.
 
 use super::{Codes, bracket};
-use crate::parity::maker::{Maker, rounded};
+use crate::parity::maker::Maker;
+use crate::parity::rounded::{cut_to_bf16, to_bf16, to_e2m3, to_e4m3, to_e5m2, to_f16, to_tf32};
 use crate::parity::{Cause, levels};
-use ulplab_core::formats::{E2M3, E4M3, E5M2, Element};
+
+/// Rounds a number up or down in magnitude, given its distance from the middle of the codes around it, whether it is negative, and the code
+/// below; `None` leaves the code as it is.
+type Way = fn(f64, bool, u16) -> Option<bool>;
+
+const WAYS: &[(Cause, &str, Way)] = &[
+    (Cause::TieRule, "away from zero", |d, _, _| tie(d, true)),
+    (Cause::TieRule, "toward zero", |d, _, _| tie(d, false)),
+    (Cause::TieRule, "upward", |d, negative, _| tie(d, !negative)),
+    (Cause::TieRule, "downward", |d, negative, _| tie(d, negative)),
+    (Cause::TieRule, "to odd", |d, _, low| tie(d, low % 2 == 0)),
+    (Cause::Division, "rounded toward zero", |_, _, _| Some(false)),
+    (Cause::Division, "rounded away from zero", |_, _, _| Some(true)),
+    (Cause::Division, "rounded downward", |_, negative, _| Some(negative)),
+    (Cause::Division, "rounded upward", |_, negative, _| Some(!negative)),
+    (Cause::Division, "rounded to odd", |_, _, low| Some(low % 2 == 0)),
+];
+
+fn tie(distance: f64, up: bool) -> Option<bool> {
+    (distance == 0.0).then_some(up)
+}
+
+/// Roundings of a quotient before the cast.
+const TWICE: [(&str, fn(f32) -> f32); 8] = [
+    ("rounded to bf16 and then again", to_bf16),
+    ("rounded to f16 and then again", to_f16),
+    ("rounded to TF32 and then again", to_tf32),
+    ("truncated to bf16 and then rounded", cut_to_bf16),
+    ("rounded to E5M2 and then again", to_e5m2),
+    ("rounded to E4M3 and then again", to_e4m3),
+    ("rounded to E2M3 and then again", to_e2m3),
+    ("rounded to an integer and then again", f32::round_ties_even),
+];
 
 impl Codes<'_> {
     pub(super) fn rounding(&mut self) {
         let (repr, top) = (self.repr, self.top());
-        // Below or above in magnitude, by what is nearest and by the sign.
-        type Way = fn(f64, bool, u16) -> Option<bool>;
-        let ways: [(Cause, &str, Way); 10] = [
-            (Cause::TieRule, "away from zero", |d, _, _| (d == 0.0).then_some(true)),
-            (Cause::TieRule, "toward zero", |d, _, _| (d == 0.0).then_some(false)),
-            (Cause::TieRule, "upward", |d, negative, _| {
-                (d == 0.0).then_some(!negative)
-            }),
-            (Cause::TieRule, "downward", |d, negative, _| {
-                (d == 0.0).then_some(negative)
-            }),
-            (Cause::TieRule, "to odd", |d, _, low| (d == 0.0).then_some(low % 2 == 0)),
-            (Cause::Division, "rounded toward zero", |_, _, _| Some(false)),
-            (Cause::Division, "rounded away from zero", |_, _, _| Some(true)),
-            (Cause::Division, "rounded downward", |_, negative, _| Some(negative)),
-            (Cause::Division, "rounded upward", |_, negative, _| Some(!negative)),
-            (Cause::Division, "rounded to odd", |_, _, low| Some(low % 2 == 0)),
-        ];
-        for (cause, detail, way) in ways {
-            self.hold(cause, detail, |codes, seen| {
+        for (cause, detail, way) in WAYS {
+            self.hold(*cause, *detail, |codes, seen| {
                 let code = |(y, want): (&f32, &u16)| {
                     let (low, high) = bracket(repr, top, *y);
                     let middle = (f64::from(repr.decode(low)) + f64::from(repr.decode(high))) / 2.0;
@@ -45,17 +60,11 @@ impl Codes<'_> {
         });
         for format in self.problem.format.by_casts().into_iter().skip(1) {
             let (repr, name) = (format.repr(), format.convention.map_or("", |cast| cast.name));
-            self.cast(
-                Cause::Saturation,
-                format!("as {name} casts what is too large or no number"),
-                |y, want| {
-                    if y.is_finite() && y.abs() <= repr.decode(top) {
-                        want
-                    } else {
-                        repr.encode(y)
-                    }
-                },
-            );
+            let detail = format!("as {name} casts what is too large or no number");
+            self.cast(Cause::Saturation, detail, |y, want| {
+                let fits = y.is_finite() && y.abs() <= repr.decode(top);
+                if fits { want } else { repr.encode(y) }
+            });
         }
     }
 
@@ -72,12 +81,7 @@ impl Codes<'_> {
                 repr.encode(y.clamp(-clamp, clamp))
             });
         }
-        let mut seen: Vec<u16> = self
-            .wrong
-            .iter()
-            .filter_map(|(cell, i)| self.seen[*cell].stored[*i])
-            .collect();
-        seen.sort_unstable();
+        let mut seen = self.wrong_codes();
         seen.dedup();
         let sign = 1u16 << (self.problem.format.element.bits - 1);
         for code in seen.into_iter().take(4) {
@@ -97,24 +101,18 @@ impl Codes<'_> {
                 },
             );
         }
-        self.cast(
-            Cause::Saturation,
-            "values beyond the largest wrap around to the other sign",
-            |y, want| {
-                if y.abs() > max { want ^ sign } else { want }
-            },
-        );
-        self.hold(
-            Cause::Saturation,
-            format!("values near or beyond {max} wrap around, become NaN or stop elsewhere"),
-            |codes, seen| {
-                let code = |i: usize| match seen.stored[i] {
-                    Some(stored) if seen.y[i].abs() > max || !codes.repr.decode(stored).is_finite() => stored,
-                    _ => seen.want[i],
-                };
-                Some((0..seen.want.len()).map(code).collect())
-            },
-        );
+        let detail = "values beyond the largest wrap around to the other sign";
+        self.cast(Cause::Saturation, detail, |y, want| {
+            if y.abs() > max { want ^ sign } else { want }
+        });
+        let detail = format!("values near or beyond {max} wrap around, become NaN or stop elsewhere");
+        self.hold(Cause::Saturation, detail, |codes, seen| {
+            let code = |i: usize| match seen.stored[i] {
+                Some(stored) if seen.y[i].abs() > max || !codes.repr.decode(stored).is_finite() => stored,
+                _ => seen.want[i],
+            };
+            Some((0..seen.want.len()).map(code).collect())
+        });
         self.hold(Cause::Division, "codes are 0 where the scale is 0", |codes, seen| {
             (codes.problem.value(seen.scale) == 0.0).then(|| vec![0; seen.want.len()])
         });
@@ -123,51 +121,23 @@ impl Codes<'_> {
     /// Quotients that are computed less exactly, or rounded twice.
     pub(super) fn precision(&mut self) {
         let repr = self.repr;
-        let of = |element: &'static Element| move |y: f32| element.decode(element.encode(y));
-        type Round = Box<dyn Fn(f32) -> f32>;
-        let twice: [(&str, Round); 8] = [
-            (
-                "rounded to bf16 and then again",
-                Box::new(|y| half::bf16::from_f32(y).to_f32()),
-            ),
-            (
-                "rounded to f16 and then again",
-                Box::new(|y| half::f16::from_f32(y).to_f32()),
-            ),
-            ("rounded to TF32 and then again", Box::new(|y| rounded(y, 13))),
-            (
-                "truncated to bf16 and then rounded",
-                Box::new(|y| f32::from_bits(y.to_bits() & 0xffff_0000)),
-            ),
-            ("rounded to E5M2 and then again", Box::new(of(&E5M2))),
-            ("rounded to E4M3 and then again", Box::new(of(&E4M3))),
-            ("rounded to E2M3 and then again", Box::new(of(&E2M3))),
-            ("rounded to an integer and then again", Box::new(f32::round_ties_even)),
-        ];
-        for (detail, round) in twice {
+        for (detail, round) in TWICE {
             self.cast(Cause::DoubleRounding, format!("the quotient is {detail}"), |y, _| {
                 repr.encode(round(y))
             });
         }
-        for (rounded_to, round) in [
-            ("bf16", (|x| half::bf16::from_f32(x).to_f32()) as fn(f32) -> f32),
-            ("f16", |x| half::f16::from_f32(x).to_f32()),
-        ] {
-            self.hold(
-                Cause::Division,
-                format!("what values are multiplied by is rounded to {rounded_to}"),
-                |codes, seen| {
-                    let ones = vec![1.0; seen.x.len()];
-                    let factors = codes.maker.quotients(codes.problem, &seen.cell, &ones, seen.scale);
-                    let code = |(x, factor): (&f32, &f32)| repr.encode(x * round(*factor));
-                    Some(seen.x.iter().zip(&factors).map(code).collect())
-                },
-            );
+        for (to, round) in [("bf16", to_bf16 as fn(f32) -> f32), ("f16", to_f16)] {
+            let detail = format!("what values are multiplied by is rounded to {to}");
+            self.hold(Cause::Division, detail, |codes, seen| {
+                let ones = vec![1.0; seen.x.len()];
+                let factors = codes.maker.quotients(codes.problem, &seen.cell, &ones, seen.scale);
+                let code = |(x, factor): (&f32, &f32)| repr.encode(x * round(*factor));
+                Some(seen.x.iter().zip(&factors).map(code).collect())
+            });
         }
         for other in self.problem.format.by_rules().into_iter().skip(1) {
             let name = other.scaling.map_or("", |scaling| scaling.scale.rule().0);
-            let globals = levels::levels(self.problem, &other);
-            let Some((_, globals)) = globals.into_iter().last() else {
+            let Some((_, globals)) = levels::levels(self.problem, &other).pop() else {
                 continue;
             };
             let maker = Maker {
@@ -179,10 +149,8 @@ impl Codes<'_> {
                 maker.codes(codes.problem, &seen.cell, seen.scale)
             });
         }
-        for (detail, nudge) in [
-            ("the quotient is an ulp too small, just beside a tie", 0.999_999_8f32),
-            ("the quotient is an ulp too large, just beside a tie", 1.000_000_2),
-        ] {
+        for (size, nudge) in [("small", 0.999_999_8f32), ("large", 1.000_000_2)] {
+            let detail = format!("the quotient is an ulp too {size}, just beside a tie");
             self.cast(Cause::Division, detail, |y, _| repr.encode(y * nudge));
         }
     }

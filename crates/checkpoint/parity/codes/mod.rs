@@ -1,16 +1,18 @@
-//! Why codes are not those of their scales: casts, orders, other scales, other inputs, held against every code that
+//! Causes of codes that differ from those of their scales: casts, orders, other scales, other inputs, held against every code that
 //! differs and every one that does not.
 
 mod casts;
 mod others;
 mod scattered;
 
-use super::choose::{Explanation, Hypothesis, choose};
+use std::collections::BTreeMap;
+
+use super::choose::{Explanation, Hypothesis, choose, findings};
 use super::maker::Maker;
 use super::place::Place;
 use super::problem::{Cell, Problem, spread};
 use super::verify::{Tally, View};
-use super::{Cause, Example, Finding};
+use super::{Cause, Example, Finding, Scope};
 use ulplab_core::formats::Repr;
 
 /// Cells that are looked at, of those with wrong codes and of the others.
@@ -24,7 +26,7 @@ struct SampledCell {
     cell: Cell,
     /// The input of the maker.
     x: Vec<f32>,
-    /// What the cast sees of it.
+    /// The quotients that the cast sees.
     y: Vec<f32>,
     /// The scale the codes are held against, and the maker's own.
     scale: u32,
@@ -53,34 +55,31 @@ pub fn classify(problem: &Problem, maker: &Maker, view: &View, tally: &Tally) ->
         return Vec::new();
     }
     let place = tally.hits.place();
-    let mut codes = Codes::new(problem, maker, view, tally, &place);
-    if let Some(finding) = codes.few(tally, &place).or_else(|| codes.exchanged(tally, &place)) {
-        return vec![finding];
-    }
-    codes.try_all();
-    let (chosen, open) = choose(&codes.tried, codes.wrong.len());
-    if chosen.iter().any(|chosen| codes.is_scattered(chosen, tally, &place)) {
-        return vec![codes.scattered(tally, &place)];
-    }
-    let looked = codes.wrong.len().max(1);
-    let count = |of: usize| (of as u128 * tally.wrong_codes as u128).div_ceil(looked as u128) as usize;
-    let finding = |cause, detail: String, others: Vec<String>, some: &[usize]| Finding {
-        cause,
-        detail,
-        others,
+    let scope = Scope {
         place: place.text("row", "column"),
         region: place.len(),
-        count: count(some.len()).min(tally.wrong_codes),
         of: problem.grid.rows * problem.grid.cols,
         unit: "codes",
-        example: some.first().map(|index| codes.example(codes.wrong[*index])),
     };
-    let mut findings = Explanation::findings(chosen, finding);
+    let mut codes = Codes::new(problem, maker, view, tally, &place);
+    let of_all = |codes: &Codes, (cause, detail): (Cause, String)| Finding {
+        example: codes.wrong.first().map(|wrong| codes.example(*wrong)),
+        ..scope.finding(cause, detail, tally.wrong_codes)
+    };
+    if let Some(found) = codes.few(tally).or_else(|| codes.exchanged(tally)) {
+        return vec![of_all(&codes, found)];
+    }
+    codes.try_all();
+    let (mut chosen, open) = choose(&codes.tried, codes.wrong.len());
+    if chosen.iter().any(|chosen| codes.is_scattered(chosen, tally, &place)) {
+        return vec![of_all(&codes, codes.scattered())];
+    }
     if !open.is_empty() {
         let (cause, detail) = codes.evidence(&open);
-        findings.push(finding(cause, detail, Vec::new(), &open));
+        chosen.push(Explanation::new(cause, detail, open));
     }
-    findings
+    let counts = (codes.wrong.len(), tally.wrong_codes);
+    findings(chosen, &scope, counts, |index| codes.example(codes.wrong[index]))
 }
 
 /// The codes below and above a number in magnitude, without sign; equal where there is nothing to round.
@@ -209,6 +208,14 @@ impl<'a> Codes<'a> {
         self.steps();
     }
 
+    /// The stored codes that differ, in ascending order.
+    fn wrong_codes(&self) -> Vec<u16> {
+        let stored = self.wrong.iter().filter_map(|(cell, i)| self.seen[*cell].stored[*i]);
+        let mut stored: Vec<u16> = stored.collect();
+        stored.sort_unstable();
+        stored
+    }
+
     /// The code of a magnitude with the sign of a number.
     fn signed(&self, magnitude: u16, negative: bool) -> u16 {
         let bits = self.problem.format.element.bits;
@@ -224,7 +231,7 @@ impl<'a> Codes<'a> {
         self.repr.encode(self.problem.format.element.max())
     }
 
-    /// What is seen of codes that nothing explains.
+    /// The evidence about codes that nothing explains.
     fn evidence(&self, open: &[usize]) -> (Cause, String) {
         if let Some(detail) = self.table() {
             return (Cause::Encoding, detail);
@@ -232,27 +239,22 @@ impl<'a> Codes<'a> {
         if let Some(detail) = self.lanes() {
             return (Cause::Layout, detail);
         }
-        let same = self.permuted_cells();
-        if same > 0.9 {
-            return (
-                Cause::Layout,
-                "the right codes at other places of their block, in an order that has no name here".into(),
-            );
+        if self.permuted_cells() > 0.9 {
+            let detail = "the right codes at other places of their block, in an order that has no name here";
+            return (Cause::Layout, detail.into());
         }
-        let seen = self.kinds_of(open);
+        let seen = self.kinds_of(open.iter().copied());
         (Cause::Unknown, format!("codes no cause explains: {seen}"))
     }
 
-    /// How what differs does so, in shares.
-    fn kinds_of(&self, open: &[usize]) -> String {
-        let code = |index: &usize| {
-            let (cell, i) = self.wrong[*index];
-            (
-                self.view.code_as_stored(self.seen[cell].want[i]),
-                self.seen[cell].stored[i].unwrap_or(0),
-            )
+    /// The kinds of differences, in shares.
+    fn kinds_of(&self, open: impl Iterator<Item = usize>) -> String {
+        let code = |index: usize| {
+            let (cell, i) = self.wrong[index];
+            let seen = &self.seen[cell];
+            (self.view.code_as_stored(seen.want[i]), seen.stored[i].unwrap_or(0))
         };
-        let pairs: Vec<(u16, u16)> = open.iter().map(code).collect();
+        let pairs: Vec<(u16, u16)> = open.map(code).collect();
         let sign = 1u16 << (self.problem.format.element.bits - 1);
         let of = |what: fn(u16, u16, u16) -> bool| {
             let count = pairs.iter().filter(|(want, stored)| what(*want, *stored, sign)).count();
@@ -261,32 +263,26 @@ impl<'a> Codes<'a> {
         let steps = of(|want, stored, sign| (want ^ stored) & sign == 0 && want.abs_diff(stored) == 1);
         let signs = of(|want, stored, sign| want ^ stored == sign);
         let zeros = of(|_, stored, sign| stored & !sign == 0);
-        let mut seen = Vec::new();
-        for (share, what) in [
+        let kinds = [
             (steps, "one step off"),
             (signs, "of the other sign"),
             (zeros, "stored as 0"),
-        ] {
-            if share > 0 {
-                seen.push(format!("{share} % are {what}"));
-            }
-        }
+        ];
+        let kinds = kinds.into_iter().filter(|(share, _)| *share > 0);
+        let seen: Vec<String> = kinds.map(|(share, what)| format!("{share} % are {what}")).collect();
         match seen.is_empty() {
             true => "most are several steps off".into(),
             false => seen.join(", "),
         }
     }
 
-    /// Whether every code is stored as another, always the same.
+    /// True if every code is stored as another, always the same.
     fn table(&self) -> Option<String> {
-        let mut counts = std::collections::BTreeMap::<u16, std::collections::BTreeMap<u16, usize>>::new();
+        let mut counts = BTreeMap::<u16, BTreeMap<u16, usize>>::new();
         for (cell, i) in self.wrong.iter().chain(&self.right) {
             let seen = &self.seen[*cell];
-            *counts
-                .entry(seen.want[*i])
-                .or_default()
-                .entry(seen.stored[*i]?)
-                .or_default() += 1;
+            let stored = counts.entry(seen.want[*i]).or_default();
+            *stored.entry(seen.stored[*i]?).or_default() += 1;
         }
         let (mut same, mut all, mut table) = (0, 0, Vec::new());
         for (want, stored) in &counts {
@@ -297,18 +293,19 @@ impl<'a> Codes<'a> {
                 table.push(format!("{want:#04x} as {to:#04x}"));
             }
         }
-        // As many codes would be alike by chance only if there are few.
+        // So many codes agree by chance only if there are few.
         let enough = all >= 20 * counts.len() && table.len() >= 2;
         (enough && same * 50 >= all * 49).then(|| {
-            let shown = table.iter().take(4).cloned().collect::<Vec<_>>().join(", ");
+            let more = if table.len() > 4 { ", …" } else { "" };
+            table.truncate(4);
             format!(
-                "codes are stored as others, always the same: {shown}{}",
-                if table.len() > 4 { ", …" } else { "" }
+                "codes are stored as others, always the same: {}{more}",
+                table.join(", ")
             )
         })
     }
 
-    /// Whether the elements of every block are in one other order.
+    /// True if the elements of every block are in one other order.
     fn lanes(&self) -> Option<String> {
         let width = self.problem.grid.tile.1.min(128);
         let cells: Vec<&SampledCell> = self.seen.iter().filter(|seen| seen.want.len() == width).collect();
@@ -319,15 +316,12 @@ impl<'a> Codes<'a> {
             let alike = |seen: &&&SampledCell| seen.stored[i] == Some(self.view.code_as_stored(seen.want[j]));
             cells.iter().filter(alike).count()
         };
-        let from: Option<Vec<usize>> = (0..width)
-            .map(|i| (0..width).find(|j| same(i, *j) * 50 >= cells.len() * 49))
-            .collect();
-        let from = from?;
+        let from = |i: usize| (0..width).find(|j| same(i, *j) * 50 >= cells.len() * 49);
+        let from: Vec<usize> = (0..width).map(from).collect::<Option<_>>()?;
         let shown: Vec<String> = from.iter().take(16).map(ToString::to_string).collect();
+        let (shown, more) = (shown.join(" "), if width > 16 { " …" } else { "" });
         Some(format!(
-            "the elements of every {width} are stored in another order: {}{}",
-            shown.join(" "),
-            if width > 16 { " …" } else { "" }
+            "the elements of every {width} are stored in another order: {shown}{more}"
         ))
     }
 

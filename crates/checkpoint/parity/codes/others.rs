@@ -1,6 +1,6 @@
 //! Causes that lie outside the cast: other scales, encodings, places and inputs.
 
-use super::{Codes, bracket};
+use super::{Codes, SampledCell, bracket};
 use crate::parity::maker::{INPUTS, Maker};
 use crate::parity::problem::Cell;
 use crate::parity::{Cause, recode};
@@ -11,46 +11,41 @@ impl Codes<'_> {
         if self.maker.format.scaling.is_none() {
             return;
         }
-        self.hold(
-            Cause::Stale,
-            "made with the scale the rule gives, not the one that is stored",
-            |codes, seen| codes.maker.codes(codes.problem, &seen.cell, seen.own),
-        );
+        let detail = "made with the scale the rule gives, not the one that is stored";
+        self.hold(Cause::Stale, detail, |codes, seen| codes.under(seen, Some(seen.own)));
         let (down, across) = self.problem.grid.count;
-        for (name, dr, dc) in [
-            ("of the block before", 0isize, -1isize),
-            ("of the next block", 0, 1),
-            ("of the row before", -1, 0),
-            ("of the next row", 1, 0),
+        for (whose, dr, dc) in [
+            ("the block before", 0isize, -1isize),
+            ("the next block", 0, 1),
+            ("the row before", -1, 0),
+            ("the next row", 1, 0),
         ] {
             self.hold(
                 Cause::Stale,
-                format!("made with the scale {name}"),
-                move |codes, seen| {
+                format!("made with the scale of {whose}"),
+                |codes, seen| {
                     let [r, c] = codes.problem.grid.place(seen.cell.group);
                     let (r, c) = (r.checked_add_signed(dr)?, c.checked_add_signed(dc)?);
-                    let inside = r < down && c < across;
-                    let scale = codes.view.scale(codes.problem, r * across + c).filter(|_| inside)?;
-                    codes.maker.codes(codes.problem, &seen.cell, scale)
+                    let group = Some(r * across + c).filter(|_| r < down && c < across)?;
+                    codes.under(seen, codes.view.scale(codes.problem, group))
                 },
             );
         }
-        for (detail, group) in [
-            (
-                "made with the scale of the first block",
-                (|_, _| 0) as fn(usize, usize) -> usize,
-            ),
-            ("made with the scale of the first block of the row", |group, across| {
-                group / across * across
-            }),
-            ("made with the scale of the first row", |group, across| group % across),
+        type Group = fn(usize, usize) -> usize;
+        for (whose, group) in [
+            ("the first block", (|_, _| 0) as Group),
+            ("the first block of the row", |group, across| group / across * across),
+            ("the first row", |group, across| group % across),
         ] {
-            self.hold(Cause::Stale, detail, move |codes, seen| {
-                // Its own scale is no other block's.
-                let other = Some(group(seen.cell.group, across)).filter(|other| *other != seen.cell.group)?;
-                let scale = codes.view.scale(codes.problem, other)?;
-                codes.maker.codes(codes.problem, &seen.cell, scale)
-            });
+            self.hold(
+                Cause::Stale,
+                format!("made with the scale of {whose}"),
+                |codes, seen| {
+                    // Its own scale is no other block's.
+                    let other = Some(group(seen.cell.group, across)).filter(|other| *other != seen.cell.group)?;
+                    codes.under(seen, codes.view.scale(codes.problem, other))
+                },
+            );
         }
         let repr = self.repr;
         self.hold(Cause::Scaling, "made without any scale", |_, seen| {
@@ -63,57 +58,37 @@ impl Codes<'_> {
         let element = self.problem.format.element.max();
         // A scale that is not rounded makes the largest magnitude of its elements the largest number there is. In f64: how a kernel
         // divides shows at ties only.
-        self.hold(
-            Cause::ScaleRounding,
-            "codes are made with the scale before it was rounded",
-            |codes, seen| {
-                let amax = f64::from(codes.problem.amax[seen.cell.group]);
-                let code = |x: &f32| repr.encode((f64::from(*x) * f64::from(element) / amax) as f32);
-                (amax > 0.0 && amax.is_finite()).then(|| seen.x.iter().map(code).collect())
-            },
-        );
+        let detail = "codes are made with the scale before it was rounded";
+        self.hold(Cause::ScaleRounding, detail, |codes, seen| {
+            let amax = f64::from(codes.problem.amax[seen.cell.group]);
+            let code = |x: &f32| repr.encode((f64::from(*x) * f64::from(element) / amax) as f32);
+            (amax > 0.0 && amax.is_finite()).then(|| seen.x.iter().map(code).collect())
+        });
         if self.maker.format.global.is_some() {
-            self.hold(
-                Cause::GlobalScale,
-                "codes are made without the global scale",
-                |codes, seen| {
-                    let scale = codes.problem.value(seen.scale);
-                    Some(seen.x.iter().map(|x| repr.encode(x / scale)).collect())
-                },
-            );
-        }
-        let mut factors = vec![
-            2.0,
-            0.5,
-            4.0,
-            0.25,
-            8.0,
-            0.125,
-            16.0,
-            1.0 / 16.0,
-            1.5,
-            0.75,
-            2.0 / 3.0,
-            4.0 / 3.0,
-            0.9,
-            1.1,
-        ];
-        factors
-            .extend([240.0, 448.0, 57344.0, 127.0, 6.0, 7.0, 127.5, 128.0, 256.0, 8.0].map(|max: f32| max / element));
-        factors.extend([element, 1.0 / element]);
-        for factor in factors.into_iter().filter(|factor: &f32| (factor - 1.0).abs() > 1e-6) {
-            let what = recode::factor_name(f64::from(factor), 1e-4);
-            self.cast(Cause::Scaling, format!("quotients are {what}"), |y, _| {
-                repr.encode(y * factor)
+            let detail = "codes are made without the global scale";
+            self.hold(Cause::GlobalScale, detail, |codes, seen| {
+                let scale = codes.problem.value(seen.scale);
+                Some(seen.x.iter().map(|x| repr.encode(x / scale)).collect())
             });
         }
+        let largest = [240.0, 448.0, 57344.0, 127.0, 6.0, 7.0, 127.5, 128.0, 256.0, 8.0].map(|max: f32| max / element);
+        let factors = FACTORS.into_iter().chain(largest).chain([element, 1.0 / element]);
+        for factor in factors.filter(|factor: &f32| (factor - 1.0).abs() > 1e-6) {
+            let detail = format!("quotients are {}", recode::factor_name(f64::from(factor), 1e-4));
+            self.cast(Cause::Scaling, detail, |y, _| repr.encode(y * factor));
+        }
+    }
+
+    /// The codes of a cell under another scale, if there is one.
+    fn under(&self, seen: &SampledCell, scale: Option<u32>) -> Option<Vec<u16>> {
+        self.maker.codes(self.problem, &seen.cell, scale?)
     }
 
     pub(super) fn recodes(&mut self) {
         let bits = self.problem.format.element.bits;
-        // What was done to all codes is found already.
-        let known = self.view.codes.recode;
-        let known = known.map(|recode| self.view.storage.code_recodes[recode].name.as_str());
+        // The change of all codes is found already.
+        let known = self.view.storage.code_recode(self.view.codes);
+        let known = known.map(|recode| recode.name.as_str());
         for recode in recode::of_codes(self.repr, bits) {
             if known == Some(recode.name.as_str()) {
                 continue;
@@ -139,11 +114,8 @@ impl Codes<'_> {
         }
         if self.problem.format.element.bits == 4 {
             self.hold(Cause::NibbleOrder, "in some blocks", |_, seen| {
-                Some(
-                    (0..seen.want.len())
-                        .map(|i| seen.want[(i ^ 1).min(seen.want.len() - 1)])
-                        .collect(),
-                )
+                let n = seen.want.len();
+                Some((0..n).map(|i| seen.want[(i ^ 1).min(n - 1)]).collect())
             });
         }
         let (rows, cols) = (self.problem.grid.rows as isize, self.problem.grid.cols as isize);
@@ -167,7 +139,7 @@ impl Codes<'_> {
                 let (end, mut at) = (start + seen.want.len(), start);
                 let mut moved = Vec::with_capacity(seen.want.len());
                 while at < end {
-                    // What of a cell is within.
+                    // The rest of the cell that is within.
                     let whole = codes.problem.cell_of(at);
                     let len = end.min(whole.at + whole.len) - at;
                     let cell = Cell { at, len, ..whole };
@@ -193,21 +165,11 @@ impl Codes<'_> {
     }
 
     pub(super) fn never_written(&mut self) {
-        let mut stored: Vec<u16> = self
-            .wrong
-            .iter()
-            .filter_map(|(cell, i)| self.seen[*cell].stored[*i])
-            .collect();
-        stored.sort_unstable();
+        let stored = self.wrong_codes();
         let runs = stored.chunk_by(|a, b| a == b);
-        if let Some(run) = runs.max_by_key(|run| run.len()) {
-            let code = run[0];
-            let shown = self.show(code);
-            self.cast(
-                Cause::Missing,
-                format!("all codes are {shown}: never written, or written over"),
-                |_, _| code,
-            );
+        if let Some(&[code, ..]) = runs.max_by_key(|run| run.len()) {
+            let detail = format!("all codes are {}: never written, or written over", self.show(code));
+            self.cast(Cause::Missing, detail, |_, _| code);
         }
     }
 
@@ -234,10 +196,8 @@ impl Codes<'_> {
         let (cause, detail) = if most < 0.5 + 1e-4 {
             (Cause::Division, "the quotient is an ulp or two off, just beside a tie")
         } else if most < 0.75 && (mean - 0.5) < 0.6 * (most - 0.5) {
-            (
-                Cause::Division,
-                "the quotient is less exact than f32: only values near a tie differ",
-            )
+            let detail = "the quotient is less exact than f32: only values near a tie differ";
+            (Cause::Division, detail)
         } else if (0.6..0.72).contains(&mean) && (0.3..0.7).contains(&up) {
             (
                 Cause::Stochastic,
@@ -253,6 +213,25 @@ impl Codes<'_> {
     }
 }
 
+/// Factors that quotients may be off by.
+const FACTORS: [f32; 14] = [
+    2.0,
+    0.5,
+    4.0,
+    0.25,
+    8.0,
+    0.125,
+    16.0,
+    1.0 / 16.0,
+    1.5,
+    0.75,
+    2.0 / 3.0,
+    4.0 / 3.0,
+    0.9,
+    1.1,
+];
+
+/// An order of the elements of a block: the place of an element, given its index and the number of elements.
 type Permuted = (&'static str, fn(usize, usize) -> usize);
 
 const PERMUTED: &[Permuted] = &[

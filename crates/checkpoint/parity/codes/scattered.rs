@@ -1,11 +1,11 @@
 //! Codes that differ too seldom, or too far from each other, to name a cause; and rows that are at each other's places.
 
 use super::Codes;
+use crate::parity::Cause;
 use crate::parity::choose::Explanation;
 use crate::parity::place::Place;
 use crate::parity::scales::isolated;
 use crate::parity::verify::Tally;
-use crate::parity::{Cause, Finding};
 
 /// So few codes agree with some of a hundred causes by chance: most are one step off, as many causes have it.
 const FEW: usize = 6;
@@ -19,22 +19,8 @@ const ROWS: usize = 64;
 const PRECISE: f64 = 0.2;
 
 impl Codes<'_> {
-    fn finding(&self, cause: Cause, detail: String, tally: &Tally, place: &Place) -> Finding {
-        Finding {
-            cause,
-            detail,
-            others: Vec::new(),
-            place: place.text("row", "column"),
-            region: place.len(),
-            count: tally.wrong_codes,
-            of: self.problem.grid.rows * self.problem.grid.cols,
-            unit: "codes",
-            example: self.wrong.first().map(|wrong| self.example(*wrong)),
-        }
-    }
-
-    /// The finding that so few differ. A zero of the other sign says enough by itself.
-    pub(super) fn few(&self, tally: &Tally, place: &Place) -> Option<Finding> {
+    /// The cause that so few differ. A zero of the other sign says enough by itself.
+    pub(super) fn few(&self, tally: &Tally) -> Option<(Cause, String)> {
         let all = self.problem.grid.rows * self.problem.grid.cols;
         let sign = 1u16 << (self.problem.format.element.bits - 1);
         let is_zero = |(cell, i): &(usize, usize)| {
@@ -44,49 +30,46 @@ impl Codes<'_> {
         };
         let zeros = self.wrong.iter().all(is_zero);
         let few = !zeros && tally.wrong_codes < FEW && tally.wrong_codes * RARE < all;
-        few.then(|| self.finding(Cause::Isolated, isolated(tally.wrong_codes, "code"), tally, place))
+        few.then(|| (Cause::Isolated, isolated(tally.wrong_codes, "code")))
     }
 
-    /// Whether an explanation is one of what differs only: by it most of what is right would differ too, and what differs
-    /// is no more often beside its like than by chance.
+    /// True if an explanation fits only the differences: by it most right codes would differ too, and a difference
+    /// is no more often next to another difference than by chance.
     pub(super) fn is_scattered(&self, chosen: &Explanation, tally: &Tally, place: &Place) -> bool {
         let grid = self.problem.grid;
         let share = chosen.explained.len() as f64 / self.wrong.len().max(1) as f64;
         let right = place.len().saturating_sub(tally.wrong_codes) as f64;
         let (hits, misses) = (share * tally.wrong_codes as f64, chosen.alarms * right);
-        // Rows of blocks, and how many of them so many codes would be in if they were strewn.
+        // Rows of blocks, and the number of them that would have a difference if all were at random places.
         let cells = (grid.rows * grid.count.1) as f64;
-        let strewn = cells * -(-(tally.wrong_codes as f64) / cells).exp_m1();
+        let random = cells * -(-(tally.wrong_codes as f64) / cells).exp_m1();
         let seldom = tally.wrong_codes * SELDOM < place.len();
-        seldom && hits < PRECISE * (hits + misses) && tally.elements.len() as f64 > 0.8 * strewn
+        seldom && hits < PRECISE * (hits + misses) && tally.elements.len() as f64 > 0.8 * random
     }
 
-    pub(super) fn scattered(&self, tally: &Tally, place: &Place) -> Finding {
-        let all: Vec<usize> = (0..self.wrong.len()).collect();
-        let kinds = self.kinds_of(&all);
+    pub(super) fn scattered(&self) -> (Cause, String) {
+        let kinds = self.kinds_of(0..self.wrong.len());
         let detail = format!("here and there, while others like them are right: {kinds}");
-        self.finding(Cause::Scattered, detail, tally, place)
+        (Cause::Scattered, detail)
     }
 
-    /// The finding that whole rows of codes are at each other's places.
-    pub(super) fn exchanged(&self, tally: &Tally, place: &Place) -> Option<Finding> {
+    /// The cause that whole rows of codes are at each other's places.
+    pub(super) fn exchanged(&self, tally: &Tally) -> Option<(Cause, String)> {
         let rows: Vec<usize> = (0..tally.hits.rows.len())
             .filter(|row| tally.hits.rows[*row] > 0)
             .collect();
         if !(2..=ROWS).contains(&rows.len()) {
             return None;
         }
-        let made: Option<Vec<Vec<u16>>> = rows.iter().map(|row| self.row_made(*row)).collect();
-        let made = made?;
-        let mut from = Vec::new();
-        for row in &rows {
-            let start = row * self.problem.grid.cols;
-            let stored: Option<Vec<u16>> = (start..start + self.problem.grid.cols)
-                .map(|at| self.view.code(self.problem, at))
-                .collect();
-            let stored = stored?;
-            from.push(made.iter().position(|made| *made == stored)?);
-        }
+        let made: Vec<Vec<u16>> = rows.iter().map(|row| self.row_made(*row)).collect::<Option<_>>()?;
+        let cols = self.problem.grid.cols;
+        let from = |row: &usize| {
+            let places = row * cols..(row + 1) * cols;
+            let stored = places.map(|at| self.view.code(self.problem, at));
+            let stored: Vec<u16> = stored.collect::<Option<_>>()?;
+            made.iter().position(|made| *made == stored)
+        };
+        let from: Vec<usize> = rows.iter().map(from).collect::<Option<_>>()?;
         let mut once = from.clone();
         once.sort_unstable();
         once.dedup();
@@ -96,7 +79,7 @@ impl Codes<'_> {
             [a, b] => format!("rows {a} and {b} are exchanged"),
             _ => format!("{} rows are at each other's places", rows.len()),
         };
-        moved.then(|| self.finding(Cause::Layout, detail, tally, place))
+        moved.then_some((Cause::Layout, detail))
     }
 
     /// The codes of a row as they would be stored.

@@ -3,6 +3,7 @@
 use super::{Block, Scales};
 use crate::parity::Cause;
 use crate::parity::problem::largest;
+use crate::parity::rounded::{cut_to_bf16, to_bf16, to_f16};
 
 impl Scales<'_> {
     pub(super) fn parts(&mut self) {
@@ -26,13 +27,10 @@ impl Scales<'_> {
         }
         for step in [4, 8] {
             for lane in 0..step {
-                self.of_part(format!("of every {step}th element, from number {lane}"), move |i, _| {
-                    i % step == lane
-                });
-                self.of_part(
-                    format!("without every {step}th element, from number {lane}"),
-                    move |i, _| i % step != lane,
-                );
+                let detail = format!("of every {step}th element, from number {lane}");
+                self.of_part(detail, move |i, _| i % step == lane);
+                let detail = format!("without every {step}th element, from number {lane}");
+                self.of_part(detail, move |i, _| i % step != lane);
             }
         }
         self.of_part("of the first element", |i, _| i == 0);
@@ -60,19 +58,16 @@ impl Scales<'_> {
         };
         self.amax("the mean magnitude, not the largest", mean(1));
         self.amax("the root of the mean square, not the largest magnitude", mean(2));
-        self.amax("half the range from the least to the largest value", |_, block| {
-            let (least, most) = (
-                block.values.iter().copied().fold(f32::INFINITY, f32::min),
-                largest_value(block)?,
-            );
-            Some((most - least) / 2.0)
+        let range = |block: &Block| {
+            let bound = |start, pick: fn(f32, f32) -> f32| block.values.iter().copied().fold(start, pick);
+            let range = || bound(f32::NEG_INFINITY, f32::max) - bound(f32::INFINITY, f32::min);
+            (!block.values.is_empty()).then(range)
+        };
+        self.amax("half the range from the least to the largest value", move |_, block| {
+            Some(range(block)? / 2.0)
         });
-        self.amax("the range from the least to the largest value", |_, block| {
-            let (least, most) = (
-                block.values.iter().copied().fold(f32::INFINITY, f32::min),
-                largest_value(block)?,
-            );
-            Some(most - least)
+        self.amax("the range from the least to the largest value", move |_, block| {
+            range(block)
         });
         for (name, round) in ROUNDED {
             self.amax(format!("{name} before the scale is made of it"), |scales, block| {
@@ -91,106 +86,41 @@ impl Scales<'_> {
             };
             self.of_group(detail, stale, neighbour);
         }
-        let pairs: [(&str, &str, usize, usize); 8] = [
-            ("of the other block of two", "the scale of the other block of two", 0, 1),
-            ("of the other row of two", "the scale of the other row of two", 1, 0),
-            (
-                "of the first row of two",
-                "the scale of the first row of two",
-                usize::MAX,
-                2,
-            ),
-            (
-                "of the first row of four",
-                "the scale of the first row of four",
-                usize::MAX,
-                4,
-            ),
-            (
-                "of the first block of two",
-                "the scale of the first block of two",
-                usize::MAX - 1,
-                2,
-            ),
-            (
-                "of the first block of four",
-                "the scale of the first block of four",
-                usize::MAX - 1,
-                4,
-            ),
-            ("of the first row", "the scale of the first row", usize::MAX, usize::MAX),
-            (
-                "of the first block of the row",
-                "the scale of the first block of the row",
-                usize::MAX - 1,
-                usize::MAX,
-            ),
-        ];
-        for (detail, stale, a, b) in pairs {
-            self.of_group(detail, stale, move |scales, block| {
-                let [r, c] = scales.problem.grid.place(block.group);
-                let (r, c) = match a {
-                    usize::MAX => (if b == usize::MAX { 0 } else { r / b * b }, c),
-                    a if a == usize::MAX - 1 => (r, if b == usize::MAX { 0 } else { c / b * b }),
-                    _ => (r ^ a, c ^ b),
-                };
-                (r < down && c < across).then_some(r * across + c)
-            });
+        for (whose, place) in AT {
+            self.of_group(
+                &format!("of {whose}"),
+                &format!("the scale of {whose}"),
+                |scales, block| {
+                    let (r, c) = place(scales.problem.grid.place(block.group), [down, across]);
+                    (r < down && c < across).then_some(r * across + c)
+                },
+            );
         }
-        self.of_group(
-            "of the tile that has this number in column order",
-            "the scale of the tile that has this number in column order",
-            move |_, block| Some(block.group % down * across + block.group / down),
-        );
-        self.of_group(
-            "of the block mirrored at the diagonal",
-            "the scale of the block mirrored at the diagonal",
-            move |scales, block| {
+        for (name, height, width) in TOGETHER {
+            self.amax(*name, move |scales, block| {
                 let [r, c] = scales.problem.grid.place(block.group);
-                (c < down && r < across).then_some(c * across + r)
-            },
-        );
-        for (name, height, width) in [
-            ("of two blocks side by side", 1, 2),
-            ("of four blocks side by side", 1, 4),
-            ("of eight blocks side by side", 1, 8),
-            ("of two blocks one above the other", 2, 1),
-            ("of four blocks one above the other", 4, 1),
-            ("of blocks of two rows and two columns", 2, 2),
-            ("of 16 rows", 16, 1),
-            ("of 32 rows", 32, 1),
-            ("of 128 rows", 128, 1),
-            ("of the row", 1, usize::MAX),
-            ("of the column of blocks", usize::MAX, 1),
-            ("of the tensor", usize::MAX, usize::MAX),
-        ] {
-            self.amax(name, move |scales, block| {
-                let [r, c] = scales.problem.grid.place(block.group);
-                let start = |i: usize, size: usize| if size == usize::MAX { 0 } else { i / size * size };
-                let (top, left) = (start(r, height), start(c, width));
-                let rows = top..down.min(top.saturating_add(height));
-                let cols = left..across.min(left.saturating_add(width));
+                let (top, left) = (r / height * height, c / width * width);
+                let rows = top..down.min(top.saturating_add(*height));
+                let cols = left..across.min(left.saturating_add(*width));
                 let groups = rows.flat_map(|r| cols.clone().map(move |c| r * across + c));
-                Some(largest(groups.map(|group| scales.problem.amax[group])))
+                Some(scales.largest_of(groups))
             });
         }
         self.amax(
             "of this and all blocks before it in the row (never reset)",
-            move |scales, block| {
-                let first = block.group / across * across;
-                Some(largest(scales.problem.amax[first..=block.group].iter().copied()))
-            },
+            |scales, block| Some(scales.largest_of(block.group / across * across..=block.group)),
         );
-        self.amax("of this block and the one before", move |scales, block| {
+        self.amax("of this block and the one before", |scales, block| {
             let first = block.group.saturating_sub(1).max(block.group / across * across);
-            Some(largest(scales.problem.amax[first..=block.group].iter().copied()))
+            Some(scales.largest_of(first..=block.group))
         });
-        self.amax("of this block and the one above", move |scales, block| {
-            let above = block.group.checked_sub(across)?;
-            Some(largest(
-                [above, block.group].map(|group| scales.problem.amax[group]).into_iter(),
-            ))
+        self.amax("of this block and the one above", |scales, block| {
+            Some(scales.largest_of([block.group.checked_sub(across)?, block.group]))
         });
+    }
+
+    fn largest_of(&self, groups: impl IntoIterator<Item = usize>) -> f32 {
+        largest(groups.into_iter().map(|group| self.problem.amax[group]))
     }
 
     /// Scales of another group: made of its largest magnitude, or its very bytes.
@@ -206,17 +136,51 @@ impl Scales<'_> {
     }
 }
 
-fn largest_value(block: &Block) -> Option<f32> {
-    (!block.values.is_empty()).then(|| block.values.iter().copied().fold(f32::NEG_INFINITY, f32::max))
-}
-
-type Rounded = (&'static str, fn(f32) -> f32);
-
-const ROUNDED: [Rounded; 4] = [
-    ("rounded to bf16", |x| half::bf16::from_f32(x).to_f32()),
-    ("truncated to bf16", |x| f32::from_bits(x.to_bits() & 0xffff_0000)),
-    ("rounded to f16", |x| half::f16::from_f32(x).to_f32()),
+/// Roundings of the largest magnitude.
+const ROUNDED: [(&str, fn(f32) -> f32); 4] = [
+    ("rounded to bf16", to_bf16),
+    ("truncated to bf16", cut_to_bf16),
+    ("rounded to f16", to_f16),
     ("truncated to an integer", f32::trunc),
+];
+
+/// The row and column of another block, given those of a block and the numbers of rows and columns.
+type At = fn([usize; 2], [usize; 2]) -> (usize, usize);
+
+/// Blocks that others may be taken for.
+const AT: &[(&str, At)] = &[
+    ("the other block of two", |[r, c], _| (r, c ^ 1)),
+    ("the other row of two", |[r, c], _| (r ^ 1, c)),
+    ("the first row of two", |[r, c], _| (r / 2 * 2, c)),
+    ("the first row of four", |[r, c], _| (r / 4 * 4, c)),
+    ("the first block of two", |[r, c], _| (r, c / 2 * 2)),
+    ("the first block of four", |[r, c], _| (r, c / 4 * 4)),
+    ("the first row", |[_, c], _| (0, c)),
+    ("the first block of the row", |[r, _], _| (r, 0)),
+    (
+        "the tile that has this number in column order",
+        |[r, c], [down, across]| {
+            let group = r * across + c;
+            (group % down, group / down)
+        },
+    ),
+    ("the block mirrored at the diagonal", |[r, c], _| (c, r)),
+];
+
+/// Blocks whose largest magnitude is taken together: rows down and blocks across, from a multiple of these on.
+const TOGETHER: &[(&str, usize, usize)] = &[
+    ("of two blocks side by side", 1, 2),
+    ("of four blocks side by side", 1, 4),
+    ("of eight blocks side by side", 1, 8),
+    ("of two blocks one above the other", 2, 1),
+    ("of four blocks one above the other", 4, 1),
+    ("of blocks of two rows and two columns", 2, 2),
+    ("of 16 rows", 16, 1),
+    ("of 32 rows", 32, 1),
+    ("of 128 rows", 128, 1),
+    ("of the row", 1, usize::MAX),
+    ("of the column of blocks", usize::MAX, 1),
+    ("of the tensor", usize::MAX, usize::MAX),
 ];
 
 /// Blocks around a block: as whose largest magnitude, as whose scale, rows down and blocks across.

@@ -1,15 +1,18 @@
-//! Why scales are not the maker's: every cause that can be computed is, and held against those that differ and those that
+//! Causes of scales that differ from the maker's: every cause that can be computed is held against those that differ and those that
 //! do not.
 
 mod amaxes;
 
-use super::choose::{Explanation, Hypothesis, choose};
+use std::cmp::Ordering;
+
+use super::choose::{Explanation, Hypothesis, choose, findings};
 use super::levels::amax_of;
 use super::maker::Maker;
 use super::place::{Hits, Place};
 use super::problem::{Problem, largest, spread};
+use super::rounded::{to_power_above, to_power_below};
 use super::verify::{Tally, View};
-use super::{Cause, Example, Finding};
+use super::{Cause, Example, Finding, Scope};
 use ulplab_core::error::counted;
 use ulplab_core::formats::Scale;
 use ulplab_core::metrics::upper_median;
@@ -28,7 +31,7 @@ const LANES: usize = 256;
 const FEW: usize = 3;
 const MANY: usize = 64;
 
-/// What is said of so few differences that any cause would explain them.
+/// The detail of so few differences that any cause would explain them.
 pub fn isolated(count: usize, what: &str) -> String {
     let verb = if count == 1 { "differs" } else { "differ" };
     format!("{} {verb}, too few to name a cause", counted(count, what))
@@ -51,7 +54,7 @@ struct Scales<'a> {
     view: &'a View<'a>,
     wrong: Vec<Block>,
     right: Vec<Block>,
-    /// Whether the codes of wrong blocks were made with the stored scales.
+    /// True if the codes of wrong blocks were made with the stored scales.
     follow: bool,
     tried: Vec<Hypothesis>,
 }
@@ -70,41 +73,27 @@ pub fn classify(problem: &Problem, maker: &Maker, view: &View, tally: &Tally, fo
     let place = hits.place();
     let few = problem.scale_bytes() == 1 && tally.groups.len() < FEW && grid.len() >= MANY;
     let mut scales = Scales::new(problem, maker, view, tally, &place, follow);
+    let scope = Scope {
+        place: place.text("row", "block"),
+        region: place.len(),
+        of: grid.len(),
+        unit: "scales",
+    };
     if few && !scales.wrong.is_empty() {
+        let count = tally.groups.len();
         return vec![Finding {
-            cause: Cause::Isolated,
-            detail: isolated(tally.groups.len(), "scale"),
-            others: Vec::new(),
-            place: place.text("row", "block"),
-            region: place.len(),
-            count: tally.groups.len(),
-            of: grid.len(),
-            unit: "scales",
             example: Some(scales.example(&scales.wrong[0])),
+            ..scope.finding(Cause::Isolated, isolated(count, "scale"), count)
         }];
     }
     scales.try_all();
-    let (chosen, open) = choose(&scales.tried, scales.wrong.len());
-    let looked = scales.wrong.len();
-    // Those not looked at are taken to be like the others.
-    let count = |of: usize| (of * tally.groups.len()).div_ceil(looked);
-    let finding = |cause, detail: String, others: Vec<String>, some: &[usize]| Finding {
-        cause,
-        detail,
-        others,
-        place: place.text("row", "block"),
-        region: place.len(),
-        count: count(some.len()).min(tally.groups.len()),
-        of: grid.len(),
-        unit: "scales",
-        example: some.first().map(|index| scales.example(&scales.wrong[*index])),
-    };
-    let mut findings = Explanation::findings(chosen, finding);
+    let (mut chosen, open) = choose(&scales.tried, scales.wrong.len());
     if !open.is_empty() {
         let (cause, detail) = scales.evidence(&open, tally);
-        findings.push(finding(cause, detail, Vec::new(), &open));
+        chosen.push(Explanation::new(cause, detail, open));
     }
-    findings
+    let counts = (scales.wrong.len(), tally.groups.len());
+    findings(chosen, &scope, counts, |index| scales.example(&scales.wrong[index]))
 }
 
 impl<'a> Scales<'a> {
@@ -150,11 +139,8 @@ impl<'a> Scales<'a> {
     }
 
     fn hold(&mut self, cause: Cause, detail: impl Into<String>, predict: impl Fn(&Self, &Block) -> Option<u32>) {
-        let explains: Vec<bool> = self
-            .wrong
-            .iter()
-            .map(|block| predict(self, block) == Some(block.stored))
-            .collect();
+        let is_right = |block: &Block| predict(self, block) == Some(block.stored);
+        let explains: Vec<bool> = self.wrong.iter().map(is_right).collect();
         if !explains.contains(&true) {
             return;
         }
@@ -166,6 +152,14 @@ impl<'a> Scales<'a> {
             detail,
             explains,
             alarms,
+        });
+    }
+
+    /// Scales that differ in any way if something holds of their block.
+    fn differs(&mut self, cause: Cause, detail: impl Into<String>, differs: impl Fn(&Self, &Block) -> bool) {
+        self.hold(cause, detail, |scales, block| {
+            let differs = differs(scales, block);
+            Some(if differs { block.stored } else { block.want })
         });
     }
 
@@ -206,20 +200,11 @@ impl<'a> Scales<'a> {
                 });
             }
         } else {
-            for (detail, ulps) in [("up to 8 ulps below", -8i32..0), ("up to 8 ulps above", 1..9)] {
-                self.hold(Cause::ScaleRounding, detail, |_, block| {
-                    let apart = block.stored.wrapping_sub(block.want) as i32;
-                    Some(if ulps.contains(&apart) {
-                        block.stored
-                    } else {
-                        block.want
-                    })
+            for (way, ulps) in [("below", -8i32..0), ("above", 1..9), ("off", -8..9)] {
+                self.differs(Cause::ScaleRounding, format!("up to 8 ulps {way}"), |_, block| {
+                    ulps.contains(&(block.stored.wrapping_sub(block.want) as i32))
                 });
             }
-            self.hold(Cause::ScaleRounding, "up to 8 ulps off", |_, block| {
-                let near = block.stored.abs_diff(block.want) <= 8;
-                Some(if near { block.stored } else { block.want })
-            });
         }
     }
 
@@ -245,19 +230,14 @@ impl<'a> Scales<'a> {
             });
         }
         if let Scale::E4m3(_) = self.scale() {
-            for (detail, up) in [
-                ("rounded down, not to nearest", false),
-                ("rounded up, not to nearest", true),
-            ] {
+            for (way, up) in [("down", false), ("up", true)] {
+                let detail = format!("rounded {way}, not to nearest");
                 self.hold(Cause::ScaleRounding, detail, |scales, block| {
                     let exact = scales.exact(block)?;
                     let value = |code: u32| f64::from(scales.problem.value(code));
                     let below = (0..0x7f).rev().find(|code| value(*code) <= exact).unwrap_or(0);
-                    Some(if up && value(below) < exact {
-                        (below + 1).min(0x7e)
-                    } else {
-                        below
-                    })
+                    let above = up && value(below) < exact;
+                    Some(if above { (below + 1).min(0x7e) } else { below })
                 });
             }
         }
@@ -268,10 +248,9 @@ impl<'a> Scales<'a> {
         let Scale::E4m3(rule) = self.scale() else { return None };
         let amax = f64::from(self.problem.amax[block.group]);
         let global = self.maker.global(self.problem, block.group);
-        let own = if self.maker.globals.is_empty() {
-            2688.0
-        } else {
-            f64::from(amax_of(rule.stored, global))
+        let own = match self.maker.globals.is_empty() {
+            true => 2688.0,
+            false => f64::from(amax_of(rule.stored, global)),
         };
         Some(amax / 6.0 * 2688.0 / own).filter(|exact| exact.is_finite())
     }
@@ -295,15 +274,12 @@ impl<'a> Scales<'a> {
                 });
             }
         }
-        let power = |bits: u32| bits & 0x7f80_0000;
-        self.amax("rounded up to a power of two", |scales, block| {
-            Some(f32::from_bits(power(
-                scales.problem.amax[block.group].to_bits() + 0x7f_ffff,
-            )))
-        });
-        self.amax("rounded down to a power of two", |scales, block| {
-            Some(f32::from_bits(power(scales.problem.amax[block.group].to_bits())))
-        });
+        for (detail, round) in [
+            ("rounded up to a power of two", to_power_above as fn(f32) -> f32),
+            ("rounded down to a power of two", to_power_below),
+        ] {
+            self.amax(detail, |scales, block| Some(round(scales.problem.amax[block.group])));
+        }
     }
 
     /// The largest magnitude without one element, the same in all blocks.
@@ -320,33 +296,21 @@ impl<'a> Scales<'a> {
     fn recodes(&mut self) {
         let (view, problem) = (self.view, self.problem);
         for recode in &view.storage.scale_recodes {
-            self.hold(recode.cause, format!("scales are {}", recode.name), |_, block| {
-                let made = (recode.apply)(block.want);
-                // As near as the change can be computed.
-                Some(if made != block.stored && recode.explains(block.want, block.stored) {
-                    block.stored
-                } else {
-                    made
-                })
+            self.hold(recode.cause, recode.finding(), |_, block| {
+                Some((recode.apply)(block.want))
             });
         }
         let mut values: Vec<u32> = self.wrong.iter().map(|block| block.stored).collect();
         values.sort_unstable();
         if let Some(&common) = values.get(values.len() / 2).filter(|_| values.len() >= SEVERAL) {
             let shown = show(&self.scale(), common);
-            self.hold(
-                Cause::Missing,
-                format!("all scales are {shown}: never written, or written over"),
-                |_, _| Some(common),
-            );
-            self.hold(
-                Cause::ScaleRounding,
-                format!("blocks of zeros have the scale {shown}"),
-                |_, block| {
-                    let zero = problem.amax[block.group] == 0.0;
-                    Some(if zero { common } else { block.want })
-                },
-            );
+            let detail = format!("all scales are {shown}: never written, or written over");
+            self.hold(Cause::Missing, detail, |_, _| Some(common));
+            let detail = format!("blocks of zeros have the scale {shown}");
+            self.hold(Cause::ScaleRounding, detail, |_, block| {
+                let zero = problem.amax[block.group] == 0.0;
+                Some(if zero { common } else { block.want })
+            });
         }
     }
 
@@ -355,67 +319,52 @@ impl<'a> Scales<'a> {
         if self.wrong.len() < SEVERAL {
             return;
         }
-        let stored = || {
-            self.wrong
-                .iter()
-                .chain(&self.right)
-                .map(|block| self.problem.value(block.stored))
-        };
-        let finite = || stored().filter(|value| value.is_finite());
-        let (least, most) = (finite().fold(f32::INFINITY, f32::min), finite().fold(0.0, f32::max));
         let problem = self.problem;
         let value = |bits: u32| problem.value(bits);
-        let clamp = |block: &Block, limit: f32, below: bool| {
-            let beyond = if below {
-                value(block.want) < limit
-            } else {
-                value(block.want) > limit
-            };
-            let at = value(block.stored) == limit;
-            if beyond {
-                if at { block.stored } else { u32::MAX }
-            } else {
-                block.want
-            }
-        };
-        self.hold(
-            Cause::Saturation,
-            format!("of scales: none is below {least:e}"),
-            |_, block| Some(clamp(block, least, true)),
-        );
-        self.hold(
-            Cause::Saturation,
-            format!("of scales: none is above {most:e}, as of values that are clamped"),
-            |_, block| Some(clamp(block, most, false)),
-        );
+        let stored = || self.wrong.iter().chain(&self.right).map(|block| value(block.stored));
+        let finite = || stored().filter(|value| value.is_finite());
+        let (least, most) = (finite().fold(f32::INFINITY, f32::min), finite().fold(0.0, f32::max));
+        let below = format!("of scales: none is below {least:e}");
+        let above = format!("of scales: none is above {most:e}, as of values that are clamped");
+        for (detail, limit, way) in [(below, least, Ordering::Less), (above, most, Ordering::Greater)] {
+            self.hold(Cause::Saturation, detail, |_, block| {
+                let beyond = value(block.want).partial_cmp(&limit) == Some(way);
+                let at = value(block.stored) == limit;
+                Some(match (beyond, at) {
+                    (false, _) => block.want,
+                    (true, true) => block.stored,
+                    (true, false) => u32::MAX,
+                })
+            });
+        }
     }
 
     fn special(&mut self) {
         let problem = self.problem;
-        let value = |bits: u32| problem.value(bits);
+        let is_nan = |bits: u32| problem.value(bits).is_nan();
         let highest = match self.scale() {
-            Scale::E8m0(_) => 254,
-            Scale::E4m3(_) => 0x7e,
+            Scale::E8m0(_) => Some(254),
+            Scale::E4m3(_) => Some(0x7e),
             // Not the type's: any scale may be as large.
-            Scale::F32(_) | Scale::Half(..) | Scale::Affine(_) => u32::MAX,
+            Scale::F32(_) | Scale::Half(..) | Scale::Affine(_) => None,
         };
-        self.hold(Cause::Saturation, "of scales: the largest code or NaN", |_, block| {
-            let special = block.want == highest || value(block.stored).is_nan() || value(block.want).is_nan();
-            Some(if special { block.stored } else { block.want })
+        let detail = "of scales: the largest code or NaN";
+        self.differs(Cause::Saturation, detail, |_, block| {
+            Some(block.want) == highest || is_nan(block.stored) || is_nan(block.want)
         });
     }
 
-    /// What is seen of scales that nothing explains.
+    /// The evidence about scales that nothing explains.
     fn evidence(&self, open: &[usize], tally: &Tally) -> (Cause, String) {
-        let blocks: Vec<&Block> = open.iter().map(|index| &self.wrong[*index]).collect();
         if self.is_permutation(tally) {
-            return (
-                Cause::Layout,
-                "the right scales at other places, in an order that has no name here".into(),
-            );
+            let detail = "the right scales at other places, in an order that has no name here";
+            return (Cause::Layout, detail.into());
         }
-        let ratio = |block: &&Block| self.problem.value(block.stored) / self.problem.value(block.want);
-        let mut ratios: Vec<f32> = blocks.iter().map(ratio).filter(|ratio| !ratio.is_nan()).collect();
+        let ratio = |index: &usize| {
+            let block = &self.wrong[*index];
+            self.problem.value(block.stored) / self.problem.value(block.want)
+        };
+        let mut ratios: Vec<f32> = open.iter().map(ratio).filter(|ratio| !ratio.is_nan()).collect();
         ratios.sort_by(f32::total_cmp);
         let range = match (ratios.first(), ratios.last()) {
             (Some(a), Some(b)) => format!("they are {a:.3} to {b:.3} times the expected ones"),
@@ -428,7 +377,7 @@ impl<'a> Scales<'a> {
         (Cause::Unknown, format!("scales no cause explains: {range}; {with}"))
     }
 
-    /// Whether all stored scales are the expected ones at other places.
+    /// True if all stored scales are the expected ones at other places.
     fn is_permutation(&self, tally: &Tally) -> bool {
         if tally.groups.len() < 16 {
             return false;
