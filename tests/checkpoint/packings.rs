@@ -1,9 +1,10 @@
 //! Codes in words.
 
 use safetensors::Dtype;
+use ulplab_checkpoint::checkpoint::Packing;
 use ulplab_checkpoint::checkpoint::config::Scheme;
 use ulplab_checkpoint::checkpoint::parts::Parts;
-use ulplab_checkpoint::checkpoint::words::{Packing, Words};
+use ulplab_checkpoint::checkpoint::words::Words;
 use ulplab_core::formats::Group;
 use ulplab_core::tensorfile::Tensor;
 

@@ -29,7 +29,7 @@ pub enum Folding {
 
 impl Folding {
     /// The folding that a configuration states, or that its convention has.
-    pub fn of(sections: &[Section], convention: Option<&Convention>) -> Self {
+    pub fn new(sections: &[Section], convention: Option<&Convention>) -> Self {
         if Self::rotation(sections).is_some() {
             return Self::Rotated;
         }

@@ -23,7 +23,7 @@ pub struct Section {
 }
 
 /// The form in which weights are stored, by a configuration. `None`: it does not say.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scheme {
     /// `e2m1`, `e4m3` or `int`.
     pub element: &'static str,
@@ -185,6 +185,25 @@ impl Modules {
 }
 
 impl Scheme {
+    /// Elements of these bits in these groups; zero points and scales of activations are not stated.
+    pub fn new(element: &'static str, bits: usize, group: Option<Group>) -> Self {
+        let (symmetric, inputs) = (None, None);
+        Self {
+            element,
+            bits,
+            group,
+            symmetric,
+            inputs,
+        }
+    }
+
+    /// Adds the names of the static scale of activations; none if they have no static scale.
+    #[must_use]
+    pub fn with_inputs(self, inputs: &'static [&'static str]) -> Self {
+        let inputs = Some(inputs);
+        Self { inputs, ..self }
+    }
+
     /// In words: `e4m3 in tiles of 128 × 128`.
     pub fn words(&self) -> String {
         let element = match self.element {

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::checks::CHECKS;
-use super::conventions::{CONVENTIONS, Part};
+use super::conventions::{CHECKPOINTS, Part};
 use crate::checkpoint::Convention;
 
 const INTRODUCTION: &str = "# Quantized checkpoints
@@ -47,7 +47,7 @@ and 8 bits. Zero points beside codes in bytes, other widths, and codes under oth
 /// The whole page.
 pub fn markdown() -> String {
     let mut out = INTRODUCTION.to_owned();
-    for convention in CONVENTIONS {
+    for convention in CHECKPOINTS {
         let Convention { name, methods, doc, .. } = convention;
         let methods: Vec<String> = methods.iter().map(|method| format!("`{method}`")).collect();
         let [codes, scale, global, zero] =

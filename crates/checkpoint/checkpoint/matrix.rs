@@ -1,4 +1,4 @@
-//! Codes and scales of a quantized matrix as numbers, whatever their bytes are.
+//! Codes and scales of a quantized matrix as numbers, from bytes of any format.
 
 use safetensors::Dtype;
 
@@ -10,7 +10,7 @@ use crate::packed::{Buffers, Opened, Stack, codes};
 use ulplab_core::formats::{Element, Format, Global, Group, Scale};
 use ulplab_core::tensorfile::Tensor;
 
-/// How the bytes of a matrix, or of a stack of matrices, are read.
+/// The way in which the bytes of a matrix, or of a stack of matrices, are read.
 #[derive(Debug)]
 pub enum Reading<'a> {
     /// Bytes of a format of this crate.
@@ -28,7 +28,7 @@ pub enum Reading<'a> {
         words: Words<'a>,
         /// The scales.
         scale: Tensor<'a>,
-        /// What is added to a stored zero point.
+        /// The number that is added to a stored zero point.
         offset: i32,
     },
 }
@@ -44,9 +44,9 @@ pub struct Matrix {
     pub codes: Vec<f32>,
     /// Scales, row by row.
     pub scales: Vec<f32>,
-    /// What all of them are multiplied by.
+    /// The factor of all scales.
     pub factor: f64,
-    /// Whether the factor is a stored global scale, or its reciprocal.
+    /// True if the factor is a stored global scale, or its reciprocal.
     pub has_global: bool,
     /// The scale of each column among those of a row.
     columns: Vec<usize>,
@@ -76,9 +76,9 @@ pub enum Grid {
 
 /// A format that fits, and whether the configuration says so.
 pub struct Chosen<'a> {
-    /// How the bytes are read.
+    /// The way in which bytes are read.
     pub reading: Reading<'a>,
-    /// What the configuration says, where that does not fit.
+    /// The statement of the configuration, if it does not fit.
     pub not: Option<Scheme>,
 }
 
@@ -241,12 +241,12 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Whether all elements of a matrix share one scale.
+    /// True if all elements of a matrix share one scale.
     pub fn has_one_scale(&self) -> bool {
         matches!(self, Self::Bytes { format, .. } if format.scaling.is_some_and(|scaling| scaling.group == Group::Tensor))
     }
 
-    /// Whether codes share bytes or words, so that their order may be wrong.
+    /// True if codes share bytes or words, so that their order may be wrong.
     pub fn is_packed(&self) -> bool {
         match self {
             Self::Bytes { format, buffers, .. } => format.element.stored_bits() == 4 && buffers.data.dtype != Dtype::F4,
@@ -318,7 +318,7 @@ impl Grid {
     }
 }
 
-/// What a stored global scale multiplies.
+/// The factor that a stored global scale stands for.
 fn multiplier(scale: &Scale, stored: f64) -> f64 {
     match scale {
         Scale::E4m3(rule) if rule.stored == Global::Encode => 1.0 / stored,

@@ -2,7 +2,7 @@
 
 use super::matrix::Matrix;
 
-/// What is counted over a matrix.
+/// Counts over a matrix.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
     /// Elements.
@@ -69,22 +69,14 @@ impl Measured {
         };
         let inverse = |scale: f64| if scale == 0.0 { 0.0 } else { 1.0 / scale };
         let plain = |scale: f64| scale;
-        let count = |dead: bool| {
-            let zero = |scale: f32| scale == 0.0;
-            let blocks = energy.iter().zip(&matrix.scales);
-            let counted = blocks.filter(|(energy, scale)| match dead {
-                true => **energy == 0.0,
-                false => **energy > 0.0 && zero(**scale),
-            });
-            counted.count() as u64
-        };
+        let lost = |(energy, scale): &(&f64, &f32)| **energy > 0.0 && **scale == 0.0;
         Self {
             elements,
             saturated,
             nan_codes,
             blocks: groups as u64,
-            dead: count(true),
-            lost: count(false),
+            dead: energy.iter().filter(|energy| **energy == 0.0).count() as u64,
+            lost: energy.iter().zip(&matrix.scales).filter(lost).count() as u64,
             mean_code: sum / elements.max(1) as f64,
             rms: of(&plain, matrix.factor),
             rms_inverted: of(&inverse, matrix.factor),
@@ -94,29 +86,26 @@ impl Measured {
     }
 
     /// The counts of both matrices of a stack. The mean is that of the larger magnitude, and all roots are of the matrix whose gain
-    /// is farther from 1: its size with reciprocals says nothing beside the size of another.
+    /// is farther from 1: its size with reciprocals cannot be compared with the size of another.
     #[must_use]
-    pub fn and(self, other: Self) -> Self {
-        let (mean, far) = (
-            |one: &Self| one.mean_code.abs(),
-            |one: &Self| one.gain(one.rms).log2().abs(),
-        );
-        let mean_code = if mean(&self) > mean(&other) {
-            self.mean_code
-        } else {
-            other.mean_code
+    pub fn joined(self, other: Self) -> Self {
+        let far = |one: &Self| one.gain(one.rms).log2().abs();
+        let mean_code = match self.mean_code.abs() > other.mean_code.abs() {
+            true => self.mean_code,
+            false => other.mean_code,
         };
-        let (elements, saturated, nan_codes) = (
-            self.elements + other.elements,
-            self.saturated + other.saturated,
-            self.nan_codes + other.nan_codes,
-        );
-        let (blocks, dead, lost) = (
-            self.blocks + other.blocks,
-            self.dead + other.dead,
-            self.lost + other.lost,
-        );
-        let worse = if far(&other) > far(&self) { other } else { self };
+        let counts = |one: &Self| {
+            [
+                one.elements,
+                one.saturated,
+                one.nan_codes,
+                one.blocks,
+                one.dead,
+                one.lost,
+            ]
+        };
+        let (own, others) = (counts(&self), counts(&other));
+        let [elements, saturated, nan_codes, blocks, dead, lost] = std::array::from_fn(|at| own[at] + others[at]);
         Self {
             elements,
             saturated,
@@ -125,11 +114,11 @@ impl Measured {
             dead,
             lost,
             mean_code,
-            ..worse
+            ..if far(&other) > far(&self) { other } else { self }
         }
     }
 
-    /// How much larger an output is than the inputs, if these are independent: the root mean square of a row's sum.
+    /// The ratio of an output to the inputs, if these are independent: the root mean square of a row's sum.
     pub fn gain(&self, rms: f64) -> f64 {
         rms * (self.cols as f64).sqrt()
     }

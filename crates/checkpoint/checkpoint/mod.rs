@@ -26,7 +26,7 @@ use checks::{files, fused, names, promises, source, values, whole};
 use compared::Folding;
 use config::Section;
 use conventions::PLAIN;
-pub use conventions::{CONVENTIONS, Convention};
+pub use conventions::{CHECKPOINTS, Convention, Packing};
 use counterpart::{Counterpart, Sources};
 pub use markdown::markdown;
 pub use measure::Measured;
@@ -66,7 +66,7 @@ pub struct Selection<'a> {
 pub struct Report {
     /// The convention of its tensors; `None` if none is quantized.
     pub convention: Option<&'static Convention>,
-    /// Which files state a method, and which.
+    /// The files that state a method, and the method.
     pub stated: Vec<(&'static str, String)>,
     /// The quantized matrices that were read, in the order of their names.
     pub matrices: Vec<Judged>,
@@ -102,7 +102,7 @@ pub struct Judged {
 pub struct Unread {
     /// Its name.
     pub tensor: String,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
@@ -196,7 +196,7 @@ impl Checkpoint {
         let read_as = convention.unwrap_or(&PLAIN);
         let stated = Stated::new(&self.sections, convention, &mut report.findings);
         let matrices = gather(&self.file, read_as);
-        let selected = selection.of(&matrices)?;
+        let selected = selection.names(&matrices)?;
         let mut subjects = Vec::new();
         for name in &selected {
             subjects.extend(stated.subject(name, &matrices[*name], read_as, &mut report));
@@ -208,10 +208,8 @@ impl Checkpoint {
         report.findings.extend(promises::inputs(&matrices, &needs.collect()));
         report.findings.extend(promises::cache(&matrices, &stated.sections));
         report.findings.extend(promises::indices(&matrices, &stated.sections));
-        let readings: HashMap<&str, _> = subjects
-            .iter()
-            .map(|subject| (subject.name, &subject.reading))
-            .collect();
+        let readings = subjects.iter().map(|subject| (subject.name, &subject.reading));
+        let readings: HashMap<&str, _> = readings.collect();
         let reading = |name: &str| readings.get(name).copied();
         report.findings.extend(fused::scales(&matrices, reading));
         let sources = selection
@@ -225,7 +223,7 @@ impl Checkpoint {
         });
         let path = |source: &Checkpoint| source.file.path().display().to_string();
         let file = selection.source.map_or(String::new(), path);
-        let folding = Folding::of(&self.sections, convention);
+        let folding = Folding::new(&self.sections, convention);
         if let Some(section) = found.as_ref().and_then(|_| Folding::rotation(&self.sections)) {
             report.findings.push(source::rotated(section.file));
         }
@@ -233,40 +231,28 @@ impl Checkpoint {
             let used = found.iter().flatten().flat_map(Counterpart::names).collect();
             let whole = selected.len() == matrices.len();
             let plain = whole::against(&matrices, source, &used, folding != Folding::Unstated);
-            report.findings.extend(
-                plain
-                    .into_iter()
-                    .filter(|finding| whole || finding.check.name != whole::MISSING_TENSOR.name),
-            );
+            let counts = |finding: &Finding| whole || finding.check.name != whole::MISSING_TENSOR.name;
+            report.findings.extend(plain.into_iter().filter(counts));
         }
         let found = found.map(|found| (found, file.as_str()));
         subject::measure(subjects, found, folding, &mut report, &mut total, &mut progress)?;
-        // What another check looked at has its finding.
+        // Tensors that another check looked at have its finding.
         let all = selected
             .iter()
             .flat_map(|name| matrices[*name].all().map(|tensor| (*name, tensor)));
         let all: Vec<(&str, Tensor)> = all.collect();
         let size = |(_, tensor): &(&str, Tensor)| tensor.bytes.len() / 4;
-        let named: BTreeSet<String> = report
-            .findings
-            .iter()
-            .filter(|finding| ["nonfinite_scale", "nan_code"].contains(&finding.check.name))
-            .map(|finding| finding.subject.clone())
-            .collect();
-        in_batches(
-            &all,
-            size,
-            |(name, tensor)| Ok(values::plain(name, tensor)),
-            |_, found| -> Result<()> {
-                report
-                    .findings
-                    .extend(found.filter(|found| !named.contains(&found.subject)));
-                Ok(())
-            },
-        )?;
-        report
-            .findings
-            .retain(|finding| finding.matrix.is_empty() || selected.contains(finding.matrix.as_str()));
+        let of_nan = |finding: &&Finding| ["nonfinite_scale", "nan_code"].contains(&finding.check.name);
+        let named = report.findings.iter().filter(of_nan);
+        let named: BTreeSet<String> = named.map(|finding| finding.subject.clone()).collect();
+        let work = |(name, tensor): &(&str, Tensor)| Ok(values::plain(name, tensor));
+        in_batches(&all, size, work, |_, found| -> Result<()> {
+            let found = found.filter(|found| !named.contains(&found.subject));
+            report.findings.extend(found);
+            Ok(())
+        })?;
+        let is_selected = |finding: &Finding| finding.matrix.is_empty() || selected.contains(finding.matrix.as_str());
+        report.findings.retain(is_selected);
         checks::leave_out_consequences(&mut report.findings);
         report.findings.sort_by(|a, b| a.matrix.cmp(&b.matrix));
         Ok(report)
@@ -275,9 +261,12 @@ impl Checkpoint {
 
 impl Selection<'_> {
     /// The names of the matrices that are selected by their own names or by that of a part.
-    fn of<'m>(&self, matrices: &'m Matrices<'m>) -> Result<BTreeSet<&'m str>> {
+    fn names<'m>(&self, matrices: &'m Matrices<'m>) -> Result<BTreeSet<&'m str>> {
         let named = |name: &'m String, parts: &Parts<'m>| -> Vec<&'m str> {
-            let tensors = parts.codes.into_iter().chain(parts.beside().map(|(_, tensor)| tensor));
+            let tensors = parts
+                .codes
+                .into_iter()
+                .chain(parts.without_codes().map(|(_, tensor)| tensor));
             let tensors = tensors.chain(parts.activations.iter().copied());
             [name.as_str()]
                 .into_iter()
@@ -299,10 +288,8 @@ impl Selection<'_> {
 impl Report {
     /// Number of findings of that severity.
     pub fn count(&self, severity: Severity) -> usize {
-        self.findings
-            .iter()
-            .filter(|finding| finding.check.severity == severity)
-            .count()
+        let of_severity = |finding: &&Finding| finding.check.severity == severity;
+        self.findings.iter().filter(of_severity).count()
     }
 
     /// Findings put together by the matrix that they are about, the worst first: those with most errors, then with most
@@ -312,18 +299,12 @@ impl Report {
         for finding in &self.findings {
             groups.entry(&finding.matrix).or_default().push(finding);
         }
-        let sqnrs: HashMap<&str, f64> = self
-            .matrices
-            .iter()
-            .filter_map(|judged| Some((judged.name.as_str(), judged.sqnr?)))
-            .collect();
+        let sqnrs = self.matrices.iter();
+        let sqnrs = sqnrs.filter_map(|judged| Some((judged.name.as_str(), judged.sqnr?)));
+        let sqnrs: HashMap<&str, f64> = sqnrs.collect();
         let sqnr = |name: &str| sqnrs.get(name).copied().unwrap_or(f64::INFINITY);
-        let errors = |findings: &[&Finding]| {
-            findings
-                .iter()
-                .filter(|finding| finding.check.severity == Severity::Error)
-                .count()
-        };
+        let is_error = |finding: &&&Finding| finding.check.severity == Severity::Error;
+        let errors = |findings: &[&Finding]| findings.iter().filter(is_error).count();
         let mut all: Vec<(&str, Vec<&Finding>)> = groups.into_iter().collect();
         for (_, findings) in &mut all {
             findings.sort_by_key(|finding| std::cmp::Reverse(finding.check.severity));
@@ -338,6 +319,11 @@ impl Report {
         all
     }
 
+    fn leave_unread(&mut self, tensor: &Tensor, why: impl Into<String>) {
+        let (tensor, why) = (tensor.name.into(), why.into());
+        self.unread.push(Unread { tensor, why });
+    }
+
     /// The matrix of that name.
     pub fn judged(&self, name: &str) -> Option<&Judged> {
         self.matrices.iter().find(|judged| judged.name == name)
@@ -347,7 +333,7 @@ impl Report {
 /// The convention that explains most matrices by names, types and shapes; one that the configuration names, if it explains
 /// any, or if none does. None if the configuration names a method of no convention: names then mean nothing.
 fn convention(file: &TensorFile, sections: &[Section]) -> Option<&'static Convention> {
-    let known = |section: &Section| CONVENTIONS.iter().any(|convention| convention.states(section));
+    let known = |section: &Section| CHECKPOINTS.iter().any(|convention| convention.states(section));
     if !sections.is_empty() && !sections.iter().any(known) {
         return None;
     }
@@ -361,7 +347,7 @@ fn convention(file: &TensorFile, sections: &[Section]) -> Option<&'static Conven
         }
         (read, whole)
     };
-    let all: Vec<(&'static Convention, (usize, usize))> = CONVENTIONS
+    let all: Vec<(&'static Convention, (usize, usize))> = CHECKPOINTS
         .iter()
         .map(|convention| (convention, explained(convention)))
         .collect();

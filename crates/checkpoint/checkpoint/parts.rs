@@ -40,14 +40,14 @@ pub fn gather<'a>(file: &'a TensorFile, convention: &Convention) -> Matrices<'a>
         matrices.entry(name).or_default().put(part, tensor);
     }
     // Stacks of experts have no `.weight`, and scales of their activations may belong to either.
-    let alone = |(name, parts): (&String, &Parts)| {
+    let lonely = |(name, parts): (&String, &Parts)| {
         let stack = name
             .strip_suffix(".weight")
             .filter(|_| parts.codes.is_none() && !parts.activations.is_empty());
         stack.map(str::to_string)
     };
-    let alone: Vec<String> = matrices.iter().filter_map(alone).collect();
-    for stack in alone {
+    let lonely: Vec<String> = matrices.iter().filter_map(lonely).collect();
+    for stack in lonely {
         if matrices.get(&stack).is_none_or(|parts| parts.codes.is_none()) {
             continue;
         }
@@ -76,13 +76,13 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// Whether it has codes, which are no floating-point numbers, and scales.
+    /// True if it has codes, which are no floating-point numbers, and scales.
     pub fn is_whole(&self) -> bool {
         self.scale.is_some() && self.codes.is_some_and(|codes| !codes.is_floating())
     }
 
     /// All tensors but codes, with what they are.
-    pub fn beside(&self) -> impl Iterator<Item = (&'static str, Tensor<'a>)> {
+    pub fn without_codes(&self) -> impl Iterator<Item = (&'static str, Tensor<'a>)> {
         let parts = [
             ("scale", self.scale),
             ("global scale", self.global),
@@ -95,7 +95,10 @@ impl<'a> Parts<'a> {
 
     /// All tensors.
     pub fn all(&self) -> impl Iterator<Item = Tensor<'a>> {
-        let tensors = self.codes.into_iter().chain(self.beside().map(|(_, tensor)| tensor));
+        let tensors = self
+            .codes
+            .into_iter()
+            .chain(self.without_codes().map(|(_, tensor)| tensor));
         tensors
             .chain(self.activations.iter().copied())
             .chain(self.doubled.iter().copied())

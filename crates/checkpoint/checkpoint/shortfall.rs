@@ -226,7 +226,7 @@ impl Matrix {
 }
 
 /// Median, and the standard deviation that the median deviation from it stands for: 1.4826 of it for normal values; `None` without finite
-/// values, which alone count.
+/// values; only these count.
 pub fn spread(values: &[f64]) -> Option<(f64, f64)> {
     let finite: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
     let middle = upper_median(finite.clone())?;

@@ -2,6 +2,7 @@
 
 use safetensors::Dtype;
 
+use super::Report;
 use super::checks::{Finding, files, names, scales, values};
 use super::config::{Modules, Scheme, Section};
 use super::conventions::{Convention, PLAIN};
@@ -9,7 +10,6 @@ use super::matrix::{Chosen, Reading, choose};
 use super::parts::{Parts, module};
 use super::subject::Subject;
 use super::words::is_words;
-use super::{Report, Unread};
 use ulplab_core::tensorfile::Tensor;
 
 /// Tensors of integers that belong to models, not to quantization.
@@ -121,11 +121,7 @@ impl<'a> Stated<'a> {
                     report.findings.push(finding);
                 }
                 if let Some(codes) = parts.codes.filter(|_| parts.is_whole()) {
-                    let why = "what the configuration says of it is not understood".into();
-                    report.unread.push(Unread {
-                        tensor: codes.name.into(),
-                        why,
-                    });
+                    report.leave_unread(&codes, "what the configuration says of it is not understood");
                     return None;
                 }
                 Vec::new()
@@ -134,18 +130,15 @@ impl<'a> Stated<'a> {
         let scheme = schemes.first().copied();
         if !parts.is_whole() {
             report.plain += parts.codes.iter().filter(|codes| codes.is_floating()).count();
-            report.findings.extend(scales::values(
-                name,
-                &Parts {
-                    activations: parts.activations.clone(),
-                    ..Parts::default()
-                },
-                false,
-            ));
+            let activations = Parts {
+                activations: parts.activations.clone(),
+                ..Parts::default()
+            };
+            report.findings.extend(scales::values(name, &activations, false));
             match parts.codes.filter(|codes| !codes.is_floating()) {
                 Some(codes) => lonely(name, &codes, parts, (convention, self.unknown), report),
                 None if names::is_stray(parts) => report.findings.extend(names::parts(name, parts, convention, None)),
-                None => report.plain += parts.beside().count(),
+                None => report.plain += parts.without_codes().count(),
             }
             return None;
         }
@@ -153,10 +146,7 @@ impl<'a> Stated<'a> {
         report.findings.extend(names::parts(name, parts, convention, symmetric));
         let codes = parts.codes?;
         if let Some(why) = beyond(parts, scheme) {
-            report.unread.push(Unread {
-                tensor: codes.name.into(),
-                why,
-            });
+            report.leave_unread(&codes, why);
             return None;
         }
         let Chosen { reading, not } = match choose(parts, convention, scheme, self.offset) {
@@ -176,12 +166,10 @@ impl<'a> Stated<'a> {
                 parts.scale?.shape,
                 reading.format()
             );
-            report.findings.push(Finding::new(
-                &names::STATED_FORMAT,
-                (codes.name, name),
-                found,
-                scheme.words(),
-            ));
+            let (check, expected) = (&names::STATED_FORMAT, scheme.words());
+            report
+                .findings
+                .push(Finding::new(check, (codes.name, name), found, expected));
         }
         let powers = match &reading {
             Reading::Bytes { format, .. } => format.scaling.is_some_and(|scaling| scaling.scale.kind() == "e8m0"),
@@ -191,9 +179,8 @@ impl<'a> Stated<'a> {
         let sound = found.is_empty();
         report.findings.extend(found);
         if let Reading::Words { words, offset, .. } = &reading {
-            report
-                .findings
-                .extend(values::words(name, parts, words, *offset, symmetric));
+            let found = values::words(name, parts, words, *offset, symmetric);
+            report.findings.extend(found);
         }
         match reading.open() {
             Ok(opened) => Some(Subject {
@@ -205,12 +192,10 @@ impl<'a> Stated<'a> {
             Err(why) => {
                 // Scales with a sign were found above.
                 if sound {
-                    report.findings.push(Finding::new(
-                        &names::SHAPE,
-                        (codes.name, name),
-                        why,
-                        "codes and scales that can be read",
-                    ));
+                    let (check, expected) = (&names::SHAPE, "codes and scales that can be read");
+                    report
+                        .findings
+                        .push(Finding::new(check, (codes.name, name), why, expected));
                 }
                 None
             }
@@ -223,32 +208,23 @@ fn lonely(name: &str, codes: &Tensor, parts: &Parts, (convention, unknown): (&Co
     let fp8 = matches!(codes.dtype, Dtype::F8_E4M3 | Dtype::F8_E5M2);
     let last = codes.name.rsplit('.').next().unwrap_or(codes.name);
     let is_code = fp8 || ["weight", "weight_packed", "qweight"].contains(&last) || last.ends_with("_blocks");
+    let found = format!("{} {:?}", codes.dtype, codes.shape);
     if unknown {
-        let why = format!(
-            "{} {:?}, under a method that is not understood",
-            codes.dtype, codes.shape
-        );
-        report.unread.push(Unread {
-            tensor: codes.name.into(),
-            why,
-        });
-    } else if is_code || parts.beside().next().is_some() {
+        report.leave_unread(codes, format!("{found}, under a method that is not understood"));
+    } else if is_code || parts.without_codes().next().is_some() {
         report.findings.extend(names::parts(name, parts, convention, None));
     } else if INTEGERS.contains(&last) || matches!(codes.dtype, Dtype::I64 | Dtype::BOOL) {
         report.plain += 1;
     } else {
-        let why = format!(
-            "{} {:?} without scales, under a name of no part of {}",
-            codes.dtype, codes.shape, convention.name
+        let name = convention.name;
+        report.leave_unread(
+            codes,
+            format!("{found} without scales, under a name of no part of {name}"),
         );
-        report.unread.push(Unread {
-            tensor: codes.name.into(),
-            why,
-        });
     }
 }
 
-/// Why a matrix is of a kind that is not read, if it is.
+/// The reason that a matrix is of a kind that is not read, if it is.
 fn beyond(parts: &Parts, scheme: Option<Scheme>) -> Option<String> {
     let words = parts.codes.is_some_and(|codes| is_words(&codes));
     if let (Some(scheme), true) = (scheme, words)

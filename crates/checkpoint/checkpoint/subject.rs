@@ -18,17 +18,10 @@ pub struct Subject<'a> {
     pub name: &'a str,
     /// Its tensors.
     pub parts: &'a Parts<'a>,
-    /// How they are read.
+    /// The way in which they are read.
     pub reading: Reading<'a>,
-    /// What [`Reading::open`] gave.
+    /// The result of [`Reading::open`].
     pub opened: Option<Opened<'a>>,
-}
-
-/// The facts about one matrix of a stack.
-struct Piece {
-    measured: Measured,
-    findings: Vec<Finding>,
-    compared: Compared,
 }
 
 /// The facts about a stack: all that is counted, and the worst of its matrices.
@@ -67,19 +60,15 @@ pub fn measure(
     let work = |(at, expert): &(usize, usize)| Ok(subjects[*at].piece(*expert, source(*at), folding));
     in_batches(&pieces, size, work, |(at, expert), piece| -> Result<()> {
         let (subject, known) = (&subjects[*at], &mut known[*at]);
-        let Piece {
-            measured,
-            findings,
-            compared,
-        } = piece;
-        report.findings.extend(findings);
+        let (measured, compared) = piece;
+        report.findings.extend(compared.findings);
         known.is_same = compared.is_same && (*expert == 0 || known.is_same);
         if let Some((sqnr, noise)) = compared.sqnr.zip(compared.noise) {
             known.noise.push((*expert, sqnr, noise));
         }
         known.measured = Some(match known.measured.take() {
             None => measured,
-            Some(before) => before.and(measured),
+            Some(before) => before.joined(measured),
         });
         known.sqnr = match (known.sqnr, compared.sqnr) {
             (Some(before), Some(now)) => Some(before.min(now)),
@@ -103,27 +92,16 @@ pub fn measure(
         let folded = pair.and_then(|pair| pair.folded(&finding, limit));
         report.findings.push(folded.unwrap_or(finding));
     }
-    for (
-        at,
-        Known {
-            measured, sqnr, rule, ..
-        },
-    ) in known.into_iter().enumerate()
-    {
-        let subject = &subjects[at];
-        let names = source(at).map_or(Vec::new(), Counterpart::names);
+    for (at, (subject, known)) in subjects.iter().zip(known).enumerate() {
+        let names = source(at).map_or(Vec::new(), Counterpart::names).into_iter();
         report.matrices.push(Judged {
             name: subject.name.into(),
             format: subject.reading.format(),
             shape: subject.reading.shape(),
-            measured,
-            sqnr,
-            through: names
-                .into_iter()
-                .filter(|name| *name != subject.name)
-                .map(String::from)
-                .collect(),
-            rule,
+            measured: known.measured,
+            sqnr: known.sqnr,
+            through: names.filter(|name| *name != subject.name).map(String::from).collect(),
+            rule: known.rule,
         });
     }
     Ok(())
@@ -159,35 +137,27 @@ fn above(subjects: &[Subject], known: &[Known], members: &[usize]) -> Vec<(usize
     };
     let over = all().filter(|(_, (.., noise))| *noise > limit);
     over.map(|(at, (expert, sqnr, found))| {
-        let finding = source::above_kin(
-            subjects[at].names(),
-            &subjects[at].which(expert),
-            (sqnr, found),
-            limit,
-            noise.len(),
-        );
+        let (names, which) = (subjects[at].names(), subjects[at].which(expert));
+        let finding = source::above_kin(names, &which, (sqnr, found), limit, noise.len());
         (at, expert, limit, finding)
     })
     .collect()
 }
 
 impl Subject<'_> {
-    /// The facts about one matrix.
-    fn piece(&self, expert: usize, source: Option<&Counterpart>, folding: Folding) -> Piece {
+    /// The counts of one matrix, its comparison with a source if there is one, and the findings of both.
+    fn piece(&self, expert: usize, source: Option<&Counterpart>, folding: Folding) -> (Measured, Compared) {
         let pair = source.map(|source| Pair::new(self, source, expert, folding));
         let matrix = match &pair {
             Some(pair) => &pair.matrix,
             None => &self.reading.matrix(self.opened.as_ref(), expert, false),
         };
         let measured = Measured::new(matrix, self.reading.top());
-        let mut findings = self.findings(&self.which(expert), &measured);
-        let mut compared = pair.map_or(Compared::default(), |pair| pair.compared());
-        findings.append(&mut compared.findings);
-        Piece {
-            measured,
-            findings,
-            compared,
-        }
+        let mut compared = pair.as_ref().map(Pair::compared).unwrap_or_default();
+        compared
+            .findings
+            .splice(..0, self.findings(&self.which(expert), &measured));
+        (measured, compared)
     }
 
     /// A finding that it has no source.

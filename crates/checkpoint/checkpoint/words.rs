@@ -3,20 +3,10 @@
 use safetensors::Dtype;
 
 use super::config::Scheme;
+use super::conventions::Packing;
 use super::parts::Parts;
 use ulplab_core::formats::Group;
 use ulplab_core::tensorfile::Tensor;
-
-/// The order of codes in words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Packing {
-    /// `[K · bits / 32, N]`: consecutive input channels in a word (GPTQ).
-    Inputs,
-    /// `[K, N · bits / 32]`: output channels in a word, the even ones first (AWQ).
-    Outputs,
-    /// `[N, K · bits / 32]`: consecutive input channels in a word (compressed-tensors).
-    Rows,
-}
 
 /// Something that does not fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,7 +62,7 @@ impl<'a> Words<'a> {
         };
         let declared = parts.shape.and_then(|shape| shape.to_f64());
         let declared: Option<Vec<usize>> = declared.map(|sizes| sizes.into_iter().map(|size| size as usize).collect());
-        // How many codes a word holds follows from what is not packed, or from zero points, or is said.
+        // The number of codes in a word follows from the shape that is not packed, or from zero points, or is stated.
         let per = match (packing, declared.as_deref(), parts.zero.map(|zero| zero.shape)) {
             (Packing::Outputs, ..) => across.checked_div(wide),
             (Packing::Rows, Some(&[_, inputs]), _) => inputs.checked_div(wide),

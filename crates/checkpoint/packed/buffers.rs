@@ -21,7 +21,7 @@ pub struct Buffers<'a> {
     pub global: Option<Tensor<'a>>,
     /// The zero points of an affine format.
     pub zero: Option<Tensor<'a>>,
-    /// Whether codes are `[…, blocks, bytes]`: the last two dimensions then count as one.
+    /// True if codes are `[…, blocks, bytes]`: the last two dimensions then count as one.
     pub blocked: bool,
 }
 
@@ -41,16 +41,39 @@ pub struct Opened<'a> {
 /// A buffer that has a part for each matrix, or is shared by all.
 #[derive(Clone, Copy, Debug)]
 struct Share<'a> {
-    bytes: &'a [u8],
-    /// Bytes of one matrix.
+    tensor: Tensor<'a>,
+    /// Bytes of one matrix, and of one number.
     len: usize,
+    size: usize,
     shared: bool,
 }
 
 impl<'a> Share<'a> {
+    /// The tensor of a part, after a check of its type.
+    fn new(tensor: Tensor<'a>, part: &Part, dtype: Dtype, what: &str) -> Result<Self, String> {
+        expect_type(&tensor, &[dtype], what)?;
+        let size = dtype.bitsize() / 8;
+        Ok(Self {
+            tensor,
+            len: part.shape.iter().product::<usize>() * size,
+            size,
+            shared: false,
+        })
+    }
+
+    /// Checks that every matrix has its part, or all share one. `expected` are the numbers of a matrix in words.
+    fn fits(self, stack: &Stack, shared: bool, expected: impl Fn(usize) -> String) -> Result<Self, String> {
+        let (Tensor { name, shape, bytes, .. }, size) = (self.tensor, self.size);
+        if shared || bytes.len() / size == stack.experts * (self.len / size) {
+            return Ok(Self { shared, ..self });
+        }
+        let (expected, each) = (expected(self.len / size), each(stack.experts));
+        Err(format!("tensor '{name}': shape {shape:?}, expected {expected}{each}"))
+    }
+
     fn of_expert(&self, expert: usize) -> &'a [u8] {
         let at = if self.shared { 0 } else { expert * self.len };
-        &self.bytes[at..][..self.len]
+        &self.tensor.bytes[at..][..self.len]
     }
 }
 
@@ -116,8 +139,7 @@ impl<'a> Buffers<'a> {
         self.opened(format, stack, data, scales)
     }
 
-    /// Checks types and shapes alone: values are not looked at, and there must be one scale for each group, in row-major
-    /// order.
+    /// Checks only types and shapes: there must be one scale for each group, in row-major order.
     pub fn fits(&self, format: &Format, shape: &[usize]) -> Result<(), String> {
         let (stack, data) = self.codes(format, shape)?;
         let scales = self.scales(format, &stack, None)?;
@@ -218,53 +240,20 @@ impl<'a> Buffers<'a> {
 
     /// The bytes of the zero points, in the order of the scales.
     fn zeros(&self, part: &Part, stack: &Stack) -> Result<Share<'a>, String> {
-        let tensor = self
-            .zero
-            .ok_or_else(|| format!("tensor '{}' has no zero points next to it", self.data.name))?;
-        expect_type(&tensor, &[part.dtype], "zero points")?;
-        let (each, size) = (part.shape.iter().product::<usize>(), part.dtype.bitsize() / 8);
-        let (found, expected) = (tensor.bytes.len() / size, stack.experts * each);
-        match found == expected {
-            true => Ok(Share {
-                bytes: tensor.bytes,
-                len: each * size,
-                shared: false,
-            }),
-            false => Err(format!(
-                "tensor '{}': shape {:?}, expected {:?}: {}{}",
-                tensor.name,
-                tensor.shape,
-                part.shape,
-                counted(each, "zero point"),
-                self::each(stack.experts)
-            )),
-        }
+        let missing = || format!("tensor '{}' has no zero points next to it", self.data.name);
+        let share = Share::new(self.zero.ok_or_else(missing)?, part, part.dtype, "zero points")?;
+        share.fits(stack, false, |each| {
+            format!("{:?}: {}", part.shape, counted(each, "zero point"))
+        })
     }
 
     /// The bytes of the global scales.
     fn globals(&self, part: &Part, stack: &Stack) -> Result<Share<'a>, String> {
-        let tensor = self
-            .global
-            .ok_or_else(|| format!("tensor '{}' has no global scale next to it", self.data.name))?;
-        expect_type(&tensor, &[Dtype::F32], "global scales")?;
-        let each = part.shape.iter().product::<usize>();
-        let (found, expected) = (tensor.bytes.len() / 4, stack.experts * each);
+        let missing = || format!("tensor '{}' has no global scale next to it", self.data.name);
+        let share = Share::new(self.global.ok_or_else(missing)?, part, Dtype::F32, "global scales")?;
         // One value may be shared by all matrices; some programs write one even for an empty tensor.
-        let shared = found == 1 && each <= 1;
-        match shared || found == expected {
-            true => Ok(Share {
-                bytes: tensor.bytes,
-                len: each * 4,
-                shared,
-            }),
-            false => Err(format!(
-                "tensor '{}': shape {:?}, expected {}{}",
-                tensor.name,
-                tensor.shape,
-                counted(expected, "global scale"),
-                self::each(stack.experts)
-            )),
-        }
+        let shared = share.tensor.bytes.len() == 4 && share.len <= 4;
+        share.fits(stack, shared, |each| counted(stack.experts * each, "global scale"))
     }
 }
 
@@ -302,7 +291,7 @@ fn across(element: &Element, dtype: Dtype, cols: usize) -> usize {
     }
 }
 
-/// Whether a byte holds several codes.
+/// True if a byte holds several codes.
 fn packs(element: &Element, dtype: Dtype) -> bool {
     element.stored_bits() < 8 && dtype != Dtype::F4
 }

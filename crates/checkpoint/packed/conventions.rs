@@ -1,4 +1,4 @@
-//! How other programs name and shape the parts of a quantized tensor in their files.
+//! Names and shapes that other programs give the parts of a quantized tensor in their files.
 
 use safetensors::Dtype;
 
@@ -24,7 +24,7 @@ pub struct Convention {
     pub own: &'static str,
     /// The NVFP4 rule that stores the same global scale as the writer, whichever rule picked its scales.
     pub rule: Option<&'static str>,
-    /// Whether codes are `[…, K / 32, 16]`, a block of bytes per scale, instead of `[…, K / 2]`.
+    /// True if codes are `[…, K / 32, 16]`, a block of bytes per scale, instead of `[…, K / 2]`.
     pub blocked: bool,
     /// The formats that it is known to hold, so that users need not state them.
     pub kinds: &'static [&'static Kind],
@@ -45,34 +45,22 @@ const BYTES: &[Dtype] = &[Dtype::U8, Dtype::I8, Dtype::F4];
 const POWERS: &[Dtype] = &[Dtype::F8_E8M0, Dtype::U8];
 const FLOATS: &[Dtype] = &[Dtype::F32, Dtype::BF16, Dtype::F16];
 
-const NVFP4: Kind = Kind {
-    format: "nvfp4",
-    codes: BYTES,
-    scale: &[Dtype::F8_E4M3],
-};
-const MXFP4: Kind = Kind {
-    format: "mxfp4",
-    codes: BYTES,
-    scale: POWERS,
-};
+const NVFP4: Kind = kind("nvfp4", BYTES, &[Dtype::F8_E4M3]);
+const MXFP4: Kind = kind("mxfp4", BYTES, POWERS);
 const MXFP8: Kind = fp8("mxfp8", POWERS);
 const FP8_TILES_POWER: Kind = fp8("e4m3/b128x128:e8m0", &[Dtype::F8_E8M0]);
 const FP8_TENSOR: Kind = fp8("fp8_tensor", FLOATS);
 const FP8_ROWS: Kind = fp8("fp8_token", FLOATS);
 const FP8_TILES: Kind = fp8("fp8_b128x128", FLOATS);
 const FP8_BLOCKS: Kind = fp8("fp8_b128_f32", FLOATS);
-const INT8_ROWS: Kind = Kind {
-    format: "int8_token",
-    codes: &[Dtype::I8],
-    scale: FLOATS,
-};
+const INT8_ROWS: Kind = kind("int8_token", &[Dtype::I8], FLOATS);
+
+const fn kind(format: &'static str, codes: &'static [Dtype], scale: &'static [Dtype]) -> Kind {
+    Kind { format, codes, scale }
+}
 
 const fn fp8(format: &'static str, scale: &'static [Dtype]) -> Kind {
-    Kind {
-        format,
-        codes: &[Dtype::F8_E4M3],
-        scale,
-    }
+    kind(format, &[Dtype::F8_E4M3], scale)
 }
 
 const PLAIN: Convention = Convention {
@@ -88,7 +76,7 @@ const PLAIN: Convention = Convention {
 };
 
 /// All conventions; the first whose codes and scales are in a file counts.
-pub const CONVENTIONS: &[Convention] = &[
+pub const FILE_NAMES: &[Convention] = &[
     Convention {
         writer: "ulplab",
         codes: ".data",

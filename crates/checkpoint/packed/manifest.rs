@@ -1,4 +1,4 @@
-//! What `ulplab quantize` records in a file's metadata, under the key `ulplab`.
+//! The record of `ulplab quantize` in a file's metadata, under the key `ulplab`.
 
 use std::collections::BTreeMap;
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{CONVENTIONS, Convention};
+use super::{Convention, FILE_NAMES};
 
 const INTRODUCTION: &str = "# Quantized tensors in files
 
@@ -56,7 +56,7 @@ its name: `w_scale_2` is by the rule `modelopt`, `w_global_scale` next to `w_pac
 /// The whole page.
 pub fn markdown() -> String {
     let mut out = INTRODUCTION.to_owned();
-    for convention in CONVENTIONS {
+    for convention in FILE_NAMES {
         let Convention {
             writer,
             codes,

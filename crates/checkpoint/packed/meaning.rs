@@ -2,7 +2,7 @@
 
 use ulplab_core::formats::{Format, Global, Scale};
 
-/// Whether stored scales of one format have the same meaning as those of another, so that either can be decoded as the
+/// True if stored scales of one format have the same meaning as those of another, so that either can be decoded as the
 /// other. If the meaning of a tensor's scales is known, only such rules can explain it.
 pub fn reads_as(one: &Format, other: &Format) -> bool {
     match (one.scaling, other.scaling) {

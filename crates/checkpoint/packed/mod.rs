@@ -16,7 +16,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 pub use buffers::{Buffers, Opened};
-pub use conventions::{CONVENTIONS, Convention, Kind};
+pub use conventions::{Convention, FILE_NAMES, Kind};
 pub use manifest::{Entry, Manifest};
 pub use markdown::markdown;
 pub use meaning::reads_as;
@@ -34,7 +34,7 @@ use ulplab_core::pattern;
 use ulplab_core::pattern::selects;
 use ulplab_core::tensorfile::{Tensor, TensorFile};
 
-/// How to find and read quantized tensors. What is `None` is taken from the file's metadata, or from names, types and
+/// Names and formats by which quantized tensors are found and read. A `None` is taken from the file's metadata, or from names, types and
 /// shapes.
 #[derive(Clone, Debug, Default)]
 pub struct Naming {
@@ -65,7 +65,7 @@ pub struct Packed<'a> {
     pub dtype: Option<String>,
     /// The layout of the scales; `None` if they are row-major.
     pub layout: Option<&'static Layout>,
-    /// What states how its scales are read, if not the format's table alone: a name, or the file.
+    /// The source of the meaning of its scales, if that is not the format's table: a name, or the file.
     pub said: Option<String>,
     /// Codes and scales as they are in the file.
     pub buffers: Buffers<'a>,
@@ -109,7 +109,7 @@ impl Naming {
         }
     }
 
-    /// Whether `--rule` or `--format` names the rule; otherwise it is the first of its table.
+    /// True if `--rule` or `--format` names the rule; otherwise it is the first of its table.
     pub fn names_rule(&self) -> bool {
         self.rule.is_some() || self.format.as_deref().is_some_and(|format| format.contains('('))
     }
@@ -137,7 +137,7 @@ impl Naming {
         let manifest = Manifest::read(file)?;
         let (format, layout) = (self.format()?, self.layout()?);
         if let Some(data) = &self.data {
-            let base = CONVENTIONS
+            let base = FILE_NAMES
                 .iter()
                 .find_map(|convention| data.strip_suffix(convention.codes));
             let name = base.filter(|base| !base.is_empty()).unwrap_or(data);
@@ -159,9 +159,9 @@ impl Naming {
                 let global = base.zip(self.global.as_deref());
                 global.is_some_and(|(base, global)| global.strip_prefix(base) == convention.global)
             };
-            let convention = CONVENTIONS.iter().find(by_names);
+            let convention = FILE_NAMES.iter().find(by_names);
             let format = self.by_names(format, convention.and_then(|convention| convention.rule))?;
-            let convention = convention.unwrap_or(&CONVENTIONS[0]);
+            let convention = convention.unwrap_or(&FILE_NAMES[0]);
             let recognised = (name.to_string(), buffers, convention);
             return Ok(vec![self.packed(file, recognised, &manifest, format, layout)?]);
         }
@@ -271,7 +271,7 @@ impl Naming {
     }
 }
 
-/// The names of all tensors that are parts of quantized ones, whatever their types and shapes.
+/// The names of all tensors that are parts of quantized ones, of any types and shapes.
 pub fn parts(file: &TensorFile) -> Result<HashSet<&str>> {
     let manifest = Manifest::read(file)?;
     let found = file.tensors().filter_map(|tensor| recognise(file, tensor, &manifest));
@@ -289,7 +289,7 @@ type Recognised<'a> = (String, Buffers<'a>, &'static Convention);
 /// The quantized tensor whose codes are `tensor`, if the manifest or the names of its neighbours imply one.
 fn recognise<'a>(file: &'a TensorFile, tensor: Tensor<'a>, manifest: &Manifest) -> Option<Recognised<'a>> {
     let known = |name: &str| manifest.tensors.contains_key(name);
-    CONVENTIONS.iter().find_map(|convention| {
+    FILE_NAMES.iter().find_map(|convention| {
         let (name, buffers) = convention.recognise(file, tensor, known)?;
         Some((name, buffers, convention))
     })
@@ -347,7 +347,7 @@ impl Grid {
         self.count.0 * self.count.1
     }
 
-    /// Whether there is no group, because the tensor is empty.
+    /// True if there is no group, because the tensor is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -140,7 +140,7 @@ impl<'a> Scales<'a> {
         }
     }
 
-    /// Whether there is one scale per group, in row-major order.
+    /// True if there is one scale per group, in row-major order.
     pub(super) fn is_plain(&self) -> bool {
         matches!(self.order, Order::Plain)
     }

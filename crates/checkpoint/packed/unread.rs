@@ -10,7 +10,7 @@ use ulplab_core::tensorfile::{Tensor, TensorFile};
 /// Endings of zero points next to codes, in files whose zero points are not read.
 const ZERO_POINTS: [&str; 2] = [".qzeros", "_zero_point"];
 
-/// Why the format of codes is unknown, and what helps.
+/// The reason that the format of codes is unknown, and what helps.
 pub(super) fn unknown_format(file: &TensorFile, name: &str, buffers: &Buffers) -> String {
     if is_words(&buffers.data) {
         return words(&buffers.data);
@@ -48,7 +48,7 @@ pub fn nothing(file: &TensorFile, only: &[String], skip: &[String]) -> Error {
     Error::NothingSelected(what)
 }
 
-/// Whether these are codes of a few bits packed in words, by the names of AWQ and GPTQ and of compressed-tensors.
+/// True if these are codes of a few bits packed in words, by the names of AWQ and GPTQ and of compressed-tensors.
 fn is_words(tensor: &Tensor) -> bool {
     let ending = tensor.name.ends_with("qweight") || tensor.name.ends_with("_packed");
     ending && matches!(tensor.dtype, Dtype::I32 | Dtype::U32 | Dtype::I64)

@@ -2,7 +2,7 @@
 
 use super::{Check, Finding, error, not_judged};
 use crate::checkpoint::config::Section;
-use crate::checkpoint::conventions::{CONVENTIONS, Convention, gptq};
+use crate::checkpoint::conventions::{CHECKPOINTS, Convention, gptq};
 use ulplab_core::tensorfile::Flaw;
 
 pub const FILES: Check = error(
@@ -28,22 +28,18 @@ pub fn files(flaws: &[Flaw]) -> Vec<Finding> {
 
 /// A finding for a key that is not understood.
 pub fn not_understood(section: &Section, why: impl Into<String>) -> Finding {
-    Finding::new(
-        &CONFIGURATION,
-        (section.file, ""),
-        why,
-        "what docs/checkpoints.md lists",
-    )
+    let expected = "what docs/checkpoints.md lists";
+    Finding::new(&CONFIGURATION, (section.file, ""), why, expected)
 }
 
 /// Holds the methods that sections name against the conventions that exist, against each other, and against that of the tensors.
 pub fn conventions(sections: &[Section], names: Option<&'static Convention>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for section in sections {
-        let mut known = CONVENTIONS.iter().filter(|convention| convention.states(section));
+        let mut known = CHECKPOINTS.iter().filter(|convention| convention.states(section));
         let found = format!("method '{}'", section.method);
-        let mut add = |found: String, expected: String| {
-            findings.push(Finding::new(&CONVENTION, (section.file, ""), found, expected));
+        let mut add = |check, found: String, expected: String| {
+            findings.push(Finding::new(check, (section.file, ""), found, expected));
         };
         match (known.next(), names) {
             (None, _) => {
@@ -52,29 +48,28 @@ pub fn conventions(sections: &[Section], names: Option<&'static Convention>) -> 
                     _ => found,
                 };
                 let mut methods: Vec<&str> = Vec::new();
-                for method in CONVENTIONS.iter().flat_map(|known| known.methods) {
+                for method in CHECKPOINTS.iter().flat_map(|known| known.methods) {
                     if !methods.contains(method) {
                         methods.push(method);
                     }
                 }
-                let expected = format!("one of {}", methods.join(", "));
-                findings.push(Finding::new(&CONFIGURATION, (section.file, ""), found, expected));
+                add(&CONFIGURATION, found, format!("one of {}", methods.join(", ")));
             }
             // AutoRound stores files in the form of other programs, too.
             (Some(_), Some(names)) if !names.states(section) && gptq::stores_otherwise(section) => {
                 let packing = section.text("packing_format").unwrap_or_default();
                 let found = format!("{found} with packing_format '{packing}'");
                 let expected = "a form of GPTQ or AWQ: of others nothing is known but their tensors";
-                findings.push(Finding::new(&CONFIGURATION, (section.file, ""), found, expected));
+                add(&CONFIGURATION, found, expected.into());
             }
-            (Some(known), Some(names)) if !names.states(section) => add(
-                format!("{found}, but the tensors are named as by {}", names.name),
-                format!("tensors as {} names them", known.name),
-            ),
-            (Some(_), None) => add(
-                format!("{found}, but no tensor is quantized"),
-                "quantized tensors".into(),
-            ),
+            (Some(known), Some(names)) if !names.states(section) => {
+                let found = format!("{found}, but the tensors are named as by {}", names.name);
+                add(&CONVENTION, found, format!("tensors as {} names them", known.name));
+            }
+            (Some(_), None) => {
+                let found = format!("{found}, but no tensor is quantized");
+                add(&CONVENTION, found, "quantized tensors".into());
+            }
             _ => {}
         }
     }
@@ -83,13 +78,8 @@ pub fn conventions(sections: &[Section], names: Option<&'static Convention>) -> 
             if let (Some(a), Some(b)) = (one.value.get(key), other.value.get(key))
                 && a != b
             {
-                let found = format!("'{key}' is {b}");
-                findings.push(Finding::new(
-                    &CONVENTION,
-                    (other.file, ""),
-                    found,
-                    format!("{a}, as {} says", one.file),
-                ));
+                let (found, expected) = (format!("'{key}' is {b}"), format!("{a}, as {} says", one.file));
+                findings.push(Finding::new(&CONVENTION, (other.file, ""), found, expected));
             }
         }
     }

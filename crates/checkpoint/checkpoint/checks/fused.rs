@@ -46,11 +46,8 @@ where
         };
         compare(&FUSED_GLOBAL, &|name| of(name).0, "a global scale of");
         compare(&FUSED_TENSOR_SCALE, &|name| of(name).1, "a scale of");
-        compare(
-            &FUSED_TENSOR_SCALE,
-            &|name| of(name).2.copied(),
-            "a scale of activations of",
-        );
+        let input = |name: &&str| of(name).2.copied();
+        compare(&FUSED_TENSOR_SCALE, &input, "a scale of activations of");
     }
     findings
 }

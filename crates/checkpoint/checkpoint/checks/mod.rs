@@ -59,28 +59,20 @@ pub struct Finding {
     pub expected: String,
 }
 
+const fn check(severity: Severity, name: &'static str, doc: &'static str) -> Check {
+    Check { name, severity, doc }
+}
+
 const fn error(name: &'static str, doc: &'static str) -> Check {
-    Check {
-        name,
-        severity: Severity::Error,
-        doc,
-    }
+    check(Severity::Error, name, doc)
 }
 
 const fn warning(name: &'static str, doc: &'static str) -> Check {
-    Check {
-        name,
-        severity: Severity::Warning,
-        doc,
-    }
+    check(Severity::Warning, name, doc)
 }
 
 const fn not_judged(name: &'static str, doc: &'static str) -> Check {
-    Check {
-        name,
-        severity: Severity::NotJudged,
-        doc,
-    }
+    check(Severity::NotJudged, name, doc)
 }
 
 /// All checks, in the order of the document.

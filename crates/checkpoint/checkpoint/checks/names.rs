@@ -1,10 +1,11 @@
-//! Which tensors are there, and of which types and shapes.
+//! Tensors that are missing or left over, and their types and shapes.
 
 use super::{Check, Finding, error};
 use crate::checkpoint::conventions::Convention;
 use crate::checkpoint::parts::{Matrices, Parts, kin, module};
 use crate::checkpoint::stated::Stated;
 use crate::checkpoint::words::Misfit;
+use ulplab_core::tensorfile::Tensor;
 
 pub const MISSING_PART: Check = error(
     "missing_part",
@@ -42,30 +43,22 @@ pub fn misfit(name: &str, misfit: Misfit) -> Finding {
 /// Parts that are missing or left over.
 pub fn parts(name: &str, parts: &Parts, convention: &Convention, symmetric: Option<bool>) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let codes = parts.codes.filter(|codes| !codes.is_floating());
-    let Some(codes) = codes else {
+    let mut add = |check, subject: &Tensor, found: &str, expected: &str| {
+        findings.push(Finding::new(check, (subject.name, name), found, expected));
+    };
+    let Some(codes) = parts.codes.filter(|codes| !codes.is_floating()) else {
         let found = match parts.codes {
             Some(weight) => format!("beside '{}', which is {}", weight.name, weight.dtype),
             None => "without codes".into(),
         };
-        for (what, tensor) in parts.beside() {
-            findings.push(Finding::new(
-                &LEFT_OVER,
-                (tensor.name, name),
-                format!("a {what} {found}"),
-                "codes beside it",
-            ));
+        for (what, tensor) in parts.without_codes() {
+            add(&LEFT_OVER, &tensor, &format!("a {what} {found}"), "codes beside it");
         }
         return findings;
     };
     let mut missing = |what: &str| {
         let found = format!("{} {:?} without {what}", codes.dtype, codes.shape);
-        findings.push(Finding::new(
-            &MISSING_PART,
-            (codes.name, name),
-            found,
-            format!("{what} beside it"),
-        ));
+        add(&MISSING_PART, &codes, &found, &format!("{what} beside it"));
     };
     let Some(scale) = parts.scale else {
         missing("scales");
@@ -84,23 +77,23 @@ pub fn parts(name: &str, parts: &Parts, convention: &Convention, symmetric: Opti
         missing("zero points");
     }
     for tensor in &parts.doubled {
-        findings.push(Finding::new(
+        add(
             &LEFT_OVER,
-            (tensor.name, name),
+            tensor,
             "a part that another tensor is already",
             "one of them",
-        ));
+        );
     }
     findings
 }
 
 /// True if scales without codes belong to a quantized matrix: numbers of other kinds are called scales too.
 pub fn is_stray(parts: &Parts) -> bool {
-    let stray = |tensor: &ulplab_core::tensorfile::Tensor| {
+    let stray = |tensor: &Tensor| {
         let named = ["weight_", ".scales", ".qzeros", ".g_idx", "_scale_inv"];
         tensor.shape.len() > 1 || named.iter().any(|named| tensor.name.contains(named)) || !tensor.is_floating()
     };
-    parts.beside().any(|(_, tensor)| stray(&tensor))
+    parts.without_codes().any(|(_, tensor)| stray(&tensor))
 }
 
 /// Matrices that the configuration says should be quantized and are not, and the reverse.
@@ -116,16 +109,14 @@ pub fn left_out(matrices: &Matrices, convention: &Convention, stated: &Stated) -
         };
         if parts.is_whole() {
             let found = format!("{} codes with scales", codes.dtype);
-            if stated.leaves_out(module) == Some(true) {
-                let expected = format!("no quantization: the configuration leaves '{module}' out");
-                add(&IGNORED_QUANTIZED, found, expected);
+            let why = if stated.leaves_out(module) == Some(true) {
+                format!("the configuration leaves '{module}' out")
             } else if stated.targets(convention, module) == Some(false) {
-                add(
-                    &IGNORED_QUANTIZED,
-                    found,
-                    format!("no quantization: no target of the configuration is '{module}'"),
-                );
-            }
+                format!("no target of the configuration is '{module}'")
+            } else {
+                continue;
+            };
+            add(&IGNORED_QUANTIZED, found, format!("no quantization: {why}"));
         } else if codes.is_floating() && codes.shape.len() > 1 && !name.contains("norm") {
             let target = stated.targets(convention, module);
             let namesake = kinds.contains(&kin(name)) && target != Some(false);

@@ -7,6 +7,7 @@ use super::{Check, Finding, error, warning};
 use crate::checkpoint::config::Section;
 use crate::checkpoint::parts::{Matrices, Parts, kin};
 use ulplab_core::error::counted;
+use ulplab_core::tensorfile::Tensor;
 
 pub const MISSING_INPUT_SCALE: Check = error(
     "missing_input_scale",
@@ -25,10 +26,8 @@ pub const NO_KV_SCALE: Check = warning(
 
 /// True if a matrix has a scale of its activations under one of these names.
 fn has_input(parts: &Parts, names: &[&str]) -> bool {
-    parts
-        .activations
-        .iter()
-        .any(|tensor| names.iter().any(|name| tensor.name.ends_with(name)))
+    let named = |tensor: &Tensor| names.iter().any(|name| tensor.name.ends_with(name));
+    parts.activations.iter().any(named)
 }
 
 /// Static scales of activations that are missing. `needs` gives the names of which a quantized matrix needs one, if the
@@ -41,36 +40,24 @@ pub fn inputs<'n>(matrices: &Matrices, needs: &BTreeMap<&str, Option<&'n [&'n st
     let mut findings = Vec::new();
     for (name, names) in needs {
         let parts = &matrices[*name];
-        let namesakes = kinds.contains(&kin(name));
-        let promised = match names {
-            Some(names) => !names.is_empty(),
-            None => namesakes,
-        };
+        let promised = names.map_or_else(|| kinds.contains(&kin(name)), |names| !names.is_empty());
         let (true, false, Some(codes)) = (promised, has_input(parts, of(name)), parts.codes) else {
             continue;
         };
-        let expected = match (names, namesakes) {
-            (Some(names), _) => format!(
-                "'{}': the configuration says that activations have a static scale",
-                names[0]
-            ),
-            (None, _) => "one, as its namesakes have".into(),
+        let expected = match names {
+            Some([name, ..]) => format!("'{name}': the configuration says that activations have a static scale"),
+            _ => "one, as its namesakes have".into(),
         };
-        findings.push(Finding::new(
-            &MISSING_INPUT_SCALE,
-            (codes.name, name),
-            "no scale of activations",
-            expected,
-        ));
+        let (check, found) = (&MISSING_INPUT_SCALE, "no scale of activations");
+        findings.push(Finding::new(check, (codes.name, name), found, expected));
     }
     findings
 }
 
 /// Group indices that are missing: where activations have an order (`desc_act`), or where other matrices have one.
 pub fn indices(matrices: &Matrices, sections: &[&Section]) -> Vec<Finding> {
-    let ordered = sections
-        .iter()
-        .any(|section| section.value.get("desc_act") == Some(&true.into()));
+    let orders = |section: &&Section| section.value.get("desc_act") == Some(&true.into());
+    let ordered = sections.iter().any(orders);
     let quantized = || matrices.iter().filter(|(_, parts)| parts.is_whole());
     let with = quantized().filter(|(_, parts)| parts.index.is_some()).count();
     if with == 0 && !ordered {
@@ -95,11 +82,11 @@ fn quantizes_cache(section: &Section) -> bool {
     let of = |key: &str| section.value.get(key).filter(|value| !value.is_null());
     let scheme = of("kv_cache_scheme").filter(|scheme| scheme.get("dynamic") != Some(&true.into()));
     let algorithm = of("kv_cache_quant_algo").filter(|name| name.as_str() != Some("none"));
-    let group = section
-        .value
-        .pointer("/export/kv_cache_group")
-        .and_then(|group| group.as_array());
-    scheme.is_some() || algorithm.is_some() || group.is_some_and(|group| !group.is_empty())
+    let group = section.value.pointer("/export/kv_cache_group");
+    let group = group
+        .and_then(|group| group.as_array())
+        .is_some_and(|group| !group.is_empty());
+    scheme.is_some() || algorithm.is_some() || group
 }
 
 /// Modules that make the keys of an attention layer, and whether values have a scale of their own.
@@ -130,19 +117,13 @@ pub fn cache(matrices: &Matrices, sections: &[&Section]) -> Vec<Finding> {
             layers.entry(layer).or_insert((name, *values, [false, false]));
         }
     }
-    let tensors = matrices
-        .values()
-        .flat_map(|parts| &parts.activations)
-        .map(|tensor| tensor.name);
-    for name in tensors {
+    for tensor in matrices.values().flat_map(|parts| &parts.activations) {
+        let name = tensor.name;
         let has = match name.rsplit('.').next().unwrap_or(name) {
             "kv_scale" => [true, true],
             "k_scale" => [true, false],
             "v_scale" => [false, true],
-            "output_scale" => [
-                name.ends_with("k_proj.output_scale"),
-                name.ends_with("v_proj.output_scale"),
-            ],
+            "output_scale" => ["k_proj", "v_proj"].map(|of| name.ends_with(&format!("{of}.output_scale"))),
             _ => continue,
         };
         for (at, _) in name.match_indices('.') {
@@ -179,12 +160,8 @@ pub fn cache(matrices: &Matrices, sections: &[&Section]) -> Vec<Finding> {
         // A layer that is not quantized at all, as one of several predicted tokens, may be left out as a whole.
         if kinds.contains(&kin(layer)) && (has[0] || has[1] || quantized(layer)) {
             let found = format!("without {missing}");
-            findings.push(Finding::new(
-                &MISSING_KV_SCALE,
-                (layer, matrix),
-                found,
-                "both, as its namesakes have",
-            ));
+            let expected = "both, as its namesakes have";
+            findings.push(Finding::new(&MISSING_KV_SCALE, (layer, matrix), found, expected));
         }
     }
     findings

@@ -46,12 +46,8 @@ const GAINS: std::ops::RangeInclusive<f64> = 1.0 / 256.0..=128.0;
 pub fn values(name: &str, parts: &Parts, powers: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     let blocks = parts.scale.map(|tensor| (tensor, false));
-    let others = parts
-        .global
-        .into_iter()
-        .chain(parts.activations.iter().copied())
-        .map(|tensor| (tensor, true));
-    for (tensor, no_zero) in blocks.into_iter().chain(others) {
+    let others = parts.global.iter().chain(&parts.activations);
+    for (tensor, no_zero) in blocks.into_iter().chain(others.map(|tensor| (*tensor, true))) {
         // A zero point of activations is no scale.
         if tensor.name.ends_with("_zero_point") {
             continue;
@@ -86,32 +82,20 @@ fn counts(tensor: &Tensor, powers: bool) -> (Place, Place, Place) {
             *place = Some((count + 1, first));
         }
     };
+    let codes = || tensor.bytes.iter().enumerate();
     match tensor.dtype {
-        Dtype::F8_E8M0 => tensor
-            .bytes
-            .iter()
-            .enumerate()
-            .for_each(|(at, code)| count(&mut nonfinite, at, *code == 0xff)),
-        Dtype::U8 if powers => tensor
-            .bytes
-            .iter()
-            .enumerate()
-            .for_each(|(at, code)| count(&mut nonfinite, at, *code == 0xff)),
-        Dtype::U8 | Dtype::F8_E4M3 => tensor.bytes.iter().enumerate().for_each(|(at, code)| {
+        Dtype::F8_E8M0 => codes().for_each(|(at, code)| count(&mut nonfinite, at, *code == 0xff)),
+        Dtype::U8 if powers => codes().for_each(|(at, code)| count(&mut nonfinite, at, *code == 0xff)),
+        Dtype::U8 | Dtype::F8_E4M3 => codes().for_each(|(at, code)| {
             count(&mut nonfinite, at, code & 0x7f == 0x7f);
             count(&mut negative, at, *code > 0x7f && code & 0x7f != 0x7f);
             count(&mut zero, at, code & 0x7f == 0);
         }),
-        _ => tensor
-            .to_f32()
-            .unwrap_or_default()
-            .iter()
-            .enumerate()
-            .for_each(|(at, value)| {
-                count(&mut nonfinite, at, !value.is_finite());
-                count(&mut negative, at, *value < 0.0);
-                count(&mut zero, at, *value == 0.0);
-            }),
+        _ => tensor.to_f32().iter().flatten().enumerate().for_each(|(at, value)| {
+            count(&mut nonfinite, at, !value.is_finite());
+            count(&mut negative, at, *value < 0.0);
+            count(&mut zero, at, *value == 0.0);
+        }),
     }
     (nonfinite, negative, zero)
 }
@@ -119,7 +103,7 @@ fn counts(tensor: &Tensor, powers: bool) -> (Place, Place, Place) {
 /// The finding if a matrix has not the size of a trained one; `which` numbers it in its stack.
 pub fn size(name: &str, which: &str, parts: &Parts, measured: &Measured) -> Option<Finding> {
     let gain = measured.gain(measured.rms);
-    // What is all zero or not finite is another finding.
+    // A matrix that is all zero or not finite has another finding.
     if gain == 0.0 || !gain.is_finite() || GAINS.contains(&gain) {
         return None;
     }
@@ -137,21 +121,15 @@ pub fn size(name: &str, which: &str, parts: &Parts, measured: &Measured) -> Opti
     let found = format!("{which}gain {gain:.3e}");
     let by = |tensor: &Tensor, other: f64| {
         let found = format!("{found}, and {other:.3e} with the reciprocals of '{}'", tensor.name);
-        Finding::new(
-            &INVERTED_SCALE,
-            (tensor.name, name),
-            found,
-            "a gain between 2^-8 and 2^7 of the scales as they are stored",
-        )
+        let expected = "a gain between 2^-8 and 2^7 of the scales as they are stored";
+        Finding::new(&INVERTED_SCALE, (tensor.name, name), found, expected)
     };
     match (global, global_inverted) {
         (Some(global), Some(other)) if explains(&other) => Some(by(&global, other)),
         _ if explains(&inverted) => Some(by(&scale, inverted)),
-        _ => Some(Finding::new(
-            &MAGNITUDE,
-            (global.unwrap_or(scale).name, name),
-            found,
-            "a gain between 2^-8 and 2^7",
-        )),
+        _ => {
+            let subject = (global.unwrap_or(scale).name, name);
+            Some(Finding::new(&MAGNITUDE, subject, found, "a gain between 2^-8 and 2^7"))
+        }
     }
 }

@@ -98,13 +98,10 @@ pub fn parts(shortfall: &Shortfall) -> Option<(String, String)> {
     }
     if let Some((row, col, noise)) = shortfall.element.filter(|_| median <= ROUNDED) {
         let elements = counted(shortfall.elements, "element");
-        let found = format!(
-            "{elements} farther than a step and a half from the nearest code, the first at row {row}, column {col}"
-        );
-        return Some((
-            more(found, noise),
-            "the nearest codes, as those of the other elements".into(),
-        ));
+        let place = format!("the first at row {row}, column {col}");
+        let found = format!("{elements} farther than a step and a half from the nearest code, {place}");
+        let expected = "the nearest codes, as those of the other elements";
+        return Some((more(found, noise), expected.into()));
     }
     let of = |one: &str, what: &str, noise: &[Noise], all: &[f64]| {
         let limit = limit(all, (ROUNDED, 3.0)).filter(|_| all.len() >= ENOUGH)?;
@@ -138,26 +135,20 @@ pub fn low(
     let (found, least) = (against.db(against.noise), least(reading.bits()));
     let with = |db: f64, what: &str| format!("{which}SQNR {found:.2} dB, and {db:.2} dB {what}");
     let enough = |other: Option<Against>| other.map(|other| other.db(other.noise)).filter(|db| *db >= least);
-    let (swapped, turned) = (enough(other), enough(turned));
-    let global = Some(against.db(against.noise_global_inverted))
-        .filter(|db| *db >= least)
-        .zip(parts.global);
-    let inverted = Some(against.db(against.noise_inverted)).filter(|db| *db >= least);
-    let (check, subject, found) = match (swapped.or(turned), global, inverted) {
-        (Some(db), ..) if swapped.is_none() => (&TRANSPOSED, codes, with(db, "from the transposed source")),
-        (Some(db), ..) => (
-            &CODE_ORDER,
-            codes,
-            with(db, "with the codes of each byte or word in the other order"),
-        ),
-        (_, Some((db, global)), _) => (&INVERTED_SCALE, global, with(db, "with its reciprocal")),
-        (_, _, Some(db)) => (&INVERTED_SCALE, scale, with(db, "with their reciprocals")),
-        _ => (&LOW_SQNR, codes, format!("{which}SQNR {found:.2} dB")),
+    let inverted = |noise: f64| Some(against.db(noise)).filter(|db| *db >= least);
+    let global = parts.global.zip(inverted(against.noise_global_inverted));
+    let (check, subject, found) = if let Some(db) = enough(other) {
+        let what = "with the codes of each byte or word in the other order";
+        (&CODE_ORDER, codes, with(db, what))
+    } else if let Some(db) = enough(turned) {
+        (&TRANSPOSED, codes, with(db, "from the transposed source"))
+    } else if let Some((global, db)) = global {
+        (&INVERTED_SCALE, global, with(db, "with its reciprocal"))
+    } else if let Some(db) = inverted(against.noise_inverted) {
+        (&INVERTED_SCALE, scale, with(db, "with their reciprocals"))
+    } else {
+        (&LOW_SQNR, codes, format!("{which}SQNR {found:.2} dB"))
     };
-    Some(Finding::new(
-        check,
-        (subject.name, name),
-        found,
-        format!("{least} dB or more"),
-    ))
+    let expected = format!("{least} dB or more");
+    Some(Finding::new(check, (subject.name, name), found, expected))
 }

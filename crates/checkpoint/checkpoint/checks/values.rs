@@ -51,12 +51,8 @@ fn enough(bits: usize) -> u64 {
 pub fn counts(name: &str, which: &str, codes: &Tensor, reading: &Reading, measured: &Measured) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut add = |check, found: String, expected: &str| {
-        findings.push(Finding::new(
-            check,
-            (codes.name, name),
-            format!("{which}{found}"),
-            expected,
-        ));
+        let found = format!("{which}{found}");
+        findings.push(Finding::new(check, (codes.name, name), found, expected));
     };
     let share = |count: u64, of: u64| format!("{count} of {of} ({:.2} %)", 100.0 * count as f64 / of.max(1) as f64);
     let Measured {
@@ -68,23 +64,16 @@ pub fn counts(name: &str, which: &str, codes: &Tensor, reading: &Reading, measur
         ..
     } = *measured;
     if nan_codes > 0 {
-        add(
-            &NAN_CODE,
-            format!("{} codes are NaN or infinite", share(nan_codes, elements)),
-            "finite codes",
-        );
+        let found = format!("{} codes are NaN or infinite", share(nan_codes, elements));
+        add(&NAN_CODE, found, "finite codes");
     }
-    let (limit, words) = if reading.bits() <= 4 {
-        (0.25, "at most 25 %")
-    } else {
-        (0.05, "at most 5 %")
+    let (limit, words) = match reading.bits() {
+        ..=4 => (0.25, "at most 25 %"),
+        _ => (0.05, "at most 5 %"),
     };
     if saturated as f64 > limit * elements as f64 && elements >= ENOUGH {
-        add(
-            &SATURATED,
-            format!("{} codes have the largest magnitude", share(saturated, elements)),
-            words,
-        );
+        let found = format!("{} codes have the largest magnitude", share(saturated, elements));
+        add(&SATURATED, found, words);
     }
     if elements > 0 && dead == blocks {
         add(&DEAD_MATRIX, "every code is zero".into(), "a matrix that is not zero");
@@ -105,11 +94,9 @@ pub fn counts(name: &str, which: &str, codes: &Tensor, reading: &Reading, measur
 
 /// Blocks whose scale loses them.
 pub fn lost(name: &str, which: &str, scale: &Tensor, measured: &Measured) -> Option<Finding> {
-    (measured.lost > 0).then(|| {
-        let found = format!(
-            "{which}{} of {} blocks have the scale zero and codes that are not",
-            measured.lost, measured.blocks
-        );
+    let Measured { lost, blocks, .. } = *measured;
+    (lost > 0).then(|| {
+        let found = format!("{which}{lost} of {blocks} blocks have the scale zero and codes that are not");
         Finding::new(&super::scales::ZERO_SCALE, (scale.name, name), found, "positive scales")
     })
 }
@@ -128,21 +115,16 @@ pub fn words(name: &str, parts: &Parts, words: &Words, offset: i32, symmetric: O
                 uneven.get_or_insert(zero);
             }
         }
-        if over > 0 {
-            let found = format!("{over} of {count} zero points are {}", 1 << words.bits);
-            let expected = format!("0 to {}", (1 << words.bits) - 1);
+        let mut add = |found: String, expected: String| {
             findings.push(Finding::new(&ZERO_POINT, (zero.name, name), found, expected));
+        };
+        let (codes, middle) = (1 << words.bits, words.middle());
+        if over > 0 {
+            let found = format!("{over} of {count} zero points are {codes}");
+            add(found, format!("0 to {}", codes - 1));
         } else if let (Some(found), Some(true)) = (uneven, symmetric) {
-            let expected = format!(
-                "{} everywhere: the configuration says that codes are symmetric",
-                words.middle()
-            );
-            findings.push(Finding::new(
-                &ZERO_POINT,
-                (zero.name, name),
-                format!("a zero point of {found}"),
-                expected,
-            ));
+            let expected = format!("{middle} everywhere: the configuration says that codes are symmetric");
+            add(format!("a zero point of {found}"), expected);
         }
     }
     if let Some(index) = parts.index {

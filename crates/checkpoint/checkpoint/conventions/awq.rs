@@ -2,8 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Convention, PLAIN, Part, gptq, integers, of_weight, within};
-use crate::checkpoint::words::Packing;
+use super::{Convention, PLAIN, Packing, Part, gptq, integers, of_weight, within};
 
 pub const CONVENTION: Convention = Convention {
     name: "AWQ",

@@ -2,9 +2,8 @@
 
 use serde_json::Value;
 
-use super::{Convention, PLAIN, Part, not_converted, of_weight};
+use super::{Convention, PLAIN, Packing, Part, not_converted, of_weight};
 use crate::checkpoint::config::{Modules, Scheme, Section};
-use crate::checkpoint::words::Packing;
 use ulplab_core::formats::Group;
 
 pub const CONVENTION: Convention = Convention {
@@ -80,8 +79,7 @@ pub fn scheme(section: &Section, module: &str) -> Result<Option<Scheme>, String>
         };
         let read = || {
             let scheme = weights_of(weights).map_err(|why| format!("{name}: {why}"))?;
-            let inputs = Some(inputs_of(group, &scheme));
-            Ok(Some(Scheme { inputs, ..scheme }))
+            Ok(Some(scheme.with_inputs(inputs_of(group, &scheme))))
         };
         for target in targets {
             if is_class(target) {
@@ -145,11 +143,9 @@ fn weights_of(weights: &Value) -> Result<Scheme, String> {
             ));
         }
     };
+    let symmetric = weights.get("symmetric").and_then(Value::as_bool);
     Ok(Scheme {
-        element,
-        bits,
-        group,
-        symmetric: weights.get("symmetric").and_then(Value::as_bool),
-        ..Scheme::default()
+        symmetric,
+        ..Scheme::new(element, bits, group)
     })
 }

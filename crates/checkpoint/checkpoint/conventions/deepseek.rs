@@ -21,33 +21,20 @@ fn scheme(section: &Section, module: &str) -> Result<Option<Scheme>, String> {
     };
     let of_expert = module.split('.').any(|part| part == "experts");
     if of_expert && section.text("expert_dtype") == Some("fp4") {
-        return Ok(Some(Scheme {
-            element: "e2m1",
-            bits: 4,
-            group: Some(Group::block(32)),
-            inputs: Some(inputs),
-            ..Scheme::default()
-        }));
+        let scheme = Scheme::new("e2m1", 4, Some(Group::block(32)));
+        return Ok(Some(scheme.with_inputs(inputs)));
     }
     let sizes = section.value.get("weight_block_size").filter(|sizes| !sizes.is_null());
-    let group = match sizes {
-        None => None,
-        Some(value) => match value.as_array().map(Vec::as_slice) {
-            Some([rows, cols]) => match (rows.as_u64(), cols.as_u64()) {
-                (Some(rows @ 1..), Some(cols @ 1..)) => Some(Group::Tile {
-                    rows: rows as usize,
-                    cols: cols as usize,
-                }),
-                _ => return Err(format!("key 'weight_block_size' is {value}, expected two sizes")),
-            },
-            _ => return Err(format!("key 'weight_block_size' is {value}, expected two sizes")),
-        },
-    };
-    Ok(Some(Scheme {
-        element: "e4m3",
-        bits: 8,
-        group,
-        inputs: Some(inputs),
-        ..Scheme::default()
-    }))
+    let group = sizes.map(|value| {
+        let size = |at: usize| value.get(at)?.as_u64().filter(|size| *size > 0);
+        let two = value.as_array().is_some_and(|sizes| sizes.len() == 2);
+        match size(0).zip(size(1)).filter(|_| two) {
+            Some((rows, cols)) => Ok(Group::Tile {
+                rows: rows as usize,
+                cols: cols as usize,
+            }),
+            None => Err(format!("key 'weight_block_size' is {value}, expected two sizes")),
+        }
+    });
+    Ok(Some(Scheme::new("e4m3", 8, group.transpose()?).with_inputs(inputs)))
 }

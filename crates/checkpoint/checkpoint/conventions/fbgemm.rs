@@ -8,15 +8,7 @@ pub const CONVENTION: Convention = Convention {
     name: "FBGEMM",
     methods: &["fbgemm_fp8"],
     writers: &["ModelOpt; compressed-tensors, not packed"],
-    scheme: |_, _| {
-        Ok(Some(Scheme {
-            element: "e4m3",
-            bits: 8,
-            group: Some(Group::Token),
-            inputs: Some(&[]),
-            ..Scheme::default()
-        }))
-    },
+    scheme: |_, _| Ok(Some(Scheme::new("e4m3", 8, Some(Group::Token)).with_inputs(&[]))),
     ignored: |section| within(section, "modules_to_not_convert"),
     doc: "FP8 with one scale for each output channel.",
     ..PLAIN

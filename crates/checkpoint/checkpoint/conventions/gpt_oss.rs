@@ -8,15 +8,7 @@ pub const CONVENTION: Convention = Convention {
     name: "gpt-oss",
     methods: &["mxfp4"],
     writers: &["gpt-oss"],
-    scheme: |_, _| {
-        Ok(Some(Scheme {
-            element: "e2m1",
-            bits: 4,
-            group: Some(Group::block(32)),
-            inputs: Some(&[]),
-            ..Scheme::default()
-        }))
-    },
+    scheme: |_, _| Ok(Some(Scheme::new("e2m1", 4, Some(Group::block(32))).with_inputs(&[]))),
     doc: "Codes are `[experts, rows, K / 32, 16]`, with the first code of a byte in its low half; scales are E8M0 in U8.",
     ..PLAIN
 };

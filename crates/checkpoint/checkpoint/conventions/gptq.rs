@@ -2,9 +2,8 @@
 
 use serde_json::Value;
 
-use super::{Convention, PLAIN, Part, integers, not_converted, number, of_weight};
+use super::{Convention, PLAIN, Packing, Part, integers, not_converted, number, of_weight};
 use crate::checkpoint::config::{Modules, Scheme, Section};
-use crate::checkpoint::words::Packing;
 
 pub const CONVENTION: Convention = Convention {
     name: "GPTQ",

@@ -7,13 +7,16 @@ mod fbgemm;
 mod gpt_oss;
 pub mod gptq;
 mod modelopt;
+mod part;
 mod quark;
 
 use serde_json::Value;
 
 use super::config::{Modules, Scheme, Section};
-use super::words::Packing;
 use crate::packed;
+
+pub use part::{Ending, Packing, Part};
+use part::{activation, of_weight};
 
 /// The way in which a program names and describes the parts of quantized matrices.
 #[derive(Debug)]
@@ -22,9 +25,9 @@ pub struct Convention {
     pub name: &'static str,
     /// The methods by which a configuration names it.
     pub methods: &'static [&'static str],
-    /// The conventions of [`packed::CONVENTIONS`] that its names follow, by their writers.
+    /// The conventions of [`packed::FILE_NAMES`] that its names follow, by their writers.
     pub writers: &'static [&'static str],
-    /// Endings of names beside those.
+    /// Further endings of names.
     pub endings: &'static [Ending],
     /// The order of codes in words, if it packs them so.
     pub packing: Option<Packing>,
@@ -46,38 +49,8 @@ pub struct Convention {
     pub doc: &'static str,
 }
 
-/// The end of a tensor's name, and the part of a quantized matrix that it marks.
-#[derive(Debug)]
-pub struct Ending {
-    /// The end of the name.
-    pub ending: &'static str,
-    /// The part.
-    pub part: Part,
-    /// The end of the name of the matrix in its place.
-    pub own: &'static str,
-}
-
-/// A part of a quantized matrix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Part {
-    /// Codes of the elements.
-    Codes,
-    /// Scales of groups of elements.
-    Scale,
-    /// The scale above them.
-    Global,
-    /// Zero points.
-    Zero,
-    /// The group of each input channel.
-    GroupIndex,
-    /// The shape of the matrix.
-    Shape,
-    /// A scale of the activations that the matrix is multiplied by, or of a KV cache.
-    Activation,
-}
-
-/// All conventions. Of two that explain the names of a checkpoint alike the first counts, unless the configuration names one.
-pub const CONVENTIONS: &[Convention] = &[
+/// All conventions. The first of two that explain the names of a checkpoint equally well counts, unless the configuration names one.
+pub const CHECKPOINTS: &[Convention] = &[
     compressed_tensors::CONVENTION,
     modelopt::CONVENTION,
     gpt_oss::CONVENTION,
@@ -88,7 +61,7 @@ pub const CONVENTIONS: &[Convention] = &[
     fbgemm::CONVENTION,
 ];
 
-/// A convention with the names of its writers alone; the others are written against it.
+/// A convention that has only the names of its writers: the default of the others.
 pub const PLAIN: Convention = Convention {
     name: "",
     methods: &[],
@@ -105,7 +78,7 @@ pub const PLAIN: Convention = Convention {
     doc: "",
 };
 
-/// Parts that any convention may have beside its own.
+/// Parts that any convention may have in addition to its own.
 const COMMON: &[Ending] = &[
     activation(".input_scale"),
     activation(".input_global_scale"),
@@ -121,23 +94,6 @@ const COMMON: &[Ending] = &[
     activation("_activation_scale"),
 ];
 
-const fn activation(ending: &'static str) -> Ending {
-    Ending {
-        ending,
-        part: Part::Activation,
-        own: ".weight",
-    }
-}
-
-/// A part whose ending stands in the place of `.weight`.
-const fn of_weight(ending: &'static str, part: Part) -> Ending {
-    Ending {
-        ending,
-        part,
-        own: ".weight",
-    }
-}
-
 fn not_converted(section: &Section, key: &str) -> Result<Vec<Modules>, String> {
     let names = section.strings(key)?;
     names.into_iter().map(Modules::parse).collect()
@@ -145,14 +101,12 @@ fn not_converted(section: &Section, key: &str) -> Result<Vec<Modules>, String> {
 
 /// A count in the configuration.
 fn number(place: &Value, key: &str) -> Result<Option<i64>, String> {
-    match place.get(key) {
-        None => Ok(None),
-        Some(value) if value.is_null() => Ok(None),
-        Some(value) => match value.as_i64() {
-            Some(number) => Ok(Some(number)),
-            None => Err(format!("key '{key}' is {value}, expected an integer")),
-        },
-    }
+    let value = place.get(key).filter(|value| !value.is_null());
+    let number = |value: &Value| {
+        let wrong = || format!("key '{key}' is {value}, expected an integer");
+        value.as_i64().ok_or_else(wrong)
+    };
+    value.map(number).transpose()
 }
 
 /// Integers in groups, as `bits` and `group_size` say it: a group size of -1 is one group for all input channels. Keys of `own`,
@@ -172,12 +126,10 @@ fn integers(section: &Section, own: Option<&Value>, symmetric: Option<bool>) -> 
         Some(size) if size > 0 => Some(ulplab_core::formats::Group::block(size as usize)),
         Some(size) => return Err(format!("key 'group_size' is {size}, expected -1 or a positive number")),
     };
+    let bits = usize::try_from(bits).map_err(|_| format!("key 'bits' is {bits}, expected a positive number"))?;
     Ok(Some(Scheme {
-        element: "int",
-        bits: usize::try_from(bits).map_err(|_| format!("key 'bits' is {bits}, expected a positive number"))?,
-        group,
         symmetric,
-        ..Scheme::default()
+        ..Scheme::new("int", bits, group)
     }))
 }
 
@@ -198,7 +150,7 @@ impl Convention {
 
     /// The conventions of quantized files that it follows.
     pub fn packed(&self) -> impl Iterator<Item = &'static packed::Convention> {
-        let all = packed::CONVENTIONS.iter();
+        let all = packed::FILE_NAMES.iter();
         all.filter(|packed| self.writers.contains(&packed.writer))
     }
 

@@ -22,7 +22,7 @@ fn scheme(section: &Section, module: &str) -> Result<Option<Scheme>, String> {
     let layers = section.value.get("layer_quant_config").and_then(Value::as_object);
     for (pattern, layer) in layers.into_iter().flatten() {
         if Modules::parse(pattern)?.has(module)? {
-            return of(layer)
+            return layer_scheme(layer)
                 .map(Some)
                 .map_err(|why| format!("layer_quant_config '{pattern}': {why}"));
         }
@@ -32,13 +32,13 @@ fn scheme(section: &Section, module: &str) -> Result<Option<Scheme>, String> {
         section.value.get("global_quant_config"),
         typed.is_some_and(|typed| !typed.is_empty()),
     ) {
-        (Some(all), false) => of(all).map(Some),
+        (Some(all), false) => layer_scheme(all).map(Some),
         (_, true) => Err("key 'layer_type_quant_config' names classes, which tensors do not have".into()),
         (None, _) => Err("key 'global_quant_config' is missing, expected an object".into()),
     }
 }
 
-fn of(layer: &Value) -> Result<Scheme, String> {
+fn layer_scheme(layer: &Value) -> Result<Scheme, String> {
     let weight = layer.get("weight").filter(|weight| weight.is_object());
     let weight = weight.ok_or("key 'weight' is missing, expected one object")?;
     let text = |key: &str| weight.get(key).and_then(Value::as_str).unwrap_or_default();
@@ -54,15 +54,10 @@ fn of(layer: &Value) -> Result<Scheme, String> {
     };
     let inputs = layer.get("input_tensors").filter(|inputs| !inputs.is_null());
     let dynamic = inputs.map(|inputs| inputs.get("is_dynamic").and_then(Value::as_bool));
-    Ok(Scheme {
-        element,
-        bits,
-        group: Some(group),
-        inputs: match dynamic {
-            None | Some(Some(true)) => Some(&[]),
-            Some(Some(false)) => Some(STATIC),
-            Some(None) => None,
-        },
-        ..Scheme::default()
+    let scheme = Scheme::new(element, bits, Some(group));
+    Ok(match dynamic {
+        None | Some(Some(true)) => scheme.with_inputs(&[]),
+        Some(Some(false)) => scheme.with_inputs(STATIC),
+        Some(None) => scheme,
     })
 }

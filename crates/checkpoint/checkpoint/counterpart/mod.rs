@@ -158,7 +158,7 @@ impl<'s> Sources<'s> {
                 }
                 None => "none".into(),
             };
-            match prefixes.of(&places[at].0) {
+            match prefixes.choice(&places[at].0) {
                 Choice::One(prefix) => search.find(prefix, &places[at], &wanted[at].1).ok_or_else(none),
                 Choice::None => Err(none()),
                 Choice::Open(pairs) => Err(format!("prefixes that fit the same number of matrices: {pairs}")),

@@ -77,7 +77,7 @@ impl Prefixes {
     }
 
     /// The choice for a prefix.
-    pub fn of(&self, prefix: &str) -> &Choice {
+    pub fn choice(&self, prefix: &str) -> &Choice {
         self.chosen.get(prefix).unwrap_or(&Choice::None)
     }
 }
