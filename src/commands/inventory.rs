@@ -16,7 +16,7 @@ use crate::report::REPORTS;
 use crate::shipped;
 use ulplab_core::error::{Error, Exit, Result, counted};
 use ulplab_core::formats::{
-    AFFINE_RULES, CONVENTIONS, ELEMENTS, F32_RULES, FORMATS, HALF_RULES, NVFP4_RULES, NVFP4_SINGLE_RULES, POWER_RULES,
+    AFFINE_RULES, CASTS, ELEMENTS, F32_RULES, FORMATS, HALF_RULES, NVFP4_RULES, NVFP4_SINGLE_RULES, POWER_RULES,
     RECORDS,
 };
 use ulplab_core::input;
@@ -162,9 +162,7 @@ fn experiments() -> Result<Vec<(String, String)>> {
 fn elements() -> Vec<(String, String)> {
     let elements = ELEMENTS.iter().flat_map(|element| {
         let own = (element.name.to_string(), element.doc.to_string());
-        let casts = CONVENTIONS
-            .iter()
-            .filter(|convention| convention.repr(element).is_some());
+        let casts = CASTS.iter().filter(|convention| convention.repr(element).is_some());
         let casts = casts.map(|cast| (format!("{}({})", element.name, cast.name), cast.doc.to_string()));
         std::iter::once(own).chain(casts)
     });

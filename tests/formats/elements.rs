@@ -1,8 +1,8 @@
 //! Casts of single numbers.
 
 use ulplab::formats::{
-    BF16, CONVENTIONS, E2M1, E2M3, E3M2, E4M3, E5M2, E8M0, ELEMENTS, Element, F16, FloatCast, INT2, INT3, INT4, INT8,
-    MXINT8, Repr, UE4M3, convention, element,
+    BF16, CASTS, E2M1, E2M3, E3M2, E4M3, E5M2, E8M0, ELEMENTS, Element, F16, FloatCast, INT2, INT3, INT4, INT8, MXINT8,
+    Repr, UE4M3, convention, element,
 };
 
 use super::oracle::{Fixture, Random, table};
@@ -144,7 +144,7 @@ fn conventions_differ_where_they_say() {
 
 #[test]
 fn conventions_are_known_by_name_and_apply_to_their_elements() {
-    for wanted in CONVENTIONS {
+    for wanted in CASTS {
         assert_eq!(convention(wanted.name), Some(wanted));
         assert_eq!(
             wanted.elements().count(),

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{TestCaseResult, TestRunner};
 use ulplab::formats::{
-    CONVENTIONS, Codec, ELEMENTS, F32_RULES, FORMATS, NVFP4_RULES, NVFP4_SINGLE_RULES, POWER_RULES, RECORDS, codec,
+    CASTS, Codec, ELEMENTS, F32_RULES, FORMATS, NVFP4_RULES, NVFP4_SINGLE_RULES, POWER_RULES, RECORDS, codec,
 };
 
 use super::{cases, edited, edits, kept};
@@ -45,7 +45,7 @@ fn string() -> impl Strategy<Value = String> {
     ];
     let rotation = prop_oneof![8 => Just(""), 1 => select(vec!["rht2/", "rht16/", "rht3/", "rht65536/", "rht/"])];
     let elements = select(ELEMENTS.iter().map(|element| element.name).collect::<Vec<_>>());
-    let conventions = select(CONVENTIONS.iter().map(|convention| convention.name).collect::<Vec<_>>());
+    let conventions = select(CASTS.iter().map(|convention| convention.name).collect::<Vec<_>>());
     let powers = select(POWER_RULES.iter().map(|rule| rule.name).collect::<Vec<_>>());
     let factors = select(F32_RULES.iter().map(|rule| rule.name).collect::<Vec<_>>());
     let fourbits = NVFP4_RULES.iter().chain(NVFP4_SINGLE_RULES);

@@ -64,7 +64,7 @@ const fn away(nan: u32) -> Policy {
 const FLIPPED: Policy = Policy::satfinite(0).nan(NanCode::FlippedZero);
 
 /// All conventions that differ from the elements' own casts for some input.
-pub const CONVENTIONS: &[Convention] = &[
+pub const CASTS: &[Convention] = &[
     Convention {
         name: "nosat",
         doc: "CUDA headers with __NV_NOSAT, PTX without .satfinite: overflow gives infinity, or NaN if the type has no infinity",
@@ -160,5 +160,5 @@ pub const CONVENTIONS: &[Convention] = &[
 
 /// The convention of that name.
 pub fn convention(name: &str) -> Option<&'static Convention> {
-    CONVENTIONS.iter().find(|convention| convention.name == name)
+    CASTS.iter().find(|convention| convention.name == name)
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::block::Format;
-use super::convention::{CONVENTIONS, Convention, Rounding};
+use super::convention::{CASTS, Convention, Rounding};
 use super::element::{E2M1, ELEMENTS, Element, Repr, UINT4, Whole};
 use super::minifloat::{NanCode, Overflow, Policy, Ties, Zeros};
 use super::named::FORMATS;
@@ -80,7 +80,7 @@ pub fn markdown() -> String {
         "Casts",
         &["cast", "element", "ties", "overflow", "infinity", "NaN", "zero", ""],
     );
-    CONVENTIONS.iter().for_each(|convention| casts(&mut out, convention));
+    CASTS.iter().for_each(|convention| casts(&mut out, convention));
     for (of, kind, element, two_levels) in [
         ("e8m0 scales", "e8m0", &E2M1, false),
         ("f32 scales", "f32", &E2M1, false),

@@ -4,7 +4,7 @@
 //! (`nvfp4`) or a format string (`e2m1/b16:e4m3/t:f32`). Rounding always goes through the stored bytes.
 //!
 //! A new element, way to cast, scale rule, NVFP4 rule, named format or record is one row of [`ELEMENTS`],
-//! [`CONVENTIONS`], [`POWER_RULES`], [`F32_RULES`], [`HALF_RULES`] or [`AFFINE_RULES`], [`NVFP4_RULES`], [`FORMATS`] or [`RECORDS`].
+//! [`CASTS`], [`POWER_RULES`], [`F32_RULES`], [`HALF_RULES`] or [`AFFINE_RULES`], [`NVFP4_RULES`], [`FORMATS`] or [`RECORDS`].
 
 mod affine;
 mod amax;
@@ -42,7 +42,7 @@ pub use block::{Format, Group, Scaling};
 pub use codebook::Codebook;
 pub use codec::Codec;
 pub use codes::unpack;
-pub use convention::{CONVENTIONS, Convention, Rounding, convention};
+pub use convention::{CASTS, Convention, Rounding, convention};
 pub use direction::Direction;
 pub use element::{
     BF16, E2M1, E2M3, E3M2, E4M3, E5M2, E8M0, ELEMENTS, Element, F16, INT2, INT3, INT4, INT8, Integer, MXINT8, NF4,

@@ -7,7 +7,7 @@ use std::fmt;
 
 use super::block::{Format, Group, Scaling};
 use super::codebook;
-use super::convention::{CONVENTIONS, Convention, convention};
+use super::convention::{CASTS, Convention, convention};
 use super::element::{ELEMENTS, Element, element};
 use super::nvfp4_select::Select;
 use super::scale::Scale;
@@ -97,7 +97,7 @@ impl Format {
 
     /// The same format with every library's cast of its element, its own first.
     pub fn by_casts(&self) -> Vec<Self> {
-        let casts = CONVENTIONS.iter().filter(|cast| cast.repr(self.element).is_some());
+        let casts = CASTS.iter().filter(|cast| cast.repr(self.element).is_some());
         let casts = std::iter::once(None).chain(casts.map(Some));
         let others = casts.filter(|cast| *cast != self.convention);
         let others = others.map(|convention| Self { convention, ..*self });
@@ -232,7 +232,7 @@ fn elements(text: &str) -> Result<(&'static Element, Option<&'static Convention>
     match convention(cast).filter(of_element) {
         Some(convention) => Ok((element, Some(convention))),
         None => {
-            let names: Vec<&str> = CONVENTIONS.iter().filter(of_element).map(|other| other.name).collect();
+            let names: Vec<&str> = CASTS.iter().filter(of_element).map(|other| other.name).collect();
             let near = did_you_mean(cast, names.iter().copied());
             let known = match names.as_slice() {
                 [] => "it has only its own".into(),

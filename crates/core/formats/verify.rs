@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use super::cast::Cast;
 use super::codebook::Codebook;
 use super::codes;
-use super::convention::CONVENTIONS;
+use super::convention::CASTS;
 use super::element::{ELEMENTS, Element, Integer, Repr, Whole, stored_bits};
 use super::minifloat::{FloatCast, MiniFloat, NanCode, Overflow, Ties, Zeros};
 use super::power::PowerCast;
@@ -37,7 +37,7 @@ pub fn verify(exhaustive: bool) -> Vec<Verified> {
     let own = ELEMENTS
         .iter()
         .map(|element| (element.name.to_string(), *element, element.repr));
-    let others = CONVENTIONS.iter().flat_map(|convention| {
+    let others = CASTS.iter().flat_map(|convention| {
         let casts = convention.elements();
         casts.filter_map(move |element| {
             let name = format!("{}({})", element.name, convention.name);
