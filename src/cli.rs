@@ -6,10 +6,9 @@ use std::panic::{AssertUnwindSafe, PanicHookInfo};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    audit, baseline, bench, bisect, compare, describe, diff, dump, front, generate, inspect, integrate, inventory,
-    kernels, merge, probe, quantize, status, submit, verify,
+    audit, baseline, bisect, compare, dev, diff, inspect, inventory, judge, kernels, merge, mix, quantize, status,
+    submit, sweep,
 };
-use crate::commands::{judge, sweep};
 use crate::{itself, output, signal};
 use ulplab_core::error::{Exit, Result};
 use ulplab_core::text;
@@ -38,231 +37,140 @@ Exit codes:
   103  the run is incomplete
   130  interrupted";
 
+/// The commands of the program, by the heading of the help that lists them.
+const GROUPS: [(&str, &[&str]); 4] = [
+    ("Run", &["sweep", "report", "gate", "diff", "bisect", "mix"]),
+    ("Files", &["compare", "quantize", "dequantize", "inspect"]),
+    ("Kernels", &["kernels", "audit"]),
+    (
+        "More",
+        &["submit", "status", "merge", "baseline", "list", "doctor", "dev", "help"],
+    ),
+];
+
 #[derive(Subcommand)]
 enum Command {
     Sweep(sweep::SweepArgs),
-    Submit(submit::SubmitArgs),
-    Status(status::StatusArgs),
-    Merge(merge::MergeArgs),
-    Gate(judge::GateArgs),
     Report(judge::ReportArgs),
+    Gate(judge::GateArgs),
     Diff(diff::DiffArgs),
     Bisect(bisect::BisectArgs),
-    Front(front::FrontArgs),
-    Baseline(baseline::BaselineArgs),
-    Audit(audit::AuditArgs),
+    Mix(mix::MixArgs),
     Compare(compare::CompareArgs),
     Quantize(quantize::QuantizeArgs),
     Dequantize(quantize::DequantizeArgs),
     Inspect(inspect::InspectArgs),
-    Generate(generate::GenerateArgs),
-    Bench(bench::BenchArgs),
     Kernels(kernels::KernelsArgs),
-    Describe(describe::DescribeArgs),
-    Dump(dump::DumpArgs),
-    Probe(probe::ProbeArgs),
-    Verify(verify::VerifyArgs),
+    Audit(audit::AuditArgs),
+    Submit(submit::SubmitArgs),
+    Status(status::StatusArgs),
+    Merge(merge::MergeArgs),
+    Baseline(baseline::BaselineArgs),
     List(inventory::ListArgs),
     Doctor(inventory::DoctorArgs),
-    Completions(integrate::CompletionsArgs),
-    Man(integrate::ManArgs),
-    Schema(integrate::SchemaArgs),
+    Dev(dev::DevArgs),
 }
 
-/// Example command lines, by the command whose help shows them.
-pub const EXAMPLES: &[(&str, &[&str])] = &[
-    (
-        "sweep",
-        &[
-            "ulplab sweep experiments/kv_cache.toml",
-            "ulplab sweep experiments/kv_cache.toml --set tokens=128 --out runs/short",
-            "ulplab sweep experiments/kv_cache.toml --resume",
-        ],
-    ),
-    (
-        "submit",
-        &[
-            "ulplab submit experiments/kv_cache.toml --slurm --tasks 8 --cpus 16 --time 01:00:00 --print",
-            "ulplab submit experiments/kv_cache.toml --slurm --tasks 8 --cpus 16 --partition-name long --wait",
-            "ulplab submit experiments/kernels.toml --slurm --tasks 16 --parallel 4 --gres gpu:1",
-        ],
-    ),
-    (
-        "status",
-        &[
-            "ulplab status runs/kv_cache/array",
-            "ulplab status runs/kv_cache/array --json",
-        ],
-    ),
-    (
-        "merge",
-        &[
-            "ulplab merge runs/kv_cache/array",
-            "ulplab merge slices/1 slices/2 slices/3 --out runs/kv_cache/merged",
-        ],
-    ),
-    (
-        "gate",
-        &[
-            "ulplab gate runs/kv_cache/2026-01-31T120000Z",
-            "ulplab gate runs/kv_cache/2026-01-31T120000Z --paired",
-            "ulplab gate --calibrate experiments/smoke.toml --draws 40 -o smoke.calibration.json",
-            "ulplab gate --attested",
-        ],
-    ),
-    ("report", &["ulplab report runs/kv_cache/2026-01-31T120000Z"]),
-    (
-        "diff",
-        &[
-            "ulplab diff runs/main runs/mine",
-            "ulplab diff runs/main runs/mine --worsening 'layers.*.output:relative_l2<=5%' --worsening 'us_cold<=3%'",
-            "ulplab diff runs/main runs/mine --identical --markdown diff.md",
-        ],
-    ),
-    (
-        "bisect",
-        &[
-            "ulplab bisect runs/kv_cache/2026-01-31T120000Z -o found.toml",
-            "ulplab bisect examples/planted.toml --recipe planted --to tokens --capsule culprit.safetensors",
-            "ulplab bisect runs/main runs/mine",
-            "ulplab bisect experiments/smoke.toml --dump engine.safetensors --gate 'layers.*.output:relative_l2<=1e-3'",
-            "ulplab bisect --replay culprit.safetensors",
-        ],
-    ),
-    (
-        "front",
-        &[
-            "ulplab front weights --at 'layers.**.weight' --formats nvfp4,fp8_token --bytes 0.35",
-            "ulplab front weights --at 'layers.**.weight' --formats nvfp4,mxfp8,bf16 --kl 0.01 -o mixed.toml",
-        ],
-    ),
-    (
-        "baseline",
-        &[
-            "ulplab baseline accept runs/main --why initial --by ada",
-            "ulplab baseline compare runs/mine --worsening 'kl<=5%'",
-            "ulplab baseline log kv_cache",
-        ],
-    ),
-    ("audit", &["ulplab audit vllm", "ulplab audit my_gates.toml --json"]),
-    (
-        "compare",
-        &[
-            "ulplab compare want.safetensors got.safetensors --gate 'cosine>=0.999'",
-            "ulplab compare weights.safetensors codes.safetensors --parity",
-        ],
-    ),
-    (
-        "quantize",
-        &["ulplab quantize weights.safetensors --format nvfp4 --rule te -o codes.safetensors"],
-    ),
-    (
-        "dequantize",
-        &["ulplab dequantize codes.safetensors -o back.safetensors"],
-    ),
-    (
-        "inspect",
-        &[
-            "ulplab inspect codes.safetensors --source weights.safetensors",
-            "ulplab inspect checkpoint --html report.html",
-        ],
-    ),
-    (
-        "generate",
-        &["ulplab generate --prompt Shall --temperature 0.7 --recipe v4_fp8"],
-    ),
-    (
-        "bench",
-        &[
-            "ulplab bench --tokens 128",
-            "ulplab bench formats",
-            "ulplab bench kernels --out bench",
-        ],
-    ),
-    (
-        "kernels",
-        &[
-            "ulplab kernels list rmsnorm",
-            "ulplab kernels check --only 'rmsnorm.*/**'",
-            "ulplab kernels time --only 'rmsnorm.*/**'",
-        ],
-    ),
-    (
-        "kernels list",
-        &[
-            "ulplab kernels list",
-            "ulplab kernels list rope --cases",
-            "ulplab kernels list --all",
-        ],
-    ),
-    (
-        "kernels check",
-        &[
-            "ulplab kernels check",
-            "ulplab kernels check --only 'rope.*/**' --device compile",
-            "ulplab kernels check experiments/outside.toml --keep-failed failed",
-        ],
-    ),
-    (
-        "kernels time",
-        &[
-            "ulplab kernels time --only 'rope.*/**'",
-            "ulplab kernels time --peers peers.json",
-        ],
-    ),
-    (
-        "kernels compare",
-        &["ulplab kernels compare state_transpose.registers/f32.b8 state_transpose.tile/f32.b8 --pairs 60"],
-    ),
-    (
-        "kernels trace",
-        &[
-            "ulplab kernels trace swap_ffn --variant fused --html trace.html",
-            "ulplab kernels trace mhc_pre --variant simple --variant split",
-        ],
-    ),
-    (
-        "kernels mutants",
-        &[
-            "ulplab kernels mutants --only 'rope.*/**'",
-            "ulplab kernels mutants rope.cos_sin_swapped --only 'rope.*/**'",
-        ],
-    ),
-    ("kernels power", &["ulplab kernels power rmsnorm linear"]),
-    (
-        "kernels attest",
-        &[
-            "ulplab kernels attest experiments/results",
-            "ulplab kernels attest --check",
-        ],
-    ),
-    ("describe", &["ulplab describe rmsnorm"]),
-    ("dump", &["ulplab dump rmsnorm bf16.random.7x333 rmsnorm-case"]),
-    ("probe", &["ulplab probe", "ulplab probe --only 'e4m3.n64.*'"]),
-    ("verify", &["ulplab verify formats"]),
-    ("list", &["ulplab list formats", "ulplab list sites --model qwen3-mini"]),
-    (
-        "completions",
-        &["ulplab completions bash > ~/.local/share/bash-completion/completions/ulplab"],
-    ),
-    ("man", &["ulplab man ~/.local/share/man/man1"]),
-    ("schema", &["ulplab schema > experiment.schema.json"]),
-];
+/// Example command lines; the help of each command shows its own.
+pub const EXAMPLES: &str = "\
+ulplab sweep experiments/kv_cache.toml
+ulplab sweep experiments/kv_cache.toml --set tokens=128 --out runs/short
+ulplab sweep experiments/kv_cache.toml --resume
+ulplab report runs/kv_cache/2026-01-31T120000Z
+ulplab gate runs/kv_cache/2026-01-31T120000Z
+ulplab gate runs/kv_cache/2026-01-31T120000Z --paired
+ulplab gate --calibrate experiments/smoke.toml --draws 40 -o smoke.calibration.json
+ulplab diff runs/main runs/mine
+ulplab diff runs/main runs/mine --worsening 'layers.*.output:relative_l2<=5%' --worsening 'us_cold<=3%'
+ulplab diff runs/main runs/mine --identical --markdown diff.md
+ulplab bisect runs/kv_cache/2026-01-31T120000Z -o found.toml
+ulplab bisect examples/planted.toml --recipe planted --to tokens --capsule culprit.safetensors
+ulplab bisect runs/main runs/mine
+ulplab bisect experiments/smoke.toml --dump engine.safetensors --gate 'layers.*.output:relative_l2<=1e-3'
+ulplab bisect --replay culprit.safetensors
+ulplab mix weights --at 'layers.**.weight' --formats nvfp4,fp8_token --bytes 0.35
+ulplab mix weights --at 'layers.**.weight' --formats nvfp4,mxfp8,bf16 --kl 0.01 -o mixed.toml
+ulplab compare want.safetensors got.safetensors --gate 'cosine>=0.999'
+ulplab compare weights.safetensors codes.safetensors --parity
+ulplab quantize weights.safetensors --format nvfp4 --rule te -o codes.safetensors
+ulplab dequantize codes.safetensors -o back.safetensors
+ulplab inspect codes.safetensors --source weights.safetensors
+ulplab inspect checkpoint --html report.html
+ulplab kernels list rmsnorm
+ulplab kernels list rope --cases
+ulplab kernels list --all
+ulplab kernels check
+ulplab kernels check --only 'rope.*/**' --device compile
+ulplab kernels check experiments/outside.toml --keep-failed failed
+ulplab kernels time --only 'rope.*/**'
+ulplab kernels time --peers peers.json
+ulplab kernels trace swap_ffn --variant fused --html trace.html
+ulplab kernels trace mhc_pre --variant simple --variant split
+ulplab kernels describe rmsnorm
+ulplab kernels dump rmsnorm bf16.random.7x333 rmsnorm-case
+ulplab kernels compare state_transpose.registers/f32.b8 state_transpose.tile/f32.b8 --pairs 60
+ulplab kernels bench --out bench
+ulplab kernels probe --only 'e4m3.n64.*'
+ulplab kernels mutants --only 'rope.*/**'
+ulplab kernels mutants rope.cos_sin_swapped --only 'rope.*/**'
+ulplab kernels power rmsnorm linear
+ulplab kernels attest experiments/results
+ulplab kernels attest --check
+ulplab audit vllm
+ulplab audit my_gates.toml --json
+ulplab submit experiments/kv_cache.toml --slurm --tasks 8 --cpus 16 --time 01:00:00 --print
+ulplab submit experiments/kv_cache.toml --slurm --tasks 8 --cpus 16 --partition-name long --wait
+ulplab submit experiments/kernels.toml --slurm --tasks 16 --parallel 4 --gres gpu:1
+ulplab status runs/kv_cache/array
+ulplab status runs/kv_cache/array --json
+ulplab merge runs/kv_cache/array
+ulplab merge slices/1 slices/2 slices/3 --out runs/kv_cache/merged
+ulplab baseline accept runs/main --why initial --by ada
+ulplab baseline compare runs/mine --worsening 'kl<=5%'
+ulplab baseline log kv_cache
+ulplab list formats
+ulplab list sites --model qwen3-mini
+ulplab doctor
+ulplab dev generate --prompt Shall --temperature 0.7 --recipe v4_fp8
+ulplab dev bench --tokens 128
+ulplab dev bench formats
+ulplab dev verify
+ulplab dev completions bash > ~/.local/share/bash-completion/completions/ulplab
+ulplab dev man ~/.local/share/man/man1
+ulplab dev schema > experiment.schema.json
+";
 
-/// The command line with the examples in its help.
+/// The command line, with its commands in groups and examples in the help of each.
 pub fn command() -> clap::Command {
-    EXAMPLES.iter().fold(Cli::command(), |command, (path, examples)| {
-        let lines: String = examples.iter().map(|example| format!("\n  {example}")).collect();
-        within(command, path, &format!("Examples:{lines}"))
-    })
+    let command = Cli::command().mut_subcommands(|inner| with_examples(inner, "ulplab"));
+    let about = |name: &&str| {
+        let own = command.find_subcommand(name).and_then(clap::Command::get_about);
+        let own = own.map_or("Print the help of a command".into(), ToString::to_string);
+        format!("  {name:12}{own}\n")
+    };
+    let group =
+        |(heading, names): &(&str, &[&str])| format!("\n{heading}:\n{}", names.iter().map(about).collect::<String>());
+    let groups: String = GROUPS.iter().map(group).collect();
+    command.help_template(format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n{groups}\nOptions:\n{{options}}{{after-help}}"
+    ))
 }
 
-/// The command with `after` appended to the help of the subcommand at `path`.
-fn within(command: clap::Command, path: &str, after: &str) -> clap::Command {
-    let after = after.to_string();
-    match path.split_once(' ') {
-        Some((first, rest)) => command.mut_subcommand(first, |inner| within(inner, rest, &after)),
-        None => command.mut_subcommand(path, |inner| inner.after_help(after)),
+/// The command with its examples in its help, and the commands in it with theirs; `before` are the words before its name.
+fn with_examples(command: clap::Command, before: &str) -> clap::Command {
+    let path = format!("{before} {}", command.get_name());
+    let inner: Vec<String> = command.get_subcommands().map(|inner| inner.get_name().into()).collect();
+    let own = |line: &&str| {
+        let rest = line
+            .strip_prefix(&path)
+            .filter(|rest| rest.is_empty() || rest.starts_with(' '));
+        rest.is_some_and(|rest| !inner.iter().any(|name| rest.split_whitespace().next() == Some(name)))
+    };
+    let lines: String = EXAMPLES.lines().filter(own).map(|line| format!("\n  {line}")).collect();
+    let command = command.mut_subcommands(|inner| with_examples(inner, &path));
+    match lines.is_empty() {
+        true => command,
+        false => command.after_help(format!("Examples:{lines}")),
     }
 }
 
@@ -337,31 +245,23 @@ fn run(cli: Cli) -> Result<Exit> {
     }
     match cli.command {
         Command::Sweep(args) => sweep::run(&args),
-        Command::Submit(args) => submit::run(&args),
-        Command::Status(args) => status::run(&args),
-        Command::Merge(args) => merge::run(&args),
-        Command::Gate(args) => judge::gate(&args),
         Command::Report(args) => judge::report(&args),
+        Command::Gate(args) => judge::gate(&args),
         Command::Diff(args) => diff::run(&args),
         Command::Bisect(args) => bisect::run(&args),
-        Command::Front(args) => front::run(&args),
-        Command::Baseline(args) => baseline::run(&args),
-        Command::Audit(args) => audit::run(&args),
+        Command::Mix(args) => mix::run(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Quantize(args) => quantize::quantize(&args),
         Command::Dequantize(args) => quantize::dequantize(&args),
         Command::Inspect(args) => inspect::run(&args),
-        Command::Generate(args) => generate::run(&args),
-        Command::Bench(args) => bench::run(&args),
         Command::Kernels(args) => kernels::run(&args),
-        Command::Describe(args) => describe::run(&args),
-        Command::Dump(args) => dump::run(&args),
-        Command::Probe(args) => probe::run(&args),
-        Command::Verify(args) => verify::run(&args),
+        Command::Audit(args) => audit::run(&args),
+        Command::Submit(args) => submit::run(&args),
+        Command::Status(args) => status::run(&args),
+        Command::Merge(args) => merge::run(&args),
+        Command::Baseline(args) => baseline::run(&args),
         Command::List(args) => inventory::list(&args),
         Command::Doctor(args) => inventory::doctor(&args),
-        Command::Completions(args) => integrate::completions(&args, command()),
-        Command::Man(args) => integrate::man(&args, command()),
-        Command::Schema(args) => integrate::schema(&args),
+        Command::Dev(args) => dev::run(&args, command()),
     }
 }

@@ -48,10 +48,6 @@ mod examples;
 mod failures;
 #[path = "cli/false_pass.rs"]
 mod false_pass;
-#[path = "cli/front.rs"]
-mod front;
-#[path = "cli/front_search.rs"]
-mod front_search;
 #[path = "cli/gates.rs"]
 mod gates;
 #[path = "cli/hostile.rs"]
@@ -70,6 +66,10 @@ mod left;
 mod limits;
 #[path = "cli/losses.rs"]
 mod losses;
+#[path = "cli/mix.rs"]
+mod mix;
+#[path = "cli/mix_search.rs"]
+mod mix_search;
 #[path = "cli/newcomer.rs"]
 mod newcomer;
 #[path = "cli/other_kinds.rs"]

@@ -347,7 +347,7 @@ fn files_are_read_in_one_place() {
         "crates/backend/cuda/cache.rs",
         "src/sources.rs",
         "src/studies/limits.rs",
-        "src/commands/bench/formats.rs",
+        "src/commands/dev/bench/formats.rs",
     ];
     let readers = ["read_to_string(", "fs::read(", "File::open("].map(|reader| (reader, format!("Tensor{reader}")));
     let findings = with_extension(&["rs"])

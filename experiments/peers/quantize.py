@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times torchao's eager path and ml_dtypes as they quantize and dequantize a tensor on one core.
 
-Prints a list of figures as JSON; seconds are per call. `ulplab bench formats --peer FILE` reports them beside its own, so run
+Prints a list of figures as JSON; seconds are per call. `ulplab dev bench formats --peer FILE` reports them beside its own, so run
 both on the same idle machine.
 
 Needs: pip install numpy ml_dtypes torch torchao   (measured with ml_dtypes 0.6.0, torch 2.15.0, torchao 0.18.0)

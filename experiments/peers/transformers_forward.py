@@ -2,7 +2,7 @@
 """Times transformers' DeepSeek-V4 on the computation of `reference`: FP32, eager, on the CPU.
 
 Times dsv4-mini on the start of a text: one forward pass over the window without cache, and one decode step on a cache that
-holds the window. Prints one JSON object; seconds are per call. `ulplab bench --peer FILE` reports it beside its own times.
+holds the window. Prints one JSON object; seconds are per call. `ulplab dev bench --peer FILE` reports it beside its own times.
 
 Needs: pip install numpy safetensors torch transformers>=5.17   (measured with torch 2.15, transformers 5.23)
 Usage: transformers_forward.py [--tokens 512] [--runs 7] [--threads 2] [--datasets DIR]

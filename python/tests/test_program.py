@@ -44,8 +44,8 @@ def test_its_kernels_and_experiments_are_there(tmp_path):
 
 
 def test_files_and_pages_name_the_program(tmp_path):
-    assert "ulplab" in run("completions", "bash", cwd=tmp_path)
-    run("man", "man", cwd=tmp_path)
+    assert "ulplab" in run("dev", "completions", "bash", cwd=tmp_path)
+    run("dev", "man", "man", cwd=tmp_path)
     assert (tmp_path / "man" / "ulplab-sweep.1").is_file()
     words = ["submit", "smoke", "--slurm", "--tasks", "2", "--cpus", "1", "--time", "1", "--print", "--datasets", REPOSITORY / "datasets"]
     told = run(*words, cwd=tmp_path)
@@ -60,7 +60,7 @@ def test_exit_codes_and_errors_are_those_of_the_program(tmp_path):
         (["sweep", "nowhere.toml"], 2, "nowhere.toml"),
         (["gate", "nowhere"], 2, "nowhere: there is no such folder"),
         (["gate", "."], 2, "run.json"),
-        (["man", "/dev/null/man"], 96, "/dev/null/man"),
+        (["dev", "man", "/dev/null/man"], 96, "/dev/null/man"),
     ]:
         done = subprocess.run([PROGRAM, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout) == (code, ""), done.stderr
@@ -137,7 +137,7 @@ def test_a_signal_ends_what_does_not_take_it(tmp_path):
     def heeding():
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-    words = [PROGRAM, "bench", "formats", "--repeats", "1000000"]
+    words = [PROGRAM, "dev", "bench", "formats", "--repeats", "1000000"]
     child = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL, preexec_fn=heeding)
     begun = time.monotonic()
     while child.poll() is None and user_seconds(child.pid) < 1:

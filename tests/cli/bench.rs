@@ -1,4 +1,4 @@
-//! `ulplab bench kernels`, as far as no GPU is needed.
+//! `ulplab kernels bench`, as far as no GPU is needed.
 
 use super::*;
 
@@ -15,8 +15,8 @@ fn peers_are_timed_before_kernels_and_kept() {
     std::fs::set_permissions(&python, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let bench = || {
         let words = [
-            "bench",
             "kernels",
+            "bench",
             "--out",
             path(&out),
             "--python",
@@ -40,7 +40,7 @@ fn peers_are_timed_before_kernels_and_kept() {
     );
     assert!(line.ends_with("--seconds 300 --only rope/*t1"), "{line}");
     assert!(out.join("peers.json").exists());
-    let missing = run(&["bench", "kernels", "--out", path(&out), "--python", "no-such-python"]);
+    let missing = run(&["kernels", "bench", "--out", path(&out), "--python", "no-such-python"]);
     assert!(
         code(&missing) == 96 && stderr(&missing).contains("no-such-python"),
         "{}",

@@ -1,7 +1,7 @@
 //! Notes on measurements of formats.
 
-use ulplab::commands::bench::Timing;
-use ulplab::commands::bench::formats::{Figure, busy};
+use ulplab::commands::dev::bench::Timing;
+use ulplab::commands::dev::bench::formats::{Figure, busy};
 
 #[test]
 fn a_busy_machine_is_named() {

@@ -1,6 +1,6 @@
 //! Peers of kernels.
 
-use ulplab::commands::bench::kernels::case_pattern;
+use ulplab::commands::kernels::bench::case_pattern;
 
 #[test]
 fn peers_are_those_of_the_cells() {

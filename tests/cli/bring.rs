@@ -10,7 +10,9 @@ fn elsewhere(folder: &Path, args: &[&str]) -> Output {
 #[test]
 fn generate_finds_a_shipped_experiment_outside_the_checkout() {
     let folder = tempfile::tempdir().unwrap();
-    let args = ["generate", "--prompt", "To be", "--tokens", "2", "--recipe", "v4_fp8"];
+    let args = [
+        "dev", "generate", "--prompt", "To be", "--tokens", "2", "--recipe", "v4_fp8",
+    ];
     let output = elsewhere(folder.path(), &args);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     assert!(stdout(&output).contains("--- v4_fp8: "), "{}", stdout(&output));
@@ -97,13 +99,13 @@ fn shipped_experiments_and_kernels_are_found_from_anywhere() {
 #[test]
 fn shells_are_completed_and_pages_written() {
     for shell in ["bash", "zsh", "fish"] {
-        let output = run(&["completions", shell]);
+        let output = run(&["dev", "completions", shell]);
         assert_eq!(code(&output), 0);
         assert!(stdout(&output).contains("quantize"), "{shell}");
     }
     let folder = tempfile::tempdir().unwrap();
     let pages = folder.path().join("man1");
-    assert_eq!(code(&run(&["man", path(&pages)])), 0);
+    assert_eq!(code(&run(&["dev", "man", path(&pages)])), 0);
     let page = |name: &str| std::fs::read_to_string(pages.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
     assert!(page("ulplab.1").contains("Exit codes"));
     assert!(page("ulplab-sweep.1").contains("\\-\\-resume"));
@@ -117,7 +119,7 @@ fn shells_are_completed_and_pages_written() {
 #[test]
 fn the_schema_is_that_of_the_program_and_knows_every_key() {
     let file = root().join("experiments/experiment.schema.json");
-    let output = run(&["schema"]);
+    let output = run(&["dev", "schema"]);
     if std::env::var_os("ULPLAB_BLESS").is_some() {
         std::fs::write(&file, stdout(&output)).unwrap();
     }

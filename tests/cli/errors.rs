@@ -358,7 +358,7 @@ fn an_override_that_is_wrong_is_named_as_it_was_typed() {
 fn a_name_that_is_nearly_right_gets_a_suggestion() {
     for (args, words) in [
         (&["sweep", "kv_cach"][..], &["did you mean", "'kv_cache'"][..]),
-        (&["describe", "foo"], &["ulplab kernels list"]),
+        (&["kernels", "describe", "foo"], &["ulplab kernels list"]),
         (
             &["quantize", "a.npy", "--format", "int4", "-o", "b.safetensors"],
             &["int4_b32", "int4_g128"],

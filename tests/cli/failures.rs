@@ -189,7 +189,7 @@ fn only_kernels_and_programs_are_kept() {
 
 #[test]
 fn an_operation_is_described() {
-    let output = run(&["describe", "rmsnorm"]);
+    let output = run(&["kernels", "describe", "rmsnorm"]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     let text = stdout(&output);
     for line in [
@@ -213,7 +213,7 @@ fn an_operation_is_described() {
         );
         assert!(text.contains(&line), "'{line}' is not in: {text}");
     }
-    let output = run(&["describe", "state_transpose", "--json"]);
+    let output = run(&["kernels", "describe", "state_transpose", "--json"]);
     let described: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
     assert_eq!(
         described["buffers"][0]["shape"],
@@ -224,7 +224,7 @@ fn an_operation_is_described() {
         serde_json::json!(["B", "H", "V", "K"])
     );
     assert_eq!(described["judgements"][0]["how"], "bits must be equal");
-    let output = run(&["describe", "rmsnrm"]);
+    let output = run(&["kernels", "describe", "rmsnrm"]);
     assert_eq!(code(&output), 2);
     assert!(
         stderr(&output).contains("did you mean 'rmsnorm'?"),
@@ -238,7 +238,7 @@ fn a_case_is_dumped_as_programs_read_it() {
     let folder = tempfile::tempdir().unwrap();
     let dumped = |op: &str, case: &str| -> HashMap<&'static str, TensorFile> {
         let to = folder.path().join(op);
-        let output = run(&["dump", op, case, path(&to)]);
+        let output = run(&["kernels", "dump", op, case, path(&to)]);
         assert_eq!(code(&output), 0, "{}", stderr(&output));
         let file = |name: &'static str| {
             let file = to.join(format!("{name}.safetensors"));
@@ -270,7 +270,7 @@ fn a_case_is_dumped_as_programs_read_it() {
         (names(&files["want"]), names(&files["bound"]).len()),
         (vec!["data".into(), "scale".into()], 0)
     );
-    let output = run(&["dump", "rmsnorm", "bf16.random.7x33", path(folder.path())]);
+    let output = run(&["kernels", "dump", "rmsnorm", "bf16.random.7x33", path(folder.path())]);
     assert_eq!(code(&output), 2);
     assert!(stderr(&output).contains("did you mean"), "{}", stderr(&output));
 }

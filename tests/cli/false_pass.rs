@@ -347,7 +347,7 @@ fn absurd_numbers_are_refused() {
             "inf",
         ],
         &[
-            "front",
+            "mix",
             path(&model),
             "--at",
             "layers.*.mlp.*.weight",
@@ -357,7 +357,7 @@ fn absurd_numbers_are_refused() {
             most,
         ],
         &[
-            "front",
+            "mix",
             path(&model),
             "--at",
             "layers.*.mlp.*.weight",
@@ -367,7 +367,7 @@ fn absurd_numbers_are_refused() {
             "inf",
         ],
         &[
-            "front",
+            "mix",
             path(&model),
             "--at",
             "layers.*.mlp.*.weight",

@@ -85,7 +85,7 @@ fn words_of_the_command_line_write_no_lines_of_their_own() {
             &["gate", word],
             &["status", word],
             &["diff", word, word],
-            &["describe", word],
+            &["kernels", "describe", word],
             &["kernels", "check", "--only", word],
         ] {
             let output = run(words);

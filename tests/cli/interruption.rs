@@ -152,7 +152,7 @@ fn a_signal_ends_a_long_cell_within_a_second() {
     for words in [
         &["sweep", path(&file), "--out", path(&folder.path().join("run"))][..],
         &[
-            "front",
+            "mix",
             path(&file),
             "--at",
             "layers.**.weight",

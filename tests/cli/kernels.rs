@@ -7,7 +7,7 @@ use super::*;
 /// A probe that nothing was selected for has found nothing.
 #[test]
 fn a_probe_must_match_an_instruction() {
-    let output = run(&["probe", "--only", "e4m3.n65.*"]);
+    let output = run(&["kernels", "probe", "--only", "e4m3.n65.*"]);
     assert_eq!(code(&output), 4);
     let error = stderr(&output);
     assert!(
@@ -294,7 +294,7 @@ fn headers_lie_in_folders() {
 #[test]
 fn shapes_are_expressions_over_sizes() {
     let of = |op: &str| {
-        let output = run(&["describe", op]);
+        let output = run(&["kernels", "describe", op]);
         assert_eq!(code(&output), 0, "{op}: {}", stderr(&output));
         stdout(&output)
     };
@@ -309,7 +309,7 @@ fn shapes_are_expressions_over_sizes() {
         ("fp4_gemm", &["U8 [N, ceil(K / 16 or 32)]"]),
         (
             "record_attention",
-            &[" to ", "depends on the case; `ulplab dump record_attention`"],
+            &[" to ", "depends on the case; `ulplab kernels dump record_attention`"],
         ),
         (
             "rmsnorm",

@@ -57,7 +57,7 @@ fn a_folder_is_no_file_to_write() {
         &["diff", here, here, "--markdown", there],
         &["report", here, "--findings", here, "--output", there],
         &[
-            "front",
+            "mix",
             "weights",
             "--at",
             "**.weight",
@@ -89,7 +89,10 @@ fn a_configuration_that_is_not_json_is_called_so() {
         let set = format!("model=\"{}\"", path(folder.path()));
         let words = ["config.json: it is not JSON: ", "line 1 column"];
         refused(&["sweep", "smoke", "--dry-run", "--set", &set], &words);
-        refused(&["generate", "--model", path(folder.path()), "--prompt", "a"], &words);
+        refused(
+            &["dev", "generate", "--model", path(folder.path()), "--prompt", "a"],
+            &words,
+        );
     }
 }
 
@@ -116,7 +119,7 @@ fn all_keys_at_the_root_are_listed() {
 #[test]
 fn a_text_of_another_system_has_line_ends() {
     let said = |prompt: &str| {
-        let output = run(&["generate", "--prompt", prompt, "--tokens", "1"]);
+        let output = run(&["dev", "generate", "--prompt", prompt, "--tokens", "1"]);
         assert_eq!(code(&output), 0, "{}", stderr(&output));
         stdout(&output)
     };

@@ -401,7 +401,7 @@ fn own_operations_and_cases_are_described_and_dumped() {
     let folder = tempfile::tempdir().unwrap();
     let home = folder.path();
     let file = write(home, &own(home, "right", "right"));
-    let output = run(&["describe", "sums", "--experiment", path(&file)]);
+    let output = run(&["kernels", "describe", "sums", "--experiment", path(&file)]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     for line in [
         "shift   in        I32 [T]",
@@ -421,7 +421,15 @@ fn own_operations_and_cases_are_described_and_dumped() {
         );
     }
     let to = home.join("dumped");
-    let output = run(&["dump", "sums", "small", path(&to), "--experiment", path(&file)]);
+    let output = run(&[
+        "kernels",
+        "dump",
+        "sums",
+        "small",
+        path(&to),
+        "--experiment",
+        path(&file),
+    ]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     // A program takes the file as it is.
     let candidate = home.join("candidate.py");
@@ -440,23 +448,31 @@ fn own_operations_and_cases_are_described_and_dumped() {
     }
     for (args, hint) in [
         (
-            &["describe", "sums"][..],
+            &["kernels", "describe", "sums"][..],
             "no operation 'sums'; `ulplab kernels list` lists the shipped operations; give --experiment FILE for your own",
         ),
         (
-            &["dump", "rmsnorm", "mine", path(&to)],
-            "`ulplab describe rmsnorm` lists its cases; give --experiment FILE for your own",
+            &["kernels", "dump", "rmsnorm", "mine", path(&to)],
+            "`ulplab kernels describe rmsnorm` lists its cases; give --experiment FILE for your own",
         ),
         (
-            &["describe", "rmsnorm.simple"],
+            &["kernels", "describe", "rmsnorm.simple"],
             "'rmsnorm.simple' is a kernel of the operation 'rmsnorm'",
         ),
         (
-            &["dump", "sums", "smal", path(&to), "--experiment", path(&file)],
+            &[
+                "kernels",
+                "dump",
+                "sums",
+                "smal",
+                path(&to),
+                "--experiment",
+                path(&file),
+            ],
             "sums has no case 'smal'; did you mean 'small'?",
         ),
         (
-            &["describe", "rope", "--experiment", "experiments/smoke.toml"],
+            &["kernels", "describe", "rope", "--experiment", "experiments/smoke.toml"],
             "kind = \"model\" has no operations",
         ),
     ] {
@@ -468,12 +484,20 @@ fn own_operations_and_cases_are_described_and_dumped() {
     let mine = "name = \"c\"\nquestion = \"?\"\nkind = \"kernels\"\nkernels = [\"rmsnorm.*\"]\n[[case]]\nop = \"rmsnorm\"\n\
                 name = \"mine\"\ndtype = \"bf16\"\nT = 3\nC = 40\n";
     let file = write(home, mine);
-    let output = run(&["describe", "rmsnorm", "--experiment", path(&file)]);
+    let output = run(&["kernels", "describe", "rmsnorm", "--experiment", path(&file)]);
     assert!(
         code(&output) == 0 && stdout(&output).contains("mine"),
         "{}",
         stderr(&output)
     );
-    let output = run(&["dump", "rmsnorm", "mine", path(&to), "--experiment", path(&file)]);
+    let output = run(&[
+        "kernels",
+        "dump",
+        "rmsnorm",
+        "mine",
+        path(&to),
+        "--experiment",
+        path(&file),
+    ]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
 }

@@ -1,6 +1,6 @@
 //! Rules of sums, found from the sums.
 
-use ulplab::commands::probe::{Rule, Vectors};
+use ulplab::commands::kernels::probe::{Rule, Vectors};
 use ulplab::ops;
 use ulplab_core::accumulator::{WGMMA_BF16, WGMMA_E4M3};
 

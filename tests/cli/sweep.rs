@@ -132,6 +132,7 @@ fn selection_overrides_and_dry_run() {
 #[test]
 fn generate_writes_text_and_says_where_a_recipe_departs() {
     let output = run(&[
+        "dev",
         "generate",
         "--prompt",
         "To be, or ",

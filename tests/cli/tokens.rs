@@ -101,6 +101,7 @@ fn another_tokenizer_is_another_run() {
 #[test]
 fn generated_tokens_are_written_as_text() {
     let output = run(&[
+        "dev",
         "generate",
         "--model",
         path(&model()),
@@ -122,6 +123,7 @@ fn generated_tokens_are_written_as_text() {
     let model = model();
     let round = ["--round", "layers.*.attention.kv.*=int2/b32:f32"];
     let args = [
+        "dev",
         "generate",
         "--model",
         path(&model),

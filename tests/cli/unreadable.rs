@@ -58,7 +58,7 @@ fn what_is_no_text_is_refused() {
         let (file, words) = (path(&file), &[path(&file), words][..]);
         refused(ulplab(&["sweep", file, "--dry-run"]), words);
         refused(ulplab(&["sweep", "smoke", "--dry-run", "--rules", file]), words);
-        refused(ulplab(&["bench", "reference", "--text", file, "--tokens", "8"]), &[]);
+        refused(ulplab(&["dev", "bench", "--peer", file, "--tokens", "8"]), words);
     }
     for (file, words) in unreadable(dir, "json") {
         for (at, run) in ["run.json", "config.json", "manifest.toml"].iter().enumerate() {

@@ -188,7 +188,7 @@ fn mistakes_of_headers_are_told_with_their_lines() {
         assert_eq!(code(&output), 2, "{}", stdout(&output));
         says(&stderr(&output), words);
         assert!(stdout(&output).contains("rope.fine"), "{}", stdout(&output));
-        let mut gate = ulplab(&["gate", "--attested"]);
+        let mut gate = ulplab(&["kernels", "attest", "--check"]);
         let output = gate.env("ULPLAB_KERNELS", &kernels).output().unwrap();
         assert_eq!(code(&output), 2, "{}{}", stdout(&output), stderr(&output));
         assert!(

@@ -373,7 +373,7 @@ fn guards_inputs_and_second_runs_are_named() {
 #[test]
 fn every_operation_is_described() {
     for op in OPS.iter() {
-        let described = ulplab::commands::describe::describe(*op).unwrap();
+        let described = ulplab::commands::kernels::describe::describe(*op).unwrap();
         assert!(
             !described.judgements.is_empty() && !described.buffers.is_empty(),
             "{}",

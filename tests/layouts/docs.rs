@@ -33,7 +33,7 @@ fn ulplab_list_names_every_layout() {
 fn ulplab_bench_times_every_layout_both_ways() {
     let bench = |args: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ulplab"));
-        command.args(["bench", "layouts"]).args(args).output().unwrap()
+        command.args(["dev", "bench", "layouts"]).args(args).output().unwrap()
     };
     let output = bench(&["--rows", "130", "--bytes", "72", "--groups", "3", "--repeats", "2"]);
     let text = String::from_utf8(output.stdout).unwrap();

@@ -4,7 +4,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::backend::cuda::Source;
-use crate::commands::describe::{CaseLine, JudgementLine, describe};
+use crate::commands::kernels::describe::{CaseLine, JudgementLine, describe};
 use crate::json;
 use crate::ops;
 use crate::ops::OPS;
@@ -16,7 +16,7 @@ use ulplab_core::error::{Error, Exit, Result, counted, did_you_mean};
 /// List operations, a line each: what it computes, how many variants and cases there are, and how outputs are judged.
 ///
 /// With OP, show how each of its outputs is judged, the smallest faults that this notices, the variants, and the faults that can be planted
-/// in them. `ulplab describe OP` also gives the reason for each judgement, and the buffers, sizes and keys.
+/// in them. `ulplab kernels describe OP` also gives the reason for each judgement, and the buffers, sizes and keys.
 #[derive(Debug, Default, clap::Args)]
 pub struct ListArgs {
     /// Show only this operation.

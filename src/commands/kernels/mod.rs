@@ -1,17 +1,20 @@
 //! `ulplab kernels`: all commands on GPU kernels, one file per subcommand.
 
 mod attest;
+pub mod bench;
 mod check;
 pub mod compare;
+pub mod describe;
+mod dump;
 pub mod list;
 mod mutants;
 mod power;
+pub mod probe;
 mod time;
 mod trace;
 
 use std::path::PathBuf;
 
-use crate::commands::dump::MODEL;
 use crate::commands::sweep::{self, Question, SweepArgs};
 use crate::dataset::Manifest as Datasets;
 use crate::experiment::file::ExperimentFile;
@@ -21,36 +24,43 @@ use crate::studies::{self, ParsedExperiment};
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_operations::ops::{Case, Data, Inputs, Op, Problem};
 
-/// Check GPU kernels, time them, compare them, trace their launches, and attest that they were verified.
+/// Check, time, trace and describe GPU kernels, and attest that they were verified.
 #[derive(Debug, clap::Args)]
 pub struct KernelsArgs {
     #[command(subcommand)]
-    pub what: What,
+    command: KernelsCommand,
 }
 
-/// The subcommands.
 #[derive(Debug, clap::Subcommand)]
-pub enum What {
+enum KernelsCommand {
     List(list::ListArgs),
     Check(check::CheckArgs),
     Time(time::TimeArgs),
-    Compare(compare::CompareArgs),
     Trace(trace::TraceArgs),
+    Describe(describe::DescribeArgs),
+    Dump(dump::DumpArgs),
+    Compare(compare::CompareArgs),
+    Bench(bench::BenchArgs),
+    Probe(probe::ProbeArgs),
     Mutants(mutants::MutantsArgs),
     Power(power::PowerArgs),
     Attest(attest::AttestArgs),
 }
 
 pub fn run(args: &KernelsArgs) -> Result<Exit> {
-    match &args.what {
-        What::List(args) => list::run(args),
-        What::Check(args) => check::run(args),
-        What::Time(args) => time::run(args),
-        What::Compare(args) => compare::run(args),
-        What::Trace(args) => trace::run(args),
-        What::Mutants(args) => mutants::run(args),
-        What::Power(args) => power::run(args),
-        What::Attest(args) => attest::run(args),
+    match &args.command {
+        KernelsCommand::List(args) => list::run(args),
+        KernelsCommand::Check(args) => check::run(args),
+        KernelsCommand::Time(args) => time::run(args),
+        KernelsCommand::Trace(args) => trace::run(args),
+        KernelsCommand::Describe(args) => describe::run(args),
+        KernelsCommand::Dump(args) => dump::run(args),
+        KernelsCommand::Compare(args) => compare::run(args),
+        KernelsCommand::Bench(args) => bench::run(args),
+        KernelsCommand::Probe(args) => probe::run(args),
+        KernelsCommand::Mutants(args) => mutants::run(args),
+        KernelsCommand::Power(args) => power::run(args),
+        KernelsCommand::Attest(args) => attest::run(args),
     }
 }
 
@@ -59,7 +69,7 @@ fn problem(op: &dyn Op, case: &Case) -> Result<Problem> {
     if case.inputs != Inputs::Weights {
         return ops::problem(op, case).map_err(Error::Usage);
     }
-    let folder = Datasets::open(None)?.checkpoint(MODEL)?;
+    let folder = Datasets::open(None)?.checkpoint(dump::MODEL)?;
     let none = |pattern: &str| Err(format!("no model is read at {pattern}"));
     let data = Data::new(0, &none).with_checkpoint(Some(&folder));
     ops::problem_with(op, case, &data).map_err(Error::Usage)

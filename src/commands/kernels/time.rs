@@ -9,7 +9,7 @@ use ulplab_core::error::{Exit, Result};
 ///
 /// Each kernel is checked first and timed only if it is right. Only the timed cases are run, and the exit code is 0 unless a
 /// kernel is wrong. A line on standard error says what a cell took as soon as it ends. The records stay in the folder of the run, which
-/// --resume goes on with. `ulplab bench kernels` times the peers, too.
+/// --resume goes on with. `ulplab kernels bench` times the peers, too.
 #[derive(Debug, clap::Args)]
 #[command(mut_arg("experiment", experiment_or_shipped))]
 pub struct TimeArgs {

@@ -92,7 +92,7 @@ impl Capsules {
         let mut metadata = metadata(op, case, problem);
         let again = format!("{} --keep-failed DIR", self.alone(&cell.id).command(seed));
         let dump = format!(
-            "ulplab dump {op} {} DIR --experiment {} --seed {seed}",
+            "ulplab kernels dump {op} {} DIR --experiment {} --seed {seed}",
             quoted(&case.name),
             quoted(&self.invocation.experiment.display().to_string())
         );

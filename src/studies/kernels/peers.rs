@@ -70,7 +70,7 @@ impl Peers {
         if raw.method != METHOD {
             let message = format!(
                 "method: found {}, expected {METHOD}: its cold times are not to be compared with those of this version; \
-                 `ulplab bench kernels` times the peers again",
+                 `ulplab kernels bench` times the peers again",
                 raw.method
             );
             return Err(Error::data(file, message));

@@ -52,22 +52,22 @@ pub const ROWS: &[(&str, How)] = &[
     ("ulplab kernels attest --check", Needs("attestations of this very tree")),
     ("pip install numpy safetensors torch 'transformers>=5.17'", NETWORK),
     ("python experiments/peers/transformers_forward.py > peer.json", NETWORK),
-    ("ulplab bench --peer peer.json", FILES),
+    ("ulplab dev bench --peer peer.json", FILES),
     ("pip install numpy ml_dtypes torch torchao==0.18.0", NETWORK),
     ("python experiments/peers/quantize.py > peer.json", NETWORK),
-    ("ulplab bench formats --peer peer.json", FILES),
+    ("ulplab dev bench formats --peer peer.json", FILES),
     ("python/build_wheel.sh dist && pip install dist/ulplab-*.whl", NETWORK),
-    ("ulplab verify formats", Slow(0)),
+    ("ulplab dev verify", Slow(0)),
     (
-        "ulplab generate --prompt \"To be, or \" --temperature 0.7",
+        "ulplab dev generate --prompt \"To be, or \" --temperature 0.7",
         As(
-            "ulplab generate --prompt \"To be, or \" --temperature 0.7 --tokens 1",
+            "ulplab dev generate --prompt \"To be, or \" --temperature 0.7 --tokens 1",
             0,
         ),
     ),
     ("ulplab sweep experiments/kernels_in_model.toml", Gpu(0)),
     ("ulplab sweep experiments/decode_step.toml", Gpu(0)),
-    ("ulplab completions bash", Ends(0)),
+    ("ulplab dev completions bash", Ends(0)),
     ("ulplab list formats", Ends(0)),
     ("ulplab list sites", Ends(0)),
     ("ulplab list sites --model qwen3-mini", Ends(0)),
@@ -162,7 +162,6 @@ pub const ROWS: &[(&str, How)] = &[
         "ulplab gate runs/kv_cache/2026-01-31T120000Z --paired",
         As("ulplab gate runs/main --paired", 0),
     ),
-    ("ulplab gate --attested", Needs("attestations of this very tree")),
     ("ulplab gate --calibrated", Needs("calibrations of this very tree")),
     (
         "ulplab report runs/kv_cache/2026-01-31T120000Z",
@@ -196,71 +195,71 @@ pub const ROWS: &[(&str, How)] = &[
     ),
     // docs/decode-step.md and the help of `generate`
     (
-        "ulplab generate --prompt Shall --temperature 0.7 --recipe v4_fp8",
+        "ulplab dev generate --prompt Shall --temperature 0.7 --recipe v4_fp8",
         As(
-            "ulplab generate --prompt Shall --temperature 0.7 --recipe v4_fp8 --tokens 1",
+            "ulplab dev generate --prompt Shall --temperature 0.7 --recipe v4_fp8 --tokens 1",
             0,
         ),
     ),
-    ("ulplab generate --prompt \"First Citizen:\" --device cuda", Gpu(0)),
+    ("ulplab dev generate --prompt \"First Citizen:\" --device cuda", Gpu(0)),
     (
-        "ulplab generate --prompt \"First Citizen:\" --device cuda --record v4_nvfp4 --round 'layers.*.attention.kv.*=v4_nvfp4'",
+        "ulplab dev generate --prompt \"First Citizen:\" --device cuda --record v4_nvfp4 --round 'layers.*.attention.kv.*=v4_nvfp4'",
         Gpu(0),
     ),
     (
-        "ulplab generate --prompt \"First Citizen:\" --device cuda --weights fp8_b64_f32+mxfp4 --record v4_fp8 --index index_fp8",
+        "ulplab dev generate --prompt \"First Citizen:\" --device cuda --weights fp8_b64_f32+mxfp4 --record v4_fp8 --index index_fp8",
         Gpu(0),
     ),
     (
-        "ulplab generate --prompt \"First Citizen:\" --device cuda --activations fp8_b128_f32 --weights fp8_b64_f32 --record v4_fp8",
+        "ulplab dev generate --prompt \"First Citizen:\" --device cuda --activations fp8_b128_f32 --weights fp8_b64_f32 --record v4_fp8",
         Gpu(0),
     ),
     (
-        "ulplab generate --prompt \"Alice \" --experiment experiments/kernels_in_model.toml --recipe engine",
+        "ulplab dev generate --prompt \"Alice \" --experiment experiments/kernels_in_model.toml --recipe engine",
         Gpu(0),
     ),
     (
-        "ulplab generate --prompt \"Alice was beginning to \" --tokens 60 --experiment experiments/kernels_in_model.toml --recipe …",
+        "ulplab dev generate --prompt \"Alice was beginning to \" --tokens 60 --experiment experiments/kernels_in_model.toml --recipe …",
         Gpu(0),
     ),
-    // docs/front.md, docs/findings and the help of `front`
+    // docs/mix.md, docs/findings and the help of `front`
     (
-        "ulplab front weights --at 'layers.*.attention.*.weight' --at 'layers.*.mlp.*.weight' --formats nvfp4,fp8_token,bf16",
+        "ulplab mix weights --at 'layers.*.attention.*.weight' --at 'layers.*.mlp.*.weight' --formats nvfp4,fp8_token,bf16",
         As(
-            "ulplab front weights --at 'layers.*.attention.*.weight' --at 'layers.*.mlp.*.weight' --formats nvfp4,fp8_token,bf16 --dry-run",
+            "ulplab mix weights --at 'layers.*.attention.*.weight' --at 'layers.*.mlp.*.weight' --formats nvfp4,fp8_token,bf16 --dry-run",
             0,
         ),
     ),
     (
-        "ulplab front weights --at 'layers.*.mlp.*.weight' --formats nvfp4,fp8_token --bytes 0.35 -o found.toml",
+        "ulplab mix weights --at 'layers.*.mlp.*.weight' --formats nvfp4,fp8_token --bytes 0.35 -o found.toml",
         As(
-            "ulplab front weights --at 'layers.*.mlp.*.weight' --formats nvfp4,fp8_token --bytes 0.35 -o found.toml --dry-run",
+            "ulplab mix weights --at 'layers.*.mlp.*.weight' --formats nvfp4,fp8_token --bytes 0.35 -o found.toml --dry-run",
             0,
         ),
     ),
     (
-        "ulplab front weights --at 'layers.*.attention.kv.*' --formats nvfp4,mxfp8,bf16 --kl 0.01",
+        "ulplab mix weights --at 'layers.*.attention.kv.*' --formats nvfp4,mxfp8,bf16 --kl 0.01",
         As(
-            "ulplab front weights --at 'layers.*.attention.kv.*' --formats nvfp4,mxfp8,bf16 --kl 0.01 --dry-run",
+            "ulplab mix weights --at 'layers.*.attention.kv.*' --formats nvfp4,mxfp8,bf16 --kl 0.01 --dry-run",
             0,
         ),
     ),
     (
-        "ulplab front weights --at 'layers.**.weight' --formats nvfp4,fp8_token --bytes 0.35",
+        "ulplab mix weights --at 'layers.**.weight' --formats nvfp4,fp8_token --bytes 0.35",
         As(
-            "ulplab front weights --at 'layers.**.weight' --formats nvfp4,fp8_token --bytes 0.35 --dry-run",
+            "ulplab mix weights --at 'layers.**.weight' --formats nvfp4,fp8_token --bytes 0.35 --dry-run",
             0,
         ),
     ),
     (
-        "ulplab front weights --at 'layers.**.weight' --formats nvfp4,mxfp8,bf16 --kl 0.01 -o mixed.toml",
+        "ulplab mix weights --at 'layers.**.weight' --formats nvfp4,mxfp8,bf16 --kl 0.01 -o mixed.toml",
         As(
-            "ulplab front weights --at 'layers.**.weight' --formats nvfp4,mxfp8,bf16 --kl 0.01 -o mixed.toml --dry-run",
+            "ulplab mix weights --at 'layers.**.weight' --formats nvfp4,mxfp8,bf16 --kl 0.01 -o mixed.toml --dry-run",
             0,
         ),
     ),
     (
-        "ulplab front weights --set 'window=[{text=\"alice\",draws=6}]' --at 'layers.*.attention.*.weight' --at 'layers.*.mlp.*.weight' \
+        "ulplab mix weights --set 'window=[{text=\"alice\",draws=6}]' --at 'layers.*.attention.*.weight' --at 'layers.*.mlp.*.weight' \
          --formats nvfp4,fp8_token,bf16 --bytes 0.35 -o front.toml",
         Slow(0),
     ),
@@ -288,12 +287,12 @@ pub const ROWS: &[(&str, How)] = &[
     ("ulplab kernels power rmsnorm linear", Slow(0)),
     ("ulplab kernels power --write experiments/results/power.json", Slow(0)),
     ("ulplab kernels check mine.toml --keep-failed failed", FILES),
-    ("ulplab describe rmsnorm", Ends(0)),
-    ("ulplab describe attention", Ends(0)),
-    ("ulplab dump rmsnorm bf16.random.7x333 rms", Ends(0)),
-    ("ulplab dump rmsnorm bf16.random.7x333 rmsnorm-case", Ends(0)),
-    ("ulplab describe softmax --experiment mine.toml", FILES),
-    ("ulplab dump softmax sharp inputs --experiment mine.toml", FILES),
+    ("ulplab kernels describe rmsnorm", Ends(0)),
+    ("ulplab kernels describe attention", Ends(0)),
+    ("ulplab kernels dump rmsnorm bf16.random.7x333 rms", Ends(0)),
+    ("ulplab kernels dump rmsnorm bf16.random.7x333 rmsnorm-case", Ends(0)),
+    ("ulplab kernels describe softmax --experiment mine.toml", FILES),
+    ("ulplab kernels dump softmax sharp inputs --experiment mine.toml", FILES),
     ("ulplab kernels check experiments/outside.toml", Gpu(0)),
     (
         "ulplab kernels check experiments/outside.toml --keep-failed failed",
@@ -320,7 +319,6 @@ pub const ROWS: &[(&str, How)] = &[
     ),
     ("ulplab kernels check --device compile --only 'rmsnorm.*/**'", NVRTC),
     ("ulplab kernels check --only 'rope.*/**' --device compile", NVRTC),
-    ("ulplab kernels check --only 'rmsnorm.*/**'", Gpu(4)),
     ("ulplab kernels check --only 'delta_prefill.*/**'", Gpu(4)),
     ("ulplab kernels check --only 'wgmma.*/**'", Gpu(4)),
     (
@@ -328,14 +326,13 @@ pub const ROWS: &[(&str, How)] = &[
         NETWORK,
     ),
     ("export ULPLAB_CUDA=cuda/nvidia/cu13", NETWORK),
-    ("ulplab bench --tokens 128", As("ulplab bench --tokens 8", 0)),
-    ("ulplab bench formats", Slow(0)),
-    ("ulplab bench kernels --out bench", Gpu(0)),
+    ("ulplab dev bench --tokens 128", As("ulplab dev bench --tokens 8", 0)),
+    ("ulplab dev bench formats", Slow(0)),
+    ("ulplab kernels bench --out bench", Gpu(0)),
     (
         "ulplab kernels time --only 'quantize.*/**' --peers bench/peers.json",
         Gpu(0),
     ),
-    ("ulplab kernels time --only 'rmsnorm.*/**'", Gpu(0)),
     ("ulplab kernels time --only 'rope.*/**'", Gpu(0)),
     ("ulplab kernels time --only 'fp8_gemm.*/**'", Gpu(0)),
     (
@@ -385,7 +382,7 @@ pub const ROWS: &[(&str, How)] = &[
     ),
     ("ulplab kernels list rmsnorm", Ends(0)),
     ("ulplab kernels list rope --cases", Ends(0)),
-    ("ulplab probe --only 'e4m3.n64.*'", Gpu(0)),
+    ("ulplab kernels probe --only 'e4m3.n64.*'", Gpu(0)),
     // docs/python.md
     ("pip install pytest ml_dtypes && pytest examples/python", NETWORK),
     ("pytest tests/ --ulplab-audit", NETWORK),
@@ -416,9 +413,9 @@ pub const ROWS: &[(&str, How)] = &[
     ),
     ("ulplab compare weights.safetensors codes.safetensors --parity", Ends(0)),
     (
-        "ulplab completions bash > ~/.local/share/bash-completion/completions/ulplab",
-        As("ulplab completions bash", 0),
+        "ulplab dev completions bash > ~/.local/share/bash-completion/completions/ulplab",
+        As("ulplab dev completions bash", 0),
     ),
-    ("ulplab man ~/.local/share/man/man1", As("ulplab man man1", 0)),
-    ("ulplab schema > experiment.schema.json", As("ulplab schema", 0)),
+    ("ulplab dev man ~/.local/share/man/man1", As("ulplab dev man man1", 0)),
+    ("ulplab dev schema > experiment.schema.json", As("ulplab dev schema", 0)),
 ];

@@ -1,7 +1,6 @@
-//! `ulplab bench`: times of the reference, of conversions of formats and layouts, and of kernels and their peers.
+//! `ulplab dev bench`: times of the reference, and of conversions of formats and layouts.
 
 pub mod formats;
-pub mod kernels;
 mod layouts;
 
 use std::path::PathBuf;
@@ -47,7 +46,6 @@ pub struct BenchArgs {
 pub enum What {
     Formats(formats::FormatsArgs),
     Layouts(layouts::LayoutsArgs),
-    Kernels(kernels::KernelsArgs),
 }
 
 /// Seconds of repeated runs.
@@ -75,7 +73,6 @@ pub fn run(args: &BenchArgs) -> Result<Exit> {
     match &args.what {
         Some(What::Formats(args)) => return formats::run(args),
         Some(What::Layouts(args)) => return layouts::run(args),
-        Some(What::Kernels(args)) => return kernels::run(args),
         None => {}
     }
     if args.tokens == 0 || args.repeats == 0 {

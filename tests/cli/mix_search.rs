@@ -1,6 +1,6 @@
 //! The search for formats of groups.
 
-use ulplab::commands::front::search::{Assignment, Budget, Step, front, greedy, most};
+use ulplab::commands::mix::search::{Assignment, Budget, Step, front, greedy, most};
 
 /// Damage of each format in each group; damages add.
 const DAMAGE: [[f64; 3]; 3] = [[8.0, 1.0, 0.0], [3.0, 2.9, 0.0], [1.0, 0.5, 0.1]];

@@ -1,4 +1,4 @@
-//! `ulplab bench layouts`: conversions of scale layouts against a copy of the matrix, on one core.
+//! `ulplab dev bench layouts`: conversions of scale layouts against a copy of the matrix, on one core.
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -8,7 +8,7 @@ use super::*;
 const AT: [&str; 4] = ["--at", "layers.*.attention.*.weight", "--at", "layers.*.mlp.*.weight"];
 
 fn front(file: &Path, args: &[&str]) -> Output {
-    run(&[&["front", path(file)], &AT[..], args].concat())
+    run(&[&["mix", path(file)], &AT[..], args].concat())
 }
 
 #[track_caller]
@@ -121,7 +121,7 @@ fn caches_are_mixed_by_bytes_of_a_token() {
     let folder = tempfile::tempdir().unwrap();
     let file = question(folder.path(), &model());
     let args = [
-        "front",
+        "mix",
         path(&file),
         "--at",
         "layers.*.attention.kv.*",

@@ -1,4 +1,4 @@
-//! `ulplab bench kernels`: all timed cases of the kernels, with their peers and limits, on the GPU that is here.
+//! `ulplab kernels bench`: all timed cases of the kernels, with their peers and limits, on the GPU that is here.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use ulplab_core::pattern::matches;
 /// and times those that are right. Both print a line as soon as something is timed, and what is left. All is kept: the same command with
 /// the same --out goes on where it was stopped. If peers are left out, or Python lacks the module of some, the exit code is 103.
 #[derive(Debug, clap::Args)]
-pub struct KernelsArgs {
+pub struct BenchArgs {
     /// Folder of the results: `peers.json`, and `run`, which `ulplab report` and `ulplab diff` take [default: runs/bench_kernels/<time>].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -43,7 +43,7 @@ pub struct KernelsArgs {
 /// What times the peers, among the shipped files.
 const PEERS: &str = "experiments/peers/kernels.py";
 
-pub fn run(args: &KernelsArgs) -> Result<Exit> {
+pub fn run(args: &BenchArgs) -> Result<Exit> {
     let out = match &args.out {
         Some(out) => out.clone(),
         None => runs::unused(&runs::of("bench_kernels").join(now().replace(':', ""))),
@@ -80,7 +80,7 @@ pub fn run(args: &KernelsArgs) -> Result<Exit> {
 }
 
 /// Times what `file` has no peers of yet. Peers that fail are said, and are missing in the file.
-fn time_peers(args: &KernelsArgs, file: &Path) -> Result<()> {
+fn time_peers(args: &BenchArgs, file: &Path) -> Result<()> {
     let script =
         shipped::find(PEERS).ok_or_else(|| Error::Setup(format!("{PEERS} is not found among the shipped files")))?;
     let mut command = Command::new(&args.python);
@@ -103,7 +103,7 @@ fn time_peers(args: &KernelsArgs, file: &Path) -> Result<()> {
 }
 
 /// Compiles our kernels into the cache. Whatever goes wrong here goes wrong again when they are used, and is reported there.
-fn compile_ahead(args: &KernelsArgs) {
+fn compile_ahead(args: &BenchArgs) {
     let Ok(device) = Device::open() else { return };
     let Ok(session) = Session::open(&device) else { return };
     let only = args.only.as_deref().map_or("*", operation_pattern);

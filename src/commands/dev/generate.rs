@@ -1,4 +1,4 @@
-//! `ulplab generate`: text from a model, by the reference or by a recipe.
+//! `ulplab dev generate`: text from a model, by the reference or by a recipe.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

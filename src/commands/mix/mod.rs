@@ -1,4 +1,4 @@
-//! `ulplab front`: bytes against KL, where formats are mixed.
+//! `ulplab mix`: bytes against KL, where formats are mixed.
 
 mod groups;
 mod measure;
@@ -33,7 +33,7 @@ use ulplab_core::error::{Error, Exit, Result};
 ///
 /// Exit code: 0; 100 if no point of the front keeps the budget.
 #[derive(Debug, clap::Args)]
-pub struct FrontArgs {
+pub struct MixArgs {
     /// An experiment of kind 'model': a file, or the name of a shipped experiment.
     pub experiment: PathBuf,
     /// Sites that may be rounded, e.g. 'layers.*.mlp.*.weight'; repeatable. All are weights, or none is.
@@ -121,7 +121,7 @@ pub struct Estimate {
 /// Bytes of an element in bf16.
 const BF16: f64 = 2.0;
 
-pub fn run(args: &FrontArgs) -> Result<Exit> {
+pub fn run(args: &MixArgs) -> Result<Exit> {
     check(args)?;
     let sweep = SweepArgs {
         experiment: args.experiment.clone(),
@@ -130,7 +130,7 @@ pub fn run(args: &FrontArgs) -> Result<Exit> {
         ..SweepArgs::default()
     };
     let question = sweep::read(&sweep)?;
-    let study = model_study(&question.parsed.experiment, "front")?;
+    let study = model_study(&question.parsed.experiment, "mix")?;
     let prepared = sweep::prepare(&sweep, &question)?;
     let folder = prepared
         .inputs
@@ -215,7 +215,7 @@ pub fn run(args: &FrontArgs) -> Result<Exit> {
     })
 }
 
-fn check(args: &FrontArgs) -> Result<()> {
+fn check(args: &MixArgs) -> Result<()> {
     let usage = |message: String| Err(Error::Usage(message));
     if args.formats.len() < 2 {
         return usage(format!("--formats {}: expected two or more", args.formats.join(",")));
@@ -240,7 +240,7 @@ fn check(args: &FrontArgs) -> Result<()> {
 }
 
 /// All that measurements depend on.
-fn fingerprint(args: &FrontArgs, prepared: &Prepared) -> String {
+fn fingerprint(args: &MixArgs, prepared: &Prepared) -> String {
     let parts = (prepared.manifest.identity(), &args.at, &args.formats);
     let text = serde_json::to_string(&parts).expect("plain data has a form in JSON");
     blake3::hash(text.as_bytes()).to_hex().to_string()
@@ -248,7 +248,7 @@ fn fingerprint(args: &FrontArgs, prepared: &Prepared) -> String {
 
 /// Searches, and measures the front on the windows that were held out.
 fn found(
-    args: &FrontArgs,
+    args: &MixArgs,
     experiment: &str,
     groups: &Groups,
     measure: &mut Measure,

@@ -1,4 +1,4 @@
-//! `ulplab verify`: the program against its own definitions, on this machine.
+//! `ulplab dev verify`: the program against its own definitions, on this machine.
 
 use std::time::Instant;
 
@@ -8,21 +8,13 @@ use ulplab_core::formats;
 /// Check ulplab's own casts against their definitions, number by number.
 #[derive(Debug, clap::Args)]
 pub struct VerifyArgs {
-    pub what: What,
     /// Check all 2^32 f32 values, not only the bf16 and f16 values and the values near a threshold. Takes minutes on two
     /// cores.
     #[arg(long)]
     pub exhaustive: bool,
 }
 
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub enum What {
-    /// Casts to every element format, by the conventions of every library.
-    Formats,
-}
-
 pub fn run(args: &VerifyArgs) -> Result<Exit> {
-    let What::Formats = args.what;
     let started = Instant::now();
     let verified = formats::verify(args.exhaustive);
     let mut wrong = 0;

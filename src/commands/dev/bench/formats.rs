@@ -1,4 +1,4 @@
-//! `ulplab bench formats`: how fast tensors become stored bytes and values again, on one core.
+//! `ulplab dev bench formats`: how fast tensors become stored bytes and values again, on one core.
 
 use std::hint::black_box;
 use std::path::PathBuf;

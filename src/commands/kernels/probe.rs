@@ -1,4 +1,4 @@
-//! `ulplab probe`: how this GPU's tensor cores sum, found from the sums that they make.
+//! `ulplab kernels probe`: how this GPU's tensor cores sum, found from the sums that they make.
 
 use rayon::prelude::*;
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! `ulplab dump`: inputs of a case, the expected outputs and their bounds, as files for a debugger.
+//! `ulplab kernels dump`: inputs of a case, the expected outputs and their bounds, as files for a debugger.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub struct DumpArgs {
     /// The operation: a name from `ulplab kernels list`, or an operation of the experiment.
     #[arg(value_name = "OP")]
     pub op: String,
-    /// The case: a name from `ulplab describe OP`. A case that reads a model reads the experiment's model, or else the
+    /// The case: a name from `ulplab kernels describe OP`. A case that reads a model reads the experiment's model, or else the
     /// shipped one.
     #[arg(value_name = "CASE")]
     pub case: String,
@@ -56,7 +56,7 @@ pub fn run(args: &DumpArgs) -> Result<Exit> {
         Error::Usage(match file {
             Some(_) => why,
             None => format!(
-                "{why}; `ulplab describe {}` lists its cases; give --experiment FILE for your own",
+                "{why}; `ulplab kernels describe {}` lists its cases; give --experiment FILE for your own",
                 op.name()
             ),
         })

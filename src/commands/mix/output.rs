@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::groups::Groups;
-use super::{Estimate, Found, Front, FrontArgs};
+use super::{Estimate, Found, Front, MixArgs};
 use crate::commands::bisect::{as_toml, experiment_of};
 use crate::experiment::{Experiment, Rule, Statistic};
 use ulplab_core::error::{Result, counted};
@@ -110,7 +110,7 @@ fn rounded_up(value: f64) -> f64 {
 }
 
 /// The answer as text.
-pub fn text(found: &Front, groups: &Groups, args: &FrontArgs) -> String {
+pub fn text(found: &Front, groups: &Groups, args: &MixArgs) -> String {
     let mut text = String::new();
     let [chosen_on, held] = found.windows;
     let unit = if found.weights { "bytes" } else { "bytes/token" };

@@ -1,4 +1,4 @@
-//! `ulplab describe`: inputs and outputs of an operation, and how they are judged, taken from the operation itself.
+//! `ulplab kernels describe`: inputs and outputs of an operation, and how they are judged, taken from the operation itself.
 
 mod own;
 mod shapes;
@@ -350,7 +350,7 @@ fn text(description: &Description) -> String {
     }
     if description.buffers.iter().any(|buffer| shapes::varies(&buffer.shape)) {
         lines.push(format!(
-            "  A to B: depends on the case; `ulplab dump {op}` writes the buffers of a case"
+            "  A to B: depends on the case; `ulplab kernels dump {op}` writes the buffers of a case"
         ));
     }
     if !description.scalars.is_empty() {
