@@ -1,128 +1,23 @@
 //! From the cells of a run to its verdicts and reports.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::str::FromStr;
-
-use reference::paths::Config;
+use std::path::PathBuf;
 
 use super::calibrate::{self, CalibrateArgs};
-use super::{decided, paired};
+use super::paired;
 use crate::experiment::file::ExperimentFile;
-use crate::experiment::{Mistake, Rule, Statistic};
-use crate::gate::{bind, direction, explain, judge};
+use crate::gate::resolve;
 use crate::output;
 use crate::report;
+use crate::run::Run;
 use crate::run::folder::Folder;
 use crate::run::loss;
-use crate::run::plan::Plan;
 use crate::run::runs;
 use crate::run::store;
-use crate::run::summary::summarize;
-use crate::run::{Manifest, Run};
-use crate::studies::kernels::attest;
 use crate::studies::{self, Study};
 use ulplab_core::atomic::write_text;
-use ulplab_core::error::{Error, Exit, Result, counted, did_you_mean};
+use ulplab_core::error::{Error, Exit, Result, counted};
 use ulplab_core::input;
-use ulplab_core::metrics::{Bound, METRICS};
-use ulplab_core::pattern::{matches, matches_nothing};
-use ulplab_core::record::Record;
-
-/// Checks gates before anything is run; without the model's `config`, layers and metrics of its sites are not known.
-pub fn check(rules: &[Rule], study: &dyn Study, plan: &Plan, config: Option<&dyn Config>) -> Result<(), Mistake> {
-    let mut rules = rules.iter().enumerate();
-    rules.try_for_each(|(at, rule)| check_rule(rule, study, plan, config).map_err(|mistake| mistake.within("gate", at)))
-}
-
-fn check_rule(rule: &Rule, study: &dyn Study, plan: &Plan, config: Option<&dyn Config>) -> Result<(), Mistake> {
-    let wrong = |key: &str, message: String| Err(Mistake::at(key, message).of("gate"));
-    let on = format!("gate on {}", rule.metric);
-    let Some(metric) = METRICS.iter().find(|metric| metric.name == rule.metric) else {
-        let hint = did_you_mean(&rule.metric, METRICS.iter().map(|metric| metric.name));
-        return wrong("metric", format!("unknown metric '{}'{hint}", rule.metric));
-    };
-    if rule.control && rule.flake.is_some() {
-        let message = format!("{on}: a control has a bound that something bad must meet, and no rate");
-        return Err(Mistake::at("flake", message));
-    }
-    let bound = match (&rule.flake, &rule.calibration) {
-        (Some(flake), Some(_)) if *flake > 0.0 && *flake < 1.0 && rule.require.is_empty() => None,
-        (None, None) => Some(Bound::from_str(&rule.require)),
-        (Some(flake), _) if !(*flake > 0.0 && *flake < 1.0) => {
-            return Err(Mistake::at(
-                "flake",
-                format!("{on}: {flake} is no rate, expected a number between 0 and 1"),
-            ));
-        }
-        _ => {
-            let (key, found) = match (&rule.flake, &rule.calibration) {
-                (Some(_), Some(_)) => ("flake", "'require' is given too"),
-                (Some(_), None) => ("flake", "'calibration' is missing"),
-                (None, _) => ("calibration", "'flake' is missing"),
-            };
-            let message = format!("{on}: 'flake' and 'calibration' stand together, in place of 'require': {found}");
-            return Err(Mistake::at(key, message));
-        }
-    };
-    // A bound that is calibrated points the right way by itself.
-    let direction = bound.map_or(Ok(()), |bound| direction::check_rule(metric, bound?, rule));
-    if let Err(message) = direction {
-        return wrong("require", message);
-    }
-    if rule.statistic == Statistic::Sequential && (rule.at.contains('*') || rule.flake.is_some()) {
-        let message = format!(
-            "{on}: statistic = \"sequential\" decides on one place and a stated bound, not on '{}'",
-            rule.at
-        );
-        return Err(Mistake::at("statistic", message));
-    }
-    let windows = study.reading().windows;
-    let of_one_text = windows
-        .iter()
-        .all(|window| window.draw.is_some() && window.text == windows[0].text);
-    if rule.statistic == Statistic::Sequential && (!of_one_text || plan.by_case()) {
-        let message = format!(
-            "{on}: statistic = \"sequential\" takes windows that are drawn from one text: draws = N in one [[window]]"
-        );
-        return Err(Mistake::at("statistic", message));
-    }
-    if !plan.phases.contains(&rule.phase) {
-        let message = format!("{on}: the experiment has no {} phase", rule.phase);
-        return Err(Mistake::at("phase", message));
-    }
-    if rule.why.trim().is_empty() {
-        let message = format!("{on}: why is empty, expected the reason of its bound");
-        return Err(Mistake::at("why", message));
-    }
-    if rule.recipes.is_empty() {
-        let message = format!("{on}: recipes = [] binds no recipe; expected patterns of names");
-        return Err(Mistake::at("recipes", message));
-    }
-    let recipes = || plan.measured_in(rule.phase);
-    for (at, pattern) in rule.recipes.iter().enumerate() {
-        if !recipes().any(|name| matches(pattern, name)) {
-            let mut others = plan.recipes.iter().filter(|recipe| matches(pattern, &recipe.name));
-            let message = match others.next() {
-                Some(other) => format!(
-                    "'{pattern}' matches no recipe of the {} phase: '{}' has the other one only",
-                    rule.phase, other.name
-                ),
-                None => matches_nothing("recipe", pattern, recipes()),
-            };
-            return Err(Mistake::new(message).of("gate").within("recipes", at));
-        }
-    }
-    if !rule.at.contains("**") {
-        // One layer represents all.
-        let layered = rule.at.strip_prefix("layers.").and_then(|rest| rest.split_once('.'));
-        let at = layered.map_or(rule.at.clone(), |(_, name)| format!("layers.0.{name}"));
-        let known = study.check_site(&at);
-        known.map_err(|message| Mistake::at("at", message).of("gate"))?;
-    }
-    let measured = config.map_or(Ok(()), |config| study.check_measured(rule, metric, config));
-    measured.map_err(|mistake| mistake.of("gate"))
-}
 
 /// Writes all reports of a run into its folder and prints the table; [`Run::outcome`] is the verdict.
 pub fn finish(folder: &Folder, run: &Run, study: &dyn Study, json: bool) -> Result<()> {
@@ -131,42 +26,11 @@ pub fn finish(folder: &Folder, run: &Run, study: &dyn Study, json: bool) -> Resu
     print(run, study, folder, json, Gates::Own)
 }
 
-/// Reads the cells of a run and derives everything from them. A run with missing or damaged cells is an error.
-pub fn load(folder: &Folder, manifest: Manifest) -> Result<Run> {
-    let records = decided::records(folder, &manifest)?;
-    derive(folder, manifest, records)
-}
-
-/// The run in a folder, with all that is derived from it; one with missing or damaged cells is an error.
-pub fn read(path: &Path) -> Result<Run> {
-    let (folder, manifest) = Folder::open(path)?;
-    load(&folder, manifest)
-}
-
-/// Derives everything from the records of all cells.
-pub fn derive(folder: &Folder, mut manifest: Manifest, records: Vec<Record>) -> Result<Run> {
-    manifest.complete = true;
-    let summaries = summarize(&records);
-    let mut verdicts = judge(&bind(&manifest), &summaries).map_err(|message| Error::data(&folder.path, message))?;
-    explain(&mut verdicts, &records);
-    Ok(Run {
-        manifest,
-        records,
-        summaries,
-        verdicts,
-    })
-}
-
-/// Judge a stored run again, by its own gates or by those of an experiment file; or compare the kernels in the tree with
-/// what was verified on a GPU.
+/// Judge a stored run again, by its own gates or by those of an experiment file.
 #[derive(Debug, clap::Args)]
 pub struct GateArgs {
     /// Folder of the run [default: the newest below runs/].
     pub run: Option<PathBuf>,
-    /// Check that every kernel, its flags and its bounds are unchanged since they were verified. DIR has the attestations
-    /// [default: experiments/results].
-    #[arg(long, value_name = "DIR", num_args = 0..=1, conflicts_with_all = ["run", "rules", "json"])]
-    pub attested: Option<Option<PathBuf>>,
     /// Use the gates of this file instead of the run's own. The file is an experiment, or contains only [[gate]].
     #[arg(long, value_name = "FILE")]
     pub rules: Option<PathBuf>,
@@ -175,10 +39,10 @@ pub struct GateArgs {
     pub json: bool,
     /// Print paired tests of each recipe against what it is compared with: flips of predictions with their direction, limits of the loss
     /// of accuracy, and where KL says nothing of it. No gate is judged.
-    #[arg(long, conflicts_with_all = ["attested", "rules", "json"])]
+    #[arg(long, conflicts_with_all = ["rules", "json"])]
     pub paired: bool,
     /// Judge nothing, exit code 4, if the text or the checkpoint cannot tell formats apart; `ulplab sweep --strict` says when.
-    #[arg(long, conflicts_with_all = ["attested", "paired"])]
+    #[arg(long, conflicts_with = "paired")]
     pub strict: bool,
     #[command(flatten)]
     pub calibrate: CalibrateArgs,
@@ -188,19 +52,17 @@ pub fn gate(args: &GateArgs) -> Result<Exit> {
     if let Some(exit) = calibrate::run(&args.calibrate)? {
         return Ok(exit);
     }
-    if let Some(results) = &args.attested {
-        return attest::gate(results.as_deref());
-    }
     let (folder, mut manifest) = Folder::open(&named_or_newest(args.run.as_ref())?)?;
     let study = studies::read(&manifest.experiment)?;
     if let Some(file) = &args.rules {
         let file = ExperimentFile::read(file, &[])?;
         manifest.experiment.head.gates = file.gates()?;
-        check(&manifest.experiment.gates, &*study, &manifest.plan, None).map_err(|mistake| file.error(&mistake))?;
-        calibrate::resolve(&mut manifest, &file)?;
+        let checked = study.check_gates(&manifest.experiment.gates, &manifest.plan, None);
+        checked.map_err(|mistake| file.error(&mistake))?;
+        resolve(&mut manifest, &file)?;
     }
     manifest.invocation.strict |= args.strict;
-    let run = load(&folder, manifest)?;
+    let run = Run::load(&folder, manifest)?;
     if args.paired {
         paired::print(&run)?;
         return Ok(Exit::Pass);
@@ -241,11 +103,11 @@ pub fn report(args: &ReportArgs) -> Result<Exit> {
     match (&args.findings, &args.output) {
         (Some(template), Some(output)) => {
             let text = input::text(template)?;
-            let run = load(&folder, manifest)?;
+            let run = Run::load(&folder, manifest)?;
             let page = report::findings(&run, &*study, &text).map_err(|message| Error::config(template, message))?;
             write_text(output, &page)?;
         }
-        _ => finish(&folder, &load(&folder, manifest)?, &*study, false)?,
+        _ => finish(&folder, &Run::load(&folder, manifest)?, &*study, false)?,
     }
     Ok(Exit::Pass)
 }

@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use rayon::prelude::*;
 
 use super::diff::timed;
-use super::{decided, judge};
+use super::judge;
+use crate::gate;
 use crate::run::folder::Folder;
-use crate::run::{Manifest, lines};
+use crate::run::{Manifest, Run, lines};
 use crate::studies;
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::record::Record;
@@ -40,7 +41,7 @@ pub fn run(args: &MergeArgs) -> Result<Exit> {
         (_, Some(_)) => gathered(args)?,
     };
     strangers(&folder, &manifest)?;
-    let records = match decided::records(&folder, &manifest) {
+    let records = match gate::records(&folder, &manifest) {
         Err(why @ Error::Incomplete(_)) => {
             for id in folder.missing(&manifest)? {
                 match args.json {
@@ -54,7 +55,7 @@ pub fn run(args: &MergeArgs) -> Result<Exit> {
         records => records?,
     };
     let study = studies::read(&manifest.experiment)?;
-    let run = judge::derive(&folder, manifest, records)?;
+    let run = Run::judge(&folder, manifest, records)?;
     judge::finish(&folder, &run, &*study, args.json)?;
     Ok(run.outcome().exit())
 }

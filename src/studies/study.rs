@@ -19,6 +19,7 @@ use super::processes::Processes;
 use crate::backend::rounding::CacheBytes;
 use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Mistake, Rule};
+use crate::gate::{self, GateContext};
 use crate::report::Show;
 use crate::run::ceilings::Ceilings;
 use crate::run::folder::Folder;
@@ -57,6 +58,24 @@ pub trait Study: Keys + Show + Send + Sync {
     /// The mistake in its place or its metric.
     fn check_measured(&self, _rule: &Rule, _metric: &Metric, _config: &dyn Config) -> Result<(), Mistake> {
         Ok(())
+    }
+
+    /// Checks gates before anything is run. Without the model's `config`, layers and metrics of its sites are not known.
+    ///
+    /// # Errors
+    /// The first mistake, with its place.
+    fn check_gates(&self, gates: &[Rule], plan: &Plan, config: Option<&dyn Config>) -> Result<(), Mistake> {
+        let measured = |gate: &Rule, metric: &Metric| match config {
+            Some(config) => self.check_measured(gate, metric, config),
+            None => Ok(()),
+        };
+        let experiment = GateContext {
+            plan,
+            windows: self.reading().windows,
+            site: &|at| self.check_site(at),
+            metric: &measured,
+        };
+        gate::check(gates, &experiment)
     }
 
     /// Estimates of what is in memory at once.

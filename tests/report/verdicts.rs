@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use super::shown as report;
-use ulplab::commands::judge::load;
 use ulplab::experiment::{Rule, Statistic};
 use ulplab::record::{Phase, Record};
 use ulplab::run::folder::Folder;
@@ -107,7 +106,7 @@ fn no_variant_is_dropped_in_silence() {
     manifest
         .hindered
         .insert("op.blackwell".into(), Hindrance::OtherDevice(why.into()));
-    let run = load(&folder, manifest).unwrap();
+    let run = Run::load(&folder, manifest).unwrap();
     assert_eq!(of(&run, "op.right").status, Status::Pass);
     assert_eq!(
         (
@@ -146,7 +145,7 @@ fn variants_for_other_devices_do_not_spoil_a_run() {
     );
     let other = Hindrance::OtherDevice("it is for sm_100a".into());
     manifest.hindered.insert("op.blackwell".into(), other.clone());
-    let run = load(&folder, manifest).unwrap();
+    let run = Run::load(&folder, manifest).unwrap();
     assert_eq!(run.outcome(), Outcome::Pass);
     assert_eq!(
         report::tally(&run).line(),
@@ -159,7 +158,7 @@ fn variants_for_other_devices_do_not_spoil_a_run() {
     let temporary = tempfile::tempdir().unwrap();
     let (folder, mut manifest) = stored(temporary.path(), &[("op.blackwell", false, true)]);
     manifest.hindered.insert("op.blackwell".into(), other);
-    assert_eq!(load(&folder, manifest).unwrap().outcome(), Outcome::NotJudged);
+    assert_eq!(Run::load(&folder, manifest).unwrap().outcome(), Outcome::NotJudged);
 }
 
 #[test]
@@ -173,7 +172,7 @@ fn what_was_compiled_only_is_not_judged() {
     manifest
         .hindered
         .insert("op.kernel".into(), Hindrance::Missing(why.into()));
-    let run = load(&folder, manifest).unwrap();
+    let run = Run::load(&folder, manifest).unwrap();
     assert_eq!(
         (of(&run, "op.kernel").status, of(&run, "op.kernel").message.as_str()),
         (Status::NotJudged, why)
@@ -190,7 +189,7 @@ fn what_was_compiled_only_is_not_judged() {
 fn a_failure_counts_before_all_that_was_not_judged() {
     let temporary = tempfile::tempdir().unwrap();
     let (folder, manifest) = stored(temporary.path(), &[("op.wrong", true, true), ("op.right", true, false)]);
-    let run = load(&folder, manifest).unwrap();
+    let run = Run::load(&folder, manifest).unwrap();
     assert_eq!(run.outcome(), Outcome::Fail);
     let wrong = of(&run, "op.wrong");
     assert_eq!(

@@ -1,11 +1,17 @@
 //! Rules, and their verdicts on a run.
 
 mod bind;
+pub mod calibration;
+mod check;
+mod decided;
 pub mod direction;
 mod failures;
 mod paired;
 
 pub use bind::bind;
+pub use calibration::resolve;
+pub use check::{GateContext, check};
+pub use decided::{UntilDecided, check_sequential, records};
 pub use paired::{Paired, paired, silent_zone};
 
 use std::str::FromStr;

@@ -1,6 +1,7 @@
 //! A stored run.
 
 pub mod ceilings;
+pub mod definitions;
 pub mod folder;
 pub mod invocation;
 pub mod lines;

@@ -7,7 +7,6 @@ use serde::Serialize;
 use super::incomparable;
 use super::store::{Baseline, Store};
 use crate::commands::diff;
-use crate::commands::judge;
 use crate::json;
 use crate::output::width;
 use crate::report::columns::fitted;
@@ -98,7 +97,7 @@ impl LogArgs {
 
 impl History {
     fn new(baselines: &[Baseline]) -> Result<Self> {
-        let runs = baselines.iter().map(|base| judge::read(&base.path));
+        let runs = baselines.iter().map(|base| Run::read(&base.path));
         let runs = runs.collect::<Result<Vec<Run>>>()?;
         let before = std::iter::once(None).chain(baselines.iter().map(Some));
         let changed = |(before, base): (Option<&Baseline>, &Baseline)| {

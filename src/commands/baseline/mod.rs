@@ -10,14 +10,14 @@ mod store;
 
 use std::path::{Path, PathBuf};
 
-use super::definitions::Definitions;
 use super::diff;
 use super::judge;
 use crate::git::git;
+use crate::run::definitions::Definitions;
 use crate::run::folder::Folder;
 use crate::run::runs::slug;
 use crate::run::verdict::{Outcome, Status, Verdict};
-use crate::run::{Manifest, now};
+use crate::run::{Manifest, Run, now};
 use store::{Accepted, Baseline, Store};
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::text::shown;
@@ -85,7 +85,7 @@ impl AcceptArgs {
             let nobody = "nobody accepts it: neither $USER, $LOGNAME nor git's user.name says who";
             Error::Usage(format!("{nobody}; give --by NAME"))
         })?;
-        let run = judge::load(&folder, manifest)?;
+        let run = Run::load(&folder, manifest)?;
         let refused = |why: String| format!("{}: {why}; it does not become a baseline", folder.path.display());
         match run.outcome() {
             Outcome::Pass => {}
@@ -161,7 +161,7 @@ impl CompareArgs {
             errln!("{}", none_for(&manifest, store)?);
             return Ok(Exit::NotJudged);
         };
-        let run = judge::load(&folder, manifest)?;
+        let run = Run::load(&folder, manifest)?;
         let found = incomparable(base, &run.manifest, &Definitions::of(&run));
         if !found.is_empty() {
             let Accepted { accepted_at, by, .. } = &base.accepted;

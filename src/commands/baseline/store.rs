@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::place;
-use crate::commands::definitions::Definitions;
 use crate::run::Manifest;
+use crate::run::definitions::Definitions;
 use crate::run::folder::Folder;
 use ulplab_core::atomic::create_atomic;
 use ulplab_core::error::{Error, Result};

@@ -17,12 +17,12 @@ use std::path::{Path, PathBuf};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use reference::paths::Model;
 
-use super::judge;
 use super::sweep::{self, Prepared, Question, SweepArgs};
 use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Experiment, Rule};
 use crate::json;
 use crate::progress::Lines;
+use crate::run::Run;
 use crate::run::folder::Folder;
 use crate::run::plan::REFERENCE;
 use crate::studies;
@@ -154,7 +154,7 @@ fn of_experiment(args: &BisectArgs, of: &Path) -> Result<Exit> {
             sweep.experiment = manifest.invocation.experiment.clone();
             let file = ExperimentFile::new(of.join("run.json"), text, &args.overrides)?;
             if args.recipe.is_none() && args.dump.is_none() {
-                let run = judge::load(&folder, manifest)?;
+                let run = Run::load(&folder, manifest)?;
                 let failed = run
                     .verdicts
                     .iter()

@@ -11,8 +11,8 @@ use serde::Serialize;
 use crate::backend::recipe::Ranges;
 use crate::commands::check_two;
 use crate::commands::diff::{Pair, Pairs, differences, timed};
-use crate::commands::judge;
 use crate::json;
+use crate::run::Run;
 use ulplab_core::error::{Error, Exit, Result, counted};
 use ulplab_core::record::{Phase, Record, place};
 
@@ -76,7 +76,7 @@ struct First {
 pub fn run(base: &Path, new: &Path, as_json: bool) -> Result<Exit> {
     let paths = [base, new].map(|path| path.display().to_string());
     let folders = [base, new];
-    let (base, new) = (judge::read(base)?, judge::read(new)?);
+    let (base, new) = (Run::read(base)?, Run::read(new)?);
     check_two(["BASE", "NEW"], folders)?;
     let pairs = Pairs::new(&base.records, &new.records);
     let both: Vec<&Pair> = pairs.both.iter().filter(|pair| !timed(&pair.base.metric)).collect();

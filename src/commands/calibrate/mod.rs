@@ -4,25 +4,22 @@ mod notes;
 mod null;
 mod others;
 mod page;
-mod stored;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use super::judge::check;
 use super::sweep::{self, SweepArgs};
 use crate::experiment::Rule;
 use crate::gate;
+use crate::gate::calibration::{CalibratedGate, CalibratedRecipe, Calibration, Effect, SCHEMA, definition, direction};
 use crate::run::Manifest;
 use crate::run::folder::{Folder, RUN};
 use crate::run::runs;
 use crate::run::summary::summarize;
 use null::{Null, Trial, derive};
-pub use stored::resolve;
-use stored::{CalibratedGate, CalibratedRecipe, Calibration, Effect, SCHEMA, definition};
 use ulplab_core::atomic::{check_writable, write_atomic, write_text};
 use ulplab_core::error::{Error, Exit, Result, counted};
-use ulplab_core::metrics::{Better, Bound, Metric};
+use ulplab_core::metrics::Metric;
 use ulplab_core::pattern::matches;
 use ulplab_core::record::{Record, place};
 
@@ -32,7 +29,7 @@ pub struct CalibrateArgs {
     /// Measure the gates of this experiment themselves: how often each fails what is right (its size), and how often it notices an error of
     /// a stated size (its power). Recipes are computed on other windows of the same texts and other draws of the same generators, those of
     /// models in drawn orders of sums.
-    #[arg(long, value_name = "EXPERIMENT", conflicts_with_all = ["run", "rules", "json", "attested"], requires = "output")]
+    #[arg(long, value_name = "EXPERIMENT", conflicts_with_all = ["run", "rules", "json"], requires = "output")]
     pub calibrate: Option<PathBuf>,
     /// The file to write the calibration to; gates with `flake` name it.
     #[arg(short, long, value_name = "FILE", requires = "calibrate", value_parser = crate::output::file_name())]
@@ -50,13 +47,15 @@ pub struct CalibrateArgs {
     #[arg(long = "set", value_name = "KEY=VALUE", requires = "calibrate")]
     pub overrides: Vec<String>,
     /// Print the page of stored calibrations, as Markdown.
-    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["run", "rules", "json", "attested", "calibrate"])]
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["run", "rules", "json", "calibrate"])]
     pub calibrated: Vec<PathBuf>,
 }
 
-/// What a calibration draws.
-pub struct Asked {
+/// How much a calibration draws.
+pub struct Sample {
+    /// Draws of each statistic.
     draws: usize,
+    /// Errors to notice, in multiples of a recipe's own.
     effects: Vec<f64>,
 }
 
@@ -91,11 +90,13 @@ fn calibrate(args: &CalibrateArgs, experiment: &Path) -> Result<Calibration> {
     let (head, study) = (&parsed.experiment.head, &*parsed.study);
     let plan = parsed.study.plan();
     study.check().map_err(|mistake| file.error(&mistake))?;
-    check(&head.gates, study, &plan, None).map_err(|mistake| file.error(&mistake))?;
+    study
+        .check_gates(&head.gates, &plan, None)
+        .map_err(|mistake| file.error(&mistake))?;
     if head.gates.is_empty() {
         return Err(Error::config(&file.path, "the file has no [[gate]]"));
     }
-    let asked = Asked {
+    let sample = Sample {
         draws: args.draws.into(),
         effects: if args.effects.is_empty() {
             vec![2.0, 4.0]
@@ -103,10 +104,10 @@ fn calibrate(args: &CalibrateArgs, experiment: &Path) -> Result<Calibration> {
             args.effects.clone()
         },
     };
-    if let Some(gain) = asked.effects.iter().find(|gain| !(gain.is_finite() && **gain > 0.0)) {
+    if let Some(gain) = sample.effects.iter().find(|gain| !(gain.is_finite() && **gain > 0.0)) {
         return Err(Error::Usage(format!("--effect {gain}: expected a positive number")));
     }
-    let null = derive(head, study, &plan, &asked).map_err(|why| {
+    let null = derive(head, study, &plan, &sample).map_err(|why| {
         Error::config(
             &file.path,
             format!("gates of kind = \"{}\" are not calibrated: {why}", head.kind),
@@ -121,7 +122,7 @@ fn calibrate(args: &CalibrateArgs, experiment: &Path) -> Result<Calibration> {
     let (folder, manifest) = measure(args, &null)?;
     let reading = study.reading();
     let windows = plan.windows.len();
-    let sets = sets(&manifest, reading.windows.len(), asked.draws);
+    let sets = sets(&manifest, reading.windows.len(), sample.draws);
     let mut gates: Vec<CalibratedGate> = Vec::new();
     for trial in &null.trials {
         let gate = of_rule(&mut gates, trial.rule);
@@ -149,7 +150,7 @@ fn calibrate(args: &CalibrateArgs, experiment: &Path) -> Result<Calibration> {
         drawn_windows: windows - reading.windows.len(),
         drawn: study.drawn(),
         texts,
-        draws: asked.draws,
+        draws: sample.draws,
         gates,
     })
 }
@@ -274,9 +275,4 @@ fn statistics(folder: &Folder, sets: &[Vec<&str>], rule: &Rule, recipe: &str) ->
         Ok(Some(rule.statistic.value(worst)).filter(|value| value.is_finite()))
     };
     sets.iter().map(of_set).collect()
-}
-
-/// Which way a gate points: as its bound does, or as its metric if a rate stands in the place of a bound.
-fn direction(require: &str, metric: &Metric) -> Better {
-    require.parse::<Bound>().map_or(metric.better, |bound| bound.better)
 }

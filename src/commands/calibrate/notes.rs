@@ -1,7 +1,7 @@
 //! What a calibration's tables do not say: why something has no number, and which numbers are findings.
 
 use super::page::RATES;
-use super::stored::{CalibratedGate, CalibratedRecipe, Calibration, Judged};
+use crate::gate::calibration::{CalibratedGate, CalibratedRecipe, Calibration, Judged};
 use crate::studies::null::ROUNDS_NOTHING;
 use ulplab_core::error::{Result, counted};
 use ulplab_core::metrics::Metric;

@@ -1,7 +1,8 @@
 //! The experiment that draws what right candidates measure as, and what faults of a stated size do.
 
-use super::{Asked, direction};
+use super::Sample;
 use crate::experiment::{Experiment, Head, Rule, Statistic};
+use crate::gate::calibration::direction;
 use crate::run::plan::Plan;
 use crate::run::runs::NULL;
 use crate::studies::Study;
@@ -43,7 +44,7 @@ pub struct Null<'a> {
 ///
 /// # Errors
 /// Why gates of its kind are not calibrated.
-pub fn derive<'a>(head: &'a Head, study: &dyn Study, plan: &Plan, asked: &Asked) -> Result<Null<'a>, String> {
+pub fn derive<'a>(head: &'a Head, study: &dyn Study, plan: &Plan, sample: &Sample) -> Result<Null<'a>, String> {
     let bound = |rule: &'a Rule| {
         let bound = |recipe: &&str| rule.recipes.iter().any(|pattern| matches(pattern, recipe));
         let recipes: Vec<String> = plan.measured_in(rule.phase).filter(bound).map(String::from).collect();
@@ -52,7 +53,7 @@ pub fn derive<'a>(head: &'a Head, study: &dyn Study, plan: &Plan, asked: &Asked)
     let bound: Vec<(&Rule, String)> = head.gates.iter().flat_map(bound).collect();
     let mut wanted: Vec<Wanted> = Vec::new();
     for (rule, recipe) in bound.iter().filter(|(rule, _)| not_asked(rule).is_none()) {
-        for gain in std::iter::once(None).chain(gains(rule, asked).map(Some)) {
+        for gain in std::iter::once(None).chain(gains(rule, sample).map(Some)) {
             let (recipe, phase) = (recipe.clone(), rule.phase);
             let new = Wanted { recipe, phase, gain };
             if !wanted.contains(&new) {
@@ -62,7 +63,7 @@ pub fn derive<'a>(head: &'a Head, study: &dyn Study, plan: &Plan, asked: &Asked)
     }
     let mut phases = plan.phases.clone();
     phases.retain(|phase| head.gates.iter().any(|rule| rule.phase == *phase));
-    let null = study.null(asked.draws, &phases, &wanted)?;
+    let null = study.null(sample.draws, &phases, &wanted)?;
     let mut cells: Vec<String> = Vec::new();
     for (wanted, name) in wanted.iter().zip(&null.names) {
         let cell = name.as_ref().map(|name| format!("{name}/{}/*", wanted.phase));
@@ -83,7 +84,7 @@ pub fn derive<'a>(head: &'a Head, study: &dyn Study, plan: &Plan, asked: &Asked)
             (Err(_), _) => Ok(Vec::new()),
             (Ok(_), Some((_, why))) => Err(why.to_string()),
             (Ok(_), None) => {
-                let each = gains(rule, asked).map(|gain| Ok((gain, find(rule, &recipe, Some(gain))?)));
+                let each = gains(rule, sample).map(|gain| Ok((gain, find(rule, &recipe, Some(gain))?)));
                 each.collect()
             }
         };
@@ -125,9 +126,9 @@ fn not_asked(rule: &Rule) -> Option<&'static str> {
 }
 
 /// The sizes of noise that a gate is asked about: where it bounds how good a recipe may be, the error is as many times smaller.
-fn gains(rule: &Rule, asked: &Asked) -> impl Iterator<Item = f64> {
+fn gains(rule: &Rule, sample: &Sample) -> impl Iterator<Item = f64> {
     let unmoved = UNMOVED.iter().any(|(metric, _)| *metric == rule.metric);
     let inverted = Metric::find(&rule.metric).is_ok_and(|metric| direction(&rule.require, metric) != metric.better);
-    let each = if unmoved { &[][..] } else { &asked.effects[..] };
+    let each = if unmoved { &[][..] } else { &sample.effects[..] };
     each.iter().map(move |gain| if inverted { 1.0 / gain } else { *gain })
 }

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use super::Asked;
+use super::Sample;
 use super::null::derive;
 use super::page::Uncalibrated;
-use super::stored::Calibration;
 use crate::experiment::file::ExperimentFile;
+use crate::gate::calibration::Calibration;
 use crate::{shipped, studies};
 use ulplab_core::error::{Error, Result};
 
@@ -46,7 +46,7 @@ pub fn uncalibrated(calibrations: &[Calibration]) -> Result<Vec<Uncalibrated>> {
 /// Why an experiment is not calibrated.
 fn why(read: &ExperimentFile, file: &Path) -> Result<String> {
     let parsed = studies::parse(read)?;
-    let asked = Asked {
+    let sample = Sample {
         draws: 1,
         effects: Vec::new(),
     };
@@ -54,7 +54,7 @@ fn why(read: &ExperimentFile, file: &Path) -> Result<String> {
     if head.gates.is_empty() {
         return Ok("it has no gate".into());
     }
-    let null = match derive(head, study, &study.plan(), &asked) {
+    let null = match derive(head, study, &study.plan(), &sample) {
         Ok(null) => null,
         Err(why) => return Ok(why),
     };

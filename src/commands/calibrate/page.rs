@@ -1,7 +1,7 @@
 //! Calibrations as tables.
 
 use super::notes;
-use super::stored::{CalibratedGate, CalibratedRecipe, Calibration, Effect, Judged};
+use crate::gate::calibration::{CalibratedGate, CalibratedRecipe, Calibration, Effect, Judged, direction};
 use crate::report::number;
 use crate::statistics::{CONFIDENCE, rate_above};
 use ulplab_core::error::{Result, counted};
@@ -113,7 +113,7 @@ fn row(gate: &CalibratedGate, recipe: &CalibratedRecipe, gains: &[f64]) -> Resul
     let metric = Metric::find(&gate.metric)?;
     let say = |value: f64| number::of_metric(metric.name, value);
     let mut sorted = recipe.null.clone();
-    let better = super::direction(&gate.require, metric);
+    let better = direction(&gate.require, metric);
     sorted.sort_by(|a, b| match better {
         Better::Lower => a.total_cmp(b),
         Better::Higher => b.total_cmp(a),

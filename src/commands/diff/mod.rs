@@ -13,7 +13,6 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::judge;
 use crate::json;
 use crate::output::{colour, width};
 use crate::run::verdict::{Outcome, Status};
@@ -88,7 +87,7 @@ pub fn between(base: &Path, new: &Path, how: &How) -> Result<Exit> {
         gates.extend(gates::read(file)?);
     }
     let paths = [base, new];
-    let (base, new) = (judge::read(base)?, judge::read(new)?);
+    let (base, new) = (Run::read(base)?, Run::read(new)?);
     super::check_two(["BASE", "NEW"], paths)?;
     let diff = Diff::new(paths, &base, &new, &gates, how)?;
     if let Some(file) = &how.markdown {

@@ -8,14 +8,14 @@ use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::decided::{self, UntilDecided};
 use super::judge;
+use crate::gate::{self, UntilDecided};
 use crate::progress::Lines;
 use crate::run::folder::Folder;
 use crate::run::partition::cost;
 use crate::run::plan::Cell;
 use crate::run::session::ActiveSession;
-use crate::run::{Manifest, runs};
+use crate::run::{Manifest, Run, runs};
 use crate::signal;
 use crate::studies::{Lab, Measured, Planned, Share};
 pub use args::SweepArgs;
@@ -49,7 +49,7 @@ pub(super) fn answer(args: &SweepArgs, question: &Question) -> Result<Exit> {
     // Read again: this process's session, and those of others, count by now.
     let (folder, manifest) = Folder::open(&folder.path)?;
     let cells: Vec<&Cell> = prepared.cells.iter().collect();
-    let records = decided::records(&folder, &manifest);
+    let records = gate::records(&folder, &manifest);
     let complete = prepared.ready.check_kept(&folder, &manifest, &cells);
     let records = match (
         &prepared.partition,
@@ -62,7 +62,7 @@ pub(super) fn answer(args: &SweepArgs, question: &Question) -> Result<Exit> {
         }
         (_, records) => records?,
     };
-    let run = judge::derive(&folder, manifest, records)?;
+    let run = Run::judge(&folder, manifest, records)?;
     judge::finish(&folder, &run, &*question.parsed.study, args.json)?;
     prepared.ready.conclude(Measured {
         folder: &folder,

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 use super::SweepArgs;
-use crate::commands::{calibrate, decided, judge};
 use crate::dataset::{Manifest as Datasets, Tokens};
 use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Mistake, Window};
+use crate::gate::{check_sequential, resolve};
 use crate::run::partition::{Partition, PartitionArg};
 use crate::run::plan::{Cell, Plan, select, unnameable};
 use crate::run::{self, Manifest, RecipeInfo, scheduler, store};
@@ -84,7 +84,7 @@ pub fn prepare<'a>(args: &SweepArgs, question: &'a Question) -> Result<Prepared<
     inputs.read_texts(file, head, reading, &datasets, &description)?;
     check_overlaps(reading.windows, &inputs.texts).map_err(wrong)?;
     let gates = rules.as_ref().unwrap_or(file);
-    let gated = judge::check(&head.gates, study, &plan, config);
+    let gated = study.check_gates(&head.gates, &plan, config);
 
     if let Some((cell, message)) = unnameable(&plan.cells()) {
         return Err(file.error(&parsed.place_of(cell, message)));
@@ -94,7 +94,7 @@ pub fn prepare<'a>(args: &SweepArgs, question: &'a Question) -> Result<Prepared<
     let mut ready = study.ready(head.seed, config).map_err(wrong)?;
     gated.map_err(|mistake| gates.error(&mistake))?;
     if args.until_decided {
-        decided::check(&head.gates).map_err(|mistake| gates.error(&mistake))?;
+        check_sequential(&head.gates).map_err(|mistake| gates.error(&mistake))?;
     }
     let cells = select(selectable, &args.only, &args.skip)?;
     let recipes = sized(study.recipes(), &*ready);
@@ -106,7 +106,7 @@ pub fn prepare<'a>(args: &SweepArgs, question: &'a Question) -> Result<Prepared<
     };
     ready.prepare(file, &cells, &mut manifest)?;
     manifest.keep(&cells);
-    calibrate::resolve(&mut manifest, gates)?;
+    resolve(&mut manifest, gates)?;
     Ok(Prepared {
         ready,
         inputs,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::run::Run;
+use super::Run;
 use ulplab_core::formats::codec;
 use ulplab_core::metrics::{Choice, Logits, METRICS, Pair, RoundTrip, measure_all};
 

@@ -1,18 +1,61 @@
-//! Runs that end as soon as every gate is decided.
+//! Stored runs with their verdicts, and runs that end as soon as every gate is decided.
 
+use std::path::Path;
+
+use super::{bind, explain, judge};
 use crate::experiment::{Mistake, Rule, Statistic};
-use crate::gate::{bind, judge};
-use crate::run::Manifest;
 use crate::run::folder::Folder;
 use crate::run::plan::Cell;
 use crate::run::summary::summarize;
+use crate::run::{Manifest, Run};
 use ulplab_core::error::{Error, Result};
 use ulplab_core::record::Record;
 
-/// The records of all cells, or of as many windows as decide on every gate if that ends the run; else an error.
+impl Run {
+    /// Reads the run in a folder, and judges it.
+    ///
+    /// # Errors
+    /// If cells are missing or damaged, or a gate looks where nothing was measured.
+    pub fn read(path: &Path) -> Result<Self> {
+        let (folder, manifest) = Folder::open(path)?;
+        Self::load(&folder, manifest)
+    }
+
+    /// Reads the cells of a run, and judges it by the gates of `manifest`.
+    ///
+    /// # Errors
+    /// As of [`read`](Self::read).
+    pub fn load(folder: &Folder, manifest: Manifest) -> Result<Self> {
+        let records = records(folder, &manifest)?;
+        Self::judge(folder, manifest, records)
+    }
+
+    /// Derives summaries and verdicts from the records of all cells.
+    ///
+    /// # Errors
+    /// If a gate looks where nothing was measured.
+    pub fn judge(folder: &Folder, mut manifest: Manifest, records: Vec<Record>) -> Result<Self> {
+        manifest.complete = true;
+        let summaries = summarize(&records);
+        let verdicts = judge(&bind(&manifest), &summaries);
+        let mut verdicts = verdicts.map_err(|message| Error::data(&folder.path, message))?;
+        explain(&mut verdicts, &records);
+        Ok(Self {
+            manifest,
+            records,
+            summaries,
+            verdicts,
+        })
+    }
+}
+
+/// Returns the records of all cells, or of as many windows as decide on every gate if that ends the run.
+///
+/// # Errors
+/// If cells are missing or damaged.
 pub fn records(folder: &Folder, manifest: &Manifest) -> Result<Vec<Record>> {
     // Other gates than those that ended the run may need all of it.
-    if manifest.invocation.until_decided && check(&manifest.experiment.gates).is_ok() {
+    if manifest.invocation.until_decided && check_sequential(&manifest.experiment.gates).is_ok() {
         let mut decision = UntilDecided::new(folder, manifest);
         for window in 0..manifest.plan.windows.len() {
             if !decision.has(window) {
@@ -75,23 +118,22 @@ impl<'a> UntilDecided<'a> {
     }
 }
 
-/// Whether a run may end when its gates are decided: all of them may be looked at after every window.
-pub fn check(rules: &[Rule]) -> Result<(), Mistake> {
+/// Checks that a run may end when its gates are decided.
+///
+/// # Errors
+/// If there is no gate, or one that may not be looked at after every window.
+pub fn check_sequential(rules: &[Rule]) -> Result<(), Mistake> {
     if rules.is_empty() {
         return Err(Mistake::at(
             "gate",
             "--until-decided ends when gates are decided, and there is none",
         ));
     }
-    let other = rules.iter().position(|rule| rule.statistic != Statistic::Sequential);
-    match other {
-        None => Ok(()),
-        Some(at) => {
-            let name = rules[at].statistic.name();
-            let message = format!(
-                "the {name} may not be looked at after every window: --until-decided takes statistic = \"sequential\""
-            );
-            Err(Mistake::at("statistic", message).within("gate", at))
-        }
-    }
+    let Some(at) = rules.iter().position(|rule| rule.statistic != Statistic::Sequential) else {
+        return Ok(());
+    };
+    let name = rules[at].statistic.name();
+    let message =
+        format!("the {name} may not be looked at after every window: --until-decided takes statistic = \"sequential\"");
+    Err(Mistake::at("statistic", message).within("gate", at))
 }

@@ -5,9 +5,9 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::commands::definitions::Definitions;
 use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Experiment, Mistake, Rule, Statistic};
+use crate::run::definitions::Definitions;
 use crate::run::{Manifest, seal};
 use crate::statistics::{CONFIDENCE, Scale, Threshold, threshold};
 use ulplab_core::error::{Error, Result, counted};
@@ -360,4 +360,9 @@ pub fn resolve(manifest: &mut Manifest, file: &ExperimentFile) -> Result<()> {
     }
     manifest.experiment.head.gates = gates;
     Ok(())
+}
+
+/// Returns the direction of a gate: that of its bound, or of its metric if it states a rate.
+pub fn direction(require: &str, metric: &Metric) -> Better {
+    require.parse::<Bound>().map_or(metric.better, |bound| bound.better)
 }
