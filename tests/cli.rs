@@ -44,6 +44,8 @@ mod diff;
 mod errors;
 #[path = "cli/examples.rs"]
 mod examples;
+#[path = "cli/exit_codes.rs"]
+mod exit_codes;
 #[path = "cli/failures.rs"]
 mod failures;
 #[path = "cli/false_pass.rs"]

@@ -3,6 +3,7 @@
 
 use comfy_table::{CellAlignment, Table, presets};
 
+use crate::experiment::Rule;
 use crate::gate::{Paired, paired, silent_zone};
 use crate::report::number;
 use crate::run::Run;
@@ -19,39 +20,24 @@ use ulplab_core::record::Phase;
 pub fn print(run: &Run) -> Result<()> {
     let tests = paired(&run.summaries);
     if tests.is_empty() {
-        return Err(Error::Usage(
-            "no paired tests: the run measured no predictions of a text".into(),
-        ));
+        let message = "no paired tests: the run measured no predictions of a text";
+        return Err(Error::NothingSelected(message.into()));
     }
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
-    let header = [
-        "recipe",
-        "phase",
-        "windows",
-        "KL",
-        "lost",
-        "gained",
-        "McNemar p",
-        "adjusted",
-        "evidence of loss",
-        "net lost",
-        "95 % limits",
-    ];
-    table.set_header(header);
-    for test in &tests {
-        table.add_row(row(test));
-    }
+    let header = "recipe,phase,windows,KL,lost,gained,McNemar p,adjusted,evidence of loss,net lost,95 % limits";
+    table.set_header(header.split(','));
+    table.add_rows(tests.iter().map(row));
     for column in table.column_iter_mut().skip(2) {
         column.set_cell_alignment(CellAlignment::Right);
     }
     for line in table.lines() {
         outln!("{}", line.trim_end());
     }
+    let enough = Evidence::ENOUGH;
     outln!(
         "\nlost: right before, wrong now; McNemar: exact and two-sided, adjusted for the recipes of a phase (Holm). The evidence may be \
-         looked at any time, {:.0} shows a loss. Limits: one-sided, of the mean over windows.",
-        Evidence::ENOUGH
+         looked at any time, {enough:.0} shows a loss. Limits: one-sided, of the mean over windows."
     );
     for phase in [Phase::Local, Phase::Cumulative] {
         let of_phase = || tests.iter().filter(|test| test.phase == phase);
@@ -71,13 +57,18 @@ pub fn print(run: &Run) -> Result<()> {
 }
 
 fn row(test: &Paired) -> Vec<String> {
-    let p = |p: f64| {
-        if p.is_nan() {
-            "flips cluster".into()
-        } else {
-            number::error(p)
-        }
+    let known = |number: f64, unknown: &str| match number.is_nan() {
+        true => unknown.into(),
+        false => number::error(number),
     };
+    let evidence = if test.p.is_nan() {
+        f64::NAN
+    } else {
+        test.flips.evidence_of_loss()
+    };
+    let limits = test
+        .limits
+        .map(|limits| [limits.low, limits.high].map(number::signed).join(" … "));
     vec![
         test.recipe.into(),
         test.phase.to_string(),
@@ -85,61 +76,37 @@ fn row(test: &Paired) -> Vec<String> {
         number::error(test.kl),
         test.flips.lost.to_string(),
         test.flips.gained.to_string(),
-        p(test.p),
-        if test.adjusted.is_nan() {
-            "—".into()
-        } else {
-            number::error(test.adjusted)
-        },
-        if test.p.is_nan() {
-            "—".into()
-        } else {
-            number::error(test.flips.evidence_of_loss())
-        },
+        known(test.p, "flips cluster"),
+        known(test.adjusted, "—"),
+        known(evidence, "—"),
         number::signed(test.net_lost),
-        match test.limits {
-            Some(limits) => format!("{} … {}", number::signed(limits.low), number::signed(limits.high)),
-            None => "—".into(),
-        },
+        limits.unwrap_or("—".into()),
     ]
 }
 
-/// Gates on the divergence of predictions that judge where it says nothing of their quality.
+/// Warnings on gates that judge the divergence of predictions where it says nothing of their quality.
 pub fn warnings(run: &Run) -> Vec<String> {
-    let rules = run
-        .manifest
-        .experiment
-        .gates
-        .iter()
-        .filter(|rule| rule.metric == KL.name && !rule.control);
-    let tests: Vec<Paired> = match rules.clone().next() {
-        Some(_) => paired(&run.summaries),
-        None => return Vec::new(),
-    };
-    let of_rule = |rule: &crate::experiment::Rule| {
+    let gates = run.manifest.experiment.gates.iter();
+    let rules: Vec<&Rule> = gates.filter(|rule| rule.metric == KL.name && !rule.control).collect();
+    if rules.is_empty() {
+        return Vec::new();
+    }
+    let tests = paired(&run.summaries);
+    let of_rule = |rule: &Rule| {
         let last = silent_zone(&tests, rule.phase)?;
         let bound = |test: &&Paired| {
-            test.phase == rule.phase && rule.recipes.iter().any(|pattern| matches(pattern, test.recipe))
+            let binds = rule.recipes.iter().any(|pattern| matches(pattern, test.recipe));
+            binds && test.phase == rule.phase && test.kl <= last.kl && matches(&rule.at, test.site)
         };
-        let inside = |test: &&Paired| test.kl <= last.kl && matches(&rule.at, test.site);
-        let names: Vec<&str> = tests
-            .iter()
-            .filter(bound)
-            .filter(inside)
-            .map(|test| test.recipe)
-            .collect();
+        let names: Vec<&str> = tests.iter().filter(bound).map(|test| test.recipe).collect();
+        let (metric, phase, require) = (&rule.metric, rule.phase, &rule.require);
+        let (kl, recipe, judged) = (number::error(last.kl), last.recipe, names.join(", "));
         (!names.is_empty()).then(|| {
             format!(
-                "warning: the gate on {} ({}, {}) judges {} inside the silent zone of KL, up to {} ({}): there it tells that a model is \
-                 another one, not that it is worse; `ulplab gate --paired` has the tests",
-                rule.metric,
-                rule.phase,
-                rule.require,
-                names.join(", "),
-                number::error(last.kl),
-                last.recipe
+                "warning: the gate on {metric} ({phase}, {require}) judges {judged} inside the silent zone of KL, up to {kl} \
+                 ({recipe}): there it tells that a model is another one, not that it is worse; `ulplab gate --paired` has the tests"
             )
         })
     };
-    rules.filter_map(of_rule).collect()
+    rules.into_iter().filter_map(of_rule).collect()
 }
