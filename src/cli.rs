@@ -134,6 +134,7 @@ ulplab doctor
 ulplab dev generate --prompt Shall --temperature 0.7 --recipe v4_fp8
 ulplab dev bench --tokens 128
 ulplab dev bench formats
+ulplab dev bench layouts --layout blocked_128x4
 ulplab dev verify
 ulplab dev completions bash > ~/.local/share/bash-completion/completions/ulplab
 ulplab dev man ~/.local/share/man/man1
@@ -186,7 +187,7 @@ pub fn main() -> Exit {
     })
 }
 
-/// Prints what clap says of words that are no command to run: a mistake, or the help or version that they ask for.
+/// Prints the answer of clap to words that are not a command to run: a mistake, or the help or the version.
 fn answer(said: &clap::Error) -> Exit {
     if said.use_stderr() {
         // The same words without hidden characters are wrong in the same way.
@@ -200,7 +201,7 @@ fn answer(said: &clap::Error) -> Exit {
             .unwrap_or_else(|| command().error(said.kind(), "a word of the command line"));
         errln!("{}", said.render().to_string().trim_end());
     } else {
-        // A pipe that is closed is no matter here either.
+        // A closed pipe changes nothing here either.
         drop(said.print());
     }
     match said.use_stderr() {

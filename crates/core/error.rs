@@ -28,6 +28,25 @@ pub enum Exit {
     Interrupted = 130,
 }
 
+impl Exit {
+    /// Returns the exit with that code; `None` if ulplab never ends with it.
+    pub fn from_code(code: i32) -> Option<Self> {
+        use Exit::{Bug, GateFailed, Incomplete, Interrupted, NotJudged, Pass, ReferenceFailed, Setup, Usage};
+        let all = [
+            Pass,
+            Bug,
+            Usage,
+            NotJudged,
+            Setup,
+            GateFailed,
+            ReferenceFailed,
+            Incomplete,
+            Interrupted,
+        ];
+        all.into_iter().find(|exit| *exit as i32 == code)
+    }
+}
+
 /// The result of a fallible operation, with [`Error`] unless another type is given.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 

@@ -10,3 +10,14 @@ pub fn print(value: &impl Serialize) -> Result<()> {
     outln!("{text}");
     Ok(())
 }
+
+/// Prints a value as JSON if `json` says so, else its text.
+pub fn print_or(json: bool, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<()> {
+    match json {
+        true => print(value),
+        false => {
+            out!("{}", text());
+            Ok(())
+        }
+    }
+}

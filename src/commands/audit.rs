@@ -1,4 +1,4 @@
-//! `ulplab audit`: what tolerances let pass. The bugs that they are asked about are written in Python (`zoo/`), which this starts.
+//! `ulplab audit`: the bugs that tolerances let pass. The bugs are written in Python (`zoo/`), which this starts.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -6,10 +6,10 @@ use std::process::Command;
 use crate::{itself, shipped};
 use ulplab_core::error::{Error, Exit, Result};
 
-/// Ask the tolerances of a test suite which published bugs they let pass, and what that is right they refuse.
+/// Find the published bugs that the tolerances of a test suite let pass, and the right results that they reject.
 ///
 /// A table is a TOML file with a [[gate]] for each tolerance: an operation, a type, rtol and atol or a metric (docs/gates-of-others.md).
-/// Each gate is asked about the bugs of its operation, re-enacted on usual data and on data that tell. Needs Python with the modules
+/// Each gate judges the bugs of its operation, re-enacted on usual data and on data that show them. Needs Python with the modules
 /// ulplab (python/build_wheel.sh) and ml_dtypes.
 #[derive(Debug, clap::Args)]
 pub struct AuditArgs {
@@ -30,11 +30,9 @@ pub struct AuditArgs {
 pub fn run(args: &AuditArgs) -> Result<Exit> {
     const SCRIPT: &str = "zoo/audit.py";
     let script = shipped::find(SCRIPT).ok_or_else(|| {
-        let places: Vec<_> = shipped::places()
-            .iter()
-            .map(|place| place.display().to_string())
-            .collect();
-        Error::Setup(format!("{SCRIPT} is in none of {}", places.join(", ")))
+        let places = shipped::places();
+        let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
+        Error::Setup(format!("{SCRIPT} not found in {}", places.join(", ")))
     })?;
     let own = itself::start().python.clone();
     let python = args.python.clone().or(own).unwrap_or_else(|| "python3".into());
@@ -42,18 +40,13 @@ pub fn run(args: &AuditArgs) -> Result<Exit> {
     command.arg(script).arg(format!("--seeds={}", args.seeds));
     command.args(args.json.then_some("--json")).arg("--").args(&args.tables);
     let status = command.status().map_err(|error| {
+        let python = python.display();
         Error::Setup(format!(
-            "cannot start Python, {}: {error}; name one with --python",
-            python.display()
+            "cannot start Python, {python}: {error}; name one with --python"
         ))
     })?;
     Ok(match status.code() {
-        Some(0) => Exit::Pass,
-        Some(2) => Exit::Usage,
-        Some(4) => Exit::NotJudged,
-        Some(96) => Exit::Setup,
-        Some(100) => Exit::GateFailed,
-        Some(_) => Exit::Bug,
+        Some(code) => Exit::from_code(code).unwrap_or(Exit::Bug),
         None => Exit::Interrupted,
     })
 }

@@ -1,7 +1,6 @@
 //! `ulplab list` and `ulplab doctor`: known names, and the state of this machine.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use reference::paths::{self, PATHS};
@@ -26,7 +25,7 @@ use ulplab_core::metrics::METRICS;
 /// List the names that ulplab knows, one per line, each with a description.
 #[derive(Debug, clap::Args)]
 pub struct ListArgs {
-    pub what: What,
+    pub kind: ListKind,
     /// List only the sites that this model has, a data set or a folder with config.json.
     #[arg(long, value_name = "NAME|FOLDER")]
     pub model: Option<String>,
@@ -36,7 +35,7 @@ pub struct ListArgs {
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub enum What {
+pub enum ListKind {
     /// Number formats and KV records.
     Formats,
     /// Types of a single number, and the libraries' casts to them.
@@ -60,49 +59,41 @@ pub enum What {
 }
 
 pub fn list(args: &ListArgs) -> Result<Exit> {
-    if args.model.is_some() && !matches!(args.what, What::Sites) {
+    if args.model.is_some() && !matches!(args.kind, ListKind::Sites) {
         return Err(Error::Usage("--model is for `ulplab list sites`".into()));
     }
-    let rows: Vec<(String, String)> = match args.what {
-        What::Formats => RECORDS
-            .iter()
-            .map(|record| (record.name, record.doc))
-            .chain(FORMATS.iter().map(|format| (format.name, format.doc)))
-            .map(|(name, doc)| (name.to_string(), doc.to_string()))
-            .collect(),
-        What::Layouts => LAYOUTS
-            .iter()
-            .map(|layout| (layout.name.to_string(), layout.doc.to_string()))
-            .collect(),
-        What::Elements => elements(),
-        What::Rules => rules(),
-        What::Metrics => METRICS
-            .iter()
-            .map(|metric| (metric.name.to_string(), metric.doc.to_string()))
-            .collect(),
-        What::Sites => return list_sites(args),
-        What::Datasets => Datasets::open(args.datasets.as_deref())?
-            .datasets
-            .into_iter()
-            .map(|(name, dataset)| (name, dataset.about))
-            .collect(),
-        What::Kernels => return kernels::list::run(&kernels::list::ListArgs::default()),
-        What::Experiments => experiments()?,
-        What::Reports => REPORTS
-            .iter()
-            .map(|report| (report.file.to_string(), report.doc.to_string()))
-            .collect(),
+    let row = |(name, doc): (&str, &str)| (name.to_string(), doc.to_string());
+    let rows: Vec<Row> = match args.kind {
+        ListKind::Formats => {
+            let records = RECORDS.iter().map(|record| (record.name, record.doc));
+            let formats = FORMATS.iter().map(|format| (format.name, format.doc));
+            records.chain(formats).map(row).collect()
+        }
+        ListKind::Layouts => LAYOUTS.iter().map(|layout| row((layout.name, layout.doc))).collect(),
+        ListKind::Elements => elements(),
+        ListKind::Rules => rules(),
+        ListKind::Metrics => METRICS.iter().map(|metric| row((metric.name, metric.doc))).collect(),
+        ListKind::Sites => return list_sites(args),
+        ListKind::Datasets => {
+            let datasets = Datasets::open(args.datasets.as_deref())?.datasets.into_iter();
+            datasets.map(|(name, dataset)| (name, dataset.about)).collect()
+        }
+        ListKind::Kernels => return kernels::list::run(&kernels::list::ListArgs::default()),
+        ListKind::Experiments => experiments()?,
+        ListKind::Reports => REPORTS.iter().map(|report| row((report.file, report.doc))).collect(),
     };
-    print(&rows, "")?;
+    print(&rows, "");
     Ok(Exit::Pass)
 }
 
-fn print(rows: &[(String, String)], indent: &str) -> Result<()> {
+/// A name and its description.
+type Row = (String, String);
+
+fn print(rows: &[Row], indent: &str) {
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    let mut out = crate::output::stdout();
-    rows.iter()
-        .try_for_each(|(name, doc)| writeln!(out, "{indent}{name:width$}  {doc}"))
-        .map_err(Error::io("stdout", "write"))
+    for (name, doc) in rows {
+        outln!("{indent}{name:width$}  {doc}");
+    }
 }
 
 /// Sites below the models that have them, or those of one model.
@@ -112,10 +103,8 @@ fn list_sites(args: &ListArgs) -> Result<Exit> {
             let types = path.model_types().join(", ");
             let space = if at == 0 { "" } else { "\n" };
             outln!("{space}models whose config.json has the model_type {types}");
-            print(
-                &path.sites().iter().map(|site| row(*path, site)).collect::<Vec<_>>(),
-                "  ",
-            )?;
+            let sites: Vec<Row> = path.sites().iter().map(|site| row(*path, site)).collect();
+            print(&sites, "  ");
         }
         return Ok(Exit::Pass);
     };
@@ -133,17 +122,15 @@ fn list_sites(args: &ListArgs) -> Result<Exit> {
         let (name, doc) = row(config.path(), site);
         let some = site.in_layers() && layers.len() < config.layers();
         let numbers = some.then(|| Ranges::of(layers.iter().flatten().copied().collect::<Vec<usize>>()));
-        Some((
-            name,
-            doc + &numbers.map_or(String::new(), |numbers| format!("; in layers {numbers}")),
-        ))
+        let numbers = numbers.map_or(String::new(), |numbers| format!("; in layers {numbers}"));
+        Some((name, doc + &numbers))
     });
-    print(&rows.collect::<Vec<_>>(), "")?;
+    print(&rows.collect::<Vec<_>>(), "");
     Ok(Exit::Pass)
 }
 
 /// Names and questions of the shipped experiments.
-fn experiments() -> Result<Vec<(String, String)>> {
+fn experiments() -> Result<Vec<Row>> {
     const ANY: &str = "experiments/smoke.toml";
     let any = shipped::find(ANY).ok_or_else(|| Error::Setup(format!("{ANY} not found")))?;
     let folder = any.parent().unwrap_or(Path::new("."));
@@ -159,7 +146,7 @@ fn experiments() -> Result<Vec<(String, String)>> {
 }
 
 /// Elements and the casts to them, as format strings spell them.
-fn elements() -> Vec<(String, String)> {
+fn elements() -> Vec<Row> {
     let elements = ELEMENTS.iter().flat_map(|element| {
         let own = (element.name.to_string(), element.doc.to_string());
         let casts = CASTS.iter().filter(|convention| convention.repr(element).is_some());
@@ -171,22 +158,30 @@ fn elements() -> Vec<(String, String)> {
 }
 
 /// Rules, as format strings spell them.
-fn rules() -> Vec<(String, String)> {
+fn rules() -> Vec<Row> {
     let row = |form: &str, name: &str, doc: &str| (form.replace("rule", name), doc.to_string());
-    let powers = POWER_RULES.iter().map(|rule| row("e8m0(rule)", rule.name, rule.doc));
-    let floats = F32_RULES.iter().map(|rule| row("f32(rule)", rule.name, rule.doc));
-    let single = NVFP4_SINGLE_RULES
+    let mut rows: Vec<Row> = POWER_RULES
         .iter()
-        .map(|rule| row("e4m3(rule)", rule.name, rule.doc));
-    let double = NVFP4_RULES
-        .iter()
-        .map(|rule| row("e4m3(rule)/t:f32", rule.name, rule.doc));
-    let halves = HALF_RULES.iter().map(|rule| row("f16(rule)", rule.name, rule.doc));
-    let zero_points = AFFINE_RULES
-        .iter()
-        .map(|rule| row("uint4/…:f16(rule)", rule.name, rule.doc));
-    let floats = floats.chain(halves).chain(zero_points);
-    powers.chain(floats).chain(single).chain(double).collect()
+        .map(|rule| row("e8m0(rule)", rule.name, rule.doc))
+        .collect();
+    rows.extend(F32_RULES.iter().map(|rule| row("f32(rule)", rule.name, rule.doc)));
+    rows.extend(HALF_RULES.iter().map(|rule| row("f16(rule)", rule.name, rule.doc)));
+    rows.extend(
+        AFFINE_RULES
+            .iter()
+            .map(|rule| row("uint4/…:f16(rule)", rule.name, rule.doc)),
+    );
+    rows.extend(
+        NVFP4_SINGLE_RULES
+            .iter()
+            .map(|rule| row("e4m3(rule)", rule.name, rule.doc)),
+    );
+    rows.extend(
+        NVFP4_RULES
+            .iter()
+            .map(|rule| row("e4m3(rule)/t:f32", rule.name, rule.doc)),
+    );
+    rows
 }
 
 /// Check what a run needs (complete data sets, a writable folder), and report what the machine has.
@@ -198,11 +193,8 @@ pub struct DoctorArgs {
 }
 
 pub fn doctor(args: &DoctorArgs) -> Result<Exit> {
-    outln!(
-        "ulplab {}, {} threads",
-        env!("CARGO_PKG_VERSION"),
-        rayon::current_num_threads()
-    );
+    let (version, threads) = (env!("CARGO_PKG_VERSION"), rayon::current_num_threads());
+    outln!("ulplab {version}, {threads} threads");
     let mut healthy = true;
     let mut check = |what: &str, outcome: Result<String>| match outcome {
         Ok(found) => outln!("ok    {what}: {found}"),
@@ -211,13 +203,11 @@ pub fn doctor(args: &DoctorArgs) -> Result<Exit> {
             outln!("FAIL  {what}: {error}");
         }
     };
-    let found = Datasets::open(args.datasets.as_deref());
-    match found {
+    match Datasets::open(args.datasets.as_deref()) {
         Ok(datasets) => {
             for name in datasets.datasets.keys() {
-                let verified = datasets
-                    .verify(name)
-                    .map(|files| format!("{} as in the manifest", counted(files.len(), "file")));
+                let files = datasets.verify(name);
+                let verified = files.map(|files| format!("{} as in the manifest", counted(files.len(), "file")));
                 check(&format!("data set {name}"), verified);
             }
         }
@@ -225,25 +215,17 @@ pub fn doctor(args: &DoctorArgs) -> Result<Exit> {
     }
     let probe = PathBuf::from("runs").join(".doctor");
     let writable = std::fs::create_dir_all(&probe).and_then(|()| std::fs::remove_dir(&probe));
-    check(
-        "runs folder",
-        writable
-            .map(|()| "can be written".into())
-            .map_err(Error::io("runs", "write")),
-    );
-    // Neither is needed for anything but kernels.
+    let writable = writable.map(|()| "can be written".into());
+    check("runs folder", writable.map_err(Error::io("runs", "write")));
+    // Only kernels need either.
     let optional = |what: &str, outcome: Result<String>| match outcome {
         Ok(found) => outln!("ok    {what}: {found}"),
         Err(Error::Setup(why)) => outln!("none  {what}: {why}"),
         Err(error) => outln!("none  {what}: {error}"),
     };
     let compiler = |toolkit: Toolkit| {
-        format!(
-            "{}.{} in {}",
-            toolkit.version.0,
-            toolkit.version.1,
-            toolkit.folder.display()
-        )
+        let ((major, minor), folder) = (toolkit.version, toolkit.folder.display());
+        format!("{major}.{minor} in {folder}")
     };
     optional("NVRTC", Toolkit::open().map(compiler));
     optional("GPU", Device::open().map(|device| device.describe()));
@@ -251,7 +233,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<Exit> {
 }
 
 /// A site as experiments name it, and what it is.
-fn row(path: &dyn paths::Path, site: &SiteInfo) -> (String, String) {
+fn row(path: &dyn paths::Path, site: &SiteInfo) -> Row {
     let layers = if site.in_layers() && path.reads_tokens() {
         "layers.*."
     } else {
@@ -262,8 +244,6 @@ fn row(path: &dyn paths::Path, site: &SiteInfo) -> (String, String) {
         SiteKind::Choice(_) => " (a decision)",
         SiteKind::Watch => " (watched only)",
     };
-    (
-        format!("{layers}{}", site.name),
-        format!("{} {}{kind}", site.shape(), site.doc),
-    )
+    let doc = format!("{} {}{kind}", site.shape(), site.doc);
+    (format!("{layers}{}", site.name), doc)
 }

@@ -1,6 +1,5 @@
 //! From the cells of a run to its verdicts and reports.
 
-use std::io::Write;
 use std::path::PathBuf;
 
 use super::calibrate::{self, CalibrateArgs};
@@ -23,7 +22,8 @@ use ulplab_core::input;
 pub fn finish(folder: &Folder, run: &Run, study: &dyn Study, json: bool) -> Result<()> {
     store::write_run(run, &folder.path)?;
     report::write_all(run, study, &folder.path)?;
-    print(run, study, folder, json, Gates::Own)
+    print(run, study, folder, json, Gates::Own);
+    Ok(())
 }
 
 /// Judge a stored run again, by its own gates or by those of an experiment file.
@@ -68,7 +68,7 @@ pub fn gate(args: &GateArgs) -> Result<Exit> {
         return Ok(Exit::Pass);
     }
     let gates = if args.rules.is_some() { Gates::Given } else { Gates::Own };
-    print(&run, &*study, &folder, args.json, gates)?;
+    print(&run, &*study, &folder, args.json, gates);
     Ok(run.outcome().exit())
 }
 
@@ -121,34 +121,32 @@ enum Gates {
 
 /// The table (or the verdicts as JSON Lines) and, last, one line: verdict, counts, seconds, path of the report. The path has
 /// its own line if it does not fit, so that it can be copied whole.
-fn print(run: &Run, study: &dyn Study, folder: &Folder, json: bool, gates: Gates) -> Result<()> {
+fn print(run: &Run, study: &dyn Study, folder: &Folder, json: bool, gates: Gates) {
     paired::warnings(run).iter().for_each(|warning| errln!("{warning}"));
     if json {
         loss::blind(run).iter().for_each(|why| errln!("{why}"));
     }
-    let mut out = output::stdout();
-    let written = if json {
-        run.verdicts.iter().try_for_each(|verdict| {
-            serde_json::to_writer(&mut out, verdict)?;
-            writeln!(out)
-        })
-    } else {
-        let page = match gates {
-            Gates::Own => folder.path.join("report.html").display().to_string(),
-            Gates::Given => "(report.html has the verdicts of the run's own gates)".into(),
-        };
-        let (cells, seconds) = (counted(run.cells(), "cell"), run.manifest.seconds);
-        // The text ends with the verdict and its counts.
-        let width = output::width();
-        let text = report::terminal(run, study, width, output::colour());
-        let text = format!("{}; {cells} in {seconds:.1} s", text.trim_end());
-        // Counted without colours, which begin and end at the verdict.
-        let last =
-            report::tally(run, study).line().chars().count() + format!("; {cells} in {seconds:.1} s").chars().count();
-        match last.saturating_add(2 + page.chars().count()) <= output::table_width() {
-            true => writeln!(out, "{text}; {page}"),
-            false => writeln!(out, "{text}\n{page}"),
+    if json {
+        for verdict in &run.verdicts {
+            outln!(
+                "{}",
+                serde_json::to_string(verdict).expect("plain data has a form in JSON")
+            );
         }
+        return;
+    }
+    let page = match gates {
+        Gates::Own => folder.path.join("report.html").display().to_string(),
+        Gates::Given => "(report.html has the verdicts of the run's own gates)".into(),
     };
-    written.map_err(Error::io("stdout", "write"))
+    let took = format!("; {} in {:.1} s", counted(run.cells(), "cell"), run.manifest.seconds);
+    // The text ends with the verdict and its counts.
+    let text = report::terminal(run, study, output::width(), output::colour());
+    let text = text.trim_end();
+    // Counted without colours, which begin and end at the verdict.
+    let last = report::tally(run, study).line().chars().count() + took.chars().count();
+    match last.saturating_add(2 + page.chars().count()) <= output::table_width() {
+        true => outln!("{text}{took}; {page}"),
+        false => outln!("{text}{took}\n{page}"),
+    }
 }

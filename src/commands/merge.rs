@@ -77,9 +77,8 @@ fn gathered(args: &MergeArgs) -> Result<(Folder, Manifest)> {
         if other.fingerprint != manifest.fingerprint {
             let (here, there) = (folder.path.display(), first.path.display());
             let differences = manifest.differences(other).join(", ");
-            return Err(Error::Usage(format!(
-                "{here}: its cells are no part of the run in {there}: {differences}"
-            )));
+            let message = format!("{here}: its cells are not part of the run in {there}: {differences}");
+            return Err(Error::Usage(message));
         }
         strangers(folder, other)?;
     }
@@ -90,14 +89,13 @@ fn gathered(args: &MergeArgs) -> Result<(Folder, Manifest)> {
     for (folder, _) in &sources {
         holders.push((folder, missing(folder, &manifest)?));
     }
-    let cells = manifest.cells.par_iter();
-    cells.try_for_each(|id| {
+    manifest.cells.par_iter().try_for_each(|id| {
         let here = holders.iter().filter(|(_, missing)| !missing.contains(id.as_str()));
         gather(id, &target, here.map(|(folder, _)| *folder))
     })?;
-    sources
-        .iter()
-        .try_for_each(|(folder, _)| target.take_sessions(folder))?;
+    for (folder, _) in &sources {
+        target.take_sessions(folder)?;
+    }
     // Read again: its time is that of all sessions.
     Folder::open(&target.path)
 }
@@ -140,13 +138,10 @@ fn gather<'a>(id: &str, target: &Folder, holders: impl Iterator<Item = &'a Folde
     }
 }
 
-/// What a cell measured, but for times, which differ from run to run.
+/// The numbers of a cell except times, which differ from run to run.
 fn numbers(records: &[Record]) -> Vec<u8> {
-    let lasting: Vec<Record> = records
-        .iter()
-        .filter(|record| !timed(&record.metric))
-        .cloned()
-        .collect();
+    let lasting = records.iter().filter(|record| !timed(&record.metric));
+    let lasting: Vec<Record> = lasting.cloned().collect();
     let mut text = Vec::new();
     lines::write(&lasting, &mut text).expect("writing to memory does not fail");
     text

@@ -45,21 +45,14 @@ impl NamingArgs {
 
     /// The options as a [`Naming`].
     pub fn naming(&self) -> Naming {
-        let Self {
-            format,
-            rule,
-            data,
-            scale,
-            global,
-            layout,
-        } = self.clone();
+        let given = self.clone();
         Naming {
-            format,
-            rule,
-            data,
-            scale,
-            global,
-            layout,
+            format: given.format,
+            rule: given.rule,
+            data: given.data,
+            scale: given.scale,
+            global: given.global,
+            layout: given.layout,
         }
     }
 }

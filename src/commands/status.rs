@@ -18,7 +18,7 @@ use ulplab_core::text::shown;
 /// Show how far a run is: cells that are done, at work and missing, the time left, and which task failed last. It reads the folder
 /// and asks no scheduler.
 ///
-/// Exit code: 0, whatever it finds.
+/// Exit code: 0 for any state.
 #[derive(Debug, clap::Args)]
 pub struct StatusArgs {
     /// Folder of the run [default: the newest below runs/].
@@ -29,7 +29,7 @@ pub struct StatusArgs {
     pub json: bool,
 }
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Debug, Serialize)]
 struct Status {
     /// Cells that the run measures.
@@ -117,9 +117,8 @@ impl Status {
                 State::Died => tasks.died += 1,
             }
         }
-        let (worked, seconds) = sessions.iter().fold((0, 0.0), |(cost, seconds), session| {
-            (cost + session.cost, seconds + session.seconds)
-        });
+        let worked: u64 = sessions.iter().map(|session| session.cost).sum();
+        let seconds: f64 = sessions.iter().map(|session| session.seconds).sum();
         let ended_badly = |session: &&Session| matches!(session.state(at), State::Failed(_) | State::Died);
         let last = sessions
             .iter()
@@ -152,19 +151,11 @@ impl Status {
 
     fn print(&self, folder: &Folder, experiment: &str) {
         let path = folder.path.display();
-        let share = 100.0 * self.done_cost;
-        outln!(
-            "{}: {} of {} cells are done, {share:.1} % of the estimated cost",
-            shown(experiment),
-            self.done,
-            self.cells
-        );
-        let Tasks {
-            running,
-            done,
-            failed,
-            died,
-        } = self.tasks;
+        let (share, done, cells) = (100.0 * self.done_cost, self.done, self.cells);
+        let experiment = shown(experiment);
+        outln!("{experiment}: {done} of {cells} cells are done, {share:.1} % of the estimated cost");
+        let (running, done) = (self.tasks.running, self.tasks.done);
+        let (failed, died) = (self.tasks.failed, self.tasks.died);
         outln!("tasks: {running} at work, {done} done, {failed} failed, {died} died");
         if running > 0 {
             let cells = counted(self.running, "cell");
@@ -182,23 +173,13 @@ impl Status {
             outln!("`ulplab merge {path}` judges the run");
         }
         if let Some(failure) = &self.last_failure {
-            let Failure {
-                task,
-                at,
-                cells,
-                why,
-                still_missing,
-            } = failure;
-            let after = counted(*cells, "cell");
-            outln!(
-                "{}",
-                shown(&format!(
-                    "last to fail: {task}, last heard of at {at} after {after}: {why}"
-                ))
-            );
-            match still_missing {
+            let (task, at, why) = (&failure.task, &failure.at, &failure.why);
+            let after = counted(failure.cells, "cell");
+            let text = format!("last to fail: {task}, last heard of at {at} after {after}: {why}");
+            outln!("{}", shown(&text));
+            match failure.still_missing {
                 0 => outln!("  its share has been done since"),
-                _ => outln!("  {} of its share still to be done", counted(*still_missing, "cell")),
+                missing => outln!("  {} of its share still to be done", counted(missing, "cell")),
             }
         }
     }

@@ -124,7 +124,7 @@ fn a_planted_fault_is_found_and_reproduced() {
     write_safetensors(&bare, Vec::new(), &Metadata::new(), |_| Ok(())).unwrap();
     let output = replay(&bare);
     assert_eq!(code(&output), 2);
-    assert!(stderr(&output).contains("is no capsule"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("is not a capsule"), "{}", stderr(&output));
 }
 
 /// Edits of a label or of tensors: the replay of none of them is GONE. Also of this kind: other keys, and tensors that are added.

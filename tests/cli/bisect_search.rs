@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use ulplab::commands::bisect::search::{Found, smallest};
+use ulplab::commands::bisect::search::{FailingSet, smallest};
 
 /// The search for a fault, and the number of its tests.
-fn search(n: usize, most: usize, fault: impl Fn(&BTreeSet<usize>) -> bool) -> (Found, usize) {
+fn search(n: usize, most: usize, fault: impl Fn(&BTreeSet<usize>) -> bool) -> (FailingSet, usize) {
     let ranked: Vec<usize> = (0..n).collect();
     let mut tests = 0;
     let found = smallest(&ranked, &mut |set| {

@@ -197,7 +197,7 @@ fn a_rate_becomes_a_bound_by_a_calibration_of_the_same_gate() {
         ),
         (
             |found| found["definitions"] = serde_json::json!({ "formats": {}, "metrics": {} }),
-            "does not tell which definition of relative_l2",
+            "does not store the definition of relative_l2",
         ),
     ] {
         let mut edited = found.clone();
@@ -225,7 +225,7 @@ fn a_rate_becomes_a_bound_by_a_calibration_of_the_same_gate() {
         fs::write(&calibration, original.replacen(from, to, 1)).unwrap();
         refused(
             &file,
-            "calibration.json: it is no calibration that this version of `ulplab gate --calibrate` wrote: ",
+            "calibration.json: not a calibration file of this version of `ulplab gate --calibrate`: ",
         );
     }
 

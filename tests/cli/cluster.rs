@@ -120,7 +120,7 @@ fn what_is_no_part_of_a_run_is_refused_by_name() {
         assert_eq!(code(&output), 2, "{}", stderr(&output));
         says(&stderr(&output), words);
     };
-    merge("other: its cells are no part of the run in");
+    merge("other: its cells are not part of the run in");
     merge("another seed (0, here 9)");
     // The same run, but a cell that another machine computed otherwise, under a right digest.
     fs::remove_dir_all(&other).unwrap();

@@ -163,7 +163,7 @@ fn mistakes_are_told_before_anything_is_measured() {
         ),
         (
             &["--formats", "nvfp4,bf16", "--at", "layers.*.attention.kv.*"],
-            "is no weight, and others are",
+            "is not a weight, and others are",
         ),
         (&["--formats", "nvfp4,bf16", "--at", "layers.0.mlp.**"], "is matched by"),
     ] {

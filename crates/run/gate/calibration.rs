@@ -20,7 +20,7 @@ use ulplab_core::vacuous::vacuous;
 /// Version of the form of the file.
 pub const SCHEMA: u32 = 2;
 
-/// What right candidates measured as at the gates of an experiment.
+/// Measurements of right candidates at the gates of an experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Calibration {
@@ -33,7 +33,7 @@ pub struct Calibration {
     pub run: String,
     /// Name and blake3 of every data file read.
     pub data: Vec<(String, String)>,
-    /// What its metrics and formats meant when it was made.
+    /// Definitions of its metrics and formats when it was made.
     #[serde(default)]
     pub definitions: Definitions,
     pub seed: u64,
@@ -41,7 +41,7 @@ pub struct Calibration {
     /// Windows that each draw of a statistic is over, and their texts.
     pub windows: usize,
     pub texts: Vec<String>,
-    /// Those of these windows that generators draw: how many, and in words.
+    /// Number of windows that generators draw, and their description.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub drawn_windows: usize,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -79,7 +79,7 @@ pub struct CalibratedRecipe {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown: Option<String>,
     pub effects: Vec<Effect>,
-    /// Why there are none, if that isn't because the recipe rounds nothing.
+    /// The reason why there are none, unless the recipe rounds nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub powerless: Option<String>,
 }
@@ -88,9 +88,9 @@ pub struct CalibratedRecipe {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Effect {
-    /// How many times as large as the recipe's own error it is.
+    /// Its size in multiples of the recipe's own error.
     pub gain: f64,
-    /// `None` is no number, which every gate notices.
+    /// `None` is not a finite number, which every gate notices.
     pub values: Vec<Option<f64>>,
 }
 
@@ -105,7 +105,7 @@ impl Calibration {
     /// The file, and what is wrong in it.
     pub fn read(path: &Path) -> Result<Self> {
         let found: Self = seal::read_json(&input::bytes(path)?, Some(SCHEMA)).map_err(|why| {
-            let why = format!("it is no calibration that this version of `ulplab gate --calibrate` wrote: {why}");
+            let why = format!("not a calibration file of this version of `ulplab gate --calibrate`: {why}");
             Error::data(path, why)
         })?;
         match found.miscounted() {
@@ -119,24 +119,19 @@ impl Calibration {
         seal::json(self)
     }
 
-    /// What has more or fewer values than there are draws; a recipe of which nothing is known has none.
+    /// The first recipe whose number of values is neither that of the draws nor 0, in words.
     fn miscounted(&self) -> Option<String> {
         let of_gate = |gate: &CalibratedGate| {
             let recipes = gate.recipes.iter();
             let counts = recipes.flat_map(|recipe| {
                 let effects = recipe.effects.iter().map(|effect| effect.values.len());
-                [recipe.null.len()]
-                    .into_iter()
-                    .chain(effects)
-                    .map(|count| (&recipe.recipe, count))
+                let counts = std::iter::once(recipe.null.len()).chain(effects);
+                counts.map(|count| (&recipe.recipe, count))
             });
             let mut wrong = counts.filter(|(_, count)| ![0, self.draws].contains(count));
             let (recipe, count) = wrong.next()?;
-            let (draws, values) = (counted(self.draws, "draw"), counted(count, "value"));
-            Some(format!(
-                "it is of {draws}, and {} has {values} on '{recipe}'",
-                gate.title()
-            ))
+            let (draws, values, gate) = (counted(self.draws, "draw"), counted(count, "value"), gate.title());
+            Some(format!("it is of {draws}, and {gate} has {values} on '{recipe}'"))
         };
         self.gates.iter().find_map(of_gate)
     }
@@ -151,18 +146,16 @@ impl Calibration {
     /// The bound of a gate with `flake` in an experiment: the worst of those of the recipes that it binds.
     ///
     /// # Errors
-    /// What was not calibrated, is another thing now, or supports no bound.
+    /// If something was not calibrated, has changed since, or supports no bound.
     fn bound(&self, rule: &Rule, flake: f64, manifest: &Manifest) -> Result<Bound, String> {
         if let Some((name, _)) = self.data.iter().find(|file| !manifest.data.contains(file)) {
-            return Err(format!("it was made with another {name}"));
+            return Err(format!("it was made with a different {name}"));
         }
         let body = &manifest.experiment.body;
         let tokens = body.get("tokens").and_then(Value::as_u64).unwrap_or(0);
         if tokens != self.tokens as u64 {
-            return Err(format!(
-                "it was made with windows of {} tokens, and here they have {tokens}",
-                self.tokens
-            ));
+            let made = self.tokens;
+            return Err(format!("its windows have {made} tokens, and here they have {tokens}"));
         }
         let windows = manifest.plan.windows.len();
         if windows != self.windows {
@@ -178,10 +171,8 @@ impl Calibration {
         let gates: Vec<&CalibratedGate> = self.gates.iter().filter(same).collect();
         let metric = Metric::find(&rule.metric).map_err(|error| error.to_string())?;
         if !gates.is_empty() && !self.definitions.has(metric.name) {
-            return Err(format!(
-                "it does not tell which definition of {} it was made by; calibrate once more",
-                metric.name
-            ));
+            let name = metric.name;
+            return Err(format!("it does not store the definition of {name}; calibrate again"));
         }
         if let Some(changed) = self.definitions.changed(&Self::defined(gates.iter().copied())).first() {
             return Err(format!("{changed} since it was made"));
@@ -189,10 +180,8 @@ impl Calibration {
         let bound = |recipe: &&str| rule.recipes.iter().any(|pattern| matches(pattern, recipe));
         let mut worst: Option<Bound> = None;
         for recipe in manifest.plan.measured_in(rule.phase).filter(bound) {
-            let found = gates
-                .iter()
-                .flat_map(|gate| &gate.recipes)
-                .find(|found| found.recipe == recipe);
+            let mut recipes = gates.iter().flat_map(|gate| &gate.recipes);
+            let found = recipes.find(|found| found.recipe == recipe);
             let found = found.ok_or_else(|| format!("it does not have this gate on '{recipe}'"))?;
             if definition(&manifest.experiment, recipe) != found.definition {
                 return Err(format!("it was made with another definition of '{recipe}'"));
@@ -200,13 +189,10 @@ impl Calibration {
             if let Some(why) = &found.unknown {
                 return Err(format!("it knows nothing of '{recipe}': {why}"));
             }
-            let (value, _) = found
-                .threshold(metric, flake)
-                .map_err(|why| format!("'{recipe}': {why}"))?;
-            let bound = Bound {
-                better: metric.better,
-                value,
-            };
+            let threshold = found.threshold(metric, flake);
+            let (value, _) = threshold.map_err(|why| format!("'{recipe}': {why}"))?;
+            let better = metric.better;
+            let bound = Bound { better, value };
             if let Some(why) = vacuous(metric.name, bound) {
                 return Err(format!("'{recipe}': {why}"));
             }
@@ -231,7 +217,7 @@ impl Effect {
 }
 
 impl CalibratedGate {
-    /// What it looks at, in words.
+    /// Its statistic, metric and place, in words.
     pub fn title(&self) -> String {
         let (statistic, phase) = (self.statistic.name(), self.phase);
         format!("{statistic} of `{}` at `{}`, {phase}", self.metric, self.at)
@@ -255,7 +241,7 @@ impl Judged {
         }))
     }
 
-    /// How many right candidates fail, and of how many; none if that is not known.
+    /// The number of right candidates that fail, and of all; `None` if that is not known.
     pub fn failed(&self, recipe: &CalibratedRecipe) -> Option<(usize, usize)> {
         let bound = self.0?;
         let failed = recipe.null.iter().filter(|value| !bound.admits(**value)).count();
@@ -322,7 +308,7 @@ fn outward(value: f64) -> f64 {
     near.max(value)
 }
 
-/// What a recipe is, with the one that it is compared with, and what it is tried on unless that is a model's text; nothing for the
+/// The definition of a recipe, with that of its counterpart and of its source unless that is a model's text; nothing for the
 /// reference.
 pub fn definition(experiment: &Experiment, recipe: &str) -> Value {
     let known = experiment.recipes();

@@ -9,7 +9,7 @@ use ulplab_core::error::did_you_mean;
 use ulplab_core::metrics::{Bound, METRICS, Metric};
 use ulplab_core::pattern::{matches, matches_nothing};
 
-/// What an experiment measures, for a check of its gates.
+/// The measurements that an experiment plans, for a check of its gates.
 #[derive(Clone, Copy)]
 pub struct GateContext<'a> {
     pub plan: &'a Plan,

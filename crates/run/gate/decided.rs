@@ -74,7 +74,7 @@ pub struct UntilDecided<'a> {
     folder: &'a Folder,
     manifest: &'a Manifest,
     cells: Vec<Cell>,
-    /// What gates look at, of the windows so far.
+    /// Records of the windows so far that gates look at.
     records: Vec<Record>,
     windows: usize,
 }
@@ -90,7 +90,7 @@ impl<'a> UntilDecided<'a> {
         }
     }
 
-    /// Whether all cells of a window are there.
+    /// True if all cells of a window are there.
     fn has(&self, window: usize) -> bool {
         let mut cells = self.cells.iter().filter(|cell| cell.window == window);
         cells.all(|cell| self.folder.has(&cell.id))

@@ -1,4 +1,4 @@
-//! What metrics and formats mean, in a digest each: a definition that changes in code changes numbers of runs that ask the same.
+//! Digests of metrics and formats: a definition that changes in code changes numbers of runs that ask the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,24 +46,22 @@ impl Definitions {
         }
     }
 
-    /// Whether it has the definition of a metric.
+    /// True if it has the definition of a metric.
     pub fn has(&self, metric: &str) -> bool {
         self.metrics.contains_key(metric)
     }
 
-    /// What is defined otherwise in `now`, in words; names that only one of them has are no change of a definition.
+    /// Definitions that differ in `now`, in words. A name that only one of them has is not a change.
     pub fn changed(&self, now: &Self) -> Vec<String> {
-        let of = |what: &str, then: &BTreeMap<String, String>, now: &BTreeMap<String, String>| {
-            let differs = |name: &&String| now.get(*name).is_some_and(|digest| digest != &then[*name]);
-            let changed: Vec<String> = then
-                .keys()
-                .filter(differs)
-                .map(|name| format!("{what} '{name}' changed"))
-                .collect();
-            changed
-        };
-        let mut all = of("the rule of the format", &self.formats, &now.formats);
-        all.extend(of("the definition of the metric", &self.metrics, &now.metrics));
+        let mut all = Vec::new();
+        for (noun, then, now) in [
+            ("the rule of the format", &self.formats, &now.formats),
+            ("the definition of the metric", &self.metrics, &now.metrics),
+        ] {
+            let differs = |(name, digest): &(&String, &String)| now.get(*name).is_some_and(|now| now != *digest);
+            let changed = then.iter().filter(differs);
+            all.extend(changed.map(|(name, _)| format!("{noun} '{name}' changed")));
+        }
         all
     }
 }
@@ -92,7 +90,7 @@ fn sample(seed: u32) -> Vec<f32> {
     (0..(ROWS * COLS) as u32).map(number).collect()
 }
 
-/// The digest of what the sample is stored as and read back as; `None` if the word is no format.
+/// The digest of what the sample is stored as and read back as; `None` if the word is not a format.
 fn of_format(word: &str) -> Option<String> {
     let codec = codec(word).ok()?;
     let cols = [COLS, 128].into_iter().find(|cols| codec.check(*cols).is_ok())?;
@@ -100,12 +98,12 @@ fn of_format(word: &str) -> Option<String> {
     let encoded = codec.encode(&values, cols);
     codec.decode(&encoded, &mut values);
     let mut digest = blake3::Hasher::new();
-    encoded.parts.iter().for_each(|part| {
+    for part in &encoded.parts {
         digest.update(&part.bytes);
-    });
-    values.iter().for_each(|value| {
+    }
+    for value in &values {
         digest.update(&value.to_le_bytes());
-    });
+    }
     Some(digest.finalize().to_hex().to_string())
 }
 
@@ -127,13 +125,11 @@ fn on_sample() -> BTreeMap<&'static str, f64> {
     };
     let choice = Choice::new(&chosen(&want), &chosen(&got), 32, &want, COLS, None);
     let trip = RoundTrip::new(&pair, &want, &got, COLS, 8.0);
-    let named = |(metric, value): (&'static ulplab_core::metrics::Metric, f64)| (metric.name, value);
-    measure_all(&pair)
+    let all = measure_all(&pair)
         .chain(measure_all(&logits))
-        .chain(measure_all(&choice))
-        .chain(measure_all(&trip))
-        .map(named)
-        .collect()
+        .chain(measure_all(&choice));
+    let all = all.chain(measure_all(&trip));
+    all.map(|(metric, value)| (metric.name, value)).collect()
 }
 
 /// A metric that the sample gives no value for is as it is described.
@@ -146,7 +142,6 @@ fn of_metric(name: &str, values: &BTreeMap<&'static str, f64>) -> String {
         (None, Some(metric)) => metric.doc.into(),
         (None, None) => String::new(),
     };
-    blake3::hash(format!("{unit}\n{defined}").as_bytes())
-        .to_hex()
-        .to_string()
+    let text = format!("{unit}\n{defined}");
+    blake3::hash(text.as_bytes()).to_hex().to_string()
 }

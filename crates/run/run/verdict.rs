@@ -19,6 +19,18 @@ pub enum Status {
     NotForDevice,
 }
 
+impl Status {
+    /// The word that tables show.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pass => "PASS",
+            Self::Fail => "FAIL",
+            Self::NotJudged => "NOT JUDGED",
+            Self::NotForDevice => "NOT FOR THIS DEVICE",
+        }
+    }
+}
+
 /// One rule judged on one recipe.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {

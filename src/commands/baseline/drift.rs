@@ -1,7 +1,5 @@
 //! `ulplab baseline log`: which runs were accepted, and how the numbers that gates judge drift over them.
 
-use std::fmt::Write;
-
 use serde::Serialize;
 
 use super::incomparable;
@@ -12,6 +10,7 @@ use crate::output::width;
 use crate::report::columns::fitted;
 use crate::report::number::significant;
 use crate::run::Run;
+use crate::run::verdict::Verdict;
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::metrics::{Better, METRICS};
 
@@ -56,11 +55,12 @@ struct Drift {
     recipe: String,
     /// One for each baseline; `None` where it has no such gate.
     values: Vec<Option<f64>>,
-    /// How much worse the last is than the first that it is comparable with, relative to that; below 0 if it is better. `None` if one
+    /// The worsening from the first comparable baseline to the last, relative to the first; below 0 if it is better. `None` if one
     /// of them is missing, or the first is 0.
     worse: Option<f64>,
-    /// How many times in a row it became worse, up to the last.
-    row: usize,
+    /// Number of times in a row that it became worse, up to the last.
+    #[serde(rename = "row")]
+    steps: usize,
 }
 
 impl LogArgs {
@@ -100,10 +100,9 @@ impl History {
         let runs = baselines.iter().map(|base| Run::read(&base.path));
         let runs = runs.collect::<Result<Vec<Run>>>()?;
         let before = std::iter::once(None).chain(baselines.iter().map(Some));
-        let changed = |(before, base): (Option<&Baseline>, &Baseline)| {
-            before.map_or(Vec::new(), |before| {
-                incomparable(before, &base.manifest, &base.accepted.definitions)
-            })
+        let changed = |(before, base): (Option<&Baseline>, &Baseline)| match before {
+            Some(before) => incomparable(before, &base.manifest, &base.accepted.definitions),
+            None => Vec::new(),
         };
         let changed: Vec<Vec<String>> = before.zip(baselines).map(changed).collect();
         let first = changed.iter().rposition(|changed| !changed.is_empty()).unwrap_or(0);
@@ -125,77 +124,72 @@ impl History {
     }
 
     fn text(&self) -> String {
-        let Self { experiment, device, .. } = self;
-        let mut text = format!("{experiment} on {device}\n\n");
-        let short = |commit: &Option<String>| {
-            commit
-                .as_ref()
-                .map_or("—".into(), |commit| commit.chars().take(10).collect())
-        };
+        let mut text = format!("{} on {}\n\n", self.experiment, self.device);
         let entries = self.baselines.iter().enumerate().map(|(at, base)| {
-            let commit: String = short(&base.commit);
-            vec![
-                (at + 1).to_string(),
-                base.accepted_at.clone(),
-                base.by.clone(),
-                commit,
-                base.why.clone(),
-            ]
+            let commit = base
+                .commit
+                .as_ref()
+                .map_or("—".into(), |commit| commit.chars().take(10).collect());
+            let (number, accepted) = ((at + 1).to_string(), base.accepted_at.clone());
+            vec![number, accepted, base.by.clone(), commit, base.why.clone()]
         });
         let heads = ["", "accepted", "by", "commit", "why"];
         table(&mut text, &heads, &entries.collect::<Vec<_>>(), &[3]);
-        for (at, base) in self
-            .baselines
-            .iter()
-            .enumerate()
-            .filter(|(_, base)| !base.incomparable.is_empty())
-        {
-            let (before, why) = (at, base.incomparable.join("; "));
-            writeln!(text, " {} is incomparable with {before}: {why}", at + 1).expect("a string takes any text");
+        for (before, base) in self.baselines.iter().enumerate() {
+            if !base.incomparable.is_empty() {
+                let (number, why) = (before + 1, base.incomparable.join("; "));
+                text += &format!(" {number} is incomparable with {before}: {why}\n");
+            }
         }
         text.push('\n');
         let numbers: Vec<String> = (1..=self.baselines.len()).map(|number| number.to_string()).collect();
         let heads = ["gate", "recipe"].into_iter().chain(numbers.iter().map(String::as_str));
         let heads: Vec<&str> = heads.chain(["worse by", "in a row"]).collect();
-        let rows = self.numbers.iter().map(|drift| {
-            let value = |value: &Option<f64>| value.map_or("—".into(), |value| significant(value, 4));
-            let worse = drift.worse.map_or("—".into(), |worse| match worse {
-                0.0 => "0 %".into(),
-                worse => format!("{:+.2} %", 100.0 * worse),
-            });
-            let row = if drift.row == 0 {
-                String::new()
-            } else {
-                drift.row.to_string()
-            };
-            let ends = [drift.gate.clone(), drift.recipe.clone()];
-            ends.into_iter()
-                .chain(drift.values.iter().map(value))
-                .chain([worse, row])
-                .collect()
-        });
-        table(&mut text, &heads, &rows.collect::<Vec<_>>(), &[]);
+        let rows: Vec<Vec<String>> = self.numbers.iter().map(Drift::row).collect();
+        table(&mut text, &heads, &rows, &[]);
         text
+    }
+}
+
+impl Drift {
+    /// A row of the table.
+    fn row(&self) -> Vec<String> {
+        let value = |value: &Option<f64>| value.map_or("—".into(), |value| significant(value, 4));
+        let worse = match self.worse {
+            None => "—".into(),
+            Some(0.0) => "0 %".into(),
+            Some(worse) => format!("{:+.2} %", 100.0 * worse),
+        };
+        let steps = if self.steps == 0 {
+            String::new()
+        } else {
+            self.steps.to_string()
+        };
+        let mut row = vec![self.gate.clone(), self.recipe.clone()];
+        row.extend(self.values.iter().map(value));
+        row.extend([worse, steps]);
+        row
     }
 }
 
 fn table(text: &mut String, heads: &[&str], rows: &[Vec<String>], least: &[usize]) {
     // The margin is a character.
     for line in fitted(heads, rows, least, width().saturating_sub(1)) {
-        writeln!(text, " {line}").expect("a string takes any text");
+        *text += &format!(" {line}\n");
     }
 }
 
 /// The numbers that the gates of the last run judge, over all runs, of which those from `first` on are comparable.
 fn drifts(runs: &[Run], first: usize) -> Vec<Drift> {
     let Some(last) = runs.last() else { return Vec::new() };
-    let drift = |verdict: &crate::run::verdict::Verdict| {
+    let drift = |verdict: &Verdict| {
         let value = |run: &Run| {
-            let same = run
-                .verdicts
+            let same = |other: &&Verdict| other.recipe == verdict.recipe && diff::alike(&other.rule, &verdict.rule);
+            run.verdicts
                 .iter()
-                .find(|other| other.recipe == verdict.recipe && diff::alike(&other.rule, &verdict.rule));
-            same.map(|found| found.value).filter(|value| !value.is_nan())
+                .find(same)
+                .map(|found| found.value)
+                .filter(|value| !value.is_nan())
         };
         let values: Vec<Option<f64>> = runs.iter().map(value).collect();
         let better = METRICS.iter().find(|metric| metric.name == verdict.rule.metric);
@@ -212,16 +206,13 @@ fn drifts(runs: &[Run], first: usize) -> Vec<Drift> {
         Drift {
             gate: diff::text(&verdict.rule),
             recipe: verdict.recipe.clone(),
-            row: row.count(),
+            steps: row.count(),
             values,
             worse,
         }
     };
     let mut all: Vec<Drift> = last.verdicts.iter().map(drift).collect();
-    all.sort_by(|a, b| {
-        b.worse
-            .unwrap_or(f64::NEG_INFINITY)
-            .total_cmp(&a.worse.unwrap_or(f64::NEG_INFINITY))
-    });
+    let worse = |drift: &Drift| drift.worse.unwrap_or(f64::NEG_INFINITY);
+    all.sort_by(|a, b| worse(b).total_cmp(&worse(a)));
     all
 }

@@ -16,7 +16,7 @@ use crate::git::git;
 use crate::run::definitions::Definitions;
 use crate::run::folder::Folder;
 use crate::run::runs::slug;
-use crate::run::verdict::{Outcome, Status, Verdict};
+use crate::run::verdict::{Outcome, Verdict};
 use crate::run::{Manifest, Run, now};
 use store::{Accepted, Baseline, Store};
 use ulplab_core::error::{Error, Exit, Result};
@@ -26,14 +26,14 @@ use ulplab_core::text::shown;
 #[derive(Debug, clap::Args)]
 pub struct BaselineArgs {
     #[command(subcommand)]
-    what: What,
+    command: BaselineCommand,
     /// Folder of all baselines.
     #[arg(long, global = true, value_name = "DIR", default_value = "baselines")]
     baselines: PathBuf,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum BaselineCommand {
     Accept(AcceptArgs),
     Compare(CompareArgs),
     Log(drift::LogArgs),
@@ -47,29 +47,29 @@ struct AcceptArgs {
     /// The reason, e.g. what changed since the baseline before, and why that is right.
     #[arg(long, value_name = "TEXT")]
     why: String,
-    /// Who accepts it [default: $USER, or $LOGNAME, or git's user.name].
+    /// The person who accepts it [default: $USER, or $LOGNAME, or git's user.name].
     #[arg(long, value_name = "NAME")]
     by: Option<String>,
 }
 
 /// Compare a run with the last baseline of its experiment and device, as `ulplab diff` does.
 ///
-/// Exit code: as of `ulplab diff`; 4 if there is no baseline, or it is incomparable because the data, the model, the seed, a recipe,
+/// Exit codes as in `ulplab diff`; 4 if there is no baseline, or it is incomparable because the data, the model, the seed, a recipe,
 /// the rule of a format or the definition of a metric changed.
 #[derive(Debug, clap::Args)]
 struct CompareArgs {
     /// Folder of the run [default: the newest below runs/].
     run: Option<PathBuf>,
     #[command(flatten)]
-    how: diff::How,
+    how: diff::DiffOptions,
 }
 
 pub fn run(args: &BaselineArgs) -> Result<Exit> {
     let store = Store::new(&args.baselines);
-    match &args.what {
-        What::Accept(accept) => accept.run(&store),
-        What::Compare(compare) => compare.run(&store),
-        What::Log(log) => log.run(&store),
+    match &args.command {
+        BaselineCommand::Accept(accept) => accept.run(&store),
+        BaselineCommand::Compare(compare) => compare.run(&store),
+        BaselineCommand::Log(log) => log.run(&store),
     }
 }
 
@@ -87,12 +87,10 @@ impl AcceptArgs {
         })?;
         let run = Run::load(&folder, manifest)?;
         let refused = |why: String| format!("{}: {why}; it does not become a baseline", folder.path.display());
-        match run.outcome() {
-            Outcome::Pass => {}
-            other => {
-                errln!("error: {}", refused(of_outcome(other, &run.verdicts)));
-                return Ok(other.exit());
-            }
+        let outcome = run.outcome();
+        if outcome != Outcome::Pass {
+            errln!("error: {}", refused(of_outcome(outcome, &run.verdicts)));
+            return Ok(outcome.exit());
         }
         if let Some(fault) = &run.manifest.invocation.mutant {
             return Err(Error::Usage(refused(format!("the fault '{fault}' is planted in it"))));
@@ -116,11 +114,9 @@ impl AcceptArgs {
     }
 }
 
-/// Who accepts a run, if nobody is named: containers and CI have no `USER`.
+/// The person who accepts a run if the user names none: containers and CI have no `USER`.
 fn somebody(run: &Path) -> Option<String> {
-    let of_env = ["USER", "LOGNAME"]
-        .into_iter()
-        .filter_map(|name| std::env::var(name).ok());
+    let of_env = ["USER", "LOGNAME"].iter().filter_map(|name| std::env::var(name).ok());
     let folders = [run, Path::new(".")].into_iter();
     let of_git = folders.filter_map(|folder| git(folder, &["config", "user.name"]));
     of_env.chain(of_git).find(|name| !name.trim().is_empty())
@@ -136,20 +132,17 @@ fn of_outcome(outcome: Outcome, verdicts: &[Verdict]) -> String {
     }
 }
 
-/// How many gates fail, and the first of them.
+/// The number of gates that fail, and the first of them.
 fn failures(verdicts: &[Verdict]) -> String {
-    let failed: Vec<&Verdict> = verdicts
-        .iter()
-        .filter(|verdict| verdict.status == Status::Fail)
-        .collect();
+    let failed: Vec<&Verdict> = verdicts.iter().filter(|verdict| verdict.fails()).collect();
     let count = match failed.len() {
         1 => "a gate fails,".into(),
         count => format!("{count} gates fail, the first"),
     };
-    let first = failed.first().map_or(String::new(), |first| {
-        format!(" on '{}': {}", first.recipe, first.message)
-    });
-    count + &first
+    let first = failed
+        .first()
+        .map(|first| format!(" on '{}': {}", first.recipe, first.message));
+    count + &first.unwrap_or_default()
 }
 
 impl CompareArgs {
@@ -179,11 +172,8 @@ impl CompareArgs {
 /// Why numbers of a run do not mean what those of a baseline do.
 fn incomparable(base: &Baseline, new: &Manifest, now: &Definitions) -> Vec<String> {
     let question = diff::differences(&base.manifest, new);
-    let question = question.into_iter().filter(|found| !found.comparable);
-    let question = question.map(|found| match found.base.is_empty() {
-        true => format!("{}: {}", found.what, found.new),
-        false => format!("{}: {} then, {} now", found.what, found.base, found.new),
-    });
+    let question = question.iter().filter(|found| !found.comparable);
+    let question = question.map(|found| found.sentence(" then, ", " now"));
     question.chain(base.accepted.definitions.changed(now)).collect()
 }
 

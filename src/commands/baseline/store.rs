@@ -1,5 +1,5 @@
 //! Baselines on disk: `DIR/<experiment>/<device>/<start of the run>-<fingerprint>/` with the run and [`ACCEPTED`], which is written
-//! last: a copy that was interrupted is no baseline.
+//! last: a copy that was interrupted is not a baseline.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use ulplab_core::input;
 const ACCEPTED: &str = "accepted.json";
 pub const SCHEMA: u32 = 1;
 
-/// Who accepted a run, and why.
+/// The acceptance of a run: person, time and reason.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Accepted {
@@ -100,9 +100,7 @@ fn read(path: &Path) -> Result<Baseline> {
     let accepted: Accepted = serde_json::from_str(&input::text(&file)?).map_err(|error| wrong(error.to_string()))?;
     if accepted.schema != SCHEMA {
         let found = accepted.schema;
-        return Err(wrong(format!(
-            "it is of schema {found}, and this version of ulplab reads {SCHEMA}"
-        )));
+        return Err(wrong(format!("schema {found}; this version of ulplab reads {SCHEMA}")));
     }
     let (folder, manifest) = Folder::open(path)?;
     if manifest.fingerprint != accepted.run {
@@ -111,8 +109,9 @@ fn read(path: &Path) -> Result<Baseline> {
             "it accepts the run {accepted}, and the run next to it is {found}"
         )));
     }
+    let path = folder.path;
     Ok(Baseline {
-        path: folder.path,
+        path,
         manifest,
         accepted,
     })
@@ -125,9 +124,8 @@ fn folders(path: &Path) -> Result<Vec<PathBuf>> {
     }
     let entries = std::fs::read_dir(path).map_err(Error::io(path, "read"))?;
     let paths = entries.map(|entry| entry.map(|entry| entry.path()));
-    let mut paths = paths
-        .collect::<std::io::Result<Vec<_>>>()
-        .map_err(Error::io(path, "read"))?;
+    let paths = paths.collect::<std::io::Result<Vec<_>>>();
+    let mut paths = paths.map_err(Error::io(path, "read"))?;
     paths.retain(|path| path.is_dir());
     paths.sort();
     Ok(paths)

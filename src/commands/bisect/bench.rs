@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use reference::paths::{Config, Model};
 use serde::Serialize;
 
-use super::mix::{Mix, Wrong};
+use super::mix::{Mix, SuspectSet};
 use crate::experiment::{Mistake, Rule, Statistic};
 use crate::gate::{Binding, explain, judge};
 use crate::run::summary::summarize;
@@ -32,8 +32,8 @@ pub struct Bench<'a> {
     /// Windows that suffice to see the failure.
     telling: BTreeSet<usize>,
     kept: HashMap<(Side, Phase, usize), Kept>,
-    answers: HashMap<Wrong, bool>,
-    /// What was tested.
+    answers: HashMap<SuspectSet, bool>,
+    /// Tests so far.
     pub tests: Vec<Test>,
     /// Recipes run in a phase on a window.
     pub cells: usize,
@@ -59,7 +59,7 @@ enum Side {
 /// A recipe that was tested.
 #[derive(Clone, Debug, Serialize)]
 pub struct Test {
-    /// What was wrong in it, in words.
+    /// Its suspects, in words.
     pub wrong: String,
     pub fails: bool,
     /// The number that the first rule bounds: of the rules that fail, if any does.
@@ -74,7 +74,7 @@ impl<'a> Bench<'a> {
     /// Runs the reference on every window.
     ///
     /// # Errors
-    /// Those of the reference.
+    /// If the reference fails.
     pub fn new(
         model: &'a dyn Model<f32>,
         mix: &'a Mix,
@@ -116,24 +116,21 @@ impl<'a> Bench<'a> {
     /// Measures the wrong recipe on all windows, and keeps the rules that it fails and what left its layers. `rules` bind it.
     ///
     /// # Errors
-    /// Those of the reference; a rule that finds nothing measured; and a recipe that fails none.
+    /// If the reference fails, a rule finds nothing measured, or the recipe fails no rule.
     pub fn wrong(&mut self, rules: &[&'a Rule]) -> Result<Vec<Verdict>> {
         self.rules = rules.to_vec();
-        let records = self.keep(Side::Wrong, &Wrong::at(self.mix.all()))?;
+        let records = self.keep(Side::Wrong, &SuspectSet::at(self.mix.all()))?;
         let verdicts = self.verdicts(&records)?;
         let failed: Vec<Verdict> = verdicts.iter().filter(|verdict| verdict.fails()).cloned().collect();
         if failed.is_empty() {
-            let said: Vec<String> = verdicts.iter().map(|verdict| verdict.message.clone()).collect();
-            let recipe = self.recipe;
-            let message = format!(
-                "recipe '{recipe}' fails no gate, so there is nothing to search: {}",
-                said.join("; ")
-            );
+            let said: Vec<&str> = verdicts.iter().map(|verdict| &*verdict.message).collect();
+            let (recipe, said) = (self.recipe, said.join("; "));
+            let message = format!("recipe '{recipe}' fails no gate, so there is nothing to search: {said}");
             return Err(Error::Usage(message));
         }
         let fails = |rule: &&Rule| failed.iter().any(|verdict| verdict.rule == **rule);
         self.rules.retain(fails);
-        self.note(&Wrong::at(self.mix.all()), &failed);
+        self.note(&SuspectSet::at(self.mix.all()), &failed);
         self.tell(&failed);
         Ok(failed)
     }
@@ -141,24 +138,22 @@ impl<'a> Bench<'a> {
     /// Measures the right recipe, which must pass what the wrong one fails.
     ///
     /// # Errors
-    /// Those of the reference, and a right recipe that fails, too.
+    /// If the reference fails, or the right recipe fails a rule.
     pub fn right(&mut self, name: &str) -> Result<()> {
-        let records = self.keep(Side::Right, &Wrong::default())?;
+        let records = self.keep(Side::Right, &SuspectSet::default())?;
         let verdicts = self.verdicts(&records)?;
-        match verdicts.iter().find(|verdict| !verdict.passes()) {
-            None => {
-                self.note(&Wrong::default(), &verdicts);
-                Ok(())
-            }
-            Some(verdict) => Err(Error::Usage(format!(
-                "'{name}' does not pass what '{}' fails, so it is no right one to search from: {}",
-                self.recipe, verdict.message
-            ))),
+        if let Some(verdict) = verdicts.iter().find(|verdict| !verdict.passes()) {
+            let (recipe, why) = (self.recipe, &verdict.message);
+            let message =
+                format!("'{name}' does not pass what '{recipe}' fails, so no search can begin from it: {why}");
+            return Err(Error::Usage(message));
         }
+        self.note(&SuspectSet::default(), &verdicts);
+        Ok(())
     }
 
     /// Runs one of the two ends on all windows.
-    fn keep(&mut self, side: Side, wrong: &Wrong) -> Result<Vec<Record>> {
+    fn keep(&mut self, side: Side, wrong: &SuspectSet) -> Result<Vec<Record>> {
         let rounding = self.mix.rounding(wrong, self.config()).map_err(usage)?;
         let exact = self.mix.recipe(wrong).rounds.is_empty();
         (self.progress)(self.cells, &self.mix.words(wrong));
@@ -166,7 +161,7 @@ impl<'a> Bench<'a> {
         let run = |&(phase, at): &(Phase, usize)| {
             let (window, path) = (&self.windows[at], self.config().path());
             let blank = self.blank(phase, window);
-            // The reference beside itself needs no run.
+            // The reference needs no run next to itself.
             if exact {
                 let records = Probe::new(&rounding, &window.want, phase, blank).replay(&window.want, window.ids);
                 let streams = Streams::of_reference(path, &window.want);
@@ -183,11 +178,11 @@ impl<'a> Bench<'a> {
         Ok(records)
     }
 
-    /// Whether a recipe fails any of the rules, on the windows that tell; `None` if no more cells may be run.
+    /// True if a recipe fails any of the rules on the windows that tell; `None` if no more cells may be run.
     ///
     /// # Errors
-    /// Those of the reference.
-    pub fn fails(&mut self, wrong: &Wrong) -> Result<Option<bool>> {
+    /// If the reference fails.
+    pub fn fails(&mut self, wrong: &SuspectSet) -> Result<Option<bool>> {
         if let Some(answer) = self.answers.get(wrong) {
             return Ok(Some(*answer));
         }
@@ -195,11 +190,11 @@ impl<'a> Bench<'a> {
         Ok(self.test(wrong, &telling)?.map(|failed| !failed.is_empty()))
     }
 
-    /// Whether a recipe fails on any window. If it does, the windows that tell are those in which it fails.
+    /// True if a recipe fails on any window. The windows in which it fails are then the ones that tell.
     ///
     /// # Errors
-    /// Those of the reference.
-    pub fn fails_anywhere(&mut self, wrong: &Wrong) -> Result<Option<bool>> {
+    /// If the reference fails.
+    pub fn fails_anywhere(&mut self, wrong: &SuspectSet) -> Result<Option<bool>> {
         let all = (0..self.windows.len()).collect();
         let failed = self.test(wrong, &all)?;
         if let Some(failed) = failed.as_ref().filter(|failed| !failed.is_empty()) {
@@ -211,7 +206,7 @@ impl<'a> Bench<'a> {
     }
 
     /// The rules that a recipe fails on some windows.
-    fn test(&mut self, wrong: &Wrong, windows: &BTreeSet<usize>) -> Result<Option<Vec<Verdict>>> {
+    fn test(&mut self, wrong: &SuspectSet, windows: &BTreeSet<usize>) -> Result<Option<Vec<Verdict>>> {
         if self.cells + self.pairs(windows).len() > self.most {
             return Ok(None);
         }
@@ -224,7 +219,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Runs a recipe from the first layer on in which it differs from both ends.
-    fn records(&mut self, wrong: &Wrong, windows: &BTreeSet<usize>) -> Result<Vec<Record>> {
+    fn records(&mut self, wrong: &SuspectSet, windows: &BTreeSet<usize>) -> Result<Vec<Record>> {
         let config = self.config();
         let rounding = self.mix.rounding(wrong, config).map_err(usage)?;
         let ends = [(Side::Right, BTreeSet::new()), (Side::Wrong, self.mix.all())];
@@ -246,34 +241,26 @@ impl<'a> Bench<'a> {
     /// Runs a recipe on the window that tells most, whole and layer by layer if `phase` is local, with someone who looks on.
     ///
     /// # Errors
-    /// Those of the reference.
-    pub fn watch(&mut self, wrong: &Wrong, phase: Phase, watch: &mut (dyn Watch + Send)) -> Result<Vec<Record>> {
+    /// If the reference fails.
+    pub fn watch(&mut self, wrong: &SuspectSet, phase: Phase, watch: &mut (dyn Watch + Send)) -> Result<Vec<Record>> {
         let rounding = self.mix.rounding(wrong, self.config()).map_err(usage)?;
         (self.progress)(self.cells, &self.mix.words(wrong));
         self.cells += 1;
         let window = &self.windows[self.window()];
-        run_from(
-            self.text(window),
-            &rounding,
-            &window.want,
-            self.blank(phase, window),
-            None,
-            watch,
-        )
+        let blank = self.blank(phase, window);
+        run_from(self.text(window), &rounding, &window.want, blank, None, watch)
     }
 
     /// The first place beyond a rule's bound when everything is wrong, in the window that tells most.
     pub fn first_beyond(&self, rule: &Rule) -> Option<String> {
         let bound: Bound = rule.require.parse().ok()?;
         let kept = self.kept.get(&(Side::Wrong, rule.phase, self.window()))?;
-        let beyond = kept.records.iter().find(|record| {
-            let at = place(record.layer, &record.site);
-            record.layer.is_some()
-                && record.metric == rule.metric
-                && matches(&rule.at, &at)
-                && !bound.admits(record.value)
-        })?;
-        Some(place(beyond.layer, &beyond.site))
+        let beyond = |record: &&Record| {
+            let here = record.metric == rule.metric && matches(&rule.at, &place(record.layer, &record.site));
+            record.layer.is_some() && here && !bound.admits(record.value)
+        };
+        let first = kept.records.iter().find(beyond)?;
+        Some(place(first.layer, &first.site))
     }
 
     /// The first window that tells.
@@ -305,11 +292,8 @@ impl<'a> Bench<'a> {
     }
 
     fn verdicts(&self, records: &[Record]) -> Result<Vec<Verdict>> {
-        let bindings: Vec<Binding> = self
-            .rules
-            .iter()
-            .map(|rule| Binding::whole(rule, self.recipe))
-            .collect();
+        let bindings = self.rules.iter().map(|rule| Binding::whole(rule, self.recipe));
+        let bindings: Vec<Binding> = bindings.collect();
         let mut verdicts = judge(&bindings, &summarize(records)).map_err(Error::Usage)?;
         explain(&mut verdicts, records);
         Ok(verdicts)
@@ -327,7 +311,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Writes down what a test said.
-    fn note(&mut self, wrong: &Wrong, verdicts: &[Verdict]) {
+    fn note(&mut self, wrong: &SuspectSet, verdicts: &[Verdict]) {
         let fails = verdicts.iter().any(Verdict::fails);
         self.answers.insert(wrong.clone(), fails);
         self.tests.push(Test {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::bench::usage;
 use super::explain::Explanation;
-use super::mix::{Mix, Place, Wrong};
+use super::mix::{Mix, Place, SuspectSet};
 use crate::backend::recipe::Round;
 use crate::backend::rounding::{Noise, Rounding};
 use crate::json;
@@ -30,7 +30,7 @@ const LABEL: &str = "ulplab_capsule";
 const SEAL: &str = "ulplab_capsule_blake3";
 
 /// A tensor on its way through a culprit.
-pub struct Taken {
+pub struct Passage {
     pub site: Site,
     /// As it comes.
     pub input: Tensor<f32>,
@@ -45,7 +45,7 @@ pub struct Energies {
     pub tokens: Vec<f64>,
 }
 
-impl Taken {
+impl Passage {
     /// Lets another recipe be the wrong one.
     pub fn leave(&mut self, wrong: &Rounding) {
         self.got = self.input.clone();
@@ -66,6 +66,12 @@ impl Taken {
             energies.tokens[first + at / of_token] += error;
         }
         energies
+    }
+
+    /// Its tensors as [`digest`] takes them, in the order of [`names`].
+    fn held<'a>(&'a self, names: &'a [String; 3]) -> [Held<'a>; 3] {
+        let tensors = [&self.input, &self.want, &self.got];
+        [0, 1, 2].map(|at| (&*names[at], &tensors[at].shape[..], &tensors[at].data[..]))
     }
 
     /// `layers.3.attention.output`, and the reader behind it if it is read in one role.
@@ -90,19 +96,19 @@ pub struct Capture {
     places: BTreeSet<Place>,
     right: Rounding,
     coming: Option<Tensor<f32>>,
-    pub taken: Vec<Taken>,
+    pub taken: Vec<Passage>,
 }
 
 impl Capture {
     /// At the places of these suspects, the first of them if there are many.
     ///
     /// # Errors
-    /// None that the recipes do not have.
-    pub fn new(mix: &Mix, wrong: &Wrong, config: &dyn Config) -> Result<Self> {
+    /// As of [`Mix::rounding`].
+    pub fn new(mix: &Mix, wrong: &SuspectSet, config: &dyn Config) -> Result<Self> {
         let places = wrong.suspects.iter().map(|suspect| mix.suspects[*suspect].place());
         Ok(Self {
             places: places.take(MOST).collect(),
-            right: mix.rounding(&Wrong::default(), config).map_err(usage)?,
+            right: mix.rounding(&SuspectSet::default(), config).map_err(usage)?,
             coming: None,
             taken: Vec::new(),
         })
@@ -120,7 +126,7 @@ impl Watch for Capture {
             let mut want = input.clone();
             self.right.apply(site, &mut want);
             let (site, got) = (*site, tensor.clone());
-            self.taken.push(Taken { site, input, want, got });
+            self.taken.push(Passage { site, input, want, got });
         }
     }
 }
@@ -155,7 +161,19 @@ struct SiteLabel {
     first_row: usize,
 }
 
-/// Who and what a capsule is of.
+impl SiteLabel {
+    fn new(taken: &Passage) -> Self {
+        Self {
+            name: taken.name(),
+            layer: taken.site.layer,
+            site: taken.site.name.into(),
+            role: role_name(taken.site.role).map(String::from),
+            first_row: taken.site.first_row,
+        }
+    }
+}
+
+/// The experiment and the right recipe that a capsule is of.
 pub struct Origin<'a> {
     pub experiment: &'a str,
     pub right: &'a str,
@@ -169,6 +187,8 @@ pub struct Origin<'a> {
 pub fn write(file: &Path, found: &Explanation, mix: &Mix, config: &dyn Config, origin: &Origin) -> Result<()> {
     let wrong = mix.recipe(&found.wrong);
     let turned = mix.rounding(&found.wrong, config).map_err(usage)?;
+    let channels = turned.turned_channels().iter();
+    let channels = channels.map(|(site, channels)| (site.to_string(), *channels));
     let label = Label {
         schema: SCHEMA,
         version: env!("CARGO_PKG_VERSION").into(),
@@ -177,54 +197,43 @@ pub fn write(file: &Path, found: &Explanation, mix: &Mix, config: &dyn Config, o
         right: origin.right.into(),
         window: found.window.clone(),
         failed: found.failed.iter().map(|failed| failed.message.clone()).collect(),
-        sites: found
-            .taken
-            .iter()
-            .map(|taken| SiteLabel {
-                name: taken.name(),
-                layer: taken.site.layer,
-                site: taken.site.name.into(),
-                role: role_name(taken.site.role).map(String::from),
-                first_row: taken.site.first_row,
-            })
-            .collect(),
-        right_rounds: mix.recipe(&Wrong::default()).rounds,
+        sites: found.taken.iter().map(SiteLabel::new).collect(),
+        right_rounds: mix.recipe(&SuspectSet::default()).rounds,
         noise: wrong.noise(origin.seed).map_err(usage)?,
         wrong_rounds: wrong.rounds,
-        turned: turned
-            .turned_channels()
-            .iter()
-            .map(|(site, channels)| (site.to_string(), *channels))
-            .collect(),
+        turned: channels.collect(),
         again: format!("ulplab bisect --replay {}", file.display()),
     };
     let text = serde_json::to_string(&label).map_err(|error| Error::Usage(error.to_string()))?;
-    let tensors = found.taken.iter().flat_map(|taken| {
-        let name = taken.name();
-        let parts = [("in", &taken.input), ("want", &taken.want), ("got", &taken.got)];
-        parts.map(|(part, tensor)| (format!("{part}.{name}"), tensor))
-    });
-    let tensors: Vec<(String, &Tensor<f32>)> = tensors.collect();
-    let slots = tensors.iter().map(|(name, tensor)| Slot {
-        name: name.clone(),
+    let taken = &found.taken;
+    let names: Vec<[String; 3]> = taken.iter().map(|taken| names(&taken.name())).collect();
+    let held = taken.iter().zip(&names);
+    let held: Vec<Held> = held.flat_map(|(taken, names)| taken.held(names)).collect();
+    let slots = held.iter().map(|(name, shape, _)| Slot {
+        name: name.to_string(),
         dtype: Dtype::F32,
-        shape: tensor.shape.clone(),
+        shape: shape.to_vec(),
     });
-    let held = tensors
-        .iter()
-        .map(|(name, tensor)| (name.as_str(), &tensor.shape[..], &tensor.data[..]));
-    let digest = digest(&text, held);
+    let digest = digest(&text, held.iter().copied());
     let metadata = Metadata::from([(LABEL.to_string(), text), (SEAL.to_string(), digest)]);
     write_safetensors(file, slots.collect(), &metadata, |writer| {
-        tensors.iter().try_for_each(|(name, tensor)| {
-            let bytes: Vec<u8> = tensor.data.iter().flat_map(|x| x.to_le_bytes()).collect();
+        held.iter().try_for_each(|(name, _, numbers)| {
+            let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
             writer.put(name, &bytes)
         })
     })
 }
 
+/// Name, shape and numbers of a tensor of a capsule.
+type Held<'a> = (&'a str, &'a [usize], &'a [f32]);
+
+/// Names of the tensors of a place: as it comes, as the right recipe leaves it, and as the wrong one does.
+fn names(place: &str) -> [String; 3] {
+    ["in", "want", "got"].map(|part| format!("{part}.{place}"))
+}
+
 /// The digest of a capsule: of its label, and of each tensor's name, shape and numbers.
-fn digest<'a>(label: &str, tensors: impl Iterator<Item = (&'a str, &'a [usize], &'a [f32])>) -> String {
+fn digest<'a>(label: &str, tensors: impl Iterator<Item = Held<'a>>) -> String {
     let mut parts = vec![label.as_bytes().to_vec()];
     for (name, shape, numbers) in tensors {
         parts.push(name.as_bytes().to_vec());
@@ -234,7 +243,7 @@ fn digest<'a>(label: &str, tensors: impl Iterator<Item = (&'a str, &'a [usize], 
     seal::of_parts(parts.iter().map(Vec::as_slice))
 }
 
-/// What a replay of one place says.
+/// The result of a replay at one place.
 #[derive(Serialize)]
 pub struct Replayed {
     pub place: String,
@@ -254,42 +263,36 @@ pub struct Replayed {
 /// Computes the culprits of a capsule again, and says whether they still do what they did.
 ///
 /// # Errors
-/// A file that is no capsule, or one that this version cannot read.
+/// If the file is not a capsule, or this version cannot read it.
 pub fn replay(path: &Path, as_json: bool) -> Result<Exit> {
     let file = TensorFile::open(path)?;
     let wrong = |message: String| Error::data(path, message);
     let Some(text) = file.metadata().get(LABEL) else {
         return Err(wrong(format!(
-            "is no capsule: its metadata has no '{LABEL}', which `ulplab bisect --capsule` writes"
+            "is not a capsule: its metadata has no '{LABEL}', which `ulplab bisect --capsule` writes"
         )));
     };
     let label: Label = serde_json::from_str(text).map_err(|error| wrong(format!("'{LABEL}': {error}")))?;
     if label.schema != SCHEMA {
-        return Err(wrong(format!(
-            "is a capsule of layout {}, expected {SCHEMA}",
-            label.schema
-        )));
+        let found = label.schema;
+        return Err(wrong(format!("is a capsule of layout {found}, expected {SCHEMA}")));
     }
-    let sites: Vec<Known> = label
-        .sites
-        .iter()
-        .map(|site| Known::find(site, &file))
-        .collect::<Result<_>>()?;
-    let held = sites.iter().flat_map(Known::held);
+    let sites = label.sites.iter().map(|site| Stored::find(site, &file));
+    let sites = sites.collect::<Result<Vec<_>>>()?;
+    let held = sites.iter().flat_map(|stored| stored.taken.held(&stored.names));
     if file.metadata().get(SEAL) != Some(&digest(text, held)) || file.tensors().len() != 3 * sites.len() {
         return Err(wrong(format!(
             "damaged or edited: its label and tensors do not match '{SEAL}'; write it again with `ulplab bisect --capsule`"
         )));
     }
-    if sites.is_empty() || sites.iter().all(Known::is_right) {
-        return Err(wrong(
-            "holds no failure: what the two recipes left is equal in it".into(),
-        ));
+    if sites.iter().all(Stored::is_right) {
+        let why = "holds no failure: what the two recipes left is equal in it";
+        return Err(wrong(why.into()));
     }
-    let known: Vec<(&'static SiteInfo, Option<usize>, usize)> = sites
+    let known = sites
         .iter()
-        .map(|known| (known.info, known.site.layer, known.input.cols()))
-        .collect();
+        .map(|Stored { info, taken, .. }| (*info, taken.site.layer, taken.input.cols()));
+    let known: Vec<(&'static SiteInfo, Option<usize>, usize)> = known.collect();
     let turned = label.turned.iter().map(|(name, channels)| {
         let info = info(name).ok_or_else(|| wrong(format!("'turned': no path has a site '{name}'")))?;
         Ok((info.name, *channels))
@@ -300,61 +303,46 @@ pub fn replay(path: &Path, as_json: bool) -> Result<Exit> {
     };
     let (right, bad) = (rounding(&label.right_rounds)?, rounding(&label.wrong_rounds)?);
     // Where neither recipe rounds, or both round by the same, nothing would be computed again.
-    if let Some(known) = sites
-        .iter()
-        .find(|known| !right.touches(&known.site) && !bad.touches(&known.site))
-    {
-        return Err(wrong(format!("neither recipe rounds at '{}'", known.name)));
+    let touched = |site: &Site| right.touches(site) || bad.touches(site);
+    if let Some(stored) = sites.iter().find(|stored| !touched(&stored.taken.site)) {
+        return Err(wrong(format!("neither recipe rounds at '{}'", stored.name)));
     }
     if label.right_rounds == label.wrong_rounds && label.noise.is_none() {
         return Err(wrong("its right and its wrong recipe are the same".into()));
     }
-    let replayed: Vec<Replayed> = sites.iter().map(|known| known.replay(&right, &bad)).collect();
+    let replayed: Vec<Replayed> = sites.iter().map(|stored| stored.replay(&right, &bad)).collect();
     let (exit, verdict) = verdict(&replayed);
     if as_json {
-        json::print(
-            &serde_json::json!({"capsule": path.display().to_string(), "recipe": label.recipe, "verdict": verdict, "places": replayed}),
-        )?;
+        let capsule = path.display().to_string();
+        let recipe = &label.recipe;
+        let answer = serde_json::json!({"capsule": capsule, "recipe": recipe, "verdict": verdict, "places": replayed});
+        json::print(&answer)?;
         return Ok(exit);
     }
-    let Label {
-        experiment,
-        recipe,
-        right,
-        window,
-        failed,
-        ..
-    } = &label;
-    let [recipe, experiment, right, window] = [recipe, experiment, right, window].map(|text| shown(text));
+    let named = [&label.recipe, &label.experiment, &label.right, &label.window];
+    let [recipe, experiment, right, window] = named.map(|text| shown(text));
     outln!("'{recipe}' of {experiment}, against '{right}', on {window}");
-    failed
-        .iter()
-        .for_each(|message| outln!("  it failed: {}", shown(message)));
+    for message in &label.failed {
+        outln!("  it failed: {}", shown(message));
+    }
     for place in &replayed {
-        let Replayed {
-            place,
-            relative_l2,
-            cosine,
-            max_abs,
-            got_changed,
-            want_changed,
-            elements,
-        } = place;
-        outln!(
-            "{}: relative error {relative_l2:.3e}, cosine {cosine:.7}, furthest off by {max_abs:.3e}",
-            shown(place)
-        );
-        for (changed, what) in [(got_changed, "wrong"), (want_changed, "right")] {
-            if *changed > 0 {
-                outln!(
-                    "  the {what} recipe leaves {changed} of {} otherwise than in the capsule",
-                    counted(*elements, "element")
-                );
-            }
-        }
+        place.print();
     }
     outln!("{verdict}");
     Ok(exit)
+}
+
+impl Replayed {
+    fn print(&self) {
+        let (place, relative, cosine, most) = (shown(&self.place), self.relative_l2, self.cosine, self.max_abs);
+        outln!("{place}: relative error {relative:.3e}, cosine {cosine:.7}, furthest off by {most:.3e}");
+        let all = counted(self.elements, "element");
+        for (changed, recipe) in [(self.got_changed, "wrong"), (self.want_changed, "right")] {
+            if changed > 0 {
+                outln!("  the {recipe} recipe leaves {changed} of {all} otherwise than in the capsule");
+            }
+        }
+    }
 }
 
 /// The verdict of a replay. The failure is gone only if the right recipe leaves what it left: else both may be wrong now.
@@ -380,19 +368,16 @@ fn info(name: &str) -> Option<&'static SiteInfo> {
     readers().iter().find_map(|path| path.site(name))
 }
 
-/// A site of a capsule, with its tensors.
-struct Known {
+/// A place of a capsule, with its tensors.
+struct Stored {
     name: String,
-    /// Names of its tensors in the file: input, want, got.
+    /// Names of its tensors in the file.
     names: [String; 3],
     info: &'static SiteInfo,
-    site: Site,
-    input: Tensor<f32>,
-    want: Tensor<f32>,
-    got: Tensor<f32>,
+    taken: Passage,
 }
 
-impl Known {
+impl Stored {
     fn find(label: &SiteLabel, file: &TensorFile) -> Result<Self> {
         let wrong = |message: String| Error::data(file.path(), message);
         let info = info(&label.site).ok_or_else(|| wrong(format!("no path has a site '{}'", label.site)))?;
@@ -402,74 +387,65 @@ impl Known {
             Some("value") => Role::Value,
             Some(other) => return Err(wrong(format!("role '{other}', expected key or value"))),
         };
-        let tensor = |part: &str| {
-            let name = format!("{part}.{}", label.name);
-            let found = file
-                .get(&name)
-                .ok_or_else(|| wrong(format!("has no tensor '{name}'")))?;
-            let values = found
-                .to_f32()
-                .filter(|_| found.dtype == Dtype::F32 && !found.shape.is_empty());
-            let values = values.ok_or_else(|| {
-                wrong(format!(
-                    "'{name}' is {} {:?}, expected rows of F32",
-                    found.dtype, found.shape
-                ))
-            })?;
-            Ok(Tensor::new(found.shape.to_vec(), values))
+        let tensor = |name: &String| {
+            let Some(found) = file.get(name) else {
+                return Err(wrong(format!("has no tensor '{name}'")));
+            };
+            let (dtype, shape) = (found.dtype, found.shape);
+            match found.to_f32().filter(|_| dtype == Dtype::F32 && !shape.is_empty()) {
+                Some(values) => Ok(Tensor::new(shape.to_vec(), values)),
+                None => Err(wrong(format!("'{name}' is {dtype} {shape:?}, expected rows of F32"))),
+            }
         };
-        let (input, want, got) = (tensor("in")?, tensor("want")?, tensor("got")?);
+        let name = label.name.clone();
+        let names = names(&name);
+        let (input, want, got) = (tensor(&names[0])?, tensor(&names[1])?, tensor(&names[2])?);
         if input.shape != want.shape || input.shape != got.shape || input.data.is_empty() {
             let shapes = (&input.shape, &want.shape, &got.shape);
             return Err(wrong(format!(
-                "'{}': in, want and got have shapes {shapes:?}, expected one",
-                label.name
+                "'{name}': in, want and got have shapes {shapes:?}, expected one"
             )));
         }
+        let site = Site::new(label.layer, info.name)
+            .read_as(role)
+            .from_row(label.first_row);
+        let taken = Passage { site, input, want, got };
         Ok(Self {
-            names: ["in", "want", "got"].map(|part| format!("{part}.{}", label.name)),
-            name: label.name.clone(),
+            name,
+            names,
             info,
-            site: Site::new(label.layer, info.name)
-                .read_as(role)
-                .from_row(label.first_row),
-            input,
-            want,
-            got,
+            taken,
         })
-    }
-
-    /// Its tensors as [`digest`] takes them, in the order of the file.
-    fn held(&self) -> [(&str, &[usize], &[f32]); 3] {
-        let tensors = [&self.input, &self.want, &self.got];
-        [0, 1, 2].map(|at| (&*self.names[at], &tensors[at].shape[..], &tensors[at].data[..]))
     }
 
     /// True if what the two recipes left is equal in the capsule.
     fn is_right(&self) -> bool {
-        let pairs = self.want.data.iter().zip(&self.got.data);
-        pairs.into_iter().all(|(want, got)| want.to_bits() == got.to_bits())
+        changed(&self.taken.want.data, &self.taken.got.data) == 0
     }
 
     fn replay(&self, right: &Rounding, wrong: &Rounding) -> Replayed {
+        let Passage { site, input, want, got } = &self.taken;
         let rounded = |rounding: &Rounding| {
-            let mut tensor = self.input.clone();
-            rounding.apply(&self.site, &mut tensor);
+            let mut tensor = input.clone();
+            rounding.apply(site, &mut tensor);
             tensor.data
         };
-        let (want, got) = (rounded(right), rounded(wrong));
-        let changed =
-            |now: &[f32], then: &[f32]| now.iter().zip(then).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
-        let pair = Pair::new(&want, &got);
+        let (want_now, got_now) = (rounded(right), rounded(wrong));
+        let pair = Pair::new(&want_now, &got_now);
         let measure = |metric: &ulplab_core::metrics::Metric| metric.measure(&pair).unwrap_or(f64::NAN);
         Replayed {
             place: self.name.clone(),
             relative_l2: measure(&RELATIVE_L2),
             cosine: measure(&COSINE),
             max_abs: measure(&MAX_ABS),
-            got_changed: changed(&got, &self.got.data),
-            want_changed: changed(&want, &self.want.data),
-            elements: got.len(),
+            got_changed: changed(&got_now, &got.data),
+            want_changed: changed(&want_now, &want.data),
+            elements: got.data.len(),
         }
     }
+}
+
+/// Number of elements whose bits differ.
+fn changed(now: &[f32], then: &[f32]) -> usize {
+    now.iter().zip(then).filter(|(a, b)| a.to_bits() != b.to_bits()).count()
 }

@@ -1,4 +1,4 @@
-//! A dump beside the reference: the error of every site that the sites before it do not explain.
+//! A dump next to the reference: the error of every site that the sites before it do not explain.
 //!
 //! The reference reads the same tokens. At every site that the dump has, its tensor is compared with the reference's and then put
 //! in its place: what follows is computed from the dump's own values, and so each error is that of the way from one site of the
@@ -8,10 +8,10 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use reference::paths::{Config, Input, Model};
-use reference::{Numerics, Site, SiteKind, Tensor};
+use reference::{Numerics, Site, SiteInfo, SiteKind, Tensor};
 use serde::Serialize;
 
-use super::{BisectArgs, Level};
+use super::{BisectArgs, Level, by_size};
 use crate::commands::compare::Gate;
 use crate::commands::sweep::Prepared;
 use crate::experiment::Window;
@@ -20,12 +20,13 @@ use crate::studies::model::ModelStudy;
 use ulplab_core::error::{Error, Exit, Result, counted, did_you_mean};
 use ulplab_core::metrics::{Pair, RELATIVE_L2};
 use ulplab_core::pattern::matches_nothing;
+use ulplab_core::record::Worst;
 use ulplab_core::tensorfile::{Kind, TensorFile};
 
 /// Rows of the table.
 const SHOWN: usize = 12;
 
-/// A site of a dump beside the reference.
+/// A site of a dump next to the reference.
 #[derive(Serialize)]
 struct SiteError {
     place: String,
@@ -39,13 +40,13 @@ struct SiteError {
     total: f64,
     /// Gates that do not hold, each with what was measured.
     failures: Vec<String>,
-    /// How many gates bind it.
+    /// Number of gates that bind it.
     gates: usize,
     /// The element that is furthest off: its index, what was expected and what was found.
-    worst: Option<ulplab_core::record::Worst>,
+    worst: Option<Worst>,
 }
 
-/// What a dump says.
+/// The errors of a dump.
 #[derive(Serialize)]
 struct Answer {
     dump: String,
@@ -72,20 +73,15 @@ pub fn run(
             "--dump is compared with the reference, site by site: it has no --to and no --right".into(),
         ));
     }
-    let gates = args
-        .gates
-        .iter()
-        .map(|gate| gate.parse())
-        .collect::<Result<Vec<Gate>>>()?;
+    let gates = args.gates.iter().map(|gate| gate.parse());
+    let gates = gates.collect::<Result<Vec<Gate>>>()?;
     let names: Vec<String> = study.windows.iter().map(Window::name).collect();
     let at = match &args.window {
         None => 0,
         Some(name) => names.iter().position(|other| other == name).ok_or_else(|| {
             let hint = did_you_mean(name, names.iter().map(String::as_str));
-            Error::Usage(format!(
-                "--window {name}: the experiment has {}{hint}",
-                names.join(", ")
-            ))
+            let known = names.join(", ");
+            Error::Usage(format!("--window {name}: the experiment has {known}{hint}"))
         })?,
     };
     let ids = &prepared.inputs.texts[at].ids;
@@ -93,10 +89,8 @@ pub fn run(
     for gate in &gates {
         if !dump.order.iter().any(|place| gate.matches(place)) {
             let names = dump.order.iter().map(String::as_str);
-            return Err(Error::Usage(format!(
-                "gate '{gate}': {}",
-                matches_nothing("site of the dump", gate.pattern(), names)
-            )));
+            let why = matches_nothing("site of the dump", gate.pattern(), names);
+            return Err(Error::Usage(format!("gate '{gate}': {why}")));
         }
     }
     let measure = |fed: bool| -> Result<Vec<(String, Pair, Vec<usize>)>> {
@@ -135,10 +129,8 @@ pub fn run(
             place,
         });
     }
-    let first = sites
-        .iter()
-        .find(|site| !site.failures.is_empty())
-        .map(|site| site.place.clone());
+    let first = sites.iter().find(|site| !site.failures.is_empty());
+    let first = first.map(|site| site.place.clone());
     let (exit, verdict) = match (&first, gates.is_empty()) {
         (Some(_), _) => (Exit::GateFailed, "FAIL"),
         (None, true) => (Exit::NotJudged, "NOT JUDGED"),
@@ -151,35 +143,19 @@ pub fn run(
         first,
         verdict,
     };
-    match args.json {
-        true => json::print(&answer)?,
-        false => out!("{}", text(&answer)),
-    }
+    json::print_or(args.json, &answer, || text(&answer))?;
     Ok(exit)
 }
 
 fn text(answer: &Answer) -> String {
-    let Answer {
-        dump,
-        window,
-        sites,
-        first,
-        verdict,
-    } = answer;
+    let (dump, window, sites) = (&answer.dump, &answer.window, &answer.sites);
     let mut text = format!("{dump} on {window}: {}\n\n", counted(sites.len(), "site"));
     text += "own error: what the sites of the dump before it do not explain\n\n";
     text += &format!("{:<36} {:>10} {:>10}  gates\n", "site", "own error", "in all");
     let mut shown: Vec<usize> = (0..sites.len()).collect();
-    let key = |at: &usize| {
-        if sites[*at].own.is_nan() {
-            f64::INFINITY
-        } else {
-            sites[*at].own
-        }
-    };
-    shown.sort_by(|a, b| key(b).total_cmp(&key(a)));
+    shown.sort_by(|a, b| by_size(sites[*b].own, sites[*a].own));
     shown.truncate(SHOWN);
-    let first_at = sites.iter().position(|site| Some(&site.place) == first.as_ref());
+    let first_at = sites.iter().position(|site| Some(&site.place) == answer.first.as_ref());
     shown.extend(first_at.filter(|at| !shown.contains(at)));
     shown.sort_unstable();
     for site in shown.iter().map(|at| &sites[*at]) {
@@ -188,38 +164,26 @@ fn text(answer: &Answer) -> String {
             (_, true) => "hold",
             (_, false) => "FAIL",
         };
-        text += &format!(
-            "{:<36} {:>10.3e} {:>10.3e}  {gates}\n",
-            site.place, site.own, site.total
-        );
+        let (place, own, total) = (&site.place, site.own, site.total);
+        text += &format!("{place:<36} {own:>10.3e} {total:>10.3e}  {gates}\n");
     }
-    if sites.len() > shown.len() {
-        text += &format!(
-            "and {} with smaller errors\n",
-            counted(sites.len() - shown.len(), "site")
-        );
+    if let more @ 1.. = sites.len() - shown.len() {
+        text += &format!("and {} with smaller errors\n", counted(more, "site"));
     }
     text.push('\n');
     if let Some(site) = first_at.map(|at| &sites[at]) {
-        let after = site
-            .after
-            .as_ref()
-            .map_or("the tokens".to_string(), |after| format!("the dump's {after}"));
-        text += &format!(
-            "{} is the first site with an error of its own, computed from {after}: {}\n",
-            site.place,
-            site.failures.join("; ")
-        );
+        let after = site.after.as_ref();
+        let after = after.map_or("the tokens".to_string(), |after| format!("the dump's {after}"));
+        let (place, failures) = (&site.place, site.failures.join("; "));
+        text += &format!("{place} is the first site with an error of its own, computed from {after}: {failures}\n");
         if let Some(worst) = &site.worst {
-            text += &format!(
-                "  furthest off is {:?}: the reference has {:e}, the dump {:e}\n",
-                worst.index, worst.want, worst.got
-            );
+            let (index, want, got) = (&worst.index, worst.want, worst.got);
+            text += &format!("  furthest off is {index:?}: the reference has {want:e}, the dump {got:e}\n");
         }
     }
     let judged = sites.iter().filter(|site| site.gates > 0).count();
     let failed = sites.iter().filter(|site| !site.failures.is_empty()).count();
-    text + &match *verdict {
+    text + &match answer.verdict {
         "NOT JUDGED" => "NOT JUDGED: no --gate says how large an error may be\n".into(),
         verdict => {
             let others = match sites.len() - judged {
@@ -248,27 +212,22 @@ impl Dump {
         places.retain(|(info, _)| info.kind == SiteKind::Tensor);
         let order = |name: &str| config.path().sites().iter().position(|site| site.name == name);
         places.sort_by_key(|(info, layer)| (layer.is_none(), *layer, order(info.name)));
-        let names: Vec<String> = places
-            .iter()
-            .map(|(info, layer)| Site::new(*layer, info.name).to_string())
-            .collect();
+        let name = |(info, layer): &(&SiteInfo, Option<usize>)| Site::new(*layer, info.name).to_string();
+        let names: Vec<String> = places.iter().map(name).collect();
         let mut tensors = HashMap::new();
         for tensor in file.tensors() {
-            if !names.iter().any(|name| name == tensor.name) {
-                let hint = did_you_mean(tensor.name, names.iter().map(String::as_str));
-                return Err(wrong(format!(
-                    "'{}' is no site of the model{hint}; `ulplab list sites` lists them",
-                    tensor.name
-                )));
+            let (name, dtype) = (tensor.name, tensor.dtype);
+            if !names.iter().any(|known| known == name) {
+                let hint = did_you_mean(name, names.iter().map(String::as_str));
+                let lists = "`ulplab list sites` lists them";
+                return Err(wrong(format!("'{name}' is not a site of the model{hint}; {lists}")));
             }
-            let values = tensor.to_f32().filter(|_| tensor.kind() == Kind::Real);
-            let values = values.ok_or_else(|| {
-                wrong(format!(
-                    "'{}' is {}, expected numbers of at most 32 bits",
-                    tensor.name, tensor.dtype
-                ))
-            })?;
-            tensors.insert(tensor.name.to_string(), values);
+            let Some(values) = tensor.to_f32().filter(|_| tensor.kind() == Kind::Real) else {
+                return Err(wrong(format!(
+                    "'{name}' is {dtype}, expected numbers of at most 32 bits"
+                )));
+            };
+            tensors.insert(name.to_string(), values);
         }
         if tensors.is_empty() {
             return Err(wrong("has no tensor".into()));
@@ -281,7 +240,7 @@ impl Dump {
 /// Compares what passes with a dump.
 struct Reader<'a> {
     dump: &'a Dump,
-    /// Whether the path goes on with the dump's tensors.
+    /// True if the path goes on with the dump's tensors.
     fed: bool,
     /// Places with both tensors compared, and the shape.
     passed: Vec<(String, Pair, Vec<usize>)>,

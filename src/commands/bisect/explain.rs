@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use reference::{Site, Tensor};
 use serde::Serialize;
 
-use super::Level;
 use super::bench::{Bench, Test, usage};
-use super::capsule::{Capture, Taken};
-use super::mix::{Mix, Suspect, Wrong};
-use super::search::{Found, beginning, smallest};
+use super::capsule::{Capture, Passage};
+use super::mix::{Mix, Suspect, SuspectSet};
+use super::search::{FailingSet, beginning, smallest};
+use super::{Level, by_size};
 use crate::backend::recipe::Ranges;
 use crate::backend::rounding::Rounding;
 use crate::experiment::Rule;
@@ -17,9 +17,9 @@ use crate::run::verdict::Verdict;
 use crate::studies::model::Watch;
 use ulplab_core::error::{Result, counted};
 use ulplab_core::metrics::{Pair, RELATIVE_L2};
-use ulplab_core::record::Phase;
+use ulplab_core::record::{Phase, Record};
 
-/// What makes a recipe fail.
+/// The places and formats that make a recipe fail.
 #[derive(Serialize)]
 pub struct Explanation {
     pub recipe: String,
@@ -27,9 +27,9 @@ pub struct Explanation {
     pub suspects: usize,
     pub failed: Vec<Failed>,
     pub culprits: Vec<Culprit>,
-    /// Why channels and tokens were asked for and not searched.
+    /// The reason why channels and tokens were not searched, if the user wants them.
     pub undivided: Option<String>,
-    /// Whether the gates hold with all culprits right and all else wrong; none if that was not tested.
+    /// True if the gates hold with all culprits right and all else wrong; `None` if that was not tested.
     pub holds_without: Option<bool>,
     pub tests: Vec<Test>,
     pub cells: usize,
@@ -37,10 +37,10 @@ pub struct Explanation {
     /// The recipe that is wrong at the culprits only.
     pub toml: String,
     #[serde(skip)]
-    pub wrong: Wrong,
-    /// What passes at the culprits.
+    pub wrong: SuspectSet,
+    /// Tensors that pass at the culprits.
     #[serde(skip)]
-    pub taken: Vec<Taken>,
+    pub taken: Vec<Passage>,
     /// The window that the capsule is from.
     pub window: String,
 }
@@ -60,15 +60,15 @@ pub struct Failed {
 #[derive(Serialize)]
 pub struct Culprit {
     pub places: Vec<WrongPlace>,
-    /// How many layers, places or formats these are, whatever is searched.
+    /// Number of layers, places or formats, by the level of the search.
     pub units: usize,
-    /// Whether the gates hold if any one of these units is right, too.
+    /// True if the gates hold as soon as one of these units is right.
     pub minimal: bool,
     /// Channels that suffice, if they were searched.
     pub channels: Option<Part>,
     pub tokens: Option<Part>,
     #[serde(skip)]
-    pub wrong: Wrong,
+    pub wrong: SuspectSet,
 }
 
 #[derive(Serialize)]
@@ -84,12 +84,12 @@ pub struct Part {
     pub count: usize,
     /// All that have an error.
     pub of: usize,
-    /// Whether one less was tested, and holds.
+    /// True if one member less was tested, and the gates hold.
     pub fewest: bool,
 }
 
 impl Explanation {
-    /// Whether the culprits are all there is: each fails alone, and without them the gates hold.
+    /// True if the culprits explain the failure: each fails by itself, and without them the gates hold.
     pub fn whole(&self) -> bool {
         self.holds_without == Some(true) && self.culprits.iter().all(|culprit| culprit.minimal)
     }
@@ -98,7 +98,7 @@ impl Explanation {
 /// Searches, down to a level. The bench has measured both ends; `failed` are the verdicts of the wrong one.
 ///
 /// # Errors
-/// Those of the reference.
+/// If the reference fails.
 pub fn explain(bench: &mut Bench, failed: &[Verdict], down_to: Level) -> Result<Explanation> {
     let failed = failed.iter().map(|verdict| Failed {
         metric: verdict.rule.metric.clone(),
@@ -112,7 +112,7 @@ pub fn explain(bench: &mut Bench, failed: &[Verdict], down_to: Level) -> Result<
     let mut left = bench.mix.all();
     let holds_without = loop {
         if !culprits.is_empty() {
-            match bench.fails_anywhere(&Wrong::at(left.clone()))? {
+            match bench.fails_anywhere(&SuspectSet::at(left.clone()))? {
                 Some(true) => {}
                 Some(false) => break Some(true),
                 None => break None,
@@ -162,7 +162,7 @@ pub fn explain(bench: &mut Bench, failed: &[Verdict], down_to: Level) -> Result<
 }
 
 impl Culprit {
-    fn new(mix: &Mix, found: Found, down_to: Level) -> Self {
+    fn new(mix: &Mix, found: FailingSet, down_to: Level) -> Self {
         let place = |suspect: &usize| {
             let suspect = &mix.suspects[*suspect];
             WrongPlace {
@@ -176,18 +176,18 @@ impl Culprit {
             minimal: found.minimal,
             channels: None,
             tokens: None,
-            wrong: Wrong::at(found.set),
+            wrong: SuspectSet::at(found.set),
         }
     }
 
     /// Finds the channels, and then the tokens, whose errors suffice to fail: those with the largest errors. It is of one suspect.
-    fn divide(&mut self, bench: &mut Bench, taken: &Taken, down_to: Level) -> Result<()> {
+    fn divide(&mut self, bench: &mut Bench, taken: &Passage, down_to: Level) -> Result<()> {
         let energies = taken.energies();
         let parts = [(Level::Channels, energies.channels), (Level::Tokens, energies.tokens)];
         for (level, energies) in parts.into_iter().filter(|(level, _)| *level <= down_to) {
             let of = energies.iter().filter(|energy| **energy != 0.0).count();
             let ranked = ranked(&energies, |at| energies[*at].abs() > 0.0 || energies[*at].is_nan());
-            let part = |wrong: &Wrong, numbers: BTreeSet<usize>| {
+            let part = |wrong: &SuspectSet, numbers: BTreeSet<usize>| {
                 let mut wrong = wrong.clone();
                 match level {
                     Level::Channels => wrong.channels = Some(numbers),
@@ -217,10 +217,8 @@ impl Culprit {
 
 /// Why the channels and tokens of what was found cannot be told apart, if they cannot; `tensors` pass there.
 fn undivided(bench: &Bench, culprits: &[Culprit], tensors: usize) -> Option<String> {
-    let suspects: Vec<usize> = culprits
-        .iter()
-        .flat_map(|culprit| culprit.wrong.suspects.iter().copied())
-        .collect();
+    let suspects = culprits.iter().flat_map(|culprit| &culprit.wrong.suspects);
+    let suspects: Vec<usize> = suspects.copied().collect();
     match (&suspects[..], tensors) {
         (&[suspect], 1) => bench.mix.undivided(suspect, bench.config()),
         ([_], tensors) => Some(format!("{} pass there, not one", counted(tensors, "tensor"))),
@@ -231,18 +229,11 @@ fn undivided(bench: &Bench, culprits: &[Culprit], tensors: usize) -> Option<Stri
 /// Indices of some numbers, the largest first; NaN is larger than all.
 fn ranked(numbers: &[f64], keep: impl Fn(&usize) -> bool) -> Vec<usize> {
     let mut order: Vec<usize> = (0..numbers.len()).filter(keep).collect();
-    let key = |at: &usize| {
-        if numbers[*at].is_nan() {
-            f64::INFINITY
-        } else {
-            numbers[*at]
-        }
-    };
-    order.sort_by(|a, b| key(b).total_cmp(&key(a)));
+    order.sort_by(|a, b| by_size(numbers[*b], numbers[*a]));
     order
 }
 
-/// How suspicious everything is: what every layer, and every suspect, does to the reference's own tensors.
+/// Errors that every layer, and every suspect, makes on the reference's own tensors.
 struct Rank {
     /// Relative error of what leaves a layer.
     layers: BTreeMap<usize, f64>,
@@ -254,8 +245,11 @@ impl Rank {
     /// Runs the wrong recipe once, every layer fed what the reference fed it.
     fn measure(bench: &mut Bench) -> Result<Self> {
         let (mix, config) = (bench.mix, bench.config());
-        let right = mix.rounding(&Wrong::default(), config).map_err(usage)?;
-        let single = |at| mix.rounding(&Wrong::at(BTreeSet::from([at])), config).map_err(usage);
+        let right = mix.rounding(&SuspectSet::default(), config).map_err(usage)?;
+        let single = |at| {
+            mix.rounding(&SuspectSet::at(BTreeSet::from([at])), config)
+                .map_err(usage)
+        };
         let singles = (0..mix.suspects.len()).map(single);
         let mut errors = Errors {
             mix,
@@ -263,13 +257,12 @@ impl Rank {
             singles: singles.collect::<Result<_>>()?,
             own: vec![0.0; mix.suspects.len()],
         };
-        let records = bench.watch(&Wrong::at(mix.all()), Phase::Local, &mut errors)?;
+        let records = bench.watch(&SuspectSet::at(mix.all()), Phase::Local, &mut errors)?;
         let stream = config.path().stream().map(|site| site.name);
-        let of_stream = records
-            .iter()
-            .filter(|record| Some(record.site.as_str()) == stream && record.metric == RELATIVE_L2.name);
+        let of_stream = |record: &&Record| Some(&*record.site) == stream && record.metric == RELATIVE_L2.name;
+        let layers = records.iter().filter(of_stream);
         Ok(Self {
-            layers: of_stream
+            layers: layers
                 .filter_map(|record| Some((record.layer? as usize, record.value)))
                 .collect(),
             own: errors.own,
@@ -277,7 +270,7 @@ impl Rank {
     }
 
     /// Finds a smallest set among suspects that fail together: layers, then places in these, then formats.
-    fn drill(&self, bench: &mut Bench, among: &BTreeSet<usize>, down_to: Level) -> Result<Found> {
+    fn drill(&self, bench: &mut Bench, among: &BTreeSet<usize>, down_to: Level) -> Result<FailingSet> {
         let (mut set, mut minimal) = (among.clone(), true);
         for level in [Level::Layers, Level::Sites, Level::Formats] {
             let groups = groups(bench.mix, &set, level);
@@ -286,23 +279,22 @@ impl Rank {
             }
             let scores: Vec<f64> = groups.iter().map(|group| self.score(bench.mix, group, level)).collect();
             let union = |chosen: &BTreeSet<usize>| chosen.iter().flat_map(|at| groups[*at].iter().copied()).collect();
-            let mut fails = |chosen: &BTreeSet<usize>| bench.fails(&Wrong::at(union(chosen)));
+            let mut fails = |chosen: &BTreeSet<usize>| bench.fails(&SuspectSet::at(union(chosen)));
             let found = smallest(&ranked(&scores, |_| true), &mut fails)?;
             set = union(&found.set);
             minimal &= found.minimal;
         }
-        Ok(Found { set, minimal })
+        Ok(FailingSet { set, minimal })
     }
 
-    /// How likely a group is at fault: a layer by the error of what leaves it, or by the share of that if some of its suspects are already
-    /// found; other groups by the largest error of their own.
+    /// The suspicion of a group: of a layer the error of its output, or a share of that error if some of its suspects are already
+    /// found; of other groups the largest error of their own.
     fn score(&self, mix: &Mix, group: &BTreeSet<usize>, level: Level) -> f64 {
         let largest = |suspects: &mut dyn Iterator<Item = usize>| suspects.map(|at| self.own[at]).fold(0.0, f64::max);
         let own = largest(&mut group.iter().copied());
         let layer = group.first().and_then(|suspect| mix.suspects[*suspect].layer);
-        let of_layer = layer
-            .filter(|_| level == Level::Layers)
-            .and_then(|layer| self.layers.get(&layer));
+        let of_layer = layer.filter(|_| level == Level::Layers);
+        let of_layer = of_layer.and_then(|layer| self.layers.get(&layer));
         let Some(of_layer) = of_layer else { return own };
         let all = largest(&mut (0..self.own.len()).filter(|at| mix.suspects[*at].layer == layer));
         if all > 0.0 { of_layer * own / all } else { *of_layer }
@@ -335,13 +327,8 @@ struct Errors<'a> {
 impl Watch for Errors<'_> {
     fn before(&mut self, site: &Site, tensor: &Tensor<f32>) {
         let here = |suspect: &Suspect| suspect.place() == (site.layer, site.name);
-        for (at, _) in self
-            .mix
-            .suspects
-            .iter()
-            .enumerate()
-            .filter(|(_, suspect)| here(suspect))
-        {
+        let suspects = self.mix.suspects.iter().enumerate();
+        for (at, _) in suspects.filter(|(_, suspect)| here(suspect)) {
             let rounded = |rounding: &Rounding| {
                 let mut tensor = tensor.clone();
                 rounding.apply(site, &mut tensor);

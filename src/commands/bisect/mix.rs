@@ -9,6 +9,7 @@ use crate::backend::recipe::{Ranges, Round};
 use crate::backend::rounding::Rounding;
 use crate::experiment::Mistake;
 use crate::studies::model::Recipe;
+use ulplab_core::error::counted;
 
 /// A layer and the name of a site in it; no layer for a site outside the layers.
 pub type Place = (Option<usize>, &'static str);
@@ -37,13 +38,13 @@ impl Suspect {
 
 /// Some suspects; of a single one perhaps some channels or tokens only.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Wrong {
+pub struct SuspectSet {
     pub suspects: BTreeSet<usize>,
     pub channels: Option<BTreeSet<usize>>,
     pub tokens: Option<BTreeSet<usize>>,
 }
 
-impl Wrong {
+impl SuspectSet {
     pub fn at(suspects: BTreeSet<usize>) -> Self {
         Self {
             suspects,
@@ -59,7 +60,7 @@ pub struct Mix {
     seed: u64,
     /// In the order in which a model passes them.
     pub suspects: Vec<Suspect>,
-    /// What each recipe does at each place.
+    /// The rounds of each recipe at each place.
     places: BTreeMap<Place, Rounds>,
     /// Layers in which each site is passed.
     layers: BTreeMap<&'static str, Vec<Option<usize>>>,
@@ -78,7 +79,7 @@ impl Mix {
     /// Finds where the recipes differ.
     ///
     /// # Errors
-    /// What is wrong with one of them, and recipes that differ in more than what they round.
+    /// If a recipe is wrong, or the recipes differ in more than their rounds.
     pub fn new(right: Recipe, wrong: Recipe, config: &dyn Config, seed: u64) -> Result<Self, Mistake> {
         for recipe in [&right, &wrong] {
             if let Some(key) = beyond_rounds(recipe) {
@@ -87,10 +88,9 @@ impl Mix {
             }
         }
         if (right.noise, right.gain) != (wrong.noise, wrong.gain) && !right.rounds.is_empty() {
-            let message = format!(
-                "one of '{}' and '{}' puts noise in the place of rounding errors, the other none or another",
-                right.name, wrong.name
-            );
+            let (right, wrong) = (&right.name, &wrong.name);
+            let message =
+                format!("'{right}' and '{wrong}' differ in the noise that they put in the place of rounding errors");
             return Err(Mistake::at("noise", message));
         }
         let mut places: BTreeMap<Place, Rounds> = BTreeMap::new();
@@ -100,13 +100,9 @@ impl Mix {
                 let message = format!("'{}' rounds weights, which bisect does not search", recipe.name);
                 return Err(Mistake::at("round", message));
             }
-            let covered = rounding.covered(config);
-            for (round, layer, site) in covered {
-                let here = places.entry((layer, site)).or_default();
-                match is_wrong {
-                    true => here.wrong.push(round),
-                    false => here.right.push(round),
-                }
+            for (round, layer, site) in rounding.covered(config) {
+                let Rounds { right, wrong, .. } = places.entry((layer, site)).or_default();
+                if is_wrong { wrong } else { right }.push(round);
             }
         }
         let path = config.path();
@@ -156,16 +152,12 @@ impl Mix {
             }
             Some(_) => vec![here.wrong.clone()],
         };
-        self.suspects.extend(each.into_iter().map(|rounds| {
-            Suspect {
-                layer,
-                site,
-                formats: rounds
-                    .iter()
-                    .map(|round| self.wrong.rounds[*round].format.clone())
-                    .collect(),
-                rounds,
-            }
+        let format = |round: &usize| self.wrong.rounds[*round].format.clone();
+        self.suspects.extend(each.into_iter().map(|rounds| Suspect {
+            layer,
+            site,
+            formats: rounds.iter().map(format).collect(),
+            rounds,
         }));
     }
 
@@ -185,15 +177,15 @@ impl Mix {
         if !self.places[&at.place()].right.is_empty() {
             return Some(format!("'{}' rounds at {}, too", self.right.name, at.full()));
         }
-        let part = Wrong {
+        let part = SuspectSet {
             channels: Some(BTreeSet::from([0])),
-            ..Wrong::at(BTreeSet::from([suspect]))
+            ..SuspectSet::at(BTreeSet::from([suspect]))
         };
         self.rounding(&part, config).err().map(|mistake| mistake.message)
     }
 
     /// The first layer in which the recipe of `these` differs from that of `those`; `layers` if it differs in none.
-    pub fn first_difference(&self, these: &Wrong, those: &BTreeSet<usize>, layers: usize) -> usize {
+    pub fn first_difference(&self, these: &SuspectSet, those: &BTreeSet<usize>, layers: usize) -> usize {
         let part = these.channels.is_some() || these.tokens.is_some();
         let differing = these.suspects.symmetric_difference(those);
         let differing = differing.chain(these.suspects.iter().filter(|_| part));
@@ -202,21 +194,18 @@ impl Mix {
     }
 
     /// The recipe that is wrong at some suspects only.
-    pub fn recipe(&self, wrong: &Wrong) -> Recipe {
+    pub fn recipe(&self, wrong: &SuspectSet) -> Recipe {
         let part = wrong.channels.is_some() || wrong.tokens.is_some();
         // Which places each round of a recipe is for: by recipe, round and site, and apart where it is for some channels or tokens.
         let mut used: BTreeMap<(bool, usize, &'static str, bool), Vec<Option<usize>>> = BTreeMap::new();
         for (&(layer, site), here) in &self.places {
             let suspects = wrong.suspects.iter().map(|suspect| &self.suspects[*suspect]);
-            let chosen: Vec<usize> = suspects
-                .clone()
-                .filter(|suspect| suspect.place() == (layer, site))
-                .flat_map(|suspect| suspect.rounds.iter().copied())
-                .collect();
-            let is_suspect = suspects.clone().any(|suspect| suspect.place() == (layer, site));
+            let chosen: Vec<&Suspect> = suspects.filter(|suspect| suspect.place() == (layer, site)).collect();
+            let is_suspect = !chosen.is_empty();
             let rounds: Vec<(bool, usize)> = match &here.common {
                 Some(common) => {
-                    let kept = |round: &&usize| common.contains(round) || chosen.contains(round);
+                    let is_chosen = |round: &usize| chosen.iter().any(|suspect| suspect.rounds.contains(round));
+                    let kept = |round: &&usize| common.contains(round) || is_chosen(round);
                     here.wrong.iter().filter(kept).map(|round| (true, *round)).collect()
                 }
                 None if is_suspect => here.wrong.iter().map(|round| (true, *round)).collect(),
@@ -266,13 +255,13 @@ impl Mix {
     /// The same, ready to run.
     ///
     /// # Errors
-    /// None that the two recipes do not have.
-    pub fn rounding(&self, wrong: &Wrong, config: &dyn Config) -> Result<Rounding, Mistake> {
+    /// If one of the two recipes does not resolve.
+    pub fn rounding(&self, wrong: &SuspectSet, config: &dyn Config) -> Result<Rounding, Mistake> {
         self.recipe(wrong).resolve(config, self.seed)
     }
 
     /// Words for some suspects: what is wrong, or what alone is right if that is shorter.
-    pub fn words(&self, wrong: &Wrong) -> String {
+    pub fn words(&self, wrong: &SuspectSet) -> String {
         let rest: BTreeSet<usize> = self.all().difference(&wrong.suspects).copied().collect();
         let mut words = match (wrong.suspects.len(), rest.len()) {
             (0, _) => return "nothing".into(),
@@ -283,7 +272,7 @@ impl Mix {
         };
         for (numbers, what) in [(&wrong.channels, "channel"), (&wrong.tokens, "token")] {
             if let Some(numbers) = numbers {
-                words += &format!(", {}", ulplab_core::error::counted(numbers.len(), what));
+                words += &format!(", {}", counted(numbers.len(), what));
             }
         }
         words
@@ -302,15 +291,10 @@ impl Mix {
         }
         let name = |suspect: &usize| {
             let suspect = of(suspect);
-            let alone = self
-                .suspects
-                .iter()
-                .filter(|other| other.place() == suspect.place())
-                .count()
-                == 1;
-            match alone {
-                true => suspect.full(),
-                false => format!("{} as {}", suspect.full(), suspect.formats.join(", ")),
+            let here = self.suspects.iter().filter(|other| other.place() == suspect.place());
+            match here.count() {
+                1 => suspect.full(),
+                _ => format!("{} as {}", suspect.full(), suspect.formats.join(", ")),
             }
         };
         let mut names: Vec<String> = suspects.iter().take(SHOWN).map(name).collect();

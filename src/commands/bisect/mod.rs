@@ -12,6 +12,7 @@ mod output;
 mod runs;
 pub mod search;
 
+use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -59,7 +60,7 @@ pub struct BisectArgs {
     /// The recipe that is right.
     #[arg(long, value_name = "NAME", default_value = REFERENCE)]
     pub right: String,
-    /// How far to search. Channels and tokens are searched if a single format at a single place is found.
+    /// The finest level of the search. Channels and tokens are searched if a single format at a single place is found.
     #[arg(long, value_enum, default_value_t = Level::Formats)]
     pub to: Level,
     /// The most cells to run: recipes × phases × windows. A search that needs more says what it has found; the two recipes, and the
@@ -81,7 +82,7 @@ pub struct BisectArgs {
     /// The window that the dump is of [default: the first].
     #[arg(long, value_name = "NAME", requires = "dump")]
     pub window: Option<String>,
-    /// What must hold at the sites of a dump, e.g. 'layers.*.output:relative_l2<=1e-3'; repeatable.
+    /// Require a bound at the sites of a dump, e.g. 'layers.*.output:relative_l2<=1e-3'; repeatable.
     #[arg(long = "gate", value_name = "[PATTERN:]METRIC<=BOUND", requires = "dump")]
     pub gates: Vec<String>,
     /// Override a key of the experiment, e.g. --set tokens=128.
@@ -104,7 +105,13 @@ pub struct BisectArgs {
     pub datasets: Option<PathBuf>,
 }
 
-/// How fine an answer is.
+/// Orders errors by their size; NaN is larger than any.
+fn by_size(a: f64, b: f64) -> Ordering {
+    let [a, b] = [a, b].map(|error| if error.is_nan() { f64::INFINITY } else { error });
+    a.total_cmp(&b)
+}
+
+/// The level of an answer, from coarse to fine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub enum Level {
     Layers,
@@ -155,10 +162,8 @@ fn of_experiment(args: &BisectArgs, of: &Path) -> Result<Exit> {
             let file = ExperimentFile::new(of.join("run.json"), text, &args.overrides)?;
             if args.recipe.is_none() && args.dump.is_none() {
                 let run = Run::load(&folder, manifest)?;
-                let failed = run
-                    .verdicts
-                    .iter()
-                    .find(|verdict| verdict.fails() && !verdict.rule.control);
+                let mut verdicts = run.verdicts.iter();
+                let failed = verdicts.find(|verdict| verdict.fails() && !verdict.rule.control);
                 failing = failed.map(|verdict| verdict.recipe.clone());
                 if failing.is_none() && args.rules.is_none() {
                     let message = "no gate fails in this run; expected a run that fails, or --recipe NAME --rules FILE with a gate \
@@ -180,16 +185,13 @@ fn of_experiment(args: &BisectArgs, of: &Path) -> Result<Exit> {
     };
     let (right, wrong) = (recipe(&study, &args.right)?, recipe(&study, &name)?);
     if right.name == wrong.name {
-        return Err(Error::Usage(format!(
-            "'{name}' is both the right recipe and the one that fails"
-        )));
+        let message = format!("'{name}' is both the right recipe and the one that fails");
+        return Err(Error::Usage(message));
     }
     // Here those with `flake` have their bounds.
     let gates = &prepared.manifest.experiment.gates;
-    let rules: Vec<&Rule> = gates
-        .iter()
-        .filter(|rule| !rule.control && binds(rule, &name))
-        .collect();
+    let rules = gates.iter().filter(|rule| !rule.control && binds(rule, &name));
+    let rules: Vec<&Rule> = rules.collect();
     if rules.is_empty() {
         return Err(Error::Usage(format!("no gate binds recipe '{name}', so it fails none")));
     }
@@ -209,14 +211,11 @@ fn of_experiment(args: &BisectArgs, of: &Path) -> Result<Exit> {
         let text = output::experiment(&question.parsed.experiment, &mix.recipe(&found.wrong), &rules, &found)?;
         write_text(file, &text)?;
     }
-    match args.json {
-        true => json::print(&found)?,
-        false => out!("{}", output::text(&found, &mix, args, &question.parsed.experiment.name)),
-    }
-    Ok(if found.whole() {
-        Exit::GateFailed
-    } else {
-        Exit::NotJudged
+    let name = &question.parsed.experiment.name;
+    json::print_or(args.json, &found, || output::text(&found, &mix, args, name))?;
+    Ok(match found.whole() {
+        true => Exit::GateFailed,
+        false => Exit::NotJudged,
     })
 }
 
@@ -266,12 +265,9 @@ fn binds(rule: &Rule, recipe: &str) -> bool {
 
 /// The study of an experiment whose kind is `model`, which `command` needs.
 pub(super) fn model_study(experiment: &Experiment, command: &str) -> Result<ModelStudy> {
-    studies::read_as(experiment)?.ok_or_else(|| {
-        Error::Usage(format!(
-            "'{}' is of kind '{}': {command} searches in models",
-            experiment.name, experiment.kind
-        ))
-    })
+    let (name, kind) = (&experiment.name, &experiment.kind);
+    let other = || Error::Usage(format!("'{name}' is of kind '{kind}': {command} searches in models"));
+    studies::read_as(experiment)?.ok_or_else(other)
 }
 
 /// The only recipe that gates bind.
@@ -283,11 +279,13 @@ fn only_bound(question: &Question) -> Result<String> {
     match bound[..] {
         [name] => Ok(name.into()),
         [] => Err(Error::Usage(format!("no gate of '{}' binds a recipe", experiment.name))),
-        _ => Err(Error::Usage(format!(
-            "--recipe is missing: gates of '{}' bind {}; name the one that fails, or the folder of a run",
-            experiment.name,
-            bound.join(", ")
-        ))),
+        _ => {
+            let (name, bound) = (&experiment.name, bound.join(", "));
+            let hint = "name the one that fails, or the folder of a run";
+            Err(Error::Usage(format!(
+                "--recipe is missing: gates of '{name}' bind {bound}; {hint}"
+            )))
+        }
     }
 }
 
@@ -313,19 +311,15 @@ fn check_memory(args: &BisectArgs, study: &ModelStudy, model: &dyn Model<f32>) -
     };
     let mut parts = Parts::default();
     parts.weights(model.config());
-    let windows = study.windows.len();
-    parts.of_trace(
-        model.config(),
-        study.tokens * windows,
-        rayon::current_num_threads() as f64 / windows as f64 + 1.0,
-    );
-    match parts.total() <= limit.0 {
-        true => Ok(()),
-        false => Err(Error::Usage(format!(
-            "the search needs about {} of memory for {windows} windows of {} tokens, but only {limit} is allowed; --set tokens=N \
-             makes it smaller, --max-memory sets the limit",
-            Bytes(parts.total()),
-            study.tokens
-        ))),
+    let (windows, tokens) = (study.windows.len(), study.tokens);
+    let each = rayon::current_num_threads() as f64 / windows as f64 + 1.0;
+    parts.of_trace(model.config(), tokens * windows, each);
+    if parts.total() <= limit.0 {
+        return Ok(());
     }
+    let needed = Bytes(parts.total());
+    Err(Error::Usage(format!(
+        "the search needs about {needed} of memory for {windows} windows of {tokens} tokens, but only {limit} is allowed; --set \
+         tokens=N makes it smaller, --max-memory sets the limit"
+    )))
 }

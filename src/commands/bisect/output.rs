@@ -1,11 +1,11 @@
-//! What a search found, for people, and as an experiment.
+//! The answer of a search as text, and as an experiment.
 
 use std::fmt::Write;
 
 use serde_json::Value;
 
 use super::BisectArgs;
-use super::explain::{Culprit, Explanation, Part};
+use super::explain::{Culprit, Explanation};
 use super::mix::Mix;
 use crate::experiment::{Experiment, Rule};
 use crate::studies::model::Recipe;
@@ -17,11 +17,8 @@ const SHOWN: usize = 24;
 /// A recipe as a table of an experiment file.
 pub fn recipe(recipe: &Recipe) -> String {
     let quoted = |text: &str| toml::Value::String(text.into()).to_string();
-    let mut text = format!(
-        "[[recipe]]\nname = {}\ndoc = {}\n",
-        quoted(&recipe.name),
-        quoted(&recipe.doc)
-    );
+    let (name, doc) = (quoted(&recipe.name), quoted(&recipe.doc));
+    let mut text = format!("[[recipe]]\nname = {name}\ndoc = {doc}\n");
     if recipe.noise {
         text += "noise = true\n";
     }
@@ -47,14 +44,11 @@ pub fn recipe(recipe: &Recipe) -> String {
 pub fn experiment(of: &Experiment, found: &Recipe, rules: &[&Rule], explained: &Explanation) -> Result<String> {
     let mut experiment = of.clone();
     let failed = |rule: &&&Rule| explained.failed.iter().any(|failed| failed.rule == ***rule);
-    experiment.head.gates = rules
-        .iter()
-        .filter(failed)
-        .map(|rule| Rule {
-            recipes: vec![found.name.clone()],
-            ..(*rule).clone().stated()
-        })
-        .collect();
+    let gates = rules.iter().filter(failed).map(|rule| Rule {
+        recipes: vec![found.name.clone()],
+        ..(*rule).clone().stated()
+    });
+    experiment.head.gates = gates.collect();
     experiment_of(&experiment, std::slice::from_ref(found))
 }
 
@@ -78,80 +72,61 @@ pub fn experiment_of(of: &Experiment, recipes: &[Recipe]) -> Result<String> {
 
 /// The answer as text.
 pub fn text(found: &Explanation, mix: &Mix, args: &BisectArgs, experiment: &str) -> String {
-    let mut text = String::new();
-    let _ = writeln!(
-        text,
-        "'{}' of {experiment} fails, against '{}':",
-        found.recipe, args.right
-    );
+    let mut text = format!("'{}' of {experiment} fails, against '{}':\n", found.recipe, args.right);
     for failed in &found.failed {
-        let _ = writeln!(text, "  {}", failed.message);
+        text += &format!("  {}\n", failed.message);
         if let Some(place) = &failed.first_beyond {
-            let _ = writeln!(text, "  the first place beyond that bound is {place}");
+            text += &format!("  the first place beyond that bound is {place}\n");
         }
     }
     let metric = found.failed.first().map_or("", |failed| failed.metric.as_str());
-    let _ = writeln!(text, "\n{:>5}  {:>12}  {:<5} wrong", "cells", metric, "gates");
+    text += &format!("\n{:>5}  {metric:>12}  {:<5} wrong\n", "cells", "gates");
     for test in found.tests.iter().take(SHOWN) {
         let gate = if test.fails { "FAIL" } else { "hold" };
-        let _ = writeln!(
-            text,
-            "{:>5}  {:>12}  {gate:<5} {}",
-            test.cells,
-            number(test.value),
-            test.wrong
-        );
+        let (cells, value, wrong) = (test.cells, number(test.value), &test.wrong);
+        text += &format!("{cells:>5}  {value:>12}  {gate:<5} {wrong}\n");
     }
-    if found.tests.len() > SHOWN {
-        let _ = writeln!(
-            text,
-            "       and {}, which --json has",
-            counted(found.tests.len() - SHOWN, "test")
-        );
+    if let more @ 1.. = found.tests.len().saturating_sub(SHOWN) {
+        text += &format!("       and {}, which --json has\n", counted(more, "test"));
     }
     text.push('\n');
-    let several = found.culprits.len() > 1;
     for culprit in &found.culprits {
-        let _ = writeln!(text, "{}", of_culprit(culprit, found.suspects, mix));
+        text += &of_culprit(culprit, found.suspects, mix);
     }
     if let Some(why) = &found.undivided {
-        let _ = writeln!(text, "Channels and tokens were not searched: {why}.");
+        text += &format!("Channels and tokens were not searched: {why}.\n");
     }
-    let _ = match (found.holds_without, several) {
-        (Some(_), false) => writeln!(text, "With that right and all else wrong, the gates hold."),
-        (Some(_), true) => writeln!(
-            text,
-            "Each fails alone; with all of them right and all else wrong, the gates hold."
-        ),
-        (None, _) => writeln!(
-            text,
-            "Whether the gates hold with that right was not tested: --cells ended the search."
-        ),
+    text += match (found.holds_without, found.culprits.len() > 1) {
+        (Some(_), false) => "With that right and all else wrong, the gates hold.\n",
+        (Some(_), true) => "Each fails alone; with all of them right and all else wrong, the gates hold.\n",
+        (None, _) => "The search did not test that the gates hold with that right: --cells ended it.\n",
     };
-    let _ = write!(text, "\nThe recipe that is wrong there only:\n\n{}\n", found.toml);
+    text += &format!("\nThe recipe that is wrong there only:\n\n{}\n", found.toml);
     if let Some(file) = &args.output {
-        let _ = writeln!(text, "ulplab sweep {}", file.display());
+        text += &format!("ulplab sweep {}\n", file.display());
     }
     if let Some(file) = &args.capsule {
-        let _ = writeln!(text, "ulplab bisect --replay {}", file.display());
+        text += &format!("ulplab bisect --replay {}\n", file.display());
     }
-    let (cells, seconds) = (counted(found.cells, "cell"), found.seconds);
     let verdict = if found.whole() { "FOUND" } else { "FOUND IN PART" };
     let culprits: usize = found.culprits.iter().map(|culprit| culprit.places.len()).sum();
-    let suspects = counted(found.suspects, "suspect");
-    let _ = writeln!(text, "{verdict}: {culprits} of {suspects}; {cells} in {seconds:.1} s");
-    text
+    let (suspects, cells) = (counted(found.suspects, "suspect"), counted(found.cells, "cell"));
+    text + &format!(
+        "{verdict}: {culprits} of {suspects}; {cells} in {:.1} s\n",
+        found.seconds
+    )
 }
 
 /// A sentence on places that fail alone.
 fn of_culprit(culprit: &Culprit, suspects: usize, mix: &Mix) -> String {
     let named = mix.words(&culprit.wrong);
-    let formats: std::collections::BTreeSet<&str> = culprit
-        .places
-        .iter()
-        .flat_map(|place| place.formats.iter().map(String::as_str))
-        .collect();
-    let formats: Vec<&str> = formats.into_iter().collect();
+    let mut formats: Vec<&str> = Vec::new();
+    for place in &culprit.places {
+        formats.extend(place.formats.iter().map(String::as_str));
+    }
+    formats.sort_unstable();
+    formats.dedup();
+    let formats = formats.join(", ");
     let fewest = match (culprit.units, culprit.minimal) {
         (1, true) => String::new(),
         (units, true) => format!(" All {units} are needed: without any one of them the gates hold."),
@@ -160,33 +135,22 @@ fn of_culprit(culprit: &Culprit, suspects: usize, mix: &Mix) -> String {
             format!(" Fewer than these {units} may do, of {suspects}: --cells ended the search.")
         }
     };
-    let mut text = format!(
-        "With only {named} wrong ({}), the gates fail.{fewest}",
-        formats.join(", ")
-    );
-    for (part, what) in [(&culprit.channels, "channel"), (&culprit.tokens, "token")] {
-        if let Some(part) = part {
-            text += &of_part(part, what);
-        }
+    let mut text = format!("With only {named} wrong ({formats}), the gates fail.{fewest}\n");
+    for (part, members) in [(&culprit.channels, "channels"), (&culprit.tokens, "tokens")] {
+        let Some(part) = part else { continue };
+        let less = match part.fewest {
+            true => "",
+            false => " (fewer may do: --cells ended the search)",
+        };
+        let (all, count, numbers) = (part.of, part.count, &part.numbers);
+        text += &format!(
+            "  Of {all} {members} with an error there, the {count} with the largest suffice{less}: {numbers}\n"
+        );
     }
     text
 }
 
-fn of_part(part: &Part, what: &str) -> String {
-    let Part {
-        numbers,
-        count,
-        of,
-        fewest,
-    } = part;
-    let less = match fewest {
-        true => "",
-        false => " (fewer may do: --cells ended the search)",
-    };
-    format!("\n  Of {of} {what}s with an error there, the {count} with the largest suffice{less}: {numbers}")
-}
-
-/// Six digits, whatever the size.
+/// Six digits of a value of any size.
 fn number(value: f64) -> String {
     match value.abs() {
         size if size == 0.0 || (1e-3..1e6).contains(&size) => format!("{value:.7}"),

@@ -19,24 +19,24 @@ use ulplab_core::record::{Phase, Record, place};
 /// Names written out of those that only one run has.
 const NAMES: usize = 5;
 
-/// Where two runs diverge.
+/// The first numbers of two runs that differ.
 #[derive(Serialize)]
 struct Divergence {
-    /// What the runs ask otherwise, as `ulplab diff` has it.
+    /// Differences of the question, as in `ulplab diff`.
     question: Vec<String>,
     /// One for each recipe and phase, in the order of the experiment.
     cells: Vec<Diverging>,
     /// Records that both have, and how many of them are bit-equal.
     both: usize,
     equal: usize,
-    only_base: Alone,
-    only_new: Alone,
+    only_base: OneSided,
+    only_new: OneSided,
     verdict: &'static str,
 }
 
-/// What only one of the runs has.
+/// Numbers, recipes and cells of one run only.
 #[derive(Serialize)]
-struct Alone {
+struct OneSided {
     numbers: usize,
     /// The recipes and the cells of which the other run has no number.
     recipes: Vec<String>,
@@ -85,24 +85,18 @@ pub fn run(base: &Path, new: &Path, as_json: bool) -> Result<Exit> {
         return Err(Error::NothingSelected(message));
     }
     let question = differences(&base.manifest, &new.manifest);
-    let question = question.into_iter().map(|found| match found.base.is_empty() {
-        true => format!("{}: {}", found.what, found.new),
-        false => format!("{}: {}, then {}", found.what, found.base, found.new),
-    });
+    let question = question.iter().map(|found| found.sentence(", then ", ""));
     let mut cells = Vec::new();
     for plan in &base.manifest.plan.recipes {
         for &phase in &plan.phases {
-            let here: Vec<&Pair> = both
-                .iter()
-                .copied()
-                .filter(|pair| pair.base.recipe == plan.name && pair.base.phase == phase)
-                .collect();
+            let of_cell = |pair: &&Pair| pair.base.recipe == plan.name && pair.base.phase == phase;
+            let here: Vec<&Pair> = both.iter().copied().filter(of_cell).collect();
             cells.extend(Diverging::find(&here));
         }
     }
     let equal = both.iter().filter(|pair| pair.equal()).count();
-    let only_base = Alone::new(&pairs.only_base, &new.records);
-    let only_new = Alone::new(&pairs.only_new, &base.records);
+    let only_base = OneSided::new(&pairs.only_base, &new.records);
+    let only_new = OneSided::new(&pairs.only_new, &base.records);
     let verdict = match (both.len() - equal, only_base.numbers + only_new.numbers) {
         (0, 0) => "SAME",
         (0, _) => "UNEQUAL",
@@ -117,37 +111,24 @@ pub fn run(base: &Path, new: &Path, as_json: bool) -> Result<Exit> {
         only_new,
         verdict,
     };
-    match as_json {
-        true => json::print(&found)?,
-        false => out!("{}", text(&found, &paths)),
-    }
+    json::print_or(as_json, &found, || text(&found, &paths))?;
     Ok(match verdict {
         "SAME" => Exit::Pass,
         _ => Exit::GateFailed,
     })
 }
 
-impl Alone {
+impl OneSided {
     /// The names of records that `other` run lacks.
     fn new(records: &[&Record], other: &[Record]) -> Self {
-        let records: Vec<&Record> = records
-            .iter()
-            .copied()
-            .filter(|record| !timed(&record.metric))
-            .collect();
+        let lasting = records.iter().copied().filter(|record| !timed(&record.metric));
+        let records: Vec<&Record> = lasting.collect();
         let missing = |name: fn(&Record) -> &String| {
             let has: HashSet<&String> = other.iter().map(name).collect();
-            let mut names: Vec<String> = Vec::new();
-            for name in records
-                .iter()
-                .map(|record| name(record))
-                .filter(|name| !has.contains(name))
-            {
-                // Records of a cell, and cells of a recipe, are in a row.
-                if names.last() != Some(name) {
-                    names.push(name.clone());
-                }
-            }
+            let names = records.iter().map(|record| name(record));
+            let mut names: Vec<String> = names.filter(|name| !has.contains(name)).cloned().collect();
+            // Records of a cell, and cells of a recipe, are in a row.
+            names.dedup();
             names
         };
         Self {
@@ -169,12 +150,13 @@ impl Alone {
         };
         match self.numbers {
             0 => String::new(),
-            numbers => format!(
-                "only the {which} run has {}{}{}\n",
-                counted(numbers, "number"),
-                named("recipe", &self.recipes),
-                named("cell", &self.cells)
-            ),
+            numbers => {
+                let (recipes, cells) = (named("recipe", &self.recipes), named("cell", &self.cells));
+                format!(
+                    "only the {which} run has {}{recipes}{cells}\n",
+                    counted(numbers, "number")
+                )
+            }
         }
     }
 }
@@ -184,14 +166,11 @@ impl Diverging {
     fn find(pairs: &[&Pair]) -> Option<Self> {
         let differing: Vec<&&Pair> = pairs.iter().filter(|pair| !pair.equal()).collect();
         // The first layer counts over the windows; within it the order of the records.
-        let first = differing
-            .iter()
-            .min_by_key(|pair| (pair.base.layer.is_none(), pair.base.layer))?;
-        let layers: BTreeSet<usize> = differing
-            .iter()
-            .filter_map(|pair| Some(pair.base.layer? as usize))
-            .collect();
-        let windows: BTreeSet<&str> = differing.iter().map(|pair| pair.base.window.as_str()).collect();
+        let records = || differing.iter().map(|pair| pair.base);
+        let depth = |pair: &&&&Pair| (pair.base.layer.is_none(), pair.base.layer);
+        let first = differing.iter().min_by_key(depth)?;
+        let layers: BTreeSet<usize> = records().filter_map(|record| Some(record.layer? as usize)).collect();
+        let windows: BTreeSet<&str> = records().map(|record| record.window.as_str()).collect();
         Some(Self {
             recipe: first.base.recipe.clone(),
             phase: first.base.phase,
@@ -216,44 +195,32 @@ fn text(found: &Divergence, [base, new]: &[String; 2]) -> String {
         text += &format!("  {line}\n");
     }
     for cell in &found.cells {
-        let Diverging {
-            recipe,
-            phase,
-            windows,
-            first,
-            differing,
-            of,
-            layers,
-        } = cell;
-        let First {
-            place,
-            window,
-            metric,
-            base,
-            new,
-        } = first;
-        text += &format!(
-            "{recipe}, {phase}: first at {place} ({window}): {metric} is {base:e}, then {new:e}; {differing} of {of} numbers in {}",
-            counted(*windows, "window")
+        let (recipe, phase, layers) = (&cell.recipe, cell.phase, &cell.layers);
+        let first = &cell.first;
+        let (place, window, metric, base, new) = (&first.place, &first.window, &first.metric, first.base, first.new);
+        let numbers = format!(
+            "{} of {} numbers in {}",
+            cell.differing,
+            cell.of,
+            counted(cell.windows, "window")
         );
+        text +=
+            &format!("{recipe}, {phase}: first at {place} ({window}): {metric} is {base:e}, then {new:e}; {numbers}");
         text += &match (layers.is_empty(), phase) {
-            (true, _) => String::new(),
+            (true, _) => "\n".to_string(),
             // Each layer is fed what the reference fed it.
-            (false, Phase::Local) => format!(", each by itself in layers {layers}"),
-            (false, Phase::Cumulative) => format!(", in layers {layers}"),
+            (false, Phase::Local) => format!(", each by itself in layers {layers}\n"),
+            (false, Phase::Cumulative) => format!(", in layers {layers}\n"),
         };
-        text.push('\n');
     }
     text += &found.only_base.line("first");
     text += &found.only_new.line("second");
-    let both = counted(found.both, "number");
-    let (of, alone) = match found.only_base.numbers + found.only_new.numbers {
-        0 => (both, String::new()),
-        alone => (
-            format!("{both} of both runs"),
-            format!(", and {alone} are in one run only"),
-        ),
-    };
+    let mut of = counted(found.both, "number");
+    let mut alone = String::new();
+    if let only @ 1.. = found.only_base.numbers + found.only_new.numbers {
+        of += " of both runs";
+        alone = format!(", and {only} are in one run only");
+    }
     let differ = match found.both - found.equal {
         0 => format!("all of {of} are bit-equal"),
         differing => format!("{differing} of {of} differ"),

@@ -7,14 +7,14 @@ use std::collections::BTreeSet;
 
 use ulplab_core::error::Result;
 
-/// What a test of some suspects says: whether they fail; `None` if no more tests are allowed.
+/// The result of a test: true if the suspects fail; `None` if no more tests are allowed.
 pub type Answer = Result<Option<bool>>;
 
 /// A set that fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FailingSet {
     pub set: BTreeSet<usize>,
-    /// Whether it passes without any one of its members, each of which was tested.
+    /// True if it passes without any one of its members. Each was tested.
     pub minimal: bool,
 }
 
@@ -26,8 +26,8 @@ pub struct Found {
 /// so a larger set may pass where a smaller fails: for this the last step leaves out each member once more.
 ///
 /// # Errors
-/// Those of the tests.
-pub fn smallest(ranked: &[usize], fails: &mut impl FnMut(&BTreeSet<usize>) -> Answer) -> Result<Found> {
+/// If a test fails to run.
+pub fn smallest(ranked: &[usize], fails: &mut impl FnMut(&BTreeSet<usize>) -> Answer) -> Result<FailingSet> {
     let mut needed = BTreeSet::new();
     let mut rest = ranked.to_vec();
     while !rest.is_empty() {
@@ -35,7 +35,7 @@ pub fn smallest(ranked: &[usize], fails: &mut impl FnMut(&BTreeSet<usize>) -> An
         rest.truncate(shortest);
         if !sure {
             needed.extend(rest);
-            return Ok(Found {
+            return Ok(FailingSet {
                 set: needed,
                 minimal: false,
             });
@@ -78,7 +78,7 @@ pub fn beginning(
 }
 
 /// Leaves out members until the set passes without any one.
-fn reduced(mut set: BTreeSet<usize>, fails: &mut impl FnMut(&BTreeSet<usize>) -> Answer) -> Result<Found> {
+fn reduced(mut set: BTreeSet<usize>, fails: &mut impl FnMut(&BTreeSet<usize>) -> Answer) -> Result<FailingSet> {
     let mut minimal = true;
     for member in set.clone() {
         if set.len() == 1 {
@@ -95,5 +95,5 @@ fn reduced(mut set: BTreeSet<usize>, fails: &mut impl FnMut(&BTreeSet<usize>) ->
             }
         }
     }
-    Ok(Found { set, minimal })
+    Ok(FailingSet { set, minimal })
 }

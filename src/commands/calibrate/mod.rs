@@ -51,7 +51,7 @@ pub struct CalibrateArgs {
     pub calibrated: Vec<PathBuf>,
 }
 
-/// How much a calibration draws.
+/// Numbers of draws and effects of a calibration.
 pub struct Sample {
     /// Draws of each statistic.
     draws: usize,
@@ -98,26 +98,19 @@ fn calibrate(args: &CalibrateArgs, experiment: &Path) -> Result<Calibration> {
     }
     let sample = Sample {
         draws: args.draws.into(),
-        effects: if args.effects.is_empty() {
-            vec![2.0, 4.0]
-        } else {
-            args.effects.clone()
+        effects: match args.effects.is_empty() {
+            true => vec![2.0, 4.0],
+            false => args.effects.clone(),
         },
     };
     if let Some(gain) = sample.effects.iter().find(|gain| !(gain.is_finite() && **gain > 0.0)) {
         return Err(Error::Usage(format!("--effect {gain}: expected a positive number")));
     }
-    let null = derive(head, study, &plan, &sample).map_err(|why| {
-        Error::config(
-            &file.path,
-            format!("gates of kind = \"{}\" are not calibrated: {why}", head.kind),
-        )
-    })?;
+    let wrong = |why: String| Error::config(&file.path, why);
+    let null = derive(head, study, &plan, &sample)
+        .map_err(|why| wrong(format!("gates of kind = \"{}\" are not calibrated: {why}", head.kind)))?;
     if null.cells.is_empty() {
-        return Err(Error::config(
-            &file.path,
-            "no gate binds a recipe that the CPU can compute",
-        ));
+        return Err(wrong("no gate binds a recipe that the CPU can compute".into()));
     }
     let (folder, manifest) = measure(args, &null)?;
     let reading = study.reading();
@@ -125,13 +118,9 @@ fn calibrate(args: &CalibrateArgs, experiment: &Path) -> Result<Calibration> {
     let sets = sets(&manifest, reading.windows.len(), sample.draws);
     let mut gates: Vec<CalibratedGate> = Vec::new();
     for trial in &null.trials {
-        let gate = of_rule(&mut gates, trial.rule);
-        gate.recipes.push(drawn(
-            &folder,
-            &sets,
-            trial,
-            definition(&parsed.experiment, &trial.recipe),
-        )?);
+        let definition = definition(&parsed.experiment, &trial.recipe);
+        let drawn = drawn(&folder, &sets, trial, definition)?;
+        of_rule(&mut gates, trial.rule).recipes.push(drawn);
     }
     let mut texts: Vec<String> = reading.windows.iter().map(|window| window.text.clone()).collect();
     texts.sort_unstable();
@@ -167,8 +156,9 @@ fn of_rule<'g>(gates: &'g mut Vec<CalibratedGate>, rule: &Rule) -> &'g mut Calib
         recipes: Vec::new(),
     };
     let same = |gate: &CalibratedGate| {
+        let recipes = Vec::new();
         CalibratedGate {
-            recipes: Vec::new(),
+            recipes,
             ..gate.clone()
         } == new
     };
@@ -241,17 +231,15 @@ fn drawn(
         Some(null) => found.null = null,
         None => {
             let (name, windows) = (trial.rule.statistic.name(), counted(sets[0].len(), "window"));
-            found.unknown = Some(format!("the {name} over {windows} is no number on some draw"));
+            found.unknown = Some(format!("{name} over {windows} is NaN on at least one draw"));
             return Ok(found);
         }
     }
     match &trial.effects {
         Ok(effects) => {
             for (gain, recipe) in effects {
-                found.effects.push(Effect {
-                    gain: *gain,
-                    values: statistics(folder, sets, trial.rule, recipe)?,
-                });
+                let values = statistics(folder, sets, trial.rule, recipe)?;
+                found.effects.push(Effect { gain: *gain, values });
             }
         }
         Err(why) => found.powerless = Some(why.clone()),
@@ -259,7 +247,7 @@ fn drawn(
     Ok(found)
 }
 
-/// The statistic of a gate, of the worst place, on each set of windows; `None` where it is no number.
+/// The statistic of a gate, of the worst place, on each set of windows; `None` if it is not finite.
 fn statistics(folder: &Folder, sets: &[Vec<&str>], rule: &Rule, recipe: &str) -> Result<Vec<Option<f64>>> {
     let better = direction(&rule.require, Metric::find(&rule.metric)?);
     let looks = |record: &Record| record.metric == rule.metric && matches(&rule.at, &place(record.layer, &record.site));

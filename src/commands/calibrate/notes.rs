@@ -1,4 +1,4 @@
-//! What a calibration's tables do not say: why something has no number, and which numbers are findings.
+//! Notes below a calibration's tables: the reasons for missing numbers, and the numbers that are findings.
 
 use super::page::RATES;
 use crate::gate::calibration::{CalibratedGate, CalibratedRecipe, Calibration, Judged};
@@ -12,14 +12,11 @@ const TO_NOTICE: f64 = 2.0;
 /// The notes of a calibration, a line each.
 pub fn of(calibration: &Calibration) -> Result<Vec<String>> {
     let mut notes = Notes(Vec::new());
-    for gate in &calibration.gates {
-        for recipe in &gate.recipes {
-            findings(&mut notes, gate, recipe)?;
-        }
-    }
-    for gate in &calibration.gates {
-        for recipe in &gate.recipes {
-            unknown(&mut notes, gate, recipe)?;
+    for note in [findings, unknown] {
+        for gate in &calibration.gates {
+            gate.recipes
+                .iter()
+                .try_for_each(|recipe| note(&mut notes, gate, recipe))?;
         }
     }
     Ok(notes.lines())
@@ -28,19 +25,15 @@ pub fn of(calibration: &Calibration) -> Result<Vec<String>> {
 /// A gate that fails what is right, and one that does not notice noise.
 fn findings(notes: &mut Notes, gate: &CalibratedGate, recipe: &CalibratedRecipe) -> Result<()> {
     let judged = Judged::new(gate, recipe)?;
+    let title = gate.title();
     if let Some((failed @ 1.., n)) = judged.failed(recipe) {
-        let title = gate.title();
+        let before = format!("**{title}: it fails what is right** on ");
         let after = format!(", in {failed} of {}.", counted(n, "draw"));
-        notes.add(
-            &format!("**{title}: it fails what is right** on "),
-            gate,
-            recipe,
-            &after,
-        );
+        notes.add(&before, gate, recipe, &after);
     }
     let effect = recipe.effects.iter().find(|effect| effect.factor() == TO_NOTICE);
     if let Some((effect, 0)) = effect.and_then(|effect| Some((effect, judged.noticed(effect)?))) {
-        let (title, gain) = (gate.title(), effect.gain);
+        let gain = effect.gain;
         let before = format!("{title}: noise × {gain} is noticed in no draw of ");
         notes.add(&before, gate, recipe, ".");
     }
@@ -60,32 +53,26 @@ fn unknown(notes: &mut Notes, gate: &CalibratedGate, recipe: &CalibratedRecipe) 
         (None, Ok(_)) => {}
     }
     if recipe.effects.is_empty() {
-        match recipe.powerless.as_deref() {
-            None | Some(ROUNDS_NOTHING) => {
-                notes.add(
-                    "The power on ",
-                    gate,
-                    recipe,
-                    &format!(" is not known: {ROUNDS_NOTHING}."),
-                );
-            }
-            Some(why) => {
-                let before = format!("The power of `{}` on ", gate.metric);
-                notes.add(&before, gate, recipe, &format!(" is not measured by noise: {why}."));
-            }
-        }
+        let (before, after) = match recipe.powerless.as_deref() {
+            None | Some(ROUNDS_NOTHING) => ("The power on ".into(), format!(" is not known: {ROUNDS_NOTHING}.")),
+            Some(why) => (
+                format!("The power of `{}` on ", gate.metric),
+                format!(" is not measured by noise: {why}."),
+            ),
+        };
+        notes.add(&before, gate, recipe, &after);
     }
     Ok(())
 }
 
-/// What is said of several recipes is one note.
+/// Notes, of which those that say the same of several recipes are one.
 struct Notes(Vec<Note>);
 
 struct Note {
     before: String,
     recipes: Vec<String>,
     after: String,
-    /// How many recipes the gate has that it is about.
+    /// Number of recipes of its gate.
     of: usize,
 }
 

@@ -32,7 +32,7 @@ pub struct Trial<'a> {
     pub effects: Result<Vec<(f64, String)>, String>,
 }
 
-/// What is run, and what for.
+/// The null experiment, and what each of its recipes stands for.
 pub struct Null<'a> {
     pub experiment: Experiment,
     /// Patterns of its cells that a gate looks at.
@@ -125,7 +125,7 @@ fn not_asked(rule: &Rule) -> Option<&'static str> {
     None
 }
 
-/// The sizes of noise that a gate is asked about: where it bounds how good a recipe may be, the error is as many times smaller.
+/// The sizes of noise at which a gate is measured. If it bounds how good a recipe may be, the error is as many times smaller.
 fn gains(rule: &Rule, sample: &Sample) -> impl Iterator<Item = f64> {
     let unmoved = UNMOVED.iter().any(|(metric, _)| *metric == rule.metric);
     let inverted = Metric::find(&rule.metric).is_ok_and(|metric| direction(&rule.require, metric) != metric.better);

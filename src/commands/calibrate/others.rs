@@ -32,9 +32,9 @@ pub fn uncalibrated(calibrations: &[Calibration]) -> Result<Vec<Uncalibrated>> {
     for file in files {
         let read = ExperimentFile::read(&file, &[])?;
         let experiment = read.head()?.name;
-        if !calibrations
+        if calibrations
             .iter()
-            .any(|calibration| calibration.experiment == experiment)
+            .all(|calibration| calibration.experiment != experiment)
         {
             let why = why(&read, &file)?;
             all.push(Uncalibrated { experiment, why });

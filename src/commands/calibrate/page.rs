@@ -51,13 +51,8 @@ pub fn tables(calibration: &Calibration) -> Result<String> {
     header.extend(gains.iter().map(|gain| format!("noise × {gain} noticed")));
     header.extend(RATES.map(|rate| format!("bound for {rate:e}")));
     text += &line(&header);
-    text += &line(
-        &header
-            .iter()
-            .enumerate()
-            .map(|(at, _)| if at < 2 { "---" } else { "---:" }.to_string())
-            .collect::<Vec<_>>(),
-    );
+    let rule = (0..header.len()).map(|at| if at < 2 { "---" } else { "---:" }.to_string());
+    text += &line(&rule.collect::<Vec<_>>());
     for gate in &calibration.gates {
         // Recipes with the same numbers are a row.
         let mut rows: Vec<Vec<String>> = Vec::new();
@@ -83,16 +78,16 @@ fn line(cells: &[String]) -> String {
     format!("| {} |\n", cells.join(" | "))
 }
 
-/// What a draw of a statistic is over.
+/// The windows and texts of a draw.
 fn data(calibration: &Calibration) -> String {
     let texts = calibration.windows - calibration.drawn_windows;
     let text = (texts > 0).then(|| {
-        let from = calibration.texts.join(", ");
-        format!(
-            "{} of {} tokens from {from}",
+        let (windows, tokens, from) = (
             counted(texts, "window"),
-            calibration.tokens
-        )
+            calibration.tokens,
+            calibration.texts.join(", "),
+        );
+        format!("{windows} of {tokens} tokens from {from}")
     });
     let all: Vec<String> = calibration.drawn.iter().cloned().chain(text).collect();
     all.join(" and ")
@@ -126,21 +121,15 @@ fn row(gate: &CalibratedGate, recipe: &CalibratedRecipe, gains: &[f64]) -> Resul
     let judged = Judged::new(gate, recipe)?;
     let unknown = || "—".to_string();
     let size = judged.failed(recipe).map_or_else(unknown, |(failed, n)| {
-        format!(
-            "{failed} of {n} (≤ {})",
-            number::error(rate_above(failed, n, CONFIDENCE))
-        )
+        let most = number::error(rate_above(failed, n, CONFIDENCE));
+        format!("{failed} of {n} (≤ {most})")
     });
     let noticed = gains.iter().map(|gain| {
         let effect = recipe.effects.iter().find(|effect| effect.factor() == *gain);
         let noticed = effect.and_then(|effect| Some((effect, judged.noticed(effect)?)));
         noticed.map_or_else(unknown, |(effect, noticed)| {
-            let smaller = if effect.gain < 1.0 {
-                format!(" (× {})", number::error(effect.gain))
-            } else {
-                String::new()
-            };
-            format!("{noticed} of {}{smaller}", effect.values.len())
+            let smaller = (effect.gain < 1.0).then(|| format!(" (× {})", number::error(effect.gain)));
+            format!("{noticed} of {}{}", effect.values.len(), smaller.unwrap_or_default())
         })
     });
     let mut cells = vec![

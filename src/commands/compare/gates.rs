@@ -26,7 +26,7 @@ impl Gate {
         &self.pattern
     }
 
-    /// Whether it binds a tensor of that name.
+    /// True if it binds a tensor of that name.
     pub fn matches(&self, name: &str) -> bool {
         matches(&self.pattern, name)
     }
@@ -75,35 +75,30 @@ pub(super) fn bind<'g>(gates: &'g [Gate], pairs: &[(Tensor, Tensor)]) -> Result<
         }
         bound.push(chosen);
     }
-    match used.iter().position(|&used| !used) {
-        Some(idle) => Err(Error::Usage(format!(
-            "gate '{}': {}",
-            gates[idle],
-            reason(&gates[idle], pairs)
-        ))),
+    match gates.iter().zip(used).find(|(_, used)| !used) {
+        Some((gate, _)) => Err(Error::Usage(format!("gate '{gate}': {}", reason(gate, pairs)))),
         None => Ok(bound),
     }
 }
 
-/// Whether gates apply: empty tensors have no metrics, and exact ones must be equal anyway.
+/// True if gates apply: empty tensors have no metrics, and exact ones must be equal anyway.
 fn judges(tensor: &Tensor) -> bool {
     tensor.kind() == Kind::Real && !tensor.shape.contains(&0)
 }
 
 /// Why a gate applies to nothing.
 fn reason(gate: &Gate, pairs: &[(Tensor, Tensor)]) -> String {
-    let names = pairs.iter().map(|(want, _)| want.name);
-    let mut matched = pairs
-        .iter()
-        .filter(|(want, _)| matches(&gate.pattern, want.name))
-        .peekable();
-    if matched.peek().is_none() {
-        matches_nothing("tensor", &gate.pattern, names)
-    } else if matched.any(|(want, _)| judges(want)) {
-        format!(
-            "never applies: earlier gates on {} match all of its tensors",
-            gate.metric.name
-        )
+    let matched = || {
+        pairs
+            .iter()
+            .map(|(want, _)| want)
+            .filter(|want| gate.matches(want.name))
+    };
+    if matched().next().is_none() {
+        matches_nothing("tensor", &gate.pattern, pairs.iter().map(|(want, _)| want.name))
+    } else if matched().any(judges) {
+        let metric = gate.metric.name;
+        format!("never applies: earlier gates on {metric} match all of its tensors")
     } else {
         "applies to nothing: the tensors it matches are empty, or integers or booleans, which must be equal".into()
     }

@@ -27,7 +27,7 @@ pub(super) struct Comparison {
     pub failures: Vec<String>,
 }
 
-/// Why a tensor is not judged.
+/// The reason why a tensor is not judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unjudged {
     /// It differs, and no gate says by how much it may.
@@ -47,7 +47,7 @@ pub(super) struct Side {
     pub nonfinite: u64,
 }
 
-/// How integers compare.
+/// The differences of two tensors of integers.
 #[derive(Debug, Default)]
 pub(super) struct IntegerDifferences {
     pub mismatches: u64,
@@ -66,13 +66,11 @@ pub(super) struct GateResult {
     pub binds: bool,
 }
 
-/// Whether compare can do anything with the tensor's type.
+/// Refuses a tensor of a type that compare does not read.
 pub(super) fn supported(tensor: &Tensor) -> Result<(), String> {
+    let (name, dtype) = (tensor.name, tensor.dtype);
     match tensor.kind() {
-        Kind::Unsupported => Err(format!(
-            "tensor '{}': type {} cannot be compared",
-            tensor.name, tensor.dtype
-        )),
+        Kind::Unsupported => Err(format!("tensor '{name}': type {dtype} cannot be compared")),
         Kind::Real | Kind::Exact => Ok(()),
     }
 }
@@ -181,10 +179,8 @@ impl Comparison {
             true => logits.as_ref().and_then(|logits| metric.measure(logits)),
             false => metric.measure(&pair),
         };
-        self.metrics = metrics
-            .iter()
-            .filter_map(|&metric| Some((metric, measured(metric)?)))
-            .collect();
+        let values = metrics.iter().filter_map(|&metric| Some((metric, measured(metric)?)));
+        self.metrics = values.collect();
         for gate in gates {
             let of_sign = gate.metric.name == "cosine" && want.shape.iter().product::<usize>() == 1;
             let of_sign = of_sign.then(|| "cosine of one element is that of its sign".to_string());

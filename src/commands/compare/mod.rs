@@ -40,7 +40,7 @@ pub struct CompareArgs {
     pub want: PathBuf,
     /// The candidate.
     pub got: PathBuf,
-    /// Metrics to show besides those of the gates.
+    /// Metrics to show in addition to those of the gates.
     #[arg(long, value_name = "A,B,…", value_delimiter = ',', default_values_t = DEFAULT_METRICS.map(String::from))]
     pub metrics: Vec<String>,
     /// Require a bound of a metric, e.g. 'cosine>=0.999' or 'logits*:diff<=1e-3'; repeatable.
@@ -89,11 +89,8 @@ pub fn run_to(args: &CompareArgs, out: &mut dyn Write) -> Result<Exit> {
         return Err(Error::Usage(format!("--{flag} needs --parity")));
     }
     let start = Instant::now();
-    let gates = args
-        .gates
-        .iter()
-        .map(|gate| gate.parse())
-        .collect::<Result<Vec<Gate>>>()?;
+    let gates = args.gates.iter().map(|gate| gate.parse());
+    let gates = gates.collect::<Result<Vec<Gate>>>()?;
     let metrics = metrics(&args.metrics, &gates)?;
     let want = TensorFile::open(&args.want)?;
     let got = TensorFile::open(&args.got)?;
@@ -114,11 +111,8 @@ fn metrics(names: &[String], gates: &[Gate]) -> Result<Vec<&'static Metric>> {
         named.insert(pair_metric(name)?.name);
     }
     named.extend(gates.iter().map(|gate| gate.metric.name));
-    Ok(METRICS
-        .iter()
-        .copied()
-        .filter(|metric| named.contains(metric.name))
-        .collect())
+    let chosen = METRICS.iter().copied().filter(|metric| named.contains(metric.name));
+    Ok(chosen.collect())
 }
 
 /// A metric of two tensors.
@@ -130,16 +124,17 @@ fn pair_metric(name: &str) -> Result<&'static Metric> {
     if two_tensors_do(metric) {
         return Ok(metric);
     }
-    let names = METRICS.iter().filter(|metric| two_tensors_do(metric));
-    let names: Vec<_> = names.map(|metric| metric.name).collect();
+    let known = METRICS
+        .iter()
+        .filter(|metric| two_tensors_do(metric))
+        .map(|metric| metric.name);
+    let (name, known) = (metric.name, known.collect::<Vec<_>>().join(", "));
     Err(Error::Usage(format!(
-        "metric '{}' needs more than two tensors; compare has {}",
-        metric.name,
-        names.join(", ")
+        "metric '{name}' needs more than two tensors; compare has {known}"
     )))
 }
 
-/// Whether a metric is defined for two tensors, or for two tensors of logits without the tokens that followed.
+/// True if a metric is defined for two tensors, or for two tensors of logits without the tokens that followed.
 fn two_tensors_do(metric: &Metric) -> bool {
     let two = Logits::new(&[0.0, 1.0], &[1.0, 0.0], 2, &[]);
     matches!(metric.eval, Eval::Pair(_)) || metric.measure(&two).is_some()
@@ -148,16 +143,12 @@ fn two_tensors_do(metric: &Metric) -> bool {
 struct Pairing<'a> {
     /// Reference and candidate, in the order of the reference's file.
     pairs: Vec<(Tensor<'a>, Tensor<'a>)>,
-    /// Which file ("want" or "got"), and the tensor that only it has.
+    /// Tensors that only one file has, and the name of that file: "want" or "got".
     unmatched: Vec<(&'static str, &'a str)>,
 }
 
 fn pair<'a>(args: &CompareArgs, want: &'a TensorFile, got: &'a TensorFile) -> Result<Pairing<'a>> {
-    let names: Vec<&str> = [want, got]
-        .iter()
-        .flat_map(|file| file.tensors())
-        .map(|tensor| tensor.name)
-        .collect();
+    let names: Vec<&str> = want.tensors().chain(got.tensors()).map(|tensor| tensor.name).collect();
     pattern::check("tensor", &[&args.only, &args.skip], &names)?;
     let select = |name: &str| selects(&args.only, &args.skip, name);
     let is_npy = |file: &TensorFile| file.path().extension().is_some_and(|extension| extension == "npy");
@@ -166,11 +157,8 @@ fn pair<'a>(args: &CompareArgs, want: &'a TensorFile, got: &'a TensorFile) -> Re
         unmatched: Vec::new(),
     };
     if (is_npy(want) || is_npy(got)) && want.tensors().len() == 1 && got.tensors().len() == 1 {
-        pairing.pairs = want
-            .tensors()
-            .zip(got.tensors())
-            .filter(|(want, _)| select(want.name))
-            .collect();
+        let both = want.tensors().zip(got.tensors());
+        pairing.pairs = both.filter(|(want, _)| select(want.name)).collect();
     } else {
         for tensor in want.tensors().filter(|tensor| select(tensor.name)) {
             match got.get(tensor.name) {
@@ -178,10 +166,9 @@ fn pair<'a>(args: &CompareArgs, want: &'a TensorFile, got: &'a TensorFile) -> Re
                 None => pairing.unmatched.push(("want", tensor.name)),
             }
         }
-        let extra = got
-            .tensors()
-            .filter(|tensor| select(tensor.name) && want.get(tensor.name).is_none());
-        pairing.unmatched.extend(extra.map(|tensor| ("got", tensor.name)));
+        let extra = got.tensors().map(|tensor| tensor.name);
+        let extra = extra.filter(|name| select(name) && want.get(name).is_none());
+        pairing.unmatched.extend(extra.map(|name| ("got", name)));
     }
     if !pairing.unmatched.is_empty() && !args.allow_unmatched {
         let which = unmatched(&pairing.unmatched, want, got);
@@ -199,11 +186,9 @@ fn pair<'a>(args: &CompareArgs, want: &'a TensorFile, got: &'a TensorFile) -> Re
 /// A hint if numbers were to be compared with codes and scales.
 fn unlike(want: &TensorFile, got: &TensorFile) -> String {
     let is_quantized = |file| parts(file).is_ok_and(|parts| !parts.is_empty());
-    match is_quantized(got) && !is_quantized(want) {
-        true => format!(
-            "\n  {} is quantized: --parity compares codes and scales, `ulplab dequantize` decodes them",
-            got.path().display()
-        ),
-        false => String::new(),
+    if !is_quantized(got) || is_quantized(want) {
+        return String::new();
     }
+    let got = got.path().display();
+    format!("\n  {got} is quantized: --parity compares codes and scales, `ulplab dequantize` decodes them")
 }

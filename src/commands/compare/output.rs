@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::Instant;
 
-use comfy_table::{Cell, CellAlignment, ColumnConstraint, Table, presets};
+use comfy_table::{CellAlignment, ColumnConstraint, Table, presets};
 use serde_json::{Map, Value, json};
 
 use super::CompareArgs;
@@ -45,12 +45,8 @@ impl<'a> Report<'a> {
         let mut table = Table::new();
         table.load_preset(presets::NOTHING);
         let names = metrics.iter().map(|metric| metric.name);
-        table.set_header(
-            ["tensor", "type", "shape"]
-                .into_iter()
-                .chain(names)
-                .chain(["worst: want, got", "verdict"]),
-        );
+        let header = ["tensor", "type", "shape"].into_iter().chain(names);
+        table.set_header(header.chain(["worst: want, got", "verdict"]));
         for column in table.column_iter_mut().skip(3).take(metrics.len()) {
             column.set_cell_alignment(CellAlignment::Right);
         }
@@ -92,17 +88,15 @@ impl<'a> Report<'a> {
         if self.json {
             return self.line(record(&comparison));
         }
-        self.failures.extend(
-            comparison
-                .failures
-                .iter()
-                .map(|failure| format!("FAIL {}: {failure}", comparison.name)),
-        );
-        let idle = comparison.idle.iter();
-        self.idle
-            .extend(idle.map(|why| format!("not judged {}: {why}", comparison.name)));
-        let cells = cells(&comparison, &self.metrics);
-        self.table.add_row(cells);
+        let name = &comparison.name;
+        let failures = comparison
+            .failures
+            .iter()
+            .map(|failure| format!("FAIL {name}: {failure}"));
+        self.failures.extend(failures);
+        let idle = comparison.idle.iter().map(|why| format!("not judged {name}: {why}"));
+        self.idle.extend(idle);
+        self.table.add_row(cells(&comparison, &self.metrics));
         Ok(())
     }
 
@@ -138,28 +132,24 @@ impl<'a> Report<'a> {
                 .iter()
                 .map(|(side, name)| format!("only in {side}: {name}"));
             let mut lines: Vec<String> = rows.into_iter().chain(unmatched).collect();
-            for (all, what) in [
-                (&mut self.failures, "failures"),
-                (&mut self.idle, "gates that nothing can break"),
-            ] {
+            let idle = "gates that nothing can break";
+            for (all, what) in [(&mut self.failures, "failures"), (&mut self.idle, idle)] {
                 let hidden = all.len().saturating_sub(FAILURES);
                 lines.extend(all.drain(..).take(FAILURES));
                 if hidden > 0 {
                     lines.push(format!("and {hidden} more {what}"));
                 }
             }
-            let judged = if gates == 0 {
-                "no gates".into()
-            } else {
-                format!("{gates} gate results")
+            let judged = match gates {
+                0 => "no gates".into(),
+                _ => format!("{gates} gate results"),
             };
             let why = ["that no gate binds", "empty", "without a finite number"];
             let open = self.unjudged.iter().zip(why).filter(|(count, _)| **count > 0);
             let open: String = open.map(|(count, why)| format!("{count} {why}, ")).collect();
+            let (verdict, passed) = (verdict.to_uppercase(), counted(passed, "tensor"));
             lines.push(format!(
-                "{}: {} passed, {failed} failed, {open}{judged}, {seconds:.2} s",
-                verdict.to_uppercase(),
-                counted(passed, "tensor")
+                "{verdict}: {passed} passed, {failed} failed, {open}{judged}, {seconds:.2} s"
             ));
             self.text(&lines.join("\n"))?;
         }
@@ -196,19 +186,17 @@ impl<'a> Report<'a> {
     }
 }
 
-fn cells(comparison: &Comparison, metrics: &[&Metric]) -> Vec<Cell> {
+fn cells(comparison: &Comparison, metrics: &[&Metric]) -> Vec<String> {
     let both = |want: String, got: String| if want == got { want } else { format!("{want}/{got}") };
     let (want, got) = (&comparison.want, &comparison.got);
     let mut cells = vec![
-        Cell::new(&comparison.name),
-        Cell::new(both(want.dtype.to_string(), got.dtype.to_string())),
-        Cell::new(both(format!("{:?}", want.shape), format!("{:?}", got.shape))),
+        comparison.name.clone(),
+        both(want.dtype.to_string(), got.dtype.to_string()),
+        both(format!("{:?}", want.shape), format!("{:?}", got.shape)),
     ];
     for metric in metrics {
         let value = comparison.metrics.iter().find(|(other, _)| other.name == metric.name);
-        cells.push(Cell::new(
-            value.map_or_else(|| "-".into(), |&(metric, value)| show(metric, value)),
-        ));
+        cells.push(value.map_or("-".into(), |&(metric, value)| show(metric, value)));
     }
     let worst = match (&comparison.worst, &comparison.exact) {
         (Some(worst), _) if worst.want == worst.got => "equal".into(),
@@ -222,8 +210,7 @@ fn cells(comparison: &Comparison, metrics: &[&Metric]) -> Vec<Cell> {
         },
         _ => "-".into(),
     };
-    cells.push(Cell::new(worst));
-    cells.push(Cell::new(comparison.verdict()));
+    cells.extend([worst, comparison.verdict().into()]);
     cells
 }
 

@@ -48,19 +48,15 @@ impl ParityArgs {
 
 /// Diagnoses the tensors of `compare`, and prints to `out`.
 pub fn run_to(args: &ParityArgs, compare: &CompareArgs, out: &mut dyn Write) -> Result<Exit> {
-    let CompareArgs {
-        want, got, only, skip, ..
-    } = compare;
-    let json = compare.json;
+    let (want, got, json) = (&compare.want, &compare.got, compare.json);
+    let (only, skip) = (&compare.only, &compare.skip);
     let (source, file) = (TensorFile::open(want)?, TensorFile::open(got)?);
     let beside: Vec<&str> = source.tensors().map(|tensor| tensor.name).collect();
     let found = args.naming.naming().find_beside(&file, &beside, only, skip)?;
     if found.is_empty() {
         let hint = "name the tensors with --data, --scale and --global, and give --format";
-        return Err(Error::NothingSelected(format!(
-            "no quantized tensor in {}; {hint}",
-            got.display()
-        )));
+        let message = format!("no quantized tensor in {}; {hint}", got.display());
+        return Err(Error::NothingSelected(message));
     }
     let any_name = args.tensor.is_none() && found.len() == 1;
     let mut pairs = Vec::new();
@@ -93,21 +89,17 @@ pub fn run_to(args: &ParityArgs, compare: &CompareArgs, out: &mut dyn Write) -> 
             let matrix = Tensor { bytes, ..tensor };
             let encoded = opened.matrix(expert);
             let name = matrix_name(&packed.name, &packed.shape, expert);
-            let rules = asked(args, packed);
+            let rules = options(args, packed);
             let of_bytes = stored(&encoded, packed);
             let mut diagnosis = progress.watch(&name, stack.matrix(), |done| match packed.format.zero_point() {
                 Some(_) => {
                     let x = matrix.to_f32().expect("floating-point tensors are numbers");
                     bytes::compare(&x, stack.cols, &encoded, &packed.format)
                 }
-                None => diagnose_from(
-                    Source::tensor(matrix),
-                    stack.cols,
-                    &of_bytes,
-                    &packed.format,
-                    rules,
-                    done,
-                ),
+                None => {
+                    let source = Source::tensor(matrix);
+                    diagnose_from(source, stack.cols, &of_bytes, &packed.format, rules, done)
+                }
             });
             diagnosis.say_why(packed.said.as_deref());
             // A rule that the user gives is wanted.
@@ -140,8 +132,8 @@ fn open<'a>(packed: &Packed<'a>) -> Result<Opened<'a>, String> {
     packed.buffers.open_in_any_order(&packed.format, &packed.shape)
 }
 
-/// What is known of a tensor besides its format.
-fn asked(args: &ParityArgs, packed: &Packed) -> DiagnosisOptions {
+/// The rules that may explain a tensor, and the type of its scales.
+fn options(args: &ParityArgs, packed: &Packed) -> DiagnosisOptions {
     let rules = match (args.naming.naming().names_rule(), &packed.said) {
         (true, _) => Rules::Own,
         (false, Some(_)) => Rules::ReadAlike,

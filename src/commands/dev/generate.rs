@@ -1,6 +1,5 @@
 //! `ulplab dev generate`: text from a model, by the reference or by a recipe.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use reference::paths::Model;
@@ -55,10 +54,10 @@ pub struct GenerateArgs {
     /// Records that kernels store index keys in, and score: index_fp8 or index_mxfp4; keys must be records, too.
     #[arg(long, value_name = "FORMAT", requires = "record")]
     pub index: Option<String>,
-    /// How kernels store matrices: f32, bf16, fp8_b64_f32, fp8_b64_f32+mxfp4 or fp8_b64_f32+nvfp4 (routed experts behind the +).
+    /// Format in which kernels store matrices: f32, bf16, fp8_b64_f32, fp8_b64_f32+mxfp4 or fp8_b64_f32+nvfp4 (routed experts after the +).
     #[arg(long, value_name = "FORMATS", requires = "device", default_value = "f32")]
     pub weights: String,
-    /// What kernels multiply in attention's products: fp8_b128_f32, E4M3 with a scale for 128 columns, and E4M3 weights with one for
+    /// Format of the factors of attention's products: fp8_b128_f32, E4M3 with a scale for 128 columns, and E4M3 weights with one for
     /// 128 × 128; with +bf16 behind it, all other products take bfloat16, and weights are bf16+mxfp4 [default: f32].
     #[arg(long, value_name = "FORMAT", requires = "device")]
     pub activations: Option<String>,
@@ -67,7 +66,7 @@ pub struct GenerateArgs {
     pub datasets: Option<PathBuf>,
 }
 
-/// Where text is generated besides the reference.
+/// The device that generates text next to the reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum GenerateOn {
     /// On a GPU.
@@ -82,9 +81,8 @@ pub fn run(args: &GenerateArgs) -> Result<Exit> {
         )));
     }
     if args.prompt.is_empty() {
-        return Err(Error::Usage(
-            "--prompt is empty: the model needs at least one token to continue".into(),
-        ));
+        let message = "--prompt is empty: the model needs at least one token to continue";
+        return Err(Error::Usage(message.into()));
     }
     let datasets = Datasets::open(args.datasets.as_deref())?;
     let folder = datasets.checkpoint(&args.model)?;
@@ -94,37 +92,31 @@ pub fn run(args: &GenerateArgs) -> Result<Exit> {
     let recipes = recipes(args)?;
     let mut roundings = vec![("reference".to_string(), Rounding::default())];
     for recipe in &recipes {
-        let rounding = recipe
-            .resolve(&*checkpoint.config, args.seed)
-            .map_err(|mistake| Error::Usage(format!("recipe '{}': {}", recipe.name, mistake.message)))?;
+        let wrong = |why: &str| Error::Usage(format!("recipe '{}'{why}", recipe.name));
+        let rounding = recipe.resolve(&*checkpoint.config, args.seed);
+        let rounding = rounding.map_err(|mistake| wrong(&format!(": {}", mistake.message)))?;
         if rounding.rounds_weights() {
-            let message = format!("recipe '{}' rounds weights: `ulplab sweep` measures it", recipe.name);
-            return Err(Error::Usage(message));
+            return Err(wrong(" rounds weights: `ulplab sweep` measures it"));
         }
         roundings.push((recipe.name.clone(), rounding));
     }
-    // Whoever asks for a GPU that is not there is told before the reference's text is made.
+    // A missing GPU is an error before the reference's text is made.
     let device = args.device.map(|GenerateOn::Cuda| Device::open()).transpose()?;
     let model = checkpoint.load()?;
     let several = roundings.len() > 1 || device.is_some();
     let mut want: Option<Vec<u32>> = None;
-    let mut show = |name: &str, ids: Vec<u32>| {
-        let mut out = crate::output::stdout();
-        let departs = want
-            .as_ref()
-            .map(|want| match want.iter().zip(&ids).position(|(a, b)| a != b) {
-                Some(at) => format!(
-                    ": departs from the reference at {} {at} of {}",
-                    tokenizer.unit(),
-                    ids.len()
-                ),
-                None => ": same as the reference".to_string(),
-            });
-        let head = several.then(|| format!("{name}{}", departs.unwrap_or_default()));
-        let text = tokenizer.text(&prompt, &ids)?;
-        let written = write_text(&mut out, head.as_deref(), &args.prompt, &text);
+    let mut show = |name: &str, ids: Vec<u32>| -> Result<()> {
+        let (unit, count) = (tokenizer.unit(), ids.len());
+        let departure = |want: &Vec<u32>| match want.iter().zip(&ids).position(|(a, b)| a != b) {
+            Some(at) => format!(": departs from the reference at {unit} {at} of {count}"),
+            None => ": same as the reference".to_string(),
+        };
+        if several {
+            outln!("--- {name}{}", want.as_ref().map(departure).unwrap_or_default());
+        }
+        outln!("{}{}", args.prompt, tokenizer.text(&prompt, &ids)?);
         want.get_or_insert(ids);
-        written.map_err(Error::io("stdout", "write"))
+        Ok(())
     };
     for (name, rounding) in &roundings {
         show(name, generate(&*model, rounding, &prompt, args)?)?;
@@ -175,26 +167,13 @@ fn on_device(device: &Device, folder: &Path, prompt: &[u32], args: &GenerateArgs
     let ids = tokens.iter().map(|token| u32::from_le_bytes(*token)).collect();
     let rate = args.tokens as f64 / seconds;
     let weights = Some(&args.weights).filter(|weights| *weights != Formats::F32.weights);
-    let formats: String = weights
-        .into_iter()
-        .chain(&args.record)
-        .chain(&args.index)
-        .map(|format| format!(", {format}"))
-        .chain(args.activations.iter().map(|format| format!(", {format} activations")))
-        .collect();
-    let what = format!(
-        "{}.{}{formats} on {}, {rate:.0} tokens/s",
-        source.op, variant.name, device.name
-    );
-    Ok((what, ids))
-}
-
-/// One text, with its heading if there are several.
-fn write_text(out: &mut impl Write, head: Option<&str>, prompt: &str, text: &str) -> std::io::Result<()> {
-    if let Some(head) = head {
-        writeln!(out, "--- {head}")?;
+    let formats = weights.into_iter().chain(&args.record).chain(&args.index);
+    let mut formats: String = formats.map(|format| format!(", {format}")).collect();
+    if let Some(format) = &args.activations {
+        formats += &format!(", {format} activations");
     }
-    writeln!(out, "{prompt}{text}")
+    let (op, variant, device) = (&source.op, &variant.name, &device.name);
+    Ok((format!("{op}.{variant}{formats} on {device}, {rate:.0} tokens/s"), ids))
 }
 
 fn recipes(args: &GenerateArgs) -> Result<Vec<Recipe>> {
@@ -204,18 +183,17 @@ fn recipes(args: &GenerateArgs) -> Result<Vec<Recipe>> {
         let known = experiment.recipes();
         for name in &args.recipe {
             let found = known.iter().find(|(known, _)| known == name);
-            let (_, recipe) = found.ok_or_else(|| {
-                let hint = did_you_mean(name, known.iter().map(|(known, _)| *known));
-                Error::Usage(format!("{} has no recipe '{name}'{hint}", args.experiment.display()))
-            })?;
             let file = args.experiment.display();
-            let recipe: Recipe = serde_json::from_value((*recipe).clone())
-                .map_err(|why| Error::Usage(format!("{file}: recipe '{name}' is not a recipe of a model: {why}")))?;
+            let Some((_, recipe)) = found else {
+                let hint = did_you_mean(name, known.iter().map(|(known, _)| *known));
+                return Err(Error::Usage(format!("{file} has no recipe '{name}'{hint}")));
+            };
+            let wrong = |why: String| Error::Usage(format!("{file}: recipe '{name}' is {why}"));
+            let recipe = serde_json::from_value::<Recipe>((*recipe).clone());
+            let recipe = recipe.map_err(|why| wrong(format!("not a recipe of a model: {why}")))?;
             if let Some(step) = &recipe.step {
-                return Err(Error::Usage(format!(
-                    "{file}: recipe '{name}' is a whole step, {step}: --device cuda generates by it, with --variant, --record, \
-                     --index and --weights"
-                )));
+                let hint = "--device cuda generates by it, with --variant, --record, --index and --weights";
+                return Err(wrong(format!("a whole step, {step}: {hint}")));
             }
             recipes.push(recipe);
         }

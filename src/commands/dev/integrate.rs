@@ -1,4 +1,4 @@
-//! What ties ulplab to shells and editors: completions, man pages, and the JSON Schema of experiment files.
+//! Files for shells and editors: completions, man pages, and the JSON Schema of experiment files.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,6 @@
 //! Gates on the change of a number.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
@@ -108,7 +109,7 @@ impl FromStr for Gate {
             metric,
             at: at.trim().into(),
             phase: None,
-            recipes: vec!["**".into()],
+            recipes: any_recipe(),
             most: most.check(metric).map_err(error)?,
             file: None,
         })
@@ -128,21 +129,21 @@ struct Rules {
 #[serde(deny_unknown_fields)]
 struct Rule {
     metric: String,
-    #[serde(default = "anything")]
+    #[serde(default = "any_site")]
     at: String,
     phase: Option<Phase>,
-    #[serde(default = "everything")]
+    #[serde(default = "any_recipe")]
     recipes: Vec<String>,
     worsening: String,
     why: String,
 }
 
-fn anything() -> String {
+fn any_site() -> String {
     "**".into()
 }
 
-fn everything() -> Vec<String> {
-    vec![anything()]
+fn any_recipe() -> Vec<String> {
+    vec!["**".into()]
 }
 
 /// The gates of a file of `[[change]]`.
@@ -193,45 +194,27 @@ impl Gate {
             return Err(self.idle(pairs));
         }
         let failing = bound.iter().filter(|pair| !self.most.admits(pair)).count();
-        Ok(check(
-            &self.text,
-            &self.why,
-            &bound,
-            Counts {
-                failing,
-                missing,
-                added,
-                verb: "worsen by more",
-            },
-        ))
+        let counts = [failing, missing, added];
+        Ok(check(&self.text, &self.why, &bound, counts, "worsen by more"))
     }
 
-    /// Why it binds nothing.
+    /// The error of a gate that binds nothing.
     fn idle(&self, pairs: &Pairs) -> Error {
         let both = pairs.both.iter().map(|pair| pair.base);
         let all = both
             .chain(pairs.only_base.iter().copied())
             .chain(pairs.only_new.iter().copied());
         let of_metric: Vec<&Record> = all.filter(|record| record.metric == self.metric.name).collect();
-        let mut sites: Vec<String> = of_metric
-            .iter()
-            .map(|record| place(record.layer, &record.site))
-            .collect();
-        sites.sort();
-        sites.dedup();
+        let sites = of_metric.iter().map(|record| place(record.layer, &record.site));
+        let sites: BTreeSet<String> = sites.collect();
+        let (metric, at) = (self.metric.name, &self.at);
         let reason = if of_metric.is_empty() {
-            format!("{} was measured in neither run", self.metric.name)
-        } else if !sites.iter().any(|site| matches(&self.at, site)) {
-            let hint = did_you_mean(&self.at, sites.iter().map(String::as_str));
-            format!(
-                "{} was measured at no site that matches '{}'{hint}",
-                self.metric.name, self.at
-            )
+            format!("{metric} was measured in neither run")
+        } else if !sites.iter().any(|site| matches(at, site)) {
+            let hint = did_you_mean(at, sites.iter().map(String::as_str));
+            format!("{metric} was measured at no site that matches '{at}'{hint}")
         } else {
-            format!(
-                "{} was not measured there in that phase and those recipes",
-                self.metric.name
-            )
+            format!("{metric} was not measured there in that phase and those recipes")
         };
         let message = format!("worsening '{}' matches nothing: {reason}", self.text);
         match &self.file {
@@ -249,36 +232,16 @@ pub fn identical(pairs: &Pairs) -> Check {
     // A record that only NEW has is equal to nothing.
     let missing = alone(&pairs.only_base) + alone(&pairs.only_new);
     let unequal: Vec<&Pair> = bound.iter().copied().filter(|pair| !pair.equal()).collect();
-    let counts = Counts {
-        failing: unequal.len(),
-        missing,
-        added: 0,
-        verb: "are not bit-equal",
-    };
+    let counts = [unequal.len(), missing, 0];
+    let mut check = check("identical", "", &bound, counts, "are not bit-equal");
     // Records that are equal have no worst.
-    let mut check = check("identical", "", &bound, counts);
     check.worst = worst(unequal).map(Pair::change);
     check
 }
 
-/// Result of a gate on its records.
-struct Counts {
-    failing: usize,
-    /// Records that cannot be compared, and must be.
-    missing: usize,
-    /// Records that only NEW has, and need not be compared.
-    added: usize,
-    /// The verb for failing records.
-    verb: &'static str,
-}
-
-fn check(gate: &str, why: &str, bound: &[&Pair], counts: Counts) -> Check {
-    let Counts {
-        failing,
-        missing,
-        added,
-        verb,
-    } = counts;
+/// The result of a gate on its records: those that fail, as `verb` says, those that must be compared and cannot, and those that only NEW
+/// has and that need not be compared.
+fn check(gate: &str, why: &str, bound: &[&Pair], [failing, missing, added]: [usize; 3], verb: &str) -> Check {
     let change = worst(bound.iter().copied()).map(Pair::change);
     let all = bound.len();
     let status = match (failing, missing) {

@@ -43,12 +43,12 @@ pub struct DiffArgs {
     /// Folder of the run to judge.
     pub new: PathBuf,
     #[command(flatten)]
-    how: How,
+    how: DiffOptions,
 }
 
-/// What is asked of two runs, and how the answer is written.
+/// Gates on the change of two runs, and the form of the answer.
 #[derive(Debug, clap::Args)]
-pub struct How {
+pub struct DiffOptions {
     /// Limit how much a metric may worsen, e.g. 'layers.*.output:relative_l2<=5%', 'us_cold<=3%' or 'kl<=1e-4';
     /// repeatable.
     ///
@@ -81,7 +81,7 @@ pub fn run(args: &DiffArgs) -> Result<Exit> {
 }
 
 /// Compares two stored runs, prints, and ends in the exit code of the gates.
-pub fn between(base: &Path, new: &Path, how: &How) -> Result<Exit> {
+pub fn between(base: &Path, new: &Path, how: &DiffOptions) -> Result<Exit> {
     let mut gates = how.gates.iter().map(|gate| gate.parse()).collect::<Result<Vec<_>>>()?;
     if let Some(file) = &how.rules {
         gates.extend(gates::read(file)?);
@@ -93,10 +93,7 @@ pub fn between(base: &Path, new: &Path, how: &How) -> Result<Exit> {
     if let Some(file) = &how.markdown {
         write_text(file, &output::markdown(&diff))?;
     }
-    match how.json {
-        true => json::print(&diff)?,
-        false => out!("{}", output::terminal(&diff, width(), colour())),
-    }
+    json::print_or(how.json, &diff, || output::terminal(&diff, width(), colour()))?;
     Ok(diff.outcome.exit())
 }
 
@@ -142,7 +139,7 @@ pub struct Check {
 }
 
 impl Diff {
-    fn new(paths: [&Path; 2], base: &Run, new: &Run, gates: &[Gate], how: &How) -> Result<Self> {
+    fn new(paths: [&Path; 2], base: &Run, new: &Run, gates: &[Gate], how: &DiffOptions) -> Result<Self> {
         let pairs = Pairs::new(&base.records, &new.records);
         let counterparts = verdicts::counterparts(base, new);
         let (verdicts, same_verdicts) = verdicts::moved(&counterparts, base, new);

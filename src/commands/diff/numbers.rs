@@ -36,7 +36,7 @@ pub struct Change {
     pub base: f64,
     #[serde(with = "ulplab_core::record::nullable")]
     pub new: f64,
-    /// How much worse NEW is, in the metric's unit; below 0 it is better. Infinite if it became NaN.
+    /// The worsening in the metric's unit; below 0 NEW is better. Infinite if it became NaN.
     #[serde(with = "ulplab_core::record::nullable")]
     pub worsening: f64,
     /// The same, of the magnitude of the value in BASE.
@@ -44,7 +44,7 @@ pub struct Change {
     pub per_cent: f64,
 }
 
-/// What became of many records.
+/// Counts and worst changes of many records.
 #[derive(Debug, Serialize)]
 pub struct Numbers {
     pub both: usize,
@@ -64,7 +64,7 @@ pub struct Numbers {
     pub worst: Vec<Change>,
 }
 
-/// Whether the metric of that name is a time or computed from one, so that it differs from run to run even if nothing else does.
+/// True of a metric that is a time or computed from one, so that it differs from run to run even if nothing else does.
 pub fn timed(metric: &str) -> bool {
     let shares = [&OF_COPY, &OF_COPY_ROTATED, &OF_MATMUL, &OF_LIMIT, &TIMES_PEER];
     known(metric).is_some_and(|metric| metric.unit == "µs" || shares.iter().any(|share| share.name == metric.name))
@@ -75,7 +75,7 @@ fn known(name: &str) -> Option<&'static Metric> {
 }
 
 impl Pair<'_> {
-    /// Whether all measurements are bit-equal. All NaN count as equal.
+    /// True if all measurements are bit-equal. All NaN count as equal.
     pub fn equal(&self) -> bool {
         let counts = |record: &Record| (record.n, record.nonfinite_want, record.nonfinite_got);
         let worst = |record: &Record| {
@@ -95,7 +95,7 @@ impl Pair<'_> {
         self.base.value.is_nan() && !self.new.value.is_nan()
     }
 
-    /// How much worse NEW is, in the metric's unit; below 0 it is better. Of a metric that this version does not know, any
+    /// The worsening in the metric's unit; below 0 NEW is better. Of a metric that this version does not know, any
     /// change is worse.
     pub fn worsening(&self) -> f64 {
         let (base, new) = (self.base.value, self.new.value);
@@ -177,7 +177,7 @@ impl<'a> Pairs<'a> {
         }
     }
 
-    /// What became of the times, or of all else; `top` of the changes.
+    /// Summarises the times, or all other records, with the `top` worst changes.
     pub fn numbers(&self, times: bool, top: usize) -> Numbers {
         let of_kind = |record: &Record| timed(&record.metric) == times;
         let both: Vec<&Pair> = self.both.iter().filter(|pair| of_kind(pair.base)).collect();
@@ -203,7 +203,7 @@ impl<'a> Pairs<'a> {
             nan.then_with(|| rank(a).cmp(&rank(b))).then_with(|| b.by_worsening(a))
         });
         let places = worse.len();
-        worse = without_echoes(worse);
+        without_echoes(&mut worse);
         let better = |group: &&Vec<&Pair>| {
             let any = |of: fn(f64) -> bool| group.iter().any(|pair| of(pair.worsening()));
             any(|worsening| worsening < 0.0) && !any(|worsening| worsening > 0.0)
@@ -250,41 +250,45 @@ const SAME_NEWS: [&[&Metric]; 2] = [
     ],
 ];
 
-fn rank(pair: &Pair) -> usize {
-    let name = pair.base.metric.as_str();
-    FIRST.iter().position(|first| first.name == name).unwrap_or(FIRST.len())
+/// The place of the metric of that name in a list.
+fn position(metrics: &[&Metric], name: &str) -> Option<usize> {
+    metrics.iter().position(|metric| metric.name == name)
 }
 
-/// Without what says the same as a row before it: a function of its metric, of the same recipe, phase and site.
-fn without_echoes<'p, 'a>(worse: Vec<&'p Pair<'a>>) -> Vec<&'p Pair<'a>> {
+fn rank(pair: &Pair) -> usize {
+    position(&FIRST, &pair.base.metric).unwrap_or(usize::MAX)
+}
+
+/// Drops records that repeat a row before them: a function of its metric, of the same recipe, phase and site.
+fn without_echoes<'a>(worse: &mut Vec<&Pair<'a>>) {
     let mut seen = HashSet::new();
-    let mut told = worse;
-    told.retain(|pair| {
+    worse.retain(|pair| {
         let record: &'a Record = pair.base;
         let same = SAME_NEWS
             .iter()
-            .position(|same| same.iter().any(|metric| metric.name == record.metric));
+            .position(|same| position(same, &record.metric).is_some());
         let place = (&record.recipe, record.phase, &record.site, pair.newly_nan(), same);
         same.is_none() || seen.insert(place)
     });
-    told
 }
 
-type Key<'a> = (&'a str, Phase, &'a str, Option<u32>, &'a str, &'a str, usize);
+type Key<'a> = (&'a str, Phase, &'a str, Option<u32>, &'a str, &'a str);
 
 /// Each record with its key, and the number of earlier records with the same key.
-fn keyed(records: &[Record]) -> impl Iterator<Item = (Key<'_>, &Record)> {
-    let mut seen: HashMap<_, usize> = HashMap::new();
+fn keyed(records: &[Record]) -> impl Iterator<Item = ((Key<'_>, usize), &Record)> {
+    let mut seen: HashMap<Key, usize> = HashMap::new();
     records.iter().map(move |record| {
-        let (recipe, window) = (record.recipe.as_str(), record.window.as_str());
-        let (site, metric) = (record.site.as_str(), record.metric.as_str());
-        let count = seen
-            .entry((recipe, record.phase, window, record.layer, site, metric))
-            .or_insert(0);
+        let (recipe, window) = (&*record.recipe, &*record.window);
+        let key = (
+            recipe,
+            record.phase,
+            window,
+            record.layer,
+            &*record.site,
+            &*record.metric,
+        );
+        let count = seen.entry(key).or_insert(0);
         *count += 1;
-        (
-            (recipe, record.phase, window, record.layer, site, metric, *count),
-            record,
-        )
+        ((key, *count), record)
     })
 }

@@ -1,9 +1,9 @@
-//! How two runs are shown: the same tables in a terminal and as Markdown.
+//! The comparison of two runs as tables: the same in a terminal and as Markdown.
 
 use super::numbers::{Change, Numbers};
-use super::{Check, Diff, Side};
+use super::{Diff, Side};
 use crate::report::columns::fitted;
-use crate::report::markdown::{LIMIT, escape, table};
+use crate::report::markdown::{LIMIT, escape, row, table};
 use crate::report::number::{signed, significant};
 use crate::run::verdict::{Outcome, Status};
 use ulplab_core::record::place;
@@ -29,19 +29,13 @@ impl Block {
         heads: &'static [&'static str],
         rows: impl IntoIterator<Item = Vec<String>>,
     ) -> Self {
-        Self {
-            title: title.into(),
-            heads,
-            rows: rows.into_iter().collect(),
-        }
+        let (title, rows) = (title.into(), rows.into_iter().collect());
+        Self { title, heads, rows }
     }
 
     /// Columns to drop if the width is small, in this order: those that follow from the others.
     fn least(&self) -> &'static [usize] {
-        match self.heads == CHANGES {
-            true => &LEAST,
-            false => &[],
-        }
+        if self.heads == CHANGES { &LEAST } else { &[] }
     }
 }
 
@@ -62,44 +56,30 @@ pub fn terminal(diff: &Diff, width: usize, colour: bool) -> String {
         Outcome::Fail => 31,
         Outcome::Incomplete | Outcome::NotJudged | Outcome::PartlyJudged => 33,
     };
-    let name = if colour {
-        format!("\x1b[{code}m{name}\x1b[0m")
-    } else {
-        name.into()
-    };
-    text + &format!("\n{name}: {}\n", counts(diff))
+    let counts = counts(diff);
+    text + &match colour {
+        true => format!("\n\x1b[{code}m{name}\x1b[0m: {counts}\n"),
+        false => format!("\n{name}: {counts}\n"),
+    }
 }
 
 /// Below the size of a step summary.
 pub fn markdown(diff: &Diff) -> String {
     let mut text = format!("## {}: what became worse\n\n", diff.outcome.name());
     text += &format!("**{}**\n\n", escape(&counts(diff)));
-    text += &format!(
-        "- BASE {}\n- NEW {}\n",
-        escape(&side(&diff.base)),
-        escape(&side(&diff.new))
-    );
+    let [base, new] = [&diff.base, &diff.new].map(|run| escape(&side(run)));
+    text += &format!("- BASE {base}\n- NEW {new}\n");
     let blocks = blocks(diff);
-    let count = blocks.len();
-    for (at, block) in blocks.into_iter().enumerate() {
-        if block.rows.is_empty() {
-            text += &format!("\n### {}\n", escape(&block.title));
+    for (at, block) in blocks.iter().enumerate() {
+        let Block { title, heads, rows } = block;
+        if rows.is_empty() {
+            text += &format!("\n### {}\n", escape(title));
         }
-        let rows: Vec<String> = block.rows.iter().map(|cells| row(cells)).collect();
+        let rows = rows.iter().map(|cells| row(cells.iter().map(String::as_str)));
         // Every table leaves room for those behind it.
-        table(
-            &mut text,
-            &block.title,
-            block.heads,
-            rows.into_iter(),
-            LIMIT * (at + 1) / count,
-        );
+        table(&mut text, title, heads, rows, LIMIT * (at + 1) / blocks.len());
     }
     text
-}
-
-fn row(cells: &[String]) -> String {
-    crate::report::markdown::row(cells.iter().map(String::as_str))
 }
 
 fn side(side: &Side) -> String {
@@ -125,8 +105,7 @@ fn blocks(diff: &Diff) -> Vec<Block> {
     let question = diff.question.iter();
     let question = question.map(|found| vec![found.what.clone(), found.base.clone(), found.new.clone()]);
     let verdicts = diff.verdicts.iter().map(|moved| {
-        let words = [moved.base, moved.new].map(|status| status.map_or(DASH, word).to_string());
-        let [base, new] = words;
+        let [base, new] = [moved.base, moved.new].map(|status| status.map_or(DASH, Status::name).to_string());
         vec![
             moved.recipe.clone(),
             moved.gate.clone(),
@@ -135,52 +114,31 @@ fn blocks(diff: &Diff) -> Vec<Block> {
             moved.message.clone(),
         ]
     });
-    let changed = format!(
-        "Verdicts: {} changed, {} unchanged",
-        diff.verdicts.len(),
-        diff.same_verdicts
-    );
-    let of_times = diff.times.both + diff.times.only_base + diff.times.only_new > 0;
-    let optional = [
-        Block::new(
-            "Gates of BASE that were removed or relaxed",
-            &["gate in BASE", "in NEW", "recipes"],
-            loosened,
-        ),
+    let (changed, same) = (diff.verdicts.len(), diff.same_verdicts);
+    let checks = diff.checks.iter().map(|check| {
+        let status = check.status.name().to_string();
+        vec![status, check.gate.clone(), check.message.clone(), check.why.clone()]
+    });
+    let removed = "Gates of BASE that were removed or relaxed";
+    let mut blocks = vec![
+        Block::new(removed, &["gate in BASE", "in NEW", "recipes"], loosened),
         Block::new("What differs in the question", &["", "BASE", "NEW"], question),
     ];
-    let optional = optional.into_iter().filter(|block| !block.rows.is_empty());
-    let mut blocks: Vec<Block> = optional.collect();
+    blocks.retain(|block| !block.rows.is_empty());
+    let changed = format!("Verdicts: {changed} changed, {same} unchanged");
     blocks.push(Block::new(
         changed,
         &["recipe", "gate", "BASE", "NEW", "message in NEW"],
         verdicts,
     ));
     blocks.push(numbers("Numbers", &diff.numbers));
-    blocks.extend(of_times.then(|| numbers("Times", &diff.times)));
+    if diff.times.both + diff.times.only_base + diff.times.only_new > 0 {
+        blocks.push(numbers("Times", &diff.times));
+    }
     if !diff.checks.is_empty() {
-        let rows = diff.checks.iter().map(gate);
-        blocks.push(Block::new("Gates on the change", &["", "gate", "found", "why"], rows));
+        blocks.push(Block::new("Gates on the change", &["", "gate", "found", "why"], checks));
     }
     blocks
-}
-
-fn gate(check: &Check) -> Vec<String> {
-    vec![
-        word(check.status).into(),
-        check.gate.clone(),
-        check.message.clone(),
-        check.why.clone(),
-    ]
-}
-
-fn word(status: Status) -> &'static str {
-    match status {
-        Status::Pass => "PASS",
-        Status::Fail => "FAIL",
-        Status::NotJudged => "NOT JUDGED",
-        Status::NotForDevice => "NOT FOR THIS DEVICE",
-    }
 }
 
 fn numbers(noun: &str, numbers: &Numbers) -> Block {

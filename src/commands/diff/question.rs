@@ -1,4 +1,4 @@
-//! What two runs ask otherwise.
+//! Differences of the questions of two runs.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -28,9 +28,20 @@ pub struct Difference {
     pub what: String,
     pub base: String,
     pub new: String,
-    /// Whether a number that both runs have still means the same.
+    /// True if a number that both runs have still means the same.
     #[serde(skip)]
     pub comparable: bool,
+}
+
+impl Difference {
+    /// Says both values, with a word between them and one behind; or what changed, if BASE has no value of its own.
+    pub fn sentence(&self, between: &str, behind: &str) -> String {
+        let Self { what, base, new, .. } = self;
+        match base.is_empty() {
+            true => format!("{what}: {new}"),
+            false => format!("{what}: {base}{between}{new}{behind}"),
+        }
+    }
 }
 
 /// All differences of the question: program, device, data, experiment.

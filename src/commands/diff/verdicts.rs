@@ -33,7 +33,7 @@ pub struct LoosenedGate {
     pub now: Option<String>,
 }
 
-/// What NEW has in place of a verdict of BASE.
+/// The state in NEW of a verdict of BASE.
 pub enum Counterpart<'a> {
     Kept(&'a Verdict),
     /// NEW does not have the recipe, and states the gate.
@@ -56,7 +56,7 @@ fn bound(rule: &Rule) -> Option<Bound> {
     Bound::from_str(&rule.require).ok()
 }
 
-/// Whether two rules bound the same number from the same side.
+/// True if two rules bound the same number from the same side.
 pub fn alike(a: &Rule, b: &Rule) -> bool {
     let of = |rule: &Rule| {
         let side = bound(rule).map(|bound| bound.better);
@@ -65,7 +65,7 @@ pub fn alike(a: &Rule, b: &Rule) -> bool {
     a.metric == b.metric && a.at == b.at && of(a) == of(b)
 }
 
-/// Whether `a` admits a number that `b` does not.
+/// True if `a` admits a number that `b` does not.
 fn looser(a: &Rule, b: &Rule) -> bool {
     match (bound(a), bound(b)) {
         (Some(a), Some(b)) => b.worse(a.value, b.value),
@@ -164,16 +164,15 @@ pub fn moved(counterparts: &[(&Verdict, Counterpart)], base: &Run, new: &Run) ->
 
 /// The gates that are always there, unless BASE has no verdicts: on those that pass, and on the gates they are by.
 pub fn checks(counterparts: &[(&Verdict, Counterpart)]) -> Vec<Check> {
-    let passing: Vec<&Counterpart> = counterparts
-        .iter()
-        .filter(|(verdict, counterpart)| verdict.passes() && !matches!(counterpart, Counterpart::Removed))
-        .map(|(_, counterpart)| counterpart)
-        .collect();
+    let mut passing: Vec<&Counterpart> = Vec::new();
+    for (verdict, counterpart) in counterparts {
+        if verdict.passes() && !matches!(counterpart, Counterpart::Removed) {
+            passing.push(counterpart);
+        }
+    }
     let kept = |which: fn(&Verdict) -> bool| {
-        let kept = passing
-            .iter()
-            .filter(|counterpart| matches!(counterpart, Counterpart::Kept(new) if which(new)));
-        kept.count()
+        let kept = |counterpart: &&&Counterpart| matches!(counterpart, Counterpart::Kept(new) if which(new));
+        passing.iter().filter(kept).count()
     };
     let (pass, fail) = (kept(Verdict::passes), kept(Verdict::fails));
     let unknown = passing.len() - pass - fail;
@@ -184,34 +183,38 @@ pub fn checks(counterparts: &[(&Verdict, Counterpart)]) -> Vec<Check> {
     });
     let loosened = loosened(counterparts);
     let weaker: usize = loosened.iter().map(|loosened| loosened.recipes.len()).sum();
-    let verdicts = (!counterparts.is_empty()).then(|| Check {
-        gate: "a check that passes in BASE passes in NEW".into(),
+    if counterparts.is_empty() {
+        return Vec::new();
+    }
+    let check = |gate: &str, status, message: String| Check {
+        gate: gate.into(),
         why: String::new(),
-        status: match (fail, unknown) {
+        status,
+        message,
+        worst: None,
+    };
+    let fails = if fail == 1 { "fails" } else { "fail" };
+    let was = if unknown == 1 { "was" } else { "were" };
+    let passed = check(
+        "a check that passes in BASE passes in NEW",
+        match (fail, unknown) {
             (1.., _) => Status::Fail,
             (0, 0) if judging => Status::Pass,
             _ => Status::NotJudged,
         },
-        message: format!(
-            "{} passed in BASE; of these {fail} {} in NEW, {unknown} {} not judged",
-            passing.len(),
-            if fail == 1 { "fails" } else { "fail" },
-            if unknown == 1 { "was" } else { "were" },
+        format!(
+            "{} passed in BASE; of these {fail} {fails} in NEW, {unknown} {was} not judged",
+            passing.len()
         ),
-        worst: None,
-    });
-    let gates = (!counterparts.is_empty()).then(|| Check {
-        gate: "no gate of BASE is removed or relaxed".into(),
-        why: String::new(),
-        status: if weaker > 0 { Status::Fail } else { Status::Pass },
-        message: match weaker {
-            0 => "none is".into(),
-            _ => format!(
-                "in NEW, {weaker} of {} verdicts of BASE have a weaker gate or none",
-                counterparts.len()
-            ),
-        },
-        worst: None,
-    });
-    verdicts.into_iter().chain(gates).collect()
+    );
+    let stated = "no gate of BASE is removed or relaxed";
+    let all = counterparts.len();
+    let gates = match weaker {
+        0 => check(stated, Status::Pass, "none is".into()),
+        _ => {
+            let message = format!("in NEW, {weaker} of {all} verdicts of BASE have a weaker gate or none");
+            check(stated, Status::Fail, message)
+        }
+    };
+    vec![passed, gates]
 }

@@ -41,10 +41,10 @@ pub struct InspectArgs {
     /// File or folder with the unquantized tensors, under the same names or, of a checkpoint, under those that loaders know.
     #[arg(long, value_name = "FILE")]
     pub source: Option<PathBuf>,
-    /// What to take FILE for [default: a checkpoint if it is a folder with config.json, unless an option says how tensors are
+    /// Read FILE as this [default: a checkpoint if it is a folder with config.json, unless an option says how tensors are
     /// read].
     #[arg(long = "as", value_name = "WHAT", value_enum)]
-    pub taken_as: Option<TakenAs>,
+    pub taken_as: Option<FileKind>,
     /// Write the report on a checkpoint to FILE as a page, too.
     #[arg(long, value_name = "FILE", value_parser = crate::output::file_name())]
     pub html: Option<PathBuf>,
@@ -74,9 +74,9 @@ pub struct InspectArgs {
     pub no_progress: bool,
 }
 
-/// What a file or folder is taken for.
+/// The kind of a file or folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum TakenAs {
+pub enum FileKind {
     /// A quantized checkpoint, which is judged.
     Checkpoint,
     /// Tensors, whose statistics are shown.
@@ -115,25 +115,21 @@ pub fn run(args: &InspectArgs) -> Result<Exit> {
 /// Prints to `out`.
 pub fn run_to(args: &InspectArgs, out: &mut dyn Write) -> Result<Exit> {
     let named = args.naming.given();
-    let is_checkpoint = args.file.join("config.json").is_file() && named.is_none();
-    let default = if is_checkpoint {
-        TakenAs::Checkpoint
-    } else {
-        TakenAs::Tensors
+    let default = match args.file.join("config.json").is_file() && named.is_none() {
+        true => FileKind::Checkpoint,
+        false => FileKind::Tensors,
     };
     match (args.taken_as.unwrap_or(default), named, &args.html) {
-        (TakenAs::Checkpoint, None, _) => return checkpoint::run_to(args, out),
-        (TakenAs::Checkpoint, Some(flag), _) => {
-            return Err(Error::Usage(format!(
-                "--{flag} has no meaning with --as checkpoint, whose conventions say it"
-            )));
+        (FileKind::Checkpoint, None, _) => return checkpoint::run_to(args, out),
+        (FileKind::Checkpoint, Some(flag), _) => {
+            let why = "has no meaning with --as checkpoint, whose conventions say it";
+            return Err(Error::Usage(format!("--{flag} {why}")));
         }
-        (TakenAs::Tensors, _, Some(_)) => {
-            return Err(Error::Usage(
-                "--html is written of a checkpoint only; --as checkpoint takes any file for one".into(),
-            ));
+        (FileKind::Tensors, _, Some(_)) => {
+            let why = "--html is written of a checkpoint only; --as checkpoint takes any file for one";
+            return Err(Error::Usage(why.into()));
         }
-        (TakenAs::Tensors, ..) => {}
+        (FileKind::Tensors, ..) => {}
     }
     let file = TensorFile::open(&args.file)?;
     let source = args.source.as_ref().map(TensorFile::open).transpose()?;
@@ -213,9 +209,8 @@ fn subjects<'a>(args: &InspectArgs, file: &'a TensorFile, source: Option<&'a Ten
             errln!("{name}: left out, it has shape {shape:?}");
             continue;
         };
-        format
-            .check(stack.cols)
-            .map_err(|why| wrong(format!("tensor '{name}': {why}")))?;
+        let fits = format.check(stack.cols);
+        fits.map_err(|why| wrong(format!("tensor '{name}': {why}")))?;
         subjects.push(Subject {
             name: name.into(),
             format,
@@ -257,18 +252,14 @@ pub fn source_of<'a>(source: &'a TensorFile, name: &str, shape: &[usize], any_na
         let near = did_you_mean(name, source.tensors().map(|tensor| tensor.name));
         wrong(format!("no tensor '{name}'{near}"))
     })?;
-    let found = tensor.name;
-    if Stack::new(tensor.shape) != Stack::new(shape) {
-        return Err(wrong(format!(
-            "tensor '{found}': shape {:?}, expected {shape:?}",
-            tensor.shape
-        )));
+    let (name, found, dtype) = (tensor.name, tensor.shape, tensor.dtype);
+    if Stack::new(found) != Stack::new(shape) {
+        return Err(wrong(format!("tensor '{name}': shape {found:?}, expected {shape:?}")));
     }
     match tensor.is_floating() {
         true => Ok(tensor),
         false => Err(wrong(format!(
-            "tensor '{found}': type {}, expected F64, F32, F16 or BF16",
-            tensor.dtype
+            "tensor '{name}': type {dtype}, expected F64, F32, F16 or BF16"
         ))),
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::Inspection;
 use super::stats::{Histogram, Stats};
 use ulplab_checkpoint::packed::{Grid, leading};
-use ulplab_core::metrics::{Metric, measure_all, unravel};
+use ulplab_core::metrics::{COSINE, Metric, SQNR, measure_all, unravel};
 use ulplab_core::record::to_json;
 
 /// Characters of the longest bar.
@@ -15,12 +15,7 @@ const BAR: f64 = 40.0;
 
 /// All there is to say of a tensor.
 pub fn page(shown: &Inspection) -> String {
-    let Inspection {
-        name,
-        format,
-        shape,
-        stats,
-    } = shown;
+    let (name, format, shape, stats) = (&shown.name, &shown.format, &shown.shape, &shown.stats);
     let bits = stats.bits_per_element();
     let mut page = format!("{name}  {format}  {shape:?}  {bits:.4} bits per element\n");
     let mut line = |what: &str, text: String| {
@@ -37,14 +32,17 @@ pub fn page(shown: &Inspection) -> String {
         line("zero blocks", share(stats.zero_blocks, stats.blocks));
         line("NaN scales", share(stats.nan_scales, stats.blocks));
     }
-    let (least, most) = stats
-        .globals
-        .iter()
-        .fold((f32::INFINITY, f32::NEG_INFINITY), |(a, b), x| (a.min(*x), b.max(*x)));
-    match stats.globals[..] {
+    match &stats.globals[..] {
         [] => {}
         [global] => line("global scale", format!("{global:e}")),
-        _ => line("global scales", format!("{least:e} to {most:e}")),
+        several => {
+            let [least, most] = [
+                several.iter().copied().reduce(f32::min),
+                several.iter().copied().reduce(f32::max),
+            ];
+            let [least, most] = [least, most].map(|global| global.unwrap_or(f32::NAN));
+            line("global scales", format!("{least:e} to {most:e}"));
+        }
     }
     if let Some(against) = &stats.against {
         line("clipped", of_elements(against.clipped));
@@ -53,17 +51,9 @@ pub fn page(shown: &Inspection) -> String {
             line("NaN or Inf", of_elements(against.nonfinite));
         }
         for (metric, value) in metrics(stats) {
-            let unit = if metric.unit.is_empty() {
-                String::new()
-            } else {
-                format!(" {}", metric.unit)
-            };
-            let text = if metric.name == "sqnr" {
-                format!("{value:.2}")
-            } else {
-                format!("{value:.8}")
-            };
-            line(metric.name, text + &unit);
+            let digits = if metric.name == SQNR.name { 2 } else { 8 };
+            let text = format!("{value:.digits$} {}", metric.unit);
+            line(metric.name, text.trim_end().into());
         }
         for worst in &against.worst {
             let matrix = match leading(shape) {
@@ -72,10 +62,8 @@ pub fn page(shown: &Inspection) -> String {
             };
             let place = place(&stats.grid, worst.group);
             let (sqnr, amax, scale) = (worst.sqnr, worst.amax, worst.scale);
-            line(
-                "worst block",
-                format!("{matrix}{place}: SQNR {sqnr:.2} dB, amax {amax:e}, scale {scale:e}"),
-            );
+            let text = format!("{matrix}{place}: SQNR {sqnr:.2} dB, amax {amax:e}, scale {scale:e}");
+            line("worst block", text);
         }
     }
     bars(&mut page, "code", &stats.codes, format.element.bits >= 8);
@@ -97,7 +85,7 @@ pub(super) fn percent(count: u64, of: u64) -> f64 {
 pub(super) fn metrics(stats: &Stats) -> impl Iterator<Item = (&'static Metric, f64)> {
     let pair = stats.against.as_ref().map(|against| &against.pair);
     let all = pair.into_iter().flat_map(measure_all);
-    all.filter(|(metric, _)| ["sqnr", "cosine"].contains(&metric.name))
+    all.filter(|(metric, _)| [SQNR.name, COSINE.name].contains(&metric.name))
 }
 
 fn place(grid: &Grid, group: usize) -> String {
@@ -107,13 +95,11 @@ fn place(grid: &Grid, group: usize) -> String {
 }
 
 fn bars(page: &mut String, what: &str, histogram: &Histogram, binades: bool) {
-    let (total, largest) = (
-        histogram.values().sum::<u64>() as f64,
-        histogram.values().copied().max(),
-    );
+    let total = histogram.values().sum::<u64>() as f64;
+    let largest = histogram.values().copied().max().unwrap_or(1) as f64;
     for (value, count) in histogram {
         let label = label(f32::from_bits(*value), binades);
-        let bar = "#".repeat((*count as f64 / largest.unwrap_or(1) as f64 * BAR).ceil() as usize);
+        let bar = "#".repeat((*count as f64 / largest * BAR).ceil() as usize);
         let share = 100.0 * *count as f64 / total;
         let _ = writeln!(page, "  {what:5} {label:>8} {share:8.3} %  {bar}");
     }
@@ -131,22 +117,14 @@ fn label(value: f32, binades: bool) -> String {
 
 /// A line of JSON.
 pub fn record(shown: &Inspection) -> String {
-    let Inspection {
-        name,
-        format,
-        shape,
-        stats,
-    } = shown;
-    let histogram = |histogram: &Histogram| -> Vec<Value> {
-        let bins = histogram.iter();
-        bins.map(|(value, count)| json!([to_json(f64::from(f32::from_bits(*value))), count]))
-            .collect()
-    };
+    let stats = &shown.stats;
+    let bin = |(value, count): (&u32, &u64)| json!([to_json(f64::from(f32::from_bits(*value))), count]);
+    let histogram = |histogram: &Histogram| -> Vec<Value> { histogram.iter().map(bin).collect() };
     let mut record = json!({
         "type": "tensor",
-        "name": name,
-        "format": format.to_string(),
-        "shape": shape,
+        "name": shown.name,
+        "format": shown.format.to_string(),
+        "shape": shown.shape,
         "bits_per_element": stats.bits_per_element(),
         "elements": stats.elements,
         "blocks": stats.blocks,
@@ -174,7 +152,7 @@ pub fn record(shown: &Inspection) -> String {
                 "amax": to_json(f64::from(worst.amax)),
                 "scale": to_json(f64::from(worst.scale)),
             });
-            if let leading @ [_, ..] = leading(shape) {
+            if let leading @ [_, ..] = leading(&shown.shape) {
                 block["matrix"] = json!(unravel(worst.expert, leading));
             }
             block

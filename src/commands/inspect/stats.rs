@@ -20,7 +20,7 @@ pub struct Stats {
     pub bytes: u64,
     /// By magnitude; elements of 8 bits or more by the power of two below it.
     pub codes: Histogram,
-    /// Elements that decode to NaN or infinity, whatever their codes; they are neither saturated nor zero nor negative.
+    /// Elements that decode to NaN or infinity, of any code; they are neither saturated nor zero nor negative.
     pub nonfinite: u64,
     pub negative: u64,
     /// Codes of the largest magnitude. Every block has one where the scale is of the block's largest magnitude: they are
@@ -53,7 +53,7 @@ pub struct SourceStats {
 /// One block and its source.
 #[derive(Clone, Copy, Debug)]
 pub struct Worst {
-    /// Which matrix of the tensor it is in.
+    /// The number of its matrix in the tensor.
     pub expert: usize,
     pub group: usize,
     /// In dB; infinite if the round trip is exact.
@@ -168,13 +168,11 @@ impl Stats {
     /// The statistics of both, matrices of one tensor.
     #[must_use]
     pub fn and(mut self, later: Self, blocks: usize) -> Self {
-        let add = |histogram: &mut Histogram, later: Histogram| {
-            later
-                .into_iter()
-                .for_each(|(bin, count)| *histogram.entry(bin).or_default() += count);
-        };
-        add(&mut self.codes, later.codes);
-        add(&mut self.scales, later.scales);
+        for (histogram, later) in [(&mut self.codes, later.codes), (&mut self.scales, later.scales)] {
+            for (bin, count) in later {
+                *histogram.entry(bin).or_default() += count;
+            }
+        }
         self.globals.extend(later.globals);
         let against = self.against.zip(later.against).map(|(against, later)| {
             let mut worst = [against.worst, later.worst].concat();
@@ -208,7 +206,7 @@ impl Stats {
     }
 }
 
-/// How far above its largest value an element type reaches by rounding: half its last step, as a factor.
+/// The largest magnitude that rounds to an element's largest value, relative to that value: half its last step above.
 fn reach(format: &Format) -> f32 {
     let (element, repr) = (format.element, format.repr());
     let values = (0..1u32 << element.stored_bits()).map(|code| repr.decode(code as u16).abs());
@@ -226,10 +224,9 @@ fn worst(source: &[f32], decoded: &[f32], grid: &Grid, scales: &[f32], expert: u
             energy += (x - y) * (x - y);
             amax = amax.max(source[index].abs());
         }
-        let sqnr = if energy == 0.0 {
-            f64::INFINITY
-        } else {
-            10.0 * (signal / energy).log10()
+        let sqnr = match energy {
+            0.0 => f64::INFINITY,
+            _ => 10.0 * (signal / energy).log10(),
         };
         Worst {
             expert,
@@ -248,11 +245,9 @@ fn worst(source: &[f32], decoded: &[f32], grid: &Grid, scales: &[f32], expert: u
 /// Least SQNR first, and a block with NaN before any other.
 fn sort(worst: &mut [Worst]) {
     let key = |worst: &Worst| {
-        if worst.sqnr.is_nan() {
-            f64::NEG_INFINITY
-        } else {
-            worst.sqnr
-        }
+        Some(worst.sqnr)
+            .filter(|sqnr| !sqnr.is_nan())
+            .unwrap_or(f64::NEG_INFINITY)
     };
     worst.sort_by(|a, b| key(a).total_cmp(&key(b)).then(b.energy.total_cmp(&a.energy)));
 }

@@ -1,68 +1,58 @@
 //! Many tensors on a screen: counts of all, and a line for each of the worst.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 use super::Inspection;
 use super::output::{metrics, percent};
+use super::stats::Stats;
 use ulplab_core::error::counted;
+use ulplab_core::metrics::SQNR;
 
 /// The whole text; `top` tensors get a line.
 pub fn text(all: &[Inspection], top: usize) -> String {
-    let sum = |of: fn(&Inspection) -> u64| all.iter().map(of).sum::<u64>();
-    let having = |of: fn(&Inspection) -> u64| all.iter().filter(|shown| of(shown) > 0).count();
-    let mut text = format!(
-        "{}, {} elements, {} bytes of codes and scales\n",
+    let sum = |of: fn(&Stats) -> u64| all.iter().map(|shown| of(&shown.stats)).sum::<u64>();
+    let having = |of: fn(&Stats) -> u64| all.iter().filter(|shown| of(&shown.stats) > 0).count();
+    let (tensors, elements, bytes) = (
         counted(all.len(), "tensor"),
-        sum(|shown| shown.stats.elements),
-        sum(|shown| shown.stats.bytes),
+        sum(|stats| stats.elements),
+        sum(|stats| stats.bytes),
     );
+    let mut text = format!("{tensors}, {elements} elements, {bytes} bytes of codes and scales\n");
     let mut formats: BTreeMap<String, usize> = BTreeMap::new();
     for shown in all {
         *formats.entry(shown.format.to_string()).or_default() += 1;
     }
     for (format, count) in formats {
-        let _ = writeln!(text, "  {format}: {}", counted(count, "tensor"));
+        text += &format!("  {format}: {}\n", counted(count, "tensor"));
     }
-    let _ = writeln!(
-        text,
-        "  {} that decode to NaN in part, {} with codes of the largest magnitude, {} with blocks of zeros",
-        having(|shown| shown.stats.nonfinite),
-        having(|shown| shown.stats.saturated),
-        having(|shown| shown.stats.zero_blocks),
-    );
-    let known = all.iter().all(|shown| shown.stats.against.is_some());
-    let measure = if known {
-        "SQNR"
-    } else {
-        "the shares of NaN, of largest codes and of zero codes"
+    let (nan, largest) = (having(|stats| stats.nonfinite), having(|stats| stats.saturated));
+    let zero = having(|stats| stats.zero_blocks);
+    text += &format!("  {nan} that decode to NaN in part, {largest} with codes of the largest magnitude, ");
+    text += &format!("{zero} with blocks of zeros\n");
+    let measure = match all.iter().all(|shown| shown.stats.against.is_some()) {
+        true => "SQNR",
+        false => "the shares of NaN, of largest codes and of zero codes",
     };
-    let _ = writeln!(text, "\nWorst first, by {measure}:");
+    text += &format!("\nWorst first, by {measure}:\n");
     let mut ranked: Vec<&Inspection> = all.iter().collect();
     ranked.sort_by(|a, b| badness(b).partial_cmp(&badness(a)).unwrap_or(std::cmp::Ordering::Equal));
     let shown = &ranked[..top.min(all.len())];
     let width = shown.iter().map(|shown| shown.name.chars().count()).max().unwrap_or(0);
-    shown
-        .iter()
-        .for_each(|shown| text += &fit(&line(shown, width), crate::output::table_width()));
-    let rest = all.len() - shown.len();
-    if rest > 0 {
-        let _ = writeln!(text, "  … and {rest} more: --top N or --all shows them");
+    for shown in shown {
+        text += &fit(&line(shown, width), crate::output::table_width());
     }
-    text.push_str("\n--only NAME shows a tensor with its histograms.\n");
-    text
+    if let rest @ 1.. = all.len() - shown.len() {
+        text += &format!("  … and {rest} more: --top N or --all shows them\n");
+    }
+    text + "\n--only NAME shows a tensor with its histograms.\n"
 }
 
 /// A line, or several if it is wider: it breaks only between two parts, and what follows is set in.
 pub fn fit(line: &str, width: usize) -> String {
     let mut text = String::new();
     let mut used = 0;
-    for part in line
-        .trim_start()
-        .split("  ")
-        .map(str::trim)
-        .filter(|part| !part.is_empty())
-    {
+    let parts = line.trim_start().split("  ").map(str::trim);
+    for part in parts.filter(|part| !part.is_empty()) {
         let size = part.chars().count();
         if line.chars().count() <= width {
             return format!("{line}\n");
@@ -79,38 +69,29 @@ pub fn fit(line: &str, width: usize) -> String {
 }
 
 fn line(shown: &Inspection, width: usize) -> String {
-    let Inspection {
-        name,
-        format,
-        shape,
-        stats,
-    } = shown;
+    let (name, format, shape, stats) = (&shown.name, &shown.format, &shown.shape, &shown.stats);
+    let clipped = stats.against.as_ref().map_or(0, |against| against.clipped);
     let mut text = format!("  {name:width$}  {format}  {shape:?}");
     if stats.against.is_some() {
-        let _ = write!(text, "  SQNR {:.2} dB", sqnr(shown));
+        text += &format!("  SQNR {:.2} dB", sqnr(shown));
     }
     let counts = [
         ("NaN", stats.nonfinite, stats.elements),
         ("largest codes", stats.saturated, stats.elements),
-        (
-            "clipped",
-            stats.against.as_ref().map_or(0, |against| against.clipped),
-            stats.elements,
-        ),
+        ("clipped", clipped, stats.elements),
         ("zero codes", stats.zeros, stats.elements),
         ("zero blocks", stats.zero_blocks, stats.blocks),
     ];
     for (what, count, of) in counts.into_iter().filter(|(_, count, _)| *count > 0) {
-        let _ = write!(text, "  {what} {:.3} %", percent(count, of));
+        text += &format!("  {what} {:.3} %", percent(count, of));
     }
     text
 }
 
 /// In dB; NaN if an element is not finite, or if it is unknown.
 fn sqnr(shown: &Inspection) -> f64 {
-    let mut all = metrics(&shown.stats);
-    all.find(|(metric, _)| metric.name == "sqnr")
-        .map_or(f64::NAN, |(_, value)| value)
+    let sqnr = metrics(&shown.stats).find(|(metric, _)| metric.name == SQNR.name);
+    sqnr.map_or(f64::NAN, |(_, value)| value)
 }
 
 /// More is worse; the first that differs counts.

@@ -9,27 +9,8 @@ use crate::studies::kernels::Options;
 use crate::studies::kernels::attest;
 use ulplab_core::error::{Exit, Result};
 
-/// What only a run takes.
-const RUN: [&str; 18] = [
-    "experiment",
-    "overrides",
-    "rules",
-    "only",
-    "skip",
-    "seed",
-    "out",
-    "resume",
-    "partition",
-    "dry_run",
-    "json",
-    "max_memory",
-    "no_progress",
-    "datasets",
-    "keep_failed",
-    "peers",
-    "jobs",
-    "devices",
-];
+/// The groups of options that only a run takes.
+const RUN: [&str; 3] = ["SweepArgs", "KernelArgs", "WorkerArgs"];
 
 /// Check the kernels, plant every fault, and write attestations of the files whose kernels pass; or, with --check, list the
 /// kernels that have changed since they were verified.

@@ -12,7 +12,7 @@ use crate::{itself, shipped};
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::pattern::matches;
 
-/// Time every timed case of the kernels on this machine's GPU, beside their peers and beside kernels that only move the bytes.
+/// Time every timed case of the kernels on this machine's GPU, next to their peers and to kernels that only move the bytes.
 ///
 /// First `experiments/peers/kernels.py` times the peers that Python has (torch, Triton, torchao, fla), each checked before: processes
 /// compile them side by side, and our kernels, too, while whoever uses the GPU has it alone. Then `ulplab kernels time` checks our kernels
@@ -40,7 +40,7 @@ pub struct BenchArgs {
     jobs: Option<u16>,
 }
 
-/// What times the peers, among the shipped files.
+/// The shipped script that times the peers.
 const PEERS: &str = "experiments/peers/kernels.py";
 
 pub fn run(args: &BenchArgs) -> Result<Exit> {
@@ -79,23 +79,20 @@ pub fn run(args: &BenchArgs) -> Result<Exit> {
     Err(Error::Setup(format!("{}: {why}", command.get_program().display())))
 }
 
-/// Times what `file` has no peers of yet. Peers that fail are said, and are missing in the file.
+/// Times the peers that `file` lacks. Peers that fail are printed, and are missing in the file.
 fn time_peers(args: &BenchArgs, file: &Path) -> Result<()> {
-    let script =
-        shipped::find(PEERS).ok_or_else(|| Error::Setup(format!("{PEERS} is not found among the shipped files")))?;
+    let missing = || Error::Setup(format!("{PEERS} not found among the shipped files"));
+    let script = shipped::find(PEERS).ok_or_else(missing)?;
     let mut command = Command::new(&args.python);
-    command
-        .arg(script)
-        .arg(file)
-        .args(["--seconds", &args.peer_seconds.to_string()]);
+    command.arg(script).arg(file);
+    command.args(["--seconds", &args.peer_seconds.to_string()]);
     if let Some(only) = &args.only {
         command.args(["--only", &case_pattern(only)]);
     }
     let python = args.python.display();
-    let ended = command
-        .status()
-        .map_err(|why| Error::Setup(format!("{python}: {why}")))?;
-    // Those that are left out are named in the file.
+    let ended = command.status();
+    let ended = ended.map_err(|why| Error::Setup(format!("{python}: {why}")))?;
+    // The file names the peers that are left out.
     if !ended.success() && ended.code() != Some(Exit::Incomplete as i32) {
         errln!("no peers from here on: {python} {PEERS} ended with {ended}; --peer-seconds 0 leaves them out");
     }

@@ -52,7 +52,7 @@ pub struct Comparison {
 pub(super) fn run(args: &CompareArgs) -> Result<Exit> {
     if let Some(within) = args.within.filter(|within| !(*within > 0.0 && within.is_finite())) {
         return Err(Error::Usage(format!(
-            "--within is {within}, expected a share above 0, e.g. 0.01"
+            "--within {within}: expected a share above 0, e.g. 0.01"
         )));
     }
     let names = [&args.first, &args.second];
@@ -68,15 +68,11 @@ pub(super) fn run(args: &CompareArgs) -> Result<Exit> {
     let running = running.collect::<Result<Vec<_>>>()?;
     let replays = [replay(&running[0])?, replay(&running[1])?];
     let turn = device.turns.alone();
-    let pairs = (0..args.pairs)
-        .map(|pair| take(&replays, pair % 2 == 1))
-        .collect::<Result<Vec<_>>>()?;
+    let pairs = (0..args.pairs).map(|pair| take(&replays, pair % 2 == 1));
+    let pairs = pairs.collect::<Result<Vec<_>>>()?;
     drop(turn);
     let measured = Comparison::new(device.describe(), names, &pairs);
-    match args.json {
-        true => json::print(&measured)?,
-        false => out!("{}", measured.text()),
-    }
+    json::print_or(args.json, &measured, || measured.text())?;
     let near = |end: f64| args.within.is_none_or(|within| (end - 1.0).abs() <= within);
     Ok(match measured.interval.into_iter().all(near) {
         true => Exit::Pass,
@@ -109,9 +105,8 @@ struct Kernel {
 
 impl Kernel {
     fn find(name: &str) -> Result<Self> {
-        let parts = name
-            .split_once('/')
-            .and_then(|(kernel, case)| Some((kernel.split_once('.')?, case)));
+        let parts = name.split_once('/');
+        let parts = parts.and_then(|(kernel, case)| Some((kernel.split_once('.')?, case)));
         let ((op, variant), case) = parts.ok_or_else(|| Error::Usage(format!("'{name}': expected OP.VARIANT/CASE")))?;
         let op = ops::find(op).map_err(Error::Usage)?;
         let source = file(op, &ops::COMPOSITIONS)?;
@@ -147,15 +142,11 @@ impl Comparison {
     }
 
     fn text(&self) -> String {
-        let width = self.names.iter().map(String::len).max().unwrap_or(0);
-        let line = |at: usize| format!("{:width$}  {:9.2} µs\n", self.names[at], self.us[at]);
-        let [low, high] = self.interval;
-        let (pairs, ratio) = (self.pairs, self.ratio);
-        format!(
-            "{}\n{}{}second / first {ratio:.4}, 95 % interval {low:.4} to {high:.4}, {pairs} pairs\n",
-            self.device,
-            line(0),
-            line(1)
-        )
+        let (device, names, us) = (&self.device, &self.names, &self.us);
+        let (ratio, [low, high], pairs) = (self.ratio, self.interval, self.pairs);
+        let width = names.iter().map(String::len).max().unwrap_or(0);
+        let [first, second] = [0, 1].map(|at| format!("{:width$}  {:9.2} µs", names[at], us[at]));
+        let summary = format!("second / first {ratio:.4}, 95 % interval {low:.4} to {high:.4}, {pairs} pairs");
+        format!("{device}\n{first}\n{second}\n{summary}\n")
     }
 }

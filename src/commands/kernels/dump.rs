@@ -52,14 +52,10 @@ pub fn run(args: &DumpArgs) -> Result<Exit> {
     let file = args.experiment.as_deref();
     let defined = operations::read(file)?;
     let op = operations::given(&defined.study, &args.op, file)?;
-    let case = op.case(&args.case).map_err(|why| {
-        Error::Usage(match file {
-            Some(_) => why,
-            None => format!(
-                "{why}; `ulplab kernels describe {}` lists its cases; give --experiment FILE for your own",
-                op.name()
-            ),
-        })
+    let lists = format!("`ulplab kernels describe {}` lists its cases", op.name());
+    let case = op.case(&args.case).map_err(|why| match file {
+        Some(_) => Error::Usage(why),
+        None => Error::Usage(format!("{why}; {lists}; give --experiment FILE for your own")),
     })?;
     // A running reference program is ended together with this one.
     let problem = signal::while_running(|| problem(&defined, &op, &case, args))?;
@@ -127,14 +123,11 @@ fn write(file: &Path, op: &str, case: &Case, problem: &Problem, tensors: &[Tenso
     });
     let mut metadata = metadata(op, case, problem);
     for judge in &problem.judges {
-        metadata.insert(
-            format!("{}.judged", judge.output),
-            format!("{}: {}", judge.how(), judge.why),
-        );
+        let judged = format!("{}: {}", judge.how(), judge.why);
+        metadata.insert(format!("{}.judged", judge.output), judged);
     }
     write_safetensors(file, slots.collect(), &metadata, |writer| {
-        tensors
-            .iter()
-            .try_for_each(|tensor| writer.put(&tensor.name, &tensor.bytes))
+        let mut tensors = tensors.iter();
+        tensors.try_for_each(|tensor| writer.put(&tensor.name, &tensor.bytes))
     })
 }

@@ -44,7 +44,7 @@ struct OperationEntry {
     /// The file of its kernels.
     file: Option<String>,
     outputs: Vec<JudgementLine>,
-    /// What these judgements notice, as it was measured.
+    /// The smallest faults that these judgements notice, as measured.
     power: Vec<Power>,
     variants: Vec<KernelEntry>,
     mutants: Vec<KernelEntry>,
@@ -88,18 +88,17 @@ pub fn run(args: &ListArgs) -> Result<Exit> {
 /// A line for each operation.
 fn overview(listed: &[OperationEntry]) -> String {
     let rows = listed.iter().map(|entry| {
-        let counts = [entry.variants.len(), entry.cases.len()].map(|count| count.to_string());
-        let [variants, cases] = counts;
+        let [variants, cases] = [entry.variants.len(), entry.cases.len()].map(|count| count.to_string());
         [entry.op.clone(), variants, cases, entry.judged_by(), entry.doc.clone()]
     });
-    let names = [
+    let heads = [
         "operation",
         "variants",
         "cases",
         "outputs are judged by",
         "what it computes",
     ];
-    let rows: Vec<[String; 5]> = std::iter::once(names.map(String::from)).chain(rows).collect();
+    let rows: Vec<[String; 5]> = std::iter::once(heads.map(String::from)).chain(rows).collect();
     let wide = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
     let [op, variants, cases, judged] = [0, 1, 2, 3].map(wide);
     let line = |row: &[String; 5]| {
@@ -121,18 +120,14 @@ impl OperationEntry {
             ("custom", "own rule"),
         ];
         let has = |rule: &str| self.outputs.iter().any(|line| line.rule == rule);
-        let found: Vec<&str> = words
-            .iter()
-            .filter(|(rule, _)| has(rule))
-            .map(|(_, word)| *word)
-            .collect();
-        found.join(", ")
+        let found = words.iter().filter(|(rule, _)| has(rule)).map(|(_, word)| *word);
+        found.collect::<Vec<&str>>().join(", ")
     }
 
     fn new(name: &str, sources: &[Source], power: &[Power]) -> Result<Self> {
         let source = sources.iter().find(|source| source.op == name);
-        let named = |(name, doc): (&String, &String)| KernelEntry {
-            name: source.map_or(name.clone(), |source| format!("{}.{name}", source.op)),
+        let named = |one: &str, doc: &String| KernelEntry {
+            name: format!("{name}.{one}"),
             doc: doc.clone(),
         };
         let header = source.map(|source| &source.header);
@@ -144,8 +139,8 @@ impl OperationEntry {
             file: source.map(|source| source.path.display().to_string()),
             outputs: Vec::new(),
             power: power.iter().filter(|power| power.op == name).cloned().collect(),
-            variants: variants.iter().map(|one| named((&one.name, &one.doc))).collect(),
-            mutants: mutants.iter().map(|one| named((&one.name, &one.doc))).collect(),
+            variants: variants.iter().map(|one| named(&one.name, &one.doc)).collect(),
+            mutants: mutants.iter().map(|one| named(&one.name, &one.doc)).collect(),
             cases: Vec::new(),
         };
         if let Ok(op) = ops::find(name) {
@@ -180,10 +175,8 @@ impl OperationEntry {
         let judged = self.judged();
         lines.extend(section("outputs", &judged));
         let noticed: Vec<(String, String)> = self.power.iter().map(|power| (power.place(), power.text())).collect();
-        lines.extend(section(
-            "least faults that are noticed, in the best case and in the middle one",
-            &noticed,
-        ));
+        let heading = "least faults that are noticed, in the best case and in the middle one";
+        lines.extend(section(heading, &noticed));
         let named = |all: &'_ [KernelEntry]| {
             let lines = all.iter().map(|one| (one.name.clone(), one.doc.clone()));
             lines.collect::<Vec<_>>()
@@ -214,23 +207,16 @@ fn section<N: AsRef<str>>(heading: &str, rows: &[(N, String)]) -> Vec<String> {
 
 /// A text behind a name, in lines of at most [`WIDTH`] characters; all but the first are indented by `indent` spaces.
 fn hanging(name: &str, text: &str, indent: usize) -> Vec<String> {
+    // Words are placed as if the name were spaces, which the name then replaces.
     let first = name.chars().count();
-    // Words are placed as if the name were spaces, which it then takes the place of.
-    let mut lines = wrapped_from(text, first, indent);
+    let mut lines = wrapped(text, WIDTH, first);
+    if first != indent && lines.len() > 1 {
+        let rest = lines.split_off(1).join(" ");
+        lines.extend(wrapped(&rest, WIDTH, indent));
+    }
     match lines.first_mut() {
         Some(line) => *line = name.to_string() + line.trim_start(),
         None => lines.push(name.trim_end().into()),
-    }
-    lines
-}
-
-/// Words in lines; the first line has another indentation than the others.
-fn wrapped_from(text: &str, first: usize, indent: usize) -> Vec<String> {
-    let mut lines = wrapped(text, WIDTH, first);
-    if first != indent && lines.len() > 1 {
-        let head = lines.remove(0);
-        lines = wrapped(&lines.join(" "), WIDTH, indent);
-        lines.insert(0, head);
     }
     lines
 }

@@ -45,11 +45,9 @@ pub(super) fn run(args: &MutantsArgs) -> Result<Exit> {
         (None, Some(_)) => SHIPPED.into(),
         (None, None) => first.clone(),
         (Some(second), None) => {
-            return Err(Error::Usage(format!(
-                "'{}' is no mutant: expected OP.MUTANT before the experiment '{}'",
-                first.display(),
-                second.display()
-            )));
+            let (first, second) = (first.display(), second.display());
+            let message = format!("'{first}' is not a mutant: expected OP.MUTANT before the experiment '{second}'");
+            return Err(Error::Usage(message));
         }
     };
     let kernels = Options {

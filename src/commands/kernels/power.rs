@@ -50,10 +50,7 @@ pub fn run(args: &PowerArgs) -> Result<Exit> {
         let text = serde_json::to_string_pretty(&all).map_err(|error| Error::Usage(error.to_string()))?;
         write_text(file, &(text + "\n"))?;
     }
-    match args.json {
-        true => json::print(&all)?,
-        false => outln!("{}", text(&all)),
-    }
+    json::print_or(args.json, &all, || text(&all) + "\n")?;
     Ok(Exit::Pass)
 }
 

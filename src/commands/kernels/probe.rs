@@ -9,7 +9,7 @@ use crate::ops::{self, Case, Problem};
 use crate::studies::kernels::file;
 use ulplab_core::accumulator::{Accumulator, Factor, Operand, WGMMA_BF16, WGMMA_E4M3};
 use ulplab_core::error::{Error, Exit, Result};
-use ulplab_core::pattern::selects;
+use ulplab_core::pattern::{self, selects};
 
 /// Find out how the tensor cores of this machine's GPU sum.
 ///
@@ -28,22 +28,22 @@ pub struct ProbeArgs {
     json: bool,
 }
 
-/// What was found of all instructions.
+/// The findings on all instructions.
 #[derive(Debug, Serialize)]
 struct Findings {
     device: String,
     instructions: Vec<Finding>,
 }
 
-/// What was found of an instruction.
+/// The rules that explain an instruction.
 #[derive(Debug, Serialize)]
 pub struct Finding {
     /// Operand, width, and where A lies.
     name: String,
     vectors: usize,
-    /// How many rules were tried.
+    /// Number of rules that were tried.
     rules: usize,
-    /// Those that explain all vectors.
+    /// Rules that explain all vectors.
     pub fitting: Vec<Rule>,
     /// Vectors that ulplab's rule does not explain.
     differing: usize,
@@ -63,21 +63,15 @@ const SAMPLE: usize = 4096;
 pub fn run(args: &ProbeArgs) -> Result<Exit> {
     let op = ops::find("wgmma").map_err(Error::Usage)?;
     let source = file(op, &ops::COMPOSITIONS)?;
-    let cases: Vec<Case> = op
-        .cases()
-        .into_iter()
-        .filter(|case| case.name.ends_with(".step"))
-        .collect();
+    let mut cases = op.cases();
+    cases.retain(|case| case.name.ends_with(".step"));
     let name = |case: &Case, variant: &str| format!("{}.{variant}", case.name.trim_end_matches(".step"));
     let variants = source.header.variants.iter().map(|variant| variant.name.as_str());
     let names: Vec<String> = variants
         .flat_map(|variant| cases.iter().map(move |case| name(case, variant)))
         .collect();
-    ulplab_core::pattern::check(
-        "instruction",
-        &[&args.only],
-        &names.iter().map(String::as_str).collect::<Vec<_>>(),
-    )?;
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    pattern::check("instruction", &[&args.only], &names)?;
     let device = Device::open()?;
     let session = Session::open(&device)?;
     let kernels = session.load(&source);
@@ -97,9 +91,8 @@ pub fn run(args: &ProbeArgs) -> Result<Exit> {
         for variant in variants {
             let Some(plan) = bench.plan(variant)? else {
                 let arch = &device.arch;
-                return Err(Error::Setup(format!(
-                    "wgmma is an instruction of sm_90a, and this device is {arch}"
-                )));
+                let message = format!("wgmma is an instruction of sm_90a, and this device is {arch}");
+                return Err(Error::Setup(message));
             };
             let outputs = bench.ready(variant, plan)?.outputs()?;
             let found = Vectors::new(case, &problem, outputs.get("d")).finding(name(case, &variant.name));
@@ -109,11 +102,7 @@ pub fn run(args: &ProbeArgs) -> Result<Exit> {
             findings.instructions.push(found);
         }
     }
-    if args.json {
-        json::print(&findings)?;
-    } else {
-        outln!("{}", findings.summary());
-    }
+    json::print_or(args.json, &findings, || findings.summary())?;
     Ok(match findings.instructions.iter().all(Finding::as_assumed) {
         true => Exit::Pass,
         false => Exit::GateFailed,
@@ -153,23 +142,15 @@ impl Vectors {
         };
         let bytes = |name: &str| {
             let buffer = problem.buffers.iter().find(|buffer| buffer.name == name);
-            &buffer
-                .unwrap_or_else(|| unreachable!("the operation has '{name}'"))
-                .bytes
+            &buffer.expect("the operation has this buffer").bytes
         };
         let factors = |name: &str| -> Vec<Factor> {
             let code = |bytes: &[u8]| bytes.iter().rev().fold(0, |code, byte| code << 8 | u16::from(*byte));
             let codes = bytes(name).par_chunks_exact(assumed.operand.bytes());
             codes.map(|bytes| assumed.operand.factor(code(bytes))).collect()
         };
-        let words = |bytes: &[u8]| -> Vec<u32> {
-            bytes
-                .as_chunks()
-                .0
-                .iter()
-                .map(|word| u32::from_le_bytes(*word))
-                .collect()
-        };
+        let word = |word: &[u8; 4]| u32::from_le_bytes(*word);
+        let words = |bytes: &[u8]| -> Vec<u32> { bytes.as_chunks().0.iter().map(word).collect() };
         Self {
             assumed,
             a: factors("a"),
@@ -189,7 +170,7 @@ impl Vectors {
         rule.dot(a, b, self.c[at]).to_bits()
     }
 
-    /// Whether a rule gives the bits that the device made of vector `at`.
+    /// True if a rule gives the bits that the device made of vector `at`.
     fn explains(&self, rule: &Accumulator, at: usize) -> bool {
         self.sum(rule, at) == self.d[at]
     }
@@ -218,50 +199,40 @@ impl Vectors {
 
 impl Rule {
     pub fn of(self, operand: Operand) -> Accumulator {
-        let Self {
-            terms,
-            aligned_bits,
-            kept_bits,
-        } = self;
         Accumulator {
             operand,
-            terms,
-            aligned_bits,
-            kept_bits,
+            terms: self.terms,
+            aligned_bits: self.aligned_bits,
+            kept_bits: self.kept_bits,
         }
     }
 }
 
 impl Finding {
-    /// Whether ulplab's rule explains all vectors.
+    /// True if ulplab's rule explains all vectors.
     pub fn as_assumed(&self) -> bool {
         self.differing == 0 && self.vectors > 0
     }
 
     fn line(&self) -> String {
+        let (name, vectors, rules, differing) = (&self.name, self.vectors, self.rules, self.differing);
         let rule = match &self.fitting[..] {
             [] => "no rule that was tried".to_string(),
-            [rule] => format!(
-                "{} terms at once, cut to {} bits, {} bits kept (of {} rules)",
-                rule.terms, rule.aligned_bits, rule.kept_bits, self.rules
-            ),
-            several => format!("{} of {} rules fit", several.len(), self.rules),
+            [rule] => {
+                let (terms, aligned, kept) = (rule.terms, rule.aligned_bits, rule.kept_bits);
+                format!("{terms} terms at once, cut to {aligned} bits, {kept} bits kept (of {rules} rules)")
+            }
+            several => format!("{} of {rules} rules fit", several.len()),
         };
         let verdict = if self.as_assumed() { "equal" } else { "DIFFERENT" };
-        format!(
-            "{:24} {rule}; {verdict}: {} of {} vectors differ from crates/core/accumulator.rs",
-            self.name, self.differing, self.vectors
-        )
+        format!("{name:24} {rule}; {verdict}: {differing} of {vectors} vectors differ from crates/core/accumulator.rs")
     }
 }
 
 impl Findings {
     fn summary(&self) -> String {
+        let (device, all) = (&self.device, self.instructions.len());
         let equal = self.instructions.iter().filter(|finding| finding.as_assumed()).count();
-        format!(
-            "{}: {equal} of {} instructions sum as assumed, bit for bit",
-            self.device,
-            self.instructions.len()
-        )
+        format!("{device}: {equal} of {all} instructions sum as assumed, bit for bit\n")
     }
 }

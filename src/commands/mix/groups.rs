@@ -23,12 +23,12 @@ impl Numerics<f32> for &mut Sizes {
     }
 }
 
-/// What one pattern matches in one layer.
+/// The tensors that one pattern matches in one layer.
 pub struct Group {
     /// The number of its pattern.
     pattern: usize,
     layer: Option<usize>,
-    /// What it is called: the pattern with the layer in it.
+    /// Its name: the pattern with the layer in it.
     pub name: String,
     /// Elements.
     pub elements: usize,
@@ -42,7 +42,7 @@ pub struct Groups {
     /// The cheapest first.
     pub formats: Vec<String>,
     pub all: Vec<Group>,
-    /// Whether what is rounded are weights.
+    /// True if the rounded tensors are weights.
     pub weights: bool,
 }
 
@@ -59,28 +59,21 @@ impl Groups {
         tokens: usize,
         config: &dyn Config,
     ) -> Result<Self> {
-        let usage = |message: String| Error::Usage(message);
-        let names: Vec<String> = loaded
-            .0
-            .iter()
-            .chain(&run.0)
-            .map(|(site, ..)| site.to_string())
-            .collect();
+        let sites = loaded.0.iter().chain(&run.0);
+        let names: Vec<String> = sites.map(|(site, ..)| site.to_string()).collect();
         let mut groups: BTreeMap<(usize, Option<usize>), Vec<(&Site, usize, usize)>> = BTreeMap::new();
         let mut kinds = Vec::new();
         let mut taken: BTreeMap<String, usize> = BTreeMap::new();
         for (at, pattern) in patterns.iter().enumerate() {
             if !names.iter().any(|name| matches(pattern, name)) {
-                return Err(usage(format!(
-                    "--at: {}",
-                    matches_nothing("site", pattern, names.iter().map(String::as_str))
-                )));
+                let why = matches_nothing("site", pattern, names.iter().map(String::as_str));
+                return Err(Error::Usage(format!("--at: {why}")));
             }
             for (sizes, is_weight) in [(loaded, true), (run, false)] {
                 for (site, rows, cols) in sizes.0.iter().filter(|(site, ..)| matches(pattern, &site.to_string())) {
                     if let Some(other) = taken.insert(site.to_string(), at).filter(|other| *other != at) {
                         let message = format!("--at: '{site}' is matched by '{}' and by '{pattern}'", patterns[other]);
-                        return Err(usage(message));
+                        return Err(Error::Usage(message));
                     }
                     kinds.push((is_weight, site.to_string()));
                     groups.entry((at, site.layer)).or_default().push((site, *rows, *cols));
@@ -89,10 +82,10 @@ impl Groups {
         }
         let weights = kinds.iter().any(|(is_weight, _)| *is_weight);
         if let Some((_, other)) = kinds.iter().find(|(is_weight, _)| *is_weight != weights) {
-            let message = format!(
-                "--at: '{other}' is no weight, and others are: bytes of weights and bytes by token do not add up"
-            );
-            return Err(usage(message));
+            let why = "bytes of weights and bytes by token do not add up";
+            return Err(Error::Usage(format!(
+                "--at: '{other}' is not a weight, and others are: {why}"
+            )));
         }
         // What passes in a run grows with the tokens.
         let share = if weights { 1.0 } else { 1.0 / tokens as f64 };
@@ -105,16 +98,17 @@ impl Groups {
                     format: format.clone(),
                     ..Round::default()
                 };
-                let rounding = Rounding::resolve(&[round], None, None, config)
-                    .map_err(|mistake| usage(format!("--formats: {}", mistake.message)))?;
+                let wrong = |why: String| Error::Usage(format!("--formats: {why}"));
+                let rounding = Rounding::resolve(&[round], None, None, config);
+                let rounding = rounding.map_err(|mistake| wrong(mistake.message))?;
                 let of = |(site, rows, cols): &(&Site, usize, usize)| {
                     Some(rounding.bytes_per_row(site, *cols, 1)? * *rows as f64)
                 };
                 let sum: Option<f64> = sites.iter().map(of).sum();
-                let sum =
-                    sum.ok_or_else(|| usage(format!("--formats: {format} is no storage of '{}'", patterns[at])))?;
+                let sum = sum.ok_or_else(|| wrong(format!("{format} does not store '{}'", patterns[at])))?;
                 bytes.push(sum * share);
             }
+            let elements: usize = sites.iter().map(|(_, rows, cols)| rows * cols).sum();
             all.push(Group {
                 pattern: at,
                 layer,
@@ -122,8 +116,7 @@ impl Groups {
                     Some(layer) => patterns[at].replacen("layers.*", &format!("layers.{layer}"), 1),
                     None => patterns[at].clone(),
                 },
-                elements: (sites.iter().map(|(_, rows, cols)| rows * cols).sum::<usize>() as f64 * share).round()
-                    as usize,
+                elements: (elements as f64 * share).round() as usize,
                 bytes,
             });
         }
@@ -146,15 +139,12 @@ impl Groups {
         for group in &mut self.all {
             group.bytes = order.iter().map(|at| group.bytes[*at]).collect();
             if let Some(at) = group.bytes.windows(2).position(|pair| pair[0] >= pair[1]) {
-                let message = format!(
-                    "--formats: {} takes {} bytes in '{}' and {} takes {}: expected formats of which each takes more than the one before",
-                    self.formats[at],
-                    group.bytes[at],
-                    group.name,
-                    self.formats[at + 1],
-                    group.bytes[at + 1]
-                );
-                return Err(Error::Usage(message));
+                let [a, b] = [at, at + 1].map(|at| format!("{} takes {} bytes", self.formats[at], group.bytes[at]));
+                let expected = "expected formats of which each takes more than the one before";
+                return Err(Error::Usage(format!(
+                    "--formats: in '{}' {a} and {b}; {expected}",
+                    group.name
+                )));
             }
         }
         Ok(())

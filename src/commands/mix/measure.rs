@@ -20,7 +20,7 @@ use ulplab_core::error::{Error, Result};
 use ulplab_core::input;
 use ulplab_core::metrics::{KL, Logits, TOP1};
 
-/// What was measured on a window.
+/// The measurements on a window.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     /// Mean KL divergence of the reference from the recipe, in nats by token.
@@ -36,7 +36,7 @@ pub struct Measure<'a> {
     model: Box<dyn Model<f32>>,
     windows: Vec<(&'a [u32], Tensor<f32>)>,
     seed: u64,
-    known: Known,
+    known: StoredPoints,
     file: Option<PathBuf>,
     /// Forward passes of a recipe over a window.
     pub passes: usize,
@@ -47,7 +47,7 @@ pub struct Measure<'a> {
 
 /// Points by recipe and window, with what they depend on.
 #[derive(Default, Serialize, Deserialize)]
-struct Known {
+struct StoredPoints {
     fingerprint: String,
     points: BTreeMap<String, Point>,
 }
@@ -56,7 +56,7 @@ impl<'a> Measure<'a> {
     /// Runs the reference. `file` keeps points of a search with this `fingerprint`.
     ///
     /// # Errors
-    /// Those of the reference; a file of another search.
+    /// If the reference fails, or the file is of another search.
     pub fn new(
         source: (&'a Path, &'a [String]),
         model: Box<dyn Model<f32>>,
@@ -64,14 +64,14 @@ impl<'a> Measure<'a> {
         seed: u64,
         (file, fingerprint): (Option<&Path>, String),
     ) -> Result<Self> {
-        let mut known = Known {
+        let mut known = StoredPoints {
             fingerprint,
-            ..Known::default()
+            ..StoredPoints::default()
         };
         if let Some(file) = file.filter(|file| file.exists()) {
             let wrong = |why: String| Error::data(file, why);
-            let stored: Known = serde_json::from_str(&input::text(file)?)
-                .map_err(|why| wrong(format!("no measurements of a search: {why}")))?;
+            let stored = serde_json::from_str::<StoredPoints>(&input::text(file)?);
+            let stored = stored.map_err(|why| wrong(format!("not measurements of a search: {why}")))?;
             if stored.fingerprint != known.fingerprint {
                 let message = "measurements of another search: the experiment, its data, formats, patterns or ulplab were changed";
                 return Err(wrong(message.into()));
@@ -101,15 +101,12 @@ impl<'a> Measure<'a> {
     /// The points of recipes on some windows. `named` are recipes by a name of their own.
     ///
     /// # Errors
-    /// Those of the reference, a file that cannot be written, and an interruption.
+    /// If the reference fails, the file cannot be written, or a signal arrives.
     pub fn points(&mut self, named: &[(String, Recipe)], windows: std::ops::Range<usize>) -> Result<Vec<Vec<Point>>> {
         let key = |name: &str, window: usize| format!("{name} @{window}");
-        let missing = |name: &str| {
-            !windows
-                .clone()
-                .all(|window| self.known.points.contains_key(&key(name, window)))
-        };
-        let new: Vec<&(String, Recipe)> = named.iter().filter(|(name, _)| missing(name)).collect();
+        let kept = |name: &str, window| self.known.points.contains_key(&key(name, window));
+        let missing = |(name, _): &&(String, Recipe)| !windows.clone().all(|window| kept(name, window));
+        let new: Vec<&(String, Recipe)> = named.iter().filter(missing).collect();
         // In pieces, so that what was measured is kept.
         for piece in new.chunks(self.piece()) {
             let measured = piece
@@ -118,10 +115,7 @@ impl<'a> Measure<'a> {
             let measured = measured.collect::<Result<Vec<_>>>()?;
             for ((name, _), points) in piece.iter().zip(measured) {
                 self.passes += points.len();
-                let keyed = windows
-                    .clone()
-                    .zip(points)
-                    .map(|(window, point)| (key(name, window), point));
+                let keyed = windows.clone().map(|window| key(name, window)).zip(points);
                 self.known.points.extend(keyed);
             }
             if let Some(file) = &self.file {
@@ -129,16 +123,16 @@ impl<'a> Measure<'a> {
                 write_text(file, &text)?;
             }
         }
-        let of = |(name, _): &(String, Recipe)| {
+        let points = |name: &str| {
             windows
                 .clone()
                 .map(|window| self.known.points[&key(name, window)])
                 .collect()
         };
-        Ok(named.iter().map(of).collect())
+        Ok(named.iter().map(|(name, _)| points(name)).collect())
     }
 
-    /// How many recipes are measured before what was found is kept: a few for each thread, or as many as fit into memory at a time,
+    /// Number of recipes that are measured between two writes of the file: a few for each thread, or as many as fit into memory at a time,
     /// for each that rounds weights has all of them once more.
     fn piece(&self) -> usize {
         let threads = rayon::current_num_threads();
@@ -152,20 +146,17 @@ impl<'a> Measure<'a> {
 
     fn measured(&self, recipe: &Recipe, windows: std::ops::Range<usize>) -> Result<Vec<Point>> {
         let config = self.model.config();
-        let rounding = recipe
-            .resolve(config, self.seed)
-            .map_err(|mistake| Error::Usage(mistake.message))?;
+        let rounding = recipe.resolve(config, self.seed);
+        let rounding = rounding.map_err(|mistake| Error::Usage(mistake.message))?;
         let (folder, inert) = self.source;
         let own = match rounding.rounds_weights() {
             true => Some(Checkpoint::open_without(folder, inert)?.load_by(&mut &rounding)?),
             false => None,
         };
         let model = own.as_deref().unwrap_or(&*self.model);
-        let points = self.windows[windows]
-            .par_iter()
-            .map(|(ids, want)| point(model, &rounding, ids, want))
-            .inspect(|_| self.bar.inc(1));
-        points.collect()
+        let windows = self.windows[windows].par_iter();
+        let points = windows.map(|(ids, want)| point(model, &rounding, ids, want));
+        points.inspect(|_| self.bar.inc(1)).collect()
     }
 }
 

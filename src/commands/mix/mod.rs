@@ -5,6 +5,7 @@ mod measure;
 mod output;
 pub mod search;
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 
 use serde::Serialize;
@@ -12,21 +13,22 @@ use serde::Serialize;
 use super::bisect::model_study;
 use super::sweep::{self, Prepared, SweepArgs};
 use crate::experiment::Window;
+use crate::json;
 use crate::signal;
 use crate::statistics::mean_and_error;
 use crate::studies::model::{Recipe, from_start};
 use groups::{Groups, Sizes};
 use measure::{Measure, Point};
-use search::{Assignment, Budget, Step};
+use search::{Assignment, Budget};
 use ulplab_core::atomic::{check_writable, write_text};
 use ulplab_core::error::{Error, Exit, Result};
 
 /// Find which formats to mix: bytes against KL divergence, and the recipe for a budget.
 ///
 /// EXPERIMENT gives the model and the windows of text; its recipes are not used, and its gates only in the file of -o. The tensors that a
-/// pattern of --at matches in a layer are a group, and all that is in a group has one format. The search begins with the cheapest format everywhere and raises one group at a time:
-/// the one that lowers the KL divergence from the reference most by byte. Every raise is measured once alone; at each step the best
-/// --top of that ranking are measured again where the search is.
+/// pattern of --at matches in a layer are a group, and all tensors of a group have one format. The search begins with the cheapest
+/// format everywhere and raises one group at a time: the one that lowers the KL divergence from the reference most by byte. Every
+/// raise is measured once alone; at each step the best --top of that ranking are measured again where the search is.
 ///
 /// A choice is best on the windows that it was made on. So the last windows are held out, and what the others chose is measured on
 /// them, too.
@@ -74,7 +76,7 @@ pub struct MixArgs {
     pub datasets: Option<PathBuf>,
 }
 
-/// What a search found.
+/// The answer of a search.
 #[derive(Serialize)]
 pub struct Front {
     pub experiment: String,
@@ -82,19 +84,19 @@ pub struct Front {
     pub formats: Vec<String>,
     pub groups: usize,
     pub elements: usize,
-    /// Whether bytes are of weights; else they are bytes by token.
+    /// True if bytes are those of weights; else they are bytes by token.
     pub weights: bool,
     /// Windows that were chosen on, and those that were held out.
     pub windows: [usize; 2],
     pub passes: usize,
-    pub points: Vec<Found>,
+    pub points: Vec<FrontPoint>,
     /// The point that a budget chooses, by its place among the points.
     pub chosen: Option<usize>,
 }
 
 /// A point of the front.
 #[derive(Serialize)]
-pub struct Found {
+pub struct FrontPoint {
     pub step: usize,
     /// The group that was raised last, and to which format.
     pub raised: Option<[String; 2]>,
@@ -132,40 +134,28 @@ pub fn run(args: &MixArgs) -> Result<Exit> {
     let question = sweep::read(&sweep)?;
     let study = model_study(&question.parsed.experiment, "mix")?;
     let prepared = sweep::prepare(&sweep, &question)?;
-    let folder = prepared
-        .inputs
-        .folder
-        .as_deref()
-        .ok_or_else(|| Error::Usage("the experiment has no model".into()))?;
+    let no_model = || Error::Usage("the experiment has no model".into());
+    let folder = prepared.inputs.folder.as_deref().ok_or_else(no_model)?;
     let names: Vec<String> = study.windows.iter().map(Window::name).collect();
     let held = args.held_out.unwrap_or(names.len() / 2);
-    let chosen_on = names
-        .len()
-        .checked_sub(held)
-        .filter(|windows| *windows > 0)
-        .ok_or_else(|| {
-            let message = format!(
-                "--held-out {held}: the experiment has {} windows, and needs one to choose on",
-                names.len()
-            );
-            Error::Usage(message)
-        })?;
+    let Some(chosen_on @ 1..) = names.len().checked_sub(held) else {
+        let windows = names.len();
+        let message = format!("--held-out {held}: the experiment has {windows} windows, and needs one to choose on");
+        return Err(Error::Usage(message));
+    };
     let mut loaded = Sizes::default();
     let model = prepared.inputs.open()?.load_by(&mut &mut loaded)?;
     let ids = &prepared.inputs.texts[0].ids;
     let mut passed = Sizes::default();
     from_start(&*model, ids, &mut &mut passed)?;
     let groups = Groups::new(&args.at, &args.formats, (&loaded, &passed), ids.len(), model.config())?;
-    let most = search::most(groups.all.len(), groups.formats.len(), args.top.into());
-    let steps = groups.all.len() * (groups.formats.len() - 1) + 1;
+    let (count, formats, tokens) = (groups.all.len(), groups.formats.len(), study.tokens);
+    let to_choose = search::most(count, formats, args.top.into()) * chosen_on;
+    let held_out = (count * (formats - 1) + 1) * held;
+    let passes = to_choose + held_out;
     errln!(
-        "{} groups, {} formats: at most {} forward passes of {} tokens, {} to choose and {} on held-out windows",
-        groups.all.len(),
-        groups.formats.len(),
-        most * chosen_on + steps * held,
-        study.tokens,
-        most * chosen_on,
-        steps * held
+        "{count} groups, {formats} formats: at most {passes} forward passes of {tokens} tokens, {to_choose} to choose and {held_out} \
+         on held-out windows"
     );
     if args.dry_run {
         for group in &groups.all {
@@ -175,10 +165,8 @@ pub fn run(args: &MixArgs) -> Result<Exit> {
     }
     let cheapest = groups.all.iter().map(|group| group.bytes[0]).sum::<f64>() / (BF16 * groups.elements() as f64);
     if let Some(share) = args.bytes.filter(|share| *share < cheapest) {
-        let message = format!(
-            "--bytes {share}: all in {} takes {cheapest:.3} of bf16 already",
-            groups.formats[0]
-        );
+        let first = &groups.formats[0];
+        let message = format!("--bytes {share}: all in {first} takes {cheapest:.3} of bf16 already");
         return Err(Error::Usage(message));
     }
     let texts = prepared.inputs.texts.iter().map(|text| &text.ids[..]);
@@ -191,23 +179,13 @@ pub fn run(args: &MixArgs) -> Result<Exit> {
         question.parsed.experiment.seed,
         (args.keep.as_deref(), fingerprint),
     )?;
-    let found = signal::while_running(|| {
-        found(
-            args,
-            &question.parsed.experiment.name,
-            &groups,
-            &mut measure,
-            [chosen_on, held],
-        )
-    })?;
+    let name = &question.parsed.experiment.name;
+    let found = signal::while_running(|| found(args, name, &groups, &mut measure, [chosen_on, held]))?;
     if let (Some(file), Some(chosen)) = (&args.output, found.chosen) {
         let text = output::experiment(&prepared.manifest.experiment, &groups, &found.points[chosen], args.kl)?;
         write_text(file, &text)?;
     }
-    match args.json {
-        true => crate::json::print(&found)?,
-        false => out!("{}", output::text(&found, &groups, args)),
-    }
+    json::print_or(args.json, &found, || output::text(&found, &groups, args))?;
     let asked = args.bytes.is_some() || args.kl.is_some();
     Ok(match asked && found.chosen.is_none() {
         true => Exit::GateFailed,
@@ -220,13 +198,9 @@ fn check(args: &MixArgs) -> Result<()> {
     if args.formats.len() < 2 {
         return usage(format!("--formats {}: expected two or more", args.formats.join(",")));
     }
-    if let Some(twice) = args
-        .formats
-        .iter()
-        .enumerate()
-        .find(|(at, format)| args.formats[..*at].contains(format))
-    {
-        return usage(format!("--formats: {} is named twice", twice.1));
+    let mut seen = HashSet::new();
+    if let Some(twice) = args.formats.iter().find(|format| !seen.insert(*format)) {
+        return usage(format!("--formats: {twice} is named twice"));
     }
     for (flag, value) in [("--bytes", args.bytes), ("--kl", args.kl)] {
         if let Some(value) = value.filter(|value| !(value.is_finite() && *value > 0.0)) {
@@ -261,38 +235,26 @@ fn found(
         kl: args.kl,
     };
     let named = |all: &[Assignment]| -> Vec<(String, Recipe)> {
-        all.iter()
-            .map(|one| (key(one), groups.recipe("front", "", one)))
-            .collect()
+        let recipes = all.iter().map(|one| (key(one), groups.recipe("front", "", one)));
+        recipes.collect()
     };
     let mut kl = |all: &[Assignment]| {
         let points = measure.points(&named(all), 0..chosen_on)?;
-        Ok(points
-            .iter()
-            .map(|points| estimate(points).map_or(f64::NAN, |estimate| estimate.kl))
-            .collect())
+        let mean = |points: &Vec<Point>| estimate(points).map_or(f64::NAN, |estimate| estimate.kl);
+        Ok(points.iter().map(mean).collect())
     };
     let steps = search::greedy(&bytes, args.top.into(), budget, &mut kl)?;
     let mut points = Vec::new();
     for at in search::front(&steps) {
-        let Step {
-            assignment,
-            raised,
-            bytes,
-            ..
-        } = &steps[at];
+        let (assignment, raised, bytes) = (&steps[at].assignment, steps[at].raised, steps[at].bytes);
+        let format = |group: usize| groups.formats[assignment[group]].clone();
         let one = named(std::slice::from_ref(assignment));
         let here = measure.points(&one, 0..chosen_on)?;
         let there = measure.points(&one, chosen_on..chosen_on + held)?;
-        points.push(Found {
+        points.push(FrontPoint {
             step: at,
-            raised: raised.map(|group| {
-                [
-                    groups.all[group].name.clone(),
-                    groups.formats[assignment[group]].clone(),
-                ]
-            }),
-            bytes: *bytes,
+            raised: raised.map(|group| [groups.all[group].name.clone(), format(group)]),
+            bytes,
             of_bf16: bytes / of_bf16,
             bits: 8.0 * bytes / groups.elements() as f64,
             chosen_on: estimate(&here[0]).ok_or_else(|| Error::Usage("there is no window to choose on".into()))?,
@@ -301,7 +263,7 @@ fn found(
         });
     }
     // A point of the front has the least KL of all that take no more.
-    let fits = |found: &Found| match (budget.bytes, budget.kl) {
+    let fits = |found: &FrontPoint| match (budget.bytes, budget.kl) {
         (Some(most), _) => found.bytes <= most,
         (None, Some(most)) => found.chosen_on.kl <= most,
         (None, None) => false,

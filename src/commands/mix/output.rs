@@ -1,9 +1,7 @@
 //! A front as a table, and the point of a budget as an experiment.
 
-use std::fmt::Write;
-
 use super::groups::Groups;
-use super::{Estimate, Found, Front, MixArgs};
+use super::{Estimate, Front, FrontPoint, MixArgs};
 use crate::commands::bisect::{as_toml, experiment_of};
 use crate::experiment::{Experiment, Rule, Statistic};
 use ulplab_core::error::{Result, counted};
@@ -17,27 +15,19 @@ const SHOWN: usize = 24;
 const CHOSEN: &str = "front";
 
 /// The experiment with the chosen recipe and the two ends of the search, and gates on the chosen one.
-pub fn experiment(of: &Experiment, groups: &Groups, chosen: &Found, most: Option<f64>) -> Result<String> {
+pub fn experiment(of: &Experiment, groups: &Groups, chosen: &FrontPoint, most: Option<f64>) -> Result<String> {
     let last = groups.formats.len() - 1;
     let all = |format: usize| vec![format; groups.all.len()];
-    let said = |estimate: Estimate| format!("KL {}", kl(&estimate));
-    let held_out = chosen
-        .held_out
-        .map_or(String::new(), |held| format!(", {} on held-out windows", said(held)));
-    let doc = format!(
-        "step {} of the front: {:.3} of bf16; {} on the windows that it was chosen on{held_out}",
-        chosen.step,
-        chosen.of_bf16,
-        said(chosen.chosen_on)
-    );
+    let held_out = chosen.held_out.as_ref();
+    let held_out = held_out.map_or(String::new(), |held| format!(", KL {} on held-out windows", kl(held)));
+    let (step, share, kl) = (chosen.step, chosen.of_bf16, kl(&chosen.chosen_on));
+    let doc =
+        format!("step {step} of the front: {share:.3} of bf16; KL {kl} on the windows that it was chosen on{held_out}");
+    let [cheapest, dearest] = [0, last].map(|format| format!("everything in {}", groups.formats[format]));
     let recipes = [
         groups.recipe(CHOSEN, &doc, &chosen.assignment),
-        groups.recipe("cheapest", &format!("everything in {}", groups.formats[0]), &all(0)),
-        groups.recipe(
-            "dearest",
-            &format!("everything in {}", groups.formats[last]),
-            &all(last),
-        ),
+        groups.recipe("cheapest", &cheapest, &all(0)),
+        groups.recipe("dearest", &dearest, &all(last)),
     ];
     let mut of = of.clone();
     // The front is of what runs free.
@@ -48,7 +38,7 @@ pub fn experiment(of: &Experiment, groups: &Groups, chosen: &Found, most: Option
 
 /// The gates of an experiment that bind a recipe of any name, on the chosen recipe; those that name others were made for these. If there
 /// is none, the budget in `most` nats is the gate, else what the search measured.
-fn gates(of: &[Rule], chosen: &Found, most: Option<f64>) -> Vec<Rule> {
+fn gates(of: &[Rule], chosen: &FrontPoint, most: Option<f64>) -> Vec<Rule> {
     let mut gates: Vec<Rule> = Vec::new();
     let carried = |rule: &&Rule| {
         let binds = rule.recipes.iter().any(|pattern| matches(pattern, CHOSEN));
@@ -111,29 +101,23 @@ fn rounded_up(value: f64) -> f64 {
 
 /// The answer as text.
 pub fn text(found: &Front, groups: &Groups, args: &MixArgs) -> String {
-    let mut text = String::new();
-    let [chosen_on, held] = found.windows;
-    let unit = if found.weights { "bytes" } else { "bytes/token" };
-    let _ = writeln!(
-        text,
-        "{}: {} in {}, chosen on {}, {} held out\n",
-        found.experiment,
-        counted(found.groups, "group"),
-        found.formats.join(", "),
-        counted(chosen_on, "window"),
-        counted(held, "window")
+    let (of, formats) = (counted(found.groups, "group"), found.formats.join(", "));
+    let [chosen_on, held] = found.windows.map(|windows| counted(windows, "window"));
+    let mut text = format!(
+        "{}: {of} in {formats}, chosen on {chosen_on}, {held} held out\n\n",
+        found.experiment
     );
-    let _ = writeln!(
-        text,
-        "{:>4}  {unit:>11}  {:>7}  {:>6}  {:>21}  {:>21}  {:>6}  raised",
+    let unit = if found.weights { "bytes" } else { "bytes/token" };
+    text += &format!(
+        "{:>4}  {unit:>11}  {:>7}  {:>6}  {:>21}  {:>21}  {:>6}  raised\n",
         "step", "of bf16", "bits", "KL, chosen on", "KL, held out", "flips"
     );
-    for (at, point) in found.points.iter().enumerate() {
-        if !shown(at, found) {
-            continue;
-        }
-        let held = point.held_out.map_or("—".into(), |held| kl(&held));
+    let shown = |at: &usize| is_shown(*at, found);
+    for at in (0..found.points.len()).filter(shown) {
+        let point = &found.points[at];
+        let (step, bytes, of_bf16, bits) = (point.step, point.bytes, point.of_bf16, point.bits);
         let flips = point.held_out.unwrap_or(point.chosen_on).flips;
+        let (chosen_on, held) = (kl(&point.chosen_on), point.held_out.as_ref().map_or("—".into(), kl));
         let raised = match &point.raised {
             None => format!("nothing: all in {}", found.formats[0]),
             Some([group, format]) => format!("{group} to {format}"),
@@ -143,44 +127,32 @@ pub fn text(found: &Front, groups: &Groups, args: &MixArgs) -> String {
         } else {
             ""
         };
-        let _ = writeln!(
-            text,
-            "{:>4}  {:>11.0}  {:>7.3}  {:>6.2}  {:>21}  {held:>21}  {flips:>6.3}  {raised}{mark}",
-            point.step,
-            point.bytes,
-            point.of_bf16,
-            point.bits,
-            kl(&point.chosen_on)
-        );
+        text += &format!("{step:>4}  {bytes:>11.0}  {of_bf16:>7.3}  {bits:>6.2}  {chosen_on:>21}  {held:>21}  ");
+        text += &format!("{flips:>6.3}  {raised}{mark}\n");
     }
-    let left_out = (0..found.points.len()).filter(|at| !shown(*at, found)).count();
+    let left_out = found.points.len() - (0..found.points.len()).filter(shown).count();
     if left_out > 0 {
-        let _ = writeln!(
-            text,
-            "      and {} between, which --json has",
-            counted(left_out, "point")
-        );
+        text += &format!("      and {} between, which --json has\n", counted(left_out, "point"));
     }
     match (found.chosen, args.kl) {
         (Some(chosen), _) => {
             let recipe = groups.recipe("front", "the point of the budget", &found.points[chosen].assignment);
-            let _ = write!(text, "\n{}", as_toml(&recipe));
+            text += &format!("\n{}", as_toml(&recipe));
             if let Some(file) = &args.output {
-                let _ = writeln!(text, "\nulplab sweep {}", file.display());
+                text += &format!("\nulplab sweep {}\n", file.display());
             }
         }
         (None, Some(most)) => {
             let least = found.points.last().map_or(f64::NAN, |point| point.chosen_on.kl);
-            let _ = writeln!(text, "\nNOT REACHED: the least KL is {least:.3e}, more than {most}");
+            text += &format!("\nNOT REACHED: the least KL is {least:.3e}, more than {most}\n");
         }
         (None, None) => {}
     }
-    let _ = writeln!(text, "\n{}", counted(found.passes, "forward pass"));
-    text
+    text + &format!("\n{}\n", counted(found.passes, "forward pass"))
 }
 
-/// Whether a point is in the table: about evenly many, with the ends and the chosen one.
-fn shown(at: usize, found: &Front) -> bool {
+/// True of the points in the table: about evenly many, with the ends and the chosen one.
+fn is_shown(at: usize, found: &Front) -> bool {
     let count = found.points.len();
     let slot = |at: usize| at * (SHOWN - 1) / (count - 1).max(1);
     count <= SHOWN || at == 0 || at + 1 == count || found.chosen == Some(at) || slot(at) != slot(at - 1)

@@ -2,10 +2,10 @@
 
 use ulplab_core::error::Result;
 
-/// Which format each group has: a number of the list of formats, the cheapest first.
+/// The format of each group: its place in the list of formats, which begins with the cheapest.
 pub type Assignment = Vec<usize>;
 
-/// What a search is bound by.
+/// The limits of a search.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Budget {
     /// The most bytes.
@@ -35,7 +35,7 @@ pub fn most(groups: usize, formats: usize, top: usize) -> usize {
 /// format; `kl` measures assignments.
 ///
 /// # Errors
-/// Those of `kl`.
+/// If `kl` fails.
 pub fn greedy(
     bytes: &[Vec<f64>],
     top: usize,
@@ -74,12 +74,9 @@ pub fn greedy(
         let by_byte = |(group, format): (usize, usize)| {
             (gains[group][format] - gains[group][here.assignment[group]]) / more((group, format))
         };
-        let mut open: Vec<(usize, usize)> = all
-            .iter()
-            .copied()
-            .filter(|(group, format)| *format > here.assignment[*group])
-            .filter(|raise| budget.bytes.is_none_or(|most| here.bytes + more(*raise) <= most))
-            .collect();
+        let mut open = all.clone();
+        open.retain(|(group, format)| *format > here.assignment[*group]);
+        open.retain(|raise| budget.bytes.is_none_or(|most| here.bytes + more(*raise) <= most));
         if open.is_empty() {
             return Ok(steps);
         }

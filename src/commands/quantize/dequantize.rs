@@ -117,11 +117,8 @@ pub fn dequantize(args: &DequantizeArgs) -> Result<Exit> {
     }
     let formats: BTreeSet<String> = jobs.iter().map(|job| job.packed.format.to_string()).collect();
     let formats = formats.into_iter().collect::<Vec<_>>().join(", ");
-    outln!(
-        "decoded {} from {formats}; copied {}",
-        counted(jobs.len(), "tensor"),
-        copied.len()
-    );
+    let (tensors, copied) = (counted(jobs.len(), "tensor"), copied.len());
+    outln!("decoded {tensors} from {formats}; copied {copied}");
     Ok(Exit::Pass)
 }
 
@@ -149,11 +146,13 @@ fn out_dtype(packed: &Packed, out: Out) -> Result<Dtype, String> {
         (Out::Bf16, _) | (Out::Original, Some("BF16")) => Ok(Dtype::BF16),
         (Out::F16, _) | (Out::Original, Some("F16")) => Ok(Dtype::F16),
         (Out::Original, Some("F64")) => Ok(Dtype::F64),
-        (Out::Original, found) => Err(format!(
-            "tensor '{}': --dtype original, but the file says {}",
-            packed.name,
-            found.map_or("no type".into(), |dtype| format!("'{dtype}'"))
-        )),
+        (Out::Original, found) => {
+            let found = found.map_or("no type".into(), |dtype| format!("'{dtype}'"));
+            Err(format!(
+                "tensor '{}': --dtype original, but the file says {found}",
+                packed.name
+            ))
+        }
     }
 }
 

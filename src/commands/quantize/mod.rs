@@ -61,7 +61,7 @@ pub struct QuantizeArgs {
     pub output: PathBuf,
 }
 
-/// How tensors are quantized.
+/// The format, global scale and layout of quantized tensors.
 struct Plan {
     format: Format,
     global: GlobalScale<'static>,
@@ -106,18 +106,16 @@ pub fn quantize(args: &QuantizeArgs) -> Result<Exit> {
             continue;
         }
         let job = Job::new(tensor);
-        let parts = match plan.slots(&job) {
-            Ok(parts) => parts,
-            Err(why) => {
-                refused.push(format!("tensor '{}': {why}", tensor.name));
-                continue;
-            }
-        };
         let bytes = |slot: &Slot| slot.shape.iter().product::<usize>() * slot.dtype.bitsize() / 8;
-        before += tensor.bytes.len();
-        after += parts.iter().map(bytes).sum::<usize>();
-        slots.extend(parts);
-        jobs.push(job);
+        match plan.slots(&job) {
+            Ok(parts) => {
+                before += tensor.bytes.len();
+                after += parts.iter().map(bytes).sum::<usize>();
+                slots.extend(parts);
+                jobs.push(job);
+            }
+            Err(why) => refused.push(format!("tensor '{}': {why}", tensor.name)),
+        }
     }
     if !refused.is_empty() {
         return Err(refusal(&args.input, &refused, "use --skip to leave tensors out"));
@@ -125,17 +123,13 @@ pub fn quantize(args: &QuantizeArgs) -> Result<Exit> {
     for (why, names) in &unfits {
         errln!("{}: copied, {why}", first_of(names));
     }
-    let vectors: Vec<&str> = jobs
-        .iter()
-        .map(|job| job.tensor)
-        .filter(is_vector)
-        .map(|vector| vector.name)
-        .collect();
+    let mut vectors: Vec<&str> = Vec::new();
+    for Job { tensor, .. } in &jobs {
+        vectors.extend(Some(tensor.name).filter(|_| tensor.shape.len() == 1));
+    }
     if !vectors.is_empty() && vectors.len() < jobs.len() {
-        let which = first_of(&vectors);
-        errln!(
-            "{which}: quantized although it has one dimension, like biases and norms; use --skip to leave tensors out"
-        );
+        let (which, hint) = (first_of(&vectors), "use --skip to leave tensors out");
+        errln!("{which}: quantized although it has one dimension, like biases and norms; {hint}");
     }
     if jobs.is_empty() {
         let what = format!("no tensor of {} can be quantized", args.input.display());
@@ -143,10 +137,7 @@ pub fn quantize(args: &QuantizeArgs) -> Result<Exit> {
     }
 
     let matrices: Vec<Matrix> = (0..jobs.len()).flat_map(|job| jobs[job].matrices(job)).collect();
-    let elements = matrices
-        .iter()
-        .map(|matrix| jobs[matrix.job].stack.matrix())
-        .sum::<usize>();
+    let elements: usize = matrices.iter().map(|matrix| jobs[matrix.job].stack.matrix()).sum();
     let mut progress = Progress::new(2 * elements, args.no_progress);
     // The header, which says how many there are, is written first.
     plan.count_nonfinite(&mut jobs, &matrices, &mut progress, args)?;
@@ -177,12 +168,8 @@ pub fn quantize(args: &QuantizeArgs) -> Result<Exit> {
             errln!("{name}: {nonfinite}; {lost} of {all} elements come back as NaN or infinite");
         }
     }
-    outln!(
-        "quantized {} to {}, {before} bytes to {after}; copied {}",
-        counted(jobs.len(), "tensor"),
-        plan.format,
-        copied.len()
-    );
+    let (tensors, format, copied) = (counted(jobs.len(), "tensor"), plan.format, copied.len());
+    outln!("quantized {tensors} to {format}, {before} bytes to {after}; copied {copied}");
     Ok(Exit::Pass)
 }
 
@@ -216,19 +203,14 @@ impl Plan {
         let global = match args.amax {
             None => GlobalScale::Own,
             Some(_) if format.global != Some(Group::Tensor) => {
-                return Err(Error::Usage(format!(
-                    "--amax: format '{format}' has no scale that a tensor shares"
-                )));
+                let message = format!("--amax: format '{format}' has no scale that a tensor shares");
+                return Err(Error::Usage(message));
             }
             Some(amax) if amax > 0.0 && amax.is_finite() => GlobalScale::Amax(amax),
             Some(amax) => return Err(Error::Usage(format!("--amax {amax}: expected a positive number"))),
         };
-        let layout = args
-            .layout
-            .as_deref()
-            .map(Layout::find)
-            .transpose()
-            .map_err(Error::Usage)?;
+        let layout = args.layout.as_deref().map(Layout::find).transpose();
+        let layout = layout.map_err(Error::Usage)?;
         if let Some(layout) = layout {
             let bytes = format.scaling.map_or(0, |scaling| scaling.scale.bytes());
             check_layout(layout, bytes).map_err(Error::Usage)?;
@@ -329,9 +311,8 @@ impl Plan {
     fn encode(&self, job: &Job, expert: usize) -> Vec<(&'static str, Vec<u8>)> {
         let Encoded { rows, cols, parts } = self.format.encode(&job.values(expert), job.stack.cols, self.global);
         let parts = parts.into_iter().map(|part| {
-            let placement = self
-                .placement(part.name, rows, cols)
-                .expect("all slots were placed in the same way");
+            let placement = self.placement(part.name, rows, cols);
+            let placement = placement.expect("all slots were placed in the same way");
             let bytes = match placement {
                 Some(placement) => placement.forward(&part.bytes).expect("all scales are there"),
                 None => part.bytes,
@@ -350,10 +331,6 @@ fn first_of(names: &[&str]) -> String {
     }
 }
 
-fn is_vector(tensor: &Tensor) -> bool {
-    tensor.shape.len() == 1
-}
-
 /// All refused tensors, one line each up to a screenful, and a hint.
 fn refusal(file: &Path, refused: &[String], hint: &str) -> Error {
     const SHOWN: usize = 20;
@@ -364,16 +341,13 @@ fn refusal(file: &Path, refused: &[String], hint: &str) -> Error {
     Error::data(file, format!("{}; {hint}", lines.join("\n  ")))
 }
 
-/// Why a tensor cannot be quantized.
+/// The reason why a tensor cannot be quantized.
 fn unfit(tensor: &Tensor) -> Option<String> {
-    if !tensor.is_floating() {
-        Some(format!("{} is not f64, f32, f16 or bf16", tensor.dtype))
-    } else if tensor.shape.is_empty() {
-        Some("it is a single number".into())
-    } else if tensor.bytes.is_empty() {
-        Some("it is empty".into())
-    } else {
-        None
+    match () {
+        () if !tensor.is_floating() => Some(format!("{} is not f64, f32, f16 or bf16", tensor.dtype)),
+        () if tensor.shape.is_empty() => Some("it is a single number".into()),
+        () if tensor.bytes.is_empty() => Some("it is empty".into()),
+        () => None,
     }
 }
 
@@ -388,17 +362,12 @@ fn slot(tensor: &Tensor) -> Slot {
 /// Both commands write safetensors only, and never over their input.
 fn check_output(path: &Path, input: &TensorFile) -> Result<()> {
     let wrong = |what: &str| Err(Error::Usage(format!("{}: {what}", path.display())));
-    let extension = path
-        .extension()
-        .and_then(|extension| extension.to_str())
-        .unwrap_or_default();
+    let extension = path.extension().unwrap_or_default().to_string_lossy();
     if extension != "safetensors" {
         return wrong(&format!("extension '{extension}', expected 'safetensors'"));
     }
-    let Ok(output) = path.canonicalize() else {
-        return Ok(());
-    };
-    let same = |file: &PathBuf| file.canonicalize().is_ok_and(|file| file == output);
+    let output = path.canonicalize().ok();
+    let same = |file: &PathBuf| output.is_some() && file.canonicalize().ok() == output;
     match input.files().iter().any(same) {
         true => wrong("is the input; give another --output"),
         false => Ok(()),

@@ -69,7 +69,7 @@ pub struct SubmitArgs {
 pub fn run(args: &SubmitArgs) -> Result<Exit> {
     let sweep = &args.sweep;
     refuse(sweep)?;
-    // What is wrong with the experiment is said here and now, not in the logs of an array. It will run in other machines' memory.
+    // Mistakes of the experiment are errors here, not lines in the logs of an array. Other machines' memory runs it.
     let elsewhere = SweepArgs {
         max_memory: sweep.max_memory.or(Some(Bytes(f64::INFINITY))),
         ..sweep.clone()
@@ -124,18 +124,18 @@ fn refuse(sweep: &SweepArgs) -> Result<()> {
         ("--json", sweep.json),
         ("--no-progress", sweep.no_progress),
     ];
-    match given.iter().find(|(_, given)| *given) {
-        Some((name, _)) => {
-            let hint = match *name {
-                "--partition" => "; --tasks N makes N slices, and --partition-name is Slurm's partition",
-                "--resume" => "; give the folder of the run, --out DIR, and what is there is not run again",
-                "--dry-run" => "; --print shows the scripts",
-                _ => "",
-            };
-            Err(Error::Usage(format!("{name} is no option of `ulplab submit`{hint}")))
-        }
-        None => Ok(()),
-    }
+    let Some((name, _)) = given.iter().find(|(_, given)| *given) else {
+        return Ok(());
+    };
+    let hint = match *name {
+        "--partition" => "; --tasks N makes N slices, and --partition-name is Slurm's partition",
+        "--resume" => "; give the folder of the run, --out DIR, and what is there is not run again",
+        "--dry-run" => "; --print shows the scripts",
+        _ => "",
+    };
+    Err(Error::Usage(format!(
+        "{name} is not an option of `ulplab submit`{hint}"
+    )))
 }
 
 /// Submits the array and the job that judges it.
@@ -159,18 +159,7 @@ fn submit(args: &SubmitArgs, [array, merge]: &[PathBuf; 2], run: &Path) -> Resul
     if let Ok(log) = input::text(&run.join(JOBS).join("merge.log")) {
         out!("{log}");
     }
-    let codes = [
-        Exit::Pass,
-        Exit::Bug,
-        Exit::Usage,
-        Exit::NotJudged,
-        Exit::Setup,
-        Exit::GateFailed,
-        Exit::ReferenceFailed,
-        Exit::Incomplete,
-        Exit::Interrupted,
-    ];
-    let known = codes.into_iter().find(|exit| status.code() == Some(*exit as i32));
+    let known = status.code().and_then(Exit::from_code);
     known.ok_or_else(|| Error::Setup(format!("the merge job {last} was ended by Slurm: sbatch: {status}")))
 }
 
@@ -179,11 +168,8 @@ fn sbatch(options: &[&str], script: &Path) -> Result<(Child, String)> {
     let mut command = Command::new("sbatch");
     command.arg("--parsable").args(options).arg(script);
     let started = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
-    let mut child = started.map_err(|why| {
-        Error::Setup(format!(
-            "sbatch cannot be started ({why}): jobs are submitted from a machine with Slurm's commands; --print shows the scripts"
-        ))
-    })?;
+    let hint = "jobs are submitted from a machine with Slurm's commands; --print shows the scripts";
+    let mut child = started.map_err(|why| Error::Setup(format!("sbatch cannot be started ({why}): {hint}")))?;
     let mut line = String::new();
     let said = child.stdout.take().map(BufReader::new);
     let read = said.map_or(Ok(0), |mut said| said.read_line(&mut line));
@@ -192,10 +178,9 @@ fn sbatch(options: &[&str], script: &Path) -> Result<(Child, String)> {
     let id = line.trim().split(';').next().unwrap_or_default().to_string();
     if id.is_empty() || !id.bytes().all(|digit| digit.is_ascii_digit()) {
         ended(&mut child, script)?;
+        let (script, line) = (script.display(), line.trim());
         return Err(Error::Setup(format!(
-            "sbatch {}: it printed '{}', expected the id of a job",
-            script.display(),
-            line.trim()
+            "sbatch {script}: it printed '{line}', expected the id of a job"
         )));
     }
     Ok((child, id))

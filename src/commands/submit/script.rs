@@ -13,14 +13,14 @@ use ulplab_core::error::{Error, Result};
 /// An array of jobs and the job that judges it.
 pub struct Jobs<'a> {
     pub args: &'a SubmitArgs,
-    /// Of the experiment.
+    /// Name of the experiment.
     pub name: &'a str,
     pub seed: u64,
     pub tasks: usize,
     pub gres: Option<String>,
     /// The words that start this program.
     pub program: &'a [OsString],
-    /// Where relative paths begin.
+    /// The folder in which relative paths begin.
     pub here: &'a Path,
     /// The folder of the run.
     pub run: &'a Path,
@@ -60,24 +60,21 @@ impl Jobs<'_> {
     /// The options of both jobs.
     fn common(&self, log: &str) -> Vec<String> {
         let args = self.args;
+        let folder = self.run.join(JOBS).display().to_string().replace('%', "%%");
         let mut options = vec![
             format!("--job-name={}", slug(self.name)),
             format!("--chdir={}", self.here.display()),
-            format!(
-                "--output={}/{log}",
-                self.run.join(JOBS).display().to_string().replace('%', "%%")
-            ),
+            format!("--output={folder}/{log}"),
         ];
         let named = [
             ("time", &args.time),
             ("partition", &args.partition_name),
             ("account", &args.account),
         ];
-        options.extend(
-            named
-                .iter()
-                .filter_map(|(name, value)| Some(format!("--{name}={}", value.as_ref()?))),
-        );
+        let given = named
+            .iter()
+            .filter_map(|(name, value)| Some(format!("--{name}={}", value.as_ref()?)));
+        options.extend(given);
         options.extend(args.sbatch.iter().cloned());
         options
     }
@@ -87,9 +84,8 @@ impl Jobs<'_> {
         let mut text = String::from("#!/bin/sh\n");
         for option in options {
             if option.chars().any(char::is_control) || option.contains('"') {
-                return Err(Error::Usage(format!(
-                    "{option:?}: a script for sbatch has no place for such an option"
-                )));
+                let why = "a script for sbatch cannot hold this option";
+                return Err(Error::Usage(format!("{option:?}: {why}")));
             }
             let option = match option.split_once('=') {
                 Some((name, value)) if value.contains(' ') => format!("{name}=\"{value}\""),

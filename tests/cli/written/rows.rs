@@ -328,6 +328,7 @@ pub const ROWS: &[(&str, How)] = &[
     ("export ULPLAB_CUDA=cuda/nvidia/cu13", NETWORK),
     ("ulplab dev bench --tokens 128", As("ulplab dev bench --tokens 8", 0)),
     ("ulplab dev bench formats", Slow(0)),
+    ("ulplab dev bench layouts --layout blocked_128x4", Slow(0)),
     ("ulplab kernels bench --out bench", Gpu(0)),
     (
         "ulplab kernels time --only 'quantize.*/**' --peers bench/peers.json",

@@ -9,11 +9,10 @@ use rand_chacha::rand_core::SeedableRng;
 use rand_distr::{Distribution, StandardNormal};
 use serde::{Deserialize, Serialize};
 
-use super::{Timing, timing};
+use super::{Timing, read, timing};
 use crate::json;
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::formats::codec;
-use ulplab_core::input;
 
 /// Time quantization and dequantization on one core, in GB/s of f32.
 #[derive(Debug, clap::Args)]
@@ -65,13 +64,8 @@ pub fn run(args: &FormatsArgs) -> Result<Exit> {
     if rows == 0 || cols == 0 || args.repeats == 0 {
         return Err(Error::Usage("--rows, --cols and --repeats must be 1 or more".into()));
     }
-    let peers: Vec<Figure> = match &args.peer {
-        None => Vec::new(),
-        Some(file) => {
-            let text = input::text(file)?;
-            serde_json::from_str(&text).map_err(|error| Error::data(file, format!("not a file of figures: {error}")))?
-        }
-    };
+    let peers: Option<Vec<Figure>> = args.peer.as_deref().map(read).transpose()?;
+    let peers = peers.unwrap_or_default();
     let load = load_average();
     let mut random = ChaCha8Rng::seed_from_u64(1);
     let x: Vec<f32> = (0..rows * cols).map(|_| StandardNormal.sample(&mut random)).collect();
@@ -115,21 +109,16 @@ pub fn run(args: &FormatsArgs) -> Result<Exit> {
     );
     for figure in &figures {
         let Timing { median, min, max } = figure.time;
-        let beside: Vec<String> = peers
-            .iter()
-            .filter(|peer| (&peer.format, &peer.what) == (&figure.format, &figure.what))
-            .map(|peer| {
-                let rate = peer.rate(peer.time.median);
-                let ratio = figure.rate(median) / rate;
-                format!("{ratio:.1} × {} ({rate:.3})", peer.name)
-            })
-            .collect();
+        let same = |peer: &&Figure| (&peer.format, &peer.what) == (&figure.format, &figure.what);
+        let ratios = peers.iter().filter(same).map(|peer| {
+            let rate = peer.rate(peer.time.median);
+            let ratio = figure.rate(median) / rate;
+            format!("{ratio:.1} × {} ({rate:.3})", peer.name)
+        });
+        let ratios = ratios.collect::<Vec<_>>().join("   ");
         let (format, what) = (&figure.format, &figure.what);
         let [rate, slowest, fastest] = [median, max, min].map(|seconds| figure.rate(seconds));
-        outln!(
-            "{format:14} {what:11} {rate:6.2} ({slowest:.2} to {fastest:.2})   {}",
-            beside.join("   ")
-        );
+        outln!("{format:14} {what:11} {rate:6.2} ({slowest:.2} to {fastest:.2})   {ratios}");
     }
     Ok(Exit::Pass)
 }
@@ -137,20 +126,16 @@ pub fn run(args: &FormatsArgs) -> Result<Exit> {
 /// Repeats this many times as long as the shortest are no longer the work's own time.
 const SPREAD: f64 = 3.0;
 
-/// What to say of repeats that take too different times. `load`: the load average before the first.
+/// The note on repeats whose times differ too much. `load` is the load average before the first.
 pub fn busy(figures: &[Figure], load: Option<f64>) -> Option<String> {
     let spread = |figure: &Figure| figure.time.max / figure.time.min;
     let worst = figures.iter().max_by(|a, b| spread(a).total_cmp(&spread(b)))?;
-    let load = load.map_or(String::new(), |load| {
-        format!(", with a load average of {load:.1} before the start")
-    });
-    (spread(worst) > SPREAD).then(|| {
+    let load = load.map(|load| format!(", with a load average of {load:.1} before the start"));
+    let (load, format, what, times) = (load.unwrap_or_default(), &worst.format, &worst.what, spread(worst));
+    (times > SPREAD).then(|| {
         format!(
-            "note: the machine is busy{load}: the longest repeat of {} {} took {:.1} times as long as the shortest, so the \
-             figures say little",
-            worst.format,
-            worst.what,
-            spread(worst)
+            "note: the machine is busy{load}: the longest repeat of {format} {what} took {times:.1} times as long as the shortest, \
+             so the figures say little"
         )
     })
 }

@@ -29,22 +29,19 @@ pub struct LayoutsArgs {
 
 pub(super) fn run(args: &LayoutsArgs) -> Result<Exit> {
     if [args.rows, args.bytes, args.groups, args.repeats].contains(&0) {
-        return Err(Error::Usage(
-            "--rows, --bytes, --groups and --repeats must be 1 or more".into(),
-        ));
+        let message = "--rows, --bytes, --groups and --repeats must be 1 or more";
+        return Err(Error::Usage(message.into()));
     }
     let named = args.layouts.iter().map(|name| Layout::find(name));
     let mut layouts = named.collect::<Result<Vec<_>, String>>().map_err(Error::Usage)?;
     if layouts.is_empty() {
         layouts = LAYOUTS.iter().collect();
     }
-    outln!(
-        "GB/s read and written; median of {} (slowest to fastest), and of memcpy",
-        args.repeats
-    );
-    layouts
-        .into_iter()
-        .try_for_each(|layout| measure(layout, args).map_err(Error::Usage))?;
+    let repeats = args.repeats;
+    outln!("GB/s read and written; median of {repeats} (slowest to fastest), and of memcpy");
+    for layout in layouts {
+        measure(layout, args).map_err(Error::Usage)?;
+    }
     Ok(Exit::Pass)
 }
 
@@ -81,20 +78,17 @@ fn measure(layout: &Layout, args: &LayoutsArgs) -> Result<(), String> {
     }
     let moved = (placement.matrix_len() + placement.len()) as f64 / 1e9;
     let copied = 2.0 * placement.matrix_len() as f64 / 1e9;
-    let memcpy = timing(copy);
+    let rates = |bytes: f64, time: Timing| {
+        let [median, slowest, fastest] = [time.median, time.max, time.min].map(|seconds| bytes / seconds);
+        (median, format!("({slowest:.2} to {fastest:.2})"))
+    };
+    let (memcpy, memcpy_range) = rates(copied, timing(copy));
+    let (name, shape) = (layout.name, format!("({rows}, {cols})"));
     for (direction, times) in [("forward", forward), ("inverse", inverse)] {
-        let Timing { median, min, max } = timing(times);
-        let share = moved / median / (copied / memcpy.median);
+        let (rate, range) = rates(moved, timing(times));
+        let ratio = rate / memcpy;
         outln!(
-            "{:24} {:14} {direction}  {:6.2}  ({:.2} to {:.2})  memcpy {:6.2} ({:.2} to {:.2})  ratio {share:.2}",
-            layout.name,
-            format!("({rows}, {cols})"),
-            moved / median,
-            moved / max,
-            moved / min,
-            copied / memcpy.median,
-            copied / memcpy.max,
-            copied / memcpy.min,
+            "{name:24} {shape:14} {direction}  {rate:6.2}  {range}  memcpy {memcpy:6.2} {memcpy_range}  ratio {ratio:.2}"
         );
     }
     Ok(())

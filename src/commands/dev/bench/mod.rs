@@ -3,11 +3,12 @@
 pub mod formats;
 mod layouts;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use reference::Plain;
 use reference::paths::Input;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::dataset::{Checkpoint, Manifest as Datasets};
@@ -20,7 +21,7 @@ use ulplab_core::input;
 #[command(args_conflicts_with_subcommands = true)]
 pub struct BenchArgs {
     #[command(subcommand)]
-    pub what: Option<What>,
+    pub command: Option<BenchCommand>,
     /// Checkpoint: a name from datasets/manifest.toml, or a folder.
     #[arg(long, default_value = "dsv4-mini")]
     pub model: String,
@@ -43,7 +44,7 @@ pub struct BenchArgs {
 
 /// Other things to time.
 #[derive(Debug, clap::Subcommand)]
-pub enum What {
+pub enum BenchCommand {
     Formats(formats::FormatsArgs),
     Layouts(layouts::LayoutsArgs),
 }
@@ -70,57 +71,45 @@ pub struct Figures {
 }
 
 pub fn run(args: &BenchArgs) -> Result<Exit> {
-    match &args.what {
-        Some(What::Formats(args)) => return formats::run(args),
-        Some(What::Layouts(args)) => return layouts::run(args),
+    match &args.command {
+        Some(BenchCommand::Formats(args)) => return formats::run(args),
+        Some(BenchCommand::Layouts(args)) => return layouts::run(args),
         None => {}
     }
     if args.tokens == 0 || args.repeats == 0 {
         return Err(Error::Usage("--tokens and --repeats must be 1 or more".into()));
     }
-    let peer = args.peer.as_ref().map(|file| {
-        let text = input::text(file)?;
-        serde_json::from_str::<Figures>(&text)
-            .map_err(|error| Error::data(file, format!("not a file of figures: {error}")))
-    });
-    let peer = peer.transpose()?;
+    let peer: Option<Figures> = args.peer.as_deref().map(read).transpose()?;
     let ours = measure(args)?;
     if args.json {
         json::print(&ours)?;
         return Ok(Exit::Pass);
     }
-    let row = |name: &str, what: &str, t: Timing| {
-        outln!(
-            "{name:24} {what:16} {:9.2} ms  ({:.2} to {:.2})",
-            t.median * 1e3,
-            t.min * 1e3,
-            t.max * 1e3
-        );
+    let row = |name: &str, what: &str, time: Timing| {
+        let [median, min, max] = [time.median, time.min, time.max].map(|seconds| seconds * 1e3);
+        outln!("{name:24} {what:16} {median:9.2} ms  ({min:.2} to {max:.2})");
     };
     for figures in [Some(&ours), peer.as_ref()].into_iter().flatten() {
-        row(
-            &figures.name,
-            &format!("forward of {}", figures.tokens),
-            figures.forward,
-        );
+        let forward = format!("forward of {}", figures.tokens);
+        row(&figures.name, &forward, figures.forward);
         row(&figures.name, "decode step", figures.decode);
     }
     if let Some(peer) = &peer {
-        if (peer.tokens, peer.threads) != (ours.tokens, ours.threads) {
-            outln!(
-                "the peer ran {} tokens on {} threads: no ratio",
-                peer.tokens,
-                peer.threads
-            );
-        } else {
-            let (forward, decode) = (
-                peer.forward.median / ours.forward.median,
-                peer.decode.median / ours.decode.median,
-            );
-            outln!("times {}: forward {forward:.1}, decode step {decode:.1}", peer.name);
+        let (tokens, threads) = (peer.tokens, peer.threads);
+        let forward = peer.forward.median / ours.forward.median;
+        let decode = peer.decode.median / ours.decode.median;
+        match (tokens, threads) == (ours.tokens, ours.threads) {
+            true => outln!("times {}: forward {forward:.1}, decode step {decode:.1}", peer.name),
+            false => outln!("the peer ran {tokens} tokens on {threads} threads: no ratio"),
         }
     }
     Ok(Exit::Pass)
+}
+
+/// Reads a file of figures that a peer script printed.
+fn read<T: DeserializeOwned>(file: &Path) -> Result<T> {
+    let figures = serde_json::from_str(&input::text(file)?);
+    figures.map_err(|error| Error::data(file, format!("not a file of figures: {error}")))
 }
 
 fn measure(args: &BenchArgs) -> Result<Figures> {

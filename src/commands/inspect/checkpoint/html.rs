@@ -5,9 +5,9 @@ use std::path::Path;
 
 use askama::Template;
 
-use super::Verdict;
 use super::output::{by_sqnr, formats, subject, summary};
 use crate::report::chart::{Chart, Dot, DotRow, Dots, Mark};
+use crate::run::verdict::Outcome;
 use ulplab_checkpoint::checkpoint::{CHECKS, Check, Finding, Judged, Report, kin};
 
 /// The most matrices that a table lists.
@@ -27,7 +27,7 @@ struct Page<'a> {
     formats: Vec<(&'a str, usize)>,
     /// Findings by matrix, worst first.
     worst: Vec<(&'a str, Vec<&'a Finding>)>,
-    /// How many matrices with findings are left out.
+    /// Number of matrices with findings that are left out.
     more: usize,
     /// SVG.
     gains: String,
@@ -40,7 +40,7 @@ struct Page<'a> {
 }
 
 /// The page. It names no outside resource and has no script.
-pub fn page(path: &Path, report: &Report, verdict: Verdict) -> String {
+pub fn page(path: &Path, report: &Report, verdict: Outcome) -> String {
     let mut worst = report.worst();
     let more = worst.len().saturating_sub(LISTED);
     worst.truncate(LISTED);
@@ -51,9 +51,9 @@ pub fn page(path: &Path, report: &Report, verdict: Verdict) -> String {
         path: path.display().to_string(),
         verdict: verdict.name(),
         tone: match verdict {
-            Verdict::Pass => "pass",
-            Verdict::Fail => "fail",
-            Verdict::NotJudged => "open",
+            Outcome::Pass => "pass",
+            Outcome::Fail => "fail",
+            _ => "open",
         },
         summary: summary(report),
         subject: subject(report),
@@ -76,15 +76,13 @@ fn chart(report: &Report, title: &str, unit: &str, value: impl Fn(&Judged) -> Op
     let mut rows: BTreeMap<String, Vec<Dot>> = BTreeMap::new();
     for judged in &report.matrices {
         let Some(value) = value(judged) else { continue };
-        let mark = if wrong.contains(judged.name.as_str()) {
-            Mark::Cross
-        } else {
-            Mark::Filled
+        let mark = match wrong.contains(judged.name.as_str()) {
+            true => Mark::Cross,
+            false => Mark::Filled,
         };
         let detail = format!("{}: {value:.4}", judged.name);
-        rows.entry(kin(&judged.name))
-            .or_default()
-            .push(Dot { value, mark, detail });
+        let row = rows.entry(kin(&judged.name)).or_default();
+        row.push(Dot { value, mark, detail });
     }
     let row = |(name, mut dots): (String, Vec<Dot>)| {
         dots.sort_by(|a, b| a.value.total_cmp(&b.value));

@@ -7,18 +7,10 @@ use std::io::Write;
 
 use super::InspectArgs;
 use crate::progress::Progress;
+use crate::run::verdict::Outcome;
 use ulplab_checkpoint::checkpoint::{Checkpoint, Report, Selection, Severity};
 use ulplab_core::atomic::write_text;
 use ulplab_core::error::{Error, Exit, Result};
-
-/// The verdict on a checkpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    Pass,
-    Fail,
-    /// Nothing is wrong, and something was not judged, or nothing is quantized.
-    NotJudged,
-}
 
 /// Judges a checkpoint, and prints to `out`.
 pub fn run_to(args: &InspectArgs, out: &mut dyn Write) -> Result<Exit> {
@@ -36,15 +28,11 @@ pub fn run_to(args: &InspectArgs, out: &mut dyn Write) -> Result<Exit> {
         |elements, name| progress.borrow_mut().advance(elements, name),
     )?;
     drop(progress);
-    let verdict = Verdict::of(&report);
+    let verdict = outcome(&report);
+    let top = if args.all { usize::MAX } else { args.top };
     let text = match args.json {
         true => output::records(&report, verdict),
-        false => output::page(
-            &args.file,
-            &report,
-            verdict,
-            if args.all { usize::MAX } else { args.top },
-        ),
+        false => output::page(&args.file, &report, verdict, top),
     };
     out.write_all(text.as_bytes())
         .map_err(Error::io("standard output", "write"))?;
@@ -54,29 +42,12 @@ pub fn run_to(args: &InspectArgs, out: &mut dyn Write) -> Result<Exit> {
     Ok(verdict.exit())
 }
 
-impl Verdict {
-    fn of(report: &Report) -> Self {
-        let open = report.count(Severity::NotJudged) > 0 || !report.unread.is_empty() || report.matrices.is_empty();
-        match (report.count(Severity::Error), open) {
-            (1.., _) => Self::Fail,
-            (0, true) => Self::NotJudged,
-            (0, false) => Self::Pass,
-        }
-    }
-
-    fn exit(self) -> Exit {
-        match self {
-            Self::Pass => Exit::Pass,
-            Self::Fail => Exit::GateFailed,
-            Self::NotJudged => Exit::NotJudged,
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Pass => "PASS",
-            Self::Fail => "FAIL",
-            Self::NotJudged => "NOT JUDGED",
-        }
+/// Returns the verdict on a checkpoint; not judged if nothing is quantized, or something is not understood.
+fn outcome(report: &Report) -> Outcome {
+    let open = report.count(Severity::NotJudged) > 0 || !report.unread.is_empty() || report.matrices.is_empty();
+    match (report.count(Severity::Error), open) {
+        (1.., _) => Outcome::Fail,
+        (0, true) => Outcome::NotJudged,
+        (0, false) => Outcome::Pass,
     }
 }

@@ -1,19 +1,18 @@
 //! A report on a checkpoint as text and as JSON Lines.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
 use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::Verdict;
-use ulplab_checkpoint::checkpoint::{Finding, Judged, Measured, Report, Severity};
+use crate::run::verdict::Outcome;
+use ulplab_checkpoint::checkpoint::{Judged, Report, Severity};
 use ulplab_core::error::counted;
 use ulplab_core::record::to_json;
 use ulplab_core::text::shown;
 
 /// The whole text; at most `top` matrices and tensors are listed. Texts of files stay within their line.
-pub fn page(path: &Path, report: &Report, verdict: Verdict, top: usize) -> String {
+pub fn page(path: &Path, report: &Report, verdict: Outcome, top: usize) -> String {
     let mut lines = vec![format!("{}: {}", path.display(), subject(report))];
     for (format, count) in formats(report) {
         lines.push(format!("  {format}: {}", matrices(count)));
@@ -28,18 +27,14 @@ pub fn page(path: &Path, report: &Report, verdict: Verdict, top: usize) -> Strin
         } else {
             matrix
         };
-        let judged = report
-            .judged(matrix)
-            .map_or(String::new(), |judged| format!("  {}", line(judged)));
+        let judged = report.judged(matrix);
+        let judged = judged.map_or(String::new(), |judged| format!("  {}", line(judged)));
         lines.push(format!("  {head}{judged}"));
         for finding in findings {
-            let Finding {
-                check, found, expected, ..
-            } = finding;
-            let severity = check.severity.name();
+            let (severity, check) = (finding.check.severity.name(), finding.check.name);
+            let (subject, found, expected) = (&finding.subject, &finding.found, &finding.expected);
             lines.push(format!(
-                "    {severity} {}: {}: {found}; expected {expected}",
-                check.name, finding.subject
+                "    {severity} {check}: {subject}: {found}; expected {expected}"
             ));
         }
     }
@@ -101,41 +96,24 @@ fn matrices(count: usize) -> String {
     }
 }
 
-/// What was judged and what was found, in a line.
+/// Counts of findings and of judged tensors, in a line.
 pub fn summary(report: &Report) -> String {
     let of = |severity| report.count(severity);
     let with: BTreeSet<&str> = report.findings.iter().map(|finding| finding.matrix.as_str()).collect();
-    let mut text = format!(
-        "{} and {}",
-        counted(of(Severity::Error), "error"),
-        counted(of(Severity::Warning), "warning")
-    );
-    match of(Severity::NotJudged) {
-        0 => {}
-        open => {
-            let _ = write!(text, ", {open} not judged");
-        }
+    let (errors, warnings) = (of(Severity::Error), of(Severity::Warning));
+    let mut text = format!("{} and {}", counted(errors, "error"), counted(warnings, "warning"));
+    if let open @ 1.. = of(Severity::NotJudged) {
+        text += &format!(", {open} not judged");
     }
-    let with = with.iter().filter(|matrix| !matrix.is_empty()).count();
-    if with > 0 {
-        let _ = write!(
-            text,
-            " about {}",
-            counted(with, "matrix").replace("matrixs", "matrices")
-        );
-    }
-    let _ = write!(
-        text,
-        "; {} read, {} not quantized",
-        matrices(report.matrices.len()),
-        counted(report.plain, "tensor")
-    );
-    match report.unread.len() {
+    match with.iter().filter(|matrix| !matrix.is_empty()).count() {
         0 => {}
-        1 => text.push_str(", 1 tensor not understood"),
-        count => {
-            let _ = write!(text, ", {count} tensors not understood");
-        }
+        1 => text += " about 1 matrix",
+        several => text += &format!(" about {several} matrices"),
+    }
+    let (read, plain) = (matrices(report.matrices.len()), counted(report.plain, "tensor"));
+    text += &format!("; {read} read, {plain} not quantized");
+    if let unread @ 1.. = report.unread.len() {
+        text += &format!(", {} not understood", counted(unread, "tensor"));
     }
     text
 }
@@ -150,24 +128,18 @@ pub fn by_sqnr(report: &Report) -> Vec<&Judged> {
 
 /// Format, shape, SQNR, and the tensors of the source if they have other names.
 fn line(judged: &Judged) -> String {
-    let Judged {
-        format,
-        shape,
-        sqnr,
-        through,
-        ..
-    } = judged;
-    let sqnr = sqnr.map_or(String::new(), |sqnr| format!("  SQNR {sqnr:.2} dB"));
-    let through = match through.len() {
-        0 => String::new(),
-        1..=3 => format!(" (source: {})", through.join(", ")),
-        count => format!(" (source: {} and {} more)", through[0], count - 1),
+    let (format, shape) = (&judged.format, &judged.shape);
+    let sqnr = judged.sqnr.map_or(String::new(), |sqnr| format!("  SQNR {sqnr:.2} dB"));
+    let through = match &judged.through[..] {
+        [] => String::new(),
+        [_] | [_, _] | [_, _, _] => format!(" (source: {})", judged.through.join(", ")),
+        [first, others @ ..] => format!(" (source: {first} and {} more)", others.len()),
     };
     format!("{format}  {shape:?}{sqnr}{through}")
 }
 
 /// JSON Lines: a record for each finding, matrix and tensor that is not understood, and a summary.
-pub fn records(report: &Report, verdict: Verdict) -> String {
+pub fn records(report: &Report, verdict: Outcome) -> String {
     let mut records: Vec<Value> = Vec::new();
     for finding in &report.findings {
         records.push(json!({
@@ -206,19 +178,11 @@ fn matrix(judged: &Judged) -> Value {
         "shape": judged.shape,
     });
     if let Some(measured) = &judged.measured {
-        let Measured {
-            elements,
-            saturated,
-            nan_codes,
-            blocks,
-            dead,
-            ..
-        } = *measured;
-        record["elements"] = json!(elements);
-        record["saturated"] = json!(saturated);
-        record["nan_codes"] = json!(nan_codes);
-        record["blocks"] = json!(blocks);
-        record["zero_blocks"] = json!(dead);
+        record["elements"] = json!(measured.elements);
+        record["saturated"] = json!(measured.saturated);
+        record["nan_codes"] = json!(measured.nan_codes);
+        record["blocks"] = json!(measured.blocks);
+        record["zero_blocks"] = json!(measured.dead);
         record["rms"] = to_json(measured.rms);
         record["gain"] = to_json(measured.gain(measured.rms));
     }

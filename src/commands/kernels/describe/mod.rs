@@ -57,7 +57,7 @@ pub struct BufferLine {
     pub shape: Vec<String>,
     /// A case that has it so, if not all have.
     pub such_as: Option<String>,
-    /// How many of the cases that were made have it so.
+    /// Number of sample cases that have it so.
     #[serde(skip)]
     cases: usize,
 }
@@ -106,11 +106,7 @@ pub fn run(args: &DescribeArgs) -> Result<Exit> {
             ..describe(ops::find(&args.op).map_err(Error::Usage)?).map_err(Error::Usage)?
         },
     };
-    if args.json {
-        json::print(&description)?;
-    } else {
-        out!("{}", text(&description));
-    }
+    json::print_or(args.json, &description, || text(&description))?;
     Ok(Exit::Pass)
 }
 
@@ -226,20 +222,19 @@ fn judgements(samples: &[Sample]) -> Vec<JudgementLine> {
         for judge in &sample.problem.judges {
             let (how, why) = (judge.how(), judge.why.to_string());
             let same = |line: &JudgementLine| line.output == judge.output && line.how == how && line.why == why;
-            match lines.iter_mut().find(|(line, _)| same(line)) {
-                Some((_, count)) => *count += 1,
-                None => lines.push((
-                    JudgementLine {
-                        output: judge.output.into(),
-                        rule: name_of(&judge.rule),
-                        short: short(judge),
-                        how,
-                        why,
-                        such_as: Some(sample.case.name.clone()),
-                    },
-                    1,
-                )),
+            if let Some((_, count)) = lines.iter_mut().find(|(line, _)| same(line)) {
+                *count += 1;
+                continue;
             }
+            let line = JudgementLine {
+                output: judge.output.into(),
+                rule: name_of(&judge.rule),
+                short: short(judge),
+                how,
+                why,
+                such_as: Some(sample.case.name.clone()),
+            };
+            lines.push((line, 1));
         }
     }
     let lines = lines.into_iter().map(|(line, count)| JudgementLine {
@@ -263,16 +258,17 @@ fn name_of(rule: &Rule) -> &'static str {
 /// When an output is right, in a few words.
 fn short(judge: &Judge) -> String {
     match &judge.rule {
-        Rule::Equal { any_nan, also, .. } => format!(
-            "equal bytes{}{}",
-            also.as_ref()
-                .map_or("", |_| ", or those of another admissible rounding"),
-            if any_nan.is_empty() {
+        Rule::Equal { any_nan, also, .. } => {
+            let also = also
+                .as_ref()
+                .map_or("", |_| ", or those of another admissible rounding");
+            let any = if any_nan.is_empty() {
                 ""
             } else {
                 "; every NaN counts as equal"
-            }
-        ),
+            };
+            format!("equal bytes{also}{any}")
+        }
         Rule::Within { .. } => "each element within its own bound".into(),
         Rule::Rms { bar, .. } => {
             format!("root-mean-square error of each group of rows at most {bar} times that of the expected values")
@@ -322,14 +318,8 @@ impl CaseLine {
 
 /// A description for a terminal.
 fn text(description: &Description) -> String {
-    let Description {
-        op,
-        doc,
-        sizes,
-        keys,
-        cases,
-        ..
-    } = description;
+    let (op, doc, sizes) = (&description.op, &description.doc, &description.sizes);
+    let (keys, cases) = (&description.keys, &description.cases);
     let mut lines = vec![format!("{op}: {doc}"), String::new(), "buffers".into()];
     let such_as = |case: &Option<String>| match case {
         Some(case) => format!(" (e.g. {case})"),
@@ -339,38 +329,28 @@ fn text(description: &Description) -> String {
     let wide = width(&mut description.buffers.iter().map(|buffer| &buffer.name));
     for buffer in &description.buffers {
         let dtypes: Vec<String> = buffer.dtypes.iter().map(|dtype| dtype.to_string()).collect();
-        lines.push(format!(
-            "  {:wide$}  {:8}  {} [{}]{}",
-            buffer.name,
-            buffer.role,
-            dtypes.join(" or "),
-            buffer.shape.join(", "),
-            such_as(&buffer.such_as)
-        ));
+        let (name, role, shape) = (&buffer.name, buffer.role, &buffer.shape);
+        let (dtypes, shape, such_as) = (dtypes.join(" or "), shape.join(", "), such_as(&buffer.such_as));
+        lines.push(format!("  {name:wide$}  {role:8}  {dtypes} [{shape}]{such_as}"));
     }
     if description.buffers.iter().any(|buffer| shapes::varies(&buffer.shape)) {
-        lines.push(format!(
-            "  A to B: depends on the case; `ulplab kernels dump {op}` writes the buffers of a case"
-        ));
+        let hint = format!("`ulplab kernels dump {op}` writes the buffers of a case");
+        lines.push(format!("  A to B: depends on the case; {hint}"));
     }
     if !description.scalars.is_empty() {
         lines.extend([String::new(), "scalars".into()]);
     }
     for scalar in &description.scalars {
-        lines.push(format!(
-            "  {}  {}, {}",
-            scalar.name,
-            scalar.r#type,
-            scalar.values.join(" or ")
-        ));
+        let (name, kind, values) = (&scalar.name, scalar.r#type, scalar.values.join(" or "));
+        lines.push(format!("  {name}  {kind}, {values}"));
     }
     let (named, internal): (Vec<&String>, Vec<&String>) = sizes.iter().partition(|size| description.is_named(size));
     let joined = |sizes: Vec<&String>| sizes.into_iter().map(String::as_str).collect::<Vec<_>>().join(" ");
     lines.extend([String::new(), format!("sizes  {}", joined(named))]);
     if !internal.is_empty() {
+        let internal = joined(internal);
         lines.push(format!(
-            "       {}: numbers that kernels are launched with, in no shape",
-            joined(internal)
+            "       {internal}: numbers that kernels are launched with, in no shape"
         ));
     }
     // A key that is the same in all cases tells none apart.
@@ -380,12 +360,8 @@ fn text(description: &Description) -> String {
     }
     lines.extend([String::new(), "how outputs are judged".into()]);
     for judgement in &description.judgements {
-        lines.push(format!(
-            "  {}{}: {}",
-            judgement.output,
-            such_as(&judgement.such_as),
-            judgement.how
-        ));
+        let (output, such_as) = (&judgement.output, such_as(&judgement.such_as));
+        lines.push(format!("  {output}{such_as}: {}", judgement.how));
         lines.push(format!("    because: {}", judgement.why));
     }
     lines.extend([String::new(), counted(cases.len(), "case")]);

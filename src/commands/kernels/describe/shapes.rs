@@ -51,11 +51,7 @@ pub fn named(shapes: &[(&Case, &[usize])], at: usize) -> String {
             if fits(&|case| Some(size(case, name)? * factor)) {
                 return format!("{factor} {name}");
             }
-            if fits(&|case| {
-                size(case, name)
-                    .filter(|size| size % factor == 0)
-                    .map(|size| size / factor)
-            }) {
+            if fits(&|case| Some(size(case, name).filter(|size| size % factor == 0)? / factor)) {
                 return format!("{name} / {factor}");
             }
         }
@@ -105,11 +101,10 @@ pub fn named(shapes: &[(&Case, &[usize])], at: usize) -> String {
                     return format!("{a} {b} {c}");
                 }
             }
-            if let Some(factor) = [2, 4, 8]
-                .iter()
-                .find(|factor| fits(&|case| Some(*factor * size(case, a)? * size(case, b)?)))
-            {
-                return format!("{factor} {a} {b}");
+            for factor in [2, 4, 8] {
+                if fits(&|case| Some(factor * size(case, a)? * size(case, b)?)) {
+                    return format!("{factor} {a} {b}");
+                }
             }
         }
         if fits(&|case| Some(size(case, a)? + 1)) {

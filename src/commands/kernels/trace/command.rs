@@ -67,11 +67,8 @@ pub fn run(args: &TraceArgs) -> Result<Exit> {
     let problem = crate::commands::kernels::problem(op, &case)?;
     let planned = variants.into_iter().map(|variant| {
         let plan = Plan::new(variant, &case, sms).map_err(Error::Usage)?;
-        let plan = plan.ok_or_else(|| {
-            let why = format!("{}.{} does not accept case '{}'", op.name(), variant.name, case.name);
-            Error::Usage(why)
-        })?;
-        Ok((variant, plan))
+        let refuses = || format!("{}.{} does not accept case '{}'", op.name(), variant.name, case.name);
+        Ok((variant, plan.ok_or_else(|| Error::Usage(refuses()))?))
     });
     let planned = planned.collect::<Result<Vec<_>>>()?;
     let count = |(variant, plan): &(&Variant, Plan)| Trace::count(&source, variant, &problem, plan);
@@ -99,21 +96,15 @@ pub fn run(args: &TraceArgs) -> Result<Exit> {
     if let Some(file) = &args.html {
         write_text(file, &html::page(&all))?;
     }
-    match args.json {
-        true => json::print(&all)?,
-        false => out!("{}", terminal::text(&all)),
-    }
+    json::print_or(args.json, &all, || terminal::text(&all))?;
     Ok(Exit::Pass)
 }
 
-/// The case and the variants that are asked for.
+/// The case and the variants that the user names, or their defaults.
 fn choose<'a>(args: &TraceArgs, op: &dyn Op, source: &'a Source, sms: i64) -> Result<(Case, Vec<&'a Variant>)> {
     let all = &source.header.variants;
-    let mut variants = args
-        .variants
-        .iter()
-        .map(|name| source.named(name))
-        .collect::<Result<Vec<_>>>()?;
+    let named = args.variants.iter().map(|name| source.named(name));
+    let mut variants = named.collect::<Result<Vec<_>>>()?;
     let takes = |variant: &Variant, case: &Case| {
         let plan = Plan::new(variant, case, sms).map_err(|why| Error::data(&source.path, why))?;
         Ok(plan.is_some())
@@ -121,20 +112,15 @@ fn choose<'a>(args: &TraceArgs, op: &dyn Op, source: &'a Source, sms: i64) -> Re
     let case = match &args.case {
         Some(name) => ops::case(op, name).map_err(Error::Usage)?,
         None => {
-            let taken = |case: &Case| {
-                variants
-                    .iter()
-                    .map(|variant| takes(variant, case))
-                    .collect::<Result<Vec<_>>>()
-            };
-            let timed = op.cases().into_iter().filter(|case| case.timed);
-            let timed = timed
-                .map(|case| Ok((taken(&case)?, case)))
-                .collect::<Result<Vec<_>>>()?;
-            let found = timed.into_iter().find(|(taken, _)| taken.iter().all(|taken| *taken));
-            let why =
-                || Error::Usage("no timed case is accepted by all of these variants; name a case with --case".into());
-            found.ok_or_else(why)?.1
+            let mut cases = op.cases();
+            cases.retain(|case| case.timed);
+            for variant in &variants {
+                let taken = cases.iter().map(|case| takes(variant, case));
+                let mut taken = taken.collect::<Result<Vec<_>>>()?.into_iter();
+                cases.retain(|_| taken.next() == Some(true));
+            }
+            let why = "no timed case is accepted by all of these variants; name a case with --case";
+            cases.into_iter().next().ok_or_else(|| Error::Usage(why.into()))?
         }
     };
     if variants.is_empty() {
@@ -144,14 +130,11 @@ fn choose<'a>(args: &TraceArgs, op: &dyn Op, source: &'a Source, sms: i64) -> Re
             }
         }
     }
-    match variants.is_empty() {
-        true => Err(Error::Usage(format!(
-            "no variant of {} accepts case '{}'",
-            op.name(),
-            case.name
-        ))),
-        false => Ok((case, variants)),
+    if variants.is_empty() {
+        let (op, case) = (op.name(), case.name);
+        return Err(Error::Usage(format!("no variant of {op} accepts case '{case}'")));
     }
+    Ok((case, variants))
 }
 
 /// Checks a variant, and times it as a whole and launch by launch.

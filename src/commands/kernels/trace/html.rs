@@ -61,11 +61,9 @@ fn chart(all: &Traces, trace: &Trace) -> String {
             note: format!("{} × {:.2} µs", launch.turns, launch.us?),
         })
     };
+    let kernel = &trace.kernel;
     let dots = Dots {
-        title: format!(
-            "{}: time of all turns of each launch, and the least it could be (hollow)",
-            trace.kernel
-        ),
+        title: format!("{kernel}: time of all turns of each launch, and the least it could be (hollow)"),
         unit: "µs".into(),
         rows: trace.launches.iter().filter_map(row).collect(),
         width: 1180.0,

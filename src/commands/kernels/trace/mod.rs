@@ -26,9 +26,9 @@ pub struct Trace {
     pub prepare: Vec<String>,
     /// In the order of their first turns.
     pub launches: Vec<Launch>,
-    /// What any way to compute this must move and multiply.
+    /// The bytes and operations that no way to compute this can avoid.
     pub least: Cost,
-    /// What its products multiply.
+    /// The type of the factors of its products.
     pub products: Factor,
     /// Microseconds of a run; none without a GPU.
     pub us: Option<Micros>,
@@ -47,7 +47,7 @@ pub struct Launch {
     pub us: Option<f64>,
     /// The same with all memory in the L2 cache, however large it is.
     pub us_cached: Option<f64>,
-    /// Microseconds that all turns add to a run: little, where others run beside them.
+    /// Microseconds that all turns add to a run: little, if others run at the same time.
     pub us_added: Option<f64>,
 }
 
@@ -92,14 +92,14 @@ impl Launch {
         }
     }
 
-    /// How long all its turns take, if one takes so long.
+    /// The time of all its turns, if one takes `us`.
     pub fn of_all(&self, us: Option<f64>) -> Option<f64> {
         Some(us? * self.turns as f64)
     }
 }
 
 impl Trace {
-    /// What can be counted without a GPU.
+    /// Counts bytes and operations, without a GPU.
     pub fn count(source: &Source, variant: &Variant, problem: &Problem, plan: &Plan) -> Self {
         let least = Cost {
             bytes: problem.bytes,
@@ -113,29 +113,21 @@ impl Trace {
             // A launch that is all there is does what must be done.
             cost: match plan.run.turns.len() {
                 1 => least,
-                _ => cost(
-                    step,
-                    turns(at).next().map_or(&[], |turn| &turn.arguments),
-                    problem,
-                    plan,
-                ),
+                _ => {
+                    let arguments = turns(at).next().map_or(&[][..], |turn| &turn.arguments);
+                    cost(step, arguments, problem, plan)
+                }
             },
             us: None,
             us_cached: None,
             us_added: None,
         };
+        let steps = plan.run.steps.iter().enumerate().filter(|(_, step)| !step.tap);
         Self {
             kernel: format!("{}.{}", source.op, variant.name),
             doc: variant.doc.clone(),
             prepare: plan.prepare.steps.iter().map(|step| step.name.clone()).collect(),
-            launches: plan
-                .run
-                .steps
-                .iter()
-                .enumerate()
-                .filter(|(_, step)| !step.tap)
-                .map(launch)
-                .collect(),
+            launches: steps.map(launch).collect(),
             least,
             products: plan.products,
             us: None,

@@ -30,18 +30,8 @@ pub type Rows = Vec<Vec<String>>;
 
 /// One row a launch, then the whole.
 pub fn launches(all: &Traces, trace: &Trace) -> Rows {
-    let mut rows = vec![head(&[
-        "launch",
-        "turns",
-        "MB",
-        "GFLOP",
-        "µs each",
-        "µs",
-        "cached µs",
-        "adds µs",
-        "least µs",
-        "of limit",
-    ])];
+    let heads = "launch,turns,MB,GFLOP,µs each,µs,cached µs,adds µs,least µs,of limit";
+    let mut rows = vec![heads.split(',').map(String::from).collect::<Vec<_>>()];
     let row = |name: &str, turns: usize, cost: Cost, each: Option<f64>, [us, cached, added]: [Option<f64>; 3]| {
         let limit = all.ceilings.map(|ceilings| cost.limit(&ceilings, trace.products));
         vec![
@@ -63,21 +53,15 @@ pub fn launches(all: &Traces, trace: &Trace) -> Rows {
         rows.push(row(&launch.name, launch.turns, launch.all(), launch.us, times));
     }
     if trace.turns() > 1 {
-        rows.push(row(
-            "all launches",
-            trace.turns(),
-            trace.cost(),
-            None,
-            [trace.us_of_launches(), None, None],
-        ));
+        let times = [trace.us_of_launches(), None, None];
+        rows.push(row("all launches", trace.turns(), trace.cost(), None, times));
     }
     let cached = trace.us.and_then(|us| us.cached);
     let times = [trace.whole(), cached, None];
     rows.push(row("a run", trace.turns(), trace.least, None, times));
     // Columns that have no figure.
-    let kept: Vec<bool> = (0..rows[0].len())
-        .map(|at| rows[1..].iter().any(|row| row[at] != NONE))
-        .collect();
+    let has_figure = |at: usize| rows[1..].iter().any(|row| row[at] != NONE);
+    let kept: Vec<bool> = (0..rows[0].len()).map(has_figure).collect();
     for row in &mut rows {
         let mut kept = kept.iter();
         row.retain(|_| kept.next() == Some(&true));
@@ -93,10 +77,7 @@ pub fn side_by_side(all: &Traces) -> Rows {
     };
     let us =
         |get: fn(&super::Micros) -> Option<f64>| move |trace: &Trace| optional(trace.us.as_ref().and_then(get), micros);
-    let limit = |trace: &Trace| {
-        all.ceilings
-            .map(|ceilings| trace.least.limit(&ceilings, trace.products))
-    };
+    let limit = |trace: &Trace| Some(trace.least.limit(&all.ceilings?, trace.products));
     let mut rows = vec![
         of("", &|trace| trace.kernel.clone()),
         of("launches", &|trace| trace.turns().to_string()),
@@ -144,10 +125,6 @@ fn gigaflops(cost: Cost) -> String {
         0 => NONE.into(),
         flops => format!("{:.3}", flops as f64 / 1e9),
     }
-}
-
-fn head(names: &[&str]) -> Vec<String> {
-    names.iter().map(ToString::to_string).collect()
 }
 
 fn table(rows: Rows) -> String {
