@@ -434,15 +434,11 @@ fn own_operations_and_cases_are_described_and_dumped() {
     // A program takes the file as it is.
     let candidate = home.join("candidate.py");
     let inputs = to.join("inputs.safetensors");
+    let got = home.join("got.safetensors");
     let ran = Command::new("python3")
-        .args([
-            path(&candidate),
-            "right",
-            path(&inputs),
-            path(&home.join("got.safetensors")),
-        ])
+        .args([path(&candidate), "right", path(&inputs), path(&got)])
         .status();
-    assert!(ran.unwrap().success() && home.join("got.safetensors").is_file());
+    assert!(ran.unwrap().success() && got.is_file());
     for name in ["want", "bound"] {
         assert!(to.join(format!("{name}.safetensors")).is_file());
     }

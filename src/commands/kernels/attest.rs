@@ -3,21 +3,19 @@
 
 use std::path::PathBuf;
 
-use super::{KernelArgs, WorkerArgs, experiment_or_shipped};
-use crate::commands::sweep::SweepArgs;
+use super::RunArgs;
 use crate::studies::kernels::Options;
 use crate::studies::kernels::attest;
 use ulplab_core::error::{Exit, Result};
 
 /// The groups of options that only a run takes.
-const RUN: [&str; 3] = ["SweepArgs", "KernelArgs", "WorkerArgs"];
+const RUN: [&str; 2] = ["SweepArgs", "RunArgs"];
 
 /// Check the kernels, plant every fault, and write attestations of the files whose kernels pass; or, with --check, list the
 /// kernels that have changed since they were verified.
 ///
 /// The attestations go to DIR/<device>/kernels.json. --check needs no GPU.
 #[derive(Debug, clap::Args)]
-#[command(mut_arg("experiment", experiment_or_shipped))]
 pub struct AttestArgs {
     /// Folder of the attestations [default of --check and --digests: experiments/results].
     #[arg(value_name = "DIR", required_unless_present_any = ["check", "digests"])]
@@ -31,11 +29,7 @@ pub struct AttestArgs {
     #[arg(long, conflicts_with_all = RUN, conflicts_with = "check")]
     digests: bool,
     #[command(flatten)]
-    sweep: SweepArgs,
-    #[command(flatten)]
-    besides: KernelArgs,
-    #[command(flatten)]
-    workers: WorkerArgs,
+    run: RunArgs,
 }
 
 pub(super) fn run(args: &AttestArgs) -> Result<Exit> {
@@ -48,8 +42,7 @@ pub(super) fn run(args: &AttestArgs) -> Result<Exit> {
     let kernels = Options {
         mutants: true,
         attest: args.folder.clone(),
-        workers: args.workers.workers(),
         ..Options::default()
     };
-    args.besides.sweep(&args.sweep, kernels)
+    args.run.start(kernels)
 }

@@ -2,8 +2,7 @@
 
 use clap::builder::PossibleValuesParser;
 
-use super::{KernelArgs, WorkerArgs, experiment_or_shipped};
-use crate::commands::sweep::SweepArgs;
+use super::RunArgs;
 use crate::studies::kernels::{ARCHITECTURES, OnDevice, Options};
 use ulplab_core::error::{Exit, Result};
 
@@ -12,14 +11,9 @@ use ulplab_core::error::{Exit, Result};
 /// Without a GPU, kernels are compiled, their headers are checked against the compiled code, and the exit code is 4.
 /// `--device compile` requests only that; the exit code is then the one of the attestations.
 #[derive(Debug, clap::Args)]
-#[command(mut_arg("experiment", experiment_or_shipped))]
 pub struct CheckArgs {
     #[command(flatten)]
-    sweep: SweepArgs,
-    #[command(flatten)]
-    besides: KernelArgs,
-    #[command(flatten)]
-    workers: WorkerArgs,
+    run: RunArgs,
     /// Run kernels on a GPU, or only compile them and check them against their attestations.
     #[arg(long, value_enum, default_value = "cuda")]
     device: OnDevice,
@@ -32,8 +26,7 @@ pub(super) fn run(args: &CheckArgs) -> Result<Exit> {
     let kernels = Options {
         device: args.device,
         architectures: args.architectures.clone(),
-        workers: args.workers.workers(),
         ..Options::default()
     };
-    args.besides.sweep(&args.sweep, kernels)
+    args.run.start(kernels)
 }

@@ -75,9 +75,12 @@ fn problem(op: &dyn Op, case: &Case) -> Result<Problem> {
     ops::problem_with(op, case, &data).map_err(Error::Usage)
 }
 
-/// Options of every subcommand that runs an experiment, in addition to those of `ulplab sweep`.
-#[derive(Debug, clap::Args)]
-struct KernelArgs {
+/// Options of the subcommands that run an experiment of kernels.
+#[derive(Clone, Debug, clap::Args)]
+#[command(mut_arg("experiment", experiment_or_shipped))]
+struct RunArgs {
+    #[command(flatten)]
+    sweep: SweepArgs,
     /// Keep the inputs, outputs, expected outputs and bounds of each cell that fails, as DIR/<recipe>.<case>.safetensors of
     /// at most 64 MiB.
     #[arg(long, value_name = "DIR")]
@@ -86,11 +89,6 @@ struct KernelArgs {
     /// experiments/peers/kernels.py.
     #[arg(long, value_name = "FILE")]
     peers: Option<PathBuf>,
-}
-
-/// Options of the subcommands that several processes may work on.
-#[derive(Debug, clap::Args)]
-struct WorkerArgs {
     /// Processes that share the work on each GPU, operation by operation: most of the time goes into references on the CPU. Times are
     /// taken by one process at a time [default: half of the cores, at most 8; without a GPU 1].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
@@ -98,15 +96,6 @@ struct WorkerArgs {
     /// The GPUs to use: all, or their numbers, such as 0,2 [default: the first].
     #[arg(long, value_name = "GPUS", default_value = "0", hide_default_value = true)]
     devices: Devices,
-}
-
-impl WorkerArgs {
-    fn workers(&self) -> Option<Workers> {
-        Some(Workers {
-            jobs: self.jobs.map(usize::from),
-            devices: self.devices.clone(),
-        })
-    }
 }
 
 /// Makes the experiment optional in a command with the options of `ulplab sweep`.
@@ -118,9 +107,10 @@ fn experiment_or_shipped(experiment: clap::Arg) -> clap::Arg {
         .help("The experiment: a file, or the name of a shipped experiment")
 }
 
-impl KernelArgs {
-    /// A run of an experiment of kernels, and of no other.
-    fn sweep(&self, args: &SweepArgs, options: Options) -> Result<Exit> {
+impl RunArgs {
+    /// Runs an experiment of kernels. Other experiments are an error.
+    fn start(&self, options: Options) -> Result<Exit> {
+        let args = &self.sweep;
         let file = ExperimentFile::read(&args.experiment, &args.overrides)?;
         let parsed = studies::parse(&file)?;
         let Some(study) = studies::read_as::<KernelStudy>(&parsed.experiment)? else {
@@ -132,6 +122,10 @@ impl KernelArgs {
             options: Options {
                 keep_failed: self.keep_failed.clone(),
                 peers: self.peers.clone(),
+                workers: Some(Workers {
+                    jobs: self.jobs.map(usize::from),
+                    devices: self.devices.clone(),
+                }),
                 ..options
             },
             ..study

@@ -2,8 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{KernelArgs, SHIPPED, WorkerArgs};
-use crate::commands::sweep::SweepArgs;
+use super::{RunArgs, SHIPPED};
 use crate::studies::kernels::{OnDevice, Options};
 use ulplab_core::error::{Error, Exit, Result};
 
@@ -15,14 +14,10 @@ use ulplab_core::error::{Error, Exit, Result};
 #[command(mut_arg("experiment", fault_or_experiment))]
 pub struct MutantsArgs {
     #[command(flatten)]
-    sweep: SweepArgs,
+    run: RunArgs,
     /// The experiment, if a fault is named.
     #[arg(index = 2, value_name = "EXPERIMENT")]
     of: Option<PathBuf>,
-    #[command(flatten)]
-    besides: KernelArgs,
-    #[command(flatten)]
-    workers: WorkerArgs,
     /// Run kernels on a GPU, or only compile them and check them against their attestations.
     #[arg(long, value_enum, default_value = "cuda")]
     device: OnDevice,
@@ -38,9 +33,10 @@ fn fault_or_experiment(first: clap::Arg) -> clap::Arg {
 }
 
 pub(super) fn run(args: &MutantsArgs) -> Result<Exit> {
-    let first = &args.sweep.experiment;
+    let mut run = args.run.clone();
+    let first = &args.run.sweep.experiment;
     let fault = fault(first);
-    let experiment = match (&args.of, &fault) {
+    run.sweep.experiment = match (&args.of, &fault) {
         (Some(experiment), Some(_)) => experiment.clone(),
         (None, Some(_)) => SHIPPED.into(),
         (None, None) => first.clone(),
@@ -50,18 +46,12 @@ pub(super) fn run(args: &MutantsArgs) -> Result<Exit> {
             return Err(Error::Usage(message));
         }
     };
-    let kernels = Options {
+    run.start(Options {
         device: args.device,
         mutants: fault.is_none(),
         mutant: fault,
-        workers: args.workers.workers(),
         ..Options::default()
-    };
-    let sweep = SweepArgs {
-        experiment,
-        ..args.sweep.clone()
-    };
-    args.besides.sweep(&sweep, kernels)
+    })
 }
 
 /// A word as the name of a fault; none if it names a file or a shipped experiment.

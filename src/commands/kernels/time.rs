@@ -1,7 +1,6 @@
 //! `ulplab kernels time`: how long the kernels take on the GPU that is here.
 
-use super::{KernelArgs, WorkerArgs, experiment_or_shipped};
-use crate::commands::sweep::SweepArgs;
+use super::RunArgs;
 use crate::studies::kernels::Options;
 use ulplab_core::error::{Exit, Result};
 
@@ -11,14 +10,9 @@ use ulplab_core::error::{Exit, Result};
 /// kernel is wrong. A line on standard error says what a cell took as soon as it ends. The records stay in the folder of the run, which
 /// --resume goes on with. `ulplab kernels bench` times the peers, too.
 #[derive(Debug, clap::Args)]
-#[command(mut_arg("experiment", experiment_or_shipped))]
 pub struct TimeArgs {
     #[command(flatten)]
-    sweep: SweepArgs,
-    #[command(flatten)]
-    besides: KernelArgs,
-    #[command(flatten)]
-    workers: WorkerArgs,
+    run: RunArgs,
     /// Leave the variant `simple` out of every case that another selected variant takes.
     #[arg(long)]
     fast_only: bool,
@@ -28,11 +22,10 @@ pub(super) fn run(args: &TimeArgs) -> Result<Exit> {
     let kernels = Options {
         timed: true,
         fast_only: args.fast_only,
-        workers: args.workers.workers(),
         ..Options::default()
     };
-    let exit = args.besides.sweep(&args.sweep, kernels)?;
-    if args.fast_only && args.sweep.dry_run {
+    let exit = args.run.start(kernels)?;
+    if args.fast_only && args.run.sweep.dry_run {
         errln!("--fast-only: which variants take a case depends on the GPU, so those called `simple` are listed, too");
     }
     Ok(exit)
