@@ -6,8 +6,8 @@ use std::panic::{AssertUnwindSafe, PanicHookInfo};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    audit, baseline, bisect, compare, dev, diff, inspect, inventory, judge, kernels, merge, mix, quantize, status,
-    submit, sweep,
+    audit, baseline, bisect, compare, dev, diff, external, inspect, inventory, judge, kernels, merge, mix, quantize,
+    status, submit, sweep,
 };
 use crate::{itself, output, signal};
 use ulplab_core::error::{Exit, Result};
@@ -26,6 +26,8 @@ struct Cli {
 }
 
 const EXIT_CODES: &str = "\
+Any other NAME starts the program ulplab-NAME.
+
 Exit codes:
     0  all gates hold
     1  a bug in ulplab
@@ -39,7 +41,7 @@ Exit codes:
 
 /// The commands of the program, by the heading of the help that lists them.
 const GROUPS: [(&str, &[&str]); 4] = [
-    ("Run", &["sweep", "report", "gate", "diff", "bisect", "mix"]),
+    ("Run", &["sweep", "report", "gate", "diff", "bisect", "mix", "query"]),
     ("Files", &["compare", "quantize", "dequantize", "inspect"]),
     ("Kernels", &["kernels", "audit"]),
     (
@@ -56,6 +58,7 @@ enum Command {
     Diff(diff::DiffArgs),
     Bisect(bisect::BisectArgs),
     Mix(mix::MixArgs),
+    Query(external::QueryArgs),
     Compare(compare::CompareArgs),
     Quantize(quantize::QuantizeArgs),
     Dequantize(quantize::DequantizeArgs),
@@ -90,6 +93,8 @@ ulplab bisect experiments/smoke.toml --dump engine.safetensors --gate 'layers.*.
 ulplab bisect --replay culprit.safetensors
 ulplab mix weights --at 'layers.**.weight' --formats nvfp4,fp8_token --bytes 0.35
 ulplab mix weights --at 'layers.**.weight' --formats nvfp4,mxfp8,bf16 --kl 0.01 -o mixed.toml
+ulplab query runs/kv_cache/2026-01-31T120000Z \"SELECT recipe, max(value) FROM records WHERE metric = 'kl' GROUP BY recipe\"
+ulplab query runs/main runs/mine \"SELECT run, recipe, mean FROM summaries WHERE site = 'logits'\" -o means.csv
 ulplab compare want.safetensors got.safetensors --gate 'cosine>=0.999'
 ulplab compare weights.safetensors codes.safetensors --parity
 ulplab quantize weights.safetensors --format nvfp4 --rule te -o codes.safetensors
@@ -182,7 +187,14 @@ pub fn main() -> Exit {
         let matches = command().try_get_matches_from(name.chain(itself::start().words.iter().cloned()));
         match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
             Ok(cli) => run(cli),
-            Err(error) => Ok(answer(&error)),
+            Err(error) => {
+                if let (clap::error::ErrorKind::InvalidSubcommand, [name, words @ ..]) =
+                    (error.kind(), &itself::start().words[..])
+                {
+                    external::start(&name.to_string_lossy(), words)?;
+                }
+                Ok(answer(&error))
+            }
         }
     })
 }
@@ -251,6 +263,7 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::Diff(args) => diff::run(&args),
         Command::Bisect(args) => bisect::run(&args),
         Command::Mix(args) => mix::run(&args),
+        Command::Query(args) => external::query(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Quantize(args) => quantize::quantize(&args),
         Command::Dequantize(args) => quantize::dequantize(&args),

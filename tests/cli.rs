@@ -46,6 +46,8 @@ mod errors;
 mod examples;
 #[path = "cli/exit_codes.rs"]
 mod exit_codes;
+#[path = "cli/external.rs"]
+mod external;
 #[path = "cli/failures.rs"]
 mod failures;
 #[path = "cli/false_pass.rs"]

@@ -8,5 +8,7 @@ mod lines;
 mod partition;
 #[path = "run/progress.rs"]
 mod progress;
+#[path = "run/query.rs"]
+mod query;
 #[path = "run/scheduler.rs"]
 mod scheduler;

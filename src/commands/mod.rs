@@ -7,6 +7,7 @@ pub mod calibrate;
 pub mod compare;
 pub mod dev;
 pub mod diff;
+pub mod external;
 pub mod inspect;
 pub mod inventory;
 pub mod judge;

@@ -20,6 +20,7 @@ const NVRTC: How = Needs("NVRTC");
 const SLURM: How = Needs("Slurm");
 const NETWORK: How = Needs("a network, or another program");
 const FILES: How = Needs("files of the reader's own");
+const QUERY: How = Needs("ulplab-query");
 
 /// In this order they are run, and earlier ones make files for later ones.
 pub const ROWS: &[(&str, How)] = &[
@@ -92,6 +93,17 @@ pub const ROWS: &[(&str, How)] = &[
         FILES,
     ),
     ("ulplab bisect runs/kv_cache/2026-01-31T120000Z -o found.toml", FILES),
+    // docs/records.md and the help of `query`
+    (
+        "ulplab query runs/kv_cache/2026-01-31T120000Z \"SELECT recipe, max(value) FROM records WHERE metric = 'kl' GROUP BY recipe\"",
+        QUERY,
+    ),
+    (
+        "ulplab query runs/main runs/mine \"SELECT run, recipe, mean FROM summaries WHERE site = 'logits'\" -o means.csv",
+        QUERY,
+    ),
+    ("cargo install --locked --path query", QUERY),
+    ("ulplab query --help", QUERY),
     // docs/ci.md and the help of `diff` and `baseline`
     ("ulplab diff runs/main runs/mine", Ends(0)),
     (

@@ -1,0 +1,56 @@
+//! Subcommands that are programs of their own: `ulplab NAME` starts `ulplab-NAME`.
+
+use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::itself;
+use ulplab_core::error::{Error, Exit, Result};
+
+/// Answer a question about stored runs in SQL: a table, CSV, JSON or Parquet. `ulplab-query` does it, a package of its own.
+#[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
+pub struct QueryArgs {
+    /// What `ulplab-query` takes; `ulplab query --help` shows it.
+    #[arg(value_name = "ARG", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub words: Vec<OsString>,
+}
+
+/// Starts `ulplab-query`.
+///
+/// # Errors
+/// If it is not installed, or cannot be started.
+pub fn query(args: &QueryArgs) -> Result<Exit> {
+    start("query", &args.words)?;
+    Err(Error::Setup(
+        "ulplab-query is neither next to ulplab nor in PATH; `cargo install --locked --path query` installs it from the sources of ulplab"
+            .into(),
+    ))
+}
+
+/// Starts the program of a subcommand in the place of this process: one next to this program, or else in PATH. Returns if there is
+/// none.
+///
+/// # Errors
+/// If it cannot be started.
+pub fn start(name: &str, words: &[OsString]) -> Result<()> {
+    let program = format!("ulplab-{name}");
+    if !name
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+    {
+        return Ok(());
+    }
+    let near = [itself::file(), itself::python()].into_iter().flatten();
+    let near = near.filter_map(|file| Some(file.parent()?.join(&program)));
+    let found = { near }
+        .find(|file| file.is_file())
+        .unwrap_or_else(|| PathBuf::from(&program));
+    let refused = Command::new(&found).args(words).exec();
+    match refused.kind() {
+        ErrorKind::NotFound => Ok(()),
+        _ => Err(Error::io(found, "start")(refused)),
+    }
+}
