@@ -142,6 +142,24 @@ impl Element {
     }
 }
 
+/// True if an element is within its bound. NaN meets NaN only if `equal_nan`; an infinity meets the same infinity.
+pub fn inside(got: f64, want: f64, bound: f64, equal_nan: bool) -> bool {
+    match (got.is_nan() || want.is_nan(), got.is_infinite() || want.is_infinite()) {
+        (true, _) => equal_nan && got.is_nan() && want.is_nan(),
+        (_, true) => got == want,
+        _ => (got - want).abs() <= bound && bound < f64::INFINITY,
+    }
+}
+
+/// An error over its bound: 0 for equal numbers and for two NaN, infinite where one is not a number or has no bound.
+pub fn ratio(got: f64, want: f64, bound: f64) -> f64 {
+    match (got - want).abs() / bound {
+        _ if got == want || got.is_nan() && want.is_nan() => 0.0,
+        ratio if ratio.is_nan() => f64::INFINITY,
+        ratio => ratio,
+    }
+}
+
 /// The result of a comparison.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Comparison {
@@ -306,11 +324,7 @@ impl<G: Widen, W: Widen<Quick = G::Quick>> Piece<'_, G, W> {
             let bound = self.allowed.at(index, want);
             let nan = got.is_nan() || want.is_nan();
             let infinite = got.is_infinite() || want.is_infinite();
-            let inside = match (nan, infinite) {
-                (true, _) => self.equal_nan && got.is_nan() && want.is_nan(),
-                (_, true) => got == want,
-                _ => (got - want).abs() <= bound && bound < f64::INFINITY,
-            };
+            let inside = inside(got, want, bound, self.equal_nan);
             counts.nan_pairs += usize::from(nan && inside);
             if inside {
                 continue;

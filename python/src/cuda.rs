@@ -69,13 +69,13 @@ fn driver() -> Option<&'static Driver> {
     DRIVER.get_or_init(load).as_ref()
 }
 
-/// Whether memory of CUDA devices can be read.
+/// True if memory of CUDA devices can be read.
 pub fn available() -> bool {
     driver().is_some()
 }
 
 impl Driver {
-    /// What a function has said, as a result.
+    /// The result of a function, by its code.
     fn done(&self, what: &str, code: i32) -> Result<(), String> {
         if code == 0 {
             return Ok(());
@@ -118,7 +118,7 @@ struct Lane {
     buffer: *mut c_void,
 }
 
-/// What it takes to read the memory of a device. It is kept for the next tensor, as pinned memory is slow to get.
+/// A reader of a device's memory. It is kept for the next tensor, as pinned memory is slow to get.
 struct Reader {
     driver: &'static Driver,
     device: i32,
@@ -197,7 +197,7 @@ impl Chunks {
     /// `len` bytes at an address of a device, `chunk` at a time (at most [`CHUNK`]).
     ///
     /// # Errors
-    /// What the driver says; an error of a kernel that ran before is one.
+    /// If the driver refuses; an error of a kernel that ran before counts.
     pub fn new(device: i32, address: u64, len: usize, chunk: usize) -> Result<Self, String> {
         let reader = Reader::of(device)?;
         let chunks = Self {
@@ -234,7 +234,7 @@ impl Chunks {
     /// The next chunk, while the one behind it is copied; nothing at the end.
     ///
     /// # Errors
-    /// What the driver says.
+    /// If the driver refuses.
     pub fn next(&mut self) -> Result<&[u8], String> {
         let from = self.read;
         let Some(reader) = self.reader.as_ref().filter(|_| from < self.len) else {

@@ -6,12 +6,13 @@ use numpy::{PyArray1, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn};
 use pyo3::exceptions::{PyAssertionError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict};
+use ulplab_operations::expected::mean_error::{Elements, MeanErrors};
 use ulplab_operations::expected::{Call, Given, Kind, OPERATIONS, Operation, Refused, Tensor};
 
 use crate::tensor::{Array, NAMES, named};
-use crate::{found, numbers, pool, wrong};
+use crate::{compared, numbers, pool, wrong};
 
-/// What Python has of an array: the numbers in a shape.
+/// An array of numpy: numbers in a shape.
 fn shaped<'py>(py: Python<'py>, values: Vec<f64>, shape: &[usize]) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
     PyArray1::from_vec(py, values).reshape(shape)
 }
@@ -78,7 +79,8 @@ fn no_bytes_for_codes(op: &str, given: &Bound<'_, PyDict>) -> PyResult<()> {
     Ok(())
 }
 
-/// All operations: name, description, what each takes (name, kind, description, default), and its faults.
+/// All operations: name, description, what each takes (name, kind, default, description), its faults, and the inputs that have a row for
+/// each row of its output, with whether the first dimension counts rows.
 #[pyfunction]
 pub fn operations(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
     let all = OPERATIONS.iter().map(|operation| {
@@ -98,6 +100,8 @@ pub fn operations(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
         found.set_item("takes", takes.collect::<Vec<_>>())?;
         let faults = operation.faults.iter().map(|fault| (fault.name, fault.doc));
         found.set_item("faults", faults.collect::<Vec<_>>())?;
+        let rows = operation.rows.as_ref();
+        found.set_item("rows", rows.map(|rows| (rows.inputs, rows.first_dimension)))?;
         Ok(found)
     });
     all.collect()
@@ -139,7 +143,7 @@ pub fn expected<'py>(
     outputs.into_iter().map(output).collect()
 }
 
-/// How far elements that are stored in a type may be from their values.
+/// The distances that elements stored in a type may have from their values.
 #[pyfunction]
 pub fn bounds<'py>(
     py: Python<'py>,
@@ -155,6 +159,62 @@ pub fn bounds<'py>(
         .zip(error)
         .map(|(value, error)| ulplab_operations::expected::bound(dtype, *value, *error));
     shaped(py, bounds.collect(), &shape)
+}
+
+/// Each value rounded to nearest in a type, ties to even.
+#[pyfunction]
+pub fn rounded<'py>(
+    py: Python<'py>,
+    value: PyReadonlyArrayDyn<'py, f64>,
+    dtype: &str,
+) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
+    let dtype = type_of(dtype)?;
+    let rounded = value
+        .as_slice()?
+        .iter()
+        .map(|value| ulplab_operations::expected::rounded(dtype, *value));
+    shaped(py, rounded.collect(), value.as_array().shape())
+}
+
+/// The mean and the mean square of the errors of an output ([`MeanErrors`]); None for an operation that has no independent rows, and
+/// for an output without elements.
+#[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "four arrays, and what they are of")]
+pub fn mean_errors<'py>(
+    py: Python<'py>,
+    op: &str,
+    got: PyReadonlyArrayDyn<'py, f64>,
+    value: PyReadonlyArrayDyn<'py, f64>,
+    error: PyReadonlyArrayDyn<'py, f64>,
+    bound: PyReadonlyArrayDyn<'py, f64>,
+    dtype: &str,
+    u: f64,
+) -> PyResult<Option<Bound<'py, PyDict>>> {
+    let dtype = type_of(dtype)?;
+    let Some(rows) = &Operation::find(op).map_err(wrong)?.rows else {
+        return Ok(None);
+    };
+    let elements = Elements {
+        got: got.as_slice()?,
+        value: value.as_slice()?,
+        error: error.as_slice()?,
+        bound: bound.as_slice()?,
+        cols: value.as_array().shape().last().copied().unwrap_or(1).max(1),
+    };
+    if elements.value.is_empty() {
+        return Ok(None);
+    }
+    let errors = pool::run(py, || MeanErrors::new(rows, &elements, dtype, u));
+    let found = PyDict::new(py);
+    found.set_item("elements", errors.elements)?;
+    found.set_item("rows", errors.rows)?;
+    found.set_item("gain", errors.gain)?;
+    found.set_item("offset", errors.offset)?;
+    found.set_item("allowed", errors.allowed)?;
+    found.set_item("relative_gain", errors.relative_gain)?;
+    found.set_item("square", errors.square)?;
+    found.set_item("square_allowed", errors.square_allowed)?;
+    Ok(Some(found))
 }
 
 /// Compares an output with what an operation gives, and says what it looks like if it is not that.
@@ -179,7 +239,13 @@ pub fn judge<'py>(
         Refused::Call(why) => wrong(why),
         Refused::Shape(why) => PyAssertionError::new_err(why),
     })?;
-    let result = found(py, &judged.comparison, &got.shape)?;
+    let expected = &judged.expected;
+    let result = compared::with_bounds(
+        py,
+        &judged.comparison,
+        [&numbers, &expected.value, &judged.bounds],
+        &got.shape,
+    )?;
     result.set_item("output", judged.expected.name)?;
     result.set_item("exact", judged.expected.exact)?;
     result.set_item("got", shaped(py, numbers, &got.shape)?)?;

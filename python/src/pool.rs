@@ -13,7 +13,7 @@ use rayon::ThreadPool;
 /// The process that counts, in the upper half, and how many computations run in it, or [`FORKING`].
 static RUNNING: AtomicU64 = AtomicU64::new(0);
 const FORKING: u32 = u32::MAX;
-/// How often a thread that must wait looks again.
+/// The pause before a thread that must wait looks again.
 const PAUSE: Duration = Duration::from_micros(100);
 
 /// The process that imported the module: the global pool of threads is its own.
@@ -26,7 +26,7 @@ struct Own {
     pool: ThreadPool,
 }
 
-/// How many computations run in this process. What a parent counted says nothing of its child.
+/// The number of computations that run in this process. A count of the parent says nothing of its child.
 fn count_of(state: u64) -> u32 {
     if (state >> 32) as u32 == std::process::id() {
         state as u32

@@ -140,7 +140,7 @@ pub fn unplace<'py>(
     Ok((PyArray1::from_vec(py, scales), stale))
 }
 
-/// Whether a rule explains all bytes, and the rules that do; the conclusion in words, the findings, and a warning.
+/// True if a rule explains all bytes, with the rules that do; the conclusion in words, the findings, and a warning.
 type Diagnosed = ((bool, Vec<String>), String, Vec<String>, Option<String>);
 
 /// Looks for the rule that made stored codes, scales and global scales.

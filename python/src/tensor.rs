@@ -50,7 +50,7 @@ const CAPSULES: [[&CStr; 2]; 2] = [
     [c"dltensor_versioned", c"used_dltensor_versioned"],
 ];
 
-/// What must be released when a tensor is no longer used.
+/// The owner of a tensor's memory, which is released when the tensor is no longer used.
 enum Owner {
     Old(NonNull<Managed>),
     Versioned(NonNull<ManagedVersioned>),
@@ -258,7 +258,7 @@ impl Array {
         (low, high)
     }
 
-    /// Whether the elements lie one behind the other, row-major.
+    /// True if the elements lie one behind the other, row-major.
     #[getter]
     fn contiguous(&self) -> bool {
         self.strides.is_none()
@@ -266,7 +266,7 @@ impl Array {
 }
 
 impl Array {
-    /// What is refused here stays the producer's: the capsule keeps its name, and releases it.
+    /// A refused tensor stays the producer's: the capsule keeps its name, and releases the tensor.
     fn of(tensor: &DlTensor, owner: Owner, named_dtype: Option<&str>) -> PyResult<Self> {
         let device = match tensor.device_type {
             kind if HOST.contains(&kind) => None,
@@ -478,7 +478,7 @@ pub fn together(a: &Array, b: &Array, mut each: impl FnMut(&[u8], &[u8]) -> Resu
     Ok(())
 }
 
-/// Whether these are the strides of a row-major tensor. Those of dimensions of size 1, and of no elements, may be anything.
+/// True for the strides of a row-major tensor. Those of dimensions of size 1, and of no elements, may be anything.
 fn is_contiguous(shape: &[usize], strides: &[i64]) -> bool {
     let mut expected = 1;
     let mut dims = shape.iter().zip(strides).rev();

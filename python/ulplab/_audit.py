@@ -1,4 +1,4 @@
-"""Which faults an assertion would let pass: it is asked again with faults in what it passed."""
+"""Faults that an assertion would let pass: it is asked again with faults in what it passed."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def _tensor(x: Any) -> Any:
 
 
 def _is_tensor(x: Any) -> bool:
-    """Whether it is a tensor of real numbers that faults can be planted in."""
+    """True for a tensor of real numbers, in which faults can be planted."""
     if isinstance(x, numpy.ndarray):
         # bfloat16 is no floating type of numpy's.
         floating = numpy.issubdtype(x.dtype, numpy.floating) or x.dtype.name == "bfloat16"
         return floating and x.size > 1 and x.ndim > 0
     floating = getattr(x, "is_floating_point", None)
     # Tensors of 8-bit floats have no arithmetic.
-    return callable(floating) and floating() and x.ndim > 0 and x.numel() > 1 and "float8" not in str(x.dtype)
+    return callable(floating) and bool(floating()) and x.ndim > 0 and x.numel() > 1 and "float8" not in str(x.dtype)
 
 
 def _plain(x: Any) -> numpy.ndarray:
@@ -76,7 +76,7 @@ def _plain(x: Any) -> numpy.ndarray:
 
 @dataclass
 class Place:
-    """What is known of the assertions at a line."""
+    """The result for the assertions at a line."""
 
     gate: str
     calls: int = 0
@@ -170,11 +170,11 @@ def ask(gate: Callable[[Any], bool], got: Any, want: Any, place: Place) -> None:
 
 @dataclass(frozen=True)
 class Audit:
-    """What a gate says of the faults of an operation."""
+    """The answers of a gate to the faults of an operation."""
 
     #: The operation.
     op: str
-    #: Whether what is right passes.
+    #: True if the right output passes.
     right_passes: bool
     #: Faults that pass, with descriptions.
     survivors: dict[str, str]

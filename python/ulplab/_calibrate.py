@@ -23,29 +23,9 @@ _Fault = Callable[[dict[str, Any], dict[str, Any]], "numpy.ndarray | None"]
 _FAULT_SEEDS = 10
 
 
-def seeds_for(alarms: float, confidence: float) -> int:
-    """How many seeds support a rate of false alarms of at most ``alarms``, if all are inside: (1 - alarms)^n <= 1 - confidence."""
-    return math.ceil(math.log(1 - confidence) / math.log1p(-alarms))
-
-
-def _above(seeds: int, alarms: float, confidence: float) -> int:
-    """How many of the largest ratios may lie above a threshold so that its rate of false alarms is at most ``alarms``; -1 if not even none.
-
-    The k-th largest of n draws is passed by a share p of all draws or more with probability P(Bin(n, p) < k) (Clopper and Pearson 1934).
-    """
-    below, count = 0.0, -1
-    for k in range(seeds):
-        log = math.lgamma(seeds + 1) - math.lgamma(k + 1) - math.lgamma(seeds - k + 1)
-        below += math.exp(log + k * math.log(alarms) + (seeds - k) * math.log1p(-alarms))
-        if below > 1 - confidence:
-            break
-        count = k
-    return count
-
-
 @dataclass(frozen=True)
 class Calibration:
-    """What is known of a gate from a right kernel on drawn inputs. ``print`` shows all of it."""
+    """The size and the power of a gate, measured with a right kernel on drawn inputs. ``print`` shows all of it."""
 
     op: str
     #: The type of the kernel's output.
@@ -57,7 +37,7 @@ class Calibration:
     confidence: float
     #: The ratio that fails right kernels at most that often; None if the seeds do not support one.
     threshold: float | None
-    #: How many seeds the rate needs at least.
+    #: The least number of seeds that the rate needs.
     seeds_needed: int
     #: The rate that the largest ratio found stands for, with the confidence: what these seeds support at best.
     supported: float
@@ -131,7 +111,6 @@ def calibrate(
         if not 0 < value < 1:
             raise ValueError(f"{name} = {value!r}, expected a number between 0 and 1")
     u, draw = unit(accumulate), inputs or _draws.of(op)
-    derived = _errors.judged(op)
     ratios, biases, failed = numpy.zeros(seeds), [], {"bound": 0, "threshold": 0, "bias": 0}
     samples, dtype = [], ""
     for seed in range(seeds):
@@ -142,23 +121,24 @@ def calibrate(
         given = given_inputs(before)
         found, dtype = _native.judge(op, got, given, u, output), got.dtype
         _check_judged(found, given, op, "kernel(...)")
-        ratios[seed] = _errors.ratios(found["got"], found["value"], found["bound"]).max(initial=0.0)
+        ratios[seed] = found["ratio"]
         failed["bound"] += bool(found["outside"])
-        if derived and found["value"].size:
-            bias = _errors.Bias(op, found["got"], found["value"], found["error"], found["bound"], dtype, u)
-            mean = max(abs(bias.gain), abs(bias.offset))
-            biases.append((mean, mean / bias.gain_allowed if bias.gain_allowed else 0.0))
-            failed["bias"] += bool(bias.found())
+        errors = _errors.mean_errors(op, found, found["got"], dtype, u)
+        if errors is not None:
+            mean = max(abs(errors["gain"]), abs(errors["offset"]))
+            biases.append((mean, mean / errors["allowed"] if errors["allowed"] else 0.0))
+            failed["bias"] += bool(_errors.biased(errors))
         if seed < _FAULT_SEEDS:
             samples.append((given, found))
     ratios.sort()
-    above = _above(seeds, alarms, confidence)
-    threshold = None if above < 0 else float(ratios[seeds - 1 - above])
+    # The k-th largest of n draws is passed by a share p of all draws or more with probability P(Bin(n, p) < k) (Clopper and Pearson 1934).
+    above, seeds_needed = _native.tolerated(seeds, alarms, confidence)
+    threshold = float(ratios[seeds - above]) if above else None
     if threshold is None:
         del failed["threshold"]
     else:
         failed["threshold"] = int((ratios > threshold).sum())
-    if not derived:
+    if not biases:
         del failed["bias"]
     found = Calibration(
         op=op,
@@ -167,7 +147,7 @@ def calibrate(
         alarms=alarms,
         confidence=confidence,
         threshold=threshold,
-        seeds_needed=seeds_for(alarms, confidence),
+        seeds_needed=seeds_needed,
         supported=1 - (1 - confidence) ** (1 / seeds),
         bias=tuple(max(part) for part in zip(*biases)) if biases else None,
         failed=failed,
@@ -182,24 +162,23 @@ def _power(found: Calibration, samples: list[tuple[dict[str, Any], dict[str, Any
     u, gates = unit(accumulate), list(found.failed)
 
     def outcome(wrong: numpy.ndarray, right: dict[str, Any]) -> dict[str, bool]:
-        ratio = _errors.ratios(wrong, right["value"], right["bound"]).max(initial=0.0)
+        ratio = _native.compare(wrong, right["value"], right["bound"])["ratio"]
         noticed = {"bound": ratio > 1, "threshold": found.threshold is not None and ratio > found.threshold, "bias": False}
         if "bias" in gates:
-            bias = _errors.Bias(found.op, wrong, right["value"], right["error"], right["bound"], found.dtype, u)
-            noticed["bias"] = bool(bias.found())
+            noticed["bias"] = bool(_errors.biased(_errors.mean_errors(found.op, right, wrong, found.dtype, u)))
         return noticed
 
     def computed(given: dict[str, Any], shape: tuple[int, ...], fault: str | None = None) -> numpy.ndarray | None:
         outputs = _native.expected(found.op, given, found.dtype, u, fault)
         values = next(value for name, value, *_ in outputs if output in (None, name))
-        return _errors.rounded(values, found.dtype) if values.shape == shape else None
+        return _native.rounded(values, found.dtype) if values.shape == shape else None
 
     def tried(make: _Fault) -> dict[str, list[bool]]:
         said: dict[str, list[bool]] = {gate: [] for gate in gates}
         for given, right in samples:
             wrong = make(given, right)
             # What changes no element that is stored is no fault.
-            if wrong is None or numpy.array_equal(wrong, _errors.rounded(right["value"], found.dtype), equal_nan=True):
+            if wrong is None or numpy.array_equal(wrong, _native.rounded(right["value"], found.dtype), equal_nan=True):
                 continue
             for gate, noticed in outcome(wrong, right).items():
                 if gate in said:
@@ -226,7 +205,7 @@ def _power(found: Calibration, samples: list[tuple[dict[str, Any], dict[str, Any
 
     smallest(
         _GAINS,
-        lambda gain: lambda given, right: _errors.rounded(right["got"] * (1 + gain), found.dtype),
+        lambda gain: lambda given, right: _native.rounded(right["got"] * (1 + gain), found.dtype),
         lambda gate, gain: found.gains.__setitem__(gate, gain),
     )
     for name, kind, default, _ in operation["takes"]:

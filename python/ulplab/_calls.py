@@ -1,4 +1,4 @@
-"""What recorded calls compute: an operation for each output that is known, and what it is given."""
+"""The operations of recorded calls: one for each output that is known, with its inputs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Output:
     places: int | None = None
 
     def of(self, outputs: list[Any]) -> Any:
-        """What the operation is given. Unknown if it was not recorded."""
+        """The input of the operation. Unknown if it was not recorded."""
         for at in (self.at, self.places):
             if at is not None and at >= len(outputs):
                 raise Unknown(f"output {at} was not recorded")
@@ -46,7 +46,7 @@ class Judgement:
     #: Its place in the call's outputs.
     at: int
     op: str
-    #: What the operation is given.
+    #: The inputs of the operation.
     given: dict[str, Any]
     #: Its shape in the operation, if that is another.
     shape: tuple[int, ...] | None = None
@@ -54,9 +54,9 @@ class Judgement:
     output: str | None = None
     #: The output itself, if its order is not promised and is settled here.
     settled: Stored | None = None
-    #: What else the operation is given, where right kernels differ, by what a verdict says of it: the first that holds counts.
+    #: Further inputs where right kernels differ, by the words of a verdict on them: the first that holds counts.
     choices: dict[str, dict[str, Any]] = field(default_factory=lambda: {"": {}})
-    #: Where a kernel computes what the operation is given: what it is given at the ends of that. The output lies between them.
+    #: The extremes of inputs that a kernel computes itself. The output lies between those of the extremes.
     corners: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -102,5 +102,5 @@ def with_settings(method: Method | None, call: Recorded) -> Function | None:
 
 
 def with_outputs(words: dict[str, Any], outputs: list[Any]) -> dict[str, Any]:
-    """What an operation is given, with the recorded outputs among it."""
+    """The inputs of an operation, with recorded outputs among them."""
     return {name: value.of(outputs) if isinstance(value, Output) else value for name, value in words.items()}

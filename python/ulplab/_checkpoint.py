@@ -1,4 +1,4 @@
-"""What the modules of a served model compute, by the names that SGLang and vLLM give them and the checkpoint that they serve."""
+"""The operations of a served model's modules, by the names that SGLang and vLLM give them and the checkpoint that they serve."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Checkpoint:
             self._tensors.update({name: (file, name, entry, data) for name, entry in entries.items()})
 
     def judge(self, call: Recorded, part: str, kind: str, given: dict[str, Any]) -> list[Judgement]:
-        """What to judge of a call of a module of that kind, by the last part of its name."""
+        """The outputs to judge of a call of a module of that kind, by the last part of its name."""
         if self._model not in _MODELS:
             raise Unknown(f"model_type = '{self._model}' is not known, expected one of {', '.join(_MODELS)}")
         ranks, settings = call.settings.get("ranks", 1), {}
@@ -78,7 +78,7 @@ class Checkpoint:
 
 
 def known(call: Recorded, checkpoint: Checkpoint | None) -> Function | None:
-    """What a call of a module computes, whose function is its name; None if the name is not known."""
+    """The operations of a call of a module, whose function is its name; None if the name is not known."""
     part = call.function.rpartition(".")[2]
     kind = _NAMES.get(part)
     if kind is None:

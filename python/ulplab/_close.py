@@ -13,16 +13,7 @@ from . import _errors, _inputs, _native, _records
 from ._tensors import arguments, array, check_words, inputs as given_inputs, warn
 
 # Metrics that a limit can be given for, and whether a larger value is better.
-_METRICS = {
-    "cosine": True,
-    "sqnr": True,
-    "diff": False,
-    "relative_l2": False,
-    "nsr": False,
-    "max_abs": False,
-    "ulp": False,
-    "kl": False,
-}
+_METRICS = dict(_native.limits())
 
 # The types that kernels add in, and the unit roundoff of each: half the spacing at 1.
 _UNITS = {
@@ -140,7 +131,7 @@ def assert_close(
         outputs = got if isinstance(got, dict) else {output: got}
         if not outputs or isinstance(got, dict) and output is not None:
             raise TypeError("assert_close: give a tensor and the name of its output, or a dictionary of outputs by their names")
-        given = {**(inputs or {}), **limits} if isinstance(inputs or {}, dict) else inputs
+        given: Any = {**(inputs or {}), **limits} if isinstance(inputs or {}, dict) else inputs
         call: dict[str, Any] = {"op": op, "output": output, "accumulate": accumulate, "mean_error": mean_error, "dtype": _type_name(dtype)}
         wrong = []
         # An output may be empty, such as the state of a convolution of width 1, if another is not.
@@ -162,7 +153,7 @@ def assert_close(
             _check_limit(limit, value)
     got_array, want_array = array(got, name), array(want, "want")
     if got_array.shape != want_array.shape:
-        raise AssertionError(f"{name} is {_shape(got_array)}, want is {_shape(want_array)}")
+        raise AssertionError(f"{name} is {_errors.shape(got_array)}, want is {_errors.shape(want_array)}")
     wanted = None if isinstance(got, (list, tuple, int, float)) or isinstance(want, (list, tuple, int, float)) else want_array.dtype
     # numpy's own type, in which references are computed: it says nothing of the type that a kernel stores.
     _check_type(got_array, None if wanted == "float64" and got_array.dtype in _FLOATS else wanted, dtype, name, "want")
@@ -186,19 +177,17 @@ def assert_close(
         _warn_of_little(found, f"rtol = {rtol:g}, atol = {atol:g}")
         finite = found["finite"]
         if found["outside"]:
-            said.append(_outside(name, got_array, found, f"|got - want| <= {atol:g} + {rtol:g} * |want|"))
-            wide_got, wide_want = _native.widen(got_array), _native.widen(want_array)
-            said += _where(wide_got, wide_want, atol + rtol * numpy.abs(wide_want), equal_nan)
+            said += _errors.outside(name, got_array, found, f"|got - want| <= {atol:g} + {rtol:g} * |want|")
             worst, ratio = found["worst"][0], found["worst"][-1]
     if limits:
-        values = _measured(got_array, want_array, list(limits), equal_nan)
+        values = _native.metrics(got_array, want_array, list(limits), equal_nan)
         for (metric, limit), value in zip(limits.items(), values):
             higher = _METRICS[metric]
             # A value that is not a number passes nothing.
             if value is None or not (value >= limit if higher else value <= limit):
                 bound = "at least" if higher else "at most"
                 shown = "not defined" if value is None else f"{value:.6g}"
-                said.append(f"{metric} of {name} ({_shape(got_array)}) is {shown}, expected {bound} {limit:g}")
+                said.append(f"{metric} of {name} ({_errors.shape(got_array)}) is {shown}, expected {bound} {limit:g}")
         # Of all metrics only this one is a number where none is finite.
         if "ulp" in limits and rtol is None:
             finite = bool(numpy.isfinite(_native.widen(want_array)).any())
@@ -230,7 +219,7 @@ def _check_limit(name: str, value: Any) -> None:
         raise ValueError(f"{name} = {value!r}, expected a number")
     if name in ("rtol", "atol") and not float(value) >= 0:
         raise ValueError(f"{name} = {value}, expected a number of at least 0")
-    why = _native.vacuous(name, float(value), _METRICS.get(name, False))
+    why = _native.vacuous(name, float(value))
     if why:
         raise ValueError(f"not judged: {why}")
 
@@ -258,7 +247,7 @@ def _type_name(dtype: Any) -> str | None:
 
 
 def _holds(dtype: str, wanted: str) -> bool:
-    """Whether a type has every number of another."""
+    """True if a type has every number of another."""
     if wanted not in _FLOATS:
         # Integers and booleans are compared as numbers; a float in their place is no index, and is refused where it must be one.
         return True
@@ -275,17 +264,17 @@ def _check_type(got: _native.Array, wanted: str | None, asked: Any, name: str, o
         if dtype not in _native.types():
             raise ValueError(f"dtype = {asked!r}, expected 'any' or one of {', '.join(_native.types())}")
         if got.dtype != dtype:
-            raise AssertionError(f"{name} is {_shape(got)}, expected {dtype}, as dtype= says")
+            raise AssertionError(f"{name} is {_errors.shape(got)}, expected {dtype}, as dtype= says")
     elif wanted is not None and not _holds(got.dtype, wanted):
         raise AssertionError(
-            f"{name} is {_shape(got)}, expected {wanted}, as {of} is, or a type with all its numbers; "
+            f"{name} is {_errors.shape(got)}, expected {wanted}, as {of} is, or a type with all its numbers; "
             f"if it is meant, say dtype='{got.dtype}', or dtype='any'"
         )
 
 
 def _check_elements(got: _native.Array, name: str) -> None:
     if 0 in got.shape:
-        raise ValueError(f"not judged: {name} is {_shape(got)}, which has no elements to compare")
+        raise ValueError(f"not judged: {name} is {_errors.shape(got)}, which has no elements to compare")
 
 
 def _check_memory(got: Any, want: Any, got_array: _native.Array, want_array: _native.Array) -> None:
@@ -298,13 +287,13 @@ def _check_memory(got: Any, want: Any, got_array: _native.Array, want_array: _na
 
 @functools.cache
 def _takes(op: str) -> tuple[tuple[str, str, str], ...]:
-    """What an operation takes: name, kind and default of each."""
+    """The inputs of an operation: name, kind and default of each."""
     known = {operation["name"]: operation["takes"] for operation in _native.operations()}
     return tuple(takes[:3] for takes in known.get(op, ()))
 
 
 def _by_operation(got: Any, inputs: dict[str, Any], call: dict[str, Any], name: str, live: dict[str, Any]) -> str:
-    """What is wrong with an output, if anything."""
+    """The message on an output that is wrong; empty for a right one."""
     __tracebackhide__ = True
     op, output, accumulate, mean_error = (call[word] for word in ("op", "output", "accumulate", "mean_error"))
     u, given, got_array = unit(accumulate), given_inputs(inputs), array(got, name)
@@ -331,38 +320,24 @@ def _by_operation(got: Any, inputs: dict[str, Any], call: dict[str, Any], name: 
         _records.note(name, f"op = {op}", ratio, message, kept, call, verdict, found["worst"] and found["worst"][0])
 
     if not found["outside"]:
-        ratio = None
-        if _records.wanted():
-            ratio = float(_errors.ratios(found["got"], found["value"], found["bound"]).max(initial=0.0))
+        ratio = found["ratio"]
         if found["together"]:
-            message = "\n".join(f"{op}: {name} ({_shape(got_array)}): {line}" for line in found["together"])
+            message = "\n".join(f"{op}: {name} ({_errors.shape(got_array)}): {line}" for line in found["together"])
             note(ratio, message)
             return message
-        leaning = _biased(op, found, got_array.dtype, u) if mean_error else []
-        message = "\n".join(f"{op}: {name} ({_shape(got_array)}): {line}" for line in leaning)
+        leaning = _errors.biased(_errors.mean_errors(op, found, found["got"], got_array.dtype, u)) if mean_error else []
+        message = "\n".join(f"{op}: {name} ({_errors.shape(got_array)}): {line}" for line in leaning)
         note(ratio, message, "" if not message or mean_error == "fail" else "warning")
         if message and mean_error == "warn":
             warn(message)
             return ""
         return message
-    lines = [_outside(f"{op}: {name}", got_array, found, f"the bound of '{found['output']}', sums in {accumulate}")]
-    lines += _where(found["got"], found["value"], found["bound"], equal_nan=True)
-    lines += [f"  {line}" for line in _like(found)]
+    lines = _errors.outside(f"{op}: {name}", got_array, found, f"the bound of '{found['output']}', sums in {accumulate}")
+    lines += [f"  {line}" for line in _errors.like(found)]
     if not found["like"]:
         lines.append(f"  looks like none of the faults that ulplab.reference.{op} knows")
     note(found["worst"][-1], "\n".join(lines))
     return "\n".join(lines)
-
-
-def _like(found: dict[str, Any]) -> list[str]:
-    """What an output looks like. What only allows more is no fault that explains it."""
-    lines = []
-    for what, outside, wider in found["like"][:4]:
-        if wider:
-            lines.append(f"with {what}, whose bound is wider, {outside:,} elements are outside")
-        else:
-            lines.append(f"looks like {what}; then {outside:,} elements are outside")
-    return lines
 
 
 def _check_judged(found: dict[str, Any], given: dict[str, Any], op: str, name: str) -> None:
@@ -395,84 +370,6 @@ def _warn_of_constant(op: str, given: dict[str, Any]) -> None:
             f"all elements of '{first}' are {same:g}: a kernel that ignores it, or has filled it, is not noticed; "
             "kernel= in the place of got compares inputs before and after the call"
         )
-
-
-def _biased(op: str, found: dict[str, Any], dtype: str, u: float) -> list[str]:
-    if not _errors.judged(op) or found["value"].size == 0:
-        return []
-    return _errors.Bias(op, found["got"], found["value"], found["error"], found["bound"], dtype, u).found()
-
-
-# What all elements outside may have in common.
-_KINDS = {1: "", 2: "where NaN was found", 4: "where 0 was found: never written?", 8: "with the sign flipped"}
-
-
-#: Elements so many times outside are far outside, and those less than this many times are just outside.
-_FAR, _JUST = 10, 2
-
-
-def _where(got: numpy.ndarray, want: numpy.ndarray, bound: numpy.ndarray, equal_nan: bool) -> list[str]:
-    """Where the elements outside are, and what they share."""
-    if got.ndim == 0:
-        return []
-    with numpy.errstate(invalid="ignore"):
-        inside = (numpy.abs(got - want) <= bound) & numpy.isfinite(bound)
-        inside = numpy.where(numpy.isinf(got) | numpy.isinf(want), got == want, inside)
-        inside |= equal_nan & numpy.isnan(got) & numpy.isnan(want)
-        flipped = (numpy.abs(got + want) <= bound) & (got * want < 0)
-    mask = 1 + 2 * numpy.isnan(got) + 4 * (got == 0) + 8 * flipped
-    mask = numpy.where(inside, 0, mask).astype(numpy.uint8)
-    if not mask.any():
-        return []
-    place, kinds = _errors.place(mask)
-    words = [place, *(what for bit, what in _KINDS.items() if what and kinds & bit)]
-    lines = [f"  outside: {', '.join(words)}"]
-    # Elements just outside, as by a bound that is too tight, hide the pattern of those that are far outside.
-    ratio = _errors.ratios(got, want, bound)
-    far = (mask > 0) & (ratio >= _FAR)
-    just = int(((mask > 0) & (ratio < _JUST)).sum())
-    if far.any() and (far != (mask > 0)).any():
-        there, _ = _errors.place(far.astype(numpy.uint8))
-        if there != place:
-            lines.append(f"  {_FAR} times outside or more: {int(far.sum()):,}, {there}")
-    if just:
-        lines.append(f"  less than {_JUST} times outside: {just:,}; the bound may be too tight for these")
-    return lines
-
-
-def _measured(got: _native.Array, want: _native.Array, names: list[str], equal_nan: bool) -> list[float | None]:
-    native = [name for name in names if name not in ("ulp", "kl")]
-    values = dict(zip(native, _native.metrics(got, want, native))) if native else {}
-    if "ulp" in names:
-        if got.dtype != want.dtype or got.dtype not in _errors.BITS:
-            raise TypeError(f"ulp: got is {got.dtype}, want is {want.dtype}, expected the same type, one of {', '.join(_errors.BITS)}")
-        values["ulp"] = _errors.ulps(_native.widen(got), _native.widen(want), got.dtype, equal_nan)
-    if "kl" in names:
-        values["kl"] = _errors.divergence(_native.widen(got), _native.widen(want))
-    return [values[name] for name in names]
-
-
-def _shape(x: _native.Array) -> str:
-    return f"{x.dtype}{x.shape}"
-
-
-def _outside(name: str, got: _native.Array, found: dict[str, Any], bound: str) -> str:
-    outside, elements = found["outside"], found["elements"]
-    index, value, want, allowed, ratio = found["worst"]
-    lines = [f"{name} ({_shape(got)}): {outside:,} of {elements:,} elements are outside {bound}"]
-    for kind, words in (("nan", "NaN on one side, or on both without equal_nan"), ("infinite", "infinite on one side")):
-        if found[kind]:
-            lines.append(f"  {found[kind]:,} of them are {words}")
-    worst = f"  worst at {index}: got {value:.9g}, want {want:.9g}"
-    if value == want:
-        worst += ": the sign of zero is the other one"
-    elif not math.isfinite(allowed):
-        worst += "; there is no bound, as the inputs are not finite there"
-    elif math.isfinite(value - want):
-        worst += f", off by {abs(value - want):.4g} where {allowed:.4g} is allowed"
-        worst += f", {ratio:.3g} times as much" if math.isfinite(ratio) else ""
-    lines.append(worst)
-    return "\n".join(lines)
 
 
 def _warn_of_little(found: dict[str, Any], what: str) -> None:

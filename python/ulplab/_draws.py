@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import FunctionType
 from typing import Any, Callable
 
 import numpy
@@ -119,33 +120,12 @@ def _mhc_post(rng: numpy.random.Generator) -> dict[str, Any]:
     return {**{name: rng.standard_normal(shape) for name, shape in shapes.items()}, **weights}
 
 
-_DRAWS: dict[str, Draw] = {
-    "layernorm": _layernorm,
-    "top_k": _top_k,
-    "causal_conv1d": _causal_conv1d,
-    "diagonal_ssm": _diagonal_ssm,
-    "gated_delta": _gated_delta,
-    "moe": _moe,
-    "index_scores": _index_scores,
-    "mhc_post": _mhc_post,
-    "sample": _sample,
-    "state_transpose": _state_transpose,
-    "hyper_head": _hyper_head,
-    "sparse_attention": _sparse_attention,
-    "compressor": _compressor,
-    "mhc_pre": _mhc_pre,
-    "swap_ffn": _swap_ffn,
-    "rmsnorm": _rmsnorm,
-    "silu_and_mul": _silu_and_mul,
-    "softmax": _softmax,
-    "matmul": _matmul,
-    "rope": _rope,
-    "attention": _attention,
-}
+# Each function above draws inputs of the operation of its name.
+_DRAWS: dict[str, Draw] = {name[1:]: draw for name, draw in list(globals().items()) if isinstance(draw, FunctionType)}
 
 
 def of(op: str) -> Draw:
-    """What draws inputs of an operation: numbers in float32, and integers. ValueError if there is nothing for it."""
+    """The function that draws inputs of an operation: numbers in float32, and integers. ValueError if there is none."""
     if op not in _DRAWS:
         raise ValueError(
             f"inputs of '{op}' are not drawn, expected inputs=FUNCTION of a random generator; drawn are {', '.join(_DRAWS)}"

@@ -25,7 +25,7 @@ class Recorded:
 
     #: The function's name, as the recording program has it.
     function: str
-    #: Where it lies.
+    #: Its file or folder.
     path: str
     #: Its arguments by name: tensors, numbers and words; ``arg_0`` where a name is not known.
     given: dict[str, Any] = field(default_factory=dict)
@@ -33,9 +33,9 @@ class Recorded:
     outputs: list[Any] = field(default_factory=list)
     #: Why it cannot be judged, if something is missing.
     missing: str = ""
-    #: What may be wrong with what was recorded, for a call that fails.
+    #: A possible fault of the recording, for a call that fails.
     caution: str = ""
-    #: What its object has: attributes of a module that are numbers, words or tuples of them; of a wrapper, the arguments of
+    #: The settings of its object: attributes of a module that are numbers, words or tuples of them; of a wrapper, the arguments of
     #: ``__init__`` and ``plan``.
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -51,7 +51,7 @@ def _reading(call: Recorded, what: str = "") -> Iterator[None]:
 
 
 def _of_torch(path: Path, instead: str) -> Any:
-    """What is in a .pt file, by the caller's torch. ``instead`` says how to record without it."""
+    """The content of a .pt file, read by the caller's torch. ``instead`` says how to record without it."""
     torch = sys.modules.get("torch")
     if torch is None:
         raise ValueError(f"{path} is read by torch only, and it is not imported; {instead}")
@@ -113,7 +113,7 @@ def _names(signature: str) -> list[str]:
 
 
 def _rebuilt(value: Any, held: dict[str, Any]) -> Any:
-    """What FlashInfer's metadata says of an argument, with the tensors in it; members of enumerations by their values."""
+    """An argument in FlashInfer's metadata, with its tensors; members of enumerations by their values."""
     if isinstance(value, dict) and value.get("tensor_key") in held:
         return held[value["tensor_key"]]
     if isinstance(value, dict) and value.get("type") in ("tuple", "list") and not value.get("truncated"):
@@ -360,7 +360,7 @@ def dumper(folder: Path) -> list[Recorded]:
     for here in sorted({file.parent for file in folder.rglob("*___name=*.pt")}):
         files = []
         for file in here.glob("*___name=*.pt"):
-            tags = dict(tag.partition("=")[::2] for tag in file.stem.split("___"))
+            tags = {name: value for name, _, value in (tag.partition("=") for tag in file.stem.split("___"))}
             index = tags.get("dump_index", "0")
             files.append((tags.get("rank", "0"), int(index) if re.fullmatch("[0-9]{1,18}", index) else 0, tags["name"], file))
         # Calls that have begun, by rank and module.

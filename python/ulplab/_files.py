@@ -72,7 +72,7 @@ class Stored:
         return cls(x.astype(x.dtype.newbyteorder("=")), name)
 
     def array(self) -> _native.Array:
-        """As the native module has it."""
+        """The tensor as the native module has it."""
         contiguous = numpy.ascontiguousarray(self.bits)
         return _native.Array(_capsule(contiguous), self.dtype if self.dtype in _BITS else None)
 
@@ -134,7 +134,7 @@ def inside(folder: Path, name: Any) -> Path:
 
 
 def parsed(path: str | os.PathLike[str]) -> Any:
-    """What a file of JSON holds. ValueError if it is none."""
+    """The content of a file of JSON. ValueError if it is none."""
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""What calls that FlashInfer recorded compute, other than attention."""
+"""The operations of calls that FlashInfer recorded, other than attention."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def _refuse(why: str) -> Function:
 
 
 def known(call: Recorded) -> Function | None:
-    """What a call of FlashInfer's computes; None if that is not known."""
+    """The operations of a call of FlashInfer; None if they are not known."""
     if call.function == "top_k":
         return lambda given: _top_k(given, call.outputs)
     if call.function in _NOT_JUDGED:

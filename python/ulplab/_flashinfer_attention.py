@@ -1,4 +1,4 @@
-"""What calls of attention that FlashInfer recorded compute."""
+"""The operations of calls of attention that FlashInfer recorded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ATTENTION |= {"pos_encoding_mode": "NONE", "logits_soft_cap": 0.0, "use_fp16_qk
 
 
 def _attention(causal: Any, window: Any, scale: Any, pos: Any, cap: Any, half: Any) -> dict[str, Any]:
-    """What the operation is told of `_ATTENTION`."""
+    """The words of the operation, by `_ATTENTION`."""
     if pos != "NONE" or cap or half:
         raise Unknown(f"pos_encoding_mode = {pos}, logits_soft_cap = {cap}, use_fp16_qk_reduction = {half}")
     if window >= 0 and not causal:

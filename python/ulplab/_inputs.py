@@ -42,7 +42,7 @@ class Snapshot(dict[str, Any]):
         self.writes = named(writes, inputs)
 
     def overwritten(self) -> list[str]:
-        """What is wrong with inputs that a kernel has changed, and may not write to."""
+        """A line for each input that a kernel has changed and may not write to."""
         lines = []
         for name, was in self.items():
             if not _is_tensor(was) or name in self.writes:
@@ -93,7 +93,7 @@ def snapshot(inputs: dict[str, Any], writes: str | Iterable[str] = ()) -> Snapsh
 
 
 def called(kernel: Callable[..., Any], given: dict[str, Any], writes: list[str]) -> Any:
-    """What a kernel gives for inputs. One that only writes gives the input that it writes to, or all by name."""
+    """The result of a kernel. For a kernel that only writes: the input that it writes to, or all by name."""
     found = kernel(**given)
     if found is not None:
         return found
@@ -104,7 +104,7 @@ def called(kernel: Callable[..., Any], given: dict[str, Any], writes: list[str])
 
 
 def overlapping(got: _native.Array, other: _native.Array) -> bool:
-    """Whether two tensors have elements in common, in one order. A transposed view of an input, which overwrites nothing, has another."""
+    """True if two tensors have elements in common, in one order. A transposed view of an input, which overwrites nothing, has another."""
     (begin, end), (first, last) = got.span, other.span
     if not (begin < last and first < end):
         return False

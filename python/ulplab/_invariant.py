@@ -7,14 +7,15 @@ from typing import Any, Callable, Iterable
 
 import numpy
 
-from . import _errors, _inputs
+from . import _errors, _inputs, _native
 from ._files import Stored
+from ._tensors import array
 
 
 def _same(a: Stored, b: Stored) -> numpy.ndarray:
-    """Where two tensors have the same bits; any NaN is the same as any other."""
+    """A mask of the elements of two tensors that have the same bits; any NaN is the same as any other."""
     same: numpy.ndarray = a.bits == b.bits
-    if a.dtype in _errors.BITS:
+    if a.dtype in _native.floats():
         wide_a, wide_b = a.widened(), b.widened()
         unsigned = {1: numpy.uint8, 2: numpy.uint16, 4: numpy.uint32, 8: numpy.uint64}[a.bits.dtype.itemsize]
         # 0 and -0 are equal numbers of different bits.
@@ -24,13 +25,15 @@ def _same(a: Stored, b: Stored) -> numpy.ndarray:
 
 
 def _apart(found: Stored, alone: Stored, same: numpy.ndarray) -> str:
-    """How far two tensors are apart, in words."""
-    if found.dtype not in _errors.BITS:
+    """The distance of two tensors, in words."""
+    if found.dtype not in _native.floats():
         return f"{int((~same).sum()):,} elements differ"
     a, b = found.widened()[~same], alone.widened()[~same]
     mixed = int((numpy.isnan(a) != numpy.isnan(b)).sum())
     whole = numpy.isfinite(a) & numpy.isfinite(b)
-    words = f"by {_errors.ulps(a[whole], b[whole], found.dtype, False):,.0f} ulp at most" if whole.any() else "none of them by numbers"
+    got, want = (x[~same][whole].array() for x in (found, alone))
+    most = _native.metrics(got, want, ["ulp"], False)[0]
+    words = f"by {most or 0:,.0f} ulp at most" if whole.any() else "none of them by numbers"
     zeros = int((a == b).sum())
     signs = f", {zeros:,} of them in the sign of a zero" if zeros else ""
     return f"{a.size:,} of {same.size:,} elements differ, {words}{signs}" + (f", {mixed:,} are NaN on one side only" if mixed else "")
@@ -55,7 +58,7 @@ def _check_asked(whole: Stored, asked: list[str], rows: bool) -> None:
     if rows and all(what.startswith("repeat") for what in asked):
         found = f"the output {list(whole.shape)} has no rows to compare with others"
         raise ValueError(f"not judged: {found}; repeat= alone asks for equal calls")
-    if whole.dtype in _errors.BITS and bool(numpy.isnan(whole.widened()).all()):
+    if whole.dtype in _native.floats() and bool(numpy.isnan(whole.widened()).all()):
         raise ValueError("not judged: all of the output is NaN, which any NaN is the same as")
     if rows and bool((whole.bits == whole.bits[:1]).all()):
         raise ValueError(
@@ -157,7 +160,7 @@ def assert_invariant(
         others = tuple(at for at in range(same.ndim) if at != axis)
         differing = numpy.asarray(indices)[~same.all(axis=others)]
         listed = ", ".join(str(at) for at in differing[:6]) + (", ..." if differing.size > 6 else "")
-        place_of, _ = _errors.place((~same).astype(numpy.uint8))
+        place_of = _errors.place(_native.pattern(array(~same, "mask")))
         said.append(f"  {what}: {_apart(found, expected, same)}; {unit}s {listed} ({differing.size:,} of {len(indices):,}); {place_of}")
 
     everything = numpy.arange(count)

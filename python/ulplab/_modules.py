@@ -1,4 +1,4 @@
-"""What recorded calls of modules compute, and those of functions of torch."""
+"""The operations of recorded calls of modules, and of functions of torch."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _softmax_router(given: dict[str, Any], settings: dict[str, Any]) -> list[Jud
     ]
 
 
-#: What modules may be said to be, by name.
+#: The kinds of modules, by name.
 KINDS: dict[str, Method] = {
     "rmsnorm": _rms_module(),
     "rmsnorm_cast": _rms_module(casts=_AFTER | _BEFORE),
@@ -153,11 +153,11 @@ CLASSES = {
 
 
 def msprobe(call: Recorded) -> Function | None:
-    """What a call that msProbe recorded computes."""
+    """The operations of a call that msProbe recorded."""
     return _MSPROBE.get(".".join(call.function.split(".")[:2]))
 
 
 def module(call: Recorded, classes: dict[str, str]) -> Function | None:
-    """What a call of a module computes, whose kind is given by its class."""
+    """The operations of a call of a module, whose class says its kind."""
     kind = classes.get(call.function, classes.get(call.function.rpartition(".")[2]))
     return with_settings(KINDS[kind] if kind else None, call)

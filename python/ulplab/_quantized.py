@@ -84,17 +84,17 @@ def dequantize(*parts: Any, format: str, shape: tuple[int, ...]) -> numpy.ndarra
 
 @dataclass(frozen=True)
 class Parity:
-    """Which rule made stored bytes."""
+    """The rule that made stored bytes."""
 
-    #: Whether a rule explains every byte.
+    #: True if a rule explains every byte.
     explained: bool
     #: All rules that do.
     rules: list[str]
     #: The result in a sentence.
     conclusion: str
-    #: What differs from the nearest rule, and how.
+    #: The differences from the nearest rule.
     findings: list[str]
-    #: What the rule costs, if no rule was named and another rule of the format has a far smaller error.
+    #: The cost of the rule, if no rule was named and another rule of the format has a far smaller error.
     warning: str | None = None
 
     def __str__(self) -> str:

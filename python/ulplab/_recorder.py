@@ -27,7 +27,7 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 class Recording:
-    """What `record` gives: use it in a ``with`` block. ``calls``, ``bytes`` and ``left_out`` count what was recorded, and what
+    """The result of `record`: use it in a ``with`` block. ``calls``, ``bytes`` and ``left_out`` count what was recorded, and what
     was not."""
 
     def __init__(self, model: Any, folder: Path, modules: list[str], max_calls: int, max_bytes: int, parameters: bool) -> None:
@@ -125,7 +125,7 @@ class Recording:
         return before, after
 
     def _keep(self, key: str, value: Any) -> Any:
-        """What stands for a value in the index; tensors are cloned."""
+        """The entry of a value in the index; tensors are cloned."""
         if isinstance(value, _PLAIN):
             return value
         if isinstance(value, (list, tuple)):
@@ -162,7 +162,7 @@ class Recording:
 
 
 def _is_setting(value: Any) -> bool:
-    """Whether an attribute is a number, a word, or a tuple of these."""
+    """True if an attribute is a number, a word, or a tuple of these."""
     return isinstance(value, _PLAIN) or isinstance(value, tuple) and all(isinstance(one, _PLAIN) for one in value)
 
 

@@ -11,16 +11,8 @@ from typing import Any
 
 import numpy
 
-from . import _files
+from . import _files, _native
 
-# Tensors whose rows go with those of the output, by operation, and which of their dimensions has the rows: all but the last of an
-# [..., C] tensor together (-1), or the first.
-_ROWS = {
-    "rmsnorm": ({"x", "gate"}, -1),
-    "softmax": ({"x"}, -1),
-    "silu_and_mul": ({"x"}, -1),
-    "rope": ({"x", "cos", "sin"}, 0),
-}
 # Rows that are kept on each side of the worst element's.
 _AROUND = 2
 # Up to so many bytes, tensors are kept whole; the rows around the worst element of larger ones, up to so many in all.
@@ -64,7 +56,7 @@ def start(recorder: Recorder | None) -> None:
 
 
 def wanted() -> bool:
-    """Whether assertions are kept."""
+    """True if assertions are kept."""
     return _recorder is not None
 
 
@@ -102,6 +94,12 @@ def _caller() -> str:
     return f"{os.path.relpath(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
+def _rows(op: str) -> tuple[set[str], bool] | None:
+    """The inputs of an operation whose rows go with those of its output, and whether the first dimension counts rows, not all but the last."""
+    rows = next((operation["rows"] for operation in _native.operations() if operation["name"] == op), None)
+    return rows and (set(rows[0]), rows[1])
+
+
 def capsule(path: str, tensors: dict[str, Any], call: dict[str, Any], worst: Any, record: dict[str, Any]) -> None:
     """Writes the inputs around the worst element, and what is needed to ask again."""
     op = call.get("op")
@@ -112,12 +110,12 @@ def capsule(path: str, tensors: dict[str, Any], call: dict[str, Any], worst: Any
         for name, value in tensors.items()
         if name not in words and value is not None
     }
-    of_rows, dimension = _ROWS.get(op, (set(), 0)) if op else ({"want"}, -1)
+    of_rows, first = (_rows(op) or (set(), False)) if op else ({"want"}, False)
     rows = None
     got = kept["got"]
     whole = sum(stored.bits.nbytes for stored in kept.values()) <= _WHOLE
     if worst and got.bits.ndim > 1 and of_rows and not whole:
-        sizes = got.shape[:-1] if dimension == -1 else got.shape[:1]
+        sizes = got.shape[:1] if first else got.shape[:-1]
         flat = 0
         for size, index in zip(sizes, worst):
             flat = flat * size + int(index)
@@ -127,7 +125,7 @@ def capsule(path: str, tensors: dict[str, Any], call: dict[str, Any], worst: Any
         for name in of_rows | {"got"}:
             if name in kept and kept[name].bits.ndim > 1:
                 bits = kept[name].bits
-                flat_rows = bits.reshape(-1, bits.shape[-1]) if dimension == -1 else bits
+                flat_rows = bits if first else bits.reshape(-1, bits.shape[-1])
                 kept[name] = _files.Stored(flat_rows[rows], kept[name].dtype)
     size = sum(stored.bits.nbytes for stored in kept.values())
     if size > _MOST:
@@ -155,7 +153,7 @@ def reproduce(path: str | os.PathLike[str]) -> None:
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         why = f"{type(error).__name__}: {_files.clean(error)}"
         raise ValueError(f"{path}: this safetensors file is none that a report of ulplab has written: {why}") from error
-    given = {name: value for name, value in call.items() if value is not None or name == "mean_error"}
+    given: dict[str, Any] = {name: value for name, value in call.items() if value is not None or name == "mean_error"}
     try:
         if call.get("op"):
             # All that was asked: without mean_error="fail", an error of the mean would pass.

@@ -10,14 +10,14 @@ from typing import Any
 import numpy
 
 from . import _calls, _checkpoint, _dumps, _errors, _flashinfer, _modules, _native
-from ._close import _CODES, _FLOATS, _biased, _check_judged, _holds, _like, _outside, _type_name, _where, unit
+from ._close import _CODES, _FLOATS, _check_judged, _holds, _type_name, unit
 from ._files import Stored, clean
 from ._tensors import array, inputs as given_inputs
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """What was found of an output of a recorded call."""
+    """The verdict on an output of a recorded call."""
 
     function: str
     path: str
@@ -25,7 +25,7 @@ class Replayed:
     verdict: str
     #: The largest error over its bound; None if it was not judged.
     ratio: float | None
-    #: What is wrong, why it was not judged, or which of several choices that are right was found.
+    #: The fault, the reason why the output was not judged, or the one of several right choices that was found.
     message: str
     op: str = ""
 
@@ -34,7 +34,7 @@ class Replay(list[Replayed]):
     """The calls that were replayed, the worst first. ``print`` shows them."""
 
     def of(self, verdict: str) -> list[Replayed]:
-        """Those with a verdict."""
+        """The calls with a verdict."""
         return [call for call in self if call.verdict == verdict]
 
     def __str__(self) -> str:
@@ -146,15 +146,14 @@ def _judged(call: _dumps.Recorded, known: _calls.Function | None, accumulate: st
         except Exception as error:  # noqa: BLE001 -- as above
             found.append(refused(str(error), op))
             continue
-        ratio = float(_errors.ratios(judged["got"], judged["value"], judged["bound"]).max(initial=0.0))
+        ratio = judged["ratio"]
         if judged["outside"]:
-            lines = [_outside(output or "output", held, judged, "the bound")]
-            lines += _where(judged["got"], judged["value"], judged["bound"], True)
-            lines += _like(judged)
+            lines = _errors.outside(output or "output", held, judged, "the bound")
+            lines += _errors.like(judged)
             lines += [*chosen, *([call.caution] if call.caution else [])]
             found.append(Replayed(call.function, call.path, "failed", ratio, "\n".join(lines), op))
             continue
-        biased = _biased(op, judged, held.dtype, unit(accumulate))
+        biased = _errors.biased(_errors.mean_errors(op, judged, judged["got"], held.dtype, unit(accumulate)))
         found.append(Replayed(call.function, call.path, "biased" if biased else "passed", ratio, "\n".join(biased + chosen), op))
     return found
 
@@ -162,8 +161,5 @@ def _judged(call: _dumps.Recorded, known: _calls.Function | None, accumulate: st
 def _widen(judged: dict[str, Any], ends: list[dict[str, Any]]) -> None:
     """Widens a bound to those of the ends of what an operation may have been given."""
     got, value = judged["got"], judged["value"]
-    judged["bound"] = bound = numpy.maximum.reduce([numpy.abs(end["value"] - value) + end["bound"] for end in ends])
-    ratios = _errors.ratios(got, value, bound)
-    judged["outside"] = int((ratios > 1).sum())
-    at = numpy.unravel_index(ratios.argmax(), ratios.shape)
-    judged["worst"] = (list(map(int, at)), float(got[at]), float(value[at]), float(bound[at]), float(ratios[at]))
+    judged["bound"] = numpy.maximum.reduce([numpy.abs(end["value"] - value) + end["bound"] for end in ends])
+    judged.update(_native.compare(got, value, judged["bound"]))

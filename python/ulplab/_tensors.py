@@ -14,7 +14,7 @@ from . import _native
 
 
 class UlplabWarning(UserWarning):
-    """What makes an assertion say less than it seems to."""
+    """A reason why an assertion says less than it seems to."""
 
 
 def check_words(name: str, given: Iterable[str], known: Iterable[str]) -> None:
@@ -273,7 +273,7 @@ def _pairs(codes: numpy.ndarray) -> numpy.ndarray:
 
 
 def inputs(given: dict[str, Any]) -> dict[str, Any]:
-    """What is given to an operation: tensors as arrays, numbers and words as they are; what is None is left out."""
+    """The inputs of an operation: tensors as arrays, numbers and words as they are, without those that are None."""
     if not isinstance(given, dict):
         raise TypeError(f"inputs is a {type(given).__name__}, expected a dictionary of tensors, numbers and words")
 

@@ -65,10 +65,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("ulplab_report"):
+    if folder := config.getoption("ulplab_report"):
         from ._report import Reporter
 
-        config.pluginmanager.register(Reporter(config, config.getoption("ulplab_report")), "ulplab_reporter")
+        config.pluginmanager.register(Reporter(config, folder), "ulplab_reporter")
     if config.getoption("ulplab_gate") and not config.getoption("ulplab_audit"):
         raise pytest.UsageError("--ulplab-gate is for --ulplab-audit, which is not given")
     if config.getoption("ulplab_audit"):
@@ -86,7 +86,7 @@ class _Auditor:
         self.asking = False
         self.wrapped: list[tuple[Any, str, Callable[..., Any]]] = []
         named = []
-        for gate in config.getoption("ulplab_gate"):
+        for gate in config.getoption("ulplab_gate") or ():
             module, colon, function = gate.partition(":")
             if not colon or importlib.util.find_spec(module.partition(".")[0]) is None:
                 raise pytest.UsageError(f"--ulplab-gate {gate}: expected MODULE:FUNCTION of a module that can be imported")

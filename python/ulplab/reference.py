@@ -1,4 +1,4 @@
-"""What operations give in f64, and how far a right kernel may be from it.
+"""Outputs of operations in f64, and how far a right kernel may be from them.
 
     ref = ulplab.reference.rmsnorm(x=x, weight=w, eps=1e-6)
     ref.value                  # f64
@@ -25,13 +25,13 @@ class Expected:
 
     #: The elements in f64.
     value: numpy.ndarray
-    #: How far each may be from what a right kernel computes, before it is rounded to the type that is stored.
+    #: The largest error of each in a right kernel, before it is rounded to the stored type.
     error: numpy.ndarray
-    #: Whether a right kernel's are equal, in any type: nothing is computed, or it is a choice.
+    #: True if a right kernel's elements are equal, in any type: nothing is computed, or it is a choice.
     exact: bool = False
 
     def bound(self, dtype: Any) -> numpy.ndarray:
-        """How far each element that is stored in ``dtype`` may be from `value`.
+        """The distance that each element stored in ``dtype`` may have from `value`.
 
         The error of the computation, and half a spacing of the type; 0 if it is `exact`. ``dtype`` is a name (``"bfloat16"``,
         ``"float16"``, ``"float32"``, ...), or anything whose text ends in one, such as ``torch.bfloat16``.
@@ -78,8 +78,8 @@ def _function(operation: dict[str, Any]) -> Callable[..., Any]:
 
 
 if TYPE_CHECKING:
-    # The operations are those that the native module has.
-    def __getattr__(name: str) -> Callable[..., Any]: ...
+    # A stub alone: the operations are those that the native module has.
+    from ._operations import *
 
 
 for _operation in operations():

@@ -43,7 +43,8 @@ pub fn start(name: &str, words: &[OsString]) -> Result<()> {
     {
         return Ok(());
     }
-    let near = [itself::file(), itself::python()].into_iter().flatten();
+    let start = itself::start();
+    let near = [start.file.as_ref(), start.python.as_ref()].into_iter().flatten();
     let near = near.filter_map(|file| Some(file.parent()?.join(&program)));
     let found = { near }
         .find(|file| file.is_file())

@@ -74,7 +74,7 @@ pub use kernel::{
     BOUND_RATIO, MEGABYTES, OF_COPY, OF_COPY_ROTATED, OF_LIMIT, OF_MATMUL, TIMES_PEER, UNEQUAL, US_CACHED, US_CLAIMED,
     US_COLD, US_COLD_P10, US_COLD_P90, US_GRAPH, US_HOT, US_LIMIT, US_PEER, US_ROTATED, VIOLATIONS,
 };
-pub use kl::KL;
+pub use kl::{KL, divergence};
 pub use max_abs::MAX_ABS;
 pub use nats::{NATS, NATS_PER_BYTE, PERPLEXITY};
 pub use nonfinite::NONFINITE;
@@ -85,7 +85,7 @@ pub use round_trip::{SQNR_GAIN, STORED_BITS};
 pub use sqnr::SQNR;
 pub use theory::{COSINE_EXCESS, RECALL_THEORY, SCORE_ERROR, SQNR_THEORY, float_nsr};
 pub use top1::TOP1;
-pub use ulp::ULP_MAX;
+pub use ulp::{ULP_MAX, most_apart};
 pub use weights::{WEIGHT_BITS, WEIGHT_MEGABYTES};
 
 use crate::error::{Error, Result, did_you_mean};

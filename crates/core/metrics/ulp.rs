@@ -1,4 +1,4 @@
-use super::{Pair, Ulps};
+use super::{Pair, Ulps, ordered};
 
 // The number of representable numbers between two elements: defined only if both tensors have the same floating-point type.
 // The two zeros count as one number.
@@ -18,4 +18,22 @@ fn quantile(pair: &Pair, select: fn(&Ulps) -> u64) -> Option<f64> {
         (false, _) => Some(f64::NAN),
         (true, ulps) => ulps.as_ref().map(|ulps| select(ulps) as f64),
     }
+}
+
+/// The most numbers of a floating-point type of `width` bits that two elements are apart. Elements are codes with their numbers; the distance
+/// is infinite where one is not finite and the other is not the same. NaN meets NaN if `equal_nan`.
+pub fn most_apart(
+    width: u32,
+    got: impl Iterator<Item = (u64, f64)>,
+    want: impl Iterator<Item = (u64, f64)>,
+    equal_nan: bool,
+) -> f64 {
+    let apart = got.zip(want).map(|((got_code, got), (want_code, want))| {
+        match got == want || equal_nan && got.is_nan() && want.is_nan() {
+            true => 0.0,
+            false if !(got.is_finite() && want.is_finite()) => f64::INFINITY,
+            false => ordered(got_code, width).abs_diff(ordered(want_code, width)) as f64,
+        }
+    });
+    apart.fold(0.0, f64::max)
 }

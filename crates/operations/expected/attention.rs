@@ -141,6 +141,7 @@ pub(super) const ATTENTION: Operation = Operation {
         },
         why: "scores as sums of D products, exponentials, their sum, and sums of as many products as keys, in any order and in f32",
     }),
+    rows: None,
     compute,
 };
 

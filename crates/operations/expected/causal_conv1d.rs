@@ -69,6 +69,7 @@ pub(super) const CAUSAL_CONV1D: Operation = Operation {
         },
         why: "sums of W products and a bias in any order, and the activation, in f32",
     }),
+    rows: None,
     compute,
 };
 

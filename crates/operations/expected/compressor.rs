@@ -49,6 +49,7 @@ pub(super) const COMPRESSOR: Operation = Operation {
         slot_before: "the token's row goes to the slot of the token before";
     },
     cases: None,
+    rows: None,
     compute,
 };
 

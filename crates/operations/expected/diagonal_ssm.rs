@@ -39,6 +39,7 @@ pub(super) const DIAGONAL_SSM: Operation = Operation {
         state_not_written: "the state is the one before";
     },
     cases: None,
+    rows: None,
     compute,
 };
 

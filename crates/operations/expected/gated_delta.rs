@@ -85,6 +85,7 @@ pub(super) const GATED_DELTA: Operation = Operation {
         },
         why: "the recurrence in f32, each sum in any order; errors of a state decay with it",
     }),
+    rows: None,
     compute,
 };
 

@@ -41,6 +41,7 @@ pub(super) const HYPER_HEAD: Operation = Operation {
         no_weight of weight: "the weight of the norm is left out";
     },
     cases: None,
+    rows: None,
     compute,
 };
 

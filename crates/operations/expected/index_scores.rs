@@ -32,6 +32,7 @@ pub(super) const INDEX_SCORES: Operation = Operation {
         all_seen of counts: "every query sees all entries";
     },
     cases: None,
+    rows: None,
     compute,
 };
 

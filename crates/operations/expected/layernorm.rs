@@ -53,6 +53,7 @@ pub(super) const LAYERNORM: Operation = Operation {
         },
         why: "sums of C terms and of C squares in any order, a root, its reciprocal and products, in f32",
     }),
+    rows: None,
     compute,
 };
 

@@ -87,6 +87,7 @@ pub(super) const MATMUL: Operation = Operation {
         },
         why: "sums of K exact products in any order, in f32",
     }),
+    rows: None,
     compute,
 };
 

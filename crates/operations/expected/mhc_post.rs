@@ -28,6 +28,7 @@ pub(super) const MHC_POST: Operation = Operation {
         next_row_block: "the block's output is that of the next row";
     },
     cases: None,
+    rows: None,
     compute,
 };
 

@@ -46,6 +46,7 @@ pub(super) const MHC_PRE: Operation = Operation {
         no_weight of weight: "the weight of the norm is left out";
     },
     cases: None,
+    rows: None,
     compute,
 };
 

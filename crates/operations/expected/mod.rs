@@ -24,6 +24,7 @@ mod index_scores;
 mod judge;
 mod layernorm;
 mod matmul;
+pub mod mean_error;
 mod mhc_post;
 mod mhc_pre;
 mod moe;
@@ -90,8 +91,21 @@ pub struct Operation {
     pub faults: &'static [Fault],
     /// Cases with drawn inputs, on which other programs are judged; none of an operation that has kernels and cases of its own.
     pub cases: Option<&'static draw::Cases>,
+    /// Its rows, if it computes each of them independently of the others, and without sums of products: tensor cores truncate, which
+    /// leans.
+    pub rows: Option<Rows>,
     /// Its outputs.
     pub compute: fn(&Call) -> Result<Vec<Output>, String>,
+}
+
+/// The rows of an operation that computes each of them independently of the others.
+pub struct Rows {
+    /// The inputs that have a row for each row of the output.
+    pub inputs: &'static [&'static str],
+    /// True if the first dimension counts rows; else all dimensions but the last do.
+    pub first_dimension: bool,
+    /// How far exponentials lean in one direction over the values of a row, in units of roundoff.
+    pub leaning: fn(&[f64]) -> f64,
 }
 
 /// Something that an operation takes.
@@ -264,6 +278,19 @@ pub fn half_spacing(dtype: Dtype, x: f64) -> f64 {
     }
     let exponent = (((x.to_bits() >> 52) & 0x7ff) as i32 - 1023).max(least);
     2f64.powi(exponent - digits)
+}
+
+/// A number rounded to nearest in a type, ties to even; infinite if it is too large for the type.
+pub fn rounded(dtype: Dtype, x: f64) -> f64 {
+    let step = 2.0 * half_spacing(dtype, x);
+    let near = match step > 0.0 && x.is_finite() {
+        true => (x / step).round_ties_even() * step,
+        false => x,
+    };
+    match near.abs() >= overflow(dtype) {
+        true => f64::INFINITY.copysign(near),
+        false => near,
+    }
 }
 
 impl std::fmt::Debug for Operation {

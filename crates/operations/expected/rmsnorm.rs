@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use super::silu::silu;
 use super::sum::Terms;
-use super::{Call, Operation, Output, faults, half_spacing, takes};
+use super::{Call, Operation, Output, Rows, faults, half_spacing, takes};
 
 pub(super) const RMSNORM: Operation = Operation {
     name: "rmsnorm",
@@ -37,6 +37,11 @@ pub(super) const RMSNORM: Operation = Operation {
         gate_without_silu of gate: "the gate is multiplied by as it is, without SiLU";
     },
     cases: None,
+    rows: Some(Rows {
+        inputs: &["x", "gate"],
+        first_dimension: false,
+        leaning: |_| 0.0,
+    }),
     compute,
 };
 

@@ -6,7 +6,7 @@
 
 use rayon::prelude::*;
 
-use super::{Call, Operation, Output, faults, takes};
+use super::{Call, Operation, Output, Rows, faults, takes};
 
 pub(super) const ROPE: Operation = Operation {
     name: "rope",
@@ -30,6 +30,11 @@ pub(super) const ROPE: Operation = Operation {
         not_turned: "nothing is turned";
     },
     cases: None,
+    rows: Some(Rows {
+        inputs: &["x", "cos", "sin"],
+        first_dimension: true,
+        leaning: |_| 0.0,
+    }),
     compute,
 };
 

@@ -45,6 +45,7 @@ pub(super) const SAMPLE: Operation = Operation {
         padding_drawn of position: "a row of padding has a token";
     },
     cases: None,
+    rows: None,
     compute,
 };
 

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use super::draw::{Cases, FLOATS};
 use super::silu::silu;
-use super::{Call, Operation, Output, faults, half_spacing, takes};
+use super::{Call, Operation, Output, Rows, faults, half_spacing, takes};
 
 pub(super) const SILU_AND_MUL: Operation = Operation {
     name: "silu_and_mul",
@@ -36,6 +36,12 @@ pub(super) const SILU_AND_MUL: Operation = Operation {
             draw.normal("x", &[rows, 2 * cols], 3.0);
         },
         why: "an exponential of 2 ulp, a sum, a division and products, in f32",
+    }),
+    rows: Some(Rows {
+        inputs: &["x"],
+        first_dimension: false,
+        // Gates below -88 leave nothing in f32.
+        leaning: |_| 2.0 * 88.0,
     }),
     compute,
 };

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use super::draw::{Cases, FLOATS};
 use super::sum::Terms;
-use super::{Call, Operation, Output, faults, takes};
+use super::{Call, Operation, Output, Rows, faults, takes};
 
 pub(super) const SOFTMAX: Operation = Operation {
     name: "softmax",
@@ -37,8 +37,19 @@ pub(super) const SOFTMAX: Operation = Operation {
         },
         why: "an exponential of 2 ulp of a rounded difference, a sum of C terms in any order and a division, in f32",
     }),
+    rows: Some(Rows {
+        inputs: &["x"],
+        first_dimension: false,
+        leaning: exponents,
+    }),
     compute,
 };
+
+/// Twice the magnitude of the exponents of a row by each of 2 ulp, since the mean of the exponents enters by the sum, too.
+fn exponents(row: &[f64]) -> f64 {
+    let magnitudes = row.iter().filter(|x| **x > 0.0).map(|x| x.ln().abs());
+    4.0 * magnitudes.fold(0.0, f64::max)
+}
 
 fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let x = call.tensor("x");

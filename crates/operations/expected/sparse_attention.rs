@@ -45,6 +45,7 @@ pub(super) const SPARSE_ATTENTION: Operation = Operation {
         one_too_many of count: "a row reads the entry after those that it may read";
     },
     cases: None,
+    rows: None,
     compute,
 };
 

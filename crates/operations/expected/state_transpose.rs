@@ -18,6 +18,7 @@ pub(super) const STATE_TRANSPOSE: Operation = Operation {
         both_reversed: "K and V run backwards";
     },
     cases: None,
+    rows: None,
     compute,
 };
 

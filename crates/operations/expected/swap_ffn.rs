@@ -67,6 +67,7 @@ pub(super) const SWAP_FFN: Operation = Operation {
         other_residual: "an FFN step is added where it should take the place of x, or the other way around";
     },
     cases: None,
+    rows: None,
     compute,
 };
 

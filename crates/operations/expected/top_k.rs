@@ -29,6 +29,7 @@ pub(super) const TOP_K: Operation = Operation {
         last_from_next_row: "the last of them is that of the next row";
     },
     cases: None,
+    rows: None,
     compute,
 };
 

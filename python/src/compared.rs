@@ -1,0 +1,184 @@
+//! Tensors that are compared element by element, and where the elements outside their bounds are.
+
+use half::{bf16, f16};
+use numpy::PyReadonlyArrayDyn;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use rayon::prelude::*;
+use safetensors::Dtype;
+use ulplab_core::close::{Allowed, Comparison, compare as compare_all, inside, ratio};
+use ulplab_core::metrics::unravel;
+use ulplab_operations::ops::judge::pattern::find;
+
+use crate::tensor::{Array, name, together};
+use crate::{numbers, pool, same_shape, wrong};
+
+/// Elements this many times outside their bounds are far outside, and those less than that many times are just outside.
+const FAR: f64 = 10.0;
+const JUST: f64 = 2.0;
+
+/// The place of elements outside.
+#[derive(IntoPyObject)]
+pub struct Place {
+    /// In words.
+    place: String,
+    /// The bits that all of them share: 2 for NaN, 4 for 0, 8 for the other sign.
+    kinds: u16,
+    /// The number of elements far outside, and their place, if that differs.
+    far: Option<(usize, String)>,
+    /// The number of elements just outside.
+    just: usize,
+}
+
+impl Place {
+    /// The place of the elements outside; none if there are none, or for a tensor of one number.
+    pub fn new(got: &[f64], want: &[f64], allowed: Allowed, equal_nan: bool, shape: &[usize]) -> Option<Self> {
+        let bound = |at: usize| allowed.at(at, want[at]);
+        let outside = |at: usize| !inside(got[at], want[at], bound(at), equal_nan);
+        let outside: Vec<bool> = (0..got.len()).into_par_iter().map(outside).collect();
+        let all = outside.iter().filter(|outside| **outside).count();
+        if shape.is_empty() || all == 0 {
+            return None;
+        }
+        let kinds = |at: usize| {
+            let (got, want) = (got[at], want[at]);
+            let flipped = (got + want).abs() <= bound(at) && got * want < 0.0;
+            1 + 2 * u16::from(got.is_nan()) + 4 * u16::from(got == 0.0) + 8 * u16::from(flipped)
+        };
+        let found = find(shape, false, &|at| outside[at], &kinds);
+        let ratio_at = |at: usize| ratio(got[at], want[at], bound(at));
+        let is_far = |at: usize| outside[at] && ratio_at(at) >= FAR;
+        let far = (0..got.len()).filter(|at| is_far(*at)).count();
+        let far = (0 < far && far < all).then(|| (far, find(shape, false, &is_far, &kinds).place));
+        Some(Self {
+            far: far.filter(|(_, place)| *place != found.place),
+            just: (0..got.len()).filter(|at| outside[*at] && ratio_at(*at) < JUST).count(),
+            place: found.place,
+            kinds: found.kinds,
+        })
+    }
+}
+
+/// The place of the true elements of a boolean tensor: `"all in columns 2 to 3"`.
+#[pyfunction]
+pub fn pattern(py: Python<'_>, mask: &Bound<'_, Array>) -> PyResult<String> {
+    let mask = mask.get();
+    if mask.dtype != Dtype::BOOL {
+        return Err(wrong(format!(
+            "a mask has elements of {}, expected bool",
+            name(mask.dtype)
+        )));
+    }
+    let bytes = mask.bytes().map_err(wrong)?;
+    let found = pool::run(py, || find(&mask.shape, false, &|at| bytes[at] != 0, &|_| 0));
+    Ok(found.place)
+}
+
+/// The result of a comparison, as a dictionary.
+pub fn found<'py>(py: Python<'py>, comparison: &Comparison, shape: &[usize]) -> PyResult<Bound<'py, PyDict>> {
+    let found = PyDict::new(py);
+    found.set_item("elements", comparison.elements)?;
+    found.set_item("outside", comparison.outside)?;
+    found.set_item("nan", comparison.nan)?;
+    found.set_item("infinite", comparison.infinite)?;
+    found.set_item("finite", comparison.finite)?;
+    found.set_item("zeros_pass", comparison.zeros_pass)?;
+    found.set_item("constant", comparison.constant.is_some())?;
+    let worst = comparison.worst.map(|worst| {
+        (
+            unravel(worst.index, shape),
+            worst.got,
+            worst.want,
+            worst.bound,
+            worst.ratio(),
+        )
+    });
+    found.set_item("worst", worst)?;
+    Ok(found)
+}
+
+/// [`found`] for numbers with a bound each, with the largest ratio of error and bound, and the place of the elements outside.
+pub fn with_bounds<'py>(
+    py: Python<'py>,
+    comparison: &Comparison,
+    [got, value, bound]: [&[f64]; 3],
+    shape: &[usize],
+) -> PyResult<Bound<'py, PyDict>> {
+    let ratio_at = |at: usize| ratio(got[at], value[at], bound[at]);
+    let (largest, place) = pool::run(py, || {
+        let largest = (0..got.len()).into_par_iter().map(ratio_at).reduce(|| 0.0, f64::max);
+        (largest, Place::new(got, value, Allowed::Bounds(bound), true, shape))
+    });
+    let found = found(py, comparison, shape)?;
+    found.set_item("ratio", largest)?;
+    found.set_item("place", place)?;
+    Ok(found)
+}
+
+/// Compares numbers with those that are expected, element by element: |got - value| <= bound. NaN may meet NaN.
+#[pyfunction]
+pub fn compare<'py>(
+    py: Python<'py>,
+    got: PyReadonlyArrayDyn<'py, f64>,
+    value: PyReadonlyArrayDyn<'py, f64>,
+    bound: PyReadonlyArrayDyn<'py, f64>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let numbers = [got.as_slice()?, value.as_slice()?, bound.as_slice()?];
+    let comparison = compare_all(numbers[0], numbers[1], Allowed::Bounds(numbers[2]), true);
+    with_bounds(py, &comparison, numbers, got.as_array().shape())
+}
+
+/// Compares element by element in f64: |got - want| <= atol + rtol * |want|.
+#[pyfunction]
+pub fn close<'py>(
+    py: Python<'py>,
+    got: &Bound<'py, Array>,
+    want: &Bound<'py, Array>,
+    rtol: f64,
+    atol: f64,
+    equal_nan: bool,
+) -> PyResult<Bound<'py, PyDict>> {
+    let (got, want) = (got.get(), want.get());
+    same_shape(got, want)?;
+    let allowed = Allowed::Tolerance { rtol, atol };
+    let of_chunk = |a: &[u8], b: &[u8]| {
+        macro_rules! of {
+            ($($dtype:ident $type:ty),*) => {
+                match (got.dtype, want.dtype) {
+                    $((Dtype::$dtype, Dtype::$dtype) => {
+                        if let (Some(a), Some(b)) = (numbers::typed::<$type>(a), numbers::typed::<$type>(b)) {
+                            return Ok(compare_all(a, b, allowed, equal_nan));
+                        }
+                    })*
+                    _ => {}
+                }
+            };
+        }
+        of!(BF16 bf16, F16 f16, F32 f32, F64 f64);
+        let a = numbers::widened_bytes(got.dtype, a)?;
+        let b = numbers::widened_bytes(want.dtype, b)?;
+        Ok::<_, String>(compare_all(&a, &b, allowed, equal_nan))
+    };
+    let (comparison, place) = pool::run(py, || {
+        let mut all = Comparison::default();
+        together(got, want, |a, b| {
+            all.append(of_chunk(a, b)?);
+            Ok(())
+        })?;
+        let place = match all.outside {
+            0 => None,
+            _ => Place::new(
+                &numbers::widened(got)?,
+                &numbers::widened(want)?,
+                allowed,
+                equal_nan,
+                &got.shape,
+            ),
+        };
+        Ok((all, place))
+    })
+    .map_err(|why: String| wrong(why))?;
+    let found = found(py, &comparison, &got.shape)?;
+    found.set_item("place", place)?;
+    Ok(found)
+}

@@ -1,0 +1,118 @@
+//! Metrics of whole tensors, and limits of them.
+
+use std::cell::OnceCell;
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use safetensors::Dtype;
+use ulplab::statistics::binomial;
+use ulplab_core::metrics::{Better, Metric, Pair, ULP_MAX, divergence};
+use ulplab_core::tensorfile::Tensor;
+use ulplab_operations::expected::half_spacing;
+
+use crate::tensor::{Array, NAMES, name, named};
+use crate::{numbers, pool, same_shape, wrong};
+
+/// The metrics that may be limited.
+const LIMITED: [&str; 8] = ["cosine", "sqnr", "diff", "relative_l2", "nsr", "max_abs", "ulp", "kl"];
+
+/// The bound that a number sets to a metric, or to `rtol` or `atol`.
+fn bound(metric: &str, value: f64) -> ulplab_core::metrics::Bound {
+    let metric = if metric == "ulp" { ULP_MAX.name } else { metric };
+    let better = Metric::find(metric).map_or(Better::Lower, |metric| metric.better);
+    ulplab_core::metrics::Bound { better, value }
+}
+
+/// The metrics that a limit can be given for, and whether a larger value is better.
+#[pyfunction]
+pub fn limits() -> Vec<(&'static str, bool)> {
+    let higher = |name: &str| bound(name, 0.0).better == Better::Higher;
+    LIMITED.map(|name| (name, higher(name))).to_vec()
+}
+
+/// Why no numbers can break a limit of a metric, or of `atol` and `rtol`; None if some can.
+#[pyfunction]
+pub fn vacuous(metric: &str, limit: f64) -> Option<String> {
+    ulplab_core::vacuous::vacuous(metric, bound(metric, limit))
+}
+
+/// Why no finite numbers of the types of two tensors can break a limit of their difference; None if some can.
+#[pyfunction]
+pub fn vacuous_between(metric: &str, limit: f64, got: &Array, want: &Array) -> Option<String> {
+    ulplab_core::vacuous::vacuous_between(metric, bound(metric, limit), [want.dtype, got.dtype])
+}
+
+fn is_floating(dtype: Dtype) -> bool {
+    half_spacing(dtype, 1.0) > 0.0
+}
+
+/// The names of the floating-point types.
+#[pyfunction]
+pub fn floats() -> Vec<&'static str> {
+    NAMES
+        .into_iter()
+        .filter(|name| named(name).is_some_and(is_floating))
+        .collect()
+}
+
+/// The codes of a tensor.
+fn codes(array: &Array) -> Result<Vec<u64>, String> {
+    let (bytes, shape) = (array.bytes()?, [array.len()]);
+    let (name, dtype) = ("", array.dtype);
+    let tensor = Tensor {
+        name,
+        dtype,
+        shape: &shape,
+        bytes: &bytes,
+    };
+    Ok(tensor.codes().collect())
+}
+
+/// Metrics of two tensors by name, in f64; None where one is not defined. `equal_nan`: NaN meets NaN, in ulp.
+#[pyfunction]
+pub fn metrics(
+    py: Python<'_>,
+    got: &Bound<'_, Array>,
+    want: &Bound<'_, Array>,
+    names: Vec<String>,
+    equal_nan: bool,
+) -> PyResult<Vec<Option<f64>>> {
+    let (got, want) = (got.get(), want.get());
+    same_shape(got, want)?;
+    if names.iter().any(|name| name == "ulp") && !(got.dtype == want.dtype && is_floating(got.dtype)) {
+        let [got, want] = [got, want].map(|array| name(array.dtype));
+        let types = floats().join(", ");
+        let wrong = format!("ulp: got is {got}, want is {want}, expected the same type, one of {types}");
+        return Err(PyTypeError::new_err(wrong));
+    }
+    let measured = pool::run(py, || {
+        let (got_numbers, want_numbers) = (numbers::widened(got)?, numbers::widened(want)?);
+        let pair = OnceCell::new();
+        let one = |name: &String| match (name.as_str(), want.shape.last()) {
+            ("ulp", _) => {
+                let of_got = codes(got)?.into_iter().zip(got_numbers.iter().copied());
+                let of_want = codes(want)?.into_iter().zip(want_numbers.iter().copied());
+                let width = got.dtype.bitsize() as u32;
+                Ok(Some(ulplab_core::metrics::most_apart(
+                    width, of_got, of_want, equal_nan,
+                )))
+            }
+            ("kl", cols) => Ok(cols.and_then(|cols| divergence(&want_numbers, &got_numbers, *cols))),
+            (name, _) => {
+                let metric = Metric::find(name).map_err(|error| error.to_string())?;
+                Ok(metric.measure(pair.get_or_init(|| Pair::new(&want_numbers, &got_numbers))))
+            }
+        };
+        names.iter().map(one).collect()
+    });
+    measured.map_err(|why: String| wrong(why))
+}
+
+/// The number of the largest of `draws` numbers that may lie above a threshold which has that rate of false alarms at most, with this
+/// confidence; and the draws that such a rate takes at least, if none lies above.
+#[pyfunction]
+pub fn tolerated(draws: usize, alarms: f64, confidence: f64) -> (usize, u64) {
+    let counts: Vec<usize> = (0..draws).collect();
+    let tolerated = counts.partition_point(|count| binomial::rate_above(*count, draws, confidence) <= alarms);
+    (tolerated, binomial::draws_for(alarms, confidence))
+}
