@@ -1,4 +1,4 @@
-"""What gates of others let pass: `ulplab audit FILE`, or `python zoo/audit.py FILE`.
+"""Faults that gates of others let pass: `ulplab audit FILE`, or `python zoo/audit.py FILE`.
 
 Every gate of a table is asked about the faults of its operations, on the data of the zoo's entries: on usual data, on data that tell, and
 about choices that are no faults. Where the numbers that are compared are the same with the fault as without (it is in a state, in a
@@ -41,7 +41,7 @@ from gates import DTYPES, TABLES, Gate, Mistake, read
 class Count:
     """Draws of an entry on which a gate was asked."""
 
-    #: How many there were.
+    #: The number of draws.
     asked: int = 0
     #: On how many of them the gate passed, though what it was given is another.
     passed: int = 0
@@ -51,7 +51,7 @@ class Count:
 
 @dataclass
 class Answer:
-    """What a gate says of the zoo."""
+    """The answers of a gate to the entries of the zoo."""
 
     gate: Gate
     #: By the id of a fault.
@@ -72,7 +72,7 @@ class Answer:
         return [fault for fault, count in self.telling.items() if count.passed]
 
     def not_accepted(self) -> list[str]:
-        """Those of which the table does not say so."""
+        """The survivors that the table does not accept."""
         return [fault for fault in self.survivors() if fault not in self.gate.accepts]
 
     def alarms(self) -> list[str]:
@@ -93,7 +93,7 @@ class Answer:
 
 
 def _outputs(module: ModuleType, inputs: Any, fault: bool) -> dict[str, np.ndarray]:
-    """What gates compare of a kernel's output: numbers, and places that are chosen if it has them."""
+    """The parts of a kernel's output that gates compare: numbers, and chosen places if it has them."""
     with np.errstate(all="ignore"):
         got = module.kernel(inputs, fault)
         numbers = module.numbers(inputs, got) if hasattr(module, "numbers") else got
@@ -119,7 +119,7 @@ def _applies(gate: Gate, module: ModuleType) -> bool:
 
 
 def _same(got: np.ndarray, want: np.ndarray) -> bool:
-    """Whether a fault changes nothing that is compared: bits are equal."""
+    """True if a fault changes nothing that is compared: bits are equal."""
     return got.shape == want.shape and got.astype(np.float64).tobytes() == want.astype(np.float64).tobytes()
 
 
@@ -153,7 +153,7 @@ def _ask_of_fault(answers: list[Answer], module: ModuleType, seeds: Iterable[int
 
 
 def ask(gates: list[Gate], seeds: Iterable[int] = SEEDS) -> list[Answer]:
-    """What each gate says, those that let most pass first."""
+    """The answers of each gate; the gate that lets most faults pass comes first."""
     answers = [Answer(gate) for gate in gates]
     for module in entries("faults").values():
         asked = [answer for answer in answers if _applies(answer.gate, module)]
@@ -200,7 +200,7 @@ def _ids(counts: dict[str, Count], holds) -> list[str]:
 
 
 def facts(answer: Answer) -> dict[str, list[str]]:
-    """What is said of a gate, by a name for it; lists of entries."""
+    """The lines on a gate, by a name for it; lists of entries."""
     return {
         "asked": list(answer.telling),
         "lets_pass": _ids(answer.telling, lambda count: count.passed),

@@ -1,4 +1,4 @@
-"""What a published bug is re-enacted with: data, a kernel with the bug and without it, the gate of ulplab, and the usual checks.
+"""The parts that re-enact a published bug: data, a kernel with the bug and without it, the gate of ulplab, and the usual checks.
 
 Each file `faults/*.py` is a bug, and each file `controls/*.py` a choice that looks like one and is none. A file has an `ENTRY` and these
 functions:
@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 import ulplab
 
-#: Where the entries are.
+#: The folder of the entries.
 FOLDER = Path(__file__).parent
 #: Draws on which a kernel is held against its gate.
 SEEDS = range(10)
@@ -47,13 +47,13 @@ class Entry:
     id: str
     #: The operation whose tests could have seen it, by the name that tables of gates use.
     op: str
-    #: What is computed, e.g. "NVFP4 quantize".
+    #: The computation, e.g. "NVFP4 quantize".
     of: str
     #: The fault, in a line; what is chosen, for a control.
     fault: str
-    #: What was seen of it, or what a control teaches.
+    #: The symptom that was seen, or the lesson of a control.
     symptom: str
-    #: Where it was published.
+    #: The threads that published it.
     threads: tuple[str, ...]
     #: The number format that something in it is quantized to: "fp8", "nvfp4", ...
     format: str = ""
@@ -85,7 +85,7 @@ def draw(module: ModuleType, seed: int, usual: bool = False) -> Any:
 
 
 def refused(module: ModuleType, inputs: Any, fault: bool) -> str | None:
-    """What the gate says of the kernel, or None if it passes."""
+    """The message of the gate on the kernel, or None if it passes."""
     got = module.kernel(inputs, fault)
     try:
         module.gate(inputs, got)
@@ -96,16 +96,16 @@ def refused(module: ModuleType, inputs: Any, fault: bool) -> str | None:
 
 @dataclass(frozen=True)
 class Usual:
-    """What usual checks say of a fault."""
+    """The results of usual checks on a fault."""
 
-    #: Whether numpy's allclose passes with rtol = atol = 1e-2.
+    #: True if numpy's allclose passes with rtol = atol = 1e-2.
     allclose: bool
     #: The cosine of all numbers, in f64; it passes from 0.99 on.
     cosine: float
 
 
 def allclose_and_cosine(module: ModuleType, usual: bool, seed: int = 0) -> Usual:
-    """What they say of the kernel with the fault, on the data of that time or on those that tell."""
+    """The results on the kernel with the fault, on the data of that time or on those that tell."""
     inputs = draw(module, seed, usual)
     numbers = getattr(module, "numbers", lambda _, got: got)
     got = numbers(inputs, module.kernel(inputs, True))

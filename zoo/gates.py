@@ -29,12 +29,12 @@ import ml_dtypes
 import numpy as np
 import ulplab
 
-#: Where the tables of this project are.
+#: The folder of this project's tables.
 TABLES = Path(__file__).parent / "tables"
 
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 REFERENCES = ("right", "source")
-#: What a gate may ask for, beside `finite` and `any`.
+#: The limits that a gate may set, next to `finite` and `any`.
 _METRICS = ("cosine", "sqnr", "diff", "relative_l2", "max_abs")
 _LIMITS = ("rtol", "atol", "mismatches", "mean_error", "overlap", *_METRICS)
 
@@ -59,18 +59,18 @@ class Gate:
     reference: str
     #: Alternatives, each what must hold by its word; one is enough.
     limits: tuple[dict[str, Any], ...]
-    #: Where it is published, if it is.
+    #: The address of its publication, if there is one.
     source: str | None = None
     #: Faults that it is known to let pass.
     accepts: tuple[str, ...] = ()
 
     @property
     def of_indices(self) -> bool:
-        """Whether it compares places that were chosen, not numbers."""
+        """True if it compares places that were chosen, not numbers."""
         return "overlap" in self.limits[0]
 
     def passes(self, got: np.ndarray, want: np.ndarray) -> bool:
-        """Whether a tensor is close enough to what is wanted, after both are rounded to the gate's type."""
+        """True if a tensor is close enough to what is wanted, after both are rounded to the gate's type."""
         if got.shape != want.shape:
             return False
         if self.of_indices:
@@ -80,7 +80,7 @@ class Gate:
         return any(_hold(limits, got, want) for limits in self.limits)
 
     def text(self) -> str:
-        """What it asks for, e.g. "rtol = 0.01, atol = 0.01"."""
+        """Its limits in words, e.g. "rtol = 0.01, atol = 0.01"."""
         return " or ".join(", ".join(map(_word, limits.items())) for limits in self.limits)
 
 

@@ -56,7 +56,7 @@ def turned(x, cos, sin, pairing="half"):
 
 
 def routed(scores, k, bias=0):
-    """Which k experts each token goes to, by score and bias, and their weights: scores divided by their sum."""
+    """The k experts that each token goes to, by score and bias, and their weights: scores divided by their sum."""
     chosen = np.argsort(-(scores + bias), axis=-1, kind="stable")[:, :k]
     weights = np.take_along_axis(scores, chosen, -1)
     return chosen, weights / weights.sum(-1, keepdims=True)
@@ -69,6 +69,6 @@ def experts(x, chosen, weights, w13, w2):
 
 
 def mixture(rng, count=11, **options):
-    """What `ulplab.reference.moe` takes: 37 tokens of 28 channels, and so many experts of 21, three of which each token goes to."""
+    """Inputs of `ulplab.reference.moe`: 37 tokens of 28 channels, and so many experts of 21, three of which each token goes to."""
     given = dict(x=normal(rng, 37, 28), logits=normal(rng, 37, count))
     return {**given, "w13": normal(rng, count, 2 * 21, 28) / 5, "w2": normal(rng, count, 28, 21) / 5, "top_k": 3, **options}

@@ -31,7 +31,7 @@ def rmsnorm(x, weight, eps, zero_centered=False, gate=None):
 
 
 def rows_seen(tokens, window=None):
-    """Which keys a token sees: those up to itself, and of them the last `window`."""
+    """A mask of the keys that a token sees: those up to itself, and of them the last `window`."""
     back = np.arange(tokens)[:, None] - np.arange(tokens)
     return (back >= 0) & (back < (window or tokens))
 
@@ -68,7 +68,7 @@ def clamped(gate, up):
 
 
 def second(chosen, weights, hidden, w2, bias):
-    """What chosen experts [T, k] give of hidden numbers [T, k, I], by their weights: w2 is [E, I, C], with a bias [E, C]."""
+    """The outputs of chosen experts [T, k] for hidden numbers [T, k, I], times their weights: w2 is [E, I, C], with a bias [E, C]."""
     y = np.zeros((len(chosen), w2.shape[2]), F32)
     for expert in range(len(w2)):
         token, place = np.nonzero(chosen == expert)
@@ -92,7 +92,7 @@ def moe(x, logits, top_k, w13, w2):
 
 @dataclass(frozen=True)
 class Operations:
-    """What the models compute, by names that entries of the zoo use."""
+    """The operations of the models, by names that entries of the zoo use."""
 
     rmsnorm: Callable = rmsnorm
     #: Angles [T, R/2] of positions and frequencies.
@@ -104,7 +104,7 @@ class Operations:
     matmul: Callable = lambda x, w: x @ w.T
     #: Products of one input with the weights of gate and up.
     gate_up: Callable | None = None
-    #: What a KV cache gives back of keys or values [T, G, D].
+    #: Keys or values [T, G, D] as a KV cache gives them back.
     keys: Callable = lambda k: k
     values: Callable = lambda v: v
     moe: Callable = moe
@@ -165,7 +165,7 @@ def rotation(config, channels):
 
 
 def attention_layer(h, w, model, index, ops, project):
-    """What an attention layer adds, of any of the models."""
+    """The output of an attention layer of any of the models, which is added."""
     config, tokens = model.config, len(h)
     heads, groups, size = (config[n] for n in ("num_attention_heads", "num_key_value_heads", "head_dim"))
     centred, eps = "qwen3_5" in config["model_type"], config["rms_norm_eps"]
@@ -188,7 +188,7 @@ def attention_layer(h, w, model, index, ops, project):
 
 
 def delta_layer(h, w, model, ops, project):
-    """What a layer with the gated delta rule adds."""
+    """The output of a layer with the gated delta rule, which is added."""
     config, tokens = model.config, len(h)
     groups, heads, size = (config[f"linear_{n}"] for n in ("num_key_heads", "num_value_heads", "key_head_dim"))
     mixed = ops.causal_conv1d(project(h, "linear_attn.in_proj_qkv"), w["linear_attn.conv1d.weight"][:, 0])
@@ -205,7 +205,7 @@ def delta_layer(h, w, model, ops, project):
 
 
 def feed_forward(h, w, model, ops, project):
-    """What a dense SwiGLU or a mixture of experts adds."""
+    """The output of a dense SwiGLU or a mixture of experts, which is added."""
     if "mlp.router.weight" not in w:
         weights = [w[f"mlp.{n}_proj.weight"] for n in ("gate", "up")]
         gate, up = ops.gate_up(h, *weights) if ops.gate_up else (ops.matmul(h, x) for x in weights)

@@ -63,7 +63,7 @@ def cell(text: str) -> str:
 
 
 def said(message: str) -> str:
-    """What a message says beyond that something is outside of its bound: the cause, or the place."""
+    """The cause or the place that a message names, next to the elements outside."""
     lines = [line.strip() for line in message.splitlines()]
     named = [line for line in lines if line.startswith("looks like") and not line.startswith("looks like none")]
     places = [line for line in lines if line.startswith("outside:")]
@@ -73,7 +73,7 @@ def said(message: str) -> str:
 
 
 class Row:
-    """What is known of a fault."""
+    """The results for a fault."""
 
     def __init__(self, module):
         self.entry = module.ENTRY

@@ -1,4 +1,4 @@
-"""What perplexity says of faults: writes zoo/perplexity.json. `python zoo/perplexity.py [ID…]` measures all entries, or some again.
+"""Perplexities with faults: writes zoo/perplexity.json. `python zoo/perplexity.py [ID…]` measures all entries, or some again.
 
 A trained model of `datasets/` reads a window of held-out text in one shot, once with the kernel of an entry in it and once with its
 fault, in all layers that have the operation. Perplexity passes a fault that changes it by less than 1 %.
@@ -22,22 +22,22 @@ STORE = Path(__file__).parent / "perplexity.json"
 TEXT = dict(text="alice", offset=20_000, tokens=512, step=10_000)
 #: Windows that are read, each a step behind the one before: one, and more where it does not decide.
 FIRST, MORE = 1, 4
-#: How far perplexity may move, relative to that without the fault.
+#: The relative change of perplexity that a test of perplexity allows.
 TOLERANCE = 0.01
 
 
 def stored():
-    """What was measured: the text, losses of models as they are, and a row of each entry."""
+    """The measurements: the text, losses of models as they are, and a row of each entry."""
     return json.loads(STORE.read_text())
 
 
 def digest(module):
-    """Of the entry's file."""
+    """The digest of the entry's file."""
     return hashlib.sha256(Path(module.__file__).read_bytes()).hexdigest()
 
 
 def moved(row):
-    """How far the fault moves perplexity, relative to it, and the standard error of that; NaN if there is no perplexity."""
+    """The relative change of perplexity by the fault, and its standard error; NaN if there is no perplexity."""
     if row["with_fault"] is None:
         return math.nan, math.nan
     ratio = math.exp(min(row["with_fault"] - row["without_fault"], 700))
@@ -45,7 +45,7 @@ def moved(row):
 
 
 def says(row):
-    """What perplexity says of a fault: "passes", "refuses", "undecided" if two standard errors reach over the tolerance; "" if no
+    """The verdict of perplexity on a fault: "passes", "refuses", "undecided" if two standard errors reach over the tolerance; "" if no
     model has the operation."""
     if "absent" in row:
         return ""
@@ -75,7 +75,7 @@ def plain(name, tokens=TEXT["tokens"]):
 
 
 def row(module, own):
-    """What is stored of an entry; `own` has the losses of models as they are."""
+    """The stored row of an entry; `own` has the losses of models as they are."""
     found = row_of(module, own, FIRST)
     return row_of(module, own, MORE) if says(found) == "undecided" else found
 

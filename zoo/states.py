@@ -4,7 +4,7 @@ import numpy as np
 
 
 def tokens(rng, length, heads=2, groups=2, keys=12, values=10, batch=1, beta=True):
-    """What `ulplab.reference.gated_delta` takes, `groups` heads of v for each of k; without beta, a state space."""
+    """Inputs of `ulplab.reference.gated_delta`, `groups` heads of v for each of k; without beta, a state space."""
 
     def drawn(*shape):
         return rng.standard_normal((batch, *shape)).astype(np.float32)
@@ -39,7 +39,7 @@ def delta(q, k, v, g, state, beta=None, scale=None):
 
 
 def chunk(q, k, v, decays):
-    """What tokens [T, H, ·] of a chunk give each other, and what they add to the state; `decays` [T, H] are sums."""
+    """The outputs that tokens [T, H, ·] of a chunk give each other, and their part of the state; `decays` [T, H] are sums."""
     seen = np.tril(np.ones((len(q), len(q)), bool))[..., None]
     weight = np.exp(np.where(seen, decays[:, None] - decays, -np.inf)) * np.einsum("thk,shk->tsh", q, k)
     left = np.exp(decays[-1] - decays)[..., None] * k

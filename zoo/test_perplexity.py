@@ -1,4 +1,4 @@
-"""What is stored of perplexity is that of the entries as they are: `pytest zoo`."""
+"""The stored perplexities are those of the entries as they are: `pytest zoo`."""
 
 import pytest
 from entry import entries
