@@ -129,6 +129,7 @@
 #![deny(missing_docs)]
 
 pub mod bounded;
+pub mod errors;
 pub mod numerics;
 pub mod operations;
 pub mod ops;
@@ -141,7 +142,8 @@ pub mod tensorfile;
 #[cfg(feature = "safetensors")]
 pub mod weights;
 
-pub use bounded::{Bounded, LAMBDA};
+pub use bounded::Bounded;
+pub use errors::LAMBDA;
 pub use numerics::{Choice, Numerics, Plain};
 pub use operations::Operations;
 pub use real::Real;

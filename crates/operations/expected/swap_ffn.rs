@@ -15,7 +15,7 @@ use reference::{Choice, Numerics, Real, Site, Tensor as Numbers};
 use safetensors::Dtype;
 
 use super::sum::{Terms, widening};
-use super::varied::Varied;
+use super::varied::{Varied, rounded, stored};
 use super::{Call, Operation, Other, Output, Tensor, faults, half_spacing, takes};
 
 pub(super) const SWAP_FFN: Operation = Operation {
@@ -60,11 +60,13 @@ pub(super) const SWAP_FFN: Operation = Operation {
         last_bank: "of equal banks the last is taken";
         plane_lost: "half of the hidden numbers is left out";
         interleave_off: "columns of gate and up meet others than their own";
-        gate_and_up_exchanged: "silu is taken of W3 n, not of W1 n";
+        gate_and_up_exchanged: "silu is taken of W3 n, not of W1 n" => |call| call.exchange(["w1", "w3"]);
         no_silu: "silu is left out";
-        no_ffn_g: "the weight of the norm is left out";
-        one_step_fewer: "the last FFN step of each event is left out";
-        other_residual: "an FFN step is added where it should take the place of x, or the other way around";
+        no_ffn_g: "the weight of the norm is left out" => |call| call.fill("ffn_g", 1.0);
+        one_step_fewer: "the last FFN step of each event is left out"
+            => |call| call.set("steps", f64::max(call.number("steps") - 1.0, 0.0));
+        other_residual: "an FFN step is added where it should take the place of x, or the other way around"
+            => |call| call.toggle("residual");
     },
     cases: None,
     rows: None,
@@ -87,38 +89,24 @@ fn numbers(tensor: &Tensor, shape: impl Into<Vec<usize>>) -> Numbers<Varied> {
 
 impl Stretch {
     fn new(call: &Call) -> Result<Self, String> {
-        let ram = &call.tensor("ram").shape;
-        let &[batch, cores, BANKS, width] = &ram[..] else {
-            return Err(format!("swap_ffn: 'ram' is {ram:?}, expected [B, C, {BANKS}, D]"));
-        };
-        let w1 = &call.tensor("w1").shape;
-        let inner = match w1[..] {
-            [inner, of] if of == width && inner > 0 && width > 0 && cores > 0 => inner,
-            _ => {
-                return Err(format!(
-                    "swap_ffn: 'w1' is {w1:?} for ram of {ram:?}, expected [F, {width}], and no size of 0"
-                ));
-            }
-        };
+        let shapes = call.shapes()?;
+        let [batch, cores, width, inner] = shapes.sizes(["B", "C", "D", "F"]);
+        if inner == 0 || width == 0 || cores == 0 {
+            let [w1, ram] = ["w1", "ram"].map(|name| &call.tensor(name).shape);
+            return Err(format!(
+                "swap_ffn: 'w1' is {w1:?} for ram of {ram:?}, expected no size of 0"
+            ));
+        }
         let count = |name: &str| match call.number(name) {
             number if number.fract() == 0.0 && (0.0..=1e6).contains(&number) => Ok(number as usize),
             number => Err(format!("swap_ffn: '{name}' is {number}, expected a whole number")),
         };
         let (events, steps) = (count("events")?, count("steps")?);
-        let expected: [(&str, &[usize]); 11] = [
-            ("x", &[batch, cores, width]),
-            ("x_in", &[batch, width]),
-            ("film_scale", &[cores, width]),
-            ("film_shift", &[cores, width]),
-            ("map", &[batch, cores]),
-            ("router", &[1 + BANKS, width]),
-            ("router_bias", &[1 + BANKS]),
-            ("ffn_g", &[width]),
-            ("w3", &[inner, width]),
-            ("w2", &[width, inner]),
-            ("decisions", &[events, batch, cores]),
-        ];
-        expected.iter().try_for_each(|(name, shape)| call.expect(name, shape))?;
+        if let Some(stated) = shapes.size("E").filter(|stated| *stated != events) {
+            return Err(format!(
+                "swap_ffn: 'decisions' is of {stated} events, expected {events}"
+            ));
+        }
         if call.has("x") == call.has("x_in") {
             return Err("swap_ffn: of 'x' and 'x_in' expected one".into());
         }
@@ -126,13 +114,12 @@ impl Stretch {
         together(call, &["film_alpha", "basis", "decoder"])?;
         call.expect_whole("map", 0.0, 255.0)?;
         call.expect_whole("decisions", 0.0, 7.0)?;
-        let (ways, rank) = match call.optional("basis").map(|basis| &basis.shape[..]) {
-            None => (1, 1),
-            Some(&[ways, rank, of]) if of == width && ways > 0 && rank > 0 => (ways, rank),
-            Some(found) => return Err(format!("swap_ffn: 'basis' is {found:?}, expected [P, R, {width}]")),
-        };
-        call.expect("film_alpha", &[cores, ways])?;
-        call.expect("decoder", &[width, rank])?;
+        let [ways, rank] = ["P", "R"].map(|letter| shapes.size(letter).unwrap_or(1));
+        if ways == 0 || rank == 0 {
+            return Err(format!(
+                "swap_ffn: 'basis' is [{ways}, {rank}, {width}], expected no size of 0"
+            ));
+        }
         let part = |name: &str, shape: &[usize]| match call.optional(name) {
             Some(tensor) => numbers(tensor, shape),
             None => Numbers::full(shape, Varied::ZERO),
@@ -140,14 +127,10 @@ impl Stretch {
         let linear = |name: &str, shape: &[usize]| Linear {
             weight: part(name, shape),
         };
-        let exchanged = call.is("gate_and_up_exchanged");
         let ffn = Ffn {
-            norm: match call.is("no_ffn_g") {
-                true => vec![Varied::ONE; width],
-                false => part("ffn_g", &[width]).data,
-            },
-            w1: linear(if exchanged { "w3" } else { "w1" }, &[inner, width]),
-            w3: linear(if exchanged { "w1" } else { "w3" }, &[inner, width]),
+            norm: part("ffn_g", &[width]).data,
+            w1: linear("w1", &[inner, width]),
+            w3: linear("w3", &[inner, width]),
             w2: linear("w2", &[width, inner]),
         };
         let config = Config {
@@ -159,7 +142,7 @@ impl Stretch {
             collapse_k: ways,
             collapse_r: rank,
             eps: call.number("eps"),
-            residual: call.flag("residual") != call.is("other_residual"),
+            residual: call.flag("residual"),
             lane_rule: match call.word("lane_rule") {
                 "move" => LaneRule::MoveToFront,
                 "literal" => LaneRule::Literal,
@@ -186,7 +169,7 @@ impl Stretch {
             model,
             sizes: [batch, cores, width],
             events,
-            steps: steps - usize::from(call.is("one_step_fewer") && steps > 0),
+            steps,
         })
     }
 
@@ -259,7 +242,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
         // Roundings of a type coarser than f32 are as many times as large.
         let units = widening * (call.u / half_spacing(Dtype::F32, 1.0)).max(1.0);
         let finite = |error: f64| if error.is_finite() { error } else { 0.0 };
-        let of = |number: &Varied| (number.value, finite(units * number.error()));
+        let of = |number: &Varied| (number.value(), finite(units * number.error()));
         let (value, error) = numbers.iter().map(of).unzip();
         Output::new(name, shape.to_vec(), value, error)
     };
@@ -347,7 +330,7 @@ impl Numerics<Varied> for Follow {
         let width = tensor.cols();
         if let "ram" | "router.input" | "x" = site.name {
             let square = |row: &[Varied]| {
-                let x: Vec<f64> = row.iter().map(|x| x.value).collect();
+                let x: Vec<f64> = row.iter().map(|x| x.value()).collect();
                 Terms::dot(&x, &x, half_spacing(Dtype::F32, 1.0))
             };
             self.widening = self
@@ -355,7 +338,7 @@ impl Numerics<Varied> for Follow {
                 .max(widening(tensor.data.chunks(width.max(1)).map(square)));
         }
         match (site.name, self.fault) {
-            ("ram", _) => tensor.data.iter_mut().for_each(|x| *x = x.stored(self.banks)),
+            ("ram", _) => tensor.data.iter_mut().for_each(|x| *x = stored(*x, self.banks)),
             ("ffn.gate", Some("no_silu")) => self.gate.clone_from(&tensor.data),
             ("ffn.silu", Some("no_silu")) => tensor.data.clone_from(&self.gate),
             ("ffn.up", Some("interleave_off")) => {
@@ -370,16 +353,13 @@ impl Numerics<Varied> for Follow {
         if let (Some(dtype), "ffn.n" | "ffn.h") = (self.operands, site.name) {
             for row in tensor.data.chunks_exact_mut(width) {
                 // E4M3 has a scale for each row, with which the largest number is 448.
-                let largest = row.iter().fold(0f64, |largest, x| largest.max(x.value.abs()));
+                let largest = row.iter().fold(0f64, |largest, x| largest.max(x.value().abs()));
                 let scale = if dtype == Dtype::F8_E4M3 && largest > 0.0 {
                     largest / 448.0
                 } else {
                     1.0
                 };
-                for x in row {
-                    let half = scale * half_spacing(dtype, (x.value / scale).abs());
-                    x.variance += half * half / 3.0;
-                }
+                row.iter_mut().for_each(|x| *x = rounded(*x, dtype, scale));
             }
         }
     }
@@ -391,10 +371,10 @@ impl Numerics<Varied> for Follow {
             let scores = choice.scores.row(row);
             let best = scores[*index as usize];
             let error = |score: &Varied| self.widening * score.error();
-            let near = |other: &Varied| other.value + error(other) >= best.value - error(&best);
+            let near = |other: &Varied| other.value() + error(other) >= best.value() - error(&best);
             let mut allowed: Vec<bool> = scores
                 .iter()
-                .map(|score| score.variance + best.variance > 0.0 && near(score))
+                .map(|score| error(score) + error(&best) > 0.0 && near(score))
                 .collect();
             allowed[*index as usize] = true;
             if let Some(codes) = &self.codes {
@@ -403,7 +383,7 @@ impl Numerics<Varied> for Follow {
                     *index = own.into();
                 }
             }
-            let logit = scores[candidates - 1].value;
+            let logit = scores[candidates - 1].value();
             match (self.fault, gates) {
                 (Some("gate_at_zero"), true) if logit == 0.0 => *index = 1,
                 (Some("gate_inverted"), true) => *index = 1 - *index,

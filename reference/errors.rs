@@ -1,0 +1,347 @@
+//! Numbers that carry the error of their computation: the reference run on them says, of every number that it computes, how far a right
+//! kernel may be from it. Values are in f64; an [`ErrorModel`] says what an operation makes of the errors of its operands.
+//!
+//! Every model adds the rounding of the operation itself, in units of u·|result| with [`U`] = 2⁻²⁴ for f32:
+//!
+//! | operation | units of its rounding |
+//! |---|---|
+//! | sum, product | 1 |
+//! | quotient, square root | 3: reciprocals that are multiplied, and `rsqrtf`, are within it |
+//! | eˣ | 4 + 2·\|x\|: two units in the last place, and the rounding of x·log₂e where a kernel computes a power of 2 |
+//! | ln(1 + x) | 4 |
+//!
+//! A model may bound a sum of many terms better than by the sum of the roundings of its additions. Comparisons are those of the values: a
+//! branch is taken as the reference takes it.
+
+use std::cmp::Ordering;
+use std::fmt::Debug;
+use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};
+
+use crate::Real;
+use crate::ops::linear::Product;
+use crate::real::vectorized;
+
+/// Half a unit in the last place of f32, relative: 2⁻²⁴.
+pub const U: f64 = 1.0 / (1 << 24) as f64;
+
+/// How many times the root of the sum of squared roundings is taken for a bound: one sum in 10¹³ passes it if roundings are
+/// independent (Hoeffding: 2·e^(−λ²/2)), and a tensor core, which truncates, is within it for fewer than 36,000 terms.
+pub const LAMBDA: f64 = 8.0;
+
+/// Units of the roundings of operations: the table above.
+const ONE_ROUNDING: f64 = 1.0;
+const QUOTIENT: f64 = 3.0;
+const ROOT: f64 = 3.0;
+const LOGARITHM: f64 = 4.0;
+
+fn exponential(x: f64) -> f64 {
+    4.0 + 2.0 * x.abs()
+}
+
+/// A number in f64, and the state of an error model.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Number<M> {
+    value: f64,
+    model: M,
+}
+
+/// The propagation of errors through operations. The error that operands bring is one number: a bound, for which the methods are
+/// given, or a variance.
+pub trait ErrorModel: Copy + Debug + Default + Send + Sync + 'static {
+    /// The state of 0.
+    const ZERO: Self;
+    /// The state of 1.
+    const ONE: Self = Self::ZERO;
+    /// The state of −∞.
+    const NEG_INFINITY: Self = Self::ZERO;
+    /// A row of numbers that is multiplied by others.
+    type Row;
+
+    /// The state of a number that is known except for this error.
+    fn off(value: f64, error: f64) -> Self;
+
+    /// The bound of the error of a number.
+    fn error(x: Number<Self>) -> f64;
+
+    /// The unit roundoff of operations on a number.
+    #[inline(always)]
+    fn unit(self) -> f64 {
+        U
+    }
+
+    /// The state with another unit roundoff, if the model has more than one.
+    #[inline(always)]
+    fn in_unit(self, _: f64) -> Self {
+        self
+    }
+
+    /// The state of a result to which operands bring an error, and that is rounded by `units` of `u`.
+    fn rounded(value: f64, brought: f64, units: f64, u: f64) -> Self;
+
+    /// The state of a + b.
+    fn sum(value: f64, a: Number<Self>, b: Number<Self>) -> Self;
+
+    /// The error that operands bring to a·b.
+    #[inline(always)]
+    fn product(a: Number<Self>, b: Number<Self>) -> f64 {
+        let (of_a, of_b) = (a.error(), b.error());
+        a.value.abs() * of_b + b.value.abs() * of_a + of_a * of_b
+    }
+
+    /// The error that operands bring to a/b.
+    fn quotient(value: f64, a: Number<Self>, b: Number<Self>) -> f64 {
+        let (of_a, of_b) = (a.error(), b.error());
+        let least = b.value.abs() - of_b;
+        if least > 0.0 {
+            (of_a + value.abs() * of_b) / least
+        } else {
+            f64::INFINITY
+        }
+    }
+
+    /// The error that x brings to √x.
+    fn root(value: f64, x: Number<Self>) -> f64 {
+        let down = value - (x.value - x.error()).max(0.0).sqrt();
+        let up = (x.value + x.error()).sqrt() - value;
+        down.max(up)
+    }
+
+    /// The error that x brings to eˣ.
+    fn exponential(value: f64, x: Number<Self>) -> f64 {
+        value * x.error().exp_m1()
+    }
+
+    /// The error that x brings to ln(1 + x).
+    fn logarithm(value: f64, x: Number<Self>) -> f64 {
+        let least = (x.value - x.error()).ln_1p();
+        match (value.is_finite(), least.is_nan()) {
+            (false, _) => 0.0,
+            (true, true) => f64::INFINITY,
+            (true, false) => value - least,
+        }
+    }
+
+    /// The larger or the smaller of two numbers. It moves no farther than either of them, and only one counts if their errors leave no
+    /// doubt which it is.
+    fn one_of(value: f64, a: Number<Self>, b: Number<Self>) -> Number<Self> {
+        let (of_a, of_b) = (a.error(), b.error());
+        let error = if (a.value - b.value).abs() > of_a + of_b {
+            if value == a.value { of_a } else { of_b }
+        } else {
+            of_a.max(of_b)
+        };
+        Number::with(value, Self::off(value, error).in_unit(a.unit(b)))
+    }
+
+    /// A row of numbers.
+    fn row<'a>(numbers: impl Iterator<Item = &'a Number<Self>>) -> Self::Row;
+
+    /// The sum of the products of two rows of one length.
+    fn dot(a: &Self::Row, b: &Self::Row) -> Number<Self>;
+}
+
+impl<M: ErrorModel> Number<M> {
+    /// A number with the state of its model.
+    #[inline(always)]
+    pub fn with(value: f64, model: M) -> Self {
+        Self { value, model }
+    }
+
+    /// A number that is known except for this error.
+    #[inline(always)]
+    pub fn new(value: f64, error: f64) -> Self {
+        Self::with(value, M::off(value, error))
+    }
+
+    /// A number without an error.
+    pub fn exact(value: impl Into<f64>) -> Self {
+        Self::new(value.into(), 0.0)
+    }
+
+    /// The value.
+    #[inline(always)]
+    pub fn value(self) -> f64 {
+        self.value
+    }
+
+    /// The state of the model.
+    #[inline(always)]
+    pub fn model(self) -> M {
+        self.model
+    }
+
+    /// The distance that a computation may have from the value.
+    #[inline(always)]
+    pub fn error(self) -> f64 {
+        M::error(self)
+    }
+
+    /// A result of an operation on numbers of which the largest unit roundoff is `u`.
+    #[inline(always)]
+    fn rounded(value: f64, brought: f64, units: f64, u: f64) -> Self {
+        Self::with(value, M::rounded(value, brought, units, u))
+    }
+
+    #[inline(always)]
+    fn unit(self, other: Self) -> f64 {
+        self.model.unit().max(other.model.unit())
+    }
+}
+
+impl<M> From<Number<M>> for f64 {
+    fn from(x: Number<M>) -> Self {
+        x.value
+    }
+}
+
+impl<M> PartialEq for Number<M> {
+    fn eq(&self, other: &Self) -> bool {
+        self.value == other.value
+    }
+}
+
+impl<M> PartialOrd for Number<M> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        self.value.partial_cmp(&other.value)
+    }
+}
+
+impl<M: ErrorModel> Add for Number<M> {
+    type Output = Self;
+
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
+        let value = self.value + other.value;
+        Self::with(value, M::sum(value, self, other))
+    }
+}
+
+impl<M: ErrorModel> Sub for Number<M> {
+    type Output = Self;
+
+    #[inline(always)]
+    fn sub(self, other: Self) -> Self {
+        self + -other
+    }
+}
+
+impl<M> Neg for Number<M> {
+    type Output = Self;
+
+    #[inline(always)]
+    fn neg(self) -> Self {
+        Self {
+            value: -self.value,
+            ..self
+        }
+    }
+}
+
+impl<M: ErrorModel> Mul for Number<M> {
+    type Output = Self;
+
+    #[inline(always)]
+    fn mul(self, other: Self) -> Self {
+        let value = self.value * other.value;
+        Self::rounded(value, M::product(self, other), ONE_ROUNDING, self.unit(other))
+    }
+}
+
+impl<M: ErrorModel> Div for Number<M> {
+    type Output = Self;
+
+    fn div(self, other: Self) -> Self {
+        let value = self.value / other.value;
+        Self::rounded(value, M::quotient(value, self, other), QUOTIENT, self.unit(other))
+    }
+}
+
+impl<M: ErrorModel> AddAssign for Number<M> {
+    #[inline(always)]
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+impl<M: ErrorModel> MulAssign for Number<M> {
+    #[inline(always)]
+    fn mul_assign(&mut self, other: Self) {
+        *self = *self * other;
+    }
+}
+
+impl<M: ErrorModel> Real for Number<M> {
+    const ZERO: Self = Self {
+        value: 0.0,
+        model: M::ZERO,
+    };
+    const ONE: Self = Self {
+        value: 1.0,
+        model: M::ONE,
+    };
+    const NEG_INFINITY: Self = Self {
+        value: f64::NEG_INFINITY,
+        model: M::NEG_INFINITY,
+    };
+
+    /// The number as it is; that f32 does not have it is part of its error.
+    fn from_f64(x: f64) -> Self {
+        let error = (x - f64::from(x as f32)).abs();
+        Self::new(x, if x.is_finite() { error } else { 0.0 })
+    }
+
+    fn sqrt(self) -> Self {
+        let value = self.value.sqrt();
+        Self::rounded(value, M::root(value, self), ROOT, self.model.unit())
+    }
+
+    fn ln_1p(self) -> Self {
+        let value = self.value.ln_1p();
+        Self::rounded(value, M::logarithm(value, self), LOGARITHM, self.model.unit())
+    }
+
+    fn exp(self) -> Self {
+        let value = self.value.exp();
+        if self.value == f64::NEG_INFINITY {
+            return Self::new(value, 0.0);
+        }
+        let brought = M::exponential(value, self);
+        Self::rounded(value, brought, exponential(self.value), self.model.unit())
+    }
+
+    fn max(self, other: Self) -> Self {
+        M::one_of(self.value.max(other.value), self, other)
+    }
+
+    fn min(self, other: Self) -> Self {
+        M::one_of(self.value.min(other.value), self, other)
+    }
+
+    fn larger(self, other: Self) -> Self {
+        M::one_of(self.value.larger(other.value), self, other)
+    }
+
+    fn smaller(self, other: Self) -> Self {
+        M::one_of(self.value.smaller(other.value), self, other)
+    }
+
+    fn exp_all(x: &mut [Self]) {
+        x.iter_mut().for_each(|x| *x = x.exp());
+    }
+
+    fn product(product: &Product<'_, Self>, y: &mut [Self]) {
+        let [x, w, y_stride] = [product.x_stride, product.w_strides.0, product.y_stride];
+        let rows: Vec<M::Row> = (0..product.m)
+            .map(|row| M::row(product.x[row * x..].iter().take(product.k)))
+            .collect();
+        for column in 0..product.n {
+            let w = product.w[column * w..].iter().step_by(product.w_strides.1);
+            let w = M::row(w.take(product.k));
+            for (row, x) in rows.iter().enumerate() {
+                let y = &mut y[row * y_stride + column];
+                let sum = vectorized!({ M::dot(x, &w) });
+                *y = if product.add { *y + sum } else { sum };
+            }
+        }
+    }
+}
