@@ -130,7 +130,7 @@ def test_bounds_use_half_the_spacing():
         ("rmsnorm", {"x": np.ones((2, 3)), "cast": "never"}, "'cast' is 'never', expected one of 'after_weight', 'before_weight'"),
         ("rmsnorm", {"x": np.ones((2, 3)), "eps": np.ones(3)}, "'eps' is a tensor, expected a finite number"),
         ("matmul", {"a": np.ones((2, 3)), "b": np.ones((4, 5))}, r"'a' is \[2, 3\] and 'b' is \[4, 5\]"),
-        ("silu_and_mul", {"x": np.ones((2, 3))}, "expected an even last dimension"),
+        ("silu_and_mul", {"x": np.ones((2, 3))}, r"'x' is \[2, 3\], expected \[..., 2 C\]"),
         ("rmsnorm", {"x": np.ones((9, 9)), "eps": -1.0}, "eps = -1, expected 0 or more"),
         ("rmsnorm", {"x": np.ones((9, 9)), "eps": np.float32(np.nan)}, "'eps' is NaN, expected a finite number"),
     ],

@@ -51,10 +51,10 @@ pub(super) const ATTENTION: Operation = Operation {
         not_causal: "later keys are not masked";
         causal_from_start: "the causal mask is aligned to the first key, not to the last";
         own_key_masked: "each query's own key is masked, too";
-        no_scale: "the scale is left out";
+        no_scale: "the scale is left out" => |call| call.set("scale", 1.0);
         last_key_missing: "the last key is left out";
         other_group: "key head h mod G is read in the place of h/(H/G)";
-        no_sinks of sinks: "the sinks are left out";
+        no_sinks of sinks: "the sinks are left out" => |call| call.leave_out("sinks");
         window_one_more of window: "the window has one key more";
         window_one_less of window: "the window has one key less";
         no_window of window: "the window is left out";
@@ -68,33 +68,14 @@ pub(super) const ATTENTION: Operation = Operation {
         no_lengths of seq_lens: "all keys that there is room for are read, whatever the lengths";
         next_start of cu_seqlens_k: "keys begin where those of the next sequence do";
         first_count of cu_seqlens_q: "masks are aligned as if all sequences had as many queries as the first";
-        no_k_scale of k_scale: "k_scale is left out";
-        no_v_scale of v_scale: "v_scale is left out";
-        no_kv_scales of k_scale: "k_scale and v_scale are left out";
+        no_k_scale of k_scale: "k_scale is left out" => |call| call.set("k_scale", 1.0);
+        no_v_scale of v_scale: "v_scale is left out" => |call| call.set("v_scale", 1.0);
+        no_kv_scales of k_scale: "k_scale and v_scale are left out"
+            => |call| ["k_scale", "v_scale"].into_iter().for_each(|name| call.set(name, 1.0));
     },
     cases: Some(&Cases {
-        sizes: &[
-            &[
-                ("B", 2),
-                ("T", 5),
-                ("S", 37),
-                ("P", 3),
-                ("H", 4),
-                ("G", 2),
-                ("D", 32),
-                ("E", 24),
-            ],
-            &[
-                ("B", 1),
-                ("T", 64),
-                ("S", 192),
-                ("P", 2),
-                ("H", 8),
-                ("G", 2),
-                ("D", 64),
-                ("E", 64),
-            ],
-        ],
+        letters: &["B", "T", "S", "P", "H", "G", "D", "E"],
+        sizes: &[&[2, 5, 37, 3, 4, 2, 32, 24], &[1, 64, 192, 2, 8, 2, 64, 64]],
         numbers: &[],
         varied: &[
             ("causal", 1.0),
@@ -107,8 +88,7 @@ pub(super) const ATTENTION: Operation = Operation {
         optional: &["sinks", "seq_lens", "block_table"],
         types: FLOATS,
         draw: |draw| {
-            let [batch, queries, keys, pages, heads, groups, dim, out] =
-                draw.sizes(["B", "T", "S", "P", "H", "G", "D", "E"]);
+            let [batch, queries, keys, pages, heads, groups, dim, out] = draw.sizes();
             draw.require(heads % groups == 0, "H is not a multiple of G");
             let ordered =
                 |draw: &Draw, batch: usize, tokens: usize, heads: usize, dim: usize| match draw.is("layout", "bhtd") {
@@ -166,52 +146,45 @@ struct Sizes {
 
 impl Sizes {
     fn of(call: &Call) -> Result<Self, String> {
-        let shapes = ["q", "k", "v"].map(|name| &call.tensor(name).shape[..]);
         let heads_first = call.word("layout") == "bhtd";
-        let ragged = ["cu_seqlens_q", "cu_seqlens_k"].map(|name| call.optional(name).is_some());
-        let wrong = || {
-            let [q, k, v] = shapes;
-            let expected = match (heads_first, ragged) {
-                (true, [false, false]) => "[B, H, T, D], [B, G, S, D] and [B, G, S, E]",
-                (false, [false, false]) => "[B, T, H, D], [B, S, G, D] and [B, S, G, E]",
-                (false, [true, true]) => "[tokens, H, D], [tokens, G, D] and [tokens, G, E]",
-                (false, [true, false]) => "[tokens, H, D], [pages, S, G, D] and [pages, S, G, E] with a block_table",
-                _ => "layout = \"bthd\", and cu_seqlens_q next to cu_seqlens_k, and",
-            };
-            format!(
-                "attention: 'q' is {q:?}, 'k' is {k:?} and 'v' is {v:?}, expected {expected} with H a multiple of G (B of k and v \
-                 are pages if there is a block_table)"
-            )
-        };
-        let paged = call.optional("block_table").is_some();
-        if heads_first && ragged != [false, false] || ragged == [false, true] || ragged == [true, false] && !paged {
-            return Err(wrong());
-        }
-        let ordered = |shape: &[usize], ragged: bool| match (shape, heads_first, ragged) {
-            (&[batch, heads, tokens, dim], true, false) | (&[batch, tokens, heads, dim], false, false) => {
-                Ok([batch, heads, tokens, dim])
+        let ragged = ["cu_seqlens_q", "cu_seqlens_k"].map(|name| call.has(name));
+        let paged = call.has("block_table");
+        let [of_q, of_k, of_v] = match (heads_first, ragged, paged) {
+            (true, [false, false], false) => ["[B, H, T, D]", "[B, G, S, D]", "[B, G, S, E]"],
+            (true, [false, false], true) => ["[B, H, T, D]", "[pages, G, S, D]", "[pages, G, S, E]"],
+            (false, [false, false], false) => ["[B, T, H, D]", "[B, S, G, D]", "[B, S, G, E]"],
+            (false, [false, false], true) => ["[B, T, H, D]", "[pages, S, G, D]", "[pages, S, G, E]"],
+            (false, [true, true], _) => ["[T, H, D]", "[S, G, D]", "[S, G, E]"],
+            (false, [true, false], true) => ["[T, H, D]", "[pages, S, G, D]", "[pages, S, G, E]"],
+            _ => {
+                let [q, k, v] = ["q", "k", "v"].map(|name| &call.tensor(name).shape);
+                return Err(format!(
+                    "attention: 'q' is {q:?}, 'k' is {k:?} and 'v' is {v:?}, expected layout = \"bthd\", and cu_seqlens_q next to \
+                     cu_seqlens_k, or with a block_table"
+                ));
             }
-            (&[tokens, heads, dim], false, true) => Ok([1, heads, tokens, dim]),
-            _ => Err(wrong()),
         };
-        let q = ordered(shapes[0], ragged[0])?;
-        let [k, v] = [ordered(shapes[1], ragged[1])?, ordered(shapes[2], ragged[1])?];
-        let fit = (paged || q[0] == k[0]) && k[..3] == v[..3] && q[3] == k[3] && k[1] > 0 && q[1].is_multiple_of(k[1]);
-        if !fit {
-            return Err(wrong());
+        let any = ["cu_seqlens_q", "cu_seqlens_k", "block_table", "seq_lens"].map(|name| (name, ""));
+        let shapes = call.shapes_of(&[&[("q", of_q), ("k", of_k), ("v", of_v)][..], &any].concat())?;
+        let [queries, heads, page, groups, dim, values] = shapes.sizes(["T", "H", "S", "G", "D", "E"]);
+        let batch = shapes.size("B").unwrap_or(1);
+        if groups == 0 || !heads.is_multiple_of(groups) {
+            let [q, k] = ["q", "k"].map(|name| &call.tensor(name).shape);
+            return Err(format!(
+                "attention: 'q' is {q:?} and 'k' is {k:?}, expected {of_q} and {of_k} with H a multiple of G"
+            ));
         }
-        call.expect("sinks", &[q[1]])?;
-        let starts = starts(call, "cu_seqlens_q", q[2])?;
+        let starts = starts(call, "cu_seqlens_q", queries)?;
         Ok(Self {
-            batch: starts.as_ref().map_or(q[0], |starts| starts.len() - 1),
-            queries: q[2],
+            batch: starts.as_ref().map_or(batch, |starts| starts.len() - 1),
+            queries,
             starts,
-            pages: k[0],
-            page: k[2],
-            heads: q[1],
-            groups: k[1],
-            dim: q[3],
-            values: v[3],
+            pages: shapes.size("pages").unwrap_or(batch),
+            page,
+            heads,
+            groups,
+            dim,
+            values,
             heads_first,
         })
     }
@@ -319,13 +292,10 @@ fn seen(call: &Call, all: &Keys, sizes: &Sizes, [sequence, token]: [usize; 2]) -
         (window, _) => Some(window),
     };
     let causal = (call.flag("causal") || call.flag("window")) && !call.is("not_causal");
-    let queries = sizes.count(if call.is("first_count") { 0 } else { sequence });
+    let queries = sizes.count(call.pick("first_count", 0, sequence));
     let length = all.length(sequence, queries);
     let keys = all.read(length);
-    let aligned = match call.is("causal_from_start") {
-        true => token + 1,
-        false => (token + 1 + length).saturating_sub(queries),
-    };
+    let aligned = call.pick("causal_from_start", token + 1, (token + 1 + length).saturating_sub(queries));
     let aligned = aligned - usize::from(call.is("own_key_masked") && aligned > 0);
     let end = if causal { aligned.min(keys) } else { keys };
     let from = window.map_or(0, |window| end.saturating_sub(window));
@@ -335,26 +305,9 @@ fn seen(call: &Call, all: &Keys, sizes: &Sizes, [sequence, token]: [usize; 2]) -
 fn one(call: &Call, all: &Keys, sizes: &Sizes, [b, head, token]: [usize; 3]) -> Row {
     let Sizes { heads, groups, dim, .. } = *sizes;
     let (q, k, v) = (call.tensor("q"), call.tensor("k"), call.tensor("v"));
-    let group = if call.is("other_group") {
-        head % groups
-    } else {
-        head / (heads / groups)
-    };
-    let scale = match call.number("scale") {
-        _ if call.is("no_scale") => 1.0,
-        scale if scale.is_nan() => (dim as f64).sqrt().recip(),
-        scale => scale,
-    };
-    let stored = |name, fault| match call.is(fault) || call.is("no_kv_scales") {
-        true => 1.0,
-        false => call.number(name),
-    };
-    let (scale, v_scale) = (scale * stored("k_scale", "no_k_scale"), stored("v_scale", "no_v_scale"));
-    let base = if call.is("base_two") {
-        std::f64::consts::LN_2
-    } else {
-        1.0
-    };
+    let group = call.pick("other_group", head % groups, head / (heads / groups));
+    let (scale, v_scale) = (call.scale(dim) * call.number("k_scale"), call.number("v_scale"));
+    let base = call.pick("base_two", std::f64::consts::LN_2, 1.0);
     let [row, place] = sizes.query(b, token);
     let q = &q.data[sizes.at([row, head, place], [heads, sizes.queries, dim])..][..dim];
     let keys = seen(call, all, sizes, [b, token]);
@@ -366,10 +319,7 @@ fn one(call: &Call, all: &Keys, sizes: &Sizes, [b, head, token]: [usize; 3]) -> 
         let score = terms.sum * scale * base;
         scores.push((score, terms.error() * scale.abs() + 3.0 * call.u * score.abs()));
     }
-    let sink = call
-        .optional("sinks")
-        .filter(|_| !call.is("no_sinks"))
-        .map(|sinks| sinks.data[head] * base);
+    let sink = call.optional("sinks").map(|sinks| sinks.data[head] * base);
     let most = scores
         .iter()
         .map(|(score, _)| *score)
@@ -406,11 +356,8 @@ fn one(call: &Call, all: &Keys, sizes: &Sizes, [b, head, token]: [usize; 3]) -> 
         _ => 0.0,
     };
     let lost = |weight: f64| if weight > least { 0.0 } else { weight };
-    // A weight of 0 leaves nothing of a number, but NaN of what is none.
-    let unused: Vec<(usize, usize)> = match call.is("unused_values") {
-        true => all.unused(b).collect(),
-        false => Vec::new(),
-    };
+    // 0·x is 0 for finite x and NaN otherwise.
+    let unused: Vec<(usize, usize)> = all.unused(b).filter(|_| call.is("unused_values")).collect();
     let column = |col: usize| {
         let value = |&(page, slot): &(usize, usize)| {
             v.data[sizes.at([page, group, slot], [groups, sizes.page, sizes.values]) + col]

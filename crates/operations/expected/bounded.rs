@@ -39,13 +39,12 @@ pub(super) fn error(call: &Call, number: Bounded) -> f64 {
 }
 
 /// Norms rows by what the call has: `weight`, and nothing at all if `norm` is none. By a fault, rows are not divided by their root mean
-/// squares, or not multiplied by the weight.
+/// squares.
 pub(super) fn normed(call: &Call, rows: &mut Numbers<Bounded>, eps: Bounded, divided: bool) {
     if call.word("norm") == "none" {
         return;
     }
-    let weight = call.optional("weight").filter(|_| !call.is("no_weight"));
-    let weight = weight.map(|weight| numbers(&weight.data));
+    let weight = call.optional("weight").map(|weight| numbers(&weight.data));
     match weight {
         weight if divided => rmsnorm(rows, weight.as_deref(), eps),
         Some(weight) => {

@@ -21,6 +21,12 @@ impl Tensor {
     pub fn cols(&self) -> usize {
         self.shape.last().copied().unwrap_or(1)
     }
+
+    /// The rows, to be changed.
+    pub(super) fn rows_mut(&mut self) -> impl Iterator<Item = &mut [f64]> {
+        let cols = self.cols().max(1);
+        self.data.chunks_exact_mut(cols)
+    }
 }
 
 /// Something that is given to an operation.
@@ -38,7 +44,7 @@ pub enum Given {
 #[derive(Clone, Debug)]
 pub struct Call {
     operation: &'static Operation,
-    given: BTreeMap<String, Given>,
+    pub(super) given: BTreeMap<String, Given>,
     /// Unit roundoff of the type that kernels compute and add in.
     pub u: f64,
     /// The type that the outputs are stored in, and numbers on the way where `cast` says so.
@@ -98,6 +104,10 @@ impl Call {
     pub fn with(&self, fault: Option<&'static str>, word: Option<(&str, &str)>) -> Self {
         let mut other = self.clone();
         other.fault = fault;
+        let faults = self.operation.faults.iter().filter(|known| fault == Some(known.name));
+        for change in faults.filter_map(|fault| fault.change) {
+            change(&mut other);
+        }
         if let Some((name, word)) = word {
             other.given.insert(name.into(), Given::Word(word.into()));
         }
@@ -112,6 +122,11 @@ impl Call {
     /// Whether this fault is computed.
     pub fn is(&self, fault: &str) -> bool {
         self.fault == Some(fault)
+    }
+
+    /// One of two values: the first with this fault, the second without.
+    pub(super) fn pick<T>(&self, fault: &str, wrong: T, right: T) -> T {
+        if self.is(fault) { wrong } else { right }
     }
 
     /// A tensor that may be left out.
@@ -137,6 +152,14 @@ impl Call {
             (Some(Given::Number(number)), _) => *number,
             (_, Some(Kind::Number(default))) => default,
             _ => f64::NAN,
+        }
+    }
+
+    /// The factor of scores, or of queries: 1/√dim if it is not given.
+    pub(super) fn scale(&self, dim: usize) -> f64 {
+        match self.number("scale") {
+            scale if scale.is_nan() => (dim as f64).sqrt().recip(),
+            scale => scale,
         }
     }
 

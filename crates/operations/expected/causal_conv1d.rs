@@ -8,9 +8,9 @@
 use rayon::prelude::*;
 
 use super::draw::{Cases, FLOATS};
-use super::silu::silu_of;
-use super::sum::Terms;
-use super::{Call, Operation, Output, faults, half_spacing, takes};
+use super::near::{Near, stored};
+use super::silu::silu;
+use super::{Call, Operation, Output, faults, takes};
 
 pub(super) const CAUSAL_CONV1D: Operation = Operation {
     name: "causal_conv1d",
@@ -26,30 +26,30 @@ pub(super) const CAUSAL_CONV1D: Operation = Operation {
             "where a kernel rounds to the type of the output: once at the end, or before the activation, too";
     },
     faults: faults! {
-        state_not_read of state: "zeros are read in the place of the state";
+        state_not_read of state: "zeros are read in the place of the state" => |call| call.fill("state", 0.0);
         state_not_written: "the state is the one before";
         state_one_behind: "the state lacks the last token";
-        next_channel_state of state: "the state is that of the next channel";
-        next_sequence_state of state: "the state is that of the next sequence";
-        taps_reversed: "the taps are in the other order";
-        next_channel_taps: "the taps are those of the next channel";
+        next_channel_state of state: "the state is that of the next channel" => |call| call.roll("state", 1);
+        next_sequence_state of state: "the state is that of the next sequence" => |call| call.roll("state", 2);
+        taps_reversed: "the taps are in the other order"
+            => |call| call.edit("weight", |taps| taps.rows_mut().for_each(<[f64]>::reverse));
+        next_channel_taps: "the taps are those of the next channel" => |call| call.roll("weight", 1);
         one_late: "each output is that of the token before";
-        first_tap_missing: "the tap of the oldest token is left out";
-        no_bias of bias: "the bias is left out";
+        first_tap_missing: "the tap of the oldest token is left out"
+            => |call| call.edit("weight", |taps| taps.rows_mut().for_each(|taps| taps[0] = 0.0));
+        no_bias of bias: "the bias is left out" => |call| call.leave_out("bias");
         bias_after_activation of bias: "the bias is added after the activation";
     },
     cases: Some(&Cases {
-        sizes: &[
-            &[("B", 2), ("C", 37), ("T", 19), ("W", 4)],
-            &[("B", 1), ("C", 256), ("T", 128), ("W", 4)],
-        ],
+        letters: &["B", "C", "T", "W"],
+        sizes: &[&[2, 37, 19, 4], &[1, 256, 128, 4]],
         numbers: &[],
         varied: &[],
         fixed: &[],
         optional: &["bias", "state"],
         types: FLOATS,
         draw: |draw| {
-            let [batch, channels, tokens, taps] = draw.sizes(["B", "C", "T", "W"]);
+            let [batch, channels, tokens, taps] = draw.sizes();
             draw.require(
                 taps > 1 || !draw.has("state"),
                 "W is 1, expected 2 or more with a state",
@@ -87,62 +87,41 @@ struct Sizes {
 
 impl Sizes {
     fn of(call: &Call) -> Result<Self, String> {
-        let (x, weight) = (call.tensor("x"), call.tensor("weight"));
         let tokens_first = call.word("layout") == "btc";
-        let (batch, channels, tokens) = match x.shape[..] {
-            [batch, channels] => (batch, channels, 1),
-            [batch, tokens, channels] if tokens_first => (batch, channels, tokens),
-            [batch, channels, tokens] => (batch, channels, tokens),
-            _ => {
-                let expected = if tokens_first { "[B, T, C]" } else { "[B, C, T]" };
-                return Err(format!(
-                    "causal_conv1d: 'x' is {:?}, expected {expected} or [B, C]",
-                    x.shape
-                ));
-            }
+        let shape_of_x = if tokens_first {
+            "[B, T, C], or [B, C]"
+        } else {
+            "[B, C, T], or [B, C]"
         };
-        let taps = match weight.shape[..] {
-            [of, taps] if of == channels && taps > 0 => taps,
-            _ => {
-                return Err(format!(
-                    "causal_conv1d: 'weight' is {:?}, expected [{channels}, W]",
-                    weight.shape
-                ));
-            }
-        };
-        call.expect("bias", &[channels])?;
-        let kept = match call.optional("state").map(|state| &state.shape[..]) {
-            None => taps - 1,
-            Some(&[of, rows, kept]) if of == batch && rows == channels && kept + 1 >= taps => kept,
-            Some(found) => {
-                let least = taps - 1;
-                return Err(format!(
-                    "causal_conv1d: 'state' is {found:?}, expected [{batch}, {channels}, S] with S of {least} or more"
-                ));
-            }
-        };
+        let shapes = call.shapes_of(&[("x", shape_of_x)])?;
+        let [batch, channels, taps] = shapes.sizes(["B", "C", "W"]);
+        let kept = shapes.size("S").unwrap_or(taps.saturating_sub(1));
+        if taps == 0 {
+            return Err(format!(
+                "causal_conv1d: 'weight' is [{channels}, 0], expected W of 1 or more"
+            ));
+        }
+        if kept + 1 < taps {
+            return Err(format!(
+                "causal_conv1d: 'state' is [{batch}, {channels}, {kept}], expected [{batch}, {channels}, S] with S of {} or more",
+                taps - 1
+            ));
+        }
         Ok(Self {
             batch,
             channels,
-            tokens,
+            tokens: shapes.size("T").unwrap_or(1),
             taps,
             kept,
-            tokens_first: tokens_first && x.shape.len() == 3,
+            tokens_first: tokens_first && shapes.size("T").is_some(),
         })
     }
 
     /// The state and the tokens of a channel, one after the other.
     fn inputs(self, call: &Call, [batch, channel]: [usize; 2]) -> Vec<f64> {
-        let (of_batch, of_channel) = match call.fault {
-            Some("next_channel_state") => (batch, (channel + 1) % self.channels),
-            Some("next_sequence_state") => ((batch + 1) % self.batch, channel),
-            _ => (batch, channel),
-        };
         let state = match call.optional("state") {
-            Some(state) if !call.is("state_not_read") => {
-                state.data[(of_batch * self.channels + of_channel) * self.kept..][..self.kept].to_vec()
-            }
-            _ => vec![0.0; self.kept],
+            Some(state) => state.data[(batch * self.channels + channel) * self.kept..][..self.kept].to_vec(),
+            None => vec![0.0; self.kept],
         };
         let x = &call.tensor("x").data;
         let token = |token: usize| match self.tokens_first {
@@ -156,79 +135,56 @@ impl Sizes {
 fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let sizes = Sizes::of(call)?;
     let Sizes {
-        batch, channels, kept, ..
+        batch,
+        channels,
+        tokens,
+        kept,
+        ..
     } = sizes;
     let row = |row: usize| {
-        let place = [row / channels, row % channels];
-        let inputs = sizes.inputs(call, place);
-        let outputs: Vec<(f64, f64)> = (0..sizes.tokens)
-            .map(|token| one(call, sizes, &inputs, place[1], token))
+        let channel = row % channels;
+        let inputs = sizes.inputs(call, [row / channels, channel]);
+        let outputs: Vec<Near> = (0..tokens)
+            .map(|token| one(call, sizes, &inputs, channel, token))
             .collect();
         let state = match call.fault {
             Some("state_not_written") => &inputs[..kept],
-            Some("state_one_behind") if sizes.tokens > 0 => &inputs[sizes.tokens - 1..][..kept],
-            _ => &inputs[sizes.tokens..],
+            Some("state_one_behind") if tokens > 0 => &inputs[tokens - 1..][..kept],
+            _ => &inputs[tokens..],
         };
         (outputs, state.to_vec())
     };
-    let rows: Vec<(Vec<(f64, f64)>, Vec<f64>)> = (0..batch * channels).into_par_iter().map(row).collect();
+    let (rows, state): (Vec<Vec<Near>>, Vec<Vec<f64>>) = (0..batch * channels).into_par_iter().map(row).unzip();
     // Rows are channels; the output may have them last.
-    let at = |at: usize| {
-        let (row, token) = match sizes.tokens_first {
-            true => {
-                let (token, channel) = (at / channels, at % channels);
-                (token / sizes.tokens * channels + channel, token % sizes.tokens)
-            }
-            false => (at / sizes.tokens, at % sizes.tokens),
-        };
-        rows[row].0[token]
+    let at = |at: usize| match sizes.tokens_first {
+        true => rows[at / channels / tokens * channels + at % channels][at / channels % tokens],
+        false => rows[at / tokens][at % tokens],
     };
-    let (value, error) = (0..batch * channels * sizes.tokens).map(at).unzip();
-    let state: Vec<f64> = rows.iter().flat_map(|(_, state)| state.iter().copied()).collect();
-    let exact = vec![0.0; state.len()];
+    let y = (0..batch * channels * tokens).map(at);
+    let state = state.into_iter().flatten().map(|x| call.exact(x));
     Ok(vec![
-        Output::new("y", call.tensor("x").shape.clone(), value, error),
-        Output::new("state", vec![batch, channels, kept], state, exact),
+        Output::of("y", call.tensor("x").shape.clone(), y),
+        Output::of("state", vec![batch, channels, kept], state),
     ])
 }
 
-/// A token's output and its error, of the state and tokens of its channel.
-fn one(call: &Call, sizes: Sizes, inputs: &[f64], channel: usize, token: usize) -> (f64, f64) {
+/// A token's output, of the state and tokens of its channel.
+fn one(call: &Call, sizes: Sizes, inputs: &[f64], channel: usize, token: usize) -> Near {
     let taps = sizes.taps;
-    let of_taps = match call.is("next_channel_taps") {
-        true => (channel + 1) % sizes.channels,
-        false => channel,
-    };
-    let weight = &call.tensor("weight").data[of_taps * taps..][..taps];
+    let weight = &call.tensor("weight").data[channel * taps..][..taps];
     let late = usize::from(call.is("one_late"));
-    let product = |tap: usize| {
-        let weight = match call.fault {
-            Some("taps_reversed") => weight[taps - 1 - tap],
-            Some("first_tap_missing") if tap == 0 => 0.0,
-            _ => weight[tap],
-        };
-        // The token itself is the last input of `kept + token + 1`.
-        let at = (sizes.kept + token + 1 + tap).checked_sub(taps + late);
-        at.map_or(0.0, |at| weight * inputs[at])
-    };
-    let bias = match call.optional("bias") {
-        Some(bias) if !call.is("no_bias") => bias.data[channel],
-        _ => 0.0,
-    };
-    let (before, after) = if call.is("bias_after_activation") {
-        (0.0, bias)
-    } else {
-        (bias, 0.0)
-    };
-    let terms = Terms::of((0..taps).map(product).chain(std::iter::once(before)), call.u);
-    let sum = terms.sum;
-    let mut error = terms.error();
+    // The token itself is the last input of `kept + token + 1`.
+    let input = |tap: usize| (sizes.kept + token + 1 + tap).checked_sub(taps + late);
+    let product = |tap: usize| input(tap).map_or(0.0, |at| weight[tap] * inputs[at]);
+    let bias = call.optional("bias").map_or(0.0, |bias| bias.data[channel]);
+    let after = call.is("bias_after_activation");
+    let bias_of_sum = if after { 0.0 } else { bias };
+    let mut y = call.sum((0..taps).map(product).chain([bias_of_sum]));
     if call.word("cast") == "before_activation" {
-        error += half_spacing(call.dtype, sum.abs() + error);
+        y = stored(y, call.dtype);
     }
-    if call.word("activation") == "none" {
-        return (sum + after, error);
+    if call.word("activation") == "silu" {
+        y = silu(y);
     }
-    let (value, error) = silu_of(sum, error, call.u);
-    (value + after, error)
+    if after { y + call.exact(bias) } else { y }
 }

@@ -30,12 +30,13 @@ pub(super) const COMPRESSOR: Operation = Operation {
         eps Number(1e-6): "of the norm";
     },
     faults: faults! {
-        ape_of_next: "the gate gets the ape of the next token";
-        no_ape: "nothing is added to the gate";
+        ape_of_next: "the gate gets the ape of the next token" => |call| call.roll("ape", 1);
+        no_ape: "nothing is added to the gate" => |call| call.fill("ape", 0.0);
         rope_at_last: "an entry is turned to the position of its window's last token";
         rope_at_number: "an entry is turned to its own number";
-        rope_inverse: "an entry is turned back";
-        no_rope: "an entry is not turned";
+        rope_inverse: "an entry is turned back" => |call| call.map("sin", |sin| -sin);
+        no_rope: "an entry is not turned"
+            => |call| [("cos", 1.0), ("sin", 0.0)].into_iter().for_each(|(name, value)| call.fill(name, value));
         halves_exchanged: "the first half of the channels is pooled of the own window, the second of the window before";
         state_stale: "the pool sees what was in the token's slot before";
         absent_pooled: "a first window pools the slots of a window before it, which there is not";
@@ -44,8 +45,8 @@ pub(super) const COMPRESSOR: Operation = Operation {
         entry_late: "an entry is inserted one place too far";
         not_inserted: "no entry is inserted";
         not_normed: "an entry is not normed";
-        eps_missing: "the norm is without eps";
-        no_weight of weight: "the weight of the norm is left out";
+        eps_missing: "the norm is without eps" => |call| call.set("eps", 0.0);
+        no_weight of weight: "the weight of the norm is left out" => |call| call.leave_out("weight");
         slot_before: "the token's row goes to the slot of the token before";
     },
     cases: None,
@@ -69,44 +70,23 @@ struct Step<'a> {
 
 impl<'a> Step<'a> {
     fn new(call: &'a Call) -> Result<Self, String> {
-        let shape = |name: &str| &call.tensor(name).shape;
-        let (&[rows, width], &[of_rows, places, dim]) = (&shape("kv")[..], &shape("entries")[..]) else {
+        let shapes = call.shapes_of(&[("ring_kv", ""), ("ring_gate", "")])?;
+        let [rows, width, places, dim, rate] = shapes.sizes(["B", "W", "N", "D", "m"]);
+        let pairs = call.tensor("cos").cols();
+        if dim == 0 || rate == 0 || (width != dim && width != 2 * dim) {
+            let [kv, entries, ape] = ["kv", "entries", "ape"].map(|name| &call.tensor(name).shape);
             return Err(format!(
-                "compressor: 'kv' is {:?} and 'entries' is {:?}, expected [B, W] and [B, N, D]",
-                shape("kv"),
-                shape("entries")
-            ));
-        };
-        if of_rows != rows || dim == 0 || (width != dim && width != 2 * dim) {
-            return Err(format!(
-                "compressor: 'entries' is {:?} for kv of {:?}, expected [{rows}, N, {width}], or half of {width} with overlap",
-                shape("entries"),
-                shape("kv")
+                "compressor: 'entries' is {entries:?} for kv of {kv:?} and ape of {ape:?}, expected D of {width}, or half of it with \
+                 overlap, and m of 1 or more"
             ));
         }
-        let rate = match shape("ape")[..] {
-            [rate, of] if of == width && rate > 0 => rate,
-            _ => {
-                return Err(format!(
-                    "compressor: 'ape' is {:?}, expected [m, {width}]",
-                    shape("ape")
-                ));
-            }
-        };
         let overlap = width != dim;
-        let pairs = match shape("cos")[..] {
-            [_, pairs] if 2 * pairs <= dim => pairs,
-            _ => {
-                return Err(format!(
-                    "compressor: 'cos' is {:?}, expected [P, R/2] with R of at most {dim}",
-                    shape("cos")
-                ));
-            }
-        };
-        call.expect("gate", shape("kv"))?;
-        call.expect("weight", &[dim])?;
-        call.expect("sin", shape("cos"))?;
-        call.expect("position", &[rows])?;
+        if 2 * pairs > dim {
+            let found = &call.tensor("cos").shape;
+            return Err(format!(
+                "compressor: 'cos' is {found:?}, expected [P, R/2] with R of at most {dim}"
+            ));
+        }
         let step = Self {
             call,
             rate,
@@ -117,14 +97,14 @@ impl<'a> Step<'a> {
         };
         call.expect("ring_kv", &[rows, step.slots(), width])?;
         call.expect("ring_gate", &[rows, step.slots(), width])?;
+        let positions = call.tensor("cos").shape[0];
         // An entry must have a place, and its window a position in the tables.
-        let most = f64::min((places * rate) as f64, shape("cos")[0] as f64) - 1.0;
+        let most = f64::min((places * rate) as f64, positions as f64) - 1.0;
         let fits = |t: &&f64| t.fract() == 0.0 && (-1.0..=most).contains(*t);
         match call.tensor("position").data.iter().find(|t| !fits(t)) {
             Some(t) => Err(format!(
                 "compressor: 'position' has {t}, expected whole numbers from -1 to {most}, as there are {places} places of {rate} \
-                 tokens and {} positions of cos",
-                shape("cos")[0]
+                 tokens and {positions} positions of cos"
             )),
             None => Ok(step),
         }
@@ -150,16 +130,11 @@ impl<'a> Step<'a> {
         let [kv, gate, ape, mut ring_kv, mut ring_gate] =
             ["kv", "gate", "ape", "ring_kv", "ring_gate"].map(|name| call.tensor(name).data.clone());
         for (row, t) in self.tokens() {
-            let slot = match call.is("slot_before") {
-                true => (t + slots - 1) % slots,
-                false => t % slots,
-            };
+            let slot = call.pick("slot_before", (t + slots - 1) % slots, t % slots);
             let to = (row * slots + slot) * width;
             ring_kv[to..][..width].copy_from_slice(&kv[row * width..][..width]);
-            let of = if call.is("ape_of_next") { t + 1 } else { t } % rate * width;
             for at in 0..width {
-                let ape = if call.is("no_ape") { 0.0 } else { ape[of + at] };
-                ring_gate[to + at] = gate[row * width + at] + ape;
+                ring_gate[to + at] = gate[row * width + at] + ape[t % rate * width + at];
             }
         }
         [ring_kv, ring_gate]
@@ -180,7 +155,7 @@ impl<'a> Step<'a> {
         let state = |ring: &[f64]| {
             let channels = |token: usize| {
                 let row = &ring[(row * slots + token % slots) * width..][..width];
-                let halves = row.split_at(if call.is("halves_exchanged") { width - dim } else { 0 });
+                let halves = row.split_at(call.pick("halves_exchanged", width - dim, 0));
                 [halves.1, halves.0].concat()
             };
             let tokens: Vec<f64> = tokens.clone().flat_map(channels).collect();
@@ -196,12 +171,8 @@ impl<'a> Step<'a> {
         let pooled = Pool::new(self.rate, self.overlap, dim).push(&values, &gates);
         let mut entry = Numbers::new([1, dim], pooled.row(pooled.rows() - 1).to_vec());
         let widening = self.widening(&entry.data, [&values, &gates]);
-        let eps = match call.is("eps_missing") {
-            true => Bounded::ZERO,
-            false => bounded::constant(call, "eps"),
-        };
         if !call.is("not_normed") {
-            bounded::normed(call, &mut entry, eps, true);
+            bounded::normed(call, &mut entry, bounded::constant(call, "eps"), true);
         }
         self.turn(&mut entry.data, own);
         (entry.data, widening)
@@ -229,16 +200,12 @@ impl<'a> Step<'a> {
         let at = match call.fault {
             Some("rope_at_last") => own + self.rate - 1,
             Some("rope_at_number") => own / self.rate,
-            Some("no_rope") => return,
             _ => own,
         };
-        let table = |name: &str, pair: usize| Bounded::new(call.tensor(name).data[at * pairs + pair], 0.0);
+        let table = |name: &str, pair: usize| Bounded::exact(call.tensor(name).data[at * pairs + pair]);
         let first = self.dim - 2 * pairs;
         for (pair, x) in entry[first..].chunks_exact_mut(2).enumerate() {
-            let (cos, mut sin) = (table("cos", pair), table("sin", pair));
-            if call.is("rope_inverse") {
-                sin = -sin;
-            }
+            let (cos, sin) = (table("cos", pair), table("sin", pair));
             (x[0], x[1]) = (x[0] * cos - x[1] * sin, x[0] * sin + x[1] * cos);
         }
     }
@@ -249,10 +216,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let Step { rate, dim, places, .. } = step;
     let [ring_kv, ring_gate] = step.pushed();
     let stale = [&call.tensor("ring_kv").data[..], &call.tensor("ring_gate").data];
-    let read = match call.is("state_stale") {
-        true => stale,
-        false => [&ring_kv[..], &ring_gate],
-    };
+    let read = call.pick("state_stale", stale, [&ring_kv[..], &ring_gate]);
     let mut entries = call.tensor("entries").data.clone();
     let mut error = vec![0.0; entries.len()];
     let completed = step

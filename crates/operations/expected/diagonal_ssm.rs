@@ -11,7 +11,7 @@ use reference::{Bounded, Real, Tensor as Numbers};
 
 use super::drift::Equal;
 use super::sum::{Terms, widening};
-use super::{Call, Operation, Output, Tensor, bounded, faults, takes};
+use super::{Call, Operation, Output, bounded, faults, takes};
 
 pub(super) const DIAGONAL_SSM: Operation = Operation {
     name: "diagonal_ssm",
@@ -25,11 +25,15 @@ pub(super) const DIAGONAL_SSM: Operation = Operation {
     },
     faults: faults! {
         input_late: "an output is of the state before its input";
-        b_dropped: "inputs are taken as they are, without b";
-        c_dropped: "states are added up without c";
-        no_decay: "states are not multiplied by a";
-        decay_of_input: "the input is multiplied by a, too";
-        next_head_decay: "a is that of the next head";
+        b_dropped: "inputs are taken as they are, without b" => |call| call.fill("b", 1.0);
+        c_dropped: "states are added up without c" => |call| call.fill("c", 1.0);
+        no_decay: "states are not multiplied by a" => |call| call.fill("a", 1.0);
+        decay_of_input: "the input is multiplied by a, too"
+            => |call| {
+                let a = call.tensor("a").data.clone();
+                call.edit("b", |b| b.data.iter_mut().zip(a).for_each(|(b, a)| *b *= a));
+            };
+        next_head_decay: "a is that of the next head" => |call| call.roll("a", 1);
         carry_lost_64: "every 64 steps the state begins from 0";
         carry_lost_128: "every 128 steps the state begins from 0";
         carry_lost_256: "every 256 steps the state begins from 0";
@@ -44,53 +48,26 @@ pub(super) const DIAGONAL_SSM: Operation = Operation {
 };
 
 fn compute(call: &Call) -> Result<Vec<Output>, String> {
-    let [u, a, b, c] = ["u", "a", "b", "c"].map(|name| call.tensor(name));
-    let [.., heads, steps] = u.shape[..] else {
-        return Err(format!("diagonal_ssm: 'u' is {:?}, expected [..., H, S]", u.shape));
-    };
-    let states = match a.shape[..] {
-        [of, states] if of == heads && states > 0 => states,
-        _ => {
-            return Err(format!(
-                "diagonal_ssm: 'a' is {:?}, expected [{heads}, N] with N of 1 or more",
-                a.shape
-            ));
-        }
-    };
-    call.expect("b", &a.shape)?;
-    call.expect("c", &a.shape)?;
-    let rows: usize = u.shape[..u.shape.len() - 1].iter().product();
-    let mut state_shape = u.shape.clone();
-    *state_shape.last_mut().expect("two dimensions") = states;
-    call.expect("state", &state_shape)?;
-    let before = match call.optional("state") {
-        Some(state) => state.data.clone(),
-        None => vec![0.0; rows * states],
-    };
-    let read = if call.is("state_not_read") {
-        vec![0.0; before.len()]
-    } else {
-        before.clone()
+    let shapes = call.shapes()?;
+    let [heads, steps, states] = shapes.sizes(["H", "S", "N"]);
+    if states == 0 {
+        let found = &call.tensor("a").shape;
+        return Err(format!(
+            "diagonal_ssm: 'a' is {found:?}, expected [{heads}, N] with N of 1 or more"
+        ));
+    }
+    let u = call.tensor("u");
+    let rows = shapes.before.iter().product::<usize>() * heads;
+    let state_shape = [shapes.before, &[heads, states]].concat();
+    let before = call
+        .optional("state")
+        .map_or(vec![0.0; rows * states], |state| state.data.clone());
+    let read = match call.is("state_not_read") {
+        true => vec![0.0; before.len()],
+        false => before.clone(),
     };
     // Parameters are those of every row of u.
-    let spread = |of: &Tensor, turned: usize| -> Vec<f64> {
-        let each = |row: usize| &of.data[(row + turned) % heads * states..][..states];
-        (0..rows).flat_map(each).copied().collect()
-    };
-    let b = match call.fault {
-        Some("b_dropped") => vec![1.0; rows * states],
-        Some("decay_of_input") => spread(a, 0).iter().zip(spread(b, 0)).map(|(a, b)| a * b).collect(),
-        _ => spread(b, 0),
-    };
-    let a = match call.fault {
-        Some("no_decay") => vec![1.0; rows * states],
-        Some("next_head_decay") => spread(a, 1),
-        _ => spread(a, 0),
-    };
-    let c = match call.fault {
-        Some("c_dropped") => vec![1.0; rows * states],
-        _ => spread(c, 0),
-    };
+    let [a, b, c] = ["a", "b", "c"].map(|name| call.tensor(name).data.repeat(rows / heads.max(1)));
     let scan = Scan {
         call,
         sizes: [rows, steps, states],
@@ -160,7 +137,7 @@ impl Scan<'_> {
                 Some("input_late") => of_part = late(&ssm, &before),
                 Some(fault) if fault.starts_with("carry_lost") && from + len < steps => state.data.fill(T::ZERO),
                 Some("segment_power") if from + len < steps => {
-                    // What is left of the state after one step less, in the place of what is left of it.
+                    // Fault: the state's decay is one step short.
                     let zeros = Numbers::full([rows, len], T::ZERO);
                     let shorter = Numbers::full([rows, len - 1], T::ZERO);
                     let (mut right, mut wrong) = (before.clone(), before);

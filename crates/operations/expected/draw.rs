@@ -9,8 +9,10 @@ const MOST: usize = 1 << 28;
 
 /// Cases of an operation whose inputs are drawn.
 pub struct Cases {
-    /// Sizes of each case by name; all cases have the same names.
-    pub sizes: &'static [&'static [(&'static str, i64)]],
+    /// The names of sizes.
+    pub letters: &'static [&'static str],
+    /// The sizes of each case, in the order of their names.
+    pub sizes: &'static [&'static [i64]],
     /// Numbers that all cases have in the place of the defaults.
     pub numbers: &'static [(&'static str, f64)],
     /// Numbers that one more case each has.
@@ -25,6 +27,14 @@ pub struct Cases {
     pub draw: fn(&mut Draw),
     /// The reason for the bound, a line.
     pub why: &'static str,
+}
+
+impl Cases {
+    /// The named sizes of a case.
+    pub fn named(&self, case: usize) -> Vec<(&'static str, i64)> {
+        let letters = self.letters.iter().copied();
+        letters.zip(self.sizes[case].iter().copied()).collect()
+    }
 }
 
 /// The types of inputs that most operations take.
@@ -47,6 +57,7 @@ pub struct Drawn {
 pub struct Draw<'a> {
     seed: u64,
     operation: &'static str,
+    letters: &'static [&'static str],
     size: &'a dyn Fn(&str) -> Option<i64>,
     word: &'a dyn Fn(&str) -> Option<String>,
     drawn: Vec<Drawn>,
@@ -67,6 +78,7 @@ impl<'a> Draw<'a> {
         let mut draw = Draw {
             seed,
             operation,
+            letters: cases.letters,
             size,
             word,
             drawn: Vec::new(),
@@ -79,18 +91,19 @@ impl<'a> Draw<'a> {
         }
     }
 
-    /// A size of the case.
+    /// The sizes of the case, in the order of their names.
     ///
     /// # Panics
-    /// If the operation's cases have no size of that name.
-    pub fn size(&self, name: &str) -> usize {
-        let size = (self.size)(name).unwrap_or_else(|| panic!("{} has no size {name}", self.operation));
-        usize::try_from(size).expect("sizes are positive")
-    }
-
-    /// Several sizes of the case.
-    pub fn sizes<const N: usize>(&self, names: [&str; N]) -> [usize; N] {
-        names.map(|name| self.size(name))
+    /// If the operation's cases have not as many.
+    pub fn sizes<const N: usize>(&self) -> [usize; N] {
+        let sizes = self
+            .letters
+            .iter()
+            .map(|letter| (self.size)(letter).expect("a case has all sizes"));
+        let sizes: Vec<usize> = sizes
+            .map(|size| usize::try_from(size).expect("sizes are positive"))
+            .collect();
+        sizes.try_into().expect("as many sizes as letters")
     }
 
     /// Whether a word has a value that is not its first.

@@ -39,32 +39,30 @@ pub(super) const GATED_DELTA: Operation = Operation {
     },
     faults: faults! {
         state_not_written: "the state is the one before";
-        state_not_read of state: "zeros are read in the place of the state";
+        state_not_read of state: "zeros are read in the place of the state" => |call| call.fill("state", 0.0);
         state_read_transposed of state: "the state is read in the other layout, and written in the right one";
         state_carried_over of cu_seqlens: "each sequence goes on from the state that the one before has left";
-        no_decay: "nothing decays";
+        no_decay: "nothing decays" => |call| call.fill("g", 0.0);
         decay_on_values: "the decay of a key channel is that of the value channel";
         decay_after_read: "k reads the state before it decays";
-        no_beta of beta: "beta is left out";
+        no_beta of beta: "beta is left out" => |call| call.fill("beta", 1.0);
         no_delta of beta: "what k reads is not subtracted from v";
         read_before_update: "q reads the state before it is updated";
-        no_l2norm of l2norm: "q and k are not normalised";
-        no_l2norm_eps of l2norm: "eps of the norm is left out";
-        no_scale: "the scale is left out";
+        no_l2norm of l2norm: "q and k are not normalised" => |call| call.set("l2norm", 0.0);
+        no_l2norm_eps of l2norm: "eps of the norm is left out" => |call| call.set("eps", 0.0);
+        no_scale: "the scale is left out" => |call| call.set("scale", 1.0);
         other_group: "key head h mod H is read in the place of h/(HV/H)";
     },
     cases: Some(&Cases {
-        sizes: &[
-            &[("B", 2), ("T", 7), ("H", 2), ("HV", 4), ("K", 16), ("V", 24)],
-            &[("B", 1), ("T", 65), ("H", 4), ("HV", 4), ("K", 64), ("V", 64)],
-        ],
+        letters: &["B", "T", "H", "HV", "K", "V"],
+        sizes: &[&[2, 7, 2, 4, 16, 24], &[1, 65, 4, 4, 64, 64]],
         numbers: &[],
         varied: &[("l2norm", 1.0), ("scale", 0.5), ("eps", 0.1)],
         fixed: &[],
         optional: &["beta", "state"],
         types: FLOATS,
         draw: |draw| {
-            let [batch, tokens, heads, value_heads, keys, values] = draw.sizes(["B", "T", "H", "HV", "K", "V"]);
+            let [batch, tokens, heads, value_heads, keys, values] = draw.sizes();
             draw.require(value_heads % heads == 0, "HV is not a multiple of H");
             for name in ["q", "k"] {
                 draw.normal(name, &[batch, tokens, heads, keys], (keys as f64).sqrt().recip());
@@ -103,31 +101,18 @@ struct Sizes {
 impl Sizes {
     /// The sizes, and the rows of tokens of each sequence.
     fn of(call: &Call) -> Result<(Self, Vec<Range<usize>>), String> {
+        let shapes = call.shapes_of(&[("state", ""), ("cu_seqlens", "")])?;
+        let [batch, tokens, heads, key, values, value] = shapes.sizes(["B", "T", "H", "K", "HV", "V"]);
         let [q, v, g] = ["q", "v", "g"].map(|name| &call.tensor(name).shape);
-        let (&[batch, tokens, heads, key], &[_, _, values, value]) = (&q[..], &v[..]) else {
-            return Err(format!(
-                "gated_delta: 'q' is {q:?} and 'v' is {v:?}, expected [B, T, H, K] and [B, T, HV, V]"
-            ));
-        };
-        call.expect("k", q)?;
-        if v[..2] != q[..2] || heads == 0 || !values.is_multiple_of(heads) {
+        if heads == 0 || !values.is_multiple_of(heads) {
             return Err(format!(
                 "gated_delta: 'v' is {v:?}, expected [{batch}, {tokens}, HV, V] with HV a multiple of {heads}"
             ));
         }
-        let gates = match g[..] {
-            [b, t, h] if [b, t, h] == [batch, tokens, values] => 1,
-            [b, t, h, k] if [b, t, h, k] == [batch, tokens, values, key] => key,
-            _ => {
-                return Err(format!(
-                    "gated_delta: 'g' is {g:?}, expected [{batch}, {tokens}, {values}], or that and {key}"
-                ));
-            }
-        };
+        let gates = if g.len() == 4 { key } else { 1 };
         if let Some(g) = call.tensor("g").data.iter().find(|g| **g > 0.0) {
             return Err(format!("gated_delta: 'g' has {g}, expected logs of decays, at most 0"));
         }
-        call.expect("beta", &[batch, tokens, values])?;
         let [rows, cols] = if call.word("layout") == "vk" {
             [value, key]
         } else {
@@ -218,7 +203,7 @@ fn head(call: &Call, sizes: Sizes, sequences: &[Range<usize>], at: usize) -> Don
     let before = call.optional("state").map(|state| &state.data[from * size..][..size]);
     // As columns of [K, V], which are the rows of [V, K].
     let transposed = by_value == call.is("state_read_transposed");
-    let read = |to: usize| match before.filter(|_| !call.is("state_not_read")) {
+    let read = |to: usize| match before {
         Some(before) if transposed => before[to % key * value + to / key],
         Some(before) => before[to],
         None => 0.0,
@@ -257,22 +242,14 @@ impl Token {
             gates,
             ..
         } = sizes;
-        let key_head = match call.is("other_group") {
-            true => own % heads,
-            false => own / (values / heads),
-        };
+        let key_head = call.pick("other_group", own % heads, own / (values / heads));
         let normed = |tensor: &Tensor| {
             let x = &tensor.data[(row * heads + key_head) * key..][..key];
-            if !call.flag("l2norm") || call.is("no_l2norm") {
+            if !call.flag("l2norm") {
                 return (x.to_vec(), 0.0);
             }
-            let eps = if call.is("no_l2norm_eps") {
-                0.0
-            } else {
-                call.number("eps")
-            };
             let terms = Terms::dot(x, x, call.u);
-            let square = terms.sum + eps;
+            let square = terms.sum + call.number("eps");
             if square == 0.0 {
                 return (vec![0.0; key], 0.0);
             }
@@ -280,18 +257,10 @@ impl Token {
             (x.iter().map(|x| x / square.sqrt()).collect(), relative)
         };
         let ((mut q, of_q), (k, of_k)) = (normed(call.tensor("q")), normed(call.tensor("k")));
-        let scale = match call.number("scale") {
-            _ if call.is("no_scale") => 1.0,
-            scale if scale.is_nan() => (key as f64).sqrt().recip(),
-            scale => scale,
-        };
+        let scale = call.scale(key);
         q.iter_mut().for_each(|q| *q *= scale);
         let place = row * values + own;
-        let decay = |g: &f64| match call.is("no_decay") {
-            true => (1.0, 0.0),
-            false => (g.exp(), (4.0 + 2.0 * g.abs().min(1e4)) * call.u),
-        };
-        let beta = call.optional("beta").map(|beta| beta.data[place]);
+        let decay = |g: &f64| (g.exp(), (4.0 + 2.0 * g.abs().min(1e4)) * call.u);
         Self {
             q,
             k,
@@ -300,7 +269,7 @@ impl Token {
                 .iter()
                 .map(decay)
                 .collect(),
-            beta: beta.map(|beta| if call.is("no_beta") { 1.0 } else { beta }),
+            beta: call.optional("beta").map(|beta| beta.data[place]),
         }
     }
 }
@@ -332,14 +301,14 @@ impl Head {
             )
         };
         let (r, of_r) = read_by(k, of_k);
-        let r = undecayed.unwrap_or(r);
-        let (d, of_d) = match token.beta {
-            None => (v, 0.0),
-            Some(beta) => {
-                let d = beta * if call.is("no_delta") { v } else { v - r };
-                (d, beta.abs() * of_r + 3.0 * u * d.abs())
-            }
+        let r = call.near(undecayed.unwrap_or(r), of_r);
+        let v = call.exact(v);
+        let d = match token.beta.map(|beta| call.exact(beta)) {
+            None => v,
+            Some(beta) if call.is("no_delta") => beta * v,
+            Some(beta) => beta * (v - r),
         };
+        let (d, of_d) = (d.value(), d.error());
         let (early, of_early) = read_by(q, of_q);
         let square: f64 = k.iter().map(|k| k * k).sum();
         let kept = token.beta.map_or(1.0, |beta| (1.0 - beta * square).abs().max(1.0));
@@ -355,7 +324,7 @@ impl Head {
         }
         self.length[col] = 1.01 * (length.sqrt() + before);
         let (late, overlap) = (Terms::dot(q, state, u), Terms::dot(q, k, u));
-        let o = if call.is("read_before_update") { early } else { late.sum };
+        let o = call.pick("read_before_update", early, late.sum);
         let of_sums = late.error()
             + overlap.error() * d.abs()
             + Equal::of(state.iter().copied()).together(q.iter().zip(&*state).map(|(q, s)| 2.0 * u * (q * s).abs()));

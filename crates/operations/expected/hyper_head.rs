@@ -27,18 +27,20 @@ pub(super) const HYPER_HEAD: Operation = Operation {
         norm Word(&["rms", "none"]): "whether the mixture is normed";
     },
     faults: faults! {
-        no_eps: "the norms lack their epsilon";
-        weights_without_eps: "the weights of streams lack their epsilon";
-        eps_exchanged: "the epsilon of the norms is added to the weights";
-        base_left_out: "logits lack their base";
-        no_scale: "logits are not multiplied by the scale";
+        no_eps: "the norms lack their epsilon" => |call| call.set("norm_eps", 0.0);
+        weights_without_eps: "the weights of streams lack their epsilon" => |call| call.set("eps", 0.0);
+        eps_exchanged: "the epsilon of the norms is added to the weights"
+            => |call| call.set("eps", call.number("norm_eps"));
+        base_left_out: "logits lack their base" => |call| call.fill("base", 0.0);
+        no_scale: "logits are not multiplied by the scale" => |call| call.fill("scale", 1.0);
         streams_not_normed: "logits are not divided by the root mean square of the streams";
         norm_of_streams: "the mixture is divided by the root mean square of the streams";
         mixture_not_normed: "the mixture is not normed";
         stream_twice: "the stream before the last is mixed in the place of the last";
         last_stream_missing: "the last stream is left out of the mixture";
-        next_stream_weight: "the weight of each stream is that of the next";
-        no_weight of weight: "the weight of the norm is left out";
+        next_stream_weight: "the weight of each stream is that of the next"
+            => |call| [("fn", 1), ("base", 0)].into_iter().for_each(|(name, dim)| call.roll(name, dim));
+        no_weight of weight: "the weight of the norm is left out" => |call| call.leave_out("weight");
     },
     cases: None,
     rows: None,
@@ -46,11 +48,9 @@ pub(super) const HYPER_HEAD: Operation = Operation {
 };
 
 fn compute(call: &Call) -> Result<Vec<Output>, String> {
-    let [x, projection, base] = ["x", "fn", "base"].map(|name| call.tensor(name));
-    let [before @ .., streams, channels] = &x.shape[..] else {
-        return Err(format!("hyper_head: 'x' is {:?}, expected [..., N, C]", x.shape));
-    };
-    let (streams, channels) = (*streams, *channels);
+    let shapes = call.shapes()?;
+    let [streams, channels] = shapes.sizes(["N", "C"]);
+    let x = call.tensor("x");
     if streams == 0 || channels == 0 {
         return Err(format!(
             "hyper_head: 'x' is {:?}, expected N and C of 1 or more",
@@ -58,41 +58,17 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
         ));
     }
     let wide = streams * channels;
-    call.expect("fn", &[streams, wide])?;
-    call.expect("base", &[streams])?;
-    call.expect("scale", &[1])?;
-    call.expect("weight", &[channels])?;
-    let rows: usize = before.iter().product();
-    let mut norm_eps = bounded::constant(call, "norm_eps");
-    let eps = match call.fault {
-        Some("weights_without_eps") => Bounded::ZERO,
-        Some("eps_exchanged") => norm_eps,
-        _ => bounded::constant(call, "eps"),
-    };
-    if call.is("no_eps") {
-        norm_eps = Bounded::ZERO;
-    }
+    let rows: usize = shapes.before.iter().product();
+    let norm_eps = bounded::constant(call, "norm_eps");
     let given = bounded::exact(x, [rows, streams, channels]);
-    let (mut weights, mut bases) = (projection.data.clone(), base.data.clone());
-    if call.is("next_stream_weight") {
-        weights.rotate_left(wide);
-        bases.rotate_left(1);
-    }
-    if call.is("base_left_out") {
-        bases.fill(0.0);
-    }
-    let mut scale = Bounded::new(call.tensor("scale").data[0], 0.0);
-    if call.is("no_scale") {
-        scale = Bounded::ONE;
-    }
     let head = HyperHead {
         projection: Linear {
-            weight: Numbers::new([streams, wide], bounded::numbers(&weights)),
+            weight: bounded::exact(call.tensor("fn"), [streams, wide]),
         },
-        base: bounded::numbers(&bases),
-        scale,
+        base: bounded::numbers(&call.tensor("base").data),
+        scale: Bounded::exact(call.tensor("scale").data[0]),
         norm_eps,
-        eps,
+        eps: bounded::constant(call, "eps"),
     };
     let mut h = match call.fault {
         Some("streams_not_normed" | "stream_twice" | "last_stream_missing") => wrongly(call, &head, &given),
@@ -107,7 +83,8 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let of_row = |row: usize| {
         let x = &x.data[row * wide..][..wide];
         let mixed: Vec<f64> = h.row(row).iter().map(|h| h.value()).collect();
-        let logits = weights.chunks(wide).map(|weights| Terms::dot(weights, x, call.u));
+        let logits = call.tensor("fn").data.chunks(wide);
+        let logits = logits.map(|weights| Terms::dot(weights, x, call.u));
         widening(logits.chain([Terms::dot(x, x, call.u), Terms::dot(&mixed, &mixed, call.u)]))
     };
     let widenings: Vec<f64> = (0..rows).into_par_iter().map(of_row).collect();
@@ -116,7 +93,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     Ok(vec![bounded::output(
         call,
         "y",
-        [before, &[channels]].concat(),
+        [shapes.before, &[channels]].concat(),
         &h.data,
         &widenings,
     )])
@@ -131,10 +108,7 @@ fn wrongly(call: &Call, head: &HyperHead<Bounded>, x: &Numbers<Bounded>) -> Numb
     let mu = head.projection.apply(&x);
     let mut h = Numbers::full([rows, channels], Bounded::ZERO);
     for row in 0..rows {
-        let inverse = match call.is("streams_not_normed") {
-            true => Bounded::ONE,
-            false => inverse_rms(x.row(row), head.norm_eps),
-        };
+        let inverse = call.pick("streams_not_normed", Bounded::ONE, inverse_rms(x.row(row), head.norm_eps));
         let logits = mu.row(row).iter().zip(&head.base);
         let weight = |(mu, base): (&Bounded, &Bounded)| (*mu * inverse * head.scale + *base).sigmoid() + head.eps;
         let mut weights: Vec<Bounded> = logits.map(weight).collect();

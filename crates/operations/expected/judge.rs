@@ -43,7 +43,7 @@ pub enum Refused {
     Shape(String),
 }
 
-/// The share of the elements outside that may still be so under what an output is said to look like.
+/// The share of the failures that an explanation may leave unexplained.
 const STILL_OUTSIDE: f64 = 0.02;
 
 /// Compares one output of a call with what is expected: the one called `name`, or the first.
@@ -131,7 +131,7 @@ fn output(call: &Call, name: Option<&str>) -> Result<Output, String> {
     Ok(outputs.swap_remove(at))
 }
 
-/// Takes, of what parts of an output may be, what is nearest to those that are there.
+/// Picks, for every part with alternatives, the alternative closest to `got`.
 pub(crate) fn settle<G: Widen<Quick = f64>>(expected: &mut Output, got: &[G], dtype: Dtype) {
     let exact = expected.exact;
     let outside = |start: usize, value: &[f64], error: &[f64]| {
@@ -216,33 +216,32 @@ fn like<G: Widen<Quick = f64>>(
             found.push((outside, allowed, Likeness { what, outside, wider }));
         }
     };
-    for takes in call.operation().takes {
-        let super::Kind::Word(words) = takes.kind else { continue };
-        for word in words.iter().filter(|word| **word != call.word(takes.name)) {
-            // Words of layout change the shape, or fail.
-            let other = output(&call.with(None, Some((takes.name, word))), name);
-            if let Some(mut other) = other.ok().filter(|other| other.shape == judged.expected.shape) {
-                settle(&mut other, got, dtype);
-                try_one(
-                    format!("{} = \"{word}\"", takes.name),
-                    true,
-                    &other.value,
-                    &other.bounds(dtype),
-                );
-            }
-        }
-    }
+    let words = call.operation().takes.iter().flat_map(|takes| match takes.kind {
+        super::Kind::Word(words) => words.iter().map(|word| (takes.name, *word)).collect(),
+        _ => Vec::new(),
+    });
+    let words = words.filter(|(name, word)| *word != call.word(name));
+    let words = words.map(|(name, word)| {
+        (
+            format!("{name} = \"{word}\""),
+            true,
+            call.with(None, Some((name, word))),
+        )
+    });
     let faults = call.operation().faults.iter();
-    for fault in faults.filter(|fault| fault.needs.is_none_or(|needs| call.has(needs))) {
-        let other = output(&call.with(Some(fault.name), None), name);
-        if let Some(mut other) = other.ok().filter(|other| other.shape == judged.expected.shape) {
+    let faults = faults.filter(|fault| fault.needs.is_none_or(|needs| call.has(needs)));
+    let faults = faults.map(|fault| {
+        let what = format!("{}: {}", fault.name, fault.doc);
+        (what, false, call.with(Some(fault.name), None))
+    });
+    for (what, no_fault, other) in words.chain(faults) {
+        // Words of layout change the shape, or fail.
+        let other = output(&other, name)
+            .ok()
+            .filter(|other| other.shape == judged.expected.shape);
+        if let Some(mut other) = other {
             settle(&mut other, got, dtype);
-            try_one(
-                format!("{}: {}", fault.name, fault.doc),
-                false,
-                &other.value,
-                &other.bounds(dtype),
-            );
+            try_one(what, no_fault, &other.value, &other.bounds(dtype));
         }
     }
     for (what, other, bounds) in moved(judged, got) {

@@ -38,11 +38,15 @@ pub(super) const MATMUL: Operation = Operation {
         last_terms_missing: "the terms after the last whole multiple of 32 of K are left out, or the last 32";
         last_block_missing: "the last block of scales along K is left out";
         half_of_terms: "the second half of K is left out";
-        no_bias of bias: "the bias is left out";
-        no_alpha of alpha: "alpha is left out";
-        alpha_on_bias of bias: "the bias is multiplied by alpha, too";
-        no_a_scale of a_scale: "the scales of a are left out";
-        no_b_scale of b_scale: "the scales of b are left out";
+        no_bias of bias: "the bias is left out" => |call| call.leave_out("bias");
+        no_alpha of alpha: "alpha is left out" => |call| call.set("alpha", 1.0);
+        alpha_on_bias of bias: "the bias is multiplied by alpha, too"
+            => |call| {
+                let alpha = call.number("alpha");
+                call.map("bias", |bias| alpha * bias);
+            };
+        no_a_scale of a_scale: "the scales of a are left out" => |call| call.fill("a_scale", 1.0);
+        no_b_scale of b_scale: "the scales of b are left out" => |call| call.fill("b_scale", 1.0);
         a_scale_of_next_block of a_scale: "the scales of a are those of the next block of K";
         b_scale_of_next_block of b_scale: "the scales of b are those of the next block of K";
         a_scale_of_next_row of a_scale: "the scales of a are those of the next block of rows";
@@ -54,11 +58,8 @@ pub(super) const MATMUL: Operation = Operation {
         batch_of_first: "the first matrix of b is multiplied by in every batch";
     },
     cases: Some(&Cases {
-        sizes: &[
-            &[("M", 5), ("N", 130), ("K", 256)],
-            &[("M", 64), ("N", 96), ("K", 1000)],
-            &[("M", 3), ("N", 48), ("K", 48)],
-        ],
+        letters: &["M", "N", "K"],
+        sizes: &[&[5, 130, 256], &[64, 96, 1000], &[3, 48, 48]],
         // Blocks of scales, where they are given.
         numbers: &[("m_block", 1.0), ("n_block", 128.0), ("k_block", 128.0)],
         varied: &[("alpha", 0.5)],
@@ -66,7 +67,7 @@ pub(super) const MATMUL: Operation = Operation {
         optional: &["a_scale", "b_scale", "bias"],
         types: &["f32", "bf16", "f16", "f8_e4m3"],
         draw: |draw| {
-            let [m, n, k] = draw.sizes(["M", "N", "K"]);
+            let [m, n, k] = draw.sizes();
             let of_rows = draw.is("b_rows", "n");
             draw.normal("a", &[m, k], 1.0);
             draw.normal("b", &if of_rows { [n, k] } else { [k, n] }, 1.0);
@@ -291,15 +292,9 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
         };
         terms.multiplicity = sample.multiplicity(sizes, at, &terms, scratch);
         let bias = bias.map_or(0.0, |bias| bias.data[at % sizes.n]);
-        let factor = if call.is("no_alpha") { 1.0 } else { alpha };
-        let bias = match call.fault {
-            Some("no_bias") => 0.0,
-            Some("alpha_on_bias") => alpha * bias,
-            _ => bias,
-        };
-        let scaled = factor * sums[at];
+        let scaled = alpha * sums[at];
         let of_sum = terms.error() + block.map_or(0.0, |block| scaled::error(&terms, block, after));
-        let error = factor.abs() * of_sum + after * (scaled.abs() + (scaled + bias).abs());
+        let error = alpha.abs() * of_sum + after * (scaled.abs() + (scaled + bias).abs());
         (scaled + bias, error)
     };
     let (value, error) = (0..sums.len()).into_par_iter().map_init(Vec::new, element).unzip();

@@ -5,7 +5,7 @@
 
 use rayon::prelude::*;
 
-use super::sum::Terms;
+use super::near::Near;
 use super::{Call, Operation, Output, faults, takes};
 
 pub(super) const MHC_POST: Operation = Operation {
@@ -20,12 +20,13 @@ pub(super) const MHC_POST: Operation = Operation {
     faults: faults! {
         comb_transposed: "the other index of the weights of streams is contracted";
         not_mixed: "each stream is added to as it is";
-        block_missing: "the block's output is left out";
-        no_post: "the block's output is not multiplied by its weight";
-        next_stream_post: "the weight of the block's output is that of the next stream";
+        block_missing: "the block's output is left out" => |call| call.fill("post", 0.0);
+        no_post: "the block's output is not multiplied by its weight" => |call| call.fill("post", 1.0);
+        next_stream_post: "the weight of the block's output is that of the next stream" => |call| call.roll("post", 0);
         last_stream_missing: "the last stream is left out of the sum";
-        next_row_weights: "the weights are those of the next row";
-        next_row_block: "the block's output is that of the next row";
+        next_row_weights: "the weights are those of the next row"
+            => |call| [("post", 1), ("comb", 2)].into_iter().for_each(|(name, dims)| call.roll_rows(name, dims));
+        next_row_block: "the block's output is that of the next row" => |call| call.roll_rows("y", 1);
     },
     cases: None,
     rows: None,
@@ -33,40 +34,20 @@ pub(super) const MHC_POST: Operation = Operation {
 };
 
 fn compute(call: &Call) -> Result<Vec<Output>, String> {
+    let [streams, cols] = call.shapes()?.sizes(["N", "C"]);
     let [x, y, post, comb] = ["x", "y", "post", "comb"].map(|name| call.tensor(name));
-    let [rows @ .., streams, cols] = &x.shape[..] else {
-        return Err(format!("mhc_post: 'x' is {:?}, expected [..., N, C]", x.shape));
-    };
-    let (streams, cols) = (*streams, *cols);
-    let with = |last: &[usize]| [rows, last].concat();
-    call.expect("y", &with(&[cols]))?;
-    call.expect("post", &with(&[streams]))?;
-    call.expect("comb", &with(&[streams, streams]))?;
-    let count: usize = rows.iter().product();
     let element = |at: usize| {
         let (row, stream, col) = (at / cols / streams, at / cols % streams, at % cols);
-        let next = (row + 1) % count;
-        let weights = if call.is("next_row_weights") { next } else { row };
-        let weighted = match call.fault {
-            Some("next_stream_post") => (stream + 1) % streams,
-            _ => stream,
-        };
-        let post = match call.fault {
-            Some("block_missing") => 0.0,
-            Some("no_post") => 1.0,
-            _ => post.data[weights * streams + weighted],
-        };
-        let block = if call.is("next_row_block") { next } else { row };
         let weight = |old: usize| match call.fault {
-            Some("comb_transposed") => comb.data[(weights * streams + stream) * streams + old],
+            Some("comb_transposed") => comb.data[(row * streams + stream) * streams + old],
             Some("not_mixed") => f64::from(u8::from(old == stream)),
-            _ => comb.data[(weights * streams + old) * streams + stream],
+            _ => comb.data[(row * streams + old) * streams + stream],
         };
+        let old = |old: usize| weight(old) * x.data[(row * streams + old) * cols + col];
         let mixed = streams - usize::from(call.is("last_stream_missing"));
-        let old = (0..mixed).map(|old| weight(old) * x.data[(row * streams + old) * cols + col]);
-        let terms = Terms::of(old.chain([post * y.data[block * cols + col]]), call.u);
-        (terms.sum, terms.error())
+        let block = post.data[row * streams + stream] * y.data[row * cols + col];
+        call.sum((0..mixed).map(old).chain([block]))
     };
-    let (value, error) = (0..x.data.len()).into_par_iter().map(element).unzip();
-    Ok(vec![Output::new("x", x.shape.clone(), value, error)])
+    let mixed: Vec<Near> = (0..x.data.len()).into_par_iter().map(element).collect();
+    Ok(vec![Output::of("x", x.shape.clone(), mixed)])
 }

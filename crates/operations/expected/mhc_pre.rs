@@ -32,18 +32,19 @@ pub(super) const MHC_PRE: Operation = Operation {
     },
     faults: faults! {
         comb_transposed: "rows and columns of comb are exchanged";
-        one_iteration: "columns are normalised once, rows by the softmax only";
-        last_iteration_missing: "the last of the iterations is left out";
+        one_iteration: "columns are normalised once, rows by the softmax only" => |call| call.set("iterations", 1.0);
+        last_iteration_missing: "the last of the iterations is left out"
+            => |call| call.set("iterations", f64::max(call.number("iterations") - 1.0, 1.0));
         norm_eps_of_pre: "the weights of streams have the norms' epsilon added";
         weights_without_eps: "the weights of streams lack their epsilon";
-        no_eps: "the norms lack their epsilon";
+        no_eps: "the norms lack their epsilon" => |call| call.set("norm_eps", 0.0);
         weights_of_first_token: "every token is mixed as the first one";
-        base_left_out: "logits lack their base";
-        scale_of_pre: "all logits are multiplied by the scale of pre";
+        base_left_out: "logits lack their base" => |call| call.fill("base", 0.0);
+        scale_of_pre: "all logits are multiplied by the scale of pre" => |call| call.repeat_first("scale", 0);
         post_not_doubled: "the weights of the output are half as large";
         mixture_not_normed: "the mixture is not normed";
         last_stream_missing: "the last stream is left out of the mixture";
-        no_weight of weight: "the weight of the norm is left out";
+        no_weight of weight: "the weight of the norm is left out" => |call| call.leave_out("weight");
     },
     cases: None,
     rows: None,
@@ -51,44 +52,28 @@ pub(super) const MHC_PRE: Operation = Operation {
 };
 
 fn compute(call: &Call) -> Result<Vec<Output>, String> {
-    let [x, projection, base, scale] = ["x", "fn", "base", "scale"].map(|name| call.tensor(name));
-    let [before @ .., streams, channels] = &x.shape[..] else {
-        return Err(format!("mhc_pre: 'x' is {:?}, expected [..., N, C]", x.shape));
-    };
-    let (streams, channels) = (*streams, *channels);
+    let shapes = call.shapes()?;
+    let [streams, channels] = shapes.sizes(["N", "C"]);
+    let x = call.tensor("x");
     if streams == 0 || channels == 0 {
         return Err(format!("mhc_pre: 'x' is {:?}, expected N and C of 1 or more", x.shape));
     }
     let (wide, width) = (streams * channels, 2 * streams + streams * streams);
-    call.expect("fn", &[width, wide])?;
-    call.expect("base", &[width])?;
-    call.expect("scale", &[3])?;
-    call.expect("weight", &[channels])?;
     let iterations = call.number("iterations");
     if iterations.fract() != 0.0 || !(1.0..=1e6).contains(&iterations) {
         return Err(format!(
             "mhc_pre: 'iterations' is {iterations}, expected a whole number of 1 or more"
         ));
     }
-    let rows: usize = before.iter().product();
-    let norm_eps = match call.is("no_eps") {
-        true => Bounded::ZERO,
-        false => bounded::constant(call, "norm_eps"),
-    };
-    let mut scales = [0, 1, 2].map(|which| Bounded::new(scale.data[which], 0.0));
-    if call.is("scale_of_pre") {
-        scales = [scales[0]; 3];
-    }
-    let base = match call.is("base_left_out") {
-        true => vec![Bounded::ZERO; width],
-        false => bounded::numbers(&base.data),
-    };
+    let rows: usize = shapes.before.iter().product();
+    let norm_eps = bounded::constant(call, "norm_eps");
+    let scale = &call.tensor("scale").data;
     let connection = HyperConnection {
         projection: Linear {
-            weight: bounded::exact(projection, [width, wide]),
+            weight: bounded::exact(call.tensor("fn"), [width, wide]),
         },
-        base,
-        scale: scales,
+        base: bounded::numbers(&call.tensor("base").data),
+        scale: [0, 1, 2].map(|part| Bounded::exact(scale[part])),
         streams,
         // Comb follows from the logits.
         iterations: 1,
@@ -122,15 +107,13 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
         }
     }
     if call.is("post_not_doubled") {
-        post.data.iter_mut().for_each(|post| *post *= Bounded::new(0.5, 0.0));
+        post.data.iter_mut().for_each(|post| *post *= Bounded::exact(0.5));
     }
     let of_row = |row: usize| {
         let x = &x.data[row * wide..][..wide];
         let mixed: Vec<f64> = mixed.row(row).iter().map(|y| y.value()).collect();
-        let logits = projection
-            .data
-            .chunks(wide)
-            .map(|weights| Terms::dot(weights, x, call.u));
+        let logits = call.tensor("fn").data.chunks(wide);
+        let logits = logits.map(|weights| Terms::dot(weights, x, call.u));
         widening(logits.chain([Terms::dot(x, x, call.u), Terms::dot(&mixed, &mixed, call.u)]))
     };
     let widenings: Vec<f64> = (0..rows).into_par_iter().map(of_row).collect();
@@ -150,17 +133,26 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
         false => vec![0.0; rows],
     };
     bounded::normed(call, &mut mixed, norm_eps, normed);
-    let mut y = bounded::output(call, "y", [before, &[channels]].concat(), &mixed.data, &widenings);
+    let mut y = bounded::output(
+        call,
+        "y",
+        [shapes.before, &[channels]].concat(),
+        &mixed.data,
+        &widenings,
+    );
     for (at, error) in y.error.iter_mut().enumerate() {
         *error += finite(relative[at / channels] * y.value[at].abs());
     }
-    let post = bounded::output(call, "post", [before, &[streams]].concat(), &post.data, &widenings);
-    let of_row = |row: usize| {
-        let logits = &logits.row(row)[2 * streams..];
-        Comb::new(call, iterations as usize, logits, widenings[row]).bounded()
-    };
-    let (comb, error) = (0..rows).into_par_iter().flat_map_iter(of_row).unzip();
-    let comb = Output::new("comb", [before, &[streams, streams]].concat(), comb, error);
+    let post = bounded::output(
+        call,
+        "post",
+        [shapes.before, &[streams]].concat(),
+        &post.data,
+        &widenings,
+    );
+    let of_row = |row: usize| comb(call, &logits.row(row)[2 * streams..], widenings[row]);
+    let (value, error) = (0..rows).into_par_iter().flat_map_iter(of_row).unzip();
+    let comb = Output::new("comb", [shapes.before, &[streams, streams]].concat(), value, error);
     Ok(vec![y, post, comb])
 }
 
@@ -173,72 +165,42 @@ fn length(x: &[Bounded]) -> f64 {
     x.iter().map(|x| x.value() * x.value()).sum::<f64>().sqrt()
 }
 
-/// The mixing matrix of a token's logits.
-struct Comb<'a> {
-    call: &'a Call,
-    /// The reference, which has the logits as they are.
-    connection: HyperConnection<f64>,
-    errors: Vec<f64>,
-}
-
-impl<'a> Comb<'a> {
-    fn new(call: &'a Call, iterations: usize, logits: &[Bounded], widening: f64) -> Self {
-        let streams = logits.len().isqrt();
-        let base = vec![0.0; 2 * streams]
-            .into_iter()
-            .chain(logits.iter().map(|x| x.value()));
-        let connection = HyperConnection {
-            projection: Linear {
-                weight: Numbers::full([2 * streams + logits.len(), streams], 0.0),
-            },
-            base: base.collect(),
-            scale: [0.0; 3],
-            streams,
-            iterations: match call.fault {
-                Some("one_iteration") => 1,
-                Some("last_iteration_missing") => (iterations - 1).max(1),
-                _ => iterations,
-            },
-            norm_eps: 1.0,
-            eps: call.number("eps"),
-        };
-        let errors = logits
-            .iter()
-            .map(|logit| widening * bounded::error(call, *logit))
-            .collect();
-        Self {
-            call,
-            connection,
-            errors,
+/// The mixing matrix of a token's logits, with errors.
+fn comb(call: &Call, logits: &[Bounded], widening: f64) -> Vec<(f64, f64)> {
+    let (streams, iterations) = (logits.len().isqrt(), call.number("iterations"));
+    let mut connection = HyperConnection {
+        projection: Linear {
+            weight: Numbers::full([2 * streams + logits.len(), streams], 0.0),
+        },
+        base: [vec![0.0; 2 * streams], logits.iter().map(|x| x.value()).collect()].concat(),
+        scale: [0.0; 3],
+        streams,
+        iterations: iterations as usize,
+        norm_eps: 1.0,
+        eps: call.number("eps"),
+    };
+    let zeros = Numbers::full([1, streams, 1], 0.0);
+    // The reference has the logits as they are.
+    let of = |connection: &HyperConnection<f64>| connection.pre(&zeros).1.comb.data;
+    let comb = of(&connection);
+    let units = 16.0 * iterations * call.u;
+    let mut errors: Vec<f64> = comb.iter().map(|c| c * units).collect();
+    for (at, logit) in logits.iter().enumerate() {
+        connection.base[2 * streams + at] = logit.value() + widening * bounded::error(call, *logit);
+        for (bound, (moved, c)) in errors.iter_mut().zip(of(&connection).iter().zip(&comb)) {
+            *bound += 1.01 * (moved - c).abs();
         }
+        connection.base[2 * streams + at] = logit.value();
     }
-
-    /// The matrix of logits.
-    fn of(connection: &HyperConnection<f64>) -> Vec<f64> {
-        let zeros = Numbers::full([1, connection.streams, 1], 0.0);
-        connection.pre(&zeros).1.comb.data
-    }
-
-    /// Its elements with errors.
-    fn bounded(mut self) -> Vec<(f64, f64)> {
-        let streams = self.connection.streams;
-        let comb = Self::of(&self.connection);
-        let units = 16.0 * self.connection.iterations as f64 * self.call.u;
-        let mut errors: Vec<f64> = comb.iter().map(|c| c * units).collect();
-        for (at, error) in self.errors.iter().enumerate() {
-            let logit = self.connection.base[2 * streams + at];
-            self.connection.base[2 * streams + at] = logit + error;
-            for (bound, (moved, c)) in errors.iter_mut().zip(Self::of(&self.connection).iter().zip(&comb)) {
-                *bound += 1.01 * (moved - c).abs();
-            }
-            self.connection.base[2 * streams + at] = logit;
+    let transposed = call.is("comb_transposed");
+    let of = |at: usize| {
+        if transposed {
+            at % streams * streams + at / streams
+        } else {
+            at
         }
-        let of = |at: usize| match self.call.is("comb_transposed") {
-            true => at % streams * streams + at / streams,
-            false => at,
-        };
-        (0..comb.len())
-            .map(|at| (comb[of(at)], finite(errors[of(at)])))
-            .collect()
-    }
+    };
+    (0..comb.len())
+        .map(|at| (comb[of(at)], finite(errors[of(at)])))
+        .collect()
 }

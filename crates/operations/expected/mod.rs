@@ -14,6 +14,7 @@ mod attention;
 mod bounded;
 mod call;
 mod causal_conv1d;
+mod change;
 mod compressor;
 mod diagonal_ssm;
 pub mod draw;
@@ -28,12 +29,14 @@ pub mod mean_error;
 mod mhc_post;
 mod mhc_pre;
 mod moe;
+mod near;
 mod paging;
 mod rmsnorm;
 mod rope;
 pub mod routing;
 mod sample;
 mod scaled;
+mod shape;
 mod silu;
 mod silu_and_mul;
 mod softmax;
@@ -45,6 +48,7 @@ mod swap_ffn;
 mod top_k;
 pub mod varied;
 
+use reference::errors::{ErrorModel, Number};
 use safetensors::Dtype;
 
 pub use call::{Call, Given, Tensor};
@@ -151,19 +155,22 @@ pub struct Fault {
     pub doc: &'static str,
     /// What must be given for it to change anything, if that is something that may be left out.
     pub needs: Option<&'static str>,
+    /// The change of a call with which the right operation gives what the fault gives; none if the operation itself computes it.
+    pub change: Option<fn(&mut Call)>,
 }
 
-/// Faults of an operation, a row each: name, what must be given for it to change anything, and description.
+/// Faults of an operation, a row each: name, what must be given for it to change anything, description, and the change of the call.
 macro_rules! faults {
-    ($($name:ident $(of $needs:ident)?: $doc:literal;)*) => {
+    ($($name:ident $(of $needs:ident)?: $doc:literal $(=> $change:expr)?;)*) => {
         &[$($crate::expected::Fault {
             name: stringify!($name),
             doc: $doc,
-            needs: faults!(@needs $($needs)?),
+            needs: faults!(@some $(stringify!($needs))?),
+            change: faults!(@some $($change)?),
         }),*]
     };
-    (@needs $needs:ident) => { Some(stringify!($needs)) };
-    (@needs) => { None };
+    (@some $given:expr) => { Some($given) };
+    (@some) => { None };
 }
 use faults;
 
@@ -225,6 +232,17 @@ impl Output {
         }
     }
 
+    /// An output of numbers with errors. What is infinite or NaN meets only itself.
+    pub(crate) fn of<M: ErrorModel>(
+        name: &'static str,
+        shape: Vec<usize>,
+        numbers: impl IntoIterator<Item = Number<M>>,
+    ) -> Self {
+        let numbers = numbers.into_iter().map(|x| (x.value(), allowed(x.value(), x.error())));
+        let (value, error) = numbers.unzip();
+        Self::new(name, shape, value, error)
+    }
+
     /// An output that must be equal.
     pub(crate) fn exact(name: &'static str, shape: Vec<usize>, value: Vec<f64>) -> Self {
         let error = vec![0.0; value.len()];
@@ -241,6 +259,15 @@ impl Output {
         }
         let elements = self.value.iter().zip(&self.error);
         elements.map(|(value, error)| bound(dtype, *value, *error)).collect()
+    }
+}
+
+/// The error of a number that is allowed: infinite if it is not known, and 0 of what is infinite or NaN.
+fn allowed(value: f64, error: f64) -> f64 {
+    match (value.is_finite(), error.is_nan()) {
+        (true, true) => f64::INFINITY,
+        (true, false) => error,
+        (false, _) => 0.0,
     }
 }
 

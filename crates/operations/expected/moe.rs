@@ -1,21 +1,21 @@
 //! A mixture of experts: y = Σ_e w_e·W2_e·(SiLU(W1_e·x)·(W3_e·x)) over the experts that a token is sent to ([`super::routing`]), and an
 //! expert that all tokens go through.
 //!
-//! Error, from the input on: gate and up are sums of products; SiLU and the product with up pass their errors on, with second-order
-//! terms; so does the second product, where errors of the inner elements are independent, and each expert's output has the
-//! relative error of its weight. What a kernel stores in a type between its parts (`stored`: gate and up, their product, the output of
+//! Error: the computation runs on numbers that carry it ([`super::near`]); in the second product, errors of the inner elements are
+//! independent. What a kernel stores in a type between its parts (`stored`: gate and up, their product, the output of
 //! an expert, its weight, the product of the two, and the sum of outputs after each) is rounded to it; as the weight may be
-//! multiplied before or after, half a spacing at the lower end of a binade is allowed for all but the first. The last sum is one of k
+//! multiplied before or after, half a spacing at the lower end of a binade is allowed for all except the first. The last sum is one of k
 //! terms, or k + 1.
 
 use rayon::prelude::*;
+use reference::Real;
 use safetensors::Dtype;
 
 use super::draw::{Cases, FLOATS};
 use super::drift::Equal;
+use super::near::{Near, stored, wider};
 use super::routing::{Chosen, Router};
-use super::silu::silu_of;
-use super::sum::Terms;
+use super::silu::silu;
 use super::{Call, Operation, Other, Output, faults, half_spacing, takes};
 
 pub(super) const MOE: Operation = Operation {
@@ -41,31 +41,34 @@ pub(super) const MOE: Operation = Operation {
         stored Word(&["f32", "bf16", "f16"]): "the type that a kernel stores what is between its parts in";
     },
     faults: faults! {
-        no_selection_bias of selection_bias: "the bias of the selection is left out";
+        no_selection_bias of selection_bias: "the bias of the selection is left out"
+            => |call| call.fill("selection_bias", 0.0);
         bias_in_weights of selection_bias: "the bias of the selection is in the weights, too";
-        other_normalization: "weights are not divided by their sum, or are though they should not be";
-        no_scaling_factor of scaling_factor: "the scaling factor is left out";
+        other_normalization: "weights are not divided by their sum, or are though they should not be"
+            => |call| call.toggle("renormalize");
+        no_scaling_factor of scaling_factor: "the scaling factor is left out" => |call| call.set("scaling_factor", 1.0);
         weights_by_number: "weights go to the chosen experts in the order of their numbers";
         one_fewer: "the last of the chosen experts is left out";
         next_expert: "the expert with the next number computes in the place of each";
-        no_groups of top_groups: "experts are chosen of all groups";
+        no_groups of top_groups: "experts are chosen of all groups" => |call| call.leave_out("top_groups");
         groups_by_other of top_groups: "groups are chosen by their best expert, not by the sum of two, or the other way around";
         weight_twice: "weights are multiplied by twice";
         no_weight: "weights are left out";
         last_token_missing: "each expert leaves out the last of its tokens";
-        gate_up_swapped: "gates are taken for ups, and ups for gates";
-        no_limit of limit: "nothing is limited";
+        gate_up_swapped: "gates are taken for ups, and ups for gates"
+            => |call| ["w13", "shared_w13"].into_iter().for_each(|name| call.exchange_halves(name, 1));
+        no_limit of limit: "nothing is limited" => |call| call.leave_out("limit");
         shared_not_limited of limit: "the expert of all tokens has no limit";
-        no_shared of shared_w13: "the expert of all tokens is left out";
+        no_shared of shared_w13: "the expert of all tokens is left out"
+            => |call| ["shared_w13", "shared_w2"].into_iter().for_each(|name| call.leave_out(name));
         shared_scaled of shared_w13: "the output of the expert of all tokens is multiplied by the scaling factor, too";
         shared_divided of shared_w13: "the output of the expert of all tokens is divided by the scaling factor";
-        bias_in_bf16 of selection_bias: "the bias of the selection is rounded to bf16";
+        bias_in_bf16 of selection_bias: "the bias of the selection is rounded to bf16"
+            => |call| call.map("selection_bias", |x| half::bf16::from_f32(x as f32).to_f64());
     },
     cases: Some(&Cases {
-        sizes: &[
-            &[("T", 7), ("C", 48), ("E", 6), ("I", 32)],
-            &[("T", 33), ("C", 128), ("E", 8), ("I", 96)],
-        ],
+        letters: &["T", "C", "E", "I"],
+        sizes: &[&[7, 48, 6, 32], &[33, 128, 8, 96]],
         numbers: &[("top_k", 2.0), ("groups", 2.0)],
         varied: &[
             ("renormalize", 0.0),
@@ -77,7 +80,7 @@ pub(super) const MOE: Operation = Operation {
         optional: &["router", "shared_w13", "selection_bias"],
         types: FLOATS,
         draw: |draw| {
-            let [tokens, dim, experts, inner] = draw.sizes(["T", "C", "E", "I"]);
+            let [tokens, dim, experts, inner] = draw.sizes();
             draw.require(experts > 1, "E is 1, expected 2 or more experts");
             let (of_dim, of_inner) = ((dim as f64).sqrt().recip(), (inner as f64).sqrt().recip());
             draw.normal("x", &[tokens, dim], 1.0);
@@ -110,8 +113,7 @@ struct Expert<'a> {
     limit: f64,
 }
 
-/// How far a number may be off that is stored times a weight that is not known: half a spacing at the lower end of a binade, or half
-/// the smallest step.
+/// Half a spacing at the lower end of a binade, or half the smallest step: the rounding of a number times a weight that is not known.
 fn rounding(dtype: Option<Dtype>, x: f64) -> f64 {
     dtype.map_or(0.0, |dtype| {
         (half_spacing(dtype, 1.0) * x.abs()).max(half_spacing(dtype, 0.0))
@@ -119,36 +121,30 @@ fn rounding(dtype: Option<Dtype>, x: f64) -> f64 {
 }
 
 impl Expert<'_> {
-    /// The output of a token, with errors.
-    fn apply(self, call: &Call, x: &[f64]) -> Vec<(f64, f64)> {
-        let (dim, inner, dtype, u) = (x.len(), self.inner, call.dtype("stored"), call.u);
+    /// The output of a token.
+    fn apply(self, call: &Call, x: &[f64]) -> Vec<Near> {
+        let (dim, inner, dtype) = (x.len(), self.inner, call.dtype("stored"));
+        let rounded = |x: Near| wider(x, rounding(dtype, x.value().abs() + x.error()));
         let projected = |row: usize| {
-            let terms = Terms::dot(&self.w13[row * dim..][..dim], x, u);
-            let error = terms.error();
-            let of_type = dtype.map_or(0.0, |dtype| half_spacing(dtype, terms.sum.abs() + error));
-            (terms.sum, error + of_type)
+            let sum = call.dot(&self.w13[row * dim..][..dim], x);
+            dtype.map_or(sum, |dtype| stored(sum, dtype))
         };
+        let limit = (!self.limit.is_nan()).then(|| call.exact(self.limit));
         let hidden = |at: usize| {
             let (mut gate, mut up) = (projected(at), projected(inner + at));
-            if call.is("gate_up_swapped") {
-                (gate, up) = (up, gate);
+            if let Some(limit) = limit {
+                (gate, up) = (gate.min(limit), up.smaller(limit).larger(-limit));
             }
-            if !self.limit.is_nan() {
-                gate.0 = gate.0.min(self.limit);
-                up.0 = up.0.clamp(-self.limit, self.limit);
-            }
-            let (active, of_active) = silu_of(gate.0, gate.1, u);
-            let value = active * up.0;
-            let error = of_active * (up.0.abs() + up.1) + active.abs() * up.1 + 2.0 * u * value.abs();
-            (value, error + rounding(dtype, value.abs() + error))
+            let active = silu(gate);
+            rounded(wider(active * up, active.error() * up.error()))
         };
-        let (hidden, errors): (Vec<f64>, Vec<f64>) = (0..inner).map(hidden).unzip();
-        let equal = Equal::of(hidden.iter().copied());
+        let hidden: Vec<Near> = (0..inner).map(hidden).collect();
+        let values: Vec<f64> = hidden.iter().map(|x| x.value()).collect();
+        let equal = Equal::of(values.iter().copied());
         let out = |row: usize| {
             let w2 = &self.w2[row * inner..][..inner];
-            let terms = Terms::dot(w2, &hidden, u);
-            let error = terms.error() + equal.together(w2.iter().zip(&errors).map(|(w, e)| w.abs() * e));
-            (terms.sum, error + rounding(dtype, terms.sum.abs() + error))
+            let errors = w2.iter().zip(&hidden).map(|(w, x)| w.abs() * x.error());
+            rounded(wider(call.dot(w2, &values), equal.together(errors)))
         };
         (0..dim).map(out).collect()
     }
@@ -164,21 +160,7 @@ struct Moe<'a> {
 
 impl<'a> Moe<'a> {
     fn of(call: &'a Call) -> Result<Self, String> {
-        let (x, w13) = (call.tensor("x"), call.tensor("w13"));
-        let ([tokens, dim], [experts, both, of]) = (&x.shape[..], &w13.shape[..]) else {
-            return Err(format!(
-                "moe: 'x' is {:?} and 'w13' is {:?}, expected [T, C] and [E, 2 I, C]",
-                x.shape, w13.shape
-            ));
-        };
-        let (tokens, dim, experts, both) = (*tokens, *dim, *experts, *both);
-        if *of != dim || !both.is_multiple_of(2) {
-            return Err(format!("moe: 'w13' is {:?}, expected [E, 2 I, {dim}]", w13.shape));
-        }
-        call.expect("w2", &[experts, dim, both / 2])?;
-        call.expect("logits", &[tokens, experts])?;
-        call.expect("router", &[experts, dim])?;
-        call.expect("selection_bias", &[experts])?;
+        let [experts, inner] = call.shapes()?.sizes(["E", "I"]);
         if call.optional("logits").is_some() == call.optional("router").is_some() {
             return Err("moe: 'logits' and 'router' are both given or both missing, expected one of them".into());
         }
@@ -213,18 +195,12 @@ impl<'a> Moe<'a> {
         }
         let shared = match (call.optional("shared_w13"), call.optional("shared_w2")) {
             (None, None) => None,
-            (Some(w13), Some(w2)) => {
-                let inner = w2.cols();
-                call.expect("shared_w13", &[2 * inner, dim])?;
-                call.expect("shared_w2", &[dim, inner])?;
-                let limited = !(call.is("shared_not_limited") || call.is("no_limit"));
-                Some(Expert {
-                    w13: &w13.data,
-                    w2: &w2.data,
-                    inner,
-                    limit: if limited { limit } else { f64::NAN },
-                })
-            }
+            (Some(w13), Some(w2)) => Some(Expert {
+                w13: &w13.data,
+                w2: &w2.data,
+                inner: w2.cols(),
+                limit: call.pick("shared_not_limited", f64::NAN, limit),
+            }),
             _ => return Err("moe: one of 'shared_w13' and 'shared_w2' is missing, expected both or none".into()),
         };
         Ok(Self {
@@ -235,8 +211,8 @@ impl<'a> Moe<'a> {
                 groups,
                 chosen_groups,
             },
-            inner: both / 2,
-            shared: shared.filter(|_| !call.is("no_shared")),
+            inner,
+            shared,
         })
     }
 
@@ -247,63 +223,47 @@ impl<'a> Moe<'a> {
             w13: &w13[number * size..][..size],
             w2: &w2[number * (size / 2)..][..size / 2],
             inner: self.inner,
-            limit: if self.call.is("no_limit") {
-                f64::NAN
-            } else {
-                self.call.number("limit")
-            },
+            limit: self.call.number("limit"),
         }
     }
 
-    /// A token's logits with their errors.
-    fn logits(&self, token: usize) -> Vec<(f64, f64)> {
-        let experts = self.router.experts;
-        let (call, x) = (self.call, self.call.tensor("x"));
+    /// A token's logits.
+    fn logits(&self, token: usize) -> Vec<Near> {
+        let (call, x, experts) = (self.call, self.call.tensor("x"), self.router.experts);
         if let Some(logits) = call.optional("logits") {
             let row = &logits.data[token * experts..][..experts];
-            return row.iter().map(|x| (*x, 0.0)).collect();
+            return row.iter().map(|x| call.exact(*x)).collect();
         }
         let (router, dim) = (call.tensor("router"), x.cols());
-        let logit = |row: usize| {
-            let terms = Terms::dot(&router.data[row * dim..][..dim], &x.data[token * dim..][..dim], call.u);
-            (terms.sum, terms.error())
-        };
+        let logit = |row: usize| call.dot(&router.data[row * dim..][..dim], &x.data[token * dim..][..dim]);
         (0..experts).map(logit).collect()
     }
 
-    /// A token's output if it is sent to these experts, with errors.
-    fn combined(&self, x: &[f64], chosen: &Chosen) -> Vec<(f64, f64)> {
+    /// A token's output if it is sent to these experts.
+    fn combined(&self, x: &[f64], chosen: &Chosen) -> Vec<Near> {
         let (call, dtype) = (self.call, self.call.dtype("stored"));
-        let mut parts: Vec<Vec<(f64, f64)>> = Vec::new();
-        for &(number, weight, relative) in chosen {
+        let mut parts: Vec<Vec<Near>> = Vec::new();
+        for &(number, weight) in chosen {
             let weight = match call.fault {
                 Some("weight_twice") => weight * weight,
-                Some("no_weight") => 1.0,
+                Some("no_weight") => Near::ONE,
                 _ => weight,
             };
-            let out = self.expert(number).apply(call, x).into_iter();
-            let weighted = |(y, error): (f64, f64)| {
-                let y = y * weight;
-                (
-                    y,
-                    error * weight.abs() + (relative + 2.0 * call.u) * y.abs() + 2.0 * rounding(dtype, y),
-                )
-            };
-            parts.push(out.map(weighted).collect());
+            let weighted = |y: Near| wider(y * weight, 2.0 * rounding(dtype, y.value() * weight.value()));
+            parts.push(self.expert(number).apply(call, x).into_iter().map(weighted).collect());
         }
-        let factor = match call.fault {
-            Some("shared_scaled") => call.number("scaling_factor"),
-            Some("shared_divided") => call.number("scaling_factor").recip(),
-            _ => 1.0,
+        let factor = call.exact(call.number("scaling_factor"));
+        let scaled = |y: Near| match call.fault {
+            Some("shared_scaled") => y * factor,
+            Some("shared_divided") => y / factor,
+            _ => y,
         };
-        let scaled = |(y, error): (f64, f64)| (y * factor, error * factor.abs());
         let shared = self.shared.map(|shared| shared.apply(call, x));
         parts.extend(shared.map(|shared| shared.into_iter().map(scaled).collect()));
         let sum = |col: usize| {
-            let terms = Terms::of(parts.iter().map(|part| part[col].0), call.u);
-            let errors: f64 = parts.iter().map(|part| part[col].1).sum();
-            let of_type = terms.count * rounding(dtype, terms.magnitudes);
-            (terms.sum, errors + terms.error() + of_type)
+            let terms: Vec<Near> = parts.iter().map(|part| part[col]).collect();
+            let magnitudes = terms.iter().map(|term| term.value().abs()).sum();
+            wider(call.sum_near(&terms), terms.len() as f64 * rounding(dtype, magnitudes))
         };
         (0..x.len()).map(sum).collect()
     }
@@ -320,27 +280,24 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
             let last = routes
                 .iter_mut()
                 .rev()
-                .find(|choices| choices[0].iter().any(|(at, ..)| *at == expert));
+                .find(|choices| choices[0].iter().any(|(at, _)| *at == expert));
             if let Some(choices) = last {
-                choices[0].retain(|(at, ..)| *at != expert);
+                choices[0].retain(|(at, _)| *at != expert);
             }
         }
     }
-    let outputs = |token: usize| -> Vec<Vec<(f64, f64)>> {
+    let outputs = |token: usize| -> Vec<Vec<Near>> {
         let x = &x.data[token * dim..][..dim];
         routes[token].iter().map(|chosen| moe.combined(x, chosen)).collect()
     };
-    let all: Vec<Vec<Vec<(f64, f64)>>> = (0..tokens).into_par_iter().map(outputs).collect();
-    let (value, error) = all.iter().flat_map(|choices| choices[0].iter().copied()).unzip();
-    let mut output = Output::new("y", vec![tokens, dim], value, error);
-    for (token, choices) in all.into_iter().enumerate() {
-        output.others.extend(choices.into_iter().skip(1).map(|choice| {
-            let (value, error) = choice.into_iter().unzip();
-            Other {
-                start: token * dim,
-                value,
-                error,
-            }
+    let all: Vec<Vec<Vec<Near>>> = (0..tokens).into_par_iter().map(outputs).collect();
+    let first = all.iter().flat_map(|choices| choices[0].iter().copied());
+    let mut output = Output::of("y", vec![tokens, dim], first);
+    for (token, choices) in all.iter().enumerate() {
+        output.others.extend(choices[1..].iter().map(|choice| Other {
+            start: token * dim,
+            value: choice.iter().map(|y| y.value()).collect(),
+            error: choice.iter().map(|y| y.error()).collect(),
         }));
     }
     Ok(vec![output])

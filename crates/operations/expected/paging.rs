@@ -14,6 +14,8 @@ pub struct Keys<'a> {
     table: Option<(&'a [f64], usize)>,
     /// Where each sequence begins, if they lie one behind the other, and where the last ends.
     starts: Option<Vec<usize>>,
+    /// Tokens that there is room for in each sequence.
+    room: usize,
     /// Tokens that each sequence has.
     lengths: Vec<usize>,
 }
@@ -94,6 +96,7 @@ impl<'a> Keys<'a> {
             pages,
             table,
             starts,
+            room,
             lengths,
         };
         if let Some((table, cols)) = table {
@@ -114,11 +117,10 @@ impl<'a> Keys<'a> {
 
     /// How many keys a sequence has, as its queries' places are counted from.
     pub fn length(&self, sequence: usize, queries: usize) -> usize {
-        let room = self.table.map_or(self.page, |(_, cols)| cols * self.page);
         match self.call.fault {
             Some("stale_length") => self.lengths[sequence].saturating_sub(queries),
             Some("next_length") if self.starts.is_none() => self.lengths[(sequence + 1) % self.lengths.len()],
-            Some("no_lengths") if self.starts.is_none() => room,
+            Some("no_lengths") if self.starts.is_none() => self.room,
             _ => self.lengths[sequence],
         }
     }
@@ -136,9 +138,8 @@ impl<'a> Keys<'a> {
 
     /// The pages and the places in them that a sequence has room for, and no keys in.
     pub fn unused(&self, sequence: usize) -> impl Iterator<Item = (usize, usize)> {
-        let room = self.table.map_or(self.page, |(_, cols)| cols * self.page);
         // Whole pages that are not used need not be there.
-        let room = room.min(self.lengths[sequence].next_multiple_of(self.page.max(1)));
+        let room = self.room.min(self.lengths[sequence].next_multiple_of(self.page.max(1)));
         let keys = if self.starts.is_some() {
             0..0
         } else {
@@ -150,20 +151,14 @@ impl<'a> Keys<'a> {
     /// The page and the place in it of a sequence's key.
     pub fn place(&self, sequence: usize, key: usize) -> (usize, usize) {
         if let Some(starts) = &self.starts {
-            let begins = match self.call.is("next_start") {
-                true => (sequence + 1) % self.lengths.len(),
-                false => sequence,
-            };
+            let begins = self.call.pick("next_start", (sequence + 1) % self.lengths.len(), sequence);
             return (0, (starts[begins] + key) % self.page);
         }
         let Some((table, cols)) = self.table else {
             return (sequence, key);
         };
         let (column, slot) = (key / self.page, key % self.page);
-        let row = match self.call.is("next_table") {
-            true => (sequence + 1) % self.lengths.len(),
-            false => sequence,
-        };
+        let row = self.call.pick("next_table", (sequence + 1) % self.lengths.len(), sequence);
         let page = match self.call.is("pages_in_order") {
             true => row * cols + column,
             // What is not used may be anything.

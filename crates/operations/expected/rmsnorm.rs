@@ -1,14 +1,14 @@
 //! y = w·x·(mean(x²) + ε)^−½, plain, zero-centred (1 + w) or gated.
 //!
-//! Error: the mean of squares has the relative error of its sum, of which the root halves what ε leaves of it; the root, its
-//! reciprocal and the products round with 8u in all. With `cast = "before_weight"` (transformers' Llama and Qwen) the normalised
-//! row is rounded to the output's type before the weight.
+//! Error: the computation runs on numbers that carry it ([`super::near`]). With `cast = "before_weight"` (transformers' Llama and Qwen)
+//! the normalised row is rounded to the output's type before the weight.
 
 use rayon::prelude::*;
+use reference::Real;
 
+use super::near::{Near, stored};
 use super::silu::silu;
-use super::sum::Terms;
-use super::{Call, Operation, Output, Rows, faults, half_spacing, takes};
+use super::{Call, Operation, Output, Rows, faults, takes};
 
 pub(super) const RMSNORM: Operation = Operation {
     name: "rmsnorm",
@@ -28,12 +28,12 @@ pub(super) const RMSNORM: Operation = Operation {
         sum_for_mean: "the sum of squares is taken for their mean";
         half_of_row: "the mean of squares is that of the first half of a row";
         neighbour_row: "the mean of squares is that of the next row";
-        no_eps: "eps is left out";
-        eps_tenfold: "eps is ten times as large";
+        no_eps: "eps is left out" => |call| call.set("eps", 0.0);
+        eps_tenfold: "eps is ten times as large" => |call| call.set("eps", 10.0 * call.number("eps"));
         eps_outside_root: "eps is added to the root, not to the mean of squares";
         mean_subtracted: "the mean of the row is subtracted, as in LayerNorm";
-        no_weight of weight: "the weight is left out";
-        other_center: "weight is taken for 1 + weight, or 1 + weight for weight";
+        no_weight of weight: "the weight is left out" => |call| call.leave_out("weight");
+        other_center: "weight is taken for 1 + weight, or 1 + weight for weight" => |call| call.toggle("zero_centered");
         gate_without_silu of gate: "the gate is multiplied by as it is, without SiLU";
     },
     cases: None,
@@ -46,84 +46,42 @@ pub(super) const RMSNORM: Operation = Operation {
 };
 
 fn compute(call: &Call) -> Result<Vec<Output>, String> {
-    let x = call.tensor("x");
-    let (cols, shape) = (x.cols(), x.shape.clone());
-    call.expect("weight", &[cols])?;
-    call.expect("gate", &shape)?;
+    let shapes = call.shapes()?;
+    let (x, [cols]) = (call.tensor("x"), shapes.sizes(["C"]));
     if call.number("eps") < 0.0 {
         return Err(format!("rmsnorm: eps = {}, expected 0 or more", call.number("eps")));
     }
-    let (eps, centered) = (
-        call.number("eps"),
-        call.flag("zero_centered") != call.is("other_center"),
-    );
+    let eps = call.exact(call.number("eps"));
     let rows = x.data.len() / cols.max(1);
-    let squares = |row: usize| {
-        let mut x = &x.data[row * cols..][..cols];
-        if call.is("half_of_row") {
-            x = &x[..cols.div_ceil(2)];
-        }
-        let mean = if call.is("mean_subtracted") {
-            x.iter().sum::<f64>() / cols as f64
-        } else {
-            0.0
-        };
-        let terms = Terms::of(x.iter().map(|x| (x - mean) * (x - mean)), call.u);
-        let count = if call.is("sum_for_mean") { 1.0 } else { terms.count };
-        (terms, terms.sum / count, mean)
-    };
     let row = |row: usize| {
-        let from = if call.is("neighbour_row") {
-            (row + 1) % rows
-        } else {
-            row
+        let from = call.pick("neighbour_row", (row + 1) % rows, row);
+        let read = &x.data[from * cols..][..call.pick("half_of_row", cols.div_ceil(2), cols)];
+        let mean = call.pick("mean_subtracted", read.iter().sum::<f64>() / cols as f64, 0.0);
+        let sum = call.sum(read.iter().map(|x| (x - mean) * (x - mean)));
+        let mean_square = match call.fault {
+            Some("no_variance") => Near::ZERO,
+            Some("sum_for_mean") => sum,
+            _ => sum / Near::exact(read.len() as f64),
         };
-        let (terms, mean_square, mean) = squares(from);
-        let mean_square = if call.is("no_variance") { 0.0 } else { mean_square };
-        let eps = match call.fault {
-            Some("no_eps" | "eps_outside_root") => 0.0,
-            Some("eps_tenfold") => 10.0 * eps,
-            _ => eps,
-        };
-        let root = (mean_square + eps).sqrt();
-        let root = if call.is("eps_outside_root") {
-            root + call.number("eps")
-        } else {
-            root
-        };
-        let scale = if call.is("not_normalised") { 1.0 } else { 1.0 / root };
-        let squared = if terms.sum > 0.0 {
-            terms.error() / terms.sum
-        } else {
-            0.0
-        };
-        let relative = 0.5 * squared * mean_square / (mean_square + eps) + 8.0 * call.u;
-        let element = move |col: usize| {
+        let root = call.pick("eps_outside_root", mean_square.sqrt() + eps, (mean_square + eps).sqrt());
+        let scale = call.pick("not_normalised", Near::ONE, Near::ONE / root);
+        (0..cols).map(move |col| {
             let at = row * cols + col;
-            let normed = (x.data[at] - mean) * scale;
-            let mut error = normed.abs() * relative;
+            let mut y = call.exact(x.data[at] - mean) * scale;
             if call.word("cast") == "before_weight" {
-                error += half_spacing(call.dtype, normed.abs() + error);
+                y = stored(y, call.dtype);
             }
-            let weight = call.optional("weight").map_or(1.0, |weight| weight.data[col]);
-            let weight = match () {
-                () if call.is("no_weight") => 1.0,
-                () if centered => 1.0 + weight,
-                () => weight,
-            };
-            let (gate, of_gate) = call.optional("gate").map_or((1.0, 0.0), |gate| {
-                let gate = gate.data[at];
-                match call.is("gate_without_silu") {
-                    true => (gate, 0.0),
-                    false => silu(gate, call.u),
-                }
-            });
-            let factor = weight * gate;
-            let error = error * factor.abs() + (normed * weight).abs() * of_gate;
-            (normed * factor, error)
-        };
-        (0..cols).map(element)
+            if let Some(weight) = call.optional("weight") {
+                let one = if call.flag("zero_centered") { 1.0 } else { 0.0 };
+                y *= call.exact(one + weight.data[col]);
+            }
+            match call.optional("gate").map(|gate| call.exact(gate.data[at])) {
+                Some(gate) if call.is("gate_without_silu") => y * gate,
+                Some(gate) => y * silu(gate),
+                None => y,
+            }
+        })
     };
-    let (value, error) = (0..rows).into_par_iter().flat_map_iter(row).unzip();
-    Ok(vec![Output::new("y", shape, value, error)])
+    let y: Vec<Near> = (0..rows).into_par_iter().flat_map_iter(row).collect();
+    Ok(vec![Output::of("y", x.shape.clone(), y)])
 }

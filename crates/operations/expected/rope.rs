@@ -2,10 +2,11 @@
 //! y₂ = x₂·c + x₁·s, where x₁ and x₂ are half a rotation's width apart (NeoX, transformers) or neighbours (GPT-J). Cosines and sines
 //! have a column for each pair, or for each channel, which is then its own.
 //!
-//! Error: two products and a sum in f32, 2u·(|x₁·c| + |x₂·s|).
+//! Error: two products and a sum, on numbers that carry it ([`super::near`]).
 
 use rayon::prelude::*;
 
+use super::near::Near;
 use super::{Call, Operation, Output, Rows, faults, takes};
 
 pub(super) const ROPE: Operation = Operation {
@@ -21,13 +22,17 @@ pub(super) const ROPE: Operation = Operation {
         width Word(&["half", "full"]): "what columns of cos and sin are of: pairs, or channels as in transformers";
     },
     faults: faults! {
-        other_pairing: "the pairs are those of the other pairing";
-        turned_back: "the sign of the sine is wrong";
-        next_position: "the angles are those of the next position";
-        cos_sin_swapped: "cosine and sine are exchanged";
-        first_position: "all positions have the angles of the first";
-        first_sequence: "all sequences have the angles of the first";
-        not_turned: "nothing is turned";
+        other_pairing: "the pairs are those of the other pairing" => |call| call.other_word("pairing");
+        turned_back: "the sign of the sine is wrong" => |call| call.toggle("inverse");
+        next_position: "the angles are those of the next position"
+            => |call| ["cos", "sin"].into_iter().for_each(|name| call.roll(name, 1));
+        cos_sin_swapped: "cosine and sine are exchanged" => |call| call.exchange(["cos", "sin"]);
+        first_position: "all positions have the angles of the first"
+            => |call| ["cos", "sin"].into_iter().for_each(|name| call.repeat_first(name, 1));
+        first_sequence: "all sequences have the angles of the first"
+            => |call| ["cos", "sin"].into_iter().for_each(|name| call.repeat_first(name, 2));
+        not_turned: "nothing is turned"
+            => |call| [("cos", 1.0), ("sin", 0.0)].into_iter().for_each(|(name, value)| call.fill(name, value));
     },
     cases: None,
     rows: Some(Rows {
@@ -38,122 +43,68 @@ pub(super) const ROPE: Operation = Operation {
     compute,
 };
 
-/// The sizes of a call.
-#[derive(Clone, Copy)]
-struct Sizes {
-    tokens: usize,
-    heads: usize,
-    dim: usize,
-    /// Channels that are turned.
-    turned: usize,
-    heads_first: bool,
-    /// Whether there are angles for every sequence.
-    batched: bool,
-    full: bool,
-}
-
-impl Sizes {
-    fn of(call: &Call) -> Result<Self, String> {
-        let (x, cos) = (&call.tensor("x").shape, &call.tensor("cos").shape);
-        let heads_first = call.word("layout") == "bhtd";
-        let full = call.word("width") == "full";
-        let order = if heads_first { "H, T, D" } else { "T, H, D" };
-        let columns = if full { "R" } else { "R/2" };
-        let wrong = || {
-            format!(
-                "rope: 'x' is {x:?} and 'cos' is {cos:?}, expected [{order}] or [B, {order}], and [T, {columns}] or [B, T, {columns}]"
-            )
-        };
-        let (batch, [first, second, dim]) = match x[..] {
-            [first, second, dim] => (1, [first, second, dim]),
-            [batch, first, second, dim] => (batch, [first, second, dim]),
-            _ => return Err(wrong()),
-        };
-        let (tokens, heads) = if heads_first { (second, first) } else { (first, second) };
-        let (of, width, batched) = match cos[..] {
-            [of, width] => (of, width, false),
-            [sequences, of, width] if sequences == batch || sequences == 1 => (of, width, sequences > 1),
-            _ => return Err(wrong()),
-        };
-        let turned = if full { width } else { 2 * width };
-        if of != tokens || turned > dim || !turned.is_multiple_of(2) {
-            return Err(format!(
-                "rope: 'cos' is {cos:?}, expected [{tokens}, {columns}] with an even R up to {dim}, and B before it or not"
-            ));
-        }
-        call.expect("sin", cos)?;
-        Ok(Self {
-            tokens,
-            heads,
-            dim,
-            turned,
-            heads_first,
-            batched,
-            full,
-        })
-    }
-}
-
 fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let (x, cos, sin) = (call.tensor("x"), call.tensor("cos"), call.tensor("sin"));
-    let sizes = Sizes::of(call)?;
-    let Sizes {
-        tokens,
-        heads,
-        dim,
-        turned,
-        ..
-    } = sizes;
+    let heads_first = call.word("layout") == "bhtd";
+    let shape_of_x = match (heads_first, x.shape.len()) {
+        (true, 3) => "[H, T, D]",
+        (true, _) => "[B, H, T, D]",
+        (false, 3) => "[T, H, D]",
+        (false, _) => "[B, T, H, D]",
+    };
+    let full = call.word("width") == "full";
+    let angles = if full {
+        "[T, R], or [B, T, R], or [1, T, R]"
+    } else {
+        "[T, R/2], or [B, T, R/2], or [1, T, R/2]"
+    };
+    let [tokens, heads, dim] = call
+        .shapes_of(&[("x", shape_of_x), ("cos", angles), ("sin", angles)])?
+        .sizes(["T", "H", "D"]);
+    let turned = if full { cos.cols() } else { 2 * cos.cols() };
+    if turned > dim || turned % 2 != 0 {
+        return Err(format!(
+            "rope: 'cos' is {:?}, expected {angles} with an even R up to {dim}",
+            cos.shape
+        ));
+    }
+    call.expect("sin", &cos.shape)?;
+    let sequences = if cos.shape.len() == 3 { cos.shape[0] } else { 1 };
+    if sequences > 1 && x.shape.len() == 3 {
+        return Err(format!(
+            "rope: 'cos' is {:?}, expected {angles} with B of 1, as 'x' is {:?}",
+            cos.shape, x.shape
+        ));
+    }
     let pairs = turned / 2;
-    let interleaved = (call.word("pairing") == "interleaved") != call.is("other_pairing");
-    let back = call.flag("inverse") != call.is("turned_back");
+    let interleaved = call.word("pairing") == "interleaved";
+    let back = call.flag("inverse");
     let row = |row: usize| {
         let (sequence, place) = (row / (tokens * heads), row % (tokens * heads));
-        let token = match sizes.heads_first {
-            true => place % tokens,
-            false => place / heads,
-        };
-        let position = match call.fault {
-            Some("next_position") => (token + 1) % tokens,
-            Some("first_position") => 0,
-            _ => token,
-        };
-        let sequence = match sizes.batched && !call.is("first_sequence") {
-            true => sequence,
-            false => 0,
-        };
-        let angles = sequence * tokens + position;
-        let channel = move |channel: usize| {
-            let x = &x.data[row * dim..][..dim];
-            if channel >= turned || call.is("not_turned") {
-                return (x[channel], 0.0);
+        let token = if heads_first { place % tokens } else { place / heads };
+        let angles = if sequences > 1 { sequence * tokens } else { 0 } + token;
+        let x = &x.data[row * dim..][..dim];
+        (0..dim).map(move |channel| {
+            if channel >= turned {
+                return call.exact(x[channel]);
             }
-            let (pair, second) = match interleaved {
-                true => (channel / 2, channel % 2 == 1),
-                false => (channel % pairs, channel >= pairs),
+            let (pair, second, away) = match interleaved {
+                true => (channel / 2, channel % 2 == 1, 1),
+                false => (channel % pairs, channel >= pairs, pairs),
             };
-            let other = match (interleaved, second) {
-                (true, false) => channel + 1,
-                (true, true) => channel - 1,
-                (false, false) => channel + pairs,
-                (false, true) => channel - pairs,
+            let other = if second { channel - away } else { channel + away };
+            let column = if full {
+                angles * turned + channel
+            } else {
+                angles * pairs + pair
             };
-            let column = match sizes.full {
-                true => angles * turned + channel,
-                false => angles * pairs + pair,
-            };
-            let (mut cos, mut sin) = (cos.data[column], sin.data[column]);
-            if call.is("cos_sin_swapped") {
-                (cos, sin) = (sin, cos);
-            }
+            let [kept, crossed] =
+                [(channel, cos), (other, sin)].map(|(of, by)| call.exact(x[of]) * call.exact(by.data[column]));
             // The second of a pair adds the sine's product, unless the turn is back.
-            let sign = if second == back { -1.0 } else { 1.0 };
-            let (a, b) = (x[channel] * cos, sign * x[other] * sin);
-            (a + b, 2.0 * call.u * (a.abs() + b.abs()))
-        };
-        (0..dim).map(channel)
+            if second == back { kept - crossed } else { kept + crossed }
+        })
     };
     let rows = x.data.len() / dim.max(1);
-    let (value, error) = (0..rows).into_par_iter().flat_map_iter(row).unzip();
-    Ok(vec![Output::new("y", x.shape.clone(), value, error)])
+    let y: Vec<Near> = (0..rows).into_par_iter().flat_map_iter(row).collect();
+    Ok(vec![Output::of("y", x.shape.clone(), y)])
 }

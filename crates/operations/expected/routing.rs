@@ -4,14 +4,15 @@
 //! experts or of those of a few groups (DeepSeek-V3), and their weights are their scores, divided by the sum of those chosen if they are
 //! renormalised, times a factor.
 //!
-//! Error: logits that are given are exact, and those of a router's weights have the error e of a sum of products. The relative error of
-//! a sigmoid is (1 − σ)·(e + (4 + 2|l|)·u) + 4u. The softplus ln(1 + eˡ) has at most the relative error of eˡ, as σ(l) ≤ ln(1 + eˡ), and a
-//! square root halves it: (e + (4 + 2|l|)·u)/2 + 4u. That of a softmax is e + (4 + 4|l − m| + 2|l| + 2|m|)·u, the mean of this over all
-//! experts, and that of the sum. Two experts whose scores are closer than the sum of their errors may change places: any choice of the k
-//! that errors allow is right, with the weights that belong to it.
+//! Error: scores and weights are computed on numbers that carry it ([`super::near`]), of logits that are given exactly, or of those
+//! of a router's weights. The softplus ln(1 + eˡ) has at most the relative error of eˡ, as σ(l) ≤ ln(1 + eˡ), and a square root halves
+//! it: (e + (4 + 2|l|)·u)/2 + 4u. Two experts whose scores are closer than the sum of their errors may change places: any choice of the
+//! k that errors allow is right, with the weights that belong to it.
+
+use reference::Real;
 
 use super::Call;
-use super::sum::Terms;
+use super::near::Near;
 
 /// The number of choices of a token that are tried, the most likely first. If there are more, what fits none of them is not judged.
 pub const MOST_CHOICES: usize = 64;
@@ -29,74 +30,63 @@ pub struct Router {
     pub chosen_groups: usize,
 }
 
-/// The experts of a token, each with its weight and the relative error of that.
-pub type Chosen = Vec<(usize, f64, f64)>;
+/// The experts of a token, each with its weight.
+pub(super) type Chosen = Vec<(usize, Near)>;
 
-/// The scores of a token's experts, with their relative errors.
+/// The scores of a token's experts.
 struct Scores {
-    scores: Vec<(f64, f64)>,
-    /// What decides, with its absolute error.
-    deciding: Vec<(f64, f64)>,
+    scores: Vec<Near>,
+    /// The numbers that decide.
+    deciding: Vec<Near>,
 }
 
 impl Router {
-    /// The scores of logits with their errors.
-    fn scores(&self, call: &Call, logits: &[(f64, f64)]) -> Scores {
+    /// The scores of logits.
+    fn scores(call: &Call, logits: &[Near]) -> Scores {
         let u = call.u;
-        // The part of the error that all experts of a softmax share does not change their order.
-        let of_power = |(logit, error): (f64, f64)| error + (4.0 + 2.0 * logit.abs()) * u;
-        let each: Option<fn(f64) -> (f64, f64)> = match call.word("scores") {
-            // The score, and how much of the relative error of the power of e is left in it.
-            "sigmoid" => Some(|logit| {
-                let score = 1.0 / (1.0 + (-logit).exp());
-                (score, 1.0 - score)
-            }),
-            "sqrtsoftplus" => Some(|logit| ((logit.max(0.0) + (-logit.abs()).exp().ln_1p()).sqrt(), 0.5)),
-            _ => None,
+        let softplus = |logit: &Near| {
+            let (l, error) = (logit.value(), logit.error());
+            let score = (l.max(0.0) + (-l.abs()).exp().ln_1p()).sqrt();
+            call.near(score, score * (0.5 * (error + (4.0 + 2.0 * l.abs()) * u) + 4.0 * u))
         };
-        let (scores, own): (Vec<(f64, f64)>, Vec<f64>) = if let Some(each) = each {
-            let scored = |&logit: &(f64, f64)| {
-                let (score, left) = each(logit.0);
-                let relative = left * of_power(logit) + 4.0 * u;
-                ((score, relative), relative)
-            };
-            logits.iter().map(scored).unzip()
-        } else {
-            let most = logits.iter().map(|(logit, _)| *logit).fold(f64::NEG_INFINITY, f64::max);
-            let relative = |(logit, error): (f64, f64)| {
-                let far = 4.0 * (logit - most).abs() + 2.0 * logit.abs() + 2.0 * most.abs();
-                error + (4.0 + far.min(1e4)) * u
-            };
-            let powers: Vec<(f64, f64)> = logits.iter().map(|&l| ((l.0 - most).exp(), relative(l))).collect();
-            let sum = Terms::of(powers.iter().map(|(power, _)| *power), u);
-            let of_all: f64 = powers.iter().map(|(power, relative)| power * relative).sum();
-            let shared = (of_all + sum.error()) / sum.sum + 4.0 * u;
-            let score = |(power, relative): (f64, f64)| ((power / sum.sum, relative + shared), relative + 4.0 * u);
-            powers.into_iter().map(score).unzip()
+        let (scores, own): (Vec<Near>, Vec<Near>) = match call.word("scores") {
+            "sigmoid" => logits.iter().map(|logit| (logit.sigmoid(), logit.sigmoid())).unzip(),
+            "sqrtsoftplus" => logits.iter().map(|logit| (softplus(logit), softplus(logit))).unzip(),
+            _ => {
+                let most = logits
+                    .iter()
+                    .map(|logit| logit.value())
+                    .fold(f64::NEG_INFINITY, f64::max);
+                // A kernel may multiply by log₂e before it subtracts; the error of the largest does not change the order.
+                let one = call.near(1.0, u);
+                let power = |logit: &Near| (*logit * one - call.exact(most) * one).exp();
+                let powers: Vec<Near> = logits.iter().map(power).collect();
+                let sum = call.sum_near(&powers);
+                // The error that all experts share does not change their order.
+                powers
+                    .into_iter()
+                    .map(|power| (power / sum, power / call.exact(sum.value())))
+                    .unzip()
+            }
         };
-        let bias = call
-            .optional("selection_bias")
-            .filter(|_| !call.is("no_selection_bias"));
-        let of_bias = |x: f64| match call.is("bias_in_bf16") {
-            true => half::bf16::from_f32(x as f32).to_f64(),
-            false => x,
-        };
-        let deciding = |(at, (&(score, _), own)): (usize, (&(f64, f64), &f64))| {
-            let key = score + bias.map_or(0.0, |bias| of_bias(bias.data[at]));
-            (key, score * own + if bias.is_some() { u * key.abs() } else { 0.0 })
-        };
-        let deciding = scores.iter().zip(&own).enumerate().map(deciding).collect();
-        Scores { scores, deciding }
+        let bias = call.optional("selection_bias").map(|bias| &bias.data[..]);
+        let deciding = own.iter().enumerate();
+        let deciding = deciding.map(|(at, own)| bias.map_or(*own, |bias| *own + call.exact(bias[at])));
+        Scores {
+            deciding: deciding.collect(),
+            scores,
+        }
     }
 
     /// Every choice of experts that errors allow for these logits, that of the exact scores first.
-    pub fn choices(&self, call: &Call, logits: &[(f64, f64)]) -> Vec<Chosen> {
-        let Scores { scores, deciding } = self.scores(call, logits);
+    pub(super) fn choices(&self, call: &Call, logits: &[Near]) -> Vec<Chosen> {
+        let Scores { scores, deciding } = Self::scores(call, logits);
+        let bounds: Vec<(f64, f64)> = deciding.iter().map(|score| (score.value(), score.error())).collect();
         let mut sets = Vec::new();
-        for groups in self.groups(call, &deciding) {
+        for groups in self.groups(call, &bounds) {
             let size = (self.experts / self.groups).max(1);
             let experts: Vec<usize> = (0..self.experts).filter(|at| groups.contains(&(at / size))).collect();
-            let of_experts: Vec<(f64, f64)> = experts.iter().map(|at| deciding[*at]).collect();
+            let of_experts: Vec<(f64, f64)> = experts.iter().map(|at| bounds[*at]).collect();
             let found = admissible(&of_experts, self.chosen);
             sets.extend(
                 found
@@ -113,7 +103,7 @@ impl Router {
     /// The groups that a token's experts may be of, every choice that errors allow: those whose two best experts, or whose best if
     /// there is no bias, have the largest scores.
     fn groups(&self, call: &Call, deciding: &[(f64, f64)]) -> Vec<Vec<usize>> {
-        if self.chosen_groups == self.groups || call.is("no_groups") {
+        if self.chosen_groups == self.groups {
             return vec![(0..self.groups).collect()];
         }
         let best = match call.has("selection_bias") != call.is("groups_by_other") {
@@ -136,28 +126,18 @@ impl Router {
     }
 
     /// The weights of the experts that were chosen.
-    fn weights(&self, call: &Call, set: &[usize], scores: &[(f64, f64)], deciding: &[(f64, f64)]) -> Chosen {
-        let u = call.u;
-        let mut weights: Vec<(f64, f64)> = set.iter().map(|at| scores[*at]).collect();
-        if call.is("bias_in_weights") {
-            let biased = weights.iter_mut().zip(set);
-            biased.for_each(|(weight, at)| weight.0 = deciding[*at].0);
-        }
-        if call.flag("renormalize") != call.is("other_normalization") {
-            let sum: f64 = weights.iter().map(|(weight, _)| weight).sum();
-            let error: f64 = weights.iter().map(|(weight, relative)| (weight * relative).abs()).sum();
-            let of_sum = if sum == 0.0 { 0.0 } else { error / sum.abs() };
-            let off = of_sum + (self.chosen as f64 + 2.0) * u;
-            weights.iter_mut().for_each(|(weight, relative)| {
-                *weight = if sum == 0.0 { 0.0 } else { *weight / sum };
-                *relative += off;
-            });
-        }
-        let factor = if call.is("no_scaling_factor") {
-            1.0
-        } else {
-            call.number("scaling_factor")
+    fn weights(&self, call: &Call, set: &[usize], scores: &[Near], deciding: &[Near]) -> Chosen {
+        let biased = call.is("bias_in_weights");
+        let weight = |at: &usize| match biased {
+            true => call.near(deciding[*at].value(), scores[*at].error()),
+            false => scores[*at],
         };
+        let mut weights: Vec<Near> = set.iter().map(weight).collect();
+        if call.flag("renormalize") {
+            let sum = call.sum_near(&weights);
+            let divided = |weight: &Near| if sum.value() == 0.0 { Near::ZERO } else { *weight / sum };
+            weights = weights.iter().map(divided).collect();
+        }
         let mut experts = set.to_vec();
         if call.is("weights_by_number") {
             experts.sort_unstable();
@@ -165,8 +145,11 @@ impl Router {
         if call.is("next_expert") {
             experts.iter_mut().for_each(|at| *at = (*at + 1) % self.experts);
         }
-        let chosen = experts.into_iter().zip(weights);
-        let chosen = chosen.map(|(at, (weight, relative))| (at, weight * factor, relative + 2.0 * u));
+        let factor = call.exact(call.number("scaling_factor"));
+        let chosen = experts
+            .into_iter()
+            .zip(weights)
+            .map(|(at, weight)| (at, weight * factor));
         chosen
             .take(set.len().saturating_sub(usize::from(call.is("one_fewer"))))
             .collect()

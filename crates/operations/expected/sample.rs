@@ -29,20 +29,28 @@ pub(super) const SAMPLE: Operation = Operation {
     },
     faults: faults! {
         last_of_ties: "of equal logits the last is taken";
-        nan_smallest: "NaN counts as smallest";
-        largest_magnitude: "logits are compared by their magnitudes";
+        nan_smallest: "NaN counts as smallest"
+            => |call| call.map("logits", |x| if x.is_nan() { f64::NEG_INFINITY } else { x });
+        largest_magnitude: "logits are compared by their magnitudes" => |call| call.map("logits", f64::abs);
         tail_lost: "logits after the last whole 256 are left out";
         count_from_one: "tokens count from 1";
-        no_noise of temperature: "the largest logit is taken at any temperature";
-        no_temperature of temperature: "logits are not divided by the temperature";
-        temperature_multiplied of temperature: "logits are multiplied by the temperature";
-        next_row_temperature of temperature: "the temperature is that of the next row";
+        no_noise of temperature: "the largest logit is taken at any temperature"
+            => |call| call.leave_out("temperature");
+        no_temperature of temperature: "logits are not divided by the temperature"
+            => |call| call.map("temperature", |t| if t > 0.0 { 1.0 } else { 0.0 });
+        temperature_multiplied of temperature: "logits are multiplied by the temperature"
+            => |call| call.map("temperature", |t| if t > 0.0 { 1.0 / t } else { 0.0 });
+        next_row_temperature of temperature: "the temperature is that of the next row"
+            => |call| call.roll("temperature", 0);
         noise_scaled of temperature: "noise is divided by the temperature, too";
         noise_of_row_0 of temperature: "all rows draw as the first sequence does";
-        noise_of_position_0 of position: "a sequence draws alike at all positions";
+        noise_of_position_0 of position: "a sequence draws alike at all positions"
+            => |call| call.map("position", |position| position.min(0.0));
         noise_of_next_token of temperature: "the noise of each token is that of the next";
-        seed_left_out of temperature: "the seed is taken for 0";
-        padding_drawn of position: "a row of padding has a token";
+        seed_left_out of temperature: "the seed is taken for 0"
+            => |call| ["seed", "seed_words"].into_iter().for_each(|name| call.leave_out(name));
+        padding_drawn of position: "a row of padding has a token"
+            => |call| call.map("position", |position| position.max(0.0));
     },
     cases: None,
     rows: None,
@@ -51,19 +59,13 @@ pub(super) const SAMPLE: Operation = Operation {
 
 fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let logits = call.tensor("logits");
-    let [rows, vocabulary] = logits.shape[..] else {
-        return Err(format!("sample: 'logits' is {:?}, expected [B, V]", logits.shape));
-    };
+    let [rows, vocabulary] = call.shapes()?.sizes(["B", "V"]);
     if vocabulary == 0 && rows > 0 {
         return Err(format!(
             "sample: 'logits' is {:?}, expected one token or more",
             logits.shape
         ));
     }
-    for name in ["temperature", "sequence", "position"] {
-        call.expect(name, &[rows])?;
-    }
-    call.expect("noise", &[rows, vocabulary])?;
     let given = |name: &str| call.optional(name).map(|tensor| &tensor.data[..]);
     call.expect_whole("sequence", 0.0, i32::MAX.into())?;
     call.expect_whole("position", -1.0, i32::MAX.into())?;
@@ -74,29 +76,21 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     {
         return Err(format!("sample: 'temperature' has {x}, expected 0 or more"));
     }
-    let key = if call.is("seed_left_out") { [0; 2] } else { seed(call)? };
+    let key = seed(call)?;
     let of_row = |row: usize| {
         let position = given("position").map_or(0.0, |of| of[row]);
-        if position < 0.0 && !call.is("padding_drawn") {
+        if position < 0.0 {
             return vec![-1.0];
         }
         let row = Row {
             call,
             logits: &logits.data[row * vocabulary..][..vocabulary],
-            temperature: given("temperature").map_or(0.0, |of| match call.fault {
-                Some("next_row_temperature") => of[(row + 1) % rows],
-                Some("no_noise") => 0.0,
-                _ => of[row],
-            }),
+            temperature: given("temperature").map_or(0.0, |of| of[row]),
             noise: given("noise").map(|noise| &noise[row * vocabulary..][..vocabulary]),
             key,
-            position: if call.is("noise_of_position_0") {
-                0
-            } else {
-                position.max(0.0) as u32
-            },
+            position: position as u32,
             sequence: match given("sequence") {
-                Some(of) => of[if call.is("noise_of_row_0") { 0 } else { row }] as u32,
+                Some(of) => of[call.pick("noise_of_row_0", 0, row)] as u32,
                 None if call.is("noise_of_row_0") => 0,
                 None => row as u32,
             },
@@ -117,7 +111,6 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
 
 /// The seed as the two words of a key.
 fn seed(call: &Call) -> Result<[u32; 2], String> {
-    call.expect("seed_words", &[2])?;
     let fits = |x: f64, most: f64| x.fract() == 0.0 && (0.0..=most).contains(&x);
     let seed = call.number("seed");
     match call.optional("seed_words").map(|words| &words.data[..]) {
@@ -157,13 +150,8 @@ impl Row<'_> {
             _ => len,
         };
         let (mut scores, errors): (Vec<f64>, Vec<f64>) = (0..seen).map(|token| self.score(token)).unzip();
-        match self.call.fault {
-            Some("nan_smallest") => scores
-                .iter_mut()
-                .filter(|score| score.is_nan())
-                .for_each(|score| *score = f64::NEG_INFINITY),
-            Some("last_of_ties") => scores.reverse(),
-            _ => {}
+        if self.call.is("last_of_ties") {
+            scores.reverse();
         }
         let mut best = [0];
         top_k(&scores, seen, 1, &mut best);
@@ -186,25 +174,10 @@ impl Row<'_> {
     fn score(&self, token: usize) -> (f64, f64) {
         let logit = self.logits[token];
         if self.temperature == 0.0 {
-            return (
-                if self.call.is("largest_magnitude") {
-                    logit.abs()
-                } else {
-                    logit
-                },
-                0.0,
-            );
+            return (logit, 0.0);
         }
-        let scaled = match self.call.fault {
-            Some("no_temperature") => logit,
-            Some("temperature_multiplied") => logit * self.temperature,
-            Some("largest_magnitude") => logit.abs() / self.temperature,
-            _ => logit / self.temperature,
-        };
-        let of = match self.call.is("noise_of_next_token") {
-            true => (token + 1) % self.logits.len(),
-            false => token,
-        };
+        let scaled = logit / self.temperature;
+        let of = self.call.pick("noise_of_next_token", (token + 1) % self.logits.len(), token);
         let (mut noise, own) = match self.noise {
             Some(noise) => (noise[of], 0.0),
             None => (self.gumbel(of), 1.0),

@@ -58,7 +58,6 @@ enum How {
     NextOuter,
     Transposed,
     Other,
-    None,
 }
 
 /// How many elements may share a scale if `count` scales are there for `size` of them: all; or as many as `stated`, if it is not 0; or
@@ -98,7 +97,6 @@ pub fn operand(call: &Call, name: &str) -> Result<Operand, String> {
         ("a", "a_scale_of_next_row") | ("b", "b_scale_of_next_column") => How::NextOuter,
         ("a", "a_scale_transposed") | ("b", "b_scale_transposed") => How::Transposed,
         ("a", "b_scale_for_a") | ("b", "a_scale_for_b") => How::Other,
-        ("a", "no_a_scale") | ("b", "no_b_scale") => How::None,
         _ => How::Right,
     };
     let [rows, cols] = [shape[shape.len() - 2], shape[shape.len() - 1]];
@@ -107,7 +105,7 @@ pub fn operand(call: &Call, name: &str) -> Result<Operand, String> {
         for (col, x) in row.iter_mut().enumerate() {
             let place = if own.k_last { [row_at, col] } else { [col, row_at] };
             *x *= match (how, &other) {
-                (How::None, _) | (How::Other, None) => 1.0,
+                (How::Other, None) => 1.0,
                 (How::Other, Some(other)) => other.at(batch, place, How::Right),
                 _ => own.at(batch, place, how),
             };

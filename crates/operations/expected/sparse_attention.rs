@@ -30,18 +30,27 @@ pub(super) const SPARSE_ATTENTION: Operation = Operation {
     },
     faults: faults! {
         sink_scaled of sinks: "the sink is scaled like a score";
-        sink_left_out of sinks: "the denominator lacks the sink";
-        sinks_of_head_0 of sinks: "all heads have the sink of the first";
-        no_scale: "the scale is left out";
+        sink_left_out of sinks: "the denominator lacks the sink" => |call| call.leave_out("sinks");
+        sinks_of_head_0 of sinks: "all heads have the sink of the first" => |call| call.repeat_first("sinks", 0);
+        no_scale: "the scale is left out" => |call| call.set("scale", 1.0);
         window_begins_late: "the oldest vector of a full window is not read";
         own_vector_missing: "the token's own vector is not read";
         whole_window: "slots of a window that is not yet full are read, too";
         window_left_out: "the window is not read";
         entries_left_out: "entries are not read";
-        skipped_slot_read of indices: "an index of -1 reads entry 0";
-        next_row_indices of indices: "the indices are those of the next row";
-        first_entries of indices: "the first entries are read in the place of those of the indices";
-        all_entries of count: "every row reads all entries";
+        skipped_slot_read of indices: "an index of -1 reads entry 0" => |call| call.map("indices", |at| at.max(0.0));
+        next_row_indices of indices: "the indices are those of the next row" => |call| call.roll("indices", 1);
+        first_entries of indices: "the first entries are read in the place of those of the indices"
+            => |call| {
+                // As many as there are indices.
+                call.edit("indices", |indices| {
+                    for row in indices.rows_mut() {
+                        let mut next = 0..;
+                        row.iter_mut().filter(|at| **at >= 0.0).for_each(|at| *at = f64::from(next.next().unwrap_or(0)));
+                    }
+                });
+            };
+        all_entries of count: "every row reads all entries" => |call| call.leave_out("count");
         one_too_many of count: "a row reads the entry after those that it may read";
     },
     cases: None,
@@ -56,45 +65,30 @@ struct Step<'a> {
 }
 
 fn compute(call: &Call) -> Result<Vec<Output>, String> {
+    let [rows, heads, dim, slots, entries] = call.shapes()?.sizes(["B", "H", "D", "W", "N"]);
     let q = call.tensor("q");
-    let &[rows, heads, dim] = &q.shape[..] else {
-        return Err(format!("sparse_attention: 'q' is {:?}, expected [B, H, D]", q.shape));
-    };
-    let vectors = |name: &str, least: usize| match call.tensor(name).shape[..] {
-        [of, count, channels] if of == rows && channels == dim && count >= least => Ok(count),
-        _ => Err(format!(
-            "sparse_attention: '{name}' is {:?}, expected [{rows}, {least} or more, {dim}]",
-            call.tensor(name).shape
-        )),
-    };
-    let sizes = [rows, heads, dim, vectors("window", 1)?, vectors("entries", 0)?];
+    if slots == 0 {
+        let found = &call.tensor("window").shape;
+        return Err(format!(
+            "sparse_attention: 'window' is {found:?}, expected [{rows}, 1 or more, {dim}]"
+        ));
+    }
     if heads == 0 || dim == 0 {
         return Err(format!(
             "sparse_attention: 'q' is {:?}, expected H and D of 1 or more",
             q.shape
         ));
     }
-    call.expect("position", &[rows])?;
-    call.expect("count", &[rows])?;
-    call.expect("sinks", &[heads])?;
-    let chosen = match call.optional("indices").map(|indices| &indices.shape[..]) {
-        None => 0,
-        Some(&[of, chosen]) if of == rows => chosen,
-        Some(found) => {
-            return Err(format!(
-                "sparse_attention: 'indices' is {found:?}, expected [{rows}, K]"
-            ));
-        }
-    };
-    let entries = sizes[4] as f64;
     call.expect_whole("position", -1.0, 2f64.powi(53))?;
-    call.expect_whole("indices", -1.0, entries - 1.0)?;
-    call.expect_whole("count", 0.0, entries)?;
-    if call.has("indices") && call.has("count") {
+    call.expect_whole("indices", -1.0, entries as f64 - 1.0)?;
+    call.expect_whole("count", 0.0, entries as f64)?;
+    if let (Some(indices), Some(count)) = (call.optional("indices"), call.optional("count")) {
         return Err(format!(
-            "sparse_attention: 'indices' is [{rows}, {chosen}] and 'count' [{rows}], expected one of them"
+            "sparse_attention: 'indices' is {:?} and 'count' {:?}, expected one of them",
+            indices.shape, count.shape
         ));
     }
+    let sizes = [rows, heads, dim, slots, entries];
     let step = Step { call, sizes };
     let (value, error) = (0..rows).into_par_iter().flat_map_iter(|row| step.row(row)).unzip();
     Ok(vec![Output::new("out", q.shape.clone(), value, error)])
@@ -112,18 +106,15 @@ impl Step<'_> {
         let keys = bounded::numbers(&vectors.concat());
         let part = |keys| KeyRows { keys, values: keys };
         let scale = match call.number("scale") {
-            _ if call.is("no_scale") => Bounded::ONE,
             scale if scale.is_nan() => Sizes::of(dim).scale,
             scale => Bounded::from_f64(scale),
         };
         let sinks: Vec<Bounded> = match call.optional("sinks") {
-            Some(sinks) if !call.is("sink_left_out") => (0..heads)
-                .map(|head| {
-                    let sink = Bounded::new(sinks.data[if call.is("sinks_of_head_0") { 0 } else { head }], 0.0);
-                    if call.is("sink_scaled") { sink * scale } else { sink }
-                })
-                .collect(),
-            _ => vec![Bounded::NEG_INFINITY; heads],
+            Some(sinks) if call.is("sink_scaled") => {
+                sinks.data.iter().map(|sink| Bounded::exact(*sink) * scale).collect()
+            }
+            Some(sinks) => bounded::numbers(&sinks.data),
+            None => vec![Bounded::NEG_INFINITY; heads],
         };
         let sizes = Sizes {
             key: dim,
@@ -158,7 +149,7 @@ impl Step<'_> {
 
     /// The vectors that a row reads: those of its window from the oldest on, then entries.
     fn vectors(&self, row: usize) -> Vec<&[f64]> {
-        let (call, [rows, _, dim, slots, entries]) = (self.call, self.sizes);
+        let (call, [_, _, dim, slots, entries]) = (self.call, self.sizes);
         let (window, stored) = (call.tensor("window"), call.tensor("entries"));
         let vector = |of: usize| of * dim..(of + 1) * dim;
         let position = call.tensor("position").data[row];
@@ -175,27 +166,15 @@ impl Step<'_> {
             _ => (position + 1).saturating_sub(slots)..position + 1,
         };
         let recent = recent.map(|position| &window.data[vector(row * slots + position % slots)]);
-        let read: Vec<usize> = match (call.optional("indices"), call.optional("count"), call.fault) {
-            (.., Some("entries_left_out")) => Vec::new(),
-            (Some(indices), ..) => {
-                let row = if call.is("next_row_indices") {
-                    (row + 1) % rows
-                } else {
-                    row
-                };
-                let own = indices.data[row * indices.cols()..][..indices.cols()].iter().copied();
-                let own = own.map(|at| if call.is("skipped_slot_read") { at.max(0.0) } else { at });
-                let own = own.filter(|at| *at >= 0.0).map(|at| at as usize);
-                match call.is("first_entries") {
-                    true => (0..own.count().min(entries)).collect(),
-                    false => own.collect(),
-                }
+        let first = |count: f64| (0..(count as usize).min(entries)).collect();
+        let read: Vec<usize> = match (call.optional("indices"), call.optional("count")) {
+            _ if call.is("entries_left_out") => Vec::new(),
+            (Some(indices), _) => {
+                let own = indices.data[row * indices.cols()..][..indices.cols()].iter();
+                own.filter(|at| **at >= 0.0).map(|at| *at as usize).collect()
             }
-            (_, Some(count), _) if !call.is("all_entries") => {
-                let more = usize::from(call.is("one_too_many"));
-                (0..(count.data[row] as usize + more).min(entries)).collect()
-            }
-            _ => (0..entries).collect(),
+            (_, Some(count)) => first(count.data[row] + call.pick("one_too_many", 1.0, 0.0)),
+            _ => first(entries as f64),
         };
         let read = read
             .into_iter()

@@ -14,7 +14,7 @@ pub(super) const STATE_TRANSPOSE: Operation = Operation {
         last_tile_skipped_32: "after the last whole 32 of K or V there are zeros";
         last_tile_skipped_64: "after the last whole 64 of K or V there are zeros";
         tiles_not_turned: "tiles of 32 by 32 are where they belong, and not transposed themselves";
-        next_matrix: "each matrix is the next one";
+        next_matrix: "each matrix is the next one" => |call| call.roll_rows("x", 2);
         both_reversed: "K and V run backwards";
     },
     cases: None,
@@ -26,11 +26,8 @@ const TILE: usize = 32;
 
 fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let x = call.tensor("x");
-    let [before @ .., keys, values] = &x.shape[..] else {
-        return Err(format!("state_transpose: 'x' is {:?}, expected [..., K, V]", x.shape));
-    };
-    let (keys, values) = (*keys, *values);
-    let matrices: usize = before.iter().product();
+    let shapes = call.shapes()?;
+    let [keys, values] = shapes.sizes(["K", "V"]);
     let element = |at: usize| {
         let (matrix, value, key) = (at / keys / values, at / keys % values, at % keys);
         let first = matrix * keys * values;
@@ -44,12 +41,11 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
                 let swapped = |to: usize, within: usize| to / TILE * TILE + within % TILE;
                 of(swapped(key, value), swapped(value, key))
             }
-            Some("next_matrix") => x.data[(matrix + 1) % matrices * keys * values + key * values + value],
             Some("both_reversed") => of(keys - 1 - key, values - 1 - value),
             _ => of(key, value),
         }
     };
-    let shape = [before, &[values, keys]].concat();
+    let shape = [shapes.before, &[values, keys]].concat();
     let y = (0..x.data.len()).map(element).collect();
     Ok(vec![Output::exact("y", shape, y)])
 }

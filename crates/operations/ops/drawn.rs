@@ -73,7 +73,7 @@ impl Op for Operation {
     fn cases(&self) -> Vec<Case> {
         let cases = self.drawn();
         let keys = self.keys();
-        let case = |name: String, sizes: &[(&'static str, i64)], set: &[(&str, &str)]| Case {
+        let case = |name: String, sizes: usize, set: &[(&str, &str)]| Case {
             name,
             keys: keys
                 .iter()
@@ -82,27 +82,27 @@ impl Op for Operation {
                     (*key, value.map_or(values[0], |(_, value)| *value).to_string())
                 })
                 .collect(),
-            dims: sizes.to_vec(),
+            dims: cases.named(sizes),
             inputs: Inputs::Random,
             timed: false,
         };
         let mut all = Vec::new();
         for dtype in ["f32", "bf16"] {
-            for (at, sizes) in cases.sizes.iter().enumerate() {
+            for at in 0..cases.sizes.len() {
                 all.push(case(
                     format!("{dtype}.{}", at + 1),
-                    sizes,
+                    at,
                     &[("dtype", dtype), ("out", dtype)],
                 ));
             }
         }
         for (key, values) in keys.iter().skip(2) {
             for value in &values[1..] {
-                all.push(case(format!("{key}.{value}"), cases.sizes[0], &[(*key, *value)]));
+                all.push(case(format!("{key}.{value}"), 0, &[(*key, *value)]));
             }
         }
         for (name, value) in cases.varied {
-            let mut case = case(format!("{name}.{value}"), cases.sizes[0], &[]);
+            let mut case = case(format!("{name}.{value}"), 0, &[]);
             case.keys.push((name, value.to_string()));
             all.push(case);
         }
@@ -111,7 +111,7 @@ impl Op for Operation {
             .skip(2)
             .map(|(key, values)| (*key, values[values.len() - 1]))
             .collect();
-        let mut case = case("all".into(), cases.sizes[0], &last);
+        let mut case = case("all".into(), 0, &last);
         case.keys
             .extend(cases.varied.iter().map(|(name, value)| (*name, value.to_string())));
         all.push(case);
@@ -121,7 +121,6 @@ impl Op for Operation {
     fn parameters(&self) -> Option<Parameters> {
         let owned = |names: &[&str]| names.iter().map(ToString::to_string).collect();
         let cases = self.drawn();
-        let sizes: Vec<&str> = cases.sizes[0].iter().map(|(name, _)| *name).collect();
         let range = |(name, default): (&str, f64)| Range {
             name: name.into(),
             least: f64::MIN,
@@ -136,7 +135,7 @@ impl Op for Operation {
             .iter()
             .filter(|takes| drawn.iter().any(|drawn| drawn.name == takes.name));
         Some(Parameters {
-            sizes: owned(&sizes),
+            sizes: owned(cases.letters),
             keys: self
                 .keys()
                 .iter()
