@@ -295,7 +295,11 @@ fn seen(call: &Call, all: &Keys, sizes: &Sizes, [sequence, token]: [usize; 2]) -
     let queries = sizes.count(call.pick("first_count", 0, sequence));
     let length = all.length(sequence, queries);
     let keys = all.read(length);
-    let aligned = call.pick("causal_from_start", token + 1, (token + 1 + length).saturating_sub(queries));
+    let aligned = call.pick(
+        "causal_from_start",
+        token + 1,
+        (token + 1 + length).saturating_sub(queries),
+    );
     let aligned = aligned - usize::from(call.is("own_key_masked") && aligned > 0);
     let end = if causal { aligned.min(keys) } else { keys };
     let from = window.map_or(0, |window| end.saturating_sub(window));

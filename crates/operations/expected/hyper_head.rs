@@ -108,7 +108,11 @@ fn wrongly(call: &Call, head: &HyperHead<Bounded>, x: &Numbers<Bounded>) -> Numb
     let mu = head.projection.apply(&x);
     let mut h = Numbers::full([rows, channels], Bounded::ZERO);
     for row in 0..rows {
-        let inverse = call.pick("streams_not_normed", Bounded::ONE, inverse_rms(x.row(row), head.norm_eps));
+        let inverse = call.pick(
+            "streams_not_normed",
+            Bounded::ONE,
+            inverse_rms(x.row(row), head.norm_eps),
+        );
         let logits = mu.row(row).iter().zip(&head.base);
         let weight = |(mu, base): (&Bounded, &Bounded)| (*mu * inverse * head.scale + *base).sigmoid() + head.eps;
         let mut weights: Vec<Bounded> = logits.map(weight).collect();

@@ -151,14 +151,18 @@ impl<'a> Keys<'a> {
     /// The page and the place in it of a sequence's key.
     pub fn place(&self, sequence: usize, key: usize) -> (usize, usize) {
         if let Some(starts) = &self.starts {
-            let begins = self.call.pick("next_start", (sequence + 1) % self.lengths.len(), sequence);
+            let begins = self
+                .call
+                .pick("next_start", (sequence + 1) % self.lengths.len(), sequence);
             return (0, (starts[begins] + key) % self.page);
         }
         let Some((table, cols)) = self.table else {
             return (sequence, key);
         };
         let (column, slot) = (key / self.page, key % self.page);
-        let row = self.call.pick("next_table", (sequence + 1) % self.lengths.len(), sequence);
+        let row = self
+            .call
+            .pick("next_table", (sequence + 1) % self.lengths.len(), sequence);
         let page = match self.call.is("pages_in_order") {
             true => row * cols + column,
             // What is not used may be anything.

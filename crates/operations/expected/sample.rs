@@ -177,7 +177,9 @@ impl Row<'_> {
             return (logit, 0.0);
         }
         let scaled = logit / self.temperature;
-        let of = self.call.pick("noise_of_next_token", (token + 1) % self.logits.len(), token);
+        let of = self
+            .call
+            .pick("noise_of_next_token", (token + 1) % self.logits.len(), token);
         let (mut noise, own) = match self.noise {
             Some(noise) => (noise[of], 0.0),
             None => (self.gumbel(of), 1.0),
