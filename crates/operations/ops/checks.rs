@@ -14,13 +14,13 @@ pub const GUARD_BYTE: u8 = 0xc3;
 pub struct Band {
     /// Name of the buffer, or of the scratch buffer.
     pub of: String,
-    /// Whether the bytes follow the buffer; otherwise they precede it.
+    /// True if the bytes follow the buffer; otherwise they precede it.
     pub behind: bool,
     /// The contents after the run; untouched bytes are [`GUARD_BYTE`].
     pub bytes: Vec<u8>,
 }
 
-/// What differs when rows are repeated until addresses are large.
+/// Differences of a run with rows repeated until addresses are large.
 pub struct Repeated {
     /// The number of rows.
     pub rows: usize,
@@ -32,11 +32,11 @@ pub struct Repeated {
     pub bands: Vec<Band>,
 }
 
-/// Bytes of an output that are not what they should be.
+/// Wrong bytes of an output.
 pub struct Differing {
     /// Name of the output.
     pub output: &'static str,
-    /// How many they are.
+    /// Their number.
     pub count: u64,
     /// Place of the first of them.
     pub first: u64,
@@ -59,32 +59,37 @@ pub fn large(repeated: &Repeated) -> Measured {
     });
     let guards = repeated.bands.iter().filter_map(Band::touched);
     let guards = guards.map(|(count, said)| (count, format!("guard bytes: {said}")));
-    let (counts, said): (Vec<usize>, Vec<String>) = outputs.chain(guards).unzip();
-    violations("large", counts.iter().sum(), repeated.bytes as usize, || Failure {
-        message: format!(
-            "large: with {rows} rows, outputs differ from those of a small batch: {}",
-            said.join("; ")
-        ),
-        bound: Some(0.0),
-        why: "a row must have the same bytes where addresses, or numbers of elements or rows, pass 32 bits".into(),
-        pattern: said.join("; "),
-        ..Failure::default()
+    let why = "a row must have the same bytes where addresses, or numbers of elements or rows, pass 32 bits";
+    counted("large", outputs.chain(guards), repeated.bytes as usize, why, |_| {
+        format!("with {rows} rows, outputs differ from those of a small batch")
     })
 }
 
 /// Counts the guard bytes that the kernel overwrote.
 pub fn guards(bands: &[Band]) -> Measured {
     let all = bands.iter().map(|band| band.bytes.len()).sum();
-    let (counts, said): (Vec<usize>, Vec<String>) = bands.iter().filter_map(Band::touched).unzip();
-    let count = counts.iter().sum();
-    violations("guards", count, all, || Failure {
-        message: format!(
-            "guards: {count} bytes were written outside of the buffers: {}",
-            said.join("; ")
-        ),
+    let touched = bands.iter().filter_map(Band::touched);
+    let why = "a kernel must write only to its own buffers";
+    counted("guards", touched, all, why, |count| {
+        format!("{count} bytes were written outside of the buffers")
+    })
+}
+
+/// Adds up the counts of wrong bytes, each with its place.
+fn counted(
+    site: &'static str,
+    found: impl Iterator<Item = (usize, String)>,
+    of: usize,
+    why: &str,
+    what: impl FnOnce(usize) -> String,
+) -> Measured {
+    let (counts, said): (Vec<usize>, Vec<String>) = found.unzip();
+    let (count, said) = (counts.iter().sum(), said.join("; "));
+    violations(site, count, of, || Failure {
+        message: format!("{site}: {}: {said}", what(count)),
         bound: Some(0.0),
-        why: "a kernel must write only to its own buffers".into(),
-        pattern: said.join("; "),
+        why: why.into(),
+        pattern: said.clone(),
         ..Failure::default()
     })
 }
@@ -112,35 +117,23 @@ pub fn inputs(inputs: &[(&Buffer, Vec<u8>)]) -> Measured {
     let pairs = inputs
         .iter()
         .map(|(buffer, now)| (*buffer, &buffer.bytes[..], &now[..]));
-    changed(
-        "inputs",
-        pairs,
-        "an input was changed",
-        "a kernel must not change its inputs",
-    )
+    let why = "a kernel must not change its inputs";
+    changed("inputs", pairs, "an input was changed", why)
 }
 
 /// Counts the bytes in which two runs of a problem differ.
 pub fn rerun(problem: &Problem, first: &Outputs, second: &Outputs) -> Measured {
     let why = "two runs on the same inputs must give the same bytes, unless the variant says why they may differ \
          (`nondeterministic`)";
-    changed(
-        "rerun",
-        pairs(problem, first, second),
-        "a second run left other bytes",
-        why,
-    )
+    let pairs = pairs(problem, first, second);
+    changed("rerun", pairs, "a second run left other bytes", why)
 }
 
 /// Counts the bytes in which launches one by one and replays of a graph of them differ.
 pub fn graph(problem: &Problem, first: &Outputs, replayed: &Outputs) -> Measured {
     let why = "a graph has the same launches in the same order, and must give the same bytes";
-    changed(
-        "graph",
-        pairs(problem, first, replayed),
-        "replays of a graph left other bytes",
-        why,
-    )
+    let pairs = pairs(problem, first, replayed);
+    changed("graph", pairs, "replays of a graph left other bytes", why)
 }
 
 fn pairs<'a>(
@@ -154,36 +147,25 @@ fn pairs<'a>(
     })
 }
 
-/// Counts the bytes in which rows differ that were run in another batch, of these rows of the problem.
+/// Counts the bytes that differ between rows of the problem and the same rows in another batch.
 pub fn batch(problem: &Problem, rows: &[usize], first: &Outputs, batched: &Outputs) -> Measured {
     let written = first.0.iter().filter_map(|(name, bytes)| {
         let buffer = problem.buffers.iter().find(|buffer| buffer.name == *name)?;
         let batch = problem.batch.as_ref()?;
         batch.rows_in(buffer)?;
         let (shape, bytes) = batch.picked(buffer, bytes, rows);
-        Some((
-            Buffer {
-                shape,
-                ..buffer.clone()
-            },
-            bytes,
-        ))
+        let buffer = buffer.clone();
+        Some((Buffer { shape, ..buffer }, bytes))
     });
     let expected: Vec<(Buffer, Vec<u8>)> = written.collect();
     let pairs = expected
         .iter()
         .map(|(buffer, bytes)| (buffer, &bytes[..], batched.get(buffer.name)));
-    let many = if rows.len() == 1 { "row" } else { "rows" };
-    changed(
-        "batch",
-        pairs,
-        &format!(
-            "in a batch of {} {many}, beginning with row {}, outputs differ",
-            rows.len(),
-            rows[0]
-        ),
-        "a row must have the same bytes in any batch and at any place of it",
-    )
+    let (count, first) = (rows.len(), rows[0]);
+    let many = if count == 1 { "row" } else { "rows" };
+    let what = format!("in a batch of {count} {many}, beginning with row {first}, outputs differ");
+    let why = "a row must have the same bytes in any batch and at any place of it";
+    changed("batch", pairs, &what, why)
 }
 
 /// Counts the bytes that changed, and describes the first element that did.
@@ -216,14 +198,9 @@ fn changed<'a>(
 
 fn differing(a: &[u8], b: &[u8]) -> usize {
     let chunks = a.par_chunks(1 << 16).zip(b.par_chunks(1 << 16));
-    chunks
-        .map(|(a, b)| {
-            if a == b {
-                0
-            } else {
-                a.iter().zip(b).filter(|(a, b)| a != b).count()
-            }
-        })
+    let different = chunks.filter(|(a, b)| a != b);
+    different
+        .map(|(a, b)| a.iter().zip(b).filter(|(a, b)| a != b).count())
         .sum()
 }
 

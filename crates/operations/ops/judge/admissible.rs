@@ -5,11 +5,11 @@
 //! required to give certain bytes; and a tolerance on decoded values would hide a wrong rule. But scale rules are monotonic
 //! in the magnitude, and casts are monotonic in the number. Hence a scale is *admissible* if it lies between the scales of
 //! the smallest and the largest block maximum that the bound allows; a code is admissible if, given the stored scale, it
-//! lies between the codes of the ends of its element's interval. Everything else is wrong, whatever its distance.
+//! lies between the codes of the ends of its element's interval. Everything else is wrong at any distance.
 
 use rayon::prelude::*;
 
-use super::failure::{Elements, WorstElement};
+use super::failure::WorstElement;
 use super::values;
 use super::values::POISON_BYTE;
 use super::{Bound, Judge, Measured, Rule};
@@ -36,7 +36,7 @@ enum Deviation {
     More,
 }
 
-/// Codes or scales, some of which are wrong.
+/// Codes or scales, with the wrong ones marked.
 struct Codes<'a> {
     output: &'static str,
     shape: [usize; 2],
@@ -134,34 +134,25 @@ impl Judge {
             rows: self.rows.clone(),
             ..Self::finite(codes.output, self.dtype, &codes.shape, self.why.clone())
         };
-        let right = judge.measured(&VIOLATIONS, 0.0);
+        let kinds = |at: usize| {
+            let (code, poison) = found(at);
+            values::code_kinds(poison, code == 0, wrong[at] == Deviation::Next)
+        };
         let bad = |at: usize| wrong[at] != Deviation::Not;
-        let Some(first) = (0..wrong.len()).find(|at| bad(*at)) else {
-            return right;
-        };
-        let elements = Elements {
-            judge: &judge,
-            count: (0..wrong.len()).into_par_iter().filter(|at| bad(*at)).count(),
-            bad: &bad,
-            kinds: &|at| {
-                let (code, poison) = found(at);
-                values::code_kinds(poison, code == 0, wrong[at] == Deviation::Next)
-            },
-        };
-        let ([low, high], of) = (codes.wanted)(first);
-        let got = found(first).0;
-        let wanted = match low == high {
-            true => format!("{low:#x}"),
-            false => format!("{low:#x} to {high:#x}"),
-        };
-        let said = WorstElement {
-            at: first,
-            want: low.into(),
-            got: got.into(),
-            bound: None,
-            text: format!("want {wanted}, {of}; got {got:#x} (the first)"),
-        };
-        elements.failed(right, said)
+        judge.first_wrong(judge.measured(&VIOLATIONS, 0.0), &bad, &kinds, |first| {
+            let (([low, high], of), got) = ((codes.wanted)(first), found(first).0);
+            let wanted = match low == high {
+                true => format!("{low:#x}"),
+                false => format!("{low:#x} to {high:#x}"),
+            };
+            WorstElement {
+                at: first,
+                want: low.into(),
+                got: got.into(),
+                bound: None,
+                text: format!("want {wanted}, {of}; got {got:#x} (the first)"),
+            }
+        })
     }
 }
 

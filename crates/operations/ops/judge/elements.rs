@@ -7,9 +7,9 @@ use rayon::prelude::*;
 use super::failure::{Elements, WorstElement};
 use super::values;
 use super::values::number;
-use super::{Also, Bound, Judge, Measured};
+use super::{Also, Bound, Judge, Measured, Together};
 use ulplab_core::metrics::{BOUND_RATIO, Pair, VIOLATIONS, measure_all};
-use ulplab_core::record::Worst;
+use ulplab_core::record::{Failure, Worst};
 
 impl Judge {
     pub(super) fn equal_of(&self, want: &[u8], any_nan: &Range<usize>, also: Option<&Also>, got: &[u8]) -> Measured {
@@ -26,30 +26,25 @@ impl Judge {
                 && !(any_nan.contains(&(at % cols)) && nan())
                 && !also.is_some_and(|also| also(at, &got[bytes]))
         };
-        let count = (0..want.len() / size).into_par_iter().filter(|at| differs(*at)).count();
-        let Some(first) = (0..want.len() / size).find(|at| differs(*at)) else {
-            return right;
+        let [want_bits, got_bits] = [want, got].map(|bytes| move |at| values::bits(dtype, bytes, at));
+        let kinds = |at: usize| {
+            self.kinds(number(dtype, want, at), got, at) | values::neighbours(dtype, want_bits(at), got_bits(at))
         };
-        let elements = Elements {
-            judge: self,
-            count,
-            bad: &differs,
-            kinds: &|at| {
-                values::kinds(dtype, [number(dtype, want, at), number(dtype, got, at)], got, at)
-                    | values::neighbours(dtype, values::bits(dtype, want, at), values::bits(dtype, got, at))
-            },
-        };
-        let said = WorstElement {
+        self.first_wrong(right, &differs, &kinds, |first| WorstElement {
             at: first,
             want: number(dtype, want, first),
             got: number(dtype, got, first),
             bound: Some(0.0),
             text: format!(
                 "{} (the first), bits must be equal",
-                values::both(dtype, values::bits(dtype, want, first), values::bits(dtype, got, first))
+                values::both(dtype, want_bits(first), got_bits(first))
             ),
-        };
-        elements.failed(right, said)
+        })
+    }
+
+    /// The kinds of an element whose expected value is `want`.
+    pub(super) fn kinds(&self, want: f64, got: &[u8], at: usize) -> u16 {
+        values::kinds(self.dtype, [want, number(self.dtype, got, at)], got, at)
     }
 
     /// Describes a wrong element whose error exceeds its bound.
@@ -134,7 +129,7 @@ impl Judge {
                 judge: self,
                 count: beyond,
                 bad: &|at| ratio(at) > 1.0,
-                kinds: &|at| values::kinds(dtype, [want[at], number(dtype, got, at)], got, at),
+                kinds: &|at| self.kinds(want[at], got, at),
             };
             let said = WorstElement {
                 at,
@@ -153,30 +148,38 @@ impl Judge {
         all
     }
 
+    /// Fails an output whose elements are each within their bounds, but not all together.
+    pub(super) fn together_of(&self, together: &Together, got: &[u8], right: Measured) -> Measured {
+        let said = together(&values::numbers(self.dtype, got)).join("; ");
+        if said.is_empty() {
+            return right;
+        }
+        Measured {
+            value: right.n as f64,
+            failure: Some(Box::new(Failure {
+                message: format!("{}: {said}", self.output),
+                why: self.why.to_string(),
+                pattern: said,
+                ..Failure::default()
+            })),
+            ..right
+        }
+    }
+
     pub(super) fn finite_of(&self, got: &[u8]) -> Measured {
         let dtype = self.dtype;
         let infinite = |at: usize| !number(dtype, got, at).is_finite();
-        let len = got.len() * 8 / dtype.bitsize();
-        let count = (0..len).into_par_iter().filter(|at| infinite(*at)).count();
         let right = self.measured(&VIOLATIONS, 0.0);
-        let Some(first) = (0..len).find(|at| infinite(*at)) else {
-            return right;
-        };
-        let elements = Elements {
-            judge: self,
-            count,
-            bad: &infinite,
-            kinds: &|at| values::kinds(dtype, [1.0, number(dtype, got, at)], got, at),
-        };
-        let value = number(dtype, got, first);
-        let said = WorstElement {
-            at: first,
-            want: f64::NAN,
-            got: value,
-            bound: None,
-            text: format!("got {} (the first), a finite number is wanted", values::plain(value)),
-        };
-        elements.failed(right, said)
+        self.first_wrong(right, &infinite, &|at| self.kinds(1.0, got, at), |first| {
+            let value = number(dtype, got, first);
+            WorstElement {
+                at: first,
+                want: f64::NAN,
+                got: value,
+                bound: None,
+                text: format!("got {} (the first), a finite number is wanted", values::plain(value)),
+            }
+        })
     }
 }
 

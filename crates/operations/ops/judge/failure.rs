@@ -1,11 +1,13 @@
 //! Descriptions of wrong elements.
 
+use rayon::prelude::*;
+
 use super::values;
 use super::values::KINDS;
 use super::{Judge, Measured, pattern};
 use ulplab_core::record::{Failure, Worst};
 
-/// Elements, some of which are wrong.
+/// Elements, with a test for wrong ones.
 pub(super) struct Elements<'a> {
     pub judge: &'a Judge,
     pub count: usize,
@@ -21,6 +23,30 @@ pub(super) struct WorstElement {
     pub got: f64,
     pub bound: Option<f64>,
     pub text: String,
+}
+
+impl Judge {
+    /// Fails a measurement if some of the elements are `bad`; `said` describes the first.
+    pub(super) fn first_wrong(
+        &self,
+        right: Measured,
+        bad: &(dyn Fn(usize) -> bool + Sync),
+        kinds: &(dyn Fn(usize) -> u16 + Sync),
+        said: impl FnOnce(usize) -> WorstElement,
+    ) -> Measured {
+        let all = 0..right.n as usize;
+        let count = all.clone().into_par_iter().filter(|at| bad(*at)).count();
+        let Some(first) = { all }.find(|at| bad(*at)) else {
+            return right;
+        };
+        let elements = Elements {
+            judge: self,
+            count,
+            bad,
+            kinds,
+        };
+        elements.failed(right, said(first))
+    }
 }
 
 impl Elements<'_> {
@@ -39,10 +65,11 @@ impl Elements<'_> {
             Some((_, kind)) => format!("{}, {kind}", found.place),
             None => found.place,
         };
+        let numbers: Vec<String> = worst.index.iter().map(u64::to_string).collect();
         let message = format!(
-            "{}{}: {}; {} of {} wrong, {pattern}",
+            "{}[{}]: {}; {} of {} wrong, {pattern}",
             judge.output,
-            place(&worst.index),
+            numbers.join(","),
             said.text,
             values::count(self.count),
             values::count(all),
@@ -60,10 +87,4 @@ impl Elements<'_> {
             ..measured
         }
     }
-}
-
-/// An index as written after a name: `[91,7167]`.
-fn place(index: &[u64]) -> String {
-    let numbers: Vec<String> = index.iter().map(u64::to_string).collect();
-    format!("[{}]", numbers.join(","))
 }

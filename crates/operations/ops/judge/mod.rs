@@ -1,4 +1,4 @@
-//! How outputs are judged: bit for bit, within a derived bound, in root mean square, or as codes that numbers within a
+//! Judgements of outputs: bit for bit, within a derived bound, in root mean square, or as codes that numbers within a
 //! bound can have.
 //!
 //! A judgement is data: expected values, bounds and reasons can be shown before anything runs.
@@ -18,14 +18,14 @@ use rayon::prelude::*;
 use reference::Bounded;
 use safetensors::Dtype;
 
-use self::rms::Rms;
 use super::Outputs;
 use crate::expected::half_spacing;
+pub use rms::Rms;
 pub use tensors::Tensor;
 use ulplab_core::formats::Format;
 use ulplab_core::metrics::{Metric, UNEQUAL};
 use ulplab_core::record::{Failure, Worst};
-pub use values::{POISON_BYTE, is_number, number};
+pub use values::{POISON_BYTE, is_number, number, numbers};
 
 /// The requirement on an output, with its reason.
 pub struct Judge {
@@ -35,13 +35,13 @@ pub struct Judge {
     pub dtype: Dtype,
     /// The shape of the elements.
     pub shape: Vec<usize>,
-    /// The rows of the output that are judged, if not all are.
+    /// The judged rows of the output; `None` if all are.
     pub rows: Option<Vec<usize>>,
     /// The requirement.
     pub rule: Rule,
     /// The reason for the bound.
     pub why: Cow<'static, str>,
-    /// Whether what it finds is a fact only ([`UNEQUAL`]): another judgement says whether the output is right.
+    /// True if unequal bits are only counted ([`UNEQUAL`]): another judgement decides if the output is right.
     pub fact: bool,
 }
 
@@ -49,8 +49,11 @@ pub struct Judge {
 /// the expected ones.
 pub type Bound = Box<dyn Fn(usize, f64) -> f64 + Send + Sync>;
 
-/// Whether the bytes of an element, given its index, are right although they are not the expected ones.
+/// A test of the bytes of an element, given its index: true if they are right although they are not the expected ones.
 pub type Also = Box<dyn Fn(usize, &[u8]) -> bool + Send + Sync>;
+
+/// The faults that all numbers of an output have together, in words; empty if they have none.
+pub type Together = Box<dyn Fn(&[f64]) -> Vec<String> + Send + Sync>;
 
 /// The condition under which elements are right.
 pub enum Rule {
@@ -61,7 +64,7 @@ pub enum Rule {
         want: Vec<u8>,
         /// Columns in which NaN payloads do not matter.
         any_nan: Range<usize>,
-        /// What else is right, where arithmetic may be rounded in more than one way.
+        /// A test for other right bytes, where arithmetic may be rounded in more than one way.
         also: Option<Also>,
     },
     /// They are within a bound of the expected values; NaN must meet NaN, and an infinity the same infinity. The usual
@@ -71,24 +74,14 @@ pub enum Rule {
         want: Vec<f64>,
         /// The largest error of each element.
         bound: Bound,
-        /// Whether the usual metrics are computed.
+        /// True if the usual metrics are computed.
         metrics: bool,
+        /// The faults of all errors together, in words.
+        together: Option<Together>,
     },
     /// They are finite, and the root-mean-square error over a group of rows is at most `bar` times the root mean square of
     /// the expected values. A group that should be zero must be zero. Numbers of an f32 output are not rounded to bfloat16.
-    Rms {
-        /// The expected values.
-        want: Vec<f64>,
-        /// The group of each row of the last dimension.
-        groups: Vec<u32>,
-        /// For each group, a number to add to the expected sum of squares.
-        added: Vec<f64>,
-        /// For each row, what the mean square of an average row in its place would be. If it is given, rows and elements are judged
-        /// beside groups, relative to it or to their own mean square, whichever is larger, and so is the gain of each group.
-        usual: Option<Vec<f64>>,
-        /// The largest relative root-mean-square error.
-        bar: f64,
-    },
+    Rms(Rms),
     /// They are codes in `data` and scales in `scale` that numbers within a bound of the expected values can have; see
     /// [`admissible`].
     Admissible {
@@ -111,7 +104,7 @@ pub enum Rule {
 
 /// A part of outputs, with its judgement.
 pub struct Part {
-    /// How the part is judged.
+    /// The judgement of the part.
     pub judge: Judge,
     /// The bytes of the part, under the name of the judge's output.
     pub outputs: Outputs,
@@ -181,15 +174,28 @@ impl Judge {
             want,
             bound: Box::new(bound),
             metrics: true,
+            together: None,
         };
         Self::new(output, dtype, shape, rule, why)
     }
 
-    /// Requires numbers to be within the error bounds that the reference's own numbers carry; what is stored in bfloat16 is
-    /// rounded once more.
+    /// Requires each number to be within its own bound of `want`.
+    pub fn each(
+        output: &'static str,
+        dtype: Dtype,
+        shape: &[usize],
+        want: Vec<f64>,
+        bounds: Vec<f64>,
+        why: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self::within(output, dtype, shape, want, move |at, _| bounds[at], why)
+    }
+
+    /// Requires numbers to be within the error bounds that the reference's own numbers carry; bfloat16 outputs are rounded once
+    /// more.
     ///
     /// # Errors
-    /// A number that is finite has a bound that is not.
+    /// If a finite number has an infinite bound.
     pub fn bounded(
         output: &'static str,
         dtype: Dtype,
@@ -198,18 +204,15 @@ impl Judge {
         why: impl Into<Cow<'static, str>>,
     ) -> Result<Self, String> {
         let want: Vec<f64> = numbers.par_iter().map(|x| x.value()).collect();
-        let bound = |x: &Bounded| match dtype {
-            Dtype::BF16 => bf16_error(x.value(), x.error()),
-            _ => x.error(),
-        };
-        let bounds: Vec<f64> = numbers.par_iter().map(bound).collect();
+        let bounds = numbers.par_iter().map(|x| stored_error(dtype, x.value(), x.error()));
+        let bounds: Vec<f64> = bounds.collect();
         if let Some(at) = (0..want.len()).find(|at| want[*at].is_finite() && !bounds[*at].is_finite()) {
             let (index, want, bound) = (ulplab_core::metrics::unravel(at, shape), want[at], bounds[at]);
             return Err(format!(
                 "{output}{index:?} is {want:e}, but its error is bounded by {bound} only"
             ));
         }
-        Ok(Self::within(output, dtype, shape, want, move |at, _| bounds[at], why))
+        Ok(Self::each(output, dtype, shape, want, bounds, why))
     }
 
     /// Requires the root-mean-square error of each group of rows to be within `bar`, relative to `want`.
@@ -222,20 +225,20 @@ impl Judge {
         bar: f64,
         why: impl Into<Cow<'static, str>>,
     ) -> Self {
-        let rule = Rule::Rms {
+        let rule = Rms {
             want,
             groups,
             added,
             usual: None,
             bar,
         };
-        Self::new(output, dtype, shape, rule, why)
+        Self::new(output, dtype, shape, Rule::Rms(rule), why)
     }
 
-    /// Judges rows, elements and gains beside groups; `usual` has the mean square of an average row in the place of each row.
+    /// Also judges rows, elements and gains; `of_rows` has the mean square of an average row in the place of each row.
     pub fn by_rows(mut self, of_rows: Vec<f64>) -> Self {
-        if let Rule::Rms { usual, .. } = &mut self.rule {
-            *usual = Some(of_rows);
+        if let Rule::Rms(rms) = &mut self.rule {
+            rms.usual = Some(of_rows);
         }
         self
     }
@@ -299,13 +302,21 @@ impl Judge {
         self
     }
 
+    /// Judges all errors together, too, if each is within its bound.
+    pub(crate) fn together(mut self, found: impl Fn(&[f64]) -> Vec<String> + Send + Sync + 'static) -> Self {
+        if let Rule::Within { together, .. } = &mut self.rule {
+            *together = Some(Box::new(found));
+        }
+        self
+    }
+
     /// Counts other bits than the expected ones without calling them wrong.
     pub(crate) fn only_fact(mut self) -> Self {
         self.fact = true;
         self
     }
 
-    /// Says which rows of the output these are.
+    /// Names the rows of the output that these elements are.
     pub fn of_rows(mut self, rows: Vec<usize>) -> Self {
         self.rows = Some(rows);
         self
@@ -331,33 +342,21 @@ impl Judge {
             Rule::Equal { want, any_nan, also } => {
                 vec![self.equal_of(want, any_nan, also.as_ref(), outputs.get(self.output))]
             }
-            Rule::Within { want, bound, metrics } => {
-                let got = outputs.get(self.output);
-                self.near(
-                    want,
-                    got,
-                    *metrics,
-                    &|at, _| bound(at, want[at]),
-                    &self.by_bound(bound, want, got),
-                )
-            }
-            Rule::Rms {
+            Rule::Within {
                 want,
-                groups,
-                added,
-                usual,
-                bar,
+                bound,
+                metrics,
+                together,
             } => {
-                let usual = usual.as_deref();
-                let by = Rms {
-                    want,
-                    groups,
-                    added,
-                    usual,
-                    bar: *bar,
-                };
-                self.rms_of(&by, outputs.get(self.output))
+                let got = outputs.get(self.output);
+                let said = self.by_bound(bound, want, got);
+                let mut all = self.near(want, got, *metrics, &|at, _| bound(at, want[at]), &said);
+                if let (Some(together), None) = (together, &all[0].failure) {
+                    all[0] = self.together_of(together, got, all[0].clone());
+                }
+                all
             }
+            Rule::Rms(rms) => self.rms_of(rms, outputs.get(self.output)),
             Rule::Admissible { .. } => self.admissible_of(outputs.get("data"), outputs.get("scale")),
             Rule::Finite => vec![self.finite_of(outputs.get(self.output))],
             Rule::Parts(parts) => parts(outputs)
@@ -371,7 +370,7 @@ impl Judge {
     pub fn want(&self, at: usize) -> Option<f64> {
         match &self.rule {
             Rule::Equal { want, .. } => Some(number(self.dtype, want, at)),
-            Rule::Within { want, .. } | Rule::Rms { want, .. } | Rule::Admissible { want, .. } => Some(want[at]),
+            Rule::Within { want, .. } | Rule::Rms(Rms { want, .. }) | Rule::Admissible { want, .. } => Some(want[at]),
             Rule::Finite | Rule::Parts(_) => None,
         }
     }
@@ -384,25 +383,13 @@ impl Judge {
                 let bounds = want.par_iter().enumerate();
                 Some(bounds.map(|(at, want)| bound(at, *want).max(0.0)).collect())
             }
-            Rule::Rms {
-                want,
-                groups,
-                added,
-                bar,
-                ..
-            } => {
-                let cols = self.cols();
-                let mut sums: Vec<(f64, usize)> = added.iter().map(|added| (*added, 0)).collect();
-                for (row, group) in want.chunks(cols).zip(groups) {
-                    let (sum, count) = &mut sums[*group as usize];
-                    *sum += row.iter().map(|x| x * x).sum::<f64>();
-                    *count += cols;
-                }
+            Rule::Rms(rms) => {
+                let (cols, sums) = (self.cols(), rms.sums(self.cols()));
                 let each = |group: &u32| {
                     let (sum, count) = sums[*group as usize];
-                    std::iter::repeat_n(bar * (sum / count as f64).sqrt(), cols)
+                    std::iter::repeat_n(rms.bar * (sum / count as f64).sqrt(), cols)
                 };
-                Some(groups.iter().flat_map(each).collect())
+                Some(rms.groups.iter().flat_map(each).collect())
             }
             Rule::Finite | Rule::Parts(_) => None,
         }
@@ -440,4 +427,12 @@ pub const UNIT: f64 = 1.0 / (1 << 24) as f64;
 /// largest number that it may be.
 pub fn bf16_error(y: f64, error: f64) -> f64 {
     error + half_spacing(Dtype::BF16, y.abs() + error)
+}
+
+/// The error bound of a number that is stored in a type, bfloat16 or f32, if it errs by at most `error` before.
+pub(crate) fn stored_error(dtype: Dtype, y: f64, error: f64) -> f64 {
+    match dtype {
+        Dtype::BF16 => bf16_error(y, error),
+        _ => error,
+    }
 }

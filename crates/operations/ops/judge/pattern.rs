@@ -17,7 +17,7 @@ const TILES: [usize; 8] = [1024, 512, 256, 128, 64, 32, 16, 8];
 #[derive(Clone)]
 struct Spread {
     hit: Vec<Vec<bool>>,
-    /// Whether every row of the last dimension that has a wrong element has exactly one.
+    /// True if every row of the last dimension that has a wrong element has exactly one.
     single: bool,
     rows: usize,
     count: usize,

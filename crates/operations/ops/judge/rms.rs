@@ -1,26 +1,25 @@
-//! Judgements of errors that are random: by their root mean square over groups and rows, by their largest, and by how much of them is
-//! one gain.
+//! Judgements of random errors: by their root mean square over groups and rows, by the largest, and by the gain that they share.
 
 use rayon::prelude::*;
 use safetensors::Dtype;
 
-use super::failure::{Elements, WorstElement};
+use super::failure::WorstElement;
 use super::values::{self, number};
 use super::{Judge, Measured};
 
-/// How many times as much as a group a row of it may err in root mean square. Of emulated kernels that round all operands to bfloat16, rows
+/// The error of a row in root mean square that is allowed, as a multiple of that of its group. Of emulated kernels that round all operands to bfloat16, rows
 /// erred by at most 1.1 times what a group may, and elements by 6.5 times (tests/kernels/delta_rounded.rs).
 const ROW: f64 = 2.0;
-/// How many times as much as a group an element may err.
+/// The error of an element that is allowed, as a multiple of that of its group.
 const ELEMENT: f64 = 10.0;
-/// How many times as much as a group its gain may be off, over the root of the rows that count: rows err independently of each other, but
-/// the large ones decide. Of the same kernels it was 1.4; of 16,384 states after 17 tokens, on a GPU, 2.5, because few roundings are in
-/// them.
+/// The error of a gain that is allowed, as a multiple of that of its group over the root of the rows that count: rows err independently of
+/// each other, but the large ones decide. Of the same kernels it was 1.4; of 16,384 states after 17 tokens, on a GPU, 2.5, because they
+/// have few roundings.
 const GAIN: f64 = 4.0;
 /// Rows of smaller numbers are judged as if they had numbers of this size, because terms of them are below the smallest normal number.
 const SMALL: f64 = 1e-33;
 
-/// What errors are measured by.
+/// Sums that measure errors.
 #[derive(Clone, Copy, Default)]
 struct Sums {
     /// Squares of expected values.
@@ -31,19 +30,38 @@ struct Sums {
     gain: f64,
 }
 
-/// What a judgement by root mean square goes by; see [`Rule::Rms`](super::Rule::Rms).
-pub(super) struct Rms<'a> {
-    pub want: &'a [f64],
-    pub groups: &'a [u32],
-    pub added: &'a [f64],
-    pub usual: Option<&'a [f64]>,
+/// The requirement of a judgement by root mean square ([`Rule::Rms`](super::Rule::Rms)).
+pub struct Rms {
+    /// The expected values.
+    pub want: Vec<f64>,
+    /// The group of each row of the last dimension.
+    pub groups: Vec<u32>,
+    /// For each group, a number to add to the expected sum of squares.
+    pub added: Vec<f64>,
+    /// For each row, the mean square of an average row in its place. If it is given, rows and elements are judged, too, relative to the
+    /// larger of it and their own mean square, and so is the gain of each group.
+    pub usual: Option<Vec<f64>>,
+    /// The largest relative root-mean-square error.
     pub bar: f64,
 }
 
-/// A ratio of error to limit, and what of the error it is.
+impl Rms {
+    /// The sum of squares of each group, with the number that is added to it, and the number of elements.
+    pub(super) fn sums(&self, cols: usize) -> Vec<(f64, usize)> {
+        let mut sums: Vec<(f64, usize)> = self.added.iter().map(|added| (*added, 0)).collect();
+        for (row, group) in self.want.chunks(cols).zip(&self.groups) {
+            let (sum, count) = &mut sums[*group as usize];
+            *sum += row.iter().map(|x| x * x).sum::<f64>();
+            *count += cols;
+        }
+        sums
+    }
+}
+
+/// A ratio of error to limit, and the part of the error that it measures.
 type Ratio = (f64, Of);
 
-/// What part of an error is beyond its limit.
+/// A part of an error with a limit of its own.
 #[derive(Clone, Copy, PartialEq)]
 enum Of {
     Group,
@@ -62,10 +80,10 @@ impl Sums {
     }
 }
 
-/// What the errors of a group are measured by.
+/// Sums over a group.
 struct Group {
     sums: Sums,
-    /// What its errors are relative to: the sum of squares of its rows.
+    /// The sum of squares of its rows, to which errors are relative.
     squares: f64,
     /// The squares of the rows' sums.
     fourths: f64,
@@ -89,7 +107,7 @@ impl Group {
         self.rows += 1;
     }
 
-    /// By how much the numbers are too large or too small together.
+    /// The relative amount by which the numbers are too large or too small together.
     fn gain(&self) -> f64 {
         (self.sums.gain / self.squares).abs()
     }
@@ -117,7 +135,7 @@ fn over(error: f64, want: f64, limit: f64) -> f64 {
 impl Judge {
     pub(super) fn rms_of(&self, by: &Rms, got: &[u8]) -> Vec<Measured> {
         let (dtype, cols) = (self.dtype, self.cols());
-        let (want, bar) = (by.want, by.bar);
+        let (want, bar) = (&by.want[..], by.bar);
         let of_row = |(row, want): (usize, &[f64])| {
             let pairs = want.iter().zip(row * cols..);
             pairs.fold(Sums::default(), |sums, (want, at)| {
@@ -132,7 +150,7 @@ impl Judge {
         let rows: Vec<Sums> = want.par_chunks(cols).enumerate().map(of_row).collect();
         // The squares of a row, or of an average row in its place.
         let squares = |row: usize| {
-            by.usual.map_or(rows[row].want, |usual| {
+            by.usual.as_ref().map_or(rows[row].want, |usual| {
                 let usual = usual[row].max(SMALL * SMALL) * cols as f64;
                 rows[row].want.max(usual)
             })
@@ -215,7 +233,7 @@ impl Judge {
         all
     }
 
-    /// Fails an f32 output of which more than half of the numbers are numbers of bfloat16, where the expected ones are not: by
+    /// Fails an f32 output if more than half of its numbers are numbers of bfloat16 where the expected ones are not: by
     /// chance one in 65,536 is. A bound wide enough for operands in bfloat16 does not tell whether results are rounded, too.
     fn narrowed(&self, want: &[f64], got: &[u8], right: Measured) -> Measured {
         if self.dtype != Dtype::F32 {
@@ -226,17 +244,10 @@ impl Judge {
         let bad = |at: usize| of_f32(&at) && number(self.dtype, got, at) != 0.0 && narrow(number(self.dtype, got, at));
         let wide = (0..want.len()).into_par_iter().filter(of_f32).count();
         let count = (0..want.len()).into_par_iter().filter(|at| bad(*at)).count();
-        let first = (0..want.len()).find(|at| bad(*at));
-        let Some(at) = first.filter(|_| wide >= 16 && 2 * count > wide) else {
+        if wide < 16 || 2 * count <= wide {
             return right;
-        };
-        let elements = Elements {
-            judge: self,
-            count,
-            bad: &bad,
-            kinds: &|at| values::kinds(self.dtype, [want[at], number(self.dtype, got, at)], got, at),
-        };
-        let said = WorstElement {
+        }
+        self.first_wrong(right, &bad, &|at| self.kinds(want[at], got, at), |at| WorstElement {
             at,
             want: want[at],
             got: number(self.dtype, got, at),
@@ -245,7 +256,6 @@ impl Judge {
                 "{} (the first), a number of bfloat16",
                 self.pair_text(want[at], got, at)
             ),
-        };
-        elements.failed(right, said)
+        })
     }
 }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use rayon::prelude::*;
 use safetensors::Dtype;
 
-use super::{Judge, Rule};
+use super::{Judge, Rms, Rule};
 
 /// An array to be written to a file.
 pub struct Tensor<'a> {
@@ -48,7 +48,7 @@ impl Judge {
     pub fn wanted(&self) -> Option<Tensor<'_>> {
         let (dtype, bytes) = match &self.rule {
             Rule::Equal { want, .. } => (self.dtype, Cow::Borrowed(&want[..])),
-            Rule::Within { want, .. } | Rule::Rms { want, .. } | Rule::Admissible { want, .. } => {
+            Rule::Within { want, .. } | Rule::Rms(Rms { want, .. }) | Rule::Admissible { want, .. } => {
                 (Dtype::F64, Cow::Owned(f64_bytes(want)))
             }
             Rule::Finite | Rule::Parts(_) => return None,
@@ -79,7 +79,7 @@ impl Judge {
         match &self.rule {
             Rule::Equal { .. } => "equal bits",
             Rule::Within { .. } => "element bound",
-            Rule::Rms { .. } => "root mean square",
+            Rule::Rms(_) => "root mean square",
             Rule::Admissible { .. } => "admissible codes",
             Rule::Finite => "finite",
             Rule::Parts(_) => "parts",
@@ -108,8 +108,13 @@ impl Judge {
                     "; any NaN matches any other"
                 }
             ),
-            Rule::Within { .. } => "each element must be within its bound".into(),
-            Rule::Rms { bar, usual, .. } => format!(
+            Rule::Within { together, .. } => format!(
+                "each element must be within its bound{}",
+                together
+                    .as_ref()
+                    .map_or("", |_| ", and all errors are judged together, too")
+            ),
+            Rule::Rms(Rms { bar, usual, .. }) => format!(
                 "the root-mean-square error of each group of rows must be at most {bar} times the root mean square of the \
                  expected values{}",
                 if usual.is_some() {

@@ -22,7 +22,7 @@ pub fn numbers(dtype: Dtype, bytes: &[u8]) -> Vec<f64> {
     (0..len).into_par_iter().map(|at| number(dtype, bytes, at)).collect()
 }
 
-/// Whether elements of a type are shown as numbers; others are shown as codes.
+/// True if elements of a type are shown as numbers; others are shown as codes.
 pub fn is_number(dtype: Dtype) -> bool {
     use Dtype::{BF16, F16, F32, F64, I32, I64};
     matches!(dtype, BF16 | F16 | F32 | F64 | I32 | I64)
@@ -76,7 +76,7 @@ const FLIPPED: u16 = 128;
 const NEXT_STEP: u16 = 256;
 const NEXT_CODE: u16 = 512;
 
-/// What outputs hold before the first run of a kernel.
+/// The byte that fills outputs before the first run of a kernel.
 pub const POISON_BYTE: u8 = 0xa5;
 
 /// The kinds of an element whose expected value is `want` and whose value is `got`.
@@ -105,7 +105,7 @@ pub fn code_kinds(poison: bool, zero: bool, next: bool) -> u16 {
     u16::from(poison) * POISON + u16::from(zero) * GOT_ZERO + u16::from(next) * NEXT_CODE
 }
 
-/// Whether two bit patterns are neighbours. Floats are sign and magnitude; other codes are integers.
+/// The kind of two neighbouring bit patterns; 0 if they are not neighbours. Floats are sign and magnitude; other codes are integers.
 pub fn neighbours(dtype: Dtype, want: u64, got: u64) -> u16 {
     let sign = 1u64 << (dtype.bitsize() - 1);
     let rank = |bits: u64| {

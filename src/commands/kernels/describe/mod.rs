@@ -248,7 +248,7 @@ fn name_of(rule: &Rule) -> &'static str {
     match rule {
         Rule::Equal { .. } => "equal",
         Rule::Within { .. } => "within",
-        Rule::Rms { .. } => "rms",
+        Rule::Rms(_) => "rms",
         Rule::Admissible { .. } => "admissible",
         Rule::Finite => "finite",
         Rule::Parts(_) => "custom",
@@ -269,10 +269,14 @@ fn short(judge: &Judge) -> String {
             };
             format!("equal bytes{also}{any}")
         }
-        Rule::Within { .. } => "each element within its own bound".into(),
-        Rule::Rms { bar, .. } => {
-            format!("root-mean-square error of each group of rows at most {bar} times that of the expected values")
+        Rule::Within { together, .. } => {
+            let more = together.as_ref().map_or("", |_| "; all errors are judged together, too");
+            format!("each element within its own bound{more}")
         }
+        Rule::Rms(rms) => format!(
+            "root-mean-square error of each group of rows at most {} times that of the expected values",
+            rms.bar
+        ),
         Rule::Admissible { .. } => "codes and scales that are possible for numbers within their bounds".into(),
         Rule::Finite => "each element finite".into(),
         Rule::Parts(_) => format!("custom: {}", judge.why),

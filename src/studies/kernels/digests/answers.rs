@@ -9,7 +9,7 @@ use safetensors::Dtype;
 use ulplab_core::error::Result;
 use ulplab_operations::ops::checks::{Band, Differing, GUARD_BYTE, Repeated};
 use ulplab_operations::ops::guards::{self, GUARD, Guarded};
-use ulplab_operations::ops::judge::{Judge, Measured, POISON_BYTE, Rule};
+use ulplab_operations::ops::judge::{Judge, Measured, POISON_BYTE, Rms, Rule};
 use ulplab_operations::ops::{Buffer, Case, Outputs, Problem, Role, Scalar};
 
 use super::Digest;
@@ -136,13 +136,13 @@ fn requirement(digest: &mut Digest, judge: &Judge) {
             let bounds = (0..want.len()).map(|at| bound(at, want[at]));
             digest.numbers(want.iter().copied()).numbers(bounds);
         }
-        Rule::Rms {
+        Rule::Rms(Rms {
             want,
             groups,
             added,
             usual,
             bar,
-        } => {
+        }) => {
             digest.numbers(want.iter().copied()).numbers(added.iter().copied());
             digest.numbers(usual.iter().flatten().copied().collect::<Vec<_>>().into_iter());
             digest.counts(&groups.iter().map(|group| *group as usize).collect::<Vec<_>>());
@@ -238,13 +238,11 @@ pub fn ladder(digest: &mut Digest, judge: &Judge) {
 
 /// Adds the verdicts on numbers that are just inside of their bounds, and just outside: below and above in turn.
 fn near(judge: &Judge, say: &mut dyn FnMut(Named)) {
-    let (want, bounds): (&[f64], Vec<f64>) = match &judge.rule {
-        Rule::Within { want, bound, .. } | Rule::Admissible { want, bound, .. } => {
-            (want, (0..want.len()).map(|at| bound(at, want[at])).collect())
-        }
-        Rule::Rms { want, .. } => (want, judge.bounds().unwrap_or_default()),
+    let want = match &judge.rule {
+        Rule::Within { want, .. } | Rule::Admissible { want, .. } | Rule::Rms(Rms { want, .. }) => want,
         _ => return,
     };
+    let bounds = judge.bounds().unwrap_or_default();
     for share in [0.99, 1.01] {
         let moved = want.iter().zip(&bounds).enumerate().map(|(at, (x, bound))| {
             let share = if at % 2 == 0 { share } else { -share };

@@ -8,7 +8,7 @@ use ulplab_core::formats::GlobalScale;
 use ulplab_core::metrics::VIOLATIONS;
 use ulplab_core::random::stream;
 use ulplab_operations::ops::data::float_bytes;
-use ulplab_operations::ops::judge::{Judge, Measured, Part, Rule, number};
+use ulplab_operations::ops::judge::{Judge, Measured, Part, Rms, Rule, number};
 use ulplab_operations::ops::{Buffer, Outputs, Problem, Role};
 
 use super::faults::Numbers;
@@ -158,7 +158,7 @@ fn numbers(judge: &Judge) -> Option<Numbers> {
             let as_it_was = |at: usize| bound(at, want[at]) < 0.0;
             Numbers::new(want.clone(), &as_it_was, cols, digits)
         }
-        Rule::Rms { want, .. } => Numbers::new(want.clone(), &|_| false, cols, digits),
+        Rule::Rms(Rms { want, .. }) => Numbers::new(want.clone(), &|_| false, cols, digits),
         // They are numbers of f32 before they are quantized.
         Rule::Admissible { want, .. } => Numbers::new(want.clone(), &|_| false, cols, 23),
         Rule::Equal { .. } | Rule::Finite | Rule::Parts(_) => None,
@@ -169,7 +169,9 @@ fn numbers(judge: &Judge) -> Option<Numbers> {
 pub fn right_bytes(judge: &Judge) -> Option<Named> {
     match &judge.rule {
         Rule::Equal { want, .. } => Some(vec![(judge.output, want.clone())]),
-        Rule::Within { want, .. } | Rule::Rms { want, .. } | Rule::Admissible { want, .. } => Some(stored(judge, want)),
+        Rule::Within { want, .. } | Rule::Rms(Rms { want, .. }) | Rule::Admissible { want, .. } => {
+            Some(stored(judge, want))
+        }
         Rule::Finite | Rule::Parts(_) => None,
     }
 }
